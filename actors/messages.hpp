@@ -1,0 +1,191 @@
+#pragma once
+#include <caf/all.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tensor_io/dataset.hpp"
+#include "tensor_io/error.hpp"
+#include "tensor_io/named_state.hpp"
+
+/// Every message of the project. Events are in the past tense, commands in the imperative. A message that crosses a process has an
+/// `inspect`; one that carries tensors by reference stays inside a rank and is marked so for CAF.
+namespace troupe {
+
+// ---------------------------------------------------------------- any actor of a rank -> RankSupervisor
+/// An actor, or user code that it runs, failed; the rank cannot go on.
+struct RankFailed {
+  ErrorReport report;
+};
+
+// ---------------------------------------------------------------- Compute <-> DataLoader
+/// The consumer has room for so many more batches.
+struct GrantBatches {
+  std::int32_t credits = 0;
+};
+struct BatchLoaded {
+  std::shared_ptr<const Batch> batch;
+  double load_ms = 0;  ///< what it cost, in the worker
+};
+/// All epochs are over.
+struct DataEnded {};
+
+// ---------------------------------------------------------------- Compute <-> Reducer
+/// Bucket `index` of this step's plan is full. The reducer launches buckets in plan order, whatever order these come in.
+struct BucketReady {
+  std::int64_t step = 0;
+  std::int32_t index = 0;
+};
+/// All buckets of the step are reduced.
+struct BucketsReduced {
+  std::int64_t step = 0;
+  std::int32_t launched_before_end = 0;  ///< buckets launched before backward ended: what overlap is made of
+  double busy_ms = 0;                    ///< time inside collectives and hooks
+};
+
+// ---------------------------------------------------------------- Compute <-> Checkpointer
+struct SaveCheckpoint {
+  std::shared_ptr<const TrainingState> state;
+  bool best = false;  ///< also becomes the `best` checkpoint
+};
+struct CheckpointSaved {
+  std::int64_t step = 0;
+  std::string path;
+  std::int64_t bytes = 0;
+  double seconds = 0;
+};
+struct CheckpointFailed {
+  std::int64_t step = 0;
+  ErrorReport report;
+};
+
+// ---------------------------------------------------------------- rank <-> Coordinator
+struct JoinJob {
+  std::string job_id;
+  std::int32_t rank = 0;
+  std::int32_t world_size = 1;
+  std::uint64_t incarnation = 0;
+  std::string host;
+  std::string build_id;
+  std::string config_hash;
+};
+struct JoinAccepted {
+  std::uint64_t generation = 1;
+  std::string refused;  ///< not empty: why not
+};
+struct PutValue {
+  std::string key;
+  std::string value;
+};
+struct GetValue {
+  std::string key;
+};
+/// Where a rank stands on one lane (communicator): sent when it has waited long, and on request.
+struct CollectiveState {
+  std::int32_t rank = 0;
+  std::string lane;
+  bool in_flight = false;
+  std::uint64_t sequence = 0;     ///< of the collective under way, or of the last one finished
+  std::uint64_t fingerprint = 0;  ///< of the collective under way
+  std::string what;               ///< its description
+  std::int64_t step = -1;
+  double waited_ms = 0;
+  bool ended = false;             ///< the rank has left its training loop
+};
+struct ReportCollectives {
+  std::string lane;
+};
+/// A rank is done (code ok) or failed.
+struct RankEnded {
+  std::int32_t rank = 0;
+  ErrorReport report;
+};
+/// Coordinator -> ranks: the job is over for this reason; abort every wait.
+struct AbortJob {
+  ErrorReport report;
+};
+/// Finish the step, write a checkpoint, end: Ctrl-C, SIGTERM.
+struct StopJob {
+  std::int32_t signal = 2;
+};
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, ErrorReport& x) {
+  auto code = static_cast<std::uint8_t>(x.code);
+  auto store = [&]() -> caf::error {
+    x.code = static_cast<ErrorCode>(code);
+    return caf::none;
+  };
+  return f(caf::meta::type_name("ErrorReport"), code, x.rank, x.actor, x.step, x.operation, x.cause, x.remedy, caf::meta::load_callback(store));
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, RankFailed& x) {
+  return f(caf::meta::type_name("RankFailed"), x.report);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, GrantBatches& x) {
+  return f(caf::meta::type_name("GrantBatches"), x.credits);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, DataEnded&) {
+  return f(caf::meta::type_name("DataEnded"));
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, BucketReady& x) {
+  return f(caf::meta::type_name("BucketReady"), x.step, x.index);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, BucketsReduced& x) {
+  return f(caf::meta::type_name("BucketsReduced"), x.step, x.launched_before_end, x.busy_ms);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, CheckpointSaved& x) {
+  return f(caf::meta::type_name("CheckpointSaved"), x.step, x.path, x.bytes, x.seconds);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, CheckpointFailed& x) {
+  return f(caf::meta::type_name("CheckpointFailed"), x.step, x.report);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, JoinJob& x) {
+  return f(caf::meta::type_name("JoinJob"), x.job_id, x.rank, x.world_size, x.incarnation, x.host, x.build_id, x.config_hash);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, JoinAccepted& x) {
+  return f(caf::meta::type_name("JoinAccepted"), x.generation, x.refused);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, PutValue& x) {
+  return f(caf::meta::type_name("PutValue"), x.key, x.value);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, GetValue& x) {
+  return f(caf::meta::type_name("GetValue"), x.key);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, CollectiveState& x) {
+  return f(caf::meta::type_name("CollectiveState"), x.rank, x.lane, x.in_flight, x.sequence, x.fingerprint, x.what, x.step, x.waited_ms, x.ended);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, ReportCollectives& x) {
+  return f(caf::meta::type_name("ReportCollectives"), x.lane);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, RankEnded& x) {
+  return f(caf::meta::type_name("RankEnded"), x.rank, x.report);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, AbortJob& x) {
+  return f(caf::meta::type_name("AbortJob"), x.report);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, StopJob& x) {
+  return f(caf::meta::type_name("StopJob"), x.signal);
+}
+
+}  // namespace troupe
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::BatchLoaded)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::SaveCheckpoint)

@@ -1,0 +1,83 @@
+#include "tensor_io/collective_ledger.hpp"
+
+#include <c10/core/ScalarType.h>
+
+#include <chrono>
+
+namespace troupe {
+
+std::string_view to_string(CollectiveKind kind) noexcept {
+  static constexpr std::string_view names[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter", "all_to_all", "send", "recv", "barrier", "split"};
+  return names[static_cast<std::size_t>(kind)];
+}
+
+std::string CollectiveRecord::describe() const {
+  std::string text(to_string(kind));
+  if (numel > 0 || dtype >= 0) {
+    text += " of " + std::to_string(numel);
+    if (dtype >= 0) text += std::string(" ") + c10::toString(static_cast<c10::ScalarType>(dtype));
+  }
+  if (peer >= 0) text += (kind == CollectiveKind::send ? " to " : kind == CollectiveKind::recv ? " from " : " with root ") + std::to_string(peer);
+  std::string where;
+  if (label[0] != '\0') where = label.data();
+  if (step >= 0) where += (where.empty() ? "step " : ", step ") + std::to_string(step);
+  if (!where.empty()) text += " (" + where + ")";
+  return text;
+}
+
+std::uint64_t CollectiveRecord::fingerprint() const noexcept {
+  std::uint64_t hash = 1469598103934665603ull;  // FNV-1a
+  auto mix = [&hash](std::uint64_t value) {
+    for (int i = 0; i < 8; ++i) hash = (hash ^ ((value >> (8 * i)) & 0xff)) * 1099511628211ull;
+  };
+  mix(sequence);
+  mix(static_cast<std::uint64_t>(kind));
+  mix(reduce_op);
+  mix(static_cast<std::uint64_t>(dtype));
+  const bool point_to_point = kind == CollectiveKind::send || kind == CollectiveKind::recv;
+  mix(point_to_point ? 0 : static_cast<std::uint64_t>(peer));
+  mix(static_cast<std::uint64_t>(numel));
+  mix(static_cast<std::uint64_t>(step));
+  for (const char c : label) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
+  return hash;
+}
+
+CollectiveRecord CollectiveLedger::begin(CollectiveRecord record) {
+  record.step = step();
+  record.started_ns = std::chrono::steady_clock::now().time_since_epoch().count();
+  record.finished = false;
+  std::lock_guard lock(mutex_);
+  record.sequence = ++started_;
+  if (ring_.size() < kCapacity) {
+    ring_.push_back(record);
+  } else {
+    ring_[(started_ - 1) % kCapacity] = record;
+  }
+  return record;
+}
+
+void CollectiveLedger::finish() noexcept {
+  {
+    std::lock_guard lock(mutex_);
+    ring_[(started_ - 1) % kCapacity].finished = true;
+  }
+  finished_.fetch_add(1, std::memory_order_release);
+}
+
+std::optional<CollectiveRecord> CollectiveLedger::in_flight() const {
+  std::lock_guard lock(mutex_);
+  if (started_ == 0) return std::nullopt;
+  const auto& last = ring_[(started_ - 1) % kCapacity];
+  return last.finished ? std::nullopt : std::optional(last);
+}
+
+std::vector<CollectiveRecord> CollectiveLedger::snapshot() const {
+  std::lock_guard lock(mutex_);
+  std::vector<CollectiveRecord> records;
+  records.reserve(ring_.size());
+  const std::size_t first = started_ > kCapacity ? started_ % kCapacity : 0;
+  for (std::size_t i = 0; i < ring_.size(); ++i) records.push_back(ring_[(first + i) % ring_.size()]);
+  return records;
+}
+
+}  // namespace troupe

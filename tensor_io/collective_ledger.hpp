@@ -1,0 +1,64 @@
+#pragma once
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace troupe {
+
+enum class CollectiveKind : std::uint8_t { all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, scatter, all_to_all, send, recv, barrier, split };
+
+std::string_view to_string(CollectiveKind kind) noexcept;
+
+/// What one rank is about to do on a communicator. Two ranks that meet in a collective must agree in everything but `started_ns`,
+/// `finished` and, for send and recv, the peer.
+struct CollectiveRecord {
+  std::uint64_t sequence = 0;  ///< counts from 1 on each communicator
+  CollectiveKind kind = CollectiveKind::barrier;
+  std::uint8_t reduce_op = 0;   ///< ReduceOp, 0 where there is none
+  std::int8_t dtype = -1;       ///< at::ScalarType, -1 where there is no tensor
+  std::int32_t peer = -1;       ///< root, destination or source
+  std::int64_t numel = 0;       ///< elements of this rank's contribution
+  std::int64_t step = -1;       ///< optimizer step that it belongs to
+  std::array<char, 48> label{}; ///< what it is for: "bucket 3", "vote"; NUL terminated
+  std::int64_t started_ns = 0;  ///< steady clock
+  bool finished = false;
+
+  std::string describe() const;            ///< `all_reduce of 262144 f32 (bucket 3, step 12)`
+  std::uint64_t fingerprint() const noexcept;  ///< equal on all ranks of a collective; label and step included
+};
+
+/// The last 4,096 collectives of one communicator on one rank, written by the thread that launches them and read by any other
+/// (the watchdog, which names a rank that hangs; the dump after a failure).
+class CollectiveLedger {
+ public:
+  static constexpr std::size_t kCapacity = 4096;
+
+  /// The step that records started from now on belong to. Launching thread.
+  void set_step(std::int64_t step) noexcept { step_.store(step, std::memory_order_relaxed); }
+  std::int64_t step() const noexcept { return step_.load(std::memory_order_relaxed); }
+
+  /// Fills in sequence, step, start time. Launching thread.
+  CollectiveRecord begin(CollectiveRecord record);
+  void finish() noexcept;
+
+  /// The collective that is under way now, if any. Any thread.
+  std::optional<CollectiveRecord> in_flight() const;
+  /// How many were finished. Any thread.
+  std::uint64_t finished_count() const noexcept { return finished_.load(std::memory_order_acquire); }
+  /// Oldest first, at most kCapacity. Any thread.
+  std::vector<CollectiveRecord> snapshot() const;
+
+ private:
+  std::atomic<std::int64_t> step_{-1};
+  std::atomic<std::uint64_t> finished_{0};
+  mutable std::mutex mutex_;  // uncontended: taken by the launching thread twice per collective, by a reader a few times a second
+  std::uint64_t started_ = 0;
+  std::vector<CollectiveRecord> ring_;
+};
+
+}  // namespace troupe

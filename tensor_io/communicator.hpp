@@ -1,0 +1,122 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tensor_io/collective_ledger.hpp"
+#include "tensor_io/error.hpp"
+#include "tensor_io/rendezvous.hpp"
+
+namespace troupe {
+
+/// `avg` divides the sum by the number of ranks. On bool, sum is or, product is and; avg is for floating point only.
+enum class ReduceOp : std::uint8_t { sum = 1, avg, min, max, product };
+
+std::string_view to_string(ReduceOp op) noexcept;
+
+/// How to build a communicator. All ranks pass the same `name`, `world_size`, `backend` and `timeout`.
+struct CommunicatorOptions {
+  int rank = 0;
+  int world_size = 1;
+  std::string name = "world";     ///< unique in the job and generation: it prefixes the keys of the rendezvous
+  std::string backend = "auto";   ///< auto, shm, gloo, hierarchical
+  std::string host = "localhost"; ///< ranks with the same name may share memory (it is proved, not believed)
+  std::string interface_address = "127.0.0.1";  ///< where Gloo listens
+  std::chrono::milliseconds timeout{60'000};    ///< deadline of each wait inside one operation, and of the set-up
+  std::shared_ptr<Rendezvous> rendezvous;
+};
+
+/// A group of ranks that move tensors together: the contract that every back end keeps and one conformance suite checks.
+///
+/// - Every rank of the group makes the same calls in the same order from one thread at a time. Another order, shape, dtype or
+///   operation is an Error(mismatch) that names the ranks, on a back end that can see it at once (shm), or from the watchdog that
+///   compares the ledgers; never a wrong result.
+/// - Tensors are contiguous, on the CPU, f32, f64, f16, bf16, i32, i64, u8 or bool, of any number of elements. Anything else is
+///   Error(usage) before a peer is touched.
+/// - A call returns when the result is there and the input may be rewritten. Reductions of f16 and bf16 add in f32. For a given
+///   back end, world size and placement of the tensor the result is the same bits each time, and the same on all ranks.
+/// - Every wait ends: by the peers, by `timeout` (Error(timeout) names the ranks that did not come), by `abort` within 1 s.
+///   After any Error but usage the communicator is broken and every later call throws the first reason.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int rank() const noexcept { return options_.rank; }
+  int world_size() const noexcept { return options_.world_size; }
+  const std::string& name() const noexcept { return options_.name; }
+  virtual std::string_view backend() const noexcept = 0;
+
+  /// In place: (numel,) on every rank. `label` says what it is for in errors and in the ledger.
+  void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum, std::string_view label = {});
+  /// input (world_size * numel,) -> output (numel,), the reduced slice of this rank.
+  void reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op = ReduceOp::sum, std::string_view label = {});
+  /// input (numel,) -> output (world_size * numel,), in rank order.
+  void all_gather(const at::Tensor& output, const at::Tensor& input, std::string_view label = {});
+  void broadcast(const at::Tensor& tensor, int root = 0, std::string_view label = {});
+  /// In place on `root`; unchanged elsewhere.
+  void reduce(const at::Tensor& tensor, int root = 0, ReduceOp op = ReduceOp::sum, std::string_view label = {});
+  /// `output` (world_size * numel,) on `root`, ignored elsewhere.
+  void gather(const at::Tensor& output, const at::Tensor& input, int root = 0, std::string_view label = {});
+  /// `input` (world_size * numel,) on `root`, ignored elsewhere.
+  void scatter(const at::Tensor& output, const at::Tensor& input, int root = 0, std::string_view label = {});
+  /// Slice r of `input` goes to rank r; both (world_size * numel,).
+  void all_to_all(const at::Tensor& output, const at::Tensor& input, std::string_view label = {});
+  /// Point to point, matched in the order of the calls between the two ranks; send waits until recv has the data.
+  void send(const at::Tensor& tensor, int destination, std::string_view label = {});
+  void recv(const at::Tensor& tensor, int source, std::string_view label = {});
+  void barrier(std::string_view label = {});
+
+  /// Bytes of any length, another one on each rank; the result is indexed by rank.
+  std::vector<std::string> all_gather_bytes(std::string_view bytes, std::string_view label = {});
+  /// The result is empty except on `root`.
+  std::vector<std::string> gather_bytes(std::string_view bytes, int root = 0, std::string_view label = {});
+  std::string broadcast_bytes(std::string bytes, int root = 0, std::string_view label = {});
+
+  /// Zeroed memory, 64-byte aligned, that collectives of this communicator use without staging (collective: every rank asks for the
+  /// same amount in the same order). The memory outlives the communicator as long as a tensor holds it.
+  virtual at::Tensor allocate(std::int64_t numel, at::ScalarType dtype);
+
+  /// Collective. Ranks of one `color` form a group, ordered by (key, rank). A negative color: no group, nullptr.
+  std::unique_ptr<Communicator> split(int color, int key);
+
+  /// Any thread. Frees every waiter of this rank (and of the others, as they notice) within 1 s; the first reason wins.
+  virtual void abort(const ErrorReport& reason) noexcept = 0;
+
+  CollectiveLedger& ledger() noexcept { return *ledger_; }
+  std::shared_ptr<CollectiveLedger> shared_ledger() const noexcept { return ledger_; }
+
+ protected:
+  explicit Communicator(CommunicatorOptions options);
+  const CommunicatorOptions& options() const noexcept { return options_; }
+
+  // Called with checked arguments and world_size > 1 ... or == 1, where they are copies. `record` is this rank's entry in the ledger.
+  virtual void do_all_reduce(const at::Tensor& tensor, ReduceOp op, const CollectiveRecord& record) = 0;
+  virtual void do_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, const CollectiveRecord& record) = 0;
+  virtual void do_all_gather(const at::Tensor& output, const at::Tensor& input, const CollectiveRecord& record) = 0;
+  virtual void do_broadcast(const at::Tensor& tensor, int root, const CollectiveRecord& record) = 0;
+  virtual void do_reduce(const at::Tensor& tensor, int root, ReduceOp op, const CollectiveRecord& record) = 0;
+  virtual void do_gather(const at::Tensor& output, const at::Tensor& input, int root, const CollectiveRecord& record) = 0;
+  virtual void do_scatter(const at::Tensor& output, const at::Tensor& input, int root, const CollectiveRecord& record) = 0;
+  virtual void do_all_to_all(const at::Tensor& output, const at::Tensor& input, const CollectiveRecord& record) = 0;
+  virtual void do_send(const at::Tensor& tensor, int destination, const CollectiveRecord& record) = 0;
+  virtual void do_recv(const at::Tensor& tensor, int source, const CollectiveRecord& record) = 0;
+  virtual void do_barrier(const CollectiveRecord& record) = 0;
+
+ private:
+  CommunicatorOptions options_;
+  std::shared_ptr<CollectiveLedger> ledger_;
+  int splits_ = 0;
+};
+
+/// Collective over the ranks of `options`. `auto`: one rank -> a communicator of one; all ranks on one host and their memory proved to be
+/// shared -> shm; several ranks on several hosts -> hierarchical; else gloo. Throws Error(unavailable) where a forced back end cannot work.
+std::unique_ptr<Communicator> make_communicator(CommunicatorOptions options);
+
+}  // namespace troupe

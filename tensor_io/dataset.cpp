@@ -1,0 +1,25 @@
+#include "tensor_io/dataset.hpp"
+
+#include <torch/torch.h>
+
+#include <vector>
+
+namespace troupe {
+
+Batch Dataset::get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const {
+  std::vector<at::Tensor> inputs, targets;
+  inputs.reserve(indices.size());
+  targets.reserve(indices.size());
+  for (const auto index : indices) {
+    auto example = get(index, context);
+    inputs.push_back(std::move(example.input));
+    targets.push_back(std::move(example.target));
+  }
+  Batch batch;
+  batch.input = torch::stack(inputs);
+  batch.target = torch::stack(targets);
+  batch.index = torch::tensor(at::ArrayRef<std::int64_t>(indices.data(), indices.size()), torch::kInt64);
+  return batch;
+}
+
+}  // namespace troupe

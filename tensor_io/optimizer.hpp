@@ -1,0 +1,36 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tensor_io/named_state.hpp"
+
+namespace troupe {
+
+/// Parameters that share hyper-parameters.
+struct ParameterGroup {
+  NamedTensors parameters;  // leaves of the model, by their names in it
+  double lr_scale = 1;      ///< multiplies the scheduled rate
+  double weight_decay = -1; ///< negative: the optimizer's default
+};
+
+/// An element-wise optimizer: applies the `.grad` of its parameters to them. Parameters whose gradient is undefined are left alone (not
+/// decayed either). Compute's thread only. State is keyed by parameter name, so that any world size can load it.
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+  virtual std::string name() const = 0;
+  /// One step at this rate (the schedule's; groups scale it).
+  virtual void step(double lr) = 0;
+  /// Names without the `optimizer.` prefix: `<parameter>.momentum_buffer`, `<parameter>.exp_avg`, `<parameter>.step` ...
+  /// The tensors are the live ones.
+  virtual NamedTensors state() = 0;
+  /// Copies values in; creates state that does not exist yet. Throws Error(mismatch) for a missing or unknown name or another shape.
+  virtual void load_state(const NamedTensors& state) = 0;
+  virtual const std::vector<ParameterGroup>& groups() const = 0;
+};
+
+}  // namespace troupe

@@ -1,0 +1,8 @@
+#pragma once
+// Debian 12 ships Catch2 2.13, later releases ship 3: one header for both.
+#if __has_include(<catch2/catch_all.hpp>)
+#include <catch2/catch_all.hpp>
+using Catch::Approx;
+#else
+#include <catch2/catch.hpp>
+#endif
