@@ -1,0 +1,76 @@
+#pragma once
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace troupe {
+
+/// One parameter as all ranks must know it.
+struct ParameterLayout {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  at::ScalarType dtype = at::kFloat;
+  bool requires_grad = true;
+
+  std::int64_t numel() const noexcept;
+  std::string describe() const;  ///< `fc.weight (10, 256) float32`
+  bool operator==(const ParameterLayout&) const = default;
+};
+
+/// Where one parameter's gradient lies in its dtype's flat buffer.
+struct BucketSlot {
+  std::int32_t parameter = 0;  ///< index into the layout
+  std::int64_t offset = 0;     ///< elements from the start of the flat buffer; the address is a multiple of 64 bytes
+  std::int64_t numel = 0;
+};
+
+/// Gradients that travel together: the elements [begin, end) of one dtype's flat buffer.
+struct Bucket {
+  at::ScalarType dtype = at::kFloat;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::vector<BucketSlot> slots;  // in the order of the plan
+
+  std::int64_t numel() const noexcept { return end - begin; }
+};
+
+struct FlatBuffer {
+  bool operator==(const FlatBuffer&) const = default;
+  at::ScalarType dtype = at::kFloat;
+  std::int64_t numel = 0;
+};
+
+/// How gradients are cut into buckets, in the order in which the reducer launches them.
+///
+/// Parameters that do not require a gradient have no slot. Every slot starts at 64 bytes (summation order, and so the bits of the result,
+/// depends on the place), hence the flat buffers are the same length whatever the order, and a new plan needs no new memory.
+struct BucketPlan {
+  std::vector<Bucket> buckets;
+  std::vector<FlatBuffer> flats;       // one per dtype
+  std::vector<std::int32_t> order;     // the parameters in the order that the plan was made from
+  std::uint64_t hash = 0;              // equal plans of equal layouts have equal hashes
+
+  std::string describe() const;  ///< `12 parameters in 3 buckets: 1.0, 25.1, 7.9 MiB`
+};
+
+/// `order`: parameters in the order in which their gradients become ready; the trainable ones that it leaves out come last. A bucket is
+/// closed by the parameter that fills it (as in PyTorch's DDP), the first one at `first_cap_bytes`.
+BucketPlan plan_buckets(std::span<const ParameterLayout> layout, std::span<const std::int32_t> order, std::int64_t cap_bytes,
+                        std::int64_t first_cap_bytes);
+
+/// The order before anything was measured: last registered parameter first, since backward goes backwards.
+std::vector<std::int32_t> registration_order(std::span<const ParameterLayout> layout);
+
+std::uint64_t layout_hash(std::span<const ParameterLayout> layout) noexcept;
+
+/// What differs between two ranks' layouts, or an empty string: `parameter 3 is fc.weight (10, 256) float32 on rank 0 and …`.
+std::string layout_difference(std::span<const ParameterLayout> mine, int my_rank, std::span<const ParameterLayout> theirs, int their_rank);
+
+/// One line per parameter, for the exchange between ranks; `parse_layout` reads it back (throws Error(bad_data)).
+std::string serialize_layout(std::span<const ParameterLayout> layout);
+std::vector<ParameterLayout> parse_layout(const std::string& text);
+
+}  // namespace troupe
