@@ -57,14 +57,14 @@ TEST_CASE("[D02] a plan covers every trainable parameter once, aligned and witho
     end[bucket.dtype] = bucket.end;
   }
   CHECK(seen == std::set<std::int32_t>{0, 1, 3, 4, 5});
-  CHECK(plan.flats == plan_buckets(layout, registration_order(layout), 64, 64).flats);
+  CHECK((plan.flats == plan_buckets(layout, registration_order(layout), 64, 64).flats));
 }
 
 TEST_CASE("[D13] a layout that differs is described by the first parameter that does") {
   auto mine = layers({4, 5});
   auto theirs = mine;
   CHECK(layout_difference(mine, 0, theirs, 1).empty());
-  CHECK(parse_layout(serialize_layout(mine)) == mine);
+  CHECK((parse_layout(serialize_layout(mine)) == mine));
   theirs[1].requires_grad = false;
   CHECK(layout_hash(mine) != layout_hash(theirs));
   CHECK(layout_difference(mine, 0, theirs, 1) == "parameter 1 is p1 (5) Float frozen on rank 1 and is p1 (5) Float on rank 0");
