@@ -1,0 +1,61 @@
+#include "actors/diagnosis.hpp"
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+namespace troupe {
+namespace {
+
+std::string list_of(const std::vector<const CollectiveState*>& states) {
+  std::string text = states.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < states.size(); ++i) text += (i ? ", " : "") + std::to_string(states[i]->rank);
+  return text;
+}
+
+}  // namespace
+
+std::optional<ErrorReport> diagnose(std::span<const CollectiveState> states) {
+  std::vector<const CollectiveState*> waiting;
+  for (const auto& state : states) {
+    if (state.in_flight) waiting.push_back(&state);
+  }
+  if (waiting.empty()) return std::nullopt;
+  const auto* first = *std::min_element(waiting.begin(), waiting.end(), [](auto* a, auto* b) { return a->sequence < b->sequence; });
+
+  // Those that stand at the same place of the sequence, by what they are in.
+  std::map<std::uint64_t, std::vector<const CollectiveState*>> groups;
+  for (const auto* state : waiting) {
+    if (state->sequence == first->sequence) groups[state->fingerprint].push_back(state);
+  }
+  if (groups.size() > 1) {
+    const auto* majority = &groups.begin()->second;
+    for (const auto& [fingerprint, members] : groups) {
+      const bool more = members.size() > majority->size();
+      const bool tie_with_lowest_rank = members.size() == majority->size() && members.front()->rank < majority->front()->rank;
+      if (more || tie_with_lowest_rank) majority = &members;
+    }
+    std::string cause;
+    const CollectiveState* accused = nullptr;
+    for (const auto& [fingerprint, members] : groups) {
+      if (&members == majority) continue;
+      if (accused == nullptr) accused = members.front();
+      cause += (cause.empty() ? "" : "; ") + list_of(members) + " is in " + members.front()->what;
+    }
+    cause += ", while " + list_of(*majority) + " wait in " + majority->front()->what;
+    return ErrorReport{ErrorCode::mismatch, accused->rank, "reducer", accused->step, "collective " + std::to_string(first->sequence) + " on lane " + first->lane,
+                       cause, "every rank must launch the same collectives in the same order"};
+  }
+
+  for (const auto& state : states) {
+    if (state.ended && state.sequence < first->sequence) {
+      return ErrorReport{ErrorCode::mismatch, state.rank, "compute", state.step, "collective " + std::to_string(first->sequence) + " on lane " + first->lane,
+                         "rank " + std::to_string(state.rank) + " has left the training loop after " + std::to_string(state.sequence) +
+                             " collectives, while " + list_of(waiting) + " wait in " + first->what,
+                         "give every rank the same number of steps, or wrap uneven data in Rank::uneven"};
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace troupe

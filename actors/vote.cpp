@@ -1,0 +1,112 @@
+#include "actors/vote.hpp"
+
+#include <cmath>
+#include <cstring>
+#include <map>
+
+namespace troupe {
+namespace {
+
+struct Wire {
+  std::int64_t step;
+  std::uint64_t layout_hash;
+  double loss_sum, samples, correct, gradient_norm;
+  std::int32_t not_finite_parameter;
+  std::uint8_t not_finite_loss, stop_signal, rebuild, reserved;
+};
+static_assert(std::is_trivially_copyable_v<Wire> && sizeof(Wire) == 56);
+
+std::string list_of(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size(); ++i) text += (i ? ", " : "") + std::to_string(ranks[i]);
+  return text;
+}
+
+// The ranks whose value differs from the most common one; rank 0's side wins a tie.
+template <class Value>
+std::vector<int> minority(std::span<const Vote> votes, Value value) {
+  std::map<decltype(value(votes[0])), int> count;
+  for (const auto& vote : votes) ++count[value(vote)];
+  auto best = value(votes[0]);
+  for (const auto& [candidate, n] : count) {
+    if (n > count[best]) best = candidate;
+  }
+  std::vector<int> ranks;
+  for (std::size_t r = 0; r < votes.size(); ++r) {
+    if (value(votes[r]) != best) ranks.push_back(static_cast<int>(r));
+  }
+  return ranks;
+}
+
+}  // namespace
+
+std::size_t vote_bytes(std::size_t parameters) noexcept { return sizeof(Wire) + (parameters + 7) / 8; }
+
+void encode_vote(const Vote& vote, std::span<std::uint8_t> bytes) {
+  const Wire wire{vote.step, vote.layout_hash, vote.loss_sum, vote.samples, vote.correct, vote.gradient_norm, vote.not_finite_parameter,
+                  vote.not_finite_loss, vote.stop_signal, vote.rebuild, vote.reserved};
+  std::memset(bytes.data(), 0, bytes.size());
+  std::memcpy(bytes.data(), &wire, sizeof wire);
+  for (std::size_t i = 0; i < vote.used.size(); ++i) {
+    if (vote.used[i]) bytes[sizeof wire + i / 8] = static_cast<std::uint8_t>(bytes[sizeof wire + i / 8] | (1u << (i % 8)));
+  }
+}
+
+Vote decode_vote(std::span<const std::uint8_t> bytes, std::size_t parameters) {
+  Wire wire;
+  std::memcpy(&wire, bytes.data(), sizeof wire);
+  Vote vote{wire.step, wire.layout_hash, wire.loss_sum, wire.samples, wire.correct, wire.gradient_norm, wire.not_finite_parameter,
+            wire.not_finite_loss, wire.stop_signal, wire.rebuild, wire.reserved, {}};
+  vote.used.resize(parameters);
+  for (std::size_t i = 0; i < parameters; ++i) vote.used[i] = (bytes[sizeof wire + i / 8] >> (i % 8)) & 1;
+  return vote;
+}
+
+Decision decide(std::span<const Vote> votes, std::span<const std::string> parameter_names, bool stop_on_not_finite) {
+  if (const auto odd = minority(votes, [](const Vote& v) { return v.step; }); !odd.empty()) {
+    throw Error(ErrorReport{ErrorCode::mismatch, -1, "compute", votes[0].step, "vote",
+                            list_of(odd) + " voted on step " + std::to_string(votes[static_cast<std::size_t>(odd[0])].step) + ", the others did not",
+                            "every rank must call backward and step equally often"});
+  }
+  if (const auto odd = minority(votes, [](const Vote& v) { return v.layout_hash; }); !odd.empty()) {
+    throw Error(ErrorReport{ErrorCode::mismatch, -1, "compute", votes[0].step, "vote",
+                            list_of(odd) + " used another parameter layout (shapes, dtypes, requires_grad or buckets) than the others",
+                            "build the same model and change requires_grad on every rank alike"});
+  }
+  Decision decision;
+  decision.used.assign(votes[0].used.size(), false);
+  double loss_sum = 0;
+  for (std::size_t r = 0; r < votes.size(); ++r) {
+    const auto& vote = votes[r];
+    loss_sum += vote.loss_sum;
+    decision.samples += vote.samples;
+    decision.correct += vote.correct;
+    decision.gradient_norm = std::max(decision.gradient_norm, vote.gradient_norm);
+    if (decision.stop_signal == 0) decision.stop_signal = vote.stop_signal;
+    for (std::size_t i = 0; i < vote.used.size(); ++i) decision.used[i] = decision.used[i] || vote.used[i];
+    if (!decision.not_finite && (vote.not_finite_loss || vote.not_finite_parameter >= 0)) {
+      decision.not_finite = true;
+      decision.culprit = static_cast<std::int32_t>(r);
+      decision.parameter = vote.not_finite_parameter;
+      const auto index = static_cast<std::size_t>(vote.not_finite_parameter);
+      decision.reason = vote.not_finite_loss ? "the loss is not finite"
+                                             : "the gradient of " + (index < parameter_names.size() ? parameter_names[index] : "a parameter") + " is not finite";
+    }
+  }
+  decision.rebuild = votes[0].rebuild != 0;
+  decision.loss = decision.samples > 0 ? loss_sum / decision.samples : 0;
+  if (!decision.not_finite && !std::isfinite(decision.gradient_norm)) {
+    decision.not_finite = true;
+    decision.reason = "the reduced gradient is not finite although every rank's own is: it overflows when added up";
+  }
+  if (decision.not_finite) {
+    decision.commit = false;
+    if (stop_on_not_finite) {
+      throw Error(ErrorReport{ErrorCode::not_finite, decision.culprit, "compute", votes[0].step, "vote", decision.reason,
+                              "lower lr, clip with clip_norm, or set on_not_finite to skip"});
+    }
+  }
+  return decision;
+}
+
+}  // namespace troupe
