@@ -1,0 +1,41 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "actors/strategy_options.hpp"
+#include "tensor_io/communicator.hpp"
+#include "tensor_io/named_state.hpp"
+
+namespace troupe {
+
+/// One bucket as a hook sees it. The tensors are views of live memory.
+struct BucketView {
+  std::int32_t index = 0;
+  std::int64_t step = 0;
+  bool is_last = false;
+  std::string label;                   // "bucket 3", for the ledger
+  at::Tensor flat;                     // (numel,), the gradients of this rank in, their average over all ranks out
+  std::vector<at::Tensor> gradients;   // one per parameter, views of `flat` in the parameter's shape
+  std::vector<std::string> names;      // of the parameters
+};
+
+/// How a bucket becomes the average over all ranks. Reducer's thread; every rank calls it for the same buckets in the same order, so that it
+/// may launch any collectives as long as they are the same everywhere.
+class CommHook {
+ public:
+  virtual ~CommHook() = default;
+  virtual void reduce(BucketView& bucket, Communicator& communicator) = 0;
+  /// What must be in a checkpoint for a bit-equal resume (error feedback). Called between steps.
+  virtual NamedTensors state() { return {}; }
+  virtual void load_state(const NamedTensors&) {}
+};
+
+using CommHookFactory = std::function<std::shared_ptr<CommHook>(const StrategyOptions&)>;
+
+}  // namespace troupe

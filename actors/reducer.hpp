@@ -1,0 +1,60 @@
+#pragma once
+#include <caf/all.hpp>
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "actors/comm_hook.hpp"
+#include "actors/messages.hpp"
+#include "actors/rank_supervisor.hpp"
+
+namespace troupe {
+
+/// The buckets of the steps to come, in launch order, and how to reduce them. Sent by reference; Compute does not touch a bucket between
+/// BucketReady and BucketsReduced.
+struct InstallPlan {
+  std::shared_ptr<std::vector<BucketView>> buckets;
+  std::shared_ptr<CommHook> hook;
+};
+
+/// Shared between Compute and Reducer: what one atomic can say needs no message.
+struct StepProgress {
+  std::atomic<std::int64_t> backward_ended{-1};  ///< the step whose backward is over
+  std::atomic<std::int64_t> launched{0};         ///< buckets launched since the start of the run
+};
+
+/// Launches every bucket collective of its rank, in plan order, from one thread. A bucket that is full before its turn is held back: the
+/// order is never that of arrival, which differs between ranks, so that ranks can't wait for each other in a circle.
+using ReducerActor = caf::typed_actor<caf::reacts_to<InstallPlan>, caf::reacts_to<BucketReady>>;
+
+struct ReducerOptions {
+  int rank = 0;
+  std::shared_ptr<Communicator> communicator;
+  caf::actor compute;  ///< gets BucketsReduced, or RankFailed
+  RankSupervisorActor supervisor;
+  std::shared_ptr<StepProgress> progress;
+};
+
+struct ReducerState {
+  ReducerActor::behavior_type make_behavior();
+  void install(const InstallPlan& plan);
+  void ready(const BucketReady& bucket);
+  void launch(std::size_t index);
+
+  ReducerActor::pointer self = nullptr;
+  ReducerOptions options;
+  InstallPlan plan;
+  std::vector<bool> arrived;
+  std::size_t next = 0;
+  std::int64_t step = -1;
+  bool failed = false;
+  BucketsReduced result;
+  static inline const char* name = "reducer";
+};
+
+ReducerActor::behavior_type reducer(ReducerActor::stateful_pointer<ReducerState> self, ReducerOptions options);
+
+}  // namespace troupe
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::InstallPlan)

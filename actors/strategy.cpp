@@ -1,0 +1,60 @@
+#include "actors/strategy.hpp"
+
+#include "tensor_io/error.hpp"
+
+namespace troupe {
+namespace {
+
+struct Registered {
+  std::string description;
+  StrategyFactory factory;
+};
+
+std::map<std::string, Registered>& strategy_registry() {
+  static std::map<std::string, Registered> registry;
+  return registry;
+}
+
+std::map<std::string, CommHookFactory>& hook_registry() {
+  static std::map<std::string, CommHookFactory> registry;
+  return registry;
+}
+
+template <class Map>
+std::string names_of(const Map& registry) {
+  std::string names;
+  for (const auto& [name, value] : registry) names += (names.empty() ? "" : ", ") + name;
+  return names;
+}
+
+}  // namespace
+
+void register_strategy(const std::string& name, const std::string& description, StrategyFactory factory) {
+  strategy_registry()[name] = {description, std::move(factory)};
+}
+
+std::unique_ptr<Strategy> make_strategy(StrategyContext context) {
+  const auto found = strategy_registry().find(context.options.strategy);
+  if (found == strategy_registry().end()) {
+    throw Error(ErrorCode::usage, "strategy", "there is no strategy '" + context.options.strategy + "'", "known: " + names_of(strategy_registry()));
+  }
+  return found->second.factory(std::move(context));
+}
+
+std::map<std::string, std::string> strategies() {
+  std::map<std::string, std::string> known;
+  for (const auto& [name, registered] : strategy_registry()) known[name] = registered.description;
+  return known;
+}
+
+void register_comm_hook(const std::string& name, CommHookFactory factory) { hook_registry()[name] = std::move(factory); }
+
+std::shared_ptr<CommHook> make_comm_hook(const StrategyOptions& options) {
+  const auto found = hook_registry().find(options.comm_hook);
+  if (found == hook_registry().end()) {
+    throw Error(ErrorCode::usage, "comm_hook", "there is no communication hook '" + options.comm_hook + "'", "known: " + names_of(hook_registry()));
+  }
+  return found->second(options);
+}
+
+}  // namespace troupe

@@ -1,0 +1,85 @@
+#pragma once
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "actors/comm_hook.hpp"
+#include "actors/reducer.hpp"
+#include "actors/strategy_options.hpp"
+#include "tensor_io/communicator.hpp"
+
+namespace troupe {
+
+/// What a strategy may use. Everything outlives the strategy.
+struct StrategyContext {
+  int rank = 0;
+  int world_size = 1;
+  StrategyOptions options;
+  std::shared_ptr<Communicator> bucket_lane;   ///< the reducer's; a strategy only allocates from it, while no step is under way
+  std::shared_ptr<Communicator> program_lane;  ///< collectives that the compute thread waits for, in program order
+  ReducerActor reducer;
+  std::shared_ptr<StepProgress> progress;
+  /// Waits for the reducer; throws what failed. Compute's thread.
+  std::function<BucketsReduced(std::int64_t step)> wait_reduced;
+};
+
+/// What one rank's gradients were in this step, before the vote.
+struct GradientSummary {
+  std::uint64_t layout_hash = 0;
+  std::int32_t not_finite_parameter = -1;
+  bool order_changed = false;  ///< gradients came in another order than the plan's, twice running
+  std::vector<bool> used;      ///< by parameter
+  BucketsReduced reduced;
+};
+
+/// Decides how parameters are laid out over ranks and which tensors move when. All calls come from the compute thread. One step is
+/// begin_step, then for each micro-batch forward, begin_backward, end_backward, then reduce_gradients, the vote, end_step.
+class Strategy {
+ public:
+  virtual ~Strategy() = default;
+  virtual std::string name() const = 0;
+
+  /// Takes over the model: ranks agree on its layout, rank 0's parameters and buffers go to all and are verified.
+  virtual void attach(std::shared_ptr<torch::nn::Module> model) = 0;
+  /// Parameter names in layout order, as in the votes.
+  virtual const std::vector<std::string>& parameter_names() const = 0;
+
+  virtual void begin_step(std::int64_t step) = 0;
+  /// `synchronise`: the last micro-batch of the step, whose gradients complete the buckets. `weight` 0: this rank only joins in.
+  virtual void begin_backward(bool synchronise, double weight) = 0;
+  virtual void end_backward() = 0;
+  /// Waits until the gradients of the step are the average over all ranks.
+  virtual GradientSummary reduce_gradients() = 0;
+  /// Global L2 norm of the reduced gradients: the same bits on every rank.
+  virtual double gradient_norm() = 0;
+  virtual void scale_gradients(double factor) = 0;
+  /// After the vote: `used` on any rank; others keep an undefined gradient. `rebuild`: rank 0 asked for buckets in the new order.
+  virtual void end_step(const std::vector<bool>& used, bool rebuild) = 0;
+  /// After the optimizer: what must be the same on all ranks before the next forward (buffers).
+  virtual void after_update() = 0;
+
+  /// For the checkpoint: facts that a bit-equal resume needs (the bucket plan), and their return. load_state comes after attach.
+  virtual std::map<std::string, std::string> state() { return {}; }
+  virtual void load_state(const std::map<std::string, std::string>&) {}
+  /// Takes parameters' new values (loaded from a checkpoint on rank 0) to all ranks.
+  virtual void broadcast_model() = 0;
+  /// One line for the log.
+  virtual std::string describe() const { return name(); }
+};
+
+using StrategyFactory = std::function<std::unique_ptr<Strategy>(StrategyContext)>;
+
+/// Registration by name; a user's own may be added before the job starts. Throws Error(usage) naming the nearest known one.
+void register_strategy(const std::string& name, const std::string& description, StrategyFactory factory);
+std::unique_ptr<Strategy> make_strategy(StrategyContext context);
+std::map<std::string, std::string> strategies();  ///< name -> description
+
+void register_comm_hook(const std::string& name, CommHookFactory factory);
+std::shared_ptr<CommHook> make_comm_hook(const StrategyOptions& options);
+
+}  // namespace troupe

@@ -1,0 +1,189 @@
+#include "strategies/gradient_buckets.hpp"
+
+#include <torch/csrc/autograd/function_hook.h>
+
+#include "tensor_io/pack.hpp"
+
+namespace troupe {
+
+class GradientBuckets::Hook final : public torch::autograd::PostAccumulateGradHook {
+ public:
+  Hook(std::weak_ptr<GradientBuckets*> owner, std::size_t index) : owner_(std::move(owner)), index_(index) {}
+  void operator()(const torch::autograd::Variable&) override {
+    if (const auto owner = owner_.lock()) (*owner)->arrived(index_);
+  }
+
+ private:
+  std::weak_ptr<GradientBuckets*> owner_;
+  std::size_t index_;
+};
+
+GradientBuckets::GradientBuckets(std::vector<std::pair<std::string, at::Tensor>> parameters, Communicator& lane, std::int64_t cap_bytes,
+                                 std::int64_t first_cap_bytes, BucketFull full)
+    : cap_bytes_(cap_bytes), first_cap_bytes_(first_cap_bytes), full_(std::move(full)), alive_(std::make_shared<GradientBuckets*>(this)) {
+  for (auto& [name, parameter] : parameters) {
+    if (!parameter.device().is_cpu()) {
+      throw Error(ErrorCode::usage, "parameter " + name, "it is on " + parameter.device().str() + ", this build's ranks train on cpu",
+                  "move the model to one device before distribute");
+    }
+    entries_.push_back({name, parameter, {}, -1, false, false});
+  }
+  const auto shape = layout();
+  plan_ = plan_buckets(shape, registration_order(shape), cap_bytes_, first_cap_bytes_);
+  for (const auto& flat : plan_.flats) flats_.push_back(lane.allocate(flat.numel, flat.dtype));
+  place();
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    if (entries_[i].parameter.requires_grad()) {
+      torch::autograd::impl::set_post_acc_grad_hooks(entries_[i].parameter, std::make_unique<Hook>(alive_, i));
+    }
+  }
+}
+
+GradientBuckets::~GradientBuckets() {
+  alive_.reset();
+  for (auto& entry : entries_) {
+    if (entry.view.defined()) torch::autograd::impl::set_post_acc_grad_hooks(entry.parameter, nullptr);
+  }
+}
+
+const at::Tensor& GradientBuckets::flat_of(at::ScalarType dtype) const {
+  for (std::size_t i = 0; i < plan_.flats.size(); ++i) {
+    if (plan_.flats[i].dtype == dtype) return flats_[i];
+  }
+  throw Error(ErrorCode::internal, "gradient buckets", std::string("no flat buffer of ") + c10::toString(dtype));
+}
+
+void GradientBuckets::place() {
+  pending_ = std::make_unique<std::atomic<std::int32_t>[]>(plan_.buckets.size());
+  for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
+    const auto& flat = flat_of(plan_.buckets[b].dtype);
+    for (const auto& slot : plan_.buckets[b].slots) {
+      auto& entry = entries_[static_cast<std::size_t>(slot.parameter)];
+      entry.bucket = static_cast<std::int32_t>(b);
+      const auto slice = flat.narrow(0, slot.offset, slot.numel);
+      entry.view = entry.parameter.is_non_overlapping_and_dense() ? slice.as_strided(entry.parameter.sizes(), entry.parameter.strides())
+                                                                  : slice.view(entry.parameter.sizes());
+    }
+  }
+}
+
+std::vector<ParameterLayout> GradientBuckets::layout() const {
+  std::vector<ParameterLayout> layout;
+  for (const auto& entry : entries_) {
+    layout.push_back({entry.name, entry.parameter.sizes().vec(), entry.parameter.scalar_type(), entry.parameter.requires_grad()});
+  }
+  return layout;
+}
+
+std::shared_ptr<std::vector<BucketView>> GradientBuckets::bucket_views() const {
+  auto views = std::make_shared<std::vector<BucketView>>();
+  for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
+    const auto& bucket = plan_.buckets[b];
+    BucketView view;
+    view.index = static_cast<std::int32_t>(b);
+    view.is_last = b + 1 == plan_.buckets.size();
+    view.label = "bucket " + std::to_string(b);
+    view.flat = flat_of(bucket.dtype).narrow(0, bucket.begin, bucket.numel());
+    for (const auto& slot : bucket.slots) {
+      view.gradients.push_back(entries_[static_cast<std::size_t>(slot.parameter)].view);
+      view.names.push_back(entries_[static_cast<std::size_t>(slot.parameter)].name);
+    }
+    views->push_back(std::move(view));
+  }
+  return views;
+}
+
+void GradientBuckets::begin_step() {
+  for (auto& entry : entries_) {
+    entry.seen = false;
+    entry.parameter.mutable_grad() = at::Tensor();
+  }
+  not_finite_ = -1;
+}
+
+void GradientBuckets::begin_backward(bool synchronise, double weight) {
+  synchronise_ = synchronise;
+  weight_ = weight;
+  if (!synchronise) return;
+  arrival_.clear();
+  for (auto& entry : entries_) entry.ready = false;
+  for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
+    pending_[b].store(static_cast<std::int32_t>(plan_.buckets[b].slots.size()), std::memory_order_relaxed);
+  }
+}
+
+void GradientBuckets::arrived(std::size_t index) {
+  auto& entry = entries_[index];
+  auto& grad = entry.parameter.mutable_grad();
+  if (!grad.defined() || !entry.view.defined()) return;
+  if (grad.is_sparse()) {
+    throw Error(ErrorCode::usage, "gradient of " + entry.name, "it is sparse, buckets hold dense gradients", "construct the embedding with sparse(false)");
+  }
+  bool finite = true;
+  if (grad.data_ptr() == entry.view.data_ptr()) {  // a later micro-batch: autograd added in place
+    if (synchronise_) finite = all_finite(entry.view);
+  } else {
+    finite = entry.seen ? add_and_check(entry.view, grad) : copy_and_check(entry.view, grad);
+    grad = entry.view;
+  }
+  if (weight_ == 0) {
+    entry.view.zero_();
+    finite = true;
+  }
+  if (!finite && not_finite_ < 0) not_finite_ = static_cast<std::int32_t>(index);
+  entry.seen = true;
+  if (synchronise_ && !entry.ready) {
+    arrival_.push_back(static_cast<std::int32_t>(index));
+    mark_ready(index);
+  }
+}
+
+void GradientBuckets::mark_ready(std::size_t index) {
+  auto& entry = entries_[index];
+  entry.ready = true;
+  if (pending_[static_cast<std::size_t>(entry.bucket)].fetch_sub(1, std::memory_order_acq_rel) == 1) full_(entry.bucket);
+}
+
+void GradientBuckets::end_backward() {
+  if (!synchronise_) return;
+  for (const auto& bucket : plan_.buckets) {
+    for (const auto& slot : bucket.slots) {
+      auto& entry = entries_[static_cast<std::size_t>(slot.parameter)];
+      if (entry.ready) continue;
+      if (!entry.seen) entry.view.zero_();
+      mark_ready(static_cast<std::size_t>(slot.parameter));
+    }
+  }
+}
+
+void GradientBuckets::rebuild(const std::vector<std::int32_t>& order) {
+  // The plan covers what had a slot from the start; a parameter frozen since keeps its slot, so the memory never changes.
+  auto shape = layout();
+  for (std::size_t i = 0; i < entries_.size(); ++i) shape[i].requires_grad = entries_[i].view.defined();
+  plan_ = plan_buckets(shape, order, cap_bytes_, first_cap_bytes_);
+  for (auto& entry : entries_) entry.parameter.mutable_grad() = at::Tensor();
+  place();
+}
+
+std::vector<bool> GradientBuckets::used() const {
+  std::vector<bool> used(entries_.size());
+  for (std::size_t i = 0; i < entries_.size(); ++i) used[i] = entries_[i].seen;
+  return used;
+}
+
+void GradientBuckets::set_gradients(const std::vector<bool>& used_anywhere) {
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    if (!entries_[i].view.defined()) continue;
+    entries_[i].parameter.mutable_grad() = used_anywhere[i] ? entries_[i].view : at::Tensor();
+  }
+}
+
+std::vector<at::Tensor> GradientBuckets::gradients() const {
+  std::vector<at::Tensor> gradients;
+  for (const auto& entry : entries_) {
+    if (entry.view.defined()) gradients.push_back(entry.view);
+  }
+  return gradients;
+}
+
+}  // namespace troupe

@@ -1,0 +1,90 @@
+#pragma once
+#include <torch/torch.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "actors/comm_hook.hpp"
+#include "tensor_io/bucket_plan.hpp"
+#include "tensor_io/communicator.hpp"
+
+namespace troupe {
+
+/// Gradients as views of flat buckets, and the hooks that fill them.
+///
+/// LibTorch hands each gradient over as a tensor of its own (zero_grad drops the old one). A post-accumulate hook per parameter copies it
+/// into the bucket in one pass that also looks for NaN and infinity, and points `.grad` back at the bucket, so that a second micro-batch
+/// adds in place. The copy is the only one before the wire.
+///
+/// Compute's thread, but for the hooks, which autograd may run on a thread of its own: they touch only their parameter's entry, the atomic
+/// count of its bucket and, since a device has one autograd thread, the order of arrival.
+class GradientBuckets {
+ public:
+  using BucketFull = std::function<void(std::int32_t bucket)>;
+
+  /// `parameters`: all of the model, frozen ones too, in layout order. `lane` gives the memory that its collectives need no staging for.
+  GradientBuckets(std::vector<std::pair<std::string, at::Tensor>> parameters, Communicator& lane, std::int64_t cap_bytes, std::int64_t first_cap_bytes,
+                  BucketFull full);
+  ~GradientBuckets();
+  GradientBuckets(const GradientBuckets&) = delete;
+  GradientBuckets& operator=(const GradientBuckets&) = delete;
+
+  /// Drops the gradients of the step before.
+  void begin_step();
+  void begin_backward(bool synchronise, double weight);
+  /// Where `synchronise` was set: parameters without a gradient count as zero, and every bucket is full now.
+  void end_backward();
+
+  const BucketPlan& plan() const noexcept { return plan_; }
+  std::vector<ParameterLayout> layout() const;  ///< as it is now: requires_grad may have changed
+  /// Parameters in the order in which their gradients came in the last synchronised backward.
+  std::vector<std::int32_t> arrival_order() const { return arrival_; }
+  /// New buckets in this order, in the same memory. Undefines all gradients.
+  void rebuild(const std::vector<std::int32_t>& order);
+  std::shared_ptr<std::vector<BucketView>> bucket_views() const;
+
+  std::vector<bool> used() const;  ///< had a gradient in this step, by parameter
+  std::int32_t not_finite_parameter() const noexcept { return not_finite_; }  ///< first one of this step, or -1
+  /// Parameters used on any rank get their view as gradient, the others none.
+  void set_gradients(const std::vector<bool>& used_anywhere);
+  /// The reduced gradients that are defined, in layout order.
+  std::vector<at::Tensor> gradients() const;
+  const std::vector<at::Tensor>& flats() const noexcept { return flats_; }
+
+ private:
+  struct Entry {
+    std::string name;
+    at::Tensor parameter;
+    at::Tensor view;  // in the bucket, with the parameter's sizes and strides; undefined for a frozen one
+    std::int32_t bucket = -1;
+    bool seen = false;   // the view holds data of this step
+    bool ready = false;  // counted in this backward
+  };
+  class Hook;
+
+  void place();
+  void arrived(std::size_t index);
+  void mark_ready(std::size_t index);
+  const at::Tensor& flat_of(at::ScalarType dtype) const;
+
+  // Constant after construction.
+  std::int64_t cap_bytes_, first_cap_bytes_;
+  BucketFull full_;
+  std::vector<at::Tensor> flats_;  // one per dtype, memory of the lane
+  std::shared_ptr<GradientBuckets*> alive_;  // hooks outlive us on the parameters
+
+  // Compute's thread between backwards, autograd's during one.
+  BucketPlan plan_;
+  std::vector<Entry> entries_;
+  std::vector<std::int32_t> arrival_;
+  std::unique_ptr<std::atomic<std::int32_t>[]> pending_;
+  bool synchronise_ = true;
+  double weight_ = 1;
+  std::int32_t not_finite_ = -1;
+};
+
+}  // namespace troupe

@@ -1,0 +1,71 @@
+#include "strategies/model_sync.hpp"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <cstring>
+#include <map>
+
+namespace troupe {
+
+void agree_on_layout(std::span<const ParameterLayout> layout, Communicator& lane) {
+  const auto all = lane.all_gather_bytes(serialize_layout(layout), "layout");
+  const auto reference = parse_layout(all[0]);
+  for (int r = 1; r < lane.world_size(); ++r) {
+    const auto difference = layout_difference(reference, 0, parse_layout(all[static_cast<std::size_t>(r)]), r);
+    if (!difference.empty()) {
+      throw Error(ErrorReport{ErrorCode::mismatch, r, "compute", -1, "distribute", difference, "build the same model on every rank"});
+    }
+  }
+}
+
+void broadcast_tensors(const NamedTensors& tensors, Communicator& lane, const char* what) {
+  torch::NoGradGuard no_grad;
+  XXH3_state_t* state = XXH3_createState();
+  XXH3_64bits_reset(state);
+  for (const auto& [name, tensor] : tensors) {
+    auto flat = tensor.detach();
+    const bool direct = flat.is_contiguous();
+    if (!direct) flat = flat.contiguous();
+    lane.broadcast(flat.view(-1), 0, what);
+    if (!direct) tensor.detach().copy_(flat);
+    XXH3_64bits_update(state, flat.data_ptr(), flat.nbytes());
+  }
+  const std::uint64_t hash = XXH3_64bits_digest(state);
+  XXH3_freeState(state);
+  const auto hashes = lane.all_gather_bytes({reinterpret_cast<const char*>(&hash), sizeof hash}, what);
+  for (int r = 1; r < lane.world_size(); ++r) {
+    if (hashes[static_cast<std::size_t>(r)] != hashes[0]) {
+      throw Error(ErrorReport{ErrorCode::mismatch, r, "compute", -1, std::string("broadcast of ") + what,
+                              "rank " + std::to_string(r) + " holds other values than rank 0 after the broadcast", "check the memory and network of its host"});
+    }
+  }
+}
+
+FlatBuffers::FlatBuffers(const torch::nn::Module& model) {
+  torch::NoGradGuard no_grad;
+  std::map<at::ScalarType, std::vector<at::Tensor>> by_dtype;
+  for (const auto& item : model.named_buffers()) {
+    if (item.value().defined() && item.value().numel() > 0) by_dtype[item.value().scalar_type()].push_back(item.value());
+  }
+  for (auto& [dtype, buffers] : by_dtype) {
+    const std::int64_t line = 64 / static_cast<std::int64_t>(c10::elementSize(dtype));
+    std::int64_t numel = 0;
+    for (const auto& buffer : buffers) numel += (buffer.numel() + line - 1) / line * line;
+    auto flat = at::zeros({numel}, at::TensorOptions().dtype(dtype));
+    std::int64_t offset = 0;
+    for (auto& buffer : buffers) {
+      auto view = flat.narrow(0, offset, buffer.numel()).view(buffer.sizes());
+      view.copy_(buffer);
+      buffer.set_data(view);
+      offset += (buffer.numel() + line - 1) / line * line;
+    }
+    flats_.push_back(flat);
+  }
+}
+
+void FlatBuffers::broadcast(Communicator& lane) {
+  for (const auto& flat : flats_) lane.broadcast(flat, 0, "buffers");
+}
+
+}  // namespace troupe

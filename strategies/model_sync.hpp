@@ -1,0 +1,29 @@
+#pragma once
+#include <torch/torch.h>
+
+#include <vector>
+
+#include "tensor_io/bucket_plan.hpp"
+#include "tensor_io/communicator.hpp"
+#include "tensor_io/named_state.hpp"
+
+namespace troupe {
+
+/// Every rank's layout against rank 0's. Collective. Throws Error(mismatch) on all ranks, naming the first parameter that differs and on which rank.
+void agree_on_layout(std::span<const ParameterLayout> layout, Communicator& lane);
+
+/// Rank 0's values to all, in place, verified by hash (XXH3-64). Collective. Throws Error(mismatch) naming a rank whose copy differs.
+void broadcast_tensors(const NamedTensors& tensors, Communicator& lane, const char* what);
+
+/// A model's buffers as views of one flat tensor per dtype, so that a broadcast is one collective per dtype.
+class FlatBuffers {
+ public:
+  explicit FlatBuffers(const torch::nn::Module& model);
+  bool empty() const noexcept { return flats_.empty(); }
+  void broadcast(Communicator& lane);
+
+ private:
+  std::vector<at::Tensor> flats_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,13 @@
+#pragma once
+#include <cstdint>
+#include <initializer_list>
+
+namespace troupe {
+
+/// One 64-bit value out of many (SplitMix64's finaliser, Steele et al., OOPSLA 2014): the seed of whatever these numbers identify.
+std::uint64_t mix_seed(std::uint64_t seed, std::initializer_list<std::uint64_t> parts) noexcept;
+
+/// Seeds LibTorch's CPU generator (one per process; thread-safe) with mix_seed.
+void seed_generator(std::uint64_t seed, std::initializer_list<std::uint64_t> parts);
+
+}  // namespace troupe
