@@ -99,7 +99,8 @@ Decision Compute::vote(const GradientSummary& summary, double norm) {
   vote_.layout_hash = summary.layout_hash;
   vote_.not_finite_parameter = summary.not_finite_parameter;
   vote_.gradient_norm = norm;
-  vote_.stop_signal = static_cast<std::uint8_t>(services_.status->stop_signal.load());
+  const int signal = process_stop_signal.load();
+  vote_.stop_signal = static_cast<std::uint8_t>(signal != 0 ? signal : services_.status->stop_signal.load());
   vote_.rebuild = summary.order_changed ? 1 : 0;
   vote_.used = summary.used;
   const auto bytes = static_cast<std::size_t>(vote_in_.numel());
@@ -146,6 +147,7 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
   report.lr = lr;
   report.stop_signal = decision.stop_signal;
   report.reduce_ms = summary.reduced.busy_ms;
+  report.buckets = summary.reduced.buckets;
   report.launched_before_end = summary.reduced.launched_before_end;
   report.step_ms = milliseconds_since(step_started_);
   step_started_ = std::chrono::steady_clock::now();

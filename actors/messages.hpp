@@ -41,7 +41,8 @@ struct BucketReady {
 /// All buckets of the step are reduced.
 struct BucketsReduced {
   std::int64_t step = 0;
-  std::int32_t launched_before_end = 0;  ///< buckets launched before backward ended: what overlap is made of
+  std::int32_t buckets = 0;
+  std::int32_t launched_before_end = 0;  ///< of them, before backward ended: what overlap is made of
   double busy_ms = 0;                    ///< time inside collectives and hooks
 };
 
@@ -138,7 +139,7 @@ typename Inspector::result_type inspect(Inspector& f, BucketReady& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, BucketsReduced& x) {
-  return f(caf::meta::type_name("BucketsReduced"), x.step, x.launched_before_end, x.busy_ms);
+  return f(caf::meta::type_name("BucketsReduced"), x.step, x.buckets, x.launched_before_end, x.busy_ms);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, CheckpointSaved& x) {

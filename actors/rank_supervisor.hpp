@@ -39,6 +39,9 @@ using RankSupervisorActor = caf::typed_actor<caf::replies_to<JoinRank>::with<Joi
                                              caf::reacts_to<CheckLanes>,                  //
                                              caf::replies_to<FinishRank>::with<bool>>;
 
+/// Set by the process's signal handler: SIGINT or SIGTERM. Every rank of the process reads it with its vote.
+inline std::atomic<int> process_stop_signal{0};
+
 /// What other threads of a rank may ask without a message.
 struct RankStatus {
   std::atomic<int> stop_signal{0};      ///< SIGINT or SIGTERM was received: finish the step

@@ -25,7 +25,7 @@ void ReducerState::ready(const BucketReady& bucket) {
   if (failed) return;
   if (next == 0) {
     step = bucket.step;
-    result = BucketsReduced{step, 0, 0};
+    result = BucketsReduced{step, static_cast<std::int32_t>(arrived.size()), 0, 0};
     options.communicator->ledger().set_step(step);
   }
   arrived[static_cast<std::size_t>(bucket.index)] = true;

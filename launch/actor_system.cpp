@@ -1,0 +1,57 @@
+#include "launch/actor_system.hpp"
+
+#include <caf/io/all.hpp>
+
+#include <algorithm>
+#include <thread>
+
+namespace troupe {
+
+ActorSystemConfig::ActorSystemConfig(bool network) {
+  set("scheduler.policy", caf::atom("sharing"));
+  set("scheduler.max-threads", std::thread::hardware_concurrency() > 4 ? 2 : 1);
+  set("logger.console", caf::atom("none"));
+  add_message_type<ErrorReport>("ErrorReport");
+  add_message_type<JoinJob>("JoinJob");
+  add_message_type<JoinAccepted>("JoinAccepted");
+  add_message_type<PutValue>("PutValue");
+  add_message_type<GetValue>("GetValue");
+  add_message_type<CollectiveState>("CollectiveState");
+  add_message_type<ReportCollectives>("ReportCollectives");
+  add_message_type<RankEnded>("RankEnded");
+  add_message_type<AbortJob>("AbortJob");
+  add_message_type<StopJob>("StopJob");
+  if (network) {
+    load<caf::io::middleman>();
+    set("middleman.heartbeat-interval", std::size_t{200});  // ms; off by default
+    set("middleman.enable-automatic-connections", false);
+  }
+}
+
+std::uint16_t publish_coordinator(caf::actor_system& system, const CoordinatorActor& coordinator, std::uint16_t port, const std::string& interface_address) {
+  const auto bound = system.middleman().publish(coordinator, port, interface_address.c_str(), false);
+  if (!bound) {
+    throw Error(ErrorCode::unavailable, "coordinator", "cannot listen on " + interface_address + ":" + std::to_string(port) + " (" + system.render(bound.error()) + ")",
+                "choose another port");
+  }
+  // Any peer could address these two by name.
+  system.registry().erase(caf::atom("SpawnServ"));
+  system.registry().erase(caf::atom("ConfigServ"));
+  return *bound;
+}
+
+CoordinatorActor connect_coordinator(caf::actor_system& system, const std::string& host, std::uint16_t port, std::chrono::milliseconds timeout) {
+  using namespace std::chrono_literals;
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  std::string why;
+  for (auto pause = 10ms; std::chrono::steady_clock::now() < deadline; pause = std::min(pause * 2, std::chrono::milliseconds(500))) {
+    auto coordinator = system.middleman().remote_actor<CoordinatorActor>(host, port);
+    if (coordinator) return *coordinator;
+    why = system.render(coordinator.error());
+    std::this_thread::sleep_for(pause);
+  }
+  throw Error(ErrorCode::unavailable, "coordinator", "no answer from " + host + ":" + std::to_string(port) + " within " + std::to_string(timeout.count()) + " ms (" + why + ")",
+              "is the launcher running, and is the address right?");
+}
+
+}  // namespace troupe

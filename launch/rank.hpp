@@ -1,0 +1,186 @@
+#pragma once
+#include <torch/torch.h>
+
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <cereal/archives/portable_binary.hpp>
+
+#include "launch/config.hpp"
+#include "launch/rank_system.hpp"
+#include "tensor_io/dataset.hpp"
+#include "tensor_io/optimizer.hpp"
+
+namespace troupe {
+
+class BatchStream;
+
+/// One rank of a job, as a program sees it: for a training loop of one's own. One thread uses it, the one that made it.
+///
+///     troupe::main(argc, argv, [](troupe::Rank& rank) {
+///       auto model = rank.distribute(MyModel(…));
+///       auto optimizer = rank.make_optimizer(*model);
+///       for (const auto& batch : rank.loader(dataset)) {
+///         rank.backward(loss(model, batch));
+///         rank.step(*optimizer);
+///       }
+///     });
+class Rank {
+ public:
+  /// Made by troupe::main and troupe::run.
+  Rank(caf::actor_system& system, Config config, RankSystemOptions options);
+  ~Rank();
+
+  int rank() const noexcept { return system_->options().rank; }
+  int world_size() const noexcept { return system_->options().world_size; }
+  bool is_main() const noexcept { return rank() == 0; }
+  const Config& config() const noexcept { return config_; }
+
+  /// Hands the model to the config's strategy; collective. Returns what it was given (a module holder or a shared_ptr), for convenience.
+  template <class Model>
+  Model distribute(Model model) {
+    if constexpr (requires { model.ptr(); }) {
+      distribute_module(model.ptr());
+    } else {
+      distribute_module(model);
+    }
+    return model;
+  }
+
+  /// The optimizer that the config names, over all parameters that require a gradient.
+  std::unique_ptr<Optimizer> make_optimizer(const torch::nn::Module& model) const;
+
+  /// This rank's batches of the data set: all epochs of the config, from the step that the run stands at. Ends early after a stop request.
+  BatchStream loader(std::shared_ptr<const Dataset> dataset);
+
+  /// For data of one's own of which ranks may have unequal amounts: `next` gives a batch's samples and does its work; see uneven_step.
+  /// Agrees on how many samples each rank has now (0: it ran out). Returns this rank's weight for `backward`, or nothing once all ran out.
+  /// A rank that ran out repeats its last batch with weight 0, so that every collective of the step finds it there. Collective.
+  std::optional<double> uneven_step(std::int64_t samples);
+
+  /// Backward of one micro-batch's mean loss. `correct`: samples that were right, for the accuracy in reports. Throws what broke the job.
+  void backward(const at::Tensor& loss, double correct = 0);
+  void backward(const at::Tensor& loss, double correct, double samples, double weight);
+  /// Reduce, vote, apply at the schedule's rate. On all ranks or on none: `committed` says which.
+  StepReport step(Optimizer& optimizer);
+  StepReport step(torch::optim::Optimizer& optimizer);
+  /// The rate of the next step, by the config's schedule.
+  double learning_rate() const;
+  bool stop_requested() const noexcept { return stop_signal_ != 0; }
+  int stop_signal() const noexcept { return stop_signal_; }
+
+  /// Collectives for the program's own use, in the same order on every rank.
+  Communicator& communicator() { return system_->compute().program_lane(); }
+  void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum, std::string_view label = "user") { communicator().all_reduce(tensor, op, label); }
+  void barrier() { communicator().barrier("user"); }
+  /// Any type that cereal serialises; indexed by rank. gather: empty except on `root`.
+  template <class T>
+  std::vector<T> all_gather_object(const T& object) {
+    return unpack<T>(communicator().all_gather_bytes(pack(object), "object"));
+  }
+  template <class T>
+  std::vector<T> gather_object(const T& object, int root = 0) {
+    return unpack<T>(communicator().gather_bytes(pack(object), root, "object"));
+  }
+  template <class T>
+  T broadcast_object(const T& object, int root = 0) {
+    return unpack<T>({communicator().broadcast_bytes(pack(object), root, "object")}).front();
+  }
+
+  RankSystem& system() noexcept { return *system_; }
+  /// Steps of an epoch and of the run, known once a loader was made.
+  std::int64_t steps_per_epoch() const noexcept { return steps_per_epoch_; }
+  std::int64_t total_steps() const noexcept { return total_steps_; }
+  void set_schedule_length(std::int64_t steps_per_epoch, std::int64_t total_steps);
+  /// The loader's cursor: where the next loader starts.
+  void set_cursor(std::int64_t epoch, std::int64_t step_in_epoch);
+  double last_data_wait_ms() const noexcept { return data_wait_ms_; }
+
+ private:
+  friend class BatchStream;
+  void distribute_module(std::shared_ptr<torch::nn::Module> model);
+
+  template <class T>
+  static std::string pack(const T& object) {
+    std::ostringstream out;
+    {
+      cereal::PortableBinaryOutputArchive archive(out);
+      archive(object);
+    }
+    return out.str();
+  }
+  template <class T>
+  static std::vector<T> unpack(const std::vector<std::string>& blobs) {
+    std::vector<T> objects;
+    for (const auto& blob : blobs) {
+      std::istringstream in(blob);
+      cereal::PortableBinaryInputArchive archive(in);
+      objects.emplace_back();
+      archive(objects.back());
+    }
+    return objects;
+  }
+
+  Config config_;
+  std::unique_ptr<RankSystem> system_;
+  std::vector<std::pair<torch::optim::Optimizer*, std::unique_ptr<Optimizer>>> adapters_;
+  std::shared_ptr<torch::nn::Module> model_;
+  double batch_samples_ = 0;
+  double data_wait_ms_ = 0;
+  std::int64_t steps_per_epoch_ = 0, total_steps_ = 0;
+  std::int64_t start_epoch_ = 0, start_step_ = 0;
+  std::int64_t epoch_ = 0;
+  int stop_signal_ = 0;
+};
+
+/// The batches of a loader as a range; each increment takes the next one from the DataLoader actor and grants it room for another.
+class BatchStream {
+ public:
+  BatchStream(Rank& rank, caf::actor loader, std::int32_t credits);
+  ~BatchStream();
+  BatchStream(BatchStream&&) noexcept;
+  BatchStream& operator=(BatchStream&&) = delete;
+
+  /// The next batch, or nullptr at the end of the last epoch or after a stop request. Waits for the loader.
+  std::shared_ptr<const Batch> next();
+
+  class Iterator {
+   public:
+    using iterator_category = std::input_iterator_tag;
+    using value_type = Batch;
+    using difference_type = std::ptrdiff_t;
+    using pointer = const Batch*;
+    using reference = const Batch&;
+    Iterator() = default;
+    explicit Iterator(BatchStream* stream) : stream_(stream) { ++*this; }
+    reference operator*() const { return *batch_; }
+    pointer operator->() const { return batch_.get(); }
+    Iterator& operator++() {
+      batch_ = stream_->next();
+      return *this;
+    }
+    void operator++(int) { ++*this; }
+    bool operator==(const Iterator& other) const { return batch_ == other.batch_; }
+
+   private:
+    BatchStream* stream_ = nullptr;
+    std::shared_ptr<const Batch> batch_;
+  };
+  Iterator begin() { return Iterator(this); }
+  Iterator end() { return {}; }
+
+ private:
+  Rank* rank_;
+  caf::actor loader_;
+};
+
+/// The program's `main`: parses config and environment, becomes a rank of the job that launched it, N simulated ranks (`--ranks N`), or one
+/// rank alone; calls `body` on each rank's thread; reports what it throws; returns the exit code.
+int main(int argc, char** argv, const std::function<void(Rank&)>& body, const std::function<void(Config&)>& declare = {});
+
+}  // namespace troupe

@@ -1,0 +1,68 @@
+#pragma once
+#include <caf/all.hpp>
+
+#include <memory>
+#include <string>
+
+#include "actors/compute.hpp"
+#include "actors/coordinator.hpp"
+#include "tensor_io/communicator_settings.hpp"
+
+namespace troupe {
+
+struct RankSystemOptions {
+  int rank = 0;
+  int world_size = 1;
+  std::string host = "localhost";
+  std::string interface_address = "127.0.0.1";
+  std::string job_id;
+  std::string build_id;
+  std::string config_hash;
+  TrainingOptions training;
+  StrategyOptions strategy;
+  CommunicatorSettings communicator;
+  CoordinatorActor coordinator;
+  std::shared_ptr<Rendezvous> rendezvous;
+};
+
+/// The actors of one rank and its two lanes. The thread that constructs it is Compute's. Ranks may share a process and its actor_system.
+///
+/// Two lanes: the reducer launches buckets on one, in plan order; the compute thread launches what it waits for (vote, SyncBatchNorm,
+/// buffers, the user's own) on the other, in program order. Each has one thread and one order, so they can't wait for each other in a circle.
+class RankSystem {
+ public:
+  /// Collective. Throws what kept the rank from joining, after telling the others.
+  RankSystem(caf::actor_system& system, RankSystemOptions options);
+  /// Ends the actors. A rank that did not `finish` is reported as failed.
+  ~RankSystem();
+  RankSystem(const RankSystem&) = delete;
+  RankSystem& operator=(const RankSystem&) = delete;
+
+  Compute& compute() noexcept { return *compute_; }
+  const RankSystemOptions& options() const noexcept { return options_; }
+  caf::actor_system& system() noexcept { return system_; }
+  const RankSupervisorActor& supervisor() const noexcept { return supervisor_; }
+  RankStatus& status() noexcept { return *status_; }
+
+  /// The loop is over: tells the coordinator, waits until it knows. `report.code` ok, or why not.
+  void finish(const ErrorReport& report);
+  /// As `finish`, for an exception that ended the loop: fills in rank, actor and step. Returns the report.
+  ErrorReport fail(std::exception_ptr error);
+
+ private:
+  void shut_down();
+  void run_lanes();
+
+  caf::actor_system& system_;
+  RankSystemOptions options_;
+  std::shared_ptr<RankStatus> status_ = std::make_shared<RankStatus>();
+  std::unique_ptr<Compute> compute_;
+  RankSupervisorActor supervisor_;
+  ReducerActor reducer_;
+  bool finished_ = false;
+};
+
+/// An exception as a report: a troupe::Error's own, anything else as the user's.
+ErrorReport report_of(std::exception_ptr error);
+
+}  // namespace troupe

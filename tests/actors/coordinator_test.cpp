@@ -1,0 +1,106 @@
+#include "actors/coordinator.hpp"
+
+#include "actors/coordinator_rendezvous.hpp"
+#include "tests/catch.hpp"
+
+using namespace troupe;
+using namespace std::chrono_literals;
+
+namespace {
+
+struct Job {
+  explicit Job(int world_size) : system(config), coordinator(system.spawn(troupe::coordinator, CoordinatorOptions{"job", world_size})) {}
+  ~Job() {
+    for (auto& member : ranks) caf::anon_send_exit(member, caf::exit_reason::user_shutdown);
+    caf::anon_send_exit(coordinator, caf::exit_reason::user_shutdown);
+  }
+
+  RankSupervisorActor add_rank(int rank, JoinJob join = {}) {
+    RankSupervisorOptions options;
+    options.rank = rank;
+    join.job_id = join.job_id.empty() ? "job" : join.job_id;
+    join.rank = rank;
+    join.world_size = static_cast<std::int32_t>(2);
+    options.join = join;
+    options.coordinator = caf::actor_cast<caf::strong_actor_ptr>(coordinator);
+    options.compute = caf::actor(self);
+    options.status = std::make_shared<RankStatus>();
+    ranks.push_back(system.spawn(rank_supervisor, options));
+    return ranks.back();
+  }
+  std::string refused(const RankSupervisorActor& rank) {
+    std::string why = "no answer";
+    self->request(rank, 10s, JoinRank{}).receive([&](const JoinAccepted& accepted) { why = accepted.refused; }, [](caf::error&) {});
+    return why;
+  }
+
+  caf::actor_system_config config;
+  caf::actor_system system;
+  caf::scoped_actor self{system};
+  CoordinatorActor coordinator;
+  std::vector<RankSupervisorActor> ranks;
+};
+
+}  // namespace
+
+TEST_CASE("the coordinator lets each rank in once, with the same program and config") {
+  Job job(2);
+  JoinJob first;
+  first.build_id = "a";
+  first.config_hash = "c";
+  CHECK(job.refused(job.add_rank(0, first)).empty());
+  auto other = first;
+  other.config_hash = "d";
+  CHECK_THAT(job.refused(job.add_rank(1, other)), Catch::Contains("config differs from rank 0"));
+  other = first;
+  other.build_id = "b";
+  CHECK_THAT(job.refused(job.add_rank(1, other)), Catch::Contains("program differs"));
+  CHECK_THAT(job.refused(job.add_rank(0, first)), Catch::Contains("joined already"));
+  CHECK_THAT(job.refused(job.add_rank(7, first)), Catch::Contains("outside the world size"));
+  other = first;
+  other.job_id = "another";
+  CHECK_THAT(job.refused(job.add_rank(1, other)), Catch::Contains("job id"));
+  CHECK(job.refused(job.add_rank(1, first)).empty());
+}
+
+TEST_CASE("[T06] a rank's failure aborts the others with its report") {
+  Job job(2);
+  auto first = job.add_rank(0);
+  auto second = job.add_rank(1);
+  CHECK(job.refused(first).empty());
+  CHECK(job.refused(second).empty());
+  caf::anon_send(second, RankFailed{{ErrorCode::user, 1, "compute", 12, "forward", "no such layer", {}}});
+  int aborts = 0;
+  for (int i = 0; i < 2; ++i) {
+    job.self->receive([&](const AbortJob& abort) {
+      ++aborts;
+      CHECK(abort.report.rank == 1);
+      CHECK(abort.report.step == 12);
+      CHECK(abort.report.cause == "no such layer");
+    }, caf::after(10s) >> [] {});
+  }
+  CHECK(aborts == 2);
+}
+
+TEST_CASE("[T06] a rank that vanishes aborts the others and is named") {
+  Job job(2);
+  auto first = job.add_rank(0);
+  auto second = job.add_rank(1);
+  CHECK(job.refused(first).empty());
+  CHECK(job.refused(second).empty());
+  caf::anon_send_exit(second, caf::exit_reason::kill);
+  std::string cause;
+  job.self->receive([&](const AbortJob& abort) { cause = abort.report.cause; }, caf::after(10s) >> [] {});
+  CHECK_THAT(cause, Catch::Contains("rank 1 died"));
+}
+
+TEST_CASE("ranks leave values for each other at the coordinator") {
+  Job job(2);
+  CoordinatorRendezvous rendezvous(job.system, job.coordinator);
+  std::thread writer([&] { rendezvous.put("program/1/address", "there"); });
+  CHECK(rendezvous.get("program/1/address", 10s) == "there");
+  writer.join();
+  CHECK_THROWS_WITH(rendezvous.get("nobody", 1ms), Catch::Contains("nobody"));
+  rendezvous.abort({ErrorCode::peer_lost, 1, {}, -1, {}, "rank 1 died", {}});
+  CHECK_THROWS_WITH(rendezvous.get("later", 10s), Catch::Contains("rank 1 died"));
+}

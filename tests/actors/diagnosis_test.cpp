@@ -1,0 +1,59 @@
+#include "actors/diagnosis.hpp"
+
+#include "tests/catch.hpp"
+
+using namespace troupe;
+
+namespace {
+CollectiveState waiting(int rank, std::uint64_t sequence, std::uint64_t fingerprint, std::string what) {
+  CollectiveState state;
+  state.rank = rank;
+  state.lane = "program";
+  state.in_flight = true;
+  state.sequence = sequence;
+  state.fingerprint = fingerprint;
+  state.what = std::move(what);
+  state.step = 3;
+  return state;
+}
+CollectiveState computing(int rank, std::uint64_t finished) {
+  CollectiveState state;
+  state.rank = rank;
+  state.lane = "program";
+  state.sequence = finished;
+  return state;
+}
+}  // namespace
+
+TEST_CASE("[D13] the rank in another collective than the majority is named with both operations") {
+  const std::vector<CollectiveState> states{waiting(0, 5, 1, "all_gather of 64 Byte (vote, step 3)"), waiting(1, 5, 2, "all_reduce of 10 Float (user, step 3)"),
+                                            waiting(2, 5, 1, "all_gather of 64 Byte (vote, step 3)")};
+  const auto accused = diagnose(states);
+  REQUIRE(accused);
+  CHECK(accused->code == ErrorCode::mismatch);
+  CHECK(accused->rank == 1);
+  CHECK_THAT(accused->cause, Catch::Contains("rank 1 is in all_reduce of 10") && Catch::Contains("ranks 0, 2 wait in all_gather"));
+}
+
+TEST_CASE("[D13] of two ranks that differ the higher one is named, since rank 0's order is the plan") {
+  const auto accused = diagnose(std::vector<CollectiveState>{waiting(0, 5, 9, "barrier"), waiting(1, 5, 2, "broadcast")});
+  REQUIRE(accused);
+  CHECK(accused->rank == 1);
+}
+
+TEST_CASE("[D13] a rank that left its loop while others wait is named") {
+  auto gone = computing(1, 4);
+  gone.ended = true;
+  const auto accused = diagnose(std::vector<CollectiveState>{waiting(0, 5, 1, "barrier"), gone});
+  REQUIRE(accused);
+  CHECK(accused->rank == 1);
+  CHECK_THAT(accused->cause, Catch::Contains("left the training loop"));
+}
+
+TEST_CASE("[D13] a rank that is behind is slow, and nobody is accused") {
+  CHECK_FALSE(diagnose(std::vector<CollectiveState>{waiting(0, 5, 1, "barrier"), computing(1, 4)}));
+  CHECK_FALSE(diagnose(std::vector<CollectiveState>{waiting(0, 5, 1, "barrier"), waiting(1, 4, 3, "vote")}));
+  CHECK_FALSE(diagnose(std::vector<CollectiveState>{waiting(0, 5, 1, "barrier"), waiting(1, 5, 1, "barrier")}));
+  CHECK_FALSE(diagnose(std::vector<CollectiveState>{computing(0, 5), computing(1, 4)}));
+  CHECK_FALSE(diagnose({}));
+}

@@ -1,0 +1,9 @@
+#pragma once
+// Everything that a training program needs.
+#include "actors/strategy.hpp"
+#include "launch/config.hpp"
+#include "launch/job.hpp"
+#include "launch/rank.hpp"
+#include "tensor_io/communicator.hpp"
+#include "tensor_io/dataset.hpp"
+#include "tensor_io/optimizer.hpp"
