@@ -1,0 +1,80 @@
+#include "launch/config_fields.hpp"
+
+namespace troupe {
+namespace {
+
+constexpr double kMany = 1e15;
+
+template <class T, class Owner>
+ConfigMember at(T Owner::* member) {
+  return static_cast<T Config::*>(member);
+}
+
+}  // namespace
+
+const std::vector<ConfigField>& config_fields() {
+  static const std::vector<ConfigField> fields{
+      {"data", "data", at(&Config::data), "the data set", 0, 0, {"synthetic", "digits", "mnist", "cifar10", "csv"}},
+      {"data", "data_dir", at(&Config::data_dir), "its file or folder; digits: empty finds the one that is shipped", 0, 0, {}, false},
+      {"data", "batch_size", at(&Config::batch_size), "samples of one optimizer step, over all ranks and micro-batches", 1, kMany},
+      {"data", "num_workers", at(&Config::num_workers), "loader threads of a rank; 0: the loader's own", 0, 256, {}, false},
+      {"data", "prefetch", at(&Config::prefetch), "batches that a loader may be ahead", 1, 1024, {}, false},
+      {"data", "shuffle", at(&Config::shuffle), "shuffle by (seed, epoch)"},
+      {"data", "drop_last", at(&Config::drop_last), "drop the last, smaller batch of an epoch instead of padding it"},
+      {"data", "augment", at(&Config::augment), "random crop and flip, a function of (seed, epoch, sample)"},
+      {"data", "num_classes", at(&Config::num_classes), "classes of the model's output", 2, kMany},
+      {"data", "in_channels", at(&Config::in_channels), "channels of an image", 1, 4096},
+      {"data", "image_size", at(&Config::image_size), "images are resized to this many pixels a side; 0: as they are", 0, 65536},
+      {"data", "synthetic_size", at(&Config::synthetic_size), "images of the synthetic set", 1, kMany},
+
+      {"optimizer", "optimizer", at(&Config::optimizer), "sgd or adamw, fused", 0, 0, {"sgd", "adamw"}},
+      {"optimizer", "lr", at(&Config::lr), "learning rate", 0, 1e6},
+      {"optimizer", "momentum", at(&Config::momentum), "of sgd", 0, 1},
+      {"optimizer", "nesterov", at(&Config::nesterov), "Nesterov momentum"},
+      {"optimizer", "weight_decay", at(&Config::weight_decay), "L2 for sgd, decoupled for adamw", 0, 1e6},
+      {"optimizer", "beta1", at(&Config::beta1), "of adamw", 0, 0.999999},
+      {"optimizer", "beta2", at(&Config::beta2), "of adamw", 0, 0.99999999},
+      {"optimizer", "eps", at(&Config::eps), "of adamw", 0, 1},
+      {"optimizer", "schedule", at(&Config::schedule), "of the learning rate, after the warm-up", 0, 0, {"constant", "cosine", "step"}},
+      {"optimizer", "warmup_steps", at(&Config::warmup_steps), "steps of linear warm-up", 0, kMany},
+      {"optimizer", "lr_min", at(&Config::lr_min), "where cosine ends", 0, 1e6},
+      {"optimizer", "lr_step_epochs", at(&Config::lr_step_epochs), "step: every so many epochs ...", 1, kMany},
+      {"optimizer", "lr_step_factor", at(&Config::lr_step_factor), "... the rate is multiplied by this", 0, 1},
+      {"optimizer", "label_smoothing", at(&Config::label_smoothing), "of the cross entropy", 0, 0.999},
+
+      {"training", "epochs", at(&Config::epochs), "passes over the data", 1, kMany},
+      {"training", "max_steps", at(&Config::max_steps), "stop after so many optimizer steps; 0: no limit", 0, kMany},
+      {"training", "grad_accum_steps", at(&Config::grad_accum_steps), "micro-batches of one optimizer step", 1, 65536},
+      {"training", "use_amp", at(&Config::use_amp), "bf16 autocast around forward and loss"},
+      {"training", "clip_norm", at(&Config::clip_norm), "clip the gradient's global norm; 0: don't", 0, 1e9},
+      {"training", "on_not_finite", at(&Config::on_not_finite), "a step whose loss or gradient is NaN or infinite", 0, 0, {"stop", "skip"}},
+      {"training", "seed", at(&Config::seed), "of everything random", 0, 9e18},
+      {"training", "validate_every", at(&Config::validate_every), "epochs between two validations; 0: never", 0, kMany},
+
+      {"checkpoint", "checkpoint_dir", at(&Config::checkpoint_dir), "where checkpoints go", 0, 0, {}, false},
+      {"checkpoint", "save_every", at(&Config::save_every), "steps between two checkpoints; 0: only at the end; -1: never", -1, kMany},
+      {"checkpoint", "keep_last", at(&Config::keep_last), "checkpoints to keep, `best` not counted", 1, 1e6},
+      {"checkpoint", "resume", at(&Config::resume), "`latest`, or a checkpoint's path"},
+
+      {"strategy", "strategy", at(&Config::strategy), "how parameters are laid out over ranks"},
+      {"strategy", "bucket_cap_mb", at(&Config::bucket_cap_mb), "MiB of gradients in a bucket", 1e-6, 1e6},
+      {"strategy", "first_bucket_mb", at(&Config::first_bucket_mb), "MiB in the bucket that fills first", 1e-6, 1e6},
+      {"strategy", "broadcast_buffers", at(&Config::broadcast_buffers), "rank 0's buffers to all before each step"},
+      {"strategy", "static_graph", at(&Config::static_graph), "promise: every step uses the same parameters in the same order"},
+      {"strategy", "sync_batchnorm", at(&Config::sync_batchnorm), "BatchNorm statistics over all ranks"},
+      {"strategy", "comm_hook", at(&Config::comm_hook), "none, fp16, bf16, powersgd, or one of your own"},
+      {"strategy", "powersgd_rank", at(&Config::powersgd_rank), "rank of PowerSGD's approximation", 1, 1024},
+
+      {"communication", "backend", at(&Config::backend), "how ranks exchange tensors", 0, 0, {"auto", "shm", "gloo", "hierarchical"}},
+      {"communication", "collective_timeout", at(&Config::collective_timeout), "seconds that a collective may wait for the others", 0.1, 86400},
+
+      {"run", "ranks", at(&Config::ranks), "ranks inside this process: a simulated cluster, for tests", 1, 64, {}, false},
+      {"run", "threads", at(&Config::threads), "LibTorch's threads per rank; 0: one where ranks share the machine", 0, 4096, {}, false},
+      {"run", "log_interval", at(&Config::log_interval), "steps between two log lines", 1, kMany, {}, false},
+      {"run", "run_dir", at(&Config::run_dir), "logs and metrics.jsonl; empty: none", 0, 0, {}, false},
+      {"run", "profile", at(&Config::profile), "print where the time of a step goes", 0, 0, {}, false},
+  };
+  return fields;
+}
+
+}  // namespace troupe

@@ -1,0 +1,44 @@
+#include "launch/simulate.hpp"
+
+#include <mutex>
+#include <thread>
+
+namespace troupe {
+
+void simulate(caf::actor_system& system, int world_size, const RankSystemOptions& options, const std::function<void(RankSystem&)>& body,
+              const std::function<void(int rank, const ErrorReport&)>& on_failure) {
+  auto coordinator_actor = system.spawn(coordinator, CoordinatorOptions{options.job_id, world_size});
+  auto rendezvous = std::make_shared<LocalRendezvous>();
+  std::mutex failures;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < world_size; ++rank) {
+    threads.emplace_back([&, rank] {
+      auto mine = options;
+      mine.rank = rank;
+      mine.world_size = world_size;
+      mine.coordinator = coordinator_actor;
+      mine.rendezvous = rendezvous;
+      ErrorReport report{ErrorCode::ok, rank, {}, -1, {}, {}, {}};
+      try {
+        RankSystem system_of_rank(system, mine);
+        try {
+          body(system_of_rank);
+          system_of_rank.finish(report);
+        } catch (...) {
+          report = system_of_rank.fail(std::current_exception());
+        }
+      } catch (...) {
+        report = report_of(std::current_exception());
+        if (report.rank < 0) report.rank = rank;
+      }
+      if (report.code != ErrorCode::ok) {
+        std::lock_guard lock(failures);
+        on_failure(rank, report);
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  caf::anon_send_exit(coordinator_actor, caf::exit_reason::user_shutdown);
+}
+
+}  // namespace troupe

@@ -1,0 +1,36 @@
+#pragma once
+#include <caf/all.hpp>
+
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "launch/rank_system.hpp"
+#include "launch/simulate.hpp"
+#include "tensor_io/random_seed.hpp"
+
+namespace troupe::testing {
+
+/// N ranks as threads of this process with their true actors, lanes and numerics: what `--ranks N` runs, without a config.
+struct Cluster {
+  int world_size = 2;
+  RankSystemOptions options;
+
+  /// Calls `body` on each rank's thread. The i-th string is what rank i ended with: empty, or the error's text.
+  std::vector<std::string> run(const std::function<void(RankSystem&)>& body) {
+    std::vector<std::string> errors(static_cast<std::size_t>(world_size));
+    caf::actor_system_config config;
+    config.set("scheduler.policy", caf::atom("sharing"));
+    config.set("scheduler.max-threads", 1);
+    caf::actor_system system(config);
+    options.communicator.collective_timeout = 20;
+    simulate(system, world_size, options, [&](RankSystem& rank) { body(rank); },
+             [&](int rank, const ErrorReport& report) { errors[static_cast<std::size_t>(rank)] = report.to_string(); });
+    return errors;
+  }
+};
+
+}  // namespace troupe::testing
