@@ -25,6 +25,11 @@ void Compute::throw_abort(const ErrorReport& report) {
   throw Error(ErrorReport{ErrorCode::aborted, options_.rank, "compute", step_, {}, "the job was aborted: " + report.to_string(), {}});
 }
 
+void Compute::throw_timeout(const char* actor, const char* what) {
+  throw Error(ErrorReport{ErrorCode::timeout, options_.rank, "compute", step_, what,
+                          std::string("the ") + actor + " did not answer within " + std::to_string(options_.timeout.count()) + " ms", "raise collective_timeout if that is its pace"});
+}
+
 ErrorReport Compute::complete(ErrorReport report) const {
   if (report.rank < 0) report.rank = options_.rank;
   if (report.actor.empty()) report.actor = "compute";

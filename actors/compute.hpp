@@ -90,13 +90,17 @@ class Compute {
     std::optional<T> result;
     while (!result) {
       self_->receive([&](T& message) { result = std::move(message); }, [&](RankFailed& failed) { throw_failure(failed.report); },
-                     [&](AbortJob& job) { throw_abort(job.report); },
-                     caf::after(options_.timeout) >> [&] {
-                       throw Error(ErrorReport{ErrorCode::timeout, options_.rank, "compute", step_, what,
-                                               std::string("the ") + actor + " did not answer within " + std::to_string(options_.timeout.count()) + " ms", {}});
-                     });
+                     [&](AbortJob& job) { throw_abort(job.report); }, caf::after(options_.timeout) >> [&] { throw_timeout(actor, what); });
     }
     return std::move(*result);
+  }
+  /// As receive, of a stream that ends with a message of type End: nothing then.
+  template <class T, class End>
+  std::optional<T> receive_next(const char* actor, const char* what) {
+    std::optional<T> result;
+    self_->receive([&](T& message) { result = std::move(message); }, [](End&) {}, [&](RankFailed& failed) { throw_failure(failed.report); },
+                   [&](AbortJob& job) { throw_abort(job.report); }, caf::after(options_.timeout) >> [&] { throw_timeout(actor, what); });
+    return result;
   }
 
   Strategy& strategy() { return *strategy_; }
@@ -110,6 +114,7 @@ class Compute {
  private:
   [[noreturn]] void throw_failure(const ErrorReport& report);
   [[noreturn]] void throw_abort(const ErrorReport& report);
+  [[noreturn]] void throw_timeout(const char* actor, const char* what);
   Decision vote(const GradientSummary& summary, double norm);
 
   // Constant after connect.

@@ -95,8 +95,8 @@ void RankSystem::shut_down() {
     caf::anon_send_exit(supervisor_, caf::exit_reason::user_shutdown);
     compute_->mailbox().wait_for(supervisor_);
   }
-  reducer_ = {};
-  supervisor_ = {};
+  reducer_ = ReducerActor();
+  supervisor_ = RankSupervisorActor();
 }
 
 RankSystem::~RankSystem() {

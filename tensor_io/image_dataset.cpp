@@ -1,0 +1,96 @@
+#include "tensor_io/image_dataset.hpp"
+
+#include <torch/torch.h>
+
+#include <cstring>
+
+#include "tensor_io/error.hpp"
+#include "tensor_io/random_seed.hpp"
+
+namespace troupe {
+
+ImageDataset::ImageDataset(std::string name, at::Tensor images, at::Tensor labels, std::int64_t classes, ImageTransform transform)
+    : name_(std::move(name)), images_(images.contiguous()), labels_(labels.contiguous()), transform_(std::move(transform)) {
+  const auto* label = labels_.data_ptr<std::int64_t>();
+  for (std::int64_t i = 0; i < labels_.size(0); ++i) {
+    if (label[i] < 0 || label[i] >= classes) {
+      throw Error(ErrorCode::bad_data, name_, "sample " + std::to_string(i) + " has label " + std::to_string(label[i]) + ", num_classes is " + std::to_string(classes),
+                  "set num_classes, or mend the file");
+    }
+  }
+}
+
+void ImageDataset::write_sample(float* out, std::int64_t index, const SampleContext& context) const {
+  const auto channels = images_.size(1), height = images_.size(2), width = images_.size(3);
+  const auto* image = images_.data_ptr<std::uint8_t>() + index * channels * height * width;
+  std::int64_t shift_y = 0, shift_x = 0;
+  bool flip = false;
+  if (transform_.augment) {
+    const auto random = mix_seed(context.seed, {0xa06, static_cast<std::uint64_t>(context.epoch), static_cast<std::uint64_t>(index)});
+    const auto choices = static_cast<std::uint64_t>(2 * transform_.padding + 1);
+    shift_y = static_cast<std::int64_t>((random & 0xffffff) % choices) - transform_.padding;
+    shift_x = static_cast<std::int64_t>((random >> 24 & 0xffffff) % choices) - transform_.padding;
+    flip = transform_.flip && (random >> 63) != 0;
+  }
+  for (std::int64_t c = 0; c < channels; ++c) {
+    const float mean = transform_.mean.empty() ? 0 : transform_.mean[static_cast<std::size_t>(c) % transform_.mean.size()];
+    const float stddev = transform_.stddev.empty() ? 1 : transform_.stddev[static_cast<std::size_t>(c) % transform_.stddev.size()];
+    const float factor = transform_.scale / stddev, offset = -mean / stddev;
+    const auto* plane = image + c * height * width;
+    float* target = out + c * height * width;
+    if (!transform_.augment) {
+      for (std::int64_t i = 0; i < height * width; ++i) target[i] = static_cast<float>(plane[i]) * factor + offset;
+      continue;
+    }
+    for (std::int64_t y = 0; y < height; ++y) {
+      for (std::int64_t x = 0; x < width; ++x) {
+        const auto from_y = y + shift_y, from_x = (flip ? width - 1 - x : x) + shift_x;
+        const bool inside = from_y >= 0 && from_y < height && from_x >= 0 && from_x < width;
+        target[y * width + x] = (inside ? static_cast<float>(plane[from_y * width + from_x]) : 0.0f) * factor + offset;
+      }
+    }
+  }
+}
+
+Example ImageDataset::get(std::int64_t index, const SampleContext& context) const {
+  auto batch = get_batch(std::span(&index, 1), context);
+  return {batch.input[0], batch.target[0]};
+}
+
+Batch ImageDataset::get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const {
+  const auto n = static_cast<std::int64_t>(indices.size());
+  Batch batch;
+  batch.input = at::empty({n, images_.size(1), images_.size(2), images_.size(3)}, at::kFloat);
+  batch.target = at::empty({n}, at::kLong);
+  batch.index = at::empty({n}, at::kLong);
+  const auto pixels = images_.size(1) * images_.size(2) * images_.size(3);
+  for (std::int64_t i = 0; i < n; ++i) {
+    const auto index = indices[static_cast<std::size_t>(i)];
+    if (index < 0 || index >= size()) throw Error(ErrorCode::usage, name_, "sample " + std::to_string(index) + " is outside its " + std::to_string(size()));
+    write_sample(batch.input.data_ptr<float>() + i * pixels, index, context);
+    batch.target.data_ptr<std::int64_t>()[i] = labels_.data_ptr<std::int64_t>()[index];
+    batch.index.data_ptr<std::int64_t>()[i] = index;
+  }
+  return batch;
+}
+
+at::Tensor fit_images(const at::Tensor& images, std::int64_t channels, std::int64_t image_size) {
+  auto fitted = images;
+  if (image_size > 0 && (images.size(2) != image_size || images.size(3) != image_size)) {
+    std::vector<at::Tensor> parts;
+    for (const auto& part : images.split(4096)) {
+      parts.push_back(at::upsample_bilinear2d(part.to(at::kFloat), {image_size, image_size}, false).round().clamp(0, 255).to(at::kByte));
+    }
+    fitted = at::cat(parts);
+  }
+  if (fitted.size(1) != channels) {
+    if (fitted.size(1) != 1) {
+      throw Error(ErrorCode::usage, "in_channels", "the images have " + std::to_string(fitted.size(1)) + " channels, the model wants " + std::to_string(channels),
+                  "set in_channels " + std::to_string(fitted.size(1)));
+    }
+    fitted = fitted.expand({fitted.size(0), channels, fitted.size(2), fitted.size(3)}).contiguous();
+  }
+  return fitted;
+}
+
+}  // namespace troupe

@@ -1,0 +1,66 @@
+#include "tensor_io/sampler.hpp"
+
+#include <bit>
+
+#include "tensor_io/error.hpp"
+#include "tensor_io/random_seed.hpp"
+
+namespace troupe {
+
+Permutation::Permutation(std::int64_t n, std::uint64_t key) : n_(n), key_(key) {
+  const auto bits = static_cast<unsigned>(std::bit_width(static_cast<std::uint64_t>(n > 1 ? n - 1 : 1)));
+  half_bits_ = (bits + 1) / 2;
+}
+
+std::int64_t Permutation::operator()(std::int64_t position) const noexcept {
+  const std::uint64_t mask = (std::uint64_t{1} << half_bits_) - 1;
+  auto x = static_cast<std::uint64_t>(position);
+  do {
+    std::uint64_t left = x >> half_bits_, right = x & mask;
+    for (std::uint64_t round = 0; round < 4; ++round) {
+      const std::uint64_t next = left ^ (mix_seed(key_, {round, right}) & mask);
+      left = right;
+      right = next;
+    }
+    x = left << half_bits_ | right;
+  } while (x >= static_cast<std::uint64_t>(n_));
+  return static_cast<std::int64_t>(x);
+}
+
+DistributedSampler::DistributedSampler(SamplerOptions options) : options_(options) {
+  const auto& o = options_;
+  const auto parts = o.micro_batches * o.world_size;
+  if (o.batch_size <= 0 || parts <= 0 || o.batch_size % parts != 0) {
+    const auto down = parts > 0 ? o.batch_size / parts * parts : 0;
+    throw Error(ErrorCode::usage, "batch_size",
+                std::to_string(o.batch_size) + " samples can't be cut into " + std::to_string(o.micro_batches) + " micro-batches for " + std::to_string(o.world_size) + " ranks",
+                "use a multiple of " + std::to_string(parts) + ", for instance " + std::to_string(down > 0 ? down : parts));
+  }
+  if (o.dataset_size <= 0) throw Error(ErrorCode::usage, "data set", "it has no samples");
+  steps_ = o.drop_last ? o.dataset_size / o.batch_size : (o.dataset_size + o.batch_size - 1) / o.batch_size;
+  if (steps_ == 0) {
+    throw Error(ErrorCode::usage, "data set", "its " + std::to_string(o.dataset_size) + " samples are fewer than one batch of " + std::to_string(o.batch_size),
+                "lower batch_size, or set drop_last to false");
+  }
+}
+
+SampledBatch DistributedSampler::batch(std::int64_t epoch, std::int64_t step, std::int64_t micro_batch) const {
+  const auto& o = options_;
+  const Permutation order(o.dataset_size, mix_seed(o.seed, {0x5a3e, static_cast<std::uint64_t>(epoch)}));
+  const auto share = o.batch_size / o.micro_batches / o.world_size;
+  const auto begin = step * o.batch_size + micro_batch * (o.batch_size / o.micro_batches) + o.rank * share;
+  SampledBatch batch;
+  batch.indices.reserve(static_cast<std::size_t>(share));
+  for (auto position = begin; position < begin + share; ++position) {
+    if (position < o.dataset_size) ++batch.counted;
+    const auto wrapped = position % o.dataset_size;
+    batch.indices.push_back(o.shuffle ? order(wrapped) : wrapped);
+  }
+  return batch;
+}
+
+std::pair<std::int64_t, std::int64_t> validation_part(std::int64_t dataset_size, int rank, int world_size) {
+  return {dataset_size * rank / world_size, dataset_size * (rank + 1) / world_size};
+}
+
+}  // namespace troupe

@@ -1,0 +1,84 @@
+#include "tensor_io/text_table.hpp"
+
+#include <zlib.h>
+
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <memory>
+
+#include "tensor_io/error.hpp"
+
+namespace troupe {
+
+std::string read_file(const std::string& path, std::size_t limit) {
+  const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(gzopen(path.c_str(), "rb"), gzclose);  // reads plain files too
+  if (!file) throw Error(ErrorCode::unavailable, path, std::string("cannot open it: ") + std::strerror(errno));
+  std::string content;
+  std::string block(1 << 16, '\0');
+  for (;;) {
+    const int n = gzread(file.get(), block.data(), static_cast<unsigned>(block.size()));
+    if (n < 0) {
+      int code = 0;
+      throw Error(ErrorCode::bad_data, path, "cannot read on after byte " + std::to_string(content.size()) + ": " + gzerror(file.get(), &code));
+    }
+    if (n == 0) break;
+    content.append(block, 0, static_cast<std::size_t>(n));
+    if (content.size() > limit) throw Error(ErrorCode::bad_data, path, "it holds more than " + std::to_string(limit) + " bytes");
+  }
+  // gzread ends quietly where a compressed file is cut off.
+  int code = Z_OK;
+  gzerror(file.get(), &code);
+  if (code == Z_BUF_ERROR) throw Error(ErrorCode::bad_data, path, "the compressed file ends early, after " + std::to_string(content.size()) + " bytes of content");
+  return content;
+}
+
+NumberTable parse_csv(const std::string& path, const std::string& text) {
+  NumberTable table;
+  std::size_t position = 0;
+  for (std::int64_t line = 1; position < text.size(); ++line) {
+    auto end = text.find('\n', position);
+    if (end == std::string::npos) end = text.size();
+    std::string_view row(text.data() + position, end - position);
+    position = end + 1;
+    if (!row.empty() && row.back() == '\r') row.remove_suffix(1);
+    if (row.empty()) continue;
+    std::vector<double> values;
+    std::vector<std::string> words;
+    bool numeric = true;
+    std::int64_t column = 0;
+    for (std::size_t start = 0; start <= row.size(); ++column) {
+      auto comma = row.find(',', start);
+      if (comma == std::string_view::npos) comma = row.size();
+      auto field = row.substr(start, comma - start);
+      start = comma + 1;
+      while (!field.empty() && field.front() == ' ') field.remove_prefix(1);
+      while (!field.empty() && field.back() == ' ') field.remove_suffix(1);
+      words.emplace_back(field);
+      double value = 0;
+      const auto [stop, error] = std::from_chars(field.data(), field.data() + field.size(), value);
+      if (error != std::errc() || stop != field.data() + field.size() || !std::isfinite(value)) {
+        if (line > 1 || !table.values.empty()) {
+          throw Error(ErrorCode::bad_data, path + ":" + std::to_string(line), "column " + std::to_string(column + 1) + ": '" + std::string(field.substr(0, 40)) + "' is no finite number");
+        }
+        numeric = false;
+      }
+      values.push_back(value);
+    }
+    if (!numeric) {
+      table.header = words;
+      table.columns = column;
+      continue;
+    }
+    if (table.columns == 0) table.columns = column;
+    if (column != table.columns) {
+      throw Error(ErrorCode::bad_data, path + ":" + std::to_string(line), "it has " + std::to_string(column) + " columns, the lines before have " + std::to_string(table.columns));
+    }
+    table.values.insert(table.values.end(), values.begin(), values.end());
+    ++table.rows;
+  }
+  if (table.rows == 0) throw Error(ErrorCode::bad_data, path, "it holds no rows");
+  return table;
+}
+
+}  // namespace troupe
