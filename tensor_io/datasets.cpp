@@ -23,7 +23,6 @@ std::pair<at::Tensor, at::Tensor> split_rows(std::int64_t rows) {
 }
 
 std::string shipped_digits() {
-  if (const char* folder = std::getenv("TROUPE_DATA")) return std::string(folder) + "/digits.csv.gz";
   for (const char* path : {TROUPE_SOURCE_DATA "/digits.csv.gz", TROUPE_INSTALLED_DATA "/digits.csv.gz"}) {
     if (std::filesystem::exists(path)) return path;
   }

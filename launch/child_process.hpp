@@ -1,0 +1,53 @@
+#pragma once
+#include <sys/types.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace troupe {
+
+/// A process that we started and watch. Main thread only: PDEATHSIG fires when the thread that forked ends.
+///
+/// The child is in a process group of its own (a Ctrl-C on the terminal reaches it through us), dies with us whatever happens to us, reads
+/// nothing, and writes into pipes.
+class ChildProcess {
+ public:
+  struct Options {
+    std::vector<std::string> arguments;               ///< argv; [0] is an executable's path. Never a shell.
+    std::map<std::string, std::string> environment;   ///< added to ours
+    bool keep_stdin_open = false;                     ///< a pipe that closes when we do, instead of /dev/null
+  };
+  /// Throws Error(unavailable) if the program cannot be started; nothing is left behind then.
+  explicit ChildProcess(const Options& options);
+  ~ChildProcess();
+  ChildProcess(ChildProcess&& other) noexcept;
+  ChildProcess& operator=(ChildProcess&&) = delete;
+
+  pid_t pid() const noexcept { return pid_; }
+  int stdout_fd() const noexcept { return out_; }  ///< non-blocking
+  int stderr_fd() const noexcept { return err_; }  ///< non-blocking
+  void close_stdout();
+  void close_stderr();
+  void close_stdin();
+  /// To the child's process group, if it is still there.
+  void signal(int number) const;
+  /// The wait status once it has ended.
+  std::optional<int> poll_exit();
+  bool ended() const noexcept { return status_.has_value(); }
+
+ private:
+  pid_t pid_ = -1;
+  int in_ = -1, out_ = -1, err_ = -1;
+  std::optional<int> status_;
+};
+
+/// `exit code 3`, `signal 9 (Killed)`.
+std::string describe_wait_status(int status);
+/// The shell's convention: the exit code, or 128 + signal.
+int exit_code_of_wait_status(int status);
+/// The executable that `name` means (PATH searched if it has no slash). Throws Error(unavailable).
+std::string find_program(const std::string& name);
+
+}  // namespace troupe

@@ -1,0 +1,28 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+namespace troupe {
+
+/// A process's place in its job, from the environment that our launcher or torchrun sets.
+struct RankEnvironment {
+  bool launched = false;  ///< false: nobody launched this process, it is alone
+  int rank = 0;
+  int world_size = 1;
+  int local_rank = 0;
+  int local_world_size = 1;
+  std::string master_addr = "127.0.0.1";
+  std::uint16_t master_port = 0;      ///< 0: not given
+  std::string coordinator_host;       ///< TROUPE_COORDINATOR=host:port, from our launcher; empty: rank 0 hosts the coordinator
+  std::uint16_t coordinator_port = 0;
+  std::string job_id;
+  std::string node = "localhost";     ///< ranks of one node may share memory
+};
+
+/// Reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID, TROUPE_COORDINATOR,
+/// TROUPE_JOB_ID and TROUPE_NODE through `get` (std::getenv by default). Throws Error(usage) naming the variable.
+RankEnvironment read_environment(const std::function<const char*(const char*)>& get = {});
+
+}  // namespace troupe

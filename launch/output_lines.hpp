@@ -1,0 +1,22 @@
+#pragma once
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <string_view>
+
+namespace troupe {
+
+/// Cuts a stream of bytes into lines. A carriage return ends a line that the next one overwrites (a progress bar). Lines longer than 64 KiB
+/// are cut.
+class OutputLines {
+ public:
+  /// `overwrite`: the line ended with a carriage return.
+  using Line = std::function<void(std::string_view text, bool overwrite)>;
+  void feed(std::string_view bytes, const Line& line);
+  void finish(const Line& line);  ///< the stream ended: what is left is a line
+
+ private:
+  std::string rest_;
+};
+
+}  // namespace troupe

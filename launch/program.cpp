@@ -1,0 +1,180 @@
+#include <ATen/Parallel.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <random>
+
+#include "actors/coordinator_rendezvous.hpp"
+#include "launch/actor_system.hpp"
+#include "launch/environment.hpp"
+#include "launch/rank.hpp"
+#include "launch/simulate.hpp"
+#include "strategies/comm_hooks.hpp"
+#include "strategies/ddp.hpp"
+
+namespace troupe {
+namespace {
+
+extern "C" void on_stop_signal(int number) {
+  if (process_stop_signal.exchange(number) != 0) _exit(128 + number);  // the second one
+}
+
+void handle_signals() {
+  struct sigaction action {};
+  action.sa_handler = on_stop_signal;
+  sigemptyset(&action.sa_mask);
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
+}
+
+// What a rank of another build must not join. The file's identity, not its time stamp alone: copies on several hosts may differ in that.
+std::string build_id() {
+  return std::string(TROUPE_VERSION) + " " __DATE__ " " __TIME__;
+}
+
+RankSystemOptions options_of(const Config& config, const RankEnvironment& place) {
+  RankSystemOptions options;
+  options.rank = place.rank;
+  options.world_size = place.world_size;
+  options.host = place.node;
+  options.job_id = place.job_id;
+  options.build_id = build_id();
+  options.config_hash = config_hash(config);
+  options.training = config;
+  options.strategy = config;
+  options.communicator = config;
+  return options;
+}
+
+int report(const ErrorReport& failure) {
+  static std::mutex mutex;
+  std::lock_guard lock(mutex);
+  std::fprintf(stderr, "error: %s\n", failure.to_string().c_str());
+  std::fflush(stderr);
+  return exit_code(failure.code);
+}
+
+// One rank: its actors, the program's body, and a report of how it ended.
+int run_rank(caf::actor_system& system, const Config& config, const RankSystemOptions& options, const std::function<void(Rank&)>& body) {
+  try {
+    Rank rank(system, config, options);
+    try {
+      body(rank);
+    } catch (...) {
+      return report(rank.system().fail(std::current_exception()));
+    }
+    const int signal = rank.stop_signal();
+    rank.system().finish({signal == 0 ? ErrorCode::ok : ErrorCode::interrupted, rank.rank(), {}, -1, {}, {}, {}});
+    return signal == 0 ? 0 : 128 + signal;
+  } catch (...) {
+    auto failure = report_of(std::current_exception());
+    if (failure.rank < 0) failure.rank = options.rank;
+    return report(failure);
+  }
+}
+
+int run_simulated(const Config& config, const std::function<void(Rank&)>& body) {
+  std::fprintf(stderr, "note: %lld ranks as threads of this process: a simulated cluster, for tests; troupe launch starts processes\n", static_cast<long long>(config.ranks));
+  ActorSystemConfig system_config(false);
+  caf::actor_system system(system_config);
+  RankEnvironment place;
+  place.job_id = "simulated";
+  auto coordinator_actor = system.spawn(coordinator, CoordinatorOptions{place.job_id, static_cast<int>(config.ranks)});
+  auto rendezvous = std::make_shared<LocalRendezvous>();
+  std::vector<int> codes(static_cast<std::size_t>(config.ranks));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < static_cast<int>(config.ranks); ++r) {
+    threads.emplace_back([&, r] {
+      auto options = options_of(config, place);
+      options.rank = r;
+      options.world_size = static_cast<int>(config.ranks);
+      options.coordinator = coordinator_actor;
+      options.rendezvous = rendezvous;
+      codes[static_cast<std::size_t>(r)] = run_rank(system, config, options, body);
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  caf::anon_send_exit(coordinator_actor, caf::exit_reason::user_shutdown);
+  // The rank that failed of itself is worth more than those that were aborted because of it.
+  int code = 0;
+  for (const int candidate : codes) {
+    if (code == 0 || (code == exit_code(ErrorCode::aborted) && candidate != 0)) code = candidate;
+  }
+  return code;
+}
+
+int run_alone(const Config& config, const std::function<void(Rank&)>& body) {
+  ActorSystemConfig system_config(false);
+  caf::actor_system system(system_config);
+  RankEnvironment place;
+  place.job_id = "alone";
+  auto options = options_of(config, place);
+  options.rendezvous = std::make_shared<LocalRendezvous>();
+  return run_rank(system, config, options, body);
+}
+
+int run_launched(const Config& config, const RankEnvironment& place, const std::function<void(Rank&)>& body) {
+  ActorSystemConfig system_config(true);
+  caf::actor_system system(system_config);
+  auto options = options_of(config, place);
+  CoordinatorActor hosted;
+  if (!place.coordinator_host.empty()) {
+    options.coordinator = connect_coordinator(system, place.coordinator_host, place.coordinator_port, std::chrono::seconds(30));
+  } else {
+    // Another launcher, torchrun say: rank 0 hosts the coordinator on the port after the master's, which the launcher itself may hold.
+    const auto port = static_cast<std::uint16_t>(place.master_port + 1);
+    if (place.rank == 0) {
+      hosted = system.spawn(coordinator, CoordinatorOptions{place.job_id, place.world_size});
+      publish_coordinator(system, hosted, port, place.master_addr == "localhost" ? "127.0.0.1" : place.master_addr);
+      options.coordinator = hosted;
+    } else {
+      options.coordinator = connect_coordinator(system, place.master_addr, port, std::chrono::seconds(60));
+    }
+  }
+  options.rendezvous = std::make_shared<CoordinatorRendezvous>(system, options.coordinator);
+  const int code = run_rank(system, config, options, [&](Rank& rank) {
+    body(rank);
+    if (place.coordinator_host.empty()) rank.communicator().barrier("end");  // rank 0 takes the coordinator with it
+  });
+  options.coordinator = CoordinatorActor();
+  if (hosted) caf::anon_send_exit(hosted, caf::exit_reason::user_shutdown);
+  std::fflush(stdout);
+  return code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv, const std::function<void(Rank&)>& body, const std::function<void(Config&)>& declare) {
+  try {
+    Config config;
+    if (declare) declare(config);
+    const auto action = parse_config(config, argc, argv);
+    if (action == ConfigAction::help) return std::fputs(config_help(config, argv[0]).c_str(), stdout), 0;
+    if (action == ConfigAction::print_config) return std::fputs(config_to_toml(config).c_str(), stdout), 0;
+    const auto place = read_environment();
+    if (place.launched && config.ranks > 1) {
+      throw Error(ErrorCode::usage, "ranks", "a launched process is one rank", "leave --ranks out, or start the program without a launcher");
+    }
+    const bool shared = place.world_size > 1 || config.ranks > 1;
+    if (config.threads > 0) {
+      at::set_num_threads(static_cast<int>(config.threads));
+    } else if (shared) {
+      at::set_num_threads(1);
+    }
+    register_ddp();
+    register_comm_hooks();
+    handle_signals();
+    if (config.ranks > 1) return run_simulated(config, body);
+    if (!place.launched || (place.world_size == 1 && place.coordinator_host.empty())) return run_alone(config, body);
+    return run_launched(config, place, body);
+  } catch (...) {
+    return report(report_of(std::current_exception()));
+  }
+}
+
+}  // namespace troupe
