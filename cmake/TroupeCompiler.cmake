@@ -9,7 +9,7 @@ if(CMAKE_CXX_COMPILER_LAUNCHER STREQUAL "" OR NOT DEFINED CMAKE_CXX_COMPILER_LAU
 endif()
 # ccache needs this to see through a precompiled header.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  add_compile_options(-fpch-preprocess)
+  add_compile_options(-fpch-preprocess -Wno-restrict -Wno-stringop-overflow)
 endif()
 find_program(TROUPE_MOLD mold)
 if(TROUPE_MOLD)

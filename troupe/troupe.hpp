@@ -4,6 +4,7 @@
 #include "launch/config.hpp"
 #include "launch/job.hpp"
 #include "launch/rank.hpp"
+#include "strategies/sync_batch_norm.hpp"
 #include "tensor_io/communicator.hpp"
 #include "tensor_io/dataset.hpp"
 #include "tensor_io/optimizer.hpp"

@@ -1,0 +1,152 @@
+#include "launch/run_checkpoints.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include "actors/checkpointer.hpp"
+#include "strategies/model_sync.hpp"
+#include "tensor_io/checkpoint_reader.hpp"
+#include "tensor_io/rank_state.hpp"
+#include "tensor_io/state_matching.hpp"
+
+namespace troupe {
+
+RunCheckpoints::RunCheckpoints(Rank& rank, torch::nn::Module& model, Optimizer& optimizer) : rank_(rank), model_(model), optimizer_(optimizer) {
+  if (!rank_.is_main() || rank_.config().save_every < 0) return;
+  CheckpointerOptions options;
+  options.directory = rank_.config().checkpoint_dir;
+  options.keep_last = rank_.config().keep_last;
+  options.rank = rank_.rank();
+  options.supervisor = caf::actor_cast<caf::actor>(rank_.system().supervisor());
+  checkpointer_ = caf::actor_cast<caf::actor>(rank_.system().system().spawn<caf::detached>(make_checkpointer, options));
+}
+
+RunCheckpoints::~RunCheckpoints() {
+  if (!checkpointer_) return;
+  caf::anon_send_exit(checkpointer_, caf::exit_reason::user_shutdown);
+  rank_.system().compute().mailbox().wait_for(checkpointer_);
+}
+
+NamedTensors RunCheckpoints::live_tensors() {
+  NamedTensors tensors;
+  for (const auto& item : model_.named_parameters()) tensors.emplace_back("model." + item.key(), item.value().detach());
+  for (const auto& item : model_.named_buffers()) tensors.emplace_back("model." + item.key(), item.value());
+  for (const auto& [name, tensor] : optimizer_.state()) tensors.emplace_back("optimizer." + name, tensor);
+  return tensors;
+}
+
+RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector, const std::function<void(const std::string&)>& log) {
+  auto& compute = rank_.system().compute();
+  // Rank 0 reads; what it finds, or why it can't, goes to all, so that nobody waits for a rank that has thrown.
+  TrainingState state;
+  nlohmann::json header;
+  if (rank_.is_main()) {
+    try {
+      auto loaded = load_checkpoint(rank_.config().checkpoint_dir, selector);
+      for (const auto& refused : loaded.refused) log("refused " + refused.path + ": " + refused.reason);
+      log("resume from " + loaded.path + ", step " + std::to_string(loaded.state.step));
+      state = std::move(loaded.state);
+      header = {{"step", state.step}, {"epoch", state.epoch}, {"step_in_epoch", state.step_in_epoch}, {"metadata", state.metadata}};
+    } catch (const Error& error) {
+      header = {{"error", error.what()}, {"code", static_cast<int>(error.code())}};
+    }
+  }
+  header = nlohmann::json::parse(compute.program_lane().broadcast_bytes(header.dump(), 0, "checkpoint"));
+  if (header.contains("error")) throw Error(static_cast<ErrorCode>(header["code"].get<int>()), "resume", header["error"].get<std::string>());
+  const auto metadata = header["metadata"].get<std::map<std::string, std::string>>();
+
+  std::string problem;
+  if (rank_.is_main()) {
+    try {
+      // An optimizer that keeps no state before its first step gets its names from the file.
+      const auto model_state = with_prefix(state.tensors, "model.");
+      NamedTensors live;
+      for (const auto& item : model_.named_parameters()) live.emplace_back("model." + item.key(), item.value().detach());
+      for (const auto& item : model_.named_buffers()) live.emplace_back("model." + item.key(), item.value());
+      copy_state(model_state, live, "loading the model");
+    } catch (const Error& error) {
+      problem = error.what();
+    }
+  }
+  problem = compute.program_lane().broadcast_bytes(problem, 0, "checkpoint");
+  if (!problem.empty()) throw Error(ErrorCode::mismatch, "resume", problem);
+  compute.strategy().broadcast_model();
+
+  // The optimizer's tensors: names and shapes first, then the values.
+  nlohmann::json shapes = nlohmann::json::array();
+  for (const auto& [name, tensor] : with_prefix(state.tensors, "optimizer.")) {
+    shapes.push_back({{"name", name.substr(std::string("optimizer.").size())}, {"shape", tensor.sizes().vec()}, {"dtype", static_cast<int>(tensor.scalar_type())}});
+  }
+  shapes = nlohmann::json::parse(compute.program_lane().broadcast_bytes(shapes.dump(), 0, "checkpoint"));
+  NamedTensors moments;
+  for (const auto& entry : shapes) {
+    const auto name = entry["name"].get<std::string>();
+    at::Tensor value;
+    if (rank_.is_main()) {
+      for (const auto& [saved, tensor] : state.tensors) {
+        if (saved == "optimizer." + name) value = tensor.contiguous();
+      }
+    } else {
+      value = at::empty(entry["shape"].get<std::vector<std::int64_t>>(), at::TensorOptions().dtype(static_cast<at::ScalarType>(entry["dtype"].get<int>())));
+    }
+    moments.emplace_back(name, value);
+  }
+  broadcast_tensors(moments, compute.program_lane(), "optimizer state");
+  optimizer_.load_state(moments);
+  compute.strategy().load_state(metadata);
+  compute.set_steps_done(header["step"].get<std::int64_t>());
+  const auto best = metadata.find("best");
+  return {header["epoch"].get<std::int64_t>(), header["step_in_epoch"].get<std::int64_t>(), best == metadata.end() ? -1.0 : std::stod(best->second)};
+}
+
+void RunCheckpoints::save(const Position& position, bool best) {
+  auto& compute = rank_.system().compute();
+  if (rank_.config().save_every < 0 || (compute.steps_done() == last_saved_ && !best)) return;
+  last_saved_ = compute.steps_done();
+  RankState mine;
+  mine.epoch = position.epoch;
+  mine.step_in_epoch = position.step_in_epoch;
+  const auto generator = at::detail::getDefaultCPUGenerator();
+  const auto random = generator.get_state();
+  mine.rng.assign(random.data_ptr<std::uint8_t>(), random.data_ptr<std::uint8_t>() + random.numel());
+  auto rank_states = compute.program_lane().gather_bytes(mine.to_json(), 0, "checkpoint");
+  if (!rank_.is_main()) return;
+  await();
+  auto state = std::make_shared<TrainingState>();
+  state->step = compute.steps_done();
+  state->epoch = position.epoch;
+  state->step_in_epoch = position.step_in_epoch;
+  for (const auto& [name, tensor] : live_tensors()) state->tensors.emplace_back(name, tensor.clone());
+  state->metadata = compute.strategy().state();
+  state->metadata["config"] = config_to_json(rank_.config());
+  state->metadata["strategy"] = compute.strategy().name();
+  state->metadata["optimizer"] = optimizer_.name();
+  state->metadata["world_size"] = std::to_string(rank_.world_size());
+  state->metadata["job"] = rank_.system().options().job_id;
+  char text[32];
+  std::snprintf(text, sizeof text, "%.17g", position.best);
+  state->metadata["best"] = text;
+  state->rank_state = std::move(rank_states);
+  compute.mailbox().send(checkpointer_, SaveCheckpoint{std::move(state), best});
+  under_way_ = true;
+}
+
+void RunCheckpoints::await() {
+  if (!under_way_) return;
+  under_way_ = false;
+  auto& mailbox = rank_.system().compute().mailbox();
+  mailbox.receive([&](CheckpointSaved& saved) { last_path_ = saved.path; },
+                  [&](CheckpointFailed& failed) {
+                    failure_ = failed.report;
+                    std::fprintf(stderr, "warning: the checkpoint of step %lld was not saved: %s\n", static_cast<long long>(failed.step), failed.report.to_string().c_str());
+                  },
+                  caf::after(std::chrono::minutes(10)) >> [&] {
+                    failure_ = ErrorReport{ErrorCode::timeout, rank_.rank(), "checkpointer", -1, "save", "no answer for 10 minutes", "check the disk"};
+                  });
+}
+
+std::string RunCheckpoints::finish() {
+  if (rank_.is_main()) await();
+  return last_path_;
+}
+
+}  // namespace troupe

@@ -1,0 +1,46 @@
+#pragma once
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "launch/rank.hpp"
+
+namespace troupe {
+
+/// Checkpoints of a data-parallel run on one rank: gathers the state, hands it to rank 0's Checkpointer actor (one save under way at a time),
+/// brings it back on resume. Compute's thread.
+class RunCheckpoints {
+ public:
+  /// Starts the Checkpointer on rank 0.
+  RunCheckpoints(Rank& rank, torch::nn::Module& model, Optimizer& optimizer);
+  /// Waits for a save that is under way.
+  ~RunCheckpoints();
+
+  struct Position {
+    std::int64_t epoch = 0, step_in_epoch = 0;
+    double best = -1;  ///< best held-out accuracy so far
+  };
+  /// Collective. Loads `selector` on rank 0 and gives it to all; refused checkpoints are told to `log`. Throws if none is good.
+  Position resume(const std::string& selector, const std::function<void(const std::string&)>& log);
+  /// Collective. A snapshot now, the disk in the background. Waits for the save before it.
+  void save(const Position& position, bool best);
+  /// Waits until what was saved is on disk. Returns the last path, on rank 0. A failed save is told to `log` and remembered.
+  std::string finish();
+  const std::optional<ErrorReport>& failure() const noexcept { return failure_; }
+
+ private:
+  NamedTensors live_tensors();
+  void await();
+
+  Rank& rank_;
+  torch::nn::Module& model_;
+  Optimizer& optimizer_;
+  caf::actor checkpointer_;
+  bool under_way_ = false;
+  std::int64_t last_saved_ = -1;
+  std::string last_path_;
+  std::optional<ErrorReport> failure_;
+};
+
+}  // namespace troupe

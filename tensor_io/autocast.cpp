@@ -1,0 +1,21 @@
+#include "tensor_io/autocast.hpp"
+
+#include <ATen/autocast_mode.h>
+
+namespace troupe {
+
+AutocastGuard::AutocastGuard(bool enabled) : enabled_(enabled), before_(at::autocast::is_autocast_enabled(at::kCPU)) {
+  if (!enabled_) return;
+  at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  at::autocast::increment_nesting();
+}
+
+AutocastGuard::~AutocastGuard() {
+  if (!enabled_) return;
+  // The cache holds casts of the weights, which the optimizer is about to change.
+  if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+  at::autocast::set_autocast_enabled(at::kCPU, before_);
+}
+
+}  // namespace troupe
