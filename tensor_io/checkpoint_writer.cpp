@@ -88,6 +88,7 @@ void CheckpointWriter::clear_leftovers() {
     if (view.starts_with(kReplacedPrefix) && parse_step_folder_name(view.substr(kReplacedPrefix.size()))) {
       const auto in_place = path(view.substr(kReplacedPrefix.size()));
       if (exists(in_place)) {
+        sync_directory();  // the new one has its name for good before the old one goes
         remove_tree(files_, path(name));
       } else {
         move(path(name), in_place);
@@ -149,7 +150,7 @@ SavedCheckpoint CheckpointWriter::save(const TrainingState& state, bool best) {
   SavedCheckpoint saved;
   saved.path = path(name);
   try {
-    for (const auto leftover : {std::string_view(name), std::string_view("latest"), std::string_view("best")}) remove_tree(files_, temporary(leftover));
+    clear_leftovers();  // of a save that failed
     saved.bytes = write_folder(state, temporary(name));
     // Before anything is renamed: what needs space is written by then.
     if (best) write_file(temporary("best"), pointer, nullptr);

@@ -16,6 +16,7 @@ namespace troupe {
 namespace {
 
 constexpr std::int64_t kVersion = 1;
+constexpr int kAllDigits = 324;  // decimal places; fewer would round small numbers to 0
 
 // A map as a JSON object with its keys for names, where cereal would write a list of pairs.
 template <class Value>
@@ -72,7 +73,7 @@ std::string RankState::to_json() const {
   RankState copy = *this;
   std::ostringstream text;
   {
-    cereal::JSONOutputArchive archive(text, cereal::JSONOutputArchive::Options(17, cereal::JSONOutputArchive::Options::IndentChar::space, 2));
+    cereal::JSONOutputArchive archive(text, cereal::JSONOutputArchive::Options(kAllDigits, cereal::JSONOutputArchive::Options::IndentChar::space, 2));
     visit(archive, copy, copy.rng.size());
   }  // the archive closes the object when it goes
   auto result = text.str() + "\n";

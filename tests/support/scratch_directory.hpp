@@ -1,5 +1,6 @@
 #pragma once
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -9,11 +10,12 @@
 
 namespace troupe::testing {
 
-/// A new folder that goes with its owner.
+/// A new folder that goes with its owner; in memory where that is possible, since tests write thousands of small files.
 class ScratchDirectory {
  public:
   ScratchDirectory() {
-    std::string name = (std::filesystem::temp_directory_path() / "troupe-test-XXXXXX").string();
+    const std::string parent = ::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : std::filesystem::temp_directory_path().string();
+    std::string name = parent + "/troupe-test-XXXXXX";
     if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp " + name);
     path_ = name;
   }

@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "tensor_io/checkpoint_reader.hpp"
 #include "tensor_io/checkpoint_writer.hpp"
@@ -65,6 +66,18 @@ TEST_CASE("[C01] a state without tensors, ranks or metadata, and one of many meg
   large.tensors = {{"a", torch::arange(700'000, torch::kInt)}, {"b", torch::arange(1'300'001, torch::kLong)}, {"c", torch::ones(3, torch::kBool)}};
   writer.save(large, false);
   CHECK(equal(load_checkpoint(scratch.path(), "latest").state, large));
+}
+
+TEST_CASE("[C01] Python reads a checkpoint") {
+  const char* chosen = std::getenv("TROUPE_PYTHON");  // one that has torch and safetensors checks more
+  const std::string python = chosen ? chosen : "python3";
+  if (std::system((python + " -c pass").c_str()) != 0) {
+    WARN("SKIPPED: there is no " << python);
+    return;
+  }
+  const ScratchDirectory scratch;
+  const auto saved = CheckpointWriter(scratch.path(), 3).save(small_state(1200), false);
+  CHECK(std::system((python + " " TROUPE_SOURCE_DIR "/tests/python/read_checkpoint.py " + saved.path + " --small-state 1200").c_str()) == 0);
 }
 
 TEST_CASE("the pointer and the manifest are what scripts can read") {
