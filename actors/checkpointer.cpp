@@ -30,7 +30,8 @@ void CheckpointerState::open() {
   } catch (const Error& error) {
     tell_supervisor(options, complete(error.report(), options.rank, -1));
   } catch (const std::exception& error) {
-    tell_supervisor(options, complete({ErrorCode::internal, -1, {}, -1, "opening the checkpoint directory", error.what(), {}}, options.rank, -1));
+    tell_supervisor(options,
+                    complete({ErrorCode::internal, -1, {}, -1, "opening the checkpoint directory", error.what(), {}}, options.rank, -1));
   }
 }
 

@@ -18,9 +18,9 @@ using Checkpointer = caf::typed_actor<caf::reacts_to<SaveCheckpoint>>;
 struct CheckpointerOptions {
   std::string directory;
   std::int64_t keep_last = 3;
-  int rank = 0;                    ///< for reports
-  caf::actor supervisor;           ///< gets RankFailed where the rank cannot go on; may be empty
-  FileLayer* files = nullptr;      ///< null: the operating system's; outlives the actor
+  int rank = 0;                ///< for reports
+  caf::actor supervisor;       ///< gets RankFailed where the rank cannot go on; may be empty
+  FileLayer* files = nullptr;  ///< null: the operating system's; outlives the actor
 };
 
 /// Blocks on the disk, so it has a thread of its own: system.spawn<caf::detached>(make_checkpointer, options). Nothing else touches it.

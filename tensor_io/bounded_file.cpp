@@ -51,7 +51,8 @@ void BoundedFile::read_at(std::uint64_t offset, std::span<std::byte> out) const 
   while (!out.empty()) {
     const auto got = ::pread(fd_, out.data(), std::min<std::size_t>(out.size(), std::size_t{1} << 30), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw Error(ErrorCode::io, operation_ + ": " + path_, "reading at offset " + std::to_string(offset) + ": " + system_message(errno));
+    if (got < 0)
+      throw Error(ErrorCode::io, operation_ + ": " + path_, "reading at offset " + std::to_string(offset) + ": " + system_message(errno));
     if (got == 0) refuse("ends at offset " + std::to_string(offset) + ", " + std::to_string(out.size()) + " bytes too early");
     offset += static_cast<std::uint64_t>(got);
     out = out.subspan(static_cast<std::size_t>(got));
@@ -79,7 +80,8 @@ std::string printable(std::string_view name) {
 std::string foreign_format(std::span<const std::byte> start) {
   auto begins = [start](std::string_view magic, std::size_t offset = 0) {
     return start.size() >= offset + magic.size() &&
-           std::equal(magic.begin(), magic.end(), start.begin() + static_cast<std::ptrdiff_t>(offset), [](char a, std::byte b) { return std::byte(a) == b; });
+           std::equal(magic.begin(), magic.end(), start.begin() + static_cast<std::ptrdiff_t>(offset),
+                      [](char a, std::byte b) { return std::byte(a) == b; });
   };
   // A safetensors file starts with the length of its header, and 640 is "\x80\x02", which is how a pickle starts, too.
   if (begins(std::string(4, '\0'), 4) && begins("{", 8)) return {};
@@ -95,7 +97,8 @@ std::string foreign_format(std::span<const std::byte> start) {
 }
 
 std::string foreign_format_remedy() {
-  return "loading such a file can run code, so Troupe never does; convert it in Python with safetensors.torch.save_file(state_dict, \"model.safetensors\")";
+  return "loading such a file can run code, so Troupe never does; convert it in Python with safetensors.torch.save_file(state_dict, "
+         "\"model.safetensors\")";
 }
 
 }  // namespace troupe

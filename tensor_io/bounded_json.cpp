@@ -16,7 +16,8 @@ using nlohmann::json;
 // through the parent.)
 class BoundedBuilder final : public nlohmann::json_sax<json> {
  public:
-  BoundedBuilder(const std::string& where, const JsonLimits& limits, std::size_t text_offset) : where_(where), limits_(limits), text_offset_(text_offset) {}
+  BoundedBuilder(const std::string& where, const JsonLimits& limits, std::size_t text_offset)
+      : where_(where), limits_(limits), text_offset_(text_offset) {}
 
   json take() { return std::move(root_); }
 

@@ -15,7 +15,8 @@ struct JsonLimits {
 };
 
 /// Parses text out of an untrusted file: strict JSON, valid UTF-8, every key once. Throws Error(bad_data) whose operation is `where` (what
-/// is read, and the file's name) and whose cause names the offset within `text`, to which `text_offset`, where it starts in the file, is added.
+/// is read, and the file's name) and whose cause names the offset within `text`, to which `text_offset`, where it starts in the file, is
+/// added.
 nlohmann::json parse_bounded_json(std::string_view text, const std::string& where, const JsonLimits& limits, std::size_t text_offset = 0);
 
 }  // namespace troupe

@@ -26,7 +26,8 @@ class FolderHandle {
   explicit FolderHandle(const std::string& path) : fd_(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) {
     if (fd_ >= 0) return;
     const int why = errno;
-    if (why == ELOOP || why == ENOTDIR) throw Error(ErrorCode::bad_data, std::string(kOperation) + ": " + path, "is not a folder (symbolic links are not followed)");
+    if (why == ELOOP || why == ENOTDIR)
+      throw Error(ErrorCode::bad_data, std::string(kOperation) + ": " + path, "is not a folder (symbolic links are not followed)");
     if (why == ENOENT) throw Error(ErrorCode::bad_data, std::string(kOperation) + ": " + path, "is missing");
     throw Error(ErrorCode::io, std::string(kOperation) + ": " + path, std::system_category().message(why));
   }
@@ -39,7 +40,9 @@ class FolderHandle {
   int fd_;
 };
 
-std::span<const std::byte> bytes_of(const at::Tensor& tensor) { return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()}; }
+std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
+  return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
+}
 
 FileDigest digest_of(const BoundedFile& file) {
   DigestBuilder builder;
@@ -55,6 +58,7 @@ FileDigest digest_of(const BoundedFile& file) {
 }  // namespace
 
 CheckpointFolder::CheckpointFolder(std::string path) : path_(std::move(path)) {
+  while (path_.size() > 1 && path_.ends_with('/')) path_.pop_back();  // with it, a symbolic link would be followed
   const FolderHandle folder(path_);
   auto open = [&](const std::string& name) { return BoundedFile(kOperation, folder.fd(), name, path_ + "/" + name); };
   const auto manifest_file = open(std::string(kManifestFile));
@@ -67,7 +71,9 @@ CheckpointFolder::CheckpointFolder(std::string path) : path_(std::move(path)) {
   }
   for (const auto& [name, digest] : manifest_.files) {
     auto file = open(name);
-    if (file.bytes() != digest.bytes) file.refuse("has " + std::to_string(file.bytes()) + " bytes, the manifest says " + std::to_string(digest.bytes), "it was cut short or exchanged");
+    if (file.bytes() != digest.bytes)
+      file.refuse("has " + std::to_string(file.bytes()) + " bytes, the manifest says " + std::to_string(digest.bytes),
+                  "it was cut short or exchanged");
     if (name.ends_with(".safetensors")) {
       tensor_files_.emplace(name, SafetensorsFile(std::move(file)));
     } else {
@@ -92,7 +98,8 @@ void CheckpointFolder::check_slices() const {
   }
   for (const auto& [name, file] : tensor_files_) {
     if (used[name] != file.entries().size()) {
-      file.file().refuse("holds " + std::to_string(file.entries().size()) + " tensors, the manifest has " + std::to_string(used[name]) + " slices in it");
+      file.file().refuse("holds " + std::to_string(file.entries().size()) + " tensors, the manifest has " + std::to_string(used[name]) +
+                         " slices in it");
     }
   }
 }
@@ -102,7 +109,8 @@ void CheckpointFolder::compare(const BoundedFile& file, const std::string& name,
   if (actual == stated) return;
   const auto offset = stated.first_difference(actual);
   if (!offset) file.refuse("has another XXH3 than the manifest says");
-  std::string where = "was changed between offsets " + std::to_string(*offset) + " and " + std::to_string(std::min(*offset + FileDigest::kChunkBytes, file.bytes()));
+  std::string where = "was changed between offsets " + std::to_string(*offset) + " and " +
+                      std::to_string(std::min(*offset + FileDigest::kChunkBytes, file.bytes()));
   if (const auto tensors = tensor_files_.find(name); tensors != tensor_files_.end()) {
     for (const auto& entry : tensors->second.entries()) {
       if (entry.begin + entry.bytes <= *offset) continue;
@@ -159,9 +167,11 @@ void CheckpointFolder::read_tensors(TrainingState& state) const {
       }
       const auto part = file.read(entry);
       builder.update(bytes_of(part));
-      const auto slice = std::find_if(tensor.slices.begin(), tensor.slices.end(), [&](const TensorSlice& candidate) { return candidate.file == name; });
+      const auto slice =
+          std::find_if(tensor.slices.begin(), tensor.slices.end(), [&](const TensorSlice& candidate) { return candidate.file == name; });
       auto target = whole;
-      for (std::size_t d = 0; d < slice->shape.size(); ++d) target = target.narrow(static_cast<std::int64_t>(d), slice->offsets[d], slice->shape[d]);
+      for (std::size_t d = 0; d < slice->shape.size(); ++d)
+        target = target.narrow(static_cast<std::int64_t>(d), slice->offsets[d], slice->shape[d]);
       target.copy_(part);
     }
     compare(file.file(), name, builder.finish());

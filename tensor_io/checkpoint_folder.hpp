@@ -9,8 +9,8 @@
 
 namespace troupe {
 
-/// One checkpoint, opened and checked as far as that goes without reading tensors: the manifest's hash and rules, every file there and of the
-/// right length, headers that say what the manifest says. Throws Error(bad_data), Error(io). One thread.
+/// One checkpoint, opened and checked as far as that goes without reading tensors: the manifest's hash and rules, every file there and of
+/// the right length, headers that say what the manifest says. Throws Error(bad_data), Error(io). One thread.
 class CheckpointFolder {
  public:
   explicit CheckpointFolder(std::string path);

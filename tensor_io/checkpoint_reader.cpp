@@ -35,7 +35,8 @@ LoadResult load_latest(const std::string& directory) {
     result.refused.push_back({pointer_path, error.what()});
   }
   const auto candidates = newest_first(listed, latest);
-  if (latest && candidates.front().step != *latest) result.refused.push_back({pointer_path, "names " + step_folder_name(*latest) + ", which is not there"});
+  if (latest && candidates.front().step != *latest)
+    result.refused.push_back({pointer_path, "names " + step_folder_name(*latest) + ", which is not there"});
   for (const auto& candidate : candidates) {
     try {
       result.state = CheckpointFolder(candidate.path).read();
@@ -48,7 +49,8 @@ LoadResult load_latest(const std::string& directory) {
   }
   std::string reasons;
   for (const auto& refused : result.refused) reasons += (reasons.empty() ? "" : " | ") + refused.reason;
-  throw Error(ErrorCode::bad_data, "resuming from " + directory, "none of its " + std::to_string(candidates.size()) + " checkpoints is good: " + reasons, kStartAnew);
+  throw Error(ErrorCode::bad_data, "resuming from " + directory,
+              "none of its " + std::to_string(candidates.size()) + " checkpoints is good: " + reasons, kStartAnew);
 }
 
 LoadResult load_best(const std::string& directory) {
@@ -57,7 +59,8 @@ LoadResult load_best(const std::string& directory) {
   for (const auto& candidate : list_checkpoints(directory)) {
     if (candidate.step == *best) return {CheckpointFolder(candidate.path).read(), candidate.path, {}};
   }
-  throw Error(ErrorCode::bad_data, "loading the best checkpoint of " + directory, "best names " + step_folder_name(*best) + ", which is not there");
+  throw Error(ErrorCode::bad_data, "loading the best checkpoint of " + directory,
+              "best names " + step_folder_name(*best) + ", which is not there");
 }
 
 [[noreturn]] void refuse_file(const std::string& path) {
@@ -74,10 +77,12 @@ LoadResult load_path(const std::string& directory, const std::string& selector) 
   auto path = fs::canonical(selector, error);
   if (error) path = fs::canonical(fs::path(directory) / selector, error);
   if (error) {
-    throw Error(ErrorCode::usage, "resuming from " + printable(selector), "there is no such checkpoint, here or in " + directory, "say latest, best, or the path of a step-… folder");
+    throw Error(ErrorCode::usage, "resuming from " + printable(selector), "there is no such checkpoint, here or in " + directory,
+                "say latest, best, or the path of a step-… folder");
   }
   if (!fs::is_directory(path, error)) refuse_file(path.string());
-  if (!fs::exists(path / kManifestFile, error) && (fs::exists(path / "latest", error) || !list_checkpoints(path.string()).empty())) return load_latest(path.string());
+  if (!fs::exists(path / kManifestFile, error) && (fs::exists(path / "latest", error) || !list_checkpoints(path.string()).empty()))
+    return load_latest(path.string());
   return {CheckpointFolder(path.string()).read(), path.string(), {}};
 }
 

@@ -27,7 +27,8 @@ struct LoadResult {
 /// handed out. `selector` is
 ///   "latest"  what `directory`/latest names, else the newest good one; what was passed over is in `refused`
 ///   "best"    what `directory`/best names, or nothing
-///   a path    that checkpoint, or nothing (also one of another directory, or a folder name in this one); a directory of checkpoints: its latest
+///   a path    that checkpoint, or nothing (also one of another directory, or a folder name in this one); a directory of checkpoints: its
+///   latest
 /// Throws Error(unavailable) where there is none, Error(bad_data) with file and reason where none is good, Error(usage) for a path that
 /// leads nowhere. Any thread.
 LoadResult load_checkpoint(const std::string& directory, const std::string& selector);

@@ -35,7 +35,8 @@ void check_state(const TrainingState& state) {
   if (state.step < 0 || state.epoch < 0 || state.step_in_epoch < 0) refuse("step, epoch and step_in_epoch count from 0");
   if (state.rank_state.size() > Manifest::kMaxRanks) refuse("more rank states than ranks can be");
   for (std::size_t rank = 0; rank < state.rank_state.size(); ++rank) {
-    if (state.rank_state[rank].size() > kMaxRankStateBytes) refuse("the state of rank " + std::to_string(rank) + " has " + std::to_string(state.rank_state[rank].size()) + " bytes");
+    if (state.rank_state[rank].size() > kMaxRankStateBytes)
+      refuse("the state of rank " + std::to_string(rank) + " has " + std::to_string(state.rank_state[rank].size()) + " bytes");
   }
 }
 
@@ -43,7 +44,9 @@ void check_state(const TrainingState& state) {
 
 CheckpointWriter::CheckpointWriter(std::string directory, std::int64_t keep_last, FileLayer& files)
     : directory_(std::move(directory)), keep_last_(keep_last), files_(files) {
-  if (keep_last_ < 1) throw Error(ErrorCode::usage, "writing checkpoints to " + directory_, "keep_last is " + std::to_string(keep_last_), "at least 1 checkpoint must stay");
+  if (keep_last_ < 1)
+    throw Error(ErrorCode::usage, "writing checkpoints to " + directory_, "keep_last is " + std::to_string(keep_last_),
+                "at least 1 checkpoint must stay");
   std::error_code error;
   fs::create_directories(directory_, error);
   if (error) throw_io_error("creating the checkpoint directory", directory_, error.value());
@@ -70,7 +73,8 @@ void CheckpointWriter::lock() {
     if (errno != EWOULDBLOCK && errno != EINTR) return;  // a file system without locks
     if (std::chrono::steady_clock::now() > deadline) {
       ::close(lock_fd_);
-      throw Error(ErrorCode::unavailable, "writing checkpoints to " + directory_, "another job writes its checkpoints there", "give each job a checkpoint_dir of its own");
+      throw Error(ErrorCode::unavailable, "writing checkpoints to " + directory_, "another job writes its checkpoints there",
+                  "give each job a checkpoint_dir of its own");
     }
     std::this_thread::sleep_for(20ms);
   }
@@ -79,7 +83,8 @@ void CheckpointWriter::lock() {
 void CheckpointWriter::clear_leftovers() {
   std::vector<std::string> names;
   std::error_code error;
-  for (auto entry = fs::directory_iterator(directory_, error); !error && entry != fs::directory_iterator(); entry.increment(error)) names.push_back(entry->path().filename().string());
+  for (auto entry = fs::directory_iterator(directory_, error); !error && entry != fs::directory_iterator(); entry.increment(error))
+    names.push_back(entry->path().filename().string());
   if (error) throw_io_error("listing", directory_, error.value());
   for (const auto& name : names) {
     const std::string_view view = name;

@@ -14,8 +14,8 @@ struct SavedCheckpoint {
   std::string warning;  ///< not empty: the checkpoint is good, but old ones could not be removed
 };
 
-/// Writes checkpoints into a directory of its own, so that a reader finds, whenever this process or the machine stops, the last one that was
-/// complete. One owner per directory, one thread.
+/// Writes checkpoints into a directory of its own, so that a reader finds, whenever this process or the machine stops, the last one that
+/// was complete. One owner per directory, one thread.
 class CheckpointWriter {
  public:
   /// Creates the directory, locks it against other writers and clears away what a killed run left. Throws Error(usage) for keep_last < 1,

@@ -23,14 +23,21 @@ constexpr std::size_t kSmallBytes = std::size_t{64} << 10;
 
 std::string remedy_for(int errno_value) {
   switch (errno_value) {
-    case ENOSPC: return "free some space, or lower keep_last";
-    case EDQUOT: return "the disk quota is used up: free some space, or lower keep_last";
-    case EFBIG: return "the file size limit (ulimit -f) is too low";
-    case EROFS: return "the file system is mounted read only";
+    case ENOSPC:
+      return "free some space, or lower keep_last";
+    case EDQUOT:
+      return "the disk quota is used up: free some space, or lower keep_last";
+    case EFBIG:
+      return "the file size limit (ulimit -f) is too low";
+    case EROFS:
+      return "the file system is mounted read only";
     case EACCES:
-    case EPERM: return "the user that runs this needs write permission there";
-    case EIO: return "the disk is failing: look at the kernel's log";
-    default: return {};
+    case EPERM:
+      return "the user that runs this needs write permission there";
+    case EIO:
+      return "the disk is failing: look at the kernel's log";
+    default:
+      return {};
   }
 }
 
@@ -122,7 +129,8 @@ void remove_tree(FileLayer& files, const std::string& path) {
     return;
   }
   std::vector<std::string> entries;  // listed first: removing while listing may skip some
-  for (auto entry = fs::directory_iterator(path, error); !error && entry != fs::directory_iterator(); entry.increment(error)) entries.push_back(entry->path().string());
+  for (auto entry = fs::directory_iterator(path, error); !error && entry != fs::directory_iterator(); entry.increment(error))
+    entries.push_back(entry->path().string());
   if (error) throw_io_error("listing", path, error.value());
   for (const auto& entry : entries) remove_tree(files, entry);
   if (files.remove_directory(path) != 0 && errno != ENOENT) throw_io_error("removing", path, errno);

@@ -42,7 +42,9 @@ class Reader {
  public:
   explicit Reader(const std::string& where) : where_(where) {}
 
-  [[noreturn]] void refuse(const std::string& what, const std::string& why) const { throw Error(ErrorCode::bad_data, where_, what + " " + why); }
+  [[noreturn]] void refuse(const std::string& what, const std::string& why) const {
+    throw Error(ErrorCode::bad_data, where_, what + " " + why);
+  }
 
   const json& field(const json& object, const char* key, json::value_t type, const std::string& in) const {
     const std::string what = in + " '" + key + "'";
@@ -52,8 +54,12 @@ class Reader {
     if (found->type() != type) refuse(what, std::string("is a ") + found->type_name());
     return *found;
   }
-  std::int64_t count(const json& object, const char* key, const std::string& in) const { return count_of(field(object, key, json::value_t::number_unsigned, in), in + " '" + key + "'"); }
-  const std::string& text(const json& object, const char* key, const std::string& in) const { return field(object, key, json::value_t::string, in).get_ref<const std::string&>(); }
+  std::int64_t count(const json& object, const char* key, const std::string& in) const {
+    return count_of(field(object, key, json::value_t::number_unsigned, in), in + " '" + key + "'");
+  }
+  const std::string& text(const json& object, const char* key, const std::string& in) const {
+    return field(object, key, json::value_t::string, in).get_ref<const std::string&>();
+  }
   std::vector<std::int64_t> counts(const json& object, const char* key, const std::string& in) const {
     const auto& array = field(object, key, json::value_t::array, in);
     if (array.size() > SafetensorsFile::kMaxDimensions) refuse(in + " '" + key + "'", "has too many dimensions");
@@ -103,13 +109,15 @@ class Reader {
 
   std::string hex(const json& object, const char* key, const std::string& in, std::uint64_t digits) const {
     const auto& value = text(object, key, in);
-    if (value.size() != digits || value.find_first_not_of("0123456789abcdef") != value.npos) refuse(in + " '" + key + "'", "does not hold the " + std::to_string(digits) + " digits it should");
+    if (value.size() != digits || value.find_first_not_of("0123456789abcdef") != value.npos)
+      refuse(in + " '" + key + "'", "does not hold the " + std::to_string(digits) + " digits it should");
     return value;
   }
 
   // A name becomes a path here, so it must not lead out of the folder.
   void check_file_name(const std::string& name, const std::string& what) const {
-    const bool plain = std::all_of(name.begin(), name.end(), [](unsigned char c) { return (c < 0x80 && std::isalnum(c)) || c == '-' || c == '_' || c == '.'; });
+    const bool plain = std::all_of(name.begin(), name.end(),
+                                   [](unsigned char c) { return (c < 0x80 && std::isalnum(c)) || c == '-' || c == '_' || c == '.'; });
     if (name.empty() || name.size() > 255 || name.front() == '.' || !plain) refuse(what, "has a name that no file of a checkpoint has");
   }
 
@@ -126,14 +134,17 @@ class Reader {
     if (!numel) refuse(what + " 'shape'", "has more bytes than 63 bits count");
     std::int64_t covered = 0;
     for (const auto& slice : tensor.slices) {
-      if (slice.shape.size() != tensor.shape.size() || slice.offsets.size() != tensor.shape.size()) refuse(what, "has a slice of another number of dimensions");
+      if (slice.shape.size() != tensor.shape.size() || slice.offsets.size() != tensor.shape.size())
+        refuse(what, "has a slice of another number of dimensions");
       for (std::size_t i = 0; i < tensor.shape.size(); ++i) {
-        if (slice.offsets[i] > tensor.shape[i] || slice.shape[i] > tensor.shape[i] - slice.offsets[i]) refuse(what, "has a slice that reaches out of it");
+        if (slice.offsets[i] > tensor.shape[i] || slice.shape[i] > tensor.shape[i] - slice.offsets[i])
+          refuse(what, "has a slice that reaches out of it");
       }
       covered += checked_numel(slice.shape, bytes).value_or(0);  // each at most `numel`, at most kMaxSlices of them...
       if (covered > *numel) break;                               // ... and the sum never far above it
     }
-    if (covered != *numel || tensor.slices.empty()) refuse(what, "is not covered by its slices: they have " + std::to_string(covered) + " of " + std::to_string(*numel) + " elements");
+    if (covered != *numel || tensor.slices.empty())
+      refuse(what, "is not covered by its slices: they have " + std::to_string(covered) + " of " + std::to_string(*numel) + " elements");
     for (std::size_t i = 0; i < tensor.slices.size(); ++i) {
       for (std::size_t j = 0; j < i; ++j) {
         if (tensor.slices[i].file == tensor.slices[j].file) refuse(what, "has two slices in " + printable(tensor.slices[i].file));
@@ -154,10 +165,12 @@ class Reader {
 
 void check_hash(std::string_view text, const std::string& where) {
   const auto refuse = [&where](const std::string& why) { throw Error(ErrorCode::bad_data, where, why); };
-  if (const auto what = foreign_format(std::as_bytes(std::span(text.data(), text.size()))); !what.empty()) throw Error(ErrorCode::bad_data, where, what, foreign_format_remedy());
+  if (const auto what = foreign_format(std::as_bytes(std::span(text.data(), text.size()))); !what.empty())
+    throw Error(ErrorCode::bad_data, where, what, foreign_format_remedy());
   if (text.empty()) refuse("is empty");
   const auto tail = text.size() > kTailBytes ? text.substr(text.size() - kTailBytes) : std::string_view{};
-  if (!tail.starts_with(kBeforeHash) || !tail.ends_with(kAfterHash)) refuse("does not end with its own hash: it was cut short, or Troupe did not write it");
+  if (!tail.starts_with(kBeforeHash) || !tail.ends_with(kAfterHash))
+    refuse("does not end with its own hash: it was cut short, or Troupe did not write it");
   const auto body = text.substr(0, text.size() - kTailBytes);
   const auto stated = tail.substr(kBeforeHash.size(), 16);
   const auto actual = xxh3_text(xxh3(body));
@@ -171,14 +184,18 @@ std::string rank_state_file(std::int64_t rank) { return numbered(rank, "json"); 
 
 std::string Manifest::to_text() const {
   std::vector<ordered_json> file_entries, tensor_entries;
-  for (const auto& [name, digest] : files) file_entries.push_back({{"name", name}, {"bytes", digest.bytes}, {"xxh3", digest.xxh3}, {"chunks", digest.chunks}});
+  for (const auto& [name, digest] : files)
+    file_entries.push_back({{"name", name}, {"bytes", digest.bytes}, {"xxh3", digest.xxh3}, {"chunks", digest.chunks}});
   for (const auto& tensor : tensors) {
     auto slices = ordered_json::array();
     for (const auto& slice : tensor.slices) slices.push_back({{"file", slice.file}, {"offsets", slice.offsets}, {"shape", slice.shape}});
-    tensor_entries.push_back({{"name", tensor.name}, {"dtype", safetensors_dtype(tensor.dtype).value()}, {"shape", tensor.shape}, {"slices", slices}});
+    tensor_entries.push_back(
+        {{"name", tensor.name}, {"dtype", safetensors_dtype(tensor.dtype).value()}, {"shape", tensor.shape}, {"slices", slices}});
   }
   std::string text = "{\n";
-  auto add = [&text](const char* key, const std::string& value) { text += (text.size() > 2 ? ",\n  \"" : "  \"") + std::string(key) + "\": " + value; };
+  auto add = [&text](const char* key, const std::string& value) {
+    text += (text.size() > 2 ? ",\n  \"" : "  \"") + std::string(key) + "\": " + value;
+  };
   try {
     add("format", ordered_json(kFormat).dump());
     add("format_version", std::to_string(kFormatVersion));
@@ -195,7 +212,9 @@ std::string Manifest::to_text() const {
   }
   const auto hash = xxh3_text(xxh3(text));
   text.append(kBeforeHash).append(hash).append(kAfterHash);
-  if (text.size() > kMaxBytes) throw Error(ErrorCode::usage, "writing a checkpoint's manifest", "it has " + std::to_string(text.size()) + " bytes, more than readers accept");
+  if (text.size() > kMaxBytes)
+    throw Error(ErrorCode::usage, "writing a checkpoint's manifest",
+                "it has " + std::to_string(text.size()) + " bytes, more than readers accept");
   return text;
 }
 
@@ -206,9 +225,12 @@ Manifest Manifest::from_text(std::string_view text, const std::string& where) {
   const std::string in = "manifest:";
   if (reader.text(root, "format", in) != kFormat) reader.refuse(in, "is not one of a Troupe checkpoint");
   if (const auto version = reader.count(root, "format_version", in); version != kFormatVersion) {
-    throw Error(ErrorCode::bad_data, where, "format version " + std::to_string(version) + ", this program reads " + std::to_string(kFormatVersion), "read it with the Troupe that wrote it, or a newer one");
+    throw Error(ErrorCode::bad_data, where,
+                "format version " + std::to_string(version) + ", this program reads " + std::to_string(kFormatVersion),
+                "read it with the Troupe that wrote it, or a newer one");
   }
-  if (reader.count(root, "chunk_bytes", in) != static_cast<std::int64_t>(FileDigest::kChunkBytes)) reader.refuse(in, "hashes chunks of another length");
+  if (reader.count(root, "chunk_bytes", in) != static_cast<std::int64_t>(FileDigest::kChunkBytes))
+    reader.refuse(in, "hashes chunks of another length");
   Manifest manifest;
   manifest.step = reader.count(root, "step", in);
   manifest.epoch = reader.count(root, "epoch", in);
@@ -228,7 +250,8 @@ Manifest Manifest::from_text(std::string_view text, const std::string& where) {
   manifest.tensors.reserve(tensors.size());
   for (const auto& entry : tensors) {
     manifest.tensors.push_back(reader.tensor(entry, manifest.files));
-    if (!names.insert(manifest.tensors.back().name).second) reader.refuse("tensor " + printable(manifest.tensors.back().name), "is there twice");
+    if (!names.insert(manifest.tensors.back().name).second)
+      reader.refuse("tensor " + printable(manifest.tensors.back().name), "is there twice");
   }
   return manifest;
 }

@@ -21,8 +21,8 @@ struct TensorSlice {
 struct ManifestTensor {
   std::string name;
   at::ScalarType dtype = at::ScalarType::Float;
-  std::vector<std::int64_t> shape;   ///< of the global tensor
-  std::vector<TensorSlice> slices;   ///< disjoint; together they are the tensor
+  std::vector<std::int64_t> shape;  ///< of the global tensor
+  std::vector<TensorSlice> slices;  ///< disjoint; together they are the tensor
 };
 
 /// `manifest.json`: what a checkpoint consists of. It carries its own XXH3-64, so a torn or damaged one is recognised. A value; any thread.
@@ -42,8 +42,8 @@ struct Manifest {
 
   /// Throws Error(usage) where a text is not valid UTF-8 or more is in it than from_text accepts.
   std::string to_text() const;
-  /// Believes nothing: the hash first, then version, types, ranges, names, and that slices fill their tensors exactly. Throws Error(bad_data)
-  /// whose operation is `where`.
+  /// Believes nothing: the hash first, then version, types, ranges, names, and that slices fill their tensors exactly. Throws
+  /// Error(bad_data) whose operation is `where`.
   static Manifest from_text(std::string_view text, const std::string& where);
 };
 

@@ -56,12 +56,13 @@ template <class Archive>
 void visit(Archive& archive, RankState& state, std::size_t limit) {
   std::int64_t version = kVersion;
   archive(cereal::make_nvp("format_version", version));
-  if (version != kVersion) throw cereal::Exception("format version " + std::to_string(version) + ", this program reads " + std::to_string(kVersion));
+  if (version != kVersion)
+    throw cereal::Exception("format version " + std::to_string(version) + ", this program reads " + std::to_string(kVersion));
   Bytes rng{state.rng, limit};
   Fields<double> counters{state.counters};
   Fields<std::string> strings{state.strings};
-  archive(cereal::make_nvp("epoch", state.epoch), cereal::make_nvp("step_in_epoch", state.step_in_epoch), cereal::make_nvp("counters", counters),
-          cereal::make_nvp("strings", strings), cereal::make_nvp("rng", rng));
+  archive(cereal::make_nvp("epoch", state.epoch), cereal::make_nvp("step_in_epoch", state.step_in_epoch),
+          cereal::make_nvp("counters", counters), cereal::make_nvp("strings", strings), cereal::make_nvp("rng", rng));
 }
 
 }  // namespace
@@ -73,7 +74,8 @@ std::string RankState::to_json() const {
   RankState copy = *this;
   std::ostringstream text;
   {
-    cereal::JSONOutputArchive archive(text, cereal::JSONOutputArchive::Options(kAllDigits, cereal::JSONOutputArchive::Options::IndentChar::space, 2));
+    cereal::JSONOutputArchive archive(
+        text, cereal::JSONOutputArchive::Options(kAllDigits, cereal::JSONOutputArchive::Options::IndentChar::space, 2));
     visit(archive, copy, copy.rng.size());
   }  // the archive closes the object when it goes
   auto result = text.str() + "\n";
@@ -82,12 +84,14 @@ std::string RankState::to_json() const {
   } catch (const Error& error) {
     throw Error(ErrorCode::usage, "writing a rank's state", error.report().cause);
   }
-  if (result.size() > kMaxTextBytes) throw Error(ErrorCode::usage, "writing a rank's state", "it has " + std::to_string(result.size()) + " bytes");
+  if (result.size() > kMaxTextBytes)
+    throw Error(ErrorCode::usage, "writing a rank's state", "it has " + std::to_string(result.size()) + " bytes");
   return result;
 }
 
 RankState RankState::from_json(std::string_view text, const std::string& where) {
-  if (text.size() > kMaxTextBytes) throw Error(ErrorCode::bad_data, where, "has " + std::to_string(text.size()) + " bytes, more than a rank's state may have");
+  if (text.size() > kMaxTextBytes)
+    throw Error(ErrorCode::bad_data, where, "has " + std::to_string(text.size()) + " bytes, more than a rank's state may have");
   // cereal's parser is recursive and takes what comes, so the text's form is checked before it sees it.
   const auto root = parse_bounded_json(text, where, {.depth = 2});
   if (!root.is_object()) throw Error(ErrorCode::bad_data, where, "is not a JSON object");

@@ -14,14 +14,15 @@ namespace troupe {
 namespace {
 
 constexpr std::pair<at::ScalarType, std::string_view> kDtypes[] = {
-    {at::kDouble, "F64"}, {at::kFloat, "F32"}, {at::kHalf, "F16"},  {at::kBFloat16, "BF16"}, {at::kLong, "I64"},
-    {at::kInt, "I32"},    {at::kShort, "I16"}, {at::kChar, "I8"},   {at::kByte, "U8"},       {at::kBool, "BOOL"},
+    {at::kDouble, "F64"}, {at::kFloat, "F32"}, {at::kHalf, "F16"}, {at::kBFloat16, "BF16"}, {at::kLong, "I64"},
+    {at::kInt, "I32"},    {at::kShort, "I16"}, {at::kChar, "I8"},  {at::kByte, "U8"},       {at::kBool, "BOOL"},
 };
 
 // Turns one entry of the header into values that are in range; `entry.begin` still counts from the first tensor.
 class EntryParser {
  public:
-  EntryParser(const BoundedFile& file, const std::string& name, std::uint64_t data_bytes) : file_(file), name_(name), data_bytes_(data_bytes) {}
+  EntryParser(const BoundedFile& file, const std::string& name, std::uint64_t data_bytes)
+      : file_(file), name_(name), data_bytes_(data_bytes) {}
 
   SafetensorsEntry parse(const nlohmann::json& fields) const {
     SafetensorsEntry entry;
@@ -46,7 +47,9 @@ class EntryParser {
   }
 
  private:
-  [[noreturn]] void refuse(const std::string& field, const std::string& why) const { file_.refuse("tensor " + printable(name_) + ": " + printable(field) + " " + why); }
+  [[noreturn]] void refuse(const std::string& field, const std::string& why) const {
+    file_.refuse("tensor " + printable(name_) + ": " + printable(field) + " " + why);
+  }
 
   const nlohmann::json& field(const nlohmann::json& fields, const char* key) const {
     const auto found = fields.find(key);
@@ -83,7 +86,8 @@ class EntryParser {
   std::uint64_t parse_count(const char* key, const nlohmann::json& value) const {
     if (!value.is_number_unsigned()) refuse(key, "holds something that is not a whole number from 0 on");
     const auto number = value.get<std::uint64_t>();
-    if (number > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) refuse(key, "holds " + std::to_string(number) + ", which is too large");
+    if (number > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
+      refuse(key, "holds " + std::to_string(number) + ", which is too large");
     return number;
   }
 
@@ -111,10 +115,12 @@ std::string read_head(const BoundedFile& file) {
   std::uint64_t header_bytes = 0;
   for (std::size_t i = 8; i-- > 0;) header_bytes = header_bytes << 8 | static_cast<std::uint64_t>(start[i]);
   if (header_bytes > SafetensorsFile::kMaxHeaderBytes) {
-    file.refuse("offset 0: a header of " + std::to_string(header_bytes) + " bytes, more than the " + std::to_string(SafetensorsFile::kMaxHeaderBytes) + " allowed");
+    file.refuse("offset 0: a header of " + std::to_string(header_bytes) + " bytes, more than the " +
+                std::to_string(SafetensorsFile::kMaxHeaderBytes) + " allowed");
   }
   if (header_bytes > file.bytes() - 8) {
-    file.refuse("offset 0: a header of " + std::to_string(header_bytes) + " bytes in a file of " + std::to_string(file.bytes()), "it was cut short, or is no safetensors file");
+    file.refuse("offset 0: a header of " + std::to_string(header_bytes) + " bytes in a file of " + std::to_string(file.bytes()),
+                "it was cut short, or is no safetensors file");
   }
   std::string head(static_cast<std::size_t>(8 + header_bytes), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(head)));
@@ -127,8 +133,8 @@ void check_tiling(const BoundedFile& file, const std::vector<SafetensorsEntry>& 
   std::uint64_t end = 0;
   for (const auto& entry : entries) {
     if (entry.begin != end) {
-      file.refuse("tensor " + printable(entry.name) + ": 'data_offsets' begins at " + std::to_string(entry.begin) + ", the tensor before ends at " + std::to_string(end) +
-                  (entry.begin < end ? " (overlap)" : " (gap)"));
+      file.refuse("tensor " + printable(entry.name) + ": 'data_offsets' begins at " + std::to_string(entry.begin) +
+                  ", the tensor before ends at " + std::to_string(end) + (entry.begin < end ? " (overlap)" : " (gap)"));
     }
     end += entry.bytes;
   }
@@ -167,23 +173,29 @@ at::Tensor empty_tensor(at::IntArrayRef shape, at::ScalarType dtype, const std::
     return at::empty(shape, at::TensorOptions().dtype(dtype));
   } catch (const std::exception&) {
     const auto numel = checked_numel(std::span(shape.data(), shape.size()), c10::elementSize(dtype)).value_or(0);
-    throw Error(ErrorCode::unavailable, operation, "no memory for " + std::to_string(static_cast<std::size_t>(numel) * c10::elementSize(dtype)) + " bytes");
+    throw Error(ErrorCode::unavailable, operation,
+                "no memory for " + std::to_string(static_cast<std::size_t>(numel) * c10::elementSize(dtype)) + " bytes");
   }
 }
 
 std::string refused_name(std::string_view name) {
   if (name.empty()) return "is empty";
-  if (name.size() > SafetensorsFile::kMaxNameBytes) return "has " + std::to_string(name.size()) + " bytes, more than the " + std::to_string(SafetensorsFile::kMaxNameBytes) + " allowed";
+  if (name.size() > SafetensorsFile::kMaxNameBytes)
+    return "has " + std::to_string(name.size()) + " bytes, more than the " + std::to_string(SafetensorsFile::kMaxNameBytes) + " allowed";
   if (name == "__metadata__") return "is reserved";
-  if (std::any_of(name.begin(), name.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; })) return "holds control characters";
-  if (name.front() == '/' || name == ".." || name.starts_with("../") || name.find("/../") != name.npos || name.ends_with("/..")) return "looks like a path";
+  if (std::any_of(name.begin(), name.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }))
+    return "holds control characters";
+  if (name.front() == '/' || name == ".." || name.starts_with("../") || name.find("/../") != name.npos || name.ends_with("/.."))
+    return "looks like a path";
   return {};
 }
 
 SafetensorsFile::SafetensorsFile(BoundedFile file) : file_(std::move(file)), head_(read_head(file_)) {
   const std::uint64_t data_bytes = file_.bytes() - head_.size();
-  const auto header = parse_bounded_json(std::string_view(head_).substr(8), file_.operation() + ": " + file_.path(), {.depth = 3, .keys = 4 * (kMaxTensors + 1024)}, 8);
-  if (header.size() > kMaxTensors + 1) file_.refuse("holds " + std::to_string(header.size()) + " tensors, more than the " + std::to_string(kMaxTensors) + " allowed");
+  const auto header = parse_bounded_json(std::string_view(head_).substr(8), file_.operation() + ": " + file_.path(),
+                                         {.depth = 3, .keys = 4 * (kMaxTensors + 1024)}, 8);
+  if (header.size() > kMaxTensors + 1)
+    file_.refuse("holds " + std::to_string(header.size()) + " tensors, more than the " + std::to_string(kMaxTensors) + " allowed");
   for (const auto& [name, fields] : header.items()) {
     if (name == "__metadata__") {
       metadata_ = parse_metadata(file_, fields);
@@ -192,7 +204,8 @@ SafetensorsFile::SafetensorsFile(BoundedFile file) : file_(std::move(file)), hea
     }
   }
   // Tensors without elements share the offset of the one that follows, so they come first.
-  std::stable_sort(entries_.begin(), entries_.end(), [](const auto& a, const auto& b) { return std::pair(a.begin, a.bytes) < std::pair(b.begin, b.bytes); });
+  std::stable_sort(entries_.begin(), entries_.end(),
+                   [](const auto& a, const auto& b) { return std::pair(a.begin, a.bytes) < std::pair(b.begin, b.bytes); });
   check_tiling(file_, entries_, data_bytes);
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     entries_[i].begin += head_.size();
@@ -207,22 +220,25 @@ const SafetensorsEntry* SafetensorsFile::find(std::string_view name) const noexc
 
 void SafetensorsFile::read_bytes(const SafetensorsEntry& entry, std::uint64_t offset, std::span<std::byte> out) const {
   if (offset > entry.bytes || out.size() > entry.bytes - offset) {
-    throw Error(ErrorCode::usage, file_.operation() + ": " + file_.path(), "tensor " + printable(entry.name) + " has " + std::to_string(entry.bytes) + " bytes, asked for " +
-                                                                              std::to_string(out.size()) + " from " + std::to_string(offset) + " on");
+    throw Error(ErrorCode::usage, file_.operation() + ": " + file_.path(),
+                "tensor " + printable(entry.name) + " has " + std::to_string(entry.bytes) + " bytes, asked for " +
+                    std::to_string(out.size()) + " from " + std::to_string(offset) + " on");
   }
   file_.read_at(entry.begin + offset, out);
 }
 
 void SafetensorsFile::read_into(const SafetensorsEntry& entry, const at::Tensor& target) const {
   if (target.scalar_type() != entry.dtype || target.nbytes() != entry.bytes || !target.is_contiguous() || !target.is_cpu()) {
-    throw Error(ErrorCode::internal, file_.operation() + ": " + file_.path(), "the target of tensor " + printable(entry.name) + " does not fit");
+    throw Error(ErrorCode::internal, file_.operation() + ": " + file_.path(),
+                "the target of tensor " + printable(entry.name) + " does not fit");
   }
   const std::span bytes(static_cast<std::byte*>(target.mutable_data_ptr()), static_cast<std::size_t>(entry.bytes));
   read_bytes(entry, 0, bytes);
   if (entry.dtype == at::kBool) {  // a bool with another value than 0 and 1 is undefined behaviour
     const auto bad = std::find_if(bytes.begin(), bytes.end(), [](std::byte value) { return value > std::byte{1}; });
     if (bad != bytes.end()) {
-      file_.refuse("tensor " + printable(entry.name) + ": offset " + std::to_string(entry.begin + static_cast<std::uint64_t>(bad - bytes.begin())) + " holds neither false nor true");
+      file_.refuse("tensor " + printable(entry.name) + ": offset " +
+                   std::to_string(entry.begin + static_cast<std::uint64_t>(bad - bytes.begin())) + " holds neither false nor true");
     }
   }
 }

@@ -40,18 +40,20 @@ struct SafetensorsEntry {
   std::uint64_t bytes = 0;
 };
 
-/// Writes `tensors` (on any device; unique names) into `file` in the reference writer's order: by element width, then by name, so that each is
-/// aligned. `offsets`, by name, are where a slice starts in its global tensor (DCP's sharding key); absent: at 0. `metadata` goes into
-/// `__metadata__`. Throws Error(usage) for a tensor that the format cannot hold, Error(io). Returns the digest; the file is fsynced and closed.
+/// Writes `tensors` (on any device; unique names) into `file` in the reference writer's order: by element width, then by name, so that each
+/// is aligned. `offsets`, by name, are where a slice starts in its global tensor (DCP's sharding key); absent: at 0. `metadata` goes into
+/// `__metadata__`. Throws Error(usage) for a tensor that the format cannot hold, Error(io). Returns the digest; the file is fsynced and
+/// closed.
 FileDigest write_safetensors(DurableFile& file, const NamedTensors& tensors, const std::map<std::string, std::string>& metadata = {},
                              const std::map<std::string, std::vector<std::int64_t>>& offsets = {});
 
 /// One file at `path`, whole or not at all: written beside it, fsynced, renamed over it. `safetensors.torch.load_file` opens it in Python.
-void save_safetensors(const std::string& path, const NamedTensors& tensors, const std::map<std::string, std::string>& metadata = {}, FileLayer& files = real_files());
+void save_safetensors(const std::string& path, const NamedTensors& tensors, const std::map<std::string, std::string>& metadata = {},
+                      FileLayer& files = real_files());
 
 /// A safetensors file from anybody. The constructor reads the header and believes nothing: header of at most 100 MB, at most 65,536
-/// tensors of at most 64 dimensions, dtype × shape = range, ranges that tile the rest of the file exactly. Throws Error(bad_data) with file,
-/// tensor and field. One thread.
+/// tensors of at most 64 dimensions, dtype × shape = range, ranges that tile the rest of the file exactly. Throws Error(bad_data) with
+/// file, tensor and field. One thread.
 class SafetensorsFile {
  public:
   static constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the reference reader's

@@ -30,19 +30,24 @@ std::vector<std::size_t> file_order(const NamedTensors& tensors) {
 }
 
 void check(const NamedTensors& tensors) {
-  auto refuse = [](const std::string& name, const std::string& why) { throw Error(ErrorCode::usage, kOperation, "tensor " + printable(name) + " " + why); };
-  if (tensors.size() > SafetensorsFile::kMaxTensors) throw Error(ErrorCode::usage, kOperation, std::to_string(tensors.size()) + " tensors, more than a file may hold");
+  auto refuse = [](const std::string& name, const std::string& why) {
+    throw Error(ErrorCode::usage, kOperation, "tensor " + printable(name) + " " + why);
+  };
+  if (tensors.size() > SafetensorsFile::kMaxTensors)
+    throw Error(ErrorCode::usage, kOperation, std::to_string(tensors.size()) + " tensors, more than a file may hold");
   std::vector<std::string_view> names;
   for (const auto& [name, tensor] : tensors) {
     if (const auto why = refused_name(name); !why.empty()) refuse(name, why);
     if (!tensor.defined()) refuse(name, "is undefined");
-    if (!safetensors_dtype(tensor.scalar_type())) refuse(name, std::string("has dtype ") + c10::toString(tensor.scalar_type()) + ", which the format does not hold");
+    if (!safetensors_dtype(tensor.scalar_type()))
+      refuse(name, std::string("has dtype ") + c10::toString(tensor.scalar_type()) + ", which the format does not hold");
     if (tensor.layout() != at::kStrided) refuse(name, "is sparse");
     if (static_cast<std::size_t>(tensor.dim()) > SafetensorsFile::kMaxDimensions) refuse(name, "has too many dimensions");
     names.push_back(name);
   }
   std::sort(names.begin(), names.end());
-  if (const auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end()) refuse(std::string(*twice), "is there twice");
+  if (const auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end())
+    refuse(std::string(*twice), "is there twice");
 }
 
 std::string make_head(const NamedTensors& tensors, const std::vector<std::size_t>& order, std::map<std::string, std::string> metadata,
@@ -59,10 +64,12 @@ std::string make_head(const NamedTensors& tensors, const std::vector<std::size_t
       const auto& [name, tensor] = tensors[index];
       const std::uint64_t begin = end;
       end += tensor.nbytes();
-      const json entry = {{"dtype", *safetensors_dtype(tensor.scalar_type())}, {"shape", tensor.sizes().vec()}, {"data_offsets", {begin, end}}};
+      const json entry = {
+          {"dtype", *safetensors_dtype(tensor.scalar_type())}, {"shape", tensor.sizes().vec()}, {"data_offsets", {begin, end}}};
       entries += "," + json(name).dump() + ":" + entry.dump();
       const auto offset = offsets.find(name);
-      sharding[name]["saved_offsets"] = offset != offsets.end() ? offset->second : std::vector<std::int64_t>(static_cast<std::size_t>(tensor.dim()), 0);
+      sharding[name]["saved_offsets"] =
+          offset != offsets.end() ? offset->second : std::vector<std::int64_t>(static_cast<std::size_t>(tensor.dim()), 0);
     }
     metadata["DCP_SHARDING_INFO"] = sharding.dump();
     text = "{\"__metadata__\":" + json(metadata).dump() + entries + "}";  // in the order of the offsets, as the reference writer has it
@@ -70,7 +77,9 @@ std::string make_head(const NamedTensors& tensors, const std::vector<std::size_t
     throw Error(ErrorCode::usage, kOperation, "a name or a metadata value is not valid UTF-8");
   }
   text.resize((text.size() + 7) / 8 * 8, ' ');
-  if (text.size() > SafetensorsFile::kMaxHeaderBytes) throw Error(ErrorCode::usage, kOperation, "names and metadata need " + std::to_string(text.size()) + " bytes, more than readers accept");
+  if (text.size() > SafetensorsFile::kMaxHeaderBytes)
+    throw Error(ErrorCode::usage, kOperation,
+                "names and metadata need " + std::to_string(text.size()) + " bytes, more than readers accept");
   std::string head(8, '\0');
   for (std::size_t i = 0; i < 8; ++i) head[i] = static_cast<char>(static_cast<std::uint64_t>(text.size()) >> (8 * i));
   return head + text;
@@ -90,7 +99,8 @@ FileDigest write_safetensors(DurableFile& file, const NamedTensors& tensors, con
   return file.finish();
 }
 
-void save_safetensors(const std::string& path, const NamedTensors& tensors, const std::map<std::string, std::string>& metadata, FileLayer& files) {
+void save_safetensors(const std::string& path, const NamedTensors& tensors, const std::map<std::string, std::string>& metadata,
+                      FileLayer& files) {
   const auto folder = std::filesystem::path(path).parent_path();
   const std::string temporary = path + ".tmp-" + std::to_string(::getpid());
   try {

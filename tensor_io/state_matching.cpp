@@ -7,7 +7,6 @@
 #include <iterator>
 #include <map>
 
-
 #include "tensor_io/bounded_file.hpp"
 #include "tensor_io/error.hpp"
 
@@ -21,7 +20,9 @@ std::string shape_text(const at::Tensor& tensor) {
   return text + ")";
 }
 
-std::string describe_tensor(const at::Tensor& tensor) { return std::string(c10::toString(tensor.scalar_type())) + " " + shape_text(tensor); }
+std::string describe_tensor(const at::Tensor& tensor) {
+  return std::string(c10::toString(tensor.scalar_type())) + " " + shape_text(tensor);
+}
 
 bool alike(const at::Tensor& a, const at::Tensor& b) { return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type(); }
 
@@ -32,8 +33,10 @@ std::map<std::string_view, const at::Tensor*> by_name(const NamedTensors& tensor
 }
 
 // Moves a missing and an extra name that can only mean each other to `renamed`.
-void pair_renamed(StateDifference& difference, const std::map<std::string_view, const at::Tensor*>& saved, const std::map<std::string_view, const at::Tensor*>& live) {
-  auto count = [](const std::vector<std::string>& names, const std::map<std::string_view, const at::Tensor*>& tensors, const at::Tensor& like) {
+void pair_renamed(StateDifference& difference, const std::map<std::string_view, const at::Tensor*>& saved,
+                  const std::map<std::string_view, const at::Tensor*>& live) {
+  auto count = [](const std::vector<std::string>& names, const std::map<std::string_view, const at::Tensor*>& tensors,
+                  const at::Tensor& like) {
     return std::count_if(names.begin(), names.end(), [&](const std::string& name) { return alike(*tensors.at(name), like); });
   };
   const auto missing = difference.missing, extra = difference.extra;
@@ -41,7 +44,8 @@ void pair_renamed(StateDifference& difference, const std::map<std::string_view, 
   for (const auto& name : extra) {
     const auto& tensor = *saved.at(name);
     if (count(missing, live, tensor) != 1 || count(extra, saved, tensor) != 1) continue;
-    const auto partner = std::find_if(difference.missing.begin(), difference.missing.end(), [&](const std::string& other) { return alike(*live.at(other), tensor); });
+    const auto partner = std::find_if(difference.missing.begin(), difference.missing.end(),
+                                      [&](const std::string& other) { return alike(*live.at(other), tensor); });
     difference.renamed.emplace_back(name, *partner);
     difference.missing.erase(partner);
     std::erase(difference.extra, name);
@@ -63,7 +67,8 @@ std::string StateDifference::describe() const {
   std::string text;
   add_first_three(text, "missing in the checkpoint:", missing, [](const std::string& name) { return printable(name); });
   add_first_three(text, "not in the program:", extra, [](const std::string& name) { return printable(name); });
-  add_first_three(text, "renamed?", renamed, [](const auto& names) { return printable(names.first) + " is now " + printable(names.second); });
+  add_first_three(text, "renamed?", renamed,
+                  [](const auto& names) { return printable(names.first) + " is now " + printable(names.second); });
   add_first_three(text, "different:", different, [](const std::string& what) { return what; });
   return text;
 }
@@ -76,9 +81,12 @@ StateDifference compare_state(const NamedTensors& saved, const NamedTensors& liv
     if (found == saved_by_name.end()) {
       difference.missing.emplace_back(name);
     } else if (!alike(*found->second, *tensor)) {
-      auto what = printable(name) + " is " + describe_tensor(*found->second) + " in the checkpoint and " + describe_tensor(*tensor) + " in the program";
+      auto what = printable(name) + " is " + describe_tensor(*found->second) + " in the checkpoint and " + describe_tensor(*tensor) +
+                  " in the program";
       const auto sizes = found->second->sizes().vec();
-      if (sizes.size() > 1 && std::equal(sizes.rbegin(), sizes.rend(), tensor->sizes().begin(), tensor->sizes().end()) && sizes != tensor->sizes().vec()) what += " (transposed)";
+      if (sizes.size() > 1 && std::equal(sizes.rbegin(), sizes.rend(), tensor->sizes().begin(), tensor->sizes().end()) &&
+          sizes != tensor->sizes().vec())
+        what += " (transposed)";
       difference.different.push_back(std::move(what));
     }
   }
@@ -91,13 +99,15 @@ StateDifference compare_state(const NamedTensors& saved, const NamedTensors& liv
 
 NamedTensors with_prefix(const NamedTensors& tensors, std::string_view prefix) {
   NamedTensors found;
-  std::copy_if(tensors.begin(), tensors.end(), std::back_inserter(found), [prefix](const auto& named) { return named.first.starts_with(prefix); });
+  std::copy_if(tensors.begin(), tensors.end(), std::back_inserter(found),
+               [prefix](const auto& named) { return named.first.starts_with(prefix); });
   return found;
 }
 
 void copy_state(const NamedTensors& saved, const NamedTensors& live, const std::string& operation) {
   if (const auto difference = compare_state(saved, live); !difference.empty()) {
-    throw Error(ErrorCode::mismatch, operation, difference.describe(), "build the model and the optimizer that the checkpoint was saved with, or resume from another one");
+    throw Error(ErrorCode::mismatch, operation, difference.describe(),
+                "build the model and the optimizer that the checkpoint was saved with, or resume from another one");
   }
   const auto sources = by_name(saved);
   const at::NoGradGuard no_grad;

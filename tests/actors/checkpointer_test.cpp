@@ -29,9 +29,12 @@ struct Fixture {
   caf::scoped_actor self{system};
 
   Checkpointer start(const std::string& directory, FileLayer* files = nullptr, std::int64_t keep_last = 3) {
-    return system.spawn<caf::detached>(make_checkpointer, CheckpointerOptions{directory, keep_last, 1, caf::actor_cast<caf::actor>(self), files});
+    return system.spawn<caf::detached>(make_checkpointer,
+                                       CheckpointerOptions{directory, keep_last, 1, caf::actor_cast<caf::actor>(self), files});
   }
-  void save(const Checkpointer& checkpointer, std::int64_t step, bool best = false) { self->send(checkpointer, SaveCheckpoint{std::make_shared<TrainingState>(small_state(step)), best}); }
+  void save(const Checkpointer& checkpointer, std::int64_t step, bool best = false) {
+    self->send(checkpointer, SaveCheckpoint{std::make_shared<TrainingState>(small_state(step)), best});
+  }
 
   template <class Message>
   Message wait_for() {
@@ -87,7 +90,8 @@ TEST_CASE("[C03] a save that fails is answered with rank, step and file, and the
   const auto failed = rank.wait_for<CheckpointFailed>();
   CHECK(failed.step == 10);
   CHECK(failed.report.code == ErrorCode::io);
-  CHECK_THAT(failed.report.to_string(), Contains("rank 1, checkpointer, step 10") && Contains(rank.scratch.path()) && Contains("No space left"));
+  CHECK_THAT(failed.report.to_string(),
+             Contains("rank 1, checkpointer, step 10") && Contains(rank.scratch.path()) && Contains("No space left"));
   rank.save(checkpointer, 11);
   CHECK(rank.wait_for<CheckpointSaved>().step == 11);
   caf::anon_send_exit(checkpointer, caf::exit_reason::user_shutdown);

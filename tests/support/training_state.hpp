@@ -19,7 +19,8 @@ inline TrainingState small_state(std::int64_t step) {
                    {"model.steps", torch::tensor(step)},
                    {"model.half", torch::full({5}, value, torch::kBFloat16)},
                    {"optimizer.weight.momentum_buffer", torch::full({3, 4}, value / 3, torch::kFloat)}};
-  state.metadata = {{"config", "{\"lr\":0.01}"}, {"job", "0123456789abcdef"}, {"strategy", "ddp"}, {"bucket_plan", "[[0,1]]"}, {"scaler", "65536"}};
+  state.metadata = {
+      {"config", "{\"lr\":0.01}"}, {"job", "0123456789abcdef"}, {"strategy", "ddp"}, {"bucket_plan", "[[0,1]]"}, {"scaler", "65536"}};
   for (int rank = 0; rank < 2; ++rank) {
     RankState rank_state;
     rank_state.rng = {1, 2, static_cast<std::uint8_t>(rank), 255};
@@ -33,7 +34,9 @@ inline TrainingState small_state(std::int64_t step) {
 
 /// Bit by bit.
 inline bool equal(const TrainingState& a, const TrainingState& b) {
-  if (a.step != b.step || a.epoch != b.epoch || a.step_in_epoch != b.step_in_epoch || a.metadata != b.metadata || a.rank_state != b.rank_state) return false;
+  if (a.step != b.step || a.epoch != b.epoch || a.step_in_epoch != b.step_in_epoch || a.metadata != b.metadata ||
+      a.rank_state != b.rank_state)
+    return false;
   if (a.tensors.size() != b.tensors.size()) return false;
   for (std::size_t i = 0; i < a.tensors.size(); ++i) {
     const auto& [name_a, x] = a.tensors[i];

@@ -1,6 +1,6 @@
 // What is on the disk when a save stops half-way: at each of its calls of the operating system, by an error or for good.
-#include <signal.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <torch/torch.h>
@@ -39,8 +39,8 @@ struct Scenario {
 };
 
 std::vector<Scenario> scenarios() {
-  return {{{small_state(10)}, small_state(20), true, 3},            // another step
-          {{small_state(10)}, changed(small_state(10)), false, 3},  // the only one again
+  return {{{small_state(10)}, small_state(20), true, 3},                     // another step
+          {{small_state(10)}, changed(small_state(10)), false, 3},           // the only one again
           {{small_state(10), small_state(20)}, small_state(30), false, 1}};  // old ones go
 }
 
@@ -71,7 +71,8 @@ void go_on_from(const std::string& directory, const Scenario& scenario) {
 }
 
 // Runs the scenario with a fault at each call in turn until the save needs fewer calls than that; returns how many it needs.
-int at_each_call(const Scenario& scenario, Fault fault, int errno_value, const std::function<void(const std::string&, FaultyFiles&, bool)>& check) {
+int at_each_call(const Scenario& scenario, Fault fault, int errno_value,
+                 const std::function<void(const std::string&, FaultyFiles&, bool)>& check) {
   for (int call = 1; call < 500; ++call) {
     const ScratchDirectory scratch;
     {
@@ -183,7 +184,8 @@ TEST_CASE("[C03] a file size limit is an error with the file's name, and the che
 TEST_CASE("[C03] a file system that is full fails the save, and the next small one fits") {
   const ScratchDirectory scratch;
   // In a mount namespace of its own, so that nothing stays mounted whatever happens.
-  if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 || ::mount("tmpfs", scratch.path().c_str(), "tmpfs", 0, "size=2m") != 0) {
+  if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+      ::mount("tmpfs", scratch.path().c_str(), "tmpfs", 0, "size=2m") != 0) {
     WARN("SKIPPED: mounting a small file system needs root");
     return;
   }

@@ -63,7 +63,8 @@ TEST_CASE("[C01] a state without tensors, ranks or metadata, and one of many meg
 
   TrainingState large;
   large.step = 1;
-  large.tensors = {{"a", torch::arange(700'000, torch::kInt)}, {"b", torch::arange(1'300'001, torch::kLong)}, {"c", torch::ones(3, torch::kBool)}};
+  large.tensors = {
+      {"a", torch::arange(700'000, torch::kInt)}, {"b", torch::arange(1'300'001, torch::kLong)}, {"c", torch::ones(3, torch::kBool)}};
   writer.save(large, false);
   CHECK(equal(load_checkpoint(scratch.path(), "latest").state, large));
 }
@@ -77,7 +78,8 @@ TEST_CASE("[C01] Python reads a checkpoint") {
   }
   const ScratchDirectory scratch;
   const auto saved = CheckpointWriter(scratch.path(), 3).save(small_state(1200), false);
-  CHECK(std::system((python + " " TROUPE_SOURCE_DIR "/tests/python/read_checkpoint.py " + saved.path + " --small-state 1200").c_str()) == 0);
+  CHECK(std::system((python + " " TROUPE_SOURCE_DIR "/tests/python/read_checkpoint.py " + saved.path + " --small-state 1200").c_str()) ==
+        0);
 }
 
 TEST_CASE("the pointer and the manifest are what scripts can read") {
@@ -86,7 +88,10 @@ TEST_CASE("the pointer and the manifest are what scripts can read") {
   CHECK_THAT(read_text(scratch / "latest"), Catch::StartsWith("step-00000007\nxxh3 "));
   const auto manifest = read_text(saved.path + "/manifest.json");
   CHECK_THAT(manifest, Contains(R"("format_version": 1)"));
-  CHECK_THAT(manifest, Contains(R"({"name":"model.weight","dtype":"F32","shape":[3,4],"slices":[{"file":"rank-00000.safetensors","offsets":[0,0],"shape":[3,4]}]})"));
+  CHECK_THAT(
+      manifest,
+      Contains(
+          R"({"name":"model.weight","dtype":"F32","shape":[3,4],"slices":[{"file":"rank-00000.safetensors","offsets":[0,0],"shape":[3,4]}]})"));
 }
 
 TEST_CASE("the XXH3 of a file is the published algorithm's") {
@@ -95,11 +100,14 @@ TEST_CASE("the XXH3 of a file is the published algorithm's") {
   CHECK(xxh3_text(xxh3(std::string_view("troupe"))) == "ec21d174febec525");
   DigestBuilder builder;
   const std::string text(2'500'000, 'x');
-  for (std::size_t at = 0; at < text.size(); at += 999'999) builder.update(std::as_bytes(std::span(text).subspan(at, std::min<std::size_t>(999'999, text.size() - at))));
+  for (std::size_t at = 0; at < text.size(); at += 999'999)
+    builder.update(std::as_bytes(std::span(text).subspan(at, std::min<std::size_t>(999'999, text.size() - at))));
   const auto digest = builder.finish();
   CHECK(digest.bytes == text.size());
   CHECK(digest.xxh3 == xxh3_text(xxh3(std::string_view(text))));
-  CHECK(digest.chunks == xxh3_text(xxh3(std::string_view(text).substr(0, 1 << 20))) + xxh3_text(xxh3(std::string_view(text).substr(1 << 20, 1 << 20))) + xxh3_text(xxh3(std::string_view(text).substr(2 << 20))));
+  CHECK(digest.chunks == xxh3_text(xxh3(std::string_view(text).substr(0, 1 << 20))) +
+                             xxh3_text(xxh3(std::string_view(text).substr(1 << 20, 1 << 20))) +
+                             xxh3_text(xxh3(std::string_view(text).substr(2 << 20))));
 }
 
 TEST_CASE("the last keep_last checkpoints, latest and best stay") {
@@ -195,7 +203,9 @@ TEST_CASE("checkpoints are tried from the latest down, then those above it") {
 TEST_CASE("only names that the writer makes are checkpoints") {
   CHECK(parse_step_folder_name(step_folder_name(1200)) == 1200);
   CHECK(parse_step_folder_name(step_folder_name(123'456'789'012)) == 123'456'789'012);
-  for (const auto* name : {"step-1200", "step-", "step-0000120x", "step--0001200", "step-000001200", "step-99999999999999999999", "Step-00001200", ".tmp-step-00001200"}) CHECK_FALSE(parse_step_folder_name(name).has_value());
+  for (const auto* name : {"step-1200", "step-", "step-0000120x", "step--0001200", "step-000001200", "step-99999999999999999999",
+                           "Step-00001200", ".tmp-step-00001200"})
+    CHECK_FALSE(parse_step_folder_name(name).has_value());
 }
 
 TEST_CASE("a checkpoint of several files, each with slices, is put together") {

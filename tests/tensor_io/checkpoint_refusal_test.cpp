@@ -189,6 +189,7 @@ TEST_CASE("[C03] links, pipes and devices in a checkpoint are refused") {
   const auto loaded = load_checkpoint(two.scratch.path(), "latest");
   CHECK(loaded.state.step == 10);
   CHECK_THAT(loaded.refused.at(0).reason, Contains("symbolic links"));
+  CHECK_THROWS_WITH(verify_checkpoint(two.newer + "/"), Contains("symbolic links"));
 }
 
 TEST_CASE("[C03] a manifest with a right hash and wrong content is refused with the field") {
@@ -272,7 +273,9 @@ TEST_CASE("[C03] if no checkpoint is good, the load says why of each") {
   const TwoCheckpoints two;
   fs::remove(two.older + "/manifest.json");
   fs::remove(two.newer + "/rank-00000.json");
-  CHECK_THROWS_WITH(load_checkpoint(two.scratch.path(), "latest"), Contains("none of its 2 checkpoints is good") && Contains("step-00000010/manifest.json") && Contains("step-00000020/rank-00000.json"));
+  CHECK_THROWS_WITH(load_checkpoint(two.scratch.path(), "latest"), Contains("none of its 2 checkpoints is good") &&
+                                                                       Contains("step-00000010/manifest.json") &&
+                                                                       Contains("step-00000020/rank-00000.json"));
 }
 
 TEST_CASE("[C03] the offset and the tensor of damage deep in a large file are named") {

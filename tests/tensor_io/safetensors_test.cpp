@@ -34,7 +34,8 @@ std::string refusal(const std::string& path) {
 
 NamedTensors one_of_each_dtype() {
   NamedTensors tensors;
-  for (const auto dtype : {at::kDouble, at::kFloat, at::kHalf, at::kBFloat16, at::kLong, at::kInt, at::kShort, at::kChar, at::kByte, at::kBool}) {
+  for (const auto dtype :
+       {at::kDouble, at::kFloat, at::kHalf, at::kBFloat16, at::kLong, at::kInt, at::kShort, at::kChar, at::kByte, at::kBool}) {
     tensors.emplace_back(std::string("z.") + c10::toString(dtype), torch::arange(7, at::kFloat).fmod(2).to(dtype));
   }
   return tensors;
@@ -101,7 +102,8 @@ TEST_CASE("a safetensors file is replaced as a whole or not at all") {
 TEST_CASE("a tensor that the format cannot hold is named") {
   const ScratchDirectory scratch;
   const auto path = scratch / "x.safetensors";
-  CHECK_THROWS_WITH(save_safetensors(path, {{"c", torch::zeros(2, at::kComplexFloat)}}), Catch::Contains("'c'") && Catch::Contains("ComplexFloat"));
+  CHECK_THROWS_WITH(save_safetensors(path, {{"c", torch::zeros(2, at::kComplexFloat)}}),
+                    Catch::Contains("'c'") && Catch::Contains("ComplexFloat"));
   CHECK_THROWS_WITH(save_safetensors(path, {{"u", at::Tensor()}}), Catch::Contains("'u'"));
   CHECK_THROWS_WITH(save_safetensors(path, {{"", torch::zeros(2)}}), Catch::Contains("empty"));
   CHECK_THROWS_WITH(save_safetensors(path, {{"\xff", torch::zeros(2)}}), Catch::Contains("UTF-8"));
@@ -143,7 +145,8 @@ TEST_CASE("[C03] hostile safetensors headers are refused with the tensor and the
   };
   std::string deep = R"({"a":)" + std::string(100'000, '[') + std::string(100'000, ']') + "}";
   std::string crowd = "{";
-  for (int i = 0; i < 100'000; ++i) crowd += (i > 0 ? ",\"t" : "\"t") + std::to_string(i) + R"(":{"dtype":"U8","shape":[0],"data_offsets":[0,0]})";
+  for (int i = 0; i < 100'000; ++i)
+    crowd += (i > 0 ? ",\"t" : "\"t") + std::to_string(i) + R"(":{"dtype":"U8","shape":[0],"data_offsets":[0,0]})";
   crowd += "}";
   std::string crowd_of_keys = "{";
   for (int i = 0; i < 70'000; ++i) crowd_of_keys += (i > 0 ? ",\"t" : "\"t") + std::to_string(i) + R"(":{})";
@@ -162,7 +165,8 @@ TEST_CASE("[C03] hostile safetensors headers are refused with the tensor and the
       {deep, 0, "nested deeper"},
       {crowd, 0, "JSON keys"},
       {crowd_of_keys, 0, "70000 tensors"},
-      {R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})", 2, "'a' is there twice"},
+      {R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})", 2,
+       "'a' is there twice"},
       {R"({"a":{"dtype":"U8","dtype":"I8","shape":[1],"data_offsets":[0,1]}})", 1, "'dtype' is there twice"},
       {tensor("F32", "4194305,4194305,211106198978564", "0,4"), 4, "63 bits"},
       {tensor("F64", "2305843009213693952", "0,0"), 0, "63 bits"},
@@ -216,7 +220,8 @@ TEST_CASE("[C03] hostile safetensors headers are refused with the tensor and the
 TEST_CASE("[C03] a header longer than the file, or than 100 MB, is refused before anything is allocated") {
   const ScratchDirectory scratch;
   const auto path = scratch / "x";
-  for (const std::uint64_t length : {std::uint64_t{17}, std::uint64_t{100'000'000}, std::uint64_t{100'000'001}, ~std::uint64_t{0}, std::uint64_t{1} << 63}) {
+  for (const std::uint64_t length :
+       {std::uint64_t{17}, std::uint64_t{100'000'000}, std::uint64_t{100'000'001}, ~std::uint64_t{0}, std::uint64_t{1} << 63}) {
     std::string text(8, '\0');
     for (std::size_t i = 0; i < 8; ++i) text[i] = static_cast<char>(length >> (8 * i));
     write_text(path, text + "{}              ");
@@ -231,7 +236,11 @@ TEST_CASE("[C03] a header longer than the file, or than 100 MB, is refused befor
 
 TEST_CASE("tensors without elements may share an offset") {
   const ScratchDirectory scratch;
-  write_text(scratch / "x", with_length(R"({"b":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"a":{"dtype":"F64","shape":[0,9],"data_offsets":[0,0]},"c":{"dtype":"U8","shape":[0],"data_offsets":[2,2]}})", "xy"));
+  write_text(
+      scratch / "x",
+      with_length(
+          R"({"b":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"a":{"dtype":"F64","shape":[0,9],"data_offsets":[0,0]},"c":{"dtype":"U8","shape":[0],"data_offsets":[2,2]}})",
+          "xy"));
   CHECK(load_safetensors(scratch / "x").size() == 3);
 }
 
@@ -264,9 +273,10 @@ TEST_CASE("[C03] a file that is cut short while it is read is an error, not a cr
 TEST_CASE("[C03] pickles and archives are refused by their first bytes, with the remedy") {
   const ScratchDirectory scratch;
   const std::string tar = std::string(257, 'x') + "ustar" + std::string(300, '\0');
-  const std::pair<std::string, std::string> files[] = {
-      {std::string("PK\x03\x04\x00\x00\x08\x08", 8) + std::string(100, 'x'), "torch.save"}, {std::string("\x80\x02\x8a\nl\xfc\x9c", 7) + std::string(100, 'x'), "pickle"},
-      {std::string("\x80\x04\x95", 3) + std::string(100, 'x'), "pickle"},                    {tar, "tar archive"}};
+  const std::pair<std::string, std::string> files[] = {{std::string("PK\x03\x04\x00\x00\x08\x08", 8) + std::string(100, 'x'), "torch.save"},
+                                                       {std::string("\x80\x02\x8a\nl\xfc\x9c", 7) + std::string(100, 'x'), "pickle"},
+                                                       {std::string("\x80\x04\x95", 3) + std::string(100, 'x'), "pickle"},
+                                                       {tar, "tar archive"}};
   for (const auto& [text, what] : files) {
     write_text(scratch / "model.pt", text);
     CHECK_THAT(refusal(scratch / "model.pt"), Catch::Contains(what) && Catch::Contains("safetensors.torch.save_file"));

@@ -12,7 +12,9 @@ TEST_CASE("[C01] saved values reach live parameters by name, also views that req
   auto flat = torch::zeros(6);
   auto weight = flat.slice(0, 0, 4).view({2, 2}).set_requires_grad(true), bias = flat.slice(0, 4, 6).set_requires_grad(true);
   auto counter = torch::zeros({}, torch::kLong);
-  copy_state({{"bias", torch::tensor({5.f, 6.f})}, {"counter", torch::tensor(std::int64_t{7})}, {"weight", torch::tensor({{1.f, 2.f}, {3.f, 4.f}})}},
+  copy_state({{"bias", torch::tensor({5.f, 6.f})},
+              {"counter", torch::tensor(std::int64_t{7})},
+              {"weight", torch::tensor({{1.f, 2.f}, {3.f, 4.f}})}},
              {{"weight", weight}, {"bias", bias}, {"counter", counter}}, "loading the model");
   CHECK(torch::equal(flat, torch::tensor({1.f, 2.f, 3.f, 4.f, 5.f, 6.f})));
   CHECK(counter.item<std::int64_t>() == 7);
@@ -33,10 +35,13 @@ TEST_CASE("[C03] a state that does not fit names what is missing, extra, renamed
     return {};
   };
   CHECK_THAT(message({{"weight", torch::ones({2, 3})}}), Contains("missing in the checkpoint: 'bias'"));
-  CHECK_THAT(message({{"weight", torch::ones({2, 3})}, {"bias", torch::ones(3)}, {"more", torch::ones(1)}}), Contains("not in the program: 'more'"));
+  CHECK_THAT(message({{"weight", torch::ones({2, 3})}, {"bias", torch::ones(3)}, {"more", torch::ones(1)}}),
+             Contains("not in the program: 'more'"));
   CHECK_THAT(message({{"kernel", torch::ones({2, 3})}, {"bias", torch::ones(3)}}), Contains("'kernel' is now 'weight'"));
-  CHECK_THAT(message({{"weight", torch::ones({3, 2})}, {"bias", torch::ones(3)}}), Contains("'weight'") && Contains("(3, 2)") && Contains("(2, 3)") && Contains("transposed"));
-  CHECK_THAT(message({{"weight", torch::ones({2, 3})}, {"bias", torch::ones(3, torch::kHalf)}}), Contains("Half (3)") && Contains("Float (3)"));
+  CHECK_THAT(message({{"weight", torch::ones({3, 2})}, {"bias", torch::ones(3)}}),
+             Contains("'weight'") && Contains("(3, 2)") && Contains("(2, 3)") && Contains("transposed"));
+  CHECK_THAT(message({{"weight", torch::ones({2, 3})}, {"bias", torch::ones(3, torch::kHalf)}}),
+             Contains("Half (3)") && Contains("Float (3)"));
   CHECK(torch::equal(live_weight, torch::zeros({2, 3})));
 }
 
