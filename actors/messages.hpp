@@ -56,6 +56,7 @@ struct CheckpointSaved {
   std::string path;
   std::int64_t bytes = 0;
   double seconds = 0;
+  std::string warning;  ///< not empty: the checkpoint is good, but old ones could not be removed
 };
 struct CheckpointFailed {
   std::int64_t step = 0;
@@ -143,7 +144,7 @@ typename Inspector::result_type inspect(Inspector& f, BucketsReduced& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, CheckpointSaved& x) {
-  return f(caf::meta::type_name("CheckpointSaved"), x.step, x.path, x.bytes, x.seconds);
+  return f(caf::meta::type_name("CheckpointSaved"), x.step, x.path, x.bytes, x.seconds, x.warning);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, CheckpointFailed& x) {

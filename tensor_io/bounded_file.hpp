@@ -1,0 +1,50 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace troupe {
+
+/// A file from a source that nobody vouches for, opened for reading with pread: a mapping of it would end the process with SIGBUS when
+/// somebody truncates it. Only a regular file opens; a symbolic link, a pipe or a device is refused. One thread.
+/// Throws Error(io) where the operating system refuses, Error(bad_data) where the file is not what it should be.
+class BoundedFile {
+ public:
+  /// `operation` is what the reader wants, for errors: "reading the checkpoint". `directory_fd` as for openat.
+  BoundedFile(std::string operation, const std::string& path);
+  BoundedFile(std::string operation, int directory_fd, const std::string& name, std::string display_path);
+  BoundedFile(BoundedFile&& other) noexcept;
+  BoundedFile& operator=(BoundedFile&&) = delete;
+  ~BoundedFile();
+
+  const std::string& path() const noexcept { return path_; }
+  const std::string& operation() const noexcept { return operation_; }
+  /// When it was opened.
+  std::uint64_t bytes() const noexcept { return bytes_; }
+  /// Fills `out`, or throws: a file that ends before (somebody truncated it) is Error(bad_data).
+  void read_at(std::uint64_t offset, std::span<std::byte> out) const;
+  /// The whole file; Error(bad_data) before anything is allocated if it has more than `limit` bytes.
+  std::string read_all(std::uint64_t limit) const;
+
+  /// Throws Error(bad_data) that names this file.
+  [[noreturn]] void refuse(const std::string& cause, std::string remedy = {}) const;
+
+ private:
+  std::string operation_;
+  std::string path_;
+  int fd_ = -1;
+  std::uint64_t bytes_ = 0;
+};
+
+/// A name out of an untrusted file as it may be printed: quoted, at most 80 characters, nothing but printable ASCII.
+std::string printable(std::string_view name);
+
+/// Why a file that starts with these bytes is no file of ours but a pickle, a PyTorch archive or the like; empty where it is none.
+/// Such files can run code when they are loaded, so Troupe never does.
+std::string foreign_format(std::span<const std::byte> start);
+/// What to do about it, for errors.
+std::string foreign_format_remedy();
+
+}  // namespace troupe

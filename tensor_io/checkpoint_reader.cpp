@@ -1,0 +1,105 @@
+#include "tensor_io/checkpoint_reader.hpp"
+
+#include <array>
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+#include "tensor_io/bounded_file.hpp"
+#include "tensor_io/checkpoint_directory.hpp"
+#include "tensor_io/checkpoint_folder.hpp"
+#include "tensor_io/error.hpp"
+
+namespace troupe {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kStartAnew = "leave --resume out to start anew";
+
+// What is tried next may be good; anything else (no memory, say) would fail again.
+bool means_damage(const Error& error) { return error.code() == ErrorCode::bad_data || error.code() == ErrorCode::io; }
+
+LoadResult load_latest(const std::string& directory) {
+  LoadResult result;
+  const auto pointer_path = (fs::path(directory) / "latest").string();
+  std::optional<std::int64_t> latest;
+  const auto listed = list_checkpoints(directory);
+  if (listed.empty()) throw Error(ErrorCode::unavailable, "resuming from " + directory, "there is no checkpoint", kStartAnew);
+  try {
+    latest = read_pointer(directory, "latest");
+    if (!latest) result.refused.push_back({pointer_path, "is missing"});
+  } catch (const Error& error) {
+    if (!means_damage(error)) throw;
+    result.refused.push_back({pointer_path, error.what()});
+  }
+  const auto candidates = newest_first(listed, latest);
+  if (latest && candidates.front().step != *latest)
+    result.refused.push_back({pointer_path, "names " + step_folder_name(*latest) + ", which is not there"});
+  for (const auto& candidate : candidates) {
+    try {
+      result.state = CheckpointFolder(candidate.path).read();
+      result.path = candidate.path;
+      return result;
+    } catch (const Error& error) {
+      if (!means_damage(error)) throw;
+      result.refused.push_back({candidate.path, error.what()});
+    }
+  }
+  std::string reasons;
+  for (const auto& refused : result.refused) reasons += (reasons.empty() ? "" : " | ") + refused.reason;
+  throw Error(ErrorCode::bad_data, "resuming from " + directory,
+              "none of its " + std::to_string(candidates.size()) + " checkpoints is good: " + reasons, kStartAnew);
+}
+
+LoadResult load_best(const std::string& directory) {
+  const auto best = read_pointer(directory, "best");
+  if (!best) throw Error(ErrorCode::unavailable, "loading the best checkpoint of " + directory, "there is none");
+  for (const auto& candidate : list_checkpoints(directory)) {
+    if (candidate.step == *best) return {CheckpointFolder(candidate.path).read(), candidate.path, {}};
+  }
+  throw Error(ErrorCode::bad_data, "loading the best checkpoint of " + directory,
+              "best names " + step_folder_name(*best) + ", which is not there");
+}
+
+[[noreturn]] void refuse_file(const std::string& path) {
+  const BoundedFile file("reading the checkpoint", path);
+  std::array<std::byte, 512> start{};
+  const auto seen = std::span(start).first(static_cast<std::size_t>(std::min<std::uint64_t>(file.bytes(), start.size())));
+  file.read_at(0, seen);
+  if (const auto what = foreign_format(seen); !what.empty()) file.refuse(what, foreign_format_remedy());
+  file.refuse("is a file; a checkpoint is a folder with a manifest.json", "name the folder");
+}
+
+LoadResult load_path(const std::string& directory, const std::string& selector) {
+  std::error_code error;
+  auto path = fs::canonical(selector, error);
+  if (error) path = fs::canonical(fs::path(directory) / selector, error);
+  if (error) {
+    throw Error(ErrorCode::usage, "resuming from " + printable(selector), "there is no such checkpoint, here or in " + directory,
+                "say latest, best, or the path of a step-… folder");
+  }
+  if (!fs::is_directory(path, error)) refuse_file(path.string());
+  if (!fs::exists(path / kManifestFile, error) && (fs::exists(path / "latest", error) || !list_checkpoints(path.string()).empty()))
+    return load_latest(path.string());
+  return {CheckpointFolder(path.string()).read(), path.string(), {}};
+}
+
+}  // namespace
+
+LoadResult load_checkpoint(const std::string& directory, const std::string& selector) {
+  if (selector == "latest") return load_latest(directory);
+  if (selector == "best") return load_best(directory);
+  return load_path(directory, selector);
+}
+
+VerifiedCheckpoint verify_checkpoint(const std::string& path) {
+  const CheckpointFolder folder(path);
+  folder.verify();
+  VerifiedCheckpoint verified{folder.manifest(), 0};
+  for (const auto& [name, digest] : verified.manifest.files) verified.bytes += digest.bytes;
+  return verified;
+}
+
+}  // namespace troupe

@@ -1,0 +1,44 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tensor_io/manifest.hpp"
+#include "tensor_io/named_state.hpp"
+
+namespace troupe {
+
+inline constexpr std::string_view kManifestFile = "manifest.json";
+inline constexpr std::uint64_t kMaxRankStateBytes = std::uint64_t{16} << 20;
+
+struct RefusedCheckpoint {
+  std::string path;
+  std::string reason;  ///< names file and cause
+};
+
+struct LoadResult {
+  TrainingState state;
+  std::string path;                        ///< of the checkpoint that was read
+  std::vector<RefusedCheckpoint> refused;  ///< newer ones that were not good, for the log
+};
+
+/// Reads a checkpoint, all of it or nothing: sizes, structure and hashes are checked, those of the tensors on the very bytes that are
+/// handed out. `selector` is
+///   "latest"  what `directory`/latest names, else the newest good one; what was passed over is in `refused`
+///   "best"    what `directory`/best names, or nothing
+///   a path    that checkpoint, or nothing (also one of another directory, or a folder name in this one); a directory of checkpoints: its
+///   latest
+/// Throws Error(unavailable) where there is none, Error(bad_data) with file and reason where none is good, Error(usage) for a path that
+/// leads nowhere. Any thread.
+LoadResult load_checkpoint(const std::string& directory, const std::string& selector);
+
+struct VerifiedCheckpoint {
+  Manifest manifest;
+  std::uint64_t bytes = 0;
+};
+
+/// Checks one checkpoint's folder as load_checkpoint does, in 1 MiB of memory. Throws Error(bad_data) or Error(io). Any thread.
+VerifiedCheckpoint verify_checkpoint(const std::string& path);
+
+}  // namespace troupe

@@ -1,0 +1,65 @@
+#include "tensor_io/xxh3.hpp"
+
+// Header only: an installed Troupe then asks nothing of its users.
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace troupe {
+
+std::uint64_t xxh3(std::span<const std::byte> bytes) noexcept { return XXH3_64bits(bytes.data(), bytes.size()); }
+std::uint64_t xxh3(std::string_view text) noexcept { return XXH3_64bits(text.data(), text.size()); }
+
+std::string xxh3_text(std::uint64_t hash) {
+  static constexpr char digits[] = "0123456789abcdef";
+  std::string text(16, '0');
+  for (int i = 15; i >= 0; --i, hash >>= 4) text[static_cast<std::size_t>(i)] = digits[hash & 15];
+  return text;
+}
+
+std::optional<std::uint64_t> FileDigest::first_difference(const FileDigest& other) const noexcept {
+  const auto [mine, theirs] = std::mismatch(chunks.begin(), chunks.end(), other.chunks.begin(), other.chunks.end());
+  if (mine == chunks.end() && theirs == other.chunks.end()) return std::nullopt;
+  return static_cast<std::uint64_t>(mine - chunks.begin()) / 16 * kChunkBytes;
+}
+
+struct DigestBuilder::States {
+  XXH3_state_t file;
+  XXH3_state_t chunk;
+};
+
+DigestBuilder::DigestBuilder() : states_(std::make_unique<States>()) {
+  XXH3_64bits_reset(&states_->file);
+  XXH3_64bits_reset(&states_->chunk);
+}
+
+DigestBuilder::~DigestBuilder() = default;
+
+void DigestBuilder::update(std::span<const std::byte> bytes) {
+  digest_.bytes += bytes.size();
+  while (!bytes.empty()) {
+    const auto piece = bytes.first(static_cast<std::size_t>(std::min<std::uint64_t>(bytes.size(), FileDigest::kChunkBytes - in_chunk_)));
+    // The second pass over a piece of at most 1 MiB finds it in the cache.
+    XXH3_64bits_update(&states_->file, piece.data(), piece.size());
+    XXH3_64bits_update(&states_->chunk, piece.data(), piece.size());
+    in_chunk_ += piece.size();
+    if (in_chunk_ == FileDigest::kChunkBytes) end_chunk();
+    bytes = bytes.subspan(piece.size());
+  }
+}
+
+void DigestBuilder::end_chunk() {
+  digest_.chunks += xxh3_text(XXH3_64bits_digest(&states_->chunk));
+  XXH3_64bits_reset(&states_->chunk);
+  in_chunk_ = 0;
+}
+
+FileDigest DigestBuilder::finish() {
+  if (in_chunk_ > 0) end_chunk();
+  digest_.xxh3 = xxh3_text(XXH3_64bits_digest(&states_->file));
+  return std::move(digest_);
+}
+
+}  // namespace troupe

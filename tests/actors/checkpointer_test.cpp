@@ -1,0 +1,138 @@
+#include "actors/checkpointer.hpp"
+
+#include <torch/torch.h>
+
+#include <atomic>
+#include <chrono>
+#include <semaphore>
+#include <thread>
+
+#include "tensor_io/checkpoint_reader.hpp"
+#include "tensor_io/error.hpp"
+#include "tests/catch.hpp"
+#include "tests/support/faulty_files.hpp"
+#include "tests/support/scratch_directory.hpp"
+#include "tests/support/training_state.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+using namespace std::chrono_literals;
+using Catch::Contains;
+
+namespace {
+
+// A rank with nothing but a checkpointer; the test is its compute actor and its supervisor.
+struct Fixture {
+  ScratchDirectory scratch;
+  caf::actor_system_config config;
+  caf::actor_system system{config};
+  caf::scoped_actor self{system};
+
+  Checkpointer start(const std::string& directory, FileLayer* files = nullptr, std::int64_t keep_last = 3) {
+    return system.spawn<caf::detached>(make_checkpointer,
+                                       CheckpointerOptions{directory, keep_last, 1, caf::actor_cast<caf::actor>(self), files});
+  }
+  void save(const Checkpointer& checkpointer, std::int64_t step, bool best = false) {
+    self->send(checkpointer, SaveCheckpoint{std::make_shared<TrainingState>(small_state(step)), best});
+  }
+
+  template <class Message>
+  Message wait_for() {
+    Message received;
+    self->receive([&](const Message& message) { received = message; }, caf::after(20s) >> [] { FAIL("no message came"); });
+    return received;
+  }
+  void wait_for_end(const Checkpointer& checkpointer) { self->wait_for(checkpointer); }
+};
+
+// A disk whose first fsync waits for the test.
+class SlowFiles final : public FileLayer {
+ public:
+  std::binary_semaphore reached{0}, go_on{0};
+  int sync(int fd) override {
+    if (!first_.exchange(false)) return FileLayer::sync(fd);
+    reached.release();
+    if (!go_on.try_acquire_for(20s)) return -1;
+    return FileLayer::sync(fd);
+  }
+
+ private:
+  std::atomic<bool> first_{true};
+};
+
+}  // namespace
+
+TEST_CASE("[C01] the checkpointer saves what it is sent and answers the sender") {
+  Fixture rank;
+  const auto checkpointer = rank.start(rank.scratch / "checkpoints");
+  rank.save(checkpointer, 10);
+  const auto saved = rank.wait_for<CheckpointSaved>();
+  CHECK(saved.step == 10);
+  CHECK(saved.path == rank.scratch / "checkpoints/step-00000010");
+  CHECK(saved.bytes > 1000);
+  CHECK(saved.seconds > 0);
+  CHECK(equal(load_checkpoint(rank.scratch / "checkpoints", "latest").state, small_state(10)));
+  rank.save(checkpointer, 20, true);
+  rank.wait_for<CheckpointSaved>();
+  rank.save(checkpointer, 30);
+  rank.wait_for<CheckpointSaved>();
+  CHECK(load_checkpoint(rank.scratch / "checkpoints", "best").state.step == 20);
+  CHECK(load_checkpoint(rank.scratch / "checkpoints", "latest").state.step == 30);
+  caf::anon_send_exit(checkpointer, caf::exit_reason::user_shutdown);
+  rank.wait_for_end(checkpointer);
+}
+
+TEST_CASE("[C03] a save that fails is answered with rank, step and file, and the next one works") {
+  Fixture rank;
+  FaultyFiles files(FaultyFiles::Fault::refuse_once, 6, ENOSPC);
+  const auto checkpointer = rank.start(rank.scratch.path(), &files);
+  rank.save(checkpointer, 10);
+  const auto failed = rank.wait_for<CheckpointFailed>();
+  CHECK(failed.step == 10);
+  CHECK(failed.report.code == ErrorCode::io);
+  CHECK_THAT(failed.report.to_string(),
+             Contains("rank 1, checkpointer, step 10") && Contains(rank.scratch.path()) && Contains("No space left"));
+  rank.save(checkpointer, 11);
+  CHECK(rank.wait_for<CheckpointSaved>().step == 11);
+  caf::anon_send_exit(checkpointer, caf::exit_reason::user_shutdown);
+  rank.wait_for_end(checkpointer);
+}
+
+TEST_CASE("[C01] a checkpointer asked to end finishes the write under way and those sent before") {
+  Fixture rank;
+  SlowFiles files;
+  const auto checkpointer = rank.start(rank.scratch.path(), &files);
+  rank.save(checkpointer, 10);
+  REQUIRE(files.reached.try_acquire_for(20s));
+  rank.save(checkpointer, 20);  // without waiting: more than its credit
+  caf::anon_send_exit(checkpointer, caf::exit_reason::user_shutdown);
+  files.go_on.release();
+  CHECK(rank.wait_for<CheckpointSaved>().step == 10);
+  CHECK(rank.wait_for<CheckpointSaved>().step == 20);
+  rank.wait_for_end(checkpointer);
+  CHECK(load_checkpoint(rank.scratch.path(), "latest").state.step == 20);
+}
+
+TEST_CASE("a checkpoint directory that cannot be used ends the rank at once") {
+  Fixture rank;
+  write_text(rank.scratch / "file", "x");
+  const auto checkpointer = rank.start(rank.scratch / "file");
+  const auto failed = rank.wait_for<RankFailed>();
+  CHECK_THAT(failed.report.to_string(), Contains("rank 1, checkpointer") && Contains(rank.scratch / "file"));
+  rank.save(checkpointer, 10);
+  CHECK(rank.wait_for<CheckpointFailed>().step == 10);
+  caf::anon_send_exit(checkpointer, caf::exit_reason::user_shutdown);
+  rank.wait_for_end(checkpointer);
+}
+
+TEST_CASE("a state that can never be written is answered and reported to the supervisor") {
+  Fixture rank;
+  const auto checkpointer = rank.start(rank.scratch.path());
+  auto state = std::make_shared<TrainingState>(small_state(10));
+  state->tensors.emplace_back("model.complex", torch::zeros(2, torch::kComplexFloat));
+  rank.self->send(checkpointer, SaveCheckpoint{state, false});
+  CHECK_THAT(rank.wait_for<CheckpointFailed>().report.to_string(), Contains("'model.complex'"));
+  CHECK_THAT(rank.wait_for<RankFailed>().report.to_string(), Contains("'model.complex'") && Contains("step 10"));
+  caf::anon_send_exit(checkpointer, caf::exit_reason::user_shutdown);
+  rank.wait_for_end(checkpointer);
+}

@@ -1,0 +1,49 @@
+#pragma once
+#include <torch/torch.h>
+
+#include <string>
+
+#include "tensor_io/named_state.hpp"
+#include "tensor_io/rank_state.hpp"
+
+namespace troupe::testing {
+
+/// A small state with every part that a checkpoint has; another one for every step.
+inline TrainingState small_state(std::int64_t step) {
+  const auto value = static_cast<double>(step);
+  TrainingState state;
+  state.step = step;
+  state.epoch = step / 10;
+  state.step_in_epoch = step % 10;
+  state.tensors = {{"model.weight", torch::arange(12, torch::kFloat).view({3, 4}) + value},
+                   {"model.steps", torch::tensor(step)},
+                   {"model.half", torch::full({5}, value, torch::kBFloat16)},
+                   {"optimizer.weight.momentum_buffer", torch::full({3, 4}, value / 3, torch::kFloat)}};
+  state.metadata = {
+      {"config", "{\"lr\":0.01}"}, {"job", "0123456789abcdef"}, {"strategy", "ddp"}, {"bucket_plan", "[[0,1]]"}, {"scaler", "65536"}};
+  for (int rank = 0; rank < 2; ++rank) {
+    RankState rank_state;
+    rank_state.rng = {1, 2, static_cast<std::uint8_t>(rank), 255};
+    rank_state.epoch = state.epoch;
+    rank_state.step_in_epoch = state.step_in_epoch;
+    rank_state.counters = {{"best_accuracy", 0.97 + rank}};
+    state.rank_state.push_back(rank_state.to_json());
+  }
+  return state;
+}
+
+/// Bit by bit.
+inline bool equal(const TrainingState& a, const TrainingState& b) {
+  if (a.step != b.step || a.epoch != b.epoch || a.step_in_epoch != b.step_in_epoch || a.metadata != b.metadata ||
+      a.rank_state != b.rank_state)
+    return false;
+  if (a.tensors.size() != b.tensors.size()) return false;
+  for (std::size_t i = 0; i < a.tensors.size(); ++i) {
+    const auto& [name_a, x] = a.tensors[i];
+    const auto& [name_b, y] = b.tensors[i];
+    if (name_a != name_b || x.scalar_type() != y.scalar_type() || !torch::equal(x, y)) return false;
+  }
+  return true;
+}
+
+}  // namespace troupe::testing
