@@ -1,4 +1,7 @@
 #pragma once
+// LibTorch defines glog's CHECK; Catch2's is meant in tests.
+#include <c10/util/Logging.h>
+#undef CHECK
 // Debian 12 ships Catch2 2.13, later releases ship 3: one header for both.
 #if __has_include(<catch2/catch_all.hpp>)
 #include <catch2/catch_all.hpp>
