@@ -25,8 +25,8 @@ void copy_bytes(std::byte* to, const std::byte* from, std::int64_t bytes) {
   if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
 }
 
-// Messages of one operation and `phase` between two ranks arrive in the order in which they were sent.
-std::uint64_t slot_of(const CollectiveRecord& record, unsigned phase = 0) { return (record.fingerprint() & ~std::uint64_t{0xff}) | phase; }
+// Messages of one operation and `phase` between two ranks arrive in the order in which they were sent. Odd slots are the mesh's own.
+std::uint64_t slot_of(const CollectiveRecord& record, unsigned phase = 0) { return (record.fingerprint() & ~std::uint64_t{0xff}) | (phase << 1); }
 
 void wait_received(GlooMesh& mesh, const Transfers& transfers) {
   for (const auto& transfer : transfers) mesh.wait_received(transfer);

@@ -19,6 +19,9 @@ namespace {
 
 namespace tcp = gloo::transport::tcp;
 
+constexpr std::uint64_t kFarewellSlot = 1;  // operations use even ones
+constexpr auto kForever = std::chrono::hours(24 * 365);
+
 /// One event loop for all groups of a process on one interface.
 std::shared_ptr<gloo::transport::Device> device_at(const std::string& address) {
   static std::mutex mutex;
@@ -67,9 +70,43 @@ GlooMesh::GlooMesh(const CommunicatorOptions& options) : timeout_(options.timeou
     }
   }
   context_->setTimeout(options.timeout);
+  farewells_.resize(options.world_size);
+  farewell_ = context_->createUnboundBuffer(farewells_.data(), farewells_.size());
+  for (int r = 0; r < options.world_size; ++r) {
+    if (r != options.rank) farewell_->recv(r, kFarewellSlot, r, 1);
+  }
+  listener_ = std::thread([this] { listen(); });
 }
 
-GlooMesh::~GlooMesh() = default;
+GlooMesh::~GlooMesh() {
+  say_farewell();
+  farewell_->abortWaitRecv();
+  listener_.join();
+}
+
+void GlooMesh::listen() {
+  try {
+    for (int heard = 1; heard < context_->size; ++heard) {
+      if (!farewell_->waitRecv(kForever)) return;  // this rank leaves
+    }
+  } catch (const std::exception&) {
+    free_waiter();
+  }
+}
+
+void GlooMesh::say_farewell() noexcept {
+  char word = 1;
+  Transfer out;
+  for (int r = 0; r < context_->size; ++r) {
+    if (r == context_->rank) continue;
+    try {
+      out = context_->createUnboundBuffer(&word, 1);
+      out->send(r, kFarewellSlot, 0, 1);
+      out->waitSend(std::chrono::milliseconds(200));
+    } catch (const std::exception&) {  // it left before
+    }
+  }
+}
 
 GlooMesh::Transfer GlooMesh::send(const void* data, std::int64_t bytes, int to, std::uint64_t slot) {
   if (bytes == 0) return nullptr;
@@ -90,20 +127,22 @@ void GlooMesh::wait(const Transfer& transfer, Wait&& wait_for_it) {
   if (!transfer) return;
   {
     std::lock_guard lock(mutex_);
-    if (severed_) throw gloo::IoException("severed");
+    if (failed_) throw gloo::IoException("a connection ended");
     waited_ = transfer.get();
   }
+  const auto forget = [this] {
+    std::lock_guard lock(mutex_);
+    waited_ = nullptr;
+  };
   bool done = false;
   try {
     done = wait_for_it(*transfer);
   } catch (...) {
-    std::lock_guard lock(mutex_);
-    waited_ = nullptr;
+    forget();
     throw;
   }
-  std::lock_guard lock(mutex_);
-  waited_ = nullptr;
-  if (!done) throw gloo::IoException("severed");
+  forget();
+  if (!done) throw gloo::IoException("a connection ended");
 }
 
 void GlooMesh::wait_sent(const Transfer& transfer) {
@@ -114,16 +153,21 @@ void GlooMesh::wait_received(const Transfer& transfer) {
   wait(transfer, [this](auto& buffer) { return buffer.waitRecv(timeout_); });
 }
 
+void GlooMesh::free_waiter() noexcept {
+  std::lock_guard lock(mutex_);
+  failed_ = true;
+  if (waited_ == nullptr) return;
+  waited_->abortWaitSend();
+  waited_->abortWaitRecv();
+}
+
 void GlooMesh::sever() noexcept {
+  free_waiter();
+  {
+    std::lock_guard lock(mutex_);
+    if (std::exchange(severed_, true)) return;
+  }
   try {
-    {
-      std::lock_guard lock(mutex_);
-      if (std::exchange(severed_, true)) return;
-      if (waited_ != nullptr) {
-        waited_->abortWaitSend();
-        waited_->abortWaitRecv();
-      }
-    }
     for (int r = 0; r < context_->size; ++r) {
       if (r != context_->rank) context_->getPair(r)->close();
     }

@@ -1,6 +1,7 @@
 // What every back end must compute, checked on all of them by one suite. Failures: communicator_failure_test.cpp.
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -186,7 +187,7 @@ TEST_CASE("[L03] all_gather, gather, scatter, all_to_all and broadcast move ever
       return at::cat(all);
     };
     for (const auto dtype : kTypes) {
-      for (const std::int64_t numel : {0, 1, 37, 4'001, dtype == at::kFloat ? 280'001 : 4'002}) {
+      for (const std::int64_t numel : {0, 1, 37, 4'001, dtype == at::kFloat && world <= 3 ? 280'001 : 4'002}) {
         const auto name = [&](const char* what) { return case_name(dtype, numel, what); };
         const int root = static_cast<int>(numel % world);
         const auto own = input_of(rank, numel, dtype);
@@ -436,12 +437,13 @@ TEST_CASE("[L03] more than 2 GiB are reduced in one call", "[communicator]" TROU
   const std::int64_t numel = (std::int64_t{1} << 31) + 65;
   CHECK_NOTHROW(run_ranks(group, [&](Communicator& communicator) {
     const auto tensor = communicator.allocate(numel, at::kByte);
-    tensor.fill_(communicator.rank() + 1);
-    tensor[numel - 1] = 7;
-    tensor[std::int64_t{1} << 30] = 9;
+    auto* bytes = tensor.data_ptr<std::uint8_t>();
+    std::memset(bytes, communicator.rank() + 1, numel);
+    bytes[numel - 1] = 7;
+    bytes[std::int64_t{1} << 30] = 9;
     communicator.all_reduce(tensor, ReduceOp::sum);
-    require(tensor[numel - 1].item<int>() == 14 && tensor[numel - 2].item<int>() == 3, "the end");
-    require(tensor[std::int64_t{1} << 30].item<int>() == 18 && tensor[0].item<int>() == 3, "the middle and the start");
-    require(tensor.min().item<int>() == 3 && tensor.max().item<int>() == 18, "nowhere added twice or not at all");
+    require(bytes[numel - 1] == 14 && bytes[numel - 2] == 3, "the end");
+    require(bytes[std::int64_t{1} << 30] == 18 && bytes[0] == 3, "the middle and the start");
+    require(std::count(bytes, bytes + numel, 3) == numel - 2, "nowhere added twice or not at all");
   }));
 }

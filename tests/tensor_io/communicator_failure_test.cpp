@@ -146,7 +146,7 @@ TEST_CASE("[D13] over TCP ranks at different calls exchange nothing and are name
     INFO(backend);
     const Backend one_rank_per_host{backend, backend, false, [](int rank) { return std::to_string(rank); }};
     const auto failures = run_ranks_catching(group_of(one_rank_per_host, 2, 300ms), [&](Communicator& communicator) {
-      const auto tensor = at::full({communicator.rank() == 0 ? 4 : 400}, communicator.rank());
+      const auto tensor = at::full({communicator.rank() == 0 ? 4 : 400}, communicator.rank(), at::kFloat);
       try {
         communicator.all_reduce(tensor);
       } catch (const Error&) {
