@@ -3,11 +3,13 @@
 #include <c10/core/ScalarType.h>
 
 #include <chrono>
+#include <iterator>
 
 namespace troupe {
 
 std::string_view to_string(CollectiveKind kind) noexcept {
-  static constexpr std::string_view names[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter", "all_to_all", "send", "recv", "barrier", "split"};
+  static constexpr std::string_view names[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce",  "gather",  "scatter",
+                                               "all_to_all", "send",           "recv",       "barrier",   "split", "allocate"};
   return names[static_cast<std::size_t>(kind)];
 }
 
@@ -18,6 +20,8 @@ std::string CollectiveRecord::describe() const {
     if (dtype >= 0) text += std::string(" ") + c10::toString(static_cast<c10::ScalarType>(dtype));
   }
   if (peer >= 0) text += (kind == CollectiveKind::send ? " to " : kind == CollectiveKind::recv ? " from " : " with root ") + std::to_string(peer);
+  static constexpr std::string_view operations[] = {"", "", "avg", "min", "max", "product"};  // by ReduceOp; sum goes without saying
+  if (reduce_op > 1 && reduce_op < std::size(operations)) text += " by " + std::string(operations[reduce_op]);
   std::string where;
   if (label[0] != '\0') where = label.data();
   if (step >= 0) where += (where.empty() ? "step " : ", step ") + std::to_string(step);
@@ -30,11 +34,11 @@ std::uint64_t CollectiveRecord::fingerprint() const noexcept {
   auto mix = [&hash](std::uint64_t value) {
     for (int i = 0; i < 8; ++i) hash = (hash ^ ((value >> (8 * i)) & 0xff)) * 1099511628211ull;
   };
-  mix(sequence);
-  mix(static_cast<std::uint64_t>(kind));
+  const bool point_to_point = kind == CollectiveKind::send || kind == CollectiveKind::recv;
+  mix(point_to_point ? 0 : sequence);  // the two ranks of a send may have talked to others in between
+  mix(static_cast<std::uint64_t>(kind == CollectiveKind::recv ? CollectiveKind::send : kind));
   mix(reduce_op);
   mix(static_cast<std::uint64_t>(dtype));
-  const bool point_to_point = kind == CollectiveKind::send || kind == CollectiveKind::recv;
   mix(point_to_point ? 0 : static_cast<std::uint64_t>(peer));
   mix(static_cast<std::uint64_t>(numel));
   mix(static_cast<std::uint64_t>(step));
@@ -47,7 +51,9 @@ CollectiveRecord CollectiveLedger::begin(CollectiveRecord record) {
   record.started_ns = std::chrono::steady_clock::now().time_since_epoch().count();
   record.finished = false;
   std::lock_guard lock(mutex_);
-  record.sequence = ++started_;
+  const bool point_to_point = record.kind == CollectiveKind::send || record.kind == CollectiveKind::recv;
+  record.sequence = point_to_point ? ++point_to_point_ : ++collectives_;
+  ++started_;
   if (ring_.size() < kCapacity) {
     ring_.push_back(record);
   } else {

@@ -10,14 +10,14 @@
 
 namespace troupe {
 
-enum class CollectiveKind : std::uint8_t { all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, scatter, all_to_all, send, recv, barrier, split };
+enum class CollectiveKind : std::uint8_t { all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, scatter, all_to_all, send, recv, barrier, split, allocate };
 
 std::string_view to_string(CollectiveKind kind) noexcept;
 
 /// What one rank is about to do on a communicator. Two ranks that meet in a collective must agree in everything but `started_ns`,
 /// `finished` and, for send and recv, the peer.
 struct CollectiveRecord {
-  std::uint64_t sequence = 0;  ///< counts from 1 on each communicator
+  std::uint64_t sequence = 0;  ///< counts from 1 on each communicator, collectives and point-to-point calls apart
   CollectiveKind kind = CollectiveKind::barrier;
   std::uint8_t reduce_op = 0;   ///< ReduceOp, 0 where there is none
   std::int8_t dtype = -1;       ///< at::ScalarType, -1 where there is no tensor
@@ -29,7 +29,7 @@ struct CollectiveRecord {
   bool finished = false;
 
   std::string describe() const;            ///< `all_reduce of 262144 f32 (bucket 3, step 12)`
-  std::uint64_t fingerprint() const noexcept;  ///< equal on all ranks of a collective; label and step included
+  std::uint64_t fingerprint() const noexcept;  ///< equal on all ranks of a collective and on both of a send; label and step included
 };
 
 /// The last 4,096 collectives of one communicator on one rank, written by the thread that launches them and read by any other
@@ -58,6 +58,8 @@ class CollectiveLedger {
   std::atomic<std::uint64_t> finished_{0};
   mutable std::mutex mutex_;  // uncontended: taken by the launching thread twice per collective, by a reader a few times a second
   std::uint64_t started_ = 0;
+  std::uint64_t collectives_ = 0;
+  std::uint64_t point_to_point_ = 0;
   std::vector<CollectiveRecord> ring_;
 };
 

@@ -1,9 +1,12 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,6 +32,7 @@ struct CommunicatorOptions {
   std::string interface_address = "127.0.0.1";  ///< where Gloo listens
   std::chrono::milliseconds timeout{60'000};    ///< deadline of each wait inside one operation, and of the set-up
   std::shared_ptr<Rendezvous> rendezvous;
+  std::vector<int> members;       ///< what errors call the ranks, in a group cut out of a larger one; empty: 0 .. world_size - 1
 };
 
 /// A group of ranks that move tensors together: the contract that every back end keeps and one conformance suite checks.
@@ -81,13 +85,13 @@ class Communicator {
 
   /// Zeroed memory, 64-byte aligned, that collectives of this communicator use without staging (collective: every rank asks for the
   /// same amount in the same order). The memory outlives the communicator as long as a tensor holds it.
-  virtual at::Tensor allocate(std::int64_t numel, at::ScalarType dtype);
+  at::Tensor allocate(std::int64_t numel, at::ScalarType dtype);
 
   /// Collective. Ranks of one `color` form a group, ordered by (key, rank). A negative color: no group, nullptr.
   std::unique_ptr<Communicator> split(int color, int key);
 
   /// Any thread. Frees every waiter of this rank (and of the others, as they notice) within 1 s; the first reason wins.
-  virtual void abort(const ErrorReport& reason) noexcept = 0;
+  void abort(const ErrorReport& reason) noexcept;
 
   CollectiveLedger& ledger() noexcept { return *ledger_; }
   std::shared_ptr<CollectiveLedger> shared_ledger() const noexcept { return ledger_; }
@@ -95,8 +99,12 @@ class Communicator {
  protected:
   explicit Communicator(CommunicatorOptions options);
   const CommunicatorOptions& options() const noexcept { return options_; }
+  /// What errors call `rank`.
+  int member(int rank) const noexcept { return options_.members.empty() ? rank : options_.members[rank]; }
+  /// The first reason why the communicator is broken, if it is. Any thread.
+  std::optional<ErrorReport> broken() const;
 
-  // Called with checked arguments and world_size > 1 ... or == 1, where they are copies. `record` is this rank's entry in the ledger.
+  // Called with checked arguments. `record` is this rank's entry in the ledger. Whatever they throw breaks the communicator.
   virtual void do_all_reduce(const at::Tensor& tensor, ReduceOp op, const CollectiveRecord& record) = 0;
   virtual void do_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, const CollectiveRecord& record) = 0;
   virtual void do_all_gather(const at::Tensor& output, const at::Tensor& input, const CollectiveRecord& record) = 0;
@@ -108,11 +116,25 @@ class Communicator {
   virtual void do_send(const at::Tensor& tensor, int destination, const CollectiveRecord& record) = 0;
   virtual void do_recv(const at::Tensor& tensor, int source, const CollectiveRecord& record) = 0;
   virtual void do_barrier(const CollectiveRecord& record) = 0;
+  /// (bytes,) u8, zeroed, 64-byte aligned. The default is plain memory.
+  virtual at::Tensor do_allocate(std::int64_t bytes, const CollectiveRecord& record);
+  /// Frees every waiter here and tells the others; called once, with the first reason. Any thread.
+  virtual void do_abort(const ErrorReport& reason) noexcept = 0;
 
  private:
+  template <class Work>
+  void perform(CollectiveRecord record, Work&& work);
+  bool break_with(const ErrorReport& reason) noexcept;
+  /// All ranks' bytes, as far as they fit beside their length in one small frame; `max_bytes` is the longest.
+  std::vector<std::string> exchange_frames(std::string_view bytes, std::string_view label, std::int64_t* max_bytes);
+
   CommunicatorOptions options_;
   std::shared_ptr<CollectiveLedger> ledger_;
   int splits_ = 0;
+
+  mutable std::mutex broken_mutex_;
+  std::optional<ErrorReport> broken_;  // guarded by broken_mutex_
+  std::atomic<bool> is_broken_{false};
 };
 
 /// Collective over the ranks of `options`. `auto`: one rank -> a communicator of one; all ranks on one host and their memory proved to be

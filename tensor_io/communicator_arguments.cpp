@@ -1,0 +1,125 @@
+#include "tensor_io/communicator_arguments.hpp"
+
+#include <array>
+#include <string>
+
+namespace troupe {
+namespace {
+
+[[noreturn]] void refuse(std::string_view operation, std::string cause, std::string remedy = {}) {
+  throw Error(ErrorCode::usage, std::string(operation), std::move(cause), std::move(remedy));
+}
+
+std::string quoted(std::string_view which) { return "`" + std::string(which) + "`"; }
+
+bool is_supported(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat:
+    case at::kDouble:
+    case at::kHalf:
+    case at::kBFloat16:
+    case at::kInt:
+    case at::kLong:
+    case at::kByte:
+    case at::kBool: return true;
+    default: return false;
+  }
+}
+
+}  // namespace
+
+std::string_view to_string(ReduceOp op) noexcept {
+  static constexpr std::array<std::string_view, 6> names = {"none", "sum", "avg", "min", "max", "product"};
+  const auto index = static_cast<std::size_t>(op);
+  return index < names.size() ? names[index] : "unknown";
+}
+
+void check_tensor(std::string_view operation, std::string_view which, const at::Tensor& tensor) {
+  if (!tensor.defined()) refuse(operation, quoted(which) + " is undefined");
+  if (!tensor.device().is_cpu()) {
+    refuse(operation, quoted(which) + " is on " + tensor.device().str() + ", this back end moves tensors of the CPU", "call .cpu() first");
+  }
+  if (tensor.layout() != at::kStrided) refuse(operation, quoted(which) + " is sparse", "call .to_dense() first");
+  if (!is_supported(tensor.scalar_type())) {
+    refuse(operation, quoted(which) + " is " + c10::toString(tensor.scalar_type()) + ", which is not one of f32, f64, f16, bf16, i32, i64, u8, bool");
+  }
+  if (!tensor.is_contiguous()) refuse(operation, quoted(which) + " is not contiguous", "call .contiguous() first");
+}
+
+void check_pair(std::string_view operation, const at::Tensor& longer, std::string_view longer_name, const at::Tensor& shorter,
+                std::string_view shorter_name, int times, int own) {
+  if (longer.scalar_type() != shorter.scalar_type()) {
+    refuse(operation, quoted(longer_name) + " is " + c10::toString(longer.scalar_type()) + ", " + quoted(shorter_name) + " is " +
+                          c10::toString(shorter.scalar_type()));
+  }
+  if (longer.numel() != shorter.numel() * times) {
+    refuse(operation, quoted(longer_name) + " has " + std::to_string(longer.numel()) + " elements, it must have " +
+                          std::to_string(times) + " times the " + std::to_string(shorter.numel()) + " of " + quoted(shorter_name));
+  }
+  if (shorter.numel() == 0) return;
+  const auto* begin = static_cast<const char*>(longer.const_data_ptr());
+  const auto* other = static_cast<const char*>(shorter.const_data_ptr());
+  const auto nbytes = static_cast<std::int64_t>(shorter.nbytes());
+  const bool apart = other + nbytes <= begin || other >= begin + longer.nbytes();
+  if (!apart && !(own >= 0 && other == begin + own * nbytes)) {
+    refuse(operation, quoted(longer_name) + " and " + quoted(shorter_name) + " overlap",
+           own >= 0 ? "use memory of its own, or exactly this rank's slice" : "use memory of its own");
+  }
+}
+
+void check_rank(std::string_view operation, std::string_view which, int rank, int world_size) {
+  if (rank < 0 || rank >= world_size) {
+    refuse(operation, quoted(which) + " is " + std::to_string(rank) + ", the group has ranks 0 to " + std::to_string(world_size - 1));
+  }
+}
+
+void check_reduction(std::string_view operation, ReduceOp op, at::ScalarType dtype) {
+  const auto value = static_cast<int>(op);
+  if (value < static_cast<int>(ReduceOp::sum) || value > static_cast<int>(ReduceOp::product)) refuse(operation, "no such reduce op: " + std::to_string(value));
+  if (op == ReduceOp::avg && !at::isFloatingType(dtype)) {
+    refuse(operation, std::string("avg of ") + c10::toString(dtype) + " would not be exact", "use sum and divide as you mean it");
+  }
+}
+
+void check_options(const CommunicatorOptions& options) {
+  const std::string operation = "communicator '" + options.name + "'";
+  if (options.world_size < 1) refuse(operation, "world_size is " + std::to_string(options.world_size));
+  if (options.rank < 0 || options.rank >= options.world_size) {
+    refuse(operation, "rank " + std::to_string(options.rank) + " of " + std::to_string(options.world_size));
+  }
+  if (options.timeout.count() <= 0) refuse(operation, "timeout is " + std::to_string(options.timeout.count()) + " ms", "it must be positive");
+  if (options.world_size > 1 && !options.rendezvous) refuse(operation, "several ranks, but no rendezvous");
+  if (!options.members.empty() && options.members.size() != static_cast<std::size_t>(options.world_size)) {
+    refuse(operation, "names of " + std::to_string(options.members.size()) + " members for " + std::to_string(options.world_size) + " ranks");
+  }
+  if (options.backend != "auto" && options.backend != "shm" && options.backend != "gloo" && options.backend != "hierarchical") {
+    refuse(operation, "no such back end: '" + options.backend + "'", "use auto, shm, gloo or hierarchical");
+  }
+}
+
+Element element_of(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat: return Element::f32;
+    case at::kDouble: return Element::f64;
+    case at::kHalf: return Element::f16;
+    case at::kBFloat16: return Element::bf16;
+    case at::kInt: return Element::i32;
+    case at::kLong: return Element::i64;
+    case at::kByte: return Element::u8;
+    case at::kBool: return Element::boolean;
+    default: throw Error(ErrorCode::internal, "element_of", std::string("unchecked dtype ") + c10::toString(dtype));
+  }
+}
+
+Reduction reduction_of(ReduceOp op) noexcept {
+  switch (op) {
+    case ReduceOp::min: return Reduction::min;
+    case ReduceOp::max: return Reduction::max;
+    case ReduceOp::product: return Reduction::product;
+    case ReduceOp::sum:
+    case ReduceOp::avg: break;
+  }
+  return Reduction::sum;
+}
+
+}  // namespace troupe

@@ -1,0 +1,97 @@
+// Who is to blame for a connection that ended or a message that did not come: see GlooCommunicator.
+#include <cstring>
+#include <type_traits>
+
+#include "tensor_io/communicator_errors.hpp"
+#include "tensor_io/gloo_communicator.hpp"
+#include "tensor_io/gloo_mesh.hpp"
+
+namespace troupe {
+namespace {
+
+using namespace std::chrono_literals;
+
+// How long the others have to notice that the connections ended. A rank that lives needs some milliseconds.
+constexpr auto kNotice = 500ms;
+
+/// What a rank leaves at the rendezvous when it fails.
+struct Word {
+  ErrorCode code = ErrorCode::internal;
+  CollectiveRecord record;
+  std::string cause;
+
+  std::string to_string() const {
+    static_assert(std::is_trivially_copyable_v<CollectiveRecord>);
+    std::string text(1 + sizeof record, '\0');
+    text[0] = static_cast<char>(code);
+    std::memcpy(text.data() + 1, &record, sizeof record);
+    return text + cause;
+  }
+  static Word parse(const std::string& text) {
+    Word word;
+    if (text.size() < 1 + sizeof word.record) return word;
+    word.code = static_cast<ErrorCode>(text[0]);
+    std::memcpy(&word.record, text.data() + 1, sizeof word.record);
+    word.cause = text.substr(1 + sizeof word.record);
+    return word;
+  }
+};
+
+bool is_symptom(const Word& word) { return word.cause.empty(); }
+
+}  // namespace
+
+void GlooCommunicator::leave_word(ErrorCode code, const CollectiveRecord& record, const std::string& cause) noexcept {
+  if (left_word_.exchange(true)) return;
+  try {
+    options().rendezvous->put(options().name + "/failed/" + std::to_string(rank()), Word{code, record, cause}.to_string());
+  } catch (const std::exception&) {  // the others then count this rank among the silent ones
+  }
+}
+
+void GlooCommunicator::do_abort(const ErrorReport& reason) noexcept {
+  leave_word(reason.code, {}, reason.cause);
+  mesh_->sever();
+}
+
+ErrorReport GlooCommunicator::explain(const CollectiveRecord& record, bool timed_out, const std::string& what) {
+  if (auto reason = broken()) return *reason;
+  leave_word(timed_out ? ErrorCode::timeout : ErrorCode::peer_lost, record, {});
+  mesh_->sever();
+
+  std::vector<int> asked;
+  const bool point_to_point = record.kind == CollectiveKind::send || record.kind == CollectiveKind::recv;
+  for (int r = 0; r < world_size(); ++r) {
+    if (r != rank() && (!point_to_point || r == record.peer)) asked.push_back(r);
+  }
+  const auto deadline = std::chrono::steady_clock::now() + kNotice;
+  std::vector<int> silent;
+  std::vector<int> ranks = {rank()};
+  std::vector<CollectiveRecord> records = {record};
+  for (const int r : asked) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    try {
+      const auto word = Word::parse(options().rendezvous->get(options().name + "/failed/" + std::to_string(r), std::max(1ms, left)));
+      if (!is_symptom(word)) return ErrorReport{word.code, -1, {}, -1, {}, word.cause, {}};
+      timed_out |= word.code == ErrorCode::timeout;
+      ranks.push_back(r);
+      records.push_back(word.record);
+    } catch (const Error&) {
+      silent.push_back(r);
+    }
+  }
+  if (!silent.empty() && timed_out) {
+    return ErrorReport{ErrorCode::timeout, -1, {}, -1, {}, name_ranks(options(), silent) + " did not come within " + std::to_string(options().timeout.count()) + " ms",
+                       "a rank may hang or have taken another branch; raise collective_timeout if it is only slow"};
+  }
+  if (!silent.empty()) {
+    return ErrorReport{ErrorCode::peer_lost, -1, {}, -1, {}, name_ranks(options(), silent) + " died or left the group '" + options().name + "'",
+                       "see its log for the reason"};
+  }
+  for (const auto& other : records) {
+    if (other.fingerprint() != record.fingerprint()) return mismatch_report(options(), ranks, records);
+  }
+  return ErrorReport{timed_out ? ErrorCode::timeout : ErrorCode::peer_lost, -1, {}, -1, {}, what, "all ranks live and agree: is the network up?"};
+}
+
+}  // namespace troupe

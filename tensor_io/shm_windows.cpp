@@ -1,0 +1,66 @@
+// Memory that every rank of a shared-memory communicator maps: allocate() makes it, collectives find their tensors in it.
+#include <ATen/ATen.h>
+
+#include "tensor_io/communicator_errors.hpp"
+#include "tensor_io/shm_communicator.hpp"
+
+namespace troupe {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+
+}  // namespace
+
+at::Tensor ShmCommunicator::do_allocate(std::int64_t bytes, const CollectiveRecord& record) {
+  Window window;
+  window.segments.resize(world_size());
+  auto& own = window.segments[rank()];
+  const std::size_t length = shm::round_up(std::max<std::size_t>(bytes, 1), kPage);
+  std::string problem;
+  try {
+    own = SharedSegment::create(length, true);
+  } catch (const Error& error) {
+    problem = error.what();
+  }
+  group_->meet(record, own ? own->descriptor() : -1, own ? static_cast<std::int64_t>(own->inode()) : 0);
+  for (int r = 0; r < world_size() && problem.empty(); ++r) {
+    const auto descriptor = group_->peer_word(r, 0);
+    if (r == rank()) continue;
+    if (descriptor < 0) {
+      problem = name_ranks(options(), {r}) + " has no memory for it";
+      break;
+    }
+    try {
+      window.segments[r] = SharedSegment::open(group_->pid(r), static_cast<int>(descriptor), static_cast<std::uint64_t>(group_->peer_word(r, 1)), length);
+    } catch (const Error& error) {
+      problem = error.what();
+    }
+  }
+  if (!problem.empty()) throw Error(ErrorCode::unavailable, {}, problem);
+  group_->meet_again(record);  // all have mapped all
+  own->close_descriptor();
+  windows_.push_back(window);
+  // The window table keeps the addresses taken until the communicator ends, but the pages go back with the tensor.
+  return at::from_blob(own->data(), {bytes}, [own](void*) { own->release_pages(); }, at::TensorOptions().dtype(at::kByte));
+}
+
+bool ShmCommunicator::meet_in_windows(const at::Tensor& tensor, const CollectiveRecord& record) {
+  std::int64_t number = -1;
+  std::int64_t offset = 0;
+  for (std::size_t w = 0; w < windows_.size(); ++w) {
+    const auto& own = *windows_[w].segments[rank()];
+    if (!own.holds(tensor.data_ptr(), tensor.nbytes())) continue;
+    number = static_cast<std::int64_t>(w);
+    offset = static_cast<std::byte*>(tensor.data_ptr()) - own.data();
+    break;
+  }
+  group_->meet(record, number, offset);
+  for (int r = 0; r < world_size(); ++r) {
+    const auto peer_window = group_->peer_word(r, 0);
+    if (peer_window < 0) return false;
+    pointers_[r] = windows_[peer_window].segments[r]->data() + group_->peer_word(r, 1);
+  }
+  return true;
+}
+
+}  // namespace troupe

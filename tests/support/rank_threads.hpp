@@ -1,0 +1,87 @@
+#pragma once
+#include <functional>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tensor_io/communicator.hpp"
+
+namespace troupe::test {
+
+/// A back end and how its ranks are laid out, for suites that run over all of them.
+struct Backend {
+  std::string name;                            // what a test prints
+  std::string backend;                         // CommunicatorOptions::backend
+  bool in_windows = false;                     // tensors from allocate()
+  std::function<std::string(int)> host = [](int) { return std::string("here"); };
+};
+
+inline std::vector<Backend> all_backends() {
+  return {
+      {"shm", "shm"},
+      {"shm, tensors from allocate()", "shm", true},
+      {"gloo", "gloo"},
+      {"hierarchical, hosts of unequal size", "hierarchical", true, [](int rank) { return std::string(rank % 3 == 2 ? "b" : "a"); }},
+  };
+}
+
+/// What a rank's thread threw.
+struct RankFailure {
+  ErrorReport report;
+  std::string text;
+  std::chrono::milliseconds after{0};
+};
+
+struct GroupOptions {
+  Backend backend;
+  int world_size = 2;
+  std::chrono::milliseconds timeout{20'000};
+};
+
+using RankBody = std::function<void(Communicator&)>;
+
+/// Runs `body` on a thread per rank, each with its own communicator of one group. Returns what each threw, by rank.
+inline std::vector<std::optional<RankFailure>> run_ranks_catching(const GroupOptions& group, const RankBody& body) {
+  auto rendezvous = std::make_shared<LocalRendezvous>();
+  std::vector<std::optional<RankFailure>> failures(group.world_size);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < group.world_size; ++r) {
+    threads.emplace_back([&, r] {
+      const auto start = std::chrono::steady_clock::now();
+      const auto after = [&] { return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - start); };
+      try {
+        CommunicatorOptions options;
+        options.rank = r;
+        options.world_size = group.world_size;
+        options.backend = group.backend.backend;
+        options.host = group.backend.host(r);
+        options.timeout = group.timeout;
+        options.rendezvous = rendezvous;
+        const auto communicator = make_communicator(options);
+        body(*communicator);
+      } catch (const Error& error) {
+        failures[r] = RankFailure{error.report(), error.what(), after()};
+      } catch (const std::exception& error) {
+        failures[r] = RankFailure{ErrorReport{}, error.what(), after()};
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  return failures;
+}
+
+/// The same where nobody may fail: throws the first failure with its rank.
+inline void run_ranks(const GroupOptions& group, const RankBody& body) {
+  const auto failures = run_ranks_catching(group, body);
+  for (std::size_t r = 0; r < failures.size(); ++r) {
+    if (failures[r]) throw std::runtime_error("rank " + std::to_string(r) + " on " + group.backend.name + ": " + failures[r]->text);
+  }
+}
+
+/// Catch2's assertions are for one thread; ranks throw.
+inline void require(bool condition, const std::string& claim) {
+  if (!condition) throw std::runtime_error("not true: " + claim);
+}
+
+}  // namespace troupe::test
