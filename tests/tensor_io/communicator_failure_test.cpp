@@ -247,6 +247,7 @@ TEST_CASE("abort frees every waiter with the first reason, and every later call 
     INFO(backend.name);
     std::atomic<Communicator*> victim{nullptr};
     std::atomic<int> freed{0};
+    std::atomic<bool> supervisor_done{false};
     std::chrono::steady_clock::time_point aborted_at;
     std::thread supervisor([&] {
       while (victim == nullptr) std::this_thread::sleep_for(1ms);
@@ -254,6 +255,7 @@ TEST_CASE("abort frees every waiter with the first reason, and every later call 
       aborted_at = std::chrono::steady_clock::now();
       victim.load()->abort({ErrorCode::peer_lost, 2, {}, -1, {}, "the node of rank 2 is gone", {}});
       victim.load()->abort({ErrorCode::internal, -1, {}, -1, {}, "a later reason", {}});
+      supervisor_done = true;
     });
     std::vector<std::chrono::milliseconds> took(3);
     const auto failures = run_ranks_catching(group_of(backend, 3), [&](Communicator& communicator) {
@@ -272,7 +274,7 @@ TEST_CASE("abort frees every waiter with the first reason, and every later call 
         first = error.report().cause;
       }
       ++freed;
-      while (freed < 2 && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(5ms);
+      while ((freed < 2 || !supervisor_done) && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(5ms);
       try {
         communicator.barrier("later");
       } catch (const Error& error) {
