@@ -1,0 +1,41 @@
+#include "launch/console.hpp"
+
+#include "tests/catch.hpp"
+
+using namespace troupe;
+
+TEST_CASE("[T03] a window adds up losses by samples and times by steps") {
+  StepWindow window;
+  StepReport report;
+  report.loss = 2;
+  report.samples = 10;
+  report.correct = 5;
+  report.step_ms = 10;
+  report.exposed_ms = 1;
+  window.add(report, 2);
+  report.loss = 5;
+  report.samples = 30;
+  report.correct = 30;
+  window.add(report, 0);
+  CHECK(window.loss() == Approx(170.0 / 40));
+  CHECK(window.accuracy() == Approx(35.0 / 40));
+  CHECK(window.mean_step_ms() == 10);
+  CHECK(window.exposed_share() == Approx(0.1));
+  CHECK(window.data_share() == Approx(0.1));
+  CHECK(window.samples_per_second() == Approx(2000));
+  report.committed = false;
+  window.add(report, 0);
+  CHECK(window.skipped == 1);
+  CHECK(window.samples == 40);
+}
+
+TEST_CASE("[T05] a progress bar is plain ASCII of at most the terminal's width") {
+  MetricsReport report;
+  report.step = 50;
+  report.total_steps = 100;
+  const auto columns = GENERATE(20, 80, 120, 300);
+  const auto bar = progress_bar(report, static_cast<std::size_t>(columns));
+  CHECK(bar.size() <= static_cast<std::size_t>(columns));
+  for (const char c : bar) CHECK((c >= ' ' && c <= '~'));
+  CHECK_THAT(train_line(report), Catch::Contains("step 50/100"));
+}

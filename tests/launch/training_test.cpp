@@ -1,0 +1,160 @@
+#include <mutex>
+
+#include "launch/actor_system.hpp"
+#include "launch/job.hpp"
+#include "launch/run_checkpoints.hpp"
+#include "launch/simulate.hpp"
+#include "strategies/comm_hooks.hpp"
+#include "strategies/ddp.hpp"
+#include "tensor_io/checkpoint_reader.hpp"
+#include "tensor_io/datasets.hpp"
+#include "tests/catch.hpp"
+#include "tests/support/scratch_directory.hpp"
+
+using namespace troupe;
+
+namespace {
+
+Job job() {
+  Job job;
+  job.model = [](const Config&) {
+    return torch::nn::Sequential(torch::nn::Linear(6, 16), torch::nn::Tanh(), troupe::nn::BatchNorm(16), torch::nn::Linear(16, 2)).ptr();
+  };
+  job.data = [](const Config&) {
+    const auto input = torch::randn({256, 6}, at::detail::createCPUGenerator(3));
+    const auto target = (input.sum(1) > 0).to(torch::kLong);
+    return Datasets{std::make_shared<TensorDataset>(input.narrow(0, 0, 192), target.narrow(0, 0, 192)),
+                    std::make_shared<TensorDataset>(input.narrow(0, 192, 64), target.narrow(0, 192, 64))};
+  };
+  job.loss = [](torch::nn::Module& model, const Batch& batch, const Config&) {
+    const auto scores = model.as<torch::nn::SequentialImpl>()->forward(batch.input);
+    return Loss(torch::nn::functional::cross_entropy(scores, batch.target), scores.argmax(1).eq(batch.target).sum().item<double>());
+  };
+  return job;
+}
+
+// Runs the framework's own loop on simulated ranks; the weights are in the checkpoint that it leaves.
+TrainingState train_to_end(const std::string& folder, int world_size, Config config) {
+  register_ddp();
+  register_comm_hooks();
+  config.checkpoint_dir = folder;
+  config.run_dir = "";
+  config.batch_size = 16;
+  config.lr = 0.1;
+  config.validate_every = 0;
+  ActorSystemConfig system_config(false);
+  caf::actor_system system(system_config);
+  auto coordinator_actor = system.spawn(coordinator, CoordinatorOptions{"test", world_size});
+  auto rendezvous = std::make_shared<LocalRendezvous>();
+  std::vector<std::thread> threads;
+  std::vector<std::string> errors(static_cast<std::size_t>(world_size));
+  for (int r = 0; r < world_size; ++r) {
+    threads.emplace_back([&, r] {
+      RankSystemOptions options;
+      options.rank = r;
+      options.world_size = world_size;
+      options.job_id = "test";
+      options.training = config;
+      options.strategy = config;
+      options.coordinator = coordinator_actor;
+      options.rendezvous = rendezvous;
+      try {
+        Rank rank(system, config, options);
+        try {
+          train(job(), rank);
+          rank.system().finish({ErrorCode::ok, r, {}, -1, {}, {}, {}});
+        } catch (...) {
+          errors[static_cast<std::size_t>(r)] = rank.system().fail(std::current_exception()).to_string();
+        }
+      } catch (const std::exception& error) {
+        errors[static_cast<std::size_t>(r)] = error.what();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  caf::anon_send_exit(coordinator_actor, caf::exit_reason::user_shutdown);
+  for (const auto& error : errors) {
+    if (!error.empty()) throw std::runtime_error(error);
+  }
+  return load_checkpoint(folder, "latest").state;
+}
+
+void check_equal(const TrainingState& a, const TrainingState& b) {
+  REQUIRE(a.tensors.size() == b.tensors.size());
+  CHECK(a.step == b.step);
+  CHECK(a.epoch == b.epoch);
+  CHECK(a.step_in_epoch == b.step_in_epoch);
+  for (std::size_t i = 0; i < a.tensors.size(); ++i) {
+    INFO(a.tensors[i].first);
+    CHECK(a.tensors[i].first == b.tensors[i].first);
+    CHECK(a.tensors[i].second.equal(b.tensors[i].second));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("[C01] a run that stops after step 30 and resumes on the same ranks is bit-equal to the uninterrupted one") {
+  const auto world_size = GENERATE(1, 2);
+  testing::ScratchDirectory whole, parts;
+  Config config;
+  config.epochs = 5;  // 12 steps each
+  config.optimizer = GENERATE(as<std::string>{}, "sgd", "adamw");
+  config.schedule = "cosine";
+  const auto uninterrupted = train_to_end(whole.path(), world_size, config);
+  CHECK(uninterrupted.step == 60);
+
+  // The run is ended by a signal in the middle of the third epoch, as Ctrl-C would; its schedule is that of the whole run.
+  auto first = config;
+  first.save_every = 30;
+  first.keep_last = 10;
+  (void)train_to_end(parts.path(), world_size, first);
+  for (const char* later : {"step-00000060"}) std::filesystem::remove_all(parts / later);
+  std::filesystem::remove(parts / "latest");
+  auto second = config;
+  second.resume = "latest";
+  const auto resumed = train_to_end(parts.path(), world_size, second);
+  check_equal(resumed, uninterrupted);
+}
+
+TEST_CASE("[S04] a checkpoint resumes at another world size, in the middle of an epoch, with the same samples") {
+  testing::ScratchDirectory one, other;
+  Config config;
+  config.epochs = 2;
+  config.save_every = 7;
+  config.keep_last = 10;
+  const auto whole = train_to_end(one.path(), 2, config);
+  std::filesystem::copy(one / "step-00000007", other / "step-00000007", std::filesystem::copy_options::recursive);
+  config.resume = "latest";
+  config.sync_batchnorm = false;
+  const auto resumed = train_to_end(other.path(), 1, config);
+  CHECK(resumed.step == whole.step);
+  CHECK(resumed.epoch == whole.epoch);
+}
+
+TEST_CASE("[C03] a corrupt checkpoint is refused on resume and the one before is used") {
+  testing::ScratchDirectory folder;
+  Config config;
+  config.epochs = 2;
+  config.save_every = 12;
+  config.keep_last = 5;
+  const auto whole = train_to_end(folder.path(), 2, config);
+  CHECK(whole.step == 24);
+  std::ofstream(folder / "step-00000024/rank-00000.safetensors", std::ios::binary | std::ios::in | std::ios::out).seekp(500) << "flip";
+  config.resume = "latest";
+  check_equal(train_to_end(folder.path(), 2, config), whole);  // from step 12 again to 24
+  config.resume = folder / "step-00000099";
+  CHECK_THROWS_WITH(train_to_end(folder.path(), 2, config), Catch::Contains("step-00000099"));
+}
+
+TEST_CASE("[T10] the same job runs on one rank with the same global batch") {
+  testing::ScratchDirectory one, two;
+  Config config;
+  config.epochs = 1;
+  config.sync_batchnorm = true;
+  const auto alone = train_to_end(one.path(), 1, config);
+  const auto pair = train_to_end(two.path(), 2, config);
+  for (std::size_t i = 0; i < alone.tensors.size(); ++i) {
+    INFO(alone.tensors[i].first);
+    CHECK(alone.tensors[i].second.to(at::kDouble).allclose(pair.tensors[i].second.to(at::kDouble), 1e-3, 1e-3));
+  }
+}
