@@ -48,7 +48,8 @@ struct Bytes {
     archive(cereal::make_nvp("bytes", count));
     if (count > limit) throw cereal::Exception("'rng' states more bytes than the text has");
     bytes.resize(static_cast<std::size_t>(count));
-    archive.loadBinaryValue(bytes.data(), bytes.size(), "base64");
+    std::uint8_t nothing = 0;  // cereal copies 0 bytes, too, and may not be given a null pointer for them
+    archive.loadBinaryValue(bytes.empty() ? &nothing : bytes.data(), bytes.size(), "base64");
   }
 };
 

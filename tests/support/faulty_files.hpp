@@ -79,7 +79,16 @@ class FaultyFiles final : public FileLayer {
     Rename record{from, to, {}};
     if (std::filesystem::is_regular_file(to)) record.overwritten = read_text(to);
     const int result = FileLayer::rename(from, to);
-    if (result == 0) unsynced_renames_.push_back(std::move(record));
+    if (result == 0) {
+      unsynced_renames_.push_back(std::move(record));
+      // What was not synced under the old name is not under the new one, either.
+      std::set<std::string> paths;
+      for (const auto& path : unsynced_files_) {
+        const bool moved = path == from || path.starts_with(from + "/");
+        paths.insert(moved ? to + path.substr(from.size()) : path);
+      }
+      unsynced_files_ = std::move(paths);
+    }
     return result;
   }
   int remove_file(const std::string& path) override { return fails() ? -1 : FileLayer::remove_file(path); }

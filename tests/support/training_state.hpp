@@ -13,8 +13,8 @@ inline TrainingState small_state(std::int64_t step) {
   const auto value = static_cast<double>(step);
   TrainingState state;
   state.step = step;
-  state.epoch = step / 10;
-  state.step_in_epoch = step % 10;
+  state.epoch = step / 7 + 1;
+  state.step_in_epoch = step % 7 + 1;
   state.tensors = {{"model.weight", torch::arange(12, torch::kFloat).view({3, 4}) + value},
                    {"model.steps", torch::tensor(step)},
                    {"model.half", torch::full({5}, value, torch::kBFloat16)},

@@ -73,6 +73,7 @@ TEST_CASE("[C03] a damaged or hostile rank state is refused, never a crash") {
     return changed;
   };
   CHECK(refused(std::string(1'000'000, '[')));
+  CHECK(refused("{\"epoch\":" + std::string(1'000'000, '[') + std::string(1'000'000, ']') + "}"));
   CHECK(refused(with("\"bytes\": 3", "\"bytes\": 18446744073709551615")));
   CHECK(refused(with("\"bytes\": 3", "\"bytes\": 100")));
   CHECK(refused(with("\"bytes\": 3", "\"bytes\": -1")));

@@ -66,7 +66,7 @@ TEST_CASE("[C01] safetensors hands back names, dtypes, shapes and values bit by 
     CHECK(entry->begin % tensor.element_size() == 0);
     const auto read = file.read(*entry);
     const auto expected = tensor.contiguous();
-    CHECK(std::memcmp(read.const_data_ptr(), expected.const_data_ptr(), expected.nbytes()) == 0);
+    CHECK((expected.nbytes() == 0 || std::memcmp(read.const_data_ptr(), expected.const_data_ptr(), expected.nbytes()) == 0));
   }
   CHECK(file.find("nobody") == nullptr);
 }
