@@ -19,14 +19,14 @@ struct BucketView {
   std::int32_t index = 0;
   std::int64_t step = 0;
   bool is_last = false;
-  std::string label;                   // "bucket 3", for the ledger
-  at::Tensor flat;                     // (numel,), the gradients of this rank in, their average over all ranks out
-  std::vector<at::Tensor> gradients;   // one per parameter, views of `flat` in the parameter's shape
-  std::vector<std::string> names;      // of the parameters
+  std::string label;                  // "bucket 3", for the ledger
+  at::Tensor flat;                    // (numel,), the gradients of this rank in, their average over all ranks out
+  std::vector<at::Tensor> gradients;  // one per parameter, views of `flat` in the parameter's shape
+  std::vector<std::string> names;     // of the parameters
 };
 
-/// How a bucket becomes the average over all ranks. Reducer's thread; every rank calls it for the same buckets in the same order, so that it
-/// may launch any collectives as long as they are the same everywhere.
+/// How a bucket becomes the average over all ranks. Reducer's thread; every rank calls it for the same buckets in the same order, so that
+/// it may launch any collectives as long as they are the same everywhere.
 class CommHook {
  public:
   virtual ~CommHook() = default;

@@ -27,7 +27,8 @@ void Compute::throw_abort(const ErrorReport& report) {
 
 void Compute::throw_timeout(const char* actor, const char* what) {
   throw Error(ErrorReport{ErrorCode::timeout, options_.rank, "compute", step_, what,
-                          std::string("the ") + actor + " did not answer within " + std::to_string(options_.timeout.count()) + " ms", "raise collective_timeout if that is its pace"});
+                          std::string("the ") + actor + " did not answer within " + std::to_string(options_.timeout.count()) + " ms",
+                          "raise collective_timeout if that is its pace"});
 }
 
 ErrorReport Compute::complete(ErrorReport report) const {
@@ -38,7 +39,8 @@ ErrorReport Compute::complete(ErrorReport report) const {
 }
 
 void Compute::distribute(std::shared_ptr<torch::nn::Module> model) {
-  if (strategy_) throw Error(ErrorCode::usage, "distribute", "this rank has a model already", "put several networks into one torch::nn::Module");
+  if (strategy_)
+    throw Error(ErrorCode::usage, "distribute", "this rank has a model already", "put several networks into one torch::nn::Module");
   model_ = std::move(model);
   StrategyContext context;
   context.rank = options_.rank;
@@ -63,17 +65,24 @@ void Compute::distribute(std::shared_ptr<torch::nn::Module> model) {
 }
 
 void Compute::seed_forward() {
-  seed_generator(options_.training.seed, {static_cast<std::uint64_t>(step_), static_cast<std::uint64_t>(micro_batch_), static_cast<std::uint64_t>(options_.rank)});
+  seed_generator(options_.training.seed,
+                 {static_cast<std::uint64_t>(step_), static_cast<std::uint64_t>(micro_batch_), static_cast<std::uint64_t>(options_.rank)});
 }
 
 void Compute::backward(const at::Tensor& loss, double samples, double correct, double weight) {
   if (!strategy_) throw Error(ErrorCode::usage, "backward", "no model was distributed", "call rank.distribute(model) before the loop");
   if (micro_batch_ >= options_.training.grad_accum_steps) {
-    throw Error(complete({ErrorCode::usage, -1, {}, -1, "backward",
-                          "all " + std::to_string(options_.training.grad_accum_steps) + " micro-batches of the step are done", "call rank.step(optimizer) after the last one"}));
+    throw Error(complete({ErrorCode::usage,
+                          -1,
+                          {},
+                          -1,
+                          "backward",
+                          "all " + std::to_string(options_.training.grad_accum_steps) + " micro-batches of the step are done",
+                          "call rank.step(optimizer) after the last one"}));
   }
   if (loss.numel() != 1) {
-    throw Error(complete({ErrorCode::usage, -1, {}, -1, "backward", "the loss has " + std::to_string(loss.numel()) + " elements", "reduce it to its mean"}));
+    throw Error(complete(
+        {ErrorCode::usage, -1, {}, -1, "backward", "the loss has " + std::to_string(loss.numel()) + " elements", "reduce it to its mean"}));
   }
   if (micro_batch_ == 0) {
     vote_ = Vote{};
@@ -120,8 +129,13 @@ Decision Compute::vote(const GradientSummary& summary, double norm) {
 
 StepReport Compute::step(Optimizer& optimizer, double lr) {
   if (micro_batch_ != options_.training.grad_accum_steps) {
-    throw Error(complete({ErrorCode::usage, -1, {}, -1, "step",
-                          "only " + std::to_string(micro_batch_) + " of " + std::to_string(options_.training.grad_accum_steps) + " micro-batches had their backward",
+    throw Error(complete({ErrorCode::usage,
+                          -1,
+                          {},
+                          -1,
+                          "step",
+                          "only " + std::to_string(micro_batch_) + " of " + std::to_string(options_.training.grad_accum_steps) +
+                              " micro-batches had their backward",
                           "call rank.backward for each micro-batch"}));
   }
   StepReport report;

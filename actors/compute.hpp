@@ -1,6 +1,6 @@
 #pragma once
-#include <caf/all.hpp>
 #include <torch/torch.h>
+#include <caf/all.hpp>
 
 #include <chrono>
 #include <functional>
@@ -21,18 +21,18 @@ namespace troupe {
 
 /// What one optimizer step was. The same on all ranks, but for the times.
 struct StepReport {
-  std::int64_t step = 0;       ///< 0-based number of the step in the run
-  bool committed = true;       ///< false: skipped, `reason` says why
+  std::int64_t step = 0;  ///< 0-based number of the step in the run
+  bool committed = true;  ///< false: skipped, `reason` says why
   std::string reason;
-  double loss = 0;             ///< mean over the samples of all ranks and micro-batches
-  double samples = 0;          ///< of all ranks
+  double loss = 0;     ///< mean over the samples of all ranks and micro-batches
+  double samples = 0;  ///< of all ranks
   double correct = 0;
-  double gradient_norm = 0;    ///< 0 where neither clipping nor a caller asked for it
+  double gradient_norm = 0;  ///< 0 where neither clipping nor a caller asked for it
   double lr = 0;
-  int stop_signal = 0;         ///< a rank was asked to stop: end the loop now
-  double step_ms = 0;          ///< from the end of the step before to the end of this one
-  double exposed_ms = 0;       ///< compute waited for the reducer and the vote
-  double reduce_ms = 0;        ///< the reducer was inside collectives
+  int stop_signal = 0;    ///< a rank was asked to stop: end the loop now
+  double step_ms = 0;     ///< from the end of the step before to the end of this one
+  double exposed_ms = 0;  ///< compute waited for the reducer and the vote
+  double reduce_ms = 0;   ///< the reducer was inside collectives
   std::int32_t buckets = 0;
   std::int32_t launched_before_end = 0;  ///< of them, while backward was going on
 };
@@ -74,8 +74,8 @@ class Compute {
 
   /// Seeds LibTorch's generator for this forward: a function of (seed, step, micro-batch, rank), not of what ran before.
   void seed_forward();
-  /// Backward of one micro-batch's mean loss over `samples` samples, of which `correct` were right. `weight`: this rank's share of the global
-  /// batch times world size; 1 where all ranks have as many samples.
+  /// Backward of one micro-batch's mean loss over `samples` samples, of which `correct` were right. `weight`: this rank's share of the
+  /// global batch times world size; 1 where all ranks have as many samples.
   void backward(const at::Tensor& loss, double samples, double correct = 0, double weight = 1);
   /// Reduce, vote, apply. Throws Error(usage) if micro-batches are missing.
   StepReport step(Optimizer& optimizer, double lr);

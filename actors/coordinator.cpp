@@ -35,13 +35,16 @@ JoinAccepted CoordinatorState::join(const JoinJob& join, const caf::strong_actor
     return refuse("world size " + std::to_string(join.world_size) + " is not this job's (" + std::to_string(options.world_size) + ")");
   }
   if (join.rank < 0 || join.rank >= options.world_size) return refuse("rank " + std::to_string(join.rank) + " is outside the world size");
-  if (members.contains(join.rank)) return refuse("rank " + std::to_string(join.rank) + " has joined already: two processes have the same rank");
+  if (members.contains(join.rank))
+    return refuse("rank " + std::to_string(join.rank) + " has joined already: two processes have the same rank");
   for (const auto& [rank, member] : members) {
     if (member.joined.build_id != join.build_id) {
-      return refuse("the program differs from rank " + std::to_string(rank) + "'s (build " + join.build_id + ", " + member.joined.build_id + ")");
+      return refuse("the program differs from rank " + std::to_string(rank) + "'s (build " + join.build_id + ", " + member.joined.build_id +
+                    ")");
     }
     if (member.joined.config_hash != join.config_hash) {
-      return refuse("the config differs from rank " + std::to_string(rank) + "'s: start every rank with the same flags, file and environment");
+      return refuse("the config differs from rank " + std::to_string(rank) +
+                    "'s: start every rank with the same flags, file and environment");
     }
   }
   auto supervisor = caf::actor_cast<RankSupervisorActor>(sender);
@@ -53,7 +56,8 @@ JoinAccepted CoordinatorState::join(const JoinJob& join, const caf::strong_actor
 
 void CoordinatorState::consider(const CollectiveState& state) {
   auto& lane = stalled[state.lane];
-  const bool asked = lane.contains(state.rank) && lane[state.rank].sequence == state.sequence && lane[state.rank].in_flight == state.in_flight;
+  const bool asked =
+      lane.contains(state.rank) && lane[state.rank].sequence == state.sequence && lane[state.rank].in_flight == state.in_flight;
   lane[state.rank] = state;
   if (state.in_flight && !asked) {
     for (const auto& [rank, member] : members) {
@@ -76,7 +80,12 @@ void CoordinatorState::end(const RankEnded& ended) {
 void CoordinatorState::lost(const caf::down_msg& down) {
   for (auto& [rank, member] : members) {
     if (member.supervisor.address() != down.source || member.ended) continue;
-    const ErrorReport report{ErrorCode::peer_lost, rank, {}, -1, {}, "rank " + std::to_string(rank) + " died (its connection closed)",
+    const ErrorReport report{ErrorCode::peer_lost,
+                             rank,
+                             {},
+                             -1,
+                             {},
+                             "rank " + std::to_string(rank) + " died (its connection closed)",
                              "its log and exit status say why"};
     member.ended = report;
     abort(report);

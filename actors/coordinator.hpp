@@ -11,13 +11,13 @@
 
 namespace troupe {
 
-/// One per job: who takes part, where ranks leave their addresses for each other, who is to blame when collectives stall, and the end of the
-/// job: the first failure ends it for all ranks within a second.
-using CoordinatorActor = caf::typed_actor<caf::replies_to<JoinJob>::with<JoinAccepted>,       //
-                                          caf::reacts_to<PutValue>,                          //
+/// One per job: who takes part, where ranks leave their addresses for each other, who is to blame when collectives stall, and the end of
+/// the job: the first failure ends it for all ranks within a second.
+using CoordinatorActor = caf::typed_actor<caf::replies_to<JoinJob>::with<JoinAccepted>,        //
+                                          caf::reacts_to<PutValue>,                            //
                                           caf::replies_to<GetValue>::with<bool, std::string>,  // there or not, and its value
-                                          caf::reacts_to<CollectiveState>,                   //
-                                          caf::replies_to<RankEnded>::with<bool>,            // acknowledged
+                                          caf::reacts_to<CollectiveState>,                     //
+                                          caf::replies_to<RankEnded>::with<bool>,              // acknowledged
                                           caf::reacts_to<StopJob>>;
 
 struct CoordinatorOptions {

@@ -5,7 +5,9 @@
 
 namespace troupe {
 
-void CoordinatorRendezvous::put(const std::string& key, std::string value) { caf::anon_send(coordinator_, PutValue{key, std::move(value)}); }
+void CoordinatorRendezvous::put(const std::string& key, std::string value) {
+  caf::anon_send(coordinator_, PutValue{key, std::move(value)});
+}
 
 std::string CoordinatorRendezvous::get(const std::string& key, std::chrono::milliseconds timeout) {
   using namespace std::chrono_literals;
@@ -27,7 +29,8 @@ std::string CoordinatorRendezvous::get(const std::string& key, std::chrono::mill
     if (value) return std::move(*value);
     if (!failure.empty()) throw Error(ErrorCode::peer_lost, "rendezvous for '" + key + "'", "the coordinator did not answer: " + failure);
     if (std::chrono::steady_clock::now() >= deadline) {
-      throw Error(ErrorCode::timeout, "rendezvous for '" + key + "'", "nobody published it within " + std::to_string(timeout.count()) + " ms", "is every rank running?");
+      throw Error(ErrorCode::timeout, "rendezvous for '" + key + "'",
+                  "nobody published it within " + std::to_string(timeout.count()) + " ms", "is every rank running?");
     }
     std::this_thread::sleep_for(pause);
   }

@@ -5,7 +5,11 @@
 namespace troupe {
 
 BatchSchedule::BatchSchedule(const DistributedSampler& sampler, DataCursor start, std::int64_t epochs, std::int64_t max_steps)
-    : steps_per_epoch_(sampler.steps_per_epoch()), micro_batches_(sampler.options().micro_batches), epochs_(epochs), steps_left_(max_steps), limited_(max_steps > 0) {
+    : steps_per_epoch_(sampler.steps_per_epoch()),
+      micro_batches_(sampler.options().micro_batches),
+      epochs_(epochs),
+      steps_left_(max_steps),
+      limited_(max_steps > 0) {
   upcoming_.epoch = start.epoch + start.step / steps_per_epoch_;
   upcoming_.step = start.step % steps_per_epoch_;
 }
@@ -72,7 +76,13 @@ BatchDone LoaderWorkers::load(const BatchOrder& order) const {
   result.ticket = order.ticket;
   const auto started = std::chrono::steady_clock::now();
   const auto failed = [&](ErrorCode code, const std::string& cause) {
-    result.report = {code, rank_, "data loader", -1, "batch of step " + std::to_string(order.step) + " in epoch " + std::to_string(order.epoch) + " of " + dataset_->name(), cause, {}};
+    result.report = {code,
+                     rank_,
+                     "data loader",
+                     -1,
+                     "batch of step " + std::to_string(order.step) + " in epoch " + std::to_string(order.epoch) + " of " + dataset_->name(),
+                     cause,
+                     {}};
   };
   try {
     const auto sampled = sampler_.batch(order.epoch, order.step, order.micro_batch);
@@ -101,9 +111,11 @@ DataLoaderActor::behavior_type data_loader(DataLoaderActor::stateful_pointer<Dat
   state.schedule.emplace(sampler, state.options.start, state.options.epochs, state.options.max_steps);
   const auto address = caf::actor_cast<DataLoaderActor>(self);
   // Results come back as messages: the state has one owner.
-  state.workers = std::make_unique<LoaderWorkers>(state.options, sampler, [weak = caf::actor_cast<caf::weak_actor_ptr>(address)](BatchDone result) {
-    if (const auto loader = caf::actor_cast<caf::strong_actor_ptr>(weak)) caf::anon_send(caf::actor_cast<DataLoaderActor>(loader), std::move(result));
-  });
+  state.workers =
+      std::make_unique<LoaderWorkers>(state.options, sampler, [weak = caf::actor_cast<caf::weak_actor_ptr>(address)](BatchDone result) {
+        if (const auto loader = caf::actor_cast<caf::strong_actor_ptr>(weak))
+          caf::anon_send(caf::actor_cast<DataLoaderActor>(loader), std::move(result));
+      });
   return state.make_behavior();
 }
 

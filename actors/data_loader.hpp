@@ -32,8 +32,8 @@ struct DataLoaderOptions {
   std::int64_t epochs = 1;     ///< the first epoch that is not loaded any more
   std::int64_t max_steps = 0;  ///< optimizer steps of this loader; 0: no limit
   std::int64_t num_workers = 1;
-  std::int64_t prefetch = 2;   ///< batches that may be ahead of the consumer's credits
-  caf::actor consumer;         ///< gets BatchLoaded in order, DataEnded at the end, RankFailed if the data set throws
+  std::int64_t prefetch = 2;  ///< batches that may be ahead of the consumer's credits
+  caf::actor consumer;        ///< gets BatchLoaded in order, DataEnded at the end, RankFailed if the data set throws
   RankSupervisorActor supervisor;
 };
 

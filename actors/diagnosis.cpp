@@ -43,13 +43,22 @@ std::optional<ErrorReport> diagnose(std::span<const CollectiveState> states) {
       cause += (cause.empty() ? "" : "; ") + list_of(members) + " is in " + members.front()->what;
     }
     cause += ", while " + list_of(*majority) + " wait in " + majority->front()->what;
-    return ErrorReport{ErrorCode::mismatch, accused->rank, "reducer", accused->step, "collective " + std::to_string(first->sequence) + " on lane " + first->lane,
-                       cause, "every rank must launch the same collectives in the same order"};
+    return ErrorReport{ErrorCode::mismatch,
+                       accused->rank,
+                       "reducer",
+                       accused->step,
+                       "collective " + std::to_string(first->sequence) + " on lane " + first->lane,
+                       cause,
+                       "every rank must launch the same collectives in the same order"};
   }
 
   for (const auto& state : states) {
     if (state.ended && state.sequence < first->sequence) {
-      return ErrorReport{ErrorCode::mismatch, state.rank, "compute", state.step, "collective " + std::to_string(first->sequence) + " on lane " + first->lane,
+      return ErrorReport{ErrorCode::mismatch,
+                         state.rank,
+                         "compute",
+                         state.step,
+                         "collective " + std::to_string(first->sequence) + " on lane " + first->lane,
                          "rank " + std::to_string(state.rank) + " has left the training loop after " + std::to_string(state.sequence) +
                              " collectives, while " + list_of(waiting) + " wait in " + first->what,
                          "give every rank the same number of steps, or wrap uneven data in Rank::uneven"};

@@ -94,7 +94,7 @@ struct CollectiveState {
   std::string what;               ///< its description
   std::int64_t step = -1;
   double waited_ms = 0;
-  bool ended = false;             ///< the rank has left its training loop
+  bool ended = false;  ///< the rank has left its training loop
 };
 struct ReportCollectives {
   std::string lane;
@@ -120,7 +120,8 @@ typename Inspector::result_type inspect(Inspector& f, ErrorReport& x) {
     x.code = static_cast<ErrorCode>(code);
     return caf::none;
   };
-  return f(caf::meta::type_name("ErrorReport"), code, x.rank, x.actor, x.step, x.operation, x.cause, x.remedy, caf::meta::load_callback(store));
+  return f(caf::meta::type_name("ErrorReport"), code, x.rank, x.actor, x.step, x.operation, x.cause, x.remedy,
+           caf::meta::load_callback(store));
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RankFailed& x) {
@@ -168,7 +169,8 @@ typename Inspector::result_type inspect(Inspector& f, GetValue& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, CollectiveState& x) {
-  return f(caf::meta::type_name("CollectiveState"), x.rank, x.lane, x.in_flight, x.sequence, x.fingerprint, x.what, x.step, x.waited_ms, x.ended);
+  return f(caf::meta::type_name("CollectiveState"), x.rank, x.lane, x.in_flight, x.sequence, x.fingerprint, x.what, x.step, x.waited_ms,
+           x.ended);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, ReportCollectives& x) {

@@ -44,8 +44,14 @@ std::string to_json(const MetricsReport& report) {
 }
 
 std::string to_json(const ValidationReport& report) {
-  return nlohmann::json{{"schema", 1},          {"kind", "validation"},        {"step", report.step},       {"epoch", report.epoch}, {"validation/loss", report.loss},
-                        {"validation/accuracy", report.accuracy}, {"validation/samples", report.samples}, {"best", report.best}}
+  return nlohmann::json{{"schema", 1},
+                        {"kind", "validation"},
+                        {"step", report.step},
+                        {"epoch", report.epoch},
+                        {"validation/loss", report.loss},
+                        {"validation/accuracy", report.accuracy},
+                        {"validation/samples", report.samples},
+                        {"best", report.best}}
       .dump();
 }
 

@@ -32,10 +32,10 @@ struct StepWindow {
 struct MetricsReport {
   StepWindow window;
   std::int64_t epoch = 0, epochs = 0;
-  std::int64_t step = 0;           ///< optimizer steps done in the run
+  std::int64_t step = 0;  ///< optimizer steps done in the run
   std::int64_t step_in_epoch = 0, steps_per_epoch = 0;
   std::int64_t total_steps = 0;
-  bool log = true;                 ///< false: only the progress bar moves
+  bool log = true;  ///< false: only the progress bar moves
 };
 struct ValidationReport {
   std::int64_t epoch = 0, step = 0;
@@ -44,7 +44,8 @@ struct ValidationReport {
 };
 
 /// Counters and log lines of rank 0: writes metrics.jsonl, hands each report to the console.
-using MetricsActor = caf::typed_actor<caf::reacts_to<MetricsReport>, caf::reacts_to<ValidationReport>, caf::replies_to<caf::unit_t>::with<bool>>;
+using MetricsActor =
+    caf::typed_actor<caf::reacts_to<MetricsReport>, caf::reacts_to<ValidationReport>, caf::replies_to<caf::unit_t>::with<bool>>;
 
 struct MetricsOptions {
   std::string path;  ///< of metrics.jsonl; empty: none

@@ -4,7 +4,8 @@
 
 namespace troupe {
 
-RankSupervisorActor::behavior_type rank_supervisor(RankSupervisorActor::stateful_pointer<RankSupervisorState> self, RankSupervisorOptions options) {
+RankSupervisorActor::behavior_type rank_supervisor(RankSupervisorActor::stateful_pointer<RankSupervisorState> self,
+                                                   RankSupervisorOptions options) {
   self->state.self = self;
   self->state.options = std::move(options);
   self->set_down_handler([self](caf::down_msg&) {
@@ -28,7 +29,8 @@ RankSupervisorActor::behavior_type RankSupervisorState::make_behavior() {
       [this](const StopJob& stop) { options.status->stop_signal = stop.signal; },
       [this](const ReportCollectives& request) {
         for (const auto& lane : lanes) {
-          if (lane.name == request.lane && options.coordinator) self->send(caf::actor_cast<CoordinatorActor>(options.coordinator), state_of(lane));
+          if (lane.name == request.lane && options.coordinator)
+            self->send(caf::actor_cast<CoordinatorActor>(options.coordinator), state_of(lane));
         }
       },
       [this](const CheckLanes&) { check_lanes(); },
@@ -41,7 +43,9 @@ caf::result<JoinAccepted> RankSupervisorState::join(std::chrono::milliseconds ti
   auto promise = self->make_response_promise<JoinAccepted>();
   self->request(caf::actor_cast<CoordinatorActor>(options.coordinator), timeout, options.join)
       .then([promise](const JoinAccepted& accepted) mutable { promise.deliver(accepted); },
-            [promise](caf::error& error) mutable { promise.deliver(JoinAccepted{0, "the coordinator did not answer (" + caf::to_string(error) + ")"}); });
+            [promise](caf::error& error) mutable {
+              promise.deliver(JoinAccepted{0, "the coordinator did not answer (" + caf::to_string(error) + ")"});
+            });
   return promise;
 }
 

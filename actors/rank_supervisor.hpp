@@ -31,12 +31,12 @@ struct JoinRank {
 
 /// Root of a rank's actors: knows who failed, tells the coordinator, frees everyone who waits.
 using RankSupervisorActor = caf::typed_actor<caf::replies_to<JoinRank>::with<JoinAccepted>,  //
-                                             caf::reacts_to<RegisterLane>,                //
-                                             caf::reacts_to<RankFailed>,                  //
-                                             caf::reacts_to<AbortJob>,                    //
-                                             caf::reacts_to<StopJob>,                     //
-                                             caf::reacts_to<ReportCollectives>,           //
-                                             caf::reacts_to<CheckLanes>,                  //
+                                             caf::reacts_to<RegisterLane>,                   //
+                                             caf::reacts_to<RankFailed>,                     //
+                                             caf::reacts_to<AbortJob>,                       //
+                                             caf::reacts_to<StopJob>,                        //
+                                             caf::reacts_to<ReportCollectives>,              //
+                                             caf::reacts_to<CheckLanes>,                     //
                                              caf::replies_to<FinishRank>::with<bool>>;
 
 /// Set by the process's signal handler: SIGINT or SIGTERM. Every rank of the process reads it with its vote.
@@ -75,7 +75,8 @@ struct RankSupervisorState {
   static inline const char* name = "rank supervisor";
 };
 
-RankSupervisorActor::behavior_type rank_supervisor(RankSupervisorActor::stateful_pointer<RankSupervisorState> self, RankSupervisorOptions options);
+RankSupervisorActor::behavior_type rank_supervisor(RankSupervisorActor::stateful_pointer<RankSupervisorState> self,
+                                                   RankSupervisorOptions options);
 
 }  // namespace troupe
 

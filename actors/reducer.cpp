@@ -42,7 +42,8 @@ void ReducerState::ready(const BucketReady& bucket) {
     return;
   } catch (const std::exception& error) {  // a hook of the user's
     failed = true;
-    const ErrorReport report{ErrorCode::user, options.rank, "reducer", step, "communication hook on " + (*plan.buckets)[next - 1].label, error.what(), {}};
+    const ErrorReport report{
+        ErrorCode::user, options.rank, "reducer", step, "communication hook on " + (*plan.buckets)[next - 1].label, error.what(), {}};
     self->send(options.supervisor, RankFailed{report});
     caf::anon_send(options.compute, RankFailed{report});
     return;

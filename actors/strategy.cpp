@@ -36,7 +36,8 @@ void register_strategy(const std::string& name, const std::string& description, 
 std::unique_ptr<Strategy> make_strategy(StrategyContext context) {
   const auto found = strategy_registry().find(context.options.strategy);
   if (found == strategy_registry().end()) {
-    throw Error(ErrorCode::usage, "strategy", "there is no strategy '" + context.options.strategy + "'", "known: " + names_of(strategy_registry()));
+    throw Error(ErrorCode::usage, "strategy", "there is no strategy '" + context.options.strategy + "'",
+                "known: " + names_of(strategy_registry()));
   }
   return found->second.factory(std::move(context));
 }
@@ -52,7 +53,8 @@ void register_comm_hook(const std::string& name, CommHookFactory factory) { hook
 std::shared_ptr<CommHook> make_comm_hook(const StrategyOptions& options) {
   const auto found = hook_registry().find(options.comm_hook);
   if (found == hook_registry().end()) {
-    throw Error(ErrorCode::usage, "comm_hook", "there is no communication hook '" + options.comm_hook + "'", "known: " + names_of(hook_registry()));
+    throw Error(ErrorCode::usage, "comm_hook", "there is no communication hook '" + options.comm_hook + "'",
+                "known: " + names_of(hook_registry()));
   }
   return found->second(options);
 }

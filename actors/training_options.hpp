@@ -13,14 +13,14 @@ struct TrainingOptions {
   double clip_norm = 0;                ///< clip the gradient's global norm; 0: don't
   std::string on_not_finite = "stop";  ///< stop, skip: a step whose loss or gradient is NaN or infinite
   std::uint64_t seed = 42;
-  std::int64_t log_interval = 10;      ///< steps between two log lines
-  std::int64_t validate_every = 1;     ///< epochs between two validations; 0: never
+  std::int64_t log_interval = 10;   ///< steps between two log lines
+  std::int64_t validate_every = 1;  ///< epochs between two validations; 0: never
   std::string checkpoint_dir = "checkpoints";
-  std::int64_t save_every = 0;         ///< steps between two checkpoints; 0: only at the end; -1: never
-  std::int64_t keep_last = 3;          ///< checkpoints to keep, `best` not counted
-  std::string resume;                  ///< "", "latest", or the path of a checkpoint
-  std::string run_dir = "runs/latest"; ///< logs, metrics.jsonl, run.json
-  bool profile = false;                ///< print where the time of a step goes
+  std::int64_t save_every = 0;          ///< steps between two checkpoints; 0: only at the end; -1: never
+  std::int64_t keep_last = 3;           ///< checkpoints to keep, `best` not counted
+  std::string resume;                   ///< "", "latest", or the path of a checkpoint
+  std::string run_dir = "runs/latest";  ///< logs, metrics.jsonl, run.json
+  bool profile = false;                 ///< print where the time of a step goes
 };
 
 }  // namespace troupe

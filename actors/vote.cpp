@@ -43,8 +43,9 @@ std::vector<int> minority(std::span<const Vote> votes, Value value) {
 std::size_t vote_bytes(std::size_t parameters) noexcept { return sizeof(Wire) + (parameters + 7) / 8; }
 
 void encode_vote(const Vote& vote, std::span<std::uint8_t> bytes) {
-  const Wire wire{vote.step, vote.layout_hash, vote.loss_sum, vote.samples, vote.correct, vote.gradient_norm, vote.not_finite_parameter,
-                  vote.not_finite_loss, vote.stop_signal, vote.rebuild, vote.reserved};
+  const Wire wire{vote.step,          vote.layout_hash,          vote.loss_sum,        vote.samples,     vote.correct,
+                  vote.gradient_norm, vote.not_finite_parameter, vote.not_finite_loss, vote.stop_signal, vote.rebuild,
+                  vote.reserved};
   std::memset(bytes.data(), 0, bytes.size());
   std::memcpy(bytes.data(), &wire, sizeof wire);
   for (std::size_t i = 0; i < vote.used.size(); ++i) {
@@ -55,8 +56,18 @@ void encode_vote(const Vote& vote, std::span<std::uint8_t> bytes) {
 Vote decode_vote(std::span<const std::uint8_t> bytes, std::size_t parameters) {
   Wire wire;
   std::memcpy(&wire, bytes.data(), sizeof wire);
-  Vote vote{wire.step, wire.layout_hash, wire.loss_sum, wire.samples, wire.correct, wire.gradient_norm, wire.not_finite_parameter,
-            wire.not_finite_loss, wire.stop_signal, wire.rebuild, wire.reserved, {}};
+  Vote vote{wire.step,
+            wire.layout_hash,
+            wire.loss_sum,
+            wire.samples,
+            wire.correct,
+            wire.gradient_norm,
+            wire.not_finite_parameter,
+            wire.not_finite_loss,
+            wire.stop_signal,
+            wire.rebuild,
+            wire.reserved,
+            {}};
   vote.used.resize(parameters);
   for (std::size_t i = 0; i < parameters; ++i) vote.used[i] = (bytes[sizeof wire + i / 8] >> (i % 8)) & 1;
   return vote;
@@ -64,9 +75,10 @@ Vote decode_vote(std::span<const std::uint8_t> bytes, std::size_t parameters) {
 
 Decision decide(std::span<const Vote> votes, std::span<const std::string> parameter_names, bool stop_on_not_finite) {
   if (const auto odd = minority(votes, [](const Vote& v) { return v.step; }); !odd.empty()) {
-    throw Error(ErrorReport{ErrorCode::mismatch, -1, "compute", votes[0].step, "vote",
-                            list_of(odd) + " voted on step " + std::to_string(votes[static_cast<std::size_t>(odd[0])].step) + ", the others did not",
-                            "every rank must call backward and step equally often"});
+    throw Error(ErrorReport{
+        ErrorCode::mismatch, -1, "compute", votes[0].step, "vote",
+        list_of(odd) + " voted on step " + std::to_string(votes[static_cast<std::size_t>(odd[0])].step) + ", the others did not",
+        "every rank must call backward and step equally often"});
   }
   if (const auto odd = minority(votes, [](const Vote& v) { return v.layout_hash; }); !odd.empty()) {
     throw Error(ErrorReport{ErrorCode::mismatch, -1, "compute", votes[0].step, "vote",
@@ -89,8 +101,10 @@ Decision decide(std::span<const Vote> votes, std::span<const std::string> parame
       decision.culprit = static_cast<std::int32_t>(r);
       decision.parameter = vote.not_finite_parameter;
       const auto index = static_cast<std::size_t>(vote.not_finite_parameter);
-      decision.reason = vote.not_finite_loss ? "the loss is not finite"
-                                             : "the gradient of " + (index < parameter_names.size() ? parameter_names[index] : "a parameter") + " is not finite";
+      decision.reason =
+          vote.not_finite_loss
+              ? "the loss is not finite"
+              : "the gradient of " + (index < parameter_names.size() ? parameter_names[index] : "a parameter") + " is not finite";
     }
   }
   decision.rebuild = votes[0].rebuild != 0;

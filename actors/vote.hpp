@@ -11,32 +11,32 @@ namespace troupe {
 /// What each rank says at the end of a step, before anything is applied. All ranks gather all votes on the program lane and decide alike.
 struct Vote {
   std::int64_t step = 0;
-  std::uint64_t layout_hash = 0;      ///< parameters and bucket plan that this step's gradients were laid out by
-  double loss_sum = 0;                ///< loss times samples, summed over the rank's micro-batches
+  std::uint64_t layout_hash = 0;  ///< parameters and bucket plan that this step's gradients were laid out by
+  double loss_sum = 0;            ///< loss times samples, summed over the rank's micro-batches
   double samples = 0;
-  double correct = 0;                 ///< samples that were right, where the job counts them
-  double gradient_norm = 0;           ///< of the reduced gradient; 0 where nobody asked for it
+  double correct = 0;                      ///< samples that were right, where the job counts them
+  double gradient_norm = 0;                ///< of the reduced gradient; 0 where nobody asked for it
   std::int32_t not_finite_parameter = -1;  ///< first parameter whose local gradient is NaN or infinite
   std::uint8_t not_finite_loss = 0;
-  std::uint8_t stop_signal = 0;       ///< SIGINT, SIGTERM: end after this step
-  std::uint8_t rebuild = 0;           ///< rank 0: gradients came in another order than planned
+  std::uint8_t stop_signal = 0;  ///< SIGINT, SIGTERM: end after this step
+  std::uint8_t rebuild = 0;      ///< rank 0: gradients came in another order than planned
   std::uint8_t reserved = 0;
-  std::vector<bool> used;             ///< by parameter: has a gradient on this rank
+  std::vector<bool> used;  ///< by parameter: has a gradient on this rank
 };
 
 struct Decision {
   bool commit = true;
-  std::string reason;          ///< why not, for the log: `rank 1: the gradient of fc.weight is not finite`
-  std::int32_t culprit = -1;   ///< the rank that the reason names
-  std::int32_t parameter = -1; ///< the parameter that it names
+  std::string reason;           ///< why not, for the log: `rank 1: the gradient of fc.weight is not finite`
+  std::int32_t culprit = -1;    ///< the rank that the reason names
+  std::int32_t parameter = -1;  ///< the parameter that it names
   bool not_finite = false;
   int stop_signal = 0;
   bool rebuild = false;
-  double loss = 0;             ///< mean over all samples
+  double loss = 0;  ///< mean over all samples
   double samples = 0;
   double correct = 0;
   double gradient_norm = 0;
-  std::vector<bool> used;      ///< used on at least one rank
+  std::vector<bool> used;  ///< used on at least one rank
 };
 
 /// Bytes of an encoded vote for a model of so many parameters: the same on all ranks.

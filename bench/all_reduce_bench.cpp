@@ -124,10 +124,13 @@ void run_rank(int rank, const std::string& folder) {
     for (const auto& [name, values] : samples) {
       const double reduce = quantile(values.reduce, 0.5);
       std::printf(
-          "{\"benchmark\": \"all_reduce\", \"backend\": \"%s\", \"ranks\": %d, \"bytes\": %lld, \"reduce_us\": {\"p10\": %.2f, \"p50\": %.2f, \"p90\": %.2f}, "
-          "\"write_and_reduce_us\": {\"p10\": %.2f, \"p50\": %.2f, \"p90\": %.2f}, \"times_faster_than_libgloo\": %.1f, \"kernels\": \"%s\"}\n",
-          name.c_str(), kRanks, static_cast<long long>(bytes), quantile(values.reduce, 0.1), reduce, quantile(values.reduce, 0.9), quantile(values.total, 0.1),
-          quantile(values.total, 0.5), quantile(values.total, 0.9), library_reduce / reduce, reduce_kernel_name());
+          "{\"benchmark\": \"all_reduce\", \"backend\": \"%s\", \"ranks\": %d, \"bytes\": %lld, \"reduce_us\": {\"p10\": %.2f, \"p50\": "
+          "%.2f, \"p90\": %.2f}, "
+          "\"write_and_reduce_us\": {\"p10\": %.2f, \"p50\": %.2f, \"p90\": %.2f}, \"times_faster_than_libgloo\": %.1f, \"kernels\": "
+          "\"%s\"}\n",
+          name.c_str(), kRanks, static_cast<long long>(bytes), quantile(values.reduce, 0.1), reduce, quantile(values.reduce, 0.9),
+          quantile(values.total, 0.1), quantile(values.total, 0.5), quantile(values.total, 0.9), library_reduce / reduce,
+          reduce_kernel_name());
     }
     std::fflush(stdout);
   }

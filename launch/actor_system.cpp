@@ -28,10 +28,12 @@ ActorSystemConfig::ActorSystemConfig(bool network) {
   }
 }
 
-std::uint16_t publish_coordinator(caf::actor_system& system, const CoordinatorActor& coordinator, std::uint16_t port, const std::string& interface_address) {
+std::uint16_t publish_coordinator(caf::actor_system& system, const CoordinatorActor& coordinator, std::uint16_t port,
+                                  const std::string& interface_address) {
   const auto bound = system.middleman().publish(coordinator, port, interface_address.c_str(), false);
   if (!bound) {
-    throw Error(ErrorCode::unavailable, "coordinator", "cannot listen on " + interface_address + ":" + std::to_string(port) + " (" + system.render(bound.error()) + ")",
+    throw Error(ErrorCode::unavailable, "coordinator",
+                "cannot listen on " + interface_address + ":" + std::to_string(port) + " (" + system.render(bound.error()) + ")",
                 "choose another port");
   }
   // Any peer could address these two by name.
@@ -40,7 +42,8 @@ std::uint16_t publish_coordinator(caf::actor_system& system, const CoordinatorAc
   return *bound;
 }
 
-CoordinatorActor connect_coordinator(caf::actor_system& system, const std::string& host, std::uint16_t port, std::chrono::milliseconds timeout) {
+CoordinatorActor connect_coordinator(caf::actor_system& system, const std::string& host, std::uint16_t port,
+                                     std::chrono::milliseconds timeout) {
   using namespace std::chrono_literals;
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   std::string why;
@@ -50,7 +53,8 @@ CoordinatorActor connect_coordinator(caf::actor_system& system, const std::strin
     why = system.render(coordinator.error());
     std::this_thread::sleep_for(pause);
   }
-  throw Error(ErrorCode::unavailable, "coordinator", "no answer from " + host + ":" + std::to_string(port) + " within " + std::to_string(timeout.count()) + " ms (" + why + ")",
+  throw Error(ErrorCode::unavailable, "coordinator",
+              "no answer from " + host + ":" + std::to_string(port) + " within " + std::to_string(timeout.count()) + " ms (" + why + ")",
               "is the launcher running, and is the address right?");
 }
 

@@ -9,17 +9,19 @@
 
 namespace troupe {
 
-/// CAF's configuration for a process of a job. Work sharing with one worker: CAF's default work stealing burns 1 % of a core per idle system
-/// and wakes later (docs/how_it_works.md). `network`: the process exchanges messages with others.
+/// CAF's configuration for a process of a job. Work sharing with one worker: CAF's default work stealing burns 1 % of a core per idle
+/// system and wakes later (docs/how_it_works.md). `network`: the process exchanges messages with others.
 class ActorSystemConfig : public caf::actor_system_config {
  public:
   explicit ActorSystemConfig(bool network);
 };
 
 /// Publishes a coordinator on the loopback interface, or on `interface_address`. Returns the port. Throws Error(unavailable).
-std::uint16_t publish_coordinator(caf::actor_system& system, const CoordinatorActor& coordinator, std::uint16_t port, const std::string& interface_address);
+std::uint16_t publish_coordinator(caf::actor_system& system, const CoordinatorActor& coordinator, std::uint16_t port,
+                                  const std::string& interface_address);
 
 /// Connects to the coordinator, retrying until `timeout`. Throws Error(unavailable).
-CoordinatorActor connect_coordinator(caf::actor_system& system, const std::string& host, std::uint16_t port, std::chrono::milliseconds timeout);
+CoordinatorActor connect_coordinator(caf::actor_system& system, const std::string& host, std::uint16_t port,
+                                     std::chrono::milliseconds timeout);
 
 }  // namespace troupe

@@ -23,7 +23,8 @@ struct Pipe {
   int read = -1, write = -1;
   Pipe() {
     int ends[2];
-    if (pipe2(ends, O_CLOEXEC) != 0) throw Error(ErrorCode::unavailable, "pipe", std::strerror(errno), "raise the limit of open files (ulimit -n)");
+    if (pipe2(ends, O_CLOEXEC) != 0)
+      throw Error(ErrorCode::unavailable, "pipe", std::strerror(errno), "raise the limit of open files (ulimit -n)");
     read = ends[0];
     write = ends[1];
   }
@@ -92,7 +93,11 @@ ChildProcess::ChildProcess(const Options& options) {
 }
 
 ChildProcess::ChildProcess(ChildProcess&& other) noexcept
-    : pid_(std::exchange(other.pid_, -1)), in_(std::exchange(other.in_, -1)), out_(std::exchange(other.out_, -1)), err_(std::exchange(other.err_, -1)), status_(other.status_) {}
+    : pid_(std::exchange(other.pid_, -1)),
+      in_(std::exchange(other.in_, -1)),
+      out_(std::exchange(other.out_, -1)),
+      err_(std::exchange(other.err_, -1)),
+      status_(other.status_) {}
 
 ChildProcess::~ChildProcess() {
   if (pid_ > 0 && !status_) {

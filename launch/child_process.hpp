@@ -15,9 +15,9 @@ namespace troupe {
 class ChildProcess {
  public:
   struct Options {
-    std::vector<std::string> arguments;               ///< argv; [0] is an executable's path. Never a shell.
-    std::map<std::string, std::string> environment;   ///< added to ours
-    bool keep_stdin_open = false;                     ///< a pipe that closes when we do, instead of /dev/null
+    std::vector<std::string> arguments;              ///< argv; [0] is an executable's path. Never a shell.
+    std::map<std::string, std::string> environment;  ///< added to ours
+    bool keep_stdin_open = false;                    ///< a pipe that closes when we do, instead of /dev/null
   };
   /// Throws Error(unavailable) if the program cannot be started; nothing is left behind then.
   explicit ChildProcess(const Options& options);

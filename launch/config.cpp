@@ -66,8 +66,8 @@ struct Assign {
   const std::string& text;
   std::string refused;
 
-  std::string operator()(bool Config::* member) const { return parse_bool(text, config.*member) ? "" : refused; }
-  std::string operator()(std::string Config::* member) const {
+  std::string operator()(bool Config::*member) const { return parse_bool(text, config.*member) ? "" : refused; }
+  std::string operator()(std::string Config::*member) const {
     if (!field.choices.empty() && std::find(field.choices.begin(), field.choices.end(), text) == field.choices.end()) {
       const auto near = nearest_name(text, field.choices);
       return refused + (near.empty() ? "" : "; did you mean " + near + "?");
@@ -77,7 +77,7 @@ struct Assign {
     return "";
   }
   template <class T>
-  std::string operator()(T Config::* member) const {
+  std::string operator()(T Config::*member) const {
     T value{};
     if (!parse_number(text, value)) return refused;
     const auto number = static_cast<double>(value);
@@ -106,14 +106,14 @@ std::string assign_declared(ConfigValue& value, const std::string& text) {
 std::string render(const Config& config, const ConfigField& field) {
   struct Visitor {
     const Config& config;
-    std::string operator()(bool Config::* m) const { return config.*m ? "true" : "false"; }
-    std::string operator()(std::int64_t Config::* m) const { return std::to_string(config.*m); }
-    std::string operator()(std::uint64_t Config::* m) const { return std::to_string(config.*m); }
-    std::string operator()(double Config::* m) const {
+    std::string operator()(bool Config::*m) const { return config.*m ? "true" : "false"; }
+    std::string operator()(std::int64_t Config::*m) const { return std::to_string(config.*m); }
+    std::string operator()(std::uint64_t Config::*m) const { return std::to_string(config.*m); }
+    std::string operator()(double Config::*m) const {
       auto text = number(config.*m);
       return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
     }
-    std::string operator()(std::string Config::* m) const { return nlohmann::json(config.*m).dump(); }
+    std::string operator()(std::string Config::*m) const { return nlohmann::json(config.*m).dump(); }
   };
   return std::visit(Visitor{config}, field.member);
 }
@@ -162,14 +162,16 @@ std::string nearest_name(const std::string& name, const std::vector<std::string>
 
 void Config::declare(const std::string& name, ConfigValue default_value, const std::string& help) {
   for (const auto& field : config_fields()) {
-    if (name == field.name) throw Error(ErrorCode::usage, "config.declare", "'" + name + "' is one of Troupe's own settings", "choose another name");
+    if (name == field.name)
+      throw Error(ErrorCode::usage, "config.declare", "'" + name + "' is one of Troupe's own settings", "choose another name");
   }
   declared[name] = {help, std::move(default_value)};
 }
 
 const ConfigValue& Config::own(const std::string& name) const {
   const auto found = declared.find(name);
-  if (found == declared.end()) throw Error(ErrorCode::usage, "config.get", "'" + name + "' was not declared", "call config.declare in job.declare");
+  if (found == declared.end())
+    throw Error(ErrorCode::usage, "config.get", "'" + name + "' was not declared", "call config.declare in job.declare");
   return found->second.value;
 }
 
@@ -253,15 +255,17 @@ ConfigAction parse_config(Config& config, int argc, const char* const* argv) {
   }
   for (const auto& flag : flags) set_config_value(config, flag.name, flag.value, "--" + flag.name);
   if (config.batch_size % (config.grad_accum_steps) != 0) {
-    throw wrong("config", "batch_size", std::to_string(config.batch_size) + " samples can't be cut into " + std::to_string(config.grad_accum_steps) + " equal micro-batches",
+    throw wrong("config", "batch_size",
+                std::to_string(config.batch_size) + " samples can't be cut into " + std::to_string(config.grad_accum_steps) +
+                    " equal micro-batches",
                 "make it a multiple of grad_accum_steps");
   }
   return action;
 }
 
 std::string config_help(const Config& config, const std::string& program) {
-  std::string text = "usage: " + program + " [--config FILE.toml] [--name value ...]\n       troupe launch --nproc N " + program + " [--name value ...]\n\nexample: " + program +
-                     " --lr 0.05 --epochs 3 --ranks 2\n";
+  std::string text = "usage: " + program + " [--config FILE.toml] [--name value ...]\n       troupe launch --nproc N " + program +
+                     " [--name value ...]\n\nexample: " + program + " --lr 0.05 --epochs 3 --ranks 2\n";
   std::string section;
   const Config defaults;
   for (const auto& field : config_fields()) {
@@ -309,8 +313,10 @@ std::string config_reference() {
       "(`--lr 0.1`); the later one wins.\n";
   std::string section;
   for (const auto& field : config_fields()) {
-    if (section != field.section) text += "\n## [" + (section = field.section) + "]\n\n| name | default | allowed | meaning |\n|---|---|---|---|\n";
-    text += std::string("| `") + field.name + "` | `" + render(defaults, field) + "` | " + allowed(field) + " | " + field.help + (field.shared ? "" : " (may differ between ranks)") + " |\n";
+    if (section != field.section)
+      text += "\n## [" + (section = field.section) + "]\n\n| name | default | allowed | meaning |\n|---|---|---|---|\n";
+    text += std::string("| `") + field.name + "` | `" + render(defaults, field) + "` | " + allowed(field) + " | " + field.help +
+            (field.shared ? "" : " (may differ between ranks)") + " |\n";
   }
   return text;
 }

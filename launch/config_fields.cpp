@@ -6,7 +6,7 @@ namespace {
 constexpr double kMany = 1e15;
 
 template <class T, class Owner>
-ConfigMember at(T Owner::* member) {
+ConfigMember at(T Owner::*member) {
   return static_cast<T Config::*>(member);
 }
 
@@ -66,7 +66,8 @@ const std::vector<ConfigField>& config_fields() {
       {"strategy", "powersgd_rank", at(&Config::powersgd_rank), "rank of PowerSGD's approximation", 1, 1024},
 
       {"communication", "backend", at(&Config::backend), "how ranks exchange tensors", 0, 0, {"auto", "shm", "gloo", "hierarchical"}},
-      {"communication", "collective_timeout", at(&Config::collective_timeout), "seconds that a collective may wait for the others", 0.1, 86400},
+      {"communication", "collective_timeout", at(&Config::collective_timeout), "seconds that a collective may wait for the others", 0.1,
+       86400},
 
       {"run", "ranks", at(&Config::ranks), "ranks inside this process: a simulated cluster, for tests", 1, 64, {}, false},
       {"run", "threads", at(&Config::threads), "LibTorch's threads per rank; 0: one where ranks share the machine", 0, 4096, {}, false},

@@ -32,7 +32,8 @@ void read_config_file(Config& config, const std::string& path) {
   const auto status = std::filesystem::status(path, failure);
   if (!std::filesystem::exists(status)) throw Error(ErrorCode::usage, path, "there is no such config file");
   if (!std::filesystem::is_regular_file(status)) throw Error(ErrorCode::usage, path, "it is no regular file");
-  if (std::filesystem::file_size(path, failure) > kLargest) throw Error(ErrorCode::usage, path, "it is larger than 1 MiB, which no config is");
+  if (std::filesystem::file_size(path, failure) > kLargest)
+    throw Error(ErrorCode::usage, path, "it is larger than 1 MiB, which no config is");
   std::ifstream in(path, std::ios::binary);
   std::stringstream content;
   content << in.rdbuf();
@@ -56,7 +57,8 @@ void read_config_file(Config& config, const std::string& path) {
       }
       if (!known) {
         const auto near = nearest_name(section_name, sections);
-        throw Error(ErrorCode::usage, where(node), "there is no section [" + section_name + "]", near.empty() ? "" : "did you mean [" + near + "]?");
+        throw Error(ErrorCode::usage, where(node), "there is no section [" + section_name + "]",
+                    near.empty() ? "" : "did you mean [" + near + "]?");
       }
       for (const auto& [key, value] : *fields) {
         const std::string name(std::string_view(key.str()));

@@ -20,11 +20,12 @@ std::string format(const char* pattern, Arguments... arguments) {
 
 std::string train_line(const MetricsReport& report) {
   const auto& w = report.window;
-  std::string line = format("epoch %lld/%lld  step %lld/%lld  loss %.4f", static_cast<long long>(report.epoch + 1), static_cast<long long>(report.epochs),
-                            static_cast<long long>(report.step), static_cast<long long>(report.total_steps), w.loss());
+  std::string line =
+      format("epoch %lld/%lld  step %lld/%lld  loss %.4f", static_cast<long long>(report.epoch + 1), static_cast<long long>(report.epochs),
+             static_cast<long long>(report.step), static_cast<long long>(report.total_steps), w.loss());
   if (w.correct > 0) line += format("  acc %.2f%%", 100 * w.accuracy());
-  line += format("  lr %.3g  %.1f steps/s  %.0f samples/s  exposed %.1f%%  data %.1f%%", w.last_lr, w.steps_per_second(), w.samples_per_second(), 100 * w.exposed_share(),
-                 100 * w.data_share());
+  line += format("  lr %.3g  %.1f steps/s  %.0f samples/s  exposed %.1f%%  data %.1f%%", w.last_lr, w.steps_per_second(),
+                 w.samples_per_second(), 100 * w.exposed_share(), 100 * w.data_share());
   if (w.skipped > 0) line += format("  skipped %lld", static_cast<long long>(w.skipped));
   return line;
 }
@@ -33,9 +34,10 @@ std::string progress_bar(const MetricsReport& report, std::size_t columns) {
   const auto& w = report.window;
   const double share = report.total_steps > 0 ? static_cast<double>(report.step) / static_cast<double>(report.total_steps) : 0;
   const double left = w.steps_per_second() > 0 ? static_cast<double>(report.total_steps - report.step) / w.steps_per_second() : 0;
-  const auto text = format(" %3.0f%%  epoch %lld  step %lld/%lld  loss %.4f  %.0f samples/s  %.1f ms  exposed %.1f%%  %d:%02d left", 100 * share,
-                           static_cast<long long>(report.epoch + 1), static_cast<long long>(report.step), static_cast<long long>(report.total_steps), w.loss(),
-                           w.samples_per_second(), w.mean_step_ms(), 100 * w.exposed_share(), static_cast<int>(left) / 60, static_cast<int>(left) % 60);
+  const auto text = format(" %3.0f%%  epoch %lld  step %lld/%lld  loss %.4f  %.0f samples/s  %.1f ms  exposed %.1f%%  %d:%02d left",
+                           100 * share, static_cast<long long>(report.epoch + 1), static_cast<long long>(report.step),
+                           static_cast<long long>(report.total_steps), w.loss(), w.samples_per_second(), w.mean_step_ms(),
+                           100 * w.exposed_share(), static_cast<int>(left) / 60, static_cast<int>(left) % 60);
   const std::size_t room = columns > text.size() + 12 ? std::min<std::size_t>(20, columns - text.size() - 3) : 0;
   if (room == 0) return text.substr(0, columns);
   const auto filled = static_cast<std::size_t>(share * static_cast<double>(room));
@@ -43,7 +45,8 @@ std::string progress_bar(const MetricsReport& report, std::size_t columns) {
 }
 
 std::string validation_line(const ValidationReport& report) {
-  std::string line = format("epoch %lld  held-out loss %.4f  accuracy %.2f%% of %.0f", static_cast<long long>(report.epoch + 1), report.loss, 100 * report.accuracy, report.samples);
+  std::string line = format("epoch %lld  held-out loss %.4f  accuracy %.2f%% of %.0f", static_cast<long long>(report.epoch + 1),
+                            report.loss, 100 * report.accuracy, report.samples);
   if (report.best) line += "  (best so far)";
   return line;
 }
@@ -57,7 +60,8 @@ void Console::show(const MetricsReport& report) {
   if (report.log) line(train_line(report));
   if (bar_) {
     std::size_t columns = 100;
-    if (const char* width = std::getenv("COLUMNS"); width != nullptr && std::atoi(width) > 20) columns = static_cast<std::size_t>(std::atoi(width));
+    if (const char* width = std::getenv("COLUMNS"); width != nullptr && std::atoi(width) > 20)
+      columns = static_cast<std::size_t>(std::atoi(width));
     std::printf("%s\r", progress_bar(report, columns).c_str());
     std::fflush(stdout);
     shown_ = true;

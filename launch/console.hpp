@@ -5,7 +5,8 @@
 
 namespace troupe {
 
-/// One line about the steps of a window: `epoch 2/8  step 45/176  loss 0.4312  acc 87.50%  12.3 steps/s  787 samples/s  exposed 4.1%  data 0.2%`.
+/// One line about the steps of a window: `epoch 2/8  step 45/176  loss 0.4312  acc 87.50%  12.3 steps/s  787 samples/s  exposed 4.1%  data
+/// 0.2%`.
 std::string train_line(const MetricsReport& report);
 /// The same as a bar of at most `columns` ASCII characters, with the time that is left.
 std::string progress_bar(const MetricsReport& report, std::size_t columns);

@@ -14,11 +14,11 @@ struct RankEnvironment {
   int local_rank = 0;
   int local_world_size = 1;
   std::string master_addr = "127.0.0.1";
-  std::uint16_t master_port = 0;      ///< 0: not given
-  std::string coordinator_host;       ///< TROUPE_COORDINATOR=host:port, from our launcher; empty: rank 0 hosts the coordinator
+  std::uint16_t master_port = 0;  ///< 0: not given
+  std::string coordinator_host;   ///< TROUPE_COORDINATOR=host:port, from our launcher; empty: rank 0 hosts the coordinator
   std::uint16_t coordinator_port = 0;
   std::string job_id;
-  std::string node = "localhost";     ///< ranks of one node may share memory
+  std::string node = "localhost";  ///< ranks of one node may share memory
 };
 
 /// Reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID, TROUPE_COORDINATOR,

@@ -24,9 +24,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-constexpr auto kPeersEnd = 3s;      // after the first failure the coordinator ends the others within 1 s; then SIGTERM ...
-constexpr auto kPeersKilled = 5s;   // ... then SIGKILL
-constexpr auto kStopPatience = 60s; // a rank that was asked to stop finishes its step and its checkpoint
+constexpr auto kPeersEnd = 3s;       // after the first failure the coordinator ends the others within 1 s; then SIGTERM ...
+constexpr auto kPeersKilled = 5s;    // ... then SIGKILL
+constexpr auto kStopPatience = 60s;  // a rank that was asked to stop finishes its step and its checkpoint
 
 struct FileClose {
   void operator()(FILE* file) const { std::fclose(file); }
@@ -97,10 +97,12 @@ class LocalLauncher {
       if (n == 0 || coordinator_->poll_exit() || Clock::now() > deadline) {
         char reason[1024] = "";
         const auto m = ::read(coordinator_->stderr_fd(), reason, sizeof reason - 1);
-        throw Error(ErrorCode::unavailable, "coordinator", "it did not start" + (m > 0 ? ": " + std::string(reason, static_cast<std::size_t>(m)) : std::string()));
+        throw Error(ErrorCode::unavailable, "coordinator",
+                    "it did not start" + (m > 0 ? ": " + std::string(reason, static_cast<std::size_t>(m)) : std::string()));
       }
     }
-    if (std::sscanf(said.c_str(), "port %d", &port_) != 1) throw Error(ErrorCode::internal, "coordinator", "it said '" + said + "' instead of its port");
+    if (std::sscanf(said.c_str(), "port %d", &port_) != 1)
+      throw Error(ErrorCode::internal, "coordinator", "it said '" + said + "' instead of its port");
   }
 
   void start_ranks(const std::string& program) {
@@ -117,10 +119,23 @@ class LocalLauncher {
       child.arguments = options_.command;
       child.arguments[0] = program;
       const auto n = std::to_string(options_.nproc), id = std::to_string(r), port = std::to_string(port_);
-      child.environment = {{"RANK", id}, {"LOCAL_RANK", id}, {"WORLD_SIZE", n}, {"LOCAL_WORLD_SIZE", n}, {"GROUP_RANK", "0"}, {"GROUP_WORLD_SIZE", "1"},
-                           {"ROLE_RANK", id}, {"ROLE_WORLD_SIZE", n}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}, {"TORCHELASTIC_RESTART_COUNT", "0"},
-                           {"TORCHELASTIC_MAX_RESTARTS", "0"}, {"TORCHELASTIC_RUN_ID", job_}, {"TROUPE_COORDINATOR", "127.0.0.1:" + port}, {"TROUPE_JOB_ID", job_},
-                           {"TROUPE_NODE", "localhost"}, {"TROUPE_RUN_DIR", options_.run_dir}};
+      child.environment = {{"RANK", id},
+                           {"LOCAL_RANK", id},
+                           {"WORLD_SIZE", n},
+                           {"LOCAL_WORLD_SIZE", n},
+                           {"GROUP_RANK", "0"},
+                           {"GROUP_WORLD_SIZE", "1"},
+                           {"ROLE_RANK", id},
+                           {"ROLE_WORLD_SIZE", n},
+                           {"MASTER_ADDR", "127.0.0.1"},
+                           {"MASTER_PORT", port},
+                           {"TORCHELASTIC_RESTART_COUNT", "0"},
+                           {"TORCHELASTIC_MAX_RESTARTS", "0"},
+                           {"TORCHELASTIC_RUN_ID", job_},
+                           {"TROUPE_COORDINATOR", "127.0.0.1:" + port},
+                           {"TROUPE_JOB_ID", job_},
+                           {"TROUPE_NODE", "localhost"},
+                           {"TROUPE_RUN_DIR", options_.run_dir}};
       if (std::getenv("OMP_NUM_THREADS") == nullptr) child.environment["OMP_NUM_THREADS"] = "1";  // ranks share the cores
       if (r == 0 && terminal_) child.environment["TROUPE_PROGRESS"] = "bar";
       rank.process = std::make_unique<ChildProcess>(child);
@@ -166,7 +181,8 @@ class LocalLauncher {
     stop_signal_ = number;
     stop_deadline_ = Clock::now() + kStopPatience;
     clear_bar();
-    std::fprintf(stderr, "troupe: %s: every rank finishes its step and writes a checkpoint; once more ends them at once\n", strsignal(number));
+    std::fprintf(stderr, "troupe: %s: every rank finishes its step and writes a checkpoint; once more ends them at once\n",
+                 strsignal(number));
     for (auto& rank : ranks_) rank.process->signal(number == SIGHUP ? SIGTERM : number);
   }
 
@@ -254,7 +270,8 @@ class LocalLauncher {
       if (stop_signal_ == 0) return 0;
       return 128 + stop_signal_;
     }
-    std::fprintf(stderr, "troupe: rank %d failed: %s; its log: %s\n", failed_->rank, describe_wait_status(failed_status_).c_str(), failed_->log_path.c_str());
+    std::fprintf(stderr, "troupe: rank %d failed: %s; its log: %s\n", failed_->rank, describe_wait_status(failed_status_).c_str(),
+                 failed_->log_path.c_str());
     if (!failed_->last_lines.empty()) std::fprintf(stderr, "troupe: its last line: %s\n", failed_->last_lines.back().c_str());
     return exit_code_of_wait_status(failed_status_);
   }

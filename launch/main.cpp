@@ -1,11 +1,11 @@
 // The `troupe` command.
+#include <unistd.h>
 #include <algorithm>
 #include <climits>
 #include <cstdio>
 #include <cstring>
 #include <iostream>
 #include <string>
-#include <unistd.h>
 #include <vector>
 
 #include "launch/config.hpp"
@@ -39,14 +39,15 @@ int whole_number(const std::string& flag, const std::string& text, int minimum, 
     used = 0;
   }
   if (used == 0 || used != text.size() || value < minimum || value > maximum) {
-    throw troupe::Error(troupe::ErrorCode::usage, flag, "'" + text + "' is no whole number from " + std::to_string(minimum) + " to " + std::to_string(maximum));
+    throw troupe::Error(troupe::ErrorCode::usage, flag,
+                        "'" + text + "' is no whole number from " + std::to_string(minimum) + " to " + std::to_string(maximum));
   }
   return static_cast<int>(value);
 }
 
 // Flags up to the first word that is none; their values by name. `--name value` or `--name=value`, - and _ alike.
-std::size_t read_flags(const std::vector<std::string>& words, const std::vector<std::string>& with_value, const std::vector<std::string>& switches,
-                       std::vector<std::pair<std::string, std::string>>& found) {
+std::size_t read_flags(const std::vector<std::string>& words, const std::vector<std::string>& with_value,
+                       const std::vector<std::string>& switches, std::vector<std::pair<std::string, std::string>>& found) {
   std::size_t i = 0;
   for (; i < words.size() && words[i].starts_with("-"); ++i) {
     if (words[i] == "--") return i + 1;
@@ -57,7 +58,8 @@ std::size_t read_flags(const std::vector<std::string>& words, const std::vector<
       auto known = with_value;
       known.insert(known.end(), switches.begin(), switches.end());
       const auto near = troupe::nearest_name(name, known);
-      throw troupe::Error(troupe::ErrorCode::usage, "command line", "there is no flag " + name + " here", near.empty() ? "see troupe --help" : "did you mean " + near + "?");
+      throw troupe::Error(troupe::ErrorCode::usage, "command line", "there is no flag " + name + " here",
+                          near.empty() ? "see troupe --help" : "did you mean " + near + "?");
     }
     if (!takes) {
       found.emplace_back(name, "");
@@ -109,7 +111,8 @@ int run(const std::vector<std::string>& words) {
   if (verb == "coordinator") return coordinate(rest);
   if (verb == "config" && rest == std::vector<std::string>{"reference"}) return std::cout << troupe::config_reference(), 0;
   const auto near = troupe::nearest_name(verb, {"launch", "coordinator", "config", "help"});
-  throw troupe::Error(troupe::ErrorCode::usage, "command line", "there is no verb '" + verb + "'", near.empty() ? "see troupe --help" : "did you mean " + near + "?");
+  throw troupe::Error(troupe::ErrorCode::usage, "command line", "there is no verb '" + verb + "'",
+                      near.empty() ? "see troupe --help" : "did you mean " + near + "?");
 }
 
 }  // namespace

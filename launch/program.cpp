@@ -33,9 +33,7 @@ void handle_signals() {
 }
 
 // What a rank of another build must not join. The file's identity, not its time stamp alone: copies on several hosts may differ in that.
-std::string build_id() {
-  return std::string(TROUPE_VERSION) + " " __DATE__ " " __TIME__;
-}
+std::string build_id() { return std::string(TROUPE_VERSION) + " " __DATE__ " " __TIME__; }
 
 RankSystemOptions options_of(const Config& config, const RankEnvironment& place) {
   RankSystemOptions options;
@@ -79,7 +77,8 @@ int run_rank(caf::actor_system& system, const Config& config, const RankSystemOp
 }
 
 int run_simulated(const Config& config, const std::function<void(Rank&)>& body) {
-  std::fprintf(stderr, "note: %lld ranks as threads of this process: a simulated cluster, for tests; troupe launch starts processes\n", static_cast<long long>(config.ranks));
+  std::fprintf(stderr, "note: %lld ranks as threads of this process: a simulated cluster, for tests; troupe launch starts processes\n",
+               static_cast<long long>(config.ranks));
   ActorSystemConfig system_config(false);
   caf::actor_system system(system_config);
   RankEnvironment place;
@@ -158,7 +157,8 @@ int main(int argc, char** argv, const std::function<void(Rank&)>& body, const st
     if (action == ConfigAction::print_config) return std::fputs(config_to_toml(config).c_str(), stdout), 0;
     const auto place = read_environment();
     if (place.launched && config.ranks > 1) {
-      throw Error(ErrorCode::usage, "ranks", "a launched process is one rank", "leave --ranks out, or start the program without a launcher");
+      throw Error(ErrorCode::usage, "ranks", "a launched process is one rank",
+                  "leave --ranks out, or start the program without a launcher");
     }
     const bool shared = place.world_size > 1 || config.ranks > 1;
     if (config.threads > 0) {

@@ -41,7 +41,8 @@ BatchStream Rank::loader(std::shared_ptr<const Dataset> dataset) {
   DataLoaderOptions options;
   options.rank = rank();
   options.dataset = std::move(dataset);
-  options.sampler = {options.dataset->size(), config_.batch_size, config_.grad_accum_steps, rank(), world_size(), config_.shuffle, config_.drop_last, config_.seed};
+  options.sampler = {options.dataset->size(), config_.batch_size, config_.grad_accum_steps, rank(), world_size(), config_.shuffle,
+                     config_.drop_last,       config_.seed};
   const DistributedSampler sampler(options.sampler);
   const auto all = config_.epochs * sampler.steps_per_epoch();
   set_schedule_length(sampler.steps_per_epoch(), config_.max_steps > 0 ? std::min(config_.max_steps, all) : all);
@@ -69,7 +70,9 @@ std::optional<double> Rank::uneven_step(std::int64_t samples) {
 
 void Rank::backward(const at::Tensor& loss, double correct) { backward(loss, correct, batch_samples_, 1); }
 
-void Rank::backward(const at::Tensor& loss, double correct, double samples, double weight) { system_->compute().backward(loss, samples, correct, weight); }
+void Rank::backward(const at::Tensor& loss, double correct, double samples, double weight) {
+  system_->compute().backward(loss, samples, correct, weight);
+}
 
 double Rank::learning_rate() const { return scheduled_lr(config_, system_->compute().steps_done(), steps_per_epoch_, total_steps_); }
 

@@ -76,7 +76,9 @@ class Rank {
 
   /// Collectives for the program's own use, in the same order on every rank.
   Communicator& communicator() { return system_->compute().program_lane(); }
-  void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum, std::string_view label = "user") { communicator().all_reduce(tensor, op, label); }
+  void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum, std::string_view label = "user") {
+    communicator().all_reduce(tensor, op, label);
+  }
   void barrier() { communicator().barrier("user"); }
   /// Any type that cereal serialises; indexed by rank. gather: empty except on `root`.
   template <class T>

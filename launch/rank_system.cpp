@@ -20,10 +20,12 @@ ErrorReport report_of(std::exception_ptr error) {
 
 RankSystem::RankSystem(caf::actor_system& system, RankSystemOptions options) : system_(system), options_(std::move(options)) {
   const auto timeout = std::chrono::milliseconds(static_cast<std::int64_t>(options_.communicator.collective_timeout * 1000));
-  compute_ = std::make_unique<Compute>(system_, ComputeOptions{options_.rank, options_.world_size, options_.training, options_.strategy, timeout});
+  compute_ =
+      std::make_unique<Compute>(system_, ComputeOptions{options_.rank, options_.world_size, options_.training, options_.strategy, timeout});
   RankSupervisorOptions supervisor;
   supervisor.rank = options_.rank;
-  supervisor.join = {options_.job_id, options_.rank, options_.world_size, std::random_device{}(), options_.host, options_.build_id, options_.config_hash};
+  supervisor.join = {options_.job_id, options_.rank,     options_.world_size, std::random_device{}(),
+                     options_.host,   options_.build_id, options_.config_hash};
   supervisor.coordinator = caf::actor_cast<caf::strong_actor_ptr>(options_.coordinator);
   supervisor.compute = compute_->address();
   supervisor.status = status_;
@@ -33,7 +35,8 @@ RankSystem::RankSystem(caf::actor_system& system, RankSystemOptions options) : s
     std::string refused;
     compute_->mailbox()
         .request(supervisor_, timeout, JoinRank{timeout})
-        .receive([&](const JoinAccepted& accepted) { refused = accepted.refused; }, [&](caf::error& error) { refused = system_.render(error); });
+        .receive([&](const JoinAccepted& accepted) { refused = accepted.refused; },
+                 [&](caf::error& error) { refused = system_.render(error); });
     if (!refused.empty()) throw Error(ErrorReport{ErrorCode::mismatch, options_.rank, "rank supervisor", -1, "join", refused, {}});
     run_lanes();
   } catch (...) {
@@ -64,7 +67,8 @@ void RankSystem::run_lanes() {
   services.progress = std::make_shared<StepProgress>();
   services.status = status_;
   services.supervisor = supervisor_;
-  reducer_ = system_.spawn<caf::detached>(reducer, ReducerOptions{options_.rank, services.bucket_lane, compute_->address(), supervisor_, services.progress});
+  reducer_ = system_.spawn<caf::detached>(
+      reducer, ReducerOptions{options_.rank, services.bucket_lane, compute_->address(), supervisor_, services.progress});
   services.reducer = reducer_;
   compute_->connect(services);
 }
@@ -100,7 +104,8 @@ void RankSystem::shut_down() {
 }
 
 RankSystem::~RankSystem() {
-  if (!finished_) finish({ErrorCode::user, options_.rank, "compute", compute_->steps_done(), {}, "the program left its loop without an end", {}});
+  if (!finished_)
+    finish({ErrorCode::user, options_.rank, "compute", compute_->steps_done(), {}, "the program left its loop without an end", {}});
   shut_down();
 }
 

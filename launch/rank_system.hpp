@@ -28,7 +28,8 @@ struct RankSystemOptions {
 /// The actors of one rank and its two lanes. The thread that constructs it is Compute's. Ranks may share a process and its actor_system.
 ///
 /// Two lanes: the reducer launches buckets on one, in plan order; the compute thread launches what it waits for (vote, SyncBatchNorm,
-/// buffers, the user's own) on the other, in program order. Each has one thread and one order, so they can't wait for each other in a circle.
+/// buffers, the user's own) on the other, in program order. Each has one thread and one order, so they can't wait for each other in a
+/// circle.
 class RankSystem {
  public:
   /// Collective. Throws what kept the rank from joining, after telling the others.

@@ -10,7 +10,8 @@
 
 namespace troupe {
 
-RunCheckpoints::RunCheckpoints(Rank& rank, torch::nn::Module& model, Optimizer& optimizer) : rank_(rank), model_(model), optimizer_(optimizer) {
+RunCheckpoints::RunCheckpoints(Rank& rank, torch::nn::Module& model, Optimizer& optimizer)
+    : rank_(rank), model_(model), optimizer_(optimizer) {
   if (!rank_.is_main() || rank_.config().save_every < 0) return;
   CheckpointerOptions options;
   options.directory = rank_.config().checkpoint_dir;
@@ -51,7 +52,8 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector, con
     }
   }
   header = nlohmann::json::parse(compute.program_lane().broadcast_bytes(header.dump(), 0, "checkpoint"));
-  if (header.contains("error")) throw Error(static_cast<ErrorCode>(header["code"].get<int>()), "resume", header["error"].get<std::string>());
+  if (header.contains("error"))
+    throw Error(static_cast<ErrorCode>(header["code"].get<int>()), "resume", header["error"].get<std::string>());
   const auto metadata = header["metadata"].get<std::map<std::string, std::string>>();
 
   std::string problem;
@@ -74,7 +76,9 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector, con
   // The optimizer's tensors: names and shapes first, then the values.
   nlohmann::json shapes = nlohmann::json::array();
   for (const auto& [name, tensor] : with_prefix(state.tensors, "optimizer.")) {
-    shapes.push_back({{"name", name.substr(std::string("optimizer.").size())}, {"shape", tensor.sizes().vec()}, {"dtype", static_cast<int>(tensor.scalar_type())}});
+    shapes.push_back({{"name", name.substr(std::string("optimizer.").size())},
+                      {"shape", tensor.sizes().vec()},
+                      {"dtype", static_cast<int>(tensor.scalar_type())}});
   }
   shapes = nlohmann::json::parse(compute.program_lane().broadcast_bytes(shapes.dump(), 0, "checkpoint"));
   NamedTensors moments;
@@ -86,7 +90,8 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector, con
         if (saved == "optimizer." + name) value = tensor.contiguous();
       }
     } else {
-      value = at::empty(entry["shape"].get<std::vector<std::int64_t>>(), at::TensorOptions().dtype(static_cast<at::ScalarType>(entry["dtype"].get<int>())));
+      value = at::empty(entry["shape"].get<std::vector<std::int64_t>>(),
+                        at::TensorOptions().dtype(static_cast<at::ScalarType>(entry["dtype"].get<int>())));
     }
     moments.emplace_back(name, value);
   }
@@ -95,7 +100,8 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector, con
   compute.strategy().load_state(metadata);
   compute.set_steps_done(header["step"].get<std::int64_t>());
   const auto best = metadata.find("best");
-  return {header["epoch"].get<std::int64_t>(), header["step_in_epoch"].get<std::int64_t>(), best == metadata.end() ? -1.0 : std::stod(best->second)};
+  return {header["epoch"].get<std::int64_t>(), header["step_in_epoch"].get<std::int64_t>(),
+          best == metadata.end() ? -1.0 : std::stod(best->second)};
 }
 
 void RunCheckpoints::save(const Position& position, bool best) {
@@ -137,11 +143,14 @@ void RunCheckpoints::await() {
   mailbox.receive([&](CheckpointSaved& saved) { last_path_ = saved.path; },
                   [&](CheckpointFailed& failed) {
                     failure_ = failed.report;
-                    std::fprintf(stderr, "warning: the checkpoint of step %lld was not saved: %s\n", static_cast<long long>(failed.step), failed.report.to_string().c_str());
+                    std::fprintf(stderr, "warning: the checkpoint of step %lld was not saved: %s\n", static_cast<long long>(failed.step),
+                                 failed.report.to_string().c_str());
                   },
-                  caf::after(std::chrono::minutes(10)) >> [&] {
-                    failure_ = ErrorReport{ErrorCode::timeout, rank_.rank(), "checkpointer", -1, "save", "no answer for 10 minutes", "check the disk"};
-                  });
+                  caf::after(std::chrono::minutes(10)) >>
+                      [&] {
+                        failure_ = ErrorReport{ErrorCode::timeout,         rank_.rank(),    "checkpointer", -1, "save",
+                                               "no answer for 10 minutes", "check the disk"};
+                      });
 }
 
 std::string RunCheckpoints::finish() {

@@ -8,8 +8,8 @@
 
 namespace troupe {
 
-/// Checkpoints of a data-parallel run on one rank: gathers the state, hands it to rank 0's Checkpointer actor (one save under way at a time),
-/// brings it back on resume. Compute's thread.
+/// Checkpoints of a data-parallel run on one rank: gathers the state, hands it to rank 0's Checkpointer actor (one save under way at a
+/// time), brings it back on resume. Compute's thread.
 class RunCheckpoints {
  public:
   /// Starts the Checkpointer on rank 0.

@@ -102,8 +102,9 @@ void train(const Job& job, Rank& rank) {
   auto optimizer = job.optimizer ? job.optimizer(*model, config) : rank.make_optimizer(*model);
   const auto data = job.data(config);
   RunLog log(rank);
-  log.line("model: " + rank.system().compute().strategy().describe() + "; " + std::to_string(rank.world_size()) + " rank" + (rank.world_size() == 1 ? "" : "s") + ", backend " +
-           std::string(rank.communicator().backend()) + "; data: " + data.train->name() + ", " + std::to_string(data.train->size()) + " samples");
+  log.line("model: " + rank.system().compute().strategy().describe() + "; " + std::to_string(rank.world_size()) + " rank" +
+           (rank.world_size() == 1 ? "" : "s") + ", backend " + std::string(rank.communicator().backend()) +
+           "; data: " + data.train->name() + ", " + std::to_string(data.train->size()) + " samples");
   RunCheckpoints checkpoints(rank, *model, *optimizer);
   RunCheckpoints::Position position;
   if (!config.resume.empty()) {
@@ -134,7 +135,8 @@ void train(const Job& job, Rank& rank) {
       position.step_in_epoch = batch->last_of_epoch ? 0 : batch->step + 1;
 
       const auto done = rank.system().compute().steps_done();
-      MetricsReport metrics_report{{}, batch->epoch, config.epochs, done, batch->step + 1, rank.steps_per_epoch(), rank.total_steps(), true};
+      MetricsReport metrics_report{{},  batch->epoch, config.epochs, done, batch->step + 1, rank.steps_per_epoch(), rank.total_steps(),
+                                   true};
       if (done % config.log_interval == 0) {
         metrics_report.window = window;
         log.send(metrics_report);
@@ -172,12 +174,14 @@ void train(const Job& job, Rank& rank) {
     log.line(text);
   }
   if (!path.empty()) log.line("checkpoint: " + path);
-  if (rank.stop_requested()) log.line("stopped by a signal after step " + std::to_string(rank.system().compute().steps_done()) + "; --resume latest goes on");
+  if (rank.stop_requested())
+    log.line("stopped by a signal after step " + std::to_string(rank.system().compute().steps_done()) + "; --resume latest goes on");
   if (checkpoints.failure()) throw Error(*checkpoints.failure());
 }
 
 int run(const Job& job, int argc, char** argv) {
-  return troupe::main(argc, argv, [&](Rank& rank) { train(job, rank); }, job.declare);
+  return troupe::main(
+      argc, argv, [&](Rank& rank) { train(job, rank); }, job.declare);
 }
 
 }  // namespace troupe

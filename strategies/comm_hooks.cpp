@@ -7,7 +7,9 @@ namespace {
 
 class Average final : public CommHook {
  public:
-  void reduce(BucketView& bucket, Communicator& communicator) override { communicator.all_reduce(bucket.flat, ReduceOp::avg, bucket.label); }
+  void reduce(BucketView& bucket, Communicator& communicator) override {
+    communicator.all_reduce(bucket.flat, ReduceOp::avg, bucket.label);
+  }
 };
 
 /// Sends half the bytes. Divides before the sum, so that f16 does not overflow where the average would not.

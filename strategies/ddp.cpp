@@ -84,7 +84,8 @@ GradientSummary Ddp::reduce_gradients() {
   if (!buckets_->plan().buckets.empty()) summary.reduced = context_.wait_reduced(step_);
   if (context_.rank == 0 && !(context_.options.static_graph && measured_)) {
     auto arrival = buckets_->arrival_order();
-    const bool differs = arrival != std::vector<std::int32_t>(buckets_->plan().order.begin(), buckets_->plan().order.begin() + static_cast<std::ptrdiff_t>(arrival.size()));
+    const bool differs = arrival != std::vector<std::int32_t>(buckets_->plan().order.begin(),
+                                                              buckets_->plan().order.begin() + static_cast<std::ptrdiff_t>(arrival.size()));
     // Once measured, only an order that repeats is worth new buckets; a model that alternates would rebuild for ever.
     summary.order_changed = differs && !arrival.empty() && (!measured_ || arrival == last_arrival_);
     last_arrival_ = std::move(arrival);

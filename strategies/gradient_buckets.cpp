@@ -117,7 +117,8 @@ void GradientBuckets::arrived(std::size_t index) {
   auto& grad = entry.parameter.mutable_grad();
   if (!grad.defined() || !entry.view.defined()) return;
   if (grad.is_sparse()) {
-    throw Error(ErrorCode::usage, "gradient of " + entry.name, "it is sparse, buckets hold dense gradients", "construct the embedding with sparse(false)");
+    throw Error(ErrorCode::usage, "gradient of " + entry.name, "it is sparse, buckets hold dense gradients",
+                "construct the embedding with sparse(false)");
   }
   bool finite = true;
   if (grad.data_ptr() == entry.view.data_ptr()) {  // a later micro-batch: autograd added in place

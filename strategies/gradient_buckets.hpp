@@ -27,8 +27,8 @@ class GradientBuckets {
   using BucketFull = std::function<void(std::int32_t bucket)>;
 
   /// `parameters`: all of the model, frozen ones too, in layout order. `lane` gives the memory that its collectives need no staging for.
-  GradientBuckets(std::vector<std::pair<std::string, at::Tensor>> parameters, Communicator& lane, std::int64_t cap_bytes, std::int64_t first_cap_bytes,
-                  BucketFull full);
+  GradientBuckets(std::vector<std::pair<std::string, at::Tensor>> parameters, Communicator& lane, std::int64_t cap_bytes,
+                  std::int64_t first_cap_bytes, BucketFull full);
   ~GradientBuckets();
   GradientBuckets(const GradientBuckets&) = delete;
   GradientBuckets& operator=(const GradientBuckets&) = delete;
@@ -47,7 +47,7 @@ class GradientBuckets {
   void rebuild(const std::vector<std::int32_t>& order);
   std::shared_ptr<std::vector<BucketView>> bucket_views() const;
 
-  std::vector<bool> used() const;  ///< had a gradient in this step, by parameter
+  std::vector<bool> used() const;                                             ///< had a gradient in this step, by parameter
   std::int32_t not_finite_parameter() const noexcept { return not_finite_; }  ///< first one of this step, or -1
   /// Parameters used on any rank get their view as gradient, the others none.
   void set_gradients(const std::vector<bool>& used_anywhere);
@@ -74,7 +74,7 @@ class GradientBuckets {
   // Constant after construction.
   std::int64_t cap_bytes_, first_cap_bytes_;
   BucketFull full_;
-  std::vector<at::Tensor> flats_;  // one per dtype, memory of the lane
+  std::vector<at::Tensor> flats_;            // one per dtype, memory of the lane
   std::shared_ptr<GradientBuckets*> alive_;  // hooks outlive us on the parameters
 
   // Compute's thread between backwards, autograd's during one.

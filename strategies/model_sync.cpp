@@ -37,7 +37,8 @@ void broadcast_tensors(const NamedTensors& tensors, Communicator& lane, const ch
   for (int r = 1; r < lane.world_size(); ++r) {
     if (hashes[static_cast<std::size_t>(r)] != hashes[0]) {
       throw Error(ErrorReport{ErrorCode::mismatch, r, "compute", -1, std::string("broadcast of ") + what,
-                              "rank " + std::to_string(r) + " holds other values than rank 0 after the broadcast", "check the memory and network of its host"});
+                              "rank " + std::to_string(r) + " holds other values than rank 0 after the broadcast",
+                              "check the memory and network of its host"});
     }
   }
 }

@@ -9,7 +9,8 @@
 
 namespace troupe {
 
-/// Every rank's layout against rank 0's. Collective. Throws Error(mismatch) on all ranks, naming the first parameter that differs and on which rank.
+/// Every rank's layout against rank 0's. Collective. Throws Error(mismatch) on all ranks, naming the first parameter that differs and on
+/// which rank.
 void agree_on_layout(std::span<const ParameterLayout> layout, Communicator& lane);
 
 /// Rank 0's values to all, in place, verified by hash (XXH3-64). Collective. Throws Error(mismatch) naming a rank whose copy differs.

@@ -17,8 +17,8 @@ at::Tensor per_channel(const at::Tensor& values, const at::Tensor& like) {
   return values.to(like.scalar_type()).view(shape);
 }
 
-/// Mean and sum of squared deviations of all ranks' samples, from each rank's own, merged in f64 and in rank order (Chan, Golub and LeVeque,
-/// "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979).
+/// Mean and sum of squared deviations of all ranks' samples, from each rank's own, merged in f64 and in rank order (Chan, Golub and
+/// LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979).
 struct Statistics {
   at::Tensor mean, deviations;  // (C,) f64
   double count = 0;
@@ -48,8 +48,9 @@ Statistics over_all_ranks(const at::Tensor& input, Communicator& lane) {
 }
 
 struct SyncBatchNorm : torch::autograd::Function<SyncBatchNorm> {
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
-                            const at::Tensor& mean, const at::Tensor& inverse_stddev, double count, std::int64_t lane) {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight,
+                            const at::Tensor& bias, const at::Tensor& mean, const at::Tensor& inverse_stddev, double count,
+                            std::int64_t lane) {
     const auto normalised = (input - per_channel(mean, input)) * per_channel(inverse_stddev, input);
     ctx->save_for_backward({normalised, weight, inverse_stddev});
     ctx->saved_data["count"] = count;
@@ -91,12 +92,14 @@ BatchNormImpl::BatchNormImpl(std::int64_t features, double eps, double momentum)
 
 at::Tensor BatchNormImpl::forward(const at::Tensor& input) {
   if (input.dim() < 2 || input.size(1) != weight.size(0)) {
-    throw Error(ErrorCode::usage, "BatchNorm", "the input has " + (input.dim() < 2 ? std::string("no channel dimension") : std::to_string(input.size(1)) + " channels") + ", the module " +
-                                                   std::to_string(weight.size(0)));
+    throw Error(ErrorCode::usage, "BatchNorm",
+                "the input has " + (input.dim() < 2 ? std::string("no channel dimension") : std::to_string(input.size(1)) + " channels") +
+                    ", the module " + std::to_string(weight.size(0)));
   }
   if (!is_training()) return at::batch_norm(input, weight, bias, running_mean, running_var, false, momentum_, eps_, false);
   num_batches_tracked.add_(1);
-  if (!lane_ || lane_->world_size() == 1) return at::batch_norm(input, weight, bias, running_mean, running_var, true, momentum_, eps_, false);
+  if (!lane_ || lane_->world_size() == 1)
+    return at::batch_norm(input, weight, bias, running_mean, running_var, true, momentum_, eps_, false);
   Statistics statistics;
   {
     torch::NoGradGuard no_grad;
@@ -106,7 +109,8 @@ at::Tensor BatchNormImpl::forward(const at::Tensor& input) {
     running_var.mul_(1 - momentum_).add_(unbiased.to(running_var.scalar_type()), momentum_);
   }
   const auto inverse_stddev = (statistics.deviations / statistics.count + eps_).rsqrt().to(at::kFloat);
-  return SyncBatchNorm::apply(input, weight, bias, statistics.mean.to(at::kFloat), inverse_stddev, statistics.count, reinterpret_cast<std::int64_t>(lane_.get()));
+  return SyncBatchNorm::apply(input, weight, bias, statistics.mean.to(at::kFloat), inverse_stddev, statistics.count,
+                              reinterpret_cast<std::int64_t>(lane_.get()));
 }
 
 }  // namespace nn
@@ -117,9 +121,12 @@ int convert_sync_batchnorm(torch::nn::Module& model, const std::shared_ptr<Commu
     if (auto* ours = dynamic_cast<nn::BatchNormImpl*>(item.value().get())) {
       ours->synchronise(lane);
       ++converted;
-    } else if (dynamic_cast<torch::nn::BatchNorm1dImpl*>(item.value().get()) || dynamic_cast<torch::nn::BatchNorm2dImpl*>(item.value().get()) ||
+    } else if (dynamic_cast<torch::nn::BatchNorm1dImpl*>(item.value().get()) ||
+               dynamic_cast<torch::nn::BatchNorm2dImpl*>(item.value().get()) ||
                dynamic_cast<torch::nn::BatchNorm3dImpl*>(item.value().get())) {
-      throw Error(ErrorCode::usage, "sync_batchnorm", "module " + item.key() + " is a torch::nn::BatchNorm, which can't be converted from outside", "build the model with troupe::nn::BatchNorm");
+      throw Error(ErrorCode::usage, "sync_batchnorm",
+                  "module " + item.key() + " is a torch::nn::BatchNorm, which can't be converted from outside",
+                  "build the model with troupe::nn::BatchNorm");
     }
   }
   return converted;

@@ -9,8 +9,8 @@ namespace troupe {
 
 namespace nn {
 
-/// BatchNorm over (N, C), (N, C, L), (N, C, H, W) or (N, C, D, H, W), with the parameters, buffers and numerics of torch::nn::BatchNorm1d … 3d,
-/// and one thing more: convert_sync_batchnorm makes its statistics those of all ranks together.
+/// BatchNorm over (N, C), (N, C, L), (N, C, H, W) or (N, C, D, H, W), with the parameters, buffers and numerics of torch::nn::BatchNorm1d …
+/// 3d, and one thing more: convert_sync_batchnorm makes its statistics those of all ranks together.
 ///
 /// LibTorch's own module can't be converted: its forward is not virtual, and the member that a model calls can't be exchanged from outside.
 class BatchNormImpl : public torch::nn::Module {

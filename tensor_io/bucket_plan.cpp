@@ -116,10 +116,12 @@ BucketPlan plan_buckets(std::span<const ParameterLayout> layout, std::span<const
 }
 
 std::string BucketPlan::describe() const {
-  std::string text = std::to_string(order.size()) + " parameters in " + std::to_string(buckets.size()) + " bucket" + (buckets.size() == 1 ? "" : "s");
+  std::string text =
+      std::to_string(order.size()) + " parameters in " + std::to_string(buckets.size()) + " bucket" + (buckets.size() == 1 ? "" : "s");
   for (std::size_t i = 0; i < buckets.size(); ++i) {
     char size[32];
-    std::snprintf(size, sizeof size, "%.1f", static_cast<double>(buckets[i].numel()) * static_cast<double>(c10::elementSize(buckets[i].dtype)) / (1 << 20));
+    std::snprintf(size, sizeof size, "%.1f",
+                  static_cast<double>(buckets[i].numel()) * static_cast<double>(c10::elementSize(buckets[i].dtype)) / (1 << 20));
     text += (i == 0 ? ": " : ", ") + std::string(size);
   }
   return text + (buckets.empty() ? "" : " MiB");

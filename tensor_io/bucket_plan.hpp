@@ -49,9 +49,9 @@ struct FlatBuffer {
 /// depends on the place), hence the flat buffers are the same length whatever the order, and a new plan needs no new memory.
 struct BucketPlan {
   std::vector<Bucket> buckets;
-  std::vector<FlatBuffer> flats;       // one per dtype
-  std::vector<std::int32_t> order;     // the parameters in the order that the plan was made from
-  std::uint64_t hash = 0;              // equal plans of equal layouts have equal hashes
+  std::vector<FlatBuffer> flats;    // one per dtype
+  std::vector<std::int32_t> order;  // the parameters in the order that the plan was made from
+  std::uint64_t hash = 0;           // equal plans of equal layouts have equal hashes
 
   std::string describe() const;  ///< `12 parameters in 3 buckets: 1.0, 25.1, 7.9 MiB`
 };

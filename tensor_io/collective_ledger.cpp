@@ -8,8 +8,8 @@
 namespace troupe {
 
 std::string_view to_string(CollectiveKind kind) noexcept {
-  static constexpr std::string_view names[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce",  "gather",  "scatter",
-                                               "all_to_all", "send",           "recv",       "barrier",   "split", "allocate"};
+  static constexpr std::string_view names[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gather",  "scatter",
+                                               "all_to_all", "send",           "recv",       "barrier",   "split",  "allocate"};
   return names[static_cast<std::size_t>(kind)];
 }
 
@@ -19,7 +19,8 @@ std::string CollectiveRecord::describe() const {
     text += " of " + std::to_string(numel);
     if (dtype >= 0) text += std::string(" ") + c10::toString(static_cast<c10::ScalarType>(dtype));
   }
-  if (peer >= 0) text += (kind == CollectiveKind::send ? " to " : kind == CollectiveKind::recv ? " from " : " with root ") + std::to_string(peer);
+  if (peer >= 0)
+    text += (kind == CollectiveKind::send ? " to " : kind == CollectiveKind::recv ? " from " : " with root ") + std::to_string(peer);
   static constexpr std::string_view operations[] = {"", "", "avg", "min", "max", "product"};  // by ReduceOp; sum goes without saying
   if (reduce_op > 1 && reduce_op < std::size(operations)) text += " by " + std::string(operations[reduce_op]);
   std::string where;

@@ -10,7 +10,21 @@
 
 namespace troupe {
 
-enum class CollectiveKind : std::uint8_t { all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, scatter, all_to_all, send, recv, barrier, split, allocate };
+enum class CollectiveKind : std::uint8_t {
+  all_reduce,
+  reduce_scatter,
+  all_gather,
+  broadcast,
+  reduce,
+  gather,
+  scatter,
+  all_to_all,
+  send,
+  recv,
+  barrier,
+  split,
+  allocate
+};
 
 std::string_view to_string(CollectiveKind kind) noexcept;
 
@@ -19,16 +33,16 @@ std::string_view to_string(CollectiveKind kind) noexcept;
 struct CollectiveRecord {
   std::uint64_t sequence = 0;  ///< counts from 1 on each communicator, collectives and point-to-point calls apart
   CollectiveKind kind = CollectiveKind::barrier;
-  std::uint8_t reduce_op = 0;   ///< ReduceOp, 0 where there is none
-  std::int8_t dtype = -1;       ///< at::ScalarType, -1 where there is no tensor
-  std::int32_t peer = -1;       ///< root, destination or source
-  std::int64_t numel = 0;       ///< elements of this rank's contribution
-  std::int64_t step = -1;       ///< optimizer step that it belongs to
-  std::array<char, 48> label{}; ///< what it is for: "bucket 3", "vote"; NUL terminated
-  std::int64_t started_ns = 0;  ///< steady clock
+  std::uint8_t reduce_op = 0;    ///< ReduceOp, 0 where there is none
+  std::int8_t dtype = -1;        ///< at::ScalarType, -1 where there is no tensor
+  std::int32_t peer = -1;        ///< root, destination or source
+  std::int64_t numel = 0;        ///< elements of this rank's contribution
+  std::int64_t step = -1;        ///< optimizer step that it belongs to
+  std::array<char, 48> label{};  ///< what it is for: "bucket 3", "vote"; NUL terminated
+  std::int64_t started_ns = 0;   ///< steady clock
   bool finished = false;
 
-  std::string describe() const;            ///< `all_reduce of 262144 f32 (bucket 3, step 12)`
+  std::string describe() const;                ///< `all_reduce of 262144 f32 (bucket 3, step 12)`
   std::uint64_t fingerprint() const noexcept;  ///< equal on all ranks of a collective and on both of a send; label and step included
 };
 

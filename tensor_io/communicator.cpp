@@ -11,7 +11,8 @@
 namespace troupe {
 namespace {
 
-CollectiveRecord record_of(CollectiveKind kind, std::string_view label, const at::Tensor* tensor = nullptr, ReduceOp op = ReduceOp{}, int peer = -1) {
+CollectiveRecord record_of(CollectiveKind kind, std::string_view label, const at::Tensor* tensor = nullptr, ReduceOp op = ReduceOp{},
+                           int peer = -1) {
   CollectiveRecord record;
   record.kind = kind;
   record.reduce_op = static_cast<std::uint8_t>(op);
@@ -85,7 +86,8 @@ void Communicator::reduce_scatter(const at::Tensor& output, const at::Tensor& in
   check_tensor("reduce_scatter", "input", input);
   check_pair("reduce_scatter", input, "input", output, "output", world_size(), rank());
   check_reduction("reduce_scatter", op, input.scalar_type());
-  perform(record_of(CollectiveKind::reduce_scatter, label, &input, op), [&](const auto& record) { do_reduce_scatter(output, input, op, record); });
+  perform(record_of(CollectiveKind::reduce_scatter, label, &input, op),
+          [&](const auto& record) { do_reduce_scatter(output, input, op, record); });
 }
 
 void Communicator::all_gather(const at::Tensor& output, const at::Tensor& input, std::string_view label) {
@@ -125,7 +127,8 @@ void Communicator::scatter(const at::Tensor& output, const at::Tensor& input, in
     check_tensor("scatter", "input", input);
     check_pair("scatter", input, "input", output, "output", world_size(), rank());
   }
-  perform(record_of(CollectiveKind::scatter, label, &output, {}, root), [&](const auto& record) { do_scatter(output, input, root, record); });
+  perform(record_of(CollectiveKind::scatter, label, &output, {}, root),
+          [&](const auto& record) { do_scatter(output, input, root, record); });
 }
 
 void Communicator::all_to_all(const at::Tensor& output, const at::Tensor& input, std::string_view label) {
@@ -133,7 +136,8 @@ void Communicator::all_to_all(const at::Tensor& output, const at::Tensor& input,
   check_tensor("all_to_all", "input", input);
   check_pair("all_to_all", output, "output", input, "input", 1, -1);
   if (input.numel() % world_size() != 0) {
-    throw Error(ErrorCode::usage, "all_to_all", std::to_string(input.numel()) + " elements cannot be cut into " + std::to_string(world_size()) + " equal slices");
+    throw Error(ErrorCode::usage, "all_to_all",
+                std::to_string(input.numel()) + " elements cannot be cut into " + std::to_string(world_size()) + " equal slices");
   }
   perform(record_of(CollectiveKind::all_to_all, label, &input), [&](const auto& record) { do_all_to_all(output, input, record); });
 }
@@ -142,7 +146,8 @@ void Communicator::send(const at::Tensor& tensor, int destination, std::string_v
   check_tensor("send", "tensor", tensor);
   check_rank("send", "destination", destination, world_size());
   if (destination == rank()) throw Error(ErrorCode::usage, "send", "a rank cannot send to itself");
-  perform(record_of(CollectiveKind::send, label, &tensor, {}, destination), [&](const auto& record) { do_send(tensor, destination, record); });
+  perform(record_of(CollectiveKind::send, label, &tensor, {}, destination),
+          [&](const auto& record) { do_send(tensor, destination, record); });
 }
 
 void Communicator::recv(const at::Tensor& tensor, int source, std::string_view label) {

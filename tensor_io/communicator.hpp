@@ -26,13 +26,13 @@ std::string_view to_string(ReduceOp op) noexcept;
 struct CommunicatorOptions {
   int rank = 0;
   int world_size = 1;
-  std::string name = "world";     ///< unique in the job and generation: it prefixes the keys of the rendezvous
-  std::string backend = "auto";   ///< auto, shm, gloo, hierarchical
-  std::string host = "localhost"; ///< ranks with the same name may share memory (it is proved, not believed)
+  std::string name = "world";                   ///< unique in the job and generation: it prefixes the keys of the rendezvous
+  std::string backend = "auto";                 ///< auto, shm, gloo, hierarchical
+  std::string host = "localhost";               ///< ranks with the same name may share memory (it is proved, not believed)
   std::string interface_address = "127.0.0.1";  ///< where Gloo listens
   std::chrono::milliseconds timeout{60'000};    ///< deadline of each wait inside one operation, and of the set-up
   std::shared_ptr<Rendezvous> rendezvous;
-  std::vector<int> members;       ///< what errors call the ranks, in a group cut out of a larger one; empty: 0 .. world_size - 1
+  std::vector<int> members;  ///< what errors call the ranks, in a group cut out of a larger one; empty: 0 .. world_size - 1
 };
 
 /// A group of ranks that move tensors together: the contract that every back end keeps and one conformance suite checks.

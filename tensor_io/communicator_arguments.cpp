@@ -41,7 +41,8 @@ void check_tensor(std::string_view operation, std::string_view which, const at::
   }
   if (tensor.layout() != at::kStrided) refuse(operation, quoted(which) + " is sparse", "call .to_dense() first");
   if (!is_supported(tensor.scalar_type())) {
-    refuse(operation, quoted(which) + " is " + c10::toString(tensor.scalar_type()) + ", which is not one of f32, f64, f16, bf16, i32, i64, u8, bool");
+    refuse(operation,
+           quoted(which) + " is " + c10::toString(tensor.scalar_type()) + ", which is not one of f32, f64, f16, bf16, i32, i64, u8, bool");
   }
   if (!tensor.is_contiguous()) refuse(operation, quoted(which) + " is not contiguous", "call .contiguous() first");
 }
@@ -53,8 +54,8 @@ void check_pair(std::string_view operation, const at::Tensor& longer, std::strin
                           c10::toString(shorter.scalar_type()));
   }
   if (longer.numel() != shorter.numel() * times) {
-    refuse(operation, quoted(longer_name) + " has " + std::to_string(longer.numel()) + " elements, it must have " +
-                          std::to_string(times) + " times the " + std::to_string(shorter.numel()) + " of " + quoted(shorter_name));
+    refuse(operation, quoted(longer_name) + " has " + std::to_string(longer.numel()) + " elements, it must have " + std::to_string(times) +
+                          " times the " + std::to_string(shorter.numel()) + " of " + quoted(shorter_name));
   }
   if (shorter.numel() == 0) return;
   const auto* begin = static_cast<const char*>(longer.const_data_ptr());
@@ -75,7 +76,8 @@ void check_rank(std::string_view operation, std::string_view which, int rank, in
 
 void check_reduction(std::string_view operation, ReduceOp op, at::ScalarType dtype) {
   const auto value = static_cast<int>(op);
-  if (value < static_cast<int>(ReduceOp::sum) || value > static_cast<int>(ReduceOp::product)) refuse(operation, "no such reduce op: " + std::to_string(value));
+  if (value < static_cast<int>(ReduceOp::sum) || value > static_cast<int>(ReduceOp::product))
+    refuse(operation, "no such reduce op: " + std::to_string(value));
   if (op == ReduceOp::avg && !at::isFloatingType(dtype)) {
     refuse(operation, std::string("avg of ") + c10::toString(dtype) + " would not be exact", "use sum and divide as you mean it");
   }
@@ -87,10 +89,12 @@ void check_options(const CommunicatorOptions& options) {
   if (options.rank < 0 || options.rank >= options.world_size) {
     refuse(operation, "rank " + std::to_string(options.rank) + " of " + std::to_string(options.world_size));
   }
-  if (options.timeout.count() <= 0) refuse(operation, "timeout is " + std::to_string(options.timeout.count()) + " ms", "it must be positive");
+  if (options.timeout.count() <= 0)
+    refuse(operation, "timeout is " + std::to_string(options.timeout.count()) + " ms", "it must be positive");
   if (options.world_size > 1 && !options.rendezvous) refuse(operation, "several ranks, but no rendezvous");
   if (!options.members.empty() && options.members.size() != static_cast<std::size_t>(options.world_size)) {
-    refuse(operation, "names of " + std::to_string(options.members.size()) + " members for " + std::to_string(options.world_size) + " ranks");
+    refuse(operation,
+           "names of " + std::to_string(options.members.size()) + " members for " + std::to_string(options.world_size) + " ranks");
   }
   if (options.backend != "auto" && options.backend != "shm" && options.backend != "gloo" && options.backend != "hierarchical") {
     refuse(operation, "no such back end: '" + options.backend + "'", "use auto, shm, gloo or hierarchical");

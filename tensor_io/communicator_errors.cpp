@@ -11,7 +11,8 @@ std::string name_ranks(const CommunicatorOptions& options, const std::vector<int
   return text;
 }
 
-ErrorReport mismatch_report(const CommunicatorOptions& options, const std::vector<int>& ranks, const std::vector<CollectiveRecord>& records) {
+ErrorReport mismatch_report(const CommunicatorOptions& options, const std::vector<int>& ranks,
+                            const std::vector<CollectiveRecord>& records) {
   struct Group {
     std::uint64_t fingerprint;
     const CollectiveRecord* record;
@@ -30,7 +31,8 @@ ErrorReport mismatch_report(const CommunicatorOptions& options, const std::vecto
     cause += (cause.empty() ? "" : ", ") + name_ranks(options, group.ranks) + (group.ranks.size() == 1 ? " is at " : " are at ") +
              group.record->describe() + ", call " + std::to_string(group.record->sequence);
   }
-  return ErrorReport{ErrorCode::mismatch, -1, {}, -1, {}, cause, "every rank must make the same calls, with the same shapes, in the same order"};
+  return ErrorReport{
+      ErrorCode::mismatch, -1, {}, -1, {}, cause, "every rank must make the same calls, with the same shapes, in the same order"};
 }
 
 }  // namespace troupe

@@ -10,6 +10,7 @@ namespace troupe {
 std::string name_ranks(const CommunicatorOptions& options, const std::vector<int>& ranks);
 
 /// An Error(mismatch) whose cause groups the ranks by what they do. `records[i]` is what rank `ranks[i]` does.
-ErrorReport mismatch_report(const CommunicatorOptions& options, const std::vector<int>& ranks, const std::vector<CollectiveRecord>& records);
+ErrorReport mismatch_report(const CommunicatorOptions& options, const std::vector<int>& ranks,
+                            const std::vector<CollectiveRecord>& records);
 
 }  // namespace troupe

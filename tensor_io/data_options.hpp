@@ -12,8 +12,8 @@ struct DataOptions {
   std::int64_t num_workers = 1;    ///< loader threads of a rank; 0 loads in the loader's own thread
   std::int64_t prefetch = 2;       ///< batches that a loader may be ahead
   bool shuffle = true;
-  bool drop_last = true;           ///< drop the last, smaller batch of an epoch; otherwise pad it
-  bool augment = false;            ///< random crop and flip
+  bool drop_last = true;  ///< drop the last, smaller batch of an epoch; otherwise pad it
+  bool augment = false;   ///< random crop and flip
   std::int64_t num_classes = 10;
   std::int64_t in_channels = 3;
   std::int64_t image_size = 32;

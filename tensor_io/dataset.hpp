@@ -15,7 +15,7 @@ struct SampleContext {
 };
 
 struct Example {
-  at::Tensor input;   // one sample, without a batch dimension
+  at::Tensor input;  // one sample, without a batch dimension
   at::Tensor target;
 };
 

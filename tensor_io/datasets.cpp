@@ -33,14 +33,16 @@ std::string existing(const std::string& folder, const std::string& name) {
   for (const auto& candidate : {folder + "/" + name, folder + "/" + name + ".gz"}) {
     if (std::filesystem::exists(candidate)) return candidate;
   }
-  throw Error(ErrorCode::unavailable, "data_dir", "there is neither " + folder + "/" + name + " nor " + name + ".gz", "set data_dir to the folder that holds the files");
+  throw Error(ErrorCode::unavailable, "data_dir", "there is neither " + folder + "/" + name + " nor " + name + ".gz",
+              "set data_dir to the folder that holds the files");
 }
 
 TrainAndHeldOut images(const std::string& name, const DataOptions& options, std::array<at::Tensor, 4> parts, ImageTransform transform) {
   auto make = [&](const at::Tensor& pixels, const at::Tensor& labels, bool augment) {
     auto mine = transform;
     mine.augment = augment;
-    return std::make_shared<ImageDataset>(name, fit_images(pixels, options.in_channels, options.image_size), labels, options.num_classes, mine);
+    return std::make_shared<ImageDataset>(name, fit_images(pixels, options.in_channels, options.image_size), labels, options.num_classes,
+                                          mine);
   };
   return {make(parts[0], parts[1], options.augment), make(parts[2], parts[3], false)};
 }
@@ -49,8 +51,9 @@ std::pair<at::Tensor, at::Tensor> read_cifar_file(const std::string& path) {
   const auto content = read_file(path);
   constexpr std::size_t record = 1 + 3 * 32 * 32;
   if (content.empty() || content.size() % record != 0) {
-    throw Error(ErrorCode::bad_data, path, "its " + std::to_string(content.size()) + " bytes are no whole number of records of 3073; record " +
-                                               std::to_string(content.size() / record) + " is cut off at offset " + std::to_string(content.size()));
+    throw Error(ErrorCode::bad_data, path,
+                "its " + std::to_string(content.size()) + " bytes are no whole number of records of 3073; record " +
+                    std::to_string(content.size() / record) + " is cut off at offset " + std::to_string(content.size()));
   }
   const auto rows = static_cast<std::int64_t>(content.size() / record);
   const auto all = torch::from_blob(const_cast<char*>(content.data()), {rows, static_cast<std::int64_t>(record)}, torch::kByte);
@@ -63,9 +66,11 @@ at::Tensor read_idx(const std::string& path) {
   const auto content = read_file(path);
   const auto byte = [&](std::size_t i) { return static_cast<std::uint32_t>(static_cast<unsigned char>(content[i])); };
   const auto word = [&](std::size_t i) { return byte(i) << 24 | byte(i + 1) << 16 | byte(i + 2) << 8 | byte(i + 3); };
-  if (content.size() < 4) throw Error(ErrorCode::bad_data, path, "its " + std::to_string(content.size()) + " bytes are no IDX header (offset 0, magic)");
+  if (content.size() < 4)
+    throw Error(ErrorCode::bad_data, path, "its " + std::to_string(content.size()) + " bytes are no IDX header (offset 0, magic)");
   if (byte(0) != 0 || byte(1) != 0 || byte(2) != 8 || byte(3) < 1 || byte(3) > 4) {
-    throw Error(ErrorCode::bad_data, path, "offset 0, magic: " + std::to_string(word(0)) + " is no IDX file of unsigned bytes with 1 to 4 dimensions");
+    throw Error(ErrorCode::bad_data, path,
+                "offset 0, magic: " + std::to_string(word(0)) + " is no IDX file of unsigned bytes with 1 to 4 dimensions");
   }
   const std::size_t dimensions = byte(3);
   if (content.size() < 4 + 4 * dimensions) throw Error(ErrorCode::bad_data, path, "offset 4, dimensions: the header is cut off");
@@ -74,14 +79,17 @@ at::Tensor read_idx(const std::string& path) {
   for (std::size_t d = 0; d < dimensions; ++d) {
     shape.push_back(word(4 + 4 * d));
     if (shape.back() != 0 && numel > (std::uint64_t{1} << 40) / static_cast<std::uint64_t>(shape.back())) {
-      throw Error(ErrorCode::bad_data, path, "offset " + std::to_string(4 + 4 * d) + ", dimension " + std::to_string(d) + ": the sizes multiply to more than a terabyte");
+      throw Error(
+          ErrorCode::bad_data, path,
+          "offset " + std::to_string(4 + 4 * d) + ", dimension " + std::to_string(d) + ": the sizes multiply to more than a terabyte");
     }
     numel *= static_cast<std::uint64_t>(shape.back());
   }
   const std::size_t start = 4 + 4 * dimensions;
   if (content.size() - start != numel) {
-    throw Error(ErrorCode::bad_data, path, "offset " + std::to_string(start) + ", data: the header promises " + std::to_string(numel) + " bytes, there are " +
-                                               std::to_string(content.size() - start));
+    throw Error(ErrorCode::bad_data, path,
+                "offset " + std::to_string(start) + ", data: the header promises " + std::to_string(numel) + " bytes, there are " +
+                    std::to_string(content.size() - start));
   }
   return torch::from_blob(const_cast<char*>(content.data() + start), shape, torch::kByte).clone();
 }
@@ -93,10 +101,13 @@ TrainAndHeldOut read_mnist(const DataOptions& options) {
     const auto path = existing(options.data_dir, names[i]);
     const auto raw = read_idx(path);
     const bool labels = i % 2 == 1;
-    if (raw.dim() != (labels ? 1 : 3)) throw Error(ErrorCode::bad_data, path, "offset 3, dimensions: " + std::to_string(raw.dim()) + " where " + (labels ? "1" : "3") + " are due");
+    if (raw.dim() != (labels ? 1 : 3))
+      throw Error(ErrorCode::bad_data, path,
+                  "offset 3, dimensions: " + std::to_string(raw.dim()) + " where " + (labels ? "1" : "3") + " are due");
     parts[i] = labels ? raw.to(torch::kInt64) : raw.unsqueeze(1);
     if (labels && parts[i].size(0) != parts[i - 1].size(0)) {
-      throw Error(ErrorCode::bad_data, path, std::to_string(parts[i].size(0)) + " labels for " + std::to_string(parts[i - 1].size(0)) + " images");
+      throw Error(ErrorCode::bad_data, path,
+                  std::to_string(parts[i].size(0)) + " labels for " + std::to_string(parts[i - 1].size(0)) + " images");
     }
   }
   ImageTransform transform;
@@ -123,10 +134,12 @@ TrainAndHeldOut read_cifar10(const DataOptions& options) {
 TrainAndHeldOut read_digits(const DataOptions& options) {
   const auto path = options.data_dir.empty() ? shipped_digits() : options.data_dir;
   const auto table = parse_csv(path, read_file(path));
-  if (table.columns != 65) throw Error(ErrorCode::bad_data, path, "it has " + std::to_string(table.columns) + " columns, 64 pixels and a label are due");
+  if (table.columns != 65)
+    throw Error(ErrorCode::bad_data, path, "it has " + std::to_string(table.columns) + " columns, 64 pixels and a label are due");
   const auto all = torch::tensor(table.values, torch::kFloat64).view({table.rows, 65});
   const auto pixels = all.narrow(1, 0, 64);
-  if (pixels.min().item<double>() < 0 || pixels.max().item<double>() > 16) throw Error(ErrorCode::bad_data, path, "a pixel lies outside 0 .. 16");
+  if (pixels.min().item<double>() < 0 || pixels.max().item<double>() > 16)
+    throw Error(ErrorCode::bad_data, path, "a pixel lies outside 0 .. 16");
   const auto bytes = pixels.to(torch::kByte).view({table.rows, 1, 8, 8});
   const auto labels = all.select(1, 64).to(torch::kInt64);
   const auto [train, rest] = split_rows(table.rows);
@@ -136,7 +149,9 @@ TrainAndHeldOut read_digits(const DataOptions& options) {
   transform.stddev = {0.3760f};
   transform.flip = false;
   transform.padding = 1;
-  return images("digits", options, {bytes.index_select(0, train), labels.index_select(0, train), bytes.index_select(0, rest), labels.index_select(0, rest)}, transform);
+  return images("digits", options,
+                {bytes.index_select(0, train), labels.index_select(0, train), bytes.index_select(0, rest), labels.index_select(0, rest)},
+                transform);
 }
 
 TrainAndHeldOut read_csv(const DataOptions& options) {
@@ -145,8 +160,9 @@ TrainAndHeldOut read_csv(const DataOptions& options) {
   for (std::int64_t row = 0; row < table.rows; ++row) {
     const double label = table.at(row, table.columns - 1);
     if (label != std::floor(label) || label < 0 || label >= static_cast<double>(options.num_classes)) {
-      throw Error(ErrorCode::bad_data, options.data_dir, "row " + std::to_string(row + 1) + ", column " + std::to_string(table.columns) + ": label " + std::to_string(label) +
-                                                             " is no class below num_classes " + std::to_string(options.num_classes));
+      throw Error(ErrorCode::bad_data, options.data_dir,
+                  "row " + std::to_string(row + 1) + ", column " + std::to_string(table.columns) + ": label " + std::to_string(label) +
+                      " is no class below num_classes " + std::to_string(options.num_classes));
     }
   }
   const auto all = torch::tensor(table.values, torch::kFloat64).view({table.rows, table.columns});
@@ -173,7 +189,8 @@ Example SyntheticImages::get(std::int64_t index, const SampleContext&) const {
     // A wave whose direction and length tell the class, wherever it starts.
     const auto pattern = mix_seed(seed_, {static_cast<std::uint64_t>(label), static_cast<std::uint64_t>(c), 4});
     const float angle = 6.2832f * unit(pattern), length = 2.0f + 4.0f * unit(pattern << 20);
-    const float along_y = std::sin(angle) * length * 6.2832f / static_cast<float>(side), along_x = std::cos(angle) * length * 6.2832f / static_cast<float>(side);
+    const float along_y = std::sin(angle) * length * 6.2832f / static_cast<float>(side),
+                along_x = std::cos(angle) * length * 6.2832f / static_cast<float>(side);
     for (std::int64_t y = 0; y < side; ++y) {
       for (std::int64_t x = 0; x < side; ++x) {
         noise = noise * 6364136223846793005ull + 1442695040888963407ull;  // Knuth's linear congruential generator
@@ -184,7 +201,8 @@ Example SyntheticImages::get(std::int64_t index, const SampleContext&) const {
   return {image, torch::tensor(label)};
 }
 
-TensorDataset::TensorDataset(at::Tensor input, at::Tensor target, std::string name) : input_(std::move(input)), target_(std::move(target)), name_(std::move(name)) {
+TensorDataset::TensorDataset(at::Tensor input, at::Tensor target, std::string name)
+    : input_(std::move(input)), target_(std::move(target)), name_(std::move(name)) {
   if (input_.size(0) != target_.size(0)) {
     throw Error(ErrorCode::usage, name_, std::to_string(input_.size(0)) + " inputs for " + std::to_string(target_.size(0)) + " targets");
   }
@@ -202,7 +220,8 @@ Batch TensorDataset::get_batch(std::span<const std::int64_t> indices, const Samp
 
 TrainAndHeldOut make_datasets(const DataOptions& options, std::uint64_t seed) {
   if (options.data != "synthetic" && options.data != "digits" && options.data_dir.empty()) {
-    throw Error(ErrorCode::usage, "data_dir", "data set " + options.data + " is read from your files", "set data_dir to the file or folder that holds it");
+    throw Error(ErrorCode::usage, "data_dir", "data set " + options.data + " is read from your files",
+                "set data_dir to the file or folder that holds it");
   }
   if (options.data == "digits") return read_digits(options);
   if (options.data == "mnist") return read_mnist(options);

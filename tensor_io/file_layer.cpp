@@ -23,21 +23,14 @@ constexpr std::size_t kSmallBytes = std::size_t{64} << 10;
 
 std::string remedy_for(int errno_value) {
   switch (errno_value) {
-    case ENOSPC:
-      return "free some space, or lower keep_last";
-    case EDQUOT:
-      return "the disk quota is used up: free some space, or lower keep_last";
-    case EFBIG:
-      return "the file size limit (ulimit -f) is too low";
-    case EROFS:
-      return "the file system is mounted read only";
+    case ENOSPC: return "free some space, or lower keep_last";
+    case EDQUOT: return "the disk quota is used up: free some space, or lower keep_last";
+    case EFBIG: return "the file size limit (ulimit -f) is too low";
+    case EROFS: return "the file system is mounted read only";
     case EACCES:
-    case EPERM:
-      return "the user that runs this needs write permission there";
-    case EIO:
-      return "the disk is failing: look at the kernel's log";
-    default:
-      return {};
+    case EPERM: return "the user that runs this needs write permission there";
+    case EIO: return "the disk is failing: look at the kernel's log";
+    default: return {};
   }
 }
 

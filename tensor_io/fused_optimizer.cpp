@@ -24,7 +24,8 @@ std::vector<at::Tensor> flat_like(const NamedTensors& parameters) {
   for (const auto& [name, parameter] : parameters) {
     const auto slice = flat[parameter.scalar_type()].narrow(0, offset[parameter.scalar_type()], parameter.numel());
     offset[parameter.scalar_type()] += padded(parameter);
-    views.push_back(parameter.is_non_overlapping_and_dense() ? slice.as_strided(parameter.sizes(), parameter.strides()) : slice.view(parameter.sizes()));
+    views.push_back(parameter.is_non_overlapping_and_dense() ? slice.as_strided(parameter.sizes(), parameter.strides())
+                                                             : slice.view(parameter.sizes()));
   }
   return views;
 }
@@ -40,7 +41,8 @@ FusedOptimizer::FusedOptimizer(Kind kind, OptimizerOptions options, std::vector<
     auto& moments = moments_.emplace_back();
     for (std::size_t i = 0; i < group.parameters.size(); ++i) {
       if (!names.insert(group.parameters[i].first).second) {
-        throw Error(ErrorCode::usage, "optimizer", "parameter " + group.parameters[i].first + " is in two groups", "put each parameter into one group");
+        throw Error(ErrorCode::usage, "optimizer", "parameter " + group.parameters[i].first + " is in two groups",
+                    "put each parameter into one group");
       }
       moments.push_back({first[i], kind_ == Kind::adamw ? second[i] : at::Tensor(), at::zeros({}, at::kFloat)});
     }
@@ -78,10 +80,11 @@ void FusedOptimizer::step_group(std::size_t index, double lr) {
     auto& list = lists[fresh];
     if (list.parameters.empty()) continue;
     if (kind_ == Kind::adamw) {
-      at::_fused_adamw_(list.parameters, list.gradients, list.first, list.second, {}, list.steps, lr, options_.beta1, options_.beta2, weight_decay,
-                        options_.eps, /*amsgrad=*/false, /*maximize=*/false);
+      at::_fused_adamw_(list.parameters, list.gradients, list.first, list.second, {}, list.steps, lr, options_.beta1, options_.beta2,
+                        weight_decay, options_.eps, /*amsgrad=*/false, /*maximize=*/false);
     } else {
-      at::_fused_sgd_(list.parameters, list.gradients, options_.momentum != 0 ? at::TensorList(list.first) : at::TensorList(), weight_decay, options_.momentum, lr,
+      at::_fused_sgd_(list.parameters, list.gradients, options_.momentum != 0 ? at::TensorList(list.first) : at::TensorList(), weight_decay,
+                      options_.momentum, lr,
                       /*dampening=*/0, options_.nesterov, /*maximize=*/false, /*is_first_step=*/fresh == 1);
     }
   }
@@ -107,13 +110,17 @@ void FusedOptimizer::load_state(const NamedTensors& loaded) {
   for (auto& [name, mine] : state()) {
     const auto found = values.find(name);
     if (found == values.end()) {
-      throw Error(ErrorCode::mismatch, "optimizer state", "there is no " + name, "resume with the optimizer that wrote the checkpoint (this one is " + this->name() + ")");
+      throw Error(ErrorCode::mismatch, "optimizer state", "there is no " + name,
+                  "resume with the optimizer that wrote the checkpoint (this one is " + this->name() + ")");
     }
-    if (found->second.sizes() != mine.sizes()) throw Error(ErrorCode::mismatch, "optimizer state", name + " has another shape than the parameter");
+    if (found->second.sizes() != mine.sizes())
+      throw Error(ErrorCode::mismatch, "optimizer state", name + " has another shape than the parameter");
     mine.copy_(found->second);
     values.erase(found);
   }
-  if (!values.empty()) throw Error(ErrorCode::mismatch, "optimizer state", values.begin()->first + " belongs to no parameter of the model", "resume with the same model");
+  if (!values.empty())
+    throw Error(ErrorCode::mismatch, "optimizer state", values.begin()->first + " belongs to no parameter of the model",
+                "resume with the same model");
 }
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, std::vector<ParameterGroup> groups) {

@@ -81,17 +81,24 @@ ErrorReport GlooCommunicator::explain(const CollectiveRecord& record, bool timed
     }
   }
   if (!silent.empty() && timed_out) {
-    return ErrorReport{ErrorCode::timeout, -1, {}, -1, {}, name_ranks(options(), silent) + " did not come within " + std::to_string(options().timeout.count()) + " ms",
+    return ErrorReport{ErrorCode::timeout,
+                       -1,
+                       {},
+                       -1,
+                       {},
+                       name_ranks(options(), silent) + " did not come within " + std::to_string(options().timeout.count()) + " ms",
                        "a rank may hang or have taken another branch; raise collective_timeout if it is only slow"};
   }
   if (!silent.empty()) {
-    return ErrorReport{ErrorCode::peer_lost, -1, {}, -1, {}, name_ranks(options(), silent) + " died or left the group '" + options().name + "'",
-                       "see its log for the reason"};
+    return ErrorReport{
+        ErrorCode::peer_lost,        -1, {}, -1, {}, name_ranks(options(), silent) + " died or left the group '" + options().name + "'",
+        "see its log for the reason"};
   }
   for (const auto& other : records) {
     if (other.fingerprint() != record.fingerprint()) return mismatch_report(options(), ranks, records);
   }
-  return ErrorReport{timed_out ? ErrorCode::timeout : ErrorCode::peer_lost, -1, {}, -1, {}, what, "all ranks live and agree: is the network up?"};
+  return ErrorReport{timed_out ? ErrorCode::timeout : ErrorCode::peer_lost, -1, {}, -1, {}, what,
+                     "all ranks live and agree: is the network up?"};
 }
 
 }  // namespace troupe

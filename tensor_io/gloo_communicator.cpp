@@ -14,7 +14,7 @@ namespace {
 using Transfers = std::vector<GlooMesh::Transfer>;
 
 constexpr std::int64_t kLine = 64;
-constexpr std::int64_t kSmallBytes = 32 * 1024;       // up to here everybody sends everything to everybody: one round
+constexpr std::int64_t kSmallBytes = 32 * 1024;        // up to here everybody sends everything to everybody: one round
 constexpr std::int64_t kChunkBytes = 4 * 1024 * 1024;  // of a large reduction; two are under way, which bounds the scratch memory
 constexpr std::int64_t kTreeBytes = 1024 * 1024;       // passed on while the next is received
 
@@ -26,7 +26,9 @@ void copy_bytes(std::byte* to, const std::byte* from, std::int64_t bytes) {
 }
 
 // Messages of one operation and `phase` between two ranks arrive in the order in which they were sent. Odd slots are the mesh's own.
-std::uint64_t slot_of(const CollectiveRecord& record, unsigned phase = 0) { return (record.fingerprint() & ~std::uint64_t{0xff}) | (phase << 1); }
+std::uint64_t slot_of(const CollectiveRecord& record, unsigned phase = 0) {
+  return (record.fingerprint() & ~std::uint64_t{0xff}) | (phase << 1);
+}
 
 void wait_received(GlooMesh& mesh, const Transfers& transfers) {
   for (const auto& transfer : transfers) mesh.wait_received(transfer);
@@ -59,8 +61,8 @@ std::byte* GlooCommunicator::scratch(std::int64_t bytes) {
   return scratch_.data();
 }
 
-void GlooCommunicator::reduce_parts(const std::byte* own, const std::byte* scratch, std::int64_t stride, std::byte* output, std::int64_t bytes,
-                                    ReduceOp op, const CollectiveRecord& record) {
+void GlooCommunicator::reduce_parts(const std::byte* own, const std::byte* scratch, std::int64_t stride, std::byte* output,
+                                    std::int64_t bytes, ReduceOp op, const CollectiveRecord& record) {
   const auto dtype = static_cast<at::ScalarType>(record.dtype);
   inputs_.clear();
   for (int r = 0; r < world_size(); ++r) inputs_.push_back(r == rank() ? own : scratch + r * stride);
@@ -207,7 +209,8 @@ void GlooCommunicator::do_broadcast(const at::Tensor& tensor, int root, const Co
     for (std::int64_t at = 0; at < size_of(tensor); at += kTreeBytes, ++chunk) {
       if (distance > 0) mesh_->wait_received(incoming[chunk]);
       for (int bit = reach; distance + bit < world_size(); bit *= 2) {
-        outgoing.push_back(mesh_->send(bytes_of(tensor) + at, std::min(kTreeBytes, size_of(tensor) - at), (distance + bit + root) % world_size(), slot_of(record)));
+        outgoing.push_back(mesh_->send(bytes_of(tensor) + at, std::min(kTreeBytes, size_of(tensor) - at),
+                                       (distance + bit + root) % world_size(), slot_of(record)));
       }
     }
     wait_sent(*mesh_, outgoing);

@@ -14,8 +14,8 @@ class GlooMesh;
 /// order that depends on the place in the tensor, and its reduce_scatter is slower than its all_reduce. Here each rank receives
 /// one slice from all others, adds them in rank order in f32 and sends the result to all: the same bytes on the wire, the same bits as shm.
 ///
-/// TCP shows a lost connection but not who is to blame, so after a failure each rank leaves what it was doing at the rendezvous and reads what
-/// the others left: who is silent is missing or dead, who was at another call is named.
+/// TCP shows a lost connection but not who is to blame, so after a failure each rank leaves what it was doing at the rendezvous and reads
+/// what the others left: who is silent is missing or dead, who was at another call is named.
 class GlooCommunicator final : public Communicator {
  public:
   /// Collective.

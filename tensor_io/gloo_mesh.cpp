@@ -1,7 +1,7 @@
 #include "tensor_io/gloo_mesh.hpp"
 
-#include <gloo/transport/address.h>
 #include <gloo/common/error.h>
+#include <gloo/transport/address.h>
 #include <gloo/transport/tcp/context.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/tcp/pair.h>
@@ -64,7 +64,7 @@ std::shared_ptr<tcp::Device> device_at(const std::string& address) {
   auto& known = devices[address];
   if (auto device = known.lock()) return device;
   // Gloo writes with writev(2): without this, a peer that dies takes this process along.
-  struct sigaction action{};
+  struct sigaction action {};
   if (::sigaction(SIGPIPE, nullptr, &action) == 0 && action.sa_handler == SIG_DFL) ::signal(SIGPIPE, SIG_IGN);
   tcp::attr attributes(address.c_str());
   auto device = std::dynamic_pointer_cast<tcp::Device>(tcp::CreateDevice(attributes));
@@ -78,7 +78,8 @@ GlooMesh::GlooMesh(const CommunicatorOptions& options) : timeout_(options.timeou
   const auto deadline = std::chrono::steady_clock::now() + options.timeout;
   const std::string operation = "connecting communicator '" + options.name + "' on " + options.interface_address;
   const auto remaining = [&] {
-    return std::max(std::chrono::milliseconds(1), std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()));
+    return std::max(std::chrono::milliseconds(1),
+                    std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()));
   };
   exchange(options, "gloo", {}, deadline);  // names whoever does not come
   const auto key = [&](int from, int to) { return options.name + "/gloo/" + std::to_string(from) + "-" + std::to_string(to); };

@@ -34,7 +34,11 @@ std::vector<std::string> exchange(const CommunicatorOptions& options, const std:
     }
   }
   if (!missing.empty()) {
-    throw Error(ErrorReport{ErrorCode::timeout, name_of(options, options.rank), {}, -1, "setting up communicator '" + options.name + "'",
+    throw Error(ErrorReport{ErrorCode::timeout,
+                            name_of(options, options.rank),
+                            {},
+                            -1,
+                            "setting up communicator '" + options.name + "'",
                             missing + " did not come within " + std::to_string(options.timeout.count()) + " ms",
                             "is every rank running, and does it create the same communicators in the same order?"});
   }

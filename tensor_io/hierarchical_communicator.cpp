@@ -22,7 +22,8 @@ bool is_half(at::ScalarType dtype) { return dtype == at::kHalf || dtype == at::k
 
 }  // namespace
 
-HierarchicalCommunicator::HierarchicalCommunicator(CommunicatorOptions given, const std::vector<std::string>& hosts) : Communicator(std::move(given)) {
+HierarchicalCommunicator::HierarchicalCommunicator(CommunicatorOptions given, const std::vector<std::string>& hosts)
+    : Communicator(std::move(given)) {
   std::map<std::string, int> numbers;
   for (int r = 0; r < world_size(); ++r) {
     const auto [known, is_new] = numbers.emplace(hosts[r], static_cast<int>(hosts_.size()));
@@ -101,7 +102,8 @@ void HierarchicalCommunicator::do_all_reduce(const at::Tensor& tensor, ReduceOp 
   all_reduce_any(tensor.detach(), op, record.label.data());
 }
 
-void HierarchicalCommunicator::do_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, const CollectiveRecord& record) {
+void HierarchicalCommunicator::do_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
+                                                 const CollectiveRecord& record) {
   follow_step();
   const at::NoGradGuard no_grad;
   const auto slices = input.detach().view({world_size(), output.numel()});

@@ -45,8 +45,8 @@ class HierarchicalCommunicator final : public Communicator {
     std::vector<int> ranks;  // ascending; the first leads
   };
   std::vector<Host> hosts_;
-  std::vector<int> host_of_;   // by rank
-  std::vector<int> local_of_;  // by rank: place in its host
+  std::vector<int> host_of_;               // by rank
+  std::vector<int> local_of_;              // by rank: place in its host
   std::unique_ptr<Communicator> up_;       // this host's ranks, before the leaders talk
   std::unique_ptr<Communicator> leaders_;  // leaders only
   std::unique_ptr<Communicator> down_;     // this host's ranks, after the leaders talked: a longer deadline

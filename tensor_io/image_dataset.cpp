@@ -14,7 +14,8 @@ ImageDataset::ImageDataset(std::string name, at::Tensor images, at::Tensor label
   const auto* label = labels_.data_ptr<std::int64_t>();
   for (std::int64_t i = 0; i < labels_.size(0); ++i) {
     if (label[i] < 0 || label[i] >= classes) {
-      throw Error(ErrorCode::bad_data, name_, "sample " + std::to_string(i) + " has label " + std::to_string(label[i]) + ", num_classes is " + std::to_string(classes),
+      throw Error(ErrorCode::bad_data, name_,
+                  "sample " + std::to_string(i) + " has label " + std::to_string(label[i]) + ", num_classes is " + std::to_string(classes),
                   "set num_classes, or mend the file");
     }
   }
@@ -66,7 +67,8 @@ Batch ImageDataset::get_batch(std::span<const std::int64_t> indices, const Sampl
   const auto pixels = images_.size(1) * images_.size(2) * images_.size(3);
   for (std::int64_t i = 0; i < n; ++i) {
     const auto index = indices[static_cast<std::size_t>(i)];
-    if (index < 0 || index >= size()) throw Error(ErrorCode::usage, name_, "sample " + std::to_string(index) + " is outside its " + std::to_string(size()));
+    if (index < 0 || index >= size())
+      throw Error(ErrorCode::usage, name_, "sample " + std::to_string(index) + " is outside its " + std::to_string(size()));
     write_sample(batch.input.data_ptr<float>() + i * pixels, index, context);
     batch.target.data_ptr<std::int64_t>()[i] = labels_.data_ptr<std::int64_t>()[index];
     batch.index.data_ptr<std::int64_t>()[i] = index;
@@ -85,7 +87,8 @@ at::Tensor fit_images(const at::Tensor& images, std::int64_t channels, std::int6
   }
   if (fitted.size(1) != channels) {
     if (fitted.size(1) != 1) {
-      throw Error(ErrorCode::usage, "in_channels", "the images have " + std::to_string(fitted.size(1)) + " channels, the model wants " + std::to_string(channels),
+      throw Error(ErrorCode::usage, "in_channels",
+                  "the images have " + std::to_string(fitted.size(1)) + " channels, the model wants " + std::to_string(channels),
                   "set in_channels " + std::to_string(fitted.size(1)));
     }
     fitted = fitted.expand({fitted.size(0), channels, fitted.size(2), fitted.size(3)}).contiguous();

@@ -28,7 +28,8 @@ std::unique_ptr<Communicator> make_communicator(CommunicatorOptions options) {
     if (auto group = ShmGroup::join(options, &why_not)) return std::make_unique<ShmCommunicator>(std::move(options), std::move(group));
   }
   if (options.backend == "shm") {
-    throw Error(ErrorCode::unavailable, "shared memory for communicator '" + options.name + "'", why_not, "use backend = auto, gloo or hierarchical");
+    throw Error(ErrorCode::unavailable, "shared memory for communicator '" + options.name + "'", why_not,
+                "use backend = auto, gloo or hierarchical");
   }
   return std::make_unique<GlooCommunicator>(std::move(options));
 }

@@ -12,9 +12,9 @@ namespace troupe {
 
 /// Parameters that share hyper-parameters.
 struct ParameterGroup {
-  NamedTensors parameters;  // leaves of the model, by their names in it
-  double lr_scale = 1;      ///< multiplies the scheduled rate
-  double weight_decay = -1; ///< negative: the optimizer's default
+  NamedTensors parameters;   // leaves of the model, by their names in it
+  double lr_scale = 1;       ///< multiplies the scheduled rate
+  double weight_decay = -1;  ///< negative: the optimizer's default
 };
 
 /// An element-wise optimizer: applies the `.grad` of its parameters to them. Parameters whose gradient is undefined are left alone (not

@@ -16,7 +16,8 @@ namespace {
 #endif
 
 // A floating point number is finite unless all bits of its exponent are set. Branch-free over blocks, so that it vectorises.
-TROUPE_CLONES std::uint32_t copy_bits32(std::uint32_t* __restrict to, const std::uint32_t* __restrict from, std::int64_t n, std::uint32_t exponent) {
+TROUPE_CLONES std::uint32_t copy_bits32(std::uint32_t* __restrict to, const std::uint32_t* __restrict from, std::int64_t n,
+                                        std::uint32_t exponent) {
   std::uint32_t bad = 0;
   for (std::int64_t i = 0; i < n; ++i) {
     const std::uint32_t x = from[i];
@@ -25,7 +26,8 @@ TROUPE_CLONES std::uint32_t copy_bits32(std::uint32_t* __restrict to, const std:
   }
   return bad;
 }
-TROUPE_CLONES std::uint64_t copy_bits64(std::uint64_t* __restrict to, const std::uint64_t* __restrict from, std::int64_t n, std::uint64_t exponent) {
+TROUPE_CLONES std::uint64_t copy_bits64(std::uint64_t* __restrict to, const std::uint64_t* __restrict from, std::int64_t n,
+                                        std::uint64_t exponent) {
   std::uint64_t bad = 0;
   for (std::int64_t i = 0; i < n; ++i) {
     const std::uint64_t x = from[i];
@@ -34,7 +36,8 @@ TROUPE_CLONES std::uint64_t copy_bits64(std::uint64_t* __restrict to, const std:
   }
   return bad;
 }
-TROUPE_CLONES std::uint16_t copy_bits16(std::uint16_t* __restrict to, const std::uint16_t* __restrict from, std::int64_t n, std::uint16_t exponent) {
+TROUPE_CLONES std::uint16_t copy_bits16(std::uint16_t* __restrict to, const std::uint16_t* __restrict from, std::int64_t n,
+                                        std::uint16_t exponent) {
   std::uint16_t bad = 0;
   for (std::int64_t i = 0; i < n; ++i) {
     const std::uint16_t x = from[i];
@@ -50,8 +53,8 @@ TROUPE_CLONES std::uint32_t check_bits32(const std::uint32_t* from, std::int64_t
 }
 
 bool same_dense_layout(const at::Tensor& a, const at::Tensor& b) {
-  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && (a.strides() == b.strides() || (a.is_contiguous() && b.is_contiguous())) &&
-         a.is_non_overlapping_and_dense();
+  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() &&
+         (a.strides() == b.strides() || (a.is_contiguous() && b.is_contiguous())) && a.is_non_overlapping_and_dense();
 }
 
 }  // namespace
@@ -70,7 +73,8 @@ bool copy_and_check(const at::Tensor& destination, const at::Tensor& source) {
     const auto n = source.numel();
     switch (source.scalar_type()) {
       case at::kFloat: return copy_bits32(static_cast<std::uint32_t*>(to), static_cast<const std::uint32_t*>(from), n, 0x7f800000u) == 0;
-      case at::kDouble: return copy_bits64(static_cast<std::uint64_t*>(to), static_cast<const std::uint64_t*>(from), n, 0x7ff0000000000000ull) == 0;
+      case at::kDouble:
+        return copy_bits64(static_cast<std::uint64_t*>(to), static_cast<const std::uint64_t*>(from), n, 0x7ff0000000000000ull) == 0;
       case at::kHalf: return copy_bits16(static_cast<std::uint16_t*>(to), static_cast<const std::uint16_t*>(from), n, 0x7c00u) == 0;
       case at::kBFloat16: return copy_bits16(static_cast<std::uint16_t*>(to), static_cast<const std::uint16_t*>(from), n, 0x7f80u) == 0;
       default: break;

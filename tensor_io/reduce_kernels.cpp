@@ -4,10 +4,10 @@
 
 namespace troupe {
 
-#define TROUPE_DECLARE_KERNELS(set)                                                \
-  namespace set {                                                                  \
-  void reduce(const ReduceTask& task) noexcept;                                    \
-  void copy_streaming(void* to, const void* from, std::size_t bytes) noexcept;     \
+#define TROUPE_DECLARE_KERNELS(set)                                            \
+  namespace set {                                                              \
+  void reduce(const ReduceTask& task) noexcept;                                \
+  void copy_streaming(void* to, const void* from, std::size_t bytes) noexcept; \
   }
 TROUPE_DECLARE_KERNELS(kernels_generic)
 #if defined(__x86_64__)

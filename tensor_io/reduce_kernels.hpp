@@ -10,8 +10,8 @@ enum class Element : std::uint8_t { f32, f64, f16, bf16, i32, i64, u8, boolean }
 enum class Reduction : std::uint8_t { sum, min, max, product };
 
 /// outputs[*][i] = (inputs[0][i] op inputs[1][i] op ...) / divisor, always in this order, so the bits do not depend on who computes
-/// them. f16 and bf16 are added in f32 and rounded once. On bool, sum is or and product is and. Integers wrap around; min and max keep a NaN.
-/// An output may be an input at the same place, not at a shifted one.
+/// them. f16 and bf16 are added in f32 and rounded once. On bool, sum is or and product is and. Integers wrap around; min and max keep a
+/// NaN. An output may be an input at the same place, not at a shifted one.
 struct ReduceTask {
   Element element = Element::f32;
   Reduction reduction = Reduction::sum;

@@ -33,13 +33,15 @@ DistributedSampler::DistributedSampler(SamplerOptions options) : options_(option
   if (o.batch_size <= 0 || parts <= 0 || o.batch_size % parts != 0) {
     const auto down = parts > 0 ? o.batch_size / parts * parts : 0;
     throw Error(ErrorCode::usage, "batch_size",
-                std::to_string(o.batch_size) + " samples can't be cut into " + std::to_string(o.micro_batches) + " micro-batches for " + std::to_string(o.world_size) + " ranks",
+                std::to_string(o.batch_size) + " samples can't be cut into " + std::to_string(o.micro_batches) + " micro-batches for " +
+                    std::to_string(o.world_size) + " ranks",
                 "use a multiple of " + std::to_string(parts) + ", for instance " + std::to_string(down > 0 ? down : parts));
   }
   if (o.dataset_size <= 0) throw Error(ErrorCode::usage, "data set", "it has no samples");
   steps_ = o.drop_last ? o.dataset_size / o.batch_size : (o.dataset_size + o.batch_size - 1) / o.batch_size;
   if (steps_ == 0) {
-    throw Error(ErrorCode::usage, "data set", "its " + std::to_string(o.dataset_size) + " samples are fewer than one batch of " + std::to_string(o.batch_size),
+    throw Error(ErrorCode::usage, "data set",
+                "its " + std::to_string(o.dataset_size) + " samples are fewer than one batch of " + std::to_string(o.batch_size),
                 "lower batch_size, or set drop_last to false");
   }
 }

@@ -24,7 +24,7 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 }  // namespace
 
 SharedSegment::SharedSegment(int fd, std::size_t bytes) : fd_(fd), bytes_(bytes) {
-  struct stat status{};
+  struct stat status {};
   if (fstat(fd_, &status) == 0) inode_ = status.st_ino;
   void* mapped = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
   const int error = errno;
@@ -63,12 +63,13 @@ std::shared_ptr<SharedSegment> SharedSegment::open(pid_t pid, int fd, std::uint6
   const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd);
   const int own = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (own < 0) fail("opening " + path, errno, "processes of one user and one process namespace can share memory");
-  struct stat status{};
+  struct stat status {};
   const bool is_ours = fstat(own, &status) == 0 && S_ISREG(status.st_mode) && status.st_ino == inode &&
                        static_cast<std::size_t>(status.st_size) == bytes && fcntl(own, F_GET_SEALS) == kSeals;
   if (!is_ours) {
     ::close(own);
-    throw Error(ErrorCode::unavailable, "opening " + path, "it is not the memory that was announced", "the processes are on different hosts or in different namespaces");
+    throw Error(ErrorCode::unavailable, "opening " + path, "it is not the memory that was announced",
+                "the processes are on different hosts or in different namespaces");
   }
   auto segment = std::shared_ptr<SharedSegment>(new SharedSegment(own, bytes));
   segment->close_descriptor();

@@ -22,7 +22,9 @@ void copy_bytes(void* to, const void* from, std::int64_t bytes) {
 }
 
 // Into an outbox, which another core read before.
-void stage(void* to, const void* from, std::int64_t bytes) { bytes < kStreamBytes ? copy_bytes(to, from, bytes) : copy_streaming(to, from, bytes); }
+void stage(void* to, const void* from, std::int64_t bytes) {
+  bytes < kStreamBytes ? copy_bytes(to, from, bytes) : copy_streaming(to, from, bytes);
+}
 
 struct Slice {
   std::int64_t begin;
@@ -48,7 +50,8 @@ ShmCommunicator::ShmCommunicator(CommunicatorOptions options, std::unique_ptr<Sh
 std::int64_t ShmCommunicator::part_bytes() const noexcept { return kOutbox / world_size() / kLine * kLine; }
 
 template <class Stage, class Take>
-void ShmCommunicator::in_chunks(std::int64_t bytes, std::int64_t capacity, const CollectiveRecord& record, bool compared, Stage stage, Take take) {
+void ShmCommunicator::in_chunks(std::int64_t bytes, std::int64_t capacity, const CollectiveRecord& record, bool compared, Stage stage,
+                                Take take) {
   std::int64_t done = 0;
   do {
     const std::int64_t count = std::min(bytes - done, capacity);
@@ -248,7 +251,8 @@ void ShmCommunicator::do_all_to_all(const at::Tensor& output, const at::Tensor& 
         }
       },
       [&](std::int64_t at, std::int64_t count) {
-        for (int r = 0; r < world_size(); ++r) copy_bytes(out + r * bytes + at, r == rank() ? in + r * bytes + at : group_->inbox(r) + rank() * part, count);
+        for (int r = 0; r < world_size(); ++r)
+          copy_bytes(out + r * bytes + at, r == rank() ? in + r * bytes + at : group_->inbox(r) + rank() * part, count);
       });
 }
 

@@ -54,8 +54,8 @@ class ShmCommunicator final : public Communicator {
 
   std::unique_ptr<ShmGroup> group_;
   std::vector<Window> windows_;
-  std::vector<std::byte*> pointers_;    // by rank; valid until the next meet_in_windows
-  std::vector<const void*> inputs_;     // scratch of reduce_here
+  std::vector<std::byte*> pointers_;  // by rank; valid until the next meet_in_windows
+  std::vector<const void*> inputs_;   // scratch of reduce_here
   std::vector<void*> outputs_;
 };
 

@@ -228,8 +228,9 @@ void ShmGroup::send(const std::byte* data, std::int64_t bytes, int destination, 
     if (way.bell.sleepers.load(std::memory_order_seq_cst) > 0) ring(way.bell);
   };
   const auto wait_until_taken = [&](std::uint32_t but) {
-    wait(way.bell, [&] { return way.sent.load(std::memory_order_relaxed) - way.taken.load(std::memory_order_seq_cst) <= but; },
-         [&] { return std::vector<int>{destination}; });
+    wait(
+        way.bell, [&] { return way.sent.load(std::memory_order_relaxed) - way.taken.load(std::memory_order_seq_cst) <= but; },
+        [&] { return std::vector<int>{destination}; });
   };
   throw_if_failed();
   way.fingerprint = record.fingerprint();
@@ -257,9 +258,11 @@ void ShmGroup::recv(std::byte* data, std::int64_t bytes, int source, const Colle
   do {
     const auto count = std::min<std::int64_t>(bytes - done, shm::kParcelBytes);
     const auto taken = way.taken.load(std::memory_order_relaxed);
-    wait(way.bell, [&] { return way.sent.load(std::memory_order_seq_cst) != taken; }, [&] { return std::vector<int>{source}; });
+    wait(
+        way.bell, [&] { return way.sent.load(std::memory_order_seq_cst) != taken; }, [&] { return std::vector<int>{source}; });
     if (done == 0 && way.fingerprint != record.fingerprint()) {
-      throw Error(ErrorCode::mismatch, {}, names({source}) + " is at " + way.record.describe() + ", " + names({rank_}) + " is at " + record.describe(),
+      throw Error(ErrorCode::mismatch, {},
+                  names({source}) + " is at " + way.record.describe() + ", " + names({rank_}) + " is at " + record.describe(),
                   "every send needs the recv of the same tensor");
     }
     if (count > 0) std::memcpy(data + done, parcel(source, taken & 1), count);

@@ -48,10 +48,14 @@ class ShmGroup {
   ShmGroup(const CommunicatorOptions& options, std::shared_ptr<SharedSegment> segment, std::vector<ProcessWatch> watches);
 
   template <class T>
-  T* at(std::size_t offset) const noexcept { return reinterpret_cast<T*>(segment_->data() + offset); }
+  T* at(std::size_t offset) const noexcept {
+    return reinterpret_cast<T*>(segment_->data() + offset);
+  }
   shm::Header& header() const noexcept { return *at<shm::Header>(0); }
   shm::Slot& slot(int rank) const noexcept { return at<shm::Slot>(shm::slots_offset())[rank]; }
-  shm::Channel& channel(int from, int to) const noexcept { return at<shm::Channel>(shm::channels_offset(world_size_))[from * world_size_ + to]; }
+  shm::Channel& channel(int from, int to) const noexcept {
+    return at<shm::Channel>(shm::channels_offset(world_size_))[from * world_size_ + to];
+  }
   std::byte* box(int rank, unsigned parity) const noexcept {
     return at<std::byte>(shm::outboxes_offset(world_size_) + (2 * rank + parity) * shm::kOutboxBytes);
   }

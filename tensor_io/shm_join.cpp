@@ -43,7 +43,8 @@ struct Announcement {
 std::shared_ptr<SharedSegment> attach(const Announcement& to, int world_size) {
   auto segment = SharedSegment::open(to.pid, to.descriptor, to.inode, shm::control_bytes(world_size));
   const auto& header = *reinterpret_cast<const shm::Header*>(segment->data());
-  if (header.magic != shm::kMagic || header.world_size != static_cast<std::uint64_t>(world_size) || header.nonce[0] != to.nonce[0] || header.nonce[1] != to.nonce[1]) {
+  if (header.magic != shm::kMagic || header.world_size != static_cast<std::uint64_t>(world_size) || header.nonce[0] != to.nonce[0] ||
+      header.nonce[1] != to.nonce[1]) {
     throw Error(ErrorCode::unavailable, "joining shared memory", "the memory does not hold what was announced");
   }
   return segment;

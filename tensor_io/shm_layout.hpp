@@ -57,7 +57,9 @@ struct Header {
 constexpr std::size_t round_up(std::size_t value, std::size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 constexpr std::size_t slots_offset() { return round_up(sizeof(Header), 4096); }
 constexpr std::size_t channels_offset(std::size_t world) { return slots_offset() + world * sizeof(Slot); }
-constexpr std::size_t outboxes_offset(std::size_t world) { return round_up(channels_offset(world) + world * world * sizeof(Channel), 4096); }
+constexpr std::size_t outboxes_offset(std::size_t world) {
+  return round_up(channels_offset(world) + world * world * sizeof(Channel), 4096);
+}
 constexpr std::size_t parcels_offset(std::size_t world) { return outboxes_offset(world) + world * 2 * kOutboxBytes; }
 constexpr std::size_t control_bytes(std::size_t world) { return parcels_offset(world) + world * 2 * kParcelBytes; }
 

@@ -31,7 +31,8 @@ at::Tensor ShmCommunicator::do_allocate(std::int64_t bytes, const CollectiveReco
       break;
     }
     try {
-      window.segments[r] = SharedSegment::open(group_->pid(r), static_cast<int>(descriptor), static_cast<std::uint64_t>(group_->peer_word(r, 1)), length);
+      window.segments[r] =
+          SharedSegment::open(group_->pid(r), static_cast<int>(descriptor), static_cast<std::uint64_t>(group_->peer_word(r, 1)), length);
     } catch (const Error& error) {
       problem = error.what();
     }
@@ -41,7 +42,8 @@ at::Tensor ShmCommunicator::do_allocate(std::int64_t bytes, const CollectiveReco
   own->close_descriptor();
   windows_.push_back(window);
   // The window table keeps the addresses taken until the communicator ends, but the pages go back with the tensor.
-  return at::from_blob(own->data(), {bytes}, [own](void*) { own->release_pages(); }, at::TensorOptions().dtype(at::kByte));
+  return at::from_blob(
+      own->data(), {bytes}, [own](void*) { own->release_pages(); }, at::TensorOptions().dtype(at::kByte));
 }
 
 bool ShmCommunicator::meet_in_windows(const at::Tensor& tensor, const CollectiveRecord& record) {

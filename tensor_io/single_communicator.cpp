@@ -11,10 +11,20 @@ void copy_bytes(const at::Tensor& output, const at::Tensor& input) {
 
 }  // namespace
 
-void SingleCommunicator::do_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp, const CollectiveRecord&) { copy_bytes(output, input); }
-void SingleCommunicator::do_all_gather(const at::Tensor& output, const at::Tensor& input, const CollectiveRecord&) { copy_bytes(output, input); }
-void SingleCommunicator::do_gather(const at::Tensor& output, const at::Tensor& input, int, const CollectiveRecord&) { copy_bytes(output, input); }
-void SingleCommunicator::do_scatter(const at::Tensor& output, const at::Tensor& input, int, const CollectiveRecord&) { copy_bytes(output, input); }
-void SingleCommunicator::do_all_to_all(const at::Tensor& output, const at::Tensor& input, const CollectiveRecord&) { copy_bytes(output, input); }
+void SingleCommunicator::do_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp, const CollectiveRecord&) {
+  copy_bytes(output, input);
+}
+void SingleCommunicator::do_all_gather(const at::Tensor& output, const at::Tensor& input, const CollectiveRecord&) {
+  copy_bytes(output, input);
+}
+void SingleCommunicator::do_gather(const at::Tensor& output, const at::Tensor& input, int, const CollectiveRecord&) {
+  copy_bytes(output, input);
+}
+void SingleCommunicator::do_scatter(const at::Tensor& output, const at::Tensor& input, int, const CollectiveRecord&) {
+  copy_bytes(output, input);
+}
+void SingleCommunicator::do_all_to_all(const at::Tensor& output, const at::Tensor& input, const CollectiveRecord&) {
+  copy_bytes(output, input);
+}
 
 }  // namespace troupe

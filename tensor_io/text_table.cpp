@@ -20,7 +20,8 @@ std::string read_file(const std::string& path, std::size_t limit) {
     const int n = gzread(file.get(), block.data(), static_cast<unsigned>(block.size()));
     if (n < 0) {
       int code = 0;
-      throw Error(ErrorCode::bad_data, path, "cannot read on after byte " + std::to_string(content.size()) + ": " + gzerror(file.get(), &code));
+      throw Error(ErrorCode::bad_data, path,
+                  "cannot read on after byte " + std::to_string(content.size()) + ": " + gzerror(file.get(), &code));
     }
     if (n == 0) break;
     content.append(block, 0, static_cast<std::size_t>(n));
@@ -29,7 +30,8 @@ std::string read_file(const std::string& path, std::size_t limit) {
   // gzread ends quietly where a compressed file is cut off.
   int code = Z_OK;
   gzerror(file.get(), &code);
-  if (code == Z_BUF_ERROR) throw Error(ErrorCode::bad_data, path, "the compressed file ends early, after " + std::to_string(content.size()) + " bytes of content");
+  if (code == Z_BUF_ERROR)
+    throw Error(ErrorCode::bad_data, path, "the compressed file ends early, after " + std::to_string(content.size()) + " bytes of content");
   return content;
 }
 
@@ -59,7 +61,8 @@ NumberTable parse_csv(const std::string& path, const std::string& text) {
       const auto [stop, error] = std::from_chars(field.data(), field.data() + field.size(), value);
       if (error != std::errc() || stop != field.data() + field.size() || !std::isfinite(value)) {
         if (line > 1 || !table.values.empty()) {
-          throw Error(ErrorCode::bad_data, path + ":" + std::to_string(line), "column " + std::to_string(column + 1) + ": '" + std::string(field.substr(0, 40)) + "' is no finite number");
+          throw Error(ErrorCode::bad_data, path + ":" + std::to_string(line),
+                      "column " + std::to_string(column + 1) + ": '" + std::string(field.substr(0, 40)) + "' is no finite number");
         }
         numeric = false;
       }
@@ -72,7 +75,8 @@ NumberTable parse_csv(const std::string& path, const std::string& text) {
     }
     if (table.columns == 0) table.columns = column;
     if (column != table.columns) {
-      throw Error(ErrorCode::bad_data, path + ":" + std::to_string(line), "it has " + std::to_string(column) + " columns, the lines before have " + std::to_string(table.columns));
+      throw Error(ErrorCode::bad_data, path + ":" + std::to_string(line),
+                  "it has " + std::to_string(column) + " columns, the lines before have " + std::to_string(table.columns));
     }
     table.values.insert(table.values.end(), values.begin(), values.end());
     ++table.rows;

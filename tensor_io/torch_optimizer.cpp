@@ -17,7 +17,8 @@ struct Slot {
 
 template <class State>
 Slot step_slot(State& state) {
-  return {"step", [&state] { return torch::tensor(state.step(), torch::kInt64); }, [&state](const at::Tensor& value) { state.step(value.item<std::int64_t>()); }};
+  return {"step", [&state] { return torch::tensor(state.step(), torch::kInt64); },
+          [&state](const at::Tensor& value) { state.step(value.item<std::int64_t>()); }};
 }
 
 template <class State>
@@ -52,7 +53,8 @@ std::vector<Slot> slots(torch::optim::OptimizerParamState* state) {
     list.push_back(step_slot(*adagrad));
     list.push_back(tensor("sum", adagrad, [](AdagradParamState& s) -> at::Tensor& { return s.sum(); }));
   } else {
-    throw Error(ErrorCode::usage, "optimizer state", "this torch::optim optimizer keeps a state that Troupe does not know", "use SGD, Adam, AdamW, RMSprop or Adagrad");
+    throw Error(ErrorCode::usage, "optimizer state", "this torch::optim optimizer keeps a state that Troupe does not know",
+                "use SGD, Adam, AdamW, RMSprop or Adagrad");
   }
   return list;
 }
@@ -64,14 +66,16 @@ std::unique_ptr<torch::optim::OptimizerParamState> fresh_state(torch::optim::Opt
   if (dynamic_cast<AdamW*>(&optimizer)) return std::make_unique<AdamWParamState>();
   if (dynamic_cast<RMSprop*>(&optimizer)) return std::make_unique<RMSpropParamState>();
   if (dynamic_cast<Adagrad*>(&optimizer)) return std::make_unique<AdagradParamState>();
-  throw Error(ErrorCode::usage, "optimizer state", "this torch::optim optimizer keeps a state that Troupe does not know", "use SGD, Adam, AdamW, RMSprop or Adagrad");
+  throw Error(ErrorCode::usage, "optimizer state", "this torch::optim optimizer keeps a state that Troupe does not know",
+              "use SGD, Adam, AdamW, RMSprop or Adagrad");
 }
 
 }  // namespace
 
 TorchOptimizer::TorchOptimizer(torch::optim::Optimizer& optimizer, const torch::nn::Module& model) : optimizer_(optimizer) {
   if (dynamic_cast<torch::optim::LBFGS*>(&optimizer) != nullptr) {
-    throw Error(ErrorCode::usage, "optimizer", "LBFGS runs forward and backward again inside its step, which no distributed step can", "use SGD, Adam, AdamW, RMSprop or Adagrad");
+    throw Error(ErrorCode::usage, "optimizer", "LBFGS runs forward and backward again inside its step, which no distributed step can",
+                "use SGD, Adam, AdamW, RMSprop or Adagrad");
   }
   std::map<void*, std::string> names;
   for (const auto& item : model.named_parameters()) names[item.value().unsafeGetTensorImpl()] = item.key();
@@ -79,7 +83,9 @@ TorchOptimizer::TorchOptimizer(torch::optim::Optimizer& optimizer, const torch::
     auto& named = groups_.emplace_back();
     for (const auto& parameter : group.params()) {
       const auto name = names.find(parameter.unsafeGetTensorImpl());
-      if (name == names.end()) throw Error(ErrorCode::usage, "optimizer", "it holds a parameter that the distributed model does not have", "construct it from model->parameters()");
+      if (name == names.end())
+        throw Error(ErrorCode::usage, "optimizer", "it holds a parameter that the distributed model does not have",
+                    "construct it from model->parameters()");
       named.parameters.emplace_back(name->second, parameter);
     }
   }
@@ -120,7 +126,9 @@ void TorchOptimizer::load_state(const NamedTensors& loaded) {
       if (any) optimizer_.state()[parameter.unsafeGetTensorImpl()] = std::move(state);
     }
   }
-  if (!values.empty()) throw Error(ErrorCode::mismatch, "optimizer state", values.begin()->first + " belongs to no parameter of this optimizer", "resume with the optimizer that wrote it");
+  if (!values.empty())
+    throw Error(ErrorCode::mismatch, "optimizer state", values.begin()->first + " belongs to no parameter of this optimizer",
+                "resume with the optimizer that wrote it");
 }
 
 }  // namespace troupe

@@ -1,7 +1,8 @@
 // An image classifier: MiniResNet on handwritten digits, CIFAR-10, MNIST, or synthetic images.
 //
 //   ./dev demo
-//   build/release/launch/troupe launch --nproc 2 build/release/examples/image_classifier/image_classifier --data cifar10 --data_dir ~/cifar-10-batches-bin
+//   build/release/launch/troupe launch --nproc 2 build/release/examples/image_classifier/image_classifier --data cifar10 --data_dir
+//   ~/cifar-10-batches-bin
 //
 // expect: a falling loss, a held-out accuracy after each epoch (digits: above 0.97 after a few), and the path of the last checkpoint.
 #include "mini_resnet.hpp"
@@ -16,7 +17,8 @@ int main(int argc, char** argv) {
   };
   job.loss = [](torch::nn::Module& model, const troupe::Batch& batch, const troupe::Config& config) {
     const auto scores = model.as<MiniResNetImpl>()->forward(batch.input);
-    const auto loss = torch::nn::functional::cross_entropy(scores, batch.target, torch::nn::functional::CrossEntropyFuncOptions().label_smoothing(config.label_smoothing));
+    const auto loss = torch::nn::functional::cross_entropy(
+        scores, batch.target, torch::nn::functional::CrossEntropyFuncOptions().label_smoothing(config.label_smoothing));
     return troupe::Loss(loss, scores.argmax(1).eq(batch.target).sum().item<double>());
   };
   return troupe::run(job, argc, argv);

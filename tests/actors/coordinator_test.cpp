@@ -72,12 +72,14 @@ TEST_CASE("[T06] a rank's failure aborts the others with its report") {
   caf::anon_send(second, RankFailed{{ErrorCode::user, 1, "compute", 12, "forward", "no such layer", {}}});
   int aborts = 0;
   for (int i = 0; i < 2; ++i) {
-    job.self->receive([&](const AbortJob& abort) {
-      ++aborts;
-      CHECK(abort.report.rank == 1);
-      CHECK(abort.report.step == 12);
-      CHECK(abort.report.cause == "no such layer");
-    }, caf::after(10s) >> [] {});
+    job.self->receive(
+        [&](const AbortJob& abort) {
+          ++aborts;
+          CHECK(abort.report.rank == 1);
+          CHECK(abort.report.step == 12);
+          CHECK(abort.report.cause == "no such layer");
+        },
+        caf::after(10s) >> [] {});
   }
   CHECK(aborts == 2);
 }

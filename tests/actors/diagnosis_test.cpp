@@ -26,7 +26,8 @@ CollectiveState computing(int rank, std::uint64_t finished) {
 }  // namespace
 
 TEST_CASE("[D13] the rank in another collective than the majority is named with both operations") {
-  const std::vector<CollectiveState> states{waiting(0, 5, 1, "all_gather of 64 Byte (vote, step 3)"), waiting(1, 5, 2, "all_reduce of 10 Float (user, step 3)"),
+  const std::vector<CollectiveState> states{waiting(0, 5, 1, "all_gather of 64 Byte (vote, step 3)"),
+                                            waiting(1, 5, 2, "all_reduce of 10 Float (user, step 3)"),
                                             waiting(2, 5, 1, "all_gather of 64 Byte (vote, step 3)")};
   const auto accused = diagnose(states);
   REQUIRE(accused);

@@ -85,7 +85,8 @@ TEST_CASE("[T04] every field can be set, appears in the help and refuses nonsens
       CHECK_THAT(refused({std::string("--") + field.name, "9223372036854775808"}), Catch::Contains(field.name));
     }
     if (std::holds_alternative<double Config::*>(field.member)) {
-      for (const char* value : {"nan", "inf", "1e400", "-1"}) CHECK_THAT(refused({std::string("--") + field.name, value}), Catch::Contains(field.name));
+      for (const char* value : {"nan", "inf", "1e400", "-1"})
+        CHECK_THAT(refused({std::string("--") + field.name, value}), Catch::Contains(field.name));
     }
   }
 }
@@ -97,7 +98,8 @@ TEST_CASE("[T04] an unknown name is refused with the nearest known one, wherever
   CHECK_THAT(refused({"--droput", "1"}), Catch::Contains("did you mean dropout?"));
   CHECK_THAT(refused({"train"}), Catch::Contains("'train' is no flag"));
   CHECK_THAT(refused({"--lr"}), Catch::Contains("no value"));
-  CHECK_THAT(refused({"--batch_size", "64", "--grad_accum_steps", "3"}), Catch::Contains("batch_size") && Catch::Contains("3 equal micro-batches"));
+  CHECK_THAT(refused({"--batch_size", "64", "--grad_accum_steps", "3"}),
+             Catch::Contains("batch_size") && Catch::Contains("3 equal micro-batches"));
 }
 
 TEST_CASE("[T04] a bad file is refused with its line") {

@@ -18,8 +18,14 @@ RankEnvironment read(const std::map<std::string, std::string>& variables) {
 
 TEST_CASE("[L02] torchrun's environment is understood") {
   CHECK_FALSE(read({}).launched);
-  const auto place = read({{"RANK", "3"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}, {"GROUP_RANK", "1"}, {"MASTER_ADDR", "10.0.0.1"},
-                           {"MASTER_PORT", "29500"}, {"TORCHELASTIC_RUN_ID", "run"}});
+  const auto place = read({{"RANK", "3"},
+                           {"WORLD_SIZE", "4"},
+                           {"LOCAL_RANK", "1"},
+                           {"LOCAL_WORLD_SIZE", "2"},
+                           {"GROUP_RANK", "1"},
+                           {"MASTER_ADDR", "10.0.0.1"},
+                           {"MASTER_PORT", "29500"},
+                           {"TORCHELASTIC_RUN_ID", "run"}});
   CHECK(place.launched);
   CHECK(place.rank == 3);
   CHECK(place.world_size == 4);

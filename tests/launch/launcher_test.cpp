@@ -27,8 +27,9 @@ class Launch {
  public:
   Launch(int nproc, const std::vector<std::string>& arguments) {
     ChildProcess::Options options;
-    options.arguments = {TROUPE_PROGRAM, "launch", "--nproc", std::to_string(nproc), "--run-dir", folder_ / "run", TROUPE_RANK_PROBE, "--batch_size", "16",
-                         "--checkpoint_dir", folder_ / "checkpoints"};
+    options.arguments = {
+        TROUPE_PROGRAM, "launch", "--nproc",          std::to_string(nproc),  "--run-dir", folder_ / "run", TROUPE_RANK_PROBE,
+        "--batch_size", "16",     "--checkpoint_dir", folder_ / "checkpoints"};
     options.arguments.insert(options.arguments.end(), arguments.begin(), arguments.end());
     child_.emplace(options);
   }
@@ -90,7 +91,8 @@ TEST_CASE("[L01] troupe launch trains on two processes, marks lines with the ran
   const auto done = launch.finish();
   INFO(done.output);
   CHECK(done.code == 0);
-  CHECK_THAT(done.output, Catch::Contains("[rank 0] epoch 1/2") && Catch::Contains("2 ranks, backend shm") && Catch::Contains("step-00000032"));
+  CHECK_THAT(done.output,
+             Catch::Contains("[rank 0] epoch 1/2") && Catch::Contains("2 ranks, backend shm") && Catch::Contains("step-00000032"));
   CHECK_THAT(testing::read_text(launch.folder() / "run/rank0.log"), Catch::Contains("epoch 2/2"));
   CHECK(std::filesystem::exists(launch.folder() / "run/rank1.log"));
   CHECK(done.output.find('\x1b') == std::string::npos);  // no escape codes in a pipe
@@ -101,7 +103,8 @@ TEST_CASE("[T06] an exception on one rank ends the job with its text, rank and s
   const auto done = launch.finish();
   INFO(done.output);
   CHECK(done.code == 1);
-  CHECK_THAT(done.output, Catch::Contains("[rank 1] error: rank 1, compute, step 3: the probe was told to throw") && Catch::Contains("troupe: rank 1 failed: exit code 1"));
+  CHECK_THAT(done.output, Catch::Contains("[rank 1] error: rank 1, compute, step 3: the probe was told to throw") &&
+                              Catch::Contains("troupe: rank 1 failed: exit code 1"));
   CHECK(processes_of(launch.folder().path()) == 0);
 }
 

@@ -6,6 +6,7 @@
 #include "launch/simulate.hpp"
 #include "strategies/comm_hooks.hpp"
 #include "strategies/ddp.hpp"
+#include "strategies/sync_batch_norm.hpp"
 #include "tensor_io/checkpoint_reader.hpp"
 #include "tensor_io/datasets.hpp"
 #include "tests/catch.hpp"

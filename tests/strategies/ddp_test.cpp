@@ -170,7 +170,7 @@ TEST_CASE("[D02] buckets are rebuilt in the order of arrival, and again when it 
       (void)rank.compute().step(*optimizer, 0.01);
     };
     CHECK(ddp.plan().order == std::vector<std::int32_t>{1, 0});  // registration backwards
-    step(false);                                                  // b runs first, so a's gradient arrives first
+    step(false);                                                 // b runs first, so a's gradient arrives first
     CHECK(ddp.plan().order == std::vector<std::int32_t>{0, 1});
     step(true);  // once is chance
     CHECK(ddp.plan().order == std::vector<std::int32_t>{0, 1});
@@ -196,7 +196,8 @@ TEST_CASE("[D03] all buckets but the last are launched while backward goes on") 
       static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx, torch::autograd::variable_list grads) {
         auto* progress = reinterpret_cast<StepProgress*>(ctx->saved_data["progress"].toInt());
         const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-        while (progress->launched < ctx->saved_data["target"].toInt() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+        while (progress->launched < ctx->saved_data["target"].toInt() && std::chrono::steady_clock::now() < deadline)
+          std::this_thread::yield();
         return {grads[0], {}, {}};
       }
     };

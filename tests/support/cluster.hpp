@@ -27,8 +27,9 @@ struct Cluster {
     config.set("scheduler.max-threads", 1);
     caf::actor_system system(config);
     options.communicator.collective_timeout = 20;
-    simulate(system, world_size, options, [&](RankSystem& rank) { body(rank); },
-             [&](int rank, const ErrorReport& report) { errors[static_cast<std::size_t>(rank)] = report.to_string(); });
+    simulate(
+        system, world_size, options, [&](RankSystem& rank) { body(rank); },
+        [&](int rank, const ErrorReport& report) { errors[static_cast<std::size_t>(rank)] = report.to_string(); });
     return errors;
   }
 };

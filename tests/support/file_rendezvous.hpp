@@ -25,7 +25,8 @@ class FileRendezvous final : public Rendezvous {
     const auto deadline = std::chrono::steady_clock::now() + timeout;
     while (!std::filesystem::exists(path_of(key))) {
       if (aborted_) throw Error(ErrorCode::aborted, "rendezvous for '" + key + "'", "aborted");
-      if (std::chrono::steady_clock::now() > deadline) throw Error(ErrorCode::timeout, "rendezvous for '" + key + "'", "nobody published it");
+      if (std::chrono::steady_clock::now() > deadline)
+        throw Error(ErrorCode::timeout, "rendezvous for '" + key + "'", "nobody published it");
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     std::ostringstream text;

@@ -11,9 +11,9 @@ namespace troupe::test {
 
 /// A back end and how its ranks are laid out, for suites that run over all of them.
 struct Backend {
-  std::string name;                            // what a test prints
-  std::string backend;                         // CommunicatorOptions::backend
-  bool in_windows = false;                     // tensors from allocate()
+  std::string name;         // what a test prints
+  std::string backend;      // CommunicatorOptions::backend
+  bool in_windows = false;  // tensors from allocate()
   std::function<std::string(int)> host = [](int) { return std::string("here"); };
 };
 

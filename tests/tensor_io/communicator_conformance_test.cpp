@@ -167,7 +167,8 @@ TEST_CASE("[L03] reduce leaves the result on the root and the others' tensors al
         const auto input = input_of(communicator.rank(), numel, dtype, ReduceOp::max);
         const auto tensor = input.clone();
         communicator.reduce(tensor, root, ReduceOp::max);
-        require(same_bits(tensor, communicator.rank() == root ? reduced(group.world_size, numel, dtype, ReduceOp::max) : input), case_name(dtype, numel, "reduce"));
+        require(same_bits(tensor, communicator.rank() == root ? reduced(group.world_size, numel, dtype, ReduceOp::max) : input),
+                case_name(dtype, numel, "reduce"));
       }
     }
     const std::int64_t large = 700'001;

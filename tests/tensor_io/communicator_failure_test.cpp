@@ -99,17 +99,21 @@ TEST_CASE("[D13] on shared memory a rank at another call is named at once, with 
     std::string says_odd;
   };
   const std::vector<Case> cases = {
-      {"another collective", [&](auto& c) { c.all_reduce(tensor(5), ReduceOp::sum, "bucket 3"); }, [&](auto& c) { c.all_gather(tensor(15), tensor(5)); },
-       "ranks 0 and 2 are at all_reduce of 5 Float (bucket 3, step 12)", "rank 1 is at all_gather of 5 Float (step 12)"},
-      {"another length", [&](auto& c) { c.all_reduce(tensor(50'000)); }, [&](auto& c) { c.all_reduce(tensor(7)); }, "all_reduce of 50000 Float",
-       "rank 1 is at all_reduce of 7 Float"},
-      {"another type", [&](auto& c) { c.all_reduce(tensor(5)); }, [&](auto& c) { c.all_reduce(tensor(5, at::kInt)); }, "of 5 Float", "rank 1 is at all_reduce of 5 Int"},
-      {"another operation", [&](auto& c) { c.all_reduce(tensor(5)); }, [&](auto& c) { c.all_reduce(tensor(5), ReduceOp::max); }, "of 5 Float",
-       "rank 1 is at all_reduce of 5 Float by max"},
-      {"another root", [&](auto& c) { c.broadcast(tensor(5), 0); }, [&](auto& c) { c.broadcast(tensor(5), 2); }, "with root 0", "rank 1 is at broadcast of 5 Float with root 2"},
-      {"another bucket", [&](auto& c) { c.all_reduce(tensor(5), ReduceOp::sum, "bucket 1"); }, [&](auto& c) { c.all_reduce(tensor(5), ReduceOp::sum, "bucket 2"); },
-       "(bucket 1, step 12)", "(bucket 2, step 12)"},
-      {"an extra call", [&](auto& c) { c.all_reduce(tensor(5)); }, [&](auto& c) { c.barrier("mine"); }, "all_reduce of 5 Float", "rank 1 is at barrier (mine, step 12)"},
+      {"another collective", [&](auto& c) { c.all_reduce(tensor(5), ReduceOp::sum, "bucket 3"); },
+       [&](auto& c) { c.all_gather(tensor(15), tensor(5)); }, "ranks 0 and 2 are at all_reduce of 5 Float (bucket 3, step 12)",
+       "rank 1 is at all_gather of 5 Float (step 12)"},
+      {"another length", [&](auto& c) { c.all_reduce(tensor(50'000)); }, [&](auto& c) { c.all_reduce(tensor(7)); },
+       "all_reduce of 50000 Float", "rank 1 is at all_reduce of 7 Float"},
+      {"another type", [&](auto& c) { c.all_reduce(tensor(5)); }, [&](auto& c) { c.all_reduce(tensor(5, at::kInt)); }, "of 5 Float",
+       "rank 1 is at all_reduce of 5 Int"},
+      {"another operation", [&](auto& c) { c.all_reduce(tensor(5)); }, [&](auto& c) { c.all_reduce(tensor(5), ReduceOp::max); },
+       "of 5 Float", "rank 1 is at all_reduce of 5 Float by max"},
+      {"another root", [&](auto& c) { c.broadcast(tensor(5), 0); }, [&](auto& c) { c.broadcast(tensor(5), 2); }, "with root 0",
+       "rank 1 is at broadcast of 5 Float with root 2"},
+      {"another bucket", [&](auto& c) { c.all_reduce(tensor(5), ReduceOp::sum, "bucket 1"); },
+       [&](auto& c) { c.all_reduce(tensor(5), ReduceOp::sum, "bucket 2"); }, "(bucket 1, step 12)", "(bucket 2, step 12)"},
+      {"an extra call", [&](auto& c) { c.all_reduce(tensor(5)); }, [&](auto& c) { c.barrier("mine"); }, "all_reduce of 5 Float",
+       "rank 1 is at barrier (mine, step 12)"},
   };
   for (const auto& one : cases) {
     INFO(one.name);
@@ -137,7 +141,8 @@ TEST_CASE("[D13] on shared memory a recv that does not fit its send is named on 
   for (const auto& failure : failures) {
     REQUIRE(failure);
     CHECK(failure->report.code == ErrorCode::mismatch);
-    CHECK_THAT(failure->text, Catch::Contains("rank 0 is at send of 5 Float to 1") && Catch::Contains("rank 1 is at recv of 6 Float from 0"));
+    CHECK_THAT(failure->text,
+               Catch::Contains("rank 0 is at send of 5 Float to 1") && Catch::Contains("rank 1 is at recv of 6 Float from 0"));
   }
 }
 
@@ -156,7 +161,8 @@ TEST_CASE("[D13] over TCP ranks at different calls exchange nothing and are name
     });
     for (const auto& failure : failures) {
       REQUIRE(failure);
-      CHECK_THAT(failure->text, Catch::Contains("rank 0 is at all_reduce of 4 Float") && Catch::Contains("rank 1 is at all_reduce of 400 Float"));
+      CHECK_THAT(failure->text,
+                 Catch::Contains("rank 0 is at all_reduce of 4 Float") && Catch::Contains("rank 1 is at all_reduce of 400 Float"));
     }
   }
 }

@@ -66,7 +66,8 @@ TEST_CASE("[S05] MNIST's IDX files are read, plain; a torn or foreign one is ref
   options.num_classes = 10;
 
   const auto path = write(folder / "train-labels-idx1-ubyte", idx({12}, 11));
-  CHECK_THROWS_WITH(read_idx(path), Catch::Contains(path) && Catch::Contains("offset 8") && Catch::Contains("promises 12 bytes, there are 11"));
+  CHECK_THROWS_WITH(read_idx(path),
+                    Catch::Contains(path) && Catch::Contains("offset 8") && Catch::Contains("promises 12 bytes, there are 11"));
   CHECK_THROWS_WITH(read_idx(write(folder / "x", "PNG.....")), Catch::Contains("magic"));
   CHECK_THROWS_WITH(read_idx(write(folder / "x", "ab")), Catch::Contains("no IDX header"));
   CHECK_THROWS_WITH(read_idx(write(folder / "x", idx({0xffffffff, 0xffffffff, 0xffffffff}, 4))), Catch::Contains("terabyte"));
@@ -86,7 +87,8 @@ TEST_CASE("[S05] CIFAR-10's binary batches are read; a cut record is refused wit
   CHECK(held_out->size() == 1);
   CHECK(train->get(9, {}).target.item<std::int64_t>() == 7);
   write(folder / "data_batch_3.bin", record + "torn");
-  CHECK_THROWS_WITH(make_datasets(data("cifar10", folder.path()), 1), Catch::Contains("data_batch_3.bin") && Catch::Contains("record 1 is cut off"));
+  CHECK_THROWS_WITH(make_datasets(data("cifar10", folder.path()), 1),
+                    Catch::Contains("data_batch_3.bin") && Catch::Contains("record 1 is cut off"));
 }
 
 TEST_CASE("[S05] a CSV file is read with or without a header; a bad number is named with line and column") {
