@@ -84,7 +84,8 @@ class Communicator {
   std::string broadcast_bytes(std::string bytes, int root = 0, std::string_view label = {});
 
   /// Zeroed memory, 64-byte aligned, that collectives of this communicator use without staging (collective: every rank asks for the
-  /// same amount in the same order). The memory outlives the communicator as long as a tensor holds it.
+  /// same amount in the same order). The memory outlives the communicator as long as a tensor holds it; it goes back to the machine with
+  /// the last tensor, its addresses with the communicator.
   at::Tensor allocate(std::int64_t numel, at::ScalarType dtype);
 
   /// Collective. Ranks of one `color` form a group, ordered by (key, rank). A negative color: no group, nullptr.

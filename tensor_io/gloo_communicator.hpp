@@ -50,10 +50,10 @@ class GlooCommunicator final : public Communicator {
                     const CollectiveRecord& record);
   std::byte* scratch(std::int64_t bytes);
 
-  std::unique_ptr<GlooMesh> mesh_;
   std::vector<std::byte> scratch_;
   std::vector<const void*> inputs_;
   std::atomic<bool> left_word_{false};
+  std::unique_ptr<GlooMesh> mesh_;  // last: it ends before the memory that it writes to
 };
 
 }  // namespace troupe

@@ -117,6 +117,9 @@ GlooMesh::~GlooMesh() {
   say_farewell();
   farewell_->abortWaitRecv();
   listener_.join();
+  // The connections end before the memory that they write to.
+  farewell_.reset();
+  context_.reset();
 }
 
 void GlooMesh::listen() {
