@@ -13,7 +13,8 @@ struct StrategyOptions {
   bool static_graph = false;       ///< promise that every step uses the same parameters in the same order
   bool sync_batchnorm = false;     ///< BatchNorm statistics over all ranks
   std::string comm_hook = "none";  ///< none, fp16, bf16, powersgd, or the name of a registered hook
-  std::int64_t powersgd_rank = 2;
+  std::int64_t powersgd_rank = 2;        ///< columns of PowerSGD's factors
+  std::int64_t powersgd_start_step = 0;  ///< steps before this one send gradients whole
 };
 
 }  // namespace troupe

@@ -64,6 +64,7 @@ const std::vector<ConfigField>& config_fields() {
       {"strategy", "sync_batchnorm", at(&Config::sync_batchnorm), "BatchNorm statistics over all ranks"},
       {"strategy", "comm_hook", at(&Config::comm_hook), "none, fp16, bf16, powersgd, or one of your own"},
       {"strategy", "powersgd_rank", at(&Config::powersgd_rank), "rank of PowerSGD's approximation", 1, 1024},
+      {"strategy", "powersgd_start_step", at(&Config::powersgd_start_step), "steps before this one send gradients whole", 0, kMany},
 
       {"communication", "backend", at(&Config::backend), "how ranks exchange tensors", 0, 0, {"auto", "shm", "gloo", "hierarchical"}},
       {"communication", "collective_timeout", at(&Config::collective_timeout), "seconds that a collective may wait for the others", 0.1,

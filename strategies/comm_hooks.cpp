@@ -1,6 +1,7 @@
 #include "strategies/comm_hooks.hpp"
 
 #include "actors/strategy.hpp"
+#include "strategies/power_sgd.hpp"
 
 namespace troupe {
 namespace {
@@ -12,19 +13,30 @@ class Average final : public CommHook {
   }
 };
 
-/// Sends half the bytes. Divides before the sum, so that f16 does not overflow where the average would not.
+/// Divides before the sum, so that f16 does not overflow where the average would not.
 class HalfPrecision final : public CommHook {
  public:
-  explicit HalfPrecision(at::ScalarType wire) : wire_(wire) {}
+  explicit HalfPrecision(at::ScalarType wire) : wire_dtype_(wire) {}
+
   void reduce(BucketView& bucket, Communicator& communicator) override {
     torch::NoGradGuard no_grad;
-    auto compressed = (bucket.flat / communicator.world_size()).to(wire_);
-    communicator.all_reduce(compressed, ReduceOp::sum, bucket.label);
-    bucket.flat.copy_(compressed);
+    if (bucket.flat.element_size() <= 2) {
+      communicator.all_reduce(bucket.flat, ReduceOp::avg, bucket.label);
+      return;
+    }
+    const auto numel = bucket.flat.numel();
+    // One buffer for all buckets: they come one after the other. Collective, so that it needs no staging; every rank sees the same buckets.
+    if (!wire_.defined() || wire_.numel() < numel) wire_ = communicator.allocate(numel, wire_dtype_);
+    const auto wire = wire_.narrow(0, 0, numel);
+    bucket.flat.mul_(1.0 / communicator.world_size());
+    wire.copy_(bucket.flat);
+    communicator.all_reduce(wire, ReduceOp::sum, bucket.label);
+    bucket.flat.copy_(wire);
   }
 
  private:
-  at::ScalarType wire_;
+  at::ScalarType wire_dtype_;
+  at::Tensor wire_;
 };
 
 }  // namespace
@@ -33,6 +45,9 @@ void register_comm_hooks() {
   register_comm_hook("none", [](const StrategyOptions&) { return std::make_shared<Average>(); });
   register_comm_hook("fp16", [](const StrategyOptions&) { return std::make_shared<HalfPrecision>(at::kHalf); });
   register_comm_hook("bf16", [](const StrategyOptions&) { return std::make_shared<HalfPrecision>(at::kBFloat16); });
+  register_comm_hook("powersgd", [](const StrategyOptions& options) {
+    return std::make_shared<PowerSgd>(options.powersgd_rank, options.powersgd_start_step);
+  });
 }
 
 }  // namespace troupe

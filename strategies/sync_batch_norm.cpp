@@ -1,80 +1,92 @@
 #include "strategies/sync_batch_norm.hpp"
 
+#include <algorithm>
 #include <vector>
+
+#include "strategies/batch_norm_kernels.hpp"
 
 namespace troupe {
 namespace {
 
-std::vector<std::int64_t> all_but_channel(const at::Tensor& input) {
-  std::vector<std::int64_t> dims{0};
-  for (std::int64_t d = 2; d < input.dim(); ++d) dims.push_back(d);
-  return dims;
-}
-
-at::Tensor per_channel(const at::Tensor& values, const at::Tensor& like) {
-  std::vector<std::int64_t> shape(static_cast<std::size_t>(like.dim()), 1);
-  shape[1] = values.size(0);
-  return values.to(like.scalar_type()).view(shape);
-}
-
-/// Mean and sum of squared deviations of all ranks' samples, from each rank's own, merged in f64 and in rank order (Chan, Golub and
-/// LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979).
-struct Statistics {
-  at::Tensor mean, deviations;  // (C,) f64
-  double count = 0;
+/// What backward needs beside tensors.
+struct Group : torch::CustomClassHolder {
+  std::shared_ptr<Communicator> lane;
+  std::string label;
+  std::int64_t counted = -1;  // samples of this rank in the statistics
+  double total = 0;           // values per channel on all ranks
+  double eps = 0;
 };
 
-Statistics over_all_ranks(const at::Tensor& input, Communicator& lane) {
-  const auto dims = all_but_channel(input);
+// The moments of all ranks' values. f64: the sum of squares loses what the mean's square dwarfs.
+struct Statistics {
+  at::Tensor mean, variance;  // (C,) f64, the variance biased
+  double total = 0;
+};
+
+Statistics over_all_ranks(const at::Tensor& input, Group& group) {
   const auto channels = input.size(1);
-  const auto mean = input.mean(dims);
-  const auto deviations = (input - per_channel(mean, input)).square_().sum(dims);
-  const double count = static_cast<double>(input.numel() / channels);
-  const auto mine = at::cat({mean.to(at::kDouble), deviations.to(at::kDouble), at::full({1}, count, at::kDouble)});
-  auto all = at::empty({lane.world_size() * mine.numel()}, at::kDouble);
-  lane.all_gather(all, mine, "sync_batch_norm");
-  Statistics merged{at::zeros({channels}, at::kDouble), at::zeros({channels}, at::kDouble), 0};
-  for (int r = 0; r < lane.world_size(); ++r) {
-    const auto theirs = all.narrow(0, r * mine.numel(), mine.numel());
-    const double n = theirs[2 * channels].item<double>();
-    if (n == 0) continue;
-    const auto delta = theirs.narrow(0, 0, channels) - merged.mean;
-    const double total = merged.count + n;
-    merged.deviations += theirs.narrow(0, channels, channels) + delta.square() * (merged.count * n / total);
-    merged.mean += delta * (n / total);
-    merged.count = total;
+  auto sums = at::zeros({2 * channels + 1}, at::kDouble);  // of values, of squares; count
+  const auto counted = group.counted < 0 ? input : input.narrow(0, 0, group.counted);
+  if (counted.numel() > 0) {
+    // LibTorch's own pass over the data. It updates running statistics, which decide the precision too: f32 for a bf16 input.
+    const auto dtype = input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const auto [mean, variance] = at::batch_norm_update_stats(counted, at::zeros({channels}, dtype), at::ones({channels}, dtype), 0);
+    const double count = static_cast<double>(counted.numel() / channels);
+    const auto mean64 = mean.to(at::kDouble);
+    sums.narrow(0, 0, channels).copy_(mean64 * count);
+    sums.narrow(0, channels, channels).copy_((variance.to(at::kDouble) + mean64.square()) * count);
+    sums[2 * channels] = count;
   }
-  return merged;
+  group.lane->all_reduce(sums, ReduceOp::sum, group.label);
+  Statistics all;
+  all.total = sums[2 * channels].item<double>();
+  if (all.total < 2) {
+    throw Error(ErrorCode::usage, group.label, "all ranks together have " + std::to_string(static_cast<std::int64_t>(all.total)) + " values per channel",
+                "statistics need two or more: use larger batches, or eval()");
+  }
+  all.mean = sums.narrow(0, 0, channels) / all.total;
+  all.variance = (sums.narrow(0, channels, channels) / all.total - all.mean.square()).clamp_min_(0);
+  return all;
 }
 
 struct SyncBatchNorm : torch::autograd::Function<SyncBatchNorm> {
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight,
-                            const at::Tensor& bias, const at::Tensor& mean, const at::Tensor& inverse_stddev, double count,
-                            std::int64_t lane) {
-    const auto normalised = (input - per_channel(mean, input)) * per_channel(inverse_stddev, input);
-    ctx->save_for_backward({normalised, weight, inverse_stddev});
-    ctx->saved_data["count"] = count;
-    ctx->saved_data["lane"] = lane;
-    return normalised * per_channel(weight, input) + per_channel(bias, input);
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
+                            const at::Tensor& running_mean, const at::Tensor& running_var, double momentum, c10::intrusive_ptr<Group> group) {
+    const auto statistics = over_all_ranks(input, *group);
+    group->total = statistics.total;
+    if (running_mean.defined()) {
+      running_mean.copy_(running_mean.to(at::kDouble) * (1 - momentum) + statistics.mean * momentum);
+      running_var.copy_(running_var.to(at::kDouble) * (1 - momentum) + statistics.variance * (momentum * statistics.total / (statistics.total - 1)));
+    }
+    const auto dtype = input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const auto mean = statistics.mean.to(dtype), variance = statistics.variance.to(dtype);
+    ctx->save_for_backward({input, weight, mean, variance});
+    ctx->saved_data["group"] = c10::IValue::make_capsule(group);
+    return std::get<0>(at::native_batch_norm(input, weight, bias, mean, variance, /*training=*/false, 0, group->eps));
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx, torch::autograd::variable_list gradients) {
     const auto saved = ctx->get_saved_variables();
-    const auto& normalised = saved[0];
-    const auto& weight = saved[1];
-    const auto& inverse_stddev = saved[2];
-    const auto& dy = gradients[0];
-    const double count = ctx->saved_data["count"].toDouble();
-    auto* lane = reinterpret_cast<Communicator*>(ctx->saved_data["lane"].toInt());
-    const auto dims = all_but_channel(dy);
-    const auto grad_bias = dy.sum(dims);
-    const auto grad_weight = (dy * normalised).sum(dims);
-    auto sums = at::cat({grad_bias.to(at::kDouble), grad_weight.to(at::kDouble)});
-    lane->all_reduce(sums, ReduceOp::sum, "sync_batch_norm");
-    const auto channels = dy.size(1);
-    const auto mean_dy = sums.narrow(0, 0, channels) / count, mean_dy_x = sums.narrow(0, channels, channels) / count;
-    const auto dx = (dy - per_channel(mean_dy, dy) - normalised * per_channel(mean_dy_x, dy)) * per_channel(inverse_stddev * weight, dy);
-    return {dx, grad_weight, grad_bias, {}, {}, {}, {}};
+    const auto &input = saved[0], &weight = saved[1], &mean = saved[2], &variance = saved[3];
+    const auto capsule = ctx->saved_data["group"].toCapsule();
+    auto& group = static_cast<Group&>(*capsule);
+    const auto channels = input.size(1);
+
+    // As if mean and variance were constants; then what their dependence on the input adds. Sums over all ranks' samples go into that.
+    const auto dy = gradients[0].contiguous(input.suggest_memory_format());
+    auto [grad_input, grad_weight, grad_bias] =
+        at::native_batch_norm_backward(dy, input, weight, mean, variance, {}, {}, /*train=*/false, group.eps, {true, true, true});
+    const auto sums = at::cat({grad_bias.to(at::kDouble), grad_weight.to(at::kDouble)});  // of dy, of dy * normalised
+    group.lane->all_reduce(sums, ReduceOp::sum, group.label);
+    const auto inverse_stddev = (variance.to(at::kDouble) + group.eps).rsqrt();
+    auto scale = inverse_stddev / group.total;
+    if (weight.defined()) scale = scale * weight.to(at::kDouble);
+    const auto constant = scale * sums.narrow(0, 0, channels);
+    const auto slope = scale * sums.narrow(0, channels, channels) * inverse_stddev;
+    const auto counted = group.counted < 0 ? input.size(0) : group.counted;
+    if (counted > 0) subtract_per_channel(grad_input.narrow(0, 0, counted), input.narrow(0, 0, counted), mean, constant, slope);
+    if (!weight.defined()) grad_weight = grad_bias = at::Tensor();
+    return {grad_input, grad_weight, grad_bias, {}, {}, {}, {}};
   }
 };
 
@@ -82,54 +94,57 @@ struct SyncBatchNorm : torch::autograd::Function<SyncBatchNorm> {
 
 namespace nn {
 
-BatchNormImpl::BatchNormImpl(std::int64_t features, double eps, double momentum) : eps_(eps), momentum_(momentum) {
-  weight = register_parameter("weight", torch::ones({features}));
-  bias = register_parameter("bias", torch::zeros({features}));
-  running_mean = register_buffer("running_mean", torch::zeros({features}));
-  running_var = register_buffer("running_var", torch::ones({features}));
-  num_batches_tracked = register_buffer("num_batches_tracked", torch::zeros({}, torch::kLong));
+void SynchronisedStatistics::synchronise(std::shared_ptr<Communicator> lane, std::string name) {
+  lane_ = std::move(lane);
+  label_ = name.empty() ? "sync_batch_norm" : "sync_batch_norm " + name;
 }
 
-at::Tensor BatchNormImpl::forward(const at::Tensor& input) {
-  if (input.dim() < 2 || input.size(1) != weight.size(0)) {
-    throw Error(ErrorCode::usage, "BatchNorm",
-                "the input has " + (input.dim() < 2 ? std::string("no channel dimension") : std::to_string(input.size(1)) + " channels") +
-                    ", the module " + std::to_string(weight.size(0)));
+at::Tensor SynchronisedStatistics::normalise(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& running_mean,
+                                             const at::Tensor& running_var, double momentum, double eps) const {
+  auto group = c10::make_intrusive<Group>();
+  group->lane = lane_;
+  group->label = label_;
+  group->counted = counted_ < 0 ? -1 : std::min(counted_, input.size(0));
+  group->eps = eps;
+  return SyncBatchNorm::apply(input.contiguous(input.suggest_memory_format()), weight, bias, running_mean, running_var, momentum, std::move(group));
+}
+
+void check_batch_norm_input(const at::Tensor& input, std::int64_t features, int dims) {
+  const auto after = input.dim() - 2;
+  const bool right = after >= 0 && (dims < 0 || after == dims || (dims == 1 && after == 0));
+  if (!right) {
+    throw Error(ErrorCode::usage, "BatchNorm" + (dims < 0 ? std::string() : std::to_string(dims) + "d"), "the input has " + std::to_string(input.dim()) + " dimensions",
+                dims < 0 ? "it must be (N, C, ...)" : dims == 1 ? "it must be (N, C) or (N, C, L)" : "it must have " + std::to_string(dims + 2));
   }
-  if (!is_training()) return at::batch_norm(input, weight, bias, running_mean, running_var, false, momentum_, eps_, false);
-  num_batches_tracked.add_(1);
-  if (!lane_ || lane_->world_size() == 1)
-    return at::batch_norm(input, weight, bias, running_mean, running_var, true, momentum_, eps_, false);
-  Statistics statistics;
-  {
-    torch::NoGradGuard no_grad;
-    statistics = over_all_ranks(input, *lane_);
-    running_mean.mul_(1 - momentum_).add_(statistics.mean.to(running_mean.scalar_type()), momentum_);
-    const auto unbiased = statistics.deviations / std::max(1.0, statistics.count - 1);
-    running_var.mul_(1 - momentum_).add_(unbiased.to(running_var.scalar_type()), momentum_);
+  if (input.size(1) != features) {
+    throw Error(ErrorCode::usage, "BatchNorm", "the input has " + std::to_string(input.size(1)) + " channels, the module " + std::to_string(features));
   }
-  const auto inverse_stddev = (statistics.deviations / statistics.count + eps_).rsqrt().to(at::kFloat);
-  return SyncBatchNorm::apply(input, weight, bias, statistics.mean.to(at::kFloat), inverse_stddev, statistics.count,
-                              reinterpret_cast<std::int64_t>(lane_.get()));
 }
 
 }  // namespace nn
 
 int convert_sync_batchnorm(torch::nn::Module& model, const std::shared_ptr<Communicator>& lane) {
-  int converted = 0;
+  std::vector<std::pair<nn::SynchronisedStatistics*, std::string>> ours;
   for (const auto& item : model.named_modules("", /*include_self=*/true)) {
-    if (auto* ours = dynamic_cast<nn::BatchNormImpl*>(item.value().get())) {
-      ours->synchronise(lane);
-      ++converted;
-    } else if (dynamic_cast<torch::nn::BatchNorm1dImpl*>(item.value().get()) ||
-               dynamic_cast<torch::nn::BatchNorm2dImpl*>(item.value().get()) ||
-               dynamic_cast<torch::nn::BatchNorm3dImpl*>(item.value().get())) {
-      throw Error(ErrorCode::usage, "sync_batchnorm",
-                  "module " + item.key() + " is a torch::nn::BatchNorm, which can't be converted from outside",
-                  "build the model with troupe::nn::BatchNorm");
+    auto* module = item.value().get();
+    if (auto* norm = dynamic_cast<nn::SynchronisedStatistics*>(module)) {
+      ours.emplace_back(norm, item.key());
+      continue;
     }
+    const int dims = dynamic_cast<torch::nn::BatchNorm1dImpl*>(module) ? 1 : dynamic_cast<torch::nn::BatchNorm2dImpl*>(module) ? 2 : dynamic_cast<torch::nn::BatchNorm3dImpl*>(module) ? 3 : 0;
+    if (dims == 0) continue;
+    const auto type = "BatchNorm" + std::to_string(dims) + "d";
+    throw Error(ErrorCode::usage, "sync_batchnorm", "module '" + item.key() + "' is a torch::nn::" + type + ", which can't be converted from outside",
+                "declare it as troupe::nn::" + type + ": same options, parameters and buffers");
   }
-  return converted;
+  for (auto& [norm, name] : ours) norm->synchronise(lane, name);
+  return static_cast<int>(ours.size());
+}
+
+void count_samples_in_sync_batchnorm(torch::nn::Module& model, std::int64_t samples) {
+  for (const auto& module : model.modules()) {
+    if (auto* norm = dynamic_cast<nn::SynchronisedStatistics*>(module.get())) norm->count_samples(samples);
+  }
 }
 
 }  // namespace troupe

@@ -4,7 +4,8 @@
 
 namespace troupe {
 
-AutocastGuard::AutocastGuard(bool enabled) : enabled_(enabled), before_(at::autocast::is_autocast_enabled(at::kCPU)) {
+AutocastGuard::AutocastGuard(bool enabled)
+    : enabled_(enabled), before_(at::autocast::is_autocast_enabled(at::kCPU)), dtype_before_(at::autocast::get_autocast_dtype(at::kCPU)) {
   if (!enabled_) return;
   at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
   at::autocast::set_autocast_enabled(at::kCPU, true);
@@ -16,6 +17,7 @@ AutocastGuard::~AutocastGuard() {
   // The cache holds casts of the weights, which the optimizer is about to change.
   if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
   at::autocast::set_autocast_enabled(at::kCPU, before_);
+  at::autocast::set_autocast_dtype(at::kCPU, dtype_before_);
 }
 
 }  // namespace troupe

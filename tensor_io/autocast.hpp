@@ -1,8 +1,10 @@
 #pragma once
+#include <c10/core/ScalarType.h>
 
 namespace troupe {
 
-/// bf16 autocast on the CPU while it lives, on its thread; nothing where `enabled` is false. Parameters stay f32, as do their gradients.
+/// bf16 autocast on the CPU while it lives, on its thread; nothing where `enabled` is false. Parameters stay f32, as do their gradients. It
+/// goes around forward and loss, not around backward, which follows the dtypes that forward chose. May be nested.
 class AutocastGuard {
  public:
   explicit AutocastGuard(bool enabled);
@@ -12,6 +14,7 @@ class AutocastGuard {
 
  private:
   bool enabled_, before_;
+  c10::ScalarType dtype_before_;
 };
 
 }  // namespace troupe

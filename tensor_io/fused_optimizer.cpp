@@ -10,7 +10,33 @@
 namespace troupe {
 namespace {
 
-// A zeroed tensor per parameter, all in one buffer, each at 64 bytes.
+void require(bool condition, const char* field, double value, const char* remedy) {
+  if (!condition) throw Error(ErrorCode::usage, "optimizer", std::string(field) + " is " + std::to_string(value), remedy);
+}
+
+void check_options(FusedOptimizer::Kind kind, const OptimizerOptions& options) {
+  require(options.weight_decay >= 0, "weight_decay", options.weight_decay, "it must be 0 or more");
+  if (kind == FusedOptimizer::Kind::sgd) {
+    require(options.momentum >= 0, "momentum", options.momentum, "it must be 0 or more");
+    require(!options.nesterov || options.momentum > 0, "momentum", options.momentum, "nesterov needs a momentum above 0");
+  } else {
+    require(options.beta1 >= 0 && options.beta1 < 1, "beta1", options.beta1, "it must be in [0, 1)");
+    require(options.beta2 >= 0 && options.beta2 < 1, "beta2", options.beta2, "it must be in [0, 1)");
+    require(options.eps >= 0, "eps", options.eps, "it must be 0 or more");
+  }
+}
+
+void check_parameter(const std::string& name, const at::Tensor& parameter) {
+  // The kernels walk memory from the first element to the last: no gaps, and one dtype for parameter, gradient and moments.
+  if (!parameter.is_non_overlapping_and_dense()) {
+    throw Error(ErrorCode::usage, "optimizer", "parameter " + name + " is a view with gaps or overlaps", "make it contiguous()");
+  }
+  if (!parameter.is_floating_point()) {
+    throw Error(ErrorCode::usage, "optimizer", "parameter " + name + " is " + c10::toString(parameter.scalar_type()), "train floating point parameters only");
+  }
+}
+
+// A zeroed tensor per parameter, all of one dtype in one buffer, each at 64 bytes.
 std::vector<at::Tensor> flat_like(const NamedTensors& parameters) {
   std::map<at::ScalarType, std::int64_t> length, offset;
   const auto padded = [](const at::Tensor& t) {
@@ -22,30 +48,43 @@ std::vector<at::Tensor> flat_like(const NamedTensors& parameters) {
   for (const auto& [dtype, numel] : length) flat[dtype] = at::zeros({numel}, at::TensorOptions().dtype(dtype));
   std::vector<at::Tensor> views;
   for (const auto& [name, parameter] : parameters) {
-    const auto slice = flat[parameter.scalar_type()].narrow(0, offset[parameter.scalar_type()], parameter.numel());
-    offset[parameter.scalar_type()] += padded(parameter);
-    views.push_back(parameter.is_non_overlapping_and_dense() ? slice.as_strided(parameter.sizes(), parameter.strides())
-                                                             : slice.view(parameter.sizes()));
+    auto& begin = offset[parameter.scalar_type()];
+    views.push_back(flat[parameter.scalar_type()].narrow(0, begin, parameter.numel()).as_strided(parameter.sizes(), parameter.strides()));
+    begin += padded(parameter);
   }
   return views;
 }
 
+// The gradient as the kernels want it.
+at::Tensor kernel_gradient(const std::string& name, const at::Tensor& parameter, const at::Tensor& gradient) {
+  if (gradient.is_sparse()) throw Error(ErrorCode::usage, "optimizer", "the gradient of " + name + " is sparse", "construct the embedding with sparse(false)");
+  if (gradient.scalar_type() != parameter.scalar_type() || gradient.sizes() != parameter.sizes()) {
+    throw Error(ErrorCode::usage, "optimizer", "the gradient of " + name + " has another dtype or shape than the parameter", "leave .grad to backward");
+  }
+  return gradient.strides() == parameter.strides() ? gradient : at::empty_like(parameter).copy_(gradient);
+}
+
 }  // namespace
+
+void FusedOptimizer::Lists::clear() {
+  for (auto* list : {&parameters, &gradients, &first, &second, &steps}) list->clear();
+}
 
 FusedOptimizer::FusedOptimizer(Kind kind, OptimizerOptions options, std::vector<ParameterGroup> groups)
     : kind_(kind), options_(std::move(options)), groups_(std::move(groups)) {
+  check_options(kind_, options_);
   std::set<std::string> names;
+  const bool has_first = kind_ == Kind::adamw || options_.momentum != 0;
   for (const auto& group : groups_) {
-    const auto first = flat_like(group.parameters);
-    const auto second = kind_ == Kind::adamw ? flat_like(group.parameters) : std::vector<at::Tensor>();
-    auto& moments = moments_.emplace_back();
-    for (std::size_t i = 0; i < group.parameters.size(); ++i) {
-      if (!names.insert(group.parameters[i].first).second) {
-        throw Error(ErrorCode::usage, "optimizer", "parameter " + group.parameters[i].first + " is in two groups",
-                    "put each parameter into one group");
-      }
-      moments.push_back({first[i], kind_ == Kind::adamw ? second[i] : at::Tensor(), at::zeros({}, at::kFloat)});
+    for (const auto& [name, parameter] : group.parameters) {
+      check_parameter(name, parameter);
+      if (!names.insert(name).second) throw Error(ErrorCode::usage, "optimizer", "parameter " + name + " is in two groups", "put each parameter into one group");
     }
+    torch::NoGradGuard no_grad;
+    const auto first = has_first ? flat_like(group.parameters) : std::vector<at::Tensor>(group.parameters.size());
+    const auto second = kind_ == Kind::adamw ? flat_like(group.parameters) : std::vector<at::Tensor>(group.parameters.size());
+    auto& moments = moments_.emplace_back();
+    for (std::size_t i = 0; i < group.parameters.size(); ++i) moments.push_back({first[i], second[i], at::zeros({}, at::kFloat)});
   }
 }
 
@@ -56,38 +95,39 @@ void FusedOptimizer::step(double lr) {
 
 void FusedOptimizer::step_group(std::size_t index, double lr) {
   const auto& group = groups_[index];
-  const double weight_decay = group.weight_decay >= 0 ? group.weight_decay : options_.weight_decay;
+  for (auto* kinds : {&known_, &fresh_}) {
+    for (auto& [dtype, lists] : *kinds) lists.clear();  // left by a step that threw
+  }
   // One call for the parameters that have been updated before, one for those that are new: SGD's first step sets the buffer.
-  struct Lists {
-    std::vector<at::Tensor> parameters, gradients, first, second, steps;
-  };
-  Lists lists[2];
   for (std::size_t i = 0; i < group.parameters.size(); ++i) {
-    const auto& parameter = group.parameters[i].second;
+    const auto& [name, parameter] = group.parameters[i];
     const auto& gradient = parameter.grad();
     if (!gradient.defined()) continue;
     auto& moments = moments_[index][i];
-    const bool fresh = kind_ == Kind::sgd && moments.step.item<float>() == 0;
-    auto& list = lists[fresh ? 1 : 0];
-    list.parameters.push_back(parameter);
-    list.gradients.push_back(gradient);
-    list.first.push_back(moments.first);
-    if (kind_ == Kind::adamw) list.second.push_back(moments.second);
-    list.steps.push_back(moments.step);
-    moments.step.add_(1);
+    auto* steps = moments.step.mutable_data_ptr<float>();
+    auto& lists = (kind_ == Kind::sgd && *steps == 0 ? fresh_ : known_)[parameter.scalar_type()];
+    lists.gradients.push_back(kernel_gradient(name, parameter, gradient));
+    lists.parameters.push_back(parameter);
+    if (moments.first.defined()) lists.first.push_back(moments.first);
+    if (moments.second.defined()) lists.second.push_back(moments.second);
+    lists.steps.push_back(moments.step);
+    *steps += 1;
   }
-  for (int fresh = 0; fresh < 2; ++fresh) {
-    auto& list = lists[fresh];
-    if (list.parameters.empty()) continue;
-    if (kind_ == Kind::adamw) {
-      at::_fused_adamw_(list.parameters, list.gradients, list.first, list.second, {}, list.steps, lr, options_.beta1, options_.beta2,
-                        weight_decay, options_.eps, /*amsgrad=*/false, /*maximize=*/false);
-    } else {
-      at::_fused_sgd_(list.parameters, list.gradients, options_.momentum != 0 ? at::TensorList(list.first) : at::TensorList(), weight_decay,
-                      options_.momentum, lr,
-                      /*dampening=*/0, options_.nesterov, /*maximize=*/false, /*is_first_step=*/fresh == 1);
-    }
+  const double weight_decay = group.weight_decay >= 0 ? group.weight_decay : options_.weight_decay;
+  for (auto& [dtype, lists] : known_) launch(lists, lr, weight_decay, false);
+  for (auto& [dtype, lists] : fresh_) launch(lists, lr, weight_decay, true);
+}
+
+void FusedOptimizer::launch(Lists& lists, double lr, double weight_decay, bool first_step) {
+  if (lists.parameters.empty()) return;
+  if (kind_ == Kind::adamw) {
+    at::_fused_adamw_(lists.parameters, lists.gradients, lists.first, lists.second, {}, lists.steps, lr, options_.beta1, options_.beta2, weight_decay,
+                      options_.eps, /*amsgrad=*/false, /*maximize=*/false);
+  } else {
+    at::_fused_sgd_(lists.parameters, lists.gradients, lists.first, weight_decay, options_.momentum, lr, /*dampening=*/0, options_.nesterov,
+                    /*maximize=*/false, first_step);
   }
+  lists.clear();  // gradients are dropped by zero_grad, not held here
 }
 
 NamedTensors FusedOptimizer::state() {
@@ -96,8 +136,8 @@ NamedTensors FusedOptimizer::state() {
     for (std::size_t i = 0; i < groups_[g].parameters.size(); ++i) {
       const auto& name = groups_[g].parameters[i].first;
       const auto& moments = moments_[g][i];
-      state.emplace_back(name + (kind_ == Kind::sgd ? ".momentum_buffer" : ".exp_avg"), moments.first);
-      if (kind_ == Kind::adamw) state.emplace_back(name + ".exp_avg_sq", moments.second);
+      if (moments.first.defined()) state.emplace_back(name + (kind_ == Kind::sgd ? ".momentum_buffer" : ".exp_avg"), moments.first);
+      if (moments.second.defined()) state.emplace_back(name + ".exp_avg_sq", moments.second);
       state.emplace_back(name + ".step", moments.step);
     }
   }
@@ -107,20 +147,19 @@ NamedTensors FusedOptimizer::state() {
 void FusedOptimizer::load_state(const NamedTensors& loaded) {
   torch::NoGradGuard no_grad;
   std::map<std::string, at::Tensor> values(loaded.begin(), loaded.end());
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // all or nothing: checked before the first is written
   for (auto& [name, mine] : state()) {
     const auto found = values.find(name);
     if (found == values.end()) {
       throw Error(ErrorCode::mismatch, "optimizer state", "there is no " + name,
                   "resume with the optimizer that wrote the checkpoint (this one is " + this->name() + ")");
     }
-    if (found->second.sizes() != mine.sizes())
-      throw Error(ErrorCode::mismatch, "optimizer state", name + " has another shape than the parameter");
-    mine.copy_(found->second);
+    if (found->second.sizes() != mine.sizes()) throw Error(ErrorCode::mismatch, "optimizer state", name + " has another shape than the parameter", "resume with the same model");
+    copies.emplace_back(mine, found->second);
     values.erase(found);
   }
-  if (!values.empty())
-    throw Error(ErrorCode::mismatch, "optimizer state", values.begin()->first + " belongs to no parameter of the model",
-                "resume with the same model");
+  if (!values.empty()) throw Error(ErrorCode::mismatch, "optimizer state", values.begin()->first + " belongs to no parameter of the model", "resume with the same model");
+  for (auto& [mine, value] : copies) mine.copy_(value);
 }
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, std::vector<ParameterGroup> groups) {

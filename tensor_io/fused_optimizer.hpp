@@ -1,4 +1,5 @@
 #pragma once
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -9,12 +10,17 @@ namespace troupe {
 
 /// SGD and AdamW (Loshchilov and Hutter, 2019) through LibTorch's fused kernels, one call per parameter group: the bits are those of
 /// torch.optim with fused=True, and the time a twelfth of LibTorch's C++ optimizers (docs/how_it_works.md).
+///
+/// The moments of a group lie in one flat buffer per dtype, each at 64 bytes and in its parameter's strides. A parameter without a gradient
+/// keeps its own count of steps, so that AdamW's bias correction and SGD's first step are right when it comes back.
 class FusedOptimizer final : public Optimizer {
  public:
   enum class Kind { sgd, adamw };
+  /// Throws Error(usage) for options out of range, a parameter that is in two groups, or one that is not dense or not floating point.
   FusedOptimizer(Kind kind, OptimizerOptions options, std::vector<ParameterGroup> groups);
 
   std::string name() const override { return kind_ == Kind::sgd ? "sgd" : "adamw"; }
+  /// Gradients may have any strides; other strides than the parameter's cost a copy. Throws Error(usage) for another dtype or a sparse one.
   void step(double lr) override;
   NamedTensors state() override;
   void load_state(const NamedTensors& state) override;
@@ -22,16 +28,23 @@ class FusedOptimizer final : public Optimizer {
 
  private:
   struct Moments {
-    at::Tensor first;   // SGD: momentum buffer; AdamW: exp_avg. Views of one flat buffer per group.
+    at::Tensor first;   // SGD: momentum buffer, undefined without momentum; AdamW: exp_avg
     at::Tensor second;  // AdamW: exp_avg_sq
-    at::Tensor step;    // f32 scalar: updates of this parameter
+    at::Tensor step;    // f32 scalar as in PyTorch: updates of this parameter
+  };
+  /// What one call of a kernel takes, kept so that a step allocates nothing.
+  struct Lists {
+    std::vector<at::Tensor> parameters, gradients, first, second, steps;
+    void clear();
   };
   void step_group(std::size_t index, double lr);
+  void launch(Lists& lists, double lr, double weight_decay, bool first_step);
 
   Kind kind_;
   OptimizerOptions options_;
   std::vector<ParameterGroup> groups_;
   std::vector<std::vector<Moments>> moments_;  // as groups_
+  std::map<at::ScalarType, Lists> known_, fresh_;  // by dtype: a kernel takes one dtype
 };
 
 /// The optimizer that the options name. Throws Error(usage) for an unknown name.

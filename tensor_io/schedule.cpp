@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "tensor_io/error.hpp"
+
 namespace troupe {
 
 double scheduled_lr(const OptimizerOptions& options, std::int64_t step, std::int64_t steps_per_epoch, std::int64_t total_steps) {
@@ -13,9 +15,11 @@ double scheduled_lr(const OptimizerOptions& options, std::int64_t step, std::int
     const double done = std::min(1.0, static_cast<double>(step - options.warmup_steps) / length);
     return options.lr_min + (options.lr - options.lr_min) * 0.5 * (1 + std::cos(std::numbers::pi * done));
   }
-  if (options.schedule == "step" && steps_per_epoch > 0) {
-    return options.lr * std::pow(options.lr_step_factor, static_cast<double>(step / steps_per_epoch / options.lr_step_epochs));
+  if (options.schedule == "step") {
+    const auto epoch = step / std::max<std::int64_t>(1, steps_per_epoch);
+    return options.lr * std::pow(options.lr_step_factor, static_cast<double>(epoch / std::max<std::int64_t>(1, options.lr_step_epochs)));
   }
+  if (options.schedule != "constant") throw Error(ErrorCode::usage, "schedule", "there is no schedule '" + options.schedule + "'", "known: constant, cosine, step");
   return options.lr;
 }
 

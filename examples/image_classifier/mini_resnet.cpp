@@ -9,12 +9,12 @@ torch::nn::Conv2d conv(std::int64_t in, std::int64_t out, std::int64_t kernel, s
 struct BasicBlockImpl : torch::nn::Module {
   BasicBlockImpl(std::int64_t in, std::int64_t out, std::int64_t stride)
       : first(register_module("first", conv(in, out, 3, stride))),
-        first_norm(register_module("first_norm", troupe::nn::BatchNorm(out))),
+        first_norm(register_module("first_norm", troupe::nn::BatchNorm2d(out))),
         second(register_module("second", conv(out, out, 3, 1))),
-        second_norm(register_module("second_norm", troupe::nn::BatchNorm(out))) {
+        second_norm(register_module("second_norm", troupe::nn::BatchNorm2d(out))) {
     if (stride != 1 || in != out) {
       shortcut = register_module("shortcut", conv(in, out, 1, stride));
-      shortcut_norm = register_module("shortcut_norm", troupe::nn::BatchNorm(out));
+      shortcut_norm = register_module("shortcut_norm", troupe::nn::BatchNorm2d(out));
     }
   }
   at::Tensor forward(const at::Tensor& x) {
@@ -23,7 +23,7 @@ struct BasicBlockImpl : torch::nn::Module {
     return torch::relu(y + (shortcut ? shortcut_norm(shortcut(x)) : x));
   }
   torch::nn::Conv2d first, second, shortcut{nullptr};
-  troupe::nn::BatchNorm first_norm, second_norm, shortcut_norm{nullptr};
+  troupe::nn::BatchNorm2d first_norm, second_norm, shortcut_norm{nullptr};
 };
 TORCH_MODULE(BasicBlock);
 
@@ -31,9 +31,8 @@ TORCH_MODULE(BasicBlock);
 
 MiniResNetImpl::MiniResNetImpl(std::int64_t in_channels, std::int64_t num_classes)
     : stem_(register_module("stem", conv(in_channels, 64, 3, 1))),
-      stem_norm_(register_module("stem_norm", troupe::nn::BatchNorm(64))),
-      blocks_(BasicBlock(64, 64, 1), BasicBlock(64, 64, 1), BasicBlock(64, 128, 2), BasicBlock(128, 128, 1), BasicBlock(128, 256, 2),
-              BasicBlock(256, 256, 1)),
+      stem_norm_(register_module("stem_norm", troupe::nn::BatchNorm2d(64))),
+      blocks_(BasicBlock(64, 64, 1), BasicBlock(64, 64, 1), BasicBlock(64, 128, 2), BasicBlock(128, 128, 1), BasicBlock(128, 256, 2), BasicBlock(256, 256, 1)),
       head_(register_module("head", torch::nn::Linear(256, num_classes))) {
   register_module("blocks", blocks_);
   for (auto& module : modules(false)) {

@@ -10,7 +10,7 @@ class MiniResNetImpl : public torch::nn::Module {
 
  private:
   torch::nn::Conv2d stem_;
-  troupe::nn::BatchNorm stem_norm_;
+  troupe::nn::BatchNorm2d stem_norm_;
   torch::nn::Sequential blocks_;
   torch::nn::Linear head_;
 };

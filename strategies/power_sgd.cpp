@@ -1,0 +1,139 @@
+#include "strategies/power_sgd.hpp"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+
+#include "strategies/power_sgd_kernels.hpp"
+#include "tensor_io/pack.hpp"
+
+namespace troupe {
+namespace {
+
+std::uint64_t seed_of(const std::string& name) {  // FNV-1a
+  std::uint64_t hash = 1469598103934665603ull;
+  for (const unsigned char c : name) hash = (hash ^ c) * 1099511628211ull;
+  return hash;
+}
+
+// Offsets within one buffer, each at 64 bytes.
+std::int64_t padded(std::int64_t numel) { return (numel + 15) / 16 * 16; }
+
+// The values of a dense tensor in the order of memory: what the strides are does not matter as long as every rank does the same.
+at::Tensor in_memory_order(const at::Tensor& tensor, std::int64_t rows, std::int64_t columns) { return tensor.as_strided({rows, columns}, {columns, 1}); }
+
+}  // namespace
+
+PowerSgd::PowerSgd(std::int64_t rank, std::int64_t start_step) : rank_(rank), start_step_(start_step) {
+  if (rank < 1) throw Error(ErrorCode::usage, "powersgd_rank", "it is " + std::to_string(rank), "it must be 1 or more");
+}
+
+std::int64_t PowerSgd::rank_for(const at::Tensor& gradient) const {
+  if (gradient.dim() < 2 || gradient.numel() == 0) return 0;
+  const auto rows = gradient.size(0), columns = gradient.numel() / rows;
+  const auto rank = std::min({rank_, rows, columns});
+  return (rows + columns) * rank < rows * columns ? rank : 0;
+}
+
+PowerSgd::Factors& PowerSgd::factors_of(const std::string& name, std::int64_t rows, std::int64_t columns, std::int64_t rank) {
+  auto& factors = factors_[name];
+  if (!factors.q.defined() || factors.q.size(0) != rank || factors.q.size(1) != columns) factors.q = at::zeros({rank, columns}, at::kFloat);
+  if (!factors.error.defined() || factors.error.size(0) != rows || factors.error.size(1) != columns) factors.error = at::zeros({rows, columns}, at::kFloat);
+  return factors;
+}
+
+at::Tensor PowerSgd::scratch(at::Tensor& memory, std::int64_t numel) {
+  if (!memory.defined() || memory.numel() < numel) memory = at::zeros({numel}, at::kFloat);
+  return memory.narrow(0, 0, numel);
+}
+
+void PowerSgd::reduce(BucketView& bucket, Communicator& communicator) {
+  torch::NoGradGuard no_grad;
+  if (bucket.step < start_step_) {
+    communicator.all_reduce(bucket.flat, ReduceOp::avg, bucket.label);
+    return;
+  }
+  const bool is_f32 = bucket.flat.scalar_type() == at::kFloat;
+
+  std::int64_t numel_p = 0, numel_q = 0;
+  for (const auto& gradient : bucket.gradients) {
+    const auto rank = rank_for(gradient);
+    numel_p += padded(rank > 0 ? gradient.size(0) * rank : gradient.numel());
+    if (rank > 0) numel_q += padded(rank * (gradient.numel() / gradient.size(0)));
+  }
+  const auto send_p = scratch(send_p_, numel_p), send_q = scratch(send_q_, numel_q);
+
+  std::vector<Matrix> matrices;
+  std::vector<std::pair<at::Tensor, at::Tensor>> whole;  // gradient, its place in send_p
+  std::int64_t begin_p = 0, begin_q = 0;
+  for (std::size_t i = 0; i < bucket.gradients.size(); ++i) {
+    const auto& gradient = bucket.gradients[i];
+    const auto rank = rank_for(gradient);
+    if (rank == 0) {
+      const auto values = in_memory_order(gradient, 1, gradient.numel()).view(-1);
+      whole.emplace_back(values, send_p.narrow(0, begin_p, gradient.numel()));
+      whole.back().second.copy_(values);
+      begin_p += padded(gradient.numel());
+      continue;
+    }
+    const auto rows = gradient.size(0), columns = gradient.numel() / rows;
+    auto& factors = factors_of(bucket.names[i], rows, columns, rank);
+    fill_zero_rows(factors.q.data_ptr<float>(), rank, columns, seed_of(bucket.names[i]));
+    const auto values = in_memory_order(gradient, rows, columns);
+    Matrix matrix{&factors, is_f32 ? values : values.to(at::kFloat), send_p.narrow(0, begin_p, rows * rank).view({rows, rank}),
+                  send_q.narrow(0, begin_q, rank * columns).view({rank, columns})};
+    matrix.gradient.add_(factors.error);
+    at::mm_out(matrix.p, matrix.gradient, factors.q.t());
+    if (!is_f32) values.copy_(matrix.gradient);  // for the case below
+    matrices.push_back(std::move(matrix));
+    begin_p += padded(rows * rank);
+    begin_q += padded(rank * columns);
+  }
+  communicator.all_reduce(send_p, ReduceOp::avg, bucket.label);
+  if (!all_finite(send_p)) {
+    // Same bits on all ranks, so all come here. The step will be skipped or the job stopped: the error feedback must not learn from it.
+    send_p_.zero_();  // the gaps between its parts travel too
+    communicator.all_reduce(bucket.flat, ReduceOp::avg, bucket.label);
+    return;
+  }
+  for (auto& [gradient, place] : whole) gradient.copy_(place);
+  if (matrices.empty()) return;
+  for (auto& matrix : matrices) {
+    orthonormalise_columns(matrix.p.data_ptr<float>(), matrix.p.size(0), matrix.p.size(1));
+    at::mm_out(matrix.q, matrix.p.t(), matrix.gradient);
+  }
+  communicator.all_reduce(send_q, ReduceOp::avg, bucket.label);
+  for (std::size_t i = 0, m = 0; i < bucket.gradients.size(); ++i) {
+    if (rank_for(bucket.gradients[i]) == 0) continue;
+    auto& matrix = matrices[m++];
+    matrix.factors->q.copy_(matrix.q);
+    decompress(matrix.gradient.data_ptr<float>(), matrix.factors->error.data_ptr<float>(), matrix.p.data_ptr<float>(), matrix.q.data_ptr<float>(),
+               matrix.gradient.size(0), matrix.gradient.size(1), matrix.p.size(1));
+    if (!is_f32) in_memory_order(bucket.gradients[i], matrix.gradient.size(0), matrix.gradient.size(1)).copy_(matrix.gradient);
+  }
+}
+
+NamedTensors PowerSgd::state() {
+  NamedTensors state;
+  for (const auto& [name, factors] : factors_) {
+    state.emplace_back(name + ".error", factors.error);
+    state.emplace_back(name + ".q", factors.q);
+  }
+  return state;
+}
+
+void PowerSgd::load_state(const NamedTensors& loaded) {
+  std::map<std::string, Factors> fresh;
+  for (const auto& [name, value] : loaded) {
+    const auto dot = name.rfind('.');
+    const auto field = dot == std::string::npos ? std::string() : name.substr(dot + 1);
+    if ((field != "error" && field != "q") || value.dim() != 2) {
+      throw Error(ErrorCode::mismatch, "powersgd state", name + " is not part of it", "resume with the communication hook that wrote the checkpoint");
+    }
+    auto& factors = fresh[name.substr(0, dot)];
+    (field == "q" ? factors.q : factors.error) = value.to(at::kFloat).contiguous().clone();
+  }
+  factors_ = std::move(fresh);
+}
+
+}  // namespace troupe

@@ -1,0 +1,55 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "actors/comm_hook.hpp"
+
+namespace troupe {
+
+/// PowerSGD (Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization", NeurIPS 2019).
+///
+/// A gradient matrix M (rows, columns) travels as P = M Q and Q = Mᵀ P, rank columns each, instead of as rows × columns numbers. What the
+/// approximation P Qᵀ leaves out is added to the next step's gradient (error feedback), and the next step starts from this one's Q (warm
+/// start: one power iteration a step follows the slowly moving subspace). Vectors, and matrices that P and Q would not make smaller, travel
+/// whole, together with the P's. Per bucket two collectives.
+///
+/// The result is the same bits on all ranks: P and Q are, and what is computed from them is one loop in a fixed order. The error is each
+/// rank's own, so `state` must be kept per rank. It takes as much memory as the compressed gradients.
+class PowerSgd final : public CommHook {
+ public:
+  /// Throws Error(usage) where rank < 1. Steps before `start_step` send gradients whole: the first ones change too fast to be tracked.
+  PowerSgd(std::int64_t rank, std::int64_t start_step);
+
+  void reduce(BucketView& bucket, Communicator& communicator) override;
+  /// `<parameter>.error` (rows, columns) and `<parameter>.q` (rank, columns), the live tensors.
+  NamedTensors state() override;
+  /// Throws Error(mismatch) for a name that is neither.
+  void load_state(const NamedTensors& state) override;
+
+ private:
+  struct Factors {
+    at::Tensor error;  // (rows, columns) f32, this rank's
+    at::Tensor q;      // (rank, columns) f32, the same on all ranks; Q transposed, so that its rows are contiguous
+  };
+  /// One compressed gradient of the bucket at hand.
+  struct Matrix {
+    Factors* factors;
+    at::Tensor gradient;  // (rows, columns) f32, a view of the bucket or of its f32 copy
+    at::Tensor p;         // (rows, rank), a view of what is sent
+    at::Tensor q;         // (rank, columns), a view of what is sent
+  };
+  std::int64_t rank_for(const at::Tensor& gradient) const;  // 0: travels whole
+  Factors& factors_of(const std::string& name, std::int64_t rows, std::int64_t columns, std::int64_t rank);
+  at::Tensor scratch(at::Tensor& memory, std::int64_t numel);
+
+  // Constant after construction.
+  std::int64_t rank_, start_step_;
+  // The reducer's thread.
+  std::map<std::string, Factors> factors_;
+  at::Tensor send_p_, send_q_;  // grown as needed
+};
+
+}  // namespace troupe
