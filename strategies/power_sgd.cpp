@@ -20,7 +20,9 @@ std::uint64_t seed_of(const std::string& name) {  // FNV-1a
 std::int64_t padded(std::int64_t numel) { return (numel + 15) / 16 * 16; }
 
 // The values of a dense tensor in the order of memory: what the strides are does not matter as long as every rank does the same.
-at::Tensor in_memory_order(const at::Tensor& tensor, std::int64_t rows, std::int64_t columns) { return tensor.as_strided({rows, columns}, {columns, 1}); }
+at::Tensor in_memory_order(const at::Tensor& tensor, std::int64_t rows, std::int64_t columns) {
+  return tensor.as_strided({rows, columns}, {columns, 1});
+}
 
 }  // namespace
 
@@ -38,7 +40,8 @@ std::int64_t PowerSgd::rank_for(const at::Tensor& gradient) const {
 PowerSgd::Factors& PowerSgd::factors_of(const std::string& name, std::int64_t rows, std::int64_t columns, std::int64_t rank) {
   auto& factors = factors_[name];
   if (!factors.q.defined() || factors.q.size(0) != rank || factors.q.size(1) != columns) factors.q = at::zeros({rank, columns}, at::kFloat);
-  if (!factors.error.defined() || factors.error.size(0) != rows || factors.error.size(1) != columns) factors.error = at::zeros({rows, columns}, at::kFloat);
+  if (!factors.error.defined() || factors.error.size(0) != rows || factors.error.size(1) != columns)
+    factors.error = at::zeros({rows, columns}, at::kFloat);
   return factors;
 }
 
@@ -107,8 +110,8 @@ void PowerSgd::reduce(BucketView& bucket, Communicator& communicator) {
     if (rank_for(bucket.gradients[i]) == 0) continue;
     auto& matrix = matrices[m++];
     matrix.factors->q.copy_(matrix.q);
-    decompress(matrix.gradient.data_ptr<float>(), matrix.factors->error.data_ptr<float>(), matrix.p.data_ptr<float>(), matrix.q.data_ptr<float>(),
-               matrix.gradient.size(0), matrix.gradient.size(1), matrix.p.size(1));
+    decompress(matrix.gradient.data_ptr<float>(), matrix.factors->error.data_ptr<float>(), matrix.p.data_ptr<float>(),
+               matrix.q.data_ptr<float>(), matrix.gradient.size(0), matrix.gradient.size(1), matrix.p.size(1));
     if (!is_f32) in_memory_order(bucket.gradients[i], matrix.gradient.size(0), matrix.gradient.size(1)).copy_(matrix.gradient);
   }
 }
@@ -128,7 +131,8 @@ void PowerSgd::load_state(const NamedTensors& loaded) {
     const auto dot = name.rfind('.');
     const auto field = dot == std::string::npos ? std::string() : name.substr(dot + 1);
     if ((field != "error" && field != "q") || value.dim() != 2) {
-      throw Error(ErrorCode::mismatch, "powersgd state", name + " is not part of it", "resume with the communication hook that wrote the checkpoint");
+      throw Error(ErrorCode::mismatch, "powersgd state", name + " is not part of it",
+                  "resume with the communication hook that wrote the checkpoint");
     }
     auto& factors = fresh[name.substr(0, dot)];
     (field == "q" ? factors.q : factors.error) = value.to(at::kFloat).contiguous().clone();

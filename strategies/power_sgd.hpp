@@ -9,7 +9,8 @@
 
 namespace troupe {
 
-/// PowerSGD (Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization", NeurIPS 2019).
+/// PowerSGD (Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization", NeurIPS
+/// 2019).
 ///
 /// A gradient matrix M (rows, columns) travels as P = M Q and Q = Mᵀ P, rank columns each, instead of as rows × columns numbers. What the
 /// approximation P Qᵀ leaves out is added to the next step's gradient (error feedback), and the next step starts from this one's Q (warm

@@ -41,7 +41,8 @@ Statistics over_all_ranks(const at::Tensor& input, Group& group) {
   Statistics all;
   all.total = sums[2 * channels].item<double>();
   if (all.total < 2) {
-    throw Error(ErrorCode::usage, group.label, "all ranks together have " + std::to_string(static_cast<std::int64_t>(all.total)) + " values per channel",
+    throw Error(ErrorCode::usage, group.label,
+                "all ranks together have " + std::to_string(static_cast<std::int64_t>(all.total)) + " values per channel",
                 "statistics need two or more: use larger batches, or eval()");
   }
   all.mean = sums.narrow(0, 0, channels) / all.total;
@@ -50,13 +51,15 @@ Statistics over_all_ranks(const at::Tensor& input, Group& group) {
 }
 
 struct SyncBatchNorm : torch::autograd::Function<SyncBatchNorm> {
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
-                            const at::Tensor& running_mean, const at::Tensor& running_var, double momentum, c10::intrusive_ptr<Group> group) {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight,
+                            const at::Tensor& bias, const at::Tensor& running_mean, const at::Tensor& running_var, double momentum,
+                            c10::intrusive_ptr<Group> group) {
     const auto statistics = over_all_ranks(input, *group);
     group->total = statistics.total;
     if (running_mean.defined()) {
       running_mean.copy_(running_mean.to(at::kDouble) * (1 - momentum) + statistics.mean * momentum);
-      running_var.copy_(running_var.to(at::kDouble) * (1 - momentum) + statistics.variance * (momentum * statistics.total / (statistics.total - 1)));
+      running_var.copy_(running_var.to(at::kDouble) * (1 - momentum) +
+                        statistics.variance * (momentum * statistics.total / (statistics.total - 1)));
     }
     const auto dtype = input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
     const auto mean = statistics.mean.to(dtype), variance = statistics.variance.to(dtype);
@@ -99,25 +102,31 @@ void SynchronisedStatistics::synchronise(std::shared_ptr<Communicator> lane, std
   label_ = name.empty() ? "sync_batch_norm" : "sync_batch_norm " + name;
 }
 
-at::Tensor SynchronisedStatistics::normalise(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& running_mean,
-                                             const at::Tensor& running_var, double momentum, double eps) const {
+at::Tensor SynchronisedStatistics::normalise(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
+                                             const at::Tensor& running_mean, const at::Tensor& running_var, double momentum,
+                                             double eps) const {
   auto group = c10::make_intrusive<Group>();
   group->lane = lane_;
   group->label = label_;
   group->counted = counted_ < 0 ? -1 : std::min(counted_, input.size(0));
   group->eps = eps;
-  return SyncBatchNorm::apply(input.contiguous(input.suggest_memory_format()), weight, bias, running_mean, running_var, momentum, std::move(group));
+  return SyncBatchNorm::apply(input.contiguous(input.suggest_memory_format()), weight, bias, running_mean, running_var, momentum,
+                              std::move(group));
 }
 
 void check_batch_norm_input(const at::Tensor& input, std::int64_t features, int dims) {
   const auto after = input.dim() - 2;
   const bool right = after >= 0 && (dims < 0 || after == dims || (dims == 1 && after == 0));
   if (!right) {
-    throw Error(ErrorCode::usage, "BatchNorm" + (dims < 0 ? std::string() : std::to_string(dims) + "d"), "the input has " + std::to_string(input.dim()) + " dimensions",
-                dims < 0 ? "it must be (N, C, ...)" : dims == 1 ? "it must be (N, C) or (N, C, L)" : "it must have " + std::to_string(dims + 2));
+    throw Error(ErrorCode::usage, "BatchNorm" + (dims < 0 ? std::string() : std::to_string(dims) + "d"),
+                "the input has " + std::to_string(input.dim()) + " dimensions",
+                dims < 0    ? "it must be (N, C, ...)"
+                : dims == 1 ? "it must be (N, C) or (N, C, L)"
+                            : "it must have " + std::to_string(dims + 2));
   }
   if (input.size(1) != features) {
-    throw Error(ErrorCode::usage, "BatchNorm", "the input has " + std::to_string(input.size(1)) + " channels, the module " + std::to_string(features));
+    throw Error(ErrorCode::usage, "BatchNorm",
+                "the input has " + std::to_string(input.size(1)) + " channels, the module " + std::to_string(features));
   }
 }
 
@@ -131,10 +140,14 @@ int convert_sync_batchnorm(torch::nn::Module& model, const std::shared_ptr<Commu
       ours.emplace_back(norm, item.key());
       continue;
     }
-    const int dims = dynamic_cast<torch::nn::BatchNorm1dImpl*>(module) ? 1 : dynamic_cast<torch::nn::BatchNorm2dImpl*>(module) ? 2 : dynamic_cast<torch::nn::BatchNorm3dImpl*>(module) ? 3 : 0;
+    const int dims = dynamic_cast<torch::nn::BatchNorm1dImpl*>(module)   ? 1
+                     : dynamic_cast<torch::nn::BatchNorm2dImpl*>(module) ? 2
+                     : dynamic_cast<torch::nn::BatchNorm3dImpl*>(module) ? 3
+                                                                         : 0;
     if (dims == 0) continue;
     const auto type = "BatchNorm" + std::to_string(dims) + "d";
-    throw Error(ErrorCode::usage, "sync_batchnorm", "module '" + item.key() + "' is a torch::nn::" + type + ", which can't be converted from outside",
+    throw Error(ErrorCode::usage, "sync_batchnorm",
+                "module '" + item.key() + "' is a torch::nn::" + type + ", which can't be converted from outside",
                 "declare it as troupe::nn::" + type + ": same options, parameters and buffers");
   }
   for (auto& [norm, name] : ours) norm->synchronise(lane, name);

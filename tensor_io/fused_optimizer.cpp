@@ -32,7 +32,8 @@ void check_parameter(const std::string& name, const at::Tensor& parameter) {
     throw Error(ErrorCode::usage, "optimizer", "parameter " + name + " is a view with gaps or overlaps", "make it contiguous()");
   }
   if (!parameter.is_floating_point()) {
-    throw Error(ErrorCode::usage, "optimizer", "parameter " + name + " is " + c10::toString(parameter.scalar_type()), "train floating point parameters only");
+    throw Error(ErrorCode::usage, "optimizer", "parameter " + name + " is " + c10::toString(parameter.scalar_type()),
+                "train floating point parameters only");
   }
 }
 
@@ -57,9 +58,11 @@ std::vector<at::Tensor> flat_like(const NamedTensors& parameters) {
 
 // The gradient as the kernels want it.
 at::Tensor kernel_gradient(const std::string& name, const at::Tensor& parameter, const at::Tensor& gradient) {
-  if (gradient.is_sparse()) throw Error(ErrorCode::usage, "optimizer", "the gradient of " + name + " is sparse", "construct the embedding with sparse(false)");
+  if (gradient.is_sparse())
+    throw Error(ErrorCode::usage, "optimizer", "the gradient of " + name + " is sparse", "construct the embedding with sparse(false)");
   if (gradient.scalar_type() != parameter.scalar_type() || gradient.sizes() != parameter.sizes()) {
-    throw Error(ErrorCode::usage, "optimizer", "the gradient of " + name + " has another dtype or shape than the parameter", "leave .grad to backward");
+    throw Error(ErrorCode::usage, "optimizer", "the gradient of " + name + " has another dtype or shape than the parameter",
+                "leave .grad to backward");
   }
   return gradient.strides() == parameter.strides() ? gradient : at::empty_like(parameter).copy_(gradient);
 }
@@ -78,7 +81,8 @@ FusedOptimizer::FusedOptimizer(Kind kind, OptimizerOptions options, std::vector<
   for (const auto& group : groups_) {
     for (const auto& [name, parameter] : group.parameters) {
       check_parameter(name, parameter);
-      if (!names.insert(name).second) throw Error(ErrorCode::usage, "optimizer", "parameter " + name + " is in two groups", "put each parameter into one group");
+      if (!names.insert(name).second)
+        throw Error(ErrorCode::usage, "optimizer", "parameter " + name + " is in two groups", "put each parameter into one group");
     }
     torch::NoGradGuard no_grad;
     const auto first = has_first ? flat_like(group.parameters) : std::vector<at::Tensor>(group.parameters.size());
@@ -121,8 +125,8 @@ void FusedOptimizer::step_group(std::size_t index, double lr) {
 void FusedOptimizer::launch(Lists& lists, double lr, double weight_decay, bool first_step) {
   if (lists.parameters.empty()) return;
   if (kind_ == Kind::adamw) {
-    at::_fused_adamw_(lists.parameters, lists.gradients, lists.first, lists.second, {}, lists.steps, lr, options_.beta1, options_.beta2, weight_decay,
-                      options_.eps, /*amsgrad=*/false, /*maximize=*/false);
+    at::_fused_adamw_(lists.parameters, lists.gradients, lists.first, lists.second, {}, lists.steps, lr, options_.beta1, options_.beta2,
+                      weight_decay, options_.eps, /*amsgrad=*/false, /*maximize=*/false);
   } else {
     at::_fused_sgd_(lists.parameters, lists.gradients, lists.first, weight_decay, options_.momentum, lr, /*dampening=*/0, options_.nesterov,
                     /*maximize=*/false, first_step);
@@ -154,11 +158,14 @@ void FusedOptimizer::load_state(const NamedTensors& loaded) {
       throw Error(ErrorCode::mismatch, "optimizer state", "there is no " + name,
                   "resume with the optimizer that wrote the checkpoint (this one is " + this->name() + ")");
     }
-    if (found->second.sizes() != mine.sizes()) throw Error(ErrorCode::mismatch, "optimizer state", name + " has another shape than the parameter", "resume with the same model");
+    if (found->second.sizes() != mine.sizes())
+      throw Error(ErrorCode::mismatch, "optimizer state", name + " has another shape than the parameter", "resume with the same model");
     copies.emplace_back(mine, found->second);
     values.erase(found);
   }
-  if (!values.empty()) throw Error(ErrorCode::mismatch, "optimizer state", values.begin()->first + " belongs to no parameter of the model", "resume with the same model");
+  if (!values.empty())
+    throw Error(ErrorCode::mismatch, "optimizer state", values.begin()->first + " belongs to no parameter of the model",
+                "resume with the same model");
   for (auto& [mine, value] : copies) mine.copy_(value);
 }
 

@@ -43,7 +43,7 @@ class FusedOptimizer final : public Optimizer {
   Kind kind_;
   OptimizerOptions options_;
   std::vector<ParameterGroup> groups_;
-  std::vector<std::vector<Moments>> moments_;  // as groups_
+  std::vector<std::vector<Moments>> moments_;      // as groups_
   std::map<at::ScalarType, Lists> known_, fresh_;  // by dtype: a kernel takes one dtype
 };
 

@@ -5,8 +5,8 @@
 
 namespace troupe {
 
-/// The sum of all squares, in f64, one pass over memory. The same bits wherever the tensor holds the same bits in the same strides, whatever the
-/// processor: 32 partial sums, added up in a fixed order. Infinite or NaN where a value is. f32, f64, f16, bf16.
+/// The sum of all squares, in f64, one pass over memory. The same bits wherever the tensor holds the same bits in the same strides,
+/// whatever the processor: 32 partial sums, added up in a fixed order. Infinite or NaN where a value is. f32, f64, f16, bf16.
 double sum_of_squares(const at::Tensor& tensor);
 
 /// The L2 norm of all tensors together, added up in the order of the list: what torch.nn.utils.clip_grad_norm_ returns, in f64.

@@ -23,7 +23,8 @@ constexpr Format<std::uint32_t> kFloat{0x7f800000};
 constexpr Format<std::uint64_t> kDouble{0x7ff0000000000000};
 
 template <class Bits>
-inline __attribute__((always_inline)) bool copy_bits(Bits* __restrict to, const Bits* __restrict from, std::int64_t n, Format<Bits> format) {
+inline __attribute__((always_inline)) bool copy_bits(Bits* __restrict to, const Bits* __restrict from, std::int64_t n,
+                                                     Format<Bits> format) {
   Bits carries = 0;
   for (std::int64_t i = 0; i < n; ++i) {
     const Bits x = from[i];
@@ -40,9 +41,15 @@ inline __attribute__((always_inline)) bool check_bits(const Bits* from, std::int
   return format.is_finite(carries);
 }
 
-TROUPE_PROCESSOR_CLONES bool copy16(std::uint16_t* to, const std::uint16_t* from, std::int64_t n, Format<std::uint16_t> f) { return copy_bits(to, from, n, f); }
-TROUPE_PROCESSOR_CLONES bool copy32(std::uint32_t* to, const std::uint32_t* from, std::int64_t n, Format<std::uint32_t> f) { return copy_bits(to, from, n, f); }
-TROUPE_PROCESSOR_CLONES bool copy64(std::uint64_t* to, const std::uint64_t* from, std::int64_t n, Format<std::uint64_t> f) { return copy_bits(to, from, n, f); }
+TROUPE_PROCESSOR_CLONES bool copy16(std::uint16_t* to, const std::uint16_t* from, std::int64_t n, Format<std::uint16_t> f) {
+  return copy_bits(to, from, n, f);
+}
+TROUPE_PROCESSOR_CLONES bool copy32(std::uint32_t* to, const std::uint32_t* from, std::int64_t n, Format<std::uint32_t> f) {
+  return copy_bits(to, from, n, f);
+}
+TROUPE_PROCESSOR_CLONES bool copy64(std::uint64_t* to, const std::uint64_t* from, std::int64_t n, Format<std::uint64_t> f) {
+  return copy_bits(to, from, n, f);
+}
 TROUPE_PROCESSOR_CLONES bool check16(const std::uint16_t* from, std::int64_t n, Format<std::uint16_t> f) { return check_bits(from, n, f); }
 TROUPE_PROCESSOR_CLONES bool check32(const std::uint32_t* from, std::int64_t n, Format<std::uint32_t> f) { return check_bits(from, n, f); }
 TROUPE_PROCESSOR_CLONES bool check64(const std::uint64_t* from, std::int64_t n, Format<std::uint64_t> f) { return check_bits(from, n, f); }

@@ -19,7 +19,8 @@ double scheduled_lr(const OptimizerOptions& options, std::int64_t step, std::int
     const auto epoch = step / std::max<std::int64_t>(1, steps_per_epoch);
     return options.lr * std::pow(options.lr_step_factor, static_cast<double>(epoch / std::max<std::int64_t>(1, options.lr_step_epochs)));
   }
-  if (options.schedule != "constant") throw Error(ErrorCode::usage, "schedule", "there is no schedule '" + options.schedule + "'", "known: constant, cosine, step");
+  if (options.schedule != "constant")
+    throw Error(ErrorCode::usage, "schedule", "there is no schedule '" + options.schedule + "'", "known: constant, cosine, step");
   return options.lr;
 }
 

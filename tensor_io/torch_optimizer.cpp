@@ -44,7 +44,8 @@ std::vector<Slot> slots(torch::optim::OptimizerParamState& state) {
   if (auto* s = dynamic_cast<AdamWParamState*>(&state)) return adam_slots(*s);
   if (auto* s = dynamic_cast<RMSpropParamState*>(&state)) {
     return {step_slot(*s), tensor_slot("square_avg", *s, &RMSpropParamState::square_avg),
-            tensor_slot("momentum_buffer", *s, &RMSpropParamState::momentum_buffer, true), tensor_slot("grad_avg", *s, &RMSpropParamState::grad_avg, true)};
+            tensor_slot("momentum_buffer", *s, &RMSpropParamState::momentum_buffer, true),
+            tensor_slot("grad_avg", *s, &RMSpropParamState::grad_avg, true)};
   }
   if (auto* s = dynamic_cast<AdagradParamState*>(&state)) return {step_slot(*s), tensor_slot("sum", *s, &AdagradParamState::sum)};
   throw Error(ErrorCode::internal, "optimizer state", "a torch::optim optimizer that was accepted keeps a state of an unknown type");
@@ -64,7 +65,8 @@ std::unique_ptr<torch::optim::OptimizerParamState> fresh_state(const torch::opti
 constexpr auto kKnown = "use SGD, Adam, AdamW, RMSprop or Adagrad, or write a troupe::Optimizer";
 
 /// Moves what `values` holds of one parameter into `state`. False where it holds nothing.
-bool take(const std::string& parameter_name, const at::Tensor& parameter, torch::optim::OptimizerParamState& state, std::map<std::string, at::Tensor>& values) {
+bool take(const std::string& parameter_name, const at::Tensor& parameter, torch::optim::OptimizerParamState& state,
+          std::map<std::string, at::Tensor>& values) {
   std::string missing;
   bool any = false;
   for (const auto& slot : slots(state)) {
@@ -82,7 +84,8 @@ bool take(const std::string& parameter_name, const at::Tensor& parameter, torch:
     values.erase(found);
     any = true;
   }
-  if (any && !missing.empty()) throw Error(ErrorCode::mismatch, "optimizer state", "there is no " + missing, "resume with the optimizer that wrote the checkpoint");
+  if (any && !missing.empty())
+    throw Error(ErrorCode::mismatch, "optimizer state", "there is no " + missing, "resume with the optimizer that wrote the checkpoint");
   return any;
 }
 
@@ -90,9 +93,11 @@ bool take(const std::string& parameter_name, const at::Tensor& parameter, torch:
 
 TorchOptimizer::TorchOptimizer(torch::optim::Optimizer& optimizer, const torch::nn::Module& model) : optimizer_(optimizer) {
   if (dynamic_cast<torch::optim::LBFGS*>(&optimizer) != nullptr) {
-    throw Error(ErrorCode::usage, "optimizer", "LBFGS needs a closure: it runs forward and backward again inside its step, which no distributed step can", kKnown);
+    throw Error(ErrorCode::usage, "optimizer",
+                "LBFGS needs a closure: it runs forward and backward again inside its step, which no distributed step can", kKnown);
   }
-  if (!fresh_state(optimizer)) throw Error(ErrorCode::usage, "optimizer", "this torch::optim optimizer's state can't be saved by parameter name", kKnown);
+  if (!fresh_state(optimizer))
+    throw Error(ErrorCode::usage, "optimizer", "this torch::optim optimizer's state can't be saved by parameter name", kKnown);
   std::map<void*, std::string> names;
   for (const auto& item : model.named_parameters()) names[item.value().unsafeGetTensorImpl()] = item.key();
   const double first_lr = optimizer.param_groups().empty() ? 0 : optimizer.param_groups().front().options().get_lr();
@@ -139,11 +144,14 @@ void TorchOptimizer::load_state(const NamedTensors& loaded) {
       if (take(name, parameter.detach(), *state, values)) {
         states[parameter.unsafeGetTensorImpl()] = std::move(state);
       } else if (always_there) {
-        throw Error(ErrorCode::mismatch, "optimizer state", "there is no " + name + ".sum", "resume with the optimizer that wrote the checkpoint");
+        throw Error(ErrorCode::mismatch, "optimizer state", "there is no " + name + ".sum",
+                    "resume with the optimizer that wrote the checkpoint");
       }
     }
   }
-  if (!values.empty()) throw Error(ErrorCode::mismatch, "optimizer state", values.begin()->first + " belongs to no parameter of this optimizer", "resume with the optimizer that wrote it");
+  if (!values.empty())
+    throw Error(ErrorCode::mismatch, "optimizer state", values.begin()->first + " belongs to no parameter of this optimizer",
+                "resume with the optimizer that wrote it");
   optimizer_.state().clear();
   for (auto& [key, state] : states) optimizer_.state()[key] = std::move(state);
 }

@@ -11,8 +11,8 @@ namespace troupe {
 /// LibTorch keeps by pointer, is named by parameter here. LBFGS needs a closure that runs forward again and is refused.
 class TorchOptimizer final : public Optimizer {
  public:
-  /// Borrows the optimizer; `model` names its parameters. Throws Error(usage) for LBFGS, for a class whose state has no names here, and for a
-  /// parameter that is not the model's.
+  /// Borrows the optimizer; `model` names its parameters. Throws Error(usage) for LBFGS, for a class whose state has no names here, and for
+  /// a parameter that is not the model's.
   TorchOptimizer(torch::optim::Optimizer& optimizer, const torch::nn::Module& model);
 
   std::string name() const override { return "torch::optim"; }

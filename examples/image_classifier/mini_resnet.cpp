@@ -32,7 +32,8 @@ TORCH_MODULE(BasicBlock);
 MiniResNetImpl::MiniResNetImpl(std::int64_t in_channels, std::int64_t num_classes)
     : stem_(register_module("stem", conv(in_channels, 64, 3, 1))),
       stem_norm_(register_module("stem_norm", troupe::nn::BatchNorm2d(64))),
-      blocks_(BasicBlock(64, 64, 1), BasicBlock(64, 64, 1), BasicBlock(64, 128, 2), BasicBlock(128, 128, 1), BasicBlock(128, 256, 2), BasicBlock(256, 256, 1)),
+      blocks_(BasicBlock(64, 64, 1), BasicBlock(64, 64, 1), BasicBlock(64, 128, 2), BasicBlock(128, 128, 1), BasicBlock(128, 256, 2),
+              BasicBlock(256, 256, 1)),
       head_(register_module("head", torch::nn::Linear(256, num_classes))) {
   register_module("blocks", blocks_);
   for (auto& module : modules(false)) {

@@ -81,7 +81,8 @@ TEST_CASE("[D10] none, fp16 and bf16 give the average, the same bits on all rank
       auto bucket = bucket_of(gradients(communicator.rank(), step), step);
       h->reduce(bucket, communicator);
       const auto mean = mean_gradients(world_size, step);
-      for (std::size_t i = 0; i < mean.size(); ++i) require(max_difference(bucket.gradients[i], mean[i]) < tolerance, "the average of tensor " + std::to_string(i));
+      for (std::size_t i = 0; i < mean.size(); ++i)
+        require(max_difference(bucket.gradients[i], mean[i]) < tolerance, "the average of tensor " + std::to_string(i));
       require(same_on_all_ranks(bucket.flat, communicator), "the same bits on all ranks");
     }
   });
@@ -125,7 +126,8 @@ TEST_CASE("[D10] PowerSGD is the same bits on all ranks and averages small tenso
       h->reduce(bucket, communicator);
       require(same_on_all_ranks(bucket.flat, communicator), "the same bits on all ranks");
       const auto mean = mean_gradients(world_size, step);
-      for (const std::size_t whole : {1, 2}) require(max_difference(bucket.gradients[whole], mean[whole]) < 1e-6, "vectors and tiny matrices travel whole");
+      for (const std::size_t whole : {1, 2})
+        require(max_difference(bucket.gradients[whole], mean[whole]) < 1e-6, "vectors and tiny matrices travel whole");
       require(max_difference(bucket.gradients[0], mean[0]) > 1e-3, "the matrix is approximated");
     }
   });
@@ -171,7 +173,8 @@ TEST_CASE("[D10] PowerSGD's error feedback sends a constant gradient of full ran
       sum_without += other.gradients[0];
     }
     require(relative(sum_with / steps) < 0.2, "with feedback: " + std::to_string(relative(sum_with / steps)));
-    require(relative(sum_without / steps) > 2 * relative(sum_with / steps), "without feedback: " + std::to_string(relative(sum_without / steps)));
+    require(relative(sum_without / steps) > 2 * relative(sum_with / steps),
+            "without feedback: " + std::to_string(relative(sum_without / steps)));
   });
 }
 
@@ -281,7 +284,8 @@ TEST_CASE("[D10] training converges with every hook as it does without") {
       for (const auto& [prefix, layer] : {std::pair{"first", first}, {"second", second}, {"last", last}}) {
         for (const auto& item : layer->named_parameters()) {
           torch::NoGradGuard no_grad;
-          item.value().copy_(pattern(item.value().sizes().vec(), ++salt) * (item.value().dim() == 2 ? 1.7 / std::sqrt(static_cast<double>(item.value().size(1))) : 0));
+          item.value().copy_(pattern(item.value().sizes().vec(), ++salt) *
+                             (item.value().dim() == 2 ? 1.7 / std::sqrt(static_cast<double>(item.value().size(1))) : 0));
           parameters.emplace_back(std::string(prefix) + "." + item.key(), item.value());
         }
       }
@@ -289,7 +293,8 @@ TEST_CASE("[D10] training converges with every hook as it does without") {
       options.lr = 0.1;
       auto optimizer = make_optimizer(options, {{parameters}});
       const auto all = at::sin(pattern({64, 12}, 77) * 5);
-      const auto labels = at::cat({all.narrow(1, 0, 4).sum(1, true), all.narrow(1, 4, 4).sum(1, true), all.narrow(1, 8, 4).sum(1, true)}, 1).argmax(1);
+      const auto labels =
+          at::cat({all.narrow(1, 0, 4).sum(1, true), all.narrow(1, 4, 4).sum(1, true), all.narrow(1, 8, 4).sum(1, true)}, 1).argmax(1);
       const auto input = all.narrow(0, communicator.rank() * 32, 32), target = labels.narrow(0, communicator.rank() * 32, 32);
       const auto h = hook(name);
       at::Tensor loss;
@@ -306,7 +311,8 @@ TEST_CASE("[D10] training converges with every hook as it does without") {
       auto mean = loss.detach().clone().view(1);
       communicator.all_reduce(mean, ReduceOp::avg);
       if (communicator.rank() == 0) loss_at_end = mean.item<double>();
-      for (const auto& [key, parameter] : parameters) require(same_on_all_ranks(parameter.detach(), communicator), key + " is the same on all ranks");
+      for (const auto& [key, parameter] : parameters)
+        require(same_on_all_ranks(parameter.detach(), communicator), key + " is the same on all ranks");
     });
     return loss_at_end;
   };

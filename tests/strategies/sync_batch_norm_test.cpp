@@ -17,7 +17,9 @@ struct Outcome {
 };
 
 // A loss whose gradient is different for each value and depends on the output.
-at::Tensor loss_of(const at::Tensor& output, const at::Tensor& weights) { return (output * weights).sum() + 0.5 * (output.square() * weights).sum(); }
+at::Tensor loss_of(const at::Tensor& output, const at::Tensor& weights) {
+  return (output * weights).sum() + 0.5 * (output.square() * weights).sum();
+}
 
 template <class Holder>
 Outcome run(Holder& norm, const at::Tensor& input, const at::Tensor& loss_weights) {
@@ -38,7 +40,9 @@ Holder make_norm(std::int64_t features, at::ScalarType dtype = at::kFloat) {
 }
 
 // Where rank r's samples begin: uneven parts.
-std::int64_t begin_of(int rank, int world_size, std::int64_t samples) { return samples * rank * (rank + 1) / (world_size * (world_size + 1)); }
+std::int64_t begin_of(int rank, int world_size, std::int64_t samples) {
+  return samples * rank * (rank + 1) / (world_size * (world_size + 1));
+}
 
 template <class Stock, class Ours>
 void compare_with_one_rank(const at::Tensor& batch, int world_size, double tolerance) {
@@ -82,11 +86,16 @@ TEST_CASE("[D09] ranks with parts of a batch compute what one rank computes with
   SECTION("1d, (N, C, L)") { compare_with_one_rank<torch::nn::BatchNorm1d, nn::BatchNorm1d>(pattern({12, 5, 7}, 1), world_size, 2e-6); }
   SECTION("2d") { compare_with_one_rank<torch::nn::BatchNorm2d, nn::BatchNorm2d>(pattern({12, 6, 5, 4}, 1), world_size, 4e-6); }
   SECTION("2d, channels last") {
-    compare_with_one_rank<torch::nn::BatchNorm2d, nn::BatchNorm2d>(pattern({12, 6, 5, 4}, 1).contiguous(at::MemoryFormat::ChannelsLast), world_size, 4e-6);
+    compare_with_one_rank<torch::nn::BatchNorm2d, nn::BatchNorm2d>(pattern({12, 6, 5, 4}, 1).contiguous(at::MemoryFormat::ChannelsLast),
+                                                                   world_size, 4e-6);
   }
   SECTION("3d") { compare_with_one_rank<torch::nn::BatchNorm3d, nn::BatchNorm3d>(pattern({6, 3, 2, 5, 4}, 1), world_size, 4e-6); }
-  SECTION("any number of dimensions") { compare_with_one_rank<torch::nn::BatchNorm2d, nn::BatchNorm>(pattern({12, 6, 5, 4}, 1), world_size, 4e-6); }
-  SECTION("f64") { compare_with_one_rank<torch::nn::BatchNorm2d, nn::BatchNorm2d>(pattern({12, 6, 5, 4}, 1).to(at::kDouble), world_size, 1e-13); }
+  SECTION("any number of dimensions") {
+    compare_with_one_rank<torch::nn::BatchNorm2d, nn::BatchNorm>(pattern({12, 6, 5, 4}, 1), world_size, 4e-6);
+  }
+  SECTION("f64") {
+    compare_with_one_rank<torch::nn::BatchNorm2d, nn::BatchNorm2d>(pattern({12, 6, 5, 4}, 1).to(at::kDouble), world_size, 1e-13);
+  }
   SECTION("bf16 from autocast, statistics in f32") {
     compare_with_one_rank<torch::nn::BatchNorm2d, nn::BatchNorm2d>(pattern({12, 6, 5, 4}, 1).to(at::kBFloat16), world_size, 2e-2);
   }

@@ -21,7 +21,8 @@ NamedTensors golden_parameters() {
 void set_gradients(NamedTensors& parameters, int step) {
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     auto& [name, parameter] = parameters[i];
-    parameter.mutable_grad() = name == "c" && (step == 0 || step == 3) ? at::Tensor() : pattern(parameter.sizes().vec(), 7 * step + static_cast<int>(i) + 1);
+    parameter.mutable_grad() =
+        name == "c" && (step == 0 || step == 3) ? at::Tensor() : pattern(parameter.sizes().vec(), 7 * step + static_cast<int>(i) + 1);
   }
 }
 

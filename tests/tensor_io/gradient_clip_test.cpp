@@ -44,7 +44,8 @@ TEST_CASE("the norm does not depend on strides and shows what is not finite") {
   const auto values = pattern({4, 6, 3, 3}, 1);
   const auto other = values.contiguous(at::MemoryFormat::ChannelsLast);
   CHECK(sum_of_squares(other) == Approx(sum_of_squares(values)).epsilon(1e-14));
-  CHECK(sum_of_squares(values.transpose(0, 1).slice(2, 0, 3, 2)) == Approx(values.slice(2, 0, 3, 2).to(at::kDouble).square().sum().item<double>()));
+  CHECK(sum_of_squares(values.transpose(0, 1).slice(2, 0, 3, 2)) ==
+        Approx(values.slice(2, 0, 3, 2).to(at::kDouble).square().sum().item<double>()));
   auto bad = values.clone();
   bad[1][2][0][0] = std::numeric_limits<float>::quiet_NaN();
   CHECK(std::isnan(global_norm({values, bad})));

@@ -43,7 +43,7 @@ TEST_CASE("[T02] the step schedule counts epochs, not steps") {
 }
 
 TEST_CASE("a schedule has a rate for every step, also where the lengths make no sense") {
-  CHECK(scheduled_lr(options("cosine"), 1000, 10, 20) == Approx(0.001));        // past the end
+  CHECK(scheduled_lr(options("cosine"), 1000, 10, 20) == Approx(0.001));            // past the end
   CHECK(scheduled_lr(options("cosine", 50), 10, 10, 20) == Approx(0.1 * 11 / 51));  // ends within the warm-up
   CHECK(scheduled_lr(options("cosine", 50), 60, 10, 20) == Approx(0.001));
   CHECK(scheduled_lr(options("step"), 5, 0, 0) > 0);
