@@ -23,7 +23,7 @@ ActorSystemConfig::ActorSystemConfig(bool network) {
   add_message_type<StopJob>("StopJob");
   if (network) {
     load<caf::io::middleman>();
-    set("middleman.heartbeat-interval", std::int64_t{200});  // ms; off by default
+    set("middleman.heartbeat-interval", caf::timespan(std::chrono::milliseconds(200)));  // off by default
     set("middleman.enable-automatic-connections", false);
   }
 }

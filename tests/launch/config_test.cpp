@@ -39,7 +39,7 @@ TEST_CASE("[T04] defaults are those of the issue") {
   CHECK(config.seed == 42);
 }
 
-TEST_CASE("[T04] a flag beats the environment, which beats the file, which beats the default; each says where it came from") {
+TEST_CASE("[T04] a flag beats the environment, which beats the file, which beats the default, and each says where it came from") {
   testing::ScratchDirectory folder;
   const auto file = folder / "train.toml";
   std::ofstream(file) << "[optimizer]\nlr = 0.5\nmomentum = 0.25\n[program]\ndropout = 0.3\n[training]\nepochs = 7\n";

@@ -123,7 +123,7 @@ TEST_CASE("[T06] a rank that exits early ends the job with its exit code") {
   CHECK(done.code == 7);
 }
 
-TEST_CASE("[T06] Ctrl-C finishes the step, writes a checkpoint and exits 130; SIGTERM 143") {
+TEST_CASE("[T06] Ctrl-C finishes the step, writes a checkpoint and exits 130, and 143 on SIGTERM") {
   const int number = GENERATE(SIGINT, SIGTERM);
   Launch launch(2, {"--epochs", "100000", "--pause_ms", "2"});
   REQUIRE(launch.wait_for("step 10/"));

@@ -218,7 +218,7 @@ TEST_CASE("[D03] all buckets but the last are launched while backward goes on") 
   }));
 }
 
-TEST_CASE("[D06] a parameter used on no rank keeps an undefined gradient and is not decayed; used on one, the others count as zero") {
+TEST_CASE("[D06] a parameter used on no rank keeps an undefined gradient and is not decayed, and used on one, the others count as zero") {
   check_no_errors(cluster(2).run([&](RankSystem& rank) {
     auto model = make_mlp(1, true);
     rank.compute().distribute(model);

@@ -194,7 +194,14 @@ TEST_CASE("[D09] a model's BatchNorms are converted wherever they are, and one o
     return make_communicator(options);
   }();
   torch::nn::Sequential inner(torch::nn::Linear(4, 3), nn::BatchNorm1d(3));
-  torch::nn::Sequential model(torch::nn::Conv2d(1, 2, 3), nn::BatchNorm2d(2), inner, nn::BatchNorm(3));
+  struct NestImpl : torch::nn::Module {
+    torch::nn::Sequential inner{nullptr};
+    torch::nn::Conv2d convolution = register_module("0", torch::nn::Conv2d(1, 2, 3));
+    nn::BatchNorm2d first = register_module("1", nn::BatchNorm2d(2));
+    explicit NestImpl(torch::nn::Sequential given) : inner(register_module("2", std::move(given))) {}
+    nn::BatchNorm last = register_module("3", nn::BatchNorm(3));
+  };
+  const auto model = std::make_shared<NestImpl>(inner);
   CHECK(convert_sync_batchnorm(*model, lane) == 3);
   std::ostringstream printed;
   printed << *inner;

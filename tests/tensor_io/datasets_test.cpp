@@ -48,7 +48,7 @@ TEST_CASE("[S05] the shipped digits are 1,438 images to train on and 359 held ou
   CHECK(make_datasets(options, 1).first->get(3, {}).input.sizes() == at::IntArrayRef({3, 32, 32}));
 }
 
-TEST_CASE("[S05] MNIST's IDX files are read, plain; a torn or foreign one is refused with file, offset and field") {
+TEST_CASE("[S05] MNIST's IDX files are read, plain, and a torn or foreign one is refused with file, offset and field") {
   testing::ScratchDirectory folder;
   write(folder / "train-images-idx3-ubyte", idx({12, 28, 28}, 12 * 28 * 28));
   write(folder / "train-labels-idx1-ubyte", idx({12}, 12));
@@ -76,7 +76,7 @@ TEST_CASE("[S05] MNIST's IDX files are read, plain; a torn or foreign one is ref
   CHECK_THROWS_WITH(make_datasets(options, 1), Catch::Contains("11 labels for 12 images"));
 }
 
-TEST_CASE("[S05] CIFAR-10's binary batches are read; a cut record is refused with its offset") {
+TEST_CASE("[S05] CIFAR-10's binary batches are read, and a cut record is refused with its offset") {
   testing::ScratchDirectory folder;
   std::string record(3073, '\x20');
   record[0] = 7;
@@ -91,7 +91,7 @@ TEST_CASE("[S05] CIFAR-10's binary batches are read; a cut record is refused wit
                     Catch::Contains("data_batch_3.bin") && Catch::Contains("record 1 is cut off"));
 }
 
-TEST_CASE("[S05] a CSV file is read with or without a header; a bad number is named with line and column") {
+TEST_CASE("[S05] a CSV file is read with or without a header, and a bad number is named with line and column") {
   testing::ScratchDirectory folder;
   auto options = data("csv", write(folder / "a.csv", "x,y,label\n1,2,0\n3,4,1\r\n5,6,0\n7,8,1\n9,10,1\n"));
   options.num_classes = 2;
