@@ -87,7 +87,7 @@ TEST_CASE("[D09] ranks with parts of a batch compute what one rank computes with
   SECTION("2d") { compare_with_one_rank<torch::nn::BatchNorm2d, nn::BatchNorm2d>(pattern({12, 6, 5, 4}, 1), world_size, 4e-6); }
   SECTION("2d, channels last") {
     compare_with_one_rank<torch::nn::BatchNorm2d, nn::BatchNorm2d>(pattern({12, 6, 5, 4}, 1).contiguous(at::MemoryFormat::ChannelsLast),
-                                                                   world_size, 4e-6);
+                                                                   world_size, 2e-5);
   }
   SECTION("3d") { compare_with_one_rank<torch::nn::BatchNorm3d, nn::BatchNorm3d>(pattern({6, 3, 2, 5, 4}, 1), world_size, 4e-6); }
   SECTION("any number of dimensions") {
@@ -96,8 +96,9 @@ TEST_CASE("[D09] ranks with parts of a batch compute what one rank computes with
   SECTION("f64") {
     compare_with_one_rank<torch::nn::BatchNorm2d, nn::BatchNorm2d>(pattern({12, 6, 5, 4}, 1).to(at::kDouble), world_size, 1e-13);
   }
+  // One unit in the last place of the largest gradients (8 to 16): 0.0625 in bf16, a few 1e-6 times the adds in f32.
   SECTION("bf16 from autocast, statistics in f32") {
-    compare_with_one_rank<torch::nn::BatchNorm2d, nn::BatchNorm2d>(pattern({12, 6, 5, 4}, 1).to(at::kBFloat16), world_size, 2e-2);
+    compare_with_one_rank<torch::nn::BatchNorm2d, nn::BatchNorm2d>(pattern({12, 6, 5, 4}, 1).to(at::kBFloat16), world_size, 7e-2);
   }
 }
 
