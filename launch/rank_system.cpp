@@ -84,6 +84,20 @@ void RankSystem::finish(const ErrorReport& report) {
 
 ErrorReport RankSystem::fail(std::exception_ptr error) {
   auto report = compute_->complete(report_of(error));
+  if (report.code == ErrorCode::peer_lost) {
+    // A peer that left did so for a reason, which the coordinator is about to tell.
+    compute_->mailbox().receive(
+        [&](const AbortJob& job) {
+          report = {ErrorCode::aborted,
+                    options_.rank,
+                    "compute",
+                    report.step,
+                    report.operation,
+                    "the job was aborted: " + job.report.to_string(),
+                    {}};
+        },
+        caf::after(std::chrono::milliseconds(500)) >> [] {});
+  }
   // The supervisor aborts the lanes first, so that no thread of this rank stays in a collective.
   caf::anon_send(supervisor_, RankFailed{report});
   finish(report);

@@ -1,0 +1,210 @@
+"""Ours beside PyTorch's, in turns on this machine: ./dev bench [ROW..]; the rows are listed by ./dev bench --list.
+
+Each row keeps our program and the peer's (in each of its settings) alive side by side and lets one of them work at a time, a block
+after the other, so that the machine's moods meet all of them. The peer is taken at the setting that turned out best. A line per row:
+
+    ddp.mlp/b16 ours=31.80 peer=51.90 unit=ms ratio=0.613 spread=0.598..0.631 target=0.75 ok
+
+ours, peer: medians over all samples; spread: 95 % bootstrap interval of the ratio of medians over blocks. `ok` if the whole interval is
+within the target, `short` if not. Everything, with the samples, goes to bench/results.json. Exit code 1 if a row fell short or final
+weights differ, 69 if a program is missing. bench/README.md defines what the programs compute and how they are driven.
+"""
+import argparse
+import array
+import json
+import os
+import pathlib
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent
+OURS = ROOT / "build/release/bench"
+TORCHRUN = [str(ROOT / ".venv-bench/bin/python3"), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+MLP_PEERS = {f"bucket {mb} MB{', static graph' if static else ''}": ["--bucket-mb", str(mb)] + (["--static-graph"] if static else [])
+             for mb in (5, 25, 100) for static in (False, True)}
+TARGETS = {"ddp.mlp/b16": 0.75, "ddp.mlp/b64": 0.85, "actors/b16": 50.0, "actors/b64": 50.0,
+           "all_reduce/4B": 1 / 40, "all_reduce/4KiB": 1 / 40, "all_reduce/64KiB": 1 / 40, "all_reduce/25MiB": 1 / 15}
+SIZES = {"all_reduce/4B": 4, "all_reduce/4KiB": 4096, "all_reduce/64KiB": 65536, "all_reduce/25MiB": 25 << 20}
+DEADLINE_S = 300  # for one answer
+
+
+class Program:
+    """A program that answers lines on standard input with lines on standard output; bench/README.md has the protocol."""
+
+    def __init__(self, command, name):
+        self.name = name
+        environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=str(HERE / "peer"), PYTHONWARNINGS="ignore")
+        self.process = subprocess.Popen(command, cwd=ROOT, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.read("ready")
+
+    def read(self, last):
+        """Lines `NAME VALUE..` as {name: values}, up to and with the one named `last`; other lines are not for us."""
+        seen = {}
+        deadline = threading.Timer(DEADLINE_S, self.process.terminate)
+        deadline.start()
+        try:
+            for line in self.process.stdout:
+                name, *rest = line.split() or [""]
+                seen[name] = rest
+                if name == last:
+                    return seen
+        finally:
+            deadline.cancel()
+        raise SystemExit(f"bench: {self.name} ended (exit code {self.process.wait()}) before it said '{last}'")
+
+    def ask(self, line, last):
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        return self.read(last)
+
+    def quit(self):
+        self.process.stdin.close()
+        self.process.wait(timeout=60)
+
+
+def floats(words):
+    return [float(word) for word in words]
+
+
+def ratio_interval(ours, peers):
+    """95 % bootstrap interval of median(ours) / median(peer), resampling whole blocks: steps of one block are not independent."""
+    generator = random.Random(1)
+    ratios = []
+    for _ in range(2000):
+        a = [x for _ in ours for x in generator.choice(ours)]
+        b = [x for _ in peers for x in generator.choice(peers)]
+        ratios.append(statistics.median(a) / statistics.median(b))
+    ratios.sort()
+    return ratios[int(0.025 * len(ratios))], ratios[int(0.975 * len(ratios)) - 1]
+
+
+def flat(blocks):
+    return [x for block in blocks for x in block]
+
+
+def max_difference(path_a, path_b):
+    values = []
+    for path in (path_a, path_b):
+        raw = array.array("f")
+        raw.frombytes(pathlib.Path(path).read_bytes())
+        values.append(raw)
+    if len(values[0]) != len(values[1]):
+        return float("inf")
+    return 0.0 if values[0] == values[1] else max(abs(x - y) for x, y in zip(*values))
+
+
+def report(row, ours, peers, unit, extra):
+    """Prints the line of a row with the best of `peers` ({setting: blocks}) and returns its entry for the results."""
+    best = min(peers, key=lambda setting: statistics.median(flat(peers[setting])))
+    a, b = statistics.median(flat(ours)), statistics.median(flat(peers[best]))
+    low, high = ratio_interval(ours, peers[best])
+    ok = high <= TARGETS[row] and extra.get("max_weight_difference", 0) == 0
+    words = " ".join(f"{name}={value}" for name, value in extra.items())
+    print(f"{row} ours={a:.4g} peer={b:.4g} unit={unit} ratio={a / b:.4f} spread={low:.4f}..{high:.4f} target={TARGETS[row]:.4f} "
+          f"{words + ' ' if words else ''}peer_setting='{best}' {'ok' if ok else 'short'}", flush=True)
+    return {"row": row, "unit": unit, "ours": a, "peer": b, "ratio": a / b, "spread": [low, high], "target": TARGETS[row], "ok": ok,
+            "peer_setting": best, "samples": {"ours": ours, **peers}, **extra}
+
+
+def run_mlp(batch, rows, blocks, steps):
+    """The rows ddp.mlp/bN and actors/bN."""
+    with tempfile.TemporaryDirectory() as scratch:
+        ours = Program([str(OURS / "bench_ddp_mlp"), "--batch", str(batch)], "bench_ddp_mlp")
+        peers = {setting: Program(TORCHRUN + ["bench/peer/ddp_mlp.py", "--batch", str(batch)] + flags, setting)
+                 for setting, flags in MLP_PEERS.items()}
+        everyone = {"ours": ours, **peers}
+        times = {name: [] for name in everyone}
+        actors_us = []
+        order = random.Random(1)
+        for number in range(-1, blocks):  # the first is a warm-up: DDP rebuilds its buckets in it, we too
+            for name in order.sample(list(everyone), len(everyone)):
+                answer = everyone[name].ask(f"block {steps}", "step_ms")
+                if number >= 0:
+                    times[name].append(floats(answer["step_ms"]))
+                    if name == "ours" and "actors_us" in answer:
+                        actors_us.append(floats(answer["actors_us"]))
+        files = {name: f"{scratch}/{number}" for number, name in enumerate(everyone)}
+        for name, program in everyone.items():
+            program.ask(f"weights {files[name]}", "weights")
+        difference = max(max_difference(files["ours"], files[setting]) for setting in peers)
+        for program in everyone.values():
+            program.quit()
+    results = []
+    row = f"ddp.mlp/b{batch}"
+    if row in rows:
+        results.append(report(row, times["ours"], {s: times[s] for s in peers}, "ms", {"max_weight_difference": difference}))
+    row = f"actors/b{batch}"
+    if row in rows and actors_us:
+        spent, step = statistics.median(flat(actors_us)), statistics.median(flat(times["ours"]))
+        share = spent / (step * 1e3)
+        ok = spent <= TARGETS[row] and share <= 0.01
+        print(f"{row} ours={spent:.1f} unit=us share_of_step={share:.4%} target={TARGETS[row]:.0f}us,1% {'ok' if ok else 'short'}", flush=True)
+        results.append({"row": row, "unit": "us", "ours": spent, "share_of_step": share, "ok": ok, "samples": actors_us})
+    return results
+
+
+def run_all_reduce(rows, turns):
+    """Our benchmark prints JSON lines and ends; the peer's stays. They alternate, whole runs of ours with blocks of the peer's."""
+    peer = Program(TORCHRUN + ["bench/peer/all_reduce.py"], "all_reduce.py")
+    ours, peers = {row: [] for row in rows}, {row: [] for row in rows}
+    for _ in range(turns):
+        for row in rows:
+            rounds = 200 if SIZES[row] <= 65536 else 20
+            peers[row].append(floats(peer.ask(f"bytes {SIZES[row]} {rounds}", "write_and_reduce_us")["reduce_us"]))
+        run = subprocess.run([str(OURS / "bench_all_reduce")], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True, timeout=DEADLINE_S)
+        for line in filter(lambda line: line.startswith("{"), run.stdout.splitlines()):
+            entry = json.loads(line)
+            for row in rows:
+                if entry["backend"] == "shm" and entry["bytes"] == SIZES[row]:
+                    ours[row].append([entry["reduce_us"]["p50"]])
+    peer.quit()
+    return [report(row, ours[row], {"Gloo of torch 2.11": peers[row]}, "us", {}) for row in rows if ours[row]]
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="./dev bench")
+    parser.add_argument("rows", nargs="*", metavar="ROW", help="default: all")
+    parser.add_argument("--list", action="store_true", help="the rows and their targets")
+    parser.add_argument("--blocks", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=15, help="steps in a block")
+    parser.add_argument("--output", default=str(HERE / "results.json"))
+    options = parser.parse_args()
+    if options.list:
+        print("\n".join(f"{row} target={target:.4g}" for row, target in TARGETS.items()))
+        return 0
+    unknown = [row for row in options.rows if row not in TARGETS]
+    if unknown:
+        print(f"bench: no such row: {', '.join(unknown)}; the rows are {', '.join(TARGETS)}", file=sys.stderr)
+        return 2
+    rows = options.rows or list(TARGETS)
+    needed = {"bench_ddp_mlp": any("all_reduce" not in row for row in rows), "bench_all_reduce": any("all_reduce" in row for row in rows)}
+    missing = [name for name, wanted in needed.items() if wanted and not (OURS / name).exists()]
+    if missing:
+        print(f"bench: not built: {', '.join(missing)}; ./dev build", file=sys.stderr)
+        return 69
+
+    results = []
+    for batch in (16, 64):
+        if any(row.endswith(f"/b{batch}") for row in rows):
+            results += run_mlp(batch, rows, options.blocks, options.steps)
+    reduce_rows = [row for row in rows if row in SIZES]
+    if reduce_rows:
+        results += run_all_reduce(reduce_rows, max(3, options.blocks // 2))
+
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout.strip()
+    machine = {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count(), "kernel": platform.release()}
+    document = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "commit": commit, "machine": machine, "results": results}
+    pathlib.Path(options.output).write_text(json.dumps(document, indent=1) + "\n")
+    return 0 if all(result["ok"] for result in results) and len(results) == len(rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
