@@ -2,6 +2,10 @@
 
 #include <cmath>
 
+#include <nlohmann/json.hpp>
+
+#include "actors/heal.hpp"
+#include "tensor_io/fault_point.hpp"
 #include "tensor_io/random_seed.hpp"
 
 namespace troupe {
@@ -13,38 +17,64 @@ double milliseconds_since(std::chrono::steady_clock::time_point start) {
 
 }  // namespace
 
-Compute::Compute(caf::actor_system& system, ComputeOptions options) : options_(std::move(options)), self_(system) {}
+Compute::Compute(caf::actor_system& system, ComputeOptions options)
+    : options_(std::move(options)), self_(system), rank_(options_.process.slot) {}
 
 Compute::~Compute() = default;
 
-void Compute::connect(Services services) { services_ = std::move(services); }
+void Compute::join(LaneBuilder builder, RankSupervisorActor supervisor, std::shared_ptr<RankStatus> status,
+                   std::chrono::milliseconds timeout) {
+  builder_ = std::move(builder);
+  services_.supervisor = std::move(supervisor);
+  services_.status = std::move(status);
+  std::optional<ErrorReport> why;
+  for (;;) {
+    if (why) caf::anon_send(services_.supervisor, interruption(*why));
+    const auto next = await_membership(timeout);
+    try {
+      enter(next);
+      return;
+    } catch (const Error& error) {
+      if (!may_be_recovered(error.code()) || services_.status->job_over) throw;
+      why = error.report();
+    }
+  }
+}
 
 void Compute::throw_failure(const ErrorReport& report) { throw Error(report); }
 
 void Compute::throw_abort(const ErrorReport& report) {
-  throw Error(ErrorReport{ErrorCode::aborted, options_.rank, "compute", step_, {}, "the job was aborted: " + report.to_string(), {}});
+  if (report.code == ErrorCode::ok || report.code == ErrorCode::parked || report.code == ErrorCode::fenced) throw Error(report);
+  throw Error(ErrorReport{ErrorCode::aborted, rank_, "compute", step_, {}, "the job was aborted: " + report.to_string(), {}});
+}
+
+void Compute::throw_interrupted(const InterruptRanks& message) {
+  throw Error(ErrorReport{ErrorCode::aborted, rank_, "compute", step_, {}, message.reason.cause, {}});
 }
 
 void Compute::throw_timeout(const char* actor, const char* what) {
-  throw Error(ErrorReport{ErrorCode::timeout, options_.rank, "compute", step_, what,
+  throw Error(ErrorReport{ErrorCode::internal, rank_, "compute", step_, what,
                           std::string("the ") + actor + " did not answer within " + std::to_string(options_.timeout.count()) + " ms",
                           "raise collective_timeout if that is its pace"});
 }
 
 ErrorReport Compute::complete(ErrorReport report) const {
-  if (report.rank < 0) report.rank = options_.rank;
+  if (report.rank < 0) report.rank = rank_;
   if (report.actor.empty()) report.actor = "compute";
   if (report.step < 0) report.step = step_;
   return report;
 }
 
-void Compute::distribute(std::shared_ptr<torch::nn::Module> model) {
-  if (strategy_)
-    throw Error(ErrorCode::usage, "distribute", "this rank has a model already", "put several networks into one torch::nn::Module");
-  model_ = std::move(model);
+void Compute::set_steps_done(std::int64_t step) noexcept {
+  step_ = step;
+  services_.status->steps_done = step;
+}
+
+StrategyContext Compute::strategy_context(bool newcomer) {
   StrategyContext context;
-  context.rank = options_.rank;
-  context.world_size = options_.world_size;
+  context.rank = rank_;
+  context.world_size = world_size();
+  context.newcomer = newcomer;
   context.options = options_.strategy;
   context.bucket_lane = services_.bucket_lane;
   context.program_lane = services_.program_lane;
@@ -56,17 +86,41 @@ void Compute::distribute(std::shared_ptr<torch::nn::Module> model) {
       if (reduced.step == step) return reduced;
     }
   };
-  strategy_ = make_strategy(std::move(context));
-  strategy_->attach(model_);
-  const auto bytes = static_cast<std::int64_t>(vote_bytes(strategy_->parameter_names().size()));
-  vote_in_ = at::zeros({bytes}, at::kByte);
-  vote_out_ = at::zeros({bytes * options_.world_size}, at::kByte);
+  return context;
+}
+
+void Compute::distribute(std::shared_ptr<torch::nn::Module> model) {
+  if (strategy_)
+    throw Error(ErrorCode::usage, "distribute", "this rank has a model already", "put several networks into one torch::nn::Module");
+  model_ = std::move(model);
+  for (;;) {
+    try {
+      strategy_ = make_strategy(strategy_context(heal_pending_));
+      strategy_->attach(model_);
+      allocate_votes();
+      if (heal_pending_) heal();
+      break;
+    } catch (const Error& error) {
+      strategy_.reset();
+      recover(error);
+    }
+  }
+  distributed_ = true;
+  strategy_->remember_state();
   step_started_ = std::chrono::steady_clock::now();
 }
 
+void Compute::allocate_votes() {
+  const auto bytes = static_cast<std::int64_t>(vote_bytes(strategy_->parameter_names().size()));
+  vote_in_ = at::zeros({bytes}, at::kByte);
+  for (auto& out : vote_out_) out = at::zeros({bytes * world_size()}, at::kByte);
+  votes_step_ = -1;
+}
+
 void Compute::seed_forward() {
+  if (micro_batch_ == 0 && strategy_) strategy_->remember_state();
   seed_generator(options_.training.seed,
-                 {static_cast<std::uint64_t>(step_), static_cast<std::uint64_t>(micro_batch_), static_cast<std::uint64_t>(options_.rank)});
+                 {static_cast<std::uint64_t>(step_), static_cast<std::uint64_t>(micro_batch_), static_cast<std::uint64_t>(rank_)});
 }
 
 void Compute::backward(const at::Tensor& loss, double samples, double correct, double weight) {
@@ -90,6 +144,7 @@ void Compute::backward(const at::Tensor& loss, double samples, double correct, d
     services_.program_lane->ledger().set_step(step_);
     strategy_->begin_step(step_);
   }
+  fault_point("forward", step_);
   const double value = loss.item<double>();
   if (weight != 0) {
     if (!std::isfinite(value)) vote_.not_finite_loss = 1;
@@ -99,6 +154,7 @@ void Compute::backward(const at::Tensor& loss, double samples, double correct, d
   }
   const bool last = micro_batch_ + 1 == options_.training.grad_accum_steps;
   strategy_->begin_backward(last, weight);
+  fault_point("backward", step_);
   const double factor = weight / static_cast<double>(options_.training.grad_accum_steps);
   if (factor == 1) {
     loss.backward();
@@ -117,14 +173,49 @@ Decision Compute::vote(const GradientSummary& summary, double norm) {
   vote_.stop_signal = static_cast<std::uint8_t>(signal != 0 ? signal : services_.status->stop_signal.load());
   vote_.rebuild = summary.order_changed ? 1 : 0;
   vote_.used = summary.used;
-  const auto bytes = static_cast<std::size_t>(vote_in_.numel());
-  encode_vote(vote_, {vote_in_.data_ptr<std::uint8_t>(), bytes});
-  services_.program_lane->all_gather(vote_out_, vote_in_, "vote");
-  std::vector<Vote> votes;
-  for (int r = 0; r < options_.world_size; ++r) {
-    votes.push_back(decode_vote({vote_out_.data_ptr<std::uint8_t>() + static_cast<std::size_t>(r) * bytes, bytes}, summary.used.size()));
+  encode_vote(vote_, {vote_in_.data_ptr<std::uint8_t>(), static_cast<std::size_t>(vote_in_.numel())});
+  auto& out = vote_out_[step_ % 2];
+  fault_point("vote", step_);
+  voted_step_ = step_;
+  services_.program_lane->all_gather(out, vote_in_, "vote");
+  votes_step_ = step_;
+  fault_point("voted", step_);
+  return decide_by({reinterpret_cast<const char*>(out.data_ptr<std::uint8_t>()), static_cast<std::size_t>(out.numel())});
+}
+
+Decision Compute::decide_by(std::string_view votes) const {
+  const auto parameters = strategy_->parameter_names().size();
+  const auto bytes = vote_bytes(parameters);
+  std::vector<Vote> decoded;
+  for (std::size_t begin = 0; begin + bytes <= votes.size(); begin += bytes) {
+    decoded.push_back(decode_vote({reinterpret_cast<const std::uint8_t*>(votes.data()) + begin, bytes}, parameters));
   }
-  return decide(votes, strategy_->parameter_names(), options_.training.on_not_finite == "stop");
+  return decide(decoded, strategy_->parameter_names(), options_.training.on_not_finite == "stop");
+}
+
+void Compute::commit(const Decision& decision, Optimizer& optimizer, double lr) {
+  strategy_->end_step(decision.used, decision.rebuild, decision.commit);
+  fault_point("committed", step_);
+  if (decision.commit) {
+    // Same guard against division by zero as torch.nn.utils.clip_grad_norm_.
+    const double clip = options_.training.clip_norm;
+    if (clip > 0 && decision.gradient_norm + 1e-6 > clip) strategy_->scale_gradients(clip / (decision.gradient_norm + 1e-6));
+    optimizer.step(lr);
+  }
+  fault_point("optimizer", step_);
+  micro_batch_ = 0;
+  sections_done_ = 0;
+  set_steps_done(step_ + 1);
+}
+
+void Compute::fill_report(StepReport& report, const Decision& decision) const {
+  report.committed = decision.commit;
+  report.reason = decision.commit ? "" : (decision.culprit >= 0 ? "rank " + std::to_string(decision.culprit) + ": " : "") + decision.reason;
+  report.loss = decision.loss;
+  report.samples = decision.samples;
+  report.correct = decision.correct;
+  report.gradient_norm = decision.gradient_norm;
+  report.stop_signal = decision.stop_signal;
 }
 
 StepReport Compute::step(Optimizer& optimizer, double lr) {
@@ -139,39 +230,39 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
                           "call rank.backward for each micro-batch"}));
   }
   StepReport report;
-  const auto wait_started = std::chrono::steady_clock::now();
-  const auto summary = strategy_->reduce_gradients();
-  report.exposed_ms = milliseconds_since(wait_started);
-  const double clip = options_.training.clip_norm;
-  const double norm = clip > 0 ? strategy_->gradient_norm() : 0;
-  const auto vote_started = std::chrono::steady_clock::now();
-  const auto decision = vote(summary, norm);
-  report.exposed_ms += milliseconds_since(vote_started);
-
-  strategy_->end_step(decision.used, decision.rebuild);
-  if (decision.commit) {
-    // Same guard against division by zero as torch.nn.utils.clip_grad_norm_.
-    if (clip > 0 && norm + 1e-6 > clip) strategy_->scale_gradients(clip / (norm + 1e-6));
-    optimizer.step(lr);
-  }
-  strategy_->after_update();
-
   report.step = step_;
-  report.committed = decision.commit;
-  report.reason = decision.commit ? "" : (decision.culprit >= 0 ? "rank " + std::to_string(decision.culprit) + ": " : "") + decision.reason;
-  report.loss = decision.loss;
-  report.samples = decision.samples;
-  report.correct = decision.correct;
-  report.gradient_norm = decision.gradient_norm;
   report.lr = lr;
-  report.stop_signal = decision.stop_signal;
-  report.reduce_ms = summary.reduced.busy_ms;
-  report.buckets = summary.reduced.buckets;
-  report.launched_before_end = summary.reduced.launched_before_end;
+  try {
+    const auto wait_started = std::chrono::steady_clock::now();
+    const auto summary = strategy_->reduce_gradients();
+    fault_point("reduced", step_);
+    report.exposed_ms = milliseconds_since(wait_started);
+    const double norm = options_.training.clip_norm > 0 ? strategy_->gradient_norm() : 0;
+    if (optimizer_pending_) heal_optimizer(optimizer);
+    const auto vote_started = std::chrono::steady_clock::now();
+    const auto decision = vote(summary, norm);
+    report.exposed_ms += milliseconds_since(vote_started);
+    commit(decision, optimizer, lr);
+    fill_report(report, decision);
+    report.reduce_ms = summary.reduced.busy_ms;
+    report.buckets = summary.reduced.buckets;
+    report.launched_before_end = summary.reduced.launched_before_end;
+    report.message_us = summary.message_us;
+    strategy_->after_update();
+    strategy_->remember_state();
+  } catch (const Error& error) {
+    if (!may_be_recovered(error.code())) throw;
+    const bool done = step_ > report.step;  // it failed after the commit
+    const auto rolled_forward = rejoin(error.report(), &optimizer, lr);
+    if (rolled_forward) fill_report(report, *rolled_forward);
+    if (!done && !rolled_forward) {
+      report.committed = false;
+      report.repeat = true;
+      report.reason = membership_.reason;
+    }
+  }
   report.step_ms = milliseconds_since(step_started_);
   step_started_ = std::chrono::steady_clock::now();
-  micro_batch_ = 0;
-  ++step_;
   return report;
 }
 

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,7 +23,8 @@ namespace troupe {
 /// What one optimizer step was. The same on all ranks, but for the times.
 struct StepReport {
   std::int64_t step = 0;  ///< 0-based number of the step in the run
-  bool committed = true;  ///< false: skipped, `reason` says why
+  bool committed = true;  ///< false: skipped or to be repeated, `reason` says why
+  bool repeat = false;    ///< a rank was lost: the step's micro-batches come again, nothing of it was applied
   std::string reason;
   double loss = 0;     ///< mean over the samples of all ranks and micro-batches
   double samples = 0;  ///< of all ranks
@@ -35,11 +37,11 @@ struct StepReport {
   double reduce_ms = 0;   ///< the reducer was inside collectives
   std::int32_t buckets = 0;
   std::int32_t launched_before_end = 0;  ///< of them, while backward was going on
+  double message_us = 0;                 ///< of the step's critical path, in mailboxes and messages between compute and reducer
 };
 
 struct ComputeOptions {
-  int rank = 0;
-  int world_size = 1;
+  ProcessId process;
   TrainingOptions training;
   StrategyOptions strategy;
   std::chrono::milliseconds timeout{60'000};  ///< for a message of the rank's other actors
@@ -67,7 +69,28 @@ class Compute {
     std::shared_ptr<StepProgress> progress;
     std::shared_ptr<RankStatus> status;
   };
-  void connect(Services services);
+  /// Makes the lanes of a generation; throws what may be recovered if the generation is interrupted meanwhile.
+  using LaneBuilder = std::function<Services(const Membership&)>;
+  /// Waits for the first membership and joins it: at once for a job's own ranks, at the first loss for a spare. Throws Error(ok) in a
+  /// spare that was not needed.
+  void join(LaneBuilder builder, RankSupervisorActor supervisor, std::shared_ptr<RankStatus> status, std::chrono::milliseconds timeout);
+  /// Called after each change of membership, with the new rank and world size in place.
+  void on_membership(std::function<void(const Membership&)> listener) { listener_ = std::move(listener); }
+  /// After `error` in a collective outside of a step: joins the next generation, if the error may be recovered. Throws what can't be.
+  void recover(const Error& error);
+
+  int rank() const noexcept { return rank_; }
+  int world_size() const noexcept { return membership_.world_size(); }
+  const Membership& membership() const noexcept { return membership_; }
+
+  /// Small things of the program that a newcomer needs and a checkpoint keeps, equal on all ranks.
+  std::map<std::string, std::string>& notes() noexcept { return notes_; }
+  /// What the step before this membership's first came to, as far as anybody knows: a newcomer to rank 0 has to log it.
+  std::optional<StepReport> last_step() const;
+  /// What lies between two steps (validation, saving), numbered from 0 after each step: whether number `index` is still to be done. After
+  /// a loss in one of them it is to be done again, on all ranks.
+  bool section_due(int index) const noexcept { return sections_done_ <= index; }
+  void section_done(int index) noexcept { sections_done_ = index + 1; }
 
   /// Collective: hands the model to the strategy of the options.
   void distribute(std::shared_ptr<torch::nn::Module> model);
@@ -82,7 +105,7 @@ class Compute {
 
   std::int64_t steps_done() const noexcept { return step_; }
   std::int64_t micro_batch() const noexcept { return micro_batch_; }
-  void set_steps_done(std::int64_t step) noexcept { step_ = step; }
+  void set_steps_done(std::int64_t step) noexcept;
 
   /// Receives one message of type T; throws what a failing actor or an abort reports, Error(timeout) naming `what` and `actor`.
   template <class T>
@@ -90,6 +113,7 @@ class Compute {
     std::optional<T> result;
     while (!result) {
       self_->receive([&](T& message) { result = std::move(message); }, [&](RankFailed& failed) { throw_failure(failed.report); },
+                     [&](LaneFailed& failed) { throw Error(failed.report); }, [&](InterruptRanks& message) { throw_interrupted(message); },
                      [&](AbortJob& job) { throw_abort(job.report); }, caf::after(options_.timeout) >> [&] { throw_timeout(actor, what); });
     }
     return std::move(*result);
@@ -99,7 +123,8 @@ class Compute {
   std::optional<T> receive_next(const char* actor, const char* what) {
     std::optional<T> result;
     self_->receive([&](T& message) { result = std::move(message); }, [](End&) {}, [&](RankFailed& failed) { throw_failure(failed.report); },
-                   [&](AbortJob& job) { throw_abort(job.report); }, caf::after(options_.timeout) >> [&] { throw_timeout(actor, what); });
+                   [&](InterruptRanks& message) { throw_interrupted(message); }, [&](AbortJob& job) { throw_abort(job.report); },
+                   caf::after(options_.timeout) >> [&] { throw_timeout(actor, what); });
     return result;
   }
 
@@ -114,21 +139,45 @@ class Compute {
  private:
   [[noreturn]] void throw_failure(const ErrorReport& report);
   [[noreturn]] void throw_abort(const ErrorReport& report);
+  [[noreturn]] void throw_interrupted(const InterruptRanks& message);
   [[noreturn]] void throw_timeout(const char* actor, const char* what);
   Decision vote(const GradientSummary& summary, double norm);
+  Decision decide_by(std::string_view votes) const;
+  void commit(const Decision& decision, Optimizer& optimizer, double lr);
+  void fill_report(StepReport& report, const Decision& decision) const;
 
-  // Constant after connect.
+  RankInterrupted interruption(const ErrorReport& why) const;
+  Membership await_membership(std::chrono::milliseconds timeout);
+  StrategyContext strategy_context(bool newcomer);
+  void enter(const Membership& next);
+  void allocate_votes();
+  std::optional<Decision> rejoin(ErrorReport why, Optimizer* optimizer, double lr);
+  void heal();
+  void heal_optimizer(Optimizer& optimizer);
+
+  // Constant after construction.
   ComputeOptions options_;
   caf::scoped_actor self_;
-  Services services_;
+  LaneBuilder builder_;
+  std::function<void(const Membership&)> listener_;
 
   // Compute's own thread.
   std::shared_ptr<torch::nn::Module> model_;
   std::unique_ptr<Strategy> strategy_;
   std::int64_t step_ = 0;
   std::int64_t micro_batch_ = 0;
+  Services services_;
+  Membership membership_;
+  int rank_ = 0;
+  bool whole_ = true;          // has the state that its membership goes on from
+  bool heal_pending_ = false;  // the membership has newcomers, and the model has not been healed
+  bool optimizer_pending_ = false;
+  bool distributed_ = false;  // the model is on all ranks
+  std::int32_t sections_done_ = 0;
+  std::map<std::string, std::string> notes_;
   Vote vote_;
-  at::Tensor vote_out_, vote_in_;
+  at::Tensor vote_in_, vote_out_[2];  // by step parity: the votes of the last step stay while those of the next one come in
+  std::int64_t voted_step_ = -1, votes_step_ = -1;
   std::chrono::steady_clock::time_point step_started_ = std::chrono::steady_clock::now();
 };
 

@@ -1,52 +1,116 @@
 #pragma once
 #include <caf/all.hpp>
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "actors/membership.hpp"
 #include "actors/messages.hpp"
 #include "actors/rank_supervisor.hpp"
 
 namespace troupe {
 
-/// One per job: who takes part, where ranks leave their addresses for each other, who is to blame when collectives stall, and the end of
-/// the job: the first failure ends it for all ranks within a second.
+/// A host's agent, as the coordinator knows it.
+using NodeAgentActor = caf::typed_actor<caf::reacts_to<StartRank>, caf::reacts_to<KillRank>, caf::reacts_to<JobOver>>;
+
+/// One per job: who takes part, where ranks leave their addresses for each other, who is to blame when collectives stall, who replaces a
+/// rank that died, and the end of the job. It takes no part in a step: ranks train on while it is away.
 using CoordinatorActor = caf::typed_actor<caf::replies_to<JoinJob>::with<JoinAccepted>,        //
+                                          caf::replies_to<JoinNode>::with<bool>,               //
                                           caf::reacts_to<PutValue>,                            //
                                           caf::replies_to<GetValue>::with<bool, std::string>,  // there or not, and its value
                                           caf::reacts_to<CollectiveState>,                     //
+                                          caf::reacts_to<Heartbeat>,                           //
+                                          caf::reacts_to<RankInterrupted>,                     //
+                                          caf::reacts_to<RankExited>,                          //
                                           caf::replies_to<RankEnded>::with<bool>,              // acknowledged
-                                          caf::reacts_to<StopJob>>;
+                                          caf::reacts_to<StopJob>,                             //
+                                          caf::reacts_to<CoordinatorTick>>;
+
+/// What happens when a rank is lost.
+struct RecoveryOptions {
+  bool enabled = false;  ///< false: the job ends
+  int min_ranks = 1;
+  int max_restarts = 3;  ///< of one slot, within `restart_window`
+  std::chrono::milliseconds restart_window{600'000};
+  std::chrono::milliseconds replace_timeout{5'000};
+  std::chrono::milliseconds suspect_after{1'000};
+  std::chrono::milliseconds fence_after{3'000};
+  std::chrono::milliseconds park_after{60'000};  ///< without a quorum
+};
 
 struct CoordinatorOptions {
   std::string job_id;
   int world_size = 1;
+  RecoveryOptions recovery;
+  std::chrono::milliseconds join_timeout{120'000};  ///< for all ranks to join at the start
+  /// A membership, before it is announced: the journal. And lines for the user. Both may be empty.
+  std::function<void(const Membership&)> record;
+  std::function<void(const std::string&)> log;
+  std::optional<Membership> resumed;  ///< from the journal: ranks of this generation are expected back
 };
 
 struct CoordinatorState {
-  struct Member {
+  using Clock = std::chrono::steady_clock;
+  enum class Phase { forming, training, recovering, over };
+  struct Process {
     RankSupervisorActor supervisor;
     JoinJob joined;
+    bool member = false;
+    bool suspected = false, fenced = false;
     std::optional<ErrorReport> ended;
+    std::optional<RankInterrupted> interrupted;
+    caf::actor_clock::time_point heard;
+  };
+  struct Slot {
+    std::vector<caf::actor_clock::time_point> deaths;
+    std::string host;
+    bool starting = false;
+    std::uint64_t next_incarnation = 0;
   };
 
   CoordinatorActor::behavior_type make_behavior();
   JoinAccepted join(const JoinJob& join, const caf::strong_actor_ptr& sender);
+  void join_node(const JoinNode& node, const caf::strong_actor_ptr& sender);
   void put(PutValue value) { values.insert_or_assign(std::move(value.key), std::move(value.value)); }
   void consider(const CollectiveState& state);
+  void heard(const Heartbeat& beat);
+  void interrupted(const RankInterrupted& report);
+  void exited(const RankExited& exit);
   void end(const RankEnded& ended);
-  void lost(const caf::down_msg& down);
-  void abort(const ErrorReport& reason);
+  void down(const caf::down_msg& down);
+  void abort(const ErrorReport& reason, int code = 0);
   void stop(const StopJob& stop);
+  void tick();
+
+  void lose(int slot, const std::string& why, bool proved);
+  void replace(int slot);
+  void recover(const ErrorReport& reason);
+  void plan();
+  void announce(Membership next);
+  void over_if_all_ended();
+  void say(const std::string& text) const;
+  int rank_of(int slot) const;
+  caf::actor_clock::time_point now() const;
 
   CoordinatorActor::pointer self = nullptr;
   CoordinatorOptions options;
-  std::map<int, Member> members;
+  Phase phase = Phase::forming;
+  Membership current;
+  std::map<int, Process> processes;  // by slot: the newest life
+  std::map<int, Slot> slots;
+  std::map<std::string, NodeAgentActor> agents;  // by host
+  std::vector<ProcessId> unproved;               // lost members of this generation whose death nobody has seen
   std::map<std::string, std::string> values;
   std::map<std::string, std::map<int, CollectiveState>> stalled;  // by lane, by rank: the newest report of each
   std::optional<ErrorReport> aborted;
+  caf::actor_clock::time_point since, last_tick;  // of the phase; of the last tick
+  std::int64_t last_resume = -1;
+  int fruitless = 0;      // recoveries without a step in between
+  std::vector<int> gone;  // slots of the journal's members that their agent does not run any more
   static inline const char* name = "coordinator";
 };
 

@@ -6,7 +6,10 @@
 namespace troupe {
 
 void CoordinatorRendezvous::put(const std::string& key, std::string value) {
-  caf::anon_send(coordinator_, PutValue{key, std::move(value)});
+  std::lock_guard lock(mutex_);
+  told_ = link_->get();
+  caf::anon_send(told_, PutValue{prefix_ + key, value});
+  mine_[prefix_ + key] = std::move(value);
 }
 
 std::string CoordinatorRendezvous::get(const std::string& key, std::chrono::milliseconds timeout) {
@@ -18,19 +21,28 @@ std::string CoordinatorRendezvous::get(const std::string& key, std::chrono::mill
       std::lock_guard lock(mutex_);
       if (aborted_) throw Error(ErrorReport{ErrorCode::aborted, -1, {}, -1, "rendezvous for '" + key + "'", aborted_->to_string(), {}});
     }
+    const auto coordinator = link_->get();
+    {
+      std::lock_guard lock(mutex_);
+      if (told_ && told_.address() != coordinator.address()) {
+        for (const auto& [name, text] : mine_) caf::anon_send(coordinator, PutValue{name, text});
+        told_ = coordinator;
+      }
+    }
     std::optional<std::string> value;
     std::string failure;
-    self->request(coordinator_, timeout, GetValue{key})
+    self->request(coordinator, std::min(timeout, std::chrono::milliseconds(2000)), GetValue{prefix_ + key})
         .receive(
             [&](bool there, std::string& text) {
               if (there) value = std::move(text);
             },
             [&](caf::error& error) { failure = caf::to_string(error); });
     if (value) return std::move(*value);
-    if (!failure.empty()) throw Error(ErrorCode::peer_lost, "rendezvous for '" + key + "'", "the coordinator did not answer: " + failure);
     if (std::chrono::steady_clock::now() >= deadline) {
       throw Error(ErrorCode::timeout, "rendezvous for '" + key + "'",
-                  "nobody published it within " + std::to_string(timeout.count()) + " ms", "is every rank running?");
+                  failure.empty() ? "nobody published it within " + std::to_string(timeout.count()) + " ms"
+                                  : "the coordinator did not answer: " + failure,
+                  "is every rank running?");
     }
     std::this_thread::sleep_for(pause);
   }

@@ -91,6 +91,7 @@ BatchDone LoaderWorkers::load(const BatchOrder& order) const {
     batch->step = order.step;
     batch->micro_batch = order.micro_batch;
     batch->counted = sampled.counted;
+    batch->weight = sampled.weight;
     batch->last_of_step = order.last_of_step;
     batch->last_of_epoch = order.last_of_epoch;
     result.batch = std::move(batch);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/membership.hpp"
 #include "tensor_io/dataset.hpp"
 #include "tensor_io/error.hpp"
 #include "tensor_io/named_state.hpp"
@@ -37,6 +38,7 @@ struct DataEnded {};
 struct BucketReady {
   std::int64_t step = 0;
   std::int32_t index = 0;
+  std::int64_t sent_ns = 0;  ///< steady clock
 };
 /// All buckets of the step are reduced.
 struct BucketsReduced {
@@ -44,6 +46,8 @@ struct BucketsReduced {
   std::int32_t buckets = 0;
   std::int32_t launched_before_end = 0;  ///< of them, before backward ended: what overlap is made of
   double busy_ms = 0;                    ///< time inside collectives and hooks
+  double queue_us = 0;                   ///< the last bucket's way through the mailbox
+  std::int64_t finished_ns = 0;          ///< steady clock: when this was sent
 };
 
 // ---------------------------------------------------------------- Compute <-> Checkpointer
@@ -66,16 +70,65 @@ struct CheckpointFailed {
 // ---------------------------------------------------------------- rank <-> Coordinator
 struct JoinJob {
   std::string job_id;
-  std::int32_t rank = 0;
+  ProcessId process;
   std::int32_t world_size = 1;
-  std::uint64_t incarnation = 0;
   std::string host;
   std::string build_id;
   std::string config_hash;
+  bool spare = false;
+  std::uint64_t generation = 0;  ///< that it is a member of: it only comes back to a coordinator that was restarted
 };
 struct JoinAccepted {
-  std::uint64_t generation = 1;
   std::string refused;  ///< not empty: why not
+};
+/// Several times a second, from every member and spare.
+struct Heartbeat {
+  ProcessId process;
+  std::uint64_t generation = 0;
+  std::int64_t steps_done = 0;
+};
+/// Looks at the clock: sent by the coordinator to itself.
+struct CoordinatorTick {};
+/// Coordinator -> ranks: this generation is over, its collectives are to be given up; a new membership follows.
+struct InterruptRanks {
+  std::uint64_t generation = 0;
+  ErrorReport reason;
+};
+/// Coordinator -> a process that the job has given up: end, touch nothing (exit code 76).
+struct FenceRank {
+  ProcessId process;
+  std::string reason;
+};
+/// Compute -> Reducer and back: a collective was given up; the generation is over, the rank is not.
+struct LaneFailed {
+  ErrorReport report;
+};
+
+// ---------------------------------------------------------------- node agent <-> Coordinator
+struct JoinNode {
+  std::string job_id;
+  std::string host;
+  std::vector<ProcessId> started;  ///< what it runs already
+};
+/// Start a process in this slot.
+struct StartRank {
+  ProcessId process;
+  std::int32_t restarts = 0;  ///< how many lives the slot had before
+};
+/// Kill this incarnation, whatever state it is in.
+struct KillRank {
+  ProcessId process;
+  std::string reason;
+};
+/// A process has ended: waitpid says so.
+struct RankExited {
+  ProcessId process;
+  std::int32_t wait_status = 0;
+};
+/// The job is over for this reason (code ok: it is done).
+struct JobOver {
+  ErrorReport report;
+  std::int32_t exit_code = 0;
 };
 struct PutValue {
   std::string key;
@@ -101,7 +154,7 @@ struct ReportCollectives {
 };
 /// A rank is done (code ok) or failed.
 struct RankEnded {
-  std::int32_t rank = 0;
+  ProcessId process;
   ErrorReport report;
 };
 /// Coordinator -> ranks: the job is over for this reason; abort every wait.
@@ -124,6 +177,23 @@ typename Inspector::result_type inspect(Inspector& f, ErrorReport& x) {
            caf::meta::load_callback(store));
 }
 template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, ProcessId& x) {
+  return f(caf::meta::type_name("ProcessId"), x.slot, x.incarnation);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, Member& x) {
+  return f(caf::meta::type_name("Member"), x.process, x.host, x.newcomer);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, Membership& x) {
+  return f(caf::meta::type_name("Membership"), x.generation, x.members, x.resume_step, x.sections_done, x.votes, x.reason);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, RankInterrupted& x) {
+  return f(caf::meta::type_name("RankInterrupted"), x.process, x.generation, x.steps_done, x.voted_step, x.sections_done, x.whole,
+           x.votes_step, x.votes, x.why);
+}
+template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RankFailed& x) {
   return f(caf::meta::type_name("RankFailed"), x.report);
 }
@@ -137,11 +207,11 @@ typename Inspector::result_type inspect(Inspector& f, DataEnded&) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, BucketReady& x) {
-  return f(caf::meta::type_name("BucketReady"), x.step, x.index);
+  return f(caf::meta::type_name("BucketReady"), x.step, x.index, x.sent_ns);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, BucketsReduced& x) {
-  return f(caf::meta::type_name("BucketsReduced"), x.step, x.buckets, x.launched_before_end, x.busy_ms);
+  return f(caf::meta::type_name("BucketsReduced"), x.step, x.buckets, x.launched_before_end, x.busy_ms, x.queue_us, x.finished_ns);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, CheckpointSaved& x) {
@@ -153,11 +223,51 @@ typename Inspector::result_type inspect(Inspector& f, CheckpointFailed& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, JoinJob& x) {
-  return f(caf::meta::type_name("JoinJob"), x.job_id, x.rank, x.world_size, x.incarnation, x.host, x.build_id, x.config_hash);
+  return f(caf::meta::type_name("JoinJob"), x.job_id, x.process, x.world_size, x.host, x.build_id, x.config_hash, x.spare, x.generation);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, JoinAccepted& x) {
-  return f(caf::meta::type_name("JoinAccepted"), x.generation, x.refused);
+  return f(caf::meta::type_name("JoinAccepted"), x.refused);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, Heartbeat& x) {
+  return f(caf::meta::type_name("Heartbeat"), x.process, x.generation, x.steps_done);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, CoordinatorTick&) {
+  return f(caf::meta::type_name("CoordinatorTick"));
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, InterruptRanks& x) {
+  return f(caf::meta::type_name("InterruptRanks"), x.generation, x.reason);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, FenceRank& x) {
+  return f(caf::meta::type_name("FenceRank"), x.process, x.reason);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, LaneFailed& x) {
+  return f(caf::meta::type_name("LaneFailed"), x.report);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, JoinNode& x) {
+  return f(caf::meta::type_name("JoinNode"), x.job_id, x.host, x.started);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, StartRank& x) {
+  return f(caf::meta::type_name("StartRank"), x.process, x.restarts);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, KillRank& x) {
+  return f(caf::meta::type_name("KillRank"), x.process, x.reason);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, RankExited& x) {
+  return f(caf::meta::type_name("RankExited"), x.process, x.wait_status);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, JobOver& x) {
+  return f(caf::meta::type_name("JobOver"), x.report, x.exit_code);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, PutValue& x) {
@@ -178,7 +288,7 @@ typename Inspector::result_type inspect(Inspector& f, ReportCollectives& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RankEnded& x) {
-  return f(caf::meta::type_name("RankEnded"), x.rank, x.report);
+  return f(caf::meta::type_name("RankEnded"), x.process, x.report);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, AbortJob& x) {

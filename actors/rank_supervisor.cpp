@@ -1,5 +1,7 @@
 #include "actors/rank_supervisor.hpp"
 
+#include <thread>
+
 #include "actors/coordinator.hpp"
 
 namespace troupe {
@@ -8,9 +10,9 @@ RankSupervisorActor::behavior_type rank_supervisor(RankSupervisorActor::stateful
                                                    RankSupervisorOptions options) {
   self->state.self = self;
   self->state.options = std::move(options);
-  self->set_down_handler([self](caf::down_msg&) {
-    const int rank = self->state.options.rank;
-    self->state.abort({ErrorCode::peer_lost, rank, "rank supervisor", -1, {}, "the coordinator is gone", "see the launcher's output"});
+  self->set_down_handler([self](caf::down_msg& down) {
+    const auto& coordinator = self->state.options.coordinator;
+    if (coordinator && coordinator->address() == down.source) self->state.lost_coordinator();
   });
   if (self->state.options.coordinator) self->monitor(caf::actor_cast<caf::actor>(self->state.options.coordinator));
   self->delayed_send(self, self->state.options.check_interval, CheckLanes{});
@@ -23,50 +25,145 @@ RankSupervisorActor::behavior_type RankSupervisorState::make_behavior() {
       [this](const RegisterLane& lane) {
         lanes.push_back(lane);
         if (aborted) lane.communicator->abort(*aborted);
+        if (lane.generation <= interrupted) lane.communicator->abort(interruption);
+      },
+      [this](const RegisterRendezvous& message) {
+        rendezvous = message.rendezvous;
+        if (aborted) rendezvous->abort(*aborted);
+        if (message.generation <= interrupted) rendezvous->abort(interruption);
       },
       [this](const RankFailed& failed) { fail(failed.report); },
+      [this](const RankInterrupted& report) {
+        last_interrupted = report;
+        tell_coordinator(report);
+      },
+      [this](const Membership& next) { enter(next); },
+      [this](const InterruptRanks& message) { interrupt(message); },
+      [this](const FenceRank& fence) {
+        if (fence.process == options.join.process) abort({ErrorCode::fenced, rank(), "rank supervisor", -1, {}, fence.reason, {}});
+      },
       [this](const AbortJob& job) { abort(job.report); },
       [this](const StopJob& stop) { options.status->stop_signal = stop.signal; },
       [this](const ReportCollectives& request) {
         for (const auto& lane : lanes) {
-          if (lane.name == request.lane && options.coordinator)
-            self->send(caf::actor_cast<CoordinatorActor>(options.coordinator), state_of(lane));
+          if (lane.name == request.lane) tell_coordinator(state_of(lane));
         }
       },
+      [this](const CoordinatorFound& found) { found_coordinator(found.coordinator); },
       [this](const CheckLanes&) { check_lanes(); },
       [this](const FinishRank& request) { return finish(request.report); },
   };
 }
 
+int RankSupervisorState::rank() const {
+  const int rank = membership.rank_of(options.join.process);
+  return rank >= 0 ? rank : options.join.process.slot;
+}
+
+template <class Message>
+void RankSupervisorState::tell_coordinator(const Message& message) {
+  if (options.coordinator) self->send(caf::actor_cast<CoordinatorActor>(options.coordinator), message);
+}
+
 caf::result<JoinAccepted> RankSupervisorState::join(std::chrono::milliseconds timeout) {
-  if (!options.coordinator) return JoinAccepted{};
+  if (!options.coordinator) {
+    Membership alone;
+    alone.generation = 1;
+    alone.members.push_back({options.join.process, options.join.host, false});
+    enter(alone);
+    return JoinAccepted{};
+  }
   auto promise = self->make_response_promise<JoinAccepted>();
   self->request(caf::actor_cast<CoordinatorActor>(options.coordinator), timeout, options.join)
       .then([promise](const JoinAccepted& accepted) mutable { promise.deliver(accepted); },
             [promise](caf::error& error) mutable {
-              promise.deliver(JoinAccepted{0, "the coordinator did not answer (" + caf::to_string(error) + ")"});
+              promise.deliver(JoinAccepted{"the coordinator did not answer (" + caf::to_string(error) + ")"});
             });
   return promise;
+}
+
+void RankSupervisorState::enter(const Membership& next) {
+  if (next.generation <= membership.generation) return;
+  membership = next;
+  last_interrupted.reset();
+  lanes.clear();
+  rendezvous.reset();
+  if (options.compute) caf::anon_send(options.compute, next);
+}
+
+void RankSupervisorState::interrupt(const InterruptRanks& message) {
+  if (message.generation != membership.generation || message.generation <= interrupted) return;
+  interrupted = message.generation;
+  interruption = message.reason;
+  interruption.code = ErrorCode::aborted;
+  if (rendezvous) rendezvous->abort(interruption);
+  for (const auto& lane : lanes) lane.communicator->abort(interruption);
+  if (options.compute) caf::anon_send(options.compute, message);
 }
 
 void RankSupervisorState::fail(const ErrorReport& report) {
   if (aborted) return;  // what fails after an abort fails because of it
   abort(report);
-  if (options.coordinator) caf::anon_send(caf::actor_cast<CoordinatorActor>(options.coordinator), RankEnded{options.rank, report});
+  if (options.coordinator) caf::anon_send(caf::actor_cast<CoordinatorActor>(options.coordinator), RankEnded{options.join.process, report});
 }
 
 void RankSupervisorState::abort(const ErrorReport& reason) {
   if (aborted) return;
   aborted = reason;
-  if (options.rendezvous) options.rendezvous->abort(reason);
+  options.status->job_over = true;
+  if (rendezvous) rendezvous->abort(reason);
   for (const auto& lane : lanes) lane.communicator->abort(reason);
   if (options.compute) caf::anon_send(options.compute, AbortJob{reason});
+}
+
+void RankSupervisorState::lost_coordinator() {
+  options.coordinator = nullptr;
+  if (aborted || options.status->loop_ended) return;
+  if (!options.reconnect)
+    return abort({ErrorCode::peer_lost, rank(), "rank supervisor", -1, {}, "the coordinator is gone", "see the launcher's output"});
+  // Connecting blocks, so a thread of its own does it; the rank trains on meanwhile.
+  const auto address = caf::actor_cast<RankSupervisorActor>(self);
+  self->home_system().spawn<caf::detached>(
+      [reconnect = options.reconnect, patience = options.park_after, address](caf::event_based_actor*) {
+        const auto deadline = std::chrono::steady_clock::now() + patience;
+        caf::strong_actor_ptr found;
+        while (!found && std::chrono::steady_clock::now() < deadline) {
+          found = reconnect();
+          if (!found) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        }
+        caf::anon_send(address, CoordinatorFound{found});
+      });
+}
+
+void RankSupervisorState::found_coordinator(const caf::strong_actor_ptr& coordinator) {
+  if (aborted) return;
+  if (!coordinator) {
+    return abort({ErrorCode::parked,
+                  rank(),
+                  "rank supervisor",
+                  -1,
+                  {},
+                  "no coordinator for " + std::to_string(options.park_after.count() / 1000) + " s",
+                  "start again with --resume latest"});
+  }
+  options.coordinator = coordinator;
+  self->monitor(caf::actor_cast<caf::actor>(coordinator));
+  if (options.on_coordinator) options.on_coordinator(coordinator);
+  auto join = options.join;
+  join.generation = membership.generation;
+  self->request(caf::actor_cast<CoordinatorActor>(coordinator), std::chrono::seconds(10), join)
+      .then(
+          [this](const JoinAccepted& accepted) {
+            if (!accepted.refused.empty()) return abort({ErrorCode::fenced, rank(), "rank supervisor", -1, "join", accepted.refused, {}});
+            if (last_interrupted) tell_coordinator(*last_interrupted);
+          },
+          [](caf::error&) {});  // gone again: its DOWN comes too
 }
 
 CollectiveState RankSupervisorState::state_of(const RegisterLane& lane) const {
   auto& ledger = lane.communicator->ledger();
   CollectiveState state;
-  state.rank = options.rank;
+  state.rank = rank();
   state.lane = lane.name;
   state.step = ledger.step();
   state.ended = options.status->loop_ended;
@@ -85,10 +182,9 @@ void RankSupervisorState::check_lanes() {
   if (options.coordinator && !aborted) {
     for (const auto& lane : lanes) {
       const auto state = state_of(lane);
-      if (state.in_flight && state.waited_ms > static_cast<double>(options.stall_after.count())) {
-        self->send(caf::actor_cast<CoordinatorActor>(options.coordinator), state);
-      }
+      if (state.in_flight && state.waited_ms > static_cast<double>(options.stall_after.count())) tell_coordinator(state);
     }
+    tell_coordinator(Heartbeat{options.join.process, membership.generation, options.status->steps_done});
   }
   self->delayed_send(self, options.check_interval, CheckLanes{});
 }
@@ -96,7 +192,7 @@ void RankSupervisorState::check_lanes() {
 caf::result<bool> RankSupervisorState::finish(const ErrorReport& report) {
   if (!options.coordinator) return true;
   if (aborted && report.code != ErrorCode::ok) return true;  // told already
-  return self->delegate(caf::actor_cast<CoordinatorActor>(options.coordinator), RankEnded{options.rank, report});
+  return self->delegate(caf::actor_cast<CoordinatorActor>(options.coordinator), RankEnded{options.join.process, report});
 }
 
 }  // namespace troupe

@@ -2,20 +2,28 @@
 #include <caf/all.hpp>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "actors/membership.hpp"
 #include "actors/messages.hpp"
 #include "tensor_io/communicator.hpp"
 
 namespace troupe {
 
-/// A communicator that the supervisor watches and, when the job fails, aborts.
+/// A communicator that the supervisor watches, and aborts when its generation or the job is over.
 struct RegisterLane {
   std::string name;
+  std::uint64_t generation = 1;
   std::shared_ptr<Communicator> communicator;
+};
+/// As RegisterLane, for what builds communicators.
+struct RegisterRendezvous {
+  std::uint64_t generation = 1;
+  std::shared_ptr<Rendezvous> rendezvous;
 };
 /// Looks at the ledgers: sent by the supervisor to itself.
 struct CheckLanes {};
@@ -23,19 +31,29 @@ struct CheckLanes {};
 struct FinishRank {
   ErrorReport report;
 };
-
 /// Ask the coordinator to let this rank in; the supervisor is the address by which it knows the rank.
 struct JoinRank {
   std::chrono::milliseconds timeout{30'000};
 };
+/// The coordinator was restarted and found again (or, empty, was not found in time).
+struct CoordinatorFound {
+  caf::strong_actor_ptr coordinator;
+};
 
-/// Root of a rank's actors: knows who failed, tells the coordinator, frees everyone who waits.
+/// Root of a rank's actors: knows who failed, tells the coordinator, frees everyone who waits. Outlives the coordinator: it looks for a
+/// restarted one while the rank trains on.
 using RankSupervisorActor = caf::typed_actor<caf::replies_to<JoinRank>::with<JoinAccepted>,  //
                                              caf::reacts_to<RegisterLane>,                   //
+                                             caf::reacts_to<RegisterRendezvous>,             //
                                              caf::reacts_to<RankFailed>,                     //
+                                             caf::reacts_to<RankInterrupted>,                //
+                                             caf::reacts_to<Membership>,                     //
+                                             caf::reacts_to<InterruptRanks>,                 //
+                                             caf::reacts_to<FenceRank>,                      //
                                              caf::reacts_to<AbortJob>,                       //
                                              caf::reacts_to<StopJob>,                        //
                                              caf::reacts_to<ReportCollectives>,              //
+                                             caf::reacts_to<CoordinatorFound>,               //
                                              caf::reacts_to<CheckLanes>,                     //
                                              caf::replies_to<FinishRank>::with<bool>>;
 
@@ -46,17 +64,22 @@ inline std::atomic<int> process_stop_signal{0};
 struct RankStatus {
   std::atomic<int> stop_signal{0};      ///< SIGINT or SIGTERM was received: finish the step
   std::atomic<bool> loop_ended{false};  ///< Compute has left its loop
+  std::atomic<bool> job_over{false};    ///< aborted for good: nothing is to be waited for any more
+  std::atomic<std::int64_t> steps_done{0};
 };
 
 struct RankSupervisorOptions {
-  int rank = 0;
-  JoinJob join;
+  JoinJob join;                       // says who this process is
   caf::strong_actor_ptr coordinator;  ///< a CoordinatorActor; empty for a rank that is alone
-  caf::actor compute;                 ///< told of an abort, so that it stops waiting for messages
+  /// Finds a restarted coordinator: blocks, nothing if there is none yet. Empty: the job ends with its coordinator.
+  std::function<caf::strong_actor_ptr()> reconnect;
+  /// The coordinator's new address. The supervisor's thread.
+  std::function<void(const caf::strong_actor_ptr&)> on_coordinator;
+  caf::actor compute;  ///< told of memberships, interruptions and the end, so that it stops waiting for messages
   std::shared_ptr<RankStatus> status;
-  std::shared_ptr<Rendezvous> rendezvous;
   std::chrono::milliseconds check_interval{100};
-  std::chrono::milliseconds stall_after{300};  ///< a collective that waits longer is reported to the coordinator
+  std::chrono::milliseconds stall_after{300};    ///< a collective that waits longer is reported to the coordinator
+  std::chrono::milliseconds park_after{60'000};  ///< without a coordinator
 };
 
 struct RankSupervisorState {
@@ -64,13 +87,25 @@ struct RankSupervisorState {
   caf::result<JoinAccepted> join(std::chrono::milliseconds timeout);
   void fail(const ErrorReport& report);
   void abort(const ErrorReport& reason);
+  void interrupt(const InterruptRanks& message);
+  void enter(const Membership& next);
+  void lost_coordinator();
+  void found_coordinator(const caf::strong_actor_ptr& coordinator);
   void check_lanes();
   CollectiveState state_of(const RegisterLane& lane) const;
   caf::result<bool> finish(const ErrorReport& report);
+  int rank() const;
+  template <class Message>
+  void tell_coordinator(const Message& message);
 
   RankSupervisorActor::pointer self = nullptr;
   RankSupervisorOptions options;
+  Membership membership;                            // no members before the first
+  std::uint64_t interrupted = 0;                    // generations up to this one are over
+  ErrorReport interruption;                         // why the last one is
+  std::optional<RankInterrupted> last_interrupted;  // told again to a restarted coordinator
   std::vector<RegisterLane> lanes;
+  std::shared_ptr<Rendezvous> rendezvous;
   std::optional<ErrorReport> aborted;
   static inline const char* name = "rank supervisor";
 };
@@ -82,5 +117,7 @@ RankSupervisorActor::behavior_type rank_supervisor(RankSupervisorActor::stateful
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::JoinRank)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::RegisterLane)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::RegisterRendezvous)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::CheckLanes)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::FinishRank)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::CoordinatorFound)

@@ -1,6 +1,15 @@
 #include "actors/reducer.hpp"
 
+#include <algorithm>
+
+#include "tensor_io/fault_point.hpp"
+
 namespace troupe {
+namespace {
+
+std::int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+
+}  // namespace
 
 ReducerActor::behavior_type reducer(ReducerActor::stateful_pointer<ReducerState> self, ReducerOptions options) {
   self->state.self = self;
@@ -11,6 +20,13 @@ ReducerActor::behavior_type reducer(ReducerActor::stateful_pointer<ReducerState>
 ReducerActor::behavior_type ReducerState::make_behavior() {
   return {
       [this](const InstallPlan& message) { install(message); },
+      [this](const InstallLane& message) {
+        options.communicator = message.communicator;
+        failed = false;
+        next = 0;
+        arrived.assign(arrived.size(), false);
+        return true;
+      },
       [this](const BucketReady& bucket) { ready(bucket); },
   };
 }
@@ -25,43 +41,49 @@ void ReducerState::ready(const BucketReady& bucket) {
   if (failed) return;
   if (next == 0) {
     step = bucket.step;
-    result = BucketsReduced{step, static_cast<std::int32_t>(arrived.size()), 0, 0};
+    result = BucketsReduced{step, static_cast<std::int32_t>(arrived.size()), 0, 0, 0, 0};
     options.communicator->ledger().set_step(step);
   }
   arrived[static_cast<std::size_t>(bucket.index)] = true;
+  result.queue_us = static_cast<double>(now_ns() - std::max(bucket.sent_ns, free_since_ns)) / 1e3;
   try {
     while (next < arrived.size() && arrived[next]) launch(next++);
   } catch (const Error& error) {
-    failed = true;
-    auto report = error.report();
-    if (report.rank < 0) report.rank = options.rank;
-    if (report.actor.empty()) report.actor = "reducer";
-    if (report.step < 0) report.step = step;
-    self->send(options.supervisor, RankFailed{report});
-    caf::anon_send(options.compute, RankFailed{report});
-    return;
+    return fail(error.report());
   } catch (const std::exception& error) {  // a hook of the user's
-    failed = true;
-    const ErrorReport report{
-        ErrorCode::user, options.rank, "reducer", step, "communication hook on " + (*plan.buckets)[next - 1].label, error.what(), {}};
-    self->send(options.supervisor, RankFailed{report});
-    caf::anon_send(options.compute, RankFailed{report});
-    return;
+    return fail({ErrorCode::user, -1, {}, -1, "communication hook on " + (*plan.buckets)[next - 1].label, error.what(), {}});
   }
   if (next == arrived.size()) {
     arrived.assign(arrived.size(), false);
     next = 0;
+    result.finished_ns = now_ns();
     caf::anon_send(options.compute, result);
   }
+}
+
+void ReducerState::fail(ErrorReport report) {
+  failed = true;
+  if (report.rank < 0) report.rank = options.rank;
+  if (report.actor.empty()) report.actor = "reducer";
+  if (report.step < 0) report.step = step;
+  if (may_be_recovered(report.code)) {  // compute knows what to do
+    caf::anon_send(options.compute, LaneFailed{report});
+    return;
+  }
+  self->send(options.supervisor, RankFailed{report});
+  caf::anon_send(options.compute, RankFailed{report});
 }
 
 void ReducerState::launch(std::size_t index) {
   auto& bucket = (*plan.buckets)[index];
   bucket.step = step;
+  if (index == 1) fault_point("buckets", step);
+  if (index + 1 == arrived.size()) fault_point("collective", step);
   const auto before = std::chrono::steady_clock::now();
   if (options.progress->backward_ended.load(std::memory_order_acquire) < step) ++result.launched_before_end;
   options.progress->launched.fetch_add(1, std::memory_order_release);
   plan.hook->reduce(bucket, *options.communicator);
+  free_since_ns = now_ns();
   result.busy_ms += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - before).count();
 }
 

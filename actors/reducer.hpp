@@ -18,6 +18,11 @@ struct InstallPlan {
   std::shared_ptr<CommHook> hook;
 };
 
+/// The reducer's lane of a new generation: it forgets the step that was under way. Answered once it has left the old lane.
+struct InstallLane {
+  std::shared_ptr<Communicator> communicator;
+};
+
 /// Shared between Compute and Reducer: what one atomic can say needs no message.
 struct StepProgress {
   std::atomic<std::int64_t> backward_ended{-1};  ///< the step whose backward is over
@@ -26,12 +31,12 @@ struct StepProgress {
 
 /// Launches every bucket collective of its rank, in plan order, from one thread. A bucket that is full before its turn is held back: the
 /// order is never that of arrival, which differs between ranks, so that ranks can't wait for each other in a circle.
-using ReducerActor = caf::typed_actor<caf::reacts_to<InstallPlan>, caf::reacts_to<BucketReady>>;
+using ReducerActor = caf::typed_actor<caf::reacts_to<InstallPlan>, caf::replies_to<InstallLane>::with<bool>, caf::reacts_to<BucketReady>>;
 
 struct ReducerOptions {
   int rank = 0;
   std::shared_ptr<Communicator> communicator;
-  caf::actor compute;  ///< gets BucketsReduced, or RankFailed
+  caf::actor compute;  ///< gets BucketsReduced, LaneFailed where the generation may be at fault, or RankFailed
   RankSupervisorActor supervisor;
   std::shared_ptr<StepProgress> progress;
 };
@@ -41,6 +46,7 @@ struct ReducerState {
   void install(const InstallPlan& plan);
   void ready(const BucketReady& bucket);
   void launch(std::size_t index);
+  void fail(ErrorReport report);
 
   ReducerActor::pointer self = nullptr;
   ReducerOptions options;
@@ -48,6 +54,7 @@ struct ReducerState {
   std::vector<bool> arrived;
   std::size_t next = 0;
   std::int64_t step = -1;
+  std::int64_t free_since_ns = 0;  // the last collective ended
   bool failed = false;
   BucketsReduced result;
   static inline const char* name = "reducer";
@@ -58,3 +65,4 @@ ReducerActor::behavior_type reducer(ReducerActor::stateful_pointer<ReducerState>
 }  // namespace troupe
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::InstallPlan)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::InstallLane)

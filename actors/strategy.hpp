@@ -12,6 +12,7 @@
 #include "actors/reducer.hpp"
 #include "actors/strategy_options.hpp"
 #include "tensor_io/communicator.hpp"
+#include "tensor_io/named_state.hpp"
 
 namespace troupe {
 
@@ -19,6 +20,7 @@ namespace troupe {
 struct StrategyContext {
   int rank = 0;
   int world_size = 1;
+  bool newcomer = false;  ///< the others hold the state: attach makes the layout and moves no values
   StrategyOptions options;
   std::shared_ptr<Communicator> bucket_lane;   ///< the reducer's; a strategy only allocates from it, while no step is under way
   std::shared_ptr<Communicator> program_lane;  ///< collectives that the compute thread waits for, in program order
@@ -35,6 +37,7 @@ struct GradientSummary {
   bool order_changed = false;  ///< gradients came in another order than the plan's, twice running
   std::vector<bool> used;      ///< by parameter
   BucketsReduced reduced;
+  double message_us = 0;  ///< sending buckets, the last one's way to the reducer, the answer's way back
 };
 
 /// Decides how parameters are laid out over ranks and which tensors move when. All calls come from the compute thread. One step is
@@ -46,9 +49,16 @@ class Strategy {
 
   /// Takes over the model: ranks agree on its layout, rank 0's parameters and buffers go to all and are verified.
   virtual void attach(std::shared_ptr<torch::nn::Module> model) = 0;
+  /// A new generation, between steps: other lanes, perhaps another rank and world size. Collective, with the newcomers' attach. What the
+  /// interrupted step changed was rolled back or committed before.
+  virtual void rejoin(StrategyContext context) = 0;
+  /// What a newcomer needs of the model, by name: the live tensors, equal on all ranks between steps.
+  virtual NamedTensors replicated_tensors() = 0;
   /// Parameter names in layout order, as in the votes.
   virtual const std::vector<std::string>& parameter_names() const = 0;
 
+  /// Between steps: what roll_back goes back to.
+  virtual void remember_state() = 0;
   virtual void begin_step(std::int64_t step) = 0;
   /// `synchronise`: the last micro-batch of the step, whose gradients complete the buckets. `weight` 0: this rank only joins in.
   virtual void begin_backward(bool synchronise, double weight) = 0;
@@ -58,9 +68,12 @@ class Strategy {
   /// Global L2 norm of the reduced gradients: the same bits on every rank.
   virtual double gradient_norm() = 0;
   virtual void scale_gradients(double factor) = 0;
-  /// After the vote: `used` on any rank; others keep an undefined gradient. `rebuild`: rank 0 asked for buckets in the new order.
-  virtual void end_step(const std::vector<bool>& used, bool rebuild) = 0;
-  /// After the optimizer: what must be the same on all ranks before the next forward (buffers).
+  /// After the vote, local. `used` on any rank: others keep an undefined gradient. `rebuild`: rank 0 asked for buckets in the new order.
+  /// `commit`: the buffers that forward changed stay; otherwise they go back to what they were at the step's start.
+  virtual void end_step(const std::vector<bool>& used, bool rebuild, bool commit) = 0;
+  /// The step was given up before its vote: buffers go back, gradients are dropped. Local.
+  virtual void roll_back() = 0;
+  /// After the optimizer, collective: nothing that the step's outcome depends on.
   virtual void after_update() = 0;
 
   /// For the checkpoint: facts that a bit-equal resume needs (the bucket plan), and their return. load_state comes after attach.

@@ -21,6 +21,19 @@ ActorSystemConfig::ActorSystemConfig(bool network) {
   add_message_type<RankEnded>("RankEnded");
   add_message_type<AbortJob>("AbortJob");
   add_message_type<StopJob>("StopJob");
+  add_message_type<ProcessId>("ProcessId");
+  add_message_type<Member>("Member");
+  add_message_type<Membership>("Membership");
+  add_message_type<RankInterrupted>("RankInterrupted");
+  add_message_type<Heartbeat>("Heartbeat");
+  add_message_type<CoordinatorTick>("CoordinatorTick");
+  add_message_type<InterruptRanks>("InterruptRanks");
+  add_message_type<FenceRank>("FenceRank");
+  add_message_type<JoinNode>("JoinNode");
+  add_message_type<StartRank>("StartRank");
+  add_message_type<KillRank>("KillRank");
+  add_message_type<RankExited>("RankExited");
+  add_message_type<JobOver>("JobOver");
   if (network) {
     load<caf::io::middleman>();
     set("middleman.heartbeat-interval", caf::timespan(std::chrono::milliseconds(200)));  // off by default
@@ -30,7 +43,7 @@ ActorSystemConfig::ActorSystemConfig(bool network) {
 
 std::uint16_t publish_coordinator(caf::actor_system& system, const CoordinatorActor& coordinator, std::uint16_t port,
                                   const std::string& interface_address) {
-  const auto bound = system.middleman().publish(coordinator, port, interface_address.c_str(), false);
+  const auto bound = system.middleman().publish(coordinator, port, interface_address.c_str(), true);
   if (!bound) {
     throw Error(ErrorCode::unavailable, "coordinator",
                 "cannot listen on " + interface_address + ":" + std::to_string(port) + " (" + system.render(bound.error()) + ")",
@@ -40,6 +53,11 @@ std::uint16_t publish_coordinator(caf::actor_system& system, const CoordinatorAc
   system.registry().erase(caf::atom("SpawnServ"));
   system.registry().erase(caf::atom("ConfigServ"));
   return *bound;
+}
+
+caf::strong_actor_ptr try_coordinator(caf::actor_system& system, const std::string& host, std::uint16_t port) {
+  auto coordinator = system.middleman().remote_actor<CoordinatorActor>(host, port);
+  return coordinator ? caf::actor_cast<caf::strong_actor_ptr>(*coordinator) : nullptr;
 }
 
 CoordinatorActor connect_coordinator(caf::actor_system& system, const std::string& host, std::uint16_t port,

@@ -20,6 +20,9 @@ class ActorSystemConfig : public caf::actor_system_config {
 std::uint16_t publish_coordinator(caf::actor_system& system, const CoordinatorActor& coordinator, std::uint16_t port,
                                   const std::string& interface_address);
 
+/// Connects to the coordinator, once. Empty: nobody answers.
+caf::strong_actor_ptr try_coordinator(caf::actor_system& system, const std::string& host, std::uint16_t port);
+
 /// Connects to the coordinator, retrying until `timeout`. Throws Error(unavailable).
 CoordinatorActor connect_coordinator(caf::actor_system& system, const std::string& host, std::uint16_t port,
                                      std::chrono::milliseconds timeout);

@@ -4,16 +4,31 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <optional>
 
 #include "launch/actor_system.hpp"
+#include "launch/journal.hpp"
 
 namespace troupe {
 
-int run_coordinator(const std::string& job_id, int world_size) {
+int run_coordinator(const CoordinatorProcessOptions& options) {
+  CoordinatorOptions coordinator_options;
+  coordinator_options.job_id = options.job_id;
+  coordinator_options.world_size = options.world_size;
+  coordinator_options.recovery = options.recovery;
+  coordinator_options.log = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
+  std::optional<Journal> journal;
+  if (!options.journal.empty()) {
+    journal.emplace(options.journal, options.job_id);
+    coordinator_options.resumed = journal->last();
+    coordinator_options.record = [&journal](const Membership& membership) { journal->append(membership); };
+    if (journal->last())
+      std::fprintf(stderr, "the coordinator takes over at generation %llu\n", static_cast<unsigned long long>(journal->last()->generation));
+  }
   ActorSystemConfig config(true);
   caf::actor_system system(config);
-  auto actor = system.spawn(coordinator, CoordinatorOptions{job_id, world_size});
-  std::printf("port %d\n", publish_coordinator(system, actor, 0, "127.0.0.1"));
+  auto actor = system.spawn(coordinator, coordinator_options);
+  std::printf("port %d\n", publish_coordinator(system, actor, static_cast<std::uint16_t>(options.port), options.address));
   std::fflush(stdout);
   char byte;
   while (true) {
@@ -21,6 +36,7 @@ int run_coordinator(const std::string& job_id, int world_size) {
     if (n == 0 || (n < 0 && errno != EINTR)) break;
   }
   caf::anon_send_exit(actor, caf::exit_reason::user_shutdown);
+  system.await_actors_before_shutdown(false);
   return 0;
 }
 

@@ -1,10 +1,21 @@
 #pragma once
 #include <string>
 
+#include "actors/coordinator.hpp"
+
 namespace troupe {
 
-/// The job's coordinator as a process: listens on the loopback interface, writes `port N` on standard output, ends when standard input does
-/// (the launcher holds the other end). Returns the exit code.
-int run_coordinator(const std::string& job_id, int world_size);
+struct CoordinatorProcessOptions {
+  std::string job_id;
+  int world_size = 1;
+  RecoveryOptions recovery;
+  std::string address = "127.0.0.1";  ///< where to listen
+  int port = 0;                       ///< 0: any
+  std::string journal;                ///< its path; empty: none
+};
+
+/// The job's coordinator as a process: writes `port N` on standard output and what it decides on standard error, ends when standard input
+/// does (the launcher holds the other end). With a journal that has a membership it takes the job over. Returns the exit code.
+int run_coordinator(const CoordinatorProcessOptions& options);
 
 }  // namespace troupe

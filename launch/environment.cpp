@@ -36,13 +36,18 @@ RankEnvironment read_environment(const Get& given) {
                 std::string("it is not set although ") + (rank ? "RANK" : "WORLD_SIZE") + " is",
                 "a launcher sets both; unset both for a rank alone");
   }
-  if (*rank >= *world_size) {
+  const auto slot = number(get, "TROUPE_SLOT", 0, 1'000'000);
+  place.spare = get("TROUPE_SPARE") != nullptr && std::string(get("TROUPE_SPARE")) == "1";
+  if (*rank >= *world_size && !place.spare) {
     throw Error(ErrorCode::usage, "environment variable RANK",
                 std::to_string(*rank) + " is not below WORLD_SIZE " + std::to_string(*world_size));
   }
   place.launched = true;
   place.rank = static_cast<int>(*rank);
   place.world_size = static_cast<int>(*world_size);
+  place.slot = static_cast<int>(slot.value_or(*rank));
+  if (const char* text = get("TROUPE_INCARNATION")) place.incarnation = std::strtoull(text, nullptr, 16);
+  if (const char* address = get("TROUPE_ADDRESS")) place.interface_address = address;
   place.local_rank = static_cast<int>(number(get, "LOCAL_RANK", 0, 1'000'000).value_or(*rank));
   place.local_world_size = static_cast<int>(number(get, "LOCAL_WORLD_SIZE", 1, 1'000'000).value_or(*world_size));
   if (const char* address = get("MASTER_ADDR")) place.master_addr = address;

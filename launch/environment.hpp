@@ -10,6 +10,9 @@ namespace troupe {
 struct RankEnvironment {
   bool launched = false;  ///< false: nobody launched this process, it is alone
   int rank = 0;
+  int slot = 0;                   ///< TROUPE_SLOT, else the rank: ranks may change during a job, a process's slot does not
+  std::uint64_t incarnation = 0;  ///< TROUPE_INCARNATION: this life of the slot; 0: not given
+  bool spare = false;             ///< TROUPE_SPARE=1: waits until a rank is lost
   int world_size = 1;
   int local_rank = 0;
   int local_world_size = 1;
@@ -18,7 +21,8 @@ struct RankEnvironment {
   std::string coordinator_host;   ///< TROUPE_COORDINATOR=host:port, from our launcher; empty: rank 0 hosts the coordinator
   std::uint16_t coordinator_port = 0;
   std::string job_id;
-  std::string node = "localhost";  ///< ranks of one node may share memory
+  std::string interface_address = "127.0.0.1";  ///< TROUPE_ADDRESS: where this node's ranks listen for the others
+  std::string node = "localhost";               ///< ranks of one node may share memory
 };
 
 /// Reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID, TROUPE_COORDINATOR,

@@ -10,9 +10,25 @@
 
 #include "launch/config.hpp"
 #include "launch/coordinator_process.hpp"
-#include "launch/local_launcher.hpp"
+#include "launch/launcher.hpp"
 
 namespace {
+
+constexpr const char* kLaunchHelp =
+    "usage: troupe launch [FLAGS] PROGRAM [ARGUMENTS]\n"
+    "\n"
+    "  --nproc N              ranks on this machine (1)\n"
+    "  --run-dir DIR          logs of the ranks, the job's journal (runs/latest)\n"
+    "  --spares N             processes that wait, ready, for a rank to die (0)\n"
+    "  --min-ranks N          go on with as few as N ranks, the global batch kept; fewer: save and end with exit code 75 (1)\n"
+    "  --max-restarts N       start a dead rank again, at most N times in 10 minutes (3)\n"
+    "  --replace-timeout S    seconds to wait for a replacement before the job goes on with fewer ranks (5)\n"
+    "  --suspect-after S      a rank that was silent for so long is reported (1) ...\n"
+    "  --fence-after S        ... and for so long is killed (3)\n"
+    "  --park-after S         without a quorum: save and end after so long (60)\n"
+    "  --no-recovery          the first rank that dies ends the job\n"
+    "\n"
+    "example: troupe launch --nproc 4 --spares 1 ./train --lr 0.05\n";
 
 constexpr const char* kHelp =
     "usage: troupe VERB ...\n"
@@ -74,31 +90,74 @@ std::size_t read_flags(const std::vector<std::string>& words, const std::vector<
   return i;
 }
 
+std::chrono::milliseconds seconds(const std::string& flag, const std::string& text) {
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  if (end == text.c_str() || *end != 0 || !(value >= 0 && value <= 86400))
+    throw troupe::Error(troupe::ErrorCode::usage, flag, "'" + text + "' is no number of seconds from 0 to 86400");
+  return std::chrono::milliseconds(static_cast<std::int64_t>(value * 1000));
+}
+
 int launch(const std::vector<std::string>& words) {
-  troupe::LocalLaunchOptions options;
+  troupe::LauncherOptions options;
+  options.recovery.enabled = true;
   std::vector<std::pair<std::string, std::string>> flags;
-  const auto first = read_flags(words, {"--nproc", "-n", "--nproc-per-node", "--run-dir"}, {"--standalone", "--help"}, flags);
+  const auto first = read_flags(words,
+                                {"--nproc", "-n", "--nproc-per-node", "--run-dir", "--spares", "--min-ranks", "--max-restarts",
+                                 "--replace-timeout", "--suspect-after", "--fence-after", "--park-after"},
+                                {"--standalone", "--no-recovery", "--help"}, flags);
   for (const auto& [name, value] : flags) {
-    if (name == "--help") return std::fputs(kHelp, stdout), 0;
+    if (name == "--help") return std::fputs(kLaunchHelp, stdout), 0;
     if (name == "--nproc" || name == "-n" || name == "--nproc-per-node") options.nproc = whole_number(name, value, 1, 1024);
     if (name == "--run-dir") options.run_dir = value;
+    if (name == "--spares") options.spares = whole_number(name, value, 0, 1024);
+    if (name == "--min-ranks") options.recovery.min_ranks = whole_number(name, value, 1, 1'000'000);
+    if (name == "--max-restarts") options.recovery.max_restarts = whole_number(name, value, 0, 1'000'000);
+    if (name == "--replace-timeout") options.recovery.replace_timeout = seconds(name, value);
+    if (name == "--suspect-after") options.recovery.suspect_after = seconds(name, value);
+    if (name == "--fence-after") options.recovery.fence_after = seconds(name, value);
+    if (name == "--park-after") options.recovery.park_after = seconds(name, value);
+    if (name == "--no-recovery") options.recovery.enabled = false;
   }
+  if (options.recovery.min_ranks > options.nproc) {
+    throw troupe::Error(troupe::ErrorCode::usage, "--min-ranks",
+                        std::to_string(options.recovery.min_ranks) + " is more than the job has (" + std::to_string(options.nproc) + ")");
+  }
+  if (options.recovery.suspect_after > options.recovery.fence_after)
+    throw troupe::Error(troupe::ErrorCode::usage, "--suspect-after", "it is later than --fence-after");
   options.command.assign(words.begin() + static_cast<std::ptrdiff_t>(first), words.end());
   if (options.command.empty()) throw troupe::Error(troupe::ErrorCode::usage, "launch", "which program?", "troupe launch --nproc 2 ./train");
   options.troupe_program = own_path();
-  return troupe::launch_local(options);
+  return troupe::launch(options);
 }
 
 int coordinate(const std::vector<std::string>& words) {
-  std::string job;
-  int world_size = 1;
+  troupe::CoordinatorProcessOptions options;
   std::vector<std::pair<std::string, std::string>> flags;
-  read_flags(words, {"--job", "--world-size"}, {}, flags);
+  read_flags(words,
+             {"--job", "--world-size", "--address", "--port", "--journal", "--min-ranks", "--max-restarts", "--replace-timeout-ms",
+              "--suspect-ms", "--fence-ms", "--restart-window-ms", "--park-ms"},
+             {"--recovery"}, flags);
+  auto& recovery = options.recovery;
   for (const auto& [name, value] : flags) {
-    if (name == "--job") job = value;
-    if (name == "--world-size") world_size = whole_number(name, value, 1, 1'000'000);
+    const auto milliseconds = [&, &name = name, &value = value] {
+      return std::chrono::milliseconds(whole_number(name, value, 0, 1'000'000'000));
+    };
+    if (name == "--job") options.job_id = value;
+    if (name == "--world-size") options.world_size = whole_number(name, value, 1, 1'000'000);
+    if (name == "--address") options.address = value;
+    if (name == "--port") options.port = whole_number(name, value, 0, 65535);
+    if (name == "--journal") options.journal = value;
+    if (name == "--recovery") recovery.enabled = true;
+    if (name == "--min-ranks") recovery.min_ranks = whole_number(name, value, 1, 1'000'000);
+    if (name == "--max-restarts") recovery.max_restarts = whole_number(name, value, 0, 1'000'000);
+    if (name == "--replace-timeout-ms") recovery.replace_timeout = milliseconds();
+    if (name == "--suspect-ms") recovery.suspect_after = milliseconds();
+    if (name == "--fence-ms") recovery.fence_after = milliseconds();
+    if (name == "--restart-window-ms") recovery.restart_window = milliseconds();
+    if (name == "--park-ms") recovery.park_after = milliseconds();
   }
-  return troupe::run_coordinator(job, world_size);
+  return troupe::run_coordinator(options);
 }
 
 int run(const std::vector<std::string>& words) {

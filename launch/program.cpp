@@ -37,9 +37,11 @@ std::string build_id() { return std::string(TROUPE_VERSION) + " " __DATE__ " " _
 
 RankSystemOptions options_of(const Config& config, const RankEnvironment& place) {
   RankSystemOptions options;
-  options.rank = place.rank;
+  options.process = {place.slot, place.incarnation};
   options.world_size = place.world_size;
+  options.spare = place.spare;
   options.host = place.node;
+  options.interface_address = place.interface_address;
   options.job_id = place.job_id;
   options.build_id = build_id();
   options.config_hash = config_hash(config);
@@ -64,14 +66,16 @@ int run_rank(caf::actor_system& system, const Config& config, const RankSystemOp
     try {
       body(rank);
     } catch (...) {
-      return report(rank.system().fail(std::current_exception()));
+      const auto failure = rank.system().fail(std::current_exception());
+      return failure.code == ErrorCode::ok ? 0 : report(failure);
     }
     const int signal = rank.stop_signal();
     rank.system().finish({signal == 0 ? ErrorCode::ok : ErrorCode::interrupted, rank.rank(), {}, -1, {}, {}, {}});
     return signal == 0 ? 0 : 128 + signal;
   } catch (...) {
     auto failure = report_of(std::current_exception());
-    if (failure.rank < 0) failure.rank = options.rank;
+    if (failure.code == ErrorCode::ok) return 0;  // a spare that was not needed
+    if (failure.rank < 0) failure.rank = options.process.slot;
     return report(failure);
   }
 }
@@ -83,17 +87,18 @@ int run_simulated(const Config& config, const std::function<void(Rank&)>& body) 
   caf::actor_system system(system_config);
   RankEnvironment place;
   place.job_id = "simulated";
-  auto coordinator_actor = system.spawn(coordinator, CoordinatorOptions{place.job_id, static_cast<int>(config.ranks)});
-  auto rendezvous = std::make_shared<LocalRendezvous>();
+  CoordinatorOptions coordinator_options;
+  coordinator_options.job_id = place.job_id;
+  coordinator_options.world_size = static_cast<int>(config.ranks);
+  auto coordinator_actor = system.spawn(coordinator, coordinator_options);
   std::vector<int> codes(static_cast<std::size_t>(config.ranks));
   std::vector<std::thread> threads;
   for (int r = 0; r < static_cast<int>(config.ranks); ++r) {
     threads.emplace_back([&, r] {
       auto options = options_of(config, place);
-      options.rank = r;
+      options.process = {r, 0};
       options.world_size = static_cast<int>(config.ranks);
       options.coordinator = coordinator_actor;
-      options.rendezvous = rendezvous;
       codes[static_cast<std::size_t>(r)] = run_rank(system, config, options, body);
     });
   }
@@ -113,7 +118,6 @@ int run_alone(const Config& config, const std::function<void(Rank&)>& body) {
   RankEnvironment place;
   place.job_id = "alone";
   auto options = options_of(config, place);
-  options.rendezvous = std::make_shared<LocalRendezvous>();
   return run_rank(system, config, options, body);
 }
 
@@ -124,21 +128,26 @@ int run_launched(const Config& config, const RankEnvironment& place, const std::
   CoordinatorActor hosted;
   if (!place.coordinator_host.empty()) {
     options.coordinator = connect_coordinator(system, place.coordinator_host, place.coordinator_port, std::chrono::seconds(30));
+    options.reconnect = [&system, host = place.coordinator_host, port = place.coordinator_port] {
+      return try_coordinator(system, host, port);
+    };
   } else {
     // Another launcher, torchrun say: rank 0 hosts the coordinator on the port after the master's, which the launcher itself may hold.
     const auto port = static_cast<std::uint16_t>(place.master_port + 1);
     if (place.rank == 0) {
-      hosted = system.spawn(coordinator, CoordinatorOptions{place.job_id, place.world_size});
+      CoordinatorOptions coordinator_options;
+      coordinator_options.job_id = place.job_id;
+      coordinator_options.world_size = place.world_size;
+      hosted = system.spawn(coordinator, coordinator_options);
       publish_coordinator(system, hosted, port, place.master_addr == "localhost" ? "127.0.0.1" : place.master_addr);
       options.coordinator = hosted;
     } else {
       options.coordinator = connect_coordinator(system, place.master_addr, port, std::chrono::seconds(60));
     }
   }
-  options.rendezvous = std::make_shared<CoordinatorRendezvous>(system, options.coordinator);
   const int code = run_rank(system, config, options, [&](Rank& rank) {
     body(rank);
-    if (place.coordinator_host.empty()) rank.communicator().barrier("end");  // rank 0 takes the coordinator with it
+    if (place.coordinator_host.empty()) rank.retry([&] { rank.communicator().barrier("end"); });  // rank 0 takes the coordinator with it
   });
   options.coordinator = CoordinatorActor();
   if (hosted) caf::anon_send_exit(hosted, caf::exit_reason::user_shutdown);

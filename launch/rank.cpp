@@ -1,8 +1,10 @@
 #include "launch/rank.hpp"
 
 #include <csignal>
+#include <utility>
 
 #include "actors/data_loader.hpp"
+#include "tensor_io/fault_point.hpp"
 #include "tensor_io/fused_optimizer.hpp"
 #include "tensor_io/schedule.hpp"
 #include "tensor_io/torch_optimizer.hpp"
@@ -37,27 +39,7 @@ void Rank::set_cursor(std::int64_t epoch, std::int64_t step_in_epoch) {
   start_step_ = step_in_epoch;
 }
 
-BatchStream Rank::loader(std::shared_ptr<const Dataset> dataset) {
-  DataLoaderOptions options;
-  options.rank = rank();
-  options.dataset = std::move(dataset);
-  options.sampler = {options.dataset->size(), config_.batch_size, config_.grad_accum_steps, rank(), world_size(), config_.shuffle,
-                     config_.drop_last,       config_.seed};
-  const DistributedSampler sampler(options.sampler);
-  const auto all = config_.epochs * sampler.steps_per_epoch();
-  set_schedule_length(sampler.steps_per_epoch(), config_.max_steps > 0 ? std::min(config_.max_steps, all) : all);
-  options.start = {start_epoch_, start_step_};
-  options.epochs = config_.epochs;
-  const auto done = start_epoch_ * sampler.steps_per_epoch() + start_step_;
-  options.max_steps = config_.max_steps > 0 ? std::max<std::int64_t>(0, config_.max_steps - done) : 0;
-  if (config_.max_steps > 0 && options.max_steps == 0) options.epochs = 0;
-  options.num_workers = config_.num_workers;
-  options.prefetch = config_.prefetch;
-  options.consumer = system_->compute().address();
-  options.supervisor = system_->supervisor();
-  auto actor = system_->system().spawn<caf::detached>(data_loader, options);
-  return BatchStream(*this, caf::actor_cast<caf::actor>(actor), 2);
-}
+BatchStream Rank::loader(std::shared_ptr<const Dataset> dataset) { return BatchStream(*this, std::move(dataset)); }
 
 std::optional<double> Rank::uneven_step(std::int64_t samples) {
   const auto mine = at::full({1}, samples, at::kLong);
@@ -68,18 +50,31 @@ std::optional<double> Rank::uneven_step(std::int64_t samples) {
   return static_cast<double>(samples) * world_size() / static_cast<double>(total);
 }
 
-void Rank::backward(const at::Tensor& loss, double correct) { backward(loss, correct, batch_samples_, 1); }
+void Rank::backward(const at::Tensor& loss, double correct) { backward(loss, correct, batch_samples_, batch_weight_); }
 
 void Rank::backward(const at::Tensor& loss, double correct, double samples, double weight) {
   system_->compute().backward(loss, samples, correct, weight);
+}
+
+int Rank::stop_signal() const {
+  const auto& notes = system_->compute().notes();
+  const auto found = notes.find("stop_signal");
+  return found == notes.end() ? 0 : std::stoi(found->second);
 }
 
 double Rank::learning_rate() const { return scheduled_lr(config_, system_->compute().steps_done(), steps_per_epoch_, total_steps_); }
 
 StepReport Rank::step(Optimizer& optimizer) {
   auto report = system_->compute().step(optimizer, learning_rate());
-  if (report.stop_signal != 0) stop_signal_ = report.stop_signal;
+  if (report.stop_signal != 0) system_->compute().notes()["stop_signal"] = std::to_string(report.stop_signal);
+  if (stream_ != nullptr && !report.repeat) stream_->committed();
+  if (stream_ != nullptr) stream_->rewind();
   return report;
+}
+
+void Rank::recover(const Error& error) {
+  system_->compute().recover(error);
+  if (stream_ != nullptr) stream_->rewind();
 }
 
 StepReport Rank::step(torch::optim::Optimizer& optimizer) {
@@ -91,17 +86,52 @@ StepReport Rank::step(torch::optim::Optimizer& optimizer) {
   return step(*adapters_.back().second);
 }
 
-BatchStream::BatchStream(Rank& rank, caf::actor loader, std::int32_t credits) : rank_(&rank), loader_(std::move(loader)) {
-  caf::anon_send(loader_, GrantBatches{credits});
+BatchStream::BatchStream(Rank& rank, std::shared_ptr<const Dataset> dataset) : rank_(&rank), dataset_(std::move(dataset)) {
+  const auto& compute = rank.system().compute();
+  const auto& config = rank.config();
+  const DistributedSampler sampler({dataset_->size(), config.batch_size, config.grad_accum_steps, rank.rank(), rank.world_size(),
+                                    config.shuffle, config.drop_last, config.seed,
+                                    rank.world_size() != rank.system().options().world_size});
+  const auto steps = sampler.steps_per_epoch(), all = config.epochs * steps;
+  rank.set_schedule_length(steps, config.max_steps > 0 ? std::min(config.max_steps, all) : all);
+  cursor_ = {rank.start_epoch_, rank.start_step_};
+  // A newcomer to a running job begins where the others are.
+  if (compute.membership().generation > 1 && cursor_.epoch == 0 && cursor_.step == 0)
+    cursor_ = {compute.steps_done() / steps, compute.steps_done() % steps};
+  rank.stream_ = this;
+  start();
 }
 
-BatchStream::BatchStream(BatchStream&& other) noexcept : rank_(other.rank_), loader_(std::move(other.loader_)) { other.loader_ = {}; }
+void BatchStream::start() {
+  const auto& config = rank_->config();
+  DataLoaderOptions options;
+  options.rank = loader_rank_ = rank_->rank();
+  loader_world_size_ = rank_->world_size();
+  options.dataset = dataset_;
+  options.sampler = {dataset_->size(), config.batch_size,   config.grad_accum_steps,
+                     rank_->rank(),    rank_->world_size(), config.shuffle,
+                     config.drop_last, config.seed,         rank_->world_size() != rank_->system().options().world_size};
+  options.start = cursor_;
+  options.epochs = config.epochs;
+  if (config.max_steps > 0) {
+    options.max_steps = std::max<std::int64_t>(0, config.max_steps - (cursor_.epoch * rank_->steps_per_epoch() + cursor_.step));
+    if (options.max_steps == 0) options.epochs = 0;
+  }
+  options.num_workers = config.num_workers;
+  options.prefetch = config.prefetch;
+  options.consumer = rank_->system().compute().address();
+  options.supervisor = rank_->system().supervisor();
+  loader_ = caf::actor_cast<caf::actor>(rank_->system().system().spawn<caf::detached>(data_loader, options));
+  ended_ = false;
+  caf::anon_send(loader_, GrantBatches{2});
+}
 
-BatchStream::~BatchStream() {
+void BatchStream::stop() {
   if (!loader_) return;
   caf::anon_send_exit(loader_, caf::exit_reason::user_shutdown);
   auto& mailbox = rank_->system().compute().mailbox();
   mailbox.wait_for(loader_);
+  loader_ = {};
   // What was under way is of no use to the next loader.
   bool more = true;
   while (more) {
@@ -109,17 +139,70 @@ BatchStream::~BatchStream() {
   }
 }
 
+BatchStream::BatchStream(BatchStream&& other) noexcept
+    : rank_(other.rank_),
+      dataset_(std::move(other.dataset_)),
+      loader_(std::exchange(other.loader_, {})),
+      cursor_(other.cursor_),
+      loader_rank_(other.loader_rank_),
+      loader_world_size_(other.loader_world_size_),
+      again_(std::move(other.again_)),
+      step_(std::move(other.step_)),
+      ended_(other.ended_) {
+  if (rank_->stream_ == &other) rank_->stream_ = this;
+}
+
+BatchStream::~BatchStream() {
+  stop();
+  if (rank_->stream_ == this) rank_->stream_ = nullptr;
+}
+
+void BatchStream::committed() {
+  if (step_.empty()) return;
+  cursor_ = step_.back()->last_of_epoch ? DataCursor{step_.back()->epoch + 1, 0} : DataCursor{step_.back()->epoch, step_.back()->step + 1};
+  step_.clear();
+}
+
+void BatchStream::rewind() {
+  for (; !step_.empty(); step_.pop_back()) again_.push_front(step_.back());
+  if (rank_->rank() == loader_rank_ && rank_->world_size() == loader_world_size_) return;
+  again_.clear();
+  stop();
+  start();
+}
+
 std::shared_ptr<const Batch> BatchStream::next() {
   auto& compute = rank_->system().compute();
   if (rank_->stop_requested() && compute.micro_batch() == 0) return nullptr;
   const auto started = std::chrono::steady_clock::now();
-  auto loaded = compute.receive_next<BatchLoaded, DataEnded>("data loader", "the next batch");
+  fault_point("data", compute.steps_done());
+  std::shared_ptr<const Batch> batch;
+  while (!batch) {
+    if (!again_.empty()) {
+      batch = again_.front();
+      again_.pop_front();
+    } else if (ended_) {
+      break;
+    } else {
+      try {
+        if (auto loaded = compute.receive_next<BatchLoaded, DataEnded>("data loader", "the next batch")) {
+          batch = loaded->batch;
+          caf::anon_send(loader_, GrantBatches{1});
+        } else {
+          ended_ = true;
+        }
+      } catch (const Error& error) {  // the generation was interrupted while this rank waited for data
+        rank_->recover(error);
+      }
+    }
+  }
   rank_->data_wait_ms_ = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - started).count();
-  if (!loaded) return nullptr;
-  caf::anon_send(loader_, GrantBatches{1});
-  rank_->batch_samples_ = static_cast<double>(loaded->batch->numel());
+  if (!batch) return nullptr;
+  step_.push_back(batch);
+  rank_->batch_samples_ = static_cast<double>(batch->numel());
+  rank_->batch_weight_ = batch->weight;
   compute.seed_forward();
-  return loaded->batch;
+  return batch;
 }
 
 }  // namespace troupe

@@ -1,6 +1,7 @@
 #pragma once
 #include <torch/torch.h>
 
+#include <deque>
 #include <functional>
 #include <iterator>
 #include <memory>
@@ -10,7 +11,11 @@
 #include <vector>
 
 #include <cereal/archives/portable_binary.hpp>
+#include <cereal/types/map.hpp>
+#include <cereal/types/string.hpp>
+#include <cereal/types/vector.hpp>
 
+#include "actors/data_loader.hpp"
 #include "launch/config.hpp"
 #include "launch/rank_system.hpp"
 #include "tensor_io/dataset.hpp"
@@ -36,8 +41,9 @@ class Rank {
   Rank(caf::actor_system& system, Config config, RankSystemOptions options);
   ~Rank();
 
-  int rank() const noexcept { return system_->options().rank; }
-  int world_size() const noexcept { return system_->options().world_size; }
+  /// They change when ranks are lost, replaced or added: between two steps, inside `step`.
+  int rank() const noexcept { return system_->compute().rank(); }
+  int world_size() const noexcept { return system_->compute().world_size(); }
   bool is_main() const noexcept { return rank() == 0; }
   const Config& config() const noexcept { return config_; }
 
@@ -66,13 +72,28 @@ class Rank {
   /// Backward of one micro-batch's mean loss. `correct`: samples that were right, for the accuracy in reports. Throws what broke the job.
   void backward(const at::Tensor& loss, double correct = 0);
   void backward(const at::Tensor& loss, double correct, double samples, double weight);
-  /// Reduce, vote, apply at the schedule's rate. On all ranks or on none: `committed` says which.
+  /// Reduce, vote, apply at the schedule's rate. On all ranks or on none: `committed` says which. If a rank was lost, this waits until the
+  /// others go on without it or with its replacement; `repeat` says that the step's batches come again from the loader.
   StepReport step(Optimizer& optimizer);
   StepReport step(torch::optim::Optimizer& optimizer);
   /// The rate of the next step, by the config's schedule.
   double learning_rate() const;
-  bool stop_requested() const noexcept { return stop_signal_ != 0; }
-  int stop_signal() const noexcept { return stop_signal_; }
+  /// Runs `work`, collectives outside of a step, again whenever a lost rank interrupts it. All ranks are to be in it.
+  template <class Work>
+  auto retry(Work&& work) {
+    for (;;) {
+      try {
+        return work();
+      } catch (const Error& error) {
+        recover(error);
+      }
+    }
+  }
+  /// After `error` in collectives outside of a step or in forward: joins the next generation, or throws what can't be recovered. The
+  /// step's batches come again.
+  void recover(const Error& error);
+  bool stop_requested() const { return stop_signal() != 0; }
+  int stop_signal() const;  ///< the same on all ranks, after a step
 
   /// Collectives for the program's own use, in the same order on every rank.
   Communicator& communicator() { return system_->compute().program_lane(); }
@@ -133,17 +154,18 @@ class Rank {
   std::vector<std::pair<torch::optim::Optimizer*, std::unique_ptr<Optimizer>>> adapters_;
   std::shared_ptr<torch::nn::Module> model_;
   double batch_samples_ = 0;
+  double batch_weight_ = 1;
   double data_wait_ms_ = 0;
+  BatchStream* stream_ = nullptr;  // the one that is being read
   std::int64_t steps_per_epoch_ = 0, total_steps_ = 0;
   std::int64_t start_epoch_ = 0, start_step_ = 0;
   std::int64_t epoch_ = 0;
-  int stop_signal_ = 0;
 };
 
 /// The batches of a loader as a range; each increment takes the next one from the DataLoader actor and grants it room for another.
 class BatchStream {
  public:
-  BatchStream(Rank& rank, caf::actor loader, std::int32_t credits);
+  BatchStream(Rank& rank, std::shared_ptr<const Dataset> dataset);
   ~BatchStream();
   BatchStream(BatchStream&&) noexcept;
   BatchStream& operator=(BatchStream&&) = delete;
@@ -176,9 +198,23 @@ class BatchStream {
   Iterator begin() { return Iterator(this); }
   Iterator end() { return {}; }
 
+  const DataCursor& cursor() const noexcept { return cursor_; }
+  /// The step under way was given up: its batches come again, cut anew if the world has changed. Nothing to do for a program: step does it.
+  void rewind();
+  /// The step under way is done.
+  void committed();
+
  private:
+  void start();
+  void stop();
+
   Rank* rank_;
+  std::shared_ptr<const Dataset> dataset_;
   caf::actor loader_;
+  DataCursor cursor_;  // the step that the batches of `step_` belong to
+  int loader_rank_ = 0, loader_world_size_ = 1;
+  std::deque<std::shared_ptr<const Batch>> again_, step_;  // to be handed out once more; of the step under way
+  bool ended_ = false;
 };
 
 /// The program's `main`: parses config and environment, becomes a rank of the job that launched it, N simulated ranks (`--ranks N`), or one

@@ -18,27 +18,32 @@ ErrorReport report_of(std::exception_ptr error) {
   }
 }
 
-RankSystem::RankSystem(caf::actor_system& system, RankSystemOptions options) : system_(system), options_(std::move(options)) {
+RankSystem::RankSystem(caf::actor_system& system, RankSystemOptions options)
+    : system_(system), options_(std::move(options)), link_(std::make_shared<CoordinatorLink>(options_.coordinator)) {
+  if (options_.process.incarnation == 0) {
+    std::random_device random;
+    options_.process.incarnation = (std::uint64_t{random()} << 32 | random()) | 1;
+  }
   const auto timeout = std::chrono::milliseconds(static_cast<std::int64_t>(options_.communicator.collective_timeout * 1000));
-  compute_ =
-      std::make_unique<Compute>(system_, ComputeOptions{options_.rank, options_.world_size, options_.training, options_.strategy, timeout});
+  compute_ = std::make_unique<Compute>(system_, ComputeOptions{options_.process, options_.training, options_.strategy, timeout});
   RankSupervisorOptions supervisor;
-  supervisor.rank = options_.rank;
-  supervisor.join = {options_.job_id, options_.rank,     options_.world_size, std::random_device{}(),
-                     options_.host,   options_.build_id, options_.config_hash};
+  supervisor.join = {options_.job_id,   options_.process,     options_.world_size, options_.host,
+                     options_.build_id, options_.config_hash, options_.spare,      0};
   supervisor.coordinator = caf::actor_cast<caf::strong_actor_ptr>(options_.coordinator);
+  supervisor.reconnect = options_.reconnect;
+  supervisor.on_coordinator = [link = link_](const caf::strong_actor_ptr& found) { link->set(caf::actor_cast<CoordinatorActor>(found)); };
   supervisor.compute = compute_->address();
   supervisor.status = status_;
-  supervisor.rendezvous = options_.rendezvous;
   supervisor_ = system_.spawn(rank_supervisor, supervisor);
   try {
     std::string refused;
     compute_->mailbox()
-        .request(supervisor_, timeout, JoinRank{timeout})
+        .request(supervisor_, std::chrono::seconds(60), JoinRank{std::chrono::seconds(60)})
         .receive([&](const JoinAccepted& accepted) { refused = accepted.refused; },
                  [&](caf::error& error) { refused = system_.render(error); });
-    if (!refused.empty()) throw Error(ErrorReport{ErrorCode::mismatch, options_.rank, "rank supervisor", -1, "join", refused, {}});
-    run_lanes();
+    if (!refused.empty()) throw Error(ErrorReport{ErrorCode::mismatch, options_.process.slot, "rank supervisor", -1, "join", refused, {}});
+    compute_->join([this](const Membership& membership) { return make_lanes(membership); }, supervisor_, status_,
+                   options_.spare ? std::chrono::hours(24 * 365) : std::chrono::hours(1));
   } catch (...) {
     fail(std::current_exception());
     shut_down();
@@ -46,31 +51,51 @@ RankSystem::RankSystem(caf::actor_system& system, RankSystemOptions options) : s
   }
 }
 
-void RankSystem::run_lanes() {
+Compute::Services RankSystem::make_lanes(const Membership& membership) {
+  const auto generation = membership.generation;
+  std::shared_ptr<Rendezvous> rendezvous;
+  if (options_.coordinator) {
+    rendezvous = std::make_shared<CoordinatorRendezvous>(system_, link_, generation);
+  } else {
+    rendezvous = std::make_shared<LocalRendezvous>();
+  }
+  caf::anon_send(supervisor_, RegisterRendezvous{generation, rendezvous});
+  const auto timeout = std::chrono::milliseconds(static_cast<std::int64_t>(options_.communicator.collective_timeout * 1000));
   const auto lane = [&](const char* name) {
     CommunicatorOptions communicator;
-    communicator.rank = options_.rank;
-    communicator.world_size = options_.world_size;
+    communicator.rank = compute_->rank();
+    communicator.world_size = membership.world_size();
     communicator.name = name;
     communicator.backend = options_.communicator.backend;
     communicator.host = options_.host;
     communicator.interface_address = options_.interface_address;
-    communicator.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(options_.communicator.collective_timeout * 1000));
-    communicator.rendezvous = options_.rendezvous;
+    communicator.timeout = timeout;
+    communicator.rendezvous = rendezvous;
     std::shared_ptr<Communicator> made = make_communicator(communicator);
-    caf::anon_send(supervisor_, RegisterLane{name, made});
+    caf::anon_send(supervisor_, RegisterLane{name, generation, made});
     return made;
   };
   Compute::Services services;
+  services.supervisor = supervisor_;
+  services.progress = progress_;
+  services.status = status_;
   services.program_lane = lane("program");
   services.bucket_lane = lane("buckets");
-  services.progress = std::make_shared<StepProgress>();
-  services.status = status_;
-  services.supervisor = supervisor_;
-  reducer_ = system_.spawn<caf::detached>(
-      reducer, ReducerOptions{options_.rank, services.bucket_lane, compute_->address(), supervisor_, services.progress});
+  if (!reducer_) {
+    reducer_ = system_.spawn<caf::detached>(
+        reducer, ReducerOptions{compute_->rank(), services.bucket_lane, compute_->address(), supervisor_, progress_});
+  } else {
+    // It may still be on its way out of the old lane, which was aborted.
+    std::string problem;
+    compute_->mailbox()
+        .request(reducer_, std::chrono::seconds(10), InstallLane{services.bucket_lane})
+        .receive([](bool) {}, [&](caf::error& error) { problem = system_.render(error); });
+    if (!problem.empty())
+      throw Error(
+          ErrorReport{ErrorCode::internal, compute_->rank(), "reducer", -1, "recovery", "it did not leave the old lane: " + problem, {}});
+  }
   services.reducer = reducer_;
-  compute_->connect(services);
+  return services;
 }
 
 void RankSystem::finish(const ErrorReport& report) {
@@ -84,20 +109,6 @@ void RankSystem::finish(const ErrorReport& report) {
 
 ErrorReport RankSystem::fail(std::exception_ptr error) {
   auto report = compute_->complete(report_of(error));
-  if (report.code == ErrorCode::peer_lost) {
-    // A peer that left did so for a reason, which the coordinator is about to tell.
-    compute_->mailbox().receive(
-        [&](const AbortJob& job) {
-          report = {ErrorCode::aborted,
-                    options_.rank,
-                    "compute",
-                    report.step,
-                    report.operation,
-                    "the job was aborted: " + job.report.to_string(),
-                    {}};
-        },
-        caf::after(std::chrono::milliseconds(500)) >> [] {});
-  }
   // The supervisor aborts the lanes first, so that no thread of this rank stays in a collective.
   caf::anon_send(supervisor_, RankFailed{report});
   finish(report);
@@ -119,7 +130,7 @@ void RankSystem::shut_down() {
 
 RankSystem::~RankSystem() {
   if (!finished_)
-    finish({ErrorCode::user, options_.rank, "compute", compute_->steps_done(), {}, "the program left its loop without an end", {}});
+    finish({ErrorCode::user, compute_->rank(), "compute", compute_->steps_done(), {}, "the program left its loop without an end", {}});
   shut_down();
 }
 

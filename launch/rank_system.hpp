@@ -6,13 +6,15 @@
 
 #include "actors/compute.hpp"
 #include "actors/coordinator.hpp"
+#include "actors/coordinator_rendezvous.hpp"
 #include "tensor_io/communicator_settings.hpp"
 
 namespace troupe {
 
 struct RankSystemOptions {
-  int rank = 0;
-  int world_size = 1;
+  ProcessId process{0, 0};  ///< incarnation 0: drawn at random
+  int world_size = 1;       ///< that the job began with
+  bool spare = false;
   std::string host = "localhost";
   std::string interface_address = "127.0.0.1";
   std::string job_id;
@@ -22,17 +24,18 @@ struct RankSystemOptions {
   StrategyOptions strategy;
   CommunicatorSettings communicator;
   CoordinatorActor coordinator;
-  std::shared_ptr<Rendezvous> rendezvous;
+  std::function<caf::strong_actor_ptr()> reconnect;  ///< finds a restarted coordinator; empty: the job ends with its coordinator
 };
 
 /// The actors of one rank and its two lanes. The thread that constructs it is Compute's. Ranks may share a process and its actor_system.
 ///
 /// Two lanes: the reducer launches buckets on one, in plan order; the compute thread launches what it waits for (vote, SyncBatchNorm,
 /// buffers, the user's own) on the other, in program order. Each has one thread and one order, so they can't wait for each other in a
-/// circle.
+/// circle. A generation has lanes of its own; the actors stay.
 class RankSystem {
  public:
-  /// Collective. Throws what kept the rank from joining, after telling the others.
+  /// Collective; a spare waits here until it is needed. Throws what kept the rank from joining, after telling the others; Error(ok) in a
+  /// spare that was not needed.
   RankSystem(caf::actor_system& system, RankSystemOptions options);
   /// Ends the actors. A rank that did not `finish` is reported as failed.
   ~RankSystem();
@@ -52,14 +55,16 @@ class RankSystem {
 
  private:
   void shut_down();
-  void run_lanes();
+  Compute::Services make_lanes(const Membership& membership);
 
   caf::actor_system& system_;
   RankSystemOptions options_;
   std::shared_ptr<RankStatus> status_ = std::make_shared<RankStatus>();
+  std::shared_ptr<CoordinatorLink> link_;
   std::unique_ptr<Compute> compute_;
   RankSupervisorActor supervisor_;
   ReducerActor reducer_;
+  std::shared_ptr<StepProgress> progress_ = std::make_shared<StepProgress>();
   bool finished_ = false;
 };
 

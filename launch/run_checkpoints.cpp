@@ -5,14 +5,18 @@
 #include "actors/checkpointer.hpp"
 #include "strategies/model_sync.hpp"
 #include "tensor_io/checkpoint_reader.hpp"
+#include "tensor_io/fault_point.hpp"
 #include "tensor_io/rank_state.hpp"
 #include "tensor_io/state_matching.hpp"
 
 namespace troupe {
 
 RunCheckpoints::RunCheckpoints(Rank& rank, torch::nn::Module& model, Optimizer& optimizer)
-    : rank_(rank), model_(model), optimizer_(optimizer) {
-  if (!rank_.is_main() || rank_.config().save_every < 0) return;
+    : rank_(rank), model_(model), optimizer_(optimizer) {}
+
+// Rank 0 has it; another rank may become rank 0 when the job shrinks.
+void RunCheckpoints::start_checkpointer() {
+  if (checkpointer_) return;
   CheckpointerOptions options;
   options.directory = rank_.config().checkpoint_dir;
   options.keep_last = rank_.config().keep_last;
@@ -104,19 +108,34 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector, con
           best == metadata.end() ? -1.0 : std::stod(best->second)};
 }
 
-void RunCheckpoints::save(const Position& position, bool best) {
-  auto& compute = rank_.system().compute();
-  if (rank_.config().save_every < 0 || (compute.steps_done() == last_saved_ && !best)) return;
-  last_saved_ = compute.steps_done();
+std::string RunCheckpoints::own_state(const Position& position) const {
   RankState mine;
   mine.epoch = position.epoch;
   mine.step_in_epoch = position.step_in_epoch;
-  const auto generator = at::detail::getDefaultCPUGenerator();
-  const auto random = generator.get_state();
+  const auto random = at::detail::getDefaultCPUGenerator().get_state();
   mine.rng.assign(random.data_ptr<std::uint8_t>(), random.data_ptr<std::uint8_t>() + random.numel());
-  auto rank_states = compute.program_lane().gather_bytes(mine.to_json(), 0, "checkpoint");
-  if (!rank_.is_main()) return;
-  await();
+  return mine.to_json();
+}
+
+void RunCheckpoints::save(const Position& position, bool best) {
+  if (rank_.config().save_every < 0) return;
+  auto rank_states = rank_.system().compute().program_lane().gather_bytes(own_state(position), 0, "checkpoint");
+  if (rank_.is_main()) send(position, best, std::move(rank_states));
+  fault_point("save", rank_.system().compute().steps_done());
+}
+
+void RunCheckpoints::save_alone(const Position& position) {
+  if (rank_.config().save_every < 0) return;
+  send(position, false, std::vector<std::string>(static_cast<std::size_t>(rank_.world_size()), own_state(position)));
+  while (!await(std::chrono::seconds(60))) {
+  }
+}
+
+void RunCheckpoints::send(const Position& position, bool best, std::vector<std::string> rank_states) {
+  auto& compute = rank_.system().compute();
+  start_checkpointer();
+  while (!await(std::chrono::seconds(60))) {
+  }
   auto state = std::make_shared<TrainingState>();
   state->step = compute.steps_done();
   state->epoch = position.epoch;
@@ -136,26 +155,30 @@ void RunCheckpoints::save(const Position& position, bool best) {
   under_way_ = true;
 }
 
-void RunCheckpoints::await() {
-  if (!under_way_) return;
-  under_way_ = false;
-  auto& mailbox = rank_.system().compute().mailbox();
-  mailbox.receive([&](CheckpointSaved& saved) { last_path_ = saved.path; },
-                  [&](CheckpointFailed& failed) {
-                    failure_ = failed.report;
-                    std::fprintf(stderr, "warning: the checkpoint of step %lld was not saved: %s\n", static_cast<long long>(failed.step),
-                                 failed.report.to_string().c_str());
-                  },
-                  caf::after(std::chrono::minutes(10)) >>
-                      [&] {
-                        failure_ = ErrorReport{ErrorCode::timeout,         rank_.rank(),    "checkpointer", -1, "save",
-                                               "no answer for 10 minutes", "check the disk"};
-                      });
+bool RunCheckpoints::await(std::chrono::milliseconds patience) {
+  if (!under_way_) return true;
+  rank_.system().compute().mailbox().receive(
+      [&](CheckpointSaved& saved) {
+        last_path_ = saved.path;
+        under_way_ = false;
+      },
+      [&](CheckpointFailed& failed) {
+        under_way_ = false;
+        failure_ = failed.report;
+        std::fprintf(stderr, "warning: the checkpoint of step %lld was not saved: %s\n", static_cast<long long>(failed.step),
+                     failed.report.to_string().c_str());
+      },
+      caf::after(patience) >> [] {});
+  return !under_way_;
 }
 
 std::string RunCheckpoints::finish() {
-  if (rank_.is_main()) await();
-  return last_path_;
+  // The others ask again and again instead of waiting in one collective for as long as a disk takes.
+  for (;;) {
+    const bool done = !rank_.is_main() || await(std::chrono::seconds(2));
+    const auto answer = rank_.system().compute().program_lane().broadcast_bytes(done ? "saved" : "", 0, "last checkpoint");
+    if (answer == "saved") return last_path_;
+  }
 }
 
 }  // namespace troupe

@@ -12,7 +12,6 @@ namespace troupe {
 /// time), brings it back on resume. Compute's thread.
 class RunCheckpoints {
  public:
-  /// Starts the Checkpointer on rank 0.
   RunCheckpoints(Rank& rank, torch::nn::Module& model, Optimizer& optimizer);
   /// Waits for a save that is under way.
   ~RunCheckpoints();
@@ -25,20 +24,25 @@ class RunCheckpoints {
   Position resume(const std::string& selector, const std::function<void(const std::string&)>& log);
   /// Collective. A snapshot now, the disk in the background. Waits for the save before it.
   void save(const Position& position, bool best);
-  /// Waits until what was saved is on disk. Returns the last path, on rank 0. A failed save is told to `log` and remembered.
+  /// Not collective: this rank alone, when there are no others any more. Waits for the disk.
+  void save_alone(const Position& position);
+  /// Collective. Waits until what was saved is on disk. Returns the last path, on rank 0. A failed save is printed and remembered.
   std::string finish();
   const std::optional<ErrorReport>& failure() const noexcept { return failure_; }
 
  private:
   NamedTensors live_tensors();
-  void await();
+  void start_checkpointer();
+  void send(const Position& position, bool best, std::vector<std::string> rank_states);
+  std::string own_state(const Position& position) const;
+  /// Whether the save under way ended within `patience`.
+  bool await(std::chrono::milliseconds patience);
 
   Rank& rank_;
   torch::nn::Module& model_;
   Optimizer& optimizer_;
   caf::actor checkpointer_;
   bool under_way_ = false;
-  std::int64_t last_saved_ = -1;
   std::string last_path_;
   std::optional<ErrorReport> failure_;
 };

@@ -7,17 +7,18 @@ namespace troupe {
 
 void simulate(caf::actor_system& system, int world_size, const RankSystemOptions& options, const std::function<void(RankSystem&)>& body,
               const std::function<void(int rank, const ErrorReport&)>& on_failure) {
-  auto coordinator_actor = system.spawn(coordinator, CoordinatorOptions{options.job_id, world_size});
-  auto rendezvous = std::make_shared<LocalRendezvous>();
+  CoordinatorOptions coordinator_options;
+  coordinator_options.job_id = options.job_id;
+  coordinator_options.world_size = world_size;
+  auto coordinator_actor = system.spawn(coordinator, coordinator_options);
   std::mutex failures;
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world_size; ++rank) {
     threads.emplace_back([&, rank] {
       auto mine = options;
-      mine.rank = rank;
+      mine.process = {rank, 0};
       mine.world_size = world_size;
       mine.coordinator = coordinator_actor;
-      mine.rendezvous = rendezvous;
       ErrorReport report{ErrorCode::ok, rank, {}, -1, {}, {}, {}};
       try {
         RankSystem system_of_rank(system, mine);

@@ -3,6 +3,8 @@
 #include <fstream>
 #include <mutex>
 
+#include <nlohmann/json.hpp>
+
 #include "launch/console.hpp"
 #include "launch/job.hpp"
 #include "launch/run_checkpoints.hpp"
@@ -50,20 +52,14 @@ ValidationReport validate(const Job& job, Rank& rank, torch::nn::Module& model, 
   return report;
 }
 
-/// What rank 0 shows and writes down while the others are silent.
+/// What rank 0 shows and writes down while the others are silent. Whoever is rank 0 now: it changes when the job shrinks.
 class RunLog {
  public:
   explicit RunLog(Rank& rank) : rank_(rank) {
-    if (!rank.is_main()) return;
-    MetricsOptions options;
-    if (!rank.config().run_dir.empty()) {
+    if (rank.is_main() && !rank.config().run_dir.empty() && rank.system().compute().membership().generation == 1) {
       std::filesystem::create_directories(rank.config().run_dir);
-      options.path = rank.config().run_dir + "/metrics.jsonl";
       std::ofstream(rank.config().run_dir + "/config.toml") << config_to_toml(rank.config());
     }
-    options.on_report = [this](const MetricsReport& report) { console_.show(report); };
-    options.on_validation = [this](const ValidationReport& report) { console_.show(report); };
-    metrics_ = rank.system().system().spawn(metrics, options);
   }
   ~RunLog() {
     if (!metrics_) return;
@@ -73,17 +69,37 @@ class RunLog {
   }
   template <class Message>
   void send(const Message& message) {
-    if (metrics_) caf::anon_send(metrics_, message);
+    if (ready()) caf::anon_send(metrics_, message);
   }
   /// A line of rank 0's, after everything sent before.
   void line(const std::string& text) {
-    if (!metrics_) return;
+    if (!ready()) return;
     flush();
     console_.line(text);
   }
-  bool has_bar() const { return metrics_ && console_.has_bar(); }
+  /// The last step that metrics.jsonl has; -1: none.
+  std::int64_t last_logged() const {
+    std::ifstream file(rank_.config().run_dir + "/metrics.jsonl");
+    std::int64_t last = -1;
+    for (std::string line; std::getline(file, line);) {
+      const auto entry = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+      if (entry.is_object() && entry.value("kind", "") == "train") last = entry.value("step", last);
+    }
+    return last;
+  }
+  bool has_bar() { return ready() && console_.has_bar(); }
 
  private:
+  bool ready() {
+    if (!rank_.is_main()) return false;
+    if (metrics_) return true;
+    MetricsOptions options;
+    if (!rank_.config().run_dir.empty()) options.path = rank_.config().run_dir + "/metrics.jsonl";
+    options.on_report = [this](const MetricsReport& report) { console_.show(report); };
+    options.on_validation = [this](const ValidationReport& report) { console_.show(report); };
+    metrics_ = rank_.system().system().spawn(metrics, options);
+    return true;
+  }
   void flush() {
     rank_.system().compute().mailbox().request(metrics_, std::chrono::seconds(10), caf::unit).receive([](bool) {}, [](caf::error&) {});
   }
@@ -92,91 +108,213 @@ class RunLog {
   MetricsActor metrics_;
 };
 
+/// The framework's own loop. A step is a transaction; what comes between two steps (validation, saving) is numbered, so that after the loss
+/// of a rank all of them, the newcomer too, do again what one of them had not finished.
+class TrainingLoop {
+ public:
+  TrainingLoop(const Job& job, Rank& rank) : job_(job), rank_(rank), config_(rank.config()), log_(rank) {}
+
+  void run() {
+    set_up();
+    {
+      auto stream = rank_.loader(data_.train);
+      position_ = {stream.cursor().epoch, stream.cursor().step, -1};
+      for (;;) {
+        between_steps();
+        const auto batch = stream.next();
+        if (!batch) break;
+        if (!run_micro_batch(*batch) || !batch->last_of_step) continue;
+        const auto report = rank_.step(*optimizer_);
+        if (report.repeat) {
+          log_.line("step " + std::to_string(report.step) + " is run again: " + report.reason);
+          continue;
+        }
+        position_ = {stream.cursor().epoch, stream.cursor().step, -1};
+        show(report, *batch);
+      }
+    }
+    finish();
+  }
+
+  /// Too few ranks are left: what is committed goes to disk, without the others.
+  void save_before_parking(int writer) {
+    if (model_ && checkpoints_ && rank_.rank() == writer) checkpoints_->save_alone(with_best());
+  }
+
+ private:
+  void set_up() {
+    model_ = build_model(job_, config_);
+    if (config_.sync_batchnorm) convert_sync_batchnorm(*model_, rank_.system().compute().services().program_lane);
+    rank_.distribute(model_);
+    optimizer_ = job_.optimizer ? job_.optimizer(*model_, config_) : rank_.make_optimizer(*model_);
+    data_ = job_.data(config_);
+    checkpoints_.emplace(rank_, *model_, *optimizer_);
+    auto& compute = rank_.system().compute();
+    const bool joined_late = compute.membership().generation > 1;
+    if (!joined_late) {
+      log_.line("model: " + compute.strategy().describe() + "; " + std::to_string(rank_.world_size()) + " rank" +
+                (rank_.world_size() == 1 ? "" : "s") + ", backend " + std::string(rank_.communicator().backend()) +
+                "; data: " + data_.train->name() + ", " + std::to_string(data_.train->size()) + " samples");
+    }
+    if (!config_.resume.empty() && compute.steps_done() == 0) {
+      rank_.retry([&] {
+        position_ = checkpoints_->resume(config_.resume, [&](const std::string& text) { log_.line(text); });
+        rank_.set_cursor(position_.epoch, position_.step_in_epoch);
+        set_best(position_.best);
+      });
+    }
+    if (!joined_late) compute.section_done(kSave);  // nothing to do before the first step
+    model_->train();
+    if (joined_late && rank_.is_main()) log_lost_step();
+  }
+
+  // The rank 0 that died may have taken a step's line with it.
+  void log_lost_step() {
+    const auto last = rank_.system().compute().last_step();
+    const auto done = rank_.system().compute().steps_done();
+    if (!last || !last->committed || done % config_.log_interval != 0 || config_.run_dir.empty() || log_.last_logged() >= done) return;
+    MetricsReport metrics{{}, 0, config_.epochs, done, 0, 0, 0, true};
+    metrics.window.add(*last, 0);
+    log_.send(metrics);
+  }
+
+  bool run_micro_batch(const Batch& batch) {
+    data_ms_ += rank_.last_data_wait_ms();
+    try {
+      const AutocastGuard autocast(config_.use_amp);
+      const auto loss = job_.loss(*model_, batch, config_);
+      rank_.backward(loss.value, loss.correct);
+      return true;
+    } catch (const Error& error) {  // a collective in forward or backward
+      rank_.recover(error);
+      return false;
+    }
+  }
+
+  void show(const StepReport& report, const Batch& batch) {
+    window_.add(report, data_ms_);
+    bar_window_.add(report, data_ms_);
+    data_ms_ = 0;
+    if (!report.committed) log_.line("step " + std::to_string(report.step) + " skipped: " + report.reason);
+    const auto done = rank_.system().compute().steps_done();
+    MetricsReport metrics{{}, batch.epoch, config_.epochs, done, batch.step + 1, rank_.steps_per_epoch(), rank_.total_steps(), true};
+    if (done % config_.log_interval == 0) {
+      metrics.window = window_;
+      log_.send(metrics);
+      window_ = bar_window_ = {};
+    } else if (log_.has_bar() && std::chrono::steady_clock::now() - last_bar_ > std::chrono::milliseconds(100)) {
+      last_bar_ = std::chrono::steady_clock::now();
+      metrics.window = bar_window_;
+      metrics.log = false;
+      log_.send(metrics);
+    }
+  }
+
+  bool epoch_is_over() const { return position_.step_in_epoch == 0 && position_.epoch > 0; }
+  bool validates() const { return data_.held_out && config_.validate_every > 0; }
+  bool saves_now() const {
+    const auto done = rank_.system().compute().steps_done();
+    return is_best() || (config_.save_every > 0 && done > 0 && done % config_.save_every == 0);
+  }
+
+  void between_steps() {
+    auto& compute = rank_.system().compute();
+    if (!compute.section_due(kSave)) return;
+    rank_.retry([&] {
+      if (compute.section_due(kValidate)) {
+        if (validates() && epoch_is_over() && position_.epoch % config_.validate_every == 0) hold_out(position_.epoch - 1, true);
+        compute.section_done(kValidate);
+      }
+      if (compute.section_due(kSave)) {
+        if (saves_now()) checkpoints_->save(with_best(), is_best());
+        compute.section_done(kSave);
+      }
+    });
+  }
+
+  void finish() {
+    auto& compute = rank_.system().compute();
+    rank_.retry([&] {
+      between_steps();
+      if (compute.section_due(kLastValidation)) {
+        if (validates() && !epoch_is_over() && !rank_.stop_requested()) hold_out(position_.epoch, false);
+        compute.section_done(kLastValidation);
+      }
+      if (compute.section_due(kLastSave)) {
+        if (!saves_now()) checkpoints_->save(with_best(), false);
+        compute.section_done(kLastSave);
+      }
+      // Nobody leaves before the last checkpoint is on disk, so that a rank lost while writing it can still be replaced.
+      path_ = checkpoints_->finish();
+    });
+    if (best() >= 0) {
+      char text[64];
+      std::snprintf(text, sizeof text, "best held-out accuracy: %.2f%%", 100 * best());
+      log_.line(text);
+    }
+    if (!path_.empty()) log_.line("checkpoint: " + path_);
+    if (rank_.stop_requested())
+      log_.line("stopped by a signal after step " + std::to_string(compute.steps_done()) + "; --resume latest goes on");
+    if (checkpoints_->failure()) throw Error(*checkpoints_->failure());
+  }
+
+  void hold_out(std::int64_t epoch, bool may_be_best) {
+    auto report = validate(job_, rank_, *model_, *data_.held_out);
+    report.epoch = epoch;
+    report.step = rank_.system().compute().steps_done();
+    if (may_be_best && (report.accuracy > best() || is_best())) {
+      report.best = true;
+      set_best(report.accuracy);
+      rank_.system().compute().notes()["best_step"] = std::to_string(report.step);
+    }
+    log_.send(report);
+  }
+
+  // Kept in the notes, which newcomers get with the model.
+  double best() const {
+    const auto& notes = rank_.system().compute().notes();
+    const auto found = notes.find("best");
+    return found == notes.end() ? -1 : std::stod(found->second);
+  }
+  void set_best(double accuracy) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.17g", accuracy);
+    rank_.system().compute().notes()["best"] = text;
+  }
+  bool is_best() const {
+    auto& compute = rank_.system().compute();
+    const auto found = compute.notes().find("best_step");
+    return found != compute.notes().end() && found->second == std::to_string(compute.steps_done());
+  }
+  RunCheckpoints::Position with_best() const { return {position_.epoch, position_.step_in_epoch, best()}; }
+
+  enum Section { kValidate, kSave, kLastValidation, kLastSave };
+
+  const Job& job_;
+  Rank& rank_;
+  const Config& config_;
+  RunLog log_;
+  std::shared_ptr<torch::nn::Module> model_;
+  std::unique_ptr<Optimizer> optimizer_;
+  Datasets data_;
+  std::optional<RunCheckpoints> checkpoints_;
+  RunCheckpoints::Position position_;
+  StepWindow window_, bar_window_;
+  double data_ms_ = 0;
+  std::chrono::steady_clock::time_point last_bar_ = std::chrono::steady_clock::now();
+  std::string path_;
+};
+
 }  // namespace
 
 void train(const Job& job, Rank& rank) {
-  const auto& config = rank.config();
-  auto model = build_model(job, config);
-  if (config.sync_batchnorm) convert_sync_batchnorm(*model, rank.system().compute().services().program_lane);
-  rank.distribute(model);
-  auto optimizer = job.optimizer ? job.optimizer(*model, config) : rank.make_optimizer(*model);
-  const auto data = job.data(config);
-  RunLog log(rank);
-  log.line("model: " + rank.system().compute().strategy().describe() + "; " + std::to_string(rank.world_size()) + " rank" +
-           (rank.world_size() == 1 ? "" : "s") + ", backend " + std::string(rank.communicator().backend()) +
-           "; data: " + data.train->name() + ", " + std::to_string(data.train->size()) + " samples");
-  RunCheckpoints checkpoints(rank, *model, *optimizer);
-  RunCheckpoints::Position position;
-  if (!config.resume.empty()) {
-    position = checkpoints.resume(config.resume, [&](const std::string& text) { log.line(text); });
-    rank.set_cursor(position.epoch, position.step_in_epoch);
+  TrainingLoop loop(job, rank);
+  try {
+    loop.run();
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::parked) loop.save_before_parking(error.report().rank);
+    throw;
   }
-
-  model->train();
-  StepWindow window, bar_window;
-  double data_ms = 0;
-  auto last_bar = std::chrono::steady_clock::now();
-  {
-    auto stream = rank.loader(data.train);
-    while (const auto batch = stream.next()) {
-      data_ms += rank.last_data_wait_ms();
-      {
-        const AutocastGuard autocast(config.use_amp);
-        const auto loss = job.loss(*model, *batch, config);
-        rank.backward(loss.value, loss.correct);
-      }
-      if (!batch->last_of_step) continue;
-      const auto report = rank.step(*optimizer);
-      window.add(report, data_ms);
-      bar_window.add(report, data_ms);
-      data_ms = 0;
-      if (!report.committed) log.line("step " + std::to_string(report.step) + " skipped: " + report.reason);
-      position.epoch = batch->last_of_epoch ? batch->epoch + 1 : batch->epoch;
-      position.step_in_epoch = batch->last_of_epoch ? 0 : batch->step + 1;
-
-      const auto done = rank.system().compute().steps_done();
-      MetricsReport metrics_report{{},  batch->epoch, config.epochs, done, batch->step + 1, rank.steps_per_epoch(), rank.total_steps(),
-                                   true};
-      if (done % config.log_interval == 0) {
-        metrics_report.window = window;
-        log.send(metrics_report);
-        window = {};
-        bar_window = {};
-      } else if (log.has_bar() && std::chrono::steady_clock::now() - last_bar > std::chrono::milliseconds(100)) {
-        last_bar = std::chrono::steady_clock::now();
-        metrics_report.window = bar_window;
-        metrics_report.log = false;
-        log.send(metrics_report);
-      }
-      bool is_best = false;
-      if (batch->last_of_epoch && data.held_out && config.validate_every > 0 && (batch->epoch + 1) % config.validate_every == 0) {
-        auto validation = validate(job, rank, *model, *data.held_out);
-        validation.epoch = batch->epoch;
-        validation.step = done;
-        validation.best = is_best = validation.accuracy > position.best;
-        if (is_best) position.best = validation.accuracy;
-        log.send(validation);
-      }
-      if (is_best || (config.save_every > 0 && done % config.save_every == 0)) checkpoints.save(position, is_best);
-    }
-  }
-  if (data.held_out && config.validate_every > 0 && position.step_in_epoch != 0 && !rank.stop_requested()) {
-    auto validation = validate(job, rank, *model, *data.held_out);
-    validation.epoch = position.epoch;
-    validation.step = rank.system().compute().steps_done();
-    log.send(validation);
-  }
-  checkpoints.save(position, false);
-  const auto path = checkpoints.finish();
-  if (position.best >= 0) {
-    char text[64];
-    std::snprintf(text, sizeof text, "best held-out accuracy: %.2f%%", 100 * position.best);
-    log.line(text);
-  }
-  if (!path.empty()) log.line("checkpoint: " + path);
-  if (rank.stop_requested())
-    log.line("stopped by a signal after step " + std::to_string(rank.system().compute().steps_done()) + "; --resume latest goes on");
-  if (checkpoints.failure()) throw Error(*checkpoints.failure());
 }
 
 int run(const Job& job, int argc, char** argv) {

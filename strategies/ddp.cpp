@@ -4,10 +4,13 @@
 #include <cstring>
 #include <sstream>
 
+#include "strategies/sync_batch_norm.hpp"
 #include "tensor_io/gradient_clip.hpp"
 
 namespace troupe {
 namespace {
+
+std::int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
 std::string join(const std::vector<std::int32_t>& order) {
   std::string text;
@@ -28,24 +31,48 @@ Ddp::Ddp(StrategyContext context) : context_(std::move(context)), hook_(make_com
 
 void Ddp::attach(std::shared_ptr<torch::nn::Module> model) {
   model_ = std::move(model);
+  for (const auto& item : model_->named_parameters()) names_.push_back(item.key());
+  make_buckets();
+  buffers_ = std::make_unique<FlatBuffers>(*model_);
+  if (!context_.newcomer) broadcast_model();
+  caf::anon_send(context_.reducer, InstallPlan{buckets_->bucket_views(), hook_});
+}
+
+void Ddp::make_buckets() {
   std::vector<std::pair<std::string, at::Tensor>> parameters;
-  for (const auto& item : model_->named_parameters()) {
-    names_.push_back(item.key());
-    parameters.emplace_back(item.key(), item.value());
-  }
   std::vector<ParameterLayout> layout;
-  for (const auto& [name, parameter] : parameters) {
-    layout.push_back({name, parameter.sizes().vec(), parameter.scalar_type(), parameter.requires_grad()});
+  for (const auto& item : model_->named_parameters()) {
+    const auto& parameter = item.value();
+    parameters.emplace_back(item.key(), parameter);
+    layout.push_back({item.key(), parameter.sizes().vec(), parameter.scalar_type(), parameter.requires_grad()});
   }
   agree_on_layout(layout, *context_.program_lane);
   const auto bytes = [](double mib) { return static_cast<std::int64_t>(mib * (1 << 20)); };
+  buckets_.reset();  // its hooks leave the parameters before the new ones come
   buckets_ = std::make_unique<GradientBuckets>(std::move(parameters), *context_.bucket_lane, bytes(context_.options.bucket_cap_mb),
                                                bytes(context_.options.first_bucket_mb), [this](std::int32_t bucket) {
-                                                 caf::anon_send(context_.reducer, BucketReady{step_, bucket});
+                                                 const auto before = now_ns();
+                                                 caf::anon_send(context_.reducer, BucketReady{step_, bucket, before});
+                                                 send_ns_ += now_ns() - before;
                                                });
-  buffers_ = std::make_unique<FlatBuffers>(*model_);
-  broadcast_model();
+}
+
+void Ddp::rejoin(StrategyContext context) {
+  const auto order = buckets_->plan().order;
+  context_ = std::move(context);
+  rebuild_pending_ = false;
+  make_buckets();
+  // A rank that was interrupted while the others got their new order follows the plan that comes with the heal.
+  buckets_->rebuild(order);
+  move_sync_batchnorm(*model_, context_.program_lane);
   caf::anon_send(context_.reducer, InstallPlan{buckets_->bucket_views(), hook_});
+}
+
+NamedTensors Ddp::replicated_tensors() {
+  NamedTensors tensors;
+  for (const auto& item : model_->named_parameters()) tensors.emplace_back(item.key(), item.value().detach());
+  for (const auto& item : model_->named_buffers()) tensors.emplace_back(item.key(), item.value());
+  return tensors;
 }
 
 void Ddp::broadcast_model() {
@@ -63,8 +90,11 @@ void Ddp::install(const std::vector<std::int32_t>& order) {
 
 void Ddp::begin_step(std::int64_t step) {
   step_ = step;
+  send_ns_ = 0;
   buckets_->begin_step();
 }
+
+void Ddp::remember_state() { buffers_->begin(); }
 
 void Ddp::begin_backward(bool synchronise, double weight) {
   synchronise_ = synchronise;
@@ -81,7 +111,11 @@ GradientSummary Ddp::reduce_gradients() {
   summary.layout_hash = layout_hash(buckets_->layout()) ^ buckets_->plan().hash;
   summary.not_finite_parameter = buckets_->not_finite_parameter();
   summary.used = buckets_->used();
-  if (!buckets_->plan().buckets.empty()) summary.reduced = context_.wait_reduced(step_);
+  if (!buckets_->plan().buckets.empty()) {
+    summary.reduced = context_.wait_reduced(step_);
+    summary.message_us = static_cast<double>(send_ns_ + now_ns() - summary.reduced.finished_ns) / 1e3 + summary.reduced.queue_us;
+  }
+  if (context_.options.broadcast_buffers && context_.world_size > 1) buffers_->stage(*context_.program_lane);
   if (context_.rank == 0 && !(context_.options.static_graph && measured_)) {
     auto arrival = buckets_->arrival_order();
     const bool differs = arrival != std::vector<std::int32_t>(buckets_->plan().order.begin(),
@@ -99,9 +133,15 @@ void Ddp::scale_gradients(double factor) {
   for (const auto& flat : buckets_->flats()) flat.mul_(factor);
 }
 
-void Ddp::end_step(const std::vector<bool>& used, bool rebuild) {
+void Ddp::end_step(const std::vector<bool>& used, bool rebuild, bool commit) {
   buckets_->set_gradients(used);
   rebuild_pending_ = rebuild;
+  commit ? buffers_->commit() : buffers_->roll_back();
+}
+
+void Ddp::roll_back() {
+  buckets_->begin_step();
+  buffers_->roll_back();
 }
 
 void Ddp::after_update() {
@@ -109,7 +149,6 @@ void Ddp::after_update() {
     rebuild_pending_ = false;
     install(split(context_.program_lane->broadcast_bytes(join(last_arrival_), 0, "bucket order")));
   }
-  if (context_.options.broadcast_buffers) buffers_->broadcast(*context_.program_lane);
 }
 
 std::map<std::string, std::string> Ddp::state() {
@@ -119,8 +158,9 @@ std::map<std::string, std::string> Ddp::state() {
 void Ddp::load_state(const std::map<std::string, std::string>& state) {
   const auto order = state.find("ddp.bucket_order");
   const auto measured = state.find("ddp.measured");
-  if (order == state.end() || measured == state.end() || measured->second != "1") return;
+  if (order == state.end() || measured == state.end()) return;
   install(split(order->second));
+  measured_ = measured->second == "1";
 }
 
 std::string Ddp::describe() const {

@@ -15,14 +15,18 @@ class Ddp final : public Strategy {
 
   std::string name() const override { return "ddp"; }
   void attach(std::shared_ptr<torch::nn::Module> model) override;
+  void rejoin(StrategyContext context) override;
+  NamedTensors replicated_tensors() override;
   const std::vector<std::string>& parameter_names() const override { return names_; }
+  void remember_state() override;
   void begin_step(std::int64_t step) override;
   void begin_backward(bool synchronise, double weight) override;
   void end_backward() override;
   GradientSummary reduce_gradients() override;
   double gradient_norm() override;
   void scale_gradients(double factor) override;
-  void end_step(const std::vector<bool>& used, bool rebuild) override;
+  void end_step(const std::vector<bool>& used, bool rebuild, bool commit) override;
+  void roll_back() override;
   void after_update() override;
   std::map<std::string, std::string> state() override;
   void load_state(const std::map<std::string, std::string>& state) override;
@@ -32,6 +36,7 @@ class Ddp final : public Strategy {
   const BucketPlan& plan() const { return buckets_->plan(); }
 
  private:
+  void make_buckets();
   void install(const std::vector<std::int32_t>& order);
 
   StrategyContext context_;
@@ -42,7 +47,8 @@ class Ddp final : public Strategy {
   std::shared_ptr<CommHook> hook_;
   std::vector<std::int32_t> last_arrival_;
   std::int64_t step_ = 0;
-  bool measured_ = false;  // the plan follows a measured order
+  std::int64_t send_ns_ = 0;  // of this step, in the hooks
+  bool measured_ = false;     // the plan follows a measured order
   bool synchronise_ = true;
   bool rebuild_pending_ = false;
 };

@@ -62,11 +62,37 @@ FlatBuffers::FlatBuffers(const torch::nn::Module& model) {
       offset += (buffer.numel() + line - 1) / line * line;
     }
     flats_.push_back(flat);
+    before_.push_back(flat.clone());
+    staged_.push_back(flat.clone());
   }
 }
 
 void FlatBuffers::broadcast(Communicator& lane) {
   for (const auto& flat : flats_) lane.broadcast(flat, 0, "buffers");
+}
+
+void FlatBuffers::begin() {
+  is_staged_ = false;
+  for (std::size_t i = 0; i < flats_.size(); ++i) before_[i].copy_(flats_[i]);
+}
+
+void FlatBuffers::stage(Communicator& lane) {
+  for (std::size_t i = 0; i < flats_.size(); ++i) {
+    if (lane.rank() == 0) staged_[i].copy_(flats_[i]);
+    lane.broadcast(staged_[i], 0, "buffers");
+  }
+  is_staged_ = true;
+}
+
+void FlatBuffers::commit() {
+  if (!is_staged_) return;
+  for (std::size_t i = 0; i < flats_.size(); ++i) flats_[i].copy_(staged_[i]);
+  is_staged_ = false;
+}
+
+void FlatBuffers::roll_back() {
+  for (std::size_t i = 0; i < flats_.size(); ++i) flats_[i].copy_(before_[i]);
+  is_staged_ = false;
 }
 
 }  // namespace troupe

@@ -21,10 +21,18 @@ class FlatBuffers {
  public:
   explicit FlatBuffers(const torch::nn::Module& model);
   bool empty() const noexcept { return flats_.empty(); }
+  /// Rank 0's values to all, at once.
   void broadcast(Communicator& lane);
 
+  /// A step as a transaction: remember the values; bring rank 0's new ones to all without showing them; then show them, or go back.
+  void begin();
+  void stage(Communicator& lane);
+  void commit();
+  void roll_back();
+
  private:
-  std::vector<at::Tensor> flats_;
+  std::vector<at::Tensor> flats_, before_, staged_;
+  bool is_staged_ = false;
 };
 
 }  // namespace troupe

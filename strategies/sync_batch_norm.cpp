@@ -23,6 +23,15 @@ struct Statistics {
   double total = 0;
 };
 
+// A lane that a lost rank broke stays broken, and the step's vote fails on it: the step is given up there, not inside the user's forward.
+void reduce_over_ranks(const at::Tensor& sums, Group& group) {
+  try {
+    group.lane->all_reduce(sums, ReduceOp::sum, group.label);
+  } catch (const Error& error) {
+    if (!may_be_recovered(error.code())) throw;
+  }
+}
+
 Statistics over_all_ranks(const at::Tensor& input, Group& group) {
   const auto channels = input.size(1);
   auto sums = at::zeros({2 * channels + 1}, at::kDouble);  // of values, of squares; count
@@ -37,7 +46,7 @@ Statistics over_all_ranks(const at::Tensor& input, Group& group) {
     sums.narrow(0, channels, channels).copy_((variance.to(at::kDouble) + mean64.square()) * count);
     sums[2 * channels] = count;
   }
-  group.lane->all_reduce(sums, ReduceOp::sum, group.label);
+  reduce_over_ranks(sums, group);
   Statistics all;
   all.total = sums[2 * channels].item<double>();
   if (all.total < 2) {
@@ -80,7 +89,7 @@ struct SyncBatchNorm : torch::autograd::Function<SyncBatchNorm> {
     auto [grad_input, grad_weight, grad_bias] =
         at::native_batch_norm_backward(dy, input, weight, mean, variance, {}, {}, /*train=*/false, group.eps, {true, true, true});
     const auto sums = at::cat({grad_bias.to(at::kDouble), grad_weight.to(at::kDouble)});  // of dy, of dy * normalised
-    group.lane->all_reduce(sums, ReduceOp::sum, group.label);
+    reduce_over_ranks(sums, group);
     const auto inverse_stddev = (variance.to(at::kDouble) + group.eps).rsqrt();
     auto scale = inverse_stddev / group.total;
     if (weight.defined()) scale = scale * weight.to(at::kDouble);
@@ -152,6 +161,13 @@ int convert_sync_batchnorm(torch::nn::Module& model, const std::shared_ptr<Commu
   }
   for (auto& [norm, name] : ours) norm->synchronise(lane, name);
   return static_cast<int>(ours.size());
+}
+
+void move_sync_batchnorm(torch::nn::Module& model, const std::shared_ptr<Communicator>& lane) {
+  for (const auto& module : model.modules()) {
+    auto* norm = dynamic_cast<nn::SynchronisedStatistics*>(module.get());
+    if (norm != nullptr) norm->move(lane);
+  }
 }
 
 void count_samples_in_sync_batchnorm(torch::nn::Module& model, std::int64_t samples) {

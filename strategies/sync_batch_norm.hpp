@@ -18,6 +18,10 @@ class SynchronisedStatistics {
   /// Statistics over the ranks of this lane from now on, while in training mode; nullptr: this rank's alone. Forward and backward launch
   /// one collective each from the thread that calls them, so every rank must call this module equally often and in the same order.
   void synchronise(std::shared_ptr<Communicator> lane, std::string name = {});
+  /// Another lane for statistics that are synchronised already.
+  void move(const std::shared_ptr<Communicator>& lane) {
+    if (lane_) lane_ = lane;
+  }
   /// Only the first `samples` of a batch count in the statistics, negative: all. 0: this rank has run out of data and only joins in.
   void count_samples(std::int64_t samples) { counted_ = samples; }
 
@@ -96,6 +100,9 @@ TORCH_MODULE(BatchNorm3d);
 /// Every troupe::nn::BatchNorm of the model synchronises its statistics over `lane` (nullptr: stops to). Returns how many. Throws
 /// Error(usage), having changed nothing, naming a torch::nn::BatchNorm that it finds, since that one would silently stay local.
 int convert_sync_batchnorm(torch::nn::Module& model, const std::shared_ptr<Communicator>& lane);
+
+/// After a change of membership: the modules that are synchronised go on over the new lane.
+void move_sync_batchnorm(torch::nn::Module& model, const std::shared_ptr<Communicator>& lane);
 
 /// For uneven inputs: only the first `samples` of this rank's next batches count in the synchronised statistics of the model; negative:
 /// all. The rank still has to call forward and backward as often as the others.

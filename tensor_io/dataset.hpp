@@ -28,6 +28,7 @@ struct Batch {
   std::int64_t step = 0;         ///< optimizer step within the epoch
   std::int64_t micro_batch = 0;  ///< 0 .. grad_accum_steps - 1
   std::int64_t counted = 0;      ///< the first `counted` samples count; the rest pads (repeats), so that every rank has n
+  double weight = 1;             ///< this rank's share of the micro-batch times the number of ranks: what its mean loss counts
   bool last_of_step = true;
   bool last_of_epoch = false;
 

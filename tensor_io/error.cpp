@@ -18,9 +18,15 @@ std::string_view to_string(ErrorCode code) noexcept {
     case ErrorCode::not_finite: return "not finite";
     case ErrorCode::user: return "user code";
     case ErrorCode::interrupted: return "interrupted";
+    case ErrorCode::parked: return "parked";
+    case ErrorCode::fenced: return "fenced";
     case ErrorCode::internal: return "internal";
   }
   return "unknown";
+}
+
+bool may_be_recovered(ErrorCode code) noexcept {
+  return code == ErrorCode::peer_lost || code == ErrorCode::aborted || code == ErrorCode::timeout;
 }
 
 int exit_code(ErrorCode code) noexcept {
@@ -38,6 +44,8 @@ int exit_code(ErrorCode code) noexcept {
     case ErrorCode::internal: return 70;
     case ErrorCode::io: return 74;
     case ErrorCode::interrupted: return 130;
+    case ErrorCode::parked: return 75;
+    case ErrorCode::fenced: return 76;
   }
   return 70;
 }

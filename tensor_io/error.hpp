@@ -20,6 +20,8 @@ enum class ErrorCode : std::uint8_t {
   not_finite,   ///< a loss or a gradient is NaN or infinite, and the policy is to stop (exit 65)
   user,         ///< an exception in the user's model, loss or data set (exit 1)
   interrupted,  ///< Ctrl-C or SIGTERM (exit 130 or 143)
+  parked,       ///< too few ranks are left to go on; the state was saved, try again (exit 75)
+  fenced,       ///< the job goes on without this process (exit 76)
   internal,     ///< a bug in Troupe (exit 70)
 };
 
@@ -38,6 +40,9 @@ struct ErrorReport {
   /// One line: `rank 1, reducer, step 12: all_reduce of bucket 3: cause; remedy`.
   std::string to_string() const;
 };
+
+/// Whether another generation without the rank at fault may go on: a peer is gone, or did not come in time.
+bool may_be_recovered(ErrorCode code) noexcept;
 
 /// The exit status of a process that ends for this reason. An interrupt is 130; the caller that knows it was SIGTERM says 143.
 int exit_code(ErrorCode code) noexcept;

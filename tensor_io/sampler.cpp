@@ -30,7 +30,8 @@ std::int64_t Permutation::operator()(std::int64_t position) const noexcept {
 DistributedSampler::DistributedSampler(SamplerOptions options) : options_(options) {
   const auto& o = options_;
   const auto parts = o.micro_batches * o.world_size;
-  if (o.batch_size <= 0 || parts <= 0 || o.batch_size % parts != 0) {
+  const bool cut = o.uneven ? o.batch_size % o.micro_batches == 0 && o.batch_size >= parts : o.batch_size % parts == 0;
+  if (o.batch_size <= 0 || parts <= 0 || !cut) {
     const auto down = parts > 0 ? o.batch_size / parts * parts : 0;
     throw Error(ErrorCode::usage, "batch_size",
                 std::to_string(o.batch_size) + " samples can't be cut into " + std::to_string(o.micro_batches) + " micro-batches for " +
@@ -49,9 +50,11 @@ DistributedSampler::DistributedSampler(SamplerOptions options) : options_(option
 SampledBatch DistributedSampler::batch(std::int64_t epoch, std::int64_t step, std::int64_t micro_batch) const {
   const auto& o = options_;
   const Permutation order(o.dataset_size, mix_seed(o.seed, {0x5a3e, static_cast<std::uint64_t>(epoch)}));
-  const auto share = o.batch_size / o.micro_batches / o.world_size;
-  const auto begin = step * o.batch_size + micro_batch * (o.batch_size / o.micro_batches) + o.rank * share;
+  const auto all = o.batch_size / o.micro_batches;
+  const auto first = all * o.rank / o.world_size, share = all * (o.rank + 1) / o.world_size - first;
+  const auto begin = step * o.batch_size + micro_batch * all + first;
   SampledBatch batch;
+  batch.weight = static_cast<double>(share * o.world_size) / static_cast<double>(all);
   batch.indices.reserve(static_cast<std::size_t>(share));
   for (auto position = begin; position < begin + share; ++position) {
     if (position < o.dataset_size) ++batch.counted;

@@ -27,10 +27,12 @@ struct SamplerOptions {
   bool shuffle = true;
   bool drop_last = true;  ///< otherwise the last batch is padded by repeating samples from the epoch's start
   std::uint64_t seed = 42;
+  bool uneven = false;  ///< ranks' shares may differ by one sample: a job that lost a rank keeps its global batch
 };
 
 struct SampledBatch {
-  std::vector<std::int64_t> indices;  // batch_size / micro_batches / world_size of them
+  std::vector<std::int64_t> indices;  // batch_size / micro_batches / world_size of them, one more or less where shares are uneven
+  double weight = 1;                  // this rank's share of the micro-batch times world_size
   std::int64_t counted = 0;           // the first so many are no padding
 };
 

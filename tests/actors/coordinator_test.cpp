@@ -9,7 +9,13 @@ using namespace std::chrono_literals;
 namespace {
 
 struct Job {
-  explicit Job(int world_size) : system(config), coordinator(system.spawn(troupe::coordinator, CoordinatorOptions{"job", world_size})) {}
+  explicit Job(int world_size) : system(config), coordinator(system.spawn(troupe::coordinator, options(world_size))) {}
+  static CoordinatorOptions options(int world_size) {
+    CoordinatorOptions options;
+    options.job_id = "job";
+    options.world_size = world_size;
+    return options;
+  }
   ~Job() {
     for (auto& member : ranks) caf::anon_send_exit(member, caf::exit_reason::user_shutdown);
     caf::anon_send_exit(coordinator, caf::exit_reason::user_shutdown);
@@ -17,9 +23,8 @@ struct Job {
 
   RankSupervisorActor add_rank(int rank, JoinJob join = {}) {
     RankSupervisorOptions options;
-    options.rank = rank;
     join.job_id = join.job_id.empty() ? "job" : join.job_id;
-    join.rank = rank;
+    join.process = {rank, static_cast<std::uint64_t>(10 + ranks.size())};
     join.world_size = static_cast<std::int32_t>(2);
     options.join = join;
     options.coordinator = caf::actor_cast<caf::strong_actor_ptr>(coordinator);
@@ -71,15 +76,15 @@ TEST_CASE("[T06] a rank's failure aborts the others with its report") {
   CHECK(job.refused(second).empty());
   caf::anon_send(second, RankFailed{{ErrorCode::user, 1, "compute", 12, "forward", "no such layer", {}}});
   int aborts = 0;
-  for (int i = 0; i < 2; ++i) {
-    job.self->receive(
-        [&](const AbortJob& abort) {
-          ++aborts;
-          CHECK(abort.report.rank == 1);
-          CHECK(abort.report.step == 12);
-          CHECK(abort.report.cause == "no such layer");
-        },
-        caf::after(10s) >> [] {});
+  for (int i = 0; i < 4; ++i) {
+    job.self->receive([](const Membership&) {},
+                      [&](const AbortJob& abort) {
+                        ++aborts;
+                        CHECK(abort.report.rank == 1);
+                        CHECK(abort.report.step == 12);
+                        CHECK(abort.report.cause == "no such layer");
+                      },
+                      caf::after(10s) >> [] {});
   }
   CHECK(aborts == 2);
 }
@@ -92,13 +97,15 @@ TEST_CASE("[T06] a rank that vanishes aborts the others and is named") {
   CHECK(job.refused(second).empty());
   caf::anon_send_exit(second, caf::exit_reason::kill);
   std::string cause;
-  job.self->receive([&](const AbortJob& abort) { cause = abort.report.cause; }, caf::after(10s) >> [] {});
+  while (cause.empty())
+    job.self->receive([](const Membership&) {}, [&](const AbortJob& abort) { cause = abort.report.cause; },
+                      caf::after(10s) >> [&] { cause = "nothing"; });
   CHECK_THAT(cause, Catch::Contains("rank 1 died"));
 }
 
 TEST_CASE("ranks leave values for each other at the coordinator") {
   Job job(2);
-  CoordinatorRendezvous rendezvous(job.system, job.coordinator);
+  CoordinatorRendezvous rendezvous(job.system, std::make_shared<CoordinatorLink>(job.coordinator), 1);
   std::thread writer([&] { rendezvous.put("program/1/address", "there"); });
   CHECK(rendezvous.get("program/1/address", 10s) == "there");
   writer.join();

@@ -10,81 +10,12 @@
 #include "launch/child_process.hpp"
 #include "launch/output_lines.hpp"
 #include "tests/catch.hpp"
-#include "tests/support/scratch_directory.hpp"
+#include "tests/support/launch.hpp"
 
 using namespace troupe;
-using Clock = std::chrono::steady_clock;
-
-namespace {
-
-struct Finished {
-  std::string output;  // both streams
-  int code = -1;
-};
-
-// A `troupe launch` as a user types it.
-class Launch {
- public:
-  Launch(int nproc, const std::vector<std::string>& arguments) {
-    ChildProcess::Options options;
-    options.arguments = {
-        TROUPE_PROGRAM, "launch", "--nproc",          std::to_string(nproc),  "--run-dir", folder_ / "run", TROUPE_RANK_PROBE,
-        "--batch_size", "16",     "--checkpoint_dir", folder_ / "checkpoints"};
-    options.arguments.insert(options.arguments.end(), arguments.begin(), arguments.end());
-    child_.emplace(options);
-  }
-  pid_t pid() const { return child_->pid(); }
-  void signal(int number) { ::kill(child_->pid(), number); }
-  const testing::ScratchDirectory& folder() const { return folder_; }
-
-  // Reads until `text` was printed, or the process ended, or 60 s are over.
-  bool wait_for(const std::string& text) {
-    const auto deadline = Clock::now() + std::chrono::seconds(60);
-    while (output_.find(text) == std::string::npos && Clock::now() < deadline) {
-      if (!read_some()) return output_.find(text) != std::string::npos;
-    }
-    return output_.find(text) != std::string::npos;
-  }
-  Finished finish() {
-    const auto deadline = Clock::now() + std::chrono::seconds(90);
-    while (read_some() && Clock::now() < deadline) {
-    }
-    while (!child_->poll_exit() && Clock::now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    REQUIRE(child_->ended());
-    return {output_, exit_code_of_wait_status(*child_->poll_exit())};
-  }
-
- private:
-  bool read_some() {
-    pollfd fds[2] = {{child_->stdout_fd(), POLLIN, 0}, {child_->stderr_fd(), POLLIN, 0}};
-    if (fds[0].fd < 0 && fds[1].fd < 0) return false;
-    ::poll(fds, 2, 100);
-    for (int i = 0; i < 2; ++i) {
-      char block[4096];
-      const auto n = fds[i].fd < 0 ? -1 : ::read(fds[i].fd, block, sizeof block);
-      if (n > 0) output_.append(block, static_cast<std::size_t>(n));
-      if (n == 0) i == 0 ? child_->close_stdout() : child_->close_stderr();
-    }
-    return true;
-  }
-
-  testing::ScratchDirectory folder_;
-  std::optional<ChildProcess> child_;
-  std::string output_;
-};
-
-// Processes whose command line names the folder: the ranks of that launch.
-int processes_of(const std::string& folder) {
-  int n = 0;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
-    std::ifstream file(entry.path() / "cmdline");
-    const std::string line((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-    if (line.find(folder) != std::string::npos) ++n;
-  }
-  return n;
-}
-
-}  // namespace
+using testing::Clock;
+using testing::Launch;
+using testing::processes_of;
 
 TEST_CASE("[L01] troupe launch trains on two processes, marks lines with the rank and keeps each rank's log") {
   Launch launch(2, {"--epochs", "2"});

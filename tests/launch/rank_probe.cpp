@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "launch/job.hpp"
+#include "strategies/sync_batch_norm.hpp"
 #include "tensor_io/datasets.hpp"
 
 int main(int argc, char** argv) {
@@ -15,11 +16,31 @@ int main(int argc, char** argv) {
     config.declare("fail_step", std::int64_t{3}, "when");
     config.declare("fail_how", std::string("throw"), "throw, exit, kill");
     config.declare("pause_ms", std::int64_t{0}, "in every step");
+    config.declare("probe_model", std::string("linear"), "linear, or norm: BatchNorm's buffers and dropout too, and a validation");
   };
-  job.model = [](const troupe::Config&) { return std::make_shared<torch::nn::LinearImpl>(2, 2); };
-  job.data = [](const troupe::Config&) {
-    const auto input = torch::randn({256, 2}, at::detail::createCPUGenerator(5));
-    return troupe::Datasets{std::make_shared<troupe::TensorDataset>(input, (input.select(1, 0) > 0).to(torch::kLong)), nullptr};
+  job.model = [](const troupe::Config& config) {
+    // Whoever reads the output knows from it that a process is still the same.
+    std::printf("pid %d\n", static_cast<int>(::getpid()));
+    std::fflush(stdout);
+    torch::nn::Sequential model;
+    if (config.get<std::string>("probe_model") == "norm") {
+      model->push_back(torch::nn::Linear(2, 64));
+      model->push_back(troupe::nn::BatchNorm1d(64));
+      model->push_back(torch::nn::Dropout(0.2));
+      model->push_back(torch::nn::Linear(64, 64));
+      model->push_back(torch::nn::Tanh());
+      model->push_back(torch::nn::Linear(64, 2));
+    } else {
+      model->push_back(torch::nn::Linear(2, 2));
+    }
+    return model.ptr();
+  };
+  job.data = [](const troupe::Config& config) {
+    const auto make = [](std::int64_t n, std::uint64_t seed) {
+      const auto input = torch::randn({n, 2}, at::detail::createCPUGenerator(seed));
+      return std::make_shared<troupe::TensorDataset>(input, (input.select(1, 0) > 0).to(torch::kLong));
+    };
+    return troupe::Datasets{make(256, 5), config.get<std::string>("probe_model") == "norm" ? make(64, 6) : nullptr};
   };
   int step = 0;
   job.loss = [&step](torch::nn::Module& model, const troupe::Batch& batch, const troupe::Config& config) {
@@ -32,7 +53,7 @@ int main(int argc, char** argv) {
     }
     ++step;
     std::this_thread::sleep_for(std::chrono::milliseconds(config.get<std::int64_t>("pause_ms")));
-    return troupe::Loss(torch::nn::functional::cross_entropy(model.as<torch::nn::LinearImpl>()->forward(batch.input), batch.target));
+    return troupe::Loss(torch::nn::functional::cross_entropy(model.as<torch::nn::SequentialImpl>()->forward(batch.input), batch.target));
   };
   return troupe::run(job, argc, argv);
 }

@@ -45,20 +45,21 @@ TrainingState train_to_end(const std::string& folder, int world_size, Config con
   config.validate_every = 0;
   ActorSystemConfig system_config(false);
   caf::actor_system system(system_config);
-  auto coordinator_actor = system.spawn(coordinator, CoordinatorOptions{"test", world_size});
-  auto rendezvous = std::make_shared<LocalRendezvous>();
+  CoordinatorOptions coordinator_options;
+  coordinator_options.job_id = "test";
+  coordinator_options.world_size = world_size;
+  auto coordinator_actor = system.spawn(coordinator, coordinator_options);
   std::vector<std::thread> threads;
   std::vector<std::string> errors(static_cast<std::size_t>(world_size));
   for (int r = 0; r < world_size; ++r) {
     threads.emplace_back([&, r] {
       RankSystemOptions options;
-      options.rank = r;
+      options.process = {r, 0};
       options.world_size = world_size;
       options.job_id = "test";
       options.training = config;
       options.strategy = config;
       options.coordinator = coordinator_actor;
-      options.rendezvous = rendezvous;
       try {
         Rank rank(system, config, options);
         try {

@@ -78,7 +78,7 @@ std::vector<double> train(testing::Cluster jobs, std::int64_t steps) {
     auto& compute = rank.compute();
     compute.distribute(model);
     auto optimizer = sgd(*model);
-    const int r = rank.options().rank, w = rank.options().world_size;
+    const int r = rank.compute().rank(), w = rank.compute().world_size();
     const auto micro = rank.options().training.grad_accum_steps;
     for (std::int64_t s = 0; s < steps; ++s) {
       const auto [input, target] = global_batch(s);
@@ -140,7 +140,7 @@ TEST_CASE("[D04] gradients are views of the buckets and average over the ranks")
     auto model = make_mlp();
     rank.compute().distribute(model);
     auto optimizer = sgd(*model);
-    const int r = rank.options().rank;
+    const int r = rank.compute().rank();
     rank.compute().backward(model->last->bias.sum() * (r == 0 ? 1.0 : 3.0), 1);
     (void)rank.compute().step(*optimizer, 0.0);
     CHECK(model->last->bias.grad().equal(at::full({3}, 2.0)));
@@ -232,7 +232,7 @@ TEST_CASE("[D06] a parameter used on no rank keeps an undefined gradient and is 
     }
     CHECK(model->unused->weight.equal(before));
     auto loss = mean_loss(*model, input, target);
-    if (rank.options().rank == 1) loss = loss + model->unused->weight.sum();
+    if (rank.compute().rank() == 1) loss = loss + model->unused->weight.sum();
     rank.compute().backward(loss, 16);
     (void)rank.compute().step(*optimizer, 0.0);
     REQUIRE(model->unused->weight.grad().defined());
@@ -258,11 +258,11 @@ TEST_CASE("[D06] frozen parameters take no part") {
 TEST_CASE("[D07] initial parameters and buffers are rank 0's everywhere") {
   std::vector<at::Tensor> weights(3);
   check_no_errors(cluster(3).run([&](RankSystem& rank) {
-    auto model = make_mlp(static_cast<std::uint64_t>(rank.options().rank));
-    auto seen = model->register_buffer("seen", at::full({5}, static_cast<double>(rank.options().rank)));
+    auto model = make_mlp(static_cast<std::uint64_t>(rank.compute().rank()));
+    auto seen = model->register_buffer("seen", at::full({5}, static_cast<double>(rank.compute().rank())));
     rank.compute().distribute(model);
     CHECK(seen.equal(at::zeros({5})));
-    weights[static_cast<std::size_t>(rank.options().rank)] = model->first->weight.detach().clone();
+    weights[static_cast<std::size_t>(rank.compute().rank())] = model->first->weight.detach().clone();
   }));
   CHECK(weights[0].equal(weights[1]));
   CHECK(weights[0].equal(weights[2]));
@@ -279,10 +279,10 @@ TEST_CASE("[D08] buffers follow rank 0 after each step, or stay each rank's own"
     rank.compute().distribute(model);
     auto optimizer = sgd(*model);
     const auto [input, target] = global_batch(0);
-    count.add_(rank.options().rank + 1);
+    count.add_(rank.compute().rank() + 1);
     rank.compute().backward(mean_loss(*model, input, target), 16);
     (void)rank.compute().step(*optimizer, 0.1);
-    CHECK(count.item<float>() == (broadcast ? 1 : rank.options().rank + 1));
+    CHECK(count.item<float>() == (broadcast ? 1 : rank.compute().rank() + 1));
   }));
 }
 
@@ -292,7 +292,7 @@ TEST_CASE("[D11] a rank that runs out of data joins in with weight zero and the 
     rank.compute().distribute(model);
     auto optimizer = sgd(*model);
     const auto [input, target] = global_batch(0);
-    const bool empty = rank.options().rank == 1;
+    const bool empty = rank.compute().rank() == 1;
     // rank 0 has all 16 samples: its weight is 16 * 2 / 16
     rank.compute().backward(mean_loss(*model, input, target), empty ? 0 : 16, 0, empty ? 0 : 2);
     const auto report = rank.compute().step(*optimizer, 0.0);
@@ -313,9 +313,9 @@ TEST_CASE("[D12] clipping by the global norm scales every gradient, and the norm
     rank.compute().distribute(model);
     auto optimizer = sgd(*model);
     const auto [input, target] = global_batch(0);
-    rank.compute().backward(mean_loss(*model, slice(input, rank.options().rank, 2), slice(target, rank.options().rank, 2)), 8);
+    rank.compute().backward(mean_loss(*model, slice(input, rank.compute().rank(), 2), slice(target, rank.compute().rank(), 2)), 8);
     const auto report = rank.compute().step(*optimizer, 0.0);
-    norms[static_cast<std::size_t>(rank.options().rank)] = report.gradient_norm;
+    norms[static_cast<std::size_t>(rank.compute().rank())] = report.gradient_norm;
     double after = 0;
     for (const auto& p : model->parameters()) after += p.grad().pow(2).sum().item<double>();
     CHECK(std::sqrt(after) == Approx(0.01).epsilon(1e-3));
@@ -325,7 +325,7 @@ TEST_CASE("[D12] clipping by the global norm scales every gradient, and the norm
 }
 
 TEST_CASE("[D13] a rank with another model is named with the parameter that differs, on every rank") {
-  const auto errors = cluster(2).run([&](RankSystem& rank) { rank.compute().distribute(make_mlp(1, rank.options().rank == 1)); });
+  const auto errors = cluster(2).run([&](RankSystem& rank) { rank.compute().distribute(make_mlp(1, rank.compute().rank() == 1)); });
   for (const auto& error : errors) CHECK_THAT(error, Catch::Contains("unused.weight") && Catch::Contains("rank 1"));
 }
 
@@ -335,7 +335,7 @@ TEST_CASE("[D13] a rank that freezes a parameter in the middle is named and noth
     rank.compute().distribute(model);
     auto optimizer = sgd(*model);
     for (int s = 0; s < 4; ++s) {
-      if (s == 2 && rank.options().rank == 2) model->last->bias.requires_grad_(false);
+      if (s == 2 && rank.compute().rank() == 2) model->last->bias.requires_grad_(false);
       const auto [input, target] = global_batch(s);
       rank.compute().backward(mean_loss(*model, input, target), 16);
       (void)rank.compute().step(*optimizer, 0.1);
@@ -356,7 +356,7 @@ TEST_CASE("[D13] a collective that one rank alone calls is named and nobody hang
     for (int s = 0; s < 3; ++s) {
       const auto [input, target] = global_batch(s);
       rank.compute().backward(mean_loss(*model, input, target), 16);
-      if (s == 1 && rank.options().rank == 1) rank.compute().program_lane().all_reduce(at::ones({3}), ReduceOp::sum, "extra");
+      if (s == 1 && rank.compute().rank() == 1) rank.compute().program_lane().all_reduce(at::ones({3}), ReduceOp::sum, "extra");
       (void)rank.compute().step(*optimizer, 0.1);
     }
   });
@@ -375,11 +375,11 @@ TEST_CASE("[T09] a gradient that is not finite is named with rank, parameter and
     const auto [input, target] = global_batch(0);
     const auto before = model->first->weight.detach().clone();
     auto loss = mean_loss(*model, input, target);
-    if (rank.options().rank == 1) loss = loss + (model->second->bias * 0).div(0).sum();
+    if (rank.compute().rank() == 1) loss = loss + (model->second->bias * 0).div(0).sum();
     rank.compute().backward(loss, 16);
     const auto report = rank.compute().step(*optimizer, 0.1);
     CHECK_FALSE(report.committed);
-    reasons[static_cast<std::size_t>(rank.options().rank)] = report.reason;
+    reasons[static_cast<std::size_t>(rank.compute().rank())] = report.reason;
     CHECK(model->first->weight.equal(before));
     rank.compute().backward(mean_loss(*model, input, target), 16);
     CHECK(rank.compute().step(*optimizer, 0.1).committed);
@@ -395,7 +395,7 @@ TEST_CASE("[T06] an exception on one rank ends the others within the deadline wi
     rank.compute().distribute(model);
     auto optimizer = sgd(*model);
     for (int s = 0; s < 100; ++s) {
-      if (s == 3 && rank.options().rank == 1) throw std::runtime_error("the disk is on fire");
+      if (s == 3 && rank.compute().rank() == 1) throw std::runtime_error("the disk is on fire");
       const auto [input, target] = global_batch(s);
       rank.compute().backward(mean_loss(*model, input, target), 16);
       (void)rank.compute().step(*optimizer, 0.1);

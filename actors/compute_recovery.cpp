@@ -1,0 +1,170 @@
+// Compute between two generations: how a rank leaves the one that was interrupted and joins the next.
+#include <nlohmann/json.hpp>
+
+#include "actors/compute.hpp"
+#include "actors/heal.hpp"
+#include "tensor_io/fault_point.hpp"
+
+namespace troupe {
+
+RankInterrupted Compute::interruption(const ErrorReport& why) const {
+  RankInterrupted report;
+  report.process = options_.process;
+  report.generation = membership_.generation;
+  report.steps_done = step_;
+  report.voted_step = voted_step_;
+  report.sections_done = sections_done_;
+  report.whole = whole_ && distributed_;
+  report.why = why.to_string();
+  if (votes_step_ >= 0) {
+    const auto& out = vote_out_[votes_step_ % 2];
+    report.votes_step = votes_step_;
+    report.votes.assign(reinterpret_cast<const char*>(out.data_ptr<std::uint8_t>()), static_cast<std::size_t>(out.numel()));
+  }
+  return report;
+}
+
+Membership Compute::await_membership(std::chrono::milliseconds timeout) {
+  std::optional<Membership> next;
+  while (!next) {
+    self_->receive(
+        [&](Membership& membership) {
+          if (membership.generation > membership_.generation) next = std::move(membership);
+        },
+        [](InterruptRanks&) {}, [](LaneFailed&) {}, [](BucketsReduced&) {}, [&](RankFailed& failed) { throw_failure(failed.report); },
+        [&](AbortJob& job) { throw_abort(job.report); },
+        caf::after(timeout) >>
+            [&] {
+              throw Error(ErrorReport{ErrorCode::peer_lost,
+                                      rank_,
+                                      "compute",
+                                      step_,
+                                      "membership",
+                                      "the coordinator announced none within " + std::to_string(timeout.count() / 1000) + " s",
+                                      {}});
+            });
+  }
+  return std::move(*next);
+}
+
+void Compute::enter(const Membership& next) {
+  membership_ = next;
+  rank_ = next.rank_of(options_.process);
+  if (rank_ < 0) throw Error(ErrorReport{ErrorCode::fenced, -1, "compute", step_, {}, "the job goes on without this process", {}});
+  whole_ = !next.members[static_cast<std::size_t>(rank_)].newcomer;
+  heal_pending_ = optimizer_pending_ = next.has_newcomers();
+  micro_batch_ = 0;
+  voted_step_ = votes_step_ = -1;
+  sections_done_ = next.sections_done;
+  if (listener_) listener_(next);
+  services_ = builder_(next);
+  set_steps_done(next.resume_step);
+  services_.program_lane->ledger().set_step(step_);
+  // What the reducer said about the old lane before it left it.
+  bool more = true;
+  while (more) {
+    self_->receive([](const LaneFailed&) {}, [](const BucketsReduced&) {}, [](const InterruptRanks&) {},
+                   caf::after(std::chrono::seconds(0)) >> [&] { more = false; });
+  }
+}
+
+std::optional<Decision> Compute::rejoin(ErrorReport why, Optimizer* optimizer, double lr) {
+  std::optional<Decision> decision;
+  bool rolled_back = false;
+  for (;;) {
+    if (services_.status->job_over || !may_be_recovered(why.code)) {
+      self_->receive([&](AbortJob& job) { throw_abort(job.report); }, caf::after(std::chrono::seconds(1)) >> [] {});
+      throw Error(complete(why));
+    }
+    caf::anon_send(services_.supervisor, interruption(complete(why)));
+    Membership next;
+    try {
+      next = await_membership(options_.timeout + std::chrono::seconds(60));
+    } catch (const Error&) {
+      if (strategy_ && !decision && !rolled_back) strategy_->roll_back();  // what is committed may still be saved
+      throw;
+    }
+    try {
+      if (next.resume_step == step_ + 1 && voted_step_ == step_ && optimizer != nullptr) {
+        decision = decide_by(next.votes);
+        commit(*decision, *optimizer, lr);
+      } else if (next.resume_step != step_ && whole_) {
+        throw Error(ErrorReport{
+            ErrorCode::internal, rank_, "compute", step_, "recovery", "the others go on at step " + std::to_string(next.resume_step), {}});
+      } else if (strategy_ && !decision && !rolled_back) {
+        strategy_->roll_back();
+        rolled_back = true;
+      }
+      enter(next);
+      if (strategy_) {
+        strategy_->rejoin(strategy_context(!whole_));
+        allocate_votes();
+        heal();
+        strategy_->remember_state();
+      }
+      return decision;
+    } catch (const Error& error) {
+      why = error.report();
+    }
+  }
+}
+
+std::optional<StepReport> Compute::last_step() const {
+  if (membership_.votes.empty() || !strategy_) return std::nullopt;
+  StepReport report;
+  fill_report(report, decide_by(membership_.votes));
+  report.step = membership_.resume_step - 1;
+  return report;
+}
+
+void Compute::recover(const Error& error) {
+  if (!may_be_recovered(error.code())) throw error;
+  rejoin(error.report(), nullptr, 0);
+}
+
+void Compute::heal() {
+  auto& lane = *services_.program_lane;
+  std::vector<bool> newcomer;
+  int donor = -1;
+  for (const auto& member : membership_.members) {
+    if (!member.newcomer && donor < 0) donor = static_cast<int>(newcomer.size());
+    newcomer.push_back(member.newcomer);
+  }
+  nlohmann::json header;
+  if (rank_ == donor) header = {{"strategy", strategy_->state()}, {"notes", notes_}};
+  header = nlohmann::json::parse(lane.broadcast_bytes(header.dump(), donor, "heal"));
+  heal_tensors(strategy_->replicated_tensors(), newcomer, lane, "model");
+  strategy_->load_state(header["strategy"].get<std::map<std::string, std::string>>());
+  notes_ = header["notes"].get<std::map<std::string, std::string>>();
+  heal_pending_ = false;
+}
+
+void Compute::heal_optimizer(Optimizer& optimizer) {
+  auto& lane = *services_.program_lane;
+  std::vector<bool> newcomer;
+  int donor = -1;
+  for (const auto& member : membership_.members) {
+    if (!member.newcomer && donor < 0) donor = static_cast<int>(newcomer.size());
+    newcomer.push_back(member.newcomer);
+  }
+  const bool receiving = newcomer[static_cast<std::size_t>(rank_)];
+  auto state = receiving ? NamedTensors{} : optimizer.state();
+  nlohmann::json shapes = nlohmann::json::array();
+  for (const auto& [name, tensor] : state) {
+    shapes.push_back({{"name", name}, {"shape", tensor.sizes().vec()}, {"dtype", static_cast<int>(tensor.scalar_type())}});
+  }
+  shapes = nlohmann::json::parse(lane.broadcast_bytes(shapes.dump(), donor, "heal"));
+  if (receiving) {
+    for (const auto& entry : shapes) {
+      state.emplace_back(entry["name"].get<std::string>(),
+                         at::zeros(entry["shape"].get<std::vector<std::int64_t>>(),
+                                   at::TensorOptions().dtype(static_cast<at::ScalarType>(entry["dtype"].get<int>()))));
+    }
+  }
+  heal_tensors(state, newcomer, lane, "optimizer state");
+  if (receiving) optimizer.load_state(state);
+  whole_ = true;
+  optimizer_pending_ = false;
+}
+
+}  // namespace troupe

@@ -1,0 +1,158 @@
+#include "actors/membership.hpp"
+
+#include <algorithm>
+
+namespace troupe {
+namespace {
+
+using Action = MembershipAnswer::Action;
+
+std::string ranks(int n) { return std::to_string(n) + (n == 1 ? " rank" : " ranks"); }
+
+// Takes the best candidate for a vacancy: the slot's own replacement, then spares and late hosts, of the same host first.
+std::optional<Candidate> take(std::vector<Candidate>& candidates, const Member& vacant) {
+  const auto better = [&](const Candidate& a, const Candidate& b) {
+    const auto value = [&](const Candidate& c) {
+      return (c.process.slot == vacant.process.slot ? 4 : 0) + (c.host == vacant.host ? 2 : 0) + (c.spare ? 1 : 0);
+    };
+    return value(a) != value(b) ? value(a) > value(b) : a.process.slot < b.process.slot;
+  };
+  const auto best = std::min_element(candidates.begin(), candidates.end(), better);
+  if (best == candidates.end()) return std::nullopt;
+  const auto taken = *best;
+  candidates.erase(best);
+  return taken;
+}
+
+MembershipAnswer form(const MembershipQuestion& q) {
+  std::vector<Candidate> ready;
+  for (const auto& candidate : q.candidates) {
+    if (!candidate.spare) ready.push_back(candidate);
+  }
+  std::sort(ready.begin(), ready.end(), [](const auto& a, const auto& b) { return a.process.slot < b.process.slot; });
+  const int n = static_cast<int>(ready.size());
+  const bool late = q.replacements_coming == 0 && q.waited >= q.replace_timeout;
+  if (n < q.world_size && !(late && n >= q.min_ranks))
+    return {Action::wait, ranks(n) + " of " + std::to_string(q.world_size) + " joined", {}, {}};
+  MembershipAnswer answer{Action::go, "the job begins with " + ranks(n), {}, {}};
+  for (const auto& candidate : ready) answer.next.members.push_back({candidate.process, candidate.host, false});
+  if (n > q.world_size) answer.next.members.resize(static_cast<std::size_t>(q.world_size));
+  return answer;
+}
+
+}  // namespace
+
+int Membership::rank_of(const ProcessId& process) const noexcept {
+  for (std::size_t r = 0; r < members.size(); ++r) {
+    if (members[r].process == process) return static_cast<int>(r);
+  }
+  return -1;
+}
+
+bool Membership::has_newcomers() const noexcept {
+  return std::any_of(members.begin(), members.end(), [](const Member& m) { return m.newcomer; });
+}
+
+MembershipAnswer plan_membership(const MembershipQuestion& q) {
+  MembershipAnswer answer;
+  if (q.current.members.empty()) {
+    answer = form(q);
+    answer.next.generation = q.current.generation + 1;
+    answer.next.reason = answer.reason;
+    return answer;
+  }
+  const int reachable = static_cast<int>(q.survivors.size());
+  if (reachable == 0) return {Action::park, "no rank of generation " + std::to_string(q.current.generation) + " is left", {}, {}};
+  if (q.unreachable > 0 && 2 * reachable <= reachable + q.unreachable) {
+    return {Action::park,
+            "only " + std::to_string(reachable) + " of " + ranks(reachable + q.unreachable) +
+                " can be reached, and the others may be alive: no quorum",
+            {},
+            {}};
+  }
+  for (const auto& survivor : q.survivors) {
+    if (!survivor.report) {
+      return {Action::wait, "slot " + std::to_string(survivor.member.process.slot) + " has not left its step yet", {}, {}};
+    }
+  }
+
+  const bool fresh = std::none_of(q.survivors.begin(), q.survivors.end(), [](const Survivor& s) { return s.report->whole; });
+  const bool started = std::any_of(q.survivors.begin(), q.survivors.end(), [](const Survivor& s) { return s.report->steps_done > 0; });
+  if (fresh && started) return {Action::park, "no rank that is left has the whole state", {}, {}};
+
+  // Where they go on.
+  std::int64_t done = 0;
+  for (const auto& survivor : q.survivors) done = std::max(done, survivor.report->steps_done);
+  answer.next.resume_step = done;
+  answer.next.sections_done = -1;
+  bool behind = false;
+  for (const auto& survivor : q.survivors) {
+    const auto& report = *survivor.report;
+    if (report.steps_done == done) {
+      if (report.votes_step == done - 1 && answer.next.votes.empty()) answer.next.votes = report.votes;
+      if (answer.next.sections_done < 0 || report.sections_done < answer.next.sections_done)
+        answer.next.sections_done = report.sections_done;
+      continue;
+    }
+    behind = true;
+    if (report.steps_done != done - 1 || report.voted_step != done - 1) {
+      return {Action::expel,
+              "slot " + std::to_string(survivor.member.process.slot) + " stands at step " + std::to_string(report.steps_done) +
+                  " and can't follow the others to step " + std::to_string(done),
+              {},
+              report.process};
+    }
+  }
+  if (behind) answer.next.sections_done = 0;
+
+  // Who takes part.
+  auto candidates = q.candidates;
+  std::vector<std::optional<Member>> places(q.current.members.size());
+  for (std::size_t r = 0; r < places.size(); ++r) {
+    for (const auto& survivor : q.survivors) {
+      if (survivor.member.process == q.current.members[r].process)
+        places[r] = Member{survivor.member.process, survivor.member.host, !survivor.report->whole && !fresh};
+    }
+  }
+  int vacancies = 0, filled = 0;
+  for (std::size_t r = 0; r < places.size(); ++r) {
+    if (places[r]) continue;
+    ++vacancies;
+    if (auto candidate = take(candidates, q.current.members[r])) {
+      places[r] = Member{candidate->process, candidate->host, !fresh};
+      ++filled;
+    }
+  }
+  while (static_cast<int>(places.size()) < q.world_size) {  // after a shrink the job grows again
+    ++vacancies;
+    auto candidate = take(candidates, Member{});
+    if (!candidate) {
+      vacancies -= 1;
+      break;
+    }
+    places.push_back(Member{candidate->process, candidate->host, !fresh});
+    ++filled;
+  }
+  if (filled < vacancies && q.replacements_coming > 0 && q.waited < q.replace_timeout) {
+    return {Action::wait, ranks(vacancies - filled) + " to be replaced", {}, {}};
+  }
+  for (const auto& place : places) {
+    if (place) answer.next.members.push_back(*place);
+  }
+  const int n = answer.next.world_size();
+  if (n < q.min_ranks) {
+    return {Action::park, ranks(n) + " left and nobody to replace the others; the job needs " + std::to_string(q.min_ranks), {}, {}};
+  }
+  answer.action = Action::go;
+  const int before = q.current.world_size();
+  answer.reason = (n < before   ? "shrinks from " + std::to_string(before) + " to " + ranks(n)
+                   : n > before ? "grows from " + std::to_string(before) + " to " + ranks(n)
+                   : filled > 0 ? ranks(filled) + " replaced, " + ranks(n) + " go on"
+                                : "the same " + ranks(n) + " go on") +
+                  " at step " + std::to_string(done);
+  answer.next.generation = q.current.generation + 1;
+  answer.next.reason = answer.reason;
+  return answer;
+}
+
+}  // namespace troupe

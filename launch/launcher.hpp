@@ -1,0 +1,40 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "actors/coordinator.hpp"
+#include "launch/host_list.hpp"
+
+namespace troupe {
+
+struct LauncherOptions {
+  int nproc = 1;            ///< ranks on this machine, where there is no host list
+  std::vector<Host> hosts;  ///< empty: this machine alone
+  int spares = 0;           ///< processes that wait for a rank to die
+  RecoveryOptions recovery;
+  std::string run_dir = "runs/latest";   ///< rank<k>.log, the journal
+  std::string troupe_program;            ///< our own executable, for coordinator and agents
+  std::vector<std::string> command;      ///< the program and its arguments
+  std::string address;                   ///< where the coordinator listens; empty: loopback, or the one that the first host is reached from
+  std::vector<std::string> ssh_options;  ///< before the host, e.g. -F config
+};
+
+/// Starts a coordinator and the ranks, here or through an agent on each host; shows their output with the rank before each line and
+/// writes it to their logs; restarts a dead coordinator; waits for all. Returns the exit code: 0, the failing rank's, or 128 + signal
+/// after Ctrl-C, SIGTERM or SIGHUP, which the ranks get as a request to finish their step; a second one kills them. No process is left
+/// behind, whatever happens. Main thread only. Throws Error where nothing could be started.
+int launch(const LauncherOptions& options);
+
+/// What an agent is told on its command line (`troupe node`).
+struct NodeOptions {
+  std::string job_id, host, address, coordinator_host, run_dir;
+  int coordinator_port = 0, world_size = 1, node_rank = 0, nodes = 1;
+  bool recovery = true;
+  std::vector<int> slots, spares;
+  std::vector<std::string> command;
+};
+
+/// One host's agent: runs its ranks until they have ended, or until standard input, which the launcher holds, does. Main thread only.
+int run_node(const NodeOptions& options);
+
+}  // namespace troupe
