@@ -215,7 +215,10 @@ void CoordinatorState::exited(const RankExited& exit) {
     if (phase == Phase::over || (found != processes.end() && !found->second.ended && !found->second.fenced)) return;
     const int code = WIFEXITED(exit.wait_status) ? WEXITSTATUS(exit.wait_status) : 128 + WTERMSIG(exit.wait_status);
     if (code == 0) return;  // a program that is none of ours
-    if (phase == Phase::forming) {
+    if (phase == Phase::forming && exit.process.incarnation == 0) {  // its host can't be reached
+      slot.absent = true;
+      plan();
+    } else if (phase == Phase::forming) {
       abort({ErrorCode::unavailable, number, {}, -1, {}, "it ended before it joined (" + how(exit.wait_status) + ")", {}}, code);
     } else if (options.recovery.enabled) {
       slot.deaths.push_back(now());
@@ -337,6 +340,8 @@ void CoordinatorState::plan() {
   question.world_size = options.world_size;
   question.min_ranks = options.recovery.enabled ? options.recovery.min_ranks : options.world_size;
   question.current = current;
+  question.min_start = options.recovery.enabled && options.recovery.min_start > 0 ? options.recovery.min_start : options.world_size;
+  for (const auto& [number, slot] : slots) question.absent += slot.absent ? 1 : 0;
   question.unreachable = static_cast<int>(unproved.size());
   question.waited = std::chrono::duration_cast<std::chrono::milliseconds>(now() - since);
   question.replace_timeout = phase == Phase::forming ? options.join_timeout : options.recovery.replace_timeout;
@@ -394,6 +399,7 @@ void CoordinatorState::plan() {
     for (const auto& survivor : question.survivors) {
       if (writer < 0) writer = current.rank_of(survivor.member.process);
     }
+    if (phase == Phase::forming) return abort({ErrorCode::unavailable, -1, {}, -1, "start", answer.reason, "see which host failed, or lower --min-ranks"});
     abort({ErrorCode::parked, writer, {}, -1, "recovery", answer.reason, "start again with --resume latest"});
   }
 }

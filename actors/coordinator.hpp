@@ -34,6 +34,7 @@ using CoordinatorActor = caf::typed_actor<caf::replies_to<JoinJob>::with<JoinAcc
 struct RecoveryOptions {
   bool enabled = false;  ///< false: the job ends
   int min_ranks = 1;
+  int min_start = 0;     ///< ranks that the job may begin with; 0: all
   int max_restarts = 3;  ///< of one slot, within `restart_window`
   std::chrono::milliseconds restart_window{600'000};
   std::chrono::milliseconds replace_timeout{5'000};
@@ -68,7 +69,7 @@ struct CoordinatorState {
   struct Slot {
     std::vector<caf::actor_clock::time_point> deaths;
     std::string host;
-    bool starting = false;
+    bool starting = false, absent = false;
     std::uint64_t next_incarnation = 0;
   };
 

@@ -32,8 +32,12 @@ MembershipAnswer form(const MembershipQuestion& q) {
   std::sort(ready.begin(), ready.end(), [](const auto& a, const auto& b) { return a.process.slot < b.process.slot; });
   const int n = static_cast<int>(ready.size());
   const bool late = q.replacements_coming == 0 && q.waited >= q.replace_timeout;
-  if (n < q.world_size && !(late && n >= q.min_ranks))
+  const bool all_that_come = n >= q.world_size - q.absent;
+  if (q.world_size - q.absent < q.min_start)
+    return {Action::park, ranks(q.world_size - q.absent) + " can be started and the job needs " + std::to_string(q.min_start), {}, {}};
+  if (!(all_that_come || late) || n < q.min_start) {
     return {Action::wait, ranks(n) + " of " + std::to_string(q.world_size) + " joined", {}, {}};
+  }
   MembershipAnswer answer{Action::go, "the job begins with " + ranks(n), {}, {}};
   for (const auto& candidate : ready) answer.next.members.push_back({candidate.process, candidate.host, false});
   if (n > q.world_size) answer.next.members.resize(static_cast<std::size_t>(q.world_size));

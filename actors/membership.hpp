@@ -69,6 +69,8 @@ struct MembershipQuestion {
   std::vector<Survivor> survivors;  // of the current members: reachable, not ended
   int unreachable = 0;              ///< current members that can't be reached and whose death is not proved
   std::vector<Candidate> candidates;
+  int absent = 0;               ///< slots whose host turned out to be unavailable at the start
+  int min_start = 1;            ///< ranks that the job may begin with, where some are absent or late
   int replacements_coming = 0;  ///< processes that are being started
   std::chrono::milliseconds waited{0};
   std::chrono::milliseconds replace_timeout{5000};

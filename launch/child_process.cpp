@@ -114,6 +114,10 @@ void ChildProcess::close_stdout() { close_fd(out_); }
 void ChildProcess::close_stderr() { close_fd(err_); }
 void ChildProcess::close_stdin() { close_fd(in_); }
 
+void ChildProcess::write_stdin(const std::string& text) const {
+  if (in_ >= 0) [[maybe_unused]] const auto written = ::write(in_, text.data(), text.size());
+}
+
 void ChildProcess::signal(int number) const {
   if (pid_ <= 0 || status_) return;
   if (::kill(-pid_, number) != 0) ::kill(pid_, number);  // before its setpgid there is no group yet

@@ -31,6 +31,8 @@ class ChildProcess {
   void close_stdout();
   void close_stderr();
   void close_stdin();
+  /// Where its standard input was kept open; lost if it does not read.
+  void write_stdin(const std::string& text) const;
   /// To the child's process group, if it is still there.
   void signal(int number) const;
   /// The wait status once it has ended.

@@ -16,7 +16,11 @@ struct LauncherOptions {
   std::string troupe_program;            ///< our own executable, for coordinator and agents
   std::vector<std::string> command;      ///< the program and its arguments
   std::string address;                   ///< where the coordinator listens; empty: loopback, or the one that the first host is reached from
-  std::vector<std::string> ssh_options;  ///< before the host, e.g. -F config
+  std::vector<std::string> ssh_arguments;  ///< e.g. -F config
+  std::string remote_troupe;               ///< our executable on the hosts; empty: where it is here
+  int nnodes = 0, node_rank = 0;           ///< the same command typed on each of so many nodes; 0: not
+  std::string master_addr = "127.0.0.1";   ///< ... where node 0 is
+  int master_port = 29500;
 };
 
 /// Starts a coordinator and the ranks, here or through an agent on each host; shows their output with the rank before each line and

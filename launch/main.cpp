@@ -4,13 +4,16 @@
 #include <climits>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <iostream>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "launch/config.hpp"
 #include "launch/coordinator_process.hpp"
 #include "launch/launcher.hpp"
+#include "launch/slurm.hpp"
 
 namespace {
 
@@ -18,6 +21,10 @@ constexpr const char* kLaunchHelp =
     "usage: troupe launch [FLAGS] PROGRAM [ARGUMENTS]\n"
     "\n"
     "  --nproc N              ranks on this machine (1)\n"
+    "  --hosts FILE|a:8,b:8   ranks on these hosts, started over ssh\n"
+    "  --ssh-config FILE      for ssh's -F;  --remote-troupe PATH: our command on the hosts;  --address A: where to listen\n"
+    "  --slurm                the hosts of the Slurm job around this\n"
+    "  --nnodes N --node-rank K --nproc-per-node N --master-addr A --master-port P   the same command typed on each node\n"
     "  --run-dir DIR          logs of the ranks, the job's journal (runs/latest)\n"
     "  --spares N             processes that wait, ready, for a rank to die (0)\n"
     "  --min-ranks N          go on with as few as N ranks, the global batch kept; fewer: save and end with exit code 75 (1)\n"
@@ -104,14 +111,25 @@ int launch(const std::vector<std::string>& words) {
   std::vector<std::pair<std::string, std::string>> flags;
   const auto first = read_flags(words,
                                 {"--nproc", "-n", "--nproc-per-node", "--run-dir", "--spares", "--min-ranks", "--max-restarts",
-                                 "--replace-timeout", "--suspect-after", "--fence-after", "--park-after"},
-                                {"--standalone", "--no-recovery", "--help"}, flags);
+                                 "--replace-timeout", "--suspect-after", "--fence-after", "--park-after", "--hosts", "--address",
+                                 "--ssh-config", "--remote-troupe", "--nnodes", "--node-rank", "--master-addr", "--master-port"},
+                                {"--standalone", "--no-recovery", "--slurm", "--help"}, flags);
+  bool min_given = false, slurm = false;
   for (const auto& [name, value] : flags) {
     if (name == "--help") return std::fputs(kLaunchHelp, stdout), 0;
     if (name == "--nproc" || name == "-n" || name == "--nproc-per-node") options.nproc = whole_number(name, value, 1, 1024);
     if (name == "--run-dir") options.run_dir = value;
     if (name == "--spares") options.spares = whole_number(name, value, 0, 1024);
-    if (name == "--min-ranks") options.recovery.min_ranks = whole_number(name, value, 1, 1'000'000);
+    if (name == "--min-ranks") options.recovery.min_ranks = whole_number(name, value, 1, 1'000'000), min_given = true;
+    if (name == "--hosts") options.hosts = std::filesystem::exists(value) ? troupe::read_host_file(value) : troupe::parse_host_flag(value);
+    if (name == "--address") options.address = value;
+    if (name == "--ssh-config") options.ssh_arguments = {"-F", value};
+    if (name == "--remote-troupe") options.remote_troupe = value;
+    if (name == "--nnodes") options.nnodes = whole_number(name, value, 1, 10'000);
+    if (name == "--node-rank") options.node_rank = whole_number(name, value, 0, 9'999);
+    if (name == "--master-addr") options.master_addr = value;
+    if (name == "--master-port") options.master_port = whole_number(name, value, 1, 65535);
+    if (name == "--slurm") slurm = true;
     if (name == "--max-restarts") options.recovery.max_restarts = whole_number(name, value, 0, 1'000'000);
     if (name == "--replace-timeout") options.recovery.replace_timeout = seconds(name, value);
     if (name == "--suspect-after") options.recovery.suspect_after = seconds(name, value);
@@ -119,9 +137,27 @@ int launch(const std::vector<std::string>& words) {
     if (name == "--park-after") options.recovery.park_after = seconds(name, value);
     if (name == "--no-recovery") options.recovery.enabled = false;
   }
-  if (options.recovery.min_ranks > options.nproc) {
+  if (slurm) {
+    const auto allocation = troupe::read_slurm();
+    if (!allocation) throw troupe::Error(troupe::ErrorCode::usage, "--slurm", "this is no Slurm job", "use it inside sbatch, salloc or srun");
+    if (allocation->rank >= 0) {  // srun started this on every node
+      options.nnodes = static_cast<int>(allocation->hosts.size());
+      options.node_rank = allocation->node;
+      options.master_addr = allocation->hosts[0].address;
+    } else {
+      options.hosts = allocation->hosts;
+    }
+  }
+  if (!options.hosts.empty() && options.nnodes > 0)
+    throw troupe::Error(troupe::ErrorCode::usage, "--hosts", "it and --nnodes exclude each other", "a host list is used on one machine only");
+  if (options.nnodes > 0 && options.node_rank >= options.nnodes)
+    throw troupe::Error(troupe::ErrorCode::usage, "--node-rank", std::to_string(options.node_rank) + " is not below --nnodes " + std::to_string(options.nnodes));
+  const int ranks = !options.hosts.empty() ? static_cast<int>(troupe::assign_ranks(options.hosts).size())
+                                           : options.nproc * std::max(1, options.nnodes);
+  if (min_given) options.recovery.min_start = options.recovery.min_ranks;
+  if (options.recovery.min_ranks > ranks) {
     throw troupe::Error(troupe::ErrorCode::usage, "--min-ranks",
-                        std::to_string(options.recovery.min_ranks) + " is more than the job has (" + std::to_string(options.nproc) + ")");
+                        std::to_string(options.recovery.min_ranks) + " is more than the job has (" + std::to_string(ranks) + ")");
   }
   if (options.recovery.suspect_after > options.recovery.fence_after)
     throw troupe::Error(troupe::ErrorCode::usage, "--suspect-after", "it is later than --fence-after");
@@ -135,7 +171,7 @@ int coordinate(const std::vector<std::string>& words) {
   troupe::CoordinatorProcessOptions options;
   std::vector<std::pair<std::string, std::string>> flags;
   read_flags(words,
-             {"--job", "--world-size", "--address", "--port", "--journal", "--min-ranks", "--max-restarts", "--replace-timeout-ms",
+             {"--job", "--world-size", "--address", "--port", "--journal", "--min-start", "--min-ranks", "--max-restarts", "--replace-timeout-ms",
               "--suspect-ms", "--fence-ms", "--restart-window-ms", "--park-ms"},
              {"--recovery"}, flags);
   auto& recovery = options.recovery;
@@ -149,6 +185,7 @@ int coordinate(const std::vector<std::string>& words) {
     if (name == "--port") options.port = whole_number(name, value, 0, 65535);
     if (name == "--journal") options.journal = value;
     if (name == "--recovery") recovery.enabled = true;
+    if (name == "--min-start") recovery.min_start = whole_number(name, value, 0, 1'000'000);
     if (name == "--min-ranks") recovery.min_ranks = whole_number(name, value, 1, 1'000'000);
     if (name == "--max-restarts") recovery.max_restarts = whole_number(name, value, 0, 1'000'000);
     if (name == "--replace-timeout-ms") recovery.replace_timeout = milliseconds();
@@ -160,6 +197,44 @@ int coordinate(const std::vector<std::string>& words) {
   return troupe::run_coordinator(options);
 }
 
+std::vector<int> numbers(const std::string& flag, const std::string& text) {
+  std::vector<int> numbers;
+  std::istringstream in(text);
+  for (std::string word; std::getline(in, word, ',');) numbers.push_back(whole_number(flag, word, 0, 1'000'000));
+  return numbers;
+}
+
+int node(const std::vector<std::string>& words) {
+  troupe::NodeOptions options;
+  std::vector<std::pair<std::string, std::string>> flags;
+  const auto first = read_flags(words,
+                                {"--job", "--host", "--address", "--coordinator", "--world-size", "--node-rank", "--nodes", "--slots", "--spares",
+                                 "--run-dir"},
+                                {"--no-recovery"}, flags);
+  for (const auto& [name, value] : flags) {
+    if (name == "--job") options.job_id = value;
+    if (name == "--host") options.host = value;
+    if (name == "--address") options.address = value;
+    if (name == "--coordinator") {
+      const auto colon = value.rfind(':');
+      if (colon == std::string::npos || colon == 0) throw troupe::Error(troupe::ErrorCode::usage, name, "'" + value + "' is not host:port");
+      options.coordinator_host = value.substr(0, colon);
+      options.coordinator_port = whole_number(name, value.substr(colon + 1), 1, 65535);
+    }
+    if (name == "--world-size") options.world_size = whole_number(name, value, 1, 1'000'000);
+    if (name == "--node-rank") options.node_rank = whole_number(name, value, 0, 10'000);
+    if (name == "--nodes") options.nodes = whole_number(name, value, 1, 10'000);
+    if (name == "--slots") options.slots = numbers(name, value);
+    if (name == "--spares") options.spares = numbers(name, value);
+    if (name == "--run-dir") options.run_dir = value;
+    if (name == "--no-recovery") options.recovery = false;
+  }
+  options.command.assign(words.begin() + static_cast<std::ptrdiff_t>(first), words.end());
+  if (options.command.empty() || options.coordinator_host.empty())
+    throw troupe::Error(troupe::ErrorCode::usage, "node", "the launcher starts it; it is not for typing");
+  return troupe::run_node(options);
+}
+
 int run(const std::vector<std::string>& words) {
   if (words.empty()) return std::fputs(kHelp, stderr), 2;
   const std::vector<std::string> rest(words.begin() + 1, words.end());
@@ -168,6 +243,7 @@ int run(const std::vector<std::string>& words) {
   if (verb == "--version") return std::puts("troupe " TROUPE_VERSION), 0;
   if (verb == "launch") return launch(rest);
   if (verb == "coordinator") return coordinate(rest);
+  if (verb == "node") return node(rest);
   if (verb == "config" && rest == std::vector<std::string>{"reference"}) return std::cout << troupe::config_reference(), 0;
   const auto near = troupe::nearest_name(verb, {"launch", "coordinator", "config", "help"});
   throw troupe::Error(troupe::ErrorCode::usage, "command line", "there is no verb '" + verb + "'",

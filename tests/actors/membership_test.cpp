@@ -57,15 +57,28 @@ TEST_CASE("[L04] a job begins when all ranks have joined, in the order of their 
 TEST_CASE("[L05] late hosts are not waited for longer than the deadline, if enough are there") {
   MembershipQuestion q;
   q.world_size = 4;
-  q.min_ranks = 2;
+  q.min_start = 2;
   q.candidates = {candidate(0), candidate(1)};
   q.waited = 6s;
   CHECK(plan_membership(q).action == Action::go);
   q.replacements_coming = 1;
   CHECK(plan_membership(q).action == Action::wait);
   q.replacements_coming = 0;
-  q.min_ranks = 3;
+  q.min_start = 3;
   CHECK(plan_membership(q).action == Action::wait);
+}
+
+TEST_CASE("[L02] hosts that are unavailable at the start are not waited for, if the job may begin without them") {
+  MembershipQuestion q;
+  q.world_size = 4;
+  q.absent = 2;
+  q.min_start = 2;
+  q.candidates = {candidate(0)};
+  CHECK(plan_membership(q).action == Action::wait);
+  q.candidates.push_back(candidate(3));
+  CHECK(plan_membership(q).action == Action::go);
+  q.min_start = 4;
+  CHECK(plan_membership(q).action == Action::park);
 }
 
 TEST_CASE("[L05] nobody is replaced before every survivor has left its step") {

@@ -1,0 +1,91 @@
+#include "launch/coordinator_child.hpp"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+
+#include "tensor_io/error.hpp"
+
+namespace troupe {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+std::string number(std::chrono::milliseconds duration) { return std::to_string(duration.count()); }
+
+}  // namespace
+
+CoordinatorChild::CoordinatorChild(Options options) : options_(std::move(options)) {
+  std::error_code failure;
+  std::filesystem::create_directories(options_.run_dir, failure);
+  if (failure) throw Error(ErrorCode::io, options_.run_dir, failure.message(), "choose another --run-dir");
+  std::filesystem::remove(options_.run_dir + "/journal", failure);  // of a job before
+  start();
+}
+
+void CoordinatorChild::add_fds(std::vector<pollfd>& fds) const {
+  if (child_->stderr_fd() >= 0) fds.push_back({child_->stderr_fd(), POLLIN, 0});
+}
+
+void CoordinatorChild::step(const std::function<void()>& before_line) {
+  drain(before_line);
+  const auto status = child_->ended() ? std::nullopt : child_->poll_exit();
+  if (!status) return;
+  drain(before_line);
+  const auto now = Clock::now();
+  std::erase_if(starts_, [&](const auto& at) { return now - at > 60s; });
+  before_line();
+  std::fprintf(stderr, "troupe: the coordinator died (%s)\n", describe_wait_status(*status).c_str());
+  if (!options_.recovery.enabled || starts_.size() >= 5) return;
+  start();
+}
+
+void CoordinatorChild::start() {
+  starts_.push_back(Clock::now());
+  const auto& recovery = options_.recovery;
+  ChildProcess::Options child;
+  child.arguments = {options_.troupe_program,     "coordinator", "--job",  job_,     "--world-size",
+                     std::to_string(world_size_), "--address",   address_, "--port", std::to_string(port_)};
+  if (recovery.enabled) {
+    for (const auto& word : std::vector<std::string>{
+             "--recovery", "--journal", options_.run_dir + "/journal", "--min-start", std::to_string(recovery.min_start), "--min-ranks", std::to_string(recovery.min_ranks),
+             "--max-restarts", std::to_string(recovery.max_restarts), "--replace-timeout-ms", number(recovery.replace_timeout),
+             "--suspect-ms", number(recovery.suspect_after), "--fence-ms", number(recovery.fence_after), "--restart-window-ms",
+             number(recovery.restart_window), "--park-ms", number(recovery.park_after)})
+      child.arguments.push_back(word);
+  }
+  child.keep_stdin_open = true;
+  child_ = std::make_unique<ChildProcess>(child);
+  std::string said;
+  const auto deadline = Clock::now() + 30s;
+  while (said.find('\n') == std::string::npos) {
+    pollfd ready{child_->stdout_fd(), POLLIN, 0};
+    ::poll(&ready, 1, 100);
+    char block[256];
+    const auto n = ::read(child_->stdout_fd(), block, sizeof block);
+    if (n > 0) said.append(block, static_cast<std::size_t>(n));
+    if (n == 0 || child_->poll_exit() || Clock::now() > deadline) {
+      char reason[1024] = "";
+      const auto m = ::read(child_->stderr_fd(), reason, sizeof reason - 1);
+      throw Error(ErrorCode::unavailable, "coordinator",
+                  "it did not start" + (m > 0 ? ": " + std::string(reason, static_cast<std::size_t>(m)) : std::string()));
+    }
+  }
+  if (std::sscanf(said.c_str(), "port %d", &options_.port) != 1)
+    throw Error(ErrorCode::internal, "coordinator", "it said '" + said + "' instead of its port");
+}
+
+void CoordinatorChild::drain(const std::function<void()>& before_line) {
+  char block[4096];
+  for (ssize_t n; child_->stderr_fd() >= 0 && (n = ::read(child_->stderr_fd(), block, sizeof block)) > 0;) {
+    lines_.feed({block, static_cast<std::size_t>(n)}, [&](std::string_view text, bool) {
+      before_line();
+      std::fprintf(stderr, "troupe: %.*s\n", static_cast<int>(text.size()), text.data());
+      std::fflush(stderr);
+    });
+  }
+}
+
+}  // namespace troupe

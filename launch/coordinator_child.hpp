@@ -1,0 +1,47 @@
+#pragma once
+#include <poll.h>
+#include <sys/types.h>
+
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "actors/coordinator.hpp"
+#include "launch/child_process.hpp"
+#include "launch/output_lines.hpp"
+
+namespace troupe {
+
+/// The coordinator's process, started again when it dies: the job's state is in the journal and in the ranks. What it decides goes to
+/// standard error. Main thread.
+class CoordinatorChild {
+ public:
+  struct Options {
+    std::string troupe_program, run_dir, job_id;
+    int world_size = 1;
+    std::string address = "127.0.0.1";
+    int port = 0;  ///< 0: any
+    RecoveryOptions recovery;
+  };
+  /// Throws Error(unavailable) with what it said if it does not start.
+  explicit CoordinatorChild(Options options);
+  int port() const noexcept { return options_.port; }
+
+  void add_fds(std::vector<pollfd>& fds) const;
+  /// Shows what it said, `before_line` first; starts it again if it died.
+  void step(const std::function<void()>& before_line);
+
+ private:
+  void start();
+  void drain(const std::function<void()>& before_line);
+
+  Options options_;
+  std::unique_ptr<ChildProcess> child_;
+  OutputLines lines_;
+  std::deque<std::chrono::steady_clock::time_point> starts_;
+};
+
+}  // namespace troupe
