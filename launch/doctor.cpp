@@ -9,8 +9,8 @@
 #include <memory>
 #include <optional>
 
+#include "launch/displayable.hpp"
 #include "launch/doctor_agent.hpp"
-#include "launch/printable.hpp"
 #include "launch/ssh_command.hpp"
 #include "tensor_io/error.hpp"
 
@@ -65,7 +65,7 @@ Request read_request(const std::vector<std::string>& words) {
     } else if (name == "--help" || name == "-h") {
       request.help = true;
     } else {
-      throw Error(ErrorCode::usage, "command line", "there is no flag '" + printable(words[i]) + "' here", "see troupe doctor --help");
+      throw Error(ErrorCode::usage, "command line", "there is no flag '" + displayable(words[i]) + "' here", "see troupe doctor --help");
     }
   }
   return request;
@@ -211,7 +211,7 @@ int measure_by_hand(const std::string& target) {
   std::uint16_t port = 0;
   const auto* end = target.data() + target.size();
   if (colon == std::string::npos || std::from_chars(target.data() + colon + 1, end, port).ptr != end || port == 0)
-    throw Error(ErrorCode::usage, "--measure", "'" + printable(target) + "' is not ADDRESS:PORT", "give what --serve printed");
+    throw Error(ErrorCode::usage, "--measure", "'" + displayable(target) + "' is not ADDRESS:PORT", "give what --serve printed");
   auto address = target.substr(0, colon);
   if (address.size() > 2 && address.front() == '[' && address.back() == ']') address = address.substr(1, address.size() - 2);
   std::string token;

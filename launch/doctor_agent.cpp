@@ -9,7 +9,7 @@
 #include <ostream>
 #include <sstream>
 
-#include "launch/printable.hpp"
+#include "launch/displayable.hpp"
 #include "tensor_io/error.hpp"
 
 namespace troupe {
@@ -57,15 +57,15 @@ void serve_doctor(std::istream& in, std::ostream& out, const std::string& versio
         std::string address, token;
         int port = 0, milliseconds = 0;
         words >> address >> port >> token >> milliseconds;
-        if (!words || port < 1 || port > 65535) throw Error(ErrorCode::usage, "measure", "'" + printable(line) + "'");
+        if (!words || port < 1 || port > 65535) throw Error(ErrorCode::usage, "measure", "'" + displayable(line) + "'");
         const auto link = measure_link(address, static_cast<std::uint16_t>(port), token, std::chrono::milliseconds(milliseconds));
         out << "measured " << link.round_trip.count() << ' ' << static_cast<std::uint64_t>(link.bytes_per_second) << std::endl;
       } else {
-        throw Error(ErrorCode::usage, "doctor's agent", "there is no request '" + printable(line) + "'");
+        throw Error(ErrorCode::usage, "doctor's agent", "there is no request '" + displayable(line) + "'");
       }
     } catch (const Error& error) {
       const auto& report = error.report();
-      out << "error " << printable(report.operation + ": " + report.cause, 500) << '\t' << printable(report.remedy, 300) << std::endl;
+      out << "error " << displayable(report.operation + ": " + report.cause, 500) << '\t' << displayable(report.remedy, 300) << std::endl;
     }
   }
 }
@@ -88,10 +88,10 @@ std::string DoctorSession::ask(const std::string& request, const std::string& ex
     throw Error(ErrorCode::unavailable, "doctor's agent", "it ended, or was silent for " + std::to_string(patience.count()) + " s");
   if (line->starts_with("error ")) {
     const auto tab = line->find('\t');
-    throw Error(ErrorCode::unavailable, {}, printable(line->substr(6, tab - 6), 500),
-                tab == std::string::npos ? std::string() : printable(line->substr(tab + 1), 300));
+    throw Error(ErrorCode::unavailable, {}, displayable(line->substr(6, tab - 6), 500),
+                tab == std::string::npos ? std::string() : displayable(line->substr(tab + 1), 300));
   }
-  if (!line->starts_with(expected)) throw Error(ErrorCode::bad_data, "doctor's agent", "it answered '" + printable(*line) + "'");
+  if (!line->starts_with(expected)) throw Error(ErrorCode::bad_data, "doctor's agent", "it answered '" + displayable(*line) + "'");
   return line->size() > expected.size() ? line->substr(expected.size() + 1) : std::string();
 }
 
@@ -118,9 +118,9 @@ std::vector<std::string> DoctorSession::resolve(const std::string& name, std::st
   std::vector<std::string> addresses;
   words >> verdict;
   if (verdict == "resolved") {
-    for (std::string address; words >> address && addresses.size() < 100;) addresses.push_back(printable(address));
+    for (std::string address; words >> address && addresses.size() < 100;) addresses.push_back(displayable(address));
   } else {
-    why = printable(rest_of(words));
+    why = displayable(rest_of(words));
   }
   return addresses;
 }

@@ -3,8 +3,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "launch/displayable.hpp"
 #include "launch/doctor.hpp"
-#include "launch/printable.hpp"
 #include "tensor_io/error.hpp"
 
 namespace troupe {
@@ -123,8 +123,8 @@ std::vector<Finding> judge_host(const std::string& host, const HostFacts& facts,
   }
 
   auto& disk =
-      add("disk", printable(facts.run_dir, 200) + ": " +
-                      (facts.run_dir_error.empty() ? bytes_text(facts.run_dir_free) + " free" : printable(facts.run_dir_error, 200)));
+      add("disk", displayable(facts.run_dir, 200) + ": " +
+                      (facts.run_dir_error.empty() ? bytes_text(facts.run_dir_free) + " free" : displayable(facts.run_dir_error, 200)));
   if (!facts.run_dir_error.empty()) {
     worsen(disk, Verdict::fail, "choose another --run-dir");
   } else if (facts.run_dir_free < 64 * kMiB) {
@@ -133,7 +133,7 @@ std::vector<Finding> judge_host(const std::string& host, const HostFacts& facts,
     worsen(disk, Verdict::warn, "checkpoints need room: a model's parameters about three times each");
   }
 
-  auto& addresses = add("addresses", facts.addresses.empty() ? "none" : printable(facts.addresses, 300));
+  auto& addresses = add("addresses", facts.addresses.empty() ? "none" : displayable(facts.addresses, 300));
   if (!contains("," + facts.addresses, " 127.") && !contains(facts.addresses, " ::1")) {
     worsen(addresses, Verdict::fail, "bring the loopback interface up (ip link set lo up)");
   } else if (hosts > 1 && !has_other_than_loopback(facts.addresses)) {
@@ -150,8 +150,8 @@ std::vector<Finding> judge_host(const std::string& host, const HostFacts& facts,
 Finding judge_build(const std::string& host, const HostFacts& facts, const HostFacts& ours) {
   auto result = finding(host, "build", "the same as here");
   if (facts.version != ours.version || facts.build_id != ours.build_id) {
-    result.found = "troupe " + printable(facts.version) + ", build " + printable(facts.build_id, 12) + "; here " + ours.version +
-                   ", build " + printable(ours.build_id, 12);
+    result.found = "troupe " + displayable(facts.version) + ", build " + displayable(facts.build_id, 12) + "; here " + ours.version +
+                   ", build " + displayable(ours.build_id, 12);
     worsen(result, Verdict::fail, "copy the same build to every host");
   }
   return result;
@@ -172,12 +172,12 @@ Finding judge_clock(const std::string& host, std::chrono::nanoseconds ahead, std
 Finding judge_name(const std::string& host, const Host& name, const std::vector<std::string>& addresses, const std::string& why,
                    bool itself, bool alone) {
   std::string list;
-  for (const auto& address : addresses) list += (list.empty() ? "" : ", ") + printable(address);
-  auto result = finding(host, "name", printable(name.address) + " is " + list);
+  for (const auto& address : addresses) list += (list.empty() ? "" : ", ") + displayable(address);
+  auto result = finding(host, "name", displayable(name.address) + " is " + list);
   const auto remedy = "write address=IP for " + name.name + " in the host list, or mend " + (itself ? "its" : "the host's") + " /etc/hosts";
   const bool loopback = std::any_of(addresses.begin(), addresses.end(), is_loopback);
   if (addresses.empty()) {
-    result.found = printable(name.address) + " has no address here: " + printable(why);
+    result.found = displayable(name.address) + " has no address here: " + displayable(why);
     worsen(result, Verdict::fail, remedy);
   } else if (loopback && !alone) {
     result.found += itself ? ": what it opens there no other host reaches" : ": the host would speak to itself";
@@ -189,12 +189,12 @@ Finding judge_name(const std::string& host, const Host& name, const std::vector<
 }
 
 Finding judge_ssh_failure(const Host& host, const std::string& errors, int exit_code, const std::string& troupe_program) {
-  const auto said = printable(last_line(errors), 200);
+  const auto said = displayable(last_line(errors), 200);
   Finding result{host.name, "ssh", Verdict::fail, said.empty() ? "it ended with " + std::to_string(exit_code) : said, {}};
   const auto target = (host.user.empty() ? "" : host.user + "@") + host.name;
   if (exit_code != 255) {  // ssh got through; what it started did not
     result.check = "troupe";
-    result.found = "cannot run " + printable(troupe_program, 200) + " there: " + result.found;
+    result.found = "cannot run " + displayable(troupe_program, 200) + " there: " + result.found;
     result.remedy = "copy the same build to the same path on every host, or name its path with --troupe";
   } else if (contains(errors, "Host key verification failed") || contains(errors, "REMOTE HOST IDENTIFICATION HAS CHANGED")) {
     result.remedy = "check the host's key once by hand: ssh " + target;
@@ -254,9 +254,9 @@ std::string to_line(const Finding& finding) {
 }
 
 std::string to_json(const std::vector<Finding>& findings) {
-  const auto quoted = [](const std::string& text) {  // all text has passed printable(), or is ours: escapes are for \ and " only
+  const auto quoted = [](const std::string& text) {
     std::string json = "\"";
-    for (const char c : printable(text, text.size())) {
+    for (const char c : displayable(text, text.size())) {
       if (c == '"' || c == '\\') json += '\\';
       json += c;
     }

@@ -20,7 +20,7 @@
 #include <type_traits>
 
 #include "launch/build_id.hpp"
-#include "launch/printable.hpp"
+#include "launch/displayable.hpp"
 #include "tensor_io/error.hpp"
 
 namespace troupe {
@@ -190,7 +190,8 @@ HostFacts host_facts_from_line(std::string_view line) {
     const auto part = line.substr(0, line.find('\t'));
     line.remove_prefix(std::min(line.size(), part.size() + 1));
     const auto equals = part.find('=');
-    if (equals == std::string_view::npos) throw Error(ErrorCode::bad_data, "a host's facts", "'" + printable(part) + "' is no name=value");
+    if (equals == std::string_view::npos)
+      throw Error(ErrorCode::bad_data, "a host's facts", "'" + displayable(part) + "' is no name=value");
     const auto value = part.substr(equals + 1);
     HostFacts::each(facts, [&](const char* name, auto& field) {
       if (part.substr(0, equals) != name) return;
@@ -199,7 +200,7 @@ HostFacts host_facts_from_line(std::string_view line) {
       } else {
         const auto [end, failure] = std::from_chars(value.data(), value.data() + value.size(), field);
         if (failure != std::errc() || end != value.data() + value.size())
-          throw Error(ErrorCode::bad_data, "a host's facts", "'" + printable(part) + "' has no number");
+          throw Error(ErrorCode::bad_data, "a host's facts", "'" + displayable(part) + "' has no number");
       }
     });
   }

@@ -12,7 +12,7 @@
 #include <map>
 #include <optional>
 
-#include "launch/printable.hpp"
+#include "launch/displayable.hpp"
 #include "tensor_io/error.hpp"
 
 namespace troupe {
@@ -47,8 +47,9 @@ int whole_number(const Place& place, const std::string& field, std::string_view 
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < minimum || value > maximum) {
-    place.refuse(field + " '" + printable(text) + "' is no whole number from " + std::to_string(minimum) + " to " + std::to_string(maximum),
-                 remedy);
+    place.refuse(
+        field + " '" + displayable(text) + "' is no whole number from " + std::to_string(minimum) + " to " + std::to_string(maximum),
+        remedy);
   }
   return value;
 }
@@ -74,7 +75,7 @@ std::optional<std::string> canonical_ipv6(std::string_view text) {
 
 std::string name_or_ipv4(const Place& place, const std::string& field, std::string_view text) {
   const auto refuse = [&](const std::string& reason, const std::string& remedy) {
-    place.refuse(field + " '" + printable(text) + "' " + reason, remedy);
+    place.refuse(field + " '" + displayable(text) + "' " + reason, remedy);
   };
   const std::string allowed = "a name has letters, digits, '-', '_' and '.'";
   if (text.empty()) refuse("is empty", "write the host's name first");
@@ -82,7 +83,7 @@ std::string name_or_ipv4(const Place& place, const std::string& field, std::stri
   std::string name(text.ends_with('.') ? text.substr(0, text.size() - 1) : text);
   if (name.size() > kMaxName) refuse("has " + std::to_string(name.size()) + " characters", "a name has at most 253");
   for (auto& c : name) {
-    if (!is_alnum(c) && c != '-' && c != '_' && c != '.') refuse("has the character '" + printable({&c, 1}) + "'", allowed);
+    if (!is_alnum(c) && c != '-' && c != '_' && c != '.') refuse("has the character '" + displayable({&c, 1}) + "'", allowed);
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
   }
   std::string_view rest = name, label;
@@ -111,12 +112,12 @@ struct Target {
 std::string user_of(const Place& place, std::string_view text) {
   const auto odd = [](char c) { return !is_alnum(c) && c != '_' && c != '-' && c != '.' && c != '+'; };
   const auto bad = std::find_if(text.begin(), text.end(), odd);
-  const std::string what = "user '" + printable(text) + "' ";
+  const std::string what = "user '" + displayable(text) + "' ";
   const std::string remedy = "a user has letters, digits, '_', '-', '.' and '+'";
   if (text.empty()) place.refuse(what + "is empty", remedy);
   if (text.size() > kMaxUser) place.refuse(what + "has " + std::to_string(text.size()) + " characters", "a user has at most 64");
   if (text.front() == '-') place.refuse(what + "begins with '-', which ssh would read as an option", remedy);
-  if (bad != text.end()) place.refuse(what + "has the character '" + printable({&*bad, 1}) + "'", remedy);
+  if (bad != text.end()) place.refuse(what + "has the character '" + displayable({&*bad, 1}) + "'", remedy);
   return std::string(text);
 }
 
@@ -131,14 +132,14 @@ Target target_of(const Place& place, std::string_view text) {
     const auto close = text.find(']');
     const auto address = close == std::string_view::npos ? std::nullopt : canonical_ipv6(text.substr(1, close - 1));
     if (!address) {
-      place.refuse("host '" + printable(text) + "' has brackets but no IPv6 address in them", "write it like [fd00::1] or [fd00::1]:8");
+      place.refuse("host '" + displayable(text) + "' has brackets but no IPv6 address in them", "write it like [fd00::1] or [fd00::1]:8");
     }
     target.host = *address;
     after = text.substr(close + 1);
   } else if (std::count(text.begin(), text.end(), ':') > 1) {
     const auto address = canonical_ipv6(text);
     if (!address)
-      place.refuse("host '" + printable(text) + "' has several ':' but is no IPv6 address", "write it like worker-1:8 or [fd00::1]:8");
+      place.refuse("host '" + displayable(text) + "' has several ':' but is no IPv6 address", "write it like worker-1:8 or [fd00::1]:8");
     target.host = *address;
   } else {
     const auto colon = text.find(':');
@@ -147,7 +148,7 @@ Target target_of(const Place& place, std::string_view text) {
   }
   if (after.empty()) return target;
   if (after.front() != ':')
-    place.refuse("'" + printable(after) + "' follows the brackets", "after them may come :SLOTS, as in [fd00::1]:8");
+    place.refuse("'" + displayable(after) + "' follows the brackets", "after them may come :SLOTS, as in [fd00::1]:8");
   target.slots = slots_of(place, after.substr(1));
   return target;
 }
@@ -158,7 +159,7 @@ std::string address_of(const Place& place, std::string_view text) {
   if (inner.size() > 2 && inner.front() == '[' && inner.back() == ']') inner = inner.substr(1, inner.size() - 2);
   if (const auto ipv6 = canonical_ipv6(inner)) return *ipv6;
   if (text.find(':') != std::string_view::npos) {
-    place.refuse("address '" + printable(text) + "' is no IPv6 address", "write address=fd00::1, or port=P for a port");
+    place.refuse("address '" + displayable(text) + "' is no IPv6 address", "write address=fd00::1, or port=P for a port");
   }
   return name_or_ipv4(place, "address", text);
 }
@@ -198,14 +199,14 @@ Host host_of(const Place& place, const std::vector<std::string>& words) {
     std::replace(key.begin(), key.end(), '-', '_');
     if (key == "slots_max") key = "max_slots";
     if (equals == std::string::npos || equals == 0) {
-      place.refuse("'" + printable(words[i]) + "' is no field", "write field=value after the host, for instance slots=8");
+      place.refuse("'" + displayable(words[i]) + "' is no field", "write field=value after the host, for instance slots=8");
     }
     if (key != "slots" && key != "port" && key != "user" && key != "address" && key != "max_slots") {
-      place.refuse("there is no field '" + printable(key) + "'", "the fields are slots, port, user and address");
+      place.refuse("there is no field '" + displayable(key) + "'", "the fields are slots, port, user and address");
     }
     const auto value = words[i].substr(equals + 1);
     if (!fields.emplace(key, value).second) {
-      place.refuse("field " + key + " is given twice, '" + printable(fields[key]) + "' and '" + printable(value) + "'", "keep one");
+      place.refuse("field " + key + " is given twice, '" + displayable(fields[key]) + "' and '" + displayable(value) + "'", "keep one");
     }
   }
   const auto value = [&](const char* key) -> const std::string* {
@@ -214,7 +215,7 @@ Host host_of(const Place& place, const std::vector<std::string>& words) {
   };
   if (const auto* text = value("slots")) {
     if (target.slots)
-      place.refuse("slots are given twice, ':" + std::to_string(*target.slots) + "' and 'slots=" + printable(*text) + "'", "keep one");
+      place.refuse("slots are given twice, ':" + std::to_string(*target.slots) + "' and 'slots=" + displayable(*text) + "'", "keep one");
     host.slots = slots_of(place, *text);
   } else {
     host.slots = target.slots.value_or(1);
@@ -229,7 +230,7 @@ Host host_of(const Place& place, const std::vector<std::string>& words) {
   }
   if (const auto* text = value("user")) {
     if (!target.user.empty())
-      place.refuse("the user is given twice, '" + target.user + "@' and 'user=" + printable(*text) + "'", "keep one");
+      place.refuse("the user is given twice, '" + target.user + "@' and 'user=" + displayable(*text) + "'", "keep one");
     host.user = user_of(place, *text);
   } else {
     host.user = target.user;
@@ -302,7 +303,7 @@ std::vector<Host> parse_host_list(std::string_view text, const std::string& file
     text = newline == std::string_view::npos ? std::string_view() : text.substr(newline + 1);
     const Place place{file, "line", ++number};
     if (line.find('\0') != std::string_view::npos)
-      place.refuse("'" + printable(line) + "' has a NUL byte", "save the file as plain text (UTF-8)");
+      place.refuse("'" + displayable(line) + "' has a NUL byte", "save the file as plain text (UTF-8)");
     line = trimmed(line.substr(0, line.find('#')));
     if (!line.empty()) hosts.add(place, host_of(place, words_of(line)));
   }
@@ -311,8 +312,9 @@ std::vector<Host> parse_host_list(std::string_view text, const std::string& file
 
 std::vector<Host> read_host_file(const std::string& path) {
   if (path.empty()) throw Error(ErrorCode::usage, "host file", "its name is empty", "name a file, one host on each line");
-  if (path.find('\0') != std::string::npos) throw Error(ErrorCode::usage, "host file '" + printable(path) + "'", "its name has a NUL byte");
-  const auto shown = printable(path, 200);
+  if (path.find('\0') != std::string::npos)
+    throw Error(ErrorCode::usage, "host file '" + displayable(path) + "'", "its name has a NUL byte");
+  const auto shown = displayable(path, 200);
   // O_NONBLOCK: opening a pipe must not wait for its writer.
   const Descriptor file{::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY)};
   if (file.fd < 0)

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "launch/printable.hpp"
+#include "launch/displayable.hpp"
 #include "tensor_io/error.hpp"
 
 namespace troupe {
@@ -48,7 +48,7 @@ class NodeExpansion {
   }
 
  private:
-  [[noreturn]] void bad(const std::string& reason) const { refuse(variable_, "'" + printable(text_) + "': " + reason, kSlurmWrites); }
+  [[noreturn]] void bad(const std::string& reason) const { refuse(variable_, "'" + displayable(text_) + "': " + reason, kSlurmWrites); }
 
   void expand(const std::string& prefix, std::string_view rest) {
     const auto open = rest.find('[');
@@ -73,7 +73,7 @@ class NodeExpansion {
     const auto dash = range.find('-');
     const auto low_text = range.substr(0, dash), high_text = dash == std::string_view::npos ? low_text : range.substr(dash + 1);
     const auto low = whole(low_text, 0, 999'999'999), high = whole(high_text, 0, 999'999'999);
-    if (!low || !high || *low > *high || low_text.size() > 9) bad("'" + printable(range) + "' is no range of numbers");
+    if (!low || !high || *low > *high || low_text.size() > 9) bad("'" + displayable(range) + "' is no range of numbers");
     if (*high - *low >= kMaxHosts) bad("it has more than " + std::to_string(kMaxHosts) + " nodes");
     for (long number = *low; number <= *high; ++number) {
       auto digits = std::to_string(number);
@@ -99,7 +99,7 @@ std::optional<int> index_of(const Get& get, const char* name, int below) {
   const char* text = get(name);
   if (text == nullptr) return std::nullopt;
   const auto value = whole(text, 0, below - 1);
-  if (!value) refuse(name, "'" + printable(text) + "' is no whole number from 0 to " + std::to_string(below - 1), kSlurmWrites);
+  if (!value) refuse(name, "'" + displayable(text) + "' is no whole number from 0 to " + std::to_string(below - 1), kSlurmWrites);
   return static_cast<int>(*value);
 }
 
@@ -109,7 +109,7 @@ std::vector<Host> checked_hosts(const std::string& variable, const std::vector<s
   for (std::size_t i = 0; i < names.size(); ++i) {
     // The characters that mean something in a list stop here; parse_host_flag judges the rest.
     if (const auto odd = names[i].find_first_of(":,@[]# \t\r\n"); odd != std::string::npos) {
-      refuse(variable, "node '" + printable(names[i]) + "' has the character '" + printable({&names[i][odd], 1}) + "'", kSlurmWrites);
+      refuse(variable, "node '" + displayable(names[i]) + "' has the character '" + displayable({&names[i][odd], 1}) + "'", kSlurmWrites);
     }
     list += (i == 0 ? "" : ",") + names[i] + ":" + std::to_string(slots[i]);
   }
@@ -137,7 +137,7 @@ std::vector<int> expand_slurm_tasks(std::string_view text, const std::string& va
                        : part.ends_with(')') ? whole(part.substr(open + 2, part.size() - open - 3), 1, kMaxHosts)
                                              : std::nullopt;
     if (!count || !times || tasks.size() + static_cast<std::size_t>(*times) > kMaxHosts) {
-      refuse(variable, "'" + printable(all) + "': '" + printable(part) + "' is no count of tasks like 2 or 2(x3)", kSlurmWrites);
+      refuse(variable, "'" + displayable(all) + "': '" + displayable(part) + "' is no count of tasks like 2 or 2(x3)", kSlurmWrites);
     }
     tasks.insert(tasks.end(), static_cast<std::size_t>(*times), static_cast<int>(*count));
   }
@@ -160,8 +160,8 @@ std::optional<SlurmAllocation> read_slurm(const Get& given) {
     if (tasks_variable == "SLURM_NTASKS_PER_NODE" && slots.size() == 1) slots.assign(names.size(), slots[0]);
     if (slots.size() != names.size()) {
       refuse(tasks_variable,
-             "'" + printable(tasks) + "' counts " + std::to_string(slots.size()) + " nodes, " + nodes_variable + " '" + printable(nodes) +
-                 "' names " + std::to_string(names.size()),
+             "'" + displayable(tasks) + "' counts " + std::to_string(slots.size()) + " nodes, " + nodes_variable + " '" +
+                 displayable(nodes) + "' names " + std::to_string(names.size()),
              kSlurmWrites);
     }
   }
@@ -172,7 +172,7 @@ std::optional<SlurmAllocation> read_slurm(const Get& given) {
   } else if (const char* own = get("SLURMD_NODENAME")) {
     const auto found = std::find(names.begin(), names.end(), own);
     if (found == names.end())
-      refuse("SLURMD_NODENAME", "'" + printable(own) + "' is not in " + nodes_variable + " '" + printable(nodes) + "'", kSlurmWrites);
+      refuse("SLURMD_NODENAME", "'" + displayable(own) + "' is not in " + nodes_variable + " '" + displayable(nodes) + "'", kSlurmWrites);
     allocation.node = static_cast<int>(found - names.begin());
   }
   int ranks = 0;

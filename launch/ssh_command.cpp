@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "launch/printable.hpp"
+#include "launch/displayable.hpp"
 #include "tensor_io/error.hpp"
 
 namespace troupe {
@@ -27,20 +27,20 @@ std::string remote_text(const std::vector<std::string>& command, const SshOption
   std::string text;
   if (const auto& folder = options.working_directory; !folder.empty()) {
     if (folder.front() != '/')
-      refuse("working directory", "'" + printable(folder) + "' is not absolute", "a folder on the host begins with '/'");
+      refuse("working directory", "'" + displayable(folder) + "' is not absolute", "a folder on the host begins with '/'");
     text += "cd " + quote_for_shell(folder) + " && ";
   }
   text += "exec env";
   for (const auto& [name, value] : options.environment) {
     if (name.empty() || is_digit(name.front()) ||
         !std::all_of(name.begin(), name.end(), [](char c) { return is_letter(c) || is_digit(c); }))
-      refuse("environment variable", "'" + printable(name) + "' is no name", "a name has letters, digits and '_'");
+      refuse("environment variable", "'" + displayable(name) + "' is no name", "a name has letters, digits and '_'");
     refuse_secret(name);
     text += " " + quote_for_shell(name + "=" + value);
   }
   // env takes a leading '-' for an option and a '=' for an assignment, whatever the quotes.
   if (command[0].empty() || command[0].front() == '-' || command[0].find('=') != std::string::npos)
-    refuse("command", "'" + printable(command[0]) + "' cannot be a program's name here", "name it by its path");
+    refuse("command", "'" + displayable(command[0]) + "' cannot be a program's name here", "name it by its path");
   for (const auto& word : command) text += " " + quote_for_shell(word);
   return text;
 }
@@ -57,7 +57,7 @@ bool looks_secret(std::string_view variable) {
 
 std::string quote_for_shell(std::string_view word) {
   if (word.find('\0') != std::string_view::npos)
-    refuse("remote command", "'" + printable(word) + "' has a NUL byte", "no argument can have one");
+    refuse("remote command", "'" + displayable(word) + "' has a NUL byte", "no argument can have one");
   std::string quoted;
   bool open = false;
   const auto set_open = [&](bool wanted) {
@@ -97,10 +97,11 @@ std::map<std::string, std::string> choose_environment(const std::map<std::string
 std::vector<std::string> ssh_command(const Host& host, const std::vector<std::string>& command, const SshOptions& options) {
   if (command.empty()) refuse("remote command", "it is empty", "name a program");
   for (const auto* text : {&host.name, &host.address}) {  // a Host need not come from a list
-    if (text->empty() || text->front() == '-') refuse("host '" + printable(*text) + "'", "ssh would read it as an option", "name the host");
+    if (text->empty() || text->front() == '-')
+      refuse("host '" + displayable(*text) + "'", "ssh would read it as an option", "name the host");
   }
   if (!host.user.empty() && host.user.front() == '-')
-    refuse("user '" + printable(host.user) + "'", "ssh would read it as an option", "name the user");
+    refuse("user '" + displayable(host.user) + "'", "ssh would read it as an option", "name the user");
   // BatchMode first: a password prompt on the terminal of a launcher of many would never be answered. No terminal, agent or forwarding.
   std::vector<std::string> arguments{options.program, "-T", "-a", "-x", "-o", "BatchMode=yes"};
   arguments.insert(arguments.end(), options.extra_arguments.begin(), options.extra_arguments.end());

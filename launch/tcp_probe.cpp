@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "launch/printable.hpp"
+#include "launch/displayable.hpp"
 #include "tensor_io/error.hpp"
 
 namespace troupe {
@@ -52,7 +52,7 @@ void resolve(const std::string& address, const std::string& port, int flags, Add
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = flags | AI_NUMERICSERV;
   if (const int failure = ::getaddrinfo(address.c_str(), port.c_str(), &hints, &found.first); failure != 0)
-    throw Error(ErrorCode::unavailable, printable(address), ::gai_strerror(failure), "give its IP address (address=A in the host list)");
+    throw Error(ErrorCode::unavailable, displayable(address), ::gai_strerror(failure), "give its IP address (address=A in the host list)");
 }
 
 void set_patience(int fd, std::chrono::seconds patience = kPatience) {
@@ -127,7 +127,7 @@ void serve_visitor(int fd, const std::string& token, const std::atomic<bool>& st
 int connect_to(const std::string& address, std::uint16_t port) {
   Addresses found;
   resolve(address, std::to_string(port), 0, found);
-  const auto where = printable(address) + " port " + std::to_string(port);
+  const auto where = displayable(address) + " port " + std::to_string(port);
   Socket connection(::socket(found.first->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (connection.fd < 0) unreachable(where, std::strerror(errno));
   if (::connect(connection.fd, found.first->ai_addr, found.first->ai_addrlen) != 0 && errno != EINPROGRESS)
@@ -153,7 +153,7 @@ TcpProbeServer::TcpProbeServer(const std::string& address) : token_(new_token())
   socklen_t bytes = sizeof bound;
   if (listener.fd < 0 || ::bind(listener.fd, found.first->ai_addr, found.first->ai_addrlen) != 0 || ::listen(listener.fd, 8) != 0 ||
       ::getsockname(listener.fd, reinterpret_cast<sockaddr*>(&bound), &bytes) != 0) {  // NOLINT: the sockets API
-    throw Error(ErrorCode::unavailable, printable(address), std::string("cannot be bound: ") + std::strerror(errno),
+    throw Error(ErrorCode::unavailable, displayable(address), std::string("cannot be bound: ") + std::strerror(errno),
                 "give an address that this host has (address=A in the host list)");
   }
   port_ = ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(bound).sin6_port  // NOLINT
@@ -178,7 +178,7 @@ void TcpProbeServer::serve() const {
 }
 
 LinkMeasure measure_link(const std::string& address, std::uint16_t port, const std::string& token, std::chrono::milliseconds duration) {
-  const auto where = printable(address) + " port " + std::to_string(port);
+  const auto where = displayable(address) + " port " + std::to_string(port);
   if (token.size() != kTokenDigits)
     throw Error(ErrorCode::usage, "token", "it has " + std::to_string(token.size()) + " characters, not 32");
   const Socket connection(connect_to(address, port));
