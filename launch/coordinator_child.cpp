@@ -46,8 +46,9 @@ void CoordinatorChild::start() {
   starts_.push_back(Clock::now());
   const auto& recovery = options_.recovery;
   ChildProcess::Options child;
-  child.arguments = {options_.troupe_program,     "coordinator", "--job",  job_,     "--world-size",
-                     std::to_string(world_size_), "--address",   address_, "--port", std::to_string(port_)};
+  child.arguments = {options_.troupe_program, "coordinator",     "--job",  options_.job_id,
+                     "--world-size",          std::to_string(options_.world_size), "--address", options_.address,
+                     "--port",                std::to_string(options_.port)};
   if (recovery.enabled) {
     for (const auto& word : std::vector<std::string>{
              "--recovery", "--journal", options_.run_dir + "/journal", "--min-start", std::to_string(recovery.min_start), "--min-ranks", std::to_string(recovery.min_ranks),

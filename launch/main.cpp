@@ -12,6 +12,7 @@
 
 #include "launch/config.hpp"
 #include "launch/coordinator_process.hpp"
+#include "launch/doctor.hpp"
 #include "launch/launcher.hpp"
 #include "launch/slurm.hpp"
 
@@ -41,6 +42,7 @@ constexpr const char* kHelp =
     "usage: troupe VERB ...\n"
     "\n"
     "  launch --nproc N [--run-dir DIR] PROGRAM [ARGUMENTS]   start N ranks of PROGRAM on this machine\n"
+    "  doctor [--hosts FILE|a:8,b:8]                          what would keep a job from running, and what to do about it\n"
     "  config reference                                       the list of settings, as docs/config.md\n"
     "  --help, --version\n"
     "\n"
@@ -244,8 +246,9 @@ int run(const std::vector<std::string>& words) {
   if (verb == "launch") return launch(rest);
   if (verb == "coordinator") return coordinate(rest);
   if (verb == "node") return node(rest);
+  if (verb == "doctor") return troupe::doctor_command(rest, {own_path(), TROUPE_VERSION, {}});
   if (verb == "config" && rest == std::vector<std::string>{"reference"}) return std::cout << troupe::config_reference(), 0;
-  const auto near = troupe::nearest_name(verb, {"launch", "coordinator", "config", "help"});
+  const auto near = troupe::nearest_name(verb, {"launch", "doctor", "coordinator", "config", "help"});
   throw troupe::Error(troupe::ErrorCode::usage, "command line", "there is no verb '" + verb + "'",
                       near.empty() ? "see troupe --help" : "did you mean " + near + "?");
 }

@@ -9,6 +9,7 @@
 
 #include "actors/coordinator_rendezvous.hpp"
 #include "launch/actor_system.hpp"
+#include "launch/build_id.hpp"
 #include "launch/environment.hpp"
 #include "launch/rank.hpp"
 #include "launch/simulate.hpp"
@@ -32,9 +33,6 @@ void handle_signals() {
   std::signal(SIGPIPE, SIG_IGN);
 }
 
-// What a rank of another build must not join. The file's identity, not its time stamp alone: copies on several hosts may differ in that.
-std::string build_id() { return std::string(TROUPE_VERSION) + " " __DATE__ " " __TIME__; }
-
 RankSystemOptions options_of(const Config& config, const RankEnvironment& place) {
   RankSystemOptions options;
   options.process = {place.slot, place.incarnation};
@@ -43,7 +41,7 @@ RankSystemOptions options_of(const Config& config, const RankEnvironment& place)
   options.host = place.node;
   options.interface_address = place.interface_address;
   options.job_id = place.job_id;
-  options.build_id = build_id();
+  options.build_id = program_build_id();
   options.config_hash = config_hash(config);
   options.training = config;
   options.strategy = config;
