@@ -38,6 +38,13 @@ ErrorReport Compute::complete(ErrorReport report) const {
   return report;
 }
 
+void Compute::set_steps_done(std::int64_t step) {
+  step_ = step;
+  move_on();
+}
+
+void Compute::move_on() { *position_ = {options_.training.seed, step_, micro_batch_, options_.rank, position_->visit + 1}; }
+
 void Compute::distribute(std::shared_ptr<torch::nn::Module> model) {
   if (strategy_)
     throw Error(ErrorCode::usage, "distribute", "this rank has a model already", "put several networks into one torch::nn::Module");
@@ -58,6 +65,8 @@ void Compute::distribute(std::shared_ptr<torch::nn::Module> model) {
   };
   strategy_ = make_strategy(std::move(context));
   strategy_->attach(model_);
+  place_dropout(*model_, position_);
+  move_on();
   const auto bytes = static_cast<std::int64_t>(vote_bytes(strategy_->parameter_names().size()));
   vote_in_ = at::zeros({bytes}, at::kByte);
   vote_out_ = at::zeros({bytes * options_.world_size}, at::kByte);
@@ -107,6 +116,7 @@ void Compute::backward(const at::Tensor& loss, double samples, double correct, d
   }
   strategy_->end_backward();
   ++micro_batch_;
+  move_on();
 }
 
 Decision Compute::vote(const GradientSummary& summary, double norm) {
@@ -152,7 +162,9 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
   if (decision.commit) {
     // Same guard against division by zero as torch.nn.utils.clip_grad_norm_.
     if (clip > 0 && norm + 1e-6 > clip) strategy_->scale_gradients(clip / (norm + 1e-6));
+    const auto update_started = std::chrono::steady_clock::now();
     optimizer.step(lr);
+    report.optimizer_ms = milliseconds_since(update_started);
   }
   strategy_->after_update();
 
@@ -172,6 +184,7 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
   step_started_ = std::chrono::steady_clock::now();
   micro_batch_ = 0;
   ++step_;
+  move_on();
   return report;
 }
 

@@ -15,6 +15,7 @@
 #include "actors/training_options.hpp"
 #include "actors/vote.hpp"
 #include "tensor_io/communicator.hpp"
+#include "tensor_io/dropout.hpp"
 #include "tensor_io/optimizer.hpp"
 
 namespace troupe {
@@ -33,6 +34,7 @@ struct StepReport {
   double step_ms = 0;     ///< from the end of the step before to the end of this one
   double exposed_ms = 0;  ///< compute waited for the reducer and the vote
   double reduce_ms = 0;   ///< the reducer was inside collectives
+  double optimizer_ms = 0;
   std::int32_t buckets = 0;
   std::int32_t launched_before_end = 0;  ///< of them, while backward was going on
 };
@@ -82,7 +84,7 @@ class Compute {
 
   std::int64_t steps_done() const noexcept { return step_; }
   std::int64_t micro_batch() const noexcept { return micro_batch_; }
-  void set_steps_done(std::int64_t step) noexcept { step_ = step; }
+  void set_steps_done(std::int64_t step);
 
   /// Receives one message of type T; throws what a failing actor or an abort reports, Error(timeout) naming `what` and `actor`.
   template <class T>
@@ -115,6 +117,7 @@ class Compute {
   [[noreturn]] void throw_failure(const ErrorReport& report);
   [[noreturn]] void throw_abort(const ErrorReport& report);
   [[noreturn]] void throw_timeout(const char* actor, const char* what);
+  void move_on();
   Decision vote(const GradientSummary& summary, double norm);
 
   // Constant after connect.
@@ -127,6 +130,7 @@ class Compute {
   std::unique_ptr<Strategy> strategy_;
   std::int64_t step_ = 0;
   std::int64_t micro_batch_ = 0;
+  std::shared_ptr<ForwardPosition> position_ = std::make_shared<ForwardPosition>();  // the model's layers read it
   Vote vote_;
   at::Tensor vote_out_, vote_in_;
   std::chrono::steady_clock::time_point step_started_ = std::chrono::steady_clock::now();
