@@ -3,6 +3,7 @@
 #include <csignal>
 
 #include "actors/data_loader.hpp"
+#include "strategies/sync_batch_norm.hpp"
 #include "tensor_io/fused_optimizer.hpp"
 #include "tensor_io/schedule.hpp"
 #include "tensor_io/torch_optimizer.hpp"
@@ -68,16 +69,48 @@ std::optional<double> Rank::uneven_step(std::int64_t samples) {
   return static_cast<double>(samples) * world_size() / static_cast<double>(total);
 }
 
-void Rank::backward(const at::Tensor& loss, double correct) { backward(loss, correct, batch_samples_, 1); }
+bool Rank::begin_uneven(std::int64_t samples, bool has_batch) {
+  if (!model_) throw Error(ErrorCode::usage, "uneven", "no model was distributed", "call rank.distribute(model) before the loop");
+  if (config_.grad_accum_steps > 1) {
+    throw Error(ErrorCode::usage, "uneven", "grad_accum_steps is " + std::to_string(config_.grad_accum_steps),
+                "set it to 1: how much a micro-batch weighs is known only once the step's last one is");
+  }
+  if (stop_requested()) return false;  // the same on all ranks, since the vote carried it
+  const auto weight = uneven_step(samples);
+  if (!weight) return false;
+  if (!has_batch) {
+    throw Error(ErrorCode::usage, "uneven", "this rank has no batch at all, others have", "give each rank one at least");
+  }
+  batch_samples_ = static_cast<double>(samples);
+  batch_weight_ = *weight;
+  count_samples_in_sync_batchnorm(*model_, samples == 0 ? 0 : -1);
+  system_->compute().seed_forward();
+  forward_started_ = std::chrono::steady_clock::now();
+  return true;
+}
+
+void Rank::end_uneven() noexcept {
+  batch_samples_ = 0;
+  batch_weight_ = 1;
+  if (model_) count_samples_in_sync_batchnorm(*model_, -1);
+}
+
+void Rank::backward(const at::Tensor& loss, double correct) { backward(loss, correct, batch_samples_, batch_weight_); }
 
 void Rank::backward(const at::Tensor& loss, double correct, double samples, double weight) {
   system_->compute().backward(loss, samples, correct, weight);
+  const auto now = std::chrono::steady_clock::now();
+  step_compute_ms_ += std::chrono::duration<double, std::milli>(now - forward_started_).count();
+  forward_started_ = now;
 }
 
 double Rank::learning_rate() const { return scheduled_lr(config_, system_->compute().steps_done(), steps_per_epoch_, total_steps_); }
 
 StepReport Rank::step(Optimizer& optimizer) {
   auto report = system_->compute().step(optimizer, learning_rate());
+  profile_.add(report, step_data_ms_, step_compute_ms_);
+  step_data_ms_ = step_compute_ms_ = 0;
+  forward_started_ = std::chrono::steady_clock::now();
   if (report.stop_signal != 0) stop_signal_ = report.stop_signal;
   return report;
 }
@@ -115,10 +148,12 @@ std::shared_ptr<const Batch> BatchStream::next() {
   const auto started = std::chrono::steady_clock::now();
   auto loaded = compute.receive_next<BatchLoaded, DataEnded>("data loader", "the next batch");
   rank_->data_wait_ms_ = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - started).count();
+  rank_->step_data_ms_ += rank_->data_wait_ms_;
   if (!loaded) return nullptr;
   caf::anon_send(loader_, GrantBatches{1});
   rank_->batch_samples_ = static_cast<double>(loaded->batch->numel());
   compute.seed_forward();
+  rank_->forward_started_ = std::chrono::steady_clock::now();
   return loaded->batch;
 }
 
