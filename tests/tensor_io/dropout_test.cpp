@@ -112,11 +112,11 @@ TEST_CASE("a model's dropouts are placed in the order of their registration, eac
     nn::Dropout first = register_module("first", nn::Dropout(0.5));
     torch::nn::Sequential inner = register_module("inner", torch::nn::Sequential(torch::nn::Linear(2, 2), nn::Dropout(0.5)));
   };
-  Model model;
-  CHECK(place_dropout(model, position_of()) == 2);
-  CHECK(model.first(at::ones({8, 8})).equal(drop(position_of(), 0)));
-  CHECK(model.inner->at<nn::DropoutImpl>(1).forward(at::ones({8, 8})).equal(drop(position_of(), 1)));
+  const auto model = std::make_shared<Model>();
+  CHECK(place_dropout(*model, position_of()) == 2);
+  CHECK(model->first(at::ones({8, 8})).equal(drop(position_of(), 0)));
+  CHECK(model->inner->at<nn::DropoutImpl>(1).forward(at::ones({8, 8})).equal(drop(position_of(), 1)));
   std::ostringstream printed;
-  printed << *model.first;
+  printed << *model->first;
   CHECK(printed.str() == "troupe::nn::Dropout(p=0.5)");
 }
