@@ -107,11 +107,9 @@ def one_line(text):
     return " ".join(text.split())
 
 
-def keep(results, every):
+def keep(mutation, red, every):
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    today = str(datetime.date.today())
-    for mutation, red in results:
-        known[f"{mutation['row']}: {mutation['says']}"] = {"red": red, "date": today}
+    known[f"{mutation['row']}: {mutation['says']}"] = {"red": red, "date": str(datetime.date.today())}
     RESULTS.write_text(json.dumps(known, indent=1))
     kept = [known.get(f"{mutation['row']}: {mutation['says']}") for mutation in every]
     if all(kept):
@@ -157,7 +155,7 @@ def main():
 
     programs = sorted({mutation["program"] for mutation in chosen})
     log_path = ROOT / "build" / "mutations.log"
-    results, bad = [], []
+    bad = []
     with open(log_path, "w") as log:
         if not build(programs, log):
             raise SystemExit(f"mutations: the code does not build before any break; see {log_path}")
@@ -176,13 +174,12 @@ def main():
                 seen = built and bool(red)
                 if not seen:
                     bad.append(mutation["row"])
-                results.append((mutation, red))
+                keep(mutation, red, every)  # at once: a run that is ended has not been for nothing
                 outcome = f"red: {one_line(red[0])}" if seen else ("NOT SEEN" if built else "DOES NOT BUILD")
                 say(f"{mutation['row']}  {mutation['file']}: {mutation['says']}\n     {outcome}  ({time.monotonic() - started:.0f} s)")
         finally:
             restore()
             build(programs, log)  # no broken program stays behind
-    keep(results, every)
     say(f"{len(chosen) - len(bad)} of {len(chosen)} breaks were seen" + (f"; not: {', '.join(bad)}" if bad else ""))
     return 1 if bad else 0
 
