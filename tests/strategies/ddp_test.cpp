@@ -278,7 +278,7 @@ TEST_CASE("[D06] a static graph measures the order of gradients once and keeps i
     };
     step(false);
     CHECK(ddp.plan().order == std::vector<std::int32_t>{0, 1});  // measured
-    step(false);  // a rebuild leaves the gradients undefined
+    step(false);                                                 // a rebuild leaves the gradients undefined
     const auto expected = model->a->weight.grad().clone();
     // The promise is broken for long enough to move the buckets where no promise was made. Gradients stay right all the same.
     for (int s = 0; s < 3; ++s) step(true);
