@@ -65,10 +65,13 @@ ErrorReport Compute::complete(ErrorReport report) const {
   return report;
 }
 
-void Compute::set_steps_done(std::int64_t step) noexcept {
+void Compute::set_steps_done(std::int64_t step) {
   step_ = step;
   services_.status->steps_done = step;
+  move_on();
 }
+
+void Compute::move_on() { *position_ = {options_.training.seed, step_, micro_batch_, rank_, position_->visit + 1}; }
 
 StrategyContext Compute::strategy_context(bool newcomer) {
   StrategyContext context;
@@ -107,6 +110,8 @@ void Compute::distribute(std::shared_ptr<torch::nn::Module> model) {
   }
   distributed_ = true;
   strategy_->remember_state();
+  place_dropout(*model_, position_);
+  move_on();
   step_started_ = std::chrono::steady_clock::now();
 }
 
@@ -163,6 +168,7 @@ void Compute::backward(const at::Tensor& loss, double samples, double correct, d
   }
   strategy_->end_backward();
   ++micro_batch_;
+  move_on();
 }
 
 Decision Compute::vote(const GradientSummary& summary, double norm) {
@@ -242,7 +248,9 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
     const auto vote_started = std::chrono::steady_clock::now();
     const auto decision = vote(summary, norm);
     report.exposed_ms += milliseconds_since(vote_started);
+    const auto update_started = std::chrono::steady_clock::now();
     commit(decision, optimizer, lr);
+    report.optimizer_ms = milliseconds_since(update_started);
     fill_report(report, decision);
     report.reduce_ms = summary.reduced.busy_ms;
     report.buckets = summary.reduced.buckets;

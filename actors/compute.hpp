@@ -16,6 +16,7 @@
 #include "actors/training_options.hpp"
 #include "actors/vote.hpp"
 #include "tensor_io/communicator.hpp"
+#include "tensor_io/dropout.hpp"
 #include "tensor_io/optimizer.hpp"
 
 namespace troupe {
@@ -35,6 +36,7 @@ struct StepReport {
   double step_ms = 0;     ///< from the end of the step before to the end of this one
   double exposed_ms = 0;  ///< compute waited for the reducer and the vote
   double reduce_ms = 0;   ///< the reducer was inside collectives
+  double optimizer_ms = 0;
   std::int32_t buckets = 0;
   std::int32_t launched_before_end = 0;  ///< of them, while backward was going on
   double message_us = 0;                 ///< of the step's critical path, in mailboxes and messages between compute and reducer
@@ -105,7 +107,7 @@ class Compute {
 
   std::int64_t steps_done() const noexcept { return step_; }
   std::int64_t micro_batch() const noexcept { return micro_batch_; }
-  void set_steps_done(std::int64_t step) noexcept;
+  void set_steps_done(std::int64_t step);
 
   /// Receives one message of type T; throws what a failing actor or an abort reports, Error(timeout) naming `what` and `actor`.
   template <class T>
@@ -141,6 +143,7 @@ class Compute {
   [[noreturn]] void throw_abort(const ErrorReport& report);
   [[noreturn]] void throw_interrupted(const InterruptRanks& message);
   [[noreturn]] void throw_timeout(const char* actor, const char* what);
+  void move_on();
   Decision vote(const GradientSummary& summary, double norm);
   Decision decide_by(std::string_view votes) const;
   void commit(const Decision& decision, Optimizer& optimizer, double lr);
@@ -175,6 +178,7 @@ class Compute {
   bool distributed_ = false;  // the model is on all ranks
   std::int32_t sections_done_ = 0;
   std::map<std::string, std::string> notes_;
+  std::shared_ptr<ForwardPosition> position_ = std::make_shared<ForwardPosition>();  // the model's layers read it
   Vote vote_;
   at::Tensor vote_in_, vote_out_[2];  // by step parity: the votes of the last step stay while those of the next one come in
   std::int64_t voted_step_ = -1, votes_step_ = -1;

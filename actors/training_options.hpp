@@ -20,7 +20,7 @@ struct TrainingOptions {
   std::int64_t keep_last = 3;           ///< checkpoints to keep, `best` not counted
   std::string resume;                   ///< "", "latest", or the path of a checkpoint
   std::string run_dir = "runs/latest";  ///< logs, metrics.jsonl, run.json
-  bool profile = false;                 ///< print where the time of a step goes
+  bool profile = false;                 ///< print at the end where the time of rank 0's steps went
 };
 
 }  // namespace troupe

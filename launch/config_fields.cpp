@@ -74,7 +74,7 @@ const std::vector<ConfigField>& config_fields() {
       {"run", "threads", at(&Config::threads), "LibTorch's threads per rank; 0: one where ranks share the machine", 0, 4096, {}, false},
       {"run", "log_interval", at(&Config::log_interval), "steps between two log lines", 1, kMany, {}, false},
       {"run", "run_dir", at(&Config::run_dir), "logs and metrics.jsonl; empty: none", 0, 0, {}, false},
-      {"run", "profile", at(&Config::profile), "print where the time of a step goes", 0, 0, {}, false},
+      {"run", "profile", at(&Config::profile), "print at the end where the time of rank 0's steps went", 0, 0, {}, false},
   };
   return fields;
 }

@@ -63,6 +63,10 @@ int run_rank(caf::actor_system& system, const Config& config, const RankSystemOp
     Rank rank(system, config, options);
     try {
       body(rank);
+      if (config.profile && rank.is_main()) {
+        std::fputs(rank.profile().table().c_str(), stdout);
+        std::fflush(stdout);
+      }
     } catch (...) {
       const auto failure = rank.system().fail(std::current_exception());
       return failure.code == ErrorCode::ok ? 0 : report(failure);

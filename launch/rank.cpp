@@ -5,6 +5,7 @@
 
 #include "actors/data_loader.hpp"
 #include "tensor_io/fault_point.hpp"
+#include "strategies/sync_batch_norm.hpp"
 #include "tensor_io/fused_optimizer.hpp"
 #include "tensor_io/schedule.hpp"
 #include "tensor_io/torch_optimizer.hpp"
@@ -50,10 +51,39 @@ std::optional<double> Rank::uneven_step(std::int64_t samples) {
   return static_cast<double>(samples) * world_size() / static_cast<double>(total);
 }
 
+bool Rank::begin_uneven(std::int64_t samples, bool has_batch) {
+  if (!model_) throw Error(ErrorCode::usage, "uneven", "no model was distributed", "call rank.distribute(model) before the loop");
+  if (config_.grad_accum_steps > 1) {
+    throw Error(ErrorCode::usage, "uneven", "grad_accum_steps is " + std::to_string(config_.grad_accum_steps),
+                "set it to 1: how much a micro-batch weighs is known only once the step's last one is");
+  }
+  if (stop_requested()) return false;  // the same on all ranks, since the vote carried it
+  const auto weight = uneven_step(samples);
+  if (!weight) return false;
+  if (!has_batch) {
+    throw Error(ErrorCode::usage, "uneven", "this rank has no batch at all, others have", "give each rank one at least");
+  }
+  batch_samples_ = static_cast<double>(samples);
+  batch_weight_ = *weight;
+  count_samples_in_sync_batchnorm(*model_, samples == 0 ? 0 : -1);
+  system_->compute().seed_forward();
+  forward_started_ = std::chrono::steady_clock::now();
+  return true;
+}
+
+void Rank::end_uneven() noexcept {
+  batch_samples_ = 0;
+  batch_weight_ = 1;
+  if (model_) count_samples_in_sync_batchnorm(*model_, -1);
+}
+
 void Rank::backward(const at::Tensor& loss, double correct) { backward(loss, correct, batch_samples_, batch_weight_); }
 
 void Rank::backward(const at::Tensor& loss, double correct, double samples, double weight) {
   system_->compute().backward(loss, samples, correct, weight);
+  const auto now = std::chrono::steady_clock::now();
+  step_compute_ms_ += std::chrono::duration<double, std::milli>(now - forward_started_).count();
+  forward_started_ = now;
 }
 
 int Rank::stop_signal() const {
@@ -66,6 +96,9 @@ double Rank::learning_rate() const { return scheduled_lr(config_, system_->compu
 
 StepReport Rank::step(Optimizer& optimizer) {
   auto report = system_->compute().step(optimizer, learning_rate());
+  profile_.add(report, step_data_ms_, step_compute_ms_);
+  step_data_ms_ = step_compute_ms_ = 0;
+  forward_started_ = std::chrono::steady_clock::now();
   if (report.stop_signal != 0) system_->compute().notes()["stop_signal"] = std::to_string(report.stop_signal);
   if (stream_ != nullptr && !report.repeat) stream_->committed();
   if (stream_ != nullptr) stream_->rewind();
@@ -197,11 +230,13 @@ std::shared_ptr<const Batch> BatchStream::next() {
     }
   }
   rank_->data_wait_ms_ = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - started).count();
+  rank_->step_data_ms_ += rank_->data_wait_ms_;
   if (!batch) return nullptr;
   step_.push_back(batch);
   rank_->batch_samples_ = static_cast<double>(batch->numel());
   rank_->batch_weight_ = batch->weight;
   compute.seed_forward();
+  rank_->forward_started_ = std::chrono::steady_clock::now();
   return batch;
 }
 

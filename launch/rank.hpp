@@ -1,6 +1,7 @@
 #pragma once
 #include <torch/torch.h>
 
+#include <chrono>
 #include <deque>
 #include <functional>
 #include <iterator>
@@ -18,12 +19,23 @@
 #include "actors/data_loader.hpp"
 #include "launch/config.hpp"
 #include "launch/rank_system.hpp"
+#include "launch/step_profile.hpp"
 #include "tensor_io/dataset.hpp"
 #include "tensor_io/optimizer.hpp"
 
 namespace troupe {
 
 class BatchStream;
+template <class Range>
+class UnevenBatches;
+
+/// How many samples a batch of one's own holds, for Rank::uneven. Write an overload beside your batch type; it is found by argument.
+inline std::int64_t samples_of(const Batch& batch) { return batch.numel(); }
+inline std::int64_t samples_of(const at::Tensor& batch) { return batch.size(0); }
+template <class Input, class Target>
+std::int64_t samples_of(const std::pair<Input, Target>& batch) {
+  return samples_of(batch.first);
+}
 
 /// One rank of a job, as a program sees it: for a training loop of one's own. One thread uses it, the one that made it.
 ///
@@ -64,9 +76,26 @@ class Rank {
   /// This rank's batches of the data set: all epochs of the config, from the step that the run stands at. Ends early after a stop request.
   BatchStream loader(std::shared_ptr<const Dataset> dataset);
 
-  /// For data of one's own of which ranks may have unequal amounts: `next` gives a batch's samples and does its work; see uneven_step.
-  /// Agrees on how many samples each rank has now (0: it ran out). Returns this rank's weight for `backward`, or nothing once all ran out.
-  /// A rank that ran out repeats its last batch with weight 0, so that every collective of the step finds it there. Collective.
+  /// For data of one's own, of which ranks may have unequal amounts: batches of unequal size, and some ranks with fewer.
+  ///
+  ///     for (const auto& batch : rank.uneven(my_batches)) {
+  ///       rank.backward(loss(model, batch));
+  ///       rank.step(*optimizer);
+  ///     }
+  ///
+  /// A rank that ran out gets its last batch again until all have ended: it counts nothing (not in gradients, loss, accuracy, nor in the
+  /// statistics of a SyncBatchNorm), but every collective of the step finds the rank there. Gradients are those of one rank with all
+  /// samples of the step. `batches` is any range whose elements have a samples_of; it is copied or moved in, or referred to where it has a
+  /// name, and must hold a batch at least where any rank has one. A BatchNorm that is not synchronised does see the repeated batch. Ends
+  /// early after a stop request. Throws Error(usage) before distribute and with grad_accum_steps above 1. Every round is collective.
+  template <class Range>
+  UnevenBatches<Range> uneven(Range&& batches) {
+    return UnevenBatches<Range>(*this, std::forward<Range>(batches));
+  }
+
+  /// What `uneven` is made of, for a loop that is no range. Agrees on how many samples each rank has now (0: it ran out). Returns this
+  /// rank's weight for `backward`, or nothing once all ran out. A rank that ran out repeats its last batch with weight 0, so that every
+  /// collective of the step finds it there; its SyncBatchNorms leave that batch out (count_samples_in_sync_batchnorm). Collective.
   std::optional<double> uneven_step(std::int64_t samples);
 
   /// Backward of one micro-batch's mean loss. `correct`: samples that were right, for the accuracy in reports. Throws what broke the job.
@@ -123,10 +152,17 @@ class Rank {
   /// The loader's cursor: where the next loader starts.
   void set_cursor(std::int64_t epoch, std::int64_t step_in_epoch);
   double last_data_wait_ms() const noexcept { return data_wait_ms_; }
+  /// Where the time of this rank's steps went so far.
+  const StepProfile& profile() const noexcept { return profile_; }
 
  private:
   friend class BatchStream;
+  template <class Range>
+  friend class UnevenBatches;
   void distribute_module(std::shared_ptr<torch::nn::Module> model);
+  /// False once all ranks ran out. `has_batch`: there is one to repeat.
+  bool begin_uneven(std::int64_t samples, bool has_batch);
+  void end_uneven() noexcept;
 
   template <class T>
   static std::string pack(const T& object) {
@@ -153,9 +189,11 @@ class Rank {
   std::unique_ptr<RankSystem> system_;
   std::vector<std::pair<torch::optim::Optimizer*, std::unique_ptr<Optimizer>>> adapters_;
   std::shared_ptr<torch::nn::Module> model_;
-  double batch_samples_ = 0;
-  double batch_weight_ = 1;
+  double batch_samples_ = 0, batch_weight_ = 1;
   double data_wait_ms_ = 0;
+  StepProfile profile_;
+  double step_data_ms_ = 0, step_compute_ms_ = 0;  // of the step under way
+  std::chrono::steady_clock::time_point forward_started_ = std::chrono::steady_clock::now();
   BatchStream* stream_ = nullptr;  // the one that is being read
   std::int64_t steps_per_epoch_ = 0, total_steps_ = 0;
   std::int64_t start_epoch_ = 0, start_step_ = 0;
@@ -215,6 +253,48 @@ class BatchStream {
   int loader_rank_ = 0, loader_world_size_ = 1;
   std::deque<std::shared_ptr<const Batch>> again_, step_;  // to be handed out once more; of the step under way
   bool ended_ = false;
+};
+
+/// A range over the batches of a rank until all ranks ran out; see Rank::uneven. Goes through them once.
+template <class Range>
+class UnevenBatches {
+ public:
+  using Value = std::decay_t<decltype(*std::begin(std::declval<Range&>()))>;
+
+  UnevenBatches(Rank& rank, Range&& batches) : rank_(&rank), batches_(std::forward<Range>(batches)) {}
+  ~UnevenBatches() { rank_->end_uneven(); }
+  UnevenBatches(const UnevenBatches&) = delete;
+  UnevenBatches& operator=(const UnevenBatches&) = delete;
+
+  struct End {};
+  class Iterator {
+   public:
+    explicit Iterator(UnevenBatches* owner) : owner_(owner), next_(std::begin(owner->batches_)) { ++*this; }
+    const Value& operator*() const { return *batch_; }
+    const Value* operator->() const { return &*batch_; }
+    Iterator& operator++() {
+      const bool more = next_ != std::end(owner_->batches_);
+      if (more) {
+        batch_.emplace(*next_);
+        ++next_;
+      }
+      ended_ = !owner_->rank_->begin_uneven(more ? samples_of(*batch_) : 0, batch_.has_value());
+      return *this;
+    }
+    bool operator==(End) const noexcept { return ended_; }
+
+   private:
+    UnevenBatches* owner_;
+    decltype(std::begin(std::declval<Range&>())) next_;
+    std::optional<Value> batch_;  // the last one, which a rank that ran out repeats
+    bool ended_ = false;
+  };
+  Iterator begin() { return Iterator(this); }
+  End end() const noexcept { return {}; }
+
+ private:
+  Rank* rank_;
+  Range batches_;  // a reference where the range has a name
 };
 
 /// The program's `main`: parses config and environment, becomes a rank of the job that launched it, N simulated ranks (`--ranks N`), or one

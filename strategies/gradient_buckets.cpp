@@ -104,6 +104,10 @@ void GradientBuckets::begin_step() {
 void GradientBuckets::begin_backward(bool synchronise, double weight) {
   synchronise_ = synchronise;
   weight_ = weight;
+  if (weight == 0) {
+    // What this backward adds must not reach the view, which may hold earlier micro-batches: 0 times infinity is NaN.
+    for (auto& entry : entries_) entry.parameter.mutable_grad() = at::Tensor();
+  }
   if (!synchronise) return;
   arrival_.clear();
   for (auto& entry : entries_) entry.ready = false;
@@ -121,15 +125,14 @@ void GradientBuckets::arrived(std::size_t index) {
                 "construct the embedding with sparse(false)");
   }
   bool finite = true;
-  if (grad.data_ptr() == entry.view.data_ptr()) {  // a later micro-batch: autograd added in place
+  if (weight_ == 0) {
+    if (!entry.seen) entry.view.zero_();
+    grad = entry.view;
+  } else if (grad.data_ptr() == entry.view.data_ptr()) {  // a later micro-batch: autograd added in place
     if (synchronise_) finite = all_finite(entry.view);
   } else {
     finite = entry.seen ? add_and_check(entry.view, grad) : copy_and_check(entry.view, grad);
     grad = entry.view;
-  }
-  if (weight_ == 0) {
-    entry.view.zero_();
-    finite = true;
   }
   if (!finite && not_finite_ < 0) not_finite_ = static_cast<std::int32_t>(index);
   entry.seen = true;

@@ -22,19 +22,23 @@ struct BasicBlockImpl : torch::nn::Module {
     y = second_norm(second(y));
     return torch::relu(y + (shortcut ? shortcut_norm(shortcut(x)) : x));
   }
-  torch::nn::Conv2d first, second, shortcut{nullptr};
-  troupe::nn::BatchNorm2d first_norm, second_norm, shortcut_norm{nullptr};
+  torch::nn::Conv2d first;
+  troupe::nn::BatchNorm2d first_norm;
+  torch::nn::Conv2d second;
+  troupe::nn::BatchNorm2d second_norm;
+  torch::nn::Conv2d shortcut{nullptr};
+  troupe::nn::BatchNorm2d shortcut_norm{nullptr};
 };
 TORCH_MODULE(BasicBlock);
 
 }  // namespace
 
-MiniResNetImpl::MiniResNetImpl(std::int64_t in_channels, std::int64_t num_classes)
-    : stem_(register_module("stem", conv(in_channels, 64, 3, 1))),
-      stem_norm_(register_module("stem_norm", troupe::nn::BatchNorm2d(64))),
-      blocks_(BasicBlock(64, 64, 1), BasicBlock(64, 64, 1), BasicBlock(64, 128, 2), BasicBlock(128, 128, 1), BasicBlock(128, 256, 2),
-              BasicBlock(256, 256, 1)),
-      head_(register_module("head", torch::nn::Linear(256, num_classes))) {
+MiniResNetImpl::MiniResNetImpl(std::int64_t in_channels, std::int64_t num_classes, std::int64_t width)
+    : stem_(register_module("stem", conv(in_channels, width, 3, 1))),
+      stem_norm_(register_module("stem_norm", troupe::nn::BatchNorm2d(width))),
+      blocks_(BasicBlock(width, width, 1), BasicBlock(width, width, 1), BasicBlock(width, 2 * width, 2),
+              BasicBlock(2 * width, 2 * width, 1), BasicBlock(2 * width, 4 * width, 2), BasicBlock(4 * width, 4 * width, 1)),
+      head_(register_module("head", torch::nn::Linear(4 * width, num_classes))) {
   register_module("blocks", blocks_);
   for (auto& module : modules(false)) {
     if (auto* convolution = module->as<torch::nn::Conv2d>())

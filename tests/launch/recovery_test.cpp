@@ -44,7 +44,7 @@ struct Run {
     REQUIRE(code == 0);
     state = load_checkpoint(launch.folder() / "checkpoints", "latest").state;
     losses = losses_of(testing::read_text(metrics / "run/metrics.jsonl"));
-    CHECK(testing::processes_of(launch.folder().path()) == 0);
+    CHECK(testing::processes_of(launch.folder().path()).empty());
   }
   // How often the job's memberships changed, and how long each took.
   std::vector<int> recoveries() const {

@@ -1,15 +1,10 @@
-#include <mutex>
-
-#include "launch/actor_system.hpp"
 #include "launch/job.hpp"
 #include "launch/run_checkpoints.hpp"
-#include "launch/simulate.hpp"
-#include "strategies/comm_hooks.hpp"
-#include "strategies/ddp.hpp"
 #include "strategies/sync_batch_norm.hpp"
 #include "tensor_io/checkpoint_reader.hpp"
 #include "tensor_io/datasets.hpp"
 #include "tests/catch.hpp"
+#include "tests/support/run_program.hpp"
 #include "tests/support/scratch_directory.hpp"
 
 using namespace troupe;
@@ -36,45 +31,12 @@ Job job() {
 
 // Runs the framework's own loop on simulated ranks; the weights are in the checkpoint that it leaves.
 TrainingState train_to_end(const std::string& folder, int world_size, Config config) {
-  register_ddp();
-  register_comm_hooks();
   config.checkpoint_dir = folder;
   config.run_dir = "";
   config.batch_size = 16;
   config.lr = 0.1;
   config.validate_every = 0;
-  ActorSystemConfig system_config(false);
-  caf::actor_system system(system_config);
-  CoordinatorOptions coordinator_options;
-  coordinator_options.job_id = "test";
-  coordinator_options.world_size = world_size;
-  auto coordinator_actor = system.spawn(coordinator, coordinator_options);
-  std::vector<std::thread> threads;
-  std::vector<std::string> errors(static_cast<std::size_t>(world_size));
-  for (int r = 0; r < world_size; ++r) {
-    threads.emplace_back([&, r] {
-      RankSystemOptions options;
-      options.process = {r, 0};
-      options.world_size = world_size;
-      options.job_id = "test";
-      options.training = config;
-      options.strategy = config;
-      options.coordinator = coordinator_actor;
-      try {
-        Rank rank(system, config, options);
-        try {
-          train(job(), rank);
-          rank.system().finish({ErrorCode::ok, r, {}, -1, {}, {}, {}});
-        } catch (...) {
-          errors[static_cast<std::size_t>(r)] = rank.system().fail(std::current_exception()).to_string();
-        }
-      } catch (const std::exception& error) {
-        errors[static_cast<std::size_t>(r)] = error.what();
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
-  caf::anon_send_exit(coordinator_actor, caf::exit_reason::user_shutdown);
+  const auto errors = testing::run_program(world_size, config, [](Rank& rank) { train(job(), rank); });
   for (const auto& error : errors) {
     if (!error.empty()) throw std::runtime_error(error);
   }

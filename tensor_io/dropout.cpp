@@ -1,0 +1,81 @@
+#include "tensor_io/dropout.hpp"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/PhiloxRNGEngine.h>
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+
+#include "tensor_io/error.hpp"
+#include "tensor_io/random_seed.hpp"
+
+namespace troupe {
+namespace {
+
+constexpr std::int64_t kNumbersPerCount = 4;  // of one Philox round
+
+std::uint64_t key_from_libtorch() {
+  auto generator = at::detail::getDefaultCPUGenerator();
+  std::lock_guard lock(generator.mutex());
+  return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
+}
+
+}  // namespace
+
+at::Tensor dropout_mask(at::IntArrayRef sizes, double p, std::uint64_t key, std::uint64_t subsequence) {
+  auto mask = at::empty(sizes, at::kBool);
+  auto* keep = mask.data_ptr<bool>();
+  const auto numel = mask.numel();
+  const auto dropped_below = static_cast<std::uint64_t>(std::llround(p * 0x1p32));
+  at::parallel_for(0, (numel + kNumbersPerCount - 1) / kNumbersPerCount, 4096, [&](std::int64_t begin, std::int64_t end) {
+    at::Philox4_32 random(key, subsequence, static_cast<std::uint64_t>(begin));
+    const auto last = std::min(numel, end * kNumbersPerCount);
+    for (auto i = begin * kNumbersPerCount; i < last; ++i) keep[i] = random() >= dropped_below;
+  });
+  return mask;
+}
+
+int place_dropout(torch::nn::Module& model, const std::shared_ptr<const ForwardPosition>& position) {
+  int layers = 0;
+  for (const auto& module : model.modules()) {
+    if (auto* dropout = dynamic_cast<nn::DropoutImpl*>(module.get())) dropout->place(position, layers++);
+  }
+  return layers;
+}
+
+namespace nn {
+
+void DropoutImpl::place(std::shared_ptr<const ForwardPosition> position, std::int64_t layer) {
+  position_ = std::move(position);
+  layer_ = layer;
+  visit_ = calls_ = 0;
+}
+
+at::Tensor DropoutImpl::forward(const at::Tensor& input) {
+  const double p = this->options.p();
+  if (!this->is_training() || p == 0) return input;
+  if (this->options.inplace()) {
+    throw Error(ErrorCode::usage, "troupe::nn::Dropout", "it does not work in place", "leave inplace(true) out of its options");
+  }
+  std::uint64_t key = 0, subsequence = 0;
+  if (position_) {
+    const auto& at = *position_;
+    if (at.visit != visit_) calls_ = 0;
+    visit_ = at.visit;
+    key = mix_seed(at.seed,
+                   {static_cast<std::uint64_t>(at.step), static_cast<std::uint64_t>(at.micro_batch), static_cast<std::uint64_t>(at.shard)});
+    subsequence = static_cast<std::uint64_t>(layer_) << 32 | calls_++;
+  } else {
+    key = key_from_libtorch();
+  }
+  auto factor = dropout_mask(input.sizes(), p, key, subsequence).to(input.device(), input.scalar_type());
+  if (p < 1) factor.div_(1 - p);
+  return input * factor;
+}
+
+void DropoutImpl::pretty_print(std::ostream& stream) const { stream << "troupe::nn::Dropout(p=" << this->options.p() << ")"; }
+
+}  // namespace nn
+}  // namespace troupe

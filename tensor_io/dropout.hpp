@@ -1,0 +1,54 @@
+#pragma once
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <memory>
+
+namespace troupe {
+
+/// Which forward of the run this is: what a model's random numbers may depend on, so that they are the same on any thread, in a simulated
+/// rank and in a process, and after a resume. Compute owns it and moves it on; layers read it on Compute's thread.
+struct ForwardPosition {
+  std::uint64_t seed = 0;
+  std::int64_t step = 0;
+  std::int64_t micro_batch = 0;
+  int shard = 0;            ///< of the data: the rank
+  std::uint64_t visit = 0;  ///< another one whenever the position was set: a layer counts its calls anew
+};
+
+namespace nn {
+
+/// torch::nn::Dropout with the same options and numerics, whose mask is a function of (seed, step, micro-batch, data shard, layer, call)
+/// and the element's place: Philox by counter (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011), as CUDA's kernels
+/// have it. LibTorch's own draws from the one CPU generator of the process, which simulated ranks share, so its masks depend on their
+/// timing.
+///
+/// Before its model was distributed it takes a key from LibTorch's generator, so that torch::manual_seed holds.
+class DropoutImpl : public torch::nn::detail::_DropoutNd<DropoutImpl> {
+ public:
+  using torch::nn::detail::_DropoutNd<DropoutImpl>::_DropoutNd;
+
+  /// Any shape and floating dtype -> the same. Throws Error(usage) where the options ask for `inplace`.
+  at::Tensor forward(const at::Tensor& input);
+  void pretty_print(std::ostream& stream) const override;
+
+  /// Masks by this position from now on, as layer number `layer` of the model.
+  void place(std::shared_ptr<const ForwardPosition> position, std::int64_t layer);
+
+ private:
+  std::shared_ptr<const ForwardPosition> position_;
+  std::int64_t layer_ = 0;
+  std::uint64_t visit_ = 0, calls_ = 0;  // a layer that is called twice in a forward draws twice
+};
+TORCH_MODULE(Dropout);
+
+}  // namespace nn
+
+/// Elements that a dropout of probability `p` keeps: element i (in row-major order) by the i-th number of Philox's (key, subsequence).
+/// Returns bool of `sizes`; the same however many threads work on it.
+at::Tensor dropout_mask(at::IntArrayRef sizes, double p, std::uint64_t key, std::uint64_t subsequence);
+
+/// Every troupe::nn::Dropout of the model follows `position`. Returns how many.
+int place_dropout(torch::nn::Module& model, const std::shared_ptr<const ForwardPosition>& position);
+
+}  // namespace troupe
