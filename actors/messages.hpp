@@ -46,8 +46,9 @@ struct BucketsReduced {
   std::int32_t buckets = 0;
   std::int32_t launched_before_end = 0;  ///< of them, before backward ended: what overlap is made of
   double busy_ms = 0;                    ///< time inside collectives and hooks
-  double queue_us = 0;                   ///< the last bucket's way through the mailbox
-  std::int64_t finished_ns = 0;          ///< steady clock: when this was sent
+  std::int64_t awaited_ns = 0;           ///< steady clock: when the last bucket could have been taken from the mailbox ...
+  std::int64_t taken_ns = 0;             ///< ... when it was ...
+  std::int64_t finished_ns = 0;          ///< ... and when this was sent
 };
 
 // ---------------------------------------------------------------- Compute <-> Checkpointer
@@ -211,7 +212,7 @@ typename Inspector::result_type inspect(Inspector& f, BucketReady& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, BucketsReduced& x) {
-  return f(caf::meta::type_name("BucketsReduced"), x.step, x.buckets, x.launched_before_end, x.busy_ms, x.queue_us, x.finished_ns);
+  return f(caf::meta::type_name("BucketsReduced"), x.step, x.buckets, x.launched_before_end, x.busy_ms, x.awaited_ns, x.taken_ns, x.finished_ns);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, CheckpointSaved& x) {

@@ -41,11 +41,12 @@ void ReducerState::ready(const BucketReady& bucket) {
   if (failed) return;
   if (next == 0) {
     step = bucket.step;
-    result = BucketsReduced{step, static_cast<std::int32_t>(arrived.size()), 0, 0, 0, 0};
+    result = BucketsReduced{step, static_cast<std::int32_t>(arrived.size()), 0, 0, 0, 0, 0};
     options.communicator->ledger().set_step(step);
   }
   arrived[static_cast<std::size_t>(bucket.index)] = true;
-  result.queue_us = static_cast<double>(now_ns() - std::max(bucket.sent_ns, free_since_ns)) / 1e3;
+  result.awaited_ns = std::max(bucket.sent_ns, free_since_ns);
+  result.taken_ns = now_ns();
   try {
     while (next < arrived.size() && arrived[next]) launch(next++);
   } catch (const Error& error) {

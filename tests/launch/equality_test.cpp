@@ -73,7 +73,7 @@ std::vector<double> losses(const Run& run, const std::function<Model()>& make) {
     SamplerOptions sampling;
     sampling.dataset_size = data->size();
     sampling.batch_size = run.batch_size;
-    sampling.rank = rank.options().rank;
+    sampling.rank = rank.compute().rank();
     sampling.world_size = run.world_size;
     const DistributedSampler sampler(sampling);
     for (std::int64_t s = 0; s < kSteps; ++s) {
@@ -91,11 +91,11 @@ std::vector<double> losses(const Run& run, const std::function<Model()>& make) {
       const auto loss = torch::nn::functional::cross_entropy(model->forward(batch.input.to(run.dtype)), batch.target);
       compute.backward(loss, static_cast<double>(batch.numel()));
       const auto report = compute.step(*optimizer, run.lr);
-      if (rank.options().rank == 0) losses.push_back(report.loss);
+      if (rank.compute().rank() == 0) losses.push_back(report.loss);
       for (std::size_t i = 0; i < parameters.size(); ++i) {
         const auto& gradient = parameters[i].grad();
         if (run.record) run.record->back().push_back(gradient.defined() ? gradient.clone() : gradient);
-        if (run.replay && rank.options().rank == 0) {
+        if (run.replay && rank.compute().rank() == 0) {
           const auto& expected = (*run.replay)[at_step][parameters.size() + i];
           if (!gradient.defined() || !expected.defined()) continue;  // the step that rebuilt the buckets
           squares += expected.to(at::kDouble).square().sum().template item<double>();

@@ -273,7 +273,7 @@ TEST_CASE("[D06] a static graph measures the order of gradients once and keeps i
     auto optimizer = sgd(*model);
     auto& ddp = dynamic_cast<Ddp&>(rank.compute().strategy());
     const auto step = [&](bool a_first) {
-      rank.compute().backward(model->forward(at::ones({2, 4}), a_first).sum() * (rank.options().rank + 1), 2);
+      rank.compute().backward(model->forward(at::ones({2, 4}), a_first).sum() * (rank.compute().rank() + 1), 2);
       (void)rank.compute().step(*optimizer, 0.0);
     };
     step(false);
