@@ -161,7 +161,7 @@ class LocalLauncher {
       if (rank.process->stderr_fd() >= 0) polled.push_back({rank.process->stderr_fd(), POLLIN, 0});
     }
     ::poll(polled.data(), polled.size(), 100);
-    signalfd_siginfo info;
+    signalfd_siginfo info{};
     while (::read(signals_, &info, sizeof info) == sizeof info) {
       if (info.ssi_signo != SIGCHLD) asked_to_stop(static_cast<int>(info.ssi_signo));
     }
