@@ -54,7 +54,7 @@ void encode_vote(const Vote& vote, std::span<std::uint8_t> bytes) {
 }
 
 Vote decode_vote(std::span<const std::uint8_t> bytes, std::size_t parameters) {
-  Wire wire;
+  Wire wire{};
   std::memcpy(&wire, bytes.data(), sizeof wire);
   Vote vote{wire.step,
             wire.layout_hash,

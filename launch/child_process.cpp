@@ -14,8 +14,6 @@
 
 #include "tensor_io/error.hpp"
 
-extern char** environ;
-
 namespace troupe {
 namespace {
 
@@ -151,7 +149,7 @@ std::string find_program(const std::string& name) {
   for (std::size_t start = 0; start <= path.size();) {
     auto end = path.find(':', start);
     if (end == std::string::npos) end = path.size();
-    const auto candidate = path.substr(start, end - start) + "/" + name;
+    auto candidate = path.substr(start, end - start) + "/" + name;
     if (runnable(candidate)) return candidate;
     start = end + 1;
   }

@@ -21,7 +21,7 @@ std::string format(const char* pattern, Arguments... arguments) {
 std::string train_line(const MetricsReport& report) {
   const auto& w = report.window;
   std::string line =
-      format("epoch %lld/%lld  step %lld/%lld  loss %.4f", static_cast<long long>(report.epoch + 1), static_cast<long long>(report.epochs),
+      format("epoch %lld/%lld  step %lld/%lld  loss %.4f", static_cast<long long>(report.epoch) + 1, static_cast<long long>(report.epochs),
              static_cast<long long>(report.step), static_cast<long long>(report.total_steps), w.loss());
   if (w.correct > 0) line += format("  acc %.2f%%", 100 * w.accuracy());
   line += format("  lr %.3g  %.1f steps/s  %.0f samples/s  exposed %.1f%%  data %.1f%%", w.last_lr, w.steps_per_second(),
@@ -35,7 +35,7 @@ std::string progress_bar(const MetricsReport& report, std::size_t columns) {
   const double share = report.total_steps > 0 ? static_cast<double>(report.step) / static_cast<double>(report.total_steps) : 0;
   const double left = w.steps_per_second() > 0 ? static_cast<double>(report.total_steps - report.step) / w.steps_per_second() : 0;
   const auto text = format(" %3.0f%%  epoch %lld  step %lld/%lld  loss %.4f  %.0f samples/s  %.1f ms  exposed %.1f%%  %d:%02d left",
-                           100 * share, static_cast<long long>(report.epoch + 1), static_cast<long long>(report.step),
+                           100 * share, static_cast<long long>(report.epoch) + 1, static_cast<long long>(report.step),
                            static_cast<long long>(report.total_steps), w.loss(), w.samples_per_second(), w.mean_step_ms(),
                            100 * w.exposed_share(), static_cast<int>(left) / 60, static_cast<int>(left) % 60);
   const std::size_t room = columns > text.size() + 12 ? std::min<std::size_t>(20, columns - text.size() - 3) : 0;
@@ -45,7 +45,7 @@ std::string progress_bar(const MetricsReport& report, std::size_t columns) {
 }
 
 std::string validation_line(const ValidationReport& report) {
-  std::string line = format("epoch %lld  held-out loss %.4f  accuracy %.2f%% of %.0f", static_cast<long long>(report.epoch + 1),
+  std::string line = format("epoch %lld  held-out loss %.4f  accuracy %.2f%% of %.0f", static_cast<long long>(report.epoch) + 1,
                             report.loss, 100 * report.accuracy, report.samples);
   if (report.best) line += "  (best so far)";
   return line;

@@ -47,6 +47,7 @@ std::vector<CheckpointEntry> list_checkpoints(const std::string& directory) {
   }
   if (error) throw_io_error("listing", directory, error.value());
   std::vector<CheckpointEntry> checkpoints;
+  checkpoints.reserve(by_step.size());
   for (auto& [step, found] : by_step) checkpoints.push_back(std::move(found));
   return checkpoints;
 }

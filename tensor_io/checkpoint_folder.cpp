@@ -167,8 +167,8 @@ void CheckpointFolder::read_tensors(TrainingState& state) const {
       }
       const auto part = file.read(entry);
       builder.update(bytes_of(part));
-      const auto slice =
-          std::find_if(tensor.slices.begin(), tensor.slices.end(), [&](const TensorSlice& candidate) { return candidate.file == name; });
+      const auto slice = std::find_if(tensor.slices.begin(), tensor.slices.end(),
+                                      [&name = name](const TensorSlice& candidate) { return candidate.file == name; });
       auto target = whole;
       for (std::size_t d = 0; d < slice->shape.size(); ++d)
         target = target.narrow(static_cast<std::int64_t>(d), slice->offsets[d], slice->shape[d]);

@@ -40,14 +40,19 @@ ProcessStatus read_status(pid_t pid) noexcept {
   return status;
 }
 
+int open_process([[maybe_unused]] pid_t pid) noexcept {  // -1 where the kernel cannot
+#ifdef SYS_pidfd_open
+  return static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+#else
+  return -1;
+#endif
+}
+
 }  // namespace
 
 std::uint64_t process_start(pid_t pid) noexcept { return read_status(pid).start; }
 
-ProcessWatch::ProcessWatch(pid_t pid, std::uint64_t start) : pid_(pid), start_(start) {
-#ifdef SYS_pidfd_open
-  fd_ = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
-#endif
+ProcessWatch::ProcessWatch(pid_t pid, std::uint64_t start) : pid_(pid), start_(start), fd_(open_process(pid)) {
   if (fd_ >= 0 && process_start(pid) != start) {  // the number was given to another process before we came
     ::close(fd_);
     fd_ = -1;

@@ -1,5 +1,9 @@
 #include "tensor_io/reduce_kernels.hpp"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include <cstring>
 
 namespace troupe {
@@ -23,9 +27,16 @@ struct Kernels {
   void (*copy_streaming)(void*, const void*, std::size_t) noexcept;
 };
 
+#if defined(__x86_64__)
+bool has_f16c() noexcept {  // clang 14's __builtin_cpu_supports does not know its name
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+#endif
+
 Kernels choose() noexcept {
 #if defined(__x86_64__)
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+  const bool avx2 = __builtin_cpu_supports("avx2") && has_f16c();
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   if (avx512) return {"avx512", kernels_avx512::reduce, kernels_avx512::copy_streaming};

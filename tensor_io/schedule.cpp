@@ -17,7 +17,8 @@ double scheduled_lr(const OptimizerOptions& options, std::int64_t step, std::int
   }
   if (options.schedule == "step") {
     const auto epoch = step / std::max<std::int64_t>(1, steps_per_epoch);
-    return options.lr * std::pow(options.lr_step_factor, static_cast<double>(epoch / std::max<std::int64_t>(1, options.lr_step_epochs)));
+    const auto decays = epoch / std::max<std::int64_t>(1, options.lr_step_epochs);
+    return options.lr * std::pow(options.lr_step_factor, static_cast<double>(decays));
   }
   if (options.schedule != "constant")
     throw Error(ErrorCode::usage, "schedule", "there is no schedule '" + options.schedule + "'", "known: constant, cosine, step");

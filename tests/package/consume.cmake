@@ -1,0 +1,52 @@
+# cmake -D build=… -D source=… -D work=… -D torch=…/libtorch_cpu.so -D generator=… -D compiler=… -D launcher=… -P consume.cmake
+set(prefix ${work}/prefix)
+file(REMOVE_RECURSE ${work})
+file(COPY ${source}/examples/hello_troupe DESTINATION ${work})
+
+# run(COMMAND...): its output in `output`; any failure ends the test.
+macro(run)
+  execute_process(COMMAND ${ARGN} OUTPUT_VARIABLE output ERROR_VARIABLE output RESULT_VARIABLE result)
+  if(NOT result EQUAL 0)
+    list(JOIN ARGV " " words)
+    message(FATAL_ERROR "${words}\n${output}\nexit code ${result}")
+  endif()
+endmacro()
+macro(must_contain text)
+  string(REGEX REPLACE "[ \n]+" " " words "${output}")  # CMake wraps its messages
+  string(FIND "${words}" "${text}" place)
+  if(place EQUAL -1)
+    message(FATAL_ERROR "'${text}' is missing in:\n${output}")
+  endif()
+endmacro()
+
+run(${CMAKE_COMMAND} --install ${build} --prefix ${prefix})
+
+# A package may be moved, so no file that CMake reads names the tree that it came from.
+file(GLOB_RECURSE files ${prefix}/*.cmake)
+foreach(file ${files})
+  file(STRINGS ${file} lines REGEX "${source}")
+  if(lines)
+    message(FATAL_ERROR "${file} names the source tree: ${lines}")
+  endif()
+endforeach()
+file(RENAME ${prefix} ${work}/moved)
+set(prefix ${work}/moved)
+
+# Without LibTorch the message says what to pass.
+set(ENV{CMAKE_PREFIX_PATH} ${prefix})
+set(configure ${CMAKE_COMMAND} -G ${generator} -D CMAKE_BUILD_TYPE=Release -D CMAKE_CXX_COMPILER=${compiler} -D CMAKE_CXX_COMPILER_LAUNCHER=${launcher}
+  -S ${work}/hello_troupe)
+execute_process(COMMAND ${configure} -B ${work}/without_torch OUTPUT_QUIET ERROR_VARIABLE output RESULT_VARIABLE result)
+if(result EQUAL 0)
+  message(FATAL_ERROR "configured without LibTorch")
+endif()
+must_contain("-DTorch_DIR=<site-packages>/torch/share/cmake/Torch")
+
+# With what torch.utils.cmake_prefix_path says.
+cmake_path(SET torch_prefix NORMALIZE "${torch}/../../share/cmake")
+run(${configure} -B ${work}/build -D CMAKE_PREFIX_PATH=${torch_prefix})
+run(${CMAKE_COMMAND} --build ${work}/build)
+run(${work}/build/hello_troupe --max_steps 20 --checkpoint_dir ${work}/checkpoints)
+must_contain("held-out")
+run(${prefix}/bin/troupe launch --nproc 2 --run-dir ${work}/run ${work}/build/hello_troupe --max_steps 20 --checkpoint_dir ${work}/checkpoints2)
+must_contain("[rank 0]")
