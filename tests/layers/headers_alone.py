@@ -88,7 +88,7 @@ def main():
     parser.add_argument("root", nargs="?", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parents[2])
     arguments = parser.parse_args()
     command = [arguments.compiler, "-std=c++20", "-O0", "-w", f"-I{arguments.root}",
-               f'-DTROUPE_SOURCE_DIR="{arguments.root}"']  # the tests' headers read files of theirs
+               f'-DTROUPE_SOURCE_DIR="{arguments.root}"', '-DTROUPE_PROGRAM=""', '-DTROUPE_RANK_PROBE=""']  # the tests' headers read files of theirs
     for folder in arguments.include:
         command += ["-isystem", folder]
     self_test(command)
