@@ -214,7 +214,7 @@ void CoordinatorState::exited(const RankExited& exit) {
     slot.starting = false;
     if (phase == Phase::over || (found != processes.end() && !found->second.ended && !found->second.fenced)) return;
     const int code = WIFEXITED(exit.wait_status) ? WEXITSTATUS(exit.wait_status) : 128 + WTERMSIG(exit.wait_status);
-    if (code == 0) return;  // a program that is none of ours
+    if (code == 0) return;                                           // a program that is none of ours
     if (phase == Phase::forming && exit.process.incarnation == 0) {  // its host can't be reached
       slot.absent = true;
       plan();
@@ -399,7 +399,8 @@ void CoordinatorState::plan() {
     for (const auto& survivor : question.survivors) {
       if (writer < 0) writer = current.rank_of(survivor.member.process);
     }
-    if (phase == Phase::forming) return abort({ErrorCode::unavailable, -1, {}, -1, "start", answer.reason, "see which host failed, or lower --min-ranks"});
+    if (phase == Phase::forming)
+      return abort({ErrorCode::unavailable, -1, {}, -1, "start", answer.reason, "see which host failed, or lower --min-ranks"});
     abort({ErrorCode::parked, writer, {}, -1, "recovery", answer.reason, "start again with --resume latest"});
   }
 }

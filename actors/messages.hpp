@@ -212,7 +212,8 @@ typename Inspector::result_type inspect(Inspector& f, BucketReady& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, BucketsReduced& x) {
-  return f(caf::meta::type_name("BucketsReduced"), x.step, x.buckets, x.launched_before_end, x.busy_ms, x.awaited_ns, x.taken_ns, x.finished_ns);
+  return f(caf::meta::type_name("BucketsReduced"), x.step, x.buckets, x.launched_before_end, x.busy_ms, x.awaited_ns, x.taken_ns,
+           x.finished_ns);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, CheckpointSaved& x) {

@@ -113,7 +113,8 @@ void ChildProcess::close_stderr() { close_fd(err_); }
 void ChildProcess::close_stdin() { close_fd(in_); }
 
 void ChildProcess::write_stdin(const std::string& text) const {
-  if (in_ >= 0) [[maybe_unused]] const auto written = ::write(in_, text.data(), text.size());
+  if (in_ >= 0) [[maybe_unused]]
+    const auto written = ::write(in_, text.data(), text.size());
 }
 
 void ChildProcess::signal(int number) const {

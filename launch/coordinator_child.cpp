@@ -46,15 +46,22 @@ void CoordinatorChild::start() {
   starts_.push_back(Clock::now());
   const auto& recovery = options_.recovery;
   ChildProcess::Options child;
-  child.arguments = {options_.troupe_program, "coordinator",     "--job",  options_.job_id,
-                     "--world-size",          std::to_string(options_.world_size), "--address", options_.address,
-                     "--port",                std::to_string(options_.port)};
+  child.arguments = {options_.troupe_program,
+                     "coordinator",
+                     "--job",
+                     options_.job_id,
+                     "--world-size",
+                     std::to_string(options_.world_size),
+                     "--address",
+                     options_.address,
+                     "--port",
+                     std::to_string(options_.port)};
   if (recovery.enabled) {
     for (const auto& word : std::vector<std::string>{
-             "--recovery", "--journal", options_.run_dir + "/journal", "--min-start", std::to_string(recovery.min_start), "--min-ranks", std::to_string(recovery.min_ranks),
-             "--max-restarts", std::to_string(recovery.max_restarts), "--replace-timeout-ms", number(recovery.replace_timeout),
-             "--suspect-ms", number(recovery.suspect_after), "--fence-ms", number(recovery.fence_after), "--restart-window-ms",
-             number(recovery.restart_window), "--park-ms", number(recovery.park_after)})
+             "--recovery", "--journal", options_.run_dir + "/journal", "--min-start", std::to_string(recovery.min_start), "--min-ranks",
+             std::to_string(recovery.min_ranks), "--max-restarts", std::to_string(recovery.max_restarts), "--replace-timeout-ms",
+             number(recovery.replace_timeout), "--suspect-ms", number(recovery.suspect_after), "--fence-ms", number(recovery.fence_after),
+             "--restart-window-ms", number(recovery.restart_window), "--park-ms", number(recovery.park_after)})
       child.arguments.push_back(word);
   }
   child.keep_stdin_open = true;

@@ -56,7 +56,9 @@ class HostLauncher {
     job_ = make_job_id();
     address_ = options_.address.empty() ? default_address() : options_.address;
     if (address_.rfind("127.", 0) != 0) {
-      std::fprintf(stderr, "troupe: listening on %s for %zu hosts; what they say to each other is neither encrypted nor authenticated: use a private network\n",
+      std::fprintf(stderr,
+                   "troupe: listening on %s for %zu hosts; what they say to each other is neither encrypted nor authenticated: use a "
+                   "private network\n",
                    address_.c_str(), agents_.size());
     }
     coordinator_.emplace(
@@ -81,7 +83,8 @@ class HostLauncher {
     world_size_ = static_cast<int>(places.size());
     for (int r = 0; r < world_size_; ++r) agents_[static_cast<std::size_t>(places[static_cast<std::size_t>(r)].host)].slots.push_back(r);
     // The last hosts first: spares are of use when the host of a dead rank is another.
-    for (int s = 0; s < options_.spares; ++s) agents_[agents_.size() - 1 - static_cast<std::size_t>(s) % agents_.size()].spares.push_back(world_size_ + s);
+    for (int s = 0; s < options_.spares; ++s)
+      agents_[agents_.size() - 1 - static_cast<std::size_t>(s) % agents_.size()].spares.push_back(world_size_ + s);
   }
 
   std::string default_address() const {
@@ -95,9 +98,23 @@ class HostLauncher {
     const bool here = is_here(agent.host);
     const auto program = find_program(options_.command[0]);
     std::vector<std::string> words = {here || options_.remote_troupe.empty() ? options_.troupe_program : options_.remote_troupe,
-                                      "node", "--job", job_, "--host", agent.host.name, "--coordinator", address_ + ":" + std::to_string(coordinator_->port()),
-                                      "--world-size", std::to_string(world_size_), "--node-rank", std::to_string(number), "--nodes", std::to_string(agents_.size()),
-                                      "--slots", join(agent.slots), "--run-dir", options_.run_dir};
+                                      "node",
+                                      "--job",
+                                      job_,
+                                      "--host",
+                                      agent.host.name,
+                                      "--coordinator",
+                                      address_ + ":" + std::to_string(coordinator_->port()),
+                                      "--world-size",
+                                      std::to_string(world_size_),
+                                      "--node-rank",
+                                      std::to_string(number),
+                                      "--nodes",
+                                      std::to_string(agents_.size()),
+                                      "--slots",
+                                      join(agent.slots),
+                                      "--run-dir",
+                                      options_.run_dir};
     if (!agent.spares.empty()) words.insert(words.end(), {"--spares", join(agent.spares)});
     if (!options_.recovery.enabled) words.emplace_back("--no-recovery");
     words.emplace_back("--");
@@ -133,7 +150,8 @@ class HostLauncher {
     ::poll(fds.data(), fds.size(), 50);
     if (const int signal = signals_.take(); signal != 0) {
       if (stop_signal_ == 0)
-        std::fprintf(stderr, "troupe: %s: every rank finishes its step and writes a checkpoint; once more ends them at once\n", strsignal(signal));
+        std::fprintf(stderr, "troupe: %s: every rank finishes its step and writes a checkpoint; once more ends them at once\n",
+                     strsignal(signal));
       for (auto& agent : agents_) stop_signal_ == 0 ? agent.child->write_stdin(signal == SIGINT ? "I" : "T") : agent.child->close_stdin();
       stop_signal_ = signal;
     }
@@ -238,7 +256,8 @@ std::string local_address_towards(const std::string& host, int port) {
   sockaddr_in mine{};
   socklen_t length = sizeof mine;
   // Nothing is sent: the kernel only chooses the way.
-  const bool known = ::connect(fd, found->ai_addr, found->ai_addrlen) == 0 && ::getsockname(fd, reinterpret_cast<sockaddr*>(&mine), &length) == 0;
+  const bool known =
+      ::connect(fd, found->ai_addr, found->ai_addrlen) == 0 && ::getsockname(fd, reinterpret_cast<sockaddr*>(&mine), &length) == 0;
   const int error = errno;
   ::close(fd);
   if (!known) throw Error(ErrorCode::unavailable, "host " + host, std::strerror(error), "is the network up?");

@@ -12,10 +12,10 @@ struct LauncherOptions {
   std::vector<Host> hosts;  ///< empty: this machine alone
   int spares = 0;           ///< processes that wait for a rank to die
   RecoveryOptions recovery;
-  std::string run_dir = "runs/latest";   ///< rank<k>.log, the journal
-  std::string troupe_program;            ///< our own executable, for coordinator and agents
-  std::vector<std::string> command;      ///< the program and its arguments
-  std::string address;                   ///< where the coordinator listens; empty: loopback, or the one that the first host is reached from
+  std::string run_dir = "runs/latest";  ///< rank<k>.log, the journal
+  std::string troupe_program;           ///< our own executable, for coordinator and agents
+  std::vector<std::string> command;     ///< the program and its arguments
+  std::string address;                  ///< where the coordinator listens; empty: loopback, or the one that the first host is reached from
   std::vector<std::string> ssh_arguments;  ///< e.g. -F config
   std::string remote_troupe;               ///< our executable on the hosts; empty: where it is here
   int nnodes = 0, node_rank = 0;           ///< the same command typed on each of so many nodes; 0: not

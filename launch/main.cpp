@@ -141,7 +141,8 @@ int launch(const std::vector<std::string>& words) {
   }
   if (slurm) {
     const auto allocation = troupe::read_slurm();
-    if (!allocation) throw troupe::Error(troupe::ErrorCode::usage, "--slurm", "this is no Slurm job", "use it inside sbatch, salloc or srun");
+    if (!allocation)
+      throw troupe::Error(troupe::ErrorCode::usage, "--slurm", "this is no Slurm job", "use it inside sbatch, salloc or srun");
     if (allocation->rank >= 0) {  // srun started this on every node
       options.nnodes = static_cast<int>(allocation->hosts.size());
       options.node_rank = allocation->node;
@@ -151,11 +152,13 @@ int launch(const std::vector<std::string>& words) {
     }
   }
   if (!options.hosts.empty() && options.nnodes > 0)
-    throw troupe::Error(troupe::ErrorCode::usage, "--hosts", "it and --nnodes exclude each other", "a host list is used on one machine only");
+    throw troupe::Error(troupe::ErrorCode::usage, "--hosts", "it and --nnodes exclude each other",
+                        "a host list is used on one machine only");
   if (options.nnodes > 0 && options.node_rank >= options.nnodes)
-    throw troupe::Error(troupe::ErrorCode::usage, "--node-rank", std::to_string(options.node_rank) + " is not below --nnodes " + std::to_string(options.nnodes));
-  const int ranks = !options.hosts.empty() ? static_cast<int>(troupe::assign_ranks(options.hosts).size())
-                                           : options.nproc * std::max(1, options.nnodes);
+    throw troupe::Error(troupe::ErrorCode::usage, "--node-rank",
+                        std::to_string(options.node_rank) + " is not below --nnodes " + std::to_string(options.nnodes));
+  const int ranks =
+      !options.hosts.empty() ? static_cast<int>(troupe::assign_ranks(options.hosts).size()) : options.nproc * std::max(1, options.nnodes);
   if (min_given) options.recovery.min_start = options.recovery.min_ranks;
   if (options.recovery.min_ranks > ranks) {
     throw troupe::Error(troupe::ErrorCode::usage, "--min-ranks",
@@ -173,8 +176,8 @@ int coordinate(const std::vector<std::string>& words) {
   troupe::CoordinatorProcessOptions options;
   std::vector<std::pair<std::string, std::string>> flags;
   read_flags(words,
-             {"--job", "--world-size", "--address", "--port", "--journal", "--min-start", "--min-ranks", "--max-restarts", "--replace-timeout-ms",
-              "--suspect-ms", "--fence-ms", "--restart-window-ms", "--park-ms"},
+             {"--job", "--world-size", "--address", "--port", "--journal", "--min-start", "--min-ranks", "--max-restarts",
+              "--replace-timeout-ms", "--suspect-ms", "--fence-ms", "--restart-window-ms", "--park-ms"},
              {"--recovery"}, flags);
   auto& recovery = options.recovery;
   for (const auto& [name, value] : flags) {
@@ -209,10 +212,10 @@ std::vector<int> numbers(const std::string& flag, const std::string& text) {
 int node(const std::vector<std::string>& words) {
   troupe::NodeOptions options;
   std::vector<std::pair<std::string, std::string>> flags;
-  const auto first = read_flags(words,
-                                {"--job", "--host", "--address", "--coordinator", "--world-size", "--node-rank", "--nodes", "--slots", "--spares",
-                                 "--run-dir"},
-                                {"--no-recovery"}, flags);
+  const auto first = read_flags(
+      words,
+      {"--job", "--host", "--address", "--coordinator", "--world-size", "--node-rank", "--nodes", "--slots", "--spares", "--run-dir"},
+      {"--no-recovery"}, flags);
   for (const auto& [name, value] : flags) {
     if (name == "--job") options.job_id = value;
     if (name == "--host") options.host = value;

@@ -98,8 +98,8 @@ int NodeAgent::verdict() {
     if (stop_signal_ != 0 && code == 128 + stop_signal_) continue;
     // The rank that failed of itself is worth more than one that was aborted because of it (exit 70), and the job's own code decides.
     const int known = root == nullptr ? -1 : exit_code_of_wait_status(root->wait_status);
-    const bool better = root == nullptr || (known == 70 && code != 70) ||
-                        (over_ && over_->exit_code != 70 && code == over_->exit_code && known != code);
+    const bool better =
+        root == nullptr || (known == 70 && code != 70) || (over_ && over_->exit_code != 70 && code == over_->exit_code && known != code);
     if (better) root = &ended;
   }
   if (root == nullptr) {

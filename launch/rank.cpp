@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "actors/data_loader.hpp"
-#include "tensor_io/fault_point.hpp"
 #include "strategies/sync_batch_norm.hpp"
+#include "tensor_io/fault_point.hpp"
 #include "tensor_io/fused_optimizer.hpp"
 #include "tensor_io/schedule.hpp"
 #include "tensor_io/torch_optimizer.hpp"
