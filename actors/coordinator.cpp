@@ -231,6 +231,7 @@ void CoordinatorState::exited(const RankExited& exit) {
   const bool waited_for = std::erase(unproved, exit.process) > 0;
   if (found->second.ended) {
     if (phase != Phase::recovering) return;
+    if (waited_for) say("rank " + std::to_string(rank_of(number)) + " ended with " + how(exit.wait_status));
     if (waited_for) replace(number);
     plan();
     return;
@@ -465,8 +466,8 @@ void CoordinatorState::tick() {
   if (phase == Phase::over) return;
   for (auto& [slot, process] : processes) {
     if (process.ended || process.fenced) continue;
-    if (held_up) process.heard = at;  // it is we who did not listen
-    if (!options.recovery.enabled) continue;
+    if (held_up) process.heard = at;                                     // it is we who did not listen
+    if (!options.recovery.enabled || phase == Phase::forming) continue;  // who is being set up may be slow
     const auto silent = at - process.heard;
     if (silent > options.recovery.suspect_after && !process.suspected) {
       process.suspected = true;

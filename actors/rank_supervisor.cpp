@@ -124,10 +124,10 @@ void RankSupervisorState::lost_coordinator() {
   // Connecting blocks, so a thread of its own does it; the rank trains on meanwhile.
   const auto address = caf::actor_cast<RankSupervisorActor>(self);
   self->home_system().spawn<caf::detached>(
-      [reconnect = options.reconnect, patience = options.park_after, address](caf::event_based_actor*) {
+      [reconnect = options.reconnect, status = options.status, patience = options.park_after, address](caf::event_based_actor*) {
         const auto deadline = std::chrono::steady_clock::now() + patience;
         caf::strong_actor_ptr found;
-        while (!found && std::chrono::steady_clock::now() < deadline) {
+        while (!found && !status->loop_ended && !status->job_over && std::chrono::steady_clock::now() < deadline) {
           found = reconnect();
           if (!found) std::this_thread::sleep_for(std::chrono::milliseconds(50));
         }

@@ -3,6 +3,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <thread>
@@ -16,6 +17,7 @@ struct AgentLink::Shared {
   std::mutex mutex;
   std::vector<Command> commands;
   std::vector<ProcessId> running;
+  std::shared_ptr<std::atomic<bool>> ending = std::make_shared<std::atomic<bool>>(false);
   bool lost = false;
   int wake = -1;
   // Declared last but one and last, so that the actors end while the rest is still there.
@@ -56,12 +58,12 @@ struct LinkState {
   std::vector<TellCoordinator> waiting;
 };
 
-void find_coordinator(caf::stateful_actor<LinkState>* self, const AgentLink::Options& options) {
+void find_coordinator(caf::stateful_actor<LinkState>* self, const AgentLink::Options& options, std::shared_ptr<std::atomic<bool>> ending) {
   const auto address = caf::actor_cast<caf::actor>(self);
-  self->home_system().spawn<caf::detached>([options, address](caf::event_based_actor* finder) {
+  self->home_system().spawn<caf::detached>([options, address, ending = std::move(ending)](caf::event_based_actor* finder) {
     const auto deadline = std::chrono::steady_clock::now() + options.patience;
     caf::strong_actor_ptr found;
-    while (!found && std::chrono::steady_clock::now() < deadline) {
+    while (!found && !*ending && std::chrono::steady_clock::now() < deadline) {
       found = try_coordinator(finder->home_system(), options.coordinator_host, options.coordinator_port);
       if (!found) std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
@@ -81,9 +83,9 @@ template <class SharedPtr>
 caf::behavior link_actor(caf::stateful_actor<LinkState>* self, SharedPtr shared) {
   self->set_down_handler([self, shared](caf::down_msg&) {
     self->state.coordinator = nullptr;
-    find_coordinator(self, shared->options);
+    find_coordinator(self, shared->options, shared->ending);
   });
-  find_coordinator(self, shared->options);
+  find_coordinator(self, shared->options, shared->ending);
   return {
       [self, shared](const LinkFound& found) {
         if (!found.coordinator) {
@@ -131,7 +133,7 @@ AgentLink::AgentLink(Options options, std::vector<ProcessId> started) : shared_(
 }
 
 AgentLink::~AgentLink() {
-  shared_->options.patience = std::chrono::milliseconds(0);
+  *shared_->ending = true;
   caf::anon_send_exit(shared_->agent, caf::exit_reason::kill);
   shared_->agent = {};
   shared_->system.reset();
