@@ -72,7 +72,7 @@ def ours(mode, victim, moment):
 
 def torchrun(victim, moment):
     command = [str(ROOT / ".venv-bench/bin/python3"), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS),
-               "--max-restarts", "3", str(HERE / "peer/ddp_steps.py")]
+               "--max-restarts", "20", str(HERE / "peer/ddp_steps.py")]
     environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONWARNINGS="ignore")
     return watch(command, environment, r"rank (\d+) pid (\d+)", r"^step \d+", victim, moment)
 
