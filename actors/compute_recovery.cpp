@@ -6,6 +6,24 @@
 #include "tensor_io/fault_point.hpp"
 
 namespace troupe {
+namespace {
+
+/// Who gives state and who gets it, by rank.
+struct HealRoles {
+  int first_donor = -1;
+  std::vector<bool> newcomer;
+};
+
+HealRoles heal_roles(const Membership& membership) {
+  HealRoles roles;
+  for (const auto& member : membership.members) {
+    if (!member.newcomer && roles.first_donor < 0) roles.first_donor = static_cast<int>(roles.newcomer.size());
+    roles.newcomer.push_back(member.newcomer);
+  }
+  return roles;
+}
+
+}  // namespace
 
 RankInterrupted Compute::interruption(const ErrorReport& why) const {
   RankInterrupted report;
@@ -124,12 +142,7 @@ void Compute::recover(const Error& error) {
 
 void Compute::heal() {
   auto& lane = *services_.program_lane;
-  std::vector<bool> newcomer;
-  int donor = -1;
-  for (const auto& member : membership_.members) {
-    if (!member.newcomer && donor < 0) donor = static_cast<int>(newcomer.size());
-    newcomer.push_back(member.newcomer);
-  }
+  const auto [donor, newcomer] = heal_roles(membership_);
   nlohmann::json header;
   if (rank_ == donor) header = {{"strategy", strategy_->state()}, {"notes", notes_}};
   header = nlohmann::json::parse(lane.broadcast_bytes(header.dump(), donor, "heal"));
@@ -141,12 +154,7 @@ void Compute::heal() {
 
 void Compute::heal_optimizer(Optimizer& optimizer) {
   auto& lane = *services_.program_lane;
-  std::vector<bool> newcomer;
-  int donor = -1;
-  for (const auto& member : membership_.members) {
-    if (!member.newcomer && donor < 0) donor = static_cast<int>(newcomer.size());
-    newcomer.push_back(member.newcomer);
-  }
+  const auto [donor, newcomer] = heal_roles(membership_);
   const bool receiving = newcomer[static_cast<std::size_t>(rank_)];
   auto state = receiving ? NamedTensors{} : optimizer.state();
   nlohmann::json shapes = nlohmann::json::array();
