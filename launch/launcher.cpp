@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -30,30 +31,43 @@ std::string make_job_id() {
 
 namespace {
 
-int launch_here(const LauncherOptions& options) {
+// One node of a job: the only one, or one of several on which the same command was typed. Node 0 has the coordinator.
+int launch_as_node(const LauncherOptions& options) {
+  const bool alone = options.nnodes == 0;
   const StopSignals signals;
-  const auto program = find_program(options.command[0]);
-  const auto job = make_job_id();
-  CoordinatorChild coordinator({options.troupe_program, options.run_dir, job, options.nproc, "127.0.0.1", 0, options.recovery});
   RankProcessOptions ranks;
-  ranks.job_id = job;
-  ranks.program = program;
+  ranks.job_id = alone ? make_job_id() : "static-" + options.master_addr + "-" + std::to_string(options.master_port);
+  ranks.program = find_program(options.command[0]);
   ranks.command = options.command;
   ranks.run_dir = options.run_dir;
-  ranks.coordinator_port = coordinator.port();
-  ranks.world_size = options.nproc;
-  for (int r = 0; r < options.nproc; ++r) ranks.slots.push_back(r);
-  for (int s = 0; s < options.spares; ++s) ranks.spares.push_back(options.nproc + s);
+  ranks.world_size = std::max(1, options.nnodes) * options.nproc;
+  ranks.coordinator_port = alone ? 0 : options.master_port;
+  if (!alone) {
+    ranks.host = "node" + std::to_string(options.node_rank);
+    ranks.coordinator_host = ranks.master_addr = options.master_addr;
+    ranks.address = local_address_towards(options.master_addr, options.master_port);
+    ranks.node_rank = options.node_rank;
+    ranks.nodes = options.nnodes;
+  }
+  std::optional<CoordinatorChild> coordinator;
+  if (ranks.node_rank == 0) {
+    coordinator.emplace(CoordinatorChild::Options{options.troupe_program, options.run_dir, ranks.job_id, ranks.world_size,
+                                                  alone ? "127.0.0.1" : options.master_addr, ranks.coordinator_port, options.recovery});
+    ranks.coordinator_port = coordinator->port();
+    for (int s = 0; s < options.spares; ++s) ranks.spares.push_back(ranks.world_size + s);
+  }
+  for (int r = 0; r < options.nproc; ++r) ranks.slots.push_back(ranks.node_rank * options.nproc + r);
   ranks.terminal = isatty(1) != 0;
   NodeAgent agent(ranks, options.recovery.enabled);
+  const auto clear_bar = [&] { agent.clear_bar(); };
   bool stopping = false;
   while (!agent.done()) {
     std::vector<pollfd> fds{{signals.fd(), POLLIN, 0}};
     agent.add_fds(fds);
-    coordinator.add_fds(fds);
+    if (coordinator) coordinator->add_fds(fds);
     ::poll(fds.data(), fds.size(), 50);
     if (const int signal = signals.take(); signal != 0) {
-      agent.clear_bar();
+      clear_bar();
       if (!stopping) {
         std::fprintf(stderr, "troupe: %s: every rank finishes its step and writes a checkpoint; once more ends them at once\n",
                      strsignal(signal));
@@ -61,62 +75,18 @@ int launch_here(const LauncherOptions& options) {
       stopping = true;
       agent.asked_to_stop(signal);
     }
-    coordinator.step([&] { agent.clear_bar(); });
+    if (coordinator) coordinator->step(clear_bar);
     agent.step();
   }
-  coordinator.step([&] { agent.clear_bar(); });
-  return agent.verdict();
-}
-
-// The same command was typed on each node: node 0 has the coordinator, all have their ranks.
-int launch_static(const LauncherOptions& options) {
-  const StopSignals signals;
-  const auto program = find_program(options.command[0]);
-  const auto job = "static-" + options.master_addr + "-" + std::to_string(options.master_port);
-  const int world_size = options.nnodes * options.nproc;
-  std::optional<CoordinatorChild> coordinator;
-  if (options.node_rank == 0) {
-    coordinator.emplace(CoordinatorChild::Options{options.troupe_program, options.run_dir, job, world_size, options.master_addr,
-                                                  options.master_port, options.recovery});
-  }
-  RankProcessOptions ranks;
-  ranks.job_id = job;
-  ranks.program = program;
-  ranks.command = options.command;
-  ranks.run_dir = options.run_dir;
-  ranks.host = "node" + std::to_string(options.node_rank);
-  ranks.coordinator_host = ranks.master_addr = options.master_addr;
-  ranks.coordinator_port = options.master_port;
-  ranks.address = local_address_towards(options.master_addr, options.master_port);
-  ranks.world_size = world_size;
-  ranks.node_rank = options.node_rank;
-  ranks.nodes = options.nnodes;
-  for (int r = 0; r < options.nproc; ++r) ranks.slots.push_back(options.node_rank * options.nproc + r);
-  if (options.node_rank == 0) {
-    for (int s = 0; s < options.spares; ++s) ranks.spares.push_back(world_size + s);
-  }
-  ranks.terminal = isatty(1) != 0;
-  NodeAgent agent(ranks, options.recovery.enabled);
-  while (!agent.done()) {
-    std::vector<pollfd> fds{{signals.fd(), POLLIN, 0}};
-    agent.add_fds(fds);
-    if (coordinator) coordinator->add_fds(fds);
-    ::poll(fds.data(), fds.size(), 50);
-    if (const int signal = signals.take(); signal != 0) agent.asked_to_stop(signal);
-    if (coordinator) coordinator->step([&] { agent.clear_bar(); });
-    agent.step();
-  }
+  if (coordinator) coordinator->step(clear_bar);
   // The other nodes' agents learn from the coordinator how the job ended: it stays a moment longer than they need.
-  if (coordinator && options.nnodes > 1) std::this_thread::sleep_for(500ms);
+  if (coordinator && ranks.nodes > 1) std::this_thread::sleep_for(500ms);
   return agent.verdict();
 }
 
 }  // namespace
 
-int launch(const LauncherOptions& options) {
-  if (!options.hosts.empty()) return launch_on_hosts(options);
-  return options.nnodes > 0 ? launch_static(options) : launch_here(options);
-}
+int launch(const LauncherOptions& options) { return options.hosts.empty() ? launch_as_node(options) : launch_on_hosts(options); }
 
 int run_node(const NodeOptions& options) {
   const StopSignals signals;
