@@ -77,9 +77,12 @@ void Ddp::make_buckets() {
 }
 
 void Ddp::rejoin(StrategyContext context) {
-  const auto order = buckets_->plan().order;
+  const auto order = bucket_order();
   context_ = std::move(context);
   rebuild_pending_ = false;
+  next_order_.clear();
+  if (rolled_back_) hook_->roll_back(step_);  // not before: only now the reducer has left the old lane
+  rolled_back_ = false;
   make_buckets();
   // A rank that was interrupted while the others got their new order follows the plan that comes with the heal.
   buckets_->rebuild(order);
@@ -101,15 +104,19 @@ void Ddp::broadcast_model() {
   buffers_->broadcast(*context_.program_lane);
 }
 
+const std::vector<std::int32_t>& Ddp::bucket_order() const { return next_order_.empty() ? buckets_->plan().order : next_order_; }
+
 void Ddp::install(const std::vector<std::int32_t>& order) {
   buckets_->rebuild(order);
   measured_ = true;
+  next_order_.clear();
   caf::anon_send(context_.reducer, InstallPlan{buckets_->bucket_views(), hook_});
 }
 
 void Ddp::begin_step(std::int64_t step) {
   step_ = step;
   send_ns_ = 0;
+  if (!next_order_.empty()) install(next_order_);
   buckets_->begin_step();
 }
 
@@ -163,6 +170,7 @@ void Ddp::end_step(const std::vector<bool>& used, bool rebuild, bool commit) {
 }
 
 void Ddp::roll_back() {
+  rolled_back_ = true;
   buckets_->begin_step();
   buffers_->roll_back();
 }
@@ -170,12 +178,14 @@ void Ddp::roll_back() {
 void Ddp::after_update() {
   if (rebuild_pending_) {
     rebuild_pending_ = false;
-    install(split(context_.program_lane->broadcast_bytes(join(last_arrival_), 0, "bucket order")));
+    // Laid out when the next step begins: until then the gradients stay where the program can read them.
+    next_order_ = split(context_.program_lane->broadcast_bytes(join(last_arrival_), 0, "bucket order"));
+    measured_ = true;
   }
 }
 
 std::map<std::string, std::string> Ddp::state() {
-  return {{"ddp.bucket_order", join(buckets_->plan().order)}, {"ddp.measured", measured_ ? "1" : "0"}};
+  return {{"ddp.bucket_order", join(bucket_order())}, {"ddp.measured", measured_ ? "1" : "0"}};
 }
 
 void Ddp::load_state(const std::map<std::string, std::string>& state) {

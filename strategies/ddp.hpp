@@ -34,6 +34,8 @@ class Ddp final : public Strategy {
   std::string describe() const override;
 
   const BucketPlan& plan() const { return buckets_->plan(); }
+  /// The parameters' order in the next step's buckets.
+  const std::vector<std::int32_t>& bucket_order() const;
 
  private:
   void make_buckets();
@@ -46,11 +48,13 @@ class Ddp final : public Strategy {
   std::unique_ptr<FlatBuffers> buffers_;
   std::shared_ptr<CommHook> hook_;
   std::vector<std::int32_t> last_arrival_;
+  std::vector<std::int32_t> next_order_;  // of the buckets that the next step lays out; empty: they stay
   std::int64_t step_ = 0;
   std::int64_t send_ns_ = 0;  // of this step, in the hooks
   bool measured_ = false;     // the plan follows a measured order
   bool synchronise_ = true;
   bool rebuild_pending_ = false;
+  bool rolled_back_ = false;
 };
 
 /// Makes `ddp` known to make_strategy.

@@ -37,12 +37,14 @@ std::int64_t PowerSgd::rank_for(const at::Tensor& gradient) const {
   return (rows + columns) * rank < rows * columns ? rank : 0;
 }
 
-PowerSgd::Factors& PowerSgd::factors_of(const std::string& name, std::int64_t rows, std::int64_t columns, std::int64_t rank) {
-  auto& factors = factors_[name];
-  if (!factors.q.defined() || factors.q.size(0) != rank || factors.q.size(1) != columns) factors.q = at::zeros({rank, columns}, at::kFloat);
-  if (!factors.error.defined() || factors.error.size(0) != rows || factors.error.size(1) != columns)
-    factors.error = at::zeros({rows, columns}, at::kFloat);
-  return factors;
+PowerSgd::History& PowerSgd::history_of(const std::string& name, std::int64_t rows, std::int64_t columns, std::int64_t rank) {
+  auto& history = histories_[name];
+  for (auto& pair : history.pairs) {
+    if (!pair.q.defined() || pair.q.size(0) != rank || pair.q.size(1) != columns) pair.q = at::zeros({rank, columns}, at::kFloat);
+    if (!pair.error.defined() || pair.error.size(0) != rows || pair.error.size(1) != columns)
+      pair.error = at::zeros({rows, columns}, at::kFloat);
+  }
+  return history;
 }
 
 at::Tensor PowerSgd::scratch(at::Tensor& memory, std::int64_t numel) {
@@ -80,10 +82,11 @@ void PowerSgd::reduce(BucketView& bucket, Communicator& communicator) {
       continue;
     }
     const auto rows = gradient.size(0), columns = gradient.numel() / rows;
-    auto& factors = factors_of(bucket.names[i], rows, columns, rank);
+    auto& history = history_of(bucket.names[i], rows, columns, rank);
+    const auto& factors = history.pairs[history.current];
     fill_zero_rows(factors.q.data_ptr<float>(), rank, columns, seed_of(bucket.names[i]));
     const auto values = in_memory_order(gradient, rows, columns);
-    Matrix matrix{&factors, is_f32 ? values : values.to(at::kFloat), send_p.narrow(0, begin_p, rows * rank).view({rows, rank}),
+    Matrix matrix{&history, is_f32 ? values : values.to(at::kFloat), send_p.narrow(0, begin_p, rows * rank).view({rows, rank}),
                   send_q.narrow(0, begin_q, rank * columns).view({rank, columns})};
     matrix.gradient.add_(factors.error);
     at::mm_out(matrix.p, matrix.gradient, factors.q.t());
@@ -109,24 +112,37 @@ void PowerSgd::reduce(BucketView& bucket, Communicator& communicator) {
   for (std::size_t i = 0, m = 0; i < bucket.gradients.size(); ++i) {
     if (rank_for(bucket.gradients[i]) == 0) continue;
     auto& matrix = matrices[m++];
-    matrix.factors->q.copy_(matrix.q);
-    decompress(matrix.gradient.data_ptr<float>(), matrix.factors->error.data_ptr<float>(), matrix.p.data_ptr<float>(),
-               matrix.q.data_ptr<float>(), matrix.gradient.size(0), matrix.gradient.size(1), matrix.p.size(1));
+    auto& history = *matrix.history;
+    history.current = 1 - history.current;
+    history.step = bucket.step;
+    const auto& next = history.pairs[history.current];
+    next.q.copy_(matrix.q);
+    decompress(matrix.gradient.data_ptr<float>(), next.error.data_ptr<float>(), matrix.p.data_ptr<float>(), matrix.q.data_ptr<float>(),
+               matrix.gradient.size(0), matrix.gradient.size(1), matrix.p.size(1));
     if (!is_f32) in_memory_order(bucket.gradients[i], matrix.gradient.size(0), matrix.gradient.size(1)).copy_(matrix.gradient);
   }
 }
 
 NamedTensors PowerSgd::state() {
   NamedTensors state;
-  for (const auto& [name, factors] : factors_) {
+  for (const auto& [name, history] : histories_) {
+    const auto& factors = history.pairs[history.current];
     state.emplace_back(name + ".error", factors.error);
     state.emplace_back(name + ".q", factors.q);
   }
   return state;
 }
 
+void PowerSgd::roll_back(std::int64_t step) {
+  for (auto& [name, history] : histories_) {
+    if (history.step != step) continue;
+    history.current = 1 - history.current;
+    history.step = -1;
+  }
+}
+
 void PowerSgd::load_state(const NamedTensors& loaded) {
-  std::map<std::string, Factors> fresh;
+  std::map<std::string, History> fresh;
   for (const auto& [name, value] : loaded) {
     const auto dot = name.rfind('.');
     const auto field = dot == std::string::npos ? std::string() : name.substr(dot + 1);
@@ -134,10 +150,10 @@ void PowerSgd::load_state(const NamedTensors& loaded) {
       throw Error(ErrorCode::mismatch, "powersgd state", name + " is not part of it",
                   "resume with the communication hook that wrote the checkpoint");
     }
-    auto& factors = fresh[name.substr(0, dot)];
+    auto& factors = fresh[name.substr(0, dot)].pairs[0];
     (field == "q" ? factors.q : factors.error) = value.to(at::kFloat).contiguous().clone();
   }
-  factors_ = std::move(fresh);
+  histories_ = std::move(fresh);
 }
 
 }  // namespace troupe

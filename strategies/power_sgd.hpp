@@ -18,7 +18,8 @@ namespace troupe {
 /// whole, together with the P's. Per bucket two collectives.
 ///
 /// The result is the same bits on all ranks: P and Q are, and what is computed from them is one loop in a fixed order. The error is each
-/// rank's own, so `state` must be kept per rank. It takes as much memory as the compressed gradients.
+/// rank's own, so `state` must be kept per rank. It takes twice the memory of the compressed gradients: a step that is given up must find
+/// the error that it began with.
 class PowerSgd final : public CommHook {
  public:
   /// Throws Error(usage) where rank < 1. Steps before `start_step` send gradients whole: the first ones change too fast to be tracked.
@@ -29,27 +30,34 @@ class PowerSgd final : public CommHook {
   NamedTensors state() override;
   /// Throws Error(mismatch) for a name that is neither.
   void load_state(const NamedTensors& state) override;
+  void roll_back(std::int64_t step) override;
 
  private:
   struct Factors {
     at::Tensor error;  // (rows, columns) f32, this rank's
     at::Tensor q;      // (rank, columns) f32, the same on all ranks; Q transposed, so that its rows are contiguous
   };
+  /// Of one parameter. A step reads one pair and writes the other.
+  struct History {
+    Factors pairs[2];
+    int current = 0;         // what the next step reads
+    std::int64_t step = -1;  // wrote `current`
+  };
   /// One compressed gradient of the bucket at hand.
   struct Matrix {
-    Factors* factors;
+    History* history;
     at::Tensor gradient;  // (rows, columns) f32, a view of the bucket or of its f32 copy
     at::Tensor p;         // (rows, rank), a view of what is sent
     at::Tensor q;         // (rank, columns), a view of what is sent
   };
   std::int64_t rank_for(const at::Tensor& gradient) const;  // 0: travels whole
-  Factors& factors_of(const std::string& name, std::int64_t rows, std::int64_t columns, std::int64_t rank);
+  History& history_of(const std::string& name, std::int64_t rows, std::int64_t columns, std::int64_t rank);
   at::Tensor scratch(at::Tensor& memory, std::int64_t numel);
 
   // Constant after construction.
   std::int64_t rank_, start_step_;
   // The reducer's thread.
-  std::map<std::string, Factors> factors_;
+  std::map<std::string, History> histories_;
   at::Tensor send_p_, send_q_;  // grown as needed
 };
 

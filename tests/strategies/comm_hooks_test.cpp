@@ -200,6 +200,23 @@ TEST_CASE("[D10] PowerSGD goes on from its saved state bit for bit") {
   CHECK_THROWS_WITH(hook("powersgd")->load_state({{"p0.momentum", at::zeros({2, 2})}}), Catch::Contains("p0.momentum"));
 }
 
+TEST_CASE("[D10] PowerSGD forgets a step that was given up") {
+  run_ranks(shm(2), [](Communicator& communicator) {
+    const auto h = hook("powersgd", 2), undisturbed = hook("powersgd", 2);
+    for (std::int64_t step = 0; step < 5; ++step) {
+      if (step == 1 || step == 3) {
+        auto given_up = bucket_of(gradients(communicator.rank(), step + 7), step);
+        h->reduce(given_up, communicator);
+        h->roll_back(step);
+      }
+      auto bucket = bucket_of(gradients(communicator.rank(), step), step), expected = bucket_of(gradients(communicator.rank(), step), step);
+      h->reduce(bucket, communicator);
+      undisturbed->reduce(expected, communicator);
+      require(bucket.flat.equal(expected.flat), "the bits of step " + std::to_string(step));
+    }
+  });
+}
+
 TEST_CASE("[D10] a NaN gradient reaches all ranks and leaves PowerSGD's error feedback as it was") {
   run_ranks(shm(2), [](Communicator& communicator) {
     const auto h = hook("powersgd");

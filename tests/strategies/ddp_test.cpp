@@ -24,6 +24,13 @@ struct MlpImpl : torch::nn::Module {
   at::Tensor forward(const at::Tensor& x) { return last->forward(torch::tanh(second->forward(torch::tanh(first->forward(x))))); }
 };
 
+// Two branches, used in an order that the registration does not tell.
+struct Branches : torch::nn::Module {
+  torch::nn::Linear a = register_module("a", torch::nn::Linear(torch::nn::LinearOptions(4, 4).bias(false)));
+  torch::nn::Linear b = register_module("b", torch::nn::Linear(torch::nn::LinearOptions(4, 4).bias(false)));
+  at::Tensor forward(const at::Tensor& x, bool a_first) { return a_first ? b(a(x)) : a(b(x)); }
+};
+
 std::shared_ptr<MlpImpl> make_mlp(std::uint64_t seed = 1, bool extra = false) {
   static std::mutex mutex;  // LibTorch's generator is one per process
   std::lock_guard lock(mutex);
@@ -157,12 +164,6 @@ TEST_CASE("[D02] buckets are rebuilt in the order of arrival, and again when it 
   jobs.options.strategy.bucket_cap_mb = 1e-6;  // one parameter a bucket
   jobs.options.strategy.first_bucket_mb = 1e-6;
   check_no_errors(jobs.run([&](RankSystem& rank) {
-    // Two branches, used in an order that the registration does not tell.
-    struct Branches : torch::nn::Module {
-      torch::nn::Linear a = register_module("a", torch::nn::Linear(torch::nn::LinearOptions(4, 4).bias(false)));
-      torch::nn::Linear b = register_module("b", torch::nn::Linear(torch::nn::LinearOptions(4, 4).bias(false)));
-      at::Tensor forward(const at::Tensor& x, bool a_first) { return a_first ? b(a(x)) : a(b(x)); }
-    };
     auto model = std::make_shared<Branches>();
     rank.compute().distribute(model);
     auto optimizer = sgd(*model);
@@ -171,15 +172,14 @@ TEST_CASE("[D02] buckets are rebuilt in the order of arrival, and again when it 
       rank.compute().backward(model->forward(at::ones({2, 4}), a_first).sum(), 2);
       (void)rank.compute().step(*optimizer, 0.01);
     };
-    CHECK(ddp.plan().order == std::vector<std::int32_t>{1, 0});  // registration backwards
-    step(false);                                                 // b runs first, so a's gradient arrives first
-    CHECK(ddp.plan().order == std::vector<std::int32_t>{0, 1});
+    CHECK(ddp.bucket_order() == std::vector<std::int32_t>{1, 0});  // registration backwards
+    step(false);                                                   // b runs first, so a's gradient arrives first
+    CHECK(ddp.bucket_order() == std::vector<std::int32_t>{0, 1});
     step(true);  // once is chance
-    CHECK(ddp.plan().order == std::vector<std::int32_t>{0, 1});
+    CHECK(ddp.bucket_order() == std::vector<std::int32_t>{0, 1});
     step(true);
-    CHECK(ddp.plan().order == std::vector<std::int32_t>{1, 0});
-    step(true);
-    CHECK(model->a->weight.grad().defined());
+    CHECK(ddp.bucket_order() == std::vector<std::int32_t>{1, 0});
+    CHECK(model->a->weight.grad().defined());  // also after the step that asked for other buckets
   }));
 }
 
@@ -253,7 +253,7 @@ TEST_CASE("[D06] frozen parameters take no part") {
     rank.compute().backward(mean_loss(*model, input, target), 16);
     (void)rank.compute().step(*optimizer, 0.1);
     CHECK(model->first->weight.equal(before));
-    CHECK(dynamic_cast<Ddp&>(rank.compute().strategy()).plan().order.size() == 5);
+    CHECK(dynamic_cast<Ddp&>(rank.compute().strategy()).bucket_order().size() == 5);
   }));
 }
 
@@ -264,11 +264,6 @@ TEST_CASE("[D06] a static graph measures the order of gradients once and keeps i
   jobs.options.strategy.bucket_cap_mb = 1e-6;  // one parameter a bucket
   jobs.options.strategy.first_bucket_mb = 1e-6;
   check_no_errors(jobs.run([&](RankSystem& rank) {
-    struct Branches : torch::nn::Module {
-      torch::nn::Linear a = register_module("a", torch::nn::Linear(torch::nn::LinearOptions(4, 4).bias(false)));
-      torch::nn::Linear b = register_module("b", torch::nn::Linear(torch::nn::LinearOptions(4, 4).bias(false)));
-      at::Tensor forward(const at::Tensor& x, bool a_first) { return a_first ? b(a(x)) : a(b(x)); }
-    };
     auto model = std::make_shared<Branches>();
     rank.compute().distribute(model);
     auto optimizer = sgd(*model);
@@ -278,12 +273,11 @@ TEST_CASE("[D06] a static graph measures the order of gradients once and keeps i
       (void)rank.compute().step(*optimizer, 0.0);
     };
     step(false);
-    CHECK(ddp.plan().order == std::vector<std::int32_t>{0, 1});  // measured
-    step(false);                                                 // a rebuild leaves the gradients undefined
+    CHECK(ddp.bucket_order() == std::vector<std::int32_t>{0, 1});  // measured
     const auto expected = model->a->weight.grad().clone();
     // The promise is broken for long enough to move the buckets where no promise was made. Gradients stay right all the same.
     for (int s = 0; s < 3; ++s) step(true);
-    CHECK((ddp.plan().order == (static_graph ? std::vector<std::int32_t>{0, 1} : std::vector<std::int32_t>{1, 0})));
+    CHECK((ddp.bucket_order() == (static_graph ? std::vector<std::int32_t>{0, 1} : std::vector<std::int32_t>{1, 0})));
     step(false);
     CHECK(model->a->weight.grad().equal(expected));
   }));
