@@ -129,7 +129,8 @@ std::uint64_t CheckpointWriter::write_folder(const TrainingState& state, const s
   const auto tensor_file = rank_tensor_file(0);
   {
     DurableFile file(files_, folder + "/" + tensor_file);
-    manifest.files[tensor_file] = write_safetensors(file, state.tensors, {{"step", std::to_string(state.step)}});
+    write_safetensors(file, state.tensors, {{"step", std::to_string(state.step)}});
+    manifest.files[tensor_file] = file.finish();
   }
   for (const auto& [name, tensor] : state.tensors) {
     const auto shape = tensor.sizes().vec();

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -61,43 +63,75 @@ FileLayer& real_files() noexcept {
   return layer;
 }
 
+void replace_file(const std::string& path, FileLayer& files, const std::function<void(DurableFile&)>& write) {
+  const auto folder = std::filesystem::path(path).parent_path();
+  const std::string temporary = path + ".tmp-" + std::to_string(::getpid());
+  try {
+    DurableFile file(files, temporary);
+    write(file);
+    file.finish();
+    if (files.rename(temporary, path) != 0) throw_io_error("renaming to", path, errno);
+  } catch (...) {
+    files.remove_file(temporary);
+    throw;
+  }
+  if (files.sync_directory(folder.empty() ? "." : folder.string()) != 0) throw_io_error("syncing", folder.string(), errno);
+}
+
 void throw_io_error(const std::string& operation, const std::string& path, int errno_value) {
   throw Error(ErrorCode::io, operation + " " + path, std::system_category().message(errno_value), remedy_for(errno_value));
 }
 
-DurableFile::DurableFile(FileLayer& files, std::string path) : files_(files), path_(std::move(path)), fd_(files.create(path_)) {
+DurableFile::DurableFile(FileLayer& files, std::string path)
+    : files_(files), path_(std::move(path)), fd_(files.create(path_)), buffer_(nullptr, &std::free) {
   if (fd_ < 0) throw_io_error("creating", path_, errno);
+  buffer_.reset(static_cast<std::byte*>(std::aligned_alloc(kPage, kBufferBytes)));
+  if (!buffer_) throw_io_error("creating", path_, ENOMEM);
+  const int flags = ::fcntl(fd_, F_GETFL);
+  direct_ = flags >= 0 && ::fcntl(fd_, F_SETFL, flags | O_DIRECT) == 0;
 }
 
 DurableFile::~DurableFile() {
   if (fd_ >= 0) files_.close(fd_);
 }
 
+bool DurableFile::go_through_cache() noexcept {
+  if (!std::exchange(direct_, false)) return false;
+  const int flags = ::fcntl(fd_, F_GETFL);
+  return flags >= 0 && ::fcntl(fd_, F_SETFL, flags & ~O_DIRECT) == 0;
+}
+
 void DurableFile::append(std::span<const std::byte> bytes) {
-  if (bytes.size() < kSmallBytes) {
-    digest_.update(bytes);
-    if (buffer_.size() + bytes.size() > kBufferBytes) flush();
-    buffer_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    return;
-  }
-  flush();
-  while (!bytes.empty()) {  // in pieces that are still in the cache when they are written
-    const auto piece = bytes.first(std::min(bytes.size(), kBufferBytes));
-    digest_.update(piece);
-    write_out(piece);
+  while (!bytes.empty()) {
+    const bool whole_pages = bytes.size() >= kPage && reinterpret_cast<std::uintptr_t>(bytes.data()) % kPage == 0;
+    if (buffered_ == 0 && (whole_pages || (!direct_ && bytes.size() >= kSmallBytes))) {
+      // In pieces that are still in the cache when they are written.
+      const auto piece = bytes.first(std::min(direct_ ? bytes.size() / kPage * kPage : bytes.size(), kBufferBytes));
+      digest_.update(piece);
+      write_out(piece);
+      bytes = bytes.subspan(piece.size());
+      continue;
+    }
+    const auto piece = bytes.first(std::min(bytes.size(), kBufferBytes - buffered_));
+    std::memcpy(buffer_.get() + buffered_, piece.data(), piece.size());
+    digest_.update({buffer_.get() + buffered_, piece.size()});
+    buffered_ += piece.size();
     bytes = bytes.subspan(piece.size());
+    // At a page's end what follows may go without a copy.
+    if (buffered_ == kBufferBytes || (buffered_ % kPage == 0 && bytes.size() >= kSmallBytes)) flush();
   }
 }
 
 void DurableFile::flush() {
-  write_out(std::as_bytes(std::span(buffer_)));
-  buffer_.clear();
+  write_out({buffer_.get(), buffered_});
+  buffered_ = 0;
 }
 
 void DurableFile::write_out(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const auto written = files_.write(fd_, bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
+    if (written < 0 && errno == EINVAL && go_through_cache()) continue;  // after a short write, or where pages are larger
     if (written < 0) throw_io_error("writing", path_, errno);
     if (written == 0) throw_io_error("writing", path_, ENOSPC);
     bytes = bytes.subspan(static_cast<std::size_t>(written));
@@ -105,6 +139,7 @@ void DurableFile::write_out(std::span<const std::byte> bytes) {
 }
 
 FileDigest DurableFile::finish() {
+  if (buffered_ % kPage != 0) go_through_cache();
   flush();
   if (files_.sync(fd_) != 0) throw_io_error("syncing", path_, errno);
   const int fd = std::exchange(fd_, -1);

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -32,8 +34,13 @@ FileLayer& real_files() noexcept;
 
 /// A new file that is written from front to back and hashed on the way. One thread. Everything throws Error(io) with the path; without
 /// `finish` the file is closed and stays behind, unfinished.
+///
+/// It goes past the page cache (O_DIRECT) where the file system can: a checkpoint is not read again soon, and copying it there costs more
+/// processor time than all the rest. What is appended at a page's start, both in memory and in the file, is not copied at all.
 class DurableFile {
  public:
+  static constexpr std::size_t kPage = 4096;
+
   DurableFile(FileLayer& files, std::string path);
   ~DurableFile();
   DurableFile(const DurableFile&) = delete;
@@ -41,19 +48,26 @@ class DurableFile {
 
   void append(std::span<const std::byte> bytes);
   void append(std::string_view text) { append(std::as_bytes(std::span(text.data(), text.size()))); }
-  /// Writes what is left, fsyncs, closes.
+  /// Writes what is left, fsyncs, closes. Once.
   FileDigest finish();
 
  private:
   void write_out(std::span<const std::byte> bytes);
   void flush();
+  bool go_through_cache() noexcept;
 
   FileLayer& files_;
   const std::string path_;
   int fd_ = -1;
-  std::string buffer_;  // small pieces wait here, big ones pass by
+  bool direct_ = false;
+  std::unique_ptr<std::byte, void (*)(void*)> buffer_;  // whole pages but for the last ones
+  std::size_t buffered_ = 0;
   DigestBuilder digest_;
 };
+
+/// A file at `path`, whole or not at all: `write` fills one beside it, which is fsynced and renamed over it. Nothing stays of one that
+/// throws. Throws Error(io).
+void replace_file(const std::string& path, FileLayer& files, const std::function<void(DurableFile&)>& write);
 
 /// Throws Error(io): `operation` on `path` failed with `errno_value`; says what to do where that is known.
 [[noreturn]] void throw_io_error(const std::string& operation, const std::string& path, int errno_value);

@@ -40,12 +40,14 @@ struct SafetensorsEntry {
   std::uint64_t bytes = 0;
 };
 
+/// In which order they stand in a file: entry i is the index of the tensor that is i-th.
+std::vector<std::size_t> safetensors_order(const NamedTensors& tensors);
+
 /// Writes `tensors` (on any device; unique names) into `file` in the reference writer's order: by element width, then by name, so that each
 /// is aligned. `offsets`, by name, are where a slice starts in its global tensor (DCP's sharding key); absent: at 0. `metadata` goes into
-/// `__metadata__`. Throws Error(usage) for a tensor that the format cannot hold, Error(io). Returns the digest; the file is fsynced and
-/// closed.
-FileDigest write_safetensors(DurableFile& file, const NamedTensors& tensors, const std::map<std::string, std::string>& metadata = {},
-                             const std::map<std::string, std::vector<std::int64_t>>& offsets = {});
+/// `__metadata__`. Throws Error(usage) for a tensor that the format cannot hold, Error(io). The caller finishes the file.
+void write_safetensors(DurableFile& file, const NamedTensors& tensors, const std::map<std::string, std::string>& metadata = {},
+                       const std::map<std::string, std::vector<std::int64_t>>& offsets = {});
 
 /// One file at `path`, whole or not at all: written beside it, fsynced, renamed over it. `safetensors.torch.load_file` opens it in Python.
 void save_safetensors(const std::string& path, const NamedTensors& tensors, const std::map<std::string, std::string>& metadata = {},

@@ -1,9 +1,6 @@
 #include <ATen/core/Tensor.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <filesystem>
 #include <numeric>
 
 #include <nlohmann/json.hpp>
@@ -16,18 +13,6 @@ namespace troupe {
 namespace {
 
 constexpr const char* kOperation = "writing safetensors";
-
-// Entry i of the result is the index of the tensor that stands i-th in the file.
-std::vector<std::size_t> file_order(const NamedTensors& tensors) {
-  std::vector<std::size_t> order(tensors.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    const auto& [name_a, tensor_a] = tensors[a];
-    const auto& [name_b, tensor_b] = tensors[b];
-    return tensor_a.element_size() != tensor_b.element_size() ? tensor_a.element_size() > tensor_b.element_size() : name_a < name_b;
-  });
-  return order;
-}
 
 void check(const NamedTensors& tensors) {
   auto refuse = [](const std::string& name, const std::string& why) {
@@ -76,7 +61,8 @@ std::string make_head(const NamedTensors& tensors, const std::vector<std::size_t
   } catch (const json::exception&) {
     throw Error(ErrorCode::usage, kOperation, "a name or a metadata value is not valid UTF-8");
   }
-  text.resize((text.size() + 7) / 8 * 8, ' ');
+  // The tensors begin at a page, so that they can go to disk without a copy.
+  text.resize((text.size() + 8 + DurableFile::kPage - 1) / DurableFile::kPage * DurableFile::kPage - 8, ' ');
   if (text.size() > SafetensorsFile::kMaxHeaderBytes)
     throw Error(ErrorCode::usage, kOperation,
                 "names and metadata need " + std::to_string(text.size()) + " bytes, more than readers accept");
@@ -87,31 +73,43 @@ std::string make_head(const NamedTensors& tensors, const std::vector<std::size_t
 
 }  // namespace
 
-FileDigest write_safetensors(DurableFile& file, const NamedTensors& tensors, const std::map<std::string, std::string>& metadata,
-                             const std::map<std::string, std::vector<std::int64_t>>& offsets) {
+std::vector<std::size_t> safetensors_order(const NamedTensors& tensors) {
+  std::vector<std::size_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    const auto& [name_a, tensor_a] = tensors[a];
+    const auto& [name_b, tensor_b] = tensors[b];
+    return tensor_a.element_size() != tensor_b.element_size() ? tensor_a.element_size() > tensor_b.element_size() : name_a < name_b;
+  });
+  return order;
+}
+
+void write_safetensors(DurableFile& file, const NamedTensors& tensors, const std::map<std::string, std::string>& metadata,
+                       const std::map<std::string, std::vector<std::int64_t>>& offsets) {
   check(tensors);
-  const auto order = file_order(tensors);
+  const auto order = safetensors_order(tensors);
   file.append(make_head(tensors, order, metadata, offsets));
+  // Neighbours in memory (a Snapshot's tensors) are written as one.
+  std::span<const std::byte> run;
+  at::Tensor kept;
   for (const auto index : order) {
-    const auto values = tensors[index].second.detach().cpu().contiguous();  // no copy where it is both already
-    file.append(std::span(static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()));
+    auto values = tensors[index].second.detach().cpu().contiguous();  // no copy where it is both already
+    const std::span bytes(static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes());
+    if (bytes.empty()) continue;
+    if (run.data() + run.size() == bytes.data() && values.storage().is_alias_of(kept.storage())) {
+      run = {run.data(), run.size() + bytes.size()};
+    } else {
+      file.append(run);
+      run = bytes;
+    }
+    kept = std::move(values);
   }
-  return file.finish();
+  file.append(run);
 }
 
 void save_safetensors(const std::string& path, const NamedTensors& tensors, const std::map<std::string, std::string>& metadata,
                       FileLayer& files) {
-  const auto folder = std::filesystem::path(path).parent_path();
-  const std::string temporary = path + ".tmp-" + std::to_string(::getpid());
-  try {
-    DurableFile file(files, temporary);
-    write_safetensors(file, tensors, metadata);
-    if (files.rename(temporary, path) != 0) throw_io_error("renaming to", path, errno);
-  } catch (...) {
-    files.remove_file(temporary);
-    throw;
-  }
-  if (files.sync_directory(folder.empty() ? "." : folder.string()) != 0) throw_io_error("syncing", folder.string(), errno);
+  replace_file(path, files, [&](DurableFile& file) { write_safetensors(file, tensors, metadata); });
 }
 
 }  // namespace troupe

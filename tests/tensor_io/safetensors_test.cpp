@@ -86,6 +86,7 @@ TEST_CASE("a safetensors file carries the keys of PyTorch's distributed checkpoi
   const ScratchDirectory scratch;
   DurableFile file(real_files(), scratch / "shard.safetensors");
   write_safetensors(file, {{"w", torch::ones({2, 3})}, {"v", torch::ones(2)}}, {}, {{"w", {4, 0}}});
+  file.finish();
   const SafetensorsFile read(scratch / "shard.safetensors");
   CHECK(read.metadata().at("DCP_VERSION") == "1.0");
   CHECK(read.metadata().at("DCP_SHARDING_INFO") == R"({"v":{"saved_offsets":[0]},"w":{"saved_offsets":[4,0]}})");
