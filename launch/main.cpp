@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "launch/checkpoint_tool.hpp"
 #include "launch/config.hpp"
 #include "launch/coordinator_process.hpp"
 #include "launch/doctor.hpp"
@@ -43,6 +44,7 @@ constexpr const char* kHelp =
     "\n"
     "  launch --nproc N [--run-dir DIR] PROGRAM [ARGUMENTS]   start N ranks of PROGRAM on this machine\n"
     "  doctor [--hosts FILE|a:8,b:8]                          what would keep a job from running, and what to do about it\n"
+    "  checkpoint ls|inspect|verify|convert PATH              what training left on disk; checkpoint --help says more\n"
     "  config reference                                       the list of settings, as docs/config.md\n"
     "  --help, --version\n"
     "\n"
@@ -250,8 +252,9 @@ int run(const std::vector<std::string>& words) {
   if (verb == "coordinator") return coordinate(rest);
   if (verb == "node") return node(rest);
   if (verb == "doctor") return troupe::doctor_command(rest, {own_path(), TROUPE_VERSION, {}});
+  if (verb == "checkpoint") return troupe::checkpoint_command(rest);
   if (verb == "config" && rest == std::vector<std::string>{"reference"}) return std::cout << troupe::config_reference(), 0;
-  const auto near = troupe::nearest_name(verb, {"launch", "doctor", "coordinator", "config", "help"});
+  const auto near = troupe::nearest_name(verb, {"launch", "doctor", "coordinator", "checkpoint", "config", "help"});
   throw troupe::Error(troupe::ErrorCode::usage, "command line", "there is no verb '" + verb + "'",
                       near.empty() ? "see troupe --help" : "did you mean " + near + "?");
 }
