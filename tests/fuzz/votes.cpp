@@ -1,0 +1,18 @@
+// What ranks send each other about a step.
+#include "actors/vote.hpp"
+
+#include "tests/fuzz/fuzz.hpp"
+
+using namespace troupe;
+
+TROUPE_FUZZ_TARGET(const std::uint8_t* data, std::size_t bytes) {
+  if (bytes < 1) return 0;
+  const std::size_t parameters = data[0];
+  const auto each = vote_bytes(parameters);
+  const std::vector<std::string> names(parameters, "weight");
+  return fuzz::try_input([&] {
+    std::vector<Vote> votes;
+    for (std::size_t at = 1; at + each <= bytes; at += each) votes.push_back(decode_vote({data + at, each}, parameters));
+    if (!votes.empty()) (void)decide(votes, names, data[0] % 2 == 0);
+  });
+}
