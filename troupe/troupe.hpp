@@ -1,5 +1,6 @@
 #pragma once
 // Everything that a training program needs.
+#include "actors/block.hpp"
 #include "actors/strategy.hpp"
 #include "launch/config.hpp"
 #include "launch/job.hpp"
