@@ -15,7 +15,7 @@ struct StepWindow {
   std::int64_t steps = 0, skipped = 0, first_step = 0;
   double loss_sum = 0, samples = 0, correct = 0;
   double step_ms = 0, exposed_ms = 0, reduce_ms = 0, data_ms = 0;  ///< sums over the steps
-  double last_lr = 0, last_norm = 0;
+  double last_lr = 0, last_norm = 0, last_loss_scale = 1;
   std::int64_t buckets = 0, launched_before_end = 0;
 
   void add(const StepReport& report, double data_wait_ms);
