@@ -13,6 +13,7 @@ struct TrainingOptions : LossScalerOptions {
   std::int64_t grad_accum_steps = 1;              ///< micro-batches of one optimizer step
   bool use_amp = false;                           ///< autocast around forward and loss
   std::string amp_dtype = "bf16";                 ///< bf16, fp16: of autocast
+  std::string activation_checkpointing = "none";  ///< which blocks compute their forward again in backward
   double clip_norm = 0;                           ///< clip the gradient's global norm; 0: don't
   std::string on_not_finite = "stop";             ///< stop, skip: a step whose loss or gradient is NaN or infinite
   std::uint64_t seed = 42;

@@ -53,6 +53,8 @@ const std::vector<ConfigField>& config_fields() {
       {"training", "loss_scale_interval", at(&Config::loss_scale_interval), "... after so many steps without overflow", 1, kMany},
       {"training", "loss_scale_backoff", at(&Config::loss_scale_backoff), "it shrinks by this factor after a step that overflowed", 1e-6,
        1},
+      {"training", "activation_checkpointing", at(&Config::activation_checkpointing),
+       "blocks that compute their forward again in backward: none, block, every:N, type:NAME, name:PATTERN, numel:COUNT"},
       {"training", "clip_norm", at(&Config::clip_norm), "clip the gradient's global norm; 0: don't", 0, 1e9},
       {"training", "on_not_finite", at(&Config::on_not_finite), "a step whose loss or gradient is NaN or infinite", 0, 0, {"stop", "skip"}},
       {"training", "seed", at(&Config::seed), "of everything random", 0, 9e18},
