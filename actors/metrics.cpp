@@ -37,6 +37,7 @@ std::string to_json(const MetricsReport& report) {
                         {"skipped_steps", w.skipped},
                         {"loss_scale", w.last_loss_scale},
                         {"throughput(samples/s)", w.samples_per_second()},
+                        {"throughput(tokens/s)", w.samples_per_second() * static_cast<double>(report.tokens_per_sample)},
                         {"throughput(steps/s)", w.steps_per_second()},
                         {"time_metrics/end_to_end(s)", w.mean_step_ms() / 1000},
                         {"time_metrics/data_loading(%)", 100 * w.data_share()},

@@ -35,7 +35,8 @@ struct MetricsReport {
   std::int64_t step = 0;  ///< optimizer steps done in the run
   std::int64_t step_in_epoch = 0, steps_per_epoch = 0;
   std::int64_t total_steps = 0;
-  bool log = true;  ///< false: only the progress bar moves
+  bool log = true;                     ///< false: only the progress bar moves
+  std::int64_t tokens_per_sample = 0;  ///< 0: the data has no tokens
 };
 struct ValidationReport {
   std::int64_t epoch = 0, step = 0;

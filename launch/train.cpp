@@ -200,6 +200,7 @@ class TrainingLoop {
     if (!report.committed) log_.line("step " + std::to_string(report.step) + " skipped: " + report.reason);
     const auto done = rank_.system().compute().steps_done();
     MetricsReport metrics{{}, batch.epoch, config_.epochs, done, batch.step + 1, rank_.steps_per_epoch(), rank_.total_steps(), true};
+    metrics.tokens_per_sample = data_.train->tokens_per_sample();
     if (done % config_.log_interval == 0) {
       metrics.window = window_;
       log_.send(metrics);
