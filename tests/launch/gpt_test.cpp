@@ -43,13 +43,15 @@ Arguments tiny(const testing::ScratchDirectory& folder, const Arguments& more = 
   return all;
 }
 
-testing::Finished run(Arguments command, const Arguments& arguments) {
+testing::Finished run(Arguments command, const Arguments& arguments, const std::string& fault = "") {
   command.insert(command.end(), arguments.begin(), arguments.end());
-  return testing::RunningProcess(command, {{"OMP_NUM_THREADS", "1"}}).finish();
+  std::map<std::string, std::string> environment{{"OMP_NUM_THREADS", "1"}};
+  if (!fault.empty()) environment["TROUPE_FAULT"] = fault;
+  return testing::RunningProcess(command, environment).finish();
 }
 
-testing::Finished two_processes(const Arguments& arguments) {
-  return run({TROUPE_PROGRAM, "launch", "--nproc", "2", TROUPE_GPT}, arguments);
+testing::Finished two_processes(const Arguments& arguments, const std::string& fault = "") {
+  return run({TROUPE_PROGRAM, "launch", "--nproc", "2", TROUPE_GPT}, arguments, fault);
 }
 testing::Finished alone(const Arguments& arguments) { return run({TROUPE_GPT}, arguments); }
 
@@ -109,7 +111,7 @@ TEST_CASE("[F07] gpt's losses on two processes are the same with and without act
   CHECK(losses("type:Attention") == expected);
 }
 
-TEST_CASE("[T01] gpt trains in fp16 with a loss scale, which a resumed run has again") {
+TEST_CASE("[T01] gpt trains in fp16 with a loss scale, which a resumed run and a replaced rank have again") {
   testing::ScratchDirectory folder;
   const Arguments fp16{"--use_amp", "true",         "--amp_dtype", "fp16",           "--loss_scale_interval",
                        "4",         "--save_every", "5",           "--log_interval", "1"};
@@ -131,6 +133,14 @@ TEST_CASE("[T01] gpt trains in fp16 with a loss scale, which a resumed run has a
   REQUIRE(rest.code == 0);
   CHECK(logged(second, "loss_scale") == std::vector<double>(scales.begin() + 5, scales.end()));
   CHECK(logged(second, "loss_metrics/global_avg_loss") == std::vector<double>(losses.begin() + 5, losses.end()));
+
+  testing::ScratchDirectory third;
+  const auto healed = two_processes(tiny(third, all), "slot=1,step=7,at=backward,signal=9");
+  INFO(healed.output);
+  REQUIRE(healed.code == 0);
+  CHECK_THAT(healed.output, Catch::Contains("1 rank replaced"));
+  CHECK(logged(third, "loss_scale") == scales);
+  CHECK(logged(third, "loss_metrics/global_avg_loss") == losses);
 }
 
 TEST_CASE("[E02] gpt trains on token shards, and bad files and options are refused with one line") {
