@@ -18,7 +18,11 @@ double milliseconds_since(std::chrono::steady_clock::time_point start) {
 }  // namespace
 
 Compute::Compute(caf::actor_system& system, ComputeOptions options)
-    : options_(std::move(options)), self_(system), rank_(options_.process.slot) {}
+    : options_(std::move(options)), self_(system), rank_(options_.process.slot) {
+  const auto& training = options_.training;
+  const bool fp16 = training.use_amp && training.amp_dtype == "fp16";
+  loss_scaler_ = LossScaler(training, training.loss_scaler == "on" || (training.loss_scaler == "auto" && fp16));
+}
 
 Compute::~Compute() = default;
 
@@ -160,7 +164,7 @@ void Compute::backward(const at::Tensor& loss, double samples, double correct, d
   const bool last = micro_batch_ + 1 == options_.training.grad_accum_steps;
   strategy_->begin_backward(last, weight);
   fault_point("backward", step_);
-  const double factor = weight / static_cast<double>(options_.training.grad_accum_steps);
+  const double factor = weight * loss_scaler_.scale() / static_cast<double>(options_.training.grad_accum_steps);
   if (factor == 1) {
     loss.backward();
   } else {
@@ -196,7 +200,9 @@ Decision Compute::decide_by(std::string_view votes) const {
   for (std::size_t begin = 0; begin + bytes <= votes.size(); begin += bytes) {
     decoded.push_back(decode_vote({reinterpret_cast<const std::uint8_t*>(votes.data()) + begin, bytes}, parameters));
   }
-  return decide(decoded, strategy_->parameter_names(), options_.training.on_not_finite == "stop");
+  const bool stop = options_.training.on_not_finite == "stop";
+  // An overflow at a large loss scale is what the scaler looks for; a loss that is not finite, or an overflow without scale, is not.
+  return decide(decoded, strategy_->parameter_names(), {stop, stop && (!loss_scaler_.enabled() || loss_scaler_.exhausted())});
 }
 
 void Compute::commit(const Decision& decision, Optimizer& optimizer, double lr) {
@@ -205,9 +211,12 @@ void Compute::commit(const Decision& decision, Optimizer& optimizer, double lr) 
   if (decision.commit) {
     // Same guard against division by zero as torch.nn.utils.clip_grad_norm_.
     const double clip = options_.training.clip_norm;
-    if (clip > 0 && decision.gradient_norm + 1e-6 > clip) strategy_->scale_gradients(clip / (decision.gradient_norm + 1e-6));
+    double factor = 1 / loss_scaler_.scale();
+    if (clip > 0 && decision.gradient_norm + 1e-6 > clip) factor *= clip / (decision.gradient_norm + 1e-6);
+    if (factor != 1) strategy_->scale_gradients(factor);
     optimizer.step(lr);
   }
+  loss_scaler_.update(decision.not_finite);
   fault_point("optimizer", step_);
   micro_batch_ = 0;
   sections_done_ = 0;
@@ -238,12 +247,14 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
   StepReport report;
   report.step = step_;
   report.lr = lr;
+  report.loss_scale = loss_scaler_.scale();
   try {
     const auto wait_started = std::chrono::steady_clock::now();
     const auto summary = strategy_->reduce_gradients();
     fault_point("reduced", step_);
     report.exposed_ms = milliseconds_since(wait_started);
-    const double norm = options_.training.clip_norm > 0 ? strategy_->gradient_norm() : 0;
+    // With a scaler the norm also shows what overflowed only in the sum over ranks.
+    const double norm = options_.training.clip_norm > 0 || loss_scaler_.enabled() ? strategy_->gradient_norm() / loss_scaler_.scale() : 0;
     if (optimizer_pending_) heal_optimizer(optimizer);
     const auto vote_started = std::chrono::steady_clock::now();
     const auto decision = vote(summary, norm);

@@ -17,6 +17,7 @@
 #include "actors/vote.hpp"
 #include "tensor_io/communicator.hpp"
 #include "tensor_io/dropout.hpp"
+#include "tensor_io/loss_scaler.hpp"
 #include "tensor_io/optimizer.hpp"
 
 namespace troupe {
@@ -32,6 +33,7 @@ struct StepReport {
   double correct = 0;
   double gradient_norm = 0;  ///< 0 where neither clipping nor a caller asked for it
   double lr = 0;
+  double loss_scale = 1;  ///< that the step ran with
   int stop_signal = 0;    ///< a rank was asked to stop: end the loop now
   double step_ms = 0;     ///< from the end of the step before to the end of this one
   double exposed_ms = 0;  ///< compute waited for the reducer and the vote
@@ -84,6 +86,9 @@ class Compute {
   int rank() const noexcept { return rank_; }
   int world_size() const noexcept { return membership_.world_size(); }
   const Membership& membership() const noexcept { return membership_; }
+
+  /// Changes with each step's decision, the same on all ranks.
+  LossScaler& loss_scaler() noexcept { return loss_scaler_; }
 
   /// Small things of the program that a newcomer needs and a checkpoint keeps, equal on all ranks.
   std::map<std::string, std::string>& notes() noexcept { return notes_; }
@@ -178,6 +183,7 @@ class Compute {
   bool distributed_ = false;  // the model is on all ranks
   std::int32_t sections_done_ = 0;
   std::map<std::string, std::string> notes_;
+  LossScaler loss_scaler_;
   std::shared_ptr<ForwardPosition> position_ = std::make_shared<ForwardPosition>();  // the model's layers read it
   Vote vote_;
   at::Tensor vote_in_, vote_out_[2];  // by step parity: the votes of the last step stay while those of the next one come in

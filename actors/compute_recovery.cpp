@@ -144,11 +144,17 @@ void Compute::heal() {
   auto& lane = *services_.program_lane;
   const auto [donor, newcomer] = heal_roles(membership_);
   nlohmann::json header;
-  if (rank_ == donor) header = {{"strategy", strategy_->state()}, {"notes", notes_}};
+  if (rank_ == donor) {
+    header = {{"strategy", strategy_->state()},
+              {"notes", notes_},
+              {"loss_scale", loss_scaler_.scale()},
+              {"loss_scale_growth_tracker", loss_scaler_.growth_tracker()}};
+  }
   header = nlohmann::json::parse(lane.broadcast_bytes(header.dump(), donor, "heal"));
   heal_tensors(strategy_->replicated_tensors(), newcomer, lane, "model");
   strategy_->load_state(header["strategy"].get<std::map<std::string, std::string>>());
   notes_ = header["notes"].get<std::map<std::string, std::string>>();
+  loss_scaler_.load(header["loss_scale"].get<double>(), header["loss_scale_growth_tracker"].get<std::int64_t>());
   heal_pending_ = false;
 }
 

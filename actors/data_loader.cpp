@@ -155,8 +155,9 @@ void DataLoaderState::deliver() {
     if (next == finished.end()) break;
     if (!next->second.batch) {
       failed = true;
-      self->send(options.supervisor, RankFailed{next->second.report});
+      // The consumer first: the abort that the supervisor causes must not reach it before the reason does.
       caf::anon_send(options.consumer, RankFailed{next->second.report});
+      self->send(options.supervisor, RankFailed{next->second.report});
       return;
     }
     caf::anon_send(options.consumer, BatchLoaded{next->second.batch, next->second.load_ms});

@@ -19,6 +19,7 @@ void StepWindow::add(const StepReport& report, double data_wait_ms) {
   data_ms += data_wait_ms;
   last_lr = report.lr;
   last_norm = report.gradient_norm;
+  last_loss_scale = report.loss_scale;
   buckets += report.buckets;
   launched_before_end += report.launched_before_end;
 }
@@ -34,7 +35,9 @@ std::string to_json(const MetricsReport& report) {
                         {"grad_norm", w.last_norm},
                         {"lr", w.last_lr},
                         {"skipped_steps", w.skipped},
+                        {"loss_scale", w.last_loss_scale},
                         {"throughput(samples/s)", w.samples_per_second()},
+                        {"throughput(tokens/s)", w.samples_per_second() * static_cast<double>(report.tokens_per_sample)},
                         {"throughput(steps/s)", w.steps_per_second()},
                         {"time_metrics/end_to_end(s)", w.mean_step_ms() / 1000},
                         {"time_metrics/data_loading(%)", 100 * w.data_share()},

@@ -15,7 +15,7 @@ struct StepWindow {
   std::int64_t steps = 0, skipped = 0, first_step = 0;
   double loss_sum = 0, samples = 0, correct = 0;
   double step_ms = 0, exposed_ms = 0, reduce_ms = 0, data_ms = 0;  ///< sums over the steps
-  double last_lr = 0, last_norm = 0;
+  double last_lr = 0, last_norm = 0, last_loss_scale = 1;
   std::int64_t buckets = 0, launched_before_end = 0;
 
   void add(const StepReport& report, double data_wait_ms);
@@ -35,7 +35,8 @@ struct MetricsReport {
   std::int64_t step = 0;  ///< optimizer steps done in the run
   std::int64_t step_in_epoch = 0, steps_per_epoch = 0;
   std::int64_t total_steps = 0;
-  bool log = true;  ///< false: only the progress bar moves
+  bool log = true;                     ///< false: only the progress bar moves
+  std::int64_t tokens_per_sample = 0;  ///< 0: the data has no tokens
 };
 struct ValidationReport {
   std::int64_t epoch = 0, step = 0;

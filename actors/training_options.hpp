@@ -2,16 +2,20 @@
 #include <cstdint>
 #include <string>
 
+#include "tensor_io/loss_scaler.hpp"
+
 namespace troupe {
 
 /// The training loop: how long, what is checked, what is saved.
-struct TrainingOptions {
+struct TrainingOptions : LossScalerOptions {
   std::int64_t epochs = 10;
-  std::int64_t max_steps = 0;          ///< stop after so many optimizer steps; 0: no limit
-  std::int64_t grad_accum_steps = 1;   ///< micro-batches of one optimizer step
-  bool use_amp = false;                ///< bf16 autocast around forward and loss
-  double clip_norm = 0;                ///< clip the gradient's global norm; 0: don't
-  std::string on_not_finite = "stop";  ///< stop, skip: a step whose loss or gradient is NaN or infinite
+  std::int64_t max_steps = 0;                     ///< stop after so many optimizer steps; 0: no limit
+  std::int64_t grad_accum_steps = 1;              ///< micro-batches of one optimizer step
+  bool use_amp = false;                           ///< autocast around forward and loss
+  std::string amp_dtype = "bf16";                 ///< bf16, fp16: of autocast
+  std::string activation_checkpointing = "none";  ///< which blocks compute their forward again in backward
+  double clip_norm = 0;                           ///< clip the gradient's global norm; 0: don't
+  std::string on_not_finite = "stop";             ///< stop, skip: a step whose loss or gradient is NaN or infinite
   std::uint64_t seed = 42;
   std::int64_t log_interval = 10;   ///< steps between two log lines
   std::int64_t validate_every = 1;  ///< epochs between two validations; 0: never

@@ -73,7 +73,7 @@ Vote decode_vote(std::span<const std::uint8_t> bytes, std::size_t parameters) {
   return vote;
 }
 
-Decision decide(std::span<const Vote> votes, std::span<const std::string> parameter_names, bool stop_on_not_finite) {
+Decision decide(std::span<const Vote> votes, std::span<const std::string> parameter_names, StopOn stop) {
   if (const auto odd = minority(votes, [](const Vote& v) { return v.step; }); !odd.empty()) {
     throw Error(ErrorReport{
         ErrorCode::mismatch, -1, "compute", votes[0].step, "vote",
@@ -88,14 +88,18 @@ Decision decide(std::span<const Vote> votes, std::span<const std::string> parame
   Decision decision;
   decision.used.assign(votes[0].used.size(), false);
   double loss_sum = 0;
+  bool loss_not_finite = false;
   for (std::size_t r = 0; r < votes.size(); ++r) {
     const auto& vote = votes[r];
     loss_sum += vote.loss_sum;
     decision.samples += vote.samples;
     decision.correct += vote.correct;
-    decision.gradient_norm = std::max(decision.gradient_norm, vote.gradient_norm);
+    // NaN stays: std::max would lose it.
+    if (std::isfinite(decision.gradient_norm) && !(vote.gradient_norm <= decision.gradient_norm))
+      decision.gradient_norm = vote.gradient_norm;
     if (decision.stop_signal == 0) decision.stop_signal = vote.stop_signal;
     for (std::size_t i = 0; i < vote.used.size(); ++i) decision.used[i] = decision.used[i] || vote.used[i];
+    loss_not_finite = loss_not_finite || vote.not_finite_loss;
     if (!decision.not_finite && (vote.not_finite_loss || vote.not_finite_parameter >= 0)) {
       decision.not_finite = true;
       decision.culprit = static_cast<std::int32_t>(r);
@@ -115,7 +119,7 @@ Decision decide(std::span<const Vote> votes, std::span<const std::string> parame
   }
   if (decision.not_finite) {
     decision.commit = false;
-    if (stop_on_not_finite) {
+    if (loss_not_finite ? stop.loss : stop.gradient) {
       throw Error(ErrorReport{ErrorCode::not_finite, decision.culprit, "compute", votes[0].step, "vote", decision.reason,
                               "lower lr, clip with clip_norm, or set on_not_finite to skip"});
     }

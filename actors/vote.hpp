@@ -44,8 +44,13 @@ std::size_t vote_bytes(std::size_t parameters) noexcept;
 void encode_vote(const Vote& vote, std::span<std::uint8_t> bytes);
 Vote decode_vote(std::span<const std::uint8_t> bytes, std::size_t parameters);
 
+/// Whether something that is not finite ends the job; the step is skipped otherwise.
+struct StopOn {
+  bool loss = true, gradient = true;
+};
+
 /// Pure: the same votes give the same decision on every rank. Throws Error(mismatch) naming the ranks whose layout or step differs from
-/// the majority's, and Error(not_finite) if `stop_on_not_finite`.
-Decision decide(std::span<const Vote> votes, std::span<const std::string> parameter_names, bool stop_on_not_finite);
+/// the majority's, and Error(not_finite) where `stop` says so.
+Decision decide(std::span<const Vote> votes, std::span<const std::string> parameter_names, StopOn stop);
 
 }  // namespace troupe

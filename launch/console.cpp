@@ -24,8 +24,10 @@ std::string train_line(const MetricsReport& report) {
       format("epoch %lld/%lld  step %lld/%lld  loss %.4f", static_cast<long long>(report.epoch) + 1, static_cast<long long>(report.epochs),
              static_cast<long long>(report.step), static_cast<long long>(report.total_steps), w.loss());
   if (w.correct > 0) line += format("  acc %.2f%%", 100 * w.accuracy());
-  line += format("  lr %.3g  %.1f steps/s  %.0f samples/s  exposed %.1f%%  data %.1f%%", w.last_lr, w.steps_per_second(),
-                 w.samples_per_second(), 100 * w.exposed_share(), 100 * w.data_share());
+  line += format("  lr %.3g  %.1f steps/s  %.0f %s  exposed %.1f%%  data %.1f%%", w.last_lr, w.steps_per_second(),
+                 w.samples_per_second() * static_cast<double>(std::max<std::int64_t>(1, report.tokens_per_sample)),
+                 report.tokens_per_sample > 0 ? "tokens/s" : "samples/s", 100 * w.exposed_share(), 100 * w.data_share());
+  if (w.last_loss_scale != 1) line += format("  loss scale %.3g", w.last_loss_scale);
   if (w.skipped > 0) line += format("  skipped %lld", static_cast<long long>(w.skipped));
   return line;
 }

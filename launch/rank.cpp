@@ -3,6 +3,7 @@
 #include <csignal>
 #include <utility>
 
+#include "actors/activation_checkpointing.hpp"
 #include "actors/data_loader.hpp"
 #include "strategies/sync_batch_norm.hpp"
 #include "tensor_io/fault_point.hpp"
@@ -19,6 +20,14 @@ Rank::~Rank() = default;
 
 void Rank::distribute_module(std::shared_ptr<torch::nn::Module> model) {
   model_ = model;
+  checkpoint_activations(model, config_.activation_checkpointing);
+  if (config_.ranks > 1) {
+    if (const auto path = stock_random_module(*model)) {
+      throw Error(ErrorCode::usage, "activation_checkpointing",
+                  *path + " draws from LibTorch's generator, which the " + std::to_string(config_.ranks) + " ranks of this process share",
+                  "use troupe::nn::Dropout, or start processes with troupe launch");
+    }
+  }
   system_->compute().distribute(std::move(model));
 }
 

@@ -10,6 +10,13 @@
 #include "tensor_io/state_matching.hpp"
 
 namespace troupe {
+namespace {
+
+// Counters of a rank's state.
+constexpr const char* kLossScale = "loss_scale";
+constexpr const char* kLossScaleTracker = "loss_scale_growth_tracker";
+
+}  // namespace
 
 RunCheckpoints::RunCheckpoints(Rank& rank, torch::nn::Module& model, Optimizer& optimizer)
     : rank_(rank), model_(model), optimizer_(optimizer) {}
@@ -51,6 +58,7 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector, con
       log("resume from " + loaded.path + ", step " + std::to_string(loaded.state.step));
       state = std::move(loaded.state);
       header = {{"step", state.step}, {"epoch", state.epoch}, {"step_in_epoch", state.step_in_epoch}, {"metadata", state.metadata}};
+      if (!state.rank_state.empty()) header["counters"] = RankState::from_json(state.rank_state.front(), "a rank's state").counters;
     } catch (const Error& error) {
       header = {{"error", error.what()}, {"code", static_cast<int>(error.code())}};
     }
@@ -103,6 +111,10 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector, con
   optimizer_.load_state(moments);
   compute.strategy().load_state(metadata);
   compute.set_steps_done(header["step"].get<std::int64_t>());
+  const auto counters = header.value("counters", std::map<std::string, double>{});
+  if (const auto scale = counters.find(kLossScale); scale != counters.end() && counters.contains(kLossScaleTracker)) {
+    compute.loss_scaler().load(scale->second, static_cast<std::int64_t>(counters.at(kLossScaleTracker)));
+  }
   const auto best = metadata.find("best");
   return {header["epoch"].get<std::int64_t>(), header["step_in_epoch"].get<std::int64_t>(),
           best == metadata.end() ? -1.0 : std::stod(best->second)};
@@ -114,6 +126,10 @@ std::string RunCheckpoints::own_state(const Position& position) const {
   mine.step_in_epoch = position.step_in_epoch;
   const auto random = at::detail::getDefaultCPUGenerator().get_state();
   mine.rng.assign(random.data_ptr<std::uint8_t>(), random.data_ptr<std::uint8_t>() + random.numel());
+  if (const auto& scaler = rank_.system().compute().loss_scaler(); scaler.enabled()) {
+    mine.counters[kLossScale] = scaler.scale();
+    mine.counters[kLossScaleTracker] = static_cast<double>(scaler.growth_tracker());
+  }
   return mine.to_json();
 }
 

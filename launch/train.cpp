@@ -24,6 +24,8 @@ std::shared_ptr<torch::nn::Module> build_model(const Job& job, const Config& con
   return job.model(config);
 }
 
+at::ScalarType amp_dtype(const Config& config) { return config.amp_dtype == "fp16" ? at::kHalf : at::kBFloat16; }
+
 /// Held-out loss and accuracy: every sample once, each rank a part, sums over all ranks.
 ValidationReport validate(const Job& job, Rank& rank, torch::nn::Module& model, const Dataset& dataset) {
   const auto started = std::chrono::steady_clock::now();
@@ -37,7 +39,7 @@ ValidationReport validate(const Job& job, Rank& rank, torch::nn::Module& model, 
     for (auto i = begin; i < std::min(last, begin + share); ++i) indices.push_back(i);
     auto batch = dataset.get_batch(indices, SampleContext{rank.config().seed, 0});
     batch.counted = batch.numel();
-    const AutocastGuard autocast(rank.config().use_amp);
+    const AutocastGuard autocast(rank.config().use_amp, amp_dtype(rank.config()));
     const auto loss = job.loss(model, batch, rank.config());
     const auto n = static_cast<double>(indices.size());
     sums += torch::tensor({loss.value.item<double>() * n, loss.correct, n}, torch::kFloat64);
@@ -181,7 +183,7 @@ class TrainingLoop {
   bool run_micro_batch(const Batch& batch) {
     data_ms_ += rank_.last_data_wait_ms();
     try {
-      const AutocastGuard autocast(config_.use_amp);
+      const AutocastGuard autocast(config_.use_amp, amp_dtype(config_));
       const auto loss = job_.loss(*model_, batch, config_);
       rank_.backward(loss.value, loss.correct);
       return true;
@@ -198,6 +200,7 @@ class TrainingLoop {
     if (!report.committed) log_.line("step " + std::to_string(report.step) + " skipped: " + report.reason);
     const auto done = rank_.system().compute().steps_done();
     MetricsReport metrics{{}, batch.epoch, config_.epochs, done, batch.step + 1, rank_.steps_per_epoch(), rank_.total_steps(), true};
+    metrics.tokens_per_sample = data_.train->tokens_per_sample();
     if (done % config_.log_interval == 0) {
       metrics.window = window_;
       log_.send(metrics);

@@ -4,10 +4,10 @@
 
 namespace troupe {
 
-AutocastGuard::AutocastGuard(bool enabled)
+AutocastGuard::AutocastGuard(bool enabled, c10::ScalarType dtype)
     : enabled_(enabled), before_(at::autocast::is_autocast_enabled(at::kCPU)), dtype_before_(at::autocast::get_autocast_dtype(at::kCPU)) {
   if (!enabled_) return;
-  at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+  at::autocast::set_autocast_dtype(at::kCPU, dtype);
   at::autocast::set_autocast_enabled(at::kCPU, true);
   at::autocast::increment_nesting();
 }

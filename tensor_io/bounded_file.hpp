@@ -8,7 +8,7 @@
 namespace troupe {
 
 /// A file from a source that nobody vouches for, opened for reading with pread: a mapping of it would end the process with SIGBUS when
-/// somebody truncates it. Only a regular file opens; a symbolic link, a pipe or a device is refused. One thread.
+/// somebody truncates it. Only a regular file opens; a symbolic link, a pipe or a device is refused. Reading is for any thread.
 /// Throws Error(io) where the operating system refuses, Error(bad_data) where the file is not what it should be.
 class BoundedFile {
  public:

@@ -43,6 +43,8 @@ class Dataset {
   virtual Example get(std::int64_t index, const SampleContext& context) const = 0;
   /// Stacks `get` by default; a data set in memory overrides it with one gather. Fills input, target and index.
   virtual Batch get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const;
+  /// For throughput: a text's sample holds so many; 0 where the word means nothing.
+  virtual std::int64_t tokens_per_sample() const { return 0; }
   /// For logs and errors: "digits", a path.
   virtual std::string name() const { return "data set"; }
 };

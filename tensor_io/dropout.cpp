@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <mutex>
+#include <utility>
 
 #include "tensor_io/error.hpp"
 #include "tensor_io/random_seed.hpp"
@@ -15,6 +16,9 @@ namespace troupe {
 namespace {
 
 constexpr std::int64_t kNumbersPerCount = 4;  // of one Philox round
+
+thread_local DropoutDraws* recorded_draws = nullptr;
+thread_local DropoutDraws* replayed_draws = nullptr;
 
 std::uint64_t key_from_libtorch() {
   auto generator = at::detail::getDefaultCPUGenerator();
@@ -35,6 +39,26 @@ at::Tensor dropout_mask(at::IntArrayRef sizes, double p, std::uint64_t key, std:
     for (auto i = begin * kNumbersPerCount; i < last; ++i) keep[i] = random() >= dropped_below;
   });
   return mask;
+}
+
+DropoutDraws::Recording::Recording(DropoutDraws& draws) : before_(std::exchange(recorded_draws, &draws)) {}
+DropoutDraws::Recording::~Recording() { recorded_draws = before_; }
+
+DropoutDraws::Replaying::Replaying(DropoutDraws& draws) : before_(std::exchange(replayed_draws, &draws)) { draws.next_ = 0; }
+DropoutDraws::Replaying::~Replaying() { replayed_draws = before_; }
+
+const DropoutDraws::Draw* DropoutDraws::replayed() {
+  if (replayed_draws == nullptr) return nullptr;
+  auto& [draws, next] = *replayed_draws;
+  if (next == draws.size()) {
+    throw Error(ErrorCode::usage, "recompute", "forward calls a dropout more often than it did the first time",
+                "what it does must not depend on anything that changes between forward and backward");
+  }
+  return &draws[next++];
+}
+
+void DropoutDraws::note(Draw draw) {
+  if (recorded_draws != nullptr && replayed_draws == nullptr) recorded_draws->draws_.push_back(draw);
 }
 
 int place_dropout(torch::nn::Module& model, const std::shared_ptr<const ForwardPosition>& position) {
@@ -60,16 +84,19 @@ at::Tensor DropoutImpl::forward(const at::Tensor& input) {
     throw Error(ErrorCode::usage, "troupe::nn::Dropout", "it does not work in place", "leave inplace(true) out of its options");
   }
   std::uint64_t key = 0, subsequence = 0;
-  if (position_) {
+  if (!position_) key = key_from_libtorch();  // in a replay too, for whoever draws from that generator next
+  if (const auto* draw = DropoutDraws::replayed()) {
+    key = draw->key;
+    subsequence = draw->subsequence;
+  } else if (position_) {
     const auto& at = *position_;
     if (at.visit != visit_) calls_ = 0;
     visit_ = at.visit;
     key = mix_seed(at.seed,
                    {static_cast<std::uint64_t>(at.step), static_cast<std::uint64_t>(at.micro_batch), static_cast<std::uint64_t>(at.shard)});
     subsequence = static_cast<std::uint64_t>(layer_) << 32 | calls_++;
-  } else {
-    key = key_from_libtorch();
   }
+  DropoutDraws::note({key, subsequence});
   auto factor = dropout_mask(input.sizes(), p, key, subsequence).to(input.device(), input.scalar_type());
   if (p < 1) factor.div_(1 - p);
   return input * factor;

@@ -1,8 +1,11 @@
 #pragma once
 #include <torch/torch.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
+#include <vector>
 
 namespace troupe {
 
@@ -14,6 +17,44 @@ struct ForwardPosition {
   std::int64_t micro_batch = 0;
   int shard = 0;            ///< of the data: the rank
   std::uint64_t visit = 0;  ///< another one whenever the position was set: a layer counts its calls anew
+};
+
+/// The draws of troupe::nn::Dropout in a forward, in order, so that the forward can be run again with the same masks. One thread.
+class DropoutDraws {
+ public:
+  /// While it lives, layers called on this thread note down what they draw by.
+  class Recording {
+   public:
+    explicit Recording(DropoutDraws& draws);
+    ~Recording();
+    Recording(const Recording&) = delete;
+    Recording& operator=(const Recording&) = delete;
+
+   private:
+    DropoutDraws* before_;
+  };
+  /// While it lives, they draw by what was noted, from the first on, and count nothing.
+  class Replaying {
+   public:
+    explicit Replaying(DropoutDraws& draws);
+    ~Replaying();
+    Replaying(const Replaying&) = delete;
+    Replaying& operator=(const Replaying&) = delete;
+
+   private:
+    DropoutDraws* before_;
+  };
+
+  struct Draw {
+    std::uint64_t key = 0, subsequence = 0;
+  };
+  /// For a layer: the draw to use instead of its own, if one is being replayed. Throws Error(usage) where there were fewer the first time.
+  static const Draw* replayed();
+  static void note(Draw draw);
+
+ private:
+  std::vector<Draw> draws_;
+  std::size_t next_ = 0;
 };
 
 namespace nn {

@@ -1,6 +1,9 @@
 #pragma once
 // Everything that a training program needs.
+#include "actors/activation_checkpointing.hpp"
+#include "actors/block.hpp"
 #include "actors/strategy.hpp"
+#include "actors/wrap_policy.hpp"
 #include "launch/config.hpp"
 #include "launch/job.hpp"
 #include "launch/rank.hpp"

@@ -29,7 +29,7 @@ struct BasicBlockImpl : torch::nn::Module {
   torch::nn::Conv2d shortcut{nullptr};
   troupe::nn::BatchNorm2d shortcut_norm{nullptr};
 };
-TORCH_MODULE(BasicBlock);
+TROUPE_BLOCK(BasicBlock);
 
 }  // namespace
 

@@ -43,7 +43,7 @@ TEST_CASE("[T03] the loss of a step is the mean over the samples of all ranks") 
   auto all = votes(2);
   all[1].loss_sum = 4;
   all[1].samples = 1;
-  const auto decision = decide(all, kNames, true);
+  const auto decision = decide(all, kNames, {true, true});
   CHECK(decision.commit);
   CHECK(decision.loss == Approx(12.0 / 5));
   CHECK(decision.samples == 5);
@@ -52,20 +52,20 @@ TEST_CASE("[T03] the loss of a step is the mean over the samples of all ranks") 
 TEST_CASE("[D06] a parameter counts as used when one rank used it") {
   auto all = votes(2);
   all[1].used = {false, true, true};
-  CHECK(decide(all, kNames, true).used == std::vector<bool>{true, true, true});
+  CHECK(decide(all, kNames, {true, true}).used == std::vector<bool>{true, true, true});
   all[1].used = {false, true, false};
-  CHECK(decide(all, kNames, true).used == std::vector<bool>{true, true, false});
+  CHECK(decide(all, kNames, {true, true}).used == std::vector<bool>{true, true, false});
 }
 
 TEST_CASE("[T09] a gradient that is not finite is named by rank, parameter and step, and all ranks decide alike") {
   auto all = votes(3);
   all[2].not_finite_parameter = 1;
-  const auto skipped = decide(all, kNames, false);
+  const auto skipped = decide(all, kNames, {false, false});
   CHECK_FALSE(skipped.commit);
   CHECK(skipped.culprit == 2);
   CHECK_THAT(skipped.reason, Catch::Contains("fc.weight"));
   try {
-    decide(all, kNames, true);
+    decide(all, kNames, {true, true});
     FAIL("must throw");
   } catch (const Error& error) {
     CHECK(error.code() == ErrorCode::not_finite);
@@ -75,26 +75,26 @@ TEST_CASE("[T09] a gradient that is not finite is named by rank, parameter and s
   }
   all[2].not_finite_parameter = -1;
   all[1].not_finite_loss = 1;
-  CHECK_THAT(decide(all, kNames, false).reason, Catch::Contains("the loss"));
+  CHECK_THAT(decide(all, kNames, {false, false}).reason, Catch::Contains("the loss"));
 }
 
 TEST_CASE("[T09] a sum that overflows although each gradient is finite is not applied") {
   auto all = votes(2);
   all[0].gradient_norm = all[1].gradient_norm = std::numeric_limits<double>::infinity();
-  CHECK_FALSE(decide(all, kNames, false).commit);
+  CHECK_FALSE(decide(all, kNames, {false, false}).commit);
 }
 
 TEST_CASE("[D13] the vote names the rank whose layout or step differs") {
   auto all = votes(3);
   all[1].layout_hash = 5;
-  CHECK_THROWS_WITH(decide(all, kNames, true), Catch::Contains("rank 1 used another parameter layout"));
+  CHECK_THROWS_WITH(decide(all, kNames, {true, true}), Catch::Contains("rank 1 used another parameter layout"));
   all = votes(3);
   all[2].step = 8;
-  CHECK_THROWS_WITH(decide(all, kNames, true), Catch::Contains("rank 2 voted on step 8"));
+  CHECK_THROWS_WITH(decide(all, kNames, {true, true}), Catch::Contains("rank 2 voted on step 8"));
 }
 
 TEST_CASE("a stop asked for on one rank ends the step on all") {
   auto all = votes(2);
   all[1].stop_signal = 2;
-  CHECK(decide(all, kNames, true).stop_signal == 2);
+  CHECK(decide(all, kNames, {true, true}).stop_signal == 2);
 }

@@ -257,6 +257,36 @@ TEST_CASE("[D06] frozen parameters take no part") {
   }));
 }
 
+TEST_CASE("[D06] a weight that is registered under two names is one parameter: its gradient is whole and it is stepped once") {
+  struct TiedImpl : torch::nn::Module {
+    explicit TiedImpl(bool registered) {
+      if (registered) register_parameter("again", first->weight);
+    }
+    torch::nn::Linear first = register_module("first", torch::nn::Linear(torch::nn::LinearOptions(4, 4).bias(false)));
+    at::Tensor forward(const at::Tensor& x) { return torch::tanh(first(x)).matmul(first->weight); }
+  };
+  std::vector<at::Tensor> weights(2);
+  for (const bool registered : {false, true}) {
+    check_no_errors(cluster(2).run([&](RankSystem& rank) {
+      std::shared_ptr<TiedImpl> model;
+      {
+        static std::mutex mutex;
+        std::lock_guard lock(mutex);
+        seed_generator(1, {});
+        model = std::make_shared<TiedImpl>(registered);
+      }
+      rank.compute().distribute(model);
+      auto optimizer = sgd(*model);
+      for (int s = 0; s < 4; ++s) {
+        rank.compute().backward(model->forward(at::full({2, 4}, 0.5 + rank.compute().rank())).square().mean(), 2);
+        (void)rank.compute().step(*optimizer, 0.1);
+      }
+      if (rank.compute().rank() == 0) weights[registered ? 1 : 0] = model->first->weight.detach().clone();
+    }));
+  }
+  CHECK((at::equal(weights[0], weights[1])));
+}
+
 TEST_CASE("[D06] a static graph measures the order of gradients once and keeps it") {
   const bool static_graph = GENERATE(true, false);
   auto jobs = cluster(2);
