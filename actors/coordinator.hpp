@@ -30,6 +30,8 @@ using CoordinatorActor = caf::typed_actor<caf::replies_to<JoinJob>::with<JoinAcc
                                           caf::reacts_to<StopJob>,                             //
                                           caf::reacts_to<CoordinatorTick>>;
 
+constexpr std::chrono::milliseconds kCoordinatorTick{100};
+
 /// What happens when a rank is lost.
 struct RecoveryOptions {
   bool enabled = false;  ///< false: the job ends

@@ -1,6 +1,7 @@
 #include "actors/membership.hpp"
 
 #include <algorithm>
+#include <random>
 
 namespace troupe {
 namespace {
@@ -45,6 +46,11 @@ MembershipAnswer form(const MembershipQuestion& q) {
 }
 
 }  // namespace
+
+std::uint64_t random_incarnation() {
+  std::random_device random;
+  return (std::uint64_t{random()} << 32 | random()) | 1;
+}
 
 int Membership::rank_of(const ProcessId& process) const noexcept {
   for (std::size_t r = 0; r < members.size(); ++r) {

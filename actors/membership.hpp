@@ -13,9 +13,12 @@ namespace troupe {
 /// One life of one process in a slot.
 struct ProcessId {
   std::int32_t slot = -1;
-  std::uint64_t incarnation = 0;
+  std::uint64_t incarnation = 0;  ///< 0: not known, or not drawn yet
   bool operator==(const ProcessId&) const = default;
 };
+
+/// 64 random bits, never 0.
+std::uint64_t random_incarnation();
 
 struct Member {
   ProcessId process;

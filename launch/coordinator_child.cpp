@@ -86,14 +86,13 @@ void CoordinatorChild::start() {
 }
 
 void CoordinatorChild::drain(const std::function<void()>& before_line) {
-  char block[4096];
-  for (ssize_t n; child_->stderr_fd() >= 0 && (n = ::read(child_->stderr_fd(), block, sizeof block)) > 0;) {
-    lines_.feed({block, static_cast<std::size_t>(n)}, [&](std::string_view text, bool) {
-      before_line();
-      std::fprintf(stderr, "troupe: %.*s\n", static_cast<int>(text.size()), text.data());
-      std::fflush(stderr);
-    });
-  }
+  if (child_->stderr_fd() < 0) return;
+  const auto show = [&](std::string_view text, bool) {
+    before_line();
+    std::fprintf(stderr, "troupe: %.*s\n", static_cast<int>(text.size()), text.data());
+    std::fflush(stderr);
+  };
+  if (!lines_.drain(child_->stderr_fd(), show)) child_->close_stderr();
 }
 
 }  // namespace troupe

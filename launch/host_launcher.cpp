@@ -196,18 +196,7 @@ class HostLauncher {
       std::fflush(target == 1 ? stdout : stderr);
       if (target == 2) agent.last_line = text;
     };
-    char block[1 << 14];
-    for (;;) {
-      const auto n = ::read(fd, block, sizeof block);
-      if (n > 0) {
-        lines.feed({block, static_cast<std::size_t>(n)}, show);
-        continue;
-      }
-      if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
-      lines.finish(show);
-      target == 1 ? agent.child->close_stdout() : agent.child->close_stderr();
-      return;
-    }
+    if (!lines.drain(fd, show)) target == 1 ? agent.child->close_stdout() : agent.child->close_stderr();
   }
 
   bool done() const {

@@ -1,5 +1,9 @@
 #include "launch/output_lines.hpp"
 
+#include <unistd.h>
+
+#include <cerrno>
+
 namespace troupe {
 
 void OutputLines::feed(std::string_view bytes, const Line& line) {
@@ -21,6 +25,21 @@ void OutputLines::feed(std::string_view bytes, const Line& line) {
 void OutputLines::finish(const Line& line) {
   if (!rest_.empty()) line(rest_, false);
   rest_.clear();
+}
+
+bool OutputLines::drain(int fd, const Line& line) {
+  char block[1 << 14];
+  for (;;) {
+    const auto n = ::read(fd, block, sizeof block);
+    if (n > 0) {
+      feed({block, static_cast<std::size_t>(n)}, line);
+    } else if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
+      return true;
+    } else {
+      finish(line);
+      return false;
+    }
+  }
 }
 
 }  // namespace troupe

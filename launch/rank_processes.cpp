@@ -1,24 +1,13 @@
 #include "launch/rank_processes.hpp"
 
 #include <signal.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <random>
 
 #include "tensor_io/error.hpp"
 
 namespace troupe {
-namespace {
-
-std::uint64_t random_incarnation() {
-  std::random_device random;
-  return (std::uint64_t{random()} << 32 | random()) | 1;
-}
-
-}  // namespace
 
 RankProcesses::RankProcesses(RankProcessOptions options, Exited exited) : options_(std::move(options)), exited_(std::move(exited)) {
   std::error_code failure;
@@ -144,18 +133,7 @@ void RankProcesses::drain(Slot& slot) {
 void RankProcesses::drain(Slot& slot, int fd, OutputLines& lines, int target) {
   if (fd < 0) return;
   const auto show = [&](std::string_view text, bool overwrite) { this->show(slot, text, overwrite, target); };
-  char block[1 << 14];
-  for (;;) {
-    const auto n = ::read(fd, block, sizeof block);
-    if (n > 0) {
-      lines.feed({block, static_cast<std::size_t>(n)}, show);
-      continue;
-    }
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    lines.finish(show);
-    target == 1 ? slot.child->close_stdout() : slot.child->close_stderr();
-    return;
-  }
+  if (!lines.drain(fd, show)) target == 1 ? slot.child->close_stdout() : slot.child->close_stderr();
 }
 
 void RankProcesses::show(Slot& slot, std::string_view text, bool overwrite, int target) {

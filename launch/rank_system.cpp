@@ -1,7 +1,5 @@
 #include "launch/rank_system.hpp"
 
-#include <random>
-
 namespace troupe {
 
 ErrorReport report_of(std::exception_ptr error) {
@@ -20,10 +18,7 @@ ErrorReport report_of(std::exception_ptr error) {
 
 RankSystem::RankSystem(caf::actor_system& system, RankSystemOptions options)
     : system_(system), options_(std::move(options)), link_(std::make_shared<CoordinatorLink>(options_.coordinator)) {
-  if (options_.process.incarnation == 0) {
-    std::random_device random;
-    options_.process.incarnation = (std::uint64_t{random()} << 32 | random()) | 1;
-  }
+  if (options_.process.incarnation == 0) options_.process.incarnation = random_incarnation();
   const auto timeout = std::chrono::milliseconds(static_cast<std::int64_t>(options_.communicator.collective_timeout * 1000));
   compute_ = std::make_unique<Compute>(system_, ComputeOptions{options_.process, options_.training, options_.strategy, timeout});
   RankSupervisorOptions supervisor;

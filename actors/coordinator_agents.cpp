@@ -1,0 +1,88 @@
+// Coordinator and the agents of the hosts: what they run, which of it ended, what they are to start.
+#include "actors/coordinator.hpp"
+
+#include <algorithm>
+
+#include <sys/wait.h>
+
+namespace troupe {
+namespace {
+
+std::string how(std::int32_t wait_status) {
+  if (WIFSIGNALED(wait_status)) return "signal " + std::to_string(WTERMSIG(wait_status));
+  return "exit code " + std::to_string(WEXITSTATUS(wait_status));
+}
+
+}  // namespace
+
+void CoordinatorState::join_node(const JoinNode& node, const caf::strong_actor_ptr& sender) {
+  if (node.job_id != options.job_id) return;
+  auto agent = caf::actor_cast<NodeAgentActor>(sender);
+  self->monitor(agent);
+  agents[node.host] = agent;
+  for (const auto& process : node.started) {
+    auto& slot = slots[process.slot];
+    slot.host = node.host;
+    if (!processes.contains(process.slot) && !options.resumed) slot.starting = true;
+  }
+  if (options.resumed) {
+    for (const auto& member : current.members) {
+      if (member.host == node.host && std::find(node.started.begin(), node.started.end(), member.process) == node.started.end())
+        gone.push_back(member.process.slot);
+    }
+  }
+  if (phase == Phase::over)
+    self->send(agent,
+               JobOver{aborted.value_or(ErrorReport{ErrorCode::ok, -1, {}, -1, {}, {}, {}}), aborted ? exit_code(aborted->code) : 0});
+}
+
+void CoordinatorState::exited(const RankExited& exit) {
+  const int number = exit.process.slot;
+  auto& slot = slots[number];
+  const auto found = processes.find(number);
+  const bool joined = found != processes.end() && found->second.joined.process == exit.process;
+  if (!joined) {
+    slot.starting = false;
+    if (phase == Phase::over || (found != processes.end() && !found->second.ended && !found->second.fenced)) return;
+    const int code = WIFEXITED(exit.wait_status) ? WEXITSTATUS(exit.wait_status) : 128 + WTERMSIG(exit.wait_status);
+    if (code == 0) return;                                           // a program that is none of ours
+    if (phase == Phase::forming && exit.process.incarnation == 0) {  // its host can't be reached
+      slot.absent = true;
+      plan();
+    } else if (phase == Phase::forming) {
+      abort({ErrorCode::unavailable, number, {}, -1, {}, "it ended before it joined (" + how(exit.wait_status) + ")", {}}, code);
+    } else if (options.recovery.enabled) {
+      slot.deaths.push_back(now());
+      say("the process in slot " + std::to_string(number) + " ended before it joined (" + how(exit.wait_status) + ")");
+      replace(number);
+      plan();
+    }
+    return;
+  }
+  const bool waited_for = std::erase(unproved, exit.process) > 0;
+  if (found->second.ended) {
+    if (phase != Phase::recovering) return;
+    if (waited_for) say("rank " + std::to_string(rank_of(number)) + " ended with " + how(exit.wait_status));
+    if (waited_for) replace(number);
+    plan();
+    return;
+  }
+  lose(number, how(exit.wait_status), true);
+}
+
+void CoordinatorState::replace(int number) {
+  auto& slot = slots[number];
+  const auto agent = agents.find(slot.host);
+  if (!options.recovery.enabled || agent == agents.end() || number >= options.world_size) return;
+  std::erase_if(slot.deaths, [&](const auto& at) { return now() - at > options.recovery.restart_window; });
+  const auto deaths = static_cast<int>(slot.deaths.size());
+  if (deaths > options.recovery.max_restarts) {
+    say("slot " + std::to_string(number) + " on " + slot.host + " died " + std::to_string(deaths) + (deaths == 1 ? " time" : " times") +
+        " within " + std::to_string(options.recovery.restart_window.count() / 1000) + " s: it is not started again");
+    return;
+  }
+  slot.starting = true;
+  self->send(agent->second, StartRank{{number, random_incarnation()}, deaths});
+}
+
+}  // namespace troupe

@@ -1,0 +1,177 @@
+// Coordinator between two generations: why one is over, who makes the next.
+#include "actors/coordinator.hpp"
+
+namespace troupe {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kProof = 1'000ms;       // how long to wait for an agent's word on how a process ended
+constexpr auto kLeaveStep = 60'000ms;  // for a survivor to come out of its step
+constexpr int kFruitless = 3;
+
+}  // namespace
+
+void CoordinatorState::interrupted(const RankInterrupted& report) {
+  if (report.generation != current.generation || phase == Phase::over) return;
+  const auto found = processes.find(report.process.slot);
+  if (found == processes.end() || found->second.joined.process != report.process) return;
+  found->second.interrupted = report;
+  found->second.heard = now();
+  if (!options.recovery.enabled) {
+    // Who is to blame shows in a moment: its connection closes, or it says so itself. Else this rank's word stands.
+    if (phase == Phase::training) {
+      phase = Phase::recovering;
+      since = now();
+    }
+    return;
+  }
+  if (phase == Phase::training) {
+    recover({ErrorCode::peer_lost, rank_of(report.process.slot), {}, report.steps_done, {}, report.why, {}});
+  } else {
+    plan();
+  }
+}
+
+void CoordinatorState::lose(int number, const std::string& why, bool proved) {
+  auto& process = processes.at(number);
+  const auto rank = rank_of(number);
+  const bool was_member = process.member && current.rank_of(process.joined.process) >= 0;
+  const ErrorReport report{
+      ErrorCode::peer_lost, rank, {}, -1, {}, "rank " + std::to_string(rank) + " died (" + why + ")", "its log and exit status say why"};
+  process.ended = report;
+  if (phase == Phase::over) return;
+  if (!was_member) {
+    say("the process in slot " + std::to_string(number) + " is gone (" + why + ")");
+    if (phase == Phase::forming) return abort(report);
+  } else if (!options.recovery.enabled) {
+    return abort(report);
+  } else if (!proved) {
+    unproved.push_back(process.joined.process);
+  }
+  slots[number].deaths.push_back(now());
+  if (proved) replace(number);
+  if (was_member && phase == Phase::training) {
+    recover(report);
+  } else if (phase == Phase::recovering) {
+    plan();
+  }
+}
+
+void CoordinatorState::recover(const ErrorReport& reason) {
+  phase = Phase::recovering;
+  since = now();
+  say((reason.code == ErrorCode::ok ? "" : "generation " + std::to_string(current.generation) + " is interrupted: ") + reason.cause);
+  for (auto& [slot, process] : processes) {
+    if (process.member && !process.ended) self->send(process.supervisor, InterruptRanks{current.generation, reason});
+  }
+  plan();
+}
+
+void CoordinatorState::plan() {
+  MembershipQuestion question;
+  question.world_size = options.world_size;
+  question.min_ranks = options.recovery.enabled ? options.recovery.min_ranks : options.world_size;
+  question.current = current;
+  question.min_start = options.recovery.enabled && options.recovery.min_start > 0 ? options.recovery.min_start : options.world_size;
+  for (const auto& [number, slot] : slots) question.absent += slot.absent ? 1 : 0;
+  question.unreachable = static_cast<int>(unproved.size());
+  question.waited = std::chrono::duration_cast<std::chrono::milliseconds>(now() - since);
+  question.replace_timeout = phase == Phase::forming ? options.join_timeout : options.recovery.replace_timeout;
+  for (const auto& member : current.members) {
+    const auto found = processes.find(member.process.slot);
+    if (found == processes.end() || found->second.joined.process != member.process) continue;
+    const auto& process = found->second;
+    if (!process.ended) question.survivors.push_back({member, process.interrupted});
+    if (process.ended && (process.ended->code == ErrorCode::ok || process.ended->code == ErrorCode::interrupted)) {
+      return abort({ErrorCode::peer_lost,
+                    -1,
+                    {},
+                    -1,
+                    {},
+                    "a rank was lost while rank " + std::to_string(rank_of(member.process.slot)) + " had finished",
+                    "start again with --resume latest"});
+    }
+  }
+  for (const auto& [slot, process] : processes) {
+    if (!process.member && !process.ended && !process.fenced)
+      question.candidates.push_back({process.joined.process, process.joined.host, process.joined.spare});
+  }
+  for (const auto& [number, slot] : slots) question.replacements_coming += slot.starting ? 1 : 0;
+  // An agent is about to say how its process ended.
+  for (const auto& process : unproved) {
+    if (agents.contains(slots[process.slot].host) && question.waited < kProof) return;
+  }
+
+  auto answer = plan_membership(question);
+  using Action = MembershipAnswer::Action;
+  if (answer.action == Action::wait) {
+    if (phase == Phase::recovering && question.waited > kLeaveStep) {
+      abort({ErrorCode::timeout, -1, {}, -1, "recovery", answer.reason + " for " + std::to_string(kLeaveStep.count() / 1000) + " s", {}});
+    } else if (phase == Phase::forming && question.waited > options.join_timeout) {
+      abort({ErrorCode::unavailable,
+             -1,
+             {},
+             -1,
+             "start",
+             answer.reason + " within " + std::to_string(options.join_timeout.count() / 1000) + " s",
+             "is every host reachable, and every rank started?"});
+    }
+  } else if (answer.action == Action::go) {
+    announce(std::move(answer.next));
+  } else if (answer.action == Action::expel) {
+    say(answer.reason);
+    auto& process = processes.at(answer.expelled.slot);
+    process.fenced = true;
+    const auto agent = agents.find(process.joined.host);
+    if (agent != agents.end()) self->send(agent->second, KillRank{answer.expelled, answer.reason});
+    self->send(process.supervisor, FenceRank{answer.expelled, answer.reason});
+    lose(answer.expelled.slot, answer.reason, false);
+  } else if (unproved.empty() || question.waited > options.recovery.park_after) {
+    int writer = -1;
+    for (const auto& survivor : question.survivors) {
+      if (writer < 0) writer = current.rank_of(survivor.member.process);
+    }
+    if (phase == Phase::forming)
+      return abort({ErrorCode::unavailable, -1, {}, -1, "start", answer.reason, "see which host failed, or lower --min-ranks"});
+    abort({ErrorCode::parked, writer, {}, -1, "recovery", answer.reason, "start again with --resume latest"});
+  }
+}
+
+void CoordinatorState::announce(Membership next) {
+  if (next.resume_step > last_resume || phase == Phase::forming) fruitless = 0;
+  last_resume = next.resume_step;
+  if (++fruitless > kFruitless + 1) {
+    return abort({ErrorCode::aborted,
+                  -1,
+                  {},
+                  next.resume_step,
+                  "recovery",
+                  "step " + std::to_string(next.resume_step) + " was interrupted " + std::to_string(fruitless - 1) + " times",
+                  "see the ranks' logs"});
+  }
+  if (options.record) {
+    try {
+      options.record(next);
+    } catch (const Error& error) {
+      return abort(error.report());
+    }
+  }
+  if (phase == Phase::recovering) {
+    const auto spent = std::chrono::duration_cast<std::chrono::milliseconds>(now() - since).count();
+    say("generation " + std::to_string(next.generation) + ": " + next.reason + " (after " + std::to_string(spent) + " ms)");
+  }
+  current = std::move(next);
+  unproved.clear();
+  stalled.clear();
+  values.clear();
+  phase = Phase::training;
+  since = now();
+  for (auto& [slot, process] : processes) {
+    process.interrupted.reset();
+    process.member = !process.ended && current.rank_of(process.joined.process) >= 0;
+    if (process.member) self->send(process.supervisor, current);
+  }
+}
+
+}  // namespace troupe
