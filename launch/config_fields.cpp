@@ -64,6 +64,10 @@ const std::vector<ConfigField>& config_fields() {
       {"checkpoint", "save_every", at(&Config::save_every), "steps between two checkpoints; 0: only at the end; -1: never", -1, kMany},
       {"checkpoint", "keep_last", at(&Config::keep_last), "checkpoints to keep, `best` not counted", 1, 1e6},
       {"checkpoint", "resume", at(&Config::resume), "`latest`, or a checkpoint's path"},
+      {"checkpoint", "init_from", at(&Config::init_from),
+       "the model's first values: a .safetensors or torch.save file, or a checkpoint; not used where a run is resumed"},
+      {"checkpoint", "init_rename", at(&Config::init_rename), "old=new,...: beginnings of names in that file and what they are here"},
+      {"checkpoint", "init_allow_missing", at(&Config::init_allow_missing), "take from that file what fits, leave the rest as it is"},
 
       {"strategy", "strategy", at(&Config::strategy), "how parameters are laid out over ranks"},
       {"strategy", "bucket_cap_mb", at(&Config::bucket_cap_mb), "MiB of gradients in a bucket", 1e-6, 1e6},

@@ -7,6 +7,7 @@
 
 #include "launch/console.hpp"
 #include "launch/job.hpp"
+#include "launch/model_file.hpp"
 #include "launch/run_checkpoints.hpp"
 #include "strategies/sync_batch_norm.hpp"
 #include "tensor_io/autocast.hpp"
@@ -147,6 +148,7 @@ class TrainingLoop {
   void set_up() {
     model_ = build_model(job_, config_);
     if (config_.sync_batchnorm) convert_sync_batchnorm(*model_, rank_.system().compute().services().program_lane);
+    initialise();
     rank_.distribute(model_);
     optimizer_ = job_.optimizer ? job_.optimizer(*model_, config_) : rank_.make_optimizer(*model_);
     data_ = job_.data(config_);
@@ -168,6 +170,13 @@ class TrainingLoop {
     if (!joined_late) compute.section_done(kSave);  // nothing to do before the first step
     model_->train();
     if (joined_late && rank_.is_main()) log_lost_step();
+  }
+
+  // Rank 0's values go to all with the model.
+  void initialise() {
+    if (config_.init_from.empty() || !config_.resume.empty() || !rank_.is_main()) return;
+    if (rank_.system().compute().membership().generation > 1) return;
+    log_.line(load_initial_model(*model_, {config_.init_from, config_.init_rename, config_.init_allow_missing}));
   }
 
   // The rank 0 that died may have taken a step's line with it.
