@@ -83,6 +83,10 @@ StrategyContext Compute::strategy_context(bool newcomer) {
   context.world_size = world_size();
   context.newcomer = newcomer;
   context.options = options_.strategy;
+  for (const auto& member : membership_.members) context.hosts.push_back(member.host);
+  context.register_lane = [this](const std::string& name, std::shared_ptr<Communicator> lane) {
+    caf::anon_send(services_.supervisor, RegisterLane{name, membership_.generation, std::move(lane)});
+  };
   context.bucket_lane = services_.bucket_lane;
   context.program_lane = services_.program_lane;
   context.reducer = services_.reducer;
@@ -248,6 +252,7 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
   report.step = step_;
   report.lr = lr;
   report.loss_scale = loss_scaler_.scale();
+  strategy_->shard_optimizer(optimizer);
   try {
     const auto wait_started = std::chrono::steady_clock::now();
     const auto summary = strategy_->reduce_gradients();

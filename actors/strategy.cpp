@@ -29,6 +29,13 @@ std::string names_of(const Map& registry) {
 
 }  // namespace
 
+NamedTensors Strategy::whole_state(Optimizer& optimizer) {
+  NamedTensors tensors;
+  for (const auto& [name, tensor] : replicated_tensors()) tensors.emplace_back("model." + name, tensor);
+  for (const auto& [name, tensor] : optimizer.state()) tensors.emplace_back("optimizer." + name, tensor);
+  return tensors;
+}
+
 void register_strategy(const std::string& name, const std::string& description, StrategyFactory factory) {
   strategy_registry()[name] = {description, std::move(factory)};
 }

@@ -13,6 +13,7 @@
 #include "actors/strategy_options.hpp"
 #include "tensor_io/communicator.hpp"
 #include "tensor_io/named_state.hpp"
+#include "tensor_io/optimizer.hpp"
 
 namespace troupe {
 
@@ -22,10 +23,13 @@ struct StrategyContext {
   int world_size = 1;
   bool newcomer = false;  ///< the others hold the state: attach makes the layout and moves no values
   StrategyOptions options;
+  std::vector<std::string> hosts;              ///< by rank
   std::shared_ptr<Communicator> bucket_lane;   ///< the reducer's; a strategy only allocates from it, while no step is under way
   std::shared_ptr<Communicator> program_lane;  ///< collectives that the compute thread waits for, in program order
   ReducerActor reducer;
   std::shared_ptr<StepProgress> progress;
+  /// Makes a lane of the strategy's own known to the supervisor, which aborts it with the others. `name` is unique on the rank.
+  std::function<void(const std::string& name, std::shared_ptr<Communicator> lane)> register_lane;
   /// Waits for the reducer; throws what failed. Compute's thread.
   std::function<BucketsReduced(std::int64_t step)> wait_reduced;
 };
@@ -79,6 +83,21 @@ class Strategy {
   /// For the checkpoint: facts that a bit-equal resume needs (the bucket plan), and their return. load_state comes after attach.
   virtual std::map<std::string, std::string> state() { return {}; }
   virtual void load_state(const std::map<std::string, std::string>&) {}
+  /// Forward without backward follows, perhaps not equally often on all ranks, until the end. Both are collective.
+  virtual void begin_evaluation() {}
+  virtual void end_evaluation() {}
+
+  /// Before an optimizer's state is touched: a strategy that shards it puts this rank's slices in the place of the model's parameters.
+  /// Does nothing the second time.
+  virtual void shard_optimizer(Optimizer&) {}
+  /// A rank alone does not have the job's state.
+  virtual bool shards_state() const { return false; }
+  /// Collective. The job's state as whole tensors, on rank 0 (elsewhere what comes back is not used): `model.<parameter or buffer>`,
+  /// `optimizer.<parameter>.<moment>`. Tensors may be the live ones. Default: this rank's own.
+  virtual NamedTensors whole_state(Optimizer& optimizer);
+  /// Collective. Whole tensors that rank 0 read (named as above; empty elsewhere) to where they belong, and true; throws Error(mismatch)
+  /// on all ranks. False: nothing is sharded, the caller sees to it.
+  virtual bool load_whole_state(const NamedTensors&, Optimizer&) { return false; }
   /// Takes parameters' new values (loaded from a checkpoint on rank 0) to all ranks.
   virtual void broadcast_model() = 0;
   /// One line for the log.

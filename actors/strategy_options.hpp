@@ -15,6 +15,17 @@ struct StrategyOptions {
   std::string comm_hook = "none";        ///< none, fp16, bf16, powersgd, or the name of a registered hook
   std::int64_t powersgd_rank = 2;        ///< columns of PowerSGD's factors
   std::int64_t powersgd_start_step = 0;  ///< steps before this one send gradients whole
+
+  std::string fsdp_mode = "full_shard";  ///< full_shard, shard_grad_op, hybrid_shard, no_shard
+  std::string fsdp_wrap = "block";       ///< which modules are units (actors/wrap_policy.hpp)
+  std::int64_t fsdp_shard_size = 0;      ///< hybrid_shard: ranks that share one copy; 0: those of a host
+  bool fsdp_mapped = true;               ///< shards in memory that all ranks of a host map, where they can
+  std::int64_t fsdp_prefetch = 1;        ///< units gathered ahead
+  double fsdp_prefetch_mb = 512;         ///< MiB that units gathered ahead may take
+  bool fsdp_sync_micro_batches = false;  ///< reduce after each micro-batch instead of keeping whole gradients
+  std::string param_dtype = "float32";   ///< of forward and backward in sharded strategies; the master stays as it is
+  std::string reduce_dtype = "float32";  ///< of gradients on their way
+  std::string buffer_dtype = "float32";  ///< of floating-point buffers
 };
 
 }  // namespace troupe

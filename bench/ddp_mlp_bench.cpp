@@ -1,7 +1,7 @@
-// One optimizer step of 8 x Linear(1024), data-parallel over two processes of this machine: bench/README.md defines the job, the values and
-// the lines by which ./dev bench drives this program.
+// One optimizer step of 8 x Linear(1024), over two processes of this machine: bench/README.md defines the job, the values and the lines by
+// which ./dev bench drives this program.
 //
-//   echo "block 15" | build/release/bench/bench_ddp_mlp --batch 16
+//   echo "block 15" | build/release/bench/bench_ddp_mlp --batch 16 [STRATEGY [RANKS [LAYERS]]]
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -14,11 +14,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "troupe/troupe.hpp"
@@ -26,7 +28,8 @@
 namespace {
 
 constexpr std::int64_t kWidth = 1024;
-constexpr int kLayers = 8, kBatches = 4, kRanks = 2;
+constexpr int kBatches = 4;
+int ranks = 2, layers = 8;
 
 // Value i of a stream in [-scale, scale): the same bits in every language.
 at::Tensor values(std::uint32_t stream, at::IntArrayRef shape, float scale) {
@@ -47,10 +50,11 @@ at::Tensor values(std::uint32_t stream, at::IntArrayRef shape, float scale) {
 
 torch::nn::Sequential make_model() {
   torch::nn::Sequential model;
-  for (int layer = 0; layer < kLayers; ++layer) {
-    model->push_back(torch::nn::Linear(kWidth, kWidth));
-    if (layer + 1 < kLayers) model->push_back(torch::nn::ReLU());
+  for (int layer = 0; layer < layers; ++layer) {
+    model->push_back(std::make_shared<troupe::Block<torch::nn::LinearImpl>>(kWidth, kWidth));
+    if (layer + 1 < layers) model->push_back(torch::nn::ReLU());
   }
+  if (layers == 0) model->push_back(torch::nn::Linear(1, 1));  // what a program takes without a model
   torch::NoGradGuard no_grad;
   std::uint32_t stream = 0;
   for (auto& parameter : model->parameters()) parameter.copy_(values(stream++, parameter.sizes(), 1.0F / 32));
@@ -64,6 +68,34 @@ void write_raw(const std::string& path, const torch::nn::Module& model) {
   }
 }
 
+// The most memory that this process had while it lived, pages shared with other processes counted in parts: MiB.
+class PeakPss {
+ public:
+  PeakPss() : thread_([this] { sample(); }) {}
+  ~PeakPss() {
+    if (thread_.joinable()) stop();
+  }
+  double stop() {
+    stop_ = true;
+    thread_.join();
+    return peak_ / 1024;
+  }
+
+ private:
+  void sample() {
+    while (!stop_) {
+      std::ifstream file("/proc/self/smaps_rollup");
+      for (std::string line; std::getline(file, line);) {
+        if (line.rfind("Pss:", 0) == 0) peak_ = std::max(peak_, std::atof(line.c_str() + 4));
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    }
+  }
+  std::atomic<bool> stop_ = false;
+  double peak_ = 0;  // KiB; the thread's own until it is joined
+  std::thread thread_;
+};
+
 void print(const char* name, const std::vector<double>& numbers) {
   std::printf("%s", name);
   for (const double number : numbers) std::printf(" %.4f", number);
@@ -76,9 +108,10 @@ void serve(troupe::Rank& rank, std::int64_t batch) {
   auto optimizer = rank.make_optimizer(*model);
   std::vector<at::Tensor> inputs, targets;
   const auto r = static_cast<std::uint32_t>(rank.rank());
+  const std::int64_t width = layers == 0 ? 1 : kWidth;
   for (std::uint32_t k = 0; k < kBatches; ++k) {
-    inputs.push_back(values(1000 + 100 * r + k, {batch, kWidth}, 1));
-    targets.push_back(values(2000 + 100 * r + k, {batch, kWidth}, 1));
+    inputs.push_back(values(1000 + 100 * r + k, {batch, width}, 1));
+    targets.push_back(values(2000 + 100 * r + k, {batch, width}, 1));
   }
   std::size_t steps = 0;
   if (rank.is_main()) std::printf("ready\n"), std::fflush(stdout);
@@ -88,8 +121,10 @@ void serve(troupe::Rank& rank, std::int64_t batch) {
     line = rank.broadcast_object(line);
     const auto space = line.find(' ');
     const auto verb = line.substr(0, space), argument = space == std::string::npos ? std::string() : line.substr(space + 1);
-    if (verb == "block") {
+    if (verb == "block" || verb == "memory") {
       std::vector<double> step_ms, actors_us;
+      std::unique_ptr<PeakPss> peak;
+      if (verb == "memory") peak = std::make_unique<PeakPss>();
       for (int i = 0; i < std::atoi(argument.c_str()); ++i) {
         const auto begin = std::chrono::steady_clock::now();
         const auto loss = torch::mse_loss(model->forward(inputs[steps % kBatches]), targets[steps % kBatches]);
@@ -99,7 +134,12 @@ void serve(troupe::Rank& rank, std::int64_t batch) {
         actors_us.push_back(report.message_us);
         ++steps;
       }
-      if (rank.is_main()) print("actors_us", actors_us), print("step_ms", step_ms);
+      if (peak) {
+        const auto peaks = rank.all_gather_object(peak->stop());
+        if (rank.is_main()) print("peak_pss_mib", peaks);
+      } else if (rank.is_main()) {
+        print("actors_us", actors_us), print("step_ms", step_ms);
+      }
     } else if (verb == "weights") {
       if (rank.is_main()) write_raw(argument, *model), std::printf("weights %s\n", argument.c_str());
     } else if (verb == "quit") {
@@ -131,12 +171,12 @@ int free_port() {
 
 int start_ranks(char** argv) {
   const auto port = std::to_string(free_port());
-  ::setenv("WORLD_SIZE", std::to_string(kRanks).c_str(), 1);
+  ::setenv("WORLD_SIZE", std::to_string(ranks).c_str(), 1);
   ::setenv("MASTER_ADDR", "127.0.0.1", 1);
   ::setenv("MASTER_PORT", port.c_str(), 1);
   ::setenv("TORCHELASTIC_RUN_ID", port.c_str(), 1);
-  std::vector<pid_t> ranks;
-  for (int r = 0; r < kRanks; ++r) {
+  std::vector<pid_t> pids;
+  for (int r = 0; r < ranks; ++r) {
     ::setenv("RANK", std::to_string(r).c_str(), 1);
     ::setenv("LOCAL_RANK", std::to_string(r).c_str(), 1);
     posix_spawn_file_actions_t actions;
@@ -146,10 +186,10 @@ int start_ranks(char** argv) {
     const int failed = posix_spawn(&pid, "/proc/self/exe", &actions, nullptr, argv, environ);
     posix_spawn_file_actions_destroy(&actions);
     if (failed != 0) return 71;
-    ranks.push_back(pid);
+    pids.push_back(pid);
   }
   int worst = 0;
-  for (const auto pid : ranks) {
+  for (const auto pid : pids) {
     int status = 0;
     ::waitpid(pid, &status, 0);
     worst = std::max(worst, WIFEXITED(status) ? WEXITSTATUS(status) : 70);
@@ -161,10 +201,13 @@ int start_ranks(char** argv) {
 
 int main(int argc, char** argv) {
   const char* rank = std::getenv("RANK");
-  if (argc != 3 || std::string(argv[1]) != "--batch" || std::atoi(argv[2]) < 1) {
-    std::fprintf(stderr, "usage: bench_ddp_mlp --batch SAMPLES_PER_RANK, then lines as in bench/README.md\n");
+  if (argc < 3 || argc > 6 || std::string(argv[1]) != "--batch" || std::atoi(argv[2]) < 1) {
+    std::fprintf(stderr, "usage: bench_ddp_mlp --batch SAMPLES_PER_RANK [STRATEGY [RANKS [LAYERS]]], then lines as in bench/README.md\n");
     return 2;
   }
+  const std::string strategy = argc > 3 ? argv[3] : "ddp";
+  if (argc > 4) ranks = std::max(1, std::atoi(argv[4]));
+  if (argc > 5) layers = std::max(0, std::atoi(argv[5]));
   const std::int64_t batch = std::atoi(argv[2]);
   if (rank == nullptr) return start_ranks(argv);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -174,7 +217,8 @@ int main(int argc, char** argv) {
   sched_setaffinity(0, sizeof cores, &cores);
   return troupe::main(
       1, argv, [&](troupe::Rank& mine) { serve(mine, batch); },
-      [](troupe::Config& config) {
+      [&](troupe::Config& config) {
+        config.strategy = strategy;
         config.optimizer = "adamw";
         config.lr = 1e-3;
         config.weight_decay = 0.01;

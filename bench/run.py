@@ -30,7 +30,9 @@ TORCHRUN = [str(ROOT / ".venv-bench/bin/python3"), "-m", "torch.distributed.run"
 
 MLP_PEERS = {f"bucket {mb} MB{', static graph' if static else ''}": ["--bucket-mb", str(mb)] + (["--static-graph"] if static else [])
              for mb in (5, 25, 100) for static in (False, True)}
-TARGETS = {"ddp.mlp/b16": 0.75, "ddp.mlp/b64": 0.85, "actors/b16": 50.0, "actors/b64": 50.0,
+FSDP_PEERS = {"reshard": [], "keep": ["--keep"]}
+TARGETS = {"fsdp.mlp/b16": 0.30, "fsdp.mlp/b128": 0.42, "fsdp.mlp/b16/ddp": 1.15, "fsdp.mlp/b128/ddp": 1.15,
+           "ddp.mlp/b16": 0.75, "ddp.mlp/b64": 0.85, "actors/b16": 50.0, "actors/b64": 50.0,
            "all_reduce/4B": 1 / 40, "all_reduce/4KiB": 1 / 40, "all_reduce/64KiB": 1 / 40, "all_reduce/25MiB": 1 / 15}
 SIZES = {"all_reduce/4B": 4, "all_reduce/4KiB": 4096, "all_reduce/64KiB": 65536, "all_reduce/25MiB": 25 << 20}
 DEADLINE_S = 300  # for one answer
@@ -151,6 +153,35 @@ def run_mlp(batch, rows, blocks, steps):
     return results
 
 
+def run_fsdp(batch, rows, blocks, steps):
+    """The rows fsdp.mlp/bN (peer: FSDP2) and fsdp.mlp/bN/ddp (peer: our own ddp)."""
+    with tempfile.TemporaryDirectory() as scratch:
+        ours = {name: Program([str(OURS / "bench_ddp_mlp"), "--batch", str(batch), name], name) for name in ("fsdp", "ddp")}
+        peers = {setting: Program(TORCHRUN + ["bench/peer/fsdp_mlp.py", "--batch", str(batch)] + flags, setting)
+                 for setting, flags in FSDP_PEERS.items()}
+        everyone = {**ours, **peers}
+        times = {name: [] for name in everyone}
+        order = random.Random(1)
+        for number in range(-1, blocks):
+            for name in order.sample(list(everyone), len(everyone)):
+                answer = everyone[name].ask(f"block {steps}", "step_ms")
+                if number >= 0:
+                    times[name].append(floats(answer["step_ms"]))
+        files = {name: f"{scratch}/{number}" for number, name in enumerate(everyone)}
+        for name, program in everyone.items():
+            program.ask(f"weights {files[name]}", "weights")
+        difference = max(max_difference(files["fsdp"], files[other]) for other in everyone)
+        for program in everyone.values():
+            program.quit()
+    results = []
+    row = f"fsdp.mlp/b{batch}"
+    if row in rows:
+        results.append(report(row, times["fsdp"], {s: times[s] for s in peers}, "ms", {"max_weight_difference": difference}))
+    if row + "/ddp" in rows:
+        results.append(report(row + "/ddp", times["fsdp"], {"our ddp": times["ddp"]}, "ms", {"max_weight_difference": difference}))
+    return results
+
+
 def run_all_reduce(rows, turns):
     """Our benchmark prints JSON lines and ends; the peer's stays. They alternate, whole runs of ours with blocks of the peer's."""
     peer = Program(TORCHRUN + ["bench/peer/all_reduce.py"], "all_reduce.py")
@@ -192,8 +223,11 @@ def main():
         return 69
 
     results = []
+    for batch in (16, 128):
+        if any(row.startswith(f"fsdp.mlp/b{batch}") and row.split("/")[1] == f"b{batch}" for row in rows):
+            results += run_fsdp(batch, rows, options.blocks, options.steps)
     for batch in (16, 64):
-        if any(row.endswith(f"/b{batch}") for row in rows):
+        if any(row in rows for row in (f"ddp.mlp/b{batch}", f"actors/b{batch}")):
             results += run_mlp(batch, rows, options.blocks, options.steps)
     reduce_rows = [row for row in rows if row in SIZES]
     if reduce_rows:

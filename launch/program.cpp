@@ -15,6 +15,7 @@
 #include "launch/simulate.hpp"
 #include "strategies/comm_hooks.hpp"
 #include "strategies/ddp.hpp"
+#include "strategies/sharded.hpp"
 
 namespace troupe {
 namespace {
@@ -178,6 +179,7 @@ int main(int argc, char** argv, const std::function<void(Rank&)>& body, const st
       at::set_num_threads(1);
     }
     register_ddp();
+    register_sharded();
     register_comm_hooks();
     handle_signals();
     if (config.ranks > 1) return run_simulated(config, body);

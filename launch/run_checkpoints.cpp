@@ -38,14 +38,6 @@ RunCheckpoints::~RunCheckpoints() {
   rank_.system().compute().mailbox().wait_for(checkpointer_);
 }
 
-NamedTensors RunCheckpoints::live_tensors() {
-  NamedTensors tensors;
-  for (const auto& item : model_.named_parameters()) tensors.emplace_back("model." + item.key(), item.value().detach());
-  for (const auto& item : model_.named_buffers()) tensors.emplace_back("model." + item.key(), item.value());
-  for (const auto& [name, tensor] : optimizer_.state()) tensors.emplace_back("optimizer." + name, tensor);
-  return tensors;
-}
-
 RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector, const std::function<void(const std::string&)>& log) {
   auto& compute = rank_.system().compute();
   // Rank 0 reads; what it finds, or why it can't, goes to all, so that nobody waits for a rank that has thrown.
@@ -68,6 +60,21 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector, con
     throw Error(static_cast<ErrorCode>(header["code"].get<int>()), "resume", header["error"].get<std::string>());
   const auto metadata = header["metadata"].get<std::map<std::string, std::string>>();
 
+  if (!compute.strategy().load_whole_state(state.tensors, optimizer_)) load_replicated(state);
+  compute.strategy().load_state(metadata);
+  compute.set_steps_done(header["step"].get<std::int64_t>());
+  const auto counters = header.value("counters", std::map<std::string, double>{});
+  if (const auto scale = counters.find(kLossScale); scale != counters.end() && counters.contains(kLossScaleTracker)) {
+    compute.loss_scaler().load(scale->second, static_cast<std::int64_t>(counters.at(kLossScaleTracker)));
+  }
+  const auto best = metadata.find("best");
+  return {header["epoch"].get<std::int64_t>(), header["step_in_epoch"].get<std::int64_t>(),
+          best == metadata.end() ? -1.0 : std::stod(best->second)};
+}
+
+// Every rank gets all of it.
+void RunCheckpoints::load_replicated(const TrainingState& state) {
+  auto& compute = rank_.system().compute();
   std::string problem;
   if (rank_.is_main()) {
     try {
@@ -109,15 +116,6 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector, con
   }
   broadcast_tensors(moments, compute.program_lane(), "optimizer state");
   optimizer_.load_state(moments);
-  compute.strategy().load_state(metadata);
-  compute.set_steps_done(header["step"].get<std::int64_t>());
-  const auto counters = header.value("counters", std::map<std::string, double>{});
-  if (const auto scale = counters.find(kLossScale); scale != counters.end() && counters.contains(kLossScaleTracker)) {
-    compute.loss_scaler().load(scale->second, static_cast<std::int64_t>(counters.at(kLossScaleTracker)));
-  }
-  const auto best = metadata.find("best");
-  return {header["epoch"].get<std::int64_t>(), header["step_in_epoch"].get<std::int64_t>(),
-          best == metadata.end() ? -1.0 : std::stod(best->second)};
 }
 
 std::string RunCheckpoints::own_state(const Position& position) const {
@@ -136,18 +134,26 @@ std::string RunCheckpoints::own_state(const Position& position) const {
 void RunCheckpoints::save(const Position& position, bool best) {
   if (rank_.config().save_every < 0) return;
   auto rank_states = rank_.system().compute().program_lane().gather_bytes(own_state(position), 0, "checkpoint");
-  if (rank_.is_main()) send(position, best, std::move(rank_states));
+  auto tensors = rank_.system().compute().strategy().whole_state(optimizer_);
+  if (rank_.is_main()) send(position, best, std::move(tensors), std::move(rank_states));
   fault_point("save", rank_.system().compute().steps_done());
 }
 
 void RunCheckpoints::save_alone(const Position& position) {
+  auto& strategy = rank_.system().compute().strategy();
   if (rank_.config().save_every < 0) return;
-  send(position, false, std::vector<std::string>(static_cast<std::size_t>(rank_.world_size()), own_state(position)));
+  if (strategy.shards_state()) {
+    std::fprintf(stderr, "warning: step %lld is not saved: the other ranks' shards are out of reach\n",
+                 static_cast<long long>(rank_.system().compute().steps_done()));
+    return;
+  }
+  send(position, false, strategy.whole_state(optimizer_),
+       std::vector<std::string>(static_cast<std::size_t>(rank_.world_size()), own_state(position)));
   while (!await(std::chrono::seconds(60))) {
   }
 }
 
-void RunCheckpoints::send(const Position& position, bool best, std::vector<std::string> rank_states) {
+void RunCheckpoints::send(const Position& position, bool best, NamedTensors tensors, std::vector<std::string> rank_states) {
   auto& compute = rank_.system().compute();
   start_checkpointer();
   while (!await(std::chrono::seconds(60))) {
@@ -156,7 +162,10 @@ void RunCheckpoints::send(const Position& position, bool best, std::vector<std::
   state->step = compute.steps_done();
   state->epoch = position.epoch;
   state->step_in_epoch = position.step_in_epoch;
-  for (const auto& [name, tensor] : live_tensors()) state->tensors.emplace_back(name, tensor.clone());
+  for (auto& [name, tensor] : tensors) {
+    const bool is_own = tensor.use_count() == 1 && tensor.storage().use_count() == 1;  // gathered for this save
+    state->tensors.emplace_back(name, is_own ? std::move(tensor) : tensor.clone());
+  }
   state->metadata = compute.strategy().state();
   state->metadata["config"] = config_to_json(rank_.config());
   state->metadata["strategy"] = compute.strategy().name();

@@ -8,7 +8,7 @@
 
 namespace troupe {
 
-/// Checkpoints of a data-parallel run on one rank: gathers the state, hands it to rank 0's Checkpointer actor (one save under way at a
+/// Checkpoints of a run on one rank: gathers the state, hands it to rank 0's Checkpointer actor (one save under way at a
 /// time), brings it back on resume. Compute's thread.
 class RunCheckpoints {
  public:
@@ -24,16 +24,17 @@ class RunCheckpoints {
   Position resume(const std::string& selector, const std::function<void(const std::string&)>& log);
   /// Collective. A snapshot now, the disk in the background. Waits for the save before it.
   void save(const Position& position, bool best);
-  /// Not collective: this rank alone, when there are no others any more. Waits for the disk.
+  /// Not collective: this rank alone, when there are no others any more. Waits for the disk. Saves nothing, and says so, where the others
+  /// held a part of the state.
   void save_alone(const Position& position);
   /// Collective. Waits until what was saved is on disk. Returns the last path, on rank 0. A failed save is printed and remembered.
   std::string finish();
   const std::optional<ErrorReport>& failure() const noexcept { return failure_; }
 
  private:
-  NamedTensors live_tensors();
+  void load_replicated(const TrainingState& state);
   void start_checkpointer();
-  void send(const Position& position, bool best, std::vector<std::string> rank_states);
+  void send(const Position& position, bool best, NamedTensors tensors, std::vector<std::string> rank_states);
   std::string own_state(const Position& position) const;
   /// Whether the save under way ended within `patience`.
   bool await(std::chrono::milliseconds patience);

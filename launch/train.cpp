@@ -32,6 +32,8 @@ ValidationReport validate(const Job& job, Rank& rank, torch::nn::Module& model, 
   const auto started = std::chrono::steady_clock::now();
   torch::NoGradGuard no_grad;
   model.eval();
+  auto& strategy = rank.system().compute().strategy();
+  strategy.begin_evaluation();
   auto sums = at::zeros({3}, at::kDouble);  // loss, right, samples
   const auto [first, last] = validation_part(dataset.size(), rank.rank(), rank.world_size());
   const auto share = std::max<std::int64_t>(1, rank.config().batch_size / rank.world_size());
@@ -45,6 +47,7 @@ ValidationReport validate(const Job& job, Rank& rank, torch::nn::Module& model, 
     const auto n = static_cast<double>(indices.size());
     sums += torch::tensor({loss.value.item<double>() * n, loss.correct, n}, torch::kFloat64);
   }
+  strategy.end_evaluation();
   model.train();
   rank.all_reduce(sums, ReduceOp::sum, "validation");
   ValidationReport report;

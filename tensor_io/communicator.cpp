@@ -174,6 +174,22 @@ at::Tensor Communicator::allocate(std::int64_t numel, at::ScalarType dtype) {
   return tensor;
 }
 
+at::Tensor Communicator::allocate_shared(std::int64_t numel, at::ScalarType dtype) {
+  if (numel < 0) throw Error(ErrorCode::usage, "allocate_shared", std::to_string(numel) + " elements");
+  element_of(dtype);
+  auto record = record_of(CollectiveKind::allocate, "shared");
+  record.dtype = static_cast<std::int8_t>(dtype);
+  record.numel = numel;
+  at::Tensor tensor;
+  perform(record, [&](const auto& begun) {
+    const auto memory = do_allocate_shared(numel * static_cast<std::int64_t>(c10::elementSize(dtype)), begun);
+    if (memory.defined()) tensor = memory.view(dtype);
+  });
+  return tensor;
+}
+
+at::Tensor Communicator::do_allocate_shared(std::int64_t, const CollectiveRecord&) { return {}; }
+
 at::Tensor Communicator::do_allocate(std::int64_t bytes, const CollectiveRecord&) {
   return at::zeros({bytes}, at::TensorOptions().dtype(at::kByte));  // c10's CPU allocator aligns to 64 bytes
 }

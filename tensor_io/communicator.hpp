@@ -88,6 +88,11 @@ class Communicator {
   /// the last tensor, its addresses with the communicator.
   at::Tensor allocate(std::int64_t numel, at::ScalarType dtype);
 
+  /// Zeroed memory that is one and the same on all ranks, 64-byte aligned: what one writes, the others read after the next collective.
+  /// Nobody may write where another reads or writes before that. Undefined, on all ranks alike, where they have no memory in common
+  /// (another back end than shm or a single rank). Collective; outlives the communicator as long as any rank holds the tensor.
+  at::Tensor allocate_shared(std::int64_t numel, at::ScalarType dtype);
+
   /// Collective. Ranks of one `color` form a group, ordered by (key, rank). A negative color: no group, nullptr.
   std::unique_ptr<Communicator> split(int color, int key);
 
@@ -119,6 +124,8 @@ class Communicator {
   virtual void do_barrier(const CollectiveRecord& record) = 0;
   /// (bytes,) u8, zeroed, 64-byte aligned. The default is plain memory.
   virtual at::Tensor do_allocate(std::int64_t bytes, const CollectiveRecord& record);
+  /// As do_allocate; the default has none.
+  virtual at::Tensor do_allocate_shared(std::int64_t bytes, const CollectiveRecord& record);
   /// Frees every waiter here and tells the others; called once, with the first reason. Any thread.
   virtual void do_abort(const ErrorReport& reason) noexcept = 0;
 

@@ -77,14 +77,20 @@ FusedOptimizer::FusedOptimizer(Kind kind, OptimizerOptions options, std::vector<
     : kind_(kind), options_(std::move(options)), groups_(std::move(groups)) {
   check_options(kind_, options_);
   std::set<std::string> names;
-  const bool has_first = kind_ == Kind::adamw || options_.momentum != 0;
   for (const auto& group : groups_) {
     for (const auto& [name, parameter] : group.parameters) {
       check_parameter(name, parameter);
       if (!names.insert(name).second)
         throw Error(ErrorCode::usage, "optimizer", "parameter " + name + " is in two groups", "put each parameter into one group");
     }
-    torch::NoGradGuard no_grad;
+  }
+}
+
+void FusedOptimizer::make_moments() {
+  if (!moments_.empty()) return;
+  torch::NoGradGuard no_grad;
+  const bool has_first = kind_ == Kind::adamw || options_.momentum != 0;
+  for (const auto& group : groups_) {
     const auto first = has_first ? flat_like(group.parameters) : std::vector<at::Tensor>(group.parameters.size());
     const auto second = kind_ == Kind::adamw ? flat_like(group.parameters) : std::vector<at::Tensor>(group.parameters.size());
     auto& moments = moments_.emplace_back();
@@ -92,8 +98,26 @@ FusedOptimizer::FusedOptimizer(Kind kind, OptimizerOptions options, std::vector<
   }
 }
 
+void FusedOptimizer::replace_parameters(const Replacement& replacement) {
+  for (const auto& moments : moments_) {
+    for (const auto& of_parameter : moments) {
+      if (of_parameter.step.item<float>() != 0)
+        throw Error(ErrorCode::usage, "optimizer", "it has made steps before its state was sharded", "make a new one after distribute");
+    }
+  }
+  for (auto& group : groups_) {
+    NamedTensors slices;
+    for (const auto& [name, parameter] : group.parameters) {
+      if (auto slice = replacement(parameter); slice.numel() > 0) slices.emplace_back(name, std::move(slice));
+    }
+    group.parameters = std::move(slices);
+  }
+  moments_.clear();
+}
+
 void FusedOptimizer::step(double lr) {
   torch::NoGradGuard no_grad;
+  make_moments();
   for (std::size_t g = 0; g < groups_.size(); ++g) step_group(g, lr * groups_[g].lr_scale);
 }
 
@@ -135,6 +159,7 @@ void FusedOptimizer::launch(Lists& lists, double lr, double weight_decay, bool f
 }
 
 NamedTensors FusedOptimizer::state() {
+  make_moments();
   NamedTensors state;
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     for (std::size_t i = 0; i < groups_[g].parameters.size(); ++i) {

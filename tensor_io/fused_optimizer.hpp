@@ -25,6 +25,7 @@ class FusedOptimizer final : public Optimizer {
   NamedTensors state() override;
   void load_state(const NamedTensors& state) override;
   const std::vector<ParameterGroup>& groups() const override { return groups_; }
+  void replace_parameters(const Replacement& replacement) override;
 
  private:
   struct Moments {
@@ -37,13 +38,14 @@ class FusedOptimizer final : public Optimizer {
     std::vector<at::Tensor> parameters, gradients, first, second, steps;
     void clear();
   };
+  void make_moments();
   void step_group(std::size_t index, double lr);
   void launch(Lists& lists, double lr, double weight_decay, bool first_step);
 
   Kind kind_;
   OptimizerOptions options_;
   std::vector<ParameterGroup> groups_;
-  std::vector<std::vector<Moments>> moments_;      // as groups_
+  std::vector<std::vector<Moments>> moments_;      // as groups_; made when first needed: by then parameters may be slices
   std::map<at::ScalarType, Lists> known_, fresh_;  // by dtype: a kernel takes one dtype
 };
 

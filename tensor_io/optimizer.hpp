@@ -31,6 +31,12 @@ class Optimizer {
   /// Copies values in; creates state that does not exist yet. Throws Error(mismatch) for a missing or unknown name or another shape.
   virtual void load_state(const NamedTensors& state) = 0;
   virtual const std::vector<ParameterGroup>& groups() const = 0;
+
+  /// Given a parameter, what is to be updated in its place: the slice of it that this rank owns, empty where it owns none.
+  using Replacement = std::function<at::Tensor(const at::Tensor& parameter)>;
+  /// Before the first step: keeps names, groups and hyper-parameters, and forgets parameters whose replacement is empty. A strategy that
+  /// shards the state calls it. Throws Error(usage) after a step; the default does so always.
+  virtual void replace_parameters(const Replacement& replacement);
 };
 
 }  // namespace troupe

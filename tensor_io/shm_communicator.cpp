@@ -138,9 +138,17 @@ void ShmCommunicator::do_reduce_scatter(const at::Tensor& output, const at::Tens
   const auto* in = bytes_of(input);
   auto* out = bytes_of(output);
   const auto bytes = static_cast<std::int64_t>(output.nbytes());
+  const bool compared = bytes > kSmallBytes;
+  if (compared && meet_in_windows(input, record)) {
+    inputs_.clear();
+    for (auto* pointer : pointers_) inputs_.push_back(pointer + rank() * bytes);
+    outputs_.assign(1, out);
+    reduce_here(record, op, bytes);
+    return group_->meet_again(record);
+  }
   const auto part = part_bytes();
   in_chunks(
-      bytes, part, record, false,
+      bytes, part, record, compared,
       [&](std::int64_t at, std::int64_t count) {
         for (int r = 0; r < world_size(); ++r) {
           if (r != rank()) stage(group_->outbox() + r * part, in + r * bytes + at, count);

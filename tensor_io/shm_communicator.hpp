@@ -36,6 +36,7 @@ class ShmCommunicator final : public Communicator {
   void do_recv(const at::Tensor& tensor, int source, const CollectiveRecord& record) override;
   void do_barrier(const CollectiveRecord& record) override;
   at::Tensor do_allocate(std::int64_t bytes, const CollectiveRecord& record) override;
+  at::Tensor do_allocate_shared(std::int64_t bytes, const CollectiveRecord& record) override;
   void do_abort(const ErrorReport& reason) noexcept override { group_->abort(reason); }
 
   /// Meets, showing where this rank's tensor lies. True, with `pointers_` to every rank's, where all lie in windows.

@@ -46,6 +46,36 @@ at::Tensor ShmCommunicator::do_allocate(std::int64_t bytes, const CollectiveReco
       own->data(), {bytes}, [own](void*) { own->release_pages(); }, at::TensorOptions().dtype(at::kByte));
 }
 
+at::Tensor ShmCommunicator::do_allocate_shared(std::int64_t bytes, const CollectiveRecord& record) {
+  const std::size_t length = shm::round_up(std::max<std::size_t>(bytes, 1), kPage);
+  std::shared_ptr<SharedSegment> segment;
+  std::string problem;
+  if (rank() == 0) {
+    try {
+      segment = SharedSegment::create(length, true);
+    } catch (const Error& error) {
+      problem = error.what();
+    }
+  }
+  group_->meet(record, segment ? segment->descriptor() : -1, segment ? static_cast<std::int64_t>(segment->inode()) : 0);
+  if (rank() != 0) {
+    const auto descriptor = group_->peer_word(0, 0);
+    try {
+      if (descriptor < 0) throw Error(ErrorCode::unavailable, {}, name_ranks(options(), {0}) + " has no memory for it");
+      segment =
+          SharedSegment::open(group_->pid(0), static_cast<int>(descriptor), static_cast<std::uint64_t>(group_->peer_word(0, 1)), length);
+    } catch (const Error& error) {
+      problem = error.what();
+    }
+  }
+  if (!problem.empty()) throw Error(ErrorCode::unavailable, {}, problem);
+  group_->meet_again(record);  // all have mapped it
+  if (rank() == 0) segment->close_descriptor();
+  // The pages go back with the last rank's mapping: another rank may still read them when this one drops its tensor.
+  return at::from_blob(
+      segment->data(), {bytes}, [segment](void*) {}, at::TensorOptions().dtype(at::kByte));
+}
+
 bool ShmCommunicator::meet_in_windows(const at::Tensor& tensor, const CollectiveRecord& record) {
   std::int64_t number = -1;
   std::int64_t offset = 0;

@@ -21,6 +21,7 @@ class SingleCommunicator final : public Communicator {
   void do_send(const at::Tensor&, int, const CollectiveRecord&) override {}  // the checks leave nobody to send to
   void do_recv(const at::Tensor&, int, const CollectiveRecord&) override {}
   void do_barrier(const CollectiveRecord&) override {}
+  at::Tensor do_allocate_shared(std::int64_t bytes, const CollectiveRecord& record) override { return do_allocate(bytes, record); }
   void do_abort(const ErrorReport&) noexcept override {}
 };
 

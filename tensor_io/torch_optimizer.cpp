@@ -119,6 +119,36 @@ void TorchOptimizer::step(double lr) {
   optimizer_.step();
 }
 
+void TorchOptimizer::replace_parameters(const Replacement& replacement) {
+  torch::NoGradGuard no_grad;
+  auto* adagrad = dynamic_cast<torch::optim::Adagrad*>(&optimizer_);
+  if (!optimizer_.state().empty() && adagrad == nullptr)
+    throw Error(ErrorCode::usage, "optimizer", "it has made steps before its state was sharded", "make a new one after distribute");
+  std::map<void*, std::unique_ptr<torch::optim::OptimizerParamState>> states;
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    NamedTensors slices;
+    std::vector<at::Tensor> leaves;
+    for (const auto& [name, parameter] : groups_[g].parameters) {
+      auto slice = replacement(parameter);
+      if (slice.numel() == 0) continue;
+      if (adagrad != nullptr) {  // it fills its sums at construction, all with one value
+        auto state = std::make_unique<torch::optim::AdagradParamState>();
+        auto& old = static_cast<torch::optim::AdagradParamState&>(*optimizer_.state().at(parameter.unsafeGetTensorImpl()));
+        if (old.step() != 0)
+          throw Error(ErrorCode::usage, "optimizer", "it has made steps before its state was sharded", "make a new one after distribute");
+        state->sum(at::full_like(slice.detach(), old.sum().flatten()[0].item<double>()));
+        states[slice.unsafeGetTensorImpl()] = std::move(state);
+      }
+      leaves.push_back(slice);
+      slices.emplace_back(name, std::move(slice));
+    }
+    groups_[g].parameters = std::move(slices);
+    optimizer_.param_groups()[g].params() = std::move(leaves);
+  }
+  optimizer_.state().clear();
+  for (auto& [key, state] : states) optimizer_.state()[key] = std::move(state);
+}
+
 NamedTensors TorchOptimizer::state() {
   NamedTensors named;
   for (const auto& group : groups_) {

@@ -23,6 +23,7 @@ class TorchOptimizer final : public Optimizer {
   /// All or nothing. A parameter of which `state` knows nothing is one that never had a gradient.
   void load_state(const NamedTensors& state) override;
   const std::vector<ParameterGroup>& groups() const override { return groups_; }
+  void replace_parameters(const Replacement& replacement) override;
 
  private:
   torch::optim::Optimizer& optimizer_;

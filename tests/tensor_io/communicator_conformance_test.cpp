@@ -401,6 +401,35 @@ TEST_CASE("memory from allocate() is zeroed, aligned, and outlives the communica
   }
 }
 
+TEST_CASE("memory from allocate_shared() is one on all ranks, or undefined on all where they have none in common", "[communicator]") {
+  for (const auto& backend : all_backends()) {
+    INFO(backend.name);
+    GroupOptions group;
+    group.backend = backend;
+    group.world_size = 3;
+    std::vector<at::Tensor> kept(3);
+    CHECK_NOTHROW(run_ranks(group, [&](Communicator& communicator) {
+      const auto tensor = communicator.allocate_shared(3 * 1'001, at::kFloat);
+      require(tensor.defined() == (communicator.backend() == "shm"), "shared memory has it");
+      if (!tensor.defined()) return;
+      require(tensor.scalar_type() == at::kFloat && tensor.numel() == 3 * 1'001 && tensor.abs().sum().item<float>() == 0,
+              "as asked, zeroed");
+      require(reinterpret_cast<std::uintptr_t>(tensor.data_ptr()) % 64 == 0, "aligned");
+      communicator.barrier();
+      tensor.narrow(0, communicator.rank() * 1'001, 1'001).fill_(communicator.rank() + 1);
+      communicator.barrier();
+      for (int r = 0; r < 3; ++r) require(tensor[r * 1'001 + 1'000].item<float>() == static_cast<float>(r + 1), "what the others wrote");
+      communicator.barrier();
+      kept[communicator.rank()] = tensor;
+    }));
+    if (!kept[1].defined()) continue;
+    kept[0].fill_(7);
+    kept[0] = at::Tensor();  // one rank's mapping is gone, the memory is not
+    CHECK(kept[1][3'002].item<float>() == 7);
+    CHECK(kept[2].sum().item<double>() == 7.0 * 3 * 1'001);
+  }
+}
+
 TEST_CASE("the ledger holds what was done, with step and a shortened label", "[communicator]") {
   on_every_backend({2}, [](const GroupOptions&, Communicator& communicator) {
     communicator.ledger().set_step(41);

@@ -1,0 +1,343 @@
+#include "strategies/sharded.hpp"
+
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <set>
+#include <sstream>
+
+#include "actors/wrap_policy.hpp"
+#include "tensor_io/gradient_clip.hpp"
+
+namespace troupe {
+namespace {
+
+std::int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+
+at::ScalarType dtype_of(const std::string& field, const std::string& text) {
+  if (text == "float32") return at::ScalarType::Undefined;
+  if (text == "bfloat16") return at::kBFloat16;
+  if (text == "float16") return at::kHalf;
+  throw Error(ErrorCode::usage, field, "'" + text + "' is no dtype of training", "float32, bfloat16 or float16");
+}
+
+std::string join(const std::vector<std::int32_t>& order) {
+  std::string text;
+  for (const auto index : order) text += (text.empty() ? "" : " ") + std::to_string(index);
+  return text;
+}
+
+std::vector<std::int32_t> split(const std::string& text) {
+  std::vector<std::int32_t> order;
+  std::istringstream in(text);
+  for (std::int32_t index = 0; in >> index;) order.push_back(index);
+  return order;
+}
+
+[[noreturn]] void refuse_recovery() {
+  throw Error(ErrorCode::unavailable, "recovery", "a lost rank took its shard of the state with it, and no other rank has a copy",
+              "start again with --resume latest");
+}
+
+}  // namespace
+
+ShardedMode sharded_mode(const StrategyOptions& options) {
+  if (options.strategy == "zero1") return {"zero1", true, false, false, false, true};
+  if (options.strategy == "zero2") return {"zero2", false, false, false, false, true};
+  const auto& mode = options.fsdp_mode;
+  if (mode == "full_shard") return {mode, false, true, true, false, true};
+  if (mode == "shard_grad_op") return {mode, false, true, false, false, true};
+  if (mode == "hybrid_shard") return {mode, false, true, true, true, true};
+  if (mode == "no_shard") return {mode, true, true, false, false, false};
+  throw Error(ErrorCode::usage, "fsdp_mode", "there is no mode '" + mode + "'", "known: full_shard, shard_grad_op, hybrid_shard, no_shard");
+}
+
+Sharded::Sharded(StrategyContext context) : context_(std::move(context)), mode_(sharded_mode(context_.options)) {
+  if (context_.options.comm_hook != "none") {
+    throw Error(ErrorCode::usage, "comm_hook",
+                "'" + context_.options.comm_hook + "' reduces whole gradients, " + name() + " reduces shards",
+                "leave it at none, or set reduce_dtype");
+  }
+}
+
+Sharded::~Sharded() = default;
+
+void Sharded::collect_parameters() {
+  std::set<const c10::TensorImpl*> seen;  // a shared parameter counts once, under its first name
+  for (const auto& item : model_->named_parameters()) {
+    const auto& parameter = item.value();
+    if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+    if (!parameter.device().is_cpu()) {
+      throw Error(ErrorCode::usage, "parameter " + item.key(), "it is on " + parameter.device().str() + ", this build's ranks train on cpu",
+                  "move the model to one device before distribute");
+    }
+    const auto dense = parameter.is_non_overlapping_and_dense() ? parameter : parameter.detach().contiguous();
+    names_.push_back(item.key());
+    found_.push_back({item.key(), parameter, parameter.scalar_type(), parameter.sizes().vec(), dense.strides().vec()});
+  }
+}
+
+std::vector<ParameterLayout> Sharded::layout() const {
+  std::vector<ParameterLayout> layout;
+  for (const auto& parameter : parameters_ ? parameters_->parameters() : found_)
+    layout.push_back({parameter.name, parameter.sizes, parameter.dtype, parameter.tensor.requires_grad()});
+  return layout;
+}
+
+void Sharded::make_groups() {
+  group_ = context_.program_lane;
+  reduce_group_ = context_.bucket_lane;
+  if (mode_.shards && !mode_.shards_within_host) return;
+  int color = 0;
+  if (!mode_.shards) {
+    color = context_.rank;
+  } else if (context_.options.fsdp_shard_size > 0) {
+    color = context_.rank / static_cast<int>(context_.options.fsdp_shard_size);
+  } else {
+    const auto& hosts = context_.hosts;
+    for (color = 0; hosts[static_cast<std::size_t>(color)] != hosts[static_cast<std::size_t>(context_.rank)];) ++color;
+  }
+  const auto lane = [&](Communicator& from, int of, const char* what) {
+    std::shared_ptr<Communicator> made = from.split(of, context_.rank);
+    context_.register_lane(std::string(what) + " " + std::to_string(of) + " of " + from.name(), made);
+    return made;
+  };
+  group_ = lane(*context_.program_lane, color, "shards");
+  reduce_group_ = lane(*context_.bucket_lane, color, "shards");
+  replicas_ = lane(*context_.bucket_lane, group_->rank(), "replicas");
+  const int groups_of_shard = replicas_->world_size() * group_->world_size();
+  if (groups_of_shard != context_.world_size) {
+    throw Error(ErrorCode::usage, "hybrid_shard", "the hosts have unequal numbers of ranks, so their shards do not match",
+                "start as many ranks on each host, or set fsdp_shard_size to a divisor of all");
+  }
+}
+
+std::vector<Sharded::Unit> Sharded::cut_into_buckets(const std::vector<std::int32_t>& parameters) const {
+  const auto whole = layout();
+  std::vector<ParameterLayout> shape;
+  for (const auto p : parameters) shape.push_back(whole[static_cast<std::size_t>(p)]);
+  const auto bytes = [](double mib) { return static_cast<std::int64_t>(mib * (1 << 20)); };
+  const auto plan =
+      plan_buckets(shape, registration_order(shape), bytes(context_.options.bucket_cap_mb), bytes(context_.options.first_bucket_mb));
+  std::vector<Unit> units;
+  for (std::size_t b = plan.buckets.size(); b-- > 0;) {  // in the order of forward
+    auto& unit = units.emplace_back();
+    unit.members.name = "bucket " + std::to_string(b);
+    for (const auto& slot : plan.buckets[b].slots) unit.members.parameters.push_back(parameters[static_cast<std::size_t>(slot.parameter)]);
+  }
+  Unit frozen{{"frozen", {}}, nullptr};
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    if (!shape[i].requires_grad) frozen.members.parameters.push_back(parameters[i]);
+  }
+  if (!frozen.members.parameters.empty()) units.push_back(std::move(frozen));
+  return units;
+}
+
+std::vector<Sharded::Unit> Sharded::units() const {
+  if (!mode_.gathers_units) {
+    std::vector<std::int32_t> all(names_.size());
+    std::iota(all.begin(), all.end(), 0);
+    return cut_into_buckets(all);
+  }
+  std::map<const c10::TensorImpl*, std::int32_t> index;
+  for (std::size_t p = 0; p < found_.size(); ++p) index[found_[p].tensor.unsafeGetTensorImpl()] = static_cast<std::int32_t>(p);
+  std::vector<Unit> units;
+  for (const auto& wrapped : wrap_units(model_, parse_wrap_policy(context_.options.fsdp_wrap))) {
+    Unit unit{{wrapped.name, {}}, wrapped.block};
+    for (const auto& parameter : wrapped.parameters) unit.members.parameters.push_back(index.at(parameter.tensor.unsafeGetTensorImpl()));
+    if (unit.block == nullptr) {
+      for (auto& cut : cut_into_buckets(unit.members.parameters)) units.push_back(std::move(cut));
+    } else if (!unit.members.parameters.empty()) {
+      units.push_back(std::move(unit));
+    }
+  }
+  return units;
+}
+
+void Sharded::hook_units(const std::vector<Unit>& units) {
+  const auto& flats = parameters_->flats();
+  if (std::any_of(flats.begin(), flats.end(), [](const auto& flat) { return flat.residence == Residence::gathered; })) {
+    std::shared_ptr<Communicator> lane = group_->split(0, context_.rank);
+    context_.register_lane("gathers of " + group_->name(), lane);
+    UnitGathers::Options options;
+    options.prefetch = context_.options.fsdp_prefetch;
+    options.prefetch_bytes = static_cast<std::int64_t>(context_.options.fsdp_prefetch_mb * (1 << 20));
+    gathers_ = std::make_shared<UnitGathers>(*parameters_, std::move(lane), options);
+  }
+  UnitHooks::Options options;
+  options.reshard_after_forward = mode_.reshard_after_forward;
+  options.input_dtype = dtype_of("param_dtype", context_.options.param_dtype);
+  if (!gathers_ && options.input_dtype == at::ScalarType::Undefined) return;
+  hooks_ = std::make_unique<UnitHooks>(gathers_, options);
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    if (units[u].block != nullptr) hooks_->add(*units[u].block, static_cast<std::int32_t>(u));
+  }
+}
+
+void Sharded::attach(std::shared_ptr<torch::nn::Module> model) {
+  if (context_.newcomer) refuse_recovery();
+  const auto& options = context_.options;
+  model_ = std::move(model);
+  collect_parameters();
+  const auto shape = layout();
+  agree_on_layout(shape, *context_.program_lane);
+  make_groups();
+
+  const auto units = this->units();
+  std::vector<UnitMembers> members;
+  ShardedParameters::Options placing;
+  placing.mapped = options.fsdp_mapped;
+  placing.param_dtype = dtype_of("param_dtype", options.param_dtype);
+  for (const auto& unit : units) {
+    members.push_back(unit.members);
+    placing.otherwise.push_back(unit.block != nullptr && mode_.gathers_units ? Residence::gathered : Residence::replica);
+  }
+  parameters_ = std::make_unique<ShardedParameters>(std::move(found_), plan_shards(shape, members, group_->world_size()), group_,
+                                                    *context_.program_lane, placing);
+  hook_units(units);
+  UnitGradients::Options reducing;
+  reducing.keep_whole = mode_.keep_whole_gradients;
+  reducing.every_micro_batch = options.fsdp_sync_micro_batches;
+  reducing.reduce_dtype = dtype_of("reduce_dtype", options.reduce_dtype);
+  gradients_ = std::make_unique<UnitGradients>(*parameters_, reduce_group_, replicas_, reducing, [this](std::int32_t position) {
+    caf::anon_send(context_.reducer, BucketReady{step_, position, now_ns()});
+  });
+
+  if (const auto dtype = dtype_of("buffer_dtype", options.buffer_dtype); dtype != at::ScalarType::Undefined) {
+    torch::NoGradGuard no_grad;
+    for (auto& item : model_->named_buffers()) {
+      if (item.value().is_floating_point()) item.value().set_data(item.value().to(dtype));
+    }
+  }
+  buffers_ = std::make_unique<FlatBuffers>(*model_);
+  buffers_->broadcast(*context_.program_lane);
+  caf::anon_send(context_.reducer, InstallPlan{gradients_->bucket_views(), gradients_->reduction()});
+}
+
+void Sharded::rejoin(StrategyContext) { refuse_recovery(); }
+
+NamedTensors Sharded::replicated_tensors() { return {}; }
+
+void Sharded::remember_state() { buffers_->begin(); }
+
+void Sharded::begin_step(std::int64_t step) {
+  step_ = step;
+  gradients_->begin_step();
+}
+
+void Sharded::begin_backward(bool synchronise, double weight) {
+  last_ = synchronise;
+  reduces_ = gradients_->begin_backward(synchronise, weight);
+}
+
+void Sharded::end_backward() {
+  if (last_) context_.progress->backward_ended.store(step_, std::memory_order_release);
+  gradients_->end_backward();
+  if (hooks_) hooks_->end_backward();
+  if (reduces_ && !last_ && !gradients_->order().empty()) (void)context_.wait_reduced(step_);
+}
+
+GradientSummary Sharded::reduce_gradients() {
+  GradientSummary summary;
+  summary.layout_hash = layout_hash(layout()) ^ parameters_->plan().hash;
+  for (const auto f : gradients_->order()) summary.layout_hash = summary.layout_hash * 1099511628211ull + static_cast<std::uint64_t>(f);
+  summary.not_finite_parameter = gradients_->not_finite_parameter();
+  summary.used = gradients_->used();
+  if (gathers_) gathers_->end_phase();
+  if (!gradients_->order().empty()) {
+    const auto waiting = now_ns();
+    const auto& reduced = summary.reduced = context_.wait_reduced(step_);
+    const auto queued = std::max<std::int64_t>(0, reduced.taken_ns - std::max(reduced.awaited_ns, waiting));
+    const auto answered = now_ns() - std::max(reduced.finished_ns, waiting);
+    summary.message_us = static_cast<double>(queued + answered) / 1e3;
+  }
+  if (context_.options.broadcast_buffers && context_.world_size > 1) buffers_->stage(*context_.program_lane);
+  if (context_.rank == 0 && !(context_.options.static_graph && measured_)) {
+    auto arrival = gradients_->arrival_order();
+    // As in ddp: once measured, only an order that repeats is worth a change.
+    summary.order_changed = arrival != gradients_->order() && (!measured_ || arrival == last_arrival_);
+    last_arrival_ = std::move(arrival);
+  }
+  return summary;
+}
+
+double Sharded::gradient_norm() {
+  auto mine = at::zeros({1}, at::kDouble);
+  for (const auto& slice : parameters_->slices()) {
+    if (slice.gradient.defined()) mine += sum_of_squares(slice.gradient);
+  }
+  auto all = at::zeros({group_->world_size()}, at::kDouble);
+  group_->all_gather(all, mine, "gradient norm");
+  double sum = 0;  // in the order of ranks: the same bits everywhere
+  for (int r = 0; r < group_->world_size(); ++r) sum += all[r].item<double>();
+  return std::sqrt(sum);
+}
+
+void Sharded::scale_gradients(double factor) {
+  for (const auto& flat : parameters_->flats()) {
+    if (flat.gradient.defined()) flat.gradient.mul_(factor);
+  }
+}
+
+void Sharded::end_step(const std::vector<bool>& used, bool rebuild, bool commit) {
+  gradients_->set_gradients(used);
+  rebuild_pending_ = rebuild;
+  commit ? buffers_->commit() : buffers_->roll_back();
+}
+
+void Sharded::roll_back() {
+  gradients_->begin_step();
+  buffers_->roll_back();
+}
+
+void Sharded::after_update() {
+  parameters_->publish();
+  if (!rebuild_pending_) return;
+  rebuild_pending_ = false;
+  measured_ = true;
+  gradients_->set_order(split(context_.program_lane->broadcast_bytes(join(last_arrival_), 0, "unit order")));
+  caf::anon_send(context_.reducer, InstallPlan{gradients_->bucket_views(), gradients_->reduction()});
+}
+
+void Sharded::begin_evaluation() {
+  if (gathers_) gathers_->begin_evaluation();
+}
+
+void Sharded::end_evaluation() {
+  if (gathers_) gathers_->end_phase();
+}
+
+void Sharded::shard_optimizer(Optimizer& optimizer) {
+  for (const auto& group : optimizer.groups()) {
+    if (!group.parameters.empty() && parameters_->is_slice(group.parameters.front().second)) return;
+  }
+  optimizer.replace_parameters([&](const at::Tensor& parameter) {
+    auto slice = parameters_->slice_of(parameter);
+    if (!slice.defined()) {
+      throw Error(ErrorCode::usage, "optimizer", "it holds a parameter that the distributed model does not have",
+                  "construct it from the model's parameters");
+    }
+    return slice;
+  });
+}
+
+void Sharded::broadcast_model() { throw Error(ErrorCode::internal, "broadcast_model", "a sharded model is loaded by load_whole_state"); }
+
+std::string Sharded::describe() const {
+  std::string text = name() + (name() == "fsdp" ? " " + mode_.name : "") + ": ";
+  if (!parameters_) return text + "not attached";
+  text += parameters_->plan().describe();
+  const auto& flats = parameters_->flats();
+  if (!flats.empty() && flats.front().residence == Residence::mapped) text += ", parameters in memory that the ranks share";
+  if (replicas_ && replicas_->world_size() > 1) text += ", " + std::to_string(replicas_->world_size()) + " replicas";
+  return text;
+}
+
+void register_sharded() {
+  const auto factory = [](StrategyContext context) { return std::make_unique<Sharded>(std::move(context)); };
+  register_strategy("zero1", "every rank holds the model; optimizer state is sharded", factory);
+  register_strategy("zero2", "every rank holds the model; optimizer state and gradients are sharded", factory);
+  register_strategy("fsdp", "parameters, gradients and optimizer state are sharded (fsdp_mode)", factory);
+}
+
+}  // namespace troupe

@@ -1,0 +1,98 @@
+#pragma once
+#include <memory>
+
+#include "actors/strategy.hpp"
+#include "strategies/model_sync.hpp"
+#include "strategies/sharded_parameters.hpp"
+#include "strategies/unit_gradients.hpp"
+#include "strategies/unit_hooks.hpp"
+
+namespace troupe {
+
+/// What the sharded strategies differ in.
+struct ShardedMode {
+  std::string name;  ///< zero1, zero2, full_shard ...
+  bool keep_whole_gradients = false;
+  bool gathers_units = false;  ///< parameters are whole only around their unit's calls, where memory is not common
+  bool reshard_after_forward = false;
+  bool shards_within_host = false;  ///< replicas across
+  bool shards = true;               ///< false: each rank holds everything
+};
+
+/// The mode that the options name. Throws Error(usage).
+ShardedMode sharded_mode(const StrategyOptions& options);
+
+/// Every rank owns a shard of the optimizer's state, and, depending on the mode, of gradients and parameters (Rajbhandari et al., "ZeRO:
+/// Memory Optimizations Toward Training Trillion Parameter Models", SC 2020; Zhao et al., "PyTorch FSDP", VLDB 2023).
+///
+/// Gradients of a unit are averaged and cut while backward goes on. After the vote each rank updates its own slices, and then forward sees
+/// the new values: at once where the shards lie in memory that all ranks map (one barrier, no byte moved), else after an all-gather.
+class Sharded final : public Strategy {
+ public:
+  explicit Sharded(StrategyContext context);
+  ~Sharded() override;
+
+  std::string name() const override { return context_.options.strategy; }
+  void attach(std::shared_ptr<torch::nn::Module> model) override;
+  void rejoin(StrategyContext context) override;
+  NamedTensors replicated_tensors() override;
+  const std::vector<std::string>& parameter_names() const override { return names_; }
+  void remember_state() override;
+  void begin_step(std::int64_t step) override;
+  void begin_backward(bool synchronise, double weight) override;
+  void end_backward() override;
+  GradientSummary reduce_gradients() override;
+  double gradient_norm() override;
+  void scale_gradients(double factor) override;
+  void end_step(const std::vector<bool>& used, bool rebuild, bool commit) override;
+  void roll_back() override;
+  void after_update() override;
+  void begin_evaluation() override;
+  void end_evaluation() override;
+  void shard_optimizer(Optimizer& optimizer) override;
+  bool shards_state() const override { return true; }
+  NamedTensors whole_state(Optimizer& optimizer) override;
+  bool load_whole_state(const NamedTensors& saved, Optimizer& optimizer) override;
+  void broadcast_model() override;
+  std::string describe() const override;
+
+  ShardedParameters& parameters() { return *parameters_; }
+  const UnitGradients& gradients() const { return *gradients_; }
+  /// nullptr where the parameters are always there.
+  const UnitGathers* gathers() const { return gathers_.get(); }
+
+ private:
+  void collect_parameters();
+  void make_groups();
+  struct Unit {
+    UnitMembers members;
+    BlockCalls* block = nullptr;  // whose calls the unit comes and goes with, if it has one
+  };
+  std::vector<Unit> units() const;
+  /// Parameters without a block, in units as large as buckets.
+  std::vector<Unit> cut_into_buckets(const std::vector<std::int32_t>& parameters) const;
+  void hook_units(const std::vector<Unit>& units);
+  std::vector<ParameterLayout> layout() const;
+
+  StrategyContext context_;
+  ShardedMode mode_;
+  std::shared_ptr<torch::nn::Module> model_;
+  std::vector<std::string> names_;
+  std::vector<ShardedParameters::Parameter> found_;  // until attach hands them over
+  std::shared_ptr<Communicator> group_, reduce_group_, replicas_;
+  std::unique_ptr<ShardedParameters> parameters_;
+  std::unique_ptr<UnitGradients> gradients_;
+  std::shared_ptr<UnitGathers> gathers_;
+  std::unique_ptr<UnitHooks> hooks_;
+  std::unique_ptr<FlatBuffers> buffers_;
+  std::vector<std::int32_t> last_arrival_;
+  std::int64_t step_ = 0;
+  bool measured_ = false;
+  bool reduces_ = true, last_ = true;
+  bool rebuild_pending_ = false;
+};
+
+/// Makes `zero1`, `zero2` and `fsdp` known to make_strategy.
+void register_sharded();
+
+}  // namespace troupe

@@ -1,0 +1,147 @@
+#include "strategies/sharded_parameters.hpp"
+
+#include "strategies/model_sync.hpp"
+#include "tensor_io/error.hpp"
+
+namespace troupe {
+namespace {
+
+c10::StorageImpl* storage_of(const at::Tensor& tensor) { return tensor.storage().unsafeGetStorageImpl(); }
+
+at::Tensor zeros(std::int64_t numel, at::ScalarType dtype) { return at::zeros({numel}, at::TensorOptions().dtype(dtype)); }
+
+// (numel,) with a storage of its own that holds nothing yet; views of it may be made.
+at::Tensor empty_whole(std::int64_t numel, at::ScalarType dtype) {
+  auto whole = at::empty({numel}, at::TensorOptions().dtype(dtype));
+  storage_of(whole)->set_data_ptr_noswap(at::DataPtr(nullptr, at::kCPU));
+  return whole;
+}
+
+}  // namespace
+
+ShardedParameters::ShardedParameters(std::vector<Parameter> parameters, ShardPlan plan, std::shared_ptr<Communicator> group,
+                                     Communicator& world, Options options)
+    : parameters_(std::move(parameters)),
+      plan_(std::move(plan)),
+      group_(std::move(group)),
+      flats_(plan_.flats.size()),
+      memory_(flats_.size()) {
+  torch::NoGradGuard no_grad;
+  for (std::size_t p = 0; p < parameters_.size(); ++p) index_[parameters_[p].tensor.unsafeGetTensorImpl()] = p;
+  for (std::size_t f = 0; f < flats_.size(); ++f) {
+    auto& flat = flats_[f];
+    flat.plan = &plan_.flats[f];
+    auto values = zeros(flat.plan->numel, flat.plan->dtype);
+    for (const auto& slot : flat.plan->slots) {
+      const auto& parameter = parameters_[static_cast<std::size_t>(slot.parameter)];
+      values.narrow(0, slot.offset, slot.numel).as_strided(parameter.sizes, parameter.strides).copy_(parameter.tensor);
+    }
+    place(f, options);
+    load(f, values, world);
+  }
+  make_slices();
+}
+
+ShardedParameters::~ShardedParameters() = default;
+
+void ShardedParameters::place(std::size_t f, const Options& options) {
+  auto& flat = flats_[f];
+  const auto& plan = *flat.plan;
+  const auto dtype = options.param_dtype == at::ScalarType::Undefined || !at::isFloatingType(plan.dtype) ? plan.dtype : options.param_dtype;
+  if (options.mapped) flat.whole = group_->allocate_shared(plan.numel, dtype);
+  flat.residence = flat.whole.defined() ? Residence::mapped : options.otherwise[static_cast<std::size_t>(plan.unit)];
+  if (flat.residence == Residence::replica) flat.whole = group_->allocate(plan.numel, dtype);
+  if (flat.residence == Residence::gathered) flat.whole = empty_whole(plan.numel, dtype);
+  const bool is_part = flat.residence != Residence::gathered && dtype == plan.dtype;
+  flat.master = is_part ? flat.whole.narrow(0, group_->rank() * plan.shard_numel, plan.shard_numel) : zeros(plan.shard_numel, plan.dtype);
+  for (const auto& slot : plan.slots) {
+    auto& parameter = parameters_[static_cast<std::size_t>(slot.parameter)];
+    parameter.tensor.set_data(flat.whole.narrow(0, slot.offset, slot.numel).as_strided(parameter.sizes, parameter.strides, slot.offset));
+  }
+}
+
+void ShardedParameters::make_slices() {
+  slice_of_.assign(parameters_.size(), -1);
+  for (const auto& place : slices_of(plan_, group_->rank())) {
+    const auto& flat = flats_[static_cast<std::size_t>(place.flat)];
+    Slice slice;
+    slice.place = place;
+    slice.leaf = flat.master.narrow(0, place.offset, place.numel).detach();
+    slice.leaf.set_requires_grad(flat.plan->trainable);
+    slice_of_[static_cast<std::size_t>(place.parameter)] = static_cast<std::int64_t>(slices_.size());
+    slices_.push_back(std::move(slice));
+  }
+}
+
+void ShardedParameters::set_gradient(std::size_t f, const at::Tensor& memory) {
+  flats_[f].gradient = memory;
+  for (auto& slice : slices_) {
+    if (static_cast<std::size_t>(slice.place.flat) == f) slice.gradient = memory.narrow(0, slice.place.offset, slice.place.numel);
+  }
+}
+
+at::Tensor ShardedParameters::slice_of(const at::Tensor& parameter) const {
+  const auto found = index_.find(parameter.unsafeGetTensorImpl());
+  if (found == index_.end()) return {};
+  const auto slice = slice_of_[found->second];
+  if (slice >= 0) return slices_[static_cast<std::size_t>(slice)].leaf;
+  return zeros(0, parameters_[found->second].dtype);
+}
+
+bool ShardedParameters::is_slice(const at::Tensor& tensor) const {
+  for (const auto& slice : slices_) {
+    if (slice.leaf.is_same(tensor)) return true;
+  }
+  return false;
+}
+
+void ShardedParameters::publish() {
+  torch::NoGradGuard no_grad;
+  bool meets = false;
+  for (auto& flat : flats_) {
+    if (flat.residence == Residence::gathered) continue;
+    const auto own = flat.whole.narrow(0, group_->rank() * flat.plan->shard_numel, flat.plan->shard_numel);
+    if (own.data_ptr() != flat.master.data_ptr()) own.copy_(flat.master);
+    if (flat.residence == Residence::replica) group_->all_gather(flat.whole, own, "parameters");
+    meets = meets || flat.residence == Residence::mapped;
+  }
+  if (meets) group_->barrier("parameters");  // nobody reads before all owners have written
+}
+
+void ShardedParameters::load(std::size_t f, const at::Tensor& values, Communicator& world) {
+  torch::NoGradGuard no_grad;
+  auto& flat = flats_[f];
+  auto whole = values.defined() ? values : zeros(flat.plan->numel, flat.plan->dtype);
+  broadcast_tensors({{plan_.units[static_cast<std::size_t>(flat.plan->unit)], whole}}, world, "parameters");
+  flat.master.copy_(whole.narrow(0, group_->rank() * flat.plan->shard_numel, flat.plan->shard_numel));
+  if (flat.residence == Residence::gathered) return;
+  if (flat.residence == Residence::replica) {
+    flat.whole.copy_(whole);
+  } else {
+    flat.whole.narrow(0, group_->rank() * flat.plan->shard_numel, flat.plan->shard_numel).copy_(flat.master);
+    group_->barrier("parameters");
+  }
+}
+
+at::Tensor ShardedParameters::gather_master(std::size_t f) {
+  torch::NoGradGuard no_grad;
+  const auto& flat = flats_[f];
+  auto whole = at::empty({flat.plan->numel}, flat.master.options());
+  group_->all_gather(whole, flat.master, "parameters");
+  return whole;
+}
+
+void ShardedParameters::put(std::size_t f, at::Tensor memory) {
+  auto& flat = flats_[f];
+  storage_of(flat.whole)->set_data_ptr_noswap(at::DataPtr(memory.data_ptr(), at::kCPU));
+  memory_[f] = std::move(memory);
+}
+
+at::Tensor ShardedParameters::take_away(std::size_t f) {
+  storage_of(flats_[f].whole)->set_data_ptr_noswap(at::DataPtr(nullptr, at::kCPU));
+  return std::move(memory_[f]);
+}
+
+bool ShardedParameters::is_here(std::size_t f) const { return flats_[f].residence != Residence::gathered || memory_[f].defined(); }
+
+}  // namespace troupe

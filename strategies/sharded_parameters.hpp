@@ -1,0 +1,108 @@
+#pragma once
+#include <torch/torch.h>
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "tensor_io/communicator.hpp"
+#include "tensor_io/named_state.hpp"
+#include "tensor_io/shard_plan.hpp"
+
+namespace troupe {
+
+/// How a flat parameter is there as a whole, for forward and backward.
+enum class Residence {
+  mapped,    ///< its shards lie end to end in memory that all ranks of the group map: a gather moves no byte
+  replica,   ///< each rank keeps a copy, which the owners' new values reach after the update
+  gathered,  ///< only around the calls of its unit; its storage is empty otherwise
+};
+
+/// A model's parameters as views of flat parameters, of which this rank owns one shard each.
+///
+/// The problem: an optimizer must see only what this rank owns, autograd and the module must see whole tensors, and whole tensors must come
+/// and go without the graph noticing, whose nodes have saved views of them. The solution: parameters become views of one storage per flat
+/// parameter (set_data); where it is `gathered`, the storage's data pointer is released and refilled under the same StorageImpl. The slices
+/// that the optimizer updates are leaves of their own, 1-D, over the master shard.
+///
+/// Compute's thread. The model must not replace its parameters' data meanwhile.
+class ShardedParameters {
+ public:
+  struct Options {
+    bool mapped = true;                                      ///< where the ranks of the group have memory in common
+    std::vector<Residence> otherwise;                        ///< by unit: replica or gathered
+    at::ScalarType param_dtype = at::ScalarType::Undefined;  ///< in which forward and backward run; Undefined: the parameters' own
+  };
+
+  /// A parameter as the model knows it.
+  struct Parameter {
+    std::string name;
+    at::Tensor tensor;     ///< the model's leaf
+    at::ScalarType dtype;  ///< of the master
+    std::vector<std::int64_t> sizes, strides;
+  };
+
+  struct Flat {
+    const FlatParameter* plan = nullptr;
+    Residence residence = Residence::mapped;
+    at::Tensor whole;     ///< (numel,) in the dtype of forward; its storage is empty while a gathered one is away
+    at::Tensor master;    ///< (shard_numel,) of this rank; a part of `whole` where dtype and residence allow
+    at::Tensor gradient;  ///< (shard_numel,) the reduced gradient in the master's dtype; undefined for a frozen one
+  };
+
+  struct Slice {
+    ShardSlice place;
+    at::Tensor leaf;      ///< (numel,) over the master
+    at::Tensor gradient;  ///< (numel,) over the flat's gradient; undefined for a frozen one
+  };
+
+  /// Collective over `group`, whose ranks hold one shard each: takes memory and the parameters' present values, flat by flat, and lets the
+  /// model's own memory go. Values are rank 0's of `world` everywhere, verified by hash.
+  ShardedParameters(std::vector<Parameter> parameters, ShardPlan plan, std::shared_ptr<Communicator> group, Communicator& world,
+                    Options options);
+  ~ShardedParameters();
+  ShardedParameters(const ShardedParameters&) = delete;
+  ShardedParameters& operator=(const ShardedParameters&) = delete;
+
+  const ShardPlan& plan() const noexcept { return plan_; }
+  const std::vector<Parameter>& parameters() const noexcept { return parameters_; }
+  std::vector<Flat>& flats() noexcept { return flats_; }
+  const std::vector<Slice>& slices() const noexcept { return slices_; }
+  /// This rank's slice of a parameter of the model: empty where it has none. Undefined for a tensor that is not the model's.
+  at::Tensor slice_of(const at::Tensor& parameter) const;
+  bool is_slice(const at::Tensor& tensor) const;
+
+  /// Collective: the masters' new values become what forward sees, on all ranks.
+  void publish();
+  /// Collective: whole values of one flat from rank 0 of `world` (defined there, in the master's dtype) into masters and wholes.
+  void load(std::size_t flat, const at::Tensor& values, Communicator& world);
+  /// Collective over the group: (numel,) in the master's dtype, every rank's shard in order.
+  at::Tensor gather_master(std::size_t flat);
+
+  /// Where a flat's reduced gradient is to lie: (shard_numel,) in the master's dtype.
+  void set_gradient(std::size_t flat, const at::Tensor& memory);
+
+  /// A gathered flat's memory: empty, or (numel,) elements of the dtype of forward.
+  void put(std::size_t flat, at::Tensor memory);
+  at::Tensor take_away(std::size_t flat);
+  bool is_here(std::size_t flat) const;
+
+  Communicator& group() noexcept { return *group_; }
+  std::shared_ptr<Communicator> shared_group() const noexcept { return group_; }
+
+ private:
+  void place(std::size_t flat, const Options& options);
+  void make_slices();
+
+  std::vector<Parameter> parameters_;
+  ShardPlan plan_;
+  std::shared_ptr<Communicator> group_;
+  std::vector<Flat> flats_;
+  std::vector<at::Tensor> memory_;  // of gathered flats, while they are here
+  std::vector<Slice> slices_;
+  std::unordered_map<const c10::TensorImpl*, std::size_t> index_;  // model's parameter -> parameters_
+  std::vector<std::int64_t> slice_of_;                             // by parameter: index into slices_, or -1
+};
+
+}  // namespace troupe

@@ -1,0 +1,227 @@
+#include "strategies/unit_gathers.hpp"
+
+#include <algorithm>
+#include <set>
+
+namespace troupe {
+namespace {
+
+std::int64_t hash_of(const std::vector<std::int32_t>& units) {
+  std::uint64_t hash = 1469598103934665603ull;
+  for (const auto unit : units) hash = (hash ^ static_cast<std::uint64_t>(unit + 1)) * 1099511628211ull;
+  return static_cast<std::int64_t>(hash);
+}
+
+}  // namespace
+
+UnitGathers::UnitGathers(ShardedParameters& parameters, std::shared_ptr<Communicator> lane, Options options)
+    : parameters_(parameters), lane_(std::move(lane)), options_(options), units_(parameters.plan().units.size()) {
+  for (std::size_t f = 0; f < parameters_.flats().size(); ++f) {
+    const auto& flat = parameters_.flats()[f];
+    if (flat.residence != Residence::gathered) continue;
+    auto& unit = units_[static_cast<std::size_t>(flat.plan->unit)];
+    unit.flats.push_back(f);
+    unit.bytes += flat.plan->numel * static_cast<std::int64_t>(flat.whole.element_size());
+  }
+  thread_ = std::thread([this] { run(); });
+}
+
+UnitGathers::~UnitGathers() {
+  bool under_way = false;
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+    under_way = open_ || ending_;
+  }
+  work_.notify_all();
+  if (under_way) lane_->abort({ErrorCode::aborted, -1, {}, -1, {}, "the rank gave up its model", {}});
+  thread_.join();
+}
+
+bool UnitGathers::can_work() const {
+  if (!open_ && !ending_) return false;
+  if (ending_ && ended_) return false;
+  if (ending_ || wanted_ >= 0) return true;
+  if (position_ >= plan_.size()) return false;
+  const auto& next = units_[static_cast<std::size_t>(plan_[position_])];
+  if (next.gathered) return false;  // in use now, and needed again once it was released
+  return ahead_ < options_.prefetch && (ahead_ == 0 || ahead_bytes_ + next.bytes <= options_.prefetch_bytes);
+}
+
+void UnitGathers::run() {
+  std::unique_lock lock(mutex_);
+  try {
+    for (;;) {
+      work_.wait(lock, [this] { return stop_ || can_work(); });
+      if (stop_) return;
+      position_ < plan_.size() ? gather_next(lock) : round(lock);
+    }
+  } catch (const Error& error) {
+    if (!lock.owns_lock()) lock.lock();
+    failure_ = error.report();
+  } catch (const std::exception& error) {
+    if (!lock.owns_lock()) lock.lock();
+    failure_ = ErrorReport{ErrorCode::internal, -1, "gathers", -1, "gather", error.what(), {}};
+  }
+  done_.notify_all();
+}
+
+at::Tensor UnitGathers::take_memory(std::int64_t numel, at::ScalarType dtype) {
+  const auto found = pool_.find({numel, dtype});
+  if (found == pool_.end()) return at::empty({numel}, at::TensorOptions().dtype(dtype));
+  auto memory = std::move(found->second);
+  pool_.erase(found);
+  return memory;
+}
+
+void UnitGathers::free_memory(Unit& unit) {
+  if (!unit.gathered) return;
+  for (auto& memory : unit.memory) pool_.emplace(std::pair(memory.numel(), memory.scalar_type()), std::move(memory));
+  unit.memory.clear();
+  unit.gathered = false;
+  bytes_ -= unit.bytes;
+}
+
+bool UnitGathers::gather(std::int32_t index, std::unique_lock<std::mutex>& lock) {
+  auto& unit = units_[static_cast<std::size_t>(index)];
+  std::vector<at::Tensor> memory;
+  for (const auto f : unit.flats)
+    memory.push_back(take_memory(parameters_.flats()[f].plan->numel, parameters_.flats()[f].whole.scalar_type()));
+  ++counts_.gathers;
+  lock.unlock();
+  for (std::size_t i = 0; i < unit.flats.size(); ++i) {
+    const auto& flat = parameters_.flats()[unit.flats[i]];
+    lane_->all_gather(memory[i], flat.master.to(memory[i].scalar_type()), "unit " + std::to_string(index));
+  }
+  lock.lock();
+  const bool is_spare = unit.gathered;
+  if (!is_spare) unit.memory.swap(memory);
+  for (auto& rest : memory) pool_.emplace(std::pair(rest.numel(), rest.scalar_type()), std::move(rest));
+  if (is_spare) return false;
+  unit.gathered = true;
+  bytes_ += unit.bytes;
+  counts_.most_bytes = std::max(counts_.most_bytes, bytes_);
+  if (wanted_ == index) {
+    wanted_ = -1;
+    done_.notify_all();
+    return false;
+  }
+  ++ahead_;
+  ahead_bytes_ += unit.bytes;
+  return true;
+}
+
+void UnitGathers::gather_next(std::unique_lock<std::mutex>& lock) { gather(plan_[position_++], lock); }
+
+void UnitGathers::round(std::unique_lock<std::mutex>& lock) {
+  const auto mine = at::tensor(std::vector<std::int64_t>{wanted_, ending_ ? 1 : 0, hash_of(asked_)}, at::kLong);
+  auto all = at::empty({3 * lane_->world_size()}, at::kLong);
+  ++counts_.rounds;
+  lock.unlock();
+  lane_->all_gather(all, mine, "wanted units");
+  lock.lock();
+  const auto* said = all.const_data_ptr<std::int64_t>();
+  std::set<std::int32_t> wanted;
+  bool all_end = true, all_alike = true;
+  for (int r = 0; r < lane_->world_size(); ++r) {
+    if (said[3 * r] >= 0) wanted.insert(static_cast<std::int32_t>(said[3 * r]));
+    all_end = all_end && said[3 * r + 1] == 1;
+    all_alike = all_alike && said[3 * r + 2] == said[2];
+  }
+  for (const auto unit : wanted) {
+    // Compute may have asked for it meanwhile; what it did not ask for would only take room.
+    if (!gather(unit, lock)) continue;
+    auto& gathered = units_[static_cast<std::size_t>(unit)];
+    --ahead_;
+    ahead_bytes_ -= gathered.bytes;
+    free_memory(gathered);
+  }
+  if (!all_end || !wanted.empty()) return;
+  plan_.clear();
+  if (all_alike && !evaluation_) plan_ = asked_;
+  ended_ = true;
+  done_.notify_all();
+}
+
+void UnitGathers::wait(std::unique_lock<std::mutex>& lock, const char* what, const std::function<bool()>& ready) {
+  work_.notify_all();
+  const bool came = done_.wait_for(lock, options_.timeout, [&] { return failure_ || ready(); });
+  if (failure_) throw Error(*failure_);
+  if (!came) {
+    throw Error(ErrorReport{ErrorCode::timeout, -1, "compute", -1, what,
+                            "the other ranks did not come within " + std::to_string(options_.timeout.count()) + " ms",
+                            "every rank must run forward, and evaluate, as often as the others"});
+  }
+}
+
+void UnitGathers::need(std::int32_t index) {
+  auto& unit = units_[static_cast<std::size_t>(index)];
+  if (unit.asked || unit.flats.empty()) return;
+  std::unique_lock lock(mutex_);
+  if (failure_) throw Error(*failure_);
+  open_ = true;
+  asked_.push_back(index);
+  if (unit.gathered) {
+    --ahead_;
+    ahead_bytes_ -= unit.bytes;
+    ++counts_.ahead;
+  } else {
+    wanted_ = index;
+    ++counts_.waited;
+    wait(lock, "gather of a unit", [&] { return unit.gathered; });
+  }
+  unit.asked = true;
+  for (std::size_t i = 0; i < unit.flats.size(); ++i) parameters_.put(unit.flats[i], unit.memory[i]);
+  work_.notify_all();
+}
+
+void UnitGathers::release(std::int32_t index) {
+  auto& unit = units_[static_cast<std::size_t>(index)];
+  if (!unit.asked) return;
+  unit.asked = false;
+  for (const auto f : unit.flats) parameters_.take_away(f);
+  {
+    std::lock_guard lock(mutex_);
+    free_memory(unit);
+  }
+  work_.notify_all();
+}
+
+void UnitGathers::release_all() {
+  for (std::size_t u = 0; u < units_.size(); ++u) release(static_cast<std::int32_t>(u));
+}
+
+void UnitGathers::begin_evaluation() {
+  std::lock_guard lock(mutex_);
+  if (open_) return;  // forward ran since the last phase: its plan is under way
+  evaluation_ = true;
+  steps_plan_.swap(plan_);
+}
+
+void UnitGathers::end_phase() {
+  release_all();
+  std::unique_lock lock(mutex_);
+  if (failure_) throw Error(*failure_);
+  ending_ = true;
+  ended_ = false;
+  wait(lock, "end of the units' gathers", [&] { return ended_; });
+  for (auto& unit : units_) free_memory(unit);
+  ending_ = ended_ = open_ = false;
+  if (evaluation_) plan_.swap(steps_plan_);
+  evaluation_ = false;
+  asked_.clear();
+  position_ = 0;
+  ahead_ = ahead_bytes_ = 0;
+}
+
+UnitGathers::Counts UnitGathers::counts() const {
+  std::lock_guard lock(mutex_);
+  return counts_;
+}
+
+std::vector<std::int32_t> UnitGathers::plan() const {
+  std::lock_guard lock(mutex_);
+  return plan_;
+}
+
+}  // namespace troupe

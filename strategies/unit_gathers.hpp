@@ -1,0 +1,96 @@
+#pragma once
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "strategies/sharded_parameters.hpp"
+
+namespace troupe {
+
+/// Brings units' parameters together before they are needed, where ranks have no memory in common.
+///
+/// The problem: a gather is a collective, and what a rank needs next is decided by its forward, which may differ from the others': another
+/// order, a unit that is not used, one that is called twice. Ranks that just gathered what they need would wait for each other for ever.
+/// The solution: a thread with a lane of its own, and two ways to go on. What all ranks asked for in the last phase, in the same order, is
+/// the plan of this one: every rank goes through all of it, ahead of what its forward needs, at its own pace. What is not in the plan is
+/// negotiated: a round in which each rank says what it waits for, if anything, and all take part in gathering that. A phase (a step, an
+/// evaluation) ends with rounds until nobody wants anything. Nobody waits for a rank that only computes: in the plan it comes to the same
+/// place, in the rounds its phase ends.
+///
+/// Compute's thread calls; the own thread gathers.
+class UnitGathers {
+ public:
+  struct Options {
+    std::int64_t prefetch = 1;                  ///< units gathered ahead of what was asked for
+    std::int64_t prefetch_bytes = 512 << 20;    ///< that these may take; one is always allowed
+    std::chrono::milliseconds timeout{60'000};  ///< for a unit to come
+  };
+  struct Counts {
+    std::int64_t gathers = 0;     ///< of a unit
+    std::int64_t rounds = 0;      ///< of negotiation
+    std::int64_t ahead = 0;       ///< asked for when they were there already
+    std::int64_t waited = 0;      ///< asked for and waited for
+    std::int64_t most_bytes = 0;  ///< of whole units at a time
+  };
+
+  /// `lane`: of the parameters' group, used by nobody else.
+  UnitGathers(ShardedParameters& parameters, std::shared_ptr<Communicator> lane, Options options);
+  /// Gives up what is under way.
+  ~UnitGathers();
+  UnitGathers(const UnitGathers&) = delete;
+  UnitGathers& operator=(const UnitGathers&) = delete;
+
+  /// The unit's parameters are there when it returns. Throws why the lane broke.
+  void need(std::int32_t unit);
+  void release(std::int32_t unit);
+  void release_all();
+  /// The phase that begins is no step: all of it is negotiated, and the plan of steps stays.
+  void begin_evaluation();
+  /// Collective: all ranks are done with this phase. Units are released; what all asked for becomes the plan.
+  void end_phase();
+
+  Counts counts() const;
+  std::vector<std::int32_t> plan() const;
+
+ private:
+  struct Unit {
+    std::vector<std::size_t> flats;  // those that are gathered
+    std::vector<at::Tensor> memory;  // as flats, while gathered
+    std::int64_t bytes = 0;
+    bool gathered = false;  // in `memory`; guarded by mutex_
+    bool asked = false;     // compute has it: the parameters' storages point there
+  };
+
+  void run();
+  bool can_work() const;
+  void gather_next(std::unique_lock<std::mutex>& lock);
+  void round(std::unique_lock<std::mutex>& lock);
+  /// Takes part in gathering it, and keeps it unless it is there. Returns whether it is now there without having been asked for.
+  bool gather(std::int32_t unit, std::unique_lock<std::mutex>& lock);
+  void free_memory(Unit& unit);
+  at::Tensor take_memory(std::int64_t numel, at::ScalarType dtype);
+  void wait(std::unique_lock<std::mutex>& lock, const char* what, const std::function<bool()>& ready);
+
+  ShardedParameters& parameters_;
+  std::shared_ptr<Communicator> lane_;
+  const Options options_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable work_, done_;
+  std::vector<Unit> units_;
+  std::vector<std::int32_t> plan_, asked_, steps_plan_;
+  std::size_t position_ = 0;
+  std::int32_t wanted_ = -1;  // compute waits for it
+  std::int64_t ahead_ = 0, ahead_bytes_ = 0, bytes_ = 0;
+  bool open_ = false, ending_ = false, ended_ = false, evaluation_ = false, stop_ = false;
+  std::optional<ErrorReport> failure_;
+  std::multimap<std::pair<std::int64_t, at::ScalarType>, at::Tensor> pool_;
+  Counts counts_;
+  std::thread thread_;
+};
+
+}  // namespace troupe

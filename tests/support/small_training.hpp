@@ -1,0 +1,176 @@
+#pragma once
+#include <torch/torch.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "strategies/comm_hooks.hpp"
+#include "strategies/ddp.hpp"
+#include "strategies/sharded.hpp"
+#include "tensor_io/fused_optimizer.hpp"
+#include "tests/support/cluster.hpp"
+
+namespace troupe::testing {
+
+/// A small network without BatchNorm and dropout, whose sizes no number of ranks divides.
+struct SmallMlpImpl : torch::nn::Module {
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(8, 33));
+  torch::nn::Linear second = register_module("second", torch::nn::Linear(33, 29));
+  torch::nn::Linear last = register_module("last", torch::nn::Linear(29, 3));
+  at::Tensor forward(const at::Tensor& x) { return last->forward(torch::tanh(second->forward(torch::tanh(first->forward(x))))); }
+};
+
+/// The same model on every rank: LibTorch's generator is one per process.
+template <class Model, class... Arguments>
+std::shared_ptr<Model> make_seeded(std::uint64_t seed, Arguments&&... arguments) {
+  static std::mutex mutex;
+  std::lock_guard lock(mutex);
+  seed_generator(seed, {});
+  return std::make_shared<Model>(std::forward<Arguments>(arguments)...);
+}
+
+/// The global batch of a step: the same samples whatever the number of ranks.
+inline std::pair<at::Tensor, at::Tensor> small_batch(std::int64_t step, std::int64_t n = 16) {
+  auto generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(step) + 100);
+  auto input = at::randn({n, 8}, generator);
+  return {input, (input.sum(1) > 0).to(at::kLong) + (input.select(1, 0) > 1).to(at::kLong)};
+}
+
+inline std::vector<ParameterGroup> one_group(const torch::nn::Module& model) {
+  ParameterGroup group;
+  std::set<const c10::TensorImpl*> seen;  // a shared parameter counts once
+  for (const auto& item : model.named_parameters()) {
+    if (item.value().requires_grad() && seen.insert(item.value().unsafeGetTensorImpl()).second)
+      group.parameters.emplace_back(item.key(), item.value());
+  }
+  return {group};
+}
+
+/// Training of a few steps on N ranks, and what came of it.
+struct SmallTraining {
+  Cluster jobs;
+  std::int64_t steps = 50;
+  std::int64_t first_step = 0;
+  double lr = 0.1;
+  OptimizerOptions optimizer;
+  std::function<std::shared_ptr<torch::nn::Module>()> model = [] { return make_seeded<SmallMlpImpl>(1); };
+  std::function<at::Tensor(torch::nn::Module&, const at::Tensor&)> forward = [](torch::nn::Module& model, const at::Tensor& input) {
+    return dynamic_cast<SmallMlpImpl&>(model).forward(input);
+  };
+  std::function<std::unique_ptr<Optimizer>(torch::nn::Module&)> make = [this](torch::nn::Module& model) {
+    return make_optimizer(optimizer, one_group(model));
+  };
+  std::function<void(RankSystem&, torch::nn::Module&, std::int64_t step)> before_step = [](auto&, auto&, auto) {};
+  std::function<void(RankSystem&, Optimizer&)> at_end = [](auto&, auto&) {};
+  NamedTensors saved;  ///< rank 0 loads it before the first step
+
+  SmallTraining(const std::string& strategy, int world_size) {
+    static const bool registered = [] {
+      register_ddp();
+      register_sharded();
+      register_comm_hooks();
+      return true;
+    }();
+    (void)registered;
+    jobs.world_size = world_size;
+    auto& options = jobs.options.strategy;
+    options.strategy = strategy.substr(0, strategy.find(' '));
+    if (options.strategy == "fsdp") options.fsdp_mode = strategy.substr(strategy.find(' ') + 1);
+    options.bucket_cap_mb = options.first_bucket_mb = 1e-4;  // several units
+  }
+  SmallTraining(const SmallTraining&) = delete;
+
+  struct Result {
+    std::vector<double> losses;       // by step
+    std::vector<double> norms;        // by step and rank
+    NamedTensors state;               // whole, of rank 0
+    std::vector<std::string> errors;  // by rank
+    at::Tensor at(const std::string& name) const {
+      for (const auto& [known, tensor] : state) {
+        if (known == name) return tensor;
+      }
+      throw std::runtime_error("no " + name);
+    }
+  };
+
+  Result run() {
+    Result result;
+    std::mutex mutex;
+    result.errors = jobs.run([&](RankSystem& system) {
+      auto& compute = system.compute();
+      const auto mine = model();
+      compute.distribute(mine);
+      const auto made = make(*mine);
+      if (!saved.empty()) {
+        if (!compute.strategy().load_whole_state(compute.rank() == 0 ? saved : NamedTensors{}, *made))
+          throw std::runtime_error("this strategy does not load");
+        compute.set_steps_done(first_step);
+      }
+      const auto micro = system.options().training.grad_accum_steps;
+      for (auto s = first_step; s < first_step + steps; ++s) {
+        before_step(system, *mine, s);
+        const auto [input, target] = small_batch(s);
+        const auto part = input.size(0) / micro / compute.world_size();
+        for (std::int64_t m = 0; m < micro; ++m) {
+          const auto begin = (m * compute.world_size() + compute.rank()) * part;
+          const auto output = forward(*mine, input.narrow(0, begin, part));
+          compute.backward(torch::nn::functional::cross_entropy(output.to(at::kFloat), target.narrow(0, begin, part)),
+                           static_cast<double>(part));
+        }
+        const auto report = compute.step(*made, lr);
+        std::lock_guard lock(mutex);
+        result.norms.push_back(report.gradient_norm);
+        if (compute.rank() == 0) result.losses.push_back(report.loss);
+      }
+      at_end(system, *made);
+      auto state = compute.strategy().whole_state(*made);
+      if (compute.rank() == 0) {
+        for (const auto& [name, tensor] : state) result.state.emplace_back(name, tensor.detach().clone());
+      }
+    });
+    return result;
+  }
+};
+
+inline std::string joined(const std::vector<std::string>& errors) {
+  std::string text;
+  for (const auto& error : errors) text += error;
+  return text;
+}
+
+/// By name; huge where names or shapes differ.
+inline double largest_difference(const NamedTensors& a, const NamedTensors& b) {
+  if (a.size() != b.size()) return 1e9;
+  const std::map<std::string, at::Tensor> others(b.begin(), b.end());
+  double worst = 0;
+  for (const auto& [name, tensor] : a) {
+    const auto found = others.find(name);
+    if (found == others.end() || found->second.sizes() != tensor.sizes()) return 1e9;
+    if (tensor.numel() > 0) worst = std::max(worst, (tensor.to(at::kDouble) - found->second.to(at::kDouble)).abs().max().item<double>());
+  }
+  return worst;
+}
+
+inline double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  if (a.size() != b.size()) return 1e9;
+  double worst = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) worst = std::max(worst, std::abs(a[i] - b[i]));
+  return worst;
+}
+
+/// Those of the model.
+inline NamedTensors model_part(const NamedTensors& state) {
+  NamedTensors part;
+  for (const auto& entry : state) {
+    if (entry.first.rfind("model.", 0) == 0) part.push_back(entry);
+  }
+  return part;
+}
+
+}  // namespace troupe::testing
