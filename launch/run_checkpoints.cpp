@@ -1,5 +1,7 @@
 #include "launch/run_checkpoints.hpp"
 
+#include <algorithm>
+
 #include <nlohmann/json.hpp>
 
 #include "actors/checkpointer.hpp"
@@ -162,10 +164,10 @@ void RunCheckpoints::send(const Position& position, bool best, NamedTensors tens
   state->step = compute.steps_done();
   state->epoch = position.epoch;
   state->step_in_epoch = position.step_in_epoch;
-  for (auto& [name, tensor] : tensors) {
-    const bool is_own = tensor.use_count() == 1 && tensor.storage().use_count() == 1;  // gathered for this save
-    state->tensors.emplace_back(name, is_own ? std::move(tensor) : tensor.clone());
-  }
+  const bool are_own = std::all_of(tensors.begin(), tensors.end(), [](const auto& named) {
+    return named.second.use_count() == 1 && named.second.storage().use_count() == 1;  // gathered for this save
+  });
+  state->tensors = are_own ? std::move(tensors) : snapshot_.take(tensors);
   state->metadata = compute.strategy().state();
   state->metadata["config"] = config_to_json(rank_.config());
   state->metadata["strategy"] = compute.strategy().name();

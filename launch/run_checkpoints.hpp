@@ -5,6 +5,7 @@
 #include <string>
 
 #include "launch/rank.hpp"
+#include "tensor_io/snapshot.hpp"
 
 namespace troupe {
 
@@ -43,6 +44,7 @@ class RunCheckpoints {
   torch::nn::Module& model_;
   Optimizer& optimizer_;
   caf::actor checkpointer_;
+  Snapshot snapshot_;  // what the save under way writes
   bool under_way_ = false;
   std::string last_path_;
   std::optional<ErrorReport> failure_;
