@@ -114,6 +114,16 @@ StepReport Rank::step(Optimizer& optimizer) {
   return report;
 }
 
+void Rank::run_between_steps() {
+  auto& compute = system_->compute();
+  if (!between_steps_ || compute.micro_batch() != 0 || compute.steps_done() == 0) return;
+  retry([&] {
+    if (!compute.section_due(0)) return;
+    between_steps_(compute.steps_done());
+    compute.section_done(0);
+  });
+}
+
 void Rank::recover(const Error& error) {
   system_->compute().recover(error);
   if (stream_ != nullptr) stream_->rewind();
@@ -215,11 +225,13 @@ void BatchStream::rewind() {
 
 std::shared_ptr<const Batch> BatchStream::next() {
   auto& compute = rank_->system().compute();
+  rank_->run_between_steps();
   if (rank_->stop_requested() && compute.micro_batch() == 0) return nullptr;
   const auto started = std::chrono::steady_clock::now();
   fault_point("data", compute.steps_done());
   std::shared_ptr<const Batch> batch;
   while (!batch) {
+    rank_->run_between_steps();  // a loss may have made it due again
     if (!again_.empty()) {
       batch = again_.front();
       again_.pop_front();

@@ -107,7 +107,8 @@ class Rank {
   StepReport step(torch::optim::Optimizer& optimizer);
   /// The rate of the next step, by the config's schedule.
   double learning_rate() const;
-  /// Runs `work`, collectives outside of a step, again whenever a lost rank interrupts it. All ranks are to be in it.
+  /// Runs `work`, collectives outside of a step, again whenever a lost rank interrupts it. All ranks are to be in it, a replacement too:
+  /// what comes after each so many steps belongs into between_steps.
   template <class Work>
   auto retry(Work&& work) {
     for (;;) {
@@ -118,6 +119,13 @@ class Rank {
       }
     }
   }
+  /// What the program does with all ranks between two steps (adding up, evaluating, saving): the loader calls it after each step, before
+  /// it hands out the next batch, and after the last one. Where a lost rank interrupts it, all ranks do it again, the replacement too;
+  /// where it was done before the loss, nobody does. It must not count on having run on this process after every step. Replaces the one
+  /// before.
+  void between_steps(std::function<void(std::int64_t steps_done)> work) { between_steps_ = std::move(work); }
+  /// Optimizer steps done in the run.
+  std::int64_t steps_done() const noexcept { return system_->compute().steps_done(); }
   /// After `error` in collectives outside of a step or in forward: joins the next generation, or throws what can't be recovered. The
   /// step's batches come again.
   void recover(const Error& error);
@@ -160,6 +168,7 @@ class Rank {
   template <class Range>
   friend class UnevenBatches;
   void distribute_module(std::shared_ptr<torch::nn::Module> model);
+  void run_between_steps();
   /// False once all ranks ran out. `has_batch`: there is one to repeat.
   bool begin_uneven(std::int64_t samples, bool has_batch);
   void end_uneven() noexcept;
@@ -189,6 +198,7 @@ class Rank {
   std::unique_ptr<RankSystem> system_;
   std::vector<std::pair<torch::optim::Optimizer*, std::unique_ptr<Optimizer>>> adapters_;
   std::shared_ptr<torch::nn::Module> model_;
+  std::function<void(std::int64_t)> between_steps_;
   double batch_samples_ = 0, batch_weight_ = 1;
   double data_wait_ms_ = 0;
   StepProfile profile_;
