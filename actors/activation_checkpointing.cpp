@@ -59,7 +59,8 @@ class Frame : public std::enable_shared_from_this<Frame> {
   void capture(const at::Tensor& tensor);
   at::Tensor take(std::size_t index) {
     recompute_once();
-    return slots_.at(index);
+    if (index >= slots_.size()) differs("backward reaches a forward that was given up");
+    return slots_[index];
   }
   void drop(std::size_t index) {
     if (index < slots_.size()) slots_[index].reset();
@@ -137,14 +138,17 @@ void Frame::run() {
   body_->keep();
   body_->visit_inputs([&](at::Tensor& tensor) { versions_.push_back(tensor.defined() ? version_of(tensor) : 0); });
   training_ = module_->is_training();
-  {
+  try {
     const InsideFrame inside;
     const ForwardReplay::Recording recording(replay_, *module_);
     KeepNothing store(*this);
     const SavedTensorScope scope(&store);
     body_->run();
+    check_inputs("in forward");
+  } catch (...) {
+    release();  // an input that was changed in place belongs to the graph, whose nodes hold this frame
+    throw;
   }
-  check_inputs("in forward");
   // The inputs' values, without the graph that they came from.
   body_->visit_inputs([](at::Tensor& tensor) {
     if (!tensor.defined()) return;

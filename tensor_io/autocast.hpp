@@ -3,8 +3,8 @@
 
 namespace troupe {
 
-/// Autocast to `dtype` (bf16, fp16) on the CPU while it lives, on its thread; nothing where `enabled` is false. Parameters stay f32, as do their gradients. It
-/// goes around forward and loss, not around backward, which follows the dtypes that forward chose. May be nested.
+/// Autocast to `dtype` (bf16, fp16) on the CPU while it lives, on its thread; nothing where `enabled` is false. Parameters stay f32, as do
+/// their gradients. It goes around forward and loss, not around backward, which follows the dtypes that forward chose. May be nested.
 class AutocastGuard {
  public:
   explicit AutocastGuard(bool enabled, c10::ScalarType dtype = c10::ScalarType::BFloat16);

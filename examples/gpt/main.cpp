@@ -3,8 +3,8 @@
 //   build/release/launch/troupe launch --nproc 2 build/release/examples/gpt/gpt --config examples/gpt/gpt.toml
 //   build/release/examples/gpt/gpt --config examples/gpt/gpt.toml --generate "The licence"
 //
-// expect: a loss that falls from 5.5 to about 2 within the first 200 steps, tokens per second on every line, the path of the last
-// checkpoint; then 200 bytes that look like the text it was trained on.
+// expect: a loss that falls from 5.5 to about 1.4 in 1,000 steps (a few minutes), tokens per second on every line, the path of the last
+// checkpoint; then 200 bytes that look much like a licence.
 #include <cstdio>
 #include <filesystem>
 #include <sstream>

@@ -328,6 +328,37 @@ TEST_CASE("[F02] a call that is not differentiated has no backward hooks", "[blo
   }
 }
 
+TEST_CASE("[F02] gradients of parameters alone begin and end the blocks that they go through", "[block]") {
+  const auto events = std::make_shared<Events>();
+  Layer layer;
+  watch(*layer, events);
+  const auto x = torch::randn({2, 4}, torch::requires_grad());
+  const auto loss = layer(x).sum();
+  events->clear();
+  const auto gradients = torch::autograd::grad({loss}, {layer->ff->up->weight});
+  CHECK((gradients[0].defined() && !x.grad().defined() && !layer->ff->up->weight.grad().defined()));
+  CHECK(*events == Events{"before_backward Layer", "before_backward ff", "after_backward ff", "after_backward Layer"});
+}
+
+TEST_CASE("[F02] a tensor that leaves by a member is seen by the nested block that it comes from, and by those around it", "[block]") {
+  struct AuxImpl : torch::nn::Module {
+    AuxImpl() : ff(register_module("ff", FeedForward())) {}
+    at::Tensor forward(const at::Tensor& x) {
+      aux = ff(x);
+      return x * 2;
+    }
+    FeedForward ff;
+    at::Tensor aux;
+  };
+  const auto events = std::make_shared<Events>();
+  const auto block = std::make_shared<troupe::Block<AuxImpl>>();
+  watch(*block, events);
+  block->forward(torch::randn({2, 4}));
+  events->clear();
+  block->aux.sum().backward();
+  CHECK(*events == Events{"before_backward Aux", "before_backward ff", "after_backward ff", "after_backward Aux"});
+}
+
 TEST_CASE("[F02] a graph may be run backward twice", "[block]") {
   const auto events = std::make_shared<Events>();
   Layer layer;
