@@ -27,6 +27,7 @@ std::string train_line(const MetricsReport& report) {
   line += format("  lr %.3g  %.1f steps/s  %.0f samples/s  exposed %.1f%%  data %.1f%%", w.last_lr, w.steps_per_second(),
                  w.samples_per_second(), 100 * w.exposed_share(), 100 * w.data_share());
   if (w.skipped > 0) line += format("  skipped %lld", static_cast<long long>(w.skipped));
+  for (const auto& slow : w.stragglers) line += format("  slow: rank %d (%s %.1fx)", slow.rank, slow.section.c_str(), slow.ratio);
   return line;
 }
 
