@@ -14,6 +14,7 @@
 #include "launch/config.hpp"
 #include "launch/coordinator_process.hpp"
 #include "launch/doctor.hpp"
+#include "launch/doctor_ranks.hpp"
 #include "launch/launcher.hpp"
 #include "launch/slurm.hpp"
 
@@ -277,7 +278,7 @@ int run(const std::vector<std::string>& words) {
   if (verb == "launch") return launch(rest);
   if (verb == "coordinator") return coordinate(rest);
   if (verb == "node") return node(rest);
-  if (verb == "doctor") return troupe::doctor_command(rest, {own_path(), TROUPE_VERSION, {}});
+  if (verb == "doctor") return troupe::doctor_command(rest, {own_path(), TROUPE_VERSION, {troupe::ranks_check(own_path())}});
   if (verb == "config" && rest == std::vector<std::string>{"reference"}) return std::cout << troupe::config_reference(), 0;
   const auto near = troupe::nearest_name(verb, {"launch", "doctor", "coordinator", "config", "help"});
   throw troupe::Error(troupe::ErrorCode::usage, "command line", "there is no verb '" + verb + "'",
