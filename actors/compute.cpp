@@ -128,12 +128,16 @@ void Compute::allocate_votes() {
   vote_in_ = at::zeros({bytes}, at::kByte);
   for (auto& out : vote_out_) out = at::zeros({bytes * world_size()}, at::kByte);
   votes_step_ = -1;
+  pace_.reset();
+  own_ = {};
+  mark_time();
 }
 
 void Compute::seed_forward() {
   if (micro_batch_ == 0 && strategy_) strategy_->remember_state();
   seed_generator(options_.training.seed,
                  {static_cast<std::uint64_t>(step_), static_cast<std::uint64_t>(micro_batch_), static_cast<std::uint64_t>(rank_)});
+  mark_time();
 }
 
 void Compute::backward(const at::Tensor& loss, double samples, double correct, double weight) {
@@ -157,6 +161,7 @@ void Compute::backward(const at::Tensor& loss, double samples, double correct, d
     services_.program_lane->ledger().set_step(step_);
     strategy_->begin_step(step_);
   }
+  own_.forward_ms += own_time_since_mark();
   fault_point("forward", step_);
   const double value = loss.item<double>();
   if (weight != 0) {
@@ -175,11 +180,12 @@ void Compute::backward(const at::Tensor& loss, double samples, double correct, d
     (loss * factor).backward();
   }
   strategy_->end_backward();
+  own_.backward_ms += own_time_since_mark();
   ++micro_batch_;
   move_on();
 }
 
-Decision Compute::vote(const GradientSummary& summary, double norm) {
+std::vector<Vote> Compute::vote(const GradientSummary& summary, double norm) {
   vote_.layout_hash = summary.layout_hash;
   vote_.not_finite_parameter = summary.not_finite_parameter;
   vote_.gradient_norm = norm;
@@ -187,6 +193,8 @@ Decision Compute::vote(const GradientSummary& summary, double norm) {
   vote_.stop_signal = static_cast<std::uint8_t>(signal != 0 ? signal : services_.status->stop_signal.load());
   vote_.rebuild = summary.order_changed ? 1 : 0;
   vote_.used = summary.used;
+  vote_.parameter_hash = parameter_hash_if_due();
+  vote_.own = std::exchange(own_, {});
   encode_vote(vote_, {vote_in_.data_ptr<std::uint8_t>(), static_cast<std::size_t>(vote_in_.numel())});
   auto& out = vote_out_[step_ % 2];
   fault_point("vote", step_);
@@ -194,19 +202,23 @@ Decision Compute::vote(const GradientSummary& summary, double norm) {
   services_.program_lane->all_gather(out, vote_in_, "vote");
   votes_step_ = step_;
   fault_point("voted", step_);
-  return decide_by({reinterpret_cast<const char*>(out.data_ptr<std::uint8_t>()), static_cast<std::size_t>(out.numel())});
+  return decode_votes({reinterpret_cast<const char*>(out.data_ptr<std::uint8_t>()), static_cast<std::size_t>(out.numel())});
 }
 
-Decision Compute::decide_by(std::string_view votes) const {
+std::vector<Vote> Compute::decode_votes(std::string_view votes) const {
   const auto parameters = strategy_->parameter_names().size();
   const auto bytes = vote_bytes(parameters);
   std::vector<Vote> decoded;
   for (std::size_t begin = 0; begin + bytes <= votes.size(); begin += bytes) {
     decoded.push_back(decode_vote({reinterpret_cast<const std::uint8_t*>(votes.data()) + begin, bytes}, parameters));
   }
+  return decoded;
+}
+
+Decision Compute::decide_by(const std::vector<Vote>& votes) const {
   const bool stop = options_.training.on_not_finite == "stop";
   // An overflow at a large loss scale is what the scaler looks for; a loss that is not finite, or an overflow without scale, is not.
-  return decide(decoded, strategy_->parameter_names(), {stop, stop && (!loss_scaler_.enabled() || loss_scaler_.exhausted())});
+  return decide(votes, strategy_->parameter_names(), {stop, stop && (!loss_scaler_.enabled() || loss_scaler_.exhausted())});
 }
 
 void Compute::commit(const Decision& decision, Optimizer& optimizer, double lr) {
@@ -260,10 +272,16 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
     report.exposed_ms = milliseconds_since(wait_started);
     // With a scaler the norm also shows what overflowed only in the sum over ranks.
     const double norm = options_.training.clip_norm > 0 || loss_scaler_.enabled() ? strategy_->gradient_norm() / loss_scaler_.scale() : 0;
-    if (optimizer_pending_) heal_optimizer(optimizer);
+    if (optimizer_pending_) {
+      heal_optimizer(optimizer, heal_roles(membership_));
+      optimizer_pending_ = false;
+    }
     const auto vote_started = std::chrono::steady_clock::now();
-    const auto decision = vote(summary, norm);
+    const auto votes = vote(summary, norm);
     report.exposed_ms += milliseconds_since(vote_started);
+    const auto decision = decide_by(votes);
+    heal_diverged(votes, optimizer, report);
+    watch_pace(votes, report);
     const auto update_started = std::chrono::steady_clock::now();
     commit(decision, optimizer, lr);
     report.optimizer_ms = milliseconds_since(update_started);

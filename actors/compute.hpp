@@ -9,9 +9,11 @@
 #include <optional>
 #include <string>
 
+#include "actors/heal.hpp"
 #include "actors/messages.hpp"
 #include "actors/rank_supervisor.hpp"
 #include "actors/reducer.hpp"
+#include "actors/straggler.hpp"
 #include "actors/strategy.hpp"
 #include "actors/training_options.hpp"
 #include "actors/vote.hpp"
@@ -42,6 +44,8 @@ struct StepReport {
   std::int32_t buckets = 0;
   std::int32_t launched_before_end = 0;  ///< of them, while backward was going on
   double message_us = 0;                 ///< of the step's critical path, in mailboxes and messages between compute and reducer
+  std::vector<Straggler> stragglers;     ///< ranks that are slow now, the same on all ranks
+  std::vector<std::string> notices;      ///< news for the user: a rank became slow, a replica was healed; the same on all ranks
 };
 
 struct ComputeOptions {
@@ -107,6 +111,8 @@ class Compute {
   /// Backward of one micro-batch's mean loss over `samples` samples, of which `correct` were right. `weight`: this rank's share of the
   /// global batch times world size; 1 where all ranks have as many samples.
   void backward(const at::Tensor& loss, double samples, double correct = 0, double weight = 1);
+  /// The rank waited so long for its data loader: part of its own time of the step.
+  void count_data_wait(double milliseconds) { own_.data_ms += static_cast<float>(milliseconds); }
   /// Reduce, vote, apply. Throws Error(usage) if micro-batches are missing.
   StepReport step(Optimizer& optimizer, double lr);
 
@@ -149,8 +155,15 @@ class Compute {
   [[noreturn]] void throw_interrupted(const InterruptRanks& message);
   [[noreturn]] void throw_timeout(const char* actor, const char* what);
   void move_on();
-  Decision vote(const GradientSummary& summary, double norm);
-  Decision decide_by(std::string_view votes) const;
+  std::vector<Vote> vote(const GradientSummary& summary, double norm);
+  std::vector<Vote> decode_votes(std::string_view votes) const;
+  Decision decide_by(const std::vector<Vote>& votes) const;
+  float own_time_since_mark();
+  void mark_time();
+  NamedTensors replicated_parameters();
+  std::uint64_t parameter_hash_if_due();
+  void heal_diverged(const std::vector<Vote>& votes, Optimizer& optimizer, StepReport& report);
+  void watch_pace(const std::vector<Vote>& votes, StepReport& report);
   void commit(const Decision& decision, Optimizer& optimizer, double lr);
   void fill_report(StepReport& report, const Decision& decision) const;
 
@@ -161,7 +174,7 @@ class Compute {
   void allocate_votes();
   std::optional<Decision> rejoin(ErrorReport why, Optimizer* optimizer, double lr);
   void heal();
-  void heal_optimizer(Optimizer& optimizer);
+  void heal_optimizer(Optimizer& optimizer, const HealRoles& roles);
 
   // Constant after construction.
   ComputeOptions options_;
@@ -186,6 +199,10 @@ class Compute {
   LossScaler loss_scaler_;
   std::shared_ptr<ForwardPosition> position_ = std::make_shared<ForwardPosition>();  // the model's layers read it
   Vote vote_;
+  SectionTimes own_;  // of the step under way
+  std::chrono::steady_clock::time_point mark_ = std::chrono::steady_clock::now();
+  std::chrono::nanoseconds inside_at_mark_{0};  // time that the program lane had spent in collectives
+  StragglerWatch pace_;
   at::Tensor vote_in_, vote_out_[2];  // by step parity: the votes of the last step stay while those of the next one come in
   std::int64_t voted_step_ = -1, votes_step_ = -1;
   std::chrono::steady_clock::time_point step_started_ = std::chrono::steady_clock::now();

@@ -6,24 +6,6 @@
 #include "tensor_io/fault_point.hpp"
 
 namespace troupe {
-namespace {
-
-/// Who gives state and who gets it, by rank.
-struct HealRoles {
-  int first_donor = -1;
-  std::vector<bool> newcomer;
-};
-
-HealRoles heal_roles(const Membership& membership) {
-  HealRoles roles;
-  for (const auto& member : membership.members) {
-    if (!member.newcomer && roles.first_donor < 0) roles.first_donor = static_cast<int>(roles.newcomer.size());
-    roles.newcomer.push_back(member.newcomer);
-  }
-  return roles;
-}
-
-}  // namespace
 
 RankInterrupted Compute::interruption(const ErrorReport& why) const {
   RankInterrupted report;
@@ -34,6 +16,7 @@ RankInterrupted Compute::interruption(const ErrorReport& why) const {
   report.sections_done = sections_done_;
   report.whole = whole_ && distributed_;
   report.why = why.to_string();
+  report.hung = why.code == ErrorCode::timeout;
   if (votes_step_ >= 0) {
     const auto& out = vote_out_[votes_step_ % 2];
     report.votes_step = votes_step_;
@@ -104,7 +87,7 @@ std::optional<Decision> Compute::rejoin(ErrorReport why, Optimizer* optimizer, d
     }
     try {
       if (next.resume_step == step_ + 1 && voted_step_ == step_ && optimizer != nullptr) {
-        decision = decide_by(next.votes);
+        decision = decide_by(decode_votes(next.votes));
         commit(*decision, *optimizer, lr);
       } else if (next.resume_step != step_ && whole_) {
         throw Error(ErrorReport{
@@ -130,7 +113,7 @@ std::optional<Decision> Compute::rejoin(ErrorReport why, Optimizer* optimizer, d
 std::optional<StepReport> Compute::last_step() const {
   if (membership_.votes.empty() || !strategy_) return std::nullopt;
   StepReport report;
-  fill_report(report, decide_by(membership_.votes));
+  fill_report(report, decide_by(decode_votes(membership_.votes)));
   report.step = membership_.resume_step - 1;
   return report;
 }
@@ -158,9 +141,9 @@ void Compute::heal() {
   heal_pending_ = false;
 }
 
-void Compute::heal_optimizer(Optimizer& optimizer) {
+void Compute::heal_optimizer(Optimizer& optimizer, const HealRoles& roles) {
   auto& lane = *services_.program_lane;
-  const auto [donor, newcomer] = heal_roles(membership_);
+  const auto& [donor, newcomer] = roles;
   const bool receiving = newcomer[static_cast<std::size_t>(rank_)];
   auto state = receiving ? NamedTensors{} : optimizer.state();
   nlohmann::json shapes = nlohmann::json::array();
@@ -178,7 +161,6 @@ void Compute::heal_optimizer(Optimizer& optimizer) {
   heal_tensors(state, newcomer, lane, "optimizer state");
   if (receiving) optimizer.load_state(state);
   whole_ = true;
-  optimizer_pending_ = false;
 }
 
 }  // namespace troupe

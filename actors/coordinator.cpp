@@ -6,7 +6,7 @@ CoordinatorActor::behavior_type coordinator(CoordinatorActor::stateful_pointer<C
   auto& state = self->state;
   state.self = self;
   state.options = std::move(options);
-  state.since = state.last_tick = state.now();
+  state.begun = state.since = state.last_tick = state.now();
   if (state.options.resumed) {
     // The journal says who was in; they are given time to come back, then those that did not are lost.
     state.current = *state.options.resumed;
@@ -79,9 +79,9 @@ JoinAccepted CoordinatorState::join(const JoinJob& join, const caf::strong_actor
   const bool alive = known != processes.end() && !known->second.ended && !known->second.fenced;
   if (alive && known->second.joined.process != join.process)
     return refuse("rank " + std::to_string(slot) + " has joined already: two processes have the same rank");
-  const bool member = join.generation > 0;
-  if (member && (join.generation != current.generation || current.rank_of(join.process) < 0))
-    return refuse("fenced: generation " + std::to_string(current.generation) + " goes on without it");
+  // It may have missed the last announcement: the coordinator died between writing it down and making it.
+  const bool member = current.rank_of(join.process) >= 0 && join.generation <= current.generation;
+  if (!member && join.generation > 0) return refuse("fenced: generation " + std::to_string(current.generation) + " goes on without it");
 
   auto supervisor = caf::actor_cast<RankSupervisorActor>(sender);
   if (!alive) self->monitor(supervisor);
@@ -91,9 +91,14 @@ JoinAccepted CoordinatorState::join(const JoinJob& join, const caf::strong_actor
   process.member = member;
   process.heard = now();
   processes[slot] = std::move(process);
+  std::erase(unproved, join.process);
   slots[slot].starting = false;
   slots[slot].host = join.host;
-  if (member) return {};
+  if (member) {
+    if (join.generation < current.generation) self->send(supervisor, current);
+    if (phase == Phase::recovering) plan();
+    return {};
+  }
   if (phase == Phase::training && current.world_size() < options.world_size) {
     recover({ErrorCode::ok, -1, {}, -1, {}, "slot " + std::to_string(slot) + " on " + join.host + " joins", {}});
   } else if (phase == Phase::forming || phase == Phase::recovering) {

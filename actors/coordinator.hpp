@@ -36,12 +36,14 @@ constexpr std::chrono::milliseconds kCoordinatorTick{100};
 struct RecoveryOptions {
   bool enabled = false;  ///< false: the job ends
   int min_ranks = 1;
-  int min_start = 0;     ///< ranks that the job may begin with; 0: all
-  int max_restarts = 3;  ///< of one slot, within `restart_window`
+  int min_start = 0;                             ///< ranks that the job may begin with; 0: all
+  std::chrono::milliseconds last_call{120'000};  ///< for more ranks than min_start to join at the start
+  int max_restarts = 3;                          ///< of one slot, within `restart_window`
   std::chrono::milliseconds restart_window{600'000};
   std::chrono::milliseconds replace_timeout{5'000};
   std::chrono::milliseconds suspect_after{1'000};
   std::chrono::milliseconds fence_after{3'000};
+  std::chrono::milliseconds hang_after{60'000};  ///< for a survivor to leave a step that was interrupted; it is killed then
   std::chrono::milliseconds park_after{60'000};  ///< without a quorum
 };
 
@@ -90,8 +92,10 @@ struct CoordinatorState {
   void tick();
 
   void lose(int slot, const std::string& why, bool proved);
+  void fence(int slot, const std::string& why);
   void replace(int slot);
   void recover(const ErrorReport& reason);
+  bool all_accounted_for(bool late);
   void plan();
   void announce(Membership next);
   void over_if_all_ended();
@@ -110,8 +114,9 @@ struct CoordinatorState {
   std::map<std::string, std::string> values;
   std::map<std::string, std::map<int, CollectiveState>> stalled;  // by lane, by rank: the newest report of each
   std::optional<ErrorReport> aborted;
-  caf::actor_clock::time_point since, last_tick;  // of the phase; of the last tick
+  caf::actor_clock::time_point begun, since, last_tick;  // of this coordinator; of the phase; of the last tick
   std::int64_t last_resume = -1;
+  int ticks = 0;
   int fruitless = 0;      // recoveries without a step in between
   std::vector<int> gone;  // slots of the journal's members that their agent does not run any more
   static inline const char* name = "coordinator";

@@ -23,7 +23,7 @@ void CoordinatorState::join_node(const JoinNode& node, const caf::strong_actor_p
   for (const auto& process : node.started) {
     auto& slot = slots[process.slot];
     slot.host = node.host;
-    if (!processes.contains(process.slot) && !options.resumed) slot.starting = true;
+    if (!processes.contains(process.slot) && !(options.resumed && current.rank_of(process) >= 0)) slot.starting = true;
   }
   if (options.resumed) {
     for (const auto& member : current.members) {

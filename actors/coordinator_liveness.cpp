@@ -70,10 +70,12 @@ void CoordinatorState::tick() {
   const auto at = now();
   const bool held_up = at - last_tick > kStalled;
   last_tick = at;
+  ++ticks;
   self->delayed_send(self, kCoordinatorTick, CoordinatorTick{});
   if (phase == Phase::over) return;
   for (auto& [slot, process] : processes) {
     if (process.ended || process.fenced) continue;
+    if (ticks % 5 == 0) self->send(process.supervisor, CoordinatorBeat{options.recovery.park_after.count()});
     if (held_up) process.heard = at;                                     // it is we who did not listen
     if (!options.recovery.enabled || phase == Phase::forming) continue;  // who is being set up may be slow
     const auto silent = at - process.heard;
@@ -83,35 +85,29 @@ void CoordinatorState::tick() {
     }
     if (silent > options.recovery.fence_after) {
       const auto why = "silent for " + std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(silent).count()) + " ms";
-      process.fenced = true;
-      const auto agent = agents.find(process.joined.host);
-      if (agent != agents.end()) self->send(agent->second, KillRank{process.joined.process, why});
-      lose(slot, why, false);
-      return;  // lose may have changed the map's values; the next tick looks on
+      fence(slot, why);
+      return;  // it may have changed the map's values; the next tick looks on
     }
   }
-  // Members that the journal names and that never came back.
-  if (options.resumed && phase == Phase::training && at - since > options.recovery.fence_after) {
-    options.resumed.reset();
-    int missing = 0;
-    for (const auto& member : current.members) {
-      if (processes.contains(member.process.slot)) continue;
-      ++missing;
-      slots[member.process.slot].host = member.host;
-      if (std::find(gone.begin(), gone.end(), member.process.slot) != gone.end()) {
-        replace(member.process.slot);
-      } else {
-        unproved.push_back(member.process);
-      }
+  if (options.resumed && phase == Phase::training) {
+    const auto expected = current.members.size();
+    const auto back = static_cast<std::size_t>(std::count_if(
+        current.members.begin(), current.members.end(), [&](const Member& member) { return processes.contains(member.process.slot); }));
+    if (all_accounted_for(at - begun > options.recovery.fence_after) && back < expected) {
+      recover({ErrorCode::peer_lost,
+               -1,
+               {},
+               -1,
+               {},
+               std::to_string(expected - back) + " ranks did not come back to the restarted coordinator",
+               {}});
     }
-    if (missing > 0)
-      recover(
-          {ErrorCode::peer_lost, -1, {}, -1, {}, std::to_string(missing) + " ranks did not come back to the restarted coordinator", {}});
   }
   if (phase == Phase::recovering && !options.recovery.enabled && at - since > 500ms) {
     for (const auto& [slot, process] : processes) {
       if (!process.interrupted) continue;
-      abort({ErrorCode::peer_lost, rank_of(slot), "reducer", process.interrupted->steps_done, {}, process.interrupted->why, {}});
+      const auto code = process.interrupted->hung ? ErrorCode::timeout : ErrorCode::peer_lost;
+      abort({code, rank_of(slot), "reducer", process.interrupted->steps_done, {}, process.interrupted->why, {}});
       break;
     }
   } else if (phase == Phase::recovering || phase == Phase::forming) {

@@ -1,13 +1,14 @@
 // Coordinator between two generations: why one is over, who makes the next.
 #include "actors/coordinator.hpp"
 
+#include <algorithm>
+
 namespace troupe {
 namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kProof = 1'000ms;       // how long to wait for an agent's word on how a process ended
-constexpr auto kLeaveStep = 60'000ms;  // for a survivor to come out of its step
+constexpr auto kProof = 1'000ms;  // how long to wait for an agent's word on how a process ended
 constexpr int kFruitless = 3;
 
 }  // namespace
@@ -27,7 +28,8 @@ void CoordinatorState::interrupted(const RankInterrupted& report) {
     return;
   }
   if (phase == Phase::training) {
-    recover({ErrorCode::peer_lost, rank_of(report.process.slot), {}, report.steps_done, {}, report.why, {}});
+    const auto code = report.hung ? ErrorCode::timeout : ErrorCode::peer_lost;
+    recover({code, rank_of(report.process.slot), {}, report.steps_done, {}, report.why, {}});
   } else {
     plan();
   }
@@ -58,6 +60,17 @@ void CoordinatorState::lose(int number, const std::string& why, bool proved) {
   }
 }
 
+// Lost until its agent says that it is dead.
+void CoordinatorState::fence(int slot, const std::string& why) {
+  auto& process = processes.at(slot);
+  process.fenced = true;
+  const auto agent = agents.find(process.joined.host);
+  if (agent != agents.end()) self->send(agent->second, KillRank{process.joined.process, why});
+  self->send(process.supervisor, FenceRank{process.joined.process, why});
+  if (phase == Phase::recovering) since = now();  // its replacement has all its time
+  lose(slot, why, false);
+}
+
 void CoordinatorState::recover(const ErrorReport& reason) {
   phase = Phase::recovering;
   since = now();
@@ -68,7 +81,31 @@ void CoordinatorState::recover(const ErrorReport& reason) {
   plan();
 }
 
+// After a restart: members that the journal names are back, or dead for all that their agent knows, or, when they are late, not to be
+// reached. Before that nothing is to be decided about who goes on.
+bool CoordinatorState::all_accounted_for(bool late) {
+  if (!options.resumed) return true;
+  std::vector<const Member*> missing;
+  for (const auto& member : current.members) {
+    if (processes.contains(member.process.slot)) continue;
+    missing.push_back(&member);
+    if (!late && std::find(gone.begin(), gone.end(), member.process.slot) == gone.end()) return false;
+  }
+  options.resumed.reset();
+  for (const auto* member : missing) {
+    const int slot = member->process.slot;
+    slots[slot].host = member->host;
+    if (std::find(gone.begin(), gone.end(), slot) == gone.end()) {
+      unproved.push_back(member->process);
+    } else if (!slots[slot].starting) {
+      replace(slot);
+    }
+  }
+  return true;
+}
+
 void CoordinatorState::plan() {
+  if (phase == Phase::training || !all_accounted_for(now() - begun > options.recovery.fence_after)) return;
   MembershipQuestion question;
   question.world_size = options.world_size;
   question.min_ranks = options.recovery.enabled ? options.recovery.min_ranks : options.world_size;
@@ -77,7 +114,7 @@ void CoordinatorState::plan() {
   for (const auto& [number, slot] : slots) question.absent += slot.absent ? 1 : 0;
   question.unreachable = static_cast<int>(unproved.size());
   question.waited = std::chrono::duration_cast<std::chrono::milliseconds>(now() - since);
-  question.replace_timeout = phase == Phase::forming ? options.join_timeout : options.recovery.replace_timeout;
+  question.replace_timeout = phase == Phase::forming ? options.recovery.last_call : options.recovery.replace_timeout;
   for (const auto& member : current.members) {
     const auto found = processes.find(member.process.slot);
     if (found == processes.end() || found->second.joined.process != member.process) continue;
@@ -106,8 +143,12 @@ void CoordinatorState::plan() {
   auto answer = plan_membership(question);
   using Action = MembershipAnswer::Action;
   if (answer.action == Action::wait) {
-    if (phase == Phase::recovering && question.waited > kLeaveStep) {
-      abort({ErrorCode::timeout, -1, {}, -1, "recovery", answer.reason + " for " + std::to_string(kLeaveStep.count() / 1000) + " s", {}});
+    if (phase == Phase::recovering && question.waited > options.recovery.hang_after) {
+      for (const auto& survivor : question.survivors) {
+        if (!survivor.report)
+          return fence(survivor.member.process.slot,
+                       "it hangs: it did not leave its step within " + std::to_string(question.waited.count()) + " ms");
+      }
     } else if (phase == Phase::forming && question.waited > options.join_timeout) {
       abort({ErrorCode::unavailable,
              -1,
@@ -121,12 +162,7 @@ void CoordinatorState::plan() {
     announce(std::move(answer.next));
   } else if (answer.action == Action::expel) {
     say(answer.reason);
-    auto& process = processes.at(answer.expelled.slot);
-    process.fenced = true;
-    const auto agent = agents.find(process.joined.host);
-    if (agent != agents.end()) self->send(agent->second, KillRank{answer.expelled, answer.reason});
-    self->send(process.supervisor, FenceRank{answer.expelled, answer.reason});
-    lose(answer.expelled.slot, answer.reason, false);
+    fence(answer.expelled.slot, answer.reason);
   } else if (unproved.empty() || question.waited > options.recovery.park_after) {
     int writer = -1;
     for (const auto& survivor : question.survivors) {

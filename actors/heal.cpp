@@ -39,6 +39,21 @@ int odd_one(const std::vector<std::string>& hashes, const std::vector<int>& rank
 
 }  // namespace
 
+HealRoles heal_roles(const Membership& membership) {
+  HealRoles roles;
+  for (const auto& member : membership.members) {
+    if (!member.newcomer && roles.first_donor < 0) roles.first_donor = static_cast<int>(roles.newcomer.size());
+    roles.newcomer.push_back(member.newcomer);
+  }
+  return roles;
+}
+
+std::uint64_t hash_tensors(const NamedTensors& tensors) {
+  std::vector<at::Tensor> flats;
+  for (const auto& [name, tensor] : tensors) flats.push_back(tensor.detach().contiguous());
+  return hash_of(flats);
+}
+
 void heal_tensors(const NamedTensors& tensors, const std::vector<bool>& newcomer, Communicator& lane, const char* what) {
   at::NoGradGuard no_grad;
   std::vector<int> donors, newcomers, everyone;

@@ -1,10 +1,24 @@
 #pragma once
+#include <cstdint>
 #include <vector>
 
+#include "actors/membership.hpp"
 #include "tensor_io/communicator.hpp"
 #include "tensor_io/named_state.hpp"
 
 namespace troupe {
+
+/// Who gives state and who gets it, by rank.
+struct HealRoles {
+  int first_donor = -1;
+  std::vector<bool> newcomer;
+};
+
+/// Newcomers get it, the others give.
+HealRoles heal_roles(const Membership& membership);
+
+/// XXH3-64 over the tensors' bytes, in their order.
+std::uint64_t hash_tensors(const NamedTensors& tensors);
 
 /// The values of those that have them to the newcomers, in place. Collective; all pass the same names and shapes. Pieces of 1 MiB come
 /// from the donors in turn, so that no one's link is the limit. Before that the donors compare hashes (XXH3-64), after it the newcomers

@@ -137,7 +137,7 @@ MembershipAnswer plan_membership(const MembershipQuestion& q) {
     ++vacancies;
     auto candidate = take(candidates, Member{});
     if (!candidate) {
-      vacancies -= 1;
+      if (q.replacements_coming == 0) --vacancies;  // nobody else comes
       break;
     }
     places.push_back(Member{candidate->process, candidate->host, !fresh});

@@ -50,7 +50,8 @@ struct RankInterrupted {
   bool whole = true;               ///< has all state; false for a newcomer whose heal was interrupted
   std::int64_t votes_step = -1;    ///< the last step of which it has all votes ...
   std::string votes;               ///< ... and these
-  std::string why;                 ///< what interrupted it
+  std::string why;                 ///< what interrupted it ...
+  bool hung = false;               ///< ... a collective in which somebody was missing for too long
 };
 
 /// A process that joined and is no member: a replacement, a spare, a host that came late.

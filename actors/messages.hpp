@@ -90,6 +90,10 @@ struct Heartbeat {
 };
 /// Looks at the clock: sent by the coordinator to itself.
 struct CoordinatorTick {};
+/// Coordinator -> ranks, twice a second: it can be reached. A rank that hears none for `park_after_ms` is cut off.
+struct CoordinatorBeat {
+  std::int64_t park_after_ms = 60'000;
+};
 /// Coordinator -> ranks: this generation is over, its collectives are to be given up; a new membership follows.
 struct InterruptRanks {
   std::uint64_t generation = 0;
@@ -192,7 +196,7 @@ typename Inspector::result_type inspect(Inspector& f, Membership& x) {
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RankInterrupted& x) {
   return f(caf::meta::type_name("RankInterrupted"), x.process, x.generation, x.steps_done, x.voted_step, x.sections_done, x.whole,
-           x.votes_step, x.votes, x.why);
+           x.votes_step, x.votes, x.why, x.hung);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RankFailed& x) {
@@ -238,6 +242,10 @@ typename Inspector::result_type inspect(Inspector& f, Heartbeat& x) {
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, CoordinatorTick&) {
   return f(caf::meta::type_name("CoordinatorTick"));
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, CoordinatorBeat& x) {
+  return f(caf::meta::type_name("CoordinatorBeat"), x.park_after_ms);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, InterruptRanks& x) {

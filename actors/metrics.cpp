@@ -22,10 +22,16 @@ void StepWindow::add(const StepReport& report, double data_wait_ms) {
   last_loss_scale = report.loss_scale;
   buckets += report.buckets;
   launched_before_end += report.launched_before_end;
+  stragglers = report.stragglers;
 }
 
 std::string to_json(const MetricsReport& report) {
   const auto& w = report.window;
+  nlohmann::json stragglers = nlohmann::json::array();
+  for (const auto& slow : w.stragglers) {
+    stragglers.push_back(
+        {{"rank", slow.rank}, {"host", slow.host}, {"section", slow.section}, {"ratio", slow.ratio}, {"own(ms)", slow.own_ms}});
+  }
   return nlohmann::json{{"schema", 1},
                         {"kind", "train"},
                         {"step", report.step},
@@ -42,7 +48,8 @@ std::string to_json(const MetricsReport& report) {
                         {"time_metrics/end_to_end(s)", w.mean_step_ms() / 1000},
                         {"time_metrics/data_loading(%)", 100 * w.data_share()},
                         {"time_metrics/exposed_communication(%)", 100 * w.exposed_share()},
-                        {"time_metrics/reduce(ms)", w.steps > 0 ? w.reduce_ms / static_cast<double>(w.steps) : 0}}
+                        {"time_metrics/reduce(ms)", w.steps > 0 ? w.reduce_ms / static_cast<double>(w.steps) : 0},
+                        {"stragglers", stragglers}}
       .dump();
 }
 

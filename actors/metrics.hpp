@@ -17,6 +17,7 @@ struct StepWindow {
   double step_ms = 0, exposed_ms = 0, reduce_ms = 0, data_ms = 0;  ///< sums over the steps
   double last_lr = 0, last_norm = 0, last_loss_scale = 1;
   std::int64_t buckets = 0, launched_before_end = 0;
+  std::vector<Straggler> stragglers;  ///< at the last step
 
   void add(const StepReport& report, double data_wait_ms);
   double loss() const { return samples > 0 ? loss_sum / samples : 0; }

@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "actors/coordinator.hpp"
+#include "actors/ledger_dump.hpp"
 
 namespace troupe {
 
@@ -50,6 +51,10 @@ RankSupervisorActor::behavior_type RankSupervisorState::make_behavior() {
         }
       },
       [this](const CoordinatorFound& found) { found_coordinator(found.coordinator); },
+      [this](const CoordinatorBeat& beat) {
+        heard_coordinator = std::chrono::steady_clock::now();
+        options.park_after = std::chrono::milliseconds(beat.park_after_ms);
+      },
       [this](const CheckLanes&) { check_lanes(); },
       [this](const FinishRank& request) { return finish(request.report); },
   };
@@ -66,6 +71,7 @@ void RankSupervisorState::tell_coordinator(const Message& message) {
 }
 
 caf::result<JoinAccepted> RankSupervisorState::join(std::chrono::milliseconds timeout) {
+  if (!options.coordinator && options.reconnect) return caf::make_error(caf::sec::request_receiver_down);  // it is looked for
   if (!options.coordinator) {
     Membership alone;
     alone.generation = 1;
@@ -76,7 +82,11 @@ caf::result<JoinAccepted> RankSupervisorState::join(std::chrono::milliseconds ti
   auto promise = self->make_response_promise<JoinAccepted>();
   self->request(caf::actor_cast<CoordinatorActor>(options.coordinator), timeout, options.join)
       .then([promise](const JoinAccepted& accepted) mutable { promise.deliver(accepted); },
-            [promise](caf::error& error) mutable {
+            [this, promise](caf::error& error) mutable {
+              if (options.reconnect) {  // the caller asks again, perhaps of the next coordinator
+                promise.deliver(std::move(error));
+                return;
+              }
               promise.deliver(JoinAccepted{"the coordinator did not answer (" + caf::to_string(error) + ")"});
             });
   return promise;
@@ -96,6 +106,7 @@ void RankSupervisorState::interrupt(const InterruptRanks& message) {
   interrupted = message.generation;
   interruption = message.reason;
   interruption.code = ErrorCode::aborted;
+  dump_if_hung(message.reason);
   if (rendezvous) rendezvous->abort(interruption);
   for (const auto& lane : lanes) lane.communicator->abort(interruption);
   if (options.compute) caf::anon_send(options.compute, message);
@@ -107,8 +118,19 @@ void RankSupervisorState::fail(const ErrorReport& report) {
   if (options.coordinator) caf::anon_send(caf::actor_cast<CoordinatorActor>(options.coordinator), RankEnded{options.join.process, report});
 }
 
-void RankSupervisorState::abort(const ErrorReport& reason) {
+std::string RankSupervisorState::dump_if_hung(const ErrorReport& reason) {
+  const bool hung = reason.code == ErrorCode::timeout || reason.code == ErrorCode::mismatch;
+  if (!hung || options.ledger_path.empty() || lanes.empty() || dumped == lanes.front().generation) return {};
+  dumped = lanes.front().generation;
+  const auto path = dump_ledgers(options.ledger_path, rank(), lanes);
+  if (options.log && !path.empty()) options.log("the last collectives of rank " + std::to_string(rank()) + " are in " + path);
+  return path;
+}
+
+void RankSupervisorState::abort(ErrorReport reason) {
   if (aborted) return;
+  if (const auto path = dump_if_hung(reason); !path.empty())
+    reason.remedy += (reason.remedy.empty() ? "" : ", ") + ("this rank's last collectives are in " + path);
   aborted = reason;
   options.status->job_over = true;
   if (rendezvous) rendezvous->abort(reason);
@@ -135,17 +157,22 @@ void RankSupervisorState::lost_coordinator() {
       });
 }
 
+// Rank 0 saves what is committed: the side of a cut that has it, and nobody beside it.
+void RankSupervisorState::park(const std::string& why) {
+  const auto seconds = std::to_string(static_cast<double>(options.park_after.count()) / 1000);
+  abort({ErrorCode::parked,
+         0,
+         "rank supervisor",
+         -1,
+         {},
+         why + " for " + seconds.substr(0, seconds.find('.') + 2) + " s",
+         "start again with --resume latest"});
+}
+
 void RankSupervisorState::found_coordinator(const caf::strong_actor_ptr& coordinator) {
   if (aborted) return;
-  if (!coordinator) {
-    return abort({ErrorCode::parked,
-                  rank(),
-                  "rank supervisor",
-                  -1,
-                  {},
-                  "no coordinator for " + std::to_string(options.park_after.count() / 1000) + " s",
-                  "start again with --resume latest"});
-  }
+  if (!coordinator) return park("there is no coordinator");
+  heard_coordinator = std::chrono::steady_clock::now();
   options.coordinator = coordinator;
   self->monitor(caf::actor_cast<caf::actor>(coordinator));
   if (options.on_coordinator) options.on_coordinator(coordinator);
@@ -179,6 +206,12 @@ CollectiveState RankSupervisorState::state_of(const RegisterLane& lane) const {
 }
 
 void RankSupervisorState::check_lanes() {
+  const auto now = std::chrono::steady_clock::now();
+  if (now - last_check > 10 * options.check_interval) heard_coordinator = now;  // it is we who did not listen
+  last_check = now;
+  if (options.coordinator && !aborted && !membership.members.empty() && !options.status->loop_ended &&
+      now - heard_coordinator > options.park_after)
+    park("the coordinator can't be reached");
   if (options.coordinator && !aborted) {
     for (const auto& lane : lanes) {
       const auto state = state_of(lane);

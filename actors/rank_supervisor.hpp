@@ -54,6 +54,7 @@ using RankSupervisorActor = caf::typed_actor<caf::replies_to<JoinRank>::with<Joi
                                              caf::reacts_to<StopJob>,                        //
                                              caf::reacts_to<ReportCollectives>,              //
                                              caf::reacts_to<CoordinatorFound>,               //
+                                             caf::reacts_to<CoordinatorBeat>,                //
                                              caf::reacts_to<CheckLanes>,                     //
                                              caf::replies_to<FinishRank>::with<bool>>;
 
@@ -75,6 +76,9 @@ struct RankSupervisorOptions {
   std::function<caf::strong_actor_ptr()> reconnect;
   /// The coordinator's new address. The supervisor's thread.
   std::function<void(const caf::strong_actor_ptr&)> on_coordinator;
+  /// Where this rank's last collectives go when somebody hangs; empty: nowhere. `log`, if any, gets a line that says so.
+  std::string ledger_path;
+  std::function<void(const std::string&)> log;
   caf::actor compute;  ///< told of memberships, interruptions and the end, so that it stops waiting for messages
   std::shared_ptr<RankStatus> status;
   std::chrono::milliseconds check_interval{100};
@@ -86,10 +90,12 @@ struct RankSupervisorState {
   RankSupervisorActor::behavior_type make_behavior();
   caf::result<JoinAccepted> join(std::chrono::milliseconds timeout);
   void fail(const ErrorReport& report);
-  void abort(const ErrorReport& reason);
+  void abort(ErrorReport reason);
+  std::string dump_if_hung(const ErrorReport& reason);
   void interrupt(const InterruptRanks& message);
   void enter(const Membership& next);
   void lost_coordinator();
+  void park(const std::string& why);
   void found_coordinator(const caf::strong_actor_ptr& coordinator);
   void check_lanes();
   CollectiveState state_of(const RegisterLane& lane) const;
@@ -107,6 +113,8 @@ struct RankSupervisorState {
   std::vector<RegisterLane> lanes;
   std::shared_ptr<Rendezvous> rendezvous;
   std::optional<ErrorReport> aborted;
+  std::chrono::steady_clock::time_point heard_coordinator, last_check;
+  std::uint64_t dumped = 0;  // the generation whose ledgers were written down
   static inline const char* name = "rank supervisor";
 };
 

@@ -16,6 +16,8 @@ struct TrainingOptions : LossScalerOptions {
   std::string activation_checkpointing = "none";  ///< which blocks compute their forward again in backward
   double clip_norm = 0;                           ///< clip the gradient's global norm; 0: don't
   std::string on_not_finite = "stop";             ///< stop, skip: a step whose loss or gradient is NaN or infinite
+  std::int64_t verify_every = 100;                ///< steps between two comparisons of all replicas' parameters; 0: never
+  std::string on_divergence = "heal";  ///< replicas that differ: heal (from more than half, else stop), rank_0 (else rank 0 is right), stop
   std::uint64_t seed = 42;
   std::int64_t log_interval = 10;   ///< steps between two log lines
   std::int64_t validate_every = 1;  ///< epochs between two validations; 0: never

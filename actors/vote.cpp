@@ -4,23 +4,21 @@
 #include <cstring>
 #include <map>
 
+#include "actors/rank_list.hpp"
+
 namespace troupe {
 namespace {
 
 struct Wire {
   std::int64_t step;
-  std::uint64_t layout_hash;
+  std::uint64_t layout_hash, parameter_hash;
   double loss_sum, samples, correct, gradient_norm;
   std::int32_t not_finite_parameter;
   std::uint8_t not_finite_loss, stop_signal, rebuild, reserved;
+  SectionTimes own;
+  float padding;
 };
-static_assert(std::is_trivially_copyable_v<Wire> && sizeof(Wire) == 56);
-
-std::string list_of(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size(); ++i) text += (i ? ", " : "") + std::to_string(ranks[i]);
-  return text;
-}
+static_assert(std::is_trivially_copyable_v<Wire> && sizeof(Wire) == 80);
 
 // The ranks whose value differs from the most common one; rank 0's side wins a tie.
 template <class Value>
@@ -43,9 +41,20 @@ std::vector<int> minority(std::span<const Vote> votes, Value value) {
 std::size_t vote_bytes(std::size_t parameters) noexcept { return sizeof(Wire) + (parameters + 7) / 8; }
 
 void encode_vote(const Vote& vote, std::span<std::uint8_t> bytes) {
-  const Wire wire{vote.step,          vote.layout_hash,          vote.loss_sum,        vote.samples,     vote.correct,
-                  vote.gradient_norm, vote.not_finite_parameter, vote.not_finite_loss, vote.stop_signal, vote.rebuild,
-                  vote.reserved};
+  const Wire wire{vote.step,
+                  vote.layout_hash,
+                  vote.parameter_hash,
+                  vote.loss_sum,
+                  vote.samples,
+                  vote.correct,
+                  vote.gradient_norm,
+                  vote.not_finite_parameter,
+                  vote.not_finite_loss,
+                  vote.stop_signal,
+                  vote.rebuild,
+                  vote.reserved,
+                  vote.own,
+                  0};
   std::memset(bytes.data(), 0, bytes.size());
   std::memcpy(bytes.data(), &wire, sizeof wire);
   for (std::size_t i = 0; i < vote.used.size(); ++i) {
@@ -67,6 +76,8 @@ Vote decode_vote(std::span<const std::uint8_t> bytes, std::size_t parameters) {
             wire.stop_signal,
             wire.rebuild,
             wire.reserved,
+            wire.parameter_hash,
+            wire.own,
             {}};
   vote.used.resize(parameters);
   for (std::size_t i = 0; i < parameters; ++i) vote.used[i] = (bytes[sizeof wire + i / 8] >> (i % 8)) & 1;
@@ -77,12 +88,12 @@ Decision decide(std::span<const Vote> votes, std::span<const std::string> parame
   if (const auto odd = minority(votes, [](const Vote& v) { return v.step; }); !odd.empty()) {
     throw Error(ErrorReport{
         ErrorCode::mismatch, -1, "compute", votes[0].step, "vote",
-        list_of(odd) + " voted on step " + std::to_string(votes[static_cast<std::size_t>(odd[0])].step) + ", the others did not",
+        rank_list(odd) + " voted on step " + std::to_string(votes[static_cast<std::size_t>(odd[0])].step) + ", the others did not",
         "every rank must call backward and step equally often"});
   }
   if (const auto odd = minority(votes, [](const Vote& v) { return v.layout_hash; }); !odd.empty()) {
     throw Error(ErrorReport{ErrorCode::mismatch, -1, "compute", votes[0].step, "vote",
-                            list_of(odd) + " used another parameter layout (shapes, dtypes, requires_grad or buckets) than the others",
+                            rank_list(odd) + " used another parameter layout (shapes, dtypes, requires_grad or buckets) than the others",
                             "build the same model and change requires_grad on every rank alike"});
   }
   Decision decision;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/straggler.hpp"
 #include "tensor_io/error.hpp"
 
 namespace troupe {
@@ -21,7 +22,9 @@ struct Vote {
   std::uint8_t stop_signal = 0;  ///< SIGINT, SIGTERM: end after this step
   std::uint8_t rebuild = 0;      ///< rank 0: gradients came in another order than planned
   std::uint8_t reserved = 0;
-  std::vector<bool> used;  ///< by parameter: has a gradient on this rank
+  std::uint64_t parameter_hash = 0;  ///< of the replicated parameters before this step's update; 0: not taken in this step
+  SectionTimes own;                  ///< what this rank spent on its own part of the step
+  std::vector<bool> used;            ///< by parameter: has a gradient on this rank
 };
 
 struct Decision {

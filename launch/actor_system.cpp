@@ -27,6 +27,7 @@ ActorSystemConfig::ActorSystemConfig(bool network) {
   add_message_type<RankInterrupted>("RankInterrupted");
   add_message_type<Heartbeat>("Heartbeat");
   add_message_type<CoordinatorTick>("CoordinatorTick");
+  add_message_type<CoordinatorBeat>("CoordinatorBeat");
   add_message_type<InterruptRanks>("InterruptRanks");
   add_message_type<FenceRank>("FenceRank");
   add_message_type<JoinNode>("JoinNode");

@@ -29,6 +29,7 @@ std::string train_line(const MetricsReport& report) {
                  report.tokens_per_sample > 0 ? "tokens/s" : "samples/s", 100 * w.exposed_share(), 100 * w.data_share());
   if (w.last_loss_scale != 1) line += format("  loss scale %.3g", w.last_loss_scale);
   if (w.skipped > 0) line += format("  skipped %lld", static_cast<long long>(w.skipped));
+  for (const auto& slow : w.stragglers) line += format("  slow: rank %d (%s %.1fx)", slow.rank, slow.section.c_str(), slow.ratio);
   return line;
 }
 

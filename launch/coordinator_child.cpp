@@ -1,9 +1,11 @@
 #include "launch/coordinator_child.hpp"
 
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <filesystem>
+#include <thread>
 
 #include "tensor_io/error.hpp"
 
@@ -12,6 +14,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
+
+constexpr std::size_t kStarts = 5;  // within a minute
 
 std::string number(std::chrono::milliseconds duration) { return std::to_string(duration.count()); }
 
@@ -22,7 +26,7 @@ CoordinatorChild::CoordinatorChild(Options options) : options_(std::move(options
   std::filesystem::create_directories(options_.run_dir, failure);
   if (failure) throw Error(ErrorCode::io, options_.run_dir, failure.message(), "choose another --run-dir");
   std::filesystem::remove(options_.run_dir + "/journal", failure);  // of a job before
-  start();
+  start_at_last();
 }
 
 void CoordinatorChild::add_fds(std::vector<pollfd>& fds) const {
@@ -38,8 +42,23 @@ void CoordinatorChild::step(const std::function<void()>& before_line) {
   std::erase_if(starts_, [&](const auto& at) { return now - at > 60s; });
   before_line();
   std::fprintf(stderr, "troupe: the coordinator died (%s)\n", describe_wait_status(*status).c_str());
-  if (!options_.recovery.enabled || starts_.size() >= 5) return;
-  start();
+  if (!options_.recovery.enabled || starts_.size() >= kStarts) return;
+  start_at_last();
+}
+
+// It may die while it starts, too. Throws what the last try said.
+void CoordinatorChild::start_at_last() {
+  for (;;) {
+    try {
+      return start();
+    } catch (const Error& error) {
+      // Its pipe closes a moment before it can be waited for.
+      for (int i = 0; child_ && !child_->poll_exit() && i < 100; ++i) std::this_thread::sleep_for(10ms);
+      const bool died = child_ && child_->poll_exit() && WIFSIGNALED(*child_->poll_exit());
+      if (!died || !options_.recovery.enabled || starts_.size() >= kStarts) throw;
+      std::fprintf(stderr, "troupe: the coordinator died (%s)\n", describe_wait_status(*child_->poll_exit()).c_str());
+    }
+  }
 }
 
 void CoordinatorChild::start() {
@@ -57,13 +76,32 @@ void CoordinatorChild::start() {
                      "--port",
                      std::to_string(options_.port)};
   if (recovery.enabled) {
-    for (const auto& word : std::vector<std::string>{
-             "--recovery", "--journal", options_.run_dir + "/journal", "--min-start", std::to_string(recovery.min_start), "--min-ranks",
-             std::to_string(recovery.min_ranks), "--max-restarts", std::to_string(recovery.max_restarts), "--replace-timeout-ms",
-             number(recovery.replace_timeout), "--suspect-ms", number(recovery.suspect_after), "--fence-ms", number(recovery.fence_after),
-             "--restart-window-ms", number(recovery.restart_window), "--park-ms", number(recovery.park_after)})
+    for (const auto& word : std::vector<std::string>{"--recovery",
+                                                     "--journal",
+                                                     options_.run_dir + "/journal",
+                                                     "--last-call-ms",
+                                                     number(recovery.last_call),
+                                                     "--min-start",
+                                                     std::to_string(recovery.min_start),
+                                                     "--min-ranks",
+                                                     std::to_string(recovery.min_ranks),
+                                                     "--max-restarts",
+                                                     std::to_string(recovery.max_restarts),
+                                                     "--replace-timeout-ms",
+                                                     number(recovery.replace_timeout),
+                                                     "--suspect-ms",
+                                                     number(recovery.suspect_after),
+                                                     "--fence-ms",
+                                                     number(recovery.fence_after),
+                                                     "--hang-ms",
+                                                     number(recovery.hang_after),
+                                                     "--restart-window-ms",
+                                                     number(recovery.restart_window),
+                                                     "--park-ms",
+                                                     number(recovery.park_after)})
       child.arguments.push_back(word);
   }
+  child.environment = {{"TROUPE_SLOT", "coordinator"}, {"TROUPE_RESTARTS", std::to_string(lives_++)}};  // fault_point asks for them
   child.keep_stdin_open = true;
   child_ = std::make_unique<ChildProcess>(child);
   std::string said;

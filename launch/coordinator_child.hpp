@@ -36,12 +36,14 @@ class CoordinatorChild {
 
  private:
   void start();
+  void start_at_last();
   void drain(const std::function<void()>& before_line);
 
   Options options_;
   std::unique_ptr<ChildProcess> child_;
   OutputLines lines_;
   std::deque<std::chrono::steady_clock::time_point> starts_;
+  int lives_ = 0;
 };
 
 }  // namespace troupe

@@ -28,6 +28,7 @@ const char* const kDoctorHelp =
     "  --ssh-config FILE    for ssh -F\n"
     "  --troupe PATH        the troupe program on the hosts (default: the same path as here)\n"
     "  --no-links           do not measure links\n"
+    "  --no-ranks           do not start a rank on every host (collectives, gradients)\n"
     "  --json               one JSON object instead of lines\n"
     "\n"
     "  --serve ADDRESS      one link by hand: prints `PORT TOKEN`, and answers until its input ends\n"
@@ -39,7 +40,7 @@ using namespace std::chrono_literals;
 
 struct Request {
   std::string hosts, run_dir = "runs", ssh_config, troupe, serve, measure;
-  bool links = true, json = false, agent = false, help = false;
+  bool links = true, ranks = true, json = false, agent = false, help = false;
 };
 
 Request read_request(const std::vector<std::string>& words) {
@@ -58,6 +59,8 @@ Request read_request(const std::vector<std::string>& words) {
       if (found->second->empty()) throw Error(ErrorCode::usage, name, "its value is empty", "see troupe doctor --help");
     } else if (name == "--no-links") {
       request.links = false;
+    } else if (name == "--no-ranks") {
+      request.ranks = false;
     } else if (name == "--json") {
       request.json = true;
     } else if (name == "--agent") {
@@ -104,8 +107,8 @@ class Doctor {
       for (const auto& [on, of] : names_to_resolve()) look_at_name(on, of);
       if (request_.links) look_at_links();
     }
-    if (exit_code(findings_) == 0) {
-      for (const auto& check : options_.more_checks) add(check(hosts_));
+    if (exit_code(findings_) == 0 && request_.ranks) {
+      for (const auto& check : options_.more_checks) add(check(hosts_, {request_.ssh_config, request_.troupe}));
     }
     if (request_.json) std::cout << to_json(findings_) << std::flush;
     return exit_code(findings_);

@@ -55,8 +55,13 @@ int exit_code(const std::vector<Finding>& findings) noexcept;
 
 // ---- The verb.
 
+/// How the hosts are reached.
+struct DoctorPlace {
+  std::string ssh_config;     ///< empty: ssh's own
+  std::string remote_troupe;  ///< our executable there; empty: where it is here
+};
 /// A further check of the whole list, for instance a collective; it reports failures as findings and does not throw.
-using DoctorCheck = std::function<std::vector<Finding>(const std::vector<Host>&)>;
+using DoctorCheck = std::function<std::vector<Finding>(const std::vector<Host>&, const DoctorPlace&)>;
 
 struct DoctorOptions {
   std::string troupe_program;  ///< our own path; the same path is expected on every host

@@ -105,6 +105,8 @@ class HostLauncher {
                                       agent.host.name,
                                       "--coordinator",
                                       address_ + ":" + std::to_string(coordinator_->port()),
+                                      "--master-addr",  // of rank 0's host, where a program of torch.distributed opens its store
+                                      is_here(agents_[0].host) ? address_ : agents_[0].host.address,
                                       "--world-size",
                                       std::to_string(world_size_),
                                       "--node-rank",

@@ -14,6 +14,7 @@
 #include <sstream>
 
 #include "tensor_io/error.hpp"
+#include "tensor_io/fault_point.hpp"
 #include "tensor_io/xxh3.hpp"
 
 namespace troupe {
@@ -108,7 +109,9 @@ Journal::Journal(std::string path, const std::string& job_id) : path_(std::move(
     }
     if (::ftruncate(fd_, static_cast<off_t>(at)) != 0) throw Error(ErrorCode::io, path_, std::strerror(errno));
     ::lseek(fd_, static_cast<off_t>(at), SEEK_SET);
+    fault_point("journal", 0);
     append_record(kStarted, pack(job_id));
+    fault_point("journalled", 0);
     ++starts_;
   } catch (...) {
     ::close(fd_);
@@ -119,7 +122,10 @@ Journal::Journal(std::string path, const std::string& job_id) : path_(std::move(
 Journal::~Journal() { ::close(fd_); }
 
 void Journal::append(const Membership& membership) {
+  const auto generation = static_cast<std::int64_t>(membership.generation);
+  fault_point("journal", generation);
   append_record(kMembership, pack(membership));
+  fault_point("journalled", generation);
   last_ = membership;
 }
 

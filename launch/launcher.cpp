@@ -97,7 +97,8 @@ int run_node(const NodeOptions& options) {
   ranks.run_dir = options.run_dir;
   ranks.host = options.host;
   ranks.address = options.address.empty() ? local_address_towards(options.coordinator_host, options.coordinator_port) : options.address;
-  ranks.coordinator_host = ranks.master_addr = options.coordinator_host;
+  ranks.coordinator_host = options.coordinator_host;
+  ranks.master_addr = options.master_addr.empty() ? options.coordinator_host : options.master_addr;
   ranks.coordinator_port = options.coordinator_port;
   ranks.world_size = options.world_size;
   ranks.node_rank = options.node_rank;

@@ -19,6 +19,7 @@ struct LauncherOptions {
   std::vector<std::string> ssh_arguments;  ///< e.g. -F config
   std::string remote_troupe;               ///< our executable on the hosts; empty: where it is here
   int nnodes = 0, node_rank = 0;           ///< the same command typed on each of so many nodes; 0: not
+  int min_nnodes = 0;                      ///< as few are enough to begin, the others may join later; 0: all
   std::string master_addr = "127.0.0.1";   ///< ... where node 0 is
   int master_port = 29500;
 };
@@ -31,7 +32,7 @@ int launch(const LauncherOptions& options);
 
 /// What an agent is told on its command line (`troupe node`).
 struct NodeOptions {
-  std::string job_id, host, address, coordinator_host, run_dir;
+  std::string job_id, host, address, coordinator_host, master_addr, run_dir;
   int coordinator_port = 0, world_size = 1, node_rank = 0, nodes = 1;
   bool recovery = true;
   std::vector<int> slots, spares;

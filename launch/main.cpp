@@ -6,6 +6,7 @@
 #include <cstring>
 #include <filesystem>
 #include <iostream>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "launch/config.hpp"
 #include "launch/coordinator_process.hpp"
 #include "launch/doctor.hpp"
+#include "launch/doctor_ranks.hpp"
 #include "launch/launcher.hpp"
 #include "launch/slurm.hpp"
 
@@ -26,7 +28,9 @@ constexpr const char* kLaunchHelp =
     "  --hosts FILE|a:8,b:8   ranks on these hosts, started over ssh\n"
     "  --ssh-config FILE      for ssh's -F;  --remote-troupe PATH: our command on the hosts;  --address A: where to listen\n"
     "  --slurm                the hosts of the Slurm job around this\n"
-    "  --nnodes N --node-rank K --nproc-per-node N --master-addr A --master-port P   the same command typed on each node\n"
+    "  --nnodes N|MIN:MAX --node-rank K --nproc-per-node N --master-addr A --master-port P   the same command typed on each node;\n"
+    "                         MIN:MAX: begins with MIN nodes, the others may join while it runs\n"
+    "  --last-call S          MIN:MAX, --min-ranks: seconds from the start to wait for more than the least (5, 120)\n"
     "  --run-dir DIR          logs of the ranks, the job's journal (runs/latest)\n"
     "  --spares N             processes that wait, ready, for a rank to die (0)\n"
     "  --min-ranks N          go on with as few as N ranks, the global batch kept; fewer: save and end with exit code 75 (1)\n"
@@ -34,6 +38,7 @@ constexpr const char* kLaunchHelp =
     "  --replace-timeout S    seconds to wait for a replacement before the job goes on with fewer ranks (5)\n"
     "  --suspect-after S      a rank that was silent for so long is reported (1) ...\n"
     "  --fence-after S        ... and for so long is killed (3)\n"
+    "  --hang-after S         a rank that does not leave an interrupted step for so long is killed (60)\n"
     "  --park-after S         without a quorum: save and end after so long (60)\n"
     "  --no-recovery          the first rank that dies ends the job\n"
     "\n"
@@ -113,12 +118,20 @@ int launch(const std::vector<std::string>& words) {
   troupe::LauncherOptions options;
   options.recovery.enabled = true;
   std::vector<std::pair<std::string, std::string>> flags;
-  const auto first = read_flags(words,
-                                {"--nproc", "-n", "--nproc-per-node", "--run-dir", "--spares", "--min-ranks", "--max-restarts",
-                                 "--replace-timeout", "--suspect-after", "--fence-after", "--park-after", "--hosts", "--address",
-                                 "--ssh-config", "--remote-troupe", "--nnodes", "--node-rank", "--master-addr", "--master-port"},
+  const auto first = read_flags(words, {"--nproc",          "-n",
+                                        "--nproc-per-node", "--run-dir",
+                                        "--spares",         "--min-ranks",
+                                        "--max-restarts",   "--replace-timeout",
+                                        "--suspect-after",  "--fence-after",
+                                        "--hang-after",     "--park-after",
+                                        "--hosts",          "--address",
+                                        "--ssh-config",     "--remote-troupe",
+                                        "--nnodes",         "--node-rank",
+                                        "--master-addr",    "--master-port",
+                                        "--last-call"},
                                 {"--standalone", "--no-recovery", "--slurm", "--help"}, flags);
   bool min_given = false, slurm = false;
+  std::optional<std::chrono::milliseconds> last_call;
   for (const auto& [name, value] : flags) {
     if (name == "--help") return std::fputs(kLaunchHelp, stdout), 0;
     if (name == "--nproc" || name == "-n" || name == "--nproc-per-node") options.nproc = whole_number(name, value, 1, 1024);
@@ -129,7 +142,14 @@ int launch(const std::vector<std::string>& words) {
     if (name == "--address") options.address = value;
     if (name == "--ssh-config") options.ssh_arguments = {"-F", value};
     if (name == "--remote-troupe") options.remote_troupe = value;
-    if (name == "--nnodes") options.nnodes = whole_number(name, value, 1, 10'000);
+    if (name == "--nnodes") {
+      const auto colon = value.find(':');
+      if (colon != std::string::npos) options.min_nnodes = whole_number(name, value.substr(0, colon), 1, 10'000);
+      options.nnodes = whole_number(name, colon == std::string::npos ? value : value.substr(colon + 1), 1, 10'000);
+      if (options.min_nnodes > options.nnodes)
+        throw troupe::Error(troupe::ErrorCode::usage, name, "'" + value + "' begins with more nodes than it ends with", "write MIN:MAX");
+    }
+    if (name == "--last-call") last_call = seconds(name, value);
     if (name == "--node-rank") options.node_rank = whole_number(name, value, 0, 9'999);
     if (name == "--master-addr") options.master_addr = value;
     if (name == "--master-port") options.master_port = whole_number(name, value, 1, 65535);
@@ -138,6 +158,7 @@ int launch(const std::vector<std::string>& words) {
     if (name == "--replace-timeout") options.recovery.replace_timeout = seconds(name, value);
     if (name == "--suspect-after") options.recovery.suspect_after = seconds(name, value);
     if (name == "--fence-after") options.recovery.fence_after = seconds(name, value);
+    if (name == "--hang-after") options.recovery.hang_after = seconds(name, value);
     if (name == "--park-after") options.recovery.park_after = seconds(name, value);
     if (name == "--no-recovery") options.recovery.enabled = false;
   }
@@ -161,7 +182,12 @@ int launch(const std::vector<std::string>& words) {
                         std::to_string(options.node_rank) + " is not below --nnodes " + std::to_string(options.nnodes));
   const int ranks =
       !options.hosts.empty() ? static_cast<int>(troupe::assign_ranks(options.hosts).size()) : options.nproc * std::max(1, options.nnodes);
-  if (min_given) options.recovery.min_start = options.recovery.min_ranks;
+  if (options.min_nnodes > 0 && !min_given) options.recovery.min_ranks = options.min_nnodes * options.nproc;
+  if (min_given || options.min_nnodes > 0) options.recovery.min_start = options.recovery.min_ranks;
+  if (options.min_nnodes > 0 && !options.recovery.enabled)
+    throw troupe::Error(troupe::ErrorCode::usage, "--nnodes", "MIN:MAX needs recovery", "leave --no-recovery out");
+  if (options.min_nnodes > 0) options.recovery.last_call = std::chrono::seconds(5);
+  if (last_call) options.recovery.last_call = *last_call;
   if (options.recovery.min_ranks > ranks) {
     throw troupe::Error(troupe::ErrorCode::usage, "--min-ranks",
                         std::to_string(options.recovery.min_ranks) + " is more than the job has (" + std::to_string(ranks) + ")");
@@ -179,7 +205,7 @@ int coordinate(const std::vector<std::string>& words) {
   std::vector<std::pair<std::string, std::string>> flags;
   read_flags(words,
              {"--job", "--world-size", "--address", "--port", "--journal", "--min-start", "--min-ranks", "--max-restarts",
-              "--replace-timeout-ms", "--suspect-ms", "--fence-ms", "--restart-window-ms", "--park-ms"},
+              "--replace-timeout-ms", "--suspect-ms", "--fence-ms", "--hang-ms", "--restart-window-ms", "--park-ms", "--last-call-ms"},
              {"--recovery"}, flags);
   auto& recovery = options.recovery;
   for (const auto& [name, value] : flags) {
@@ -198,7 +224,9 @@ int coordinate(const std::vector<std::string>& words) {
     if (name == "--replace-timeout-ms") recovery.replace_timeout = milliseconds();
     if (name == "--suspect-ms") recovery.suspect_after = milliseconds();
     if (name == "--fence-ms") recovery.fence_after = milliseconds();
+    if (name == "--hang-ms") recovery.hang_after = milliseconds();
     if (name == "--restart-window-ms") recovery.restart_window = milliseconds();
+    if (name == "--last-call-ms") recovery.last_call = milliseconds();
     if (name == "--park-ms") recovery.park_after = milliseconds();
   }
   return troupe::run_coordinator(options);
@@ -214,10 +242,10 @@ std::vector<int> numbers(const std::string& flag, const std::string& text) {
 int node(const std::vector<std::string>& words) {
   troupe::NodeOptions options;
   std::vector<std::pair<std::string, std::string>> flags;
-  const auto first = read_flags(
-      words,
-      {"--job", "--host", "--address", "--coordinator", "--world-size", "--node-rank", "--nodes", "--slots", "--spares", "--run-dir"},
-      {"--no-recovery"}, flags);
+  const auto first = read_flags(words,
+                                {"--job", "--host", "--address", "--coordinator", "--master-addr", "--world-size", "--node-rank", "--nodes",
+                                 "--slots", "--spares", "--run-dir"},
+                                {"--no-recovery"}, flags);
   for (const auto& [name, value] : flags) {
     if (name == "--job") options.job_id = value;
     if (name == "--host") options.host = value;
@@ -228,6 +256,7 @@ int node(const std::vector<std::string>& words) {
       options.coordinator_host = value.substr(0, colon);
       options.coordinator_port = whole_number(name, value.substr(colon + 1), 1, 65535);
     }
+    if (name == "--master-addr") options.master_addr = value;
     if (name == "--world-size") options.world_size = whole_number(name, value, 1, 1'000'000);
     if (name == "--node-rank") options.node_rank = whole_number(name, value, 0, 10'000);
     if (name == "--nodes") options.nodes = whole_number(name, value, 1, 10'000);
@@ -251,7 +280,7 @@ int run(const std::vector<std::string>& words) {
   if (verb == "launch") return launch(rest);
   if (verb == "coordinator") return coordinate(rest);
   if (verb == "node") return node(rest);
-  if (verb == "doctor") return troupe::doctor_command(rest, {own_path(), TROUPE_VERSION, {}});
+  if (verb == "doctor") return troupe::doctor_command(rest, {own_path(), TROUPE_VERSION, {troupe::ranks_check(own_path())}});
   if (verb == "checkpoint") return troupe::checkpoint_command(rest);
   if (verb == "config" && rest == std::vector<std::string>{"reference"}) return std::cout << troupe::config_reference(), 0;
   const auto near = troupe::nearest_name(verb, {"launch", "doctor", "coordinator", "checkpoint", "config", "help"});

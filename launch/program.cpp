@@ -34,6 +34,11 @@ void handle_signals() {
   std::signal(SIGPIPE, SIG_IGN);
 }
 
+std::string ledger_path(const Config& config, const RankEnvironment& place, int slot) {
+  const auto& folder = place.run_dir.empty() ? config.run_dir : place.run_dir;
+  return folder.empty() ? std::string() : folder + "/ledger-rank" + std::to_string(slot) + ".jsonl";
+}
+
 RankSystemOptions options_of(const Config& config, const RankEnvironment& place) {
   RankSystemOptions options;
   options.process = {place.slot, place.incarnation};
@@ -47,6 +52,7 @@ RankSystemOptions options_of(const Config& config, const RankEnvironment& place)
   options.training = config;
   options.strategy = config;
   options.communicator = config;
+  options.ledger_path = ledger_path(config, place, place.slot);
   return options;
 }
 
@@ -100,6 +106,7 @@ int run_simulated(const Config& config, const std::function<void(Rank&)>& body) 
     threads.emplace_back([&, r] {
       auto options = options_of(config, place);
       options.process = {r, 0};
+      options.ledger_path = ledger_path(config, place, r);
       options.world_size = static_cast<int>(config.ranks);
       options.coordinator = coordinator_actor;
       codes[static_cast<std::size_t>(r)] = run_rank(system, config, options, body);

@@ -252,6 +252,7 @@ std::shared_ptr<const Batch> BatchStream::next() {
   }
   rank_->data_wait_ms_ = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - started).count();
   rank_->step_data_ms_ += rank_->data_wait_ms_;
+  compute.count_data_wait(rank_->data_wait_ms_);
   if (!batch) return nullptr;
   step_.push_back(batch);
   rank_->batch_samples_ = static_cast<double>(batch->numel());

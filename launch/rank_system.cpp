@@ -1,5 +1,8 @@
 #include "launch/rank_system.hpp"
 
+#include <cstdio>
+#include <thread>
+
 namespace troupe {
 
 ErrorReport report_of(std::exception_ptr error) {
@@ -27,15 +30,30 @@ RankSystem::RankSystem(caf::actor_system& system, RankSystemOptions options)
   supervisor.coordinator = caf::actor_cast<caf::strong_actor_ptr>(options_.coordinator);
   supervisor.reconnect = options_.reconnect;
   supervisor.on_coordinator = [link = link_](const caf::strong_actor_ptr& found) { link->set(caf::actor_cast<CoordinatorActor>(found)); };
+  supervisor.ledger_path = options_.ledger_path;
+  supervisor.log = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
   supervisor.compute = compute_->address();
   supervisor.status = status_;
   supervisor_ = system_.spawn(rank_supervisor, supervisor);
   try {
     std::string refused;
-    compute_->mailbox()
-        .request(supervisor_, std::chrono::seconds(60), JoinRank{std::chrono::seconds(60)})
-        .receive([&](const JoinAccepted& accepted) { refused = accepted.refused; },
-                 [&](caf::error& error) { refused = system_.render(error); });
+    // CAF does not say so when the coordinator dies over a request.
+    const std::chrono::milliseconds patience(options_.reconnect ? 2'000 : 60'000);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    for (bool answered = false; !answered;) {
+      compute_->mailbox()
+          .request(supervisor_, std::chrono::seconds(60), JoinRank{patience})
+          .receive(
+              [&](const JoinAccepted& accepted) {
+                refused = accepted.refused;
+                answered = true;
+              },
+              [&](caf::error& error) {  // the coordinator has died; another may be on its way
+                refused = system_.render(error);
+                answered = !options_.reconnect || std::chrono::steady_clock::now() > deadline;
+              });
+      if (!answered) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
     if (!refused.empty()) throw Error(ErrorReport{ErrorCode::mismatch, options_.process.slot, "rank supervisor", -1, "join", refused, {}});
     compute_->join([this](const Membership& membership) { return make_lanes(membership); }, supervisor_, status_,
                    options_.spare ? std::chrono::hours(24 * 365) : std::chrono::hours(1));

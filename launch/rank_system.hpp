@@ -19,6 +19,7 @@ struct RankSystemOptions {
   std::string interface_address = "127.0.0.1";
   std::string job_id;
   std::string build_id;
+  std::string ledger_path;  ///< for the last collectives, when somebody hangs; empty: none
   std::string config_hash;
   TrainingOptions training;
   StrategyOptions strategy;

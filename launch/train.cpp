@@ -131,6 +131,7 @@ class TrainingLoop {
         if (!batch) break;
         if (!run_micro_batch(*batch) || !batch->last_of_step) continue;
         const auto report = rank_.step(*optimizer_);
+        for (const auto& notice : report.notices) log_.line(notice);
         if (report.repeat) {
           log_.line("step " + std::to_string(report.step) + " is run again: " + report.reason);
           continue;

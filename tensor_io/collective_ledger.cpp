@@ -66,7 +66,9 @@ CollectiveRecord CollectiveLedger::begin(CollectiveRecord record) {
 void CollectiveLedger::finish() noexcept {
   {
     std::lock_guard lock(mutex_);
-    ring_[(started_ - 1) % kCapacity].finished = true;
+    auto& record = ring_[(started_ - 1) % kCapacity];
+    record.finished = true;
+    inside_ns_.fetch_add(std::chrono::steady_clock::now().time_since_epoch().count() - record.started_ns, std::memory_order_relaxed);
   }
   finished_.fetch_add(1, std::memory_order_release);
 }

@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -64,12 +65,15 @@ class CollectiveLedger {
   std::optional<CollectiveRecord> in_flight() const;
   /// How many were finished. Any thread.
   std::uint64_t finished_count() const noexcept { return finished_.load(std::memory_order_acquire); }
+  /// Time spent in finished collectives so far, mostly waiting for the others. Any thread.
+  std::chrono::nanoseconds time_inside() const noexcept { return std::chrono::nanoseconds(inside_ns_.load(std::memory_order_relaxed)); }
   /// Oldest first, at most kCapacity. Any thread.
   std::vector<CollectiveRecord> snapshot() const;
 
  private:
   std::atomic<std::int64_t> step_{-1};
   std::atomic<std::uint64_t> finished_{0};
+  std::atomic<std::int64_t> inside_ns_{0};
   mutable std::mutex mutex_;  // uncontended: taken by the launching thread twice per collective, by a reader a few times a second
   std::uint64_t started_ = 0;
   std::uint64_t collectives_ = 0;

@@ -9,11 +9,14 @@ using namespace std::chrono_literals;
 namespace {
 
 struct Job {
-  explicit Job(int world_size) : system(config), coordinator(system.spawn(troupe::coordinator, options(world_size))) {}
-  static CoordinatorOptions options(int world_size) {
+  explicit Job(int world_size, const std::optional<Membership>& resumed = {})
+      : system(config), coordinator(system.spawn(troupe::coordinator, options(world_size, resumed))) {}
+  static CoordinatorOptions options(int world_size, const std::optional<Membership>& resumed) {
     CoordinatorOptions options;
     options.job_id = "job";
     options.world_size = world_size;
+    options.resumed = resumed;
+    options.recovery.enabled = resumed.has_value();
     return options;
   }
   ~Job() {
@@ -112,4 +115,29 @@ TEST_CASE("ranks leave values for each other at the coordinator") {
   CHECK_THROWS_WITH(rendezvous.get("nobody", 1ms), Catch::Contains("nobody"));
   rendezvous.abort({ErrorCode::peer_lost, 1, {}, -1, {}, "rank 1 died", {}});
   CHECK_THROWS_WITH(rendezvous.get("later", 10s), Catch::Contains("rank 1 died"));
+}
+
+TEST_CASE("[L04] fault 11: ranks that missed the last announcement get it from the restarted coordinator, others are fenced") {
+  Membership written;
+  written.generation = 2;
+  written.resume_step = 7;
+  written.members = {{{0, 10}, "a", false}, {{1, 11}, "a", true}};
+  Job job(2, written);
+  CHECK(job.refused(job.add_rank(0)).empty());
+  CHECK(job.refused(job.add_rank(1)).empty());
+  int memberships = 0;
+  for (int i = 0; i < 2; ++i) {
+    job.self->receive(
+        [&](const Membership& membership) {
+          ++memberships;
+          CHECK(membership.generation == 2);
+          CHECK(membership.resume_step == 7);
+          CHECK(membership.members[1].newcomer);
+        },
+        caf::after(10s) >> [] {});
+  }
+  CHECK(memberships == 2);
+  JoinJob member_of_the_one_before;
+  member_of_the_one_before.generation = 1;
+  CHECK_THAT(job.refused(job.add_rank(2, member_of_the_one_before)), Catch::Contains("fenced"));
 }

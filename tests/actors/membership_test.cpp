@@ -123,6 +123,24 @@ TEST_CASE("[L05] without a replacement in time the ranks close up, and grow agai
   CHECK_THAT(answer.reason, Catch::Contains("grows from 3 to 4 ranks"));
 }
 
+TEST_CASE("[L05] the ranks of a node that joins are taken in together, if they come in time") {
+  auto q = question({0, 1}, 2);
+  q.world_size = 4;  // room for two more
+  q.candidates = {candidate(2, false, "b")};
+  q.replacements_coming = 1;
+  q.waited = 100ms;
+  CHECK(plan_membership(q).action == Action::wait);
+  q.waited = q.replace_timeout;
+  CHECK((slots(plan_membership(q).next) == std::vector<int>{0, 1, 2}));
+  q.waited = 100ms;
+  q.candidates.push_back(candidate(3, false, "b"));
+  q.replacements_coming = 0;
+  const auto answer = plan_membership(q);
+  REQUIRE(answer.action == Action::go);
+  CHECK((slots(answer.next) == std::vector<int>{0, 1, 2, 3}));
+  CHECK_THAT(answer.reason, Catch::Contains("grows from 2 to 4 ranks"));
+}
+
 TEST_CASE("[L05] fewer ranks than the job needs park it") {
   auto q = question({0, 1});
   q.min_ranks = 3;

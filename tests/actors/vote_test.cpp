@@ -27,6 +27,8 @@ TEST_CASE("a vote survives its wire format") {
   vote.not_finite_parameter = 2;
   vote.stop_signal = 15;
   vote.correct = 3;
+  vote.parameter_hash = 0xfedcba9876543210;
+  vote.own = {1.5f, 2.5f, 3.5f};
   vote.used = {true, false, true, true, false, false, true, false, true};
   std::vector<std::uint8_t> bytes(vote_bytes(9));
   encode_vote(vote, bytes);
@@ -37,6 +39,10 @@ TEST_CASE("a vote survives its wire format") {
   CHECK(back.not_finite_parameter == 2);
   CHECK(back.stop_signal == 15);
   CHECK(back.correct == 3);
+  CHECK(back.parameter_hash == 0xfedcba9876543210);
+  CHECK(back.own.data_ms == 1.5f);
+  CHECK(back.own.forward_ms == 2.5f);
+  CHECK(back.own.backward_ms == 3.5f);
 }
 
 TEST_CASE("[T03] the loss of a step is the mean over the samples of all ranks") {

@@ -42,7 +42,7 @@ TEST_CASE("[L01] troupe launch trains on two processes, marks lines with the ran
   CHECK(done.output.find('\x1b') == std::string::npos);  // no escape codes in a pipe
 }
 
-TEST_CASE("[T06] an exception on one rank ends the job with its text, rank and step, and the exit code of that rank") {
+TEST_CASE("[T06] fault 22: an exception on one rank ends the job with its text, rank and step, and the exit code of that rank") {
   Launch launch(2, {"--fail_rank", "1"});
   const auto done = launch.finish();
   INFO(done.output);
@@ -67,7 +67,7 @@ TEST_CASE("[T06] a rank that exits early ends the job with its exit code") {
   CHECK(done.code == 7);
 }
 
-TEST_CASE("[T06] Ctrl-C finishes the step, writes a checkpoint and exits 130, and 143 on SIGTERM") {
+TEST_CASE("[T06] fault 34: Ctrl-C finishes the step, writes a checkpoint and exits 130, and 143 on SIGTERM") {
   const int number = GENERATE(SIGINT, SIGTERM);
   Launch launch(2, {"--epochs", "100000", "--pause_ms", "2"});
   REQUIRE(launch.wait_for("step 10/"));
@@ -80,7 +80,7 @@ TEST_CASE("[T06] Ctrl-C finishes the step, writes a checkpoint and exits 130, an
   CHECK(processes_of(launch.folder().path()).empty());
 }
 
-TEST_CASE("[T06] a launcher that is killed leaves no orphan") {
+TEST_CASE("[T06] fault 34: a launcher that is killed leaves no orphan") {
   Launch launch(2, {"--epochs", "100000", "--pause_ms", "2"});
   REQUIRE(launch.wait_for("step 10/"));
   launch.signal(SIGKILL);

@@ -1,21 +1,59 @@
 // A small training program that misbehaves on request, for launcher_test.cpp.
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <thread>
+#include <utility>
 
 #include "launch/job.hpp"
 #include "strategies/sync_batch_norm.hpp"
 #include "tensor_io/datasets.hpp"
 #include "tensor_io/dropout.hpp"
 
+namespace {
+
+// Whether this process is to misbehave now. A slot's next life behaves.
+bool misbehaves(const troupe::Config& config, std::int64_t step) {
+  const char *rank = std::getenv("RANK"), *restarts = std::getenv("TROUPE_RESTARTS");
+  return rank != nullptr && std::atoi(rank) == config.get<std::int64_t>("fail_rank") && step >= config.get<std::int64_t>("fail_step") &&
+         (restarts == nullptr || std::atoi(restarts) == 0);
+}
+
+// Samples, and on the rank that misbehaves a disk that fails or stands still.
+class ProbeData final : public troupe::Dataset {
+ public:
+  ProbeData(const troupe::Config& config, const at::Tensor& input, const at::Tensor& target)
+      : samples_(input, target), how_(config.get<std::string>("fail_how")) {
+    misbehaves_ = misbehaves(config, config.get<std::int64_t>("fail_step"));
+  }
+  std::int64_t size() const override { return samples_.size(); }
+  troupe::Example get(std::int64_t index, const troupe::SampleContext& context) const override { return samples_.get(index, context); }
+  std::string name() const override { return samples_.name(); }
+  troupe::Batch get_batch(std::span<const std::int64_t> indices, const troupe::SampleContext& context) const override {
+    if (misbehaves_ && batches_++ == 5) {
+      if (how_ == "load_throw") throw std::runtime_error("the probe's disk is gone");
+      if (how_ == "load_stall") std::this_thread::sleep_for(std::chrono::seconds(4));
+    }
+    return samples_.get_batch(indices, context);
+  }
+
+ private:
+  troupe::TensorDataset samples_;
+  std::string how_;
+  bool misbehaves_ = false;
+  mutable std::atomic<int> batches_{0};
+};
+
+}  // namespace
+
 int main(int argc, char** argv) {
   troupe::Job job;
   job.declare = [](troupe::Config& config) {
     config.declare("fail_rank", std::int64_t{-1}, "the rank that misbehaves");
     config.declare("fail_step", std::int64_t{3}, "when");
-    config.declare("fail_how", std::string("throw"), "throw, exit, kill, hang");
+    config.declare("fail_how", std::string("throw"), "throw, exit, kill, hang, slow, flip, load_throw, load_stall");
     config.declare("pause_ms", std::int64_t{0}, "in every step");
     config.declare("probe_model", std::string("ours"), "ours, or norm: LibTorch's dropout, and a validation");
   };
@@ -37,23 +75,31 @@ int main(int argc, char** argv) {
     return model.ptr();
   };
   job.data = [](const troupe::Config& config) {
-    const auto make = [](std::int64_t n, std::uint64_t seed) {
+    const auto make = [&](std::int64_t n, std::uint64_t seed) {
       const auto input = torch::randn({n, 2}, at::detail::createCPUGenerator(seed));
-      return std::make_shared<troupe::TensorDataset>(input, (input.select(1, 0) > 0).to(torch::kLong));
+      return std::make_shared<ProbeData>(config, input, (input.select(1, 0) > 0).to(torch::kLong));
     };
     return troupe::Datasets{make(256, 5), config.get<std::string>("probe_model") == "norm" ? make(64, 6) : nullptr};
   };
   job.loss = [](torch::nn::Module& model, const troupe::Batch& batch, const troupe::Config& config) {
-    const char* rank = std::getenv("RANK");
     const auto step = batch.epoch * (256 / config.batch_size) + batch.step;
-    if (rank != nullptr && std::atoi(rank) == config.get<std::int64_t>("fail_rank") && step == config.get<std::int64_t>("fail_step")) {
+    if (misbehaves(config, step) && step == config.get<std::int64_t>("fail_step")) {
       const auto how = config.get<std::string>("fail_how");
       if (how == "exit") _exit(7);
       if (how == "kill") ::kill(::getpid(), SIGKILL);
       while (how == "hang") ::pause();
-      throw std::runtime_error("the probe was told to throw");
+      if (how == "throw") throw std::runtime_error("the probe was told to throw");
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(config.get<std::int64_t>("pause_ms")));
+    auto pause = std::chrono::milliseconds(config.get<std::int64_t>("pause_ms"));
+    if (const auto how = config.get<std::string>("fail_how"); model.is_training() && misbehaves(config, step)) {
+      if (how == "slow") pause *= 3;
+      static bool flipped = false;
+      if (how == "flip" && !std::exchange(flipped, true)) {
+        auto* bits = static_cast<std::uint32_t*>(model.parameters()[0].data_ptr());
+        bits[3] ^= 1u << 12;
+      }
+    }
+    std::this_thread::sleep_for(pause);
     return troupe::Loss(torch::nn::functional::cross_entropy(model.as<torch::nn::SequentialImpl>()->forward(batch.input), batch.target));
   };
   return troupe::run(job, argc, argv);

@@ -107,6 +107,20 @@ TEST_CASE("[L02] a rank that fails under torchrun's variables ends the other wit
   CHECK_THAT(done.output, Catch::Contains("rank 1") && Catch::Contains("the probe was told to throw"));
 }
 
+TEST_CASE("[L02] our launcher starts a Python script of torch.distributed") {
+  const auto python = torch_python();
+  if (!python) WARN("without torch: no Python here has torch.distributed (./dev bench sets one up), so the script meets by sockets alone");
+  testing::ScratchDirectory folder;
+  const auto done = testing::RunningProcess({TROUPE_PROGRAM, "launch", "--nproc", "3", "--no-recovery", "--run-dir", folder / "run",
+                                             python.value_or("/usr/bin/python3"), TROUPE_SOURCE_DIR "/tests/launch/ddp_script.py",
+                                             python ? "torch" : "sockets"})
+                        .finish();
+  INFO(done.output);
+  CHECK(done.code == 0);
+  for (const char* rank : {"0", "1", "2"})
+    CHECK_THAT(done.output, Catch::Contains(std::string("[rank ") + rank + "] rank " + rank + " of 3 met the others"));
+}
+
 TEST_CASE("[L02] torchrun itself starts the program") {
   const auto python = torch_python();
   if (!python) {

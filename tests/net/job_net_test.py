@@ -7,62 +7,24 @@ import os
 import pathlib
 import re
 import signal
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 
 from cluster import SKIP, CannotRun, Cluster
-
-PATIENCE_S = 90
-
-
-class Job:
-    """`troupe launch` on h0 for all hosts of the cluster, and what it has printed."""
-
-    def __init__(self, cluster, troupe, probe, scratch, flags=(), arguments=()):
-        self.lines, self.changed = [], threading.Condition()
-        command = [troupe, "launch", "--hosts", f"{cluster.folder}/hostfile", "--ssh-config", str(cluster.ssh_config), "--run-dir", f"{scratch}/run",
-                   *flags, probe, "--probe_model", "norm", "--batch_size", "24", "--log_interval", "1", "--run_dir", "", "--checkpoint_dir",
-                   f"{scratch}/checkpoints", *arguments]
-        self.process = cluster.start("h0", command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self):
-        for line in self.process.stdout:
-            with self.changed:
-                self.lines.append(line.rstrip())
-                self.changed.notify_all()
-
-    def wait_for(self, pattern):
-        deadline = time.monotonic() + PATIENCE_S
-        with self.changed:
-            while not any(re.search(pattern, line) for line in self.lines):
-                left = deadline - time.monotonic()
-                assert left > 0 and self.changed.wait(left), f"no '{pattern}' in:\n" + "\n".join(self.lines[-40:])
-
-    def finish(self):
-        code = self.process.wait(timeout=PATIENCE_S)
-        time.sleep(0.2)
-        return code, "\n".join(self.lines)
-
-
-def check(condition, what, text):
-    assert condition, f"{what}\n{text}"
-
+from job import Job, check, processes_of
 
 def main():
     troupe, probe = sys.argv[1:3]
     try:
         with Cluster(4) as cluster, tempfile.TemporaryDirectory() as scratch:
             # [L02] A host list, ssh, an agent on each host.
-            job = Job(cluster, troupe, probe, f"{scratch}/a", arguments=["--epochs", "2"])
+            job = Job.of_probe(cluster, troupe, probe, f"{scratch}/a", arguments=["--epochs", "2"])
             code, text = job.finish()
             check(code == 0 and "4 ranks, backend gloo" in text and re.search(r"step 20/20", text), f"exit code {code}", text)
 
             # [L05] A host loses its power in the middle: the others go on with the same global batch.
-            job = Job(cluster, troupe, probe, f"{scratch}/b", arguments=["--epochs", "6", "--pause_ms", "20"])
+            job = Job.of_probe(cluster, troupe, probe, f"{scratch}/b", arguments=["--epochs", "6", "--pause_ms", "20"])
             job.wait_for(r"step 12/")
             cluster.kill("h3")
             code, text = job.finish()
@@ -70,7 +32,7 @@ def main():
             cluster.restart("h3")
 
             # [L05] fault 13: a cut network, three hosts with the coordinator on one side: the larger side goes on.
-            job = Job(cluster, troupe, probe, f"{scratch}/c", arguments=["--epochs", "12", "--pause_ms", "20"])
+            job = Job.of_probe(cluster, troupe, probe, f"{scratch}/c", arguments=["--epochs", "12", "--pause_ms", "20"])
             job.wait_for(r"step 12/")
             cluster.partition(["h0", "h1", "h2"], ["h3"])
             job.wait_for(r"shrinks from 4 to 3 ranks")
@@ -80,15 +42,15 @@ def main():
 
             # [L02] fault 35: a host that can't be reached is named, and the job does not begin without it.
             cluster.kill("h2")
-            code, text = Job(cluster, troupe, probe, f"{scratch}/d", arguments=["--epochs", "1"]).finish()
+            code, text = Job.of_probe(cluster, troupe, probe, f"{scratch}/d", arguments=["--epochs", "1"]).finish()
             check(code == 69 and "host h2: its agent ended" in text, f"exit code {code}", text)
             # ... unless fewer are enough.
-            code, text = Job(cluster, troupe, probe, f"{scratch}/e", flags=["--min-ranks", "3"], arguments=["--epochs", "1"]).finish()
+            code, text = Job.of_probe(cluster, troupe, probe, f"{scratch}/e", flags=["--min-ranks", "3"], arguments=["--epochs", "1"]).finish()
             check(code == 0 and "3 ranks, backend gloo" in text, f"exit code {code}", text)
             cluster.restart("h2")
 
             # [T06] Ctrl-C on the launcher, and a launcher that dies: nothing is left on any host.
-            job = Job(cluster, troupe, probe, f"{scratch}/f", arguments=["--epochs", "1000", "--pause_ms", "20"])
+            job = Job.of_probe(cluster, troupe, probe, f"{scratch}/f", arguments=["--epochs", "1000", "--pause_ms", "20"])
             job.wait_for(r"step 12/")
             before = {host: set(cluster.pids(host)) for host in cluster.hosts}
             launcher = [pid for pid in before["h0"] if pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().startswith(f"{troupe}\0launch".encode())]
@@ -97,8 +59,7 @@ def main():
             deadline = time.monotonic() + 30
 
             def left():
-                return [pid for host in cluster.hosts for pid in cluster.pids(host)
-                        if probe.encode() in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()]
+                return processes_of(cluster, probe)
             while left() and time.monotonic() < deadline:
                 time.sleep(0.1)
             check(not left(), "orphans", str(left()))

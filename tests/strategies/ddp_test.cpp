@@ -409,12 +409,12 @@ TEST_CASE("[D12] clipping by the global norm scales every gradient, and the norm
   CHECK(norms[0] == norms[1]);
 }
 
-TEST_CASE("[D13] a rank with another model is named with the parameter that differs, on every rank") {
+TEST_CASE("[D13] fault 21: a rank with another model is named with the parameter that differs, on every rank") {
   const auto errors = cluster(2).run([&](RankSystem& rank) { rank.compute().distribute(make_mlp(1, rank.compute().rank() == 1)); });
   for (const auto& error : errors) CHECK_THAT(error, Catch::Contains("unused.weight") && Catch::Contains("rank 1"));
 }
 
-TEST_CASE("[D13] a rank that freezes a parameter in the middle is named and nothing is applied") {
+TEST_CASE("[D13] fault 21: a rank that freezes a parameter in the middle is named and nothing is applied") {
   const auto errors = cluster(3).run([&](RankSystem& rank) {
     auto model = make_mlp();
     rank.compute().distribute(model);
@@ -429,7 +429,7 @@ TEST_CASE("[D13] a rank that freezes a parameter in the middle is named and noth
   for (const auto& error : errors) CHECK_THAT(error, Catch::Contains("rank 2") && Catch::Contains("step 2"));
 }
 
-TEST_CASE("[D13] a collective that one rank alone calls is named and nobody hangs") {
+TEST_CASE("[D13] fault 20: a collective that one rank alone calls is named and nobody hangs") {
   const auto backend = GENERATE(as<std::string>{}, "shm", "gloo");
   auto jobs = cluster(2);
   jobs.options.communicator.backend = backend;
@@ -449,7 +449,27 @@ TEST_CASE("[D13] a collective that one rank alone calls is named and nobody hang
   for (const auto& error : errors) CHECK_THAT(error, Catch::Contains("extra") && Catch::Contains("rank 1"));
 }
 
-TEST_CASE("[T09] a loss or gradient that is not finite is named with rank and parameter, and skipped alike on all ranks") {
+TEST_CASE("[D13] fault 25: a rank whose data ends early is named, and nobody waits for it") {
+  const auto backend = GENERATE(as<std::string>{}, "shm", "gloo");
+  auto jobs = cluster(3);
+  jobs.options.communicator.backend = backend;
+  const auto started = std::chrono::steady_clock::now();
+  const auto errors = jobs.run([&](RankSystem& rank) {
+    auto model = make_mlp();
+    rank.compute().distribute(model);
+    auto optimizer = sgd(*model);
+    for (int s = 0; s < (rank.compute().rank() == 1 ? 3 : 6); ++s) {
+      const auto [input, target] = global_batch(s);
+      rank.compute().backward(mean_loss(*model, input, target), 16);
+      (void)rank.compute().step(*optimizer, 0.1);
+    }
+  });
+  CHECK(std::chrono::steady_clock::now() - started < std::chrono::seconds(10));
+  for (const std::size_t r : {0u, 2u})
+    CHECK_THAT(errors[r], Catch::Contains("rank 1 has left the training loop") && Catch::Contains("Rank::uneven"));
+}
+
+TEST_CASE("[T09] fault 30: a loss or gradient that is not finite is named with rank and parameter, and skipped alike on all ranks") {
   const bool in_loss = GENERATE(true, false);
   std::vector<std::string> reasons(2);
   std::array<bool, 2> skipped{}, untouched{}, goes_on{};  // by rank; Catch2 is not for several threads that fail at once
@@ -479,7 +499,7 @@ TEST_CASE("[T09] a loss or gradient that is not finite is named with rank and pa
   CHECK_THAT(reasons[0], Catch::Contains("rank 1") && Catch::Contains(in_loss ? "the loss is not finite" : "the gradient of second.bias"));
 }
 
-TEST_CASE("[T06] an exception on one rank ends the others within the deadline with its text") {
+TEST_CASE("[T06] fault 22: an exception on one rank ends the others within the deadline with its text") {
   const auto started = std::chrono::steady_clock::now();
   const auto errors = cluster(3).run([&](RankSystem& rank) {
     auto model = make_mlp();

@@ -24,6 +24,10 @@ class Launch {
   bool wait_for_file(const std::string& name) {
     return process_.wait_until([&] { return std::filesystem::exists(folder() / name); });
   }
+  /// Reads on for so long.
+  void pass(std::chrono::milliseconds time) {
+    process_.wait_until([until = Clock::now() + time] { return Clock::now() >= until; });
+  }
   const std::string& output() const { return process_.output(); }
   Finished finish() {
     auto finished = process_.finish();

@@ -1,0 +1,79 @@
+// Compute between the vote and the commit: are the replicas still equal, and does every rank keep up?
+#include "actors/compute.hpp"
+#include "actors/divergence.hpp"
+#include "actors/rank_list.hpp"
+
+namespace troupe {
+
+void Compute::mark_time() {
+  mark_ = std::chrono::steady_clock::now();
+  if (services_.program_lane) inside_at_mark_ = services_.program_lane->ledger().time_inside();
+}
+
+// Without what the compute thread waited for on the program lane.
+float Compute::own_time_since_mark() {
+  const auto mark = mark_;
+  const auto inside = inside_at_mark_;
+  mark_time();
+  return std::max(0.0f, std::chrono::duration<float, std::milli>(mark_ - mark - (inside_at_mark_ - inside)).count());
+}
+
+// Not the buffers: forward has changed them, on each rank by its own samples.
+NamedTensors Compute::replicated_parameters() {
+  auto tensors = strategy_->replicated_tensors();
+  std::erase_if(tensors, [buffers = model_->named_buffers()](const auto& entry) { return buffers.contains(entry.first); });
+  return tensors;
+}
+
+std::uint64_t Compute::parameter_hash_if_due() {
+  const auto every = options_.training.verify_every;
+  if (every == 0 || (step_ + 1) % every != 0 || world_size() == 1) return 0;
+  const auto parameters = replicated_parameters();
+  return parameters.empty() ? 0 : hash_tensors(parameters);
+}
+
+void Compute::heal_diverged(const std::vector<Vote>& votes, Optimizer& optimizer, StepReport& report) {
+  const auto divergence = find_divergence(votes);
+  if (!divergence) return;
+  std::string hosts;
+  for (const int rank : divergence->diverged) {
+    const auto& host = membership_.members[static_cast<std::size_t>(rank)].host;
+    hosts += (hosts.empty() ? "" : ", ") + host;
+  }
+  const auto& rule = options_.training.on_divergence;
+  if (rule == "stop" || (!divergence->majority && rule != "rank_0")) {
+    throw Error(ErrorReport{ErrorCode::mismatch, divergence->diverged.front(), "compute", step_, "comparing parameters",
+                            divergence->describe() + " (" + hosts + ")" +
+                                (divergence->majority ? "" : ", and no side has more than half of the ranks: nobody knows which is right"),
+                            "check the memory of these hosts, start again with --resume latest; on_divergence says what to do instead"});
+  }
+  HealRoles roles{divergence->trusted.front(), std::vector<bool>(votes.size(), false)};
+  for (const int rank : divergence->diverged) roles.newcomer[static_cast<std::size_t>(rank)] = true;
+  if (roles.newcomer[static_cast<std::size_t>(rank_)]) whole_ = false;  // until heal_optimizer is done
+  heal_tensors(replicated_parameters(), roles.newcomer, *services_.program_lane, "model");
+  heal_optimizer(optimizer, roles);
+  report.notices.push_back("step " + std::to_string(step_) + ": " + divergence->describe() + " (" + hosts + "): healed from " +
+                           rank_list(divergence->trusted) + (divergence->majority ? "" : ", rank 0's side"));
+}
+
+void Compute::watch_pace(const std::vector<Vote>& votes, StepReport& report) {
+  std::vector<SectionTimes> times;
+  for (const auto& vote : votes) times.push_back(vote.own);
+  const auto before = pace_.slow();
+  const bool changed = pace_.add(times);
+  for (auto straggler : pace_.slow()) {
+    straggler.host = membership_.members[static_cast<std::size_t>(straggler.rank)].host;
+    const auto same = [&](const Straggler& other) { return other.rank == straggler.rank; };
+    if (changed && std::none_of(before.begin(), before.end(), same))
+      report.notices.push_back("step " + std::to_string(step_) + ": " + straggler.describe());
+    report.stragglers.push_back(std::move(straggler));
+  }
+  if (!changed) return;
+  for (const auto& straggler : before) {
+    const auto same = [&](const Straggler& other) { return other.rank == straggler.rank; };
+    if (std::none_of(pace_.slow().begin(), pace_.slow().end(), same))
+      report.notices.push_back("step " + std::to_string(step_) + ": rank " + std::to_string(straggler.rank) + " keeps up again");
+  }
+}
+
+}  // namespace troupe

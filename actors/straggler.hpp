@@ -1,0 +1,65 @@
+#pragma once
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace troupe {
+
+/// What a rank spent on its own part of a step, in ms, without waiting for other ranks.
+struct SectionTimes {
+  float data_ms = 0;      ///< waiting for its data loader
+  float forward_ms = 0;   ///< from a batch's arrival to its loss
+  float backward_ms = 0;  ///< autograd
+  float total_ms() const noexcept { return data_ms + forward_ms + backward_ms; }
+};
+
+/// A rank that keeps the others waiting, step after step.
+struct Straggler {
+  int rank = -1;
+  std::string host;
+  std::string section;               ///< where most of the difference is: data, forward, backward
+  double ratio = 1;                  ///< of its own time to that of the others
+  double own_ms = 0, others_ms = 0;  ///< a step's, medians over the window
+
+  std::string describe()
+      const;  ///< `rank 2 (h3) is slow: 31.0 ms of its own in a step, 3.1 times the others' median, most of it in forward`
+};
+
+/// Finds slow ranks from what every rank says of its own time in each vote. Pure: the same votes give the same answer on every rank.
+///
+/// Of each rank it takes the median over the last `window` steps, so that a pause now and then counts nothing, and compares it with the
+/// median of the *other* ranks' medians: among two ranks the median of both would hide even a rank that is three times as slow. A rank is
+/// slow when it is `ratio` times as slow and the difference is beyond what the steps scatter by themselves: `sigmas` standard errors of a
+/// median, whose scale is the median absolute deviation of each rank's steps from its own median (1.4826 MAD estimates a standard
+/// deviation: Rousseeuw and Croux, J. Am. Stat. Assoc. 88, 1993). It stays slow until it is below `recovered` times the others.
+class StragglerWatch {
+ public:
+  struct Options {
+    std::size_t window = 16;  ///< steps; a slow rank shows when its slow steps are more than half of it
+    std::size_t every = 4;    ///< steps between two looks
+    double ratio = 1.4;       ///< 1.5 is what matters, and a measured ratio scatters around the true one
+    double recovered = 1.25;
+    double sigmas = 6;
+    double minimum_ms = 1;  ///< a smaller difference is nobody's concern
+  };
+  StragglerWatch() = default;
+  explicit StragglerWatch(Options options) : options_(options) {}
+
+  /// One step, by rank. True if the slow ranks are others than before.
+  bool add(std::span<const SectionTimes> by_rank);
+  /// By rank; the hosts are the caller's to fill in.
+  const std::vector<Straggler>& slow() const noexcept { return slow_; }
+  /// Another membership: forget all.
+  void reset();
+
+ private:
+  bool look();
+
+  Options options_;
+  std::size_t steps_ = 0;
+  std::vector<std::vector<SectionTimes>> recent_;  // by rank: a ring of `window`
+  std::vector<Straggler> slow_;
+};
+
+}  // namespace troupe
