@@ -92,10 +92,13 @@ int NodeAgent::verdict() {
   processes_.clear_bar();
   if (over_ && over_->exit_code == 0) return stop_signal_ == 0 ? 0 : 128 + stop_signal_;
   const auto& failures = processes_.failures();
+  const bool ended_by_us = end_by_ && Clock::now() > *end_by_;
   const RankProcesses::Ended* root = nullptr;
   for (const auto& ended : failures) {
     const int code = exit_code_of_wait_status(ended.wait_status);
     if (stop_signal_ != 0 && code == 128 + stop_signal_) continue;
+    // One that hung until we ended it is no reason.
+    if (ended_by_us && &ended != &failures.front() && (code == 128 + SIGTERM || code == 128 + SIGKILL)) continue;
     // The rank that failed of itself is worth more than one that was aborted because of it (exit 70), and the job's own code decides.
     const int known = root == nullptr ? -1 : exit_code_of_wait_status(root->wait_status);
     const bool better =

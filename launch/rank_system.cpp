@@ -23,7 +23,9 @@ RankSystem::RankSystem(caf::actor_system& system, RankSystemOptions options)
     : system_(system), options_(std::move(options)), link_(std::make_shared<CoordinatorLink>(options_.coordinator)) {
   if (options_.process.incarnation == 0) options_.process.incarnation = random_incarnation();
   const auto timeout = std::chrono::milliseconds(static_cast<std::int64_t>(options_.communicator.collective_timeout * 1000));
-  compute_ = std::make_unique<Compute>(system_, ComputeOptions{options_.process, options_.training, options_.strategy, timeout});
+  // Longer than any collective's: when ranks are missing it is the reducer that says so, and the job goes on.
+  const auto patience = 2 * timeout + std::chrono::seconds(5);
+  compute_ = std::make_unique<Compute>(system_, ComputeOptions{options_.process, options_.training, options_.strategy, patience});
   RankSupervisorOptions supervisor;
   supervisor.join = {options_.job_id,   options_.process,     options_.world_size, options_.host,
                      options_.build_id, options_.config_hash, options_.spare,      0};
@@ -38,11 +40,11 @@ RankSystem::RankSystem(caf::actor_system& system, RankSystemOptions options)
   try {
     std::string refused;
     // CAF does not say so when the coordinator dies over a request.
-    const std::chrono::milliseconds patience(options_.reconnect ? 2'000 : 60'000);
+    const std::chrono::milliseconds one_try(options_.reconnect ? 2'000 : 60'000);
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     for (bool answered = false; !answered;) {
       compute_->mailbox()
-          .request(supervisor_, std::chrono::seconds(60), JoinRank{patience})
+          .request(supervisor_, std::chrono::seconds(60), JoinRank{one_try})
           .receive(
               [&](const JoinAccepted& accepted) {
                 refused = accepted.refused;
