@@ -27,7 +27,7 @@ def a_link_that_flaps_for_200_ms_changes_nothing(cluster, troupe, probe, scratch
 
 def two_hosts_that_die_at_once_are_left_out_together(cluster, troupe, probe, scratch):
     """fault 5"""
-    job = Job.of_probe(cluster, troupe, probe, scratch, hosts=5, arguments=["--epochs", "6", "--pause_ms", "20"])
+    job = Job.of_probe(cluster, troupe, probe, scratch, hosts=5, batch_size=60, arguments=["--epochs", "15", "--pause_ms", "20"])
     job.wait_for(r"step 12/")
     cluster.kill("h1")
     cluster.kill("h4")

@@ -21,13 +21,13 @@ class Job:
         threading.Thread(target=self._read, daemon=True).start()
 
     @classmethod
-    def of_probe(cls, cluster, troupe, probe, scratch, flags=(), arguments=(), hosts=4):
+    def of_probe(cls, cluster, troupe, probe, scratch, flags=(), arguments=(), hosts=4, batch_size=24):
         """The probe on the cluster's first hosts, started on h0 over ssh."""
         pathlib.Path(scratch).mkdir(parents=True, exist_ok=True)
         lines = pathlib.Path(cluster.folder, "hostfile").read_text().splitlines(keepends=True)
         pathlib.Path(scratch, "hosts").write_text("".join(lines[:hosts]))
         return cls(cluster, [troupe, "launch", "--hosts", f"{scratch}/hosts", "--ssh-config", str(cluster.ssh_config), "--run-dir",
-                             f"{scratch}/run", *flags, *probe_words(probe, scratch), *arguments])
+                             f"{scratch}/run", *flags, *probe_words(probe, scratch, batch_size), *arguments])
 
     def _read(self):
         for line in self.process.stdout:
@@ -53,8 +53,8 @@ class Job:
         return code, self.text()
 
 
-def probe_words(probe, scratch):
-    return [probe, "--probe_model", "norm", "--batch_size", "24", "--log_interval", "1", "--run_dir", "", "--checkpoint_dir",
+def probe_words(probe, scratch, batch_size=24):
+    return [probe, "--probe_model", "norm", "--batch_size", str(batch_size), "--log_interval", "1", "--run_dir", "", "--checkpoint_dir",
             f"{scratch}/checkpoints"]
 
 
