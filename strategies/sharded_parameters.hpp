@@ -69,6 +69,8 @@ class ShardedParameters {
   const std::vector<Parameter>& parameters() const noexcept { return parameters_; }
   std::vector<Flat>& flats() noexcept { return flats_; }
   const std::vector<Slice>& slices() const noexcept { return slices_; }
+  /// As the layout knows a parameter of the model, whatever the name that it was found under.
+  const Parameter& parameter_of(const at::Tensor& tensor) const { return parameters_[index_.at(tensor.unsafeGetTensorImpl())]; }
   /// This rank's slice of a parameter of the model: empty where it has none. Undefined for a tensor that is not the model's.
   at::Tensor slice_of(const at::Tensor& parameter) const;
   bool is_slice(const at::Tensor& tensor) const;

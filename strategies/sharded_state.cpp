@@ -108,7 +108,9 @@ NamedTensors Sharded::whole_state(Optimizer& optimizer) {
 
   NamedTensors state;
   if (!keeps) return state;
-  for (const auto& parameter : parameters) state.emplace_back("model." + parameter.name, whole.at("model." + parameter.name));
+  // A shared parameter is there under all of its names, as where nothing is sharded.
+  for (const auto& item : model_->named_parameters())
+    state.emplace_back("model." + item.key(), whole.at("model." + parameters_->parameter_of(item.value()).name));
   for (const auto& item : model_->named_buffers()) state.emplace_back("model." + item.key(), item.value());
   for (const auto& parameter : parameters) {
     for (const auto& [slot, kind] : all) {
@@ -134,9 +136,10 @@ bool Sharded::load_whole_state(const NamedTensors& saved, Optimizer& optimizer) 
   if (has) {
     try {
       NamedTensors expected;
-      for (const auto& parameter : parameters)
-        expected.emplace_back("model." + parameter.name,
-                              at::empty({1}, at::TensorOptions().dtype(parameter.dtype)).expand(parameter.sizes));
+      for (const auto& item : model_->named_parameters()) {
+        const auto& parameter = parameters_->parameter_of(item.value());
+        expected.emplace_back("model." + item.key(), at::empty({1}, at::TensorOptions().dtype(parameter.dtype)).expand(parameter.sizes));
+      }
       for (const auto& item : model_->named_buffers()) expected.emplace_back("model." + item.key(), item.value());
       const auto difference = compare_state(with_prefix(saved, "model."), expected);
       if (!difference.empty()) problem = "loading the model: " + difference.describe();

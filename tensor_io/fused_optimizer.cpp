@@ -77,12 +77,15 @@ FusedOptimizer::FusedOptimizer(Kind kind, OptimizerOptions options, std::vector<
     : kind_(kind), options_(std::move(options)), groups_(std::move(groups)) {
   check_options(kind_, options_);
   std::set<std::string> names;
-  for (const auto& group : groups_) {
+  std::set<const c10::TensorImpl*> tensors;
+  for (auto& group : groups_) {
     for (const auto& [name, parameter] : group.parameters) {
       check_parameter(name, parameter);
       if (!names.insert(name).second)
         throw Error(ErrorCode::usage, "optimizer", "parameter " + name + " is in two groups", "put each parameter into one group");
     }
+    // A parameter that the model has under several names is updated once, under the first.
+    std::erase_if(group.parameters, [&](const auto& entry) { return !tensors.insert(entry.second.unsafeGetTensorImpl()).second; });
   }
 }
 

@@ -3,6 +3,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 
 #include "tensor_io/error.hpp"
 
@@ -125,12 +126,13 @@ void TorchOptimizer::replace_parameters(const Replacement& replacement) {
   if (!optimizer_.state().empty() && adagrad == nullptr)
     throw Error(ErrorCode::usage, "optimizer", "it has made steps before its state was sharded", "make a new one after distribute");
   std::map<void*, std::unique_ptr<torch::optim::OptimizerParamState>> states;
+  std::set<void*> taken;
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     NamedTensors slices;
     std::vector<at::Tensor> leaves;
     for (const auto& [name, parameter] : groups_[g].parameters) {
       auto slice = replacement(parameter);
-      if (slice.numel() == 0) continue;
+      if (slice.numel() == 0 || !taken.insert(slice.unsafeGetTensorImpl()).second) continue;  // under another name already
       if (adagrad != nullptr) {  // it fills its sums at construction, all with one value
         auto state = std::make_unique<torch::optim::AdagradParamState>();
         auto& old = static_cast<torch::optim::AdagradParamState&>(*optimizer_.state().at(parameter.unsafeGetTensorImpl()));

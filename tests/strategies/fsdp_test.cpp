@@ -3,6 +3,7 @@
 
 #include <array>
 
+#include "actors/activation_checkpointing.hpp"
 #include "actors/block.hpp"
 #include "strategies/sharded.hpp"
 #include "tests/catch.hpp"
@@ -192,6 +193,8 @@ TEST_CASE("[F09] shared and frozen parameters are sharded too, frozen ones stay 
   const auto many = training.run();
   REQUIRE(joined(many.errors) == "");
   CHECK(largest_difference(one.losses, many.losses) < 1e-4);
+  CHECK(many.at("model.layer3.down.tied").equal(many.at("model.layer0.down.weight")));
+  CHECK(model_part(one.state).size() == model_part(many.state).size());
   const auto fresh = make_seeded<StackImpl>(3, 4);
   CHECK(many.at("model.layer1.up.weight").equal(fresh->layers[1]->up->weight));
   CHECK(many.at("model.layer2.up.weight").equal(fresh->layers[2]->up->weight));
@@ -269,6 +272,23 @@ TEST_CASE("[F03] forward and backward run in bf16, the master and the optimizer 
   const auto exact = full.run();
   CHECK(largest_difference(exact.losses, results[0].losses) < 0.05);
   CHECK(largest_difference(exact.losses, results[0].losses) > 1e-4);
+}
+
+TEST_CASE("[F07] activations computed again in backward change no bit where units come and go", "[fsdp]") {
+  const bool mapped = GENERATE(false, true);
+  const auto run = [&](const std::string& policy) {
+    SmallTraining training("fsdp full_shard", 2);
+    training.jobs.options.strategy.fsdp_mapped = mapped;
+    use_stack(training, true, [=](StackImpl& model) {
+      if (checkpoint_activations(model.shared_from_this(), policy) != (policy == "none" ? 0U : 4U))
+        throw std::runtime_error("other blocks");
+    });
+    training.steps = 6;
+    auto result = training.run();
+    REQUIRE(joined(result.errors) == "");
+    return result;
+  };
+  CHECK(largest_difference(run("none").state, run("block").state) == 0);
 }
 
 TEST_CASE("[F01] ranks evaluate unequally often between steps", "[fsdp]") {

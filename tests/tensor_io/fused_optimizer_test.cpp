@@ -149,6 +149,33 @@ TEST_CASE("parameters of several dtypes share a group") {
   CHECK(max_difference(single, pattern({20}, 1)) > 0.05);
 }
 
+TEST_CASE("[F09] a parameter that a model has under two names is updated once") {
+  auto parameter = torch::ones({4}).requires_grad_();
+  auto optimizer = make_optimizer(sgd(0, false, 0), {{{{"embedding", parameter}, {"head", parameter}}}});
+  parameter.mutable_grad() = torch::ones({4});
+  optimizer->step(0.25);
+  CHECK((parameter.equal(torch::full({4}, 0.75))));
+  CHECK(optimizer->state().size() == 1);
+}
+
+TEST_CASE("[F06] slices in the place of parameters keep names and groups, and only before the first step") {
+  auto a = torch::ones({8}).requires_grad_(), b = torch::ones({4}).requires_grad_();
+  auto slice = torch::full({3}, 2.0).requires_grad_();
+  const auto replacement = [&](const at::Tensor& parameter) { return parameter.is_same(a) ? slice : at::empty({0}); };
+  auto optimizer = make_optimizer(sgd(0.9, false, 0), {{{{"a", a}}, 2}, {{{"b", b}}}});
+  optimizer->replace_parameters(replacement);
+  slice.mutable_grad() = torch::ones({3});
+  a.mutable_grad() = torch::ones({8});
+  optimizer->step(0.25);
+  CHECK((slice.equal(torch::full({3}, 1.5))));
+  CHECK((a.equal(torch::ones({8}))));
+  const auto state = optimizer->state();
+  CHECK(state.size() == 2);
+  CHECK(state.front().first == "a.momentum_buffer");
+  CHECK((state.front().second.sizes() == at::IntArrayRef{3}));
+  CHECK_THROWS_WITH(optimizer->replace_parameters(replacement), Catch::Contains("has made steps"));
+}
+
 TEST_CASE("an optimizer's mistakes are refused by name") {
   auto parameters = golden_parameters();
   CHECK_THROWS_WITH(make_optimizer(sgd(0, true, 0), {{parameters}}), Catch::Contains("nesterov"));
