@@ -1,0 +1,53 @@
+// Sharded strategies in jobs of processes: resume from disk, and a lost rank.
+#include "tensor_io/checkpoint_reader.hpp"
+#include "tests/catch.hpp"
+#include "tests/support/launch.hpp"
+
+using namespace troupe;
+using testing::Launch;
+
+namespace {
+
+NamedTensors latest(const Launch& launch) { return load_checkpoint(launch.folder() / "checkpoints", "latest").state.tensors; }
+
+}  // namespace
+
+TEST_CASE("[F06] sharded processes that are killed after a checkpoint resume bit-equal to the uninterrupted run") {
+  const std::string strategy = GENERATE("zero1", "zero2", "fsdp");
+  INFO(strategy);
+  const std::vector<std::string> run = {"--strategy", strategy, "--optimizer",  "adamw", "--lr",        "0.01",
+                                        "--epochs",   "2",      "--save_every", "8",     "--clip_norm", "1"};
+  Launch uninterrupted(2, run);
+  const auto whole = uninterrupted.finish();
+  INFO(whole.output);
+  REQUIRE(whole.code == 0);
+
+  auto dying = run;
+  dying.insert(dying.end(), {"--fail_rank", "1", "--fail_step", "20", "--fail_how", "kill"});
+  Launch killed(2, dying);
+  CHECK(killed.finish().code != 0);
+  auto resuming = run;
+  resuming.insert(resuming.end(), {"--resume", "latest"});
+  Launch resumed(2, resuming, {"--no-recovery"}, {}, killed.shared_folder());
+  const auto done = resumed.finish();
+  INFO(done.output);
+  REQUIRE(done.code == 0);
+  CHECK_THAT(done.output, Catch::Contains("resume from"));
+  const auto expected = latest(uninterrupted), seen = latest(resumed);
+  REQUIRE(expected.size() == seen.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    INFO(expected[i].first);
+    CHECK(expected[i].first == seen[i].first);
+    CHECK((at::equal(expected[i].second, seen[i].second)));
+  }
+}
+
+TEST_CASE("[F01] a lost rank ends a sharded job with what is lost and what to do") {
+  const std::string strategy = GENERATE("zero1", "fsdp");
+  INFO(strategy);
+  Launch launch(2, {"--strategy", strategy, "--fail_rank", "1", "--fail_step", "5", "--fail_how", "kill"}, {});
+  const auto done = launch.finish();
+  INFO(done.output);
+  CHECK(done.code == 69);
+  CHECK_THAT(done.output, Catch::Contains("took its shard of the state with it") && Catch::Contains("--resume latest"));
+}
