@@ -67,7 +67,10 @@ void CoordinatorState::fence(int slot, const std::string& why) {
   const auto agent = agents.find(process.joined.host);
   if (agent != agents.end()) self->send(agent->second, KillRank{process.joined.process, why});
   self->send(process.supervisor, FenceRank{process.joined.process, why});
-  if (phase == Phase::recovering) since = now();  // its replacement has all its time
+  if (phase == Phase::recovering) {
+    since = now();  // its replacement has all its time
+    say("rank " + std::to_string(rank_of(slot)) + " is killed: " + why);
+  }
   lose(slot, why, false);
 }
 
@@ -104,6 +107,25 @@ bool CoordinatorState::all_accounted_for(bool late) {
   return true;
 }
 
+namespace {
+
+/// Why the job can't go on where rank `finished` has ended well. `alone`: all others live, so it is what they missed.
+ErrorReport end_of_one(int finished, bool alone) {
+  const auto name = "rank " + std::to_string(finished);
+  if (alone) {
+    return {ErrorCode::mismatch,
+            -1,
+            {},
+            -1,
+            {},
+            name + " has left the training loop while the others go on",
+            "where ranks have unequal amounts of data, the loop goes through Rank::uneven"};
+  }
+  return {ErrorCode::peer_lost, -1, {}, -1, {}, "a rank was lost while " + name + " had finished", "start again with --resume latest"};
+}
+
+}  // namespace
+
 void CoordinatorState::plan() {
   if (phase == Phase::training || !all_accounted_for(now() - begun > options.recovery.fence_after)) return;
   MembershipQuestion question;
@@ -115,21 +137,17 @@ void CoordinatorState::plan() {
   question.unreachable = static_cast<int>(unproved.size());
   question.waited = std::chrono::duration_cast<std::chrono::milliseconds>(now() - since);
   question.replace_timeout = phase == Phase::forming ? options.recovery.last_call : options.recovery.replace_timeout;
+  int finished = -1;  // a rank that has ended well, and how many of them
+  std::size_t ended_well = 0;
   for (const auto& member : current.members) {
     const auto found = processes.find(member.process.slot);
     if (found == processes.end() || found->second.joined.process != member.process) continue;
     const auto& process = found->second;
     if (!process.ended) question.survivors.push_back({member, process.interrupted});
-    if (process.ended && (process.ended->code == ErrorCode::ok || process.ended->code == ErrorCode::interrupted)) {
-      return abort({ErrorCode::peer_lost,
-                    -1,
-                    {},
-                    -1,
-                    {},
-                    "a rank was lost while rank " + std::to_string(rank_of(member.process.slot)) + " had finished",
-                    "start again with --resume latest"});
-    }
+    if (process.ended && (process.ended->code == ErrorCode::ok || process.ended->code == ErrorCode::interrupted))
+      finished = rank_of(member.process.slot), ++ended_well;
   }
+  if (finished >= 0) return abort(end_of_one(finished, question.survivors.size() + ended_well == current.members.size()));
   for (const auto& [slot, process] : processes) {
     if (!process.member && !process.ended && !process.fenced)
       question.candidates.push_back({process.joined.process, process.joined.host, process.joined.spare});
@@ -161,7 +179,6 @@ void CoordinatorState::plan() {
   } else if (answer.action == Action::go) {
     announce(std::move(answer.next));
   } else if (answer.action == Action::expel) {
-    say(answer.reason);
     fence(answer.expelled.slot, answer.reason);
   } else if (unproved.empty() || question.waited > options.recovery.park_after) {
     int writer = -1;

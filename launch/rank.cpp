@@ -8,13 +8,17 @@
 #include "strategies/sync_batch_norm.hpp"
 #include "tensor_io/fault_point.hpp"
 #include "tensor_io/fused_optimizer.hpp"
+#include "tensor_io/random_seed.hpp"
 #include "tensor_io/schedule.hpp"
 #include "tensor_io/torch_optimizer.hpp"
 
 namespace troupe {
 
 Rank::Rank(caf::actor_system& system, Config config, RankSystemOptions options)
-    : config_(std::move(config)), system_(std::make_unique<RankSystem>(system, std::move(options))) {}
+    : config_(std::move(config)), system_(std::make_unique<RankSystem>(system, std::move(options))) {
+  // What the program builds before distribute. Simulated ranks share the generator: there the order of their draws decides.
+  seed_generator(config_.seed, {0x30de1});
+}
 
 Rank::~Rank() = default;
 

@@ -64,7 +64,7 @@ TEST_CASE("[L05] a loop of one's own goes on when a rank dies, also between two 
       GENERATE(as<std::string>{}, "", "slot=1,step=150,at=collective", "slot=0,step=199,at=optimizer", "slot=1,step=200,at=data");
   INFO(fault);
   const auto done = testing::RunningProcess({TROUPE_PROGRAM, "launch", "--nproc", "2", "--run-dir", folder / "run", TROUPE_OWN_LOOP,
-                                             "--max_steps", "300", "--batch_size", "32", "--lr", "0.2"},
+                                             "--max_steps", "300", "--batch_size", "32", "--optimizer", "adamw", "--lr", "0.003"},
                                             {{"OMP_NUM_THREADS", "1"}, {"TROUPE_FAULT", fault}})
                         .finish();
   INFO(done.output);
@@ -73,7 +73,11 @@ TEST_CASE("[L05] a loop of one's own goes on when a rank dies, also between two 
   CHECK_THAT(done.output, Catch::Contains("of 3200  (2 ranks)"));
   CHECK_THAT(done.output, Catch::Contains("step 100  right") && Catch::Contains("step 200  right") && Catch::Contains("step 300  right"));
   CHECK((done.output.find("generation 2") != std::string::npos) == !fault.empty());
-  CHECK(last_number(done.output, "step 300  right ") > 0.8);
+  // ... and what was learned is what an undisturbed run learns.
+  static double undisturbed = 0;
+  if (fault.empty()) undisturbed = last_number(done.output, "step 300  right ");
+  CHECK(undisturbed > 0.8);
+  CHECK(last_number(done.output, "step 300  right ") == undisturbed);
 }
 #else
 TEST_CASE("[E01] NOT RUN: the examples were not built") { WARN("NOT RUN: configure with TROUPE_EXAMPLES=ON"); }

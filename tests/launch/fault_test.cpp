@@ -109,7 +109,7 @@ TEST_CASE("[L04] fault 12: a second coordinator for the same job is refused, and
 }
 
 TEST_CASE("[L05] fault 25: a loader that throws on one rank ends the job with its text, its rank and nobody left waiting") {
-  Launch launch(3, {"--fail_rank", "1", "--fail_how", "load_throw"}, {});
+  Launch launch(3, {"--batch_size", "12", "--fail_rank", "1", "--fail_how", "load_throw"}, {});
   const auto done = launch.finish();
   INFO(done.output);
   CHECK(done.code == 1);

@@ -2,6 +2,7 @@
 #include <array>
 
 #include "actors/heal.hpp"
+#include "strategies/comm_hooks.hpp"
 #include "strategies/ddp.hpp"
 #include "tensor_io/fused_optimizer.hpp"
 #include "tests/catch.hpp"
@@ -21,6 +22,7 @@ struct Outcome {
 // Trains; rank `culprit` flips one bit of its weights before step kFlip.
 Outcome train(int world_size, int culprit, const std::string& rule, const std::string& optimizer_name = "sgd", int every = kEvery) {
   register_ddp();
+  register_comm_hooks();
   testing::Cluster jobs;
   jobs.world_size = world_size;
   jobs.options.training.verify_every = every;
