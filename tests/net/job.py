@@ -8,7 +8,7 @@ import time
 
 from cluster import SKIP, CannotRun
 
-PATIENCE_S = 90
+PATIENCE_S = 240
 
 
 class Job:
