@@ -88,7 +88,8 @@ TEST_CASE("options that mean nothing are refused with the reason", "[communicato
   CHECK_THAT(refused(options), Catch::Contains("'mpi'") && Catch::Contains("auto, shm, gloo or hierarchical"));
 }
 
-TEST_CASE("[D13] fault 20, fault 21: on shared memory a rank at another call is named at once, with both calls, on every rank", "[communicator]") {
+TEST_CASE("[D13] fault 20, fault 21: on shared memory a rank at another call is named at once, with both calls, on every rank",
+          "[communicator]") {
   using Call = std::function<void(Communicator&)>;
   const auto tensor = [](std::int64_t numel, at::ScalarType dtype = at::kFloat) { return at::ones({numel}, dtype); };
   struct Case {
@@ -146,7 +147,8 @@ TEST_CASE("[D13] on shared memory a recv that does not fit its send is named on 
   }
 }
 
-TEST_CASE("[D13] fault 20, fault 21: over TCP ranks at different calls exchange nothing and are named when the deadline passes", "[communicator]") {
+TEST_CASE("[D13] fault 20, fault 21: over TCP ranks at different calls exchange nothing and are named when the deadline passes",
+          "[communicator]") {
   for (const std::string backend : {"gloo", "hierarchical"}) {
     INFO(backend);
     const Backend one_rank_per_host{backend, backend, false, [](int rank) { return std::to_string(rank); }};
