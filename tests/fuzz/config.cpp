@@ -18,6 +18,6 @@ TROUPE_FUZZ_TARGET(const std::uint8_t* data, std::size_t bytes) {
     // What was accepted can be written and read again.
     Config again;
     read_config_file(again, file.write(config_to_toml(config)));
-    if (config_to_toml(again) != config_to_toml(config)) std::abort();
+    if (config_to_json(again) != config_to_json(config)) std::abort();
   });
 }
