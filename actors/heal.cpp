@@ -1,6 +1,7 @@
 #include "actors/heal.hpp"
 
-#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/from_blob.h>
 
 #include <algorithm>
 #include <cstring>

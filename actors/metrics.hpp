@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <string>
 
 #include "actors/compute.hpp"
@@ -20,8 +21,9 @@ struct StepWindow {
   std::vector<Straggler> stragglers;  ///< at the last step
 
   void add(const StepReport& report, double data_wait_ms);
-  double loss() const { return samples > 0 ? loss_sum / samples : 0; }
-  double accuracy() const { return samples > 0 ? correct / samples : 0; }
+  /// Means over the samples of committed steps; not a number (null in JSON) where all steps were skipped.
+  double loss() const { return samples > 0 ? loss_sum / samples : std::numeric_limits<double>::quiet_NaN(); }
+  double accuracy() const { return samples > 0 ? correct / samples : std::numeric_limits<double>::quiet_NaN(); }
   double mean_step_ms() const { return steps > 0 ? step_ms / static_cast<double>(steps) : 0; }
   double steps_per_second() const { return step_ms > 0 ? 1000 * static_cast<double>(steps) / step_ms : 0; }
   double samples_per_second() const { return step_ms > 0 ? 1000 * samples / step_ms : 0; }

@@ -29,10 +29,11 @@ elseif(NOT TROUPE_SANITIZER STREQUAL "")
   message(FATAL_ERROR "TROUPE_SANITIZER is '${TROUPE_SANITIZER}'; it may be address or thread")
 endif()
 
-# troupe_library(NAME [COLD] SOURCES... PUBLIC_LIBS ... PRIVATE_LIBS ...): static library troupe_NAME, alias troupe::NAME.
+# troupe_library(NAME [COLD] SOURCES... PLAIN... PUBLIC_LIBS ... PRIVATE_LIBS ...): static library troupe_NAME, alias troupe::NAME.
 function(troupe_library name)
-  cmake_parse_arguments(ARG "COLD" "" "SOURCES;PUBLIC_LIBS;PRIVATE_LIBS" ${ARGN})
-  add_library(troupe_${name} STATIC ${ARG_SOURCES})
+  cmake_parse_arguments(ARG "COLD" "" "SOURCES;PLAIN;PUBLIC_LIBS;PRIVATE_LIBS" ${ARGN})
+  add_library(troupe_${name} STATIC ${ARG_SOURCES} ${ARG_PLAIN})
+  set_source_files_properties(${ARG_PLAIN} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
   add_library(troupe::${name} ALIAS troupe_${name})
   set_target_properties(troupe_${name} PROPERTIES EXPORT_NAME ${name})
   target_include_directories(troupe_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>

@@ -16,13 +16,15 @@ std::string format(const char* pattern, Arguments... arguments) {
   return text;
 }
 
+std::string loss_of(const StepWindow& window) { return window.samples > 0 ? format("%.4f", window.loss()) : "-"; }
+
 }  // namespace
 
 std::string train_line(const MetricsReport& report) {
   const auto& w = report.window;
   std::string line =
-      format("epoch %lld/%lld  step %lld/%lld  loss %.4f", static_cast<long long>(report.epoch) + 1, static_cast<long long>(report.epochs),
-             static_cast<long long>(report.step), static_cast<long long>(report.total_steps), w.loss());
+      format("epoch %lld/%lld  step %lld/%lld  loss %s", static_cast<long long>(report.epoch) + 1, static_cast<long long>(report.epochs),
+             static_cast<long long>(report.step), static_cast<long long>(report.total_steps), loss_of(w).c_str());
   if (w.correct > 0) line += format("  acc %.2f%%", 100 * w.accuracy());
   line += format("  lr %.3g  %.1f steps/s  %.0f %s  exposed %.1f%%  data %.1f%%", w.last_lr, w.steps_per_second(),
                  w.samples_per_second() * static_cast<double>(std::max<std::int64_t>(1, report.tokens_per_sample)),
@@ -37,9 +39,9 @@ std::string progress_bar(const MetricsReport& report, std::size_t columns) {
   const auto& w = report.window;
   const double share = report.total_steps > 0 ? static_cast<double>(report.step) / static_cast<double>(report.total_steps) : 0;
   const double left = w.steps_per_second() > 0 ? static_cast<double>(report.total_steps - report.step) / w.steps_per_second() : 0;
-  const auto text = format(" %3.0f%%  epoch %lld  step %lld/%lld  loss %.4f  %.0f samples/s  %.1f ms  exposed %.1f%%  %d:%02d left",
+  const auto text = format(" %3.0f%%  epoch %lld  step %lld/%lld  loss %s  %.0f samples/s  %.1f ms  exposed %.1f%%  %d:%02d left",
                            100 * share, static_cast<long long>(report.epoch) + 1, static_cast<long long>(report.step),
-                           static_cast<long long>(report.total_steps), w.loss(), w.samples_per_second(), w.mean_step_ms(),
+                           static_cast<long long>(report.total_steps), loss_of(w).c_str(), w.samples_per_second(), w.mean_step_ms(),
                            100 * w.exposed_share(), static_cast<int>(left) / 60, static_cast<int>(left) % 60);
   const std::size_t room = columns > text.size() + 12 ? std::min<std::size_t>(20, columns - text.size() - 3) : 0;
   if (room == 0) return text.substr(0, columns);

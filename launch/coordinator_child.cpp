@@ -1,11 +1,11 @@
 #include "launch/coordinator_child.hpp"
 
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <filesystem>
-#include <thread>
 
 #include "tensor_io/error.hpp"
 
@@ -16,6 +16,7 @@ using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
 constexpr std::size_t kStarts = 5;  // within a minute
+constexpr auto kStartTime = 30s;
 
 std::string number(std::chrono::milliseconds duration) { return std::to_string(duration.count()); }
 
@@ -26,39 +27,43 @@ CoordinatorChild::CoordinatorChild(Options options) : options_(std::move(options
   std::filesystem::create_directories(options_.run_dir, failure);
   if (failure) throw Error(ErrorCode::io, options_.run_dir, failure.message(), "choose another --run-dir");
   std::filesystem::remove(options_.run_dir + "/journal", failure);  // of a job before
-  start_at_last();
+  start();
+  while (starting_) {
+    pollfd ready{child_->stdout_fd(), POLLIN, 0};
+    ::poll(&ready, 1, 100);
+    read_port();
+    if (!child_->poll_exit()) continue;
+    char reason[1024] = "";
+    const auto length = ::read(child_->stderr_fd(), reason, sizeof reason - 1);
+    start_again(length > 0 ? reason : "", [] {});
+  }
 }
 
 void CoordinatorChild::add_fds(std::vector<pollfd>& fds) const {
+  if (starting_) fds.push_back({child_->stdout_fd(), POLLIN, 0});
   if (child_->stderr_fd() >= 0) fds.push_back({child_->stderr_fd(), POLLIN, 0});
 }
 
 void CoordinatorChild::step(const std::function<void()>& before_line) {
   drain(before_line);
-  const auto status = child_->ended() ? std::nullopt : child_->poll_exit();
-  if (!status) return;
+  if (starting_) read_port();
+  if (child_->ended() || !child_->poll_exit()) return;
   drain(before_line);
-  const auto now = Clock::now();
-  std::erase_if(starts_, [&](const auto& at) { return now - at > 60s; });
-  before_line();
-  std::fprintf(stderr, "troupe: the coordinator died (%s)\n", describe_wait_status(*status).c_str());
-  if (!options_.recovery.enabled || starts_.size() >= kStarts) return;
-  start_at_last();
+  start_again("", before_line);
 }
 
-// It may die while it starts, too. Throws what the last try said.
-void CoordinatorChild::start_at_last() {
-  for (;;) {
-    try {
-      return start();
-    } catch (const Error& error) {
-      // Its pipe closes a moment before it can be waited for.
-      for (int i = 0; child_ && !child_->poll_exit() && i < 100; ++i) std::this_thread::sleep_for(10ms);
-      const bool died = child_ && child_->poll_exit() && WIFSIGNALED(*child_->poll_exit());
-      if (!died || !options_.recovery.enabled || starts_.size() >= kStarts) throw;
-      std::fprintf(stderr, "troupe: the coordinator died (%s)\n", describe_wait_status(*child_->poll_exit()).c_str());
-    }
-  }
+// It has ended. Throws where another start would end like this one.
+void CoordinatorChild::start_again(const std::string& reason, const std::function<void()>& before_line) {
+  const int status = *child_->poll_exit();
+  const auto now = Clock::now();
+  std::erase_if(starts_, [&](const auto& at) { return now - at > 60s; });
+  const bool again = options_.recovery.enabled && starts_.size() < kStarts;
+  if (starting_ && !(again && WIFSIGNALED(status)))
+    throw Error(ErrorCode::unavailable, "coordinator",
+                "it did not start" + (reason.empty() ? " (" + describe_wait_status(status) + ")" : ": " + reason));
+  before_line();
+  std::fprintf(stderr, "troupe: the coordinator died (%s)\n", describe_wait_status(status).c_str());
+  if (again) start();
 }
 
 void CoordinatorChild::start() {
@@ -104,23 +109,23 @@ void CoordinatorChild::start() {
   child.environment = {{"TROUPE_SLOT", "coordinator"}, {"TROUPE_RESTARTS", std::to_string(lives_++)}};  // fault_point asks for them
   child.keep_stdin_open = true;
   child_ = std::make_unique<ChildProcess>(child);
-  std::string said;
-  const auto deadline = Clock::now() + 30s;
-  while (said.find('\n') == std::string::npos) {
-    pollfd ready{child_->stdout_fd(), POLLIN, 0};
-    ::poll(&ready, 1, 100);
-    char block[256];
-    const auto n = ::read(child_->stdout_fd(), block, sizeof block);
-    if (n > 0) said.append(block, static_cast<std::size_t>(n));
-    if (n == 0 || child_->poll_exit() || Clock::now() > deadline) {
-      char reason[1024] = "";
-      const auto m = ::read(child_->stderr_fd(), reason, sizeof reason - 1);
-      throw Error(ErrorCode::unavailable, "coordinator",
-                  "it did not start" + (m > 0 ? ": " + std::string(reason, static_cast<std::size_t>(m)) : std::string()));
-    }
+  said_.clear();
+  starting_ = true;
+}
+
+// What it says first is its port. One that stays silent is ended, as if it had died.
+void CoordinatorChild::read_port() {
+  char block[256];
+  const auto n = ::read(child_->stdout_fd(), block, sizeof block);
+  if (n > 0) said_.append(block, static_cast<std::size_t>(n));
+  if (said_.find('\n') != std::string::npos) {
+    if (std::sscanf(said_.c_str(), "port %d", &options_.port) != 1)
+      throw Error(ErrorCode::internal, "coordinator", "it said '" + said_ + "' instead of its port");
+    starting_ = false;
+  } else if (Clock::now() > starts_.back() + kStartTime && !child_->ended()) {
+    std::fprintf(stderr, "troupe: the coordinator did not start within %d s\n", static_cast<int>(kStartTime.count()));
+    child_->signal(SIGKILL);
   }
-  if (std::sscanf(said.c_str(), "port %d", &options_.port) != 1)
-    throw Error(ErrorCode::internal, "coordinator", "it said '" + said + "' instead of its port");
 }
 
 void CoordinatorChild::drain(const std::function<void()>& before_line) {

@@ -26,17 +26,19 @@ class CoordinatorChild {
     int port = 0;  ///< 0: any
     RecoveryOptions recovery;
   };
-  /// Throws Error(unavailable) with what it said if it does not start.
+  /// Waits until it listens. Throws Error(unavailable) with what it said if it does not start.
   explicit CoordinatorChild(Options options);
   int port() const noexcept { return options_.port; }
 
   void add_fds(std::vector<pollfd>& fds) const;
-  /// Shows what it said, `before_line` first; starts it again if it died.
+  /// Shows what it said, `before_line` first; starts it again if it died, and does not wait for that. Throws Error(unavailable) if it
+  /// cannot start.
   void step(const std::function<void()>& before_line);
 
  private:
   void start();
-  void start_at_last();
+  void start_again(const std::string& reason, const std::function<void()>& before_line);
+  void read_port();
   void drain(const std::function<void()>& before_line);
 
   Options options_;
@@ -44,6 +46,8 @@ class CoordinatorChild {
   OutputLines lines_;
   std::deque<std::chrono::steady_clock::time_point> starts_;
   int lives_ = 0;
+  bool starting_ = false;  ///< it has not said its port yet
+  std::string said_;
 };
 
 }  // namespace troupe

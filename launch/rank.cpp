@@ -235,7 +235,6 @@ std::shared_ptr<const Batch> BatchStream::next() {
   fault_point("data", compute.steps_done());
   std::shared_ptr<const Batch> batch;
   while (!batch) {
-    rank_->run_between_steps();  // a loss may have made it due again
     if (!again_.empty()) {
       batch = again_.front();
       again_.pop_front();
@@ -251,6 +250,7 @@ std::shared_ptr<const Batch> BatchStream::next() {
         }
       } catch (const Error& error) {  // the generation was interrupted while this rank waited for data
         rank_->recover(error);
+        rank_->run_between_steps();  // the loss may have made it due again
       }
     }
   }

@@ -1,6 +1,6 @@
 #include "strategies/gradient_ring.hpp"
 
-#include <ATen/ATen.h>
+#include <ATen/ops/empty.h>
 
 namespace troupe {
 

@@ -1,6 +1,6 @@
 // Byte strings over the tensor collectives: a small frame with the length goes first, and carries the whole string where it fits, so a
 // vote of a hundred bytes costs one collective.
-#include <ATen/ATen.h>
+#include <ATen/ops/from_blob.h>
 
 #include <algorithm>
 #include <array>

@@ -198,13 +198,6 @@ void FusedOptimizer::load_state(const NamedTensors& loaded) {
 }
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, std::vector<ParameterGroup> groups) {
-  // A tied weight that a model registers under two names is one parameter, under its first: stepped once.
-  std::map<const void*, std::string> first;
-  for (auto& group : groups) {
-    std::erase_if(group.parameters, [&](const auto& item) {
-      return first.try_emplace(item.second.unsafeGetTensorImpl(), item.first).first->second != item.first;
-    });
-  }
   if (options.optimizer == "sgd") return std::make_unique<FusedOptimizer>(FusedOptimizer::Kind::sgd, options, std::move(groups));
   if (options.optimizer == "adamw") return std::make_unique<FusedOptimizer>(FusedOptimizer::Kind::adamw, options, std::move(groups));
   throw Error(ErrorCode::usage, "optimizer", "there is no optimizer '" + options.optimizer + "'", "known: sgd, adamw");

@@ -1,6 +1,8 @@
 #include "tensor_io/hierarchical_communicator.hpp"
 
-#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cstring>

@@ -1,5 +1,5 @@
 // Memory that every rank of a shared-memory communicator maps: allocate() makes it, collectives find their tensors in it.
-#include <ATen/ATen.h>
+#include <ATen/ops/from_blob.h>
 
 #include "tensor_io/communicator_errors.hpp"
 #include "tensor_io/shm_communicator.hpp"

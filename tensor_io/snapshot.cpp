@@ -1,5 +1,6 @@
 #include "tensor_io/snapshot.hpp"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
 #include <cstdlib>

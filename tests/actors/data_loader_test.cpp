@@ -1,5 +1,8 @@
 #include "actors/data_loader.hpp"
 
+#include <ATen/ops/full.h>
+#include <ATen/ops/scalar_tensor.h>
+
 #include "tensor_io/datasets.hpp"
 #include "tests/catch.hpp"
 

@@ -27,6 +27,11 @@ TEST_CASE("[T03] a window adds up losses by samples and times by steps") {
   window.add(report, 0);
   CHECK(window.skipped == 1);
   CHECK(window.samples == 40);
+
+  MetricsReport skipped;
+  skipped.window.add(report, 0);
+  CHECK_THAT(train_line(skipped), Catch::Contains("loss -  lr"));
+  CHECK_THAT(to_json(skipped), Catch::Contains("\"loss_metrics/global_avg_loss\":null") && Catch::Contains("\"skipped_steps\":1"));
 }
 
 TEST_CASE("[T05] a progress bar is plain ASCII of at most the terminal's width") {

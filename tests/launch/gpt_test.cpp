@@ -114,8 +114,8 @@ TEST_CASE("[F07] gpt's losses on two processes are the same with and without act
 
 TEST_CASE("[T01] gpt trains in fp16 with a loss scale, which a resumed run and a replaced rank have again") {
   testing::ScratchDirectory folder;
-  const Arguments fp16{"--use_amp", "true",         "--amp_dtype", "fp16",           "--loss_scale_interval",
-                       "4",         "--save_every", "5",           "--log_interval", "1"};
+  const Arguments fp16{"--use_amp",    "true", "--amp_dtype",    "fp16", "--loss_scale_init", "1024", "--loss_scale_interval", "4",
+                       "--save_every", "5",    "--log_interval", "1"};
   auto all = fp16;
   all.insert(all.end(), {"--max_steps", "10"});
   const auto whole = two_processes(tiny(folder, all));
@@ -123,8 +123,8 @@ TEST_CASE("[T01] gpt trains in fp16 with a loss scale, which a resumed run and a
   REQUIRE(whole.code == 0);
   const auto scales = logged(folder, "loss_scale"), losses = logged(folder, "loss_metrics/global_avg_loss");
   REQUIRE(scales.size() == 10);
-  CHECK(scales[4] == 131072);  // grown once after four steps
-  CHECK(scales[9] == 262144);
+  CHECK(scales[4] == 2048);  // grown once after four steps
+  CHECK(scales[9] == 4096);
 
   testing::ScratchDirectory second;
   auto resumed = tiny(second, all);

@@ -1,5 +1,7 @@
 #include <signal.h>
 
+#include <ATen/core/Formatting.h>
+
 #include <algorithm>
 #include <chrono>
 #include <filesystem>

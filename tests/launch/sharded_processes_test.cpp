@@ -1,4 +1,6 @@
 // Sharded strategies in jobs of processes: resume from disk, and a lost rank.
+#include <ATen/ops/equal.h>
+
 #include "tensor_io/checkpoint_reader.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/launch.hpp"

@@ -1,5 +1,8 @@
 // What every back end does when ranks disagree, hang, leave or are told to stop.
-#include <ATen/ATen.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/eye.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
 
 #include <atomic>
 

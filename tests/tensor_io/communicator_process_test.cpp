@@ -1,5 +1,6 @@
 // The same back ends between processes: this program runs itself once per rank.
-#include <ATen/ATen.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>

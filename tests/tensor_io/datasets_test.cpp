@@ -1,5 +1,10 @@
 #include "tensor_io/datasets.hpp"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
 #include <fstream>
 
 #include "tensor_io/error.hpp"
