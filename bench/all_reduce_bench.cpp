@@ -5,8 +5,8 @@
 // prints a JSON line per back end and size, then the ratios to libgloo's own all-reduce. Every round writes the whole input anew, and
 // that time is reported too: a reduction that leaves memory shared between cores makes the *next* write slow, and a benchmark that
 // does not write would call that fast (performance.md, section 0). The back ends take turns, so that noise meets all of them.
-#include <ATen/ops/zeros.h>
 #include <ATen/Parallel.h>
+#include <ATen/ops/zeros.h>
 #include <gloo/allreduce.h>
 #include <gloo/math.h>
 #include <gloo/rendezvous/context.h>
