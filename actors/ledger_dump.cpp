@@ -5,13 +5,15 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tensor_io/steady_time.hpp"
+
 namespace troupe {
 
 std::string dump_ledgers(const std::string& path, int rank, std::span<const RegisterLane> lanes) {
   std::error_code ignored;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
   std::ofstream file(path, std::ios::trunc);
-  const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
+  const auto now = steady_now_ns();
   for (const auto& lane : lanes) {
     for (const auto& record : lane.communicator->ledger().snapshot()) {
       file << nlohmann::json{{"rank", rank},

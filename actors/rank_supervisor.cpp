@@ -4,6 +4,7 @@
 
 #include "actors/coordinator.hpp"
 #include "actors/ledger_dump.hpp"
+#include "tensor_io/steady_time.hpp"
 
 namespace troupe {
 
@@ -200,7 +201,7 @@ CollectiveState RankSupervisorState::state_of(const RegisterLane& lane) const {
     state.sequence = record->sequence;
     state.fingerprint = record->fingerprint();
     state.what = record->describe();
-    state.waited_ms = static_cast<double>(std::chrono::steady_clock::now().time_since_epoch().count() - record->started_ns) / 1e6;
+    state.waited_ms = static_cast<double>(steady_now_ns() - record->started_ns) / 1e6;
   }
   return state;
 }

@@ -3,14 +3,9 @@
 #include <algorithm>
 
 #include "tensor_io/fault_point.hpp"
+#include "tensor_io/steady_time.hpp"
 
 namespace troupe {
-namespace {
-
-std::int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
-
-}  // namespace
-
 ReducerActor::behavior_type reducer(ReducerActor::stateful_pointer<ReducerState> self, ReducerOptions options) {
   self->state.self = self;
   self->state.options = std::move(options);
@@ -46,7 +41,7 @@ void ReducerState::ready(const BucketReady& bucket) {
   }
   arrived[static_cast<std::size_t>(bucket.index)] = true;
   result.awaited_ns = std::max(bucket.sent_ns, free_since_ns);
-  result.taken_ns = now_ns();
+  result.taken_ns = steady_now_ns();
   try {
     while (next < arrived.size() && arrived[next]) launch(next++);
   } catch (const Error& error) {
@@ -57,7 +52,7 @@ void ReducerState::ready(const BucketReady& bucket) {
   if (next == arrived.size()) {
     arrived.assign(arrived.size(), false);
     next = 0;
-    result.finished_ns = now_ns();
+    result.finished_ns = steady_now_ns();
     caf::anon_send(options.compute, result);
   }
 }
@@ -84,7 +79,7 @@ void ReducerState::launch(std::size_t index) {
   if (options.progress->backward_ended.load(std::memory_order_acquire) < step) ++result.launched_before_end;
   options.progress->launched.fetch_add(1, std::memory_order_release);
   plan.hook->reduce(bucket, *options.communicator);
-  free_since_ns = now_ns();
+  free_since_ns = steady_now_ns();
   result.busy_ms += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - before).count();
 }
 

@@ -1,6 +1,7 @@
 #include "actors/strategy.hpp"
 
 #include "tensor_io/error.hpp"
+#include "tensor_io/steady_time.hpp"
 
 namespace troupe {
 namespace {
@@ -28,6 +29,15 @@ std::string names_of(const Map& registry) {
 }
 
 }  // namespace
+
+// What a message costs is what nobody computes in: a bucket that lies in the mailbox while backward goes on costs nothing.
+void GradientSummary::await(const StrategyContext& context, std::int64_t step) {
+  const auto waiting = steady_now_ns();
+  reduced = context.wait_reduced(step);
+  const auto queued = std::max<std::int64_t>(0, reduced.taken_ns - std::max(reduced.awaited_ns, waiting));
+  const auto answered = steady_now_ns() - std::max(reduced.finished_ns, waiting);
+  message_us = static_cast<double>(queued + answered) / 1e3;
+}
 
 NamedTensors Strategy::whole_state(Optimizer& optimizer) {
   NamedTensors tensors;

@@ -42,6 +42,9 @@ struct GradientSummary {
   std::vector<bool> used;      ///< by parameter
   BucketsReduced reduced;
   double message_us = 0;  ///< sending buckets, the last one's way to the reducer, the answer's way back
+
+  /// Waits for the reducer: `reduced`, and the way of its messages.
+  void await(const StrategyContext& context, std::int64_t step);
 };
 
 /// Decides how parameters are laid out over ranks and which tensors move when. All calls come from the compute thread. One step is

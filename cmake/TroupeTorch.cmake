@@ -15,24 +15,11 @@ if(NOT LibTorch_FOUND)
   find_package(LibTorch REQUIRED)
 endif()
 
-# Precompiled headers for the files that see all of LibTorch: 25 s a file without. GCC works at their pending templates for 5 s in every
-# file that has them, even an empty one: what sees no more of LibTorch than ATen/core/Tensor.h is PLAIN, without them. Two, because a precompiled header fits one level of
-# optimisation only: what runs within a step is compiled with Release's -O3, the rest (launching, tests) with -O1, in 60 % of the time.
+# One precompiled header for the files that see all of LibTorch: 25 s a file without. GCC works at its pending templates for 5 s in every
+# file that has it, even an empty one: what sees no more of LibTorch than ATen/core/Tensor.h and single operators is PLAIN, without it.
 file(WRITE ${CMAKE_BINARY_DIR}/troupe_pch.cpp "")
-function(troupe_precompiled_header name)
-  add_library(${name} OBJECT ${CMAKE_BINARY_DIR}/troupe_pch.cpp)
-  target_compile_features(${name} PUBLIC cxx_std_20)
-  target_compile_options(${name} PRIVATE ${ARGN})
-  target_link_libraries(${name} PRIVATE LibTorch::cpu troupe_flags)
-  target_precompile_headers(${name} PRIVATE <torch/torch.h> <caf/all.hpp> <algorithm> <atomic> <chrono> <condition_variable>
-    <cstdint> <filesystem> <functional> <map> <memory> <mutex> <optional> <span> <string> <string_view> <thread> <vector>)
-endfunction()
-set(TROUPE_COLD_OPTIONS $<$<CONFIG:Release>:-O1>)
-troupe_precompiled_header(troupe_pch)
-troupe_precompiled_header(troupe_cold_pch ${TROUPE_COLD_OPTIONS})
-
-# Of target TARGET nothing runs within a step.
-function(troupe_cold target)
-  target_compile_options(${target} PRIVATE ${TROUPE_COLD_OPTIONS})
-  target_precompile_headers(${target} REUSE_FROM troupe_cold_pch)
-endfunction()
+add_library(troupe_pch OBJECT ${CMAKE_BINARY_DIR}/troupe_pch.cpp)
+target_compile_features(troupe_pch PUBLIC cxx_std_20)
+target_link_libraries(troupe_pch PRIVATE LibTorch::cpu troupe_flags)
+target_precompile_headers(troupe_pch PRIVATE <torch/torch.h> <caf/all.hpp> <algorithm> <atomic> <chrono> <condition_variable>
+  <cstdint> <filesystem> <functional> <map> <memory> <mutex> <optional> <span> <string> <string_view> <thread> <vector>)

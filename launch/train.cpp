@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <fstream>
 #include <mutex>
+#include <optional>
 
 #include <nlohmann/json.hpp>
 
@@ -73,9 +74,15 @@ class RunLog {
     caf::anon_send_exit(metrics_, caf::exit_reason::user_shutdown);
     rank_.system().compute().mailbox().wait_for(metrics_);
   }
-  template <class Message>
-  void send(const Message& message) {
-    if (ready()) caf::anon_send(metrics_, message);
+  void send(const ValidationReport& report) {
+    if (ready()) caf::anon_send(metrics_, report);
+  }
+  void send(const MetricsReport& report) {
+    if (ready()) {
+      caf::anon_send(metrics_, report);
+    } else if (report.log) {
+      before_ = report;
+    }
   }
   /// A line of rank 0's, after everything sent before.
   void line(const std::string& text) {
@@ -104,6 +111,8 @@ class RunLog {
     options.on_report = [this](const MetricsReport& report) { console_.show(report); };
     options.on_validation = [this](const ValidationReport& report) { console_.show(report); };
     metrics_ = rank_.system().system().spawn(metrics, options);
+    // The rank 0 that died may have taken its last line with it.
+    if (before_ && !options.path.empty() && last_logged() < before_->step) caf::anon_send(metrics_, *before_);
     return true;
   }
   void flush() {
@@ -112,6 +121,7 @@ class RunLog {
   Rank& rank_;
   Console console_;
   MetricsActor metrics_;
+  std::optional<MetricsReport> before_;  // rank 0's last line, as the others know it
 };
 
 /// The framework's own loop. A step is a transaction; what comes between two steps (validation, saving) is numbered, so that after the loss

@@ -1,6 +1,6 @@
 #include "strategies/batch_norm_kernels.hpp"
 
-#include <torch/torch.h>
+#include <ATen/core/grad_mode.h>
 
 #include <vector>
 
@@ -23,7 +23,7 @@ TROUPE_PROCESSOR_CLONES void all_channels(float* __restrict to, const float* __r
 
 void subtract_per_channel(const at::Tensor& to, const at::Tensor& x, const at::Tensor& mean, const at::Tensor& constant,
                           const at::Tensor& slope) {
-  torch::NoGradGuard no_grad;
+  at::NoGradGuard no_grad;
   const auto channels = x.size(1);
   if (x.numel() == 0) return;
   const auto positions = x.numel() / x.size(0) / channels;
@@ -55,7 +55,7 @@ void subtract_per_channel(const at::Tensor& to, const at::Tensor& x, const at::T
   shape[1] = channels;
   const auto wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const auto per_channel = [&](const at::Tensor& t) { return t.to(wide).view(shape); };
-  to.copy_(to.to(wide) - (per_channel(constant) + (x.to(wide) - per_channel(mean)) * per_channel(slope)));
+  to.copy_(to.to(wide).sub(per_channel(constant).add(x.to(wide).sub(per_channel(mean)).mul(per_channel(slope)))));
 }
 
 }  // namespace troupe

@@ -3,15 +3,13 @@
 #include <cmath>
 #include <cstring>
 #include <ctime>
-#include <sstream>
 
 #include "strategies/sync_batch_norm.hpp"
 #include "tensor_io/gradient_clip.hpp"
+#include "tensor_io/steady_time.hpp"
 
 namespace troupe {
 namespace {
-
-std::int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
 // What a thread itself used: where rank and reducer share a core, the reducer may work while the sender stands still.
 std::int64_t thread_cpu_ns() {
@@ -29,19 +27,6 @@ std::int64_t clock_cost_ns() {
     return (thread_cpu_ns() - begin) / kReadings;
   }();
   return cost;
-}
-
-std::string join(const std::vector<std::int32_t>& order) {
-  std::string text;
-  for (const auto index : order) text += (text.empty() ? "" : " ") + std::to_string(index);
-  return text;
-}
-
-std::vector<std::int32_t> split(const std::string& text) {
-  std::vector<std::int32_t> order;
-  std::istringstream in(text);
-  for (std::int32_t index = 0; in >> index;) order.push_back(index);
-  return order;
 }
 
 }  // namespace
@@ -71,7 +56,7 @@ void Ddp::make_buckets() {
   buckets_ = std::make_unique<GradientBuckets>(std::move(parameters), *context_.bucket_lane, bytes(context_.options.bucket_cap_mb),
                                                bytes(context_.options.first_bucket_mb), [this](std::int32_t bucket) {
                                                  const auto before = thread_cpu_ns();
-                                                 caf::anon_send(context_.reducer, BucketReady{step_, bucket, now_ns()});
+                                                 caf::anon_send(context_.reducer, BucketReady{step_, bucket, steady_now_ns()});
                                                  send_ns_ += thread_cpu_ns() - before - clock_cost_ns();
                                                });
 }
@@ -138,12 +123,8 @@ GradientSummary Ddp::reduce_gradients() {
   summary.not_finite_parameter = buckets_->not_finite_parameter();
   summary.used = buckets_->used();
   if (!buckets_->plan().buckets.empty()) {
-    // What a message costs is what nobody computes in: a bucket that lies in the mailbox while backward goes on costs nothing.
-    const auto waiting = now_ns();
-    const auto& reduced = summary.reduced = context_.wait_reduced(step_);
-    const auto queued = std::max<std::int64_t>(0, reduced.taken_ns - std::max(reduced.awaited_ns, waiting));
-    const auto answered = now_ns() - std::max(reduced.finished_ns, waiting);
-    summary.message_us = static_cast<double>(send_ns_ + queued + answered) / 1e3;
+    summary.await(context_, step_);
+    summary.message_us += static_cast<double>(send_ns_) / 1e3;
   }
   if (context_.options.broadcast_buffers && context_.world_size > 1) buffers_->stage(*context_.program_lane);
   if (context_.rank == 0 && !(context_.options.static_graph && measured_)) {
@@ -179,20 +160,20 @@ void Ddp::after_update() {
   if (rebuild_pending_) {
     rebuild_pending_ = false;
     // Laid out when the next step begins: until then the gradients stay where the program can read them.
-    next_order_ = split(context_.program_lane->broadcast_bytes(join(last_arrival_), 0, "bucket order"));
+    next_order_ = order_of_text(context_.program_lane->broadcast_bytes(order_text(last_arrival_), 0, "bucket order"));
     measured_ = true;
   }
 }
 
 std::map<std::string, std::string> Ddp::state() {
-  return {{"ddp.bucket_order", join(bucket_order())}, {"ddp.measured", measured_ ? "1" : "0"}};
+  return {{"ddp.bucket_order", order_text(bucket_order())}, {"ddp.measured", measured_ ? "1" : "0"}};
 }
 
 void Ddp::load_state(const std::map<std::string, std::string>& state) {
   const auto order = state.find("ddp.bucket_order");
   const auto measured = state.find("ddp.measured");
   if (order == state.end() || measured == state.end()) return;
-  install(split(order->second));
+  install(order_of_text(order->second));
   measured_ = measured->second == "1";
 }
 

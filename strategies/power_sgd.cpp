@@ -1,6 +1,8 @@
 #include "strategies/power_sgd.hpp"
 
-#include <torch/torch.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 
@@ -53,7 +55,7 @@ at::Tensor PowerSgd::scratch(at::Tensor& memory, std::int64_t numel) {
 }
 
 void PowerSgd::reduce(BucketView& bucket, Communicator& communicator) {
-  torch::NoGradGuard no_grad;
+  at::NoGradGuard no_grad;
   if (bucket.step < start_step_) {
     communicator.all_reduce(bucket.flat, ReduceOp::avg, bucket.label);
     return;

@@ -4,34 +4,19 @@
 #include <map>
 #include <numeric>
 #include <set>
-#include <sstream>
 
 #include "actors/wrap_policy.hpp"
 #include "tensor_io/gradient_clip.hpp"
+#include "tensor_io/steady_time.hpp"
 
 namespace troupe {
 namespace {
-
-std::int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
 at::ScalarType dtype_of(const std::string& field, const std::string& text) {
   if (text == "float32") return at::ScalarType::Undefined;
   if (text == "bfloat16") return at::kBFloat16;
   if (text == "float16") return at::kHalf;
   throw Error(ErrorCode::usage, field, "'" + text + "' is no dtype of training", "float32, bfloat16 or float16");
-}
-
-std::string join(const std::vector<std::int32_t>& order) {
-  std::string text;
-  for (const auto index : order) text += (text.empty() ? "" : " ") + std::to_string(index);
-  return text;
-}
-
-std::vector<std::int32_t> split(const std::string& text) {
-  std::vector<std::int32_t> order;
-  std::istringstream in(text);
-  for (std::int32_t index = 0; in >> index;) order.push_back(index);
-  return order;
 }
 
 [[noreturn]] void refuse_recovery() {
@@ -200,7 +185,7 @@ void Sharded::attach(std::shared_ptr<torch::nn::Module> model) {
   reducing.every_micro_batch = options.fsdp_sync_micro_batches;
   reducing.reduce_dtype = dtype_of("reduce_dtype", options.reduce_dtype);
   gradients_ = std::make_unique<UnitGradients>(*parameters_, reduce_group_, replicas_, reducing, [this](std::int32_t position) {
-    caf::anon_send(context_.reducer, BucketReady{step_, position, now_ns()});
+    caf::anon_send(context_.reducer, BucketReady{step_, position, steady_now_ns()});
   });
 
   if (const auto dtype = dtype_of("buffer_dtype", options.buffer_dtype); dtype != at::ScalarType::Undefined) {
@@ -244,13 +229,7 @@ GradientSummary Sharded::reduce_gradients() {
   summary.not_finite_parameter = gradients_->not_finite_parameter();
   summary.used = gradients_->used();
   if (gathers_) gathers_->end_phase();
-  if (!gradients_->order().empty()) {
-    const auto waiting = now_ns();
-    const auto& reduced = summary.reduced = context_.wait_reduced(step_);
-    const auto queued = std::max<std::int64_t>(0, reduced.taken_ns - std::max(reduced.awaited_ns, waiting));
-    const auto answered = now_ns() - std::max(reduced.finished_ns, waiting);
-    summary.message_us = static_cast<double>(queued + answered) / 1e3;
-  }
+  if (!gradients_->order().empty()) summary.await(context_, step_);
   if (context_.options.broadcast_buffers && context_.world_size > 1) buffers_->stage(*context_.program_lane);
   if (context_.rank == 0 && !(context_.options.static_graph && measured_)) {
     auto arrival = gradients_->arrival_order();
@@ -295,7 +274,7 @@ void Sharded::after_update() {
   if (!rebuild_pending_) return;
   rebuild_pending_ = false;
   measured_ = true;
-  gradients_->set_order(split(context_.program_lane->broadcast_bytes(join(last_arrival_), 0, "unit order")));
+  gradients_->set_order(order_of_text(context_.program_lane->broadcast_bytes(order_text(last_arrival_), 0, "unit order")));
   caf::anon_send(context_.reducer, InstallPlan{gradients_->bucket_views(), gradients_->reduction()});
 }
 

@@ -127,6 +127,19 @@ std::string BucketPlan::describe() const {
   return text + (buckets.empty() ? "" : " MiB");
 }
 
+std::string order_text(std::span<const std::int32_t> order) {
+  std::string text;
+  for (const auto index : order) text += (text.empty() ? "" : " ") + std::to_string(index);
+  return text;
+}
+
+std::vector<std::int32_t> order_of_text(const std::string& text) {
+  std::vector<std::int32_t> order;
+  std::istringstream in(text);
+  for (std::int32_t index = 0; in >> index;) order.push_back(index);
+  return order;
+}
+
 std::uint64_t layout_hash(std::span<const ParameterLayout> layout) noexcept {
   Fnv hash;
   for (const auto& parameter : layout) {

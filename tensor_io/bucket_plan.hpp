@@ -64,6 +64,10 @@ BucketPlan plan_buckets(std::span<const ParameterLayout> layout, std::span<const
 /// The order before anything was measured: last registered parameter first, since backward goes backwards.
 std::vector<std::int32_t> registration_order(std::span<const ParameterLayout> layout);
 
+/// An order as text, for messages and checkpoints, and back: `3 2 0 1`.
+std::string order_text(std::span<const std::int32_t> order);
+std::vector<std::int32_t> order_of_text(const std::string& text);
+
 std::uint64_t layout_hash(std::span<const ParameterLayout> layout) noexcept;
 
 /// What differs between two ranks' layouts, or an empty string: `parameter 3 is fc.weight (10, 256) float32 on rank 0 and …`.

@@ -5,6 +5,8 @@
 #include <chrono>
 #include <iterator>
 
+#include "tensor_io/steady_time.hpp"
+
 namespace troupe {
 
 std::string_view to_string(CollectiveKind kind) noexcept {
@@ -49,7 +51,7 @@ std::uint64_t CollectiveRecord::fingerprint() const noexcept {
 
 CollectiveRecord CollectiveLedger::begin(CollectiveRecord record) {
   record.step = step();
-  record.started_ns = std::chrono::steady_clock::now().time_since_epoch().count();
+  record.started_ns = steady_now_ns();
   record.finished = false;
   std::lock_guard lock(mutex_);
   const bool point_to_point = record.kind == CollectiveKind::send || record.kind == CollectiveKind::recv;
@@ -68,7 +70,7 @@ void CollectiveLedger::finish() noexcept {
     std::lock_guard lock(mutex_);
     auto& record = ring_[(started_ - 1) % kCapacity];
     record.finished = true;
-    inside_ns_.fetch_add(std::chrono::steady_clock::now().time_since_epoch().count() - record.started_ns, std::memory_order_relaxed);
+    inside_ns_.fetch_add(steady_now_ns() - record.started_ns, std::memory_order_relaxed);
   }
   finished_.fetch_add(1, std::memory_order_release);
 }

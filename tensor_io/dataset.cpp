@@ -1,6 +1,7 @@
 #include "tensor_io/dataset.hpp"
 
-#include <torch/torch.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
 
 #include <vector>
 
@@ -16,9 +17,9 @@ Batch Dataset::get_batch(std::span<const std::int64_t> indices, const SampleCont
     targets.push_back(std::move(example.target));
   }
   Batch batch;
-  batch.input = torch::stack(inputs);
-  batch.target = torch::stack(targets);
-  batch.index = torch::tensor(at::ArrayRef<std::int64_t>(indices.data(), indices.size()), torch::kInt64);
+  batch.input = at::stack(inputs);
+  batch.target = at::stack(targets);
+  batch.index = at::tensor(at::ArrayRef<std::int64_t>(indices.data(), indices.size()), at::kLong);
   return batch;
 }
 

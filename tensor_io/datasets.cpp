@@ -1,6 +1,9 @@
 #include "tensor_io/datasets.hpp"
 
-#include <torch/torch.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/tensor.h>
 
 #include <cmath>
 #include <cstdlib>
@@ -19,7 +22,7 @@ bool held_out(std::int64_t row) { return row % 5 == 4; }
 std::pair<at::Tensor, at::Tensor> split_rows(std::int64_t rows) {
   std::vector<std::int64_t> train, rest;
   for (std::int64_t i = 0; i < rows; ++i) (held_out(i) ? rest : train).push_back(i);
-  return {torch::tensor(train, torch::kInt64), torch::tensor(rest, torch::kInt64)};
+  return {at::tensor(train, at::kLong), at::tensor(rest, at::kLong)};
 }
 
 std::string shipped_digits() {
@@ -56,8 +59,8 @@ std::pair<at::Tensor, at::Tensor> read_cifar_file(const std::string& path) {
                     std::to_string(content.size() / record) + " is cut off at offset " + std::to_string(content.size()));
   }
   const auto rows = static_cast<std::int64_t>(content.size() / record);
-  const auto all = torch::from_blob(const_cast<char*>(content.data()), {rows, static_cast<std::int64_t>(record)}, torch::kByte);
-  return {all.narrow(1, 1, 3072).reshape({rows, 3, 32, 32}).clone(), all.select(1, 0).to(torch::kInt64)};
+  const auto all = at::from_blob(const_cast<char*>(content.data()), {rows, static_cast<std::int64_t>(record)}, at::kByte);
+  return {all.narrow(1, 1, 3072).reshape({rows, 3, 32, 32}).clone(), all.select(1, 0).to(at::kLong)};
 }
 
 }  // namespace
@@ -91,7 +94,7 @@ at::Tensor read_idx(const std::string& path) {
                 "offset " + std::to_string(start) + ", data: the header promises " + std::to_string(numel) + " bytes, there are " +
                     std::to_string(content.size() - start));
   }
-  return torch::from_blob(const_cast<char*>(content.data() + start), shape, torch::kByte).clone();
+  return at::from_blob(const_cast<char*>(content.data() + start), shape, at::kByte).clone();
 }
 
 TrainAndHeldOut read_mnist(const DataOptions& options) {
@@ -104,7 +107,7 @@ TrainAndHeldOut read_mnist(const DataOptions& options) {
     if (raw.dim() != (labels ? 1 : 3))
       throw Error(ErrorCode::bad_data, path,
                   "offset 3, dimensions: " + std::to_string(raw.dim()) + " where " + (labels ? "1" : "3") + " are due");
-    parts[i] = labels ? raw.to(torch::kInt64) : raw.unsqueeze(1);
+    parts[i] = labels ? raw.to(at::kLong) : raw.unsqueeze(1);
     if (labels && parts[i].size(0) != parts[i - 1].size(0)) {
       throw Error(ErrorCode::bad_data, path,
                   std::to_string(parts[i].size(0)) + " labels for " + std::to_string(parts[i - 1].size(0)) + " images");
@@ -128,7 +131,7 @@ TrainAndHeldOut read_cifar10(const DataOptions& options) {
   ImageTransform transform;
   transform.mean = {0.4914f, 0.4822f, 0.4465f};
   transform.stddev = {0.2470f, 0.2435f, 0.2616f};
-  return images("cifar10", options, {torch::cat(pixels), torch::cat(labels), test_pixels, test_labels}, transform);
+  return images("cifar10", options, {at::cat(pixels), at::cat(labels), test_pixels, test_labels}, transform);
 }
 
 TrainAndHeldOut read_digits(const DataOptions& options) {
@@ -136,12 +139,12 @@ TrainAndHeldOut read_digits(const DataOptions& options) {
   const auto table = parse_csv(path, read_file(path));
   if (table.columns != 65)
     throw Error(ErrorCode::bad_data, path, "it has " + std::to_string(table.columns) + " columns, 64 pixels and a label are due");
-  const auto all = torch::tensor(table.values, torch::kFloat64).view({table.rows, 65});
+  const auto all = at::tensor(table.values, at::kDouble).view({table.rows, 65});
   const auto pixels = all.narrow(1, 0, 64);
   if (pixels.min().item<double>() < 0 || pixels.max().item<double>() > 16)
     throw Error(ErrorCode::bad_data, path, "a pixel lies outside 0 .. 16");
-  const auto bytes = pixels.to(torch::kByte).view({table.rows, 1, 8, 8});
-  const auto labels = all.select(1, 64).to(torch::kInt64);
+  const auto bytes = pixels.to(at::kByte).view({table.rows, 1, 8, 8});
+  const auto labels = all.select(1, 64).to(at::kLong);
   const auto [train, rest] = split_rows(table.rows);
   ImageTransform transform;
   transform.scale = 1.0f / 16;
@@ -165,9 +168,9 @@ TrainAndHeldOut read_csv(const DataOptions& options) {
                       " is no class below num_classes " + std::to_string(options.num_classes));
     }
   }
-  const auto all = torch::tensor(table.values, torch::kFloat64).view({table.rows, table.columns});
-  const auto input = all.narrow(1, 0, table.columns - 1).to(torch::kFloat32);
-  const auto target = all.select(1, table.columns - 1).to(torch::kInt64);
+  const auto all = at::tensor(table.values, at::kDouble).view({table.rows, table.columns});
+  const auto input = all.narrow(1, 0, table.columns - 1).to(at::kFloat);
+  const auto target = all.select(1, table.columns - 1).to(at::kLong);
   const auto [train, rest] = split_rows(table.rows);
   return {std::make_shared<TensorDataset>(input.index_select(0, train), target.index_select(0, train), "csv"),
           std::make_shared<TensorDataset>(input.index_select(0, rest), target.index_select(0, rest), "csv")};
@@ -198,7 +201,7 @@ Example SyntheticImages::get(std::int64_t index, const SampleContext&) const {
       }
     }
   }
-  return {image, torch::tensor(label)};
+  return {image, at::tensor(label)};
 }
 
 TensorDataset::TensorDataset(at::Tensor input, at::Tensor target, std::string name)
@@ -212,7 +215,7 @@ Example TensorDataset::get(std::int64_t index, const SampleContext&) const { ret
 
 Batch TensorDataset::get_batch(std::span<const std::int64_t> indices, const SampleContext&) const {
   Batch batch;
-  batch.index = torch::tensor(at::ArrayRef<std::int64_t>(indices.data(), indices.size()), torch::kInt64);
+  batch.index = at::tensor(at::ArrayRef<std::int64_t>(indices.data(), indices.size()), at::kLong);
   batch.input = input_.index_select(0, batch.index);
   batch.target = target_.index_select(0, batch.index);
   return batch;

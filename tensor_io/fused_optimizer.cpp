@@ -1,6 +1,10 @@
 #include "tensor_io/fused_optimizer.hpp"
 
-#include <torch/torch.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/_fused_sgd.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
 
 #include <map>
 #include <set>
@@ -91,7 +95,7 @@ FusedOptimizer::FusedOptimizer(Kind kind, OptimizerOptions options, std::vector<
 
 void FusedOptimizer::make_moments() {
   if (!moments_.empty()) return;
-  torch::NoGradGuard no_grad;
+  at::NoGradGuard no_grad;
   const bool has_first = kind_ == Kind::adamw || options_.momentum != 0;
   for (const auto& group : groups_) {
     const auto first = has_first ? flat_like(group.parameters) : std::vector<at::Tensor>(group.parameters.size());
@@ -119,7 +123,7 @@ void FusedOptimizer::replace_parameters(const Replacement& replacement) {
 }
 
 void FusedOptimizer::step(double lr) {
-  torch::NoGradGuard no_grad;
+  at::NoGradGuard no_grad;
   make_moments();
   for (std::size_t g = 0; g < groups_.size(); ++g) step_group(g, lr * groups_[g].lr_scale);
 }
@@ -177,7 +181,7 @@ NamedTensors FusedOptimizer::state() {
 }
 
 void FusedOptimizer::load_state(const NamedTensors& loaded) {
-  torch::NoGradGuard no_grad;
+  at::NoGradGuard no_grad;
   std::map<std::string, at::Tensor> values(loaded.begin(), loaded.end());
   std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // all or nothing: checked before the first is written
   for (auto& [name, mine] : state()) {

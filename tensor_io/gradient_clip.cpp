@@ -1,6 +1,6 @@
 #include "tensor_io/gradient_clip.hpp"
 
-#include <torch/torch.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <cmath>
@@ -34,7 +34,7 @@ void add_squares_f64(const double* from, std::int64_t n, double* sums) { add_squ
 }  // namespace
 
 double sum_of_squares(const at::Tensor& tensor) {
-  torch::NoGradGuard no_grad;
+  at::NoGradGuard no_grad;
   auto values = tensor.detach();
   if (values.scalar_type() != at::kFloat && values.scalar_type() != at::kDouble) values = values.to(at::kFloat);
   if (!values.is_non_overlapping_and_dense()) values = values.contiguous();

@@ -1,6 +1,8 @@
 #include "tensor_io/image_dataset.hpp"
 
-#include <torch/torch.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/upsample_bilinear2d.h>
 
 #include <cstring>
 

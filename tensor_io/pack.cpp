@@ -1,6 +1,7 @@
 #include "tensor_io/pack.hpp"
 
-#include <torch/torch.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/isfinite.h>
 
 #include <cstdint>
 
@@ -99,7 +100,7 @@ bool copy_and_check(const at::Tensor& destination, const at::Tensor& source) {
       default: break;
     }
   }
-  torch::NoGradGuard no_grad;
+  at::NoGradGuard no_grad;
   destination.copy_(source);
   return all_finite(destination);
 }
@@ -108,7 +109,7 @@ bool add_and_check(const at::Tensor& destination, const at::Tensor& source) {
   if (same_dense_layout(destination, source) && source.scalar_type() == at::kFloat) {
     return add32(static_cast<float*>(destination.data_ptr()), static_cast<const float*>(source.const_data_ptr()), source.numel());
   }
-  torch::NoGradGuard no_grad;
+  at::NoGradGuard no_grad;
   destination.add_(source);
   return all_finite(destination);
 }

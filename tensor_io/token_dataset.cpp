@@ -1,6 +1,6 @@
 #include "tensor_io/token_dataset.hpp"
 
-#include <torch/torch.h>
+#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <bit>

@@ -1,4 +1,5 @@
 // Sharded strategies in jobs of processes: resume from disk, and a lost rank.
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 
 #include "tensor_io/checkpoint_reader.hpp"
@@ -41,6 +42,32 @@ TEST_CASE("[F06] sharded processes that are killed after a checkpoint resume bit
     INFO(expected[i].first);
     CHECK(expected[i].first == seen[i].first);
     CHECK((at::equal(expected[i].second, seen[i].second)));
+  }
+}
+
+TEST_CASE("[C01] training on 4, 3, 1 and 2 ranks through checkpoints, each with another strategy, equals uninterrupted training to 1e-4") {
+  const auto train = [](int ranks, const std::string& strategy, int steps, const Launch* before) {
+    std::vector<std::string> arguments{"--strategy", strategy, "--batch_size", "12",          "--optimizer",
+                                       "adamw",      "--lr",   "0.01",         "--max_steps", std::to_string(steps)};
+    if (before != nullptr) arguments.insert(arguments.end(), {"--resume", "latest"});
+    auto launch = before != nullptr ? std::make_unique<Launch>(ranks, arguments, std::vector<std::string>{},
+                                                               std::map<std::string, std::string>{}, before->shared_folder())
+                                    : std::make_unique<Launch>(ranks, arguments);
+    const auto done = launch->finish();
+    INFO(done.output);
+    REQUIRE(done.code == 0);
+    return launch;
+  };
+  auto moved = train(4, "fsdp", 8, nullptr);
+  moved = train(3, "ddp", 16, moved.get());
+  moved = train(1, "zero2", 24, moved.get());
+  moved = train(2, "fsdp", 30, moved.get());
+  const auto expected = latest(*train(2, "ddp", 30, nullptr)), seen = latest(*moved);
+  REQUIRE(expected.size() == seen.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    INFO(expected[i].first);
+    CHECK(expected[i].first == seen[i].first);
+    CHECK((at::allclose(expected[i].second, seen[i].second, 0, 1e-4)));
   }
 }
 

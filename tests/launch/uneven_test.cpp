@@ -11,7 +11,7 @@ namespace {
 
 using Pair = std::pair<at::Tensor, at::Tensor>;  // input, target
 
-struct NetImpl : torch::nn::Module {
+struct NormNetImpl : torch::nn::Module {
   torch::nn::Linear first = register_module("first", torch::nn::Linear(6, 12));
   nn::BatchNorm norm = register_module("norm", nn::BatchNorm(12));
   torch::nn::Linear last = register_module("last", torch::nn::Linear(12, 3));
@@ -19,13 +19,13 @@ struct NetImpl : torch::nn::Module {
     return torch::nn::functional::cross_entropy(last(torch::tanh(norm(first(batch.first)))), batch.second);
   }
 };
-TORCH_MODULE(Net);
+TORCH_MODULE(NormNet);
 
-Net make_net() {
+NormNet make_net() {
   static std::mutex mutex;  // LibTorch's generator is one per process
   std::lock_guard lock(mutex);
   seed_generator(11, {});
-  return Net();
+  return NormNet();
 }
 
 Pair samples(std::int64_t n, std::uint64_t seed) {

@@ -10,6 +10,8 @@
 #include "tests/support/cluster.hpp"
 
 using namespace troupe;
+using testing::check_no_errors;
+using testing::ddp_cluster;
 
 namespace {
 
@@ -63,22 +65,6 @@ std::unique_ptr<Optimizer> sgd(const torch::nn::Module& model) {
   return make_optimizer(options, {group});
 }
 
-testing::Cluster cluster(int world_size) {
-  static const bool registered = [] {
-    register_ddp();
-    register_comm_hooks();
-    return true;
-  }();
-  (void)registered;
-  testing::Cluster cluster;
-  cluster.world_size = world_size;
-  return cluster;
-}
-
-void check_no_errors(const std::vector<std::string>& errors) {
-  for (const auto& error : errors) CHECK(error == "");
-}
-
 // Losses of `steps` steps.
 std::vector<double> train(testing::Cluster jobs, std::int64_t steps) {
   std::vector<double> losses;
@@ -106,24 +92,24 @@ std::vector<double> train(testing::Cluster jobs, std::int64_t steps) {
 }  // namespace
 
 TEST_CASE("[D01] the loss of 1, 2 and 4 ranks with the same global batch agrees") {
-  const auto one = train(cluster(1), 50);
+  const auto one = train(ddp_cluster(1), 50);
   const auto world_size = GENERATE(2, 4);
-  const auto many = train(cluster(world_size), 50);
+  const auto many = train(ddp_cluster(world_size), 50);
   REQUIRE(many.size() == 50);
   for (std::size_t s = 0; s < one.size(); ++s) CHECK(many[s] == Approx(one[s]).margin(1e-5));
   CHECK(one.back() < one.front() * 0.7);
 }
 
 TEST_CASE("[D05] gradient accumulation gives the loss of the undivided batch") {
-  const auto whole = train(cluster(2), 20);
-  auto divided = cluster(2);
+  const auto whole = train(ddp_cluster(2), 20);
+  auto divided = ddp_cluster(2);
   divided.options.training.grad_accum_steps = 4;
   const auto losses = train(divided, 20);
   for (std::size_t s = 0; s < whole.size(); ++s) CHECK(losses[s] == Approx(whole[s]).margin(1e-5));
 }
 
 TEST_CASE("[D05] only the last micro-batch launches buckets") {
-  auto jobs = cluster(2);
+  auto jobs = ddp_cluster(2);
   jobs.options.training.grad_accum_steps = 3;
   check_no_errors(jobs.run([&](RankSystem& rank) {
     auto model = make_mlp();
@@ -145,7 +131,7 @@ TEST_CASE("[D05] only the last micro-batch launches buckets") {
 }
 
 TEST_CASE("[D04] gradients are views of the buckets and average over the ranks") {
-  check_no_errors(cluster(2).run([&](RankSystem& rank) {
+  check_no_errors(ddp_cluster(2).run([&](RankSystem& rank) {
     auto model = make_mlp();
     rank.compute().distribute(model);
     auto optimizer = sgd(*model);
@@ -160,7 +146,7 @@ TEST_CASE("[D04] gradients are views of the buckets and average over the ranks")
 }
 
 TEST_CASE("[D02] buckets are rebuilt in the order of arrival, and again when it changes") {
-  auto jobs = cluster(2);
+  auto jobs = ddp_cluster(2);
   jobs.options.strategy.bucket_cap_mb = 1e-6;  // one parameter a bucket
   jobs.options.strategy.first_bucket_mb = 1e-6;
   check_no_errors(jobs.run([&](RankSystem& rank) {
@@ -184,7 +170,7 @@ TEST_CASE("[D02] buckets are rebuilt in the order of arrival, and again when it 
 }
 
 TEST_CASE("[D03] all buckets but the last are launched while backward goes on") {
-  auto jobs = cluster(2);
+  auto jobs = ddp_cluster(2);
   jobs.options.strategy.bucket_cap_mb = 1e-6;
   jobs.options.strategy.first_bucket_mb = 1e-6;
   check_no_errors(jobs.run([&](RankSystem& rank) {
@@ -221,7 +207,7 @@ TEST_CASE("[D03] all buckets but the last are launched while backward goes on") 
 }
 
 TEST_CASE("[D06] a parameter used on no rank keeps an undefined gradient and is not decayed, and used on one, the others count as zero") {
-  check_no_errors(cluster(2).run([&](RankSystem& rank) {
+  check_no_errors(ddp_cluster(2).run([&](RankSystem& rank) {
     auto model = make_mlp(1, true);
     rank.compute().distribute(model);
     auto optimizer = sgd(*model);  // weight decay 1e-4
@@ -243,7 +229,7 @@ TEST_CASE("[D06] a parameter used on no rank keeps an undefined gradient and is 
 }
 
 TEST_CASE("[D06] frozen parameters take no part") {
-  check_no_errors(cluster(2).run([&](RankSystem& rank) {
+  check_no_errors(ddp_cluster(2).run([&](RankSystem& rank) {
     auto model = make_mlp();
     model->first->weight.requires_grad_(false);
     rank.compute().distribute(model);
@@ -267,13 +253,11 @@ TEST_CASE("[D06] a weight that is registered under two names is one parameter: i
   };
   std::vector<at::Tensor> weights(2);
   for (const bool registered : {false, true}) {
-    check_no_errors(cluster(2).run([&](RankSystem& rank) {
-      std::shared_ptr<TiedImpl> model;
+    check_no_errors(ddp_cluster(2).run([&](RankSystem& rank) {
+      const auto model = std::make_shared<TiedImpl>(registered);
       {
-        static std::mutex mutex;
-        std::lock_guard lock(mutex);
-        seed_generator(1, {});
-        model = std::make_shared<TiedImpl>(registered);
+        const torch::NoGradGuard no_grad;
+        model->first->weight.copy_(torch::linspace(-0.5, 0.5, 16).reshape({4, 4}));  // the generator is one for both ranks
       }
       rank.compute().distribute(model);
       auto optimizer = sgd(*model);
@@ -289,7 +273,7 @@ TEST_CASE("[D06] a weight that is registered under two names is one parameter: i
 
 TEST_CASE("[D06] a static graph measures the order of gradients once and keeps it") {
   const bool static_graph = GENERATE(true, false);
-  auto jobs = cluster(2);
+  auto jobs = ddp_cluster(2);
   jobs.options.strategy.static_graph = static_graph;
   jobs.options.strategy.bucket_cap_mb = 1e-6;  // one parameter a bucket
   jobs.options.strategy.first_bucket_mb = 1e-6;
@@ -315,7 +299,7 @@ TEST_CASE("[D06] a static graph measures the order of gradients once and keeps i
 
 TEST_CASE("[D07] initial parameters and buffers are rank 0's everywhere") {
   std::vector<at::Tensor> weights(3);
-  check_no_errors(cluster(3).run([&](RankSystem& rank) {
+  check_no_errors(ddp_cluster(3).run([&](RankSystem& rank) {
     auto model = make_mlp(static_cast<std::uint64_t>(rank.compute().rank()));
     auto seen = model->register_buffer("seen", at::full({5}, static_cast<double>(rank.compute().rank())));
     rank.compute().distribute(model);
@@ -329,7 +313,7 @@ TEST_CASE("[D07] initial parameters and buffers are rank 0's everywhere") {
 
 TEST_CASE("[D08] buffers follow rank 0 after each step, or stay each rank's own") {
   const bool broadcast = GENERATE(true, false);
-  auto jobs = cluster(2);
+  auto jobs = ddp_cluster(2);
   jobs.options.strategy.broadcast_buffers = broadcast;
   check_no_errors(jobs.run([&](RankSystem& rank) {
     auto model = make_mlp();
@@ -345,7 +329,7 @@ TEST_CASE("[D08] buffers follow rank 0 after each step, or stay each rank's own"
 }
 
 TEST_CASE("[D11] a rank that runs out of data joins in with weight zero and the average is over the others' samples") {
-  check_no_errors(cluster(2).run([&](RankSystem& rank) {
+  check_no_errors(ddp_cluster(2).run([&](RankSystem& rank) {
     auto model = make_mlp();
     rank.compute().distribute(model);
     auto optimizer = sgd(*model);
@@ -363,7 +347,7 @@ TEST_CASE("[D11] a rank that runs out of data joins in with weight zero and the 
 }
 
 TEST_CASE("[D11] a micro-batch of weight zero leaves the gradients of the others, whatever it computed") {
-  auto jobs = cluster(2);
+  auto jobs = ddp_cluster(2);
   jobs.options.training.grad_accum_steps = 3;
   const int nothing = GENERATE(0, 1, 2);  // which one counts for nothing
   check_no_errors(jobs.run([&](RankSystem& rank) {
@@ -391,7 +375,7 @@ TEST_CASE("[D11] a micro-batch of weight zero leaves the gradients of the others
 
 TEST_CASE("[D12] clipping by the global norm scales every gradient, and the norm is the same number on all ranks") {
   std::vector<double> norms(2);
-  auto jobs = cluster(2);
+  auto jobs = ddp_cluster(2);
   jobs.options.training.clip_norm = 0.01;
   check_no_errors(jobs.run([&](RankSystem& rank) {
     auto model = make_mlp();
@@ -410,12 +394,12 @@ TEST_CASE("[D12] clipping by the global norm scales every gradient, and the norm
 }
 
 TEST_CASE("[D13] fault 21: a rank with another model is named with the parameter that differs, on every rank") {
-  const auto errors = cluster(2).run([&](RankSystem& rank) { rank.compute().distribute(make_mlp(1, rank.compute().rank() == 1)); });
+  const auto errors = ddp_cluster(2).run([&](RankSystem& rank) { rank.compute().distribute(make_mlp(1, rank.compute().rank() == 1)); });
   for (const auto& error : errors) CHECK_THAT(error, Catch::Contains("unused.weight") && Catch::Contains("rank 1"));
 }
 
 TEST_CASE("[D13] fault 21: a rank that freezes a parameter in the middle is named and nothing is applied") {
-  const auto errors = cluster(3).run([&](RankSystem& rank) {
+  const auto errors = ddp_cluster(3).run([&](RankSystem& rank) {
     auto model = make_mlp();
     rank.compute().distribute(model);
     auto optimizer = sgd(*model);
@@ -431,7 +415,7 @@ TEST_CASE("[D13] fault 21: a rank that freezes a parameter in the middle is name
 
 TEST_CASE("[D13] fault 20: a collective that one rank alone calls is named and nobody hangs") {
   const auto backend = GENERATE(as<std::string>{}, "shm", "gloo");
-  auto jobs = cluster(2);
+  auto jobs = ddp_cluster(2);
   jobs.options.communicator.backend = backend;
   const auto started = std::chrono::steady_clock::now();
   const auto errors = jobs.run([&](RankSystem& rank) {
@@ -451,7 +435,7 @@ TEST_CASE("[D13] fault 20: a collective that one rank alone calls is named and n
 
 TEST_CASE("[D13] fault 25: a rank whose data ends early is named, and nobody waits for it") {
   const auto backend = GENERATE(as<std::string>{}, "shm", "gloo");
-  auto jobs = cluster(3);
+  auto jobs = ddp_cluster(3);
   jobs.options.communicator.backend = backend;
   const auto started = std::chrono::steady_clock::now();
   const auto errors = jobs.run([&](RankSystem& rank) {
@@ -473,7 +457,7 @@ TEST_CASE("[T09] fault 30: a loss or gradient that is not finite is named with r
   const bool in_loss = GENERATE(true, false);
   std::vector<std::string> reasons(2);
   std::array<bool, 2> skipped{}, untouched{}, goes_on{};  // by rank; Catch2 is not for several threads that fail at once
-  auto jobs = cluster(2);
+  auto jobs = ddp_cluster(2);
   jobs.options.training.on_not_finite = "skip";
   check_no_errors(jobs.run([&](RankSystem& rank) {
     auto model = make_mlp();
@@ -501,7 +485,7 @@ TEST_CASE("[T09] fault 30: a loss or gradient that is not finite is named with r
 
 TEST_CASE("[T06] fault 22: an exception on one rank ends the others within the deadline with its text") {
   const auto started = std::chrono::steady_clock::now();
-  const auto errors = cluster(3).run([&](RankSystem& rank) {
+  const auto errors = ddp_cluster(3).run([&](RankSystem& rank) {
     auto model = make_mlp();
     rank.compute().distribute(model);
     auto optimizer = sgd(*model);
@@ -518,7 +502,7 @@ TEST_CASE("[T06] fault 22: an exception on one rank ends the others within the d
 }
 
 TEST_CASE("[D01] steps and micro-batches that do not match are refused with the remedy") {
-  auto jobs = cluster(1);
+  auto jobs = ddp_cluster(1);
   jobs.options.training.grad_accum_steps = 2;
   check_no_errors(jobs.run([&](RankSystem& rank) {
     auto model = make_mlp();

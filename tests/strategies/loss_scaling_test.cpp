@@ -8,6 +8,7 @@
 #include "tests/support/golden.hpp"
 
 using namespace troupe;
+using testing::check_no_errors;
 
 namespace {
 
@@ -17,15 +18,8 @@ struct LineImpl : torch::nn::Module {
   at::Tensor weight;
 };
 
-testing::Cluster cluster(int world_size) {
-  static const bool registered = [] {
-    register_ddp();
-    register_comm_hooks();
-    return true;
-  }();
-  (void)registered;
-  testing::Cluster cluster;
-  cluster.world_size = world_size;
+testing::Cluster scaling_cluster(int world_size) {
+  auto cluster = testing::ddp_cluster(world_size);
   cluster.options.training.loss_scaler = "on";
   return cluster;
 }
@@ -39,16 +33,12 @@ std::unique_ptr<Optimizer> sgd(LineImpl& model, double momentum, double weight_d
   return make_optimizer(options, {group});
 }
 
-void check_no_errors(const std::vector<std::string>& errors) {
-  for (const auto& error : errors) CHECK(error == "");
-}
-
 }  // namespace
 
 TEST_CASE("[T01] training with a loss scaler gives what PyTorch's GradScaler gives, skipped steps and clipping too") {
   const test::Golden golden("loss_scaler.txt");
   const auto norms = golden.doubles("training.norms"), scales = golden.doubles("training.scale");
-  auto jobs = cluster(1);
+  auto jobs = scaling_cluster(1);
   jobs.options.training.loss_scale_init = 4096;
   jobs.options.training.loss_scale_interval = 2;
   jobs.options.training.clip_norm = 0.5;
@@ -81,7 +71,7 @@ TEST_CASE("[T01] an overflow on one rank skips the step and halves the scale on 
   constexpr int kRanks = 3;
   std::vector<std::vector<double>> scales(kRanks), steps(kRanks);
   std::vector<at::Tensor> weights(kRanks);
-  auto jobs = cluster(kRanks);
+  auto jobs = scaling_cluster(kRanks);
   jobs.options.training.loss_scale_interval = 2;
   check_no_errors(jobs.run([&](RankSystem& rank) {
     auto model = std::make_shared<LineImpl>();
@@ -105,7 +95,7 @@ TEST_CASE("[T01] an overflow on one rank skips the step and halves the scale on 
 }
 
 TEST_CASE("[T01] an overflow that only the sum over ranks has skips the step too") {
-  auto jobs = cluster(2);
+  auto jobs = scaling_cluster(2);
   jobs.options.strategy.comm_hook = "fp16";
   std::vector<int> committed(2);
   std::vector<double> scales(2);
@@ -126,7 +116,7 @@ TEST_CASE("[T01] an overflow that only the sum over ranks has skips the step too
 
 TEST_CASE("[T01] with fp16 autocast gradients that fp16 has no number for survive by the scale") {
   const auto trained = [](const std::string& scaler) {
-    auto jobs = cluster(2);
+    auto jobs = scaling_cluster(2);
     jobs.options.training.use_amp = true;
     jobs.options.training.amp_dtype = "fp16";
     jobs.options.training.loss_scaler = scaler;
@@ -158,7 +148,7 @@ TEST_CASE("[T01] with fp16 autocast gradients that fp16 has no number for surviv
 }
 
 TEST_CASE("[T01] a gradient that overflows without any scale, or a loss that is not finite, stops the job where that is asked for") {
-  auto jobs = cluster(2);
+  auto jobs = scaling_cluster(2);
   jobs.options.training.loss_scale_init = 2;
   const bool loss = GENERATE(false, true);
   std::vector<int> steps(2);

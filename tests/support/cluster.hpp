@@ -10,7 +10,10 @@
 
 #include "launch/rank_system.hpp"
 #include "launch/simulate.hpp"
+#include "strategies/comm_hooks.hpp"
+#include "strategies/ddp.hpp"
 #include "tensor_io/random_seed.hpp"
+#include "tests/catch.hpp"
 
 namespace troupe::testing {
 
@@ -33,5 +36,22 @@ struct Cluster {
     return errors;
   }
 };
+
+/// One whose ranks know ddp and its hooks.
+inline Cluster ddp_cluster(int world_size) {
+  static const bool registered = [] {
+    register_ddp();
+    register_comm_hooks();
+    return true;
+  }();
+  (void)registered;
+  Cluster cluster;
+  cluster.world_size = world_size;
+  return cluster;
+}
+
+inline void check_no_errors(const std::vector<std::string>& errors) {
+  for (const auto& error : errors) CHECK(error == "");
+}
 
 }  // namespace troupe::testing
