@@ -55,14 +55,16 @@ int main(int argc, char** argv) {
     config.declare("fail_step", std::int64_t{3}, "when");
     config.declare("fail_how", std::string("throw"), "throw, exit, kill, hang, slow, flip, load_throw, load_stall");
     config.declare("pause_ms", std::int64_t{0}, "in every step");
-    config.declare("probe_model", std::string("ours"), "ours, or norm: LibTorch's dropout, and a validation");
+    config.declare("probe_model", std::string("ours"), "ours; norm: LibTorch's dropout, and a validation; plain: neither norm nor dropout");
   };
   // With what depends on the rank: statistics of its own samples, random numbers.
-  job.model = [](const troupe::Config& config) {
+  job.model = [](const troupe::Config& config) -> std::shared_ptr<torch::nn::Module> {
     // Whoever reads the output knows from it that a process is still the same.
     if (std::getenv("TROUPE_SLOT") != nullptr) std::printf("pid %d\n", static_cast<int>(::getpid()));
     std::fflush(stdout);
     const bool stock = config.get<std::string>("probe_model") == "norm";
+    if (config.get<std::string>("probe_model") == "plain")
+      return torch::nn::Sequential(torch::nn::Linear(2, 16), torch::nn::Tanh(), torch::nn::Linear(16, 2)).ptr();
     torch::nn::Sequential model(torch::nn::Linear(2, 16), troupe::nn::BatchNorm(16), torch::nn::Tanh());
     if (stock) {
       model->push_back(torch::nn::Dropout(0.2));

@@ -47,8 +47,8 @@ TEST_CASE("[F06] sharded processes that are killed after a checkpoint resume bit
 
 TEST_CASE("[C01] training on 4, 3, 1 and 2 ranks through checkpoints, each with another strategy, equals uninterrupted training to 1e-4") {
   const auto train = [](int ranks, const std::string& strategy, int steps, const Launch* before) {
-    std::vector<std::string> arguments{"--strategy", strategy, "--batch_size", "12",          "--optimizer",
-                                       "adamw",      "--lr",   "0.01",         "--max_steps", std::to_string(steps)};
+    std::vector<std::string> arguments{"--strategy",  strategy, "--probe_model", "plain", "--batch_size", "12",
+                                       "--optimizer", "adamw",  "--lr",          "0.01",  "--max_steps",  std::to_string(steps)};
     if (before != nullptr) arguments.insert(arguments.end(), {"--resume", "latest"});
     auto launch = before != nullptr ? std::make_unique<Launch>(ranks, arguments, std::vector<std::string>{},
                                                                std::map<std::string, std::string>{}, before->shared_folder())
