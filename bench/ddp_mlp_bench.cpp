@@ -1,7 +1,7 @@
 // One optimizer step of 8 x Linear(1024), over two processes of this machine: bench/README.md defines the job, the values and the lines by
 // which ./dev bench drives this program.
 //
-//   echo "block 15" | build/release/bench/bench_ddp_mlp --batch 16 [STRATEGY [RANKS [LAYERS]]]
+//   echo "block 15" | build/release/bench/bench_ddp_mlp --batch 16 [STRATEGY [RANKS [LAYERS [CHECKPOINTS]]]]
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -23,6 +23,8 @@
 #include <thread>
 #include <vector>
 
+#include "launch/run_checkpoints.hpp"
+#include "tensor_io/checkpoint_writer.hpp"
 #include "troupe/troupe.hpp"
 
 namespace {
@@ -102,6 +104,28 @@ void print(const char* name, const std::vector<double>& numbers) {
   std::printf("\n");
 }
 
+double ms_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+}
+
+double thread_cpu_ms() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) / 1e6;
+}
+
+// The state to disk on this thread: ms of processor time per GiB.
+double writer_cpu_ms(const std::string& directory, const troupe::NamedTensors& tensors) {
+  troupe::TrainingState state;
+  state.step = 1;
+  state.tensors = tensors;
+  state.rank_state = {"{}"};
+  troupe::CheckpointWriter writer(directory, 1);
+  const auto begin = thread_cpu_ms();
+  const auto bytes = writer.save(state, false).bytes;
+  return (thread_cpu_ms() - begin) * static_cast<double>(1 << 30) / static_cast<double>(bytes);
+}
+
 // Rank 0 reads the lines and tells the others; a rank that waits for the next one sleeps.
 void serve(troupe::Rank& rank, std::int64_t batch) {
   auto model = rank.distribute(make_model());
@@ -113,6 +137,7 @@ void serve(troupe::Rank& rank, std::int64_t batch) {
     inputs.push_back(values(1000 + 100 * r + k, {batch, width}, 1));
     targets.push_back(values(2000 + 100 * r + k, {batch, width}, 1));
   }
+  troupe::RunCheckpoints checkpoints(rank, *model, *optimizer);
   std::size_t steps = 0;
   if (rank.is_main()) std::printf("ready\n"), std::fflush(stdout);
   for (;;) {
@@ -121,18 +146,26 @@ void serve(troupe::Rank& rank, std::int64_t batch) {
     line = rank.broadcast_object(line);
     const auto space = line.find(' ');
     const auto verb = line.substr(0, space), argument = space == std::string::npos ? std::string() : line.substr(space + 1);
-    if (verb == "block" || verb == "memory") {
+    if (verb == "block" || verb == "memory" || verb == "save") {
       std::vector<double> step_ms, actors_us;
       std::unique_ptr<PeakPss> peak;
       if (verb == "memory") peak = std::make_unique<PeakPss>();
+      auto begin_save = std::chrono::steady_clock::now();
+      if (verb == "save") checkpoints.save({0, static_cast<std::int64_t>(steps), -1}, false);
+      const double blocking_ms = ms_since(begin_save);
       for (int i = 0; i < std::atoi(argument.c_str()); ++i) {
         const auto begin = std::chrono::steady_clock::now();
         const auto loss = torch::mse_loss(model->forward(inputs[steps % kBatches]), targets[steps % kBatches]);
         rank.backward(loss, 0, static_cast<double>(batch), 1);
         const auto report = rank.step(*optimizer);
-        step_ms.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count());
+        step_ms.push_back(ms_since(begin));
         actors_us.push_back(report.message_us);
         ++steps;
+      }
+      if (verb == "save") {
+        begin_save = std::chrono::steady_clock::now();
+        checkpoints.finish();
+        if (rank.is_main()) print("blocking_ms", {blocking_ms}), print("waited_ms", {ms_since(begin_save)});
       }
       if (peak) {
         const auto peaks = rank.all_gather_object(peak->stop());
@@ -142,6 +175,13 @@ void serve(troupe::Rank& rank, std::int64_t batch) {
       }
     } else if (verb == "weights") {
       if (rank.is_main()) write_raw(argument, *model), std::printf("weights %s\n", argument.c_str());
+    } else if (verb == "load") {
+      const auto begin = std::chrono::steady_clock::now();
+      checkpoints.resume("latest", [](const std::string&) {});
+      if (rank.is_main()) print("load_ms", {ms_since(begin)});
+    } else if (verb == "writer") {
+      const auto state = rank.system().compute().strategy().whole_state(*optimizer);
+      if (rank.is_main()) print("cpu_ms_per_gib", {writer_cpu_ms(argument, state)});
     } else if (verb == "quit") {
       return;
     }
@@ -201,8 +241,10 @@ int start_ranks(char** argv) {
 
 int main(int argc, char** argv) {
   const char* rank = std::getenv("RANK");
-  if (argc < 3 || argc > 6 || std::string(argv[1]) != "--batch" || std::atoi(argv[2]) < 1) {
-    std::fprintf(stderr, "usage: bench_ddp_mlp --batch SAMPLES_PER_RANK [STRATEGY [RANKS [LAYERS]]], then lines as in bench/README.md\n");
+  if (argc < 3 || argc > 7 || std::string(argv[1]) != "--batch" || std::atoi(argv[2]) < 1) {
+    std::fprintf(
+        stderr,
+        "usage: bench_ddp_mlp --batch SAMPLES_PER_RANK [STRATEGY [RANKS [LAYERS [CHECKPOINTS]]]], then lines as in bench/README.md\n");
     return 2;
   }
   const std::string strategy = argc > 3 ? argv[3] : "ddp";
@@ -224,6 +266,8 @@ int main(int argc, char** argv) {
         config.weight_decay = 0.01;
         config.collective_timeout = 600;  // the programs take turns
         config.run_dir = "";
-        config.save_every = -1;
+        config.save_every = argc > 6 ? 0 : -1;
+        if (argc > 6) config.checkpoint_dir = argv[6];
+        config.keep_last = 1;
       });
 }

@@ -34,6 +34,9 @@ FSDP_PEERS = {"reshard": [], "keep": ["--keep"]}
 TARGETS = {"fsdp.mlp/b16": 0.30, "fsdp.mlp/b128": 0.42, "fsdp.mlp/b16/ddp": 1.15, "fsdp.mlp/b128/ddp": 1.15,
            "ddp.mlp/b16": 0.75, "ddp.mlp/b64": 0.85, "actors/b16": 50.0, "actors/b64": 50.0,
            "all_reduce/4B": 1 / 40, "all_reduce/4KiB": 1 / 40, "all_reduce/64KiB": 1 / 40, "all_reduce/25MiB": 1 / 15}
+CHECKPOINT_PEERS = {"thread": [], "process": ["--process"]}
+CHECKPOINT_TARGETS = {"checkpoint/save": 0.1, "checkpoint/load": 0.5, "checkpoint/writer": 150.0}  # ratio, ratio, ms of processor time per GiB
+TARGETS.update(CHECKPOINT_TARGETS)
 SIZES = {"all_reduce/4B": 4, "all_reduce/4KiB": 4096, "all_reduce/64KiB": 65536, "all_reduce/25MiB": 25 << 20}
 DEADLINE_S = 300  # for one answer
 
@@ -200,6 +203,55 @@ def run_all_reduce(rows, turns):
     return [report(row, ours[row], {"Gloo of torch 2.11": peers[row]}, "us", {}) for row in rows if ours[row]]
 
 
+def forget(folder):
+    """Lets what was written go from the page cache, so that a load reads the disk."""
+    os.sync()
+    for path in filter(pathlib.Path.is_file, pathlib.Path(folder).rglob("*")):
+        with open(path, "rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def run_checkpoint(rows, rounds):
+    """The rows checkpoint/*: 384 MiB of parameters and moments, saved while training goes on, and loaded."""
+    steps = 25
+    with tempfile.TemporaryDirectory(dir=ROOT / "build") as scratch:  # a disk, not a tmpfs
+        folders = {name: f"{scratch}/{name}" for name in ("ours", *CHECKPOINT_PEERS)}
+        everyone = {"ours": Program([str(OURS / "bench_ddp_mlp"), "--batch", "16", "ddp", "2", "32", folders["ours"]], "bench_ddp_mlp")}
+        for setting, flags in CHECKPOINT_PEERS.items():
+            everyone[setting] = Program(TORCHRUN + ["bench/peer/checkpoint.py", "--directory", folders[setting]] + flags, setting)
+        costs, loads = {name: [] for name in everyone}, {name: [] for name in everyone}
+        blocking, writer = {name: [] for name in everyone}, []
+        order = random.Random(1)
+        for number in range(-1, rounds):  # the first warms up
+            for name in order.sample(list(everyone), len(everyone)):
+                usual = statistics.median(floats(everyone[name].ask("block 15", "step_ms")["step_ms"]))
+                answer = everyone[name].ask(f"save {steps}", "step_ms")
+                waited = floats(answer["waited_ms"])[0]
+                if waited > usual:
+                    print(f"bench: {name} still wrote {waited:.0f} ms after {steps} steps", file=sys.stderr)
+                forget(folders[name])
+                load = floats(everyone[name].ask("load", "load_ms")["load_ms"])[0]
+                if number >= 0:
+                    blocking[name].append(floats(answer["blocking_ms"])[0])
+                    costs[name].append([blocking[name][-1] + sum(t - usual for t in floats(answer["step_ms"]))])
+                    loads[name].append([load])
+        for _ in range(rounds):
+            writer += floats(everyone["ours"].ask(f"writer {scratch}/writer", "cpu_ms_per_gib")["cpu_ms_per_gib"])
+        for program in everyone.values():
+            program.quit()
+    results = []
+    extra = {"blocking_ms": round(statistics.median(blocking["ours"]), 1)}
+    if "checkpoint/save" in rows:
+        results.append(report("checkpoint/save", costs["ours"], {s: costs[s] for s in CHECKPOINT_PEERS}, "ms", extra))
+    if "checkpoint/load" in rows:
+        results.append(report("checkpoint/load", loads["ours"], {s: loads[s] for s in CHECKPOINT_PEERS}, "ms", {}))
+    if "checkpoint/writer" in rows:
+        median, ok = statistics.median(writer), statistics.median(writer) <= TARGETS["checkpoint/writer"]
+        print(f"checkpoint/writer ours={median:.1f} unit=ms/GiB target={TARGETS['checkpoint/writer']:.0f} {'ok' if ok else 'short'}", flush=True)
+        results.append({"row": "checkpoint/writer", "unit": "ms/GiB", "ours": median, "ok": ok, "samples": writer})
+    return results
+
+
 def main():
     parser = argparse.ArgumentParser(prog="./dev bench")
     parser.add_argument("rows", nargs="*", metavar="ROW", help="default: all")
@@ -229,6 +281,8 @@ def main():
     for batch in (16, 64):
         if any(row in rows for row in (f"ddp.mlp/b{batch}", f"actors/b{batch}")):
             results += run_mlp(batch, rows, options.blocks, options.steps)
+    if any(row in CHECKPOINT_TARGETS for row in rows):
+        results += run_checkpoint(rows, options.blocks)
     reduce_rows = [row for row in rows if row in SIZES]
     if reduce_rows:
         results += run_all_reduce(reduce_rows, max(3, options.blocks // 2))

@@ -31,13 +31,22 @@ elseif(NOT TROUPE_SANITIZER STREQUAL "")
   message(FATAL_ERROR "TROUPE_SANITIZER is '${TROUPE_SANITIZER}'; it may be address or thread")
 endif()
 
-# Several files in one go where they have the precompiled header, whose pending templates are then worked at once for all of them. Off:
-# quicker after an edit, a third slower from scratch.
+# Several files in one go: what many headers make the compiler do is then done once for all of them. Off: quicker after an edit, slower by
+# half from scratch.
 option(TROUPE_UNITY "Compile files of a folder together" ON)
-function(troupe_sources target)  # troupe_sources(TARGET PLAIN_SOURCES..)
-  set_source_files_properties(${ARGN} PROPERTIES SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
+
+# troupe_sources(TARGET LIBS.. PLAIN FILES..): the target's own sources have the precompiled header; FILES, which it gets too, do without.
+function(troupe_sources target)
+  cmake_parse_arguments(ARG "" "" "LIBS;PLAIN" ${ARGN})
   target_precompile_headers(${target} REUSE_FROM troupe_pch)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${TROUPE_UNITY} UNITY_BUILD_BATCH_SIZE 4)
+  if(ARG_PLAIN)
+    add_library(${target}_plain OBJECT ${ARG_PLAIN})
+    target_link_libraries(${target}_plain PRIVATE troupe_flags ${ARG_LIBS})
+    target_include_directories(${target}_plain PRIVATE ${PROJECT_SOURCE_DIR})
+    set_target_properties(${target}_plain PROPERTIES UNITY_BUILD ${TROUPE_UNITY} UNITY_BUILD_BATCH_SIZE 8)
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_plain>)
+  endif()
 endfunction()
 
 # troupe_library(NAME SOURCES... PLAIN... KERNELS... PUBLIC_LIBS ... PRIVATE_LIBS ...): static library troupe_NAME, alias troupe::NAME.
@@ -45,10 +54,10 @@ endfunction()
 # same bits.
 function(troupe_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;PLAIN;KERNELS;PUBLIC_LIBS;PRIVATE_LIBS" ${ARGN})
-  add_library(troupe_${name} STATIC ${ARG_SOURCES} ${ARG_PLAIN} ${ARG_KERNELS})
+  add_library(troupe_${name} STATIC ${ARG_SOURCES})
   add_library(troupe::${name} ALIAS troupe_${name})
   set_target_properties(troupe_${name} PROPERTIES EXPORT_NAME ${name})
-  troupe_sources(troupe_${name} ${ARG_PLAIN} ${ARG_KERNELS})
+  troupe_sources(troupe_${name} LIBS ${ARG_PUBLIC_LIBS} ${ARG_PRIVATE_LIBS} PLAIN ${ARG_PLAIN} ${ARG_KERNELS})
   set_source_files_properties(${ARG_KERNELS} PROPERTIES COMPILE_OPTIONS "$<$<CONFIG:Release>:-O3>;-ffp-contract=off")
   target_include_directories(troupe_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
                                                    $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/troupe>)

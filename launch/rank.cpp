@@ -17,7 +17,7 @@ namespace troupe {
 Rank::Rank(caf::actor_system& system, Config config, RankSystemOptions options)
     : config_(std::move(config)), system_(std::make_unique<RankSystem>(system, std::move(options))) {
   // What the program builds before distribute. Simulated ranks share the generator: there the order of their draws decides.
-  seed_generator(config_.seed, {0x30de1});
+  seed_model(config_.seed);
 }
 
 Rank::~Rank() = default;

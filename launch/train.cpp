@@ -22,7 +22,7 @@ namespace {
 std::shared_ptr<torch::nn::Module> build_model(const Job& job, const Config& config) {
   static std::mutex mutex;
   std::lock_guard lock(mutex);
-  seed_generator(config.seed, {0x30de1});
+  seed_model(config.seed);
   return job.model(config);
 }
 

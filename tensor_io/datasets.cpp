@@ -3,6 +3,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tensor.h>
 
 #include <cmath>
@@ -201,7 +202,7 @@ Example SyntheticImages::get(std::int64_t index, const SampleContext&) const {
       }
     }
   }
-  return {image, at::tensor(label)};
+  return {image, at::scalar_tensor(label, at::kLong)};
 }
 
 TensorDataset::TensorDataset(at::Tensor input, at::Tensor target, std::string name)

@@ -23,4 +23,6 @@ void seed_generator(std::uint64_t seed, std::initializer_list<std::uint64_t> par
   generator.set_current_seed(mix_seed(seed, parts));
 }
 
+void seed_model(std::uint64_t seed) { seed_generator(seed, {0x30de1}); }
+
 }  // namespace troupe

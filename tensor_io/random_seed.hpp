@@ -10,4 +10,7 @@ std::uint64_t mix_seed(std::uint64_t seed, std::initializer_list<std::uint64_t> 
 /// Seeds LibTorch's CPU generator (one per process; thread-safe) with mix_seed.
 void seed_generator(std::uint64_t seed, std::initializer_list<std::uint64_t> parts);
 
+/// The same for what a program builds before its first step: a model's first values.
+void seed_model(std::uint64_t seed);
+
 }  // namespace troupe

@@ -1,3 +1,4 @@
-// For test programs that do without LibTorch. Catch2 3 brings its own main, as in main.cpp.
-#define CATCH_CONFIG_MAIN
-#include <catch2/catch.hpp>
+// For test programs that do without LibTorch.
+int run_tests(int argc, char** argv);
+
+int main(int argc, char** argv) { return run_tests(argc, argv); }
