@@ -19,6 +19,10 @@ def free_port():
         return probe.getsockname()[1]
 
 
+def say(text):
+    os.write(1, (text + "\n").encode())  # at once: the groups share a pipe
+
+
 def supervise():
     port = free_port()
     lighthouse = subprocess.Popen([str(pathlib.Path(sys.executable).parent / "torchft_lighthouse"), "--min_replicas", "2", "--quorum_tick_ms", "100",
@@ -45,7 +49,7 @@ def train(rank):
     from torch.distributed import TCPStore
     from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
 
-    print(f"rank {rank} pid {os.getpid()}", flush=True)
+    say(f"rank {rank} pid {os.getpid()}")
     torch.set_num_threads(1)
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     torch.manual_seed(0)
@@ -67,7 +71,7 @@ def train(rank):
         model(torch.randn(4, 2)).square().mean().backward()
         optimizer.step()
         if manager.current_step() > before:  # committed
-            print(f"rank {rank} step {manager.current_step()}", flush=True)
+            say(f"rank {rank} step {manager.current_step()}")
 
 
 if __name__ == "__main__":
