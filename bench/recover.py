@@ -163,6 +163,7 @@ def main():
     parser.add_argument("--kills", type=int, default=12, help="of each kind")
     parser.add_argument("--output", default=str(HERE / "recover.json"))
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
     choose = random.Random(1)
     times = {name: [] for name in [*MODES, *PEERS]}
     for kill in range(options.kills):

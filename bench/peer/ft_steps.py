@@ -2,6 +2,7 @@
 
 Without arguments it starts the lighthouse and the groups, and a group that died again, as torchrun would for each group.
 """
+import ctypes
 import os
 import pathlib
 import signal
@@ -11,6 +12,8 @@ import sys
 import time
 
 RANKS = 4
+# Nothing outlives who started it: PR_SET_PDEATHSIG.
+ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
 def free_port():
@@ -37,11 +40,12 @@ def supervise():
         sys.exit(0)
 
     signal.signal(signal.SIGTERM, stop)
-    while True:
+    while os.getppid() != 1:
         for rank, group in enumerate(groups):
             if group.poll() is not None:
                 groups[rank] = start(rank)
         time.sleep(0.1)
+    stop()
 
 
 def train(rank):
