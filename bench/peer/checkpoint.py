@@ -33,6 +33,7 @@ def main():
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
     x = blocks.values(1000 + 100 * rank, BATCH * ddp_mlp.WIDTH, 1).view(BATCH, ddp_mlp.WIDTH)
     kind = AsyncCheckpointerType.PROCESS if options.process else AsyncCheckpointerType.THREAD
+    group = dist.new_group(backend="gloo")  # async_save's thread must not share training's
     saved = 0
 
     def state():
@@ -56,7 +57,8 @@ def main():
             shutil.rmtree(f"{options.directory}/{saved - 1}", ignore_errors=True)
         dist.barrier()
         begin = time.perf_counter()
-        future = dcp.async_save(state(), checkpoint_id=f"{options.directory}/{saved}", async_checkpointer_type=kind)
+        future = dcp.async_save(state(), checkpoint_id=f"{options.directory}/{saved}", async_checkpointer_type=kind,
+                                process_group=group)
         blocking = (time.perf_counter() - begin) * 1e3
         saved += 1
         steps = block(count)
