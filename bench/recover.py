@@ -13,6 +13,7 @@ Then one rank ends at each of 12 phases of a step, or stands still (SIGSTOP); me
     phases/spare median=310 worst=560 at=heal unit=ms target=1000 2000 ok
 """
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -44,13 +45,30 @@ class StoodStill(Exception):
         self.killed = killed is not None
 
 
-def watch(command, environment, pid_line, step_line, victim, moment, first=10):
-    """Kills `victim` `moment` seconds after its job's `first` lines about steps; returns the ms to the next one."""
+@contextlib.contextmanager
+def running(command, environment):
+    """A job that ends when it is left, and that is killed after PATIENCE_S."""
     process = subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
-    killed, pids, steps = None, {}, 0
     deadline = threading.Timer(PATIENCE_S, os.killpg, (process.pid, signal.SIGKILL))
     deadline.start()
     try:
+        yield process
+    finally:
+        deadline.cancel()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+        process.stdout.close()
+        process.wait()
+
+
+def watch(command, environment, pid_line, step_line, victim, moment, first=10):
+    """Kills `victim` `moment` seconds after its job's `first` lines about steps; returns the ms to the next one."""
+    killed, pids, steps = None, {}, 0
+    with running(command, environment) as process:
         for line in process.stdout:
             now = time.monotonic()
             for found in re.finditer(pid_line, line):
@@ -64,17 +82,7 @@ def watch(command, environment, pid_line, step_line, victim, moment, first=10):
                     time.sleep(moment)
                     os.kill(pids[victim], signal.SIGKILL)
                     killed = time.monotonic()
-        raise StoodStill(command, killed)
-    finally:
-        deadline.cancel()
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM)
-            try:
-                process.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-        process.stdout.close()
-        process.wait()
+    raise StoodStill(command, killed)
 
 
 def our_job(scratch, mode, *more):
@@ -102,17 +110,18 @@ def longest_pause(mode, phase):
         if mode == "spare" and phase == "heal":
             command[command.index("--spares") + 1] = "2"
         environment = dict(os.environ, OMP_NUM_THREADS="1", TROUPE_FAULT=fault)
-        process = subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         last, longest, lost, text = None, 0, 0, []
-        for line in process.stdout:
-            now = time.monotonic()
-            text.append(line)
-            lost += "lost" in line or "died" in line or "replac" in line
-            if found := re.search(r" step (\d+)/", line):
-                if last and int(found[1]) > 15:
-                    longest = max(longest, (now - last) * 1e3)
-                last = now
-        if process.wait() != 0 or not lost:
+        with running(command, environment) as process:
+            for line in process.stdout:
+                now = time.monotonic()
+                text.append(line)
+                lost += "lost" in line or "died" in line or "replac" in line
+                if found := re.search(r" step (\d+)/", line):
+                    if last and int(found[1]) > 15:
+                        longest = max(longest, (now - last) * 1e3)
+                    last = now
+            process.wait()
+        if process.returncode != 0 or not lost:
             raise SystemExit(f"bench: {mode}, {phase}: exit code {process.returncode}, {lost} losses\n" + "".join(text[-20:]))
         return longest
 

@@ -45,11 +45,6 @@ ssize_t put(const char* name, int fd, const void* data, std::size_t bytes, More.
   return call(fd, data, bytes, more...);
 }
 
-int open_any(const char* name, const char* path, int flags, mode_t mode) {
-  if ((flags & (O_CREAT | O_TRUNC)) != 0 && is_due()) die();
-  return next<int (*)(const char*, int, ...)>(name)(path, flags, mode);
-}
-
 }  // namespace
 
 extern "C" {
@@ -60,19 +55,14 @@ int open(const char* path, int flags, ...) {
   va_start(rest, flags);
   const mode_t mode = (flags & O_CREAT) != 0 ? va_arg(rest, mode_t) : 0;
   va_end(rest);
-  return open_any("open", path, flags, mode);
+  if ((flags & (O_CREAT | O_TRUNC)) != 0 && is_due()) die();
+  return next<int (*)(const char*, int, ...)>("open")(path, flags, mode);
 }
-int open64(const char* path, int flags, ...) {
-  va_list rest;
-  va_start(rest, flags);
-  const mode_t mode = (flags & O_CREAT) != 0 ? va_arg(rest, mode_t) : 0;
-  va_end(rest);
-  return open_any("open64", path, flags, mode);
-}
+int open64(const char*, int, ...) __attribute__((alias("open")));  // one and the same where off_t has 64 bits
 // NOLINTEND(cert-dcl50-cpp)
 ssize_t write(int fd, const void* data, size_t bytes) { return put("write", fd, data, bytes); }
 ssize_t pwrite(int fd, const void* data, size_t bytes, off_t offset) { return put("pwrite", fd, data, bytes, offset); }
-ssize_t pwrite64(int fd, const void* data, size_t bytes, off64_t offset) { return put("pwrite64", fd, data, bytes, offset); }
+ssize_t pwrite64(int, const void*, size_t, off64_t) __attribute__((alias("pwrite")));
 int fsync(int fd) { return change("fsync", fd); }
 int fdatasync(int fd) { return change("fdatasync", fd); }
 int ftruncate(int fd, off_t length) noexcept { return change("ftruncate", fd, length); }
