@@ -3,6 +3,7 @@
 #include <exception>
 #include <utility>
 
+#include "actors/rank_supervisor.hpp"
 #include "tensor_io/error.hpp"
 
 namespace troupe {
@@ -22,43 +23,82 @@ void tell_supervisor(const CheckpointerOptions& options, const ErrorReport& repo
   if (options.supervisor) caf::anon_send(options.supervisor, RankFailed{report});
 }
 
+// `work`'s report of what went wrong, or code ok.
+template <class Work>
+ErrorReport report_of(int rank, std::int64_t step, Work&& work) {
+  try {
+    work();
+    return {ErrorCode::ok, rank, {}, step, {}, {}, {}};
+  } catch (const Error& error) {
+    return complete(error.report(), rank, step);
+  } catch (const std::exception& error) {
+    return complete({ErrorCode::internal, -1, {}, -1, "saving a checkpoint", error.what(), {}}, rank, step);
+  }
+}
+
 }  // namespace
 
 void CheckpointerState::open() {
-  try {
-    writer = std::make_unique<CheckpointWriter>(options.directory, options.keep_last, options.files ? *options.files : real_files());
-  } catch (const Error& error) {
-    tell_supervisor(options, complete(error.report(), options.rank, -1));
-  } catch (const std::exception& error) {
-    tell_supervisor(options,
-                    complete({ErrorCode::internal, -1, {}, -1, "opening the checkpoint directory", error.what(), {}}, options.rank, -1));
+  if (!writer) writer = std::make_unique<CheckpointWriter>(options.directory, options.keep_last, files(), under_way);
+}
+
+void CheckpointerState::save(Self self, const SaveCheckpoint& request) {
+  requester = caf::actor_cast<caf::actor>(self->current_sender());
+  under_way = request.attempt;
+  const auto step = request.attempt.step;
+  PartSaved saved{{}, request.generation, request.attempt, options.rank, 1, request.best, {}};
+  saved.report = report_of(options.rank, step, [&] {
+    if (!request.part) throw Error(ErrorCode::internal, "saving a checkpoint", "there is no state to save");
+    saved.rank = static_cast<std::int32_t>(request.part->rank);
+    saved.ranks = static_cast<std::int32_t>(request.part->ranks);
+    std::function<void()> copied;
+    if (request.live > 0 && requester) copied = [&] { caf::anon_send(requester, PartCopied{}); };
+    write_checkpoint_part(options.directory, request.attempt, *request.part, files(), request.live, copied);
+  });
+  end_rank_unless_temporary(saved.report);
+  if (saved.ranks > 1) {
+    if (options.supervisor) caf::anon_send(options.supervisor, saved);
+  } else if (saved.report.code == ErrorCode::ok) {
+    answer(publish({request.attempt, saved.ranks, request.best}));
+  } else {
+    if (writer) writer->give_up(request.attempt);
+    answer({request.attempt, {step, {}, 0, 0, {}}, saved.report});
   }
 }
 
-void CheckpointerState::save(Checkpointer::stateful_pointer<CheckpointerState> self, const SaveCheckpoint& request) {
-  const auto requester = caf::actor_cast<caf::actor>(self->current_sender());
-  auto answer = [&](auto message) {
-    if (requester) caf::anon_send(requester, std::move(message));
-  };
-  const std::int64_t step = request.state ? request.state->step : -1;
-  try {
-    if (!request.state) throw Error(ErrorCode::internal, "saving a checkpoint", "there is no state to save");
-    if (!writer) throw Error(ErrorCode::io, "saving a checkpoint", "the checkpoint directory could not be opened");
-    auto saved = writer->save(*request.state, request.best);
-    answer(CheckpointSaved{step, std::move(saved.path), static_cast<std::int64_t>(saved.bytes), saved.seconds, std::move(saved.warning)});
-  } catch (const Error& error) {
-    const auto report = complete(error.report(), options.rank, step);
-    answer(CheckpointFailed{step, report});
-    // A full disk may have room again; a state that cannot be written never will be.
-    if (error.code() != ErrorCode::io) tell_supervisor(options, report);
-  } catch (const std::exception& error) {
-    const auto report = complete({ErrorCode::internal, -1, {}, -1, "saving a checkpoint", error.what(), {}}, options.rank, step);
-    answer(CheckpointFailed{step, report});
-    tell_supervisor(options, report);
-  }
+SaveEnded CheckpointerState::publish(const PublishCheckpoint& order) {
+  SaveEnded ended{order.attempt, {order.attempt.step, {}, 0, 0, {}}, {}};
+  ended.report = report_of(options.rank, order.attempt.step, [&] {
+    open();
+    auto made = writer->publish(order.attempt, order.ranks, order.best);
+    ended.saved = {order.attempt.step, std::move(made.path), static_cast<std::int64_t>(made.bytes), made.seconds, std::move(made.warning)};
+  });
+  end_rank_unless_temporary(ended.report);
+  return ended;
 }
 
-void CheckpointerState::end(Checkpointer::stateful_pointer<CheckpointerState> self, const caf::exit_msg& exit) {
+// A full disk may have room again; a state that cannot be written never will be.
+void CheckpointerState::end_rank_unless_temporary(const ErrorReport& report) const {
+  if (report.code != ErrorCode::ok && report.code != ErrorCode::io) tell_supervisor(options, report);
+}
+
+void CheckpointerState::ended(const SaveEnded& ended) {
+  if (ended.attempt != under_way) return;
+  if (ended.report.code != ErrorCode::ok && writer) writer->give_up(ended.attempt);
+  answer(ended);
+}
+
+void CheckpointerState::answer(const SaveEnded& ended) {
+  if (!requester) return;
+  if (ended.report.code == ErrorCode::ok) {
+    caf::anon_send(requester, ended.saved);
+  } else {
+    caf::anon_send(requester, CheckpointFailed{ended.attempt.step, ended.report});
+  }
+  requester = nullptr;
+}
+
+void CheckpointerState::end(Self self, const caf::exit_msg& exit) {
   // Exit messages overtake others. Sent to itself once more, without that priority, it comes after every save that waits.
   if (std::exchange(ending, true)) {
     self->quit(exit.reason);
@@ -68,10 +108,21 @@ void CheckpointerState::end(Checkpointer::stateful_pointer<CheckpointerState> se
 }
 
 Checkpointer::behavior_type make_checkpointer(Checkpointer::stateful_pointer<CheckpointerState> self, CheckpointerOptions options) {
-  self->state.options = std::move(options);
-  self->state.open();
+  auto& state = self->state;
+  state.options = std::move(options);
+  state.under_way = state.options.first;
+  if (state.options.supervisor) caf::anon_send(state.options.supervisor, RegisterCheckpointer{caf::actor_cast<caf::actor>(self)});
+  if (state.options.publishes) {
+    const auto report = report_of(state.options.rank, -1, [&] { state.open(); });
+    if (report.code != ErrorCode::ok) tell_supervisor(state.options, report);
+  }
   self->set_exit_handler([self](caf::exit_msg& exit) { self->state.end(self, exit); });
-  return {[self](const SaveCheckpoint& request) { self->state.save(self, request); }};
+  return {[self](const SaveCheckpoint& request) { self->state.save(self, request); },
+          [self](const PublishCheckpoint& order) {
+            const auto& supervisor = self->state.options.supervisor;
+            if (supervisor) caf::anon_send(supervisor, CheckpointPublished{{}, self->state.publish(order)});
+          },
+          [self](const SaveEnded& ended) { self->state.ended(ended); }};
 }
 
 }  // namespace troupe

@@ -10,30 +10,42 @@
 
 namespace troupe {
 
-/// Saves what it is sent and answers the sender with CheckpointSaved or CheckpointFailed; training goes on either way. The credit is one:
-/// the sender waits for the answer before it sends the next state, so at most one snapshot is in memory. Asked to end
-/// (anon_send_exit), it first finishes the write under way and what was sent before; exit_reason::kill does not wait.
-using Checkpointer = caf::typed_actor<caf::reacts_to<SaveCheckpoint>>;
+/// Writes this rank's part of each checkpoint, and, on the rank that the coordinator chooses, makes a checkpoint of all parts. Answers the
+/// sender of SaveCheckpoint with CheckpointSaved or CheckpointFailed, the same on all ranks; training goes on either way. The credit is
+/// one: the sender waits for the answer before it sends the next part, so at most one snapshot is in memory. Asked to end (anon_send_exit),
+/// it first finishes the write under way and what was sent before; exit_reason::kill does not wait.
+using Checkpointer = caf::typed_actor<caf::reacts_to<SaveCheckpoint>, caf::reacts_to<PublishCheckpoint>, caf::reacts_to<SaveEnded>>;
 
 struct CheckpointerOptions {
   std::string directory;
   std::int64_t keep_last = 3;
   int rank = 0;                ///< for reports
-  caf::actor supervisor;       ///< gets RankFailed where the rank cannot go on; may be empty
+  bool publishes = true;       ///< the directory is opened at once: a RankFailed if it cannot be used, before hours that could not be saved
+  SaveAttempt first;           ///< others may be writing its parts already
+  caf::actor supervisor;       ///< leads to the coordinator, and gets RankFailed where the rank cannot go on; may be empty
   FileLayer* files = nullptr;  ///< null: the operating system's; outlives the actor
 };
 
 /// Blocks on the disk, so it has a thread of its own: system.spawn<caf::detached>(make_checkpointer, options). Nothing else touches it.
-/// A directory that cannot be used is a RankFailed at once, before hours of training that could not be saved.
 struct CheckpointerState {
+  using Self = Checkpointer::stateful_pointer<CheckpointerState>;
   const char* name = "checkpointer";
   CheckpointerOptions options;
   std::unique_ptr<CheckpointWriter> writer;
+  SaveAttempt under_way;
+  caf::actor requester;  // of the save under way
   bool ending = false;
 
   void open();
-  void save(Checkpointer::stateful_pointer<CheckpointerState> self, const SaveCheckpoint& request);
-  void end(Checkpointer::stateful_pointer<CheckpointerState> self, const caf::exit_msg& exit);
+  void save(Self self, const SaveCheckpoint& request);
+  SaveEnded publish(const PublishCheckpoint& order);
+  void ended(const SaveEnded& ended);
+  void end(Self self, const caf::exit_msg& exit);
+
+ private:
+  FileLayer& files() const { return options.files ? *options.files : real_files(); }
+  void answer(const SaveEnded& ended);
+  void end_rank_unless_temporary(const ErrorReport& report) const;
 };
 
 Checkpointer::behavior_type make_checkpointer(Checkpointer::stateful_pointer<CheckpointerState> self, CheckpointerOptions options);

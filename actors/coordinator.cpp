@@ -33,6 +33,8 @@ CoordinatorActor::behavior_type CoordinatorState::make_behavior() {
       [this](const Heartbeat& beat) { heard(beat); },
       [this](const RankInterrupted& report) { interrupted(report); },
       [this](const RankExited& exit) { exited(exit); },
+      [this](const PartSaved& part) { part_saved(part); },
+      [this](const CheckpointPublished& message) { published(message); },
       [this](const RankEnded& ended) {
         end(ended);
         return true;

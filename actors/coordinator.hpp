@@ -1,6 +1,7 @@
 #pragma once
 #include <caf/all.hpp>
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <optional>
@@ -10,6 +11,7 @@
 #include "actors/membership.hpp"
 #include "actors/messages.hpp"
 #include "actors/rank_supervisor.hpp"
+#include "actors/save_round.hpp"
 
 namespace troupe {
 
@@ -26,6 +28,8 @@ using CoordinatorActor = caf::typed_actor<caf::replies_to<JoinJob>::with<JoinAcc
                                           caf::reacts_to<Heartbeat>,                           //
                                           caf::reacts_to<RankInterrupted>,                     //
                                           caf::reacts_to<RankExited>,                          //
+                                          caf::reacts_to<PartSaved>,                           //
+                                          caf::reacts_to<CheckpointPublished>,                 //
                                           caf::replies_to<RankEnded>::with<bool>,              // acknowledged
                                           caf::reacts_to<StopJob>,                             //
                                           caf::reacts_to<CoordinatorTick>>;
@@ -90,6 +94,8 @@ struct CoordinatorState {
   void abort(const ErrorReport& reason, int code = 0);
   void stop(const StopJob& stop);
   void tick();
+  void part_saved(const PartSaved& part);
+  void published(const CheckpointPublished& message);
 
   void lose(int slot, const std::string& why, bool proved);
   void fence(int slot, const std::string& why);
@@ -99,9 +105,18 @@ struct CoordinatorState {
   void plan();
   void announce(Membership next);
   void over_if_all_ended();
+  void lost_in_saves(const ProcessId& process, const std::string& why);
+  void go_on_with_saves();
+  void remember(const SaveEnded& ended);
+  void tell_of_slow_saves();
   void say(const std::string& text) const;
   int rank_of(int slot) const;
   caf::actor_clock::time_point now() const;
+
+  struct Save {
+    SaveRound round;
+    caf::actor_clock::time_point told;
+  };
 
   CoordinatorActor::pointer self = nullptr;
   CoordinatorOptions options;
@@ -113,6 +128,8 @@ struct CoordinatorState {
   std::vector<ProcessId> unproved;               // lost members of this generation whose death nobody has seen
   std::map<std::string, std::string> values;
   std::map<std::string, std::map<int, CollectiveState>> stalled;  // by lane, by rank: the newest report of each
+  std::vector<Save> saves;  // under way
+  std::deque<SaveEnded> ended_saves;
   std::optional<ErrorReport> aborted;
   caf::actor_clock::time_point begun, since, last_tick;  // of this coordinator; of the phase; of the last tick
   std::int64_t last_resume = -1;

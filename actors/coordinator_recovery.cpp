@@ -43,6 +43,7 @@ void CoordinatorState::lose(int number, const std::string& why, bool proved) {
       ErrorCode::peer_lost, rank, {}, -1, {}, "rank " + std::to_string(rank) + " died (" + why + ")", "its log and exit status say why"};
   process.ended = report;
   if (phase == Phase::over) return;
+  lost_in_saves(process.joined.process, why);
   if (!was_member) {
     say("the process in slot " + std::to_string(number) + " is gone (" + why + ")");
     if (phase == Phase::forming) return abort(report);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "actors/membership.hpp"
+#include "tensor_io/checkpoint_directory.hpp"
 #include "tensor_io/dataset.hpp"
 #include "tensor_io/error.hpp"
 #include "tensor_io/named_state.hpp"
@@ -53,19 +54,51 @@ struct BucketsReduced {
 
 // ---------------------------------------------------------------- Compute <-> Checkpointer
 struct SaveCheckpoint {
-  std::shared_ptr<const TrainingState> state;
-  bool best = false;  ///< also becomes the `best` checkpoint
+  std::shared_ptr<const CheckpointPart> part;
+  SaveAttempt attempt;
+  std::uint64_t generation = 0;
+  bool best = false;     ///< also becomes the `best` checkpoint
+  std::size_t live = 0;  ///< the first tensors of the part are the model's own: PartCopied follows when they may change again
 };
+struct PartCopied {};
 struct CheckpointSaved {
   std::int64_t step = 0;
   std::string path;
   std::int64_t bytes = 0;
-  double seconds = 0;
+  double seconds = 0;   ///< of the second phase
   std::string warning;  ///< not empty: the checkpoint is good, but old ones could not be removed
 };
 struct CheckpointFailed {
   std::int64_t step = 0;
   ErrorReport report;
+};
+
+// ---------------------------------------------------------------- Checkpointer <-> Coordinator, by way of the RankSupervisor
+/// The first phase of a save is over on this rank: its part is on disk, or (code not ok) will not be.
+struct PartSaved {
+  ProcessId process;
+  std::uint64_t generation = 0;
+  SaveAttempt attempt;
+  std::int32_t rank = 0, ranks = 1;
+  bool best = false;
+  ErrorReport report;
+};
+/// Coordinator -> one rank: all parts are there, make a checkpoint of them.
+struct PublishCheckpoint {
+  SaveAttempt attempt;
+  std::int32_t ranks = 1;
+  bool best = false;
+};
+/// Coordinator -> all ranks: what came of it.
+struct SaveEnded {
+  SaveAttempt attempt;
+  CheckpointSaved saved;
+  ErrorReport report;
+};
+/// It did, or could not. Said again to a coordinator that was restarted.
+struct CheckpointPublished {
+  ProcessId process;
+  SaveEnded ended;
 };
 
 // ---------------------------------------------------------------- rank <-> Coordinator
@@ -226,6 +259,30 @@ typename Inspector::result_type inspect(Inspector& f, CheckpointSaved& x) {
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, CheckpointFailed& x) {
   return f(caf::meta::type_name("CheckpointFailed"), x.step, x.report);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, SaveAttempt& x) {
+  return f(caf::meta::type_name("SaveAttempt"), x.step, x.id);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, PartCopied&) {
+  return f(caf::meta::type_name("PartCopied"));
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, PartSaved& x) {
+  return f(caf::meta::type_name("PartSaved"), x.process, x.generation, x.attempt, x.rank, x.ranks, x.best, x.report);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, PublishCheckpoint& x) {
+  return f(caf::meta::type_name("PublishCheckpoint"), x.attempt, x.ranks, x.best);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, SaveEnded& x) {
+  return f(caf::meta::type_name("SaveEnded"), x.attempt, x.saved, x.report);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, CheckpointPublished& x) {
+  return f(caf::meta::type_name("CheckpointPublished"), x.process, x.ended);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, JoinJob& x) {

@@ -51,6 +51,13 @@ RankSupervisorActor::behavior_type RankSupervisorState::make_behavior() {
           if (lane.name == request.lane) tell_coordinator(state_of(lane));
         }
       },
+      [this](const RegisterCheckpointer& message) { checkpointer = message.checkpointer; },
+      [this](const PartSaved& part) { told_of_part(part); },
+      [this](const PublishCheckpoint& order) {
+        if (checkpointer) caf::anon_send(checkpointer, order);
+      },
+      [this](const CheckpointPublished& message) { tell_coordinator(CheckpointPublished{options.join.process, message.ended}); },
+      [this](const SaveEnded& ended) { end_save(ended); },
       [this](const CoordinatorFound& found) { found_coordinator(found.coordinator); },
       [this](const CoordinatorBeat& beat) {
         heard_coordinator = std::chrono::steady_clock::now();
@@ -136,6 +143,7 @@ void RankSupervisorState::abort(ErrorReport reason) {
   options.status->job_over = true;
   if (rendezvous) rendezvous->abort(reason);
   for (const auto& lane : lanes) lane.communicator->abort(reason);
+  if (part_saved) end_save({part_saved->attempt, {part_saved->attempt.step, {}, 0, 0, {}}, reason});
   if (options.compute) caf::anon_send(options.compute, AbortJob{reason});
 }
 
@@ -184,8 +192,23 @@ void RankSupervisorState::found_coordinator(const caf::strong_actor_ptr& coordin
           [this](const JoinAccepted& accepted) {
             if (!accepted.refused.empty()) return abort({ErrorCode::fenced, rank(), "rank supervisor", -1, "join", accepted.refused, {}});
             if (last_interrupted) tell_coordinator(*last_interrupted);
+            if (save_ended) tell_coordinator(CheckpointPublished{options.join.process, *save_ended});
+            if (part_saved) tell_coordinator(*part_saved);
           },
           [](caf::error&) {});  // gone again: its DOWN comes too
+}
+
+void RankSupervisorState::told_of_part(PartSaved part) {
+  part.process = options.join.process;
+  part_saved = part;
+  if (aborted) return end_save({part.attempt, {part.attempt.step, {}, 0, 0, {}}, *aborted});
+  tell_coordinator(part);
+}
+
+void RankSupervisorState::end_save(const SaveEnded& ended) {
+  if (part_saved && part_saved->attempt == ended.attempt) part_saved.reset();
+  save_ended = ended;
+  if (checkpointer) caf::anon_send(checkpointer, ended);
 }
 
 CollectiveState RankSupervisorState::state_of(const RegisterLane& lane) const {

@@ -25,6 +25,10 @@ struct RegisterRendezvous {
   std::uint64_t generation = 1;
   std::shared_ptr<Rendezvous> rendezvous;
 };
+/// Who hears of the coordinator's decisions about checkpoints: the rank's Checkpointer.
+struct RegisterCheckpointer {
+  caf::actor checkpointer;
+};
 /// Looks at the ledgers: sent by the supervisor to itself.
 struct CheckLanes {};
 /// Compute has left its loop: `report.code` ok, or why not. Answered once the coordinator knows.
@@ -53,6 +57,11 @@ using RankSupervisorActor = caf::typed_actor<caf::replies_to<JoinRank>::with<Joi
                                              caf::reacts_to<AbortJob>,                       //
                                              caf::reacts_to<StopJob>,                        //
                                              caf::reacts_to<ReportCollectives>,              //
+                                             caf::reacts_to<RegisterCheckpointer>,           //
+                                             caf::reacts_to<PartSaved>,                      //
+                                             caf::reacts_to<PublishCheckpoint>,              //
+                                             caf::reacts_to<CheckpointPublished>,            //
+                                             caf::reacts_to<SaveEnded>,                      //
                                              caf::reacts_to<CoordinatorFound>,               //
                                              caf::reacts_to<CoordinatorBeat>,                //
                                              caf::reacts_to<CheckLanes>,                     //
@@ -99,6 +108,8 @@ struct RankSupervisorState {
   void found_coordinator(const caf::strong_actor_ptr& coordinator);
   void check_lanes();
   CollectiveState state_of(const RegisterLane& lane) const;
+  void told_of_part(PartSaved part);
+  void end_save(const SaveEnded& ended);
   caf::result<bool> finish(const ErrorReport& report);
   int rank() const;
   template <class Message>
@@ -112,6 +123,9 @@ struct RankSupervisorState {
   std::optional<RankInterrupted> last_interrupted;  // told again to a restarted coordinator
   std::vector<RegisterLane> lanes;
   std::shared_ptr<Rendezvous> rendezvous;
+  caf::actor checkpointer;
+  std::optional<PartSaved> part_saved;    // until the save has ended ...
+  std::optional<SaveEnded> save_ended;    // ... and the last that has: told again to a restarted coordinator
   std::optional<ErrorReport> aborted;
   std::chrono::steady_clock::time_point heard_coordinator, last_check;
   std::uint64_t dumped = 0;  // the generation whose ledgers were written down
@@ -125,6 +139,7 @@ RankSupervisorActor::behavior_type rank_supervisor(RankSupervisorActor::stateful
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::JoinRank)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::RegisterLane)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::RegisterCheckpointer)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::RegisterRendezvous)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::CheckLanes)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::FinishRank)

@@ -1,6 +1,8 @@
 #include "actors/strategy.hpp"
 
 #include "tensor_io/error.hpp"
+#include "tensor_io/state_matching.hpp"
+#include "tensor_io/state_parts.hpp"
 #include "tensor_io/steady_time.hpp"
 
 namespace troupe {
@@ -39,11 +41,31 @@ void GradientSummary::await(const StrategyContext& context, std::int64_t step) {
   message_us = static_cast<double>(queued + answered) / 1e3;
 }
 
-NamedTensors Strategy::whole_state(Optimizer& optimizer) {
+NamedTensors replicated_state(Strategy& strategy, Optimizer& optimizer) {
   NamedTensors tensors;
-  for (const auto& [name, tensor] : replicated_tensors()) tensors.emplace_back("model." + name, tensor);
+  for (const auto& [name, tensor] : strategy.replicated_tensors()) tensors.emplace_back("model." + name, tensor);
   for (const auto& [name, tensor] : optimizer.state()) tensors.emplace_back("optimizer." + name, tensor);
   return tensors;
+}
+
+std::vector<TensorPart> Strategy::state_parts(Optimizer& optimizer, int rank, int world_size) {
+  return share_of(replicated_state(*this, optimizer), rank, world_size);
+}
+
+void Strategy::read_state(const StateReader& state, Optimizer& optimizer) {
+  torch::NoGradGuard no_grad;
+  NamedTensors live;
+  for (const auto& [name, tensor] : replicated_tensors()) live.emplace_back("model." + name, tensor.detach());
+  const auto difference = compare_state(outlines(state, "model."), live);
+  if (!difference.empty()) throw Error(ErrorCode::mismatch, "resume", "loading the model: " + difference.describe());
+  for (const auto& [name, tensor] : live) state.read(name, tensor);
+  // An optimizer that keeps no state before its first step gets its names from the file.
+  constexpr std::string_view kPrefix = "optimizer.";
+  NamedTensors moments;
+  for (const auto& [name, entry] : state.entries()) {
+    if (name.starts_with(kPrefix)) moments.emplace_back(name.substr(kPrefix.size()), state.read(name));
+  }
+  optimizer.load_state(moments);
 }
 
 void register_strategy(const std::string& name, const std::string& description, StrategyFactory factory) {

@@ -14,6 +14,7 @@
 #include "tensor_io/communicator.hpp"
 #include "tensor_io/named_state.hpp"
 #include "tensor_io/optimizer.hpp"
+#include "tensor_io/state_reader.hpp"
 
 namespace troupe {
 
@@ -95,17 +96,20 @@ class Strategy {
   virtual void shard_optimizer(Optimizer&) {}
   /// A rank alone does not have the job's state.
   virtual bool shards_state() const { return false; }
-  /// Collective. The job's state as whole tensors, on rank 0 (elsewhere what comes back is not used): `model.<parameter or buffer>`,
-  /// `optimizer.<parameter>.<moment>`. Tensors may be the live ones. Default: this rank's own.
-  virtual NamedTensors whole_state(Optimizer& optimizer);
-  /// Collective. Whole tensors that rank 0 read (named as above; empty elsewhere) to where they belong, and true; throws Error(mismatch)
-  /// on all ranks. False: nothing is sharded, the caller sees to it.
-  virtual bool load_whole_state(const NamedTensors&, Optimizer&) { return false; }
-  /// Takes parameters' new values (loaded from a checkpoint on rank 0) to all ranks.
-  virtual void broadcast_model() = 0;
+  /// Collective. What this rank writes of the job's state: `model.<parameter or buffer>`, `optimizer.<parameter>.<moment>`. The parts of all
+  /// ranks are disjoint and complete. They may be views of live tensors. Default: a share of what all ranks have alike.
+  virtual std::vector<TensorPart> state_parts(Optimizer& optimizer, int rank, int world_size);
+  /// Reads what this rank needs of a saved state. Not collective, so that one rank may find what is wrong; once all have read,
+  /// publish_state follows on all. Throws Error(mismatch) for a state of another model, and what the reader throws. Default: everything.
+  virtual void read_state(const StateReader& state, Optimizer& optimizer);
+  /// Collective: what was read reaches where forward sees it.
+  virtual void publish_state() {}
   /// One line for the log.
   virtual std::string describe() const { return name(); }
 };
+
+/// What every rank has, under the names of checkpoints; live tensors.
+NamedTensors replicated_state(Strategy& strategy, Optimizer& optimizer);
 
 using StrategyFactory = std::function<std::unique_ptr<Strategy>(StrategyContext)>;
 

@@ -25,6 +25,8 @@
 
 #include "launch/run_checkpoints.hpp"
 #include "tensor_io/checkpoint_writer.hpp"
+#include "tensor_io/snapshot.hpp"
+#include "tensor_io/state_parts.hpp"
 #include "troupe/troupe.hpp"
 
 namespace {
@@ -114,15 +116,18 @@ double thread_cpu_ms() {
   return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) / 1e6;
 }
 
-// The state to disk on this thread: ms of processor time per GiB.
-double writer_cpu_ms(const std::string& directory, const troupe::NamedTensors& tensors) {
-  troupe::TrainingState state;
-  state.step = 1;
-  state.tensors = tensors;
-  state.rank_state = {"{}"};
+// What the Checkpointer's thread does with a state that was copied for it: ms of processor time per GiB.
+double writer_cpu_ms(const std::string& directory, troupe::Strategy& strategy, troupe::Optimizer& optimizer) {
+  troupe::Snapshot snapshot;
+  troupe::CheckpointPart part;
+  part.tensors = troupe::share_of(troupe::replicated_state(strategy, optimizer), 0, 1);
+  part.rank_state = "{}";
+  snapshot.take(part.tensors);
+  const troupe::SaveAttempt attempt{0, "bench"};
   troupe::CheckpointWriter writer(directory, 1);
   const auto begin = thread_cpu_ms();
-  const auto bytes = writer.save(state, false).bytes;
+  troupe::write_checkpoint_part(directory, attempt, part);
+  const auto bytes = writer.publish(attempt, 1, false).bytes;
   return (thread_cpu_ms() - begin) * static_cast<double>(1 << 30) / static_cast<double>(bytes);
 }
 
@@ -180,8 +185,7 @@ void serve(troupe::Rank& rank, std::int64_t batch) {
       checkpoints.resume("latest", [](const std::string&) {});
       if (rank.is_main()) print("load_ms", {ms_since(begin)});
     } else if (verb == "writer") {
-      const auto state = rank.system().compute().strategy().whole_state(*optimizer);
-      if (rank.is_main()) print("cpu_ms_per_gib", {writer_cpu_ms(argument, state)});
+      if (rank.is_main()) print("cpu_ms_per_gib", {writer_cpu_ms(argument, rank.system().compute().strategy(), *optimizer)});
     } else if (verb == "quit") {
       return;
     }

@@ -14,6 +14,12 @@ ActorSystemConfig::ActorSystemConfig(bool network) {
   add_message_type<ErrorReport>("ErrorReport");
   add_message_type<JoinJob>("JoinJob");
   add_message_type<JoinAccepted>("JoinAccepted");
+  add_message_type<SaveAttempt>("SaveAttempt");
+  add_message_type<CheckpointSaved>("CheckpointSaved");
+  add_message_type<PartSaved>("PartSaved");
+  add_message_type<PublishCheckpoint>("PublishCheckpoint");
+  add_message_type<SaveEnded>("SaveEnded");
+  add_message_type<CheckpointPublished>("CheckpointPublished");
   add_message_type<PutValue>("PutValue");
   add_message_type<GetValue>("GetValue");
   add_message_type<CollectiveState>("CollectiveState");

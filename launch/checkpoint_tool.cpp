@@ -90,6 +90,7 @@ int list(const std::string& directory) {
     if (best == entry.step) marks += marks.empty() ? "best" : ", best";
     try {
       const CheckpointFolder folder(entry.path);
+      folder.check();
       const auto& manifest = folder.manifest();
       std::uint64_t bytes = 0;
       for (const auto& [name, digest] : manifest.files) bytes += digest.bytes;

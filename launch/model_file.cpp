@@ -84,7 +84,7 @@ NamedTensors read_model(const std::string& path, bool everything, std::vector<st
   std::error_code error;
   if (!fs::exists(path, error)) throw Error(ErrorCode::usage, printable(path), "is not there");
   if (!fs::is_directory(path, error)) return ends_like_torch_save(path) ? load_plain_archive(path, skipped) : load_safetensors(path);
-  auto state = CheckpointFolder(checkpoint_at(path)).read();
+  auto state = CheckpointFolder(checkpoint_at(path)).read_all();
   if (everything) return std::move(state.tensors);
   NamedTensors model;
   for (auto& [name, tensor] : state.tensors) {

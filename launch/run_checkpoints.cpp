@@ -1,15 +1,14 @@
 #include "launch/run_checkpoints.hpp"
 
-#include <algorithm>
-
 #include <nlohmann/json.hpp>
 
 #include "actors/checkpointer.hpp"
-#include "strategies/model_sync.hpp"
+#include "tensor_io/checkpoint_folder.hpp"
 #include "tensor_io/checkpoint_reader.hpp"
 #include "tensor_io/fault_point.hpp"
 #include "tensor_io/rank_state.hpp"
-#include "tensor_io/state_matching.hpp"
+#include "tensor_io/state_parts.hpp"
+#include "tensor_io/xxh3.hpp"
 
 namespace troupe {
 namespace {
@@ -18,18 +17,27 @@ namespace {
 constexpr const char* kLossScale = "loss_scale";
 constexpr const char* kLossScaleTracker = "loss_scale_growth_tracker";
 
+nlohmann::json to_json(const Error& error) {
+  return {{"code", static_cast<int>(error.code())}, {"operation", error.report().operation}, {"cause", error.report().cause}, {"remedy", error.report().remedy}};
+}
+
+Error from_json(const nlohmann::json& json, int rank = -1) {
+  return Error(ErrorReport{static_cast<ErrorCode>(json["code"].get<int>()), rank, {}, -1, json["operation"], json["cause"], json["remedy"]});
+}
+
 }  // namespace
 
 RunCheckpoints::RunCheckpoints(Rank& rank, torch::nn::Module& model, Optimizer& optimizer)
-    : rank_(rank), model_(model), optimizer_(optimizer) {}
+    : rank_(rank), model_(model), optimizer_(optimizer), snapshot_(rank.config().staging_limit_mb << 20) {}
 
-// Rank 0 has it; another rank may become rank 0 when the job shrinks.
-void RunCheckpoints::start_checkpointer() {
+void RunCheckpoints::start_checkpointer(const SaveAttempt& first, bool publishes) {
   if (checkpointer_) return;
   CheckpointerOptions options;
   options.directory = rank_.config().checkpoint_dir;
   options.keep_last = rank_.config().keep_last;
   options.rank = rank_.rank();
+  options.publishes = publishes;
+  options.first = first;
   options.supervisor = caf::actor_cast<caf::actor>(rank_.system().supervisor());
   checkpointer_ = caf::actor_cast<caf::actor>(rank_.system().system().spawn<caf::detached>(make_checkpointer, options));
 }
@@ -42,82 +50,63 @@ RunCheckpoints::~RunCheckpoints() {
 
 RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector, const std::function<void(const std::string&)>& log) {
   auto& compute = rank_.system().compute();
-  // Rank 0 reads; what it finds, or why it can't, goes to all, so that nobody waits for a rank that has thrown.
-  TrainingState state;
+  auto& lane = compute.program_lane();
+  // Rank 0 looks which there are; what it finds, or why it finds none, goes to all, so that nobody waits for a rank that has thrown.
   nlohmann::json header;
   if (rank_.is_main()) {
     try {
-      auto loaded = load_checkpoint(rank_.config().checkpoint_dir, selector);
-      for (const auto& refused : loaded.refused) log("refused " + refused.path + ": " + refused.reason);
-      log("resume from " + loaded.path + ", step " + std::to_string(loaded.state.step));
-      state = std::move(loaded.state);
-      header = {{"step", state.step}, {"epoch", state.epoch}, {"step_in_epoch", state.step_in_epoch}, {"metadata", state.metadata}};
-      if (!state.rank_state.empty()) header["counters"] = RankState::from_json(state.rank_state.front(), "a rank's state").counters;
+      const auto choice = choose_checkpoint(rank_.config().checkpoint_dir, selector);
+      auto refused = nlohmann::json::array();
+      for (const auto& [path, reason] : choice.refused) refused.push_back({path, reason});
+      header = {{"paths", choice.paths}, {"refused", refused}, {"asked", choice.asked}};
     } catch (const Error& error) {
-      header = {{"error", error.what()}, {"code", static_cast<int>(error.code())}};
+      header = to_json(error);
     }
   }
-  header = nlohmann::json::parse(compute.program_lane().broadcast_bytes(header.dump(), 0, "checkpoint"));
-  if (header.contains("error"))
-    throw Error(static_cast<ErrorCode>(header["code"].get<int>()), "resume", header["error"].get<std::string>());
-  const auto metadata = header["metadata"].get<std::map<std::string, std::string>>();
+  header = nlohmann::json::parse(lane.broadcast_bytes(header.dump(), 0, "checkpoint"));
+  if (header.contains("code")) throw from_json(header);
+  CheckpointChoice choice{header["paths"], {}, header["asked"]};
+  for (const auto& entry : header["refused"]) choice.refused.push_back({entry[0], entry[1]});
 
-  if (!compute.strategy().load_whole_state(state.tensors, optimizer_)) load_replicated(state);
-  compute.strategy().load_state(metadata);
-  compute.set_steps_done(header["step"].get<std::int64_t>());
-  const auto counters = header.value("counters", std::map<std::string, double>{});
-  if (const auto scale = counters.find(kLossScale); scale != counters.end() && counters.contains(kLossScaleTracker)) {
-    compute.loss_scaler().load(scale->second, static_cast<std::int64_t>(counters.at(kLossScaleTracker)));
-  }
-  const auto best = metadata.find("best");
-  return {header["epoch"].get<std::int64_t>(), header["step_in_epoch"].get<std::int64_t>(),
-          best == metadata.end() ? -1.0 : std::stod(best->second)};
-}
-
-// Every rank gets all of it.
-void RunCheckpoints::load_replicated(const TrainingState& state) {
-  auto& compute = rank_.system().compute();
-  std::string problem;
-  if (rank_.is_main()) {
+  for (const auto& path : choice.paths) {
+    Position position;
+    std::function<void()> accept;
+    nlohmann::json outcome = nlohmann::json::object();
     try {
-      // An optimizer that keeps no state before its first step gets its names from the file.
-      const auto model_state = with_prefix(state.tensors, "model.");
-      NamedTensors live;
-      for (const auto& item : model_.named_parameters()) live.emplace_back("model." + item.key(), item.value().detach());
-      for (const auto& item : model_.named_buffers()) live.emplace_back("model." + item.key(), item.value());
-      copy_state(model_state, live, "loading the model");
+      const CheckpointFolder folder(path);
+      const auto& manifest = folder.manifest();
+      std::map<std::string, double> counters;
+      if (manifest.ranks > 0) counters = RankState::from_json(folder.rank_state(0), path + "/" + rank_state_file(0)).counters;
+      compute.strategy().read_state(folder, optimizer_);
+      const auto best = manifest.metadata.find("best");
+      position = {manifest.epoch, manifest.step_in_epoch, best == manifest.metadata.end() ? -1.0 : std::stod(best->second)};
+      accept = [&compute, counters, metadata = manifest.metadata, step = manifest.step] {
+        compute.strategy().load_state(metadata);
+        compute.set_steps_done(step);
+        const auto scale = counters.find(kLossScale), tracker = counters.find(kLossScaleTracker);
+        if (scale != counters.end() && tracker != counters.end())
+          compute.loss_scaler().load(scale->second, static_cast<std::int64_t>(tracker->second));
+      };
     } catch (const Error& error) {
-      problem = error.what();
+      outcome = to_json(error);
     }
-  }
-  problem = compute.program_lane().broadcast_bytes(problem, 0, "checkpoint");
-  if (!problem.empty()) throw Error(ErrorCode::mismatch, "resume", problem);
-  compute.strategy().broadcast_model();
-
-  // The optimizer's tensors: names and shapes first, then the values.
-  nlohmann::json shapes = nlohmann::json::array();
-  for (const auto& [name, tensor] : with_prefix(state.tensors, "optimizer.")) {
-    shapes.push_back({{"name", name.substr(std::string("optimizer.").size())},
-                      {"shape", tensor.sizes().vec()},
-                      {"dtype", static_cast<int>(tensor.scalar_type())}});
-  }
-  shapes = nlohmann::json::parse(compute.program_lane().broadcast_bytes(shapes.dump(), 0, "checkpoint"));
-  NamedTensors moments;
-  for (const auto& entry : shapes) {
-    const auto name = entry["name"].get<std::string>();
-    at::Tensor value;
-    if (rank_.is_main()) {
-      for (const auto& [saved, tensor] : state.tensors) {
-        if (saved == "optimizer." + name) value = tensor.contiguous();
-      }
-    } else {
-      value = at::empty(entry["shape"].get<std::vector<std::int64_t>>(),
-                        at::TensorOptions().dtype(static_cast<at::ScalarType>(entry["dtype"].get<int>())));
+    const auto outcomes = lane.all_gather_bytes(outcome.dump(), "checkpoint");
+    std::optional<Error> refusal;
+    for (std::size_t rank = 0; rank < outcomes.size() && !refusal; ++rank) {
+      const auto other = nlohmann::json::parse(outcomes[rank]);
+      if (other.contains("code")) refusal = from_json(other, static_cast<int>(rank));
     }
-    moments.emplace_back(name, value);
+    if (refusal) {
+      refuse_checkpoint(choice, path, *refusal);
+      continue;
+    }
+    compute.strategy().publish_state();
+    accept();
+    for (const auto& refused : choice.refused) log("refused " + refused.path + ": " + refused.reason);
+    log("resume from " + path + ", step " + std::to_string(compute.steps_done()));
+    return position;
   }
-  broadcast_tensors(moments, compute.program_lane(), "optimizer state");
-  optimizer_.load_state(moments);
+  throw Error(ErrorCode::internal, "resume", "there was nothing to try");
 }
 
 std::string RunCheckpoints::own_state(const Position& position) const {
@@ -133,12 +122,40 @@ std::string RunCheckpoints::own_state(const Position& position) const {
   return mine.to_json();
 }
 
+// Facts for whoever reads it; the same on all ranks.
+std::map<std::string, std::string> RunCheckpoints::metadata(const Position& position) const {
+  auto& compute = rank_.system().compute();
+  auto metadata = compute.strategy().state();
+  metadata["config"] = config_to_json(rank_.config());
+  metadata["strategy"] = compute.strategy().name();
+  metadata["optimizer"] = optimizer_.name();
+  metadata["world_size"] = std::to_string(rank_.world_size());
+  metadata["job"] = rank_.system().options().job_id;
+  char text[32];
+  std::snprintf(text, sizeof text, "%.17g", position.best);
+  metadata["best"] = text;
+  return metadata;
+}
+
+// Another one for each try: of this job, of this generation.
+SaveAttempt RunCheckpoints::next_attempt() {
+  const auto& compute = rank_.system().compute();
+  return {compute.steps_done(), xxh3_text(xxh3(rank_.system().options().job_id)) + "-" + std::to_string(compute.membership().generation) +
+                                    "-" + std::to_string(++saves_)};
+}
+
 void RunCheckpoints::save(const Position& position, bool best) {
   if (rank_.config().save_every < 0) return;
-  auto rank_states = rank_.system().compute().program_lane().gather_bytes(own_state(position), 0, "checkpoint");
-  auto tensors = rank_.system().compute().strategy().whole_state(optimizer_);
-  if (rank_.is_main()) send(position, best, std::move(tensors), std::move(rank_states));
-  fault_point("save", rank_.system().compute().steps_done());
+  auto& compute = rank_.system().compute();
+  await_end();
+  // Rank 0 knows how many there were in this generation; by then it has cleared away what others left.
+  auto attempt = next_attempt();
+  if (rank_.is_main()) start_checkpointer(attempt, true);
+  attempt.id = compute.program_lane().broadcast_bytes(attempt.id, 0, "checkpoint");
+  start_checkpointer(attempt, false);
+  auto parts = compute.strategy().state_parts(optimizer_, rank_.rank(), rank_.world_size());
+  send(position, attempt, best, rank_.rank(), rank_.world_size(), std::move(parts));
+  fault_point("save", compute.steps_done());
 }
 
 void RunCheckpoints::save_alone(const Position& position) {
@@ -149,62 +166,70 @@ void RunCheckpoints::save_alone(const Position& position) {
                  static_cast<long long>(rank_.system().compute().steps_done()));
     return;
   }
-  send(position, false, strategy.whole_state(optimizer_),
-       std::vector<std::string>(static_cast<std::size_t>(rank_.world_size()), own_state(position)));
-  while (!await(std::chrono::seconds(60))) {
-  }
+  await_end();
+  const auto attempt = next_attempt();
+  start_checkpointer(attempt, true);
+  send(position, attempt, false, 0, 1, share_of(replicated_state(strategy, optimizer_), 0, 1));
+  await_end();
 }
 
-void RunCheckpoints::send(const Position& position, bool best, NamedTensors tensors, std::vector<std::string> rank_states) {
+void RunCheckpoints::send(const Position& position, const SaveAttempt& attempt, bool best, int rank, int ranks, std::vector<TensorPart> parts) {
   auto& compute = rank_.system().compute();
-  start_checkpointer();
-  while (!await(std::chrono::seconds(60))) {
-  }
-  auto state = std::make_shared<TrainingState>();
-  state->step = compute.steps_done();
-  state->epoch = position.epoch;
-  state->step_in_epoch = position.step_in_epoch;
-  const bool are_own = std::all_of(tensors.begin(), tensors.end(), [](const auto& named) {
-    return named.second.use_count() == 1 && named.second.storage().use_count() == 1;  // gathered for this save
-  });
-  state->tensors = are_own ? std::move(tensors) : snapshot_.take(tensors);
-  state->metadata = compute.strategy().state();
-  state->metadata["config"] = config_to_json(rank_.config());
-  state->metadata["strategy"] = compute.strategy().name();
-  state->metadata["optimizer"] = optimizer_.name();
-  state->metadata["world_size"] = std::to_string(rank_.world_size());
-  state->metadata["job"] = rank_.system().options().job_id;
-  char text[32];
-  std::snprintf(text, sizeof text, "%.17g", position.best);
-  state->metadata["best"] = text;
-  state->rank_state = std::move(rank_states);
-  compute.mailbox().send(checkpointer_, SaveCheckpoint{std::move(state), best});
+  auto part = std::make_shared<CheckpointPart>();
+  part->step = attempt.step;
+  part->epoch = position.epoch;
+  part->step_in_epoch = position.step_in_epoch;
+  part->rank = rank;
+  part->ranks = ranks;
+  part->metadata = metadata(position);
+  part->rank_state = own_state(position);
+  const auto live = snapshot_.take(parts);
+  part->tensors = std::move(parts);
+  compute.mailbox().send(checkpointer_, SaveCheckpoint{std::move(part), attempt, compute.membership().generation, best, live});
   under_way_ = true;
+  lost_ = false;
+  // What did not fit into the copy must not change before it is written.
+  for (bool copied = live == 0; !copied && under_way_;) copied = await(true);
 }
 
-bool RunCheckpoints::await(std::chrono::milliseconds patience) {
-  if (!under_way_) return true;
+// Whether PartCopied came (`copied`), or the save ended. The disk may take its time: the coordinator says for whom a save waits.
+bool RunCheckpoints::await(bool copied) {
+  bool came = false;
   rank_.system().compute().mailbox().receive(
       [&](CheckpointSaved& saved) {
         last_path_ = saved.path;
         under_way_ = false;
+        if (!saved.warning.empty() && rank_.is_main()) std::fprintf(stderr, "warning: %s\n", saved.warning.c_str());
       },
       [&](CheckpointFailed& failed) {
         under_way_ = false;
-        failure_ = failed.report;
-        std::fprintf(stderr, "warning: the checkpoint of step %lld was not saved: %s\n", static_cast<long long>(failed.step),
-                     failed.report.to_string().c_str());
+        lost_ = failed.report.code == ErrorCode::peer_lost;
+        if (!lost_) failure_ = failed.report;
+        if (rank_.is_main())
+          std::fprintf(stderr, "warning: the checkpoint of step %lld was not saved: %s\n", static_cast<long long>(failed.step),
+                       failed.report.to_string().c_str());
       },
-      caf::after(patience) >> [] {});
-  return !under_way_;
+      [&](PartCopied&) { came = true; }, caf::after(std::chrono::seconds(60)) >> [] {});
+  return copied && came;
 }
 
-std::string RunCheckpoints::finish() {
-  // The others ask again and again instead of waiting in one collective for as long as a disk takes.
+void RunCheckpoints::await_end() {
+  while (under_way_) await(false);
+}
+
+std::string RunCheckpoints::finish(const std::function<void()>& again) {
   for (;;) {
-    const bool done = !rank_.is_main() || await(std::chrono::seconds(2));
-    const auto answer = rank_.system().compute().program_lane().broadcast_bytes(done ? "saved" : "", 0, "last checkpoint");
-    if (answer == "saved") return last_path_;
+    await_end();
+    // A rank that has replaced another knows nothing of what was saved before.
+    bool lost = false;
+    std::string path;
+    for (const auto& text : rank_.system().compute().program_lane().all_gather_bytes((lost_ ? "-" : "+") + last_path_, "last checkpoint")) {
+      lost = lost || text.starts_with("-");
+      if (path.empty()) path = text.substr(1);
+    }
+    lost_ = false;
+    if (!lost || !again) return path;
+    again();
   }
 }
 

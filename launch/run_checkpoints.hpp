@@ -9,8 +9,8 @@
 
 namespace troupe {
 
-/// Checkpoints of a run on one rank: gathers the state, hands it to rank 0's Checkpointer actor (one save under way at a
-/// time), brings it back on resume. Compute's thread.
+/// Checkpoints of a run on one rank: takes its part of the state, hands it to the rank's Checkpointer actor (one save under way at a time),
+/// brings it back on resume. Compute's thread.
 class RunCheckpoints {
  public:
   RunCheckpoints(Rank& rank, torch::nn::Module& model, Optimizer& optimizer);
@@ -21,31 +21,35 @@ class RunCheckpoints {
     std::int64_t epoch = 0, step_in_epoch = 0;
     double best = -1;  ///< best held-out accuracy so far
   };
-  /// Collective. Loads `selector` on rank 0 and gives it to all; refused checkpoints are told to `log`. Throws if none is good.
+  /// Collective. Every rank reads what it needs of the checkpoint that `selector` means, see choose_checkpoint; refused ones are told to
+  /// `log`. Throws on all ranks if none is good for all.
   Position resume(const std::string& selector, const std::function<void(const std::string&)>& log);
-  /// Collective. A snapshot now, the disk in the background. Waits for the save before it.
+  /// Collective. A copy now, the disk in the background. Waits for the save before it.
   void save(const Position& position, bool best);
   /// Not collective: this rank alone, when there are no others any more. Waits for the disk. Saves nothing, and says so, where the others
   /// held a part of the state.
   void save_alone(const Position& position);
-  /// Collective. Waits until what was saved is on disk. Returns the last path, on rank 0. A failed save is printed and remembered.
-  std::string finish();
+  /// Collective. Waits until what was saved is on disk; `again` is called, on all ranks, if the last save came to nothing because a rank
+  /// was lost. Returns the last path. A failed save is printed and remembered.
+  std::string finish(const std::function<void()>& again = {});
   const std::optional<ErrorReport>& failure() const noexcept { return failure_; }
 
  private:
-  void load_replicated(const TrainingState& state);
-  void start_checkpointer();
-  void send(const Position& position, bool best, NamedTensors tensors, std::vector<std::string> rank_states);
+  void start_checkpointer(const SaveAttempt& first, bool publishes);
+  SaveAttempt next_attempt();
+  void send(const Position& position, const SaveAttempt& attempt, bool best, int rank, int ranks, std::vector<TensorPart> parts);
   std::string own_state(const Position& position) const;
-  /// Whether the save under way ended within `patience`.
-  bool await(std::chrono::milliseconds patience);
+  std::map<std::string, std::string> metadata(const Position& position) const;
+  bool await(bool copied);
+  void await_end();
 
   Rank& rank_;
   torch::nn::Module& model_;
   Optimizer& optimizer_;
   caf::actor checkpointer_;
   Snapshot snapshot_;  // what the save under way writes
-  bool under_way_ = false;
+  int saves_ = 0;
+  bool under_way_ = false, lost_ = false;
   std::string last_path_;
   std::optional<ErrorReport> failure_;
 };

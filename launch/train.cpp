@@ -271,7 +271,7 @@ class TrainingLoop {
         compute.section_done(kLastSave);
       }
       // Nobody leaves before the last checkpoint is on disk, so that a rank lost while writing it can still be replaced.
-      path_ = checkpoints_->finish();
+      path_ = checkpoints_->finish([this] { checkpoints_->save(with_best(), is_best()); });
     });
     if (best() >= 0) {
       char text[64];

@@ -30,7 +30,6 @@ class Ddp final : public Strategy {
   void after_update() override;
   std::map<std::string, std::string> state() override;
   void load_state(const std::map<std::string, std::string>& state) override;
-  void broadcast_model() override;
   std::string describe() const override;
 
   const BucketPlan& plan() const { return buckets_->plan(); }
@@ -38,6 +37,7 @@ class Ddp final : public Strategy {
   const std::vector<std::int32_t>& bucket_order() const;
 
  private:
+  void broadcast_model();
   void make_buckets();
   void install(const std::vector<std::int32_t>& order);
 

@@ -300,8 +300,6 @@ void Sharded::shard_optimizer(Optimizer& optimizer) {
   });
 }
 
-void Sharded::broadcast_model() { throw Error(ErrorCode::internal, "broadcast_model", "a sharded model is loaded by load_whole_state"); }
-
 std::string Sharded::describe() const {
   std::string text = name() + (name() == "fsdp" ? " " + mode_.name : "") + ": ";
   if (!parameters_) return text + "not attached";

@@ -51,9 +51,9 @@ class Sharded final : public Strategy {
   void end_evaluation() override;
   void shard_optimizer(Optimizer& optimizer) override;
   bool shards_state() const override { return true; }
-  NamedTensors whole_state(Optimizer& optimizer) override;
-  bool load_whole_state(const NamedTensors& saved, Optimizer& optimizer) override;
-  void broadcast_model() override;
+  std::vector<TensorPart> state_parts(Optimizer& optimizer, int rank, int world_size) override;
+  void read_state(const StateReader& state, Optimizer& optimizer) override;
+  void publish_state() override { parameters_->publish(); }
   std::string describe() const override;
 
   ShardedParameters& parameters() { return *parameters_; }

@@ -123,14 +123,6 @@ void ShardedParameters::load(std::size_t f, const at::Tensor& values, Communicat
   }
 }
 
-at::Tensor ShardedParameters::gather_master(std::size_t f) {
-  torch::NoGradGuard no_grad;
-  const auto& flat = flats_[f];
-  auto whole = at::empty({flat.plan->numel}, flat.master.options());
-  group_->all_gather(whole, flat.master, "parameters");
-  return whole;
-}
-
 void ShardedParameters::put(std::size_t f, at::Tensor memory) {
   auto& flat = flats_[f];
   storage_of(flat.whole)->set_data_ptr_noswap(at::DataPtr(memory.data_ptr(), at::kCPU));

@@ -79,8 +79,6 @@ class ShardedParameters {
   void publish();
   /// Collective: whole values of one flat from rank 0 of `world` (defined there, in the master's dtype) into masters and wholes.
   void load(std::size_t flat, const at::Tensor& values, Communicator& world);
-  /// Collective over the group: (numel,) in the master's dtype, every rank's shard in order.
-  at::Tensor gather_master(std::size_t flat);
 
   /// Where a flat's reduced gradient is to lie: (shard_numel,) in the master's dtype.
   void set_gradient(std::size_t flat, const at::Tensor& memory);

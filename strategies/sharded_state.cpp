@@ -1,8 +1,10 @@
-// Sharded state as whole tensors and back: what checkpoints and exports are made of.
+// Shards as rows of tensors and back: what checkpoints are made of.
 #include <nlohmann/json.hpp>
 
 #include "strategies/sharded.hpp"
+#include "tensor_io/flat_rows.hpp"
 #include "tensor_io/state_matching.hpp"
+#include "tensor_io/state_parts.hpp"
 
 namespace troupe {
 namespace {
@@ -53,30 +55,78 @@ void merge(SlotKinds& into, const SlotKinds& from) {
   }
 }
 
-at::Tensor zeros(std::int64_t numel, int dtype) {
-  return at::zeros({numel}, at::TensorOptions().dtype(static_cast<at::ScalarType>(dtype)));
+FlatRows rows_of(const ShardedParameters::Parameter& parameter) { return {parameter.sizes, parameter.strides}; }
+
+/// How many elements at the start of shard `rank` belong to a row that begins in the shard of a rank before.
+std::int64_t leading(const FlatParameter& flat, const std::vector<ShardedParameters::Parameter>& parameters, int rank) {
+  const auto begin = rank * flat.shard_numel;
+  for (const auto& slot : flat.slots) {
+    if (slot.offset >= begin || slot.offset + slot.numel <= begin) continue;
+    const auto row = rows_of(parameters[static_cast<std::size_t>(slot.parameter)]).row_numel();
+    const auto begun = (begin - slot.offset) % row;
+    if (begun == 0) return 0;
+    return std::min({row - begun, slot.offset + slot.numel - begin, flat.shard_numel});
+  }
+  return 0;
 }
+
+/// One tensor that is cut like a flat parameter: the masters, or one moment of an optimizer.
+struct FlatState {
+  std::string prefix, suffix;         // around a parameter's name
+  at::Tensor shard;                   // (shard_numel,)
+};
+
+/// The starts of all ranks' shards that belong to rows of ranks before them. Collective over the group.
+class Fringes {
+ public:
+  Fringes(const FlatParameter& flat, const std::vector<ShardedParameters::Parameter>& parameters, const std::vector<FlatState>& states,
+          Communicator& group)
+      : flat_(flat) {
+    std::int64_t longest = 0;
+    for (int rank = 0; rank < group.world_size(); ++rank) {
+      lengths_.push_back(leading(flat, parameters, rank));
+      longest = std::max(longest, lengths_.back());
+    }
+    if (longest == 0) return;
+    for (const auto& state : states) {
+      starts_.push_back(bytes_);
+      bytes_ += (longest * static_cast<std::int64_t>(state.shard.element_size()) + kAlignment - 1) / kAlignment * kAlignment;
+    }
+    const auto mine = at::zeros({bytes_}, at::kByte);
+    for (std::size_t i = 0; i < states.size(); ++i) {
+      const auto start = states[i].shard.narrow(0, 0, longest).view(at::kByte);
+      mine.narrow(0, starts_[i], start.numel()).copy_(start);
+    }
+    all_ = at::empty({group.world_size() * bytes_}, at::kByte);
+    group.all_gather(all_, mine, "rows between shards");
+  }
+
+  /// Elements [begin, end) of the flat parameter, which lie behind this rank's shard, of state `index`.
+  void append(std::size_t index, at::ScalarType dtype, std::int64_t begin, std::int64_t end, std::vector<at::Tensor>& pieces) const {
+    for (auto rank = begin / flat_.shard_numel; begin < end; ++rank) {
+      const auto numel = std::min(end - begin, lengths_[static_cast<std::size_t>(rank)]);
+      const auto bytes = numel * static_cast<std::int64_t>(c10::elementSize(dtype));
+      pieces.push_back(all_.narrow(0, rank * bytes_ + starts_[index], bytes).view(dtype));
+      begin += numel;
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kAlignment = 64;
+  const FlatParameter& flat_;
+  std::vector<std::int64_t> lengths_;  // by rank
+  std::vector<std::int64_t> starts_;   // by state, in a rank's bytes
+  std::int64_t bytes_ = 0;             // of a rank
+  at::Tensor all_;
+};
 
 }  // namespace
 
-NamedTensors Sharded::whole_state(Optimizer& optimizer) {
+std::vector<TensorPart> Sharded::state_parts(Optimizer& optimizer, int rank, int world_size) {
   torch::NoGradGuard no_grad;
   shard_optimizer(optimizer);
   const auto& parameters = parameters_->parameters();
   const auto& flats = parameters_->flats();
-  const bool keeps = context_.rank == 0;
-  std::map<std::string, at::Tensor> whole;
-  const auto cut = [&](const FlatParameter& plan, const at::Tensor& values, const std::string& prefix, const std::string& suffix,
-                       const std::set<std::string>* only) {
-    if (!keeps) return;
-    for (const auto& slot : plan.slots) {
-      const auto& parameter = parameters[static_cast<std::size_t>(slot.parameter)];
-      if (only != nullptr && only->count(parameter.name) == 0) continue;
-      whole[prefix + parameter.name + suffix] =
-          values.narrow(0, slot.offset, slot.numel).as_strided(parameter.sizes, parameter.strides).clone(at::MemoryFormat::Contiguous);
-    }
-  };
-  for (std::size_t f = 0; f < flats.size(); ++f) cut(*flats[f].plan, parameters_->gather_master(f), "model.", "", nullptr);
 
   SlotKinds mine, all;
   const auto local = optimizer.state();
@@ -84,112 +134,127 @@ NamedTensors Sharded::whole_state(Optimizer& optimizer) {
   for (const auto& [name, value] : local) note(mine, name, value);
   for (const auto& text : group_->all_gather_bytes(nlohmann::json(mine).dump(), "optimizer state"))
     merge(all, nlohmann::json::parse(text).get<SlotKinds>());
-  for (const auto& [slot, kind] : all) {
-    for (const auto& [parameter, value] : kind.scalars) {
-      if (keeps) whole["optimizer." + parameter + "." + slot] = zeros(1, kind.dtype).fill_(value).squeeze();
-    }
-    if (kind.is_scalar) continue;
-    const std::set<std::string> having(kind.parameters.begin(), kind.parameters.end());
-    for (const auto& flat : flats) {
-      if (std::none_of(flat.plan->slots.begin(), flat.plan->slots.end(),
-                       [&](const auto& s) { return having.count(parameters[static_cast<std::size_t>(s.parameter)].name) != 0; }))
-        continue;
-      auto shard = zeros(flat.plan->shard_numel, kind.dtype);
-      for (const auto& slice : parameters_->slices()) {
-        if (&flats[static_cast<std::size_t>(slice.place.flat)] != &flat) continue;
-        const auto found = by_name.find(parameters[static_cast<std::size_t>(slice.place.parameter)].name + "." + slot);
-        if (found != by_name.end()) shard.narrow(0, slice.place.offset, slice.place.numel).copy_(found->second.view(-1));
-      }
-      auto values = zeros(flat.plan->numel, kind.dtype);
-      group_->all_gather(values, shard, "optimizer state");
-      cut(*flat.plan, values, "optimizer.", "." + slot, &having);
-    }
-  }
-
-  NamedTensors state;
-  if (!keeps) return state;
+  std::map<std::string, std::set<std::string>> having;  // parameters, by kind
+  for (const auto& [slot, kind] : all) having[slot] = {kind.parameters.begin(), kind.parameters.end()};
   // A shared parameter is there under all of its names, as where nothing is sharded.
-  for (const auto& item : model_->named_parameters())
-    state.emplace_back("model." + item.key(), whole.at("model." + parameters_->parameter_of(item.value()).name));
-  for (const auto& item : model_->named_buffers()) state.emplace_back("model." + item.key(), item.value());
-  for (const auto& parameter : parameters) {
+  std::map<std::string, std::vector<std::string>> names;
+  for (const auto& item : model_->named_parameters()) names[parameters_->parameter_of(item.value()).name].push_back(item.key());
+
+  std::vector<TensorPart> parts;
+  const int replicas = replicas_ ? replicas_->world_size() : 1, replica = replicas_ ? replicas_->rank() : 0;
+  for (std::size_t f = 0; f < flats.size(); ++f) {
+    if (static_cast<int>(f) % replicas != replica) continue;  // another group writes it
+    const auto& plan = *flats[f].plan;
+    std::vector<FlatState> states{{"model.", "", flats[f].master}};
     for (const auto& [slot, kind] : all) {
-      const auto name = "optimizer." + parameter.name + "." + slot;
-      if (const auto found = whole.find(name); found != whole.end()) state.emplace_back(name, found->second);
+      if (kind.is_scalar) continue;
+      const auto has = [&, &slot = slot](const FlatSlot& s) { return having[slot].count(parameters[static_cast<std::size_t>(s.parameter)].name) != 0; };
+      if (std::none_of(plan.slots.begin(), plan.slots.end(), has)) continue;
+      states.push_back({"optimizer.", "." + slot, at::zeros({plan.shard_numel}, at::TensorOptions().dtype(static_cast<at::ScalarType>(kind.dtype)))});
+    }
+    // A shard of a moment is not one tensor: only its leading elements are needed as one.
+    const auto lead = leading(plan, parameters, group_->rank());
+    for (const auto& slice : parameters_->slices()) {
+      if (static_cast<std::size_t>(slice.place.flat) != f || slice.place.offset >= lead) continue;
+      for (std::size_t i = 1; i < states.size(); ++i) {
+        const auto found = by_name.find(parameters[static_cast<std::size_t>(slice.place.parameter)].name + states[i].suffix);
+        if (found != by_name.end()) states[i].shard.narrow(0, slice.place.offset, slice.place.numel).copy_(found->second.view(-1));
+      }
+    }
+    const Fringes fringes(plan, parameters, states, *group_);
+    for (const auto& slice : parameters_->slices()) {
+      if (static_cast<std::size_t>(slice.place.flat) != f) continue;
+      const auto& parameter = parameters[static_cast<std::size_t>(slice.place.parameter)];
+      const auto rows = rows_of(parameter);
+      const auto first = rows.row_from(slice.place.begin), behind = slice.place.begin + slice.place.numel;
+      const auto skipped = first * rows.row_numel() - slice.place.begin;
+      if (skipped >= slice.place.numel) continue;  // no row begins here
+      const auto end = rows.row_from(behind) * rows.row_numel();
+      const auto slot = std::find_if(plan.slots.begin(), plan.slots.end(), [&](const auto& s) { return s.parameter == slice.place.parameter; });
+      for (std::size_t i = 0; i < states.size(); ++i) {
+        at::Tensor own = slice.leaf.detach();
+        if (i > 0) {
+          const auto found = by_name.find(parameter.name + states[i].suffix);
+          if (found == by_name.end()) continue;
+          own = found->second.view(-1);
+        }
+        std::vector<at::Tensor> pieces{own.narrow(0, skipped, slice.place.numel - skipped)};
+        if (end > behind) fringes.append(i, own.scalar_type(), slot->offset + behind, slot->offset + end, pieces);
+        if (i > 0) {
+          parts.push_back(rows.part(states[i].prefix + parameter.name + states[i].suffix, first, std::move(pieces)));
+        } else {
+          for (const auto& name : names[parameter.name]) parts.push_back(rows.part("model." + name, first, pieces));
+        }
+      }
+      if (slice.place.begin > 0) continue;
+      for (const auto& [slot, kind] : all) {
+        if (const auto found = by_name.find(parameter.name + "." + slot); kind.is_scalar && found != by_name.end()) parts.push_back(whole_part("optimizer." + found->first, found->second));
+      }
     }
   }
-  return state;
+  // Of a parameter without elements nobody has a slice.
+  NamedTensors shared;
+  for (const auto& parameter : parameters) {
+    for (const auto& name : names[parameter.name]) {
+      if (parameter.tensor.numel() == 0) shared.emplace_back("model." + name, at::empty(parameter.sizes, at::TensorOptions().dtype(parameter.dtype)));
+    }
+  }
+  for (const auto& item : model_->named_buffers()) shared.emplace_back("model." + item.key(), item.value());
+  for (auto& part : share_of(shared, rank, world_size)) parts.push_back(std::move(part));
+  return parts;
 }
 
-bool Sharded::load_whole_state(const NamedTensors& saved, Optimizer& optimizer) {
+void Sharded::read_state(const StateReader& state, Optimizer& optimizer) {
   torch::NoGradGuard no_grad;
   shard_optimizer(optimizer);
-  auto& lane = *context_.program_lane;
   const auto& parameters = parameters_->parameters();
-  const auto& flats = parameters_->flats();
-  const bool has = context_.rank == 0;
-  const std::map<std::string, at::Tensor> values(saved.begin(), saved.end());
+  NamedTensors expected;
+  for (const auto& item : model_->named_parameters()) {
+    const auto& parameter = parameters_->parameter_of(item.value());
+    expected.emplace_back("model." + item.key(), at::empty({}, at::TensorOptions().dtype(parameter.dtype)).expand(parameter.sizes));
+  }
+  for (const auto& item : model_->named_buffers()) expected.emplace_back("model." + item.key(), item.value());
+  const auto difference = compare_state(outlines(state, "model."), expected);
+  if (!difference.empty()) throw Error(ErrorCode::mismatch, "resume", "loading the model: " + difference.describe());
+  for (auto& item : model_->named_buffers()) state.read("model." + item.key(), item.value());
 
-  // Rank 0 alone can compare; all hear of it.
-  std::string problem;
-  SlotKinds kinds;
-  if (has) {
-    try {
-      NamedTensors expected;
-      for (const auto& item : model_->named_parameters()) {
-        const auto& parameter = parameters_->parameter_of(item.value());
-        expected.emplace_back("model." + item.key(), at::empty({1}, at::TensorOptions().dtype(parameter.dtype)).expand(parameter.sizes));
+  constexpr std::string_view kPrefix = "optimizer.";
+  std::map<std::string, std::vector<std::string>> slots;  // by parameter
+  for (const auto& [name, entry] : state.entries()) {
+    if (!name.starts_with(kPrefix)) continue;
+    const auto [parameter, slot] = parameter_and_slot(name.substr(kPrefix.size()));
+    slots[parameter].push_back(slot);
+  }
+  NamedTensors moments;
+  for (const auto& slice : parameters_->slices()) {
+    const auto& parameter = parameters[static_cast<std::size_t>(slice.place.parameter)];
+    const auto rows = rows_of(parameter);
+    // This rank's elements, out of the rows that they are in.
+    const auto read = [&](const std::string& name, const at::Tensor& target) {
+      const auto first = rows.row_of(slice.place.begin), last = rows.row_from(slice.place.begin + slice.place.numel);
+      const auto skipped = slice.place.begin - first * rows.row_numel();
+      const bool whole_rows = skipped == 0 && (last - first) * rows.row_numel() == slice.place.numel;
+      const auto flat = whole_rows ? target : at::empty({(last - first) * rows.row_numel()}, target.options());
+      state.read(name, rows.offsets(first), rows.block(flat));
+      if (!whole_rows) target.copy_(flat.narrow(0, skipped, slice.place.numel));
+    };
+    read("model." + parameter.name, slice.leaf.detach());
+    for (const auto& slot : slots[parameter.name]) {
+      const auto name = "optimizer." + parameter.name + "." + slot;
+      const auto& entry = state.entries().find(name)->second;
+      auto value = at::empty(entry.shape.empty() ? std::vector<std::int64_t>{} : std::vector<std::int64_t>{slice.place.numel},
+                             at::TensorOptions().dtype(entry.dtype));
+      if (entry.shape.empty()) {
+        state.read(name, value);
+      } else if (entry.shape == parameter.sizes) {
+        read(name, value);
+      } else {
+        throw Error(ErrorCode::mismatch, "resume", "loading the optimizer: " + name + " has not the shape of its parameter");
       }
-      for (const auto& item : model_->named_buffers()) expected.emplace_back("model." + item.key(), item.value());
-      const auto difference = compare_state(with_prefix(saved, "model."), expected);
-      if (!difference.empty()) problem = "loading the model: " + difference.describe();
-      for (const auto& [name, value] : with_prefix(saved, "optimizer.")) note(kinds, name.substr(std::string("optimizer.").size()), value);
-    } catch (const Error& error) {
-      problem = error.what();
+      moments.emplace_back(parameter.name + "." + slot, value);
     }
   }
-  const auto header =
-      nlohmann::json::parse(lane.broadcast_bytes(nlohmann::json{{"problem", problem}, {"kinds", kinds}}.dump(), 0, "checkpoint"));
-  if (!header["problem"].get<std::string>().empty()) throw Error(ErrorCode::mismatch, "resume", header["problem"].get<std::string>());
-  kinds = header["kinds"].get<SlotKinds>();
-
-  const auto pack = [&](const FlatParameter& plan, int dtype, const std::string& prefix, const std::string& suffix) {
-    auto flat = zeros(plan.numel, dtype);
-    for (const auto& slot : plan.slots) {
-      const auto& parameter = parameters[static_cast<std::size_t>(slot.parameter)];
-      const auto found = values.find(prefix + parameter.name + suffix);
-      if (found != values.end())
-        flat.narrow(0, slot.offset, slot.numel).as_strided(parameter.sizes, parameter.strides).copy_(found->second);
-    }
-    return flat;
-  };
-  for (std::size_t f = 0; f < flats.size(); ++f)
-    parameters_->load(f, has ? pack(*flats[f].plan, static_cast<int>(flats[f].plan->dtype), "model.", "") : at::Tensor(), lane);
-  if (has) {
-    for (auto& item : model_->named_buffers()) item.value().copy_(values.at("model." + item.key()));
-  }
-  buffers_->broadcast(lane);
-
-  std::map<std::string, at::Tensor> moments;
-  for (const auto& [slot, kind] : kinds) {
-    const std::set<std::string> having(kind.parameters.begin(), kind.parameters.end());
-    for (const auto& flat : flats) {
-      at::Tensor whole;
-      if (!kind.is_scalar) {
-        whole = has ? pack(*flat.plan, kind.dtype, "optimizer.", "." + slot) : zeros(flat.plan->numel, kind.dtype);
-        broadcast_tensors({{slot, whole}}, lane, "optimizer state");
-      }
-      for (const auto& slice : parameters_->slices()) {
-        const auto& name = parameters[static_cast<std::size_t>(slice.place.parameter)].name;
-        if (&flats[static_cast<std::size_t>(slice.place.flat)] != &flat || having.count(name) == 0) continue;
-        const auto begin = group_->rank() * flat.plan->shard_numel + slice.place.offset;
-        moments[name + "." + slot] = kind.is_scalar ? zeros(1, kind.dtype).fill_(kind.scalars.at(name)).squeeze()
-                                                    : whole.narrow(0, begin, slice.place.numel).clone();
-      }
-    }
-  }
-  optimizer.load_state(NamedTensors(moments.begin(), moments.end()));
-  return true;
+  optimizer.load_state(moments);
 }
 
 }  // namespace troupe

@@ -20,6 +20,8 @@ std::string step_folder_name(std::int64_t step) {
   return text;
 }
 
+std::string SaveAttempt::folder_name() const { return std::string(kTemporaryPrefix) + step_folder_name(step) + "." + id; }
+
 std::optional<std::int64_t> parse_step_folder_name(std::string_view name) {
   if (!name.starts_with("step-")) return std::nullopt;
   const auto digits = name.substr(5);

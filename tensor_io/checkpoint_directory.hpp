@@ -9,7 +9,7 @@
 ///
 ///     step-00001200/      a checkpoint: manifest.json, rank-*.safetensors, rank-*.json
 ///     latest, best        the name of a checkpoint and its XXH3; `latest` is renamed into place when everything else is on the disk
-///     .tmp-…              under construction, or being removed; worth nothing
+///     .tmp-…              under construction (`.tmp-step-00001200.<attempt>`: ranks write their parts there), or being removed
 ///     .old-step-00001200  the former step-00001200, while a new one takes its place
 namespace troupe {
 
@@ -19,6 +19,16 @@ std::optional<std::int64_t> parse_step_folder_name(std::string_view name);
 
 inline constexpr std::string_view kTemporaryPrefix = ".tmp-";
 inline constexpr std::string_view kReplacedPrefix = ".old-";
+
+/// One try to save a step; ranks write their parts into its folder until one of them publishes it.
+struct SaveAttempt {
+  std::int64_t step = 0;
+  std::string id;  ///< letters, digits and `-`: another one for every try, the same on all ranks
+
+  bool operator==(const SaveAttempt&) const = default;
+  /// `.tmp-step-00001200.<id>`
+  std::string folder_name() const;
+};
 
 struct CheckpointEntry {
   std::int64_t step = 0;

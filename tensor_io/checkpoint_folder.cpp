@@ -13,6 +13,7 @@
 #include "tensor_io/checkpoint_directory.hpp"
 #include "tensor_io/checkpoint_reader.hpp"
 #include "tensor_io/error.hpp"
+#include "tensor_io/hashed_file.hpp"
 
 namespace troupe {
 
@@ -20,10 +21,25 @@ namespace {
 
 constexpr const char* kOperation = "reading the checkpoint";
 
-// All files are opened relative to this, so that the folder cannot be exchanged in between.
-class FolderHandle {
+// The first element of a block's row `row` (dimension 0), in elements from the start of what has `shape`.
+std::int64_t row_elements(at::IntArrayRef shape) {
+  std::int64_t elements = 1;
+  for (std::size_t d = 1; d < shape.size(); ++d) elements *= shape[d];
+  return elements;
+}
+
+at::Tensor narrow_to(at::Tensor tensor, std::span<const std::int64_t> offsets, std::span<const std::int64_t> shape) {
+  for (std::size_t d = 0; d < shape.size(); ++d) tensor = tensor.narrow(static_cast<std::int64_t>(d), offsets[d], shape[d]);
+  return tensor;
+}
+
+std::span<std::byte> bytes_of(const at::Tensor& tensor) { return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()}; }
+
+}  // namespace
+
+class CheckpointFolder::Folder {
  public:
-  explicit FolderHandle(const std::string& path) : fd_(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) {
+  explicit Folder(const std::string& path) : fd_(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) {
     if (fd_ >= 0) return;
     const int why = errno;
     if (why == ELOOP || why == ENOTDIR)
@@ -31,36 +47,43 @@ class FolderHandle {
     if (why == ENOENT) throw Error(ErrorCode::bad_data, std::string(kOperation) + ": " + path, "is missing");
     throw Error(ErrorCode::io, std::string(kOperation) + ": " + path, std::system_category().message(why));
   }
-  FolderHandle(const FolderHandle&) = delete;
-  FolderHandle& operator=(const FolderHandle&) = delete;
-  ~FolderHandle() { ::close(fd_); }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  ~Folder() { ::close(fd_); }
   int fd() const noexcept { return fd_; }
 
  private:
   int fd_;
 };
 
-std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
-  return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
-}
+struct CheckpointFolder::TensorFile {
+  SafetensorsFile file;
+  HashedFile hashed;
 
-FileDigest digest_of(const BoundedFile& file) {
-  DigestBuilder builder;
-  std::vector<std::byte> buffer(FileDigest::kChunkBytes);
-  for (std::uint64_t offset = 0; offset < file.bytes(); offset += buffer.size()) {
-    const auto piece = std::span(buffer).first(static_cast<std::size_t>(std::min<std::uint64_t>(buffer.size(), file.bytes() - offset)));
-    file.read_at(offset, piece);
-    builder.update(piece);
+  TensorFile(BoundedFile bounded, const FileDigest& digest)
+      : file(std::move(bounded)), hashed(file.file(), digest, [this](std::uint64_t offset) { return blame(offset); }) {
+    // What was parsed is what was hashed.
+    std::vector<std::byte> head(file.head().size());
+    hashed.read(0, head);
+    if (!std::equal(head.begin(), head.end(), file.head().begin())) file.file().refuse("changes while it is read");
   }
-  return builder.finish();
-}
+  std::string blame(std::uint64_t offset) const {
+    for (const auto& entry : file.entries()) {
+      if (entry.begin + entry.bytes > offset) return ", in or after tensor " + printable(entry.name);
+    }
+    return {};
+  }
+};
 
-}  // namespace
+CheckpointFolder::~CheckpointFolder() = default;
+
+BoundedFile CheckpointFolder::open(const std::string& name) const {
+  return BoundedFile(kOperation, folder_->fd(), name, path_ + "/" + name);
+}
 
 CheckpointFolder::CheckpointFolder(std::string path) : path_(std::move(path)) {
   while (path_.size() > 1 && path_.ends_with('/')) path_.pop_back();  // with it, a symbolic link would be followed
-  const FolderHandle folder(path_);
-  auto open = [&](const std::string& name) { return BoundedFile(kOperation, folder.fd(), name, path_ + "/" + name); };
+  folder_ = std::make_unique<Folder>(path_);
   const auto manifest_file = open(std::string(kManifestFile));
   manifest_ = Manifest::from_text(manifest_file.read_all(Manifest::kMaxBytes), manifest_file.operation() + ": " + manifest_file.path());
 
@@ -70,112 +93,125 @@ CheckpointFolder::CheckpointFolder(std::string path) : path_(std::move(path)) {
     manifest_file.refuse("is that of step " + std::to_string(manifest_.step) + ": it does not belong into this folder");
   }
   for (const auto& [name, digest] : manifest_.files) {
-    auto file = open(name);
+    const auto file = open(name);
     if (file.bytes() != digest.bytes)
       file.refuse("has " + std::to_string(file.bytes()) + " bytes, the manifest says " + std::to_string(digest.bytes),
                   "it was cut short or exchanged");
-    if (name.ends_with(".safetensors")) {
-      tensor_files_.emplace(name, SafetensorsFile(std::move(file)));
-    } else {
-      other_files_.emplace(name, std::move(file));
-    }
   }
-  check_slices();
+  for (const auto& tensor : manifest_.tensors) {
+    entries_.emplace(tensor.name, Entry{tensor.dtype, tensor.shape});
+    tensors_.emplace(tensor.name, &tensor);
+  }
 }
 
-void CheckpointFolder::check_slices() const {
-  std::map<std::string, std::size_t> used;
+CheckpointFolder::TensorFile& CheckpointFolder::tensor_file(const std::string& name) const {
+  auto& opened = files_[name];
+  if (!opened) {
+    auto file = std::make_unique<TensorFile>(open(name), manifest_.files.at(name));
+    check_slices(name, file->file);
+    opened = std::move(file);
+  }
+  return *opened;
+}
+
+void CheckpointFolder::check_slices(const std::string& name, const SafetensorsFile& file) const {
+  std::size_t used = 0;
   for (const auto& tensor : manifest_.tensors) {
     for (const auto& slice : tensor.slices) {
-      const auto& file = tensor_files_.at(slice.file);
+      if (slice.file != name) continue;
       const auto* entry = file.find(tensor.name);
       const auto what = "tensor " + printable(tensor.name);
       if (!entry) file.file().refuse(what + " is missing; the manifest says that it is here");
       if (entry->dtype != tensor.dtype) file.file().refuse(what + " has another dtype than the manifest says");
       if (entry->shape != slice.shape) file.file().refuse(what + " has another shape than the manifest says");
-      ++used[slice.file];
+      ++used;
     }
   }
-  for (const auto& [name, file] : tensor_files_) {
-    if (used[name] != file.entries().size()) {
-      file.file().refuse("holds " + std::to_string(file.entries().size()) + " tensors, the manifest has " + std::to_string(used[name]) +
-                         " slices in it");
-    }
+  if (used != file.entries().size()) {
+    file.file().refuse("holds " + std::to_string(file.entries().size()) + " tensors, the manifest has " + std::to_string(used) +
+                       " slices in it");
   }
 }
 
-void CheckpointFolder::compare(const BoundedFile& file, const std::string& name, const FileDigest& actual) const {
-  const auto& stated = manifest_.files.at(name);
-  if (actual == stated) return;
-  const auto offset = stated.first_difference(actual);
-  if (!offset) file.refuse("has another XXH3 than the manifest says");
-  std::string where = "was changed between offsets " + std::to_string(*offset) + " and " +
-                      std::to_string(std::min(*offset + FileDigest::kChunkBytes, file.bytes()));
-  if (const auto tensors = tensor_files_.find(name); tensors != tensor_files_.end()) {
-    for (const auto& entry : tensors->second.entries()) {
-      if (entry.begin + entry.bytes <= *offset) continue;
-      where += ", in or after tensor " + printable(entry.name);
-      break;
-    }
+void CheckpointFolder::check() const {
+  for (const auto& [name, digest] : manifest_.files) {
+    if (name.ends_with(".safetensors")) tensor_file(name);
   }
-  file.refuse(where + ": its XXH3 there is not the manifest's");
 }
 
 void CheckpointFolder::verify() const {
-  for (const auto& [name, file] : tensor_files_) compare(file.file(), name, digest_of(file.file()));
-  for (const auto& [name, file] : other_files_) compare(file, name, digest_of(file));
+  for (const auto& [name, digest] : manifest_.files) {
+    if (name.ends_with(".safetensors")) {
+      tensor_file(name).hashed.verify();
+    } else {
+      const auto file = open(name);
+      HashedFile(file, digest).verify();
+    }
+  }
 }
 
-TrainingState CheckpointFolder::read() const {
+std::string CheckpointFolder::rank_state(std::int64_t rank) const {
+  const auto name = rank_state_file(rank);
+  const auto file = open(name);
+  if (file.bytes() > kMaxRankStateBytes) file.refuse("has " + std::to_string(file.bytes()) + " bytes, more than a rank's state may have");
+  std::string text(static_cast<std::size_t>(file.bytes()), '\0');
+  HashedFile(file, manifest_.files.at(name)).read(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+void CheckpointFolder::read(const std::string& name, at::IntArrayRef offsets, const at::Tensor& target) const {
+  const auto found = tensors_.find(name);
+  if (found == tensors_.end()) throw Error(ErrorCode::internal, kOperation, "there is no tensor " + printable(name) + " in " + path_);
+  const auto& tensor = *found->second;
+  const auto dimensions = tensor.shape.size();
+  if (offsets.size() != dimensions || static_cast<std::size_t>(target.dim()) != dimensions || target.scalar_type() != tensor.dtype)
+    throw Error(ErrorCode::internal, kOperation, "tensor " + printable(name) + " was asked for in another shape or dtype");
+  for (const auto& slice : tensor.slices) {
+    // What they have in common, as it lies in the slice and in the target.
+    std::vector<std::int64_t> in_slice(dimensions), in_target(dimensions), shape(dimensions);
+    bool empty = false;
+    for (std::size_t d = 0; d < dimensions; ++d) {
+      const auto begin = std::max(slice.offsets[d], offsets[d]);
+      const auto end = std::min(slice.offsets[d] + slice.shape[d], offsets[d] + target.size(static_cast<std::int64_t>(d)));
+      empty = empty || begin >= end;
+      in_slice[d] = begin - slice.offsets[d];
+      in_target[d] = begin - offsets[d];
+      shape[d] = end - begin;
+    }
+    if (empty) continue;
+    auto& file = tensor_file(slice.file);
+    const auto& entry = *file.file.find(name);
+    // The rows of the slice that hold it, and of them all columns.
+    const auto first_row = dimensions > 0 ? in_slice[0] : 0;
+    const auto begin = entry.begin + static_cast<std::uint64_t>(first_row * row_elements(slice.shape)) * target.element_size();
+    auto rows_shape = slice.shape;
+    if (dimensions > 0) rows_shape[0] = shape[0];
+    auto wanted = narrow_to(target, in_target, shape);
+    if (rows_shape == shape && wanted.is_contiguous() && wanted.is_cpu()) {
+      file.hashed.read(begin, bytes_of(wanted));
+      continue;
+    }
+    const auto rows = empty_tensor(rows_shape, tensor.dtype, std::string(kOperation) + ": " + path_);
+    file.hashed.read(begin, bytes_of(rows));
+    if (dimensions > 0) in_slice[0] = 0;
+    wanted.copy_(narrow_to(rows, in_slice, shape));
+  }
+}
+
+TrainingState CheckpointFolder::read_all() const {
   TrainingState state;
   state.step = manifest_.step;
   state.epoch = manifest_.epoch;
   state.step_in_epoch = manifest_.step_in_epoch;
   state.metadata = manifest_.metadata;
-  for (std::int64_t rank = 0; rank < manifest_.ranks; ++rank) {
-    const auto name = rank_state_file(rank);
-    const auto& file = other_files_.at(name);
-    auto text = file.read_all(kMaxRankStateBytes);
-    DigestBuilder builder;
-    builder.update(std::as_bytes(std::span(text)));
-    compare(file, name, builder.finish());
-    state.rank_state.push_back(std::move(text));
+  check();
+  for (std::int64_t rank = 0; rank < manifest_.ranks; ++rank) state.rank_state.push_back(rank_state(rank));
+  for (const auto& tensor : manifest_.tensors) {
+    const auto whole = empty_tensor(tensor.shape, tensor.dtype, std::string(kOperation) + ": " + path_);
+    read(tensor.name, whole);
+    state.tensors.emplace_back(tensor.name, whole);
   }
-  read_tensors(state);
   return state;
-}
-
-void CheckpointFolder::read_tensors(TrainingState& state) const {
-  std::map<std::string_view, std::size_t> index;  // of a tensor in the manifest
-  for (std::size_t i = 0; i < manifest_.tensors.size(); ++i) {
-    const auto& tensor = manifest_.tensors[i];
-    index.emplace(tensor.name, i);
-    state.tensors.emplace_back(tensor.name, empty_tensor(tensor.shape, tensor.dtype, std::string(kOperation) + ": " + path_));
-  }
-  // File by file and front to back, so that what is hashed is the file, and what is in memory is what was hashed.
-  for (const auto& [name, file] : tensor_files_) {
-    DigestBuilder builder;
-    builder.update(file.head());
-    for (const auto& entry : file.entries()) {
-      const auto i = index.at(entry.name);
-      const auto& tensor = manifest_.tensors[i];
-      auto& whole = state.tensors[i].second;
-      if (entry.shape == tensor.shape) {
-        file.read_into(entry, whole);
-        builder.update(bytes_of(whole));
-        continue;
-      }
-      const auto part = file.read(entry);
-      builder.update(bytes_of(part));
-      const auto slice = std::find_if(tensor.slices.begin(), tensor.slices.end(),
-                                      [&name = name](const TensorSlice& candidate) { return candidate.file == name; });
-      auto target = whole;
-      for (std::size_t d = 0; d < slice->shape.size(); ++d)
-        target = target.narrow(static_cast<std::int64_t>(d), slice->offsets[d], slice->shape[d]);
-      target.copy_(part);
-    }
-    compare(file.file(), name, builder.finish());
-  }
 }
 
 }  // namespace troupe

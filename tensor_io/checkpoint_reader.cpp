@@ -21,43 +21,31 @@ constexpr const char* kStartAnew = "leave --resume out to start anew";
 // What is tried next may be good; anything else (no memory, say) would fail again.
 bool means_damage(const Error& error) { return error.code() == ErrorCode::bad_data || error.code() == ErrorCode::io; }
 
-LoadResult load_latest(const std::string& directory) {
-  LoadResult result;
+CheckpointChoice choose_latest(const std::string& directory) {
+  CheckpointChoice choice{{}, {}, directory};
   const auto pointer_path = (fs::path(directory) / "latest").string();
   std::optional<std::int64_t> latest;
   const auto listed = list_checkpoints(directory);
   if (listed.empty()) throw Error(ErrorCode::unavailable, "resuming from " + directory, "there is no checkpoint", kStartAnew);
   try {
     latest = read_pointer(directory, "latest");
-    if (!latest) result.refused.push_back({pointer_path, "is missing"});
+    if (!latest) choice.refused.push_back({pointer_path, "is missing"});
   } catch (const Error& error) {
     if (!means_damage(error)) throw;
-    result.refused.push_back({pointer_path, error.what()});
+    choice.refused.push_back({pointer_path, error.what()});
   }
   const auto candidates = newest_first(listed, latest);
   if (latest && candidates.front().step != *latest)
-    result.refused.push_back({pointer_path, "names " + step_folder_name(*latest) + ", which is not there"});
-  for (const auto& candidate : candidates) {
-    try {
-      result.state = CheckpointFolder(candidate.path).read();
-      result.path = candidate.path;
-      return result;
-    } catch (const Error& error) {
-      if (!means_damage(error)) throw;
-      result.refused.push_back({candidate.path, error.what()});
-    }
-  }
-  std::string reasons;
-  for (const auto& refused : result.refused) reasons += (reasons.empty() ? "" : " | ") + refused.reason;
-  throw Error(ErrorCode::bad_data, "resuming from " + directory,
-              "none of its " + std::to_string(candidates.size()) + " checkpoints is good: " + reasons, kStartAnew);
+    choice.refused.push_back({pointer_path, "names " + step_folder_name(*latest) + ", which is not there"});
+  for (const auto& candidate : candidates) choice.paths.push_back(candidate.path);
+  return choice;
 }
 
-LoadResult load_best(const std::string& directory) {
+CheckpointChoice choose_best(const std::string& directory) {
   const auto best = read_pointer(directory, "best");
   if (!best) throw Error(ErrorCode::unavailable, "loading the best checkpoint of " + directory, "there is none");
   for (const auto& candidate : list_checkpoints(directory)) {
-    if (candidate.step == *best) return {CheckpointFolder(candidate.path).read(), candidate.path, {}};
+    if (candidate.step == *best) return {{candidate.path}, {}, {}};
   }
   throw Error(ErrorCode::bad_data, "loading the best checkpoint of " + directory,
               "best names " + step_folder_name(*best) + ", which is not there");
@@ -72,7 +60,7 @@ LoadResult load_best(const std::string& directory) {
   file.refuse("is a file; a checkpoint is a folder with a manifest.json", "name the folder");
 }
 
-LoadResult load_path(const std::string& directory, const std::string& selector) {
+CheckpointChoice choose_path(const std::string& directory, const std::string& selector) {
   std::error_code error;
   auto path = fs::canonical(selector, error);
   if (error) path = fs::canonical(fs::path(directory) / selector, error);
@@ -82,16 +70,39 @@ LoadResult load_path(const std::string& directory, const std::string& selector) 
   }
   if (!fs::is_directory(path, error)) refuse_file(path.string());
   if (!fs::exists(path / kManifestFile, error) && (fs::exists(path / "latest", error) || !list_checkpoints(path.string()).empty()))
-    return load_latest(path.string());
-  return {CheckpointFolder(path.string()).read(), path.string(), {}};
+    return choose_latest(path.string());
+  return {{path.string()}, {}, {}};
 }
 
 }  // namespace
 
+CheckpointChoice choose_checkpoint(const std::string& directory, const std::string& selector) {
+  if (selector == "latest") return choose_latest(directory);
+  if (selector == "best") return choose_best(directory);
+  return choose_path(directory, selector);
+}
+
+void refuse_checkpoint(CheckpointChoice& choice, const std::string& path, const Error& error) {
+  if (choice.asked.empty() || !means_damage(error)) throw error;
+  choice.refused.push_back({path, error.what()});
+  if (path != choice.paths.back()) return;
+  std::string reasons;
+  for (const auto& refused : choice.refused) reasons += (reasons.empty() ? "" : " | ") + refused.reason;
+  throw Error(ErrorCode::bad_data, "resuming from " + choice.asked,
+              "none of its " + std::to_string(choice.paths.size()) + " checkpoints is good: " + reasons, kStartAnew);
+}
+
 LoadResult load_checkpoint(const std::string& directory, const std::string& selector) {
-  if (selector == "latest") return load_latest(directory);
-  if (selector == "best") return load_best(directory);
-  return load_path(directory, selector);
+  auto choice = choose_checkpoint(directory, selector);
+  for (const auto& path : choice.paths) {
+    try {
+      auto state = CheckpointFolder(path).read_all();
+      return {std::move(state), path, std::move(choice.refused)};
+    } catch (const Error& error) {
+      refuse_checkpoint(choice, path, error);
+    }
+  }
+  throw Error(ErrorCode::internal, "resuming from " + directory, "there was nothing to try");
 }
 
 VerifiedCheckpoint verify_checkpoint(const std::string& path) {

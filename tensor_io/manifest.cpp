@@ -18,7 +18,7 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-constexpr std::string_view kFormat = "troupe checkpoint";
+constexpr std::string_view kFormat = "troupe checkpoint", kPartFormat = "troupe checkpoint part";
 // The text ends with these around the 16 digits that hash everything before them.
 constexpr std::string_view kBeforeHash = ",\n  \"xxh3\": \"", kAfterHash = "\"\n}\n";
 constexpr std::size_t kTailBytes = kBeforeHash.size() + 16 + kAfterHash.size();
@@ -78,12 +78,13 @@ class Reader {
       digest.bytes = static_cast<std::uint64_t>(count(entry, "bytes", what));
       digest.xxh3 = hex(entry, "xxh3", what, 16);
       digest.chunks = hex(entry, "chunks", what, (digest.bytes + FileDigest::kChunkBytes - 1) / FileDigest::kChunkBytes * 16);
+      if (digest.xxh3 != FileDigest::of_chunks(digest.chunks)) refuse(what + " 'xxh3'", "is not the hash of its chunks' hashes");
       if (!files.emplace(name, std::move(digest)).second) refuse(what, "is there twice");
     }
     return files;
   }
 
-  ManifestTensor tensor(const json& entry, const std::map<std::string, FileDigest>& files) const {
+  ManifestTensor tensor(const json& entry, const std::map<std::string, FileDigest>& files, bool whole) const {
     ManifestTensor tensor;
     tensor.name = text(entry, "name", "a tensor");
     const std::string what = "tensor " + printable(tensor.name);
@@ -95,7 +96,7 @@ class Reader {
     const auto& slices = field(entry, "slices", json::value_t::array, what);
     if (slices.size() > Manifest::kMaxSlices) refuse(what, "has too many slices");
     for (const auto& slice : slices) tensor.slices.push_back(this->slice(slice, what, files));
-    check_slices(tensor, what);
+    check_slices(tensor, what, whole);
     return tensor;
   }
 
@@ -128,7 +129,7 @@ class Reader {
     return slice;
   }
 
-  void check_slices(const ManifestTensor& tensor, const std::string& what) const {
+  void check_slices(const ManifestTensor& tensor, const std::string& what, bool whole) const {
     const auto bytes = c10::elementSize(tensor.dtype);
     const auto numel = checked_numel(tensor.shape, bytes);
     if (!numel) refuse(what + " 'shape'", "has more bytes than 63 bits count");
@@ -143,7 +144,7 @@ class Reader {
       covered += checked_numel(slice.shape, bytes).value_or(0);  // each at most `numel`, at most kMaxSlices of them...
       if (covered > *numel) break;                               // ... and the sum never far above it
     }
-    if (covered != *numel || tensor.slices.empty())
+    if (tensor.slices.empty() || (covered != *numel && (whole || covered > *numel)))
       refuse(what, "is not covered by its slices: they have " + std::to_string(covered) + " of " + std::to_string(*numel) + " elements");
     for (std::size_t i = 0; i < tensor.slices.size(); ++i) {
       for (std::size_t j = 0; j < i; ++j) {
@@ -182,7 +183,37 @@ void check_hash(std::string_view text, const std::string& where) {
 std::string rank_tensor_file(std::int64_t rank) { return numbered(rank, "safetensors"); }
 std::string rank_state_file(std::int64_t rank) { return numbered(rank, "json"); }
 
-std::string Manifest::to_text() const {
+std::string rank_part_file(std::int64_t rank) { return numbered(rank, "part"); }
+
+Manifest merge_manifests(std::vector<Manifest> parts, const std::string& where) {
+  if (parts.empty()) throw Error(ErrorCode::bad_data, where, "it has no parts");
+  auto merged = std::move(parts.front());
+  std::map<std::string, std::size_t> known;
+  for (std::size_t i = 0; i < merged.tensors.size(); ++i) known.emplace(merged.tensors[i].name, i);
+  for (std::size_t rank = 1; rank < parts.size(); ++rank) {
+    auto& part = parts[rank];
+    const auto refuse = [&](const std::string& why) {
+      throw Error(ErrorCode::bad_data, where, "the part of rank " + std::to_string(rank) + " " + why);
+    };
+    if (part.step != merged.step || part.ranks != merged.ranks || part.attempt != merged.attempt) refuse("is of another save than rank 0's");
+    for (auto& [name, digest] : part.files) {
+      if (!merged.files.emplace(name, std::move(digest)).second) refuse("lists " + printable(name) + ", as another rank's does");
+    }
+    for (auto& tensor : part.tensors) {
+      const auto [found, is_new] = known.emplace(tensor.name, merged.tensors.size());
+      if (is_new) {
+        merged.tensors.push_back(std::move(tensor));
+        continue;
+      }
+      auto& whole = merged.tensors[found->second];
+      if (whole.dtype != tensor.dtype || whole.shape != tensor.shape) refuse("has another dtype or shape for tensor " + printable(tensor.name) + " than a rank before it");
+      for (auto& slice : tensor.slices) whole.slices.push_back(std::move(slice));
+    }
+  }
+  return merged;
+}
+
+std::string Manifest::to_text(Kind kind) const {
   std::vector<ordered_json> file_entries, tensor_entries;
   for (const auto& [name, digest] : files)
     file_entries.push_back({{"name", name}, {"bytes", digest.bytes}, {"xxh3", digest.xxh3}, {"chunks", digest.chunks}});
@@ -197,12 +228,13 @@ std::string Manifest::to_text() const {
     text += (text.size() > 2 ? ",\n  \"" : "  \"") + std::string(key) + "\": " + value;
   };
   try {
-    add("format", ordered_json(kFormat).dump());
+    add("format", ordered_json(kind == Kind::whole ? kFormat : kPartFormat).dump());
     add("format_version", std::to_string(kFormatVersion));
     add("step", std::to_string(step));
     add("epoch", std::to_string(epoch));
     add("step_in_epoch", std::to_string(step_in_epoch));
     add("ranks", std::to_string(ranks));
+    add("attempt", ordered_json(attempt).dump());
     add("metadata", ordered_json(metadata).dump());
     add("chunk_bytes", std::to_string(FileDigest::kChunkBytes));
     add("files", lines(file_entries));
@@ -218,12 +250,13 @@ std::string Manifest::to_text() const {
   return text;
 }
 
-Manifest Manifest::from_text(std::string_view text, const std::string& where) {
+Manifest Manifest::from_text(std::string_view text, const std::string& where, Kind kind) {
   check_hash(text, where);
   const auto root = parse_bounded_json(text, where, {});
   const Reader reader(where);
   const std::string in = "manifest:";
-  if (reader.text(root, "format", in) != kFormat) reader.refuse(in, "is not one of a Troupe checkpoint");
+  const bool whole = kind == Kind::whole;
+  if (reader.text(root, "format", in) != (whole ? kFormat : kPartFormat)) reader.refuse(in, "is not one of a Troupe checkpoint");
   if (const auto version = reader.count(root, "format_version", in); version != kFormatVersion) {
     throw Error(ErrorCode::bad_data, where,
                 "format version " + std::to_string(version) + ", this program reads " + std::to_string(kFormatVersion),
@@ -236,20 +269,21 @@ Manifest Manifest::from_text(std::string_view text, const std::string& where) {
   manifest.epoch = reader.count(root, "epoch", in);
   manifest.step_in_epoch = reader.count(root, "step_in_epoch", in);
   manifest.ranks = reader.count(root, "ranks", in);
+  manifest.attempt = reader.text(root, "attempt", in);
   if (manifest.ranks > static_cast<std::int64_t>(kMaxRanks)) reader.refuse(in, "names " + std::to_string(manifest.ranks) + " ranks");
   for (const auto& [key, value] : reader.field(root, "metadata", json::value_t::object, in).items()) {
     if (!value.is_string()) reader.refuse("manifest: 'metadata'", "holds something that is not a string: " + printable(key));
     manifest.metadata.emplace(key, value.get_ref<const std::string&>());
   }
   manifest.files = reader.files(reader.field(root, "files", json::value_t::array, in));
-  for (std::int64_t rank = 0; rank < manifest.ranks; ++rank) {
+  for (std::int64_t rank = 0; whole && rank < manifest.ranks; ++rank) {
     if (!manifest.files.contains(rank_state_file(rank))) reader.refuse(in, "does not list " + rank_state_file(rank));
   }
   std::set<std::string_view> names;
   const auto& tensors = reader.field(root, "tensors", json::value_t::array, in);
   manifest.tensors.reserve(tensors.size());
   for (const auto& entry : tensors) {
-    manifest.tensors.push_back(reader.tensor(entry, manifest.files));
+    manifest.tensors.push_back(reader.tensor(entry, manifest.files, whole));
     if (!names.insert(manifest.tensors.back().name).second)
       reader.refuse("tensor " + printable(manifest.tensors.back().name), "is there twice");
   }

@@ -36,19 +36,28 @@ struct Manifest {
   std::int64_t epoch = 0;
   std::int64_t step_in_epoch = 0;
   std::int64_t ranks = 0;                       ///< there is a rank-*.json for each
+  std::string attempt;                          ///< to save it, see SaveAttempt
   std::map<std::string, std::string> metadata;  ///< TrainingState's
   std::map<std::string, FileDigest> files;      ///< by name: every file of the folder but this one
   std::vector<ManifestTensor> tensors;          ///< in TrainingState's order
 
+  /// Of a checkpoint, or of one rank's part until it is published.
+  enum class Kind { whole, part };
+
   /// Throws Error(usage) where a text is not valid UTF-8 or more is in it than from_text accepts.
-  std::string to_text() const;
-  /// Believes nothing: the hash first, then version, types, ranges, names, and that slices fill their tensors exactly. Throws
-  /// Error(bad_data) whose operation is `where`.
-  static Manifest from_text(std::string_view text, const std::string& where);
+  std::string to_text(Kind kind = Kind::whole) const;
+  /// Believes nothing: the hash first, then version, types, ranges, names, and, of a whole one, that slices fill their tensors exactly.
+  /// Throws Error(bad_data) whose operation is `where`.
+  static Manifest from_text(std::string_view text, const std::string& where, Kind kind = Kind::whole);
 };
 
-/// `rank-00003.safetensors`, `rank-00003.json`.
+/// The manifest of a checkpoint out of its ranks' parts, by rank; step and metadata are the first one's. Throws Error(bad_data), whose
+/// operation is `where`, where they are not of one checkpoint; from_text says whether they are all of it.
+Manifest merge_manifests(std::vector<Manifest> parts, const std::string& where);
+
+/// `rank-00003.safetensors`, `rank-00003.json`, `rank-00003.part`.
 std::string rank_tensor_file(std::int64_t rank);
 std::string rank_state_file(std::int64_t rank);
+std::string rank_part_file(std::int64_t rank);
 
 }  // namespace troupe

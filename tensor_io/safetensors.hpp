@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -40,14 +41,14 @@ struct SafetensorsEntry {
   std::uint64_t bytes = 0;
 };
 
-/// In which order they stand in a file: entry i is the index of the tensor that is i-th.
-std::vector<std::size_t> safetensors_order(const NamedTensors& tensors);
+/// In the reference writer's order: by element width, then by name, so that each is aligned.
+void sort_for_file(std::vector<TensorPart>& parts);
 
-/// Writes `tensors` (on any device; unique names) into `file` in the reference writer's order: by element width, then by name, so that each
-/// is aligned. `offsets`, by name, are where a slice starts in its global tensor (DCP's sharding key); absent: at 0. `metadata` goes into
-/// `__metadata__`. Throws Error(usage) for a tensor that the format cannot hold, Error(io). The caller finishes the file.
-void write_safetensors(DurableFile& file, const NamedTensors& tensors, const std::map<std::string, std::string>& metadata = {},
-                       const std::map<std::string, std::vector<std::int64_t>>& offsets = {});
+/// Writes `parts` (on any device; unique names; in a file's order) into `file`. Where they start in their global tensors is written under
+/// DCP's sharding key. `metadata` goes into `__metadata__`. Once the first `live` are written, `live_written` is called. Throws Error(usage)
+/// for a tensor that the format cannot hold, Error(io). The caller finishes the file.
+void write_safetensors(DurableFile& file, const std::vector<TensorPart>& parts, const std::map<std::string, std::string>& metadata = {},
+                       std::size_t live = 0, const std::function<void()>& live_written = {});
 
 /// One file at `path`, whole or not at all: written beside it, fsynced, renamed over it. `safetensors.torch.load_file` opens it in Python.
 void save_safetensors(const std::string& path, const NamedTensors& tensors, const std::map<std::string, std::string>& metadata = {},

@@ -1,12 +1,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
-#include <numeric>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "tensor_io/error.hpp"
 #include "tensor_io/safetensors.hpp"
+#include "tensor_io/state_parts.hpp"
 
 namespace troupe {
 
@@ -14,29 +15,34 @@ namespace {
 
 constexpr const char* kOperation = "writing safetensors";
 
-void check(const NamedTensors& tensors) {
+void check(const std::vector<TensorPart>& parts) {
   auto refuse = [](const std::string& name, const std::string& why) {
     throw Error(ErrorCode::usage, kOperation, "tensor " + printable(name) + " " + why);
   };
-  if (tensors.size() > SafetensorsFile::kMaxTensors)
-    throw Error(ErrorCode::usage, kOperation, std::to_string(tensors.size()) + " tensors, more than a file may hold");
+  if (parts.size() > SafetensorsFile::kMaxTensors)
+    throw Error(ErrorCode::usage, kOperation, std::to_string(parts.size()) + " tensors, more than a file may hold");
   std::vector<std::string_view> names;
-  for (const auto& [name, tensor] : tensors) {
-    if (const auto why = refused_name(name); !why.empty()) refuse(name, why);
-    if (!tensor.defined()) refuse(name, "is undefined");
-    if (!safetensors_dtype(tensor.scalar_type()))
-      refuse(name, std::string("has dtype ") + c10::toString(tensor.scalar_type()) + ", which the format does not hold");
-    if (tensor.layout() != at::kStrided) refuse(name, "is sparse");
-    if (static_cast<std::size_t>(tensor.dim()) > SafetensorsFile::kMaxDimensions) refuse(name, "has too many dimensions");
-    names.push_back(name);
+  for (const auto& part : parts) {
+    if (const auto why = refused_name(part.name); !why.empty()) refuse(part.name, why);
+    if (!safetensors_dtype(part.dtype))
+      refuse(part.name, std::string("has dtype ") + c10::toString(part.dtype) + ", which the format does not hold");
+    if (part.shape.size() > SafetensorsFile::kMaxDimensions) refuse(part.name, "has too many dimensions");
+    std::size_t bytes = 0;
+    for (const auto& piece : part.pieces) {
+      if (!piece.defined()) refuse(part.name, "is undefined");
+      if (piece.layout() != at::kStrided) refuse(part.name, "is sparse");
+      if (piece.scalar_type() != part.dtype) refuse(part.name, "has pieces of another dtype");
+      bytes += piece.nbytes();
+    }
+    if (bytes != part.bytes()) refuse(part.name, "has pieces that are not its block");
+    names.push_back(part.name);
   }
   std::sort(names.begin(), names.end());
   if (const auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end())
     refuse(std::string(*twice), "is there twice");
 }
 
-std::string make_head(const NamedTensors& tensors, const std::vector<std::size_t>& order, std::map<std::string, std::string> metadata,
-                      const std::map<std::string, std::vector<std::int64_t>>& offsets) {
+std::string make_head(const std::vector<TensorPart>& parts, std::map<std::string, std::string> metadata) {
   using nlohmann::json;
   metadata["format"] = "pt";
   metadata["DCP_VERSION"] = "1.0";
@@ -45,16 +51,12 @@ std::string make_head(const NamedTensors& tensors, const std::vector<std::size_t
     json sharding = json::object();
     std::string entries;
     std::uint64_t end = 0;
-    for (const auto index : order) {
-      const auto& [name, tensor] = tensors[index];
+    for (const auto& part : parts) {
       const std::uint64_t begin = end;
-      end += tensor.nbytes();
-      const json entry = {
-          {"dtype", *safetensors_dtype(tensor.scalar_type())}, {"shape", tensor.sizes().vec()}, {"data_offsets", {begin, end}}};
-      entries += "," + json(name).dump() + ":" + entry.dump();
-      const auto offset = offsets.find(name);
-      sharding[name]["saved_offsets"] =
-          offset != offsets.end() ? offset->second : std::vector<std::int64_t>(static_cast<std::size_t>(tensor.dim()), 0);
+      end += part.bytes();
+      const json entry = {{"dtype", *safetensors_dtype(part.dtype)}, {"shape", part.shape}, {"data_offsets", {begin, end}}};
+      entries += "," + json(part.name).dump() + ":" + entry.dump();
+      sharding[part.name]["saved_offsets"] = part.offsets;
     }
     metadata["DCP_SHARDING_INFO"] = sharding.dump();
     text = "{\"__metadata__\":" + json(metadata).dump() + entries + "}";  // in the order of the offsets, as the reference writer has it
@@ -73,43 +75,51 @@ std::string make_head(const NamedTensors& tensors, const std::vector<std::size_t
 
 }  // namespace
 
-std::vector<std::size_t> safetensors_order(const NamedTensors& tensors) {
-  std::vector<std::size_t> order(tensors.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    const auto& [name_a, tensor_a] = tensors[a];
-    const auto& [name_b, tensor_b] = tensors[b];
-    return tensor_a.element_size() != tensor_b.element_size() ? tensor_a.element_size() > tensor_b.element_size() : name_a < name_b;
+void sort_for_file(std::vector<TensorPart>& parts) {
+  std::sort(parts.begin(), parts.end(), [](const TensorPart& a, const TensorPart& b) {
+    const auto width_a = c10::elementSize(a.dtype), width_b = c10::elementSize(b.dtype);
+    return width_a != width_b ? width_a > width_b : a.name < b.name;
   });
-  return order;
 }
 
-void write_safetensors(DurableFile& file, const NamedTensors& tensors, const std::map<std::string, std::string>& metadata,
-                       const std::map<std::string, std::vector<std::int64_t>>& offsets) {
-  check(tensors);
-  const auto order = safetensors_order(tensors);
-  file.append(make_head(tensors, order, metadata, offsets));
+void write_safetensors(DurableFile& file, const std::vector<TensorPart>& parts, const std::map<std::string, std::string>& metadata,
+                       std::size_t live, const std::function<void()>& live_written) {
+  check(parts);
+  file.append(make_head(parts, metadata));
   // Neighbours in memory (a Snapshot's tensors) are written as one.
   std::span<const std::byte> run;
   at::Tensor kept;
-  for (const auto index : order) {
-    auto values = tensors[index].second.detach().cpu().contiguous();  // no copy where it is both already
-    const std::span bytes(static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes());
-    if (bytes.empty()) continue;
-    if (run.data() + run.size() == bytes.data() && values.storage().is_alias_of(kept.storage())) {
-      run = {run.data(), run.size() + bytes.size()};
-    } else {
-      file.append(run);
-      run = bytes;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (i == live && live_written) {
+      file.append(std::exchange(run, {}));
+      live_written();
     }
-    kept = std::move(values);
+    for (const auto& piece : parts[i].pieces) {
+      auto values = piece.detach().cpu().contiguous();  // no copy where it is both already
+      const std::span bytes(static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes());
+      if (bytes.empty()) continue;
+      if (run.data() + run.size() == bytes.data() && values.storage().is_alias_of(kept.storage())) {
+        run = {run.data(), run.size() + bytes.size()};
+      } else {
+        file.append(run);
+        run = bytes;
+      }
+      kept = std::move(values);
+    }
   }
   file.append(run);
+  if (live >= parts.size() && live_written) live_written();
 }
 
 void save_safetensors(const std::string& path, const NamedTensors& tensors, const std::map<std::string, std::string>& metadata,
                       FileLayer& files) {
-  replace_file(path, files, [&](DurableFile& file) { write_safetensors(file, tensors, metadata); });
+  std::vector<TensorPart> parts;
+  for (const auto& [name, tensor] : tensors) {
+    if (!tensor.defined()) throw Error(ErrorCode::usage, kOperation, "tensor " + printable(name) + " is undefined");
+    parts.push_back(whole_part(name, tensor));
+  }
+  sort_for_file(parts);
+  replace_file(path, files, [&](DurableFile& file) { write_safetensors(file, parts, metadata); });
 }
 
 }  // namespace troupe

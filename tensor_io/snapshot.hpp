@@ -1,6 +1,9 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <vector>
+
 #include "tensor_io/named_state.hpp"
 
 namespace troupe {
@@ -10,12 +13,16 @@ namespace troupe {
 /// the order of the file that they will be written to, beginning at a page. One owner.
 class Snapshot {
  public:
-  /// The tensors' values as they are now, on the CPU, contiguous, in the order given. Views of the block: valid until the next call. The
-  /// first one allocates.
-  NamedTensors take(const NamedTensors& live);
+  /// `limit`: bytes that the block may have.
+  explicit Snapshot(std::int64_t limit = INT64_MAX) : limit_(limit) {}
+
+  /// Brings `parts` into a file's order and copies the last of them, as many as fit into `limit`. Their pieces then are views of the block:
+  /// valid until the next call. Returns how many, the first ones, have stayed live. The first call allocates.
+  std::size_t take(std::vector<TensorPart>& parts);
   std::int64_t bytes() const noexcept { return block_.defined() ? block_.numel() : 0; }
 
  private:
+  std::int64_t limit_;
   at::Tensor block_;  // (bytes,) u8, page-aligned
 };
 

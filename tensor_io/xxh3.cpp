@@ -25,40 +25,39 @@ std::optional<std::uint64_t> FileDigest::first_difference(const FileDigest& othe
   return static_cast<std::uint64_t>(mine - chunks.begin()) / 16 * kChunkBytes;
 }
 
-struct DigestBuilder::States {
-  XXH3_state_t file;
+std::string FileDigest::of_chunks(std::string_view chunks) { return xxh3_text(troupe::xxh3(chunks)); }
+
+struct DigestBuilder::State {
   XXH3_state_t chunk;
 };
 
-DigestBuilder::DigestBuilder() : states_(std::make_unique<States>()) {
-  XXH3_64bits_reset(&states_->file);
-  XXH3_64bits_reset(&states_->chunk);
-}
-
+DigestBuilder::DigestBuilder() : state_(std::make_unique<State>()) {}
 DigestBuilder::~DigestBuilder() = default;
 
 void DigestBuilder::update(std::span<const std::byte> bytes) {
   digest_.bytes += bytes.size();
   while (!bytes.empty()) {
     const auto piece = bytes.first(static_cast<std::size_t>(std::min<std::uint64_t>(bytes.size(), FileDigest::kChunkBytes - in_chunk_)));
-    // The second pass over a piece of at most 1 MiB finds it in the cache.
-    XXH3_64bits_update(&states_->file, piece.data(), piece.size());
-    XXH3_64bits_update(&states_->chunk, piece.data(), piece.size());
+    bytes = bytes.subspan(piece.size());
+    if (piece.size() == FileDigest::kChunkBytes) {
+      digest_.chunks += xxh3_text(troupe::xxh3(piece));
+      continue;
+    }
+    if (in_chunk_ == 0) XXH3_64bits_reset(&state_->chunk);
+    XXH3_64bits_update(&state_->chunk, piece.data(), piece.size());
     in_chunk_ += piece.size();
     if (in_chunk_ == FileDigest::kChunkBytes) end_chunk();
-    bytes = bytes.subspan(piece.size());
   }
 }
 
 void DigestBuilder::end_chunk() {
-  digest_.chunks += xxh3_text(XXH3_64bits_digest(&states_->chunk));
-  XXH3_64bits_reset(&states_->chunk);
+  digest_.chunks += xxh3_text(XXH3_64bits_digest(&state_->chunk));
   in_chunk_ = 0;
 }
 
 FileDigest DigestBuilder::finish() {
   if (in_chunk_ > 0) end_chunk();
-  digest_.xxh3 = xxh3_text(XXH3_64bits_digest(&states_->file));
+  digest_.xxh3 = FileDigest::of_chunks(digest_.chunks);
   return std::move(digest_);
 }
 

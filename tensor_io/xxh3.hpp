@@ -21,10 +21,13 @@ struct FileDigest {
   static constexpr std::uint64_t kChunkBytes = std::uint64_t{1} << 20;  ///< 1 MiB, the last chunk may be shorter
 
   std::uint64_t bytes = 0;
-  std::string xxh3;    ///< of the whole file, as text
+  std::string xxh3;    ///< of `chunks`, as text: one pass over the file gives both
   std::string chunks;  ///< of each chunk, as text, 16 digits each, in order
 
   bool operator==(const FileDigest&) const = default;
+  static std::string of_chunks(std::string_view chunks);
+  /// Of chunk `index`.
+  std::string_view chunk(std::uint64_t index) const { return std::string_view(chunks).substr(static_cast<std::size_t>(index) * 16, 16); }
   /// The offset of the first chunk that differs, or nothing. Both are of files of the same length.
   std::optional<std::uint64_t> first_difference(const FileDigest& other) const noexcept;
 };
@@ -41,8 +44,8 @@ class DigestBuilder {
  private:
   void end_chunk();
 
-  struct States;
-  std::unique_ptr<States> states_;
+  struct State;
+  std::unique_ptr<State> state_;
   std::uint64_t in_chunk_ = 0;  // bytes of the chunk that is open
   FileDigest digest_;
 };

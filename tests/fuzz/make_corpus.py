@@ -38,13 +38,14 @@ for i, data in enumerate([header, b"", header + struct.pack("<II", 0xffffffff, 1
                           b"TRJL" + struct.pack("<I", 99), b"PK\3\4"]):
     seed("journal", f"{i}", data)
 
-manifest = {"format": "troupe checkpoint", "format_version": 1, "step": 3, "epoch": 0, "step_in_epoch": 3, "ranks": 1, "metadata": {"strategy": "ddp"},
+manifest = {"format": "troupe checkpoint", "format_version": 1, "step": 3, "epoch": 0, "step_in_epoch": 3, "ranks": 1, "attempt": "a-1", "metadata": {"strategy": "ddp"},
             "chunk_bytes": 1 << 20,
-            "files": [{"name": "rank-00000.safetensors", "bytes": 100, "xxh3": "0" * 16, "chunks": "0" * 16},
-                      {"name": "rank-00000.json", "bytes": 2, "xxh3": "0" * 16, "chunks": "0" * 16}],
+            "files": [{"name": "rank-00000.safetensors", "bytes": 100, "xxh3": "5d3029fccc14146d", "chunks": "0" * 16},
+                      {"name": "rank-00000.json", "bytes": 2, "xxh3": "5d3029fccc14146d", "chunks": "0" * 16}],
             "tensors": [{"name": "w", "dtype": "F32", "shape": [2], "slices": [{"file": "rank-00000.safetensors", "offsets": [0], "shape": [2]}]}]}
 text = json.dumps(manifest, indent=1)
 seed("manifest", "good", b"\2" + text[:-2].encode())
+seed("manifest", "part", b"\3" + json.dumps({**manifest, "format": "troupe checkpoint part", "ranks": 2}, indent=1)[:-2].encode())
 for i, (key, value) in enumerate([("step", -1), ("ranks", 1 << 40), ("format_version", 2), ("tensors", []), ("files", {}), ("epoch", 1e300)]):
     seed("manifest", f"bad{i}", b"\2" + json.dumps({**manifest, key: value}, indent=1)[:-2].encode())
 for i, text in enumerate(["", "{}", "[" * 50000, "{\"a\":1,\"a\":2}", "\xff\xfe", json.dumps({"value0": {"rng": "AAEC", "epoch": 1, "step_in_epoch": 2,

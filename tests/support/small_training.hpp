@@ -52,6 +52,35 @@ inline std::vector<ParameterGroup> one_group(const torch::nn::Module& model) {
   return {group};
 }
 
+inline std::string joined(const std::vector<std::string>& errors) {
+  std::string text;
+  for (const auto& error : errors) text += error;
+  return text;
+}
+
+/// Whole tensors out of all ranks' parts, by name. Throws where an element is in two parts or in none.
+inline NamedTensors assemble(const std::vector<TensorPart>& parts) {
+  std::map<std::string, at::Tensor> whole, counts;
+  for (const auto& part : parts) {
+    if (!whole.contains(part.name)) {
+      whole[part.name] = torch::zeros(part.global_shape, at::TensorOptions().dtype(part.dtype));
+      counts[part.name] = torch::zeros(part.global_shape, at::kInt);
+    }
+    auto block = whole[part.name], count = counts[part.name];
+    for (std::size_t d = 0; d < part.shape.size(); ++d) {
+      block = block.narrow(static_cast<std::int64_t>(d), part.offsets[d], part.shape[d]);
+      count = count.narrow(static_cast<std::int64_t>(d), part.offsets[d], part.shape[d]);
+    }
+    block.copy_(part.pieces.at(0));
+    count.add_(1);
+  }
+  for (const auto& [name, count] : counts) {
+    if (!count.eq(1).all().item<bool>()) throw std::runtime_error("the parts of " + name + " do not tile it");
+  }
+  return {whole.begin(), whole.end()};
+}
+
+
 /// Training of a few steps on N ranks, and what came of it.
 struct SmallTraining {
   Cluster jobs;
@@ -68,7 +97,7 @@ struct SmallTraining {
   };
   std::function<void(RankSystem&, torch::nn::Module&, std::int64_t step)> before_step = [](auto&, auto&, auto) {};
   std::function<void(RankSystem&, Optimizer&)> at_end = [](auto&, auto&) {};
-  NamedTensors saved;  ///< rank 0 loads it before the first step
+  NamedTensors saved;  ///< loaded before the first step
 
   SmallTraining(const std::string& strategy, int world_size) {
     static const bool registered = [] {
@@ -102,14 +131,15 @@ struct SmallTraining {
   Result run() {
     Result result;
     std::mutex mutex;
+    std::vector<TensorPart> parts;
     result.errors = jobs.run([&](RankSystem& system) {
       auto& compute = system.compute();
       const auto mine = model();
       compute.distribute(mine);
       const auto made = make(*mine);
       if (!saved.empty()) {
-        if (!compute.strategy().load_whole_state(compute.rank() == 0 ? saved : NamedTensors{}, *made))
-          throw std::runtime_error("this strategy does not load");
+        compute.strategy().read_state(TensorsReader(saved), *made);
+        compute.strategy().publish_state();
         compute.set_steps_done(first_step);
       }
       const auto micro = system.options().training.grad_accum_steps;
@@ -129,20 +159,15 @@ struct SmallTraining {
         if (compute.rank() == 0) result.losses.push_back(report.loss);
       }
       at_end(system, *made);
-      auto state = compute.strategy().whole_state(*made);
-      if (compute.rank() == 0) {
-        for (const auto& [name, tensor] : state) result.state.emplace_back(name, tensor.detach().clone());
-      }
+      auto mine_of_state = compute.strategy().state_parts(*made, compute.rank(), compute.world_size());
+      for (auto& part : mine_of_state) part.pieces.assign(1, values_of(part).clone());
+      std::lock_guard lock(mutex);
+      for (auto& part : mine_of_state) parts.push_back(std::move(part));
     });
+    if (joined(result.errors).empty()) result.state = assemble(parts);
     return result;
   }
 };
-
-inline std::string joined(const std::vector<std::string>& errors) {
-  std::string text;
-  for (const auto& error : errors) text += error;
-  return text;
-}
 
 /// By name; huge where names or shapes differ.
 inline double largest_difference(const NamedTensors& a, const NamedTensors& b) {

@@ -1,15 +1,18 @@
 #pragma once
 #include <torch/torch.h>
 
+#include <map>
 #include <string>
 
 #include "tensor_io/named_state.hpp"
 #include "tensor_io/rank_state.hpp"
+#include "tensor_io/safetensors.hpp"
+#include "tensor_io/state_parts.hpp"
 
 namespace troupe::testing {
 
 /// A small state with every part that a checkpoint has; another one for every step.
-inline TrainingState small_state(std::int64_t step) {
+inline TrainingState small_state(std::int64_t step, int ranks = 2) {
   const auto value = static_cast<double>(step);
   TrainingState state;
   state.step = step;
@@ -21,7 +24,7 @@ inline TrainingState small_state(std::int64_t step) {
                    {"optimizer.weight.momentum_buffer", torch::full({3, 4}, value / 3, torch::kFloat)}};
   state.metadata = {
       {"config", "{\"lr\":0.01}"}, {"job", "0123456789abcdef"}, {"strategy", "ddp"}, {"bucket_plan", "[[0,1]]"}, {"scaler", "65536"}};
-  for (int rank = 0; rank < 2; ++rank) {
+  for (int rank = 0; rank < ranks; ++rank) {
     RankState rank_state;
     rank_state.rng = {1, 2, static_cast<std::uint8_t>(rank), 255};
     rank_state.epoch = state.epoch;
@@ -32,16 +35,25 @@ inline TrainingState small_state(std::int64_t step) {
   return state;
 }
 
-/// Bit by bit.
+/// What rank `rank` of the state's ranks writes.
+inline CheckpointPart part_of(const TrainingState& state, std::int64_t rank) {
+  const auto ranks = static_cast<std::int64_t>(state.rank_state.size());
+  CheckpointPart part{state.step, state.epoch, state.step_in_epoch, rank, ranks, state.metadata, share_of(state.tensors, rank, ranks),
+                      state.rank_state[static_cast<std::size_t>(rank)]};
+  sort_for_file(part.tensors);
+  return part;
+}
+
+/// Bit by bit, whatever the order of the tensors.
 inline bool equal(const TrainingState& a, const TrainingState& b) {
   if (a.step != b.step || a.epoch != b.epoch || a.step_in_epoch != b.step_in_epoch || a.metadata != b.metadata ||
       a.rank_state != b.rank_state)
     return false;
   if (a.tensors.size() != b.tensors.size()) return false;
-  for (std::size_t i = 0; i < a.tensors.size(); ++i) {
-    const auto& [name_a, x] = a.tensors[i];
-    const auto& [name_b, y] = b.tensors[i];
-    if (name_a != name_b || x.scalar_type() != y.scalar_type() || !torch::equal(x, y)) return false;
+  const std::map<std::string, at::Tensor> others(b.tensors.begin(), b.tensors.end());
+  for (const auto& [name, tensor] : a.tensors) {
+    const auto other = others.find(name);
+    if (other == others.end() || tensor.scalar_type() != other->second.scalar_type() || !torch::equal(tensor, other->second)) return false;
   }
   return true;
 }

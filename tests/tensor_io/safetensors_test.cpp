@@ -1,5 +1,7 @@
 #include "tensor_io/safetensors.hpp"
 
+#include "tensor_io/state_parts.hpp"
+
 #include <sys/stat.h>
 #include <torch/torch.h>
 
@@ -85,7 +87,7 @@ TEST_CASE("[C01] a range of a tensor is read without the rest") {
 TEST_CASE("a safetensors file carries the keys of PyTorch's distributed checkpoint") {
   const ScratchDirectory scratch;
   DurableFile file(real_files(), scratch / "shard.safetensors");
-  write_safetensors(file, {{"w", torch::ones({2, 3})}, {"v", torch::ones(2)}}, {}, {{"w", {4, 0}}});
+  write_safetensors(file, {whole_part("v", torch::ones(2)), rows_part("w", torch::ones({6, 3}), 4, 6)});
   file.finish();
   const SafetensorsFile read(scratch / "shard.safetensors");
   CHECK(read.metadata().at("DCP_VERSION") == "1.0");

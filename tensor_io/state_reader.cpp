@@ -1,0 +1,43 @@
+#include "tensor_io/state_reader.hpp"
+
+#include <ATen/ops/empty.h>
+
+#include "tensor_io/error.hpp"
+
+namespace troupe {
+
+void StateReader::read(const std::string& name, const at::Tensor& target) const {
+  read(name, std::vector<std::int64_t>(static_cast<std::size_t>(target.dim()), 0), target);
+}
+
+at::Tensor StateReader::read(const std::string& name) const {
+  const auto& entry = entries().at(name);
+  auto tensor = at::empty(entry.shape, at::TensorOptions().dtype(entry.dtype));
+  read(name, tensor);
+  return tensor;
+}
+
+TensorsReader::TensorsReader(NamedTensors tensors) {
+  for (auto& [name, tensor] : tensors) {
+    entries_.emplace(name, Entry{tensor.scalar_type(), tensor.sizes().vec()});
+    tensors_.emplace(name, std::move(tensor));
+  }
+}
+
+void TensorsReader::read(const std::string& name, at::IntArrayRef offsets, const at::Tensor& target) const {
+  const auto found = tensors_.find(name);
+  if (found == tensors_.end()) throw Error(ErrorCode::internal, "reading a state", "there is no tensor " + name);
+  auto block = found->second.detach();
+  for (std::size_t d = 0; d < offsets.size(); ++d) block = block.narrow(static_cast<std::int64_t>(d), offsets[d], target.size(static_cast<std::int64_t>(d)));
+  target.copy_(block);
+}
+
+NamedTensors outlines(const StateReader& reader, std::string_view prefix) {
+  NamedTensors tensors;
+  for (const auto& [name, entry] : reader.entries()) {
+    if (name.starts_with(prefix)) tensors.emplace_back(name, at::empty({}, at::TensorOptions().dtype(entry.dtype)).expand(entry.shape));
+  }
+  return tensors;
+}
+
+}  // namespace troupe
