@@ -31,7 +31,7 @@ constexpr const char* kHelp =
     "  convert FROM TO        the model's tensors as one file: TO ends in .safetensors, or in .pt for Python's torch.load\n"
     "      --all              the optimizer's tensors, too, all under their full names\n"
     "\n"
-    "PATH: a step-... folder, a directory of checkpoints (its latest), or a file.\n"
+    "PATH: a step-... folder, a directory of checkpoints (its latest), a folder of somebody else's safetensors files, or a file.\n"
     "example: troupe checkpoint convert runs/demo/checkpoints model.safetensors\n";
 
 std::string human_bytes(std::uint64_t bytes) {
@@ -57,11 +57,6 @@ std::string written_at(const std::string& path) {
   localtime_r(&status.st_mtime, &local);
   char text[32];
   return std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &local) > 0 ? text : "?";
-}
-
-bool is_checkpoint(const fs::path& path) {
-  std::error_code error;
-  return fs::exists(path / kManifestFile, error);
 }
 
 void need_directory(const std::string& path) {
@@ -147,7 +142,7 @@ NamedTensors read_and_tell(const std::string& path, bool everything) {
 
 int inspect(const std::string& path) {
   std::error_code error;
-  if (fs::is_directory(path, error)) return inspect_checkpoint(checkpoint_at(path));
+  if (fs::is_directory(path, error) && !is_foreign_folder(path)) return inspect_checkpoint(checkpoint_at(path));
   const auto tensors = read_and_tell(path, false);
   std::int64_t total = 0;
   std::uint64_t bytes = 0;

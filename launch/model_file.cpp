@@ -14,6 +14,7 @@
 #include "tensor_io/error.hpp"
 #include "tensor_io/plain_archive.hpp"
 #include "tensor_io/safetensors.hpp"
+#include "tensor_io/safetensors_folder.hpp"
 #include "tensor_io/state_matching.hpp"
 
 namespace troupe {
@@ -65,9 +66,12 @@ std::string count(std::size_t n, const std::string& what) { return std::to_strin
 
 }  // namespace
 
+bool is_foreign_folder(const std::string& path) {
+  return !is_checkpoint(path) && list_checkpoints(path).empty() && holds_safetensors(path);
+}
+
 std::string checkpoint_at(const std::string& path) {
-  std::error_code error;
-  if (fs::exists(fs::path(path) / kManifestFile, error)) return path;
+  if (is_checkpoint(path)) return path;
   std::optional<std::int64_t> latest;
   try {
     latest = read_pointer(path, "latest");
@@ -84,11 +88,12 @@ NamedTensors read_model(const std::string& path, bool everything, std::vector<st
   std::error_code error;
   if (!fs::exists(path, error)) throw Error(ErrorCode::usage, printable(path), "is not there");
   if (!fs::is_directory(path, error)) return ends_like_torch_save(path) ? load_plain_archive(path, skipped) : load_safetensors(path);
-  auto state = CheckpointFolder(checkpoint_at(path)).read_all();
-  if (everything) return std::move(state.tensors);
+  if (is_foreign_folder(path)) return read_safetensors_folder(path);
+  const CheckpointFolder checkpoint(checkpoint_at(path));
   NamedTensors model;
-  for (auto& [name, tensor] : state.tensors) {
-    if (name.starts_with(kModel)) model.emplace_back(name.substr(kModel.size()), std::move(tensor));
+  for (const auto& [name, entry] : checkpoint.entries()) {
+    if (everything) model.emplace_back(name, checkpoint.read(name));
+    if (!everything && name.starts_with(kModel)) model.emplace_back(name.substr(kModel.size()), checkpoint.read(name));
   }
   if (model.empty()) throw Error(ErrorCode::bad_data, path, "the checkpoint holds no tensor of a model");
   return model;

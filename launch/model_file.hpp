@@ -10,10 +10,13 @@ class Module;
 
 namespace troupe {
 
-/// A model's tensors under PyTorch's names, from a .safetensors file, a torch.save file (.pt, .pth, .bin), a checkpoint's folder or a
-/// directory of checkpoints (its latest). `everything`: of a checkpoint all tensors, under their full names. Names of what was no tensor go
+/// A model's tensors under PyTorch's names, from a .safetensors file, a torch.save file (.pt, .pth, .bin), a checkpoint's folder, a
+/// directory of checkpoints (its latest), or a folder of somebody else's safetensors files. `everything`: of a checkpoint all tensors, under their full names. Names of what was no tensor go
 /// to `skipped`. Throws Error(usage) where nothing is there, Error(bad_data).
 NamedTensors read_model(const std::string& path, bool everything = false, std::vector<std::string>* skipped = nullptr);
+
+/// A folder of safetensors files that is no checkpoint of ours: of Hugging Face, of torch.distributed.checkpoint.
+bool is_foreign_folder(const std::string& path);
 
 /// The checkpoint that a path means: the folder itself, or a directory's latest. Throws Error(usage) where there is none.
 std::string checkpoint_at(const std::string& path);

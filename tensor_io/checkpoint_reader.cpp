@@ -69,12 +69,17 @@ CheckpointChoice choose_path(const std::string& directory, const std::string& se
                 "say latest, best, or the path of a step-… folder");
   }
   if (!fs::is_directory(path, error)) refuse_file(path.string());
-  if (!fs::exists(path / kManifestFile, error) && (fs::exists(path / "latest", error) || !list_checkpoints(path.string()).empty()))
+  if (!is_checkpoint(path.string()) && (fs::exists(path / "latest", error) || !list_checkpoints(path.string()).empty()))
     return choose_latest(path.string());
   return {{path.string()}, {}, {}};
 }
 
 }  // namespace
+
+bool is_checkpoint(const std::string& folder) {
+  std::error_code error;
+  return fs::exists(fs::path(folder) / kManifestFile, error);
+}
 
 CheckpointChoice choose_checkpoint(const std::string& directory, const std::string& selector) {
   if (selector == "latest") return choose_latest(directory);

@@ -13,6 +13,9 @@ namespace troupe {
 inline constexpr std::string_view kManifestFile = "manifest.json";
 inline constexpr std::uint64_t kMaxRankStateBytes = std::uint64_t{16} << 20;
 
+/// Whether there is a checkpoint's manifest in the folder.
+bool is_checkpoint(const std::string& folder);
+
 struct RefusedCheckpoint {
   std::string path;
   std::string reason;  ///< names file and cause

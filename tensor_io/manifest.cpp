@@ -96,7 +96,7 @@ class Reader {
     const auto& slices = field(entry, "slices", json::value_t::array, what);
     if (slices.size() > Manifest::kMaxSlices) refuse(what, "has too many slices");
     for (const auto& slice : slices) tensor.slices.push_back(this->slice(slice, what, files));
-    check_slices(tensor, what, whole);
+    if (const auto why = wrong_slices(tensor, whole); !why.empty()) refuse(what, why);
     return tensor;
   }
 
@@ -129,38 +129,6 @@ class Reader {
     return slice;
   }
 
-  void check_slices(const ManifestTensor& tensor, const std::string& what, bool whole) const {
-    const auto bytes = c10::elementSize(tensor.dtype);
-    const auto numel = checked_numel(tensor.shape, bytes);
-    if (!numel) refuse(what + " 'shape'", "has more bytes than 63 bits count");
-    std::int64_t covered = 0;
-    for (const auto& slice : tensor.slices) {
-      if (slice.shape.size() != tensor.shape.size() || slice.offsets.size() != tensor.shape.size())
-        refuse(what, "has a slice of another number of dimensions");
-      for (std::size_t i = 0; i < tensor.shape.size(); ++i) {
-        if (slice.offsets[i] > tensor.shape[i] || slice.shape[i] > tensor.shape[i] - slice.offsets[i])
-          refuse(what, "has a slice that reaches out of it");
-      }
-      covered += checked_numel(slice.shape, bytes).value_or(0);  // each at most `numel`, at most kMaxSlices of them...
-      if (covered > *numel) break;                               // ... and the sum never far above it
-    }
-    if (tensor.slices.empty() || (covered != *numel && (whole || covered > *numel)))
-      refuse(what, "is not covered by its slices: they have " + std::to_string(covered) + " of " + std::to_string(*numel) + " elements");
-    for (std::size_t i = 0; i < tensor.slices.size(); ++i) {
-      for (std::size_t j = 0; j < i; ++j) {
-        if (tensor.slices[i].file == tensor.slices[j].file) refuse(what, "has two slices in " + printable(tensor.slices[i].file));
-        if (overlap(tensor.slices[i], tensor.slices[j])) refuse(what, "has two slices that overlap");
-      }
-    }
-  }
-
-  static bool overlap(const TensorSlice& a, const TensorSlice& b) {
-    for (std::size_t i = 0; i < a.shape.size(); ++i) {
-      if (a.offsets[i] >= b.offsets[i] + b.shape[i] || b.offsets[i] >= a.offsets[i] + a.shape[i]) return false;
-    }
-    return true;
-  }
-
   const std::string& where_;
 };
 
@@ -179,6 +147,37 @@ void check_hash(std::string_view text, const std::string& where) {
 }
 
 }  // namespace
+
+std::string wrong_slices(const ManifestTensor& tensor, bool whole) {
+  const auto overlap = [](const TensorSlice& a, const TensorSlice& b) {
+    for (std::size_t i = 0; i < a.shape.size(); ++i) {
+      if (a.offsets[i] >= b.offsets[i] + b.shape[i] || b.offsets[i] >= a.offsets[i] + a.shape[i]) return false;
+    }
+    return true;
+  };
+  const auto bytes = c10::elementSize(tensor.dtype);
+  const auto numel = checked_numel(tensor.shape, bytes);
+  if (!numel) return "'shape' has more bytes than 63 bits count";
+  std::int64_t covered = 0;
+  for (const auto& slice : tensor.slices) {
+    if (slice.shape.size() != tensor.shape.size() || slice.offsets.size() != tensor.shape.size())
+      return "has a slice of another number of dimensions";
+    for (std::size_t i = 0; i < tensor.shape.size(); ++i) {
+      if (slice.offsets[i] > tensor.shape[i] || slice.shape[i] > tensor.shape[i] - slice.offsets[i]) return "has a slice that reaches out of it";
+    }
+    covered += checked_numel(slice.shape, bytes).value_or(0);  // each at most `numel`, at most kMaxSlices of them...
+    if (covered > *numel) break;                               // ... and the sum never far above it
+  }
+  if (tensor.slices.empty() || (covered != *numel && (whole || covered > *numel)))
+    return "is not covered by its slices: they have " + std::to_string(covered) + " of " + std::to_string(*numel) + " elements";
+  for (std::size_t i = 0; i < tensor.slices.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      if (tensor.slices[i].file == tensor.slices[j].file) return "has two slices in " + printable(tensor.slices[i].file);
+      if (overlap(tensor.slices[i], tensor.slices[j])) return "has two slices that overlap";
+    }
+  }
+  return {};
+}
 
 std::string rank_tensor_file(std::int64_t rank) { return numbered(rank, "safetensors"); }
 std::string rank_state_file(std::int64_t rank) { return numbered(rank, "json"); }
@@ -210,6 +209,7 @@ Manifest merge_manifests(std::vector<Manifest> parts, const std::string& where) 
       for (auto& slice : tensor.slices) whole.slices.push_back(std::move(slice));
     }
   }
+  std::sort(merged.tensors.begin(), merged.tensors.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   return merged;
 }
 

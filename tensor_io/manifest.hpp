@@ -25,6 +25,9 @@ struct ManifestTensor {
   std::vector<TensorSlice> slices;  ///< disjoint; together they are the tensor
 };
 
+/// Why the slices are not the tensor: one reaches out of it, two overlap, or, of a `whole` one, something is missing. Empty where they are.
+std::string wrong_slices(const ManifestTensor& tensor, bool whole);
+
 /// `manifest.json`: what a checkpoint consists of. It carries its own XXH3-64, so a torn or damaged one is recognised. A value; any thread.
 struct Manifest {
   static constexpr std::int64_t kFormatVersion = 1;
@@ -39,7 +42,7 @@ struct Manifest {
   std::string attempt;                          ///< to save it, see SaveAttempt
   std::map<std::string, std::string> metadata;  ///< TrainingState's
   std::map<std::string, FileDigest> files;      ///< by name: every file of the folder but this one
-  std::vector<ManifestTensor> tensors;          ///< in TrainingState's order
+  std::vector<ManifestTensor> tensors;          ///< sorted by name
 
   /// Of a checkpoint, or of one rank's part until it is published.
   enum class Kind { whole, part };

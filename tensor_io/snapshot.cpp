@@ -29,6 +29,15 @@ at::Tensor allocate(std::int64_t bytes) {
       memory, {rounded}, [](void* freed) { std::free(freed); }, at::kByte);
 }
 
+// memcpy writes past the cache where much is copied; copy_ does not, and takes a fifth longer.
+void copy_values(const at::Tensor& to, const at::Tensor& from) {
+  if (from.is_cpu() && from.is_contiguous()) {
+    std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes());
+  } else {
+    to.copy_(from);
+  }
+}
+
 }  // namespace
 
 std::size_t Snapshot::take(std::vector<TensorPart>& parts) {
@@ -51,7 +60,7 @@ std::size_t Snapshot::take(std::vector<TensorPart>& parts) {
       copy = block_.slice(0, begin, end).view(part->dtype);
       std::int64_t at = 0;
       for (const auto& piece : part->pieces) {
-        copy.narrow(0, at, piece.numel()).view(piece.sizes()).copy_(piece.detach());
+        copy_values(copy.narrow(0, at, piece.numel()).view(piece.sizes()), piece.detach());
         at += piece.numel();
       }
     }

@@ -1,7 +1,11 @@
 #include "actors/coordinator.hpp"
 
+#include <filesystem>
+
+#include "actors/checkpointer.hpp"
 #include "actors/coordinator_rendezvous.hpp"
 #include "tests/catch.hpp"
+#include "tests/support/scratch_directory.hpp"
 
 using namespace troupe;
 using namespace std::chrono_literals;
@@ -140,4 +144,77 @@ TEST_CASE("[L04] fault 11: ranks that missed the last announcement get it from t
   JoinJob member_of_the_one_before;
   member_of_the_one_before.generation = 1;
   CHECK_THAT(job.refused(job.add_rank(2, member_of_the_one_before)), Catch::Contains("fenced"));
+}
+
+namespace {
+
+/// Two ranks with a checkpointer each; the test is Compute on both.
+struct SavingJob : Job {
+  explicit SavingJob() : Job(2) {
+    for (int rank = 0; rank < 2; ++rank) {
+      CHECK(refused(add_rank(rank)).empty());
+      CheckpointerOptions options;
+      options.directory = scratch.path();
+      options.rank = rank;
+      options.publishes = rank == 0;
+      options.supervisor = caf::actor_cast<caf::actor>(ranks.back());
+      checkpointers.push_back(system.spawn<caf::detached>(make_checkpointer, options));
+    }
+    for (int i = 0; i < 2; ++i) self->receive([](const Membership&) {}, caf::after(10s) >> [] { FAIL("no membership"); });
+  }
+  ~SavingJob() {
+    for (auto& checkpointer : checkpointers) {
+      caf::anon_send_exit(checkpointer, caf::exit_reason::user_shutdown);
+      self->wait_for(checkpointer);
+    }
+  }
+  void save(int rank, std::int64_t step, std::uint64_t generation = 1) {
+    auto part = std::make_shared<CheckpointPart>();
+    part->step = step;
+    part->rank = rank;
+    part->ranks = 2;
+    part->rank_state = "{}";
+    self->send(checkpointers[static_cast<std::size_t>(rank)], SaveCheckpoint{part, {step, "a"}, generation, false, 0});
+  }
+  /// The next answer: a path, or why not.
+  std::string answer() {
+    std::string text = "nothing came";
+    self->receive([&](const CheckpointSaved& saved) { text = saved.path; },
+                  [&](const CheckpointFailed& failed) { text = failed.report.to_string(); }, caf::after(10s) >> [] {});
+    return text;
+  }
+
+  testing::ScratchDirectory scratch;
+  std::vector<Checkpointer> checkpointers;
+};
+
+}  // namespace
+
+TEST_CASE("[C02] the coordinator has a checkpoint made when all ranks have written, and tells all") {
+  SavingJob job;
+  for (const int step : {10, 20}) {
+    job.save(1, step);
+    job.save(0, step);
+    for (int rank = 0; rank < 2; ++rank) CHECK(job.answer() == job.scratch / ("step-000000" + std::to_string(step)));
+  }
+  // A rank that asks late, as after the coordinator's restart, hears the same.
+  caf::anon_send(job.ranks[1], PartSaved{{}, 1, {20, "a"}, 1, 2, false, {ErrorCode::ok, 1, {}, 20, {}, {}, {}}});
+  job.save(1, 30);
+  job.save(0, 30);
+  for (int rank = 0; rank < 2; ++rank) CHECK(job.answer() == job.scratch / "step-00000030");
+}
+
+TEST_CASE("[C02] a rank lost before it has written fails the save for the others, and a part of another generation does") {
+  SECTION("lost") {
+    SavingJob job;
+    job.save(0, 10);
+    caf::anon_send_exit(job.ranks[1], caf::exit_reason::kill);
+    CHECK_THAT(job.answer(), Catch::Contains("rank 1 was lost before its part was on disk"));
+    CHECK(std::filesystem::is_empty(job.scratch.path()));
+  }
+  SECTION("another generation") {
+    SavingJob job;
+    job.save(0, 10, 7);
+    CHECK_THAT(job.answer(), Catch::Contains("a rank was lost before all had written"));
+  }
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 
 #include "tensor_io/checkpoint_writer.hpp"
 #include "tensor_io/plain_archive.hpp"
@@ -122,6 +123,13 @@ TEST_CASE("[C05] Python's torch.load opens what convert writes, and convert open
   REQUIRE(nested.size() == 2);
   CHECK((nested[0].first == "model.weight" && nested[0].second.equal(torch::arange(6, torch::kFloat).view({2, 3}))));
   CHECK((nested[1].first == "model.half" && nested[1].second.scalar_type() == torch::kBFloat16));
+  const auto sharded = saved.scratch / "sharded";
+  CHECK(checkpoint({"convert", sharded, saved.scratch / "sharded.safetensors"}).code == 0);
+  const auto whole = load_safetensors(saved.scratch / "sharded.safetensors");
+  REQUIRE(whole.size() == 2);
+  const std::map<std::string, at::Tensor> by_name(whole.begin(), whole.end());
+  CHECK(by_name.at("rows").equal(torch::arange(35, torch::kFloat).view({7, 5})));
+  CHECK(by_name.at("columns").equal(torch::arange(12, torch::kBFloat16).view({3, 4})));
   for (const std::string name : {"ordered.pt", "whole_module.pt", "old_format.pt"}) {
     INFO(name);
     const auto refused = checkpoint({"inspect", saved.scratch / name});

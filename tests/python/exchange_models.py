@@ -1,9 +1,30 @@
 """Checks the models that `troupe checkpoint convert` wrote into FOLDER, and writes some of Python's: exchange_models.py FOLDER"""
+import os
 import pathlib
 import sys
 
 import safetensors.torch
 import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+
+
+def save_sharded(rank, path):
+    """A part of what two ranks of torch.distributed.checkpoint write."""
+    store = dist.FileStore(path + ".store", 2)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    mesh = init_device_mesh("cpu", (2,))
+    state = {"rows": distribute_tensor(torch.arange(35, dtype=torch.float32).view(7, 5), mesh, [Shard(0)]),
+             "columns": distribute_tensor(torch.arange(12, dtype=torch.bfloat16).view(3, 4), mesh, [Shard(1)])}
+    dcp.save(state, storage_writer=dcp.HuggingFaceStorageWriter(path=path, save_distributed=True))
+    dist.destroy_process_group()
+
+
+if len(sys.argv) > 2:
+    save_sharded(int(sys.argv[2]), sys.argv[1])
+    sys.exit()
 
 folder = pathlib.Path(sys.argv[1])
 expected = {
@@ -15,6 +36,9 @@ for found in (torch.load(folder / "model.pt"), safetensors.torch.load_file(folde
     assert set(found) == set(expected), set(found)
     for name, tensor in expected.items():
         assert found[name].dtype == tensor.dtype and torch.equal(found[name], tensor), name
+
+ranks = [os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, __file__, str(folder / "sharded"), str(rank)]) for rank in range(2)]
+assert [os.waitpid(rank, 0)[1] for rank in ranks] == [0, 0]
 
 layer = torch.nn.Linear(3, 2)
 torch.save({"model": {"weight": torch.arange(6, dtype=torch.float32).view(2, 3), "half": torch.ones(4, dtype=torch.bfloat16)}, "epoch": 3},

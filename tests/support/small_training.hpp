@@ -14,6 +14,7 @@
 #include "strategies/ddp.hpp"
 #include "strategies/sharded.hpp"
 #include "tensor_io/fused_optimizer.hpp"
+#include "tensor_io/state_parts.hpp"
 #include "tests/support/cluster.hpp"
 
 namespace troupe::testing {

@@ -1,11 +1,11 @@
 #include "tensor_io/safetensors.hpp"
 
-#include "tensor_io/state_parts.hpp"
-
 #include <sys/stat.h>
 #include <torch/torch.h>
 
 #include "tensor_io/error.hpp"
+#include "tensor_io/safetensors_folder.hpp"
+#include "tensor_io/state_parts.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/scratch_directory.hpp"
 
@@ -289,5 +289,52 @@ TEST_CASE("[C03] pickles and archives are refused by their first bytes, with the
     header.resize(640, ' ');
     write_text(scratch / "x", with_length(header, "x"));
     CHECK(refusal(scratch / "x") == "");
+  }
+}
+
+TEST_CASE("[C05] a folder of safetensors files is read as whole tensors: of Hugging Face, of torch.distributed.checkpoint") {
+  const ScratchDirectory scratch;
+  const auto whole = torch::arange(24, torch::kFloat).view({4, 6});
+  const auto write = [&](const std::string& name, const std::vector<TensorPart>& parts) {
+    DurableFile file(real_files(), scratch / name);
+    write_safetensors(file, parts);
+    file.finish();
+  };
+  CHECK_FALSE(holds_safetensors(scratch.path()));
+  save_safetensors(scratch / "model-00001-of-00002.safetensors", {{"a", torch::ones(3)}, {"b", torch::zeros({0, 2})}});
+  write("shard-00000.safetensors", {rows_part("w", whole, 0, 3)});
+  CHECK(holds_safetensors(scratch.path()));
+  SECTION("all there") {
+    write("shard-00001.safetensors", {rows_part("w", whole, 3, 4)});
+    const auto read = read_safetensors_folder(scratch.path());
+    REQUIRE(read.size() == 3);
+    CHECK((read[0].second.equal(torch::ones(3)) && read[1].second.sizes() == at::IntArrayRef({0, 2}) && read[2].second.equal(whole)));
+  }
+  SECTION("a gap") {
+    write("shard-00001.safetensors", {rows_part("w", torch::zeros({8, 6}), 5, 8)});
+    CHECK_THROWS_WITH(read_safetensors_folder(scratch.path()), Catch::Contains("'w'") && Catch::Contains("not covered"));
+  }
+  SECTION("an overlap") {
+    write("shard-00001.safetensors", {rows_part("w", whole, 2, 4)});
+    CHECK_THROWS_WITH(read_safetensors_folder(scratch.path()), Catch::Contains("'w'"));
+  }
+  SECTION("offsets that are none") {
+    for (const std::string offsets : {"[-1,0]", "[4]", "[4611686018427387905,0]", "[9223372036854775807,0]", R"([\"4\",0])", "{}", "4"}) {
+      INFO(offsets);
+      save_safetensors(scratch / "shard-00001.safetensors", {{"v", whole}});
+      auto text = read_text(scratch / "shard-00001.safetensors");
+      const auto at = text.find("[0,0]", text.find("saved_offsets"));
+      REQUIRE(at < 4096);
+      text.replace(at, 5, offsets);
+      // The header keeps its length: spaces at its end make room.
+      const auto end = 4096 + offsets.size() - 5;
+      if (offsets.size() >= 5) {
+        text.erase(4096, offsets.size() - 5);
+      } else {
+        text.insert(end, std::string(5 - offsets.size(), ' '));
+      }
+      write_text(scratch / "shard-00001.safetensors", text);
+      CHECK_THROWS_WITH(read_safetensors_folder(scratch.path()), Catch::Contains("saved_offsets"));
+    }
   }
 }
