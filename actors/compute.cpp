@@ -116,6 +116,7 @@ void Compute::distribute(std::shared_ptr<torch::nn::Module> model) {
       strategy_->attach(model_);
       allocate_votes();
       if (heal_pending_) heal();
+      go_back();
       break;
     } catch (const Error& error) {
       strategy_.reset();
@@ -272,6 +273,7 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
   report.loss_scale = loss_scaler_.scale();
   strategy_->shard_optimizer(optimizer);
   try {
+    take_snapshot_if_due(optimizer);
     const auto wait_started = std::chrono::steady_clock::now();
     const auto summary = strategy_->reduce_gradients();
     fault_point("reduced", step_);
@@ -298,6 +300,7 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
     report.message_us = summary.message_us;
     strategy_->after_update();
     strategy_->remember_state();
+    take_snapshot_if_due(optimizer);
   } catch (const Error& error) {
     if (!may_be_recovered(error.code())) throw;
     const bool done = step_ > report.step;  // it failed after the commit
@@ -307,6 +310,7 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
       report.committed = false;
       report.repeat = true;
       report.reason = membership_.reason;
+      if (step_ < report.step) report.reason += ", from the snapshot of step " + std::to_string(step_);
     }
   }
   report.step_ms = milliseconds_since(step_started_);

@@ -53,6 +53,7 @@ struct ComputeOptions {
   TrainingOptions training;
   StrategyOptions strategy;
   std::chrono::milliseconds timeout{60'000};  ///< for a message of the rank's other actors
+  bool may_recover = false;                   ///< the job outlives the loss of a rank, so copies of sharded state are of use
 };
 
 /// The rank's trainer: owns module and optimizer state, runs the steps. It is an actor with a mailbox, and its thread is the user's: the
@@ -174,6 +175,8 @@ class Compute {
   void allocate_votes();
   std::optional<Decision> rejoin(ErrorReport why, Optimizer* optimizer, double lr);
   void heal();
+  void take_snapshot_if_due(Optimizer& optimizer);
+  void go_back();
   void heal_optimizer(Optimizer& optimizer, const HealRoles& roles);
 
   // Constant after construction.
@@ -194,6 +197,7 @@ class Compute {
   bool heal_pending_ = false;  // the membership has newcomers, and the model has not been healed
   bool optimizer_pending_ = false;
   bool distributed_ = false;  // the model is on all ranks
+  std::uint64_t snapshot_generation_ = 0;  // of the last snapshot that has ended
   std::int32_t sections_done_ = 0;
   std::map<std::string, std::string> notes_;
   LossScaler loss_scaler_;

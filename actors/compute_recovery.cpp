@@ -86,7 +86,11 @@ std::optional<Decision> Compute::rejoin(ErrorReport why, Optimizer* optimizer, d
       throw;
     }
     try {
-      if (next.resume_step == step_ + 1 && voted_step_ == step_ && optimizer != nullptr) {
+      const bool goes_back = strategy_ && strategy_->keeps_snapshots();
+      if (goes_back) {
+        if (!rolled_back) strategy_->roll_back();
+        rolled_back = true;
+      } else if (next.resume_step == step_ + 1 && voted_step_ == step_ && optimizer != nullptr) {
         decision = decide_by(decode_votes(next.votes));
         commit(*decision, *optimizer, lr);
       } else if (next.resume_step != step_ && whole_) {
@@ -101,6 +105,7 @@ std::optional<Decision> Compute::rejoin(ErrorReport why, Optimizer* optimizer, d
         strategy_->rejoin(strategy_context(!whole_));
         allocate_votes();
         heal();
+        go_back();
         strategy_->remember_state();
       }
       return decision;
@@ -108,6 +113,29 @@ std::optional<Decision> Compute::rejoin(ErrorReport why, Optimizer* optimizer, d
       why = error.report();
     }
   }
+}
+
+// A strategy that keeps snapshots has gone back to one, on all ranks.
+void Compute::go_back() {
+  const auto restored = strategy_->take_restored();
+  if (!restored) return;
+  const auto note = nlohmann::json::parse(restored->note);
+  loss_scaler_.load(note["loss_scale"].get<double>(), note["loss_scale_growth_tracker"].get<std::int64_t>());
+  whole_ = true;
+  optimizer_pending_ = false;  // the optimizer gets its part when it is next seen
+  sections_done_ = 0;
+  set_steps_done(restored->step);
+  services_.program_lane->ledger().set_step(step_);
+}
+
+// Every so many steps, and at the start of a generation: the copies of the one before are another cut's, and those of its dead are gone.
+void Compute::take_snapshot_if_due(Optimizer& optimizer) {
+  const auto every = options_.training.snapshot_every;
+  if (every <= 0 || world_size() == 1 || !options_.may_recover || !strategy_->keeps_snapshots()) return;
+  if (snapshot_generation_ == membership_.generation && (micro_batch_ != 0 || step_ % every != 0)) return;
+  const nlohmann::json note{{"loss_scale", loss_scaler_.scale()}, {"loss_scale_growth_tracker", loss_scaler_.growth_tracker()}};
+  strategy_->take_snapshot(optimizer, membership_.generation, step_, note.dump());
+  snapshot_generation_ = membership_.generation;
 }
 
 std::optional<StepReport> Compute::last_step() const {

@@ -99,6 +99,7 @@ bool CoordinatorState::all_accounted_for(bool late) {
   for (const auto* member : missing) {
     const int slot = member->process.slot;
     slots[slot].host = member->host;
+    lost_in_saves(member->process, "it did not come back");
     if (std::find(gone.begin(), gone.end(), slot) == gone.end()) {
       unproved.push_back(member->process);
     } else if (!slots[slot].starting) {

@@ -26,6 +26,13 @@ void CoordinatorState::part_saved(const PartSaved& part) {
     const bool is_of_now = part.generation == current.generation && members.size() == static_cast<std::size_t>(part.ranks);
     saves.push_back({SaveRound(part.attempt, std::move(members), part.best), now()});
     save = saves.end() - 1;
+    // Who died before the first part was written is nobody's news any more.
+    for (const auto& member : current.members) {
+      const auto process = processes.find(member.process.slot);
+      const bool awaited = process == processes.end() && options.resumed;
+      const bool alive = process != processes.end() && process->second.joined.process == member.process && !process->second.ended;
+      if (!alive && !awaited) save->round.lost(member.process, "it is gone");
+    }
     if (!is_of_now) {
       save->round.published({part.attempt,
                              {part.attempt.step, {}, 0, 0, {}},

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -104,6 +105,17 @@ class Strategy {
   virtual void read_state(const StateReader& state, Optimizer& optimizer);
   /// Collective: what was read reaches where forward sees it.
   virtual void publish_state() {}
+  /// A rank that dies takes a part of the state with it: copies are taken between steps, of which `rejoin`, and a newcomer's `attach`, make
+  /// the whole again.
+  virtual bool keeps_snapshots() const { return false; }
+  /// Collective, between steps. `note` comes back with the state.
+  virtual void take_snapshot(Optimizer&, std::uint64_t /*generation*/, std::int64_t /*step*/, const std::string& /*note*/) {}
+  struct Restored {
+    std::int64_t step = 0;  ///< the one that is run next
+    std::string note;
+  };
+  /// What rejoin or attach went back to; nothing the second time.
+  virtual std::optional<Restored> take_restored() { return std::nullopt; }
   /// One line for the log.
   virtual std::string describe() const { return name(); }
 };

@@ -24,6 +24,7 @@ struct TrainingOptions : LossScalerOptions {
   std::string checkpoint_dir = "checkpoints";
   std::int64_t save_every = 0;          ///< steps between two checkpoints; 0: only at the end; -1: never
   std::int64_t keep_last = 3;           ///< checkpoints to keep, `best` not counted
+  std::int64_t snapshot_every = 10;     ///< steps between two copies of sharded state that outlive a rank; 0: none
   std::int64_t staging_limit_mb = 8192;  ///< memory for the copy of a rank's part while it is written
   std::string resume;                   ///< "", "latest", or the path of a checkpoint
   std::string init_from;                ///< where the model's first values come from, unless a run is resumed; "": the program

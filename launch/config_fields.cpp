@@ -72,6 +72,8 @@ const std::vector<ConfigField>& config_fields() {
       {"checkpoint", "checkpoint_dir", at(&Config::checkpoint_dir), "where checkpoints go", 0, 0, {}, false},
       {"checkpoint", "save_every", at(&Config::save_every), "steps between two checkpoints; 0: only at the end; -1: never", -1, kMany},
       {"checkpoint", "keep_last", at(&Config::keep_last), "checkpoints to keep, `best` not counted", 1, 1e6},
+      {"checkpoint", "snapshot_every", at(&Config::snapshot_every),
+       "steps between two copies of a sharded rank's state in another's memory, from which the job goes on when one dies; 0: none", 0, kMany},
       {"checkpoint", "staging_limit_mb", at(&Config::staging_limit_mb),
        "memory for the copy of a rank's part while it is written; what does not fit is written before training goes on", 0, 1e9},
       {"checkpoint", "resume", at(&Config::resume), "`latest`, or a checkpoint's path"},

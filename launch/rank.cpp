@@ -154,6 +154,7 @@ BatchStream::BatchStream(Rank& rank, std::shared_ptr<const Dataset> dataset) : r
   // A newcomer to a running job begins where the others are.
   if (compute.membership().generation > 1 && cursor_.epoch == 0 && cursor_.step == 0)
     cursor_ = {compute.steps_done() / steps, compute.steps_done() % steps};
+  steps_done_ = compute.steps_done();
   rank.stream_ = this;
   start();
 }
@@ -200,6 +201,7 @@ BatchStream::BatchStream(BatchStream&& other) noexcept
       dataset_(std::move(other.dataset_)),
       loader_(std::exchange(other.loader_, {})),
       cursor_(other.cursor_),
+      steps_done_(other.steps_done_),
       loader_rank_(other.loader_rank_),
       loader_world_size_(other.loader_world_size_),
       again_(std::move(other.again_)),
@@ -216,10 +218,22 @@ BatchStream::~BatchStream() {
 void BatchStream::committed() {
   if (step_.empty()) return;
   cursor_ = step_.back()->last_of_epoch ? DataCursor{step_.back()->epoch + 1, 0} : DataCursor{step_.back()->epoch, step_.back()->step + 1};
+  ++steps_done_;
   step_.clear();
 }
 
 void BatchStream::rewind() {
+  const auto back = steps_done_ - rank_->system().compute().steps_done();
+  if (back > 0) {  // all ranks went back to a snapshot
+    const auto steps = rank_->steps_per_epoch(), at = cursor_.epoch * steps + cursor_.step - back;
+    cursor_ = {at / steps, at % steps};
+    steps_done_ -= back;
+    again_.clear();
+    step_.clear();
+    stop();
+    start();
+    return;
+  }
   for (; !step_.empty(); step_.pop_back()) again_.push_front(step_.back());
   if (rank_->rank() == loader_rank_ && rank_->world_size() == loader_world_size_) return;
   again_.clear();

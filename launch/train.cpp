@@ -144,6 +144,7 @@ class TrainingLoop {
         for (const auto& notice : report.notices) log_.line(notice);
         if (report.repeat) {
           log_.line("step " + std::to_string(report.step) + " is run again: " + report.reason);
+          position_ = {stream.cursor().epoch, stream.cursor().step, -1};
           continue;
         }
         position_ = {stream.cursor().epoch, stream.cursor().step, -1};

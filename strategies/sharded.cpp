@@ -1,11 +1,13 @@
 #include "strategies/sharded.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <numeric>
 #include <set>
 
 #include "actors/wrap_policy.hpp"
+#include "strategies/sync_batch_norm.hpp"
 #include "tensor_io/gradient_clip.hpp"
 #include "tensor_io/steady_time.hpp"
 
@@ -17,11 +19,6 @@ at::ScalarType dtype_of(const std::string& field, const std::string& text) {
   if (text == "bfloat16") return at::kBFloat16;
   if (text == "float16") return at::kHalf;
   throw Error(ErrorCode::usage, field, "'" + text + "' is no dtype of training", "float32, bfloat16 or float16");
-}
-
-[[noreturn]] void refuse_recovery() {
-  throw Error(ErrorCode::unavailable, "recovery", "a lost rank took its shard of the state with it, and no other rank has a copy",
-              "start again with --resume latest");
 }
 
 }  // namespace
@@ -72,6 +69,7 @@ std::vector<ParameterLayout> Sharded::layout() const {
 void Sharded::make_groups() {
   group_ = context_.program_lane;
   reduce_group_ = context_.bucket_lane;
+  replicas_ = nullptr;
   if (mode_.shards && !mode_.shards_within_host) return;
   int color = 0;
   if (!mode_.shards) {
@@ -160,10 +158,22 @@ void Sharded::hook_units(const std::vector<Unit>& units) {
 }
 
 void Sharded::attach(std::shared_ptr<torch::nn::Module> model) {
-  if (context_.newcomer) refuse_recovery();
-  const auto& options = context_.options;
   model_ = std::move(model);
   collect_parameters();
+  place_model(!context_.newcomer);
+  if (const auto dtype = dtype_of("buffer_dtype", context_.options.buffer_dtype); dtype != at::ScalarType::Undefined) {
+    torch::NoGradGuard no_grad;
+    for (auto& item : model_->named_buffers()) {
+      if (item.value().is_floating_point()) item.value().set_data(item.value().to(dtype));
+    }
+  }
+  buffers_ = std::make_unique<FlatBuffers>(*model_);
+  context_.newcomer ? restore() : buffers_->broadcast(*context_.program_lane);
+}
+
+// The model's parameters become views of flat ones, cut for the ranks that there are now.
+void Sharded::place_model(bool keep_values) {
+  const auto& options = context_.options;
   const auto shape = layout();
   agree_on_layout(shape, *context_.program_lane);
   make_groups();
@@ -173,12 +183,15 @@ void Sharded::attach(std::shared_ptr<torch::nn::Module> model) {
   ShardedParameters::Options placing;
   placing.mapped = options.fsdp_mapped;
   placing.param_dtype = dtype_of("param_dtype", options.param_dtype);
+  placing.keep_values = keep_values;
   for (const auto& unit : units) {
     members.push_back(unit.members);
     placing.otherwise.push_back(unit.block != nullptr && mode_.gathers_units ? Residence::gathered : Residence::replica);
   }
-  parameters_ = std::make_unique<ShardedParameters>(std::move(found_), plan_shards(shape, members, group_->world_size()), group_,
-                                                    *context_.program_lane, placing);
+  parameters_ = std::make_unique<ShardedParameters>(found_, plan_shards(shape, members, group_->world_size()), group_, *context_.program_lane,
+                                                    placing);
+  found_.clear();  // not before: a rank may be lost meanwhile
+  ++placings_;
   hook_units(units);
   UnitGradients::Options reducing;
   reducing.keep_whole = mode_.keep_whole_gradients;
@@ -187,19 +200,23 @@ void Sharded::attach(std::shared_ptr<torch::nn::Module> model) {
   gradients_ = std::make_unique<UnitGradients>(*parameters_, reduce_group_, replicas_, reducing, [this](std::int32_t position) {
     caf::anon_send(context_.reducer, BucketReady{step_, position, steady_now_ns()});
   });
-
-  if (const auto dtype = dtype_of("buffer_dtype", options.buffer_dtype); dtype != at::ScalarType::Undefined) {
-    torch::NoGradGuard no_grad;
-    for (auto& item : model_->named_buffers()) {
-      if (item.value().is_floating_point()) item.value().set_data(item.value().to(dtype));
-    }
-  }
-  buffers_ = std::make_unique<FlatBuffers>(*model_);
-  buffers_->broadcast(*context_.program_lane);
   caf::anon_send(context_.reducer, InstallPlan{gradients_->bucket_views(), gradients_->reduction()});
 }
 
-void Sharded::rejoin(StrategyContext) { refuse_recovery(); }
+void Sharded::rejoin(StrategyContext context) {
+  context_ = std::move(context);
+  rebuild_pending_ = measured_ = false;
+  last_arrival_.clear();
+  // In the reverse order of their making: each holds the ones before.
+  hooks_.reset();
+  gathers_.reset();
+  gradients_.reset();
+  if (parameters_) found_ = parameters_->take_parameters();
+  parameters_.reset();
+  place_model(false);
+  move_sync_batchnorm(*model_, context_.program_lane);
+  restore();
+}
 
 NamedTensors Sharded::replicated_tensors() { return {}; }
 
@@ -287,9 +304,14 @@ void Sharded::end_evaluation() {
 }
 
 void Sharded::shard_optimizer(Optimizer& optimizer) {
-  for (const auto& group : optimizer.groups()) {
-    if (!group.parameters.empty() && parameters_->is_slice(group.parameters.front().second)) return;
-  }
+  auto& placing = sharded_[&optimizer];
+  const auto& groups = optimizer.groups();
+  const bool has_slices = std::all_of(groups.begin(), groups.end(), [&](const auto& group) {
+    return group.parameters.empty() || parameters_->is_slice(group.parameters.front().second);
+  });
+  if (placing == placings_ && has_slices) return;
+  placing = placings_;
+  optimizer.restore_parameters();  // it may have slices of another cut
   optimizer.replace_parameters([&](const at::Tensor& parameter) {
     auto slice = parameters_->slice_of(parameter);
     if (!slice.defined()) {
@@ -298,6 +320,22 @@ void Sharded::shard_optimizer(Optimizer& optimizer) {
     }
     return slice;
   });
+  if (restored_moments_.empty()) return;
+  NamedTensors moments;
+  for (const auto& group : optimizer.groups()) {
+    for (const auto& [name, slice] : group.parameters) {
+      for (auto found = restored_moments_.lower_bound(name + "."); found != restored_moments_.end();) {
+        if (!found->first.starts_with(name + ".")) break;
+        if (found->first.find('.', name.size() + 1) != std::string::npos) {  // of a parameter whose name only begins like this one
+          ++found;
+          continue;
+        }
+        moments.emplace_back(*found);
+        found = restored_moments_.erase(found);
+      }
+    }
+  }
+  optimizer.load_state(moments);
 }
 
 std::string Sharded::describe() const {

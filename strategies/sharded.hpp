@@ -1,8 +1,12 @@
 #pragma once
+#include <map>
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "actors/strategy.hpp"
 #include "strategies/model_sync.hpp"
+#include "strategies/shard_snapshots.hpp"
 #include "strategies/sharded_parameters.hpp"
 #include "strategies/unit_gradients.hpp"
 #include "strategies/unit_hooks.hpp"
@@ -54,6 +58,9 @@ class Sharded final : public Strategy {
   std::vector<TensorPart> state_parts(Optimizer& optimizer, int rank, int world_size) override;
   void read_state(const StateReader& state, Optimizer& optimizer) override;
   void publish_state() override { parameters_->publish(); }
+  bool keeps_snapshots() const override { return true; }
+  void take_snapshot(Optimizer& optimizer, std::uint64_t generation, std::int64_t step, const std::string& note) override;
+  std::optional<Restored> take_restored() override { return std::exchange(restored_, std::nullopt); }
   std::string describe() const override;
 
   ShardedParameters& parameters() { return *parameters_; }
@@ -64,6 +71,9 @@ class Sharded final : public Strategy {
  private:
   void collect_parameters();
   void make_groups();
+  void place_model(bool keep_values);
+  void restore();
+  void place(const ShardCopy& copy);
   struct Unit {
     UnitMembers members;
     BlockCalls* block = nullptr;  // whose calls the unit comes and goes with, if it has one
@@ -85,6 +95,11 @@ class Sharded final : public Strategy {
   std::shared_ptr<UnitGathers> gathers_;
   std::unique_ptr<UnitHooks> hooks_;
   std::unique_ptr<FlatBuffers> buffers_;
+  ShardSnapshots snapshots_;
+  std::optional<Restored> restored_;
+  std::map<std::string, at::Tensor> restored_moments_;  // until an optimizer takes them
+  int placings_ = 0;
+  std::map<const Optimizer*, int> sharded_;  // at which placing
   std::vector<std::int32_t> last_arrival_;
   std::int64_t step_ = 0;
   bool measured_ = false;

@@ -31,6 +31,10 @@ ShardedParameters::ShardedParameters(std::vector<Parameter> parameters, ShardPla
   for (std::size_t f = 0; f < flats_.size(); ++f) {
     auto& flat = flats_[f];
     flat.plan = &plan_.flats[f];
+    if (!options.keep_values) {
+      place(f, options);
+      continue;
+    }
     auto values = zeros(flat.plan->numel, flat.plan->dtype);
     for (const auto& slot : flat.plan->slots) {
       const auto& parameter = parameters_[static_cast<std::size_t>(slot.parameter)];

@@ -33,6 +33,7 @@ class ShardedParameters {
     bool mapped = true;                                      ///< where the ranks of the group have memory in common
     std::vector<Residence> otherwise;                        ///< by unit: replica or gathered
     at::ScalarType param_dtype = at::ScalarType::Undefined;  ///< in which forward and backward run; Undefined: the parameters' own
+    bool keep_values = true;                                 ///< false: values follow, by the masters and publish
   };
 
   /// A parameter as the model knows it.
@@ -65,12 +66,17 @@ class ShardedParameters {
   ShardedParameters(const ShardedParameters&) = delete;
   ShardedParameters& operator=(const ShardedParameters&) = delete;
 
+  /// For the next placing of the same model; nothing else may be called afterwards.
+  std::vector<Parameter> take_parameters() { return std::move(parameters_); }
+
   const ShardPlan& plan() const noexcept { return plan_; }
   const std::vector<Parameter>& parameters() const noexcept { return parameters_; }
   std::vector<Flat>& flats() noexcept { return flats_; }
   const std::vector<Slice>& slices() const noexcept { return slices_; }
   /// As the layout knows a parameter of the model, whatever the name that it was found under.
   const Parameter& parameter_of(const at::Tensor& tensor) const { return parameters_[index_.at(tensor.unsafeGetTensorImpl())]; }
+  /// This rank's slice of the parameter with that index; nullptr where it has none.
+  const Slice* slice_at(std::size_t parameter) const { return slice_of_[parameter] < 0 ? nullptr : &slices_[static_cast<std::size_t>(slice_of_[parameter])]; }
   /// This rank's slice of a parameter of the model: empty where it has none. Undefined for a tensor that is not the model's.
   at::Tensor slice_of(const at::Tensor& parameter) const;
   bool is_slice(const at::Tensor& tensor) const;

@@ -112,6 +112,7 @@ void FusedOptimizer::replace_parameters(const Replacement& replacement) {
         throw Error(ErrorCode::usage, "optimizer", "it has made steps before its state was sharded", "make a new one after distribute");
     }
   }
+  replaced_ = groups_;
   for (auto& group : groups_) {
     NamedTensors slices;
     for (const auto& [name, parameter] : group.parameters) {
@@ -119,6 +120,13 @@ void FusedOptimizer::replace_parameters(const Replacement& replacement) {
     }
     group.parameters = std::move(slices);
   }
+  moments_.clear();
+}
+
+void FusedOptimizer::restore_parameters() {
+  if (replaced_.empty()) return;
+  groups_ = std::move(replaced_);
+  replaced_.clear();
   moments_.clear();
 }
 

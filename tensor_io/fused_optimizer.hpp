@@ -26,6 +26,7 @@ class FusedOptimizer final : public Optimizer {
   void load_state(const NamedTensors& state) override;
   const std::vector<ParameterGroup>& groups() const override { return groups_; }
   void replace_parameters(const Replacement& replacement) override;
+  void restore_parameters() override;
 
  private:
   struct Moments {
@@ -44,7 +45,7 @@ class FusedOptimizer final : public Optimizer {
 
   Kind kind_;
   OptimizerOptions options_;
-  std::vector<ParameterGroup> groups_;
+  std::vector<ParameterGroup> groups_, replaced_;
   std::vector<std::vector<Moments>> moments_;      // as groups_; made when first needed: by then parameters may be slices
   std::map<at::ScalarType, Lists> known_, fresh_;  // by dtype: a kernel takes one dtype
 };

@@ -37,6 +37,8 @@ class Optimizer {
   /// Before the first step: keeps names, groups and hyper-parameters, and forgets parameters whose replacement is empty. A strategy that
   /// shards the state calls it. Throws Error(usage) after a step; the default does so always.
   virtual void replace_parameters(const Replacement& replacement);
+  /// As if replace_parameters had never been called and no step been made. Does nothing where that is so.
+  virtual void restore_parameters() {}
 };
 
 }  // namespace troupe

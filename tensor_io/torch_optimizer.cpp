@@ -127,6 +127,7 @@ void TorchOptimizer::replace_parameters(const Replacement& replacement) {
     throw Error(ErrorCode::usage, "optimizer", "it has made steps before its state was sharded", "make a new one after distribute");
   std::map<void*, std::unique_ptr<torch::optim::OptimizerParamState>> states;
   std::set<void*> taken;
+  replaced_ = groups_;
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     NamedTensors slices;
     std::vector<at::Tensor> leaves;
@@ -138,7 +139,8 @@ void TorchOptimizer::replace_parameters(const Replacement& replacement) {
         auto& old = static_cast<torch::optim::AdagradParamState&>(*optimizer_.state().at(parameter.unsafeGetTensorImpl()));
         if (old.step() != 0)
           throw Error(ErrorCode::usage, "optimizer", "it has made steps before its state was sharded", "make a new one after distribute");
-        state->sum(at::full_like(slice.detach(), old.sum().flatten()[0].item<double>()));
+        adagrad_start_ = old.sum().flatten()[0].item<double>();
+        state->sum(at::full_like(slice.detach(), adagrad_start_));
         states[slice.unsafeGetTensorImpl()] = std::move(state);
       }
       leaves.push_back(slice);
@@ -149,6 +151,25 @@ void TorchOptimizer::replace_parameters(const Replacement& replacement) {
   }
   optimizer_.state().clear();
   for (auto& [key, state] : states) optimizer_.state()[key] = std::move(state);
+}
+
+void TorchOptimizer::restore_parameters() {
+  if (replaced_.empty()) return;
+  groups_ = std::move(replaced_);
+  replaced_.clear();
+  optimizer_.state().clear();
+  const bool adagrad = dynamic_cast<torch::optim::Adagrad*>(&optimizer_) != nullptr;
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    std::vector<at::Tensor> parameters;
+    for (const auto& [name, parameter] : groups_[g].parameters) {
+      parameters.push_back(parameter);
+      if (!adagrad) continue;
+      auto state = std::make_unique<torch::optim::AdagradParamState>();
+      state->sum(at::full({1}, adagrad_start_));  // replace_parameters gives it its shape
+      optimizer_.state()[parameter.unsafeGetTensorImpl()] = std::move(state);
+    }
+    optimizer_.param_groups()[g].params() = std::move(parameters);
+  }
 }
 
 NamedTensors TorchOptimizer::state() {

@@ -24,10 +24,12 @@ class TorchOptimizer final : public Optimizer {
   void load_state(const NamedTensors& state) override;
   const std::vector<ParameterGroup>& groups() const override { return groups_; }
   void replace_parameters(const Replacement& replacement) override;
+  void restore_parameters() override;
 
  private:
   torch::optim::Optimizer& optimizer_;
-  std::vector<ParameterGroup> groups_;
+  std::vector<ParameterGroup> groups_, replaced_;
+  double adagrad_start_ = 0;  // what its sums begin with
 };
 
 }  // namespace troupe

@@ -13,14 +13,14 @@ using namespace std::chrono_literals;
 namespace {
 
 struct Job {
-  explicit Job(int world_size, const std::optional<Membership>& resumed = {})
-      : system(config), coordinator(system.spawn(troupe::coordinator, options(world_size, resumed))) {}
-  static CoordinatorOptions options(int world_size, const std::optional<Membership>& resumed) {
+  explicit Job(int world_size, const std::optional<Membership>& resumed = {}, bool recovers = false)
+      : system(config), coordinator(system.spawn(troupe::coordinator, options(world_size, resumed, recovers))) {}
+  static CoordinatorOptions options(int world_size, const std::optional<Membership>& resumed, bool recovers) {
     CoordinatorOptions options;
     options.job_id = "job";
     options.world_size = world_size;
     options.resumed = resumed;
-    options.recovery.enabled = resumed.has_value();
+    options.recovery.enabled = recovers || resumed.has_value();
     return options;
   }
   ~Job() {
@@ -150,7 +150,7 @@ namespace {
 
 /// Two ranks with a checkpointer each; the test is Compute on both.
 struct SavingJob : Job {
-  explicit SavingJob() : Job(2) {
+  explicit SavingJob(bool recovers = false) : Job(2, {}, recovers) {
     for (int rank = 0; rank < 2; ++rank) {
       CHECK(refused(add_rank(rank)).empty());
       CheckpointerOptions options;
@@ -211,6 +211,13 @@ TEST_CASE("[C02] a rank lost before it has written fails the save for the others
     caf::anon_send_exit(job.ranks[1], caf::exit_reason::kill);
     CHECK_THAT(job.answer(), Catch::Contains("rank 1 was lost before its part was on disk"));
     CHECK(std::filesystem::is_empty(job.scratch.path()));
+  }
+  SECTION("lost before anybody has written") {
+    SavingJob job(true);
+    caf::anon_send_exit(job.ranks[1], caf::exit_reason::kill);
+    job.self->receive([](const InterruptRanks&) {}, caf::after(10s) >> [] { FAIL("nobody was interrupted"); });
+    job.save(0, 10);
+    CHECK_THAT(job.answer(), Catch::Contains("rank 1 was lost before its part was on disk"));
   }
   SECTION("another generation") {
     SavingJob job;

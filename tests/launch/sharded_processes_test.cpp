@@ -5,6 +5,7 @@
 #include "tensor_io/checkpoint_reader.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/launch.hpp"
+#include "tests/support/recovery_run.hpp"
 
 using namespace troupe;
 using testing::Launch;
@@ -71,10 +72,47 @@ TEST_CASE("[C01] training on 4, 3, 1 and 2 ranks through checkpoints, each with 
   }
 }
 
-TEST_CASE("[F01] a lost rank ends a sharded job with what is lost and what to do") {
+namespace {
+
+const std::vector<std::string> kSharded = {"--optimizer", "adamw", "--lr", "0.01", "--snapshot_every", "5"};
+
+testing::RecoveryRun sharded_run(std::vector<std::string> how, const std::string& fault, std::vector<std::string> flags = {}) {
+  how.insert(how.end(), kSharded.begin(), kSharded.end());
+  return {4, std::move(flags), fault, how};
+}
+
+}  // namespace
+
+TEST_CASE("[C04] a sharded job goes on without its dead rank's process, from the copy in another's memory, with the bits of an undisturbed one") {
+  const std::vector<std::string> how =
+      GENERATE(std::vector<std::string>{"--strategy", "fsdp"}, std::vector<std::string>{"--strategy", "zero2"},
+               std::vector<std::string>{"--strategy", "fsdp", "--fsdp_mapped", "false"},
+               std::vector<std::string>{"--strategy", "fsdp", "--fsdp_mode", "hybrid_shard", "--fsdp_shard_size", "2"});
+  INFO(how.back());
+  const auto reference = sharded_run(how, "");
+  for (const std::string fault : {"slot=2,step=13,at=collective", "slot=0,step=17,at=voted", "slot=1,step=20,at=optimizer"}) {
+    INFO(fault);
+    const auto run = sharded_run(how, fault);
+    INFO(run.output);
+    CHECK(run.recoveries().size() == 1);
+    check_bits(run, reference);
+  }
+}
+
+TEST_CASE("[C04] a sharded job shrinks, and its loss stays that of four ranks") {
+  const std::vector<std::string> how = {"--strategy", "fsdp", "--probe_model", "plain", "--batch_size", "12"};
+  const auto reference = sharded_run(how, "");
+  const auto run = sharded_run(how, "slot=3,step=13,at=forward", {"--max-restarts", "0"});
+  INFO(run.output);
+  CHECK_THAT(run.output, Catch::Contains("shrinks from 4 to 3 ranks") && Catch::Contains("from the snapshot of step 10"));
+  REQUIRE(run.losses.size() == reference.losses.size());
+  for (const auto& [step, loss] : reference.losses) CHECK(run.losses.at(step) == Approx(loss).margin(1e-4));
+}
+
+TEST_CASE("[C04] a rank and its buddy that die together end a sharded job with what is lost and what to do") {
   const std::string strategy = GENERATE("zero1", "fsdp");
   INFO(strategy);
-  Launch launch(2, {"--strategy", strategy, "--fail_rank", "1", "--fail_step", "5", "--fail_how", "kill"}, {});
+  Launch launch(4, {"--strategy", strategy}, {}, {{"TROUPE_FAULT", "slot=1,step=5,at=vote;slot=2,step=5,at=vote"}});
   const auto done = launch.finish();
   INFO(done.output);
   CHECK(done.code == 69);
