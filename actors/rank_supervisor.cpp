@@ -144,10 +144,12 @@ void RankSupervisorState::lost_coordinator() {
   if (aborted || options.status->loop_ended) return;
   if (!options.reconnect)
     return abort({ErrorCode::peer_lost, rank(), "rank supervisor", -1, {}, "the coordinator is gone", "see the launcher's output"});
-  // Connecting blocks, so a thread of its own does it; the rank trains on meanwhile.
+  // Connecting blocks, so a thread of its own does it; the rank trains on meanwhile. The address is an argument because CAF 0.17
+  // dereferences a null pointer where there is none.
   const auto address = caf::actor_cast<RankSupervisorActor>(self);
   self->home_system().spawn<caf::detached>(
-      [reconnect = options.reconnect, status = options.status, patience = options.park_after, address](caf::event_based_actor*) {
+      [reconnect = options.reconnect, status = options.status, patience = options.park_after](caf::event_based_actor*,
+                                                                                              const RankSupervisorActor& address) {
         const auto deadline = std::chrono::steady_clock::now() + patience;
         caf::strong_actor_ptr found;
         while (!found && !status->loop_ended && !status->job_over && std::chrono::steady_clock::now() < deadline) {
@@ -155,7 +157,8 @@ void RankSupervisorState::lost_coordinator() {
           if (!found) std::this_thread::sleep_for(std::chrono::milliseconds(50));
         }
         caf::anon_send(address, CoordinatorFound{found});
-      });
+      },
+      address);
 }
 
 // Rank 0 saves what is committed: the side of a cut that has it, and nobody beside it.
