@@ -123,7 +123,7 @@ std::string RankSupervisorState::dump_if_hung(const ErrorReport& reason) {
   const bool hung = reason.code == ErrorCode::timeout || reason.code == ErrorCode::mismatch;
   if (!hung || options.ledger_path.empty() || lanes.empty() || dumped == lanes.front().generation) return {};
   dumped = lanes.front().generation;
-  const auto path = dump_ledgers(options.ledger_path, rank(), lanes);
+  auto path = dump_ledgers(options.ledger_path, rank(), lanes);
   if (options.log && !path.empty()) options.log("the last collectives of rank " + std::to_string(rank()) + " are in " + path);
   return path;
 }

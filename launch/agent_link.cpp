@@ -116,8 +116,8 @@ caf::behavior link_actor(caf::stateful_actor<LinkState>* self, SharedPtr shared)
 
 }  // namespace
 
-AgentLink::AgentLink(Options options, std::vector<ProcessId> started) : shared_(std::make_shared<Shared>()) {
-  wake_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+AgentLink::AgentLink(Options options, std::vector<ProcessId> started)
+    : shared_(std::make_shared<Shared>()), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (wake_ < 0) throw Error(ErrorCode::unavailable, "eventfd", std::strerror(errno));
   shared_->options = std::move(options);
   shared_->running = std::move(started);
