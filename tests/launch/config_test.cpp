@@ -107,7 +107,7 @@ TEST_CASE("[T04] a refusal shows what it refuses in one line of printable charac
   CHECK_THAT(refused({"--batch_size", "3\n4"}), Catch::Contains("'3\\x0a4'"));
   CHECK_THAT(refused({"--dropout", "1\n2"}), Catch::Contains("'1\\x0a2'"));
   CHECK_THAT(refused({"\033[2J"}), Catch::Contains("'\\x1b[2J' is no flag"));
-  CHECK(refused({"--" + std::string(100000, 'x') + "=3"}).size() < 200);
+  CHECK(refused({"--" + std::string(100000, 'x') + "=3"}).size() < 300);
   testing::ScratchDirectory folder;
   for (const std::string text : {"[\"a\\nb\"]\nlr = 1\n", "\"a\\nb\" = 1\n", "[optimizer]\n\"a\\nb\" = [1]\n"}) {
     std::ofstream(folder / "bad.toml", std::ios::binary) << text;
