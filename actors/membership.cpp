@@ -140,7 +140,7 @@ MembershipAnswer plan_membership(const MembershipQuestion& q) {
       if (q.replacements_coming == 0) --vacancies;  // nobody else comes
       break;
     }
-    places.push_back(Member{candidate->process, candidate->host, !fresh});
+    places.emplace_back(Member{candidate->process, candidate->host, !fresh});
     ++filled;
   }
   if (filled < vacancies && q.replacements_coming > 0 && q.waited < q.replace_timeout) {

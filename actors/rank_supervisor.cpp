@@ -130,7 +130,7 @@ std::string RankSupervisorState::dump_if_hung(const ErrorReport& reason) {
   const bool hung = reason.code == ErrorCode::timeout || reason.code == ErrorCode::mismatch;
   if (!hung || options.ledger_path.empty() || lanes.empty() || dumped == lanes.front().generation) return {};
   dumped = lanes.front().generation;
-  const auto path = dump_ledgers(options.ledger_path, rank(), lanes);
+  auto path = dump_ledgers(options.ledger_path, rank(), lanes);
   if (options.log && !path.empty()) options.log("the last collectives of rank " + std::to_string(rank()) + " are in " + path);
   return path;
 }
@@ -152,10 +152,12 @@ void RankSupervisorState::lost_coordinator() {
   if (aborted || options.status->loop_ended) return;
   if (!options.reconnect)
     return abort({ErrorCode::peer_lost, rank(), "rank supervisor", -1, {}, "the coordinator is gone", "see the launcher's output"});
-  // Connecting blocks, so a thread of its own does it; the rank trains on meanwhile.
+  // Connecting blocks, so a thread of its own does it; the rank trains on meanwhile. The address is an argument because CAF 0.17
+  // dereferences a null pointer where there is none.
   const auto address = caf::actor_cast<RankSupervisorActor>(self);
   self->home_system().spawn<caf::detached>(
-      [reconnect = options.reconnect, status = options.status, patience = options.park_after, address](caf::event_based_actor*) {
+      [reconnect = options.reconnect, status = options.status, patience = options.park_after](caf::event_based_actor*,
+                                                                                              const RankSupervisorActor& address) {
         const auto deadline = std::chrono::steady_clock::now() + patience;
         caf::strong_actor_ptr found;
         while (!found && !status->loop_ended && !status->job_over && std::chrono::steady_clock::now() < deadline) {
@@ -163,7 +165,8 @@ void RankSupervisorState::lost_coordinator() {
           if (!found) std::this_thread::sleep_for(std::chrono::milliseconds(50));
         }
         caf::anon_send(address, CoordinatorFound{found});
-      });
+      },
+      address);
 }
 
 // Rank 0 saves what is committed: the side of a cut that has it, and nobody beside it.

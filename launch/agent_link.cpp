@@ -59,8 +59,7 @@ struct LinkState {
 };
 
 void find_coordinator(caf::stateful_actor<LinkState>* self, const AgentLink::Options& options, std::shared_ptr<std::atomic<bool>> ending) {
-  const auto address = caf::actor_cast<caf::actor>(self);
-  self->home_system().spawn<caf::detached>([options, address, ending = std::move(ending)](caf::event_based_actor* finder) {
+  auto find = [options, ending = std::move(ending)](caf::event_based_actor* finder, const caf::actor& address) {
     const auto deadline = std::chrono::steady_clock::now() + options.patience;
     caf::strong_actor_ptr found;
     while (!found && !*ending && std::chrono::steady_clock::now() < deadline) {
@@ -68,7 +67,9 @@ void find_coordinator(caf::stateful_actor<LinkState>* self, const AgentLink::Opt
       if (!found) std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
     caf::anon_send(address, LinkFound{found});
-  });
+  };
+  // An argument each time an actor is made: CAF 0.17 dereferences a null pointer where there is none.
+  self->home_system().spawn<caf::detached>(std::move(find), caf::actor_cast<caf::actor>(self));
 }
 
 void tell(caf::stateful_actor<LinkState>* self, const TellCoordinator& what) {
@@ -115,8 +116,8 @@ caf::behavior link_actor(caf::stateful_actor<LinkState>* self, SharedPtr shared)
 
 }  // namespace
 
-AgentLink::AgentLink(Options options, std::vector<ProcessId> started) : shared_(std::make_shared<Shared>()) {
-  wake_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+AgentLink::AgentLink(Options options, std::vector<ProcessId> started)
+    : shared_(std::make_shared<Shared>()), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (wake_ < 0) throw Error(ErrorCode::unavailable, "eventfd", std::strerror(errno));
   shared_->options = std::move(options);
   shared_->running = std::move(started);
@@ -128,8 +129,8 @@ AgentLink::AgentLink(Options options, std::vector<ProcessId> started) : shared_(
     Shared* operator->() const { return shared; }
     Shared* shared;
   };
-  shared_->agent =
-      shared_->system->spawn([weak = Weak{shared_.get()}](caf::stateful_actor<LinkState>* self) { return link_actor(self, weak); });
+  shared_->agent = shared_->system->spawn([](caf::stateful_actor<LinkState>* self, Weak shared) { return link_actor(self, shared); },
+                                          Weak{shared_.get()});
 }
 
 AgentLink::~AgentLink() {

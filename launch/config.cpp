@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "launch/config_fields.hpp"
+#include "launch/displayable.hpp"
 
 namespace troupe {
 namespace {
@@ -89,15 +90,16 @@ struct Assign {
 
 // Sets the member; says nothing, or what is wrong.
 std::string assign(Config& config, const ConfigField& field, const std::string& text) {
-  return std::visit(Assign{config, field, text, "'" + text.substr(0, 80) + "' is not " + allowed(field)}, field.member);
+  return std::visit(Assign{config, field, text, "'" + displayable(text, 80) + "' is not " + allowed(field)}, field.member);
 }
 
 std::string assign_declared(ConfigValue& value, const std::string& text) {
   struct Visitor {
     const std::string& text;
-    std::string operator()(bool& v) const { return parse_bool(text, v) ? "" : "'" + text + "' is not true or false"; }
-    std::string operator()(std::int64_t& v) const { return parse_number(text, v) ? "" : "'" + text + "' is not a whole number"; }
-    std::string operator()(double& v) const { return parse_number(text, v) && std::isfinite(v) ? "" : "'" + text + "' is not a number"; }
+    const std::string refused = "'" + displayable(text, 80) + "' is not ";
+    std::string operator()(bool& v) const { return parse_bool(text, v) ? "" : refused + "true or false"; }
+    std::string operator()(std::int64_t& v) const { return parse_number(text, v) ? "" : refused + "a whole number"; }
+    std::string operator()(double& v) const { return parse_number(text, v) && std::isfinite(v) ? "" : refused + "a number"; }
     std::string operator()(std::string& v) const { return v = text, ""; }
   };
   return std::visit(Visitor{text}, value);
@@ -142,6 +144,7 @@ std::vector<std::string> known_names(const Config& config) {
 
 std::string nearest_name(const std::string& name, const std::vector<std::string>& candidates) {
   std::string best;
+  if (name.size() > 200) return best;  // nobody mistyped that, and it would take long
   std::size_t best_distance = std::max<std::size_t>(2, name.size() / 3) + 1;
   for (const auto& candidate : candidates) {
     std::vector<std::size_t> row(candidate.size() + 1);
@@ -196,7 +199,8 @@ void set_config_value(Config& config, const std::string& name, const std::string
   }
   if (!found) {
     const auto near = nearest_name(bare, known_names(config));
-    throw wrong(source, "", "there is no setting '" + name + "'", near.empty() ? "--help lists them" : "did you mean " + near + "?");
+    throw wrong(source, "", "there is no setting '" + displayable(name) + "'",
+                near.empty() ? "--help lists them" : "did you mean " + near + "?");
   }
   if (!problem.empty()) throw wrong(source, bare, problem);
   config.sources[bare] = source;
@@ -228,7 +232,7 @@ ConfigAction parse_config(Config& config, int argc, const char* const* argv) {
       continue;
     }
     if (argument.size() < 3 || argument.compare(0, 2, "--") != 0) {
-      throw wrong("command line", "", "'" + argument + "' is no flag", "settings are written --name value");
+      throw wrong("command line", "", "'" + displayable(argument) + "' is no flag", "settings are written --name value");
     }
     std::string name = argument.substr(2), value;
     if (const auto equals = name.find('='); equals != std::string::npos) {
@@ -239,7 +243,7 @@ ConfigAction parse_config(Config& config, int argc, const char* const* argv) {
     } else if (i + 1 < argc) {
       value = argv[++i];
     } else {
-      throw wrong("--" + name, "", "the flag has no value");
+      throw wrong("--" + displayable(name), "", "the flag has no value");
     }
     if (name == "config") {
       file = value;
@@ -253,7 +257,7 @@ ConfigAction parse_config(Config& config, int argc, const char* const* argv) {
     std::transform(variable.begin(), variable.end(), variable.begin(), [](unsigned char c) { return std::toupper(c); });
     if (const char* value = std::getenv(variable.c_str())) set_config_value(config, name, value, variable);
   }
-  for (const auto& flag : flags) set_config_value(config, flag.name, flag.value, "--" + flag.name);
+  for (const auto& flag : flags) set_config_value(config, flag.name, flag.value, "--" + displayable(flag.name));
   if (config.batch_size % (config.grad_accum_steps) != 0) {
     throw wrong("config", "batch_size",
                 std::to_string(config.batch_size) + " samples can't be cut into " + std::to_string(config.grad_accum_steps) +

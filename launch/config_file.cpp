@@ -6,6 +6,7 @@
 
 #include "launch/config.hpp"
 #include "launch/config_fields.hpp"
+#include "launch/displayable.hpp"
 
 namespace troupe {
 namespace {
@@ -22,7 +23,7 @@ std::string text_of(const toml::node& node, const std::string& where, const std:
     out << value->get();
     return out.str();
   }
-  throw Error(ErrorCode::usage, where, name + ": a list, a table or a date is no setting's value");
+  throw Error(ErrorCode::usage, where, displayable(name) + ": a list, a table or a date is no setting's value");
 }
 
 }  // namespace
@@ -57,7 +58,7 @@ void read_config_file(Config& config, const std::string& path) {
       }
       if (!known) {
         const auto near = nearest_name(section_name, sections);
-        throw Error(ErrorCode::usage, where(node), "there is no section [" + section_name + "]",
+        throw Error(ErrorCode::usage, where(node), "there is no section [" + displayable(section_name) + "]",
                     near.empty() ? "" : "did you mean [" + near + "]?");
       }
       for (const auto& [key, value] : *fields) {

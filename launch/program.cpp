@@ -49,9 +49,9 @@ RankSystemOptions options_of(const Config& config, const RankEnvironment& place)
   options.job_id = place.job_id;
   options.build_id = program_build_id();
   options.config_hash = config_hash(config);
-  options.training = config;
-  options.strategy = config;
-  options.communicator = config;
+  options.training = static_cast<const TrainingOptions&>(config);
+  options.strategy = static_cast<const StrategyOptions&>(config);
+  options.communicator = static_cast<const CommunicatorSettings&>(config);
   options.ledger_path = ledger_path(config, place, place.slot);
   return options;
 }
@@ -102,6 +102,7 @@ int run_simulated(const Config& config, const std::function<void(Rank&)>& body) 
   auto coordinator_actor = system.spawn(coordinator, coordinator_options);
   std::vector<int> codes(static_cast<std::size_t>(config.ranks));
   std::vector<std::thread> threads;
+  threads.reserve(codes.size());
   for (int r = 0; r < static_cast<int>(config.ranks); ++r) {
     threads.emplace_back([&, r] {
       auto options = options_of(config, place);

@@ -5,7 +5,7 @@
 
 namespace troupe {
 
-ErrorReport report_of(std::exception_ptr error) {
+ErrorReport report_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const Error& e) {
@@ -122,7 +122,7 @@ void RankSystem::finish(const ErrorReport& report) {
       .receive([](bool) {}, [](caf::error&) {});  // a coordinator that is gone needs no telling
 }
 
-ErrorReport RankSystem::fail(std::exception_ptr error) {
+ErrorReport RankSystem::fail(const std::exception_ptr& error) {
   auto report = compute_->complete(report_of(error));
   // The supervisor aborts the lanes first, so that no thread of this rank stays in a collective.
   caf::anon_send(supervisor_, RankFailed{report});

@@ -52,7 +52,7 @@ class RankSystem {
   /// The loop is over: tells the coordinator, waits until it knows. `report.code` ok, or why not.
   void finish(const ErrorReport& report);
   /// As `finish`, for an exception that ended the loop: fills in rank, actor and step. Returns the report.
-  ErrorReport fail(std::exception_ptr error);
+  ErrorReport fail(const std::exception_ptr& error);
 
  private:
   void shut_down();
@@ -70,6 +70,6 @@ class RankSystem {
 };
 
 /// An exception as a report: a troupe::Error's own, anything else as the user's.
-ErrorReport report_of(std::exception_ptr error);
+ErrorReport report_of(const std::exception_ptr& error);
 
 }  // namespace troupe

@@ -1,9 +1,10 @@
 #include "tensor_io/plain_archive.hpp"
 
 #include <caffe2/serialize/inline_container.h>
-#include <torch/csrc/jit/serialization/pickle.h>
+#include <torch/csrc/jit/serialization/import_read.h>
 #include <torch/csrc/jit/serialization/pickler.h>
 
+#include <algorithm>
 #include <array>
 
 #include "tensor_io/bounded_file.hpp"
@@ -28,6 +29,22 @@ std::string pickled(const c10::IValue& value, std::vector<at::Tensor>& storages)
   storages = pickler.tensorData();
   return text;
 }
+
+// What a file claims about itself may point outside of it. torch::jit::pickle_load's own reader believes it, and reads beyond the end.
+class ArchiveBytes : public caffe2::serialize::ReadAdapterInterface {
+ public:
+  explicit ArchiveBytes(std::string bytes) : bytes_(std::move(bytes)) {}
+  std::size_t size() const override { return bytes_.size(); }
+  std::size_t read(std::uint64_t begin, void* into, std::size_t count, const char*) const override {
+    begin = std::min<std::uint64_t>(begin, bytes_.size());
+    count = std::min<std::size_t>(count, bytes_.size() - begin);  // who asked for more sees that it is less
+    std::copy_n(bytes_.data() + begin, count, static_cast<char*>(into));
+    return count;
+  }
+
+ private:
+  std::string bytes_;
+};
 
 void flatten(const c10::IValue& value, const std::string& name, NamedTensors& tensors, std::vector<std::string>* skipped) {
   const auto inner = [&](const std::string& key) { return name.empty() ? key : name + "." + key; };
@@ -79,10 +96,11 @@ NamedTensors load_plain_archive(const std::string& path, std::vector<std::string
   file.read_at(0, magic);
   if (magic != std::array{std::byte{'P'}, std::byte{'K'}, std::byte{3}, std::byte{4}})
     file.refuse("is no zip archive: Python's torch.save before version 1.6 wrote it, or something else did", kRemedies);
-  const auto bytes = file.read_all(kMaxBytes);
   c10::IValue value;
+  auto bytes = std::make_shared<ArchiveBytes>(file.read_all(kMaxBytes));
   try {
-    value = torch::jit::pickle_load({bytes.begin(), bytes.end()});
+    caffe2::serialize::PyTorchStreamReader reader(std::move(bytes));
+    value = torch::jit::readArchiveAndTensors("data", "", "", std::nullopt, std::nullopt, std::nullopt, reader);
   } catch (const std::exception& error) {
     const std::string what = error.what();
     const auto first_line = what.substr(0, what.find('\n'));

@@ -30,7 +30,7 @@ for i, text in enumerate([
         "[training]\nbatch_size = 64\nlr = 0.01\n", "", "batch_size = \"ten\"", "[training]\nbatchsize = 1", "[training]\nbatch_size = 1\nbatch_size = 2",
         "[training]\nlr = nan", "[training]\nlr = inf", "[training]\nlr = 1e400", "[training]\nbatch_size = 9223372036854775808",
         "[training]\nbatch_size = -1", "x = " + "[" * 20000, "x = \"" + "a" * 200000 + "\"", "\xef\xbb\xbf[training]\r\nepochs = 2\r\n", "a\0b", "[a.b.c]\nd=1",
-        "-batch_size=64", "-lr=1e-3", "-lr=1e400", "-use_amp=maybe", "-batch_size=", "-data=\xff"]):
+        "-batch_size=64", "-lr=1e-3", "-lr=1e400", "-use_amp=maybe", "-batch_size=", "-data=\xff", "-batch_s\nize=1"]):
     seed("config", f"{i}", text)
 
 header = b"TRJL" + struct.pack("<I", 1)

@@ -90,8 +90,8 @@ TEST_CASE("[F05] troupe checkpoint convert writes the model as one file, and rea
     const auto read = name == "model.pt" ? load_plain_archive(path) : load_safetensors(path);
     REQUIRE(read.size() == 3);
     for (const auto& [key, tensor] : read) {
-      const auto original =
-          std::find_if(state.tensors.begin(), state.tensors.end(), [&](const auto& t) { return t.first == "model." + key; });
+      const auto original = std::find_if(state.tensors.begin(), state.tensors.end(),
+                                         [name = "model." + key](const auto& original) { return original.first == name; });
       REQUIRE(original != state.tensors.end());
       CHECK((tensor.scalar_type() == original->second.scalar_type() && torch::equal(tensor, original->second)));
     }
@@ -160,4 +160,15 @@ TEST_CASE("[C03] troupe checkpoint refuses what it does not understand in one li
   refused({"inspect", saved.scratch / "torn.pt"}, 65, "cannot be read");
   write_text(saved.scratch / "torn.safetensors", std::string(7, 'x'));
   refused({"inspect", saved.scratch / "torn.safetensors"}, 65, "torn.safetensors");
+}
+
+TEST_CASE("[C03] a file of torch.save that was cut short at any length is refused, and no byte beyond its end is read") {
+  const ScratchDirectory scratch;
+  save_plain_archive(scratch / "model.pt", {{"weight", torch::arange(6, torch::kFloat)}});
+  const auto whole = read_text(scratch / "model.pt");
+  for (std::size_t bytes = 0; bytes < whole.size(); bytes += 7) {
+    INFO(bytes << " of " << whole.size() << " bytes");
+    write_text(scratch / "cut.pt", whole.substr(0, bytes));
+    CHECK_THROWS_WITH(load_plain_archive(scratch / "cut.pt"), Contains("cut.pt"));
+  }
 }

@@ -9,7 +9,7 @@
 using namespace troupe;
 
 namespace {
-Config parse(std::vector<std::string> words) {
+Config parse(const std::vector<std::string>& words) {
   Config config;
   config.declare("dropout", 0.1, "of the probe");
   std::vector<const char*> argv{"program"};
@@ -17,9 +17,9 @@ Config parse(std::vector<std::string> words) {
   parse_config(config, static_cast<int>(argv.size()), argv.data());
   return config;
 }
-std::string refused(std::vector<std::string> words) {
+std::string refused(const std::vector<std::string>& words) {
   try {
-    parse(std::move(words));
+    parse(words);
   } catch (const Error& error) {
     CHECK(error.code() == ErrorCode::usage);
     CHECK(std::string(error.what()).find('\n') == std::string::npos);
@@ -100,6 +100,19 @@ TEST_CASE("[T04] an unknown name is refused with the nearest known one, wherever
   CHECK_THAT(refused({"--lr"}), Catch::Contains("no value"));
   CHECK_THAT(refused({"--batch_size", "64", "--grad_accum_steps", "3"}),
              Catch::Contains("batch_size") && Catch::Contains("3 equal micro-batches"));
+}
+
+TEST_CASE("[T04] a refusal shows what it refuses in one line of printable characters") {
+  CHECK_THAT(refused({"--batch_s\nize=3"}), Catch::Contains("'batch_s\\x0aize'"));
+  CHECK_THAT(refused({"--batch_size", "3\n4"}), Catch::Contains("'3\\x0a4'"));
+  CHECK_THAT(refused({"--dropout", "1\n2"}), Catch::Contains("'1\\x0a2'"));
+  CHECK_THAT(refused({"\033[2J"}), Catch::Contains("'\\x1b[2J' is no flag"));
+  CHECK(refused({"--" + std::string(100000, 'x') + "=3"}).size() < 300);
+  testing::ScratchDirectory folder;
+  for (const std::string text : {"[\"a\\nb\"]\nlr = 1\n", "\"a\\nb\" = 1\n", "[optimizer]\n\"a\\nb\" = [1]\n"}) {
+    std::ofstream(folder / "bad.toml", std::ios::binary) << text;
+    CHECK_THAT(refused({"--config", folder / "bad.toml"}), Catch::Contains("a\\x0ab"));
+  }
 }
 
 TEST_CASE("[T04] a bad file is refused with its line") {

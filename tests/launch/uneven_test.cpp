@@ -78,7 +78,7 @@ Outcome train(int world_size, const std::function<std::vector<Pair>(int)>& batch
     for (const auto& item : net->named_parameters()) outcome.state.emplace_back(item.key(), item.value().detach().clone());
     for (const auto& item : net->named_buffers()) outcome.state.emplace_back(item.key(), item.value().clone());
   });
-  for (const auto& error : errors) CHECK(error == "");
+  for (const auto& error : errors) CHECK(error.empty());
   return outcome;
 }
 
@@ -129,7 +129,7 @@ TEST_CASE("[D11] a range that has a name is referred to, and after the loop the 
     (void)net->norm(at::full({2, 12}, rank.is_main() ? 4.0 : 0.0));
     CHECK(net->norm->running_mean.allclose(at::full({12}, 0.2)));  // momentum 0.1 of the mean 2
   });
-  for (const auto& error : errors) CHECK(error == "");
+  for (const auto& error : errors) CHECK(error.empty());
 }
 
 TEST_CASE("[D11] a rank without any batch, micro-batches and a missing model are refused with the remedy") {

@@ -120,7 +120,7 @@ TEST_CASE("[C03] a safetensors file cut short at any length is refused") {
   for (std::size_t length = 0; length < text.size(); ++length) {
     write_text(scratch / "cut", text.substr(0, length));
     INFO(length);
-    CHECK(refusal(scratch / "cut") != "");
+    CHECK_FALSE(refusal(scratch / "cut").empty());
   }
   write_text(scratch / "cut", text + '\0');
   CHECK_THAT(refusal(scratch / "cut"), Catch::Contains("after the last tensor"));
@@ -135,7 +135,7 @@ TEST_CASE("[C03] a safetensors file with any bit flipped is refused or read with
     auto flipped = text;
     flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << bit % 8));
     write_text(scratch / "flipped", flipped);
-    refused += refusal(scratch / "flipped") != "";
+    refused += refusal(scratch / "flipped").empty() ? 0 : 1;
   }
   CHECK(refused > 64);  // at least the length; values have no redundancy here: the manifest's hashes are for those
 }
@@ -288,7 +288,7 @@ TEST_CASE("[C03] pickles and archives are refused by their first bytes, with the
     std::string header = R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})";
     header.resize(640, ' ');
     write_text(scratch / "x", with_length(header, "x"));
-    CHECK(refusal(scratch / "x") == "");
+    CHECK(refusal(scratch / "x").empty());
   }
 }
 

@@ -56,18 +56,19 @@ TEST_CASE("[F06] tensors and shards begin at 64 bytes and do not overlap", "[sha
 }
 
 TEST_CASE("[F06] a flat parameter has one dtype and is trained or frozen as a whole", "[shard_plan]") {
-  const auto plan = plan_shards(layout(), units(), 2);
+  const auto parameters = layout();
+  const auto plan = plan_shards(parameters, units(), 2);
   CHECK(plan.units == std::vector<std::string>{"a", "b", ""});
   std::set<std::int32_t> placed;
   for (const auto& flat : plan.flats) {
     for (const auto& slot : flat.slots) {
-      const auto& parameter = layout()[static_cast<std::size_t>(slot.parameter)];
+      const auto& parameter = parameters[static_cast<std::size_t>(slot.parameter)];
       CHECK(parameter.dtype == flat.dtype);
       CHECK(parameter.requires_grad == flat.trainable);
       CHECK(placed.insert(slot.parameter).second);
     }
   }
-  CHECK(placed.size() == layout().size());
+  CHECK(placed.size() == parameters.size());
   CHECK(plan.flats.size() == 6);  // a; b in f32, in bf16, frozen; the rest in f32, in f64
 }
 
