@@ -303,10 +303,9 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
     take_snapshot_if_due(optimizer);
   } catch (const Error& error) {
     if (!may_be_recovered(error.code())) throw;
-    const bool done = step_ > report.step;  // it failed after the commit
     const auto rolled_forward = rejoin(error.report(), &optimizer, lr);
     if (rolled_forward) fill_report(report, *rolled_forward);
-    if (!done && !rolled_forward) {
+    if (step_ <= report.step) {  // not where it failed after the commit, or is committed now
       report.committed = false;
       report.repeat = true;
       report.reason = membership_.reason;

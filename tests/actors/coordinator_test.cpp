@@ -206,7 +206,7 @@ TEST_CASE("[C02] the coordinator has a checkpoint made when all ranks have writt
 
 TEST_CASE("[C02] a rank lost before it has written fails the save for the others, and a part of another generation does") {
   SECTION("lost") {
-    SavingJob job;
+    SavingJob job(true);
     job.save(0, 10);
     caf::anon_send_exit(job.ranks[1], caf::exit_reason::kill);
     CHECK_THAT(job.answer(), Catch::Contains("rank 1 was lost before its part was on disk"));
