@@ -196,7 +196,7 @@ class Compute {
   bool whole_ = true;          // has the state that its membership goes on from
   bool heal_pending_ = false;  // the membership has newcomers, and the model has not been healed
   bool optimizer_pending_ = false;
-  bool distributed_ = false;  // the model is on all ranks
+  bool distributed_ = false;               // the model is on all ranks
   std::uint64_t snapshot_generation_ = 0;  // of the last snapshot that has ended
   std::int32_t sections_done_ = 0;
   std::map<std::string, std::string> notes_;

@@ -128,7 +128,7 @@ struct CoordinatorState {
   std::vector<ProcessId> unproved;               // lost members of this generation whose death nobody has seen
   std::map<std::string, std::string> values;
   std::map<std::string, std::map<int, CollectiveState>> stalled;  // by lane, by rank: the newest report of each
-  std::vector<Save> saves;  // under way
+  std::vector<Save> saves;                                        // under way
   std::deque<SaveEnded> ended_saves;
   std::optional<ErrorReport> aborted;
   caf::actor_clock::time_point begun, since, last_tick;  // of this coordinator; of the phase; of the last tick

@@ -36,8 +36,13 @@ void CoordinatorState::part_saved(const PartSaved& part) {
     if (!is_of_now) {
       save->round.published({part.attempt,
                              {part.attempt.step, {}, 0, 0, {}},
-                             {ErrorCode::peer_lost, -1, "coordinator", part.attempt.step, "saving a checkpoint",
-                              "a rank was lost before all had written their parts", {}}});
+                             {ErrorCode::peer_lost,
+                              -1,
+                              "coordinator",
+                              part.attempt.step,
+                              "saving a checkpoint",
+                              "a rank was lost before all had written their parts",
+                              {}}});
     }
   }
   save->round.written(part);
@@ -45,11 +50,13 @@ void CoordinatorState::part_saved(const PartSaved& part) {
 }
 
 void CoordinatorState::published(const CheckpointPublished& message) {
-  const auto save = std::find_if(saves.begin(), saves.end(), [&](const auto& known) { return known.round.attempt() == message.ended.attempt; });
+  const auto save =
+      std::find_if(saves.begin(), saves.end(), [&](const auto& known) { return known.round.attempt() == message.ended.attempt; });
   if (save != saves.end()) {
     save->round.published(message.ended);
     go_on_with_saves();
-  } else if (std::none_of(ended_saves.begin(), ended_saves.end(), [&](const auto& ended) { return ended.attempt == message.ended.attempt; })) {
+  } else if (std::none_of(ended_saves.begin(), ended_saves.end(),
+                          [&](const auto& ended) { return ended.attempt == message.ended.attempt; })) {
     remember(message.ended);  // from before this coordinator's time
   }
 }

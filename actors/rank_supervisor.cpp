@@ -56,7 +56,9 @@ RankSupervisorActor::behavior_type RankSupervisorState::make_behavior() {
       [this](const PublishCheckpoint& order) {
         if (checkpointer) caf::anon_send(checkpointer, order);
       },
-      [this](const CheckpointPublished& message) { tell_coordinator(CheckpointPublished{options.join.process, message.ended}); },
+      [this](const CheckpointPublished& message) {
+        tell_coordinator(CheckpointPublished{options.join.process, message.ended});
+      },
       [this](const SaveEnded& ended) { end_save(ended); },
       [this](const CoordinatorFound& found) { found_coordinator(found.coordinator); },
       [this](const CoordinatorBeat& beat) {

@@ -124,8 +124,8 @@ struct RankSupervisorState {
   std::vector<RegisterLane> lanes;
   std::shared_ptr<Rendezvous> rendezvous;
   caf::actor checkpointer;
-  std::optional<PartSaved> part_saved;    // until the save has ended ...
-  std::optional<SaveEnded> save_ended;    // ... and the last that has: told again to a restarted coordinator
+  std::optional<PartSaved> part_saved;  // until the save has ended ...
+  std::optional<SaveEnded> save_ended;  // ... and the last that has: told again to a restarted coordinator
   std::optional<ErrorReport> aborted;
   std::chrono::steady_clock::time_point heard_coordinator, last_check;
   std::uint64_t dumped = 0;  // the generation whose ledgers were written down

@@ -35,8 +35,13 @@ void SaveRound::lost(const ProcessId& process, const std::string& why) {
   if (!written_.contains(rank)) {
     outcome_ = SaveEnded{attempt_,
                          {attempt_.step, {}, 0, 0, {}},
-                         {ErrorCode::peer_lost, rank, "coordinator", attempt_.step, "saving a checkpoint",
-                          "rank " + std::to_string(rank) + " was lost before its part was on disk (" + why + ")", {}}};
+                         {ErrorCode::peer_lost,
+                          rank,
+                          "coordinator",
+                          attempt_.step,
+                          "saving a checkpoint",
+                          "rank " + std::to_string(rank) + " was lost before its part was on disk (" + why + ")",
+                          {}}};
   }
 }
 

@@ -22,16 +22,16 @@ struct TrainingOptions : LossScalerOptions {
   std::int64_t log_interval = 10;   ///< steps between two log lines
   std::int64_t validate_every = 1;  ///< epochs between two validations; 0: never
   std::string checkpoint_dir = "checkpoints";
-  std::int64_t save_every = 0;          ///< steps between two checkpoints; 0: only at the end; -1: never
-  std::int64_t keep_last = 3;           ///< checkpoints to keep, `best` not counted
-  std::int64_t snapshot_every = 10;     ///< steps between two copies of sharded state that outlive a rank; 0: none
+  std::int64_t save_every = 0;           ///< steps between two checkpoints; 0: only at the end; -1: never
+  std::int64_t keep_last = 3;            ///< checkpoints to keep, `best` not counted
+  std::int64_t snapshot_every = 10;      ///< steps between two copies of sharded state that outlive a rank; 0: none
   std::int64_t staging_limit_mb = 8192;  ///< memory for the copy of a rank's part while it is written
-  std::string resume;                   ///< "", "latest", or the path of a checkpoint
-  std::string init_from;                ///< where the model's first values come from, unless a run is resumed; "": the program
-  std::string init_rename;              ///< `old=new,...`: beginnings of names in that file
-  bool init_allow_missing = false;      ///< take from it what fits
-  std::string run_dir = "runs/latest";  ///< logs, metrics.jsonl, run.json
-  bool profile = false;                 ///< print at the end where the time of rank 0's steps went
+  std::string resume;                    ///< "", "latest", or the path of a checkpoint
+  std::string init_from;                 ///< where the model's first values come from, unless a run is resumed; "": the program
+  std::string init_rename;               ///< `old=new,...`: beginnings of names in that file
+  bool init_allow_missing = false;       ///< take from it what fits
+  std::string run_dir = "runs/latest";   ///< logs, metrics.jsonl, run.json
+  bool profile = false;                  ///< print at the end where the time of rank 0's steps went
 };
 
 }  // namespace troupe

@@ -11,8 +11,8 @@ class Module;
 namespace troupe {
 
 /// A model's tensors under PyTorch's names, from a .safetensors file, a torch.save file (.pt, .pth, .bin), a checkpoint's folder, a
-/// directory of checkpoints (its latest), or a folder of somebody else's safetensors files. `everything`: of a checkpoint all tensors, under their full names. Names of what was no tensor go
-/// to `skipped`. Throws Error(usage) where nothing is there, Error(bad_data).
+/// directory of checkpoints (its latest), or a folder of somebody else's safetensors files. `everything`: of a checkpoint all tensors,
+/// under their full names. Names of what was no tensor go to `skipped`. Throws Error(usage) where nothing is there, Error(bad_data).
 NamedTensors read_model(const std::string& path, bool everything = false, std::vector<std::string>* skipped = nullptr);
 
 /// A folder of safetensors files that is no checkpoint of ours: of Hugging Face, of torch.distributed.checkpoint.

@@ -259,7 +259,7 @@ class BatchStream {
   Rank* rank_;
   std::shared_ptr<const Dataset> dataset_;
   caf::actor loader_;
-  DataCursor cursor_;  // the step that the batches of `step_` belong to ...
+  DataCursor cursor_;            // the step that the batches of `step_` belong to ...
   std::int64_t steps_done_ = 0;  // ... and how many were done before it
   int loader_rank_ = 0, loader_world_size_ = 1;
   std::deque<std::shared_ptr<const Batch>> again_, step_;  // to be handed out once more; of the step under way

@@ -18,11 +18,15 @@ constexpr const char* kLossScale = "loss_scale";
 constexpr const char* kLossScaleTracker = "loss_scale_growth_tracker";
 
 nlohmann::json to_json(const Error& error) {
-  return {{"code", static_cast<int>(error.code())}, {"operation", error.report().operation}, {"cause", error.report().cause}, {"remedy", error.report().remedy}};
+  return {{"code", static_cast<int>(error.code())},
+          {"operation", error.report().operation},
+          {"cause", error.report().cause},
+          {"remedy", error.report().remedy}};
 }
 
 Error from_json(const nlohmann::json& json, int rank = -1) {
-  return Error(ErrorReport{static_cast<ErrorCode>(json["code"].get<int>()), rank, {}, -1, json["operation"], json["cause"], json["remedy"]});
+  return Error(
+      ErrorReport{static_cast<ErrorCode>(json["code"].get<int>()), rank, {}, -1, json["operation"], json["cause"], json["remedy"]});
 }
 
 }  // namespace
@@ -173,7 +177,8 @@ void RunCheckpoints::save_alone(const Position& position) {
   await_end();
 }
 
-void RunCheckpoints::send(const Position& position, const SaveAttempt& attempt, bool best, int rank, int ranks, std::vector<TensorPart> parts) {
+void RunCheckpoints::send(const Position& position, const SaveAttempt& attempt, bool best, int rank, int ranks,
+                          std::vector<TensorPart> parts) {
   auto& compute = rank_.system().compute();
   auto part = std::make_shared<CheckpointPart>();
   part->step = attempt.step;

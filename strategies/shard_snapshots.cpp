@@ -59,8 +59,8 @@ ShardCopy ShardCopy::pack(const HeldShard& held, const std::string& note, const 
     entries.push_back({name, static_cast<int>(tensor.scalar_type()), tensor.sizes().vec(), end});
     end += aligned(static_cast<std::int64_t>(tensor.nbytes()));
   }
-  const auto head = nlohmann::json{{"generation", held.generation}, {"step", held.step},   {"shard", held.shard},
-                                   {"shards", held.shards},         {"note", note},        {"tensors", entries}}
+  const auto head = nlohmann::json{{"generation", held.generation}, {"step", held.step}, {"shard", held.shard},
+                                   {"shards", held.shards},         {"note", note},      {"tensors", entries}}
                         .dump();
   const auto begin = aligned(static_cast<std::int64_t>(sizeof(std::uint64_t) + head.size()));
   auto bytes = bytes_of_length(begin + end);
@@ -133,7 +133,8 @@ std::optional<RestorePlan> ShardSnapshots::restore(Communicator& lane, const std
     const int holder = plan->holders[shard];
     const HeldShard wanted{plan->generation, plan->step, static_cast<std::int32_t>(shard), static_cast<std::int32_t>(plan->holders.size())};
     const auto found = std::find_if(copies_.begin(), copies_.end(), [&](const auto& copy) { return copy.held == wanted; });
-    const auto length = std::stoll(lane.broadcast_bytes(lane.rank() == holder ? std::to_string(found->bytes.numel()) : "", holder, "snapshot"));
+    const auto length =
+        std::stoll(lane.broadcast_bytes(lane.rank() == holder ? std::to_string(found->bytes.numel()) : "", holder, "snapshot"));
     auto bytes = lane.rank() == holder ? found->bytes : bytes_of_length(length);
     lane.broadcast(bytes, holder, "snapshot");
     place(ShardCopy::unpack(std::move(bytes)));

@@ -52,8 +52,8 @@ class ShardSnapshots {
  public:
   /// Collective over `lane`. Keeps `own`, gives it to this rank's buddy and takes the one that this rank is the buddy of.
   void exchange(ShardCopy own, const std::vector<std::string>& hosts, Communicator& lane);
-  /// Collective over `lane`, of the ranks that are left and those that are new: every shard of the newest whole set, one after the other, is
-  /// brought to all and handed to `place`. Nothing if there is no whole set.
+  /// Collective over `lane`, of the ranks that are left and those that are new: every shard of the newest whole set, one after the other,
+  /// is brought to all and handed to `place`. Nothing if there is no whole set.
   std::optional<RestorePlan> restore(Communicator& lane, const std::function<void(const ShardCopy&)>& place);
   /// The generation of the newest exchange that has ended.
   std::uint64_t generation() const noexcept { return generation_; }

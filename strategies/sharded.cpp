@@ -188,8 +188,8 @@ void Sharded::place_model(bool keep_values) {
     members.push_back(unit.members);
     placing.otherwise.push_back(unit.block != nullptr && mode_.gathers_units ? Residence::gathered : Residence::replica);
   }
-  parameters_ = std::make_unique<ShardedParameters>(found_, plan_shards(shape, members, group_->world_size()), group_, *context_.program_lane,
-                                                    placing);
+  parameters_ = std::make_unique<ShardedParameters>(found_, plan_shards(shape, members, group_->world_size()), group_,
+                                                    *context_.program_lane, placing);
   found_.clear();  // not before: a rank may be lost meanwhile
   ++placings_;
   hook_units(units);

@@ -72,8 +72,8 @@ std::int64_t leading(const FlatParameter& flat, const std::vector<ShardedParamet
 
 /// One tensor that is cut like a flat parameter: the masters, or one moment of an optimizer.
 struct FlatState {
-  std::string prefix, suffix;         // around a parameter's name
-  at::Tensor shard;                   // (shard_numel,)
+  std::string prefix, suffix;  // around a parameter's name
+  at::Tensor shard;            // (shard_numel,)
 };
 
 /// The starts of all ranks' shards that belong to rows of ranks before them. Collective over the group.
@@ -148,9 +148,12 @@ std::vector<TensorPart> Sharded::state_parts(Optimizer& optimizer, int rank, int
     std::vector<FlatState> states{{"model.", "", flats[f].master}};
     for (const auto& [slot, kind] : all) {
       if (kind.is_scalar) continue;
-      const auto has = [&, &slot = slot](const FlatSlot& s) { return having[slot].count(parameters[static_cast<std::size_t>(s.parameter)].name) != 0; };
+      const auto has = [&, &slot = slot](const FlatSlot& s) {
+        return having[slot].count(parameters[static_cast<std::size_t>(s.parameter)].name) != 0;
+      };
       if (std::none_of(plan.slots.begin(), plan.slots.end(), has)) continue;
-      states.push_back({"optimizer.", "." + slot, at::zeros({plan.shard_numel}, at::TensorOptions().dtype(static_cast<at::ScalarType>(kind.dtype)))});
+      states.push_back(
+          {"optimizer.", "." + slot, at::zeros({plan.shard_numel}, at::TensorOptions().dtype(static_cast<at::ScalarType>(kind.dtype)))});
     }
     // A shard of a moment is not one tensor: only its leading elements are needed as one.
     const auto lead = leading(plan, parameters, group_->rank());
@@ -170,7 +173,8 @@ std::vector<TensorPart> Sharded::state_parts(Optimizer& optimizer, int rank, int
       const auto skipped = first * rows.row_numel() - slice.place.begin;
       if (skipped >= slice.place.numel) continue;  // no row begins here
       const auto end = rows.row_from(behind) * rows.row_numel();
-      const auto slot = std::find_if(plan.slots.begin(), plan.slots.end(), [&](const auto& s) { return s.parameter == slice.place.parameter; });
+      const auto slot =
+          std::find_if(plan.slots.begin(), plan.slots.end(), [&](const auto& s) { return s.parameter == slice.place.parameter; });
       for (std::size_t i = 0; i < states.size(); ++i) {
         at::Tensor own = slice.leaf.detach();
         if (i > 0) {
@@ -188,7 +192,8 @@ std::vector<TensorPart> Sharded::state_parts(Optimizer& optimizer, int rank, int
       }
       if (slice.place.begin > 0) continue;
       for (const auto& [slot, kind] : all) {
-        if (const auto found = by_name.find(parameter.name + "." + slot); kind.is_scalar && found != by_name.end()) parts.push_back(whole_part("optimizer." + found->first, found->second));
+        if (const auto found = by_name.find(parameter.name + "." + slot); kind.is_scalar && found != by_name.end())
+          parts.push_back(whole_part("optimizer." + found->first, found->second));
       }
     }
   }
@@ -196,7 +201,8 @@ std::vector<TensorPart> Sharded::state_parts(Optimizer& optimizer, int rank, int
   NamedTensors shared;
   for (const auto& parameter : parameters) {
     for (const auto& name : names[parameter.name]) {
-      if (parameter.tensor.numel() == 0) shared.emplace_back("model." + name, at::empty(parameter.sizes, at::TensorOptions().dtype(parameter.dtype)));
+      if (parameter.tensor.numel() == 0)
+        shared.emplace_back("model." + name, at::empty(parameter.sizes, at::TensorOptions().dtype(parameter.dtype)));
     }
   }
   for (const auto& item : model_->named_buffers()) shared.emplace_back("model." + item.key(), item.value());

@@ -72,7 +72,8 @@ void write_checkpoint_part(const std::string& directory, const SaveAttempt& atte
     DurableFile file(files, folder + "/" + name);
     write_safetensors(file, part.tensors, {{"step", std::to_string(part.step)}}, live, live_written);
     manifest.files[name] = file.finish();
-    for (const auto& tensor : part.tensors) manifest.tensors.push_back({tensor.name, tensor.dtype, tensor.global_shape, {{name, tensor.offsets, tensor.shape}}});
+    for (const auto& tensor : part.tensors)
+      manifest.tensors.push_back({tensor.name, tensor.dtype, tensor.global_shape, {{name, tensor.offsets, tensor.shape}}});
   } else if (live_written) {
     live_written();
   }
@@ -190,7 +191,8 @@ std::uint64_t CheckpointWriter::finish_folder(const SaveAttempt& attempt, std::i
       std::error_code error;
       const auto size = fs::file_size(folder + "/" + name, error);
       if (error || size != digest.bytes)
-        throw Error(ErrorCode::io, "writing a checkpoint", folder + "/" + name + " is not what its rank wrote", "is the disk full, or not shared?");
+        throw Error(ErrorCode::io, "writing a checkpoint", folder + "/" + name + " is not what its rank wrote",
+                    "is the disk full, or not shared?");
     }
     remove_tree(files_, folder + "/" + std::string(kManifestFile));
     write_file(files_, folder + "/" + std::string(kManifestFile), text);

@@ -107,7 +107,8 @@ void DurableFile::append(std::span<const std::byte> bytes) {
     const bool whole_pages = bytes.size() >= kPage && reinterpret_cast<std::uintptr_t>(bytes.data()) % kPage == 0;
     if (buffered_ == 0 && (whole_pages || (!direct_ && bytes.size() >= kSmallBytes))) {
       // Through the cache, in pieces that are still there when they are written.
-      const auto piece = direct_ ? bytes.first(std::min(bytes.size() / kPage * kPage, kDirectBytes)) : bytes.first(std::min(bytes.size(), kBufferBytes));
+      const auto piece =
+          direct_ ? bytes.first(std::min(bytes.size() / kPage * kPage, kDirectBytes)) : bytes.first(std::min(bytes.size(), kBufferBytes));
       digest_.update(piece);
       write_out(piece);
       bytes = bytes.subspan(piece.size());

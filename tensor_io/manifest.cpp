@@ -163,7 +163,8 @@ std::string wrong_slices(const ManifestTensor& tensor, bool whole) {
     if (slice.shape.size() != tensor.shape.size() || slice.offsets.size() != tensor.shape.size())
       return "has a slice of another number of dimensions";
     for (std::size_t i = 0; i < tensor.shape.size(); ++i) {
-      if (slice.offsets[i] > tensor.shape[i] || slice.shape[i] > tensor.shape[i] - slice.offsets[i]) return "has a slice that reaches out of it";
+      if (slice.offsets[i] > tensor.shape[i] || slice.shape[i] > tensor.shape[i] - slice.offsets[i])
+        return "has a slice that reaches out of it";
     }
     covered += checked_numel(slice.shape, bytes).value_or(0);  // each at most `numel`, at most kMaxSlices of them...
     if (covered > *numel) break;                               // ... and the sum never far above it
@@ -194,7 +195,8 @@ Manifest merge_manifests(std::vector<Manifest> parts, const std::string& where) 
     const auto refuse = [&](const std::string& why) {
       throw Error(ErrorCode::bad_data, where, "the part of rank " + std::to_string(rank) + " " + why);
     };
-    if (part.step != merged.step || part.ranks != merged.ranks || part.attempt != merged.attempt) refuse("is of another save than rank 0's");
+    if (part.step != merged.step || part.ranks != merged.ranks || part.attempt != merged.attempt)
+      refuse("is of another save than rank 0's");
     for (auto& [name, digest] : part.files) {
       if (!merged.files.emplace(name, std::move(digest)).second) refuse("lists " + printable(name) + ", as another rank's does");
     }
@@ -205,7 +207,8 @@ Manifest merge_manifests(std::vector<Manifest> parts, const std::string& where) 
         continue;
       }
       auto& whole = merged.tensors[found->second];
-      if (whole.dtype != tensor.dtype || whole.shape != tensor.shape) refuse("has another dtype or shape for tensor " + printable(tensor.name) + " than a rank before it");
+      if (whole.dtype != tensor.dtype || whole.shape != tensor.shape)
+        refuse("has another dtype or shape for tensor " + printable(tensor.name) + " than a rank before it");
       for (auto& slice : tensor.slices) whole.slices.push_back(std::move(slice));
     }
   }

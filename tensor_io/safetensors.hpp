@@ -45,8 +45,8 @@ struct SafetensorsEntry {
 void sort_for_file(std::vector<TensorPart>& parts);
 
 /// Writes `parts` (on any device; unique names; in a file's order) into `file`. Where they start in their global tensors is written under
-/// DCP's sharding key. `metadata` goes into `__metadata__`. Once the first `live` are written, `live_written` is called. Throws Error(usage)
-/// for a tensor that the format cannot hold, Error(io). The caller finishes the file.
+/// DCP's sharding key. `metadata` goes into `__metadata__`. Once the first `live` are written, `live_written` is called. Throws
+/// Error(usage) for a tensor that the format cannot hold, Error(io). The caller finishes the file.
 void write_safetensors(DurableFile& file, const std::vector<TensorPart>& parts, const std::map<std::string, std::string>& metadata = {},
                        std::size_t live = 0, const std::function<void()>& live_written = {});
 

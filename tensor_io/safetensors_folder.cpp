@@ -40,12 +40,15 @@ std::vector<std::int64_t> offsets_of(const SafetensorsFile& file, const nlohmann
   std::vector<std::int64_t> offsets(entry.shape.size(), 0);
   const auto found = sharding.find(entry.name);
   if (found == sharding.end()) return offsets;
-  const auto refuse = [&] { file.file().refuse("'DCP_SHARDING_INFO' of tensor " + printable(entry.name) + " has no good 'saved_offsets'"); };
+  const auto refuse = [&] {
+    file.file().refuse("'DCP_SHARDING_INFO' of tensor " + printable(entry.name) + " has no good 'saved_offsets'");
+  };
   const auto saved = found->is_object() ? found->find("saved_offsets") : found->end();
   if (!found->is_object() || saved == found->end() || !saved->is_array() || saved->size() != offsets.size()) refuse();
   for (std::size_t d = 0; d < offsets.size(); ++d) {
     constexpr auto kMost = std::uint64_t{1} << 62;
-    if (!(*saved)[d].is_number_unsigned() || (*saved)[d].get<std::uint64_t>() > kMost || static_cast<std::uint64_t>(entry.shape[d]) > kMost) refuse();
+    if (!(*saved)[d].is_number_unsigned() || (*saved)[d].get<std::uint64_t>() > kMost || static_cast<std::uint64_t>(entry.shape[d]) > kMost)
+      refuse();
     offsets[d] = (*saved)[d].get<std::int64_t>();
   }
   return offsets;
@@ -63,7 +66,9 @@ NamedTensors read_safetensors_folder(const std::string& folder) {
     const auto sharding = offsets_of(file);
     for (const auto& entry : file.entries()) {
       const auto offsets = offsets_of(file, sharding, entry);
-      auto& tensor = tensors.try_emplace(entry.name, ManifestTensor{entry.name, entry.dtype, std::vector<std::int64_t>(entry.shape.size(), 0), {}}).first->second;
+      auto& tensor =
+          tensors.try_emplace(entry.name, ManifestTensor{entry.name, entry.dtype, std::vector<std::int64_t>(entry.shape.size(), 0), {}})
+              .first->second;
       if (tensor.dtype != entry.dtype || tensor.shape.size() != entry.shape.size())
         file.file().refuse("tensor " + printable(entry.name) + " has another dtype or number of dimensions than in a file before");
       // Nobody says how large the whole is: as large as its blocks reach.
@@ -78,7 +83,8 @@ NamedTensors read_safetensors_folder(const std::string& folder) {
     const auto values = empty_tensor(tensor.shape, tensor.dtype, "reading safetensors: " + folder);
     for (const auto& slice : tensor.slices) {
       auto target = values;
-      for (std::size_t d = 0; d < slice.shape.size(); ++d) target = target.narrow(static_cast<std::int64_t>(d), slice.offsets[d], slice.shape[d]);
+      for (std::size_t d = 0; d < slice.shape.size(); ++d)
+        target = target.narrow(static_cast<std::int64_t>(d), slice.offsets[d], slice.shape[d]);
       const auto& file = *files.at(slice.file);
       target.copy_(file.read(*file.find(name)));
     }

@@ -44,7 +44,8 @@ std::size_t Snapshot::take(std::vector<TensorPart>& parts) {
   sort_for_file(parts);
   std::size_t live = parts.size();
   std::int64_t bytes = 0;
-  while (live > 0 && static_cast<std::int64_t>(parts[live - 1].bytes()) <= limit_ - bytes) bytes += static_cast<std::int64_t>(parts[--live].bytes());
+  while (live > 0 && static_cast<std::int64_t>(parts[live - 1].bytes()) <= limit_ - bytes)
+    bytes += static_cast<std::int64_t>(parts[--live].bytes());
   if (!block_.defined() || block_.numel() < bytes) {
     block_ = at::Tensor();
     if (bytes > 0) block_ = allocate(bytes);

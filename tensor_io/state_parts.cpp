@@ -29,7 +29,8 @@ std::vector<TensorPart> share_of(const NamedTensors& tensors, std::int64_t rank,
   for (const auto& [name, tensor] : tensors) total += tensor.nbytes();
   // A row belongs to the rank in whose share of all bytes it begins.
   const auto border = [&](std::int64_t of) {
-    return static_cast<std::uint64_t>(static_cast<unsigned __int128>(total) * static_cast<std::uint64_t>(of) / static_cast<std::uint64_t>(ranks));
+    return static_cast<std::uint64_t>(static_cast<unsigned __int128>(total) * static_cast<std::uint64_t>(of) /
+                                      static_cast<std::uint64_t>(ranks));
   };
   const auto first = border(rank), last = border(rank + 1);
   std::vector<TensorPart> parts;

@@ -28,7 +28,8 @@ void TensorsReader::read(const std::string& name, at::IntArrayRef offsets, const
   const auto found = tensors_.find(name);
   if (found == tensors_.end()) throw Error(ErrorCode::internal, "reading a state", "there is no tensor " + name);
   auto block = found->second.detach();
-  for (std::size_t d = 0; d < offsets.size(); ++d) block = block.narrow(static_cast<std::int64_t>(d), offsets[d], target.size(static_cast<std::int64_t>(d)));
+  for (std::size_t d = 0; d < offsets.size(); ++d)
+    block = block.narrow(static_cast<std::int64_t>(d), offsets[d], target.size(static_cast<std::int64_t>(d)));
   target.copy_(block);
 }
 

@@ -29,8 +29,8 @@ struct Fixture {
   caf::scoped_actor self{system};
 
   Checkpointer start(const std::string& directory, FileLayer* files = nullptr, bool publishes = true) {
-    return system.spawn<caf::detached>(make_checkpointer,
-                                       CheckpointerOptions{directory, 3, 1, publishes, {}, caf::actor_cast<caf::actor>(self), files});
+    return system.spawn<caf::detached>(
+        make_checkpointer, CheckpointerOptions{directory, 3, 1, publishes, attempt(10), caf::actor_cast<caf::actor>(self), files});
   }
   void save(const Checkpointer& checkpointer, const CheckpointPart& part, bool best = false, std::size_t live = 0) {
     self->send(checkpointer, SaveCheckpoint{std::make_shared<CheckpointPart>(part), attempt(part.step), 1, best, live});

@@ -83,7 +83,8 @@ testing::RecoveryRun sharded_run(std::vector<std::string> how, const std::string
 
 }  // namespace
 
-TEST_CASE("[C04] a sharded job goes on without its dead rank's process, from the copy in another's memory, with the bits of an undisturbed one") {
+TEST_CASE(
+    "[C04] a sharded job goes on without its dead rank's process, from the copy in another's memory, with the bits of an undisturbed one") {
   const std::vector<std::string> how =
       GENERATE(std::vector<std::string>{"--strategy", "fsdp"}, std::vector<std::string>{"--strategy", "zero2"},
                std::vector<std::string>{"--strategy", "fsdp", "--fsdp_mapped", "false"},

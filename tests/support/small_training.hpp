@@ -81,7 +81,6 @@ inline NamedTensors assemble(const std::vector<TensorPart>& parts) {
   return {whole.begin(), whole.end()};
 }
 
-
 /// Training of a few steps on N ranks, and what came of it.
 struct SmallTraining {
   Cluster jobs;

@@ -38,7 +38,13 @@ inline TrainingState small_state(std::int64_t step, int ranks = 2) {
 /// What rank `rank` of the state's ranks writes.
 inline CheckpointPart part_of(const TrainingState& state, std::int64_t rank) {
   const auto ranks = static_cast<std::int64_t>(state.rank_state.size());
-  CheckpointPart part{state.step, state.epoch, state.step_in_epoch, rank, ranks, state.metadata, share_of(state.tensors, rank, ranks),
+  CheckpointPart part{state.step,
+                      state.epoch,
+                      state.step_in_epoch,
+                      rank,
+                      ranks,
+                      state.metadata,
+                      share_of(state.tensors, rank, ranks),
                       state.rank_state[static_cast<std::size_t>(rank)]};
   sort_for_file(part.tensors);
   return part;

@@ -24,8 +24,8 @@ namespace fs = std::filesystem;
 namespace {
 
 NamedTensors odd_tensors() {
-  return {{"a", torch::randn({13, 5})},        {"scalar", torch::tensor(3.5)},         {"b", torch::randn({1, 700})},
-          {"empty", torch::zeros({0, 3})},     {"t", torch::randn({6, 11}).t()},       {"half", torch::randn({31}, torch::kBFloat16)},
+  return {{"a", torch::randn({13, 5})},        {"scalar", torch::tensor(3.5)},   {"b", torch::randn({1, 700})},
+          {"empty", torch::zeros({0, 3})},     {"t", torch::randn({6, 11}).t()}, {"half", torch::randn({31}, torch::kBFloat16)},
           {"large", torch::randn({401, 1009})}};
 }
 
