@@ -11,6 +11,7 @@
 #include "actors/membership.hpp"
 #include "actors/messages.hpp"
 #include "actors/rank_supervisor.hpp"
+#include "actors/restart_policy.hpp"
 #include "actors/save_round.hpp"
 
 namespace troupe {
@@ -78,6 +79,7 @@ struct CoordinatorState {
     std::vector<caf::actor_clock::time_point> deaths;
     std::string host;
     bool starting = false, absent = false;
+    bool cooling = false;  // died too often to be started again now
     std::uint64_t next_incarnation = 0;
   };
 
@@ -100,6 +102,8 @@ struct CoordinatorState {
   void lose(int slot, const std::string& why, bool proved);
   void fence(int slot, const std::string& why);
   void replace(int slot);
+  RestartDecision restart_decision(int slot);
+  void restart_cooled();
   void recover(const ErrorReport& reason);
   bool all_accounted_for(bool late);
   void plan();

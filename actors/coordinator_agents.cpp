@@ -74,15 +74,44 @@ void CoordinatorState::replace(int number) {
   auto& slot = slots[number];
   const auto agent = agents.find(slot.host);
   if (!options.recovery.enabled || agent == agents.end() || number >= options.world_size) return;
-  std::erase_if(slot.deaths, [&](const auto& at) { return now() - at > options.recovery.restart_window; });
-  const auto deaths = static_cast<int>(slot.deaths.size());
-  if (deaths > options.recovery.max_restarts) {
-    say("slot " + std::to_string(number) + " on " + slot.host + " died " + std::to_string(deaths) + (deaths == 1 ? " time" : " times") +
-        " within " + std::to_string(options.recovery.restart_window.count() / 1000) + " s: it is not started again");
+  const auto decision = restart_decision(number);
+  if (!decision.start) {
+    slot.cooling = true;
+    say("slot " + std::to_string(number) + " on " + slot.host + " " + decision.reason + ": it is not started again before " +
+        std::to_string((decision.wait.count() + 999) / 1000) + " s are over");
     return;
   }
   slot.starting = true;
-  self->send(agent->second, StartRank{{number, random_incarnation()}, deaths});
+  slot.cooling = false;
+  self->send(agent->second, StartRank{{number, random_incarnation()}, static_cast<int>(slot.deaths.size())});
+}
+
+RestartDecision CoordinatorState::restart_decision(int number) {
+  const auto ages = [this](Slot& slot) {
+    std::erase_if(slot.deaths, [&](const auto& at) { return now() - at > options.recovery.restart_window; });
+    std::vector<std::chrono::milliseconds> ages;
+    for (const auto& at : slot.deaths) ages.push_back(std::chrono::duration_cast<std::chrono::milliseconds>(now() - at));
+    return ages;
+  };
+  std::vector<std::chrono::milliseconds> of_host;
+  int slots_of_host = 0;
+  for (auto& [other, slot] : slots) {
+    if (slot.host != slots[number].host) continue;
+    ++slots_of_host;
+    for (const auto age : ages(slot)) of_host.push_back(age);
+  }
+  return may_restart(ages(slots[number]), of_host,
+                     {.most = options.recovery.max_restarts,
+                      .most_of_host = options.recovery.max_restarts + slots_of_host,
+                      .window = options.recovery.restart_window});
+}
+
+// A slot that died too often has cooled down, and the job still lacks a rank.
+void CoordinatorState::restart_cooled() {
+  if (phase != Phase::training || current.world_size() >= options.world_size) return;
+  for (auto& [number, slot] : slots) {
+    if (slot.cooling && restart_decision(number).start) replace(number);
+  }
 }
 
 }  // namespace troupe

@@ -74,6 +74,7 @@ void CoordinatorState::tick() {
   self->delayed_send(self, kCoordinatorTick, CoordinatorTick{});
   if (phase == Phase::over) return;
   tell_of_slow_saves();
+  restart_cooled();
   for (auto& [slot, process] : processes) {
     if (process.ended || process.fenced) continue;
     if (ticks % 5 == 0) self->send(process.supervisor, CoordinatorBeat{options.recovery.park_after.count()});

@@ -1,0 +1,29 @@
+#pragma once
+#include <chrono>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace troupe {
+
+/// How often what dies is started again.
+struct RestartLimits {
+  int most = 3;          ///< deaths of one slot within `window`
+  int most_of_host = 4;  ///< failures of one host
+  std::chrono::milliseconds window{600'000};
+  std::chrono::milliseconds one_event{5'000};  ///< deaths on one host that come so close together have one cause
+};
+
+struct RestartDecision {
+  bool start = true;
+  std::chrono::milliseconds wait{0};  ///< where not: until it may be
+  std::string reason;                 ///< where not
+};
+
+/// Whether a slot may be started again. `slot_deaths`, `host_deaths` (of all slots of its host): how long ago each was, in any order. A
+/// slot that dies too often waits until its oldest death is out of the window; so does a host that keeps failing, whichever of its slots it
+/// takes down. A pure function.
+RestartDecision may_restart(std::span<const std::chrono::milliseconds> slot_deaths, std::span<const std::chrono::milliseconds> host_deaths,
+                            const RestartLimits& limits);
+
+}  // namespace troupe
