@@ -1,7 +1,6 @@
 #include "actors/compute.hpp"
 
 #include <cmath>
-#include <thread>
 
 #include <nlohmann/json.hpp>
 
@@ -11,8 +10,6 @@
 
 namespace troupe {
 namespace {
-
-constexpr std::chrono::microseconds kNear{200};
 
 double milliseconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
@@ -95,9 +92,6 @@ StrategyContext Compute::strategy_context(bool newcomer) {
   context.reducer = services_.reducer;
   context.progress = services_.progress;
   context.wait_reduced = [this](std::int64_t step) {
-    // Often the answer is near: then it costs less to let others run for a moment than to sleep and be woken.
-    const auto patience = std::chrono::steady_clock::now() + kNear;
-    while (!self_->has_next_message() && std::chrono::steady_clock::now() < patience) std::this_thread::yield();
     for (;;) {
       auto reduced = receive<BucketsReduced>("reducer", "the step's buckets");
       if (reduced.step == step) return reduced;
