@@ -62,17 +62,19 @@ void CheckpointerState::save(Self self, const SaveCheckpoint& request) {
     answer(publish({request.attempt, saved.ranks, request.best}));
   } else {
     if (writer) writer->give_up(request.attempt);
-    answer({request.attempt, {step, {}, 0, 0, {}}, saved.report});
+    answer(failed_save(request.attempt, saved.report));
   }
 }
 
 SaveEnded CheckpointerState::publish(const PublishCheckpoint& order) {
-  SaveEnded ended{order.attempt, {order.attempt.step, {}, 0, 0, {}}, {}};
+  auto ended = failed_save(order.attempt, {});
   ended.report = report_of(options.rank, order.attempt.step, [&] {
     open();
     auto made = writer->publish(order.attempt, order.ranks, order.best);
     ended.saved = {order.attempt.step, std::move(made.path), static_cast<std::int64_t>(made.bytes), made.seconds, std::move(made.warning)};
   });
+  // One that stood in for the rank that has died gives the directory back to that one's successor.
+  if (!options.publishes) writer.reset();
   end_rank_unless_temporary(ended.report);
   return ended;
 }

@@ -19,8 +19,10 @@ using Checkpointer = caf::typed_actor<caf::reacts_to<SaveCheckpoint>, caf::react
 struct CheckpointerOptions {
   std::string directory;
   std::int64_t keep_last = 3;
-  int rank = 0;                ///< for reports
-  bool publishes = true;       ///< the directory is opened at once: a RankFailed if it cannot be used, before hours that could not be saved
+  int rank = 0;  ///< for reports
+  /// The directory is this rank's: opened at once, with a RankFailed if it cannot be used, before hours that could not be saved; and locked
+  /// against other jobs. Where not, it is opened only to publish in the owner's stead.
+  bool publishes = true;
   SaveAttempt first;           ///< others may be writing its parts already
   caf::actor supervisor;       ///< leads to the coordinator, and gets RankFailed where the rank cannot go on; may be empty
   FileLayer* files = nullptr;  ///< null: the operating system's; outlives the actor

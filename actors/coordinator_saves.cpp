@@ -34,15 +34,13 @@ void CoordinatorState::part_saved(const PartSaved& part) {
       if (!alive && !awaited) save->round.lost(member.process, "it is gone");
     }
     if (!is_of_now) {
-      save->round.published({part.attempt,
-                             {part.attempt.step, {}, 0, 0, {}},
-                             {ErrorCode::peer_lost,
-                              -1,
-                              "coordinator",
-                              part.attempt.step,
-                              "saving a checkpoint",
-                              "a rank was lost before all had written their parts",
-                              {}}});
+      save->round.published(failed_save(part.attempt, {ErrorCode::peer_lost,
+                                                       -1,
+                                                       "coordinator",
+                                                       part.attempt.step,
+                                                       "saving a checkpoint",
+                                                       "a rank was lost before all had written their parts",
+                                                       {}}));
     }
   }
   save->round.written(part);

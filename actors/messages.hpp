@@ -95,6 +95,9 @@ struct SaveEnded {
   CheckpointSaved saved;
   ErrorReport report;
 };
+inline SaveEnded failed_save(const SaveAttempt& attempt, const ErrorReport& report) {
+  return {attempt, {attempt.step, {}, 0, 0, {}}, report};
+}
 /// It did, or could not. Said again to a coordinator that was restarted.
 struct CheckpointPublished {
   ProcessId process;

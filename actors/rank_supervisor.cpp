@@ -145,7 +145,7 @@ void RankSupervisorState::abort(ErrorReport reason) {
   options.status->job_over = true;
   if (rendezvous) rendezvous->abort(reason);
   for (const auto& lane : lanes) lane.communicator->abort(reason);
-  if (part_saved) end_save({part_saved->attempt, {part_saved->attempt.step, {}, 0, 0, {}}, reason});
+  if (part_saved) end_save(failed_save(part_saved->attempt, reason));
   if (options.compute) caf::anon_send(options.compute, AbortJob{reason});
 }
 
@@ -206,7 +206,7 @@ void RankSupervisorState::found_coordinator(const caf::strong_actor_ptr& coordin
 void RankSupervisorState::told_of_part(PartSaved part) {
   part.process = options.join.process;
   part_saved = part;
-  if (aborted) return end_save({part.attempt, {part.attempt.step, {}, 0, 0, {}}, *aborted});
+  if (aborted) return end_save(failed_save(part.attempt, *aborted));
   tell_coordinator(part);
 }
 

@@ -19,7 +19,7 @@ void SaveRound::written(const PartSaved& part) {
   if (part.report.code == ErrorCode::ok) {
     written_.insert(rank);
   } else {
-    outcome_ = SaveEnded{attempt_, {attempt_.step, {}, 0, 0, {}}, part.report};
+    outcome_ = failed_save(attempt_, part.report);
   }
 }
 
@@ -33,15 +33,13 @@ void SaveRound::lost(const ProcessId& process, const std::string& why) {
   lost_.insert(rank);
   if (publisher_ == rank) publisher_ = -1;
   if (!written_.contains(rank)) {
-    outcome_ = SaveEnded{attempt_,
-                         {attempt_.step, {}, 0, 0, {}},
-                         {ErrorCode::peer_lost,
-                          rank,
-                          "coordinator",
-                          attempt_.step,
-                          "saving a checkpoint",
-                          "rank " + std::to_string(rank) + " was lost before its part was on disk (" + why + ")",
-                          {}}};
+    outcome_ = failed_save(attempt_, {ErrorCode::peer_lost,
+                                      rank,
+                                      "coordinator",
+                                      attempt_.step,
+                                      "saving a checkpoint",
+                                      "rank " + std::to_string(rank) + " was lost before its part was on disk (" + why + ")",
+                                      {}});
   }
 }
 
@@ -61,9 +59,8 @@ SaveRound::Decision SaveRound::decide() {
     publisher_ = rank;
     return {Action::publish, members_[static_cast<std::size_t>(rank)], {}};
   }
-  outcome_ = SaveEnded{attempt_,
-                       {attempt_.step, {}, 0, 0, {}},
-                       {ErrorCode::peer_lost, -1, "coordinator", attempt_.step, "saving a checkpoint", "all its ranks were lost", {}}};
+  outcome_ =
+      failed_save(attempt_, {ErrorCode::peer_lost, -1, "coordinator", attempt_.step, "saving a checkpoint", "all its ranks were lost", {}});
   return {Action::end, {}, *outcome_};
 }
 

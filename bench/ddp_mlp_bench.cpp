@@ -142,7 +142,7 @@ void serve(troupe::Rank& rank, std::int64_t batch) {
     inputs.push_back(values(1000 + 100 * r + k, {batch, width}, 1));
     targets.push_back(values(2000 + 100 * r + k, {batch, width}, 1));
   }
-  troupe::RunCheckpoints checkpoints(rank, *model, *optimizer);
+  troupe::RunCheckpoints checkpoints(rank, *optimizer);
   std::size_t steps = 0;
   if (rank.is_main()) std::printf("ready\n"), std::fflush(stdout);
   for (;;) {

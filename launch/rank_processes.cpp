@@ -68,6 +68,7 @@ void RankProcesses::start(const ProcessId& process, int restarts) {
   if (std::getenv("OMP_NUM_THREADS") == nullptr) child.environment["OMP_NUM_THREADS"] = "1";  // ranks share the cores
   if (options_.terminal) child.environment["TROUPE_PROGRESS"] = "bar";
   slot.child = std::make_unique<ChildProcess>(child);
+  std::erase_if(failures_, [&](const Ended& ended) { return ended.slot == slot.number; });
 }
 
 void RankProcesses::kill(const ProcessId& process) {

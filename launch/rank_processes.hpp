@@ -58,7 +58,7 @@ class RankProcesses {
     int wait_status = 0;
     std::string log_path, last_line;
   };
-  const std::vector<Ended>& failures() const noexcept { return failures_; }  ///< not 0, in the order in which they came
+  const std::vector<Ended>& failures() const noexcept { return failures_; }  ///< not 0 and not replaced, in the order in which they came
 
  private:
   struct FileClose {

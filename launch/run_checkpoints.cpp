@@ -31,8 +31,8 @@ Error from_json(const nlohmann::json& json, int rank = -1) {
 
 }  // namespace
 
-RunCheckpoints::RunCheckpoints(Rank& rank, torch::nn::Module& model, Optimizer& optimizer)
-    : rank_(rank), model_(model), optimizer_(optimizer), snapshot_(rank.config().staging_limit_mb << 20) {}
+RunCheckpoints::RunCheckpoints(Rank& rank, Optimizer& optimizer)
+    : rank_(rank), optimizer_(optimizer), snapshot_(rank.config().staging_limit_mb << 20) {}
 
 void RunCheckpoints::start_checkpointer(const SaveAttempt& first, bool publishes) {
   if (checkpointer_) return;
@@ -152,11 +152,11 @@ void RunCheckpoints::save(const Position& position, bool best) {
   if (rank_.config().save_every < 0) return;
   auto& compute = rank_.system().compute();
   await_end();
-  // Rank 0 knows how many there were in this generation; by then it has cleared away what others left.
+  // Rank 0 knows how many there were in this generation. When all have come here the save before has ended on all of them, also one that
+  // was published without rank 0: only then may a new rank 0 clear away what others left.
   auto attempt = next_attempt();
-  if (rank_.is_main()) start_checkpointer(attempt, true);
-  attempt.id = compute.program_lane().broadcast_bytes(attempt.id, 0, "checkpoint");
-  start_checkpointer(attempt, false);
+  attempt.id = compute.program_lane().all_gather_bytes(attempt.id, "checkpoint").front();
+  start_checkpointer(attempt, rank_.is_main());
   auto parts = compute.strategy().state_parts(optimizer_, rank_.rank(), rank_.world_size());
   send(position, attempt, best, rank_.rank(), rank_.world_size(), std::move(parts));
   fault_point("save", compute.steps_done());

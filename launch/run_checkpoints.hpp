@@ -13,7 +13,7 @@ namespace troupe {
 /// brings it back on resume. Compute's thread.
 class RunCheckpoints {
  public:
-  RunCheckpoints(Rank& rank, torch::nn::Module& model, Optimizer& optimizer);
+  RunCheckpoints(Rank& rank, Optimizer& optimizer);
   /// Waits for a save that is under way.
   ~RunCheckpoints();
 
@@ -44,7 +44,6 @@ class RunCheckpoints {
   void await_end();
 
   Rank& rank_;
-  torch::nn::Module& model_;
   Optimizer& optimizer_;
   caf::actor checkpointer_;
   Snapshot snapshot_;  // what the save under way writes

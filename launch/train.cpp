@@ -167,7 +167,7 @@ class TrainingLoop {
     rank_.distribute(model_);
     optimizer_ = job_.optimizer ? job_.optimizer(*model_, config_) : rank_.make_optimizer(*model_);
     data_ = job_.data(config_);
-    checkpoints_.emplace(rank_, *model_, *optimizer_);
+    checkpoints_.emplace(rank_, *optimizer_);
     auto& compute = rank_.system().compute();
     const bool joined_late = compute.membership().generation > 1;
     if (!joined_late) {

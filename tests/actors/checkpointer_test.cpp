@@ -159,6 +159,13 @@ TEST_CASE("[C02] two ranks save: parts first, then one of them makes the checkpo
   const auto published = job.wait_for<CheckpointPublished>();
   CHECK(published.ended.report.code == ErrorCode::ok);
   CHECK(equal(load_checkpoint(job.scratch.path(), "best").state, state));
+  if (by_second) {  // whose place a new process takes: the directory is its own again
+    const auto successor = job.start(job.scratch.path());
+    job.save(successor, part_of(small_state(20, 1), 0));
+    CHECK(job.wait_for<CheckpointSaved>().step == 20);
+    caf::anon_send_exit(successor, caf::exit_reason::user_shutdown);
+    job.wait_for_end(successor);
+  }
   for (const auto& checkpointer : {first, second}) {
     if (by_second && checkpointer == first) continue;
     job.self->send(checkpointer, SaveEnded{job.attempt(9), {}, {}});  // another one's
