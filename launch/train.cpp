@@ -1,8 +1,10 @@
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <optional>
+#include <sstream>
 
 #include <nlohmann/json.hpp>
 
@@ -14,6 +16,7 @@
 #include "tensor_io/autocast.hpp"
 #include "tensor_io/random_seed.hpp"
 #include "tensor_io/sampler.hpp"
+#include "tensor_io/schedule.hpp"
 
 namespace troupe {
 namespace {
@@ -61,6 +64,9 @@ ValidationReport validate(const Job& job, Rank& rank, torch::nn::Module& model, 
 
 /// What rank 0 shows and writes down while the others are silent. Whoever is rank 0 now: it changes when the job shrinks.
 class RunLog {
+  static constexpr const char* kLastLines = "last_lines";
+  static constexpr int kKeptLines = 8;
+
  public:
   explicit RunLog(Rank& rank) : rank_(rank) {
     if (rank.is_main() && !rank.config().run_dir.empty() && rank.system().compute().membership().generation == 1) {
@@ -78,27 +84,22 @@ class RunLog {
     if (ready()) caf::anon_send(metrics_, report);
   }
   void send(const MetricsReport& report) {
-    if (ready()) {
-      caf::anon_send(metrics_, report);
-    } else if (report.log) {
-      before_ = report;
-    }
+    if (ready()) caf::anon_send(metrics_, report);
+    if (report.log) keep(report);
+  }
+  /// The last lines of metrics.jsonl are in every rank's notes, and newcomers get them with the model: the rank 0 that dies takes those
+  /// with it that it has not written yet, and its successor writes them.
+  void keep(const MetricsReport& report) {
+    if (rank_.config().run_dir.empty() || rank_.world_size() == 1) return;
+    auto& lines = rank_.system().compute().notes()[kLastLines];
+    lines += to_json(report) + "\n";
+    if (std::count(lines.begin(), lines.end(), '\n') > kKeptLines) lines.erase(0, lines.find('\n') + 1);
   }
   /// A line of rank 0's, after everything sent before.
   void line(const std::string& text) {
     if (!ready()) return;
     flush();
     console_.line(text);
-  }
-  /// The last step that metrics.jsonl has; -1: none.
-  std::int64_t last_logged() const {
-    std::ifstream file(rank_.config().run_dir + "/metrics.jsonl");
-    std::int64_t last = -1;
-    for (std::string line; std::getline(file, line);) {
-      const auto entry = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-      if (entry.is_object() && entry.value("kind", "") == "train") last = entry.value("step", last);
-    }
-    return last;
   }
   bool has_bar() { return ready() && console_.has_bar(); }
 
@@ -108,12 +109,26 @@ class RunLog {
     if (metrics_) return true;
     MetricsOptions options;
     if (!rank_.config().run_dir.empty()) options.path = rank_.config().run_dir + "/metrics.jsonl";
+    if (!options.path.empty() && rank_.system().compute().membership().generation > 1) write_lost_lines(options.path);
     options.on_report = [this](const MetricsReport& report) { console_.show(report); };
     options.on_validation = [this](const ValidationReport& report) { console_.show(report); };
     metrics_ = rank_.system().system().spawn(metrics, options);
-    // The rank 0 that died may have taken its last line with it.
-    if (before_ && !options.path.empty() && last_logged() < before_->step) caf::anon_send(metrics_, *before_);
     return true;
+  }
+  // The step of a line about training; -1: of none.
+  static std::int64_t step_of(const std::string& line) {
+    const auto entry = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    return entry.is_object() && entry.value("kind", "") == "train" ? entry.value("step", std::int64_t{-1}) : -1;
+  }
+  void write_lost_lines(const std::string& path) {
+    std::int64_t last = -1;
+    std::ifstream written(path);
+    for (std::string line; std::getline(written, line);) last = std::max(last, step_of(line));
+    std::istringstream known(rank_.system().compute().notes()[kLastLines]);
+    std::ofstream file(path, std::ios::app);
+    for (std::string line; std::getline(known, line);) {
+      if (step_of(line) > last) file << line << std::endl;
+    }
   }
   void flush() {
     rank_.system().compute().mailbox().request(metrics_, std::chrono::seconds(10), caf::unit).receive([](bool) {}, [](caf::error&) {});
@@ -121,7 +136,6 @@ class RunLog {
   Rank& rank_;
   Console console_;
   MetricsActor metrics_;
-  std::optional<MetricsReport> before_;  // rank 0's last line, as the others know it
 };
 
 /// The framework's own loop. A step is a transaction; what comes between two steps (validation, saving) is numbered, so that after the loss
@@ -135,6 +149,7 @@ class TrainingLoop {
     {
       auto stream = rank_.loader(data_.train);
       position_ = {stream.cursor().epoch, stream.cursor().step, -1};
+      if (rank_.is_main() && rank_.system().compute().membership().generation > 1) keep_lost_step();
       for (;;) {
         between_steps();
         const auto batch = stream.next();
@@ -184,7 +199,6 @@ class TrainingLoop {
     }
     if (!joined_late) compute.section_done(kSave);  // nothing to do before the first step
     model_->train();
-    if (joined_late && rank_.is_main()) log_lost_step();
   }
 
   // Rank 0's values go to all with the model.
@@ -194,14 +208,16 @@ class TrainingLoop {
     log_.line(load_initial_model(*model_, {config_.init_from, config_.init_rename, config_.init_allow_missing}));
   }
 
-  // The rank 0 that died may have taken a step's line with it.
-  void log_lost_step() {
-    const auto last = rank_.system().compute().last_step();
-    const auto done = rank_.system().compute().steps_done();
-    if (!last || !last->committed || done % config_.log_interval != 0 || config_.run_dir.empty() || log_.last_logged() >= done) return;
-    MetricsReport metrics{{}, 0, config_.epochs, done, 0, 0, 0, true};
+  // The step that the others committed by the votes of a rank 0 that died before it could.
+  void keep_lost_step() {
+    auto last = rank_.system().compute().last_step();
+    const auto done = rank_.system().compute().steps_done(), per_epoch = rank_.steps_per_epoch();
+    if (!last || !last->committed || last->step + 1 != done || done % config_.log_interval != 0) return;
+    last->lr = scheduled_lr(config_, done - 1, per_epoch, rank_.total_steps());
+    MetricsReport metrics{{},  (done - 1) / per_epoch, config_.epochs, done, (done - 1) % per_epoch + 1, per_epoch, rank_.total_steps(),
+                          true};
     metrics.window.add(*last, 0);
-    log_.send(metrics);
+    log_.keep(metrics);
   }
 
   bool run_micro_batch(const Batch& batch) {
