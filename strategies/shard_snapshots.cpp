@@ -4,14 +4,12 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
+#include <map>
 #include <numeric>
 #include <tuple>
 #include <utility>
 
 #include <nlohmann/json.hpp>
-
-#include "tensor_io/error.hpp"
 
 namespace troupe {
 namespace {
@@ -95,7 +93,6 @@ ShardCopy ShardCopy::unpack(at::Tensor bytes) {
 void ShardSnapshots::exchange(ShardCopy own, const std::vector<std::string>& hosts, Communicator& lane) {
   const int n = lane.world_size(), rank = lane.rank(), shift = buddy_shift(hosts);
   const auto kept = copies_.size();
-  const auto generation = own.held.generation;
   copies_.push_back(std::move(own));
   if (shift > 0) {
     const int buddy = (rank + shift) % n, ward = (rank - shift + n) % n;
@@ -116,7 +113,6 @@ void ShardSnapshots::exchange(ShardCopy own, const std::vector<std::string>& hos
   }
   lane.barrier("snapshot");  // whoever comes out knows that all have theirs
   copies_.erase(copies_.begin(), copies_.begin() + static_cast<std::ptrdiff_t>(kept));
-  generation_ = generation;
 }
 
 std::optional<RestorePlan> ShardSnapshots::restore(Communicator& lane, const std::function<void(const ShardCopy&)>& place) {
@@ -140,12 +136,6 @@ std::optional<RestorePlan> ShardSnapshots::restore(Communicator& lane, const std
     place(ShardCopy::unpack(std::move(bytes)));
   }
   return plan;
-}
-
-std::int64_t ShardSnapshots::bytes() const noexcept {
-  std::int64_t total = 0;
-  for (const auto& copy : copies_) total += copy.bytes.numel();
-  return total;
 }
 
 }  // namespace troupe

@@ -1,7 +1,6 @@
 #pragma once
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -55,13 +54,9 @@ class ShardSnapshots {
   /// Collective over `lane`, of the ranks that are left and those that are new: every shard of the newest whole set, one after the other,
   /// is brought to all and handed to `place`. Nothing if there is no whole set.
   std::optional<RestorePlan> restore(Communicator& lane, const std::function<void(const ShardCopy&)>& place);
-  /// The generation of the newest exchange that has ended.
-  std::uint64_t generation() const noexcept { return generation_; }
-  std::int64_t bytes() const noexcept;
 
  private:
   std::vector<ShardCopy> copies_;
-  std::uint64_t generation_ = 0;
 };
 
 }  // namespace troupe

@@ -324,15 +324,9 @@ void Sharded::shard_optimizer(Optimizer& optimizer) {
   NamedTensors moments;
   for (const auto& group : optimizer.groups()) {
     for (const auto& [name, slice] : group.parameters) {
-      for (auto found = restored_moments_.lower_bound(name + "."); found != restored_moments_.end();) {
-        if (!found->first.starts_with(name + ".")) break;
-        if (found->first.find('.', name.size() + 1) != std::string::npos) {  // of a parameter whose name only begins like this one
-          ++found;
-          continue;
-        }
-        moments.emplace_back(*found);
-        found = restored_moments_.erase(found);
-      }
+      const auto found = restored_moments_.extract(name);
+      if (found.empty()) continue;
+      for (const auto& [slot, value] : found.mapped()) moments.emplace_back(name + "." + slot, value);
     }
   }
   optimizer.load_state(moments);

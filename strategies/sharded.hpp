@@ -97,7 +97,7 @@ class Sharded final : public Strategy {
   std::unique_ptr<FlatBuffers> buffers_;
   ShardSnapshots snapshots_;
   std::optional<Restored> restored_;
-  std::map<std::string, at::Tensor> restored_moments_;  // until an optimizer takes them
+  std::map<std::string, std::map<std::string, at::Tensor>> restored_moments_;  // by parameter and slot, until an optimizer takes them
   int placings_ = 0;
   std::map<const Optimizer*, int> sharded_;  // at which placing
   std::vector<std::int32_t> last_arrival_;

@@ -75,7 +75,7 @@ void Sharded::place(const ShardCopy& copy) {
       const auto begin = std::stoll(next_field(name));
       const auto* slice = parameters_->slice_at(p);
       if (slice == nullptr) continue;
-      auto& moment = restored_moments_[parameters[p].name + "." + std::string(name)];
+      auto& moment = restored_moments_[parameters[p].name][std::string(name)];
       if (tensor.dim() == 0) {
         moment = tensor.clone();
         continue;

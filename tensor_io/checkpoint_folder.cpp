@@ -14,6 +14,7 @@
 #include "tensor_io/checkpoint_reader.hpp"
 #include "tensor_io/error.hpp"
 #include "tensor_io/hashed_file.hpp"
+#include "tensor_io/state_parts.hpp"
 
 namespace troupe {
 
@@ -21,16 +22,11 @@ namespace {
 
 constexpr const char* kOperation = "reading the checkpoint";
 
-// The first element of a block's row `row` (dimension 0), in elements from the start of what has `shape`.
+// Of what has `shape`: the elements of one row of dimension 0.
 std::int64_t row_elements(at::IntArrayRef shape) {
   std::int64_t elements = 1;
   for (std::size_t d = 1; d < shape.size(); ++d) elements *= shape[d];
   return elements;
-}
-
-at::Tensor narrow_to(at::Tensor tensor, std::span<const std::int64_t> offsets, std::span<const std::int64_t> shape) {
-  for (std::size_t d = 0; d < shape.size(); ++d) tensor = tensor.narrow(static_cast<std::int64_t>(d), offsets[d], shape[d]);
-  return tensor;
 }
 
 std::span<std::byte> bytes_of(const at::Tensor& tensor) { return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()}; }
@@ -186,7 +182,7 @@ void CheckpointFolder::read(const std::string& name, at::IntArrayRef offsets, co
     const auto begin = entry.begin + static_cast<std::uint64_t>(first_row * row_elements(slice.shape)) * target.element_size();
     auto rows_shape = slice.shape;
     if (dimensions > 0) rows_shape[0] = shape[0];
-    auto wanted = narrow_to(target, in_target, shape);
+    auto wanted = block_of(target, in_target, shape);
     if (rows_shape == shape && wanted.is_contiguous() && wanted.is_cpu()) {
       file.hashed.read(begin, bytes_of(wanted));
       continue;
@@ -194,7 +190,7 @@ void CheckpointFolder::read(const std::string& name, at::IntArrayRef offsets, co
     const auto rows = empty_tensor(rows_shape, tensor.dtype, std::string(kOperation) + ": " + path_);
     file.hashed.read(begin, bytes_of(rows));
     if (dimensions > 0) in_slice[0] = 0;
-    wanted.copy_(narrow_to(rows, in_slice, shape));
+    wanted.copy_(block_of(rows, in_slice, shape));
   }
 }
 

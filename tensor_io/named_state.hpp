@@ -40,7 +40,7 @@ struct CheckpointPart {
   std::int64_t step = 0, epoch = 0, step_in_epoch = 0;
   std::int64_t rank = 0, ranks = 1;
   std::map<std::string, std::string> metadata;  ///< rank 0's counts
-  std::vector<TensorPart> tensors;              ///< in a file's order, see safetensors_order
+  std::vector<TensorPart> tensors;              ///< in a file's order, see sort_for_file
   std::string rank_state;                       ///< a JSON object
 };
 

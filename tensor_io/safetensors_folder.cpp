@@ -10,6 +10,7 @@
 #include "tensor_io/file_layer.hpp"
 #include "tensor_io/manifest.hpp"
 #include "tensor_io/safetensors.hpp"
+#include "tensor_io/state_parts.hpp"
 
 namespace troupe {
 namespace {
@@ -82,11 +83,8 @@ NamedTensors read_safetensors_folder(const std::string& folder) {
       throw Error(ErrorCode::bad_data, "reading safetensors: " + folder, "tensor " + printable(name) + " " + why, "is a file missing?");
     const auto values = empty_tensor(tensor.shape, tensor.dtype, "reading safetensors: " + folder);
     for (const auto& slice : tensor.slices) {
-      auto target = values;
-      for (std::size_t d = 0; d < slice.shape.size(); ++d)
-        target = target.narrow(static_cast<std::int64_t>(d), slice.offsets[d], slice.shape[d]);
       const auto& file = *files.at(slice.file);
-      target.copy_(file.read(*file.find(name)));
+      block_of(values, slice.offsets, slice.shape).copy_(file.read(*file.find(name)));
     }
     whole.emplace_back(name, values);
   }

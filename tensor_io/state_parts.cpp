@@ -12,6 +12,11 @@ std::size_t TensorPart::bytes() const {
   return total;
 }
 
+at::Tensor block_of(at::Tensor tensor, at::IntArrayRef offsets, at::IntArrayRef shape) {
+  for (std::size_t d = 0; d < shape.size(); ++d) tensor = tensor.narrow(static_cast<std::int64_t>(d), offsets[d], shape[d]);
+  return tensor;
+}
+
 TensorPart whole_part(const std::string& name, const at::Tensor& tensor) {
   const auto shape = tensor.sizes().vec();
   return {name, tensor.scalar_type(), shape, std::vector<std::int64_t>(shape.size(), 0), shape, {tensor}};

@@ -7,6 +7,9 @@
 
 namespace troupe {
 
+/// The block of `shape` that starts at `offsets`. A view.
+at::Tensor block_of(at::Tensor tensor, at::IntArrayRef offsets, at::IntArrayRef shape);
+
 /// The whole tensor as a part.
 TensorPart whole_part(const std::string& name, const at::Tensor& tensor);
 /// Rows [begin, end) of the first dimension; `tensor` is the whole one, and the part a view of it.

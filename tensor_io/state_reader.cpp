@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include "tensor_io/error.hpp"
+#include "tensor_io/state_parts.hpp"
 
 namespace troupe {
 
@@ -27,10 +28,7 @@ TensorsReader::TensorsReader(NamedTensors tensors) {
 void TensorsReader::read(const std::string& name, at::IntArrayRef offsets, const at::Tensor& target) const {
   const auto found = tensors_.find(name);
   if (found == tensors_.end()) throw Error(ErrorCode::internal, "reading a state", "there is no tensor " + name);
-  auto block = found->second.detach();
-  for (std::size_t d = 0; d < offsets.size(); ++d)
-    block = block.narrow(static_cast<std::int64_t>(d), offsets[d], target.size(static_cast<std::int64_t>(d)));
-  target.copy_(block);
+  target.copy_(block_of(found->second.detach(), offsets, target.sizes()));
 }
 
 NamedTensors outlines(const StateReader& reader, std::string_view prefix) {
