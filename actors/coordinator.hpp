@@ -80,6 +80,7 @@ struct CoordinatorState {
     std::string host;
     bool starting = false, absent = false;
     bool cooling = false;  // died too often to be started again now
+    int restarts = 0;
     std::uint64_t next_incarnation = 0;
   };
 

@@ -74,6 +74,7 @@ void CoordinatorState::replace(int number) {
   auto& slot = slots[number];
   const auto agent = agents.find(slot.host);
   if (!options.recovery.enabled || agent == agents.end() || number >= options.world_size) return;
+  if (options.recovery.max_restarts == 0) return;  // never is not later
   const auto decision = restart_decision(number);
   if (!decision.start) {
     slot.cooling = true;
@@ -83,7 +84,7 @@ void CoordinatorState::replace(int number) {
   }
   slot.starting = true;
   slot.cooling = false;
-  self->send(agent->second, StartRank{{number, random_incarnation()}, static_cast<int>(slot.deaths.size())});
+  self->send(agent->second, StartRank{{number, random_incarnation()}, ++slot.restarts});
 }
 
 RestartDecision CoordinatorState::restart_decision(int number) {

@@ -34,7 +34,8 @@ constexpr const char* kLaunchHelp =
     "  --run-dir DIR          logs of the ranks, the job's journal (runs/latest)\n"
     "  --spares N             processes that wait, ready, for a rank to die (0)\n"
     "  --min-ranks N          go on with as few as N ranks, the global batch kept; fewer: save and end with exit code 75 (1)\n"
-    "  --max-restarts N       start a dead rank again, at most N times in 10 minutes (3)\n"
+    "  --max-restarts N       start a dead rank again, at most N times within ... (3; 0: never)\n"
+    "  --restart-window S     ... so many seconds; later it gets another chance, and the job grows again (600)\n"
     "  --replace-timeout S    seconds to wait for a replacement before the job goes on with fewer ranks (5)\n"
     "  --suspect-after S      a rank that was silent for so long is reported (1) ...\n"
     "  --fence-after S        ... and for so long is killed (3)\n"
@@ -118,17 +119,17 @@ int launch(const std::vector<std::string>& words) {
   troupe::LauncherOptions options;
   options.recovery.enabled = true;
   std::vector<std::pair<std::string, std::string>> flags;
-  const auto first = read_flags(words, {"--nproc",          "-n",
-                                        "--nproc-per-node", "--run-dir",
-                                        "--spares",         "--min-ranks",
-                                        "--max-restarts",   "--replace-timeout",
-                                        "--suspect-after",  "--fence-after",
-                                        "--hang-after",     "--park-after",
-                                        "--hosts",          "--address",
-                                        "--ssh-config",     "--remote-troupe",
-                                        "--nnodes",         "--node-rank",
-                                        "--master-addr",    "--master-port",
-                                        "--last-call"},
+  const auto first = read_flags(words, {"--nproc",           "-n",
+                                        "--nproc-per-node",  "--run-dir",
+                                        "--spares",          "--min-ranks",
+                                        "--max-restarts",    "--restart-window",
+                                        "--replace-timeout", "--suspect-after",
+                                        "--fence-after",     "--hang-after",
+                                        "--park-after",      "--hosts",
+                                        "--address",         "--ssh-config",
+                                        "--remote-troupe",   "--nnodes",
+                                        "--node-rank",       "--master-addr",
+                                        "--master-port",     "--last-call"},
                                 {"--standalone", "--no-recovery", "--slurm", "--help"}, flags);
   bool min_given = false, slurm = false;
   std::optional<std::chrono::milliseconds> last_call;
@@ -155,6 +156,7 @@ int launch(const std::vector<std::string>& words) {
     if (name == "--master-port") options.master_port = whole_number(name, value, 1, 65535);
     if (name == "--slurm") slurm = true;
     if (name == "--max-restarts") options.recovery.max_restarts = whole_number(name, value, 0, 1'000'000);
+    if (name == "--restart-window") options.recovery.restart_window = seconds(name, value);
     if (name == "--replace-timeout") options.recovery.replace_timeout = seconds(name, value);
     if (name == "--suspect-after") options.recovery.suspect_after = seconds(name, value);
     if (name == "--fence-after") options.recovery.fence_after = seconds(name, value);

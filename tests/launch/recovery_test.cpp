@@ -110,6 +110,21 @@ TEST_CASE("[L05] fault 39: a slot that dies again and again is given up") {
   CHECK_THAT(run.output, Catch::Contains("it is not started again") && Catch::Contains("shrinks from 4 to 3 ranks at step 13"));
 }
 
+TEST_CASE("[L04] a slot that died too often cools down, is started again, and the job grows back") {
+  Launch launch(3, {"--batch_size", "12", "--epochs", "500", "--pause_ms", "20", "--run_dir", ""},
+                {"--max-restarts", "1", "--restart-window", "3"},
+                {{"TROUPE_FAULT", "slot=1,step=5,at=forward;slot=1,step=8,at=forward,life=1"}});
+  REQUIRE(launch.wait_for("it is not started again before"));
+  REQUIRE(launch.wait_for("shrinks from 3 to 2 ranks"));
+  REQUIRE(launch.wait_for("grows from 2 to 3 ranks"));
+  launch.signal(SIGTERM);
+  const auto done = launch.finish();
+  INFO(done.output);
+  CHECK(done.code == 128 + SIGTERM);
+  CHECK(testing::lives_in(done.output) == std::map<std::string, int>{{"rank 0", 1}, {"rank 1", 3}, {"rank 2", 1}});
+  CHECK(processes_of(launch.folder().path()).empty());
+}
+
 TEST_CASE("[L04] a coordinator that dies is restarted, and takes the job over without a lost step") {
   Launch launch(2, {"--probe_model", "norm", "--log_interval", "1", "--run_dir", "", "--pause_ms", "20", "--epochs", "8"}, {});
   REQUIRE(launch.wait_for("step 10/"));

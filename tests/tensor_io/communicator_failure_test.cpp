@@ -172,7 +172,7 @@ TEST_CASE("[D13] fault 20, fault 21: over TCP ranks at different calls exchange 
   }
 }
 
-TEST_CASE("a rank that does not come is named when the deadline passes", "[communicator]") {
+TEST_CASE("[D15] a rank that does not come is named when the deadline passes", "[communicator]") {
   for (const auto& backend : all_backends()) {
     INFO(backend.name);
     std::atomic<int> failed{0};
