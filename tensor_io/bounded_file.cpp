@@ -23,9 +23,10 @@ std::string system_message(int errno_value) { return std::system_category().mess
 BoundedFile::BoundedFile(std::string operation, const std::string& path) : BoundedFile(std::move(operation), AT_FDCWD, path, path) {}
 
 BoundedFile::BoundedFile(std::string operation, int directory_fd, const std::string& name, std::string display_path)
-    : operation_(std::move(operation)), path_(std::move(display_path)) {
-  // O_NONBLOCK: opening a pipe that nobody writes to must not wait.
-  fd_ = ::openat(directory_fd, name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    : operation_(std::move(operation)),
+      path_(std::move(display_path)),
+      // O_NONBLOCK: opening a pipe that nobody writes to must not wait.
+      fd_(::openat(directory_fd, name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)) {
   if (fd_ < 0) {
     const int why = errno;
     if (why == ELOOP) refuse("is a symbolic link, and links are not followed", "put the file itself there");
@@ -57,6 +58,10 @@ void BoundedFile::read_at(std::uint64_t offset, std::span<std::byte> out) const 
     offset += static_cast<std::uint64_t>(got);
     out = out.subspan(static_cast<std::size_t>(got));
   }
+}
+
+void BoundedFile::will_read(std::uint64_t offset, std::uint64_t bytes) const noexcept {
+  ::posix_fadvise(fd_, static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_WILLNEED);
 }
 
 std::string BoundedFile::read_all(std::uint64_t limit) const {

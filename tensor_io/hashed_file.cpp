@@ -29,7 +29,18 @@ std::span<std::byte> HashedFile::chunk_of(std::uint64_t index) {
   return chunk;
 }
 
+// Hashing one chunk and reading the next from disk go on at the same time.
+void HashedFile::look_ahead(std::uint64_t offset, std::uint64_t bytes) {
+  constexpr std::uint64_t kAhead = std::uint64_t{8} << 20;
+  const auto end = std::min(offset + bytes + kAhead, digest_.bytes);
+  if (offset < ahead_begin_ || offset > ahead_end_) ahead_begin_ = ahead_end_ = offset;
+  if (end <= ahead_end_ || (end < ahead_end_ + kAhead / 2 && end < digest_.bytes)) return;
+  file_.will_read(ahead_end_, end - ahead_end_);
+  ahead_end_ = end;
+}
+
 void HashedFile::read(std::uint64_t offset, std::span<std::byte> out) {
+  look_ahead(offset, out.size());
   while (!out.empty()) {
     const auto index = offset / FileDigest::kChunkBytes;
     const auto begin = index * FileDigest::kChunkBytes;

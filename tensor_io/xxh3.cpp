@@ -7,10 +7,29 @@
 #include <algorithm>
 #include <utility>
 
+#include "tensor_io/xxh3_wide.hpp"
+
 namespace troupe {
 
-std::uint64_t xxh3(std::span<const std::byte> bytes) noexcept { return XXH3_64bits(bytes.data(), bytes.size()); }
-std::uint64_t xxh3(std::string_view text) noexcept { return XXH3_64bits(text.data(), text.size()); }
+namespace {
+
+std::uint64_t xxh3_generic(std::span<const std::byte> bytes) noexcept { return XXH3_64bits(bytes.data(), bytes.size()); }
+
+auto* choose_xxh3() noexcept {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) return xxh3_avx512;
+  if (__builtin_cpu_supports("avx2")) return xxh3_avx2;
+#endif
+  return xxh3_generic;
+}
+
+}  // namespace
+
+std::uint64_t xxh3(std::span<const std::byte> bytes) noexcept {
+  static auto* const best = choose_xxh3();
+  return best(bytes);
+}
+std::uint64_t xxh3(std::string_view text) noexcept { return xxh3(std::as_bytes(std::span(text))); }
 
 std::string xxh3_text(std::uint64_t hash) {
   static constexpr char digits[] = "0123456789abcdef";

@@ -1,0 +1,11 @@
+// XXH3 with registers of 256 bits. A file of its own: the header picks its instructions when it is compiled.
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "tensor_io/xxh3_wide.hpp"
+
+namespace troupe {
+
+std::uint64_t xxh3_avx2(std::span<const std::byte> bytes) noexcept { return XXH3_64bits(bytes.data(), bytes.size()); }
+
+}  // namespace troupe
