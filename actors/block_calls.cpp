@@ -18,12 +18,6 @@ struct BlockCalls::Shared {
   std::shared_ptr<BlockRunner> runner;
 };
 
-namespace {
-
-class BackwardPass;
-
-}  // namespace
-
 /// A call as the graph's nodes know it.
 struct BlockCalls::Record : std::enable_shared_from_this<Record> {
   BlockCall call;
@@ -46,14 +40,17 @@ struct BlockCalls::Record : std::enable_shared_from_this<Record> {
 namespace {
 
 using Record = BlockCalls::Record;
+using BackwardPass = BlockCalls::BackwardPass;
 
 thread_local std::shared_ptr<Record> enclosing_call;
 thread_local int recomputing = 0;
 std::atomic<std::uint64_t> next_call{1};
 
+}  // namespace
+
 /// The calls that began in one run of the autograd engine. An engine callback ends those that no gradient of an input has ended. It is
 /// owned by that callback, so that a backward that fails leaves nothing behind.
-class BackwardPass : public std::enable_shared_from_this<BackwardPass> {
+class BlockCalls::BackwardPass : public std::enable_shared_from_this<BackwardPass> {
  public:
   explicit BackwardPass(int id) : id_(id) {}
   ~BackwardPass() {
@@ -103,6 +100,8 @@ class BackwardPass : public std::enable_shared_from_this<BackwardPass> {
   int id_;
   std::vector<std::shared_ptr<Record>> open_;  // in the order in which they began
 };
+
+namespace {
 
 struct RecordHolder : torch::CustomClassHolder {
   explicit RecordHolder(std::shared_ptr<Record> r) : record(std::move(r)) {}

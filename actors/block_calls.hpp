@@ -109,6 +109,7 @@ class BlockCalls {
 
   struct Shared;
   struct Record;
+  class BackwardPass;
 
  protected:
   /// Nothing hangs on the block: forward may be called as it is.

@@ -58,6 +58,7 @@ void Compute::heal_diverged(const std::vector<Vote>& votes, Optimizer& optimizer
 
 void Compute::watch_pace(const std::vector<Vote>& votes, StepReport& report) {
   std::vector<SectionTimes> times;
+  times.reserve(votes.size());
   for (const auto& vote : votes) times.push_back(vote.own);
   const auto before = pace_.slow();
   const bool changed = pace_.add(times);

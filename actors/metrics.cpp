@@ -82,7 +82,7 @@ MetricsActor::behavior_type MetricsState::make_behavior() {
         if (file) file << to_json(report) << std::endl;
         if (options.on_validation) options.on_validation(report);
       },
-      [this](caf::unit_t) {  // everything before this message has been written
+      [this](const caf::unit_t&) {  // everything before this message has been written
         file.flush();
         return true;
       },

@@ -25,6 +25,7 @@ std::vector<double> medians(const std::vector<std::vector<SectionTimes>>& recent
   std::vector<double> found;
   for (const auto& steps : recent) {
     std::vector<double> values;
+    values.reserve(steps.size());
     for (const auto& step : steps) values.push_back(value(step));
     found.push_back(median(std::move(values)));
   }

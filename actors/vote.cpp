@@ -10,13 +10,13 @@ namespace troupe {
 namespace {
 
 struct Wire {
-  std::int64_t step;
-  std::uint64_t layout_hash, parameter_hash;
-  double loss_sum, samples, correct, gradient_norm;
-  std::int32_t not_finite_parameter;
-  std::uint8_t not_finite_loss, stop_signal, rebuild, reserved;
+  std::int64_t step = 0;
+  std::uint64_t layout_hash = 0, parameter_hash = 0;
+  double loss_sum = 0, samples = 0, correct = 0, gradient_norm = 0;
+  std::int32_t not_finite_parameter = 0;
+  std::uint8_t not_finite_loss = 0, stop_signal = 0, rebuild = 0, reserved = 0;
   SectionTimes own;
-  float padding;
+  float padding = 0;
 };
 static_assert(std::is_trivially_copyable_v<Wire> && sizeof(Wire) == 80);
 

@@ -42,7 +42,7 @@ std::string hash_of_file(const char* path) {
   if (file < 0) return "unknown";
   std::uint64_t hash = 0xcbf29ce484222325;
   unsigned char block[1 << 16];
-  for (ssize_t n; (n = ::read(file, block, sizeof block)) > 0;) {
+  for (ssize_t n = 0; (n = ::read(file, block, sizeof block)) > 0;) {
     for (ssize_t i = 0; i < n; ++i) hash = (hash ^ block[i]) * 0x100000001b3;
   }
   ::close(file);

@@ -30,7 +30,7 @@ int run_coordinator(const CoordinatorProcessOptions& options) {
   auto actor = system.spawn(coordinator, coordinator_options);
   std::printf("port %d\n", publish_coordinator(system, actor, static_cast<std::uint16_t>(options.port), options.address));
   std::fflush(stdout);
-  char byte;
+  char byte = 0;
   while (true) {
     const auto n = ::read(0, &byte, 1);
     if (n == 0 || (n < 0 && errno != EINTR)) break;

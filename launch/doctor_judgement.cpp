@@ -226,6 +226,7 @@ std::vector<std::pair<int, int>> links_to_measure(int hosts) {
 
 std::vector<Finding> judge_links(const std::vector<Host>& hosts, const std::vector<Link>& links) {
   std::vector<double> rates;
+  rates.reserve(links.size());
   for (const auto& link : links) rates.push_back(link.measure.bytes_per_second);
   std::sort(rates.begin(), rates.end());
   std::vector<Finding> findings;

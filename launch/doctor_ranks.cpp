@@ -57,7 +57,7 @@ std::string last_words(const std::string& errors) {
 
 }  // namespace
 
-DoctorCheck ranks_check(std::string troupe_program, std::chrono::seconds patience) {
+DoctorCheck ranks_check(const std::string& troupe_program, std::chrono::seconds patience) {
   return [troupe_program, patience](const std::vector<Host>& hosts, const DoctorPlace& place) -> std::vector<Finding> {
     std::vector<Finding> findings;
     const auto fail = [&](const std::string& found, const std::string& remedy) {

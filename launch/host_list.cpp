@@ -62,7 +62,7 @@ int slots_of(const Place& place, std::string_view text) {
 std::optional<std::string> canonical_ipv6(std::string_view text) {
   const auto percent = text.find('%');
   const std::string digits(text.substr(0, percent));
-  in6_addr address;
+  in6_addr address{};
   char shortest[INET6_ADDRSTRLEN];
   if (digits.size() >= sizeof shortest || inet_pton(AF_INET6, digits.c_str(), &address) != 1) return std::nullopt;
   inet_ntop(AF_INET6, &address, shortest, sizeof shortest);
@@ -96,7 +96,7 @@ std::string name_or_ipv4(const Place& place, const std::string& field, std::stri
     if (label.front() == '-' || label.back() == '-') refuse("has a part that begins or ends with '-'", "no host has such a name");
   } while (!rest.empty());
   if (std::all_of(label.begin(), label.end(), is_digit)) {  // such a name can only be an IPv4 address (RFC 1123)
-    in_addr address;
+    in_addr address{};
     if (inet_pton(AF_INET, name.c_str(), &address) != 1) refuse("is no IPv4 address", "write four numbers from 0 to 255, or a name");
   }
   return name;

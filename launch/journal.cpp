@@ -60,15 +60,15 @@ T unpack(const std::string& bytes) {
 
 }  // namespace
 
-Journal::Journal(std::string path, const std::string& job_id) : path_(std::move(path)) {
-  fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+Journal::Journal(std::string path, const std::string& job_id)
+    : path_(std::move(path)), fd_(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600)) {
   if (fd_ < 0) throw Error(ErrorCode::io, path_, std::strerror(errno), "choose another --run-dir");
   try {
     if (::flock(fd_, LOCK_EX | LOCK_NB) != 0)
       throw Error(ErrorCode::unavailable, path_, "another coordinator holds this journal", "one job has one coordinator");
     std::string text;
     char block[1 << 16];
-    for (ssize_t n; (n = ::pread(fd_, block, sizeof block, static_cast<off_t>(text.size()))) > 0;) {
+    for (ssize_t n = 0; (n = ::pread(fd_, block, sizeof block, static_cast<off_t>(text.size()))) > 0;) {
       text.append(block, static_cast<std::size_t>(n));
       if (text.size() > kMaxFile) throw Error(ErrorCode::bad_data, path_, "it is longer than any journal", "remove it");
     }

@@ -19,7 +19,7 @@ constexpr auto kReplacement = 10s;   // for its word on who comes next, while ra
 
 }  // namespace
 
-NodeAgent::NodeAgent(RankProcessOptions options, bool recovery)
+NodeAgent::NodeAgent(const RankProcessOptions& options, bool recovery)
     : options_(options),
       recovery_(recovery),
       processes_(options, [this](const ProcessId& process, int status) { exited(process, status); }) {

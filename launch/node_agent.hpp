@@ -16,7 +16,7 @@ class NodeAgent {
  public:
   using Clock = std::chrono::steady_clock;
   /// Starts the ranks. `recovery`: a rank that dies is the coordinator's business, not the end.
-  NodeAgent(RankProcessOptions options, bool recovery);
+  NodeAgent(const RankProcessOptions& options, bool recovery);
 
   void add_fds(std::vector<pollfd>& fds) const;
   void step();

@@ -13,6 +13,7 @@ void simulate(caf::actor_system& system, int world_size, const RankSystemOptions
   auto coordinator_actor = system.spawn(coordinator, coordinator_options);
   std::mutex failures;
   std::vector<std::thread> threads;
+  threads.reserve(static_cast<std::size_t>(world_size));
   for (int rank = 0; rank < world_size; ++rank) {
     threads.emplace_back([&, rank] {
       auto mine = options;

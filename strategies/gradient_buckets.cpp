@@ -18,10 +18,10 @@ class GradientBuckets::Hook final : public torch::autograd::PostAccumulateGradHo
   std::size_t index_;
 };
 
-GradientBuckets::GradientBuckets(std::vector<std::pair<std::string, at::Tensor>> parameters, Communicator& lane, std::int64_t cap_bytes,
-                                 std::int64_t first_cap_bytes, BucketFull full)
+GradientBuckets::GradientBuckets(const std::vector<std::pair<std::string, at::Tensor>>& parameters, Communicator& lane,
+                                 std::int64_t cap_bytes, std::int64_t first_cap_bytes, BucketFull full)
     : cap_bytes_(cap_bytes), first_cap_bytes_(first_cap_bytes), full_(std::move(full)), alive_(std::make_shared<GradientBuckets*>(this)) {
-  for (auto& [name, parameter] : parameters) {
+  for (const auto& [name, parameter] : parameters) {
     if (!parameter.device().is_cpu()) {
       throw Error(ErrorCode::usage, "parameter " + name, "it is on " + parameter.device().str() + ", this build's ranks train on cpu",
                   "move the model to one device before distribute");

@@ -27,7 +27,7 @@ class GradientBuckets {
   using BucketFull = std::function<void(std::int32_t bucket)>;
 
   /// `parameters`: all of the model, frozen ones too, in layout order. `lane` gives the memory that its collectives need no staging for.
-  GradientBuckets(std::vector<std::pair<std::string, at::Tensor>> parameters, Communicator& lane, std::int64_t cap_bytes,
+  GradientBuckets(const std::vector<std::pair<std::string, at::Tensor>>& parameters, Communicator& lane, std::int64_t cap_bytes,
                   std::int64_t first_cap_bytes, BucketFull full);
   ~GradientBuckets();
   GradientBuckets(const GradientBuckets&) = delete;

@@ -32,11 +32,10 @@ std::optional<RestorePlan> plan_restore(const std::vector<std::vector<HeldShard>
       if (holder < 0) holder = static_cast<int>(rank);
     }
   }
-  for (auto set = sets.rbegin(); set != sets.rend(); ++set) {
-    if (std::find(set->second.begin(), set->second.end(), -1) == set->second.end())
-      return RestorePlan{std::get<1>(set->first), std::get<0>(set->first), set->second};
-  }
-  return std::nullopt;
+  const auto newest = std::find_if(sets.rbegin(), sets.rend(),
+                                   [](const auto& set) { return std::find(set.second.begin(), set.second.end(), -1) == set.second.end(); });
+  if (newest == sets.rend()) return std::nullopt;
+  return RestorePlan{std::get<1>(newest->first), std::get<0>(newest->first), newest->second};
 }
 
 int buddy_shift(const std::vector<std::string>& hosts) {
@@ -66,7 +65,7 @@ ShardCopy ShardCopy::pack(const HeldShard& held, const std::string& note, const 
   auto* data = bytes.data_ptr<std::uint8_t>();
   std::memset(data, 0, static_cast<std::size_t>(begin));
   std::memcpy(data, &length, sizeof length);
-  std::memcpy(data + sizeof length, head.data(), head.size());
+  std::copy(head.begin(), head.end(), data + sizeof length);
   auto copy = unpack(std::move(bytes));
   for (std::size_t i = 0; i < tensors.size(); ++i) copy.tensors[i].second.copy_(tensors[i].second.detach());
   return copy;
@@ -78,7 +77,7 @@ ShardCopy ShardCopy::unpack(at::Tensor bytes) {
   std::memcpy(&length, data, sizeof length);
   const auto head = nlohmann::json::parse(data + sizeof length, data + sizeof length + length);
   const auto begin = aligned(static_cast<std::int64_t>(sizeof length + length));
-  ShardCopy copy{{head["generation"], head["step"], head["shard"], head["shards"]}, head["note"], {}, bytes};
+  ShardCopy copy{{head["generation"], head["step"], head["shard"], head["shards"]}, head["note"], {}, {}};
   for (const auto& entry : head["tensors"]) {
     const auto dtype = static_cast<at::ScalarType>(entry[1].get<int>());
     const auto sizes = entry[2].get<std::vector<std::int64_t>>();
@@ -87,6 +86,7 @@ ShardCopy ShardCopy::unpack(at::Tensor bytes) {
     const auto width = static_cast<std::int64_t>(c10::elementSize(dtype));
     copy.tensors.emplace_back(entry[0], bytes.narrow(0, begin + entry[3].get<std::int64_t>(), numel * width).view(dtype).view(sizes));
   }
+  copy.bytes = std::move(bytes);
   return copy;
 }
 

@@ -98,6 +98,7 @@ void Sharded::make_groups() {
 std::vector<Sharded::Unit> Sharded::cut_into_buckets(const std::vector<std::int32_t>& parameters) const {
   const auto whole = layout();
   std::vector<ParameterLayout> shape;
+  shape.reserve(parameters.size());
   for (const auto p : parameters) shape.push_back(whole[static_cast<std::size_t>(p)]);
   const auto bytes = [](double mib) { return static_cast<std::int64_t>(mib * (1 << 20)); };
   const auto plan =

@@ -20,7 +20,7 @@ at::Tensor empty_whole(std::int64_t numel, at::ScalarType dtype) {
 }  // namespace
 
 ShardedParameters::ShardedParameters(std::vector<Parameter> parameters, ShardPlan plan, std::shared_ptr<Communicator> group,
-                                     Communicator& world, Options options)
+                                     Communicator& world, const Options& options)
     : parameters_(std::move(parameters)),
       plan_(std::move(plan)),
       group_(std::move(group)),

@@ -61,7 +61,7 @@ class ShardedParameters {
   /// Collective over `group`, whose ranks hold one shard each: takes memory and the parameters' present values, flat by flat, and lets the
   /// model's own memory go. Values are rank 0's of `world` everywhere, verified by hash.
   ShardedParameters(std::vector<Parameter> parameters, ShardPlan plan, std::shared_ptr<Communicator> group, Communicator& world,
-                    Options options);
+                    const Options& options);
   ~ShardedParameters();
   ShardedParameters(const ShardedParameters&) = delete;
   ShardedParameters& operator=(const ShardedParameters&) = delete;

@@ -9,7 +9,7 @@ namespace {
 /// The first field of `name` up to a dot; `name` is what follows.
 std::string next_field(std::string_view& name) {
   const auto dot = std::min(name.find('.'), name.size());
-  const std::string field(name.substr(0, dot));
+  std::string field(name.substr(0, dot));
   name.remove_prefix(std::min(dot + 1, name.size()));
   return field;
 }

@@ -15,20 +15,19 @@ struct SlotKind {
   int dtype = 0;
   std::map<std::string, double> scalars;  // by parameter
   std::vector<std::string> parameters;    // that have it, sorted
+
+  friend void to_json(nlohmann::json& json, const SlotKind& kind) {
+    json = {{"scalar", kind.is_scalar}, {"dtype", kind.dtype}, {"scalars", kind.scalars}, {"parameters", kind.parameters}};
+  }
+  friend void from_json(const nlohmann::json& json, SlotKind& kind) {
+    json.at("scalar").get_to(kind.is_scalar);
+    json.at("dtype").get_to(kind.dtype);
+    json.at("scalars").get_to(kind.scalars);
+    json.at("parameters").get_to(kind.parameters);
+  }
 };
 
 using SlotKinds = std::map<std::string, SlotKind>;
-
-void to_json(nlohmann::json& json, const SlotKind& kind) {
-  json = {{"scalar", kind.is_scalar}, {"dtype", kind.dtype}, {"scalars", kind.scalars}, {"parameters", kind.parameters}};
-}
-
-void from_json(const nlohmann::json& json, SlotKind& kind) {
-  json.at("scalar").get_to(kind.is_scalar);
-  json.at("dtype").get_to(kind.dtype);
-  json.at("scalars").get_to(kind.scalars);
-  json.at("parameters").get_to(kind.parameters);
-}
 
 std::pair<std::string, std::string> parameter_and_slot(const std::string& name) {
   const auto dot = name.rfind('.');

@@ -40,7 +40,8 @@ Statistics over_all_ranks(const at::Tensor& input, Group& group) {
     // LibTorch's own pass over the data. It updates running statistics, which decide the precision too: f32 for a bf16 input.
     const auto dtype = input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
     const auto [mean, variance] = at::batch_norm_update_stats(counted, at::zeros({channels}, dtype), at::ones({channels}, dtype), 0);
-    const double count = static_cast<double>(counted.numel() / channels);
+    const auto samples = counted.numel() / channels;
+    const auto count = static_cast<double>(samples);
     const auto mean64 = mean.to(at::kDouble);
     sums.narrow(0, 0, channels).copy_(mean64 * count);
     sums.narrow(0, channels, channels).copy_((variance.to(at::kDouble) + mean64.square()) * count);
@@ -62,7 +63,7 @@ Statistics over_all_ranks(const at::Tensor& input, Group& group) {
 struct SyncBatchNorm : torch::autograd::Function<SyncBatchNorm> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight,
                             const at::Tensor& bias, const at::Tensor& running_mean, const at::Tensor& running_var, double momentum,
-                            c10::intrusive_ptr<Group> group) {
+                            const c10::intrusive_ptr<Group>& group) {
     const auto statistics = over_all_ranks(input, *group);
     group->total = statistics.total;
     if (running_mean.defined()) {
@@ -106,7 +107,7 @@ struct SyncBatchNorm : torch::autograd::Function<SyncBatchNorm> {
 
 namespace nn {
 
-void SynchronisedStatistics::synchronise(std::shared_ptr<Communicator> lane, std::string name) {
+void SynchronisedStatistics::synchronise(std::shared_ptr<Communicator> lane, const std::string& name) {
   lane_ = std::move(lane);
   label_ = name.empty() ? "sync_batch_norm" : "sync_batch_norm " + name;
 }

@@ -17,7 +17,7 @@ class SynchronisedStatistics {
 
   /// Statistics over the ranks of this lane from now on, while in training mode; nullptr: this rank's alone. Forward and backward launch
   /// one collective each from the thread that calls them, so every rank must call this module equally often and in the same order.
-  void synchronise(std::shared_ptr<Communicator> lane, std::string name = {});
+  void synchronise(std::shared_ptr<Communicator> lane, const std::string& name = {});
   /// Another lane for statistics that are synchronised already.
   void move(const std::shared_ptr<Communicator>& lane) {
     if (lane_) lane_ = lane;

@@ -257,8 +257,8 @@ void UnitGradients::send(std::size_t f) {
 void UnitGradients::end_backward() {
   if (!reduces_) return;
   torch::NoGradGuard no_grad;
-  for (std::size_t i = 0; i < order_.size(); ++i) {
-    const auto f = static_cast<std::size_t>(order_[i]);
+  for (const auto flat : order_) {
+    const auto f = static_cast<std::size_t>(flat);
     if (flats_[f].pending == 0) continue;
     take_buffer(f);
     for (const auto& slot : parameters_.flats()[f].plan->slots) {

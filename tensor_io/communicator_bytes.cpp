@@ -24,7 +24,7 @@ Frame pack(std::string_view bytes) {
 }
 
 std::int64_t length_of(const char* frame) {
-  std::int64_t length;
+  std::int64_t length = 0;
   std::memcpy(&length, frame, sizeof length);
   return length;
 }

@@ -11,7 +11,8 @@
 
 namespace troupe {
 
-ImageDataset::ImageDataset(std::string name, at::Tensor images, at::Tensor labels, std::int64_t classes, ImageTransform transform)
+ImageDataset::ImageDataset(std::string name, const at::Tensor& images, const at::Tensor& labels, std::int64_t classes,
+                           ImageTransform transform)
     : name_(std::move(name)), images_(images.contiguous()), labels_(labels.contiguous()), transform_(std::move(transform)) {
   const auto* label = labels_.data_ptr<std::int64_t>();
   for (std::int64_t i = 0; i < labels_.size(0); ++i) {

@@ -21,7 +21,7 @@ struct ImageTransform {
 class ImageDataset final : public Dataset {
  public:
   /// images (N, C, H, W) u8, labels (N,) i64. Throws Error(bad_data) naming a label outside [0, classes).
-  ImageDataset(std::string name, at::Tensor images, at::Tensor labels, std::int64_t classes, ImageTransform transform);
+  ImageDataset(std::string name, const at::Tensor& images, const at::Tensor& labels, std::int64_t classes, ImageTransform transform);
 
   std::int64_t size() const override { return images_.size(0); }
   Example get(std::int64_t index, const SampleContext& context) const override;

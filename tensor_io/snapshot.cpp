@@ -5,8 +5,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
-#include <cstdlib>
 #include <cstring>
+#include <new>
 
 #include "tensor_io/error.hpp"
 #include "tensor_io/safetensors.hpp"
@@ -19,14 +19,15 @@ at::Tensor allocate(std::int64_t bytes) {
   constexpr std::int64_t kHugePage = std::int64_t{2} << 20;
   const auto unit = bytes >= kHugePage ? kHugePage : static_cast<std::int64_t>(DurableFile::kPage);
   const auto rounded = (bytes + unit - 1) / unit * unit;
-  void* memory = std::aligned_alloc(static_cast<std::size_t>(unit), static_cast<std::size_t>(rounded));
+  const std::align_val_t alignment{static_cast<std::size_t>(unit)};
+  void* memory = ::operator new(static_cast<std::size_t>(rounded), alignment, std::nothrow);
   if (memory == nullptr)
     throw Error(ErrorCode::unavailable, "snapshot", "there is no memory for " + std::to_string(rounded) + " bytes",
                 "a checkpoint needs this rank's part of the state once more: lower staging_limit_mb, or give the rank more memory");
   ::madvise(memory, static_cast<std::size_t>(rounded), MADV_HUGEPAGE);
   std::memset(memory, 0, static_cast<std::size_t>(rounded));
   return at::from_blob(
-      memory, {rounded}, [](void* freed) { std::free(freed); }, at::kByte);
+      memory, {rounded}, [alignment](void* freed) { ::operator delete(freed, alignment); }, at::kByte);
 }
 
 // memcpy writes past the cache where much is copied; copy_ does not, and takes a fifth longer.

@@ -33,9 +33,9 @@ std::vector<TensorPart> share_of(const NamedTensors& tensors, std::int64_t rank,
   std::uint64_t total = 0;
   for (const auto& [name, tensor] : tensors) total += tensor.nbytes();
   // A row belongs to the rank in whose share of all bytes it begins.
-  const auto border = [&](std::int64_t of) {
-    return static_cast<std::uint64_t>(static_cast<unsigned __int128>(total) * static_cast<std::uint64_t>(of) /
-                                      static_cast<std::uint64_t>(ranks));
+  const auto border = [&](std::int64_t of) {  // total * of / ranks
+    const auto numerator = static_cast<std::uint64_t>(of), denominator = static_cast<std::uint64_t>(ranks);
+    return total / denominator * numerator + total % denominator * numerator / denominator;
   };
   const auto first = border(rank), last = border(rank + 1);
   std::vector<TensorPart> parts;

@@ -18,10 +18,10 @@ at::Tensor StateReader::read(const std::string& name) const {
   return tensor;
 }
 
-TensorsReader::TensorsReader(NamedTensors tensors) {
-  for (auto& [name, tensor] : tensors) {
+TensorsReader::TensorsReader(const NamedTensors& tensors) {
+  for (const auto& [name, tensor] : tensors) {
     entries_.emplace(name, Entry{tensor.scalar_type(), tensor.sizes().vec()});
-    tensors_.emplace(name, std::move(tensor));
+    tensors_.emplace(name, tensor);
   }
 }
 

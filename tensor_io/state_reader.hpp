@@ -32,7 +32,7 @@ class StateReader {
 /// Tensors that this process has.
 class TensorsReader final : public StateReader {
  public:
-  explicit TensorsReader(NamedTensors tensors);
+  explicit TensorsReader(const NamedTensors& tensors);
   const std::map<std::string, Entry, std::less<>>& entries() const noexcept override { return entries_; }
   using StateReader::read;
   void read(const std::string& name, at::IntArrayRef offsets, const at::Tensor& target) const override;

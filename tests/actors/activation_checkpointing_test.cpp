@@ -48,7 +48,7 @@ TROUPE_BLOCK(Pair);
 struct NetImpl : torch::nn::Module {
   explicit NetImpl(std::int64_t width = 6, std::int64_t hidden = 16) {
     head = register_module("head", torch::nn::Linear(width, 3));
-    for (int i = 0; i < 4; ++i) layers.push_back(register_module("layer" + std::to_string(i), Layer(width, hidden)));
+    for (int i = 0; i < 4; ++i) layers.emplace_back(register_module("layer" + std::to_string(i), Layer(width, hidden)));
     pair = register_module("pair", Pair(width, hidden));
   }
   at::Tensor forward(const at::Tensor& input) {

@@ -446,7 +446,7 @@ struct Twice final : troupe::BlockRunner {
   std::function<void()> run(const troupe::BlockCall& call, const std::shared_ptr<troupe::BlockBody>& body) override {
     body->keep();
     body->run();
-    return [this, &again = again, body] {
+    return [&again = again, body] {
       const troupe::BlockCalls::RecomputeScope scope;
       body->run();
       ++again;

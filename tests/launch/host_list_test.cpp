@@ -26,7 +26,7 @@ std::string refusal(const std::function<void()>& action) {
   } catch (const Error& error) {
     CHECK(error.code() == ErrorCode::usage);
     CHECK_FALSE(error.report().cause.empty());
-    const std::string line = error.what();
+    std::string line = error.what();
     CHECK(line.find('\n') == std::string::npos);
     CHECK(line.size() < 700);
     return line;

@@ -40,7 +40,7 @@ Run run(const Words& words) {
   ::close(pipe[1]);
   Run result;
   char block[4096];
-  for (ssize_t n; (n = ::read(pipe[0], block, sizeof block)) > 0;) result.output.append(block, static_cast<std::size_t>(n));
+  for (ssize_t n = 0; (n = ::read(pipe[0], block, sizeof block)) > 0;) result.output.append(block, static_cast<std::size_t>(n));
   ::close(pipe[0]);
   int status = 0;
   ::waitpid(child, &status, 0);
@@ -119,7 +119,7 @@ TEST_CASE("[L02] the remote command runs in its folder with its environment") {
   SshOptions options;
   options.working_directory = folder;
   options.environment = {{"TROUPE_TEXT", "a b'c\\d!e$HOME\nf"}, {"EMPTY", ""}};
-  Words command{"sh", "-c", "printf '%s\\0' \"$PWD\" \"$TROUPE_TEXT\" \"[$EMPTY]\" \"$@\"", "name"};
+  Words command{"sh", "-c", R"(printf '%s\0' "$PWD" "$TROUPE_TEXT" "[$EMPTY]" "$@")", "name"};
   command.insert(command.end(), kOdd.begin(), kOdd.end());
   const auto arguments = ssh_command(host_of("worker-1"), command, options);
   Words expected{folder, options.environment["TROUPE_TEXT"], "[]"};

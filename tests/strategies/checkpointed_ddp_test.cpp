@@ -33,7 +33,7 @@ TROUPE_BLOCK(Layer);
 
 struct ModelImpl : torch::nn::Module {
   explicit ModelImpl(Random random) {
-    for (int i = 0; i < 3; ++i) layers.push_back(register_module("layer" + std::to_string(i), Layer(random)));
+    for (int i = 0; i < 3; ++i) layers.emplace_back(register_module("layer" + std::to_string(i), Layer(random)));
   }
   at::Tensor forward(const at::Tensor& input) {
     auto x = input;

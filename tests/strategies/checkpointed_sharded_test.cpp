@@ -35,7 +35,7 @@ struct StackImpl : torch::nn::Module {
   std::vector<Layer> layers;
   torch::nn::Linear out = register_module("out", torch::nn::Linear(12, 3));
   StackImpl() {
-    for (int i = 0; i < 3; ++i) layers.push_back(register_module("layer" + std::to_string(i), Layer()));
+    for (int i = 0; i < 3; ++i) layers.emplace_back(register_module("layer" + std::to_string(i), Layer()));
   }
   at::Tensor forward(const at::Tensor& input) {
     auto x = in(input);

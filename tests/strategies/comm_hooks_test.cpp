@@ -75,7 +75,7 @@ TEST_CASE("[D10] none, fp16 and bf16 give the average, the same bits on all rank
   const auto world_size = GENERATE(1, 2, 3);
   const std::string backend = GENERATE("shm", "gloo");
   INFO(name << ", " << world_size << " ranks, " << backend);
-  run_ranks({{backend, backend}, world_size}, [&](Communicator& communicator) {
+  run_ranks({{backend, backend}, world_size}, [&, name = name, tolerance = tolerance](Communicator& communicator) {
     const auto h = hook(name);
     for (std::int64_t step = 0; step < 3; ++step) {
       auto bucket = bucket_of(gradients(communicator.rank(), step), step);
@@ -90,7 +90,7 @@ TEST_CASE("[D10] none, fp16 and bf16 give the average, the same bits on all rank
 
 TEST_CASE("[D10] fp16 and bf16 send two bytes a number, and fp16 does not overflow where the average would not") {
   const auto [name, dtype] = GENERATE(table<std::string, at::ScalarType>({{"fp16", at::kHalf}, {"bf16", at::kBFloat16}}));
-  run_ranks(shm(4), [&](Communicator& communicator) {
+  run_ranks(shm(4), [name = name, dtype = dtype](Communicator& communicator) {
     auto bucket = bucket_of({at::full({64}, 50'000.0)});
     hook(name)->reduce(bucket, communicator);
     require(max_difference(bucket.flat, at::full({64}, 50'000.0)) < 200, "50,000 averaged over 4 ranks");

@@ -355,7 +355,7 @@ TEST_CASE("[D11] a micro-batch of weight zero leaves the gradients of the others
     rank.compute().distribute(model);
     auto optimizer = sgd(*model);
     const auto [input, target] = global_batch(0);
-    const auto infinite = [&] { return model->forward(input).sum() * std::numeric_limits<double>::infinity(); };
+    const auto infinite = [&, input = input] { return model->forward(input).sum() * std::numeric_limits<double>::infinity(); };
     for (int m = 0; m < 3; ++m) {
       if (m == nothing) {
         rank.compute().backward(infinite(), 0, 0, 0);

@@ -33,7 +33,7 @@ struct StackImpl : torch::nn::Module {
   std::vector<int> order;  // of the layers' calls
   explicit StackImpl(int depth = 4) {
     for (int i = 0; i < depth; ++i) {
-      layers.push_back(register_module("layer" + std::to_string(i), Layer()));
+      layers.emplace_back(register_module("layer" + std::to_string(i), Layer()));
       order.push_back(i);
     }
   }

@@ -41,7 +41,7 @@ Outcome train(int world_size, int culprit, const std::string& rule, const std::s
     auto optimizer = make_optimizer(options, {group});
     for (int s = 0; s < kSteps; ++s) {
       if (s == kFlip && compute.rank() == culprit) static_cast<std::uint32_t*>(model->weight.data_ptr())[7] ^= 1u << 12;
-      const auto input = at::randn({4, 6}, at::detail::createCPUGenerator(static_cast<std::uint64_t>(10 * s + compute.rank())));
+      const auto input = at::randn({4, 6}, at::detail::createCPUGenerator(std::uint64_t{10} * s + compute.rank()));
       compute.backward(model->forward(input).pow(2).mean(), 4);
       const auto report = compute.step(*optimizer, 0.05);
       outcome.weights[r].push_back(hash_tensors({{"weight", model->weight}, {"bias", model->bias}}));

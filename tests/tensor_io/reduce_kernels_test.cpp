@@ -99,17 +99,17 @@ TEST_CASE("this machine's kernels compute the bits of the generic ones", "[kerne
           const auto at = i * bytes_of(element);
           bool same = std::memcmp(&chosen[at], &generic[at], bytes_of(element)) == 0;
           if (!same && element == Element::f32) {
-            float a, b;
+            float a = 0, b = 0;
             std::memcpy(&a, &chosen[at], 4), std::memcpy(&b, &generic[at], 4);
             same = std::isnan(a) && std::isnan(b);
           }
           if (!same && element == Element::f64) {
-            double a, b;
+            double a = 0, b = 0;
             std::memcpy(&a, &chosen[at], 8), std::memcpy(&b, &generic[at], 8);
             same = std::isnan(a) && std::isnan(b);
           }
           if (!same && element == Element::f16) {
-            std::uint16_t a, b;
+            std::uint16_t a = 0, b = 0;
             std::memcpy(&a, &chosen[at], 2), std::memcpy(&b, &generic[at], 2);
             same = (a & 0x7fff) > 0x7c00 && (b & 0x7fff) > 0x7c00;
           }

@@ -109,7 +109,7 @@ TEST_CASE("[F05] any block of a tensor is read from a checkpoint of any cut, and
   const std::int64_t ranks = GENERATE(1, 2, 5);
   TrainingState state;
   state.tensors = tensors;
-  for (std::int64_t rank = 0; rank < ranks; ++rank) state.rank_state.push_back("{}");
+  for (std::int64_t rank = 0; rank < ranks; ++rank) state.rank_state.emplace_back("{}");
   CheckpointWriter writer(scratch.path(), 3);
   const SaveAttempt attempt{0, "x"};
   for (std::int64_t rank = 0; rank < ranks; ++rank) write_checkpoint_part(scratch.path(), attempt, part_of(state, rank));
