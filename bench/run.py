@@ -35,7 +35,7 @@ TARGETS = {"fsdp.mlp/b16": 0.30, "fsdp.mlp/b128": 0.42, "fsdp.mlp/b16/ddp": 1.15
            "ddp.mlp/b16": 0.75, "ddp.mlp/b64": 0.85, "actors/b16": 50.0, "actors/b64": 50.0,
            "all_reduce/4B": 1 / 40, "all_reduce/4KiB": 1 / 40, "all_reduce/64KiB": 1 / 40, "all_reduce/25MiB": 1 / 15}
 CHECKPOINT_PEERS = {"thread": [], "process": ["--process"]}
-CHECKPOINT_TARGETS = {"checkpoint/save": 0.1, "checkpoint/load": 0.5, "checkpoint/writer": 150.0}  # ratio, ratio, ms of processor time per GiB
+CHECKPOINT_TARGETS = {"checkpoint/save": 0.1, "checkpoint/load": 0.5, "checkpoint/load/cold": 0.5, "checkpoint/writer": 150.0}  # ratio, ratio, ms of processor time per GiB
 TARGETS.update(CHECKPOINT_TARGETS)
 SIZES = {"all_reduce/4B": 4, "all_reduce/4KiB": 4096, "all_reduce/64KiB": 65536, "all_reduce/25MiB": 25 << 20}
 DEADLINE_S = 300  # for one answer
@@ -211,6 +211,17 @@ def forget(folder):
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
+def plain_read_ms(folder):
+    """What the disk takes for the same bytes, if nothing is done with them."""
+    forget(folder)
+    buffer, begin = bytearray(4 << 20), time.perf_counter()
+    for path in filter(pathlib.Path.is_file, pathlib.Path(folder).rglob("*")):
+        with open(path, "rb", buffering=0) as file:
+            while file.readinto(buffer):
+                pass
+    return (time.perf_counter() - begin) * 1e3
+
+
 def run_checkpoint(rows, rounds):
     """The rows checkpoint/*: 384 MiB of parameters and moments, saved while training goes on, and loaded."""
     steps = 25
@@ -219,8 +230,8 @@ def run_checkpoint(rows, rounds):
         everyone = {"ours": Program([str(OURS / "bench_ddp_mlp"), "--batch", "16", "ddp", "2", "32", folders["ours"]], "bench_ddp_mlp")}
         for setting, flags in CHECKPOINT_PEERS.items():
             everyone[setting] = Program(TORCHRUN + ["bench/peer/checkpoint.py", "--directory", folders[setting]] + flags, setting)
-        costs, loads = {name: [] for name in everyone}, {name: [] for name in everyone}
-        blocking, writer = [], []
+        costs, loads, cold_loads = ({name: [] for name in everyone} for _ in range(3))
+        blocking, writer, plain = [], [], []
         order = random.Random(1)
         for number in range(-1, rounds):  # the first warms up
             for name in order.sample(list(everyone), len(everyone)):
@@ -230,13 +241,16 @@ def run_checkpoint(rows, rounds):
                 if waited > usual:
                     print(f"bench: {name} still wrote {waited:.0f} ms after {steps} steps", file=sys.stderr)
                 forget(folders[name])
-                load = floats(everyone[name].ask("load", "load_ms")["load_ms"])[0]
+                cold, warm = (floats(everyone[name].ask("load", "load_ms")["load_ms"])[0] for _ in range(2))
+                if name == "ours":
+                    plain.append(plain_read_ms(folders[name]))
                 if number >= 0:
                     call = floats(answer["blocking_ms"])[0]
                     if name == "ours":
                         blocking.append(call)
                     costs[name].append([call + sum(t - usual for t in floats(answer["step_ms"]))])
-                    loads[name].append([load])
+                    loads[name].append([warm])
+                    cold_loads[name].append([cold])
         for _ in range(rounds):
             writer += floats(everyone["ours"].ask(f"writer {scratch}/writer", "cpu_ms_per_gib")["cpu_ms_per_gib"])
         for program in everyone.values():
@@ -247,6 +261,9 @@ def run_checkpoint(rows, rounds):
         results.append(report("checkpoint/save", costs["ours"], {s: costs[s] for s in CHECKPOINT_PEERS}, "ms", extra))
     if "checkpoint/load" in rows:
         results.append(report("checkpoint/load", loads["ours"], {s: loads[s] for s in CHECKPOINT_PEERS}, "ms", {}))
+    if "checkpoint/load/cold" in rows:
+        extra = {"plain_read_ms": round(statistics.median(plain), 1)}
+        results.append(report("checkpoint/load/cold", cold_loads["ours"], {s: cold_loads[s] for s in CHECKPOINT_PEERS}, "ms", extra))
     if "checkpoint/writer" in rows:
         median, ok = statistics.median(writer), statistics.median(writer) <= TARGETS["checkpoint/writer"]
         print(f"checkpoint/writer ours={median:.1f} unit=ms/GiB target={TARGETS['checkpoint/writer']:.0f} {'ok' if ok else 'short'}", flush=True)

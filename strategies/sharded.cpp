@@ -1,5 +1,7 @@
 #include "strategies/sharded.hpp"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -19,6 +21,13 @@ at::ScalarType dtype_of(const std::string& field, const std::string& text) {
   if (text == "bfloat16") return at::kBFloat16;
   if (text == "float16") return at::kHalf;
   throw Error(ErrorCode::usage, field, "'" + text + "' is no dtype of training", "float32, bfloat16 or float16");
+}
+
+// Whole parameters were freed, and what the first steps make for good lies between what they free: glibc keeps the pages of both.
+void give_back_free_memory() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
 }
 
 }  // namespace
@@ -192,6 +201,7 @@ void Sharded::place_model(bool keep_values) {
   parameters_ = std::make_unique<ShardedParameters>(found_, plan_shards(shape, members, group_->world_size()), group_,
                                                     *context_.program_lane, placing);
   found_.clear();  // not before: a rank may be lost meanwhile
+  settling_ = 3;
   ++placings_;
   hook_units(units);
   UnitGradients::Options reducing;
@@ -225,6 +235,7 @@ void Sharded::remember_state() { buffers_->begin(); }
 
 void Sharded::begin_step(std::int64_t step) {
   step_ = step;
+  if (settling_ > 0) --settling_, give_back_free_memory();
   gradients_->begin_step();
 }
 
