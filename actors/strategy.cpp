@@ -1,5 +1,7 @@
 #include "actors/strategy.hpp"
 
+#include <algorithm>
+
 #include "tensor_io/error.hpp"
 #include "tensor_io/state_matching.hpp"
 #include "tensor_io/state_parts.hpp"
@@ -58,6 +60,8 @@ void Strategy::read_state(const StateReader& state, Optimizer& optimizer) {
   for (const auto& [name, tensor] : replicated_tensors()) live.emplace_back("model." + name, tensor.detach());
   const auto difference = compare_state(outlines(state, "model."), live);
   if (!difference.empty()) throw Error(ErrorCode::mismatch, "resume", "loading the model: " + difference.describe());
+  // In the order of the files, so that each piece of them is read once.
+  std::sort(live.begin(), live.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   for (const auto& [name, tensor] : live) state.read(name, tensor);
   // An optimizer that keeps no state before its first step gets its names from the file.
   constexpr std::string_view kPrefix = "optimizer.";
