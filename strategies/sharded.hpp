@@ -99,7 +99,7 @@ class Sharded final : public Strategy {
   std::optional<Restored> restored_;
   std::map<std::string, std::map<std::string, at::Tensor>> restored_moments_;  // by parameter and slot, until an optimizer takes them
   int placings_ = 0;
-  int settling_ = 0;  // steps until the process's memory is what it will be
+  int settling_ = 0;                         // steps until the process's memory is what it will be
   std::map<const Optimizer*, int> sharded_;  // at which placing
   std::vector<std::int32_t> last_arrival_;
   std::int64_t step_ = 0;
