@@ -112,7 +112,7 @@ TEST_CASE("[L05] fault 39: a slot that dies again and again is given up") {
 
 TEST_CASE("[L04] a slot that died too often cools down, is started again, and the job grows back") {
   Launch launch(3, {"--batch_size", "12", "--epochs", "500", "--pause_ms", "20", "--run_dir", ""},
-                {"--max-restarts", "1", "--restart-window", "3"},
+                {"--max-restarts", "1", "--restart-window", "15"},
                 {{"TROUPE_FAULT", "slot=1,step=5,at=forward;slot=1,step=8,at=forward,life=1"}});
   REQUIRE(launch.wait_for("it is not started again before"));
   REQUIRE(launch.wait_for("shrinks from 3 to 2 ranks"));
