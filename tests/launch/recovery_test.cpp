@@ -122,7 +122,7 @@ TEST_CASE("[L04] a slot that died too often cools down, is started again, and th
   INFO(done.output);
   CHECK(done.code == 128 + SIGTERM);
   CHECK(testing::lives_in(done.output) == std::map<std::string, int>{{"rank 0", 1}, {"rank 1", 3}, {"rank 2", 1}});
-  CHECK(processes_of(launch.folder().path()).empty());
+  CHECK(testing::processes_of(launch.folder().path()).empty());
 }
 
 TEST_CASE("[L04] a coordinator that dies is restarted, and takes the job over without a lost step") {
