@@ -28,7 +28,7 @@ NOT_FOR_CLANG = re.compile(r" (?:-fpch-preprocess|-Winvalid-pch|-Wno-stringop-ov
 
 
 def batches_of(commands, wanted, root):
-    """(compile command, directory, files of `wanted` that are compiled together); takes them out of `wanted`"""
+    """(compile command, directory, files that are compiled together), of each of `wanted`; takes them out of `wanted`"""
     found = []
     for entry in commands:
         files = [entry["file"]]
@@ -36,10 +36,10 @@ def batches_of(commands, wanted, root):
             with open(entry["file"]) as unity:
                 files = INCLUDE.findall(unity.read())
         files = [os.path.relpath(file, root) for file in files]
-        files = [file for file in files if file in wanted]
+        if wanted.isdisjoint(files):
+            continue
         wanted -= set(files)
-        if files:
-            found.append((NOT_FOR_CLANG.sub("", entry["command"]).replace(" -o ", UNSURE + " -o "), entry["directory"], files))
+        found.append((NOT_FOR_CLANG.sub("", entry["command"]).replace(" -o ", UNSURE + " -o "), entry["directory"], files))
     return found
 
 
