@@ -1,10 +1,8 @@
 #include "tensor_io/reduce_kernels.hpp"
 
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
-
 #include <cstring>
+
+#include "tensor_io/instruction_set.hpp"
 
 namespace troupe {
 
@@ -27,22 +25,14 @@ struct Kernels {
   void (*copy_streaming)(void*, const void*, std::size_t) noexcept;
 };
 
-#if defined(__x86_64__)
-bool has_f16c() noexcept {  // clang 14's __builtin_cpu_supports does not know its name
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
-}
-#endif
-
 Kernels choose() noexcept {
+  switch (instruction_set()) {
 #if defined(__x86_64__)
-  const bool avx2 = __builtin_cpu_supports("avx2") && has_f16c();
-  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  if (avx512) return {"avx512", kernels_avx512::reduce, kernels_avx512::copy_streaming};
-  if (avx2) return {"avx2", kernels_avx2::reduce, kernels_avx2::copy_streaming};
+    case InstructionSet::avx512: return {"avx512", kernels_avx512::reduce, kernels_avx512::copy_streaming};
+    case InstructionSet::avx2: return {"avx2", kernels_avx2::reduce, kernels_avx2::copy_streaming};
 #endif
-  return {"generic", kernels_generic::reduce, kernels_generic::copy_streaming};
+    default: return {"generic", kernels_generic::reduce, kernels_generic::copy_streaming};
+  }
 }
 
 // Not by ifunc (target_clones): its resolvers run before the sanitizers are set up.

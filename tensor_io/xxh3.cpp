@@ -7,27 +7,30 @@
 #include <algorithm>
 #include <utility>
 
+#include "tensor_io/instruction_set.hpp"
 #include "tensor_io/xxh3_wide.hpp"
 
 namespace troupe {
 
 namespace {
 
-std::uint64_t xxh3_generic(std::span<const std::byte> bytes) noexcept { return XXH3_64bits(bytes.data(), bytes.size()); }
+std::uint64_t xxh3_generic(const void* data, std::size_t bytes) noexcept { return XXH3_64bits(data, bytes); }
 
 auto* choose_xxh3() noexcept {
+  switch (instruction_set()) {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f")) return xxh3_avx512;
-  if (__builtin_cpu_supports("avx2")) return xxh3_avx2;
+    case InstructionSet::avx512: return xxh3_avx512;
+    case InstructionSet::avx2: return xxh3_avx2;
 #endif
-  return xxh3_generic;
+    default: return xxh3_generic;
+  }
 }
 
 }  // namespace
 
 std::uint64_t xxh3(std::span<const std::byte> bytes) noexcept {
   static auto* const best = choose_xxh3();
-  return best(bytes);
+  return best(bytes.data(), bytes.size());
 }
 std::uint64_t xxh3(std::string_view text) noexcept { return xxh3(std::as_bytes(std::span(text))); }
 

@@ -6,6 +6,6 @@
 
 namespace troupe {
 
-std::uint64_t xxh3_avx2(std::span<const std::byte> bytes) noexcept { return XXH3_64bits(bytes.data(), bytes.size()); }
+std::uint64_t xxh3_avx2(const void* data, std::size_t bytes) noexcept { return XXH3_64bits(data, bytes); }
 
 }  // namespace troupe

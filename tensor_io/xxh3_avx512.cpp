@@ -6,6 +6,6 @@
 
 namespace troupe {
 
-std::uint64_t xxh3_avx512(std::span<const std::byte> bytes) noexcept { return XXH3_64bits(bytes.data(), bytes.size()); }
+std::uint64_t xxh3_avx512(const void* data, std::size_t bytes) noexcept { return XXH3_64bits(data, bytes); }
 
 }  // namespace troupe

@@ -1,12 +1,12 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 namespace troupe {
 
-/// What xxh3() gives, on processors that have the instructions. For it alone.
-std::uint64_t xxh3_avx2(std::span<const std::byte> bytes) noexcept;
-std::uint64_t xxh3_avx512(std::span<const std::byte> bytes) noexcept;
+/// What xxh3() gives, on processors that have the instructions. For it alone. No type of the library: what a header defines would be
+/// compiled for such processors only, and the linker might take it for the whole program.
+std::uint64_t xxh3_avx2(const void* data, std::size_t bytes) noexcept;
+std::uint64_t xxh3_avx512(const void* data, std::size_t bytes) noexcept;
 
 }  // namespace troupe
