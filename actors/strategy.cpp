@@ -65,17 +65,18 @@ void Strategy::read_state(const StateReader& state, Optimizer& optimizer) {
   for (const auto& [name, tensor] : live) state.read(name, tensor);
   // An optimizer that keeps no state before its first step gets its names from the file.
   constexpr std::string_view kPrefix = "optimizer.";
-  std::map<std::string, at::Tensor> mine;
-  for (auto& [name, tensor] : optimizer.state()) mine.emplace(name, tensor);
+  const auto present = optimizer.state();
+  const std::map<std::string, at::Tensor> mine(present.begin(), present.end());
   NamedTensors moments;
   for (const auto& [name, entry] : state.entries()) {
     if (!name.starts_with(kPrefix)) continue;
+    const auto moment = name.substr(kPrefix.size());
     // What is as large as a parameter goes to where it belongs; load_state sees that it is there.
-    const auto found = mine.find(name.substr(kPrefix.size()));
+    const auto found = mine.find(moment);
     const bool fits =
         found != mine.end() && !entry.shape.empty() && found->second.sizes() == entry.shape && found->second.scalar_type() == entry.dtype;
     if (fits) state.read(name, found->second.detach());
-    moments.emplace_back(name.substr(kPrefix.size()), fits ? found->second : state.read(name));
+    moments.emplace_back(moment, fits ? found->second : state.read(name));
   }
   optimizer.load_state(moments);
 }

@@ -101,7 +101,8 @@ class Strategy {
   /// all ranks are disjoint and complete. They may be views of live tensors. Default: a share of what all ranks have alike.
   virtual std::vector<TensorPart> state_parts(Optimizer& optimizer, int rank, int world_size);
   /// Reads what this rank needs of a saved state. Not collective, so that one rank may find what is wrong; once all have read,
-  /// publish_state follows on all. Throws Error(mismatch) for a state of another model, and what the reader throws. Default: everything.
+  /// publish_state follows on all. Throws Error(mismatch) for a state of another model, and what the reader throws; some
+  /// of it may have been read then. Default: everything.
   virtual void read_state(const StateReader& state, Optimizer& optimizer);
   /// Collective: what was read reaches where forward sees it.
   virtual void publish_state() {}

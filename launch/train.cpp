@@ -90,7 +90,7 @@ class RunLog {
   /// The last lines of metrics.jsonl are in every rank's notes, and newcomers get them with the model: the rank 0 that dies takes those
   /// with it that it has not written yet, and its successor writes them.
   void keep(const MetricsReport& report) {
-    if (rank_.config().run_dir.empty() || rank_.world_size() == 1) return;
+    if (rank_.config().run_dir.empty() || !rank_.system().options().reconnect) return;
     auto& lines = rank_.system().compute().notes()[kLastLines];
     lines += to_json(report) + "\n";
     if (std::count(lines.begin(), lines.end(), '\n') > kKeptLines) lines.erase(0, lines.find('\n') + 1);
