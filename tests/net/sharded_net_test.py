@@ -18,10 +18,9 @@ SNAPSHOT_EVERY = 10
 
 
 def train(cluster, troupe, probe, scratch):
-    return Job(cluster, [troupe, "launch", "--hosts", f"{cluster.folder}/hostfile", "--ssh-config", cluster.ssh_config, "--run-dir", f"{scratch}/run",
-                         probe, "--probe_model", "plain", "--strategy", "fsdp", "--optimizer", "adamw", "--lr", "0.01", "--batch_size", "12",
-                         "--epochs", "4", "--pause_ms", "20", "--snapshot_every", str(SNAPSHOT_EVERY), "--log_interval", "1", "--run_dir",
-                         f"{scratch}/metrics", "--checkpoint_dir", f"{scratch}/checkpoints"])
+    return Job.of_probe(cluster, troupe, probe, scratch, batch_size=12,
+                        arguments=["--probe_model", "plain", "--strategy", "fsdp", "--optimizer", "adamw", "--lr", "0.01", "--epochs", "4",
+                                   "--pause_ms", "20", "--snapshot_every", str(SNAPSHOT_EVERY), "--run_dir", f"{scratch}/metrics"])
 
 
 def losses(scratch):

@@ -67,13 +67,8 @@ inline NamedTensors assemble(const std::vector<TensorPart>& parts) {
       whole[part.name] = torch::zeros(part.global_shape, at::TensorOptions().dtype(part.dtype));
       counts[part.name] = torch::zeros(part.global_shape, at::kInt);
     }
-    auto block = whole[part.name], count = counts[part.name];
-    for (std::size_t d = 0; d < part.shape.size(); ++d) {
-      block = block.narrow(static_cast<std::int64_t>(d), part.offsets[d], part.shape[d]);
-      count = count.narrow(static_cast<std::int64_t>(d), part.offsets[d], part.shape[d]);
-    }
-    block.copy_(part.pieces.at(0));
-    count.add_(1);
+    block_of(whole[part.name], part.offsets, part.shape).copy_(part.pieces.at(0));
+    block_of(counts[part.name], part.offsets, part.shape).add_(1);
   }
   for (const auto& [name, count] : counts) {
     if (!count.eq(1).all().item<bool>()) throw std::runtime_error("the parts of " + name + " do not tile it");
