@@ -203,10 +203,14 @@ def run_all_reduce(rows, turns):
     return [report(row, ours[row], {"Gloo of torch 2.11": peers[row]}, "us", {}) for row in rows if ours[row]]
 
 
+def files_in(folder):
+    return filter(pathlib.Path.is_file, pathlib.Path(folder).rglob("*"))
+
+
 def forget(folder):
     """Lets what was written go from the page cache, so that a load reads the disk."""
     os.sync()
-    for path in filter(pathlib.Path.is_file, pathlib.Path(folder).rglob("*")):
+    for path in files_in(folder):
         with open(path, "rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
@@ -215,7 +219,7 @@ def plain_read_ms(folder):
     """What the disk takes for the same bytes, if nothing is done with them."""
     forget(folder)
     buffer, begin = bytearray(4 << 20), time.perf_counter()
-    for path in filter(pathlib.Path.is_file, pathlib.Path(folder).rglob("*")):
+    for path in files_in(folder):
         with open(path, "rb", buffering=0) as file:
             while file.readinto(buffer):
                 pass
@@ -242,12 +246,11 @@ def run_checkpoint(rows, rounds):
                     print(f"bench: {name} still wrote {waited:.0f} ms after {steps} steps", file=sys.stderr)
                 forget(folders[name])
                 cold, warm = (floats(everyone[name].ask("load", "load_ms")["load_ms"])[0] for _ in range(2))
-                if name == "ours":
-                    plain.append(plain_read_ms(folders[name]))
                 if number >= 0:
                     call = floats(answer["blocking_ms"])[0]
                     if name == "ours":
                         blocking.append(call)
+                        plain.append(plain_read_ms(folders[name]))
                     costs[name].append([call + sum(t - usual for t in floats(answer["step_ms"]))])
                     loads[name].append([warm])
                     cold_loads[name].append([cold])

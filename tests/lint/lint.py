@@ -19,7 +19,7 @@ import time
 INCLUDE = re.compile(r'^#include "(.*\.cpp)"$', re.MULTILINE)
 FINDING = {
     "clangd": re.compile(r"^E\[[0-9:.]+\] (?P<what>\[[^]]*\]) Line (?P<line>\d+): (?P<more>.*)$"),
-    "clang-tidy": re.compile(r"^\S*/batch-\d+\.cpp:(?P<line>\d+):(?P<more>(?P<what>).*)$"),
+    "clang-tidy": re.compile(r"^\S*/batch-\d+\.cpp:(?P<line>\d+):(?P<what>\d+:) (?P<more>.*)$"),
 }
 # Whether a function is used it cannot tell here: it does not look into every instantiation of a template.
 UNSURE = " -Wno-unused-function -Wno-unneeded-internal-declaration"
@@ -39,7 +39,7 @@ def batches_of(commands, wanted, root):
         if wanted.isdisjoint(files):
             continue
         wanted -= set(files)
-        found.append((NOT_FOR_CLANG.sub("", entry["command"]).replace(" -o ", UNSURE + " -o "), entry["directory"], files))
+        found.append((entry["command"], entry["directory"], files))
     return found
 
 
@@ -62,7 +62,7 @@ def write_batch(name, folder, batch):
     with open(path, "w") as text:
         text.write("\n".join(lines) + "\n")
     beside = "".join(f" -iquote {os.path.dirname(os.path.abspath(file))}" for file in files)
-    command = re.sub(r" -o \S+ -c \S+$", f"{beside} -o {path}.o -c {path}", command)
+    command = re.sub(r" -o \S+ -c \S+$", f"{UNSURE}{beside} -o {path}.o -c {path}", NOT_FOR_CLANG.sub("", command))
     return {"directory": directory, "command": command, "file": path}, starts
 
 
