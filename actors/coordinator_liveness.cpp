@@ -77,7 +77,7 @@ void CoordinatorState::tick() {
   restart_cooled();
   for (auto& [slot, process] : processes) {
     if (process.ended || process.fenced) continue;
-    if (ticks % 5 == 0) self->send(process.supervisor, CoordinatorBeat{options.recovery.park_after.count()});
+    if (ticks % 5 == 0) self->send(process.supervisor, CoordinatorBeat{});
     if (held_up) process.heard = at;                                     // it is we who did not listen
     if (!options.recovery.enabled || phase == Phase::forming) continue;  // who is being set up may be slow
     const auto silent = at - process.heard;

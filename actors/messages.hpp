@@ -116,7 +116,8 @@ struct JoinJob {
   std::uint64_t generation = 0;  ///< that it is a member of: it only comes back to a coordinator that was restarted
 };
 struct JoinAccepted {
-  std::string refused;  ///< not empty: why not
+  std::string refused;                  ///< not empty: why not
+  std::int64_t park_after_ms = 60'000;  ///< a rank that hears no `CoordinatorBeat` for so long is cut off
 };
 /// Several times a second, from every member and spare.
 struct Heartbeat {
@@ -126,10 +127,8 @@ struct Heartbeat {
 };
 /// Looks at the clock: sent by the coordinator to itself.
 struct CoordinatorTick {};
-/// Coordinator -> ranks, twice a second: it can be reached. A rank that hears none for `park_after_ms` is cut off.
-struct CoordinatorBeat {
-  std::int64_t park_after_ms = 60'000;
-};
+/// Coordinator -> ranks, twice a second: it can be reached.
+struct CoordinatorBeat {};
 /// Coordinator -> ranks: this generation is over, its collectives are to be given up; a new membership follows.
 struct InterruptRanks {
   std::uint64_t generation = 0;
@@ -293,7 +292,7 @@ typename Inspector::result_type inspect(Inspector& f, JoinJob& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, JoinAccepted& x) {
-  return f(caf::meta::type_name("JoinAccepted"), x.refused);
+  return f(caf::meta::type_name("JoinAccepted"), x.refused, x.park_after_ms);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, Heartbeat& x) {
@@ -304,8 +303,8 @@ typename Inspector::result_type inspect(Inspector& f, CoordinatorTick&) {
   return f(caf::meta::type_name("CoordinatorTick"));
 }
 template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, CoordinatorBeat& x) {
-  return f(caf::meta::type_name("CoordinatorBeat"), x.park_after_ms);
+typename Inspector::result_type inspect(Inspector& f, CoordinatorBeat&) {
+  return f(caf::meta::type_name("CoordinatorBeat"));
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, InterruptRanks& x) {

@@ -61,10 +61,7 @@ RankSupervisorActor::behavior_type RankSupervisorState::make_behavior() {
       },
       [this](const SaveEnded& ended) { end_save(ended); },
       [this](const CoordinatorFound& found) { found_coordinator(found.coordinator); },
-      [this](const CoordinatorBeat& beat) {
-        heard_coordinator = std::chrono::steady_clock::now();
-        options.park_after = std::chrono::milliseconds(beat.park_after_ms);
-      },
+      [this](const CoordinatorBeat&) { heard_coordinator = std::chrono::steady_clock::now(); },
       [this](const CheckLanes&) { check_lanes(); },
       [this](const FinishRank& request) { return finish(request.report); },
   };
@@ -91,14 +88,18 @@ caf::result<JoinAccepted> RankSupervisorState::join(std::chrono::milliseconds ti
   }
   auto promise = self->make_response_promise<JoinAccepted>();
   self->request(caf::actor_cast<CoordinatorActor>(options.coordinator), timeout, options.join)
-      .then([promise](const JoinAccepted& accepted) mutable { promise.deliver(accepted); },
-            [this, promise](caf::error& error) mutable {
-              if (options.reconnect) {  // the caller asks again, perhaps of the next coordinator
-                promise.deliver(std::move(error));
-                return;
-              }
-              promise.deliver(JoinAccepted{"the coordinator did not answer (" + caf::to_string(error) + ")"});
-            });
+      .then(
+          [this, promise](const JoinAccepted& accepted) mutable {
+            park_after = std::chrono::milliseconds(accepted.park_after_ms);
+            promise.deliver(accepted);
+          },
+          [this, promise](caf::error& error) mutable {
+            if (options.reconnect) {  // the caller asks again, perhaps of the next coordinator
+              promise.deliver(std::move(error));
+              return;
+            }
+            promise.deliver(JoinAccepted{"the coordinator did not answer (" + caf::to_string(error) + ")"});
+          });
   return promise;
 }
 
@@ -158,8 +159,8 @@ void RankSupervisorState::lost_coordinator() {
   // dereferences a null pointer where there is none.
   const auto address = caf::actor_cast<RankSupervisorActor>(self);
   self->home_system().spawn<caf::detached>(
-      [reconnect = options.reconnect, status = options.status, patience = options.park_after](caf::event_based_actor*,
-                                                                                              const RankSupervisorActor& address) {
+      [reconnect = options.reconnect, status = options.status, patience = park_after](caf::event_based_actor*,
+                                                                                      const RankSupervisorActor& address) {
         const auto deadline = std::chrono::steady_clock::now() + patience;
         caf::strong_actor_ptr found;
         while (!found && !status->loop_ended && !status->job_over && std::chrono::steady_clock::now() < deadline) {
@@ -173,7 +174,7 @@ void RankSupervisorState::lost_coordinator() {
 
 // Rank 0 saves what is committed: the side of a cut that has it, and nobody beside it.
 void RankSupervisorState::park(const std::string& why) {
-  const auto seconds = std::to_string(static_cast<double>(options.park_after.count()) / 1000);
+  const auto seconds = std::to_string(static_cast<double>(park_after.count()) / 1000);
   abort({ErrorCode::parked,
          0,
          "rank supervisor",
@@ -196,6 +197,7 @@ void RankSupervisorState::found_coordinator(const caf::strong_actor_ptr& coordin
       .then(
           [this](const JoinAccepted& accepted) {
             if (!accepted.refused.empty()) return abort({ErrorCode::fenced, rank(), "rank supervisor", -1, "join", accepted.refused, {}});
+            park_after = std::chrono::milliseconds(accepted.park_after_ms);
             if (last_interrupted) tell_coordinator(*last_interrupted);
             if (save_ended) tell_coordinator(CheckpointPublished{options.join.process, *save_ended});
             if (part_saved) tell_coordinator(*part_saved);
@@ -238,8 +240,7 @@ void RankSupervisorState::check_lanes() {
   const auto now = std::chrono::steady_clock::now();
   if (now - last_check > 10 * options.check_interval) heard_coordinator = now;  // it is we who did not listen
   last_check = now;
-  if (options.coordinator && !aborted && !membership.members.empty() && !options.status->loop_ended &&
-      now - heard_coordinator > options.park_after)
+  if (options.coordinator && !aborted && !membership.members.empty() && !options.status->loop_ended && now - heard_coordinator > park_after)
     park("the coordinator can't be reached");
   if (options.coordinator && !aborted) {
     for (const auto& lane : lanes) {

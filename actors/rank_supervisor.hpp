@@ -91,8 +91,7 @@ struct RankSupervisorOptions {
   caf::actor compute;  ///< told of memberships, interruptions and the end, so that it stops waiting for messages
   std::shared_ptr<RankStatus> status;
   std::chrono::milliseconds check_interval{100};
-  std::chrono::milliseconds stall_after{300};    ///< a collective that waits longer is reported to the coordinator
-  std::chrono::milliseconds park_after{60'000};  ///< without a coordinator
+  std::chrono::milliseconds stall_after{300};  ///< a collective that waits longer is reported to the coordinator
 };
 
 struct RankSupervisorState {
@@ -128,7 +127,8 @@ struct RankSupervisorState {
   std::optional<SaveEnded> save_ended;  // ... and the last that has: told again to a restarted coordinator
   std::optional<ErrorReport> aborted;
   std::chrono::steady_clock::time_point heard_coordinator, last_check;
-  std::uint64_t dumped = 0;  // the generation whose ledgers were written down
+  std::chrono::milliseconds park_after{60'000};  // unheard; the coordinator says it when it lets the rank in
+  std::uint64_t dumped = 0;                      // the generation whose ledgers were written down
   static inline const char* name = "rank supervisor";
 };
 

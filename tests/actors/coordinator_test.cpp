@@ -14,7 +14,8 @@ namespace {
 
 struct Job {
   explicit Job(int world_size, const std::optional<Membership>& resumed = {}, bool recovers = false)
-      : system(config), coordinator(system.spawn(troupe::coordinator, options(world_size, resumed, recovers))) {}
+      : Job(options(world_size, resumed, recovers)) {}
+  explicit Job(const CoordinatorOptions& options) : system(config), coordinator(system.spawn(troupe::coordinator, options)) {}
   static CoordinatorOptions options(int world_size, const std::optional<Membership>& resumed, bool recovers) {
     CoordinatorOptions options;
     options.job_id = "job";
@@ -28,8 +29,9 @@ struct Job {
     caf::anon_send_exit(coordinator, caf::exit_reason::user_shutdown);
   }
 
-  RankSupervisorActor add_rank(int rank, JoinJob join = {}) {
+  RankSupervisorActor add_rank(int rank, JoinJob join = {}, std::function<caf::strong_actor_ptr()> reconnect = {}) {
     RankSupervisorOptions options;
+    options.reconnect = std::move(reconnect);
     join.job_id = join.job_id.empty() ? "job" : join.job_id;
     join.process = {rank, static_cast<std::uint64_t>(10 + ranks.size())};
     join.world_size = static_cast<std::int32_t>(2);
@@ -108,6 +110,20 @@ TEST_CASE("[T06] a rank that vanishes aborts the others and is named") {
     job.self->receive([](const Membership&) {}, [&](const AbortJob& abort) { cause = abort.report.cause; },
                       caf::after(10s) >> [&] { cause = "nothing"; });
   CHECK_THAT(cause, Catch::Contains("rank 1 died"));
+}
+
+// It used to learn it with the first beat: one that was cut off before that waited ten times as long.
+TEST_CASE("[L05] fault 14: a rank knows from its joining how long to look for a lost coordinator") {
+  auto options = Job::options(2, {}, true);
+  options.recovery.park_after = 50ms;
+  Job job(options);
+  auto rank = job.add_rank(0, {}, [] { return caf::strong_actor_ptr(); });
+  CHECK(job.refused(rank).empty());
+  caf::anon_send_exit(job.coordinator, caf::exit_reason::kill);
+  ErrorReport report;
+  job.self->receive([&](const AbortJob& abort) { report = abort.report; }, caf::after(20s) >> [] {});
+  CHECK((report.code == ErrorCode::parked));
+  CHECK_THAT(report.cause, Catch::Contains("there is no coordinator for 0.0 s"));
 }
 
 TEST_CASE("ranks leave values for each other at the coordinator") {
