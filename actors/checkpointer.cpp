@@ -1,5 +1,6 @@
 #include "actors/checkpointer.hpp"
 
+#include <cerrno>
 #include <exception>
 #include <utility>
 
@@ -36,6 +37,15 @@ ErrorReport report_of(int rank, std::int64_t step, Work&& work) {
   }
 }
 
+/// A disk without room.
+class FullDisk : public FileLayer {
+ public:
+  ssize_t write(int, const void*, std::size_t) override {
+    errno = ENOSPC;
+    return -1;
+  }
+};
+
 }  // namespace
 
 void CheckpointerState::open() {
@@ -53,7 +63,9 @@ void CheckpointerState::save(Self self, const SaveCheckpoint& request) {
     saved.ranks = static_cast<std::int32_t>(request.part->ranks);
     std::function<void()> copied;
     if (request.live > 0 && requester) copied = [&] { caf::anon_send(requester, PartCopied{}); };
-    write_checkpoint_part(options.directory, request.attempt, *request.part, files(), request.live, copied);
+    FullDisk full;
+    auto& disk = std::exchange(disk_full, false) ? full : files();
+    write_checkpoint_part(options.directory, request.attempt, *request.part, disk, request.live, copied);
   });
   end_rank_unless_temporary(saved.report);
   if (saved.ranks > 1) {
@@ -124,7 +136,7 @@ Checkpointer::behavior_type make_checkpointer(Checkpointer::stateful_pointer<Che
             const auto& supervisor = self->state.options.supervisor;
             if (supervisor) caf::anon_send(supervisor, CheckpointPublished{{}, self->state.publish(order)});
           },
-          [self](const SaveEnded& ended) { self->state.ended(ended); }};
+          [self](const SaveEnded& ended) { self->state.ended(ended); }, [self](const InjectFault&) { self->state.disk_full = true; }};
 }
 
 }  // namespace troupe

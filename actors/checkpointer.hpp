@@ -14,7 +14,8 @@ namespace troupe {
 /// sender of SaveCheckpoint with CheckpointSaved or CheckpointFailed, the same on all ranks; training goes on either way. The credit is
 /// one: the sender waits for the answer before it sends the next part, so at most one snapshot is in memory. Asked to end (anon_send_exit),
 /// it first finishes the write under way and what was sent before; exit_reason::kill does not wait.
-using Checkpointer = caf::typed_actor<caf::reacts_to<SaveCheckpoint>, caf::reacts_to<PublishCheckpoint>, caf::reacts_to<SaveEnded>>;
+using Checkpointer = caf::typed_actor<caf::reacts_to<SaveCheckpoint>, caf::reacts_to<PublishCheckpoint>, caf::reacts_to<SaveEnded>,
+                                      caf::reacts_to<InjectFault>>;
 
 struct CheckpointerOptions {
   std::string directory;
@@ -37,6 +38,7 @@ struct CheckpointerState {
   SaveAttempt under_way;
   caf::actor requester;  // of the save under way
   bool ending = false;
+  bool disk_full = false;  // for the next part (--chaos)
 
   void open();
   void save(Self self, const SaveCheckpoint& request);

@@ -174,7 +174,8 @@ void Compute::backward(const at::Tensor& loss, double samples, double correct, d
   const bool last = micro_batch_ + 1 == options_.training.grad_accum_steps;
   strategy_->begin_backward(last, weight);
   fault_point("backward", step_);
-  const double factor = weight * loss_scaler_.scale() / static_cast<double>(options_.training.grad_accum_steps);
+  const bool poisoned = services_.status->poisoned.exchange(false);
+  const double factor = poisoned ? std::nan("") : weight * loss_scaler_.scale() / static_cast<double>(options_.training.grad_accum_steps);
   if (factor == 1) {
     loss.backward();
   } else {

@@ -6,6 +6,7 @@ CoordinatorActor::behavior_type coordinator(CoordinatorActor::stateful_pointer<C
   auto& state = self->state;
   state.self = self;
   state.options = std::move(options);
+  if (state.options.chaos) state.chaos.emplace(*state.options.chaos, state.options.world_size);
   state.begun = state.since = state.last_tick = state.now();
   if (state.options.resumed) {
     // The journal says who was in; they are given time to come back, then those that did not are lost.
@@ -131,6 +132,7 @@ void CoordinatorState::over_if_all_ended() {
     if (found == processes.end() || found->second.joined.process != member.process || !found->second.ended) return;
   }
   phase = Phase::over;
+  end_chaos();
   const ErrorReport done{ErrorCode::ok, -1, {}, -1, {}, "the job is done", {}};
   for (const auto& [slot, process] : processes) {
     if (!process.ended) self->send(process.supervisor, AbortJob{done});
@@ -142,6 +144,7 @@ void CoordinatorState::abort(const ErrorReport& reason, int code) {
   if (phase == Phase::over) return;
   aborted = reason;
   phase = Phase::over;
+  end_chaos();
   for (const auto& [slot, process] : processes) {
     if (process.supervisor) self->send(process.supervisor, AbortJob{reason});
   }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/chaos.hpp"
 #include "actors/membership.hpp"
 #include "actors/messages.hpp"
 #include "actors/rank_supervisor.hpp"
@@ -56,6 +57,7 @@ struct CoordinatorOptions {
   std::string job_id;
   int world_size = 1;
   RecoveryOptions recovery;
+  std::optional<ChaosOptions> chaos;                ///< hurts ranks on purpose
   std::chrono::milliseconds join_timeout{120'000};  ///< for all ranks to join at the start
   /// A membership, before it is announced: the journal. And lines for the user. Both may be empty.
   std::function<void(const Membership&)> record;
@@ -71,6 +73,8 @@ struct CoordinatorState {
     JoinJob joined;
     bool member = false;
     bool suspected = false, fenced = false;
+    bool hurt = false;  // on purpose: its death does not count
+    std::int64_t steps_done = 0;
     std::optional<ErrorReport> ended;
     std::optional<RankInterrupted> interrupted;
     caf::actor_clock::time_point heard;
@@ -114,6 +118,8 @@ struct CoordinatorState {
   void go_on_with_saves();
   void remember(const SaveEnded& ended);
   void tell_of_slow_saves();
+  void hurt_ranks();
+  void end_chaos();
   void say(const std::string& text) const;
   int rank_of(int slot) const;
   caf::actor_clock::time_point now() const;
@@ -136,7 +142,9 @@ struct CoordinatorState {
   std::vector<Save> saves;                                        // under way
   std::deque<SaveEnded> ended_saves;
   std::optional<ErrorReport> aborted;
-  caf::actor_clock::time_point begun, since, last_tick;  // of this coordinator; of the phase; of the last tick
+  std::optional<ChaosRun> chaos;
+  std::optional<caf::actor_clock::time_point> first_step;  // that chaos counts from
+  caf::actor_clock::time_point begun, since, last_tick;    // of this coordinator; of the phase; of the last tick
   std::int64_t last_resume = -1;
   int ticks = 0;
   int fruitless = 0;      // recoveries without a step in between

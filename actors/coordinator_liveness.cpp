@@ -41,6 +41,7 @@ void CoordinatorState::heard(const Heartbeat& beat) {
     return;
   }
   found->second.heard = now();
+  found->second.steps_done = beat.steps_done;
   if (found->second.suspected) {
     found->second.suspected = false;
     say("rank " + std::to_string(rank_of(beat.process.slot)) + " answers again");
@@ -74,6 +75,7 @@ void CoordinatorState::tick() {
   self->delayed_send(self, kCoordinatorTick, CoordinatorTick{});
   if (phase == Phase::over) return;
   tell_of_slow_saves();
+  hurt_ranks();
   restart_cooled();
   for (auto& [slot, process] : processes) {
     if (process.ended || process.fenced) continue;

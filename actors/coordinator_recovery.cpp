@@ -52,7 +52,7 @@ void CoordinatorState::lose(int number, const std::string& why, bool proved) {
   } else if (!proved) {
     unproved.push_back(process.joined.process);
   }
-  slots[number].deaths.push_back(now());
+  if (!process.hurt) slots[number].deaths.push_back(now());
   if (proved) replace(number);
   if (was_member && phase == Phase::training) {
     recover(report);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/chaos.hpp"
 #include "actors/membership.hpp"
 #include "tensor_io/checkpoint_directory.hpp"
 #include "tensor_io/dataset.hpp"
@@ -201,6 +202,11 @@ struct RankEnded {
 struct AbortJob {
   ErrorReport report;
 };
+/// Coordinator -> one rank: hurt yourself (--chaos).
+struct InjectFault {
+  ChaosKind kind = ChaosKind::kill;
+  std::int64_t lasts_ms = 0;
+};
 /// Finish the step, write a checkpoint, end: Ctrl-C, SIGTERM.
 struct StopJob {
   std::int32_t signal = 2;
@@ -215,6 +221,15 @@ typename Inspector::result_type inspect(Inspector& f, ErrorReport& x) {
   };
   return f(caf::meta::type_name("ErrorReport"), code, x.rank, x.actor, x.step, x.operation, x.cause, x.remedy,
            caf::meta::load_callback(store));
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, InjectFault& x) {
+  auto kind = static_cast<std::uint8_t>(x.kind);
+  auto store = [&]() -> caf::error {
+    x.kind = static_cast<ChaosKind>(kind);
+    return caf::none;
+  };
+  return f(caf::meta::type_name("InjectFault"), kind, x.lasts_ms, caf::meta::load_callback(store));
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, ProcessId& x) {

@@ -62,6 +62,7 @@ RankSupervisorActor::behavior_type RankSupervisorState::make_behavior() {
       [this](const SaveEnded& ended) { end_save(ended); },
       [this](const CoordinatorFound& found) { found_coordinator(found.coordinator); },
       [this](const CoordinatorBeat&) { heard_coordinator = std::chrono::steady_clock::now(); },
+      [this](const InjectFault& fault) { inject(fault); },
       [this](const CheckLanes&) { check_lanes(); },
       [this](const FinishRank& request) { return finish(request.report); },
   };
@@ -250,6 +251,22 @@ void RankSupervisorState::check_lanes() {
     tell_coordinator(Heartbeat{options.join.process, membership.generation, options.status->steps_done});
   }
   self->delayed_send(self, options.check_interval, CheckLanes{});
+}
+
+void RankSupervisorState::inject(const InjectFault& fault) {
+  if (aborted) return;
+  switch (fault.kind) {
+    case ChaosKind::nan: options.status->poisoned = true; break;
+    case ChaosKind::net:
+      for (const auto& lane : lanes)
+        lane.communicator->abort({ErrorCode::peer_lost, rank(), "chaos", -1, {}, "its data connections were broken (--chaos)", {}});
+      break;
+    case ChaosKind::disk:
+      if (checkpointer) caf::anon_send(checkpointer, fault);
+      break;
+    default:
+      if (options.hurt) options.hurt(fault.kind, std::chrono::milliseconds(fault.lasts_ms));
+  }
 }
 
 caf::result<bool> RankSupervisorState::finish(const ErrorReport& report) {

@@ -64,6 +64,7 @@ using RankSupervisorActor = caf::typed_actor<caf::replies_to<JoinRank>::with<Joi
                                              caf::reacts_to<SaveEnded>,                      //
                                              caf::reacts_to<CoordinatorFound>,               //
                                              caf::reacts_to<CoordinatorBeat>,                //
+                                             caf::reacts_to<InjectFault>,                    //
                                              caf::reacts_to<CheckLanes>,                     //
                                              caf::replies_to<FinishRank>::with<bool>>;
 
@@ -75,6 +76,7 @@ struct RankStatus {
   std::atomic<int> stop_signal{0};      ///< SIGINT or SIGTERM was received: finish the step
   std::atomic<bool> loop_ended{false};  ///< Compute has left its loop
   std::atomic<bool> job_over{false};    ///< aborted for good: nothing is to be waited for any more
+  std::atomic<bool> poisoned{false};    ///< --chaos: the next backward's gradients are not numbers
   std::atomic<std::int64_t> steps_done{0};
 };
 
@@ -88,6 +90,8 @@ struct RankSupervisorOptions {
   /// Where this rank's last collectives go when somebody hangs; empty: nowhere. `log`, if any, gets a line that says so.
   std::string ledger_path;
   std::function<void(const std::string&)> log;
+  /// --chaos: kills, stops or slows this process. Empty (a simulated rank): it is spared.
+  std::function<void(ChaosKind, std::chrono::milliseconds)> hurt;
   caf::actor compute;  ///< told of memberships, interruptions and the end, so that it stops waiting for messages
   std::shared_ptr<RankStatus> status;
   std::chrono::milliseconds check_interval{100};
@@ -106,6 +110,7 @@ struct RankSupervisorState {
   void park(const std::string& why);
   void found_coordinator(const caf::strong_actor_ptr& coordinator);
   void check_lanes();
+  void inject(const InjectFault& fault);
   CollectiveState state_of(const RegisterLane& lane) const;
   void told_of_part(PartSaved part);
   void end_save(const SaveEnded& ended);

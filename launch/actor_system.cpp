@@ -36,6 +36,7 @@ ActorSystemConfig::ActorSystemConfig(bool network) {
   add_message_type<CoordinatorBeat>("CoordinatorBeat");
   add_message_type<InterruptRanks>("InterruptRanks");
   add_message_type<FenceRank>("FenceRank");
+  add_message_type<InjectFault>("InjectFault");
   add_message_type<JoinNode>("JoinNode");
   add_message_type<StartRank>("StartRank");
   add_message_type<KillRank>("KillRank");

@@ -106,6 +106,7 @@ void CoordinatorChild::start() {
                                                      number(recovery.park_after)})
       child.arguments.push_back(word);
   }
+  if (!options_.chaos.empty()) child.arguments.insert(child.arguments.end(), {"--chaos", options_.chaos});
   child.environment = {{"TROUPE_SLOT", "coordinator"}, {"TROUPE_RESTARTS", std::to_string(lives_++)}};  // fault_point asks for them
   child.keep_stdin_open = true;
   child_ = std::make_unique<ChildProcess>(child);

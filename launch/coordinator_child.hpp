@@ -25,6 +25,7 @@ class CoordinatorChild {
     std::string address = "127.0.0.1";
     int port = 0;  ///< 0: any
     RecoveryOptions recovery;
+    std::string chaos;  ///< parse_chaos's text; empty: none
   };
   /// Waits until it listens. Throws Error(unavailable) with what it said if it does not start.
   explicit CoordinatorChild(Options options);

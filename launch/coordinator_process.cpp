@@ -16,6 +16,7 @@ int run_coordinator(const CoordinatorProcessOptions& options) {
   coordinator_options.job_id = options.job_id;
   coordinator_options.world_size = options.world_size;
   coordinator_options.recovery = options.recovery;
+  coordinator_options.chaos = options.chaos;
   coordinator_options.log = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
   std::optional<Journal> journal;
   if (!options.journal.empty()) {

@@ -9,6 +9,7 @@ struct CoordinatorProcessOptions {
   std::string job_id;
   int world_size = 1;
   RecoveryOptions recovery;
+  std::optional<ChaosOptions> chaos;
   std::string address = "127.0.0.1";  ///< where to listen
   int port = 0;                       ///< 0: any
   std::string journal;                ///< its path; empty: none

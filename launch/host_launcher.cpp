@@ -61,8 +61,8 @@ class HostLauncher {
                    "private network\n",
                    address_.c_str(), agents_.size());
     }
-    coordinator_.emplace(
-        CoordinatorChild::Options{options_.troupe_program, options_.run_dir, job_, world_size_, address_, 0, options_.recovery});
+    coordinator_.emplace(CoordinatorChild::Options{options_.troupe_program, options_.run_dir, job_, world_size_, address_, 0,
+                                                   options_.recovery, options_.chaos});
     AgentLink::Options link;
     link.job_id = job_;
     link.host = "(launcher)";

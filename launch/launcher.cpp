@@ -52,7 +52,8 @@ int launch_as_node(const LauncherOptions& options) {
   std::optional<CoordinatorChild> coordinator;
   if (ranks.node_rank == 0) {
     coordinator.emplace(CoordinatorChild::Options{options.troupe_program, options.run_dir, ranks.job_id, ranks.world_size,
-                                                  alone ? "127.0.0.1" : options.master_addr, ranks.coordinator_port, options.recovery});
+                                                  alone ? "127.0.0.1" : options.master_addr, ranks.coordinator_port, options.recovery,
+                                                  options.chaos});
     ranks.coordinator_port = coordinator->port();
     for (int s = 0; s < options.spares; ++s) ranks.spares.push_back(ranks.world_size + s);
   }

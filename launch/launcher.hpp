@@ -12,6 +12,7 @@ struct LauncherOptions {
   std::vector<Host> hosts;  ///< empty: this machine alone
   int spares = 0;           ///< processes that wait for a rank to die
   RecoveryOptions recovery;
+  std::string chaos;                    ///< parse_chaos's text: hurts ranks on purpose; empty: it does not
   std::string run_dir = "runs/latest";  ///< rank<k>.log, the journal
   std::string troupe_program;           ///< our own executable, for coordinator and agents
   std::vector<std::string> command;     ///< the program and its arguments

@@ -42,6 +42,7 @@ constexpr const char* kLaunchHelp =
     "  --hang-after S         a rank that does not leave an interrupted step for so long is killed (60)\n"
     "  --park-after S         without a quorum: save and end after so long (60)\n"
     "  --no-recovery          the first rank that dies ends the job\n"
+    "  --chaos seed=7,mtbf=30s,kinds=kill+stop+slow+net+disk+nan   hurts ranks, the same way for the same seed, and tells the goodput\n"
     "\n"
     "example: troupe launch --nproc 4 --spares 1 ./train --lr 0.05\n";
 
@@ -119,17 +120,30 @@ int launch(const std::vector<std::string>& words) {
   troupe::LauncherOptions options;
   options.recovery.enabled = true;
   std::vector<std::pair<std::string, std::string>> flags;
-  const auto first = read_flags(words, {"--nproc",           "-n",
-                                        "--nproc-per-node",  "--run-dir",
-                                        "--spares",          "--min-ranks",
-                                        "--max-restarts",    "--restart-window",
-                                        "--replace-timeout", "--suspect-after",
-                                        "--fence-after",     "--hang-after",
-                                        "--park-after",      "--hosts",
-                                        "--address",         "--ssh-config",
-                                        "--remote-troupe",   "--nnodes",
-                                        "--node-rank",       "--master-addr",
-                                        "--master-port",     "--last-call"},
+  const auto first = read_flags(words,
+                                {"--nproc",
+                                 "-n",
+                                 "--nproc-per-node",
+                                 "--run-dir",
+                                 "--spares",
+                                 "--min-ranks",
+                                 "--max-restarts",
+                                 "--restart-window",
+                                 "--replace-timeout",
+                                 "--suspect-after",
+                                 "--fence-after",
+                                 "--hang-after",
+                                 "--park-after",
+                                 "--hosts",
+                                 "--address",
+                                 "--ssh-config",
+                                 "--remote-troupe",
+                                 "--nnodes",
+                                 "--node-rank",
+                                 "--master-addr",
+                                 "--master-port",
+                                 "--last-call",
+                                 "--chaos"},
                                 {"--standalone", "--no-recovery", "--slurm", "--help"}, flags);
   bool min_given = false, slurm = false;
   std::optional<std::chrono::milliseconds> last_call;
@@ -163,7 +177,10 @@ int launch(const std::vector<std::string>& words) {
     if (name == "--hang-after") options.recovery.hang_after = seconds(name, value);
     if (name == "--park-after") options.recovery.park_after = seconds(name, value);
     if (name == "--no-recovery") options.recovery.enabled = false;
+    if (name == "--chaos") troupe::parse_chaos(value), options.chaos = value;
   }
+  if (!options.chaos.empty() && !options.recovery.enabled)
+    throw troupe::Error(troupe::ErrorCode::usage, "--chaos", "without recovery the first fault ends the job", "leave --no-recovery out");
   if (slurm) {
     const auto allocation = troupe::read_slurm();
     if (!allocation)
@@ -205,10 +222,11 @@ int launch(const std::vector<std::string>& words) {
 int coordinate(const std::vector<std::string>& words) {
   troupe::CoordinatorProcessOptions options;
   std::vector<std::pair<std::string, std::string>> flags;
-  read_flags(words,
-             {"--job", "--world-size", "--address", "--port", "--journal", "--min-start", "--min-ranks", "--max-restarts",
-              "--replace-timeout-ms", "--suspect-ms", "--fence-ms", "--hang-ms", "--restart-window-ms", "--park-ms", "--last-call-ms"},
-             {"--recovery"}, flags);
+  read_flags(
+      words,
+      {"--job", "--world-size", "--address", "--port", "--journal", "--min-start", "--min-ranks", "--max-restarts", "--replace-timeout-ms",
+       "--suspect-ms", "--fence-ms", "--hang-ms", "--restart-window-ms", "--park-ms", "--last-call-ms", "--chaos"},
+      {"--recovery"}, flags);
   auto& recovery = options.recovery;
   for (const auto& [name, value] : flags) {
     const auto milliseconds = [&, &name = name, &value = value] {
@@ -230,6 +248,7 @@ int coordinate(const std::vector<std::string>& words) {
     if (name == "--restart-window-ms") recovery.restart_window = milliseconds();
     if (name == "--last-call-ms") recovery.last_call = milliseconds();
     if (name == "--park-ms") recovery.park_after = milliseconds();
+    if (name == "--chaos") options.chaos = troupe::parse_chaos(value);
   }
   return troupe::run_coordinator(options);
 }

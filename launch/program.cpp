@@ -11,6 +11,7 @@
 #include "launch/actor_system.hpp"
 #include "launch/build_id.hpp"
 #include "launch/environment.hpp"
+#include "launch/hurt_process.hpp"
 #include "launch/rank.hpp"
 #include "launch/simulate.hpp"
 #include "strategies/comm_hooks.hpp"
@@ -136,6 +137,7 @@ int run_launched(const Config& config, const RankEnvironment& place, const std::
   ActorSystemConfig system_config(true);
   caf::actor_system system(system_config);
   auto options = options_of(config, place);
+  options.hurt = hurt_this_process;
   CoordinatorActor hosted;
   if (!place.coordinator_host.empty()) {
     options.coordinator = connect_coordinator(system, place.coordinator_host, place.coordinator_port, std::chrono::seconds(30));

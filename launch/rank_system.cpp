@@ -35,6 +35,7 @@ RankSystem::RankSystem(caf::actor_system& system, RankSystemOptions options)
   supervisor.on_coordinator = [link = link_](const caf::strong_actor_ptr& found) { link->set(caf::actor_cast<CoordinatorActor>(found)); };
   supervisor.ledger_path = options_.ledger_path;
   supervisor.log = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
+  supervisor.hurt = options_.hurt;
   supervisor.compute = compute_->address();
   supervisor.status = status_;
   supervisor_ = system_.spawn(rank_supervisor, supervisor);

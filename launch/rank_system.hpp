@@ -25,6 +25,7 @@ struct RankSystemOptions {
   StrategyOptions strategy;
   CommunicatorSettings communicator;
   CoordinatorActor coordinator;
+  std::function<void(ChaosKind, std::chrono::milliseconds)> hurt;  ///< --chaos: kills, stops or slows this process; empty: it is spared
   std::function<caf::strong_actor_ptr()> reconnect;  ///< finds a restarted coordinator; empty: the job ends with its coordinator
 };
 

@@ -204,6 +204,7 @@ bool RunCheckpoints::await(bool copied) {
       [&](CheckpointSaved& saved) {
         last_path_ = saved.path;
         under_way_ = false;
+        failure_.reset();
         if (!saved.warning.empty() && rank_.is_main()) std::fprintf(stderr, "warning: %s\n", saved.warning.c_str());
       },
       [&](CheckpointFailed& failed) {
@@ -223,12 +224,15 @@ void RunCheckpoints::await_end() {
 }
 
 std::string RunCheckpoints::finish(const std::function<void()>& again) {
-  for (;;) {
+  for (bool tried_again = false;;) {
     await_end();
+    // The disk may have room again.
+    const bool failed = failure_ && failure_->code == ErrorCode::io && !std::exchange(tried_again, true);
     // A rank that has replaced another knows nothing of what was saved before.
     bool lost = false;
     std::string path;
-    for (const auto& text : rank_.system().compute().program_lane().all_gather_bytes((lost_ ? "-" : "+") + last_path_, "last checkpoint")) {
+    for (const auto& text :
+         rank_.system().compute().program_lane().all_gather_bytes((lost_ || failed ? "-" : "+") + last_path_, "last checkpoint")) {
       lost = lost || text.starts_with("-");
       if (path.empty()) path = text.substr(1);
     }

@@ -30,9 +30,9 @@ class RunCheckpoints {
   /// held a part of the state.
   void save_alone(const Position& position);
   /// Collective. Waits until what was saved is on disk; `again` is called, on all ranks, if the last save came to nothing because a rank
-  /// was lost. Returns the last path. A failed save is printed and remembered.
+  /// was lost, or, once, because the disk refused it. Returns the last path. A failed save is printed.
   std::string finish(const std::function<void()>& again = {});
-  const std::optional<ErrorReport>& failure() const noexcept { return failure_; }
+  const std::optional<ErrorReport>& failure() const noexcept { return failure_; }  ///< of the last save
 
  private:
   void start_checkpointer(const SaveAttempt& first, bool publishes);

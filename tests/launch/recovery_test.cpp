@@ -100,6 +100,22 @@ TEST_CASE("[L05] fault 8: a rank that stops answering is killed after three seco
   check_bits(run, undisturbed());
 }
 
+// This seed stops rank 0 for 0.7 s, kills rank 1 and breaks rank 0's connections within 6 s; the job takes 8 or more.
+TEST_CASE("[L05] fault 40: a job that --chaos hurts again and again ends with the bits of an undisturbed one, and tells its goodput") {
+  const Run run(4, {"--chaos", "seed=153,mtbf=2500ms,kinds=kill|stop|net"}, "", {"--pause_ms", "250"});
+  INFO(run.output);
+  for (const auto* hurt : {"chaos: stop rank 0, 717 ms", "chaos: kill rank 1", "chaos: net rank 0"})
+    CHECK_THAT(run.output, Catch::Contains(hurt));
+  CHECK(run.recoveries().size() >= 2);
+  CHECK(run.lives().at("rank 1") >= 2);
+  const std::regex summary(
+      "chaos: \\d+ faults \\(kill \\d+, stop \\d+, net \\d+\\) and \\d+ that found nobody, in [0-9.]+ s; \\d+ steps, goodput [0-9.]+ % of "
+      "the "
+      "undisturbed pace");
+  CHECK(std::regex_search(run.output, summary));
+  check_bits(run, undisturbed());
+}
+
 TEST_CASE("[L05] fault 39: a slot that dies again and again is given up") {
   std::string faults;
   for (int life = 0; life < 3; ++life) {

@@ -29,14 +29,22 @@ Job job() {
   return job;
 }
 
-// Runs the framework's own loop on simulated ranks; the weights are in the checkpoint that it leaves.
-TrainingState train_to_end(const std::string& folder, int world_size, Config config) {
+// Runs the framework's own loop on simulated ranks; the weights are in the checkpoint that it leaves. `before_forward` is each rank's.
+TrainingState train_to_end(
+    const std::string& folder, int world_size, Config config, const std::function<void(Rank&)>& before_forward = [](Rank&) {}) {
   config.checkpoint_dir = folder;
   config.run_dir = "";
   config.batch_size = 16;
   config.lr = 0.1;
   config.validate_every = 0;
-  const auto errors = testing::run_program(world_size, config, [](Rank& rank) { train(job(), rank); });
+  const auto errors = testing::run_program(world_size, config, [&](Rank& rank) {
+    auto mine = job();
+    mine.loss = [&, loss = mine.loss](torch::nn::Module& model, const Batch& batch, const Config& settings) {
+      before_forward(rank);
+      return loss(model, batch, settings);
+    };
+    train(mine, rank);
+  });
   for (const auto& error : errors) {
     if (!error.empty()) throw std::runtime_error(error);
   }
@@ -108,6 +116,29 @@ TEST_CASE("[C03] a corrupt checkpoint is refused on resume and the one before is
   check_equal(train_to_end(folder.path(), 2, config), whole);  // from step 12 again to 24
   config.resume = folder / "step-00000099";
   CHECK_THROWS_WITH(train_to_end(folder.path(), 2, config), Catch::Contains("step-00000099"));
+}
+
+TEST_CASE("[C02] a checkpoint that finds the disk full is reported, and the last one is tried once more") {
+  testing::ScratchDirectory whole, hurt;
+  Config config;
+  config.epochs = 2;
+  config.save_every = 6;
+  config.keep_last = 10;
+  const auto undisturbed = train_to_end(whole.path(), 2, config);
+  const auto fill_disk = [](Rank& rank) {
+    const auto step = rank.steps_done();
+    if (rank.rank() != 1 || (step != 8 && step != 20)) return;  // before the saves of steps 12 and 24, the last
+    const auto supervisor = caf::actor_cast<caf::actor>(rank.system().supervisor());
+    caf::anon_send(supervisor, InjectFault{ChaosKind::disk, 0});
+    // The one after it shows that it has arrived.
+    caf::anon_send(supervisor, InjectFault{ChaosKind::nan, 0});
+    auto& poisoned = rank.system().status().poisoned;
+    while (!poisoned) std::this_thread::yield();
+    poisoned = false;
+  };
+  check_equal(train_to_end(hurt.path(), 2, config, fill_disk), undisturbed);
+  for (const auto* step : {"step-00000006", "step-00000018", "step-00000024"}) CHECK(std::filesystem::exists(hurt / step));
+  CHECK_FALSE(std::filesystem::exists(hurt / "step-00000012"));
 }
 
 TEST_CASE("[T10] the same job runs on one rank with the same global batch") {
