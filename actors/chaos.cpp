@@ -81,7 +81,8 @@ ChaosOptions parse_chaos(const std::string& text) {
 ChaosSchedule::ChaosSchedule(ChaosOptions options, int slots) : options_(std::move(options)), slots_(slots) { advance(); }
 
 void ChaosSchedule::advance() {
-  const auto draw = [&](std::uint64_t what) { return mix_seed(options_.seed, {0xc4a05, drawn_, what}); };
+  const auto seed = options_.life == 0 ? options_.seed : mix_seed(options_.seed, {options_.life});
+  const auto draw = [&](std::uint64_t what) { return mix_seed(seed, {0xc4a05, drawn_, what}); };
   // In (0, 1]: a logarithm follows.
   const auto uniform = [&](std::uint64_t what) { return (static_cast<double>(draw(what) >> 11) + 1) / 9007199254740992.0; };
   at_ms_ -= std::log(uniform(0)) * static_cast<double>(options_.mtbf.count());

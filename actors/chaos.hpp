@@ -22,6 +22,7 @@ struct ChaosOptions {
   std::uint64_t seed = 1;
   std::chrono::milliseconds mtbf{30'000};  ///< mean time between faults of the job
   std::vector<ChaosKind> kinds{ChaosKind::kill, ChaosKind::stop, ChaosKind::slow, ChaosKind::net, ChaosKind::disk};
+  std::uint64_t life = 0;  ///< of the coordinator: each has a schedule of its own
 };
 
 /// `seed=7,mtbf=30s,kinds=kill|stop`, each part optional; `+` may stand for `|`. Throws Error(usage) that names the part.
@@ -35,7 +36,7 @@ struct ChaosEvent {
 };
 
 /// The faults of a job in their order: exponential gaps (a Poisson process), kind and slot uniform. A function of seed and number of slots
-/// alone, so that the same text means the same schedule wherever the job runs.
+/// alone, in the coordinator's first life, so that the same text means the same schedule wherever the job runs.
 class ChaosSchedule {
  public:
   ChaosSchedule(ChaosOptions options, int slots);

@@ -48,7 +48,8 @@ void Compute::join(LaneBuilder builder, RankSupervisorActor supervisor, std::sha
 void Compute::throw_failure(const ErrorReport& report) { throw Error(report); }
 
 void Compute::throw_abort(const ErrorReport& report) {
-  if (report.code == ErrorCode::ok || report.code == ErrorCode::parked || report.code == ErrorCode::fenced) throw Error(report);
+  using enum ErrorCode;
+  if (report.code == ok || report.code == parked || report.code == state_lost || report.code == fenced) throw Error(report);
   throw Error(ErrorReport{ErrorCode::aborted, rank_, "compute", step_, {}, "the job was aborted: " + report.to_string(), {}});
 }
 

@@ -182,6 +182,8 @@ void CoordinatorState::plan() {
     announce(std::move(answer.next));
   } else if (answer.action == Action::expel) {
     fence(answer.expelled.slot, answer.reason);
+  } else if (answer.action == Action::start_over) {
+    abort({ErrorCode::state_lost, -1, {}, -1, "recovery", answer.reason, "start again with --resume latest"});
   } else if (unproved.empty() || question.waited > options.recovery.park_after) {
     int writer = -1;
     for (const auto& survivor : question.survivors) {

@@ -72,7 +72,12 @@ MembershipAnswer plan_membership(const MembershipQuestion& q) {
     return answer;
   }
   const int reachable = static_cast<int>(q.survivors.size());
-  if (reachable == 0) return {Action::park, "no rank of generation " + std::to_string(q.current.generation) + " is left", {}, {}};
+  if (reachable == 0) {
+    return {q.unreachable > 0 ? Action::park : Action::start_over,
+            "no rank of generation " + std::to_string(q.current.generation) + " is left",
+            {},
+            {}};
+  }
   if (q.unreachable > 0 && 2 * reachable <= reachable + q.unreachable) {
     return {Action::park,
             "only " + std::to_string(reachable) + " of " + ranks(reachable + q.unreachable) +
@@ -88,15 +93,19 @@ MembershipAnswer plan_membership(const MembershipQuestion& q) {
 
   const bool fresh = std::none_of(q.survivors.begin(), q.survivors.end(), [](const Survivor& s) { return s.report->whole; });
   const bool started = std::any_of(q.survivors.begin(), q.survivors.end(), [](const Survivor& s) { return s.report->steps_done > 0; });
-  if (fresh && started) return {Action::park, "no rank that is left has the whole state", {}, {}};
+  if (fresh && started) return {Action::start_over, "no rank that is left has the whole state", {}, {}};
 
-  // Where they go on.
+  // Where they go on. A rank whose heal was interrupted has no say: it is healed again, wherever it stands.
+  const auto counts = [&](const Survivor& survivor) { return fresh || survivor.report->whole; };
   std::int64_t done = 0;
-  for (const auto& survivor : q.survivors) done = std::max(done, survivor.report->steps_done);
+  for (const auto& survivor : q.survivors) {
+    if (counts(survivor)) done = std::max(done, survivor.report->steps_done);
+  }
   answer.next.resume_step = done;
   answer.next.sections_done = -1;
   bool behind = false;
   for (const auto& survivor : q.survivors) {
+    if (!counts(survivor)) continue;
     const auto& report = *survivor.report;
     if (report.steps_done == done) {
       if (report.votes_step == done - 1 && answer.next.votes.empty()) answer.next.votes = report.votes;

@@ -81,9 +81,9 @@ struct MembershipQuestion {
 };
 
 struct MembershipAnswer {
-  enum class Action { wait, go, park, expel };
+  enum class Action { wait, go, park, expel, start_over };
   Action action = Action::wait;
-  std::string reason;  // one sentence, for the log
+  std::string reason;  // one sentence, for the log; start_over: nobody has the state any more
   Membership next;     // go
   ProcessId expelled;  // expel: its state fits nobody's; end it and ask again
 };

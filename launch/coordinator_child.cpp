@@ -106,7 +106,9 @@ void CoordinatorChild::start() {
                                                      number(recovery.park_after)})
       child.arguments.push_back(word);
   }
-  if (!options_.chaos.empty()) child.arguments.insert(child.arguments.end(), {"--chaos", options_.chaos});
+  if (!options_.chaos.empty())
+    child.arguments.insert(child.arguments.end(),
+                           {"--chaos", options_.chaos, "--life", std::to_string(1'000 * options_.starts_over + lives_)});
   child.environment = {{"TROUPE_SLOT", "coordinator"}, {"TROUPE_RESTARTS", std::to_string(lives_++)}};  // fault_point asks for them
   child.keep_stdin_open = true;
   child_ = std::make_unique<ChildProcess>(child);

@@ -25,7 +25,8 @@ class CoordinatorChild {
     std::string address = "127.0.0.1";
     int port = 0;  ///< 0: any
     RecoveryOptions recovery;
-    std::string chaos;  ///< parse_chaos's text; empty: none
+    std::string chaos;    ///< parse_chaos's text; empty: none
+    int starts_over = 0;  ///< how often the job has begun anew
   };
   /// Waits until it listens. Throws Error(unavailable) with what it said if it does not start.
   explicit CoordinatorChild(Options options);

@@ -46,6 +46,7 @@ RankEnvironment read_environment(const Get& given) {
   place.rank = static_cast<int>(*rank);
   place.world_size = static_cast<int>(*world_size);
   place.slot = static_cast<int>(slot.value_or(*rank));
+  place.start_over = get("TROUPE_START_OVER") != nullptr && std::string(get("TROUPE_START_OVER")) == "1";
   if (const char* text = get("TROUPE_INCARNATION")) place.incarnation = std::strtoull(text, nullptr, 16);
   if (const char* address = get("TROUPE_ADDRESS")) place.interface_address = address;
   place.local_rank = static_cast<int>(number(get, "LOCAL_RANK", 0, 1'000'000).value_or(*rank));

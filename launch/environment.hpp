@@ -22,6 +22,7 @@ struct RankEnvironment {
   std::uint16_t coordinator_port = 0;
   std::string job_id;
   std::string interface_address = "127.0.0.1";  ///< TROUPE_ADDRESS: where this node's ranks listen for the others
+  bool start_over = false;                      ///< TROUPE_START_OVER=1: the job lost its state and begins anew from its last checkpoint
   std::string run_dir;                          ///< TROUPE_RUN_DIR, from our launcher: its logs are there
   std::string node = "localhost";               ///< ranks of one node may share memory
 };

@@ -49,9 +49,9 @@ struct Agent {
 
 class HostLauncher {
  public:
-  explicit HostLauncher(const LauncherOptions& options) : options_(options) {}
+  HostLauncher(const LauncherOptions& options, int starts_over) : options_(options), starts_over_(starts_over) {}
 
-  int run() {
+  LaunchOutcome run() {
     place_ranks();
     job_ = make_job_id();
     address_ = options_.address.empty() ? default_address() : options_.address;
@@ -62,7 +62,7 @@ class HostLauncher {
                    address_.c_str(), agents_.size());
     }
     coordinator_.emplace(CoordinatorChild::Options{options_.troupe_program, options_.run_dir, job_, world_size_, address_, 0,
-                                                   options_.recovery, options_.chaos});
+                                                   options_.recovery, options_.chaos, starts_over_});
     AgentLink::Options link;
     link.job_id = job_;
     link.host = "(launcher)";
@@ -73,7 +73,9 @@ class HostLauncher {
     while (!done()) step();
     for (auto& agent : agents_) drain(agent);
     coordinator_->step([] {});
-    return verdict();
+    const int code = verdict();
+    const bool lost = over_ && over_->report.code == ErrorCode::state_lost && stop_signal_ == 0;
+    return {code, lost ? std::optional(over_->report) : std::nullopt};
   }
 
  private:
@@ -119,6 +121,7 @@ class HostLauncher {
                                       options_.run_dir};
     if (!agent.spares.empty()) words.insert(words.end(), {"--spares", join(agent.spares)});
     if (!options_.recovery.enabled) words.emplace_back("--no-recovery");
+    if (starts_over_ > 0) words.insert(words.end(), {"--starts-over", std::to_string(starts_over_)});
     words.emplace_back("--");
     words.push_back(std::filesystem::absolute(program).string());
     words.insert(words.end(), options_.command.begin() + 1, options_.command.end());
@@ -219,6 +222,7 @@ class HostLauncher {
 
   const StopSignals signals_;
   const LauncherOptions& options_;
+  const int starts_over_;
   std::string job_, address_;
   int world_size_ = 0;
   std::vector<Agent> agents_;
@@ -233,7 +237,7 @@ class HostLauncher {
 
 }  // namespace
 
-int launch_on_hosts(const LauncherOptions& options) { return HostLauncher(options).run(); }
+LaunchOutcome launch_on_hosts(const LauncherOptions& options, int starts_over) { return HostLauncher(options, starts_over).run(); }
 
 std::string local_address_towards(const std::string& host, int port) {
   addrinfo hints{};

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <climits>
 #include <cstdio>
 #include <cstring>
 #include <optional>
@@ -32,7 +33,7 @@ std::string make_job_id() {
 namespace {
 
 // One node of a job: the only one, or one of several on which the same command was typed. Node 0 has the coordinator.
-int launch_as_node(const LauncherOptions& options) {
+LaunchOutcome launch_as_node(const LauncherOptions& options, int starts_over) {
   const bool alone = options.nnodes == 0;
   const StopSignals signals;
   RankProcessOptions ranks;
@@ -42,6 +43,7 @@ int launch_as_node(const LauncherOptions& options) {
   ranks.run_dir = options.run_dir;
   ranks.world_size = std::max(1, options.nnodes) * options.nproc;
   ranks.coordinator_port = alone ? 0 : options.master_port;
+  ranks.starts_over = starts_over;
   if (!alone) {
     ranks.host = "node" + std::to_string(options.node_rank);
     ranks.coordinator_host = ranks.master_addr = options.master_addr;
@@ -53,7 +55,7 @@ int launch_as_node(const LauncherOptions& options) {
   if (ranks.node_rank == 0) {
     coordinator.emplace(CoordinatorChild::Options{options.troupe_program, options.run_dir, ranks.job_id, ranks.world_size,
                                                   alone ? "127.0.0.1" : options.master_addr, ranks.coordinator_port, options.recovery,
-                                                  options.chaos});
+                                                  options.chaos, starts_over});
     ranks.coordinator_port = coordinator->port();
     for (int s = 0; s < options.spares; ++s) ranks.spares.push_back(ranks.world_size + s);
   }
@@ -82,12 +84,26 @@ int launch_as_node(const LauncherOptions& options) {
   if (coordinator) coordinator->step(clear_bar);
   // The other nodes' agents learn from the coordinator how the job ended: it stays a moment longer than they need.
   if (coordinator && ranks.nodes > 1) std::this_thread::sleep_for(500ms);
-  return agent.verdict();
+  const auto lost = alone ? agent.state_lost() : std::nullopt;
+  return {agent.verdict(), lost};
 }
 
 }  // namespace
 
-int launch(const LauncherOptions& options) { return options.hosts.empty() ? launch_as_node(options) : launch_on_hosts(options); }
+int launch(const LauncherOptions& options) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<Clock::time_point> losses;
+  for (int starts_over = 0;; ++starts_over) {
+    const auto outcome = options.hosts.empty() ? launch_as_node(options, starts_over) : launch_on_hosts(options, starts_over);
+    if (!outcome.state_lost || !options.recovery.enabled) return outcome.code;
+    losses.push_back(Clock::now());
+    std::vector<std::chrono::milliseconds> ages;
+    for (const auto& at : losses) ages.push_back(std::chrono::duration_cast<std::chrono::milliseconds>(losses.back() - at));
+    const RestartLimits limits{options.recovery.max_restarts, INT_MAX, options.recovery.restart_window, {}};
+    if (!may_restart(ages, {}, limits).start) return outcome.code;
+    std::fprintf(stderr, "troupe: %s: all ranks are started again, from the last checkpoint\n", outcome.state_lost->cause.c_str());
+  }
+}
 
 int run_node(const NodeOptions& options) {
   const StopSignals signals;
@@ -104,6 +120,7 @@ int run_node(const NodeOptions& options) {
   ranks.world_size = options.world_size;
   ranks.node_rank = options.node_rank;
   ranks.nodes = options.nodes;
+  ranks.starts_over = options.starts_over;
   ranks.slots = options.slots;
   ranks.spares = options.spares;
   NodeAgent agent(ranks, options.recovery);

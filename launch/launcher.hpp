@@ -25,10 +25,17 @@ struct LauncherOptions {
   int master_port = 29500;
 };
 
+/// How a job, or one of its lives, ended.
+struct LaunchOutcome {
+  int code = 0;
+  std::optional<ErrorReport> state_lost;  ///< why it may only begin anew from a checkpoint
+};
+
 /// Starts a coordinator and the ranks, here or through an agent on each host; shows their output with the rank before each line and
 /// writes it to their logs; restarts a dead coordinator; waits for all. Returns the exit code: 0, the failing rank's, or 128 + signal
-/// after Ctrl-C, SIGTERM or SIGHUP, which the ranks get as a request to finish their step; a second one kills them. No process is left
-/// behind, whatever happens. Main thread only. Throws Error where nothing could be started.
+/// after Ctrl-C, SIGTERM or SIGHUP, which the ranks get as a request to finish their step; a second one kills them. A job that has lost its
+/// state begins anew from its last checkpoint, as often as a slot may restart; not where the same command was typed on each node. No
+/// process is left behind, whatever happens. Main thread only. Throws Error where nothing could be started.
 int launch(const LauncherOptions& options);
 
 /// What an agent is told on its command line (`troupe node`).
@@ -36,6 +43,7 @@ struct NodeOptions {
   std::string job_id, host, address, coordinator_host, master_addr, run_dir;
   int coordinator_port = 0, world_size = 1, node_rank = 0, nodes = 1;
   bool recovery = true;
+  int starts_over = 0;
   std::vector<int> slots, spares;
   std::vector<std::string> command;
 };

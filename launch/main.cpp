@@ -225,9 +225,10 @@ int coordinate(const std::vector<std::string>& words) {
   read_flags(
       words,
       {"--job", "--world-size", "--address", "--port", "--journal", "--min-start", "--min-ranks", "--max-restarts", "--replace-timeout-ms",
-       "--suspect-ms", "--fence-ms", "--hang-ms", "--restart-window-ms", "--park-ms", "--last-call-ms", "--chaos"},
+       "--suspect-ms", "--fence-ms", "--hang-ms", "--restart-window-ms", "--park-ms", "--last-call-ms", "--chaos", "--life"},
       {"--recovery"}, flags);
   auto& recovery = options.recovery;
+  std::uint64_t life = 0;
   for (const auto& [name, value] : flags) {
     const auto milliseconds = [&, &name = name, &value = value] {
       return std::chrono::milliseconds(whole_number(name, value, 0, 1'000'000'000));
@@ -249,7 +250,9 @@ int coordinate(const std::vector<std::string>& words) {
     if (name == "--last-call-ms") recovery.last_call = milliseconds();
     if (name == "--park-ms") recovery.park_after = milliseconds();
     if (name == "--chaos") options.chaos = troupe::parse_chaos(value);
+    if (name == "--life") life = static_cast<std::uint64_t>(whole_number(name, value, 0, 1'000'000'000));
   }
+  if (options.chaos) options.chaos->life = life;
   return troupe::run_coordinator(options);
 }
 
@@ -265,7 +268,7 @@ int node(const std::vector<std::string>& words) {
   std::vector<std::pair<std::string, std::string>> flags;
   const auto first = read_flags(words,
                                 {"--job", "--host", "--address", "--coordinator", "--master-addr", "--world-size", "--node-rank", "--nodes",
-                                 "--slots", "--spares", "--run-dir"},
+                                 "--slots", "--spares", "--run-dir", "--starts-over"},
                                 {"--no-recovery"}, flags);
   for (const auto& [name, value] : flags) {
     if (name == "--job") options.job_id = value;
@@ -285,6 +288,7 @@ int node(const std::vector<std::string>& words) {
     if (name == "--spares") options.spares = numbers(name, value);
     if (name == "--run-dir") options.run_dir = value;
     if (name == "--no-recovery") options.recovery = false;
+    if (name == "--starts-over") options.starts_over = whole_number(name, value, 0, 1'000'000);
   }
   options.command.assign(words.begin() + static_cast<std::ptrdiff_t>(first), words.end());
   if (options.command.empty() || options.coordinator_host.empty())

@@ -25,6 +25,8 @@ class NodeAgent {
   void kill_all() { processes_.signal_all(SIGKILL); }
   /// No rank is left and none will come.
   bool done() const;
+  /// The job's state is lost: it may begin anew from a checkpoint.
+  std::optional<ErrorReport> state_lost() const;
   /// The exit code, with the reason on standard error.
   int verdict();
   void clear_bar() { processes_.clear_bar(); }

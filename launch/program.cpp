@@ -17,6 +17,7 @@
 #include "strategies/comm_hooks.hpp"
 #include "strategies/ddp.hpp"
 #include "strategies/sharded.hpp"
+#include "tensor_io/checkpoint_directory.hpp"
 
 namespace troupe {
 namespace {
@@ -182,6 +183,7 @@ int main(int argc, char** argv, const std::function<void(Rank&)>& body, const st
       throw Error(ErrorCode::usage, "ranks", "a launched process is one rank",
                   "leave --ranks out, or start the program without a launcher");
     }
+    if (place.start_over && !list_checkpoints(config.checkpoint_dir).empty()) config.resume = "latest";
     const bool shared = place.world_size > 1 || config.ranks > 1;
     if (config.threads > 0) {
       at::set_num_threads(static_cast<int>(config.threads));

@@ -19,7 +19,7 @@ RankProcesses::RankProcesses(RankProcessOptions options, Exited exited) : option
     slot.local_rank = static_cast<int>(slots_.size());
     slot.label = kind + std::string(" ") + std::to_string(number);
     slot.log_path = options_.run_dir + "/" + kind + std::to_string(number) + ".log";
-    slot.log.reset(std::fopen(slot.log_path.c_str(), "w"));
+    slot.log.reset(std::fopen(slot.log_path.c_str(), options_.starts_over > 0 ? "a" : "w"));
     if (!slot.log) throw Error(ErrorCode::io, slot.log_path, std::strerror(errno), "choose another --run-dir");
     slots_.emplace(number, std::move(slot));
   };
@@ -28,7 +28,7 @@ RankProcesses::RankProcesses(RankProcessOptions options, Exited exited) : option
 }
 
 void RankProcesses::start_all() {
-  for (auto& [number, slot] : slots_) start({number, random_incarnation()}, 0);
+  for (auto& [number, slot] : slots_) start({number, random_incarnation()}, options_.starts_over);
 }
 
 void RankProcesses::start(const ProcessId& process, int restarts) {
@@ -64,6 +64,7 @@ void RankProcesses::start(const ProcessId& process, int restarts) {
                        {"TROUPE_INCARNATION", incarnation},
                        {"TROUPE_RESTARTS", lives},
                        {"TROUPE_SPARE", process.slot >= options_.world_size ? "1" : "0"},
+                       {"TROUPE_START_OVER", options_.starts_over > 0 ? "1" : "0"},
                        {"TROUPE_RUN_DIR", options_.run_dir}};
   if (std::getenv("OMP_NUM_THREADS") == nullptr) child.environment["OMP_NUM_THREADS"] = "1";  // ranks share the cores
   if (options_.terminal) child.environment["TROUPE_PROGRESS"] = "bar";

@@ -50,7 +50,7 @@ void Sharded::restore() {
   restored_.reset();
   const auto plan = snapshots_.restore(*context_.program_lane, [this](const ShardCopy& copy) { place(copy); });
   if (!plan) {
-    throw Error(ErrorCode::unavailable, "recovery", "a lost rank took its shard of the state with it, and no other rank has a copy",
+    throw Error(ErrorCode::state_lost, "recovery", "a lost rank took its shard of the state with it, and no other rank has a copy",
                 "start again with --resume latest; snapshot_every keeps copies");
   }
   parameters_->publish();

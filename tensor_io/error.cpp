@@ -19,6 +19,7 @@ std::string_view to_string(ErrorCode code) noexcept {
     case ErrorCode::user: return "user code";
     case ErrorCode::interrupted: return "interrupted";
     case ErrorCode::parked: return "parked";
+    case ErrorCode::state_lost: return "state_lost";
     case ErrorCode::fenced: return "fenced";
     case ErrorCode::internal: return "internal";
   }
@@ -44,7 +45,8 @@ int exit_code(ErrorCode code) noexcept {
     case ErrorCode::internal: return 70;
     case ErrorCode::io: return 74;
     case ErrorCode::interrupted: return 130;
-    case ErrorCode::parked: return 75;
+    case ErrorCode::parked:
+    case ErrorCode::state_lost: return 75;
     case ErrorCode::fenced: return 76;
   }
   return 70;

@@ -21,6 +21,7 @@ enum class ErrorCode : std::uint8_t {
   user,         ///< an exception in the user's model, loss or data set (exit 1)
   interrupted,  ///< Ctrl-C or SIGTERM (exit 130 or 143)
   parked,       ///< too few ranks are left to go on; the state was saved, try again (exit 75)
+  state_lost,   ///< no rank that is left has the whole state: a checkpoint is needed (exit 75)
   fenced,       ///< the job goes on without this process (exit 76)
   internal,     ///< a bug in Troupe (exit 70)
 };

@@ -147,7 +147,7 @@ TEST_CASE("[L05] fewer ranks than the job needs park it") {
   const auto answer = plan_membership(q);
   CHECK(answer.action == Action::park);
   CHECK_THAT(answer.reason, Catch::Contains("the job needs 3"));
-  CHECK(plan_membership(question({})).action == Action::park);
+  CHECK(plan_membership(question({})).action == Action::start_over);
 }
 
 TEST_CASE("[L04] half of a cut network never goes on; the larger part does") {
@@ -206,8 +206,16 @@ TEST_CASE("[L05] a rank whose heal was interrupted is healed again, and is nobod
   REQUIRE(answer.action == Action::go);
   CHECK(answer.next.members[2].newcomer);
   CHECK_FALSE(answer.next.members[0].newcomer);
+  for (const std::int64_t stands_at : {0, 6, 9}) {  // wherever its heal was interrupted
+    q.survivors[2].report->steps_done = stands_at;
+    q.survivors[2].report->voted_step = q.survivors[2].report->votes_step = -1;
+    answer = plan_membership(q);
+    REQUIRE(answer.action == Action::go);
+    CHECK(answer.next.resume_step == 7);
+    CHECK(answer.next.votes == "six");
+  }
   for (auto& survivor : q.survivors) survivor.report->whole = false;
-  CHECK(plan_membership(q).action == Action::park);
+  CHECK(plan_membership(q).action == Action::start_over);
   for (auto& survivor : q.survivors) survivor.report->steps_done = 0;  // nobody has begun: all start alike
   answer = plan_membership(q);
   REQUIRE(answer.action == Action::go);

@@ -28,7 +28,7 @@ TEST_CASE("[F06] sharded processes that are killed after a checkpoint resume bit
 
   auto dying = run;
   dying.insert(dying.end(), {"--fail_rank", "1", "--fail_step", "20", "--fail_how", "kill"});
-  Launch killed(2, dying);
+  Launch killed(2, dying, {"--max-restarts", "0"});
   CHECK(killed.finish().code != 0);
   auto resuming = run;
   resuming.insert(resuming.end(), {"--resume", "latest"});
@@ -110,12 +110,34 @@ TEST_CASE("[C04] a sharded job shrinks, and its loss stays that of four ranks") 
   for (const auto& [step, loss] : reference.losses) CHECK(run.losses.at(step) == Approx(loss).margin(1e-4));
 }
 
-TEST_CASE("[C04] a rank and its buddy that die together end a sharded job with what is lost and what to do") {
+TEST_CASE(
+    "[C04] fault 6: a rank and its buddy that die together take a shard with them, and the job begins anew from its last checkpoint") {
   const std::string strategy = GENERATE("zero1", "fsdp");
   INFO(strategy);
-  Launch launch(4, {"--strategy", strategy}, {}, {{"TROUPE_FAULT", "slot=1,step=5,at=vote;slot=2,step=5,at=vote"}});
+  const auto reference = sharded_run({"--strategy", strategy}, "");
+  const auto run = sharded_run({"--strategy", strategy}, "slot=1,step=13,at=vote;slot=2,step=13,at=vote");
+  INFO(run.output);
+  CHECK_THAT(run.output, Catch::Contains("took its shard of the state with it") && Catch::Contains("all ranks are started again") &&
+                             Catch::Contains("resume from") && Catch::Contains("step 8"));
+  for (const auto& [rank, lives] : run.lives()) CHECK(lives >= 2);
+  check_bits(run, reference);
+}
+
+TEST_CASE("[C04] fault 6: a job that may not begin anew ends with what is lost and what to do") {
+  Launch launch(4, {"--strategy", "fsdp"}, {"--max-restarts", "0"}, {{"TROUPE_FAULT", "slot=1,step=5,at=vote;slot=2,step=5,at=vote"}});
   const auto done = launch.finish();
   INFO(done.output);
-  CHECK(done.code == 69);
+  CHECK(done.code == 75);
   CHECK_THAT(done.output, Catch::Contains("took its shard of the state with it") && Catch::Contains("--resume latest"));
+}
+
+TEST_CASE("[C04] fault 6: replicas that all die at once begin anew from the last checkpoint, or where there is none from the start") {
+  const int step = GENERATE(13, 3);
+  std::string faults;
+  for (int slot = 0; slot < 4; ++slot) faults += "slot=" + std::to_string(slot) + ",step=" + std::to_string(step) + ",at=forward;";
+  const testing::RecoveryRun run(4, {}, faults);
+  INFO(run.output);
+  CHECK_THAT(run.output, Catch::Contains("is left: all ranks are started again"));
+  CHECK((run.output.find("resume from") != std::string::npos) == (step == 13));
+  check_bits(run, testing::undisturbed());
 }
