@@ -37,12 +37,11 @@ std::uint64_t CollectiveRecord::fingerprint() const noexcept {
   auto mix = [&hash](std::uint64_t value) {
     for (int i = 0; i < 8; ++i) hash = (hash ^ ((value >> (8 * i)) & 0xff)) * 1099511628211ull;
   };
-  const bool point_to_point = kind == CollectiveKind::send || kind == CollectiveKind::recv;
-  mix(point_to_point ? 0 : sequence);  // the two ranks of a send may have talked to others in between
+  mix(point_to_point() ? 0 : sequence);  // the two ranks of a send may have talked to others in between
   mix(static_cast<std::uint64_t>(kind == CollectiveKind::recv ? CollectiveKind::send : kind));
   mix(reduce_op);
   mix(static_cast<std::uint64_t>(dtype));
-  mix(point_to_point ? 0 : static_cast<std::uint64_t>(peer));
+  mix(point_to_point() ? 0 : static_cast<std::uint64_t>(peer));
   mix(static_cast<std::uint64_t>(numel));
   mix(static_cast<std::uint64_t>(step));
   for (const char c : label) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
@@ -54,8 +53,7 @@ CollectiveRecord CollectiveLedger::begin(CollectiveRecord record) {
   record.started_ns = steady_now_ns();
   record.finished = false;
   std::lock_guard lock(mutex_);
-  const bool point_to_point = record.kind == CollectiveKind::send || record.kind == CollectiveKind::recv;
-  record.sequence = point_to_point ? ++point_to_point_ : ++collectives_;
+  record.sequence = record.point_to_point() ? ++point_to_point_ : ++collectives_;
   ++started_;
   if (ring_.size() < kCapacity) {
     ring_.push_back(record);
@@ -66,13 +64,11 @@ CollectiveRecord CollectiveLedger::begin(CollectiveRecord record) {
 }
 
 void CollectiveLedger::finish() noexcept {
-  {
-    std::lock_guard lock(mutex_);
-    auto& record = ring_[(started_ - 1) % kCapacity];
-    record.finished = true;
-    inside_ns_.fetch_add(steady_now_ns() - record.started_ns, std::memory_order_relaxed);
-  }
-  finished_.fetch_add(1, std::memory_order_release);
+  std::lock_guard lock(mutex_);
+  auto& record = ring_[(started_ - 1) % kCapacity];
+  record.finished = true;
+  inside_ns_.fetch_add(steady_now_ns() - record.started_ns, std::memory_order_relaxed);
+  if (!record.point_to_point()) finished_.fetch_add(1, std::memory_order_release);
 }
 
 std::optional<CollectiveRecord> CollectiveLedger::in_flight() const {

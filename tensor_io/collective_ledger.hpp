@@ -43,6 +43,7 @@ struct CollectiveRecord {
   std::int64_t started_ns = 0;   ///< steady clock
   bool finished = false;
 
+  bool point_to_point() const noexcept { return kind == CollectiveKind::send || kind == CollectiveKind::recv; }
   std::string describe() const;                ///< `all_reduce of 262144 f32 (bucket 3, step 12)`
   std::uint64_t fingerprint() const noexcept;  ///< equal on all ranks of a collective and on both of a send; label and step included
 };
@@ -63,7 +64,7 @@ class CollectiveLedger {
 
   /// The collective that is under way now, if any. Any thread.
   std::optional<CollectiveRecord> in_flight() const;
-  /// How many were finished. Any thread.
+  /// How many were finished, point-to-point calls apart. Any thread.
   std::uint64_t finished_count() const noexcept { return finished_.load(std::memory_order_acquire); }
   /// Time spent in finished collectives so far, mostly waiting for the others. Any thread.
   std::chrono::nanoseconds time_inside() const noexcept { return std::chrono::nanoseconds(inside_ns_.load(std::memory_order_relaxed)); }

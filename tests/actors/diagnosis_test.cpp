@@ -1,5 +1,7 @@
 #include "actors/diagnosis.hpp"
 
+#include "actors/rank_supervisor.hpp"
+#include "tensor_io/single_communicator.hpp"
 #include "tests/catch.hpp"
 
 using namespace troupe;
@@ -57,4 +59,33 @@ TEST_CASE("[D13] a rank that is behind is slow, and nobody is accused") {
   CHECK_FALSE(diagnose(std::vector<CollectiveState>{waiting(0, 5, 1, "barrier"), waiting(1, 5, 1, "barrier")}));
   CHECK_FALSE(diagnose(std::vector<CollectiveState>{computing(0, 5), computing(1, 4)}));
   CHECK_FALSE(diagnose({}));
+}
+
+// Snapshots go from buddy to buddy, and their lengths differ: a slow exchange was once taken for different collectives.
+TEST_CASE("[D13] sends and receives say nothing about who keeps the others waiting") {
+  RankSupervisorState supervisor;
+  supervisor.options.status = std::make_shared<RankStatus>();
+  const auto lane = std::make_shared<SingleCommunicator>(CommunicatorOptions{});
+  auto& ledger = lane->ledger();
+  const auto state = [&] { return supervisor.state_of({"program", 1, lane}); };
+  const auto begin = [&](CollectiveKind kind, std::int64_t numel) {
+    CollectiveRecord record;
+    record.kind = kind;
+    record.numel = numel;
+    ledger.begin(record);
+  };
+  begin(CollectiveKind::all_gather, 4);
+  CHECK(state().in_flight);
+  ledger.finish();
+  CHECK(state().sequence == 1);
+  for (const auto kind : {CollectiveKind::send, CollectiveKind::recv}) {
+    begin(kind, 1000);
+    CHECK_FALSE(state().in_flight);
+    CHECK(state().sequence == 1);
+    ledger.finish();
+    CHECK(state().sequence == 1);  // other ranks may have sent more, or nothing
+  }
+  begin(CollectiveKind::barrier, 0);
+  CHECK(state().in_flight);
+  CHECK(state().sequence == 2);
 }
