@@ -1,0 +1,40 @@
+#pragma once
+#include <torch/nn/module.h>
+
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+namespace troupe {
+
+/// While one lives, what this thread fills a tensor with (uniform_, normal_, zero_ …) is not done but written down with the tensor, if it
+/// is 64 KiB or larger; until it is materialized such a tensor has no memory. Random numbers are drawn as ever, into memory that is given
+/// back at once, so that the generator and every value are those of the same code without this. Whoever reads it, then or later,
+/// materializes it.
+/// The idea is torchdistX's `deferred_init` (Meta, 2022).
+class DeferredInitScope {
+ public:
+  DeferredInitScope();
+  ~DeferredInitScope();
+  DeferredInitScope(const DeferredInitScope&) = delete;
+  DeferredInitScope& operator=(const DeferredInitScope&) = delete;
+
+ private:
+  bool before_;
+};
+
+/// A model that is larger than this rank's memory: `auto model = rank.distribute(deferred_init([] { return Gpt(options); }));`. A sharded
+/// strategy materializes one unit after the other, on rank 0, and keeps its part.
+template <class Build>
+auto deferred_init(Build&& build) {
+  const DeferredInitScope scope;
+  return std::forward<Build>(build)();
+}
+
+bool is_deferred(const at::Tensor& tensor);
+/// Gives the tensor, and all that share its storage, memory and values. Does nothing where it has them.
+void materialize(const at::Tensor& tensor);
+/// All parameters and buffers.
+void materialize(const torch::nn::Module& model);
+
+}  // namespace troupe
