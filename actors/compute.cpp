@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "actors/heal.hpp"
+#include "tensor_io/deferred_init.hpp"
 #include "tensor_io/fault_point.hpp"
 #include "tensor_io/random_seed.hpp"
 
@@ -108,6 +109,7 @@ void Compute::distribute(std::shared_ptr<torch::nn::Module> model) {
   for (;;) {
     try {
       strategy_ = make_strategy(strategy_context(heal_pending_));
+      if (!strategy_->takes_deferred()) materialize(*model_);
       strategy_->attach(model_);
       allocate_votes();
       if (heal_pending_) heal();

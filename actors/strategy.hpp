@@ -56,6 +56,8 @@ class Strategy {
   virtual ~Strategy() = default;
   virtual std::string name() const = 0;
 
+  /// Whether attach gives a model of deferred_init its values itself, part by part. For all others that is done before it.
+  virtual bool takes_deferred() const { return false; }
   /// Takes over the model: ranks agree on its layout, rank 0's parameters and buffers go to all and are verified.
   virtual void attach(std::shared_ptr<torch::nn::Module> model) = 0;
   /// A new generation, between steps: other lanes, perhaps another rank and world size. Collective, with the newcomers' attach. What the

@@ -37,6 +37,7 @@ class Sharded final : public Strategy {
   ~Sharded() override;
 
   std::string name() const override { return context_.options.strategy; }
+  bool takes_deferred() const override { return true; }
   void attach(std::shared_ptr<torch::nn::Module> model) override;
   void rejoin(StrategyContext context) override;
   NamedTensors replicated_tensors() override;

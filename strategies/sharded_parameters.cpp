@@ -1,6 +1,9 @@
 #include "strategies/sharded_parameters.hpp"
 
+#include <algorithm>
+
 #include "strategies/model_sync.hpp"
+#include "tensor_io/deferred_init.hpp"
 #include "tensor_io/error.hpp"
 
 namespace troupe {
@@ -28,6 +31,10 @@ ShardedParameters::ShardedParameters(std::vector<Parameter> parameters, ShardPla
       memory_(flats_.size()) {
   torch::NoGradGuard no_grad;
   for (std::size_t p = 0; p < parameters_.size(); ++p) index_[parameters_[p].tensor.unsafeGetTensorImpl()] = p;
+  // One for all: what stays lies between the ones that go, and the heap would keep a unit's memory for each unit.
+  std::int64_t bytes = 0;
+  for (const auto& flat : plan_.flats) bytes = std::max(bytes, flat.numel * static_cast<std::int64_t>(c10::elementSize(flat.dtype)));
+  const auto memory = at::empty({options.keep_values ? bytes : 0}, at::kByte);
   for (std::size_t f = 0; f < flats_.size(); ++f) {
     auto& flat = flats_[f];
     flat.plan = &plan_.flats[f];
@@ -35,9 +42,10 @@ ShardedParameters::ShardedParameters(std::vector<Parameter> parameters, ShardPla
       place(f, options);
       continue;
     }
-    auto values = zeros(flat.plan->numel, flat.plan->dtype);
+    const auto values = memory.view(flat.plan->dtype).narrow(0, 0, flat.plan->numel).zero_();
     for (const auto& slot : flat.plan->slots) {
       const auto& parameter = parameters_[static_cast<std::size_t>(slot.parameter)];
+      if (is_deferred(parameter.tensor) && world.rank() != 0) continue;  // rank 0's are everybody's; it makes them in copy_
       values.narrow(0, slot.offset, slot.numel).as_strided(parameter.sizes, parameter.strides).copy_(parameter.tensor);
     }
     place(f, options);

@@ -6,6 +6,7 @@
 #include "actors/activation_checkpointing.hpp"
 #include "actors/block.hpp"
 #include "strategies/sharded.hpp"
+#include "tensor_io/deferred_init.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/small_training.hpp"
 
@@ -20,8 +21,9 @@ namespace {
 
 struct LayerImpl : torch::nn::Module {
   torch::nn::LayerNorm norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({12})));
-  torch::nn::Linear up = register_module("up", torch::nn::Linear(12, 31));
-  torch::nn::Linear down = register_module("down", torch::nn::Linear(31, 12));
+  torch::nn::Linear up, down;
+  explicit LayerImpl(std::int64_t hidden = 31)
+      : up(register_module("up", torch::nn::Linear(12, hidden))), down(register_module("down", torch::nn::Linear(hidden, 12))) {}
   at::Tensor forward(const at::Tensor& x) { return x + down(torch::tanh(up(norm(x)))); }
 };
 TROUPE_BLOCK(Layer);
@@ -31,9 +33,9 @@ struct StackImpl : torch::nn::Module {
   std::vector<Layer> layers;
   torch::nn::Linear out = register_module("out", torch::nn::Linear(12, 3));
   std::vector<int> order;  // of the layers' calls
-  explicit StackImpl(int depth = 4) {
+  explicit StackImpl(int depth = 4, std::int64_t hidden = 31) {
     for (int i = 0; i < depth; ++i) {
-      layers.emplace_back(register_module("layer" + std::to_string(i), Layer()));
+      layers.emplace_back(register_module("layer" + std::to_string(i), Layer(hidden)));
       order.push_back(i);
     }
   }
@@ -289,6 +291,30 @@ TEST_CASE("[F07] activations computed again in backward change no bit where unit
     return result;
   };
   CHECK(largest_difference(run("none").state, run("block").state) == 0);
+}
+
+TEST_CASE("[F08] units that get their values one after the other have those of a model that was built at once", "[fsdp]") {
+  const std::string strategy = GENERATE("fsdp full_shard", "fsdp hybrid_shard", "zero2", "ddp");
+  const bool mapped = GENERATE(false, true);
+  INFO(strategy << (mapped ? " mapped" : ""));
+  const auto run = [&](bool deferred) {
+    SmallTraining training(strategy, 2);
+    training.jobs.options.strategy.fsdp_shard_size = 1;
+    training.jobs.options.strategy.fsdp_mapped = mapped;
+    training.steps = 2;
+    training.model = [=]() -> std::shared_ptr<torch::nn::Module> {
+      const auto build = [] { return make_seeded<StackBlock>(3, 2, 3000); };
+      auto model = deferred ? deferred_init(build) : build();
+      if (is_deferred(model->layers[0]->up->weight) != deferred) throw std::runtime_error("deferred, or not");
+      checkpoint_activations(model, "block");
+      return model;
+    };
+    training.forward = call_block;
+    auto result = training.run();
+    REQUIRE(joined(result.errors) == "");
+    return result;
+  };
+  CHECK(largest_difference(run(false).state, run(true).state) == 0);
 }
 
 TEST_CASE("[F01] ranks evaluate unequally often between steps", "[fsdp]") {
