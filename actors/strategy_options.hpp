@@ -19,6 +19,7 @@ struct StrategyOptions {
   std::string fsdp_mode = "full_shard";  ///< full_shard, shard_grad_op, hybrid_shard, no_shard
   std::string fsdp_wrap = "block";       ///< which modules are units (actors/wrap_policy.hpp)
   std::int64_t fsdp_shard_size = 0;      ///< hybrid_shard: ranks that share one copy; 0: those of a host
+  bool deferred_init = false;            ///< the framework builds the model without memory; units get their values in turn
   bool fsdp_mapped = true;               ///< shards in memory that all ranks of a host map, where they can
   std::int64_t fsdp_prefetch = 1;        ///< units gathered ahead
   double fsdp_prefetch_mb = 512;         ///< MiB that units gathered ahead may take

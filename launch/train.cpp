@@ -14,6 +14,7 @@
 #include "launch/run_checkpoints.hpp"
 #include "strategies/sync_batch_norm.hpp"
 #include "tensor_io/autocast.hpp"
+#include "tensor_io/deferred_init.hpp"
 #include "tensor_io/random_seed.hpp"
 #include "tensor_io/sampler.hpp"
 #include "tensor_io/schedule.hpp"
@@ -26,7 +27,7 @@ std::shared_ptr<torch::nn::Module> build_model(const Job& job, const Config& con
   static std::mutex mutex;
   std::lock_guard lock(mutex);
   seed_model(config.seed);
-  return job.model(config);
+  return config.deferred_init ? deferred_init([&] { return job.model(config); }) : job.model(config);
 }
 
 at::ScalarType amp_dtype(const Config& config) { return config.amp_dtype == "fp16" ? at::kHalf : at::kBFloat16; }

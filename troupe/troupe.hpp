@@ -10,5 +10,6 @@
 #include "strategies/sync_batch_norm.hpp"
 #include "tensor_io/communicator.hpp"
 #include "tensor_io/dataset.hpp"
+#include "tensor_io/deferred_init.hpp"
 #include "tensor_io/dropout.hpp"
 #include "tensor_io/optimizer.hpp"

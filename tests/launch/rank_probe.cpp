@@ -4,13 +4,16 @@
 #include <atomic>
 #include <csignal>
 #include <cstdio>
+#include <optional>
 #include <thread>
 #include <utility>
 
+#include "actors/block.hpp"
 #include "launch/job.hpp"
 #include "strategies/sync_batch_norm.hpp"
 #include "tensor_io/datasets.hpp"
 #include "tensor_io/dropout.hpp"
+#include "tests/support/peak_memory.hpp"
 
 namespace {
 
@@ -46,6 +49,20 @@ class ProbeData final : public troupe::Dataset {
   mutable std::atomic<int> batches_{0};
 };
 
+struct WideImpl : torch::nn::Module {
+  torch::nn::Linear linear;
+  explicit WideImpl(std::int64_t width) : linear(register_module("linear", torch::nn::Linear(width, width))) {}
+  at::Tensor forward(const at::Tensor& x) { return torch::tanh(linear(x)); }
+};
+TROUPE_BLOCK(Wide);
+
+torch::nn::Sequential wide_model(std::int64_t width) {
+  torch::nn::Sequential model(torch::nn::Linear(2, width));
+  for (int i = 0; i < 16; ++i) model->push_back(Wide(width));
+  model->push_back(torch::nn::Linear(width, 2));
+  return model;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -55,16 +72,26 @@ int main(int argc, char** argv) {
     config.declare("fail_step", std::int64_t{3}, "when");
     config.declare("fail_how", std::string("throw"), "throw, exit, kill, hang, slow, flip, load_throw, load_stall");
     config.declare("pause_ms", std::int64_t{0}, "in every step");
-    config.declare("probe_model", std::string("ours"), "ours; norm: LibTorch's dropout, and a validation; plain: neither norm nor dropout");
+    config.declare("probe_model", std::string("ours"),
+                   "ours; norm: LibTorch's dropout, and a validation; plain: neither norm nor dropout; wide: 16 blocks");
+    config.declare("probe_width", std::int64_t{2048}, "of a wide model's blocks");
+    config.declare("probe_reads", false, "the model's constructor asks for a parameter's address");
   };
   // With what depends on the rank: statistics of its own samples, random numbers.
-  job.model = [](const troupe::Config& config) -> std::shared_ptr<torch::nn::Module> {
+  std::optional<troupe::testing::PeakMemory> peak;
+  job.model = [&peak](const troupe::Config& config) -> std::shared_ptr<torch::nn::Module> {
     // Whoever reads the output knows from it that a process is still the same.
     if (std::getenv("TROUPE_SLOT") != nullptr) std::printf("pid %d\n", static_cast<int>(::getpid()));
     std::fflush(stdout);
     const bool stock = config.get<std::string>("probe_model") == "norm";
     if (config.get<std::string>("probe_model") == "plain")
       return torch::nn::Sequential(torch::nn::Linear(2, 16), torch::nn::Tanh(), torch::nn::Linear(16, 2)).ptr();
+    if (config.get<std::string>("probe_model") == "wide") {
+      peak.emplace();
+      auto model = wide_model(config.get<std::int64_t>("probe_width"));
+      if (config.get<bool>("probe_reads")) *static_cast<float*>(model->parameters()[2].data_ptr()) = 0;
+      return model.ptr();
+    }
     torch::nn::Sequential model(torch::nn::Linear(2, 16), troupe::nn::BatchNorm(16), torch::nn::Tanh());
     if (stock) {
       model->push_back(torch::nn::Dropout(0.2));
@@ -76,7 +103,9 @@ int main(int argc, char** argv) {
     model->push_back(torch::nn::Linear(16, 2));
     return model.ptr();
   };
-  job.data = [](const troupe::Config& config) {
+  job.data = [&peak](const troupe::Config& config) {
+    if (peak) std::printf("peak %d MiB\n", static_cast<int>(peak->mib()));  // the model is built and distributed
+    std::fflush(stdout);
     const auto make = [&](std::int64_t n, std::uint64_t seed) {
       const auto input = torch::randn({n, 2}, at::detail::createCPUGenerator(seed));
       return std::make_shared<ProbeData>(config, input, (input.select(1, 0) > 0).to(torch::kLong));
