@@ -59,7 +59,7 @@ int CoordinatorState::rank_of(int slot) const {
 
 JoinAccepted CoordinatorState::join(const JoinJob& join, const caf::strong_actor_ptr& sender) {
   const auto refuse = [](std::string why) { return JoinAccepted{std::move(why)}; };
-  const JoinAccepted accepted{{}, options.recovery.park_after.count()};
+  const auto accept = [this] { return JoinAccepted{{}, options.recovery.park_after.count()}; };
   const int slot = join.process.slot;
   if (join.job_id != options.job_id) return refuse("job id " + join.job_id + " is not this job's (" + options.job_id + ")");
   if (join.world_size != options.world_size) {
@@ -101,14 +101,14 @@ JoinAccepted CoordinatorState::join(const JoinJob& join, const caf::strong_actor
   if (member) {
     if (join.generation < current.generation) self->send(supervisor, current);
     if (phase == Phase::recovering) plan();
-    return accepted;
+    return accept();
   }
   if (phase == Phase::training && current.world_size() < options.world_size) {
     recover({ErrorCode::ok, -1, {}, -1, {}, "slot " + std::to_string(slot) + " on " + join.host + " joins", {}});
   } else if (phase == Phase::forming || phase == Phase::recovering) {
     plan();
   }
-  return accepted;
+  return accept();
 }
 
 void CoordinatorState::end(const RankEnded& ended) {

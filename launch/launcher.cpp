@@ -98,6 +98,7 @@ int launch(const LauncherOptions& options) {
     if (!outcome.state_lost || !options.recovery.enabled) return outcome.code;
     losses.push_back(Clock::now());
     std::vector<std::chrono::milliseconds> ages;
+    ages.reserve(losses.size());
     for (const auto& at : losses) ages.push_back(std::chrono::duration_cast<std::chrono::milliseconds>(losses.back() - at));
     const RestartLimits limits{options.recovery.max_restarts, INT_MAX, options.recovery.restart_window, {}};
     if (!may_restart(ages, {}, limits).start) return outcome.code;
