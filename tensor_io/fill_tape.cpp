@@ -71,8 +71,7 @@ FillTape& FillTape::begin(const at::Tensor& tensor) {
   auto& storage = storage_of(tensor);
   storage.release_data_and_set_meta_custom_data_ptr_error_msg_(
       "this tensor has no memory yet, since deferred initialisation gives a model its values later: call troupe::materialize(tensor) "
-      "before "
-      "its address is taken");
+      "before its address is taken");
   auto* begun = tape.get();
   storage.set_data_ptr_noswap({nullptr, tape.release(), &delete_tape, at::Device(at::kCPU)});
   return *begun;

@@ -14,10 +14,10 @@ class PeakMemory {
     std::ofstream refs("/proc/self/clear_refs");
     refs << 5 << std::flush;  // the kernel's mark goes down to what there is now
     before_ = kib("VmRSS");
-    if (!refs || kib("VmHWM") > before_ + 8192)
-      throw std::runtime_error("this kernel does not reset the peak of memory: nothing to measure by");
+    known_ = refs && kib("VmHWM") <= before_ + 8192;
   }
-  std::int64_t mib() const { return (kib("VmHWM") - before_) / 1024; }
+  /// Negative where the kernel does not take the mark down: there is nothing to measure by.
+  std::int64_t mib() const { return known_ ? (kib("VmHWM") - before_) / 1024 : -1; }
 
  private:
   static std::int64_t kib(const std::string& field) {
@@ -28,6 +28,7 @@ class PeakMemory {
     throw std::runtime_error("/proc/self/status has no " + field);
   }
   std::int64_t before_ = 0;
+  bool known_ = false;
 };
 
 }  // namespace troupe::testing

@@ -118,6 +118,7 @@ TEST_CASE("[F08] building takes the memory of one parameter, not of the model") 
     for (int i = 0; i < 64; ++i) model->push_back(torch::nn::Linear(torch::nn::LinearOptions(2048, 2048)));  // 1 GiB
     return model;
   });
+  if (peak.mib() < 0) WARN("NOT RUN: this kernel does not reset the peak of a process's memory");
   CHECK(peak.mib() < 128);
   CHECK(model->parameters().size() == 128);
   CHECK(model->parameters()[0].abs().max().item<float>() > 0);
