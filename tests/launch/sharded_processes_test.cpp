@@ -28,7 +28,7 @@ TEST_CASE("[F06] sharded processes that are killed after a checkpoint resume bit
 
   auto dying = run;
   dying.insert(dying.end(), {"--fail_rank", "1", "--fail_step", "20", "--fail_how", "kill"});
-  Launch killed(2, dying, {"--max-restarts", "0"});
+  Launch killed(2, dying);
   CHECK(killed.finish().code != 0);
   auto resuming = run;
   resuming.insert(resuming.end(), {"--resume", "latest"});
