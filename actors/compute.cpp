@@ -278,10 +278,7 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
     report.exposed_ms = milliseconds_since(wait_started);
     // With a scaler the norm also shows what overflowed only in the sum over ranks.
     const double norm = options_.training.clip_norm > 0 || loss_scaler_.enabled() ? strategy_->gradient_norm() / loss_scaler_.scale() : 0;
-    if (optimizer_pending_) {
-      heal_optimizer(optimizer, heal_roles(membership_));
-      optimizer_pending_ = false;
-    }
+    settle_optimizer(optimizer);
     const auto vote_started = std::chrono::steady_clock::now();
     const auto votes = vote(summary, norm);
     report.exposed_ms += milliseconds_since(vote_started);

@@ -142,6 +142,9 @@ class Compute {
     return result;
   }
 
+  /// Collective, before the optimizer's state is used: newcomers of this generation get it from the others. Does nothing the second time.
+  void settle_optimizer(Optimizer& optimizer);
+
   Strategy& strategy() { return *strategy_; }
   Communicator& program_lane() { return *services_.program_lane; }
   const Services& services() const { return services_; }

@@ -169,6 +169,12 @@ void Compute::heal() {
   heal_pending_ = false;
 }
 
+void Compute::settle_optimizer(Optimizer& optimizer) {
+  if (!optimizer_pending_) return;
+  heal_optimizer(optimizer, heal_roles(membership_));
+  optimizer_pending_ = false;
+}
+
 void Compute::heal_optimizer(Optimizer& optimizer, const HealRoles& roles) {
   auto& lane = *services_.program_lane;
   const auto& [donor, newcomer] = roles;

@@ -152,6 +152,7 @@ void RunCheckpoints::save(const Position& position, bool best) {
   if (rank_.config().save_every < 0) return;
   auto& compute = rank_.system().compute();
   await_end();
+  compute.settle_optimizer(optimizer_);
   // Rank 0 knows how many there were in this generation. When all have come here the save before has ended on all of them, also one that
   // was published without rank 0: only then may a new rank 0 clear away what others left.
   auto attempt = next_attempt();

@@ -40,6 +40,15 @@ TEST_CASE("[L05] fault 4: a rank killed in the optimizer is replaced, and healed
   check_death_in("optimizer");
 }
 
+// The optimizer is healed when it is first needed; each rank writes a share of its state.
+TEST_CASE("[L05] a rank that comes in after the last step saves the optimizer's state of the others, not its own") {
+  const int slot = GENERATE(0, 3);
+  const Run run(4, {}, "slot=" + std::to_string(slot) + ",step=31,at=optimizer");
+  INFO(run.output);
+  CHECK(run.recoveries().size() == 1);
+  check_bits(run, undisturbed());
+}
+
 TEST_CASE("[L05] a rank killed during a save is replaced, and the checkpoint is written") {
   const int slot = GENERATE(0, 2);
   const Run run(4, {}, "slot=" + std::to_string(slot) + ",step=16,at=save");
