@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """A job that --chaos hurts for minutes: the digits on 4 ranks. `./dev chaos [MINUTES] [MTBF_S] [SEED]` runs it.
 
-Every step of the hurt job must be in its metrics once, with the loss that an undisturbed job prints for it (a fault changes no bit), and
-no process may be left. Prints what the coordinator says of the goodput. Exit code 1 if something is wrong.
+Every step of the hurt job must be in its metrics once, with the loss that an undisturbed job prints for it, and its last checkpoint's
+tensors must be the undisturbed job's (a fault changes no bit); no process may be left. Prints what the coordinator says of the goodput. Exit code 1 if something is wrong.
 """
 import json
 import pathlib
@@ -18,7 +18,7 @@ STEPS_PER_EPOCH = 22
 
 
 def train(folder, steps, chaos=None):
-    """The exit code, what was printed, and the losses by step."""
+    """The exit code, what was printed, the losses by step, and the hashes of the last checkpoint's tensors."""
     words = [TROUPE, "launch", "--nproc", str(RANKS), "--run-dir", f"{folder}/run"]
     if chaos:
         words += ["--chaos", chaos]
@@ -32,7 +32,16 @@ def train(folder, steps, chaos=None):
         entry = json.loads(line)
         if entry["kind"] == "train":
             losses.setdefault(entry["step"], []).append(entry["loss_metrics/global_avg_loss"])
-    return done.returncode, done.stdout, losses
+    return done.returncode, done.stdout, losses, tensors_of(f"{folder}/checkpoints")
+
+
+def tensors_of(folder):
+    """XXH3 of each file of tensors in the last checkpoint."""
+    latest = pathlib.Path(folder, "latest")
+    if not latest.exists():
+        return {}
+    manifest = json.loads(pathlib.Path(folder, latest.read_text().split()[0], "manifest.json").read_text())
+    return {file["name"]: file["xxh3"] for file in manifest["files"] if file["name"].endswith(".safetensors")} | {"step": manifest["step"]}
 
 
 def wrong(code, losses, steps, expected):
@@ -68,26 +77,28 @@ def main():
     minutes, mtbf, seed = (float(word) for word in (sys.argv[1:] + ["2", "20", "7"][len(sys.argv) - 1:]))
     with tempfile.TemporaryDirectory() as folder:
         start = time.monotonic()
-        code, text, _ = train(f"{folder}/pace", CALIBRATION_STEPS)
+        code, text, _, _ = train(f"{folder}/pace", CALIBRATION_STEPS)
         if code != 0:
             sys.exit(text)
         steps = max(CALIBRATION_STEPS, int(CALIBRATION_STEPS * minutes * 60 / (time.monotonic() - start)))
         print(f"{steps} steps on {RANKS} ranks, undisturbed", flush=True)
-        code, text, expected = train(f"{folder}/calm", steps)
+        code, text, expected, tensors = train(f"{folder}/calm", steps)
         if code != 0:
             sys.exit(text)
         chaos = f"seed={seed:.0f},mtbf={mtbf}s,kinds=kill+stop+slow+net+disk"
         print(f"the same with --chaos {chaos}", flush=True)
-        code, text, losses = train(f"{folder}/hurt", steps, chaos)
+        code, text, losses, hurt_tensors = train(f"{folder}/hurt", steps, chaos)
         print("\n".join(line for line in text.splitlines() if line.startswith("troupe: chaos: ")), flush=True)
         found = wrong(code, losses, steps, expected)
+        if hurt_tensors != tensors:
+            found.append(f"the last checkpoint differs: {hurt_tensors}, undisturbed {tensors}")
         time.sleep(1)
         if left := left_over(folder):
             found.append(f"processes are left: {', '.join(left)}")
         if found:
             print("\n".join(text.splitlines()[-40:]))
             sys.exit("; ".join(found))
-        print(f"{len(losses)} steps, each once, with the undisturbed job's losses to the last bit; no process is left")
+        print(f"{len(losses)} steps, each once, with the undisturbed job's losses and last checkpoint to the last bit; no process is left")
 
 
 if __name__ == "__main__":
