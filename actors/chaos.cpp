@@ -134,7 +134,7 @@ void ChaosRun::happened(const ChaosEvent& event, bool hit) {
 
 void ChaosRun::observe(milliseconds at, std::int64_t steps, bool whole) {
   steps_ = std::max(steps_, steps);
-  // Nothing is well before a step has followed on the fault.
+  // Nothing is well before two steps have followed on the fault: the first may have been under way.
   goodput_.observe(at, steps_, !whole || at <= over_at_ || steps_ <= steps_at_fault_ + 1);
 }
 

@@ -116,6 +116,11 @@ caf::behavior link_actor(caf::stateful_actor<LinkState>* self, SharedPtr shared)
 
 }  // namespace
 
+std::optional<ErrorReport> lost_state(const std::optional<JobOver>& over, int stop_signal) {
+  if (!over || over->report.code != ErrorCode::state_lost || stop_signal != 0) return std::nullopt;
+  return over->report;
+}
+
 AgentLink::AgentLink(Options options, std::vector<ProcessId> started)
     : shared_(std::make_shared<Shared>()), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (wake_ < 0) throw Error(ErrorCode::unavailable, "eventfd", std::strerror(errno));

@@ -37,7 +37,8 @@ RankEnvironment read_environment(const Get& given) {
                 "a launcher sets both; unset both for a rank alone");
   }
   const auto slot = number(get, "TROUPE_SLOT", 0, 1'000'000);
-  place.spare = get("TROUPE_SPARE") != nullptr && std::string(get("TROUPE_SPARE")) == "1";
+  const auto is_set = [&](const char* name) { return get(name) != nullptr && std::string(get(name)) == "1"; };
+  place.spare = is_set("TROUPE_SPARE");
   if (*rank >= *world_size && !place.spare) {
     throw Error(ErrorCode::usage, "environment variable RANK",
                 std::to_string(*rank) + " is not below WORLD_SIZE " + std::to_string(*world_size));
@@ -46,7 +47,7 @@ RankEnvironment read_environment(const Get& given) {
   place.rank = static_cast<int>(*rank);
   place.world_size = static_cast<int>(*world_size);
   place.slot = static_cast<int>(slot.value_or(*rank));
-  place.start_over = get("TROUPE_START_OVER") != nullptr && std::string(get("TROUPE_START_OVER")) == "1";
+  place.start_over = is_set("TROUPE_START_OVER");
   if (const char* text = get("TROUPE_INCARNATION")) place.incarnation = std::strtoull(text, nullptr, 16);
   if (const char* address = get("TROUPE_ADDRESS")) place.interface_address = address;
   place.local_rank = static_cast<int>(number(get, "LOCAL_RANK", 0, 1'000'000).value_or(*rank));

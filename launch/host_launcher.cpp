@@ -74,8 +74,7 @@ class HostLauncher {
     for (auto& agent : agents_) drain(agent);
     coordinator_->step([] {});
     const int code = verdict();
-    const bool lost = over_ && over_->report.code == ErrorCode::state_lost && stop_signal_ == 0;
-    return {code, lost ? std::optional(over_->report) : std::nullopt};
+    return {code, lost_state(over_, stop_signal_)};
   }
 
  private:

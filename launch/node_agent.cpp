@@ -88,11 +88,6 @@ bool NodeAgent::done() const {
   return since > (failed && recovery_ ? std::chrono::duration_cast<std::chrono::milliseconds>(kReplacement) : kVerdict);
 }
 
-std::optional<ErrorReport> NodeAgent::state_lost() const {
-  if (!over_ || over_->report.code != ErrorCode::state_lost || stop_signal_ != 0) return std::nullopt;
-  return over_->report;
-}
-
 int NodeAgent::verdict() {
   processes_.clear_bar();
   if (over_ && over_->exit_code == 0) return stop_signal_ == 0 ? 0 : 128 + stop_signal_;

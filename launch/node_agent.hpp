@@ -26,7 +26,7 @@ class NodeAgent {
   /// No rank is left and none will come.
   bool done() const;
   /// The job's state is lost: it may begin anew from a checkpoint.
-  std::optional<ErrorReport> state_lost() const;
+  std::optional<ErrorReport> state_lost() const { return lost_state(over_, stop_signal_); }
   /// The exit code, with the reason on standard error.
   int verdict();
   void clear_bar() { processes_.clear_bar(); }

@@ -28,7 +28,7 @@ RankProcesses::RankProcesses(RankProcessOptions options, Exited exited) : option
 }
 
 void RankProcesses::start_all() {
-  for (auto& [number, slot] : slots_) start({number, random_incarnation()}, options_.starts_over);
+  for (auto& [number, slot] : slots_) start({number, random_incarnation()}, 0);
 }
 
 void RankProcesses::start(const ProcessId& process, int restarts) {
@@ -42,7 +42,7 @@ void RankProcesses::start(const ProcessId& process, int restarts) {
   char incarnation[17];
   std::snprintf(incarnation, sizeof incarnation, "%016llx", static_cast<unsigned long long>(process.incarnation));
   const auto n = std::to_string(options_.world_size), id = std::to_string(process.slot), local = std::to_string(slot.local_rank),
-             local_n = std::to_string(options_.slots.size()), lives = std::to_string(restarts);
+             local_n = std::to_string(options_.slots.size()), lives = std::to_string(options_.starts_over + restarts);
   child.environment = {{"RANK", id},
                        {"LOCAL_RANK", local},
                        {"WORLD_SIZE", n},
