@@ -1,0 +1,61 @@
+#include "actors/simulator/checkpointer_model.hpp"
+
+#include "actors/simulator/job.hpp"
+
+namespace troupe::simulator {
+
+void CheckpointerModel::answer(const SaveEnded& ended) {
+  if (requester && ended.attempt == under_way) caf::anon_send(requester, SaveAnswered{ended.attempt, ended.report});
+}
+
+void CheckpointerModel::written(const SavePart& save) {
+  PartSaved saved{
+      {}, save.generation, save.attempt, save.rank, save.ranks, false, {ErrorCode::ok, save.rank, {}, save.attempt.step, {}, {}, {}}};
+  if (!job->write_part(save, *process))
+    saved.report = {ErrorCode::io, save.rank, "checkpointer", save.attempt.step, "saving a checkpoint", "no space left on device", {}};
+  if (!job->comes_to(*rank, *process, "written", save.attempt.step)) return;
+  if (save.ranks > 1) return caf::anon_send(supervisor, saved);
+  auto ended = failed_save(save.attempt, saved.report);
+  if (saved.report.code == ErrorCode::ok) ended.report = job->publish(save.attempt, 1, *process);
+  answer(ended);
+}
+
+void CheckpointerModel::publish(const PublishCheckpoint& order) {
+  const auto ended = failed_save(order.attempt, job->publish(order.attempt, order.ranks, *process));
+  if (ended.report.code == ErrorCode::ok && !publishes) job->unlock_directory();
+  if (!job->comes_to(*rank, *process, "published", order.attempt.step)) return;
+  const bool temporary = ended.report.code == ErrorCode::io || (ended.report.code == ErrorCode::unavailable && !publishes);
+  if (ended.report.code != ErrorCode::ok && !temporary) caf::anon_send(supervisor, RankFailed{ended.report});
+  caf::anon_send(supervisor, CheckpointPublished{{}, ended});
+}
+
+caf::behavior checkpointer_model(caf::stateful_actor<CheckpointerModel>* self, Job* job, Process* process, RankModel* rank,
+                                 const RankSupervisorActor& supervisor) {
+  auto& state = self->state;
+  state.job = job;
+  state.process = process;
+  state.rank = rank;
+  state.supervisor = supervisor;
+  state.draw = Draw(job->options().seed, process->name + " disk");
+  caf::anon_send(supervisor, RegisterCheckpointer{caf::actor_cast<caf::actor>(self)});
+  const auto disk_time = [&state] { return std::chrono::microseconds(state.draw.in(500, state.draw.once_in(10) ? 400'000 : 20'000)); };
+  return {
+      [self, disk_time](const SavePart& save) {
+        auto& state = self->state;
+        if (!std::exchange(state.saved_before, true) && save.rank == 0) state.publishes = state.job->lock_directory(*state.process);
+        state.under_way = save.attempt;
+        state.requester = caf::actor_cast<caf::actor>(self->current_sender());
+        self->delayed_send(self, disk_time(), DiskWrote{save});
+      },
+      [self](const DiskWrote& wrote) { self->state.written(wrote.save); },
+      [self, disk_time](const PublishCheckpoint& order) {
+        if (self->state.job->comes_to(*self->state.rank, *self->state.process, "publish", order.attempt.step))
+          self->delayed_send(self, disk_time(), DiskPublishes{order});
+      },
+      [self](const DiskPublishes& message) { self->state.publish(message.order); },
+      [self](const SaveEnded& ended) { self->state.answer(ended); },
+      [](const InjectFault&) {},
+  };
+}
+
+}  // namespace troupe::simulator

@@ -1,0 +1,38 @@
+#pragma once
+#include <caf/all.hpp>
+
+#include "actors/rank_supervisor.hpp"
+#include "actors/simulator/rank_model.hpp"
+
+namespace troupe::simulator {
+
+struct DiskWrote {
+  SavePart save;
+};
+struct DiskPublishes {
+  PublishCheckpoint order;
+};
+
+/// The model of Checkpointer: the same messages, and a disk that takes its time.
+struct CheckpointerModel {
+  Job* job = nullptr;
+  Process* process = nullptr;
+  RankModel* rank = nullptr;
+  RankSupervisorActor supervisor;
+  Draw draw{0, {}};
+  SaveAttempt under_way;
+  bool saved_before = false, publishes = false;  // was rank 0 at its first save, and holds the directory since
+  caf::actor requester;
+
+  void answer(const SaveEnded& ended);
+  void written(const SavePart& save);
+  void publish(const PublishCheckpoint& order);
+};
+
+caf::behavior checkpointer_model(caf::stateful_actor<CheckpointerModel>* self, Job* job, Process* process, RankModel* rank,
+                                 const RankSupervisorActor& supervisor);
+
+}  // namespace troupe::simulator
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::simulator::DiskWrote)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::simulator::DiskPublishes)

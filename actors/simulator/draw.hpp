@@ -1,0 +1,32 @@
+#pragma once
+#include <cstdint>
+#include <string_view>
+
+namespace troupe::simulator {
+
+/// A stream of random numbers that is a function of (seed, name): what one part of a simulation draws does not shift what another draws,
+/// so that a schedule with one fault less stays alike in all else.
+class Draw {
+ public:
+  Draw(std::uint64_t seed, std::string_view name) noexcept : state_(seed) {
+    for (const char c : name) state_ = (state_ ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
+    next();
+  }
+  std::uint64_t next() noexcept {
+    // SplitMix64, by Sebastiano Vigna (public domain).
+    auto z = state_ += 0x9e3779b97f4a7c15ULL;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+    return z ^ (z >> 31);
+  }
+  /// In [from, to].
+  std::int64_t in(std::int64_t from, std::int64_t to) noexcept {
+    return from + static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(to - from + 1));
+  }
+  bool once_in(int times) noexcept { return next() % static_cast<std::uint64_t>(times) == 0; }
+
+ private:
+  std::uint64_t state_;
+};
+
+}  // namespace troupe::simulator

@@ -1,0 +1,478 @@
+#include "actors/simulator/job.hpp"
+
+#include <signal.h>
+
+#include <algorithm>
+
+#include "actors/simulator/checkpointer_model.hpp"
+
+namespace troupe::simulator {
+
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr auto kRestartCoordinator = 300ms;  // the launcher sees that it is gone, and starts another
+constexpr auto kGiveUp = 600s;               // without faults, for the job to end
+constexpr int kMostStarts = 12;
+
+}  // namespace
+
+Job::Job(JobOptions options) : options_(std::move(options)), world_(options_.seed), draw_(options_.seed, "job") {
+  world_.keep_lines = options_.keep_log;
+  for (const auto& fault : options_.faults) {
+    if (fault.kind == FaultKind::kill_rank_at) {
+      at_points_.push_back(fault);
+    } else if (fault.kind == FaultKind::kill_at_journal) {
+      at_journal_.push_back(fault);
+    } else {
+      calm_from_ = std::max(calm_from_, world_.now() + fault.at + fault.lasts);
+      world_.after(fault.at, [this, fault] { inflict(fault); });
+    }
+  }
+  calm_from_ = std::max(calm_from_, world_.now());
+  // All that say of which generation or process they are.
+  world_.may_repeat = [](const caf::message& message) {
+    return message.match_elements<Heartbeat>() || message.match_elements<RankInterrupted>() || message.match_elements<CollectiveState>() ||
+           message.match_elements<PartSaved>() || message.match_elements<Membership>() || message.match_elements<InterruptRanks>() ||
+           message.match_elements<FenceRank>() || message.match_elements<SaveEnded>() || message.match_elements<CoordinatorBeat>();
+  };
+  start_job();
+}
+
+Job::~Job() { world_.end(); }
+
+void Job::note(const std::string& line) {
+  world_.log(line);
+  if (options_.keep_log) said_.push_back(line);
+}
+
+void Job::run() {
+  while (step()) {
+  }
+}
+
+bool Job::step() {
+  if (done_ || history_.violation()) return false;
+  if (!world_.step()) history_.broken("I6", "nothing is left to happen, and the job is not done");
+  if (world_.now() > calm_from_ + kGiveUp) {
+    std::string waits;
+    for (const auto& rank : ranks_) {
+      if (rank->process->alive && rank->model)
+        waits += "; " + rank->process->name + " at step " + std::to_string(rank->model->steps_done()) + " waits for " +
+                 (rank->model->waits_for.empty() ? "nothing" : rank->model->waits_for);
+    }
+    history_.broken("I6", "the faults are over and the job does not come to its end" + waits);
+  }
+  return !done_ && !history_.violation();
+}
+
+// ---------------------------------------------------------------- the job's start and end
+
+void Job::start_job() {
+  ++starts_;
+  job_id_ = "job " + std::to_string(starts_);
+  journal_.clear();
+  history_.began_anew();
+  verdict_.reset();
+  start_coordinator();
+  for (int host = 0; host < options_.hosts; ++host) start_agent(host);
+  look_at_agents();
+}
+
+void Job::start_coordinator() {
+  coordinator_ = &world_.start("coordinator", 0);
+  coordinator_state_ = nullptr;
+  CoordinatorOptions options;
+  options.job_id = job_id_;
+  options.world_size = options_.ranks;
+  options.recovery = options_.recovery;
+  options.recovery.enabled = true;
+  options.recovery.min_ranks = options_.min_ranks;
+  if (options_.plan) options.plan = options_.plan;
+  options.draw_incarnation = [this] { return ++incarnations_; };
+  auto* const process = coordinator_;
+  options.record = [this, process](const Membership& next) {
+    if (process->alive) record(next);
+  };
+  options.log = [this, process](const std::string& line) {
+    if (process->alive) note("says: " + line);
+  };
+  if (!journal_.empty()) options.resumed = journal_.back();
+  coordinator_actor_ = world_.spawn(*coordinator_, [this, process, options](CoordinatorActor::stateful_pointer<CoordinatorState> self) {
+    if (process == coordinator_) coordinator_state_ = &self->state;
+    return coordinator(self, options);
+  });
+}
+
+void Job::record(const Membership& next) {
+  for (auto fault = at_journal_.begin(); fault != at_journal_.end(); ++fault) {
+    if (fault->step != static_cast<std::int64_t>(next.generation)) continue;
+    const bool written = fault->lasts.count() > 0;
+    note("fault: " + fault->to_string());
+    at_journal_.erase(fault);
+    if (written) {
+      journal_.push_back(next);
+      history_.journaled(next);
+    }
+    die_soon(*coordinator_);
+    return;
+  }
+  journal_.push_back(next);
+  history_.journaled(next);
+}
+
+// The coordinator; its launcher starts another.
+void Job::die_soon(Process& process) {
+  calm_from_ = std::max(calm_from_, world_.now());
+  coordinator_state_ = nullptr;
+  world_.kill(process);
+  world_.after(kRestartCoordinator, [this, dead = coordinator_] {
+    if (!done_ && coordinator_ == dead) start_coordinator();
+  });
+}
+
+void Job::end_of_start() {
+  for (auto& rank : ranks_) {
+    if (rank->process->alive) world_.kill(*rank->process);
+  }
+  for (auto& agent : agents_) world_.kill(*agent->process);
+  world_.kill(*coordinator_);
+  coordinator_state_ = nullptr;
+  auto* const over = coordinator_;
+  const auto code = verdict_ ? verdict_->report.code : ErrorCode::parked;
+  note("start " + std::to_string(starts_) +
+       " of the job ended: " + (verdict_ ? verdict_->report.to_string() : "no word from the coordinator"));
+  if (verdict_ && verdict_->exit_code == 0) {
+    if (history_.furthest() < options_.steps) history_.broken("I6", "the job ended well before its last step");
+    done_ = true;
+    return;
+  }
+  using enum ErrorCode;
+  if (code != parked && code != state_lost && code != peer_lost && code != aborted && code != timeout &&
+      !(code == unavailable && journal_.empty()))
+    return history_.broken("I6", "the job ended: " + verdict_->report.to_string());
+  if (starts_ >= kMostStarts) return history_.broken("I6", "the job was started " + std::to_string(starts_) + " times");
+  world_.after(1s, [this, over] {
+    if (coordinator_ == over) start_job();
+  });
+}
+
+// ---------------------------------------------------------------- agents
+
+void Job::start_agent(int host) {
+  auto& agent = *agents_.emplace_back(std::make_unique<Agent>());
+  agent.process = &world_.start("agent " + std::to_string(host), host);
+  agent.host = host;
+  agent.last_exit = world_.now();
+  const int all = options_.ranks + options_.spares;
+  for (int slot = 0; slot < all; ++slot) {
+    if (slot % options_.hosts == host) agent.children[slot] = {slot, ++incarnations_};
+  }
+  const auto children = agent.children;
+  for (const auto& [slot, id] : children) start_rank(agent, id);
+  agent.actor = world_.spawn(*agent.process, [this, &agent](caf::event_based_actor* self) { return agent_behavior(self, agent); });
+}
+
+// As NodeAgent and AgentLink.
+caf::behavior Job::agent_behavior(caf::event_based_actor* self, Agent& agent) {
+  self->set_down_handler([this, &agent](caf::down_msg& down) {
+    if (!agent.coordinator || agent.coordinator->address() != down.source) return;
+    agent.coordinator = nullptr;
+    look_for_coordinator(agent);
+  });
+  look_for_coordinator(agent);
+  return {
+      [this, self, &agent](const CoordinatorFound& found) {
+        agent.lost = !found.coordinator;
+        if (agent.lost) return;
+        agent.coordinator = found.coordinator;
+        self->monitor(caf::actor_cast<caf::actor>(found.coordinator));
+        JoinNode join{job_id_, "host " + std::to_string(agent.host), {}};
+        for (const auto& [slot, id] : agent.children) join.started.push_back(id);
+        self->send(caf::actor_cast<CoordinatorActor>(found.coordinator), join);
+        for (const auto& message : std::exchange(agent.waiting, {})) tell(self, agent, message);
+      },
+      [this, self, &agent](const RankExited& exit) {  // of a child
+        const auto child = agent.children.find(exit.process.slot);
+        if (child != agent.children.end() && child->second == exit.process) agent.children.erase(child);
+        agent.last_exit = world_.now();
+        agent.failed = agent.failed || exit.wait_status != 0;
+        tell(self, agent, caf::make_message(exit));
+      },
+      [](bool) {},
+      [this, &agent](const StartRank& start) {
+        if (agent.over) return;
+        agent.children[start.process.slot] = start.process;
+        start_rank(agent, start.process);
+      },
+      [this](const KillRank& kill) {
+        auto* rank = living(kill.process.slot);
+        if (rank && rank->id == kill.process) kill_rank(*rank);
+      },
+      [this, &agent](const JobOver& over) {
+        agent.over = over;
+        if (!verdict_ || over.exit_code != 0) verdict_ = over;
+        if (over.exit_code != 0) agent.end_by = world_.now() + 3s;
+      },
+  };
+}
+
+void Job::tell(caf::event_based_actor* self, Agent& agent, const caf::message& message) {
+  if (!agent.coordinator) return agent.waiting.push_back(message);
+  agent.coordinator->enqueue(caf::actor_cast<caf::strong_actor_ptr>(self), caf::make_message_id(), message, self->context());
+}
+
+void Job::look_for_coordinator(Agent& agent) {
+  find_coordinator(
+      *agent.process, 60s, [&agent] { return !agent.process->alive; },
+      [&agent](caf::strong_actor_ptr found) { caf::anon_send(agent.actor, CoordinatorFound{std::move(found)}); });
+}
+
+// Tries 20 times a second, as a process does that does not know when the next coordinator comes.
+void Job::find_coordinator(Process& process, milliseconds patience, std::function<bool()> given_up,
+                           std::function<void(caf::strong_actor_ptr)> found) {
+  if (!process.alive || given_up()) return;
+  if (!process.frozen && coordinator_->alive && !coordinator_->frozen && coordinator_state_ != nullptr) {
+    if (auto* connection = world_.connect(process, *coordinator_, "control"))
+      return found(world_.proxy(*connection, process, caf::actor_cast<caf::strong_actor_ptr>(coordinator_actor_)));
+  }
+  if (patience <= 0ms) return found(nullptr);
+  world_.after(50ms, [this, &process, patience, given_up = std::move(given_up), found = std::move(found)]() mutable {
+    find_coordinator(process, patience - 50ms, std::move(given_up), std::move(found));
+  });
+}
+
+// Which have nothing more to do; when all have, this start of the job is over.
+void Job::look_at_agents() {
+  if (done_ || history_.violation()) return;
+  const int start = starts_;
+  bool all_over = true;
+  for (auto& agent : agents_) {
+    if (!agent->process->alive) continue;
+    if (agent->process->frozen) {
+      all_over = false;
+      continue;
+    }
+    if (agent->end_by != Time{} && world_.now() > agent->end_by) {
+      for (auto& rank : ranks_) {
+        if (rank->process->alive && rank->agent == agent->host) kill_rank(*rank);
+      }
+    }
+    const auto since = world_.now() - agent->last_exit;
+    const bool over = agent->children.empty() && (agent->over || agent->lost || since > (agent->failed ? 10s : 300ms));
+    if (over) world_.kill(*agent->process);
+    all_over = all_over && over;
+  }
+  check();
+  if (all_over) {
+    end_of_start();
+    std::move(agents_.begin(), agents_.end(), std::back_inserter(former_agents_));
+    agents_.clear();
+  }
+  world_.after(100ms, [this, start] {
+    if (start == starts_ || agents_.empty()) look_at_agents();
+  });
+}
+
+// ---------------------------------------------------------------- ranks
+
+void Job::start_rank(Agent& agent, const ProcessId& id) {
+  auto time_to_start = milliseconds(draw_.in(20, 400));
+  world_.after(time_to_start, [this, &agent_process = *agent.process, host = agent.host, id, start = starts_] {
+    if (start != starts_ || !agent_process.alive) return;
+    auto& rank = *ranks_.emplace_back(std::make_unique<RankProcess>());
+    rank.process = &world_.start("rank " + std::to_string(id.slot), host);
+    rank.id = id;
+    rank.agent = host;
+    rank.status = std::make_shared<RankStatus>();
+    auto* const process = rank.process;
+    find_coordinator(
+        *process, 60s, [process] { return !process->alive; },
+        [this, &rank](caf::strong_actor_ptr found) {
+          if (!found) return exit_rank(*rank.process, 69);
+          rank.coordinator = std::move(found);
+          join_rank(rank);
+        });
+  });
+}
+
+void Job::join_rank(RankProcess& rank) {
+  RankSupervisorOptions options;
+  options.join.job_id = job_id_;
+  options.join.process = rank.id;
+  options.join.world_size = options_.ranks;
+  options.join.host = "host " + std::to_string(rank.agent);
+  options.join.spare = rank.id.slot >= options_.ranks;
+  options.coordinator = rank.coordinator;
+  options.status = rank.status;
+  options.reconnect = [] { return caf::strong_actor_ptr(); };
+  options.find_coordinator = [this, &rank](const RankSupervisorActor& supervisor, milliseconds patience) {
+    find_coordinator(
+        *rank.process, patience, [&rank] { return rank.status->loop_ended || rank.status->job_over; },
+        [supervisor](caf::strong_actor_ptr found) { caf::anon_send(supervisor, CoordinatorFound{std::move(found)}); });
+  };
+  options.on_coordinator = [&rank](const caf::strong_actor_ptr& found) { rank.coordinator = found; };
+  rank.compute = world_.spawn(*rank.process, [this, &rank, options](caf::event_based_actor* self) mutable -> caf::behavior {
+    if (!rank.process->alive) return {[](bool) {}};
+    rank.model = std::make_unique<RankModel>(self, *this, *rank.process, options.join, rank.status);
+    options.compute = caf::actor_cast<caf::actor>(self);
+    auto supervisor = world_.spawn(*rank.process, [&rank, options](RankSupervisorActor::stateful_pointer<RankSupervisorState> supervisor) {
+      rank.supervisor = &supervisor->state;
+      return rank_supervisor(supervisor, options);
+    });
+    auto checkpointer = world_.spawn(*rank.process, checkpointer_model, this, rank.process, rank.model.get(), supervisor);
+    rank.model->begin(supervisor, caf::actor_cast<caf::actor>(checkpointer));
+    return rank.model->make_behavior();
+  });
+}
+
+Job::RankProcess* Job::living(int slot) {
+  for (auto rank = ranks_.rbegin(); rank != ranks_.rend(); ++rank) {
+    if ((*rank)->id.slot == slot && (*rank)->process->alive) return rank->get();
+  }
+  return nullptr;
+}
+
+Job::RankProcess* Job::of(const Process& process) {
+  for (auto rank = ranks_.rbegin(); rank != ranks_.rend(); ++rank) {
+    if ((*rank)->process == &process) return rank->get();
+  }
+  return nullptr;
+}
+
+std::int64_t Job::stale_at_ranks() const {
+  std::int64_t stale = 0;
+  for (const auto& rank : ranks_) {
+    if (rank->process->alive && rank->supervisor != nullptr) stale += rank->supervisor->stale;
+  }
+  return stale;
+}
+
+RankModel* Job::rank_in(int slot) noexcept {
+  auto* rank = living(slot);
+  return rank ? rank->model.get() : nullptr;
+}
+
+caf::strong_actor_ptr Job::coordinator_at(Process& process) {
+  auto* rank = of(process);
+  return rank ? rank->coordinator : nullptr;
+}
+
+void Job::exit_rank(Process& process, int code) {
+  auto* rank = of(process);
+  if (!rank || !process.alive) return;
+  note(process.name + " ends with exit code " + std::to_string(code));
+  world_.kill(process);
+  rank_ended(*rank, code << 8);
+}
+
+void Job::kill_rank(RankProcess& rank) {
+  if (!rank.process->alive) return;
+  calm_from_ = std::max(calm_from_, world_.now());
+  world_.kill(*rank.process);
+  rank_ended(rank, SIGKILL);
+}
+
+// waitpid, of its agent if that lives.
+void Job::rank_ended(RankProcess& rank, int wait_status) {
+  for (auto& agent : agents_) {
+    if (agent->host != rank.agent || !agent->process->alive) continue;
+    world_.after(std::chrono::microseconds(draw_.in(100, 20'000)),
+                 [process = agent->process, actor = agent->actor, id = rank.id, wait_status] {
+                   if (process->alive) caf::anon_send(actor, RankExited{id, wait_status});
+                 });
+  }
+}
+
+bool Job::comes_to(RankModel& rank, Process& process, const char* point, std::int64_t step) {
+  if (!process.alive) return false;
+  for (auto fault = at_points_.begin(); fault != at_points_.end(); ++fault) {
+    if (fault->target != rank.id().slot || fault->point != point || step < fault->step) continue;
+    note("fault: " + fault->to_string() + ": it comes there at step " + std::to_string(step));
+    at_points_.erase(fault);
+    kill_rank(*of(process));
+    return false;
+  }
+  return true;
+}
+
+// ---------------------------------------------------------------- data connections
+
+Connected Job::connect_data(Process& process, std::uint64_t generation, int rank, int peer_rank, const ProcessId& peer_id) {
+  auto* peer = living(peer_id.slot);
+  if (!peer || peer->id != peer_id || given_up_[peer->process->id].contains(generation) || given_up_[process.id].contains(generation))
+    return Connected::refused;
+  auto& known = data_[{generation, process.id, peer_rank}];
+  if (known) return known->open ? Connected::yes : Connected::refused;
+  known = world_.connect(process, *peer->process, "data " + std::to_string(generation));
+  if (!known) {
+    data_.erase({generation, process.id, peer_rank});
+    return Connected::later;
+  }
+  data_[{generation, peer->process->id, rank}] = known;
+  const auto closed = [generation](const caf::actor& compute, int other) {
+    return [compute, generation, other] { caf::anon_send(compute, PeerGone{generation, other}); };
+  };
+  known->sides[0].closed = closed(of(process)->compute, peer_rank);
+  known->sides[1].closed = closed(peer->compute, rank);
+  return Connected::yes;
+}
+
+void Job::send_piece(Process& process, const Piece& piece, int peer_rank) {
+  const auto found = data_.find({piece.generation, process.id, peer_rank});
+  if (found == data_.end() || !found->second->open) return;
+  auto& connection = *found->second;
+  const int from = connection.side_of(process);
+  auto* peer = of(*connection.sides[1 - from].process);
+  world_.send(connection, from, [&connection, peer, piece] {
+    if (connection.open && peer->process->alive) caf::anon_send(peer->compute, piece);
+  });
+}
+
+void Job::close_data(Process& process, std::uint64_t generation) {
+  given_up_[process.id].insert(generation);
+  for (auto found = data_.lower_bound({generation, process.id, -1});
+       found != data_.end() && std::get<0>(found->first) == generation && std::get<1>(found->first) == process.id; ++found) {
+    if (found->second->open) world_.close(*found->second, found->second->side_of(process));
+  }
+}
+
+// ---------------------------------------------------------------- the disk
+
+bool Job::lock_directory(Process& process) {
+  if (publisher_ != nullptr && publisher_ != &process && publisher_->alive) return false;
+  publisher_ = &process;
+  return true;
+}
+
+bool Job::write_part(const SavePart& save, Process& process) {
+  if (full_disks_.erase(of(process)->id.slot) > 0) return false;
+  auto& checkpoint = parts_[save.attempt.id];
+  checkpoint.step = save.attempt.step;
+  checkpoint.ranks = save.ranks;
+  checkpoint.parts[save.rank] = save.part;
+  return true;
+}
+
+ErrorReport Job::publish(const SaveAttempt& attempt, int ranks, Process& process) {
+  if (!lock_directory(process))
+    return {ErrorCode::unavailable, -1, "checkpointer", attempt.step, "saving a checkpoint", "another process keeps writing there", {}};
+  const auto found = parts_.find(attempt.id);
+  if (found == parts_.end() || found->second.parts.size() != static_cast<std::size_t>(ranks))
+    return {ErrorCode::bad_data, -1, "checkpointer", attempt.step, "saving a checkpoint", "a part is missing", {}};
+  latest_ = found->second;
+  latest_->ranks = ranks;
+  history_.published(*latest_);
+  note("latest is step " + std::to_string(attempt.step));
+  return {ErrorCode::ok, -1, {}, attempt.step, {}, {}, {}};
+}
+
+void Job::save_alone(std::int64_t step, const ModelState& state, Process& process) {
+  if (!lock_directory(process)) return note("step " + std::to_string(step) + " is not saved: another rank holds the directory");
+  latest_ = SavedCheckpoint{step, 1, {{0, {step, state}}}};
+  history_.published(*latest_, true);
+  note("latest is step " + std::to_string(step) + ", saved by a rank alone");
+}
+
+}  // namespace troupe::simulator

@@ -1,0 +1,150 @@
+#pragma once
+#include <caf/all.hpp>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "actors/coordinator.hpp"
+#include "actors/simulator/fault.hpp"
+#include "actors/simulator/history.hpp"
+#include "actors/simulator/rank_model.hpp"
+#include "actors/simulator/world.hpp"
+
+namespace troupe::simulator {
+
+struct JobOptions {
+  std::uint64_t seed = 1;
+  int ranks = 4, hosts = 2, spares = 0, min_ranks = 1;
+  std::int64_t steps = 60, save_every = 10;
+  milliseconds collective_timeout{5'000};
+  RecoveryOptions recovery;
+  bool user_collectives = false;  ///< the program has two of its own in each step
+  std::vector<Fault> faults;
+  /// In place of plan_membership: a bug that is planted.
+  std::function<MembershipAnswer(const MembershipQuestion&)> plan;
+  bool keep_log = false;
+};
+
+/// A whole job in a world: coordinator and its journal, agents, ranks, a disk, and the person who starts it again when it ended with an
+/// exit code that says so. Real are the coordinator and every rank's supervisor; models are Compute and Checkpointer (RankModel), the
+/// agents, and what moves tensors.
+class Job {
+ public:
+  explicit Job(JobOptions options);
+  ~Job();
+
+  /// Until the job is done, or a promise is broken.
+  void run();
+  /// One event; false: over.
+  bool step();
+
+  World& world() noexcept { return world_; }
+  History& history() noexcept { return history_; }
+  const JobOptions& options() const noexcept { return options_; }
+  bool done() const noexcept { return done_; }
+  int starts() const noexcept { return starts_; }
+  CoordinatorState* coordinator_state() noexcept { return coordinator_ && coordinator_->alive ? coordinator_state_ : nullptr; }
+  RankModel* rank_in(int slot) noexcept;
+  /// Messages that supervisors have dropped because they were of former generations.
+  std::int64_t stale_at_ranks() const;
+  const std::vector<std::string>& said() const noexcept { return said_; }
+  const std::optional<JobOver>& verdict() const noexcept { return verdict_; }
+  void inflict(const Fault& fault);
+
+  // What the models need.
+  caf::strong_actor_ptr coordinator_at(Process& rank);
+  void find_coordinator(Process& process, milliseconds patience, std::function<bool()> given_up,
+                        std::function<void(caf::strong_actor_ptr)> found);
+  /// Whether the rank dies here.
+  bool comes_to(RankModel& rank, Process& process, const char* point, std::int64_t step);
+  Connected connect_data(Process& process, std::uint64_t generation, int rank, int peer_rank, const ProcessId& peer);
+  void send_piece(Process& process, const Piece& piece, int peer_rank);
+  void close_data(Process& process, std::uint64_t generation);
+  void exit_rank(Process& process, int code);
+  bool is_slow(int slot) const { return slow_slots_.contains(slot); }
+  const SavedCheckpoint* latest() const noexcept { return latest_ ? &*latest_ : nullptr; }
+  bool resumes() const noexcept { return starts_ > 1; }
+
+  // The disk.
+  bool write_part(const SavePart& save, Process& process);
+  bool lock_directory(Process& process);  ///< false: another one holds it
+  void unlock_directory() noexcept { publisher_ = nullptr; }
+  ErrorReport publish(const SaveAttempt& attempt, int ranks, Process& process);
+  void save_alone(std::int64_t step, const ModelState& state, Process& process);
+
+ private:
+  struct RankProcess {
+    Process* process = nullptr;
+    ProcessId id;
+    int agent = 0;
+    std::unique_ptr<RankModel> model;
+    std::shared_ptr<RankStatus> status;
+    caf::strong_actor_ptr coordinator;  // a proxy
+    const RankSupervisorState* supervisor = nullptr;
+    caf::actor compute;
+  };
+  struct Agent {
+    Process* process = nullptr;
+    caf::actor actor;
+    int host = 0;
+    std::map<int, ProcessId> children;  // by slot; also those about to start
+    std::vector<caf::message> waiting;  // for a coordinator
+    caf::strong_actor_ptr coordinator;
+    std::optional<JobOver> over;
+    bool lost = false, failed = false;
+    Time last_exit{}, end_by{};
+  };
+
+  void start_job();
+  void start_coordinator();
+  void start_agent(int host);
+  caf::behavior agent_behavior(caf::event_based_actor* self, Agent& agent);
+  void look_for_coordinator(Agent& agent);
+  void tell(caf::event_based_actor* self, Agent& agent, const caf::message& message);
+  void start_rank(Agent& agent, const ProcessId& id);
+  void join_rank(RankProcess& rank);
+  void rank_ended(RankProcess& rank, int wait_status);
+  void kill_rank(RankProcess& rank);
+  RankProcess* living(int slot);
+  RankProcess* of(const Process& process);
+  void record(const Membership& next);
+  void look_at_agents();
+  void end_of_start();
+  void check();
+  void check_bounds(const CoordinatorState& state);
+  void freeze(Process& process, milliseconds lasts);
+  void die_soon(Process& process);
+  void note(const std::string& line);
+
+  JobOptions options_;
+  World world_;
+  History history_;
+  Draw draw_;
+  std::vector<Fault> at_points_, at_journal_;
+  Time calm_from_{};  // no fault is at work any more
+  Process* coordinator_ = nullptr;
+  CoordinatorState* coordinator_state_ = nullptr;
+  CoordinatorActor coordinator_actor_;
+  std::vector<Membership> journal_;
+  std::vector<std::unique_ptr<RankProcess>> ranks_;
+  std::vector<std::unique_ptr<Agent>> agents_, former_agents_;
+  std::map<std::tuple<std::uint64_t, int, int>, Connection*> data_;  // by generation, process, and rank at the other end
+  std::map<int, std::set<std::uint64_t>> given_up_;                  // by process: generations
+  std::set<int> slow_slots_, full_disks_;
+  std::map<std::string, SavedCheckpoint> parts_;  // on disk, by attempt
+  std::optional<SavedCheckpoint> latest_;
+  const Process* publisher_ = nullptr;  // holds the directory's lock
+  std::optional<JobOver> verdict_;
+  std::vector<std::string> said_;
+  std::uint64_t incarnations_ = 100;
+  int starts_ = 0, relaunches_ = 0;
+  bool done_ = false;
+  std::string job_id_;
+};
+
+}  // namespace troupe::simulator

@@ -1,0 +1,113 @@
+// The job and what goes wrong in it; what is looked at while it does.
+#include <algorithm>
+
+#include "actors/simulator/job.hpp"
+
+namespace troupe::simulator {
+
+using namespace std::chrono_literals;
+
+void Job::freeze(Process& process, milliseconds lasts) {
+  if (!process.alive) return;
+  world_.freeze(process);
+  world_.after(lasts, [this, &process] {
+    if (process.alive) note("goes on: " + process.name);
+    world_.thaw(process);
+  });
+}
+
+void Job::inflict(const Fault& fault) {
+  if (done_) return;
+  auto* rank = living(fault.target);
+  auto* agent = [&]() -> Agent* {
+    for (auto& agent : agents_) {
+      if (agent->host == fault.target && agent->process->alive) return agent.get();
+    }
+    return nullptr;
+  }();
+  note("fault: " + fault.to_string());
+  calm_from_ = std::max(calm_from_, world_.now() + fault.lasts);
+  switch (fault.kind) {
+    case FaultKind::kill_rank:
+      if (rank) kill_rank(*rank);
+      break;
+    case FaultKind::kill_agent:  // its children die with it
+      if (!agent || agents_.size() == 1) break;
+      world_.kill(*agent->process);
+      for (auto& child : ranks_) {
+        if (child->process->alive && child->agent == fault.target) kill_rank(*child);
+      }
+      break;
+    case FaultKind::kill_coordinator:
+      if (coordinator_->alive && !agents_.empty()) die_soon(*coordinator_);
+      break;
+    case FaultKind::stop_rank:
+      if (rank) freeze(*rank->process, fault.lasts);
+      break;
+    case FaultKind::stop_coordinator: freeze(*coordinator_, fault.lasts); break;
+    case FaultKind::stop_agent:
+      if (agent) freeze(*agent->process, fault.lasts);
+      break;
+    case FaultKind::part_hosts: {
+      std::set<int> hosts;
+      for (int host = 0; host <= fault.target; ++host) hosts.insert(host);
+      if (static_cast<int>(hosts.size()) == options_.hosts) break;
+      world_.part(hosts);
+      world_.after(fault.lasts, [this] {
+        note("the network is whole again");
+        world_.mend();
+      });
+      break;
+    }
+    case FaultKind::cut_link:
+    case FaultKind::break_data:
+      if (rank) {
+        const std::string kind = fault.kind == FaultKind::cut_link ? " control" : " data";
+        const auto connections = rank->process->connections;
+        for (const auto& [id, connection] : connections) {
+          if (connection->name.find(kind) != std::string::npos) world_.cut(*connection);
+        }
+      }
+      break;
+    case FaultKind::slow_rank:
+      slow_slots_.insert(fault.target);
+      world_.after(fault.lasts, [this, slot = fault.target] { slow_slots_.erase(slot); });
+      break;
+    case FaultKind::slow_network:
+      world_.slow_network(50ms);
+      world_.after(fault.lasts, [this] { world_.slow_network(0ms); });
+      break;
+    case FaultKind::full_disk: full_disks_.insert(fault.target); break;
+    case FaultKind::replay: world_.replay(20, fault.lasts); break;
+    case FaultKind::kill_rank_at:
+    case FaultKind::kill_at_journal: break;
+  }
+}
+
+// Ten times a second: what waits, and for how long; what is kept, and how much of it.
+void Job::check() {
+  for (const auto& rank : ranks_) {
+    if (!rank->process->alive || rank->process->frozen || !rank->model || rank->model->waits_for.empty()) continue;
+    if (world_.now() > rank->model->wait_ends + 35s)
+      history_.broken("I6", rank->process->name + " waits for " + rank->model->waits_for + " beyond its deadline");
+  }
+  if (const auto* state = coordinator_state()) check_bounds(*state);
+}
+
+void Job::check_bounds(const CoordinatorState& state) {
+  const auto all = static_cast<std::size_t>(options_.ranks) + static_cast<std::size_t>(options_.spares);
+  const auto bound = [&](const char* what, std::size_t n, std::size_t most) {
+    if (n > most) history_.broken("I7", "the coordinator keeps " + std::to_string(n) + " " + what + ", more than " + std::to_string(most));
+  };
+  bound("processes", state.processes.size(), all);
+  bound("slots", state.slots.size(), all);
+  bound("agents", state.agents.size(), static_cast<std::size_t>(options_.hosts));
+  bound("unproved deaths", state.unproved.size(), all);
+  bound("slots that are gone", state.gone.size(), all);
+  bound("values", state.values.size(), 2 * all);
+  bound("saves under way", state.saves.size(), 4);
+  bound("ended saves", state.ended_saves.size(), 8);
+  for (const auto& [name, lane] : state.stalled) bound("states of a lane", lane.states.size(), all);
+}
+
+}  // namespace troupe::simulator

@@ -1,0 +1,562 @@
+#include "actors/simulator/rank_model.hpp"
+
+#include <algorithm>
+#include <sstream>
+
+#include "actors/heal.hpp"
+#include "actors/rejoin.hpp"
+#include "actors/simulator/job.hpp"
+#include "actors/simulator/model_lane.hpp"
+
+namespace troupe::simulator {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int kProgram = 0, kBuckets = 1;
+const char* const kLaneNames[] = {"program", "buckets"};
+
+/// What stops waiting for a generation's addresses when it is over: the supervisor aborts it as it does the lanes.
+class ModelRendezvous final : public Rendezvous {
+ public:
+  explicit ModelRendezvous(std::function<void(const ErrorReport&)> aborted) : aborted_(std::move(aborted)) {}
+  void put(const std::string&, std::string) override {}
+  std::string get(const std::string&, std::chrono::milliseconds) override { return {}; }
+  void abort(const ErrorReport& reason) noexcept override { aborted_(reason); }
+
+ private:
+  std::function<void(const ErrorReport&)> aborted_;
+};
+
+std::string text(const ModelState& state, std::int64_t step) {
+  return std::to_string(step) + " " + std::to_string(state.weights) + " " + std::to_string(state.moments);
+}
+
+std::int64_t parse(const std::string& bytes, ModelState& state) {
+  std::istringstream in(bytes);
+  std::int64_t step = 0;
+  in >> step >> state.weights >> state.moments;
+  return step;
+}
+
+}  // namespace
+
+RankModel::RankModel(caf::event_based_actor* self, Job& job, Process& process, const JoinJob& join, std::shared_ptr<RankStatus> status)
+    : self_(self),
+      job_(job),
+      process_(process),
+      join_(join),
+      status_(std::move(status)),
+      draw_(job.options().seed, process.name),
+      rank_(join.process.slot) {}
+
+caf::behavior RankModel::make_behavior() {
+  return {
+      [this](const Membership& next) {
+        memberships_.push_back(next);
+        if (awaits_membership_) take(next);
+      },
+      [](const InterruptRanks&) {},  // its lanes are aborted, too
+      [this](const AbortJob& job) { aborted(job); },
+      [this](const LanesAborted& message) {
+        if (message.generation != membership_.generation || broken_) return;
+        broken_ = message.reason;
+        job_.close_data(process_, membership_.generation);
+        if (collective_ || waits_for == "addresses") leave(message.reason);
+      },
+      [this](const PeerGone& gone) { lost_peer(gone); },
+      [this](const Piece& piece) { arrived(piece); },
+      [this](const SaveAnswered& answer) {
+        if (answer.attempt != under_way_ || !saving_) return;
+        saving_ = false;
+        save_lost_ = answer.report.code != ErrorCode::ok;
+        if (after_save_) {
+          auto then = std::exchange(after_save_, nullptr);
+          waits_for.clear();
+          then();
+        }
+      },
+      [this](const Continue& message) {
+        if (message.turn != turn_ || !continuation_) return;
+        auto then = std::exchange(continuation_, nullptr);
+        waits_for.clear();
+        then();
+      },
+  };
+}
+
+// ---------------------------------------------------------------- waiting
+
+void RankModel::after(std::chrono::nanoseconds delay, std::function<void()> then) {
+  ++turn_;
+  continuation_ = std::move(then);
+  self_->delayed_send(self_, delay, Continue{turn_});
+}
+
+void RankModel::wait(std::string what, milliseconds limit) {
+  waits_for = std::move(what);
+  wait_ends = job_.world().now() + limit;
+}
+
+bool RankModel::is_here(const char* point) { return job_.comes_to(*this, process_, point, step_); }
+
+// ---------------------------------------------------------------- joining
+
+void RankModel::begin(const RankSupervisorActor& supervisor, caf::actor checkpointer) {
+  supervisor_ = supervisor;
+  checkpointer_ = std::move(checkpointer);
+  ask_to_join();
+}
+
+void RankModel::ask_to_join() {
+  wait("its admission", 70s);
+  self_->request(supervisor_, 60s, JoinRank{2s})
+      .then(
+          [this](const JoinAccepted& accepted) {
+            waits_for.clear();
+            if (!accepted.refused.empty()) return end({ErrorCode::mismatch, rank_, "rank supervisor", -1, "join", accepted.refused, {}});
+            await_membership();
+          },
+          [this](caf::error&) {
+            if (!ending_) after(100ms, [this] { ask_to_join(); });
+          });
+}
+
+// As Compute::await_membership: it alone takes memberships.
+void RankModel::await_membership() {
+  ++turn_;
+  continuation_ = nullptr;
+  if (abort_) return end(abort_->report);
+  wait("a membership", distributed_ ? 2 * job_.options().collective_timeout + 65s : 3600s);
+  awaits_membership_ = true;
+  while (awaits_membership_ && !memberships_.empty()) {
+    const auto next = memberships_.front();
+    take(next);
+  }
+}
+
+void RankModel::take(const Membership& next) {
+  const auto membership = next;
+  memberships_.clear();
+  if (membership.generation <= membership_.generation || ending_) return;
+  awaits_membership_ = false;
+  waits_for.clear();
+  if (distributed_ && !membership_.members.empty()) {
+    const auto way = how_to_rejoin(membership, {step_, voted_step_, whole_, voted_step_ >= 0, false});
+    if (way == Rejoin::commit) {
+      std::vector<Vote> votes;
+      const auto bytes = vote_bytes(0);
+      for (std::size_t at = 0; at + bytes <= membership.votes.size(); at += bytes)
+        votes.push_back(decode_vote({reinterpret_cast<const std::uint8_t*>(membership.votes.data()) + at, bytes}, 0));
+      if (votes.empty()) {
+        return end({ErrorCode::internal, rank_, "compute", step_, "recovery", "there are no votes to commit by", {}});
+      }
+      decide(votes, {}, {});
+      commit(slices_, membership_.generation);
+    } else if (way == Rejoin::refuse) {
+      return end({ErrorCode::internal,
+                  rank_,
+                  "compute",
+                  step_,
+                  "recovery",
+                  "the others go on at step " + std::to_string(membership.resume_step),
+                  {}});
+    }
+  }
+  enter(membership);
+}
+
+void RankModel::enter(const Membership& next) {
+  membership_ = next;
+  rank_ = next.rank_of(join_.process);
+  if (rank_ < 0) return end({ErrorCode::fenced, -1, "compute", step_, {}, "the job goes on without this process", {}});
+  whole_ = !next.members[static_cast<std::size_t>(rank_)].newcomer;
+  job_.history().entered(join_.process, next.generation);
+  heal_pending_ = optimizer_pending_ = next.has_newcomers();
+  voted_step_ = votes_step_ = -1;
+  votes_.clear();
+  sections_done_ = next.sections_done;
+  step_ = next.resume_step;
+  status_->steps_done = step_;
+  broken_.reset();
+  gone_.reset();
+  collective_.reset();
+  pieces_.clear();
+  told_ = nullptr;
+  const auto generation = next.generation;
+  const auto aborted = [self = caf::actor_cast<caf::actor>(self_), generation](const ErrorReport& reason) {
+    caf::anon_send(self, LanesAborted{generation, reason});
+  };
+  caf::anon_send(supervisor_, RegisterRendezvous{generation, std::make_shared<ModelRendezvous>(aborted)});
+  put_address();
+  wait("addresses", job_.options().collective_timeout + 3s);
+  exchange_addresses(0, 1ms);
+}
+
+void RankModel::put_address() {
+  const auto coordinator = job_.coordinator_at(process_);
+  if (!coordinator || coordinator == told_) return;
+  told_ = coordinator;
+  caf::anon_send(caf::actor_cast<CoordinatorActor>(coordinator),
+                 PutValue{"g" + std::to_string(membership_.generation) + "/" + std::to_string(rank_), process_.name});
+}
+
+// As CoordinatorRendezvous::get, of one peer after the other.
+void RankModel::exchange_addresses(int peer, milliseconds pause) {
+  if (peer == rank_) ++peer;
+  if (peer >= membership_.world_size()) return connected();
+  const auto generation = membership_.generation;
+  const auto again = [this, peer, pause, generation] {
+    if (generation != membership_.generation || waits_for != "addresses") return;
+    if (job_.world().now() > wait_ends - 3s)
+      return leave({ErrorCode::timeout, rank_, "compute", step_, "rendezvous", "rank " + std::to_string(peer) + " published nothing", {}});
+    const auto ends = wait_ends;
+    after(pause, [this, peer, pause, ends] {
+      waits_for = "addresses";
+      wait_ends = ends;
+      exchange_addresses(peer, std::min(pause * 2, 20ms));
+    });
+    waits_for = "addresses";
+  };
+  put_address();
+  const auto coordinator = job_.coordinator_at(process_);
+  if (!coordinator) return again();
+  self_
+      ->request(caf::actor_cast<CoordinatorActor>(coordinator), 2s, GetValue{"g" + std::to_string(generation) + "/" + std::to_string(peer)})
+      .then(
+          [this, peer, generation, again](bool there, const std::string&) {
+            if (generation != membership_.generation || waits_for != "addresses") return;
+            if (!there) return again();
+            const auto made =
+                job_.connect_data(process_, generation, rank_, peer, membership_.members[static_cast<std::size_t>(peer)].process);
+            if (made == Connected::later) return again();
+            if (made == Connected::refused)
+              return leave(
+                  {ErrorCode::peer_lost, rank_, "compute", step_, "connect", "rank " + std::to_string(peer) + " can't be reached", {}});
+            exchange_addresses(peer + 1, 1ms);
+          },
+          [again](caf::error&) { again(); });
+}
+
+void RankModel::connected() {
+  waits_for.clear();
+  for (int lane = 0; lane < 2; ++lane) {
+    CommunicatorOptions options;
+    options.rank = rank_;
+    options.world_size = membership_.world_size();
+    options.name = kLaneNames[lane];
+    const auto generation = membership_.generation;
+    lanes_[lane] = std::make_shared<ModelLane>(options, [self = caf::actor_cast<caf::actor>(self_), generation](const ErrorReport& reason) {
+      caf::anon_send(self, LanesAborted{generation, reason});
+    });
+    caf::anon_send(supervisor_, RegisterLane{kLaneNames[lane], generation, lanes_[lane]});
+  }
+  for (const auto& piece : std::exchange(early_, {})) arrived(piece);
+  collective(kProgram, "connect", {}, [this](const Pieces&) {
+    if (heal_pending_) return heal();
+    distributed_ = true;
+    go_on();
+  });
+}
+
+// ---------------------------------------------------------------- state for newcomers
+
+std::string RankModel::encoded_state() const { return text(state_, step_); }
+
+void RankModel::heal() {
+  if (!is_here("heal")) return;
+  collective(kProgram, "heal", encoded_state(), [this](const Pieces& pieces) {
+    const auto roles = heal_roles(membership_);
+    ModelState given;
+    parse(pieces[static_cast<std::size_t>(roles.first_donor)], given);
+    for (std::size_t r = 0; r < pieces.size(); ++r) {
+      ModelState other;
+      parse(pieces[r], other);
+      if (!roles.newcomer[r] && other.weights != given.weights)
+        return end(
+            {ErrorCode::mismatch, static_cast<int>(r), "compute", step_, "heal of model", "it holds other values than the others", {}});
+    }
+    if (roles.newcomer[static_cast<std::size_t>(rank_)]) state_.weights = given.weights;
+    collective(kProgram, "healed", {}, [this](const Pieces&) {
+      heal_pending_ = false;
+      distributed_ = true;
+      go_on();
+    });
+  });
+}
+
+void RankModel::settle_optimizer(std::function<void()> then) {
+  if (!optimizer_pending_) return then();
+  collective(kProgram, "optimizer", encoded_state(), [this, then = std::move(then)](const Pieces& pieces) {
+    const auto roles = heal_roles(membership_);
+    ModelState given;
+    parse(pieces[static_cast<std::size_t>(roles.first_donor)], given);
+    if (roles.newcomer[static_cast<std::size_t>(rank_)]) {
+      state_.moments = given.moments;
+      job_.history().took_state(join_.process, step_, state_);
+    }
+    whole_ = true;
+    optimizer_pending_ = false;
+    then();
+  });
+}
+
+void RankModel::resume() {
+  const auto* latest = job_.latest();
+  std::string offer;
+  if (rank_ == 0 && latest != nullptr) offer = text(latest->parts.at(0).state, latest->step);
+  collective(kProgram, "checkpoint", offer, [this](const Pieces& pieces) {
+    collective(kProgram, "checkpoint", {}, [this, offer = pieces.front()](const Pieces&) {
+      resumed_ = true;
+      if (!offer.empty()) {
+        step_ = parse(offer, state_);
+        status_->steps_done = step_;
+        job_.history().took_state(join_.process, step_, state_);
+      }
+      go_on();
+    });
+  });
+}
+
+// ---------------------------------------------------------------- the loop
+
+void RankModel::go_on() {
+  const auto& options = job_.options();
+  if (job_.resumes() && step_ == 0 && !resumed_ && membership_.resume_step == 0) return resume();
+  if (step_ > 0 && sections_done_ <= 0 && step_ % options.save_every == 0) {
+    return save([this] {
+      sections_done_ = 1;
+      go_on();
+    });
+  }
+  if (step_ >= options.steps) return finish();
+  step();
+}
+
+void RankModel::save(std::function<void()> then) {
+  if (saving_) {  // one at a time; the coordinator says for whom a save waits
+    wait("the end of a save", 180s);
+    after_save_ = [this, then = std::move(then)] { save(then); };
+    return;
+  }
+  settle_optimizer([this, then] {
+    const SaveAttempt mine{step_,
+                           std::to_string(job_.starts()) + "-" + std::to_string(membership_.generation) + "-" + std::to_string(++saves_)};
+    collective(kProgram, "checkpoint", mine.id, [this, then](const Pieces& pieces) {
+      under_way_ = {step_, pieces.front()};
+      saving_ = true;
+      self_->send(checkpointer_, SavePart{under_way_, membership_.generation, rank_, membership_.world_size(), {step_, state_}});
+      if (is_here("save")) then();
+    });
+  });
+}
+
+void RankModel::finish() {
+  if (saving_) {
+    wait("the end of a save", 180s);
+    after_save_ = [this] { finish(); };
+    return;
+  }
+  collective(kProgram, "last checkpoint", save_lost_ ? "-" : "+", [this](const Pieces& pieces) {
+    save_lost_ = false;
+    if (std::find(pieces.begin(), pieces.end(), "-") != pieces.end()) return save([this] { finish(); });
+    end({ErrorCode::ok, rank_, "compute", step_, {}, {}, {}});
+  });
+}
+
+void RankModel::step() {
+  const auto work = std::chrono::microseconds(draw_.in(20'000, 60'000)) * (job_.is_slow(join_.process.slot) ? 10 : 1);
+  for (auto& lane : lanes_) lane->ledger().set_step(step_);
+  if (!is_here("forward")) return;
+  after(work, [this] {
+    if (!job_.options().user_collectives) return reduce();
+    const auto norm = [this](const Pieces&) { collective(kProgram, "norm", {}, [this](const Pieces&) { reduce(); }); };
+    if (skip_at == step_) return norm({});
+    collective(kProgram, "mean", {}, norm);
+  });
+}
+
+void RankModel::reduce() {
+  const auto slice = slice_of(rank_, membership_.world_size());
+  collective(kBuckets, "bucket 0", std::to_string(slice.first) + " " + std::to_string(slice.end),
+             [this](const Pieces& all) { reduced(all); });
+}
+
+void RankModel::reduced(const Pieces& pieces) {
+  slices_.clear();
+  for (const auto& piece : pieces) {
+    std::istringstream in(piece);
+    Slice slice;
+    in >> slice.first >> slice.end;
+    slices_.push_back(slice);
+  }
+  if (!is_here("reduced")) return;
+  settle_optimizer([this] { vote(); });
+}
+
+void RankModel::vote() {
+  Vote mine;
+  mine.step = step_;
+  mine.samples = static_cast<double>(kGlobalBatch) / membership_.world_size();
+  mine.stop_signal = static_cast<std::uint8_t>(status_->stop_signal.load());
+  std::string bytes(vote_bytes(0), '\0');
+  encode_vote(mine, {reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size()});
+  if (!is_here("vote")) return;
+  voted_step_ = step_;
+  collective(kProgram, "vote", bytes, [this](const Pieces& pieces) {
+    votes_.clear();
+    std::vector<Vote> votes;
+    for (const auto& piece : pieces) {
+      votes_ += piece;
+      votes.push_back(decode_vote({reinterpret_cast<const std::uint8_t*>(piece.data()), piece.size()}, 0));
+    }
+    votes_step_ = step_;
+    if (!is_here("voted")) return;
+    try {
+      decide(votes, {}, {});
+    } catch (const Error& error) {
+      return end(error.report());
+    }
+    // The optimizer takes its time, and does not look up.
+    after(std::chrono::microseconds(draw_.in(100, 3'000)), [this] {
+      commit(slices_, membership_.generation);
+      if (is_here("committed")) go_on();
+    });
+  });
+}
+
+void RankModel::commit(const std::vector<Slice>& slices, std::uint64_t generation) {
+  apply_step(state_, step_, hash_of_samples(step_, slices));
+  job_.history().applied(join_.process, generation, step_, slices, state_);
+  ++step_;
+  sections_done_ = 0;
+  status_->steps_done = step_;
+}
+
+// ---------------------------------------------------------------- collectives
+
+void RankModel::collective(int lane, const std::string& label, std::string bytes, std::function<void(const Pieces&)> then) {
+  if (abort_) return end(abort_->report);
+  if (broken_) return leave(*broken_);
+  if (gone_) return leave(*gone_);
+  CollectiveRecord record;
+  record.kind = CollectiveKind::all_gather;
+  record.numel = lane == kBuckets && other_numel_at == step_ ? 2 : 1;
+  label.copy(record.label.data(), record.label.size() - 1);
+  record.started_ns = job_.world().now().time_since_epoch().count();
+  auto& ledger = lanes_[lane]->ledger();
+  ledger.set_step(step_);
+  record = ledger.begin(record);
+  collective_ = Collective{lane, record.sequence, record.fingerprint(), label, std::move(then)};
+  wait(label, job_.options().collective_timeout + 1s);
+  Piece mine{membership_.generation, lane, record.sequence, record.fingerprint(), rank_, std::move(bytes)};
+  for (int peer = 0; peer < membership_.world_size(); ++peer) {
+    if (peer != rank_) job_.send_piece(process_, mine, peer);
+  }
+  pieces_[{lane, mine.sequence, mine.fingerprint}][rank_] = mine.bytes;
+  const auto what = waits_for;
+  const auto ends = wait_ends;
+  after(job_.options().collective_timeout, [this, label] {
+    std::string missing;
+    const auto& here = pieces_[{collective_->lane, collective_->sequence, collective_->fingerprint}];
+    for (int r = 0; r < membership_.world_size(); ++r) {
+      if (!here.contains(r)) missing += " " + std::to_string(r);
+    }
+    leave({ErrorCode::timeout, rank_, "reducer", step_, label, "no word from" + missing, {}});
+  });
+  waits_for = what;
+  wait_ends = ends;
+  complete_if_all();
+}
+
+// Who has given all that this collective needs of it may go: the next one finds out.
+void RankModel::lost_peer(const PeerGone& gone) {
+  if (gone.generation != membership_.generation || broken_ || gone_) return;
+  gone_ =
+      ErrorReport{ErrorCode::peer_lost, rank_, "reducer", step_, {}, "rank " + std::to_string(gone.rank) + " closed its connection", {}};
+  const bool given = collective_ && pieces_[{collective_->lane, collective_->sequence, collective_->fingerprint}].contains(gone.rank);
+  if ((collective_ && !given) || waits_for == "addresses") leave(*gone_);
+}
+
+void RankModel::arrived(const Piece& piece) {
+  if (piece.generation > membership_.generation) early_.push_back(piece);  // the other heard of it first
+  if (piece.generation != membership_.generation) return;
+  pieces_[{piece.lane, piece.sequence, piece.fingerprint}][piece.rank] = piece.bytes;
+  complete_if_all();
+}
+
+void RankModel::complete_if_all() {
+  if (!collective_) return;
+  const auto found = pieces_.find({collective_->lane, collective_->sequence, collective_->fingerprint});
+  if (found == pieces_.end() || found->second.size() < static_cast<std::size_t>(membership_.world_size())) return;
+  Pieces pieces;
+  for (auto& [rank, bytes] : found->second) pieces.push_back(std::move(bytes));
+  pieces_.erase(found);
+  lanes_[collective_->lane]->ledger().finish();
+  auto then = std::move(collective_->then);
+  collective_.reset();
+  ++turn_;
+  continuation_ = nullptr;
+  waits_for.clear();
+  then(pieces);
+}
+
+// ---------------------------------------------------------------- the ends of a generation, and of the rank
+
+RankInterrupted RankModel::interruption(const ErrorReport& why) const {
+  RankInterrupted report;
+  report.process = join_.process;
+  report.generation = membership_.generation;
+  report.steps_done = step_;
+  report.voted_step = voted_step_;
+  report.sections_done = sections_done_;
+  report.whole = whole_ && distributed_;
+  report.why = why.to_string();
+  report.hung = why.code == ErrorCode::timeout;
+  if (votes_step_ >= 0) {
+    report.votes_step = votes_step_;
+    report.votes = votes_;
+  }
+  return report;
+}
+
+void RankModel::leave(const ErrorReport& why) {
+  ++turn_;
+  continuation_ = nullptr;
+  collective_.reset();
+  waits_for.clear();
+  after_save_ = nullptr;
+  job_.close_data(process_, membership_.generation);
+  if (abort_) return end(abort_->report);
+  if (!may_be_recovered(why.code)) return end(why);
+  caf::anon_send(supervisor_, interruption(why));
+  await_membership();
+}
+
+void RankModel::aborted(const AbortJob& job) {
+  if (ending_ || abort_) return;
+  abort_ = job;
+  // In forward or in the optimizer it looks up later.
+  if (!waits_for.empty()) end(job.report);
+}
+
+// As RankSystem::fail and finish, and a parked rank's last save.
+void RankModel::end(const ErrorReport& report) {
+  if (ending_) return;
+  ending_ = true;
+  awaits_membership_ = false;
+  ++turn_;
+  continuation_ = nullptr;
+  collective_.reset();
+  after_save_ = nullptr;
+  job_.close_data(process_, membership_.generation);
+  status_->loop_ended = true;
+  if (report.code == ErrorCode::parked && report.rank == rank_ && distributed_ && whole_) job_.save_alone(step_, state_, process_);
+  if (report.code != ErrorCode::ok && !abort_) caf::anon_send(supervisor_, RankFailed{report});
+  const auto code = exit_code(report.code);
+  wait("the coordinator's word", 6s);
+  self_->request(supervisor_, 5s, FinishRank{report})
+      .then([this, code](bool) { job_.exit_rank(process_, code); }, [this, code](caf::error&) { job_.exit_rank(process_, code); });
+}
+
+}  // namespace troupe::simulator

@@ -1,0 +1,164 @@
+#pragma once
+#include <caf/all.hpp>
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "actors/coordinator.hpp"
+#include "actors/rank_supervisor.hpp"
+#include "actors/simulator/history.hpp"
+#include "actors/simulator/world.hpp"
+#include "actors/vote.hpp"
+#include "tensor_io/communicator.hpp"
+
+namespace troupe::simulator {
+
+class Job;
+
+/// A piece of a collective, from another rank.
+struct Piece {
+  std::uint64_t generation = 0;
+  int lane = 0;
+  std::uint64_t sequence = 0, fingerprint = 0;
+  int rank = 0;
+  std::string bytes;
+};
+/// A data connection has closed: the other rank is gone, or has given the generation up.
+struct PeerGone {
+  std::uint64_t generation = 0;
+  int rank = 0;
+};
+/// The supervisor has aborted the generation's lanes.
+struct LanesAborted {
+  std::uint64_t generation = 0;
+  ErrorReport reason;
+};
+/// Something that the rank does takes until now.
+struct Continue {
+  std::uint64_t turn = 0;
+};
+/// Model of Checkpointer: the first phase, and its answer to Compute.
+struct SavePart {
+  SaveAttempt attempt;
+  std::uint64_t generation = 0;
+  int rank = 0, ranks = 1;
+  SavedPart part;
+};
+struct SaveAnswered {
+  SaveAttempt attempt;
+  ErrorReport report;
+};
+
+class ModelLane;
+
+/// Of a data connection: made, refused by the other rank, or nobody answers.
+enum class Connected : std::uint8_t { yes, refused, later };
+
+/// The model of Compute: a loop of steps (forward, reduce, vote, commit), saves between them, and the way from one generation to the
+/// next, with numbers in place of tensors. What is decided (votes, what becomes of an interrupted step, who heals whom) is decided by the
+/// functions that Compute calls. Unlike Compute it never blocks: where that waits, it has a continuation.
+class RankModel {
+ public:
+  RankModel(caf::event_based_actor* self, Job& job, Process& process, const JoinJob& join, std::shared_ptr<RankStatus> status);
+  caf::behavior make_behavior();
+  void begin(const RankSupervisorActor& supervisor, caf::actor checkpointer);
+  const ProcessId& id() const noexcept { return join_.process; }
+  std::uint64_t generation() const noexcept { return membership_.generation; }
+  int rank() const noexcept { return rank_; }
+  std::int64_t steps_done() const noexcept { return step_; }
+  RankStatus& status() noexcept { return *status_; }
+  /// What it waits for, and the deadline of that; empty if it computes.
+  std::string waits_for;
+  Time wait_ends{};
+  // Mistakes of the user's program, in this step: it leaves out the first of two collectives of its own, or has a bucket of another length.
+  std::int64_t skip_at = -1, other_numel_at = -1;
+
+ private:
+  using Pieces = std::vector<std::string>;
+  void ask_to_join();
+  void await_membership();
+  void take(const Membership& next);
+  void enter(const Membership& next);
+  void exchange_addresses(int peer, milliseconds pause);
+  void put_address();
+  void connected();
+  void heal();
+  void go_on();
+  void resume();
+  void save(std::function<void()> then);
+  void finish();
+  void step();
+  void reduce();
+  void reduced(const Pieces& pieces);
+  void settle_optimizer(std::function<void()> then);
+  void vote();
+  void commit(const std::vector<Slice>& slices, std::uint64_t generation);
+  void leave(const ErrorReport& why);
+  void aborted(const AbortJob& job);
+  void end(const ErrorReport& report);
+  void collective(int lane, const std::string& label, std::string bytes, std::function<void(const Pieces&)> then);
+  void arrived(const Piece& piece);
+  void lost_peer(const PeerGone& gone);
+  void complete_if_all();
+  bool is_here(const char* point);
+  void after(std::chrono::nanoseconds delay, std::function<void()> then);
+  void wait(std::string what, milliseconds limit);
+  RankInterrupted interruption(const ErrorReport& why) const;
+  std::string encoded_state() const;
+
+  caf::event_based_actor* self_;
+  Job& job_;
+  Process& process_;
+  JoinJob join_;
+  std::shared_ptr<RankStatus> status_;
+  RankSupervisorActor supervisor_;
+  caf::actor checkpointer_;
+  Draw draw_;
+
+  ModelState state_;
+  Membership membership_;
+  int rank_ = 0;
+  std::int64_t step_ = 0, voted_step_ = -1, votes_step_ = -1;
+  std::int32_t sections_done_ = 0;
+  std::string votes_;
+  std::vector<Slice> slices_;  // of the step that was reduced last
+  bool whole_ = true, distributed_ = false, heal_pending_ = false, optimizer_pending_ = false, resumed_ = false;
+  bool awaits_membership_ = false, ending_ = false;
+  std::deque<Membership> memberships_;  // that came before they were awaited
+  std::optional<ErrorReport> broken_;   // the generation's lanes ...
+  std::optional<ErrorReport> gone_;     // ... and the first rank that has left them
+  std::optional<AbortJob> abort_;
+
+  std::uint64_t turn_ = 0;  // of continuations: those of an earlier one are void
+  std::function<void()> continuation_;
+  std::shared_ptr<ModelLane> lanes_[2];
+  struct Collective {
+    int lane = 0;
+    std::uint64_t sequence = 0, fingerprint = 0;
+    std::string what;
+    std::function<void(const Pieces&)> then;
+  };
+  std::optional<Collective> collective_;
+  std::map<std::tuple<int, std::uint64_t, std::uint64_t>, std::map<int, std::string>> pieces_;
+  std::vector<Piece> early_;  // of a generation that this rank has not entered yet
+  caf::strong_actor_ptr told_;
+  SaveAttempt under_way_;
+  bool saving_ = false, save_lost_ = false;
+  std::function<void()> after_save_;
+  int saves_ = 0;
+};
+
+}  // namespace troupe::simulator
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::simulator::Piece)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::simulator::PeerGone)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::simulator::LanesAborted)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::simulator::Continue)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::simulator::SavePart)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::simulator::SaveAnswered)
