@@ -3,11 +3,27 @@
 #include <caf/io/all.hpp>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <thread>
 
-namespace troupe {
+#include "launch/host_facts.hpp"
+#include "launch/network/guarded_middleman.hpp"
 
-ActorSystemConfig::ActorSystemConfig(bool network) {
+namespace troupe {
+namespace {
+
+caf::expected<CoordinatorActor> connect(caf::actor_system& system, const std::string& host, std::uint16_t port) {
+  auto& guarded = GuardedMiddleman::of(system);
+  if (!guarded.has_keys()) return system.middleman().remote_actor<CoordinatorActor>(host, port);
+  const auto found = guarded.connect(system.message_types(caf::detail::type_list<CoordinatorActor>{}), host, port);
+  if (!found) return found.error();
+  return caf::actor_cast<CoordinatorActor>(*found);
+}
+
+}  // namespace
+
+ActorSystemConfig::ActorSystemConfig(bool network, std::optional<JobKeys> keys, std::function<void(const std::string&)> log) {
   set("scheduler.policy", caf::atom("sharing"));
   set("scheduler.max-threads", std::thread::hardware_concurrency() > 4 ? 2 : 1);
   set("logger.console", caf::atom("none"));
@@ -46,25 +62,30 @@ ActorSystemConfig::ActorSystemConfig(bool network) {
     load<caf::io::middleman>();
     set("middleman.heartbeat-interval", caf::timespan(std::chrono::milliseconds(200)));  // off by default
     set("middleman.enable-automatic-connections", false);
+    const auto shared = keys ? std::make_shared<const JobKeys>(*std::move(keys)) : nullptr;
+    module_factories.push_back([shared, log = std::move(log)](caf::actor_system& system) -> caf::actor_system::module* {
+      return new GuardedMiddleman(system, shared, log);
+    });
   }
 }
 
 std::uint16_t publish_coordinator(caf::actor_system& system, const CoordinatorActor& coordinator, std::uint16_t port,
-                                  const std::string& interface_address) {
-  const auto bound = system.middleman().publish(coordinator, port, interface_address.c_str(), true);
-  if (!bound) {
-    throw Error(ErrorCode::unavailable, "coordinator",
-                "cannot listen on " + interface_address + ":" + std::to_string(port) + " (" + system.render(bound.error()) + ")",
-                "choose another port");
+                                  const std::string& interface_address, bool insecure) {
+  auto& guarded = GuardedMiddleman::of(system);
+  if (!guarded.has_keys() && !insecure && !is_loopback(interface_address)) {
+    throw Error(ErrorCode::usage, "coordinator", "on " + interface_address + " anybody in that network could steer the job: it has no keys",
+                "troupe keys DIR makes some for --keys DIR on every node; --insecure-network does without");
   }
+  const auto bound =
+      guarded.publish(caf::actor_cast<caf::strong_actor_ptr>(coordinator), system.message_types(coordinator), port, interface_address);
   // Any peer could address these two by name.
   system.registry().erase(caf::atom("SpawnServ"));
   system.registry().erase(caf::atom("ConfigServ"));
-  return *bound;
+  return bound;
 }
 
 caf::strong_actor_ptr try_coordinator(caf::actor_system& system, const std::string& host, std::uint16_t port) {
-  auto coordinator = system.middleman().remote_actor<CoordinatorActor>(host, port);
+  auto coordinator = connect(system, host, port);
   return coordinator ? caf::actor_cast<caf::strong_actor_ptr>(*coordinator) : nullptr;
 }
 
@@ -74,14 +95,15 @@ CoordinatorActor connect_coordinator(caf::actor_system& system, const std::strin
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   std::string why;
   for (auto pause = 10ms; std::chrono::steady_clock::now() < deadline; pause = std::min(pause * 2, std::chrono::milliseconds(500))) {
-    auto coordinator = system.middleman().remote_actor<CoordinatorActor>(host, port);
+    auto coordinator = connect(system, host, port);
     if (coordinator) return *coordinator;
     why = system.render(coordinator.error());
     std::this_thread::sleep_for(pause);
   }
   throw Error(ErrorCode::unavailable, "coordinator",
               "no answer from " + host + ":" + std::to_string(port) + " within " + std::to_string(timeout.count()) + " ms (" + why + ")",
-              "is the launcher running, and is the address right?");
+              why.find(std::strerror(EMFILE)) == std::string::npos ? "is the launcher running, and is the address right?"
+                                                                   : "raise the limit of open files (ulimit -n)");
 }
 
 }  // namespace troupe

@@ -1,0 +1,73 @@
+#pragma once
+#include <ctime>
+#include <string>
+#include <string_view>
+
+namespace troupe {
+
+/// What makes a process one of a job's: a certificate of the job's own authority with its key, and the job's token. PEM texts; the token is
+/// 64 hexadecimal digits. Whoever has one may do whatever a rank may, so it goes over ssh's standard input, never onto a command line or
+/// into an environment.
+struct JobKeys {
+  std::string authority;    ///< certificate; the same for all
+  std::string certificate;  ///< this host's
+  std::string key;          ///< its private key
+  std::string token;        ///< the same for all
+
+  /// One text for a pipe, and back. Throws Error(bad_data) for anything else.
+  std::string to_text() const;
+  static JobKeys from_text(std::string_view text);
+  /// `to_text`, with its length in a line before it, and back: reads not a byte more, and waits for 30 s. Throws Error(bad_data).
+  std::string framed() const;
+  static JobKeys read_framed(int fd);
+};
+
+/// A job's own certificate authority (P-256, for a week). Its key never leaves this process. One thread.
+class KeyMaker {
+ public:
+  /// Throws Error(internal) where OpenSSL refuses.
+  KeyMaker();
+  ~KeyMaker();
+  KeyMaker(const KeyMaker&) = delete;
+  KeyMaker& operator=(const KeyMaker&) = delete;
+
+  /// For one host: what stands in the certificate is for people who read it, the authority alone decides. Valid for a week from `now`,
+  /// seconds since 1970.
+  JobKeys keys_for(const std::string& host) const { return keys_for(host, std::time(nullptr)); }
+  JobKeys keys_for(const std::string& host, std::time_t now) const;
+
+ private:
+  struct State;
+  State* state_;
+};
+
+/// The keys as files, where CAF reads them again for each connection: a folder of mode 0700, gone with this object. One owner.
+class KeyFolder {
+ public:
+  /// In TMPDIR. Throws Error(io).
+  explicit KeyFolder(const JobKeys& keys);
+  ~KeyFolder();
+  KeyFolder(const KeyFolder&) = delete;
+  KeyFolder& operator=(const KeyFolder&) = delete;
+  const std::string& path() const noexcept { return path_; }
+
+  static std::string authority(const std::string& folder) { return folder + "/authority.pem"; }
+  static std::string certificate(const std::string& folder) { return folder + "/certificate.pem"; }
+  static std::string key(const std::string& folder) { return folder + "/key.pem"; }
+  /// A new folder of that mode, for good. Throws Error(io).
+  static void write(const std::string& folder, const JobKeys& keys);
+  /// Throws Error(io, bad_data); refuses a folder or files that others may read.
+  static JobKeys read(const std::string& folder);
+
+ private:
+  std::string path_;
+};
+
+/// HMAC-SHA256, 64 hexadecimal digits.
+std::string hmac_text(std::string_view key, std::string_view message);
+/// In a time that says nothing of where they differ.
+bool equal_secrets(std::string_view a, std::string_view b) noexcept;
+/// 256 bits of the operating system's, as 64 hexadecimal digits.
+std::string random_token();
+
+}  // namespace troupe

@@ -1,0 +1,43 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "launch/job_keys.hpp"
+#include "launch/network/asio.hpp"
+
+namespace troupe {
+
+struct GateOptions {
+  std::string address = "127.0.0.1";
+  std::uint16_t port = 0;                     ///< 0: any
+  std::optional<JobKeys> keys;                ///< none: plain TCP, and only frames are checked
+  std::string inside;                         ///< the name of the local socket (abstract, Linux) where CAF listens
+  std::chrono::milliseconds patience{5'000};  ///< for a peer to get through TLS, the proof and CAF's own handshake
+  std::size_t waiting = 256;                  ///< peers on their way through; the oldest makes place
+  std::size_t waiting_per_address = 64;
+  std::function<void(const std::string&)> log;  ///< lines for the user; the io_context's thread
+};
+
+/// Stands before CAF's port. Lets in whoever shows a certificate of the job's authority by mutual TLS 1.3 and proves the job's token, in
+/// time, and then speaks CAF's protocol; nobody else's byte gets to CAF. Memory is bounded by `waiting`. Runs on the thread of `io`, which
+/// must not be stopped before the gate is destroyed and the thread has ended.
+class Gate {
+ public:
+  /// Listens. Throws Error(unavailable).
+  Gate(asio::io_context& io, GateOptions options);
+  ~Gate();
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
+
+  std::uint16_t port() const noexcept;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace troupe
