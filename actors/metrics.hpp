@@ -1,13 +1,16 @@
 #pragma once
 #include <caf/all.hpp>
 
+#include <chrono>
 #include <cstdint>
-#include <fstream>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "actors/compute.hpp"
+#include "actors/metric_sink.hpp"
 
 namespace troupe {
 
@@ -15,6 +18,7 @@ namespace troupe {
 struct StepWindow {
   std::int64_t steps = 0, skipped = 0, first_step = 0;
   double loss_sum = 0, samples = 0, correct = 0;
+  double max_loss = -std::numeric_limits<double>::infinity();
   double step_ms = 0, exposed_ms = 0, reduce_ms = 0, data_ms = 0;  ///< sums over the steps
   double last_lr = 0, last_norm = 0, last_loss_scale = 1;
   std::int64_t buckets = 0, launched_before_end = 0;
@@ -31,7 +35,7 @@ struct StepWindow {
   double data_share() const { return step_ms > 0 ? data_ms / step_ms : 0; }
 };
 
-/// One line of metrics.jsonl and of the console.
+/// What the framework's loop says after an interval of steps.
 struct MetricsReport {
   StepWindow window;
   std::int64_t epoch = 0, epochs = 0;
@@ -40,38 +44,62 @@ struct MetricsReport {
   std::int64_t total_steps = 0;
   bool log = true;                     ///< false: only the progress bar moves
   std::int64_t tokens_per_sample = 0;  ///< 0: the data has no tokens
+  double seconds_left = -1;            ///< of the run, at its pace so far; below 0: not known
+  double max_resident_gib = 0;         ///< of this process; 0: not known
+  double wall_time = 0;                ///< seconds since 1970
 };
 struct ValidationReport {
   std::int64_t epoch = 0, step = 0;
   double loss = 0, accuracy = 0, samples = 0, seconds = 0;
   bool best = false;
+  double wall_time = 0;
+};
+/// Something else to show, in its turn.
+struct ConsoleLine {
+  std::string text;
 };
 
-/// Counters and log lines of rank 0: writes metrics.jsonl, hands each report to the console.
-using MetricsActor =
-    caf::typed_actor<caf::reacts_to<MetricsReport>, caf::reacts_to<ValidationReport>, caf::replies_to<caf::unit_t>::with<bool>>;
+MetricRecord record_of(const MetricsReport& report);
+MetricRecord record_of(const ValidationReport& report);
+
+/// Rank 0's reports, on their way to the console and to the sinks. It has a thread of its own, since files and sockets may make it wait;
+/// nobody waits for it but, at the end of the run and with a deadline, whoever sends FinishMetrics.
+struct FinishMetrics {
+  std::chrono::milliseconds patience{0};  ///< for what sinks have on their way
+  bool failed = false;                    ///< the run ends with an error
+};
+using MetricsActor = caf::typed_actor<caf::reacts_to<MetricsReport>, caf::reacts_to<ValidationReport>, caf::reacts_to<ConsoleLine>,
+                                      caf::replies_to<FinishMetrics>::with<bool>>;
 
 struct MetricsOptions {
-  std::string path;  ///< of metrics.jsonl; empty: none
+  std::vector<std::shared_ptr<MetricSink>> sinks;
+  /// Of a rank 0 that died; called before this one's first record, on the actor's thread.
+  std::function<EarlierRecords()> earlier;
   std::function<void(const MetricsReport&)> on_report;
   std::function<void(const ValidationReport&)> on_validation;
+  std::function<void(const std::string&)> on_line;
+  std::function<void(const std::string&)> warn;  ///< a sink's first failure, in one line
 };
 
 struct MetricsState {
   MetricsActor::behavior_type make_behavior();
+  void write(const MetricRecord& record);
+  void begin(const MetricRecord& first);
+  void finish(const FinishMetrics& message);
+  template <class Work>
+  void attempt(std::size_t sink, Work&& work);
   MetricsActor::pointer self = nullptr;
   MetricsOptions options;
-  std::ofstream file;
+  bool begun = false;
+  std::vector<bool> told;  // of each sink: it has failed
   static inline const char* name = "metrics";
 };
 
 MetricsActor::behavior_type metrics(MetricsActor::stateful_pointer<MetricsState> self, MetricsOptions options);
 
-/// The JSON object of a line, keys as torchtitan names them where it has them.
-std::string to_json(const MetricsReport& report);
-std::string to_json(const ValidationReport& report);
-
 }  // namespace troupe
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::MetricsReport)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::ValidationReport)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::ConsoleLine)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::FinishMetrics)

@@ -1,10 +1,12 @@
 #include "launch/console.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <string_view>
+
+#include "launch/terminal.hpp"
 
 namespace troupe {
 namespace {
@@ -18,6 +20,23 @@ std::string format(const char* pattern, Arguments... arguments) {
 
 std::string loss_of(const StepWindow& window) { return window.samples > 0 ? format("%.4f", window.loss()) : "-"; }
 
+double throughput(const MetricsReport& report) {
+  return report.window.samples_per_second() * static_cast<double>(std::max<std::int64_t>(1, report.tokens_per_sample));
+}
+const char* unit(const MetricsReport& report) { return report.tokens_per_sample > 0 ? "tokens/s" : "samples/s"; }
+
+std::string time_left(double seconds) {
+  if (seconds < 0) return {};
+  const auto all = std::llround(seconds);
+  if (all >= 3600) return format("  %lld:%02lld:%02lld left", all / 3600, all / 60 % 60, all % 60);
+  return format("  %lld:%02lld left", all / 60, all % 60);
+}
+
+bool launcher_wants_bar() {
+  const char* told = std::getenv("TROUPE_PROGRESS");
+  return told != nullptr && std::string_view(told) == "bar";
+}
+
 }  // namespace
 
 std::string train_line(const MetricsReport& report) {
@@ -25,10 +44,11 @@ std::string train_line(const MetricsReport& report) {
   std::string line =
       format("epoch %lld/%lld  step %lld/%lld  loss %s", static_cast<long long>(report.epoch) + 1, static_cast<long long>(report.epochs),
              static_cast<long long>(report.step), static_cast<long long>(report.total_steps), loss_of(w).c_str());
+  if (w.last_norm != 0) line += format("  grad_norm %.4g", w.last_norm);
+  if (report.max_resident_gib > 0) line += format("  memory %.2fGiB", report.max_resident_gib);
+  line += format("  %.0f %s  %.1f steps/s  exposed %.1f%%  data %.1f%%  lr %.3g", throughput(report), unit(report), w.steps_per_second(),
+                 100 * w.exposed_share(), 100 * w.data_share(), w.last_lr);
   if (w.correct > 0) line += format("  acc %.2f%%", 100 * w.accuracy());
-  line += format("  lr %.3g  %.1f steps/s  %.0f %s  exposed %.1f%%  data %.1f%%", w.last_lr, w.steps_per_second(),
-                 w.samples_per_second() * static_cast<double>(std::max<std::int64_t>(1, report.tokens_per_sample)),
-                 report.tokens_per_sample > 0 ? "tokens/s" : "samples/s", 100 * w.exposed_share(), 100 * w.data_share());
   if (w.last_loss_scale != 1) line += format("  loss scale %.3g", w.last_loss_scale);
   if (w.skipped > 0) line += format("  skipped %lld", static_cast<long long>(w.skipped));
   for (const auto& slow : w.stragglers) line += format("  slow: rank %d (%s %.1fx)", slow.rank, slow.section.c_str(), slow.ratio);
@@ -38,14 +58,13 @@ std::string train_line(const MetricsReport& report) {
 std::string progress_bar(const MetricsReport& report, std::size_t columns) {
   const auto& w = report.window;
   const double share = report.total_steps > 0 ? static_cast<double>(report.step) / static_cast<double>(report.total_steps) : 0;
-  const double left = w.steps_per_second() > 0 ? static_cast<double>(report.total_steps - report.step) / w.steps_per_second() : 0;
-  const auto text = format(" %3.0f%%  epoch %lld  step %lld/%lld  loss %s  %.0f samples/s  %.1f ms  exposed %.1f%%  %d:%02d left",
-                           100 * share, static_cast<long long>(report.epoch) + 1, static_cast<long long>(report.step),
-                           static_cast<long long>(report.total_steps), loss_of(w).c_str(), w.samples_per_second(), w.mean_step_ms(),
-                           100 * w.exposed_share(), static_cast<int>(left) / 60, static_cast<int>(left) % 60);
+  const auto text = format(" %3.0f%%  epoch %lld  step %lld/%lld  loss %s  %.0f %s  %.1f ms  exposed %.1f%%%s", 100 * share,
+                           static_cast<long long>(report.epoch) + 1, static_cast<long long>(report.step),
+                           static_cast<long long>(report.total_steps), loss_of(w).c_str(), throughput(report), unit(report),
+                           w.mean_step_ms(), 100 * w.exposed_share(), time_left(report.seconds_left).c_str());
   const std::size_t room = columns > text.size() + 12 ? std::min<std::size_t>(20, columns - text.size() - 3) : 0;
   if (room == 0) return text.substr(0, columns);
-  const auto filled = static_cast<std::size_t>(share * static_cast<double>(room));
+  const auto filled = static_cast<std::size_t>(std::clamp(share, 0.0, 1.0) * static_cast<double>(room));
   return "[" + std::string(filled, '#') + std::string(room - filled, '.') + "]" + text;
 }
 
@@ -56,30 +75,37 @@ std::string validation_line(const ValidationReport& report) {
   return line;
 }
 
-Console::Console() {
-  const char* told = std::getenv("TROUPE_PROGRESS");
-  bar_ = isatty(1) != 0 || (told != nullptr && std::string_view(told) == "bar");
-}
+Console::Console(bool wanted) : terminal_(shows_bars(1) && !launcher_wants_bar()), bar_(wanted && (terminal_ || launcher_wants_bar())) {}
 
 void Console::show(const MetricsReport& report) {
   if (report.log) line(train_line(report));
-  if (bar_) {
-    std::size_t columns = 100;
-    if (const char* width = std::getenv("COLUMNS"); width != nullptr && std::atoi(width) > 20)
-      columns = static_cast<std::size_t>(std::atoi(width));
-    std::printf("%s\r", progress_bar(report, columns).c_str());
-    std::fflush(stdout);
-    shown_ = true;
-  }
+  if (!bar_) return;
+  const std::scoped_lock lock(mutex_);
+  const auto bar = progress_bar(report, terminal_columns(1) - 1);  // the last column would scroll
+  std::printf("%s%s\r", terminal_ ? kClearLine : "", bar.c_str());
+  std::fflush(stdout);
+  shown_ = true;
 }
 
-void Console::show(const ValidationReport& report) { line(validation_line(report)); }
-
 void Console::line(const std::string& text) {
-  if (shown_ && isatty(1) != 0) std::fputs("\x1b[K", stdout);
-  shown_ = false;
+  const std::scoped_lock lock(mutex_);
+  clear();
   std::printf("%s\n", text.c_str());
   std::fflush(stdout);
+}
+
+void Console::warn(const std::string& text) {
+  const std::scoped_lock lock(mutex_);
+  clear();
+  std::fprintf(stderr, "%s\n", text.c_str());
+}
+
+void Console::clear() {
+  if (shown_ && terminal_) {
+    std::fputs(kClearLine, stdout);
+    std::fflush(stdout);
+  }
+  shown_ = false;
 }
 
 }  // namespace troupe

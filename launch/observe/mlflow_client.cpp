@@ -1,0 +1,162 @@
+#include "launch/observe/mlflow_client.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+
+#include <httplib.h>
+#include <nlohmann/json.hpp>
+
+#include "tensor_io/error.hpp"
+
+namespace troupe {
+namespace {
+
+using namespace std::chrono_literals;
+using nlohmann::json;
+
+// The server's own limits for one log-batch.
+constexpr std::size_t kMetricsOfCall = 1000, kParametersOfCall = 100, kTextOfParameter = 6000;
+
+std::int64_t now_ms() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+json pairs(const std::map<std::string, std::string>& texts) {
+  json list = json::array();
+  for (const auto& [key, value] : texts) list.push_back({{"key", key}, {"value", value.substr(0, kTextOfParameter)}});
+  return list;
+}
+
+// Protobuf's JSON has words for what JSON has no numbers for.
+json number(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
+  return value;
+}
+
+const char* variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr && *value != '\0' ? value : nullptr;
+}
+
+}  // namespace
+
+struct MlflowClient::Connection {
+  std::string uri, prefix;
+  httplib::Client client;
+  std::atomic<bool> stopped{false};
+
+  Connection(const std::string& all, const std::string& server) : uri(all), prefix(all.substr(server.size())), client(server) {
+    while (prefix.ends_with('/')) prefix.pop_back();
+    client.set_connection_timeout(2s);
+    client.set_read_timeout(5s);
+    client.set_write_timeout(5s);
+    client.set_keep_alive(true);
+    if (const char* token = variable("MLFLOW_TRACKING_TOKEN")) {
+      client.set_bearer_token_auth(token);
+    } else if (const char* user = variable("MLFLOW_TRACKING_USERNAME")) {
+      const char* password = variable("MLFLOW_TRACKING_PASSWORD");
+      client.set_basic_auth(user, password == nullptr ? "" : password);
+    }
+  }
+
+  json answer(const std::string& call, const httplib::Result& result, bool may_be_missing) const {
+    if (stopped) throw Error(ErrorCode::interrupted, uri, "the run is over");
+    if (!result)
+      throw Error(ErrorCode::unavailable, uri, httplib::to_string(result.error()), "start the server, or leave --mlflow_uri out");
+    auto body = json::parse(result->body, nullptr, /*allow_exceptions=*/false);
+    if (result->status == 200 && body.is_object()) return body;
+    const auto code = body.is_object() ? body.value("error_code", "") : "";
+    if (may_be_missing && code == "RESOURCE_DOES_NOT_EXIST") return nullptr;
+    throw Error(ErrorCode::unavailable, uri, call + ": status " + std::to_string(result->status) + " " + code,
+                result->status == 401 || result->status == 403
+                    ? "set MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+                    : "is this an MLflow tracking server?");
+  }
+  json post(const std::string& call, const json& body) {
+    return answer(
+        call,
+        client.Post(prefix + "/api/2.0/mlflow/" + call, body.dump(-1, ' ', false, json::error_handler_t::replace), "application/json"),
+        false);
+  }
+  json get(const std::string& call, const httplib::Params& parameters) {
+    return answer(call, client.Get(prefix + "/api/2.0/mlflow/" + call, parameters, httplib::Headers{}), true);
+  }
+};
+
+MlflowClient::MlflowClient(MlflowRunInfo info) : info_(std::move(info)) {
+  const auto scheme = info_.uri.find("://");
+  const auto server = info_.uri.substr(0, info_.uri.find('/', scheme == std::string::npos ? 0 : scheme + 3));
+  if (!server.starts_with("http://") && !server.starts_with("https://"))
+    throw Error(ErrorCode::usage, "mlflow_uri", "'" + info_.uri + "' is no http:// or https:// address",
+                "for example http://127.0.0.1:5000");
+  if (server.find('@') != std::string::npos)
+    throw Error(ErrorCode::usage, "mlflow_uri", "it would be written to the run's folder, password and all",
+                "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead");
+  connection_ = std::make_unique<Connection>(info_.uri, server);
+}
+
+MlflowClient::~MlflowClient() = default;
+
+void MlflowClient::stop() noexcept {
+  connection_->stopped = true;
+  connection_->client.stop();
+}
+
+std::string MlflowClient::find_experiment() {
+  const auto found = connection_->get("experiments/get-by-name", {{"experiment_name", info_.experiment}});
+  if (found.is_null()) return connection_->post("experiments/create", {{"name", info_.experiment}}).at("experiment_id");
+  return found.at("experiment").at("experiment_id");
+}
+
+std::string MlflowClient::find_run(const std::string& experiment) {
+  const json query{{"experiment_ids", {experiment}}, {"filter", "tags.`troupe.job_id` = '" + info_.job_id + "'"}, {"max_results", 1}};
+  const auto found = connection_->post("runs/search", query);
+  if (found.contains("runs") && !found["runs"].empty()) return found["runs"][0].at("info").at("run_id");
+  auto tags = info_.tags;
+  tags["troupe.job_id"] = info_.job_id;
+  const json run{{"experiment_id", experiment}, {"start_time", now_ms()}, {"run_name", info_.run_name}, {"tags", pairs(tags)}};
+  return connection_->post("runs/create", run).at("run").at("info").at("run_id");
+}
+
+void MlflowClient::begin() {
+  if (!run_id_.empty()) return;
+  try {
+    const auto run = find_run(find_experiment());
+    const auto parameters = pairs(info_.parameters);
+    for (std::size_t i = 0; i < parameters.size(); i += kParametersOfCall) {
+      const auto end = parameters.begin() + static_cast<std::ptrdiff_t>(std::min(parameters.size(), i + kParametersOfCall));
+      connection_->post("runs/log-batch", {{"run_id", run}, {"params", json(parameters.begin() + static_cast<std::ptrdiff_t>(i), end)}});
+    }
+    run_id_ = run;
+  } catch (const json::exception& error) {
+    throw Error(ErrorCode::unavailable, info_.uri, error.what(), "is this an MLflow tracking server?");
+  }
+}
+
+void MlflowClient::log(const std::vector<MetricRecord>& records) {
+  json metrics = json::array();
+  const auto send = [&] {
+    if (!metrics.empty()) connection_->post("runs/log-batch", {{"run_id", run_id_}, {"metrics", metrics}});
+    metrics.clear();
+  };
+  for (const auto& record : records) {
+    if (metrics.size() + record.values.size() > kMetricsOfCall) send();
+    for (const auto& [metric, value] : record.values) {
+      metrics.push_back({{"key", mlflow_name(*metric)},
+                         {"value", number(value)},
+                         {"timestamp", static_cast<std::int64_t>(record.wall_time * 1000)},
+                         {"step", record.step}});
+    }
+  }
+  send();
+}
+
+void MlflowClient::end(const std::string& status) {
+  connection_->post("runs/update", {{"run_id", run_id_}, {"status", status}, {"end_time", now_ms()}});
+}
+
+}  // namespace troupe

@@ -1,0 +1,50 @@
+#pragma once
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "actors/metric_record.hpp"
+
+namespace troupe {
+
+/// What MLflow is told of a run when it begins.
+struct MlflowRunInfo {
+  std::string uri;  ///< of the tracking server: http://127.0.0.1:5000, https://host/prefix
+  std::string experiment = "Default";
+  std::string run_name;
+  std::string job_id;  ///< a tag: a rank 0 that takes over finds the run by it
+  std::map<std::string, std::string> tags, parameters;
+};
+
+/// One run on an MLflow server, over its REST API (2.0). Every call waits a few seconds at most. One thread. Everything throws Error
+/// (unavailable) with what the server said.
+///
+/// MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, are sent along as MLflow's own clients do.
+class MlflowClient {
+ public:
+  /// Throws Error(usage) for a URI that is none, or that has a password in it.
+  explicit MlflowClient(MlflowRunInfo info);
+  ~MlflowClient();
+  MlflowClient(const MlflowClient&) = delete;
+  MlflowClient& operator=(const MlflowClient&) = delete;
+
+  /// Finds the experiment and the run, makes what is missing. Does nothing once it has succeeded.
+  void begin();
+  void log(const std::vector<MetricRecord>& records);
+  /// `status`: FINISHED, FAILED.
+  void end(const std::string& status);
+  /// Any thread: ends the call under way, and refuses later ones.
+  void stop() noexcept;
+
+ private:
+  struct Connection;
+  std::string find_experiment();
+  std::string find_run(const std::string& experiment);
+
+  const MlflowRunInfo info_;
+  std::unique_ptr<Connection> connection_;
+  std::string run_id_;
+};
+
+}  // namespace troupe
