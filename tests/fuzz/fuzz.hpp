@@ -39,7 +39,7 @@ class InputFile {
   explicit InputFile(std::string_view name) {
     const auto root =
         std::filesystem::is_directory("/dev/shm") ? std::filesystem::path("/dev/shm") : std::filesystem::temp_directory_path();
-    folder_ = root / ("troupe-fuzz-" + std::to_string(::getpid()));
+    folder_ = root / ("troupe-fuzz-" + std::to_string(::getpid()) + "-" + std::string(name));
     std::filesystem::create_directories(folder_);
     path_ = folder_ / name;
   }
