@@ -51,7 +51,7 @@ TrainAndHeldOut images(const std::string& name, const DataOptions& options, std:
   return {make(parts[0], parts[1], options.augment), make(parts[2], parts[3], false)};
 }
 
-std::pair<at::Tensor, at::Tensor> read_cifar_file(const std::string& path) {
+std::pair<at::Tensor, at::Tensor> read_cifar_file(const std::string& path, std::int64_t classes) {
   const auto content = read_file(path);
   constexpr std::size_t record = 1 + 3 * 32 * 32;
   if (content.empty() || content.size() % record != 0) {
@@ -61,7 +61,9 @@ std::pair<at::Tensor, at::Tensor> read_cifar_file(const std::string& path) {
   }
   const auto rows = static_cast<std::int64_t>(content.size() / record);
   const auto all = at::from_blob(const_cast<char*>(content.data()), {rows, static_cast<std::int64_t>(record)}, at::kByte);
-  return {all.narrow(1, 1, 3072).reshape({rows, 3, 32, 32}).clone(), all.select(1, 0).to(at::kLong)};
+  const auto labels = all.select(1, 0).to(at::kLong);
+  require_labels(path, labels, classes);
+  return {all.narrow(1, 1, 3072).reshape({rows, 3, 32, 32}).clone(), labels};
 }
 
 }  // namespace
@@ -109,6 +111,8 @@ TrainAndHeldOut read_mnist(const DataOptions& options) {
       throw Error(ErrorCode::bad_data, path,
                   "offset 3, dimensions: " + std::to_string(raw.dim()) + " where " + (labels ? "1" : "3") + " are due");
     parts[i] = labels ? raw.to(at::kLong) : raw.unsqueeze(1);
+    if (raw.size(0) == 0) throw Error(ErrorCode::bad_data, path, "offset 4, dimension 0: it holds nothing");
+    if (labels) require_labels(path, parts[i], options.num_classes);
     if (labels && parts[i].size(0) != parts[i - 1].size(0)) {
       throw Error(ErrorCode::bad_data, path,
                   std::to_string(parts[i].size(0)) + " labels for " + std::to_string(parts[i - 1].size(0)) + " images");
@@ -124,11 +128,12 @@ TrainAndHeldOut read_mnist(const DataOptions& options) {
 TrainAndHeldOut read_cifar10(const DataOptions& options) {
   std::vector<at::Tensor> pixels, labels;
   for (int i = 1; i <= 5; ++i) {
-    auto [images_of_file, labels_of_file] = read_cifar_file(existing(options.data_dir, "data_batch_" + std::to_string(i) + ".bin"));
+    auto [images_of_file, labels_of_file] =
+        read_cifar_file(existing(options.data_dir, "data_batch_" + std::to_string(i) + ".bin"), options.num_classes);
     pixels.push_back(images_of_file);
     labels.push_back(labels_of_file);
   }
-  auto [test_pixels, test_labels] = read_cifar_file(existing(options.data_dir, "test_batch.bin"));
+  auto [test_pixels, test_labels] = read_cifar_file(existing(options.data_dir, "test_batch.bin"), options.num_classes);
   ImageTransform transform;
   transform.mean = {0.4914f, 0.4822f, 0.4465f};
   transform.stddev = {0.2470f, 0.2435f, 0.2616f};
@@ -146,6 +151,7 @@ TrainAndHeldOut read_digits(const DataOptions& options) {
     throw Error(ErrorCode::bad_data, path, "a pixel lies outside 0 .. 16");
   const auto bytes = pixels.to(at::kByte).view({table.rows, 1, 8, 8});
   const auto labels = all.select(1, 64).to(at::kLong);
+  require_labels(path, labels, options.num_classes);
   const auto [train, rest] = split_rows(table.rows);
   ImageTransform transform;
   transform.scale = 1.0f / 16;

@@ -11,17 +11,21 @@
 
 namespace troupe {
 
+void require_labels(const std::string& where, const at::Tensor& labels, std::int64_t classes) {
+  const auto contiguous = labels.contiguous();
+  const auto* label = contiguous.const_data_ptr<std::int64_t>();
+  for (std::int64_t i = 0; i < contiguous.size(0); ++i) {
+    if (label[i] >= 0 && label[i] < classes) continue;
+    throw Error(ErrorCode::bad_data, where,
+                "sample " + std::to_string(i) + " has label " + std::to_string(label[i]) + ", num_classes is " + std::to_string(classes),
+                "set num_classes, or mend the file");
+  }
+}
+
 ImageDataset::ImageDataset(std::string name, const at::Tensor& images, const at::Tensor& labels, std::int64_t classes,
                            ImageTransform transform)
     : name_(std::move(name)), images_(images.contiguous()), labels_(labels.contiguous()), transform_(std::move(transform)) {
-  const auto* label = labels_.data_ptr<std::int64_t>();
-  for (std::int64_t i = 0; i < labels_.size(0); ++i) {
-    if (label[i] < 0 || label[i] >= classes) {
-      throw Error(ErrorCode::bad_data, name_,
-                  "sample " + std::to_string(i) + " has label " + std::to_string(label[i]) + ", num_classes is " + std::to_string(classes),
-                  "set num_classes, or mend the file");
-    }
-  }
+  require_labels(name_, labels_, classes);
 }
 
 void ImageDataset::write_sample(float* out, std::int64_t index, const SampleContext& context) const {

@@ -39,6 +39,9 @@ class ImageDataset final : public Dataset {
   ImageTransform transform_;
 };
 
+/// labels (N,) i64. Throws Error(bad_data) that names `where` and the first label outside [0, classes).
+void require_labels(const std::string& where, const at::Tensor& labels, std::int64_t classes);
+
 /// Images (N, C, H, W) u8 resized to a square of `image_size` (bilinear, rounded) and, where they have one channel, repeated to `channels`.
 at::Tensor fit_images(const at::Tensor& images, std::int64_t channels, std::int64_t image_size);
 

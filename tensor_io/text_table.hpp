@@ -5,8 +5,8 @@
 
 namespace troupe {
 
-/// A whole file, unpacked if it is gzip. Throws Error(unavailable) if it is not there, Error(bad_data) beyond `limit` bytes or if it is
-/// torn.
+/// A whole file, unpacked if it is gzip. Throws Error(unavailable) if it is not there, Error(bad_data) beyond `limit` bytes, if it is
+/// torn, or no regular file.
 std::string read_file(const std::string& path, std::size_t limit = std::size_t{4} << 30);
 
 /// Numbers in rows and columns.
