@@ -50,7 +50,7 @@ std::uint64_t CollectiveRecord::fingerprint() const noexcept {
 
 CollectiveRecord CollectiveLedger::begin(CollectiveRecord record) {
   record.step = step();
-  record.started_ns = steady_now_ns();
+  if (record.started_ns == 0) record.started_ns = steady_now_ns();  // a simulator's clock is another one
   record.finished = false;
   std::lock_guard lock(mutex_);
   record.sequence = record.point_to_point() ? ++point_to_point_ : ++collectives_;

@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::int64_t kFrame = 512;
 constexpr std::int64_t kInline = kFrame - static_cast<std::int64_t>(sizeof(std::int64_t));
+constexpr std::int64_t kMost = std::int64_t{1} << 31;
 using Frame = std::array<char, kFrame>;
 
 Frame pack(std::string_view bytes) {
@@ -26,6 +27,8 @@ Frame pack(std::string_view bytes) {
 std::int64_t length_of(const char* frame) {
   std::int64_t length = 0;
   std::memcpy(&length, frame, sizeof length);
+  if (length < 0 || length > kMost)
+    throw Error(ErrorCode::mismatch, "exchange of bytes", "a rank sent " + std::to_string(length) + " of them");
   return length;
 }
 

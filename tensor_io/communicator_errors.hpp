@@ -1,10 +1,21 @@
 #pragma once
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tensor_io/communicator.hpp"
 
 namespace troupe {
+
+/// Two ranks that live do not reach each other.
+class LinkFault final : public Error {
+ public:
+  LinkFault(ErrorReport report, std::vector<int> ranks) : Error(std::move(report)), ranks_(std::move(ranks)) {}
+  const std::vector<int>& ranks() const noexcept { return ranks_; }  ///< that this one does not reach, by the names that errors use
+
+ private:
+  std::vector<int> ranks_;
+};
 
 /// `rank 2`, `ranks 2, 3 and 5`, by the names that errors use (CommunicatorOptions::members).
 std::string name_ranks(const CommunicatorOptions& options, const std::vector<int>& ranks);

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace troupe {
@@ -49,9 +50,16 @@ std::vector<Fault>& faults() {
   return instance;
 }
 
+thread_local std::shared_ptr<FaultWatch> watch_of_thread;
+
 }  // namespace
 
-void fault_point(const char* place, std::int64_t step) noexcept {
+const std::shared_ptr<FaultWatch>& fault_watch() noexcept { return watch_of_thread; }
+
+void set_fault_watch(std::shared_ptr<FaultWatch> watch) noexcept { watch_of_thread = std::move(watch); }
+
+void fault_point(const char* place, std::int64_t step) {
+  if (watch_of_thread) watch_of_thread->at(place, step);
   for (auto& planned : faults()) {
     if (!planned.armed || planned.step != step || planned.place != place) continue;
     planned.armed = false;

@@ -1,14 +1,27 @@
 #pragma once
 #include <cstdint>
+#include <memory>
 
 namespace troupe {
 
 /// A place where a test may hurt this process. TROUPE_FAULT=`slot=1,step=5,at=vote,signal=9` sends the signal to the process when slot 1
-/// comes by `vote` in step 5, in the slot's first life (`life=1`: in its second); several are separated by semicolons. Without the variable
-/// it costs a load and a branch. Any thread.
+/// comes by `vote` in step 5, in the slot's first life (`life=1`: in its second); several are separated by semicolons. Where ranks share a
+/// process, the thread's FaultWatch is told instead: throws what that throws. Without either it costs two loads and branches. Any thread.
 ///
 /// Places: data, forward, backward, buckets, collective, reduced, vote, voted, committed, optimizer, save, heal; of `slot=coordinator`,
 /// with the generation as step (0: its own start): journal, journalled.
-void fault_point(const char* place, std::int64_t step) noexcept;
+void fault_point(const char* place, std::int64_t step);
+
+/// Stands in for the process where several ranks share one: what happens to a rank happens to its threads.
+class FaultWatch {
+ public:
+  virtual ~FaultWatch() = default;
+  /// One of the rank's threads has come by a place. May hold it up, or end it by an exception.
+  virtual void at(const char* place, std::int64_t step) = 0;
+};
+
+/// The calling thread's; empty where its rank has a process of its own.
+const std::shared_ptr<FaultWatch>& fault_watch() noexcept;
+void set_fault_watch(std::shared_ptr<FaultWatch> watch) noexcept;
 
 }  // namespace troupe

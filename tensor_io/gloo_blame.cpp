@@ -1,8 +1,6 @@
 // Who is to blame for a connection that ended or a message that did not come: see GlooCommunicator.
-#include <cstring>
-#include <type_traits>
-
 #include "tensor_io/communicator_errors.hpp"
+#include "tensor_io/failure_word.hpp"
 #include "tensor_io/gloo_communicator.hpp"
 #include "tensor_io/gloo_mesh.hpp"
 
@@ -14,37 +12,12 @@ using namespace std::chrono_literals;
 // How long the others have to notice that the connections ended. A rank that lives needs some milliseconds.
 constexpr auto kNotice = 500ms;
 
-/// What a rank leaves at the rendezvous when it fails.
-struct Word {
-  ErrorCode code = ErrorCode::internal;
-  CollectiveRecord record;
-  std::string cause;
-
-  std::string to_string() const {
-    static_assert(std::is_trivially_copyable_v<CollectiveRecord>);
-    std::string text(1 + sizeof record, '\0');
-    text[0] = static_cast<char>(code);
-    std::memcpy(text.data() + 1, &record, sizeof record);
-    return text + cause;
-  }
-  static Word parse(const std::string& text) {
-    Word word;
-    if (text.size() < 1 + sizeof word.record) return word;
-    word.code = static_cast<ErrorCode>(text[0]);
-    std::memcpy(&word.record, text.data() + 1, sizeof word.record);
-    word.cause = text.substr(1 + sizeof word.record);
-    return word;
-  }
-};
-
-bool is_symptom(const Word& word) { return word.cause.empty(); }
-
 }  // namespace
 
 void GlooCommunicator::leave_word(ErrorCode code, const CollectiveRecord& record, const std::string& cause) noexcept {
   if (left_word_.exchange(true)) return;
   try {
-    options().rendezvous->put(options().name + "/failed/" + std::to_string(rank()), Word{code, record, cause}.to_string());
+    options().rendezvous->put(options().name + "/failed/" + std::to_string(rank()), FailureWord{code, record, cause}.to_bytes());
   } catch (const std::exception&) {  // the others then count this rank among the silent ones
   }
 }
@@ -71,9 +44,11 @@ ErrorReport GlooCommunicator::explain(const CollectiveRecord& record, bool timed
   for (const int r : asked) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
     try {
-      const auto word = Word::parse(options().rendezvous->get(options().name + "/failed/" + std::to_string(r), std::max(1ms, left)));
-      if (!is_symptom(word)) return ErrorReport{word.code, -1, {}, -1, {}, word.cause, {}};
+      const auto word = FailureWord::of(options().rendezvous->get(options().name + "/failed/" + std::to_string(r), std::max(1ms, left)));
+      if (!word.cause.empty()) return ErrorReport{word.code, -1, {}, -1, {}, word.cause, {}};
       timed_out |= word.code == ErrorCode::timeout;
+      // Where the peer was in a message with a third rank it waited as this one did: that the two messages differ says nothing.
+      if (point_to_point && word.record.point_to_point() && word.record.peer != rank()) continue;
       ranks.push_back(r);
       records.push_back(word.record);
     } catch (const Error&) {

@@ -6,14 +6,19 @@
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/tcp/pair.h>
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <utility>
 
 #include "tensor_io/communicator_errors.hpp"
 #include "tensor_io/group_setup.hpp"
+#include "tensor_io/peer_links.hpp"
 
 namespace troupe {
 namespace {
@@ -23,10 +28,25 @@ namespace tcp = gloo::transport::tcp;
 constexpr std::uint64_t kFarewellSlot = 1;  // operations use even ones
 constexpr auto kForever = std::chrono::hours(24 * 365);
 
-/// Gloo's connection, with two faults of its event loop mended.
+/// Gloo's connection, with two faults of its event loop mended, and made by us: Gloo takes the first connection that comes to its port for
+/// the peer's.
 class MeshPair final : public tcp::Pair {
  public:
-  using tcp::Pair::Pair;
+  MeshPair(tcp::Context* context, tcp::Device* device, int rank, std::chrono::milliseconds timeout)
+      : tcp::Pair(context, device, rank, timeout) {
+    std::lock_guard lock(m_);
+    if (state_ != LISTENING) throw gloo::IoException("a stranger came to a port before it was published");
+    device_->registerDescriptor(fd_, 0, this);  // the loop leaves it alone, and Gloo finds it there when it closes it
+  }
+
+  int listener() const { return fd_; }
+  void adopt(int fd) {
+    std::lock_guard lock(m_);
+    device_->unregisterDescriptor(fd_, this);
+    ::close(fd_);
+    fd_ = fd;
+    handleConnected();
+  }
 
   void handleEvents(int events) override {
     // A thread that sends holds the lock, and the answer to what it sends wakes the loop. Gloo's loop then polls until it gets
@@ -35,7 +55,9 @@ class MeshPair final : public tcp::Pair {
       std::this_thread::sleep_for(std::chrono::microseconds(5));
       return;
     }
+    const bool ours = state_ == LISTENING;
     m_.unlock();
+    if (ours) return;
     // An exception out of the loop would end the process: a network that goes away while the loop writes.
     try {
       tcp::Pair::handleEvents(events);
@@ -83,28 +105,40 @@ GlooMesh::GlooMesh(const CommunicatorOptions& options) : timeout_(options.timeou
   };
   exchange(options, "gloo", {}, deadline);  // names whoever does not come
   const auto key = [&](int from, int to) { return options.name + "/gloo/" + std::to_string(from) + "-" + std::to_string(to); };
+  const auto pair = [&](int r) -> MeshPair& { return dynamic_cast<MeshPair&>(*context_->getPair(r)); };
+  std::vector<PeerLink> links;
   try {
     context_ = std::make_shared<MeshContext>(device_at(options.interface_address), options.rank, options.world_size);
-    context_->setTimeout(std::max(std::chrono::milliseconds(1), remaining() / 5));  // it waits five times that for a connection
+    context_->setTimeout(options.timeout);
     for (int r = 0; r < options.world_size; ++r) {
       if (r == options.rank) continue;
+      auto& link = links.emplace_back();
+      link.rank = r;
+      link.dials = r < options.rank;
+      link.mine = random_link_token();
       const auto bytes = context_->createPair(r)->address().bytes();
-      options.rendezvous->put(key(options.rank, r), std::string(bytes.begin(), bytes.end()));
+      link.listener = pair(r).listener();
+      options.rendezvous->put(key(options.rank, r),
+                              std::string(bytes.begin(), bytes.end()) + std::string(link.mine.begin(), link.mine.end()));
     }
-  } catch (const gloo::Exception& error) {
-    throw Error(ErrorCode::unavailable, operation, error.what(), "is this an address of this host?");
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {  // Gloo's have no base of their own
+    const int spare = ::dup(0);
+    const bool exhausted = spare < 0 && (errno == EMFILE || errno == ENFILE);
+    if (spare >= 0) ::close(spare);
+    throw Error(ErrorCode::unavailable, operation, (exhausted ? std::string(std::strerror(EMFILE)) + ": " : std::string()) + error.what(),
+                "is this an address of this host, and are there open files (ulimit -n) and ports (net.ipv4.ip_local_port_range) left?");
   }
-  for (int r = 0; r < options.world_size; ++r) {
-    if (r == options.rank) continue;
-    try {
-      const auto address = options.rendezvous->get(key(r, options.rank), remaining());
-      context_->getPair(r)->connect({address.begin(), address.end()});
-    } catch (const gloo::Exception& error) {
-      throw Error(ErrorCode::unavailable, operation, name_ranks(options, {r}) + " cannot be reached: " + error.what(),
-                  "do the hosts see each other on these addresses, without a firewall between?");
-    }
+  for (auto& link : links) {
+    const auto published = options.rendezvous->get(key(link.rank, options.rank), remaining());
+    if (published.size() < sizeof link.address + link.theirs.size())
+      throw Error(ErrorCode::mismatch, operation, name_ranks(options, {link.rank}) + " published no address");
+    std::memcpy(&link.address, published.data(), sizeof link.address);  // Gloo's Address begins with it
+    std::copy_n(published.end() - static_cast<std::ptrdiff_t>(link.theirs.size()), link.theirs.size(), link.theirs.begin());
   }
-  context_->setTimeout(options.timeout);
+  connect_links(links, options, operation, deadline);
+  for (const auto& link : links) pair(link.rank).adopt(link.fd);
   farewells_.resize(options.world_size);
   farewell_ = context_->createUnboundBuffer(farewells_.data(), farewells_.size());
   for (int r = 0; r < options.world_size; ++r) {

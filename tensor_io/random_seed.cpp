@@ -2,8 +2,6 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 
-#include <mutex>
-
 namespace troupe {
 
 std::uint64_t mix_seed(std::uint64_t seed, std::initializer_list<std::uint64_t> parts) noexcept {
@@ -23,6 +21,11 @@ void seed_generator(std::uint64_t seed, std::initializer_list<std::uint64_t> par
   generator.set_current_seed(mix_seed(seed, parts));
 }
 
-void seed_model(std::uint64_t seed) { seed_generator(seed, {0x30de1}); }
+std::unique_lock<std::mutex> seed_model(std::uint64_t seed) {
+  static std::mutex building;
+  std::unique_lock lock(building);
+  seed_generator(seed, {0x30de1});
+  return lock;
+}
 
 }  // namespace troupe

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <initializer_list>
+#include <mutex>
 
 namespace troupe {
 
@@ -10,7 +11,8 @@ std::uint64_t mix_seed(std::uint64_t seed, std::initializer_list<std::uint64_t> 
 /// Seeds LibTorch's CPU generator (one per process; thread-safe) with mix_seed.
 void seed_generator(std::uint64_t seed, std::initializer_list<std::uint64_t> parts);
 
-/// The same for what a program builds before its first step: a model's first values.
-void seed_model(std::uint64_t seed);
+/// The same for what a program builds before its first step: a model's first values. Ranks that share a process share the generator: while
+/// one keeps what this returns, no other begins to build.
+std::unique_lock<std::mutex> seed_model(std::uint64_t seed);
 
 }  // namespace troupe

@@ -62,7 +62,11 @@ std::shared_ptr<SharedSegment> SharedSegment::create(std::size_t bytes, bool res
 std::shared_ptr<SharedSegment> SharedSegment::open(pid_t pid, int fd, std::uint64_t inode, std::size_t bytes) {
   const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd);
   const int own = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (own < 0) fail("opening " + path, errno, "processes of one user and one process namespace can share memory");
+  if (own < 0) {
+    fail(
+        "opening " + path, errno,
+        errno == EMFILE ? "raise the limit of open files (ulimit -n)" : "processes of one user and one process namespace can share memory");
+  }
   struct stat status {};
   const bool is_ours = fstat(own, &status) == 0 && S_ISREG(status.st_mode) && status.st_ino == inode &&
                        static_cast<std::size_t>(status.st_size) == bytes && fcntl(own, F_GET_SEALS) == kSeals;

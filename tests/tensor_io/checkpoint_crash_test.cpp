@@ -103,7 +103,7 @@ int at_each_call(const Scenario& scenario, Fault fault, int errno_value,
 
 }  // namespace
 
-TEST_CASE("[C03] killed at any call of a save, a run goes on from the last complete checkpoint") {
+TEST_CASE("[C03] fault 27: killed at any call of a save, a run goes on from the last complete checkpoint") {
   for (const auto& scenario : scenarios()) {
     int was_new = 0;
     const int calls = at_each_call(scenario, Fault::kill, EIO, [&](const std::string& directory, FaultyFiles&, bool saved) {
@@ -117,7 +117,7 @@ TEST_CASE("[C03] killed at any call of a save, a run goes on from the last compl
   }
 }
 
-TEST_CASE("[C03] after a power cut at any call of a save, a run goes on from the last complete checkpoint") {
+TEST_CASE("[C03] fault 27: after a power cut at any call of a save, a run goes on from the last complete checkpoint") {
   for (const auto& scenario : scenarios()) {
     at_each_call(scenario, Fault::kill, EIO, [&](const std::string& directory, FaultyFiles& files, bool saved) {
       files.lose_power();
@@ -128,7 +128,7 @@ TEST_CASE("[C03] after a power cut at any call of a save, a run goes on from the
   }
 }
 
-TEST_CASE("[C03] a full or failing disk at any call of a save leaves the checkpoint before and no rubbish") {
+TEST_CASE("[C03] fault 26: a full or failing disk at any call of a save leaves the checkpoint before and no rubbish") {
   for (const auto& scenario : scenarios()) {
     for (const int errno_value : {ENOSPC, EIO, EDQUOT}) {
       int failed = 0;
@@ -144,7 +144,7 @@ TEST_CASE("[C03] a full or failing disk at any call of a save leaves the checkpo
   }
 }
 
-TEST_CASE("[C03] the same writer saves again once the disk has room") {
+TEST_CASE("[C03] fault 26: the same writer saves again once the disk has room") {
   const ScratchDirectory scratch;
   FaultyFiles files(Fault::refuse_once, 5, ENOSPC);
   CheckpointWriter writer(scratch.path(), 3, files);
@@ -154,7 +154,7 @@ TEST_CASE("[C03] the same writer saves again once the disk has room") {
   CHECK(load_checkpoint(scratch.path(), "latest").state.step == 2);
 }
 
-TEST_CASE("[C03] a file size limit is an error with the file's name, and the checkpoint before stays") {
+TEST_CASE("[C03] fault 26: a file size limit is an error with the file's name, and the checkpoint before stays") {
   const ScratchDirectory scratch;
   CheckpointWriter writer(scratch.path(), 3);
   writer.save(small_state(1), false);
@@ -181,7 +181,7 @@ TEST_CASE("[C03] a file size limit is an error with the file's name, and the che
   CHECK_FALSE(has_leftovers(scratch.path()));
 }
 
-TEST_CASE("[C03] a file system that is full fails the save, and the next small one fits") {
+TEST_CASE("[C03] fault 26: a file system that is full fails the save, and the next small one fits") {
   const ScratchDirectory scratch;
   // In a mount namespace of its own, so that nothing stays mounted whatever happens.
   if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||

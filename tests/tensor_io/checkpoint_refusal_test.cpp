@@ -58,7 +58,7 @@ std::string replaced(std::string text, const std::string& from, const std::strin
 
 }  // namespace
 
-TEST_CASE("[C03] any flipped byte of a checkpoint is found, and the one before is used") {
+TEST_CASE("[C03] fault 28: any flipped byte of a checkpoint is found, and the one before is used") {
   const TwoCheckpoints two;
   for (const auto* name : {"manifest.json", "rank-00000.safetensors", "rank-00001.json"}) {
     const auto path = two.newer + "/" + name;
@@ -76,7 +76,7 @@ TEST_CASE("[C03] any flipped byte of a checkpoint is found, and the one before i
   CHECK(equal(load_checkpoint(two.scratch.path(), "latest").state, small_state(20)));
 }
 
-TEST_CASE("[C03] a checkpoint whose file was cut short at any length is refused, and the one before is used") {
+TEST_CASE("[C03] fault 28: a checkpoint whose file was cut short at any length is refused, and the one before is used") {
   const TwoCheckpoints two;
   for (const auto* name : {"manifest.json", "rank-00000.safetensors", "rank-00000.json"}) {
     const auto path = two.newer + "/" + name;
@@ -91,7 +91,7 @@ TEST_CASE("[C03] a checkpoint whose file was cut short at any length is refused,
   }
 }
 
-TEST_CASE("[C03] a pointer that is damaged, cut, missing or names nothing leads to the newest good checkpoint") {
+TEST_CASE("[C03] fault 28: a pointer that is damaged, cut, missing or names nothing leads to the newest good checkpoint") {
   const TwoCheckpoints two;
   const auto path = two.scratch / "latest";
   const auto whole = read_text(path);
@@ -121,7 +121,7 @@ TEST_CASE("[C03] a pointer that is damaged, cut, missing or names nothing leads 
   still_loads();
 }
 
-TEST_CASE("[C03] a missing or foreign file is refused with its name") {
+TEST_CASE("[C03] fault 29: a missing or foreign file is refused with its name") {
   const TwoCheckpoints two;
   const auto shard = two.newer + "/rank-00000.safetensors";
   SECTION("missing tensors") {
@@ -278,7 +278,7 @@ TEST_CASE("[C03] if no checkpoint is good, the load says why of each") {
                                                                        Contains("step-00000020/rank-00000.json"));
 }
 
-TEST_CASE("[C03] the offset and the tensor of damage deep in a large file are named") {
+TEST_CASE("[C03] fault 28: the offset and the tensor of damage deep in a large file are named") {
   const ScratchDirectory scratch;
   TrainingState state;
   state.step = 1;

@@ -3,8 +3,16 @@
 #include <ATen/ops/eye.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cstring>
+#include <mutex>
+#include <thread>
 
 #include "tensor_io/communicator.hpp"
 #include "tests/catch.hpp"
@@ -147,6 +155,24 @@ TEST_CASE("[D13] on shared memory a recv that does not fit its send is named on 
     CHECK(failure->report.code == ErrorCode::mismatch);
     CHECK_THAT(failure->text,
                Catch::Contains("rank 0 is at send of 5 Float to 1") && Catch::Contains("rank 1 is at recv of 6 Float from 0"));
+  }
+}
+
+// Rank 1 only waits for rank 0, and says so when that is gone: its message is another than the one that rank 2 waits for.
+TEST_CASE("[D13] over TCP a rank that waits for one that waits for a third accuses nobody of another call", "[communicator]") {
+  const auto failures = run_ranks_catching(group_of({"gloo", "gloo"}, 3), [&](Communicator& communicator) {
+    communicator.barrier();
+    if (communicator.rank() == 0) {
+      std::this_thread::sleep_for(300ms);  // the others are waiting
+      communicator.abort({ErrorCode::peer_lost, 0, {}, -1, {}, "it was told to go", {}});
+      return;
+    }
+    communicator.recv(at::zeros({4 + communicator.rank()}), communicator.rank() - 1, "shard");
+  });
+  for (const int r : {1, 2}) {
+    REQUIRE(failures[r]);
+    INFO(failures[r]->text);
+    CHECK(may_be_recovered(failures[r]->report.code));
   }
 }
 
@@ -332,4 +358,71 @@ TEST_CASE("ranks that end one after the other lose nothing of the last call", "[
       }));
     }
   }
+}
+
+namespace {
+
+/// A stranger at the data ports: connects to each as soon as its address is published, before the peer can, and talks.
+class StrangerRendezvous final : public Rendezvous {
+ public:
+  explicit StrangerRendezvous(std::string words) : words_(std::move(words)) {}
+  ~StrangerRendezvous() override {
+    for (const int fd : connected_) ::close(fd);
+  }
+  void put(const std::string& key, std::string value) override {
+    if (key.find("/gloo/") != std::string::npos && value.size() > sizeof(sockaddr_in)) visit(value);
+    inner_.put(key, std::move(value));
+  }
+  std::string get(const std::string& key, std::chrono::milliseconds timeout) override { return inner_.get(key, timeout); }
+  void abort(const ErrorReport& reason) noexcept override { inner_.abort(reason); }
+  int visits() const { return visits_; }
+  /// Once more to every port that there ever was: how many let it in.
+  int let_in() const {
+    int n = 0;
+    std::lock_guard lock(mutex_);
+    for (const auto& address : ports_) {
+      const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+      n += ::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ? 1 : 0;
+      ::close(fd);
+    }
+    return n;
+  }
+
+ private:
+  void visit(const std::string& value) {
+    sockaddr_in address{};
+    std::memcpy(&address, value.data(), sizeof address);  // Gloo's Address begins with it
+    const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+    std::lock_guard lock(mutex_);
+    ports_.push_back(address);
+    connected_.push_back(fd);
+    if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return;
+    ++visits_;
+    if (!words_.empty()) (void)!::send(fd, words_.data(), words_.size(), MSG_NOSIGNAL);
+  }
+
+  LocalRendezvous inner_;
+  std::string words_;
+  mutable std::mutex mutex_;
+  std::vector<int> connected_;
+  std::vector<sockaddr_in> ports_;
+  std::atomic<int> visits_{0};
+};
+
+}  // namespace
+
+TEST_CASE("[L05] fault 19: a stranger at the data ports is not taken for a peer, and the collectives do not notice", "[communicator]") {
+  const std::string words = GENERATE(as<std::string>{}, "", "GET / HTTP/1.1\r\n\r\n", std::string(4096, '\xff'), std::string(48, '\0'));
+  const auto rendezvous = std::make_shared<StrangerRendezvous>(words);
+  GroupOptions group = group_of({"gloo", "gloo"}, 3, 20s);
+  group.rendezvous = rendezvous;
+  CHECK_NOTHROW(run_ranks(group, [&](Communicator& communicator) {
+    for (int round = 0; round < 20; ++round) {
+      const auto tensor = at::full({1000}, communicator.rank() + 1, at::kFloat);
+      communicator.all_reduce(tensor);
+      require(tensor[999].item<float>() == 6, "the sum is right");
+      if (communicator.rank() == 0 && round == 10) require(rendezvous->let_in() == 0, "no data port is open any more");
+    }
+  }));
+  CHECK(rendezvous->visits() == 6);  // two ports a rank
 }
