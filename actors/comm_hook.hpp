@@ -31,6 +31,8 @@ class CommHook {
  public:
   virtual ~CommHook() = default;
   virtual void reduce(BucketView& bucket, Communicator& communicator) = 0;
+  /// The reducer has failed, in this hook or elsewhere: whoever waits for what `reduce` would do is to be freed. Reducer's thread.
+  virtual void give_up() noexcept {}
   /// What must be in a checkpoint for a bit-equal resume (error feedback). Called between steps.
   virtual NamedTensors state() { return {}; }
   virtual void load_state(const NamedTensors&) {}

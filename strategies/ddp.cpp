@@ -100,6 +100,7 @@ void Ddp::install(const std::vector<std::int32_t>& order) {
 
 void Ddp::begin_step(std::int64_t step) {
   step_ = step;
+  step_open_ = true;
   send_ns_ = 0;
   if (!next_order_.empty()) install(next_order_);
   buckets_->begin_step();
@@ -148,10 +149,11 @@ void Ddp::end_step(const std::vector<bool>& used, bool rebuild, bool commit) {
   buckets_->set_gradients(used);
   rebuild_pending_ = rebuild;
   commit ? buffers_->commit() : buffers_->roll_back();
+  if (commit) step_open_ = false;
 }
 
 void Ddp::roll_back() {
-  rolled_back_ = true;
+  rolled_back_ = step_open_;
   buckets_->begin_step();
   buffers_->roll_back();
 }

@@ -54,7 +54,8 @@ class Ddp final : public Strategy {
   bool measured_ = false;     // the plan follows a measured order
   bool synchronise_ = true;
   bool rebuild_pending_ = false;
-  bool rolled_back_ = false;
+  bool step_open_ = false;    ///< it has begun, and is not committed
+  bool rolled_back_ = false;  ///< it was open when it was rolled back
 };
 
 /// Makes `ddp` known to make_strategy.

@@ -45,26 +45,29 @@ void broadcast_tensors(const NamedTensors& tensors, Communicator& lane, const ch
 
 FlatBuffers::FlatBuffers(const torch::nn::Module& model) {
   torch::NoGradGuard no_grad;
-  std::map<at::ScalarType, std::vector<at::Tensor>> by_dtype;
+  std::map<at::ScalarType, NamedTensors> by_dtype;
   for (const auto& item : model.named_buffers()) {
-    if (item.value().defined() && item.value().numel() > 0) by_dtype[item.value().scalar_type()].push_back(item.value());
+    if (item.value().defined() && item.value().numel() > 0) by_dtype[item.value().scalar_type()].emplace_back(item.key(), item.value());
   }
   for (auto& [dtype, buffers] : by_dtype) {
     const std::int64_t line = 64 / static_cast<std::int64_t>(c10::elementSize(dtype));
     std::int64_t numel = 0;
-    for (const auto& buffer : buffers) numel += (buffer.numel() + line - 1) / line * line;
+    for (const auto& [name, buffer] : buffers) numel += (buffer.numel() + line - 1) / line * line;
     auto flat = at::zeros({numel}, at::TensorOptions().dtype(dtype));
+    const auto before = at::zeros_like(flat);
     std::int64_t offset = 0;
-    for (auto& buffer : buffers) {
+    for (auto& [name, buffer] : buffers) {
       auto view = flat.narrow(0, offset, buffer.numel()).view(buffer.sizes());
       view.copy_(buffer);
+      before_by_name_.emplace_back(name, before.narrow(0, offset, buffer.numel()).view(buffer.sizes()));
       buffer.set_data(view);
       offset += (buffer.numel() + line - 1) / line * line;
     }
     flats_.push_back(flat);
-    before_.push_back(flat.clone());
+    before_.push_back(before);
     staged_.push_back(flat.clone());
   }
+  begin();
 }
 
 void FlatBuffers::broadcast(Communicator& lane) {
@@ -85,9 +88,8 @@ void FlatBuffers::stage(Communicator& lane) {
 }
 
 void FlatBuffers::commit() {
-  if (!is_staged_) return;
-  for (std::size_t i = 0; i < flats_.size(); ++i) flats_[i].copy_(staged_[i]);
-  is_staged_ = false;
+  for (std::size_t i = 0; is_staged_ && i < flats_.size(); ++i) flats_[i].copy_(staged_[i]);
+  begin();
 }
 
 void FlatBuffers::roll_back() {

@@ -25,13 +25,17 @@ class FlatBuffers {
   void broadcast(Communicator& lane);
 
   /// A step as a transaction: remember the values; bring rank 0's new ones to all without showing them; then show them, or go back.
+  /// A commit, too, is what `roll_back` goes back to from then on.
   void begin();
   void stage(Communicator& lane);
   void commit();
   void roll_back();
+  /// The values at `begin`, by name: what a step that is under way has not touched.
+  const NamedTensors& before() const noexcept { return before_by_name_; }
 
  private:
   std::vector<at::Tensor> flats_, before_, staged_;
+  NamedTensors before_by_name_;  // views of before_
   bool is_staged_ = false;
 };
 

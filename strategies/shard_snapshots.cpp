@@ -3,20 +3,26 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <cstring>
+#include <charconv>
 #include <map>
 #include <numeric>
 #include <tuple>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 namespace troupe {
 namespace {
 
-constexpr std::int64_t kAlignment = 64;
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 40;
 
-std::int64_t aligned(std::int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+// Of a copy, as a rank says it.
+std::int64_t length_of(const std::string& text) {
+  std::int64_t length = -1;
+  const auto end = text.data() + text.size();
+  if (const auto [stop, error] = std::from_chars(text.data(), end, length);
+      error != std::errc() || stop != end || length < 0 || length > kMostBytes)
+    throw Error(ErrorCode::bad_data, "the copy of a shard", "a rank says that it has '" + text.substr(0, 64) + "' bytes");
+  return length;
+}
 
 at::Tensor bytes_of_length(std::int64_t bytes) { return at::empty({bytes}, at::TensorOptions().dtype(at::kByte)); }
 
@@ -49,47 +55,6 @@ int buddy_shift(const std::vector<std::string>& hosts) {
   return n > 1 ? static_cast<int>(best) : 0;
 }
 
-ShardCopy ShardCopy::pack(const HeldShard& held, const std::string& note, const NamedTensors& tensors) {
-  auto entries = nlohmann::json::array();
-  std::int64_t end = 0;
-  for (const auto& [name, tensor] : tensors) {
-    entries.push_back({name, static_cast<int>(tensor.scalar_type()), tensor.sizes().vec(), end});
-    end += aligned(static_cast<std::int64_t>(tensor.nbytes()));
-  }
-  const auto head = nlohmann::json{{"generation", held.generation}, {"step", held.step}, {"shard", held.shard},
-                                   {"shards", held.shards},         {"note", note},      {"tensors", entries}}
-                        .dump();
-  const auto begin = aligned(static_cast<std::int64_t>(sizeof(std::uint64_t) + head.size()));
-  auto bytes = bytes_of_length(begin + end);
-  const std::uint64_t length = head.size();
-  auto* data = bytes.data_ptr<std::uint8_t>();
-  std::memset(data, 0, static_cast<std::size_t>(begin));
-  std::memcpy(data, &length, sizeof length);
-  std::copy(head.begin(), head.end(), data + sizeof length);
-  auto copy = unpack(std::move(bytes));
-  for (std::size_t i = 0; i < tensors.size(); ++i) copy.tensors[i].second.copy_(tensors[i].second.detach());
-  return copy;
-}
-
-ShardCopy ShardCopy::unpack(at::Tensor bytes) {
-  const auto* data = bytes.data_ptr<std::uint8_t>();
-  std::uint64_t length = 0;
-  std::memcpy(&length, data, sizeof length);
-  const auto head = nlohmann::json::parse(data + sizeof length, data + sizeof length + length);
-  const auto begin = aligned(static_cast<std::int64_t>(sizeof length + length));
-  ShardCopy copy{{head["generation"], head["step"], head["shard"], head["shards"]}, head["note"], {}, {}};
-  for (const auto& entry : head["tensors"]) {
-    const auto dtype = static_cast<at::ScalarType>(entry[1].get<int>());
-    const auto sizes = entry[2].get<std::vector<std::int64_t>>();
-    std::int64_t numel = 1;
-    for (const auto size : sizes) numel *= size;
-    const auto width = static_cast<std::int64_t>(c10::elementSize(dtype));
-    copy.tensors.emplace_back(entry[0], bytes.narrow(0, begin + entry[3].get<std::int64_t>(), numel * width).view(dtype).view(sizes));
-  }
-  copy.bytes = std::move(bytes);
-  return copy;
-}
-
 void ShardSnapshots::exchange(ShardCopy own, const std::vector<std::string>& hosts, Communicator& lane) {
   const int n = lane.world_size(), rank = lane.rank(), shift = buddy_shift(hosts);
   const auto kept = copies_.size();
@@ -98,7 +63,7 @@ void ShardSnapshots::exchange(ShardCopy own, const std::vector<std::string>& hos
     const int buddy = (rank + shift) % n, ward = (rank - shift + n) % n;
     const auto& mine = copies_[kept].bytes;
     std::vector<std::int64_t> lengths;
-    for (const auto& text : lane.all_gather_bytes(std::to_string(mine.numel()), "snapshot")) lengths.push_back(std::stoll(text));
+    for (const auto& text : lane.all_gather_bytes(std::to_string(mine.numel()), "snapshot")) lengths.push_back(length_of(text));
     auto theirs = bytes_of_length(lengths[static_cast<std::size_t>(ward)]);
     // Along each ring of buddies the ranks are numbered; the even ones send first.
     const auto ring = [&] {
@@ -116,13 +81,10 @@ void ShardSnapshots::exchange(ShardCopy own, const std::vector<std::string>& hos
 }
 
 std::optional<RestorePlan> ShardSnapshots::restore(Communicator& lane, const std::function<void(const ShardCopy&)>& place) {
-  auto mine = nlohmann::json::array();
-  for (const auto& copy : copies_) mine.push_back({copy.held.generation, copy.held.step, copy.held.shard, copy.held.shards});
+  std::vector<HeldShard> mine;
+  for (const auto& copy : copies_) mine.push_back(copy.held);
   std::vector<std::vector<HeldShard>> held;
-  for (const auto& text : lane.all_gather_bytes(mine.dump(), "snapshots")) {
-    auto& of_rank = held.emplace_back();
-    for (const auto& entry : nlohmann::json::parse(text)) of_rank.push_back({entry[0], entry[1], entry[2], entry[3]});
-  }
+  for (const auto& text : lane.all_gather_bytes(to_text(mine), "snapshots")) held.push_back(held_shards_of(text));
   auto plan = plan_restore(held);
   if (!plan) return plan;
   for (std::size_t shard = 0; shard < plan->holders.size(); ++shard) {
@@ -130,7 +92,7 @@ std::optional<RestorePlan> ShardSnapshots::restore(Communicator& lane, const std
     const HeldShard wanted{plan->generation, plan->step, static_cast<std::int32_t>(shard), static_cast<std::int32_t>(plan->holders.size())};
     const auto found = std::find_if(copies_.begin(), copies_.end(), [&](const auto& copy) { return copy.held == wanted; });
     const auto length =
-        std::stoll(lane.broadcast_bytes(lane.rank() == holder ? std::to_string(found->bytes.numel()) : "", holder, "snapshot"));
+        length_of(lane.broadcast_bytes(lane.rank() == holder ? std::to_string(found->bytes.numel()) : "", holder, "snapshot"));
     auto bytes = lane.rank() == holder ? found->bytes : bytes_of_length(length);
     lane.broadcast(bytes, holder, "snapshot");
     place(ShardCopy::unpack(std::move(bytes)));

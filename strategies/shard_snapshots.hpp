@@ -5,19 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "strategies/shard_copy.hpp"
 #include "tensor_io/communicator.hpp"
-#include "tensor_io/named_state.hpp"
 
 namespace troupe {
-
-/// Which shard of the state a rank has a copy of, and of when.
-struct HeldShard {
-  std::uint64_t generation = 0;  ///< whose cut of the state it is
-  std::int64_t step = 0;         ///< steps done
-  std::int32_t shard = 0, shards = 1;
-
-  bool operator==(const HeldShard&) const = default;
-};
 
 /// From where a state is put together again.
 struct RestorePlan {
@@ -32,18 +23,6 @@ std::optional<RestorePlan> plan_restore(const std::vector<std::vector<HeldShard>
 /// Rank r's buddy is rank (r + shift) % n: the smallest shift with which each rank's buddy is on another host, else the one with which
 /// most are. 0 for one rank.
 int buddy_shift(const std::vector<std::string>& hosts);
-
-/// Tensors end to end, with their names, and what they are a copy of.
-struct ShardCopy {
-  HeldShard held;
-  std::string note;      ///< the program's
-  NamedTensors tensors;  ///< views of `bytes`
-  at::Tensor bytes;      ///< (n,) u8: all of it, as it travels
-
-  static ShardCopy pack(const HeldShard& held, const std::string& note, const NamedTensors& tensors);
-  /// Of bytes that `pack` made, on this rank or another.
-  static ShardCopy unpack(at::Tensor bytes);
-};
 
 /// This rank's copies: of its own shard and of its buddy's. A set of one step is replaced only when every rank has the next one, so a rank
 /// that dies at any moment leaves a whole set behind, unless its buddy dies too before the job has gone on.

@@ -75,6 +75,7 @@ class Sharded final : public Strategy {
   void place_model(bool keep_values);
   void restore();
   void place(const ShardCopy& copy);
+  void place_tensor(std::int32_t shard, std::string_view name, const at::Tensor& tensor);
   struct Unit {
     UnitMembers members;
     BlockCalls* block = nullptr;  // whose calls the unit comes and goes with, if it has one

@@ -37,8 +37,8 @@ void Sharded::take_snapshot(Optimizer& optimizer, std::uint64_t generation, std:
     if (slice != nullptr)
       tensors.emplace_back("moment." + std::to_string(p) + "." + std::to_string(slice->place.begin) + name.substr(dot), value);
   }
-  if (group_->rank() == 0) {
-    for (const auto& item : model_->named_buffers()) tensors.emplace_back("buffer." + item.key(), item.value());
+  if (group_->rank() == 0) {  // the first one of a generation is taken when the step's forward has moved them
+    for (const auto& [name, value] : buffers_->before()) tensors.emplace_back("buffer." + name, value);
   }
   snapshots_.exchange(ShardCopy::pack({generation, step, group_->rank(), group_->world_size()}, note, tensors), context_.hosts,
                       *context_.program_lane);
@@ -56,34 +56,45 @@ void Sharded::restore() {
   parameters_->publish();
 }
 
-// What of another cut's shard is this rank's now. A flat parameter's elements have the same places in every cut.
 void Sharded::place(const ShardCopy& copy) {
   restored_ = {copy.held.step, copy.note};
-  const auto& parameters = parameters_->parameters();
-  std::map<std::string, at::Tensor> buffers;
-  for (const auto& item : model_->named_buffers()) buffers[item.key()] = item.value();
-  for (const auto& [full_name, tensor] : copy.tensors) {
-    std::string_view name = full_name;
-    const auto kind = next_field(name);
-    if (kind == "flat") {
-      auto& flat = parameters_->flats().at(std::stoul(std::string(name)));
-      copy_common(copy.held.shard * tensor.numel(), tensor, group_->rank() * flat.plan->shard_numel, flat.master);
-    } else if (kind == "buffer") {
-      buffers.at(std::string(name)).copy_(tensor);
-    } else {
-      const auto p = std::stoul(next_field(name));
-      const auto begin = std::stoll(next_field(name));
-      const auto* slice = parameters_->slice_at(p);
-      if (slice == nullptr) continue;
-      auto& moment = restored_moments_[parameters[p].name][std::string(name)];
-      if (tensor.dim() == 0) {
-        moment = tensor.clone();
-        continue;
-      }
-      if (!moment.defined()) moment = at::zeros({slice->place.numel}, tensor.options());
-      copy_common(begin, tensor.view(-1), slice->place.begin, moment);
+  for (const auto& [name, tensor] : copy.tensors) {
+    try {
+      place_tensor(copy.held.shard, name, tensor);
+    } catch (const std::logic_error&) {
+      throw Error(ErrorCode::bad_data, "the copy of a shard", "tensor '" + name + "' is none of this model's");
     }
   }
+}
+
+// What of another cut's shard is this rank's now. A flat parameter's elements have the same places in every cut.
+void Sharded::place_tensor(std::int32_t shard, std::string_view name, const at::Tensor& tensor) {
+  const auto kind = next_field(name);
+  if (kind == "flat") {
+    auto& flat = parameters_->flats().at(std::stoul(std::string(name)));
+    copy_common(shard * tensor.numel(), tensor, group_->rank() * flat.plan->shard_numel, flat.master);
+    return;
+  }
+  if (kind == "buffer") {
+    const auto buffers = model_->named_buffers();
+    const auto* buffer = buffers.find(std::string(name));
+    if (buffer == nullptr) throw std::out_of_range("no such buffer");
+    at::Tensor(*buffer).copy_(tensor);
+    return;
+  }
+  const auto& parameters = parameters_->parameters();
+  const auto p = std::stoul(next_field(name));
+  const auto begin = std::stoll(next_field(name));
+  const auto& parameter = parameters.at(p);
+  const auto* slice = parameters_->slice_at(p);
+  if (slice == nullptr) return;
+  auto& moment = restored_moments_[parameter.name][std::string(name)];
+  if (tensor.dim() == 0) {
+    moment = tensor.clone();
+    return;
+  }
+  if (!moment.defined()) moment = at::zeros({slice->place.numel}, tensor.options());
+  copy_common(begin, tensor.view(-1), slice->place.begin, moment);
 }
 
 }  // namespace troupe

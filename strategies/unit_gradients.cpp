@@ -52,23 +52,23 @@ class UnitGradients::Reduction final : public CommHook {
     torch::NoGradGuard no_grad;
     auto& target = targets[static_cast<std::size_t>(bucket.index)];
     auto& group = group_ ? *group_ : lane;
-    try {
-      auto result = target.gradient;
-      const bool direct = !adds && result.scalar_type() == bucket.flat.scalar_type();
-      if (!direct) {
-        if (!target.scratch.defined()) target.scratch = at::empty(result.sizes(), bucket.flat.options());
-        result = target.scratch;
-      }
-      group.reduce_scatter(result, bucket.flat, ReduceOp::avg, bucket.label);
-      if (replicas_) replicas_->all_reduce(result, ReduceOp::avg, bucket.label);
-      if (!direct) adds ? target.gradient.add_(result) : target.gradient.copy_(result);
-    } catch (...) {
-      if (target.ring != nullptr) target.ring->break_up();
-      throw;
+    auto result = target.gradient;
+    const bool direct = !adds && result.scalar_type() == bucket.flat.scalar_type();
+    if (!direct) {
+      if (!target.scratch.defined()) target.scratch = at::empty(result.sizes(), bucket.flat.options());
+      result = target.scratch;
     }
+    group.reduce_scatter(result, bucket.flat, ReduceOp::avg, bucket.label);
+    if (replicas_) replicas_->all_reduce(result, ReduceOp::avg, bucket.label);
+    if (!direct) adds ? target.gradient.add_(result) : target.gradient.copy_(result);
     if (target.ring == nullptr) return;
     target.ring->give_back(bucket.flat);
     bucket.flat = at::Tensor();
+  }
+  void give_up() noexcept override {
+    for (const auto& target : targets) {
+      if (target.ring != nullptr) target.ring->break_up();
+    }
   }
 
   std::vector<Target> targets;     // by position

@@ -51,3 +51,34 @@ TEST_CASE("[C04] a packed shard comes back bit by bit, also from its bytes alone
     }
   }
 }
+
+TEST_CASE("[C04] the copy of a shard that was damaged on its way is refused, never a crash") {
+  const auto packed = ShardCopy::pack({2, 30, 1, 4}, "a note", {{"flat.0", torch::randn({33})}, {"moment.0.0.step", torch::tensor(4.0f)}});
+  const auto refused = [](const at::Tensor& bytes) {
+    try {
+      ShardCopy::unpack(bytes);
+    } catch (const Error& error) {
+      return error.code() == ErrorCode::bad_data ? std::string(error.what()) : "another error: " + std::string(error.what());
+    }
+    return std::string();
+  };
+  CHECK(refused(packed.bytes.clone()).empty());
+  for (std::int64_t i = 0; i < packed.bytes.numel(); i += i < 600 ? 1 : 7) {
+    auto bytes = packed.bytes.clone();
+    bytes.data_ptr<std::uint8_t>()[i] ^= 1 << (i % 8);
+    INFO(i);
+    CHECK_THAT(refused(bytes), Catch::Contains("the copy of a shard"));
+  }
+  for (std::int64_t n = 0; n < packed.bytes.numel(); n += 5) CHECK_FALSE(refused(packed.bytes.narrow(0, 0, n).clone()).empty());
+  CHECK_THAT(refused(torch::cat({packed.bytes, torch::zeros({64}, torch::kByte)})), Catch::Contains("XXH3"));
+}
+
+TEST_CASE("[C04] what a rank says that it has copies of is checked") {
+  const std::vector<HeldShard> held{{1, 10, 0, 2}, {std::uint64_t(1) << 63, 1 << 30, 1, 2}};
+  CHECK((held_shards_of(to_text(held)) == held));
+  for (const auto* text :
+       {"", "{}", "[1]", "[[1,10,0]]", "[[-1,10,0,2]]", "[[1,10,4294967296,2]]", "[[1,1.5,0,2]]", "[[1,18446744073709551615,0,2]]"}) {
+    INFO(text);
+    CHECK_THROWS_AS(held_shards_of(text), Error);
+  }
+}

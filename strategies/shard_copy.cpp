@@ -1,0 +1,183 @@
+#include "strategies/shard_copy.hpp"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <span>
+#include <utility>
+
+#include "tensor_io/bounded_json.hpp"
+#include "tensor_io/error.hpp"
+#include "tensor_io/xxh3.hpp"
+
+namespace troupe {
+namespace {
+
+constexpr std::int64_t kAlignment = 64;
+constexpr std::int64_t kHash = 8, kBegin = 16;  // end of the hash, begin of the head
+constexpr const char* kWhere = "the copy of a shard";
+
+[[noreturn]] void refuse(const std::string& cause) {
+  throw Error(ErrorCode::bad_data, kWhere, cause, "check the memory and network of the host that kept it");
+}
+
+std::int64_t aligned(std::int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// Of what comes behind the hash itself.
+std::uint64_t hash_of(const at::Tensor& bytes) {
+  const auto* data = static_cast<const std::byte*>(bytes.const_data_ptr());
+  return xxh3(std::span(data + kHash, static_cast<std::size_t>(bytes.numel() - kHash)));
+}
+
+std::int64_t width_of(int dtype) {
+  switch (static_cast<at::ScalarType>(dtype)) {
+    case at::kByte:
+    case at::kChar:
+    case at::kShort:
+    case at::kInt:
+    case at::kLong:
+    case at::kHalf:
+    case at::kFloat:
+    case at::kDouble:
+    case at::kBool:
+    case at::kBFloat16: return static_cast<std::int64_t>(c10::elementSize(static_cast<at::ScalarType>(dtype)));
+    default: refuse("a tensor of type " + std::to_string(dtype));
+  }
+}
+
+// JSON's numbers, in their range: nlohmann cuts off what does not fit.
+template <class Number>
+Number number(const nlohmann::json& value, const char* name) {
+  if (!value.is_number_integer()) refuse(std::string("'") + name + "' is no whole number");
+  if constexpr (std::is_unsigned_v<Number>) {
+    if (!value.is_number_unsigned()) refuse(std::string("'") + name + "' is negative");
+    return value.get<Number>();
+  } else {
+    const bool fits = !value.is_number_unsigned() || value.get<std::uint64_t>() <= static_cast<std::uint64_t>(INT64_MAX);
+    const auto wide = value.get<std::int64_t>();
+    if (!fits || !std::in_range<Number>(wide)) refuse(std::string("'") + name + "' is out of range");
+    return static_cast<Number>(wide);
+  }
+}
+
+const nlohmann::json& field(const nlohmann::json& object, const char* name) {
+  const auto found = object.find(name);
+  if (!object.is_object() || found == object.end()) refuse(std::string("no '") + name + "'");
+  return *found;
+}
+
+std::string text_of(const nlohmann::json& value, const char* name) {
+  if (!value.is_string()) refuse(std::string("'") + name + "' is no text");
+  return value.get<std::string>();
+}
+
+// Fills in everything but `bytes`: views of `data`, where the tensors begin.
+void read_head(ShardCopy& copy, std::string_view head, const at::Tensor& data) {
+  const auto root = parse_bounded_json(head, kWhere, {.depth = 5});
+  copy.held = {number<std::uint64_t>(field(root, "generation"), "generation"), number<std::int64_t>(field(root, "step"), "step"),
+               number<std::int32_t>(field(root, "shard"), "shard"), number<std::int32_t>(field(root, "shards"), "shards")};
+  copy.note = text_of(field(root, "note"), "note");
+  const auto& entries = field(root, "tensors");
+  if (!entries.is_array()) refuse("'tensors' is no list");
+  std::set<std::string> names;
+  std::int64_t end = 0;
+  for (const auto& entry : entries) {
+    if (!entry.is_array() || entry.size() != 4 || !entry[2].is_array()) refuse("an entry of 'tensors' is not [name, type, sizes, offset]");
+    const auto name = text_of(entry[0], "name");
+    if (!names.insert(name).second) refuse("tensor '" + name + "' comes twice");
+    const auto dtype = number<int>(entry[1], "type");
+    const auto width = width_of(dtype);
+    std::vector<std::int64_t> sizes;
+    std::int64_t length = width;
+    for (const auto& entry_size : entry[2]) {
+      const auto size = number<std::int64_t>(entry_size, "size");
+      if (size < 0 || sizes.size() >= 64) refuse("tensor '" + name + "' has no such shape");
+      sizes.push_back(size);
+      if (__builtin_mul_overflow(length, size, &length)) refuse("tensor '" + name + "' has more elements than there can be");
+    }
+    const auto begin = number<std::int64_t>(entry[3], "offset");
+    if (begin != end) refuse("tensor '" + name + "' begins at " + std::to_string(begin) + ", not at " + std::to_string(end));
+    if (length > data.numel() - begin) refuse("tensor '" + name + "' reaches beyond the end");
+    copy.tensors.emplace_back(name, data.narrow(0, begin, length).view(static_cast<at::ScalarType>(dtype)).view(sizes));
+    end = std::min(begin + aligned(length), data.numel());
+  }
+  if (end != data.numel()) refuse(std::to_string(data.numel() - end) + " bytes belong to no tensor");
+}
+
+std::pair<std::string_view, at::Tensor> cut(const at::Tensor& bytes) {
+  std::uint64_t length = 0;
+  if (bytes.numel() < kBegin) refuse("it has " + std::to_string(bytes.numel()) + " bytes");
+  const auto* data = static_cast<const char*>(bytes.const_data_ptr());
+  std::memcpy(&length, data + kHash, sizeof length);
+  if (length > static_cast<std::uint64_t>(bytes.numel() - kBegin)) refuse("its head has " + std::to_string(length) + " bytes");
+  const auto begin = aligned(kBegin + static_cast<std::int64_t>(length));
+  if (begin > bytes.numel()) refuse("its head reaches beyond the end");
+  return {std::string_view(data + kBegin, length), bytes.narrow(0, begin, bytes.numel() - begin)};
+}
+
+}  // namespace
+
+std::string to_text(const std::vector<HeldShard>& held) {
+  auto list = nlohmann::json::array();
+  for (const auto& copy : held) list.push_back({copy.generation, copy.step, copy.shard, copy.shards});
+  return list.dump();
+}
+
+std::vector<HeldShard> held_shards_of(std::string_view text) {
+  const auto list = parse_bounded_json(text, "what a rank has copies of", {.depth = 3});
+  if (!list.is_array()) refuse("what a rank has copies of is no list");
+  std::vector<HeldShard> held;
+  for (const auto& entry : list) {
+    if (!entry.is_array() || entry.size() != 4) refuse("what a rank has copies of is no list of four numbers each");
+    held.push_back({number<std::uint64_t>(entry[0], "generation"), number<std::int64_t>(entry[1], "step"),
+                    number<std::int32_t>(entry[2], "shard"), number<std::int32_t>(entry[3], "shards")});
+  }
+  return held;
+}
+
+ShardCopy ShardCopy::pack(const HeldShard& held, const std::string& note, const NamedTensors& tensors) {
+  auto entries = nlohmann::json::array();
+  std::int64_t end = 0;
+  for (const auto& [name, tensor] : tensors) {
+    entries.push_back({name, static_cast<int>(tensor.scalar_type()), tensor.sizes().vec(), end});
+    end += aligned(static_cast<std::int64_t>(tensor.nbytes()));
+  }
+  const auto head = nlohmann::json{{"generation", held.generation}, {"step", held.step}, {"shard", held.shard},
+                                   {"shards", held.shards},         {"note", note},      {"tensors", entries}}
+                        .dump();
+  const auto begin = aligned(kBegin + static_cast<std::int64_t>(head.size()));
+  ShardCopy copy;
+  copy.bytes = at::empty({begin + end}, at::TensorOptions().dtype(at::kByte));
+  auto* data = copy.bytes.data_ptr<std::uint8_t>();
+  const std::uint64_t length = head.size();
+  std::memset(data, 0, static_cast<std::size_t>(begin));
+  std::memcpy(data + kHash, &length, sizeof length);
+  std::copy(head.begin(), head.end(), data + kBegin);
+  const auto [text, memory] = cut(copy.bytes);
+  read_head(copy, text, memory);
+  std::int64_t at = begin;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    copy.tensors[i].second.copy_(tensors[i].second.detach());
+    const auto used = static_cast<std::int64_t>(tensors[i].second.nbytes());
+    std::memset(data + at + used, 0, static_cast<std::size_t>(aligned(used) - used));
+    at += aligned(used);
+  }
+  const auto hash = hash_of(copy.bytes);
+  std::memcpy(data, &hash, sizeof hash);
+  return copy;
+}
+
+ShardCopy ShardCopy::unpack(at::Tensor bytes) {
+  const auto [text, memory] = cut(bytes);
+  std::uint64_t stated = 0;
+  std::memcpy(&stated, static_cast<const char*>(bytes.const_data_ptr()), sizeof stated);
+  if (hash_of(bytes) != stated) refuse("its XXH3 is not the one that was taken when it was made");
+  ShardCopy copy;
+  read_head(copy, text, memory);
+  copy.bytes = std::move(bytes);
+  return copy;
+}
+
+}  // namespace troupe

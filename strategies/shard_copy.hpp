@@ -1,0 +1,38 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tensor_io/named_state.hpp"
+
+namespace troupe {
+
+/// Which shard of the state a rank has a copy of, and of when.
+struct HeldShard {
+  std::uint64_t generation = 0;  ///< whose cut of the state it is
+  std::int64_t step = 0;         ///< steps done
+  std::int32_t shard = 0, shards = 1;
+
+  bool operator==(const HeldShard&) const = default;
+};
+
+/// As ranks tell each other what they hold. Throws Error(bad_data).
+std::string to_text(const std::vector<HeldShard>& held);
+std::vector<HeldShard> held_shards_of(std::string_view text);
+
+/// Tensors end to end, with their names, and what they are a copy of. Its bytes are: XXH3-64 of all behind it (u64), length of the head
+/// (u64), the head (JSON), the tensors in its order, each at 64 bytes.
+struct ShardCopy {
+  HeldShard held;
+  std::string note;      ///< the program's
+  NamedTensors tensors;  ///< views of `bytes`
+  at::Tensor bytes;      ///< (n,) u8: all of it, as it travels
+
+  static ShardCopy pack(const HeldShard& held, const std::string& note, const NamedTensors& tensors);
+  /// Of bytes that `pack` made, on this rank or another. Throws Error(bad_data) for any others: what does not tile the memory, a name that
+  /// comes twice, a flipped bit.
+  static ShardCopy unpack(at::Tensor bytes);
+};
+
+}  // namespace troupe
