@@ -87,7 +87,8 @@ SaveEnded CheckpointerState::publish(const PublishCheckpoint& order) {
   });
   // One that stood in for the rank that has died gives the directory back to that one's successor.
   if (!options.publishes) writer.reset();
-  end_rank_unless_temporary(ended.report);
+  // Nor is it to end where that one turns out to live and to hold the directory: its connection alone had broken.
+  if (options.publishes || ended.report.code != ErrorCode::unavailable) end_rank_unless_temporary(ended.report);
   return ended;
 }
 

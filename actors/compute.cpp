@@ -192,6 +192,7 @@ void Compute::backward(const at::Tensor& loss, double samples, double correct, d
 
 std::vector<Vote> Compute::vote(const GradientSummary& summary, double norm) {
   vote_.layout_hash = summary.layout_hash;
+  vote_.dataset_size = dataset_size_;
   vote_.not_finite_parameter = summary.not_finite_parameter;
   vote_.gradient_norm = norm;
   const int signal = process_stop_signal.load();
@@ -248,6 +249,7 @@ void Compute::fill_report(StepReport& report, const Decision& decision) const {
   report.committed = decision.commit;
   report.reason = decision.commit ? "" : (decision.culprit >= 0 ? "rank " + std::to_string(decision.culprit) + ": " : "") + decision.reason;
   report.loss = decision.loss;
+  report.max_loss = decision.max_loss;
   report.samples = decision.samples;
   report.correct = decision.correct;
   report.gradient_norm = decision.gradient_norm;

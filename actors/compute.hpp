@@ -30,8 +30,9 @@ struct StepReport {
   bool committed = true;  ///< false: skipped or to be repeated, `reason` says why
   bool repeat = false;    ///< a rank was lost: the step's micro-batches come again, nothing of it was applied
   std::string reason;
-  double loss = 0;     ///< mean over the samples of all ranks and micro-batches
-  double samples = 0;  ///< of all ranks
+  double loss = 0;      ///< mean over the samples of all ranks and micro-batches
+  double max_loss = 0;  ///< the largest of the ranks' means
+  double samples = 0;   ///< of all ranks
   double correct = 0;
   double gradient_norm = 0;  ///< 0 where neither clipping nor a caller asked for it
   double lr = 0;
@@ -91,6 +92,9 @@ class Compute {
   int rank() const noexcept { return rank_; }
   int world_size() const noexcept { return membership_.world_size(); }
   const Membership& membership() const noexcept { return membership_; }
+
+  /// Of the data that the steps from now on are drawn from: a rank with another number of samples is named at the vote.
+  void set_dataset_size(std::int64_t samples) noexcept { dataset_size_ = samples; }
 
   /// Changes with each step's decision, the same on all ranks.
   LossScaler& loss_scaler() noexcept { return loss_scaler_; }
@@ -171,7 +175,7 @@ class Compute {
   void commit(const Decision& decision, Optimizer& optimizer, double lr);
   void fill_report(StepReport& report, const Decision& decision) const;
 
-  RankInterrupted interruption(const ErrorReport& why) const;
+  RankInterrupted interruption(const ErrorReport& why, const std::vector<int>& unreachable = {}) const;
   Membership await_membership(std::chrono::milliseconds timeout);
   StrategyContext strategy_context(bool newcomer);
   void enter(const Membership& next);
@@ -206,6 +210,7 @@ class Compute {
   LossScaler loss_scaler_;
   std::shared_ptr<ForwardPosition> position_ = std::make_shared<ForwardPosition>();  // the model's layers read it
   Vote vote_;
+  std::int64_t dataset_size_ = 0;
   SectionTimes own_;  // of the step under way
   std::chrono::steady_clock::time_point mark_ = std::chrono::steady_clock::now();
   std::chrono::nanoseconds inside_at_mark_{0};  // time that the program lane had spent in collectives

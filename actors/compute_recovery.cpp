@@ -1,13 +1,18 @@
 // Compute between two generations: how a rank leaves the one that was interrupted and joins the next.
+#include <utility>
+
 #include <nlohmann/json.hpp>
 
 #include "actors/compute.hpp"
 #include "actors/heal.hpp"
+#include "actors/heal_header.hpp"
+#include "actors/rejoin.hpp"
+#include "tensor_io/communicator_errors.hpp"
 #include "tensor_io/fault_point.hpp"
 
 namespace troupe {
 
-RankInterrupted Compute::interruption(const ErrorReport& why) const {
+RankInterrupted Compute::interruption(const ErrorReport& why, const std::vector<int>& unreachable) const {
   RankInterrupted report;
   report.process = options_.process;
   report.generation = membership_.generation;
@@ -17,6 +22,7 @@ RankInterrupted Compute::interruption(const ErrorReport& why) const {
   report.whole = whole_ && distributed_;
   report.why = why.to_string();
   report.hung = why.code == ErrorCode::timeout;
+  report.unreachable.assign(unreachable.begin(), unreachable.end());
   if (votes_step_ >= 0) {
     const auto& out = vote_out_[votes_step_ % 2];
     report.votes_step = votes_step_;
@@ -71,13 +77,14 @@ void Compute::enter(const Membership& next) {
 
 std::optional<Decision> Compute::rejoin(ErrorReport why, Optimizer* optimizer, double lr) {
   std::optional<Decision> decision;
+  std::vector<int> unreachable;
   bool rolled_back = false;
   for (;;) {
     if (services_.status->job_over || !may_be_recovered(why.code)) {
       self_->receive([&](AbortJob& job) { throw_abort(job.report); }, caf::after(std::chrono::seconds(1)) >> [] {});
       throw Error(complete(why));
     }
-    caf::anon_send(services_.supervisor, interruption(complete(why)));
+    caf::anon_send(services_.supervisor, interruption(complete(why), std::exchange(unreachable, {})));
     Membership next;
     try {
       next = await_membership(options_.timeout + std::chrono::seconds(60));
@@ -87,16 +94,14 @@ std::optional<Decision> Compute::rejoin(ErrorReport why, Optimizer* optimizer, d
     }
     try {
       const bool goes_back = strategy_ && strategy_->keeps_snapshots();
-      if (goes_back) {
-        if (!rolled_back) strategy_->roll_back();
-        rolled_back = true;
-      } else if (next.resume_step == step_ + 1 && voted_step_ == step_ && optimizer != nullptr) {
+      const auto way = how_to_rejoin(next, {step_, voted_step_, whole_, optimizer != nullptr, goes_back});
+      if (way == Rejoin::commit) {
         decision = decide_by(decode_votes(next.votes));
         commit(*decision, *optimizer, lr);
-      } else if (next.resume_step != step_ && whole_) {
+      } else if (way == Rejoin::refuse) {
         throw Error(ErrorReport{
             ErrorCode::internal, rank_, "compute", step_, "recovery", "the others go on at step " + std::to_string(next.resume_step), {}});
-      } else if (strategy_ && !decision && !rolled_back) {
+      } else if (strategy_ && !rolled_back && (goes_back || !decision)) {
         strategy_->roll_back();
         rolled_back = true;
       }
@@ -109,6 +114,10 @@ std::optional<Decision> Compute::rejoin(ErrorReport why, Optimizer* optimizer, d
         strategy_->remember_state();
       }
       return decision;
+    } catch (const LinkFault& fault) {  // the coordinator hears all ranks, and decides who is left out
+      why = fault.report();
+      why.code = ErrorCode::peer_lost;
+      unreachable = fault.ranks();
     } catch (const Error& error) {
       why = error.report();
     }
@@ -154,18 +163,13 @@ void Compute::recover(const Error& error) {
 void Compute::heal() {
   auto& lane = *services_.program_lane;
   const auto [donor, newcomer] = heal_roles(membership_);
-  nlohmann::json header;
-  if (rank_ == donor) {
-    header = {{"strategy", strategy_->state()},
-              {"notes", notes_},
-              {"loss_scale", loss_scaler_.scale()},
-              {"loss_scale_growth_tracker", loss_scaler_.growth_tracker()}};
-  }
-  header = nlohmann::json::parse(lane.broadcast_bytes(header.dump(), donor, "heal"));
+  HealHeader header;
+  if (rank_ == donor) header = {strategy_->state(), notes_, loss_scaler_.scale(), loss_scaler_.growth_tracker()};
+  header = HealHeader::of(lane.broadcast_bytes(rank_ == donor ? header.to_text() : std::string(), donor, "heal"));
   heal_tensors(strategy_->replicated_tensors(), newcomer, lane, "model");
-  strategy_->load_state(header["strategy"].get<std::map<std::string, std::string>>());
-  notes_ = header["notes"].get<std::map<std::string, std::string>>();
-  loss_scaler_.load(header["loss_scale"].get<double>(), header["loss_scale_growth_tracker"].get<std::int64_t>());
+  strategy_->load_state(header.strategy);
+  notes_ = header.notes;
+  loss_scaler_.load(header.loss_scale, header.growth_tracker);
   heal_pending_ = false;
 }
 
@@ -180,18 +184,8 @@ void Compute::heal_optimizer(Optimizer& optimizer, const HealRoles& roles) {
   const auto& [donor, newcomer] = roles;
   const bool receiving = newcomer[static_cast<std::size_t>(rank_)];
   auto state = receiving ? NamedTensors{} : optimizer.state();
-  nlohmann::json shapes = nlohmann::json::array();
-  for (const auto& [name, tensor] : state) {
-    shapes.push_back({{"name", name}, {"shape", tensor.sizes().vec()}, {"dtype", static_cast<int>(tensor.scalar_type())}});
-  }
-  shapes = nlohmann::json::parse(lane.broadcast_bytes(shapes.dump(), donor, "heal"));
-  if (receiving) {
-    for (const auto& entry : shapes) {
-      state.emplace_back(entry["name"].get<std::string>(),
-                         at::zeros(entry["shape"].get<std::vector<std::int64_t>>(),
-                                   at::TensorOptions().dtype(static_cast<at::ScalarType>(entry["dtype"].get<int>()))));
-    }
-  }
+  const auto shapes = lane.broadcast_bytes(shapes_of(state), donor, "heal");
+  if (receiving) state = zeros_of_shapes(shapes);
   heal_tensors(state, newcomer, lane, "optimizer state");
   if (receiving) optimizer.load_state(state);
   whole_ = true;

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,7 @@ struct RecoveryOptions {
   int max_restarts = 3;                          ///< of one slot, within `restart_window`
   std::chrono::milliseconds restart_window{600'000};
   std::chrono::milliseconds replace_timeout{5'000};
+  std::chrono::milliseconds link_hold_down{30'000};  ///< before a slot whose link has failed is started again
   std::chrono::milliseconds suspect_after{1'000};
   std::chrono::milliseconds fence_after{3'000};
   std::chrono::milliseconds hang_after{60'000};  ///< for a survivor to leave a step that was interrupted; it is killed then
@@ -63,6 +65,9 @@ struct CoordinatorOptions {
   std::function<void(const Membership&)> record;
   std::function<void(const std::string&)> log;
   std::optional<Membership> resumed;  ///< from the journal: ranks of this generation are expected back
+  /// What a simulator replaces: who trains next, and the numbers of processes.
+  std::function<MembershipAnswer(const MembershipQuestion&)> plan = plan_membership;
+  std::function<std::uint64_t()> draw_incarnation = random_incarnation;
 };
 
 struct CoordinatorState {
@@ -86,13 +91,16 @@ struct CoordinatorState {
     bool cooling = false;  // died too often to be started again now
     int restarts = 0;
     std::uint64_t next_incarnation = 0;
+    caf::actor_clock::time_point held_until;  // not started before: a link of its host's has failed
   };
 
   CoordinatorActor::behavior_type make_behavior();
   JoinAccepted join(const JoinJob& join, const caf::strong_actor_ptr& sender);
-  void join_node(const JoinNode& node, const caf::strong_actor_ptr& sender);
-  void put(PutValue value) { values.insert_or_assign(std::move(value.key), std::move(value.value)); }
+  bool join_node(const JoinNode& node, const caf::strong_actor_ptr& sender);
+  void tell_again(const JoinJob& join, const RankSupervisorActor& supervisor);
+  void put(PutValue value);
   void consider(const CollectiveState& state);
+  void judge_lanes();
   void heard(const Heartbeat& beat);
   void interrupted(const RankInterrupted& report);
   void exited(const RankExited& exit);
@@ -109,6 +117,8 @@ struct CoordinatorState {
   void replace(int slot);
   RestartDecision restart_decision(int slot);
   void restart_cooled();
+  bool is_nonsense(const std::string& problem);
+  bool is_stale(std::uint64_t generation, const char* what);
   void recover(const ErrorReport& reason);
   bool all_accounted_for(bool late);
   void plan();
@@ -122,6 +132,9 @@ struct CoordinatorState {
   void end_chaos();
   void say(const std::string& text) const;
   int rank_of(int slot) const;
+  int member_rank(const ProcessId& process) const;
+  void make_current(Membership next);
+  void plan_if_all_are_heard();
   caf::actor_clock::time_point now() const;
 
   struct Save {
@@ -133,13 +146,23 @@ struct CoordinatorState {
   CoordinatorOptions options;
   Phase phase = Phase::forming;
   Membership current;
-  std::map<int, Process> processes;  // by slot: the newest life
+  ErrorReport interruption;                        // why the last generation that was interrupted is over
+  std::map<int, int> rank_by_slot;                 // of its members
+  std::set<int> unheard;                           // slots of members that have not left the interrupted generation
+  std::map<int, Process> processes;                // by slot: the newest life
+  std::map<caf::actor_addr, int> slot_of_address;  // of those that are there
   std::map<int, Slot> slots;
   std::map<std::string, NodeAgentActor> agents;  // by host
   std::vector<ProcessId> unproved;               // lost members of this generation whose death nobody has seen
   std::map<std::string, std::string> values;
-  std::map<std::string, std::map<int, CollectiveState>> stalled;  // by lane, by rank: the newest report of each
-  std::vector<Save> saves;                                        // under way
+  struct Lane {
+    std::map<int, CollectiveState> states;  // by rank: the newest
+    std::uint64_t asked = 0;                // all have been asked about the collective of this number
+    caf::actor_clock::time_point asked_at;
+    bool news = false;  // since it was last judged
+  };
+  std::map<std::string, Lane> stalled;  // by name
+  std::vector<Save> saves;              // under way
   std::deque<SaveEnded> ended_saves;
   std::optional<ErrorReport> aborted;
   std::optional<ChaosRun> chaos;
@@ -147,8 +170,11 @@ struct CoordinatorState {
   caf::actor_clock::time_point begun, since, last_tick;    // of this coordinator; of the phase; of the last tick
   std::int64_t last_resume = -1;
   int ticks = 0;
-  int fruitless = 0;      // recoveries without a step in between
-  std::vector<int> gone;  // slots of the journal's members that their agent does not run any more
+  std::int64_t stale = 0;        // messages of former generations, or of processes that the job has given up: dropped
+  std::uint64_t stale_told = 0;  // the generation in which the user was told
+  std::uint64_t nonsense = 0;    // messages that were dropped
+  int fruitless = 0;             // recoveries without a step in between
+  std::vector<int> gone;         // slots of the journal's members that their agent does not run any more
   static inline const char* name = "coordinator";
 };
 

@@ -1,29 +1,35 @@
 // Coordinator and the agents of the hosts: what they run, which of it ended, what they are to start.
 #include "actors/coordinator.hpp"
 
+#include <signal.h>
+#include <sys/wait.h>
+
 #include <algorithm>
 
-#include <sys/wait.h>
+#include "actors/message_limits.hpp"
 
 namespace troupe {
 namespace {
 
-std::string how(std::int32_t wait_status) {
+// `ours`: the job has killed it itself, if it was killed.
+std::string how(std::int32_t wait_status, bool ours = false) {
+  const bool killed = WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == SIGKILL;
+  if (killed && !ours) return "signal 9, which this job did not send: perhaps out of memory, see dmesg on its host";
   if (WIFSIGNALED(wait_status)) return "signal " + std::to_string(WTERMSIG(wait_status));
   return "exit code " + std::to_string(WEXITSTATUS(wait_status));
 }
 
 }  // namespace
 
-void CoordinatorState::join_node(const JoinNode& node, const caf::strong_actor_ptr& sender) {
-  if (node.job_id != options.job_id) return;
+bool CoordinatorState::join_node(const JoinNode& node, const caf::strong_actor_ptr& sender) {
+  if (is_nonsense(problem_with(node)) || !sender || node.job_id != options.job_id) return false;
   auto agent = caf::actor_cast<NodeAgentActor>(sender);
   self->monitor(agent);
   agents[node.host] = agent;
   for (const auto& process : node.started) {
     auto& slot = slots[process.slot];
     slot.host = node.host;
-    if (!processes.contains(process.slot) && !(options.resumed && current.rank_of(process) >= 0)) slot.starting = true;
+    if (!processes.contains(process.slot) && !(options.resumed && member_rank(process) >= 0)) slot.starting = true;
   }
   if (options.resumed) {
     for (const auto& member : current.members) {
@@ -34,13 +40,16 @@ void CoordinatorState::join_node(const JoinNode& node, const caf::strong_actor_p
   if (phase == Phase::over)
     self->send(agent,
                JobOver{aborted.value_or(ErrorReport{ErrorCode::ok, -1, {}, -1, {}, {}, {}}), aborted ? exit_code(aborted->code) : 0});
+  return true;
 }
 
 void CoordinatorState::exited(const RankExited& exit) {
+  if (is_nonsense(problem_with(exit))) return;
   const int number = exit.process.slot;
   auto& slot = slots[number];
   const auto found = processes.find(number);
   const bool joined = found != processes.end() && found->second.joined.process == exit.process;
+  const bool waited_for = std::erase(unproved, exit.process) > 0;
   if (!joined) {
     slot.starting = false;
     if (phase == Phase::over || (found != processes.end() && !found->second.ended && !found->second.fenced)) return;
@@ -59,15 +68,15 @@ void CoordinatorState::exited(const RankExited& exit) {
     }
     return;
   }
-  const bool waited_for = std::erase(unproved, exit.process) > 0;
   if (found->second.ended) {
     if (phase != Phase::recovering) return;
-    if (waited_for) say("rank " + std::to_string(rank_of(number)) + " ended with " + how(exit.wait_status));
+    if (waited_for)
+      say("rank " + std::to_string(rank_of(number)) + " ended with " + how(exit.wait_status, found->second.fenced || found->second.hurt));
     if (waited_for) replace(number);
     plan();
     return;
   }
-  lose(number, how(exit.wait_status), true);
+  lose(number, how(exit.wait_status, found->second.hurt), true);
 }
 
 void CoordinatorState::replace(int number) {
@@ -84,7 +93,7 @@ void CoordinatorState::replace(int number) {
   }
   slot.starting = true;
   slot.cooling = false;
-  self->send(agent->second, StartRank{{number, random_incarnation()}, ++slot.restarts});
+  self->send(agent->second, StartRank{{number, options.draw_incarnation()}, ++slot.restarts});
 }
 
 RestartDecision CoordinatorState::restart_decision(int number) {
@@ -94,6 +103,8 @@ RestartDecision CoordinatorState::restart_decision(int number) {
     for (const auto& at : slot.deaths) ages.push_back(std::chrono::duration_cast<std::chrono::milliseconds>(now() - at));
     return ages;
   };
+  if (now() < slots[number].held_until)
+    return {false, std::chrono::duration_cast<std::chrono::milliseconds>(slots[number].held_until - now()), "is at a link that failed"};
   std::vector<std::chrono::milliseconds> of_host;
   int slots_of_host = 0;
   for (auto& [other, slot] : slots) {

@@ -2,37 +2,64 @@
 #include "actors/coordinator.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "actors/diagnosis.hpp"
+#include "actors/message_limits.hpp"
 
 namespace troupe {
 namespace {
 
 using namespace std::chrono_literals;
 
+constexpr auto kAskAgain = 1'000ms;
 constexpr auto kStalled = 600ms;  // a longer gap between two ticks means that the coordinator itself was held up
 
 }  // namespace
 
+// What a rank said about a generation that is over accuses nobody in this one.
+bool CoordinatorState::is_stale(std::uint64_t generation, const char* what) {
+  if (generation == current.generation) return false;
+  ++stale;
+  if (std::exchange(stale_told, current.generation) != current.generation)
+    say("dropped a " + std::string(what) + " of generation " + std::to_string(generation) + ", it is " +
+        std::to_string(current.generation) + " (" + std::to_string(stale) + " such messages so far)");
+  return true;
+}
+
 void CoordinatorState::consider(const CollectiveState& state) {
-  auto& lane = stalled[state.lane];
-  const bool asked =
-      lane.contains(state.rank) && lane[state.rank].sequence == state.sequence && lane[state.rank].in_flight == state.in_flight;
-  lane[state.rank] = state;
-  if (phase != Phase::training) return;
-  if (state.in_flight && !asked) {
-    for (const auto& [slot, process] : processes) {
-      if (process.member && !process.ended && rank_of(slot) != state.rank) self->send(process.supervisor, ReportCollectives{state.lane});
-    }
+  if (phase == Phase::over || is_nonsense(problem_with(state)) || is_stale(state.generation, "report on collectives")) return;
+  if (phase != Phase::training) {
+    ++stale;
+    return;
   }
-  std::vector<CollectiveState> states;
-  for (const auto& [rank, newest] : lane) states.push_back(newest);
-  if (const auto accused = diagnose(states)) abort(*accused);
+  auto& lane = stalled[state.lane];
+  lane.states[state.rank] = state;
+  lane.news = true;
+  // Once for all that wait in it, and again: who was on the way then may have ended since.
+  if (!state.in_flight || (state.sequence <= lane.asked && now() - lane.asked_at < kAskAgain)) return;
+  lane.asked = state.sequence;
+  lane.asked_at = now();
+  for (const auto& [slot, process] : processes) {
+    if (process.member && !process.ended && rank_of(slot) != state.rank) self->send(process.supervisor, ReportCollectives{state.lane});
+  }
+}
+
+// Ten times a second, not for every rank's word: each judgement looks at all.
+void CoordinatorState::judge_lanes() {
+  if (phase != Phase::training) return;
+  for (auto& [name, lane] : stalled) {
+    if (!std::exchange(lane.news, false)) continue;
+    std::vector<CollectiveState> states;
+    for (const auto& [rank, newest] : lane.states) states.push_back(newest);
+    if (const auto accused = diagnose(states)) return abort(*accused);
+  }
 }
 
 void CoordinatorState::heard(const Heartbeat& beat) {
   const auto found = processes.find(beat.process.slot);
   if (found == processes.end() || found->second.joined.process != beat.process || found->second.fenced) {
+    ++stale;
     const auto sender = self->current_sender();
     if (sender && phase != Phase::over) {
       self->send(caf::actor_cast<RankSupervisorActor>(sender),
@@ -49,10 +76,12 @@ void CoordinatorState::heard(const Heartbeat& beat) {
 }
 
 void CoordinatorState::down(const caf::down_msg& message) {
-  for (auto& [slot, process] : processes) {
-    if (process.supervisor.address() != message.source || process.ended) continue;
-    lose(slot, "its connection closed", !agents.contains(process.joined.host));
-    return;
+  if (const auto known = slot_of_address.find(message.source); known != slot_of_address.end()) {
+    const int slot = known->second;
+    slot_of_address.erase(known);
+    const auto process = processes.find(slot);
+    if (process == processes.end() || process->second.supervisor.address() != message.source || process->second.ended) return;
+    return lose(slot, "its connection closed", !agents.contains(process->second.joined.host));
   }
   for (auto agent = agents.begin(); agent != agents.end(); ++agent) {
     if (agent->second.address() != message.source) continue;
@@ -73,6 +102,8 @@ void CoordinatorState::tick() {
   last_tick = at;
   ++ticks;
   self->delayed_send(self, kCoordinatorTick, CoordinatorTick{});
+  if (phase == Phase::over) return;
+  judge_lanes();
   if (phase == Phase::over) return;
   tell_of_slow_saves();
   hurt_ranks();

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "actors/message_limits.hpp"
+
 namespace troupe {
 namespace {
 
@@ -14,9 +16,12 @@ constexpr int kFruitless = 3;
 }  // namespace
 
 void CoordinatorState::interrupted(const RankInterrupted& report) {
-  if (report.generation != current.generation || phase == Phase::over) return;
+  if (phase == Phase::over || is_nonsense(problem_with(report)) || is_stale(report.generation, "report of an interrupted rank")) return;
   const auto found = processes.find(report.process.slot);
-  if (found == processes.end() || found->second.joined.process != report.process) return;
+  if (found == processes.end() || found->second.joined.process != report.process) {
+    ++stale;
+    return;
+  }
   found->second.interrupted = report;
   found->second.heard = now();
   if (!options.recovery.enabled) {
@@ -31,17 +36,19 @@ void CoordinatorState::interrupted(const RankInterrupted& report) {
     const auto code = report.hung ? ErrorCode::timeout : ErrorCode::peer_lost;
     recover({code, rank_of(report.process.slot), {}, report.steps_done, {}, report.why, {}});
   } else {
-    plan();
+    unheard.erase(report.process.slot);
+    plan_if_all_are_heard();
   }
 }
 
 void CoordinatorState::lose(int number, const std::string& why, bool proved) {
   auto& process = processes.at(number);
   const auto rank = rank_of(number);
-  const bool was_member = process.member && current.rank_of(process.joined.process) >= 0;
+  const bool was_member = process.member && member_rank(process.joined.process) >= 0;
   const ErrorReport report{
       ErrorCode::peer_lost, rank, {}, -1, {}, "rank " + std::to_string(rank) + " died (" + why + ")", "its log and exit status say why"};
   process.ended = report;
+  unheard.erase(number);
   if (phase == Phase::over) return;
   lost_in_saves(process.joined.process, why);
   if (!was_member) {
@@ -77,12 +84,21 @@ void CoordinatorState::fence(int slot, const std::string& why) {
 
 void CoordinatorState::recover(const ErrorReport& reason) {
   phase = Phase::recovering;
+  interruption = reason;
   since = now();
   say((reason.code == ErrorCode::ok ? "" : "generation " + std::to_string(current.generation) + " is interrupted: ") + reason.cause);
+  unheard.clear();
   for (auto& [slot, process] : processes) {
-    if (process.member && !process.ended) self->send(process.supervisor, InterruptRanks{current.generation, reason});
+    if (!process.member || process.ended) continue;
+    self->send(process.supervisor, InterruptRanks{current.generation, reason});
+    if (!process.interrupted) unheard.insert(slot);
   }
-  plan();
+  plan_if_all_are_heard();
+}
+
+// A plan looks at every rank, so it is not made for every report of one: with the last of them, and ten times a second.
+void CoordinatorState::plan_if_all_are_heard() {
+  if (unheard.empty()) plan();
 }
 
 // After a restart: members that the journal names are back, or dead for all that their agent knows, or, when they are late, not to be
@@ -101,7 +117,10 @@ bool CoordinatorState::all_accounted_for(bool late) {
     slots[slot].host = member->host;
     lost_in_saves(member->process, "it did not come back");
     if (std::find(gone.begin(), gone.end(), slot) == gone.end()) {
+      // It stands still, perhaps with an order of the coordinator before: it must not wake up and do it.
       unproved.push_back(member->process);
+      const auto agent = agents.find(member->host);
+      if (agent != agents.end()) self->send(agent->second, KillRank{member->process, "it did not come back to the restarted coordinator"});
     } else if (!slots[slot].starting) {
       replace(slot);
     }
@@ -160,7 +179,7 @@ void CoordinatorState::plan() {
     if (agents.contains(slots[process.slot].host) && question.waited < kProof) return;
   }
 
-  auto answer = plan_membership(question);
+  auto answer = options.plan(question);
   using Action = MembershipAnswer::Action;
   if (answer.action == Action::wait) {
     if (phase == Phase::recovering && question.waited > options.recovery.hang_after) {
@@ -181,13 +200,14 @@ void CoordinatorState::plan() {
   } else if (answer.action == Action::go) {
     announce(std::move(answer.next));
   } else if (answer.action == Action::expel) {
+    if (answer.link_fault) slots[answer.expelled.slot].held_until = now() + options.recovery.link_hold_down;
     fence(answer.expelled.slot, answer.reason);
   } else if (answer.action == Action::start_over) {
     abort({ErrorCode::state_lost, -1, {}, -1, "recovery", answer.reason, "start again with --resume latest"});
   } else if (unproved.empty() || question.waited > options.recovery.park_after) {
     int writer = -1;
     for (const auto& survivor : question.survivors) {
-      if (writer < 0) writer = current.rank_of(survivor.member.process);
+      if (writer < 0) writer = member_rank(survivor.member.process);
     }
     if (phase == Phase::forming)
       return abort({ErrorCode::unavailable, -1, {}, -1, "start", answer.reason, "see which host failed, or lower --min-ranks"});
@@ -218,16 +238,18 @@ void CoordinatorState::announce(Membership next) {
     const auto spent = std::chrono::duration_cast<std::chrono::milliseconds>(now() - since).count();
     say("generation " + std::to_string(next.generation) + ": " + next.reason + " (after " + std::to_string(spent) + " ms)");
   }
-  current = std::move(next);
+  make_current(std::move(next));
   unproved.clear();
+  unheard.clear();
   stalled.clear();
   values.clear();
   phase = Phase::training;
   since = now();
+  const auto announcement = caf::make_message(current);  // one for all: it names every rank
   for (auto& [slot, process] : processes) {
     process.interrupted.reset();
-    process.member = !process.ended && current.rank_of(process.joined.process) >= 0;
-    if (process.member) self->send(process.supervisor, current);
+    process.member = !process.ended && member_rank(process.joined.process) >= 0;
+    if (process.member) caf::anon_send(caf::actor_cast<caf::actor>(process.supervisor), announcement);
   }
 }
 

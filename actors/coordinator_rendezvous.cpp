@@ -7,6 +7,7 @@ namespace troupe {
 
 void CoordinatorRendezvous::put(const std::string& key, std::string value) {
   std::lock_guard lock(mutex_);
+  if (aborted_ && aborted_->code == ErrorCode::fenced) return;  // as silent as the dead
   told_ = link_->get();
   caf::anon_send(told_, PutValue{prefix_ + key, value});
   mine_[prefix_ + key] = std::move(value);

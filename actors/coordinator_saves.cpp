@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "actors/coordinator.hpp"
+#include "actors/message_limits.hpp"
 
 namespace troupe {
 namespace {
@@ -48,6 +49,7 @@ void CoordinatorState::part_saved(const PartSaved& part) {
 }
 
 void CoordinatorState::published(const CheckpointPublished& message) {
+  if (is_nonsense(problem_with(message))) return;
   const auto save =
       std::find_if(saves.begin(), saves.end(), [&](const auto& known) { return known.round.attempt() == message.ended.attempt; });
   if (save != saves.end()) {

@@ -1,7 +1,11 @@
 #include "actors/membership.hpp"
 
 #include <algorithm>
+#include <map>
 #include <random>
+#include <set>
+#include <tuple>
+#include <utility>
 
 namespace troupe {
 namespace {
@@ -42,6 +46,35 @@ MembershipAnswer form(const MembershipQuestion& q) {
   MembershipAnswer answer{Action::go, "the job begins with " + ranks(n), {}, {}};
   for (const auto& candidate : ready) answer.next.members.push_back({candidate.process, candidate.host, false});
   if (n > q.world_size) answer.next.members.resize(static_cast<std::size_t>(q.world_size));
+  return answer;
+}
+
+// Survivors that do not reach each other can't train together, whoever of the two is to blame: it goes whose links fail to more of the
+// others, of equals one that lacks state, then the higher rank.
+std::optional<MembershipAnswer> link_fault(const MembershipQuestion& q) {
+  std::map<int, std::set<int>> cut;  // rank -> those that it has no link with
+  std::map<int, const Survivor*> by_rank;
+  for (const auto& survivor : q.survivors) by_rank[q.current.rank_of(survivor.member.process)] = &survivor;
+  for (const auto& [rank, survivor] : by_rank) {
+    for (const int other : survivor->report->unreachable) {
+      if (other == rank || !by_rank.contains(other)) continue;
+      cut[rank].insert(other);
+      cut[other].insert(rank);
+    }
+  }
+  if (cut.empty()) return std::nullopt;
+  const auto weight = [&](const auto& entry) {
+    return std::make_tuple(entry.second.size(), !by_rank.at(entry.first)->report->whole, entry.first);
+  };
+  const auto worst = std::max_element(cut.begin(), cut.end(), [&](const auto& a, const auto& b) { return weight(a) < weight(b); });
+  std::string others;
+  for (const int other : worst->second) others += (others.empty() ? "" : ", ") + std::to_string(other);
+  MembershipAnswer answer{
+      Action::expel,
+      "it and rank" + std::string(worst->second.size() == 1 ? " " : "s ") + others + " do not reach each other over the data network",
+      {},
+      by_rank.at(worst->first)->member.process};
+  answer.link_fault = true;
   return answer;
 }
 
@@ -91,6 +124,8 @@ MembershipAnswer plan_membership(const MembershipQuestion& q) {
     }
   }
 
+  if (auto fault = link_fault(q)) return std::move(*fault);
+
   const bool fresh = std::none_of(q.survivors.begin(), q.survivors.end(), [](const Survivor& s) { return s.report->whole; });
   const bool started = std::any_of(q.survivors.begin(), q.survivors.end(), [](const Survivor& s) { return s.report->steps_done > 0; });
   if (fresh && started) return {Action::start_over, "no rank that is left has the whole state", {}, {}};
@@ -127,11 +162,12 @@ MembershipAnswer plan_membership(const MembershipQuestion& q) {
   // Who takes part.
   auto candidates = q.candidates;
   std::vector<std::optional<Member>> places(q.current.members.size());
+  std::map<std::pair<std::int32_t, std::uint64_t>, const Survivor*> by_process;
+  for (const auto& survivor : q.survivors) by_process[{survivor.member.process.slot, survivor.member.process.incarnation}] = &survivor;
   for (std::size_t r = 0; r < places.size(); ++r) {
-    for (const auto& survivor : q.survivors) {
-      if (survivor.member.process == q.current.members[r].process)
-        places[r] = Member{survivor.member.process, survivor.member.host, !survivor.report->whole && !fresh};
-    }
+    const auto& process = q.current.members[r].process;
+    const auto found = by_process.find({process.slot, process.incarnation});
+    if (found != by_process.end()) places[r] = Member{process, found->second->member.host, !found->second->report->whole && !fresh};
   }
   int vacancies = 0, filled = 0;
   for (std::size_t r = 0; r < places.size(); ++r) {

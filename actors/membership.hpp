@@ -44,14 +44,15 @@ struct Membership {
 struct RankInterrupted {
   ProcessId process;
   std::uint64_t generation = 0;
-  std::int64_t steps_done = 0;     ///< committed
-  std::int64_t voted_step = -1;    ///< the last step that it voted on: its gradients are reduced and still there
-  std::int32_t sections_done = 0;  ///< after the last committed step
-  bool whole = true;               ///< has all state; false for a newcomer whose heal was interrupted
-  std::int64_t votes_step = -1;    ///< the last step of which it has all votes ...
-  std::string votes;               ///< ... and these
-  std::string why;                 ///< what interrupted it ...
-  bool hung = false;               ///< ... a collective in which somebody was missing for too long
+  std::int64_t steps_done = 0;            ///< committed
+  std::int64_t voted_step = -1;           ///< the last step that it voted on: its gradients are reduced and still there
+  std::int32_t sections_done = 0;         ///< after the last committed step
+  bool whole = true;                      ///< has all state; false for a newcomer whose heal was interrupted
+  std::int64_t votes_step = -1;           ///< the last step of which it has all votes ...
+  std::string votes;                      ///< ... and these
+  std::string why;                        ///< what interrupted it ...
+  bool hung = false;                      ///< ... a collective in which somebody was missing for too long
+  std::vector<std::int32_t> unreachable;  ///< ranks of that generation to which it got no data connection
 };
 
 /// A process that joined and is no member: a replacement, a spare, a host that came late.
@@ -83,9 +84,10 @@ struct MembershipQuestion {
 struct MembershipAnswer {
   enum class Action { wait, go, park, expel, start_over };
   Action action = Action::wait;
-  std::string reason;  // one sentence, for the log; start_over: nobody has the state any more
-  Membership next;     // go
-  ProcessId expelled;  // expel: its state fits nobody's; end it and ask again
+  std::string reason;       // one sentence, for the log; start_over: nobody has the state any more
+  Membership next;          // go
+  ProcessId expelled;       // expel: its state fits nobody's, or a link of its has failed; end it and ask again
+  bool link_fault = false;  // ... the latter: a new process in its place would fare no better, for a while
 };
 
 /// Who trains next. Pure: the same question gives the same answer.
@@ -93,7 +95,8 @@ struct MembershipAnswer {
 /// Survivors keep their ranks where the world size stays; a newcomer takes a vacant rank: its slot's own, else a spare of the same host,
 /// else any. Without enough newcomers within `replace_timeout` the world shrinks and ranks close up. Members whose death is not proved
 /// count for the quorum: more than half of the members not known dead must be reachable, so that two halves of a cut network never both
-/// go on. If any survivor committed a step, all that voted on it commit it; else it is run again.
+/// go on. If any survivor committed a step, all that voted on it commit it; else it is run again. Where the coordinator reaches two ranks
+/// that do not reach each other, the one with more such links is expelled, of equals the higher one.
 MembershipAnswer plan_membership(const MembershipQuestion& question);
 
 }  // namespace troupe

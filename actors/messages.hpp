@@ -180,6 +180,7 @@ struct GetValue {
 };
 /// Where a rank stands on one lane (communicator): sent when it has waited long, and on request.
 struct CollectiveState {
+  std::uint64_t generation = 0;  ///< whose rank and lane these are
   std::int32_t rank = 0;
   std::string lane;
   bool in_flight = false;
@@ -246,7 +247,7 @@ typename Inspector::result_type inspect(Inspector& f, Membership& x) {
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RankInterrupted& x) {
   return f(caf::meta::type_name("RankInterrupted"), x.process, x.generation, x.steps_done, x.voted_step, x.sections_done, x.whole,
-           x.votes_step, x.votes, x.why, x.hung);
+           x.votes_step, x.votes, x.why, x.hung, x.unreachable);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RankFailed& x) {
@@ -363,8 +364,8 @@ typename Inspector::result_type inspect(Inspector& f, GetValue& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, CollectiveState& x) {
-  return f(caf::meta::type_name("CollectiveState"), x.rank, x.lane, x.in_flight, x.sequence, x.fingerprint, x.what, x.step, x.waited_ms,
-           x.ended);
+  return f(caf::meta::type_name("CollectiveState"), x.generation, x.rank, x.lane, x.in_flight, x.sequence, x.fingerprint, x.what, x.step,
+           x.waited_ms, x.ended);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, ReportCollectives& x) {

@@ -4,7 +4,6 @@
 
 #include "actors/coordinator.hpp"
 #include "actors/ledger_dump.hpp"
-#include "tensor_io/steady_time.hpp"
 
 namespace troupe {
 
@@ -39,16 +38,21 @@ RankSupervisorActor::behavior_type RankSupervisorState::make_behavior() {
         last_interrupted = report;
         tell_coordinator(report);
       },
-      [this](const Membership& next) { enter(next); },
+      [this](const Membership& next) {
+        // As it came: it names every rank, and is not to be copied by each.
+        if (enter(next) && options.compute) caf::anon_send(options.compute, self->current_mailbox_element()->copy_content_to_message());
+      },
       [this](const InterruptRanks& message) { interrupt(message); },
       [this](const FenceRank& fence) {
-        if (fence.process == options.join.process) abort({ErrorCode::fenced, rank(), "rank supervisor", -1, {}, fence.reason, {}});
+        if (fence.process != options.join.process) return;
+        abort({ErrorCode::fenced, rank(), "rank supervisor", -1, {}, fence.reason, {}});
+        options.coordinator = nullptr;  // from here on it is as silent as the dead
       },
       [this](const AbortJob& job) { abort(job.report); },
       [this](const StopJob& stop) { options.status->stop_signal = stop.signal; },
       [this](const ReportCollectives& request) {
         for (const auto& lane : lanes) {
-          if (lane.name == request.lane) tell_coordinator(state_of(lane));
+          if (lane.name == request.lane) tell_coordinator(state_of(lane, now()));
         }
       },
       [this](const RegisterCheckpointer& message) { checkpointer = message.checkpointer; },
@@ -61,17 +65,16 @@ RankSupervisorActor::behavior_type RankSupervisorState::make_behavior() {
       },
       [this](const SaveEnded& ended) { end_save(ended); },
       [this](const CoordinatorFound& found) { found_coordinator(found.coordinator); },
-      [this](const CoordinatorBeat&) { heard_coordinator = std::chrono::steady_clock::now(); },
+      [this](const CoordinatorBeat&) { heard_coordinator = now(); },
       [this](const InjectFault& fault) { inject(fault); },
       [this](const CheckLanes&) { check_lanes(); },
       [this](const FinishRank& request) { return finish(request.report); },
   };
 }
 
-int RankSupervisorState::rank() const {
-  const int rank = membership.rank_of(options.join.process);
-  return rank >= 0 ? rank : options.join.process.slot;
-}
+caf::actor_clock::time_point RankSupervisorState::now() const { return self->clock().now(); }
+
+int RankSupervisorState::rank() const { return own_rank >= 0 ? own_rank : options.join.process.slot; }
 
 template <class Message>
 void RankSupervisorState::tell_coordinator(const Message& message) {
@@ -84,7 +87,7 @@ caf::result<JoinAccepted> RankSupervisorState::join(std::chrono::milliseconds ti
     Membership alone;
     alone.generation = 1;
     alone.members.push_back({options.join.process, options.join.host, false});
-    enter(alone);
+    if (enter(alone) && options.compute) caf::anon_send(options.compute, alone);
     return JoinAccepted{};
   }
   auto promise = self->make_response_promise<JoinAccepted>();
@@ -104,17 +107,25 @@ caf::result<JoinAccepted> RankSupervisorState::join(std::chrono::milliseconds ti
   return promise;
 }
 
-void RankSupervisorState::enter(const Membership& next) {
-  if (next.generation <= membership.generation) return;
-  membership = next;
+// False: of a generation that is over.
+bool RankSupervisorState::enter(const Membership& next) {
+  if (next.generation <= generation) {
+    ++stale;
+    return false;
+  }
+  generation = next.generation;
+  own_rank = next.rank_of(options.join.process);
   last_interrupted.reset();
   lanes.clear();
   rendezvous.reset();
-  if (options.compute) caf::anon_send(options.compute, next);
+  return true;
 }
 
 void RankSupervisorState::interrupt(const InterruptRanks& message) {
-  if (message.generation != membership.generation || message.generation <= interrupted) return;
+  if (message.generation != generation || message.generation <= interrupted) {
+    ++stale;
+    return;
+  }
   interrupted = message.generation;
   interruption = message.reason;
   interruption.code = ErrorCode::aborted;
@@ -156,6 +167,7 @@ void RankSupervisorState::lost_coordinator() {
   if (aborted || options.status->loop_ended) return;
   if (!options.reconnect)
     return abort({ErrorCode::peer_lost, rank(), "rank supervisor", -1, {}, "the coordinator is gone", "see the launcher's output"});
+  if (options.find_coordinator) return options.find_coordinator(caf::actor_cast<RankSupervisorActor>(self), park_after);
   // Connecting blocks, so a thread of its own does it; the rank trains on meanwhile. The address is an argument because CAF 0.17
   // dereferences a null pointer where there is none.
   const auto address = caf::actor_cast<RankSupervisorActor>(self);
@@ -188,12 +200,12 @@ void RankSupervisorState::park(const std::string& why) {
 void RankSupervisorState::found_coordinator(const caf::strong_actor_ptr& coordinator) {
   if (aborted) return;
   if (!coordinator) return park("there is no coordinator");
-  heard_coordinator = std::chrono::steady_clock::now();
+  heard_coordinator = now();
   options.coordinator = coordinator;
   self->monitor(caf::actor_cast<caf::actor>(coordinator));
   if (options.on_coordinator) options.on_coordinator(coordinator);
   auto join = options.join;
-  join.generation = membership.generation;
+  join.generation = generation;
   self->request(caf::actor_cast<CoordinatorActor>(coordinator), std::chrono::seconds(10), join)
       .then(
           [this](const JoinAccepted& accepted) {
@@ -219,10 +231,11 @@ void RankSupervisorState::end_save(const SaveEnded& ended) {
   if (checkpointer) caf::anon_send(checkpointer, ended);
 }
 
-CollectiveState RankSupervisorState::state_of(const RegisterLane& lane) const {
+CollectiveState RankSupervisorState::state_of(const RegisterLane& lane, caf::actor_clock::time_point at) const {
   auto& ledger = lane.communicator->ledger();
   CollectiveState state;
   state.rank = rank();
+  state.generation = lane.generation;
   state.lane = lane.name;
   state.step = ledger.step();
   state.ended = options.status->loop_ended;
@@ -233,23 +246,23 @@ CollectiveState RankSupervisorState::state_of(const RegisterLane& lane) const {
     state.sequence = record->sequence;
     state.fingerprint = record->fingerprint();
     state.what = record->describe();
-    state.waited_ms = static_cast<double>(steady_now_ns() - record->started_ns) / 1e6;
+    state.waited_ms = static_cast<double>(at.time_since_epoch().count() - record->started_ns) / 1e6;
   }
   return state;
 }
 
 void RankSupervisorState::check_lanes() {
-  const auto now = std::chrono::steady_clock::now();
-  if (now - last_check > 10 * options.check_interval) heard_coordinator = now;  // it is we who did not listen
-  last_check = now;
-  if (options.coordinator && !aborted && !membership.members.empty() && !options.status->loop_ended && now - heard_coordinator > park_after)
+  const auto at = now();
+  if (at - last_check > 10 * options.check_interval) heard_coordinator = at;  // it is we who did not listen
+  last_check = at;
+  if (options.coordinator && !aborted && generation > 0 && !options.status->loop_ended && at - heard_coordinator > park_after)
     park("the coordinator can't be reached");
   if (options.coordinator && !aborted) {
     for (const auto& lane : lanes) {
-      const auto state = state_of(lane);
+      const auto state = state_of(lane, at);
       if (state.in_flight && state.waited_ms > static_cast<double>(options.stall_after.count())) tell_coordinator(state);
     }
-    tell_coordinator(Heartbeat{options.join.process, membership.generation, options.status->steps_done});
+    tell_coordinator(Heartbeat{options.join.process, generation, options.status->steps_done});
   }
   self->delayed_send(self, options.check_interval, CheckLanes{});
 }

@@ -85,6 +85,8 @@ struct RankSupervisorOptions {
   caf::strong_actor_ptr coordinator;  ///< a CoordinatorActor; empty for a rank that is alone
   /// Finds a restarted coordinator: blocks, nothing if there is none yet. Empty: the job ends with its coordinator.
   std::function<caf::strong_actor_ptr()> reconnect;
+  /// Looks for it in another way than by a thread that calls `reconnect`: CoordinatorFound comes within the time given. May be empty.
+  std::function<void(const RankSupervisorActor&, std::chrono::milliseconds patience)> find_coordinator;
   /// The coordinator's new address. The supervisor's thread.
   std::function<void(const caf::strong_actor_ptr&)> on_coordinator;
   /// Where this rank's last collectives go when somebody hangs; empty: nowhere. `log`, if any, gets a line that says so.
@@ -105,23 +107,25 @@ struct RankSupervisorState {
   void abort(ErrorReport reason);
   std::string dump_if_hung(const ErrorReport& reason);
   void interrupt(const InterruptRanks& message);
-  void enter(const Membership& next);
+  bool enter(const Membership& next);
   void lost_coordinator();
   void park(const std::string& why);
   void found_coordinator(const caf::strong_actor_ptr& coordinator);
   void check_lanes();
   void inject(const InjectFault& fault);
-  CollectiveState state_of(const RegisterLane& lane) const;
+  CollectiveState state_of(const RegisterLane& lane, caf::actor_clock::time_point at) const;
   void told_of_part(PartSaved part);
   void end_save(const SaveEnded& ended);
   caf::result<bool> finish(const ErrorReport& report);
   int rank() const;
+  caf::actor_clock::time_point now() const;
   template <class Message>
   void tell_coordinator(const Message& message);
 
   RankSupervisorActor::pointer self = nullptr;
   RankSupervisorOptions options;
-  Membership membership;                            // no members before the first
+  std::uint64_t generation = 0;                     // that it is in; 0: none yet
+  int own_rank = -1;                                // in it
   std::uint64_t interrupted = 0;                    // generations up to this one are over
   ErrorReport interruption;                         // why the last one is
   std::optional<RankInterrupted> last_interrupted;  // told again to a restarted coordinator
@@ -131,8 +135,9 @@ struct RankSupervisorState {
   std::optional<PartSaved> part_saved;  // until the save has ended ...
   std::optional<SaveEnded> save_ended;  // ... and the last that has: told again to a restarted coordinator
   std::optional<ErrorReport> aborted;
-  std::chrono::steady_clock::time_point heard_coordinator, last_check;
+  caf::actor_clock::time_point heard_coordinator, last_check;
   std::chrono::milliseconds park_after{60'000};  // unheard; the coordinator says it when it lets the rank in
+  std::int64_t stale = 0;                        // messages of former generations: dropped
   std::uint64_t dumped = 0;                      // the generation whose ledgers were written down
   static inline const char* name = "rank supervisor";
 };

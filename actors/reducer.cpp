@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
-#include "tensor_io/fault_point.hpp"
 #include "tensor_io/steady_time.hpp"
 
 namespace troupe {
 ReducerActor::behavior_type reducer(ReducerActor::stateful_pointer<ReducerState> self, ReducerOptions options) {
   self->state.self = self;
   self->state.options = std::move(options);
+  set_fault_watch(self->state.options.watch);
   return self->state.make_behavior();
 }
 
@@ -59,6 +59,7 @@ void ReducerState::ready(const BucketReady& bucket) {
 
 void ReducerState::fail(ErrorReport report) {
   failed = true;
+  if (plan.hook) plan.hook->give_up();
   if (report.rank < 0) report.rank = options.rank;
   if (report.actor.empty()) report.actor = "reducer";
   if (report.step < 0) report.step = step;

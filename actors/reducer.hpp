@@ -8,6 +8,7 @@
 #include "actors/comm_hook.hpp"
 #include "actors/messages.hpp"
 #include "actors/rank_supervisor.hpp"
+#include "tensor_io/fault_point.hpp"
 
 namespace troupe {
 
@@ -39,6 +40,7 @@ struct ReducerOptions {
   caf::actor compute;  ///< gets BucketsReduced, LaneFailed where the generation may be at fault, or RankFailed
   RankSupervisorActor supervisor;
   std::shared_ptr<StepProgress> progress;
+  std::shared_ptr<FaultWatch> watch;  ///< of the rank's threads: for this one
 };
 
 struct ReducerState {

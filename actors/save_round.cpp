@@ -1,16 +1,17 @@
 #include "actors/save_round.hpp"
 
-#include <algorithm>
 #include <utility>
 
 namespace troupe {
 
 SaveRound::SaveRound(SaveAttempt attempt, std::vector<ProcessId> members, bool best)
-    : attempt_(std::move(attempt)), members_(std::move(members)), best_(best) {}
+    : attempt_(std::move(attempt)), members_(std::move(members)), best_(best) {
+  for (std::size_t rank = 0; rank < members_.size(); ++rank) rank_by_slot_[members_[rank].slot] = static_cast<int>(rank);
+}
 
 int SaveRound::rank_of(const ProcessId& process) const {
-  const auto found = std::find(members_.begin(), members_.end(), process);
-  return found == members_.end() ? -1 : static_cast<int>(found - members_.begin());
+  const auto found = rank_by_slot_.find(process.slot);
+  return found != rank_by_slot_.end() && members_[static_cast<std::size_t>(found->second)] == process ? found->second : -1;
 }
 
 void SaveRound::written(const PartSaved& part) {
@@ -41,6 +42,12 @@ void SaveRound::lost(const ProcessId& process, const std::string& why) {
                                       "rank " + std::to_string(rank) + " was lost before its part was on disk (" + why + ")",
                                       {}});
   }
+}
+
+void SaveRound::came_back(const ProcessId& process) {
+  const int rank = rank_of(process);
+  lost_.erase(rank);
+  if (publisher_ >= 0 && publisher_ == rank) publisher_ = -1;
 }
 
 std::vector<int> SaveRound::missing() const {

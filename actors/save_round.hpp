@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -21,6 +22,9 @@ class SaveRound {
   void written(const PartSaved& part);
   void published(const SaveEnded& ended);
   void lost(const ProcessId& process, const std::string& why);
+  /// Over another connection; it may have been taken for lost. If it was to publish, the order, or its answer, may be lost with the old
+  /// one. It gets the order again, which does no harm.
+  void came_back(const ProcessId& process);
 
   enum class Action { wait, publish, end };
   struct Decision {
@@ -41,6 +45,7 @@ class SaveRound {
 
   SaveAttempt attempt_;
   std::vector<ProcessId> members_;
+  std::map<std::int32_t, int> rank_by_slot_;
   bool best_ = false;
   std::set<int> written_, lost_;
   int publisher_ = -1;

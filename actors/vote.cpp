@@ -1,7 +1,9 @@
 #include "actors/vote.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <map>
 
 #include "actors/rank_list.hpp"
@@ -12,13 +14,14 @@ namespace {
 struct Wire {
   std::int64_t step = 0;
   std::uint64_t layout_hash = 0, parameter_hash = 0;
+  std::int64_t dataset_size = 0;
   double loss_sum = 0, samples = 0, correct = 0, gradient_norm = 0;
   std::int32_t not_finite_parameter = 0;
   std::uint8_t not_finite_loss = 0, stop_signal = 0, rebuild = 0, reserved = 0;
   SectionTimes own;
   float padding = 0;
 };
-static_assert(std::is_trivially_copyable_v<Wire> && sizeof(Wire) == 80);
+static_assert(std::is_trivially_copyable_v<Wire> && sizeof(Wire) == 88);
 
 // The ranks whose value differs from the most common one; rank 0's side wins a tie.
 template <class Value>
@@ -44,6 +47,7 @@ void encode_vote(const Vote& vote, std::span<std::uint8_t> bytes) {
   const Wire wire{vote.step,
                   vote.layout_hash,
                   vote.parameter_hash,
+                  vote.dataset_size,
                   vote.loss_sum,
                   vote.samples,
                   vote.correct,
@@ -67,6 +71,7 @@ Vote decode_vote(std::span<const std::uint8_t> bytes, std::size_t parameters) {
   std::memcpy(&wire, bytes.data(), sizeof wire);
   Vote vote{wire.step,
             wire.layout_hash,
+            wire.dataset_size,
             wire.loss_sum,
             wire.samples,
             wire.correct,
@@ -96,13 +101,22 @@ Decision decide(std::span<const Vote> votes, std::span<const std::string> parame
                             rank_list(odd) + " used another parameter layout (shapes, dtypes, requires_grad or buckets) than the others",
                             "build the same model and change requires_grad on every rank alike"});
   }
+  if (const auto odd = minority(votes, [](const Vote& v) { return v.dataset_size; }); !odd.empty()) {
+    const auto first = static_cast<std::size_t>(odd[0]);
+    const auto other = std::find_if(votes.begin(), votes.end(), [&](const Vote& v) { return v.dataset_size != votes[first].dataset_size; });
+    throw Error(ErrorReport{ErrorCode::mismatch, -1, "compute", votes[0].step, "vote",
+                            rank_list(odd) + " drew from a data set of " + std::to_string(votes[first].dataset_size) +
+                                " samples, the others from one of " + std::to_string(other->dataset_size),
+                            "put the same files on every host"});
+  }
   Decision decision;
   decision.used.assign(votes[0].used.size(), false);
-  double loss_sum = 0;
+  double loss_sum = 0, max_loss = -std::numeric_limits<double>::infinity();
   bool loss_not_finite = false;
   for (std::size_t r = 0; r < votes.size(); ++r) {
     const auto& vote = votes[r];
     loss_sum += vote.loss_sum;
+    if (vote.samples > 0) max_loss = std::max(max_loss, vote.loss_sum / vote.samples);
     decision.samples += vote.samples;
     decision.correct += vote.correct;
     // NaN stays: std::max would lose it.
@@ -124,6 +138,7 @@ Decision decide(std::span<const Vote> votes, std::span<const std::string> parame
   }
   decision.rebuild = votes[0].rebuild != 0;
   decision.loss = decision.samples > 0 ? loss_sum / decision.samples : 0;
+  decision.max_loss = decision.samples > 0 ? max_loss : 0;
   if (!decision.not_finite && !std::isfinite(decision.gradient_norm)) {
     decision.not_finite = true;
     decision.reason = "the reduced gradient is not finite although every rank's own is: it overflows when added up";

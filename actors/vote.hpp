@@ -13,6 +13,7 @@ namespace troupe {
 struct Vote {
   std::int64_t step = 0;
   std::uint64_t layout_hash = 0;  ///< parameters and bucket plan that this step's gradients were laid out by
+  std::int64_t dataset_size = 0;  ///< samples of the data set that the loader draws from; 0: there is no loader
   double loss_sum = 0;            ///< loss times samples, summed over the rank's micro-batches
   double samples = 0;
   double correct = 0;                      ///< samples that were right, where the job counts them
@@ -35,7 +36,8 @@ struct Decision {
   bool not_finite = false;
   int stop_signal = 0;
   bool rebuild = false;
-  double loss = 0;  ///< mean over all samples
+  double loss = 0;      ///< mean over all samples
+  double max_loss = 0;  ///< the largest of the ranks' means
   double samples = 0;
   double correct = 0;
   double gradient_norm = 0;

@@ -80,14 +80,14 @@ void pick_matching(Tree& tree, const WrapPolicy& policy) {
     for (auto& node : tree.nodes) {
       if (node.path.empty() || !fits(node, policy, pattern)) continue;
       if (node.block == nullptr) {
-        throw Error(ErrorCode::usage, "wrap=" + kind + ":" + pattern,
+        throw Error(ErrorCode::usage, "fsdp_wrap=" + kind + ":" + pattern,
                     "the module " + node.path + " (" + plain_type_name(node.module->name()) + ") is no block, its call can't be hooked",
                     "declare it with TROUPE_BLOCK instead of TORCH_MODULE, or hold it as troupe::Block<…Impl>");
       }
       node.unit = found = true;
     }
     if (!found) {
-      throw Error(ErrorCode::usage, "wrap=" + kind + ":" + pattern, "no module of the model has this " + kind,
+      throw Error(ErrorCode::usage, "fsdp_wrap=" + kind + ":" + pattern, "no module of the model has this " + kind,
                   what_there_is(tree, policy.by));
     }
   }
@@ -131,7 +131,9 @@ WrapPolicy parse_wrap_policy(std::string_view text) {
   const auto colon = text.find(':');
   const auto kind = text.substr(0, colon);
   const auto value = colon == std::string_view::npos ? std::string_view{} : text.substr(colon + 1);
-  const auto refuse = [&](const std::string& why) { return Error(ErrorCode::usage, "wrap=" + std::string(text), why, kKnownPolicies); };
+  const auto refuse = [&](const std::string& why) {
+    return Error(ErrorCode::usage, "fsdp_wrap=" + std::string(text), why, kKnownPolicies);
+  };
   WrapPolicy policy;
   if (kind == "none" || kind == "block") {
     if (colon != std::string_view::npos) throw refuse("'" + std::string(kind) + "' takes no value");

@@ -127,7 +127,7 @@ AgentLink::AgentLink(Options options, std::vector<ProcessId> started)
   shared_->options = std::move(options);
   shared_->running = std::move(started);
   shared_->wake = wake_;
-  shared_->config = std::make_unique<ActorSystemConfig>(true);
+  shared_->config = std::make_unique<ActorSystemConfig>(true, shared_->options.keys);
   shared_->system = std::make_unique<caf::actor_system>(*shared_->config);
   // The actor must not keep what holds its own system.
   struct Weak {

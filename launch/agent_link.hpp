@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "actors/coordinator.hpp"
+#include "launch/job_keys.hpp"
 
 namespace troupe {
 
@@ -23,6 +24,7 @@ class AgentLink {
     std::string job_id, host;
     std::string coordinator_host = "127.0.0.1";
     std::uint16_t coordinator_port = 0;
+    std::optional<JobKeys> keys;                 ///< none: no TLS
     std::chrono::milliseconds patience{60'000};  ///< without a coordinator: `lost` then
   };
   using Command = std::variant<StartRank, KillRank, JobOver>;

@@ -51,7 +51,9 @@ ChildProcess::ChildProcess(const Options& options) {
 
   const pid_t parent = getpid();
   pid_ = fork();
-  if (pid_ < 0) throw Error(ErrorCode::unavailable, "fork", std::strerror(errno));
+  if (pid_ < 0)
+    throw Error(ErrorCode::unavailable, "fork", std::strerror(errno),
+                "raise the limit of processes (ulimit -u, the container's limit of pids)");
   if (pid_ == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(127);  // the parent ended before we asked
@@ -59,9 +61,12 @@ ChildProcess::ChildProcess(const Options& options) {
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);
+    ::close(out.read);  // makes room for /dev/null where no descriptor is left
     const int input = options.keep_stdin_open ? in.read : ::open("/dev/null", O_RDONLY | O_CLOEXEC);
-    if (dup2(input, 0) < 0 || dup2(out.write, 1) < 0 || dup2(err.write, 2) < 0) _exit(127);
-    execve(argv[0], argv.data(), envp.data());
+    if (input >= 0 && dup2(input, 0) >= 0 && dup2(out.write, 1) >= 0 && dup2(err.write, 2) >= 0) {
+      ::close_range(3, ~0u, CLOSE_RANGE_CLOEXEC);  // what other threads open meanwhile
+      execve(argv[0], argv.data(), envp.data());
+    }
     const int code = errno;
     [[maybe_unused]] const auto written = ::write(failure.write, &code, sizeof code);
     _exit(127);

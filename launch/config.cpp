@@ -1,5 +1,7 @@
 #include "launch/config.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -7,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "launch/config_fields.hpp"
 #include "launch/displayable.hpp"
@@ -142,10 +145,10 @@ std::vector<std::string> known_names(const Config& config) {
 
 }  // namespace
 
-std::string nearest_name(const std::string& name, const std::vector<std::string>& candidates) {
+std::string nearest_name(const std::string& name, const std::vector<std::string>& candidates, std::size_t most) {
   std::string best;
   if (name.size() > 200) return best;  // nobody mistyped that, and it would take long
-  std::size_t best_distance = std::max<std::size_t>(2, name.size() / 3) + 1;
+  std::size_t best_distance = std::min(most, std::max<std::size_t>(2, name.size() / 3)) + 1;
   for (const auto& candidate : candidates) {
     std::vector<std::size_t> row(candidate.size() + 1);
     for (std::size_t j = 0; j <= candidate.size(); ++j) row[j] = j;
@@ -206,6 +209,25 @@ void set_config_value(Config& config, const std::string& name, const std::string
   config.sources[bare] = source;
 }
 
+// A variable whose name is almost a setting's would be passed over without a word. Others may be anybody's.
+static void refuse_misspelt_variables(const Config& config) {
+  constexpr std::string_view kPrefix = "TROUPE_";
+  constexpr std::size_t kShortest = 6, kMostTypos = 2;
+  const auto known = known_names(config);
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const auto variable = text.substr(0, text.find('='));
+    if (!variable.starts_with(kPrefix)) continue;
+    std::string name(variable.substr(kPrefix.size()));
+    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+    if (name.size() < kShortest || std::find(known.begin(), known.end(), name) != known.end()) continue;
+    auto near = nearest_name(name, known, kMostTypos);
+    if (near.empty()) continue;
+    std::transform(near.begin(), near.end(), near.begin(), [](unsigned char c) { return std::toupper(c); });
+    throw wrong(displayable(std::string(variable)), "", "there is no such setting", "did you mean TROUPE_" + near + "?");
+  }
+}
+
 ConfigAction parse_config(Config& config, int argc, const char* const* argv) {
   auto action = ConfigAction::run;
   struct Flag {
@@ -257,6 +279,7 @@ ConfigAction parse_config(Config& config, int argc, const char* const* argv) {
     std::transform(variable.begin(), variable.end(), variable.begin(), [](unsigned char c) { return std::toupper(c); });
     if (const char* value = std::getenv(variable.c_str())) set_config_value(config, name, value, variable);
   }
+  refuse_misspelt_variables(config);
   for (const auto& flag : flags) set_config_value(config, flag.name, flag.value, "--" + displayable(flag.name));
   if (config.batch_size % (config.grad_accum_steps) != 0) {
     throw wrong("config", "batch_size",
@@ -264,6 +287,8 @@ ConfigAction parse_config(Config& config, int argc, const char* const* argv) {
                     " equal micro-batches",
                 "make it a multiple of grad_accum_steps");
   }
+  if (config.checkpoint_dir.empty() && (config.save_every >= 0 || config.resume == "latest"))
+    throw wrong("config", "checkpoint_dir", "it is empty", "name a folder, or leave saving (save_every -1) and resume out");
   return action;
 }
 
@@ -302,11 +327,24 @@ std::string config_to_toml(const Config& config) {
   return text;
 }
 
-std::string config_to_json(const Config& config) {
+namespace {
+
+nlohmann::json json_of(const Config& config) {
   nlohmann::json json = nlohmann::json::object();
   for (const auto& field : config_fields()) json[field.name] = nlohmann::json::parse(render(config, field));
   for (const auto& [name, declared] : config.declared) json[name] = nlohmann::json::parse(render(declared.value));
-  return json.dump();
+  return json;
+}
+
+}  // namespace
+
+std::string config_to_json(const Config& config) { return json_of(config).dump(); }
+
+std::map<std::string, std::string> config_texts(const Config& config) {
+  std::map<std::string, std::string> texts;
+  const auto json = json_of(config);
+  for (const auto& [name, value] : json.items()) texts[name] = value.is_string() ? value.get<std::string>() : value.dump();
+  return texts;
 }
 
 std::string config_reference() {

@@ -8,6 +8,7 @@
 #include "actors/strategy_options.hpp"
 #include "actors/training_options.hpp"
 #include "launch/launch_options.hpp"
+#include "launch/observe/observe_options.hpp"
 #include "tensor_io/communicator_settings.hpp"
 #include "tensor_io/data_options.hpp"
 #include "tensor_io/error.hpp"
@@ -20,7 +21,7 @@ using ConfigValue = std::variant<bool, std::int64_t, double, std::string>;
 /// Every setting of a run, flat: `config.lr`. One list of fields (config_fields.cpp) is where the file, the flags, the environment,
 /// `--help`,
 /// `--print-config`, the reference page and the hash come from. Strength: default < file < environment (TROUPE_LR) < flag (--lr).
-struct Config : DataOptions, CommunicatorSettings, OptimizerOptions, TrainingOptions, StrategyOptions, LaunchOptions {
+struct Config : DataOptions, CommunicatorSettings, OptimizerOptions, TrainingOptions, StrategyOptions, LaunchOptions, ObserveOptions {
   /// A setting of the program's own, before parsing; `--dropout 0.2`, `[program] dropout = 0.2`. Its type is the default's.
   void declare(const std::string& name, ConfigValue default_value, const std::string& help);
   /// Its value. Throws Error(usage) if it was not declared, or with another type.
@@ -57,13 +58,15 @@ std::string config_help(const Config& config, const std::string& program);
 /// TOML that reads back equal, with the source of each value as a comment.
 std::string config_to_toml(const Config& config);
 std::string config_to_json(const Config& config);
+/// Each setting's value, as a person would write it.
+std::map<std::string, std::string> config_texts(const Config& config);
 /// The page docs/config.md.
 std::string config_reference();
 /// Of the values that all ranks must share; 16 hexadecimal digits.
 std::string config_hash(const Config& config);
 
 /// The candidate that differs from `name` least, or an empty string if none is near (Levenshtein distance of at most a third of its
-/// length).
-std::string nearest_name(const std::string& name, const std::vector<std::string>& candidates);
+/// length, and of at most `most`).
+std::string nearest_name(const std::string& name, const std::vector<std::string>& candidates, std::size_t most = 64);
 
 }  // namespace troupe

@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <utility>
 
 #include "tensor_io/error.hpp"
 
@@ -16,7 +17,7 @@ using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
 constexpr std::size_t kStarts = 5;  // within a minute
-constexpr auto kStartTime = 30s;
+constexpr auto kStartTime = 30s, kLastWords = 2s;
 
 std::string number(std::chrono::milliseconds duration) { return std::to_string(duration.count()); }
 
@@ -52,12 +53,22 @@ void CoordinatorChild::step(const std::function<void()>& before_line) {
   start_again("", before_line);
 }
 
+void CoordinatorChild::finish(const std::function<void()>& before_line) {
+  child_->close_stdin();
+  for (const auto deadline = Clock::now() + kLastWords; !child_->poll_exit() && Clock::now() < deadline;) {
+    pollfd words{child_->stderr_fd(), POLLIN, 0};
+    ::poll(&words, 1, 10);
+    drain(before_line);
+  }
+  drain(before_line);
+}
+
 // It has ended. Throws where another start would end like this one.
 void CoordinatorChild::start_again(const std::string& reason, const std::function<void()>& before_line) {
   const int status = *child_->poll_exit();
   const auto now = Clock::now();
   std::erase_if(starts_, [&](const auto& at) { return now - at > 60s; });
-  const bool again = options_.recovery.enabled && starts_.size() < kStarts;
+  const bool again = options_.recovery.enabled && starts_.size() < kStarts && !(silent_ && lives_ == 1);
   if (starting_ && !(again && WIFSIGNALED(status)))
     throw Error(ErrorCode::unavailable, "coordinator",
                 "it did not start" + (reason.empty() ? " (" + describe_wait_status(status) + ")" : ": " + reason));
@@ -110,10 +121,14 @@ void CoordinatorChild::start() {
     child.arguments.insert(child.arguments.end(),
                            {"--chaos", options_.chaos, "--life", std::to_string(1'000 * options_.starts_over + lives_)});
   child.environment = {{"TROUPE_SLOT", "coordinator"}, {"TROUPE_RESTARTS", std::to_string(lives_++)}};  // fault_point asks for them
+  if (options_.keys) child.arguments.emplace_back("--keys-on-stdin");
+  if (options_.insecure) child.arguments.emplace_back("--insecure-network");
   child.keep_stdin_open = true;
   child_ = std::make_unique<ChildProcess>(child);
+  if (options_.keys) child_->write_stdin(options_.keys->framed());
   said_.clear();
   starting_ = true;
+  silent_ = false;
 }
 
 // What it says first is its port. One that stays silent is ended, as if it had died.
@@ -125,7 +140,7 @@ void CoordinatorChild::read_port() {
     if (std::sscanf(said_.c_str(), "port %d", &options_.port) != 1)
       throw Error(ErrorCode::internal, "coordinator", "it said '" + said_ + "' instead of its port");
     starting_ = false;
-  } else if (Clock::now() > starts_.back() + kStartTime && !child_->ended()) {
+  } else if (Clock::now() > starts_.back() + kStartTime && !std::exchange(silent_, true)) {
     std::fprintf(stderr, "troupe: the coordinator did not start within %d s\n", static_cast<int>(kStartTime.count()));
     child_->signal(SIGKILL);
   }

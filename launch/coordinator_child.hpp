@@ -11,6 +11,7 @@
 
 #include "actors/coordinator.hpp"
 #include "launch/child_process.hpp"
+#include "launch/job_keys.hpp"
 #include "launch/output_lines.hpp"
 
 namespace troupe {
@@ -27,6 +28,8 @@ class CoordinatorChild {
     RecoveryOptions recovery;
     std::string chaos;    ///< parse_chaos's text; empty: none
     int starts_over = 0;  ///< how often the job has begun anew
+    std::optional<JobKeys> keys;
+    bool insecure = false;  ///< an address of the network without keys
   };
   /// Waits until it listens. Throws Error(unavailable) with what it said if it does not start.
   explicit CoordinatorChild(Options options);
@@ -36,6 +39,8 @@ class CoordinatorChild {
   /// Shows what it said, `before_line` first; starts it again if it died, and does not wait for that. Throws Error(unavailable) if it
   /// cannot start.
   void step(const std::function<void()>& before_line);
+  /// The job is over: shows its last words, and waits for its end, two seconds at most.
+  void finish(const std::function<void()>& before_line);
 
  private:
   void start();
@@ -49,6 +54,7 @@ class CoordinatorChild {
   std::deque<std::chrono::steady_clock::time_point> starts_;
   int lives_ = 0;
   bool starting_ = false;  ///< it has not said its port yet
+  bool silent_ = false;    ///< nor did it for too long
   std::string said_;
 };
 

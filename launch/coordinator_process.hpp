@@ -13,6 +13,8 @@ struct CoordinatorProcessOptions {
   std::string address = "127.0.0.1";  ///< where to listen
   int port = 0;                       ///< 0: any
   std::string journal;                ///< its path; empty: none
+  bool keys_on_stdin = false;         ///< it begins with JobKeys::framed
+  bool insecure = false;              ///< an address of the network without keys
 };
 
 /// The job's coordinator as a process: writes `port N` on standard output and what it decides on standard error, ends when standard input

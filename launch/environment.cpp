@@ -48,6 +48,8 @@ RankEnvironment read_environment(const Get& given) {
   place.world_size = static_cast<int>(*world_size);
   place.slot = static_cast<int>(slot.value_or(*rank));
   place.start_over = is_set("TROUPE_START_OVER");
+  if (const char* folder = get("TROUPE_KEYS")) place.keys = folder;
+  place.insecure = is_set("TROUPE_INSECURE_NETWORK");
   if (const char* text = get("TROUPE_INCARNATION")) place.incarnation = std::strtoull(text, nullptr, 16);
   if (const char* address = get("TROUPE_ADDRESS")) place.interface_address = address;
   place.local_rank = static_cast<int>(number(get, "LOCAL_RANK", 0, 1'000'000).value_or(*rank));

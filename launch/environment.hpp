@@ -22,9 +22,11 @@ struct RankEnvironment {
   std::uint16_t coordinator_port = 0;
   std::string job_id;
   std::string interface_address = "127.0.0.1";  ///< TROUPE_ADDRESS: where this node's ranks listen for the others
-  bool start_over = false;                      ///< TROUPE_START_OVER=1: the job lost its state and begins anew from its last checkpoint
-  std::string run_dir;                          ///< TROUPE_RUN_DIR, from our launcher: its logs are there
-  std::string node = "localhost";               ///< ranks of one node may share memory
+  std::string keys;                             ///< TROUPE_KEYS: a folder with the job's keys; empty: no TLS
+  bool insecure = false;           ///< TROUPE_INSECURE_NETWORK=1: rank 0 may host the coordinator on an address of the network without keys
+  bool start_over = false;         ///< TROUPE_START_OVER=1: the job lost its state and begins anew from its last checkpoint
+  std::string run_dir;             ///< TROUPE_RUN_DIR, from our launcher: its logs are there
+  std::string node = "localhost";  ///< ranks of one node may share memory
 };
 
 /// Reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID, TROUPE_COORDINATOR,

@@ -15,9 +15,12 @@
 #include <memory>
 #include <vector>
 
+#include "launch/actor_system.hpp"
 #include "launch/agent_link.hpp"
 #include "launch/child_process.hpp"
 #include "launch/coordinator_child.hpp"
+#include "launch/host_facts.hpp"
+#include "launch/job_keys.hpp"
 #include "launch/output_lines.hpp"
 #include "launch/ssh_command.hpp"
 #include "launch/stop_signals.hpp"
@@ -55,24 +58,27 @@ class HostLauncher {
     place_ranks();
     job_ = make_job_id();
     address_ = options_.address.empty() ? default_address() : options_.address;
-    if (address_.rfind("127.", 0) != 0) {
-      std::fprintf(stderr,
-                   "troupe: listening on %s for %zu hosts; what they say to each other is neither encrypted nor authenticated: use a "
-                   "private network\n",
-                   address_.c_str(), agents_.size());
+    if (!is_loopback(address_)) {
+      if (!options_.insecure) key_maker_.emplace();
+      std::fprintf(stderr, "troupe: listening on %s for %zu hosts; %s: use a private network\n", address_.c_str(), agents_.size(),
+                   options_.insecure ? "what they say to each other is neither encrypted nor authenticated"
+                                     : "they know each other by the job's keys; gradients and other data are not encrypted");
     }
+    std::optional<JobKeys> keys;
+    if (key_maker_) keys = key_maker_->keys_for("launcher");
     coordinator_.emplace(CoordinatorChild::Options{options_.troupe_program, options_.run_dir, job_, world_size_, address_, 0,
-                                                   options_.recovery, options_.chaos, starts_over_});
+                                                   options_.recovery, options_.chaos, starts_over_, keys, options_.insecure});
     AgentLink::Options link;
     link.job_id = job_;
     link.host = "(launcher)";
     link.coordinator_host = address_;
     link.coordinator_port = static_cast<std::uint16_t>(coordinator_->port());
+    link.keys = keys;
     link_.emplace(link, std::vector<ProcessId>{});
     for (std::size_t i = 0; i < agents_.size(); ++i) start(agents_[i], static_cast<int>(i));
     while (!done()) step();
     for (auto& agent : agents_) drain(agent);
-    coordinator_->step([] {});
+    coordinator_->finish([] {});
     const int code = verdict();
     return {code, lost_state(over_, stop_signal_)};
   }
@@ -120,6 +126,7 @@ class HostLauncher {
                                       options_.run_dir};
     if (!agent.spares.empty()) words.insert(words.end(), {"--spares", join(agent.spares)});
     if (!options_.recovery.enabled) words.emplace_back("--no-recovery");
+    if (key_maker_) words.emplace_back("--keys-on-stdin");
     if (starts_over_ > 0) words.insert(words.end(), {"--starts-over", std::to_string(starts_over_)});
     words.emplace_back("--");
     words.push_back(std::filesystem::absolute(program).string());
@@ -142,6 +149,7 @@ class HostLauncher {
       child.arguments[0] = find_program(child.arguments[0]);
     }
     agent.child = std::make_unique<ChildProcess>(child);
+    if (key_maker_) agent.child->write_stdin(key_maker_->keys_for(agent.host.name).framed());
   }
 
   void step() {
@@ -225,6 +233,7 @@ class HostLauncher {
   std::string job_, address_;
   int world_size_ = 0;
   std::vector<Agent> agents_;
+  std::optional<KeyMaker> key_maker_;
   std::optional<CoordinatorChild> coordinator_;
   std::optional<AgentLink> link_;
   std::optional<JobOver> over_;

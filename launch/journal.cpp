@@ -6,10 +6,9 @@
 #include <unistd.h>
 
 #include <cereal/archives/portable_binary.hpp>
-#include <cereal/types/string.hpp>
-#include <cereal/types/vector.hpp>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <sstream>
 
@@ -19,32 +18,49 @@
 
 namespace troupe {
 
-template <class Archive>
-void serialize(Archive& archive, ProcessId& x) {
-  archive(x.slot, x.incarnation);
-}
-template <class Archive>
-void serialize(Archive& archive, Member& x) {
-  archive(x.process, x.host, x.newcomer);
-}
-template <class Archive>
-void serialize(Archive& archive, Membership& x) {
-  archive(x.generation, x.members, x.resume_step, x.sections_done, x.votes, x.reason);
-}
-
 namespace {
 
 constexpr char kMagic[8] = {'T', 'R', 'J', 'L', 1, 0, 0, 0};
 constexpr std::uint32_t kStarted = 1, kMembership = 2;
 constexpr std::size_t kHead = 8, kHash = 8;
 constexpr std::size_t kMaxRecord = 64 << 20, kMaxFile = 1 << 30;
+constexpr std::size_t kMemberBytes = 21;  // at least: slot, incarnation, length of the host's name, newcomer
+
+// In cereal's own form, but a size is not believed before it is compared with what there is: a vector of that length would be made first.
+template <class Archive>
+void fields(Archive& archive, std::string& text, std::size_t most) {
+  cereal::size_type length = text.size();
+  archive(cereal::make_size_tag(length));
+  if (length > most) throw cereal::Exception("a text of " + std::to_string(length) + " bytes");
+  text.resize(static_cast<std::size_t>(length));
+  archive(cereal::binary_data(text.data(), text.size()));
+}
+template <class Archive>
+void fields(Archive& archive, Membership& x, std::size_t most) {
+  archive(x.generation);
+  cereal::size_type members = x.members.size();
+  archive(cereal::make_size_tag(members));
+  if (members > most / kMemberBytes) throw cereal::Exception(std::to_string(members) + " members");
+  x.members.resize(static_cast<std::size_t>(members));
+  for (auto& member : x.members) {
+    archive(member.process.slot, member.process.incarnation);
+    fields(archive, member.host, most);
+    auto newcomer = static_cast<std::uint8_t>(member.newcomer);  // a bool has two values only
+    archive(newcomer);
+    member.newcomer = newcomer != 0;
+  }
+  archive(x.resume_step, x.sections_done);
+  fields(archive, x.votes, most);
+  fields(archive, x.reason, most);
+}
 
 template <class T>
 std::string pack(const T& object) {
   std::ostringstream out;
   {
     cereal::PortableBinaryOutputArchive archive(out);
-    archive(object);
+    auto copy = object;
+    fields(archive, copy, SIZE_MAX);
   }
   return out.str();
 }
@@ -54,7 +70,7 @@ T unpack(const std::string& bytes) {
   std::istringstream in(bytes);
   cereal::PortableBinaryInputArchive archive(in);
   T object;
-  archive(object);
+  fields(archive, object, bytes.size());
   return object;
 }
 

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <climits>
 #include <cstdio>
 #include <cstring>
 #include <optional>
@@ -14,9 +13,14 @@
 #include <thread>
 
 #include "launch/coordinator_child.hpp"
+#include "launch/failure_report.hpp"
+#include "launch/fatal_signals.hpp"
 #include "launch/host_launcher.hpp"
+#include "launch/job_keys.hpp"
 #include "launch/node_agent.hpp"
+#include "launch/process_limits.hpp"
 #include "launch/stop_signals.hpp"
+#include "launch/terminal.hpp"
 #include "tensor_io/error.hpp"
 
 namespace troupe {
@@ -34,6 +38,8 @@ namespace {
 
 // One node of a job: the only one, or one of several on which the same command was typed. Node 0 has the coordinator.
 LaunchOutcome launch_as_node(const LauncherOptions& options, int starts_over) {
+  tell_fatal_signals();
+  require_threads(4);
   const bool alone = options.nnodes == 0;
   const StopSignals signals;
   RankProcessOptions ranks;
@@ -51,16 +57,25 @@ LaunchOutcome launch_as_node(const LauncherOptions& options, int starts_over) {
     ranks.node_rank = options.node_rank;
     ranks.nodes = options.nnodes;
   }
+  std::optional<JobKeys> keys;
+  std::optional<KeyFolder> own_keys;
+  if (!options.keys.empty()) {
+    keys = KeyFolder::read(options.keys);
+    ranks.keys = options.keys;
+  } else if (alone && !options.insecure) {  // other users of this machine reach its loopback interface, too
+    keys = KeyMaker().keys_for("localhost");
+    ranks.keys = own_keys.emplace(*keys).path();
+  }
   std::optional<CoordinatorChild> coordinator;
   if (ranks.node_rank == 0) {
     coordinator.emplace(CoordinatorChild::Options{options.troupe_program, options.run_dir, ranks.job_id, ranks.world_size,
                                                   alone ? "127.0.0.1" : options.master_addr, ranks.coordinator_port, options.recovery,
-                                                  options.chaos, starts_over});
+                                                  options.chaos, starts_over, keys, options.insecure});
     ranks.coordinator_port = coordinator->port();
     for (int s = 0; s < options.spares; ++s) ranks.spares.push_back(ranks.world_size + s);
   }
   for (int r = 0; r < options.nproc; ++r) ranks.slots.push_back(ranks.node_rank * options.nproc + r);
-  ranks.terminal = isatty(1) != 0;
+  ranks.terminal = shows_bars(1);
   NodeAgent agent(ranks, options.recovery.enabled);
   const auto clear_bar = [&] { agent.clear_bar(); };
   bool stopping = false;
@@ -81,34 +96,35 @@ LaunchOutcome launch_as_node(const LauncherOptions& options, int starts_over) {
     if (coordinator) coordinator->step(clear_bar);
     agent.step();
   }
-  if (coordinator) coordinator->step(clear_bar);
   // The other nodes' agents learn from the coordinator how the job ended: it stays a moment longer than they need.
   if (coordinator && ranks.nodes > 1) std::this_thread::sleep_for(500ms);
+  if (coordinator) coordinator->finish(clear_bar);
   const auto lost = alone ? agent.state_lost() : std::nullopt;
   return {agent.verdict(), lost};
+}
+
+// The state is on disk, and the same command goes on from it.
+int ended(int code) {
+  if (code == exit_code(ErrorCode::parked)) std::fprintf(stderr, "troupe: next: %s\n", resume_command(own_command()).c_str());
+  return code;
 }
 
 }  // namespace
 
 int launch(const LauncherOptions& options) {
-  using Clock = std::chrono::steady_clock;
-  std::vector<Clock::time_point> losses;
-  for (int starts_over = 0;; ++starts_over) {
-    const auto outcome = options.hosts.empty() ? launch_as_node(options, starts_over) : launch_on_hosts(options, starts_over);
-    if (!outcome.state_lost || !options.recovery.enabled) return outcome.code;
-    losses.push_back(Clock::now());
-    std::vector<std::chrono::milliseconds> ages;
-    ages.reserve(losses.size());
-    for (const auto& at : losses) ages.push_back(std::chrono::duration_cast<std::chrono::milliseconds>(losses.back() - at));
-    const RestartLimits limits{options.recovery.max_restarts, INT_MAX, options.recovery.restart_window, {}};
-    if (!may_restart(ages, {}, limits).start) return outcome.code;
-    std::fprintf(stderr, "troupe: %s: all ranks are started again, from the last checkpoint\n", outcome.state_lost->cause.c_str());
-  }
+  return ended(run_until_kept(options.recovery, [&](int starts_over) {
+    return options.hosts.empty() ? launch_as_node(options, starts_over) : launch_on_hosts(options, starts_over);
+  }));
 }
 
 int run_node(const NodeOptions& options) {
+  tell_fatal_signals();
+  require_threads(4);
+  std::optional<KeyFolder> keys;
+  if (options.keys_on_stdin) keys.emplace(JobKeys::read_framed(0));
   const StopSignals signals;
   RankProcessOptions ranks;
+  if (keys) ranks.keys = keys->path();
   ranks.job_id = options.job_id;
   ranks.program = find_program(options.command[0]);
   ranks.command = options.command;

@@ -4,6 +4,7 @@
 
 #include "actors/coordinator.hpp"
 #include "launch/host_list.hpp"
+#include "launch/start_over.hpp"
 
 namespace troupe {
 
@@ -20,15 +21,11 @@ struct LauncherOptions {
   std::vector<std::string> ssh_arguments;  ///< e.g. -F config
   std::string remote_troupe;               ///< our executable on the hosts; empty: where it is here
   int nnodes = 0, node_rank = 0;           ///< the same command typed on each of so many nodes; 0: not
+  std::string keys;                        ///< where the same command is typed on each node: a folder that `troupe keys` made; empty: none
+  bool insecure = false;                   ///< control traffic over the network without keys
   int min_nnodes = 0;                      ///< as few are enough to begin, the others may join later; 0: all
   std::string master_addr = "127.0.0.1";   ///< ... where node 0 is
   int master_port = 29500;
-};
-
-/// How a job, or one of its lives, ended.
-struct LaunchOutcome {
-  int code = 0;
-  std::optional<ErrorReport> state_lost;  ///< why it may only begin anew from a checkpoint
 };
 
 /// Starts a coordinator and the ranks, here or through an agent on each host; shows their output with the rank before each line and
@@ -42,7 +39,7 @@ int launch(const LauncherOptions& options);
 struct NodeOptions {
   std::string job_id, host, address, coordinator_host, master_addr, run_dir;
   int coordinator_port = 0, world_size = 1, node_rank = 0, nodes = 1;
-  bool recovery = true;
+  bool recovery = true, keys_on_stdin = false;
   int starts_over = 0;
   std::vector<int> slots, spares;
   std::vector<std::string> command;

@@ -14,8 +14,10 @@
 #include "launch/checkpoint_tool.hpp"
 #include "launch/config.hpp"
 #include "launch/coordinator_process.hpp"
+#include "launch/displayable.hpp"
 #include "launch/doctor.hpp"
 #include "launch/doctor_ranks.hpp"
+#include "launch/job_keys.hpp"
 #include "launch/launcher.hpp"
 #include "launch/slurm.hpp"
 
@@ -42,6 +44,8 @@ constexpr const char* kLaunchHelp =
     "  --hang-after S         a rank that does not leave an interrupted step for so long is killed (60)\n"
     "  --park-after S         without a quorum: save and end after so long (60)\n"
     "  --no-recovery          the first rank that dies ends the job\n"
+    "  --keys DIR             with --nnodes, on every node: what `troupe keys DIR` made; a host list needs none\n"
+    "  --insecure-network     lets hosts steer the job over the network without keys\n"
     "  --chaos seed=7,mtbf=30s,kinds=kill+stop+slow+net+disk+nan   hurts ranks, the same way for the same seed, and tells the goodput\n"
     "\n"
     "example: troupe launch --nproc 4 --spares 1 ./train --lr 0.05\n";
@@ -52,6 +56,7 @@ constexpr const char* kHelp =
     "  launch --nproc N [--run-dir DIR] PROGRAM [ARGUMENTS]   start N ranks of PROGRAM on this machine\n"
     "  doctor [--hosts FILE|a:8,b:8]                          what would keep a job from running, and what to do about it\n"
     "  checkpoint ls|inspect|verify|convert PATH              what training left on disk; checkpoint --help says more\n"
+    "  keys DIR                                               makes a job's keys, to be copied to every node (launch --nnodes --keys)\n"
     "  config reference                                       the list of settings, as docs/config.md\n"
     "  --help, --version\n"
     "\n"
@@ -73,8 +78,9 @@ int whole_number(const std::string& flag, const std::string& text, int minimum, 
     used = 0;
   }
   if (used == 0 || used != text.size() || value < minimum || value > maximum) {
-    throw troupe::Error(troupe::ErrorCode::usage, flag,
-                        "'" + text + "' is no whole number from " + std::to_string(minimum) + " to " + std::to_string(maximum));
+    throw troupe::Error(
+        troupe::ErrorCode::usage, flag,
+        "'" + troupe::displayable(text) + "' is no whole number from " + std::to_string(minimum) + " to " + std::to_string(maximum));
   }
   return static_cast<int>(value);
 }
@@ -92,7 +98,7 @@ std::size_t read_flags(const std::vector<std::string>& words, const std::vector<
       auto known = with_value;
       known.insert(known.end(), switches.begin(), switches.end());
       const auto near = troupe::nearest_name(name, known);
-      throw troupe::Error(troupe::ErrorCode::usage, "command line", "there is no flag " + name + " here",
+      throw troupe::Error(troupe::ErrorCode::usage, "command line", "there is no flag " + troupe::displayable(name) + " here",
                           near.empty() ? "see troupe --help" : "did you mean " + near + "?");
     }
     if (!takes) {
@@ -112,7 +118,7 @@ std::chrono::milliseconds seconds(const std::string& flag, const std::string& te
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
   if (end == text.c_str() || *end != 0 || !(value >= 0 && value <= 86400))
-    throw troupe::Error(troupe::ErrorCode::usage, flag, "'" + text + "' is no number of seconds from 0 to 86400");
+    throw troupe::Error(troupe::ErrorCode::usage, flag, "'" + troupe::displayable(text) + "' is no number of seconds from 0 to 86400");
   return std::chrono::milliseconds(static_cast<std::int64_t>(value * 1000));
 }
 
@@ -120,36 +126,25 @@ int launch(const std::vector<std::string>& words) {
   troupe::LauncherOptions options;
   options.recovery.enabled = true;
   std::vector<std::pair<std::string, std::string>> flags;
-  const auto first = read_flags(words,
-                                {"--nproc",
-                                 "-n",
-                                 "--nproc-per-node",
-                                 "--run-dir",
-                                 "--spares",
-                                 "--min-ranks",
-                                 "--max-restarts",
-                                 "--restart-window",
-                                 "--replace-timeout",
-                                 "--suspect-after",
-                                 "--fence-after",
-                                 "--hang-after",
-                                 "--park-after",
-                                 "--hosts",
-                                 "--address",
-                                 "--ssh-config",
-                                 "--remote-troupe",
-                                 "--nnodes",
-                                 "--node-rank",
-                                 "--master-addr",
-                                 "--master-port",
-                                 "--last-call",
-                                 "--chaos"},
-                                {"--standalone", "--no-recovery", "--slurm", "--help"}, flags);
-  bool min_given = false, slurm = false;
+  const auto first = read_flags(words, {"--nproc",           "-n",
+                                        "--nproc-per-node",  "--run-dir",
+                                        "--spares",          "--min-ranks",
+                                        "--max-restarts",    "--restart-window",
+                                        "--replace-timeout", "--suspect-after",
+                                        "--fence-after",     "--hang-after",
+                                        "--park-after",      "--hosts",
+                                        "--address",         "--ssh-config",
+                                        "--remote-troupe",   "--nnodes",
+                                        "--node-rank",       "--master-addr",
+                                        "--master-port",     "--last-call",
+                                        "--chaos",           "--keys"},
+                                {"--standalone", "--insecure-network", "--no-recovery", "--slurm", "--help"}, flags);
+  bool min_given = false, nproc_given = false, slurm = false;
   std::optional<std::chrono::milliseconds> last_call;
   for (const auto& [name, value] : flags) {
     if (name == "--help") return std::fputs(kLaunchHelp, stdout), 0;
-    if (name == "--nproc" || name == "-n" || name == "--nproc-per-node") options.nproc = whole_number(name, value, 1, 1024);
+    if (name == "--nproc" || name == "-n" || name == "--nproc-per-node")
+      options.nproc = whole_number(name, value, 1, 1024), nproc_given = true;
     if (name == "--run-dir") options.run_dir = value;
     if (name == "--spares") options.spares = whole_number(name, value, 0, 1024);
     if (name == "--min-ranks") options.recovery.min_ranks = whole_number(name, value, 1, 1'000'000), min_given = true;
@@ -177,6 +172,8 @@ int launch(const std::vector<std::string>& words) {
     if (name == "--hang-after") options.recovery.hang_after = seconds(name, value);
     if (name == "--park-after") options.recovery.park_after = seconds(name, value);
     if (name == "--no-recovery") options.recovery.enabled = false;
+    if (name == "--keys") options.keys = value;
+    if (name == "--insecure-network") options.insecure = true;
     if (name == "--chaos") troupe::parse_chaos(value), options.chaos = value;
   }
   if (!options.chaos.empty() && !options.recovery.enabled)
@@ -196,6 +193,12 @@ int launch(const std::vector<std::string>& words) {
   if (!options.hosts.empty() && options.nnodes > 0)
     throw troupe::Error(troupe::ErrorCode::usage, "--hosts", "it and --nnodes exclude each other",
                         "a host list is used on one machine only");
+  if (!options.hosts.empty() && nproc_given)
+    throw troupe::Error(troupe::ErrorCode::usage, "--nproc", "the host list says how many ranks each host has",
+                        "leave it out, or write the number behind the host: --hosts localhost:2");
+  if (!options.keys.empty() && options.nnodes == 0)
+    throw troupe::Error(troupe::ErrorCode::usage, "--keys", "only a job of --nnodes is given its keys",
+                        "leave it out: the launcher makes them");
   if (options.nnodes > 0 && options.node_rank >= options.nnodes)
     throw troupe::Error(troupe::ErrorCode::usage, "--node-rank",
                         std::to_string(options.node_rank) + " is not below --nnodes " + std::to_string(options.nnodes));
@@ -226,7 +229,7 @@ int coordinate(const std::vector<std::string>& words) {
       words,
       {"--job", "--world-size", "--address", "--port", "--journal", "--min-start", "--min-ranks", "--max-restarts", "--replace-timeout-ms",
        "--suspect-ms", "--fence-ms", "--hang-ms", "--restart-window-ms", "--park-ms", "--last-call-ms", "--chaos", "--life"},
-      {"--recovery"}, flags);
+      {"--recovery", "--keys-on-stdin", "--insecure-network"}, flags);
   auto& recovery = options.recovery;
   std::uint64_t life = 0;
   for (const auto& [name, value] : flags) {
@@ -239,6 +242,8 @@ int coordinate(const std::vector<std::string>& words) {
     if (name == "--port") options.port = whole_number(name, value, 0, 65535);
     if (name == "--journal") options.journal = value;
     if (name == "--recovery") recovery.enabled = true;
+    if (name == "--keys-on-stdin") options.keys_on_stdin = true;
+    if (name == "--insecure-network") options.insecure = true;
     if (name == "--min-start") recovery.min_start = whole_number(name, value, 0, 1'000'000);
     if (name == "--min-ranks") recovery.min_ranks = whole_number(name, value, 1, 1'000'000);
     if (name == "--max-restarts") recovery.max_restarts = whole_number(name, value, 0, 1'000'000);
@@ -269,7 +274,7 @@ int node(const std::vector<std::string>& words) {
   const auto first = read_flags(words,
                                 {"--job", "--host", "--address", "--coordinator", "--master-addr", "--world-size", "--node-rank", "--nodes",
                                  "--slots", "--spares", "--run-dir", "--starts-over"},
-                                {"--no-recovery"}, flags);
+                                {"--no-recovery", "--keys-on-stdin"}, flags);
   for (const auto& [name, value] : flags) {
     if (name == "--job") options.job_id = value;
     if (name == "--host") options.host = value;
@@ -288,12 +293,21 @@ int node(const std::vector<std::string>& words) {
     if (name == "--spares") options.spares = numbers(name, value);
     if (name == "--run-dir") options.run_dir = value;
     if (name == "--no-recovery") options.recovery = false;
+    if (name == "--keys-on-stdin") options.keys_on_stdin = true;
     if (name == "--starts-over") options.starts_over = whole_number(name, value, 0, 1'000'000);
   }
   options.command.assign(words.begin() + static_cast<std::ptrdiff_t>(first), words.end());
   if (options.command.empty() || options.coordinator_host.empty())
     throw troupe::Error(troupe::ErrorCode::usage, "node", "the launcher starts it; it is not for typing");
   return troupe::run_node(options);
+}
+
+int make_keys(const std::vector<std::string>& words) {
+  if (words.size() != 1 || words[0].starts_with("-"))
+    throw troupe::Error(troupe::ErrorCode::usage, "keys", "it takes one new folder", "troupe keys DIR");
+  troupe::KeyFolder::write(words[0], troupe::KeyMaker().keys_for("node"));
+  std::printf("%s: copy it, with its modes, to every node (scp -pr); whoever has it may steer the job\n", words[0].c_str());
+  return 0;
 }
 
 int run(const std::vector<std::string>& words) {
@@ -306,10 +320,11 @@ int run(const std::vector<std::string>& words) {
   if (verb == "coordinator") return coordinate(rest);
   if (verb == "node") return node(rest);
   if (verb == "doctor") return troupe::doctor_command(rest, {own_path(), TROUPE_VERSION, {troupe::ranks_check(own_path())}});
+  if (verb == "keys") return make_keys(rest);
   if (verb == "checkpoint") return troupe::checkpoint_command(rest);
   if (verb == "config" && rest == std::vector<std::string>{"reference"}) return std::cout << troupe::config_reference(), 0;
-  const auto near = troupe::nearest_name(verb, {"launch", "doctor", "coordinator", "checkpoint", "config", "help"});
-  throw troupe::Error(troupe::ErrorCode::usage, "command line", "there is no verb '" + verb + "'",
+  const auto near = troupe::nearest_name(verb, {"launch", "doctor", "keys", "coordinator", "checkpoint", "config", "help"});
+  throw troupe::Error(troupe::ErrorCode::usage, "command line", "there is no verb '" + troupe::displayable(verb) + "'",
                       near.empty() ? "see troupe --help" : "did you mean " + near + "?");
 }
 

@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "launch/failure_report.hpp"
+
 namespace troupe {
 namespace {
 
@@ -29,6 +31,7 @@ NodeAgent::NodeAgent(const RankProcessOptions& options, bool recovery)
   link.host = options_.host;
   link.coordinator_host = options_.coordinator_host;
   link.coordinator_port = static_cast<std::uint16_t>(options_.coordinator_port);
+  if (!options_.keys.empty()) link.keys = KeyFolder::read(options_.keys);
   link_.emplace(link, processes_.running());
 }
 
@@ -110,9 +113,10 @@ int NodeAgent::verdict() {
     if (over_ && over_->exit_code != 0 && stop_signal_ == 0) return over_->exit_code;
     return stop_signal_ == 0 ? 0 : 128 + stop_signal_;
   }
-  std::fprintf(stderr, "troupe: rank %d failed: %s; its log: %s\n", root->slot, describe_wait_status(root->wait_status).c_str(),
-               root->log_path.c_str());
-  if (!root->last_line.empty()) std::fprintf(stderr, "troupe: its last line: %s\n", root->last_line.c_str());
+  const bool strange = WIFSIGNALED(root->wait_status) && WTERMSIG(root->wait_status) == SIGKILL && !root->killed_by_us;
+  const auto how =
+      describe_wait_status(root->wait_status) + (strange ? ", which this job did not send: perhaps out of memory, see dmesg" : "");
+  std::fputs(describe_failure({root->slot, options_.host, how, root->log_path, root->last_line}, options_.nodes > 1).c_str(), stderr);
   const int code = exit_code_of_wait_status(root->wait_status);
   return over_ && over_->exit_code == 75 ? 75 : code;
 }

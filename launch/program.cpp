@@ -9,11 +9,16 @@
 
 #include "actors/coordinator_rendezvous.hpp"
 #include "launch/actor_system.hpp"
+#include "launch/agent_link.hpp"
 #include "launch/build_id.hpp"
 #include "launch/environment.hpp"
+#include "launch/fatal_signals.hpp"
 #include "launch/hurt_process.hpp"
+#include "launch/job_keys.hpp"
+#include "launch/process_limits.hpp"
 #include "launch/rank.hpp"
 #include "launch/simulate.hpp"
+#include "launch/start_over.hpp"
 #include "strategies/comm_hooks.hpp"
 #include "strategies/ddp.hpp"
 #include "strategies/sharded.hpp"
@@ -66,8 +71,19 @@ int report(const ErrorReport& failure) {
   return exit_code(failure.code);
 }
 
-// One rank: its actors, the program's body, and a report of how it ended.
-int run_rank(caf::actor_system& system, const Config& config, const RankSystemOptions& options, const std::function<void(Rank&)>& body) {
+struct RankEnd {
+  ErrorReport report;
+  int code = 0;
+};
+
+int tell(const RankEnd& end) {
+  const bool failed = end.report.code != ErrorCode::ok && end.report.code != ErrorCode::interrupted;
+  return failed ? report(end.report) : end.code;
+}
+
+// One rank: its actors, the program's body, and how it ended.
+RankEnd run_rank(caf::actor_system& system, const Config& config, const RankSystemOptions& options,
+                 const std::function<void(Rank&)>& body) {
   try {
     Rank rank(system, config, options);
     try {
@@ -78,51 +94,54 @@ int run_rank(caf::actor_system& system, const Config& config, const RankSystemOp
       }
     } catch (...) {
       const auto failure = rank.system().fail(std::current_exception());
-      return failure.code == ErrorCode::ok ? 0 : report(failure);
+      return {failure, exit_code(failure.code)};
     }
     const int signal = rank.stop_signal();
-    rank.system().finish({signal == 0 ? ErrorCode::ok : ErrorCode::interrupted, rank.rank(), {}, -1, {}, {}, {}});
-    return signal == 0 ? 0 : 128 + signal;
+    const ErrorReport ended{signal == 0 ? ErrorCode::ok : ErrorCode::interrupted, rank.rank(), {}, -1, {}, {}, {}};
+    rank.system().finish(ended);
+    return {ended, signal == 0 ? 0 : 128 + signal};
   } catch (...) {
-    auto failure = report_of(std::current_exception());
-    if (failure.code == ErrorCode::ok) return 0;  // a spare that was not needed
+    auto failure = report_of(std::current_exception());  // code ok: of a spare that was not needed
     if (failure.rank < 0) failure.rank = options.process.slot;
-    return report(failure);
+    return {failure, exit_code(failure.code)};
   }
 }
 
-int run_simulated(const Config& config, const std::function<void(Rank&)>& body) {
-  std::fprintf(stderr, "note: %lld ranks as threads of this process: a simulated cluster, for tests; troupe launch starts processes\n",
-               static_cast<long long>(config.ranks));
+LaunchOutcome simulate_once(const Config& config, const SimulationOptions& simulation, const std::function<void(Rank&)>& body) {
   ActorSystemConfig system_config(false);
   caf::actor_system system(system_config);
+  std::optional<JobOver> over;
+  const int code = simulate(
+      system, simulation,
+      [&](const RankSystemOptions& model) {
+        auto options = model;
+        options.ledger_path = ledger_path(config, {}, options.process.slot);
+        const auto end = run_rank(system, config, options, body);
+        // Of one that --chaos has killed the coordinator tells.
+        return end.report.code == ErrorCode::fenced ? end.code : tell(end);
+      },
+      &over);
+  return {code, lost_state(over, process_stop_signal)};
+}
+
+int run_simulated(Config config, const std::function<void(Rank&)>& body) {
+  std::fprintf(stderr, "note: %lld ranks as threads of this process: a simulated cluster, for tests; troupe launch starts processes\n",
+               static_cast<long long>(config.ranks));
   RankEnvironment place;
   place.job_id = "simulated";
-  CoordinatorOptions coordinator_options;
-  coordinator_options.job_id = place.job_id;
-  coordinator_options.world_size = static_cast<int>(config.ranks);
-  auto coordinator_actor = system.spawn(coordinator, coordinator_options);
-  std::vector<int> codes(static_cast<std::size_t>(config.ranks));
-  std::vector<std::thread> threads;
-  threads.reserve(codes.size());
-  for (int r = 0; r < static_cast<int>(config.ranks); ++r) {
-    threads.emplace_back([&, r] {
-      auto options = options_of(config, place);
-      options.process = {r, 0};
-      options.ledger_path = ledger_path(config, place, r);
-      options.world_size = static_cast<int>(config.ranks);
-      options.coordinator = coordinator_actor;
-      codes[static_cast<std::size_t>(r)] = run_rank(system, config, options, body);
-    });
+  SimulationOptions simulation;
+  simulation.world_size = static_cast<int>(config.ranks);
+  simulation.rank = options_of(config, place);
+  if (!config.chaos.empty()) {
+    simulation.chaos = parse_chaos(config.chaos);
+    simulation.recovery.enabled = true;
+    simulation.log = [](const std::string& line) { std::fprintf(stderr, "troupe: %s\n", line.c_str()); };
   }
-  for (auto& thread : threads) thread.join();
-  caf::anon_send_exit(coordinator_actor, caf::exit_reason::user_shutdown);
-  // The rank that failed of itself is worth more than those that were aborted because of it.
-  int code = 0;
-  for (const int candidate : codes) {
-    if (code == 0 || (code == exit_code(ErrorCode::aborted) && candidate != 0)) code = candidate;
-  }
-  return code;
+  return run_until_kept(simulation.recovery, [&](int starts_over) {
+    if (starts_over > 0 && !list_checkpoints(config.checkpoint_dir).empty()) config.resume = "latest";
+    if (simulation.chaos) simulation.chaos->life = static_cast<std::uint64_t>(1'000 * starts_over);
+    return simulate_once(config, simulation, body);
+  });
 }
 
 int run_alone(const Config& config, const std::function<void(Rank&)>& body) {
@@ -131,11 +150,15 @@ int run_alone(const Config& config, const std::function<void(Rank&)>& body) {
   RankEnvironment place;
   place.job_id = "alone";
   auto options = options_of(config, place);
-  return run_rank(system, config, options, body);
+  return tell(run_rank(system, config, options, body));
 }
 
 int run_launched(const Config& config, const RankEnvironment& place, const std::function<void(Rank&)>& body) {
-  ActorSystemConfig system_config(true);
+  tell_fatal_signals();
+  require_threads(8);
+  std::optional<JobKeys> keys;
+  if (!place.keys.empty()) keys = KeyFolder::read(place.keys);
+  ActorSystemConfig system_config(true, std::move(keys), [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); });
   caf::actor_system system(system_config);
   auto options = options_of(config, place);
   options.hurt = hurt_this_process;
@@ -153,16 +176,16 @@ int run_launched(const Config& config, const RankEnvironment& place, const std::
       coordinator_options.job_id = place.job_id;
       coordinator_options.world_size = place.world_size;
       hosted = system.spawn(coordinator, coordinator_options);
-      publish_coordinator(system, hosted, port, place.master_addr == "localhost" ? "127.0.0.1" : place.master_addr);
+      publish_coordinator(system, hosted, port, place.master_addr == "localhost" ? "127.0.0.1" : place.master_addr, place.insecure);
       options.coordinator = hosted;
     } else {
       options.coordinator = connect_coordinator(system, place.master_addr, port, std::chrono::seconds(60));
     }
   }
-  const int code = run_rank(system, config, options, [&](Rank& rank) {
+  const int code = tell(run_rank(system, config, options, [&](Rank& rank) {
     body(rank);
     if (place.coordinator_host.empty()) rank.retry([&] { rank.communicator().barrier("end"); });  // rank 0 takes the coordinator with it
-  });
+  }));
   options.coordinator = CoordinatorActor();
   if (hosted) caf::anon_send_exit(hosted, caf::exit_reason::user_shutdown);
   std::fflush(stdout);
@@ -182,6 +205,10 @@ int main(int argc, char** argv, const std::function<void(Rank&)>& body, const st
     if (place.launched && config.ranks > 1) {
       throw Error(ErrorCode::usage, "ranks", "a launched process is one rank",
                   "leave --ranks out, or start the program without a launcher");
+    }
+    if (!config.chaos.empty() && config.ranks < 2) {
+      throw Error(ErrorCode::usage, "chaos", "there are no simulated ranks to hurt",
+                  "add --ranks N, or give --chaos to troupe launch, before the program's name");
     }
     if (place.start_over && !list_checkpoints(config.checkpoint_dir).empty()) config.resume = "latest";
     const bool shared = place.world_size > 1 || config.ranks > 1;

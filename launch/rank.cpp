@@ -17,7 +17,7 @@ namespace troupe {
 Rank::Rank(caf::actor_system& system, Config config, RankSystemOptions options)
     : config_(std::move(config)), system_(std::make_unique<RankSystem>(system, std::move(options))) {
   // What the program builds before distribute. Simulated ranks share the generator: there the order of their draws decides.
-  seed_model(config_.seed);
+  (void)seed_model(config_.seed);
 }
 
 Rank::~Rank() = default;
@@ -143,7 +143,8 @@ StepReport Rank::step(torch::optim::Optimizer& optimizer) {
 }
 
 BatchStream::BatchStream(Rank& rank, std::shared_ptr<const Dataset> dataset) : rank_(&rank), dataset_(std::move(dataset)) {
-  const auto& compute = rank.system().compute();
+  auto& compute = rank.system().compute();
+  compute.set_dataset_size(dataset_->size());
   const auto& config = rank.config();
   const DistributedSampler sampler({dataset_->size(), config.batch_size, config.grad_accum_steps, rank.rank(), rank.world_size(),
                                     config.shuffle, config.drop_last, config.seed,

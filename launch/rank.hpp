@@ -137,6 +137,10 @@ class Rank {
   void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum, std::string_view label = "user") {
     communicator().all_reduce(tensor, op, label);
   }
+  /// As all_reduce, but the result is on `root` alone; unchanged elsewhere.
+  void reduce(const at::Tensor& tensor, int root = 0, ReduceOp op = ReduceOp::sum, std::string_view label = "user") {
+    communicator().reduce(tensor, root, op, label);
+  }
   void barrier() { communicator().barrier("user"); }
   /// Any type that cereal serialises; indexed by rank. gather: empty except on `root`.
   template <class T>
@@ -146,6 +150,20 @@ class Rank {
   template <class T>
   std::vector<T> gather_object(const T& object, int root = 0) {
     return unpack<T>(communicator().gather_bytes(pack(object), root, "object"));
+  }
+  /// One object out of all ranks': `combine(so_far, next)` in rank order, so that all ranks get the same one to the bit.
+  ///
+  ///     const auto total = rank.all_reduce_object(counter, [](Counter a, const Counter& b) { return a += b; });
+  template <class T, class Combine>
+  T all_reduce_object(const T& object, Combine&& combine) {
+    return fold(all_gather_object(object), combine);
+  }
+  /// As all_reduce_object, for `root` alone; nothing elsewhere.
+  template <class T, class Combine>
+  std::optional<T> reduce_object(const T& object, Combine&& combine, int root = 0) {
+    auto objects = gather_object(object, root);
+    if (objects.empty()) return std::nullopt;
+    return fold(std::move(objects), combine);
   }
   template <class T>
   T broadcast_object(const T& object, int root = 0) {
@@ -172,6 +190,13 @@ class Rank {
   /// False once all ranks ran out. `has_batch`: there is one to repeat.
   bool begin_uneven(std::int64_t samples, bool has_batch);
   void end_uneven() noexcept;
+
+  template <class T, class Combine>
+  static T fold(std::vector<T> objects, Combine&& combine) {
+    T all = std::move(objects.front());
+    for (std::size_t r = 1; r < objects.size(); ++r) all = combine(std::move(all), objects[r]);
+    return all;
+  }
 
   template <class T>
   static std::string pack(const T& object) {

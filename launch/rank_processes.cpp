@@ -5,6 +5,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "launch/terminal.hpp"
 #include "tensor_io/error.hpp"
 
 namespace troupe {
@@ -34,6 +35,7 @@ void RankProcesses::start_all() {
 void RankProcesses::start(const ProcessId& process, int restarts) {
   auto& slot = slots_.at(process.slot);
   slot.process = process;
+  slot.killed = false;
   slot.out = OutputLines();
   slot.err = OutputLines();
   ChildProcess::Options child;
@@ -67,19 +69,28 @@ void RankProcesses::start(const ProcessId& process, int restarts) {
                        {"TROUPE_START_OVER", options_.starts_over > 0 ? "1" : "0"},
                        {"TROUPE_RUN_DIR", options_.run_dir}};
   if (std::getenv("OMP_NUM_THREADS") == nullptr) child.environment["OMP_NUM_THREADS"] = "1";  // ranks share the cores
-  if (options_.terminal) child.environment["TROUPE_PROGRESS"] = "bar";
+  if (!options_.keys.empty()) child.environment["TROUPE_KEYS"] = options_.keys;
+  if (options_.terminal) {
+    const auto columns = terminal_columns(1), marker = slot.label.size() + 3;
+    child.environment["TROUPE_PROGRESS"] = "bar";
+    child.environment["COLUMNS"] = std::to_string(columns > marker ? columns - marker : columns);
+  }
   slot.child = std::make_unique<ChildProcess>(child);
   std::erase_if(failures_, [&](const Ended& ended) { return ended.slot == slot.number; });
 }
 
 void RankProcesses::kill(const ProcessId& process) {
   const auto found = slots_.find(process.slot);
-  if (found != slots_.end() && found->second.child && found->second.process == process) found->second.child->signal(SIGKILL);
+  if (found == slots_.end() || !found->second.child || found->second.process != process) return;
+  found->second.killed = true;
+  found->second.child->signal(SIGKILL);
 }
 
 void RankProcesses::signal_all(int number) {
   for (auto& [id, slot] : slots_) {
-    if (slot.child) slot.child->signal(number);
+    if (!slot.child) continue;
+    slot.killed = slot.killed || number == SIGKILL;
+    slot.child->signal(number);
   }
 }
 
@@ -122,7 +133,7 @@ void RankProcesses::step() {
     const auto status = slot.child->poll_exit();
     if (!status) continue;
     drain(slot);
-    if (*status != 0) failures_.push_back({slot.number, *status, slot.log_path, slot.last_line});
+    if (*status != 0) failures_.push_back({slot.number, *status, slot.killed, slot.log_path, slot.last_line});
     exited_(slot.process, *status);
   }
 }
@@ -141,7 +152,8 @@ void RankProcesses::drain(Slot& slot, int fd, OutputLines& lines, int target) {
 void RankProcesses::show(Slot& slot, std::string_view text, bool overwrite, int target) {
   const int length = static_cast<int>(text.size());
   if (overwrite && options_.terminal && target == 1) {
-    std::fprintf(stdout, "\r\x1b[K[%s] %.*s", slot.label.c_str(), length, text.data());
+    const auto bar = "[" + slot.label + "] " + std::string(text);
+    std::fprintf(stdout, "%s%s", kClearLine, bar.substr(0, terminal_columns(1) - 1).c_str());  // it may have become narrower
     std::fflush(stdout);
     bar_shown_ = true;
     return;
@@ -157,7 +169,7 @@ void RankProcesses::show(Slot& slot, std::string_view text, bool overwrite, int 
 
 void RankProcesses::clear_bar() {
   if (!bar_shown_) return;
-  std::fputs("\r\x1b[K", stdout);
+  std::fputs(kClearLine, stdout);
   std::fflush(stdout);
   bar_shown_ = false;
 }

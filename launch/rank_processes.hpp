@@ -31,6 +31,7 @@ struct RankProcessOptions {
   std::vector<int> slots;   ///< this host's, in the order of local ranks
   std::vector<int> spares;  ///< slots beyond the world size
   int starts_over = 0;      ///< how often the job has begun anew from its last checkpoint
+  std::string keys;         ///< a KeyFolder; empty: no TLS
   bool terminal = false;    ///< standard output is one: progress bars are wanted
 };
 
@@ -57,6 +58,7 @@ class RankProcesses {
   struct Ended {
     int slot = -1;
     int wait_status = 0;
+    bool killed_by_us = false;
     std::string log_path, last_line;
   };
   const std::vector<Ended>& failures() const noexcept { return failures_; }  ///< not 0 and not replaced, in the order in which they came
@@ -70,6 +72,7 @@ class RankProcesses {
     std::string label;
     ProcessId process;
     std::unique_ptr<ChildProcess> child;
+    bool killed = false;  // by us
     std::unique_ptr<FILE, FileClose> log;
     std::string log_path;
     OutputLines out, err;

@@ -1,9 +1,26 @@
 #include "launch/rank_system.hpp"
 
 #include <cstdio>
+#include <new>
+#include <system_error>
 #include <thread>
 
 namespace troupe {
+
+namespace {
+
+constexpr const char* kMemory =
+    "give the rank more memory (ulimit -v, the container's limit), or lower batch_size, or raise grad_accum_steps";
+
+// LibTorch's text begins with the place in its source.
+ErrorReport report_of_torch(const c10::Error& error) {
+  const std::string text = error.what_without_backtrace();
+  const auto at = text.find("can't allocate memory");
+  if (at == std::string::npos) return {ErrorCode::user, -1, {}, -1, {}, text, {}};
+  return {ErrorCode::user, -1, {}, -1, {}, "out of memory: " + text.substr(at), kMemory};
+}
+
+}  // namespace
 
 ErrorReport report_of(const std::exception_ptr& error) {
   try {
@@ -11,7 +28,18 @@ ErrorReport report_of(const std::exception_ptr& error) {
   } catch (const Error& e) {
     return e.report();
   } catch (const c10::Error& e) {
-    return {ErrorCode::user, -1, {}, -1, {}, e.what_without_backtrace(), {}};
+    return report_of_torch(e);
+  } catch (const std::system_error& e) {
+    if (e.code() != std::errc::resource_unavailable_try_again) return {ErrorCode::user, -1, {}, -1, {}, e.what(), {}};
+    return {ErrorCode::unavailable,
+            -1,
+            {},
+            -1,
+            {},
+            std::string("no thread can be started: ") + e.what(),
+            "raise the limit of processes and threads (ulimit -u, the container's limit of pids)"};
+  } catch (const std::bad_alloc&) {
+    return {ErrorCode::user, -1, {}, -1, {}, "out of memory: the system gives this process no more", kMemory};
   } catch (const std::exception& e) {
     return {ErrorCode::user, -1, {}, -1, {}, e.what(), {}};
   } catch (...) {
@@ -38,7 +66,9 @@ RankSystem::RankSystem(caf::actor_system& system, RankSystemOptions options)
   supervisor.hurt = options_.hurt;
   supervisor.compute = compute_->address();
   supervisor.status = status_;
-  supervisor_ = system_.spawn(rank_supervisor, supervisor);
+  supervisor_ =
+      options_.on_supervisor ? system_.spawn<caf::detached>(rank_supervisor, supervisor) : system_.spawn(rank_supervisor, supervisor);
+  if (options_.on_supervisor) options_.on_supervisor(supervisor_);
   try {
     std::string refused;
     // CAF does not say so when the coordinator dies over a request.
@@ -54,7 +84,7 @@ RankSystem::RankSystem(caf::actor_system& system, RankSystemOptions options)
               },
               [&](caf::error& error) {  // the coordinator has died; another may be on its way
                 refused = system_.render(error);
-                answered = !options_.reconnect || std::chrono::steady_clock::now() > deadline;
+                answered = !options_.reconnect || status_->job_over || std::chrono::steady_clock::now() > deadline;
               });
       if (!answered) std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
@@ -100,7 +130,7 @@ Compute::Services RankSystem::make_lanes(const Membership& membership) {
   services.bucket_lane = lane("buckets");
   if (!reducer_) {
     reducer_ = system_.spawn<caf::detached>(
-        reducer, ReducerOptions{compute_->rank(), services.bucket_lane, compute_->address(), supervisor_, progress_});
+        reducer, ReducerOptions{compute_->rank(), services.bucket_lane, compute_->address(), supervisor_, progress_, fault_watch()});
   } else {
     // It may still be on its way out of the old lane, which was aborted.
     std::string problem;

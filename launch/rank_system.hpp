@@ -26,6 +26,9 @@ struct RankSystemOptions {
   CommunicatorSettings communicator;
   CoordinatorActor coordinator;
   std::function<void(ChaosKind, std::chrono::milliseconds)> hurt;  ///< --chaos: kills, stops or slows this process; empty: it is spared
+  /// Told of the rank's root before it joins, by which a rank is ended that has no process of its own. That root has a thread then, which
+  /// `hurt` may hold up. May be empty.
+  std::function<void(const RankSupervisorActor&)> on_supervisor;
   std::function<caf::strong_actor_ptr()> reconnect;  ///< finds a restarted coordinator; empty: the job ends with its coordinator
 };
 

@@ -1,17 +1,11 @@
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
-#include <mutex>
 #include <optional>
-#include <sstream>
 
-#include <nlohmann/json.hpp>
-
-#include "launch/console.hpp"
 #include "launch/job.hpp"
 #include "launch/model_file.hpp"
 #include "launch/run_checkpoints.hpp"
+#include "launch/run_log.hpp"
 #include "strategies/sync_batch_norm.hpp"
 #include "tensor_io/autocast.hpp"
 #include "tensor_io/deferred_init.hpp"
@@ -24,9 +18,7 @@ namespace {
 
 // LibTorch's generator is one per process: simulated ranks build their models one after the other, each from the same seed.
 std::shared_ptr<torch::nn::Module> build_model(const Job& job, const Config& config) {
-  static std::mutex mutex;
-  std::lock_guard lock(mutex);
-  seed_model(config.seed);
+  const auto lock = seed_model(config.seed);
   return config.deferred_init ? deferred_init([&] { return job.model(config); }) : job.model(config);
 }
 
@@ -63,82 +55,6 @@ ValidationReport validate(const Job& job, Rank& rank, torch::nn::Module& model, 
   return report;
 }
 
-/// What rank 0 shows and writes down while the others are silent. Whoever is rank 0 now: it changes when the job shrinks.
-class RunLog {
-  static constexpr const char* kLastLines = "last_lines";
-  static constexpr int kKeptLines = 8;
-
- public:
-  explicit RunLog(Rank& rank) : rank_(rank) {
-    if (rank.is_main() && !rank.config().run_dir.empty() && rank.system().compute().membership().generation == 1) {
-      std::filesystem::create_directories(rank.config().run_dir);
-      std::ofstream(rank.config().run_dir + "/config.toml") << config_to_toml(rank.config());
-    }
-  }
-  ~RunLog() {
-    if (!metrics_) return;
-    flush();
-    caf::anon_send_exit(metrics_, caf::exit_reason::user_shutdown);
-    rank_.system().compute().mailbox().wait_for(metrics_);
-  }
-  void send(const ValidationReport& report) {
-    if (ready()) caf::anon_send(metrics_, report);
-  }
-  void send(const MetricsReport& report) {
-    if (ready()) caf::anon_send(metrics_, report);
-    if (report.log) keep(report);
-  }
-  /// The last lines of metrics.jsonl are in every rank's notes, and newcomers get them with the model: the rank 0 that dies takes those
-  /// with it that it has not written yet, and its successor writes them.
-  void keep(const MetricsReport& report) {
-    if (rank_.config().run_dir.empty() || !rank_.system().options().reconnect) return;
-    auto& lines = rank_.system().compute().notes()[kLastLines];
-    lines += to_json(report) + "\n";
-    if (std::count(lines.begin(), lines.end(), '\n') > kKeptLines) lines.erase(0, lines.find('\n') + 1);
-  }
-  /// A line of rank 0's, after everything sent before.
-  void line(const std::string& text) {
-    if (!ready()) return;
-    flush();
-    console_.line(text);
-  }
-  bool has_bar() { return ready() && console_.has_bar(); }
-
- private:
-  bool ready() {
-    if (!rank_.is_main()) return false;
-    if (metrics_) return true;
-    MetricsOptions options;
-    if (!rank_.config().run_dir.empty()) options.path = rank_.config().run_dir + "/metrics.jsonl";
-    if (!options.path.empty() && rank_.system().compute().membership().generation > 1) write_lost_lines(options.path);
-    options.on_report = [this](const MetricsReport& report) { console_.show(report); };
-    options.on_validation = [this](const ValidationReport& report) { console_.show(report); };
-    metrics_ = rank_.system().system().spawn(metrics, options);
-    return true;
-  }
-  // The step of a line about training; -1: of none.
-  static std::int64_t step_of(const std::string& line) {
-    const auto entry = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    return entry.is_object() && entry.value("kind", "") == "train" ? entry.value("step", std::int64_t{-1}) : -1;
-  }
-  void write_lost_lines(const std::string& path) {
-    std::int64_t last = -1;
-    std::ifstream written(path);
-    for (std::string line; std::getline(written, line);) last = std::max(last, step_of(line));
-    std::istringstream known(rank_.system().compute().notes()[kLastLines]);
-    std::ofstream file(path, std::ios::app);
-    for (std::string line; std::getline(known, line);) {
-      if (step_of(line) > last) file << line << std::endl;
-    }
-  }
-  void flush() {
-    rank_.system().compute().mailbox().request(metrics_, std::chrono::seconds(10), caf::unit).receive([](bool) {}, [](caf::error&) {});
-  }
-  Rank& rank_;
-  Console console_;
-  MetricsActor metrics_;
-};
-
 /// The framework's own loop. A step is a transaction; what comes between two steps (validation, saving) is numbered, so that after the loss
 /// of a rank all of them, the newcomer too, do again what one of them had not finished.
 class TrainingLoop {
@@ -149,21 +65,25 @@ class TrainingLoop {
     set_up();
     {
       auto stream = rank_.loader(data_.train);
-      position_ = {stream.cursor().epoch, stream.cursor().step, -1};
+      begun_ = std::chrono::steady_clock::now();
+      begun_at_step_ = rank_.steps_done();
       if (rank_.is_main() && rank_.system().compute().membership().generation > 1) keep_lost_step();
       for (;;) {
+        position_ = {stream.cursor().epoch, stream.cursor().step, -1};
         between_steps();
         const auto batch = stream.next();
+        if (rank_.system().compute().section_due(kSave)) {  // all went back to an earlier step while this rank waited for the batch
+          stream.rewind();
+          continue;
+        }
         if (!batch) break;
         if (!run_micro_batch(*batch) || !batch->last_of_step) continue;
         const auto report = rank_.step(*optimizer_);
         for (const auto& notice : report.notices) log_.line(notice);
         if (report.repeat) {
           log_.line("step " + std::to_string(report.step) + " is run again: " + report.reason);
-          position_ = {stream.cursor().epoch, stream.cursor().step, -1};
           continue;
         }
-        position_ = {stream.cursor().epoch, stream.cursor().step, -1};
         show(report, *batch);
       }
     }
@@ -242,6 +162,7 @@ class TrainingLoop {
     const auto done = rank_.system().compute().steps_done();
     MetricsReport metrics{{}, batch.epoch, config_.epochs, done, batch.step + 1, rank_.steps_per_epoch(), rank_.total_steps(), true};
     metrics.tokens_per_sample = data_.train->tokens_per_sample();
+    metrics.seconds_left = seconds_left(done);
     if (done % config_.log_interval == 0) {
       metrics.window = window_;
       log_.send(metrics);
@@ -252,6 +173,13 @@ class TrainingLoop {
       metrics.log = false;
       log_.send(metrics);
     }
+  }
+
+  // At the pace since the loop began, validations and saves included.
+  double seconds_left(std::int64_t done) {
+    const auto elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun_).count();
+    const auto steps = done - begun_at_step_;
+    return steps > 0 ? elapsed / static_cast<double>(steps) * static_cast<double>(rank_.total_steps() - done) : -1;
   }
 
   bool epoch_is_over() const { return position_.step_in_epoch == 0 && position_.epoch > 0; }
@@ -345,7 +273,8 @@ class TrainingLoop {
   RunCheckpoints::Position position_;
   StepWindow window_, bar_window_;
   double data_ms_ = 0;
-  std::chrono::steady_clock::time_point last_bar_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point last_bar_ = std::chrono::steady_clock::now(), begun_;
+  std::int64_t begun_at_step_ = 0;
   std::string path_;
 };
 

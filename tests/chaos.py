@@ -1,9 +1,13 @@
 #!/usr/bin/env python3
-"""A job that --chaos hurts for minutes: the digits on 4 ranks. `./dev chaos [MINUTES] [MTBF_S] [SEED]` runs it.
+"""A job that --chaos hurts for minutes, on 4 ranks. `./dev chaos [MINUTES] [MTBF_S] [SEED] [digits|light] [--hosts]` runs it: the digits,
+which take all of the machine, or (light) the tests' probe, which sleeps through most of a step, beside the undisturbed job. With --hosts
+the ranks are on two hosts, which are namespaces of this machine (tests/net/cluster.py; needs root).
 
 Every step of the hurt job must be in its metrics once, with the loss that an undisturbed job prints for it, and its last checkpoint's
 tensors must be the undisturbed job's (a fault changes no bit); no process may be left. Prints what the coordinator says of the goodput. Exit code 1 if something is wrong.
 """
+import concurrent.futures
+import contextlib
 import json
 import pathlib
 import subprocess
@@ -11,21 +15,45 @@ import sys
 import tempfile
 import time
 
-TROUPE, PROGRAM = "build/release/launch/troupe", "build/release/examples/image_classifier/image_classifier"
-RANKS = 4
+sys.path.insert(0, str(pathlib.Path(__file__).with_name("net")))
+from cluster import CannotRun, Cluster  # noqa: E402
+
+TROUPE, PROGRAM, PROBE = (str(pathlib.Path("build/release", path).resolve()) for path in (
+    "launch/troupe", "examples/image_classifier/image_classifier", "tests/launch/rank_probe"))
+RANKS, HOSTS = 4, 2
 CALIBRATION_STEPS = 400
-STEPS_PER_EPOCH = 22
+STEPS_PER_EPOCH = {"digits": 22, "light": 10}
+WORK = {"digits": [PROGRAM, "--config", "examples/image_classifier/digits.toml", "--batch_size", "16", "--schedule", "constant", "--lr", "0.01"],
+        "light": [PROBE, "--probe_model", "norm", "--batch_size", "24", "--pause_ms", "100"]}
 
 
-def train(folder, steps, chaos=None):
+class ThisMachine:
+    """Where jobs run: four ranks here."""
+    words = ["--nproc", str(RANKS)]
+
+    @staticmethod
+    def run(words, **options):
+        return subprocess.run(words, check=False, **options)
+
+
+class Hosts:
+    """Where jobs run: two ranks on each of two hosts, launched on the first."""
+
+    def __init__(self, cluster):
+        hosts = pathlib.Path(cluster.folder, "two-slots")
+        hosts.write_text("".join(f"{host} slots={RANKS // HOSTS} address={cluster.address(host)}\n" for host in cluster.hosts))
+        self.words = ["--hosts", str(hosts), "--ssh-config", cluster.ssh_config]
+        self.run = lambda words, **options: cluster.run(cluster.hosts[0], words, stdin=subprocess.DEVNULL, **options)
+
+
+def train(place, work, folder, steps, chaos=None):
     """The exit code, what was printed, the losses by step, and the hashes of the last checkpoint's tensors."""
-    words = [TROUPE, "launch", "--nproc", str(RANKS), "--run-dir", f"{folder}/run"]
+    words = [TROUPE, "launch", *place.words, "--run-dir", f"{folder}/run"]
     if chaos:
         words += ["--chaos", chaos]
-    words += [PROGRAM, "--config", "examples/image_classifier/digits.toml", "--batch_size", "16", "--log_interval", "1", "--schedule", "constant",
-              "--lr", "0.01", "--run_dir", f"{folder}/run", "--checkpoint_dir", f"{folder}/checkpoints", "--save_every", "200",
-              "--epochs", str(steps // STEPS_PER_EPOCH + 1), "--max_steps", str(steps)]
-    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    words += WORK[work] + ["--log_interval", "1", "--run_dir", f"{folder}/run", "--checkpoint_dir", f"{folder}/checkpoints", "--save_every",
+                           "200", "--epochs", str(steps // STEPS_PER_EPOCH[work] + 1), "--max_steps", str(steps)]
+    done = place.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     losses = {}
     metrics = pathlib.Path(folder, "run/metrics.jsonl")
     for line in metrics.read_text().splitlines() if metrics.exists() else []:
@@ -74,20 +102,31 @@ def left_over(folder):
 
 
 def main():
-    minutes, mtbf, seed = (float(word) for word in (sys.argv[1:] + ["2", "20", "7"][len(sys.argv) - 1:]))
-    with tempfile.TemporaryDirectory() as folder:
+    words = [word for word in sys.argv[1:] if word != "--hosts"]
+    words += ["2", "20", "7", "digits"][len(words):]
+    with contextlib.ExitStack() as stack:
+        place = Hosts(stack.enter_context(Cluster(HOSTS))) if "--hosts" in sys.argv else ThisMachine()
+        soak(place, *(float(word) for word in words[:3]), words[3])
+
+
+def soak(place, minutes, mtbf, seed, work):
+    """The job undisturbed and hurt; ends the program where they differ."""
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(2) as threads:
         start = time.monotonic()
-        code, text, _, _ = train(f"{folder}/pace", CALIBRATION_STEPS)
+        code, text, _, _ = train(place, work, f"{folder}/pace", CALIBRATION_STEPS)
         if code != 0:
             sys.exit(text)
         steps = max(CALIBRATION_STEPS, int(CALIBRATION_STEPS * minutes * 60 / (time.monotonic() - start)))
-        print(f"{steps} steps on {RANKS} ranks, undisturbed", flush=True)
-        code, text, expected, tensors = train(f"{folder}/calm", steps)
-        if code != 0:
-            sys.exit(text)
+        print(f"{steps} steps of {work} on {RANKS} ranks, undisturbed", flush=True)
+        undisturbed = threads.submit(train, place, work, f"{folder}/calm", steps)
+        if work == "digits":
+            undisturbed.result()
         chaos = f"seed={seed:.0f},mtbf={mtbf}s,kinds=kill+stop+slow+net+disk"
         print(f"the same with --chaos {chaos}", flush=True)
-        code, text, losses, hurt_tensors = train(f"{folder}/hurt", steps, chaos)
+        code, text, losses, hurt_tensors = train(place, work, f"{folder}/hurt", steps, chaos)
+        calm_code, calm_text, expected, tensors = undisturbed.result()
+        if calm_code != 0:
+            sys.exit(calm_text)
         print("\n".join(line for line in text.splitlines() if line.startswith("troupe: chaos: ")), flush=True)
         found = wrong(code, losses, steps, expected)
         if hurt_tensors != tensors:
@@ -102,4 +141,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except CannotRun as why:
+        sys.exit(f"NOT RUN: {why}")

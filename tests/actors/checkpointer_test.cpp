@@ -86,7 +86,7 @@ TEST_CASE("[C01] the checkpointer saves what it is sent and answers the sender")
   rank.wait_for_end(checkpointer);
 }
 
-TEST_CASE("[C03] a save that fails is answered with rank, step and file, and the next one works") {
+TEST_CASE("[C03] fault 26: a save that fails is answered with rank, step and file, and the next one works") {
   Fixture rank;
   FaultyFiles files(FaultyFiles::Fault::refuse_once, 6, ENOSPC);
   const auto checkpointer = rank.start(rank.scratch.path(), &files);

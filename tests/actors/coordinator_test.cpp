@@ -1,6 +1,9 @@
 #include "actors/coordinator.hpp"
 
+#include <algorithm>
 #include <filesystem>
+#include <limits>
+#include <mutex>
 
 #include "actors/checkpointer.hpp"
 #include "actors/coordinator_rendezvous.hpp"
@@ -162,6 +165,138 @@ TEST_CASE("[L04] fault 11: ranks that missed the last announcement get it from t
   CHECK_THAT(job.refused(job.add_rank(2, member_of_the_one_before)), Catch::Contains("fenced"));
 }
 
+TEST_CASE("[L05] what no rank could mean is refused with the field, and the coordinator goes on") {
+  std::vector<std::string> lines;
+  std::mutex mutex;
+  auto options = Job::options(2, {}, true);
+  options.log = [&](const std::string& line) {
+    std::lock_guard lock(mutex);
+    lines.push_back(line);
+  };
+  Job job(options);
+  const auto answer = [&](const JoinJob& join) {
+    std::string why = "no answer";
+    job.self->request(job.coordinator, 10s, join)
+        .receive([&](const JoinAccepted& accepted) { why = accepted.refused; }, [](caf::error&) {});
+    return why;
+  };
+  JoinJob good{"job", {0, 7}, 2, "host", "build", "config", false, 0};
+  auto join = good;
+  join.process.slot = -1;
+  CHECK_THAT(answer(join), Catch::Contains("slot -1 is not one of 0 to 65535"));
+  join.process.slot = 1 << 30;
+  CHECK_THAT(answer(join), Catch::Contains("slot 1073741824 is not one of"));
+  join = good;
+  join.world_size = -2;
+  CHECK_THAT(answer(join), Catch::Contains("world size -2 is not this job's (2)"));
+  join = good;
+  join.generation = 9;
+  CHECK_THAT(answer(join), Catch::Contains("fenced"));
+  for (const auto field : {&JoinJob::job_id, &JoinJob::host, &JoinJob::build_id, &JoinJob::config_hash}) {
+    join = good;
+    join.*field = std::string(1 << 20, 'x');
+    CHECK_THAT(answer(join), Catch::Contains("has 1048576 bytes, more than 256"));
+    join.*field = "two\nlines";
+    CHECK_THAT(answer(join), Catch::Contains("has control characters"));
+  }
+  // What has no answer is dropped, also from nobody: the first is told.
+  JoinNode node{"job", "host", {{-7, 1}}};
+  caf::anon_send(job.coordinator, node);
+  node.started.assign(70'000, {1, 1});
+  caf::anon_send(job.coordinator, node);
+  caf::anon_send(job.coordinator, PutValue{std::string(5000, 'k'), "v"});
+  caf::anon_send(job.coordinator, PutValue{"k", std::string(2 << 20, 'v')});
+  caf::anon_send(job.coordinator, RankExited{{-1, 1}, 9});
+  caf::anon_send(job.coordinator, RankExited{{1 << 30, 1}, 9});
+  caf::anon_send(job.coordinator, RankInterrupted{});
+  caf::anon_send(job.coordinator, CheckpointPublished{{0, 7}, {{1, "a"}, {1, "/x", 1, std::numeric_limits<double>::infinity(), {}}, {}}});
+  caf::anon_send(job.coordinator, good);
+  CollectiveState state;
+  state.rank = -3;
+  caf::anon_send(job.coordinator, state);
+  CHECK(job.refused(job.add_rank(0)).empty());
+  CHECK(job.refused(job.add_rank(1)).empty());
+  std::lock_guard lock(mutex);
+  const auto told = [](const std::string& line) {
+    return line.find("dropped a message that makes no sense: slot -7 is not one of") != line.npos;
+  };
+  CHECK(std::count_if(lines.begin(), lines.end(), told) == 1);
+  CHECK(std::count_if(lines.begin(), lines.end(), [](const auto& line) { return line.find("makes no sense") != line.npos; }) == 1);
+}
+
+TEST_CASE("[L05] fault 18: what was said in a generation that is over is dropped, counted, and changes nothing") {
+  std::vector<std::string> lines;
+  std::mutex mutex;
+  auto options = Job::options(2, {}, true);
+  options.log = [&](const std::string& line) {
+    std::lock_guard lock(mutex);
+    lines.push_back(line);
+  };
+  const auto said = [&](const std::string& text) {
+    std::lock_guard lock(mutex);
+    return std::count_if(lines.begin(), lines.end(), [&](const auto& line) { return line.find(text) != std::string::npos; });
+  };
+  Job job(options);
+  for (int rank = 0; rank < 2; ++rank) CHECK(job.refused(job.add_rank(rank)).empty());
+  const auto membership = [&] {
+    Membership next;
+    while (next.members.empty())
+      job.self->receive([&](Membership& found) { next = std::move(found); }, [](const InterruptRanks&) {},
+                        [](const AbortJob& abort) { FAIL(abort.report.to_string()); }, caf::after(20s) >> [] { FAIL("no membership"); });
+    return next;
+  };
+  const auto report_of = [](const Member& member, std::uint64_t generation) {
+    RankInterrupted report;
+    report.process = member.process;
+    report.generation = generation;
+    report.why = "a connection ended";
+    return report;
+  };
+  const auto state_of = [](int rank, std::uint64_t generation, std::uint64_t fingerprint) {
+    CollectiveState state;
+    state.generation = generation;
+    state.rank = rank;
+    state.lane = "buckets";
+    state.in_flight = true;
+    state.sequence = 5;
+    state.fingerprint = fingerprint;
+    state.what = "all_reduce";
+    return state;
+  };
+  const auto first = membership();
+  CHECK(first.generation == 1);
+  membership();  // the other rank's
+  for (const auto& member : first.members) caf::anon_send(job.coordinator, report_of(member, 1));
+  CHECK(membership().generation == 2);
+  membership();
+
+  // All of it once more, as a network delivers it that has kept it for long; also from a generation that never was.
+  for (const std::uint64_t generation : {std::uint64_t{1}, std::uint64_t{0}, ~std::uint64_t{0}}) {
+    for (const auto& member : first.members) caf::anon_send(job.coordinator, report_of(member, generation));
+    caf::anon_send(job.coordinator, state_of(0, generation, 1));
+    caf::anon_send(job.coordinator, state_of(1, generation, 2));  // of this generation it would accuse rank 1
+  }
+  caf::anon_send(job.coordinator, state_of(0, 2, 1));
+  auto answered = std::string("no answer");  // after all of the above
+  job.self->request(job.coordinator, 10s, GetValue{"nothing"})
+      .receive([&](bool, const std::string& text) { answered = text; }, [](caf::error&) {});
+  CHECK(answered.empty());
+  bool quiet = true;
+  job.self->receive([&](const AbortJob&) { quiet = false; }, [&](const InterruptRanks&) { quiet = false; },
+                    [&](const Membership&) { quiet = false; }, caf::after(300ms) >> [] {});
+  CHECK(quiet);
+  CHECK(said("is interrupted") == 1);
+  CHECK(said("dropped a report") == 1);
+
+  // The same in this generation is heard: the next is made, and there the count is told.
+  for (const auto& member : first.members) caf::anon_send(job.coordinator, report_of(member, 2));
+  CHECK(membership().generation == 3);
+  membership();
+  caf::anon_send(job.coordinator, state_of(1, 2, 2));
+  job.self->request(job.coordinator, 10s, GetValue{"nothing"}).receive([](bool, const std::string&) {}, [](caf::error&) {});
+  CHECK(said("dropped a report on collectives of generation 2, it is 3 (13 such messages so far)") == 1);
+}
+
 namespace {
 
 /// Two ranks with a checkpointer each; the test is Compute on both.
@@ -241,4 +376,54 @@ TEST_CASE("[C02] a rank lost before it has written fails the save for the others
     job.save(0, 10, 7);
     CHECK_THAT(job.answer(), Catch::Contains("a rank was lost before all had written"));
   }
+}
+
+TEST_CASE("[L05] a replacement that comes when the job is done ends, too") {
+  Job job(2, {}, true);
+  for (int rank = 0; rank < 2; ++rank) CHECK(job.refused(job.add_rank(rank)).empty());
+  for (int i = 0; i < 2; ++i) job.self->receive([](const Membership&) {}, caf::after(10s) >> [] { FAIL("no membership"); });
+  for (const auto& rank : job.ranks)
+    job.self->request(rank, 10s, FinishRank{{ErrorCode::ok, -1, {}, -1, {}, {}, {}}}).receive([](bool) {}, [](caf::error&) {});
+  CHECK(job.refused(job.add_rank(2)).empty());
+  ErrorReport report;
+  job.self->receive([&](const AbortJob& abort) { report = abort.report; }, caf::after(10s) >> [] {});
+  CHECK((report.code == ErrorCode::ok));
+  CHECK(report.cause == "the job is done");
+}
+
+namespace {
+
+/// Says once who has asked it for a lane's state.
+struct Stalled : Job {
+  Stalled() : Job(2, {}, true) {
+    for (int rank = 0; rank < 2; ++rank) CHECK(refused(add_rank(rank)).empty());
+    for (int i = 0; i < 2; ++i) self->receive([](const Membership&) {}, caf::after(10s) >> [] { FAIL("no membership"); });
+  }
+  void wait_in(int rank, std::uint64_t generation, std::uint64_t fingerprint, const std::string& what) {
+    CollectiveState state;
+    state.rank = rank;
+    state.generation = generation;
+    state.lane = "program";
+    state.in_flight = true;
+    state.sequence = 5;
+    state.fingerprint = fingerprint;
+    state.what = what;
+    self->send(coordinator, state);
+  }
+  std::string accused() {
+    std::string cause = "nobody";
+    self->receive([&](const AbortJob& abort) { cause = abort.report.cause; }, caf::after(500ms) >> [] {});
+    return cause;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("[L06] fault 18: what a rank of a former generation waits in accuses nobody") {
+  Stalled job;
+  job.wait_in(0, 1, 9, "vote");
+  job.wait_in(1, 0, 2, "barrier");
+  CHECK(job.accused() == "nobody");
+  job.wait_in(1, 1, 2, "barrier");
+  CHECK_THAT(job.accused(), Catch::Contains("is in barrier"));
 }

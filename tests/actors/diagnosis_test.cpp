@@ -67,7 +67,7 @@ TEST_CASE("[D13] sends and receives say nothing about who keeps the others waiti
   supervisor.options.status = std::make_shared<RankStatus>();
   const auto lane = std::make_shared<SingleCommunicator>(CommunicatorOptions{});
   auto& ledger = lane->ledger();
-  const auto state = [&] { return supervisor.state_of({"program", 1, lane}); };
+  const auto state = [&] { return supervisor.state_of({"program", 1, lane}, std::chrono::steady_clock::now()); };
   const auto begin = [&](CollectiveKind kind, std::int64_t numel) {
     CollectiveRecord record;
     record.kind = kind;

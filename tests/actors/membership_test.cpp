@@ -221,3 +221,31 @@ TEST_CASE("[L05] a rank whose heal was interrupted is healed again, and is nobod
   REQUIRE(answer.action == Action::go);
   CHECK_FALSE(answer.next.has_newcomers());
 }
+
+TEST_CASE("[L05] fault 15: of two ranks that do not reach each other the higher one goes, of several the one with the most links cut") {
+  auto q = question({0, 1, 2, 3});
+  q.survivors[1].report->unreachable = {2};  // one way: rank 2 says nothing
+  auto answer = plan_membership(q);
+  CHECK(answer.action == Action::expel);
+  CHECK(answer.link_fault);
+  CHECK((answer.expelled == member(2).process));
+  CHECK_THAT(answer.reason, Catch::Contains("it and rank 1 do not reach each other"));
+
+  q.survivors[3].report->unreachable = {1};
+  answer = plan_membership(q);
+  CHECK((answer.expelled == member(1).process));
+  CHECK_THAT(answer.reason, Catch::Contains("it and ranks 2, 3 do not reach each other"));
+
+  // With it gone there is nothing left to complain of.
+  q.survivors.erase(q.survivors.begin() + 1);
+  CHECK(plan_membership(q).action == Action::go);
+}
+
+TEST_CASE("[L05] fault 15: of two ranks that do not reach each other the one stays that has the state, and nonsense is no complaint") {
+  auto q = question({0, 1, 2, 3});
+  q.survivors[2].report->unreachable = {3, 3, 2, -1, 4, 1 << 30};
+  q.survivors[2].report->whole = false;
+  CHECK((plan_membership(q).expelled == member(2).process));
+  q.survivors[2].report->unreachable = {2, -1, 4, 1 << 30};
+  CHECK(plan_membership(q).action == Action::go);
+}

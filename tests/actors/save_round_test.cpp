@@ -81,3 +81,25 @@ TEST_CASE("[C02] what others say, or say twice, changes nothing") {
   round.written(saved_part(1));
   CHECK((round.decide().action == SaveRound::Action::wait));
 }
+
+TEST_CASE("[C02] a publisher that comes back over another connection gets its order again") {
+  auto round = all_written();
+  CHECK((round.decide().action == SaveRound::Action::publish));
+  round.came_back(kSavers[1]);
+  CHECK((round.decide().action == SaveRound::Action::wait));
+  round.came_back(kSavers[0]);
+  const auto again = round.decide();
+  CHECK((again.action == SaveRound::Action::publish));
+  CHECK((again.publisher == kSavers[0]));
+  CHECK((round.decide().action == SaveRound::Action::wait));
+}
+
+TEST_CASE("[C02] a rank that was taken for lost and has come back publishes") {
+  SaveRound round(kSaveAttempt, kSavers, true);
+  round.written(saved_part(0));
+  round.lost(kSavers[0], "its connection closed");
+  round.came_back(kSavers[0]);
+  round.written(saved_part(1));
+  round.written(saved_part(2));
+  CHECK((round.decide().publisher == kSavers[0]));
+}

@@ -90,13 +90,19 @@ TEST_CASE("[T09] a sum that overflows although each gradient is finite is not ap
   CHECK_FALSE(decide(all, kNames, {false, false}).commit);
 }
 
-TEST_CASE("[D13] the vote names the rank whose layout or step differs") {
+TEST_CASE("[D13] the vote names the rank whose layout, step or data set differs") {
   auto all = votes(3);
   all[1].layout_hash = 5;
   CHECK_THROWS_WITH(decide(all, kNames, {true, true}), Catch::Contains("rank 1 used another parameter layout"));
   all = votes(3);
   all[2].step = 8;
   CHECK_THROWS_WITH(decide(all, kNames, {true, true}), Catch::Contains("rank 2 voted on step 8"));
+  all = votes(3);
+  for (auto& vote : all) vote.dataset_size = 64;
+  all[0].dataset_size = 63;
+  CHECK_THROWS_WITH(
+      decide(all, kNames, {true, true}),
+      Catch::Contains("rank 0 drew from a data set of 63 samples, the others from one of 64; put the same files on every host"));
 }
 
 TEST_CASE("a stop asked for on one rank ends the step on all") {

@@ -96,6 +96,9 @@ TEST_CASE("[T04] an unknown name is refused with the nearest known one, wherever
   CHECK_THAT(refused({"--strategi", "ddp"}), Catch::Contains("did you mean strategy?"));
   CHECK_THAT(refused({"--backend", "glo"}), Catch::Contains("did you mean gloo?"));
   CHECK_THAT(refused({"--droput", "1"}), Catch::Contains("did you mean dropout?"));
+  ::setenv("TROUPE_BATHC_SIZE", "3", 1);
+  CHECK_THAT(refused({}), Catch::Contains("TROUPE_BATHC_SIZE: there is no such setting; did you mean TROUPE_BATCH_SIZE?"));
+  ::unsetenv("TROUPE_BATHC_SIZE");
   CHECK_THAT(refused({"train"}), Catch::Contains("'train' is no flag"));
   CHECK_THAT(refused({"--lr"}), Catch::Contains("no value"));
   CHECK_THAT(refused({"--batch_size", "64", "--grad_accum_steps", "3"}),

@@ -1,5 +1,10 @@
 // Faults by their number in docs/faults.md, as far as they need processes and not hosts of their own (tests/net has those).
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+
+#include <set>
 
 #include "tests/support/recovery_run.hpp"
 
@@ -105,6 +110,145 @@ TEST_CASE("[L04] fault 12: a second coordinator for the same job is refused, and
   });
   INFO(run.output);
   CHECK(run.recoveries().empty());
+  check_bits(run, undisturbed());
+}
+
+namespace {
+
+// Ports of the data connections of rank processes, by /proc: of sockets that listen and of those that are connected.
+std::set<int> ports_of_ranks(const Launch& launch) {
+  std::set<std::string> sockets;
+  for (const auto pid : processes_of(launch.folder().path())) {
+    if (!facts_of(pid, "cmdline").starts_with(TROUPE_RANK_PROBE)) continue;
+    std::error_code gone;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd", gone)) {
+      const auto target = std::filesystem::read_symlink(entry.path(), gone).string();
+      if (target.starts_with("socket:[")) sockets.insert(target.substr(8, target.size() - 9));
+    }
+  }
+  std::set<int> ports;
+  std::ifstream table("/proc/net/tcp");
+  std::string line;
+  std::getline(table, line);
+  while (std::getline(table, line)) {
+    std::istringstream words(line);
+    std::string word, local, inode;
+    for (int i = 0; i < 10 && words >> word; ++i) (i == 1 ? local : inode) = word;
+    if (sockets.contains(inode)) ports.insert(std::stoi(local.substr(local.find(':') + 1), nullptr, 16));
+  }
+  return ports;
+}
+
+// Whether the port takes a connection; it is told some nonsense then.
+bool knock(int port) {
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const bool open = ::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+  const std::string words(4096, '\xff');
+  if (open) (void)!::send(fd, words.data(), words.size(), MSG_NOSIGNAL);
+  ::close(fd);
+  return open;
+}
+
+}  // namespace
+
+TEST_CASE("[L05] fault 19: a stranger who knocks at the data ports in the middle of a job is refused, and no bit changes") {
+  const std::vector<std::string> over_tcp{"--backend", "gloo", "--pause_ms", "10", "--batch_size", "12"};
+  const Run calm(3, {}, "", over_tcp);
+  int knocks = 0, open = 0;
+  const Run run(3, {}, "", over_tcp, [&](Launch& launch) {
+    for (const char* step : {"step 5/", "step 10/", "step 15/", "step 20/"}) {
+      REQUIRE(launch.wait_for(step));
+      for (const int port : ports_of_ranks(launch)) {
+        ++knocks;
+        open += knock(port) ? 1 : 0;
+      }
+    }
+  });
+  INFO(run.output);
+  CHECK(knocks >= 4 * 12);  // two lanes, two connections of each rank on each
+  CHECK(open == 0);
+  CHECK(run.recoveries().empty());
+  check_bits(run, calm);
+}
+
+TEST_CASE("[L05] fault 23: a rank without memory aborts its step and ends the job with rank, step, cause and remedy") {
+  const std::string how = GENERATE(as<std::string>{}, "new", "tensor");
+  INFO(how);
+  Launch launch(3, {"--batch_size", "12", "--fail_rank", "1", "--fail_step", "5", "--fail_how", how}, {});
+  const auto done = launch.finish();
+  INFO(done.output);
+  CHECK(done.code == 1);
+  CHECK_THAT(done.output, Catch::Contains("rank 1, compute, step 5: out of memory: ") && Catch::Contains("lower batch_size"));
+  CHECK(processes_of(launch.folder().path()).empty());
+}
+
+namespace {
+
+/// A limit for the processes that are put into it.
+class ControlGroup {
+ public:
+  ControlGroup(const std::string& controller, const std::string& value) {
+    const std::string first = controller == "memory" ? "memory.limit_in_bytes" : controller + ".max";
+    for (const auto& [root, name] :
+         {std::pair{"/sys/fs/cgroup/" + controller, first}, std::pair{std::string("/sys/fs/cgroup"), controller + ".max"}}) {
+      const auto folder = root + "/troupe-test-" + std::to_string(::getpid());
+      std::error_code failure;
+      if (!std::filesystem::create_directory(folder, failure)) continue;
+      folder_ = folder;
+      const auto limit = folder + "/" + name;
+      if (std::filesystem::exists(limit) && (std::ofstream(limit) << value).flush()) return;
+      std::filesystem::remove(folder, failure);
+      folder_.clear();
+    }
+  }
+  ~ControlGroup() {
+    std::error_code failure;
+    for (int i = 0; i < 100 && !folder_.empty() && !std::filesystem::remove(folder_, failure); ++i) std::this_thread::sleep_for(50ms);
+  }
+  ControlGroup(const ControlGroup&) = delete;
+  bool there() const { return !folder_.empty(); }
+  std::string processes() const { return folder_ + "/cgroup.procs"; }
+  bool hold(pid_t pid) const { return bool((std::ofstream(processes()) << pid).flush()); }
+
+ private:
+  std::string folder_;
+};
+
+/// A small job that a shell starts after it has limited itself; or whose ranks do.
+testing::Finished limited(const testing::ScratchDirectory& folder, const std::string& before, const std::string& before_rank,
+                          const std::string& backend) {
+  std::vector<std::string> words{"/bin/sh", "-c",        before + " exec \"$@\"", "sh", TROUPE_PROGRAM, "launch", "--nproc",
+                                 "3",       "--run-dir", folder / "run"};
+  if (!before_rank.empty()) words.insert(words.end(), {"/bin/sh", "-c", before_rank + " exec \"$@\"", "sh"});
+  words.insert(words.end(), {TROUPE_RANK_PROBE, "--backend", backend, "--batch_size", "12", "--epochs", "1", "--run_dir", "",
+                             "--checkpoint_dir", folder / "checkpoints"});
+  auto done = testing::RunningProcess(words).finish();
+  CHECK(done.code >= 0);  // it ended of itself
+  // Those of a launcher that could not go on end with it, by the kernel's hand.
+  for (int i = 0; i < 100 && !processes_of(folder.path()).empty(); ++i) std::this_thread::sleep_for(50ms);
+  CHECK(processes_of(folder.path()).empty());
+  return done;
+}
+
+}  // namespace
+
+TEST_CASE("[L05] fault 23: a rank that the kernel kills for want of memory is replaced, and the likely cause is told") {
+  const ControlGroup limit("memory", std::to_string(256 << 20));
+  if (!limit.there()) {
+    WARN("NOT RUN: no memory limit can be set here (control groups, as root)");
+    return;
+  }
+  const Run run(4, {}, "", {"--fail_rank", "1", "--fail_step", "12", "--fail_how", "grow", "--pause_ms", "10"}, [&](Launch& launch) {
+    REQUIRE(launch.wait_for("step 5/"));
+    REQUIRE(limit.hold(pid_said_by(launch.output(), "[rank 1] pid ")));
+  });
+  INFO(run.output);
+  CHECK_THAT(run.output, Catch::Contains("signal 9, which this job did not send: perhaps out of memory, see dmesg on its host"));
+  CHECK(run.recoveries().size() == 1);
   check_bits(run, undisturbed());
 }
 
@@ -227,6 +371,69 @@ TEST_CASE("[L05] fault 36: when all spares are used up the job shrinks") {
   const Run run(3, {"--spares", "1", "--max-restarts", "0"}, "slot=1,step=9,at=forward;slot=2,step=15,at=forward", {"--batch_size", "12"});
   INFO(run.output);
   CHECK_THAT(run.output, Catch::Contains("generation 2: 1 rank replaced") && Catch::Contains("generation 3: shrinks from 3 to 2 ranks"));
+}
+
+TEST_CASE("[L05] fault 38: with too few file descriptors a job ends with an error that says so") {
+  int failed = 0;
+  const auto judge = [&failed](const testing::Finished& done) {
+    INFO(done.output);
+    if (done.code == 0) return;
+    ++failed;
+    CHECK_THAT(done.output, Catch::Contains("Too many open files"));
+    CHECK_THAT(done.output, Catch::Contains("ulimit -n"));
+  };
+  for (const int files : {15, 22, 23}) {  // the launcher needs some 24 for three ranks
+    INFO(files);
+    const testing::ScratchDirectory folder;
+    judge(limited(folder, "ulimit -n " + std::to_string(files) + ";", "", "auto"));
+  }
+  CHECK(failed > 0);
+  failed = 0;
+  for (const auto& [backend, files] :
+       {std::pair{"gloo", 10}, std::pair{"gloo", 12}, std::pair{"gloo", 14}, std::pair{"auto", 12}}) {  // a rank, 20
+    INFO(files);
+    const testing::ScratchDirectory folder;
+    judge(limited(folder, "", "ulimit -n " + std::to_string(files) + ";", backend));
+  }
+  CHECK(failed > 0);
+}
+
+TEST_CASE("[L05] fault 38: with too few threads a job ends with an error that says so") {
+  int failed = 0;
+  for (const int tasks : {4, 10, 16, 20, 24, 30}) {  // it needs some 40
+    INFO(tasks);
+    const ControlGroup limit("pids", std::to_string(tasks));
+    if (!limit.there()) {
+      WARN("NOT RUN: no limit of processes can be set here (control groups, as root)");
+      return;
+    }
+    const testing::ScratchDirectory folder;
+    const auto done = limited(folder, "echo $$ > " + limit.processes() + ";", "", "auto");
+    INFO(done.output);
+    if (done.code == 0) continue;
+    ++failed;
+    CHECK_THAT(done.output, Catch::Contains("Resource temporarily unavailable"));
+    CHECK_THAT(done.output, Catch::Contains("raise the limit of processes"));
+  }
+  CHECK(failed > 0);
+}
+
+TEST_CASE("[L05] fault 38: where no port is left a job ends with an error that says so") {
+  if (testing::RunningProcess({"/usr/bin/unshare", "--net", "true"}).finish().code != 0) {
+    WARN("NOT RUN: ports can be limited in a network namespace only, and that needs root");
+    return;
+  }
+  for (const auto* range : {"50000 50004", "50000 50010"}) {
+    INFO(range);
+    const testing::ScratchDirectory folder;
+    const auto script = folder / "limited.sh";
+    std::ofstream(script) << "ip link set lo up; echo '" << range << "' > /proc/sys/net/ipv4/ip_local_port_range\n"
+                          << R"(exec "$@")";
+    const auto done = limited(folder, "exec unshare --net /bin/sh " + script + R"( "$@";)", "", "gloo");
+    INFO(done.output);
+    CHECK(done.code == 69);
+    CHECK_THAT(done.output, Catch::Contains("Address already in use") && Catch::Contains("ip_local_port_range"));
+  }
 }
 
 TEST_CASE("[L05] fault 37: a clock that jumps by an hour, forwards and back, changes nothing") {

@@ -79,7 +79,7 @@ TEST_CASE("[E02] gpt learns text on two processes and goes on from its checkpoin
   REQUIRE(losses.size() == 6);
   CHECK(losses.front() > 4);  // ln 256 is 5.5
   CHECK(losses.back() < losses.front() - 0.7);
-  CHECK(logged(folder, "throughput(tokens/s)").back() > logged(folder, "throughput(samples/s)").back() * 31.9);
+  CHECK(logged(folder, "throughput(tps)").back() > logged(folder, "throughput(samples/s)").back() * 31.9);
 
   // The model is the checkpoint's, whatever the defaults are.
   Arguments generating{"--checkpoint_dir", folder / "checkpoints", "--run_dir", "", "--generate", "The licence", "--max_new_tokens", "60"};

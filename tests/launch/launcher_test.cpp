@@ -50,7 +50,8 @@ TEST_CASE("[T06] fault 22: an exception on one rank ends the job with its text, 
   INFO(done.output);
   CHECK(done.code == 1);
   CHECK_THAT(done.output, Catch::Contains("[rank 1] error: rank 1, compute, step 3: the probe was told to throw") &&
-                              Catch::Contains("troupe: rank 1 failed: exit code 1"));
+                              Catch::Contains("troupe: rank 1 on localhost failed: exit code 1; its log: ") &&
+                              Catch::Contains("troupe: next: tail -n 50 " + (launch.folder() / "run/rank1.log")));
   CHECK(processes_of(launch.folder().path()).empty());
 }
 
@@ -59,7 +60,18 @@ TEST_CASE("[T06] a rank that is killed ends the job, and the signal is named") {
   const auto done = launch.finish();
   INFO(done.output);
   CHECK(done.code == 137);
-  CHECK_THAT(done.output, Catch::Contains("rank 1 failed: signal 9 (Killed)"));
+  CHECK_THAT(done.output,
+             Catch::Contains("rank 1 on localhost failed: signal 9 (Killed), which this job did not send: perhaps out of memory"));
+}
+
+TEST_CASE("[T06] a rank that a library aborts tells its stack") {
+  Launch launch(2, {"--fail_rank", "1", "--fail_how", "abort"});
+  const auto done = launch.finish();
+  INFO(done.output);
+  CHECK(done.code == 134);
+  CHECK_THAT(done.output, Catch::Contains("[rank 1] fatal: SIGABRT, with the stack above") && Catch::Contains("(abort+0x") &&
+                              Catch::Contains("rank_probe(+0x") && Catch::Contains("rank 1 on localhost failed: signal 6 (Aborted)") &&
+                              Catch::Contains("its last line: fatal: SIGABRT"));
 }
 
 TEST_CASE("[T06] a rank that exits early ends the job with its exit code") {

@@ -1,12 +1,17 @@
 // A small training program that misbehaves on request, for launcher_test.cpp.
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <memory>
 #include <optional>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "actors/block.hpp"
 #include "launch/job.hpp"
@@ -49,6 +54,29 @@ class ProbeData final : public troupe::Dataset {
   mutable std::atomic<int> batches_{0};
 };
 
+// What a limit of memory does to a rank: `new` and `tensor` have none left to give, `grow` takes until the kernel ends it.
+void run_out_of_memory(const std::string& how) {
+  constexpr std::size_t kPiece = std::size_t{64} << 20, kPieces = 32;
+  std::vector<std::unique_ptr<char[]>> blocks;
+  std::vector<at::Tensor> tensors;
+  if (how == "new" || how == "tensor") {
+    std::ifstream status("/proc/self/statm");
+    std::size_t pages = 0;
+    status >> pages;
+    const rlim_t limit = pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)) + 4 * kPiece;
+    const rlimit limits{limit, limit};
+    ::setrlimit(RLIMIT_AS, &limits);
+  }
+  for (std::size_t i = 0; i < kPieces; ++i) {
+    if (how == "new") blocks.push_back(std::make_unique<char[]>(kPiece));
+    if (how == "tensor") tensors.push_back(torch::ones({static_cast<std::int64_t>(kPiece / sizeof(float))}));
+    if (how == "grow") {
+      blocks.push_back(std::make_unique<char[]>(kPiece));
+      std::memset(blocks.back().get(), 1, kPiece);
+    }
+  }
+}
+
 struct WideImpl : torch::nn::Module {
   torch::nn::Linear linear;
   explicit WideImpl(std::int64_t width) : linear(register_module("linear", torch::nn::Linear(width, width))) {}
@@ -70,7 +98,8 @@ int main(int argc, char** argv) {
   job.declare = [](troupe::Config& config) {
     config.declare("fail_rank", std::int64_t{-1}, "the rank that misbehaves");
     config.declare("fail_step", std::int64_t{3}, "when");
-    config.declare("fail_how", std::string("throw"), "throw, exit, kill, hang, slow, flip, load_throw, load_stall");
+    config.declare("fail_how", std::string("throw"),
+                   "throw, exit, kill, abort, hang, slow, flip, load_throw, load_stall; new, tensor: there is no memory; grow: takes all");
     config.declare("pause_ms", std::int64_t{0}, "in every step");
     config.declare("probe_model", std::string("ours"),
                    "ours; norm: LibTorch's dropout, and a validation; plain: neither norm nor dropout; wide: 16 blocks");
@@ -118,7 +147,9 @@ int main(int argc, char** argv) {
       const auto how = config.get<std::string>("fail_how");
       if (how == "exit") _exit(7);
       if (how == "kill") ::kill(::getpid(), SIGKILL);
+      if (how == "abort") std::abort();
       while (how == "hang") ::pause();
+      if (how == "new" || how == "tensor" || how == "grow") run_out_of_memory(how);
       if (how == "throw") throw std::runtime_error("the probe was told to throw");
     }
     auto pause = std::chrono::milliseconds(config.get<std::int64_t>("pause_ms"));

@@ -19,6 +19,7 @@ void check_death_in(const std::string& phase) {
   INFO(run.output);
   CHECK(run.recoveries().size() == 1);
   for (const auto& [rank, lives] : run.lives()) CHECK(lives == (rank == "rank " + std::to_string(slot) ? 2 : 1));
+  CHECK(run.repeated.empty());
   check_bits(run, reference);
 }
 
@@ -110,19 +111,58 @@ TEST_CASE("[L05] fault 8: a rank that stops answering is killed after three seco
 }
 
 // This seed stops rank 0 for 0.7 s, kills rank 1 and breaks rank 0's connections within 6 s; the job takes 8 or more.
-TEST_CASE("[L05] fault 40: a job that --chaos hurts again and again ends with the bits of an undisturbed one, and tells its goodput") {
-  const Run run(4, {"--chaos", "seed=153,mtbf=2500ms,kinds=kill|stop|net"}, "", {"--pause_ms", "250"});
-  INFO(run.output);
+namespace {
+
+const std::vector<std::string> kChaos{"--chaos", "seed=153,mtbf=2500ms,kinds=kill|stop|net"}, kPause{"--pause_ms", "250"};
+
+// What kChaos does and tells, wherever the job runs.
+void check_chaos(const Run& run) {
   for (const auto* hurt : {"chaos: stop rank 0, 717 ms", "chaos: kill rank 1", "chaos: net rank 0"})
     CHECK_THAT(run.output, Catch::Contains(hurt));
   CHECK(run.recoveries().size() >= 2);
-  CHECK(run.lives().at("rank 1") >= 2);
   const std::regex summary(
       "chaos: \\d+ faults \\(kill \\d+, stop \\d+, net \\d+\\) and \\d+ that found nobody, in [0-9.]+ s; \\d+ steps, goodput [0-9.]+ % of "
       "the "
       "undisturbed pace");
   CHECK(std::regex_search(run.output, summary));
+}
+
+}  // namespace
+
+TEST_CASE("[L05] fault 40: a job that --chaos hurts again and again ends with the bits of an undisturbed one, and tells its goodput") {
+  const Run run(4, kChaos, "", kPause);
+  INFO(run.output);
+  check_chaos(run);
+  CHECK(run.lives().at("rank 1") >= 2);
   check_bits(run, undisturbed());
+}
+
+TEST_CASE("[L05] fault 40: --chaos hurts simulated ranks by the same schedule as processes, and changes no bit") {
+  auto flags = kPause;
+  flags.insert(flags.end(), kChaos.begin(), kChaos.end());
+  const auto run = Run::of_simulated(4, flags);
+  INFO(run.output);
+  check_chaos(run);
+  CHECK(run.repeated.empty());
+  check_bits(run, Run::of_simulated(4, {}));
+}
+
+// This seed comes for rank 0 within 2 s of the first step.
+TEST_CASE("[L05] --chaos nan: gradients that are not numbers cost one step on all ranks alike, or end the job") {
+  const bool skip = GENERATE(true, false);
+  INFO(skip);
+  Launch launch(3,
+                {"--probe_model", "norm", "--batch_size", "12", "--log_interval", "1", "--run_dir", "", "--pause_ms", "100", "--epochs",
+                 "2", "--verify_every", "1", "--on_not_finite", skip ? "skip" : "stop"},
+                {"--chaos", "seed=1,mtbf=700ms,kinds=nan"});
+  const auto done = launch.finish();
+  INFO(done.output);
+  CHECK(done.code == (skip ? 0 : 65));
+  CHECK_THAT(done.output, Catch::Contains("chaos: nan rank ") && Catch::Contains("is not finite"));
+  const std::regex step("step \\d+ skipped: .*the gradient of \\S+ is not finite");
+  CHECK(std::regex_search(done.output, step) == skip);
+  CHECK(testing::recoveries_in(done.output).empty());
+  CHECK_THAT(done.output, !Catch::Contains("holds other parameters"));
 }
 
 TEST_CASE("[L05] fault 39: a slot that dies again and again is given up") {

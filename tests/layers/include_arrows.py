@@ -17,7 +17,7 @@ PLACES = [
     (r"caf/", r"(?!tensor_io/)", "tensor_io moves tensors and knows no actors"),
     (r"nccl\.h", r"tensor_io/nccl_communicator\.", "only the NCCL communicator sees NCCL"),
     (r"gloo/", r"tensor_io/gloo_|bench/", "only the Gloo communicator sees Gloo"),
-    (r"openssl/", r"launch/", "only launch speaks TLS"),
+    (r"openssl/", r"(tests/)?launch/", "only launch speaks TLS"),
     (r"cereal/", r"launch/(rank\.hpp|journal\.cpp)|tensor_io/rank_state\.cpp|tests/", "cereal stays in the files that serialise"),
 ]
 

@@ -85,6 +85,7 @@ class Cluster:
         self.hosts = [f"h{i}" for i in range(hosts)]
         self.shm_mb = shm_mb
         self.folder = None
+        self.proxy = None
         self.init = {}  # host -> (pid, start time) of its first process, as this machine counts
 
     # ---- names
@@ -225,6 +226,10 @@ class Cluster:
 
     def down(self):
         """Ends every process of the cluster and removes what it made; may be called twice, and after any failure."""
+        if self.proxy:
+            self.proxy.kill()
+            self.proxy.communicate()
+            self.proxy = None
         for host in self.hosts:
             self.kill(host)
         spaces = quiet("ip", "netns", "list").stdout.split()
@@ -306,6 +311,32 @@ class Cluster:
         """What source sends to target vanishes without a sound: it goes to a hardware address that nobody has."""
         must("ip", "-n", self.namespace(source), "neigh", "replace", self.address(target), "lladdr", "02:00:00:00:00:ff", "nud", "permanent",
              "dev", "eth0")
+
+    def slow_wires(self, *flags):
+        """Puts packet_proxy.py into every host's link, until `end_slow_wires`."""
+        program = str(pathlib.Path(__file__).with_name("packet_proxy.py"))
+        wires = []
+        for host in self.hosts:
+            must("ip", "-n", self.hub, "link", "add", "name", f"px-{host}", "type", "veth", "peer", "name", f"br-{host}")
+            must("ip", "-n", self.hub, "link", "set", f"to-{host}", "nomaster")
+            must("ip", "-n", self.hub, "link", "set", f"br-{host}", "master", "br0", "up")
+            must("ip", "-n", self.hub, "link", "set", f"px-{host}", "up")
+            must("ip", "netns", "exec", self.namespace(host), sys.executable, program, "--offloads", "eth0")
+            wires.append(f"to-{host}=px-{host}")
+        must("ip", "netns", "exec", self.hub, sys.executable, program, "--offloads", *(end for wire in wires for end in wire.split("=")))
+        self.proxy = subprocess.Popen(["ip", "netns", "exec", self.hub, sys.executable, program, *flags, *wires], stdin=subprocess.PIPE,
+                                      stdout=subprocess.PIPE, text=True)
+        if self.proxy.stdout.readline() != "ready\n":
+            raise RuntimeError("the packet proxy did not start")
+
+    def end_slow_wires(self):
+        """The links are as they were. How many frames there were, and how many of them came late."""
+        said, _ = self.proxy.communicate(timeout=30)
+        self.proxy = None
+        for host in self.hosts:
+            must("ip", "-n", self.hub, "link", "del", f"px-{host}")
+            must("ip", "-n", self.hub, "link", "set", f"to-{host}", "master", "br0")
+        return [int(word.split("=")[1]) for word in said.split()]
 
     def partition(self, *sides):
         """Nothing passes between hosts of different sides."""

@@ -5,12 +5,9 @@
 """
 import pathlib
 import re
-import sys
-import tempfile
 import time
 
-from cluster import Cluster
-from job import Job, check, processes_of, run_claims, wait_until
+from job import Job, check, processes_of, run_claims, run_faults, wait_until
 
 
 def a_link_that_flaps_for_200_ms_changes_nothing(cluster, troupe, probe, scratch):
@@ -64,14 +61,5 @@ CLAIMS = {"16": a_link_that_flaps_for_200_ms_changes_nothing, "5": two_hosts_tha
           "14": halves_of_a_cut_network_both_park}
 
 
-def main():
-    troupe, probe = sys.argv[1:3]
-    with Cluster(5) as cluster, tempfile.TemporaryDirectory() as scratch:
-        for number in sys.argv[3:] or CLAIMS:
-            claim = CLAIMS[number]
-            claim(cluster, troupe, probe, f"{scratch}/{number}")
-            print(f"ok: fault {number}: {claim.__name__.replace('_', ' ')}", flush=True)
-
-
 if __name__ == "__main__":
-    run_claims(main)
+    run_claims(lambda: run_faults(CLAIMS, hosts=5))

@@ -3,6 +3,7 @@
 
     tests/net/grow_net_test.py TROUPE RANK_PROBE
 """
+import subprocess
 import sys
 import tempfile
 
@@ -16,8 +17,9 @@ def main():
         def node(k, *flags):
             # What a user types on each node: the same but for --node-rank.
             return Job(cluster, [troupe, "launch", "--nnodes", "2:3", "--node-rank", str(k), "--nproc-per-node", "2", "--master-addr",
-                                 cluster.address("h0"), "--master-port", "29400", "--run-dir", f"{scratch}/run{k}", *flags,
+                                 cluster.address("h0"), "--master-port", "29400", "--keys", f"{scratch}/keys", "--run-dir", f"{scratch}/run{k}", *flags,
                                  *probe_words(probe, scratch), "--epochs", "100", "--pause_ms", "20"], host=f"h{k}")
+        subprocess.run([troupe, "keys", f"{scratch}/keys"], check=True, stdout=subprocess.DEVNULL)
         first, second = node(0), node(1)
         first.wait_for(r"4 ranks, backend")
         first.wait_for(r"step 12/")

@@ -3,10 +3,11 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
-from cluster import SKIP, CannotRun
+from cluster import SKIP, CannotRun, Cluster
 
 PATIENCE_S = 240
 
@@ -80,6 +81,15 @@ def wait_until(condition, patience_s=30):
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.1)
     return condition()
+
+
+def run_faults(claims, hosts):
+    """Of a script that is called as SCRIPT TROUPE RANK_PROBE [FAULT..]: the claims (fault -> function), all or these, on one cluster."""
+    troupe, probe = sys.argv[1:3]
+    with Cluster(hosts) as cluster, tempfile.TemporaryDirectory() as scratch:
+        for number in sys.argv[3:] or claims:
+            claims[number](cluster, troupe, probe, f"{scratch}/{number}")
+            print(f"ok: fault {number}: {claims[number].__name__.replace('_', ' ')}", flush=True)
 
 
 def run_claims(main):

@@ -21,6 +21,7 @@ class Launch {
   const ScratchDirectory& folder() const { return *folder_; }
   const std::shared_ptr<ScratchDirectory>& shared_folder() const { return folder_; }
   bool wait_for(const std::string& text) { return process_.wait_for(text); }
+  bool wait_until(const std::function<bool()>& happened) { return process_.wait_until(happened); }
   bool wait_for_file(const std::string& name) {
     return process_.wait_until([&] { return std::filesystem::exists(folder() / name); });
   }

@@ -1,5 +1,6 @@
 #pragma once
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -37,13 +38,14 @@ struct GroupOptions {
   Backend backend;
   int world_size = 2;
   std::chrono::milliseconds timeout{20'000};
+  std::shared_ptr<Rendezvous> rendezvous;  // empty: one of its own
 };
 
 using RankBody = std::function<void(Communicator&)>;
 
 /// Runs `body` on a thread per rank, each with its own communicator of one group. Returns what each threw, by rank.
 inline std::vector<std::optional<RankFailure>> run_ranks_catching(const GroupOptions& group, const RankBody& body) {
-  auto rendezvous = std::make_shared<LocalRendezvous>();
+  const auto rendezvous = group.rendezvous ? group.rendezvous : std::make_shared<LocalRendezvous>();
   std::vector<std::optional<RankFailure>> failures(group.world_size);
   std::vector<std::thread> threads;
   for (int r = 0; r < group.world_size; ++r) {

@@ -15,12 +15,16 @@ namespace troupe::testing {
 inline const std::vector<std::string> kRecoveryProbe = {"--probe_model",  "norm", "--epochs",     "2", "--lr", "0.1",
                                                         "--log_interval", "1",    "--save_every", "8"};
 
-inline std::map<std::int64_t, double> losses_of(const std::string& text) {
+/// By step; `repeated` gets steps that are there more than once.
+inline std::map<std::int64_t, double> losses_of(const std::string& text, std::vector<std::int64_t>* repeated = nullptr) {
   std::map<std::int64_t, double> losses;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     const auto entry = nlohmann::json::parse(line);
-    if (entry["kind"] == "train") losses[entry["step"].get<std::int64_t>()] = entry["loss_metrics/global_avg_loss"].get<double>();
+    if (entry["kind"] != "train") continue;
+    const auto step = entry["step"].get<std::int64_t>();
+    if (repeated && losses.contains(step)) repeated->push_back(step);
+    losses[step] = entry["loss_metrics/global_avg_loss"].get<double>();
   }
   return losses;
 }
@@ -60,8 +64,25 @@ struct RecoveryRun {
     INFO(output);
     REQUIRE(done.code == 0);
     state = load_checkpoint(launch.folder() / "checkpoints", "latest").state;
-    losses = losses_of(read_text(metrics / "run/metrics.jsonl"));
+    losses = losses_of(read_text(metrics / "run/metrics.jsonl"), &repeated);
     CHECK(processes_of(launch.folder().path()).empty());
+  }
+  /// The same job, but for LibTorch's dropout, on simulated ranks.
+  static RecoveryRun of_simulated(int ranks, const std::vector<std::string>& more) {
+    ScratchDirectory folder;
+    std::vector<std::string> command{TROUPE_RANK_PROBE,      "--ranks",   std::to_string(ranks), "--batch_size", "16", "--checkpoint_dir",
+                                     folder / "checkpoints", "--run_dir", folder / "run"};
+    command.insert(command.end(), kRecoveryProbe.begin(), kRecoveryProbe.end());
+    command.insert(command.end(), {"--probe_model", "ours"});
+    command.insert(command.end(), more.begin(), more.end());
+    const auto done = RunningProcess(command).finish();
+    INFO(done.output);
+    REQUIRE(done.code == 0);
+    RecoveryRun run;
+    run.output = done.output;
+    run.state = load_checkpoint(folder / "checkpoints", "latest").state;
+    run.losses = losses_of(read_text(folder / "run/metrics.jsonl"), &run.repeated);
+    return run;
   }
   std::vector<int> recoveries() const { return recoveries_in(output); }
   std::map<std::string, int> lives() const { return lives_in(output); }
@@ -69,6 +90,10 @@ struct RecoveryRun {
   std::string output;
   TrainingState state;
   std::map<std::int64_t, double> losses;
+  std::vector<std::int64_t> repeated;  // steps that are in the metrics more than once
+
+ private:
+  RecoveryRun() = default;
 };
 
 inline void check_bits(const RecoveryRun& run, const RecoveryRun& reference) {

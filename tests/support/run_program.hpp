@@ -1,54 +1,70 @@
 #pragma once
-#include <memory>
+#include <functional>
+#include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "launch/actor_system.hpp"
 #include "launch/rank.hpp"
+#include "launch/simulate.hpp"
 #include "strategies/comm_hooks.hpp"
 #include "strategies/ddp.hpp"
+#include "strategies/sharded.hpp"
 
 namespace troupe::testing {
 
-/// What troupe::main does for `--ranks N`, with a config made by hand: `body` on each rank's thread. The i-th string is what rank i ended
-/// with: empty, or the error's text.
-inline std::vector<std::string> run_program(int world_size, const Config& config, const std::function<void(Rank&)>& body) {
+/// A simulated cluster of `config.ranks` ranks, for run_simulation.
+inline SimulationOptions simulation_of(const Config& config) {
+  SimulationOptions simulation;
+  simulation.world_size = static_cast<int>(config.ranks);
+  simulation.rank.job_id = "test";
+  simulation.rank.training = config;
+  simulation.rank.strategy = config;
+  simulation.rank.communicator = config;
+  return simulation;
+}
+
+/// What troupe::main does for `--ranks N`, with a config made by hand: `body` on the thread of each rank's life. `failed` is told how a
+/// life ended that was not killed, and not well (any thread, one at a time).
+inline int run_simulation(const Config& config, const SimulationOptions& simulation, const std::function<void(Rank&)>& body,
+                          const std::function<void(int slot, const ErrorReport&)>& failed, std::optional<JobOver>* over = nullptr) {
   register_ddp();
+  register_sharded();
   register_comm_hooks();
   ActorSystemConfig system_config(false);
   caf::actor_system system(system_config);
-  CoordinatorOptions coordinator_options;
-  coordinator_options.job_id = "test";
-  coordinator_options.world_size = world_size;
-  auto coordinator_actor = system.spawn(coordinator, coordinator_options);
-  std::vector<std::string> errors(static_cast<std::size_t>(world_size));
-  std::vector<std::thread> threads;
-  for (int r = 0; r < world_size; ++r) {
-    threads.emplace_back([&, r] {
-      RankSystemOptions options;
-      options.process = {r, 0};
-      options.world_size = world_size;
-      options.job_id = "test";
-      options.training = config;
-      options.strategy = config;
-      options.communicator = config;
-      options.coordinator = coordinator_actor;
-      try {
-        Rank rank(system, config, options);
+  std::mutex one_at_a_time;
+  return simulate(
+      system, simulation,
+      [&](const RankSystemOptions& options) {
+        ErrorReport ended{ErrorCode::ok, options.process.slot, {}, -1, {}, {}, {}};
         try {
-          body(rank);
-          rank.system().finish({ErrorCode::ok, r, {}, -1, {}, {}, {}});
+          Rank rank(system, config, options);
+          try {
+            body(rank);
+            rank.system().finish(ended);
+          } catch (...) {
+            ended = rank.system().fail(std::current_exception());
+          }
         } catch (...) {
-          errors[static_cast<std::size_t>(r)] = rank.system().fail(std::current_exception()).to_string();
+          ended = report_of(std::current_exception());
         }
-      } catch (const std::exception& error) {
-        errors[static_cast<std::size_t>(r)] = error.what();
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
-  caf::anon_send_exit(coordinator_actor, caf::exit_reason::user_shutdown);
+        if (ended.code != ErrorCode::ok && ended.code != ErrorCode::fenced) {
+          std::lock_guard lock(one_at_a_time);
+          failed(options.process.slot, ended);
+        }
+        return exit_code(ended.code);
+      },
+      over);
+}
+
+/// The same with nothing but the ranks. The i-th string is what rank i ended with: empty, or the error's text.
+inline std::vector<std::string> run_program(int world_size, const Config& config, const std::function<void(Rank&)>& body) {
+  auto simulation = simulation_of(config);
+  simulation.world_size = world_size;
+  std::vector<std::string> errors(static_cast<std::size_t>(world_size));
+  run_simulation(config, simulation, body,
+                 [&](int slot, const ErrorReport& report) { errors[static_cast<std::size_t>(slot)] = report.to_string(); });
   return errors;
 }
 

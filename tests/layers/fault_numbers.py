@@ -1,0 +1,78 @@
+"""Every fault of docs/faults.md has a test by its number, and the page names the file that it is in: fault_numbers.py [ROOT]
+
+A test is one that `ctest -R 'fault N:'` or `-R 'fault N,'` would find: the name of a TEST_CASE, or of a test in a CMakeLists.txt. Prints one
+line per fault that lacks something, and exits with 1 if there was one. Before that it judges lists with one sin each.
+"""
+import pathlib
+import re
+import sys
+
+FAULTS = range(1, 41)
+# A fault that no machine without a GPU can have: the page says so in its row.
+NOT_TESTED = {24: "needs a GPU"}
+
+
+def tests_of(sources):
+    """sources: path -> text. number -> the files (without folder and ending) of its tests."""
+    found = {}
+    for path, text in sources.items():
+        if path.endswith(".cpp"):
+            names = re.findall(r'TEST_CASE\(\s*"([^"]*)"', text)
+        else:
+            names = re.findall(r'troupe_script_test\("([^"]*)"', text)
+            scripts = re.findall(r'troupe_script_test\("[^"]*"\s+(\w+)\.py', text)
+        for i, name in enumerate(names):
+            file = pathlib.Path(path).stem if path.endswith(".cpp") else scripts[i]
+            for number in re.findall(r"fault (\d+)[:,]", name):
+                found.setdefault(int(number), set()).add(file)
+    return found
+
+
+def findings(tests, page):
+    rows = {int(number): row for number, row in re.findall(r"^\| (\d+) (\|.*)$", page, re.M)}
+    for number in FAULTS:
+        row = rows.get(number)
+        if row is None:
+            yield f"fault {number}: docs/faults.md has no row"
+        elif number in NOT_TESTED:
+            if NOT_TESTED[number] not in row:
+                yield f"fault {number}: its row does not say '{NOT_TESTED[number]}'"
+        elif number not in tests:
+            yield f"fault {number}: no test has its number"
+        else:
+            named = {word.removesuffix(".cpp") for word in re.findall(r"[\w./]+", row.rsplit("|", 2)[-2])}
+            named = {pathlib.PurePosixPath(word).name for word in named}
+            missing = sorted(file for file in tests[number] if file not in named)
+            if missing:
+                yield f"fault {number}: its row does not name {', '.join(missing)}"
+
+
+def self_test():
+    sources = {"tests/a_test.cpp": 'TEST_CASE("[L05] fault 1: x") {}\nTEST_CASE(\n    "fault 2, fault 3: y") {}',
+               "tests/net/CMakeLists.txt": 'troupe_script_test("net: fault 4, fault 5: z" b_test.py $<x>)'}
+    tests = tests_of(sources)
+    assert tests == {1: {"a_test"}, 2: {"a_test"}, 3: {"a_test"}, 4: {"b_test"}, 5: {"b_test"}}, tests
+    tests = {number: {"a_test"} for number in FAULTS if number not in NOT_TESTED}
+    rows = {number: f"| {number} | what | then | {NOT_TESTED.get(number, 'net/a_test')} |\n" for number in FAULTS}
+    page = "".join(rows.values())
+    assert list(findings(tests, page)) == []
+    assert list(findings({**tests, 7: {"a_test", "c_test"}}, page)) == ["fault 7: its row does not name c_test"]
+    assert list(findings({k: v for k, v in tests.items() if k != 7}, page)) == ["fault 7: no test has its number"]
+    assert list(findings(tests, page.replace(rows[7], ""))) == ["fault 7: docs/faults.md has no row"]
+    assert list(findings(tests, page.replace("needs a GPU", "-"))) == ["fault 24: its row does not say 'needs a GPU'"]
+
+
+def main():
+    self_test()
+    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".")
+    files = [*sorted((root / "tests").rglob("*.cpp")), *sorted((root / "tests").rglob("CMakeLists.txt"))]
+    tests = tests_of({file.relative_to(root).as_posix(): file.read_text() for file in files})
+    found = list(findings(tests, (root / "docs/faults.md").read_text()))
+    for line in found:
+        print(line)
+    print(f"{len(found)} findings; {len([n for n in FAULTS if n in tests])} of {len(FAULTS)} faults have a test by number")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
