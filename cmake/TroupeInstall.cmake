@@ -7,7 +7,7 @@ install(TARGETS troupe_error troupe_config troupe_hosts troupe_tensor_io troupe_
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(EXPORT troupe NAMESPACE troupe:: FILE troupeTargets.cmake DESTINATION ${package_folder})
 install(DIRECTORY tensor_io actors strategies launch troupe DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/troupe
-  FILES_MATCHING PATTERN "*.hpp" PATTERN gloo_missing EXCLUDE)
+  FILES_MATCHING PATTERN "*.hpp" PATTERN gloo_missing EXCLUDE PATTERN simulator EXCLUDE)
 # Not INSTALL_RPATH_USE_LINK_PATH: it leaves out what lies in the source tree, as .venv does.
 cmake_path(GET LibTorch_cpu_LIBRARY PARENT_PATH libtorch_folder)
 set_target_properties(troupe troupe-check-ranks PROPERTIES INSTALL_RPATH ${libtorch_folder})
@@ -19,4 +19,4 @@ string(REGEX MATCH "^[0-9]+\\.[0-9]+" TROUPE_LIBTORCH_VERSION ${LibTorch_VERSION
 configure_package_config_file(cmake/troupeConfig.cmake.in ${CMAKE_BINARY_DIR}/troupeConfig.cmake INSTALL_DESTINATION ${package_folder})
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/troupeConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_BINARY_DIR}/troupeConfig.cmake ${CMAKE_BINARY_DIR}/troupeConfigVersion.cmake
-  cmake/FindCAF.cmake cmake/FindLibTorch.cmake DESTINATION ${package_folder})
+  cmake/FindCAF.cmake cmake/FindHttplib.cmake cmake/FindLibTorch.cmake DESTINATION ${package_folder})

@@ -91,6 +91,7 @@ def main():
         batches = batches_of(json.load(file), unknown, os.getcwd())
     if unknown:
         print("not compiled here, so not looked at: " + " ".join(sorted(unknown)), file=sys.stderr)
+    os.makedirs(folder, exist_ok=True)
     work, entries = [], []
     for i, batch in enumerate(batches):
         entry, starts = write_batch(f"batch-{i}.cpp", folder, batch)

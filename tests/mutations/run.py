@@ -2,7 +2,7 @@
 """Breaks the code once for each feature and sees its tests go red: a test that cannot fail is a defect.
 
     ./dev mutations [ROW..]       all of tests/mutations/mutations.toml, or these rows
-    ./dev mutations --list
+    ./dev mutations --list, --check   names them; only sees that each still fits its source
 
 Each break is one edit of one file: the program with the tests is built and run, and the file is put back, also after Ctrl-C; after a
 SIGKILL the next start puts it back. The tests must be green without the break, or their red would prove nothing. Results are kept in
@@ -148,8 +148,10 @@ def main():
     arguments = argparse.ArgumentParser(prog="./dev mutations")
     arguments.add_argument("rows", nargs="*", metavar="ROW")
     arguments.add_argument("--list", action="store_true")
+    arguments.add_argument("--check", action="store_true", help="only that every break fits its source")
     options = arguments.parse_args()
-    restore()
+    if not options.check:
+        restore()
     with open(ROOT / "tests" / "mutations" / "mutations.toml", "rb") as file:
         every = tomllib.load(file)["mutation"]
     unknown = set(options.rows) - {mutation["row"] for mutation in every}
@@ -162,6 +164,8 @@ def main():
         return 0
     for mutation in chosen:
         Mutated(mutation)  # every old text is there, before anything is built
+    if options.check:
+        return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
     programs = sorted({mutation["program"] for mutation in chosen})
