@@ -16,7 +16,8 @@ namespace troupe {
 
 Rank::Rank(caf::actor_system& system, Config config, RankSystemOptions options)
     : config_(std::move(config)), system_(std::make_unique<RankSystem>(system, std::move(options))) {
-  // What the program builds before distribute. Simulated ranks share the generator: there the order of their draws decides.
+  // What the program builds before distribute. Simulated ranks share the generator: a model that distribute does not build itself depends
+  // on the order of their draws.
   (void)seed_model(config_.seed);
 }
 

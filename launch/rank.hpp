@@ -2,6 +2,7 @@
 #include <torch/torch.h>
 
 #include <chrono>
+#include <concepts>
 #include <deque>
 #include <functional>
 #include <iterator>
@@ -22,6 +23,7 @@
 #include "launch/step_profile.hpp"
 #include "tensor_io/dataset.hpp"
 #include "tensor_io/optimizer.hpp"
+#include "tensor_io/random_seed.hpp"
 
 namespace troupe {
 
@@ -40,7 +42,7 @@ std::int64_t samples_of(const std::pair<Input, Target>& batch) {
 /// One rank of a job, as a program sees it: for a training loop of one's own. One thread uses it, the one that made it.
 ///
 ///     troupe::main(argc, argv, [](troupe::Rank& rank) {
-///       auto model = rank.distribute(MyModel(…));
+///       auto model = rank.distribute([] { return MyModel(…); });
 ///       auto optimizer = rank.make_optimizer(*model);
 ///       for (const auto& batch : rank.loader(dataset)) {
 ///         rank.backward(loss(model, batch));
@@ -60,14 +62,23 @@ class Rank {
   const Config& config() const noexcept { return config_; }
 
   /// Hands the model to the config's strategy; collective. Returns what it was given (a module holder or a shared_ptr), for convenience.
+  ///
+  /// Or what makes the model: `rank.distribute([&] { return MyModel(…); })`. Then simulated ranks, which share LibTorch's generator, build
+  /// one after the other, each from the config's seed, as processes do anyway.
   template <class Model>
-  Model distribute(Model model) {
+  auto distribute(Model model) {
     if constexpr (requires { model.ptr(); }) {
       distribute_module(model.ptr());
+      return model;
+    } else if constexpr (std::invocable<Model&>) {
+      return distribute([&] {
+        const auto building = seed_model(config_.seed);
+        return model();
+      }());
     } else {
       distribute_module(model);
+      return model;
     }
-    return model;
   }
 
   /// The optimizer that the config names, over all parameters that require a gradient.

@@ -28,7 +28,7 @@ torch::nn::Sequential make_model() {
 }
 
 void train(troupe::Rank& rank) {
-  auto model = rank.distribute(make_model());
+  auto model = rank.distribute(make_model);
   auto optimizer = rank.make_optimizer(*model);
   struct Counted {
     double right = 0, seen = 0;

@@ -22,9 +22,7 @@ struct NormNetImpl : torch::nn::Module {
 TORCH_MODULE(NormNet);
 
 NormNet make_net() {
-  static std::mutex mutex;  // LibTorch's generator is one per process
-  std::lock_guard lock(mutex);
-  seed_generator(11, {});
+  const auto building = seed_model(11);
   return NormNet();
 }
 

@@ -30,9 +30,7 @@ struct SmallMlpImpl : torch::nn::Module {
 /// The same model on every rank: LibTorch's generator is one per process.
 template <class Model, class... Arguments>
 std::shared_ptr<Model> make_seeded(std::uint64_t seed, Arguments&&... arguments) {
-  static std::mutex mutex;
-  std::lock_guard lock(mutex);
-  seed_generator(seed, {});
+  const auto building = seed_model(seed);
   return std::make_shared<Model>(std::forward<Arguments>(arguments)...);
 }
 
