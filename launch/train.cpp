@@ -9,6 +9,7 @@
 #include "strategies/sync_batch_norm.hpp"
 #include "tensor_io/autocast.hpp"
 #include "tensor_io/deferred_init.hpp"
+#include "tensor_io/fault_point.hpp"
 #include "tensor_io/random_seed.hpp"
 #include "tensor_io/sampler.hpp"
 #include "tensor_io/schedule.hpp"
@@ -45,6 +46,7 @@ ValidationReport validate(const Job& job, Rank& rank, torch::nn::Module& model, 
     sums += torch::tensor({loss.value.item<double>() * n, loss.correct, n}, torch::kFloat64);
   }
   strategy.end_evaluation();
+  fault_point("validate", rank.steps_done());
   model.train();
   rank.all_reduce(sums, ReduceOp::sum, "validation");
   ValidationReport report;
@@ -63,31 +65,15 @@ class TrainingLoop {
 
   void run() {
     set_up();
-    {
-      auto stream = rank_.loader(data_.train);
-      begun_ = std::chrono::steady_clock::now();
-      begun_at_step_ = rank_.steps_done();
-      if (rank_.is_main() && rank_.system().compute().membership().generation > 1) keep_lost_step();
-      for (;;) {
-        position_ = {stream.cursor().epoch, stream.cursor().step, -1};
-        between_steps();
-        const auto batch = stream.next();
-        if (rank_.system().compute().section_due(kSave)) {  // all went back to an earlier step while this rank waited for the batch
-          stream.rewind();
-          continue;
-        }
-        if (!batch) break;
-        if (!run_micro_batch(*batch) || !batch->last_of_step) continue;
-        const auto report = rank_.step(*optimizer_);
-        for (const auto& notice : report.notices) log_.line(notice);
-        if (report.repeat) {
-          log_.line("step " + std::to_string(report.step) + " is run again: " + report.reason);
-          continue;
-        }
-        show(report, *batch);
-      }
-    }
-    finish();
+    stream_.emplace(rank_.loader(data_.train));
+    begun_ = std::chrono::steady_clock::now();
+    begun_at_step_ = rank_.steps_done();
+    if (rank_.is_main() && rank_.system().compute().membership().generation > 1) keep_lost_step();
+    do {
+      run_steps();
+    } while (!finish());
+    stream_.reset();
+    tell_end();
   }
 
   /// Too few ranks are left: what is committed goes to disk, without the others.
@@ -141,6 +127,26 @@ class TrainingLoop {
     log_.keep(metrics);
   }
 
+  void run_steps() {
+    for (;;) {
+      between_steps();
+      const auto batch = stream_->next();
+      if (rank_.system().compute().section_due(kSave)) {  // all went back to an earlier step while this rank waited for the batch
+        stream_->rewind();
+        continue;
+      }
+      if (!batch) return;
+      if (!run_micro_batch(*batch) || !batch->last_of_step) continue;
+      const auto report = rank_.step(*optimizer_);
+      for (const auto& notice : report.notices) log_.line(notice);
+      if (report.repeat) {
+        log_.line("step " + std::to_string(report.step) + " is run again: " + report.reason);
+        continue;
+      }
+      show(report, *batch);
+    }
+  }
+
   bool run_micro_batch(const Batch& batch) {
     data_ms_ += rank_.last_data_wait_ms();
     try {
@@ -191,8 +197,8 @@ class TrainingLoop {
 
   void between_steps() {
     auto& compute = rank_.system().compute();
-    if (!compute.section_due(kSave)) return;
     rank_.retry([&] {
+      position_ = {stream_->cursor().epoch, stream_->cursor().step, -1};  // another one if the loss of a rank took all back
       if (compute.section_due(kValidate)) {
         if (validates() && epoch_is_over() && position_.epoch % config_.validate_every == 0) hold_out(position_.epoch - 1, true);
         compute.section_done(kValidate);
@@ -204,10 +210,13 @@ class TrainingLoop {
     });
   }
 
-  void finish() {
+  // False where the loss of a rank took all back to a snapshot meanwhile: the steps from there on are run again.
+  bool finish() {
     auto& compute = rank_.system().compute();
-    rank_.retry([&] {
+    const auto done = compute.steps_done();
+    return rank_.retry([&] {
       between_steps();
+      if (compute.steps_done() < done) return false;
       if (compute.section_due(kLastValidation)) {
         if (validates() && !epoch_is_over() && !rank_.stop_requested()) hold_out(position_.epoch, false);
         compute.section_done(kLastValidation);
@@ -218,7 +227,11 @@ class TrainingLoop {
       }
       // Nobody leaves before the last checkpoint is on disk, so that a rank lost while writing it can still be replaced.
       path_ = checkpoints_->finish([this] { checkpoints_->save(with_best(), is_best()); });
+      return true;
     });
+  }
+
+  void tell_end() {
     if (best() >= 0) {
       char text[64];
       std::snprintf(text, sizeof text, "best held-out accuracy: %.2f%%", 100 * best());
@@ -226,7 +239,7 @@ class TrainingLoop {
     }
     if (!path_.empty()) log_.line("checkpoint: " + path_);
     if (rank_.stop_requested())
-      log_.line("stopped by a signal after step " + std::to_string(compute.steps_done()) + "; --resume latest goes on");
+      log_.line("stopped by a signal after step " + std::to_string(rank_.steps_done()) + "; --resume latest goes on");
     if (checkpoints_->failure()) throw Error(*checkpoints_->failure());
   }
 
@@ -270,6 +283,7 @@ class TrainingLoop {
   std::unique_ptr<Optimizer> optimizer_;
   Datasets data_;
   std::optional<RunCheckpoints> checkpoints_;
+  std::optional<BatchStream> stream_;
   RunCheckpoints::Position position_;
   StepWindow window_, bar_window_;
   double data_ms_ = 0;

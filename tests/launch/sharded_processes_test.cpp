@@ -100,6 +100,21 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("[C04] a sharded job that loses a rank between two steps, or after the last, runs those since its snapshot again") {
+  const std::vector<std::string> how{"--strategy", GENERATE("fsdp", "zero2")};
+  INFO(how.back());
+  const auto reference = sharded_run(how, "");
+  for (const std::string fault :
+       {"slot=1,step=16,at=validate", "slot=0,step=32,at=validate", "slot=2,step=24,at=save", "slot=1,step=32,at=save"}) {
+    INFO(fault);
+    const auto run = sharded_run(how, fault);
+    INFO(run.output);
+    CHECK(run.recoveries().size() == 1);
+    CHECK(run.lives() != reference.lives());
+    check_bits(run, reference);
+  }
+}
+
 TEST_CASE("[C04] a sharded job shrinks, and its loss stays that of four ranks") {
   const std::vector<std::string> how = {"--strategy", "fsdp", "--probe_model", "plain", "--batch_size", "12"};
   const auto reference = sharded_run(how, "");
