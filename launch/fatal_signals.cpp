@@ -17,7 +17,7 @@ void write_text(const char* text) { [[maybe_unused]] const auto written = ::writ
 
 // Only what POSIX lets a handler call, and backtrace(3), which is ready once it was called before.
 extern "C" void on_fatal_signal(int number) {
-  std::array<void*, kMostFrames> frames;
+  std::array<void*, kMostFrames> frames{};
   ::backtrace_symbols_fd(frames.data(), ::backtrace(frames.data(), kMostFrames), STDERR_FILENO);
   write_text("fatal: SIG");
   write_text(::sigabbrev_np(number));
@@ -29,7 +29,7 @@ extern "C" void on_fatal_signal(int number) {
 
 void tell_fatal_signals() {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  std::array<void*, 1> frame;
+  std::array<void*, 1> frame{};
   ::backtrace(frame.data(), 1);  // loads its library
   struct sigaction action {};
   action.sa_handler = on_fatal_signal;

@@ -139,7 +139,7 @@ int run_simulated(Config config, const std::function<void(Rank&)>& body) {
   }
   return run_until_kept(simulation.recovery, [&](int starts_over) {
     if (starts_over > 0 && !list_checkpoints(config.checkpoint_dir).empty()) config.resume = "latest";
-    if (simulation.chaos) simulation.chaos->life = static_cast<std::uint64_t>(1'000 * starts_over);
+    if (simulation.chaos) simulation.chaos->life = 1'000 * static_cast<std::uint64_t>(starts_over);
     return simulate_once(config, simulation, body);
   });
 }

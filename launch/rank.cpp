@@ -5,6 +5,9 @@
 
 #include "actors/activation_checkpointing.hpp"
 #include "actors/data_loader.hpp"
+#include "launch/model_file.hpp"
+#include "launch/run_checkpoints.hpp"
+#include "launch/whole_model.hpp"
 #include "strategies/sync_batch_norm.hpp"
 #include "tensor_io/fault_point.hpp"
 #include "tensor_io/fused_optimizer.hpp"
@@ -13,6 +16,12 @@
 #include "tensor_io/torch_optimizer.hpp"
 
 namespace troupe {
+namespace {
+
+// What comes between two steps, in this order. After the loss of a rank all do again what one of them had not finished.
+enum Section { kUsers, kSave, kLastSave };
+
+}  // namespace
 
 Rank::Rank(caf::actor_system& system, Config config, RankSystemOptions options)
     : config_(std::move(config)), system_(std::make_unique<RankSystem>(system, std::move(options))) {
@@ -25,6 +34,7 @@ Rank::~Rank() = default;
 
 void Rank::distribute_module(std::shared_ptr<torch::nn::Module> model) {
   model_ = model;
+  initialise(*model);
   checkpoint_activations(model, config_.activation_checkpointing);
   if (config_.ranks > 1) {
     if (const auto path = stock_random_module(*model)) {
@@ -34,6 +44,13 @@ void Rank::distribute_module(std::shared_ptr<torch::nn::Module> model) {
     }
   }
   system_->compute().distribute(std::move(model));
+}
+
+// Rank 0's values go to all with the model.
+void Rank::initialise(torch::nn::Module& model) const {
+  if (config_.init_from.empty() || !config_.resume.empty() || !is_main() || system_->compute().membership().generation > 1) return;
+  const auto report = load_initial_model(model, {config_.init_from, config_.init_rename, config_.init_allow_missing});
+  std::fprintf(stderr, "%s\n", report.c_str());
 }
 
 std::unique_ptr<Optimizer> Rank::make_optimizer(const torch::nn::Module& model) const {
@@ -54,7 +71,13 @@ void Rank::set_cursor(std::int64_t epoch, std::int64_t step_in_epoch) {
   start_step_ = step_in_epoch;
 }
 
-BatchStream Rank::loader(std::shared_ptr<const Dataset> dataset) { return BatchStream(*this, std::move(dataset)); }
+BatchStream Rank::loader(std::shared_ptr<const Dataset> dataset) {
+  if (!config_.resume.empty() && !keeps_checkpoints_) {
+    throw Error(ErrorCode::usage, "resume", "resume is '" + config_.resume + "', and this program keeps no checkpoints",
+                "call rank.keep_checkpoints(optimizer) before rank.loader(dataset)");
+  }
+  return BatchStream(*this, std::move(dataset));
+}
 
 std::optional<double> Rank::uneven_step(std::int64_t samples) {
   const auto mine = at::full({1}, samples, at::kLong);
@@ -121,26 +144,89 @@ StepReport Rank::step(Optimizer& optimizer) {
 
 void Rank::run_between_steps() {
   auto& compute = system_->compute();
-  if (!between_steps_ || compute.micro_batch() != 0 || compute.steps_done() == 0) return;
+  if (compute.micro_batch() != 0 || compute.steps_done() == 0) return;
   retry([&] {
-    if (!compute.section_due(0)) return;
-    between_steps_(compute.steps_done());
-    compute.section_done(0);
+    if (between_steps_ && compute.section_due(kUsers)) {
+      between_steps_(compute.steps_done());
+      compute.section_done(kUsers);
+    }
+    if (checkpoints_ && compute.section_due(kSave)) {
+      if (saves_now()) save();
+      compute.section_done(kSave);
+    }
   });
 }
+
+// The last checkpoint. False where the loss of a rank took all back to a snapshot meanwhile: the steps from there on are run again.
+bool Rank::end_of_steps() {
+  auto& compute = system_->compute();
+  if (!checkpoints_ || compute.micro_batch() != 0) return true;
+  const auto done = compute.steps_done();
+  std::string path;
+  const bool ended = retry([&] {
+    run_between_steps();
+    if (compute.steps_done() < done) return false;
+    if (compute.section_due(kLastSave)) {
+      if (!saves_now()) save();
+      compute.section_done(kLastSave);
+    }
+    path = checkpoints_->finish([this] { save(); });
+    return true;
+  });
+  if (!ended) return false;
+  if (is_main() && !path.empty()) std::fprintf(stderr, "checkpoint: %s\n", path.c_str());
+  if (checkpoints_->failure()) throw Error(*checkpoints_->failure());
+  return true;
+}
+
+bool Rank::saves_now() const { return config_.save_every > 0 && steps_done() > 0 && steps_done() % config_.save_every == 0; }
+
+void Rank::save() {
+  const auto at = stream_ != nullptr ? stream_->cursor() : DataCursor{start_epoch_, start_step_};
+  checkpoints_->save({at.epoch, at.step, -1}, false);
+}
+
+void Rank::keep_checkpoints(Optimizer& optimizer) {
+  if (!model_) throw Error(ErrorCode::usage, "keep_checkpoints", "no model was distributed", "call rank.distribute(model) before it");
+  if (checkpoints_) throw Error(ErrorCode::usage, "keep_checkpoints", "it was called before", "one call is for the whole loop");
+  if (stream_ != nullptr) throw Error(ErrorCode::usage, "keep_checkpoints", "the loader has begun", "call it before rank.loader(dataset)");
+  checkpoints_ = std::make_unique<RunCheckpoints>(*this, optimizer);
+  auto& compute = system_->compute();
+  const bool joined_late = compute.membership().generation > 1;
+  if (!config_.resume.empty() && compute.steps_done() == 0) {
+    retry([&] {
+      const auto position = checkpoints_->resume(config_.resume, [this](const std::string& line) {
+        if (is_main()) std::fprintf(stderr, "%s\n", line.c_str());
+      });
+      set_cursor(position.epoch, position.step_in_epoch);
+    });
+  }
+  if (!joined_late) compute.section_done(kSave);  // nothing to do before the first step
+}
+
+void Rank::keep_checkpoints(torch::optim::Optimizer& optimizer) { keep_checkpoints(adapted(optimizer, "keep_checkpoints")); }
+
+NamedTensors Rank::state_dict(Optimizer& optimizer, int root) {
+  if (!model_) throw Error(ErrorCode::usage, "state_dict", "no model was distributed", "call rank.distribute(model) before it");
+  return whole_model(system_->compute(), optimizer, root);
+}
+
+NamedTensors Rank::state_dict(torch::optim::Optimizer& optimizer, int root) { return state_dict(adapted(optimizer, "state_dict"), root); }
 
 void Rank::recover(const Error& error) {
   system_->compute().recover(error);
   if (stream_ != nullptr) stream_->rewind();
 }
 
-StepReport Rank::step(torch::optim::Optimizer& optimizer) {
+StepReport Rank::step(torch::optim::Optimizer& optimizer) { return step(adapted(optimizer, "step")); }
+
+Optimizer& Rank::adapted(torch::optim::Optimizer& optimizer, const char* operation) {
   for (auto& [known, adapter] : adapters_) {
-    if (known == &optimizer) return step(*adapter);
+    if (known == &optimizer) return *adapter;
   }
-  if (!model_) throw Error(ErrorCode::usage, "step", "no model was distributed", "call rank.distribute(model) before the loop");
+  if (!model_) throw Error(ErrorCode::usage, operation, "no model was distributed", "call rank.distribute(model) before the loop");
   adapters_.emplace_back(&optimizer, std::make_unique<TorchOptimizer>(optimizer, *model_));
-  return step(*adapters_.back().second);
+  return *adapters_.back().second;
 }
 
 BatchStream::BatchStream(Rank& rank, std::shared_ptr<const Dataset> dataset) : rank_(&rank), dataset_(std::move(dataset)) {
@@ -244,6 +330,13 @@ void BatchStream::rewind() {
 }
 
 std::shared_ptr<const Batch> BatchStream::next() {
+  for (;;) {
+    if (auto batch = take()) return batch;
+    if (rank_->end_of_steps()) return nullptr;
+  }
+}
+
+std::shared_ptr<const Batch> BatchStream::take() {
   auto& compute = rank_->system().compute();
   rank_->run_between_steps();
   if (rank_->stop_requested() && compute.micro_batch() == 0) return nullptr;

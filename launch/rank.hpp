@@ -39,11 +39,14 @@ std::int64_t samples_of(const std::pair<Input, Target>& batch) {
   return samples_of(batch.first);
 }
 
+class RunCheckpoints;
+
 /// One rank of a job, as a program sees it: for a training loop of one's own. One thread uses it, the one that made it.
 ///
 ///     troupe::main(argc, argv, [](troupe::Rank& rank) {
 ///       auto model = rank.distribute([] { return MyModel(…); });
 ///       auto optimizer = rank.make_optimizer(*model);
+///       rank.keep_checkpoints(*optimizer);
 ///       for (const auto& batch : rank.loader(dataset)) {
 ///         rank.backward(loss(model, batch));
 ///         rank.step(*optimizer);
@@ -118,6 +121,18 @@ class Rank {
   StepReport step(torch::optim::Optimizer& optimizer);
   /// The rate of the next step, by the config's schedule.
   double learning_rate() const;
+  /// Checkpoints of a loop of one's own, by the same settings as the framework's: goes on from `resume` if that is set, which moves the
+  /// next loader to where it stopped; saves every `save_every` steps, at the loader's end and after a stop request. Collective; once, after
+  /// distribute and before the loader. `optimizer` must outlive the loop. Rank 0 tells on standard error which was read and written.
+  ///
+  /// A loop that is left before the loader ends (break) saves nothing more. Throws what resuming found wrong.
+  void keep_checkpoints(Optimizer& optimizer);
+  void keep_checkpoints(torch::optim::Optimizer& optimizer);
+  /// The whole model's parameters and buffers by their names on `root`, in memory of their own; nothing elsewhere. Whatever the strategy:
+  /// of a sharded one the parts are sent there. Collective, between steps.
+  NamedTensors state_dict(Optimizer& optimizer, int root = 0);
+  NamedTensors state_dict(torch::optim::Optimizer& optimizer, int root = 0);
+
   /// Runs `work`, collectives outside of a step, again whenever a lost rank interrupts it. All ranks are to be in it, a replacement too:
   /// what comes after each so many steps belongs into between_steps.
   template <class Work>
@@ -194,10 +209,16 @@ class Rank {
 
  private:
   friend class BatchStream;
+  friend class RunCheckpoints;
   template <class Range>
   friend class UnevenBatches;
   void distribute_module(std::shared_ptr<torch::nn::Module> model);
+  void initialise(torch::nn::Module& model) const;
+  Optimizer& adapted(torch::optim::Optimizer& optimizer, const char* operation);
   void run_between_steps();
+  bool end_of_steps();
+  bool saves_now() const;
+  void save();
   /// False once all ranks ran out. `has_batch`: there is one to repeat.
   bool begin_uneven(std::int64_t samples, bool has_batch);
   void end_uneven() noexcept;
@@ -235,6 +256,8 @@ class Rank {
   std::vector<std::pair<torch::optim::Optimizer*, std::unique_ptr<Optimizer>>> adapters_;
   std::shared_ptr<torch::nn::Module> model_;
   std::function<void(std::int64_t)> between_steps_;
+  std::unique_ptr<RunCheckpoints> checkpoints_;  // of a loop of one's own
+  bool keeps_checkpoints_ = false;               // somebody does
   double batch_samples_ = 0, batch_weight_ = 1;
   double data_wait_ms_ = 0;
   StepProfile profile_;
@@ -289,6 +312,7 @@ class BatchStream {
   void committed();
 
  private:
+  std::shared_ptr<const Batch> take();
   void start();
   void stop();
 

@@ -32,7 +32,9 @@ Error from_json(const nlohmann::json& json, int rank = -1) {
 }  // namespace
 
 RunCheckpoints::RunCheckpoints(Rank& rank, Optimizer& optimizer)
-    : rank_(rank), optimizer_(optimizer), snapshot_(rank.config().staging_limit_mb << 20) {}
+    : rank_(rank), optimizer_(optimizer), snapshot_(rank.config().staging_limit_mb << 20) {
+  rank_.keeps_checkpoints_ = true;
+}
 
 void RunCheckpoints::start_checkpointer(const SaveAttempt& first, bool publishes) {
   if (checkpointer_) return;

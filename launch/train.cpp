@@ -3,7 +3,6 @@
 #include <optional>
 
 #include "launch/job.hpp"
-#include "launch/model_file.hpp"
 #include "launch/run_checkpoints.hpp"
 #include "launch/run_log.hpp"
 #include "strategies/sync_batch_norm.hpp"
@@ -85,7 +84,6 @@ class TrainingLoop {
   void set_up() {
     model_ = build_model(job_, config_);
     if (config_.sync_batchnorm) convert_sync_batchnorm(*model_, rank_.system().compute().services().program_lane);
-    initialise();
     rank_.distribute(model_);
     optimizer_ = job_.optimizer ? job_.optimizer(*model_, config_) : rank_.make_optimizer(*model_);
     data_ = job_.data(config_);
@@ -106,13 +104,6 @@ class TrainingLoop {
     }
     if (!joined_late) compute.section_done(kSave);  // nothing to do before the first step
     model_->train();
-  }
-
-  // Rank 0's values go to all with the model.
-  void initialise() {
-    if (config_.init_from.empty() || !config_.resume.empty() || !rank_.is_main()) return;
-    if (rank_.system().compute().membership().generation > 1) return;
-    log_.line(load_initial_model(*model_, {config_.init_from, config_.init_rename, config_.init_allow_missing}));
   }
 
   // The step that the others committed by the votes of a rank 0 that died before it could.

@@ -30,6 +30,7 @@ torch::nn::Sequential make_model() {
 void train(troupe::Rank& rank) {
   auto model = rank.distribute(make_model);
   auto optimizer = rank.make_optimizer(*model);
+  rank.keep_checkpoints(*optimizer);  // --resume latest goes on where a run stopped, --save_every 100 saves on the way
   struct Counted {
     double right = 0, seen = 0;
   };

@@ -1,7 +1,10 @@
 // The image classifier as a user starts it.
+#include <ATen/ops/equal.h>
+
 #include <cstdio>
 #include <random>
 
+#include "tensor_io/checkpoint_reader.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/running_process.hpp"
 #include "tests/support/scratch_directory.hpp"
@@ -63,10 +66,11 @@ TEST_CASE("[L05] a loop of one's own goes on when a rank dies, also between two 
   const std::string fault =
       GENERATE(as<std::string>{}, "", "slot=1,step=150,at=collective", "slot=0,step=199,at=optimizer", "slot=1,step=200,at=data");
   INFO(fault);
-  const auto done = testing::RunningProcess({TROUPE_PROGRAM, "launch", "--nproc", "2", "--run-dir", folder / "run", TROUPE_OWN_LOOP,
-                                             "--max_steps", "300", "--batch_size", "32", "--optimizer", "adamw", "--lr", "0.003"},
-                                            {{"OMP_NUM_THREADS", "1"}, {"TROUPE_FAULT", fault}})
-                        .finish();
+  const auto done =
+      testing::RunningProcess({TROUPE_PROGRAM, "launch", "--nproc", "2", "--run-dir", folder / "run", TROUPE_OWN_LOOP, "--checkpoint_dir",
+                               folder / "checkpoints", "--max_steps", "300", "--batch_size", "32", "--optimizer", "adamw", "--lr", "0.003"},
+                              {{"OMP_NUM_THREADS", "1"}, {"TROUPE_FAULT", fault}})
+          .finish();
   INFO(done.output);
   CHECK(done.code == 0);
   // The hundred in which a rank died misses what it had counted; the others are whole.
@@ -78,6 +82,57 @@ TEST_CASE("[L05] a loop of one's own goes on when a rank dies, also between two 
   if (fault.empty()) undisturbed = last_number(done.output, "step 300  right ");
   CHECK(undisturbed > 0.8);
   CHECK(last_number(done.output, "step 300  right ") == undisturbed);
+}
+TEST_CASE("[C01] a loop of one's own resumes with the bits of one that was never stopped, and saves again what a lost rank spoilt") {
+  const std::string strategy = GENERATE("ddp", "fsdp");
+  INFO(strategy);
+  testing::ScratchDirectory folder;
+  const auto run = [&](const std::string& name, const std::vector<std::string>& more, const std::string& fault = "") {
+    std::vector<std::string> command{TROUPE_PROGRAM,
+                                     "launch",
+                                     "--nproc",
+                                     "2",
+                                     "--run-dir",
+                                     folder / ("run-" + name),
+                                     TROUPE_OWN_LOOP,
+                                     "--batch_size",
+                                     "32",
+                                     "--strategy",
+                                     strategy,
+                                     "--snapshot_every",
+                                     "16",
+                                     "--optimizer",
+                                     "adamw",
+                                     "--lr",
+                                     "0.003",
+                                     "--checkpoint_dir",
+                                     folder / name};
+    command.insert(command.end(), more.begin(), more.end());
+    const auto done = testing::RunningProcess(command, {{"OMP_NUM_THREADS", "1"}, {"TROUPE_FAULT", fault}}).finish();
+    INFO(done.output);
+    CHECK(done.code == 0);
+    CHECK_THAT(done.output, Catch::Contains("checkpoint: " + folder / name));
+    return done.output;
+  };
+  const auto state = [&](const std::string& name) { return load_checkpoint(folder / name, "latest").state; };
+  run("whole", {"--max_steps", "90"});
+  run("parts", {"--max_steps", "50", "--save_every", "20"});
+  CHECK_THAT(run("parts", {"--max_steps", "90", "--resume", "latest"}), Catch::Contains("resume from") && Catch::Contains("step 50"));
+  CHECK_THAT(run("hurt", {"--max_steps", "90"}, "slot=1,step=90,at=save"), Catch::Contains("generation 2"));
+  const auto whole = state("whole");
+  REQUIRE(whole.step == 90);
+  for (const std::string name : {"parts", "hurt"}) {
+    INFO(name);
+    const auto other = state(name);
+    CHECK(other.step == whole.step);
+    CHECK(other.step_in_epoch == whole.step_in_epoch);
+    REQUIRE(other.tensors.size() == whole.tensors.size());
+    for (std::size_t i = 0; i < whole.tensors.size(); ++i) {
+      INFO(whole.tensors[i].first);
+      CHECK(other.tensors[i].first == whole.tensors[i].first);
+      CHECK((at::equal(other.tensors[i].second, whole.tensors[i].second)));
+    }
+  }
 }
 #else
 TEST_CASE("[E01] NOT RUN: the examples were not built") { WARN("NOT RUN: configure with TROUPE_EXAMPLES=ON"); }

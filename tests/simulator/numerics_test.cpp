@@ -18,7 +18,7 @@ NumericsFault at_place(const std::string& place, std::int64_t step, int slot, Ch
 NumericsOutcome keeps_its_promises(const NumericsJob& job) {
   std::string lines;
   for (const auto& fault : job.faults) lines += fault.to_string() + "\n";
-  const auto outcome = run_numerics(job, [&](const std::string& line) { lines += line + "\n"; });
+  auto outcome = run_numerics(job, [&](const std::string& line) { lines += line + "\n"; });
   INFO(job.strategy << " over " << job.backend << " on " << job.ranks << " ranks\n" << lines);
   CHECK(outcome.violation.value_or("") == "");
   return outcome;

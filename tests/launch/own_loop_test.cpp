@@ -1,0 +1,129 @@
+// What a loop of one's own has beside the steps, on simulated ranks; examples_test.cpp has the program.
+#include <mutex>
+
+#include "tests/catch.hpp"
+#include "tests/support/run_program.hpp"
+#include "tests/support/scratch_directory.hpp"
+
+using namespace troupe;
+
+namespace {
+
+struct SumNetImpl : torch::nn::Module {
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(3, 7));
+  torch::nn::Linear last = register_module("last", torch::nn::Linear(7, 2));
+  at::Tensor calls = register_buffer("calls", torch::zeros({1}));
+  at::Tensor forward(const at::Tensor& x) { return last(torch::relu(first(x))); }
+};
+TORCH_MODULE(SumNet);
+
+class Numbers final : public Dataset {
+ public:
+  std::int64_t size() const override { return 24; }
+  Example get(std::int64_t index, const SampleContext&) const override {
+    const auto x = at::arange(3, at::kFloat) * 0.3 + static_cast<double>(index) / 12;
+    return {x, at::full({}, index % 2, at::kLong)};
+  }
+};
+
+Config loop_config(int ranks, const std::string& strategy) {
+  Config config;
+  config.ranks = ranks;
+  config.strategy = strategy;
+  config.batch_size = 12;
+  config.epochs = 2;
+  config.lr = 0.1;
+  config.momentum = 0.9;
+  return config;
+}
+
+// Four steps; what `root` holds of the model then, by state_dict.
+NamedTensors whole_after_steps(int ranks, const std::string& strategy, int root, bool torch_optimizer) {
+  std::mutex mutex;
+  NamedTensors whole;
+  const auto errors = testing::run_program(ranks, loop_config(ranks, strategy), [&](Rank& rank) {
+    auto model = rank.distribute([] { return SumNet(); });
+    const auto ours = rank.make_optimizer(*model);
+    torch::optim::SGD theirs(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    int steps = 0;
+    for (const auto& batch : rank.loader(std::make_shared<Numbers>())) {
+      rank.backward(torch::nn::functional::cross_entropy(model->forward(batch.input), batch.target));
+      torch_optimizer ? (void)rank.step(theirs) : (void)rank.step(*ours);
+      ++steps;
+    }
+    CHECK(steps == 4);
+    const auto mine = torch_optimizer ? rank.state_dict(theirs, root) : rank.state_dict(*ours, root);
+    std::lock_guard lock(mutex);
+    if (rank.rank() == root) {
+      whole = mine;
+    } else {
+      CHECK(mine.empty());
+    }
+  });
+  for (const auto& error : errors) CHECK(error.empty());
+  return whole;
+}
+
+}  // namespace
+
+TEST_CASE("[F05] state_dict gives one rank the whole model, whatever the strategy") {
+  const bool torch_optimizer = GENERATE(false, true);
+  const auto expected = whole_after_steps(1, "ddp", 0, torch_optimizer);
+  REQUIRE(expected.size() == 5);
+  for (const std::string strategy : {"ddp", "zero1", "zero2", "fsdp"}) {
+    for (const int ranks : {2, 3}) {
+      INFO(strategy << " on " << ranks);
+      const auto whole = whole_after_steps(ranks, strategy, ranks - 1, torch_optimizer);
+      REQUIRE(whole.size() == expected.size());
+      for (const auto& [name, values] : expected) {
+        INFO(name);
+        const auto found = std::find_if(whole.begin(), whole.end(), [&, wanted = name](const auto& item) { return item.first == wanted; });
+        REQUIRE(found != whole.end());
+        CHECK((found->second.sizes() == values.sizes()));
+        CHECK(found->second.allclose(values, 1e-4, 1e-6));
+      }
+    }
+  }
+}
+
+TEST_CASE("[C01] a loop of one's own that keeps no checkpoints refuses to resume, and says what to call") {
+  auto config = loop_config(2, "ddp");
+  config.resume = "latest";
+  const auto errors = testing::run_program(2, config, [&](Rank& rank) {
+    auto model = rank.distribute([] { return SumNet(); });
+    (void)rank.loader(std::make_shared<Numbers>());
+  });
+  CHECK_THAT(errors[0], Catch::Contains("resume is 'latest'") && Catch::Contains("call rank.keep_checkpoints(optimizer)"));
+}
+
+TEST_CASE("[C01] keep_checkpoints comes after distribute, once, and before the loader") {
+  testing::ScratchDirectory folder;
+  auto config = loop_config(1, "ddp");
+  config.checkpoint_dir = folder / "checkpoints";
+  std::vector<std::string> refused;
+  const auto errors = testing::run_program(1, config, [&](Rank& rank) {
+    torch::nn::Linear other(1, 1);
+    const auto early = rank.make_optimizer(*other);
+    const auto expect = [&](const auto& what) {
+      try {
+        what();
+      } catch (const Error& error) {
+        refused.push_back(error.report().cause);
+      }
+    };
+    expect([&] { rank.keep_checkpoints(*early); });
+    expect([&] { (void)rank.state_dict(*early); });
+    auto model = rank.distribute([] { return SumNet(); });
+    const auto optimizer = rank.make_optimizer(*model);
+    expect([&] { (void)rank.state_dict(*optimizer, 1); });
+    {
+      const auto loader = rank.loader(std::make_shared<Numbers>());
+      expect([&] { rank.keep_checkpoints(*optimizer); });
+    }
+    rank.keep_checkpoints(*optimizer);
+    expect([&] { rank.keep_checkpoints(*optimizer); });
+  });
+  CHECK(errors[0].empty());
+  CHECK((refused == std::vector<std::string>{"no model was distributed", "no model was distributed", "there is no rank 1",
+                                             "the loader has begun", "it was called before"}));
+}
