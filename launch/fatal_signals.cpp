@@ -7,6 +7,8 @@
 #include <csignal>
 #include <cstring>
 
+#include "tensor_io/absent_memory.hpp"
+
 namespace troupe {
 namespace {
 
@@ -16,12 +18,17 @@ constexpr std::array kFatal = {SIGABRT, SIGSEGV, SIGBUS, SIGILL, SIGFPE};
 void write_text(const char* text) { [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text, std::strlen(text)); }
 
 // Only what POSIX lets a handler call, and backtrace(3), which is ready once it was called before.
-extern "C" void on_fatal_signal(int number) {
+extern "C" void on_fatal_signal(int number, siginfo_t* info, void*) {
   std::array<void*, kMostFrames> frames{};
   ::backtrace_symbols_fd(frames.data(), ::backtrace(frames.data(), kMostFrames), STDERR_FILENO);
   write_text("fatal: SIG");
   write_text(::sigabbrev_np(number));
   write_text(", with the stack above; addr2line -Cfie PROGRAM +ADDRESS tells the lines\n");
+  if (const char* told = number == SIGSEGV ? absent_memory_at(info->si_addr) : nullptr; told != nullptr) {
+    write_text("fatal: ");
+    write_text(told);
+    write_text("\n");
+  }
   ::raise(number);  // blocked until this returns, and no longer ours
 }
 
@@ -32,9 +39,9 @@ void tell_fatal_signals() {
   std::array<void*, 1> frame{};
   ::backtrace(frame.data(), 1);  // loads its library
   struct sigaction action {};
-  action.sa_handler = on_fatal_signal;
+  action.sa_sigaction = on_fatal_signal;
   sigemptyset(&action.sa_mask);
-  action.sa_flags = SA_RESETHAND;
+  action.sa_flags = SA_RESETHAND | SA_SIGINFO;
   for (const int number : kFatal) ::sigaction(number, &action, nullptr);
 #endif
 }

@@ -13,11 +13,11 @@ c10::StorageImpl* storage_of(const at::Tensor& tensor) { return tensor.storage()
 
 at::Tensor zeros(std::int64_t numel, at::ScalarType dtype) { return at::zeros({numel}, at::TensorOptions().dtype(dtype)); }
 
-// (numel,) with a storage of its own that holds nothing yet; views of it may be made.
-at::Tensor empty_whole(std::int64_t numel, at::ScalarType dtype) {
-  auto whole = at::empty({numel}, at::TensorOptions().dtype(dtype));
-  storage_of(whole)->set_data_ptr_noswap(at::DataPtr(nullptr, at::kCPU));
-  return whole;
+void point(const at::Tensor& whole, void* data) { storage_of(whole)->set_data_ptr_noswap(at::DataPtr(data, at::kCPU)); }
+
+std::string told_of(const std::string& unit) {
+  return "a parameter of " + (unit.empty() ? std::string("the model itself") : "the unit '" + unit + "'") +
+         " was used while its parts are on the ranks: use it within the unit's call, or take rank.state_dict(optimizer)";
 }
 
 }  // namespace
@@ -63,7 +63,11 @@ void ShardedParameters::place(std::size_t f, const Options& options) {
   if (options.mapped) flat.whole = group_->allocate_shared(plan.numel, dtype);
   flat.residence = flat.whole.defined() ? Residence::mapped : options.otherwise[static_cast<std::size_t>(plan.unit)];
   if (flat.residence == Residence::replica) flat.whole = group_->allocate(plan.numel, dtype);
-  if (flat.residence == Residence::gathered) flat.whole = empty_whole(plan.numel, dtype);
+  if (flat.residence == Residence::gathered) {
+    flat.whole = at::empty({plan.numel}, at::TensorOptions().dtype(dtype));
+    flat.absent = std::make_unique<AbsentMemory>(flat.whole.nbytes(), told_of(plan_.units[static_cast<std::size_t>(plan.unit)]));
+    point(flat.whole, flat.absent->data());
+  }
   const bool is_part = flat.residence != Residence::gathered && dtype == plan.dtype;
   flat.master = is_part ? flat.whole.narrow(0, group_->rank() * plan.shard_numel, plan.shard_numel) : zeros(plan.shard_numel, plan.dtype);
   for (const auto& slot : plan.slots) {
@@ -137,12 +141,12 @@ void ShardedParameters::load(std::size_t f, const at::Tensor& values, Communicat
 
 void ShardedParameters::put(std::size_t f, at::Tensor memory) {
   auto& flat = flats_[f];
-  storage_of(flat.whole)->set_data_ptr_noswap(at::DataPtr(memory.data_ptr(), at::kCPU));
+  point(flat.whole, memory.data_ptr());
   memory_[f] = std::move(memory);
 }
 
 at::Tensor ShardedParameters::take_away(std::size_t f) {
-  storage_of(flats_[f].whole)->set_data_ptr_noswap(at::DataPtr(nullptr, at::kCPU));
+  point(flats_[f].whole, flats_[f].absent->data());
   return std::move(memory_[f]);
 }
 

@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "tensor_io/absent_memory.hpp"
 #include "tensor_io/communicator.hpp"
 #include "tensor_io/named_state.hpp"
 #include "tensor_io/shard_plan.hpp"
@@ -47,9 +48,10 @@ class ShardedParameters {
   struct Flat {
     const FlatParameter* plan = nullptr;
     Residence residence = Residence::mapped;
-    at::Tensor whole;     ///< (numel,) in the dtype of forward; its storage is empty while a gathered one is away
-    at::Tensor master;    ///< (shard_numel,) of this rank; a part of `whole` where dtype and residence allow
-    at::Tensor gradient;  ///< (shard_numel,) the reduced gradient in the master's dtype; undefined for a frozen one
+    std::unique_ptr<AbsentMemory> absent;  ///< of a gathered one
+    at::Tensor whole;                      ///< (numel,) in the dtype of forward; a gathered one's lies in `absent` while it is away
+    at::Tensor master;                     ///< (shard_numel,) of this rank; a part of `whole` where dtype and residence allow
+    at::Tensor gradient;                   ///< (shard_numel,) the reduced gradient in the master's dtype; undefined for a frozen one
   };
 
   struct Slice {

@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::size_t kBufferBytes = std::size_t{1} << 20;
 constexpr std::size_t kDirectBytes = std::size_t{4} << 20;  // fewer requests: a third less processor time than in pieces of 1 MiB
-constexpr std::size_t kSmallBytes = std::size_t{64} << 10;
+constexpr std::size_t kSmallWrite = std::size_t{64} << 10;
 
 std::string remedy_for(int errno_value) {
   switch (errno_value) {
@@ -105,7 +105,7 @@ bool DurableFile::go_through_cache() noexcept {
 void DurableFile::append(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const bool whole_pages = bytes.size() >= kPage && reinterpret_cast<std::uintptr_t>(bytes.data()) % kPage == 0;
-    if (buffered_ == 0 && (whole_pages || (!direct_ && bytes.size() >= kSmallBytes))) {
+    if (buffered_ == 0 && (whole_pages || (!direct_ && bytes.size() >= kSmallWrite))) {
       // Through the cache, in pieces that are still there when they are written.
       const auto piece =
           direct_ ? bytes.first(std::min(bytes.size() / kPage * kPage, kDirectBytes)) : bytes.first(std::min(bytes.size(), kBufferBytes));
@@ -120,7 +120,7 @@ void DurableFile::append(std::span<const std::byte> bytes) {
     buffered_ += piece.size();
     bytes = bytes.subspan(piece.size());
     // At a page's end what follows may go without a copy.
-    if (buffered_ == kBufferBytes || (buffered_ % kPage == 0 && bytes.size() >= kSmallBytes)) flush();
+    if (buffered_ == kBufferBytes || (buffered_ % kPage == 0 && bytes.size() >= kSmallWrite)) flush();
   }
 }
 

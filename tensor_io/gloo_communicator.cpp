@@ -14,7 +14,7 @@ namespace {
 using Transfers = std::vector<GlooMesh::Transfer>;
 
 constexpr std::int64_t kLine = 64;
-constexpr std::int64_t kSmallBytes = 32 * 1024;        // up to here everybody sends everything to everybody: one round
+constexpr std::int64_t kOneRoundBytes = 32 * 1024;     // up to here everybody sends everything to everybody: one round
 constexpr std::int64_t kChunkBytes = 4 * 1024 * 1024;  // of a large reduction; two are under way, which bounds the scratch memory
 constexpr std::int64_t kTreeBytes = 1024 * 1024;       // passed on while the next is received
 
@@ -82,7 +82,7 @@ void GlooCommunicator::reduce_parts(const std::byte* own, const std::byte* scrat
 void GlooCommunicator::do_all_reduce(const at::Tensor& tensor, ReduceOp op, const CollectiveRecord& record) {
   guarded(record, [&] {
     const auto bytes = size_of(tensor);
-    bytes <= kSmallBytes ? all_reduce_small(bytes_of(tensor), bytes, op, record) : all_reduce_large(bytes_of(tensor), bytes, op, record);
+    bytes <= kOneRoundBytes ? all_reduce_small(bytes_of(tensor), bytes, op, record) : all_reduce_large(bytes_of(tensor), bytes, op, record);
   });
 }
 

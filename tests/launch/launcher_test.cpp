@@ -74,6 +74,18 @@ TEST_CASE("[T06] a rank that a library aborts tells its stack") {
                               Catch::Contains("its last line: fatal: SIGABRT"));
 }
 
+TEST_CASE("[T06] a rank that uses a parameter which is on the others tells which, and what to do") {
+  Launch launch(2, {"--fail_rank", "1", "--fail_how", "touch", "--probe_model", "wide", "--probe_width", "64", "--strategy", "fsdp",
+                    "--fsdp_mapped", "false"});
+  const auto done = launch.finish();
+  INFO(done.output);
+  CHECK(done.code == 139);
+  CHECK_THAT(done.output,
+             Catch::Contains("[rank 1] fatal: SIGSEGV") &&
+                 Catch::Contains("its last line: fatal: a parameter of the unit '16' was used while its parts are on the ranks") &&
+                 Catch::Contains("rank.state_dict(optimizer)"));
+}
+
 TEST_CASE("[T06] a rank that exits early ends the job with its exit code") {
   Launch launch(2, {"--fail_rank", "0", "--fail_how", "exit"});
   const auto done = launch.finish();

@@ -99,7 +99,8 @@ int main(int argc, char** argv) {
     config.declare("fail_rank", std::int64_t{-1}, "the rank that misbehaves");
     config.declare("fail_step", std::int64_t{3}, "when");
     config.declare("fail_how", std::string("throw"),
-                   "throw, exit, kill, abort, hang, slow, flip, load_throw, load_stall; new, tensor: there is no memory; grow: takes all");
+                   "throw, exit, kill, abort, touch (a parameter of the last block), hang, slow, flip, load_throw, load_stall; new, "
+                   "tensor: there is no memory; grow: takes all");
     config.declare("pause_ms", std::int64_t{0}, "in every step");
     config.declare("probe_model", std::string("ours"),
                    "ours; norm: LibTorch's dropout, and a validation; plain: neither norm nor dropout; wide: 16 blocks");
@@ -148,6 +149,7 @@ int main(int argc, char** argv) {
       if (how == "exit") _exit(7);
       if (how == "kill") ::kill(::getpid(), SIGKILL);
       if (how == "abort") std::abort();
+      if (how == "touch") (void)model.parameters()[32].sum().item<float>();
       while (how == "hang") ::pause();
       if (how == "new" || how == "tensor" || how == "grow") run_out_of_memory(how);
       if (how == "throw") throw std::runtime_error("the probe was told to throw");
