@@ -15,7 +15,7 @@
 namespace troupe {
 namespace {
 
-constexpr const char* kHelp =
+constexpr const char* kReportHelp =
     "usage: troupe report [RUN] [--out FILE] [--baseline RUN]\n"
     "\n"
     "One HTML page about a run, whole in itself: loss, where the time of a step goes, exposed communication, how equal the ranks are, "
@@ -76,7 +76,7 @@ void write_page(const std::string& path, const std::string& page) {
 
 int report_command(const std::vector<std::string>& words) {
   const auto asked = read(words);
-  if (asked.help) return std::fputs(kHelp, stdout), 0;
+  if (asked.help) return std::fputs(kReportHelp, stdout), 0;
   const auto run = read_run(asked.run);
   const auto numbers = numbers_of(run.records);
   std::optional<RunNumbers> baseline;
