@@ -329,7 +329,8 @@ int run(const std::vector<std::string>& words) {
   if (verb == "report") return troupe::report_command(rest);
   if (verb == "top") return troupe::top_command(rest);
   if (verb == "config" && rest == std::vector<std::string>{"reference"}) return std::cout << troupe::config_reference(), 0;
-  const auto near = troupe::nearest_name(verb, {"launch", "doctor", "keys", "coordinator", "checkpoint", "config", "report", "top", "help"});
+  const auto near =
+      troupe::nearest_name(verb, {"launch", "doctor", "keys", "coordinator", "checkpoint", "config", "report", "top", "help"});
   throw troupe::Error(troupe::ErrorCode::usage, "command line", "there is no verb '" + troupe::displayable(verb) + "'",
                       near.empty() ? "see troupe --help" : "did you mean " + near + "?");
 }

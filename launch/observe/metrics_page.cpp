@@ -52,7 +52,7 @@ MetricsPage::MetricsPage(std::uint16_t port, const std::string& job_id) : impl_(
   impl_->step = &impl_->add("troupe_step", "Optimizer steps done in the run.");
   impl_->epoch = &impl_->add("troupe_epoch", "Passes over the data, begun or done.");
   auto& server = impl_->server;
-  server.new_task_queue = [] { return new httplib::ThreadPool(1); };
+  server.new_task_queue = [] { return new httplib::ThreadPool(3); };
   // Not the library's SO_REUSEPORT: with it a second run would share the port silently.
   server.set_socket_options([](auto socket) {
     const int yes = 1;

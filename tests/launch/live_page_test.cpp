@@ -132,7 +132,7 @@ TEST_CASE("[T07] the live page gets each record once, within a bound of memory, 
   CHECK(steps_in(live.from(200)) == std::vector<std::int64_t>{200});
 }
 
-TEST_CASE("[T07] the live page, its records and /metrics are one server on loopback, which a name from elsewhere does not reach") {
+TEST_CASE("[T07] the live page and /metrics are one server on loopback, which a name from elsewhere does not reach") {
   const auto port = unused_port();
   MetricsPage page(static_cast<std::uint16_t>(port), "job");
   page.write(live_membership(0, 1, "the job begins"));

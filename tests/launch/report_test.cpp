@@ -49,6 +49,12 @@ std::string finding(const RunNumbers& n, const std::string& subject, const RunNu
   return item == nullptr || !item->problem ? "" : item->finding;
 }
 
+std::string remedy(const RunNumbers& n, const std::string& subject) {
+  const auto advice = advise(n, nullptr);
+  const auto* item = about(advice, subject);
+  return item == nullptr ? "" : item->remedy;
+}
+
 MetricRecord interval(std::int64_t step, double seconds, double exposed, int ranks = 2) {
   MetricRecord record;
   record.step = record.steps_from = step;
@@ -121,7 +127,7 @@ TEST_CASE("[T08] communication above 30 % of a step is said, gathers within forw
   CHECK_THAT(finding(n, "communication"), Catch::Contains("waits for communication 32 % of a step, more than 30 %") &&
                                               Catch::Contains("of the reducer's 20.0 ms in collectives 90 % or more are hidden"));
   n.imbalance = 0.5;
-  CHECK_THAT(about(advise(n, nullptr), "communication")->remedy, Catch::StartsWith("make the ranks equal first"));
+  CHECK_THAT(remedy(n, "communication"), Catch::StartsWith("make the ranks equal first"));
   n.world_size = 1;
   CHECK(finding(n, "communication").empty());
 }
@@ -131,7 +137,7 @@ TEST_CASE("[T08] a starving loader, an unequal rank, small buckets and a single 
   n.data = 0.4;
   n.loader_queue = 0.1;
   CHECK_THAT(finding(n, "loader"), Catch::Contains("40 % of a step") && Catch::Contains("0.1 batches are ready"));
-  CHECK_THAT(about(advise(n, nullptr), "loader")->remedy, Catch::Contains("num_workers"));
+  CHECK_THAT(remedy(n, "loader"), Catch::Contains("num_workers"));
 
   n = healthy();
   n.ranks = {{1, 30, 60}, {1, 90, 60}};
@@ -151,7 +157,7 @@ TEST_CASE("[T08] a starving loader, an unequal rank, small buckets and a single 
   n.bucket_mib = 20;
   n.exposed = 0.2;
   CHECK_THAT(finding(n, "buckets"), Catch::Contains("All gradients (20.0 MiB) are one bucket"));
-  CHECK_THAT(about(advise(n, nullptr), "buckets")->remedy, Catch::Contains("to 5.0 say"));
+  CHECK_THAT(remedy(n, "buckets"), Catch::Contains("to 5.0 say"));
 }
 
 TEST_CASE("[T08] saving, validation, skipped steps and failures are judged, and the costliest comes first") {
