@@ -173,6 +173,7 @@ std::vector<Advice> advise(const RunNumbers& run, const RunNumbers* baseline) {
   std::stable_sort(found.begin(), found.end(), [](const Weighed& a, const Weighed& b) { return a.share > b.share; });
   scaling(run, baseline, found);
   std::vector<Advice> advice;
+  advice.reserve(found.size() + 1);
   for (auto& item : found) advice.push_back(std::move(item.advice));
   if (run.intervals < 3) {
     advice.push_back({"records", false,

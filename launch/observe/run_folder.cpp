@@ -42,7 +42,7 @@ void read_lines(const std::string& path, RunHistory& run) {
     run.remarks.push_back(std::to_string(lines.bad_lines()) + (lines.bad_lines() == 1 ? " line" : " lines") +
                           " of metrics.jsonl can't be read, the first is line " + std::to_string(lines.first_bad_line()) + ".");
   }
-  if (torn) run.remarks.push_back("The last line of metrics.jsonl is torn: rank 0 was killed while it wrote, or writes now.");
+  if (torn) run.remarks.emplace_back("The last line of metrics.jsonl is torn: rank 0 was killed while it wrote, or writes now.");
   run.records = std::move(lines).take();
 }
 
@@ -53,11 +53,11 @@ std::string text_of(const nlohmann::json& object, const char* key) {
 
 void read_facts(const std::string& path, RunHistory& run) {
   std::error_code failure;
-  if (!fs::is_regular_file(path, failure)) return run.remarks.push_back("There is no run.json: what was run is not known.");
-  if (fs::file_size(path, failure) > kMaxFacts) return run.remarks.push_back("run.json is longer than 1 MiB, and was not read.");
+  if (!fs::is_regular_file(path, failure)) return void(run.remarks.emplace_back("There is no run.json: what was run is not known."));
+  if (fs::file_size(path, failure) > kMaxFacts) return void(run.remarks.emplace_back("run.json is longer than 1 MiB, and was not read."));
   std::ifstream file(path);
   const auto entry = nlohmann::json::parse(file, nullptr, false);
-  if (!entry.is_object()) return run.remarks.push_back("run.json can't be read: what was run is not known.");
+  if (!entry.is_object()) return void(run.remarks.emplace_back("run.json can't be read: what was run is not known."));
   auto& facts = run.facts;
   facts.job_id = text_of(entry, "job_id");
   facts.started = text_of(entry, "started");

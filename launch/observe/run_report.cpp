@@ -152,6 +152,7 @@ std::string split_html(const RunHistory& run, const RunNumbers& n) {
                                    {"saving", n.checkpoint},
                                    {"rest", n.rest}};
   std::vector<std::string> names;
+  names.reserve(parts.size());
   for (const auto& part : parts) names.push_back(part.name);
   html += "<p>Rank 0, mean of " + std::to_string(n.intervals) + " log intervals" +
           (n.left_out > 0 ? "; " + std::to_string(n.left_out) + " left out: warm-up, changes of membership, other world sizes" : "") +

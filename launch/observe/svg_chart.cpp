@@ -73,9 +73,9 @@ std::string element(const std::string& name, const std::string& attributes, cons
 
 std::string draw_line(const ChartLine& line, int colour, const Range& x, const Range& y) {
   std::string svg, points;
-  const auto class_name = " class=\"c" + std::to_string(colour % kColours) + "\"";
+  const auto class_name = " class='c" + std::to_string(colour % kColours) + "'";
   const auto flush = [&] {
-    if (!points.empty()) svg += "<polyline" + class_name + " points=\"" + points + "\"/>";
+    if (!points.empty()) svg += "<polyline" + class_name + " points='" + points + "'/>";
     points.clear();
   };
   for (const auto& point : thinned(line.points)) {
@@ -85,7 +85,7 @@ std::string draw_line(const ChartLine& line, int colour, const Range& x, const R
     }
     const auto at_x = number(x.place(point.first, kLeft, kWidth - kRight)), at_y = number(y.place(point.second, kHeight - kBottom, kTop));
     if (line.dots || line.points.size() == 1) {
-      svg += element("circle", "r=\"3\" cx=\"" + at_x + "\" cy=\"" + at_y + "\"" + class_name,
+      svg += element("circle", "r='3' cx='" + at_x + "' cy='" + at_y + "'" + class_name,
                      line.name + ": " + short_number(point.second) + " at " + short_number(point.first));
     } else {
       points += at_x + "," + at_y + " ";
@@ -98,13 +98,13 @@ std::string draw_line(const ChartLine& line, int colour, const Range& x, const R
 std::string draw_axes(const Chart& chart, const Range& x, const Range& y) {
   std::string svg;
   const auto text = [&](double at_x, double at_y, const char* anchor, const std::string& words) {
-    svg += "<text x=\"" + number(at_x) + "\" y=\"" + number(at_y) + "\" text-anchor=\"" + anchor + "\">" + html_escaped(words) + "</text>";
+    svg += "<text x='" + number(at_x) + "' y='" + number(at_y) + "' text-anchor='" + anchor + "'>" + html_escaped(words) + "</text>";
   };
   const double y_step = tick_step(y, 5), x_step = tick_step(x, 8);
   for (double tick = std::ceil(y.low / y_step) * y_step; tick <= y.high + y_step / 1000; tick += y_step) {
     const double at = y.place(tick, kHeight - kBottom, kTop);
-    svg += "<line class=\"grid\" x1=\"" + number(kLeft) + "\" x2=\"" + number(kWidth - kRight) + "\" y1=\"" + number(at) + "\" y2=\"" +
-           number(at) + "\"/>";
+    svg += "<line class='grid' x1='" + number(kLeft) + "' x2='" + number(kWidth - kRight) + "' y1='" + number(at) + "' y2='" + number(at) +
+           "'/>";
     text(kLeft - 6, at + 4, "end", short_number(std::abs(tick) < y_step / 1000 ? 0 : tick));
   }
   for (double tick = std::ceil(x.low / x_step) * x_step; tick <= x.high + x_step / 1000; tick += x_step)
@@ -173,18 +173,17 @@ std::string svg_chart(const Chart& chart) {
       y.add(point.second);
     }
   }
-  if (x.empty() || y.empty()) return "<p class=\"missing\">" + html_escaped(chart.title) + ": the records hold none.</p>";
+  if (x.empty() || y.empty()) return "<p class='missing'>" + html_escaped(chart.title) + ": the records hold none.</p>";
   for (const auto& mark : chart.marks) x.add(mark.x);
   if (chart.from_zero) y.add(0);
   x.widen();
   y.widen();
-  std::string svg = "<svg viewBox=\"0 0 " + number(kWidth) + " " + number(kHeight) + "\" role=\"img\" aria-label=\"" +
-                    html_escaped(chart.title) + "\">" + draw_axes(chart, x, y);
+  std::string svg = "<svg viewBox='0 0 " + number(kWidth) + " " + number(kHeight) + "' role='img' aria-label='" +
+                    html_escaped(chart.title) + "'>" + draw_axes(chart, x, y);
   for (const auto& mark : chart.marks) {
     const auto at = number(x.place(mark.x, kLeft, kWidth - kRight));
-    svg += element(
-        "line", "class=\"mark\" x1=\"" + at + "\" x2=\"" + at + "\" y1=\"" + number(kTop) + "\" y2=\"" + number(kHeight - kBottom) + "\"",
-        mark.text);
+    svg += element("line", "class='mark' x1='" + at + "' x2='" + at + "' y1='" + number(kTop) + "' y2='" + number(kHeight - kBottom) + "'",
+                   mark.text);
   }
   std::vector<std::string> names;
   int colour = 0;
@@ -198,8 +197,8 @@ std::string svg_chart(const Chart& chart) {
 
 std::string svg_bar(const std::string& name, const std::vector<BarPart>& parts, double whole, const std::string& after) {
   constexpr double kBarWidth = 600, kBarHeight = 18;
-  std::string svg = "<tr><th>" + html_escaped(name) + "</th><td><svg class=\"bar\" viewBox=\"0 0 " + number(kBarWidth) + " " +
-                    number(kBarHeight) + "\" preserveAspectRatio=\"none\">";
+  std::string svg = "<tr><th>" + html_escaped(name) + "</th><td><svg class='bar' viewBox='0 0 " + number(kBarWidth) + " " +
+                    number(kBarHeight) + "' preserveAspectRatio='none'>";
   double at = 0;
   int colour = 0;
   for (const auto& part : parts) {
@@ -207,8 +206,8 @@ std::string svg_bar(const std::string& name, const std::vector<BarPart>& parts, 
     const double width = std::min(share * kBarWidth, kBarWidth - at);
     if (width > 0) {
       svg += element("rect",
-                     "class=\"c" + std::to_string(colour % kColours) + "\" x=\"" + number(at) + "\" y=\"0\" width=\"" + number(width) +
-                         "\" height=\"" + number(kBarHeight) + "\"",
+                     "class='c" + std::to_string(colour % kColours) + "' x='" + number(at) + "' y='0' width='" + number(width) +
+                         "' height='" + number(kBarHeight) + "'",
                      part.name + ": " + short_number(part.value));
     }
     at += width;
@@ -218,9 +217,9 @@ std::string svg_bar(const std::string& name, const std::vector<BarPart>& parts, 
 }
 
 std::string svg_legend(const std::vector<std::string>& names) {
-  std::string html = "<p class=\"legend\">";
+  std::string html = "<p class='legend'>";
   for (std::size_t i = 0; i < names.size(); ++i)
-    html += "<span class=\"b" + std::to_string(i % kColours) + "\"></span>" + html_escaped(names[i]) + " ";
+    html += "<span class='b" + std::to_string(i % kColours) + "'></span>" + html_escaped(names[i]) + " ";
   return html + "</p>";
 }
 

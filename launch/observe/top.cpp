@@ -116,7 +116,7 @@ void add_events(std::vector<std::string>& lines, const std::vector<MetricRecord>
     found.push_back(line);
   }
   if (found.empty()) return;
-  lines.push_back("what happened, the last first");
+  lines.emplace_back("what happened, the last first");
   lines.insert(lines.end(), found.begin(), found.end());
 }
 
