@@ -134,6 +134,7 @@ void Compute::allocate_votes() {
   votes_step_ = -1;
   pace_.reset();
   own_ = {};
+  inside_ms_ = 0;
   mark_time();
 }
 
@@ -295,6 +296,9 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
     report.buckets = summary.reduced.buckets;
     report.launched_before_end = summary.reduced.launched_before_end;
     report.message_us = summary.message_us;
+    report.bucket_queue_ms = summary.reduced.queued_ms;
+    report.bucket_bytes = summary.reduced.bytes;
+    report.inside_ms = std::exchange(inside_ms_, 0);
     strategy_->after_update();
     strategy_->remember_state();
     take_snapshot_if_due(optimizer);

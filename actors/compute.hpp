@@ -42,9 +42,14 @@ struct StepReport {
   double exposed_ms = 0;  ///< compute waited for the reducer and the vote
   double reduce_ms = 0;   ///< the reducer was inside collectives
   double optimizer_ms = 0;
+  double inside_ms = 0;  ///< compute waited for collectives within forward and backward (FSDP's gathers, SyncBatchNorm)
   std::int32_t buckets = 0;
   std::int32_t launched_before_end = 0;  ///< of them, while backward was going on
   double message_us = 0;                 ///< of the step's critical path, in mailboxes and messages between compute and reducer
+  double bucket_queue_ms = 0;            ///< full buckets waited for the reducer: the sum over buckets
+  std::int64_t bucket_bytes = 0;         ///< of all buckets
+  double batch_queue_ms = 0;             ///< loaded batches waited for compute: the sum over the step's
+  std::vector<SectionTimes> own;         ///< what each rank spent on its own part of the step; empty where there was no vote
   std::vector<Straggler> stragglers;     ///< ranks that are slow now, the same on all ranks
   std::vector<std::string> notices;      ///< news for the user: a rank became slow, a replica was healed; the same on all ranks
 };
@@ -88,6 +93,8 @@ class Compute {
   void on_membership(std::function<void(const Membership&)> listener) { listener_ = std::move(listener); }
   /// After `error` in a collective outside of a step: joins the next generation, if the error may be recovered. Throws what can't be.
   void recover(const Error& error);
+  /// How long the last change of membership took this rank, from the news of it until it could go on; 0: there was none.
+  double recovery_ms() const noexcept { return recovery_ms_; }
 
   int rank() const noexcept { return rank_; }
   int world_size() const noexcept { return membership_.world_size(); }
@@ -181,6 +188,7 @@ class Compute {
   void enter(const Membership& next);
   void allocate_votes();
   std::optional<Decision> rejoin(ErrorReport why, Optimizer* optimizer, double lr);
+  std::optional<Decision> rejoin_next(ErrorReport why, Optimizer* optimizer, double lr);
   void heal();
   void take_snapshot_if_due(Optimizer& optimizer);
   void go_back();
@@ -211,7 +219,9 @@ class Compute {
   std::shared_ptr<ForwardPosition> position_ = std::make_shared<ForwardPosition>();  // the model's layers read it
   Vote vote_;
   std::int64_t dataset_size_ = 0;
-  SectionTimes own_;  // of the step under way
+  SectionTimes own_;      // of the step under way
+  double inside_ms_ = 0;  // ... and what compute waited within forward and backward
+  double recovery_ms_ = 0;
   std::chrono::steady_clock::time_point mark_ = std::chrono::steady_clock::now();
   std::chrono::nanoseconds inside_at_mark_{0};  // time that the program lane had spent in collectives
   StragglerWatch pace_;

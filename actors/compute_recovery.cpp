@@ -76,6 +76,13 @@ void Compute::enter(const Membership& next) {
 }
 
 std::optional<Decision> Compute::rejoin(ErrorReport why, Optimizer* optimizer, double lr) {
+  const auto started = std::chrono::steady_clock::now();
+  auto decision = rejoin_next(std::move(why), optimizer, lr);
+  recovery_ms_ = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - started).count();
+  return decision;
+}
+
+std::optional<Decision> Compute::rejoin_next(ErrorReport why, Optimizer* optimizer, double lr) {
   std::optional<Decision> decision;
   std::vector<int> unreachable;
   bool rolled_back = false;

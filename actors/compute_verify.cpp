@@ -15,6 +15,7 @@ float Compute::own_time_since_mark() {
   const auto mark = mark_;
   const auto inside = inside_at_mark_;
   mark_time();
+  inside_ms_ += std::chrono::duration<double, std::milli>(inside_at_mark_ - inside).count();
   return std::max(0.0f, std::chrono::duration<float, std::milli>(mark_ - mark - (inside_at_mark_ - inside)).count());
 }
 
@@ -62,6 +63,7 @@ void Compute::watch_pace(const std::vector<Vote>& votes, StepReport& report) {
   for (const auto& vote : votes) times.push_back(vote.own);
   const auto before = pace_.slow();
   const bool changed = pace_.add(times);
+  report.own = std::move(times);
   for (auto straggler : pace_.slow()) {
     straggler.host = membership_.members[static_cast<std::size_t>(straggler.rank)].host;
     const auto same = [&](const Straggler& other) { return other.rank == straggler.rank; };

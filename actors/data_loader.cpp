@@ -2,6 +2,8 @@
 
 #include <chrono>
 
+#include "tensor_io/steady_time.hpp"
+
 namespace troupe {
 
 BatchSchedule::BatchSchedule(const DistributedSampler& sampler, DataCursor start, std::int64_t epochs, std::int64_t max_steps)
@@ -101,6 +103,7 @@ BatchDone LoaderWorkers::load(const BatchOrder& order) const {
     failed(ErrorCode::user, error.what());
   }
   result.load_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - started).count();
+  result.loaded_ns = steady_now_ns();
   return result;
 }
 
@@ -160,7 +163,7 @@ void DataLoaderState::deliver() {
       self->send(options.supervisor, RankFailed{next->second.report});
       return;
     }
-    caf::anon_send(options.consumer, BatchLoaded{next->second.batch, next->second.load_ms});
+    caf::anon_send(options.consumer, BatchLoaded{next->second.batch, next->second.load_ms, next->second.loaded_ns});
     finished.erase(next);
     ++delivered;
     --credits;

@@ -61,6 +61,7 @@ struct BatchDone {
   std::int64_t ticket = 0;
   std::shared_ptr<const Batch> batch;  // empty: `report` says why
   double load_ms = 0;
+  std::int64_t loaded_ns = 0;  // steady clock
   ErrorReport report;
 };
 

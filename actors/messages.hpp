@@ -30,7 +30,8 @@ struct GrantBatches {
 };
 struct BatchLoaded {
   std::shared_ptr<const Batch> batch;
-  double load_ms = 0;  ///< what it cost, in the worker
+  double load_ms = 0;          ///< what it cost, in the worker
+  std::int64_t loaded_ns = 0;  ///< steady clock: since then it waits for compute
 };
 /// All epochs are over.
 struct DataEnded {};
@@ -51,6 +52,8 @@ struct BucketsReduced {
   std::int64_t awaited_ns = 0;           ///< steady clock: when the last bucket could have been taken from the mailbox ...
   std::int64_t taken_ns = 0;             ///< ... when it was ...
   std::int64_t finished_ns = 0;          ///< ... and when this was sent
+  double queued_ms = 0;                  ///< full buckets waited for the reducer: the sum over buckets
+  std::int64_t bytes = 0;                ///< of all buckets
 };
 
 // ---------------------------------------------------------------- Compute <-> Checkpointer
@@ -268,7 +271,7 @@ typename Inspector::result_type inspect(Inspector& f, BucketReady& x) {
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, BucketsReduced& x) {
   return f(caf::meta::type_name("BucketsReduced"), x.step, x.buckets, x.launched_before_end, x.busy_ms, x.awaited_ns, x.taken_ns,
-           x.finished_ns);
+           x.finished_ns, x.queued_ms, x.bytes);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, CheckpointSaved& x) {

@@ -24,9 +24,16 @@ const MetricName* find_metric(const std::string& name) noexcept;
 /// The name as MLflow takes it: parentheses and percent signs are not allowed there.
 std::string mlflow_name(const MetricName& metric);
 
-/// What all sinks write: one log interval, one validation, or the start of a life of rank 0.
+/// A rank and where it runs.
+struct RunMember {
+  int rank = 0, slot = 0;
+  std::string host;
+  bool newcomer = false;  ///< got its state from the others
+};
+
+/// What all sinks write: one log interval, one validation, the start of a life of rank 0, something that happened, or the end of the run.
 struct MetricRecord {
-  enum class Kind : std::uint8_t { start, train, validation };
+  enum class Kind : std::uint8_t { start, train, validation, event, end };
   Kind kind = Kind::train;
   std::int64_t step = 0;        ///< optimizer steps done in the run
   std::int64_t steps_from = 0;  ///< ... and before the first of those that the record is about
@@ -36,8 +43,20 @@ struct MetricRecord {
   std::vector<Straggler> stragglers;
   bool best = false;
 
+  // Of a train record.
+  std::vector<SectionTimes> ranks;  ///< by rank: means of a step; empty: not known
+
+  // Of a start, an event and an end.
+  std::string event;             ///< membership, notice, skipped
+  std::string text;              ///< the reason, the notice, the error; of an end: empty where the run was not ended by one
+  std::uint64_t generation = 0;  ///< of the membership; 0: not known
+  double stalled_ms = 0;         ///< of a membership: from the news until rank 0 could go on; 0: not known
+  std::vector<RunMember> members;
+
   /// Throws std::logic_error for a name that is not in the list.
   void add(const char* name, double value);
+  /// Not a number where the record has no such value.
+  double value(const char* name) const noexcept;
 };
 
 /// One line of metrics.jsonl, without its end; a value that is no number is null.

@@ -18,6 +18,22 @@ void StepWindow::add(const StepReport& report, double data_wait_ms) {
   exposed_ms += report.exposed_ms;
   reduce_ms += report.reduce_ms;
   data_ms += data_wait_ms;
+  inside_ms += report.inside_ms;
+  optimizer_ms += report.optimizer_ms;
+  hidden_ms += std::max(0.0, report.reduce_ms - report.exposed_ms);
+  batch_queue_ms += report.batch_queue_ms;
+  bucket_queue_ms += report.bucket_queue_ms;
+  bucket_bytes += report.bucket_bytes;
+  if (own.size() != report.own.size() && !report.own.empty()) {
+    own.assign(report.own.size(), {});
+    own_steps = 0;
+  }
+  for (std::size_t r = 0; r < report.own.size(); ++r) {
+    own[r].data_ms += report.own[r].data_ms;
+    own[r].forward_ms += report.own[r].forward_ms;
+    own[r].backward_ms += report.own[r].backward_ms;
+  }
+  own_steps += report.own.empty() ? 0 : 1;
   last_lr = report.lr;
   last_norm = report.gradient_norm;
   last_loss_scale = report.loss_scale;
@@ -25,6 +41,34 @@ void StepWindow::add(const StepReport& report, double data_wait_ms) {
   launched_before_end += report.launched_before_end;
   stragglers = report.stragglers;
 }
+
+std::vector<SectionTimes> StepWindow::means_by_rank() const {
+  auto means = own;
+  const auto n = static_cast<float>(std::max<std::int64_t>(1, own_steps));
+  for (auto& mean : means) mean = {mean.data_ms / n, mean.forward_ms / n, mean.backward_ms / n};
+  return means;
+}
+
+namespace {
+
+// How ranks compare, and how busy the mean one is.
+void add_balance(MetricRecord& record, const StepWindow& w) {
+  double sum = 0, busy = 0, longest = 0;
+  for (const auto& rank : record.ranks) {
+    sum += static_cast<double>(rank.total_ms());
+    busy += static_cast<double>(rank.forward_ms + rank.backward_ms);
+    longest = std::max(longest, static_cast<double>(rank.total_ms()));
+  }
+  const auto n = static_cast<double>(std::max<std::size_t>(1, record.ranks.size()));
+  const double step = w.mean_step_ms(),
+               others = w.steps > 0 ? (w.optimizer_ms + w.validation_ms + w.checkpoint_ms) / static_cast<double>(w.steps) : 0;
+  const bool known = !record.ranks.empty() && step > 0;
+  record.add("time_metrics/idle(%)",
+             known ? 100 * std::clamp(1 - (busy / n + others) / step, 0.0, 1.0) : std::numeric_limits<double>::quiet_NaN());
+  record.add("time_metrics/imbalance(%)", known && sum > 0 ? 100 * (longest / (sum / n) - 1) : std::numeric_limits<double>::quiet_NaN());
+}
+
+}  // namespace
 
 MetricRecord record_of(const MetricsReport& report) {
   const auto& w = report.window;
@@ -34,6 +78,7 @@ MetricRecord record_of(const MetricsReport& report) {
   record.epoch = report.epoch;
   record.wall_time = report.wall_time;
   record.stragglers = w.stragglers;
+  record.ranks = w.means_by_rank();
   record.add("loss_metrics/global_avg_loss", w.loss());
   record.add("loss_metrics/global_max_loss", w.samples > 0 ? w.max_loss : std::numeric_limits<double>::quiet_NaN());
   record.add("grad_norm", w.last_norm);
@@ -45,6 +90,22 @@ MetricRecord record_of(const MetricsReport& report) {
   record.add("time_metrics/data_loading(%)", 100 * w.data_share());
   record.add("time_metrics/exposed_communication(%)", 100 * w.exposed_share());
   record.add("time_metrics/reduce(ms)", w.steps > 0 ? w.reduce_ms / static_cast<double>(w.steps) : 0);
+  const auto mine = record.ranks.empty() ? SectionTimes{} : record.ranks.front();
+  const auto own_share = [&](float ms) { return w.mean_step_ms() > 0 ? 100 * static_cast<double>(ms) / w.mean_step_ms() : 0; };
+  record.add("time_metrics/forward(%)", own_share(mine.forward_ms));
+  record.add("time_metrics/backward(%)", own_share(mine.backward_ms));
+  record.add("time_metrics/collectives(%)", 100 * w.share(w.inside_ms));
+  record.add("time_metrics/optimizer(%)", 100 * w.share(w.optimizer_ms));
+  record.add("time_metrics/validation(%)", 100 * w.share(w.validation_ms));
+  record.add("time_metrics/checkpoint(%)", 100 * w.share(w.checkpoint_ms));
+  record.add("time_metrics/overlap(%)", 100 * w.overlap());
+  add_balance(record, w);
+  const auto buckets = static_cast<double>(w.buckets);
+  record.add("buckets", w.steps > 0 ? buckets / static_cast<double>(w.steps) : 0);
+  record.add("bucket_size(MiB)", buckets > 0 ? static_cast<double>(w.bucket_bytes) / buckets / (1 << 20) : 0);
+  record.add("queue/loader(batches)", w.share(w.batch_queue_ms));  // Little's law: waiting times over the time
+  record.add("queue/reducer(buckets)", w.share(w.bucket_queue_ms));
+  record.add("world_size", report.world_size);
   record.add("lr", w.last_lr);
   record.add("accuracy", w.accuracy());
   record.add("loss_scale", w.last_loss_scale);
@@ -102,11 +163,14 @@ void MetricsState::begin(const MetricRecord& first) {
   start.step = start.steps_from = first.steps_from;
   start.epoch = first.epoch;
   start.wall_time = first.wall_time;
+  start.generation = options.generation;
   write(start);
 }
 
 void MetricsState::write(const MetricRecord& record) {
   if (!begun) begin(record);
+  last.step = record.step;
+  last.epoch = record.epoch;
   for (std::size_t i = 0; i < options.sinks.size(); ++i) {
     attempt(i, [&](MetricSink& sink) { sink.write(record); });
   }
@@ -114,6 +178,12 @@ void MetricsState::write(const MetricRecord& record) {
 
 void MetricsState::finish(const FinishMetrics& message) {
   const auto deadline = std::chrono::steady_clock::now() + message.patience;
+  if (begun) {  // a run that came to nothing voids nothing that stands in its folder
+    last.kind = MetricRecord::Kind::end;
+    last.text = message.error.empty() && message.failed ? "an exception" : message.error;
+    last.wall_time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+    write(last);
+  }
   for (std::size_t i = 0; i < options.sinks.size(); ++i) {
     attempt(i, [&](MetricSink& sink) { sink.finish(deadline, message.failed); });
   }
@@ -132,6 +202,7 @@ MetricsActor::behavior_type MetricsState::make_behavior() {
       [this](const ConsoleLine& line) {
         if (options.on_line) options.on_line(line.text);
       },
+      [this](const MetricRecord& record) { write(record); },
       [this](const FinishMetrics& message) {
         finish(message);
         return true;

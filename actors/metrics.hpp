@@ -20,6 +20,10 @@ struct StepWindow {
   double loss_sum = 0, samples = 0, correct = 0;
   double max_loss = -std::numeric_limits<double>::infinity();
   double step_ms = 0, exposed_ms = 0, reduce_ms = 0, data_ms = 0;  ///< sums over the steps
+  double inside_ms = 0, optimizer_ms = 0, hidden_ms = 0, validation_ms = 0, checkpoint_ms = 0, batch_queue_ms = 0, bucket_queue_ms = 0;
+  std::vector<SectionTimes> own;  ///< by rank, sums over ...
+  std::int64_t own_steps = 0;     ///< ... so many steps; they begin anew where the world size changes
+  std::int64_t bucket_bytes = 0;
   double last_lr = 0, last_norm = 0, last_loss_scale = 1;
   std::int64_t buckets = 0, launched_before_end = 0;
   std::vector<Straggler> stragglers;  ///< at the last step
@@ -32,7 +36,10 @@ struct StepWindow {
   double steps_per_second() const { return step_ms > 0 ? 1000 * static_cast<double>(steps) / step_ms : 0; }
   double samples_per_second() const { return step_ms > 0 ? 1000 * samples / step_ms : 0; }
   double exposed_share() const { return step_ms > 0 ? exposed_ms / step_ms : 0; }
-  double data_share() const { return step_ms > 0 ? data_ms / step_ms : 0; }
+  double data_share() const { return share(data_ms); }
+  double share(double ms) const { return step_ms > 0 ? ms / step_ms : 0; }
+  double overlap() const { return reduce_ms > 0 ? hidden_ms / reduce_ms : 1; }
+  std::vector<SectionTimes> means_by_rank() const;
 };
 
 /// What the framework's loop says after an interval of steps.
@@ -47,6 +54,7 @@ struct MetricsReport {
   double seconds_left = -1;            ///< of the run, at its pace so far; below 0: not known
   double max_resident_gib = 0;         ///< of this process; 0: not known
   double wall_time = 0;                ///< seconds since 1970
+  int world_size = 1;
 };
 struct ValidationReport {
   std::int64_t epoch = 0, step = 0;
@@ -67,12 +75,14 @@ MetricRecord record_of(const ValidationReport& report);
 struct FinishMetrics {
   std::chrono::milliseconds patience{0};  ///< for what sinks have on their way
   bool failed = false;                    ///< the run ends with an error
+  std::string error;                      ///< that one, in a line
 };
 using MetricsActor = caf::typed_actor<caf::reacts_to<MetricsReport>, caf::reacts_to<ValidationReport>, caf::reacts_to<ConsoleLine>,
-                                      caf::replies_to<FinishMetrics>::with<bool>>;
+                                      caf::reacts_to<MetricRecord>, caf::replies_to<FinishMetrics>::with<bool>>;
 
 struct MetricsOptions {
   std::vector<std::shared_ptr<MetricSink>> sinks;
+  std::uint64_t generation = 0;  ///< of the membership that this rank 0 begins with
   /// Of a rank 0 that died; called before this one's first record, on the actor's thread.
   std::function<EarlierRecords()> earlier;
   std::function<void(const MetricsReport&)> on_report;
@@ -91,6 +101,7 @@ struct MetricsState {
   MetricsActor::pointer self = nullptr;
   MetricsOptions options;
   bool begun = false;
+  MetricRecord last;       // with step and epoch alone: where the end record stands
   std::vector<bool> told;  // of each sink: it has failed
   static inline const char* name = "metrics";
 };
@@ -102,4 +113,5 @@ MetricsActor::behavior_type metrics(MetricsActor::stateful_pointer<MetricsState>
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::MetricsReport)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::ValidationReport)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::ConsoleLine)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::MetricRecord)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::FinishMetrics)

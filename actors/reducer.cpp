@@ -29,6 +29,7 @@ ReducerActor::behavior_type ReducerState::make_behavior() {
 void ReducerState::install(const InstallPlan& message) {
   plan = message;
   arrived.assign(plan.buckets->size(), false);
+  sent_ns.assign(arrived.size(), 0);
   next = 0;
 }
 
@@ -36,10 +37,13 @@ void ReducerState::ready(const BucketReady& bucket) {
   if (failed) return;
   if (next == 0) {
     step = bucket.step;
-    result = BucketsReduced{step, static_cast<std::int32_t>(arrived.size()), 0, 0, 0, 0, 0};
+    result = {};
+    result.step = step;
+    result.buckets = static_cast<std::int32_t>(arrived.size());
     options.communicator->ledger().set_step(step);
   }
   arrived[static_cast<std::size_t>(bucket.index)] = true;
+  sent_ns[static_cast<std::size_t>(bucket.index)] = bucket.sent_ns;
   result.awaited_ns = std::max(bucket.sent_ns, free_since_ns);
   result.taken_ns = steady_now_ns();
   try {
@@ -79,6 +83,8 @@ void ReducerState::launch(std::size_t index) {
   const auto before = std::chrono::steady_clock::now();
   if (options.progress->backward_ended.load(std::memory_order_acquire) < step) ++result.launched_before_end;
   options.progress->launched.fetch_add(1, std::memory_order_release);
+  result.queued_ms += 1e-6 * static_cast<double>(steady_now_ns() - sent_ns[index]);
+  if (bucket.flat.defined()) result.bytes += static_cast<std::int64_t>(bucket.flat.nbytes());
   plan.hook->reduce(bucket, *options.communicator);
   free_since_ns = steady_now_ns();
   result.busy_ms += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - before).count();

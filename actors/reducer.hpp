@@ -54,6 +54,7 @@ struct ReducerState {
   ReducerOptions options;
   InstallPlan plan;
   std::vector<bool> arrived;
+  std::vector<std::int64_t> sent_ns;  // of those that arrived
   std::size_t next = 0;
   std::int64_t step = -1;
   std::int64_t free_since_ns = 0;  // the last collective ended

@@ -121,7 +121,7 @@ const std::vector<ConfigField>& config_fields() {
       {"observe",
        "metrics_port",
        at(&Config::metrics_port),
-       "Prometheus's /metrics on this port of rank 0's loopback interface; 0: none",
+       "a page that follows the run, and Prometheus's /metrics, on this port of rank 0's loopback interface; 0: none",
        0,
        65535,
        {},

@@ -19,6 +19,8 @@
 #include "launch/doctor_ranks.hpp"
 #include "launch/job_keys.hpp"
 #include "launch/launcher.hpp"
+#include "launch/observe/run_report.hpp"
+#include "launch/observe/top.hpp"
 #include "launch/slurm.hpp"
 
 namespace {
@@ -56,6 +58,8 @@ constexpr const char* kHelp =
     "  launch --nproc N [--run-dir DIR] PROGRAM [ARGUMENTS]   start N ranks of PROGRAM on this machine\n"
     "  doctor [--hosts FILE|a:8,b:8]                          what would keep a job from running, and what to do about it\n"
     "  checkpoint ls|inspect|verify|convert PATH              what training left on disk; checkpoint --help says more\n"
+    "  report [RUN] [--baseline RUN]                          a page about a run: where its time went, failures, advice (RUN/report.html)\n"
+    "  top [RUN]                                              follows a run in a terminal\n"
     "  keys DIR                                               makes a job's keys, to be copied to every node (launch --nnodes --keys)\n"
     "  config reference                                       the list of settings, as docs/config.md\n"
     "  --help, --version\n"
@@ -322,8 +326,11 @@ int run(const std::vector<std::string>& words) {
   if (verb == "doctor") return troupe::doctor_command(rest, {own_path(), TROUPE_VERSION, {troupe::ranks_check(own_path())}});
   if (verb == "keys") return make_keys(rest);
   if (verb == "checkpoint") return troupe::checkpoint_command(rest);
+  if (verb == "report") return troupe::report_command(rest);
+  if (verb == "top") return troupe::top_command(rest);
   if (verb == "config" && rest == std::vector<std::string>{"reference"}) return std::cout << troupe::config_reference(), 0;
-  const auto near = troupe::nearest_name(verb, {"launch", "doctor", "keys", "coordinator", "checkpoint", "config", "help"});
+  const auto near =
+      troupe::nearest_name(verb, {"launch", "doctor", "keys", "coordinator", "checkpoint", "config", "report", "top", "help"});
   throw troupe::Error(troupe::ErrorCode::usage, "command line", "there is no verb '" + troupe::displayable(verb) + "'",
                       near.empty() ? "see troupe --help" : "did you mean " + near + "?");
 }

@@ -1,5 +1,6 @@
 #include "launch/rank.hpp"
 
+#include <algorithm>
 #include <csignal>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include "tensor_io/fused_optimizer.hpp"
 #include "tensor_io/random_seed.hpp"
 #include "tensor_io/schedule.hpp"
+#include "tensor_io/steady_time.hpp"
 #include "tensor_io/torch_optimizer.hpp"
 
 namespace troupe {
@@ -30,7 +32,7 @@ Rank::Rank(caf::actor_system& system, Config config, RankSystemOptions options)
   (void)seed_model(config_.seed);
 }
 
-Rank::~Rank() = default;
+Rank::~Rank() { profile_of_process().add(profile_); }
 
 void Rank::distribute_module(std::shared_ptr<torch::nn::Module> model) {
   model_ = model;
@@ -133,8 +135,9 @@ double Rank::learning_rate() const { return scheduled_lr(config_, system_->compu
 
 StepReport Rank::step(Optimizer& optimizer) {
   auto report = system_->compute().step(optimizer, learning_rate());
+  report.batch_queue_ms = step_queue_ms_;
   profile_.add(report, step_data_ms_, step_compute_ms_);
-  step_data_ms_ = step_compute_ms_ = 0;
+  step_data_ms_ = step_compute_ms_ = step_queue_ms_ = 0;
   forward_started_ = std::chrono::steady_clock::now();
   if (report.stop_signal != 0) system_->compute().notes()["stop_signal"] = std::to_string(report.stop_signal);
   if (stream_ != nullptr && !report.repeat) stream_->committed();
@@ -353,6 +356,7 @@ std::shared_ptr<const Batch> BatchStream::take() {
       try {
         if (auto loaded = compute.receive_next<BatchLoaded, DataEnded>("data loader", "the next batch")) {
           batch = loaded->batch;
+          rank_->step_queue_ms_ += 1e-6 * static_cast<double>(std::max<std::int64_t>(0, steady_now_ns() - loaded->loaded_ns));
           caf::anon_send(loader_, GrantBatches{1});
         } else {
           ended_ = true;

@@ -206,6 +206,11 @@ class Rank {
   double last_data_wait_ms() const noexcept { return data_wait_ms_; }
   /// Where the time of this rank's steps went so far.
   const StepProfile& profile() const noexcept { return profile_; }
+  /// Share, 0 to 1, of the time its reducer was in collectives that was hidden behind compute, over this rank's steps so far. No less than
+  /// this: collectives that ran while compute waited count as not hidden, even where it waited for something else. 1 where there were none.
+  double overlap() const noexcept { return profile_.overlap(); }
+  /// Share, 0 to 1, of the steps' time that compute waited for communication: for gradients and the vote, and within forward and backward.
+  double exposed_communication() const noexcept { return profile_.exposed_communication(); }
 
  private:
   friend class BatchStream;
@@ -261,7 +266,7 @@ class Rank {
   double batch_samples_ = 0, batch_weight_ = 1;
   double data_wait_ms_ = 0;
   StepProfile profile_;
-  double step_data_ms_ = 0, step_compute_ms_ = 0;  // of the step under way
+  double step_data_ms_ = 0, step_compute_ms_ = 0, step_queue_ms_ = 0;  // of the step under way
   std::chrono::steady_clock::time_point forward_started_ = std::chrono::steady_clock::now();
   BatchStream* stream_ = nullptr;  // the one that is being read
   std::int64_t steps_per_epoch_ = 0, total_steps_ = 0;

@@ -111,6 +111,7 @@ bool RunLog::ready() {
   if (metrics_) return true;
   MetricsOptions options;
   options.sinks = open_sinks();
+  options.generation = rank_.system().compute().membership().generation;
   const auto& folder = rank_.config().run_dir;
   if (!folder.empty()) {
     const bool replaced = rank_.system().compute().membership().generation > 1;
@@ -134,7 +135,7 @@ RunLog::~RunLog() {
   const std::chrono::milliseconds patience = failed ? kPatienceToFail : kPatience;
   auto& mailbox = rank_.system().compute().mailbox();
   bool done = false;
-  mailbox.request(metrics_, patience + 2s, FinishMetrics{patience, failed}).receive([&](bool) { done = true; }, [](caf::error&) {});
+  mailbox.request(metrics_, patience + 2s, FinishMetrics{patience, failed, error_}).receive([&](bool) { done = true; }, [](caf::error&) {});
   caf::anon_send_exit(metrics_, caf::exit_reason::user_shutdown);
   if (done && !failed) mailbox.wait_for(metrics_);
 }
@@ -157,6 +158,41 @@ void RunLog::keep(const MetricsReport& report) {
   auto& lines = rank_.system().compute().notes()[kLastLines];
   lines += to_json(record_of(report)) + "\n";
   if (std::count(lines.begin(), lines.end(), '\n') > kKeptLines) lines.erase(0, lines.find('\n') + 1);
+}
+
+void RunLog::note(const std::string& event, const std::string& line, std::int64_t epoch) {
+  this->line(line);
+  if (!metrics_) return;
+  MetricRecord record;
+  record.kind = MetricRecord::Kind::event;
+  record.step = record.steps_from = rank_.system().compute().steps_done();
+  record.epoch = epoch;
+  record.wall_time = now();
+  record.event = event;
+  record.text = line;
+  caf::anon_send(metrics_, std::move(record));
+}
+
+void RunLog::note_membership(std::int64_t epoch) {
+  const auto& compute = rank_.system().compute();
+  const auto& membership = compute.membership();
+  if (membership.generation == noted_) return;
+  noted_ = membership.generation;
+  if (!ready()) return;
+  MetricRecord record;
+  record.kind = MetricRecord::Kind::event;
+  record.step = record.steps_from = compute.steps_done();
+  record.epoch = epoch;
+  record.wall_time = now();
+  record.event = "membership";
+  record.text = membership.reason;
+  record.generation = membership.generation;
+  record.stalled_ms = compute.recovery_ms();
+  for (std::size_t r = 0; r < membership.members.size(); ++r) {
+    const auto& member = membership.members[r];
+    record.members.push_back({static_cast<int>(r), member.process.slot, member.host, member.newcomer});
+  }
+  caf::anon_send(metrics_, std::move(record));
 }
 
 void RunLog::line(const std::string& text) {

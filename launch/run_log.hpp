@@ -24,6 +24,12 @@ class RunLog {
   /// The last lines of metrics.jsonl are in every rank's notes, and newcomers get them with the model: the rank 0 that dies takes those
   /// with it that it has not written yet, and its successor writes them.
   void keep(const MetricsReport& report);
+  /// Something that happened, for the records and the console.
+  void note(const std::string& event, const std::string& line, std::int64_t epoch);
+  /// Writes the membership down where it is another than at the last call. To be called on every rank, after each step.
+  void note_membership(std::int64_t epoch);
+  /// The error that the run ends with.
+  void fail(const std::string& error) { error_ = error; }
   /// A line of rank 0's, after everything sent before.
   void line(const std::string& text);
   bool has_bar() { return rank_.is_main() && console_->has_bar(); }
@@ -39,6 +45,8 @@ class RunLog {
   std::shared_ptr<Console> console_;
   std::shared_ptr<MetricSink> page_;  // /metrics, where it was opened before the first report
   MetricsActor metrics_;
+  std::uint64_t noted_ = 0;  // generation
+  std::string error_;
 };
 
 }  // namespace troupe

@@ -13,9 +13,56 @@ void StepProfile::add(const StepReport& report, double data_wait_ms, double comp
   exposed_ms_ += report.exposed_ms;
   optimizer_ms_ += report.optimizer_ms;
   reduce_ms_ += report.reduce_ms;
+  inside_ms_ += report.inside_ms;
   hidden_ms_ += std::max(0.0, report.reduce_ms - report.exposed_ms);
   buckets_ += report.buckets;
   launched_before_end_ += report.launched_before_end;
+}
+
+void StepProfile::add(const StepProfile& other) {
+  steps_ += other.steps_;
+  step_ms_ += other.step_ms_;
+  data_ms_ += other.data_ms_;
+  compute_ms_ += other.compute_ms_;
+  exposed_ms_ += other.exposed_ms_;
+  optimizer_ms_ += other.optimizer_ms_;
+  reduce_ms_ += other.reduce_ms_;
+  inside_ms_ += other.inside_ms_;
+  hidden_ms_ += other.hidden_ms_;
+  buckets_ += other.buckets_;
+  launched_before_end_ += other.launched_before_end_;
+}
+
+std::string StepProfile::describe_overlap() const {
+  const auto steps = static_cast<double>(std::max<std::int64_t>(1, steps_));
+  char line[256];
+  std::snprintf(
+      line, sizeof line,
+      "overlap %.3f, exposed communication %.3f of %lld steps: %.3f ms a step in collectives, %.3f of them hidden; compute waited "
+      "%.3f ms of %.3f",
+      overlap(), exposed_communication(), static_cast<long long>(steps_), reduce_ms_ / steps, hidden_ms_ / steps,
+      (exposed_ms_ + inside_ms_) / steps, step_ms_ / steps);
+  return line;
+}
+
+void ProcessProfile::add(const StepProfile& rank) {
+  const std::lock_guard lock(mutex_);
+  sum_.add(rank);
+}
+
+void ProcessProfile::reset() {
+  const std::lock_guard lock(mutex_);
+  sum_ = {};
+}
+
+StepProfile ProcessProfile::get() const {
+  const std::lock_guard lock(mutex_);
+  return sum_;
+}
+
+ProcessProfile& profile_of_process() {
+  static ProcessProfile profile;
+  return profile;
 }
 
 std::string StepProfile::table() const {

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <optional>
+#include <utility>
 
 #include "launch/job.hpp"
 #include "launch/run_checkpoints.hpp"
@@ -23,6 +24,10 @@ std::shared_ptr<torch::nn::Module> build_model(const Job& job, const Config& con
 }
 
 at::ScalarType amp_dtype(const Config& config) { return config.amp_dtype == "fp16" ? at::kHalf : at::kBFloat16; }
+
+double milliseconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+}
 
 /// Held-out loss and accuracy: every sample once, each rank a part, sums over all ranks.
 ValidationReport validate(const Job& job, Rank& rank, torch::nn::Module& model, const Dataset& dataset) {
@@ -68,12 +73,16 @@ class TrainingLoop {
     begun_ = std::chrono::steady_clock::now();
     begun_at_step_ = rank_.steps_done();
     if (rank_.is_main() && rank_.system().compute().membership().generation > 1) keep_lost_step();
+    log_.note_membership(stream_->cursor().epoch);
     do {
       run_steps();
     } while (!finish());
     stream_.reset();
     tell_end();
   }
+
+  /// The error that the run ends with.
+  void fail(const std::string& error) { log_.fail(error); }
 
   /// Too few ranks are left: what is committed goes to disk, without the others.
   void save_before_parking(int writer) {
@@ -129,7 +138,8 @@ class TrainingLoop {
       if (!batch) return;
       if (!run_micro_batch(*batch) || !batch->last_of_step) continue;
       const auto report = rank_.step(*optimizer_);
-      for (const auto& notice : report.notices) log_.line(notice);
+      for (const auto& notice : report.notices) log_.note("notice", notice, batch->epoch);
+      log_.note_membership(batch->epoch);
       if (report.repeat) {
         log_.line("step " + std::to_string(report.step) + " is run again: " + report.reason);
         continue;
@@ -153,11 +163,14 @@ class TrainingLoop {
 
   void show(const StepReport& report, const Batch& batch) {
     window_.add(report, data_ms_);
+    window_.validation_ms += std::exchange(validation_ms_, 0);
+    window_.checkpoint_ms += std::exchange(checkpoint_ms_, 0);
     bar_window_.add(report, data_ms_);
     data_ms_ = 0;
-    if (!report.committed) log_.line("step " + std::to_string(report.step) + " skipped: " + report.reason);
+    if (!report.committed) log_.note("skipped", "step " + std::to_string(report.step) + " skipped: " + report.reason, batch.epoch);
     const auto done = rank_.system().compute().steps_done();
     MetricsReport metrics{{}, batch.epoch, config_.epochs, done, batch.step + 1, rank_.steps_per_epoch(), rank_.total_steps(), true};
+    metrics.world_size = rank_.world_size();
     metrics.tokens_per_sample = data_.train->tokens_per_sample();
     metrics.seconds_left = seconds_left(done);
     if (done % config_.log_interval == 0) {
@@ -191,11 +204,17 @@ class TrainingLoop {
     rank_.retry([&] {
       position_ = {stream_->cursor().epoch, stream_->cursor().step, -1};  // another one if the loss of a rank took all back
       if (compute.section_due(kValidate)) {
-        if (validates() && epoch_is_over() && position_.epoch % config_.validate_every == 0) hold_out(position_.epoch - 1, true);
+        if (validates() && epoch_is_over() && position_.epoch % config_.validate_every == 0) {
+          const auto started = std::chrono::steady_clock::now();
+          hold_out(position_.epoch - 1, true);
+          validation_ms_ += milliseconds_since(started);
+        }
         compute.section_done(kValidate);
       }
       if (compute.section_due(kSave)) {
+        const auto started = std::chrono::steady_clock::now();
         if (saves_now()) checkpoints_->save(with_best(), is_best());
+        checkpoint_ms_ += milliseconds_since(started);
         compute.section_done(kSave);
       }
     });
@@ -230,7 +249,8 @@ class TrainingLoop {
     }
     if (!path_.empty()) log_.line("checkpoint: " + path_);
     if (rank_.stop_requested())
-      log_.line("stopped by a signal after step " + std::to_string(rank_.steps_done()) + "; --resume latest goes on");
+      log_.note("notice", "stopped by a signal after step " + std::to_string(rank_.steps_done()) + "; --resume latest goes on",
+                position_.epoch);
     if (checkpoints_->failure()) throw Error(*checkpoints_->failure());
   }
 
@@ -277,7 +297,7 @@ class TrainingLoop {
   std::optional<BatchStream> stream_;
   RunCheckpoints::Position position_;
   StepWindow window_, bar_window_;
-  double data_ms_ = 0;
+  double data_ms_ = 0, validation_ms_ = 0, checkpoint_ms_ = 0;  // of the step under way
   std::chrono::steady_clock::time_point last_bar_ = std::chrono::steady_clock::now(), begun_;
   std::int64_t begun_at_step_ = 0;
   std::string path_;
@@ -290,7 +310,11 @@ void train(const Job& job, Rank& rank) {
   try {
     loop.run();
   } catch (const Error& error) {
+    loop.fail(error.what());
     if (error.code() == ErrorCode::parked) loop.save_before_parking(error.report().rank);
+    throw;
+  } catch (const std::exception& error) {  // the user's own
+    loop.fail(error.what());
     throw;
   }
 }

@@ -102,6 +102,7 @@ std::string tf_record(std::string_view payload) {
 EventFile::EventFile(const std::string& folder) : file_(folder + "/" + file_name()) {}
 
 void EventFile::write(const MetricRecord& record) {
+  if (record.values.empty() && record.kind != MetricRecord::Kind::start) return;
   std::string bytes;
   if (!begun_) bytes = tf_record(version_event());
   bytes += tf_record(record.kind == MetricRecord::Kind::start ? start_event(record) : scalars_event(record));

@@ -8,7 +8,7 @@ namespace troupe {
 struct ObserveOptions {
   bool progress_bar = true;                   ///< on a terminal
   bool tensorboard = true;                    ///< event files in run_dir/tensorboard
-  std::int64_t metrics_port = 0;              ///< of Prometheus's /metrics, on rank 0's loopback interface; 0: none
+  std::int64_t metrics_port = 0;              ///< of the live page and Prometheus's /metrics, on rank 0's loopback interface; 0: none
   std::string mlflow_uri;                     ///< of a tracking server, http://127.0.0.1:5000 say; empty: none
   std::string mlflow_experiment = "Default";  ///< is made where there is none
 };

@@ -413,12 +413,36 @@ for each in ("authority.pem", "certificate.pem", "key.pem"):
 keys(46, "a token of junk", "k/token", make=made_keys(lambda k: (k / "token").write_text("g" * 64)))
 
 
+# ---------------------------------------------------------------- a run's folder
+
+
+def run_folder(what, metrics, says, code=65):
+    for verb in ("report", "top"):
+        case(57, f"{verb} of a run that is {what}", [TROUPE, verb, "r"], code, f"r/metrics.jsonl: {says}", make=metrics)
+
+
+def in_run(metrics):
+    def make(folder):
+        (folder / "r").mkdir()
+        metrics(folder / "r" / "metrics.jsonl")
+    return make
+
+
+run_folder("none", lambda folder: None, "there is no such file")
+run_folder("another program's", in_run(lambda path: path.write_text("step,loss\n1,0.5\n")), "no line of it is a record")
+run_folder("brackets", in_run(lambda path: path.write_text("[" * 100_000 + "\n")), "no line of it is a record")
+run_folder("NUL", in_run(lambda path: path.write_bytes(bytes(1 << 20) + b"\n")), "no line of it is a record")
+run_folder("a FIFO", in_run(os.mkfifo), "there is no such file")
+run_folder("an endless device", in_run(lambda path: path.symlink_to("/dev/zero")), "there is no such file")
+run_folder("of tomorrow", in_run(lambda path: path.write_text('{"schema":2,"kind":"train","step":1,"epoch":0,"wall_time":1}\n')), "no line of it is a record")
+
+
 def faults_of_page(page):
-    """Rows 1 to 56, each with tests that are there; `bad_input` in those that have a case here, and only there."""
+    """Rows 1 to 57, each with tests that are there; `bad_input` in those that have a case here, and only there."""
     tests = pathlib.Path(__file__).parents[1]
     rows = {int(number): row.split("|")[-2] for number, row in re.findall(r"^\| (\d+) (\|.*)$", page, re.M)}
     numbers = {each.number for each in CASES}
-    for number in range(1, 57):
+    for number in range(1, 58):
         named = [word.strip() for word in rows.get(number, "").split(",") if word.strip()]
         if not named:
             yield f"{number}: docs/bad_input.md names no test"

@@ -1,0 +1,44 @@
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "actors/metric_record.hpp"
+
+namespace troupe {
+
+/// What run.json says of a run; empty where it does not.
+struct RunFacts {
+  std::string job_id, started, strategy, backend, version, command;
+};
+
+/// What a run's folder holds of it.
+struct RunHistory {
+  std::string folder;
+  RunFacts facts;
+  /// In the order of the file, of one run: train and validation records that no later start voids, and every start, event and end. A start
+  /// at step 0 of a job that begins voids all above it: that was another run in the same folder.
+  std::vector<MetricRecord> records;
+  std::vector<std::string> remarks;  ///< what is missing or damaged, a sentence each
+};
+
+/// Reads metrics.jsonl and run.json. What is torn, damaged or missing beside whole records is a remark. Throws Error(bad_data) naming the
+/// file where it is no folder of a run, where not one line is a record, or where metrics.jsonl is longer than 1 GiB.
+RunHistory read_run(const std::string& folder);
+/// The same of metrics.jsonl's text, for a run that is read while it goes on: a torn last line is no remark.
+class RunLines {
+ public:
+  /// One line, without its end.
+  void add(const std::string& line);
+  std::vector<MetricRecord> take() && { return std::move(records_); }
+  const std::vector<MetricRecord>& records() const noexcept { return records_; }
+  std::int64_t bad_lines() const noexcept { return bad_; }
+  std::int64_t first_bad_line() const noexcept { return first_bad_; }  ///< 1-based
+
+ private:
+  void start(const MetricRecord& record);
+  std::vector<MetricRecord> records_;
+  std::int64_t lines_ = 0, bad_ = 0, first_bad_ = 0;
+};
+
+}  // namespace troupe

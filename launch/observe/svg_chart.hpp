@@ -1,0 +1,45 @@
+#pragma once
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace troupe {
+
+/// `text` as it may stand in HTML, in an attribute, too: what has a meaning there escaped, control characters shown as spaces.
+std::string html_escaped(std::string_view text);
+/// With as many digits as say something: `0.0123`, `12.3`, `12345`; `-` for what is no number.
+std::string short_number(double value);
+/// `850 ms`, `12.3 s`, `4 min 10 s`, `3 h 20 min`.
+std::string duration_text(double seconds);
+
+struct ChartLine {
+  std::string name;
+  std::vector<std::pair<double, double>> points;  ///< (x, y), x not falling; what is not finite leaves a gap
+  bool dots = false;                              ///< no line between them
+};
+struct ChartMark {
+  double x = 0;
+  std::string text;
+};
+struct Chart {
+  std::string title, x_name, y_name;
+  std::vector<ChartLine> lines;
+  std::vector<ChartMark> marks;  ///< vertical lines
+  bool from_zero = false;        ///< the y axis begins at 0
+};
+
+/// An inline SVG; of more than a thousand points in a line the mean, least and largest of neighbours are drawn. A sentence where there is
+/// nothing to draw. All text is escaped.
+std::string svg_chart(const Chart& chart);
+
+struct BarPart {
+  std::string name;
+  double value = 0;
+};
+/// One horizontal bar of parts beside each other, with `name` before it. `whole`: the value that fills the width.
+std::string svg_bar(const std::string& name, const std::vector<BarPart>& parts, double whole, const std::string& after);
+/// The colours' names, in the order of parts.
+std::string svg_legend(const std::vector<std::string>& names);
+
+}  // namespace troupe

@@ -1,0 +1,243 @@
+#include "launch/observe/top.hpp"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "launch/config.hpp"
+#include "launch/displayable.hpp"
+#include "launch/observe/run_folder.hpp"
+#include "launch/observe/svg_chart.hpp"
+#include "launch/terminal.hpp"
+#include "tensor_io/error.hpp"
+
+namespace troupe {
+namespace {
+
+using Kind = MetricRecord::Kind;
+
+constexpr const char* kTopHelp =
+    "usage: troupe top [RUN] [--once]\n"
+    "\n"
+    "Follows a run in a terminal: loss, throughput, exposed communication, queues between actors, membership, failures. It reads the "
+    "run's\n"
+    "metrics.jsonl and asks nothing of the job.\n"
+    "\n"
+    "  RUN      the run's folder (runs/latest)\n"
+    "  --once   shows it once and ends; so does a pipe\n"
+    "\n"
+    "example: troupe top runs/latest\n";
+
+std::string share_text(double value) { return std::isfinite(value) ? short_number(std::round(10 * value) / 10) + "%" : "-"; }
+
+std::string padded(std::string text, std::size_t width) {
+  text.resize(std::max(width, text.size()), ' ');
+  return text;
+}
+
+const MetricRecord* last_of(const std::vector<MetricRecord>& records, Kind kind) {
+  const auto found = std::find_if(records.rbegin(), records.rend(), [&](const MetricRecord& r) { return r.kind == kind; });
+  return found == records.rend() ? nullptr : &*found;
+}
+
+const MetricRecord* membership_of(const std::vector<MetricRecord>& records) {
+  const auto found =
+      std::find_if(records.rbegin(), records.rend(), [](const MetricRecord& r) { return r.kind == Kind::event && r.generation > 0; });
+  return found == records.rend() ? nullptr : &*found;
+}
+
+std::vector<double> recent_values(const std::vector<MetricRecord>& records, const char* name, std::size_t most) {
+  std::vector<double> values;
+  for (auto record = records.rbegin(); record != records.rend() && values.size() < most; ++record) {
+    if (record->kind == Kind::train) values.push_back(record->value(name));
+  }
+  std::reverse(values.begin(), values.end());
+  return values;
+}
+
+std::string state_of(const std::vector<MetricRecord>& records, double now) {
+  if (records.empty()) return "no record yet";
+  const auto& last = records.back();
+  if (last.kind == Kind::end) return last.text.empty() ? "ended" : "failed: " + displayable(last.text, 200);
+  return "last record " + duration_text(std::max(0.0, now - last.wall_time)) + " ago";
+}
+
+void add_edges(std::vector<std::string>& lines, const MetricRecord& r) {
+  const double step_ms = 1000 * r.value("time_metrics/end_to_end(s)");
+  lines.push_back(padded("edge", 26) + padded("waiting", 18) + "wait");
+  const auto edge = [&](const char* name, const std::string& queued, const std::string& wait) {
+    lines.push_back(padded(name, 26) + padded(queued, 18) + wait + " of a step");
+  };
+  edge("loader -> compute", short_number(r.value("queue/loader(batches)")) + " batches",
+       "compute waits " + share_text(r.value("time_metrics/data_loading(%)")));
+  edge("compute -> reducer", short_number(r.value("queue/reducer(buckets)")) + " buckets",
+       "the reducer waits " + share_text(100 - 100 * r.value("time_metrics/reduce(ms)") / step_ms));
+  edge("reducer -> compute", "", "compute waits " + share_text(r.value("time_metrics/exposed_communication(%)")));
+  edge("compute -> checkpointer", "", "compute waits " + share_text(r.value("time_metrics/checkpoint(%)")));
+}
+
+void add_members(std::vector<std::string>& lines, const MetricRecord& membership, const MetricRecord* train, std::size_t most) {
+  lines.push_back("generation " + std::to_string(membership.generation) + ": " + displayable(membership.text, 200));
+  std::size_t shown = 0;
+  for (const auto& place : membership.members) {
+    if (shown++ == most) {
+      lines.push_back("  and " + std::to_string(membership.members.size() - most) + " more ranks");
+      break;
+    }
+    std::string line = padded("  rank " + std::to_string(place.rank), 12) + padded(displayable(place.host, 24), 26);
+    if (train != nullptr && train->ranks.size() == membership.members.size()) {
+      const auto& own = train->ranks[static_cast<std::size_t>(place.rank) % train->ranks.size()];
+      line += padded("own work " + short_number(static_cast<double>(own.total_ms())) + " ms", 22);
+    }
+    if (place.newcomer) line += "new ";
+    if (train != nullptr) {
+      for (const auto& slow : train->stragglers) {
+        if (slow.rank == place.rank) line += "slow in " + displayable(slow.section, 20);
+      }
+    }
+    lines.push_back(line);
+  }
+}
+
+void add_events(std::vector<std::string>& lines, const std::vector<MetricRecord>& records, std::size_t most, double now) {
+  std::vector<std::string> found;
+  for (auto record = records.rbegin(); record != records.rend() && found.size() < most; ++record) {
+    if (record->kind != Kind::event) continue;
+    std::string line = padded("  " + duration_text(std::max(0.0, now - record->wall_time)) + " ago", 18) + "step " +
+                       std::to_string(record->step) + "  " + displayable(record->text, 300);
+    if (record->stalled_ms > 0) line += " (stood still for " + duration_text(record->stalled_ms / 1000) + ")";
+    found.push_back(line);
+  }
+  if (found.empty()) return;
+  lines.emplace_back("what happened, the last first");
+  lines.insert(lines.end(), found.begin(), found.end());
+}
+
+// Reads what was appended since the last time; a file that became shorter is another.
+class Follower {
+ public:
+  explicit Follower(std::string path) : path_(std::move(path)) {}
+  const std::vector<MetricRecord>& records() {
+    std::error_code failure;
+    if (!std::filesystem::is_regular_file(path_, failure))
+      throw Error(ErrorCode::bad_data, displayable(path_, 200), "there is no such file, so this is no run's folder",
+                  "give the --run_dir of a run, runs/latest say; it is there once the run has begun");
+    const auto size = std::filesystem::file_size(path_, failure);
+    if (!failure && size < at_) {
+      lines_ = {};
+      at_ = 0;
+    }
+    std::ifstream file(path_);
+    file.seekg(static_cast<std::streamoff>(at_));
+    for (std::string line; std::getline(file, line) && !file.eof();) {  // half a line comes again, whole
+      lines_.add(line);
+      at_ += line.size() + 1;
+    }
+    return lines_.records();
+  }
+  bool foreign() const { return lines_.records().empty() && lines_.bad_lines() > 0; }
+
+ private:
+  const std::string path_;
+  RunLines lines_;
+  std::uintmax_t at_ = 0;
+};
+
+std::size_t terminal_rows() {
+  winsize window{};
+  return ::ioctl(1, TIOCGWINSZ, &window) == 0 && window.ws_row > 4 ? window.ws_row : 24;
+}
+
+double now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+
+}  // namespace
+
+std::string spark_line(const std::vector<double>& values, std::size_t width) {
+  constexpr std::string_view kLevels = "_.-:=+*#";
+  const auto first = values.end() - static_cast<std::ptrdiff_t>(std::min(width, values.size()));
+  double low = INFINITY, high = -INFINITY;
+  for (auto value = first; value != values.end(); ++value) {
+    if (!std::isfinite(*value)) continue;
+    low = std::min(low, *value);
+    high = std::max(high, *value);
+  }
+  std::string line;
+  for (auto value = first; value != values.end(); ++value) {
+    const double at = high > low ? (*value - low) / (high - low) : 0;
+    line += std::isfinite(*value) && std::isfinite(at) ? kLevels[static_cast<std::size_t>(std::lround(at * (kLevels.size() - 1)))] : ' ';
+  }
+  return line;
+}
+
+std::string top_screen(const std::string& folder, const std::vector<MetricRecord>& records, std::size_t columns, std::size_t rows,
+                       double now) {
+  std::vector<std::string> lines{"troupe top  " + displayable(folder, 100) + "  " + state_of(records, now)};
+  const auto* train = last_of(records, Kind::train);
+  const auto* validation = last_of(records, Kind::validation);
+  if (train != nullptr) {
+    const auto& r = *train;
+    lines.push_back("step " + std::to_string(r.step) + "  epoch " + std::to_string(r.epoch + 1) + "  ranks " +
+                    short_number(r.value("world_size")) + "  a step " + duration_text(r.value("time_metrics/end_to_end(s)")) + "  idle " +
+                    share_text(r.value("time_metrics/idle(%)")) + "  overlap " + share_text(r.value("time_metrics/overlap(%)")) +
+                    (validation == nullptr ? "" : "  held-out loss " + short_number(validation->value("validation/loss"))));
+    lines.emplace_back();
+    const std::size_t width = columns > 60 ? columns - 40 : 20;
+    const auto row = [&](const char* name, const char* metric, const std::string& value) {
+      lines.push_back(padded(name, 26) + padded(value, 12) + spark_line(recent_values(records, metric, width), width));
+    };
+    row("loss", "loss_metrics/global_avg_loss", short_number(r.value("loss_metrics/global_avg_loss")));
+    row("samples/s", "throughput(samples/s)", short_number(r.value("throughput(samples/s)")));
+    row("exposed communication", "time_metrics/exposed_communication(%)", share_text(r.value("time_metrics/exposed_communication(%)")));
+    row("collectives in compute", "time_metrics/collectives(%)", share_text(r.value("time_metrics/collectives(%)")));
+    lines.emplace_back();
+    add_edges(lines, r);
+    lines.emplace_back();
+  }
+  const auto left = [&] { return rows > lines.size() + 1 ? rows - lines.size() - 1 : 1; };
+  if (const auto* membership = membership_of(records)) add_members(lines, *membership, train, std::max<std::size_t>(2, left() / 2));
+  lines.emplace_back();
+  if (left() > 2) add_events(lines, records, left() - 1, now);
+  std::string screen;
+  for (auto& line : lines) screen += line.substr(0, columns) + "\n";
+  return screen;
+}
+
+int top_command(const std::vector<std::string>& words) {
+  std::string run;
+  bool once = !shows_bars(1);
+  for (const auto& word : words) {
+    if (word == "--help" || word == "-h") return std::fputs(kTopHelp, stdout), 0;
+    if (word == "--once") {
+      once = true;
+    } else if (word.starts_with("-")) {
+      const auto near = nearest_name(word, {"--once", "--help"});
+      throw Error(ErrorCode::usage, "troupe top", "there is no flag " + displayable(word),
+                  near.empty() ? "see troupe top --help" : "did you mean " + near + "?");
+    } else if (word.empty() || !run.empty()) {
+      throw Error(ErrorCode::usage, "troupe top", "it takes one RUN", "see troupe top --help");
+    } else {
+      run = word;
+    }
+  }
+  if (run.empty()) run = "runs/latest";
+  Follower follower(run + "/metrics.jsonl");
+  for (;;) {
+    const auto& records = follower.records();
+    if (follower.foreign()) throw Error(ErrorCode::bad_data, displayable(run, 200) + "/metrics.jsonl", "no line of it is a record");
+    const auto screen = top_screen(run, records, terminal_columns(1), once ? 1000 : terminal_rows(), now());
+    std::fputs(once ? "" : "\x1b[H\x1b[J", stdout);
+    std::fputs(screen.c_str(), stdout);
+    std::fflush(stdout);
+    if (once || (!records.empty() && records.back().kind == Kind::end)) return 0;
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+  }
+}
+
+}  // namespace troupe

@@ -1,0 +1,283 @@
+// The page that follows a run, asked as a browser asks it, and by a browser; and the same in a terminal.
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cmath>
+#include <filesystem>
+#include <optional>
+#include <regex>
+
+#include <httplib.h>
+#include <nlohmann/json.hpp>
+
+#include "launch/observe/live_page.hpp"
+#include "launch/observe/metrics_page.hpp"
+#include "launch/observe/top.hpp"
+#include "tests/support/launch.hpp"
+
+using namespace troupe;
+using testing::Launch;
+
+namespace {
+
+MetricRecord live_record(std::int64_t step) {
+  MetricRecord record;
+  record.step = record.steps_from = step;
+  record.wall_time = 2000 + static_cast<double>(step);
+  record.add("loss_metrics/global_avg_loss", 1.0 / static_cast<double>(step));
+  record.add("throughput(samples/s)", 640 + static_cast<double>(step));
+  record.add("time_metrics/end_to_end(s)", 0.02);
+  record.add("time_metrics/exposed_communication(%)", 12.5);
+  record.add("time_metrics/data_loading(%)", 3);
+  record.add("time_metrics/reduce(ms)", 5);
+  record.add("queue/loader(batches)", 1.75);
+  record.add("queue/reducer(buckets)", 0.25);
+  record.add("world_size", 2);
+  record.ranks = {{1, 2, 3}, {1, 2, 4}};
+  return record;
+}
+
+MetricRecord live_membership(std::int64_t step, std::uint64_t generation, const std::string& why) {
+  MetricRecord record;
+  record.kind = MetricRecord::Kind::event;
+  record.step = record.steps_from = step;
+  record.wall_time = 2000 + static_cast<double>(step);
+  record.event = "membership";
+  record.text = why;
+  record.generation = generation;
+  record.members = {{0, 0, "h0", false}, {1, 1, "h1", true}};
+  return record;
+}
+
+int unused_port() {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  socklen_t bytes = sizeof address;
+  const bool bound = ::bind(fd, reinterpret_cast<sockaddr*>(&address), bytes) == 0 &&
+                     ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &bytes) == 0;
+  ::close(fd);
+  REQUIRE(bound);
+  return ntohs(address.sin_port);
+}
+
+std::vector<std::int64_t> steps_in(const std::string& records) {
+  std::vector<std::int64_t> steps;
+  const auto answer = nlohmann::json::parse(records);
+  for (const auto& record : answer["records"]) steps.push_back(record["step"]);
+  return steps;
+}
+
+const char* browser() {
+  const char* chromium = std::getenv("TROUPE_CHROMIUM");
+  if (chromium == nullptr) WARN("SKIPPED: TROUPE_CHROMIUM names no browser; ./dev observe has one");
+  return chromium;
+}
+
+// What a page has become after its scripts ran for some seconds of its time; nothing where there is no browser.
+std::optional<std::string> browsed(const std::string& address) {
+  const char* chromium = browser();
+  if (chromium == nullptr) return std::nullopt;
+  testing::ScratchDirectory profile;
+  testing::RunningProcess process({chromium, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+                                   "--disable-background-networking", "--disable-component-update", "--enable-logging=stderr",
+                                   "--user-data-dir=" + profile.path(), "--virtual-time-budget=3500", "--dump-dom", address},
+                                  std::map<std::string, std::string>{});
+  const auto done = process.finish();
+  INFO(done.output);
+  REQUIRE(done.code == 0);
+  CHECK(done.output.find("Uncaught") == std::string::npos);
+  CHECK(done.output.find("Content Security Policy") == std::string::npos);
+  const auto begin = done.output.find("<!DOCTYPE html>");
+  REQUIRE(begin != std::string::npos);
+  return done.output.substr(begin);
+}
+
+// The number in the card of this name.
+double card(const std::string& dom, const std::string& name) {
+  std::smatch found;
+  if (!std::regex_search(dom, found, std::regex("<span>" + name + "</span><b>([0-9.]+)"))) return std::nan("");
+  return std::stod(found[1]);
+}
+
+testing::Finished top(const std::vector<std::string>& words) {
+  std::vector<std::string> command{TROUPE_PROGRAM, "top"};
+  command.insert(command.end(), words.begin(), words.end());
+  return testing::RunningProcess(command, std::map<std::string, std::string>{}).finish();
+}
+
+}  // namespace
+
+TEST_CASE("[T07] the live page gets each record once, within a bound of memory, and the membership however old it is") {
+  LiveRecords live("job \"7\"", 3000);
+  CHECK(steps_in(live.from(0)).empty());
+  live.add(live_membership(0, 1, "the job begins"));
+  live.add(live_record(1));
+  const auto answer = nlohmann::json::parse(live.from(0));
+  CHECK(answer["job_id"] == "job \"7\"");
+  CHECK(answer["next"] == 2);
+  CHECK(answer["life"] > 0);
+  CHECK(steps_in(live.from(1)) == std::vector<std::int64_t>{1});
+  CHECK(steps_in(live.from(2)).empty());
+  for (const auto beyond : {std::int64_t{99}, std::numeric_limits<std::int64_t>::max()}) CHECK(steps_in(live.from(beyond)).empty());
+  CHECK(steps_in(live.from(std::numeric_limits<std::int64_t>::min())) == std::vector<std::int64_t>{0, 1});
+  for (int step = 2; step <= 200; ++step) live.add(live_record(step));
+  const auto all = live.from(0);
+  CHECK(all.size() < 5000);
+  const auto steps = steps_in(all);
+  CHECK(steps.front() == 0);  // the membership
+  CHECK(steps.back() == 200);
+  CHECK(steps.size() > 3);
+  CHECK(steps_in(live.from(200)) == std::vector<std::int64_t>{200});
+}
+
+TEST_CASE("[T07] the live page and /metrics are one server on loopback, which a name from elsewhere does not reach") {
+  const auto port = unused_port();
+  MetricsPage page(static_cast<std::uint16_t>(port), "job");
+  page.write(live_membership(0, 1, "the job begins"));
+  page.write(live_record(4));
+  httplib::Client client("127.0.0.1", port);
+  const auto html = client.Get("/");
+  REQUIRE(html);
+  CHECK(html->status == 200);
+  CHECK(html->get_header_value("Content-Type") == "text/html; charset=utf-8");
+  CHECK_THAT(html->get_header_value("Content-Security-Policy"),
+             Catch::Contains("default-src 'none'") && Catch::Contains("connect-src 'self'"));
+  CHECK(html->get_header_value("X-Content-Type-Options") == "nosniff");
+  CHECK(html->body == testing::read_text(TROUPE_SOURCE_DIR "/launch/observe/live_page.html"));
+  CHECK(html->body.find("http:") == html->body.find("http://www.w3.org/2000/svg"));  // a name, no address
+  CHECK(html->body.find("innerHTML") == std::string::npos);
+  const auto records = client.Get("/records?after=1");
+  REQUIRE(records);
+  CHECK(steps_in(records->body) == std::vector<std::int64_t>{4});
+  for (const char* odd :
+       {"/records", "/records?after=", "/records?after=x", "/records?after=-5", "/records?after=99999999999999999999999"}) {
+    INFO(odd);
+    const auto answer = client.Get(odd);
+    REQUIRE(answer);
+    CHECK(answer->status == 200);
+    CHECK(steps_in(answer->body).size() == 2);
+  }
+  CHECK(client.Get("/metrics")->status == 200);
+  CHECK(client.Get("/etc/passwd")->status == 404);
+  for (const char* path : {"/", "/records", "/metrics"}) {
+    CHECK(client.Get(path, {{"Host", "evil.example:" + std::to_string(port)}})->status == 403);
+    CHECK(client.Get(path, {{"Host", "127.0.0.1.evil.example"}})->status == 403);
+    CHECK(client.Get(path, {{"Host", "localhost:" + std::to_string(port)}})->status == 200);
+  }
+}
+
+TEST_CASE("[T07] a browser shows the records of the live page, and text from a job never becomes markup") {
+  const auto port = unused_port();
+  MetricsPage page(static_cast<std::uint16_t>(port), "job-7");
+  const std::string evil = "<img src=x onerror=document.title='broken'>";
+  auto membership = live_membership(2, 2, evil);
+  membership.members[1].host = evil;
+  membership.stalled_ms = 250;
+  page.write(membership);
+  for (int step = 1; step <= 30; ++step) page.write(live_record(step));
+  const auto dom = browsed("http://127.0.0.1:" + std::to_string(port) + "/");
+  if (!dom) return;
+  INFO(*dom);
+  CHECK_THAT(*dom, Catch::Contains("<title>troupe</title>") && Catch::Contains("job-7"));
+  CHECK(card(*dom, "step") == 30);
+  CHECK(card(*dom, "loss") == Approx(0.03333));
+  CHECK(card(*dom, "samples/s") == 670);
+  CHECK(card(*dom, "exposed communication") == 12.5);
+  CHECK(card(*dom, "ranks") == 2);
+  CHECK_THAT(*dom, Catch::Contains("<td>loader → compute</td><td>1.75 batches</td><td>compute waits 3.0 % of a step</td>"));
+  CHECK_THAT(*dom, Catch::Contains("<td>compute → reducer</td><td>0.25 buckets</td><td>the reducer waits 75.0 % of a step</td>"));
+  CHECK_THAT(*dom, Catch::Contains("<td>0</td><td>h0</td><td>0</td><td>6 ms</td>"));
+  CHECK_THAT(*dom, Catch::Contains("generation 2: &lt;img src=x") && Catch::Contains("(stood still for 250 ms)"));
+  CHECK(dom->find("<img") == std::string::npos);
+  for (const char* id : {"loss", "pace", "exposed"}) {
+    INFO(id);
+    std::smatch svg;
+    const std::regex chart("<svg id=\"" + std::string(id) + "\"[^>]*>(<line[^>]*></line>)<polyline points=\"([^\"]*)\"");
+    REQUIRE(std::regex_search(*dom, svg, chart));
+    const auto points = svg[2].str();
+    CHECK(std::count(points.begin(), points.end(), ',') == 30);
+  }
+}
+
+TEST_CASE("[T07] a browser follows a job of two ranks, one of which is killed and replaced") {
+  if (!browser()) return;
+  const auto port = std::to_string(unused_port());
+  Launch launch(2,
+                {"--epochs", "4000", "--log_interval", "4", "--pause_ms", "10", "--metrics_port", port, "--fail_rank", "1", "--fail_step",
+                 "20", "--fail_how", "kill"},
+                {});
+  REQUIRE(launch.wait_for("1 rank replaced"));
+  const auto address = "http://localhost:" + port + "/";
+  const auto first = browsed(address);
+  const auto mark = launch.output().size();
+  REQUIRE(launch.wait_until([&] { return launch.output().find("[rank 0] epoch", mark) != std::string::npos; }));
+  const auto second = browsed(address);
+  launch.signal(SIGINT);
+  const auto done = launch.finish();
+  INFO(done.output);
+  REQUIRE(first);
+  REQUIRE(second);
+  CHECK(card(*first, "step") >= 20);
+  CHECK(card(*second, "step") > card(*first, "step"));
+  CHECK(card(*second, "loss") > 0);
+  CHECK_THAT(*second, Catch::Contains("generation 2: 1 rank replaced, 2 ranks go on at step 20"));
+  CHECK_THAT(*second, Catch::Contains("the job begins with 2 ranks"));
+  CHECK(std::regex_search(*second, std::regex("<td>1</td><td>localhost</td><td>1</td><td>[0-9.]+ ms</td><td>new</td>")));
+  CHECK(std::regex_search(*second, std::regex("<td>loader → compute</td><td>[0-9.]+ batches</td>")));
+}
+
+TEST_CASE("[T08] a browser draws the report, and finds nothing in it that it would have to load") {
+  if (!browser()) return;
+  Launch launch(2, {"--epochs", "2", "--log_interval", "4"});
+  REQUIRE(launch.finish().code == 0);
+  const auto run = launch.folder() / "run";
+  REQUIRE(testing::RunningProcess({TROUPE_PROGRAM, "report", run}, std::map<std::string, std::string>{}).finish().code == 0);
+  const auto dom = browsed("file://" + run + "/report.html");
+  REQUIRE(dom);
+  CHECK_THAT(*dom, Catch::Contains("<polyline class=\"c0\"") && Catch::Contains("<h2>Failures and recoveries</h2>"));
+}
+
+TEST_CASE("[T07] troupe top shows loss, throughput, exposed communication, edges, membership and failures within its terminal") {
+  std::vector<MetricRecord> records{live_membership(0, 1, "the job begins with 2 ranks")};
+  for (int step = 1; step <= 30; ++step) records.push_back(live_record(step));
+  records.push_back(live_membership(30, 2, "1 rank replaced \x1b[2J\xff"));
+  records.back().stalled_ms = 400;
+  auto screen = top_screen("runs/latest", records, 200, 40, 2035);
+  INFO(screen);
+  for (const char* part :
+       {"last record 5.0 s ago", "step 30  epoch 1  ranks 2  a step 20 ms", "loss                      0.033",
+        "samples/s                 670", "exposed communication     12.5%",
+        "loader -> compute         1.75 batches      compute waits 3% of a step",
+        "compute -> reducer        0.25 buckets      the reducer waits 75% of a step", "generation 2: 1 rank replaced \\x1b[2J\\xff",
+        "rank 1    h1                        own work 7 ms         new", "  5.0 s ago", "stood still for 400 ms", "step 0  the job begins"})
+    CHECK_THAT(screen, Catch::Contains(part));
+  for (const char c : screen) CHECK((c == '\n' || (c >= ' ' && c <= '~')));
+  screen = top_screen("runs/latest", records, 40, 12, 2035);
+  std::istringstream lines(screen);
+  std::size_t n = 0;
+  for (std::string line; std::getline(lines, line); ++n) CHECK(line.size() <= 40);
+  CHECK_THAT(top_screen("r", {}, 80, 24, 0), Catch::Contains("no record yet"));
+  CHECK(spark_line({1, 2, 3, 8}, 4) == "_.-#");
+  CHECK(spark_line({5, 5}, 4) == "__");
+  CHECK(spark_line({1, std::nan(""), 2}, 2) == " _");
+}
+
+TEST_CASE("[T07] troupe top of a pipe shows a run once, leaves a torn line for later, and refuses what is no run") {
+  testing::ScratchDirectory folder;
+  const auto torn = to_json(live_record(9));
+  testing::write_text(folder / "metrics.jsonl", to_json(live_record(3)) + "\nnonsense\n" + torn.substr(0, torn.size() / 2));
+  const auto shown = top({folder.path()});
+  INFO(shown.output);
+  CHECK(shown.code == 0);
+  CHECK_THAT(shown.output, Catch::Contains("step 3  epoch 1") && !Catch::Contains("\x1b"));
+  CHECK_THAT(top({folder / "nowhere"}).output, Catch::StartsWith("troupe: ") && Catch::Contains("there is no such file"));
+  CHECK(top({folder / "nowhere"}).code == 65);
+  CHECK(top({"--onec"}).code == 2);
+  CHECK(top({"a", "b"}).code == 2);
+  testing::write_text(folder / "metrics.jsonl", "a,b\n1,2\n");
+  CHECK(top({folder.path()}).code == 65);
+  testing::write_text(folder / "metrics.jsonl", "");
+  CHECK_THAT(top({folder.path()}).output, Catch::Contains("no record yet"));
+}
