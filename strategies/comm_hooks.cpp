@@ -28,7 +28,7 @@ class HalfPrecision final : public CommHook {
     // One buffer for all buckets: they come one after the other. Collective, so that it needs no staging; every rank sees the same buckets.
     // A replaced rank's begins with the generation, so that of the others does too; the ledger tells one lane from the next.
     if (const auto ledger = communicator.shared_ledger(); ledger != lane_) {
-      wire_ = {};
+      wire_ = at::Tensor();
       lane_ = ledger;
     }
     if (!wire_.defined() || wire_.numel() < numel) wire_ = communicator.allocate(numel, wire_dtype_);

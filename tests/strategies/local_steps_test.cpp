@@ -16,7 +16,7 @@ SmallTraining::Result local_run(const std::string& strategy, int ranks, std::int
   SmallTraining training(strategy, ranks);
   training.steps = steps;
   training.jobs.options.strategy.sync_every = 4;
-  training.optimizer.momentum = 0;
+  training.optimizer.momentum = training.optimizer.weight_decay = 0;
   if (set) set(training);
   auto result = training.run();
   CHECK(testing::joined(result.errors) == "");
@@ -182,6 +182,47 @@ TEST_CASE("[X05] the gradient of each rank is clipped by its own norm where repl
   });
   REQUIRE(norms.size() == 2);
   for (const auto norm : norms) CHECK(norm == Approx(0.01).epsilon(1e-3));
+}
+
+// A new generation after a loss in the middle of an outer step, which only some ranks have done.
+TEST_CASE("[X05] a rank that missed an outer step takes it over in the next generation") {
+  (void)local_run("diloco", 3, 8, [](SmallTraining& t) {
+    t.before_step = [](RankSystem& system, torch::nn::Module& model, std::int64_t step) {
+      if (step != 6) return;
+      torch::NoGradGuard no_grad;
+      auto& compute = system.compute();
+      auto& strategy = compute.strategy();
+      auto state = strategy.state();
+      CHECK(state["local_steps.outer_steps"] == "1");
+      if (compute.rank() == 1) {
+        state["local_steps.outer_steps"] = "0";
+        state["local_steps.next"] = "4";
+        strategy.load_state(state);
+        for (const auto& [name, tensor] : strategy.own_tensors()) tensor.fill_(7);
+      }
+      const auto before = model.parameters().front().detach().clone();
+      StrategyContext context;
+      context.rank = compute.rank();
+      context.world_size = compute.world_size();
+      context.options = compute.options().strategy;
+      context.bucket_lane = compute.services().bucket_lane;
+      context.program_lane = compute.services().program_lane;
+      context.reducer = compute.services().reducer;
+      context.progress = compute.services().progress;
+      context.wait_reduced = [&compute](std::int64_t) { return compute.receive<BucketsReduced>("reducer", "the step's buckets"); };
+      strategy.rejoin(context);
+
+      CHECK(strategy.state()["local_steps.outer_steps"] == "1");
+      CHECK(strategy.state()["local_steps.next"] == "8");
+      const auto hash = hash_tensors(strategy.own_tensors());
+      for (const auto& other : compute.program_lane().all_gather_bytes({reinterpret_cast<const char*>(&hash), sizeof hash}))
+        CHECK(std::memcmp(other.data(), &hash, sizeof hash) == 0);
+      const auto outer = strategy.own_tensors().front().second;
+      CHECK(outer.eq(7).sum().item<std::int64_t>() == 0);
+      const auto now = model.parameters().front().detach();
+      CHECK((compute.rank() == 1 ? now.equal(outer) : now.equal(before)));  // the others keep their inner steps
+    };
+  });
 }
 
 TEST_CASE("[X05] settings of diloco that make no sense are refused by their names") {
