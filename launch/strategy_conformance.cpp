@@ -57,7 +57,7 @@ struct Trial {
 struct Outcome {
   std::map<std::int64_t, double> losses;  // by step
   std::map<int, double> last;             // over all samples, by rank
-  bool replicas_equal = true;
+  bool replicas_equal = true, shards_state = false;
   int generations = 1, status = -1;
   std::string failure;
 
@@ -119,6 +119,7 @@ struct Running {
       std::lock_guard lock(mutex);
       outcome.last[rank.rank()] = last;
       outcome.replicas_equal = strategy.replicas_equal();
+      outcome.shards_state = strategy.shards_state();
     });
   }
 
@@ -315,6 +316,9 @@ class Suite {
         fault.fault.place = places[static_cast<std::size_t>(draw(0, static_cast<std::int64_t>(places.size()) - 1))];
         fault.fault.step = draw(0, trial.steps() - 2);
         fault.fault.kind = with_death && i == 0 ? ChaosKind::kill : ChaosKind::stop;
+        // Shards have no copy before the first snapshot.
+        if (fault.fault.kind == ChaosKind::kill && undisturbed(trial.strategy, trial.ranks, trial.epochs).shards_state)
+          fault.fault.step = std::max<std::int64_t>(2, fault.fault.step);
         if (fault.fault.kind == ChaosKind::stop) fault.fault.lasts = std::chrono::milliseconds(draw(1, 20));
         trial.faults.push_back(std::move(fault));
       }

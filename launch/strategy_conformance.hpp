@@ -37,7 +37,8 @@ struct ConformanceReport {
 ///    step, and ends within loss_bound; if its replicas are equal (Strategy::replicas_equal), with the bits of the undisturbed job;
 /// 3. never deadlocks: under `schedules` random schedules, on 2 to 4 ranks, with ranks held up at random places for a few ms, and in one of
 ///    four a death, no job waits until a deadline ends the wait; with same_bits, those without a death have the losses of the undisturbed
-///    one to the last bit. A schedule is named by its number, and is the same each time.
+///    one to the last bit. A schedule is named by its number, and is the same each time. Where ranks hold shards of the state, nobody dies
+///    before the first snapshot.
 ///
 /// A job that does not end in 120 s is a failure, and its threads are left behind. Throws Error(usage) for an unknown strategy.
 ConformanceReport strategy_conformance(const ConformanceOptions& options);
