@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Time to the same loss over a slow link: ddp, ddp with bf16 on the wire, diloco.
+"""Time to the same loss over a slow link: ddp, ddp with bf16 on the wire, local_sgd, diloco.
 
-    bench/slow_link.py [--seeds 1] [--rate 200mbit] [--steps 500] [--most 1500] [--sync-every 20] [--json FILE] [--skip ddp:SECONDS:LOSS]
+    bench/slow_link.py [--seeds 1] [--rate 200mbit] [--steps 500] [--most 1500] [--sync-every 20] [--json FILE]
 
 Four ranks of examples/gpt (4 layers, width 256) on the docs' text, two on each of two hosts, which are network namespaces with `tc tbf` on
-their links. The level is the loss of ddp after --steps steps (mean of 20 steps); each run's time is from its first step to the step at which
-its own mean of 20 steps is there. Needs root and namespaces. Print what it takes; medians over seeds, and each run.
+their links, and 8 samples of 64 tokens a step. The level is the loss of ddp after --steps steps (mean of 20 steps); each run's time is from its first step to the step at which
+its own mean of 20 steps is there. Prints each run, and medians over seeds. Needs root and namespaces, and a machine that does nothing else.
 """
 import argparse
 import json
@@ -95,6 +95,7 @@ def main():
     parser.add_argument("--json")
     flags = parser.parse_args()
     sides = {"ddp + bf16": ["--comm_hook", "bf16"],
+             "local_sgd": ["--strategy", "local_sgd", "--sync_every", str(flags.sync_every), "--comm_hook", "bf16"],
              "diloco": ["--strategy", "diloco", "--sync_every", str(flags.sync_every), "--comm_hook", "bf16"]}
     rows = []
     try:
