@@ -1,8 +1,8 @@
 #include "launch/strategy_conformance.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
-#include <cstring>
 #include <future>
 #include <map>
 #include <mutex>
@@ -143,9 +143,9 @@ struct Running {
     SimulationOptions simulation;
     simulation.world_size = trial.ranks;
     simulation.rank.job_id = "conformance";
-    simulation.rank.training = config;
-    simulation.rank.strategy = config;
-    simulation.rank.communicator = config;
+    simulation.rank.training = static_cast<const TrainingOptions&>(config);
+    simulation.rank.strategy = static_cast<const StrategyOptions&>(config);
+    simulation.rank.communicator = static_cast<const CommunicatorSettings&>(config);
     simulation.recovery.enabled = true;
     simulation.recovery.max_restarts = 100;
     simulation.recovery.replace_timeout = 60s;  // as many ranks as before
@@ -262,7 +262,7 @@ class Suite {
   void same_bits(const Trial& trial, const Outcome& outcome, const Outcome& expected) {
     for (const auto& [step, loss] : expected.losses) {
       const auto found = outcome.losses.find(step);
-      if (found != outcome.losses.end() && std::memcmp(&found->second, &loss, sizeof loss) == 0) continue;
+      if (found != outcome.losses.end() && std::bit_cast<std::uint64_t>(found->second) == std::bit_cast<std::uint64_t>(loss)) continue;
       return fail(trial, "the loss of step " + std::to_string(step) + " has other bits than in the undisturbed job");
     }
     if (outcome.last != expected.last) fail(trial, "the last loss has other bits than in the undisturbed job");

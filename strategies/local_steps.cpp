@@ -212,7 +212,7 @@ void LocalSteps::finish() {
 
 void LocalSteps::take(const Fragment& fragment, double kept) {
   torch::NoGradGuard no_grad;
-  for_each_parameter(parameters(), fragment.parameters, [&](at::Tensor parameter, std::int64_t offset) {
+  for_each_parameter(parameters(), fragment.parameters, [&](const at::Tensor& parameter, std::int64_t offset) {
     const auto outer = fragment.outer.narrow(0, offset, parameter.numel()).view(parameter.sizes());
     if (kept == 0) {
       parameter.copy_(outer);
