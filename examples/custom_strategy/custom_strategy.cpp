@@ -2,7 +2,7 @@
 //
 //   ./dev build && build/release/launch/troupe launch --nproc 2 build/release/examples/custom_strategy/custom_strategy --strategy gossip
 //
-// expect: "model: gossip; 2 ranks", a line per log interval with a falling loss, and a held-out accuracy above 0.9 at the end.
+// expect: "model: gossip; 2 ranks", a line per log interval with a falling loss, and a held-out accuracy above 0.85 at the end.
 #include "gossip.hpp"
 
 namespace {
