@@ -93,6 +93,8 @@ StrategyContext Compute::strategy_context(bool newcomer) {
   context.program_lane = services_.program_lane;
   context.reducer = services_.reducer;
   context.progress = services_.progress;
+  context.system = &self_->system();
+  context.timeout = options_.timeout;
   context.wait_reduced = [this](std::int64_t step) {
     for (;;) {
       auto reduced = receive<BucketsReduced>("reducer", "the step's buckets");
@@ -235,7 +237,8 @@ void Compute::commit(const Decision& decision, Optimizer& optimizer, double lr) 
     // Same guard against division by zero as torch.nn.utils.clip_grad_norm_.
     const double clip = options_.training.clip_norm;
     double factor = 1 / loss_scaler_.scale();
-    if (clip > 0 && decision.gradient_norm + 1e-6 > clip) factor *= clip / (decision.gradient_norm + 1e-6);
+    const double norm = strategy_->replicas_equal() ? decision.gradient_norm : vote_.gradient_norm;
+    if (clip > 0 && norm + 1e-6 > clip) factor *= clip / (norm + 1e-6);
     if (factor != 1) strategy_->scale_gradients(factor);
     optimizer.step(lr);
   }

@@ -169,11 +169,13 @@ void Compute::recover(const Error& error) {
 
 void Compute::heal() {
   auto& lane = *services_.program_lane;
-  const auto [donor, newcomer] = heal_roles(membership_);
+  const auto roles = heal_roles(membership_, !strategy_->replicas_equal());
+  const auto donor = roles.first_donor;
   HealHeader header;
   if (rank_ == donor) header = {strategy_->state(), notes_, loss_scaler_.scale(), loss_scaler_.growth_tracker()};
   header = HealHeader::of(lane.broadcast_bytes(rank_ == donor ? header.to_text() : std::string(), donor, "heal"));
-  heal_tensors(strategy_->replicated_tensors(), newcomer, lane, "model");
+  heal_tensors(strategy_->replicated_tensors(), roles, lane, "model");
+  if (const auto own = strategy_->own_tensors(); !own.empty()) heal_tensors(own, heal_roles(membership_), lane, "the strategy's tensors");
   strategy_->load_state(header.strategy);
   notes_ = header.notes;
   loss_scaler_.load(header.loss_scale, header.growth_tracker);
@@ -182,18 +184,17 @@ void Compute::heal() {
 
 void Compute::settle_optimizer(Optimizer& optimizer) {
   if (!optimizer_pending_) return;
-  heal_optimizer(optimizer, heal_roles(membership_));
+  heal_optimizer(optimizer, heal_roles(membership_, !strategy_->replicas_equal()));
   optimizer_pending_ = false;
 }
 
 void Compute::heal_optimizer(Optimizer& optimizer, const HealRoles& roles) {
   auto& lane = *services_.program_lane;
-  const auto& [donor, newcomer] = roles;
-  const bool receiving = newcomer[static_cast<std::size_t>(rank_)];
+  const bool receiving = roles.newcomer[static_cast<std::size_t>(rank_)];
   auto state = receiving ? NamedTensors{} : optimizer.state();
-  const auto shapes = lane.broadcast_bytes(shapes_of(state), donor, "heal");
+  const auto shapes = lane.broadcast_bytes(shapes_of(state), roles.first_donor, "heal");
   if (receiving) state = zeros_of_shapes(shapes);
-  heal_tensors(state, newcomer, lane, "optimizer state");
+  heal_tensors(state, roles, lane, "optimizer state");
   if (receiving) optimizer.load_state(state);
   whole_ = true;
 }

@@ -28,7 +28,7 @@ NamedTensors Compute::replicated_parameters() {
 
 std::uint64_t Compute::parameter_hash_if_due() {
   const auto every = options_.training.verify_every;
-  if (every == 0 || (step_ + 1) % every != 0 || world_size() == 1) return 0;
+  if (every == 0 || (step_ + 1) % every != 0 || world_size() == 1 || !strategy_->replicas_equal()) return 0;
   const auto parameters = replicated_parameters();
   return parameters.empty() ? 0 : hash_tensors(parameters);
 }
@@ -48,10 +48,10 @@ void Compute::heal_diverged(const std::vector<Vote>& votes, Optimizer& optimizer
                                 (divergence->majority ? "" : ", and no side has more than half of the ranks: nobody knows which is right"),
                             "check the memory of these hosts, start again with --resume latest; on_divergence says what to do instead"});
   }
-  HealRoles roles{divergence->trusted.front(), std::vector<bool>(votes.size(), false)};
+  HealRoles roles{divergence->trusted.front(), std::vector<bool>(votes.size(), false), false};
   for (const int rank : divergence->diverged) roles.newcomer[static_cast<std::size_t>(rank)] = true;
   if (roles.newcomer[static_cast<std::size_t>(rank_)]) whole_ = false;  // until heal_optimizer is done
-  heal_tensors(replicated_parameters(), roles.newcomer, *services_.program_lane, "model");
+  heal_tensors(replicated_parameters(), roles, *services_.program_lane, "model");
   heal_optimizer(optimizer, roles);
   report.notices.push_back("step " + std::to_string(step_) + ": " + divergence->describe() + " (" + hosts + "): healed from " +
                            rank_list(divergence->trusted) + (divergence->majority ? "" : ", rank 0's side"));

@@ -40,8 +40,9 @@ int odd_one(const std::vector<std::string>& hashes, const std::vector<int>& rank
 
 }  // namespace
 
-HealRoles heal_roles(const Membership& membership) {
+HealRoles heal_roles(const Membership& membership, bool first_alone) {
   HealRoles roles;
+  roles.first_alone = first_alone;
   for (const auto& member : membership.members) {
     if (!member.newcomer && roles.first_donor < 0) roles.first_donor = static_cast<int>(roles.newcomer.size());
     roles.newcomer.push_back(member.newcomer);
@@ -55,11 +56,14 @@ std::uint64_t hash_tensors(const NamedTensors& tensors) {
   return hash_of(flats);
 }
 
-void heal_tensors(const NamedTensors& tensors, const std::vector<bool>& newcomer, Communicator& lane, const char* what) {
+void heal_tensors(const NamedTensors& tensors, const HealRoles& roles, Communicator& lane, const char* what) {
   at::NoGradGuard no_grad;
+  const auto& newcomer = roles.newcomer;
   std::vector<int> donors, newcomers, everyone;
   for (int r = 0; r < lane.world_size(); ++r) {
-    (newcomer[static_cast<std::size_t>(r)] ? newcomers : donors).push_back(r);
+    const bool receives = newcomer[static_cast<std::size_t>(r)];
+    if (!receives && roles.first_alone && r != roles.first_donor) continue;
+    (receives ? newcomers : donors).push_back(r);
     everyone.push_back(r);
   }
   if (newcomers.empty()) return;

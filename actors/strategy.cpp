@@ -34,6 +34,12 @@ std::string names_of(const Map& registry) {
 
 }  // namespace
 
+std::shared_ptr<Communicator> StrategyContext::make_lane(const std::string& name) const {
+  std::shared_ptr<Communicator> lane = program_lane->split(0, rank);
+  register_lane(name, lane);
+  return lane;
+}
+
 // What a message costs is what nobody computes in: a bucket that lies in the mailbox while backward goes on costs nothing.
 void GradientSummary::await(const StrategyContext& context, std::int64_t step) {
   const auto waiting = steady_now_ns();
@@ -47,6 +53,7 @@ NamedTensors replicated_state(Strategy& strategy, Optimizer& optimizer) {
   NamedTensors tensors;
   for (const auto& [name, tensor] : strategy.replicated_tensors()) tensors.emplace_back("model." + name, tensor);
   for (const auto& [name, tensor] : optimizer.state()) tensors.emplace_back("optimizer." + name, tensor);
+  for (const auto& [name, tensor] : strategy.own_tensors()) tensors.emplace_back("strategy." + name, tensor);
   return tensors;
 }
 
@@ -63,6 +70,12 @@ void Strategy::read_state(const StateReader& state, Optimizer& optimizer) {
   // In the order of the files, so that each piece of them is read once.
   std::sort(live.begin(), live.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   for (const auto& [name, tensor] : live) state.read(name, tensor);
+  // A checkpoint of another strategy has none of these.
+  for (const auto& [name, tensor] : own_tensors()) {
+    const auto found = state.entries().find("strategy." + name);
+    if (found != state.entries().end() && tensor.sizes() == found->second.shape && tensor.scalar_type() == found->second.dtype)
+      state.read("strategy." + name, tensor.detach());
+  }
   // An optimizer that keeps no state before its first step gets its names from the file.
   constexpr std::string_view kPrefix = "optimizer.";
   const auto present = optimizer.state();

@@ -1,6 +1,7 @@
 #pragma once
 #include <torch/torch.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -19,7 +20,7 @@
 
 namespace troupe {
 
-/// What a strategy may use. Everything outlives the strategy.
+/// What a strategy may use, in one generation. Everything outlives the strategy.
 struct StrategyContext {
   int rank = 0;
   int world_size = 1;
@@ -34,6 +35,11 @@ struct StrategyContext {
   std::function<void(const std::string& name, std::shared_ptr<Communicator> lane)> register_lane;
   /// Waits for the reducer; throws what failed. Compute's thread.
   std::function<BucketsReduced(std::int64_t step)> wait_reduced;
+  caf::actor_system* system = nullptr;        ///< for actors of the strategy's own (OwnActor)
+  std::chrono::milliseconds timeout{60'000};  ///< for an answer of another actor: longer than any collective's
+
+  /// A lane of the strategy's own, over all ranks, for one thread. Collective; `name` is unique on the rank. Dies with the generation.
+  std::shared_ptr<Communicator> make_lane(const std::string& name) const;
 };
 
 /// What one rank's gradients were in this step, before the vote.
@@ -49,8 +55,22 @@ struct GradientSummary {
   void await(const StrategyContext& context, std::int64_t step);
 };
 
-/// Decides how parameters are laid out over ranks and which tensors move when. All calls come from the compute thread. One step is
-/// begin_step, then for each micro-batch forward, begin_backward, end_backward, then reduce_gradients, the vote, end_step.
+/// Decides how parameters are laid out over ranks and which tensors move when.
+///
+/// Where every rank holds the whole model, derive from Replica (strategies/replica.hpp) instead: two or three calls are left then. What
+/// follows is the whole contract, which a strategy that shards parameters needs.
+///
+/// - Thread: all calls come from the compute thread, one at a time.
+/// - A step: begin_step; for each micro-batch forward, begin_backward, autograd, end_backward; reduce_gradients; the vote; end_step; the
+///   optimizer; after_update; remember_state. Up to the vote nothing may change that roll_back does not put back, except in the strategy's
+///   own staging memory. Between the vote and after_update nothing may fail: no collectives.
+/// - Messages: a strategy sends the rank's reducer InstallPlan and BucketReady, and awaits its BucketsReduced. To other ranks it sends
+///   tensors over lanes, never CAF messages.
+/// - Actors: it may spawn actors of its own on its rank (OwnActor), each with a lane of its own (StrategyContext::make_lane), so that every
+///   lane has one thread and one order of calls.
+/// - Waits: every one has a deadline. Lanes bring theirs and throw; a strategy lets it through. Error(peer_lost), (timeout) and (aborted)
+///   begin a new generation, in which `rejoin` brings new lanes; what was under way with the old ones is to be forgotten.
+/// - Errors: Error(usage) for a setting that makes no sense, from the constructor; Error(mismatch) where ranks differ.
 class Strategy {
  public:
   virtual ~Strategy() = default;
@@ -64,7 +84,13 @@ class Strategy {
   /// interrupted step changed was rolled back or committed before.
   virtual void rejoin(StrategyContext context) = 0;
   /// What a newcomer needs of the model, by name: the live tensors, equal on all ranks between steps.
+  /// Unless !replicas_equal: then each rank's own.
   virtual NamedTensors replicated_tensors() = 0;
+  /// False: ranks that hold the model train replicas that differ between steps. Then replicas are not compared (verify_every), the gradient
+  /// is clipped by each rank's own norm, and a newcomer becomes a copy of the first rank that has the state, its optimizer's too.
+  virtual bool replicas_equal() const { return true; }
+  /// What the strategy itself keeps, the same on all ranks between steps: newcomers get it, and checkpoints have it as `strategy.<name>`.
+  virtual NamedTensors own_tensors() { return {}; }
   /// Parameter names in layout order, as in the votes.
   virtual const std::vector<std::string>& parameter_names() const = 0;
 
@@ -123,7 +149,7 @@ class Strategy {
   virtual std::string describe() const { return name(); }
 };
 
-/// What every rank has, under the names of checkpoints; live tensors.
+/// What every rank has (where replicas differ: this rank's), under the names of checkpoints; live tensors.
 NamedTensors replicated_state(Strategy& strategy, Optimizer& optimizer);
 
 using StrategyFactory = std::function<std::unique_ptr<Strategy>(StrategyContext)>;

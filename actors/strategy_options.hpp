@@ -16,6 +16,13 @@ struct StrategyOptions {
   std::int64_t powersgd_rank = 2;        ///< columns of PowerSGD's factors
   std::int64_t powersgd_start_step = 0;  ///< steps before this one send gradients whole
 
+  std::int64_t sync_every = 100;      ///< local_sgd, diloco: steps between two outer steps
+  double outer_lr = 0.7;              ///< diloco: of the outer optimizer
+  double outer_momentum = 0.9;        ///< diloco: Nesterov's, of the outer optimizer
+  std::int64_t diloco_fragments = 1;  ///< parts of the model that have their outer steps in turn
+  std::int64_t diloco_overlap = 0;    ///< steps that go on while a fragment is averaged
+  double diloco_mixing = 0.5;         ///< with overlap: how much of a rank's own parameters stays
+
   std::string fsdp_mode = "full_shard";  ///< full_shard, shard_grad_op, hybrid_shard, no_shard
   std::string fsdp_wrap = "block";       ///< which modules are units (actors/wrap_policy.hpp)
   std::int64_t fsdp_shard_size = 0;      ///< hybrid_shard: ranks that share one copy; 0: those of a host

@@ -21,6 +21,7 @@
 #include "launch/start_over.hpp"
 #include "strategies/comm_hooks.hpp"
 #include "strategies/ddp.hpp"
+#include "strategies/local_steps.hpp"
 #include "strategies/sharded.hpp"
 #include "tensor_io/checkpoint_directory.hpp"
 
@@ -220,6 +221,7 @@ int main(int argc, char** argv, const std::function<void(Rank&)>& body, const st
     }
     register_ddp();
     register_sharded();
+    register_local_steps();
     register_comm_hooks();
     handle_signals();
     if (config.ranks > 1) return run_simulated(config, body);

@@ -1,7 +1,7 @@
 # cmake -D build=… -D source=… -D work=… -D torch=…/libtorch_cpu.so -D generator=… -D compiler=… -D launcher=… -P consume.cmake
 set(prefix ${work}/prefix)
 file(REMOVE_RECURSE ${work})
-file(COPY ${source}/examples/hello_troupe DESTINATION ${work})
+file(COPY ${source}/examples/hello_troupe ${source}/examples/custom_strategy DESTINATION ${work})
 
 # run(COMMAND...): its output in `output`; any failure ends the test.
 macro(run)
@@ -50,3 +50,13 @@ run(${work}/build/hello_troupe --max_steps 20 --checkpoint_dir ${work}/checkpoin
 must_contain("held-out")
 run(${prefix}/bin/troupe launch --nproc 2 --run-dir ${work}/run ${work}/build/hello_troupe --max_steps 20 --checkpoint_dir ${work}/checkpoints2)
 must_contain("[rank 0]")
+
+# A strategy of one's own, with its own actor: trained on two processes, and held against the conformance suite.
+run(${CMAKE_COMMAND} -G ${generator} -D CMAKE_BUILD_TYPE=Release -D CMAKE_CXX_COMPILER=${compiler} -D CMAKE_CXX_COMPILER_LAUNCHER=${launcher}
+  -S ${work}/custom_strategy -B ${work}/build_strategy -D CMAKE_PREFIX_PATH=${torch_prefix})
+run(${CMAKE_COMMAND} --build ${work}/build_strategy)
+run(${prefix}/bin/troupe launch --nproc 2 --run-dir ${work}/run3 ${work}/build_strategy/custom_strategy --strategy gossip --max_steps 20
+  --checkpoint_dir ${work}/checkpoints3)
+must_contain("model: gossip; 2 ranks")
+run(${work}/build_strategy/check_strategy 5)
+must_contain("gossip conforms")

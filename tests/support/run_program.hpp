@@ -9,6 +9,7 @@
 #include "launch/simulate.hpp"
 #include "strategies/comm_hooks.hpp"
 #include "strategies/ddp.hpp"
+#include "strategies/local_steps.hpp"
 #include "strategies/sharded.hpp"
 
 namespace troupe::testing {
@@ -30,6 +31,7 @@ inline int run_simulation(const Config& config, const SimulationOptions& simulat
                           const std::function<void(int slot, const ErrorReport&)>& failed, std::optional<JobOver>* over = nullptr) {
   register_ddp();
   register_sharded();
+  register_local_steps();
   register_comm_hooks();
   ActorSystemConfig system_config(false);
   caf::actor_system system(system_config);

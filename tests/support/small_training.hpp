@@ -12,6 +12,7 @@
 
 #include "strategies/comm_hooks.hpp"
 #include "strategies/ddp.hpp"
+#include "strategies/local_steps.hpp"
 #include "strategies/sharded.hpp"
 #include "tensor_io/fused_optimizer.hpp"
 #include "tensor_io/state_parts.hpp"
@@ -96,6 +97,7 @@ struct SmallTraining {
     static const bool registered = [] {
       register_ddp();
       register_sharded();
+      register_local_steps();
       register_comm_hooks();
       return true;
     }();

@@ -1,0 +1,17 @@
+#include "actors/own_actor.hpp"
+
+namespace troupe {
+
+ErrorReport report_of_own_actor(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& e) {
+    return e.report();
+  } catch (const std::exception& e) {
+    return {ErrorCode::user, -1, "a strategy's actor", -1, {}, e.what(), {}};
+  } catch (...) {
+    return {ErrorCode::user, -1, "a strategy's actor", -1, {}, "an exception that is no std::exception", {}};
+  }
+}
+
+}  // namespace troupe

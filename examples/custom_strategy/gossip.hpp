@@ -1,0 +1,92 @@
+// A strategy of one's own: gossip averaging. Every rank trains a copy of the model and averages it with one other rank's after each step,
+// another one each time, while the next step's forward and backward go on (Lian et al., "Asynchronous Decentralized Parallel Stochastic
+// Gradient Descent", ICML 2018; here the pairs are fixed by the step, so that nobody waits in a circle). docs/strategies.md walks through
+// it.
+#pragma once
+#include <troupe/troupe.hpp>
+
+// What the compute thread asks of the strategy's actor, and the answer. They stay in the process: tensors go by reference.
+struct Exchange {
+  std::shared_ptr<troupe::Communicator> lane;
+  at::Tensor mine, theirs;  // (numel,)
+  int partner = 0;
+};
+struct Exchanged {};
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(Exchange)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(Exchanged)
+
+// The actor, on a thread of its own. What the lane throws, when a rank is lost say, ends it, and reaches the strategy.
+using GossipActor = caf::typed_actor<caf::replies_to<Exchange>::with<Exchanged>>;
+
+inline GossipActor::behavior_type gossip_behavior(GossipActor::pointer) {
+  return {[](const Exchange& exchange) {
+    const auto& [lane, mine, theirs, partner] = exchange;
+    const bool sends_first = lane->rank() < partner;  // send waits for recv: one of the two has to begin
+    if (sends_first) lane->send(mine, partner, "gossip");
+    lane->recv(theirs, partner, "gossip");
+    if (!sends_first) lane->send(mine, partner, "gossip");
+    return Exchanged{};
+  }};
+}
+
+// Who meets whom: neighbours in the ring of ranks, now the one to the right, now the one to the left. Nobody: oneself.
+inline int gossip_partner(int rank, int world_size, std::int64_t step) {
+  const bool begins_pair = (rank + step) % 2 == 0;
+  const int partner = (rank + (begins_pair ? 1 : world_size - 1)) % world_size;
+  const bool closes_ring = std::abs(rank - partner) != 1;
+  return closes_ring && world_size % 2 == 1 ? rank : partner;  // an odd ring has one too many
+}
+
+class Gossip : public troupe::Replica {
+ public:
+  using Replica::Replica;
+  bool replicas_equal() const override { return false; }
+
+ protected:
+  // New lanes: what was under way is gone, and the actor with it.
+  void joined() override {
+    actor_.reset();
+    lane_ = context().make_lane("gossip");
+    actor_ = std::make_unique<troupe::OwnActor<GossipActor>>(context(), "gossip", gossip_behavior);
+    under_way_ = false;
+  }
+
+  // Before the vote: if the partner is lost, the step comes again.
+  void combine_gradients(troupe::GradientSummary&) override {
+    if (under_way_) actor_->receive<Exchanged>("exchange of parameters");
+    arrived_ = std::exchange(under_way_, false);
+  }
+
+  // After the optimizer: half of the way to what the partner was a step ago, as it goes half of the way to this rank, so that the ranks'
+  // mean stays where it is.
+  void after_update() override {
+    torch::NoGradGuard no_grad;
+    if (std::exchange(arrived_, false)) {
+      const auto pull = (theirs_ - mine_).mul_(0.5);
+      std::int64_t offset = 0;
+      for (const auto& [name, parameter] : parameters()) {
+        parameter.detach().add_(pull.narrow(0, offset, parameter.numel()).view(parameter.sizes()));
+        offset += parameter.numel();
+      }
+    }
+    const int partner = gossip_partner(context().rank, context().world_size, step());
+    if (partner == context().rank) return;
+    std::vector<at::Tensor> flat;
+    for (const auto& [name, parameter] : parameters()) flat.push_back(parameter.detach().reshape(-1));
+    mine_ = at::cat(flat);
+    theirs_ = at::empty_like(mine_);
+    actor_->send(Exchange{lane_, mine_, theirs_, partner});
+    under_way_ = true;
+  }
+
+ private:
+  std::shared_ptr<troupe::Communicator> lane_;  // the actor's
+  std::unique_ptr<troupe::OwnActor<GossipActor>> actor_;
+  at::Tensor mine_, theirs_;  // (numel,), the actor's while an exchange is under way
+  bool under_way_ = false, arrived_ = false;
+};
+
+inline void register_gossip() {
+  troupe::register_strategy("gossip", "every rank averages its copy of the model with one other rank's after each step",
+                            [](troupe::StrategyContext context) { return std::make_unique<Gossip>(std::move(context)); });
+}

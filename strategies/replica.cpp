@@ -1,0 +1,119 @@
+#include "strategies/replica.hpp"
+
+#include "strategies/sync_batch_norm.hpp"
+#include "tensor_io/gradient_clip.hpp"
+#include "tensor_io/state_parts.hpp"
+
+namespace troupe {
+
+Replica::Replica(StrategyContext context) : context_(std::move(context)) {}
+
+void Replica::attach(std::shared_ptr<torch::nn::Module> model) {
+  model_ = std::move(model);
+  for (const auto& item : model_->named_parameters()) {
+    names_.push_back(item.key());
+    if (item.value().requires_grad()) parameters_.emplace_back(item.key(), item.value());
+  }
+  make_buckets();
+  buffers_ = std::make_unique<FlatBuffers>(*model_);
+  if (!context_.newcomer) {
+    NamedTensors all;
+    for (const auto& item : model_->named_parameters()) all.emplace_back(item.key(), item.value());
+    broadcast_tensors(all, *context_.program_lane, "parameters");
+    buffers_->broadcast(*context_.program_lane);
+  }
+  joined();
+}
+
+void Replica::rejoin(StrategyContext context) {
+  context_ = std::move(context);
+  make_buckets();
+  move_sync_batchnorm(*model_, context_.program_lane);
+  joined();
+}
+
+void Replica::make_buckets() {
+  std::vector<std::pair<std::string, at::Tensor>> parameters;
+  std::vector<ParameterLayout> layout;
+  for (const auto& item : model_->named_parameters()) {
+    const auto& parameter = item.value();
+    parameters.emplace_back(item.key(), parameter);
+    layout.push_back({item.key(), parameter.sizes().vec(), parameter.scalar_type(), parameter.requires_grad()});
+  }
+  agree_on_layout(layout, *context_.program_lane);
+  const auto bytes = [](double mib) { return static_cast<std::int64_t>(mib * (1 << 20)); };
+  buckets_.reset();  // its hooks leave the parameters before the new ones come
+  buckets_ =
+      std::make_unique<GradientBuckets>(std::move(parameters), *context_.bucket_lane, bytes(context_.options.bucket_cap_mb),
+                                        bytes(context_.options.first_bucket_mb), [this](std::int32_t bucket) { bucket_full(bucket); });
+}
+
+NamedTensors Replica::replicated_tensors() {
+  NamedTensors tensors;
+  for (const auto& item : model_->named_parameters()) tensors.emplace_back(item.key(), item.value().detach());
+  for (const auto& item : model_->named_buffers()) tensors.emplace_back(item.key(), item.value());
+  return tensors;
+}
+
+void Replica::begin_step(std::int64_t step) {
+  step_ = step;
+  buckets_->begin_step();
+}
+
+void Replica::begin_backward(bool synchronise, double weight) {
+  synchronise_ = synchronise;
+  buckets_->begin_backward(synchronise, weight);
+}
+
+void Replica::end_backward() {
+  if (synchronise_) context_.progress->backward_ended.store(step_, std::memory_order_release);
+  buckets_->end_backward();
+}
+
+GradientSummary Replica::reduce_gradients() {
+  GradientSummary summary;
+  summary.layout_hash = layout_hash(buckets_->layout()) ^ buckets_->plan().hash;
+  summary.not_finite_parameter = buckets_->not_finite_parameter();
+  summary.used = buckets_->used();
+  combine_gradients(summary);
+  if (replicas_equal() && context_.options.broadcast_buffers && context_.world_size > 1) buffers_->stage(*context_.program_lane);
+  return summary;
+}
+
+double Replica::gradient_norm() { return global_norm(buckets_->gradients()); }
+
+void Replica::scale_gradients(double factor) {
+  for (const auto& flat : buckets_->flats()) flat.mul_(factor);
+}
+
+void Replica::end_step(const std::vector<bool>& used, bool, bool commit) {
+  buckets_->set_gradients(replicas_equal() ? used : buckets_->used());
+  commit ? buffers_->commit() : buffers_->roll_back();
+}
+
+void Replica::roll_back() {
+  buckets_->begin_step();
+  buffers_->roll_back();
+}
+
+std::vector<TensorPart> Replica::state_parts(Optimizer& optimizer, int rank, int world_size) {
+  if (replicas_equal()) return Strategy::state_parts(optimizer, rank, world_size);
+  torch::NoGradGuard no_grad;
+  NamedTensors alike;
+  for (const auto& [name, tensor] : replicated_tensors()) {
+    const bool averages = replicas_differ_now() && tensor.is_floating_point();
+    auto value = averages ? tensor.clone(at::MemoryFormat::Contiguous) : tensor;
+    if (averages) context_.program_lane->all_reduce(value.view(-1), ReduceOp::avg, "mean of the replicas");
+    alike.emplace_back("model." + name, value);
+  }
+  for (const auto& [name, tensor] : own_tensors()) alike.emplace_back("strategy." + name, tensor);
+  auto parts = share_of(alike, rank, world_size);
+  if (rank == 0) {
+    NamedTensors mine;
+    for (const auto& [name, tensor] : optimizer.state()) mine.emplace_back("optimizer." + name, tensor);
+    for (auto& part : share_of(mine, 0, 1)) parts.push_back(std::move(part));
+  }
+  return parts;
+}
+
+}  // namespace troupe

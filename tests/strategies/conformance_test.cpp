@@ -1,0 +1,155 @@
+// Every strategy of ours passes the suite that users run on theirs, and the suite sees what is wrong with one that is broken.
+#include "launch/strategy_conformance.hpp"
+
+#include "examples/custom_strategy/gossip.hpp"
+#include "tests/catch.hpp"
+
+using namespace troupe;
+
+namespace {
+
+ConformanceReport conformance_of(const std::string& strategy, double bound, int schedules, std::function<void(Config&)> configure = {},
+                                 std::vector<int> ranks = {2, 4, 8}) {
+  ConformanceOptions options;
+  options.strategy = strategy;
+  options.loss_bound = bound;
+  options.schedules = schedules;
+  options.configure = std::move(configure);
+  options.ranks = std::move(ranks);
+  return strategy_conformance(options);
+}
+
+void conforms(const ConformanceReport& report) {
+  INFO(report.to_string());
+  CHECK(report.passed());
+  CHECK(report.deaths >= 10);
+  std::printf("%s\n", report.to_string().c_str());
+}
+
+// Adds gradients up, and does not divide.
+struct SummedGradients : Replica {
+  using Replica::Replica;
+  void combine_gradients(GradientSummary&) override {
+    for (const auto& flat : gradients()) context().program_lane->all_reduce(flat, ReduceOp::sum, "gradients");
+  }
+};
+
+// The same, right: the shortest strategy there is.
+struct MeanGradients : Replica {
+  using Replica::Replica;
+  void combine_gradients(GradientSummary&) override {
+    for (const auto& flat : gradients()) context().program_lane->all_reduce(flat, ReduceOp::avg, "gradients");
+  }
+};
+
+// Swaps parameters with its neighbour after each step, each of the two sending first: a circle.
+struct SendsFirst : MeanGradients {
+  using MeanGradients::MeanGradients;
+  void after_update() override {
+    if (step() != 2) return;
+    auto& lane = *context().program_lane;
+    const int other = lane.rank() ^ 1;
+    if (other >= lane.world_size()) return;
+    lane.send(torch::ones({1}), other, "token");
+    lane.recv(torch::zeros({1}), other, "token");
+  }
+};
+
+// Counts its lives, and lets a newcomer begin with what it counted itself: state that nobody heals.
+struct ForgetsState : MeanGradients {
+  using MeanGradients::MeanGradients;
+  void combine_gradients(GradientSummary& summary) override {
+    MeanGradients::combine_gradients(summary);
+    ++seen_;
+    for (const auto& flat : gradients()) flat.mul_(1 + 1e-3 * seen_);
+  }
+  int seen_ = 0;
+};
+
+template <class Kind>
+void register_kind(const std::string& name) {
+  register_strategy(name, "for a test", [](StrategyContext context) { return std::make_unique<Kind>(std::move(context)); });
+}
+
+}  // namespace
+
+TEST_CASE("[X01] ddp, zero1, zero2 and fsdp pass the conformance suite") {
+  const std::string strategy = GENERATE("ddp", "zero1", "zero2", "fsdp");
+  conforms(conformance_of(strategy, 1e-4, 100));
+}
+
+TEST_CASE("[D10] ddp with bf16 on the wire outlives its ranks") {
+  conforms(conformance_of("ddp", 0.05, 0, [](Config& config) { config.comm_hook = "bf16"; }));
+}
+
+TEST_CASE("[X01] a strategy that averages gradients in one line passes the conformance suite") {
+  register_kind<MeanGradients>("mean_gradients");
+  conforms(conformance_of("mean_gradients", 1e-4, 100));
+}
+
+TEST_CASE("[X01] gossip, with an actor of its own, passes the conformance suite") {
+  register_gossip();
+  conforms(conformance_of("gossip", 0.1, 100));
+}
+
+TEST_CASE("[X05] local_sgd and diloco pass the conformance suite") {
+  SECTION("local_sgd") {
+    conforms(conformance_of("local_sgd", 0.1, 100, [](Config& config) { config.sync_every = 4; }));
+  }
+  SECTION("diloco") {
+    conforms(conformance_of("diloco", 0.2, 100, [](Config& config) {
+      config.sync_every = 4;
+      config.outer_momentum = 0.5;  // 16 outer steps are few
+    }));
+  }
+  SECTION("diloco by fragments, overlapped") {
+    conforms(conformance_of("diloco", 0.3, 100, [](Config& config) {
+      config.sync_every = 4;
+      config.outer_momentum = 0.5;
+      config.diloco_fragments = 2;
+      config.diloco_overlap = 1;
+    }));
+  }
+  SECTION("diloco with bf16 on the wire") {
+    conforms(conformance_of("diloco", 0.2, 0, [](Config& config) {
+      config.sync_every = 4;
+      config.outer_momentum = 0.5;
+      config.comm_hook = "bf16";
+    }));
+  }
+}
+
+TEST_CASE("[X01] the conformance suite names a strategy that does not converge like one rank") {
+  register_kind<SummedGradients>("summed_gradients");
+  const auto report = conformance_of("summed_gradients", 1e-4, 0);
+  REQUIRE(!report.passed());
+  CHECK(report.failures.front().find("one rank's at") != std::string::npos);
+}
+
+TEST_CASE("[X01] the conformance suite names a strategy whose ranks wait for each other in a circle") {
+  register_kind<SendsFirst>("sends_first");
+  const auto report = conformance_of("sends_first", 1e-4, 1, [](Config& config) { config.collective_timeout = 0.5; });
+  REQUIRE(!report.passed());
+  CHECK(report.to_string().find("a deadline ended a wait") != std::string::npos);
+}
+
+TEST_CASE("[X01] the conformance suite names a strategy that loses its state with a rank") {
+  register_kind<ForgetsState>("forgets_state");
+  const auto report = conformance_of("forgets_state", 10, 0);
+  REQUIRE(!report.passed());
+  CHECK(report.to_string().find("other bits than in the undisturbed job") != std::string::npos);
+}
+
+TEST_CASE("[X01] gossip meets another rank each time and keeps the ranks' mean") {
+  for (const int world_size : {2, 3, 4, 7, 8}) {
+    for (std::int64_t step = 0; step < 4; ++step) {
+      int alone = 0;
+      for (int rank = 0; rank < world_size; ++rank) {
+        const int partner = gossip_partner(rank, world_size, step);
+        CHECK(gossip_partner(partner, world_size, step) == rank);
+        alone += partner == rank ? 1 : 0;
+      }
+      CHECK(alone == world_size % 2);
+    }
+  }
+}
