@@ -2,6 +2,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include "tensor_io/communicator_errors.hpp"
+#include "tensor_io/fault_point.hpp"
 #include "tensor_io/shm_communicator.hpp"
 
 namespace troupe {
@@ -23,6 +24,7 @@ at::Tensor ShmCommunicator::do_allocate(std::int64_t bytes, const CollectiveReco
     problem = error.what();
   }
   group_->meet(record, own ? own->descriptor() : -1, own ? static_cast<std::int64_t>(own->inode()) : 0);
+  fault_point("allocate", ledger().step());
   for (int r = 0; r < world_size() && problem.empty(); ++r) {
     const auto descriptor = group_->peer_word(r, 0);
     if (r == rank()) continue;
@@ -37,8 +39,8 @@ at::Tensor ShmCommunicator::do_allocate(std::int64_t bytes, const CollectiveReco
       problem = error.what();
     }
   }
+  group_->meet_again(record);  // all have mapped all; and who has died since took its descriptors with it, which this finds
   if (!problem.empty()) throw Error(ErrorCode::unavailable, {}, problem);
-  group_->meet_again(record);  // all have mapped all
   own->close_descriptor();
   windows_.push_back(window);
   // The window table keeps the addresses taken until the communicator ends, but the pages go back with the tensor.
@@ -58,6 +60,7 @@ at::Tensor ShmCommunicator::do_allocate_shared(std::int64_t bytes, const Collect
     }
   }
   group_->meet(record, segment ? segment->descriptor() : -1, segment ? static_cast<std::int64_t>(segment->inode()) : 0);
+  fault_point("allocate", ledger().step());
   if (rank() != 0) {
     const auto descriptor = group_->peer_word(0, 0);
     try {
@@ -68,8 +71,8 @@ at::Tensor ShmCommunicator::do_allocate_shared(std::int64_t bytes, const Collect
       problem = error.what();
     }
   }
+  group_->meet_again(record);  // all have mapped it, or one has died since
   if (!problem.empty()) throw Error(ErrorCode::unavailable, {}, problem);
-  group_->meet_again(record);  // all have mapped it
   if (rank() == 0) segment->close_descriptor();
   // The pages go back with the last rank's mapping: another rank may still read them when this one drops its tensor.
   return at::from_blob(

@@ -41,6 +41,13 @@ TEST_CASE("[L05] fault 4: a rank killed in the optimizer is replaced, and healed
   check_death_in("optimizer");
 }
 
+TEST_CASE("[L05] a rank killed while the ranks share new memory is replaced") {
+  const Run run(4, {}, "slot=" + std::to_string(GENERATE(0, 3)) + ",step=-1,at=allocate");  // before the first step
+  INFO(run.output);
+  CHECK(run.recoveries().size() == 1);
+  check_bits(run, undisturbed());
+}
+
 // The optimizer is healed when it is first needed; each rank writes a share of its state.
 TEST_CASE("[L05] a rank that comes in after the last step saves the optimizer's state of the others, not its own") {
   const int slot = GENERATE(0, 3);
