@@ -3,6 +3,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+
 #include "actors/compute.hpp"
 #include "actors/heal.hpp"
 #include "actors/heal_header.hpp"
@@ -174,7 +176,13 @@ void Compute::heal() {
   HealHeader header;
   if (rank_ == donor) header = {strategy_->state(), notes_, loss_scaler_.scale(), loss_scaler_.growth_tracker()};
   header = HealHeader::of(lane.broadcast_bytes(rank_ == donor ? header.to_text() : std::string(), donor, "heal"));
-  heal_tensors(strategy_->replicated_tensors(), roles, lane, "model");
+  auto model = strategy_->replicated_tensors();
+  const auto buffers = std::stable_partition(model.begin(), model.end(),
+                                             [known = model_->named_buffers()](const auto& entry) { return !known.contains(entry.first); });
+  auto of_buffers = roles;
+  of_buffers.first_alone = roles.first_alone || !options_.strategy.broadcast_buffers;  // each rank has its own then
+  heal_tensors({model.begin(), buffers}, roles, lane, "model");
+  if (buffers != model.end()) heal_tensors({buffers, model.end()}, of_buffers, lane, "buffers");
   if (const auto own = strategy_->own_tensors(); !own.empty()) heal_tensors(own, heal_roles(membership_), lane, "the strategy's tensors");
   strategy_->load_state(header.strategy);
   notes_ = header.notes;

@@ -48,6 +48,15 @@ TEST_CASE("[L05] a rank killed while the ranks share new memory is replaced") {
   check_bits(run, undisturbed());
 }
 
+TEST_CASE("[L05] ranks whose buffers differ outlive one of them: the newcomer gets the first survivor's") {
+  const std::string strategy = GENERATE("ddp", "zero2");
+  INFO(strategy);
+  const Run run(4, {}, "slot=2,step=11,at=forward", {"--broadcast_buffers", "false", "--strategy", strategy});
+  INFO(run.output);
+  CHECK(run.recoveries().size() == 1);
+  CHECK(run.losses.size() == 32);
+}
+
 // The optimizer is healed when it is first needed; each rank writes a share of its state.
 TEST_CASE("[L05] a rank that comes in after the last step saves the optimizer's state of the others, not its own") {
   const int slot = GENERATE(0, 3);
