@@ -1,9 +1,8 @@
 // Compute between two generations: how a rank leaves the one that was interrupted and joins the next.
+#include <algorithm>
 #include <utility>
 
 #include <nlohmann/json.hpp>
-
-#include <algorithm>
 
 #include "actors/compute.hpp"
 #include "actors/heal.hpp"
