@@ -23,6 +23,8 @@ namespace {
 // What comes between two steps, in this order. After the loss of a rank all do again what one of them had not finished.
 enum Section { kUsers, kSave, kLastSave };
 
+RunCheckpoints::Position position(const DataCursor& cursor) { return {cursor.epoch, cursor.step, -1}; }
+
 }  // namespace
 
 Rank::Rank(caf::actor_system& system, Config config, RankSystemOptions options)
@@ -133,8 +135,19 @@ int Rank::stop_signal() const {
 
 double Rank::learning_rate() const { return scheduled_lr(config_, system_->compute().steps_done(), steps_per_epoch_, total_steps_); }
 
+// Too few ranks are left: what is committed goes to disk, without the others, while the program still holds model and optimizer.
+template <class Work>
+auto Rank::saving_if_parked(Work&& work) {
+  try {
+    return work();
+  } catch (const Error& error) {
+    if (checkpoints_ && error.code() == ErrorCode::parked && error.report().rank == rank()) checkpoints_->save_alone(position(cursor()));
+    throw;
+  }
+}
+
 StepReport Rank::step(Optimizer& optimizer) {
-  auto report = system_->compute().step(optimizer, learning_rate());
+  auto report = saving_if_parked([&] { return system_->compute().step(optimizer, learning_rate()); });
   report.batch_queue_ms = step_queue_ms_;
   profile_.add(report, step_data_ms_, step_compute_ms_);
   step_data_ms_ = step_compute_ms_ = step_queue_ms_ = 0;
@@ -154,7 +167,7 @@ void Rank::run_between_steps() {
       compute.section_done(kUsers);
     }
     if (checkpoints_ && compute.section_due(kSave)) {
-      if (saves_now()) save();
+      if (saves_now()) checkpoints_->save(position(cursor()), false);
       compute.section_done(kSave);
     }
   });
@@ -170,10 +183,10 @@ bool Rank::end_of_steps() {
     run_between_steps();
     if (compute.steps_done() < done) return false;
     if (compute.section_due(kLastSave)) {
-      if (!saves_now()) save();
+      if (!saves_now()) checkpoints_->save(position(cursor()), false);
       compute.section_done(kLastSave);
     }
-    path = checkpoints_->finish([this] { save(); });
+    path = checkpoints_->finish([this] { checkpoints_->save(position(cursor()), false); });
     return true;
   });
   if (!ended) return false;
@@ -184,10 +197,7 @@ bool Rank::end_of_steps() {
 
 bool Rank::saves_now() const { return config_.save_every > 0 && steps_done() > 0 && steps_done() % config_.save_every == 0; }
 
-void Rank::save() {
-  const auto at = stream_ != nullptr ? stream_->cursor() : DataCursor{start_epoch_, start_step_};
-  checkpoints_->save({at.epoch, at.step, -1}, false);
-}
+DataCursor Rank::cursor() const { return stream_ != nullptr ? stream_->cursor() : DataCursor{start_epoch_, start_step_}; }
 
 void Rank::keep_checkpoints(Optimizer& optimizer) {
   if (!model_) throw Error(ErrorCode::usage, "keep_checkpoints", "no model was distributed", "call rank.distribute(model) before it");
@@ -217,7 +227,7 @@ NamedTensors Rank::state_dict(Optimizer& optimizer, int root) {
 NamedTensors Rank::state_dict(torch::optim::Optimizer& optimizer, int root) { return state_dict(adapted(optimizer, "state_dict"), root); }
 
 void Rank::recover(const Error& error) {
-  system_->compute().recover(error);
+  saving_if_parked([&] { system_->compute().recover(error); });
   if (stream_ != nullptr) stream_->rewind();
 }
 

@@ -223,7 +223,9 @@ class Rank {
   void run_between_steps();
   bool end_of_steps();
   bool saves_now() const;
-  void save();
+  DataCursor cursor() const;
+  template <class Work>
+  auto saving_if_parked(Work&& work);
   /// False once all ranks ran out. `has_batch`: there is one to repeat.
   bool begin_uneven(std::int64_t samples, bool has_batch);
   void end_uneven() noexcept;

@@ -158,17 +158,27 @@ void UnitGathers::need(std::int32_t index) {
   auto& unit = units_[static_cast<std::size_t>(index)];
   if (unit.asked || unit.flats.empty()) return;
   std::unique_lock lock(mutex_);
-  if (failure_) throw Error(*failure_);
   open_ = true;
   asked_.push_back(index);
-  if (unit.gathered) {
+  if (!failure_ && unit.gathered) {
     --ahead_;
     ahead_bytes_ -= unit.bytes;
     ++counts_.ahead;
-  } else {
+  } else if (!failure_) {
     wanted_ = index;
     ++counts_.waited;
-    wait(lock, "gather of a unit", [&] { return unit.gathered; });
+    try {
+      wait(lock, "gather of a unit", [&] { return unit.gathered; });
+    } catch (const Error& error) {
+      failure_ = error.report();
+    }
+  }
+  if (failure_ && !may_be_recovered(failure_->code)) throw Error(*failure_);
+  if (failure_ && !unit.gathered) {
+    for (const auto f : unit.flats)
+      unit.memory.push_back(take_memory(parameters_.flats()[f].plan->numel, parameters_.flats()[f].whole.scalar_type()).zero_());
+    unit.gathered = true;
+    bytes_ += unit.bytes;
   }
   unit.asked = true;
   for (std::size_t i = 0; i < unit.flats.size(); ++i) parameters_.put(unit.flats[i], unit.memory[i]);

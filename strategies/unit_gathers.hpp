@@ -47,13 +47,14 @@ class UnitGathers {
   UnitGathers(const UnitGathers&) = delete;
   UnitGathers& operator=(const UnitGathers&) = delete;
 
-  /// The unit's parameters are there when it returns. Throws why the lane broke.
+  /// The unit's parameters are there when it returns. Where a lost rank broke the lane they are zeros from then on, and end_phase throws
+  /// why: the step is given up there, not inside the user's forward. Throws what can't be recovered.
   void need(std::int32_t unit);
   void release(std::int32_t unit);
   void release_all();
   /// The phase that begins is no step: all of it is negotiated, and the plan of steps stays.
   void begin_evaluation();
-  /// Collective: all ranks are done with this phase. Units are released; what all asked for becomes the plan.
+  /// Collective: all ranks are done with this phase. Units are released; what all asked for becomes the plan. Throws why the lane broke.
   void end_phase();
 
   Counts counts() const;

@@ -2,6 +2,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstdio>
@@ -91,6 +92,20 @@ torch::nn::Sequential wide_model(std::int64_t width) {
   return model;
 }
 
+int own_loop(const troupe::Job& job, int argc, char** argv) {
+  const auto train = [&](troupe::Rank& rank) {
+    const auto model = rank.distribute([&] { return job.model(rank.config()); });
+    const auto optimizer = rank.make_optimizer(*model);
+    rank.keep_checkpoints(*optimizer);
+    for (const auto& batch : rank.loader(job.data(rank.config()).train)) {
+      const auto loss = job.loss(*model, batch, rank.config());
+      rank.backward(loss.value, loss.correct);
+      (void)rank.step(*optimizer);
+    }
+  };
+  return troupe::main(argc, argv, train, job.declare);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -105,6 +120,7 @@ int main(int argc, char** argv) {
     config.declare("probe_model", std::string("ours"),
                    "ours; norm: LibTorch's dropout, and a validation; plain: neither norm nor dropout; wide: 16 blocks");
     config.declare("probe_width", std::int64_t{2048}, "of a wide model's blocks");
+    config.declare("probe_own_loop", false, "the program has the loop, and catches nothing");
     config.declare("probe_reads", false, "the model's constructor asks for a parameter's address");
   };
   // With what depends on the rank: statistics of its own samples, random numbers.
@@ -166,5 +182,6 @@ int main(int argc, char** argv) {
     std::this_thread::sleep_for(pause);
     return troupe::Loss(torch::nn::functional::cross_entropy(model.as<torch::nn::SequentialImpl>()->forward(batch.input), batch.target));
   };
+  if (std::find(argv, argv + argc, std::string("--probe_own_loop")) != argv + argc) return own_loop(job, argc, argv);
   return troupe::run(job, argc, argv);
 }

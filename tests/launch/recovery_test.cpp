@@ -95,6 +95,7 @@ TEST_CASE("[L05] with too few ranks left the job saves and ends with exit code 7
   testing::ScratchDirectory metrics;
   auto arguments = kRecoveryProbe;
   arguments.insert(arguments.end(), {"--run_dir", ""});
+  if (GENERATE(false, true)) arguments.insert(arguments.end(), {"--probe_own_loop", "true"});
   Launch launch(2, arguments, {"--max-restarts", "0", "--min-ranks", "2"}, {{"TROUPE_FAULT", "slot=1,step=11,at=forward"}});
   const auto done = launch.finish();
   INFO(done.output);

@@ -115,6 +115,28 @@ TEST_CASE("[C04] a sharded job that loses a rank between two steps, or after the
   }
 }
 
+TEST_CASE("[C04] a sharded loop of one's own, which catches nothing, outlives a rank that dies anywhere in a step") {
+  const auto run = [](const std::string& fault) {
+    Launch launch(2,
+                  {"--probe_own_loop", "true", "--probe_model", "wide", "--probe_width", "64", "--strategy", "fsdp", "--fsdp_mapped",
+                   "false", "--snapshot_every", "5", "--epochs", "2", "--lr", "0.01"},
+                  {}, {{"TROUPE_FAULT", fault}});
+    const auto done = launch.finish();
+    INFO(done.output);
+    CHECK(done.code == 0);
+    CHECK((done.output.find("generation 2") != std::string::npos) == !fault.empty());
+    return latest(launch);
+  };
+  const auto reference = run("");
+  for (const std::string fault : {"slot=1,step=13,at=data", "slot=0,step=13,at=forward", "slot=1,step=13,at=forward",
+                                  "slot=1,step=13,at=backward", "slot=1,step=13,at=collective"}) {
+    INFO(fault);
+    const auto state = run(fault);
+    REQUIRE(state.size() == reference.size());
+    for (std::size_t i = 0; i < state.size(); ++i) CHECK((at::equal(state[i].second, reference[i].second)));
+  }
+}
+
 TEST_CASE("[C04] a sharded job shrinks, and its loss stays that of four ranks") {
   const std::vector<std::string> how = {"--strategy", "fsdp", "--probe_model", "plain", "--batch_size", "12"};
   const auto reference = sharded_run(how, "");
