@@ -1,8 +1,8 @@
+#pragma once
 // A strategy of one's own: gossip averaging. Every rank trains a copy of the model and averages it with one other rank's after each step,
 // another one each time, while the next step's forward and backward go on (Lian et al., "Asynchronous Decentralized Parallel Stochastic
 // Gradient Descent", ICML 2018; here the pairs are fixed by the step, so that nobody waits in a circle). docs/strategies.md walks through
 // it.
-#pragma once
 #include <troupe/troupe.hpp>
 
 // What the compute thread asks of the strategy's actor, and the answer. They stay in the process: tensors go by reference.
