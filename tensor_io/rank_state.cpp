@@ -1,10 +1,8 @@
 #include "tensor_io/rank_state.hpp"
 
-#include <cereal/archives/json.hpp>
-#include <cereal/types/string.hpp>
+#include <cereal/external/base64.hpp>
 
 #include <cmath>
-#include <sstream>
 #include <utility>
 
 #include "tensor_io/bounded_file.hpp"
@@ -15,56 +13,56 @@ namespace troupe {
 
 namespace {
 
+using nlohmann::json;
+using nlohmann::ordered_json;
+
 constexpr std::int64_t kVersion = 1;
-constexpr int kAllDigits = 324;  // decimal places; fewer would round small numbers to 0
 
-// A map as a JSON object with its keys for names, where cereal would write a list of pairs.
-template <class Value>
-struct Fields {
-  std::map<std::string, Value>& values;
+// What does not fit is refused with its name.
+class RankStateReader {
+ public:
+  explicit RankStateReader(const std::string& where) : where_(where) {}
 
-  void save(cereal::JSONOutputArchive& archive) const {
-    for (const auto& [key, value] : values) archive(cereal::make_nvp(key, value));
+  [[noreturn]] void refuse(const std::string& why) const { throw Error(ErrorCode::bad_data, where_, "is no rank's state: " + why); }
+
+  const json& field(const json& object, const std::string& name, json::value_t type) const {
+    const auto found = object.find(name);
+    if (found == object.end()) refuse(printable(name) + " is missing");
+    if (found->type() != type) refuse(printable(name) + " is a " + found->type_name());
+    return *found;
   }
-  void load(cereal::JSONInputArchive& archive) {
-    for (const char* name = archive.getNodeName(); name != nullptr; name = archive.getNodeName()) {
-      std::string key = name;
-      archive(values[key]);
+  std::int64_t count(const json& object, const std::string& name) const {
+    const auto value = field(object, name, json::value_t::number_unsigned).get<std::uint64_t>();
+    if (value > static_cast<std::uint64_t>(INT64_MAX)) refuse(printable(name) + " is " + std::to_string(value));
+    return static_cast<std::int64_t>(value);
+  }
+  std::map<std::string, double> numbers(const json& object) const {
+    std::map<std::string, double> values;
+    for (const auto& [name, value] : object.items()) {
+      if (!value.is_number()) refuse("counter " + printable(name) + " is a " + value.type_name());
+      values[name] = value.get<double>();
     }
+    return values;
   }
+  std::map<std::string, std::string> texts(const json& object) const {
+    std::map<std::string, std::string> values;
+    for (const auto& [name, value] : object.items()) {
+      if (!value.is_string()) refuse("string " + printable(name) + " is a " + value.type_name());
+      values[name] = value.get<std::string>();
+    }
+    return values;
+  }
+  // A generator's state as base64, beside its length.
+  std::vector<std::uint8_t> bytes(const json& object) const {
+    const auto decoded = cereal::base64::decode(field(object, "base64", json::value_t::string).get_ref<const std::string&>());
+    if (decoded.size() != static_cast<std::uint64_t>(count(object, "bytes")))
+      refuse("'rng' states " + std::to_string(count(object, "bytes")) + " bytes and has " + std::to_string(decoded.size()));
+    return {decoded.begin(), decoded.end()};
+  }
+
+ private:
+  const std::string& where_;
 };
-
-// A generator's state as base64; its length stands before it, and was checked against the text's.
-struct Bytes {
-  std::vector<std::uint8_t>& bytes;
-  std::size_t limit;
-
-  void save(cereal::JSONOutputArchive& archive) const {
-    archive(cereal::make_nvp("bytes", static_cast<std::uint64_t>(bytes.size())));
-    archive.saveBinaryValue(bytes.data(), bytes.size(), "base64");
-  }
-  void load(cereal::JSONInputArchive& archive) {
-    std::uint64_t count = 0;
-    archive(cereal::make_nvp("bytes", count));
-    if (count > limit) throw cereal::Exception("'rng' states more bytes than the text has");
-    bytes.resize(static_cast<std::size_t>(count));
-    std::uint8_t nothing = 0;  // cereal copies 0 bytes, too, and may not be given a null pointer for them
-    archive.loadBinaryValue(bytes.empty() ? &nothing : bytes.data(), bytes.size(), "base64");
-  }
-};
-
-template <class Archive>
-void visit(Archive& archive, RankState& state, std::size_t limit) {
-  std::int64_t version = kVersion;
-  archive(cereal::make_nvp("format_version", version));
-  if (version != kVersion)
-    throw cereal::Exception("format version " + std::to_string(version) + ", this program reads " + std::to_string(kVersion));
-  Bytes rng{state.rng, limit};
-  Fields<double> counters{state.counters};
-  Fields<std::string> strings{state.strings};
-  archive(cereal::make_nvp("epoch", state.epoch), cereal::make_nvp("step_in_epoch", state.step_in_epoch),
-          cereal::make_nvp("counters", counters), cereal::make_nvp("strings", strings), cereal::make_nvp("rng", rng));
-}
 
 }  // namespace
 
@@ -72,16 +70,22 @@ std::string RankState::to_json() const {
   for (const auto& [key, value] : counters) {
     if (!std::isfinite(value)) throw Error(ErrorCode::usage, "writing a rank's state", "counter " + printable(key) + " is not finite");
   }
-  RankState copy = *this;
-  std::ostringstream text;
-  {
-    cereal::JSONOutputArchive archive(
-        text, cereal::JSONOutputArchive::Options(kAllDigits, cereal::JSONOutputArchive::Options::IndentChar::space, 2));
-    visit(archive, copy, copy.rng.size());
-  }  // the archive closes the object when it goes
-  auto result = text.str() + "\n";
+  ordered_json root;
+  root["format_version"] = kVersion;
+  root["epoch"] = epoch;
+  root["step_in_epoch"] = step_in_epoch;
+  root["counters"] = ordered_json::object();
+  for (const auto& [name, value] : counters) root["counters"][name] = value;
+  root["strings"] = ordered_json::object();
+  for (const auto& [name, value] : strings) root["strings"][name] = value;
+  root["rng"] = {{"bytes", rng.size()}, {"base64", cereal::base64::encode(rng.data(), rng.size())}};
+  std::string result;
   try {
+    result = root.dump(2) + "\n";
+    // What from_json would refuse is not written.
     parse_bounded_json(result, "writing a rank's state", {.depth = 2});
+  } catch (const json::exception& error) {  // not UTF-8
+    throw Error(ErrorCode::usage, "writing a rank's state", error.what());
   } catch (const Error& error) {
     throw Error(ErrorCode::usage, "writing a rank's state", error.report().cause);
   }
@@ -93,19 +97,18 @@ std::string RankState::to_json() const {
 RankState RankState::from_json(std::string_view text, const std::string& where) {
   if (text.size() > kMaxTextBytes)
     throw Error(ErrorCode::bad_data, where, "has " + std::to_string(text.size()) + " bytes, more than a rank's state may have");
-  // cereal's parser is recursive and takes what comes, so the text's form is checked before it sees it.
   const auto root = parse_bounded_json(text, where, {.depth = 2});
   if (!root.is_object()) throw Error(ErrorCode::bad_data, where, "is not a JSON object");
-  try {
-    std::istringstream stream{std::string(text)};
-    cereal::JSONInputArchive archive(stream);
-    RankState state;
-    visit(archive, state, text.size());
-    if (state.epoch < 0 || state.step_in_epoch < 0) throw cereal::Exception("'epoch' and 'step_in_epoch' count from 0");
-    return state;
-  } catch (const std::exception& error) {
-    throw Error(ErrorCode::bad_data, where, "is no rank's state: " + std::string(error.what()));
-  }
+  const RankStateReader reader(where);
+  if (const auto version = reader.count(root, "format_version"); version != kVersion)
+    reader.refuse("format version " + std::to_string(version) + ", this program reads " + std::to_string(kVersion));
+  RankState state;
+  state.epoch = reader.count(root, "epoch");
+  state.step_in_epoch = reader.count(root, "step_in_epoch");
+  state.counters = reader.numbers(reader.field(root, "counters", json::value_t::object));
+  state.strings = reader.texts(reader.field(root, "strings", json::value_t::object));
+  state.rng = reader.bytes(reader.field(root, "rng", json::value_t::object));
+  return state;
 }
 
 }  // namespace troupe

@@ -20,7 +20,7 @@ struct RankState {
 
   bool operator==(const RankState&) const = default;
 
-  /// One JSON object, by cereal's JSON archive. Throws Error(usage) for a counter that is not finite or a text that is not valid UTF-8.
+  /// One JSON object. Throws Error(usage) for a counter that is not finite or a text that is not valid UTF-8.
   std::string to_json() const;
   /// Throws Error(bad_data), whose operation is `where` (the file's name), for anything but what to_json writes.
   static RankState from_json(std::string_view text, const std::string& where);

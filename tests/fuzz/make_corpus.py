@@ -61,8 +61,8 @@ seed("manifest", "good", b"\2" + text[:-2].encode())
 seed("manifest", "part", b"\3" + json.dumps({**manifest, "format": "troupe checkpoint part", "ranks": 2}, indent=1)[:-2].encode())
 for i, (key, value) in enumerate([("step", -1), ("ranks", 1 << 40), ("format_version", 2), ("tensors", []), ("files", {}), ("epoch", 1e300)]):
     seed("manifest", f"bad{i}", b"\2" + json.dumps({**manifest, key: value}, indent=1)[:-2].encode())
-for i, text in enumerate(["", "{}", "[" * 50000, "{\"a\":1,\"a\":2}", "\xff\xfe", json.dumps({"value0": {"rng": "AAEC", "epoch": 1, "step_in_epoch": 2,
-                          "counters": [], "strings": []}})]):
+for i, text in enumerate(["", "{}", "[" * 50000, "{\"a\":1,\"a\":2}", "\xff\xfe", json.dumps({"format_version": 1, "epoch": 1, "step_in_epoch": 2, "counters": {"a": 1.5},
+                          "strings": {"b": "c"}, "rng": {"bytes": 3, "base64": "AAEC"}}), '{"a":0E68}']):
     seed("manifest", f"state{i}", b"\0" + text.encode("latin-1"))
     seed("manifest", f"text{i}", b"\1" + text.encode("latin-1"))
 
@@ -165,9 +165,10 @@ for i, text in enumerate(['[{"name":"exp_avg","shape":[3,4],"dtype":6}]', '[{"na
 word = lambda code=8, kind=0, dtype=6, label=b"bucket 3", cause=b"": (struct.pack("<QqqqiBBBb", 5, 1000, 12, 0, -1, code, kind, 1, dtype) + label.ljust(48, b"\0") + cause)
 for i, data in enumerate([word(), word(cause=b"the disk is full"), word(code=255), word(kind=200), word(dtype=127), word(dtype=-128), word(label=b"x" * 48), word()[:-1], b""]):
     seed("state", f"word{i}", b"\5\0" + data)
-rank_state = {"value0": {"rng": base64.b64encode(bytes(5056)).decode(), "epoch": 1, "step_in_epoch": 2, "counters": [{"key": "loss_scale", "value": 1.0}], "strings": []}}
-for i, value in enumerate([rank_state, {"value0": {**rank_state["value0"], "rng": "A" * 100_001}}, {"value0": {**rank_state["value0"], "epoch": -1}}, {"value0": {**rank_state["value0"], "epoch": 2**63}},
-                           {"value0": {**rank_state["value0"], "counters": [{"key": "a", "value": 1e999}]}}, {"value0": {**rank_state["value0"], "strings": {"size": 2**62}}}, {"value0": []}, {}, []]):
+rank_state = {"format_version": 1, "epoch": 1, "step_in_epoch": 2, "counters": {"loss_scale": 1.0, "zero": 0}, "strings": {"policy": "dynamic"},
+              "rng": {"bytes": 48, "base64": base64.b64encode(bytes(48)).decode()}}
+for i, value in enumerate([rank_state, {**rank_state, "rng": {"bytes": 2**62, "base64": "A" * 100_001}}, {**rank_state, "epoch": -1}, {**rank_state, "epoch": 2**63},
+                           {**rank_state, "counters": {"a": 1e999}}, {**rank_state, "strings": {"size": 2**62}}, {**rank_state, "rng": []}, {}, []]):
     seed("state", f"rank{i}", b"\6\0" + json.dumps(value).encode())
 
 # ---------------------------------------------------------------- messages, as CAF writes them: big-endian, sizes as varints

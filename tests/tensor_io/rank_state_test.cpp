@@ -32,6 +32,15 @@ TEST_CASE("[C01] a rank's generator, cursor and counters come back from their JS
 
 TEST_CASE("an empty rank state comes back") { CHECK((RankState::from_json(RankState{}.to_json(), "x") == RankState{})); }
 
+TEST_CASE("[C03] a counter of 0 may have any exponent") {  // RapidJSON's parser shifts by an undefined count there
+  RankState state;
+  state.counters = {{"a", 1}};
+  auto text = state.to_json();
+  text.replace(text.find("1.0"), 3, "0E68");
+  state.counters = {{"a", 0}};
+  CHECK((RankState::from_json(text, "x") == state));
+}
+
 TEST_CASE("a rank state that JSON cannot hold is refused with its name") {
   RankState state;
   state.counters["loss"] = std::nan("");
@@ -84,6 +93,8 @@ TEST_CASE("[C03] a damaged or hostile rank state is refused, never a crash") {
   CHECK(refused(with("\"a\": 1.0", "\"a\": [1.0]")));
   CHECK(refused(with("\"a\": 1.0", "\"a\": \"x\"")));
   CHECK(refused(with("\"b\": \"c\"", "\"b\": 7")));
+  CHECK(refused(with("\"a\": 1.0", "\"a\": 1e999")));
+  CHECK(refused(with("  \"strings\"", "  \"other\"")));
   CHECK(refused("[]"));
   CHECK(refused("7"));
 }
