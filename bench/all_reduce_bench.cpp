@@ -21,6 +21,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <map>
 
 #include "tensor_io/communicator.hpp"
@@ -69,6 +70,16 @@ void measure(Samples& samples, float* data, std::int64_t numel, int rounds, Barr
   }
 }
 
+// What the shared memory costs: a rank that adds two halves which it alone wrote and reads, in memory of its own, at the same time as the
+// others. No all-reduce, but as many bytes read and written as one.
+void measure_alone(Samples& samples, float* data, std::int64_t numel, int rounds, const std::function<void()>& barrier) {
+  const void* inputs[] = {data, data + numel / 2};
+  void* outputs[] = {data, data + numel / 2};
+  ReduceTask task;
+  task.inputs = inputs, task.input_count = 2, task.outputs = outputs, task.output_count = 2, task.numel = numel / 2;
+  measure(samples, data, numel, rounds, barrier, [&] { reduce(task); });
+}
+
 std::shared_ptr<gloo::Context> connect_libgloo(const std::string& folder, int rank) {
   gloo::rendezvous::FileStore store(folder);
   auto device = gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr("127.0.0.1"));
@@ -111,6 +122,7 @@ void run_rank(int rank, const std::string& folder) {
     for (int turn = 0; turn < kTurns; ++turn) {
       measure(samples["shm"], window_data, numel, rounds, meet, [&] { shm->all_reduce(in_window); });
       measure(samples["shm, tensor not from allocate()"], heap_data, numel, rounds, meet, [&] { shm->all_reduce(on_heap); });
+      if (numel > 1) measure_alone(samples["none: the same loop on memory of one rank"], heap_data, numel, rounds, meet);
       measure(samples["gloo"], heap_data, numel, rounds, meet, [&] { gloo->all_reduce(on_heap); });
       measure(samples["libgloo"], heap_data, numel, rounds, meet, [&] {
         gloo::AllreduceOptions call(library);
