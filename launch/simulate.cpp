@@ -77,12 +77,14 @@ class SimulatedHost {
 
   void join(const std::vector<ProcessId>& first) {
     auto known = std::make_shared<std::promise<void>>();
-    agent_ = system_.spawn([this, known, node = JoinNode{options_.rank.job_id, options_.rank.host, first}](NodeAgentActor::pointer self) {
-      self->request(coordinator_, caf::infinite, node).then([known](bool) { known->set_value(); });
+    const JoinNode node{options_.rank.job_id, options_.rank.host, first};
+    const auto agent = [this, known](NodeAgentActor::pointer self, const JoinNode& join) {
+      self->request(coordinator_, caf::infinite, join).then([known](bool) { known->set_value(); });
       return NodeAgentActor::behavior_type{[this](const StartRank& command) { start(command.process, command.restarts); },
                                            [this](const KillRank& command) { kill(command.process); },
                                            [this](const JobOver& command) { end(command); }};
-    });
+    };
+    agent_ = system_.spawn(agent, node);  // without an argument CAF 0.17.6 dereferences a null pointer (to an empty tuple)
     known->get_future().wait();
   }
 

@@ -25,7 +25,7 @@ at::ScalarType dtype_of(const std::string& field, const std::string& text) {
 
 // Whole parameters were freed, and what the first steps make for good lies between what they free: glibc keeps the pages of both.
 void give_back_free_memory() {
-#ifdef __GLIBC__
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__)  // whose malloc is another: glibc's is not even set up
   malloc_trim(0);
 #endif
 }

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "tests/support/recovery_run.hpp"
+#include "tests/support/sanitized.hpp"
 
 using namespace troupe;
 using namespace std::chrono_literals;
@@ -98,7 +99,7 @@ TEST_CASE("[L04] fault 11: a coordinator killed at any write of its journal take
 }
 
 TEST_CASE("[L04] fault 12: a second coordinator for the same job is refused, and the job does not notice") {
-  const Run run(4, {}, "", {"--pause_ms", "20"}, [](Launch& launch) {
+  const Run run(4, {}, "", {"--pause_ms", troupe::testing::kAddressSanitizer ? "400" : "20"}, [](Launch& launch) {
     REQUIRE(launch.wait_for("step 5/"));
     const auto words = facts_of(coordinator_of(launch), "cmdline");
     const auto at = words.find(std::string("--job") + '\0') + 6;
@@ -176,6 +177,7 @@ TEST_CASE("[L05] fault 19: a stranger who knocks at the data ports in the middle
 }
 
 TEST_CASE("[L05] fault 23: a rank without memory aborts its step and ends the job with rank, step, cause and remedy") {
+  NOT_UNDER_ADDRESS_SANITIZER("it reserves more address space than the limit");
   const std::string how = GENERATE(as<std::string>{}, "new", "tensor");
   INFO(how);
   Launch launch(3, {"--batch_size", "12", "--fail_rank", "1", "--fail_step", "5", "--fail_how", how}, {});
@@ -374,6 +376,7 @@ TEST_CASE("[L05] fault 36: when all spares are used up the job shrinks") {
 }
 
 TEST_CASE("[L05] fault 38: with too few file descriptors a job ends with an error that says so") {
+  NOT_UNDER_ADDRESS_SANITIZER("UndefinedBehaviorSanitizer needs a pipe to look at memory");
   int failed = 0;
   const auto judge = [&failed](const testing::Finished& done) {
     INFO(done.output);

@@ -12,6 +12,7 @@
 #include "tensor_io/checkpoint_reader.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/launch.hpp"
+#include "tests/support/sanitized.hpp"
 
 using namespace troupe;
 using testing::Clock;
@@ -65,6 +66,7 @@ TEST_CASE("[T06] a rank that is killed ends the job, and the signal is named") {
 }
 
 TEST_CASE("[T06] a rank that a library aborts tells its stack") {
+  NOT_UNDER_ADDRESS_SANITIZER("it handles fatal signals");
   Launch launch(2, {"--fail_rank", "1", "--fail_how", "abort"});
   const auto done = launch.finish();
   INFO(done.output);
@@ -75,6 +77,7 @@ TEST_CASE("[T06] a rank that a library aborts tells its stack") {
 }
 
 TEST_CASE("[T06] a rank that uses a parameter which is on the others tells which, and what to do") {
+  NOT_UNDER_ADDRESS_SANITIZER("it handles fatal signals");
   Launch launch(2, {"--fail_rank", "1", "--fail_how", "touch", "--probe_model", "wide", "--probe_width", "64", "--strategy", "fsdp",
                     "--fsdp_mapped", "false"});
   const auto done = launch.finish();
