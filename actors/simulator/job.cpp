@@ -99,10 +99,13 @@ void Job::start_coordinator() {
     if (process->alive) note("says: " + line);
   };
   if (!journal_.empty()) options.resumed = journal_.back();
-  coordinator_actor_ = world_.spawn(*coordinator_, [this, process, options](CoordinatorActor::stateful_pointer<CoordinatorState> self) {
-    if (process == coordinator_) coordinator_state_ = &self->state;
-    return coordinator(self, options);
-  });
+  coordinator_actor_ = world_.spawn(
+      *coordinator_,
+      [this, process, options](CoordinatorActor::stateful_pointer<CoordinatorState> self, NoArgument) {
+        if (process == coordinator_) coordinator_state_ = &self->state;
+        return coordinator(self, options);
+      },
+      NoArgument{});
 }
 
 void Job::record(const Membership& next) {
@@ -171,7 +174,8 @@ void Job::start_agent(int host) {
   }
   const auto children = agent.children;
   for (const auto& [slot, id] : children) start_rank(agent, id);
-  agent.actor = world_.spawn(*agent.process, [this, &agent](caf::event_based_actor* self) { return agent_behavior(self, agent); });
+  agent.actor = world_.spawn(
+      *agent.process, [this, &agent](caf::event_based_actor* self, NoArgument) { return agent_behavior(self, agent); }, NoArgument{});
 }
 
 // As NodeAgent and AgentLink.
@@ -313,18 +317,24 @@ void Job::join_rank(RankProcess& rank) {
         [supervisor](caf::strong_actor_ptr found) { caf::anon_send(supervisor, CoordinatorFound{std::move(found)}); });
   };
   options.on_coordinator = [&rank](const caf::strong_actor_ptr& found) { rank.coordinator = found; };
-  rank.compute = world_.spawn(*rank.process, [this, &rank, options](caf::event_based_actor* self) mutable -> caf::behavior {
-    if (!rank.process->alive) return {[](bool) {}};
-    rank.model = std::make_unique<RankModel>(self, *this, *rank.process, options.join, rank.status);
-    options.compute = caf::actor_cast<caf::actor>(self);
-    auto supervisor = world_.spawn(*rank.process, [&rank, options](RankSupervisorActor::stateful_pointer<RankSupervisorState> supervisor) {
-      rank.supervisor = &supervisor->state;
-      return rank_supervisor(supervisor, options);
-    });
-    auto checkpointer = world_.spawn(*rank.process, checkpointer_model, this, rank.process, rank.model.get(), supervisor);
-    rank.model->begin(supervisor, caf::actor_cast<caf::actor>(checkpointer));
-    return rank.model->make_behavior();
-  });
+  rank.compute = world_.spawn(
+      *rank.process,
+      [this, &rank, options](caf::event_based_actor* self, NoArgument) mutable -> caf::behavior {
+        if (!rank.process->alive) return {[](bool) {}};
+        rank.model = std::make_unique<RankModel>(self, *this, *rank.process, options.join, rank.status);
+        options.compute = caf::actor_cast<caf::actor>(self);
+        auto supervisor = world_.spawn(
+            *rank.process,
+            [&rank, options](RankSupervisorActor::stateful_pointer<RankSupervisorState> supervisor, NoArgument) {
+              rank.supervisor = &supervisor->state;
+              return rank_supervisor(supervisor, options);
+            },
+            NoArgument{});
+        auto checkpointer = world_.spawn(*rank.process, checkpointer_model, this, rank.process, rank.model.get(), supervisor);
+        rank.model->begin(supervisor, caf::actor_cast<caf::actor>(checkpointer));
+        return rank.model->make_behavior();
+      },
+      NoArgument{});
 }
 
 Job::RankProcess* Job::living(int slot) {

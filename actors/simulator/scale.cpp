@@ -25,7 +25,8 @@ class Crowd {
   explicit Crowd(int ranks) : ranks_(ranks), world_(1) {
     start_coordinator({});
     agent_ = &world_.start("agent", 0);
-    agent_actor_ = world_.spawn(*agent_, [this](caf::event_based_actor* self) { return agent(self); });
+    agent_actor_ = world_.spawn(
+        *agent_, [this](caf::event_based_actor* self, NoArgument) { return agent(self); }, NoArgument{});
     tell_of_agent();
     world_.on_message = [this](const Process&, const Process&, const caf::message& message) { count(message); };
     for (int slot = 0; slot < ranks; ++slot) start_rank({slot, static_cast<std::uint64_t>(slot) + 1});
@@ -104,7 +105,8 @@ class Crowd {
     incarnations_[static_cast<std::size_t>(id.slot)] = id.incarnation;
     auto idle = std::make_shared<Idle>();
     idle->id = id;
-    const auto compute = world_.spawn(process, [this, idle](caf::event_based_actor*) { return compute_of(*idle, idle); });
+    const auto compute = world_.spawn(
+        process, [this, idle](caf::event_based_actor*, NoArgument) { return compute_of(*idle, idle); }, NoArgument{});
     RankSupervisorOptions options;
     options.join.job_id = "crowd";
     options.join.process = id;

@@ -58,6 +58,9 @@ class Connection {
   int side_of(const Process& process) const noexcept { return sides[0].process == &process ? 0 : 1; }
 };
 
+/// For a function that is spawned and takes none: CAF 0.17.6 would bind a reference to a null pointer.
+struct NoArgument {};
+
 /// Processes, their network and their time, in one thread. Everything that happens is decided by the seed: how long a message takes,
 /// which of the actors that could run next does, where time goes on to. CAF's own clock is the time, its scheduler the processor.
 class World {
@@ -81,9 +84,10 @@ class World {
   void kill(Process& process);
   void freeze(Process& process) noexcept { process.frozen = true; }
   void thaw(Process& process) noexcept { process.frozen = false; }
-  template <class... Args>
-  auto spawn(Process& process, Args&&... args) {
-    auto actor = system_.spawn(std::forward<Args>(args)...);
+  /// `function` takes the actor and `arguments`; a lone NoArgument where there is none.
+  template <class Function, class... Arguments>
+  auto spawn(Process& process, Function&& function, Arguments&&... arguments) {
+    auto actor = system_.spawn(std::forward<Function>(function), std::forward<Arguments>(arguments)...);
     place(process, caf::actor_cast<caf::strong_actor_ptr>(actor));
     return actor;
   }
