@@ -19,10 +19,11 @@ struct Product : torch::autograd::Function<Product> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto x = context->get_saved_variables()[0], weight = context->saved_data["weight"].toTensor();
     const auto& gradient = gradients[0];
+    const auto dtype = gradient.scalar_type();  // autocast's, where that is on
     at::Tensor of_x, of_weight;
-    if (context->needs_input_grad(0)) of_x = gradient.matmul(weight.detach());
-    const auto weights = [x = x.detach(), gradient = gradient.detach()] {
-      return gradient.reshape({-1, gradient.size(-1)}).t().mm(x.reshape({-1, x.size(-1)}));
+    if (context->needs_input_grad(0)) of_x = gradient.matmul(weight.detach().to(dtype)).to(x.scalar_type());
+    const auto weights = [x = x.detach().to(dtype), gradient = gradient.detach(), of = weight.scalar_type()] {
+      return gradient.reshape({-1, gradient.size(-1)}).t().mm(x.reshape({-1, x.size(-1)})).to(of);
     };
     if (context->needs_input_grad(1)) {
       if (auto* later = DeferredWeights::current()) {

@@ -2,6 +2,7 @@
 #include "strategies/mesh_parallel.hpp"
 
 #include "examples/gpt/gpt.hpp"
+#include "tensor_io/autocast.hpp"
 #include "tensor_io/datasets.hpp"
 #include "tensor_io/state_reader.hpp"
 #include "tests/catch.hpp"
@@ -253,6 +254,24 @@ TEST_CASE("[X02] a schedule of one's own runs") {
   equals_one_rank(run, one_rank());
 }
 
+TEST_CASE("[X02] a pipeline in bf16 autocast trains as one rank does, by each kind of backward") {
+  const auto schedule = GENERATE(std::string("1f1b"), std::string("zero_bubble"));
+  MeshRun alone("ddp", 1), run("pipeline", 4, "tp=2,pp=2");
+  for (auto* each : {&alone, &run}) {
+    each->forward = [](torch::nn::Module& m, const at::Tensor& ids) {
+      const AutocastGuard autocast(true, at::kBFloat16);
+      return m.as<GptImpl>()->forward(ids).to(at::kFloat);
+    };
+  }
+  run.config.pipeline_schedule = schedule;
+  alone.run();
+  run.run();
+  REQUIRE(joined(alone.errors) == "");
+  REQUIRE(joined(run.errors) == "");
+  CHECK((largest_difference(run.losses, alone.losses) < 0.02));  // bf16 adds up parts
+  CHECK((largest_difference(alone.losses, one_rank().losses) > 1e-5));
+}
+
 TEST_CASE("[X02] dropout in a pipeline draws what one rank draws") {
   MeshRun alone("ddp", 1), run("pipeline", 4);
   alone.model.dropout = run.model.dropout = 0.2;
@@ -270,7 +289,6 @@ TEST_CASE("[X03] tensor parallel trains as one rank does, on 2 and 4 ranks, with
   MeshRun alone("ddp", 1), run("tensor_parallel", ranks);
   alone.model.tied_head = run.model.tied_head = tied;
   alone.model.rotary = run.model.rotary = !tied;
-  run.model.n_head = alone.model.n_head = tied ? 4 : 4;
   run.config.sequence_parallel = sequence;
   alone.run();
   run.run();
@@ -327,8 +345,10 @@ void kill_at(SimulationOptions& simulation, const std::vector<int>& slots, const
 }  // namespace
 
 TEST_CASE("[X04] a lost rank is healed by its like in the other copy, and no step is lost") {
-  const auto [strategy, ranks, mesh, slot] = GENERATE(table<std::string, int, std::string, int>(
-      {{"pipeline", 4, "dp=2,pp=2", 0}, {"pipeline", 4, "dp=2,pp=2", 3}, {"tensor_parallel", 4, "dp=2,tp=2", 1}, {"pipeline", 8, "dp=2,tp=2,pp=2", 6}}));
+  const auto [strategy, ranks, mesh, slot] = GENERATE(table<std::string, int, std::string, int>({{"pipeline", 4, "dp=2,pp=2", 0},
+                                                                                                 {"pipeline", 4, "dp=2,pp=2", 3},
+                                                                                                 {"tensor_parallel", 4, "dp=2,tp=2", 1},
+                                                                                                 {"pipeline", 8, "dp=2,tp=2,pp=2", 6}}));
   const auto place = GENERATE("forward", "backward", "reduced", "voted", "committed", "optimizer");
   MeshRun run(strategy, ranks, mesh);
   run.config.max_steps = 5;
@@ -392,6 +412,18 @@ struct ChainImpl : torch::nn::Module {
   }
 };
 
+/// Two blocks that return more than a tensor.
+struct PairsImpl : torch::nn::Module {
+  Pair a = register_module("a", Pair()), b = register_module("b", Pair());
+  torch::nn::Embedding embed = register_module("embed", torch::nn::Embedding(12, 4));
+  at::Tensor forward(const at::Tensor& ids) { return at::cat({b(a(embed(ids)).first).first, embed(ids), embed(ids)}, -1); }
+};
+
+void use_pairs(MeshRun& run) {
+  run.make = [] { return std::make_shared<PairsImpl>(); };
+  run.forward = [](torch::nn::Module& m, const at::Tensor& ids) { return m.as<PairsImpl>()->forward(ids); };
+}
+
 void use_chain(MeshRun& run, const std::vector<int>& calls) {
   run.make = [calls] { return std::make_shared<ChainImpl>(calls); };
   run.forward = [](torch::nn::Module& m, const at::Tensor& ids) { return m.as<ChainImpl>()->forward(ids); };
@@ -415,9 +447,7 @@ TEST_CASE("[X02] what a pipeline can't run is refused on one line with the reaso
   CHECK_THAT(refused([](MeshRun& r) { r.config.mesh = "tp=2", r.config.pipeline_chunks = 2; }), Catch::Contains("has no pipeline"));
   CHECK_THAT(refused([](MeshRun& r) { r.config.mesh = "tp=2", r.model.n_head = 1; }), Catch::Contains("1 heads can't be divided"));
   CHECK_THAT(refused([](MeshRun& r) { r.config.mesh = "tp=2", r.model.vocab_size = 13; }), Catch::Contains("tokens.weight has 13"));
-  CHECK_THAT(refused([](MeshRun& r) {
-               r.make = [] { return std::make_shared<testing::SmallMlpImpl>(); };
-             }),
+  CHECK_THAT(refused([](MeshRun& r) { r.make = [] { return std::make_shared<testing::SmallMlpImpl>(); }; }),
              Catch::Contains("the model has no blocks"));
   CHECK_THAT(refused([](MeshRun& r) {
                r.make = [] {
@@ -427,22 +457,15 @@ TEST_CASE("[X02] what a pipeline can't run is refused on one line with the reaso
                };
              }),
              Catch::Contains("buffer counter is outside of all blocks"));
-  CHECK_THAT(refused([](MeshRun& r) {
-               r.make = [] { return torch::nn::Sequential(Square(), Pair()).ptr(); };
-               r.forward = [](torch::nn::Module& m, const at::Tensor& ids) {
-                 auto& chain = *m.as<torch::nn::SequentialImpl>();
-                 auto x = chain[0]->as<Square::Impl>()->forward(ids.to(at::kFloat).narrow(1, 0, 4));
-                 return chain[1]->as<Pair::Impl>()->forward(x).first.unsqueeze(1).expand({-1, 8, -1});
-               };
-               r.config.pipeline_costs = "1,x";
-             }),
-             Catch::Contains("'x'"));
+  CHECK_THAT(refused([](MeshRun& r) { r.config.pipeline_costs = "1,x"; }), Catch::Contains("'x' is none of"));
+  CHECK_THAT(refused([](MeshRun& r) { r.config.pipeline_costs = "1,2"; }), Catch::Contains("2 costs, and the model 8 blocks"));
+  CHECK_THAT(refused([](MeshRun& r) { use_pairs(r); }), Catch::Contains("does not return one tensor"));
+  CHECK_THAT(mesh_error([](MeshRun& r) { r.config.mesh = "dp=2"; }, 2, "zero1"), Catch::Contains("strategy zero1 has no mesh"));
   for (const auto& text : {refused([](MeshRun& r) { use_chain(r, {0, 2, 1}); }), refused([](MeshRun& r) { r.config.mesh = "dp=3"; })})
     CHECK((text.find('\n') == std::string::npos));
 }
 
 TEST_CASE("[X02] a loop of one's own that calls backward is told what to call in a pipeline") {
-  SimulationOptions simulation;
   MeshRun run("pipeline", 2);
   const auto errors = testing::run_program(2, run.config, [&](Rank& rank) {
     auto model = rank.distribute([] { return Gpt(mesh_gpt_options()); });
