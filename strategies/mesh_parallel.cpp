@@ -52,7 +52,7 @@ MeshParallel::MeshParallel(StrategyContext context) : context_(std::move(context
   mesh_ = parse_mesh(options.mesh, context_.world_size, options.strategy == "tensor_parallel" ? "tp" : "pp");
   place_ = mesh_.place_of(context_.rank);
   refuse_options(options, mesh_);
-  plan_ = parse_tensor_plan(options.tensor_plan);
+  if (mesh_.tp > 1) plan_ = parse_tensor_plan(options.tensor_plan);  // a program's plan is for all meshes
   if (mesh_.tp > 1 && plan_.empty()) {
     throw Error(ErrorCode::usage, "tensor_plan", "the mesh " + mesh_.to_string() + " shares layers, and no plan says which",
                 "name them, as in layers.*.up: column, layers.*.down: row");
