@@ -24,7 +24,7 @@ using namespace troupe;
 namespace {
 
 constexpr int kRanks = 4, kMicroBatches = 8;
-constexpr std::chrono::microseconds kPart{20'000};  // of a rank's forward; its backward takes as long for inputs, and for weights
+constexpr std::chrono::microseconds kPart{40'000};  // of a rank's forward; its backward takes as long for inputs, and for weights
 
 void wait_for(std::chrono::microseconds time) { std::this_thread::sleep_for(time); }
 

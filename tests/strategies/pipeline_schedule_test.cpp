@@ -83,7 +83,7 @@ TEST_CASE("[X02] a schedule that would deadlock, or leaves something out, is ref
   CHECK_THAT(refusal_of_schedule({{{InstructionKind::forward, 2, 0}}, {}}, shape), Catch::Contains("of 2 micro-batches"));
   CHECK_THAT(refusal_of_schedule({{f0}}, shape), Catch::Contains("lists for 1 ranks, of 2"));
   CHECK_THROWS_WITH(make_schedule("2f2b", shape),
-                    Catch::Contains("no schedule '2f2b'") && Catch::Contains("1f1b, gpipe, interleaved, zero_bubble"));
+                    Catch::Contains("no schedule '2f2b'") && Catch::Contains("known: 1f1b, ") && Catch::Contains("zero_bubble"));
   CHECK_THROWS_WITH(make_schedule("interleaved", {2, 3, 2}), Catch::Contains("grad_accum_steps"));
   CHECK_THROWS_WITH(make_schedule("1f1b", {2, 4, 2}), Catch::Contains("pipeline_chunks is 2"));
 }
