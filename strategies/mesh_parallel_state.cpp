@@ -8,16 +8,30 @@ namespace {
 
 constexpr std::string_view kOptimizerPrefix = "optimizer.";
 
-/// This rank's runs of a parameter, or of a moment of it.
-void add_runs(std::vector<TensorPart>& parts, const std::string& name, const at::Tensor& own, const std::vector<std::int64_t>& sizes,
-              const ParameterCut& cut) {
-  for (const auto& run : cut.runs(sizes[static_cast<std::size_t>(cut.dim)], name)) {
-    TensorPart part{name, own.scalar_type(), sizes, std::vector<std::int64_t>(sizes.size(), 0), sizes, {}};
-    part.offsets[static_cast<std::size_t>(cut.dim)] = run.whole;
-    part.shape[static_cast<std::size_t>(cut.dim)] = run.length;
-    part.pieces.push_back(own.detach().narrow(cut.dim, run.own, run.length).contiguous());
-    parts.push_back(std::move(part));
+/// What this rank writes of a parameter that is cut, or of a moment of it: one run. Where it holds several (column/3) the ranks exchange
+/// theirs, since a file has each tensor once. Collective over `lane`.
+TensorPart part_of_cut(const std::string& name, const at::Tensor& own, const std::vector<std::int64_t>& sizes, const ParameterCut& cut,
+                       Communicator& lane) {
+  const auto dim = static_cast<std::size_t>(cut.dim);
+  auto values = own.detach().contiguous();
+  auto run = cut.runs(sizes[dim], name).front();
+  if (cut.stack > 1) {
+    auto all = at::empty({cut.ranks * values.numel()}, values.options());
+    lane.all_gather(all, values.view(-1), "parts of " + name);
+    std::vector<at::Tensor> runs;  // in the order of the whole
+    for (std::int64_t s = 0; s < cut.stack; ++s) {
+      for (int r = 0; r < cut.ranks; ++r) {
+        runs.push_back(all.narrow(0, r * values.numel(), values.numel()).view(values.sizes()).narrow(cut.dim, s * run.length, run.length));
+      }
+    }
+    run.length *= cut.stack;
+    run.whole = cut.rank * run.length;
+    values = at::cat(runs, cut.dim).narrow(cut.dim, run.whole, run.length).contiguous();
   }
+  TensorPart part{name, values.scalar_type(), sizes, std::vector<std::int64_t>(sizes.size(), 0), sizes, {values}};
+  part.offsets[dim] = run.whole;
+  part.shape[dim] = run.length;
+  return part;
 }
 
 }  // namespace
@@ -54,7 +68,7 @@ std::vector<TensorPart> MeshParallel::state_parts(Optimizer& optimizer, int, int
     if (!parameter.own || (parameter.block < 0 && !writes_shared())) return;
     if (value.dim() > 0 && parameter.cut.dim >= 0) {
       if (static_cast<int>(turn++ % static_cast<std::size_t>(mesh_.dp)) == place_.dp)
-        add_runs(parts, name, value, parameter.sizes, parameter.cut);
+        parts.push_back(part_of_cut(name, value, parameter.sizes, parameter.cut, *tp_lane_));
     } else if (place_.tp == 0) {
       alike.emplace_back(name, value.detach());
     }

@@ -1,6 +1,8 @@
 // The gpt example's model on meshes of simulated ranks, beside one rank.
 #include "strategies/mesh_parallel.hpp"
 
+#include <random>
+
 #include "examples/gpt/gpt.hpp"
 #include "tensor_io/autocast.hpp"
 #include "tensor_io/datasets.hpp"
@@ -132,6 +134,8 @@ struct MeshRun {
     auto parts = strategy.state_parts(*optimizer, rank.rank(), rank.world_size());
     for (auto& part : parts) part.pieces.assign(1, values_of(part).clone());
     std::lock_guard lock(mutex_);
+    std::set<std::string> names;
+    for (const auto& part : parts) CHECK((names.insert(part.name).second));  // a file has each tensor once
     for (auto& part : parts) parts_.push_back(std::move(part));
     if (rank.rank() == 0) described = strategy.describe();
     if (auto* mesh = dynamic_cast<MeshParallel*>(&strategy)) {
@@ -377,6 +381,55 @@ TEST_CASE("[X04] a lost rank whose part nobody else has ends the job with state 
   REQUIRE(run.over);
   CHECK((run.over->report.code == ErrorCode::state_lost));
   CHECK_THAT(run.over->report.cause, Catch::Contains("no other rank holds the part of the model that the lost rank"));
+}
+
+TEST_CASE("[X04] a mesh whose ranks are not there any more ends with state lost, and says what it needs") {
+  MeshRun run("pipeline", 4, "dp=2,pp=2");
+  run.simulate_with = [](SimulationOptions& simulation) {
+    kill_at(simulation, {3}, "forward", 2);
+    simulation.recovery.max_restarts = 0;
+    simulation.recovery.replace_timeout = std::chrono::milliseconds(200);
+  };
+  run.run();
+  REQUIRE(run.over);
+  CHECK((run.over->report.code == ErrorCode::state_lost));
+  CHECK_THAT(run.over->report.cause, Catch::Contains("the mesh dp=2,tp=1,pp=2 needs 4 ranks, and 3 are left"));
+}
+
+TEST_CASE("[X02] whoever is slow when, a pipeline never deadlocks and has the same bits, under 40 random schedules of its ranks") {
+  static const std::vector<std::string> places{"data", "forward", "collective", "backward", "reduced",
+                                               "vote", "voted",   "committed",  "optimizer"};
+  for (const auto& [schedule, chunks] :
+       std::vector<std::pair<std::string, int>>{{"gpipe", 1}, {"1f1b", 1}, {"interleaved", 2}, {"zero_bubble", 1}}) {
+    const auto trained = [&, schedule = schedule, chunks = chunks](int seed) {
+      MeshRun run("pipeline", 4);
+      run.config.max_steps = 3;
+      run.config.pipeline_schedule = schedule;
+      run.config.pipeline_chunks = chunks;
+      if (seed > 0) {
+        run.simulate_with = [seed](SimulationOptions& simulation) {
+          simulation.recovery.enabled = true;
+          simulation.faults = [seed](int slot, int) {
+            std::mt19937_64 random(static_cast<std::uint64_t>(seed * 16 + slot));
+            std::vector<PlacedFault> faults;
+            for (int i = 0; i < 3; ++i) {
+              const auto& place = places[random() % places.size()];
+              faults.push_back(
+                  {place, static_cast<std::int64_t>(random() % 3), ChaosKind::stop, std::chrono::milliseconds(1 + random() % 20)});
+            }
+            return faults;
+          };
+        };
+      }
+      run.run();
+      INFO(schedule << ", seed " << seed);
+      CHECK((joined(run.errors) == ""));
+      CHECK((run.generations == 1));
+      return run.losses;
+    };
+    const auto undisturbed = trained(0);
+    for (int seed = 1; seed <= 10; ++seed) CHECK((trained(seed) == undisturbed));
+  }
 }
 
 namespace {
