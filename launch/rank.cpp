@@ -129,7 +129,22 @@ void Rank::backward(const at::Tensor& loss, double correct, double samples, doub
 
 void Rank::run_micro_batches(const std::vector<std::shared_ptr<const Batch>>& batches,
                              const std::function<MicroBatch(const Batch&)>& forward) {
-  system_->compute().run_micro_batches([&](std::int64_t m) {
+  const auto wanted = static_cast<std::size_t>(config_.grad_accum_steps);
+  if (batches.size() != wanted) {
+    throw Error(ErrorCode::usage, "run_micro_batches",
+                "it was given " + std::to_string(batches.size()) + " batches, and a step has " + std::to_string(wanted),
+                "collect the loader's batches up to last_of_step");
+  }
+  auto& compute = system_->compute();
+  if (!orders_micro_batches()) {
+    for (const auto& batch : batches) {
+      compute.seed_forward();
+      const auto result = forward(*batch);
+      backward(result.loss, result.correct, static_cast<double>(batch->numel()), batch->weight);
+    }
+    return;
+  }
+  compute.run_micro_batches([&](std::int64_t m) {
     const auto& batch = *batches.at(static_cast<std::size_t>(m));
     const auto result = forward(batch);
     return Compute::MicroBatchLoss{result.loss, static_cast<double>(batch.numel()), result.correct, batch.weight};

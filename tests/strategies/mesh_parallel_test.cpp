@@ -43,6 +43,7 @@ struct MeshRun {
   std::function<void(SimulationOptions&)> simulate_with = [](auto&) {};
   std::function<void(Rank&, torch::nn::Module&)> between = [](auto&, auto&) {};
   NamedTensors saved;  ///< read before the first step
+  bool steps_at_once = false;
 
   std::vector<double> losses, norms, max_losses, samples;  // of the steps, as rank 0 had them
   double held_out = 0;
@@ -88,7 +89,7 @@ struct MeshRun {
     while (const auto batch = stream.next()) {
       between(rank, *module);
       try {
-        if (rank.orders_micro_batches()) {
+        if (rank.orders_micro_batches() || steps_at_once) {
           if (batch->micro_batch == 0) of_step.clear();
           of_step.push_back(batch);
           if (!batch->last_of_step) continue;
@@ -519,6 +520,18 @@ TEST_CASE("[X02] what a pipeline can't run is refused on one line with the reaso
   CHECK_THAT(mesh_error([](MeshRun& r) { r.config.mesh = "dp=2"; }, 2, "zero1"), Catch::Contains("strategy zero1 has no mesh"));
   for (const auto& text : {refused([](MeshRun& r) { use_chain(r, {0, 2, 1}); }), refused([](MeshRun& r) { r.config.mesh = "dp=3"; })})
     CHECK((text.find('\n') == std::string::npos));
+}
+
+TEST_CASE("[X02] a loop of one's own may hand over a step's micro-batches whatever the strategy") {
+  MeshRun run("ddp", 2);
+  run.steps_at_once = true;
+  run.run();
+  equals_one_rank(run, one_rank());
+  const auto errors = testing::run_program(2, run.config, [&](Rank& rank) {
+    auto model = rank.distribute([] { return Gpt(mesh_gpt_options()); });
+    rank.run_micro_batches({}, {});
+  });
+  CHECK_THAT(errors.at(0), Catch::Contains("given 0 batches, and a step has 4"));
 }
 
 TEST_CASE("[X02] a loop of one's own that calls backward is told what to call in a pipeline") {
