@@ -1,6 +1,7 @@
 // The gpt example's model on meshes of simulated ranks, beside one rank.
 #include "strategies/mesh_parallel.hpp"
 
+#include <atomic>
 #include <random>
 
 #include "examples/gpt/gpt.hpp"
@@ -247,15 +248,19 @@ TEST_CASE("[X02] stages are balanced by costs that are given, or measured in a f
   for (int rank = 1; rank < 4; ++rank) CHECK((measured.borders.at(rank) == measured.borders.at(0)));
 }
 
-TEST_CASE("[X02] a schedule of one's own runs") {
-  register_schedule("backwards_last_first", "gpipe whose backwards begin with the last micro-batch", [](const PipelineShape& shape) {
-    StageSchedule list;
-    for (int m = 0; m < shape.micro_batches; ++m) list.push_back({StageInstruction::Kind::forward, m, 0});
-    for (int m = shape.micro_batches; m-- > 0;) list.push_back({StageInstruction::Kind::backward, m, 0});
-    return std::vector<StageSchedule>(static_cast<std::size_t>(shape.ranks), list);
+TEST_CASE("[X02] a schedule of one's own runs, also where a rank wants things in another order than they are sent in") {
+  register_schedule("zigzag", "gpipe whose odd ranks begin with the last micro-batch", [](const PipelineShape& shape) {
+    std::vector<StageSchedule> lists;
+    for (int rank = 0; rank < shape.ranks; ++rank) {
+      auto& list = lists.emplace_back();
+      for (const auto kind : {StageInstruction::Kind::forward, StageInstruction::Kind::backward}) {
+        for (int m = 0; m < shape.micro_batches; ++m) list.push_back({kind, rank % 2 == 0 ? m : shape.micro_batches - 1 - m, 0});
+      }
+    }
+    return lists;
   });
   MeshRun run("pipeline", 4);
-  run.config.pipeline_schedule = "backwards_last_first";
+  run.config.pipeline_schedule = "zigzag";
   run.run();
   equals_one_rank(run, one_rank());
 }
@@ -443,9 +448,14 @@ std::string mesh_error(const std::function<void(MeshRun&)>& set, int ranks = 2, 
   return run.errors.empty() ? "" : run.errors.front();
 }
 
+std::atomic<int> square_forwards{0};  // of all ranks
+
 struct SquareImpl : torch::nn::Module {
   torch::nn::Linear linear = register_module("linear", torch::nn::Linear(4, 4));
-  at::Tensor forward(const at::Tensor& x) { return linear(x); }
+  at::Tensor forward(const at::Tensor& x) {
+    ++square_forwards;
+    return torch::tanh(linear(x));
+  }
 };
 TROUPE_BLOCK(Square);
 
@@ -488,6 +498,22 @@ void use_chain(MeshRun& run, const std::vector<int>& calls) {
 
 }  // namespace
 
+TEST_CASE("[X02] each block of a pipeline runs on one rank, once for a micro-batch, and again where activations are recomputed") {
+  const auto forwards = [](const std::string& recomputed) {
+    MeshRun run("pipeline", 2);
+    run.config.max_steps = 1;
+    run.config.activation_checkpointing = recomputed;
+    use_chain(run, {0, 1, 2});
+    square_forwards = 0;
+    run.run();
+    CHECK((joined(run.errors) == ""));
+    return square_forwards.load();
+  };
+  constexpr int kBlocks = 3, kMicroBatches = 4, kEvaluations = 2;
+  CHECK((forwards("none") == kBlocks * (kMicroBatches + kEvaluations)));
+  CHECK((forwards("type:Square") == kBlocks * (2 * kMicroBatches + kEvaluations)));
+}
+
 TEST_CASE("[X02] what a pipeline can't run is refused on one line with the reason") {
   const auto refused = [](const std::function<void(MeshRun&)>& set, int ranks = 2) { return mesh_error(set, ranks); };
   CHECK((refused([](MeshRun& r) { use_chain(r, {0, 1, 2}); }).empty()));
@@ -527,6 +553,16 @@ TEST_CASE("[X02] a loop of one's own may hand over a step's micro-batches whatev
   run.steps_at_once = true;
   run.run();
   equals_one_rank(run, one_rank());
+  // Random numbers of LibTorch's own are those of the loop that calls backward.
+  MeshRun one_by_one("ddp", 1), at_once("ddp", 1);
+  at_once.steps_at_once = true;
+  for (auto* each : {&one_by_one, &at_once}) {
+    each->forward = [](torch::nn::Module& m, const at::Tensor& ids) {
+      return torch::dropout(m.as<GptImpl>()->forward(ids), 0.1, m.is_training());
+    };
+    each->run();
+  }
+  CHECK((at_once.losses == one_by_one.losses));
   const auto errors = testing::run_program(2, run.config, [&](Rank& rank) {
     auto model = rank.distribute([] { return Gpt(mesh_gpt_options()); });
     rank.run_micro_batches({}, {});
