@@ -82,9 +82,9 @@ std::vector<double> bubbles(const std::string& schedule, int chunks, int steps) 
   config.lr = 1e-6;
   config.max_steps = steps + 1;  // the first one is no measurement: lanes and pages are new
   config.epochs = steps + 1;
-  simulation.rank.training = config;
-  simulation.rank.strategy = config;
-  simulation.rank.communicator = config;
+  simulation.rank.training = static_cast<const TrainingOptions&>(config);
+  simulation.rank.strategy = static_cast<const StrategyOptions&>(config);
+  simulation.rank.communicator = static_cast<const CommunicatorSettings&>(config);
   const auto data = std::make_shared<TensorDataset>(torch::ones({kMicroBatches, 1}), torch::zeros({kMicroBatches}, at::kLong));
   ActorSystemConfig system_config(false);
   caf::actor_system system(system_config);

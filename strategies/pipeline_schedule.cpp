@@ -157,7 +157,7 @@ std::vector<StageSchedule> one_f_one_b_schedule(const PipelineShape& shape) {
 }
 
 std::vector<StageSchedule> interleaved_schedule(const PipelineShape& shape) {
-  const auto [ranks, micro_batches, chunks] = shape;
+  const int ranks = shape.ranks, micro_batches = shape.micro_batches, chunks = shape.chunks;
   if (micro_batches % ranks != 0)
     throw refused("interleaved takes the micro-batches in groups of " + std::to_string(ranks) +
                       " (the ranks of a pipeline), and there are " + std::to_string(micro_batches),

@@ -66,7 +66,8 @@ class Sharing {
   Sharing(const TensorParallel& group, bool cut_values) : group_(group), cut_values_(cut_values) {}
 
   void share(const Named& named, const TensorPlanEntry& entry) {
-    const auto& [path, module] = named;
+    const auto& path = named.path;
+    const auto& module = named.module;
     const auto cut = [&](const char* which, torch::Tensor& parameter, int dim) {
       if (!parameter.defined()) return;
       const auto name = path + "." + which;

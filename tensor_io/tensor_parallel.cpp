@@ -22,6 +22,7 @@ at::Tensor gathered(const at::Tensor& x, std::int64_t dim, Communicator& lane) {
   auto all = at::empty({lane.world_size() * mine.numel()}, mine.options());
   lane.all_gather(all, mine.view(-1), "tensor parallel");
   std::vector<at::Tensor> parts;
+  parts.reserve(static_cast<std::size_t>(lane.world_size()));
   for (int r = 0; r < lane.world_size(); ++r) parts.push_back(all.narrow(0, r * mine.numel(), mine.numel()).view(mine.sizes()));
   return at::cat(parts, dim);
 }
