@@ -41,9 +41,9 @@ struct WaitingProduct : torch::autograd::Function<WaitingProduct> {
                                                  const torch::autograd::variable_list& gradients) {
     const auto x = context->get_saved_variables()[0], weight = context->saved_data["weight"].toTensor();
     const std::chrono::microseconds part(context->saved_data["part"].toInt());
-    const auto gradient = gradients[0];
+    const auto& gradient = gradients[0];
     wait_for(part);
-    const auto of_weight = [=] {
+    const auto of_weight = [x, part, gradient] {
       wait_for(part);
       return (gradient * x).sum();
     };

@@ -98,7 +98,7 @@ std::vector<std::size_t> run_lists(const std::vector<StageSchedule>& schedule, P
 // One rank's own list: everything once, in an order that can be.
 void check_list(const StageSchedule& list, int rank, const PipelineShape& shape) {
   enum State { none, forwarded, input_done, done };
-  std::vector<State> states(static_cast<std::size_t>(shape.chunks * shape.micro_batches), none);
+  std::vector<State> states(static_cast<std::size_t>(shape.chunks) * static_cast<std::size_t>(shape.micro_batches), none);
   const auto where = "rank " + std::to_string(rank) + ": ";
   for (const auto& instruction : list) {
     if (instruction.chunk < 0 || instruction.chunk >= shape.chunks || instruction.micro_batch < 0 ||
@@ -106,7 +106,8 @@ void check_list(const StageSchedule& list, int rank, const PipelineShape& shape)
       throw refused(where + instruction.to_string() + ", of " + std::to_string(shape.micro_batches) + " micro-batches and " +
                     std::to_string(shape.chunks) + " chunks");
     }
-    auto& state = states[static_cast<std::size_t>(instruction.chunk * shape.micro_batches + instruction.micro_batch)];
+    const auto chunk = static_cast<std::size_t>(instruction.chunk), micro_batch = static_cast<std::size_t>(instruction.micro_batch);
+    auto& state = states[chunk * static_cast<std::size_t>(shape.micro_batches) + micro_batch];
     const bool fits = instruction.kind == Kind::forward           ? state == none
                       : instruction.kind == Kind::backward_weight ? state == input_done
                                                                   : state == forwarded;
