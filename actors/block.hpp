@@ -146,6 +146,14 @@ class ModuleBody final : public BlockBody {
     if (result_) TensorsIn<Stored>::visit(*result_, visit);
   }
   void drop_outputs() override { result_.reset(); }
+  void supply(const at::Tensor& output) override {
+    if constexpr (std::is_same_v<Result, at::Tensor>) {
+      result_.emplace(output);
+    } else {
+      throw Error(ErrorCode::usage, "pipeline", "the forward of a block between two stages does not return one tensor",
+                  "let it return a tensor, or put it inside of a block that does");
+    }
+  }
   void keep() override {
     owner_ = module_->weak_from_this().lock();
     std::apply([](auto&... argument) { (argument.keep(), ...); }, arguments_);

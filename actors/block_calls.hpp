@@ -61,6 +61,8 @@ class BlockBody {
   virtual void run() = 0;                               ///< the module's own forward, without hooks
   virtual void visit_outputs(TensorVisitor visit) = 0;  ///< of the last run; may be replaced
   virtual void drop_outputs() = 0;
+  /// In the place of `run`: `output` is what forward returns. Throws Error(usage) for a forward that does not return one tensor.
+  virtual void supply(const at::Tensor& output) = 0;
   /// Copies what `run` needs, so that it may be called after the caller's arguments are gone. Before the first run. Throws Error(usage)
   /// where an argument can't be copied: a reference that forward may write to, a type without copy.
   virtual void keep() = 0;

@@ -77,7 +77,12 @@ void Compute::set_steps_done(std::int64_t step) {
   move_on();
 }
 
-void Compute::move_on() { *position_ = {options_.training.seed, step_, micro_batch_, rank_, position_->visit + 1}; }
+void Compute::move_on() { *position_ = {options_.training.seed, step_, micro_batch_, data_shard().index, position_->visit + 1}; }
+
+DataShard Compute::data_shard() const {
+  const auto shard = strategy_ ? strategy_->data_shard() : std::nullopt;
+  return shard.value_or(DataShard{rank_, world_size()});
+}
 
 StrategyContext Compute::strategy_context(bool newcomer) {
   StrategyContext context;
@@ -142,9 +147,84 @@ void Compute::allocate_votes() {
 
 void Compute::seed_forward() {
   if (micro_batch_ == 0 && strategy_) strategy_->remember_state();
-  seed_generator(options_.training.seed,
-                 {static_cast<std::uint64_t>(step_), static_cast<std::uint64_t>(micro_batch_), static_cast<std::uint64_t>(rank_)});
+  seed_micro_batch();
   mark_time();
+}
+
+void Compute::seed_micro_batch() {
+  seed_generator(options_.training.seed, {static_cast<std::uint64_t>(step_), static_cast<std::uint64_t>(micro_batch_),
+                                          static_cast<std::uint64_t>(data_shard().index)});
+}
+
+void Compute::begin_votes() {
+  vote_ = Vote{};
+  vote_.step = step_;
+  services_.program_lane->ledger().set_step(step_);
+  strategy_->begin_step(step_);
+}
+
+void Compute::count_loss(const MicroBatchLoss& loss) {
+  if (loss.value.numel() != 1) {
+    throw Error(complete({ErrorCode::usage,
+                          -1,
+                          {},
+                          -1,
+                          "backward",
+                          "the loss has " + std::to_string(loss.value.numel()) + " elements",
+                          "reduce it to its mean"}));
+  }
+  const double value = loss.value.item<double>();
+  if (loss.weight == 0) return;
+  if (!std::isfinite(value)) vote_.not_finite_loss = 1;
+  if (!strategy_->counts_samples()) return;
+  vote_.loss_sum += value * loss.samples;
+  vote_.samples += loss.samples;
+  vote_.correct += loss.correct;
+}
+
+double Compute::backward_factor(double weight) {
+  const bool poisoned = services_.status->poisoned.exchange(false);
+  return poisoned ? std::nan("") : weight * loss_scaler_.scale() / static_cast<double>(options_.training.grad_accum_steps);
+}
+
+void Compute::run_micro_batches(const std::function<MicroBatchLoss(std::int64_t)>& forward) {
+  if (!strategy_) throw Error(ErrorCode::usage, "backward", "no model was distributed", "call rank.distribute(model) before the loop");
+  class StepsMicroBatches final : public MicroBatches {
+   public:
+    StepsMicroBatches(Compute& compute, const std::function<MicroBatchLoss(std::int64_t)>& forward)
+        : compute_(compute), forward_(forward) {}
+    int count() const override { return static_cast<int>(compute_.options_.training.grad_accum_steps); }
+    at::Tensor forward(int micro_batch) override {
+      const auto loss = run(micro_batch);
+      fault_point("forward", compute_.step_);
+      compute_.count_loss(loss);
+      return loss.value * compute_.backward_factor(loss.weight);
+    }
+    void try_forward(int micro_batch) override { (void)run(micro_batch); }
+    void count_wait(std::chrono::nanoseconds waited) override { waited_ += waited; }
+    double waited_ms() const { return std::chrono::duration<double, std::milli>(waited_).count(); }
+
+   private:
+    MicroBatchLoss run(int micro_batch) {
+      compute_.micro_batch_ = micro_batch;
+      compute_.move_on();
+      compute_.seed_micro_batch();
+      return forward_(micro_batch);
+    }
+    Compute& compute_;
+    const std::function<MicroBatchLoss(std::int64_t)>& forward_;
+    std::chrono::nanoseconds waited_{0};
+  };
+  strategy_->remember_state();
+  mark_time();
+  begin_votes();
+  StepsMicroBatches work(*this, forward);
+  strategy_->run_micro_batches(work);
+  fault_point("backward", step_);
+  own_.forward_ms += std::max(0.0f, own_time_since_mark() - static_cast<float>(work.waited_ms()));
+  inside_ms_ += work.waited_ms();
+  micro_batch_ = options_.training.grad_accum_steps;
+  move_on();
 }
 
 void Compute::backward(const at::Tensor& loss, double samples, double correct, double weight) {
@@ -158,30 +238,27 @@ void Compute::backward(const at::Tensor& loss, double samples, double correct, d
                           "all " + std::to_string(options_.training.grad_accum_steps) + " micro-batches of the step are done",
                           "call rank.step(optimizer) after the last one"}));
   }
-  if (loss.numel() != 1) {
+  if (strategy_->orders_micro_batches()) {
+    throw Error(complete({ErrorCode::usage,
+                          -1,
+                          {},
+                          -1,
+                          "backward",
+                          "strategy " + options_.strategy.strategy + " runs a step's forwards and backwards in an order of its own",
+                          "call rank.run_micro_batches, or leave the loop to troupe::run"}));
+  }
+  if (loss.numel() != 1) {  // before anything of the step begins
     throw Error(complete(
         {ErrorCode::usage, -1, {}, -1, "backward", "the loss has " + std::to_string(loss.numel()) + " elements", "reduce it to its mean"}));
   }
-  if (micro_batch_ == 0) {
-    vote_ = Vote{};
-    vote_.step = step_;
-    services_.program_lane->ledger().set_step(step_);
-    strategy_->begin_step(step_);
-  }
+  if (micro_batch_ == 0) begin_votes();
   own_.forward_ms += own_time_since_mark();
   fault_point("forward", step_);
-  const double value = loss.item<double>();
-  if (weight != 0) {
-    if (!std::isfinite(value)) vote_.not_finite_loss = 1;
-    vote_.loss_sum += value * samples;
-    vote_.samples += samples;
-    vote_.correct += correct;
-  }
+  count_loss({loss, samples, correct, weight});
   const bool last = micro_batch_ + 1 == options_.training.grad_accum_steps;
   strategy_->begin_backward(last, weight);
   fault_point("backward", step_);
-  const bool poisoned = services_.status->poisoned.exchange(false);
-  const double factor = poisoned ? std::nan("") : weight * loss_scaler_.scale() / static_cast<double>(options_.training.grad_accum_steps);
+  const double factor = backward_factor(weight);
   if (factor == 1) {
     loss.backward();
   } else {

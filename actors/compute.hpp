@@ -123,6 +123,14 @@ class Compute {
   /// Backward of one micro-batch's mean loss over `samples` samples, of which `correct` were right. `weight`: this rank's share of the
   /// global batch times world size; 1 where all ranks have as many samples.
   void backward(const at::Tensor& loss, double samples, double correct = 0, double weight = 1);
+  struct MicroBatchLoss {
+    at::Tensor value;  ///< as backward's
+    double samples = 0, correct = 0, weight = 1;
+  };
+  /// In the place of seed_forward and backward, for a strategy that orders the step's micro-batches itself: `forward` runs one of them.
+  void run_micro_batches(const std::function<MicroBatchLoss(std::int64_t micro_batch)>& forward);
+  /// Which part of the data this rank trains on.
+  DataShard data_shard() const;
   /// The rank waited so long for its data loader: part of its own time of the step.
   void count_data_wait(double milliseconds) { own_.data_ms += static_cast<float>(milliseconds); }
   /// Reduce, vote, apply. Throws Error(usage) if micro-batches are missing.
@@ -170,6 +178,10 @@ class Compute {
   [[noreturn]] void throw_interrupted(const InterruptRanks& message);
   [[noreturn]] void throw_timeout(const char* actor, const char* what);
   void move_on();
+  void seed_micro_batch();
+  void begin_votes();
+  void count_loss(const MicroBatchLoss& loss);
+  double backward_factor(double weight);
   std::vector<Vote> vote(const GradientSummary& summary, double norm);
   std::vector<Vote> decode_votes(std::string_view votes) const;
   Decision decide_by(const std::vector<Vote>& votes) const;
@@ -190,9 +202,10 @@ class Compute {
   std::optional<Decision> rejoin(ErrorReport why, Optimizer* optimizer, double lr);
   std::optional<Decision> rejoin_next(ErrorReport why, Optimizer* optimizer, double lr);
   void heal();
+  ReplicaGroup replica_group() const;
   void take_snapshot_if_due(Optimizer& optimizer);
   void go_back();
-  void heal_optimizer(Optimizer& optimizer, const HealRoles& roles);
+  void heal_optimizer(Optimizer& optimizer, const HealRoles& roles, Communicator& lane);
 
   // Constant after construction.
   ComputeOptions options_;

@@ -170,18 +170,27 @@ void Compute::recover(const Error& error) {
 
 void Compute::heal() {
   auto& lane = *services_.program_lane;
-  const auto roles = heal_roles(membership_, !strategy_->replicas_equal());
-  const auto donor = roles.first_donor;
+  const auto donor = heal_roles(membership_).first_donor;
   HealHeader header;
   if (rank_ == donor) header = {strategy_->state(), notes_, loss_scaler_.scale(), loss_scaler_.growth_tracker()};
   header = HealHeader::of(lane.broadcast_bytes(rank_ == donor ? header.to_text() : std::string(), donor, "heal"));
+  const auto group = replica_group();
+  const auto roles = heal_roles(membership_, !strategy_->replicas_equal(), group.members);
+  // On all ranks alike, so that nobody waits for what nobody has.
+  const auto orphans = lane.all_gather_bytes(roles.first_donor < 0 ? "lost" : "", "heal");
+  for (std::size_t r = 0; r < orphans.size(); ++r) {
+    if (orphans[r].empty()) continue;
+    throw Error(ErrorReport{ErrorCode::state_lost, static_cast<int>(r), "compute", step_, "recovery",
+                            "no other rank holds the part of the model that the lost rank " + std::to_string(r) + " had",
+                            "start again with --resume latest; a mesh with dp=2 keeps a copy of each part"});
+  }
   auto model = strategy_->replicated_tensors();
   const auto buffers = std::stable_partition(model.begin(), model.end(),
                                              [known = model_->named_buffers()](const auto& entry) { return !known.contains(entry.first); });
   auto of_buffers = roles;
   of_buffers.first_alone = roles.first_alone || !options_.strategy.broadcast_buffers;  // each rank has its own then
-  heal_tensors({model.begin(), buffers}, roles, lane, "model");
-  if (buffers != model.end()) heal_tensors({buffers, model.end()}, of_buffers, lane, "buffers");
+  heal_tensors({model.begin(), buffers}, roles, *group.lane, "model");
+  if (buffers != model.end()) heal_tensors({buffers, model.end()}, of_buffers, *group.lane, "buffers");
   if (const auto own = strategy_->own_tensors(); !own.empty()) heal_tensors(own, heal_roles(membership_), lane, "the strategy's tensors");
   strategy_->load_state(header.strategy);
   notes_ = header.notes;
@@ -191,13 +200,19 @@ void Compute::heal() {
 
 void Compute::settle_optimizer(Optimizer& optimizer) {
   if (!optimizer_pending_) return;
-  heal_optimizer(optimizer, heal_roles(membership_, !strategy_->replicas_equal()));
+  const auto group = replica_group();
+  heal_optimizer(optimizer, heal_roles(membership_, !strategy_->replicas_equal(), group.members), *group.lane);
   optimizer_pending_ = false;
 }
 
-void Compute::heal_optimizer(Optimizer& optimizer, const HealRoles& roles) {
-  auto& lane = *services_.program_lane;
-  const bool receiving = roles.newcomer[static_cast<std::size_t>(rank_)];
+ReplicaGroup Compute::replica_group() const {
+  auto group = strategy_->replica_group();
+  if (group) return std::move(*group);
+  return {services_.program_lane, {}};
+}
+
+void Compute::heal_optimizer(Optimizer& optimizer, const HealRoles& roles, Communicator& lane) {
+  const bool receiving = roles.newcomer[static_cast<std::size_t>(lane.rank())];
   auto state = receiving ? NamedTensors{} : optimizer.state();
   const auto shapes = lane.broadcast_bytes(shapes_of(state), roles.first_donor, "heal");
   if (receiving) state = zeros_of_shapes(shapes);

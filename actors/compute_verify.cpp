@@ -52,7 +52,7 @@ void Compute::heal_diverged(const std::vector<Vote>& votes, Optimizer& optimizer
   for (const int rank : divergence->diverged) roles.newcomer[static_cast<std::size_t>(rank)] = true;
   if (roles.newcomer[static_cast<std::size_t>(rank_)]) whole_ = false;  // until heal_optimizer is done
   heal_tensors(replicated_parameters(), roles, *services_.program_lane, "model");
-  heal_optimizer(optimizer, roles);
+  heal_optimizer(optimizer, roles, *services_.program_lane);
   report.notices.push_back("step " + std::to_string(step_) + ": " + divergence->describe() + " (" + hosts + "): healed from " +
                            rank_list(divergence->trusted) + (divergence->majority ? "" : ", rank 0's side"));
 }

@@ -40,11 +40,13 @@ int odd_one(const std::vector<std::string>& hashes, const std::vector<int>& rank
 
 }  // namespace
 
-HealRoles heal_roles(const Membership& membership, bool first_alone) {
+HealRoles heal_roles(const Membership& membership, bool first_alone, const std::vector<int>& among) {
   HealRoles roles;
   roles.first_alone = first_alone;
-  for (const auto& member : membership.members) {
-    if (!member.newcomer && roles.first_donor < 0) roles.first_donor = static_cast<int>(roles.newcomer.size());
+  const auto count = among.empty() ? membership.members.size() : among.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto& member = membership.members[among.empty() ? i : static_cast<std::size_t>(among[i])];
+    if (!member.newcomer && roles.first_donor < 0) roles.first_donor = static_cast<int>(i);
     roles.newcomer.push_back(member.newcomer);
   }
   return roles;

@@ -16,7 +16,8 @@ struct HealRoles {
 };
 
 /// Newcomers get it, the others give, or the first of them.
-HealRoles heal_roles(const Membership& membership, bool first_alone = false);
+/// `among`: of these ranks, who are numbered by their place in the list then; empty: of all.
+HealRoles heal_roles(const Membership& membership, bool first_alone = false, const std::vector<int>& among = {});
 
 /// XXH3-64 over the tensors' bytes, in their order.
 std::uint64_t hash_tensors(const NamedTensors& tensors);

@@ -104,7 +104,13 @@ std::unique_ptr<Strategy> make_strategy(StrategyContext context) {
     throw Error(ErrorCode::usage, "strategy", "there is no strategy '" + context.options.strategy + "'",
                 "known: " + names_of(strategy_registry()));
   }
-  return found->second.factory(std::move(context));
+  const auto options = context.options;
+  auto strategy = found->second.factory(std::move(context));
+  if (!options.mesh.empty() && !strategy->data_shard()) {
+    throw Error(ErrorCode::usage, "mesh", "strategy " + options.strategy + " has no mesh, and mesh is '" + options.mesh + "'",
+                "set strategy to pipeline or tensor_parallel, or leave mesh empty");
+  }
+  return strategy;
 }
 
 std::map<std::string, std::string> strategies() {

@@ -55,6 +55,31 @@ struct GradientSummary {
   void await(const StrategyContext& context, std::int64_t step);
 };
 
+/// A step's micro-batches, for a strategy that runs them in an order of its own.
+class MicroBatches {
+ public:
+  virtual ~MicroBatches() = default;
+  virtual int count() const = 0;
+  /// The program's forward and loss of one micro-batch. Returns what backward starts from, scaled; counts the loss. May be called for the
+  /// same micro-batch again: random numbers are the same then. Throws what forward throws.
+  virtual at::Tensor forward(int micro_batch) = 0;
+  /// As forward, and counts nothing.
+  virtual void try_forward(int micro_batch) = 0;
+  /// So long the rank waited for others meanwhile.
+  virtual void count_wait(std::chrono::nanoseconds waited) = 0;
+};
+
+/// Which part of the data a rank trains on.
+struct DataShard {
+  int index = 0, count = 1;
+};
+
+/// Ranks that hold the same part of the state: who heals a newcomer among them.
+struct ReplicaGroup {
+  std::shared_ptr<Communicator> lane;
+  std::vector<int> members;  ///< ranks, by their rank in the lane
+};
+
 /// Decides how parameters are laid out over ranks and which tensors move when.
 ///
 /// Where every rank holds the whole model, derive from Replica (strategies/replica.hpp) instead: two or three calls are left then. What
@@ -112,6 +137,22 @@ class Strategy {
   virtual void roll_back() = 0;
   /// After the optimizer, collective: nothing that the step's outcome depends on.
   virtual void after_update() = 0;
+
+  /// It calls forward and backward itself, of all micro-batches of a step at once: run_micro_batches comes in the place of begin_backward,
+  /// autograd and end_backward. Programs with a loop of their own can't use it then.
+  virtual bool orders_micro_batches() const { return false; }
+  virtual void run_micro_batches(MicroBatches&) {}
+  /// Where not all ranks train on samples of their own; nothing: rank of world_size.
+  virtual std::optional<DataShard> data_shard() const { return std::nullopt; }
+  /// False: another rank counts the same samples and their loss.
+  virtual bool counts_samples() const { return true; }
+  /// Between begin_evaluation and end_evaluation: runs one forward. False: the result is another rank's, `forward` did not come to its end.
+  virtual bool evaluate(const std::function<void()>& forward) {
+    forward();
+    return true;
+  }
+  /// Where not all ranks hold the same; nothing: all are alike, or a lost rank's part is got back in another way.
+  virtual std::optional<ReplicaGroup> replica_group() const { return std::nullopt; }
 
   /// For the checkpoint: facts that a bit-equal resume needs (the bucket plan), and their return. load_state comes after attach.
   virtual std::map<std::string, std::string> state() { return {}; }

@@ -23,6 +23,13 @@ struct StrategyOptions {
   std::int64_t diloco_overlap = 0;    ///< steps that go on while a fragment is averaged
   double diloco_mixing = 0.5;         ///< with overlap: how much of a rank's own parameters stays
 
+  std::string mesh;                           ///< pipeline, tensor_parallel: dp=2,tp=2,pp=2; empty: all ranks in one pipeline or group
+  std::string pipeline_schedule = "1f1b";     ///< gpipe, 1f1b, interleaved, zero_bubble, or a registered one
+  std::int64_t pipeline_chunks = 1;           ///< interleaved: stages on each rank
+  std::string pipeline_costs = "parameters";  ///< what stages are balanced by: parameters, measured, or a cost for each block
+  std::string tensor_plan;                    ///< tensor_parallel: which layers are shared, and how (strategies/tensor_plan.hpp)
+  bool sequence_parallel = false;             ///< between shared layers each rank has its own part of the tokens
+
   std::string fsdp_mode = "full_shard";  ///< full_shard, shard_grad_op, hybrid_shard, no_shard
   std::string fsdp_wrap = "block";       ///< which modules are units (actors/wrap_policy.hpp)
   std::int64_t fsdp_shard_size = 0;      ///< hybrid_shard: ranks that share one copy; 0: those of a host

@@ -22,6 +22,7 @@
 #include "strategies/comm_hooks.hpp"
 #include "strategies/ddp.hpp"
 #include "strategies/local_steps.hpp"
+#include "strategies/mesh_parallel.hpp"
 #include "strategies/sharded.hpp"
 #include "tensor_io/checkpoint_directory.hpp"
 
@@ -222,6 +223,7 @@ int main(int argc, char** argv, const std::function<void(Rank&)>& body, const st
     register_ddp();
     register_sharded();
     register_local_steps();
+    register_mesh_parallel();
     register_comm_hooks();
     handle_signals();
     if (config.ranks > 1) return run_simulated(config, body);

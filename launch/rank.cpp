@@ -127,6 +127,33 @@ void Rank::backward(const at::Tensor& loss, double correct, double samples, doub
   forward_started_ = now;
 }
 
+void Rank::run_micro_batches(const std::vector<std::shared_ptr<const Batch>>& batches,
+                             const std::function<MicroBatch(const Batch&)>& forward) {
+  const auto wanted = static_cast<std::size_t>(config_.grad_accum_steps);
+  if (batches.size() != wanted) {
+    throw Error(ErrorCode::usage, "run_micro_batches",
+                "it was given " + std::to_string(batches.size()) + " batches, and a step has " + std::to_string(wanted),
+                "collect the loader's batches up to last_of_step");
+  }
+  auto& compute = system_->compute();
+  if (!orders_micro_batches()) {
+    for (const auto& batch : batches) {
+      compute.seed_forward();
+      const auto result = forward(*batch);
+      backward(result.loss, result.correct, static_cast<double>(batch->numel()), batch->weight);
+    }
+    return;
+  }
+  compute.run_micro_batches([&](std::int64_t m) {
+    const auto& batch = *batches.at(static_cast<std::size_t>(m));
+    const auto result = forward(batch);
+    return Compute::MicroBatchLoss{result.loss, static_cast<double>(batch.numel()), result.correct, batch.weight};
+  });
+  const auto now = std::chrono::steady_clock::now();
+  step_compute_ms_ += std::chrono::duration<double, std::milli>(now - forward_started_).count();
+  forward_started_ = now;
+}
+
 int Rank::stop_signal() const {
   const auto& notes = system_->compute().notes();
   const auto found = notes.find("stop_signal");
@@ -246,9 +273,9 @@ BatchStream::BatchStream(Rank& rank, std::shared_ptr<const Dataset> dataset) : r
   auto& compute = rank.system().compute();
   compute.set_dataset_size(dataset_->size());
   const auto& config = rank.config();
-  const DistributedSampler sampler({dataset_->size(), config.batch_size, config.grad_accum_steps, rank.rank(), rank.world_size(),
-                                    config.shuffle, config.drop_last, config.seed,
-                                    rank.world_size() != rank.system().options().world_size});
+  const auto shard = compute.data_shard();
+  const DistributedSampler sampler({dataset_->size(), config.batch_size, config.grad_accum_steps, shard.index, shard.count, config.shuffle,
+                                    config.drop_last, config.seed, rank.world_size() != rank.system().options().world_size});
   const auto steps = sampler.steps_per_epoch(), all = config.epochs * steps;
   rank.set_schedule_length(steps, config.max_steps > 0 ? std::min(config.max_steps, all) : all);
   cursor_ = {rank.start_epoch_, rank.start_step_};
@@ -266,9 +293,10 @@ void BatchStream::start() {
   options.rank = loader_rank_ = rank_->rank();
   loader_world_size_ = rank_->world_size();
   options.dataset = dataset_;
-  options.sampler = {dataset_->size(), config.batch_size,   config.grad_accum_steps,
-                     rank_->rank(),    rank_->world_size(), config.shuffle,
-                     config.drop_last, config.seed,         rank_->world_size() != rank_->system().options().world_size};
+  const auto shard = rank_->system().compute().data_shard();
+  options.sampler = {dataset_->size(), config.batch_size, config.grad_accum_steps,
+                     shard.index,      shard.count,       config.shuffle,
+                     config.drop_last, config.seed,       rank_->world_size() != rank_->system().options().world_size};
   options.start = cursor_;
   options.epochs = config.epochs;
   if (config.max_steps > 0) {

@@ -115,6 +115,16 @@ class Rank {
   /// Backward of one micro-batch's mean loss. `correct`: samples that were right, for the accuracy in reports. Throws what broke the job.
   void backward(const at::Tensor& loss, double correct = 0);
   void backward(const at::Tensor& loss, double correct, double samples, double weight);
+  /// A strategy that orders a step's forwards and backwards itself (pipeline): call run_micro_batches in the place of backward.
+  bool orders_micro_batches() const { return system_->compute().strategy().orders_micro_batches(); }
+  struct MicroBatch {
+    at::Tensor loss;  ///< its mean, a scalar
+    double correct = 0;
+  };
+  /// Forward and backward of all `batches` of a step, in the order that the strategy takes; with any strategy. `forward` is called for each
+  /// of them, perhaps several times, and may be left by an exception that is none of the program's (StageEnded) where other ranks go on.
+  /// Throws Error(usage) where there are not grad_accum_steps of them, and what broke the job. step comes next.
+  void run_micro_batches(const std::vector<std::shared_ptr<const Batch>>& batches, const std::function<MicroBatch(const Batch&)>& forward);
   /// Reduce, vote, apply at the schedule's rate. On all ranks or on none: `committed` says which. If a rank was lost, this waits until the
   /// others go on without it or with its replacement; `repeat` says that the step's batches come again from the loader.
   StepReport step(Optimizer& optimizer);

@@ -16,6 +16,7 @@
 #include "strategies/comm_hooks.hpp"
 #include "strategies/ddp.hpp"
 #include "strategies/local_steps.hpp"
+#include "strategies/mesh_parallel.hpp"
 #include "strategies/sharded.hpp"
 #include "tensor_io/datasets.hpp"
 #include "tensor_io/random_seed.hpp"
@@ -353,6 +354,7 @@ ConformanceReport strategy_conformance(const ConformanceOptions& options) {
   if (!known.contains("ddp")) register_ddp();
   if (!known.contains("zero1")) register_sharded();
   if (!known.contains("diloco")) register_local_steps();
+  if (!known.contains("pipeline")) register_mesh_parallel();
   register_comm_hooks();
   StrategyContext probe;
   if (!strategies().contains(options.strategy)) {

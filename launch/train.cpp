@@ -37,17 +37,20 @@ ValidationReport validate(const Job& job, Rank& rank, torch::nn::Module& model, 
   auto& strategy = rank.system().compute().strategy();
   strategy.begin_evaluation();
   auto sums = at::zeros({3}, at::kDouble);  // loss, right, samples
-  const auto [first, last] = validation_part(dataset.size(), rank.rank(), rank.world_size());
-  const auto share = std::max<std::int64_t>(1, rank.config().batch_size / rank.world_size());
+  const auto shard = rank.system().compute().data_shard();
+  const auto [first, last] = validation_part(dataset.size(), shard.index, shard.count);
+  const auto share = std::max<std::int64_t>(1, rank.config().batch_size / shard.count);
   for (auto begin = first; begin < last; begin += share) {
     std::vector<std::int64_t> indices;
     for (auto i = begin; i < std::min(last, begin + share); ++i) indices.push_back(i);
     auto batch = dataset.get_batch(indices, SampleContext{rank.config().seed, 0});
     batch.counted = batch.numel();
     const AutocastGuard autocast(rank.config().use_amp, amp_dtype(rank.config()));
-    const auto loss = job.loss(model, batch, rank.config());
+    std::optional<Loss> loss;
+    const bool mine = strategy.evaluate([&] { loss.emplace(job.loss(model, batch, rank.config())); });
+    if (!mine) continue;  // another rank has the result
     const auto n = static_cast<double>(indices.size());
-    sums += torch::tensor({loss.value.item<double>() * n, loss.correct, n}, torch::kFloat64);
+    sums += torch::tensor({loss->value.item<double>() * n, loss->correct, n}, torch::kFloat64);
   }
   strategy.end_evaluation();
   fault_point("validate", rank.steps_done());
@@ -136,7 +139,7 @@ class TrainingLoop {
         continue;
       }
       if (!batch) return;
-      if (!run_micro_batch(*batch) || !batch->last_of_step) continue;
+      if (!run_micro_batch(batch) || !batch->last_of_step) continue;
       const auto report = rank_.step(*optimizer_);
       for (const auto& notice : report.notices) log_.note("notice", notice, batch->epoch);
       log_.note_membership(batch->epoch);
@@ -148,11 +151,25 @@ class TrainingLoop {
     }
   }
 
-  bool run_micro_batch(const Batch& batch) {
+  bool run_micro_batch(const std::shared_ptr<const Batch>& batch) {
     data_ms_ += rank_.last_data_wait_ms();
-    try {
+    const auto loss_of = [&](const Batch& of) {
       const AutocastGuard autocast(config_.use_amp, amp_dtype(config_));
-      const auto loss = job_.loss(*model_, batch, config_);
+      return job_.loss(*model_, of, config_);
+    };
+    try {
+      if (rank_.orders_micro_batches()) {
+        if (batch->micro_batch == 0) of_step_.clear();  // the step before, or this one where the loss of a rank has interrupted it
+        of_step_.push_back(batch);
+        if (batch->last_of_step) {
+          rank_.run_micro_batches(of_step_, [&](const Batch& of) {
+            auto loss = loss_of(of);
+            return Rank::MicroBatch{loss.value, loss.correct};
+          });
+        }
+        return true;
+      }
+      const auto loss = loss_of(*batch);
       rank_.backward(loss.value, loss.correct);
       return true;
     } catch (const Error& error) {  // a collective in forward or backward
@@ -296,6 +313,7 @@ class TrainingLoop {
   std::optional<RunCheckpoints> checkpoints_;
   std::optional<BatchStream> stream_;
   RunCheckpoints::Position position_;
+  std::vector<std::shared_ptr<const Batch>> of_step_;  // micro-batches, where the strategy runs them all at once
   StepWindow window_, bar_window_;
   double data_ms_ = 0, validation_ms_ = 0, checkpoint_ms_ = 0;  // of the step under way
   std::chrono::steady_clock::time_point last_bar_ = std::chrono::steady_clock::now(), begun_;

@@ -9,6 +9,7 @@
 #include "launch/job.hpp"
 #include "launch/rank.hpp"
 #include "launch/strategy_conformance.hpp"
+#include "strategies/pipeline_schedule.hpp"
 #include "strategies/replica.hpp"
 #include "strategies/sync_batch_norm.hpp"
 #include "tensor_io/communicator.hpp"
@@ -16,3 +17,4 @@
 #include "tensor_io/deferred_init.hpp"
 #include "tensor_io/dropout.hpp"
 #include "tensor_io/optimizer.hpp"
+#include "tensor_io/parallel_layers.hpp"

@@ -31,28 +31,33 @@ void check(const GptOptions& o) {
 
 AttentionImpl::AttentionImpl(const GptOptions& options)
     : n_head_(options.n_head),
-      qkv_(register_module("qkv", torch::nn::Linear(options.n_embd, 3 * options.n_embd))),
-      out_(register_module("out", torch::nn::Linear(options.n_embd, options.n_embd))),
+      qkv_(register_module("qkv", troupe::nn::Linear(options.n_embd, 3 * options.n_embd))),
+      out_(register_module("out", troupe::nn::Linear(options.n_embd, options.n_embd))),
       dropout_(register_module("dropout", troupe::nn::Dropout(options.dropout))) {}
 
 at::Tensor AttentionImpl::forward(const at::Tensor& x, const std::optional<at::Tensor>& rotation) {
-  const auto batch = x.size(0), length = x.size(1), channels = x.size(2);
-  auto parts = qkv_(x).view({batch, length, 3, n_head_, channels / n_head_}).permute({2, 0, 3, 1, 4});  // (3, B, H, T, D)
+  const auto all = qkv_(x);  // (B, T, 3 * H * D): this rank's heads, where ranks share them
+  const auto batch = all.size(0), length = all.size(1), each = x.size(2) / n_head_;
+  if (all.size(2) % (3 * each) != 0) {
+    throw troupe::Error(troupe::ErrorCode::usage, "n_head",
+                        std::to_string(n_head_) + " heads can't be divided among the ranks that share them", "make it a multiple of tp");
+  }
+  const auto parts = all.view({batch, length, 3, -1, each}).permute({2, 0, 3, 1, 4});  // (3, B, H, T, D)
   auto query = parts[0], key = parts[1];
   if (rotation) {
     query = rotate(query, *rotation);
     key = rotate(key, *rotation);
   }
   const auto mixed = at::scaled_dot_product_attention(query, key, parts[2], {}, /*dropout_p=*/0, /*is_causal=*/true);
-  return dropout_(out_(mixed.transpose(1, 2).reshape({batch, length, channels})));
+  return dropout_(out_(mixed.transpose(1, 2).reshape({batch, length, -1})));
 }
 
 TransformerBlockImpl::TransformerBlockImpl(const GptOptions& options)
     : attention_norm_(register_module("attention_norm", layer_norm(options))),
       mlp_norm_(register_module("mlp_norm", layer_norm(options))),
       attention_(register_module("attention", Attention(options))),
-      up_(register_module("up", torch::nn::Linear(options.n_embd, 4 * options.n_embd))),
-      down_(register_module("down", torch::nn::Linear(4 * options.n_embd, options.n_embd))),
+      up_(register_module("up", troupe::nn::Linear(options.n_embd, 4 * options.n_embd))),
+      down_(register_module("down", troupe::nn::Linear(4 * options.n_embd, options.n_embd))),
       dropout_(register_module("dropout", troupe::nn::Dropout(options.dropout))) {}
 
 at::Tensor TransformerBlockImpl::forward(at::Tensor x, const std::optional<at::Tensor>& rotation) {
@@ -64,13 +69,14 @@ GptImpl::GptImpl(GptOptions options)
     : options_((check(options), options)),
       dropout_(register_module("dropout", troupe::nn::Dropout(options.dropout))),
       norm_(layer_norm(options)) {
-  tokens_ = register_module("tokens", torch::nn::Embedding(options.vocab_size, options.n_embd));
+  tokens_ = register_module("tokens", troupe::nn::Embedding(options.vocab_size, options.n_embd));
   if (!options.rotary) positions_ = register_module("positions", torch::nn::Embedding(options.block_size, options.n_embd));
+  register_module("token_split", token_split_);
   register_module("layers", layers_);
   for (std::int64_t i = 0; i < options.n_layer; ++i) layers_->push_back(TransformerBlock(options));
   register_module("norm", norm_);
   if (!options.tied_head) {
-    head_ = register_module("head", torch::nn::Linear(torch::nn::LinearOptions(options.n_embd, options.vocab_size).bias(false)));
+    head_ = register_module("head", troupe::nn::Linear(torch::nn::LinearOptions(options.n_embd, options.vocab_size).bias(false)));
   }
   // GPT-2's initial values: what adds to the residual stream is smaller the more layers add to it.
   torch::NoGradGuard no_grad;
@@ -101,11 +107,11 @@ at::Tensor GptImpl::forward(const at::Tensor& ids) {
   }
   auto x = tokens_(ids);
   if (positions_) x = x + positions_(torch::arange(length));
-  x = dropout_(x);
+  x = token_split_(dropout_(x));
   const auto turn = rotation(length);
   for (const auto& layer : *layers_) x = layer->as<TransformerBlock::Impl>()->forward(x, turn);
   x = norm_(x);
-  return head_ ? head_(x) : torch::nn::functional::linear(x, tokens_->weight);
+  return head_ ? head_(x) : tokens_->scores(x);
 }
 
 std::vector<std::int64_t> generate(GptImpl& model, std::vector<std::int64_t> prompt, const SamplingOptions& options) {

@@ -20,7 +20,7 @@ struct AttentionImpl : torch::nn::Module {
 
  private:
   std::int64_t n_head_;
-  torch::nn::Linear qkv_, out_;
+  troupe::nn::Linear qkv_, out_;
   troupe::nn::Dropout dropout_;
 };
 TROUPE_BLOCK(Attention);
@@ -33,10 +33,15 @@ struct TransformerBlockImpl : torch::nn::Module {
  private:
   torch::nn::LayerNorm attention_norm_, mlp_norm_;
   Attention attention_;
-  torch::nn::Linear up_, down_;
+  troupe::nn::Linear up_, down_;
   troupe::nn::Dropout dropout_;
 };
 TROUPE_BLOCK(TransformerBlock);
+
+/// Which of its layers ranks share (tensor_plan): attention by heads, the MLP by its inner channels, the embedding by its rows.
+inline constexpr const char* kGptPlan =
+    "layers.*.attention.qkv: column/3, layers.*.attention.out: row, layers.*.up: column, layers.*.down: row, tokens: vocabulary, "
+    "head?: gather, layers.*.attention_norm: sequence, layers.*.mlp_norm: sequence, norm: sequence";
 
 /// A decoder-only transformer. Its layers are blocks: what FSDP shards, activation checkpointing recomputes, a pipeline cuts between.
 class GptImpl : public torch::nn::Module {
@@ -50,11 +55,13 @@ class GptImpl : public torch::nn::Module {
  private:
   std::optional<at::Tensor> rotation(std::int64_t length) const;
   GptOptions options_;
-  torch::nn::Embedding tokens_{nullptr}, positions_{nullptr};
+  troupe::nn::Embedding tokens_{nullptr};
+  torch::nn::Embedding positions_{nullptr};
   troupe::nn::Dropout dropout_;
+  troupe::nn::TokenSplit token_split_;
   torch::nn::ModuleList layers_;
   torch::nn::LayerNorm norm_;
-  torch::nn::Linear head_{nullptr};
+  troupe::nn::Linear head_{nullptr};
 };
 TORCH_MODULE(Gpt);
 

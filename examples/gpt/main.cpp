@@ -24,6 +24,7 @@ using troupe::Error;
 using troupe::ErrorCode;
 
 void declare(Config& config) {
+  config.tensor_plan = kGptPlan;
   config.declare("vocab_size", std::int64_t{256}, "256: bytes of text; the tokenizer's for .bin shards (GPT-2: 50257)");
   config.declare("block_size", std::int64_t{128}, "tokens of a sample, the most that the model looks back on");
   config.declare("n_layer", std::int64_t{4}, "transformer layers");

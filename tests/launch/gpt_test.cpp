@@ -1,4 +1,5 @@
 // The gpt example as a user starts it.
+#include <cmath>
 #include <fstream>
 
 #include <nlohmann/json.hpp>
@@ -184,6 +185,69 @@ TEST_CASE("[E02] gpt trains on token shards, and bad files and options are refus
     CHECK(with({"--positions", "none"}).code == 2);
     CHECK(with({"--activation_checkpointing", "name:layer.*"}).code == 2);
   }
+}
+
+namespace {
+
+/// The 4-layer gpt on four processes, 12 steps, a checkpoint every 4.
+testing::Finished on_a_mesh(const testing::ScratchDirectory& folder, const Arguments& mesh, const std::string& fault = "") {
+  const testing::ScratchDirectory logs;
+  auto arguments = tiny(folder, {"--n_layer", "4", "--strategy", "pipeline", "--grad_accum_steps", "4", "--max_steps", "12",
+                                 "--log_interval", "1", "--save_every", "4"});
+  arguments.insert(arguments.end(), mesh.begin(), mesh.end());
+  return run({TROUPE_PROGRAM, "launch", "--nproc", "4", "--run-dir", logs.path(), TROUPE_GPT}, arguments, fault);
+}
+
+}  // namespace
+
+TEST_CASE("[X04] gpt trains on a mesh of processes with one rank's loss, and a killed rank is healed by its like") {
+  testing::ScratchDirectory folder, healed, one;
+  const Arguments mesh{"--mesh", "dp=2,pp=2"};
+  const auto done = on_a_mesh(folder, mesh);
+  INFO(done.output);
+  REQUIRE(done.code == 0);
+  CHECK_THAT(done.output, Catch::Contains("pipeline: mesh dp=2,tp=1,pp=2, 1f1b, stages of 2+2 blocks"));
+  const auto losses = logged(folder, "loss_metrics/global_avg_loss");
+  REQUIRE(losses.size() == 12);
+  const auto alone_done = alone(tiny(one, {"--n_layer", "4", "--grad_accum_steps", "4", "--max_steps", "12", "--log_interval", "1"}));
+  REQUIRE(alone_done.code == 0);
+  const auto expected = logged(one, "loss_metrics/global_avg_loss");
+  for (std::size_t i = 0; i < expected.size(); ++i) CHECK(std::abs(losses[i] - expected[i]) < 1e-4);
+
+  const auto killed = on_a_mesh(healed, mesh, "slot=2,step=6,at=forward,signal=9");
+  INFO(killed.output);
+  CHECK(killed.code == 0);
+  CHECK_THAT(killed.output, Catch::Contains("generation 2"));
+  CHECK(logged(healed, "loss_metrics/global_avg_loss") == losses);
+
+  // One rank goes on from what the mesh has written.
+  auto more = tiny(folder, {"--n_layer", "4", "--max_steps", "14", "--resume", "latest"});
+  const auto resumed = alone(more);
+  INFO(resumed.output);
+  CHECK(resumed.code == 0);
+  CHECK_THAT(resumed.output, Catch::Contains("step 12"));
+}
+
+TEST_CASE("[X04] a job that lost a stage nobody else has begins anew from its last checkpoint") {
+  testing::ScratchDirectory folder;
+  const auto done = on_a_mesh(folder, {"--mesh", "tp=2,pp=2"}, "slot=2,step=6,at=forward,signal=9");
+  INFO(done.output);
+  CHECK(done.code == 0);
+  CHECK_THAT(done.output, Catch::Contains("no other rank holds the part of the model that the lost rank 2 had") &&
+                              Catch::Contains("all ranks are started again, from the last checkpoint") && Catch::Contains("resume from") &&
+                              Catch::Contains("step 12/12"));
+}
+
+TEST_CASE("[X04] a mesh that can't be ends gpt with one line and exit code 2") {
+  testing::ScratchDirectory folder;
+  const auto refused = [&](const Arguments& more) {
+    const auto done = alone(tiny(folder, more));
+    CHECK(done.code == 2);
+    return done.output;
+  };
+  CHECK_THAT(refused({"--strategy", "pipeline", "--mesh", "dp=2,pp=2"}), Catch::Contains("is for 4 ranks, and the job has 1"));
+  CHECK_THAT(refused({"--strategy", "pipeline", "--mesh", "fsdp=1,pp=1"}), Catch::Contains("fsdp has no place in a mesh"));
+  CHECK_THAT(refused({"--mesh", "pp=1"}), Catch::Contains("strategy ddp has no mesh"));
 }
 #else
 TEST_CASE("[E02] NOT RUN: the examples were not built") { WARN("NOT RUN: configure with TROUPE_EXAMPLES=ON"); }

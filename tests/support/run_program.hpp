@@ -10,6 +10,7 @@
 #include "strategies/comm_hooks.hpp"
 #include "strategies/ddp.hpp"
 #include "strategies/local_steps.hpp"
+#include "strategies/mesh_parallel.hpp"
 #include "strategies/sharded.hpp"
 
 namespace troupe::testing {
@@ -32,6 +33,7 @@ inline int run_simulation(const Config& config, const SimulationOptions& simulat
   register_ddp();
   register_sharded();
   register_local_steps();
+  register_mesh_parallel();
   register_comm_hooks();
   ActorSystemConfig system_config(false);
   caf::actor_system system(system_config);

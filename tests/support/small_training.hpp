@@ -13,6 +13,7 @@
 #include "strategies/comm_hooks.hpp"
 #include "strategies/ddp.hpp"
 #include "strategies/local_steps.hpp"
+#include "strategies/mesh_parallel.hpp"
 #include "strategies/sharded.hpp"
 #include "tensor_io/fused_optimizer.hpp"
 #include "tensor_io/state_parts.hpp"
@@ -98,6 +99,7 @@ struct SmallTraining {
       register_ddp();
       register_sharded();
       register_local_steps();
+      register_mesh_parallel();
       register_comm_hooks();
       return true;
     }();
