@@ -6,7 +6,7 @@ namespace troupe {
 
 /// The part of the config that chooses how ranks exchange tensors.
 struct CommunicatorSettings {
-  std::string backend = "auto";    ///< auto, shm, gloo, hierarchical
+  std::string backend = "auto";    ///< auto, shm, gloo, hierarchical, nccl
   double collective_timeout = 60;  ///< seconds that one collective may wait for the others
 };
 

@@ -4,6 +4,7 @@
 #include "tensor_io/gloo_communicator.hpp"
 #include "tensor_io/group_setup.hpp"
 #include "tensor_io/hierarchical_communicator.hpp"
+#include "tensor_io/nccl_communicator.hpp"
 #include "tensor_io/shm_communicator.hpp"
 #include "tensor_io/single_communicator.hpp"
 
@@ -12,6 +13,7 @@ namespace troupe {
 std::unique_ptr<Communicator> make_communicator(CommunicatorOptions options) {
   check_options(options);
   if (options.world_size == 1) return std::make_unique<SingleCommunicator>(std::move(options));
+  if (options.backend == "nccl" || !options.device.is_cpu()) return make_nccl_communicator(std::move(options));
   if (options.backend == "gloo") return std::make_unique<GlooCommunicator>(std::move(options));
 
   const auto deadline = std::chrono::steady_clock::now() + options.timeout;
