@@ -143,7 +143,8 @@ void Compute::allocate_votes() {
 void Compute::seed_forward() {
   if (micro_batch_ == 0 && strategy_) strategy_->remember_state();
   seed_generator(options_.training.seed,
-                 {static_cast<std::uint64_t>(step_), static_cast<std::uint64_t>(micro_batch_), static_cast<std::uint64_t>(rank_)});
+                 {static_cast<std::uint64_t>(step_), static_cast<std::uint64_t>(micro_batch_), static_cast<std::uint64_t>(rank_)},
+                 services_.program_lane ? services_.program_lane->device() : at::kCPU);
   mark_time();
 }
 
@@ -165,15 +166,18 @@ void Compute::backward(const at::Tensor& loss, double samples, double correct, d
   if (micro_batch_ == 0) {
     vote_ = Vote{};
     vote_.step = step_;
+    device_losses_.clear();
     services_.program_lane->ledger().set_step(step_);
     strategy_->begin_step(step_);
   }
   own_.forward_ms += own_time_since_mark();
   fault_point("forward", step_);
-  const double value = loss.item<double>();
   if (weight != 0) {
-    if (!std::isfinite(value)) vote_.not_finite_loss = 1;
-    vote_.loss_sum += value * samples;
+    if (loss.is_cpu()) {
+      count_loss(loss.item<double>(), samples);
+    } else {
+      device_losses_.push_back({loss.detach(), samples});  // to read it now would wait for the whole forward
+    }
     vote_.samples += samples;
     vote_.correct += correct;
   }
@@ -191,6 +195,34 @@ void Compute::backward(const at::Tensor& loss, double samples, double correct, d
   own_.backward_ms += own_time_since_mark();
   ++micro_batch_;
   move_on();
+}
+
+void Compute::count_loss(double value, double samples) {
+  if (!std::isfinite(value)) vote_.not_finite_loss = 1;
+  vote_.loss_sum += value * samples;
+}
+
+// Losses, gradient norm and whether all is finite, in one copy and one wait. Returns the norm.
+double Compute::read_device(GradientSummary& summary) {
+  at::NoGradGuard no_grad;
+  std::vector<at::Tensor> parts;
+  for (const auto& loss : device_losses_) parts.push_back(loss.value.to(at::kDouble).view(1));
+  if (summary.device_checks.defined()) parts.push_back(summary.device_checks.view(-1));
+  if (parts.empty()) return 0;
+  const auto on_device = at::cat(parts);
+  const auto values = at::empty(on_device.sizes(), at::TensorOptions().dtype(at::kDouble).pinned_memory(on_device.is_cuda()));
+  values.copy_(on_device, /*non_blocking=*/true);
+  services_.program_lane->wait_on_host("losses and gradient norm");
+  const auto* value = values.const_data_ptr<double>();
+  for (const auto& loss : device_losses_) count_loss(*value++, loss.samples);
+  device_losses_.clear();
+  double squares = 0, not_finite = 0;
+  for (; value != values.const_data_ptr<double>() + values.numel(); value += 2) {
+    squares += value[0];
+    not_finite += value[1];
+  }
+  if (not_finite > 0) summary.not_finite_parameter = strategy_->find_not_finite();
+  return std::sqrt(squares);
 }
 
 std::vector<Vote> Compute::vote(const GradientSummary& summary, double norm) {
@@ -279,11 +311,13 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
   try {
     take_snapshot_if_due(optimizer);
     const auto wait_started = std::chrono::steady_clock::now();
-    const auto summary = strategy_->reduce_gradients();
+    auto summary = strategy_->reduce_gradients();
     fault_point("reduced", step_);
     report.exposed_ms = milliseconds_since(wait_started);
     // With a scaler the norm also shows what overflowed only in the sum over ranks.
-    const double norm = options_.training.clip_norm > 0 || loss_scaler_.enabled() ? strategy_->gradient_norm() / loss_scaler_.scale() : 0;
+    const bool wants_norm = options_.training.clip_norm > 0 || loss_scaler_.enabled();
+    const double read = read_device(summary);
+    const double norm = !wants_norm ? 0 : (summary.device_checks.defined() ? read : strategy_->gradient_norm()) / loss_scaler_.scale();
     settle_optimizer(optimizer);
     const auto vote_started = std::chrono::steady_clock::now();
     const auto votes = vote(summary, norm);

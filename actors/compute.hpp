@@ -187,6 +187,8 @@ class Compute {
   StrategyContext strategy_context(bool newcomer);
   void enter(const Membership& next);
   void allocate_votes();
+  void count_loss(double value, double samples);
+  double read_device(GradientSummary& summary);
   std::optional<Decision> rejoin(ErrorReport why, Optimizer* optimizer, double lr);
   std::optional<Decision> rejoin_next(ErrorReport why, Optimizer* optimizer, double lr);
   void heal();
@@ -218,6 +220,12 @@ class Compute {
   LossScaler loss_scaler_;
   std::shared_ptr<ForwardPosition> position_ = std::make_shared<ForwardPosition>();  // the model's layers read it
   Vote vote_;
+  /// On a device: what the micro-batches' losses were, until the vote needs them.
+  struct DeviceLoss {
+    at::Tensor value;  // () there
+    double samples = 0;
+  };
+  std::vector<DeviceLoss> device_losses_;
   std::int64_t dataset_size_ = 0;
   SectionTimes own_;      // of the step under way
   double inside_ms_ = 0;  // ... and what compute waited within forward and backward

@@ -30,6 +30,8 @@ class CudaAccelerator final : public Accelerator {
     return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
   }
   std::string problem() override {
+    int driver = 0;
+    if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) return "there is no NVIDIA driver";
     int count = 0;
     const auto result = cudaGetDeviceCount(&count);
     if (result == cudaSuccess) return count > 0 ? "" : "the driver sees no device (CUDA_VISIBLE_DEVICES?)";

@@ -17,7 +17,7 @@ bool is_known(at::ScalarType dtype) { return dtype == at::kFloat || dtype == at:
 
 Accelerator& of_device(const char* kernel, const at::Tensor& tensor) {
   auto* cuda = accelerator();
-  if (cuda == nullptr || !tensor.is_cuda()) refuse(kernel, "a tensor on " + tensor.device().str() + " in a build without it");
+  if (cuda == nullptr) refuse(kernel, "a tensor on " + tensor.device().str() + " in a build without it");
   return *cuda;
 }
 
@@ -45,7 +45,7 @@ void pack(const at::Tensor& bucket, std::span<const at::Tensor> sources, std::sp
     }
   }
   if (sources.empty()) return;
-  if (!bucket.is_cpu()) return of_device("pack", bucket).pack(bucket, sources, offsets, scale);
+  if (bucket.is_cuda()) return of_device("pack", bucket).pack(bucket, sources, offsets, scale);
   with_type("pack", bucket.scalar_type(), [&]<class To>(To) {
     with_type("pack", sources[0].scalar_type(), [&]<class From>(From) {
       for (std::size_t i = 0; i < sources.size(); ++i) {
@@ -63,7 +63,7 @@ void scale_and_check(const at::Tensor& flat, double scale, const at::Tensor& res
     refuse("scale_and_check", std::string("a tensor of ") + c10::toString(flat.scalar_type()));
   if (result.scalar_type() != at::kDouble || result.numel() != 2 || result.device() != flat.device())
     refuse("scale_and_check", "the result is no (2,) f64 there");
-  if (!flat.is_cpu()) return of_device("scale_and_check", flat).scale_and_check(flat, scale, result);
+  if (flat.is_cuda()) return of_device("scale_and_check", flat).scale_and_check(flat, scale, result);
   with_type("scale_and_check", flat.scalar_type(), [&]<class T>(T) {
     auto* data = flat.data_ptr<T>();
     double squares = 0, not_finite = 0;

@@ -30,6 +30,11 @@ void DeviceStream::wait(const DeviceEvent& event) const {
   if (stream_ && event.event_) event.event_->block(*stream_);
 }
 
+void DeviceStream::use(const at::Tensor& tensor, const DeviceEvent& event) const {
+  wait(event);
+  if (stream_) c10::impl::VirtualGuardImpl(device_.type()).recordDataPtrOnStream(tensor.storage().data_ptr(), *stream_);
+}
+
 DeviceEvent::DeviceEvent(c10::Device device) {
   if (!device.is_cpu()) event_.emplace(device.type());
 }

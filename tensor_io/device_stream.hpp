@@ -1,4 +1,5 @@
 #pragma once
+#include <ATen/core/Tensor.h>
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 
@@ -25,6 +26,9 @@ class DeviceStream {
   void* native() const;
   /// Work put here from now on starts after `event`. Does not wait on the host.
   void wait(const DeviceEvent& event) const;
+  /// As wait; and memory that was allocated for another stream is not given away before what this one holds, when the tensor is dropped, is
+  /// over.
+  void use(const at::Tensor& tensor, const DeviceEvent& event) const;
 
  private:
   friend class DeviceEvent;

@@ -12,8 +12,8 @@
 namespace troupe {
 namespace {
 
-std::size_t count_of(const at::Tensor& tensor) { return static_cast<std::size_t>(tensor.numel()); }
-std::byte* bytes_of(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.data_ptr()); }
+std::size_t numel_of(const at::Tensor& tensor) { return static_cast<std::size_t>(tensor.numel()); }
+std::byte* start_of(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.data_ptr()); }
 
 NcclSettings settings_of(const CommunicatorOptions& options) {
   NcclSettings settings;
@@ -37,7 +37,7 @@ NcclLifeOptions life_options(const CommunicatorOptions& options) {
 }
 
 // The first call that fails, or the last result.
-NcclResult each(int world_size, const std::function<NcclResult(int rank)>& call) {
+NcclResult for_each_rank(int world_size, const std::function<NcclResult(int rank)>& call) {
   auto result = NcclResult::success;
   for (int r = 0; r < world_size; ++r) {
     result = call(r);
@@ -124,7 +124,7 @@ void NcclCommunicator::do_all_reduce(const at::Tensor& tensor, ReduceOp op, cons
   if (on_host(tensor)) return host(record).all_reduce(tensor, op, record.label.data());
   if (tensor.numel() == 0) return;
   launch(record, {tensor}, [&](NcclApi& api, NcclComm comm) {
-    return api.all_reduce(tensor.data_ptr(), tensor.data_ptr(), count_of(tensor), nccl_type(tensor.scalar_type()),
+    return api.all_reduce(tensor.data_ptr(), tensor.data_ptr(), numel_of(tensor), nccl_type(tensor.scalar_type()),
                           nccl_op(op, tensor.scalar_type()), comm, stream_.native());
   });
 }
@@ -133,7 +133,7 @@ void NcclCommunicator::do_reduce_scatter(const at::Tensor& output, const at::Ten
   if (on_host(input)) return host(record).reduce_scatter(output, input, op, record.label.data());
   if (output.numel() == 0) return;
   launch(record, {output, input}, [&](NcclApi& api, NcclComm comm) {
-    return api.reduce_scatter(input.data_ptr(), output.data_ptr(), count_of(output), nccl_type(input.scalar_type()),
+    return api.reduce_scatter(input.data_ptr(), output.data_ptr(), numel_of(output), nccl_type(input.scalar_type()),
                               nccl_op(op, input.scalar_type()), comm, stream_.native());
   });
 }
@@ -142,7 +142,7 @@ void NcclCommunicator::do_all_gather(const at::Tensor& output, const at::Tensor&
   if (on_host(input)) return host(record).all_gather(output, input, record.label.data());
   if (input.numel() == 0) return;
   launch(record, {output, input}, [&](NcclApi& api, NcclComm comm) {
-    return api.all_gather(input.data_ptr(), output.data_ptr(), count_of(input), nccl_type(input.scalar_type()), comm, stream_.native());
+    return api.all_gather(input.data_ptr(), output.data_ptr(), numel_of(input), nccl_type(input.scalar_type()), comm, stream_.native());
   });
 }
 
@@ -150,7 +150,7 @@ void NcclCommunicator::do_broadcast(const at::Tensor& tensor, int root, const Co
   if (on_host(tensor)) return host(record).broadcast(tensor, root, record.label.data());
   if (tensor.numel() == 0) return;
   launch(record, {tensor}, [&](NcclApi& api, NcclComm comm) {
-    return api.broadcast(tensor.data_ptr(), tensor.data_ptr(), count_of(tensor), nccl_type(tensor.scalar_type()), root, comm,
+    return api.broadcast(tensor.data_ptr(), tensor.data_ptr(), numel_of(tensor), nccl_type(tensor.scalar_type()), root, comm,
                          stream_.native());
   });
 }
@@ -159,7 +159,7 @@ void NcclCommunicator::do_reduce(const at::Tensor& tensor, int root, ReduceOp op
   if (on_host(tensor)) return host(record).reduce(tensor, root, op, record.label.data());
   if (tensor.numel() == 0) return;
   launch(record, {tensor}, [&](NcclApi& api, NcclComm comm) {
-    return api.reduce(tensor.data_ptr(), rank() == root ? tensor.data_ptr() : nullptr, count_of(tensor), nccl_type(tensor.scalar_type()),
+    return api.reduce(tensor.data_ptr(), rank() == root ? tensor.data_ptr() : nullptr, numel_of(tensor), nccl_type(tensor.scalar_type()),
                       nccl_op(op, tensor.scalar_type()), root, comm, stream_.native());
   });
 }
@@ -173,15 +173,15 @@ void NcclCommunicator::do_gather(const at::Tensor& output, const at::Tensor& inp
   if (rank() == root) used.push_back(output);
   launch(record, std::move(used), [&](NcclApi& api, NcclComm comm) {
     if (rank() == root) {
-      const auto received = each(world_size(), [&](int from) {
-        auto* slice = bytes_of(output) + static_cast<std::size_t>(from) * input.nbytes();
-        if (from == root && slice == bytes_of(input)) return NcclResult::success;
-        return api.recv(slice, count_of(input), type, from, comm, stream_.native());
+      const auto received = for_each_rank(world_size(), [&](int from) {
+        auto* slice = start_of(output) + static_cast<std::size_t>(from) * input.nbytes();
+        if (from == root && slice == start_of(input)) return NcclResult::success;
+        return api.recv(slice, numel_of(input), type, from, comm, stream_.native());
       });
       if (received != NcclResult::success && received != NcclResult::in_progress) return received;
-      if (bytes_of(output) + static_cast<std::size_t>(root) * input.nbytes() == bytes_of(input)) return received;
+      if (start_of(output) + static_cast<std::size_t>(root) * input.nbytes() == start_of(input)) return received;
     }
-    return api.send(input.data_ptr(), count_of(input), type, root, comm, stream_.native());
+    return api.send(input.data_ptr(), numel_of(input), type, root, comm, stream_.native());
   });
 }
 
@@ -193,15 +193,15 @@ void NcclCommunicator::do_scatter(const at::Tensor& output, const at::Tensor& in
   if (rank() == root) used.push_back(input);
   launch(record, std::move(used), [&](NcclApi& api, NcclComm comm) {
     if (rank() == root) {
-      const auto sent = each(world_size(), [&](int to) {
-        auto* slice = bytes_of(input) + static_cast<std::size_t>(to) * output.nbytes();
-        if (to == root && slice == bytes_of(output)) return NcclResult::success;
-        return api.send(slice, count_of(output), type, to, comm, stream_.native());
+      const auto sent = for_each_rank(world_size(), [&](int to) {
+        auto* slice = start_of(input) + static_cast<std::size_t>(to) * output.nbytes();
+        if (to == root && slice == start_of(output)) return NcclResult::success;
+        return api.send(slice, numel_of(output), type, to, comm, stream_.native());
       });
       if (sent != NcclResult::success && sent != NcclResult::in_progress) return sent;
-      if (bytes_of(input) + static_cast<std::size_t>(root) * output.nbytes() == bytes_of(output)) return sent;
+      if (start_of(input) + static_cast<std::size_t>(root) * output.nbytes() == start_of(output)) return sent;
     }
-    return api.recv(output.data_ptr(), count_of(output), type, root, comm, stream_.native());
+    return api.recv(output.data_ptr(), numel_of(output), type, root, comm, stream_.native());
   });
 }
 
@@ -209,14 +209,14 @@ void NcclCommunicator::do_all_to_all(const at::Tensor& output, const at::Tensor&
   if (on_host(input)) return host(record).all_to_all(output, input, record.label.data());
   if (input.numel() == 0) return;
   const auto type = nccl_type(input.scalar_type());
-  const auto count = count_of(input) / static_cast<std::size_t>(world_size());
+  const auto count = numel_of(input) / static_cast<std::size_t>(world_size());
   const auto bytes = input.nbytes() / static_cast<std::size_t>(world_size());
   launch(record, {output, input}, [&](NcclApi& api, NcclComm comm) {
-    return each(world_size(), [&](int other) {
+    return for_each_rank(world_size(), [&](int other) {
       const auto at = static_cast<std::size_t>(other) * bytes;
-      const auto sent = api.send(bytes_of(input) + at, count, type, other, comm, stream_.native());
+      const auto sent = api.send(start_of(input) + at, count, type, other, comm, stream_.native());
       if (sent != NcclResult::success && sent != NcclResult::in_progress) return sent;
-      return api.recv(bytes_of(output) + at, count, type, other, comm, stream_.native());
+      return api.recv(start_of(output) + at, count, type, other, comm, stream_.native());
     });
   });
 }
@@ -225,7 +225,7 @@ void NcclCommunicator::do_send(const at::Tensor& tensor, int destination, const 
   if (on_host(tensor)) return host(record).send(tensor, destination, record.label.data());
   if (tensor.numel() == 0) return;
   launch(record, {tensor}, [&](NcclApi& api, NcclComm comm) {
-    return api.send(tensor.data_ptr(), count_of(tensor), nccl_type(tensor.scalar_type()), destination, comm, stream_.native());
+    return api.send(tensor.data_ptr(), numel_of(tensor), nccl_type(tensor.scalar_type()), destination, comm, stream_.native());
   });
 }
 
@@ -233,7 +233,7 @@ void NcclCommunicator::do_recv(const at::Tensor& tensor, int source, const Colle
   if (on_host(tensor)) return host(record).recv(tensor, source, record.label.data());
   if (tensor.numel() == 0) return;
   launch(record, {tensor}, [&](NcclApi& api, NcclComm comm) {
-    return api.recv(tensor.data_ptr(), count_of(tensor), nccl_type(tensor.scalar_type()), source, comm, stream_.native());
+    return api.recv(tensor.data_ptr(), numel_of(tensor), nccl_type(tensor.scalar_type()), source, comm, stream_.native());
   });
 }
 

@@ -19,6 +19,7 @@ std::mutex mutex;
 std::vector<std::string> log;
 int events = 0, pool = 0;
 std::atomic<int> hold_round{0}, released_round{0};
+std::atomic<int> items_read{0};
 std::atomic<bool> holding{false}, failed{false};
 thread_local c10::StreamId current_stream = 0;
 
@@ -60,6 +61,9 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     if (event == nullptr) return;
     note("s" + std::to_string(stream.id()) + " waits for e" + std::to_string(static_cast<FakeEvent*>(event)->number));
   }
+  void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream& stream) const override {
+    note("s" + std::to_string(stream.id()) + " uses memory");
+  }
   bool queryEvent(void* event) const override {
     if (failed) throw c10::Error({"fake", "fake_device.cpp", 1}, "an illegal memory access was encountered");
     return event == nullptr || static_cast<FakeEvent*>(event)->round <= released_round;
@@ -88,6 +92,14 @@ void FakeDevice::release() {
   holding = false;
   released_round = hold_round.load();
 }
+
+void FakeDevice::forget() {
+  std::lock_guard lock(mutex);
+  log.clear();
+}
+
+int FakeDevice::items() { return items_read; }
+void FakeDevice::note_item() { ++items_read; }
 
 void FakeDevice::fail() { failed = true; }
 

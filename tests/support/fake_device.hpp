@@ -22,6 +22,11 @@ class FakeDevice {
   static void fail();
   /// `e1 marks s3`, `s5 waits for e1`, in order. s0 is the default stream; streams of high priority are s100 and up.
   static std::vector<std::string> calls();
+  /// The calls so far.
+  static void forget();
+  /// How often a value was read with item(), which waits for a device.
+  static int items();
+  static void note_item();
   /// (numel,) on this device, zeros.
   static at::Tensor tensor(std::int64_t numel, at::ScalarType dtype);
 };
