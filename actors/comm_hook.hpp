@@ -10,6 +10,7 @@
 
 #include "actors/strategy_options.hpp"
 #include "tensor_io/communicator.hpp"
+#include "tensor_io/device_stream.hpp"
 #include "tensor_io/named_state.hpp"
 
 namespace troupe {
@@ -23,6 +24,9 @@ struct BucketView {
   at::Tensor flat;                    // (numel,), the gradients of this rank in, their average over all ranks out
   std::vector<at::Tensor> gradients;  // one per parameter, views of `flat` in the parameter's shape
   std::vector<std::string> names;     // of the parameters
+  /// On a device, else empty: `flat` holds this step's gradients after `ready`, which backward marks before BucketReady is sent, and their
+  /// average after `reduced`, which the reducer marks before BucketsReduced is.
+  std::shared_ptr<DeviceEvent> ready, reduced;
 };
 
 /// How a bucket becomes the average over all ranks. Reducer's thread; every rank calls it for the same buckets in the same order, so that

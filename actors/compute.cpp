@@ -152,13 +152,16 @@ void Compute::seed_forward() {
 }
 
 void Compute::seed_micro_batch() {
-  seed_generator(options_.training.seed, {static_cast<std::uint64_t>(step_), static_cast<std::uint64_t>(micro_batch_),
-                                          static_cast<std::uint64_t>(data_shard().index)});
+  seed_generator(
+      options_.training.seed,
+      {static_cast<std::uint64_t>(step_), static_cast<std::uint64_t>(micro_batch_), static_cast<std::uint64_t>(data_shard().index)},
+      services_.program_lane ? services_.program_lane->device() : at::kCPU);
 }
 
 void Compute::begin_votes() {
   vote_ = Vote{};
   vote_.step = step_;
+  device_losses_.clear();
   services_.program_lane->ledger().set_step(step_);
   strategy_->begin_step(step_);
 }
@@ -173,11 +176,14 @@ void Compute::count_loss(const MicroBatchLoss& loss) {
                           "the loss has " + std::to_string(loss.value.numel()) + " elements",
                           "reduce it to its mean"}));
   }
-  const double value = loss.value.item<double>();
   if (loss.weight == 0) return;
-  if (!std::isfinite(value)) vote_.not_finite_loss = 1;
-  if (!strategy_->counts_samples()) return;
-  vote_.loss_sum += value * loss.samples;
+  const bool counts = strategy_->counts_samples();
+  if (loss.value.is_cpu()) {
+    count_value(loss.value.item<double>(), loss.samples, counts);
+  } else {
+    device_losses_.push_back({loss.value.detach(), loss.samples, counts});  // to read it now would wait for the whole forward
+  }
+  if (!counts) return;
   vote_.samples += loss.samples;
   vote_.correct += loss.correct;
 }
@@ -270,6 +276,34 @@ void Compute::backward(const at::Tensor& loss, double samples, double correct, d
   move_on();
 }
 
+void Compute::count_value(double value, double samples, bool counts) {
+  if (!std::isfinite(value)) vote_.not_finite_loss = 1;
+  if (counts) vote_.loss_sum += value * samples;
+}
+
+// Losses, gradient norm and whether all is finite, in one copy and one wait. Returns the norm.
+double Compute::read_device(GradientSummary& summary) {
+  at::NoGradGuard no_grad;
+  std::vector<at::Tensor> parts;
+  for (const auto& loss : device_losses_) parts.push_back(loss.value.to(at::kDouble).view(1));
+  if (summary.device_checks.defined()) parts.push_back(summary.device_checks.view(-1));
+  if (parts.empty()) return 0;
+  const auto on_device = at::cat(parts);
+  const auto values = at::empty(on_device.sizes(), at::TensorOptions().dtype(at::kDouble).pinned_memory(on_device.is_cuda()));
+  values.copy_(on_device, /*non_blocking=*/true);
+  services_.program_lane->wait_on_host("losses and gradient norm");
+  const auto* value = values.const_data_ptr<double>();
+  for (const auto& loss : device_losses_) count_value(*value++, loss.samples, loss.counts);
+  device_losses_.clear();
+  double squares = 0, not_finite = 0;
+  for (; value != values.const_data_ptr<double>() + values.numel(); value += 2) {
+    squares += value[0];
+    not_finite += value[1];
+  }
+  if (not_finite > 0) summary.not_finite_parameter = strategy_->find_not_finite();
+  return std::sqrt(squares);
+}
+
 std::vector<Vote> Compute::vote(const GradientSummary& summary, double norm) {
   vote_.layout_hash = summary.layout_hash;
   vote_.dataset_size = dataset_size_;
@@ -356,11 +390,13 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
   try {
     take_snapshot_if_due(optimizer);
     const auto wait_started = std::chrono::steady_clock::now();
-    const auto summary = strategy_->reduce_gradients();
+    auto summary = strategy_->reduce_gradients();
     fault_point("reduced", step_);
     report.exposed_ms = milliseconds_since(wait_started);
     // With a scaler the norm also shows what overflowed only in the sum over ranks.
-    const double norm = options_.training.clip_norm > 0 || loss_scaler_.enabled() ? strategy_->gradient_norm() / loss_scaler_.scale() : 0;
+    const bool wants_norm = options_.training.clip_norm > 0 || loss_scaler_.enabled();
+    const double read = read_device(summary);
+    const double norm = !wants_norm ? 0 : (summary.device_checks.defined() ? read : strategy_->gradient_norm()) / loss_scaler_.scale();
     settle_optimizer(optimizer);
     const auto vote_started = std::chrono::steady_clock::now();
     const auto votes = vote(summary, norm);

@@ -199,6 +199,8 @@ class Compute {
   StrategyContext strategy_context(bool newcomer);
   void enter(const Membership& next);
   void allocate_votes();
+  void count_value(double value, double samples, bool counts);
+  double read_device(GradientSummary& summary);
   std::optional<Decision> rejoin(ErrorReport why, Optimizer* optimizer, double lr);
   std::optional<Decision> rejoin_next(ErrorReport why, Optimizer* optimizer, double lr);
   void heal();
@@ -231,6 +233,13 @@ class Compute {
   LossScaler loss_scaler_;
   std::shared_ptr<ForwardPosition> position_ = std::make_shared<ForwardPosition>();  // the model's layers read it
   Vote vote_;
+  /// On a device: what the micro-batches' losses were, until the vote needs them.
+  struct DeviceLoss {
+    at::Tensor value;  // () there
+    double samples = 0;
+    bool counts = true;
+  };
+  std::vector<DeviceLoss> device_losses_;
   std::int64_t dataset_size_ = 0;
   SectionTimes own_;      // of the step under way
   double inside_ms_ = 0;  // ... and what compute waited within forward and backward

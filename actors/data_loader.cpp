@@ -34,7 +34,7 @@ std::optional<BatchOrder> BatchSchedule::next() {
 }
 
 LoaderWorkers::LoaderWorkers(const DataLoaderOptions& options, const DistributedSampler& sampler, Done done)
-    : rank_(options.rank), dataset_(options.dataset), sampler_(sampler), done_(std::move(done)) {
+    : rank_(options.rank), dataset_(options.dataset), feed_(options.feed), sampler_(sampler), done_(std::move(done)) {
   for (std::int64_t i = 0; i < options.num_workers; ++i) threads_.emplace_back([this] { run(); });
 }
 
@@ -88,7 +88,8 @@ BatchDone LoaderWorkers::load(const BatchOrder& order) const {
   };
   try {
     const auto sampled = sampler_.batch(order.epoch, order.step, order.micro_batch);
-    auto batch = std::make_shared<Batch>(dataset_->get_batch(sampled.indices, SampleContext{sampler_.options().seed, order.epoch}));
+    auto loaded = dataset_->get_batch(sampled.indices, SampleContext{sampler_.options().seed, order.epoch});
+    auto batch = std::make_shared<Batch>(feed_ ? feed_->send(std::move(loaded)) : std::move(loaded));
     batch->epoch = order.epoch;
     batch->step = order.step;
     batch->micro_batch = order.micro_batch;

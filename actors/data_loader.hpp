@@ -14,6 +14,7 @@
 #include "actors/messages.hpp"
 #include "actors/rank_supervisor.hpp"
 #include "tensor_io/dataset.hpp"
+#include "tensor_io/device_feed.hpp"
 #include "tensor_io/sampler.hpp"
 
 namespace troupe {
@@ -32,8 +33,9 @@ struct DataLoaderOptions {
   std::int64_t epochs = 1;     ///< the first epoch that is not loaded any more
   std::int64_t max_steps = 0;  ///< optimizer steps of this loader; 0: no limit
   std::int64_t num_workers = 1;
-  std::int64_t prefetch = 2;  ///< batches that may be ahead of the consumer's credits
-  caf::actor consumer;        ///< gets BatchLoaded in order, DataEnded at the end, RankFailed if the data set throws
+  std::int64_t prefetch = 2;               ///< batches that may be ahead of the consumer's credits
+  std::shared_ptr<const DeviceFeed> feed;  ///< where the rank trains on a device: the batches go there, else empty
+  caf::actor consumer;                     ///< gets BatchLoaded in order, DataEnded at the end, RankFailed if the data set throws
   RankSupervisorActor supervisor;
 };
 
@@ -80,6 +82,7 @@ class LoaderWorkers {
   // Constant after construction.
   int rank_;
   std::shared_ptr<const Dataset> dataset_;
+  std::shared_ptr<const DeviceFeed> feed_;
   DistributedSampler sampler_;
   Done done_;
   // Guarded by mutex_.

@@ -18,7 +18,8 @@ constexpr std::int64_t kPiece = 1 << 20;  // bytes
 std::uint64_t hash_of(const std::vector<at::Tensor>& tensors) {
   std::string hashes;
   for (const auto& tensor : tensors) {
-    hashes += xxh3_text(xxh3(std::span(static_cast<const std::byte*>(tensor.data_ptr()), tensor.nbytes())));
+    const auto bytes = tensor.cpu();  // itself, where it is there
+    hashes += xxh3_text(xxh3(std::span(static_cast<const std::byte*>(bytes.data_ptr()), bytes.nbytes())));
   }
   return xxh3(hashes);
 }
@@ -89,7 +90,7 @@ void heal_tensors(const NamedTensors& tensors, const HealRoles& roles, Communica
   std::size_t turn = 0;
   for (const auto& flat : flats) {
     const auto bytes = static_cast<std::int64_t>(flat.nbytes());
-    auto raw = at::from_blob(flat.data_ptr(), {bytes}, at::kByte);
+    const auto raw = flat.view(-1).view(at::kByte);
     for (std::int64_t begin = 0; begin < bytes; begin += kPiece) {
       const int donor = donors[turn++ % donors.size()];
       const auto piece = raw.narrow(0, begin, std::min(kPiece, bytes - begin));

@@ -26,14 +26,15 @@ class OwnActor {
   template <class Behavior>
   OwnActor(const StrategyContext& context, std::string name, Behavior make_behavior)
       : name_(std::move(name)), timeout_(context.timeout), self_(*context.system) {
-    const auto failure = failure_;
-    handle_ = context.system->template spawn<caf::detached>([failure, make_behavior](typename Handle::pointer self) {
+    // The failure is an argument, not captured: with none at all CAF 0.17.6 binds a reference to a null pointer.
+    const auto run = [make_behavior](typename Handle::pointer self, const std::shared_ptr<std::optional<ErrorReport>>& failure) {
       self->set_exception_handler([failure](std::exception_ptr& error) -> caf::error {
         *failure = report_of_own_actor(error);
         return caf::exit_reason::unhandled_exception;
       });
       return make_behavior(self);
-    });
+    };
+    handle_ = context.system->template spawn<caf::detached>(run, failure_);
     self_->monitor(handle_);
   }
   ~OwnActor() {

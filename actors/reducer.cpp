@@ -75,6 +75,12 @@ void ReducerState::fail(ErrorReport report) {
   caf::anon_send(options.compute, RankFailed{report});
 }
 
+const DeviceStream& ReducerState::stream() {
+  const auto device = options.communicator->device();
+  if (!own_stream || own_stream->device() != device) own_stream = DeviceStream::from_pool(device, false);
+  return *own_stream;
+}
+
 void ReducerState::launch(std::size_t index) {
   auto& bucket = (*plan.buckets)[index];
   bucket.step = step;
@@ -85,7 +91,12 @@ void ReducerState::launch(std::size_t index) {
   options.progress->launched.fetch_add(1, std::memory_order_release);
   result.queued_ms += 1e-6 * static_cast<double>(steady_now_ns() - sent_ns[index]);
   if (bucket.flat.defined()) result.bytes += static_cast<std::int64_t>(bucket.flat.nbytes());
-  plan.hook->reduce(bucket, *options.communicator);
+  {
+    const CurrentStream place(stream());
+    if (bucket.ready) stream().wait(*bucket.ready);
+    plan.hook->reduce(bucket, *options.communicator);
+    if (bucket.reduced) bucket.reduced->record(stream());
+  }
   free_since_ns = steady_now_ns();
   result.busy_ms += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - before).count();
 }

@@ -48,6 +48,7 @@ struct ReducerState {
   void install(const InstallPlan& plan);
   void ready(const BucketReady& bucket);
   void launch(std::size_t index);
+  const DeviceStream& stream();
   void fail(ErrorReport report);
 
   ReducerActor::pointer self = nullptr;
@@ -59,6 +60,8 @@ struct ReducerState {
   std::int64_t step = -1;
   std::int64_t free_since_ns = 0;  // the last collective ended
   bool failed = false;
+  std::optional<DeviceStream>
+      own_stream;  // on a device: of this thread, so that a bucket holds up neither the next one's forward nor backward
   BucketsReduced result;
   static inline const char* name = "reducer";
 };

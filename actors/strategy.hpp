@@ -49,6 +49,9 @@ struct GradientSummary {
   bool order_changed = false;  ///< gradients came in another order than the plan's, twice running
   std::vector<bool> used;      ///< by parameter
   BucketsReduced reduced;
+  /// On a device, where the host does not know yet: (n, 2) f64 there, sums of squares of the reduced gradients and numbers of elements that
+  /// are not finite, each over a part of them. Compute reads it with the losses, in the step's one wait for the device.
+  at::Tensor device_checks;
   double message_us = 0;  ///< sending buckets, the last one's way to the reducer, the answer's way back
 
   /// Waits for the reducer: `reduced`, and the way of its messages.
@@ -127,6 +130,8 @@ class Strategy {
   virtual void end_backward() = 0;
   /// Waits until the gradients of the step are the average over all ranks.
   virtual GradientSummary reduce_gradients() = 0;
+  /// After device_checks told of gradients that are not finite: the first parameter of these, or -1.
+  virtual std::int32_t find_not_finite() { return -1; }
   /// Global L2 norm of the reduced gradients: the same bits on every rank.
   virtual double gradient_norm() = 0;
   virtual void scale_gradients(double factor) = 0;

@@ -112,7 +112,7 @@ Decision decide(std::span<const Vote> votes, std::span<const std::string> parame
   Decision decision;
   decision.used.assign(votes[0].used.size(), false);
   double loss_sum = 0, max_loss = -std::numeric_limits<double>::infinity();
-  bool loss_not_finite = false;
+  bool loss_not_finite = false;  // of the culprit too
   for (std::size_t r = 0; r < votes.size(); ++r) {
     const auto& vote = votes[r];
     loss_sum += vote.loss_sum;
@@ -124,8 +124,10 @@ Decision decide(std::span<const Vote> votes, std::span<const std::string> parame
       decision.gradient_norm = vote.gradient_norm;
     if (decision.stop_signal == 0) decision.stop_signal = vote.stop_signal;
     for (std::size_t i = 0; i < vote.used.size(); ++i) decision.used[i] = decision.used[i] || vote.used[i];
+    // A rank's own loss says more than gradients, of which a device's are looked at reduced: those all ranks see alike.
+    const bool first = !decision.not_finite || (vote.not_finite_loss && !loss_not_finite);
     loss_not_finite = loss_not_finite || vote.not_finite_loss;
-    if (!decision.not_finite && (vote.not_finite_loss || vote.not_finite_parameter >= 0)) {
+    if (first && (vote.not_finite_loss || vote.not_finite_parameter >= 0)) {
       decision.not_finite = true;
       decision.culprit = static_cast<std::int32_t>(r);
       decision.parameter = vote.not_finite_parameter;

@@ -127,7 +127,15 @@ const std::vector<ConfigField>& config_fields() {
       {"strategy", "reduce_dtype", at(&Config::reduce_dtype), "of gradients on their way", 0, 0, {"float32", "bfloat16", "float16"}},
       {"strategy", "buffer_dtype", at(&Config::buffer_dtype), "of floating-point buffers", 0, 0, {"float32", "bfloat16", "float16"}},
 
-      {"communication", "backend", at(&Config::backend), "how ranks exchange tensors", 0, 0, {"auto", "shm", "gloo", "hierarchical"}},
+      {"communication",
+       "backend",
+       at(&Config::backend),
+       "how ranks exchange tensors",
+       0,
+       0,
+       {"auto", "shm", "gloo", "hierarchical", "nccl"}},
+      {"communication", "device", at(&Config::device), "where ranks train: auto, cpu, cuda (each rank its local rank's), or cuda:N"},
+      {"communication", "share_device", at(&Config::share_device), "several ranks may be on one GPU: for tests, it is slow"},
       {"communication", "collective_timeout", at(&Config::collective_timeout), "seconds that a collective may wait for the others", 0.1,
        86400},
 

@@ -25,6 +25,7 @@
 #include "strategies/mesh_parallel.hpp"
 #include "strategies/sharded.hpp"
 #include "tensor_io/checkpoint_directory.hpp"
+#include "tensor_io/device_choice.hpp"
 
 namespace troupe {
 namespace {
@@ -48,8 +49,9 @@ std::string ledger_path(const Config& config, const RankEnvironment& place, int 
   return folder.empty() ? std::string() : folder + "/ledger-rank" + std::to_string(slot) + ".jsonl";
 }
 
-RankSystemOptions options_of(const Config& config, const RankEnvironment& place) {
+RankSystemOptions options_of(const Config& config, const RankEnvironment& place, at::Device device) {
   RankSystemOptions options;
+  options.device = device;
   options.process = {place.slot, place.incarnation};
   options.world_size = place.world_size;
   options.spare = place.spare;
@@ -118,6 +120,7 @@ LaunchOutcome simulate_once(const Config& config, const SimulationOptions& simul
       [&](const RankSystemOptions& model) {
         auto options = model;
         options.ledger_path = ledger_path(config, {}, options.process.slot);
+        options.device = choose_device(config, device_facts(), {options.process.slot, simulation.world_size, true});
         const auto end = run_rank(system, config, options, body);
         // Of one that --chaos has killed the coordinator tells.
         return end.report.code == ErrorCode::fenced ? end.code : tell(end);
@@ -133,7 +136,7 @@ int run_simulated(Config config, const std::function<void(Rank&)>& body) {
   place.job_id = "simulated";
   SimulationOptions simulation;
   simulation.world_size = static_cast<int>(config.ranks);
-  simulation.rank = options_of(config, place);
+  simulation.rank = options_of(config, place, choose_device(config, device_facts(), {0, simulation.world_size, true}));
   if (!config.chaos.empty()) {
     simulation.chaos = parse_chaos(config.chaos);
     simulation.recovery.enabled = true;
@@ -151,7 +154,7 @@ int run_alone(const Config& config, const std::function<void(Rank&)>& body) {
   caf::actor_system system(system_config);
   RankEnvironment place;
   place.job_id = "alone";
-  auto options = options_of(config, place);
+  auto options = options_of(config, place, choose_device(config, device_facts(), {}));
   return tell(run_rank(system, config, options, body));
 }
 
@@ -162,7 +165,10 @@ int run_launched(const Config& config, const RankEnvironment& place, const std::
   if (!place.keys.empty()) keys = KeyFolder::read(place.keys);
   ActorSystemConfig system_config(true, std::move(keys), [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); });
   caf::actor_system system(system_config);
-  auto options = options_of(config, place);
+  const auto device = choose_device(config, device_facts(), {place.local_rank, std::max(1, place.local_world_size), false});
+  // NCCL refuses two ranks of one host on one device; told that they are on two hosts, it takes the network between them.
+  if (config.share_device && !device.is_cpu()) setenv("NCCL_HOSTID", (place.job_id + "-" + std::to_string(place.slot)).c_str(), 0);
+  auto options = options_of(config, place, device);
   options.hurt = hurt_this_process;
   CoordinatorActor hosted;
   if (!place.coordinator_host.empty()) {

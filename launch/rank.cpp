@@ -6,6 +6,7 @@
 
 #include "actors/activation_checkpointing.hpp"
 #include "actors/data_loader.hpp"
+#include "launch/device_settings.hpp"
 #include "launch/model_file.hpp"
 #include "launch/run_checkpoints.hpp"
 #include "launch/whole_model.hpp"
@@ -37,6 +38,7 @@ Rank::Rank(caf::actor_system& system, Config config, RankSystemOptions options)
 Rank::~Rank() { profile_of_process().add(profile_); }
 
 void Rank::distribute_module(std::shared_ptr<torch::nn::Module> model) {
+  check_device_settings(config_, device());
   model_ = model;
   initialise(*model);
   checkpoint_activations(model, config_.activation_checkpointing);
@@ -47,6 +49,7 @@ void Rank::distribute_module(std::shared_ptr<torch::nn::Module> model) {
                   "use troupe::nn::Dropout, or start processes with troupe launch");
     }
   }
+  if (!device().is_cpu()) model->to(device());
   system_->compute().distribute(std::move(model));
 }
 
@@ -305,6 +308,7 @@ void BatchStream::start() {
   }
   options.num_workers = config.num_workers;
   options.prefetch = config.prefetch;
+  if (!rank_->device().is_cpu()) options.feed = std::make_shared<DeviceFeed>(rank_->device());
   options.consumer = rank_->system().compute().address();
   options.supervisor = rank_->system().supervisor();
   loader_ = caf::actor_cast<caf::actor>(rank_->system().system().spawn<caf::detached>(data_loader, options));
@@ -409,6 +413,7 @@ std::shared_ptr<const Batch> BatchStream::take() {
   rank_->step_data_ms_ += rank_->data_wait_ms_;
   compute.count_data_wait(rank_->data_wait_ms_);
   if (!batch) return nullptr;
+  DeviceFeed::receive(*batch);
   step_.push_back(batch);
   rank_->batch_samples_ = static_cast<double>(batch->numel());
   rank_->batch_weight_ = batch->weight;

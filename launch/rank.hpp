@@ -62,6 +62,9 @@ class Rank {
   int rank() const noexcept { return system_->compute().rank(); }
   int world_size() const noexcept { return system_->compute().world_size(); }
   bool is_main() const noexcept { return rank() == 0; }
+  /// Where this rank trains (config: device). `distribute` moves the model there, the loader its batches; what else forward needs is the
+  /// program's to move.
+  at::Device device() const noexcept { return system_->options().device; }
   const Config& config() const noexcept { return config_; }
 
   /// Hands the model to the config's strategy; collective. Returns what it was given (a module holder or a shared_ptr), for convenience.

@@ -114,6 +114,8 @@ Compute::Services RankSystem::make_lanes(const Membership& membership) {
     communicator.world_size = membership.world_size();
     communicator.name = name;
     communicator.backend = options_.communicator.backend;
+    communicator.device = options_.device;
+    communicator.nccl = options_.nccl;
     communicator.host = options_.host;
     communicator.interface_address = options_.interface_address;
     communicator.timeout = timeout;

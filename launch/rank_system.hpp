@@ -24,6 +24,8 @@ struct RankSystemOptions {
   TrainingOptions training;
   StrategyOptions strategy;
   CommunicatorSettings communicator;
+  at::Device device = at::kCPU;   ///< where the rank trains
+  std::shared_ptr<NcclApi> nccl;  ///< empty: the one that the program was built with
   CoordinatorActor coordinator;
   std::function<void(ChaosKind, std::chrono::milliseconds)> hurt;  ///< --chaos: kills, stops or slows this process; empty: it is spared
   /// Told of the rank's root before it joins, by which a rank is ended that has no process of its own. That root has a thread then, which

@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "launch/device_settings.hpp"
 #include "launch/job.hpp"
 #include "launch/run_checkpoints.hpp"
 #include "launch/run_log.hpp"
@@ -45,7 +46,9 @@ ValidationReport validate(const Job& job, Rank& rank, torch::nn::Module& model, 
     for (auto i = begin; i < std::min(last, begin + share); ++i) indices.push_back(i);
     auto batch = dataset.get_batch(indices, SampleContext{rank.config().seed, 0});
     batch.counted = batch.numel();
-    const AutocastGuard autocast(rank.config().use_amp, amp_dtype(rank.config()));
+    batch.input = batch.input.to(rank.device());
+    batch.target = batch.target.to(rank.device());
+    const AutocastGuard autocast(rank.config().use_amp, amp_dtype(rank.config()), rank.device().type());
     std::optional<Loss> loss;
     const bool mine = strategy.evaluate([&] { loss.emplace(job.loss(model, batch, rank.config())); });
     if (!mine) continue;  // another rank has the result
@@ -94,6 +97,7 @@ class TrainingLoop {
 
  private:
   void set_up() {
+    check_device_settings(config_, rank_.device());
     model_ = build_model(job_, config_);
     if (config_.sync_batchnorm) convert_sync_batchnorm(*model_, rank_.system().compute().services().program_lane);
     rank_.distribute(model_);
@@ -104,8 +108,9 @@ class TrainingLoop {
     const bool joined_late = compute.membership().generation > 1;
     if (!joined_late) {
       log_.line("model: " + compute.strategy().describe() + "; " + std::to_string(rank_.world_size()) + " rank" +
-                (rank_.world_size() == 1 ? "" : "s") + ", backend " + std::string(rank_.communicator().backend()) +
-                "; data: " + data_.train->name() + ", " + std::to_string(data_.train->size()) + " samples");
+                (rank_.world_size() == 1 ? "" : "s") + ", device " + rank_.device().str() + ", backend " +
+                std::string(rank_.communicator().backend()) + "; data: " + data_.train->name() + ", " +
+                std::to_string(data_.train->size()) + " samples");
     }
     if (!config_.resume.empty() && compute.steps_done() == 0) {
       rank_.retry([&] {
@@ -154,7 +159,7 @@ class TrainingLoop {
   bool run_micro_batch(const std::shared_ptr<const Batch>& batch) {
     data_ms_ += rank_.last_data_wait_ms();
     const auto loss_of = [&](const Batch& of) {
-      const AutocastGuard autocast(config_.use_amp, amp_dtype(config_));
+      const AutocastGuard autocast(config_.use_amp, amp_dtype(config_), rank_.device().type());
       return job_.loss(*model_, of, config_);
     };
     try {

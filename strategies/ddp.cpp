@@ -36,12 +36,18 @@ void Ddp::attach(std::shared_ptr<torch::nn::Module> model) {
 }
 
 void Ddp::bucket_full(std::int32_t bucket) {
+  if (const auto& ready = (*views_)[static_cast<std::size_t>(bucket)].ready) {
+    ready->record(DeviceStream::current((*views_)[static_cast<std::size_t>(bucket)].flat.device()));
+  }
   const auto before = thread_cpu_ns();
   caf::anon_send(context().reducer, BucketReady{step(), bucket, steady_now_ns()});
   send_ns_ += thread_cpu_ns() - before - clock_cost_ns();
 }
 
-void Ddp::send_plan() { caf::anon_send(context().reducer, InstallPlan{buckets().bucket_views(), hook_}); }
+void Ddp::send_plan() {
+  views_ = buckets().bucket_views();
+  caf::anon_send(context().reducer, InstallPlan{views_, hook_});
+}
 
 void Ddp::rejoin(StrategyContext next) {
   const auto order = bucket_order();
@@ -75,6 +81,9 @@ void Ddp::combine_gradients(GradientSummary& summary) {
   const auto& plan = buckets().plan();
   if (!plan.buckets.empty()) {
     summary.await(context(), step());
+    // The reducer's stream is in order: after its last bucket all are reduced.
+    const auto& last = views_->back();
+    if (last.reduced) DeviceStream::current(last.flat.device()).wait(*last.reduced);
     summary.message_us += static_cast<double>(send_ns_) / 1e3;
   }
   if (context().rank != 0 || (context().options.static_graph && measured_)) return;

@@ -34,6 +34,7 @@ class Ddp final : public Replica {
   void send_plan();
 
   std::shared_ptr<CommHook> hook_;
+  std::shared_ptr<std::vector<BucketView>> views_;  // the reducer's, of the plan
   std::vector<std::int32_t> last_arrival_;
   std::vector<std::int32_t> next_order_;  // of the buckets that the next step lays out; empty: they stay
   std::int64_t send_ns_ = 0;              // of this step, in the hooks

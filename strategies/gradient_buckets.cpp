@@ -2,6 +2,7 @@
 
 #include <torch/csrc/autograd/function_hook.h>
 
+#include "tensor_io/device_kernels.hpp"
 #include "tensor_io/pack.hpp"
 
 namespace troupe {
@@ -22,14 +23,16 @@ GradientBuckets::GradientBuckets(const std::vector<std::pair<std::string, at::Te
                                  std::int64_t cap_bytes, std::int64_t first_cap_bytes, BucketFull full)
     : cap_bytes_(cap_bytes), first_cap_bytes_(first_cap_bytes), full_(std::move(full)), alive_(std::make_shared<GradientBuckets*>(this)) {
   for (const auto& [name, parameter] : parameters) {
-    if (!parameter.device().is_cpu()) {
-      throw Error(ErrorCode::usage, "parameter " + name, "it is on " + parameter.device().str() + ", this build's ranks train on cpu",
-                  "move the model to one device before distribute");
+    if (parameter.device() != lane.device()) {
+      throw Error(ErrorCode::usage, "parameter " + name,
+                  "it is on " + parameter.device().str() + ", this rank trains on " + lane.device().str(),
+                  "leave the model to distribute, which moves it; --device says where to");
     }
-    entries_.push_back({name, parameter, {}, -1, false, false});
+    entries_.push_back({name, parameter, {}, -1, false, false, {}});
   }
   const auto shape = layout();
   plan_ = plan_buckets(shape, registration_order(shape), cap_bytes_, first_cap_bytes_);
+  on_device_ = !lane.device().is_cpu();
   for (const auto& flat : plan_.flats) flats_.push_back(lane.allocate(flat.numel, flat.dtype));
   place();
   for (std::size_t i = 0; i < entries_.size(); ++i) {
@@ -88,6 +91,10 @@ std::shared_ptr<std::vector<BucketView>> GradientBuckets::bucket_views() const {
       view.gradients.push_back(entries_[static_cast<std::size_t>(slot.parameter)].view);
       view.names.push_back(entries_[static_cast<std::size_t>(slot.parameter)].name);
     }
+    if (on_device_) {
+      view.ready = std::make_shared<DeviceEvent>(view.flat.device());
+      view.reduced = std::make_shared<DeviceEvent>(view.flat.device());
+    }
     views->push_back(std::move(view));
   }
   return views;
@@ -96,6 +103,7 @@ std::shared_ptr<std::vector<BucketView>> GradientBuckets::bucket_views() const {
 void GradientBuckets::begin_step() {
   for (auto& entry : entries_) {
     entry.seen = false;
+    entry.source = at::Tensor();
     entry.parameter.mutable_grad() = at::Tensor();
   }
   not_finite_ = -1;
@@ -125,7 +133,9 @@ void GradientBuckets::arrived(std::size_t index) {
                 "construct the embedding with sparse(false)");
   }
   bool finite = true;
-  if (weight_ == 0) {
+  if (on_device_) {
+    arrived_on_device(entry, grad);
+  } else if (weight_ == 0) {
     if (!entry.seen) entry.view.zero_();
     grad = entry.view;
   } else if (grad.data_ptr() == entry.view.data_ptr()) {  // a later micro-batch: autograd added in place
@@ -142,10 +152,75 @@ void GradientBuckets::arrived(std::size_t index) {
   }
 }
 
+void GradientBuckets::arrived_on_device(Entry& entry, at::Tensor& grad) {
+  at::NoGradGuard no_grad;
+  if (weight_ == 0) {
+    if (!entry.seen) entry.view.zero_();
+  } else if (grad.data_ptr() != entry.view.data_ptr()) {  // else a later micro-batch: autograd added in place
+    if (!entry.seen && synchronise_) {
+      entry.source = grad;
+      return;  // its view comes with the bucket
+    }
+    entry.seen ? entry.view.add_(grad) : entry.view.copy_(grad);
+  }
+  grad = entry.view;
+}
+
+void GradientBuckets::pack_bucket(std::int32_t bucket) {
+  at::NoGradGuard no_grad;
+  const auto& planned = plan_.buckets[static_cast<std::size_t>(bucket)];
+  const auto kernel_has = [&](const Entry& entry) {
+    const auto dtype = entry.source.scalar_type();
+    return (dtype == at::kFloat || dtype == at::kHalf || dtype == at::kBFloat16) && dtype == planned.dtype &&
+           entry.source.is_contiguous() && entry.view.is_contiguous();
+  };
+  std::vector<at::Tensor> sources;
+  std::vector<std::int64_t> offsets;
+  for (const auto& slot : planned.slots) {
+    auto& entry = entries_[static_cast<std::size_t>(slot.parameter)];
+    if (!entry.source.defined()) continue;
+    if (kernel_has(entry)) {
+      sources.push_back(entry.source);
+      offsets.push_back(slot.offset);
+    } else {
+      entry.view.copy_(entry.source);
+    }
+    entry.source = at::Tensor();
+    entry.parameter.mutable_grad() = entry.view;
+  }
+  pack(flat_of(planned.dtype), sources, offsets);
+}
+
 void GradientBuckets::mark_ready(std::size_t index) {
   auto& entry = entries_[index];
   entry.ready = true;
-  if (pending_[static_cast<std::size_t>(entry.bucket)].fetch_sub(1, std::memory_order_acq_rel) == 1) full_(entry.bucket);
+  if (pending_[static_cast<std::size_t>(entry.bucket)].fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  if (on_device_) pack_bucket(entry.bucket);
+  full_(entry.bucket);
+}
+
+at::Tensor GradientBuckets::device_checks() const {
+  if (!on_device_ || flats_.empty()) return {};
+  at::NoGradGuard no_grad;
+  const auto checks = at::zeros({static_cast<std::int64_t>(flats_.size()), 2}, flats_[0].options().dtype(at::kDouble));
+  for (std::size_t i = 0; i < flats_.size(); ++i) {
+    const auto& flat = flats_[i];
+    const auto row = checks.select(0, static_cast<std::int64_t>(i));
+    if (flat.scalar_type() == at::kDouble) {  // the kernel has no f64
+      row.select(0, 0).copy_(flat.square().sum());
+      row.select(0, 1).copy_(flat.isfinite().logical_not().sum());
+    } else {
+      scale_and_check(flat, 1, row);
+    }
+  }
+  return checks;
+}
+
+std::int32_t GradientBuckets::find_not_finite() const {
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    if (entries_[i].view.defined() && !entries_[i].view.isfinite().all().item<bool>()) return static_cast<std::int32_t>(i);
+  }
+  return -1;
 }
 
 void GradientBuckets::end_backward() {

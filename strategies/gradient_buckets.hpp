@@ -20,6 +20,9 @@ namespace troupe {
 /// into the bucket in one pass that also looks for NaN and infinity, and points `.grad` back at the bucket, so that a second micro-batch
 /// adds in place. The copy is the only one before the wire.
 ///
+/// On a device nothing is looked at on the way, since the host would have to wait: autograd's tensors are kept until the bucket is whole,
+/// and then copied by one kernel; whether all is finite is asked once, of the reduced buckets (device_checks).
+///
 /// Compute's thread, but for the hooks, which autograd may run on a thread of its own: they touch only their parameter's entry, the atomic
 /// count of its bucket and, since a device has one autograd thread, the order of arrival.
 class GradientBuckets {
@@ -54,6 +57,11 @@ class GradientBuckets {
   /// The reduced gradients that are defined, in layout order.
   std::vector<at::Tensor> gradients() const;
   const std::vector<at::Tensor>& flats() const noexcept { return flats_; }
+  /// On a device, where gradients are not looked at one by one: (flats, 2) f64 there, the sum of squares of each flat and how many of its
+  /// elements are not finite. Undefined on the CPU. Does not wait for the device.
+  at::Tensor device_checks() const;
+  /// The first parameter whose gradient is not finite now, or -1. On a device it waits for each: for after the fact.
+  std::int32_t find_not_finite() const;
 
  private:
   struct Entry {
@@ -63,15 +71,19 @@ class GradientBuckets {
     std::int32_t bucket = -1;
     bool seen = false;   // the view holds data of this step
     bool ready = false;  // counted in this backward
+    at::Tensor source;   // on a device: autograd's own, to be packed with the rest of the bucket
   };
   class Hook;
 
   void place();
   void arrived(std::size_t index);
+  void arrived_on_device(Entry& entry, at::Tensor& grad);
+  void pack_bucket(std::int32_t bucket);
   void mark_ready(std::size_t index);
   const at::Tensor& flat_of(at::ScalarType dtype) const;
 
   // Constant after construction.
+  bool on_device_ = false;
   std::int64_t cap_bytes_, first_cap_bytes_;
   BucketFull full_;
   std::vector<at::Tensor> flats_;            // one per dtype, memory of the lane

@@ -29,7 +29,8 @@ void broadcast_tensors(const NamedTensors& tensors, Communicator& lane, const ch
     if (!direct) flat = flat.contiguous();
     lane.broadcast(flat.view(-1), 0, what);
     if (!direct) tensor.detach().copy_(flat);
-    XXH3_64bits_update(state, flat.data_ptr(), flat.nbytes());
+    const auto bytes = flat.cpu();  // itself, where it is there
+    XXH3_64bits_update(state, bytes.data_ptr(), bytes.nbytes());
   }
   const std::uint64_t hash = XXH3_64bits_digest(state);
   XXH3_freeState(state);
@@ -53,7 +54,7 @@ FlatBuffers::FlatBuffers(const torch::nn::Module& model) {
     const std::int64_t line = 64 / static_cast<std::int64_t>(c10::elementSize(dtype));
     std::int64_t numel = 0;
     for (const auto& [name, buffer] : buffers) numel += (buffer.numel() + line - 1) / line * line;
-    auto flat = at::zeros({numel}, at::TensorOptions().dtype(dtype));
+    auto flat = at::zeros({numel}, buffers.front().second.options());
     const auto before = at::zeros_like(flat);
     std::int64_t offset = 0;
     for (auto& [name, buffer] : buffers) {

@@ -76,6 +76,7 @@ GradientSummary Replica::reduce_gradients() {
   summary.not_finite_parameter = buckets_->not_finite_parameter();
   summary.used = buckets_->used();
   combine_gradients(summary);
+  summary.device_checks = buckets_->device_checks();
   if (replicas_equal() && context_.options.broadcast_buffers && context_.world_size > 1) buffers_->stage(*context_.program_lane);
   return summary;
 }

@@ -46,6 +46,24 @@ bool Communicator::break_with(const ErrorReport& reason) noexcept {
   return true;
 }
 
+void Communicator::throw_if_broken() const {
+  if (auto reason = broken()) throw Error(complete(*reason, nullptr));
+}
+
+void Communicator::fail(ErrorReport reason) noexcept {
+  if (reason.rank < 0) reason.rank = member(rank());
+  if (reason.step < 0) reason.step = ledger_->step();
+  if (break_with(reason)) do_abort(reason);
+}
+
+// Without a record: the operation is what it says itself.
+ErrorReport Communicator::complete(ErrorReport report, const CollectiveRecord* record) const {
+  if (report.rank < 0) report.rank = member(rank());
+  if (report.step < 0) report.step = ledger_->step();
+  if (report.operation.empty() && record != nullptr) report.operation = record->describe();
+  return report;
+}
+
 void Communicator::abort(const ErrorReport& reason) noexcept {
   const ErrorReport freed{ErrorCode::aborted, -1, {}, -1, {}, reason.to_string(), {}};
   if (break_with(freed)) do_abort(freed);
@@ -54,13 +72,7 @@ void Communicator::abort(const ErrorReport& reason) noexcept {
 // The one way into a back end: ledger, then the work, then, if that fails, the first reason for every rank and every later call.
 template <class Work>
 void Communicator::perform(CollectiveRecord record, Work&& work) {
-  const auto complete = [this, &record](ErrorReport report) {
-    if (report.rank < 0) report.rank = member(rank());
-    if (report.step < 0) report.step = ledger_->step();
-    if (report.operation.empty()) report.operation = record.describe();
-    return report;
-  };
-  if (auto reason = broken()) throw Error(complete(*reason));
+  if (auto reason = broken()) throw Error(complete(*reason, &record));
   record = ledger_->begin(record);
   ErrorReport failure;
   try {
@@ -72,20 +84,20 @@ void Communicator::perform(CollectiveRecord record, Work&& work) {
   } catch (const std::exception& error) {
     failure = ErrorReport{ErrorCode::internal, -1, {}, -1, {}, error.what(), {}};
   }
-  failure = complete(failure);
+  failure = complete(failure, &record);
   if (break_with(failure)) do_abort(failure);
-  throw Error(complete(*broken()));
+  throw Error(complete(*broken(), &record));
 }
 
 void Communicator::all_reduce(const at::Tensor& tensor, ReduceOp op, std::string_view label) {
-  check_tensor("all_reduce", "tensor", tensor);
+  check_tensor("all_reduce", "tensor", tensor, options_.device);
   check_reduction("all_reduce", op, tensor.scalar_type());
   perform(record_of(CollectiveKind::all_reduce, label, &tensor, op), [&](const auto& record) { do_all_reduce(tensor, op, record); });
 }
 
 void Communicator::reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, std::string_view label) {
-  check_tensor("reduce_scatter", "output", output);
-  check_tensor("reduce_scatter", "input", input);
+  check_tensor("reduce_scatter", "output", output, options_.device);
+  check_tensor("reduce_scatter", "input", input, options_.device);
   check_pair("reduce_scatter", input, "input", output, "output", world_size(), rank());
   check_reduction("reduce_scatter", op, input.scalar_type());
   perform(record_of(CollectiveKind::reduce_scatter, label, &input, op),
@@ -93,40 +105,40 @@ void Communicator::reduce_scatter(const at::Tensor& output, const at::Tensor& in
 }
 
 void Communicator::all_gather(const at::Tensor& output, const at::Tensor& input, std::string_view label) {
-  check_tensor("all_gather", "output", output);
-  check_tensor("all_gather", "input", input);
+  check_tensor("all_gather", "output", output, options_.device);
+  check_tensor("all_gather", "input", input, options_.device);
   check_pair("all_gather", output, "output", input, "input", world_size(), rank());
   perform(record_of(CollectiveKind::all_gather, label, &input), [&](const auto& record) { do_all_gather(output, input, record); });
 }
 
 void Communicator::broadcast(const at::Tensor& tensor, int root, std::string_view label) {
-  check_tensor("broadcast", "tensor", tensor);
+  check_tensor("broadcast", "tensor", tensor, options_.device);
   check_rank("broadcast", "root", root, world_size());
   perform(record_of(CollectiveKind::broadcast, label, &tensor, {}, root), [&](const auto& record) { do_broadcast(tensor, root, record); });
 }
 
 void Communicator::reduce(const at::Tensor& tensor, int root, ReduceOp op, std::string_view label) {
-  check_tensor("reduce", "tensor", tensor);
+  check_tensor("reduce", "tensor", tensor, options_.device);
   check_rank("reduce", "root", root, world_size());
   check_reduction("reduce", op, tensor.scalar_type());
   perform(record_of(CollectiveKind::reduce, label, &tensor, op, root), [&](const auto& record) { do_reduce(tensor, root, op, record); });
 }
 
 void Communicator::gather(const at::Tensor& output, const at::Tensor& input, int root, std::string_view label) {
-  check_tensor("gather", "input", input);
+  check_tensor("gather", "input", input, options_.device);
   check_rank("gather", "root", root, world_size());
   if (rank() == root) {
-    check_tensor("gather", "output", output);
+    check_tensor("gather", "output", output, options_.device);
     check_pair("gather", output, "output", input, "input", world_size(), rank());
   }
   perform(record_of(CollectiveKind::gather, label, &input, {}, root), [&](const auto& record) { do_gather(output, input, root, record); });
 }
 
 void Communicator::scatter(const at::Tensor& output, const at::Tensor& input, int root, std::string_view label) {
-  check_tensor("scatter", "output", output);
+  check_tensor("scatter", "output", output, options_.device);
   check_rank("scatter", "root", root, world_size());
   if (rank() == root) {
-    check_tensor("scatter", "input", input);
+    check_tensor("scatter", "input", input, options_.device);
     check_pair("scatter", input, "input", output, "output", world_size(), rank());
   }
   perform(record_of(CollectiveKind::scatter, label, &output, {}, root),
@@ -134,8 +146,8 @@ void Communicator::scatter(const at::Tensor& output, const at::Tensor& input, in
 }
 
 void Communicator::all_to_all(const at::Tensor& output, const at::Tensor& input, std::string_view label) {
-  check_tensor("all_to_all", "output", output);
-  check_tensor("all_to_all", "input", input);
+  check_tensor("all_to_all", "output", output, options_.device);
+  check_tensor("all_to_all", "input", input, options_.device);
   check_pair("all_to_all", output, "output", input, "input", 1, -1);
   if (input.numel() % world_size() != 0) {
     throw Error(ErrorCode::usage, "all_to_all",
@@ -145,7 +157,7 @@ void Communicator::all_to_all(const at::Tensor& output, const at::Tensor& input,
 }
 
 void Communicator::send(const at::Tensor& tensor, int destination, std::string_view label) {
-  check_tensor("send", "tensor", tensor);
+  check_tensor("send", "tensor", tensor, options_.device);
   check_rank("send", "destination", destination, world_size());
   if (destination == rank()) throw Error(ErrorCode::usage, "send", "a rank cannot send to itself");
   perform(record_of(CollectiveKind::send, label, &tensor, {}, destination),
@@ -153,7 +165,7 @@ void Communicator::send(const at::Tensor& tensor, int destination, std::string_v
 }
 
 void Communicator::recv(const at::Tensor& tensor, int source, std::string_view label) {
-  check_tensor("recv", "tensor", tensor);
+  check_tensor("recv", "tensor", tensor, options_.device);
   check_rank("recv", "source", source, world_size());
   if (source == rank()) throw Error(ErrorCode::usage, "recv", "a rank cannot receive from itself");
   perform(record_of(CollectiveKind::recv, label, &tensor, {}, source), [&](const auto& record) { do_recv(tensor, source, record); });
@@ -193,7 +205,7 @@ at::Tensor Communicator::allocate_shared(std::int64_t numel, at::ScalarType dtyp
 at::Tensor Communicator::do_allocate_shared(std::int64_t, const CollectiveRecord&) { return {}; }
 
 at::Tensor Communicator::do_allocate(std::int64_t bytes, const CollectiveRecord&) {
-  return at::zeros({bytes}, at::TensorOptions().dtype(at::kByte));  // c10's CPU allocator aligns to 64 bytes
+  return at::zeros({bytes}, at::TensorOptions().dtype(at::kByte).device(options_.device));  // c10's CPU allocator aligns to 64 bytes
 }
 
 std::unique_ptr<Communicator> Communicator::split(int color, int key) {
@@ -203,7 +215,7 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key) {
   const auto output = at::from_blob(all.data(), {static_cast<std::int64_t>(all.size())}, at::kLong);
   perform(record_of(CollectiveKind::split, {}, &input), [&](const auto& record) { do_all_gather(output, input, record); });
   const int number = splits_++;
-  if (color < 0) return nullptr;
+  if (color < 0) return do_split(std::nullopt, color, key);
 
   std::vector<int> ranks;
   for (int r = 0; r < world_size(); ++r) {
@@ -216,7 +228,11 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key) {
   group.rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
   group.members.clear();
   for (const int r : ranks) group.members.push_back(member(r));
-  return make_communicator(std::move(group));
+  return do_split(std::move(group), color, key);
+}
+
+std::unique_ptr<Communicator> Communicator::do_split(std::optional<CommunicatorOptions> group, int, int) {
+  return group ? make_communicator(std::move(*group)) : nullptr;
 }
 
 }  // namespace troupe

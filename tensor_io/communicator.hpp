@@ -13,6 +13,7 @@
 
 #include "tensor_io/collective_ledger.hpp"
 #include "tensor_io/error.hpp"
+#include "tensor_io/nccl_api.hpp"
 #include "tensor_io/rendezvous.hpp"
 
 namespace troupe {
@@ -27,12 +28,14 @@ struct CommunicatorOptions {
   int rank = 0;
   int world_size = 1;
   std::string name = "world";                   ///< unique in the job and generation: it prefixes the keys of the rendezvous
-  std::string backend = "auto";                 ///< auto, shm, gloo, hierarchical
+  std::string backend = "auto";                 ///< auto, shm, gloo, hierarchical, nccl
   std::string host = "localhost";               ///< ranks with the same name may share memory (it is proved, not believed)
   std::string interface_address = "127.0.0.1";  ///< where Gloo listens
   std::chrono::milliseconds timeout{60'000};    ///< deadline of each wait inside one operation, and of the set-up
   std::shared_ptr<Rendezvous> rendezvous;
-  std::vector<int> members;  ///< what errors call the ranks, in a group cut out of a larger one; empty: 0 .. world_size - 1
+  at::Device device = at::kCPU;   ///< of this rank's tensors, beside those on the CPU
+  std::shared_ptr<NcclApi> nccl;  ///< empty: the one that this program was built with
+  std::vector<int> members;       ///< what errors call the ranks, in a group cut out of a larger one; empty: 0 .. world_size - 1
 };
 
 /// A group of ranks that move tensors together: the contract that every back end keeps and one conformance suite checks.
@@ -40,9 +43,10 @@ struct CommunicatorOptions {
 /// - Every rank of the group makes the same calls in the same order from one thread at a time. Another order, shape, dtype or
 ///   operation is an Error(mismatch) that names the ranks, on a back end that can see it at once (shm), or from the watchdog that
 ///   compares the ledgers; never a wrong result.
-/// - Tensors are contiguous, on the CPU, f32, f64, f16, bf16, i32, i64, u8 or bool, of any number of elements. Anything else is
-///   Error(usage) before a peer is touched.
-/// - A call returns when the result is there and the input may be rewritten. Reductions of f16 and bf16 add in f32. For a given
+/// - Tensors are contiguous, on the CPU, f32, f64, f16, bf16, i32, i64, u8 or bool, of any number of elements; with nccl also on
+///   `options.device`, of these types and the two f8 that NCCL has. Anything else is Error(usage) before a peer is touched.
+/// - A call returns when the result is there and the input may be rewritten; on a device, when that is so for whatever the calling thread's
+///   current stream is given next (NcclCommunicator says how). Reductions of f16 and bf16 add in f32. For a given
 ///   back end, world size and placement of the tensor the result is the same bits each time, and the same on all ranks.
 /// - Every wait ends: by the peers, by `timeout` (Error(timeout) names the ranks that did not come), by `abort` within 1 s.
 ///   After any Error but usage the communicator is broken and every later call throws the first reason.
@@ -96,6 +100,13 @@ class Communicator {
   /// Collective. Ranks of one `color` form a group, ordered by (key, rank). A negative color: no group, nullptr.
   std::unique_ptr<Communicator> split(int color, int key);
 
+  /// Waits until what the calling thread's current stream holds, collectives included, is over on the device; nothing to wait for on the
+  /// CPU. Throws what broke the communicator meanwhile, Error(timeout) past `timeout`. This is the one wait for a device that a step needs.
+  virtual void wait_on_host(std::string_view label = {}) { (void)label; }
+
+  /// Of this rank's tensors, and of what allocate() gives.
+  at::Device device() const noexcept { return options_.device; }
+
   /// Any thread. Frees every waiter of this rank (and of the others, as they notice) within 1 s; the first reason wins.
   void abort(const ErrorReport& reason) noexcept;
 
@@ -109,6 +120,9 @@ class Communicator {
   int member(int rank) const noexcept { return options_.members.empty() ? rank : options_.members[rank]; }
   /// The first reason why the communicator is broken, if it is. Any thread.
   std::optional<ErrorReport> broken() const;
+  void throw_if_broken() const;
+  /// Breaks the communicator for a reason that no call has met: a device's failure shows later. Any thread.
+  void fail(ErrorReport reason) noexcept;
 
   // Called with checked arguments. `record` is this rank's entry in the ledger. Whatever they throw breaks the communicator.
   virtual void do_all_reduce(const at::Tensor& tensor, ReduceOp op, const CollectiveRecord& record) = 0;
@@ -126,12 +140,15 @@ class Communicator {
   virtual at::Tensor do_allocate(std::int64_t bytes, const CollectiveRecord& record);
   /// As do_allocate; the default has none.
   virtual at::Tensor do_allocate_shared(std::int64_t bytes, const CollectiveRecord& record);
+  /// Collective. Makes this rank's `group`, if it is in one: the default sets it up like any other.
+  virtual std::unique_ptr<Communicator> do_split(std::optional<CommunicatorOptions> group, int color, int key);
   /// Frees every waiter here and tells the others; called once, with the first reason. Any thread.
   virtual void do_abort(const ErrorReport& reason) noexcept = 0;
 
  private:
   template <class Work>
   void perform(CollectiveRecord record, Work&& work);
+  ErrorReport complete(ErrorReport report, const CollectiveRecord* record) const;
   bool break_with(const ErrorReport& reason) noexcept;
   /// All ranks' bytes, as far as they fit beside their length in one small frame; `max_bytes` is the longest.
   std::vector<std::string> exchange_frames(std::string_view bytes, std::string_view label, std::int64_t* max_bytes);
@@ -145,8 +162,9 @@ class Communicator {
   std::atomic<bool> is_broken_{false};
 };
 
-/// Collective over the ranks of `options`. `auto`: one rank -> a communicator of one; all ranks on one host and their memory proved to be
-/// shared -> shm; several ranks on several hosts -> hierarchical; else gloo. Throws Error(unavailable) where a forced back end cannot work.
+/// Collective over the ranks of `options`. `auto`: one rank -> a communicator of one; a device -> nccl; all ranks on one host and their
+/// memory proved to be shared -> shm; several ranks on several hosts -> hierarchical; else gloo. Throws Error(unavailable) where a forced
+/// back end cannot work.
 std::unique_ptr<Communicator> make_communicator(CommunicatorOptions options);
 
 }  // namespace troupe

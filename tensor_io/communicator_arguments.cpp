@@ -34,13 +34,16 @@ std::string_view to_string(ReduceOp op) noexcept {
   return index < names.size() ? names[index] : "unknown";
 }
 
-void check_tensor(std::string_view operation, std::string_view which, const at::Tensor& tensor) {
+void check_tensor(std::string_view operation, std::string_view which, const at::Tensor& tensor, at::Device device) {
   if (!tensor.defined()) refuse(operation, quoted(which) + " is undefined");
-  if (!tensor.device().is_cpu()) {
-    refuse(operation, quoted(which) + " is on " + tensor.device().str() + ", this back end moves tensors of the CPU", "call .cpu() first");
+  if (!tensor.device().is_cpu() && tensor.device() != device) {
+    const auto wanted = device.is_cpu() ? std::string("the CPU") : "the CPU and of " + device.str();
+    refuse(operation, quoted(which) + " is on " + tensor.device().str() + ", this back end moves tensors of " + wanted,
+           "call .cpu() first");
   }
   if (tensor.layout() != at::kStrided) refuse(operation, quoted(which) + " is sparse", "call .to_dense() first");
-  if (!is_supported(tensor.scalar_type())) {
+  const bool is_f8 = tensor.scalar_type() == at::kFloat8_e4m3fn || tensor.scalar_type() == at::kFloat8_e5m2;
+  if (!is_supported(tensor.scalar_type()) && !(is_f8 && !tensor.device().is_cpu())) {
     refuse(operation,
            quoted(which) + " is " + c10::toString(tensor.scalar_type()) + ", which is not one of f32, f64, f16, bf16, i32, i64, u8, bool");
   }
@@ -52,6 +55,11 @@ void check_pair(std::string_view operation, const at::Tensor& longer, std::strin
   if (longer.scalar_type() != shorter.scalar_type()) {
     refuse(operation, quoted(longer_name) + " is " + c10::toString(longer.scalar_type()) + ", " + quoted(shorter_name) + " is " +
                           c10::toString(shorter.scalar_type()));
+  }
+  if (longer.device() != shorter.device()) {
+    refuse(operation,
+           quoted(longer_name) + " is on " + longer.device().str() + ", " + quoted(shorter_name) + " on " + shorter.device().str(),
+           "move one to the other");
   }
   if (longer.numel() != shorter.numel() * times) {
     refuse(operation, quoted(longer_name) + " has " + std::to_string(longer.numel()) + " elements, it must have " + std::to_string(times) +
@@ -96,8 +104,16 @@ void check_options(const CommunicatorOptions& options) {
     refuse(operation,
            "names of " + std::to_string(options.members.size()) + " members for " + std::to_string(options.world_size) + " ranks");
   }
-  if (options.backend != "auto" && options.backend != "shm" && options.backend != "gloo" && options.backend != "hierarchical") {
-    refuse(operation, "no such back end: '" + options.backend + "'", "use auto, shm, gloo or hierarchical");
+  if (options.backend != "auto" && options.backend != "shm" && options.backend != "gloo" && options.backend != "hierarchical" &&
+      options.backend != "nccl") {
+    refuse(operation, "no such back end: '" + options.backend + "'", "use auto, shm, gloo, hierarchical or nccl");
+  }
+  if (!options.device.is_cpu() && options.backend != "auto" && options.backend != "nccl") {
+    refuse(operation, "back end " + options.backend + " moves tensors of the CPU, the device is " + options.device.str(),
+           "use backend = auto or nccl, or device = cpu");
+  }
+  if (options.device.is_cpu() && options.backend == "nccl" && !options.nccl) {
+    refuse(operation, "back end nccl moves tensors of a GPU, the device is the CPU", "use device = cuda, or backend = auto");
   }
 }
 

@@ -9,8 +9,8 @@
 // What a call on a communicator may be given. Everything here throws Error(usage) before a peer is touched.
 namespace troupe {
 
-/// `which` names the argument: "input", "output", "tensor".
-void check_tensor(std::string_view operation, std::string_view which, const at::Tensor& tensor);
+/// `which` names the argument: "input", "output", "tensor". It lies on the CPU or on `device`.
+void check_tensor(std::string_view operation, std::string_view which, const at::Tensor& tensor, at::Device device);
 /// Output and input have one dtype, the longer holds `times` times the elements of the shorter, and they lie apart, or the shorter is
 /// exactly slice `own` of the longer. `own` is -1 where no overlap is allowed.
 void check_pair(std::string_view operation, const at::Tensor& longer, std::string_view longer_name, const at::Tensor& shorter,

@@ -19,6 +19,8 @@ struct Example {
   at::Tensor target;
 };
 
+class DeviceEvent;
+
 /// One rank's part of a micro-batch.
 struct Batch {
   at::Tensor input;   // (n, ...)
@@ -31,6 +33,7 @@ struct Batch {
   double weight = 1;             ///< this rank's share of the micro-batch times the number of ranks: what its mean loss counts
   bool last_of_step = true;
   bool last_of_epoch = false;
+  std::shared_ptr<const DeviceEvent> arrived;  ///< on a device: input and target are there after it (DeviceFeed); else empty
 
   std::int64_t numel() const { return input.defined() ? input.size(0) : 0; }
 };

@@ -50,7 +50,8 @@ std::vector<at::Tensor> flat_like(const NamedTensors& parameters) {
   };
   for (const auto& [name, parameter] : parameters) length[parameter.scalar_type()] += padded(parameter);
   std::map<at::ScalarType, at::Tensor> flat;
-  for (const auto& [dtype, numel] : length) flat[dtype] = at::zeros({numel}, at::TensorOptions().dtype(dtype));
+  const auto device = parameters.empty() ? at::Device(at::kCPU) : parameters.front().second.device();
+  for (const auto& [dtype, numel] : length) flat[dtype] = at::zeros({numel}, at::TensorOptions().dtype(dtype).device(device));
   std::vector<at::Tensor> views;
   for (const auto& [name, parameter] : parameters) {
     auto& begin = offset[parameter.scalar_type()];
@@ -101,7 +102,10 @@ void FusedOptimizer::make_moments() {
     const auto first = has_first ? flat_like(group.parameters) : std::vector<at::Tensor>(group.parameters.size());
     const auto second = kind_ == Kind::adamw ? flat_like(group.parameters) : std::vector<at::Tensor>(group.parameters.size());
     auto& moments = moments_.emplace_back();
-    for (std::size_t i = 0; i < group.parameters.size(); ++i) moments.push_back({first[i], second[i], at::zeros({}, at::kFloat)});
+    for (std::size_t i = 0; i < group.parameters.size(); ++i) {
+      const auto step = at::TensorOptions().dtype(at::kFloat).device(group.parameters[i].second.device());
+      moments.push_back({first[i], second[i], at::zeros({}, step), std::nullopt});
+    }
   }
 }
 
@@ -147,18 +151,32 @@ void FusedOptimizer::step_group(std::size_t index, double lr) {
     const auto& gradient = parameter.grad();
     if (!gradient.defined()) continue;
     auto& moments = moments_[index][i];
-    auto* steps = moments.step.mutable_data_ptr<float>();
-    auto& lists = (kind_ == Kind::sgd && *steps == 0 ? fresh_ : known_)[parameter.scalar_type()];
+    auto& lists = (kind_ == Kind::sgd && is_fresh(moments) ? fresh_ : known_)[parameter.scalar_type()];
     lists.gradients.push_back(kernel_gradient(name, parameter, gradient));
     lists.parameters.push_back(parameter);
     if (moments.first.defined()) lists.first.push_back(moments.first);
     if (moments.second.defined()) lists.second.push_back(moments.second);
     lists.steps.push_back(moments.step);
-    *steps += 1;
+    count_step(moments);
   }
   const double weight_decay = group.weight_decay >= 0 ? group.weight_decay : options_.weight_decay;
   for (auto& [dtype, lists] : known_) launch(lists, lr, weight_decay, false);
   for (auto& [dtype, lists] : fresh_) launch(lists, lr, weight_decay, true);
+}
+
+bool FusedOptimizer::is_fresh(Moments& moments) {
+  if (moments.step.is_cpu()) return *moments.step.const_data_ptr<float>() == 0;
+  if (!moments.fresh) moments.fresh = moments.step.item<float>() == 0;
+  return *moments.fresh;
+}
+
+void FusedOptimizer::count_step(Moments& moments) {
+  moments.fresh = false;
+  if (moments.step.is_cpu()) {
+    *moments.step.mutable_data_ptr<float>() += 1;
+  } else {
+    moments.step.add_(1);
+  }
 }
 
 void FusedOptimizer::launch(Lists& lists, double lr, double weight_decay, bool first_step) {
@@ -179,7 +197,8 @@ NamedTensors FusedOptimizer::state() {
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     for (std::size_t i = 0; i < groups_[g].parameters.size(); ++i) {
       const auto& name = groups_[g].parameters[i].first;
-      const auto& moments = moments_[g][i];
+      auto& moments = moments_[g][i];
+      moments.fresh.reset();  // a heal or a checkpoint writes into what is handed out here
       if (moments.first.defined()) state.emplace_back(name + (kind_ == Kind::sgd ? ".momentum_buffer" : ".exp_avg"), moments.first);
       if (moments.second.defined()) state.emplace_back(name + ".exp_avg_sq", moments.second);
       state.emplace_back(name + ".step", moments.step);

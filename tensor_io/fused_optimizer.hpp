@@ -1,6 +1,7 @@
 #pragma once
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "tensor_io/optimizer.hpp"
@@ -30,15 +31,18 @@ class FusedOptimizer final : public Optimizer {
 
  private:
   struct Moments {
-    at::Tensor first;   // SGD: momentum buffer, undefined without momentum; AdamW: exp_avg
-    at::Tensor second;  // AdamW: exp_avg_sq
-    at::Tensor step;    // f32 scalar as in PyTorch: updates of this parameter
+    at::Tensor first;           // SGD: momentum buffer, undefined without momentum; AdamW: exp_avg
+    at::Tensor second;          // AdamW: exp_avg_sq
+    at::Tensor step;            // f32 scalar as in PyTorch: updates of this parameter; beside it on a GPU, where the kernel reads it
+    std::optional<bool> fresh;  // on a GPU: step is 0; empty where somebody may have written to it, and it must be read
   };
   /// What one call of a kernel takes, kept so that a step allocates nothing.
   struct Lists {
     std::vector<at::Tensor> parameters, gradients, first, second, steps;
     void clear();
   };
+  static bool is_fresh(Moments& moments);
+  static void count_step(Moments& moments);
   void make_moments();
   void step_group(std::size_t index, double lr);
   void launch(Lists& lists, double lr, double weight_decay, bool first_step);

@@ -4,10 +4,32 @@
 #include "tensor_io/gloo_communicator.hpp"
 #include "tensor_io/group_setup.hpp"
 #include "tensor_io/hierarchical_communicator.hpp"
+#include "tensor_io/nccl_communicator.hpp"
 #include "tensor_io/shm_communicator.hpp"
 #include "tensor_io/single_communicator.hpp"
 
 namespace troupe {
+
+namespace {
+
+constexpr char kDevice = '\n';  // between a host's name and the kind of device
+
+// Out of `hosts`, and refused where ranks differ: auto may choose otherwise on another machine.
+void take_devices(const CommunicatorOptions& options, std::vector<std::string>& hosts) {
+  for (std::size_t r = 0; r < hosts.size(); ++r) {
+    const auto cut = hosts[r].rfind(kDevice);
+    const auto kind = cut == std::string::npos ? std::string() : hosts[r].substr(cut + 1);
+    if (kind != c10::DeviceTypeName(options.device.type())) {
+      throw Error(ErrorCode::mismatch, "communicator '" + options.name + "'",
+                  "rank " + std::to_string(r) + " on " + hosts[r].substr(0, cut) + " trains on " + kind + ", rank " +
+                      std::to_string(options.rank) + " on " + c10::DeviceTypeName(options.device.type()),
+                  "say which with --device cpu or --device cuda");
+    }
+    hosts[r].resize(cut);
+  }
+}
+
+}  // namespace
 
 std::unique_ptr<Communicator> make_communicator(CommunicatorOptions options) {
   check_options(options);
@@ -15,7 +37,9 @@ std::unique_ptr<Communicator> make_communicator(CommunicatorOptions options) {
   if (options.backend == "gloo") return std::make_unique<GlooCommunicator>(std::move(options));
 
   const auto deadline = std::chrono::steady_clock::now() + options.timeout;
-  const auto hosts = exchange(options, "host", options.host, deadline);
+  auto hosts = exchange(options, "host", options.host + kDevice + c10::DeviceTypeName(options.device.type()), deadline);
+  take_devices(options, hosts);
+  if (options.backend == "nccl" || !options.device.is_cpu()) return make_nccl_communicator(std::move(options));
   const std::set<std::string> distinct(hosts.begin(), hosts.end());
   const bool one_host = distinct.size() == 1;
   if (options.backend == "hierarchical" || (options.backend == "auto" && !one_host && distinct.size() < hosts.size())) {

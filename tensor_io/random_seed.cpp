@@ -1,6 +1,7 @@
 #include "tensor_io/random_seed.hpp"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 
 namespace troupe {
 
@@ -15,7 +16,12 @@ std::uint64_t mix_seed(std::uint64_t seed, std::initializer_list<std::uint64_t> 
   return state;
 }
 
-void seed_generator(std::uint64_t seed, std::initializer_list<std::uint64_t> parts) {
+void seed_generator(std::uint64_t seed, std::initializer_list<std::uint64_t> parts, c10::Device device) {
+  if (device.is_cuda()) {
+    auto on_device = at::globalContext().defaultGenerator(device);
+    std::lock_guard lock(on_device.mutex());
+    on_device.set_current_seed(mix_seed(seed, parts));
+  }
   auto generator = at::detail::getDefaultCPUGenerator();
   std::lock_guard lock(generator.mutex());
   generator.set_current_seed(mix_seed(seed, parts));

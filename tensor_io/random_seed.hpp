@@ -1,4 +1,6 @@
 #pragma once
+#include <c10/core/Device.h>
+
 #include <cstdint>
 #include <initializer_list>
 #include <mutex>
@@ -8,8 +10,8 @@ namespace troupe {
 /// One 64-bit value out of many (SplitMix64's finaliser, Steele et al., OOPSLA 2014): the seed of whatever these numbers identify.
 std::uint64_t mix_seed(std::uint64_t seed, std::initializer_list<std::uint64_t> parts) noexcept;
 
-/// Seeds LibTorch's CPU generator (one per process; thread-safe) with mix_seed.
-void seed_generator(std::uint64_t seed, std::initializer_list<std::uint64_t> parts);
+/// Seeds LibTorch's CPU generator (one per process; thread-safe) with mix_seed, and that of `device` where it is a GPU.
+void seed_generator(std::uint64_t seed, std::initializer_list<std::uint64_t> parts, c10::Device device = c10::kCPU);
 
 /// The same for what a program builds before its first step: a model's first values. Ranks that share a process share the generator: while
 /// one keeps what this returns, no other begins to build.

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "tensor_io/checkpoint_reader.hpp"
+#include "tensor_io/device_choice.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/running_process.hpp"
 #include "tests/support/scratch_directory.hpp"
@@ -35,6 +36,17 @@ TEST_CASE("[E01] the image classifier learns real handwritten digits from the sh
   INFO(done.output);
   CHECK(done.code == 0);
   CHECK(last_number(done.output, "accuracy ") > 80);  // per cent of the 359 held out; guessing gives 10
+}
+
+TEST_CASE("[L03] a device that is not there ends the program with the reason and what to do") {
+  testing::ScratchDirectory folder;
+  const auto no_such = classify(folder, {"--device", "cuda:x"});
+  CHECK(no_such.code == 2);
+  CHECK_THAT(no_such.output, Catch::Contains("error: device: 'cuda:x' is no device; use auto, cpu, cuda, or cuda:N"));
+  if (device_facts().count > 0) return;
+  const auto absent = classify(folder, {"--device", "cuda"});
+  CHECK(absent.code == 69);
+  CHECK_THAT(absent.output, Catch::Contains("error: device: 'cuda' was asked for, and there is no GPU: " + device_facts().problem));
 }
 
 TEST_CASE("[E01] the image classifier trains on synthetic images and on CIFAR-10's files") {

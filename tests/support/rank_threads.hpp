@@ -16,6 +16,7 @@ struct Backend {
   std::string backend;      // CommunicatorOptions::backend
   bool in_windows = false;  // tensors from allocate()
   std::function<std::string(int)> host = [](int) { return std::string("here"); };
+  std::shared_ptr<NcclApi> nccl;
 };
 
 inline std::vector<Backend> all_backends() {
@@ -60,6 +61,7 @@ inline std::vector<std::optional<RankFailure>> run_ranks_catching(const GroupOpt
         options.host = group.backend.host(r);
         options.timeout = group.timeout;
         options.rendezvous = rendezvous;
+        options.nccl = group.backend.nccl;
         const auto communicator = make_communicator(options);
         body(*communicator);
       } catch (const Error& error) {

@@ -147,7 +147,7 @@ struct SmallTraining {
         for (std::int64_t m = 0; m < micro; ++m) {
           const auto begin = (m * compute.world_size() + compute.rank()) * part;
           const auto output = forward(*mine, input.narrow(0, begin, part));
-          compute.backward(torch::nn::functional::cross_entropy(output.to(at::kFloat), target.narrow(0, begin, part)),
+          compute.backward(torch::nn::functional::cross_entropy(output.to(at::kFloat), target.narrow(0, begin, part).to(output.device())),
                            static_cast<double>(part));
         }
         const auto report = compute.step(*made, lr);

@@ -16,6 +16,7 @@
 #include "tensor_io/communicator.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/rank_threads.hpp"
+#include "tests/support/thread_nccl.hpp"
 
 using namespace troupe;
 using namespace troupe::test;
@@ -90,9 +91,18 @@ constexpr int kMostRanks = 4;  // sanitizers see nothing new in more, and are sl
 constexpr int kMostRanks = 8;
 #endif
 
+// What NCCL's communicator makes of NCCL's calls, on threads that stand in for NCCL; tests/gpu has the real one.
+std::vector<Backend> backends_and_nccl() {
+  auto backends = all_backends();
+  const auto here = [](int) { return std::string("here"); };
+  backends.push_back({"nccl's communicator over threads", "nccl", false, here, std::make_shared<ThreadNccl>()});
+  backends.push_back({"nccl's communicator over threads, tensors from allocate()", "nccl", true, here, std::make_shared<ThreadNccl>()});
+  return backends;
+}
+
 template <class Body>
 void on_every_backend(const std::vector<int>& world_sizes, Body body) {
-  for (const auto& backend : all_backends()) {
+  for (const auto& backend : backends_and_nccl()) {
     for (const int world_size : world_sizes) {
       if (world_size > kMostRanks) continue;
       INFO(backend.name << ", " << world_size << " ranks");
@@ -397,7 +407,7 @@ TEST_CASE("[D15] a group of slow ranks holds up nobody outside it", "[communicat
 }
 
 TEST_CASE("memory from allocate() is zeroed, aligned, and outlives the communicator", "[communicator]") {
-  for (const auto& backend : all_backends()) {
+  for (const auto& backend : backends_and_nccl()) {
     INFO(backend.name);
     GroupOptions group;
     group.backend = backend;
@@ -425,7 +435,7 @@ TEST_CASE("memory from allocate() is zeroed, aligned, and outlives the communica
 }
 
 TEST_CASE("memory from allocate_shared() is one on all ranks, or undefined on all where they have none in common", "[communicator]") {
-  for (const auto& backend : all_backends()) {
+  for (const auto& backend : backends_and_nccl()) {
     INFO(backend.name);
     GroupOptions group;
     group.backend = backend;

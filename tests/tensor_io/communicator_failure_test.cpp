@@ -96,7 +96,7 @@ TEST_CASE("options that mean nothing are refused with the reason", "[communicato
   CHECK_THAT(refused(options), Catch::Contains("rank 2 of 2"));
   options.rank = 0;
   options.backend = "mpi";
-  CHECK_THAT(refused(options), Catch::Contains("'mpi'") && Catch::Contains("auto, shm, gloo or hierarchical"));
+  CHECK_THAT(refused(options), Catch::Contains("'mpi'") && Catch::Contains("auto, shm, gloo, hierarchical or nccl"));
 }
 
 TEST_CASE("[D13] fault 20, fault 21: on shared memory a rank at another call is named at once, with both calls, on every rank",

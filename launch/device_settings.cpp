@@ -1,0 +1,31 @@
+#include "launch/device_settings.hpp"
+
+#include <array>
+
+namespace troupe {
+namespace {
+
+constexpr std::array<std::string_view, 7> kHostStrategies = {"fsdp",   "zero1",    "zero2",          "local_sgd",
+                                                             "diloco", "pipeline", "tensor_parallel"};
+
+[[noreturn]] void refuse(const std::string& field, const std::string& value, c10::Device device, const std::string& instead) {
+  throw Error(ErrorCode::usage, field, "'" + value + "' works on the CPU only so far, and this rank trains on " + device.str(),
+              instead + ", or use --device cpu");
+}
+
+}  // namespace
+
+void check_device_settings(const Config& config, c10::Device device) {
+  if (device.is_cpu()) return;
+  for (const auto name : kHostStrategies) {
+    if (config.strategy == name) refuse("strategy", config.strategy, device, "use ddp");
+  }
+  if (config.comm_hook == "powersgd") refuse("comm_hook", config.comm_hook, device, "use none, fp16 or bf16");
+  if (config.sync_batchnorm) refuse("sync_batchnorm", "true", device, "leave it out");
+  if (config.deferred_init) refuse("deferred_init", "true", device, "leave it out");
+  if (config.activation_checkpointing != "none") {
+    refuse("activation_checkpointing", config.activation_checkpointing, device, "leave it out");
+  }
+}
+
+}  // namespace troupe

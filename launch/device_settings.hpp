@@ -1,0 +1,11 @@
+#pragma once
+#include <c10/core/Device.h>
+
+#include "launch/config.hpp"
+
+namespace troupe {
+
+/// What does not work on a GPU yet is refused by name, before anything is built: its kernels walk the host's memory. Throws Error(usage).
+void check_device_settings(const Config& config, c10::Device device);
+
+}  // namespace troupe

@@ -1,0 +1,85 @@
+#include <ATen/ops/empty.h>
+#include <cuda_runtime_api.h>
+
+#include "tensor_io/accelerator.hpp"
+#include "tensor_io/device_kernels_cuda.hpp"
+#include "tensor_io/device_stream.hpp"
+#include "tensor_io/error.hpp"
+#include "tensor_io/nccl_library.hpp"
+#include "tensor_io/nccl_words.hpp"
+
+namespace troupe {
+namespace {
+
+cuda::Number number_of(at::ScalarType dtype) {
+  return dtype == at::kHalf ? cuda::Number::f16 : dtype == at::kBFloat16 ? cuda::Number::bf16 : cuda::Number::f32;
+}
+
+void check(const char* kernel, int error) {
+  if (error == 0) return;
+  throw Error(ErrorCode::internal, kernel, std::string("CUDA: ") + cudaGetErrorString(static_cast<cudaError_t>(error)),
+              "an earlier kernel may be at fault: CUDA_LAUNCH_BLOCKING=1 shows which");
+}
+
+std::string version_text(int version) { return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10); }
+
+class CudaAccelerator final : public Accelerator {
+ public:
+  int device_count() override {
+    int count = 0;
+    return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+  }
+  std::string problem() override {
+    int driver = 0;
+    if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) return "there is no NVIDIA driver";
+    int count = 0;
+    const auto result = cudaGetDeviceCount(&count);
+    if (result == cudaSuccess) return count > 0 ? "" : "the driver sees no device (CUDA_VISIBLE_DEVICES?)";
+    return std::string("CUDA: ") + cudaGetErrorString(result);
+  }
+  std::string versions() override {
+    int runtime = 0, driver = 0;
+    cudaRuntimeGetVersion(&runtime);
+    cudaDriverGetVersion(&driver);
+    return "CUDA " + version_text(runtime) + ", driver " + (driver == 0 ? "none" : version_text(driver)) + ", NCCL " +
+           nccl_version_text(nccl()->version());
+  }
+  std::string device_name(int device) override {
+    cudaDeviceProp properties{};
+    return cudaGetDeviceProperties(&properties, device) == cudaSuccess ? properties.name : "";
+  }
+  std::shared_ptr<NcclApi> nccl() override { return nccl_library(); }
+
+  void pack(const at::Tensor& bucket, std::span<const at::Tensor> sources, std::span<const std::int64_t> offsets, double scale) override {
+    const auto stream = DeviceStream::current(bucket.device());
+    const CurrentStream place(stream);
+    cuda::PackItems items{};
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+      items.sources[items.count] = sources[i].const_data_ptr();
+      items.offsets[items.count] = offsets[i];
+      items.numels[items.count] = sources[i].numel();
+      if (++items.count == cuda::kPackItems || i + 1 == sources.size()) {
+        check("pack", cuda::pack(bucket.data_ptr(), number_of(bucket.scalar_type()), items, number_of(sources[0].scalar_type()),
+                                 static_cast<float>(scale), stream.native()));
+        items.count = 0;
+      }
+    }
+  }
+
+  void scale_and_check(const at::Tensor& flat, double scale, const at::Tensor& result) override {
+    const auto stream = DeviceStream::current(flat.device());
+    const CurrentStream place(stream);
+    const auto partials = at::empty({2 * cuda::kPartials}, result.options());
+    check("scale_and_check", cuda::scale_and_check(flat.data_ptr(), flat.numel(), number_of(flat.scalar_type()), static_cast<float>(scale),
+                                                   partials.data_ptr<double>(), result.data_ptr<double>(), stream.native()));
+  }
+};
+
+}  // namespace
+
+Accelerator* accelerator() noexcept {
+  static CudaAccelerator cuda;
+  return &cuda;
+}
+
+}  // namespace troupe

@@ -1,0 +1,25 @@
+#pragma once
+#include <cstdint>
+
+// What the one .cu file offers the C++ side, in plain types: nvcc sees nothing of LibTorch.
+namespace troupe::cuda {
+
+enum class Number : std::uint8_t { f32, f16, bf16 };
+
+constexpr int kPackItems = 64;  // of one launch: they are its argument, which may have 4 KiB
+
+struct PackItems {
+  const void* sources[kPackItems];
+  std::int64_t offsets[kPackItems];  ///< in the bucket, elements
+  std::int64_t numels[kPackItems];
+  int count;
+};
+
+constexpr int kPartials = 1024;  // doubles that scale_and_check needs beside
+
+/// `stream` is a cudaStream_t; 0 or a cudaError_t.
+int pack(void* bucket, Number bucket_type, const PackItems& items, Number source_type, float scale, void* stream);
+/// `partials`: 2 * kPartials doubles on the device.
+int scale_and_check(void* data, std::int64_t numel, Number type, float scale, double* partials, double* result, void* stream);
+
+}  // namespace troupe::cuda

@@ -1,0 +1,74 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+namespace troupe {
+
+class DeviceEvent;
+
+/// A queue of work on one device, in order. LibTorch's own streams, through the interface that all its devices have: no file that includes
+/// this sees CUDA. On the CPU there is no queue: work is done when the call returns, and every wait is over.
+class DeviceStream {
+ public:
+  /// The calling thread's current one of `device`.
+  static DeviceStream current(c10::Device device);
+  /// Out of LibTorch's pool (32 of each priority per device). It stays the pool's.
+  static DeviceStream from_pool(c10::Device device, bool high_priority);
+
+  c10::Device device() const noexcept { return device_; }
+  /// What CUDA calls a cudaStream_t; nullptr on the CPU.
+  void* native() const;
+  /// Work put here from now on starts after `event`. Does not wait on the host.
+  void wait(const DeviceEvent& event) const;
+  /// As wait; and memory that was allocated for another stream is not given away before what this one holds, when the tensor is dropped, is
+  /// over.
+  void use(const at::Tensor& tensor, const DeviceEvent& event) const;
+
+ private:
+  friend class DeviceEvent;
+  friend class CurrentStream;
+  DeviceStream(c10::Device device, std::optional<c10::Stream> stream) : device_(device), stream_(stream) {}
+  c10::Device device_;
+  std::optional<c10::Stream> stream_;
+};
+
+/// A mark in a stream. Without times: such events cost a microsecond.
+class DeviceEvent {
+ public:
+  explicit DeviceEvent(c10::Device device);
+  /// Marks what is in `stream` now; a mark from before is forgotten.
+  void record(const DeviceStream& stream);
+  /// All work before the mark is over, or nothing was marked. Any thread. Throws c10::Error for a device that has failed.
+  bool done() const;
+
+ private:
+  friend class DeviceStream;
+  std::optional<c10::Event> event_;
+};
+
+/// Makes `stream`, and its device, the calling thread's current one for a scope.
+class CurrentStream {
+ public:
+  explicit CurrentStream(const DeviceStream& stream);
+  ~CurrentStream();
+  CurrentStream(const CurrentStream&) = delete;
+  CurrentStream& operator=(const CurrentStream&) = delete;
+
+ private:
+  std::optional<c10::Stream> before_;
+  std::optional<c10::Device> device_before_;
+};
+
+/// Where the host waits for a device: nowhere else. Waits until `event` is over, looking every 20 us after a first 50 us of yielding (a
+/// driver's own wait has no deadline). `give_up` is asked at each look, and throws what the wait is to end with. Counts itself.
+void host_wait(const DeviceEvent& event, const std::function<void()>& give_up);
+/// How often this process has waited so.
+std::int64_t host_waits() noexcept;
+
+}  // namespace troupe

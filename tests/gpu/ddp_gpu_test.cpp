@@ -1,0 +1,46 @@
+// Training on the device beside training on the CPU.
+#include "tensor_io/device_stream.hpp"
+#include "tests/gpu/gpu.hpp"
+#include "tests/support/small_training.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+SmallTraining::Result train_there(at::Device device, int ranks, std::int64_t* waits_per_step = nullptr) {
+  SmallTraining training("ddp", ranks);
+  training.steps = 50;
+  training.optimizer.momentum = 0.9;
+  training.jobs.options.device = device;
+  training.jobs.options.training.verify_every = 0;
+  training.model = [make = training.model, device] {
+    auto model = make();
+    model->to(device);
+    return model;
+  };
+  training.forward = [device](torch::nn::Module& model, const at::Tensor& input) {
+    return dynamic_cast<SmallMlpImpl&>(model).forward(input.to(device));
+  };
+  std::int64_t before = 0;
+  training.before_step = [&](RankSystem&, torch::nn::Module&, std::int64_t step) {
+    if (step == 10) before = host_waits();
+  };
+  training.at_end = [&](RankSystem&, Optimizer&) {
+    if (waits_per_step != nullptr) *waits_per_step = (host_waits() - before) / 40;
+  };
+  return training.run();
+}
+
+}  // namespace
+
+TEST_CASE("[L03] gpu: ddp trains to the CPU's losses, with one wait of the host in a step", "[gpu]") {
+  troupe::test::need_devices(1);
+  std::int64_t waits = 0;
+  const auto cpu = train_there(at::kCPU, 1), device = train_there({at::kCUDA, 0}, 1, &waits);
+  CHECK(joined(device.errors) == "");
+  CHECK(largest_difference(cpu.losses, device.losses) < 1e-4);
+  CHECK(waits == 1);
+  const auto again = train_there({at::kCUDA, 0}, 1);
+  CHECK(largest_difference(device.state, again.state) == 0);
+}

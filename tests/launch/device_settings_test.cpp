@@ -1,0 +1,40 @@
+#include "launch/device_settings.hpp"
+
+#include "tests/catch.hpp"
+
+using namespace troupe;
+
+namespace {
+
+std::string refused_there(const std::function<void(Config&)>& change, c10::Device device) {
+  Config config;
+  change(config);
+  try {
+    check_device_settings(config, device);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("[L03] what works on the CPU only is refused on a GPU by its setting's name, and only there") {
+  const c10::Device gpu(c10::kCUDA, 1), cpu(c10::kCPU);
+  const std::vector<std::pair<std::string, std::function<void(Config&)>>> settings = {
+      {"strategy: 'fsdp'", [](Config& c) { c.strategy = "fsdp"; }},
+      {"strategy: 'zero2'", [](Config& c) { c.strategy = "zero2"; }},
+      {"strategy: 'diloco'", [](Config& c) { c.strategy = "diloco"; }},
+      {"comm_hook: 'powersgd'", [](Config& c) { c.comm_hook = "powersgd"; }},
+      {"sync_batchnorm: 'true'", [](Config& c) { c.sync_batchnorm = true; }},
+      {"deferred_init: 'true'", [](Config& c) { c.deferred_init = true; }},
+      {"activation_checkpointing: 'block'", [](Config& c) { c.activation_checkpointing = "block"; }},
+  };
+  for (const auto& [field, change] : settings) {
+    CHECK_THAT(refused_there(change, gpu),
+               Catch::StartsWith(field) && Catch::Contains("trains on cuda:1") && Catch::Contains("--device cpu"));
+    CHECK(refused_there(change, cpu).empty());
+  }
+  CHECK(refused_there([](Config& c) { c.comm_hook = "bf16"; }, gpu).empty());
+  CHECK(refused_there([](Config& c) { c.strategy = "my_own"; }, gpu).empty());
+}

@@ -1,0 +1,117 @@
+#include "tests/support/fake_device.hpp"
+
+#include <ATen/ops/from_blob.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <mutex>
+
+namespace troupe::test {
+namespace {
+
+struct FakeEvent {
+  int number = 0;
+  std::atomic<int> round{0};  // of hold(); 0: over at once
+};
+
+std::mutex mutex;
+std::vector<std::string> log;
+int events = 0, pool = 0;
+std::atomic<int> hold_round{0}, released_round{0};
+std::atomic<int> items_read{0};
+std::atomic<bool> holding{false}, failed{false};
+thread_local c10::StreamId current_stream = 0;
+
+void note(std::string call) {
+  std::lock_guard lock(mutex);
+  log.push_back(std::move(call));
+}
+
+class Guard final : public c10::impl::DeviceGuardImplInterface {
+ public:
+  c10::DeviceType type() const override { return c10::DeviceType::PrivateUse1; }
+  c10::Device exchangeDevice(c10::Device) const override { return FakeDevice::device(); }
+  c10::Device getDevice() const override { return FakeDevice::device(); }
+  void setDevice(c10::Device) const override {}
+  void uncheckedSetDevice(c10::Device) const noexcept override {}
+  c10::Stream getStream(c10::Device device) const override { return c10::Stream(c10::Stream::UNSAFE, device, current_stream); }
+  c10::Stream getDefaultStream(c10::Device device) const override { return c10::Stream(c10::Stream::UNSAFE, device, 0); }
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool high_priority) const override {
+    std::lock_guard lock(mutex);
+    return c10::Stream(c10::Stream::UNSAFE, device, ++pool + (high_priority ? 100 : 0));
+  }
+  c10::Stream exchangeStream(c10::Stream stream) const override {
+    const auto before = getStream(stream.device());
+    current_stream = stream.id();
+    return before;
+  }
+  void* getStreamNativeHandle(const c10::Stream stream) const override { return reinterpret_cast<void*>(stream.id()); }
+  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override { delete static_cast<FakeEvent*>(event); }
+  void record(void** event, const c10::Stream& stream, const c10::DeviceIndex, const c10::EventFlag) const override {
+    if (*event == nullptr) {
+      std::lock_guard lock(mutex);
+      *event = new FakeEvent{++events, {}};
+    }
+    auto* fake = static_cast<FakeEvent*>(*event);
+    fake->round = holding ? hold_round.load() : 0;
+    note("e" + std::to_string(fake->number) + " marks s" + std::to_string(stream.id()));
+  }
+  void block(void* event, const c10::Stream& stream) const override {
+    if (event == nullptr) return;
+    note("s" + std::to_string(stream.id()) + " waits for e" + std::to_string(static_cast<FakeEvent*>(event)->number));
+  }
+  void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream& stream) const override {
+    note("s" + std::to_string(stream.id()) + " uses memory");
+  }
+  bool queryEvent(void* event) const override {
+    if (failed) throw c10::Error({"fake", "fake_device.cpp", 1}, "an illegal memory access was encountered");
+    return event == nullptr || static_cast<FakeEvent*>(event)->round <= released_round;
+  }
+  c10::DeviceIndex deviceCount() const noexcept override { return 1; }
+};
+
+const c10::impl::DeviceGuardImplRegistrar registrar(c10::DeviceType::PrivateUse1, new Guard());
+
+}  // namespace
+
+void FakeDevice::reset() {
+  std::lock_guard lock(mutex);
+  log.clear();
+  events = pool = 0;
+  holding = failed = false;
+  released_round = hold_round.load();
+}
+
+void FakeDevice::hold() {
+  ++hold_round;
+  holding = true;
+}
+
+void FakeDevice::release() {
+  holding = false;
+  released_round = hold_round.load();
+}
+
+void FakeDevice::forget() {
+  std::lock_guard lock(mutex);
+  log.clear();
+}
+
+int FakeDevice::items() { return items_read; }
+void FakeDevice::note_item() { ++items_read; }
+
+void FakeDevice::fail() { failed = true; }
+
+std::vector<std::string> FakeDevice::calls() {
+  std::lock_guard lock(mutex);
+  return log;
+}
+
+at::Tensor FakeDevice::tensor(std::int64_t numel, at::ScalarType dtype) {
+  auto* data = std::calloc(static_cast<std::size_t>(numel) + 1, c10::elementSize(dtype));
+  return at::from_blob(
+      data, {numel}, [](void* memory) { std::free(memory); }, at::TensorOptions().dtype(dtype).device(device()), device());
+}
+
+}  // namespace troupe::test
