@@ -202,7 +202,7 @@ void GradientBuckets::mark_ready(std::size_t index) {
 at::Tensor GradientBuckets::device_checks() const {
   if (!on_device_ || flats_.empty()) return {};
   at::NoGradGuard no_grad;
-  const auto checks = at::zeros({static_cast<std::int64_t>(flats_.size()), 2}, flats_[0].options().dtype(at::kDouble));
+  auto checks = at::zeros({static_cast<std::int64_t>(flats_.size()), 2}, flats_[0].options().dtype(at::kDouble));
   for (std::size_t i = 0; i < flats_.size(); ++i) {
     const auto& flat = flats_[i];
     const auto row = checks.select(0, static_cast<std::int64_t>(i));

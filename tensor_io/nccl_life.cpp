@@ -140,7 +140,7 @@ void NcclLife::connect(int world_size, int rank, const std::string& id, const Nc
   if (!shared_->state.compare_exchange_strong(none, State::connecting)) {
     throw Error(ErrorCode::internal, "nccl", "communicator '" + options_.name + "' is connected twice, or after an abort");
   }
-  NcclResult result;
+  NcclResult result{};
   {
     std::lock_guard lock(shared_->mutex);
     result = options_.api->init(&shared_->comm, world_size, id, rank, settings);

@@ -4,7 +4,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <atomic>
-#include <cstdlib>
+#include <cstddef>
 #include <mutex>
 
 namespace troupe::test {
@@ -109,9 +109,10 @@ std::vector<std::string> FakeDevice::calls() {
 }
 
 at::Tensor FakeDevice::tensor(std::int64_t numel, at::ScalarType dtype) {
-  auto* data = std::calloc(static_cast<std::size_t>(numel) + 1, c10::elementSize(dtype));
+  const auto memory = std::make_shared<std::vector<std::max_align_t>>(
+      (static_cast<std::size_t>(numel) + 1) * c10::elementSize(dtype) / sizeof(std::max_align_t) + 1);
   return at::from_blob(
-      data, {numel}, [](void* memory) { std::free(memory); }, at::TensorOptions().dtype(dtype).device(device()), device());
+      memory->data(), {numel}, [memory](void*) {}, at::TensorOptions().dtype(dtype).device(device()), device());
 }
 
 }  // namespace troupe::test
