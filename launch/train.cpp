@@ -108,8 +108,8 @@ class TrainingLoop {
     const bool joined_late = compute.membership().generation > 1;
     if (!joined_late) {
       log_.line("model: " + compute.strategy().describe() + "; " + std::to_string(rank_.world_size()) + " rank" +
-                (rank_.world_size() == 1 ? "" : "s") + ", device " + rank_.device().str() + ", backend " +
-                std::string(rank_.communicator().backend()) + "; data: " + data_.train->name() + ", " +
+                (rank_.world_size() == 1 ? "" : "s") + ", backend " + std::string(rank_.communicator().backend()) +
+                (rank_.device().is_cpu() ? "" : ", device " + rank_.device().str()) + "; data: " + data_.train->name() + ", " +
                 std::to_string(data_.train->size()) + " samples");
     }
     if (!config_.resume.empty() && compute.steps_done() == 0) {
