@@ -101,7 +101,7 @@ void NcclCommunicator::watch() {
 }
 
 NcclCommunicator::~NcclCommunicator() {
-  flights_.reset();  // before what its thread calls
+  if (flights_) flights_->stop();  // its thread calls this object, and reads the pointer: no reset()
 }
 
 Communicator& NcclCommunicator::host(const CollectiveRecord& record) {

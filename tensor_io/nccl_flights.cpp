@@ -13,7 +13,9 @@ NcclFlights::NcclFlights(Options options) : options_(std::move(options)) {
   if (options_.own_thread) thread_ = std::thread([this] { watch(); });
 }
 
-NcclFlights::~NcclFlights() {
+NcclFlights::~NcclFlights() { stop(); }
+
+void NcclFlights::stop() noexcept {
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;

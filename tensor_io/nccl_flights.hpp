@@ -42,6 +42,8 @@ class NcclFlights {
   std::size_t count() const;
   /// After an abort: nothing is waited for any more, but memory stays until the device says that it is not used.
   void give_up();
+  /// The watching thread has ended when this returns.
+  void stop() noexcept;
 
  private:
   struct Flight {
