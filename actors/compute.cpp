@@ -166,16 +166,13 @@ void Compute::begin_votes() {
   strategy_->begin_step(step_);
 }
 
+void Compute::check_is_scalar(const at::Tensor& loss) const {
+  if (loss.numel() == 1) return;
+  throw Error(complete(
+      {ErrorCode::usage, -1, {}, -1, "backward", "the loss has " + std::to_string(loss.numel()) + " elements", "reduce it to its mean"}));
+}
+
 void Compute::count_loss(const MicroBatchLoss& loss) {
-  if (loss.value.numel() != 1) {
-    throw Error(complete({ErrorCode::usage,
-                          -1,
-                          {},
-                          -1,
-                          "backward",
-                          "the loss has " + std::to_string(loss.value.numel()) + " elements",
-                          "reduce it to its mean"}));
-  }
   if (loss.weight == 0) return;
   const bool counts = strategy_->counts_samples();
   if (loss.value.is_cpu()) {
@@ -203,6 +200,7 @@ void Compute::run_micro_batches(const std::function<MicroBatchLoss(std::int64_t)
     at::Tensor forward(int micro_batch) override {
       const auto loss = run(micro_batch);
       fault_point("forward", compute_.step_);
+      compute_.check_is_scalar(loss.value);
       compute_.count_loss(loss);
       return loss.value * compute_.backward_factor(loss.weight);
     }
@@ -253,10 +251,7 @@ void Compute::backward(const at::Tensor& loss, double samples, double correct, d
                           "strategy " + options_.strategy.strategy + " runs a step's forwards and backwards in an order of its own",
                           "call rank.run_micro_batches, or leave the loop to troupe::run"}));
   }
-  if (loss.numel() != 1) {  // before anything of the step begins
-    throw Error(complete(
-        {ErrorCode::usage, -1, {}, -1, "backward", "the loss has " + std::to_string(loss.numel()) + " elements", "reduce it to its mean"}));
-  }
+  check_is_scalar(loss);  // before anything of the step begins
   if (micro_batch_ == 0) begin_votes();
   own_.forward_ms += own_time_since_mark();
   fault_point("forward", step_);

@@ -180,6 +180,7 @@ class Compute {
   void move_on();
   void seed_micro_batch();
   void begin_votes();
+  void check_is_scalar(const at::Tensor& loss) const;
   void count_loss(const MicroBatchLoss& loss);
   double backward_factor(double weight);
   std::vector<Vote> vote(const GradientSummary& summary, double norm);

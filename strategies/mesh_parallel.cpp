@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <sstream>
 
 #include "strategies/stage_balance.hpp"
 #include "tensor_io/fault_point.hpp"
@@ -14,19 +13,6 @@ namespace {
 
 Error pipeline_refused(const std::string& cause, const std::string& remedy = {}) {
   return Error(ErrorCode::usage, "pipeline", cause, remedy);
-}
-
-std::string text_of(const std::vector<int>& borders) {
-  std::string text;
-  for (const int border : borders) text += (text.empty() ? "" : ",") + std::to_string(border);
-  return text;
-}
-
-std::vector<int> borders_of(const std::string& text) {
-  std::vector<int> borders;
-  std::istringstream in(text);
-  for (std::string item; std::getline(in, item, ',');) borders.push_back(std::stoi(item));
-  return borders;
 }
 
 void refuse_options(const StrategyOptions& options, const Mesh& mesh) {
@@ -105,15 +91,9 @@ void MeshParallel::attach(std::shared_ptr<torch::nn::Module> model) {
         if (auto* linear = dynamic_cast<nn::LinearImpl*>(module.get())) linear->may_defer_weight(true);
       }
     }
-    const auto& blocks = runner_->blocks();
-    for (auto& parameter : parameters_) {
-      for (std::size_t b = 0; b < blocks.size(); ++b) {
-        if (parameter.name.starts_with(blocks[b].name + ".")) parameter.block = static_cast<int>(b);
-      }
-    }
+    for (auto& parameter : parameters_) parameter.block = block_of(parameter.name);
     for (const auto& item : model_->named_buffers()) {
-      const bool inside = std::any_of(blocks.begin(), blocks.end(), [&](const auto& b) { return item.key().starts_with(b.name + "."); });
-      if (!inside)
+      if (block_of(item.key()) < 0)
         throw pipeline_refused("buffer " + item.key() + " is outside of all blocks, where several stages would change it",
                                "move it into a block");
     }
@@ -121,9 +101,26 @@ void MeshParallel::attach(std::shared_ptr<torch::nn::Module> model) {
   agree_on_cut();
 }
 
+// Outermost block that a parameter or buffer lies in; -1: outside of all.
+int MeshParallel::block_of(const std::string& name) const {
+  const auto& blocks = runner_->blocks();
+  const auto found = std::find_if(blocks.begin(), blocks.end(), [&](const auto& block) { return name.starts_with(block.name + "."); });
+  return found == blocks.end() ? -1 : static_cast<int>(found - blocks.begin());
+}
+
+int MeshParallel::stage_of_block(int block) const {
+  return static_cast<int>(std::upper_bound(borders_.begin(), borders_.end(), block) - borders_.begin()) - 1;
+}
+
+// Of the model as it is whole.
+std::vector<ParameterLayout> MeshParallel::layout() const {
+  std::vector<ParameterLayout> layout;
+  for (const auto& p : parameters_) layout.push_back({p.name, p.sizes, p.tensor.scalar_type(), p.tensor.requires_grad()});
+  return layout;
+}
+
 // The model as it is whole; the same on all ranks.
 void MeshParallel::collect_parameters() {
-  std::vector<ParameterLayout> layout;
   for (const auto& item : model_->named_parameters()) {
     Parameter parameter;
     parameter.name = item.key();
@@ -133,15 +130,14 @@ void MeshParallel::collect_parameters() {
       throw pipeline_refused("parameter " + item.key() + " is in the model under two names", "use it through one module");
     if (item.value().scalar_type() != at::kFloat)
       throw pipeline_refused("parameter " + item.key() + " is not float32", "a mesh trains float32 parameters; use_amp computes in bf16");
-    layout.push_back({parameter.name, parameter.sizes, item.value().scalar_type(), item.value().requires_grad()});
     names_.push_back(item.key());
     parameter.whole = parameter.tensor.detach();
     if (item.value().requires_grad())
       parameter.hook = parameter.tensor.register_hook([this, i = parameters_.size()](const at::Tensor&) { parameters_[i].used = true; });
     parameters_.push_back(std::move(parameter));
   }
-  agree_on_layout(layout, *context_.program_lane);
-  layout_ = layout_hash(layout);
+  agree_on_layout(layout(), *context_.program_lane);
+  layout_ = layout_hash(layout());
 }
 
 void MeshParallel::rejoin(StrategyContext context) {
@@ -154,9 +150,7 @@ void MeshParallel::rejoin(StrategyContext context) {
                 "start again with --resume latest, on as many ranks as before or with another mesh");
   }
   place_ = mesh_.place_of(context_.rank);
-  std::vector<ParameterLayout> layout;
-  for (const auto& p : parameters_) layout.push_back({p.name, p.sizes, p.tensor.scalar_type(), p.tensor.requires_grad()});
-  agree_on_layout(layout, *context_.program_lane);
+  agree_on_layout(layout(), *context_.program_lane);
   make_lanes();
   share_layers(*model_, plan_, {tp_lane_, context_.options.sequence_parallel}, /*cut_values=*/false);
   agree_on_cut();
@@ -164,10 +158,10 @@ void MeshParallel::rejoin(StrategyContext context) {
 
 // Newcomers take the others' cut; in the job's first generation it is made here, unless costs are to be measured.
 void MeshParallel::agree_on_cut() {
-  const auto cuts = context_.program_lane->all_gather_bytes(text_of(borders_), "stages");
+  const auto cuts = context_.program_lane->all_gather_bytes(order_text(borders_), "stages");
   const auto known = std::find_if(cuts.begin(), cuts.end(), [](const auto& text) { return !text.empty(); });
   if (known != cuts.end()) {
-    if (borders_.empty()) cut_at(borders_of(*known));
+    if (borders_.empty()) cut_at(order_of_text(*known));
     return;
   }
   const auto& costs = context_.options.pipeline_costs;
@@ -206,8 +200,7 @@ void MeshParallel::release_others() {
   if (mesh_.pp == 1) return;
   for (auto& parameter : parameters_) {
     if (parameter.block < 0) continue;
-    const auto behind = std::upper_bound(borders_.begin(), borders_.end(), parameter.block);
-    const int stage = static_cast<int>(behind - borders_.begin()) - 1;
+    const int stage = stage_of_block(parameter.block);
     parameter.own = stage % mesh_.pp == place_.pp;
     if (parameter.own) continue;
     absent_.push_back(std::make_unique<AbsentMemory>(
@@ -372,7 +365,7 @@ bool MeshParallel::evaluate(const std::function<void()>& forward) {
 
 GradientSummary MeshParallel::reduce_gradients() {
   GradientSummary summary;
-  summary.layout_hash = layout_ ^ std::hash<std::string>()(mesh_.to_string() + " " + text_of(borders_));
+  summary.layout_hash = layout_ ^ std::hash<std::string>()(mesh_.to_string() + " " + order_text(borders_));
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const auto& parameter = parameters_[i];
     summary.used.push_back(parameter.used);
@@ -400,11 +393,7 @@ double MeshParallel::gradient_norm() {
     if (parameter.cut.dim < 0 && place_.tp != 0) continue;
     mine += sum_of_squares(parameter.gradient);
   }
-  auto all = at::zeros({context_.world_size}, at::kDouble);
-  context_.program_lane->all_gather(all, at::full({1}, mine, at::kDouble), "gradient norm");
-  double sum = 0;  // in the order of ranks: the same bits everywhere
-  for (int r = 0; r < context_.world_size; ++r) sum += all[r].item<double>();
-  return std::sqrt(sum);
+  return norm_over_ranks(mine, *context_.program_lane);
 }
 
 void MeshParallel::scale_gradients(double factor) { flat_.mul_(factor); }

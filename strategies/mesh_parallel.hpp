@@ -90,6 +90,9 @@ class MeshParallel final : public Strategy {
   };
 
   void make_lanes();
+  int block_of(const std::string& name) const;
+  int stage_of_block(int block) const;
+  std::vector<ParameterLayout> layout() const;
   void collect_parameters();
   void measure(MicroBatches& work);
   void cut_by(const std::vector<double>& costs);

@@ -44,14 +44,7 @@ std::map<std::string, std::string> MeshParallel::state() {
 
 bool MeshParallel::has_buffer(const std::string& name) const {
   if (mesh_.pp == 1) return true;
-  const auto& blocks = runner_->blocks();
-  for (std::size_t b = 0; b < blocks.size(); ++b) {
-    if (!name.starts_with(blocks[b].name + ".")) continue;
-    for (std::size_t s = 0; s + 1 < borders_.size(); ++s) {
-      if (borders_[s] <= static_cast<int>(b) && static_cast<int>(b) < borders_[s + 1]) return static_cast<int>(s) % mesh_.pp == place_.pp;
-    }
-  }
-  return false;
+  return stage_of_block(block_of(name)) % mesh_.pp == place_.pp;
 }
 
 // What several ranks have alike the copies share out; what is cut each rank of a copy writes, the copies in turn.

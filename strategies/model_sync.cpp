@@ -3,10 +3,19 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <cmath>
 #include <cstring>
 #include <map>
 
 namespace troupe {
+
+double norm_over_ranks(double own_squares, Communicator& lane) {
+  auto all = at::zeros({lane.world_size()}, at::kDouble);
+  lane.all_gather(all, at::full({1}, own_squares, at::kDouble), "gradient norm");
+  double sum = 0;  // in the order of ranks: the same bits everywhere
+  for (int r = 0; r < lane.world_size(); ++r) sum += all[r].item<double>();
+  return std::sqrt(sum);
+}
 
 void agree_on_layout(std::span<const ParameterLayout> layout, Communicator& lane) {
   const auto all = lane.all_gather_bytes(serialize_layout(layout), "layout");

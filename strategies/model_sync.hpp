@@ -13,6 +13,10 @@ namespace troupe {
 /// which rank.
 void agree_on_layout(std::span<const ParameterLayout> layout, Communicator& lane);
 
+/// The L2 norm of what the ranks hold together, each of which holds `own_squares` (a sum of squares) of it. Collective; the same bits on
+/// all.
+double norm_over_ranks(double own_squares, Communicator& lane);
+
 /// Rank 0's values to all, in place, verified by hash (XXH3-64). Collective. Throws Error(mismatch) naming a rank whose copy differs.
 void broadcast_tensors(const NamedTensors& tensors, Communicator& lane, const char* what);
 

@@ -270,15 +270,11 @@ GradientSummary Sharded::reduce_gradients() {
 }
 
 double Sharded::gradient_norm() {
-  auto mine = at::zeros({1}, at::kDouble);
+  double mine = 0;
   for (const auto& slice : parameters_->slices()) {
     if (slice.gradient.defined()) mine += sum_of_squares(slice.gradient);
   }
-  auto all = at::zeros({group_->world_size()}, at::kDouble);
-  group_->all_gather(all, mine, "gradient norm");
-  double sum = 0;  // in the order of ranks: the same bits everywhere
-  for (int r = 0; r < group_->world_size(); ++r) sum += all[r].item<double>();
-  return std::sqrt(sum);
+  return norm_over_ranks(mine, *group_);
 }
 
 void Sharded::scale_gradients(double factor) {

@@ -19,6 +19,8 @@ enum class NcclResult : std::uint8_t {
   remote_error,
   in_progress
 };
+/// The call is over, or goes on in the background.
+constexpr bool is_launched(NcclResult result) noexcept { return result == NcclResult::success || result == NcclResult::in_progress; }
 enum class NcclType : std::uint8_t { int8 = 0, uint8, int32, uint32, int64, uint64, f16, f32, f64, bf16, f8e4m3, f8e5m2 };
 enum class NcclOp : std::uint8_t { sum = 0, product, max, min, avg };
 

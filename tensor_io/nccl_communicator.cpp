@@ -28,6 +28,15 @@ std::shared_ptr<NcclApi> api_of(const CommunicatorOptions& options) {
               "build it with ./dev build cuda, or leave backend and device out");
 }
 
+// The communicator beside it for tensors of the CPU; none where all are, in a test that has an NCCL of its own.
+std::unique_ptr<Communicator> make_host(CommunicatorOptions options) {
+  if (options.device.is_cpu()) return nullptr;
+  options.device = at::kCPU;
+  options.backend = "auto";
+  options.name += "/host";
+  return make_communicator(std::move(options));
+}
+
 NcclLifeOptions life_options(const CommunicatorOptions& options) {
   NcclLifeOptions life;
   life.api = api_of(options);
@@ -41,7 +50,7 @@ NcclResult for_each_rank(int world_size, const std::function<NcclResult(int rank
   auto result = NcclResult::success;
   for (int r = 0; r < world_size; ++r) {
     result = call(r);
-    if (result != NcclResult::success && result != NcclResult::in_progress) return result;
+    if (!is_launched(result)) return result;
   }
   return result;
 }
@@ -178,7 +187,7 @@ void NcclCommunicator::do_gather(const at::Tensor& output, const at::Tensor& inp
         if (from == root && slice == start_of(input)) return NcclResult::success;
         return api.recv(slice, numel_of(input), type, from, comm, stream_.native());
       });
-      if (received != NcclResult::success && received != NcclResult::in_progress) return received;
+      if (!is_launched(received)) return received;
       if (start_of(output) + static_cast<std::size_t>(root) * input.nbytes() == start_of(input)) return received;
     }
     return api.send(input.data_ptr(), numel_of(input), type, root, comm, stream_.native());
@@ -198,7 +207,7 @@ void NcclCommunicator::do_scatter(const at::Tensor& output, const at::Tensor& in
         if (to == root && slice == start_of(output)) return NcclResult::success;
         return api.send(slice, numel_of(output), type, to, comm, stream_.native());
       });
-      if (sent != NcclResult::success && sent != NcclResult::in_progress) return sent;
+      if (!is_launched(sent)) return sent;
       if (start_of(input) + static_cast<std::size_t>(root) * output.nbytes() == start_of(output)) return sent;
     }
     return api.recv(output.data_ptr(), numel_of(output), type, root, comm, stream_.native());
@@ -215,7 +224,7 @@ void NcclCommunicator::do_all_to_all(const at::Tensor& output, const at::Tensor&
     return for_each_rank(world_size(), [&](int other) {
       const auto at = static_cast<std::size_t>(other) * bytes;
       const auto sent = api.send(start_of(input) + at, count, type, other, comm, stream_.native());
-      if (sent != NcclResult::success && sent != NcclResult::in_progress) return sent;
+      if (!is_launched(sent)) return sent;
       return api.recv(start_of(output) + at, count, type, other, comm, stream_.native());
     });
   });
@@ -273,14 +282,7 @@ std::unique_ptr<Communicator> NcclCommunicator::do_split(std::optional<Communica
   const CurrentStream place(stream_);
   auto life = life_->split(color, key, group ? settings_of(*group) : NcclSettings{}, group ? group->name : name());
   if (!group) return nullptr;
-  std::unique_ptr<Communicator> host;
-  if (host_) {
-    auto of_host = *group;
-    of_host.device = at::kCPU;
-    of_host.backend = "auto";
-    of_host.name += "/host";
-    host = make_communicator(std::move(of_host));
-  }
+  auto host = make_host(*group);
   return std::unique_ptr<Communicator>(new NcclCommunicator(std::move(*group), std::move(host), std::move(life)));
 }
 
@@ -307,14 +309,7 @@ void NcclCommunicator::do_abort(const ErrorReport& reason) noexcept {
 
 std::unique_ptr<Communicator> make_nccl_communicator(CommunicatorOptions options) {
   api_of(options);
-  std::unique_ptr<Communicator> host;
-  if (!options.device.is_cpu()) {
-    auto of_host = options;
-    of_host.device = at::kCPU;
-    of_host.backend = "auto";
-    of_host.name += "/host";
-    host = make_communicator(std::move(of_host));
-  }
+  auto host = make_host(options);
   return std::make_unique<NcclCommunicator>(std::move(options), std::move(host));
 }
 

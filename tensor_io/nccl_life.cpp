@@ -160,7 +160,7 @@ void NcclLife::launch(const std::string& what, const Calls& calls) {
     if (const auto started = api.group_start(); started != NcclResult::success) return started;
     const auto called = calls(api, comm);
     const auto ended = api.group_end();  // also after a call that failed: the group is the thread's
-    return called == NcclResult::success || called == NcclResult::in_progress ? ended : called;
+    return is_launched(called) ? ended : called;
   });
 }
 
@@ -201,7 +201,7 @@ std::optional<ErrorReport> NcclLife::background_failure() {
   NcclResult background = NcclResult::success;
   const auto asked = options_.api->async_error(shared_->comm, &background);
   const auto result = asked != NcclResult::success ? asked : background;
-  if (result == NcclResult::success || result == NcclResult::in_progress) return std::nullopt;
+  if (is_launched(result)) return std::nullopt;
   return nccl_failure(result, "in the background of communicator '" + options_.name + "'", options_.api->last_error(shared_->comm));
 }
 
