@@ -15,6 +15,7 @@
 #include "actors/reducer.hpp"
 #include "actors/straggler.hpp"
 #include "actors/strategy.hpp"
+#include "actors/thread_actor.hpp"
 #include "actors/training_options.hpp"
 #include "actors/vote.hpp"
 #include "tensor_io/communicator.hpp"
@@ -73,7 +74,7 @@ class Compute {
   ~Compute();
 
   /// The address that the other actors answer to.
-  caf::actor address() const { return caf::actor(self_); }
+  caf::actor address() const { return self_.handle(); }
   caf::blocking_actor& mailbox() { return *self_; }
 
   struct Services {
@@ -212,7 +213,7 @@ class Compute {
 
   // Constant after construction.
   ComputeOptions options_;
-  caf::scoped_actor self_;
+  ThreadActor self_;
   LaneBuilder builder_;
   std::function<void(const Membership&)> listener_;
 

@@ -52,6 +52,8 @@ MembershipAnswer form(const MembershipQuestion& q) {
 // Survivors that do not reach each other can't train together, whoever of the two is to blame: it goes whose links fail to more of the
 // others, of equals one that lacks state, then the higher rank.
 std::optional<MembershipAnswer> link_fault(const MembershipQuestion& q) {
+  if (std::all_of(q.survivors.begin(), q.survivors.end(), [](const auto& survivor) { return survivor.report->unreachable.empty(); }))
+    return std::nullopt;
   std::map<int, std::set<int>> cut;  // rank -> those that it has no link with
   std::map<int, const Survivor*> by_rank;
   for (const auto& survivor : q.survivors) by_rank[q.current.rank_of(survivor.member.process)] = &survivor;
@@ -86,8 +88,12 @@ std::uint64_t random_incarnation() {
 }
 
 int Membership::rank_of(const ProcessId& process) const noexcept {
-  for (std::size_t r = 0; r < members.size(); ++r) {
-    if (members[r].process == process) return static_cast<int>(r);
+  if (members.empty()) return -1;
+  // Mostly a rank is its slot's number, or a little less: each of N ranks looks for itself here, so that to begin at 0 would be N^2.
+  const int n = world_size();
+  int rank = std::clamp(process.slot, 0, n - 1);
+  for (int looked = 0; looked<n; ++looked, rank = rank> 0 ? rank - 1 : n - 1) {
+    if (members[static_cast<std::size_t>(rank)].process == process) return rank;
   }
   return -1;
 }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "actors/strategy.hpp"
+#include "actors/thread_actor.hpp"
 #include "tensor_io/error.hpp"
 
 namespace troupe {
@@ -86,7 +87,7 @@ class OwnActor {
   std::string name_;
   std::chrono::milliseconds timeout_;
   std::shared_ptr<std::optional<ErrorReport>> failure_ = std::make_shared<std::optional<ErrorReport>>();  // written before it ends
-  caf::scoped_actor self_;
+  ThreadActor self_;
   Handle handle_;
   int unanswered_ = 0;
 };

@@ -249,3 +249,17 @@ TEST_CASE("[L05] fault 15: of two ranks that do not reach each other the one sta
   q.survivors[2].report->unreachable = {2, -1, 4, 1 << 30};
   CHECK(plan_membership(q).action == Action::go);
 }
+
+TEST_CASE("[L04] a process finds its rank wherever it lies among the members, and none where another life of its slot does") {
+  Membership membership;
+  const std::vector<int> slots = {7, 0, 3, 12, 1, 2};
+  for (const int slot : slots) membership.members.push_back({{slot, 40U + static_cast<std::uint64_t>(slot)}, "host", false});
+  for (int rank = 0; rank < membership.world_size(); ++rank) {
+    const int slot = slots[static_cast<std::size_t>(rank)];
+    CHECK(membership.rank_of({slot, 40U + static_cast<std::uint64_t>(slot)}) == rank);
+    CHECK(membership.rank_of({slot, 39}) == -1);
+  }
+  CHECK(membership.rank_of({5, 45}) == -1);
+  CHECK(membership.rank_of({-1, 0}) == -1);
+  CHECK(Membership().rank_of({0, 40}) == -1);
+}
