@@ -23,6 +23,7 @@ struct Idle {
 class Crowd {
  public:
   explicit Crowd(int ranks) : ranks_(ranks), world_(1) {
+    world_.counts_time = true;
     start_coordinator({});
     agent_ = &world_.start("agent", 0);
     agent_actor_ = world_.spawn(
@@ -42,6 +43,7 @@ class Crowd {
         throw Error(ErrorCode::internal, "scale", "generation " + std::to_string(generation + 1) + " does not come");
     }
     counted_.spent = std::chrono::steady_clock::now() - started;
+    counted_.coordinating = coordinator_->spent - std::exchange(coordinated_, coordinator_->spent);
     counted_.simulated = world_.time() - begun;
     return std::exchange(counted_, {});
   }
@@ -54,6 +56,7 @@ class Crowd {
   /// The next coordinator knows the journal alone, and lacks one rank.
   void replace_coordinator() {
     world_.kill(*coordinator_);
+    coordinated_ = 0ns;
     start_coordinator(journal_.back());
     tell_of_agent();
   }
@@ -146,6 +149,7 @@ class Crowd {
   int ranks_;
   World world_;
   Process* coordinator_ = nullptr;
+  std::chrono::nanoseconds coordinated_{0};  // by the coordinator, before the change under way
   Process* agent_ = nullptr;
   caf::strong_actor_ptr coordinator_actor_, agents_coordinator_;
   caf::actor agent_actor_;

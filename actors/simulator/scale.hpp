@@ -9,9 +9,10 @@ namespace troupe::simulator {
 /// What one change of membership costs at a number of ranks.
 struct ScaleResult {
   struct Change {
-    std::map<std::string, std::size_t> messages;  ///< between processes, by type; without what beats on its own
-    std::size_t count = 0;                        ///< of them
-    std::chrono::duration<double> spent{0};       ///< of this machine's time
+    std::map<std::string, std::size_t> messages;    ///< between processes, by type; without what beats on its own
+    std::size_t count = 0;                          ///< of them
+    std::chrono::duration<double> spent{0};         ///< of this machine's time, for all ranks and their network
+    std::chrono::duration<double> coordinating{0};  ///< ... of which the coordinator's: one thread's, in a job too
     std::chrono::milliseconds simulated{0};
   };
   Change forming, replacing, shrinking, taking_over;

@@ -261,12 +261,18 @@ bool World::run_job() {
   auto at = n == 1 ? 0 : choice_.next() % std::min<std::size_t>(n, 16);
   for (std::size_t tried = 0; tried < n; ++tried, at = at + 1 == n ? 0 : at + 1) {
     auto* actor = dynamic_cast<caf::abstract_actor*>(jobs[at]);
-    const auto* process = actor ? process_of(actor->id()) : nullptr;
+    auto* process = actor ? process_of(actor->id()) : nullptr;
     if (process && process->frozen) continue;
     if (at > 0)
       std::rotate(jobs.begin(), jobs.begin() + static_cast<std::ptrdiff_t>(at), jobs.begin() + static_cast<std::ptrdiff_t>(at) + 1);
     ++jobs_run;
+    if (!process || !counts_time) {
+      scheduler_.run_once();
+      return true;
+    }
+    const auto started = std::chrono::steady_clock::now();
     scheduler_.run_once();
+    process->spent += std::chrono::steady_clock::now() - started;
     return true;
   }
   return false;

@@ -32,7 +32,8 @@ struct Process {
   std::string name;  ///< `coordinator 2`, `rank 3.1`: with the number of its life
   int host = 0;
   bool alive = true;
-  bool frozen = false;  ///< SIGSTOP
+  bool frozen = false;                ///< SIGSTOP
+  std::chrono::nanoseconds spent{0};  ///< by its actors, of this machine's time; counted only if `counts_time`
   std::vector<caf::strong_actor_ptr> actors;
   std::map<int, Connection*> connections;  ///< by id: nothing depends on where memory lies
 };
@@ -123,6 +124,7 @@ class World {
   bool keep_lines = false;
   std::size_t messages = 0;  ///< between processes
   std::size_t jobs_run = 0;
+  bool counts_time = false;
   /// Sees each message between processes as it arrives: from, to, content. May be empty.
   std::function<void(const Process&, const Process&, const caf::message&)> on_message;
   std::function<bool(const caf::message&)> may_repeat;

@@ -40,7 +40,7 @@ void tell(std::uint64_t seed, const JobOptions& options, const Outcome& outcome,
 }
 
 void tell_scale(const std::vector<int>& ranks) {
-  std::printf("%7s  %-28s  %9s  %9s  %9s\n", "ranks", "change", "messages", "per rank", "seconds");
+  std::printf("%7s  %-28s  %9s  %9s  %9s  %12s\n", "ranks", "change", "messages", "per rank", "seconds", "coordinator");
   for (const int n : ranks) {
     if (n < 4) refuse("--ranks takes 4 or more");
     const auto result = measure_scale(n);
@@ -49,8 +49,8 @@ void tell_scale(const std::vector<int>& ranks) {
                                                                           {"one dies, the others go on", &result.shrinking},
                                                                           {"coordinator and a rank die", &result.taking_over}};
     for (const auto& [name, change] : changes) {
-      std::printf("%7d  %-28s  %9zu  %9.2f  %9.3f\n", n, name, change->count, static_cast<double>(change->count) / n,
-                  change->spent.count());
+      std::printf("%7d  %-28s  %9zu  %9.2f  %9.3f  %12.4f\n", n, name, change->count, static_cast<double>(change->count) / n,
+                  change->spent.count(), change->coordinating.count());
       for (const auto& [type, count] : change->messages) {
         if (count > static_cast<std::size_t>(n) / 2) std::printf("%7s    %-26s  %9zu\n", "", type.c_str(), count);
       }
