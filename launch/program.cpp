@@ -15,6 +15,7 @@
 #include "launch/fatal_signals.hpp"
 #include "launch/hurt_process.hpp"
 #include "launch/job_keys.hpp"
+#include "launch/observe/profile_setting.hpp"
 #include "launch/process_limits.hpp"
 #include "launch/rank.hpp"
 #include "launch/simulate.hpp"
@@ -91,13 +92,18 @@ RankEnd run_rank(caf::actor_system& system, const Config& config, const RankSyst
   try {
     Rank rank(system, config, options);
     try {
+      rank.keep_records(true);
       body(rank);
-      if (config.profile && rank.is_main()) {
+      rank.end_trace();
+      rank.end_records({});
+      if (profile_setting(config.profile).table && rank.is_main()) {
         std::fputs(rank.profile().table().c_str(), stdout);
         std::fflush(stdout);
       }
     } catch (...) {
       const auto failure = rank.system().fail(std::current_exception());
+      rank.give_up_trace();
+      rank.end_records(failure.to_string());
       return {failure, exit_code(failure.code)};
     }
     const int signal = rank.stop_signal();
