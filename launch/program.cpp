@@ -15,6 +15,7 @@
 #include "launch/fatal_signals.hpp"
 #include "launch/hurt_process.hpp"
 #include "launch/job_keys.hpp"
+#include "launch/observe/operators.hpp"
 #include "launch/observe/profile_setting.hpp"
 #include "launch/process_limits.hpp"
 #include "launch/rank.hpp"
@@ -138,6 +139,8 @@ LaunchOutcome simulate_once(const Config& config, const SimulationOptions& simul
 int run_simulated(Config config, const std::function<void(Rank&)>& body) {
   std::fprintf(stderr, "note: %lld ranks as threads of this process: a simulated cluster, for tests; troupe launch starts processes\n",
                static_cast<long long>(config.ranks));
+  const auto profile = profile_setting(config.profile);
+  if (profile.traces() && profile.operators) OperatorTrace::initialise();
   RankEnvironment place;
   place.job_id = "simulated";
   SimulationOptions simulation;

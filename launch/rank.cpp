@@ -28,8 +28,9 @@ enum Section { kTrace = Rank::kTraceSection, kUsers, kSave, kLastSave };
 RunCheckpoints::Position position(const DataCursor& cursor) { return {cursor.epoch, cursor.step, -1}; }
 
 std::unique_ptr<RankTrace> make_trace(const Config& config, const RankSystemOptions& options) {
-  const auto setting = profile_setting(config.profile);
+  auto setting = profile_setting(config.profile);
   if (!setting.traces()) return nullptr;
+  if (config.ranks > 1 && options.process.slot != 0) setting.operators = false;  // Kineto is one per process
   return std::make_unique<RankTrace>(
       RankTraceOptions{setting, config.run_dir, options.job_id, options.world_size, !options.device.is_cpu()});
 }

@@ -48,6 +48,8 @@ std::unique_ptr<OperatorTrace> OperatorTrace::begin(bool on_device) {
   return trace;
 }
 
+void OperatorTrace::initialise() { begin(false).reset(); }
+
 OperatorTrace::~OperatorTrace() {
   if (open_) {
     try {

@@ -15,5 +15,5 @@ except ImportError as error:
     sys.exit(77)
 
 logging.disable(logging.CRITICAL)
-table = TraceAnalysis(trace_dir=sys.argv[1]).get_comm_comp_overlap(visualize=False)
+table = TraceAnalysis(trace_dir=sys.argv[1], include_last_profiler_step=True).get_comm_comp_overlap(visualize=False)
 print(json.dumps({str(rank): percent for rank, percent in zip(table["rank"].tolist(), table["comp_comm_overlap_pctg"].tolist())}))
