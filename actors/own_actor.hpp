@@ -29,7 +29,7 @@ class OwnActor {
       : name_(std::move(name)), timeout_(context.timeout), self_(*context.system) {
     // The failure is an argument, not captured: with none at all CAF 0.17.6 binds a reference to a null pointer.
     const auto run = [make_behavior, trace = trace_recorder(), name = name_](typename Handle::pointer self,
-                                                                            const std::shared_ptr<std::optional<ErrorReport>>& failure) {
+                                                                             const std::shared_ptr<std::optional<ErrorReport>>& failure) {
       join_trace(trace, name);
       self->set_exception_handler([failure](std::exception_ptr& error) -> caf::error {
         *failure = report_of_own_actor(error);

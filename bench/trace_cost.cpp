@@ -51,11 +51,13 @@ struct StepCost {
 
 // The median step of the window and of those before and after it. What opens and closes the window is in neither.
 StepCost run(int ranks, bool operators, const std::string& folder) {
-  const auto window = "steps=" + std::to_string(kFirst) + ":" + std::to_string(kFirst + kSteps) + ",operators=" + (operators ? "on" : "off");
+  const auto window =
+      "steps=" + std::to_string(kFirst) + ":" + std::to_string(kFirst + kSteps) + ",operators=" + (operators ? "on" : "off");
   const auto count = std::to_string(ranks);
-  std::vector<const char*> words{"bench_observe", "--ranks",   count.c_str(),  "--profile",    window.c_str(),   "--run_dir",     folder.c_str(),
-                                 "--batch_size",  "16",        "--epochs",     "1",            "--save_every",   "-1",            "--threads",
-                                 "1",             "--optimizer", "sgd",        "--tensorboard", "false"};
+  std::vector<const char*> words{
+      "bench_observe", "--ranks", count.c_str(),  "--profile", window.c_str(), "--run_dir", folder.c_str(), "--batch_size", "16",
+      "--epochs",      "1",       "--save_every", "-1",        "--threads",    "1",         "--optimizer",  "sgd",          "--tensorboard",
+      "false"};
   std::vector<double> at;
   const int code = troupe::main(static_cast<int>(words.size()), const_cast<char**>(words.data()), [&](troupe::Rank& rank) {
     auto model = rank.distribute([] { return make_model(); });
@@ -86,8 +88,13 @@ nlohmann::json median(int ranks, bool operators, const std::string& folder) {
   for (int i = 0; i < 5; ++i) costs.push_back(run(ranks, operators, folder));
   std::sort(costs.begin(), costs.end(), [](const auto& a, const auto& b) { return a.percent() < b.percent(); });
   const auto& middle = costs[2];
-  return {{"ranks", ranks},          {"operators", operators},        {"off_ms", middle.off_ms},         {"on_ms", middle.on_ms},
-          {"percent", middle.percent()}, {"least", costs.front().percent()}, {"most", costs.back().percent()}};
+  return {{"ranks", ranks},
+          {"operators", operators},
+          {"off_ms", middle.off_ms},
+          {"on_ms", middle.on_ms},
+          {"percent", middle.percent()},
+          {"least", costs.front().percent()},
+          {"most", costs.back().percent()}};
 }
 
 }  // namespace
@@ -99,7 +106,6 @@ nlohmann::json trace_costs(const std::string& folder) {
   recorder->start();
   const double on = span_ns();
   troupe::join_trace(nullptr, {});
-  return {{"span_off_ns", off},
-          {"span_on_ns", on},
-          {"steps", {median(1, true, folder), median(1, false, folder), median(2, false, folder)}}};
+  return {
+      {"span_off_ns", off}, {"span_on_ns", on}, {"steps", {median(1, true, folder), median(1, false, folder), median(2, false, folder)}}};
 }

@@ -25,8 +25,8 @@ struct RankSystemOptions {
   TrainingOptions training;
   StrategyOptions strategy;
   CommunicatorSettings communicator;
-  at::Device device = at::kCPU;   ///< where the rank trains
-  std::shared_ptr<NcclApi> nccl;  ///< empty: the one that the program was built with
+  at::Device device = at::kCPU;          ///< where the rank trains
+  std::shared_ptr<NcclApi> nccl;         ///< empty: the one that the program was built with
   std::shared_ptr<TraceRecorder> trace;  ///< what the rank's threads record into; empty: nobody asked for a trace
   CoordinatorActor coordinator;
   std::function<void(ChaosKind, std::chrono::milliseconds)> hurt;  ///< --chaos: kills, stops or slows this process; empty: it is spared

@@ -107,7 +107,8 @@ std::string RankTrace::write_alone(int rank, const std::string& host) {
   const auto part = trace_part(recorded_, {rank, host, 0});
   recorded_ = {};
   const auto path = write_trace_of_rank(options_.run_dir, {rank, host, part.totals, {}}, options_.began_with, part.events);
-  return path.empty() ? std::string() : "trace: the job ended within the window; what rank " + std::to_string(rank) + " recorded is " + path;
+  return path.empty() ? std::string()
+                      : "trace: the job ended within the window; what rank " + std::to_string(rank) + " recorded is " + path;
 }
 
 }  // namespace troupe

@@ -37,9 +37,7 @@ class RankTrace {
   /// The window is over: all ranks are to gather now.
   bool due(std::int64_t steps_done) const noexcept { return steps_done == options_.setting.last; }
   /// The run ends within the window: all ranks gather what there is.
-  bool cut_off(std::int64_t steps_done) const noexcept {
-    return options_.setting.first < steps_done && steps_done < options_.setting.last;
-  }
+  bool cut_off(std::int64_t steps_done) const noexcept { return options_.setting.first < steps_done && steps_done < options_.setting.last; }
   /// Collective. Clocks are compared, rank 0 writes one rank's events after the other. Returns there the line to say, elsewhere nothing.
   /// Throws what the lane throws; what was recorded is kept then, for another try.
   std::string gather(Communicator& lane, const Membership& membership);

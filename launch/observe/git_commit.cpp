@@ -30,7 +30,8 @@ std::string packed_commit(const fs::path& path, const std::string& name) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
     const auto blank = line.find(' ');
-    if (blank != std::string::npos && line.compare(blank + 1, std::string::npos, name) == 0) return commit_or_nothing(line.substr(0, blank));
+    if (blank != std::string::npos && line.compare(blank + 1, std::string::npos, name) == 0)
+      return commit_or_nothing(line.substr(0, blank));
   }
   return {};
 }

@@ -136,7 +136,8 @@ class PageFollower {
     const auto answer = client_.Get(("/records?after=" + std::to_string(next_)).c_str());
     if (!answer) {  // the run is over, and took its page along
       if (asked_) return ended_ = true, lines_.records();
-      throw Error(ErrorCode::unavailable, place(), "nobody answers there", "start the run with --metrics_port N, and ask on the host of rank 0");
+      throw Error(ErrorCode::unavailable, place(), "nobody answers there",
+                  "start the run with --metrics_port N, and ask on the host of rank 0");
     }
     const auto json = answer->status == 200 ? nlohmann::json::parse(answer->body, nullptr, false) : nlohmann::json();
     if (!json.is_object() || !json.contains("records") || !json["records"].is_array() || !json.contains("next") ||

@@ -97,17 +97,16 @@ void TraceFile::add(const TraceRank& rank, const std::string& events) {
   if (write_trace_of_rank(run_dir_, rank, world_size_, events).empty()) fail(run_dir_ + "/trace");
 }
 
-
 void TraceFile::finish() {
   if (!problem_.empty()) return;
   const auto sum = totals_over(ranks_);
   TraceJson other{{"job_id", job_id_},
-             {"first_step", window_.first},
-             {"last_step", window_.last - 1},
-             {"world_size", world_size_},
-             {"overlap", sum.overlap()},
-             {"clock", "us of the steady clock of rank 0's host; a rank's events are wrong by clock_error_us at most"},
-             {"ranks", TraceJson::array()}};
+                  {"first_step", window_.first},
+                  {"last_step", window_.last - 1},
+                  {"world_size", world_size_},
+                  {"overlap", sum.overlap()},
+                  {"clock", "us of the steady clock of rank 0's host; a rank's events are wrong by clock_error_us at most"},
+                  {"ranks", TraceJson::array()}};
   for (const auto& rank : ranks_) other["ranks"].push_back(facts_of(rank));
   all_ << "\n],\"otherData\":" << dump_of(other) << "}\n";
   if (!all_.flush()) return fail(path());
@@ -120,11 +119,13 @@ void TraceFile::finish() {
 std::string describe_trace(const std::string& path, const ProfileSetting& window, const std::vector<TraceRank>& ranks, int began_with) {
   const auto sum = totals_over(ranks);
   std::string text = "trace: " + path + ": ";
-  if (sum.first_step < 0) return text + "no step of " + std::to_string(window.first) + " to " + std::to_string(window.last - 1) + " was made";
+  if (sum.first_step < 0)
+    return text + "no step of " + std::to_string(window.first) + " to " + std::to_string(window.last - 1) + " was made";
   const auto steps = static_cast<double>(sum.last_step - sum.first_step + 1) * static_cast<double>(std::max<std::size_t>(1, ranks.size()));
   char line[256];
-  std::snprintf(line, sizeof line, "%zu rank%s, steps %lld to %lld, %lld events; overlap %.1f%%: %.3f ms a step in collectives, %.3f hidden",
-                ranks.size(), ranks.size() == 1 ? "" : "s", static_cast<long long>(sum.first_step), static_cast<long long>(sum.last_step),
+  std::snprintf(line, sizeof line,
+                "%zu rank%s, steps %lld to %lld, %lld events; overlap %.1f%%: %.3f ms a step in collectives, %.3f hidden", ranks.size(),
+                ranks.size() == 1 ? "" : "s", static_cast<long long>(sum.first_step), static_cast<long long>(sum.last_step),
                 static_cast<long long>(sum.events), 100 * sum.overlap(), static_cast<double>(sum.collectives_ns) / 1e6 / steps,
                 static_cast<double>(sum.hidden_ns) / 1e6 / steps);
   text += line;
@@ -138,7 +139,8 @@ std::string describe_trace(const std::string& path, const ProfileSetting& window
   }
   if (error > 0) text += "; clocks fit within " + std::to_string((error + 999) / 1000) + " us";
   for (const auto& [step, who] : late) {
-    text += "; " + rank_list(who) + (step < 0 ? ": nothing, new since" : ": from step " + std::to_string(step) + " on, what was before is lost");
+    text += "; " + rank_list(who) +
+            (step < 0 ? ": nothing, new since" : ": from step " + std::to_string(step) + " on, what was before is lost");
   }
   const auto gone = began_with - static_cast<int>(ranks.size());
   if (gone > 0) text += "; " + std::to_string(gone) + " of " + std::to_string(began_with) + " ranks were lost, with what they had recorded";

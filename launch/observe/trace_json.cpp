@@ -80,9 +80,8 @@ struct Rows {
   int count = 0;
 
   explicit Rows(std::vector<TraceEvent> events) {
-    std::stable_sort(events.begin(), events.end(), [](const auto& a, const auto& b) {
-      return a.begin_ns != b.begin_ns ? a.begin_ns < b.begin_ns : a.end_ns > b.end_ns;
-    });
+    std::stable_sort(events.begin(), events.end(),
+                     [](const auto& a, const auto& b) { return a.begin_ns != b.begin_ns ? a.begin_ns < b.begin_ns : a.end_ns > b.end_ns; });
     std::vector<std::vector<std::int64_t>> open;  // by row: the ends of spans that go on
     for (const auto& event : events) {
       std::size_t row = 0;
@@ -143,8 +142,8 @@ class Writer {
     if (event.numel >= 0) argument("numel", std::to_string(event.numel));
     if (event.dtype >= 0) argument("dtype", json_text(c10::toString(static_cast<c10::ScalarType>(event.dtype))));
     if (event.step >= 0) argument("step", std::to_string(event.step));
-    line("{\"ph\":\"X\",\"cat\":\"" + std::string(category_of(event.kind)) + "\",\"name\":" + json_text(name) + place(event.begin_ns, thread) +
-         ",\"dur\":" + us_text(event.end_ns - event.begin_ns) + ",\"args\":{" + arguments + "}}");
+    line("{\"ph\":\"X\",\"cat\":\"" + std::string(category_of(event.kind)) + "\",\"name\":" + json_text(name) +
+         place(event.begin_ns, thread) + ",\"dur\":" + us_text(event.end_ns - event.begin_ns) + ",\"args\":{" + arguments + "}}");
     ++count_;
   }
   void arrow(const TraceEvent& event, int from, int to) {
@@ -157,8 +156,7 @@ class Writer {
 
  private:
   std::string place(std::int64_t ns, int thread) const {
-    return ",\"pid\":" + std::to_string(source_.rank) + ",\"tid\":" + std::to_string(thread) +
-           ",\"ts\":" + us_text(ns + source_.offset_ns);
+    return ",\"pid\":" + std::to_string(source_.rank) + ",\"tid\":" + std::to_string(thread) + ",\"ts\":" + us_text(ns + source_.offset_ns);
   }
   void line(const std::string& object) { text_ += (text_.empty() ? "" : ",\n") + object; }
 
@@ -184,7 +182,8 @@ class Substitutes {
     for (auto& [name, events] : tracks) {
       std::vector<TraceEvent> launches;
       if (name == kCompute) {
-        const auto waits = intervals_of(events, [](const TraceEvent& e) { return e.kind == EventKind::wait || e.kind == EventKind::collective; });
+        const auto waits =
+            intervals_of(events, [](const TraceEvent& e) { return e.kind == EventKind::wait || e.kind == EventKind::collective; });
         for (const auto& event : events) {
           if (!computes(event)) continue;
           for (const auto& [begin, end] : subtract_intervals({{event.begin_ns, event.end_ns}}, waits)) add(event, begin, end, 0, launches);

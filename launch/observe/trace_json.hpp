@@ -23,9 +23,7 @@ struct TraceTotals {
   std::int64_t steps_ns = 0;
 
   /// 1 where there were no collectives.
-  double overlap() const noexcept {
-    return collectives_ns > 0 ? static_cast<double>(hidden_ns) / static_cast<double>(collectives_ns) : 1;
-  }
+  double overlap() const noexcept { return collectives_ns > 0 ? static_cast<double>(hidden_ns) / static_cast<double>(collectives_ns) : 1; }
   void add(const TraceTotals& other);
 };
 
@@ -39,8 +37,8 @@ struct TracePart {
 ///
 /// A rank on the CPU has no kernels, and HolisticTraceAnalysis knows nothing else. So what compute computes (forward, backward, optimizer,
 /// without the waits within) is written once more as kernels of stream 0, and the collectives of each other track (the reducer's, FSDP's
-/// gathers) as kernels `ncclDevKernel_…` of a stream of its own, each with the launch that HTA wants to see. Where a device recorded kernels
-/// these are there instead. Pure.
+/// gathers) as kernels `ncclDevKernel_…` of a stream of its own, each with the launch that HTA wants to see. Where a device recorded
+/// kernels these are there instead. Pure.
 TracePart trace_part(const TraceRecorder::Recorded& recorded, const TraceSource& source);
 
 using TraceInterval = std::pair<std::int64_t, std::int64_t>;

@@ -294,8 +294,8 @@ TEST_CASE("[T07] troupe top --port shows what the live page of a run has, and re
     const auto shown = top({"--port=" + port, "--once"});
     INFO(shown.output);
     CHECK(shown.code == 0);
-    CHECK_THAT(shown.output, Catch::Contains("troupe top  127.0.0.1:" + port) && Catch::Contains("step 7  epoch 1") &&
-                                 Catch::Contains("rank 1    h1"));
+    CHECK_THAT(shown.output,
+               Catch::Contains("troupe top  127.0.0.1:" + port) && Catch::Contains("step 7  epoch 1") && Catch::Contains("rank 1    h1"));
   }
   {
     httplib::Server other;
@@ -308,6 +308,7 @@ TEST_CASE("[T07] troupe top --port shows what the live page of a run has, and re
     CHECK(shown.code == 65);
     CHECK_THAT(shown.output, Catch::Contains("no live page"));
   }
-  for (const std::vector<std::string>& bad : {std::vector<std::string>{"--port"}, {"--port", "0"}, {"--port", "70000"}, {"--port", "x"}, {"--port", "80", "run"}})
+  for (const std::vector<std::string>& bad :
+       {std::vector<std::string>{"--port"}, {"--port", "0"}, {"--port", "70000"}, {"--port", "x"}, {"--port", "80", "run"}})
     CHECK(top(bad).code == 2);
 }

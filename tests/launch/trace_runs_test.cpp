@@ -46,8 +46,8 @@ void check_overlap_with_hta(const std::string& run) {
 TEST_CASE("[T08] a job's window of steps is one trace of all ranks, with phases, blocks, operators, collectives and messages") {
   const std::string strategy = GENERATE("ddp", "fsdp");
   INFO(strategy);
-  Launch launch(2, {"--epochs", "1", "--probe_model", "wide", "--probe_width", "256", "--strategy", strategy, "--backend", strategy == "ddp" ? "shm" : "gloo",
-                    "--log_interval", "1", "--prefetch", "1", "--profile", "steps=4:10"});
+  Launch launch(2, {"--epochs", "1", "--probe_model", "wide", "--probe_width", "256", "--strategy", strategy, "--backend",
+                    strategy == "ddp" ? "shm" : "gloo", "--log_interval", "1", "--prefetch", "1", "--profile", "steps=4:10"});
   const auto done = launch.finish();
   INFO(done.output);
   REQUIRE(done.code == 0);
@@ -90,8 +90,9 @@ TEST_CASE("[T08] a job's window of steps is one trace of all ranks, with phases,
 TEST_CASE("[T08] a program with a loop of its own, and simulated ranks, have their trace; a run that ends within the window, too") {
   testing::ScratchDirectory folder;
   const bool own = GENERATE(false, true);
-  Strings words{TROUPE_RANK_PROBE, "--ranks", "2", "--batch_size", "16", "--epochs", "1", "--run_dir", folder / "run",
-                "--checkpoint_dir", folder / "c", "--probe_model", "wide", "--probe_width", "256", "--profile", "steps=14:100"};
+  Strings words{TROUPE_RANK_PROBE, "--ranks",          "2",          "--batch_size",  "16",   "--epochs",      "1",   "--run_dir",
+                folder / "run",    "--checkpoint_dir", folder / "c", "--probe_model", "wide", "--probe_width", "256", "--profile",
+                "steps=14:100"};
   if (own) words.push_back("--probe_own_loop");
   const auto done = testing::RunningProcess(words).finish();
   INFO(done.output);

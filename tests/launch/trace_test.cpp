@@ -90,9 +90,9 @@ TEST_CASE("[T08] the setting profile is off, a table, or a table and a window of
   CHECK_FALSE(setting.traces(13));
   CHECK(parse_profile("steps=0:1,operators=off", setting).empty());
   CHECK_FALSE(setting.operators);
-  for (const std::string bad : {"", "steps", "steps=", "steps=3", "steps=3:", "steps=:3", "steps=3:3", "steps=4:3", "steps=-1:3",
-                                "steps=1:2:3", "steps=a:b", "steps=1:2,", "step=1:2", "operators=off", "steps=1:2,operators=some",
-                                "steps=1:99999999999999999999", "steps= 1:2"}) {
+  for (const std::string bad :
+       {"", "steps", "steps=", "steps=3", "steps=3:", "steps=:3", "steps=3:3", "steps=4:3", "steps=-1:3", "steps=1:2:3", "steps=a:b",
+        "steps=1:2,", "step=1:2", "operators=off", "steps=1:2,operators=some", "steps=1:99999999999999999999", "steps= 1:2"}) {
     INFO(bad);
     CHECK_FALSE(parse_profile(bad, setting).empty());
   }
@@ -277,13 +277,15 @@ TEST_CASE("[T08] ranks whose clocks began at other times find the offset to rank
     std::vector<ClockOffset> found[3];
     test::run_ranks({backend, 3}, [&](Communicator& lane) {
       const auto rank = lane.rank();
-      found[rank] = measure_clocks(lane, [](int) { return false; }, [rank] { return steady_now_ns() - rank * kSkew; });
+      found[rank] = measure_clocks(
+          lane, [](int) { return false; }, [rank] { return steady_now_ns() - rank * kSkew; });
     });
     for (const auto& offsets : found) {
       REQUIRE(offsets.size() == 3);
       for (int rank = 0; rank < 3; ++rank) {
         CHECK(offsets[static_cast<std::size_t>(rank)].offset_ns == found[0][static_cast<std::size_t>(rank)].offset_ns);
-        CHECK(std::abs(offsets[static_cast<std::size_t>(rank)].offset_ns - rank * kSkew) <= offsets[static_cast<std::size_t>(rank)].error_ns);
+        CHECK(std::abs(offsets[static_cast<std::size_t>(rank)].offset_ns - rank * kSkew) <=
+              offsets[static_cast<std::size_t>(rank)].error_ns);
       }
     }
   }
