@@ -223,6 +223,9 @@ class Rank {
   double last_data_wait_ms() const noexcept { return data_wait_ms_; }
   /// Where the time of this rank's steps went so far.
   const StepProfile& profile() const noexcept { return profile_; }
+  /// Collective: where the trace's window is over, and it was not gathered. The first thing between two steps, for who does other things
+  /// there; after `step` and in the loader it is done.
+  void gather_trace_if_due();
   /// After the last step: where the run ends within the trace's window, what there is of it is written. Collective. For troupe::main.
   void end_trace();
   /// The job has failed: what this rank has of the trace goes to a file of its own. For troupe::main.
@@ -253,7 +256,6 @@ class Rank {
   bool saves_now() const;
   void open_records();
   void record(const StepReport& report);
-  void gather_trace_if_due();
   void update_trace();
   void tell_trace(const std::string& line);
   DataCursor cursor() const;

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -64,14 +65,18 @@ void RankTrace::close() {
   blocks_.reset();
   if (operators_) operators_->collect(*recorder_);
   operators_.reset();
+  // There may be something already: where all went back to a snapshot, into the window once more.
   auto more = recorder_->take();
-  if (recorded_.tracks.empty()) {
-    recorded_ = std::move(more);
-    return;
-  }
-  // All went back to a snapshot, into the window once more.
   recorded_.dropped += more.dropped;
-  for (auto& [name, events] : more.tracks) recorded_.tracks.emplace_back(std::move(name), std::move(events));
+  for (auto& [name, events] : more.tracks) {
+    const auto known =
+        std::find_if(recorded_.tracks.begin(), recorded_.tracks.end(), [&](const auto& track) { return track.first == name; });
+    if (known == recorded_.tracks.end()) {
+      recorded_.tracks.emplace_back(name, std::move(events));
+    } else {
+      known->second.insert(known->second.end(), events.begin(), events.end());
+    }
+  }
 }
 
 void RankTrace::record_until_now() {

@@ -232,6 +232,7 @@ class TrainingLoop {
 
   void between_steps() {
     auto& compute = rank_.system().compute();
+    rank_.gather_trace_if_due();  // of a newcomer: the others are in Rank::step
     rank_.retry([&] {
       position_ = {stream_->cursor().epoch, stream_->cursor().step, -1};  // another one if the loss of a rank took all back
       if (compute.section_due(kValidate)) {
