@@ -68,13 +68,13 @@ void RankTrace::close() {
   // There may be something already: where all went back to a snapshot, into the window once more.
   auto more = recorder_->take();
   recorded_.dropped += more.dropped;
-  for (auto& [name, events] : more.tracks) {
+  for (auto& track : more.tracks) {
     const auto known =
-        std::find_if(recorded_.tracks.begin(), recorded_.tracks.end(), [&](const auto& track) { return track.first == name; });
+        std::find_if(recorded_.tracks.begin(), recorded_.tracks.end(), [&](const auto& t) { return t.first == track.first; });
     if (known == recorded_.tracks.end()) {
-      recorded_.tracks.emplace_back(name, std::move(events));
+      recorded_.tracks.push_back(std::move(track));
     } else {
-      known->second.insert(known->second.end(), events.begin(), events.end());
+      known->second.insert(known->second.end(), track.second.begin(), track.second.end());
     }
   }
 }

@@ -152,7 +152,7 @@ class PageFollower {
         return records();
       }
     }
-    next_ = json["next"];
+    next_ = json["next"].get<std::int64_t>();
     for (const auto& record : json["records"]) lines_.add(record.dump());
     return lines_.records();
   }

@@ -300,9 +300,10 @@ TEST_CASE("[T07] troupe top --port shows what the live page of a run has, and re
   {
     httplib::Server other;
     other.Get("/records", [](const httplib::Request&, httplib::Response& response) { response.set_content("[1]", "application/json"); });
-    REQUIRE(other.bind_to_port("127.0.0.1", std::stoi(port)));
+    const int second = unused_port();
+    REQUIRE(other.bind_to_port("127.0.0.1", second));
     std::thread thread([&] { other.listen_after_bind(); });
-    const auto shown = top({"--port", port, "--once"});
+    const auto shown = top({"--port", std::to_string(second), "--once"});
     other.stop();
     thread.join();
     CHECK(shown.code == 65);
