@@ -8,6 +8,7 @@
 #include "tensor_io/deferred_init.hpp"
 #include "tensor_io/fault_point.hpp"
 #include "tensor_io/random_seed.hpp"
+#include "tensor_io/trace.hpp"
 
 namespace troupe {
 namespace {
@@ -15,6 +16,8 @@ namespace {
 double milliseconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
 }
+
+std::int64_t nanoseconds(std::chrono::steady_clock::time_point time) { return time.time_since_epoch().count(); }
 
 }  // namespace
 
@@ -103,6 +106,7 @@ StrategyContext Compute::strategy_context(bool newcomer) {
   context.wait_reduced = [this](std::int64_t step) {
     for (;;) {
       auto reduced = receive<BucketsReduced>("reducer", "the step's buckets");
+      trace_message("BucketsReduced", "reducer", reduced.finished_ns);
       if (reduced.step == step) return reduced;
     }
   };
@@ -224,6 +228,7 @@ void Compute::run_micro_batches(const std::function<MicroBatchLoss(std::int64_t)
   begin_votes();
   StepsMicroBatches work(*this, forward);
   strategy_->run_micro_batches(work);
+  trace_since(nanoseconds(mark_), "forward and backward");
   fault_point("backward", step_);
   own_.forward_ms += std::max(0.0f, own_time_since_mark() - static_cast<float>(work.waited_ms()));
   inside_ms_ += work.waited_ms();
@@ -253,6 +258,7 @@ void Compute::backward(const at::Tensor& loss, double samples, double correct, d
   }
   check_is_scalar(loss);  // before anything of the step begins
   if (micro_batch_ == 0) begin_votes();
+  trace_since(nanoseconds(mark_), "forward");
   own_.forward_ms += own_time_since_mark();
   fault_point("forward", step_);
   count_loss({loss, samples, correct, weight});
@@ -266,6 +272,7 @@ void Compute::backward(const at::Tensor& loss, double samples, double correct, d
     (loss * factor).backward();
   }
   strategy_->end_backward();
+  trace_since(nanoseconds(mark_), "backward");
   own_.backward_ms += own_time_since_mark();
   ++micro_batch_;
   move_on();
@@ -386,6 +393,7 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
     take_snapshot_if_due(optimizer);
     const auto wait_started = std::chrono::steady_clock::now();
     auto summary = strategy_->reduce_gradients();
+    trace_since(nanoseconds(wait_started), "wait for gradients");
     fault_point("reduced", step_);
     report.exposed_ms = milliseconds_since(wait_started);
     // With a scaler the norm also shows what overflowed only in the sum over ranks.
@@ -395,12 +403,14 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
     settle_optimizer(optimizer);
     const auto vote_started = std::chrono::steady_clock::now();
     const auto votes = vote(summary, norm);
+    trace_since(nanoseconds(vote_started), "vote");
     report.exposed_ms += milliseconds_since(vote_started);
     const auto decision = decide_by(votes);
     heal_diverged(votes, optimizer, report);
     watch_pace(votes, report);
     const auto update_started = std::chrono::steady_clock::now();
     commit(decision, optimizer, lr);
+    trace_since(nanoseconds(update_started), "optimizer");
     report.optimizer_ms = milliseconds_since(update_started);
     fill_report(report, decision);
     report.reduce_ms = summary.reduced.busy_ms;
@@ -425,6 +435,8 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
     }
   }
   report.step_ms = milliseconds_since(step_started_);
+  if (active_track() != nullptr)  // the name that HolisticTraceAnalysis knows steps by
+    trace_since(nanoseconds(step_started_), "ProfilerStep#" + std::to_string(report.step), TraceEvent::Kind::step);
   step_started_ = std::chrono::steady_clock::now();
   return report;
 }

@@ -131,6 +131,7 @@ MetricsActor::behavior_type metrics(MetricsActor::stateful_pointer<MetricsState>
   self->state.self = self;
   self->state.told.assign(options.sinks.size(), false);
   self->state.options = std::move(options);
+  join_trace(self->state.options.trace, "metrics");
   return self->state.make_behavior();
 }
 
@@ -192,6 +193,8 @@ void MetricsState::finish(const FinishMetrics& message) {
 MetricsActor::behavior_type MetricsState::make_behavior() {
   return {
       [this](const MetricsReport& report) {
+        const TraceSpan span("MetricsReport", TraceEvent::Kind::span);
+        trace_message("MetricsReport", "compute", report.sent_ns);
         if (options.on_report) options.on_report(report);
         if (report.log) write(record_of(report));
       },

@@ -11,6 +11,7 @@
 
 #include "actors/compute.hpp"
 #include "actors/metric_sink.hpp"
+#include "tensor_io/trace.hpp"
 
 namespace troupe {
 
@@ -55,6 +56,7 @@ struct MetricsReport {
   double max_resident_gib = 0;         ///< of this process; 0: not known
   double wall_time = 0;                ///< seconds since 1970
   int world_size = 1;
+  std::int64_t sent_ns = 0;  ///< steady clock
 };
 struct ValidationReport {
   std::int64_t epoch = 0, step = 0;
@@ -89,6 +91,7 @@ struct MetricsOptions {
   std::function<void(const ValidationReport&)> on_validation;
   std::function<void(const std::string&)> on_line;
   std::function<void(const std::string&)> warn;  ///< a sink's first failure, in one line
+  std::shared_ptr<TraceRecorder> trace;          ///< may be empty
 };
 
 struct MetricsState {

@@ -9,6 +9,7 @@
 #include "actors/strategy.hpp"
 #include "actors/thread_actor.hpp"
 #include "tensor_io/error.hpp"
+#include "tensor_io/trace.hpp"
 
 namespace troupe {
 
@@ -28,7 +29,9 @@ class OwnActor {
   OwnActor(const StrategyContext& context, std::string name, Behavior make_behavior)
       : name_(std::move(name)), timeout_(context.timeout), self_(*context.system) {
     // The failure is an argument, not captured: with none at all CAF 0.17.6 binds a reference to a null pointer.
-    const auto run = [make_behavior](typename Handle::pointer self, const std::shared_ptr<std::optional<ErrorReport>>& failure) {
+    const auto run = [make_behavior, trace = trace_recorder(), name = name_](typename Handle::pointer self,
+                                                                             const std::shared_ptr<std::optional<ErrorReport>>& failure) {
+      join_trace(trace, name);
       self->set_exception_handler([failure](std::exception_ptr& error) -> caf::error {
         *failure = report_of_own_actor(error);
         return caf::exit_reason::unhandled_exception;

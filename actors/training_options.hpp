@@ -31,7 +31,7 @@ struct TrainingOptions : LossScalerOptions {
   std::string init_rename;               ///< `old=new,...`: beginnings of names in that file
   bool init_allow_missing = false;       ///< take from it what fits
   std::string run_dir = "runs/latest";   ///< logs, metrics.jsonl, run.json
-  bool profile = false;                  ///< print at the end where the time of rank 0's steps went
+  std::string profile = "off";           ///< off, true (a table at the end), steps=10:13 (and a trace): launch/observe/profile_setting.hpp
 };
 
 }  // namespace troupe

@@ -1,4 +1,5 @@
 // What a run's metrics cost, in processor time, which a busy machine changes little: bench_observe [FOLDER]
+// What a trace costs: bench_observe trace [FOLDER] (trace_cost.hpp)
 //
 // One JSON object: ns on the compute thread for each step, ns there for each log interval, µs on the metrics actor's thread for each log
 // interval by sink; µs of all the job's threads for what an open live page asks once a second. All are means over many records, the least
@@ -17,6 +18,7 @@
 #include <nlohmann/json.hpp>
 
 #include "actors/metrics.hpp"
+#include "bench/trace_cost.hpp"
 #include "launch/actor_system.hpp"
 #include "launch/observe/event_file.hpp"
 #include "launch/observe/json_lines.hpp"
@@ -50,6 +52,11 @@ double cost(int calls, const std::function<void()>& work, const std::function<do
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc > 1 && std::string(argv[1]) == "trace") {
+    const std::string below = argc > 2 ? argv[2] : (std::filesystem::temp_directory_path() / "troupe-bench-trace").string();
+    std::printf("%s\n", trace_costs(below).dump().c_str());
+    return 0;
+  }
   const std::string folder = argc > 1 ? argv[1] : (std::filesystem::temp_directory_path() / "troupe-bench-observe").string();
   std::filesystem::remove_all(folder);
   StepReport step;

@@ -13,6 +13,7 @@
 
 #include "launch/config_fields.hpp"
 #include "launch/displayable.hpp"
+#include "launch/observe/profile_setting.hpp"
 
 namespace troupe {
 namespace {
@@ -36,7 +37,7 @@ std::string allowed(const ConfigField& field) {
   struct Visitor {
     const ConfigField& field;
     std::string operator()(bool Config::*) const { return "true or false"; }
-    std::string operator()(std::string Config::*) const { return "text"; }
+    std::string operator()(std::string Config::*) const { return field.form == nullptr ? "text" : field.form; }
     std::string range(const char* what) const {
       std::string text = what;
       if (std::isfinite(field.minimum)) text += ", at least " + number(field.minimum);
@@ -77,6 +78,9 @@ struct Assign {
       return refused + (near.empty() ? "" : "; did you mean " + near + "?");
     }
     if (text.find('\0') != std::string::npos) return "the text holds a NUL byte";
+    if (field.check != nullptr) {
+      if (auto problem = field.check(text); !problem.empty()) return problem;
+    }
     config.*member = text;
     return "";
   }
@@ -238,7 +242,7 @@ ConfigAction parse_config(Config& config, int argc, const char* const* argv) {
   const auto is_switch = [&](std::string name) {
     std::replace(name.begin(), name.end(), '-', '_');
     for (const auto& field : config_fields()) {
-      if (name == field.name) return std::holds_alternative<bool Config::*>(field.member);
+      if (name == field.name) return std::holds_alternative<bool Config::*>(field.member) || field.may_stand_alone;
     }
     const auto own = config.declared.find(name);
     return own != config.declared.end() && std::holds_alternative<bool>(own->second.value);
@@ -289,6 +293,8 @@ ConfigAction parse_config(Config& config, int argc, const char* const* argv) {
   }
   if (config.checkpoint_dir.empty() && (config.save_every >= 0 || config.resume == "latest"))
     throw wrong("config", "checkpoint_dir", "it is empty", "name a folder, or leave saving (save_every -1) and resume out");
+  if (config.run_dir.empty() && profile_setting(config.profile).traces())
+    throw wrong("config", "profile", "a trace goes into run_dir, which is empty", "name a folder, or take --profile true");
   return action;
 }
 

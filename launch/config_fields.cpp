@@ -1,5 +1,7 @@
 #include "launch/config_fields.hpp"
 
+#include "launch/observe/profile_setting.hpp"
+
 namespace troupe {
 namespace {
 
@@ -8,6 +10,11 @@ constexpr double kMany = 1e15;
 template <class T, class Owner>
 ConfigMember at(T Owner::*member) {
   return static_cast<T Config::*>(member);
+}
+
+std::string check_profile(const std::string& text) {
+  ProfileSetting setting;
+  return parse_profile(text, setting);
 }
 
 }  // namespace
@@ -178,7 +185,18 @@ const std::vector<ConfigField>& config_fields() {
       {"run", "threads", at(&Config::threads), "LibTorch's threads per rank; 0: one where ranks share the machine", 0, 4096, {}, false},
       {"run", "log_interval", at(&Config::log_interval), "steps between two log lines", 1, kMany, {}, false},
       {"run", "run_dir", at(&Config::run_dir), "logs, metrics.jsonl, run.json, event files; empty: none", 0, 0, {}, false},
-      {"run", "profile", at(&Config::profile), "print at the end where the time of rank 0's steps went", 0, 0, {}, false},
+      {"run",
+       "profile",
+       at(&Config::profile),
+       "true: print at the end where the time of rank 0's steps went; with steps=10:13 also a trace of steps 10 to 12 of all ranks, "
+       "run_dir/trace.json",
+       0,
+       0,
+       {},
+       true,
+       true,
+       "off, true, steps=FIRST:LAST, steps=FIRST:LAST,operators=off",
+       check_profile},
   };
   return fields;
 }

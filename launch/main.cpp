@@ -59,7 +59,7 @@ constexpr const char* kHelp =
     "  doctor [--hosts FILE|a:8,b:8]                          what would keep a job from running, and what to do about it\n"
     "  checkpoint ls|inspect|verify|convert PATH              what training left on disk; checkpoint --help says more\n"
     "  report [RUN] [--baseline RUN]                          a page about a run: where its time went, failures, advice (RUN/report.html)\n"
-    "  top [RUN]                                              follows a run in a terminal\n"
+    "  top [RUN | --port N]                                   follows a run in a terminal\n"
     "  keys DIR                                               makes a job's keys, to be copied to every node (launch --nnodes --keys)\n"
     "  config reference                                       the list of settings, as docs/config.md\n"
     "  --help, --version\n"

@@ -15,6 +15,8 @@
 #include "launch/fatal_signals.hpp"
 #include "launch/hurt_process.hpp"
 #include "launch/job_keys.hpp"
+#include "launch/observe/operators.hpp"
+#include "launch/observe/profile_setting.hpp"
 #include "launch/process_limits.hpp"
 #include "launch/rank.hpp"
 #include "launch/simulate.hpp"
@@ -91,13 +93,18 @@ RankEnd run_rank(caf::actor_system& system, const Config& config, const RankSyst
   try {
     Rank rank(system, config, options);
     try {
+      rank.keep_records(true);
       body(rank);
-      if (config.profile && rank.is_main()) {
+      rank.end_trace();
+      rank.end_records({});
+      if (profile_setting(config.profile).table && rank.is_main()) {
         std::fputs(rank.profile().table().c_str(), stdout);
         std::fflush(stdout);
       }
     } catch (...) {
       const auto failure = rank.system().fail(std::current_exception());
+      rank.give_up_trace();
+      rank.end_records(failure.to_string());
       return {failure, exit_code(failure.code)};
     }
     const int signal = rank.stop_signal();
@@ -132,6 +139,8 @@ LaunchOutcome simulate_once(const Config& config, const SimulationOptions& simul
 int run_simulated(Config config, const std::function<void(Rank&)>& body) {
   std::fprintf(stderr, "note: %lld ranks as threads of this process: a simulated cluster, for tests; troupe launch starts processes\n",
                static_cast<long long>(config.ranks));
+  const auto profile = profile_setting(config.profile);
+  if (profile.traces() && profile.operators) OperatorTrace::initialise();
   RankEnvironment place;
   place.job_id = "simulated";
   SimulationOptions simulation;

@@ -7,6 +7,7 @@
 #include "actors/activation_checkpointing.hpp"
 #include "actors/data_loader.hpp"
 #include "launch/device_settings.hpp"
+#include "launch/loop_records.hpp"
 #include "launch/model_file.hpp"
 #include "launch/run_checkpoints.hpp"
 #include "launch/whole_model.hpp"
@@ -22,14 +23,29 @@ namespace troupe {
 namespace {
 
 // What comes between two steps, in this order. After the loss of a rank all do again what one of them had not finished.
-enum Section { kUsers, kSave, kLastSave };
+enum Section { kTrace = Rank::kTraceSection, kUsers, kSave, kLastSave };
 
 RunCheckpoints::Position position(const DataCursor& cursor) { return {cursor.epoch, cursor.step, -1}; }
+
+std::unique_ptr<RankTrace> make_trace(const Config& config, const RankSystemOptions& options) {
+  auto setting = profile_setting(config.profile);
+  if (!setting.traces()) return nullptr;
+  if (config.ranks > 1 && options.process.slot != 0) setting.operators = false;  // Kineto is one per process
+  return std::make_unique<RankTrace>(
+      RankTraceOptions{setting, config.run_dir, options.job_id, options.world_size, !options.device.is_cpu()});
+}
+
+RankSystemOptions with_trace(RankSystemOptions options, const std::unique_ptr<RankTrace>& trace) {
+  if (trace) options.trace = trace->recorder();
+  return options;
+}
 
 }  // namespace
 
 Rank::Rank(caf::actor_system& system, Config config, RankSystemOptions options)
-    : config_(std::move(config)), system_(std::make_unique<RankSystem>(system, std::move(options))) {
+    : config_(std::move(config)),
+      trace_(make_trace(config_, options)),
+      system_(std::make_unique<RankSystem>(system, with_trace(std::move(options), trace_))) {
   // What the program builds before distribute. Simulated ranks share the generator: a model that distribute does not build itself depends
   // on the order of their draws.
   (void)seed_model(config_.seed);
@@ -51,6 +67,7 @@ void Rank::distribute_module(std::shared_ptr<torch::nn::Module> model) {
   }
   if (!device().is_cpu()) model->to(device());
   system_->compute().distribute(std::move(model));
+  if (trace_) trace_->set_model(model_);
 }
 
 // Rank 0's values go to all with the model.
@@ -83,6 +100,7 @@ BatchStream Rank::loader(std::shared_ptr<const Dataset> dataset) {
     throw Error(ErrorCode::usage, "resume", "resume is '" + config_.resume + "', and this program keeps no checkpoints",
                 "call rank.keep_checkpoints(optimizer) before rank.loader(dataset)");
   }
+  open_records();
   return BatchStream(*this, std::move(dataset));
 }
 
@@ -110,6 +128,7 @@ bool Rank::begin_uneven(std::int64_t samples, bool has_batch) {
   batch_samples_ = static_cast<double>(samples);
   batch_weight_ = *weight;
   count_samples_in_sync_batchnorm(*model_, samples == 0 ? 0 : -1);
+  update_trace();
   system_->compute().seed_forward();
   forward_started_ = std::chrono::steady_clock::now();
   return true;
@@ -180,17 +199,82 @@ StepReport Rank::step(Optimizer& optimizer) {
   auto report = saving_if_parked([&] { return system_->compute().step(optimizer, learning_rate()); });
   report.batch_queue_ms = step_queue_ms_;
   profile_.add(report, step_data_ms_, step_compute_ms_);
+  record(report);
   step_data_ms_ = step_compute_ms_ = step_queue_ms_ = 0;
   forward_started_ = std::chrono::steady_clock::now();
   if (report.stop_signal != 0) system_->compute().notes()["stop_signal"] = std::to_string(report.stop_signal);
   if (stream_ != nullptr && !report.repeat) stream_->committed();
   if (stream_ != nullptr) stream_->rewind();
+  update_trace();
+  gather_trace_if_due();
   return report;
+}
+
+void Rank::open_records() {
+  if (keeps_records_ && !records_) records_ = std::make_unique<LoopRecords>(*this);
+}
+
+void Rank::record(const StepReport& report) {
+  open_records();
+  if (!records_) return;
+  LoopRecords::Place place;
+  if (stream_ != nullptr)
+    place = {stream_->cursor().epoch, stream_->cursor().step + 1, stream_->dataset().tokens_per_sample()};  // of the step just done
+  records_->add(report, step_data_ms_, place);
+}
+
+void Rank::end_records(const std::string& error) noexcept {
+  if (!records_) return;
+  records_->fail(error);
+  records_.reset();
+}
+
+void Rank::update_trace() {
+  if (trace_ && model_) trace_->update(steps_done());
+}
+
+void Rank::gather_trace_if_due() {
+  auto& compute = system_->compute();
+  if (!trace_ || compute.micro_batch() != 0) return;
+  retry([&] {
+    if (!trace_->due(compute.steps_done()) || !compute.section_due(kTrace)) return;
+    const auto line = trace_->gather(communicator(), compute.membership());
+    compute.section_done(kTrace);
+    if (!line.empty()) tell_trace(line);
+  });
+}
+
+void Rank::tell_trace(const std::string& line) {
+  if (records_) records_->note("trace", line);
+  if (say_trace_) return say_trace_(line);
+  std::printf("%s\n", line.c_str());
+  std::fflush(stdout);
+}
+
+void Rank::end_trace() {
+  if (!trace_ || !model_ || trace_ended_) return;
+  retry([&] {
+    if (!trace_->cut_off(steps_done())) return;
+    const auto line = trace_->gather(communicator(), system_->compute().membership());
+    trace_ended_ = true;
+    if (!line.empty()) tell_trace(line);
+  });
+}
+
+void Rank::give_up_trace() noexcept {
+  if (!trace_) return;
+  try {
+    const auto line = trace_->write_alone(rank(), system_->options().host);
+    if (!line.empty()) std::fprintf(stderr, "%s\n", line.c_str());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "trace: what rank %d recorded is lost: %s\n", rank(), error.what());
+  }
 }
 
 void Rank::run_between_steps() {
   auto& compute = system_->compute();
   if (compute.micro_batch() != 0 || compute.steps_done() == 0) return;
+  gather_trace_if_due();  // of a newcomer: the others are in Rank::step
   retry([&] {
     if (between_steps_ && compute.section_due(kUsers)) {
       between_steps_(compute.steps_done());
@@ -381,10 +465,27 @@ std::shared_ptr<const Batch> BatchStream::next() {
   }
 }
 
+namespace {
+
+// The loader's work, as the batch tells of it, and the batch's way here.
+void trace_batch(const BatchLoaded& loaded) {
+  if (active_track() == nullptr) return;
+  auto& track = trace_recorder()->track("data loader");
+  TraceEvent load;
+  load.set_name("load batch");
+  load.begin_ns = loaded.loaded_ns - static_cast<std::int64_t>(loaded.load_ms * 1e6);
+  load.end_ns = loaded.loaded_ns;
+  if (load.begin_ns >= track.began_ns()) track.add(load);
+  trace_message("BatchLoaded", "data loader", loaded.loaded_ns - 1);
+}
+
+}  // namespace
+
 std::shared_ptr<const Batch> BatchStream::take() {
   auto& compute = rank_->system().compute();
   rank_->run_between_steps();
   if (rank_->stop_requested() && compute.micro_batch() == 0) return nullptr;
+  if (compute.micro_batch() == 0) rank_->update_trace();
   const auto started = std::chrono::steady_clock::now();
   fault_point("data", compute.steps_done());
   std::shared_ptr<const Batch> batch;
@@ -398,6 +499,7 @@ std::shared_ptr<const Batch> BatchStream::take() {
       try {
         if (auto loaded = compute.receive_next<BatchLoaded, DataEnded>("data loader", "the next batch")) {
           batch = loaded->batch;
+          trace_batch(*loaded);
           rank_->step_queue_ms_ += 1e-6 * static_cast<double>(std::max<std::int64_t>(0, steady_now_ns() - loaded->loaded_ns));
           caf::anon_send(loader_, GrantBatches{1});
         } else {
@@ -410,6 +512,7 @@ std::shared_ptr<const Batch> BatchStream::take() {
     }
   }
   rank_->data_wait_ms_ = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - started).count();
+  trace_since(started.time_since_epoch().count(), "data");
   rank_->step_data_ms_ += rank_->data_wait_ms_;
   compute.count_data_wait(rank_->data_wait_ms_);
   if (!batch) return nullptr;

@@ -20,6 +20,7 @@
 #include "actors/data_loader.hpp"
 #include "launch/config.hpp"
 #include "launch/rank_system.hpp"
+#include "launch/rank_trace.hpp"
 #include "launch/step_profile.hpp"
 #include "tensor_io/dataset.hpp"
 #include "tensor_io/optimizer.hpp"
@@ -40,6 +41,7 @@ std::int64_t samples_of(const std::pair<Input, Target>& batch) {
 }
 
 class RunCheckpoints;
+class LoopRecords;
 
 /// One rank of a job, as a program sees it: for a training loop of one's own. One thread uses it, the one that made it.
 ///
@@ -54,6 +56,8 @@ class RunCheckpoints;
 ///     });
 class Rank {
  public:
+  /// The first of what may lie between two steps (Compute::section_due): gathering the trace. Others are numbered after it.
+  static constexpr int kTraceSection = 0;
   /// Made by troupe::main and troupe::run.
   Rank(caf::actor_system& system, Config config, RankSystemOptions options);
   ~Rank();
@@ -219,6 +223,20 @@ class Rank {
   double last_data_wait_ms() const noexcept { return data_wait_ms_; }
   /// Where the time of this rank's steps went so far.
   const StepProfile& profile() const noexcept { return profile_; }
+  /// Collective: where the trace's window is over, and it was not gathered. The first thing between two steps, for who does other things
+  /// there; after `step` and in the loader it is done.
+  void gather_trace_if_due();
+  /// After the last step: where the run ends within the trace's window, what there is of it is written. Collective. For troupe::main.
+  void end_trace();
+  /// The job has failed: what this rank has of the trace goes to a file of its own. For troupe::main.
+  void give_up_trace() noexcept;
+  /// Its steps are written down as troupe::run's are (docs/observe.md), by this rank while it is rank 0. For troupe::main, which asks for
+  /// it, and a loop that does so itself, which takes it back.
+  void keep_records(bool wanted) { keeps_records_ = wanted; }
+  /// The loop is over; `error`: what it ended with. For troupe::main.
+  void end_records(const std::string& error) noexcept;
+  /// What rank 0 says of the trace; standard output where nobody listens.
+  void on_trace(std::function<void(const std::string&)> say) { say_trace_ = std::move(say); }
   /// Share, 0 to 1, of the time its reducer was in collectives that was hidden behind compute, over this rank's steps so far. No less than
   /// this: collectives that ran while compute waited count as not hidden, even where it waited for something else. 1 where there were none.
   double overlap() const noexcept { return profile_.overlap(); }
@@ -236,6 +254,10 @@ class Rank {
   void run_between_steps();
   bool end_of_steps();
   bool saves_now() const;
+  void open_records();
+  void record(const StepReport& report);
+  void update_trace();
+  void tell_trace(const std::string& line);
   DataCursor cursor() const;
   template <class Work>
   auto saving_if_parked(Work&& work);
@@ -272,7 +294,10 @@ class Rank {
   }
 
   Config config_;
+  std::unique_ptr<RankTrace> trace_;  // where the config wants one
   std::unique_ptr<RankSystem> system_;
+  std::function<void(const std::string&)> say_trace_;
+  bool trace_ended_ = false;  // it was cut off by the run's end, and gathered
   std::vector<std::pair<torch::optim::Optimizer*, std::unique_ptr<Optimizer>>> adapters_;
   std::shared_ptr<torch::nn::Module> model_;
   std::function<void(std::int64_t)> between_steps_;
@@ -280,6 +305,8 @@ class Rank {
   bool keeps_checkpoints_ = false;               // somebody does
   double batch_samples_ = 0, batch_weight_ = 1;
   double data_wait_ms_ = 0;
+  std::unique_ptr<LoopRecords> records_;
+  bool keeps_records_ = false;
   StepProfile profile_;
   double step_data_ms_ = 0, step_compute_ms_ = 0, step_queue_ms_ = 0;  // of the step under way
   std::chrono::steady_clock::time_point forward_started_ = std::chrono::steady_clock::now();
@@ -326,6 +353,7 @@ class BatchStream {
   Iterator end() { return {}; }
 
   const DataCursor& cursor() const noexcept { return cursor_; }
+  const Dataset& dataset() const noexcept { return *dataset_; }
   /// The step under way was given up: its batches come again, cut anew if the world has changed. Nothing to do for a program: step does it.
   void rewind();
   /// The step under way is done.

@@ -9,6 +9,27 @@ namespace troupe {
 
 namespace {
 
+// The reducer with its handlers as spans, and the messages that it takes as arrows.
+ReducerActor::behavior_type traced_reducer(ReducerActor::stateful_pointer<ReducerState> self, ReducerOptions options,
+                                           const std::shared_ptr<TraceRecorder>& trace) {
+  auto behavior = reducer(self, std::move(options));
+  if (!trace) return behavior;
+  join_trace(trace, "reducer");
+  return {
+      [self](const InstallPlan& message) { self->state.install(message); },
+      [plain = std::make_shared<caf::behavior>(std::move(behavior.unbox()))](const InstallLane& message) {
+        auto content = caf::make_message(message);
+        (*plain)(content);
+        return true;
+      },
+      [self](const BucketReady& bucket) {
+        const TraceSpan span("BucketReady", TraceEvent::Kind::span);
+        trace_message("BucketReady", "compute", bucket.sent_ns);
+        self->state.ready(bucket);
+      },
+  };
+}
+
 constexpr const char* kMemory =
     "give the rank more memory (ulimit -v, the container's limit), or lower batch_size, or raise grad_accum_steps";
 
@@ -49,6 +70,7 @@ ErrorReport report_of(const std::exception_ptr& error) {
 
 RankSystem::RankSystem(caf::actor_system& system, RankSystemOptions options)
     : system_(system), options_(std::move(options)), link_(std::make_shared<CoordinatorLink>(options_.coordinator)) {
+  join_trace(options_.trace, "compute");
   if (options_.process.incarnation == 0) options_.process.incarnation = random_incarnation();
   const auto timeout = std::chrono::milliseconds(static_cast<std::int64_t>(options_.communicator.collective_timeout * 1000));
   // Longer than any collective's: when ranks are missing it is the reducer that says so, and the job goes on.
@@ -132,7 +154,8 @@ Compute::Services RankSystem::make_lanes(const Membership& membership) {
   services.bucket_lane = lane("buckets");
   if (!reducer_) {
     reducer_ = system_.spawn<caf::detached>(
-        reducer, ReducerOptions{compute_->rank(), services.bucket_lane, compute_->address(), supervisor_, progress_, fault_watch()});
+        traced_reducer, ReducerOptions{compute_->rank(), services.bucket_lane, compute_->address(), supervisor_, progress_, fault_watch()},
+        options_.trace);
   } else {
     // It may still be on its way out of the old lane, which was aborted.
     std::string problem;
@@ -165,6 +188,7 @@ ErrorReport RankSystem::fail(const std::exception_ptr& error) {
 }
 
 void RankSystem::shut_down() {
+  join_trace(nullptr, {});
   if (reducer_) {
     caf::anon_send_exit(reducer_, caf::exit_reason::user_shutdown);
     compute_->mailbox().wait_for(reducer_);

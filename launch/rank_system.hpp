@@ -8,6 +8,7 @@
 #include "actors/coordinator.hpp"
 #include "actors/coordinator_rendezvous.hpp"
 #include "tensor_io/communicator_settings.hpp"
+#include "tensor_io/trace.hpp"
 
 namespace troupe {
 
@@ -24,8 +25,9 @@ struct RankSystemOptions {
   TrainingOptions training;
   StrategyOptions strategy;
   CommunicatorSettings communicator;
-  at::Device device = at::kCPU;   ///< where the rank trains
-  std::shared_ptr<NcclApi> nccl;  ///< empty: the one that the program was built with
+  at::Device device = at::kCPU;          ///< where the rank trains
+  std::shared_ptr<NcclApi> nccl;         ///< empty: the one that the program was built with
+  std::shared_ptr<TraceRecorder> trace;  ///< what the rank's threads record into; empty: nobody asked for a trace
   CoordinatorActor coordinator;
   std::function<void(ChaosKind, std::chrono::milliseconds)> hurt;  ///< --chaos: kills, stops or slows this process; empty: it is spared
   /// Told of the rank's root before it joins, by which a rank is ended that has no process of its own. That root has a thread then, which

@@ -9,6 +9,7 @@
 
 #include "launch/failure_report.hpp"
 #include "launch/observe/event_file.hpp"
+#include "launch/observe/git_commit.hpp"
 #include "launch/observe/json_lines.hpp"
 #include "launch/observe/metrics_page.hpp"
 #include "launch/observe/mlflow_sink.hpp"
@@ -36,6 +37,13 @@ std::string caf_version() {
   return std::to_string(CAF_MAJOR_VERSION) + "." + std::to_string(CAF_MINOR_VERSION) + "." + std::to_string(CAF_PATCH_VERSION);
 }
 
+std::string commit_of_program() {
+  std::error_code failure;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", failure);
+  auto commit = failure ? std::string() : git_commit(program.parent_path().string());
+  return commit.empty() ? git_commit(".") : commit;
+}
+
 RunRecord run_record_of(Rank& rank) {
   const auto& options = rank.system().options();
   RunRecord record;
@@ -44,6 +52,7 @@ RunRecord run_record_of(Rank& rank) {
   record.backend = rank.communicator().backend();
   record.strategy = rank.config().strategy;
   record.command = own_command();
+  record.git_commit = commit_of_program();
   record.versions = {{"troupe", TROUPE_VERSION}, {"libtorch", TORCH_VERSION}, {"caf", caf_version()}, {"compiler", __VERSION__}};
   const auto& members = rank.system().compute().membership().members;
   for (std::size_t r = 0; r < members.size(); ++r) record.ranks.push_back({static_cast<int>(r), members[r].process.slot, members[r].host});
@@ -64,7 +73,8 @@ MlflowRunInfo mlflow_run_of(Rank& rank) {
 
 }  // namespace
 
-RunLog::RunLog(Rank& rank) : rank_(rank), console_(std::make_shared<Console>(rank.config().progress_bar)) {
+RunLog::RunLog(Rank& rank, Voice voice)
+    : rank_(rank), voice_(voice), console_(std::make_shared<Console>(voice == Voice::console && rank.config().progress_bar)) {
   if (rank.is_main() && rank.system().compute().membership().generation == 1) begin_run();
 }
 
@@ -121,17 +131,22 @@ bool RunLog::ready() {
       return replaced ? earlier_records(known, tail) : EarlierRecords();
     };
   }
-  options.on_report = [console = console_](const MetricsReport& report) { console->show(report); };
-  options.on_validation = [console = console_](const ValidationReport& report) { console->show(report); };
-  options.on_line = [console = console_](const std::string& text) { console->line(text); };
+  if (voice_ == Voice::console) listen(options);
   options.warn = [console = console_](const std::string& text) { console->warn("metrics: " + text); };
+  options.trace = rank_.system().options().trace;
   metrics_ = rank_.system().system().spawn<caf::detached>(metrics, options);
   return true;
 }
 
+void RunLog::listen(MetricsOptions& options) {
+  options.on_report = [console = console_](const MetricsReport& report) { console->show(report); };
+  options.on_validation = [console = console_](const ValidationReport& report) { console->show(report); };
+  options.on_line = [console = console_](const std::string& text) { console->line(text); };
+}
+
 RunLog::~RunLog() {
   if (!metrics_) return;
-  const bool failed = std::uncaught_exceptions() > 0;
+  const bool failed = std::uncaught_exceptions() > 0 || !error_.empty();
   const std::chrono::milliseconds patience = failed ? kPatienceToFail : kPatience;
   auto& mailbox = rank_.system().compute().mailbox();
   bool done = false;
@@ -149,6 +164,7 @@ void RunLog::send(ValidationReport report) {
 void RunLog::send(MetricsReport report) {
   report.wall_time = now();
   report.max_resident_gib = max_resident_gib();
+  report.sent_ns = steady_now_ns();
   if (ready()) caf::anon_send(metrics_, report);
   if (report.log) keep(report);
 }

@@ -13,8 +13,9 @@ namespace troupe {
 class RunLog {
  public:
   /// Where a run begins: writes config.toml and run.json. Throws Error(io) where run_dir cannot be made, Error(unavailable) where
-  /// metrics_port is taken.
-  explicit RunLog(Rank& rank);
+  /// metrics_port is taken. A silent one shows nothing on the console but what it can't write down.
+  enum class Voice : std::uint8_t { console, silent };
+  explicit RunLog(Rank& rank, Voice voice = Voice::console);
   ~RunLog();
   RunLog(const RunLog&) = delete;
   RunLog& operator=(const RunLog&) = delete;
@@ -36,12 +37,14 @@ class RunLog {
 
  private:
   bool ready();
+  void listen(MetricsOptions& options);
   void begin_run();
   void open_page();
   std::vector<std::shared_ptr<MetricSink>> open_sinks();
   void warn(const std::string& text) const { console_->warn("metrics: " + text); }
 
   Rank& rank_;
+  const Voice voice_;
   std::shared_ptr<Console> console_;
   std::shared_ptr<MetricSink> page_;  // /metrics, where it was opened before the first report
   MetricsActor metrics_;

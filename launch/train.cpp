@@ -14,6 +14,7 @@
 #include "tensor_io/random_seed.hpp"
 #include "tensor_io/sampler.hpp"
 #include "tensor_io/schedule.hpp"
+#include "tensor_io/trace.hpp"
 
 namespace troupe {
 namespace {
@@ -32,6 +33,7 @@ double milliseconds_since(std::chrono::steady_clock::time_point start) {
 
 /// Held-out loss and accuracy: every sample once, each rank a part, sums over all ranks.
 ValidationReport validate(const Job& job, Rank& rank, torch::nn::Module& model, const Dataset& dataset) {
+  const TraceSpan span("validation", TraceEvent::Kind::phase);
   const auto started = std::chrono::steady_clock::now();
   torch::NoGradGuard no_grad;
   model.eval();
@@ -71,19 +73,26 @@ ValidationReport validate(const Job& job, Rank& rank, torch::nn::Module& model, 
 /// of a rank all of them, the newcomer too, do again what one of them had not finished.
 class TrainingLoop {
  public:
-  TrainingLoop(const Job& job, Rank& rank) : job_(job), rank_(rank), config_(rank.config()), log_(rank) {}
+  TrainingLoop(const Job& job, Rank& rank) : job_(job), rank_(rank), config_(rank.config()), log_(rank) {
+    rank_.keep_records(false);  // it does that itself
+  }
+  ~TrainingLoop() { rank_.on_trace({}); }
+  TrainingLoop(const TrainingLoop&) = delete;
+  TrainingLoop& operator=(const TrainingLoop&) = delete;
 
   void run() {
     set_up();
     stream_.emplace(rank_.loader(data_.train));
     begun_ = std::chrono::steady_clock::now();
     begun_at_step_ = rank_.steps_done();
+    rank_.on_trace([this](const std::string& line) { log_.note("trace", line, position_.epoch); });
     if (rank_.is_main() && rank_.system().compute().membership().generation > 1) keep_lost_step();
     log_.note_membership(stream_->cursor().epoch);
     do {
       run_steps();
     } while (!finish());
     stream_.reset();
+    rank_.end_trace();
     tell_end();
   }
 
@@ -223,6 +232,7 @@ class TrainingLoop {
 
   void between_steps() {
     auto& compute = rank_.system().compute();
+    rank_.gather_trace_if_due();  // of a newcomer: the others are in Rank::step
     rank_.retry([&] {
       position_ = {stream_->cursor().epoch, stream_->cursor().step, -1};  // another one if the loss of a rank took all back
       if (compute.section_due(kValidate)) {
@@ -235,7 +245,10 @@ class TrainingLoop {
       }
       if (compute.section_due(kSave)) {
         const auto started = std::chrono::steady_clock::now();
-        if (saves_now()) checkpoints_->save(with_best(), is_best());
+        if (saves_now()) {
+          const TraceSpan span("checkpoint", TraceEvent::Kind::phase);
+          checkpoints_->save(with_best(), is_best());
+        }
         checkpoint_ms_ += milliseconds_since(started);
         compute.section_done(kSave);
       }
@@ -306,7 +319,7 @@ class TrainingLoop {
   }
   RunCheckpoints::Position with_best() const { return {position_.epoch, position_.step_in_epoch, best()}; }
 
-  enum Section { kValidate, kSave, kLastValidation, kLastSave };
+  enum Section { kValidate = Rank::kTraceSection + 1, kSave, kLastValidation, kLastSave };
 
   const Job& job_;
   Rank& rank_;

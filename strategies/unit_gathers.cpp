@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "tensor_io/trace.hpp"
+
 namespace troupe {
 namespace {
 
@@ -23,7 +25,10 @@ UnitGathers::UnitGathers(ShardedParameters& parameters, std::shared_ptr<Communic
     unit.flats.push_back(f);
     unit.bytes += flat.plan->numel * static_cast<std::int64_t>(flat.whole.element_size());
   }
-  thread_ = std::thread([this] { run(); });
+  thread_ = std::thread([this, trace = trace_recorder()] {
+    join_trace(trace, "gathers");
+    run();
+  });
 }
 
 UnitGathers::~UnitGathers() {
@@ -144,6 +149,7 @@ void UnitGathers::round(std::unique_lock<std::mutex>& lock) {
 }
 
 void UnitGathers::wait(std::unique_lock<std::mutex>& lock, const char* what, const std::function<bool()>& ready) {
+  const TraceSpan span(what, TraceEvent::Kind::wait);
   work_.notify_all();
   const bool came = done_.wait_for(lock, options_.timeout, [&] { return failure_ || ready(); });
   if (failure_) throw Error(*failure_);

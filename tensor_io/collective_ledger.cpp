@@ -2,10 +2,12 @@
 
 #include <c10/core/ScalarType.h>
 
+#include <algorithm>
 #include <chrono>
 #include <iterator>
 
 #include "tensor_io/steady_time.hpp"
+#include "tensor_io/trace.hpp"
 
 namespace troupe {
 
@@ -63,12 +65,34 @@ CollectiveRecord CollectiveLedger::begin(CollectiveRecord record) {
   return record;
 }
 
+namespace {
+
+void trace_collective(TraceTrack& track, const CollectiveRecord& record, std::int64_t finished_ns) noexcept {
+  TraceEvent event;
+  event.kind = TraceEvent::Kind::collective;
+  event.set_name(to_string(record.kind));
+  event.set_detail(record.label.data());
+  event.begin_ns = std::max(record.started_ns, track.began_ns());
+  event.end_ns = finished_ns;
+  event.numel = record.numel;
+  event.dtype = record.dtype;
+  event.step = record.step;
+  try {
+    track.add(event);
+  } catch (const std::exception&) {  // no memory: the span is not worth the run
+  }
+}
+
+}  // namespace
+
 void CollectiveLedger::finish() noexcept {
+  const auto now = steady_now_ns();
   std::lock_guard lock(mutex_);
   auto& record = ring_[(started_ - 1) % kCapacity];
   record.finished = true;
-  inside_ns_.fetch_add(steady_now_ns() - record.started_ns, std::memory_order_relaxed);
+  inside_ns_.fetch_add(now - record.started_ns, std::memory_order_relaxed);
   if (!record.point_to_point()) finished_.fetch_add(1, std::memory_order_release);
+  if (auto* track = active_track()) trace_collective(*track, record, now);
 }
 
 std::optional<CollectiveRecord> CollectiveLedger::in_flight() const {

@@ -18,3 +18,4 @@
 #include "tensor_io/dropout.hpp"
 #include "tensor_io/optimizer.hpp"
 #include "tensor_io/parallel_layers.hpp"
+#include "tensor_io/trace.hpp"

@@ -27,6 +27,7 @@ std::string to_json(const RunRecord& record, const Config& config) {
                                    {"command", record.command},
                                    {"versions", record.versions},
                                    {"build_id", record.build_id},
+                                   {"git_commit", record.git_commit},
                                    {"world_size", record.ranks.size()},
                                    {"ranks", ranks},
                                    {"backend", record.backend},

@@ -266,6 +266,15 @@ std::string events_html(const RunHistory& run) {
   return html;
 }
 
+// The last trace of the run, as the run itself told of it.
+std::string trace_html(const RunHistory& run) {
+  const auto found = std::find_if(run.records.rbegin(), run.records.rend(), [](const MetricRecord& r) { return r.event == "trace"; });
+  if (found == run.records.rend()) return {};
+  std::string html = "<h2>Trace</h2>\n<p>" + html_escaped(found->text) + "</p>\n";
+  if (found->text.find("; overlap ") == std::string::npos) return html;  // it was not written
+  return html + "<p><a href=\"trace.json\">trace.json</a> opens in ui.perfetto.dev and chrome://tracing.</p>\n";
+}
+
 }  // namespace
 
 std::string report_html(const RunHistory& run, const RunNumbers& numbers, const std::vector<Advice>& advice) {
@@ -273,7 +282,7 @@ std::string report_html(const RunHistory& run, const RunNumbers& numbers, const 
          "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
          "<meta name=\"viewport\" content=\"width=device-width\"><title>Run " +
          html_escaped(run.folder) + "</title>\n<style>" + style() + "</style></head>\n<body>\n" + head(run, numbers) + advice_html(advice) +
-         loss_html(run) + split_html(run, numbers) + ranks_html(numbers) + events_html(run) + "</body></html>\n";
+         loss_html(run) + split_html(run, numbers) + ranks_html(numbers) + trace_html(run) + events_html(run) + "</body></html>\n";
 }
 
 }  // namespace troupe

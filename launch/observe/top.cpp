@@ -4,12 +4,16 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <thread>
+
+#include <httplib.h>
+#include <nlohmann/json.hpp>
 
 #include "launch/config.hpp"
 #include "launch/displayable.hpp"
@@ -24,13 +28,14 @@ namespace {
 using Kind = MetricRecord::Kind;
 
 constexpr const char* kTopHelp =
-    "usage: troupe top [RUN] [--once]\n"
+    "usage: troupe top [RUN | --port N] [--once]\n"
     "\n"
     "Follows a run in a terminal: loss, throughput, exposed communication, queues between actors, membership, failures. It reads the "
     "run's\n"
     "metrics.jsonl and asks nothing of the job.\n"
     "\n"
     "  RUN      the run's folder (runs/latest)\n"
+    "  --port N the run's --metrics_port on this host, or the end of an ssh -L: for a folder that can't be read from here\n"
     "  --once   shows it once and ends; so does a pipe\n"
     "\n"
     "example: troupe top runs/latest\n";
@@ -120,6 +125,58 @@ void add_events(std::vector<std::string>& lines, const std::vector<MetricRecord>
   lines.insert(lines.end(), found.begin(), found.end());
 }
 
+/// Asks the live page's server for what is new, as the page does.
+class PageFollower {
+ public:
+  explicit PageFollower(std::uint16_t port) : port_(port), client_("127.0.0.1", port) {
+    client_.set_connection_timeout(kPatience);
+    client_.set_read_timeout(kPatience);
+  }
+  const std::vector<MetricRecord>& records() {
+    const auto answer = client_.Get(("/records?after=" + std::to_string(next_)).c_str());
+    if (!answer) {  // the run is over, and took its page along
+      if (asked_) return ended_ = true, lines_.records();
+      throw Error(ErrorCode::unavailable, place(), "nobody answers there",
+                  "start the run with --metrics_port N, and ask on the host of rank 0");
+    }
+    const auto json = answer->status == 200 ? nlohmann::json::parse(answer->body, nullptr, false) : nlohmann::json();
+    if (!json.is_object() || !json.contains("records") || !json["records"].is_array() || !json.contains("next") ||
+        !json["next"].is_number_integer() || !json.contains("life"))
+      throw Error(ErrorCode::bad_data, place(), "what answers there is no live page of a run", "give the run's --metrics_port");
+    asked_ = true;
+    if (json["life"] != life_) {  // another process is rank 0, with records of its own
+      const bool again = !life_.is_null();
+      life_ = json["life"];
+      if (again && next_ > 0) {
+        next_ = 0;
+        return records();
+      }
+    }
+    next_ = json["next"].get<std::int64_t>();
+    for (const auto& record : json["records"]) lines_.add(record.dump());
+    return lines_.records();
+  }
+  bool foreign() const { return false; }
+  bool ended() const { return ended_; }
+  std::string place() const { return "127.0.0.1:" + std::to_string(port_); }
+
+ private:
+  static constexpr std::chrono::seconds kPatience{5};
+  const std::uint16_t port_;
+  httplib::Client client_;
+  RunLines lines_;
+  nlohmann::json life_;
+  std::int64_t next_ = 0;
+  bool asked_ = false, ended_ = false;
+};
+
+std::uint16_t port_of(const std::string& text) {
+  std::uint16_t port = 0;
+  const auto result = std::from_chars(text.data(), text.data() + text.size(), port);
+  if (result.ec == std::errc() && result.ptr == text.data() + text.size() && port > 0) return port;
+  throw Error(ErrorCode::usage, "--port", "'" + displayable(text) + "' is not a port, 1 to 65535", "give the run's --metrics_port");
+}
+
 // Reads what was appended since the last time; a file that became shorter is another.
 class Follower {
  public:
@@ -143,6 +200,7 @@ class Follower {
     return lines_.records();
   }
   bool foreign() const { return lines_.records().empty() && lines_.bad_lines() > 0; }
+  bool ended() const { return false; }
 
  private:
   const std::string path_;
@@ -209,15 +267,39 @@ std::string top_screen(const std::string& folder, const std::vector<MetricRecord
   return screen;
 }
 
+namespace {
+
+template <class Follow>
+int follow(Follow& follower, const std::string& run, bool once) {
+  for (;;) {
+    const auto& records = follower.records();
+    if (follower.foreign()) throw Error(ErrorCode::bad_data, displayable(run, 200) + "/metrics.jsonl", "no line of it is a record");
+    const auto screen = top_screen(run, records, terminal_columns(1), once ? 1000 : terminal_rows(), now());
+    std::fputs(once ? "" : "\x1b[H\x1b[J", stdout);
+    std::fputs(screen.c_str(), stdout);
+    if (follower.ended()) std::fputs("the run's page is gone\n", stdout);
+    std::fflush(stdout);
+    if (once || follower.ended() || (!records.empty() && records.back().kind == Kind::end)) return 0;
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+  }
+}
+
+}  // namespace
+
 int top_command(const std::vector<std::string>& words) {
   std::string run;
+  std::uint16_t port = 0;
   bool once = !shows_bars(1);
-  for (const auto& word : words) {
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const auto& word = words[i];
     if (word == "--help" || word == "-h") return std::fputs(kTopHelp, stdout), 0;
     if (word == "--once") {
       once = true;
+    } else if (word == "--port" || word.starts_with("--port=")) {
+      if (word == "--port" && i + 1 == words.size()) throw Error(ErrorCode::usage, "--port", "the flag has no value");
+      port = port_of(word == "--port" ? words[++i] : word.substr(7));
     } else if (word.starts_with("-")) {
-      const auto near = nearest_name(word, {"--once", "--help"});
+      const auto near = nearest_name(word, {"--once", "--port", "--help"});
       throw Error(ErrorCode::usage, "troupe top", "there is no flag " + displayable(word),
                   near.empty() ? "see troupe top --help" : "did you mean " + near + "?");
     } else if (word.empty() || !run.empty()) {
@@ -226,18 +308,14 @@ int top_command(const std::vector<std::string>& words) {
       run = word;
     }
   }
+  if (port > 0 && !run.empty()) throw Error(ErrorCode::usage, "troupe top", "it takes a RUN or a --port", "see troupe top --help");
+  if (port > 0) {
+    PageFollower follower(port);
+    return follow(follower, follower.place(), once);
+  }
   if (run.empty()) run = "runs/latest";
   Follower follower(run + "/metrics.jsonl");
-  for (;;) {
-    const auto& records = follower.records();
-    if (follower.foreign()) throw Error(ErrorCode::bad_data, displayable(run, 200) + "/metrics.jsonl", "no line of it is a record");
-    const auto screen = top_screen(run, records, terminal_columns(1), once ? 1000 : terminal_rows(), now());
-    std::fputs(once ? "" : "\x1b[H\x1b[J", stdout);
-    std::fputs(screen.c_str(), stdout);
-    std::fflush(stdout);
-    if (once || (!records.empty() && records.back().kind == Kind::end)) return 0;
-    std::this_thread::sleep_for(std::chrono::seconds(1));
-  }
+  return follow(follower, run, once);
 }
 
 }  // namespace troupe

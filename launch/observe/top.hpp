@@ -14,8 +14,9 @@ std::string top_screen(const std::string& folder, const std::vector<MetricRecord
 /// The levels of `values`, the last `width` of them, as characters from low to high; a blank for what is no number.
 std::string spark_line(const std::vector<double>& values, std::size_t width);
 
-/// `troupe top [RUN] [--once]`; `words` is what follows `top`. On a terminal the screen is drawn anew each second until the run has ended;
-/// elsewhere, or with --once, once. Returns the exit code. Throws Error(usage), Error(bad_data) for what is no run.
+/// `troupe top [RUN | --port N] [--once]`; `words` is what follows `top`. On a terminal the screen is drawn anew each second until the run
+/// has ended; elsewhere, or with --once, once. Returns the exit code. Throws Error(usage), Error(bad_data) for what is no run,
+/// Error(unavailable) where nobody answers on the port.
 int top_command(const std::vector<std::string>& words);
 
 }  // namespace troupe

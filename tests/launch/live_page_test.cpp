@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 #include <regex>
+#include <thread>
 
 #include <httplib.h>
 #include <nlohmann/json.hpp>
@@ -280,4 +281,35 @@ TEST_CASE("[T07] troupe top of a pipe shows a run once, leaves a torn line for l
   CHECK(top({folder.path()}).code == 65);
   testing::write_text(folder / "metrics.jsonl", "");
   CHECK_THAT(top({folder.path()}).output, Catch::Contains("no record yet"));
+}
+
+TEST_CASE("[T07] troupe top --port shows what the live page of a run has, and refuses what is none") {
+  const auto port = std::to_string(unused_port());
+  CHECK(top({"--port", port, "--once"}).code == 69);
+  CHECK_THAT(top({"--port", port, "--once"}).output, Catch::Contains("127.0.0.1:" + port) && Catch::Contains("--metrics_port"));
+  {
+    MetricsPage page(static_cast<std::uint16_t>(std::stoi(port)), "job");
+    page.write(live_membership(0, 1, "the job begins with 2 ranks"));
+    page.write(live_record(7));
+    const auto shown = top({"--port=" + port, "--once"});
+    INFO(shown.output);
+    CHECK(shown.code == 0);
+    CHECK_THAT(shown.output,
+               Catch::Contains("troupe top  127.0.0.1:" + port) && Catch::Contains("step 7  epoch 1") && Catch::Contains("rank 1    h1"));
+  }
+  {
+    httplib::Server other;
+    other.Get("/records", [](const httplib::Request&, httplib::Response& response) { response.set_content("[1]", "application/json"); });
+    const int second = unused_port();
+    REQUIRE(other.bind_to_port("127.0.0.1", second));
+    std::thread thread([&] { other.listen_after_bind(); });
+    const auto shown = top({"--port", std::to_string(second), "--once"});
+    other.stop();
+    thread.join();
+    CHECK(shown.code == 65);
+    CHECK_THAT(shown.output, Catch::Contains("no live page"));
+  }
+  for (const std::vector<std::string>& bad :
+       {std::vector<std::string>{"--port"}, {"--port", "0"}, {"--port", "70000"}, {"--port", "x"}, {"--port", "80", "run"}})
+    CHECK(top(bad).code == 2);
 }

@@ -109,6 +109,33 @@ TEST_CASE("[T07] a run's folder says what the run was: run.json, config.toml, me
   }
 }
 
+TEST_CASE("[T07] a program with a loop of its own writes the records of a run, and keeps the console for itself") {
+  const bool fails = GENERATE(false, true);
+  Words words{"--probe_own_loop", "--epochs", "1", "--log_interval", "4"};
+  if (fails) words.insert(words.end(), {"--fail_rank", "0", "--fail_step", "6"});
+  Launch launch(2, words);
+  const auto done = launch.finish();
+  INFO(done.output);
+  CHECK((done.code == 0) != fails);
+  CHECK(done.output.find("step 4/16") == std::string::npos);
+  const auto run = nlohmann::json::parse(testing::read_text(launch.folder() / "run/run.json"));
+  CHECK(run["world_size"] == 2);
+  CHECK(std::filesystem::exists(launch.folder() / "run/tensorboard"));
+  const auto path = launch.folder() / "run/metrics.jsonl";
+  const auto lines = lines_of(path, "train");
+  REQUIRE(lines.size() == (fails ? 1 : 4));
+  CHECK(lines[0]["step"] == 4);
+  CHECK(lines[0]["epoch"] == 0);
+  CHECK(lines[0]["loss_metrics/global_avg_loss"] > 0);
+  CHECK(lines[0]["throughput(samples/s)"] > 0);
+  const auto events = lines_of(path, "event");
+  REQUIRE_FALSE(events.empty());
+  CHECK(events[0]["members"].size() == 2);
+  const auto end = lines_of(path, "end");
+  REQUIRE(end.size() == 1);
+  CHECK((end[0]["error"] == "") != fails);
+}
+
 TEST_CASE("[T07] TensorBoard reads what a killed job left without a bad checksum, and a resumed run has every step once") {
   const auto python = testing::observe_python();
   if (!python) return;

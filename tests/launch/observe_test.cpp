@@ -13,6 +13,7 @@
 
 #include "actors/metric_record.hpp"
 #include "launch/observe/event_file.hpp"
+#include "launch/observe/git_commit.hpp"
 #include "launch/observe/json_lines.hpp"
 #include "launch/observe/metrics_page.hpp"
 #include "launch/observe/mlflow_sink.hpp"
@@ -233,13 +234,46 @@ TEST_CASE("[T07] run.json holds versions, config, hosts and seeds") {
   record.versions = {{"libtorch", "2.11.0"}};
   record.ranks = {{0, 0, "h0"}, {1, 1, "h1"}};
   record.command = {"./train", "--name", "\xff not text"};
+  record.git_commit = "0123";
   const auto run = nlohmann::json::parse(to_json(record, config));
   CHECK(run["schema"] == 1);
   CHECK(run["versions"]["libtorch"] == "2.11.0");
+  CHECK(run["git_commit"] == "0123");
   CHECK(run["world_size"] == 2);
   CHECK(run["ranks"][1]["host"] == "h1");
   CHECK(run["seeds"]["seed"] == 7);
   CHECK(run["config"]["lr"] == config.lr);
   CHECK(run["config_hash"] == config_hash(config));
   CHECK(std::regex_match(run["started"].get<std::string>(), std::regex(R"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)")));
+}
+
+TEST_CASE("[T07] the commit of a Git tree is read from HEAD, its branch, packed branches and worktrees; what is none says nothing") {
+  const std::string a(40, 'a'), b(40, 'b'), c(64, 'c'), d(40, 'd');
+  testing::ScratchDirectory folder;
+  const auto write = [&](const std::string& name, const std::string& text) {
+    std::filesystem::create_directories(std::filesystem::path(folder / name).parent_path());
+    testing::write_text(folder / name, text);
+  };
+  write("tree/.git/HEAD", "ref: refs/heads/main\n");
+  write("tree/deep/down/file", "");
+  CHECK(git_commit(folder / "tree/deep/down").empty());  // before the first commit
+  write("tree/.git/packed-refs", "# pack-refs with: peeled\n" + b + " refs/heads/mainly\n" + a + " refs/heads/main\n^" + d + "\n");
+  CHECK(git_commit(folder / "tree/deep/down") == a);
+  write("tree/.git/refs/heads/main", b + "\n");
+  CHECK(git_commit(folder / "tree") == b);
+  write("tree/.git/refs/heads/side", d + "\n");
+  write("tree/.git/worktrees/side/HEAD", "ref: refs/heads/side\n");
+  write("tree/.git/worktrees/side/commondir", "../..\n");
+  write("side/.git", "gitdir: " + (folder / "tree/.git/worktrees/side") + "\n");
+  CHECK(git_commit(folder / "side") == d);
+  write("tree/.git/HEAD", c + "\n");
+  CHECK(git_commit(folder / "tree") == c);
+  for (const std::string bad : {"", "ref: ../../../etc/passwd\n", "ref: refs/../../HEAD\n", "not a commit\n"}) {
+    INFO(bad);
+    write("tree/.git/HEAD", bad);
+    CHECK(git_commit(folder / "tree").empty());
+  }
+  write("side/.git", "nonsense");
+  CHECK(git_commit(folder / "side").empty());
+  CHECK(git_commit(folder / "not there").empty());
 }

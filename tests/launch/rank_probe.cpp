@@ -98,7 +98,10 @@ int own_loop(const troupe::Job& job, int argc, char** argv) {
     const auto optimizer = rank.make_optimizer(*model);
     rank.keep_checkpoints(*optimizer);
     for (const auto& batch : rank.loader(job.data(rank.config()).train)) {
-      const auto loss = job.loss(*model, batch, rank.config());
+      const auto loss = [&] {
+        const troupe::TraceSpan span("the probe's own span");
+        return job.loss(*model, batch, rank.config());
+      }();
       rank.backward(loss.value, loss.correct);
       (void)rank.step(*optimizer);
     }

@@ -1,0 +1,30 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+
+#include "tensor_io/trace.hpp"
+
+namespace troupe {
+
+/// LibTorch's operators, and on a device its kernels and the calls that launch them, as Kineto records them, from construction to
+/// `collect`; for one thread and what its backward runs on.
+///
+/// Kineto is one per process: of simulated ranks the first has operators, the others none. Made and collected by compute's thread.
+class OperatorTrace {
+ public:
+  /// To be called on the program's first thread before another one begins a trace: Kineto complains otherwise.
+  static void initialise();
+  /// Nothing where Kineto is in use.
+  static std::unique_ptr<OperatorTrace> begin(bool on_device);
+  ~OperatorTrace();
+  OperatorTrace(const OperatorTrace&) = delete;
+  OperatorTrace& operator=(const OperatorTrace&) = delete;
+  /// Ends it: what there is goes to the tracks `operators`, kernels to `device`.
+  void collect(TraceRecorder& recorder);
+
+ private:
+  OperatorTrace() = default;
+  bool open_ = false;
+};
+
+}  // namespace troupe

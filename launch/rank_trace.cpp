@@ -1,0 +1,119 @@
+#include "launch/rank_trace.hpp"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "launch/observe/trace_file.hpp"
+#include "launch/observe/trace_json.hpp"
+#include "tensor_io/clock_offset.hpp"
+
+namespace troupe {
+namespace {
+
+constexpr std::string_view kLabel = "trace";
+
+std::int64_t* words_of(const at::Tensor& tensor) { return tensor.data_ptr<std::int64_t>(); }
+
+at::Tensor words_of(const TraceTotals& totals, std::size_t bytes) {
+  return at::tensor({totals.events, totals.dropped, totals.first_step, totals.last_step, totals.collectives_ns, totals.hidden_ns,
+                     totals.steps_ns, static_cast<std::int64_t>(bytes)},
+                    at::kLong);
+}
+
+TraceTotals totals_of(const at::Tensor& words) {
+  const auto* word = words_of(words);
+  return {word[0], word[1], word[2], word[3], word[4], word[5], word[6]};
+}
+
+void send_part(Communicator& lane, const TracePart& part) {
+  lane.send(words_of(part.totals, part.events.size()), 0, kLabel);
+  auto bytes = at::empty({static_cast<std::int64_t>(part.events.size())}, at::kByte);
+  std::memcpy(bytes.data_ptr(), part.events.data(), part.events.size());
+  lane.send(bytes, 0, kLabel);
+}
+
+TracePart receive_part(Communicator& lane, int source) {
+  auto words = words_of(TraceTotals(), 0);
+  lane.recv(words, source, kLabel);
+  TracePart part{totals_of(words), {}};
+  auto bytes = at::empty({words_of(words)[7]}, at::kByte);
+  lane.recv(bytes, source, kLabel);
+  part.events.assign(static_cast<const char*>(bytes.data_ptr()), static_cast<std::size_t>(bytes.numel()));
+  return part;
+}
+
+}  // namespace
+
+RankTrace::RankTrace(RankTraceOptions options) : options_(std::move(options)) {}
+
+RankTrace::~RankTrace() = default;
+
+void RankTrace::update(std::int64_t steps_done) {
+  const bool wanted = options_.setting.traces(steps_done);
+  if (wanted == recorder_->recording()) return;
+  if (!wanted) return close();
+  if (model_) blocks_ = std::make_unique<BlockTrace>(model_, recorder_);
+  if (options_.setting.operators) operators_ = OperatorTrace::begin(options_.on_device);
+  recorder_->start();
+}
+
+void RankTrace::close() {
+  recorder_->stop();
+  blocks_.reset();
+  if (operators_) operators_->collect(*recorder_);
+  operators_.reset();
+  // There may be something already: where all went back to a snapshot, into the window once more.
+  auto more = recorder_->take();
+  recorded_.dropped += more.dropped;
+  for (auto& track : more.tracks) {
+    const auto known =
+        std::find_if(recorded_.tracks.begin(), recorded_.tracks.end(), [&](const auto& t) { return t.first == track.first; });
+    if (known == recorded_.tracks.end()) {
+      recorded_.tracks.push_back(std::move(track));
+    } else {
+      known->second.insert(known->second.end(), track.second.begin(), track.second.end());
+    }
+  }
+}
+
+void RankTrace::record_until_now() {
+  if (recorder_->recording()) close();
+}
+
+std::string RankTrace::gather(Communicator& lane, const Membership& membership) {
+  record_until_now();
+  const auto host_of = [&](int rank) { return membership.members[static_cast<std::size_t>(rank)].host; };
+  const auto clocks = measure_clocks(lane, [&](int rank) { return host_of(rank) == host_of(0); });
+  const auto rank = lane.rank();
+  const TraceSource source{rank, host_of(rank), clocks[static_cast<std::size_t>(rank)].offset_ns};
+  auto part = trace_part(recorded_, source);
+  if (rank != 0) {
+    send_part(lane, part);
+    recorded_ = {};
+    return {};
+  }
+  TraceFile file(options_.run_dir, options_.job_id, options_.setting, lane.world_size());
+  for (int from = 0; from < lane.world_size(); ++from) {
+    if (from > 0) part = receive_part(lane, from);
+    file.add({from, host_of(from), part.totals, clocks[static_cast<std::size_t>(from)]}, part.events);
+  }
+  file.finish();
+  recorded_ = {};
+  if (!file.problem().empty()) return "trace: it cannot be written: " + file.problem() + "; training goes on without";
+  return describe_trace(file.path(), options_.setting, file.ranks(), options_.began_with);
+}
+
+std::string RankTrace::write_alone(int rank, const std::string& host) {
+  record_until_now();
+  if (recorded_.tracks.empty()) return {};
+  const auto part = trace_part(recorded_, {rank, host, 0});
+  recorded_ = {};
+  const auto path = write_trace_of_rank(options_.run_dir, {rank, host, part.totals, {}}, options_.began_with, part.events);
+  return path.empty() ? std::string()
+                      : "trace: the job ended within the window; what rank " + std::to_string(rank) + " recorded is " + path;
+}
+
+}  // namespace troupe

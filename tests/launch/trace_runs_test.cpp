@@ -1,0 +1,157 @@
+// Whole jobs with --profile steps=…, and what HolisticTraceAnalysis makes of their traces.
+#include <filesystem>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/launch.hpp"
+#include "tests/support/python_tool.hpp"
+#include "tests/support/trace_checks.hpp"
+
+using namespace troupe;
+using testing::Launch;
+using testing::ParsedTrace;
+
+namespace {
+
+using Strings = std::vector<std::string>;
+
+std::string line_with(const std::string& output, const std::string& text) {
+  const auto at = output.find(text);
+  return at == std::string::npos ? "" : output.substr(at, output.find('\n', at) - at);
+}
+
+std::size_t times(const std::string& text, const std::string& what) {
+  std::size_t n = 0;
+  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++n;
+  return n;
+}
+
+// HTA's own number for each rank is the one that the trace says of itself.
+void check_overlap_with_hta(const std::string& run) {
+  const auto python = testing::observe_python();
+  if (!python) return;
+  const auto found = testing::run_python(*python, "read_trace.py", {run + "/trace"});
+  REQUIRE(found);
+  const ParsedTrace trace(testing::read_text(run + "/trace.json"));
+  const auto ranks = trace.other["ranks"];
+  REQUIRE(found->size() == ranks.size());
+  for (const auto& rank : ranks) {
+    INFO(rank.dump() << " " << found->dump());
+    CHECK((*found)[std::to_string(rank["rank"].get<int>())].get<double>() == Approx(100 * rank["overlap"].get<double>()).margin(1));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("[T08] a job's window of steps is one trace of all ranks, with phases, blocks, operators, collectives and messages") {
+  const std::string strategy = GENERATE("ddp", "fsdp");
+  INFO(strategy);
+  Launch launch(2, {"--epochs", "1", "--probe_model", "wide", "--probe_width", "256", "--strategy", strategy, "--backend",
+                    strategy == "ddp" ? "shm" : "gloo", "--log_interval", "1", "--prefetch", "1", "--profile", "steps=4:10"});
+  const auto done = launch.finish();
+  INFO(done.output);
+  REQUIRE(done.code == 0);
+  const auto line = line_with(done.output, "trace: ");
+  CHECK(line.find("run/trace.json: 2 ranks, steps 4 to 9, ") != std::string::npos);
+  CHECK(line.find("; overlap ") != std::string::npos);
+  CHECK(times(done.output, "trace: ") == 1);
+  const ParsedTrace trace(testing::read_text(launch.folder() / "run/trace.json"));
+  CHECK(trace.processes.size() == 2);
+  for (const int rank : {0, 1}) {
+    INFO("rank " << rank);
+    for (int step = 4; step < 10; ++step) CHECK(trace.count(rank, "compute", "ProfilerStep#" + std::to_string(step)) == 1);
+    CHECK(trace.count(rank, "compute", "ProfilerStep") == 6);
+    for (const std::string phase : {"data", "vote", "wait for gradients"}) CHECK(trace.count(rank, "compute", phase) == 6);
+    for (const std::string phase : {"forward", "backward", "optimizer"}) CHECK(trace.count(rank, "compute", phase) >= 6);
+    CHECK(trace.count(rank, "operators", "aten::addmm") > 0);
+    CHECK(trace.count(rank, "reducer", strategy == "ddp" ? "all_reduce (bucket 0)" : "reduce_scatter (flat 0)") == 6);
+    CHECK(trace.count(rank, "reducer's lanes", "ncclDevKernel_") >= 6);
+    CHECK(trace.count(rank, "data loader", "load batch") > 0);
+    std::size_t forward = 0, backward = 0;
+    for (const auto& span : trace.of(rank, "blocks")) {
+      forward += span.name.ends_with(" forward") ? 1 : 0;
+      backward += span.name.ends_with(" backward") ? 1 : 0;
+    }
+    CHECK(forward == 6 * 16);
+    CHECK(backward == 6 * 16);
+  }
+  if (strategy == "fsdp") CHECK(trace.count(0, "gathers", "all_gather") > 0);
+  for (const std::string message : {"BucketReady", "BucketsReduced", "BatchLoaded"}) CHECK(trace.arrow_names.contains(message));
+  // Within a step both ranks vote at the same time: their clocks are one.
+  CHECK(trace.other["ranks"][1]["clock_error_us"] == 0);
+  check_overlap_with_hta(launch.folder() / "run");
+  // It is among the run's events, and the report leads to it.
+  CHECK(testing::read_text(launch.folder() / "run/metrics.jsonl").find("\"event\":\"trace\"") != std::string::npos);
+  const auto report = testing::RunningProcess({TROUPE_PROGRAM, "report", launch.folder() / "run"}).finish();
+  CHECK(report.code == 0);
+  CHECK(testing::read_text(launch.folder() / "run/report.html").find("href=\"trace.json\"") != std::string::npos);
+}
+
+TEST_CASE("[T08] a program with a loop of its own, and simulated ranks, have their trace; a run that ends within the window, too") {
+  testing::ScratchDirectory folder;
+  const bool own = GENERATE(false, true);
+  Strings words{TROUPE_RANK_PROBE, "--ranks",          "2",          "--batch_size",  "16",   "--epochs",      "1",   "--run_dir",
+                folder / "run",    "--checkpoint_dir", folder / "c", "--probe_model", "wide", "--probe_width", "256", "--profile",
+                "steps=14:100"};
+  if (own) words.push_back("--probe_own_loop");
+  const auto done = testing::RunningProcess(words).finish();
+  INFO(done.output);
+  REQUIRE(done.code == 0);
+  CHECK(line_with(done.output, "trace: ").find("2 ranks, steps 14 to 15, ") != std::string::npos);
+  const ParsedTrace trace(testing::read_text(folder / "run/trace.json"));
+  CHECK(trace.processes.size() == 2);
+  CHECK(trace.count(1, "compute", "ProfilerStep") == 2);
+  CHECK(trace.count(0, "operators", "aten::") > 0);  // Kineto is one per process
+  CHECK(trace.count(1, "operators", "aten::") == 0);
+  if (own) CHECK(trace.count(1, "compute", "the probe's own span") == 2);
+  check_overlap_with_hta(folder / "run");
+}
+
+TEST_CASE("[T08] a rank that dies within the window leaves a whole trace of the others, and its successor's part") {
+  Launch launch(2, {"--epochs", "1", "--profile", "steps=4:9"}, {}, {{"TROUPE_FAULT", "slot=1,step=6,at=vote,signal=9"}});
+  const auto done = launch.finish();
+  INFO(done.output);
+  REQUIRE(done.code == 0);
+  const auto line = line_with(done.output, "trace: ");
+  CHECK(line.find("2 ranks, steps 4 to 8, ") != std::string::npos);
+  CHECK(line.find("rank 1: from step 6 on, what was before is lost") != std::string::npos);
+  const ParsedTrace trace(testing::read_text(launch.folder() / "run/trace.json"));
+  CHECK(trace.count(0, "compute", "ProfilerStep#8") == 1);
+  CHECK(trace.count(1, "compute", "ProfilerStep#8") == 1);
+  CHECK(trace.count(1, "compute", "ProfilerStep#5") == 0);
+}
+
+TEST_CASE("[T08] a job that fails within the window leaves a whole trace of each rank that is left") {
+  Launch launch(2, {"--epochs", "1", "--profile", "steps=4:9"}, {"--no-recovery"}, {{"TROUPE_FAULT", "slot=1,step=6,at=vote,signal=9"}});
+  const auto done = launch.finish();
+  INFO(done.output);
+  CHECK(done.code != 0);
+  CHECK(done.output.find("trace: the job ended within the window; what rank 0 recorded is ") != std::string::npos);
+  const ParsedTrace trace(testing::read_text(launch.folder() / "run/trace/rank-0.json"));
+  CHECK(trace.count(0, "compute", "ProfilerStep#5") == 1);
+  CHECK_FALSE(std::filesystem::exists(launch.folder() / "run/trace.json"));
+}
+
+TEST_CASE("[T08] a trace for which the disk has no room is told once, and training goes on") {
+  auto folder = std::make_shared<testing::ScratchDirectory>();
+  std::filesystem::create_directories(*folder / "run");
+  std::filesystem::create_symlink("/dev/full", *folder / "run/trace.json.partial");
+  Launch launch(2, {"--epochs", "1", "--profile", "steps=4:6"}, {"--no-recovery"}, {}, folder);
+  const auto done = launch.finish();
+  INFO(done.output);
+  REQUIRE(done.code == 0);
+  CHECK(times(done.output, "trace: it cannot be written: ") == 1);
+  CHECK(line_with(done.output, "trace: it").find("No space left on device; training goes on") != std::string::npos);
+  CHECK(done.output.find("step 16") == std::string::npos);  // log_interval 10
+  CHECK(std::filesystem::exists(launch.folder() / "checkpoints/latest"));
+}
+
+TEST_CASE("[T08] without a window there is no trace, and a window that the run does not reach says so by its absence") {
+  const std::string profile = GENERATE("off", "true", "steps=100:110");
+  Launch launch(2, {"--epochs", "1", "--profile", profile});
+  const auto done = launch.finish();
+  INFO(done.output);
+  REQUIRE(done.code == 0);
+  CHECK(done.output.find("trace: ") == std::string::npos);
+  CHECK_FALSE(std::filesystem::exists(launch.folder() / "run/trace.json"));
+}
