@@ -14,12 +14,16 @@ ConfigMember at(T Owner::*member) {
 
 const std::vector<ConfigField>& config_fields() {
   static const std::vector<ConfigField> fields{
-      {"data", "data", at(&Config::data), "the data set", 0, 0, {"synthetic", "digits", "mnist", "cifar10", "csv"}},
-      {"data", "data_dir", at(&Config::data_dir), "its file or folder; digits: empty finds the one that is shipped", 0, 0, {}, false},
+      {"data", "data", at(&Config::data), "the data set", 0, 0,
+       {"synthetic", "digits", "mnist", "cifar10", "csv", "image_folder", "webdataset", "tokens"}},
+      {"data", "data_dir", at(&Config::data_dir), "its file or folder (webdataset: also name-{000000..000146}.tar); digits: empty finds the one that is shipped", 0, 0, {}, false},
       {"data", "batch_size", at(&Config::batch_size), "samples of one optimizer step, over all ranks and micro-batches", 1, kMany},
       {"data", "num_workers", at(&Config::num_workers), "loader threads of a rank; 0: the loader's own", 0, 256, {}, false},
       {"data", "prefetch", at(&Config::prefetch), "batches that a loader may be ahead", 1, 1024, {}, false},
       {"data", "shuffle", at(&Config::shuffle), "shuffle by (seed, epoch)"},
+      {"data", "shuffle_buffer", at(&Config::shuffle_buffer), "webdataset: samples that are shuffled among themselves, in each lane", 1, kMany},
+      {"data", "on_bad_sample", at(&Config::on_bad_sample), "a sample that cannot be read ends the job, or is skipped and counted", 0, 0,
+       {"stop", "skip"}},
       {"data", "drop_last", at(&Config::drop_last), "drop the last, smaller batch of an epoch instead of padding it"},
       {"data", "augment", at(&Config::augment), "random crop and flip, a function of (seed, epoch, sample)"},
       {"data", "num_classes", at(&Config::num_classes), "classes of the model's output", 2, kMany},

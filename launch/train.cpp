@@ -147,6 +147,7 @@ class TrainingLoop {
       if (!run_micro_batch(batch) || !batch->last_of_step) continue;
       const auto report = rank_.step(*optimizer_);
       for (const auto& notice : report.notices) log_.note("notice", notice, batch->epoch);
+      for (const auto& notice : data_.train->take_notices()) log_.note("bad sample", notice, batch->epoch);
       log_.note_membership(batch->epoch);
       if (report.repeat) {
         log_.line("step " + std::to_string(report.step) + " is run again: " + report.reason);
