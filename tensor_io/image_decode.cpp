@@ -59,31 +59,39 @@ struct CloseTurbo {
 };
 
 /// A worker's own, made once: a handle must not be used by two threads, and making one costs as much as a small picture.
-tjhandle decompressor() {
-  thread_local const std::unique_ptr<void, CloseTurbo> handle(tjInitDecompress());
-  return handle.get();
+std::unique_ptr<void, CloseTurbo>& decompressor() {
+  thread_local std::unique_ptr<void, CloseTurbo> handle;
+  if (!handle) handle.reset(tjInitDecompress());
+  return handle;
 }
 
-/// What libjpeg warns of and goes on: bytes between two segments are harmless, pixels that it had to invent are not.
-bool harmless(std::string_view warning) {
-  return warning.find("remature end") == std::string_view::npos &&
-         (!warning.starts_with("Corrupt JPEG data") || warning.find("extraneous bytes") != std::string_view::npos);
+/// What libjpeg warns of and decodes all the same, with every pixel that there is; ImageNet has some. It keeps its first warning alone, and
+/// calls an error a warning where one came before (TJERR_WARNING), so the text decides; and behind a warning the picture must have an end.
+bool harmless(std::string_view warning, std::span<const std::byte> bytes) {
+  constexpr std::string_view kEnd = "\xff\xd9";
+  const std::string_view last(reinterpret_cast<const char*>(bytes.data()) + bytes.size() - std::min<std::size_t>(bytes.size(), 1024),
+                              std::min<std::size_t>(bytes.size(), 1024));
+  return last.find(kEnd) != std::string_view::npos &&
+         (warning.find("extraneous bytes before marker") != std::string_view::npos ||
+          warning.find("unknown JFIF revision") != std::string_view::npos || warning.find("Unknown Adobe color") != std::string_view::npos ||
+          warning.find("Invalid SOS parameters for sequential") != std::string_view::npos);
 }
 
 int smaller(int length, int denominator) { return (length + denominator - 1) / denominator; }
 
 at::Tensor decode_jpeg(std::span<const std::byte> bytes, const std::string& where, std::int64_t channels, std::int64_t least_side) {
-  auto* handle = decompressor();
+  auto* handle = decompressor().get();
   if (handle == nullptr) throw Error(ErrorCode::unavailable, where, std::string("libturbojpeg does not start: ") + tjGetErrorStr2(nullptr));
   const auto* data = reinterpret_cast<const unsigned char*>(bytes.data());
   int width = 0, height = 0, subsampling = 0, colours = 0;
   if (tjDecompressHeader3(handle, data, bytes.size(), &width, &height, &subsampling, &colours) != 0 &&
-      (tjGetErrorCode(handle) == TJERR_FATAL || !harmless(tjGetErrorStr2(handle))))
+      !harmless(tjGetErrorStr2(handle), bytes))
     refuse(where, std::string("its JPEG header: ") + tjGetErrorStr2(handle));
+  if (width == 0) refuse(where, "its JPEG header: premature end, before the picture's size");  // libjpeg: "tables only"
   check_size(where, width, height);
   check_length(where, width, height, std::int64_t{width} * height / kMostPixelsInAByte, bytes.size());
   int denominator = 8;
-  while (denominator > 1 && (least_side <= 0 || smaller(std::min(width, height), denominator) < least_side)) denominator /= 2;
+  while (denominator > 1 && (least_side <= 0 || smaller(std::min(width, height), denominator) < 2 * least_side)) denominator /= 2;
   width = smaller(width, denominator);
   height = smaller(height, denominator);
   const bool four = colours == TJCS_CMYK || colours == TJCS_YCCK;
@@ -92,7 +100,7 @@ at::Tensor decode_jpeg(std::span<const std::byte> bytes, const std::string& wher
   auto image = at::empty({height, width, planes}, at::kByte);
   auto* pixels = image.data_ptr<std::uint8_t>();
   if (tjDecompress2(handle, data, bytes.size(), pixels, width, 0, height, four ? TJPF_CMYK : one ? TJPF_GRAY : TJPF_RGB, TJFLAG_LIMITSCANS) != 0 &&
-      (tjGetErrorCode(handle) == TJERR_FATAL || !harmless(tjGetErrorStr2(handle))))
+      !harmless(tjGetErrorStr2(handle), bytes))
     refuse(where, tjGetErrorStr2(handle));
   if (!four) return with_channels(image, channels);
   auto rgb = at::empty({height, width, 3}, at::kByte);
@@ -196,7 +204,14 @@ at::Tensor decode_image(std::span<const std::byte> bytes, const std::string& whe
   const auto begins = [&](std::string_view magic) {
     return bytes.size() >= magic.size() && std::memcmp(bytes.data(), magic.data(), magic.size()) == 0;
   };
-  if (begins("\xff\xd8\xff")) return decode_jpeg(bytes, where, channels, least_side);
+  if (begins("\xff\xd8\xff")) {
+    try {
+      return decode_jpeg(bytes, where, channels, least_side);
+    } catch (...) {
+      decompressor().reset();  // after an error in a header it would read the next picture from the middle of this one
+      throw;
+    }
+  }
   if (begins("\x89PNG\r\n\x1a\n") && bytes.size() > kPngSignature) return decode_png(bytes, where, channels);
   refuse(where, "offset 0, magic: its " + std::to_string(bytes.size()) + " bytes are neither JPEG nor PNG");
 }

@@ -91,7 +91,7 @@ void TarShard::read_headers() {
   archive_read_support_format_tar(reader.get());
   const auto fails = [&](const std::string& after) {
     const char* reason = archive_error_string(reader.get());
-    file.refuse("offset " + std::to_string(archive_read_header_position(reader.get())) + (after.empty() ? "" : ", behind " + after) + ": " +
+    file.refuse("offset " + std::to_string(std::max<la_int64_t>(0, archive_read_header_position(reader.get()))) + (after.empty() ? "" : ", behind " + after) + ": " +
                     (reason == nullptr ? "no tar header" : reason),
                 "make the shard again, or set on_bad_sample to skip to use what comes before");
   };
