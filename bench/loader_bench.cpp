@@ -77,13 +77,12 @@ class Consumer {
     caf::anon_send_exit(supervisor_, caf::exit_reason::user_shutdown);
   }
   void take() {
-    self_->receive(
-        [&](const troupe::BatchLoaded&) { caf::anon_send(loader_, troupe::GrantBatches{1}); },
-        [&](const troupe::RankFailed& failed) {
-          std::fprintf(stderr, "bench_loader: %s\n", failed.report.to_string().c_str());
-          std::exit(70);
-        },
-        caf::after(std::chrono::seconds(60)) >> [] { std::exit(70); });
+    self_->receive([&](const troupe::BatchLoaded&) { caf::anon_send(loader_, troupe::GrantBatches{1}); },
+                   [&](const troupe::RankFailed& failed) {
+                     std::fprintf(stderr, "bench_loader: %s\n", failed.report.to_string().c_str());
+                     std::exit(70);
+                   },
+                   caf::after(std::chrono::seconds(60)) >> [] { std::exit(70); });
   }
 
  private:

@@ -58,7 +58,8 @@ constexpr const char* kConfigHelp =
     "usage: troupe config dump [--config FILE.toml] [--name value ...]   the merged settings as TOML, and where each came from\n"
     "       troupe config reference                                      the list of settings, as docs/config.md\n"
     "\n"
-    "What is merged, the later one wins: defaults, the file, the environment (TROUPE_LR=0.1), flags (--lr 0.1, --optimizer.lr 0.1). What dump\n"
+    "What is merged, the later one wins: defaults, the file, the environment (TROUPE_LR=0.1), flags (--lr 0.1, --optimizer.lr 0.1). What "
+    "dump\n"
     "prints is a file for --config. A program's own settings are known to the program alone: it takes --print-config.\n"
     "\n"
     "example: troupe config dump --config train.toml --lr 0.05\n";
@@ -66,7 +67,8 @@ constexpr const char* kConfigHelp =
 constexpr const char* kKeysHelp =
     "usage: troupe keys DIR\n"
     "\n"
-    "Makes a job's keys in a new folder, to be copied to every node: troupe launch --nnodes 2 --keys DIR ... A host list (--hosts) needs none.\n"
+    "Makes a job's keys in a new folder, to be copied to every node: troupe launch --nnodes 2 --keys DIR ... A host list (--hosts) needs "
+    "none.\n"
     "\n"
     "example: troupe keys ~/job-keys && scp -pr ~/job-keys node2:\n";
 
@@ -341,7 +343,8 @@ int configuration(const std::vector<std::string>& words) {
   if (words == std::vector<std::string>{"reference"}) return std::cout << troupe::config_reference(), 0;
   if (words.empty() || words[0] != "dump") {
     const auto near = words.empty() ? std::string() : troupe::nearest_name(words[0], {"dump", "reference"});
-    throw troupe::Error(troupe::ErrorCode::usage, "troupe config", words.empty() ? "which?" : "there is no '" + troupe::displayable(words[0]) + "'",
+    throw troupe::Error(troupe::ErrorCode::usage, "troupe config",
+                        words.empty() ? "which?" : "there is no '" + troupe::displayable(words[0]) + "'",
                         near.empty() ? "see troupe config --help" : "did you mean " + near + "?");
   }
   troupe::Config config;

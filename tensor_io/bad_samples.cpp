@@ -19,12 +19,14 @@ std::int64_t SkipBadSamples::good_from(std::int64_t index, const SampleContext& 
     } catch (const Error& error) {
       if (error.code() != ErrorCode::bad_data) throw;
       if (tried + 1 >= std::min(kMostInARow, size())) {
-        throw Error(ErrorCode::bad_data, inner_->name(), "none of " + std::to_string(tried + 1) + " samples in a row can be read; the last: " + error.what(),
+        throw Error(ErrorCode::bad_data, inner_->name(),
+                    "none of " + std::to_string(tried + 1) + " samples in a row can be read; the last: " + error.what(),
                     "mend the data: that is more than a few bad samples");
       }
       std::lock_guard lock(mutex_);
       if (bad_.insert(candidate).second) {
-        notices_.push_back("bad sample " + std::to_string(candidate) + " skipped (" + std::to_string(bad_.size()) + " so far on this rank): " + error.what());
+        notices_.push_back("bad sample " + std::to_string(candidate) + " skipped (" + std::to_string(bad_.size()) +
+                           " so far on this rank): " + error.what());
       }
     }
   }

@@ -32,7 +32,7 @@ class SkipBadSamples final : public Dataset {
 
   std::shared_ptr<const Dataset> inner_;
   mutable std::mutex mutex_;
-  mutable std::set<std::int64_t> bad_;         // guarded by mutex_
+  mutable std::set<std::int64_t> bad_;        // guarded by mutex_
   mutable std::vector<std::string> notices_;  // guarded by mutex_
 };
 

@@ -12,10 +12,10 @@ struct DataOptions {
   std::int64_t num_workers = 1;    ///< loader threads of a rank; 0 loads in the loader's own thread
   std::int64_t prefetch = 2;       ///< batches that a loader may be ahead
   bool shuffle = true;
-  std::int64_t shuffle_buffer = 1024;   ///< data read by shards: samples that are shuffled among themselves
-  std::string on_bad_sample = "stop";   ///< a sample that cannot be read: stop, or skip
-  bool drop_last = true;  ///< drop the last, smaller batch of an epoch; otherwise pad it
-  bool augment = false;   ///< random crop and flip
+  std::int64_t shuffle_buffer = 1024;  ///< data read by shards: samples that are shuffled among themselves
+  std::string on_bad_sample = "stop";  ///< a sample that cannot be read: stop, or skip
+  bool drop_last = true;               ///< drop the last, smaller batch of an epoch; otherwise pad it
+  bool augment = false;                ///< random crop and flip
   std::int64_t num_classes = 10;
   std::int64_t in_channels = 3;
   std::int64_t image_size = 32;

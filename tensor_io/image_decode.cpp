@@ -16,7 +16,7 @@
 namespace troupe {
 namespace {
 
-constexpr std::int64_t kMostGrowth = 1032;  // deflate makes no more of a byte
+constexpr std::int64_t kMostGrowth = 1032;         // deflate makes no more of a byte
 constexpr std::int64_t kMostPixelsInAByte = 1024;  // 64 grey pixels take at least a bit of a JPEG
 
 [[noreturn]] void refuse(const std::string& where, const std::string& cause, const std::string& remedy = {}) {
@@ -71,10 +71,10 @@ bool harmless(std::string_view warning, std::span<const std::byte> bytes) {
   constexpr std::string_view kEnd = "\xff\xd9";
   const std::string_view last(reinterpret_cast<const char*>(bytes.data()) + bytes.size() - std::min<std::size_t>(bytes.size(), 1024),
                               std::min<std::size_t>(bytes.size(), 1024));
-  return last.find(kEnd) != std::string_view::npos &&
-         (warning.find("extraneous bytes before marker") != std::string_view::npos ||
-          warning.find("unknown JFIF revision") != std::string_view::npos || warning.find("Unknown Adobe color") != std::string_view::npos ||
-          warning.find("Invalid SOS parameters for sequential") != std::string_view::npos);
+  return last.find(kEnd) != std::string_view::npos && (warning.find("extraneous bytes before marker") != std::string_view::npos ||
+                                                       warning.find("unknown JFIF revision") != std::string_view::npos ||
+                                                       warning.find("Unknown Adobe color") != std::string_view::npos ||
+                                                       warning.find("Invalid SOS parameters for sequential") != std::string_view::npos);
 }
 
 int smaller(int length, int denominator) { return (length + denominator - 1) / denominator; }
@@ -99,7 +99,11 @@ at::Tensor decode_jpeg(std::span<const std::byte> bytes, const std::string& wher
   const auto planes = four ? 4 : one ? 1 : 3;
   auto image = at::empty({height, width, planes}, at::kByte);
   auto* pixels = image.data_ptr<std::uint8_t>();
-  if (tjDecompress2(handle, data, bytes.size(), pixels, width, 0, height, four ? TJPF_CMYK : one ? TJPF_GRAY : TJPF_RGB, TJFLAG_LIMITSCANS) != 0 &&
+  if (tjDecompress2(handle, data, bytes.size(), pixels, width, 0, height,
+                    four  ? TJPF_CMYK
+                    : one ? TJPF_GRAY
+                          : TJPF_RGB,
+                    TJFLAG_LIMITSCANS) != 0 &&
       !harmless(tjGetErrorStr2(handle), bytes))
     refuse(where, tjGetErrorStr2(handle));
   if (!four) return with_channels(image, channels);

@@ -51,14 +51,15 @@ std::vector<ImageFolder::File> pictures_of(const std::string& folder, const std:
   for (const auto& name : class_names(folder)) {
     const auto known = labels.find(name);
     if (known == labels.end()) {
-      throw Error(ErrorCode::bad_data, std::string(kPictures) + ": " + folder + "/" + name, "class " + printable(name) + " is not in train/",
-                  "give both parts the same classes");
+      throw Error(ErrorCode::bad_data, std::string(kPictures) + ": " + folder + "/" + name,
+                  "class " + printable(name) + " is not in train/", "give both parts the same classes");
     }
     const auto first = files.size();
     std::error_code error;
     fs::recursive_directory_iterator entry(folder + "/" + name, fs::directory_options::follow_directory_symlink, error), end;
     for (; !error && entry != end; entry.increment(error)) {
-      if (entry.depth() > 16) throw Error(ErrorCode::bad_data, entry->path().string(), "folders in folders more than 16 deep (a loop of links?)");
+      if (entry.depth() > 16)
+        throw Error(ErrorCode::bad_data, entry->path().string(), "folders in folders more than 16 deep (a loop of links?)");
       if (is_picture(entry->path()) && !fs::is_directory(entry->path())) files.push_back({entry->path().string(), known->second});
     }
     if (error) cannot_list(folder + "/" + name, error);
@@ -66,7 +67,8 @@ std::vector<ImageFolder::File> pictures_of(const std::string& folder, const std:
       throw Error(ErrorCode::bad_data, std::string(kPictures) + ": " + folder + "/" + name, "it holds no .jpg, .jpeg or .png file",
                   "remove the folder, or put pictures there");
     }
-    std::sort(files.begin() + static_cast<std::ptrdiff_t>(first), files.end(), [](const auto& a, const auto& b) { return a.path < b.path; });
+    std::sort(files.begin() + static_cast<std::ptrdiff_t>(first), files.end(),
+              [](const auto& a, const auto& b) { return a.path < b.path; });
   }
   return files;
 }

@@ -30,7 +30,7 @@ struct SamplerOptions {
   bool shuffle = true;
   bool drop_last = true;  ///< otherwise the last batch is padded by repeating samples from the epoch's start
   std::uint64_t seed = 42;
-  bool uneven = false;  ///< ranks' shares may differ by one sample: a job that lost a rank keeps its global batch
+  bool uneven = false;                      ///< ranks' shares may differ by one sample: a job that lost a rank keeps its global batch
   std::vector<std::int64_t> shard_sizes{};  ///< the data set's: read by shards (ShardOrder), where there are any
   std::int64_t shuffle_buffer = 1024;       ///< then, samples that are shuffled among themselves
 };

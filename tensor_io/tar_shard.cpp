@@ -91,8 +91,8 @@ void TarShard::read_headers() {
   archive_read_support_format_tar(reader.get());
   const auto fails = [&](const std::string& after) {
     const char* reason = archive_error_string(reader.get());
-    file.refuse("offset " + std::to_string(std::max<la_int64_t>(0, archive_read_header_position(reader.get()))) + (after.empty() ? "" : ", behind " + after) + ": " +
-                    (reason == nullptr ? "no tar header" : reason),
+    file.refuse("offset " + std::to_string(std::max<la_int64_t>(0, archive_read_header_position(reader.get()))) +
+                    (after.empty() ? "" : ", behind " + after) + ": " + (reason == nullptr ? "no tar header" : reason),
                 "make the shard again, or set on_bad_sample to skip to use what comes before");
   };
   if (archive_read_open2(reader.get(), &input, nullptr, read_block, skip_bytes, nullptr) != ARCHIVE_OK) fails("");
@@ -110,8 +110,8 @@ void TarShard::read_headers() {
     const auto bytes = static_cast<std::uint64_t>(std::max<la_int64_t>(0, archive_entry_size(entry)));
     if (archive_entry_sparse_count(entry) > 0) file.refuse(last + " is a sparse file", "store it whole");
     if (offset > file.bytes() || bytes > file.bytes() - offset) {
-      file.refuse("offset " + std::to_string(offset) + ", " + last + ": its " + std::to_string(bytes) + " bytes go beyond the file's end at " +
-                      std::to_string(file.bytes()),
+      file.refuse("offset " + std::to_string(offset) + ", " + last + ": its " + std::to_string(bytes) +
+                      " bytes go beyond the file's end at " + std::to_string(file.bytes()),
                   "make the shard again, or set on_bad_sample to skip to use what comes before");
     }
     auto [key, extension] = key_and_extension(name);
@@ -123,8 +123,8 @@ void TarShard::read_headers() {
 std::string TarShard::read(const Part& part, std::uint64_t limit) const {
   const auto file = open_shard(path_);
   if (part.bytes > limit) {
-    file.refuse("offset " + std::to_string(part.offset) + ": a ." + part.extension + " member of " + std::to_string(part.bytes) + " bytes, " +
-                std::to_string(limit) + " are allowed");
+    file.refuse("offset " + std::to_string(part.offset) + ": a ." + part.extension + " member of " + std::to_string(part.bytes) +
+                " bytes, " + std::to_string(limit) + " are allowed");
   }
   std::string content(static_cast<std::size_t>(part.bytes), '\0');
   file.read_at(part.offset, std::as_writable_bytes(std::span(content)));

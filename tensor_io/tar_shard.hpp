@@ -6,9 +6,9 @@
 
 namespace troupe {
 
-/// Where the samples of a WebDataset shard lie (Aizman et al., "High Performance I/O For Large Scale Deep Learning", 2019): a plain tar file
-/// in which members with the same name up to the first dot of its last part, one behind the other, are one sample. libarchive reads the
-/// headers, once, and skips what is between them; contents are then read by offset.
+/// Where the samples of a WebDataset shard lie (Aizman et al., "High Performance I/O For Large Scale Deep Learning", 2019): a plain tar
+/// file in which members with the same name up to the first dot of its last part, one behind the other, are one sample. libarchive reads
+/// the headers, once, and skips what is between them; contents are then read by offset.
 class TarShard {
  public:
   struct Part {

@@ -134,8 +134,8 @@ void TokenShard::read_as(std::int64_t first, std::int64_t vocab_size, std::span<
   file_.read_at(offset, std::as_writable_bytes(std::span(ids)));
   for (std::size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] >= vocab_size) {
-      file_.refuse("offset " + std::to_string(offset + sizeof(Id) * i) + ": token id " + std::to_string(ids[i]) + " is not below vocab_size " +
-                       std::to_string(vocab_size),
+      file_.refuse("offset " + std::to_string(offset + sizeof(Id) * i) + ": token id " + std::to_string(ids[i]) +
+                       " is not below vocab_size " + std::to_string(vocab_size),
                    "set vocab_size to the tokenizer's (GPT-2: 50257, Llama 3: 128256)");
     }
     out[i] = ids[i];

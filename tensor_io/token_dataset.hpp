@@ -20,7 +20,8 @@ struct TokenOptions {
 };
 
 /// A file of token ids, little-endian, read piece by piece: nanoGPT's (uint16, nothing but ids), or llm.c's and modded-nanogpt's (256 int32
-/// first: magic 20240520, version 1, number of tokens, then uint16; or magic 20240801, version 7, number of tokens, then uint32). Any thread.
+/// first: magic 20240520, version 1, number of tokens, then uint16; or magic 20240801, version 7, number of tokens, then uint32). Any
+/// thread.
 class TokenShard {
  public:
   /// Throws Error(bad_data) with file, offset and reason: an odd size, a foreign version, a count that the file does not hold.

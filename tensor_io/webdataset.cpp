@@ -35,7 +35,8 @@ std::vector<std::string> shard_paths(const std::string& data_dir) {
     if (error) throw Error(ErrorCode::io, data_dir, error.message());
     std::sort(paths.begin(), paths.end());
     if (paths.empty())
-      throw Error(ErrorCode::bad_data, data_dir, "it holds no .tar file", "set data_dir to the shards' folder, or name-{000000..000146}.tar");
+      throw Error(ErrorCode::bad_data, data_dir, "it holds no .tar file",
+                  "set data_dir to the shards' folder, or name-{000000..000146}.tar");
   }
   for (const auto& path : paths) {
     if (!fs::exists(path)) throw Error(ErrorCode::unavailable, path, "there is no such shard", "mend data_dir, or put the file there");
@@ -62,7 +63,8 @@ void ShardFolder::read_index(const std::string& folder) {
   const BoundedFile file("reading the index of shards", path);
   const auto json = parse_bounded_json(file.read_all(kMostIndexBytes), path, JsonLimits{});
   const auto list = json.is_object() ? json.find("shardlist") : json.end();
-  if (!json.is_object() || list == json.end() || !list->is_array()) file.refuse("field shardlist: it is missing, or no list", "remove the file, or make it with widsindex");
+  if (!json.is_object() || list == json.end() || !list->is_array())
+    file.refuse("field shardlist: it is missing, or no list", "remove the file, or make it with widsindex");
   std::map<std::string, std::int64_t> samples;
   for (const auto& each : *list) {
     if (!each.is_object() || !each.contains("url") || !each["url"].is_string() || !each.contains("nsamples") ||
@@ -131,7 +133,8 @@ std::int64_t WebDataset::read(std::int64_t index, const SampleContext& context, 
   const auto number = part_ == Part::all ? in_part : part_ == Part::rest ? (in_part + 1) * kOneIn - 1 : in_part + in_part / (kOneIn - 1);
   const auto& shard = folder_->open(shards_[place]);
   if (number >= static_cast<std::int64_t>(shard.samples().size()))
-    throw Error(ErrorCode::bad_data, shard.path(), "sample " + std::to_string(number) + " is not there, though " + kIndexFile + " counts it");
+    throw Error(ErrorCode::bad_data, shard.path(),
+                "sample " + std::to_string(number) + " is not there, though " + kIndexFile + " counts it");
   const auto& sample = shard.samples()[static_cast<std::size_t>(number)];
   const auto where = shard.where(sample);
   const auto* picture = sample.find({"jpg", "jpeg", "png"});
@@ -182,7 +185,8 @@ TrainAndHeldOut read_webdataset(const DataOptions& options) {
   using Part = WebDataset::Part;
   const bool whole = !held_out.empty();
   const auto make = [&](std::vector<std::size_t> shards, Part part, bool augment) {
-    return std::make_shared<WebDataset>(folder, std::move(shards), whole ? Part::all : part, ImageReader(options, augment), options.num_classes);
+    return std::make_shared<WebDataset>(folder, std::move(shards), whole ? Part::all : part, ImageReader(options, augment),
+                                        options.num_classes);
   };
   auto first = make(train, Part::most, options.augment);
   auto second = make(whole ? held_out : all, Part::rest, false);

@@ -41,7 +41,8 @@ class ShardFolder {
   mutable std::vector<std::string> notices_;  // guarded by mutex_
 };
 
-/// Pictures with labels in tar shards: a member .jpg, .jpeg or .png, and .cls, the label's number as text. Input and target as ImageFolder's.
+/// Pictures with labels in tar shards: a member .jpg, .jpeg or .png, and .cls, the label's number as text. Input and target as
+/// ImageFolder's.
 class WebDataset final : public Dataset {
  public:
   enum class Part { all, most, rest };  ///< most: all but every 20th sample of a shard; rest: those

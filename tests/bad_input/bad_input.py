@@ -386,10 +386,10 @@ def pictures(number, what, data, *says, **more):
     case(number, f"image_folder, {what}", classifier("image_folder"), 65, "class0/02.png", *says, make=make, **more)
 
 
-def shards(number, what, change, *says, code=65):
+def shards(number, what, change, *says, code=65, label=b"1"):
     def make(folder):
         (folder / "d").mkdir()
-        good = tar(*[(f"{i}.{kind}", content) for i in range(8) for kind, content in (("png", PICTURE), ("cls", b"1"))])
+        good = tar(*[(f"{i}.{kind}", content) for i in range(8) for kind, content in (("png", PICTURE), ("cls", label))])
         (folder / "d/a.tar").write_bytes(change(good))
     case(number, f"webdataset, {what}", classifier("webdataset"), code, *says, make=make)
 
@@ -405,7 +405,8 @@ shards(48, "an empty shard", lambda good: b"", "a.tar")
 shards(51, "a shard that is cut", lambda good: good[:1700], "a.tar", "offset")
 shards(51, "a compressed shard", gzip.compress, "a.tar", "plain tar")
 shards(52, "a member of 2^63 bytes", lambda good: tar_size(good, b"\x80" + bytes(3) + b"\x7f" + b"\xff" * 7), "a.tar")
-shards(53, "a label out of range", lambda good: good.replace(b"1" + bytes(511), b"99" + bytes(510)), "a.tar", "99")
+shards(53, "a label out of range", bytes, "a.tar", "'99'", label=b"99")
+shards(53, "a label that is no number", bytes, "a.tar", "'cat'", label=b"cat")
 case(48, "webdataset, nothing", [*classifier("webdataset")[:-1], "d-{0..1}.tar"], 69, "d-0.tar")
 case(2, "webdataset, a brace that is not closed", [*classifier("webdataset")[:-1], "d-{0..1.tar"], 2, "data_dir", "not closed")
 

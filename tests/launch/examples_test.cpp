@@ -83,8 +83,10 @@ TEST_CASE("[S05] the image classifier trains on pictures in folders and in tar s
   REQUIRE(wrote.code == 0);
   const auto kind = GENERATE(as<std::string>{}, "image_folder", "webdataset");
   INFO(kind);
-  std::vector<std::string> arguments{"--data", kind, "--data_dir", folder / (kind == "webdataset" ? "shards" : "classes"), "--image_size", "16",
-                                     "--num_classes", "3", "--batch_size", "4", "--epochs", "1", "--log_interval", "1", "--ranks", "2"};
+  std::vector<std::string> arguments{"--data",         kind, "--data_dir",    folder / (kind == "webdataset" ? "shards" : "classes"),
+                                     "--image_size",   "16", "--num_classes", "3",
+                                     "--batch_size",   "4",  "--epochs",      "1",
+                                     "--log_interval", "1",  "--ranks",       "2"};
   const auto done = classify(folder, arguments);
   INFO(done.output);
   CHECK(done.code == 0);

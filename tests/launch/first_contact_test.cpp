@@ -26,7 +26,8 @@ std::string text_of_file(const std::string& path) {
 std::string bash_offers(const testing::ScratchDirectory& folder, const std::vector<std::string>& words) {
   std::string line;
   for (const auto& word : words) line += " '" + word + "'";
-  testing::write_text(folder / "complete.sh", "source '" + folder / "troupe.bash" + "'\nCOMP_WORDS=(" + line + ")\nCOMP_CWORD=$((${#COMP_WORDS[@]} - 1))\n" +
+  testing::write_text(folder / "complete.sh", "source '" + folder / "troupe.bash" + "'\nCOMP_WORDS=(" + line +
+                                                  ")\nCOMP_CWORD=$((${#COMP_WORDS[@]} - 1))\n" +
                                                   "_troupe\nprintf '%s\\n' \"${COMPREPLY[@]}\"\n");
   const auto done = testing::RunningProcess({"/bin/bash", folder / "complete.sh"}).finish();
   CHECK(done.code == 0);
@@ -67,7 +68,8 @@ TEST_CASE("[T04] troupe config dump says each value and its source, and reads ba
   testing::ScratchDirectory folder;
   testing::write_text(folder / "a.toml", "[optimizer]\nlr = 0.5\nmomentum = 0.25\n[training]\nepochs = 7\n");
   const std::map<std::string, std::string> environment{{"TROUPE_MOMENTUM", "0.75"}, {"TROUPE_EPOCHS", "8"}};
-  const auto dump = run_troupe({"config", "dump", "--config", folder / "a.toml", "--training.epochs", "9", "--data_dir", "a \"b\""}, environment);
+  const auto dump =
+      run_troupe({"config", "dump", "--config", folder / "a.toml", "--training.epochs", "9", "--data_dir", "a \"b\""}, environment);
   CHECK(dump.code == 0);
   CHECK_THAT(dump.output, Catch::Contains("lr = 0.5  # from " + folder / "a.toml" + ":2\n"));
   CHECK_THAT(dump.output, Catch::Contains("momentum = 0.75  # from TROUPE_MOMENTUM\n"));
@@ -102,7 +104,8 @@ TEST_CASE("[T04] completion offers verbs, their words, and the flags of their he
   testing::write_text(folder / "troupe.bash", run_troupe({"completion", "bash"}).output);
   CHECK_THAT(bash_offers(folder, {TROUPE_PROGRAM, "do"}), Catch::Equals("\ndoctor\n"));
   CHECK_THAT(bash_offers(folder, {TROUPE_PROGRAM, "checkpoint", "v"}), Catch::Equals("\nverify\n"));
-  CHECK_THAT(bash_offers(folder, {TROUPE_PROGRAM, "launch", "--np"}), Catch::Contains("\n--nproc\n") && Catch::Contains("\n--nproc-per-node\n"));
+  CHECK_THAT(bash_offers(folder, {TROUPE_PROGRAM, "launch", "--np"}),
+             Catch::Contains("\n--nproc\n") && Catch::Contains("\n--nproc-per-node\n"));
   CHECK_THAT(bash_offers(folder, {TROUPE_PROGRAM, "top", "--o"}), Catch::Equals("\n--once\n"));
   testing::write_text(folder / "a_file", "");
   CHECK_THAT(bash_offers(folder, {TROUPE_PROGRAM, "launch", folder / "a_f"}), Catch::Contains("\n" + folder / "a_file" + "\n"));

@@ -65,7 +65,7 @@ must_contain("gossip conforms")
 run(${prefix}/bin/troupe new ${work}/my-digits)
 must_contain("--config train.toml")
 run(${CMAKE_COMMAND} -G ${generator} -D CMAKE_CXX_COMPILER=${compiler} -D CMAKE_CXX_COMPILER_LAUNCHER=${launcher} -S ${work}/my-digits -B ${work}/my-digits/build
-  "-DCMAKE_PREFIX_PATH=${prefix}\;${torch_prefix}")
+  -D CMAKE_PREFIX_PATH=${torch_prefix})
 run(${CMAKE_COMMAND} --build ${work}/my-digits/build)
 run(${prefix}/bin/troupe launch --nproc 2 --run-dir ${work}/run4 ${work}/my-digits/build/my-digits --config ${work}/my-digits/train.toml --epochs 3
   --checkpoint_dir ${work}/checkpoints4)

@@ -50,7 +50,8 @@ DataOptions pictures(const std::string& kind, const std::string& folder) {
 // What write_data.py wrote and said; nothing where it cannot run.
 std::optional<nlohmann::json> written(const testing::ScratchDirectory& folder) {
   const auto said = folder / "said.json";
-  const int status = std::system(("/usr/bin/python3 " TROUPE_SOURCE_DIR "/tests/python/write_data.py '" + folder.path() + "' > '" + said + "'").c_str());
+  const int status =
+      std::system(("/usr/bin/python3 " TROUPE_SOURCE_DIR "/tests/python/write_data.py '" + folder.path() + "' > '" + said + "'").c_str());
   const auto text = content_of(said);
   if (WIFEXITED(status) && WEXITSTATUS(status) == 77) {
     WARN(text);
@@ -255,7 +256,8 @@ TEST_CASE("[S05] a tar shard that is cut off, compressed, foreign or lacks a mem
     testing::write_text(path, whole);
     auto options = pictures("webdataset", folder / "shards");
     options.num_classes = 2;
-    CHECK_THROWS_WITH(make_datasets(options, 1).first->get(2, {}), Catch::Contains("'photos.v1/0_002'") && Catch::Contains("num_classes 2"));
+    CHECK_THROWS_WITH(make_datasets(options, 1).first->get(2, {}),
+                      Catch::Contains("'photos.v1/0_002'") && Catch::Contains("num_classes 2"));
   }
 }
 
@@ -284,7 +286,8 @@ TEST_CASE("[S05] with index.json a rank opens its own shards alone, and an index
   CHECK_THROWS_WITH(make_datasets(pictures("webdataset", folder / "shards"), 1).first->get(0, {}),
                     Catch::Contains("part-000000.tar") && Catch::Contains("5 samples, index.json says 6"));
   testing::write_text(folder / "shards/index.json", "[]");
-  CHECK_THROWS_WITH(make_datasets(pictures("webdataset", folder / "shards"), 1), Catch::Contains("index.json") && Catch::Contains("shardlist"));
+  CHECK_THROWS_WITH(make_datasets(pictures("webdataset", folder / "shards"), 1),
+                    Catch::Contains("index.json") && Catch::Contains("shardlist"));
 }
 
 TEST_CASE("[S05] a pattern in braces is a list of names") {
@@ -343,7 +346,8 @@ TEST_CASE("[S05] bad samples stop the job, or are skipped, counted and named, an
   CHECK_THAT(notices[1], Catch::Contains("bad sample 3 skipped (2 so far on this rank)") && Catch::Contains("cat/03.jpg"));
   CHECK(skips->take_notices().empty());
   for (int i = 0; i < 6; ++i) {
-    for (const char* name : {"cat", "dog"}) testing::write_text(folder / ("classes/" + std::string(name) + "/0" + std::to_string(i) + ".jpg"), "x");
+    for (const char* name : {"cat", "dog"})
+      testing::write_text(folder / ("classes/" + std::string(name) + "/0" + std::to_string(i) + ".jpg"), "x");
   }
   CHECK_THROWS_WITH(skips->get_batch(batch, {}), Catch::Contains("none of 10 samples in a row can be read"));
 }

@@ -46,8 +46,8 @@ const std::vector<std::int64_t> kUneven{5, 31, 1, 16, 2, 40, 7, 26};
 }  // namespace
 
 TEST_CASE("[S01] data in shards of any length is read whole, each sample once, by any number of ranks") {
-  const auto sizes = GENERATE(as<std::vector<std::int64_t>>{}, kUneven, std::vector<std::int64_t>{128}, std::vector<std::int64_t>{64, 0, 64},
-                              std::vector<std::int64_t>(32, 4));
+  const auto sizes = GENERATE(as<std::vector<std::int64_t>>{}, kUneven, std::vector<std::int64_t>{128},
+                              std::vector<std::int64_t>{64, 0, 64}, std::vector<std::int64_t>(32, 4));
   const auto world_size = GENERATE(1, 2, 4, 16);  // also more ranks than shards
   auto o = sharded(sizes, 16, world_size);
   const auto drop = GENERATE(true, false);
@@ -71,7 +71,9 @@ TEST_CASE("[S01] the last batch of shards is dropped, or padded with what counts
   for (o.rank = 0; o.rank < 2; ++o.rank) CHECK(DistributedSampler(o).batch(0, 4, 0).indices.size() == 8);
 }
 
-TEST_CASE("[S04] a step of sharded data holds the same samples at any world size and number of micro-batches: a cursor is all that resuming needs") {
+TEST_CASE(
+    "[S04] a step of sharded data holds the same samples at any world size and number of micro-batches: a cursor is all that resuming "
+    "needs") {
   const auto alone = counted_of(sharded(kUneven, 16), 3, 4);
   CHECK(alone.size() == 16);
   const auto world_size = GENERATE(2, 4, 8);
@@ -103,7 +105,9 @@ TEST_CASE("[S05] a rank reads its own shards, and at most one at each end with a
 
 TEST_CASE("[S01] shards and samples are shuffled by seed and epoch, or read in order") {
   auto o = sharded(std::vector<std::int64_t>(8, 50), 16);
-  const auto first = [](const SamplerOptions& options, std::int64_t epoch) { return DistributedSampler(options).batch(epoch, 0, 0).indices; };
+  const auto first = [](const SamplerOptions& options, std::int64_t epoch) {
+    return DistributedSampler(options).batch(epoch, 0, 0).indices;
+  };
   CHECK(first(o, 0) == first(o, 0));
   CHECK(first(o, 0) != first(o, 1));
   auto other = o;
