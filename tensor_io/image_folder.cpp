@@ -37,7 +37,8 @@ std::vector<std::string> class_names(const std::string& folder) {
   fs::directory_iterator entry(folder, error), end;
   for (; !error && entry != end; entry.increment(error)) {
     const auto name = entry->path().filename().string();
-    if (fs::is_directory(entry->path()) && !name.starts_with(".")) names.push_back(name);
+    std::error_code unknown;  // what cannot be looked at is no class
+    if (fs::is_directory(entry->path(), unknown) && !name.starts_with(".")) names.push_back(name);
   }
   if (error) cannot_list(folder, error);
   if (names.empty())
@@ -60,7 +61,8 @@ std::vector<ImageFolder::File> pictures_of(const std::string& folder, const std:
     for (; !error && entry != end; entry.increment(error)) {
       if (entry.depth() > 16)
         throw Error(ErrorCode::bad_data, entry->path().string(), "folders in folders more than 16 deep (a loop of links?)");
-      if (is_picture(entry->path()) && !fs::is_directory(entry->path())) files.push_back({entry->path().string(), known->second});
+      std::error_code unknown;
+      if (is_picture(entry->path()) && !fs::is_directory(entry->path(), unknown)) files.push_back({entry->path().string(), known->second});
     }
     if (error) cannot_list(folder + "/" + name, error);
     if (files.size() == first) {
@@ -104,7 +106,8 @@ Batch ImageFolder::get_batch(std::span<const std::int64_t> indices, const Sample
 }
 
 TrainAndHeldOut read_image_folder(const DataOptions& options) {
-  const bool split = fs::is_directory(options.data_dir + "/train");
+  std::error_code unknown;
+  const bool split = fs::is_directory(options.data_dir + "/train", unknown);
   const auto folder = split ? options.data_dir + "/train" : options.data_dir;
   std::map<std::string, std::int64_t> labels;
   for (const auto& name : class_names(folder)) labels.emplace(name, static_cast<std::int64_t>(labels.size()));
@@ -116,7 +119,7 @@ TrainAndHeldOut read_image_folder(const DataOptions& options) {
   auto train = pictures_of(folder, labels);
   std::vector<ImageFolder::File> held_out;
   if (split) {
-    if (fs::is_directory(options.data_dir + "/val")) held_out = pictures_of(options.data_dir + "/val", labels);
+    if (fs::is_directory(options.data_dir + "/val", unknown)) held_out = pictures_of(options.data_dir + "/val", labels);
   } else {
     std::vector<ImageFolder::File> rest;
     for (std::size_t i = 0; i < train.size(); ++i) (i % kEveryHeldOut == kEveryHeldOut - 1 ? held_out : rest).push_back(train[i]);

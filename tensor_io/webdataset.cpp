@@ -24,7 +24,8 @@ constexpr const char* kIndexFile = "index.json";
 
 std::vector<std::string> shard_paths(const std::string& data_dir) {
   std::vector<std::string> paths;
-  if (!fs::is_directory(data_dir)) {
+  std::error_code unknown;
+  if (!fs::is_directory(data_dir, unknown)) {
     paths = expand_braces(data_dir);
   } else {
     std::error_code error;
@@ -39,7 +40,8 @@ std::vector<std::string> shard_paths(const std::string& data_dir) {
                   "set data_dir to the shards' folder, or name-{000000..000146}.tar");
   }
   for (const auto& path : paths) {
-    if (!fs::exists(path)) throw Error(ErrorCode::unavailable, path, "there is no such shard", "mend data_dir, or put the file there");
+    if (!fs::exists(path, unknown))
+      throw Error(ErrorCode::unavailable, path, "there is no such shard", "mend data_dir, or put the file there");
   }
   return paths;
 }
@@ -59,12 +61,14 @@ ShardFolder::ShardFolder(const std::string& data_dir, bool keep_start) : keep_st
 
 void ShardFolder::read_index(const std::string& folder) {
   const auto path = (fs::path(folder) / kIndexFile).string();
-  if (!fs::exists(path)) return;
+  std::error_code unknown;
+  if (!fs::exists(path, unknown)) return;
   const BoundedFile file("reading the index of shards", path);
   const auto json = parse_bounded_json(file.read_all(kMostIndexBytes), path, JsonLimits{});
   const auto list = json.is_object() ? json.find("shardlist") : json.end();
   if (!json.is_object() || list == json.end() || !list->is_array())
-    file.refuse("field shardlist: it is missing, or no list", "remove the file, or make it with widsindex");
+    file.refuse("field shardlist: it is missing, or no list",
+                "remove the file, or write {\"shardlist\": [{\"url\": NAME, \"nsamples\": N}, ...]}");
   std::map<std::string, std::int64_t> samples;
   for (const auto& each : *list) {
     if (!each.is_object() || !each.contains("url") || !each["url"].is_string() || !each.contains("nsamples") ||

@@ -11,8 +11,9 @@
 
 namespace troupe {
 
-/// The shards of a data set. How many samples each has is known from index.json beside them (the list that webdataset's `widsindex create`
-/// writes), or from their headers, which are read at the start then; with index.json a rank opens the shards that it reads. Any thread.
+/// The shards of a data set. How many samples each has is known from index.json beside them (WebDataset's
+/// wids-shard-index-v1), or from their headers, which are read at the start then; with index.json a rank opens the shards that it reads.
+/// Any thread.
 class ShardFolder {
  public:
   /// data_dir: a folder of .tar files, or a pattern in braces. Throws Error(unavailable) for a missing file, Error(bad_data) for a bad one.
