@@ -38,7 +38,7 @@ CHECKPOINT_PEERS = {"thread": [], "process": ["--process"]}
 CHECKPOINT_TARGETS = {"checkpoint/save": 0.1, "checkpoint/load": 0.5, "checkpoint/load/cold": 0.5, "checkpoint/writer": 150.0}  # ratio, ratio, ms of processor time per GiB
 LOADER_WORKERS = (0, 1, 2)
 LOADER_TARGETS = {"loader/folder": 0.7, "loader/memory": 1 / 15}
-LOADER_CLOSE = {"loader/folder": 0.03, "loader/memory": 1e-6}  # mean difference of the values, where a standard deviation is about 1
+LOADER_CLOSE = {"loader/folder": 0.005, "loader/memory": 1e-6}  # mean difference of the values, where a standard deviation is about 1
 TARGETS.update(CHECKPOINT_TARGETS)
 TARGETS.update(LOADER_TARGETS)
 SIZES = {"all_reduce/4B": 4, "all_reduce/4KiB": 4096, "all_reduce/64KiB": 65536, "all_reduce/25MiB": 25 << 20}

@@ -22,6 +22,14 @@ def folder(path):
         transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))])), 64
 
 
+def cut_first(data, i):
+    """The same sample, cut and then resized, as ours are: resized and then cut, what is seen lies up to half a pixel aside."""
+    image = data.loader(data.samples[i][0])
+    side = min(image.size)
+    left, top = (image.width - side) // 2, (image.height - side) // 2
+    return data.transform(image.crop((left, top, left + side, top + side)))
+
+
 def memory(path):
     """Already floats, already normalised: as quick as a data set in memory can be here."""
     images = torch.from_numpy(numpy.fromfile(path, dtype=numpy.uint8)).view(-1, 1, 28, 28)
@@ -51,7 +59,8 @@ def main():
                 next(stream)
             print("batch_ms", 1e3 * (time.perf_counter() - start) / int(words[0]), flush=True)
         elif verb == "values":
-            torch.stack([data[i][0] for i in range(32)]).numpy().tofile(words[0])
+            samples = [data[i][0] for i in range(32)] if kind == "memory" else [cut_first(data, i) for i in range(32)]
+            torch.stack(samples).numpy().tofile(words[0])
             print("values", words[0], flush=True)
         else:
             break

@@ -1,4 +1,6 @@
 // JPEG and PNG pictures, tar shards with them, index.json beside those, patterns in braces.
+#include <algorithm>
+
 #include "tensor_io/braces.hpp"
 #include "tensor_io/image_decode.hpp"
 #include "tensor_io/webdataset.hpp"
