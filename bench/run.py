@@ -36,7 +36,11 @@ TARGETS = {"fsdp.mlp/b16": 0.30, "fsdp.mlp/b128": 0.42, "fsdp.mlp/b16/ddp": 1.15
            "all_reduce/4B": 1 / 40, "all_reduce/4KiB": 1 / 40, "all_reduce/64KiB": 1 / 40, "all_reduce/25MiB": 1 / 15}
 CHECKPOINT_PEERS = {"thread": [], "process": ["--process"]}
 CHECKPOINT_TARGETS = {"checkpoint/save": 0.1, "checkpoint/load": 0.5, "checkpoint/load/cold": 0.5, "checkpoint/writer": 150.0}  # ratio, ratio, ms of processor time per GiB
+LOADER_WORKERS = (0, 1, 2)
+LOADER_TARGETS = {"loader/folder": 0.7, "loader/memory": 1 / 15}
+LOADER_CLOSE = {"loader/folder": 0.005, "loader/memory": 1e-6}  # mean difference of the values, where a standard deviation is about 1
 TARGETS.update(CHECKPOINT_TARGETS)
+TARGETS.update(LOADER_TARGETS)
 SIZES = {"all_reduce/4B": 4, "all_reduce/4KiB": 4096, "all_reduce/64KiB": 65536, "all_reduce/25MiB": 25 << 20}
 DEADLINE_S = 300  # for one answer
 
@@ -274,6 +278,52 @@ def run_checkpoint(rows, rounds):
     return results
 
 
+def mean_difference(path_a, path_b):
+    values = []
+    for path in (path_a, path_b):
+        raw = array.array("f")
+        raw.frombytes(pathlib.Path(path).read_bytes())
+        values.append(raw)
+    if len(values[0]) != len(values[1]):
+        return float("inf")
+    return sum(abs(x - y) for x, y in zip(*values)) / len(values[0])
+
+
+def run_loader(row, blocks):
+    """The rows loader/*: each side at its best number of workers."""
+    folder = ROOT / "build/bench-pictures"
+    if not (folder / "images.u8").exists():
+        print("bench: writing 2,000 JPEG files (150 MB) into build/bench-pictures", file=sys.stderr)
+        subprocess.run([TORCHRUN[0], str(HERE / "peer/write_pictures.py"), str(folder), "2000"], check=True)
+    kind, path, batches = ("folder", folder, 20) if row == "loader/folder" else ("memory", folder / "images.u8", 300)
+    ours = {f"{n} workers": Program([str(OURS / "bench_loader"), kind, str(path), str(n)], f"bench_loader with {n} workers") for n in LOADER_WORKERS}
+    peers = {f"{n} workers": Program([TORCHRUN[0], "bench/peer/loader.py", kind, str(path), str(n)], f"DataLoader with {n} workers")
+             for n in LOADER_WORKERS}
+    everyone = {**{("ours", name): program for name, program in ours.items()}, **{("peer", name): program for name, program in peers.items()}}
+    times = {name: [] for name in everyone}
+    order = random.Random(1)
+    with tempfile.TemporaryDirectory() as scratch:
+        for number in range(-1, blocks):
+            for name in order.sample(list(everyone), len(everyone)):
+                answer = everyone[name].ask(f"block {batches}", "batch_ms")
+                if number >= 0:
+                    times[name].append(floats(answer["batch_ms"]))
+        files = [f"{scratch}/ours", f"{scratch}/peer"]
+        ours["0 workers"].ask(f"values {files[0]}", "values")
+        peers["0 workers"].ask(f"values {files[1]}", "values")
+        difference = mean_difference(*files)
+    for program in everyone.values():
+        program.quit()
+    best = min(ours, key=lambda name: statistics.median(flat(times["ours", name])))
+    extra = {"our_setting": best.replace(" ", "_"), "mean_difference": f"{difference:.2g}"}
+    result = report(row, times["ours", best], {name: times["peer", name] for name in peers}, "ms", extra)
+    result["ours_all"] = {name: times["ours", name] for name in ours}
+    result["ok"] = result["ok"] and difference <= LOADER_CLOSE[row]
+    if difference > LOADER_CLOSE[row]:
+        print(f"{row}: the values differ by {difference:.3g} on average, {LOADER_CLOSE[row]:.3g} are allowed")
+    return [result]
+
+
 def main():
     parser = argparse.ArgumentParser(prog="./dev bench")
     parser.add_argument("rows", nargs="*", metavar="ROW", help="default: all")
@@ -285,12 +335,14 @@ def main():
     if options.list:
         print("\n".join(f"{row} target={target:.4g}" for row, target in TARGETS.items()))
         return 0
+    options.rows = [each for row in options.rows for each in (LOADER_TARGETS if row == "loader" else [row])]
     unknown = [row for row in options.rows if row not in TARGETS]
     if unknown:
         print(f"bench: no such row: {', '.join(unknown)}; the rows are {', '.join(TARGETS)}", file=sys.stderr)
         return 2
     rows = options.rows or list(TARGETS)
-    needed = {"bench_ddp_mlp": any("all_reduce" not in row for row in rows), "bench_all_reduce": any("all_reduce" in row for row in rows)}
+    needed = {"bench_ddp_mlp": any("all_reduce" not in row and row not in LOADER_TARGETS for row in rows),
+              "bench_all_reduce": any("all_reduce" in row for row in rows), "bench_loader": any(row in LOADER_TARGETS for row in rows)}
     missing = [name for name, wanted in needed.items() if wanted and not (OURS / name).exists()]
     if missing:
         print(f"bench: not built: {', '.join(missing)}; ./dev build", file=sys.stderr)
@@ -305,6 +357,9 @@ def main():
             results += run_mlp(batch, rows, options.blocks, options.steps)
     if any(row in CHECKPOINT_TARGETS for row in rows):
         results += run_checkpoint(rows, options.blocks)
+    for row in rows:
+        if row in LOADER_TARGETS:
+            results += run_loader(row, options.blocks)
     reduce_rows = [row for row in rows if row in SIZES]
     if reduce_rows:
         results += run_all_reduce(reduce_rows, max(3, options.blocks // 2))

@@ -322,7 +322,7 @@ std::string config_to_toml(const Config& config) {
   std::string text, section;
   const auto line = [&](const std::string& name, const std::string& value) {
     const auto source = config.sources.find(name);
-    text += name + " = " + value + (source == config.sources.end() ? "" : "  # from " + source->second) + "\n";
+    text += name + " = " + value + (source == config.sources.end() ? "  # default" : "  # from " + source->second) + "\n";
   };
   for (const auto& field : config_fields()) {
     if (section != field.section) text += std::string(section.empty() ? "" : "\n") + "[" + (section = field.section) + "]\n";

@@ -32,7 +32,9 @@ const char* const kDoctorHelp =
     "  --json               one JSON object instead of lines\n"
     "\n"
     "  --serve ADDRESS      one link by hand: prints `PORT TOKEN`, and answers until its input ends\n"
-    "  --measure ADDRESS:PORT    reads the token from its input, prints the link's speed\n";
+    "  --measure ADDRESS:PORT    reads the token from its input, prints the link's speed\n"
+    "\n"
+    "example: troupe doctor --hosts node1:8,node2:8\n";
 
 namespace {
 

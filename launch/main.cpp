@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "launch/checkpoint_tool.hpp"
+#include "launch/completion.hpp"
 #include "launch/config.hpp"
 #include "launch/coordinator_process.hpp"
 #include "launch/displayable.hpp"
@@ -19,6 +20,7 @@
 #include "launch/doctor_ranks.hpp"
 #include "launch/job_keys.hpp"
 #include "launch/launcher.hpp"
+#include "launch/new_project.hpp"
 #include "launch/observe/run_report.hpp"
 #include "launch/observe/top.hpp"
 #include "launch/slurm.hpp"
@@ -52,6 +54,31 @@ constexpr const char* kLaunchHelp =
     "\n"
     "example: troupe launch --nproc 4 --spares 1 ./train --lr 0.05\n";
 
+constexpr const char* kConfigHelp =
+    "usage: troupe config dump [--config FILE.toml] [--name value ...]   the merged settings as TOML, and where each came from\n"
+    "       troupe config reference                                      the list of settings, as docs/config.md\n"
+    "\n"
+    "What is merged, the later one wins: defaults, the file, the environment (TROUPE_LR=0.1), flags (--lr 0.1, --optimizer.lr 0.1). What "
+    "dump\n"
+    "prints is a file for --config. A program's own settings are known to the program alone: it takes --print-config.\n"
+    "\n"
+    "example: troupe config dump --config train.toml --lr 0.05\n";
+
+constexpr const char* kKeysHelp =
+    "usage: troupe keys DIR\n"
+    "\n"
+    "Makes a job's keys in a new folder, to be copied to every node: troupe launch --nnodes 2 --keys DIR ... A host list (--hosts) needs "
+    "none.\n"
+    "\n"
+    "example: troupe keys ~/job-keys && scp -pr ~/job-keys node2:\n";
+
+constexpr const char* kCompletionHelp =
+    "usage: troupe completion bash|zsh|fish\n"
+    "\n"
+    "Prints a script that completes verbs, flags and files of this command.\n"
+    "\n"
+    "example: echo 'source <(troupe completion bash)' >> ~/.bashrc\n";
+
 constexpr const char* kHelp =
     "usage: troupe VERB ...\n"
     "\n"
@@ -61,7 +88,10 @@ constexpr const char* kHelp =
     "  report [RUN] [--baseline RUN]                          a page about a run: where its time went, failures, advice (RUN/report.html)\n"
     "  top [RUN | --port N]                                   follows a run in a terminal\n"
     "  keys DIR                                               makes a job's keys, to be copied to every node (launch --nnodes --keys)\n"
+    "  config dump [--config FILE] [--name value ...]         the merged settings as TOML, and where each came from\n"
     "  config reference                                       the list of settings, as docs/config.md\n"
+    "  new DIR                                                a project of your own that trains at once\n"
+    "  completion bash|zsh|fish                               a script that completes this command: source <(troupe completion bash)\n"
     "  --help, --version\n"
     "\n"
     "example: troupe launch --nproc 2 ./train --lr 0.05\n";
@@ -306,7 +336,35 @@ int node(const std::vector<std::string>& words) {
   return troupe::run_node(options);
 }
 
+bool asks_for_help(const std::vector<std::string>& words) { return !words.empty() && (words[0] == "--help" || words[0] == "-h"); }
+
+int configuration(const std::vector<std::string>& words) {
+  if (asks_for_help(words)) return std::fputs(kConfigHelp, stdout), 0;
+  if (words == std::vector<std::string>{"reference"}) return std::cout << troupe::config_reference(), 0;
+  if (words.empty() || words[0] != "dump") {
+    const auto near = words.empty() ? std::string() : troupe::nearest_name(words[0], {"dump", "reference"});
+    throw troupe::Error(troupe::ErrorCode::usage, "troupe config",
+                        words.empty() ? "which?" : "there is no '" + troupe::displayable(words[0]) + "'",
+                        near.empty() ? "see troupe config --help" : "did you mean " + near + "?");
+  }
+  troupe::Config config;
+  std::vector<const char*> flags;
+  for (const auto& word : words) flags.push_back(word.c_str());  // the first is the program's name to it
+  if (troupe::parse_config(config, static_cast<int>(flags.size()), flags.data()) == troupe::ConfigAction::help)
+    return std::fputs(kConfigHelp, stdout), 0;
+  std::fputs(troupe::config_to_toml(config).c_str(), stdout);
+  return 0;
+}
+
+int completion(const std::vector<std::string>& words) {
+  if (asks_for_help(words)) return std::fputs(kCompletionHelp, stdout), 0;
+  if (words.size() != 1) throw troupe::Error(troupe::ErrorCode::usage, "troupe completion", "which shell?", "bash, zsh or fish");
+  std::fputs(troupe::completion_script(words[0]).c_str(), stdout);
+  return 0;
+}
+
 int make_keys(const std::vector<std::string>& words) {
+  if (asks_for_help(words)) return std::fputs(kKeysHelp, stdout), 0;
   if (words.size() != 1 || words[0].starts_with("-"))
     throw troupe::Error(troupe::ErrorCode::usage, "keys", "it takes one new folder", "troupe keys DIR");
   troupe::KeyFolder::write(words[0], troupe::KeyMaker().keys_for("node"));
@@ -328,9 +386,11 @@ int run(const std::vector<std::string>& words) {
   if (verb == "checkpoint") return troupe::checkpoint_command(rest);
   if (verb == "report") return troupe::report_command(rest);
   if (verb == "top") return troupe::top_command(rest);
-  if (verb == "config" && rest == std::vector<std::string>{"reference"}) return std::cout << troupe::config_reference(), 0;
-  const auto near =
-      troupe::nearest_name(verb, {"launch", "doctor", "keys", "coordinator", "checkpoint", "config", "report", "top", "help"});
+  if (verb == "config") return configuration(rest);
+  if (verb == "new") return troupe::new_project_command(rest, own_path());
+  if (verb == "completion") return completion(rest);
+  const auto near = troupe::nearest_name(
+      verb, {"launch", "doctor", "keys", "coordinator", "checkpoint", "config", "report", "top", "new", "completion", "help"});
   throw troupe::Error(troupe::ErrorCode::usage, "command line", "there is no verb '" + troupe::displayable(verb) + "'",
                       near.empty() ? "see troupe --help" : "did you mean " + near + "?");
 }

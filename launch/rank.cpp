@@ -362,7 +362,8 @@ BatchStream::BatchStream(Rank& rank, std::shared_ptr<const Dataset> dataset) : r
   const auto& config = rank.config();
   const auto shard = compute.data_shard();
   const DistributedSampler sampler({dataset_->size(), config.batch_size, config.grad_accum_steps, shard.index, shard.count, config.shuffle,
-                                    config.drop_last, config.seed, rank.world_size() != rank.system().options().world_size});
+                                    config.drop_last, config.seed, rank.world_size() != rank.system().options().world_size,
+                                    dataset_->shard_sizes(), config.shuffle_buffer});
   const auto steps = sampler.steps_per_epoch(), all = config.epochs * steps;
   rank.set_schedule_length(steps, config.max_steps > 0 ? std::min(config.max_steps, all) : all);
   cursor_ = {rank.start_epoch_, rank.start_step_};
@@ -381,9 +382,17 @@ void BatchStream::start() {
   loader_world_size_ = rank_->world_size();
   options.dataset = dataset_;
   const auto shard = rank_->system().compute().data_shard();
-  options.sampler = {dataset_->size(), config.batch_size, config.grad_accum_steps,
-                     shard.index,      shard.count,       config.shuffle,
-                     config.drop_last, config.seed,       rank_->world_size() != rank_->system().options().world_size};
+  options.sampler = {dataset_->size(),
+                     config.batch_size,
+                     config.grad_accum_steps,
+                     shard.index,
+                     shard.count,
+                     config.shuffle,
+                     config.drop_last,
+                     config.seed,
+                     rank_->world_size() != rank_->system().options().world_size,
+                     dataset_->shard_sizes(),
+                     config.shuffle_buffer};
   options.start = cursor_;
   options.epochs = config.epochs;
   if (config.max_steps > 0) {

@@ -156,12 +156,21 @@ class TrainingLoop {
       if (!run_micro_batch(batch) || !batch->last_of_step) continue;
       const auto report = rank_.step(*optimizer_);
       for (const auto& notice : report.notices) log_.note("notice", notice, batch->epoch);
+      tell_notices(*data_.train, batch->epoch);
       log_.note_membership(batch->epoch);
       if (report.repeat) {
         log_.line("step " + std::to_string(report.step) + " is run again: " + report.reason);
         continue;
       }
       show(report, *batch);
+    }
+  }
+
+  // Each rank reads samples of its own: rank 0 tells on the console, the others in their logs.
+  void tell_notices(const Dataset& data, std::int64_t epoch) {
+    for (const auto& notice : data.take_notices()) {
+      log_.note("bad sample", notice, epoch);
+      if (!rank_.is_main()) std::fprintf(stderr, "rank %d: %s\n", rank_.rank(), notice.c_str());
     }
   }
 
@@ -291,6 +300,7 @@ class TrainingLoop {
 
   void hold_out(std::int64_t epoch, bool may_be_best) {
     auto report = validate(job_, rank_, *model_, *data_.held_out);
+    tell_notices(*data_.held_out, epoch);
     report.epoch = epoch;
     report.step = rank_.system().compute().steps_done();
     if (may_be_best && (report.accuracy > best() || is_best())) {

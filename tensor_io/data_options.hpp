@@ -6,14 +6,16 @@ namespace troupe {
 
 /// What to train on and how it is cut into batches.
 struct DataOptions {
-  std::string data = "synthetic";  ///< synthetic, digits, mnist, cifar10, csv
+  std::string data = "synthetic";  ///< synthetic, digits, mnist, cifar10, csv, image_folder, webdataset, tokens
   std::string data_dir;            ///< the file or folder of the data set; digits: empty finds the one that is shipped
   std::int64_t batch_size = 64;    ///< samples of one optimizer step, over all ranks and micro-batches
   std::int64_t num_workers = 1;    ///< loader threads of a rank; 0 loads in the loader's own thread
   std::int64_t prefetch = 2;       ///< batches that a loader may be ahead
   bool shuffle = true;
-  bool drop_last = true;  ///< drop the last, smaller batch of an epoch; otherwise pad it
-  bool augment = false;   ///< random crop and flip
+  std::int64_t shuffle_buffer = 1024;  ///< data read by shards: samples that are shuffled among themselves
+  std::string on_bad_sample = "stop";  ///< a sample that cannot be read: stop, or skip
+  bool drop_last = true;               ///< drop the last, smaller batch of an epoch; otherwise pad it
+  bool augment = false;                ///< random crop and flip
   std::int64_t num_classes = 10;
   std::int64_t in_channels = 3;
   std::int64_t image_size = 32;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace troupe {
 
@@ -46,6 +47,11 @@ class Dataset {
   virtual Example get(std::int64_t index, const SampleContext& context) const = 0;
   /// Stacks `get` by default; a data set in memory overrides it with one gather. Fills input, target and index.
   virtual Batch get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const;
+  /// Where reading from front to back is what is quick: the number of samples of each file, in the order of the samples' numbers (they add
+  /// up to size()). A rank then reads files of its own (ShardOrder). Empty: any sample is as quick as another. Constant.
+  virtual std::vector<std::int64_t> shard_sizes() const { return {}; }
+  /// What happened since the last call that a person should know, a line each. Any thread.
+  virtual std::vector<std::string> take_notices() const { return {}; }
   /// For throughput: a text's sample holds so many; 0 where the word means nothing.
   virtual std::int64_t tokens_per_sample() const { return 0; }
   /// For logs and errors: "digits", a path.

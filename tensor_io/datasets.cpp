@@ -10,10 +10,13 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "tensor_io/bad_samples.hpp"
 #include "tensor_io/error.hpp"
 #include "tensor_io/image_dataset.hpp"
+#include "tensor_io/image_folder.hpp"
 #include "tensor_io/random_seed.hpp"
 #include "tensor_io/text_table.hpp"
+#include "tensor_io/webdataset.hpp"
 
 namespace troupe {
 namespace {
@@ -228,7 +231,9 @@ Batch TensorDataset::get_batch(std::span<const std::int64_t> indices, const Samp
   return batch;
 }
 
-TrainAndHeldOut make_datasets(const DataOptions& options, std::uint64_t seed) {
+namespace {
+
+TrainAndHeldOut read_datasets(const DataOptions& options, std::uint64_t seed) {
   if (options.data != "synthetic" && options.data != "digits" && options.data_dir.empty()) {
     throw Error(ErrorCode::usage, "data_dir", "data set " + options.data + " is read from your files",
                 "set data_dir to the file or folder that holds it");
@@ -237,8 +242,20 @@ TrainAndHeldOut make_datasets(const DataOptions& options, std::uint64_t seed) {
   if (options.data == "mnist") return read_mnist(options);
   if (options.data == "cifar10") return read_cifar10(options);
   if (options.data == "csv") return read_csv(options);
+  if (options.data == "image_folder") return read_image_folder(options);
+  if (options.data == "webdataset") return read_webdataset(options);
+  if (options.data == "tokens") {
+    throw Error(ErrorCode::usage, "data", "this program learns from samples with a label, not from tokens",
+                "use a language model (examples/gpt), which calls read_tokens");
+  }
   return {std::make_shared<SyntheticImages>(options, seed, 0, options.synthetic_size),
           std::make_shared<SyntheticImages>(options, seed, options.synthetic_size, std::max<std::int64_t>(1, options.synthetic_size / 10))};
+}
+
+}  // namespace
+
+TrainAndHeldOut make_datasets(const DataOptions& options, std::uint64_t seed) {
+  return heed_bad_samples(read_datasets(options, seed), options);
 }
 
 }  // namespace troupe

@@ -1,5 +1,6 @@
 #include "tensor_io/sampler.hpp"
 
+#include <algorithm>
 #include <bit>
 
 #include "tensor_io/error.hpp"
@@ -45,6 +46,7 @@ DistributedSampler::DistributedSampler(SamplerOptions options) : options_(option
                 "its " + std::to_string(o.dataset_size) + " samples are fewer than one batch of " + std::to_string(o.batch_size),
                 "lower batch_size, or set drop_last to false");
   }
+  if (!o.shard_sizes.empty()) shards_.emplace(ShardOrderOptions{o.shard_sizes, o.batch_size, o.shuffle, o.shuffle_buffer, o.seed});
 }
 
 SampledBatch DistributedSampler::batch(std::int64_t epoch, std::int64_t step, std::int64_t micro_batch) const {
@@ -56,6 +58,16 @@ SampledBatch DistributedSampler::batch(std::int64_t epoch, std::int64_t step, st
   SampledBatch batch;
   batch.weight = static_cast<double>(share * o.world_size) / static_cast<double>(all);
   batch.indices.reserve(static_cast<std::size_t>(share));
+  if (shards_) {
+    // A rank's micro-batches lie one behind the other, so that its slots of the whole step are contiguous.
+    const auto slot = first * o.micro_batches + micro_batch * share;
+    auto places = shards_->slots(epoch, step, slot, slot + share);
+    // Lanes end one by one, and what counts comes first.
+    const auto end = std::stable_partition(places.begin(), places.end(), [](const auto& place) { return !place.padding; });
+    batch.counted = end - places.begin();
+    for (const auto& place : places) batch.indices.push_back(place.index);
+    return batch;
+  }
   for (auto position = begin; position < begin + share; ++position) {
     if (position < o.dataset_size) ++batch.counted;
     const auto wrapped = position % o.dataset_size;

@@ -1,7 +1,10 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
+
+#include "tensor_io/shard_order.hpp"
 
 namespace troupe {
 
@@ -27,7 +30,9 @@ struct SamplerOptions {
   bool shuffle = true;
   bool drop_last = true;  ///< otherwise the last batch is padded by repeating samples from the epoch's start
   std::uint64_t seed = 42;
-  bool uneven = false;  ///< ranks' shares may differ by one sample: a job that lost a rank keeps its global batch
+  bool uneven = false;                      ///< ranks' shares may differ by one sample: a job that lost a rank keeps its global batch
+  std::vector<std::int64_t> shard_sizes{};  ///< the data set's: read by shards (ShardOrder), where there are any
+  std::int64_t shuffle_buffer = 1024;       ///< then, samples that are shuffled among themselves
 };
 
 struct SampledBatch {
@@ -51,6 +56,7 @@ class DistributedSampler {
  private:
   SamplerOptions options_;
   std::int64_t steps_ = 0;
+  std::optional<ShardOrder> shards_;
 };
 
 /// Validation: every sample once, in order, cut into world_size contiguous parts that differ by one sample at most. [first, last).

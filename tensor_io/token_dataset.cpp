@@ -17,7 +17,13 @@ namespace fs = std::filesystem;
 constexpr std::uint64_t kMaxTextBytes = std::uint64_t{1} << 30;  // of one file, and of all together
 constexpr std::int64_t kHeldOutEvery = 20;
 constexpr std::uint64_t kLlmHeaderBytes = 256 * 4;
-constexpr std::uint32_t kLlmMagic = 20240520, kLlmVersion = 1;
+
+/// llm.c's two kinds (dev/data/data_common.py): ids of GPT-2's tokenizer, and of Llama 3's.
+struct LlmFormat {
+  std::uint32_t magic, version;
+  std::uint64_t id_bytes;
+};
+constexpr LlmFormat kLlmFormats[] = {{20240520, 1, 2}, {20240801, 7, 4}};
 constexpr const char* kReading = "reading tokens";
 
 static_assert(std::endian::native == std::endian::little, "token shards are little-endian, as are all hosts that LibTorch runs on");
@@ -95,39 +101,52 @@ std::string join_texts(const std::vector<std::pair<std::string, bool>>& files) {
 }  // namespace
 
 TokenShard::TokenShard(const std::string& path) : file_(kReading, path) {
-  if (file_.bytes() % 2 != 0) {
-    file_.refuse("offset " + std::to_string(file_.bytes() - 1) + ": its " + std::to_string(file_.bytes()) +
-                 " bytes are no whole number of uint16");
-  }
   std::array<std::uint32_t, 3> header{};
   if (file_.bytes() >= kLlmHeaderBytes) file_.read_at(0, std::as_writable_bytes(std::span(header)));
   const auto [magic, version, count] = header;
-  if (magic != kLlmMagic) {
-    tokens_ = static_cast<std::int64_t>(file_.bytes() / 2);
+  const auto* format = std::find_if(std::begin(kLlmFormats), std::end(kLlmFormats), [&](const auto& each) { return each.magic == magic; });
+  const bool has_header = format != std::end(kLlmFormats);
+  if (has_header) id_bytes_ = format->id_bytes;
+  if (file_.bytes() % id_bytes_ != 0) {
+    file_.refuse("offset " + std::to_string(file_.bytes() / id_bytes_ * id_bytes_) + ": its " + std::to_string(file_.bytes()) +
+                 " bytes are no whole number of uint" + std::to_string(8 * id_bytes_));
+  }
+  if (!has_header) {
+    tokens_ = static_cast<std::int64_t>(file_.bytes() / id_bytes_);
     return;
   }
   header_bytes_ = kLlmHeaderBytes;
-  if (version != kLlmVersion) {
-    file_.refuse("offset 4, version: " + std::to_string(version) + ", this program reads " + std::to_string(kLlmVersion) + " (uint16)");
+  if (version != format->version) {
+    file_.refuse("offset 4, version: " + std::to_string(version) + ", this program reads " + std::to_string(format->version) + " (uint" +
+                 std::to_string(8 * id_bytes_) + ")");
   }
-  const auto held = (file_.bytes() - kLlmHeaderBytes) / 2;
+  const auto held = (file_.bytes() - kLlmHeaderBytes) / id_bytes_;
   if (held != count) {
     file_.refuse("offset 8, number of tokens: " + std::to_string(count) + ", but the file holds " + std::to_string(held));
   }
   tokens_ = count;
 }
 
-void TokenShard::read(std::int64_t first, std::int64_t vocab_size, std::span<std::int64_t> out) const {
-  std::vector<std::uint16_t> ids(out.size());
-  const auto offset = header_bytes_ + 2 * static_cast<std::uint64_t>(first);
+template <class Id>
+void TokenShard::read_as(std::int64_t first, std::int64_t vocab_size, std::span<std::int64_t> out) const {
+  std::vector<Id> ids(out.size());
+  const auto offset = header_bytes_ + sizeof(Id) * static_cast<std::uint64_t>(first);
   file_.read_at(offset, std::as_writable_bytes(std::span(ids)));
   for (std::size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] >= vocab_size) {
-      file_.refuse("offset " + std::to_string(offset + 2 * i) + ": token id " + std::to_string(ids[i]) + " is not below vocab_size " +
-                       std::to_string(vocab_size),
-                   "set vocab_size to the tokenizer's (GPT-2: 50257)");
+      file_.refuse("offset " + std::to_string(offset + sizeof(Id) * i) + ": token id " + std::to_string(ids[i]) +
+                       " is not below vocab_size " + std::to_string(vocab_size),
+                   "set vocab_size to the tokenizer's (GPT-2: 50257, Llama 3: 128256)");
     }
     out[i] = ids[i];
+  }
+}
+
+void TokenShard::read(std::int64_t first, std::int64_t vocab_size, std::span<std::int64_t> out) const {
+  if (id_bytes_ == 2) {
+    read_as<std::uint16_t>(first, vocab_size, out);
+  } else {
+    read_as<std::uint32_t>(first, vocab_size, out);
   }
 }
 

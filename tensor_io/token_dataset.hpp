@@ -19,8 +19,9 @@ struct TokenOptions {
   std::int64_t vocab_size = 256;  ///< token ids are below it
 };
 
-/// A file of uint16 token ids, little-endian, read piece by piece: nanoGPT's (nothing but ids) or llm.c's (256 int32 first: magic 20240520,
-/// version 1, number of tokens). Any thread.
+/// A file of token ids, little-endian, read piece by piece: nanoGPT's (uint16, nothing but ids), or llm.c's and modded-nanogpt's (256 int32
+/// first: magic 20240520, version 1, number of tokens, then uint16; or magic 20240801, version 7, number of tokens, then uint32). Any
+/// thread.
 class TokenShard {
  public:
   /// Throws Error(bad_data) with file, offset and reason: an odd size, a foreign version, a count that the file does not hold.
@@ -31,8 +32,11 @@ class TokenShard {
   void read(std::int64_t first, std::int64_t vocab_size, std::span<std::int64_t> out) const;
 
  private:
+  template <class Id>
+  void read_as(std::int64_t first, std::int64_t vocab_size, std::span<std::int64_t> out) const;
+
   BoundedFile file_;
-  std::uint64_t header_bytes_ = 0;
+  std::uint64_t header_bytes_ = 0, id_bytes_ = 2;
   std::int64_t tokens_ = 0;
 };
 

@@ -2,6 +2,7 @@
 //
 //   build/release/launch/troupe launch --nproc 2 build/release/examples/gpt/gpt --config examples/gpt/gpt.toml
 //   build/release/examples/gpt/gpt --config examples/gpt/gpt.toml --generate "The licence"
+//   build/release/examples/gpt/gpt --data tokens --data_dir SHARDS --vocab_size 50257    (llm.c's or nanoGPT's *.bin: docs/data.md)
 //
 // expect: a loss that falls from 5.5 to about 1.4 in 1,000 steps (a few minutes), tokens per second on every line, the path of the last
 // checkpoint; then 200 bytes that look much like a licence.
@@ -12,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "gpt.hpp"
+#include "tensor_io/bad_samples.hpp"
 #include "tensor_io/checkpoint_reader.hpp"
 #include "tensor_io/fused_optimizer.hpp"
 #include "tensor_io/state_matching.hpp"
@@ -61,6 +63,7 @@ troupe::Datasets data(const Config& config) {
   options.block_size = config.get<std::int64_t>("block_size");
   options.vocab_size = config.get<std::int64_t>("vocab_size");
   if (options.block_size < 1) throw wrong("block_size", "it is at least 1");
+  if (config.data != "tokens" && config.sources.contains("data")) throw wrong("data", "a language model reads tokens, not " + config.data);
   std::istringstream list(config.data_dir);
   for (std::string path; std::getline(list, path, ',');) options.paths.push_back(path);
   if (options.paths.empty()) {
@@ -68,7 +71,7 @@ troupe::Datasets data(const Config& config) {
       if (std::filesystem::exists(path)) options.paths.emplace_back(path);
     }
   }
-  auto [train, held_out] = troupe::read_tokens(options);
+  auto [train, held_out] = troupe::heed_bad_samples(troupe::read_tokens(options), config);
   return {train, held_out};
 }
 

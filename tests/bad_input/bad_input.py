@@ -5,6 +5,7 @@ input as it was. Prints one line per case that is taken otherwise, and exits wit
 a sanitizer memory is not judged.
 """
 import gzip
+import io
 import json
 import os
 import pathlib
@@ -14,7 +15,9 @@ import shlex
 import shutil
 import struct
 import sys
+import tarfile
 import tempfile
+import zlib
 
 from case import Case, faults_of, run
 
@@ -347,6 +350,65 @@ case(10, "csv, a FIFO", classifier("csv"), 65, "d", make=lambda folder: os.mkfif
 case(10, "csv, an endless device", classifier("csv"), 65, "d", make=lambda folder: (folder / "d").symlink_to("/dev/zero"))
 case(56, "digits, a bomb", classifier("digits"), 65, "d", make=text_file("d", gzip.compress(b"1,2,3\n" * (1 << 26), 9)))
 case(56, "digits, a broken archive", classifier("digits"), 65, "d", make=text_file("d", gzip.compress(b"1,2,3\n" * 999)[:-9]))
+
+
+def png(width, height, rows=None):
+    def chunk(kind, content):
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+    rows = (b"\0" + bytes(3 * width)) * height if rows is None else rows
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+def tar(*members):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as file:
+        for name, content in members:
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            file.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def tar_size(data, size):
+    """The first member's size is another one, and its header's sum agrees."""
+    header = data[:124] + size + data[136:148] + b" " * 8 + data[156:512]
+    return header[:148] + f"{sum(header):06o}\0 ".encode() + header[156:] + data[512:]
+
+
+PICTURE = png(8, 8)
+
+
+def pictures(number, what, data, *says, **more):
+    def make(folder):
+        for i in range(12):
+            (folder / f"d/class{i % 2}").mkdir(parents=True, exist_ok=True)
+            (folder / f"d/class{i % 2}/{i:02}.png").write_bytes(PICTURE if i != 2 else data)
+    case(number, f"image_folder, {what}", classifier("image_folder"), 65, "class0/02.png", *says, make=make, **more)
+
+
+def shards(number, what, change, *says, code=65, label=b"1"):
+    def make(folder):
+        (folder / "d").mkdir()
+        good = tar(*[(f"{i}.{kind}", content) for i in range(8) for kind, content in (("png", PICTURE), ("cls", label))])
+        (folder / "d/a.tar").write_bytes(change(good))
+    case(number, f"webdataset, {what}", classifier("webdataset"), code, *says, make=make)
+
+
+pictures(48, "an empty picture", b"", "neither JPEG nor PNG")
+pictures(51, "a picture that is cut", PICTURE[:60], "offset")
+pictures(52, "60000x60000 pixels in a few bytes", png(60_000, 60_000, b""), "60000x60000 pixels")
+pictures(52, "8000x8000 pixels in a few bytes", png(8_000, 8_000, b""), "more than its")
+pictures(51, "a bit that flipped", PICTURE[:50] + bytes([PICTURE[50] ^ 4]) + PICTURE[51:], "offset")
+case(48, "image_folder, nothing", classifier("image_folder"), 69, "d")
+case(48, "image_folder, no classes", classifier("image_folder"), 65, "holds no folders", make=lambda folder: (folder / "d").mkdir())
+shards(48, "an empty shard", lambda good: b"", "a.tar")
+shards(51, "a shard that is cut", lambda good: good[:1700], "a.tar", "offset")
+shards(51, "a compressed shard", gzip.compress, "a.tar", "plain tar")
+shards(52, "a member of 2^63 bytes", lambda good: tar_size(good, b"\x80" + bytes(3) + b"\x7f" + b"\xff" * 7), "a.tar")
+shards(53, "a label out of range", bytes, "a.tar", "'99'", label=b"99")
+shards(53, "a label that is no number", bytes, "a.tar", "'cat'", label=b"cat")
+case(48, "webdataset, nothing", [*classifier("webdataset")[:-1], "d-{0..1}.tar"], 69, "d-0.tar")
+case(2, "webdataset, a brace that is not closed", [*classifier("webdataset")[:-1], "d-{0..1.tar"], 2, "data_dir", "not closed")
 
 
 def tokens(number, what, data, *says, name="train.bin", code=65, more=()):

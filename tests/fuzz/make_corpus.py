@@ -1,10 +1,13 @@
 """Writes the seeds of the fuzz targets: make_corpus.py FOLDER. Good inputs to start from, and the bad ones that we know."""
 import base64
 import gzip
+import io
 import json
 import pathlib
 import struct
 import sys
+import tarfile
+import zlib
 
 root = pathlib.Path(sys.argv[1])
 
@@ -255,3 +258,39 @@ for i, data in enumerate([
         converse(3, (0, interrupted(0, done=2**63 - 1)), (1, interrupted(1, done=-2**63)), (2, interrupted(2, voted=-2**63)), 60),
         converse(3, (0, interrupted(0, done=6, votes=b"v" * 40)), (1, interrupted(1)), (2, interrupted(2)), 9), converse(3, *((r, interrupted(r, unreachable=[-1, 0, 1, 2, 3, 2**31 - 1])) for r in range(3)), 60)]):
     seed("messages", f"talk{i}", data)
+for i, data in enumerate([llm(20240801, 7, 20, struct.pack("<20I", *range(20))), llm(20240801, 7, 20, struct.pack("<20I", *range(20)) + b"ab"), llm(20240801, 1, 0, b"")]):
+    seed("datasets", f"wide{i}", b"\3" + data)
+
+
+def png(width, height, bits=8, colours=2, data=None):
+    def chunk(kind, content):
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+    rows = b"".join(b"\0" + bytes(range(3 * width)) for _ in range(height)) if data is None else data
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, bits, colours, 0, 0, 0)) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+def tar(*members):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as file:
+        for name, content in members:
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            file.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+JPEG = base64.b64decode(
+    "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDACgcHiMeGSgjISMtKygwPGRBPDc3PHtYXUlkkYCZlo+AjIqgtObDoKrarYqMyP/L2u71////m8H////6/+b9//j/2wBDASstLTw1PHZBQXb4pYyl+Pj4+Pj4+Pj4"
+    "+Pj4+Pj4+Pj4+Pj4+Pj4+Pj4+Pj4+Pj4+Pj4+Pj4+Pj4+Pj4+Pj4+Pj4+Pj/wAARCAAHAAkDASIAAhEBAxEB/8QAFQABAQAAAAAAAAAAAAAAAAAAAAL/xAAXEAADAQAAAAAAAAAAAAAAAAAAARVR/8QAFAEB"
+    "AAAAAAAAAAAAAAAAAAAAAP/EABQRAQAAAAAAAAAAAAAAAAAAAAD/2gAMAwEAAhEDEQA/ALlrEJaxAAf/2Q==")  # 9x7, written by Pillow
+for i, data in enumerate([JPEG, JPEG[:200], png(9, 7), png(60_000, 60_000, data=b""), png(3, 2)[:40], png(4, 4, 16, 6, bytes(4 * 33)), b"GIF89a", b""]):
+    seed("pictures", f"picture{i}", b"\0" + data)
+for i, text in enumerate(["a-{000..003}.tar", "{a,b}{1..2}", "{1..", "{2..1}", "{0..99999999999999999999}"]):
+    seed("pictures", f"braces{i}", b"\1" + text.encode())
+good = tar(("a.jpg", JPEG), ("a.cls", b"1"), ("b.png", png(9, 7)), ("b.cls", b"0"))
+for i, data in enumerate([good, good[:1000], good[:512], b"", tar(("a.jpg", JPEG)), tar(("x" * 300 + ".jpg", JPEG), ("x" * 300 + ".cls", b"1")), good[:124] + b"\x80" + b"\xff" * 11 + good[136:],
+                          gzip.compress(good)]):
+    seed("pictures", f"tar{i}", b"\2" + data)
+    seed("pictures", f"tar_skip{i}", bytes([66]) + data)
+for i, text in enumerate(['{"shardlist": [{"url": "part-0.tar", "nsamples": 3}]}', "[]", '{"shardlist": [{"url": 1}]}', '{"shardlist": [{"url": "part-0.tar", "nsamples": 1e300}]}']):
+    seed("pictures", f"index{i}", b"\3" + text.encode())

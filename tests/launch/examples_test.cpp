@@ -73,6 +73,45 @@ TEST_CASE("[E01] the image classifier trains on synthetic images and on CIFAR-10
   CHECK_THAT(done.output, Catch::Contains("data: " + data) && Catch::Contains("step 3/3"));
 }
 
+TEST_CASE("[S05] the image classifier trains on pictures in folders and in tar shards by flags alone, and heeds on_bad_sample") {
+  testing::ScratchDirectory folder;
+  const auto wrote = testing::RunningProcess({"/usr/bin/python3", TROUPE_SOURCE_DIR "/tests/python/write_data.py", folder.path()}).finish();
+  if (wrote.code == 77) {
+    WARN(wrote.output);
+    return;
+  }
+  REQUIRE(wrote.code == 0);
+  const auto kind = GENERATE(as<std::string>{}, "image_folder", "webdataset");
+  INFO(kind);
+  std::vector<std::string> arguments{"--data",         kind, "--data_dir",    folder / (kind == "webdataset" ? "shards" : "classes"),
+                                     "--image_size",   "16", "--num_classes", "3",
+                                     "--batch_size",   "4",  "--epochs",      "1",
+                                     "--log_interval", "1",  "--ranks",       "2"};
+  const auto done = classify(folder, arguments);
+  INFO(done.output);
+  CHECK(done.code == 0);
+  CHECK_THAT(done.output, Catch::Contains("data: " + kind + ", " + (kind == "webdataset" ? "24" : "10") + " samples"));
+  CHECK_THAT(done.output, Catch::Contains(kind == "webdataset" ? "step 6/6" : "step 2/2"));
+
+  std::filesystem::path broken = folder / "classes/cat/02.jpg";
+  if (kind == "webdataset") {
+    broken = folder / "shards/part-000003.tar";
+    std::filesystem::resize_file(broken, std::filesystem::file_size(broken) / 2);
+  } else {
+    testing::write_text(broken.string(), "no picture");
+  }
+  const auto stopped = classify(folder, arguments);
+  INFO(stopped.output);
+  CHECK(stopped.code == 65);
+  CHECK_THAT(stopped.output, Catch::Contains("error:") && Catch::Contains(broken.string()) && Catch::Contains("on_bad_sample"));
+  arguments.insert(arguments.end(), {"--on_bad_sample", "skip"});
+  const auto skipped = classify(folder, arguments);
+  INFO(skipped.output);
+  CHECK(skipped.code == 0);
+  CHECK_THAT(skipped.output, Catch::Contains(broken.string()));
+  CHECK_THAT(skipped.output, Catch::Contains(kind == "webdataset" ? "samples are used" : "skipped (1 so far on this rank)"));
+}
+
 TEST_CASE("[L05] a loop of one's own goes on when a rank dies, also between two steps") {
   testing::ScratchDirectory folder;
   const std::string fault =

@@ -7,6 +7,10 @@
 #include "tests/support/run_program.hpp"
 #include "tests/support/scratch_directory.hpp"
 
+#include <map>
+#include <mutex>
+#include <set>
+
 using namespace troupe;
 
 namespace {
@@ -101,6 +105,62 @@ TEST_CASE("[S04] a checkpoint resumes at another world size, in the middle of an
   const auto resumed = train_to_end(other.path(), 1, config);
   CHECK(resumed.step == whole.step);
   CHECK(resumed.epoch == whole.epoch);
+}
+
+namespace {
+
+// The rows of job(), as if they lay in files.
+class ShardedRows final : public Dataset {
+ public:
+  explicit ShardedRows(std::shared_ptr<const Dataset> rows) : rows_(std::move(rows)) {}
+  std::int64_t size() const override { return rows_->size(); }
+  Example get(std::int64_t index, const SampleContext& context) const override { return rows_->get(index, context); }
+  std::vector<std::int64_t> shard_sizes() const override { return {50, 3, 77, 62}; }
+
+ private:
+  std::shared_ptr<const Dataset> rows_;
+};
+
+using SamplesByStep = std::map<std::pair<std::int64_t, std::int64_t>, std::multiset<std::int64_t>>;  // (epoch, step of it): all ranks'
+
+SamplesByStep samples_of_run(const std::string& folder, int world_size, Config config) {
+  config.checkpoint_dir = folder;
+  config.run_dir = "";
+  config.batch_size = 16;
+  config.shuffle_buffer = 20;
+  config.validate_every = 0;
+  SamplesByStep samples;
+  std::mutex mutex;
+  const auto errors = testing::run_program(world_size, config, [&](Rank& rank) {
+    auto mine = job();
+    mine.data = [](const Config& settings) { return Datasets{std::make_shared<ShardedRows>(job().data(settings).train), nullptr}; };
+    mine.loss = [&, loss = mine.loss](torch::nn::Module& model, const Batch& batch, const Config& settings) {
+      std::lock_guard lock(mutex);
+      const auto index = batch.index.contiguous();
+      samples[{batch.epoch, batch.step}].insert(index.const_data_ptr<std::int64_t>(), index.const_data_ptr<std::int64_t>() + index.numel());
+      return loss(model, batch, settings);
+    };
+    train(mine, rank);
+  });
+  for (const auto& error : errors) CHECK(error.empty());
+  return samples;
+}
+
+}  // namespace
+
+TEST_CASE("[S04] data in shards resumes in the middle of an epoch at another world size, with the samples that were to come") {
+  testing::ScratchDirectory one, other;
+  Config config;
+  config.epochs = 2;
+  config.save_every = 7;
+  config.keep_last = 10;
+  auto whole = samples_of_run(one.path(), 2, config);
+  CHECK(whole.size() == 24);
+  std::filesystem::copy(one / "step-00000007", other / "step-00000007", std::filesystem::copy_options::recursive);
+  config.resume = "latest";
+  const auto resumed = samples_of_run(other.path(), 4, config);
+  std::erase_if(whole, [](const auto& step) { return step.first.first == 0 && step.first.second < 7; });
+  CHECK((resumed == whole));
 }
 
 TEST_CASE("[C03] a corrupt checkpoint is refused on resume and the one before is used") {

@@ -60,3 +60,14 @@ run(${prefix}/bin/troupe launch --nproc 2 --run-dir ${work}/run3 ${work}/build_s
 must_contain("model: gossip; 2 ranks")
 run(${work}/build_strategy/check_strategy 5)
 must_contain("gossip conforms")
+
+# What `troupe new` writes, built and started as it says.
+run(${prefix}/bin/troupe new ${work}/my-digits)
+must_contain("--config train.toml")
+run(${CMAKE_COMMAND} -G ${generator} -D CMAKE_CXX_COMPILER=${compiler} -D CMAKE_CXX_COMPILER_LAUNCHER=${launcher} -S ${work}/my-digits -B ${work}/my-digits/build
+  -D CMAKE_PREFIX_PATH=${torch_prefix})
+run(${CMAKE_COMMAND} --build ${work}/my-digits/build)
+run(${prefix}/bin/troupe launch --nproc 2 --run-dir ${work}/run4 ${work}/my-digits/build/my-digits --config ${work}/my-digits/train.toml --epochs 3
+  --checkpoint_dir ${work}/checkpoints4)
+must_contain("2 ranks, backend shm; data: digits, 1438 samples")
+must_contain("best held-out accuracy: 9")

@@ -1,0 +1,10 @@
+# Debian's libturbojpeg0-dev ships a CMake package that wants files of other packages too. Target: TurboJPEG::turbojpeg.
+include(FindPackageHandleStandardArgs)
+find_path(TurboJPEG_INCLUDE_DIR turbojpeg.h)
+find_library(TurboJPEG_LIBRARY turbojpeg)
+find_package_handle_standard_args(TurboJPEG REQUIRED_VARS TurboJPEG_LIBRARY TurboJPEG_INCLUDE_DIR)
+if(TurboJPEG_FOUND AND NOT TARGET TurboJPEG::turbojpeg)
+  add_library(TurboJPEG::turbojpeg UNKNOWN IMPORTED)
+  set_target_properties(TurboJPEG::turbojpeg PROPERTIES IMPORTED_LOCATION ${TurboJPEG_LIBRARY} INTERFACE_INCLUDE_DIRECTORIES ${TurboJPEG_INCLUDE_DIR})
+endif()
+mark_as_advanced(TurboJPEG_INCLUDE_DIR TurboJPEG_LIBRARY)

@@ -1,0 +1,51 @@
+// Learns to read handwritten digits. README.md says how to build and start it; every setting is a flag (--help) or a line of train.toml.
+#include <troupe/troupe.hpp>
+
+#include "tensor_io/datasets.hpp"
+
+// The model. TROUPE_BLOCK instead of TORCH_MODULE makes a part that --strategy fsdp can shard and gather by itself.
+struct LayerImpl : torch::nn::Module {
+  LayerImpl(std::int64_t in, std::int64_t out) : linear(register_module("linear", torch::nn::Linear(in, out))) {}
+  at::Tensor forward(const at::Tensor& x) { return torch::relu(linear(x)); }
+  torch::nn::Linear linear;
+};
+TROUPE_BLOCK(Layer);
+
+struct NetImpl : torch::nn::Module {
+  NetImpl(std::int64_t pixels, std::int64_t hidden, std::int64_t classes)
+      : first(register_module("first", Layer(pixels, hidden))),
+        second(register_module("second", Layer(hidden, hidden))),
+        last(register_module("last", torch::nn::Linear(hidden, classes))) {}
+  at::Tensor forward(const at::Tensor& images) { return last(second(first(images.flatten(1)))); }
+  Layer first, second;
+  torch::nn::Linear last;
+};
+TORCH_MODULE(Net);
+
+int main(int argc, char** argv) {
+  troupe::Job job;
+
+  // Settings of your own, beside Troupe's: --hidden 256, or `hidden = 256` under [program] in train.toml.
+  job.declare = [](troupe::Config& config) { config.declare("hidden", std::int64_t{128}, "width of the inner layers"); };
+
+  job.model = [](const troupe::Config& config) {
+    const auto pixels = config.in_channels * config.image_size * config.image_size;
+    return Net(pixels, config.get<std::int64_t>("hidden"), config.num_classes).ptr();
+  };
+
+  // What to train on, and what to measure on. `--data image_folder --data_dir PICTURES` and others work at once; a data set of your own is
+  // a class with size() and get(i), derived from troupe::Dataset.
+  job.data = [](const troupe::Config& config) {
+    auto [train, held_out] = troupe::make_datasets(config, config.seed);
+    return troupe::Datasets{train, held_out};
+  };
+
+  // The mean loss of a batch, and how many of it were right.
+  job.loss = [](torch::nn::Module& model, const troupe::Batch& batch, const troupe::Config&) {
+    const auto scores = model.as<NetImpl>()->forward(batch.input);
+    const auto correct = scores.argmax(1).eq(batch.target).sum().item<double>();
+    return troupe::Loss(torch::nn::functional::cross_entropy(scores, batch.target), correct);
+  };
+
+  return troupe::run(job, argc, argv);
+}

@@ -1,0 +1,75 @@
+#include "launch/completion.hpp"
+
+#include "tensor_io/error.hpp"
+
+namespace troupe {
+namespace {
+
+constexpr const char* kBash = R"sh(# troupe's completion for bash: source <(troupe completion bash)
+_troupe() {
+  local program=${COMP_WORDS[0]} verb=${COMP_WORDS[1]-} word=${COMP_WORDS[COMP_CWORD]} words=""
+  if [ "$COMP_CWORD" -eq 1 ]; then
+    words="launch doctor checkpoint report top keys config new completion help --help --version"
+  else
+    case $word in
+      -*) words=$("$program" "$verb" --help 2>/dev/null | grep -oE -- '(^|[^a-zA-Z0-9-])--[a-z][a-z-]*' | grep -oE -- '--.*' | sort -u) ;;
+    esac
+    if [ "$COMP_CWORD" -eq 2 ]; then
+      case $verb in
+        checkpoint) words="$words ls inspect verify convert" ;;
+        config) words="$words reference dump" ;;
+        completion) words="$words bash zsh fish" ;;
+      esac
+    fi
+  fi
+  COMPREPLY=($(compgen -W "$words" -- "$word"))
+  [ "$COMP_CWORD" -eq 1 ] || [ "${#COMPREPLY[@]}" -gt 0 ] || COMPREPLY=($(compgen -f -- "$word"))
+}
+complete -o filenames -F _troupe troupe
+)sh";
+
+constexpr const char* kZsh = R"sh(# troupe's completion for zsh: source <(troupe completion zsh)
+_troupe() {
+  local -a all
+  local program=${words[1]} verb=${words[2]-} word=${words[CURRENT]}
+  if (( CURRENT == 2 )); then
+    all=(launch doctor checkpoint report top keys config new completion help --help --version)
+  else
+    if [[ $word == -* ]]; then
+      all=(${(f)"$($program $verb --help 2>/dev/null | grep -oE -- '(^|[^a-zA-Z0-9-])--[a-z][a-z-]*' | grep -oE -- '--.*' | sort -u)"})
+    fi
+    if (( CURRENT == 3 )); then
+      case $verb in
+        checkpoint) all+=(ls inspect verify convert) ;;
+        config) all+=(reference dump) ;;
+        completion) all+=(bash zsh fish) ;;
+      esac
+    fi
+  fi
+  compadd -- $all
+  (( CURRENT == 2 )) || [[ $word == -* ]] || _files
+}
+(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -u }
+compdef _troupe troupe
+)sh";
+
+constexpr const char* kFish = R"sh(# troupe's completion for fish: troupe completion fish | source
+complete -c troupe -n __fish_use_subcommand -f -a 'launch doctor checkpoint report top keys config new completion help --help --version'
+complete -c troupe -n '__fish_seen_subcommand_from checkpoint' -a 'ls inspect verify convert'
+complete -c troupe -n '__fish_seen_subcommand_from config' -f -a 'reference dump'
+complete -c troupe -n '__fish_seen_subcommand_from completion' -f -a 'bash zsh fish'
+complete -c troupe -n 'not __fish_use_subcommand; and string match -q -- "-*" (commandline -ct)' \
+  -a '(set -l words (commandline -opc); $words[1] $words[2] --help 2>/dev/null | string match -ra -- "(?<![a-zA-Z0-9-])--[a-z][a-z-]*" | sort -u)'
+)sh";
+
+}  // namespace
+
+std::string completion_script(const std::string& shell) {
+  if (shell == "bash") return kBash;
+  if (shell == "zsh") return kZsh;
+  if (shell == "fish") return kFish;
+  throw Error(ErrorCode::usage, "troupe completion", "'" + shell.substr(0, 40) + "' is none of bash, zsh and fish",
+              "source <(troupe completion bash)");
+}
+
+}  // namespace troupe

@@ -1,0 +1,43 @@
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace troupe {
+
+/// Where the samples of a WebDataset shard lie (Aizman et al., "High Performance I/O For Large Scale Deep Learning", 2019): a plain tar
+/// file in which members with the same name up to the first dot of its last part, one behind the other, are one sample. libarchive reads
+/// the headers, once, and skips what is between them; contents are then read by offset.
+class TarShard {
+ public:
+  struct Part {
+    std::string extension;  // "jpg", "cls": what comes behind the first dot, in small letters
+    std::uint64_t offset = 0, bytes = 0;
+  };
+  struct Sample {
+    std::string key;
+    std::vector<Part> parts;
+    const Part* find(std::initializer_list<const char*> extensions) const;
+  };
+
+  /// Throws Error(bad_data) with file, offset, member and reason: no tar, compressed, cut off, a member that goes beyond the file. With
+  /// `keep_start`, the samples before that stay, and cut_off() says why there are no more.
+  explicit TarShard(const std::string& path, bool keep_start = false);
+
+  const std::string& path() const noexcept { return path_; }
+  const std::vector<Sample>& samples() const noexcept { return samples_; }
+  const std::string& cut_off() const noexcept { return cut_off_; }
+  /// A member's content. Opens the file for it, so that no shard stays open. Any thread.
+  std::string read(const Part& part, std::uint64_t limit) const;
+  /// "shard.tar: sample 'key' (offset 512)": for errors.
+  std::string where(const Sample& sample) const;
+
+ private:
+  void read_headers();
+
+  std::string path_, cut_off_;
+  std::vector<Sample> samples_;
+};
+
+}  // namespace troupe

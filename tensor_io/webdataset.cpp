@@ -1,0 +1,201 @@
+#include "tensor_io/webdataset.hpp"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <map>
+
+#include "tensor_io/bounded_file.hpp"
+#include "tensor_io/bounded_json.hpp"
+#include "tensor_io/braces.hpp"
+#include "tensor_io/error.hpp"
+
+namespace troupe {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kMostMemberBytes = 256 << 20, kMostLabelBytes = 64, kMostIndexBytes = 64 << 20;
+constexpr std::int64_t kOneIn = 20;
+constexpr const char* kIndexFile = "index.json";
+
+std::vector<std::string> shard_paths(const std::string& data_dir) {
+  std::vector<std::string> paths;
+  std::error_code unknown;
+  if (!fs::is_directory(data_dir, unknown)) {
+    paths = expand_braces(data_dir);
+  } else {
+    std::error_code error;
+    fs::directory_iterator entry(data_dir, error), end;
+    for (; !error && entry != end; entry.increment(error)) {
+      if (entry->path().extension() == ".tar") paths.push_back(entry->path().string());
+    }
+    if (error) throw Error(ErrorCode::io, data_dir, error.message());
+    std::sort(paths.begin(), paths.end());
+    if (paths.empty())
+      throw Error(ErrorCode::bad_data, data_dir, "it holds no .tar file",
+                  "set data_dir to the shards' folder, or name-{000000..000146}.tar");
+  }
+  for (const auto& path : paths) {
+    if (!fs::exists(path, unknown))
+      throw Error(ErrorCode::unavailable, path, "there is no such shard", "mend data_dir, or put the file there");
+  }
+  return paths;
+}
+
+}  // namespace
+
+ShardFolder::ShardFolder(const std::string& data_dir, bool keep_start) : keep_start_(keep_start) {
+  for (auto& path : shard_paths(data_dir)) {
+    entries_.push_back(std::make_unique<Entry>());
+    entries_.back()->path = std::move(path);
+  }
+  read_index(fs::path(entries_.front()->path).parent_path().string());
+  for (std::size_t shard = 0; shard < entries_.size(); ++shard) {
+    if (entries_[shard]->samples < 0) entries_[shard]->samples = static_cast<std::int64_t>(open(shard).samples().size());
+  }
+}
+
+void ShardFolder::read_index(const std::string& folder) {
+  const auto path = (fs::path(folder) / kIndexFile).string();
+  std::error_code unknown;
+  if (!fs::exists(path, unknown)) return;
+  const BoundedFile file("reading the index of shards", path);
+  const auto json = parse_bounded_json(file.read_all(kMostIndexBytes), path, JsonLimits{});
+  const auto list = json.is_object() ? json.find("shardlist") : json.end();
+  if (!json.is_object() || list == json.end() || !list->is_array())
+    file.refuse("field shardlist: it is missing, or no list",
+                "remove the file, or write {\"shardlist\": [{\"url\": NAME, \"nsamples\": N}, ...]}");
+  std::map<std::string, std::int64_t> samples;
+  for (const auto& each : *list) {
+    if (!each.is_object() || !each.contains("url") || !each["url"].is_string() || !each.contains("nsamples") ||
+        !each["nsamples"].is_number_unsigned() || each["nsamples"].get<std::uint64_t>() > (std::uint64_t{1} << 40))
+      file.refuse("entry " + std::to_string(samples.size()) + " of shardlist: it wants url, a text, and nsamples, a number");
+    samples[fs::path(each["url"].get<std::string>()).filename().string()] = each["nsamples"].get<std::int64_t>();
+  }
+  for (auto& entry : entries_) {
+    const auto found = samples.find(fs::path(entry->path).filename().string());
+    if (found != samples.end()) entry->samples = found->second;
+  }
+}
+
+const TarShard& ShardFolder::open(std::size_t number) const {
+  auto& entry = *entries_[number];
+  std::lock_guard lock(entry.mutex);
+  if (entry.shard) return *entry.shard;
+  auto shard = std::make_unique<const TarShard>(entry.path, keep_start_);
+  const auto found = static_cast<std::int64_t>(shard->samples().size());
+  if (entry.samples >= 0 && found != entry.samples && !keep_start_) {
+    throw Error(ErrorCode::bad_data, entry.path,
+                "it has " + std::to_string(found) + " samples, " + kIndexFile + " says " + std::to_string(entry.samples),
+                "make the index again, or remove it");
+  }
+  if (!shard->cut_off().empty()) {
+    std::lock_guard guard(mutex_);
+    notices_.push_back(shard->cut_off() + "; its first " + std::to_string(found) + " samples are used");
+  }
+  entry.shard = std::move(shard);
+  return *entry.shard;
+}
+
+std::int64_t ShardFolder::opened() const {
+  return std::count_if(entries_.begin(), entries_.end(), [](const auto& entry) {
+    std::lock_guard lock(entry->mutex);
+    return entry->shard != nullptr;
+  });
+}
+
+std::vector<std::string> ShardFolder::take_notices() const {
+  std::lock_guard lock(mutex_);
+  return std::exchange(notices_, {});
+}
+
+WebDataset::WebDataset(std::shared_ptr<const ShardFolder> folder, std::vector<std::size_t> shards, Part part, const ImageReader& reader,
+                       std::int64_t num_classes)
+    : folder_(std::move(folder)), shards_(std::move(shards)), part_(part), reader_(reader), num_classes_(num_classes) {
+  std::int64_t end = 0;
+  for (const auto shard : shards_) {
+    const auto all = folder_->samples(shard), rest = all / kOneIn;
+    ends_.push_back(end += part_ == Part::all ? all : part_ == Part::rest ? rest : all - rest);
+  }
+}
+
+std::vector<std::int64_t> WebDataset::shard_sizes() const {
+  std::vector<std::int64_t> sizes;
+  for (std::size_t i = 0; i < ends_.size(); ++i) sizes.push_back(ends_[i] - (i == 0 ? 0 : ends_[i - 1]));
+  return sizes;
+}
+
+std::int64_t WebDataset::read(std::int64_t index, const SampleContext& context, float* out) const {
+  const auto place = static_cast<std::size_t>(std::upper_bound(ends_.begin(), ends_.end(), index) - ends_.begin());
+  if (index < 0 || place >= ends_.size())
+    throw Error(ErrorCode::usage, name(), "sample " + std::to_string(index) + " is outside its " + std::to_string(size()));
+  const auto in_part = index - (place == 0 ? 0 : ends_[place - 1]);
+  const auto number = part_ == Part::all ? in_part : part_ == Part::rest ? (in_part + 1) * kOneIn - 1 : in_part + in_part / (kOneIn - 1);
+  const auto& shard = folder_->open(shards_[place]);
+  if (number >= static_cast<std::int64_t>(shard.samples().size()))
+    throw Error(ErrorCode::bad_data, shard.path(),
+                "sample " + std::to_string(number) + " is not there, though " + kIndexFile + " counts it");
+  const auto& sample = shard.samples()[static_cast<std::size_t>(number)];
+  const auto where = shard.where(sample);
+  const auto* picture = sample.find({"jpg", "jpeg", "png"});
+  const auto* label = sample.find({"cls"});
+  if (picture == nullptr || label == nullptr) {
+    throw Error(ErrorCode::bad_data, where, picture == nullptr ? "it has no .jpg, .jpeg or .png" : "it has no .cls",
+                "a sample is a picture and its label, members with the same name");
+  }
+  auto text = shard.read(*label, kMostLabelBytes);
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back()))) text.pop_back();
+  std::int64_t value = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 0 || value >= num_classes_) {
+    throw Error(ErrorCode::bad_data, where, ".cls: " + printable(text) + " is no class below num_classes " + std::to_string(num_classes_),
+                "set num_classes, or mend the shard");
+  }
+  const auto content = shard.read(*picture, kMostMemberBytes);
+  reader_.read(std::as_bytes(std::span(content)), where + ", ." + picture->extension, index, context, out);
+  return value;
+}
+
+Example WebDataset::get(std::int64_t index, const SampleContext& context) const {
+  auto batch = get_batch(std::span(&index, 1), context);
+  return {batch.input[0], batch.target[0]};
+}
+
+Batch WebDataset::get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const {
+  const auto n = static_cast<std::int64_t>(indices.size());
+  Batch batch;
+  batch.input = at::empty({n, reader_.channels(), reader_.side(), reader_.side()}, at::kFloat);
+  batch.target = at::empty({n}, at::kLong);
+  batch.index = at::tensor(at::ArrayRef<std::int64_t>(indices.data(), indices.size()), at::kLong);
+  for (std::int64_t i = 0; i < n; ++i) {
+    batch.target.data_ptr<std::int64_t>()[i] =
+        read(indices[static_cast<std::size_t>(i)], context, batch.input.data_ptr<float>() + i * reader_.numel());
+  }
+  return batch;
+}
+
+TrainAndHeldOut read_webdataset(const DataOptions& options) {
+  const auto folder = std::make_shared<const ShardFolder>(options.data_dir, options.on_bad_sample == "skip");
+  std::vector<std::size_t> all, train, held_out;
+  for (std::size_t shard = 0; shard < folder->shards(); ++shard) {
+    const bool kept = fs::path(folder->path(shard)).filename().string().find("val") != std::string::npos;
+    (kept ? held_out : train).push_back(shard);
+    all.push_back(shard);
+  }
+  using Part = WebDataset::Part;
+  const bool whole = !held_out.empty();
+  const auto make = [&](std::vector<std::size_t> shards, Part part, bool augment) {
+    return std::make_shared<WebDataset>(folder, std::move(shards), whole ? Part::all : part, ImageReader(options, augment),
+                                        options.num_classes);
+  };
+  auto first = make(train, Part::most, options.augment);
+  auto second = make(whole ? held_out : all, Part::rest, false);
+  if (first->size() == 0) throw Error(ErrorCode::bad_data, options.data_dir, "its shards hold no sample to train on");
+  return {std::move(first), second->size() > 0 ? std::move(second) : nullptr};
+}
+
+}  // namespace troupe
