@@ -7,7 +7,7 @@ A block's language says what a test does with it:
     sh       run in a scratch folder, or, with a comment before it (`<!-- sh: not run: it needs a second host -->`), held to the flags that
              the programs have
     console  the same for lines that begin with `$ `; the others are output
-    python   parsed
+    python   run in the page's scratch folder, after what comes before it, or with `<!-- python: not run: why -->` parsed
     text     output, or another file's content; so is a block without a language, in which no line may look like a command of ours
 """
 import dataclasses
@@ -18,7 +18,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LANGUAGES = {"cpp", "sh", "console", "python", "text", "toml", "json", "cmake", "yaml"}
 COMMAND = re.compile(r"^(\$ |troupe |\./dev |\./train|build/\w+/(launch|examples|bench)/|ctest |cmake |pip install )")
-MARK = re.compile(r"^<!-- (cpp|sh): (.*?) -->$")
+MARK = re.compile(r"^<!-- (cpp|sh|python): (.*?) -->$")
 
 
 @dataclasses.dataclass

@@ -1,7 +1,7 @@
 """What a reader would type. commands.py run|hold BINARY_DIR [PAGE..]
 
 hold  every command and every `--flag` of the pages, in blocks and in `code`, is one that the programs have
-run   every sh and console block runs, in a scratch folder of its page, with small settings; what a page says must not be run is not, nor
+run   every sh, console and python block runs, in a scratch folder of its page, with small settings; what a page says must not be run is not, nor
       is ./dev, which other tests run
 """
 import os
@@ -183,10 +183,13 @@ def hold(programs, pages):
 def run_block(block, folder, binaries):
     """None, or what went wrong."""
     lines = [line for line in lines_of(block) if not line.lstrip().startswith("./dev ")]
+    command = ["bash", "-euo", "pipefail", "-c", "\n".join(lines)]
+    if block.language == "python":
+        lines, command = block.text.splitlines(), [sys.executable, "-c", block.text]
     if not lines:
         return None
     env = {**os.environ, **SMALL, "PATH": f"{folder}/bin:{os.environ['PATH']}", "TMPDIR": str(folder)}
-    shell = subprocess.Popen(["bash", "-euo", "pipefail", "-c", "\n".join(lines)], cwd=folder, env=env, stdout=subprocess.PIPE,
+    shell = subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE,
                              stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, start_new_session=True)
     try:
         output, _ = shell.communicate(timeout=SECONDS)
@@ -224,10 +227,10 @@ def run(binaries, pages):
         folder = None
         started, ran, left = time.monotonic(), 0, []
         for block in blocks.blocks_of(name, page.read_text()):
-            if block.language not in ("sh", "console"):
+            if block.language not in ("sh", "console", "python"):
                 continue
-            if block.mark.startswith("sh: not run: "):
-                left.append(f"{block.place} ({block.mark.removeprefix('sh: not run: ')})")
+            if ": not run: " in block.mark:
+                left.append(f"{block.place} ({block.mark.split(': not run: ')[1]})")
                 continue
             folder = folder or scratch(binaries)
             fault = run_block(block, folder, binaries)
