@@ -27,7 +27,7 @@ FOREIGN = {"apt-get", "awk", "cat", "cd", "cmake", "cp", "ctest", "curl", "docke
            "/opt/troupe/bin/pip", "/opt/troupe/bin/python3"}
 # Flags of others that pages name in `code`.
 FOREIGN_FLAGS = {"--no-python", "--nproc-per-node", "--nnodes", "--node-rank", "--master-addr", "--master-port", "--no-deps", "--strict",
-                 "--prefix", "--install", "--rdzv-backend", "--rdzv-endpoint", "--standalone", "--max-restarts", "--cap-add", "--gpus"}
+                 "--prefix", "--install", "--rdzv-backend", "--rdzv-endpoint", "--standalone", "--max-restarts", "--test-dir", "--cap-add", "--gpus"}
 
 
 def lines_of(block):
@@ -81,7 +81,9 @@ class Programs:
         return set(re.findall(r"^  ([a-z][a-z-]*)", self.help_of(str(blocks.ROOT / "dev"), "help"), re.M))
 
     def dev_flags(self):
-        return set(re.findall(r"--[a-z][\w-]*", self.help_of(str(blocks.ROOT / "dev"), "help")))
+        # Verbs that hand their flags on to a script of ours.
+        scripts = "".join((blocks.ROOT / path).read_text() for path in ("bench/run.py", "bench/recover.py"))
+        return set(re.findall(r"--[a-z][\w-]*", self.help_of(str(blocks.ROOT / "dev"), "help"))) | set(re.findall(r'add_argument\("(--[a-z][\w-]*)', scripts))
 
     def all_flags(self):
         flags = {flag for name in ("train", "gpt") for flag in self.flags_of_program(name)}
@@ -190,7 +192,7 @@ def run_block(block, folder, binaries):
         return None
     env = {**os.environ, **SMALL, "PATH": f"{folder}/bin:{os.environ['PATH']}", "TMPDIR": str(folder)}
     shell = subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE,
-                             stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, start_new_session=True)
+                             stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, errors="replace", start_new_session=True)
     try:
         output, _ = shell.communicate(timeout=SECONDS)
         code = shell.returncode
