@@ -182,14 +182,14 @@ def hold(programs, pages):
     return found
 
 
-def run_block(block, folder, binaries):
-    """None, or what went wrong."""
+def run_block(block, folder):
+    """Whether anything ran, and what went wrong or None."""
     lines = [line for line in lines_of(block) if not line.lstrip().startswith("./dev ")]
     command = ["bash", "-euo", "pipefail", "-c", "\n".join(lines)]
     if block.language == "python":
         lines, command = block.text.splitlines(), [sys.executable, "-c", block.text]
     if not lines:
-        return None
+        return False, None
     env = {**os.environ, **SMALL, "PATH": f"{folder}/bin:{os.environ['PATH']}", "TMPDIR": str(folder)}
     shell = subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE,
                              stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, errors="replace", start_new_session=True)
@@ -204,7 +204,7 @@ def run_block(block, folder, binaries):
             os.killpg(shell.pid, signal.SIGKILL)  # what it left in the background
         except ProcessLookupError:
             pass
-    return None if code == 0 else f"{block.place}: exit code {code}\n{chr(10).join(lines)}\n--\n{output[-3000:]}"
+    return True, None if code == 0 else f"{block.place}: exit code {code}\n{chr(10).join(lines)}\n--\n{output[-3000:]}"
 
 
 def scratch(binaries):
@@ -235,8 +235,8 @@ def run(binaries, pages):
                 left.append(f"{block.place} ({block.mark.split(': not run: ')[1]})")
                 continue
             folder = folder or scratch(binaries)
-            fault = run_block(block, folder, binaries)
-            ran += 1
+            has_run, fault = run_block(block, folder)
+            ran += has_run
             if fault:
                 found.append(fault)
         if folder:
