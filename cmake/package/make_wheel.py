@@ -84,7 +84,7 @@ def main():
                 out.writestr(entry, content)
                 digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
                 record += f"{name},sha256={digest},{len(content)}\n"
-            out.writestr(f"{info}/RECORD", record + f"{info}/RECORD,,\n")
+            out.writestr(zipfile.ZipInfo(f"{info}/RECORD", (1980, 1, 1, 0, 0, 0)), record + f"{info}/RECORD,,\n")
         print(wheel)
 
 

@@ -24,6 +24,11 @@ inside() {
       DEBIAN_FRONTEND=noninteractive bash -euo pipefail -c "$1"' "$root" "$1"
 }
 
+# What this machine trusts, for pip: ca-certificates, when it is installed, writes a list of its own.
+trust() {
+  [ ! -e /etc/ssl/certs/ca-certificates.crt ] || cp --remove-destination -L /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
+}
+
 if [ ! -e "$bare/complete" ]; then
   mirror=$(apt-get indextargets --format '$(REPO_URI)' 2>/dev/null | grep -m1 '/debian/$' || true)
   say "making a Debian 12 (60 MB to download)"
@@ -35,8 +40,6 @@ if [ ! -e "$bare/complete" ]; then
   cp -r /etc/apt/sources.list.d /etc/apt/apt.conf.d "$bare/etc/apt/"
   cp /etc/resolv.conf /etc/hosts "$bare/etc/"
   [ ! -e /etc/pip.conf ] || cp /etc/pip.conf "$bare/etc/"
-  mkdir -p "$bare/etc/ssl"
-  cp -rL /etc/ssl/certs "$bare/etc/ssl/"
   touch "$bare/complete"
 fi
 rm -rf "$root"
@@ -52,6 +55,7 @@ if [ "$kind" = deb ]; then
   inside "apt-get update -q && apt-get install -y -q --no-install-recommends /work/$name cmake g++ ninja-build python3-venv" >"$source/build/package/try.log" 2>&1 ||
     { tail -n 20 "$source/build/package/try.log" >&2; exit 1; }
   grep -q "LibTorch is missing" "$source/build/package/try.log" || { say "the package did not say that LibTorch is missing"; exit 1; }
+  trust
   say "LibTorch, as README.Debian says"
   inside "grep -q 'ln -sfn /opt/troupe/lib/python3.11/site-packages/torch /usr/lib/troupe/torch' /usr/share/doc/troupe/README.Debian
     python3 -m venv /opt/troupe && /opt/troupe/bin/pip install -q --no-deps ${torch[*]}
@@ -64,6 +68,7 @@ if [ "$kind" = deb ]; then
 else
   inside "apt-get update -q && apt-get install -y -q --no-install-recommends python3-venv" >"$source/build/package/try.log" 2>&1 ||
     { tail -n 20 "$source/build/package/try.log" >&2; exit 1; }
+  trust
   say "a fresh venv: LibTorch's wheels, then $name"
   inside "python3 -m venv /venv && /venv/bin/pip install -q --no-deps ${torch[*]} && /venv/bin/pip install -q --no-deps /work/$name
     /venv/bin/pip show troupe | grep -x 'Requires: torch'
