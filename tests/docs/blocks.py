@@ -1,4 +1,4 @@
-"""The fenced blocks of README.md and docs/*.md. `blocks.py cpp OUT.cpp` writes one C++ unit of all their C++.
+"""The fenced blocks of README.md, CONTRIBUTING.md, SECURITY.md and docs/*.md. `blocks.py cpp OUT.cpp` writes one C++ unit of all their C++.
 
 A block's language says what a test does with it:
 
@@ -60,7 +60,7 @@ def blocks_of(page, text):
 
 
 def pages():
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")), *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def all_blocks():
