@@ -12,8 +12,9 @@ set(CPACK_DEBIAN_PACKAGE_SECTION science)
 # Of the command, found by what it links; of a program that is built against the package, what troupeConfig.cmake looks for.
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${libtorch_folder})
-set(CPACK_DEBIAN_PACKAGE_DEPENDS "libasio-dev, libcaf-dev, libcereal-dev, libcpp-httplib-dev, libgloo-dev, libssl-dev, libtomlplusplus-dev, \
-libxxhash-dev, nlohmann-json3-dev, prometheus-cpp-dev, zlib1g-dev")
+file(STRINGS ${PROJECT_SOURCE_DIR}/.ci/debian-packages.txt dev_packages REGEX "^[a-z0-9+.-]+-dev +.*build")
+list(TRANSFORM dev_packages REPLACE " .*" "")
+list(JOIN dev_packages ", " CPACK_DEBIAN_PACKAGE_DEPENDS)
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "cmake, g++, ninja-build, openssh-client, python3-venv")
 set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${PROJECT_SOURCE_DIR}/cmake/package/postinst)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)

@@ -67,5 +67,5 @@ run(${CMAKE_COMMAND} -G ${generator} -D CMAKE_CXX_COMPILER=${compiler} -D CMAKE_
 run(${CMAKE_COMMAND} --build ${work}/build_external)
 run(${CMAKE_CTEST_COMMAND} --test-dir ${work}/build_external --no-tests=error --output-on-failure)
 must_contain("two ranks train")
-run(${prefix}/bin/troupe launch --nproc 2 --run-dir ${work}/run4 ${work}/build_external/train --epochs 2 --hidden 8 --checkpoint_dir ${work}/checkpoints4)
+run(${prefix}/bin/troupe launch --nproc 2 --run-dir ${work}/run_external ${work}/build_external/train --epochs 2 --hidden 8 --checkpoint_dir ${work}/checkpoints_external)
 must_contain("held-out")
