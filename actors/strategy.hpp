@@ -22,15 +22,15 @@ namespace troupe {
 
 /// What a strategy may use, in one generation. Everything outlives the strategy.
 struct StrategyContext {
-  int rank = 0;
-  int world_size = 1;
-  bool newcomer = false;  ///< the others hold the state: attach makes the layout and moves no values
-  StrategyOptions options;
+  int rank = 0;                                ///< in this generation
+  int world_size = 1;                          ///< in this generation
+  bool newcomer = false;                       ///< the others hold the state: attach makes the layout and moves no values
+  StrategyOptions options;                     ///< the config's
   std::vector<std::string> hosts;              ///< by rank
   std::shared_ptr<Communicator> bucket_lane;   ///< the reducer's; a strategy only allocates from it, while no step is under way
   std::shared_ptr<Communicator> program_lane;  ///< collectives that the compute thread waits for, in program order
-  ReducerActor reducer;
-  std::shared_ptr<StepProgress> progress;
+  ReducerActor reducer;                        ///< of this rank
+  std::shared_ptr<StepProgress> progress;      ///< what the reducer and compute tell each other within a step
   /// Makes a lane of the strategy's own known to the supervisor, which aborts it with the others. `name` is unique on the rank.
   std::function<void(const std::string& name, std::shared_ptr<Communicator> lane)> register_lane;
   /// Waits for the reducer; throws what failed. Compute's thread.
@@ -44,11 +44,11 @@ struct StrategyContext {
 
 /// What one rank's gradients were in this step, before the vote.
 struct GradientSummary {
-  std::uint64_t layout_hash = 0;
-  std::int32_t not_finite_parameter = -1;
-  bool order_changed = false;  ///< gradients came in another order than the plan's, twice running
-  std::vector<bool> used;      ///< by parameter
-  BucketsReduced reduced;
+  std::uint64_t layout_hash = 0;           ///< of names, shapes, dtypes, requires_grad and buckets
+  std::int32_t not_finite_parameter = -1;  ///< the first that has NaN or infinity in it; -1: none
+  bool order_changed = false;              ///< gradients came in another order than the plan's, twice running
+  std::vector<bool> used;                  ///< by parameter
+  BucketsReduced reduced;                  ///< what the reducer said
   /// On a device, where the host does not know yet: (n, 2) f64 there, sums of squares of the reduced gradients and numbers of elements that
   /// are not finite, each over a part of them. Compute reads it with the losses, in the step's one wait for the device.
   at::Tensor device_checks;
@@ -62,7 +62,7 @@ struct GradientSummary {
 class MicroBatches {
  public:
   virtual ~MicroBatches() = default;
-  virtual int count() const = 0;
+  virtual int count() const = 0;  ///< micro-batches of the step
   /// The program's forward and loss of one micro-batch. Returns what backward starts from, scaled; counts the loss. May be called for the
   /// same micro-batch again: random numbers are the same then. Throws what forward throws.
   virtual at::Tensor forward(int micro_batch) = 0;
@@ -79,8 +79,8 @@ struct DataShard {
 
 /// Ranks that hold the same part of the state: who heals a newcomer among them.
 struct ReplicaGroup {
-  std::shared_ptr<Communicator> lane;
-  std::vector<int> members;  ///< ranks, by their rank in the lane
+  std::shared_ptr<Communicator> lane;  ///< over the members
+  std::vector<int> members;            ///< ranks, by their rank in the lane
 };
 
 /// Decides how parameters are laid out over ranks and which tensors move when.
@@ -187,7 +187,7 @@ class Strategy {
   virtual void take_snapshot(Optimizer&, std::uint64_t /*generation*/, std::int64_t /*step*/, const std::string& /*note*/) {}
   struct Restored {
     std::int64_t step = 0;  ///< the one that is run next
-    std::string note;
+    std::string note;       ///< what take_snapshot was given
   };
   /// What rejoin or attach went back to; nothing the second time.
   virtual std::optional<Restored> take_restored() { return std::nullopt; }

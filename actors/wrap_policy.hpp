@@ -20,26 +20,26 @@ namespace troupe {
 ///     none                     no module: the model is one unit
 struct WrapPolicy {
   enum class By { none, block, type, numel, name };
-  By by = By::block;
+  By by = By::block;                  ///< what decides
   std::vector<std::string> patterns;  ///< types or paths
-  std::int64_t numel = 0;
+  std::int64_t numel = 0;             ///< with By::numel: at least so many elements
 };
 
 /// Throws Error(usage) naming what is wrong in `text`.
 WrapPolicy parse_wrap_policy(std::string_view text);
 
 struct UnitParameter {
-  std::string name;  ///< path in the model, the first one where it has several
-  at::Tensor tensor;
+  std::string name;                  ///< path in the model, the first one where it has several
+  at::Tensor tensor;                 ///< the live one
   std::vector<std::string> aliases;  ///< its other paths
 };
 
 /// What is gathered, checkpointed or placed as one.
 struct WrapUnit {
-  std::string name;  ///< path of the module; empty for the model itself
-  std::shared_ptr<torch::nn::Module> module;
-  BlockCalls* block = nullptr;  ///< the module's hooks; nullptr only for a model that is no block
-  std::vector<UnitParameter> parameters;
+  std::string name;                           ///< path of the module; empty for the model itself
+  std::shared_ptr<torch::nn::Module> module;  ///< whose calls are hooked
+  BlockCalls* block = nullptr;                ///< the module's hooks; nullptr only for a model that is no block
+  std::vector<UnitParameter> parameters;      ///< of it and of what is below it in no unit of its own
 };
 
 /// The units of a model: first the model itself, then those that the policy picks, in the order of registration, an outer one before the

@@ -2,7 +2,8 @@
 # need none and start in 0.2 s with 119 MB, the whole of LibTorch in 0.36 s with 472 MB. Target: LibTorch::cpu.
 #
 # Looked for in, and in this order: Torch_DIR; CMAKE_PREFIX_PATH, as a variable or from the environment, with what Python's
-# torch.utils.cmake_prefix_path says or the torch folder itself.
+# torch.utils.cmake_prefix_path says or the torch folder itself; beside an installed package, lib/troupe/torch (where the Debian package has
+# it).
 include(FindPackageHandleStandardArgs)
 set(LibTorch_places ${CMAKE_PREFIX_PATH})
 cmake_path(CONVERT "$ENV{CMAKE_PREFIX_PATH}" TO_CMAKE_PATH_LIST LibTorch_environment)
@@ -12,6 +13,7 @@ if(Torch_DIR)
   cmake_path(SET LibTorch_first NORMALIZE "${Torch_DIR}/../../..")
   list(PREPEND LibTorch_places ${LibTorch_first})
 endif()
+list(APPEND LibTorch_places ${CMAKE_CURRENT_LIST_DIR}/../../troupe/torch)
 
 find_path(LibTorch_INCLUDE_DIR torch/csrc/api/include/torch/version.h HINTS ${LibTorch_places} PATH_SUFFIXES include NO_DEFAULT_PATH)
 find_library(LibTorch_cpu_LIBRARY torch_cpu HINTS ${LibTorch_places} PATH_SUFFIXES lib NO_DEFAULT_PATH)

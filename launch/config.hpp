@@ -33,8 +33,8 @@ struct Config : DataOptions, CommunicatorSettings, OptimizerOptions, TrainingOpt
   }
 
   struct Declared {
-    std::string help;
-    ConfigValue value;
+    std::string help;   ///< for --help
+    ConfigValue value;  ///< the default, then what was set
   };
   std::map<std::string, Declared> declared;
   std::map<std::string, std::string>

@@ -18,15 +18,15 @@ struct Loss {
 };
 
 struct Datasets {
-  std::shared_ptr<const Dataset> train;
+  std::shared_ptr<const Dataset> train;     ///< drawn from by the sampler
   std::shared_ptr<const Dataset> held_out;  ///< may be empty: no validation
 };
 
 /// A training job by its parts; the framework owns the loop: epochs, micro-batches, validation, checkpoints, resume, logs, an orderly stop.
 /// Every function is called on each rank's thread with the same config.
 struct Job {
-  std::function<std::shared_ptr<torch::nn::Module>(const Config&)> model;
-  std::function<Datasets(const Config&)> data;
+  std::function<std::shared_ptr<torch::nn::Module>(const Config&)> model;  ///< makes it, on each rank alike; needed
+  std::function<Datasets(const Config&)> data;                             ///< opens it, on each rank alike; needed
   /// Training and validation; `model` is in train or eval mode accordingly.
   std::function<Loss(torch::nn::Module& model, const Batch& batch, const Config&)> loss;
   /// Default: the optimizer that the config names, weight decay on all parameters.

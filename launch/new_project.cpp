@@ -30,7 +30,7 @@ std::string named(std::string text, const std::string& name) {
 }
 
 std::string name_of(const fs::path& folder) {
-  const auto name = folder.filename().string();
+  auto name = folder.filename().string();
   const bool good = !name.empty() && name.size() <= 64 && std::isalpha(static_cast<unsigned char>(name[0])) != 0 &&
                     std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '-'; }) &&
                     name != "test" && name != "install" && name != "all" && name != "clean" && name != "help" && name != "package";
@@ -42,7 +42,7 @@ std::string name_of(const fs::path& folder) {
 }
 
 std::string for_shell(const fs::path& path) {
-  const auto text = path.string();
+  auto text = path.string();
   if (text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./+:") == std::string::npos) return text;
   std::string shell = "'";
   for (const char c : text) shell += c == '\'' ? std::string("'\\''") : std::string(1, c);

@@ -56,6 +56,7 @@ Rank::~Rank() { profile_of_process().add(profile_); }
 void Rank::distribute_module(std::shared_ptr<torch::nn::Module> model) {
   check_device_settings(config_, device());
   model_ = model;
+  if (config_.sync_batchnorm) convert_sync_batchnorm(*model, system_->compute().services().program_lane);
   initialise(*model);
   checkpoint_activations(model, config_.activation_checkpointing);
   if (config_.ranks > 1) {

@@ -64,12 +64,12 @@ class Rank {
 
   /// They change when ranks are lost, replaced or added: between two steps, inside `step`.
   int rank() const noexcept { return system_->compute().rank(); }
-  int world_size() const noexcept { return system_->compute().world_size(); }
-  bool is_main() const noexcept { return rank() == 0; }
+  int world_size() const noexcept { return system_->compute().world_size(); }  ///< ranks that train now
+  bool is_main() const noexcept { return rank() == 0; }                        ///< rank 0, which prints and saves what is one for all
   /// Where this rank trains (config: device). `distribute` moves the model there, the loader its batches; what else forward needs is the
   /// program's to move.
   at::Device device() const noexcept { return system_->options().device; }
-  const Config& config() const noexcept { return config_; }
+  const Config& config() const noexcept { return config_; }  ///< what was set, by whom: `sources`
 
   /// Hands the model to the config's strategy; collective. Returns what it was given (a module holder or a shared_ptr), for convenience.
   ///
@@ -125,8 +125,8 @@ class Rank {
   /// A strategy that orders a step's forwards and backwards itself (pipeline): call run_micro_batches in the place of backward.
   bool orders_micro_batches() const { return system_->compute().strategy().orders_micro_batches(); }
   struct MicroBatch {
-    at::Tensor loss;  ///< its mean, a scalar
-    double correct = 0;
+    at::Tensor loss;     ///< its mean, a scalar
+    double correct = 0;  ///< samples that were right, for the accuracy
   };
   /// Forward and backward of all `batches` of a step, in the order that the strategy takes; with any strategy. `forward` is called for each
   /// of them, perhaps several times, and may be left by an exception that is none of the program's (StageEnded) where other ranks go on.
@@ -172,8 +172,8 @@ class Rank {
   /// After `error` in collectives outside of a step or in forward: joins the next generation, or throws what can't be recovered. The
   /// step's batches come again.
   void recover(const Error& error);
-  bool stop_requested() const { return stop_signal() != 0; }
-  int stop_signal() const;  ///< the same on all ranks, after a step
+  bool stop_requested() const { return stop_signal() != 0; }  ///< a rank was asked to stop: the loader ends
+  int stop_signal() const;                                    ///< the same on all ranks, after a step
 
   /// Collectives for the program's own use, in the same order on every rank.
   Communicator& communicator() { return system_->compute().program_lane(); }
@@ -184,7 +184,7 @@ class Rank {
   void reduce(const at::Tensor& tensor, int root = 0, ReduceOp op = ReduceOp::sum, std::string_view label = "user") {
     communicator().reduce(tensor, root, op, label);
   }
-  void barrier() { communicator().barrier("user"); }
+  void barrier() { communicator().barrier("user"); }  ///< waits for all ranks
   /// Any type that cereal serialises; indexed by rank. gather: empty except on `root`.
   template <class T>
   std::vector<T> all_gather_object(const T& object) {

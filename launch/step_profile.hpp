@@ -16,7 +16,7 @@ class StepProfile {
   /// As Rank::overlap and Rank::exposed_communication.
   double overlap() const noexcept { return reduce_ms_ > 0 ? hidden_ms_ / reduce_ms_ : 1; }
   double exposed_communication() const noexcept { return step_ms_ > 0 ? (exposed_ms_ + inside_ms_) / step_ms_ : 0; }
-  std::int64_t steps() const noexcept { return steps_; }
+  std::int64_t steps() const noexcept { return steps_; }  ///< counted so far
   /// Another rank's steps, or another life's.
   void add(const StepProfile& other);
   /// One line with what the two shares are made of.

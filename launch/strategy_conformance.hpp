@@ -23,10 +23,10 @@ struct ConformanceReport {
   int jobs = 0;                       ///< that were run
   int deaths = 0;                     ///< of ranks, in them
   double worst_gap = 0;               ///< the largest distance from one rank's loss, as loss_bound counts it
-  std::string strategy;
+  std::string strategy;               ///< its name
 
-  bool passed() const noexcept { return failures.empty(); }
-  std::string to_string() const;
+  bool passed() const noexcept { return failures.empty(); }  ///< all held
+  std::string to_string() const;                             ///< a line for each failure, or that it conforms
 };
 
 /// The suite that every strategy of ours passes, for one of a user's own. Trains a small model on simulated ranks (threads of this process,

@@ -7,7 +7,6 @@
 #include "launch/job.hpp"
 #include "launch/run_checkpoints.hpp"
 #include "launch/run_log.hpp"
-#include "strategies/sync_batch_norm.hpp"
 #include "tensor_io/autocast.hpp"
 #include "tensor_io/deferred_init.hpp"
 #include "tensor_io/fault_point.hpp"
@@ -108,7 +107,6 @@ class TrainingLoop {
   void set_up() {
     check_device_settings(config_, rank_.device());
     model_ = build_model(job_, config_);
-    if (config_.sync_batchnorm) convert_sync_batchnorm(*model_, rank_.system().compute().services().program_lane);
     rank_.distribute(model_);
     optimizer_ = job_.optimizer ? job_.optimizer(*model_, config_) : rank_.make_optimizer(*model_);
     data_ = job_.data(config_);

@@ -16,9 +16,9 @@ struct StageInstruction {
     backward_input,   ///< of the inputs alone: what the stage before waits for
     backward_weight,  ///< the rest, any time later
   };
-  Kind kind = Kind::forward;
-  int micro_batch = 0;
-  int chunk = 0;  ///< which of the rank's stages: chunk c of rank r is stage c * ranks + r
+  Kind kind = Kind::forward;  ///< what to do
+  int micro_batch = 0;        ///< 0-based
+  int chunk = 0;              ///< which of the rank's stages: chunk c of rank r is stage c * ranks + r
 
   bool operator==(const StageInstruction&) const = default;
   std::string to_string() const;  ///< `forward of micro-batch 3, chunk 0`
@@ -28,9 +28,9 @@ struct StageInstruction {
 using StageSchedule = std::vector<StageInstruction>;
 
 struct PipelineShape {
-  int ranks = 1;
-  int micro_batches = 1;
-  int chunks = 1;  ///< stages of a rank
+  int ranks = 1;          ///< of the pipeline
+  int micro_batches = 1;  ///< of a step
+  int chunks = 1;         ///< stages of a rank
 };
 
 /// A schedule is a pure function: from the shape to one list for each rank.

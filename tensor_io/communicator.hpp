@@ -25,17 +25,17 @@ std::string_view to_string(ReduceOp op) noexcept;
 
 /// How to build a communicator. All ranks pass the same `name`, `world_size`, `backend` and `timeout`.
 struct CommunicatorOptions {
-  int rank = 0;
-  int world_size = 1;
+  int rank = 0;                                 ///< 0 .. world_size - 1
+  int world_size = 1;                           ///< ranks of the group
   std::string name = "world";                   ///< unique in the job and generation: it prefixes the keys of the rendezvous
   std::string backend = "auto";                 ///< auto, shm, gloo, hierarchical, nccl
   std::string host = "localhost";               ///< ranks with the same name may share memory (it is proved, not believed)
   std::string interface_address = "127.0.0.1";  ///< where Gloo listens
   std::chrono::milliseconds timeout{60'000};    ///< deadline of each wait inside one operation, and of the set-up
-  std::shared_ptr<Rendezvous> rendezvous;
-  at::Device device = at::kCPU;   ///< of this rank's tensors, beside those on the CPU
-  std::shared_ptr<NcclApi> nccl;  ///< empty: the one that this program was built with
-  std::vector<int> members;       ///< what errors call the ranks, in a group cut out of a larger one; empty: 0 .. world_size - 1
+  std::shared_ptr<Rendezvous> rendezvous;       ///< where ranks leave addresses for each other; needed above one rank
+  at::Device device = at::kCPU;                 ///< of this rank's tensors, beside those on the CPU
+  std::shared_ptr<NcclApi> nccl;                ///< empty: the one that this program was built with
+  std::vector<int> members;  ///< what errors call the ranks, in a group cut out of a larger one; empty: 0 .. world_size - 1
 };
 
 /// A group of ranks that move tensors together: the contract that every back end keeps and one conformance suite checks.
@@ -56,10 +56,10 @@ class Communicator {
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  int rank() const noexcept { return options_.rank; }
-  int world_size() const noexcept { return options_.world_size; }
-  const std::string& name() const noexcept { return options_.name; }
-  virtual std::string_view backend() const noexcept = 0;
+  int rank() const noexcept { return options_.rank; }                 ///< of this process in the group
+  int world_size() const noexcept { return options_.world_size; }     ///< ranks of the group
+  const std::string& name() const noexcept { return options_.name; }  ///< as in the options
+  virtual std::string_view backend() const noexcept = 0;              ///< single, shm, gloo, hierarchical, nccl
 
   /// In place: (numel,) on every rank. `label` says what it is for in errors and in the ledger.
   void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum, std::string_view label = {});
@@ -110,7 +110,7 @@ class Communicator {
   /// Any thread. Frees every waiter of this rank (and of the others, as they notice) within 1 s; the first reason wins.
   void abort(const ErrorReport& reason) noexcept;
 
-  CollectiveLedger& ledger() noexcept { return *ledger_; }
+  CollectiveLedger& ledger() noexcept { return *ledger_; }  ///< of what this rank has called, and where it waits
   std::shared_ptr<CollectiveLedger> shared_ledger() const noexcept { return ledger_; }
 
  protected:

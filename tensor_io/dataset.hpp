@@ -11,39 +11,39 @@ namespace troupe {
 
 /// Where a sample stands in the run: what augmentation may depend on, so that it is the same however many ranks and workers there are.
 struct SampleContext {
-  std::uint64_t seed = 0;
-  std::int64_t epoch = 0;
+  std::uint64_t seed = 0;  ///< the run's (config: seed)
+  std::int64_t epoch = 0;  ///< 0-based
 };
 
 struct Example {
-  at::Tensor input;  // one sample, without a batch dimension
-  at::Tensor target;
+  at::Tensor input;   ///< one sample, without a batch dimension
+  at::Tensor target;  ///< one label, or whatever the loss wants
 };
 
 class DeviceEvent;
 
 /// One rank's part of a micro-batch.
 struct Batch {
-  at::Tensor input;   // (n, ...)
-  at::Tensor target;  // (n, ...)
-  at::Tensor index;   // (n,) i64, the samples' numbers in the data set
-  std::int64_t epoch = 0;
+  at::Tensor input;              ///< (n, ...)
+  at::Tensor target;             ///< (n, ...)
+  at::Tensor index;              ///< (n,) i64, the samples' numbers in the data set
+  std::int64_t epoch = 0;        ///< that the samples are of, 0-based
   std::int64_t step = 0;         ///< optimizer step within the epoch
   std::int64_t micro_batch = 0;  ///< 0 .. grad_accum_steps - 1
   std::int64_t counted = 0;      ///< the first `counted` samples count; the rest pads (repeats), so that every rank has n
   double weight = 1;             ///< this rank's share of the micro-batch times the number of ranks: what its mean loss counts
-  bool last_of_step = true;
-  bool last_of_epoch = false;
+  bool last_of_step = true;      ///< the optimizer step follows
+  bool last_of_epoch = false;    ///< of the data
   std::shared_ptr<const DeviceEvent> arrived;  ///< on a device: input and target are there after it (DeviceFeed); else empty
 
-  std::int64_t numel() const { return input.defined() ? input.size(0) : 0; }
+  std::int64_t numel() const { return input.defined() ? input.size(0) : 0; }  ///< samples in it
 };
 
 /// A data set with random access. Implementations are immutable after construction: loader workers call them from many threads.
 class Dataset {
  public:
   virtual ~Dataset() = default;
-  virtual std::int64_t size() const = 0;
+  virtual std::int64_t size() const = 0;  ///< samples
   virtual Example get(std::int64_t index, const SampleContext& context) const = 0;
   /// Stacks `get` by default; a data set in memory overrides it with one gather. Fills input, target and index.
   virtual Batch get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const;

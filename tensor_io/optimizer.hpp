@@ -12,7 +12,7 @@ namespace troupe {
 
 /// Parameters that share hyper-parameters.
 struct ParameterGroup {
-  NamedTensors parameters;   // leaves of the model, by their names in it
+  NamedTensors parameters;   ///< leaves of the model, by their names in it
   double lr_scale = 1;       ///< multiplies the scheduled rate
   double weight_decay = -1;  ///< negative: the optimizer's default
 };
@@ -22,10 +22,10 @@ struct ParameterGroup {
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
-  virtual std::string name() const = 0;
+  virtual std::string name() const = 0;  ///< sgd, adamw, or a class of torch::optim
   /// One step at this rate (the schedule's; groups scale it).
   virtual void step(double lr) = 0;
-  /// Names without the `optimizer.` prefix: `<parameter>.momentum_buffer`, `<parameter>.exp_avg`, `<parameter>.step` ...
+  /// As in a checkpoint without its "optimizer" in front: PARAMETER.momentum_buffer, PARAMETER.exp_avg, PARAMETER.step and so on.
   /// The tensors are the live ones.
   virtual NamedTensors state() = 0;
   /// Copies values in; creates state that does not exist yet. Throws Error(mismatch) for a missing or unknown name or another shape.

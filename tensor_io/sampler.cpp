@@ -28,7 +28,7 @@ std::int64_t Permutation::operator()(std::int64_t position) const noexcept {
   return static_cast<std::int64_t>(x);
 }
 
-DistributedSampler::DistributedSampler(SamplerOptions options) : options_(options) {
+DistributedSampler::DistributedSampler(SamplerOptions options) : options_(std::move(options)) {
   const auto& o = options_;
   const auto parts = o.micro_batches * o.world_size;
   const bool cut = o.uneven ? o.batch_size % o.micro_batches == 0 && o.batch_size >= parts : o.batch_size % parts == 0;

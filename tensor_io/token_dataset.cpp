@@ -103,8 +103,9 @@ std::string join_texts(const std::vector<std::pair<std::string, bool>>& files) {
 TokenShard::TokenShard(const std::string& path) : file_(kReading, path) {
   std::array<std::uint32_t, 3> header{};
   if (file_.bytes() >= kLlmHeaderBytes) file_.read_at(0, std::as_writable_bytes(std::span(header)));
-  const auto [magic, version, count] = header;
-  const auto* format = std::find_if(std::begin(kLlmFormats), std::end(kLlmFormats), [&](const auto& each) { return each.magic == magic; });
+  const auto version = header[1], count = header[2];
+  const auto* format =
+      std::find_if(std::begin(kLlmFormats), std::end(kLlmFormats), [&](const auto& each) { return each.magic == header[0]; });
   const bool has_header = format != std::end(kLlmFormats);
   if (has_header) id_bytes_ = format->id_bytes;
   if (file_.bytes() % id_bytes_ != 0) {

@@ -68,7 +68,7 @@ void ShardFolder::read_index(const std::string& folder) {
   const auto list = json.is_object() ? json.find("shardlist") : json.end();
   if (!json.is_object() || list == json.end() || !list->is_array())
     file.refuse("field shardlist: it is missing, or no list",
-                "remove the file, or write {\"shardlist\": [{\"url\": NAME, \"nsamples\": N}, ...]}");
+                R"(remove the file, or write {"shardlist": [{"url": NAME, "nsamples": N}, ...]})");
   std::map<std::string, std::int64_t> samples;
   for (const auto& each : *list) {
     if (!each.is_object() || !each.contains("url") || !each["url"].is_string() || !each.contains("nsamples") ||

@@ -1,7 +1,7 @@
 # cmake -D build=… -D source=… -D work=… -D torch=…/libtorch_cpu.so -D generator=… -D compiler=… -D launcher=… -P consume.cmake
 set(prefix ${work}/prefix)
 file(REMOVE_RECURSE ${work})
-file(COPY ${source}/examples/hello_troupe ${source}/examples/custom_strategy DESTINATION ${work})
+file(COPY ${source}/examples/hello_troupe ${source}/examples/custom_strategy ${source}/examples/external_project DESTINATION ${work})
 
 # run(COMMAND...): its output in `output`; any failure ends the test.
 macro(run)
@@ -71,3 +71,11 @@ run(${prefix}/bin/troupe launch --nproc 2 --run-dir ${work}/run4 ${work}/my-digi
   --checkpoint_dir ${work}/checkpoints4)
 must_contain("2 ranks, backend shm; data: digits, 1438 samples")
 must_contain("best held-out accuracy: 9")
+# A project with a test of its own.
+run(${CMAKE_COMMAND} -G ${generator} -D CMAKE_CXX_COMPILER=${compiler} -D CMAKE_CXX_COMPILER_LAUNCHER=${launcher} -S ${work}/external_project
+  -B ${work}/build_external -D CMAKE_PREFIX_PATH=${torch_prefix})
+run(${CMAKE_COMMAND} --build ${work}/build_external)
+run(${CMAKE_CTEST_COMMAND} --test-dir ${work}/build_external --no-tests=error --output-on-failure)
+must_contain("two ranks train")
+run(${prefix}/bin/troupe launch --nproc 2 --run-dir ${work}/run_external ${work}/build_external/train --epochs 2 --hidden 8 --checkpoint_dir ${work}/checkpoints_external)
+must_contain("held-out")

@@ -1,0 +1,54 @@
+"""Called by MkDocs. Two kinds of files that lie outside of docs/ become part of the site, so that every link in it has an end that the
+build has seen: what a page links to by ../PATH (a source, shown as a page of its own), and doxygen's reference, in api/.
+"""
+import pathlib
+import posixpath
+import re
+
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+API = ROOT / "build/docs/api"
+LINK = re.compile(r"\]\(\.\./([\w./-]+)(#[\w-]+)?\)")
+LANGUAGES = {".cpp": "cpp", ".hpp": "cpp", ".md": None, ".py": "python", ".toml": "toml", ".txt": "text", ".cmake": "cmake", "": "text"}
+
+
+def page_of(path):
+    return f"source/{path}.md" if not path.endswith(".md") else f"source/{path}"
+
+
+def source_page(path):
+    file = ROOT / path
+    if file.is_dir():
+        entries = sorted(entry.name + ("/" if entry.is_dir() else "") for entry in file.iterdir())
+        return f"# {path}\n\nThe folder `{path}` of the sources has:\n\n" + "".join(f"- `{entry}`\n" for entry in entries)
+    text = file.read_text()
+    if file.suffix == ".md":
+        return LINK.sub(r"](\1)", re.sub(r"\]\((?!https?:)[^)]*\)", "]", text).replace("![", "["))
+    fence = "`" * (max((len(ticks) for ticks in re.findall(r"`{3,}", text)), default=3) + 1)
+    return f"# {path}\n\n{fence}{LANGUAGES.get(file.suffix, 'text')}\n{text}\n{fence}\n"
+
+
+def on_files(files, config):
+    wanted = set()
+    for page in (ROOT / "docs").glob("*.md"):
+        for path, _ in LINK.findall(page.read_text()):
+            if not (ROOT / path).exists():
+                raise PluginError(f"{page.relative_to(ROOT)} links to {path}, which is not there")
+            wanted.add(posixpath.normpath(path))
+    for path in sorted(wanted):
+        files.append(File.generated(config, page_of(path), content=source_page(path)))
+    if not (API / "html/index.html").exists():
+        raise PluginError("doxygen has not run: ./dev docs does it")
+    for file in sorted((API / "html").rglob("*")):
+        if file.is_file():
+            name = "api/" + file.relative_to(API / "html").as_posix()
+            files.append(File.generated(config, name, abs_src_path=str(file)))
+    return files
+
+
+def on_page_markdown(markdown, page, config, files):
+    if page.file.src_uri.startswith("source/"):
+        return markdown
+    return LINK.sub(lambda link: f"]({page_of(posixpath.normpath(link[1]))}{link[2] or ''})", markdown)
