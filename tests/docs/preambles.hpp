@@ -1,6 +1,7 @@
+#pragma once
+
 // What the fragments of C++ in README.md and docs/*.md may take as given; blocks.py wraps them in one of the TROUPE_DOCS_ functions.
 // What is used here and declared nowhere in a page would be a page that nobody can follow: keep it short.
-#pragma once
 #include <troupe/testing.hpp>
 #include <troupe/troupe.hpp>
 #include "tests/catch.hpp"
