@@ -39,7 +39,7 @@ class Wake {
   timespec deadline{};  ///< of the wait under way, by the steady clock
 
  private:
-  sem_t permits_;  // not std::counting_semaphore: before GCC 13 it may sleep for ever (libstdc++'s bug 104928)
+  sem_t permits_{};  // not std::counting_semaphore: before GCC 13 it may sleep for ever (libstdc++'s bug 104928)
 };
 
 class ThreadMailbox final : public caf::blocking_actor {
@@ -75,13 +75,17 @@ class ThreadMailbox final : public caf::blocking_actor {
   Wake wake_;
 };
 
+caf::strong_actor_ptr spawn_mailbox(caf::actor_system& system, caf::execution_unit& context) {
+  caf::actor_config config{&context};
+  return caf::actor_cast<caf::strong_actor_ptr>(system.spawn_impl<ThreadMailbox, caf::no_spawn_options>(config));
+}
+
 }  // namespace
 
-ThreadActor::ThreadActor(caf::actor_system& system) : context_(&system) {
-  caf::actor_config config{&context_};
-  address_ = caf::actor_cast<caf::strong_actor_ptr>(system.spawn_impl<ThreadMailbox, caf::no_spawn_options>(config));
-  actor_ = static_cast<caf::blocking_actor*>(caf::actor_cast<caf::abstract_actor*>(address_));
-}
+ThreadActor::ThreadActor(caf::actor_system& system)
+    : context_(&system),
+      address_(spawn_mailbox(system, context_)),
+      actor_(static_cast<caf::blocking_actor*>(caf::actor_cast<caf::abstract_actor*>(address_))) {}
 
 ThreadActor::~ThreadActor() {
   if (!actor_->getf(caf::abstract_actor::is_terminated_flag)) actor_->cleanup(caf::exit_reason::normal, &context_);

@@ -85,6 +85,7 @@ StepCost run(int ranks, bool operators, const std::string& folder) {
 
 nlohmann::json median(int ranks, bool operators, const std::string& folder) {
   std::vector<StepCost> costs;
+  costs.reserve(5);
   for (int i = 0; i < 5; ++i) costs.push_back(run(ranks, operators, folder));
   std::sort(costs.begin(), costs.end(), [](const auto& a, const auto& b) { return a.percent() < b.percent(); });
   const auto& middle = costs[2];

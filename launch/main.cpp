@@ -349,6 +349,7 @@ int configuration(const std::vector<std::string>& words) {
   }
   troupe::Config config;
   std::vector<const char*> flags;
+  flags.reserve(words.size());
   for (const auto& word : words) flags.push_back(word.c_str());  // the first is the program's name to it
   if (troupe::parse_config(config, static_cast<int>(flags.size()), flags.data()) == troupe::ConfigAction::help)
     return std::fputs(kConfigHelp, stdout), 0;

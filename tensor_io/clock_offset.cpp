@@ -55,6 +55,7 @@ std::vector<ClockOffset> measure_clocks(Communicator& lane, const std::function<
   }
   lane.broadcast(offsets, 0, kLabel);
   std::vector<ClockOffset> result;
+  result.reserve(static_cast<std::size_t>(world));
   for (int rank = 0; rank < world; ++rank) result.push_back({offsets[rank][0].item<std::int64_t>(), offsets[rank][1].item<std::int64_t>()});
   return result;
 }

@@ -30,7 +30,7 @@ bool parse_switch(const std::string& text, bool& value) {
 std::string parse_profile(const std::string& text, ProfileSetting& setting) {
   setting = {};
   if (parse_switch(text, setting.table)) return {};
-  const auto refused = "'" + displayable(text, 80) + "' is not off, true or steps=FIRST:LAST";
+  auto refused = "'" + displayable(text, 80) + "' is not off, true or steps=FIRST:LAST";
   std::istringstream parts(text);
   bool steps = false;
   for (std::string part; std::getline(parts, part, ',');) {

@@ -133,7 +133,7 @@ class PageFollower {
     client_.set_read_timeout(kPatience);
   }
   const std::vector<MetricRecord>& records() {
-    const auto answer = client_.Get(("/records?after=" + std::to_string(next_)).c_str());
+    const auto answer = client_.Get("/records?after=" + std::to_string(next_));
     if (!answer) {  // the run is over, and took its page along
       if (asked_) return ended_ = true, lines_.records();
       throw Error(ErrorCode::unavailable, place(), "nobody answers there",

@@ -47,11 +47,12 @@ TraceTotals totals_over(const std::vector<TraceRank>& ranks) {
 std::string write_trace_of_rank(const std::string& run_dir, const TraceRank& rank, int world_size, const std::string& events) {
   std::error_code failure;
   fs::create_directories(run_dir + "/trace", failure);
-  const auto name = run_dir + "/trace/rank-" + std::to_string(rank.rank) + ".json", partial = name + kPartial;
+  auto name = run_dir + "/trace/rank-" + std::to_string(rank.rank) + ".json";
+  const auto partial = name + kPartial;
   {
     std::ofstream file(partial, std::ios::binary);
     // HTA looks for the rank with a regular expression that wants the blank.
-    file << "{\"schemaVersion\":1,\"distributedInfo\":{\"backend\":\"nccl\",\"rank\": " << rank.rank << ",\"world_size\": " << world_size
+    file << R"({"schemaVersion":1,"distributedInfo":{"backend":"nccl","rank": )" << rank.rank << R"(,"world_size": )" << world_size
          << "},\"deviceProperties\":[],\"traceEvents\":[\n"
          << events << "\n],\"otherData\":" << dump_of(facts_of(rank)) << "}\n";
     if (!file.flush()) {

@@ -124,8 +124,8 @@ class Writer {
   std::int64_t count() const { return count_; }
 
   void metadata(const char* what, int thread, const std::string& arguments) {
-    line("{\"ph\":\"M\",\"name\":\"" + std::string(what) + "\",\"pid\":" + std::to_string(source_.rank) +
-         ",\"tid\":" + std::to_string(thread) + ",\"args\":{" + arguments + "}}");
+    line(R"({"ph":"M","name":")" + std::string(what) + R"(","pid":)" + std::to_string(source_.rank) + R"(,"tid":)" +
+         std::to_string(thread) + R"(,"args":{)" + arguments + "}}");
   }
   void name_thread(int thread, const std::string& name) {
     metadata("thread_name", thread, "\"name\":" + json_text(name));
@@ -142,15 +142,15 @@ class Writer {
     if (event.numel >= 0) argument("numel", std::to_string(event.numel));
     if (event.dtype >= 0) argument("dtype", json_text(c10::toString(static_cast<c10::ScalarType>(event.dtype))));
     if (event.step >= 0) argument("step", std::to_string(event.step));
-    line("{\"ph\":\"X\",\"cat\":\"" + std::string(category_of(event.kind)) + "\",\"name\":" + json_text(name) +
-         place(event.begin_ns, thread) + ",\"dur\":" + us_text(event.end_ns - event.begin_ns) + ",\"args\":{" + arguments + "}}");
+    line(R"({"ph":"X","cat":")" + std::string(category_of(event.kind)) + R"(","name":)" + json_text(name) + place(event.begin_ns, thread) +
+         R"(,"dur":)" + us_text(event.end_ns - event.begin_ns) + R"(,"args":{)" + arguments + "}}");
     ++count_;
   }
   void arrow(const TraceEvent& event, int from, int to) {
-    const auto common = ",\"cat\":\"message\",\"name\":" + json_text(event.name.data()) +
-                        ",\"id\":" + std::to_string(source_.rank * 10'000'000LL + ++arrows_);
-    line("{\"ph\":\"s\"" + common + place(event.begin_ns, from) + "}");
-    line("{\"ph\":\"f\",\"bp\":\"e\"" + common + place(event.end_ns, to) + "}");
+    const auto common = R"(,"cat":"message","name":)" + json_text(event.name.data()) + R"(,"id":)" +
+                        std::to_string(source_.rank * 10'000'000LL + ++arrows_);
+    line(R"({"ph":"s")" + common + place(event.begin_ns, from) + "}");
+    line(R"({"ph":"f","bp":"e")" + common + place(event.end_ns, to) + "}");
     ++count_;
   }
 
