@@ -23,7 +23,7 @@ _troupe() {
     fi
   fi
   COMPREPLY=($(compgen -W "$words" -- "$word"))
-  [ "$COMP_CWORD" -eq 1 ] || [ "${#COMPREPLY[@]}" -gt 0 ] || COMPREPLY=($(compgen -f -- "$word"))
+  [ "$COMP_CWORD" -eq 1 ] || [ "${#COMPREPLY[@]}" -gt 0 ] || mapfile -t COMPREPLY < <(compgen -f -- "$word")
 }
 complete -o filenames -F _troupe troupe
 )sh";

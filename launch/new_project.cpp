@@ -5,6 +5,9 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
 
 #include "launch/displayable.hpp"
 #include "tensor_io/error.hpp"
@@ -27,6 +30,14 @@ std::string named(std::string text, const std::string& name) {
   for (auto at = text.find(kPlaceholder); at != std::string::npos; at = text.find(kPlaceholder, at + name.size()))
     text.replace(at, std::strlen(kPlaceholder), name);
   return text;
+}
+
+// An installed Troupe may have moved since it was built, so the project's settings say where its digits are.
+std::string with_digits(std::string settings, const fs::path& digits) {
+  constexpr std::string_view kData = "data = \"digits\"";
+  if (const auto at = settings.find(kData); at != std::string::npos && fs::exists(digits))
+    settings.insert(settings.find('\n', at) + 1, "data_dir = " + nlohmann::json(digits.string()).dump() + "\n");
+  return settings;
 }
 
 std::string name_of(const fs::path& folder) {
@@ -65,16 +76,17 @@ int new_project_command(const std::vector<std::string>& words, const std::string
   }
   fs::create_directories(folder, error);
   if (error) throw Error(ErrorCode::io, "troupe new", "making " + displayable(folder.string()) + ": " + error.message());
+  // bin/troupe of a prefix, or launch/troupe of a build folder, from which a prefix is made in a moment.
+  const auto above = fs::path(own_path).parent_path().parent_path();
+  const auto digits = above / "share/troupe/digits.csv.gz";
   std::string list;
   for (const auto& file : project_files()) {
     std::ofstream out(folder / file.name, std::ios::binary);
-    out << named(file.text, name);
+    out << with_digits(named(file.text, name), file.name == "train.toml" ? digits : fs::path());
     out.close();
     if (!out) throw Error(ErrorCode::io, "troupe new", "cannot write " + displayable((folder / file.name).string()), "is the disk full?");
     list += (list.empty() ? "" : ", ") + file.name;
   }
-  // bin/troupe of a prefix, or launch/troupe of a build folder, from which a prefix is made in a moment.
-  const auto above = fs::path(own_path).parent_path().parent_path();
   const bool built = fs::exists(above / "cmake_install.cmake");
   const auto prefix = built ? above / "prefix" : above;
   std::printf("%s: %s\nnext:\n", folder.c_str(), list.c_str());

@@ -103,7 +103,7 @@ RankEnd run_rank(caf::actor_system& system, const Config& config, const RankSyst
       }
     } catch (...) {
       const auto failure = rank.system().fail(std::current_exception());
-      rank.give_up_trace();
+      if (failure.code != ErrorCode::fenced) rank.give_up_trace();  // a fenced one's successor writes that file
       rank.end_records(failure.to_string());
       return {failure, exit_code(failure.code)};
     }

@@ -253,17 +253,19 @@ void Rank::tell_trace(const std::string& line) {
 }
 
 void Rank::end_trace() {
-  if (!trace_ || !model_ || trace_ended_) return;
-  retry([&] {
-    if (!trace_->cut_off(steps_done())) return;
+  if (!trace_ || !model_ || trace_ended_ || !trace_->cut_off(steps_done())) return;
+  trace_ended_ = true;
+  try {
     const auto line = trace_->gather(communicator(), system_->compute().membership());
-    trace_ended_ = true;
     if (!line.empty()) tell_trace(line);
-  });
+  } catch (const Error& error) {  // not tried again: the training is over, and a newcomer would begin elsewhere
+    if (!may_be_recovered(error.code())) throw;
+    give_up_trace();
+  }
 }
 
 void Rank::give_up_trace() noexcept {
-  if (!trace_) return;
+  if (!trace_ || rank() < 0) return;
   try {
     const auto line = trace_->write_alone(rank(), system_->options().host);
     if (!line.empty()) std::fprintf(stderr, "%s\n", line.c_str());

@@ -3,11 +3,13 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
+#include <exception>
 #include <utility>
 
+#include "launch/displayable.hpp"
 #include "launch/observe/trace_file.hpp"
-#include "launch/observe/trace_json.hpp"
 #include "tensor_io/clock_offset.hpp"
 
 namespace troupe {
@@ -52,18 +54,27 @@ RankTrace::RankTrace(RankTraceOptions options) : options_(std::move(options)) {}
 RankTrace::~RankTrace() = default;
 
 void RankTrace::update(std::int64_t steps_done) {
+  if (steps_done > options_.setting.last && written_ > 0) recorded_ = {};  // before, all may have to gather once more
   const bool wanted = options_.setting.traces(steps_done);
   if (wanted == recorder_->recording()) return;
   if (!wanted) return close();
   if (model_) blocks_ = std::make_unique<BlockTrace>(model_, recorder_);
-  if (options_.setting.operators) operators_ = OperatorTrace::begin(options_.on_device);
+  try {
+    if (options_.setting.operators) operators_ = OperatorTrace::begin(options_.on_device);
+  } catch (const std::exception& error) {  // Kineto's, where the program has a profiler of its own, for example
+    no_operators_ = error.what();
+  }
   recorder_->start();
 }
 
 void RankTrace::close() {
   recorder_->stop();
   blocks_.reset();
-  if (operators_) operators_->collect(*recorder_);
+  try {
+    if (operators_) operators_->collect(*recorder_);
+  } catch (const std::exception& error) {
+    no_operators_ = error.what();
+  }
   operators_.reset();
   // There may be something already: where all went back to a snapshot, into the window once more.
   auto more = recorder_->take();
@@ -90,9 +101,12 @@ std::string RankTrace::gather(Communicator& lane, const Membership& membership) 
   const auto rank = lane.rank();
   const TraceSource source{rank, host_of(rank), clocks[static_cast<std::size_t>(rank)].offset_ns};
   auto part = trace_part(recorded_, source);
+  const auto steps = steps_of_all(lane, part.totals);
+  if (steps <= written_) return {};  // all went back to before, and what there is by now is less than what the files have
   if (rank != 0) {
     send_part(lane, part);
-    recorded_ = {};
+    lane.barrier(kLabel);  // not before: if one dies meanwhile, rank 0 asks all the others again
+    written_ = steps;
     return {};
   }
   TraceFile file(options_.run_dir, options_.job_id, options_.setting, lane.world_size());
@@ -101,19 +115,32 @@ std::string RankTrace::gather(Communicator& lane, const Membership& membership) 
     file.add({from, host_of(from), part.totals, clocks[static_cast<std::size_t>(from)]}, part.events);
   }
   file.finish();
-  recorded_ = {};
+  lane.barrier(kLabel);
+  written_ = steps;
   if (!file.problem().empty()) return "trace: it cannot be written: " + file.problem() + "; training goes on without";
-  return describe_trace(file.path(), options_.setting, file.ranks(), options_.began_with);
+  auto line = describe_trace(file.path(), options_.setting, file.ranks(), options_.began_with);
+  if (!no_operators_.empty()) line += "; no operators of rank 0: " + displayable(no_operators_, 200);
+  return line;
+}
+
+// Steps that the ranks recorded, together; also finds out how many were written, which newcomers do not know.
+std::int64_t RankTrace::steps_of_all(Communicator& lane, const TraceTotals& own) {
+  const auto mine = at::tensor({own.first_step < 0 ? 0 : own.last_step - own.first_step + 1, written_}, at::kLong);
+  auto all = at::empty({lane.world_size(), 2}, at::kLong);
+  lane.all_gather(all, mine, kLabel);
+  written_ = all.select(1, 1).max().item<std::int64_t>();
+  return all.select(1, 0).sum().item<std::int64_t>();
 }
 
 std::string RankTrace::write_alone(int rank, const std::string& host) {
   record_until_now();
-  if (recorded_.tracks.empty()) return {};
+  if (recorded_.tracks.empty() || written_ > 0) return {};
   const auto part = trace_part(recorded_, {rank, host, 0});
   recorded_ = {};
   const auto path = write_trace_of_rank(options_.run_dir, {rank, host, part.totals, {}}, options_.began_with, part.events);
-  return path.empty() ? std::string()
-                      : "trace: the job ended within the window; what rank " + std::to_string(rank) + " recorded is " + path;
+  const auto whose = "what rank " + std::to_string(rank) + " recorded is ";
+  if (path.empty()) return "trace: " + whose + "lost: " + options_.run_dir + "/trace: " + std::strerror(errno);
+  return "trace: the job ended within the window; " + whose + path;
 }
 
 }  // namespace troupe

@@ -10,6 +10,7 @@
 #include "actors/membership.hpp"
 #include "launch/observe/operators.hpp"
 #include "launch/observe/profile_setting.hpp"
+#include "launch/observe/trace_json.hpp"
 #include "tensor_io/communicator.hpp"
 #include "tensor_io/trace.hpp"
 
@@ -47,13 +48,16 @@ class RankTrace {
  private:
   void close();
   void record_until_now();
+  std::int64_t steps_of_all(Communicator& lane, const TraceTotals& own);
 
   const RankTraceOptions options_;
   const std::shared_ptr<TraceRecorder> recorder_ = std::make_shared<TraceRecorder>();
   std::shared_ptr<torch::nn::Module> model_;
   std::unique_ptr<BlockTrace> blocks_;
   std::unique_ptr<OperatorTrace> operators_;
-  TraceRecorder::Recorded recorded_;  // of a closed window, until it was gathered
+  TraceRecorder::Recorded recorded_;  // of a closed window, until a step after it
+  std::int64_t written_ = 0;          // steps of all ranks that the files have
+  std::string no_operators_;          // why
 };
 
 }  // namespace troupe

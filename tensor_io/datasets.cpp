@@ -30,7 +30,8 @@ std::pair<at::Tensor, at::Tensor> split_rows(std::int64_t rows) {
 }
 
 std::string shipped_digits() {
-  for (const char* path : {TROUPE_SOURCE_DATA "/digits.csv.gz", TROUPE_INSTALLED_DATA "/digits.csv.gz"}) {
+  for (const char* path :
+       {TROUPE_SOURCE_DATA "/digits.csv.gz", TROUPE_INSTALLED_DATA "/digits.csv.gz", "/usr/share/troupe/digits.csv.gz"}) {
     if (std::filesystem::exists(path)) return path;
   }
   return "data/digits.csv.gz";

@@ -58,12 +58,9 @@ struct CloseTurbo {
   void operator()(void* handle) const { tjDestroy(handle); }
 };
 
-/// A worker's own, made once: a handle must not be used by two threads, and making one costs as much as a small picture.
-std::unique_ptr<void, CloseTurbo>& decompressor() {
-  thread_local std::unique_ptr<void, CloseTurbo> handle;
-  if (!handle) handle.reset(tjInitDecompress());
-  return handle;
-}
+/// A new one for each picture: it keeps the tables of the picture before, by which one without tables of its own would be decoded, and
+/// after an error in a header it reads on in the middle of that picture.
+std::unique_ptr<void, CloseTurbo> make_decompressor() { return std::unique_ptr<void, CloseTurbo>(tjInitDecompress()); }
 
 /// What libjpeg warns of and decodes all the same, with every pixel that there is; ImageNet has some. It keeps its first warning alone, and
 /// calls an error a warning where one came before (TJERR_WARNING), so the text decides; and behind a warning the picture must have an end.
@@ -80,7 +77,8 @@ bool harmless(std::string_view warning, std::span<const std::byte> bytes) {
 int smaller(int length, int denominator) { return (length + denominator - 1) / denominator; }
 
 at::Tensor decode_jpeg(std::span<const std::byte> bytes, const std::string& where, std::int64_t channels, std::int64_t least_side) {
-  auto* handle = decompressor().get();
+  const auto decompressor = make_decompressor();
+  auto* handle = decompressor.get();
   if (handle == nullptr) throw Error(ErrorCode::unavailable, where, std::string("libturbojpeg does not start: ") + tjGetErrorStr2(nullptr));
   const auto* data = reinterpret_cast<const unsigned char*>(bytes.data());
   int width = 0, height = 0, subsampling = 0, colours = 0;
@@ -208,14 +206,7 @@ at::Tensor decode_image(std::span<const std::byte> bytes, const std::string& whe
   const auto begins = [&](std::string_view magic) {
     return bytes.size() >= magic.size() && std::memcmp(bytes.data(), magic.data(), magic.size()) == 0;
   };
-  if (begins("\xff\xd8\xff")) {
-    try {
-      return decode_jpeg(bytes, where, channels, least_side);
-    } catch (...) {
-      decompressor().reset();  // after an error in a header it would read the next picture from the middle of this one
-      throw;
-    }
-  }
+  if (begins("\xff\xd8\xff")) return decode_jpeg(bytes, where, channels, least_side);
   if (begins("\x89PNG\r\n\x1a\n") && bytes.size() > kPngSignature) return decode_png(bytes, where, channels);
   refuse(where, "offset 0, magic: its " + std::to_string(bytes.size()) + " bytes are neither JPEG nor PNG");
 }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <filesystem>
 #include <memory>
 
@@ -28,6 +29,7 @@ struct Input {
   const BoundedFile& file;
   std::uint64_t position = 0;
   std::array<std::byte, 4096> block{};
+  std::exception_ptr failure;  ///< of the file, not of what it holds
 };
 
 la_ssize_t read_block(archive* reader, void* data, const void** buffer) {
@@ -36,6 +38,7 @@ la_ssize_t read_block(archive* reader, void* data, const void** buffer) {
   try {
     input.file.read_at(input.position, std::span(input.block).first(static_cast<std::size_t>(bytes)));
   } catch (const std::exception& error) {  // it must not pass through libarchive
+    input.failure = std::current_exception();
     archive_set_error(reader, -1, "%s", error.what());
     return -1;
   }
@@ -90,6 +93,7 @@ void TarShard::read_headers() {
   const std::unique_ptr<archive, int (*)(archive*)> reader(archive_read_new(), archive_read_free);
   archive_read_support_format_tar(reader.get());
   const auto fails = [&](const std::string& after) {
+    if (input.failure) std::rethrow_exception(input.failure);
     const char* reason = archive_error_string(reader.get());
     file.refuse("offset " + std::to_string(std::max<la_int64_t>(0, archive_read_header_position(reader.get()))) +
                     (after.empty() ? "" : ", behind " + after) + ": " + (reason == nullptr ? "no tar header" : reason),

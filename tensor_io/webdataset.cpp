@@ -88,8 +88,8 @@ const TarShard& ShardFolder::open(std::size_t number) const {
   if (entry.shard) return *entry.shard;
   auto shard = std::make_unique<const TarShard>(entry.path, keep_start_);
   const auto found = static_cast<std::int64_t>(shard->samples().size());
-  if (entry.samples >= 0 && found != entry.samples && !keep_start_) {
-    throw Error(ErrorCode::bad_data, entry.path,
+  if (entry.samples >= 0 && found != entry.samples && shard->cut_off().empty()) {
+    throw Error(ErrorCode::mismatch, entry.path,  // no bad sample, which may be skipped
                 "it has " + std::to_string(found) + " samples, " + kIndexFile + " says " + std::to_string(entry.samples),
                 "make the index again, or remove it");
   }
@@ -136,10 +136,12 @@ std::int64_t WebDataset::read(std::int64_t index, const SampleContext& context, 
   const auto in_part = index - (place == 0 ? 0 : ends_[place - 1]);
   const auto number = part_ == Part::all ? in_part : part_ == Part::rest ? (in_part + 1) * kOneIn - 1 : in_part + in_part / (kOneIn - 1);
   const auto& shard = folder_->open(shards_[place]);
-  if (number >= static_cast<std::int64_t>(shard.samples().size()))
+  const auto there = static_cast<std::int64_t>(shard.samples().size());
+  if (number >= there && shard.cut_off().empty())
     throw Error(ErrorCode::bad_data, shard.path(),
                 "sample " + std::to_string(number) + " is not there, though " + kIndexFile + " counts it");
-  const auto& sample = shard.samples()[static_cast<std::size_t>(number)];
+  // Of a shard that is cut off, whose loss was told, what is there stands in for what the index promises.
+  const auto& sample = shard.samples()[static_cast<std::size_t>(number % there)];
   const auto where = shard.where(sample);
   const auto* picture = sample.find({"jpg", "jpeg", "png"});
   const auto* label = sample.find({"cls"});

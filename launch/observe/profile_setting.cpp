@@ -8,6 +8,8 @@
 namespace troupe {
 namespace {
 
+constexpr std::int64_t kMostStepsWithOperators = 1'000;
+
 bool parse_steps(const std::string& text, ProfileSetting& setting) {
   const auto colon = text.find(':');
   if (colon == std::string::npos) return false;
@@ -45,6 +47,9 @@ std::string parse_profile(const std::string& text, ProfileSetting& setting) {
     }
   }
   if (!steps || text.ends_with(",")) return refused;
+  if (setting.operators && setting.last - setting.first > kMostStepsWithOperators)
+    return "'" + displayable(text, 80) + "' asks for operators of more than " + std::to_string(kMostStepsWithOperators) +
+           " steps, which Kineto keeps in memory: take fewer, or operators=off";
   setting.table = true;
   return {};
 }

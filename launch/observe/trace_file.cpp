@@ -62,7 +62,12 @@ std::string write_trace_of_rank(const std::string& run_dir, const TraceRank& ran
       return {};
     }
   }
-  if (std::rename(partial.c_str(), name.c_str()) != 0) return {};
+  if (std::rename(partial.c_str(), name.c_str()) != 0) {
+    const auto why = errno;
+    fs::remove(partial, failure);
+    errno = why;
+    return {};
+  }
   return name;
 }
 

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
+#include <thread>
 
 #include "tensor_io/bad_samples.hpp"
 #include "tensor_io/braces.hpp"
@@ -125,6 +126,38 @@ TEST_CASE("[S05] a picture that is cut off, foreign or absurdly large is refused
   refused(png_of(60'000, 60'000), "60000x60000 pixels, 1 to 67108864 are allowed");
   refused(png_of(8'000, 8'000), "8000x8000 pixels, more than its 45 bytes can hold");
   refused(png_of(0, 5), "offset ");
+}
+
+TEST_CASE("[S05] a picture is decoded by its own tables, whatever was decoded before") {
+  testing::ScratchDirectory folder;
+  if (!written(folder)) return;
+  const auto jpeg = content_of(folder / "pictures/plain.jpg");
+  auto bare = jpeg;  // without its Huffman tables
+  for (auto at = bare.find("\xff\xc4"); at != std::string::npos; at = bare.find("\xff\xc4", at)) {
+    const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(bare[at + i]); };
+    bare.erase(at, 2U + (byte(2) << 8U) + byte(3));
+  }
+  auto rough = jpeg;  // with other quantisation
+  const auto table = rough.find("\xff\xdb");
+  REQUIRE(table != std::string::npos);
+  for (std::size_t i = 5; i < 69; ++i) rough[table + i] = 50;
+  auto none = jpeg;  // ... and with none
+  none.replace(none.find("\xff\xdb"), 2, "\xff\xec");
+  const auto outcome = [](const std::string& content) {
+    try {
+      return decode(content);
+    } catch (const Error&) {
+      return at::Tensor();
+    }
+  };
+  for (const auto& content : {bare, none}) {
+    at::Tensor alone;
+    std::thread([&] { alone = outcome(content); }).join();
+    decode(rough);
+    const auto after = outcome(content);
+    REQUIRE(after.defined() == alone.defined());
+    CHECK((!alone.defined() || after.equal(alone)));
+  }
 }
 
 TEST_CASE("[S05] a folder of pictures is a data set: classes by name, squares from the middle as Pillow resizes them") {
@@ -251,6 +284,23 @@ TEST_CASE("[S05] a tar shard that is cut off, compressed, foreign or lacks a mem
     const auto notices = data->take_notices();
     REQUIRE(notices.size() == 1);
     CHECK_THAT(notices[0], Catch::Contains("go beyond the file's end") && Catch::Contains("its first 2 samples are used"));
+  }
+  SECTION("skip, where index.json counts what is cut off") {
+    testing::write_text(path, whole.substr(0, inside));
+    nlohmann::json list = nlohmann::json::array();
+    for (const auto& [shard, count] : std::vector<std::pair<int, int>>{{0, 5}, {1, 19}, {2, 3}, {3, 7}})
+      list.push_back({{"url", "part-00000" + std::to_string(shard) + ".tar"}, {"nsamples", count}});
+    testing::write_text(folder / "shards/index.json", nlohmann::json{{"wids_version", 1}, {"shardlist", list}}.dump());
+    auto options = pictures("webdataset", folder / "shards");
+    options.on_bad_sample = "skip";
+    const auto data = make_datasets(options, 1).first;
+    CHECK(data->shard_sizes() == std::vector<std::int64_t>{5, 19, 3, 7});
+    CHECK(data->get(5 + 16, {}).input.equal(data->get(5, {}).input));
+    CHECK(data->get(5 + 17, {}).input.equal(data->get(5 + 1, {}).input));
+    CHECK(data->take_notices().size() == 1);
+    list[2]["nsamples"] = 2;  // of a shard that is whole
+    testing::write_text(folder / "shards/index.json", nlohmann::json{{"wids_version", 1}, {"shardlist", list}}.dump());
+    CHECK_THROWS_WITH(make_datasets(options, 1).first->get(24, {}), Catch::Contains("3 samples, index.json says 2"));
   }
   SECTION("labels") {
     testing::write_text(path, whole);
