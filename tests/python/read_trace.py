@@ -6,7 +6,10 @@ import json
 import logging
 import os
 import sys
+import warnings
 
+warnings.simplefilter("ignore")  # pandas' about HTA, between the lines of what is printed; those it forks, too
+os.environ["PYTHONWARNINGS"] = "ignore"
 os.environ["HTA_DISABLE_NS_ROUNDING"] = "1"  # it would cut times to whole microseconds
 try:
     from hta.trace_analysis import TraceAnalysis
