@@ -91,8 +91,9 @@ int Membership::rank_of(const ProcessId& process) const noexcept {
   if (members.empty()) return -1;
   // Mostly a rank is its slot's number, or a little less: each of N ranks looks for itself here, so that to begin at 0 would be N^2.
   const int n = world_size();
-  int rank = std::clamp(process.slot, 0, n - 1);
-  for (int looked = 0; looked<n; ++looked, rank = rank> 0 ? rank - 1 : n - 1) {
+  const int likely = std::clamp(process.slot, 0, n - 1);
+  for (int before = 0; before < n; ++before) {
+    const int rank = (likely - before + n) % n;
     if (members[static_cast<std::size_t>(rank)].process == process) return rank;
   }
   return -1;

@@ -99,15 +99,17 @@ def flat(blocks):
     return [x for block in blocks for x in block]
 
 
+def read_floats(path):
+    values = array.array("f")
+    values.frombytes(pathlib.Path(path).read_bytes())
+    return values
+
+
 def max_difference(path_a, path_b):
-    values = []
-    for path in (path_a, path_b):
-        raw = array.array("f")
-        raw.frombytes(pathlib.Path(path).read_bytes())
-        values.append(raw)
-    if len(values[0]) != len(values[1]):
+    a, b = read_floats(path_a), read_floats(path_b)
+    if len(a) != len(b):
         return float("inf")
-    return 0.0 if values[0] == values[1] else max(abs(x - y) for x, y in zip(*values))
+    return 0.0 if a == b else max(abs(x - y) for x, y in zip(a, b))
 
 
 def report(row, ours, peers, unit, extra):
@@ -279,14 +281,8 @@ def run_checkpoint(rows, rounds):
 
 
 def mean_difference(path_a, path_b):
-    values = []
-    for path in (path_a, path_b):
-        raw = array.array("f")
-        raw.frombytes(pathlib.Path(path).read_bytes())
-        values.append(raw)
-    if len(values[0]) != len(values[1]):
-        return float("inf")
-    return sum(abs(x - y) for x, y in zip(*values)) / len(values[0])
+    a, b = read_floats(path_a), read_floats(path_b)
+    return sum(abs(x - y) for x, y in zip(a, b)) / len(a) if len(a) == len(b) else float("inf")
 
 
 def run_loader(row, blocks):

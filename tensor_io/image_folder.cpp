@@ -90,19 +90,12 @@ Example ImageFolder::get(std::int64_t index, const SampleContext& context) const
 }
 
 Batch ImageFolder::get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const {
-  const auto n = static_cast<std::int64_t>(indices.size());
-  Batch batch;
-  batch.input = at::empty({n, reader_.channels(), reader_.side(), reader_.side()}, at::kFloat);
-  batch.target = at::empty({n}, at::kLong);
-  batch.index = at::tensor(at::ArrayRef<std::int64_t>(indices.data(), indices.size()), at::kLong);
-  for (std::int64_t i = 0; i < n; ++i) {
-    const auto index = indices[static_cast<std::size_t>(i)];
+  return reader_.make_batch(indices, [&](std::int64_t index, float* out) {
     const auto& file = files_.at(static_cast<std::size_t>(index));
     const auto content = read_image_file(file.path);
-    reader_.read(std::as_bytes(std::span(content)), file.path, index, context, batch.input.data_ptr<float>() + i * reader_.numel());
-    batch.target.data_ptr<std::int64_t>()[i] = file.label;
-  }
-  return batch;
+    reader_.read(std::as_bytes(std::span(content)), file.path, index, context, out);
+    return file.label;
+  });
 }
 
 TrainAndHeldOut read_image_folder(const DataOptions& options) {

@@ -1,6 +1,8 @@
 #include "tensor_io/image_reader.hpp"
 
 #include <ATen/ops/_upsample_bilinear2d_aa.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <cmath>
@@ -82,6 +84,19 @@ void ImageReader::read(std::span<const std::byte> file, const std::string& where
   part = part.contiguous();
   const bool flip = augment_ && (mix_seed(random, {10}) >> 63) != 0;
   normalise(part.const_data_ptr<std::uint8_t>(), side_ * side_, channels_, flip, side_, out);
+}
+
+Batch ImageReader::make_batch(std::span<const std::int64_t> indices,
+                              const std::function<std::int64_t(std::int64_t index, float* out)>& read_sample) const {
+  const auto n = static_cast<std::int64_t>(indices.size());
+  Batch batch;
+  batch.input = at::empty({n, channels_, side_, side_}, at::kFloat);
+  batch.target = at::empty({n}, at::kLong);
+  batch.index = at::tensor(at::ArrayRef<std::int64_t>(indices.data(), indices.size()), at::kLong);
+  auto* out = batch.input.data_ptr<float>();
+  for (std::int64_t i = 0; i < n; ++i)
+    batch.target.data_ptr<std::int64_t>()[i] = read_sample(indices[static_cast<std::size_t>(i)], out + i * numel());
+  return batch;
 }
 
 }  // namespace troupe

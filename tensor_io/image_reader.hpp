@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 
@@ -34,6 +35,9 @@ class ImageReader {
   std::int64_t numel() const noexcept { return channels_ * side_ * side_; }
   /// out: numel() floats, (channels, side, side). Throws Error(bad_data) with `where`. Any thread.
   void read(std::span<const std::byte> file, const std::string& where, std::int64_t sample, const SampleContext& context, float* out) const;
+  /// A batch of the samples; `read_sample` writes one's numel() floats and returns its label.
+  Batch make_batch(std::span<const std::int64_t> indices,
+                   const std::function<std::int64_t(std::int64_t index, float* out)>& read_sample) const;
 
  private:
   std::int64_t channels_, side_;

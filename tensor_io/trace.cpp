@@ -26,8 +26,11 @@ std::int64_t TraceTrack::began_ns() const noexcept { return recorder_.began_ns()
 
 void TraceTrack::add(const TraceEvent& event) {
   if (recorder_.count_.fetch_add(1, std::memory_order_relaxed) >= recorder_.limit_) return;
-  const std::lock_guard lock(mutex_);
-  events_.push_back(event);
+  try {
+    const std::lock_guard lock(mutex_);
+    events_.push_back(event);
+  } catch (const std::exception&) {  // no memory: the event is not worth the run
+  }
 }
 
 void TraceRecorder::start() {
@@ -73,10 +76,7 @@ void TraceSpan::end() noexcept {
   event.name = name_;
   event.begin_ns = begin_ns_;
   event.end_ns = steady_now_ns();
-  try {
-    track_->add(event);
-  } catch (const std::exception&) {  // no memory: the span is not worth the run
-  }
+  track_->add(event);
 }
 
 void internal::add_since(TraceTrack& track, std::int64_t begin_ns, std::string_view name, TraceEvent::Kind kind) {

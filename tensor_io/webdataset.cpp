@@ -136,12 +136,8 @@ std::int64_t WebDataset::read(std::int64_t index, const SampleContext& context, 
   const auto in_part = index - (place == 0 ? 0 : ends_[place - 1]);
   const auto number = part_ == Part::all ? in_part : part_ == Part::rest ? (in_part + 1) * kOneIn - 1 : in_part + in_part / (kOneIn - 1);
   const auto& shard = folder_->open(shards_[place]);
-  const auto there = static_cast<std::int64_t>(shard.samples().size());
-  if (number >= there && shard.cut_off().empty())
-    throw Error(ErrorCode::bad_data, shard.path(),
-                "sample " + std::to_string(number) + " is not there, though " + kIndexFile + " counts it");
-  // Of a shard that is cut off, whose loss was told, what is there stands in for what the index promises.
-  const auto& sample = shard.samples()[static_cast<std::size_t>(number % there)];
+  // Of a shard that is cut off, whose loss was told, what is there stands in for what the index promises; of others all is there.
+  const auto& sample = shard.samples()[static_cast<std::size_t>(number) % shard.samples().size()];
   const auto where = shard.where(sample);
   const auto* picture = sample.find({"jpg", "jpeg", "png"});
   const auto* label = sample.find({"cls"});
@@ -168,16 +164,7 @@ Example WebDataset::get(std::int64_t index, const SampleContext& context) const 
 }
 
 Batch WebDataset::get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const {
-  const auto n = static_cast<std::int64_t>(indices.size());
-  Batch batch;
-  batch.input = at::empty({n, reader_.channels(), reader_.side(), reader_.side()}, at::kFloat);
-  batch.target = at::empty({n}, at::kLong);
-  batch.index = at::tensor(at::ArrayRef<std::int64_t>(indices.data(), indices.size()), at::kLong);
-  for (std::int64_t i = 0; i < n; ++i) {
-    batch.target.data_ptr<std::int64_t>()[i] =
-        read(indices[static_cast<std::size_t>(i)], context, batch.input.data_ptr<float>() + i * reader_.numel());
-  }
-  return batch;
+  return reader_.make_batch(indices, [&](std::int64_t index, float* out) { return read(index, context, out); });
 }
 
 TrainAndHeldOut read_webdataset(const DataOptions& options) {
