@@ -19,6 +19,14 @@ double milliseconds_since(std::chrono::steady_clock::time_point start) {
 
 std::int64_t nanoseconds(std::chrono::steady_clock::time_point time) { return time.time_since_epoch().count(); }
 
+struct Awaiting {
+  std::atomic<bool>& flag;
+  explicit Awaiting(std::atomic<bool>& told) : flag(told) { flag = true; }
+  ~Awaiting() { flag = false; }
+  Awaiting(const Awaiting&) = delete;
+  Awaiting& operator=(const Awaiting&) = delete;
+};
+
 }  // namespace
 
 Compute::Compute(caf::actor_system& system, ComputeOptions options)
@@ -104,6 +112,7 @@ StrategyContext Compute::strategy_context(bool newcomer) {
   context.system = &self_->system();
   context.timeout = options_.timeout;
   context.wait_reduced = [this](std::int64_t step) {
+    const Awaiting told(services_.status->awaits_reducer);
     for (;;) {
       auto reduced = receive<BucketsReduced>("reducer", "the step's buckets");
       trace_message("BucketsReduced", "reducer", reduced.finished_ns);

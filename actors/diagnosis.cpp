@@ -52,6 +52,32 @@ std::optional<ErrorReport> diagnose(std::span<const CollectiveState> states) {
                        "every rank must launch the same collectives in the same order"};
   }
 
+  // Two lanes that wait for each other: a rank's Compute stands in a collective of its own, and so sends its Reducer nothing, while the
+  // Compute of those who wait in this one has not come there and does not until their Reducer is done.
+  std::vector<const CollectiveState*> stuck, elsewhere;
+  for (const auto* state : waiting) {
+    if (state->sequence == first->sequence && state->awaits_reducer && state->program_what.empty()) stuck.push_back(state);
+  }
+  for (const auto& state : states) {
+    const bool behind = !state.in_flight && state.sequence < first->sequence && !state.program_what.empty();
+    if (behind && !stuck.empty() &&
+        std::all_of(stuck.begin(), stuck.end(), [&](auto* other) { return other->program_sequence < state.program_sequence; }))
+      elsewhere.push_back(&state);
+  }
+  if (!stuck.empty() && !elsewhere.empty()) {
+    const bool fewer_stuck = stuck.size() < elsewhere.size() ||
+                             (stuck.size() == elsewhere.size() && stuck.front()->rank > elsewhere.front()->rank);
+    const auto* accused = (fewer_stuck ? stuck : elsewhere).front();
+    return ErrorReport{ErrorCode::mismatch,
+                       accused->rank,
+                       "compute",
+                       accused->step,
+                       "collective " + std::to_string(first->sequence) + " on lane " + first->lane,
+                       list_of(elsewhere) + " is in " + elsewhere.front()->program_what + ", which " + list_of(stuck) +
+                           " did not launch before " + first->what,
+                       "every rank must launch the same collectives in the same order"};
+  }
+
   for (const auto& state : states) {
     if (state.ended && state.sequence < first->sequence) {
       return ErrorReport{ErrorCode::mismatch,

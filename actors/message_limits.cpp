@@ -53,7 +53,8 @@ std::string problem_with(const JoinNode& node) {
 std::string problem_with(const PutValue& value) { return first_of(length("key", value.key, kKey), length("value", value.value, kValue)); }
 
 std::string problem_with(const CollectiveState& state) {
-  return first_of(slot(state.rank), length("lane", state.lane, kKey), length("what", state.what, kText));
+  return first_of(slot(state.rank), length("lane", state.lane, kKey), length("what", state.what, kText),
+                  length("program_what", state.program_what, kText));
 }
 
 std::string problem_with(const RankExited& exit) { return slot(exit.process.slot); }

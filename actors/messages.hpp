@@ -192,7 +192,10 @@ struct CollectiveState {
   std::string what;               ///< its description
   std::int64_t step = -1;
   double waited_ms = 0;
-  bool ended = false;  ///< the rank has left its training loop
+  bool ended = false;                  ///< the rank has left its training loop
+  bool awaits_reducer = false;         ///< its Compute waits for its own Reducer, and does nothing else meanwhile
+  std::uint64_t program_sequence = 0;  ///< on the lane of Compute itself: of the collective under way, or of the last one finished
+  std::string program_what;            ///< the collective that Compute itself has waited in for a while; empty: none
 };
 struct ReportCollectives {
   std::string lane;
@@ -368,7 +371,7 @@ typename Inspector::result_type inspect(Inspector& f, GetValue& x) {
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, CollectiveState& x) {
   return f(caf::meta::type_name("CollectiveState"), x.generation, x.rank, x.lane, x.in_flight, x.sequence, x.fingerprint, x.what, x.step,
-           x.waited_ms, x.ended);
+           x.waited_ms, x.ended, x.awaits_reducer, x.program_sequence, x.program_what);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, ReportCollectives& x) {

@@ -1,11 +1,19 @@
 #include "actors/rank_supervisor.hpp"
 
+#include <algorithm>
 #include <thread>
 
 #include "actors/coordinator.hpp"
 #include "actors/ledger_dump.hpp"
 
 namespace troupe {
+namespace {
+
+double waited_ms(const CollectiveRecord& record, caf::actor_clock::time_point at) {
+  return static_cast<double>(at.time_since_epoch().count() - record.started_ns) / 1e6;
+}
+
+}  // namespace
 
 RankSupervisorActor::behavior_type rank_supervisor(RankSupervisorActor::stateful_pointer<RankSupervisorState> self,
                                                    RankSupervisorOptions options) {
@@ -246,7 +254,18 @@ CollectiveState RankSupervisorState::state_of(const RegisterLane& lane, caf::act
     state.sequence = record->sequence;
     state.fingerprint = record->fingerprint();
     state.what = record->describe();
-    state.waited_ms = static_cast<double>(at.time_since_epoch().count() - record->started_ns) / 1e6;
+    state.waited_ms = waited_ms(*record, at);
+  }
+  const auto program = std::find_if(lanes.begin(), lanes.end(), [](const auto& other) { return other.name == kProgramLane; });
+  if (program == lanes.end()) return state;
+  auto& own = program->communicator->ledger();
+  state.awaits_reducer = options.status->awaits_reducer;
+  state.program_sequence = own.finished_count();
+  // Long enough for the Reducer to have launched what Compute sent it before.
+  if (const auto record = own.in_flight();
+      record && !record->point_to_point() && 2 * waited_ms(*record, at) > static_cast<double>(options.stall_after.count())) {
+    state.program_sequence = record->sequence;
+    state.program_what = record->describe();
   }
   return state;
 }

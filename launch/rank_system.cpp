@@ -150,8 +150,8 @@ Compute::Services RankSystem::make_lanes(const Membership& membership) {
   services.supervisor = supervisor_;
   services.progress = progress_;
   services.status = status_;
-  services.program_lane = lane("program");
-  services.bucket_lane = lane("buckets");
+  services.program_lane = lane(kProgramLane);
+  services.bucket_lane = lane(kBucketLane);
   if (!reducer_) {
     reducer_ = system_.spawn<caf::detached>(
         traced_reducer, ReducerOptions{compute_->rank(), services.bucket_lane, compute_->address(), supervisor_, progress_, fault_watch()},

@@ -61,6 +61,43 @@ TEST_CASE("[D13] a rank that is behind is slow, and nobody is accused") {
   CHECK_FALSE(diagnose({}));
 }
 
+TEST_CASE("[D13] a rank whose Compute stands in a collective that the others never launched is named across lanes") {
+  auto stuck = waiting(0, 7, 1, "all_reduce of 10 Float (bucket 0, step 3)");
+  stuck.lane = "buckets";
+  stuck.awaits_reducer = true;
+  stuck.program_sequence = 4;
+  auto apart = computing(1, 6);
+  apart.lane = "buckets";
+  apart.program_sequence = 5;
+  apart.program_what = "all_gather of 64 Byte (user, step 3)";
+  const auto accused = diagnose(std::vector<CollectiveState>{stuck, apart});
+  REQUIRE(accused);
+  CHECK(accused->rank == 1);
+  CHECK_THAT(accused->cause, Catch::Contains("rank 1 is in all_gather of 64 Byte") && Catch::Contains("rank 0 did not launch") &&
+                                 Catch::Contains("bucket 0"));
+  auto third = apart;
+  third.rank = 2;
+  const auto fewer = diagnose(std::vector<CollectiveState>{stuck, apart, third});
+  REQUIRE(fewer);
+  CHECK(fewer->rank == 0);
+
+  // It computes still, and may come there; it has been there; the other has launched the bucket; nobody knows of such a collective.
+  auto computes = stuck;
+  computes.awaits_reducer = false;
+  CHECK_FALSE(diagnose(std::vector<CollectiveState>{computes, apart}));
+  auto was_there = stuck;
+  was_there.program_sequence = 5;
+  CHECK_FALSE(diagnose(std::vector<CollectiveState>{was_there, apart}));
+  auto launched = apart;
+  launched.in_flight = true;
+  launched.sequence = 7;
+  launched.fingerprint = 1;
+  CHECK_FALSE(diagnose(std::vector<CollectiveState>{stuck, launched}));
+  auto nowhere = apart;
+  nowhere.program_what.clear();
+  CHECK_FALSE(diagnose(std::vector<CollectiveState>{stuck, nowhere}));
+}
+
 // Snapshots go from buddy to buddy, and their lengths differ: a slow exchange was once taken for different collectives.
 TEST_CASE("[D13] sends and receives say nothing about who keeps the others waiting") {
   RankSupervisorState supervisor;
