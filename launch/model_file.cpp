@@ -100,7 +100,14 @@ NamedTensors read_model(const std::string& path, bool everything, std::vector<st
 }
 
 std::string load_initial_model(torch::nn::Module& model, const InitialModelOptions& options) {
-  auto saved = read_model(options.path);
+  NamedTensors saved;
+  try {
+    saved = read_model(options.path);
+  } catch (const Error& error) {
+    auto report = error.report();
+    report.operation = "init_from " + report.operation;
+    throw Error(std::move(report));
+  }
   rename(saved, options.rename);
   const auto live = live_tensors(model);
   std::map<std::string, at::Tensor> dtypes;

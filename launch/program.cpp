@@ -5,7 +5,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
+#include <optional>
 #include <random>
+#include <set>
+#include <string>
 
 #include "actors/coordinator_rendezvous.hpp"
 #include "launch/actor_system.hpp"
@@ -87,6 +90,29 @@ int tell(const RankEnd& end) {
   return failed ? report(end.report) : end.code;
 }
 
+// What the ranks of one process failed of: each cause once, and that a rank was ended for another's failure only if nobody says of what.
+class Failures {
+ public:
+  ~Failures() {
+    if (told_.empty() && echo_) report(*echo_);
+  }
+  int tell(const RankEnd& end) {
+    const auto& failure = end.report;
+    if (failure.code == ErrorCode::ok || failure.code == ErrorCode::interrupted) return end.code;
+    std::lock_guard lock(mutex_);
+    if (failure.code == ErrorCode::aborted) {
+      if (!echo_) echo_ = failure;
+      return exit_code(failure.code);
+    }
+    return told_.insert(failure.operation + '\n' + failure.cause).second ? report(failure) : exit_code(failure.code);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<std::string> told_;
+  std::optional<ErrorReport> echo_;
+};
+
 // One rank: its actors, the program's body, and how it ended.
 RankEnd run_rank(caf::actor_system& system, const Config& config, const RankSystemOptions& options,
                  const std::function<void(Rank&)>& body) {
@@ -122,6 +148,7 @@ LaunchOutcome simulate_once(const Config& config, const SimulationOptions& simul
   ActorSystemConfig system_config(false);
   caf::actor_system system(system_config);
   std::optional<JobOver> over;
+  Failures failures;
   const int code = simulate(
       system, simulation,
       [&](const RankSystemOptions& model) {
@@ -130,7 +157,7 @@ LaunchOutcome simulate_once(const Config& config, const SimulationOptions& simul
         options.device = choose_device(config, device_facts(), {options.process.slot, simulation.world_size, true});
         const auto end = run_rank(system, config, options, body);
         // Of one that --chaos has killed the coordinator tells.
-        return end.report.code == ErrorCode::fenced ? end.code : tell(end);
+        return end.report.code == ErrorCode::fenced ? end.code : failures.tell(end);
       },
       &over);
   return {code, lost_state(over, process_stop_signal)};

@@ -132,7 +132,7 @@ launch(12, "--nproc", "2", "--keys", "k", says=["--keys", "--nnodes"])
 case(12, "ranks in ranks", [TROUPE, "launch", "--nproc", "1", "--run-dir", "r", CLASSIFIER, *SHORT, "--ranks", "2"], 2, "ranks", lines=6)
 flag(12, "--clip_norm", "-1", says=["at least"])
 flag(12, "--resume", "latest", "--checkpoint_dir", "", says=["checkpoint_dir"])
-flag(12, "--batch_size", "2", "--ranks", "4", says=["4"], lines=4)
+flag(12, "--batch_size", "2", "--ranks", "4", says=["4"], lines=2)  # ranks of one process say what is wrong once
 flag(12, "--batch_size", "4", "--grad_accum_steps", "3", says=["3"])
 config(14, "a schema of tomorrow", "schema_version = 99\n", "job.toml:1", "schema_version")
 config(15, "include", "include = \"job.toml\"\n", "job.toml:1", "include")
@@ -217,7 +217,7 @@ weights(37, "a TorchScript archive", b"PK\3\4" + bytes(200))
 case(34, "weights of another model", [CLASSIFIER, *SHORT, "--init_from", "w.safetensors"], 65, "w.safetensors", make=text_file("w.safetensors", safetensors({"other": tensor([1], 0, 4)}, bytes(4))))
 case(36, "weights, a FIFO", [CLASSIFIER, *SHORT, "--init_from", "w.safetensors"], 65, "w.safetensors", make=lambda folder: os.mkfifo(folder / "w.safetensors"))
 case(36, "weights, a device", [CLASSIFIER, *SHORT, "--init_from", "/dev/zero"], 65, "/dev/zero")
-case(10, "weights, nothing", [CLASSIFIER, *SHORT, "--init_from", "w.safetensors"], 2, "w.safetensors")
+case(10, "weights, nothing", [CLASSIFIER, *SHORT, "--init_from", "w.safetensors"], 2, "init_from", "w.safetensors")
 
 TEMPLATE = {}
 
