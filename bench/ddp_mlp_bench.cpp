@@ -17,60 +17,27 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "bench/mlp_job.hpp"
 #include "launch/run_checkpoints.hpp"
+#include "tensor_io/checkpoint_directory.hpp"
 #include "tensor_io/checkpoint_writer.hpp"
 #include "tensor_io/snapshot.hpp"
 #include "tensor_io/state_parts.hpp"
 #include "troupe/troupe.hpp"
 
+using namespace mlp_job;
+
 namespace {
 
-constexpr std::int64_t kWidth = 1024;
-constexpr int kBatches = 4;
 int ranks = 2, layers = 8;
-
-// Value i of a stream in [-scale, scale): the same bits in every language.
-at::Tensor values(std::uint32_t stream, at::IntArrayRef shape, float scale) {
-  auto tensor = torch::empty(shape);
-  auto* data = tensor.data_ptr<float>();
-  const float factor = scale / static_cast<float>(1 << 23);
-  for (std::int64_t i = 0; i < tensor.numel(); ++i) {
-    auto h = static_cast<std::uint32_t>(i) + stream * 0x9E3779B1u;
-    h ^= h >> 16;
-    h *= 0x85EBCA6Bu;
-    h ^= h >> 13;
-    h *= 0xC2B2AE35u;
-    h ^= h >> 16;
-    data[i] = static_cast<float>(static_cast<std::int32_t>(h >> 8) - (1 << 23)) * factor;
-  }
-  return tensor;
-}
-
-torch::nn::Sequential make_model() {
-  torch::nn::Sequential model;
-  for (int layer = 0; layer < layers; ++layer) {
-    model->push_back(std::make_shared<troupe::Block<torch::nn::LinearImpl>>(kWidth, kWidth));
-    if (layer + 1 < layers) model->push_back(torch::nn::ReLU());
-  }
-  if (layers == 0) model->push_back(torch::nn::Linear(1, 1));  // what a program takes without a model
-  torch::NoGradGuard no_grad;
-  std::uint32_t stream = 0;
-  for (auto& parameter : model->parameters()) parameter.copy_(values(stream++, parameter.sizes(), 1.0F / 32));
-  return model;
-}
-
-void write_raw(const std::string& path, const torch::nn::Module& model) {
-  std::ofstream file(path, std::ios::binary);
-  for (const auto& parameter : model.parameters()) {
-    file.write(static_cast<const char*>(parameter.data_ptr()), static_cast<std::streamsize>(parameter.nbytes()));
-  }
-}
 
 // The most memory that this process had while it lived, pages shared with other processes counted in parts: MiB.
 class PeakPss {
@@ -100,16 +67,6 @@ class PeakPss {
   std::thread thread_;
 };
 
-void print(const char* name, const std::vector<double>& numbers) {
-  std::printf("%s", name);
-  for (const double number : numbers) std::printf(" %.4f", number);
-  std::printf("\n");
-}
-
-double ms_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
-}
-
 double thread_cpu_ms() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -131,17 +88,34 @@ double writer_cpu_ms(const std::string& directory, troupe::Strategy& strategy, t
   return (thread_cpu_ms() - begin) * static_cast<double>(1 << 30) / static_cast<double>(bytes);
 }
 
+// What a load comes down to: every rank reads all files of a folder into memory that is there already, and no more.
+double plain_read_ms(troupe::Rank& rank, const std::string& folder) {
+  static std::vector<char> memory;
+  std::vector<std::string> paths;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    if (entry.is_regular_file()) paths.push_back(entry.path());
+  }
+  std::size_t bytes = 0;
+  for (const auto& path : paths) bytes += std::filesystem::file_size(path);
+  memory.resize(bytes);
+  rank.barrier();
+  const auto begin = std::chrono::steady_clock::now();
+  char* out = memory.data();
+  for (const auto& path : paths) {
+    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (file < 0) throw std::runtime_error("cannot open " + path);
+    for (ssize_t got = 0; (got = ::read(file, out, std::size_t{1} << 20)) > 0;) out += got;
+    ::close(file);
+  }
+  rank.barrier();
+  return ms_since(begin);
+}
+
 // Rank 0 reads the lines and tells the others; a rank that waits for the next one sleeps.
 void serve(troupe::Rank& rank, std::int64_t batch) {
-  auto model = rank.distribute(make_model());
+  auto model = rank.distribute(make_model(layers));
   auto optimizer = rank.make_optimizer(*model);
-  std::vector<at::Tensor> inputs, targets;
-  const auto r = static_cast<std::uint32_t>(rank.rank());
-  const std::int64_t width = layers == 0 ? 1 : kWidth;
-  for (std::uint32_t k = 0; k < kBatches; ++k) {
-    inputs.push_back(values(1000 + 100 * r + k, {batch, width}, 1));
-    targets.push_back(values(2000 + 100 * r + k, {batch, width}, 1));
-  }
+  const auto [inputs, targets] = batches(rank.rank(), batch, layers);
   troupe::RunCheckpoints checkpoints(rank, *optimizer);
   std::size_t steps = 0;
   if (rank.is_main()) std::printf("ready\n"), std::fflush(stdout);
@@ -155,6 +129,9 @@ void serve(troupe::Rank& rank, std::int64_t batch) {
       std::vector<double> step_ms, actors_us;
       std::unique_ptr<PeakPss> peak;
       if (verb == "memory") peak = std::make_unique<PeakPss>();
+      const auto& directory = rank.config().checkpoint_dir;
+      const auto before = verb == "save" ? troupe::read_pointer(directory, "latest") : std::nullopt;
+      int safe_after = 0;
       auto begin_save = std::chrono::steady_clock::now();
       if (verb == "save") checkpoints.save({0, static_cast<std::int64_t>(steps), -1}, false);
       const double blocking_ms = ms_since(begin_save);
@@ -166,11 +143,12 @@ void serve(troupe::Rank& rank, std::int64_t batch) {
         step_ms.push_back(ms_since(begin));
         actors_us.push_back(report.message_us);
         ++steps;
+        if (verb == "save" && safe_after == 0 && rank.is_main() && troupe::read_pointer(directory, "latest") != before) safe_after = i + 1;
       }
       if (verb == "save") {
         begin_save = std::chrono::steady_clock::now();
         checkpoints.finish();
-        if (rank.is_main()) print("blocking_ms", {blocking_ms}), print("waited_ms", {ms_since(begin_save)});
+        if (rank.is_main()) print("blocking_ms", {blocking_ms}), print("waited_ms", {ms_since(begin_save)}), print("safe_after", {1.0 * safe_after});
       }
       if (peak) {
         const auto peaks = rank.all_gather_object(peak->stop());
@@ -184,6 +162,9 @@ void serve(troupe::Rank& rank, std::int64_t batch) {
       const auto begin = std::chrono::steady_clock::now();
       checkpoints.resume("latest", [](const std::string&) {});
       if (rank.is_main()) print("load_ms", {ms_since(begin)});
+    } else if (verb == "read") {
+      const double ms = plain_read_ms(rank, argument);
+      if (rank.is_main()) print("read_ms", {ms});
     } else if (verb == "writer") {
       if (rank.is_main()) print("cpu_ms_per_gib", {writer_cpu_ms(argument, rank.system().compute().strategy(), *optimizer)});
     } else if (verb == "quit") {

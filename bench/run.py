@@ -10,7 +10,6 @@ within the target, `short` if not. Everything, with the samples, goes to bench/r
 weights differ, 69 if a program is missing. bench/README.md defines what the programs compute and how they are driven.
 """
 import argparse
-import array
 import json
 import os
 import pathlib
@@ -20,13 +19,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 
-HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parent
-OURS = ROOT / "build/release/bench"
-TORCHRUN = [str(ROOT / ".venv-bench/bin/python3"), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+from harness import DEADLINE_S, HERE, OURS, ROOT, TORCHRUN, Program, flat, floats, max_difference, read_floats, report
+from scale import SCALE_TARGETS, run_overhead, run_scale
+from start import run_start
 
 MLP_PEERS = {f"bucket {mb} MB{', static graph' if static else ''}": ["--bucket-mb", str(mb)] + (["--static-graph"] if static else [])
              for mb in (5, 25, 100) for static in (False, True)}
@@ -41,88 +38,9 @@ LOADER_TARGETS = {"loader/folder": 0.7, "loader/memory": 1 / 15}
 LOADER_CLOSE = {"loader/folder": 0.005, "loader/memory": 1e-6}  # mean difference of the values, where a standard deviation is about 1
 TARGETS.update(CHECKPOINT_TARGETS)
 TARGETS.update(LOADER_TARGETS)
+TARGETS.update(SCALE_TARGETS)
+TARGETS.update({"jitter/b16": 1.08, "start": 0.20})
 SIZES = {"all_reduce/4B": 4, "all_reduce/4KiB": 4096, "all_reduce/64KiB": 65536, "all_reduce/25MiB": 25 << 20}
-DEADLINE_S = 300  # for one answer
-
-
-class Program:
-    """A program that answers lines on standard input with lines on standard output; bench/README.md has the protocol."""
-
-    def __init__(self, command, name):
-        self.name = name
-        environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=str(HERE / "peer"), PYTHONWARNINGS="ignore")
-        self.process = subprocess.Popen(command, cwd=ROOT, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self.read("ready")
-
-    def read(self, last):
-        """Lines `NAME VALUE..` as {name: values}, up to and with the one named `last`; other lines are not for us."""
-        seen = {}
-        deadline = threading.Timer(DEADLINE_S, self.process.terminate)
-        deadline.start()
-        try:
-            for line in self.process.stdout:
-                name, *rest = line.split() or [""]
-                seen[name] = rest
-                if name == last:
-                    return seen
-        finally:
-            deadline.cancel()
-        raise SystemExit(f"bench: {self.name} ended (exit code {self.process.wait()}) before it said '{last}'")
-
-    def ask(self, line, last):
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-        return self.read(last)
-
-    def quit(self):
-        self.process.stdin.close()
-        self.process.wait(timeout=60)
-
-
-def floats(words):
-    return [float(word) for word in words]
-
-
-def ratio_interval(ours, peers):
-    """95 % bootstrap interval of median(ours) / median(peer), resampling whole blocks: steps of one block are not independent."""
-    generator = random.Random(1)
-    ratios = []
-    for _ in range(2000):
-        a = [x for _ in ours for x in generator.choice(ours)]
-        b = [x for _ in peers for x in generator.choice(peers)]
-        ratios.append(statistics.median(a) / statistics.median(b))
-    ratios.sort()
-    return ratios[int(0.025 * len(ratios))], ratios[int(0.975 * len(ratios)) - 1]
-
-
-def flat(blocks):
-    return [x for block in blocks for x in block]
-
-
-def read_floats(path):
-    values = array.array("f")
-    values.frombytes(pathlib.Path(path).read_bytes())
-    return values
-
-
-def max_difference(path_a, path_b):
-    a, b = read_floats(path_a), read_floats(path_b)
-    if len(a) != len(b):
-        return float("inf")
-    return 0.0 if a == b else max(abs(x - y) for x, y in zip(a, b))
-
-
-def report(row, ours, peers, unit, extra):
-    """Prints the line of a row with the best of `peers` ({setting: blocks}) and returns its entry for the results."""
-    best = min(peers, key=lambda setting: statistics.median(flat(peers[setting])))
-    a, b = statistics.median(flat(ours)), statistics.median(flat(peers[best]))
-    low, high = ratio_interval(ours, peers[best])
-    ok = high <= TARGETS[row] and extra.get("max_weight_difference", 0) == 0
-    words = " ".join(f"{name}={value}" for name, value in extra.items())
-    print(f"{row} ours={a:.4g} peer={b:.4g} unit={unit} ratio={a / b:.4f} spread={low:.4f}..{high:.4f} target={TARGETS[row]:.4f} "
-          f"{words + ' ' if words else ''}peer_setting='{best}' {'ok' if ok else 'short'}", flush=True)
-    return {"row": row, "unit": unit, "ours": a, "peer": b, "ratio": a / b, "spread": [low, high], "target": TARGETS[row], "ok": ok,
-            "peer_setting": best, "samples": {"ours": ours, **peers}, **extra}
 
 
 def run_mlp(batch, rows, blocks, steps):
@@ -151,7 +69,10 @@ def run_mlp(batch, rows, blocks, steps):
     results = []
     row = f"ddp.mlp/b{batch}"
     if row in rows:
-        results.append(report(row, times["ours"], {s: times[s] for s in peers}, "ms", {"max_weight_difference": difference}))
+        results.append(report(row, TARGETS[row], times["ours"], {s: times[s] for s in peers}, "ms", {"max_weight_difference": difference}))
+    row = f"jitter/b{batch}"
+    if row in rows:
+        results.append(jitter(row, times["ours"], {s: times[s] for s in peers}))
     row = f"actors/b{batch}"
     if row in rows and actors_us:
         spent, step = statistics.median(flat(actors_us)), statistics.median(flat(times["ours"]))
@@ -160,6 +81,16 @@ def run_mlp(batch, rows, blocks, steps):
         print(f"{row} ours={spent:.1f} unit=us share_of_step={share:.4%} target={TARGETS[row]:.0f}us,1% {'ok' if ok else 'short'}", flush=True)
         results.append({"row": row, "unit": "us", "ours": spent, "share_of_step": share, "ok": ok, "samples": actors_us})
     return results
+
+
+def jitter(row, ours, peers):
+    """p99 / p50 of the step, ours and that of the peer's fastest setting; a row of blocks of more steps says more."""
+    best = min(peers, key=lambda setting: statistics.median(flat(peers[setting])))
+    a, b = ([statistics.quantiles(flat(blocks), n=100)[98] / statistics.median(flat(blocks)) for blocks in (ours, peers[best])])
+    ok = a <= TARGETS[row] and a <= b
+    print(f"{row} ours={a:.4f} peer={b:.4f} unit=p99/p50 steps={len(flat(ours))} target={TARGETS[row]:.2f},peer "
+          f"peer_setting='{best}' {'ok' if ok else 'short'}", flush=True)
+    return {"row": row, "unit": "p99/p50", "ours": a, "peer": b, "ok": ok, "peer_setting": best}
 
 
 def run_fsdp(batch, rows, blocks, steps):
@@ -185,9 +116,9 @@ def run_fsdp(batch, rows, blocks, steps):
     results = []
     row = f"fsdp.mlp/b{batch}"
     if row in rows:
-        results.append(report(row, times["fsdp"], {s: times[s] for s in peers}, "ms", {"max_weight_difference": difference}))
+        results.append(report(row, TARGETS[row], times["fsdp"], {s: times[s] for s in peers}, "ms", {"max_weight_difference": difference}))
     if row + "/ddp" in rows:
-        results.append(report(row + "/ddp", times["fsdp"], {"our ddp": times["ddp"]}, "ms", {"max_weight_difference": difference}))
+        results.append(report(row + "/ddp", TARGETS[row + "/ddp"], times["fsdp"], {"our ddp": times["ddp"]}, "ms", {"max_weight_difference": difference}))
     return results
 
 
@@ -206,7 +137,7 @@ def run_all_reduce(rows, turns):
                 if entry["backend"] == "shm" and entry["bytes"] == SIZES[row]:
                     ours[row].append([entry["reduce_us"]["p50"]])
     peer.quit()
-    return [report(row, ours[row], {"Gloo of torch 2.11": peers[row]}, "us", {}) for row in rows if ours[row]]
+    return [report(row, TARGETS[row], ours[row], {"Gloo of torch 2.11": peers[row]}, "us", {}) for row in rows if ours[row]]
 
 
 def files_in(folder):
@@ -235,29 +166,35 @@ def plain_read_ms(folder):
 def run_checkpoint(rows, rounds):
     """The rows checkpoint/*: 384 MiB of parameters and moments, saved while training goes on, and loaded."""
     steps = 25
+    def usual(program):
+        return statistics.mean(floats(program.ask(f"block {steps}", "step_ms")["step_ms"]))
+
     with tempfile.TemporaryDirectory(dir=ROOT / "build") as scratch:  # a disk, not a tmpfs
         folders = {name: f"{scratch}/{name}" for name in ("ours", *CHECKPOINT_PEERS)}
         everyone = {"ours": Program([str(OURS / "bench_ddp_mlp"), "--batch", "16", "ddp", "2", "32", folders["ours"]], "bench_ddp_mlp")}
         for setting, flags in CHECKPOINT_PEERS.items():
             everyone[setting] = Program(TORCHRUN + ["bench/peer/checkpoint.py", "--directory", folders[setting]] + flags, setting)
         costs, loads, cold_loads = ({name: [] for name in everyone} for _ in range(3))
-        blocking, writer, plain = [], [], []
+        blocking, writer, cold_plain, warm_plain = [], [], [], []
         order = random.Random(1)
         for number in range(-1, rounds):  # the first warms up
             for name in order.sample(list(everyone), len(everyone)):
-                usual = statistics.median(floats(everyone[name].ask("block 15", "step_ms")["step_ms"]))
+                before = usual(everyone[name])
                 answer = everyone[name].ask(f"save {steps}", "step_ms")
-                waited = floats(answer["waited_ms"])[0]
-                if waited > usual:
-                    print(f"bench: {name} still wrote {waited:.0f} ms after {steps} steps", file=sys.stderr)
+                control = (before + usual(everyone[name])) / 2
+                times, safe_after = floats(answer["step_ms"]), int(floats(answer["safe_after"])[0])
+                if safe_after == 0:
+                    print(f"bench: {name} still wrote after {steps} steps", file=sys.stderr)
+                    safe_after = steps
                 forget(folders[name])
                 cold, warm = (floats(everyone[name].ask("load", "load_ms")["load_ms"])[0] for _ in range(2))
                 if number >= 0:
                     call = floats(answer["blocking_ms"])[0]
                     if name == "ours":
                         blocking.append(call)
-                        plain.append(plain_read_ms(folders[name]))
-                    costs[name].append([call + sum(t - usual for t in floats(answer["step_ms"]))])
+                        warm_plain += floats(everyone[name].ask(f"read {folders[name]}", "read_ms")["read_ms"])
+                        cold_plain.append(plain_read_ms(folders[name]))
+                    costs[name].append([call + sum(times[:safe_after]) - safe_after * control])
                     loads[name].append([warm])
                     cold_loads[name].append([cold])
         for _ in range(rounds):
@@ -267,12 +204,13 @@ def run_checkpoint(rows, rounds):
     results = []
     extra = {"blocking_ms": round(statistics.median(blocking), 1)}
     if "checkpoint/save" in rows:
-        results.append(report("checkpoint/save", costs["ours"], {s: costs[s] for s in CHECKPOINT_PEERS}, "ms", extra))
+        results.append(report("checkpoint/save", TARGETS["checkpoint/save"], costs["ours"], {s: costs[s] for s in CHECKPOINT_PEERS}, "ms", extra))
     if "checkpoint/load" in rows:
-        results.append(report("checkpoint/load", loads["ours"], {s: loads[s] for s in CHECKPOINT_PEERS}, "ms", {}))
+        results.append(report("checkpoint/load", TARGETS["checkpoint/load"], loads["ours"], {s: loads[s] for s in CHECKPOINT_PEERS}, "ms",
+                              {"plain_read_ms": round(statistics.median(warm_plain), 1)}))
     if "checkpoint/load/cold" in rows:
-        extra = {"plain_read_ms": round(statistics.median(plain), 1)}
-        results.append(report("checkpoint/load/cold", cold_loads["ours"], {s: cold_loads[s] for s in CHECKPOINT_PEERS}, "ms", extra))
+        extra = {"plain_read_ms": round(statistics.median(cold_plain), 1)}
+        results.append(report("checkpoint/load/cold", TARGETS["checkpoint/load/cold"], cold_loads["ours"], {s: cold_loads[s] for s in CHECKPOINT_PEERS}, "ms", extra))
     if "checkpoint/writer" in rows:
         median, ok = statistics.median(writer), statistics.median(writer) <= TARGETS["checkpoint/writer"]
         print(f"checkpoint/writer ours={median:.1f} unit=ms/GiB target={TARGETS['checkpoint/writer']:.0f} {'ok' if ok else 'short'}", flush=True)
@@ -312,7 +250,7 @@ def run_loader(row, blocks):
         program.quit()
     best = min(ours, key=lambda name: statistics.median(flat(times["ours", name])))
     extra = {"our_setting": best.replace(" ", "_"), "mean_difference": f"{difference:.2g}"}
-    result = report(row, times["ours", best], {name: times["peer", name] for name in peers}, "ms", extra)
+    result = report(row, TARGETS[row], times["ours", best], {name: times["peer", name] for name in peers}, "ms", extra)
     result["ours_all"] = {name: times["ours", name] for name in ours}
     result["ok"] = result["ok"] and difference <= LOADER_CLOSE[row]
     if difference > LOADER_CLOSE[row]:
@@ -337,7 +275,8 @@ def main():
         print(f"bench: no such row: {', '.join(unknown)}; the rows are {', '.join(TARGETS)}", file=sys.stderr)
         return 2
     rows = options.rows or list(TARGETS)
-    needed = {"bench_ddp_mlp": any("all_reduce" not in row and row not in LOADER_TARGETS for row in rows),
+    needed = {"bench_ddp_mlp": any("all_reduce" not in row and row not in LOADER_TARGETS and row != "start" for row in rows),
+              "bench_bare_mlp": any(row in SCALE_TARGETS for row in rows), "bench_start": "start" in rows,
               "bench_all_reduce": any("all_reduce" in row for row in rows), "bench_loader": any(row in LOADER_TARGETS for row in rows)}
     missing = [name for name, wanted in needed.items() if wanted and not (OURS / name).exists()]
     if missing:
@@ -349,10 +288,15 @@ def main():
         if any(row.startswith(f"fsdp.mlp/b{batch}") and row.split("/")[1] == f"b{batch}" for row in rows):
             results += run_fsdp(batch, rows, options.blocks, options.steps)
     for batch in (16, 64):
-        if any(row in rows for row in (f"ddp.mlp/b{batch}", f"actors/b{batch}")):
+        if any(row in rows for row in (f"ddp.mlp/b{batch}", f"actors/b{batch}", f"jitter/b{batch}")):
             results += run_mlp(batch, rows, options.blocks, options.steps)
     if any(row in CHECKPOINT_TARGETS for row in rows):
         results += run_checkpoint(rows, options.blocks)
+    for row in rows:
+        if row in SCALE_TARGETS:
+            results.append((run_overhead if row == "local.overhead" else run_scale)(row, options.blocks, options.steps))
+    if "start" in rows:
+        results.append(run_start(TARGETS["start"], max(10, options.blocks)))
     for row in rows:
         if row in LOADER_TARGETS:
             results += run_loader(row, options.blocks)

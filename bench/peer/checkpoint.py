@@ -40,14 +40,15 @@ def main():
         model_state, optimizer_state = get_state_dict(model, optimizer)
         return {"model": model_state, "optimizer": optimizer_state}
 
-    def block(count):
+    def block(count, after_step=lambda number: None):
         times = []
-        for _ in range(int(count)):
+        for number in range(int(count)):
             begin = time.perf_counter()
             optimizer.zero_grad(set_to_none=False)
             functional.mse_loss(model(x), x).backward()
             optimizer.step()
             times.append((time.perf_counter() - begin) * 1e3)
+            after_step(number + 1)
         return "step_ms " + " ".join(f"{t:.4f}" for t in times)
 
     def save(count):
@@ -61,11 +62,12 @@ def main():
                                 process_group=group)
         blocking = (time.perf_counter() - begin) * 1e3
         saved += 1
-        steps = block(count)
+        safe_after = []
+        steps = block(count, lambda number: safe_after.append(number) if not safe_after and future.done() else None)
         begin = time.perf_counter()
         future.result()
         waited = (time.perf_counter() - begin) * 1e3
-        return f"blocking_ms {blocking:.3f}\nwaited_ms {waited:.3f}\n{steps}"
+        return f"blocking_ms {blocking:.3f}\nwaited_ms {waited:.3f}\nsafe_after {sum(safe_after)}\n{steps}"
 
     def load(_):
         dist.barrier()

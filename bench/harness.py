@@ -1,0 +1,98 @@
+"""What the rows of ./dev bench share: programs that are driven by lines, statistics, the line of a row."""
+import array
+import os
+import pathlib
+import random
+import statistics
+import subprocess
+import threading
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent
+OURS = ROOT / "build/release/bench"
+TORCHRUN = [str(ROOT / ".venv-bench/bin/python3"), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+DEADLINE_S = 300  # for one answer
+
+
+class Program:
+    """A program that answers lines on standard input with lines on standard output; bench/README.md has the protocol."""
+
+    def __init__(self, command, name):
+        self.name = name
+        environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=str(HERE / "peer"), PYTHONWARNINGS="ignore")
+        self.process = subprocess.Popen(command, cwd=ROOT, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.read("ready")
+
+    def read(self, last):
+        """Lines `NAME VALUE..` as {name: values}, up to and with the one named `last`; other lines are not for us."""
+        seen = {}
+        deadline = threading.Timer(DEADLINE_S, self.process.terminate)
+        deadline.start()
+        try:
+            for line in self.process.stdout:
+                name, *rest = line.split() or [""]
+                seen[name] = rest
+                if name == last:
+                    return seen
+        finally:
+            deadline.cancel()
+        raise SystemExit(f"bench: {self.name} ended (exit code {self.process.wait()}) before it said '{last}'")
+
+    def ask(self, line, last):
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        return self.read(last)
+
+    def quit(self):
+        self.process.stdin.close()
+        self.process.wait(timeout=60)
+
+
+def floats(words):
+    return [float(word) for word in words]
+
+
+def ratio_interval(ours, peers):
+    """95 % bootstrap interval of median(ours) / median(peer), resampling whole blocks: steps of one block are not independent."""
+    generator = random.Random(1)
+    ratios = []
+    for _ in range(2000):
+        a = [x for _ in ours for x in generator.choice(ours)]
+        b = [x for _ in peers for x in generator.choice(peers)]
+        ratios.append(statistics.median(a) / statistics.median(b))
+    ratios.sort()
+    return ratios[int(0.025 * len(ratios))], ratios[int(0.975 * len(ratios)) - 1]
+
+
+def flat(blocks):
+    return [x for block in blocks for x in block]
+
+
+def read_floats(path):
+    values = array.array("f")
+    values.frombytes(pathlib.Path(path).read_bytes())
+    return values
+
+
+def max_difference(path_a, path_b):
+    a, b = read_floats(path_a), read_floats(path_b)
+    if len(a) != len(b):
+        return float("inf")
+    return 0.0 if a == b else max(abs(x - y) for x, y in zip(a, b))
+
+
+def report(row, target, ours, peers, unit, extra, at_least=False):
+    """Prints the line of a row with the best of `peers` ({setting: blocks}) and returns its entry for the results.
+
+    The ratio is ours / peer, which is to be at most the target; `at_least`: peer / ours, which is to be at least the target.
+    """
+    best = min(peers, key=lambda setting: statistics.median(flat(peers[setting])))
+    a, b = statistics.median(flat(ours)), statistics.median(flat(peers[best]))
+    ratio = b / a if at_least else a / b
+    low, high = ratio_interval(peers[best], ours) if at_least else ratio_interval(ours, peers[best])
+    ok = (low >= target if at_least else high <= target) and extra.get("max_weight_difference", 0) == 0
+    words = " ".join(f"{name}={value}" for name, value in extra.items())
+    print(f"{row} ours={a:.4g} peer={b:.4g} unit={unit} ratio={ratio:.4f} spread={low:.4f}..{high:.4f} target={target:.4f} "
+          f"{words + ' ' if words else ''}peer_setting='{best}' {'ok' if ok else 'short'}", flush=True)
+    return {"row": row, "unit": unit, "ours": a, "peer": b, "ratio": ratio, "spread": [low, high], "target": target, "ok": ok,
+            "peer_setting": best, "samples": {"ours": ours, **peers}, **extra}
