@@ -144,6 +144,7 @@ void Compute::allocate_votes() {
   for (auto& out : vote_out_) out = at::zeros({bytes * world_size()}, at::kByte);
   votes_step_ = -1;
   pace_.reset();
+  shares_.reset(world_size());
   own_ = {};
   inside_ms_ = 0;
   mark_time();
