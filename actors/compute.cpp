@@ -422,6 +422,7 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
     report.bucket_bytes = summary.reduced.bytes;
     report.inside_ms = std::exchange(inside_ms_, 0);
     strategy_->after_update();
+    for (auto& notice : strategy_->take_notices()) report.notices.push_back(std::move(notice));
     strategy_->remember_state();
     take_snapshot_if_due(optimizer);
   } catch (const Error& error) {

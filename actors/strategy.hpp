@@ -161,6 +161,10 @@ class Strategy {
 
   /// For the checkpoint: facts that a bit-equal resume needs (the bucket plan), and their return. load_state comes after attach.
   virtual std::map<std::string, std::string> state() { return {}; }
+  /// Before the job goes over to another strategy: what is under way is brought to its end. Collective, between steps.
+  virtual void finish_pending() {}
+  /// News for the user since the last call, the same on all ranks.
+  virtual std::vector<std::string> take_notices() { return {}; }
   virtual void load_state(const std::map<std::string, std::string>&) {}
   /// Forward without backward follows, perhaps not equally often on all ranks, until the end. Both are collective.
   virtual void begin_evaluation() {}

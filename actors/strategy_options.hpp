@@ -11,6 +11,7 @@ struct StrategyOptions {
   double first_bucket_mb = 1;            ///< MiB in the bucket that fills first
   bool broadcast_buffers = true;         ///< rank 0's buffers (BatchNorm's running statistics) to all before each step
   bool static_graph = false;             ///< promise that every step uses the same parameters in the same order
+  bool tune_buckets = false;             ///< ddp: the caps follow what is measured of gradients and collectives
   bool sync_batchnorm = false;           ///< BatchNorm statistics over all ranks
   std::string comm_hook = "none";        ///< none, fp16, bf16, powersgd, or the name of a registered hook
   std::int64_t powersgd_rank = 2;        ///< columns of PowerSGD's factors
