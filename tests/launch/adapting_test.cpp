@@ -182,5 +182,6 @@ TEST_CASE("[X06] a balance that does not fit the job is refused in a line") {
   CHECK_THAT(adapt(folder.path(), 2, config).errors, Catch::Contains("balance") && Catch::Contains("3 weights"));
   config.balance = "speed";
   config.strategy = "tensor_parallel";
-  CHECK_THAT(adapt(folder.path(), 2, config).errors, Catch::Contains("balance"));
+  config.mesh = "dp=2";
+  CHECK_THAT(adapt(folder.path(), 2, config).errors, Catch::Contains("balance: with strategy tensor_parallel"));
 }

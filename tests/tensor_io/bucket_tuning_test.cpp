@@ -9,7 +9,7 @@ using namespace troupe;
 
 namespace {
 
-constexpr std::int64_t kMiB = 1 << 20;
+constexpr std::int64_t kTunedMiB = 1 << 20;
 
 // Layers of 1 MiB each, whose gradients come one after the other, the last layer's first.
 struct TunedModel {
@@ -18,7 +18,7 @@ struct TunedModel {
   std::vector<double> ready_ms;
   TunedModel(int layers, double ms_each) {
     for (int i = 0; i < layers; ++i) {
-      layout.push_back({"layer" + std::to_string(i), {kMiB / 4}, at::kFloat, true});
+      layout.push_back({"layer" + std::to_string(i), {kTunedMiB / 4}, at::kFloat, true});
       order.push_back(layers - 1 - i);
       ready_ms.push_back(ms_each * (layers - i));
     }
@@ -32,35 +32,35 @@ struct TunedModel {
 }  // namespace
 
 TEST_CASE("[X06] latency and bandwidth are told apart by collectives of unequal length") {
-  const std::vector<WireSample> samples{{kMiB, 0.5 + 2}, {25 * kMiB, 0.5 + 50}, {8 * kMiB, 0.5 + 16}};
+  const std::vector<WireSample> samples{{kTunedMiB, 0.5 + 2}, {25 * kTunedMiB, 0.5 + 50}, {8 * kTunedMiB, 0.5 + 16}};
   const auto cost = fit_wire_cost(samples);
   REQUIRE(cost);
   CHECK(cost->fixed_ms == Approx(0.5));
   CHECK(cost->ms_per_mib == Approx(2));
-  CHECK(cost->of(4 * kMiB) == Approx(8.5));
-  CHECK_FALSE(fit_wire_cost(std::vector<WireSample>{{kMiB, 1}}));
-  CHECK_FALSE(fit_wire_cost(std::vector<WireSample>{{kMiB, 1}, {kMiB + 4096, 1.1}}));
-  CHECK_FALSE(fit_wire_cost(std::vector<WireSample>{{kMiB, 2}, {9 * kMiB, 1}}));
-  CHECK(fit_wire_cost(std::vector<WireSample>{{kMiB, 1}, {9 * kMiB, 10}})->fixed_ms == 0);
+  CHECK(cost->of(4 * kTunedMiB) == Approx(8.5));
+  CHECK_FALSE(fit_wire_cost(std::vector<WireSample>{{kTunedMiB, 1}}));
+  CHECK_FALSE(fit_wire_cost(std::vector<WireSample>{{kTunedMiB, 1}, {kTunedMiB + 4096, 1.1}}));
+  CHECK_FALSE(fit_wire_cost(std::vector<WireSample>{{kTunedMiB, 2}, {9 * kTunedMiB, 1}}));
+  CHECK(fit_wire_cost(std::vector<WireSample>{{kTunedMiB, 1}, {9 * kTunedMiB, 10}})->fixed_ms == 0);
 }
 
 TEST_CASE("[X06] the predicted end is that of buckets that go out one after the other, each when it is full") {
   const TunedModel model(4, 10);  // ready at 10, 20, 30, 40 in the order of the plan
   const WireCost cost{1, 5};
-  CHECK(model.end({kMiB, kMiB}, cost) == Approx(46));          // each hidden behind the next layer, the last is not
-  CHECK(model.end({4 * kMiB, 4 * kMiB}, cost) == Approx(61));  // one bucket of 4 MiB, after all
-  CHECK(model.end({kMiB, kMiB}, {1, 20}) == Approx(10 + 4 * 21));
+  CHECK(model.end({kTunedMiB, kTunedMiB}, cost) == Approx(46));          // each hidden behind the next layer, the last is not
+  CHECK(model.end({4 * kTunedMiB, 4 * kTunedMiB}, cost) == Approx(61));  // one bucket of 4 MiB, after all
+  CHECK(model.end({kTunedMiB, kTunedMiB}, {1, 20}) == Approx(10 + 4 * 21));
   auto unused = model;
   unused.ready_ms[0] = std::numeric_limits<double>::quiet_NaN();
-  CHECK(predict_reduced(plan_buckets(unused.layout, unused.order, kMiB, kMiB), unused.ready_ms, cost) == Approx(36 + 6));
+  CHECK(predict_reduced(plan_buckets(unused.layout, unused.order, kTunedMiB, kTunedMiB), unused.ready_ms, cost) == Approx(36 + 6));
 }
 
 TEST_CASE("[X06] a slow start of each collective asks for few buckets, a wire that hides behind backward for small ones") {
   const TunedModel model(16, 1);
-  const auto few = model.choose({20, 0.01}, {kMiB, kMiB}), small = model.choose({0.001, 0.9}, {32 * kMiB, 32 * kMiB});
-  CHECK(few.caps.cap_bytes >= 8 * kMiB);
+  const auto few = model.choose({20, 0.01}, {kTunedMiB, kTunedMiB}), small = model.choose({0.001, 0.9}, {32 * kTunedMiB, 32 * kTunedMiB});
+  CHECK(few.caps.cap_bytes >= 8 * kTunedMiB);
   CHECK(few.then_ms < few.now_ms);
-  CHECK(small.caps.cap_bytes == kMiB);
+  CHECK(small.caps.cap_bytes == kTunedMiB);
   CHECK(small.then_ms < small.now_ms);
   CHECK(few.then_ms == Approx(model.end(few.caps, {20, 0.01})));
 }
@@ -70,8 +70,8 @@ TEST_CASE("[X06] no power of two has a better end than the choice, and what is g
     for (const double each : {0.1, 1.0, 10.0}) {
       const TunedModel model(24, 2);
       const WireCost cost{fixed, each};
-      const auto chosen = model.choose(cost, {25 * kMiB, kMiB});
-      for (std::int64_t cap = 64 << 10; cap <= 64 * kMiB; cap *= 2) {
+      const auto chosen = model.choose(cost, {25 * kTunedMiB, kTunedMiB});
+      for (std::int64_t cap = 64 << 10; cap <= 64 * kTunedMiB; cap *= 2) {
         const double left = chosen.now_ms - 48;  // after the last gradient
         CHECK(chosen.then_ms <= model.end({cap, cap}, cost) + 0.1 * left + 1e-9);
       }
