@@ -59,7 +59,8 @@ void Compute::heal_diverged(const std::vector<Vote>& votes, Optimizer& optimizer
 
 void Compute::share_batches(std::int64_t samples) {
   Balance balance;
-  if (const auto wrong = Balance::parse(options_.training.balance, balance); !wrong.empty()) throw Error(ErrorCode::usage, "balance", wrong);
+  if (const auto wrong = Balance::parse(options_.training.balance, balance); !wrong.empty())
+    throw Error(ErrorCode::usage, "balance", wrong);
   if (balance.by != Balance::By::equal && strategy_ && strategy_->data_shard()) {
     throw Error(ErrorCode::usage, "balance", "with strategy " + strategy_->name() + " several ranks work on the same samples",
                 "set it to equal; pipeline_costs balances stages");

@@ -89,7 +89,8 @@ const std::vector<ConfigField>& config_fields() {
       {"training",
        "balance",
        at(&Config::balance),
-       "how a step's samples are shared out over ranks: in equal parts, by measured speed, or by weights of the ranks; the global batch stays",
+       "how a step's samples are shared out over ranks: in equal parts, by measured speed, or by weights of the ranks; the global batch "
+       "stays",
        0,
        0,
        {},

@@ -14,8 +14,8 @@ namespace troupe {
 /// least for the others in it, over all steps measured.
 class BucketTuner {
  public:
-  static constexpr int kSteps = 20;       ///< measured before a look
-  static constexpr int kEvery = 500;      ///< steps between two looks, once nothing better was found
+  static constexpr int kSteps = 20;   ///< measured before a look
+  static constexpr int kEvery = 500;  ///< steps between two looks, once nothing better was found
   /// Of the step under way: whether its times are wanted.
   bool measures() const noexcept { return wait_ <= 0; }
   /// One step that was reduced. `ready_ms` by parameter, not a number for those without gradient; `bucket_ms` by bucket.

@@ -46,8 +46,8 @@ class Ddp final : public Replica {
   BucketCaps caps_;
   std::optional<BucketCaps> next_caps_;  // as next_order_
   std::vector<std::string> notices_;
-  std::int64_t send_ns_ = 0;              // of this step, in the hooks
-  bool measured_ = false;                 // the plan follows a measured order
+  std::int64_t send_ns_ = 0;  // of this step, in the hooks
+  bool measured_ = false;     // the plan follows a measured order
   bool rebuild_pending_ = false;
   bool step_open_ = false;    ///< it has begun, and is not committed
   bool rolled_back_ = false;  ///< it was open when it was rolled back

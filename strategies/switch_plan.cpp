@@ -31,7 +31,8 @@ std::string parse_switches(const std::string& text, std::vector<StrategyPhase>& 
     const auto [end, error] = std::from_chars(item.data(), item.data() + std::min(colon, item.size()), phase.from);
     if (colon == std::string::npos || error != std::errc() || end != item.data() + colon || phase.from < 1)
       return "'" + item + "' is not STEP:STRATEGY, as in 200:ddp+bf16";
-    if (!phases.empty() && phase.from <= phases.back().from) return "step " + std::to_string(phase.from) + " does not come after the one before";
+    if (!phases.empty() && phase.from <= phases.back().from)
+      return "step " + std::to_string(phase.from) + " does not come after the one before";
     const auto name = item.substr(colon + 1);
     const auto plus = name.find('+');
     phase.strategy = name.substr(0, plus);
@@ -52,7 +53,8 @@ LinkChoice choose_level(LinkLevel now, const LinkTimes& times, const LinkLimits&
   if (!(times.step_ms > 0)) return {now, {}};
   const double exposed = times.exposed_ms / times.step_ms;
   if (now != LinkLevel::alone && exposed > limits.high) {
-    return {now == LinkLevel::whole ? LinkLevel::half : LinkLevel::alone, "gradients were waited for in " + percent(exposed) + " of a step"};
+    return {now == LinkLevel::whole ? LinkLevel::half : LinkLevel::alone,
+            "gradients were waited for in " + percent(exposed) + " of a step"};
   }
   if (now == LinkLevel::whole) return {now, {}};
   const double more = now == LinkLevel::half ? times.wire_ms : times.wire_ms / 2;

@@ -58,7 +58,8 @@ Switching::Switching(StrategyContext context) : context_(std::move(context)) {
   if (const auto wrong = parse_switches(options.switch_at, phases_); !wrong.empty()) refuse(field, wrong);
   phases_.insert(phases_.begin(), StrategyPhase{0, options.strategy, options.comm_hook});
   if (by_link_) {
-    if (phases_[0].text() != "ddp") refuse("adapt", "it goes from ddp to ddp+bf16 and diloco, and the job begins with " + phases_[0].text());
+    if (phases_[0].text() != "ddp")
+      refuse("adapt", "it goes from ddp to ddp+bf16 and diloco, and the job begins with " + phases_[0].text());
     phases_ = {{0, "ddp", "none"}, {0, "ddp", "bf16"}, {0, "diloco", "none"}};
   }
   phase_ = phases_[0];
@@ -94,8 +95,11 @@ void Switching::attach(std::shared_ptr<torch::nn::Module> model) {
   model_ = std::move(model);
   for (const auto& item : model_->named_parameters()) names_.push_back(item.key());
   const bool differ = std::any_of(phases_.begin(), phases_.end(), [](const auto& phase) { return phase.strategy != "ddp"; });
+  std::optional<at::ScalarType> dtype;
   for (const auto& item : model_->named_parameters()) {  // else only the step of the switch would tell
-    if (!differ || !item.value().requires_grad() || item.value().scalar_type() == model_->parameters().front().scalar_type()) continue;
+    if (!differ || !item.value().requires_grad()) continue;
+    if (!dtype) dtype = item.value().scalar_type();
+    if (item.value().scalar_type() == *dtype) continue;
     throw Error(ErrorCode::usage, "parameter " + item.key(), item.key() + " has another dtype than the model's first parameter",
                 "train models of one dtype with local_sgd and diloco");
   }
@@ -121,7 +125,8 @@ void Switching::agree() {
     phase_ = found;
     return;
   }
-  if (!staged_) throw Error(ErrorCode::internal, "recovery", "this rank has missed a switch of strategy", "start again with --resume latest");
+  if (!staged_)
+    throw Error(ErrorCode::internal, "recovery", "this rank has missed a switch of strategy", "start again with --resume latest");
   show();
 }
 
@@ -243,8 +248,8 @@ void Switching::switch_to(const StrategyPhase& next, const std::string& why, std
   if (was.strategy == "ddp" && phase_.strategy == "ddp") inner_->load_state(carried);  // the measured order of its buckets
   window_ = {};
   step_ended_ns_ = 0;
-  notices_.push_back("step " + std::to_string(done) + ": the strategy is now " + phase_.text() + ", before it was " + was.text() + " (" + why +
-                     ")");
+  notices_.push_back("step " + std::to_string(done) + ": the strategy is now " + phase_.text() + ", before it was " + was.text() + " (" +
+                     why + ")");
 }
 
 // What all ranks have to have before any of them may switch. False, on all alike: it can't be had.

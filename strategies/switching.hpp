@@ -73,8 +73,8 @@ class Switching final : public Strategy {
   std::shared_ptr<torch::nn::Module> model_;
   std::vector<std::string> names_;  // of all parameters
   std::unique_ptr<Strategy> inner_;
-  StrategyPhase phase_;         // inner_'s
-  std::int64_t switches_ = 0;   // in the run
+  StrategyPhase phase_;        // inner_'s
+  std::int64_t switches_ = 0;  // in the run
   std::int64_t step_ = 0;
   Optimizer* optimizer_ = nullptr;  // of the step under way
   // Of a switch that is under way: what the model and the optimizer will be.

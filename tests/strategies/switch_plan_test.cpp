@@ -39,7 +39,8 @@ TEST_CASE("[X06] a plan of switches is steps and strategies, in order") {
 }
 
 TEST_CASE("[X06] what is no plan of switches is refused by its part") {
-  for (const auto* text : {"ddp", "200", "200:", ":ddp", "x:ddp", "-5:ddp", "0:ddp", "5:ddp+", "5:+bf16", "5:ddp,", ",5:ddp", "5 :ddp", "99999999999999999999:ddp"}) {
+  for (const auto* text : {"ddp", "200", "200:", ":ddp", "x:ddp", "-5:ddp", "0:ddp", "5:ddp+", "5:+bf16", "5:ddp,", ",5:ddp", "5 :ddp",
+                           "99999999999999999999:ddp"}) {
     INFO(text);
     CHECK_FALSE(switches_fault(text).empty());
   }
@@ -77,6 +78,4 @@ TEST_CASE("[X06] whatever the link, the level comes to rest, and noise of a tent
   }
 }
 
-TEST_CASE("[X06] a job that has measured nothing stays as it is") {
-  CHECK(choose_level(LinkLevel::half, {}).level == LinkLevel::half);
-}
+TEST_CASE("[X06] a job that has measured nothing stays as it is") { CHECK(choose_level(LinkLevel::half, {}).level == LinkLevel::half); }

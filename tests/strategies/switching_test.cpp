@@ -242,7 +242,8 @@ TEST_CASE("[X06] what cannot be switched while it runs is refused before the fir
   CHECK_THAT(switch_refusal([](StrategyOptions& o) { o.strategy = "fsdp", o.switch_at = "5:ddp"; }),
              Catch::Contains("switch_at") && Catch::Contains("keeps a shard"));
   CHECK_THAT(switch_refusal([](StrategyOptions& o) { o.strategy = "zero1", o.adapt = "link"; }), Catch::Contains("adapt: zero1 keeps"));
-  CHECK_THAT(switch_refusal([](StrategyOptions& o) { o.strategy = "pipeline", o.switch_at = "5:ddp"; }), Catch::Contains("part of the model"));
+  CHECK_THAT(switch_refusal([](StrategyOptions& o) { o.strategy = "pipeline", o.switch_at = "5:ddp"; }),
+             Catch::Contains("part of the model"));
   CHECK_THAT(switch_refusal([](StrategyOptions& o) { o.switch_at = "5:gossip"; }), Catch::Contains("'gossip'"));
   CHECK_THAT(switch_refusal([](StrategyOptions& o) { o.switch_at = "5:ddp+bf61"; }), Catch::Contains("no communication hook 'bf61'"));
   CHECK_THAT(switch_refusal([](StrategyOptions& o) { o.switch_at = "5:diloco", o.diloco_fragments = 5, o.sync_every = 4; }),
