@@ -22,9 +22,9 @@ namespace troupe {
 
 /// What a strategy may use, in one generation. Everything outlives the strategy.
 struct StrategyContext {
-  int rank = 0;                                ///< in this generation
-  int world_size = 1;                          ///< in this generation
-  bool newcomer = false;                       ///< the others hold the state: attach makes the layout and moves no values
+  int rank = 0;           ///< in this generation
+  int world_size = 1;     ///< in this generation
+  bool newcomer = false;  ///< the others hold the state: attach makes the layout and moves no values
   /// A running job changes its strategy after so many steps: all ranks hold the model already, and attach moves no values.
   std::optional<std::int64_t> switched_at;
   StrategyOptions options;                     ///< the config's

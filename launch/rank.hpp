@@ -354,7 +354,8 @@ class BatchStream {
 
   const DataCursor& cursor() const noexcept { return cursor_; }
   const Dataset& dataset() const noexcept { return *dataset_; }
-  /// The step under way was given up: its batches come again. They are cut anew if the world or the ranks' shares have changed. Nothing to do for a program: step does it.
+  /// The step under way was given up: its batches come again. They are cut anew if the world or the ranks' shares have changed. Nothing to
+  /// do for a program: step does it.
   void rewind();
   /// The step under way is done.
   void committed();

@@ -11,7 +11,7 @@ namespace troupe {
 
 /// What a collective costs: latency and bandwidth, as in Hockney's model (Parallel Computing 20, 1994).
 struct WireCost {
-  double fixed_ms = 0;   ///< of each collective
+  double fixed_ms = 0;  ///< of each collective
   double ms_per_mib = 0;
   double of(std::int64_t bytes) const noexcept { return fixed_ms + ms_per_mib * static_cast<double>(bytes) / (1 << 20); }
 };
@@ -29,8 +29,8 @@ struct BucketCaps {
   bool operator==(const BucketCaps&) const = default;
 };
 
-/// When the last bucket would be reduced, in ms from the start of backward. Each bucket goes out when its last gradient is there and the one
-/// before it is reduced. `ready_ms` by parameter; in the order of the plan for those that it does not know: not finite.
+/// When the last bucket would be reduced, in ms from the start of backward. Each bucket goes out when its last gradient is there and the
+/// one before it is reduced. `ready_ms` by parameter; in the order of the plan for those that it does not know: not finite.
 double predict_reduced(const BucketPlan& plan, std::span<const double> ready_ms, const WireCost& cost);
 
 struct BucketChoice {
