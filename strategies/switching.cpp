@@ -135,10 +135,8 @@ void Switching::rejoin(StrategyContext context) {
   window_ = {};
   step_ended_ns_ = 0;
   move_sync_batchnorm(*model_, context_.program_lane);
-  const auto before = switches_;
   agree();
   staged_ = false;
-  if (before != switches_) inner_.reset();
   if (!inner_) {
     install(step_ + 1);
     return;
@@ -234,6 +232,7 @@ void Switching::switch_to(const StrategyPhase& next, const std::string& why, std
   const auto carried = inner_->state();
   inner_->finish_pending();
   next_ = next;
+  next_why_ = why;
   if (!stage()) {
     given_up_ = true;
     notices_.push_back("step " + std::to_string(done) + ": the strategy stays " + was.text() +
@@ -242,14 +241,13 @@ void Switching::switch_to(const StrategyPhase& next, const std::string& why, std
   }
   fault_point("stage", step_);
   context_.program_lane->barrier("switch of strategy");
-  show();
   fault_point("switch", step_);
+  show();
+  fault_point("switched", step_);
   install(done);
   if (was.strategy == "ddp" && phase_.strategy == "ddp") inner_->load_state(carried);  // the measured order of its buckets
   window_ = {};
   step_ended_ns_ = 0;
-  notices_.push_back("step " + std::to_string(done) + ": the strategy is now " + phase_.text() + ", before it was " + was.text() + " (" +
-                     why + ")");
 }
 
 // What all ranks have to have before any of them may switch. False, on all alike: it can't be had.
@@ -278,8 +276,11 @@ void Switching::show() {
   staged_model_.clear();
   staged_optimizer_.clear();
   staged_ = false;
+  notices_.push_back("step " + std::to_string(step_ + 1) + ": the strategy is now " + next_.text() + ", before it was " + phase_.text() +
+                     " (" + next_why_ + ")");
   phase_ = next_;
   ++switches_;
+  inner_.reset();  // whatever comes now, it is not for the strategy before
 }
 
 std::vector<std::string> Switching::take_notices() {

@@ -79,6 +79,7 @@ class Switching final : public Strategy {
   Optimizer* optimizer_ = nullptr;  // of the step under way
   // Of a switch that is under way: what the model and the optimizer will be.
   StrategyPhase next_;
+  std::string next_why_;
   NamedTensors staged_model_, staged_optimizer_;
   bool staged_ = false;
   bool given_up_ = false;  // a switch that cannot be: not tried again

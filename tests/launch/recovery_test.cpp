@@ -112,7 +112,7 @@ TEST_CASE("[X06] ranks with unequal shares outlive one of them: with the bits of
 TEST_CASE("[X06] a rank killed around a switch of strategy is replaced, and all ranks go on with one strategy") {
   const auto plan = GENERATE(as<std::string>{}, "12:diloco", "4:diloco,12:ddp");
   const auto phase = GENERATE(as<std::string>{}, "slot=2,step=11,at=vote", "slot=2,step=11,at=committed", "slot=0,step=11,at=optimizer",
-                              "slot=2,step=11,at=stage", "slot=2,step=11,at=switch", "slot=0,step=11,at=switch");
+                              "slot=2,step=11,at=stage", "slot=2,step=11,at=switch", "slot=0,step=11,at=switched");
   const std::vector<std::string> settings{"--switch_at", plan, "--sync_every", "5", "--verify_every", "3", "--on_divergence", "stop"};
   INFO(plan << ", " << phase);
   static std::map<std::string, double> references;

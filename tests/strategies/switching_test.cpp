@@ -3,8 +3,12 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstring>
+#include <stdexcept>
 #include <thread>
 
+#include "actors/heal.hpp"
+#include "tensor_io/fault_point.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/small_training.hpp"
 
@@ -137,6 +141,78 @@ TEST_CASE("[X06] back from diloco the model is the mean of the replicas, and all
     t.at_end = [](auto&, auto&) {};
   });
   CHECK(found.result.losses.back() < 0.7 * found.result.losses.front());
+}
+
+namespace {
+
+// Ends what a rank's thread does at a place in step 4.
+class Interruption final : public FaultWatch {
+ public:
+  explicit Interruption(std::string place) : place_(std::move(place)) {}
+  void at(const char* place, std::int64_t step) override {
+    if (step == 4 && place == place_) throw std::runtime_error("interrupted");
+  }
+
+ private:
+  std::string place_;
+};
+
+StrategyContext next_generation(Compute& compute) {
+  StrategyContext context;
+  context.rank = compute.rank();
+  context.world_size = compute.world_size();
+  context.options = compute.options().strategy;
+  context.bucket_lane = compute.services().bucket_lane;
+  context.program_lane = compute.services().program_lane;
+  context.reducer = compute.services().reducer;
+  context.progress = compute.services().progress;
+  context.wait_reduced = [&compute](std::int64_t) { return compute.receive<BucketsReduced>("reducer", "the step's buckets"); };
+  return context;
+}
+
+}  // namespace
+
+// Rank 1 has heard nothing of the barrier that the others have passed: as where a rank is lost just there.
+TEST_CASE("[X06] a rank that is interrupted behind the barrier of a switch follows the others in the next generation") {
+  SmallTraining training("ddp", 3);
+  auto& options = training.jobs.options;
+  options.strategy.switch_at = "2:diloco,5:ddp";
+  options.training.verify_every = 1;  // replicas that differ would be named
+  options.training.on_divergence = "stop";
+  training.optimizer.momentum = 0.9;
+  const auto errors = training.jobs.run([&](RankSystem& system) {
+    auto& compute = system.compute();
+    const auto model = training.model();
+    compute.distribute(model);
+    const auto optimizer = training.make(*model);
+    const auto watch = fault_watch();
+    set_fault_watch(std::make_shared<Interruption>(compute.rank() == 1 ? "switch" : "switched"));
+    for (std::int64_t s = 0; s < 9; ++s) {
+      const auto [input, target] = testing::small_batch(s, 15);
+      compute.backward(torch::nn::functional::cross_entropy(training.forward(*model, input.narrow(0, compute.rank() * 5, 5)),
+                                                            target.narrow(0, compute.rank() * 5, 5)),
+                       5);
+      auto& strategy = compute.strategy();
+      if (s != 4) {
+        (void)compute.step(*optimizer, 0.1);
+        continue;
+      }
+      CHECK_THROWS_WITH(compute.step(*optimizer, 0.1), "interrupted");
+      CHECK(strategy.name() == (compute.rank() == 1 ? "diloco" : "ddp"));
+      strategy.rejoin(next_generation(compute));
+      strategy.remember_state();
+      CHECK(strategy.name() == "ddp");
+      CHECK((strategy.take_notices() ==
+             std::vector<std::string>{"step 5: the strategy is now ddp, before it was diloco (as switch_at says)"}));
+      for (const auto& state : {strategy.replicated_tensors(), optimizer->state()}) {
+        const auto hash = hash_tensors(state);
+        for (const auto& other : compute.program_lane().all_gather_bytes({reinterpret_cast<const char*>(&hash), sizeof hash}))
+          CHECK(std::memcmp(other.data(), &hash, sizeof hash) == 0);
+      }
+    }
+    set_fault_watch(watch);
+  });
+  testing::check_no_errors(errors);
 }
 
 TEST_CASE("[X06] each switch is told once, with its reason") {
