@@ -153,6 +153,7 @@ void Compute::allocate_votes() {
   for (auto& out : vote_out_) out = at::zeros({bytes * world_size()}, at::kByte);
   votes_step_ = -1;
   pace_.reset();
+  shares_.reset(world_size());
   own_ = {};
   inside_ms_ = 0;
   mark_time();
@@ -430,6 +431,7 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
     report.bucket_bytes = summary.reduced.bytes;
     report.inside_ms = std::exchange(inside_ms_, 0);
     strategy_->after_update();
+    for (auto& notice : strategy_->take_notices()) report.notices.push_back(std::move(notice));
     strategy_->remember_state();
     take_snapshot_if_due(optimizer);
   } catch (const Error& error) {

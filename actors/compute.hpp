@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "actors/batch_shares.hpp"
 #include "actors/heal.hpp"
 #include "actors/messages.hpp"
 #include "actors/rank_supervisor.hpp"
@@ -103,6 +104,13 @@ class Compute {
 
   /// Of the data that the steps from now on are drawn from: a rank with another number of samples is named at the vote.
   void set_dataset_size(std::int64_t samples) noexcept { dataset_size_ = samples; }
+
+  /// The loader's micro-batches have so many samples, over all ranks: from now on they are shared out as the options say (balance). Throws
+  /// Error(usage) where that can't be.
+  void share_batches(std::int64_t samples);
+  /// Of a micro-batch of the next step, samples by rank, the same on all ranks; empty: equal parts. It changes in `step` and with the
+  /// membership.
+  const std::vector<std::int64_t>& batch_shares() const noexcept { return shares_.by_rank(); }
 
   /// Changes with each step's decision, the same on all ranks.
   LossScaler& loss_scaler() noexcept { return loss_scaler_; }
@@ -249,6 +257,7 @@ class Compute {
   std::chrono::steady_clock::time_point mark_ = std::chrono::steady_clock::now();
   std::chrono::nanoseconds inside_at_mark_{0};  // time that the program lane had spent in collectives
   StragglerWatch pace_;
+  BatchShares shares_;
   at::Tensor vote_in_, vote_out_[2];  // by step parity: the votes of the last step stay while those of the next one come in
   std::int64_t voted_step_ = -1, votes_step_ = -1;
   std::chrono::steady_clock::time_point step_started_ = std::chrono::steady_clock::now();

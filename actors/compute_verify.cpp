@@ -57,10 +57,26 @@ void Compute::heal_diverged(const std::vector<Vote>& votes, Optimizer& optimizer
                            rank_list(divergence->trusted) + (divergence->majority ? "" : ", rank 0's side"));
 }
 
+void Compute::share_batches(std::int64_t samples) {
+  Balance balance;
+  if (const auto wrong = Balance::parse(options_.training.balance, balance); !wrong.empty())
+    throw Error(ErrorCode::usage, "balance", wrong);
+  if (balance.by != Balance::By::equal && strategy_ && strategy_->data_shard()) {
+    throw Error(ErrorCode::usage, "balance", "with strategy " + strategy_->name() + " several ranks work on the same samples",
+                "set it to equal; pipeline_costs balances stages");
+  }
+  shares_ = BatchShares(std::move(balance), samples, world_size());
+}
+
 void Compute::watch_pace(const std::vector<Vote>& votes, StepReport& report) {
   std::vector<SectionTimes> times;
+  std::vector<double> totals;
   times.reserve(votes.size());
-  for (const auto& vote : votes) times.push_back(vote.own);
+  for (const auto& vote : votes) {
+    times.push_back(vote.own);
+    totals.push_back(vote.own.total_ms());
+  }
+  if (shares_.add(totals)) report.notices.push_back("step " + std::to_string(step_) + ": " + shares_.describe());
   const auto before = pace_.slow();
   const bool changed = pace_.add(times);
   report.own = std::move(times);

@@ -54,6 +54,7 @@ struct BucketsReduced {
   std::int64_t finished_ns = 0;          ///< ... and when this was sent
   double queued_ms = 0;                  ///< full buckets waited for the reducer: the sum over buckets
   std::int64_t bytes = 0;                ///< of all buckets
+  std::vector<float> bucket_ms{};        ///< time inside its collectives and hook, by bucket, where the plan is timed
 };
 
 // ---------------------------------------------------------------- Compute <-> Checkpointer
@@ -274,7 +275,7 @@ typename Inspector::result_type inspect(Inspector& f, BucketReady& x) {
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, BucketsReduced& x) {
   return f(caf::meta::type_name("BucketsReduced"), x.step, x.buckets, x.launched_before_end, x.busy_ms, x.awaited_ns, x.taken_ns,
-           x.finished_ns, x.queued_ms, x.bytes);
+           x.finished_ns, x.queued_ms, x.bytes, x.bucket_ms);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, CheckpointSaved& x) {

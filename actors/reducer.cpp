@@ -98,7 +98,9 @@ void ReducerState::launch(std::size_t index) {
     if (bucket.reduced) bucket.reduced->record(stream());
   }
   free_since_ns = steady_now_ns();
-  result.busy_ms += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - before).count();
+  const auto took_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - before).count();
+  result.busy_ms += took_ms;
+  if (plan.timed) result.bucket_ms.push_back(static_cast<float>(took_ms));
 }
 
 }  // namespace troupe

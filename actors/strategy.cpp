@@ -20,6 +20,11 @@ std::map<std::string, Registered>& strategy_registry() {
   return registry;
 }
 
+StrategyFactory& strategy_switch() {
+  static StrategyFactory factory;
+  return factory;
+}
+
 std::map<std::string, CommHookFactory>& hook_registry() {
   static std::map<std::string, CommHookFactory> registry;
   return registry;
@@ -105,6 +110,7 @@ std::unique_ptr<Strategy> make_strategy(StrategyContext context) {
                 "known: " + names_of(strategy_registry()));
   }
   const auto options = context.options;
+  if ((!options.switch_at.empty() || options.adapt != "off") && strategy_switch()) return strategy_switch()(std::move(context));
   auto strategy = found->second.factory(std::move(context));
   if (!options.mesh.empty() && !strategy->data_shard()) {
     throw Error(ErrorCode::usage, "mesh", "strategy " + options.strategy + " has no mesh, and mesh is '" + options.mesh + "'",
@@ -118,6 +124,8 @@ std::map<std::string, std::string> strategies() {
   for (const auto& [name, registered] : strategy_registry()) known[name] = registered.description;
   return known;
 }
+
+void register_strategy_switch(StrategyFactory factory) { strategy_switch() = std::move(factory); }
 
 void register_comm_hook(const std::string& name, CommHookFactory factory) { hook_registry()[name] = std::move(factory); }
 

@@ -22,9 +22,11 @@ namespace troupe {
 
 /// What a strategy may use, in one generation. Everything outlives the strategy.
 struct StrategyContext {
-  int rank = 0;                                ///< in this generation
-  int world_size = 1;                          ///< in this generation
-  bool newcomer = false;                       ///< the others hold the state: attach makes the layout and moves no values
+  int rank = 0;           ///< in this generation
+  int world_size = 1;     ///< in this generation
+  bool newcomer = false;  ///< the others hold the state: attach makes the layout and moves no values
+  /// A running job changes its strategy after so many steps: all ranks hold the model already, and attach moves no values.
+  std::optional<std::int64_t> switched_at;
   StrategyOptions options;                     ///< the config's
   std::vector<std::string> hosts;              ///< by rank
   std::shared_ptr<Communicator> bucket_lane;   ///< the reducer's; a strategy only allocates from it, while no step is under way
@@ -159,6 +161,10 @@ class Strategy {
   /// Where not all ranks hold the same; nothing: all are alike, or a lost rank's part is got back in another way.
   virtual std::optional<ReplicaGroup> replica_group() const { return std::nullopt; }
 
+  /// Before the job goes over to another strategy: what is under way is brought to its end. Collective, between steps.
+  virtual void finish_pending() {}
+  /// News for the user since the last call, the same on all ranks.
+  virtual std::vector<std::string> take_notices() { return {}; }
   /// For the checkpoint: facts that a bit-equal resume needs (the bucket plan), and their return. load_state comes after attach.
   virtual std::map<std::string, std::string> state() { return {}; }
   virtual void load_state(const std::map<std::string, std::string>&) {}
@@ -204,6 +210,9 @@ using StrategyFactory = std::function<std::unique_ptr<Strategy>(StrategyContext)
 void register_strategy(const std::string& name, const std::string& description, StrategyFactory factory);
 std::unique_ptr<Strategy> make_strategy(StrategyContext context);
 std::map<std::string, std::string> strategies();  ///< name -> description
+
+/// What makes the strategy of a job that changes its strategy while it runs (options: switch_at, adapt).
+void register_strategy_switch(StrategyFactory factory);
 
 void register_comm_hook(const std::string& name, CommHookFactory factory);
 std::shared_ptr<CommHook> make_comm_hook(const StrategyOptions& options);

@@ -11,6 +11,7 @@ struct TrainingOptions : LossScalerOptions {
   std::int64_t epochs = 10;
   std::int64_t max_steps = 0;                     ///< stop after so many optimizer steps; 0: no limit
   std::int64_t grad_accum_steps = 1;              ///< micro-batches of one optimizer step
+  std::string balance = "equal";                  ///< how a step's samples are shared out: equal, speed, or weights by rank (2,1)
   bool use_amp = false;                           ///< autocast around forward and loss
   std::string amp_dtype = "bf16";                 ///< bf16, fp16: of autocast
   std::string activation_checkpointing = "none";  ///< which blocks compute their forward again in backward

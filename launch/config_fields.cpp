@@ -1,6 +1,8 @@
 #include "launch/config_fields.hpp"
 
+#include "actors/batch_shares.hpp"
 #include "launch/observe/profile_setting.hpp"
+#include "strategies/switch_plan.hpp"
 
 namespace troupe {
 namespace {
@@ -10,6 +12,16 @@ constexpr double kMany = 1e15;
 template <class T, class Owner>
 ConfigMember at(T Owner::*member) {
   return static_cast<T Config::*>(member);
+}
+
+std::string check_balance(const std::string& text) {
+  Balance balance;
+  return Balance::parse(text, balance);
+}
+
+std::string check_switches(const std::string& text) {
+  std::vector<StrategyPhase> phases;
+  return parse_switches(text, phases);
 }
 
 std::string check_profile(const std::string& text) {
@@ -74,6 +86,18 @@ const std::vector<ConfigField>& config_fields() {
       {"training", "epochs", at(&Config::epochs), "passes over the data", 1, kMany},
       {"training", "max_steps", at(&Config::max_steps), "stop after so many optimizer steps; 0: no limit", 0, kMany},
       {"training", "grad_accum_steps", at(&Config::grad_accum_steps), "micro-batches of one optimizer step", 1, 65536},
+      {"training",
+       "balance",
+       at(&Config::balance),
+       "how a step's samples are shared out over ranks: in equal parts, by measured speed, or by weights of the ranks; the global batch "
+       "stays",
+       0,
+       0,
+       {},
+       true,
+       false,
+       "equal, speed, or a weight for each rank (2,1)",
+       check_balance},
       {"training", "use_amp", at(&Config::use_amp), "autocast around forward and loss"},
       {"training", "amp_dtype", at(&Config::amp_dtype), "of autocast", 0, 0, {"bf16", "fp16"}},
       {"training", "loss_scaler", at(&Config::loss_scaler), "dynamic loss scaling; auto: with fp16 autocast", 0, 0, {"auto", "on", "off"}},
@@ -113,8 +137,28 @@ const std::vector<ConfigField>& config_fields() {
       {"checkpoint", "init_allow_missing", at(&Config::init_allow_missing), "take from that file what fits, leave the rest as it is"},
 
       {"strategy", "strategy", at(&Config::strategy), "how parameters are laid out over ranks"},
+      {"strategy",
+       "switch_at",
+       at(&Config::switch_at),
+       "strategies to come, each from a step on, with a communication hook or without: 200:ddp+bf16,400:diloco",
+       0,
+       0,
+       {},
+       true,
+       false,
+       "empty, or STEP:STRATEGY[+HOOK],... with ddp, local_sgd, diloco",
+       check_switches},
+      {"strategy",
+       "adapt",
+       at(&Config::adapt),
+       "link: ddp becomes ddp with bf16, then diloco, where gradients are waited for too long, and goes back where they would not be",
+       0,
+       0,
+       {"off", "link"}},
       {"strategy", "bucket_cap_mb", at(&Config::bucket_cap_mb), "MiB of gradients in a bucket", 1e-6, 1e6},
       {"strategy", "first_bucket_mb", at(&Config::first_bucket_mb), "MiB in the bucket that fills first", 1e-6, 1e6},
+      {"strategy", "tune_buckets", at(&Config::tune_buckets),
+       "ddp: bucket sizes for which the last bucket is reduced first, from measured times; bucket_cap_mb is what it begins with"},
       {"strategy", "broadcast_buffers", at(&Config::broadcast_buffers), "rank 0's buffers to all before each step"},
       {"strategy", "static_graph", at(&Config::static_graph), "promise: every step uses the same parameters in the same order"},
       {"strategy", "sync_batchnorm", at(&Config::sync_batchnorm), "BatchNorm statistics over all ranks"},

@@ -21,7 +21,11 @@ void check_device_settings(const Config& config, c10::Device device) {
     if (config.strategy == name) refuse("strategy", config.strategy, device, "use ddp");
   }
   if (config.comm_hook == "powersgd") refuse("comm_hook", config.comm_hook, device, "use none, fp16 or bf16");
+  if (!config.switch_at.empty()) refuse("switch_at", config.switch_at, device, "leave it out");
+  if (config.adapt != "off") refuse("adapt", config.adapt, device, "leave it out");
+  if (config.tune_buckets) refuse("tune_buckets", "true", device, "leave it out");
   if (config.sync_batchnorm) refuse("sync_batchnorm", "true", device, "leave it out");
+  if (config.balance == "speed") refuse("balance", "speed", device, "use weights by rank");  // the host's times are not the device's
   if (config.deferred_init) refuse("deferred_init", "true", device, "leave it out");
   if (config.activation_checkpointing != "none") {
     refuse("activation_checkpointing", config.activation_checkpointing, device, "leave it out");

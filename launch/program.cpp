@@ -29,6 +29,7 @@
 #include "strategies/local_steps.hpp"
 #include "strategies/mesh_parallel.hpp"
 #include "strategies/sharded.hpp"
+#include "strategies/switching.hpp"
 #include "tensor_io/checkpoint_directory.hpp"
 #include "tensor_io/device_choice.hpp"
 
@@ -265,6 +266,7 @@ int main(int argc, char** argv, const std::function<void(Rank&)>& body, const st
     register_ddp();
     register_sharded();
     register_local_steps();
+    register_switching();
     register_mesh_parallel();
     register_comm_hooks();
     handle_signals();

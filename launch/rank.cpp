@@ -363,10 +363,8 @@ BatchStream::BatchStream(Rank& rank, std::shared_ptr<const Dataset> dataset) : r
   auto& compute = rank.system().compute();
   compute.set_dataset_size(dataset_->size());
   const auto& config = rank.config();
-  const auto shard = compute.data_shard();
-  const DistributedSampler sampler({dataset_->size(), config.batch_size, config.grad_accum_steps, shard.index, shard.count, config.shuffle,
-                                    config.drop_last, config.seed, rank.world_size() != rank.system().options().world_size,
-                                    dataset_->shard_sizes(), config.shuffle_buffer});
+  compute.share_batches(config.batch_size / config.grad_accum_steps);
+  const DistributedSampler sampler(sampling());
   const auto steps = sampler.steps_per_epoch(), all = config.epochs * steps;
   rank.set_schedule_length(steps, config.max_steps > 0 ? std::min(config.max_steps, all) : all);
   cursor_ = {rank.start_epoch_, rank.start_step_};
@@ -378,24 +376,32 @@ BatchStream::BatchStream(Rank& rank, std::shared_ptr<const Dataset> dataset) : r
   start();
 }
 
+SamplerOptions BatchStream::sampling() const {
+  const auto& config = rank_->config();
+  const auto& compute = rank_->system().compute();
+  const auto shard = compute.data_shard();
+  return {dataset_->size(),
+          config.batch_size,
+          config.grad_accum_steps,
+          shard.index,
+          shard.count,
+          config.shuffle,
+          config.drop_last,
+          config.seed,
+          rank_->world_size() != rank_->system().options().world_size,
+          dataset_->shard_sizes(),
+          config.shuffle_buffer,
+          compute.batch_shares()};
+}
+
 void BatchStream::start() {
   const auto& config = rank_->config();
   DataLoaderOptions options;
   options.rank = loader_rank_ = rank_->rank();
   loader_world_size_ = rank_->world_size();
   options.dataset = dataset_;
-  const auto shard = rank_->system().compute().data_shard();
-  options.sampler = {dataset_->size(),
-                     config.batch_size,
-                     config.grad_accum_steps,
-                     shard.index,
-                     shard.count,
-                     config.shuffle,
-                     config.drop_last,
-                     config.seed,
-                     rank_->world_size() != rank_->system().options().world_size,
-                     dataset_->shard_sizes(),
-                     config.shuffle_buffer};
+  options.sampler = sampling();
+  loader_shares_ = options.sampler.shares;
   options.start = cursor_;
   options.epochs = config.epochs;
   if (config.max_steps > 0) {
@@ -433,6 +439,7 @@ BatchStream::BatchStream(BatchStream&& other) noexcept
       steps_done_(other.steps_done_),
       loader_rank_(other.loader_rank_),
       loader_world_size_(other.loader_world_size_),
+      loader_shares_(std::move(other.loader_shares_)),
       again_(std::move(other.again_)),
       step_(std::move(other.step_)),
       ended_(other.ended_) {
@@ -464,7 +471,9 @@ void BatchStream::rewind() {
     return;
   }
   for (; !step_.empty(); step_.pop_back()) again_.push_front(step_.back());
-  if (rank_->rank() == loader_rank_ && rank_->world_size() == loader_world_size_) return;
+  if (rank_->rank() == loader_rank_ && rank_->world_size() == loader_world_size_ &&
+      rank_->system().compute().batch_shares() == loader_shares_)
+    return;
   again_.clear();
   stop();
   start();

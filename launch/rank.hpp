@@ -354,13 +354,15 @@ class BatchStream {
 
   const DataCursor& cursor() const noexcept { return cursor_; }
   const Dataset& dataset() const noexcept { return *dataset_; }
-  /// The step under way was given up: its batches come again, cut anew if the world has changed. Nothing to do for a program: step does it.
+  /// The step under way was given up: its batches come again. They are cut anew if the world or the ranks' shares have changed. Nothing to
+  /// do for a program: step does it.
   void rewind();
   /// The step under way is done.
   void committed();
 
  private:
   std::shared_ptr<const Batch> take();
+  SamplerOptions sampling() const;
   void start();
   void stop();
 
@@ -370,6 +372,7 @@ class BatchStream {
   DataCursor cursor_;            // the step that the batches of `step_` belong to ...
   std::int64_t steps_done_ = 0;  // ... and how many were done before it
   int loader_rank_ = 0, loader_world_size_ = 1;
+  std::vector<std::int64_t> loader_shares_;
   std::deque<std::shared_ptr<const Batch>> again_, step_;  // to be handed out once more; of the step under way
   bool ended_ = false;
 };

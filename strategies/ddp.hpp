@@ -1,6 +1,9 @@
 #pragma once
 #include <memory>
+#include <optional>
+#include <utility>
 
+#include "strategies/bucket_tuner.hpp"
 #include "strategies/replica.hpp"
 
 namespace troupe {
@@ -20,6 +23,7 @@ class Ddp final : public Replica {
   std::map<std::string, std::string> state() override;
   void load_state(const std::map<std::string, std::string>& state) override;
   std::string describe() const override;
+  std::vector<std::string> take_notices() override { return std::exchange(notices_, {}); }
 
   const BucketPlan& plan() const { return buckets().plan(); }
   /// The parameters' order in the next step's buckets.
@@ -32,13 +36,18 @@ class Ddp final : public Replica {
  private:
   void install(const std::vector<std::int32_t>& order);
   void send_plan();
+  void tune();
 
   std::shared_ptr<CommHook> hook_;
   std::shared_ptr<std::vector<BucketView>> views_;  // the reducer's, of the plan
   std::vector<std::int32_t> last_arrival_;
   std::vector<std::int32_t> next_order_;  // of the buckets that the next step lays out; empty: they stay
-  std::int64_t send_ns_ = 0;              // of this step, in the hooks
-  bool measured_ = false;                 // the plan follows a measured order
+  std::optional<BucketTuner> tuner_;
+  BucketCaps caps_;
+  std::optional<BucketCaps> next_caps_;  // as next_order_
+  std::vector<std::string> notices_;
+  std::int64_t send_ns_ = 0;  // of this step, in the hooks
+  bool measured_ = false;     // the plan follows a measured order
   bool rebuild_pending_ = false;
   bool step_open_ = false;    ///< it has begun, and is not committed
   bool rolled_back_ = false;  ///< it was open when it was rolled back

@@ -2,8 +2,11 @@
 
 #include <torch/csrc/autograd/function_hook.h>
 
+#include <limits>
+
 #include "tensor_io/device_kernels.hpp"
 #include "tensor_io/pack.hpp"
+#include "tensor_io/steady_time.hpp"
 
 namespace troupe {
 
@@ -21,7 +24,7 @@ class GradientBuckets::Hook final : public torch::autograd::PostAccumulateGradHo
 
 GradientBuckets::GradientBuckets(const std::vector<std::pair<std::string, at::Tensor>>& parameters, Communicator& lane,
                                  std::int64_t cap_bytes, std::int64_t first_cap_bytes, BucketFull full)
-    : cap_bytes_(cap_bytes), first_cap_bytes_(first_cap_bytes), full_(std::move(full)), alive_(std::make_shared<GradientBuckets*>(this)) {
+    : full_(std::move(full)), alive_(std::make_shared<GradientBuckets*>(this)), cap_bytes_(cap_bytes), first_cap_bytes_(first_cap_bytes) {
   for (const auto& [name, parameter] : parameters) {
     if (parameter.device() != lane.device()) {
       throw Error(ErrorCode::usage, "parameter " + name,
@@ -118,6 +121,8 @@ void GradientBuckets::begin_backward(bool synchronise, double weight) {
   }
   if (!synchronise) return;
   arrival_.clear();
+  arrived_ns_.clear();
+  if (timed_) began_ns_ = steady_now_ns();
   for (auto& entry : entries_) entry.ready = false;
   for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
     pending_[b].store(static_cast<std::int32_t>(plan_.buckets[b].slots.size()), std::memory_order_relaxed);
@@ -148,6 +153,7 @@ void GradientBuckets::arrived(std::size_t index) {
   entry.seen = true;
   if (synchronise_ && !entry.ready) {
     arrival_.push_back(static_cast<std::int32_t>(index));
+    if (timed_) arrived_ns_.push_back(steady_now_ns());
     mark_ready(index);
   }
 }
@@ -233,6 +239,14 @@ void GradientBuckets::end_backward() {
       mark_ready(static_cast<std::size_t>(slot.parameter));
     }
   }
+}
+
+std::vector<double> GradientBuckets::arrival_ms() const {
+  if (arrived_ns_.empty()) return {};
+  std::vector<double> times(entries_.size(), std::numeric_limits<double>::quiet_NaN());
+  for (std::size_t i = 0; i < arrival_.size() && i < arrived_ns_.size(); ++i)
+    times[static_cast<std::size_t>(arrival_[i])] = 1e-6 * static_cast<double>(arrived_ns_[i] - began_ns_);
+  return times;
 }
 
 void GradientBuckets::rebuild(const std::vector<std::int32_t>& order) {

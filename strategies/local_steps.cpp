@@ -77,7 +77,7 @@ void LocalSteps::make_fragments() {
     const auto options = parameters().front().second.options().requires_grad(false);
     fragment.outer = at::zeros({elements}, options);
     if (outer_.momentum > 0) fragment.momentum = at::zeros({elements}, options);
-    fragment.next = outer_.every * (index + 1) / outer_.fragments;
+    fragment.next = context().switched_at.value_or(0) + outer_.every * (index + 1) / outer_.fragments;
     fragments_.push_back(std::move(fragment));
   }
 }
@@ -112,7 +112,7 @@ void LocalSteps::joined() {
     for (const auto p : fragment.parameters) view.names.push_back(parameters()[p].first);
     fragment.plan = std::make_shared<std::vector<BucketView>>(1, std::move(view));
   }
-  if (!first || context().newcomer) catch_up();
+  if (!first || context().newcomer || context().switched_at) catch_up();
 }
 
 // Outer steps are a count, so the highest tells who has the last one. Newcomers get all by the heal.

@@ -43,6 +43,9 @@ class LocalSteps final : public Replica {
 
   bool replicas_equal() const override { return false; }
   void after_update() override;
+  void finish_pending() override {
+    if (under_way_) finish();
+  }
   NamedTensors own_tensors() override;
   std::map<std::string, std::string> state() override;
   void load_state(const std::map<std::string, std::string>& state) override;

@@ -16,7 +16,7 @@ void Replica::attach(std::shared_ptr<torch::nn::Module> model) {
   }
   make_buckets();
   buffers_ = std::make_unique<FlatBuffers>(*model_);
-  if (!context_.newcomer) {
+  if (!context_.newcomer && !context_.switched_at) {
     NamedTensors all;
     for (const auto& item : model_->named_parameters()) all.emplace_back(item.key(), item.value());
     broadcast_tensors(all, *context_.program_lane, "parameters");

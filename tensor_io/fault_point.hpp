@@ -8,8 +8,8 @@ namespace troupe {
 /// comes by `vote` in step 5, in the slot's first life (`life=1`: in its second); several are separated by semicolons. Where ranks share a
 /// process, the thread's FaultWatch is told instead: throws what that throws. Without either it costs two loads and branches. Any thread.
 ///
-/// Places: allocate (in step -1), data, forward, backward, buckets, collective, reduced, vote, voted, committed, optimizer, validate, save,
-/// heal; of `slot=coordinator`, with the generation as step (0: its own start): journal, journalled.
+/// Places: allocate (in step -1), data, forward, backward, buckets, collective, reduced, vote, voted, committed, optimizer, stage, switch,
+/// switched, validate, save, heal; of `slot=coordinator`, with the generation as step (0: its own start): journal, journalled.
 void fault_point(const char* place, std::int64_t step);
 
 /// Stands in for the process where several ranks share one: what happens to a rank happens to its threads.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 
 #include "tensor_io/error.hpp"
 #include "tensor_io/random_seed.hpp"
@@ -31,13 +32,17 @@ std::int64_t Permutation::operator()(std::int64_t position) const noexcept {
 DistributedSampler::DistributedSampler(SamplerOptions options) : options_(std::move(options)) {
   const auto& o = options_;
   const auto parts = o.micro_batches * o.world_size;
-  const bool cut = o.uneven ? o.batch_size % o.micro_batches == 0 && o.batch_size >= parts : o.batch_size % parts == 0;
+  const bool cut = o.uneven || !o.shares.empty() ? o.batch_size % o.micro_batches == 0 && o.batch_size >= parts : o.batch_size % parts == 0;
   if (o.batch_size <= 0 || parts <= 0 || !cut) {
     const auto down = parts > 0 ? o.batch_size / parts * parts : 0;
     throw Error(ErrorCode::usage, "batch_size",
                 std::to_string(o.batch_size) + " samples can't be cut into " + std::to_string(o.micro_batches) + " micro-batches for " +
                     std::to_string(o.world_size) + " ranks",
                 "use a multiple of " + std::to_string(parts) + ", for instance " + std::to_string(down > 0 ? down : parts));
+  }
+  if (!o.shares.empty() && (o.shares.size() != static_cast<std::size_t>(o.world_size) ||
+                            std::accumulate(o.shares.begin(), o.shares.end(), std::int64_t{0}) != o.batch_size / o.micro_batches)) {
+    throw Error(ErrorCode::internal, "sampler", "the ranks' shares are not those of the batch");
   }
   if (o.dataset_size <= 0) throw Error(ErrorCode::usage, "data set", "it has no samples");
   steps_ = o.drop_last ? o.dataset_size / o.batch_size : (o.dataset_size + o.batch_size - 1) / o.batch_size;
@@ -53,7 +58,10 @@ SampledBatch DistributedSampler::batch(std::int64_t epoch, std::int64_t step, st
   const auto& o = options_;
   const Permutation order(o.dataset_size, mix_seed(o.seed, {0x5a3e, static_cast<std::uint64_t>(epoch)}));
   const auto all = o.batch_size / o.micro_batches;
-  const auto first = all * o.rank / o.world_size, share = all * (o.rank + 1) / o.world_size - first;
+  const auto begin_of = [&](int rank) {
+    return o.shares.empty() ? all * rank / o.world_size : std::accumulate(o.shares.begin(), o.shares.begin() + rank, std::int64_t{0});
+  };
+  const auto first = begin_of(o.rank), share = begin_of(o.rank + 1) - first;
   const auto begin = step * o.batch_size + micro_batch * all + first;
   SampledBatch batch;
   batch.weight = static_cast<double>(share * o.world_size) / static_cast<double>(all);

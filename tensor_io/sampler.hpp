@@ -33,6 +33,7 @@ struct SamplerOptions {
   bool uneven = false;                      ///< ranks' shares may differ by one sample: a job that lost a rank keeps its global batch
   std::vector<std::int64_t> shard_sizes{};  ///< the data set's: read by shards (ShardOrder), where there are any
   std::int64_t shuffle_buffer = 1024;       ///< then, samples that are shuffled among themselves
+  std::vector<std::int64_t> shares{};       ///< samples of a micro-batch by rank, all of them above 0; empty: equal parts
 };
 
 struct SampledBatch {

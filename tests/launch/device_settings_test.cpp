@@ -27,6 +27,10 @@ TEST_CASE("[L03] what works on the CPU only is refused on a GPU by its setting's
       {"strategy: 'diloco'", [](Config& c) { c.strategy = "diloco"; }},
       {"comm_hook: 'powersgd'", [](Config& c) { c.comm_hook = "powersgd"; }},
       {"sync_batchnorm: 'true'", [](Config& c) { c.sync_batchnorm = true; }},
+      {"switch_at: '9:diloco'", [](Config& c) { c.switch_at = "9:diloco"; }},
+      {"adapt: 'link'", [](Config& c) { c.adapt = "link"; }},
+      {"tune_buckets: 'true'", [](Config& c) { c.tune_buckets = true; }},
+      {"balance: 'speed'", [](Config& c) { c.balance = "speed"; }},
       {"deferred_init: 'true'", [](Config& c) { c.deferred_init = true; }},
       {"activation_checkpointing: 'block'", [](Config& c) { c.activation_checkpointing = "block"; }},
   };

@@ -1,5 +1,8 @@
 // A job of processes loses ranks in every phase of a step, and goes on as if nothing had happened (the faults are numbered as in
 // docs/faults.md).
+#include <cmath>
+#include <iterator>
+
 #include "tests/support/recovery_run.hpp"
 
 using namespace troupe;
@@ -89,6 +92,43 @@ TEST_CASE("[L05] without a replacement the job shrinks and keeps its global batc
   CHECK(run.state.step == 2 * (256 / 12));
   CHECK(run.losses.size() == 2 * (256 / 12));
   CHECK(run.losses.rbegin()->second < 0.6);
+}
+
+TEST_CASE("[X06] ranks with unequal shares outlive one of them: with the bits of an undisturbed job, or with new shares where it shrinks") {
+  const std::vector<std::string> weighted{"--balance", "1,3,2,2"};
+  const Run reference(4, {}, "", weighted);
+  const Run replaced(4, {}, "slot=1,step=11,at=" + GENERATE(as<std::string>{}, "forward", "vote", "committed"), weighted);
+  INFO(replaced.output);
+  CHECK(replaced.recoveries().size() == 1);
+  check_bits(replaced, reference);
+  const Run shrunk(4, {"--max-restarts", "0"}, "slot=1,step=11,at=vote", weighted);
+  INFO(shrunk.output);
+  CHECK_THAT(shrunk.output, Catch::Contains("shrinks from 4 to 3 ranks at step 11"));
+  CHECK(shrunk.losses.size() == reference.losses.size());
+  CHECK(shrunk.losses.rbegin()->second < 0.6);
+}
+
+// Step 11 is the last before the switch, which is done between its commit and the next step.
+TEST_CASE("[X06] a rank killed around a switch of strategy is replaced, and all ranks go on with one strategy") {
+  const auto plan = GENERATE(as<std::string>{}, "12:diloco", "4:diloco,12:ddp");
+  const auto phase = GENERATE(as<std::string>{}, "slot=2,step=11,at=vote", "slot=2,step=11,at=committed", "slot=0,step=11,at=optimizer",
+                              "slot=2,step=11,at=stage", "slot=2,step=11,at=switch", "slot=0,step=11,at=switched");
+  const std::vector<std::string> settings{"--switch_at", plan, "--sync_every", "5", "--verify_every", "3", "--on_divergence", "stop"};
+  INFO(plan << ", " << phase);
+  static std::map<std::string, double> references;
+  const auto late_loss = [](const Run& run) {
+    double sum = 0;
+    for (auto step = run.losses.rbegin(); step != std::next(run.losses.rbegin(), 12); ++step) sum += step->second / 12;
+    return sum;
+  };
+  if (!references.contains(plan)) references[plan] = late_loss(Run(4, {}, "", settings));
+  const Run run(4, {}, phase, settings);
+  INFO(run.output);
+  CHECK(run.recoveries().size() == 1);
+  CHECK(run.losses.size() == 32);
+  CHECK(run.repeated.empty());
+  // The newcomer has another rank's inner steps, and a switch that was given up comes a step later.
+  CHECK(std::abs(late_loss(run) - references[plan]) < 0.05);
 }
 
 TEST_CASE("[L05] with too few ranks left the job saves and ends with exit code 75") {

@@ -12,6 +12,7 @@
 #include "strategies/local_steps.hpp"
 #include "strategies/mesh_parallel.hpp"
 #include "strategies/sharded.hpp"
+#include "strategies/switching.hpp"
 
 namespace troupe::testing {
 
@@ -33,6 +34,7 @@ inline int run_simulation(const Config& config, const SimulationOptions& simulat
   register_ddp();
   register_sharded();
   register_local_steps();
+  register_switching();
   register_mesh_parallel();
   register_comm_hooks();
   ActorSystemConfig system_config(false);

@@ -15,6 +15,7 @@
 #include "strategies/local_steps.hpp"
 #include "strategies/mesh_parallel.hpp"
 #include "strategies/sharded.hpp"
+#include "strategies/switching.hpp"
 #include "tensor_io/fused_optimizer.hpp"
 #include "tensor_io/state_parts.hpp"
 #include "tests/support/cluster.hpp"
@@ -99,6 +100,7 @@ struct SmallTraining {
       register_ddp();
       register_sharded();
       register_local_steps();
+      register_switching();
       register_mesh_parallel();
       register_comm_hooks();
       return true;

@@ -64,6 +64,24 @@ TEST_CASE("[S04] a step holds the same samples at any world size and number of m
   CHECK(samples_of(options(1000, 32, 2), 2, 5) == alone);
 }
 
+TEST_CASE("[X06] a step has the same samples whatever the ranks' shares, and a gradient weighs as much as its samples") {
+  const auto alone = samples_of(options(1000, 32), 2, 5);
+  auto shared = options(1000, 32, 3);
+  shared.micro_batches = 2;
+  shared.shares = {9, 1, 6};
+  CHECK(samples_of(shared, 2, 5) == alone);
+  double weights = 0;
+  for (shared.rank = 0; shared.rank < 3; ++shared.rank) {
+    const auto batch = DistributedSampler(shared).batch(2, 5, 1);
+    CHECK(batch.indices.size() == static_cast<std::size_t>(shared.shares[static_cast<std::size_t>(shared.rank)]));
+    CHECK(batch.weight == Approx(static_cast<double>(batch.indices.size()) * 3 / 16));
+    weights += batch.weight;
+  }
+  CHECK(weights == Approx(3));
+  shared.shares = {9, 1, 7};
+  CHECK_THROWS_WITH(DistributedSampler(shared), Catch::Contains("not those of the batch"));
+}
+
 TEST_CASE("[S01] the last batch is dropped, or padded with what counts said") {
   CHECK(DistributedSampler(options(70, 16)).steps_per_epoch() == 4);
   auto padded = options(70, 16, 2, 1);

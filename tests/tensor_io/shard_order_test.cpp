@@ -81,6 +81,11 @@ TEST_CASE(
   CHECK(counted_of(o, 3, 4) == alone);
   o.micro_batches = 2;
   CHECK(counted_of(o, 3, 4) == alone);
+  // Shares of ranks that are not equally fast.
+  auto shared = sharded(kUneven, 16, 3);
+  shared.micro_batches = 2;
+  shared.shares = {5, 1, 2};
+  CHECK(counted_of(shared, 3, 4) == alone);
   // A job that lost a rank keeps its batch.
   auto lost = sharded(kUneven, 16, 3);
   lost.uneven = true;

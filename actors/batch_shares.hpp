@@ -1,0 +1,60 @@
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace troupe {
+
+/// How the samples of a step are shared out over ranks (config: balance).
+struct Balance {
+  enum class By : std::uint8_t { equal, speed, weights };
+  By by = By::equal;
+  std::vector<double> weights = {};  ///< by rank
+
+  /// `equal`, `speed`, or weights by rank as in `2,1`. Returns what is wrong with `text`, or an empty string.
+  static std::string parse(const std::string& text, Balance& balance);
+};
+
+/// `total` samples cut into one share for each rank, in multiples of `quantum` but for the fastest rank's, so that the last rank is done as
+/// early as can be: each next quantum goes to the rank that would then be done first. `speeds` are samples per time, in any unit. No share
+/// is below one quantum. Pure; ties go to the lower rank. Throws Error(usage) where there are fewer quanta than ranks.
+std::vector<std::int64_t> share_out(std::span<const double> speeds, std::int64_t total, std::int64_t quantum = 1);
+
+/// Each rank's share of a micro-batch, from what every rank says of its own time in each vote. Pure: the same votes give the same shares on
+/// every rank.
+///
+/// A rank's time for its share is the median over `window` steps, in which a pause now and then counts nothing. New shares come when the
+/// slowest rank would be done earlier by more than `gain` of its time: what noise would win is less than that, and a rank whose steps have
+/// a fixed cost is met after two or three changes. After each change the window begins anew.
+class BatchShares {
+ public:
+  struct Options {
+    std::size_t window = 16;  ///< steps
+    double gain = 0.08;       ///< share of the slowest rank's time that a change must win
+  };
+  BatchShares() = default;  ///< equal parts, for ever
+  /// `total`: samples of a micro-batch, over all ranks. Throws Error(usage): weights for another number of ranks, fewer samples than ranks.
+  BatchShares(Balance balance, std::int64_t total, int ranks) : BatchShares(std::move(balance), total, ranks, Options()) {}
+  BatchShares(Balance balance, std::int64_t total, int ranks, Options options);
+
+  /// Another membership: forgets what was measured. Weights stay while there are as many ranks as weights, and are equal otherwise.
+  void reset(int ranks);
+  /// Samples by rank; empty: equal parts.
+  const std::vector<std::int64_t>& by_rank() const noexcept { return shares_; }
+  /// One step: what each rank took for its share, in ms. True: from the next step on the shares are others.
+  bool add(std::span<const double> own_ms);
+  /// Of the last change: `shares of the batch are now 48, 16 samples (ranks took 10.2, 30.9 ms for 32, 32)`.
+  const std::string& describe() const noexcept { return change_; }
+
+ private:
+  Balance balance_;
+  std::int64_t total_ = 0;
+  Options options_;
+  std::vector<std::int64_t> shares_;
+  std::vector<std::vector<double>> recent_;  // by rank
+  std::string change_;
+};
+
+}  // namespace troupe
