@@ -80,12 +80,15 @@ class TrainingLoop {
   TrainingLoop& operator=(const TrainingLoop&) = delete;
 
   void run() {
+    rank_.on_trace([this](const std::string& line) {  // of a newcomer in set_up, which has a lost step to tell of before
+      stream_ ? log_.note("trace", line, position_.epoch) : early_lines_.push_back(line);
+    });
     set_up();
     stream_.emplace(rank_.loader(data_.train));
     begun_ = std::chrono::steady_clock::now();
     begun_at_step_ = rank_.steps_done();
-    rank_.on_trace([this](const std::string& line) { log_.note("trace", line, position_.epoch); });
     if (rank_.is_main() && rank_.system().compute().membership().generation > 1) keep_lost_step();
+    for (const auto& line : early_lines_) log_.note("trace", line, position_.epoch);
     log_.note_membership(stream_->cursor().epoch);
     do {
       run_steps();
@@ -239,7 +242,7 @@ class TrainingLoop {
 
   void between_steps() {
     auto& compute = rank_.system().compute();
-    rank_.gather_trace_if_due();  // of a newcomer: the others are in Rank::step
+    rank_.gather_trace_if_due();  // once more, where a rank was lost after it
     rank_.retry([&] {
       position_ = {stream_->cursor().epoch, stream_->cursor().step, -1};  // another one if the loss of a rank took all back
       if (compute.section_due(kValidate)) {
@@ -338,6 +341,7 @@ class TrainingLoop {
   Datasets data_;
   std::optional<RunCheckpoints> checkpoints_;
   std::optional<BatchStream> stream_;
+  std::vector<std::string> early_lines_;  // of the trace
   RunCheckpoints::Position position_;
   std::vector<std::shared_ptr<const Batch>> of_step_;  // micro-batches, where the strategy runs them all at once
   StepWindow window_, bar_window_;
