@@ -80,15 +80,15 @@ class TrainingLoop {
   TrainingLoop& operator=(const TrainingLoop&) = delete;
 
   void run() {
-    rank_.on_trace([this](const std::string& line) {  // of a newcomer in set_up, which has a lost step to tell of before
-      stream_ ? log_.note("trace", line, position_.epoch) : early_lines_.push_back(line);
-    });
+    std::vector<std::string> early;  // of a newcomer, which has a lost step to tell of before
+    rank_.on_trace([&](const std::string& line) { early.push_back(line); });
     set_up();
+    rank_.on_trace([this](const std::string& line) { log_.note("trace", line, position_.epoch); });
     stream_.emplace(rank_.loader(data_.train));
     begun_ = std::chrono::steady_clock::now();
     begun_at_step_ = rank_.steps_done();
     if (rank_.is_main() && rank_.system().compute().membership().generation > 1) keep_lost_step();
-    for (const auto& line : early_lines_) log_.note("trace", line, position_.epoch);
+    for (const auto& line : early) log_.note("trace", line, position_.epoch);
     log_.note_membership(stream_->cursor().epoch);
     do {
       run_steps();
@@ -341,7 +341,6 @@ class TrainingLoop {
   Datasets data_;
   std::optional<RunCheckpoints> checkpoints_;
   std::optional<BatchStream> stream_;
-  std::vector<std::string> early_lines_;  // of the trace
   RunCheckpoints::Position position_;
   std::vector<std::shared_ptr<const Batch>> of_step_;  // micro-batches, where the strategy runs them all at once
   StepWindow window_, bar_window_;

@@ -87,7 +87,7 @@ with tempfile.TemporaryDirectory() as scratch:
     for columns in (160, 60):
         judge(f"launched, {columns} columns", on_terminal(launched, columns, {"TERM": "xterm"}), columns, "[rank 0] ")
     with open(f"{scratch}/hosts", "w") as file:  # agents of two hosts, both this one, as far as the launcher knows
-        file.write("a slots=1 address=127.0.0.1\nb slots=1 address=127.0.0.1\n")
+        file.write("a slots=1 address=127.0.0.1\nb slots=1 address=127.0.0.2\n")
     on_hosts = [TROUPE, "launch", "--hosts", f"{scratch}/hosts", "--run-dir", f"{scratch}/hosts-run", PROBE, "--checkpoint_dir", f"{scratch}/e", *FLAGS]
     for columns in (160, 60):
         judge(f"two hosts, {columns} columns", on_terminal(on_hosts, columns, {"TERM": "xterm"}), columns, "[rank 0] ")

@@ -376,7 +376,7 @@ TEST_CASE("[T08] intervals without holes are what is left of each instant, and a
       return std::any_of(all.begin(), all.end(), [t](const auto& i) { return i.first <= t && t < i.second; });
     };
     std::int64_t instants = 0;
-    for (std::int64_t t = 0; t < 64; ++t) instants += in(intervals, t) && !in(holes, t) ? 1 : 0;
+    for (std::int64_t t = 0; t < 80; ++t) instants += in(intervals, t) && !in(holes, t) ? 1 : 0;
     return instants;
   };
   std::uint32_t state = 7;
