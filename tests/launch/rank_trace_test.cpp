@@ -56,6 +56,17 @@ int own_program(const std::vector<std::string>& flags, const std::function<void(
 
 }  // namespace
 
+TEST_CASE("[T08] a trace's window is open for its steps and no others, also after all went back") {
+  RankTraceOptions options;
+  REQUIRE(parse_profile("steps=1:3,operators=off", options.setting).empty());
+  RankTrace trace(options);
+  for (const std::int64_t step : {0, 1, 2, 3, 4, 1, 2, 3, 9}) {
+    INFO(step);
+    trace.update(step);
+    CHECK(trace.recorder()->recording() == (step == 1 || step == 2));
+  }
+}
+
 TEST_CASE("[T08] while ranks hand over their traces, each waits in one collective for one other's part, never for those of all") {
   constexpr int kRanks = 5;
   testing::ScratchDirectory folder;
