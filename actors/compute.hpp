@@ -123,6 +123,8 @@ class Compute {
   /// a loss in one of them it is to be done again, on all ranks.
   bool section_due(int index) const noexcept { return sections_done_ <= index; }
   void section_done(int index) noexcept { sections_done_ = index + 1; }
+  /// What was done since the last step (a trace was gathered) is no part of the next one's `step_ms`.
+  void begin_step_time() noexcept { step_started_ = std::chrono::steady_clock::now(); }
 
   /// Collective: hands the model to the strategy of the options.
   void distribute(std::shared_ptr<torch::nn::Module> model);

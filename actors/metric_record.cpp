@@ -51,9 +51,9 @@ constexpr std::array kMetrics{
     MetricName{"loss_scale", "troupe_loss_scale", "Loss scale of the last step."},
     MetricName{"skipped_steps", "troupe_skipped_steps", "Steps of the interval that were not applied."},
     MetricName{"slow_ranks", "troupe_slow_ranks", "Ranks that keep the others waiting."},
-    MetricName{"validation/loss", "troupe_validation_loss", "Mean loss over the held-out samples."},
-    MetricName{"validation/accuracy", "troupe_validation_accuracy", "Share of the held-out samples that were right."},
-    MetricName{"validation/samples", "troupe_validation_samples", "Held-out samples."},
+    MetricName{"validation_metrics/loss", "troupe_validation_loss", "Mean loss over the held-out samples."},
+    MetricName{"validation_metrics/accuracy", "troupe_validation_accuracy", "Share of the held-out samples that were right."},
+    MetricName{"validation_metrics/samples", "troupe_validation_samples", "Held-out samples."},
 };
 
 const char* kind_name(MetricRecord::Kind kind) {

@@ -121,9 +121,9 @@ MetricRecord record_of(const ValidationReport& report) {
   record.epoch = report.epoch;
   record.wall_time = report.wall_time;
   record.best = report.best;
-  record.add("validation/loss", report.loss);
-  record.add("validation/accuracy", report.accuracy);
-  record.add("validation/samples", report.samples);
+  record.add("validation_metrics/loss", report.loss);
+  record.add("validation_metrics/accuracy", report.accuracy);
+  record.add("validation_metrics/samples", report.samples);
   return record;
 }
 

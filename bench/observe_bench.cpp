@@ -57,6 +57,10 @@ int main(int argc, char** argv) {
     std::printf("%s\n", trace_costs(below).dump().c_str());
     return 0;
   }
+  if (argc > 3 && std::string(argv[1]) == "trace-run") {
+    std::printf("%s\n", trace_run(std::stoul(argv[2]), argv[3]).dump().c_str());
+    return 0;
+  }
   const std::string folder = argc > 1 ? argv[1] : (std::filesystem::temp_directory_path() / "troupe-bench-observe").string();
   std::filesystem::remove_all(folder);
   StepReport step;

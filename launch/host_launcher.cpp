@@ -13,6 +13,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "launch/actor_system.hpp"
@@ -24,6 +25,7 @@
 #include "launch/output_lines.hpp"
 #include "launch/ssh_command.hpp"
 #include "launch/stop_signals.hpp"
+#include "launch/terminal.hpp"
 #include "tensor_io/error.hpp"
 
 namespace troupe {
@@ -78,6 +80,7 @@ class HostLauncher {
     for (std::size_t i = 0; i < agents_.size(); ++i) start(agents_[i], static_cast<int>(i));
     while (!done()) step();
     for (auto& agent : agents_) drain(agent);
+    clear_bar();
     coordinator_->finish([] {});
     const int code = verdict();
     return {code, lost_state(over_, stop_signal_)};
@@ -128,6 +131,7 @@ class HostLauncher {
     if (!options_.recovery.enabled) words.emplace_back("--no-recovery");
     if (key_maker_) words.emplace_back("--keys-on-stdin");
     if (starts_over_ > 0) words.insert(words.end(), {"--starts-over", std::to_string(starts_over_)});
+    if (terminal_) words.insert(words.end(), {"--bar-columns", std::to_string(terminal_columns(1))});
     words.emplace_back("--");
     words.push_back(std::filesystem::absolute(program).string());
     words.insert(words.end(), options_.command.begin() + 1, options_.command.end());
@@ -161,13 +165,14 @@ class HostLauncher {
     }
     ::poll(fds.data(), fds.size(), 50);
     if (const int signal = signals_.take(); signal != 0) {
+      clear_bar();
       if (stop_signal_ == 0)
         std::fprintf(stderr, "troupe: %s: every rank finishes its step and writes a checkpoint; once more ends them at once\n",
                      strsignal(signal));
       for (auto& agent : agents_) stop_signal_ == 0 ? agent.child->write_stdin(signal == SIGINT ? "I" : "T") : agent.child->close_stdin();
       stop_signal_ = signal;
     }
-    coordinator_->step([] {});
+    coordinator_->step([this] { clear_bar(); });
     for (const auto& command : link_->take()) {
       if (const auto* over = std::get_if<JobOver>(&command)) {
         over_ = *over;
@@ -191,6 +196,7 @@ class HostLauncher {
     const int code = exit_code_of_wait_status(status);
     if (code != 0 && first_bad_ == nullptr) first_bad_ = &agent, bad_code_ = code;
     if (over_ || stop_signal_ != 0 || code == 0) return;
+    clear_bar();
     std::fprintf(stderr, "troupe: host %s: its agent ended (%s)%s%s\n", agent.host.name.c_str(), describe_wait_status(status).c_str(),
                  agent.last_line.empty() ? "" : ": ", agent.last_line.c_str());
     // Where the ranks were never started the coordinator must not wait for them.
@@ -203,12 +209,25 @@ class HostLauncher {
   }
   void drain(Agent& agent, int fd, OutputLines& lines, int target) {
     if (fd < 0) return;
-    const auto show = [&](std::string_view text, bool) {
+    const auto show = [&](std::string_view text, bool overwrite) {
+      if (overwrite && terminal_ && target == 1) {  // rank 0's bar, with its marker
+        std::fprintf(stdout, "%s%s", kClearLine, std::string(text.substr(0, terminal_columns(1) - 1)).c_str());
+        std::fflush(stdout);
+        bar_shown_ = true;
+        return;
+      }
+      clear_bar();
       std::fprintf(target == 1 ? stdout : stderr, "%.*s\n", static_cast<int>(text.size()), text.data());
       std::fflush(target == 1 ? stdout : stderr);
       if (target == 2) agent.last_line = text;
     };
     if (!lines.drain(fd, show)) target == 1 ? agent.child->close_stdout() : agent.child->close_stderr();
+  }
+
+  void clear_bar() {
+    if (!std::exchange(bar_shown_, false)) return;
+    std::fputs(kClearLine, stdout);
+    std::fflush(stdout);
   }
 
   bool done() const {
@@ -241,6 +260,8 @@ class HostLauncher {
   const Agent* first_bad_ = nullptr;
   int bad_code_ = 0;
   int stop_signal_ = 0;
+  const bool terminal_ = shows_bars(1);
+  bool bar_shown_ = false;
 };
 
 }  // namespace

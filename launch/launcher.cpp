@@ -138,6 +138,7 @@ int run_node(const NodeOptions& options) {
   ranks.node_rank = options.node_rank;
   ranks.nodes = options.nodes;
   ranks.starts_over = options.starts_over;
+  ranks.bar_columns = options.bar_columns;
   ranks.slots = options.slots;
   ranks.spares = options.spares;
   NodeAgent agent(ranks, options.recovery);

@@ -41,6 +41,7 @@ struct NodeOptions {
   int coordinator_port = 0, world_size = 1, node_rank = 0, nodes = 1;
   bool recovery = true, keys_on_stdin = false;
   int starts_over = 0;
+  int bar_columns = 0;
   std::vector<int> slots, spares;
   std::vector<std::string> command;
 };

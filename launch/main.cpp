@@ -307,7 +307,7 @@ int node(const std::vector<std::string>& words) {
   std::vector<std::pair<std::string, std::string>> flags;
   const auto first = read_flags(words,
                                 {"--job", "--host", "--address", "--coordinator", "--master-addr", "--world-size", "--node-rank", "--nodes",
-                                 "--slots", "--spares", "--run-dir", "--starts-over"},
+                                 "--slots", "--spares", "--run-dir", "--starts-over", "--bar-columns"},
                                 {"--no-recovery", "--keys-on-stdin"}, flags);
   for (const auto& [name, value] : flags) {
     if (name == "--job") options.job_id = value;
@@ -329,6 +329,7 @@ int node(const std::vector<std::string>& words) {
     if (name == "--no-recovery") options.recovery = false;
     if (name == "--keys-on-stdin") options.keys_on_stdin = true;
     if (name == "--starts-over") options.starts_over = whole_number(name, value, 0, 1'000'000);
+    if (name == "--bar-columns") options.bar_columns = whole_number(name, value, 1, 100'000);
   }
   options.command.assign(words.begin() + static_cast<std::ptrdiff_t>(first), words.end());
   if (options.command.empty() || options.coordinator_host.empty())

@@ -164,11 +164,15 @@ LaunchOutcome simulate_once(const Config& config, const SimulationOptions& simul
   return {code, lost_state(over, process_stop_signal)};
 }
 
+bool traces_operators(const Config& config) {
+  const auto profile = profile_setting(config.profile);
+  return profile.traces() && profile.operators;
+}
+
 int run_simulated(Config config, const std::function<void(Rank&)>& body) {
   std::fprintf(stderr, "note: %lld ranks as threads of this process: a simulated cluster, for tests; troupe launch starts processes\n",
                static_cast<long long>(config.ranks));
-  const auto profile = profile_setting(config.profile);
-  if (profile.traces() && profile.operators) OperatorTrace::initialise();
+  if (traces_operators(config)) OperatorTrace::initialise();
   RankEnvironment place;
   place.job_id = "simulated";
   SimulationOptions simulation;
@@ -246,6 +250,7 @@ int main(int argc, char** argv, const std::function<void(Rank&)>& body, const st
     const auto action = parse_config(config, argc, argv);
     if (action == ConfigAction::help) return std::fputs(config_help(config, argv[0]).c_str(), stdout), 0;
     if (action == ConfigAction::print_config) return std::fputs(config_to_toml(config).c_str(), stdout), 0;
+    if (traces_operators(config)) OperatorTrace::silence();
     profile_of_process().reset();
     const auto place = read_environment();
     if (place.launched && config.ranks > 1) {

@@ -55,6 +55,7 @@ Rank::~Rank() { profile_of_process().add(profile_); }
 
 void Rank::distribute_module(std::shared_ptr<torch::nn::Module> model) {
   check_device_settings(config_, device());
+  open_records();
   model_ = model;
   if (config_.sync_batchnorm) convert_sync_batchnorm(*model, system_->compute().services().program_lane);
   initialise(*model);
@@ -68,7 +69,10 @@ void Rank::distribute_module(std::shared_ptr<torch::nn::Module> model) {
   }
   if (!device().is_cpu()) model->to(device());
   system_->compute().distribute(std::move(model));
-  if (trace_) trace_->set_model(model_);
+  if (!trace_) return;
+  trace_->set_model(model_);
+  if (config_.resume.empty() || steps_done() > 0) update_trace();  // else the step to go on from is not known yet
+  gather_trace_if_due();                                           // of a newcomer: the others are in Rank::step
 }
 
 // Rank 0's values go to all with the model.
@@ -208,6 +212,12 @@ StepReport Rank::step(Optimizer& optimizer) {
   if (stream_ != nullptr) stream_->rewind();
   update_trace();
   gather_trace_if_due();
+  if (!report.repeat && steps_done() <= report.step) {  // a rank was lost meanwhile, and all went back
+    report.committed = false;
+    report.repeat = true;
+    report.reason = system_->compute().membership().reason + ", from the snapshot of step " + std::to_string(steps_done());
+    update_trace();
+  }
   return report;
 }
 
@@ -242,6 +252,8 @@ void Rank::gather_trace_if_due() {
     const auto line = trace_->gather(communicator(), compute.membership());
     compute.section_done(kTrace);
     if (!line.empty()) tell_trace(line);
+    compute.begin_step_time();
+    forward_started_ = std::chrono::steady_clock::now();
   });
 }
 
@@ -277,7 +289,7 @@ void Rank::give_up_trace() noexcept {
 void Rank::run_between_steps() {
   auto& compute = system_->compute();
   if (compute.micro_batch() != 0 || compute.steps_done() == 0) return;
-  gather_trace_if_due();  // of a newcomer: the others are in Rank::step
+  gather_trace_if_due();  // once more, where a rank was lost after it
   retry([&] {
     if (between_steps_ && compute.section_due(kUsers)) {
       between_steps_(compute.steps_done());

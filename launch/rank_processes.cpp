@@ -70,8 +70,9 @@ void RankProcesses::start(const ProcessId& process, int restarts) {
                        {"TROUPE_RUN_DIR", options_.run_dir}};
   if (std::getenv("OMP_NUM_THREADS") == nullptr) child.environment["OMP_NUM_THREADS"] = "1";  // ranks share the cores
   if (!options_.keys.empty()) child.environment["TROUPE_KEYS"] = options_.keys;
-  if (options_.terminal) {
-    const auto columns = terminal_columns(1), marker = slot.label.size() + 3;
+  if (options_.terminal || options_.bar_columns > 0) {
+    const auto columns = options_.terminal ? terminal_columns(1) : static_cast<std::size_t>(options_.bar_columns);
+    const auto marker = slot.label.size() + 3;
     child.environment["TROUPE_PROGRESS"] = "bar";
     child.environment["COLUMNS"] = std::to_string(columns > marker ? columns - marker : columns);
   }
@@ -156,6 +157,11 @@ void RankProcesses::show(Slot& slot, std::string_view text, bool overwrite, int 
     std::fprintf(stdout, "%s%s", kClearLine, bar.substr(0, terminal_columns(1) - 1).c_str());  // it may have become narrower
     std::fflush(stdout);
     bar_shown_ = true;
+    return;
+  }
+  if (overwrite && options_.bar_columns > 0 && target == 1) {
+    std::fprintf(stdout, "[%s] %.*s\r", slot.label.c_str(), length, text.data());
+    std::fflush(stdout);
     return;
   }
   clear_bar();

@@ -33,6 +33,7 @@ struct RankProcessOptions {
   int starts_over = 0;      ///< how often the job has begun anew from its last checkpoint
   std::string keys;         ///< a KeyFolder; empty: no TLS
   bool terminal = false;    ///< standard output is one: progress bars are wanted
+  int bar_columns = 0;      ///< of a launcher's terminal elsewhere, which overwrites a line that ends with a carriage return; 0: none
 };
 
 /// The rank processes of one host: starts and kills them, marks their lines with the rank, keeps their logs. Main thread.

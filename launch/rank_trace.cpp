@@ -6,11 +6,13 @@
 #include <cerrno>
 #include <cstring>
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include "launch/displayable.hpp"
 #include "launch/observe/trace_file.hpp"
 #include "tensor_io/clock_offset.hpp"
+#include "tensor_io/fault_point.hpp"
 
 namespace troupe {
 namespace {
@@ -99,26 +101,27 @@ std::string RankTrace::gather(Communicator& lane, const Membership& membership) 
   const auto host_of = [&](int rank) { return membership.members[static_cast<std::size_t>(rank)].host; };
   const auto clocks = measure_clocks(lane, [&](int rank) { return host_of(rank) == host_of(0); });
   const auto rank = lane.rank();
+  fault_point("trace", options_.setting.last);
   const TraceSource source{rank, host_of(rank), clocks[static_cast<std::size_t>(rank)].offset_ns};
   auto part = trace_part(recorded_, source);
   const auto steps = steps_of_all(lane, part.totals);
   if (steps <= written_) return {};  // all went back to before, and what there is by now is less than what the files have
-  if (rank != 0) {
-    send_part(lane, part);
-    lane.barrier(kLabel);  // not before: if one dies meanwhile, rank 0 asks all the others again
-    written_ = steps;
-    return {};
-  }
-  TraceFile file(options_.run_dir, options_.job_id, options_.setting, lane.world_size());
+  std::optional<TraceFile> file;
+  if (rank == 0) file.emplace(options_.run_dir, options_.job_id, options_.setting, lane.world_size());
   for (int from = 0; from < lane.world_size(); ++from) {
-    if (from > 0) part = receive_part(lane, from);
-    file.add({from, host_of(from), part.totals, clocks[static_cast<std::size_t>(from)]}, part.events);
+    if (rank == from && rank != 0) send_part(lane, part);
+    if (rank == 0) {
+      if (from > 0) part = receive_part(lane, from);
+      file->add({from, host_of(from), part.totals, clocks[static_cast<std::size_t>(from)]}, part.events);
+    }
+    lane.barrier(kLabel);  // collective_timeout is to bound one rank's part on its way to the disk, not those of all ranks
   }
-  file.finish();
+  if (rank == 0) file->finish();
   lane.barrier(kLabel);
-  written_ = steps;
-  if (!file.problem().empty()) return "trace: it cannot be written: " + file.problem() + "; training goes on without";
-  auto line = describe_trace(file.path(), options_.setting, file.ranks(), options_.began_with);
+  written_ = steps;  // not before: if one dies meanwhile, rank 0 asks all the others again
+  if (rank != 0) return {};
+  if (!file->problem().empty()) return "trace: it cannot be written: " + file->problem() + "; training goes on without";
+  auto line = describe_trace(file->path(), options_.setting, file->ranks(), options_.began_with);
   if (!no_operators_.empty()) line += "; no operators of rank 0: " + displayable(no_operators_, 200);
   return line;
 }

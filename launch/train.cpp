@@ -80,12 +80,15 @@ class TrainingLoop {
   TrainingLoop& operator=(const TrainingLoop&) = delete;
 
   void run() {
+    std::vector<std::string> early;  // of a newcomer, which has a lost step to tell of before
+    rank_.on_trace([&](const std::string& line) { early.push_back(line); });
     set_up();
+    rank_.on_trace([this](const std::string& line) { log_.note("trace", line, position_.epoch); });
     stream_.emplace(rank_.loader(data_.train));
     begun_ = std::chrono::steady_clock::now();
     begun_at_step_ = rank_.steps_done();
-    rank_.on_trace([this](const std::string& line) { log_.note("trace", line, position_.epoch); });
     if (rank_.is_main() && rank_.system().compute().membership().generation > 1) keep_lost_step();
+    for (const auto& line : early) log_.note("trace", line, position_.epoch);
     log_.note_membership(stream_->cursor().epoch);
     do {
       run_steps();
@@ -239,7 +242,7 @@ class TrainingLoop {
 
   void between_steps() {
     auto& compute = rank_.system().compute();
-    rank_.gather_trace_if_due();  // of a newcomer: the others are in Rank::step
+    rank_.gather_trace_if_due();  // once more, where a rank was lost after it
     rank_.retry([&] {
       position_ = {stream_->cursor().epoch, stream_->cursor().step, -1};  // another one if the loss of a rank took all back
       if (compute.section_due(kValidate)) {

@@ -37,7 +37,6 @@ std::int64_t steady_minus_system_ns() {
 
 std::unique_ptr<OperatorTrace> OperatorTrace::begin(bool on_device) {
   if (kineto_taken.exchange(true)) return nullptr;
-  ::setenv("KINETO_LOG_LEVEL", "99", 0);  // it tells on standard error that there is no GPU
   std::set<ActivityType> activities{ActivityType::CPU};
   if (on_device) activities.insert(ActivityType::CUDA);
   const torch::profiler::impl::ProfilerConfig config(torch::profiler::impl::ProfilerState::KINETO, false, false, false, false, false);
@@ -47,6 +46,8 @@ std::unique_ptr<OperatorTrace> OperatorTrace::begin(bool on_device) {
   trace->open_ = true;
   return trace;
 }
+
+void OperatorTrace::silence() { ::setenv("KINETO_LOG_LEVEL", "99", 0); }
 
 void OperatorTrace::initialise() { begin(false).reset(); }
 

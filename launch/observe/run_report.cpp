@@ -130,7 +130,7 @@ std::string advice_html(const std::vector<Advice>& advice) {
 std::string loss_html(const RunHistory& run) {
   Chart loss{"Loss",     "step", "mean loss", {{"training", series(run, Kind::train, "loss_metrics/global_avg_loss"), false}},
              marks(run), false};
-  auto held_out = series(run, Kind::validation, "validation/loss");
+  auto held_out = series(run, Kind::validation, "validation_metrics/loss");
   if (!held_out.empty()) loss.lines.push_back({"held out", std::move(held_out), true});
   Chart pace{"Throughput", "step", "samples/s", {{"samples/s", series(run, Kind::train, "throughput(samples/s)"), false}},
              marks(run),   true};

@@ -134,8 +134,8 @@ class PageFollower {
   }
   const std::vector<MetricRecord>& records() {
     const auto answer = client_.Get("/records?after=" + std::to_string(next_));
-    if (!answer) {  // the run is over, and took its page along
-      if (asked_) return ended_ = true, lines_.records();
+    if (!answer) {  // rank 0 is being replaced, or the run is over and took its page along
+      if (asked_) return ++unanswered_, lines_.records();
       throw Error(ErrorCode::unavailable, place(), "nobody answers there",
                   "start the run with --metrics_port N, and ask on the host of rank 0");
     }
@@ -144,6 +144,7 @@ class PageFollower {
         !json["next"].is_number_integer() || !json.contains("life"))
       throw Error(ErrorCode::bad_data, place(), "what answers there is no live page of a run", "give the run's --metrics_port");
     asked_ = true;
+    unanswered_ = 0;
     if (json["life"] != life_) {  // another process is rank 0, with records of its own
       const bool again = !life_.is_null();
       life_ = json["life"];
@@ -157,17 +158,25 @@ class PageFollower {
     return lines_.records();
   }
   bool foreign() const { return false; }
-  bool ended() const { return ended_; }
+  bool ended() const { return unanswered_ >= kUnanswered; }
+  /// What is to be said below the records, or nothing.
+  std::string note() const {
+    const auto times = std::to_string(unanswered_) + (unanswered_ == 1 ? " request" : " requests in a row");
+    if (ended()) return "the run's page is gone: no answer to " + times + "; above is what it said last";
+    return unanswered_ > 0 ? "no answer to " + times + "; asking again, " + std::to_string(kUnanswered) + " times in all" : "";
+  }
   std::string place() const { return "127.0.0.1:" + std::to_string(port_); }
 
  private:
   static constexpr std::chrono::seconds kPatience{5};
+  static constexpr int kUnanswered = 10;  // a second apart: a rank 0 is replaced in less
   const std::uint16_t port_;
   httplib::Client client_;
   RunLines lines_;
   nlohmann::json life_;
   std::int64_t next_ = 0;
-  bool asked_ = false, ended_ = false;
+  bool asked_ = false;
+  int unanswered_ = 0;  // since the last answer
 };
 
 std::uint16_t port_of(const std::string& text) {
@@ -201,6 +210,7 @@ class Follower {
   }
   bool foreign() const { return lines_.records().empty() && lines_.bad_lines() > 0; }
   bool ended() const { return false; }
+  std::string note() const { return {}; }
 
  private:
   const std::string path_;
@@ -244,7 +254,7 @@ std::string top_screen(const std::string& folder, const std::vector<MetricRecord
     lines.push_back("step " + std::to_string(r.step) + "  epoch " + std::to_string(r.epoch + 1) + "  ranks " +
                     short_number(r.value("world_size")) + "  a step " + duration_text(r.value("time_metrics/end_to_end(s)")) + "  idle " +
                     share_text(r.value("time_metrics/idle(%)")) + "  overlap " + share_text(r.value("time_metrics/overlap(%)")) +
-                    (validation == nullptr ? "" : "  held-out loss " + short_number(validation->value("validation/loss"))));
+                    (validation == nullptr ? "" : "  held-out loss " + short_number(validation->value("validation_metrics/loss"))));
     lines.emplace_back();
     const std::size_t width = columns > 60 ? columns - 40 : 20;
     const auto row = [&](const char* name, const char* metric, const std::string& value) {
@@ -277,7 +287,7 @@ int follow(Follow& follower, const std::string& run, bool once) {
     const auto screen = top_screen(run, records, terminal_columns(1), once ? 1000 : terminal_rows(), now());
     std::fputs(once ? "" : "\x1b[H\x1b[J", stdout);
     std::fputs(screen.c_str(), stdout);
-    if (follower.ended()) std::fputs("the run's page is gone\n", stdout);
+    if (const auto note = follower.note(); !note.empty()) std::fputs((note + "\n").c_str(), stdout);
     std::fflush(stdout);
     if (once || follower.ended() || (!records.empty() && records.back().kind == Kind::end)) return 0;
     std::this_thread::sleep_for(std::chrono::seconds(1));

@@ -285,11 +285,10 @@ std::vector<TraceInterval> merge_intervals(std::vector<TraceInterval> intervals)
 std::vector<TraceInterval> subtract_intervals(const std::vector<TraceInterval>& intervals, const std::vector<TraceInterval>& holes) {
   std::vector<TraceInterval> result;
   for (auto [begin, end] : intervals) {
-    for (const auto& [hole_begin, hole_end] : holes) {
-      if (hole_end <= begin) continue;
-      if (hole_begin >= end) break;
-      if (hole_begin > begin) result.emplace_back(begin, hole_begin);
-      begin = hole_end;
+    auto hole = std::upper_bound(holes.begin(), holes.end(), begin, [](std::int64_t t, const TraceInterval& h) { return t < h.second; });
+    for (; hole != holes.end() && hole->first < end; ++hole) {
+      if (hole->first > begin) result.emplace_back(begin, hole->first);
+      begin = hole->second;
     }
     if (begin < end) result.emplace_back(begin, end);
   }

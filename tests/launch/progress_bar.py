@@ -86,15 +86,21 @@ with tempfile.TemporaryDirectory() as scratch:
     alone = [PROBE, "--run_dir", f"{scratch}/alone", "--checkpoint_dir", f"{scratch}/d", *FLAGS]
     for columns in (160, 60):
         judge(f"launched, {columns} columns", on_terminal(launched, columns, {"TERM": "xterm"}), columns, "[rank 0] ")
+    with open(f"{scratch}/hosts", "w") as file:  # agents of two hosts, both this one, as far as the launcher knows
+        file.write("a slots=1 address=127.0.0.1\nb slots=1 address=127.0.0.2\n")
+    on_hosts = [TROUPE, "launch", "--hosts", f"{scratch}/hosts", "--run-dir", f"{scratch}/hosts-run", PROBE, "--checkpoint_dir", f"{scratch}/e", *FLAGS]
+    for columns in (160, 60):
+        judge(f"two hosts, {columns} columns", on_terminal(on_hosts, columns, {"TERM": "xterm"}), columns, "[rank 0] ")
     judge("alone, NO_COLOR", on_terminal(alone, 160, {"TERM": "xterm", "NO_COLOR": "1"}), 160, "")
     for name, command, environment in (("launched, TERM=dumb", launched, {"TERM": "dumb"}), ("alone, TERM=dumb", alone, {"TERM": "dumb"}),
                                        ("alone, progress_bar off", [*alone, "--progress_bar", "false"], {"TERM": "xterm"})):
         text = on_terminal(command, 160, environment).replace("\r\n", "\n")
         check(f"{name}: plain lines", "\r" not in text and "\x1b" not in text and "step 48/48" in text, text)
-    for name, command in (("launched, pipe", launched), ("alone, pipe", alone)):
+    for name, command in (("launched, pipe", launched), ("alone, pipe", alone), ("two hosts, pipe", on_hosts)):
         done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"TERM": "xterm", "OMP_NUM_THREADS": "1"}, timeout=120)
         check(f"{name}: plain lines", done.returncode == 0 and "\r" not in done.stdout and "\x1b" not in done.stdout and "step 48/48" in done.stdout,
               done.stdout + done.stderr)
-    text = open(f"{scratch}/run/rank0.log").read()
-    check("no bar in a rank's log", "%  epoch" not in text and "step 48/48" in text, text)
+    for folder in ("run", "hosts-run"):
+        text = open(f"{scratch}/{folder}/rank0.log").read()
+        check(f"no bar in a rank's log: {folder}", "%  epoch" not in text and "step 48/48" in text, text)
 sys.exit(1 if failures else 0)

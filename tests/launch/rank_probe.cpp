@@ -92,10 +92,36 @@ torch::nn::Sequential wide_model(std::int64_t width) {
   return model;
 }
 
+// Batches that the program makes itself; the step's number says which, so that a newcomer has the others'.
+void loop_without_loader(const troupe::Job& job, troupe::Rank& rank, torch::nn::Module& model, troupe::Optimizer& optimizer) {
+  constexpr std::int64_t kSteps = 16, kSamples = 8;
+  const auto data = job.data(rank.config()).train;
+  const auto batch_of = [&](std::int64_t step) {
+    std::vector<std::int64_t> indices;
+    for (std::int64_t i = 0; i < kSamples; ++i) indices.push_back(((step * rank.world_size() + rank.rank()) * kSamples + i) % data->size());
+    return data->get_batch(indices, troupe::SampleContext{rank.config().seed, 0});
+  };
+  const auto train_on = [&](const troupe::Batch& batch) {
+    rank.backward(job.loss(model, batch, rank.config()).value);
+    const auto report = rank.step(optimizer);
+    if (!report.repeat) return;
+    std::printf("the probe's step %d is to be repeated, %d are done\n", static_cast<int>(report.step), static_cast<int>(rank.steps_done()));
+    std::fflush(stdout);
+  };
+  if (rank.config().get<std::string>("probe_batches") == "own") {
+    while (rank.steps_done() < kSteps) train_on(batch_of(rank.steps_done()));
+    return;
+  }
+  std::vector<troupe::Batch> rest;
+  for (auto step = rank.steps_done(); step < kSteps; ++step) rest.push_back(batch_of(step));
+  for (const auto& batch : rank.uneven(rest)) train_on(batch);
+}
+
 int own_loop(const troupe::Job& job, int argc, char** argv) {
   const auto train = [&](troupe::Rank& rank) {
     const auto model = rank.distribute([&] { return job.model(rank.config()); });
     const auto optimizer = rank.make_optimizer(*model);
+    if (rank.config().get<std::string>("probe_batches") != "loader") return loop_without_loader(job, rank, *model, *optimizer);
     rank.keep_checkpoints(*optimizer);
     for (const auto& batch : rank.loader(job.data(rank.config()).train)) {
       const auto loss = [&] {
@@ -124,6 +150,7 @@ int main(int argc, char** argv) {
                    "ours; norm: LibTorch's dropout, and a validation; plain: neither norm nor dropout; wide: 16 blocks");
     config.declare("probe_width", std::int64_t{2048}, "of a wide model's blocks");
     config.declare("probe_own_loop", false, "the program has the loop, and catches nothing");
+    config.declare("probe_batches", std::string("loader"), "of a loop of one's own: loader, own or uneven");
     config.declare("probe_reads", false, "the model's constructor asks for a parameter's address");
   };
   // With what depends on the rank: statistics of its own samples, random numbers.

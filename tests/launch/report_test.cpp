@@ -256,7 +256,7 @@ TEST_CASE("[T08] the page escapes every text, asks nothing of a network, and dra
   notice.event = evil;
   validation.kind = MetricRecord::Kind::validation;
   validation.step = 3;
-  validation.add("validation/loss", 0.5);
+  validation.add("validation_metrics/loss", 0.5);
   end.kind = MetricRecord::Kind::end;
   end.text = evil;
   run.records.insert(run.records.end(), {notice, validation, end});

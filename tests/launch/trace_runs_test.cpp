@@ -1,4 +1,6 @@
 // Whole jobs with --profile steps=…, and what HolisticTraceAnalysis makes of their traces.
+#include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 
 #include <nlohmann/json.hpp>
@@ -41,7 +43,52 @@ void check_overlap_with_hta(const std::string& run) {
   }
 }
 
+// By process and thread: how many spans.
+nlohmann::json spans_of(const ParsedTrace& trace) {
+  nlohmann::json found = nlohmann::json::object();
+  for (const auto& [thread, name] : trace.names) {
+    const auto spans = trace.spans.find(thread);
+    found[trace.processes.at(thread.first)][name] = spans == trace.spans.end() ? 0 : spans->second.size();
+  }
+  return found;
+}
+
 }  // namespace
+
+TEST_CASE("[T08] Perfetto and the viewer of chrome://tracing show every thread, span and arrow of a trace, and complain of nothing") {
+  const auto python = testing::observe_python();
+  const char* chromium = std::getenv("TROUPE_CHROMIUM");
+  if (chromium == nullptr) WARN("SKIPPED: TROUPE_CHROMIUM names no browser; ./dev observe has one");
+  if (!python || chromium == nullptr) return;
+  Launch launch(2, {"--epochs", "1", "--probe_model", "wide", "--probe_width", "64", "--profile", "steps=4:8"});
+  const auto done = launch.finish();
+  INFO(done.output);
+  REQUIRE(done.code == 0);
+  const auto path = launch.folder() / "run/trace.json";
+  const auto found = testing::run_python(*python, "view_trace.py", {chromium, path});
+  if (!found) return;
+  const ParsedTrace trace(testing::read_text(path));
+  const auto wanted = spans_of(trace);
+  REQUIRE(wanted.size() == 2);
+  CHECK(wanted["rank 1 (localhost)"].size() >= 6);
+  for (const std::string viewer : {"perfetto", "catapult"}) {
+    const auto& shown = (*found)[viewer];
+    INFO(viewer << ": " << shown.dump());
+    CHECK(shown["processes"] == wanted);
+    CHECK(shown["arrows"] == trace.arrows.size());
+    const auto has = [&](const std::string& text) {
+      return std::find(shown["shown"].begin(), shown["shown"].end(), text) != shown["shown"].end();
+    };
+    for (const std::string thread : {"compute", "blocks", "operators", "reducer", "reducer's lanes"}) {
+      INFO(thread);
+      const auto is_thread = [&, thread](const auto& named) { return named.second == thread; };
+      const auto number = std::find_if(trace.names.begin(), trace.names.end(), is_thread)->first.second;
+      CHECK(has(viewer == "perfetto" ? thread + " " + std::to_string(number) : thread));
+    }
+  }
+  CHECK((*found)["perfetto"]["errors"] == nlohmann::json::object());
+  CHECK((*found)["catapult"]["warnings"] == nlohmann::json::array());
+}
 
 TEST_CASE("[T08] a job's window of steps is one trace of all ranks, with phases, blocks, operators, collectives and messages") {
   const std::string strategy = GENERATE("ddp", "fsdp");
@@ -119,6 +166,52 @@ TEST_CASE("[T08] a rank that dies within the window leaves a whole trace of the 
   CHECK(trace.count(0, "compute", "ProfilerStep#8") == 1);
   CHECK(trace.count(1, "compute", "ProfilerStep#8") == 1);
   CHECK(trace.count(1, "compute", "ProfilerStep#5") == 0);
+}
+
+TEST_CASE("[T08] a rank that dies while the trace is gathered is replaced, whatever the loop takes its batches from") {
+  const std::string batches = GENERATE("loader", "uneven", "own");
+  INFO(batches);
+  Launch launch(2, {"--epochs", "1", "--probe_own_loop", "true", "--probe_batches", batches, "--profile", "steps=4:9"}, {},
+                {{"TROUPE_FAULT", "slot=1,step=9,at=trace,signal=9"}});
+  const auto done = launch.finish();
+  INFO(done.output);
+  REQUIRE(done.code == 0);
+  CHECK(times(done.output, "trace: ") == 1);
+  const auto line = line_with(done.output, "trace: ");
+  CHECK(line.find("2 ranks, steps 4 to 8, ") != std::string::npos);
+  CHECK(line.find("rank 1: nothing, new since") != std::string::npos);
+  const ParsedTrace trace(testing::read_text(launch.folder() / "run/trace.json"));
+  CHECK(trace.count(0, "compute", "ProfilerStep") == 5);
+  CHECK(trace.count(1, "compute", "ProfilerStep") == 0);
+}
+
+TEST_CASE("[T08] a rank 0 that dies while the trace is gathered takes its part along, and its successor writes the others'") {
+  const bool own = GENERATE(false, true);
+  Strings words{"--epochs", "1", "--profile", "steps=4:9"};
+  if (own) words.insert(words.end(), {"--probe_own_loop", "true"});
+  Launch launch(2, words, {}, {{"TROUPE_FAULT", "slot=0,step=9,at=trace,signal=9"}});
+  const auto done = launch.finish();
+  INFO(done.output);
+  REQUIRE(done.code == 0);
+  CHECK(times(done.output, "trace: ") == 1);
+  CHECK(line_with(done.output, "trace: ").find("rank 0: nothing, new since") != std::string::npos);
+  CHECK(ParsedTrace(testing::read_text(launch.folder() / "run/trace.json")).count(1, "compute", "ProfilerStep") == 5);
+  CHECK(testing::read_text(launch.folder() / "run/metrics.jsonl").find("\"event\":\"trace\"") != std::string::npos);
+}
+
+TEST_CASE("[T08] where all go back to a snapshot while the trace is gathered, the step says that it is to be repeated") {
+  Launch launch(2,
+                {"--probe_own_loop", "true", "--probe_batches", "own", "--probe_model", "wide", "--probe_width", "64", "--strategy", "fsdp",
+                 "--fsdp_mapped", "false", "--snapshot_every", "3", "--profile", "steps=4:8"},
+                {}, {{"TROUPE_FAULT", "slot=1,step=8,at=trace,signal=9"}});
+  const auto done = launch.finish();
+  INFO(done.output);
+  REQUIRE(done.code == 0);
+  CHECK(done.output.find("[rank 0] the probe's step 7 is to be repeated, 6 are done") != std::string::npos);
+  CHECK(times(done.output, "trace: ") == 1);
+  const ParsedTrace trace(testing::read_text(launch.folder() / "run/trace.json"));
+  CHECK(trace.count(0, "compute", "ProfilerStep#6") == 2);  // what was done again is there again
+  CHECK(trace.count(1, "compute", "ProfilerStep#6") == 1);
 }
 
 TEST_CASE("[T08] a job that fails within the window leaves a whole trace of each rank that is left") {

@@ -1,6 +1,7 @@
 // What a trace is made of: the setting, clocks, threads, kernels for HTA, files.
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <thread>
 
@@ -340,6 +341,67 @@ TEST_CASE("[T08] a trace that does not get onto the disk leaves no part of itsel
   CHECK(file.problem().find("trace.json") != std::string::npos);
   CHECK_FALSE(std::filesystem::exists(folder / "trace.json"));
   CHECK_FALSE(std::filesystem::exists(std::filesystem::symlink_status(folder / "trace.json.partial")));
+}
+
+TEST_CASE("[T08] a rank's own file that does not get onto the disk leaves no part of itself, and says why") {
+  testing::ScratchDirectory folder;
+  std::filesystem::create_directories(folder / "trace/rank-1.json/taken");
+  std::filesystem::create_symlink("/dev/full", folder / "trace/rank-0.json.partial");
+  const auto part = trace_part(one_step(), {0, "h", 0});
+  for (const auto& [rank, why] : {std::pair(0, ENOSPC), std::pair(1, EISDIR)}) {
+    INFO(rank);
+    errno = 0;
+    CHECK(write_trace_of_rank(folder.path(), {rank, "h", part.totals, {}}, 2, part.events).empty());
+    CHECK(errno == why);
+    CHECK_FALSE(
+        std::filesystem::exists(std::filesystem::symlink_status(folder / ("trace/rank-" + std::to_string(rank) + ".json.partial"))));
+  }
+  CHECK_FALSE(std::filesystem::exists(folder / "trace/rank-0.json"));
+  // And it ends the trace of all ranks.
+  ProfileSetting window;
+  REQUIRE(parse_profile("steps=7:8", window).empty());
+  testing::ScratchDirectory other;
+  TraceFile file(other.path(), "job", window, 1);
+  std::filesystem::create_symlink("/dev/full", other / "trace/rank-0.json.partial");
+  file.add({0, "h", part.totals, {}}, part.events);
+  file.finish();
+  CHECK(file.problem() == (other / "trace") + ": No space left on device");
+  CHECK_FALSE(std::filesystem::exists(other / "trace.json"));
+  CHECK_FALSE(std::filesystem::exists(other / "trace.json.partial"));
+}
+
+TEST_CASE("[T08] intervals without holes are what is left of each instant, and a million of them are no matter") {
+  const auto left = [](const std::vector<TraceInterval>& intervals, const std::vector<TraceInterval>& holes) {
+    const auto in = [](const std::vector<TraceInterval>& all, std::int64_t t) {
+      return std::any_of(all.begin(), all.end(), [t](const auto& i) { return i.first <= t && t < i.second; });
+    };
+    std::int64_t instants = 0;
+    for (std::int64_t t = 0; t < 80; ++t) instants += in(intervals, t) && !in(holes, t) ? 1 : 0;
+    return instants;
+  };
+  std::uint32_t state = 7;
+  const auto draw = [&](std::uint32_t below) { return static_cast<std::int64_t>((state = state * 1664525 + 1013904223) >> 16) % below; };
+  for (int round = 0; round < 500; ++round) {
+    std::vector<TraceInterval> sides[2];
+    for (auto& side : sides) {
+      for (auto n = draw(8); n > 0; --n) {
+        const auto begin = draw(60);
+        side.emplace_back(begin, begin + draw(12));
+      }
+      side = merge_intervals(side);
+    }
+    const auto result = subtract_intervals(sides[0], sides[1]);
+    INFO(round);
+    REQUIRE(length_of(result) == left(sides[0], sides[1]));
+    REQUIRE(length_of(merge_intervals(result)) == length_of(result));
+  }
+  std::vector<TraceInterval> many, holes;
+  for (std::int64_t i = 0; i < 1'000'000; ++i) {
+    many.emplace_back(10 * i, 10 * i + 8);
+    holes.emplace_back(10 * i + 2, 10 * i + 4);
+  }
+  CHECK(subtract_intervals(many, holes).size() == 2'000'000);  // for hours, where each looks at all holes
+  CHECK(subtract_intervals({{0, 10'000'000}}, holes).size() == 1'000'001);
 }
 
 TEST_CASE("[T08] what is said of a trace names its steps, its overlap, its clocks, who came late and what was dropped") {
