@@ -250,7 +250,7 @@ int main(int argc, char** argv, const std::function<void(Rank&)>& body, const st
     const auto action = parse_config(config, argc, argv);
     if (action == ConfigAction::help) return std::fputs(config_help(config, argv[0]).c_str(), stdout), 0;
     if (action == ConfigAction::print_config) return std::fputs(config_to_toml(config).c_str(), stdout), 0;
-    if (traces_operators(config)) OperatorTrace::silence();
+    if (traces_operators(config)) OperatorTrace::prepare_process();
     profile_of_process().reset();
     const auto place = read_environment();
     if (place.launched && config.ranks > 1) {
