@@ -319,6 +319,7 @@ double Compute::read_device(GradientSummary& summary) {
 std::vector<Vote> Compute::vote(const GradientSummary& summary, double norm) {
   vote_.layout_hash = summary.layout_hash;
   vote_.dataset_size = dataset_size_;
+  vote_.data_hash = data_hash_;
   vote_.not_finite_parameter = summary.not_finite_parameter;
   vote_.gradient_norm = norm;
   const int signal = process_stop_signal.load();

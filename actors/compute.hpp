@@ -102,8 +102,12 @@ class Compute {
   int world_size() const noexcept { return membership_.world_size(); }
   const Membership& membership() const noexcept { return membership_; }
 
-  /// Of the data that the steps from now on are drawn from: a rank with another number of samples is named at the vote.
-  void set_dataset_size(std::int64_t samples) noexcept { dataset_size_ = samples; }
+  /// Of the data that the steps from now on are drawn from: a rank with another number of samples, or other files
+  /// (Dataset::files_hash), is named at the vote.
+  void set_dataset(std::int64_t samples, std::uint64_t files_hash) noexcept {
+    dataset_size_ = samples;
+    data_hash_ = static_cast<std::uint32_t>(files_hash ^ files_hash >> 32U);
+  }
 
   /// The loader's micro-batches have so many samples, over all ranks: from now on they are shared out as the options say (balance). Throws
   /// Error(usage) where that can't be.
@@ -170,6 +174,12 @@ class Compute {
                    [&](InterruptRanks& message) { throw_interrupted(message); }, [&](AbortJob& job) { throw_abort(job.report); },
                    caf::after(options_.timeout) >> [&] { throw_timeout(actor, what); });
     return result;
+  }
+
+  /// Throws what has interrupted this rank meanwhile, as a wait would; does not wait. For who goes on without one.
+  void throw_if_interrupted() {
+    self_->receive([&](RankFailed& failed) { throw_failure(failed.report); }, [&](InterruptRanks& message) { throw_interrupted(message); },
+                   [&](AbortJob& job) { throw_abort(job.report); }, caf::after(std::chrono::seconds(0)) >> [] {});
   }
 
   /// Collective, before the optimizer's state is used: newcomers of this generation get it from the others. Does nothing the second time.
@@ -253,6 +263,7 @@ class Compute {
   };
   std::vector<DeviceLoss> device_losses_;
   std::int64_t dataset_size_ = 0;
+  std::uint32_t data_hash_ = 0;
   SectionTimes own_;      // of the step under way
   double inside_ms_ = 0;  // ... and what compute waited within forward and backward
   double recovery_ms_ = 0;

@@ -33,9 +33,8 @@ std::optional<BatchOrder> BatchSchedule::next() {
   return order;
 }
 
-LoaderWorkers::LoaderWorkers(const DataLoaderOptions& options, const DistributedSampler& sampler, Done done)
-    : rank_(options.rank), dataset_(options.dataset), feed_(options.feed), sampler_(sampler), done_(std::move(done)) {
-  for (std::int64_t i = 0; i < options.num_workers; ++i) threads_.emplace_back([this] { run(); });
+LoaderWorkers::LoaderWorkers(std::int64_t num_workers, BatchMaker maker, Done done) : maker_(std::move(maker)), done_(std::move(done)) {
+  for (std::int64_t i = 0; i < num_workers; ++i) threads_.emplace_back([this] { run(); });
 }
 
 LoaderWorkers::~LoaderWorkers() {
@@ -49,7 +48,7 @@ LoaderWorkers::~LoaderWorkers() {
 
 void LoaderWorkers::submit(const BatchOrder& order) {
   if (threads_.empty()) {
-    done_(load(order));
+    done_(maker_.load(order));
     return;
   }
   {
@@ -69,11 +68,14 @@ void LoaderWorkers::run() {
       order = orders_.front();
       orders_.pop_front();
     }
-    done_(load(order));
+    done_(maker_.load(order));
   }
 }
 
-BatchDone LoaderWorkers::load(const BatchOrder& order) const {
+BatchMaker::BatchMaker(const DataLoaderOptions& options, const DistributedSampler& sampler)
+    : rank_(options.rank), dataset_(options.dataset), feed_(options.feed), sampler_(sampler) {}
+
+BatchDone BatchMaker::load(const BatchOrder& order) const {
   BatchDone result;
   result.ticket = order.ticket;
   const auto started = std::chrono::steady_clock::now();
@@ -108,6 +110,22 @@ BatchDone LoaderWorkers::load(const BatchOrder& order) const {
   return result;
 }
 
+bool DirectLoader::suits(const DataLoaderOptions& options) {
+  const auto& sampler = options.sampler;
+  return options.feed == nullptr && options.dataset->quick(sampler.batch_size / sampler.micro_batches / sampler.world_size);
+}
+
+DirectLoader::DirectLoader(const DataLoaderOptions& options) : DirectLoader(options, DistributedSampler(options.sampler)) {}
+
+DirectLoader::DirectLoader(const DataLoaderOptions& options, const DistributedSampler& sampler)
+    : schedule_(sampler, options.start, options.epochs, options.max_steps), maker_(options, sampler) {}
+
+std::optional<BatchDone> DirectLoader::next() {
+  const auto order = schedule_.next();
+  if (!order) return std::nullopt;
+  return maker_.load(*order);
+}
+
 DataLoaderActor::behavior_type data_loader(DataLoaderActor::stateful_pointer<DataLoaderState> self, DataLoaderOptions options) {
   auto& state = self->state;
   state.self = self;
@@ -116,11 +134,11 @@ DataLoaderActor::behavior_type data_loader(DataLoaderActor::stateful_pointer<Dat
   state.schedule.emplace(sampler, state.options.start, state.options.epochs, state.options.max_steps);
   const auto address = caf::actor_cast<DataLoaderActor>(self);
   // Results come back as messages: the state has one owner.
-  state.workers =
-      std::make_unique<LoaderWorkers>(state.options, sampler, [weak = caf::actor_cast<caf::weak_actor_ptr>(address)](BatchDone result) {
-        if (const auto loader = caf::actor_cast<caf::strong_actor_ptr>(weak))
-          caf::anon_send(caf::actor_cast<DataLoaderActor>(loader), std::move(result));
-      });
+  state.workers = std::make_unique<LoaderWorkers>(state.options.num_workers, BatchMaker(state.options, sampler),
+                                                  [weak = caf::actor_cast<caf::weak_actor_ptr>(address)](BatchDone result) {
+                                                    if (const auto loader = caf::actor_cast<caf::strong_actor_ptr>(weak))
+                                                      caf::anon_send(caf::actor_cast<DataLoaderActor>(loader), std::move(result));
+                                                  });
   return state.make_behavior();
 }
 

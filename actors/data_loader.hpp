@@ -67,23 +67,50 @@ struct BatchDone {
   ErrorReport report;
 };
 
+/// Makes the batch of an order: the sampler's indices, the data set's values. Any thread.
+class BatchMaker {
+ public:
+  BatchMaker(const DataLoaderOptions& options, const DistributedSampler& sampler);
+  /// Never throws what the data set throws: the report says it.
+  BatchDone load(const BatchOrder& order) const;
+
+ private:
+  int rank_;
+  std::shared_ptr<const Dataset> dataset_;
+  std::shared_ptr<const DeviceFeed> feed_;
+  DistributedSampler sampler_;
+};
+
+/// Batches without an actor, for data whose batch takes less time than waking a thread to make it: each is made when it is asked for, in
+/// the thread that asks. The same batches in the same order.
+class DirectLoader {
+ public:
+  /// Whether that is the quicker way: the data set says so (Dataset::quick), and nothing is to be copied to a device.
+  static bool suits(const DataLoaderOptions& options);
+  explicit DirectLoader(const DataLoaderOptions& options);
+  /// Empty after the last; a result without a batch says why.
+  std::optional<BatchDone> next();
+
+ private:
+  DirectLoader(const DataLoaderOptions& options, const DistributedSampler& sampler);
+
+  BatchSchedule schedule_;
+  BatchMaker maker_;
+};
+
 /// Threads that load batches; they live as long as the loader, across epochs. `num_workers` 0: the caller's thread does the work.
 class LoaderWorkers {
  public:
   using Done = std::function<void(BatchDone)>;
-  LoaderWorkers(const DataLoaderOptions& options, const DistributedSampler& sampler, Done done);
+  LoaderWorkers(std::int64_t num_workers, BatchMaker maker, Done done);
   ~LoaderWorkers();
   void submit(const BatchOrder& order);
 
  private:
   void run();
-  BatchDone load(const BatchOrder& order) const;
 
   // Constant after construction.
-  int rank_;
-  std::shared_ptr<const Dataset> dataset_;
-  std::shared_ptr<const DeviceFeed> feed_;
-  DistributedSampler sampler_;
+  BatchMaker maker_;
   Done done_;
   // Guarded by mutex_.
   std::mutex mutex_;

@@ -19,7 +19,7 @@ struct Wire {
   std::int32_t not_finite_parameter = 0;
   std::uint8_t not_finite_loss = 0, stop_signal = 0, rebuild = 0, reserved = 0;
   SectionTimes own;
-  float padding = 0;
+  std::uint32_t data_hash = 0;
 };
 static_assert(std::is_trivially_copyable_v<Wire> && sizeof(Wire) == 88);
 
@@ -44,21 +44,10 @@ std::vector<int> minority(std::span<const Vote> votes, Value value) {
 std::size_t vote_bytes(std::size_t parameters) noexcept { return sizeof(Wire) + (parameters + 7) / 8; }
 
 void encode_vote(const Vote& vote, std::span<std::uint8_t> bytes) {
-  const Wire wire{vote.step,
-                  vote.layout_hash,
-                  vote.parameter_hash,
-                  vote.dataset_size,
-                  vote.loss_sum,
-                  vote.samples,
-                  vote.correct,
-                  vote.gradient_norm,
-                  vote.not_finite_parameter,
-                  vote.not_finite_loss,
-                  vote.stop_signal,
-                  vote.rebuild,
-                  vote.reserved,
-                  vote.own,
-                  0};
+  const Wire wire{
+      vote.step,          vote.layout_hash,          vote.parameter_hash,  vote.dataset_size, vote.loss_sum, vote.samples,  vote.correct,
+      vote.gradient_norm, vote.not_finite_parameter, vote.not_finite_loss, vote.stop_signal,  vote.rebuild,  vote.reserved, vote.own,
+      vote.data_hash};
   std::memset(bytes.data(), 0, bytes.size());
   std::memcpy(bytes.data(), &wire, sizeof wire);
   for (std::size_t i = 0; i < vote.used.size(); ++i) {
@@ -72,6 +61,7 @@ Vote decode_vote(std::span<const std::uint8_t> bytes, std::size_t parameters) {
   Vote vote{wire.step,
             wire.layout_hash,
             wire.dataset_size,
+            wire.data_hash,
             wire.loss_sum,
             wire.samples,
             wire.correct,
@@ -107,6 +97,11 @@ Decision decide(std::span<const Vote> votes, std::span<const std::string> parame
     throw Error(ErrorReport{ErrorCode::mismatch, -1, "compute", votes[0].step, "vote",
                             rank_list(odd) + " drew from a data set of " + std::to_string(votes[first].dataset_size) +
                                 " samples, the others from one of " + std::to_string(other->dataset_size),
+                            "put the same files on every host"});
+  }
+  if (const auto odd = minority(votes, [](const Vote& v) { return v.data_hash; }); !odd.empty()) {
+    throw Error(ErrorReport{ErrorCode::mismatch, -1, "compute", votes[0].step, "vote",
+                            rank_list(odd) + " drew from other files than the others: their names or lengths below data_dir differ",
                             "put the same files on every host"});
   }
   Decision decision;

@@ -14,6 +14,7 @@ struct Vote {
   std::int64_t step = 0;
   std::uint64_t layout_hash = 0;  ///< parameters and bucket plan that this step's gradients were laid out by
   std::int64_t dataset_size = 0;  ///< samples of the data set that the loader draws from; 0: there is no loader
+  std::uint32_t data_hash = 0;    ///< of its files (Dataset::files_hash), folded; 0: it says nothing of them
   double loss_sum = 0;            ///< loss times samples, summed over the rank's micro-batches
   double samples = 0;
   double correct = 0;                      ///< samples that were right, where the job counts them

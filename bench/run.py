@@ -229,7 +229,7 @@ def run_loader(row, blocks):
     if not (folder / "images.u8").exists():
         print("bench: writing 2,000 JPEG files (150 MB) into build/bench-pictures", file=sys.stderr)
         subprocess.run([TORCHRUN[0], str(HERE / "peer/write_pictures.py"), str(folder), "2000"], check=True)
-    kind, path, batches = ("folder", folder, 20) if row == "loader/folder" else ("memory", folder / "images.u8", 300)
+    kind, path, batches = ("folder", folder, 40) if row == "loader/folder" else ("memory", folder / "images.u8", 1000)
     ours = {f"{n} workers": Program([str(OURS / "bench_loader"), kind, str(path), str(n)], f"bench_loader with {n} workers") for n in LOADER_WORKERS}
     peers = {f"{n} workers": Program([TORCHRUN[0], "bench/peer/loader.py", kind, str(path), str(n)], f"DataLoader with {n} workers")
              for n in LOADER_WORKERS}

@@ -1,24 +1,35 @@
 #include "launch/completion.hpp"
 
+#include <string_view>
+#include <utility>
+
 #include "tensor_io/error.hpp"
 
 namespace troupe {
 namespace {
 
+// What the scripts offer: each list once, put in where its name stands.
+constexpr std::pair<std::string_view, std::string_view> kLists[] = {
+    {"@verbs@", "launch doctor checkpoint report top keys config new completion help --help --version"},
+    {"@checkpoint@", "ls inspect verify convert"},
+    {"@config@", "reference dump"},
+    {"@completion@", "bash zsh fish"},
+};
+
 constexpr const char* kBash = R"sh(# troupe's completion for bash: source <(troupe completion bash)
 _troupe() {
   local program=${COMP_WORDS[0]} verb=${COMP_WORDS[1]-} word=${COMP_WORDS[COMP_CWORD]} words=""
   if [ "$COMP_CWORD" -eq 1 ]; then
-    words="launch doctor checkpoint report top keys config new completion help --help --version"
+    words="@verbs@"
   else
     case $word in
       -*) words=$("$program" "$verb" --help 2>/dev/null | grep -oE -- '(^|[^a-zA-Z0-9-])--[a-z][a-z-]*' | grep -oE -- '--.*' | sort -u) ;;
     esac
     if [ "$COMP_CWORD" -eq 2 ]; then
       case $verb in
-        checkpoint) words="$words ls inspect verify convert" ;;
-        config) words="$words reference dump" ;;
-        completion) words="$words bash zsh fish" ;;
+        checkpoint) words="$words @checkpoint@" ;;
+        config) words="$words @config@" ;;
+        completion) words="$words @completion@" ;;
       esac
     fi
   fi
@@ -33,16 +44,16 @@ _troupe() {
   local -a all
   local program=${words[1]} verb=${words[2]-} word=${words[CURRENT]}
   if (( CURRENT == 2 )); then
-    all=(launch doctor checkpoint report top keys config new completion help --help --version)
+    all=(@verbs@)
   else
     if [[ $word == -* ]]; then
       all=(${(f)"$($program $verb --help 2>/dev/null | grep -oE -- '(^|[^a-zA-Z0-9-])--[a-z][a-z-]*' | grep -oE -- '--.*' | sort -u)"})
     fi
     if (( CURRENT == 3 )); then
       case $verb in
-        checkpoint) all+=(ls inspect verify convert) ;;
-        config) all+=(reference dump) ;;
-        completion) all+=(bash zsh fish) ;;
+        checkpoint) all+=(@checkpoint@) ;;
+        config) all+=(@config@) ;;
+        completion) all+=(@completion@) ;;
       esac
     fi
   fi
@@ -54,20 +65,28 @@ compdef _troupe troupe
 )sh";
 
 constexpr const char* kFish = R"sh(# troupe's completion for fish: troupe completion fish | source
-complete -c troupe -n __fish_use_subcommand -f -a 'launch doctor checkpoint report top keys config new completion help --help --version'
-complete -c troupe -n '__fish_seen_subcommand_from checkpoint' -a 'ls inspect verify convert'
-complete -c troupe -n '__fish_seen_subcommand_from config' -f -a 'reference dump'
-complete -c troupe -n '__fish_seen_subcommand_from completion' -f -a 'bash zsh fish'
+complete -c troupe -n __fish_use_subcommand -f -a '@verbs@'
+complete -c troupe -n '__fish_seen_subcommand_from checkpoint' -a '@checkpoint@'
+complete -c troupe -n '__fish_seen_subcommand_from config' -f -a '@config@'
+complete -c troupe -n '__fish_seen_subcommand_from completion' -f -a '@completion@'
 complete -c troupe -n 'not __fish_use_subcommand; and string match -q -- "-*" (commandline -ct)' \
   -a '(set -l words (commandline -opc); $words[1] $words[2] --help 2>/dev/null | string match -ra -- "(?<![a-zA-Z0-9-])--[a-z][a-z-]*" | sort -u)'
 )sh";
 
+std::string with_lists(std::string script) {
+  for (const auto& [name, words] : kLists) {
+    for (auto at = script.find(name); at != std::string::npos; at = script.find(name, at + words.size()))
+      script.replace(at, name.size(), words);
+  }
+  return script;
+}
+
 }  // namespace
 
 std::string completion_script(const std::string& shell) {
-  if (shell == "bash") return kBash;
-  if (shell == "zsh") return kZsh;
-  if (shell == "fish") return kFish;
+  if (shell == "bash") return with_lists(kBash);
+  if (shell == "zsh") return with_lists(kZsh);
+  if (shell == "fish") return with_lists(kFish);
   throw Error(ErrorCode::usage, "troupe completion", "'" + shell.substr(0, 40) + "' is none of bash, zsh and fish",
               "source <(troupe completion bash)");
 }

@@ -60,6 +60,17 @@ std::string for_shell(const fs::path& path) {
   return shell + "'";
 }
 
+// In lib or lib/x86_64-linux-gnu, where find_package looks for it.
+bool has_cmake_package(const fs::path& prefix) {
+  std::error_code error;
+  if (fs::exists(prefix / "lib/cmake/troupe", error)) return true;
+  for (fs::directory_iterator entry(prefix / "lib", error), end; !error && entry != end; entry.increment(error)) {
+    std::error_code unknown;
+    if (fs::exists(entry->path() / "cmake/troupe", unknown)) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 int new_project_command(const std::vector<std::string>& words, const std::string& own_path) {
@@ -89,7 +100,14 @@ int new_project_command(const std::vector<std::string>& words, const std::string
   }
   const bool built = fs::exists(above / "cmake_install.cmake");
   const auto prefix = built ? above / "prefix" : above;
-  std::printf("%s: %s\nnext:\n", folder.c_str(), list.c_str());
+  std::printf("%s: %s\n", folder.c_str(), list.c_str());
+  if (!built && !has_cmake_package(prefix)) {
+    std::printf(
+        "this Troupe has no headers and libraries that a program builds against: a wheel brings none.\n"
+        "install the .deb, or build Troupe from source, and run that one's `troupe new`\n");
+    return 0;
+  }
+  std::printf("next:\n");
   if (built) std::printf("  cmake --install %s --prefix %s\n", for_shell(above).c_str(), for_shell(prefix).c_str());
   std::printf(
       "  cd %s\n  cmake -B build -DCMAKE_PREFIX_PATH=%s\n  cmake --build build\n  %s launch --nproc 2 build/%s --config train.toml\n",

@@ -373,7 +373,7 @@ Optimizer& Rank::adapted(torch::optim::Optimizer& optimizer, const char* operati
 
 BatchStream::BatchStream(Rank& rank, std::shared_ptr<const Dataset> dataset) : rank_(&rank), dataset_(std::move(dataset)) {
   auto& compute = rank.system().compute();
-  compute.set_dataset_size(dataset_->size());
+  compute.set_dataset(dataset_->size(), dataset_->files_hash());
   const auto& config = rank.config();
   compute.share_batches(config.batch_size / config.grad_accum_steps);
   const DistributedSampler sampler(sampling());
@@ -425,12 +425,17 @@ void BatchStream::start() {
   if (!rank_->device().is_cpu()) options.feed = std::make_shared<DeviceFeed>(rank_->device());
   options.consumer = rank_->system().compute().address();
   options.supervisor = rank_->system().supervisor();
-  loader_ = caf::actor_cast<caf::actor>(rank_->system().system().spawn<caf::detached>(data_loader, options));
   ended_ = false;
+  if (DirectLoader::suits(options)) {
+    direct_.emplace(options);
+    return;
+  }
+  loader_ = caf::actor_cast<caf::actor>(rank_->system().system().spawn<caf::detached>(data_loader, options));
   caf::anon_send(loader_, GrantBatches{2});
 }
 
 void BatchStream::stop() {
+  direct_.reset();
   if (!loader_) return;
   caf::anon_send_exit(loader_, caf::exit_reason::user_shutdown);
   auto& mailbox = rank_->system().compute().mailbox();
@@ -447,6 +452,7 @@ BatchStream::BatchStream(BatchStream&& other) noexcept
     : rank_(other.rank_),
       dataset_(std::move(other.dataset_)),
       loader_(std::exchange(other.loader_, {})),
+      direct_(std::move(other.direct_)),
       cursor_(other.cursor_),
       steps_done_(other.steps_done_),
       loader_rank_(other.loader_rank_),
@@ -500,19 +506,42 @@ std::shared_ptr<const Batch> BatchStream::next() {
 
 namespace {
 
-// The loader's work, as the batch tells of it, and the batch's way here.
-void trace_batch(const BatchLoaded& loaded) {
+// A batch was loaded, in whichever thread.
+void trace_load(double load_ms, std::int64_t loaded_ns) {
   if (active_track() == nullptr) return;
   auto& track = trace_recorder()->track("data loader");
   TraceEvent load;
   load.set_name("load batch");
-  load.begin_ns = loaded.loaded_ns - static_cast<std::int64_t>(loaded.load_ms * 1e6);
-  load.end_ns = loaded.loaded_ns;
+  load.begin_ns = loaded_ns - static_cast<std::int64_t>(load_ms * 1e6);
+  load.end_ns = loaded_ns;
   if (load.begin_ns >= track.began_ns()) track.add(load);
-  trace_message("BatchLoaded", "data loader", loaded.loaded_ns - 1);
 }
 
 }  // namespace
+
+std::shared_ptr<const Batch> BatchStream::receive() {
+  auto& compute = rank_->system().compute();
+  const auto loaded = compute.receive_next<BatchLoaded, DataEnded>("data loader", "the next batch");
+  if (!loaded) return nullptr;
+  trace_load(loaded->load_ms, loaded->loaded_ns);
+  if (active_track() != nullptr) trace_message("BatchLoaded", "data loader", loaded->loaded_ns - 1);
+  rank_->step_queue_ms_ += 1e-6 * static_cast<double>(std::max<std::int64_t>(0, steady_now_ns() - loaded->loaded_ns));
+  caf::anon_send(loader_, GrantBatches{1});
+  return loaded->batch;
+}
+
+std::shared_ptr<const Batch> BatchStream::make_here() {
+  rank_->system().compute().throw_if_interrupted();
+  const auto made = direct_->next();
+  if (!made) return nullptr;
+  if (!made->batch) {  // told as a loader's actor tells it: compute first, which throws it
+    caf::anon_send(rank_->system().compute().address(), RankFailed{made->report});
+    caf::anon_send(rank_->system().supervisor(), RankFailed{made->report});
+    return receive();
+  }
+  trace_load(made->load_ms, made->loaded_ns);
+  return made->batch;
+}
 
 std::shared_ptr<const Batch> BatchStream::take() {
   auto& compute = rank_->system().compute();
@@ -530,14 +559,8 @@ std::shared_ptr<const Batch> BatchStream::take() {
       break;
     } else {
       try {
-        if (auto loaded = compute.receive_next<BatchLoaded, DataEnded>("data loader", "the next batch")) {
-          batch = loaded->batch;
-          trace_batch(*loaded);
-          rank_->step_queue_ms_ += 1e-6 * static_cast<double>(std::max<std::int64_t>(0, steady_now_ns() - loaded->loaded_ns));
-          caf::anon_send(loader_, GrantBatches{1});
-        } else {
-          ended_ = true;
-        }
+        batch = direct_ ? make_here() : receive();
+        ended_ = !batch;
       } catch (const Error& error) {  // the generation was interrupted while this rank waited for data
         rank_->recover(error);
         rank_->run_between_steps();  // the loss may have made it due again

@@ -363,14 +363,17 @@ class BatchStream {
  private:
   std::shared_ptr<const Batch> take();
   SamplerOptions sampling() const;
+  std::shared_ptr<const Batch> make_here();
+  std::shared_ptr<const Batch> receive();
   void start();
   void stop();
 
   Rank* rank_;
   std::shared_ptr<const Dataset> dataset_;
-  caf::actor loader_;
-  DataCursor cursor_;            // the step that the batches of `step_` belong to ...
-  std::int64_t steps_done_ = 0;  // ... and how many were done before it
+  caf::actor loader_;                   // who makes the batches, or
+  std::optional<DirectLoader> direct_;  // this thread does
+  DataCursor cursor_;                   // the step that the batches of `step_` belong to ...
+  std::int64_t steps_done_ = 0;         // ... and how many were done before it
   int loader_rank_ = 0, loader_world_size_ = 1;
   std::vector<std::int64_t> loader_shares_;
   std::deque<std::shared_ptr<const Batch>> again_, step_;  // to be handed out once more; of the step under way

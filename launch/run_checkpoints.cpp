@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "actors/checkpointer.hpp"
+#include "launch/data_order.hpp"
 #include "tensor_io/checkpoint_folder.hpp"
 #include "tensor_io/checkpoint_reader.hpp"
 #include "tensor_io/fault_point.hpp"
@@ -77,6 +78,7 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector, con
   for (const auto& path : choice.paths) {
     Position position;
     std::function<void()> accept;
+    std::string saved_config;
     nlohmann::json outcome = nlohmann::json::object();
     try {
       const CheckpointFolder folder(path);
@@ -84,7 +86,8 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector, con
       std::map<std::string, double> counters;
       if (manifest.ranks > 0) counters = RankState::from_json(folder.rank_state(0), path + "/" + rank_state_file(0)).counters;
       compute.strategy().read_state(folder, optimizer_);
-      const auto best = manifest.metadata.find("best");
+      const auto best = manifest.metadata.find("best"), saved = manifest.metadata.find("config");
+      if (saved != manifest.metadata.end()) saved_config = saved->second;
       position = {manifest.epoch, manifest.step_in_epoch, best == manifest.metadata.end() ? -1.0 : std::stod(best->second)};
       accept = [&compute, counters, metadata = manifest.metadata, step = manifest.step] {
         compute.strategy().load_state(metadata);
@@ -110,6 +113,13 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector, con
     accept();
     for (const auto& refused : choice.refused) log("refused " + refused.path + ": " + refused.reason);
     log("resume from " + path + ", step " + std::to_string(compute.steps_done()));
+    // At an epoch's end any order may follow; in the middle, what was seen is counted in steps of the former order.
+    if (position.step_in_epoch > 0) {
+      for (const auto& change : data_order_changes(saved_config, rank_.config()))
+        log("warning: " + change + ": the rest of epoch " + std::to_string(position.epoch) +
+            " repeats samples and leaves others out; resume "
+            "with the former value until the epoch's end");
+    }
     return position;
   }
   throw Error(ErrorCode::internal, "resume", "there was nothing to try");

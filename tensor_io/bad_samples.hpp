@@ -20,7 +20,9 @@ class SkipBadSamples final : public Dataset {
   std::int64_t size() const override { return inner_->size(); }
   Example get(std::int64_t index, const SampleContext& context) const override;
   Batch get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const override;
+  bool quick(std::int64_t samples) const override { return inner_->quick(samples); }
   std::vector<std::int64_t> shard_sizes() const override { return inner_->shard_sizes(); }
+  std::uint64_t files_hash() const override { return inner_->files_hash(); }
   std::vector<std::string> take_notices() const override;
   std::int64_t tokens_per_sample() const override { return inner_->tokens_per_sample(); }
   std::string name() const override { return inner_->name(); }

@@ -30,13 +30,13 @@ BoundedFile::BoundedFile(std::string operation, int directory_fd, const std::str
   if (fd_ < 0) {
     const int why = errno;
     if (why == ELOOP) refuse("is a symbolic link, and links are not followed", "put the file itself there");
-    if (why == ENOENT || why == ENOTDIR) refuse("is missing");
+    if (why == ENOENT || why == ENOTDIR) refuse("is missing", "put it back, or name one that is there");
     throw Error(ErrorCode::io, operation_ + ": " + path_, system_message(why));
   }
   struct stat status {};
   if (::fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode)) {
     ::close(std::exchange(fd_, -1));
-    refuse("is not a regular file");
+    refuse("is not a regular file", "put a file there");
   }
   bytes_ = static_cast<std::uint64_t>(status.st_size);
 }
@@ -54,7 +54,9 @@ void BoundedFile::read_at(std::uint64_t offset, std::span<std::byte> out) const 
     if (got < 0 && errno == EINTR) continue;
     if (got < 0)
       throw Error(ErrorCode::io, operation_ + ": " + path_, "reading at offset " + std::to_string(offset) + ": " + system_message(errno));
-    if (got == 0) refuse("ends at offset " + std::to_string(offset) + ", " + std::to_string(out.size()) + " bytes too early");
+    if (got == 0)
+      refuse("ends at offset " + std::to_string(offset) + ", " + std::to_string(out.size()) + " bytes too early",
+             "leave it alone while it is read, or copy it again");
     offset += static_cast<std::uint64_t>(got);
     out = out.subspan(static_cast<std::size_t>(got));
   }
@@ -65,7 +67,8 @@ void BoundedFile::will_read(std::uint64_t offset, std::uint64_t bytes) const noe
 }
 
 std::string BoundedFile::read_all(std::uint64_t limit) const {
-  if (bytes_ > limit) refuse("has " + std::to_string(bytes_) + " bytes, more than the " + std::to_string(limit) + " allowed");
+  if (bytes_ > limit)
+    refuse("has " + std::to_string(bytes_) + " bytes, more than the " + std::to_string(limit) + " allowed", "is it the right file?");
   std::string text(static_cast<std::size_t>(bytes_), '\0');
   read_at(0, std::as_writable_bytes(std::span(text)));
   return text;

@@ -47,9 +47,15 @@ class Dataset {
   virtual Example get(std::int64_t index, const SampleContext& context) const = 0;
   /// Stacks `get` by default; a data set in memory overrides it with one gather. Fills input, target and index.
   virtual Batch get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const;
+  /// Whether a batch of so many samples takes less time than waking a thread to make it (some 50 µs): small, in memory, nothing to decode.
+  /// The loader then makes it where it is asked for (DirectLoader). Constant.
+  virtual bool quick(std::int64_t samples) const { return false; }
   /// Where reading from front to back is what is quick: the number of samples of each file, in the order of the samples' numbers (they add
   /// up to size()). A rank then reads files of its own (ShardOrder). Empty: any sample is as quick as another. Constant.
   virtual std::vector<std::int64_t> shard_sizes() const { return {}; }
+  /// Of the files that the samples are in: their names below data_dir and how much each holds. Ranks compare it, so that none trains on
+  /// other data unseen. 0: nothing is known of files. Constant.
+  virtual std::uint64_t files_hash() const { return 0; }
   /// What happened since the last call that a person should know, a line each. Any thread.
   virtual std::vector<std::string> take_notices() const { return {}; }
   /// For throughput: a text's sample holds so many; 0 where the word means nothing.

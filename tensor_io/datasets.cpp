@@ -21,6 +21,8 @@
 namespace troupe {
 namespace {
 
+constexpr std::size_t kQuickBytes = 1 << 20;  // of a batch of tensors: some 50 us, as long as waking a thread takes
+
 bool held_out(std::int64_t row) { return row % 5 == 4; }
 
 std::pair<at::Tensor, at::Tensor> split_rows(std::int64_t rows) {
@@ -61,7 +63,8 @@ std::pair<at::Tensor, at::Tensor> read_cifar_file(const std::string& path, std::
   if (content.empty() || content.size() % record != 0) {
     throw Error(ErrorCode::bad_data, path,
                 "its " + std::to_string(content.size()) + " bytes are no whole number of records of 3073; record " +
-                    std::to_string(content.size() / record) + " is cut off at offset " + std::to_string(content.size()));
+                    std::to_string(content.size() / record) + " is cut off at offset " + std::to_string(content.size()),
+                "download or copy it again");
   }
   const auto rows = static_cast<std::int64_t>(content.size() / record);
   const auto all = at::from_blob(const_cast<char*>(content.data()), {rows, static_cast<std::int64_t>(record)}, at::kByte);
@@ -77,13 +80,16 @@ at::Tensor read_idx(const std::string& path) {
   const auto byte = [&](std::size_t i) { return static_cast<std::uint32_t>(static_cast<unsigned char>(content[i])); };
   const auto word = [&](std::size_t i) { return byte(i) << 24 | byte(i + 1) << 16 | byte(i + 2) << 8 | byte(i + 3); };
   if (content.size() < 4)
-    throw Error(ErrorCode::bad_data, path, "its " + std::to_string(content.size()) + " bytes are no IDX header (offset 0, magic)");
+    throw Error(ErrorCode::bad_data, path, "its " + std::to_string(content.size()) + " bytes are no IDX header (offset 0, magic)",
+                "download or copy it again");
   if (byte(0) != 0 || byte(1) != 0 || byte(2) != 8 || byte(3) < 1 || byte(3) > 4) {
     throw Error(ErrorCode::bad_data, path,
-                "offset 0, magic: " + std::to_string(word(0)) + " is no IDX file of unsigned bytes with 1 to 4 dimensions");
+                "offset 0, magic: " + std::to_string(word(0)) + " is no IDX file of unsigned bytes with 1 to 4 dimensions",
+                "set data_dir to a folder with MNIST's own files");
   }
   const std::size_t dimensions = byte(3);
-  if (content.size() < 4 + 4 * dimensions) throw Error(ErrorCode::bad_data, path, "offset 4, dimensions: the header is cut off");
+  if (content.size() < 4 + 4 * dimensions)
+    throw Error(ErrorCode::bad_data, path, "offset 4, dimensions: the header is cut off", "download or copy it again");
   std::vector<std::int64_t> shape;
   std::uint64_t numel = 1;
   for (std::size_t d = 0; d < dimensions; ++d) {
@@ -91,7 +97,8 @@ at::Tensor read_idx(const std::string& path) {
     if (shape.back() != 0 && numel > (std::uint64_t{1} << 40) / static_cast<std::uint64_t>(shape.back())) {
       throw Error(
           ErrorCode::bad_data, path,
-          "offset " + std::to_string(4 + 4 * d) + ", dimension " + std::to_string(d) + ": the sizes multiply to more than a terabyte");
+          "offset " + std::to_string(4 + 4 * d) + ", dimension " + std::to_string(d) + ": the sizes multiply to more than a terabyte",
+          "download or copy it again");
     }
     numel *= static_cast<std::uint64_t>(shape.back());
   }
@@ -99,7 +106,8 @@ at::Tensor read_idx(const std::string& path) {
   if (content.size() - start != numel) {
     throw Error(ErrorCode::bad_data, path,
                 "offset " + std::to_string(start) + ", data: the header promises " + std::to_string(numel) + " bytes, there are " +
-                    std::to_string(content.size() - start));
+                    std::to_string(content.size() - start),
+                "download or copy it again");
   }
   return at::from_blob(const_cast<char*>(content.data() + start), shape, at::kByte).clone();
 }
@@ -113,13 +121,15 @@ TrainAndHeldOut read_mnist(const DataOptions& options) {
     const bool labels = i % 2 == 1;
     if (raw.dim() != (labels ? 1 : 3))
       throw Error(ErrorCode::bad_data, path,
-                  "offset 3, dimensions: " + std::to_string(raw.dim()) + " where " + (labels ? "1" : "3") + " are due");
+                  "offset 3, dimensions: " + std::to_string(raw.dim()) + " where " + (labels ? "1" : "3") + " are due",
+                  "set data_dir to a folder with MNIST's own files");
     parts[i] = labels ? raw.to(at::kLong) : raw.unsqueeze(1);
-    if (raw.size(0) == 0) throw Error(ErrorCode::bad_data, path, "offset 4, dimension 0: it holds nothing");
+    if (raw.size(0) == 0) throw Error(ErrorCode::bad_data, path, "offset 4, dimension 0: it holds nothing", "download or copy it again");
     if (labels) require_labels(path, parts[i], options.num_classes);
     if (labels && parts[i].size(0) != parts[i - 1].size(0)) {
       throw Error(ErrorCode::bad_data, path,
-                  std::to_string(parts[i].size(0)) + " labels for " + std::to_string(parts[i - 1].size(0)) + " images");
+                  std::to_string(parts[i].size(0)) + " labels for " + std::to_string(parts[i - 1].size(0)) + " images",
+                  "take images and labels of the same data set");
     }
   }
   ImageTransform transform;
@@ -148,11 +158,12 @@ TrainAndHeldOut read_digits(const DataOptions& options) {
   const auto path = options.data_dir.empty() ? shipped_digits() : options.data_dir;
   const auto table = parse_csv(path, read_file(path));
   if (table.columns != 65)
-    throw Error(ErrorCode::bad_data, path, "it has " + std::to_string(table.columns) + " columns, 64 pixels and a label are due");
+    throw Error(ErrorCode::bad_data, path, "it has " + std::to_string(table.columns) + " columns, 64 pixels and a label are due",
+                "leave data_dir empty for the file that ships");
   const auto all = at::tensor(table.values, at::kDouble).view({table.rows, 65});
   const auto pixels = all.narrow(1, 0, 64);
   if (pixels.min().item<double>() < 0 || pixels.max().item<double>() > 16)
-    throw Error(ErrorCode::bad_data, path, "a pixel lies outside 0 .. 16");
+    throw Error(ErrorCode::bad_data, path, "a pixel lies outside 0 .. 16", "leave data_dir empty for the file that ships");
   const auto bytes = pixels.to(at::kByte).view({table.rows, 1, 8, 8});
   const auto labels = all.select(1, 64).to(at::kLong);
   require_labels(path, labels, options.num_classes);
@@ -170,13 +181,16 @@ TrainAndHeldOut read_digits(const DataOptions& options) {
 
 TrainAndHeldOut read_csv(const DataOptions& options) {
   const auto table = parse_csv(options.data_dir, read_file(options.data_dir));
-  if (table.columns < 2) throw Error(ErrorCode::bad_data, options.data_dir, "it has one column; features and a label are due");
+  if (table.columns < 2)
+    throw Error(ErrorCode::bad_data, options.data_dir, "it has one column; features and a label are due",
+                "put the label behind a comma, as the last column");
   for (std::int64_t row = 0; row < table.rows; ++row) {
     const double label = table.at(row, table.columns - 1);
     if (label != std::floor(label) || label < 0 || label >= static_cast<double>(options.num_classes)) {
       throw Error(ErrorCode::bad_data, options.data_dir,
                   "row " + std::to_string(row + 1) + ", column " + std::to_string(table.columns) + ": label " + std::to_string(label) +
-                      " is no class below num_classes " + std::to_string(options.num_classes));
+                      " is no class below num_classes " + std::to_string(options.num_classes),
+                  "set num_classes, or mend the line");
     }
   }
   const auto all = at::tensor(table.values, at::kDouble).view({table.rows, table.columns});
@@ -218,8 +232,16 @@ Example SyntheticImages::get(std::int64_t index, const SampleContext&) const {
 TensorDataset::TensorDataset(at::Tensor input, at::Tensor target, std::string name)
     : input_(std::move(input)), target_(std::move(target)), name_(std::move(name)) {
   if (input_.size(0) != target_.size(0)) {
-    throw Error(ErrorCode::usage, name_, std::to_string(input_.size(0)) + " inputs for " + std::to_string(target_.size(0)) + " targets");
+    throw Error(ErrorCode::usage, name_, std::to_string(input_.size(0)) + " inputs for " + std::to_string(target_.size(0)) + " targets",
+                "give each row of the input its target");
   }
+}
+
+bool TensorDataset::quick(std::int64_t samples) const {
+  const auto bytes = [&](const at::Tensor& rows) {
+    return rows.nbytes() / static_cast<std::size_t>(std::max<std::int64_t>(1, rows.size(0)));
+  };
+  return static_cast<std::size_t>(samples) <= kQuickBytes / std::max<std::size_t>(1, bytes(input_) + bytes(target_));
 }
 
 Example TensorDataset::get(std::int64_t index, const SampleContext&) const { return {input_[index], target_[index]}; }

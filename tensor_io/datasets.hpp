@@ -47,6 +47,7 @@ class TensorDataset final : public Dataset {
   std::int64_t size() const override { return input_.size(0); }
   Example get(std::int64_t index, const SampleContext& context) const override;
   Batch get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const override;
+  bool quick(std::int64_t samples) const override;
   std::string name() const override { return name_; }
 
  private:

@@ -4,12 +4,24 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/upsample_bilinear2d.h>
 
-#include <cstring>
+#include <algorithm>
 
 #include "tensor_io/error.hpp"
+#include "tensor_io/processor_clones.hpp"
 #include "tensor_io/random_seed.hpp"
 
 namespace troupe {
+namespace {
+
+constexpr std::int64_t kQuickNumel = 1 << 18;  // of a batch: some 50 us, as long as waking a thread takes
+
+/// Bytes to floats. Compiled without fused multiply-adds (CMakeLists.txt): the same bits on every processor.
+TROUPE_PROCESSOR_CLONES void normalise_bytes(const std::uint8_t* __restrict from, std::int64_t numel, float factor, float offset,
+                                             float* __restrict to) {
+  for (std::int64_t i = 0; i < numel; ++i) to[i] = static_cast<float>(from[i]) * factor + offset;
+}
+
+}  // namespace
 
 void require_labels(const std::string& where, const at::Tensor& labels, std::int64_t classes) {
   const auto contiguous = labels.contiguous();
@@ -47,7 +59,7 @@ void ImageDataset::write_sample(float* out, std::int64_t index, const SampleCont
     const auto* plane = image + c * height * width;
     float* target = out + c * height * width;
     if (!transform_.augment) {
-      for (std::int64_t i = 0; i < height * width; ++i) target[i] = static_cast<float>(plane[i]) * factor + offset;
+      normalise_bytes(plane, height * width, factor, offset, target);
       continue;
     }
     for (std::int64_t y = 0; y < height; ++y) {
@@ -58,6 +70,10 @@ void ImageDataset::write_sample(float* out, std::int64_t index, const SampleCont
       }
     }
   }
+}
+
+bool ImageDataset::quick(std::int64_t samples) const {
+  return !transform_.augment && samples <= kQuickNumel / std::max<std::int64_t>(1, images_.size(1) * images_.size(2) * images_.size(3));
 }
 
 Example ImageDataset::get(std::int64_t index, const SampleContext& context) const {

@@ -26,6 +26,7 @@ class ImageDataset final : public Dataset {
   std::int64_t size() const override { return images_.size(0); }
   Example get(std::int64_t index, const SampleContext& context) const override;
   Batch get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const override;
+  bool quick(std::int64_t samples) const override;
   std::string name() const override { return name_; }
   const at::Tensor& images() const { return images_; }
   const at::Tensor& labels() const { return labels_; }

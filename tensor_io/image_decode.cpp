@@ -83,8 +83,14 @@ at::Tensor decode_jpeg(std::span<const std::byte> bytes, const std::string& wher
   const auto* data = reinterpret_cast<const unsigned char*>(bytes.data());
   int width = 0, height = 0, subsampling = 0, colours = 0;
   if (tjDecompressHeader3(handle, data, bytes.size(), &width, &height, &subsampling, &colours) != 0 &&
-      !harmless(tjGetErrorStr2(handle), bytes))
-    refuse(where, std::string("its JPEG header: ") + tjGetErrorStr2(handle));
+      !harmless(tjGetErrorStr2(handle), bytes)) {
+    const std::string reason = tjGetErrorStr2(handle);
+    if (reason.find("subsampling type") != std::string::npos) {
+      refuse(where, "its JPEG header: the chroma's sampling factors are none of 4:4:4, 4:2:2, 4:2:0, 4:4:0, 4:1:1 and grey, of CMYK 4:4:4",
+             "write it again with one of these, or set on_bad_sample to skip");
+    }
+    refuse(where, "its JPEG header: " + reason);
+  }
   if (width == 0) refuse(where, "its JPEG header: premature end, before the picture's size");  // libjpeg: "tables only"
   check_size(where, width, height);
   check_length(where, width, height, std::int64_t{width} * height / kMostPixelsInAByte, bytes.size());

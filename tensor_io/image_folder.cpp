@@ -10,6 +10,7 @@
 
 #include "tensor_io/bounded_file.hpp"
 #include "tensor_io/error.hpp"
+#include "tensor_io/files_hash.hpp"
 
 namespace troupe {
 namespace {
@@ -60,7 +61,8 @@ std::vector<ImageFolder::File> pictures_of(const std::string& folder, const std:
     fs::recursive_directory_iterator entry(folder + "/" + name, fs::directory_options::follow_directory_symlink, error), end;
     for (; !error && entry != end; entry.increment(error)) {
       if (entry.depth() > 16)
-        throw Error(ErrorCode::bad_data, entry->path().string(), "folders in folders more than 16 deep (a loop of links?)");
+        throw Error(ErrorCode::bad_data, entry->path().string(), "folders in folders more than 16 deep (a loop of links?)",
+                    "remove the link, or lay the pictures in fewer folders");
       std::error_code unknown;
       if (is_picture(entry->path()) && !fs::is_directory(entry->path(), unknown)) files.push_back({entry->path().string(), known->second});
     }
@@ -82,6 +84,13 @@ std::string read_image_file(const std::string& path) {
   const auto resolved = fs::canonical(path, error);  // data sets are often folders of links
   const BoundedFile file(kPictures, AT_FDCWD, error ? path : resolved.string(), path);
   return file.read_all(kMostPictureBytes);
+}
+
+ImageFolder::ImageFolder(std::string name, const std::string& folder, std::vector<File> files, const ImageReader& reader)
+    : name_(std::move(name)), files_(std::move(files)), reader_(reader) {
+  FilesHash hash;
+  for (const auto& file : files_) hash.add(file.path.substr(std::min(folder.size(), file.path.size())), file.label);
+  files_hash_ = hash.value();
 }
 
 Example ImageFolder::get(std::int64_t index, const SampleContext& context) const {
@@ -120,7 +129,7 @@ TrainAndHeldOut read_image_folder(const DataOptions& options) {
   }
   const auto make = [&](std::vector<ImageFolder::File> files, bool augment) -> std::shared_ptr<const Dataset> {
     if (files.empty()) return nullptr;
-    return std::make_shared<ImageFolder>("image_folder", std::move(files), ImageReader(options, augment));
+    return std::make_shared<ImageFolder>("image_folder", options.data_dir, std::move(files), ImageReader(options, augment));
   };
   return {make(std::move(train), options.augment), make(std::move(held_out), false)};
 }

@@ -17,11 +17,12 @@ class ImageFolder final : public Dataset {
     std::string path;
     std::int64_t label = 0;
   };
-  ImageFolder(std::string name, std::vector<File> files, const ImageReader& reader)
-      : name_(std::move(name)), files_(std::move(files)), reader_(reader) {}
+  /// `folder`: what all paths begin with, by which they may differ from rank to rank.
+  ImageFolder(std::string name, const std::string& folder, std::vector<File> files, const ImageReader& reader);
   std::int64_t size() const override { return static_cast<std::int64_t>(files_.size()); }
   Example get(std::int64_t index, const SampleContext& context) const override;
   Batch get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const override;
+  std::uint64_t files_hash() const override { return files_hash_; }  ///< of names and labels: to ask for a million lengths takes too long
   std::string name() const override { return name_; }
   const std::vector<File>& files() const noexcept { return files_; }
 
@@ -29,6 +30,7 @@ class ImageFolder final : public Dataset {
   std::string name_;
   std::vector<File> files_;
   ImageReader reader_;
+  std::uint64_t files_hash_ = 0;
 };
 
 /// `data_dir`/train/CLASS/… and `data_dir`/val/CLASS/…, or `data_dir`/CLASS/…, of which every fifth file is held out. Classes and files are

@@ -6,13 +6,8 @@
 namespace troupe {
 
 std::uint64_t mix_seed(std::uint64_t seed, std::initializer_list<std::uint64_t> parts) noexcept {
-  const auto finalise = [](std::uint64_t x) {
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-    return x ^ (x >> 31);
-  };
-  std::uint64_t state = finalise(seed + 0x9e3779b97f4a7c15ull);
-  for (const auto part : parts) state = finalise(state + 0x9e3779b97f4a7c15ull + part);
+  std::uint64_t state = mix_bits(seed + kSeedStep);
+  for (const auto part : parts) state = mix_bits(state + kSeedStep + part);
   return state;
 }
 

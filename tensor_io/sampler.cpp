@@ -9,7 +9,8 @@
 
 namespace troupe {
 
-Permutation::Permutation(std::int64_t n, std::uint64_t key) : n_(n), key_(key) {
+Permutation::Permutation(std::int64_t n, std::uint64_t key) : n_(n) {
+  for (std::size_t round = 0; round < kRounds; ++round) keys_[round] = mix_seed(key, {round}) + kSeedStep;
   const auto bits = static_cast<unsigned>(std::bit_width(static_cast<std::uint64_t>(n > 1 ? n - 1 : 1)));
   half_bits_ = (bits + 1) / 2;
 }
@@ -19,8 +20,8 @@ std::int64_t Permutation::operator()(std::int64_t position) const noexcept {
   auto x = static_cast<std::uint64_t>(position);
   do {
     std::uint64_t left = x >> half_bits_, right = x & mask;
-    for (std::uint64_t round = 0; round < 4; ++round) {
-      const std::uint64_t next = left ^ (mix_seed(key_, {round, right}) & mask);
+    for (const auto key : keys_) {
+      const std::uint64_t next = left ^ (mix_bits(key + right) & mask);
       left = right;
       right = next;
     }

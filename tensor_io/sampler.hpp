@@ -1,4 +1,6 @@
 #pragma once
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -16,8 +18,9 @@ class Permutation {
   std::int64_t operator()(std::int64_t position) const noexcept;
 
  private:
+  static constexpr std::size_t kRounds = 4;
   std::int64_t n_;
-  std::uint64_t key_;
+  std::array<std::uint64_t, kRounds> keys_;  // of each round: mix_seed(key, {round, right}) up to its last step
   unsigned half_bits_;
 };
 

@@ -107,7 +107,9 @@ void TarShard::read_headers() {
     if (result == ARCHIVE_EOF) return;
     if (result != ARCHIVE_OK && result != ARCHIVE_WARN) fails(last);
     const char* name = archive_entry_pathname(entry);
-    if (name == nullptr) file.refuse("offset " + std::to_string(archive_read_header_position(reader.get())) + ": a member without a name");
+    if (name == nullptr)
+      file.refuse("offset " + std::to_string(archive_read_header_position(reader.get())) + ": a member without a name",
+                  "make the shard again");
     last = "member " + printable(name);
     if (archive_entry_filetype(entry) != AE_IFREG || archive_entry_hardlink(entry) != nullptr) continue;
     const auto offset = static_cast<std::uint64_t>(archive_filter_bytes(reader.get(), 0));
@@ -128,7 +130,8 @@ std::string TarShard::read(const Part& part, std::uint64_t limit) const {
   const auto file = open_shard(path_);
   if (part.bytes > limit) {
     file.refuse("offset " + std::to_string(part.offset) + ": a ." + part.extension + " member of " + std::to_string(part.bytes) +
-                " bytes, " + std::to_string(limit) + " are allowed");
+                    " bytes, " + std::to_string(limit) + " are allowed",
+                "leave it out of the shard, or make it smaller");
   }
   std::string content(static_cast<std::size_t>(part.bytes), '\0');
   file.read_at(part.offset, std::as_writable_bytes(std::span(content)));

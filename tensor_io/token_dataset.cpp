@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "tensor_io/error.hpp"
+#include "tensor_io/files_hash.hpp"
 
 namespace troupe {
 namespace {
@@ -38,7 +39,8 @@ std::vector<std::string> files_below(const std::string& folder) {
   for (; !error && entry != end; entry.increment(error)) {
     if (entry->symlink_status().type() == fs::file_type::regular) files.push_back(entry->path().string());
   }
-  if (error) throw Error(ErrorCode::io, std::string(kReading) + ": " + folder, error.message());
+  if (error)
+    throw Error(ErrorCode::io, std::string(kReading) + ": " + folder, error.message(), "set data_dir to a folder that can be read");
   std::sort(files.begin(), files.end());
   return files;
 }
@@ -100,59 +102,70 @@ std::string join_texts(const std::vector<std::pair<std::string, bool>>& files) {
 
 }  // namespace
 
-TokenShard::TokenShard(const std::string& path) : file_(kReading, path) {
+TokenShard::TokenShard(const std::string& path) : path_(path) {
+  const BoundedFile file(kReading, path);
   std::array<std::uint32_t, 3> header{};
-  if (file_.bytes() >= kLlmHeaderBytes) file_.read_at(0, std::as_writable_bytes(std::span(header)));
+  if (file.bytes() >= kLlmHeaderBytes) file.read_at(0, std::as_writable_bytes(std::span(header)));
   const auto version = header[1], count = header[2];
   const auto* format =
       std::find_if(std::begin(kLlmFormats), std::end(kLlmFormats), [&](const auto& each) { return each.magic == header[0]; });
   const bool has_header = format != std::end(kLlmFormats);
   if (has_header) id_bytes_ = format->id_bytes;
-  if (file_.bytes() % id_bytes_ != 0) {
-    file_.refuse("offset " + std::to_string(file_.bytes() / id_bytes_ * id_bytes_) + ": its " + std::to_string(file_.bytes()) +
-                 " bytes are no whole number of uint" + std::to_string(8 * id_bytes_));
+  if (file.bytes() % id_bytes_ != 0) {
+    file.refuse("offset " + std::to_string(file.bytes() / id_bytes_ * id_bytes_) + ": its " + std::to_string(file.bytes()) +
+                    " bytes are no whole number of uint" + std::to_string(8 * id_bytes_),
+                "copy or write it again: its end is missing");
   }
   if (!has_header) {
-    tokens_ = static_cast<std::int64_t>(file_.bytes() / id_bytes_);
+    tokens_ = static_cast<std::int64_t>(file.bytes() / id_bytes_);
     return;
   }
   header_bytes_ = kLlmHeaderBytes;
   if (version != format->version) {
-    file_.refuse("offset 4, version: " + std::to_string(version) + ", this program reads " + std::to_string(format->version) + " (uint" +
-                 std::to_string(8 * id_bytes_) + ")");
+    file.refuse("offset 4, version: " + std::to_string(version) + ", this program reads " + std::to_string(format->version) + " (uint" +
+                    std::to_string(8 * id_bytes_) + ")",
+                "write it with that version");
   }
-  const auto held = (file_.bytes() - kLlmHeaderBytes) / id_bytes_;
+  const auto held = (file.bytes() - kLlmHeaderBytes) / id_bytes_;
   if (held != count) {
-    file_.refuse("offset 8, number of tokens: " + std::to_string(count) + ", but the file holds " + std::to_string(held));
+    file.refuse("offset 8, number of tokens: " + std::to_string(count) + ", but the file holds " + std::to_string(held),
+                "copy or write it again: it was cut off, or is still being written");
   }
   tokens_ = count;
 }
 
 template <class Id>
-void TokenShard::read_as(std::int64_t first, std::int64_t vocab_size, std::span<std::int64_t> out) const {
+void TokenShard::read_as(const BoundedFile& file, std::int64_t first, std::int64_t vocab_size, std::span<std::int64_t> out) const {
   std::vector<Id> ids(out.size());
   const auto offset = header_bytes_ + sizeof(Id) * static_cast<std::uint64_t>(first);
-  file_.read_at(offset, std::as_writable_bytes(std::span(ids)));
+  file.read_at(offset, std::as_writable_bytes(std::span(ids)));
   for (std::size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] >= vocab_size) {
-      file_.refuse("offset " + std::to_string(offset + sizeof(Id) * i) + ": token id " + std::to_string(ids[i]) +
-                       " is not below vocab_size " + std::to_string(vocab_size),
-                   "set vocab_size to the tokenizer's (GPT-2: 50257, Llama 3: 128256)");
+      file.refuse("offset " + std::to_string(offset + sizeof(Id) * i) + ": token id " + std::to_string(ids[i]) +
+                      " is not below vocab_size " + std::to_string(vocab_size),
+                  "set vocab_size to the tokenizer's (GPT-2: 50257, Llama 3: 128256)");
     }
     out[i] = ids[i];
   }
 }
 
 void TokenShard::read(std::int64_t first, std::int64_t vocab_size, std::span<std::int64_t> out) const {
+  const BoundedFile file(kReading, path_);
   if (id_bytes_ == 2) {
-    read_as<std::uint16_t>(first, vocab_size, out);
+    read_as<std::uint16_t>(file, first, vocab_size, out);
   } else {
-    read_as<std::uint32_t>(first, vocab_size, out);
+    read_as<std::uint32_t>(file, first, vocab_size, out);
   }
 }
 
 TokenDataset::TokenDataset(Sources sources, std::vector<std::pair<std::int32_t, std::int64_t>> samples, const TokenOptions& options)
     : sources_(std::move(sources)), samples_(std::move(samples)), block_size_(options.block_size), vocab_size_(options.vocab_size) {}
+
+std::uint64_t TokenDataset::files_hash() const {
+  FilesHash hash;
+  for (const auto& source : *sources_) hash.add(fs::path(source.name).filename().string(), source.tokens());
+  return hash.value();
+}
 
 Example TokenDataset::get(std::int64_t index, const SampleContext&) const {
   const auto& [place, first] = samples_.at(static_cast<std::size_t>(index));

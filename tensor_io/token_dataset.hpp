@@ -27,15 +27,16 @@ class TokenShard {
   /// Throws Error(bad_data) with file, offset and reason: an odd size, a foreign version, a count that the file does not hold.
   explicit TokenShard(const std::string& path);
   std::int64_t tokens() const noexcept { return tokens_; }
-  const std::string& path() const noexcept { return file_.path(); }
-  /// Ids [first, first + out.size()). Throws Error(bad_data) naming the file's offset for an id that is not below `vocab_size`.
+  const std::string& path() const noexcept { return path_; }
+  /// Ids [first, first + out.size()). Opens the file for it, so that no shard stays open. Throws Error(bad_data) naming the file's offset
+  /// for an id that is not below `vocab_size`.
   void read(std::int64_t first, std::int64_t vocab_size, std::span<std::int64_t> out) const;
 
  private:
   template <class Id>
-  void read_as(std::int64_t first, std::int64_t vocab_size, std::span<std::int64_t> out) const;
+  void read_as(const BoundedFile& file, std::int64_t first, std::int64_t vocab_size, std::span<std::int64_t> out) const;
 
-  BoundedFile file_;
+  std::string path_;
   std::uint64_t header_bytes_ = 0, id_bytes_ = 2;
   std::int64_t tokens_ = 0;
 };
@@ -57,6 +58,7 @@ class TokenDataset final : public Dataset {
   std::int64_t size() const override { return static_cast<std::int64_t>(samples_.size()); }
   Example get(std::int64_t index, const SampleContext& context) const override;
   std::int64_t tokens_per_sample() const override { return block_size_; }
+  std::uint64_t files_hash() const override;
   std::string name() const override { return "tokens"; }
 
  private:

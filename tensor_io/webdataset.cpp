@@ -7,11 +7,13 @@
 #include <charconv>
 #include <filesystem>
 #include <map>
+#include <set>
 
 #include "tensor_io/bounded_file.hpp"
 #include "tensor_io/bounded_json.hpp"
 #include "tensor_io/braces.hpp"
 #include "tensor_io/error.hpp"
+#include "tensor_io/files_hash.hpp"
 
 namespace troupe {
 namespace {
@@ -20,7 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMostMemberBytes = 256 << 20, kMostLabelBytes = 64, kMostIndexBytes = 64 << 20;
 constexpr std::int64_t kOneIn = 20;
-constexpr const char* kIndexFile = "index.json";
+constexpr const char *kIndexFile = "index.json", *kIndexRemedy = "make the index again, or remove it";
 
 std::vector<std::string> shard_paths(const std::string& data_dir) {
   std::vector<std::string> paths;
@@ -33,7 +35,7 @@ std::vector<std::string> shard_paths(const std::string& data_dir) {
     for (; !error && entry != end; entry.increment(error)) {
       if (entry->path().extension() == ".tar") paths.push_back(entry->path().string());
     }
-    if (error) throw Error(ErrorCode::io, data_dir, error.message());
+    if (error) throw Error(ErrorCode::io, data_dir, error.message(), "set data_dir to a folder that can be read");
     std::sort(paths.begin(), paths.end());
     if (paths.empty())
       throw Error(ErrorCode::bad_data, data_dir, "it holds no .tar file",
@@ -53,9 +55,11 @@ ShardFolder::ShardFolder(const std::string& data_dir, bool keep_start) : keep_st
     entries_.push_back(std::make_unique<Entry>());
     entries_.back()->path = std::move(path);
   }
-  read_index(fs::path(entries_.front()->path).parent_path().string());
+  std::set<std::string> folders;  // a pattern may lead to several
+  for (const auto& entry : entries_) folders.insert(fs::path(entry->path).parent_path().string());
+  for (const auto& folder : folders) read_index(folder);
   for (std::size_t shard = 0; shard < entries_.size(); ++shard) {
-    if (entries_[shard]->samples < 0) entries_[shard]->samples = static_cast<std::int64_t>(open(shard).samples().size());
+    if (entries_[shard]->samples < 0) entries_[shard]->samples = static_cast<std::int64_t>(open(shard)->samples().size());
   }
 }
 
@@ -64,7 +68,13 @@ void ShardFolder::read_index(const std::string& folder) {
   std::error_code unknown;
   if (!fs::exists(path, unknown)) return;
   const BoundedFile file("reading the index of shards", path);
-  const auto json = parse_bounded_json(file.read_all(kMostIndexBytes), path, JsonLimits{});
+  const auto json = [&] {
+    try {
+      return parse_bounded_json(file.read_all(kMostIndexBytes), path, JsonLimits{});
+    } catch (const Error& error) {
+      file.refuse(error.report().cause, kIndexRemedy);
+    }
+  }();
   const auto list = json.is_object() ? json.find("shardlist") : json.end();
   if (!json.is_object() || list == json.end() || !list->is_array())
     file.refuse("field shardlist: it is missing, or no list",
@@ -77,35 +87,64 @@ void ShardFolder::read_index(const std::string& folder) {
     samples[fs::path(each["url"].get<std::string>()).filename().string()] = each["nsamples"].get<std::int64_t>();
   }
   for (auto& entry : entries_) {
-    const auto found = samples.find(fs::path(entry->path).filename().string());
-    if (found != samples.end()) entry->samples = found->second;
+    const fs::path shard(entry->path);
+    const auto found = samples.find(shard.filename().string());
+    if (shard.parent_path() != folder || found == samples.end()) continue;
+    entry->samples = found->second;
+    entry->indexed = true;
   }
 }
 
-const TarShard& ShardFolder::open(std::size_t number) const {
+std::shared_ptr<const TarShard> ShardFolder::kept_shard(std::size_t number) const {
+  std::lock_guard lock(mutex_);
   auto& entry = *entries_[number];
-  std::lock_guard lock(entry.mutex);
-  if (entry.shard) return *entry.shard;
-  auto shard = std::make_unique<const TarShard>(entry.path, keep_start_);
+  if (entry.shard) recent_.splice(recent_.begin(), recent_, entry.place);
+  return entry.shard;
+}
+
+std::shared_ptr<const TarShard> ShardFolder::open(std::size_t number) const {
+  if (auto shard = kept_shard(number)) return shard;
+  auto& entry = *entries_[number];
+  std::lock_guard reading(entry.mutex);
+  if (auto shard = kept_shard(number)) return shard;  // another thread was quicker
+  auto shard = read_headers(number);
+  std::lock_guard lock(mutex_);
+  entry.opened = true;
+  entry.shard = shard;
+  recent_.push_front(number);
+  entry.place = recent_.begin();
+  if (recent_.size() > kMostKept) {
+    entries_[recent_.back()]->shard.reset();
+    recent_.pop_back();
+  }
+  return shard;
+}
+
+std::shared_ptr<const TarShard> ShardFolder::read_headers(std::size_t number) const {
+  const auto& entry = *entries_[number];
+  auto shard = std::make_shared<const TarShard>(entry.path, keep_start_);
   const auto found = static_cast<std::int64_t>(shard->samples().size());
+  std::lock_guard lock(mutex_);
   if (entry.samples >= 0 && found != entry.samples && shard->cut_off().empty()) {
     throw Error(ErrorCode::mismatch, entry.path,  // no bad sample, which may be skipped
-                "it has " + std::to_string(found) + " samples, " + kIndexFile + " says " + std::to_string(entry.samples),
-                "make the index again, or remove it");
+                "it has " + std::to_string(found) + " samples, " +
+                    (entry.opened || !entry.indexed ? "at the start it had " : std::string(kIndexFile) + " says ") +
+                    std::to_string(entry.samples),
+                entry.opened || !entry.indexed ? "leave the shards alone while a job reads them" : kIndexRemedy);
   }
-  if (!shard->cut_off().empty()) {
-    std::lock_guard guard(mutex_);
+  if (!shard->cut_off().empty() && !entry.opened)
     notices_.push_back(shard->cut_off() + "; its first " + std::to_string(found) + " samples are used");
-  }
-  entry.shard = std::move(shard);
-  return *entry.shard;
+  return shard;
 }
 
 std::int64_t ShardFolder::opened() const {
-  return std::count_if(entries_.begin(), entries_.end(), [](const auto& entry) {
-    std::lock_guard lock(entry->mutex);
-    return entry->shard != nullptr;
-  });
+  std::lock_guard lock(mutex_);
+  return std::count_if(entries_.begin(), entries_.end(), [](const auto& entry) { return entry->opened; });
+}
+
+std::size_t ShardFolder::kept() const {
+  std::lock_guard lock(mutex_);
+  return recent_.size();
 }
 
 std::vector<std::string> ShardFolder::take_notices() const {
@@ -129,13 +168,20 @@ std::vector<std::int64_t> WebDataset::shard_sizes() const {
   return sizes;
 }
 
+std::uint64_t WebDataset::files_hash() const {
+  FilesHash hash;
+  for (const auto shard : shards_) hash.add(fs::path(folder_->path(shard)).filename().string(), folder_->samples(shard));
+  return hash.value();
+}
+
 std::int64_t WebDataset::read(std::int64_t index, const SampleContext& context, float* out) const {
   const auto place = static_cast<std::size_t>(std::upper_bound(ends_.begin(), ends_.end(), index) - ends_.begin());
   if (index < 0 || place >= ends_.size())
     throw Error(ErrorCode::usage, name(), "sample " + std::to_string(index) + " is outside its " + std::to_string(size()));
   const auto in_part = index - (place == 0 ? 0 : ends_[place - 1]);
   const auto number = part_ == Part::all ? in_part : part_ == Part::rest ? (in_part + 1) * kOneIn - 1 : in_part + in_part / (kOneIn - 1);
-  const auto& shard = folder_->open(shards_[place]);
+  const auto held = folder_->open(shards_[place]);
+  const auto& shard = *held;
   // Of a shard that is cut off, whose loss was told, what is there stands in for what the index promises; of others all is there.
   const auto& sample = shard.samples()[static_cast<std::size_t>(number) % shard.samples().size()];
   const auto where = shard.where(sample);
@@ -183,7 +229,9 @@ TrainAndHeldOut read_webdataset(const DataOptions& options) {
   };
   auto first = make(train, Part::most, options.augment);
   auto second = make(whole ? held_out : all, Part::rest, false);
-  if (first->size() == 0) throw Error(ErrorCode::bad_data, options.data_dir, "its shards hold no sample to train on");
+  if (first->size() == 0)
+    throw Error(ErrorCode::bad_data, options.data_dir, "its shards hold no sample to train on",
+                "a sample is a picture and its label, members with the same name");
   return {std::move(first), second->size() > 0 ? std::move(second) : nullptr};
 }
 

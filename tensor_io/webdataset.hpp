@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -22,24 +23,36 @@ class ShardFolder {
   const std::string& path(std::size_t shard) const { return entries_[shard]->path; }
   std::int64_t samples(std::size_t shard) const { return entries_[shard]->samples; }
   /// Its headers are read when it is first asked for. Throws Error(bad_data), also where index.json promised another number of samples.
-  const TarShard& open(std::size_t shard) const;
+  /// What was read stays for the kMostKept shards that were asked for last: a rank in the middle of an epoch needs those of its lanes.
+  std::shared_ptr<const TarShard> open(std::size_t shard) const;
+  static constexpr std::size_t kMostKept = 128;  // twice as many as there are lanes (ShardOrder)
   /// How many were opened: a rank opens its own.
   std::int64_t opened() const;
+  /// How many are kept now.
+  std::size_t kept() const;
   std::vector<std::string> take_notices() const;
 
  private:
   struct Entry {
     std::string path;
     std::int64_t samples = -1;
-    std::mutex mutex;
-    std::unique_ptr<const TarShard> shard;  // guarded by mutex
+    bool indexed = false;  // index.json said how many
+    std::mutex mutex;      // held while it is read, so that one thread does
+    // Guarded by ShardFolder's mutex.
+    bool opened = false;
+    std::shared_ptr<const TarShard> shard;
+    std::list<std::size_t>::iterator place{};  // in recent_, where there is a shard
   };
   void read_index(const std::string& folder);
+  std::shared_ptr<const TarShard> read_headers(std::size_t shard) const;
+  std::shared_ptr<const TarShard> kept_shard(std::size_t shard) const;
 
   bool keep_start_;
   std::vector<std::unique_ptr<Entry>> entries_;
+  // Guarded by mutex_.
   mutable std::mutex mutex_;
-  mutable std::vector<std::string> notices_;  // guarded by mutex_
+  mutable std::vector<std::string> notices_;
+  mutable std::list<std::size_t> recent_;  // shards that are kept, the latest first
 };
 
 /// Pictures with labels in tar shards: a member .jpg, .jpeg or .png, and .cls, the label's number as text. Input and target as
@@ -53,6 +66,7 @@ class WebDataset final : public Dataset {
   Example get(std::int64_t index, const SampleContext& context) const override;
   Batch get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const override;
   std::vector<std::int64_t> shard_sizes() const override;
+  std::uint64_t files_hash() const override;
   std::vector<std::string> take_notices() const override { return folder_->take_notices(); }
   std::string name() const override { return "webdataset"; }
 

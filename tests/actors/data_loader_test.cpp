@@ -83,6 +83,39 @@ TEST_CASE("[S03] batches come in order, whole epochs of them, with any number of
   }
 }
 
+TEST_CASE("[S03] a quick data set's batches are made where they are asked for, the same ones in the same order") {
+  struct Quick : Numbers {
+    using Numbers::Numbers;
+    bool quick(std::int64_t samples) const override { return samples <= 4; }
+  };
+  auto o = options(2);
+  CHECK_FALSE(DirectLoader::suits(o));
+  o.dataset = std::make_shared<Quick>(40);
+  CHECK(DirectLoader::suits(o));  // 8 samples in two micro-batches
+  o.sampler.world_size = 2;
+  CHECK(DirectLoader::suits(o));
+  o.sampler.world_size = 1;
+  o.sampler.batch_size = 20;
+  CHECK_FALSE(DirectLoader::suits(o));
+  o = options(2);
+  o.start = {0, 3};
+  o.max_steps = 4;
+  const auto by_actor = drain(o);
+  DirectLoader loader(o);
+  for (const auto& batch : by_actor.batches) {
+    const auto made = loader.next();
+    REQUIRE((made && made->batch));
+    CHECK(made->batch->index.equal(batch->index));
+    CHECK(made->batch->input.equal(batch->input));
+    CHECK(made->batch->epoch == batch->epoch);
+    CHECK(made->batch->step == batch->step);
+    CHECK(made->batch->micro_batch == batch->micro_batch);
+    CHECK(made->batch->last_of_step == batch->last_of_step);
+  }
+  CHECK(by_actor.batches.size() == 8);
+  CHECK_FALSE(loader.next());
+}
+
 TEST_CASE("[S04] a loader that starts at a cursor gives what the uninterrupted one gives from there") {
   const auto whole = drain(options(2));
   auto rest = options(1);

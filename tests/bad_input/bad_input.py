@@ -5,7 +5,6 @@ input as it was. Prints one line per case that is taken otherwise, and exits wit
 a sanitizer memory is not judged.
 """
 import gzip
-import io
 import json
 import os
 import pathlib
@@ -15,11 +14,12 @@ import shlex
 import shutil
 import struct
 import sys
-import tarfile
 import tempfile
-import zlib
 
 from case import Case, faults_of, run
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
+from made_files import png, tar
 
 arguments = sys.argv[1:]
 judges_memory = "--no-memory" not in arguments
@@ -352,23 +352,6 @@ case(56, "digits, a bomb", classifier("digits"), 65, "d", make=text_file("d", gz
 case(56, "digits, a broken archive", classifier("digits"), 65, "d", make=text_file("d", gzip.compress(b"1,2,3\n" * 999)[:-9]))
 
 
-def png(width, height, rows=None):
-    def chunk(kind, content):
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-    rows = (b"\0" + bytes(3 * width)) * height if rows is None else rows
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
-
-
-def tar(*members):
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as file:
-        for name, content in members:
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            file.addfile(member, io.BytesIO(content))
-    return buffer.getvalue()
-
-
 def tar_size(data, size):
     """The first member's size is another one, and its header's sum agrees."""
     header = data[:124] + size + data[136:148] + b" " * 8 + data[156:512]
@@ -396,8 +379,8 @@ def shards(number, what, change, *says, code=65, label=b"1"):
 
 pictures(48, "an empty picture", b"", "neither JPEG nor PNG")
 pictures(51, "a picture that is cut", PICTURE[:60], "offset")
-pictures(52, "60000x60000 pixels in a few bytes", png(60_000, 60_000, b""), "60000x60000 pixels")
-pictures(52, "8000x8000 pixels in a few bytes", png(8_000, 8_000, b""), "more than its")
+pictures(52, "60000x60000 pixels in a few bytes", png(60_000, 60_000, data=b""), "60000x60000 pixels")
+pictures(52, "8000x8000 pixels in a few bytes", png(8_000, 8_000, data=b""), "more than its")
 pictures(51, "a bit that flipped", PICTURE[:50] + bytes([PICTURE[50] ^ 4]) + PICTURE[51:], "offset")
 case(48, "image_folder, nothing", classifier("image_folder"), 69, "d")
 case(48, "image_folder, no classes", classifier("image_folder"), 65, "holds no folders", make=lambda folder: (folder / "d").mkdir())
@@ -451,6 +434,19 @@ def each_rank(number, what, words, *says, make=None):
 each_rank(13, "ranks with other settings", "--lr 0.0$(($RANK + 1))", "the config differs from rank")
 each_rank(55, "ranks with other data", "--data digits --data_dir d$RANK", "rank 1 drew from a data set of 64 samples, the others from one of 32",
           make=together(*(text_file(f"d{rank}", ("0," * 64 + "1\n") * (40 + 40 * rank)) for rank in range(2))))
+
+
+def shards_of(folder, *counts):
+    """As many samples in all, in shards of the same names."""
+    def make(scratch):
+        (scratch / folder).mkdir()
+        for name, count in zip("ab", counts):
+            (scratch / folder / f"{name}.tar").write_bytes(tar(*[(f"{i}.{kind}", content) for i in range(count) for kind, content in (("png", PICTURE), ("cls", b"1"))]))
+    return make
+
+
+each_rank(55, "ranks with other shards", "--data webdataset --data_dir d$RANK", "rank 1 drew from other files than the others",
+          make=together(shards_of("d0", 8, 8), shards_of("d1", 6, 10)))
 
 # ---------------------------------------------------------------- keys
 

@@ -1,13 +1,13 @@
 """Writes the seeds of the fuzz targets: make_corpus.py FOLDER. Good inputs to start from, and the bad ones that we know."""
 import base64
 import gzip
-import io
 import json
 import pathlib
 import struct
 import sys
-import tarfile
-import zlib
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
+from made_files import png, tar
 
 root = pathlib.Path(sys.argv[1])
 
@@ -260,23 +260,6 @@ for i, data in enumerate([
     seed("messages", f"talk{i}", data)
 for i, data in enumerate([llm(20240801, 7, 20, struct.pack("<20I", *range(20))), llm(20240801, 7, 20, struct.pack("<20I", *range(20)) + b"ab"), llm(20240801, 1, 0, b"")]):
     seed("datasets", f"wide{i}", b"\3" + data)
-
-
-def png(width, height, bits=8, colours=2, data=None):
-    def chunk(kind, content):
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-    rows = b"".join(b"\0" + bytes(range(3 * width)) for _ in range(height)) if data is None else data
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, bits, colours, 0, 0, 0)) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
-
-
-def tar(*members):
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as file:
-        for name, content in members:
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            file.addfile(member, io.BytesIO(content))
-    return buffer.getvalue()
 
 
 JPEG = base64.b64decode(

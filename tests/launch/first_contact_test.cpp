@@ -64,6 +64,19 @@ TEST_CASE("[E03] troupe new writes a project named after its folder, and nothing
   CHECK(run_troupe({"new", folder / "empty/"}).code == 0);
 }
 
+TEST_CASE("[E03] troupe new of a wheel says that there is nothing to build against, and not how to build") {
+  testing::ScratchDirectory folder;
+  std::filesystem::create_directories(folder / "wheel/bin");  // programs alone
+  std::filesystem::copy_file(TROUPE_PROGRAM, folder / "wheel/bin/troupe");
+  const auto made = testing::RunningProcess({folder / "wheel/bin/troupe", "new", folder / "mine"}).finish();
+  INFO(made.output);
+  CHECK(made.code == 0);
+  CHECK_THAT(made.output, Catch::Contains("a wheel brings none") && Catch::Contains("install the .deb") && !Catch::Contains("cmake -B"));
+  std::filesystem::create_directories(folder / "wheel/lib/some-linux-gnu/cmake/troupe");
+  CHECK_THAT(testing::RunningProcess({folder / "wheel/bin/troupe", "new", folder / "mine2"}).finish().output,
+             Catch::Contains("cmake -B build"));
+}
+
 TEST_CASE("[T04] troupe config dump says each value and its source, and reads back equal") {
   testing::ScratchDirectory folder;
   testing::write_text(folder / "a.toml", "[optimizer]\nlr = 0.5\nmomentum = 0.25\n[training]\nepochs = 7\n");

@@ -1,5 +1,6 @@
 // What a loop of one's own has beside the steps, on simulated ranks; examples_test.cpp has the program.
 #include <mutex>
+#include <thread>
 
 #include "tests/catch.hpp"
 #include "tests/support/run_program.hpp"
@@ -126,4 +127,49 @@ TEST_CASE("[C01] keep_checkpoints comes after distribute, once, and before the l
   CHECK(errors[0].empty());
   CHECK((refused == std::vector<std::string>{"no model was distributed", "no model was distributed", "there is no rank 1",
                                              "the loader has begun", "it was called before"}));
+}
+
+TEST_CASE("[S03] a quick data set's batches are made in the loop's own thread, and what it throws ends all ranks by name") {
+  class Quick final : public Dataset {
+   public:
+    explicit Quick(std::int64_t broken) : broken_(broken) {}
+    std::int64_t size() const override { return rows_.size(); }
+    Example get(std::int64_t index, const SampleContext& context) const override {
+      if (index == broken_) throw std::runtime_error("sample " + std::to_string(index) + " is rotten");
+      std::lock_guard lock(mutex_);
+      threads_.push_back(std::this_thread::get_id());
+      return rows_.get(index, context);
+    }
+    bool quick(std::int64_t) const override { return true; }
+    std::vector<std::thread::id> threads() const { return threads_; }  // NOLINT(*-const-return-type)
+
+   private:
+    Numbers rows_;
+    std::int64_t broken_;
+    mutable std::mutex mutex_;
+    mutable std::vector<std::thread::id> threads_;
+  };
+  const auto run = [](int ranks, std::int64_t broken) {
+    auto config = loop_config(ranks, "ddp");
+    config.shuffle = false;
+    return testing::run_program(ranks, config, [&](Rank& rank) {
+      auto model = rank.distribute([] { return SumNet(); });
+      const auto optimizer = rank.make_optimizer(*model);
+      const auto data = std::make_shared<Quick>(broken);
+      int steps = 0;
+      for (const auto& batch : rank.loader(data)) {
+        rank.backward(torch::nn::functional::cross_entropy(model->forward(batch.input), batch.target));
+        rank.step(*optimizer);
+        ++steps;
+      }
+      CHECK(steps == 4);
+      const auto threads = data->threads();
+      CHECK(threads.size() == static_cast<std::size_t>(48 / ranks));
+      CHECK(std::count(threads.begin(), threads.end(), std::this_thread::get_id()) == static_cast<std::ptrdiff_t>(threads.size()));
+    });
+  };
+  for (const auto& error : run(2, -1)) CHECK(error.empty());
+  const auto errors = run(2, 19);  // rank 1's, in the second step
+  for (const auto& error : errors) CHECK_THAT(error, Catch::Contains("rank 1") && Catch::Contains("sample 19 is rotten"));
+  CHECK(errors.size() == 2);
 }

@@ -1,3 +1,4 @@
+#include "launch/data_order.hpp"
 #include "launch/job.hpp"
 #include "launch/run_checkpoints.hpp"
 #include "strategies/sync_batch_norm.hpp"
@@ -105,6 +106,51 @@ TEST_CASE("[S04] a checkpoint resumes at another world size, in the middle of an
   const auto resumed = train_to_end(other.path(), 1, config);
   CHECK(resumed.step == whole.step);
   CHECK(resumed.epoch == whole.epoch);
+}
+
+TEST_CASE("[S04] a run that resumes with another order of its data in the middle of an epoch is told so, and not at an epoch's end") {
+  testing::ScratchDirectory folder;
+  Config config;
+  config.epochs = 1;
+  config.save_every = 7;
+  config.keep_last = 10;
+  (void)train_to_end(folder.path(), 1, config);
+  const auto told = [&](const std::string& checkpoint, std::int64_t batch_size) {
+    auto other = config;
+    other.checkpoint_dir = folder.path();
+    other.run_dir = "";
+    other.batch_size = batch_size;
+    other.resume = checkpoint;
+    std::string log;
+    const auto errors = testing::run_program(1, other, [&](Rank& rank) {
+      auto model = rank.distribute([&] { return job().model(other); });
+      const auto optimizer = rank.make_optimizer(*model);
+      RunCheckpoints checkpoints(rank, *optimizer);
+      (void)checkpoints.resume(other.resume, [&](const std::string& line) { log += line + "\n"; });
+    });
+    for (const auto& error : errors) CHECK(error.empty());
+    return log;
+  };
+  const auto middle = folder / "step-00000007", end = folder / "step-00000012";
+  CHECK_THAT(told(middle, 8), Catch::Contains("batch_size was 16, is 8: the rest of epoch 0 repeats samples"));
+  CHECK_THAT(told(middle, 16), Catch::Contains("resume from") && !Catch::Contains("warning"));
+  CHECK_THAT(told(end, 8), Catch::Contains("resume from") && !Catch::Contains("warning"));
+}
+
+TEST_CASE("[S04] what of a checkpoint's data order changed is told by name, with both values") {
+  Config config;
+  const auto saved = config_to_json(config);
+  CHECK(data_order_changes(saved, config).empty());
+  config.lr = 3;  // of no matter to the order
+  CHECK(data_order_changes(saved, config).empty());
+  config.batch_size = 32;
+  config.shuffle_buffer = 7;
+  CHECK((data_order_changes(saved, config) == std::vector<std::string>{"batch_size was 64, is 32", "shuffle_buffer was 1024, is 7"}));
+  config = {};
+  config.seed = 9;
+  config.shuffle = false;
+  CHECK((data_order_changes(saved, config) == std::vector<std::string>{"shuffle was true, is false", "seed was 42, is 9"}));
+  for (const char* other : {"", "{}", "[]", "{\"batch_size\":", "7"}) CHECK(data_order_changes(other, config).empty());
 }
 
 namespace {

@@ -51,6 +51,13 @@ must_contain("held-out")
 run(${prefix}/bin/troupe launch --nproc 2 --run-dir ${work}/run ${work}/build/hello_troupe --max_steps 20 --checkpoint_dir ${work}/checkpoints2)
 must_contain("[rank 0]")
 
+# A Debug program finds the same package, which holds no Debug libraries, and runs.
+run(${CMAKE_COMMAND} -G ${generator} -D CMAKE_BUILD_TYPE=Debug -D CMAKE_CXX_COMPILER=${compiler} -D CMAKE_CXX_COMPILER_LAUNCHER=${launcher}
+  -S ${work}/hello_troupe -B ${work}/build_debug -D CMAKE_PREFIX_PATH=${torch_prefix})
+run(${CMAKE_COMMAND} --build ${work}/build_debug)
+run(${work}/build_debug/hello_troupe --max_steps 5 --ranks 2 --checkpoint_dir ${work}/checkpoints_debug)
+must_contain("held-out")
+
 # A strategy of one's own, with its own actor: trained on two processes, and held against the conformance suite.
 run(${CMAKE_COMMAND} -G ${generator} -D CMAKE_BUILD_TYPE=Release -D CMAKE_CXX_COMPILER=${compiler} -D CMAKE_CXX_COMPILER_LAUNCHER=${launcher}
   -S ${work}/custom_strategy -B ${work}/build_strategy -D CMAKE_PREFIX_PATH=${torch_prefix})

@@ -75,6 +75,7 @@ else
     cd /work && /venv/bin/troupe --version && /venv/bin/python3 -m troupe --version && /venv/bin/troupe doctor
     /venv/bin/troupe launch --no-recovery --nproc 2 /bin/sh -c 'echo rank \$RANK of \$WORLD_SIZE' | tee out
     grep -q 'rank 0 of 2' out && grep -q 'rank 1 of 2' out
+    /venv/bin/troupe new /work/mine | grep -q 'a wheel brings none'
     /venv/bin/pip uninstall -q -y troupe && [ ! -e /venv/bin/troupe ]"
 fi
 say "$name is good"

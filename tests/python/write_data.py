@@ -3,6 +3,7 @@
 FOLDER/pictures/NAME (Pillow), FOLDER/classes/{cat,dog}/*.jpg, FOLDER/shards/*.tar (tarfile), FOLDER/tokens/*.bin and FOLDER/mnist (numpy). The
 last line is JSON. Exits with 77 without Pillow or numpy.
 """
+import ctypes
 import gzip
 import io
 import json
@@ -36,6 +37,16 @@ def jpeg(number, width=40, height=30):
     return buffer.getvalue()
 
 
+def with_chroma(image, kind):
+    """A JPEG with chroma that Pillow does not write, by libturbojpeg: TJSAMP_440 is 4, TJSAMP_411 is 5."""
+    turbo = ctypes.CDLL("libturbojpeg.so.0")
+    turbo.tjInitCompress.restype = ctypes.c_void_p
+    pixels, out, length = image.tobytes(), ctypes.c_void_p(), ctypes.c_ulong()
+    if turbo.tjCompress2(ctypes.c_void_p(turbo.tjInitCompress()), pixels, image.width, 0, image.height, 0, ctypes.byref(out), ctypes.byref(length), kind, 90, 0) != 0:
+        raise SystemExit("libturbojpeg refused")
+    return ctypes.string_at(out.value, length.value)
+
+
 (folder / "pictures").mkdir()
 rgba = picture(3, 33, 21, "RGBA")
 rgba.putalpha(Image.linear_gradient("L").resize((33, 21)))
@@ -46,12 +57,18 @@ for name, image, options in [
     ("ink.jpg", picture(6, 32, 24, "CMYK"), {}), ("plain.png", picture(7, 19, 23), {}), ("alpha.png", rgba, {}),
     ("palette.png", palette, {"transparency": 0}), ("grey.png", picture(8, 15, 4, "L"), {}), ("bits.png", picture(9, 21, 8, "1"), {}),
     ("grey_alpha.png", picture(10, 9, 9, "LA"), {}), ("one_pixel.png", picture(11, 1, 1), {}),
+    ("chroma_422.jpg", picture(12, 35, 19), {"subsampling": 1}), ("chroma_440.jpg", picture(13, 35, 19), {"turbo": 4}), ("chroma_411.jpg", picture(14, 35, 19), {"turbo": 5}),
 ]:
     path = folder / "pictures" / name
-    image.save(path, **options)
+    if "turbo" in options:
+        path.write_bytes(with_chroma(image, options["turbo"]))
+    else:
+        image.save(path, **options)
     with Image.open(path) as read:
         said["pictures"][name] = [read.height, read.width]
         (folder / "pictures" / (name + ".rgb")).write_bytes(read.convert("RGB").tobytes())
+
+picture(15, 35, 19, "CMYK").save(folder / "pictures" / "ink_420.jpg", subsampling=2)  # not read
 
 # A folder for each class; what a square of 16 pixels of each file looks like to Pillow.
 number = 0

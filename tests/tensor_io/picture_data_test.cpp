@@ -85,7 +85,7 @@ TEST_CASE("[S05] JPEG and PNG files of every kind that Pillow writes are decoded
   testing::ScratchDirectory folder;
   const auto said = written(folder);
   if (!said) return;
-  CHECK((*said)["pictures"].size() == 12);
+  CHECK((*said)["pictures"].size() == 15);
   for (const auto& [name, size] : (*said)["pictures"].items()) {
     INFO(name);
     const auto path = folder / ("pictures/" + name);
@@ -116,6 +116,10 @@ TEST_CASE("[S05] a picture that is cut off, foreign or absurdly large is refused
     CHECK(decode(jpeg.substr(0, jpeg.size() - 2) + std::string(7, 'x') + "\xff\xd9").equal(decode(jpeg)));
     refused(jpeg.substr(0, 20), "JPEG header");
   }
+  auto odd = content_of(folder / "pictures/full_chroma.jpg");
+  odd[odd.find("\xff\xc0") + 11] = 0x31;  // three times as many columns of light as of colour
+  for (const auto& content : {odd, content_of(folder / "pictures/ink_420.jpg")})
+    refused(content, "4:4:4, 4:2:2, 4:2:0, 4:4:0, 4:1:1 and grey, of CMYK 4:4:4");
   const auto png = content_of(folder / "pictures/plain.png");
   for (const auto bytes : {png.size() / 2, png.size() - 14, std::size_t{20}}) refused(png.substr(0, bytes), "offset ");
   auto flipped = png;
