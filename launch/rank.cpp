@@ -120,6 +120,10 @@ bool Rank::begin_uneven(std::int64_t samples, bool has_batch) {
     throw Error(ErrorCode::usage, "uneven", "grad_accum_steps is " + std::to_string(config_.grad_accum_steps),
                 "set it to 1: how much a micro-batch weighs is known only once the step's last one is");
   }
+  if (system_->compute().shares_per_rank() > 1) {
+    throw Error(ErrorCode::usage, "uneven", config_.strategy + " lets ranks do unequally many batches of a step itself",
+                "take them from rank.loader, or set staleness to 0");
+  }
   if (stop_requested()) return false;  // the same on all ranks, since the vote carried it
   const auto weight = uneven_step(samples);
   if (!weight) return false;
@@ -198,6 +202,11 @@ auto Rank::saving_if_parked(Work&& work) {
 
 StepReport Rank::step(Optimizer& optimizer) {
   auto report = saving_if_parked([&] { return system_->compute().step(optimizer, learning_rate()); });
+  if (report.pending) {
+    forward_started_ = std::chrono::steady_clock::now();
+    if (stream_ != nullptr) stream_->share_ended();
+    return report;
+  }
   report.batch_queue_ms = step_queue_ms_;
   profile_.add(report, step_data_ms_, step_compute_ms_);
   record(report);
@@ -364,7 +373,8 @@ BatchStream::BatchStream(Rank& rank, std::shared_ptr<const Dataset> dataset) : r
   compute.set_dataset_size(dataset_->size());
   const auto& config = rank.config();
   const auto shard = compute.data_shard();
-  const DistributedSampler sampler({dataset_->size(), config.batch_size, config.grad_accum_steps, shard.index, shard.count, config.shuffle,
+  const auto micro_batches = std::max(config.grad_accum_steps, compute.shares_per_rank());
+  const DistributedSampler sampler({dataset_->size(), config.batch_size, micro_batches, shard.index, shard.count, config.shuffle,
                                     config.drop_last, config.seed, rank.world_size() != rank.system().options().world_size,
                                     dataset_->shard_sizes(), config.shuffle_buffer});
   const auto steps = sampler.steps_per_epoch(), all = config.epochs * steps;
@@ -385,9 +395,10 @@ void BatchStream::start() {
   loader_world_size_ = rank_->world_size();
   options.dataset = dataset_;
   const auto shard = rank_->system().compute().data_shard();
+  const auto shares = rank_->system().compute().shares_per_rank();
   options.sampler = {dataset_->size(),
                      config.batch_size,
-                     config.grad_accum_steps,
+                     std::max(config.grad_accum_steps, shares),
                      shard.index,
                      shard.count,
                      config.shuffle,
@@ -407,9 +418,36 @@ void BatchStream::start() {
   if (!rank_->device().is_cpu()) options.feed = std::make_shared<DeviceFeed>(rank_->device());
   options.consumer = rank_->system().compute().address();
   options.supervisor = rank_->system().supervisor();
+  if (shares > 0) return start_shares(std::move(options));
   loader_ = caf::actor_cast<caf::actor>(rank_->system().system().spawn<caf::detached>(data_loader, options));
   ended_ = false;
   caf::anon_send(loader_, GrantBatches{2});
+}
+
+// Which share comes next is known when the one before is done, so nothing is loaded ahead: each is loaded here, when it is handed out.
+void BatchStream::start_shares(DataLoaderOptions options) {
+  options.num_workers = 0;
+  shares_.clear();
+  for (int index = 0; index < loader_world_size_; ++index) {
+    options.sampler.rank = index;
+    shares_.push_back(std::make_unique<LoaderWorkers>(options, DistributedSampler(options.sampler),
+                                                      [loaded = share_](BatchDone done) { *loaded = std::move(done); }));
+  }
+}
+
+std::shared_ptr<const Batch> BatchStream::load_share() {
+  const auto& config = rank_->config();
+  const auto steps = rank_->steps_per_epoch();
+  if (cursor_.epoch >= config.epochs || (config.max_steps > 0 && cursor_.epoch * steps + cursor_.step >= config.max_steps)) return nullptr;
+  const auto share = rank_->system().compute().strategy().next_share();
+  BatchOrder order;
+  order.epoch = cursor_.epoch;
+  order.step = cursor_.step;
+  order.micro_batch = share.micro_batch;
+  order.last_of_epoch = cursor_.step + 1 == steps;
+  shares_.at(static_cast<std::size_t>(share.index))->submit(order);
+  if (!share_->batch) throw Error(share_->report);
+  return std::exchange(*share_, {}).batch;
 }
 
 void BatchStream::stop() {
@@ -435,6 +473,8 @@ BatchStream::BatchStream(BatchStream&& other) noexcept
       loader_world_size_(other.loader_world_size_),
       again_(std::move(other.again_)),
       step_(std::move(other.step_)),
+      shares_(std::move(other.shares_)),
+      share_(other.share_),
       ended_(other.ended_) {
   if (rank_->stream_ == &other) rank_->stream_ = this;
 }
@@ -463,6 +503,7 @@ void BatchStream::rewind() {
     start();
     return;
   }
+  if (!shares_.empty()) step_.clear();  // they are handed out anew
   for (; !step_.empty(); step_.pop_back()) again_.push_front(step_.back());
   if (rank_->rank() == loader_rank_ && rank_->world_size() == loader_world_size_) return;
   again_.clear();
@@ -507,6 +548,9 @@ std::shared_ptr<const Batch> BatchStream::take() {
       again_.pop_front();
     } else if (ended_) {
       break;
+    } else if (!shares_.empty()) {
+      batch = load_share();
+      ended_ = !batch;
     } else {
       try {
         if (auto loaded = compute.receive_next<BatchLoaded, DataEnded>("data loader", "the next batch")) {

@@ -358,10 +358,14 @@ class BatchStream {
   void rewind();
   /// The step under way is done.
   void committed();
+  /// One of this rank's shares of it is (Strategy::shares_per_rank).
+  void share_ended() { step_.clear(); }
 
  private:
   std::shared_ptr<const Batch> take();
   void start();
+  void start_shares(DataLoaderOptions options);
+  std::shared_ptr<const Batch> load_share();
   void stop();
 
   Rank* rank_;
@@ -371,6 +375,9 @@ class BatchStream {
   std::int64_t steps_done_ = 0;  // ... and how many were done before it
   int loader_rank_ = 0, loader_world_size_ = 1;
   std::deque<std::shared_ptr<const Batch>> again_, step_;  // to be handed out once more; of the step under way
+  // Where shares are taken by demand: who loads which index, and what was loaded.
+  std::vector<std::unique_ptr<LoaderWorkers>> shares_;
+  std::shared_ptr<BatchDone> share_ = std::make_shared<BatchDone>();
   bool ended_ = false;
 };
 
