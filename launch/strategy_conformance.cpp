@@ -200,6 +200,7 @@ class Suite {
     config.snapshot_every = 2;
     config.bucket_cap_mb = config.first_bucket_mb = 1e-3;  // several buckets
     config.collective_timeout = 20;
+    config.strategy = trial.strategy;  // for configure to see
     if (options_.configure) options_.configure(config);
     config.strategy = trial.strategy;
     config.ranks = trial.ranks;

@@ -10,7 +10,7 @@ namespace troupe {
 /// What a strategy says of itself, to be held against it.
 struct ConformanceOptions {
   std::string strategy;                         ///< registered under this name
-  std::function<void(Config&)> configure;       ///< its settings; may be empty
+  std::function<void(Config&)> configure;       ///< its settings, and those of ddp beside it; `strategy` says which; may be empty
   std::vector<int> ranks{2, 4};                 ///< worlds in which it is to train as well as one rank does
   double loss_bound = 1e-4;                     ///< how far from one rank's loss it may end, as a share of how far that one's fell
   int schedules = 100;                          ///< random ones
