@@ -190,7 +190,7 @@ TEST_CASE("[X05] a slow rank holds nobody within the bound of parameter_server, 
   constexpr std::int64_t kSteps = 3, kStaleness = 3, kOthers = kRanks * (kStaleness + 1) - 1;
   Signal done_by_others;
   std::atomic<bool> held{false};
-  const auto found = train_with_server(kRanks, server_config(kStaleness, 64, kSteps), [&](Rank& rank, std::int64_t share) {
+  const auto found = train_with_server(kRanks, server_config(kStaleness, 80, kSteps), [&](Rank& rank, std::int64_t share) {
     if (rank.rank() != slow) return done_by_others.count();
     if (share == 0 && !done_by_others.wait_for(kOthers * (rank.steps_done() + 1))) held = true;
   });
