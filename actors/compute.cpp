@@ -1,6 +1,7 @@
 #include "actors/compute.hpp"
 
 #include <cmath>
+#include <limits>
 
 #include <nlohmann/json.hpp>
 
@@ -88,7 +89,13 @@ void Compute::set_steps_done(std::int64_t step) {
   move_on();
 }
 
-void Compute::move_on() { *position_ = {options_.training.seed, step_, micro_batch_, data_shard().index, position_->visit + 1}; }
+// Random numbers are those of the samples, whichever rank has them.
+Share Compute::place() const { return shares_per_rank() > 0 ? strategy_->next_share() : Share{micro_batch_, data_shard().index}; }
+
+void Compute::move_on() {
+  const auto at = place();
+  *position_ = {options_.training.seed, step_, at.micro_batch, at.index, position_->visit + 1};
+}
 
 DataShard Compute::data_shard() const {
   const auto shard = strategy_ ? strategy_->data_shard() : std::nullopt;
@@ -129,6 +136,9 @@ void Compute::distribute(std::shared_ptr<torch::nn::Module> model) {
   for (;;) {
     try {
       strategy_ = make_strategy(strategy_context(heal_pending_));
+      if (strategy_->shares_per_rank() > 0 && options_.training.grad_accum_steps > 1) {
+        throw Error(ErrorCode::usage, "grad_accum_steps", options_.strategy.strategy + " cuts a step's batch itself", "leave it at 1");
+      }
       if (!strategy_->takes_deferred()) materialize(*model_);
       strategy_->attach(model_);
       allocate_votes();
@@ -166,15 +176,16 @@ void Compute::seed_forward() {
 }
 
 void Compute::seed_micro_batch() {
-  seed_generator(
-      options_.training.seed,
-      {static_cast<std::uint64_t>(step_), static_cast<std::uint64_t>(micro_batch_), static_cast<std::uint64_t>(data_shard().index)},
-      services_.program_lane ? services_.program_lane->device() : at::kCPU);
+  const auto at = place();
+  seed_generator(options_.training.seed,
+                 {static_cast<std::uint64_t>(step_), static_cast<std::uint64_t>(at.micro_batch), static_cast<std::uint64_t>(at.index)},
+                 services_.program_lane ? services_.program_lane->device() : at::kCPU);
 }
 
 void Compute::begin_votes() {
   vote_ = Vote{};
   vote_.step = step_;
+  overflowed_ = false;
   device_losses_.clear();
   services_.program_lane->ledger().set_step(step_);
   strategy_->begin_step(step_);
@@ -267,7 +278,7 @@ void Compute::backward(const at::Tensor& loss, double samples, double correct, d
                           "call rank.run_micro_batches, or leave the loop to troupe::run"}));
   }
   check_is_scalar(loss);  // before anything of the step begins
-  if (micro_batch_ == 0) begin_votes();
+  if (micro_batch_ == 0 && !has_share_) begin_votes();
   trace_since(nanoseconds(mark_), "forward");
   own_.forward_ms += own_time_since_mark();
   fault_point("forward", step_);
@@ -354,21 +365,23 @@ Decision Compute::decide_by(const std::vector<Vote>& votes) const {
   return decide(votes, strategy_->parameter_names(), {stop, stop && (!loss_scaler_.enabled() || loss_scaler_.exhausted())});
 }
 
+void Compute::apply(Optimizer& optimizer, double lr, double norm) {
+  // Same guard against division by zero as torch.nn.utils.clip_grad_norm_.
+  const double clip = options_.training.clip_norm;
+  double factor = 1 / loss_scaler_.scale();
+  if (clip > 0 && norm + 1e-6 > clip) factor *= clip / (norm + 1e-6);
+  if (factor != 1) strategy_->scale_gradients(factor);
+  optimizer.step(lr);
+}
+
 void Compute::commit(const Decision& decision, Optimizer& optimizer, double lr) {
   strategy_->end_step(decision.used, decision.rebuild, decision.commit);
   fault_point("committed", step_);
-  if (decision.commit) {
-    // Same guard against division by zero as torch.nn.utils.clip_grad_norm_.
-    const double clip = options_.training.clip_norm;
-    double factor = 1 / loss_scaler_.scale();
-    const double norm = strategy_->replicas_equal() ? decision.gradient_norm : vote_.gradient_norm;
-    if (clip > 0 && norm + 1e-6 > clip) factor *= clip / (norm + 1e-6);
-    if (factor != 1) strategy_->scale_gradients(factor);
-    optimizer.step(lr);
-  }
+  if (decision.commit) apply(optimizer, lr, strategy_->replicas_equal() ? decision.gradient_norm : vote_.gradient_norm);
   loss_scaler_.update(decision.not_finite);
   fault_point("optimizer", step_);
   micro_batch_ = 0;
+  has_share_ = false;
   sections_done_ = 0;
   set_steps_done(step_ + 1);
 }
@@ -382,6 +395,29 @@ void Compute::fill_report(StepReport& report, const Decision& decision) const {
   report.correct = decision.correct;
   report.gradient_norm = decision.gradient_norm;
   report.stop_signal = decision.stop_signal;
+}
+
+// With a scaler the norm also shows what overflowed only in the sum over ranks.
+bool Compute::wants_norm() const { return options_.training.clip_norm > 0 || loss_scaler_.enabled(); }
+
+double Compute::gradient_norm() { return wants_norm() ? strategy_->gradient_norm() / loss_scaler_.scale() : 0; }
+
+// Whether the step has another share for this rank.
+bool Compute::end_share(Optimizer& optimizer, double lr) {
+  settle_optimizer(optimizer);  // it is used before the vote
+  const auto started = std::chrono::steady_clock::now();
+  has_share_ = strategy_->end_share([&] {
+    const double norm = gradient_norm();
+    overflowed_ = overflowed_ || !std::isfinite(norm);
+    apply(optimizer, lr, norm);
+  });
+  trace_since(nanoseconds(started), "exchange with the server");
+  shares_wait_ms_ += milliseconds_since(started);
+  if (has_share_) {
+    micro_batch_ = 0;
+    move_on();
+  }
+  return has_share_;
 }
 
 StepReport Compute::step(Optimizer& optimizer, double lr) {
@@ -402,15 +438,19 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
   strategy_->shard_optimizer(optimizer);
   try {
     take_snapshot_if_due(optimizer);
+    if (strategy_->shares_per_rank() > 0 && end_share(optimizer, lr)) {
+      report.committed = false;
+      report.pending = true;
+      return report;
+    }
     const auto wait_started = std::chrono::steady_clock::now();
     auto summary = strategy_->reduce_gradients();
     trace_since(nanoseconds(wait_started), "wait for gradients");
     fault_point("reduced", step_);
-    report.exposed_ms = milliseconds_since(wait_started);
-    // With a scaler the norm also shows what overflowed only in the sum over ranks.
-    const bool wants_norm = options_.training.clip_norm > 0 || loss_scaler_.enabled();
+    report.exposed_ms = milliseconds_since(wait_started) + std::exchange(shares_wait_ms_, 0);
     const double read = read_device(summary);
-    const double norm = !wants_norm ? 0 : (summary.device_checks.defined() ? read : strategy_->gradient_norm()) / loss_scaler_.scale();
+    double norm = summary.device_checks.defined() && wants_norm() ? read / loss_scaler_.scale() : gradient_norm();
+    if (overflowed_) norm = std::numeric_limits<double>::infinity();
     settle_optimizer(optimizer);
     const auto vote_started = std::chrono::steady_clock::now();
     const auto votes = vote(summary, norm);

@@ -30,6 +30,7 @@ namespace troupe {
 struct StepReport {
   std::int64_t step = 0;  ///< 0-based number of the step in the run
   bool committed = true;  ///< false: skipped or to be repeated, `reason` says why
+  bool pending = false;   ///< one share of the step is done, another one comes (Strategy::shares_per_rank): no field but `step` counts
   bool repeat = false;    ///< a rank was lost: the step's micro-batches come again, nothing of it was applied
   std::string reason;
   double loss = 0;      ///< mean over the samples of all ranks and micro-batches
@@ -146,6 +147,8 @@ class Compute {
   void run_micro_batches(const std::function<MicroBatchLoss(std::int64_t micro_batch)>& forward);
   /// Which part of the data this rank trains on.
   DataShard data_shard() const;
+  /// Strategy::shares_per_rank; 0 before distribute.
+  std::int64_t shares_per_rank() const { return strategy_ ? strategy_->shares_per_rank() : 0; }
   /// The rank waited so long for its data loader: part of its own time of the step.
   void count_data_wait(double milliseconds) { own_.data_ms += static_cast<float>(milliseconds); }
   /// Reduce, vote, apply. Throws Error(usage) if micro-batches are missing.
@@ -199,6 +202,7 @@ class Compute {
   [[noreturn]] void throw_interrupted(const InterruptRanks& message);
   [[noreturn]] void throw_timeout(const char* actor, const char* what);
   void move_on();
+  Share place() const;
   void seed_micro_batch();
   void begin_votes();
   void check_is_scalar(const at::Tensor& loss) const;
@@ -213,6 +217,10 @@ class Compute {
   std::uint64_t parameter_hash_if_due();
   void heal_diverged(const std::vector<Vote>& votes, Optimizer& optimizer, StepReport& report);
   void watch_pace(const std::vector<Vote>& votes, StepReport& report);
+  bool end_share(Optimizer& optimizer, double lr);
+  bool wants_norm() const;
+  double gradient_norm();
+  void apply(Optimizer& optimizer, double lr, double norm);
   void commit(const Decision& decision, Optimizer& optimizer, double lr);
   void fill_report(StepReport& report, const Decision& decision) const;
 
@@ -242,6 +250,9 @@ class Compute {
   std::unique_ptr<Strategy> strategy_;
   std::int64_t step_ = 0;
   std::int64_t micro_batch_ = 0;
+  bool has_share_ = false;     // of the step under way, after one that is done
+  bool overflowed_ = false;    // an update within the step was not finite
+  double shares_wait_ms_ = 0;  // at the ends of the step's shares
   Services services_;
   Membership membership_;
   int rank_ = 0;

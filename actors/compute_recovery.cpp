@@ -62,6 +62,8 @@ void Compute::enter(const Membership& next) {
   whole_ = !next.members[static_cast<std::size_t>(rank_)].newcomer;
   heal_pending_ = optimizer_pending_ = next.has_newcomers();
   micro_batch_ = 0;
+  has_share_ = false;
+  shares_wait_ms_ = 0;
   voted_step_ = votes_step_ = -1;
   sections_done_ = next.sections_done;
   if (listener_) listener_(next);

@@ -65,6 +65,10 @@ void Compute::share_batches(std::int64_t samples) {
     throw Error(ErrorCode::usage, "balance", "with strategy " + strategy_->name() + " several ranks work on the same samples",
                 "set it to equal; pipeline_costs balances stages");
   }
+  if (balance.by != Balance::By::equal && shares_per_rank() > 0) {
+    throw Error(ErrorCode::usage, "balance", "with strategy " + strategy_->name() + " ranks take parts of a batch by demand",
+                "set it to equal");
+  }
   shares_ = BatchShares(std::move(balance), samples, world_size());
 }
 

@@ -74,6 +74,12 @@ class MicroBatches {
   virtual void count_wait(std::chrono::nanoseconds waited) = 0;
 };
 
+/// Of a step's batch, where ranks take its parts by demand: the part that a rank trains on next.
+struct Share {
+  std::int64_t micro_batch = 0;  ///< of shares_per_rank
+  int index = 0;                 ///< 0 .. world_size - 1
+};
+
 /// Which part of the data a rank trains on.
 struct DataShard {
   int index = 0, count = 1;
@@ -149,6 +155,14 @@ class Strategy {
   /// autograd and end_backward. Programs with a loop of their own can't use it then.
   virtual bool orders_micro_batches() const { return false; }
   virtual void run_micro_batches(MicroBatches&) {}
+  /// Above 0: ranks take a step's batch by demand, cut into so many shares for each rank, and need not do equally many of them. Then
+  /// begin_backward, autograd, end_backward and end_share come for each share, and the rest of a step (reduce_gradients, the vote and so
+  /// on) after this rank's last one. Every rank does one at least: its first is {0, rank}.
+  virtual std::int64_t shares_per_rank() const { return 0; }
+  virtual Share next_share() const { return {}; }
+  /// A share's backward is over. May wait for other ranks, and change parameters as the optimizer does: `update` applies the gradients that
+  /// the parameters have now. roll_back, and end_step without commit, undo that. True: this rank has another share of the step.
+  virtual bool end_share(const std::function<void()>& /*update*/) { return false; }
   /// Where not all ranks train on samples of their own; nothing: rank of world_size.
   virtual std::optional<DataShard> data_shard() const { return std::nullopt; }
   /// False: another rank counts the same samples and their loss.

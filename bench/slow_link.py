@@ -114,9 +114,11 @@ def main():
     except CannotRun as reason:
         print(f"slow_link: {reason}", file=sys.stderr)
         return 77
+    print(f"ddp: {statistics.median(row['ddp']['seconds'] for row in rows):.1f} s for {flags.steps} steps, median of {len(rows)} seeds")
     for name in sides:
+        times = [row[name]["seconds"] for row in rows if row[name]["seconds"]]
         shares = [row[name]["of ddp"] for row in rows if row[name]["of ddp"]]
-        print(f"{name}: {statistics.median(shares):.3f} of ddp's time to the same loss, {len(shares)} of {len(rows)} seeds" if shares
+        print(f"{name}: {statistics.median(times):.1f} s, {statistics.median(shares):.3f} of ddp's time to the same loss, {len(shares)} of {len(rows)} seeds" if shares
               else f"{name}: never came to ddp's loss")
     if flags.json:
         pathlib.Path(flags.json).write_text(json.dumps({"rate": flags.rate, "steps": flags.steps, "rows": rows}, indent=1) + "\n")

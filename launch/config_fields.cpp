@@ -171,6 +171,8 @@ const std::vector<ConfigField>& config_fields() {
       {"strategy", "diloco_fragments", at(&Config::diloco_fragments), "parts of the model that have their outer steps in turn", 1, 65536},
       {"strategy", "diloco_overlap", at(&Config::diloco_overlap), "steps that go on while a fragment is averaged", 0, kMany},
       {"strategy", "diloco_mixing", at(&Config::diloco_mixing), "with overlap: how much of a rank's own parameters stays", 0, 1},
+      {"strategy", "staleness", at(&Config::staleness), "parameter_server: updates that a gradient may be behind; a step has one more", 0,
+       1024},
       {"strategy", "mesh", at(&Config::mesh), "pipeline, tensor_parallel: dp=2,tp=2,pp=2; empty: all ranks in one pipeline, or one group"},
       {"strategy", "pipeline_schedule", at(&Config::pipeline_schedule),
        "order of a step's micro-batches (grad_accum_steps): gpipe, 1f1b, interleaved, zero_bubble, or one of your own"},

@@ -28,6 +28,7 @@
 #include "strategies/ddp.hpp"
 #include "strategies/local_steps.hpp"
 #include "strategies/mesh_parallel.hpp"
+#include "strategies/parameter_server.hpp"
 #include "strategies/sharded.hpp"
 #include "strategies/switching.hpp"
 #include "tensor_io/checkpoint_directory.hpp"
@@ -273,6 +274,7 @@ int main(int argc, char** argv, const std::function<void(Rank&)>& body, const st
     register_local_steps();
     register_switching();
     register_mesh_parallel();
+    register_parameter_server();
     register_comm_hooks();
     handle_signals();
     if (config.ranks > 1) return run_simulated(config, body);

@@ -124,6 +124,10 @@ bool Rank::begin_uneven(std::int64_t samples, bool has_batch) {
     throw Error(ErrorCode::usage, "uneven", "grad_accum_steps is " + std::to_string(config_.grad_accum_steps),
                 "set it to 1: how much a micro-batch weighs is known only once the step's last one is");
   }
+  if (system_->compute().shares_per_rank() > 1) {
+    throw Error(ErrorCode::usage, "uneven", config_.strategy + " lets ranks do unequally many batches of a step itself",
+                "take them from rank.loader, or set staleness to 0");
+  }
   if (stop_requested()) return false;  // the same on all ranks, since the vote carried it
   const auto weight = uneven_step(samples);
   if (!weight) return false;
@@ -202,6 +206,11 @@ auto Rank::saving_if_parked(Work&& work) {
 
 StepReport Rank::step(Optimizer& optimizer) {
   auto report = saving_if_parked([&] { return system_->compute().step(optimizer, learning_rate()); });
+  if (report.pending) {
+    forward_started_ = std::chrono::steady_clock::now();
+    if (stream_ != nullptr) stream_->share_ended();
+    return report;
+  }
   report.batch_queue_ms = step_queue_ms_;
   profile_.add(report, step_data_ms_, step_compute_ms_);
   record(report);
@@ -394,7 +403,7 @@ SamplerOptions BatchStream::sampling() const {
   const auto shard = compute.data_shard();
   return {dataset_->size(),
           config.batch_size,
-          config.grad_accum_steps,
+          std::max(config.grad_accum_steps, compute.shares_per_rank()),
           shard.index,
           shard.count,
           config.shuffle,
@@ -426,6 +435,7 @@ void BatchStream::start() {
   options.consumer = rank_->system().compute().address();
   options.supervisor = rank_->system().supervisor();
   ended_ = false;
+  if (rank_->system().compute().shares_per_rank() > 0) return start_shares(std::move(options));
   if (DirectLoader::suits(options)) {
     direct_.emplace(options);
     return;
@@ -434,8 +444,31 @@ void BatchStream::start() {
   caf::anon_send(loader_, GrantBatches{2});
 }
 
+// Which share comes next is known when the one before is done, so nothing is loaded ahead: each is loaded here, when it is handed out.
+void BatchStream::start_shares(DataLoaderOptions options) {
+  share_makers_.clear();
+  for (int index = 0; index < loader_world_size_; ++index) {
+    options.sampler.rank = index;
+    share_makers_.emplace_back(options, DistributedSampler(options.sampler));
+  }
+}
+
+std::optional<BatchDone> BatchStream::load_share() {
+  const auto& config = rank_->config();
+  const auto steps = rank_->steps_per_epoch();
+  if (cursor_.epoch >= config.epochs || (config.max_steps > 0 && cursor_.epoch * steps + cursor_.step >= config.max_steps)) return std::nullopt;
+  const auto share = rank_->system().compute().strategy().next_share();
+  BatchOrder order;
+  order.epoch = cursor_.epoch;
+  order.step = cursor_.step;
+  order.micro_batch = share.micro_batch;
+  order.last_of_epoch = cursor_.step + 1 == steps;
+  return share_makers_.at(static_cast<std::size_t>(share.index)).load(order);
+}
+
 void BatchStream::stop() {
   direct_.reset();
+  share_makers_.clear();
   if (!loader_) return;
   caf::anon_send_exit(loader_, caf::exit_reason::user_shutdown);
   auto& mailbox = rank_->system().compute().mailbox();
@@ -460,6 +493,7 @@ BatchStream::BatchStream(BatchStream&& other) noexcept
       loader_shares_(std::move(other.loader_shares_)),
       again_(std::move(other.again_)),
       step_(std::move(other.step_)),
+      share_makers_(std::move(other.share_makers_)),
       ended_(other.ended_) {
   if (rank_->stream_ == &other) rank_->stream_ = this;
 }
@@ -488,6 +522,7 @@ void BatchStream::rewind() {
     start();
     return;
   }
+  if (!share_makers_.empty()) step_.clear();  // they are handed out anew
   for (; !step_.empty(); step_.pop_back()) again_.push_front(step_.back());
   if (rank_->rank() == loader_rank_ && rank_->world_size() == loader_world_size_ &&
       rank_->system().compute().batch_shares() == loader_shares_)
@@ -532,7 +567,7 @@ std::shared_ptr<const Batch> BatchStream::receive() {
 
 std::shared_ptr<const Batch> BatchStream::make_here() {
   rank_->system().compute().throw_if_interrupted();
-  const auto made = direct_->next();
+  const auto made = direct_ ? direct_->next() : load_share();
   if (!made) return nullptr;
   if (!made->batch) {  // told as a loader's actor tells it: compute first, which throws it
     caf::anon_send(rank_->system().compute().address(), RankFailed{made->report});
@@ -559,7 +594,7 @@ std::shared_ptr<const Batch> BatchStream::take() {
       break;
     } else {
       try {
-        batch = direct_ ? make_here() : receive();
+        batch = direct_ || !share_makers_.empty() ? make_here() : receive();
         ended_ = !batch;
       } catch (const Error& error) {  // the generation was interrupted while this rank waited for data
         rank_->recover(error);

@@ -359,6 +359,8 @@ class BatchStream {
   void rewind();
   /// The step under way is done.
   void committed();
+  /// One of this rank's shares of it is (Strategy::shares_per_rank).
+  void share_ended() { step_.clear(); }
 
  private:
   std::shared_ptr<const Batch> take();
@@ -366,6 +368,8 @@ class BatchStream {
   std::shared_ptr<const Batch> make_here();
   std::shared_ptr<const Batch> receive();
   void start();
+  void start_shares(DataLoaderOptions options);
+  std::optional<BatchDone> load_share();
   void stop();
 
   Rank* rank_;
@@ -377,6 +381,7 @@ class BatchStream {
   int loader_rank_ = 0, loader_world_size_ = 1;
   std::vector<std::int64_t> loader_shares_;
   std::deque<std::shared_ptr<const Batch>> again_, step_;  // to be handed out once more; of the step under way
+  std::vector<BatchMaker> share_makers_;  // where shares are taken by demand: who makes which index's
   bool ended_ = false;
 };
 

@@ -17,6 +17,7 @@
 #include "strategies/ddp.hpp"
 #include "strategies/local_steps.hpp"
 #include "strategies/mesh_parallel.hpp"
+#include "strategies/parameter_server.hpp"
 #include "strategies/sharded.hpp"
 #include "tensor_io/datasets.hpp"
 #include "tensor_io/random_seed.hpp"
@@ -104,7 +105,7 @@ struct Running {
         continue;
       }
       const auto report = rank.step(*optimizer);
-      if (report.repeat) continue;
+      if (report.repeat || report.pending) continue;
       std::lock_guard lock(mutex);
       outcome.losses[report.step] = report.loss;
     }
@@ -199,6 +200,7 @@ class Suite {
     config.snapshot_every = 2;
     config.bucket_cap_mb = config.first_bucket_mb = 1e-3;  // several buckets
     config.collective_timeout = 20;
+    config.strategy = trial.strategy;  // for configure to see
     if (options_.configure) options_.configure(config);
     config.strategy = trial.strategy;
     config.ranks = trial.ranks;
@@ -294,7 +296,7 @@ class Suite {
       const auto outcome = outcome_of(trial);
       if (!ends_well(trial, outcome)) continue;
       if (place.always && outcome.generations < 2) fail(trial, "nobody was killed");
-      if (outcome.replicas_equal) same_bits(trial, outcome, undisturbed(trial.strategy, trial.ranks, trial.epochs));
+      if (outcome.replicas_equal && options_.same_bits) same_bits(trial, outcome, undisturbed(trial.strategy, trial.ranks, trial.epochs));
       near_one_rank(trial, outcome);
     }
   }
@@ -355,6 +357,7 @@ ConformanceReport strategy_conformance(const ConformanceOptions& options) {
   if (!known.contains("zero1")) register_sharded();
   if (!known.contains("diloco")) register_local_steps();
   if (!known.contains("pipeline")) register_mesh_parallel();
+  if (!known.contains("parameter_server")) register_parameter_server();
   register_comm_hooks();
   StrategyContext probe;
   if (!strategies().contains(options.strategy)) {

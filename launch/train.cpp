@@ -156,6 +156,7 @@ class TrainingLoop {
       if (!batch) return;
       if (!run_micro_batch(batch) || !batch->last_of_step) continue;
       const auto report = rank_.step(*optimizer_);
+      if (report.pending) continue;
       for (const auto& notice : report.notices) log_.note("notice", notice, batch->epoch);
       tell_notices(*data_.train, batch->epoch);
       log_.note_membership(batch->epoch);

@@ -119,6 +119,19 @@ TEST_CASE("[X05] local_sgd and diloco pass the conformance suite") {
   }
 }
 
+// A step makes as many updates as it lets a gradient be behind, and one more. Which update a gradient goes into depends on who is first.
+TEST_CASE("[X05] parameter_server passes the conformance suite") {
+  ConformanceOptions options;
+  options.strategy = "parameter_server";
+  options.loss_bound = 0.2;
+  options.same_bits = false;
+  options.configure = [](Config& config) {
+    config.staleness = 1;
+    if (config.strategy == "parameter_server") config.lr = 0.05;  // for twice as many updates as ddp makes
+  };
+  conforms(strategy_conformance(options));
+}
+
 TEST_CASE("[X01] the conformance suite names a strategy that does not converge like one rank") {
   register_kind<SummedGradients>("summed_gradients");
   const auto report = conformance_of("summed_gradients", 1e-4, 0);

@@ -11,6 +11,7 @@
 #include "strategies/ddp.hpp"
 #include "strategies/local_steps.hpp"
 #include "strategies/mesh_parallel.hpp"
+#include "strategies/parameter_server.hpp"
 #include "strategies/sharded.hpp"
 #include "strategies/switching.hpp"
 
@@ -36,6 +37,7 @@ inline int run_simulation(const Config& config, const SimulationOptions& simulat
   register_local_steps();
   register_switching();
   register_mesh_parallel();
+  register_parameter_server();
   register_comm_hooks();
   ActorSystemConfig system_config(false);
   caf::actor_system system(system_config);

@@ -14,6 +14,7 @@
 #include "strategies/ddp.hpp"
 #include "strategies/local_steps.hpp"
 #include "strategies/mesh_parallel.hpp"
+#include "strategies/parameter_server.hpp"
 #include "strategies/sharded.hpp"
 #include "strategies/switching.hpp"
 #include "tensor_io/fused_optimizer.hpp"
@@ -102,6 +103,7 @@ struct SmallTraining {
       register_local_steps();
       register_switching();
       register_mesh_parallel();
+      register_parameter_server();
       register_comm_hooks();
       return true;
     }();

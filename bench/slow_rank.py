@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Time to the same loss where one rank of four is three times slower: ddp and parameter_server.
+
+    bench/slow_rank.py [--seeds 5] [--steps 500] [--most 1500] [--staleness 3] [--pace-ms 60] [--slow 3] [--block-size 64] [--json FILE]
+
+Four ranks of bench_slow_rank on this machine: examples/gpt's model (4 layers, width 256) on the docs' text, 8 samples an update. Each
+forward also waits --pace-ms, as for an accelerator, so that few cores are enough (an update's processor time must fit into about the
+pace); the last rank waits so much more that its part of a batch takes --slow times as long. The level is the loss of ddp after --steps
+steps (mean of 20 steps); each run's time is from its first log line to the one at which its own mean of 20 updates is there. A step of
+parameter_server is staleness + 1 updates: its batch is so many times 8 samples. Prints each run, and medians over seeds.
+"""
+import argparse
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+BUILD = ROOT / "build" / "release"
+WINDOW = 20  # updates
+BATCH = 8
+
+
+def run(flags, seed, more, updates, steps, until=None):
+    """[(seconds since the first log line, mean loss of WINDOW updates, updates done)]; ends early once `until` is reached."""
+    with tempfile.TemporaryDirectory(prefix="troupe-slow-rank-") as folder:
+        words = [f"{BUILD}/launch/troupe", "launch", "--nproc", "4", "--run-dir", f"{folder}/launch", f"{BUILD}/bench/bench_slow_rank",
+                 "--pace_ms", str(flags.pace_ms), "--slow", str(flags.slow), "--block_size", str(flags.block_size), "--batch_size",
+                 str(BATCH * updates), "--optimizer", "adamw", "--lr", "0.001", "--schedule", "constant", "--warmup_steps",
+                 str(20 // updates), "--clip_norm", "1", "--epochs", "100", "--log_interval", "1", "--save_every", "-1", "--validate_every",
+                 "0", "--seed", str(seed), "--max_steps", str(steps // updates), "--run_dir", f"{folder}/run", "--checkpoint_dir",
+                 f"{folder}/checkpoints", *more]
+        metrics = pathlib.Path(folder, "run", "metrics.jsonl")
+        points = []
+        with open(f"{folder}/log", "w+") as log:
+            process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+            while process.poll() is None:
+                time.sleep(0.5)
+                points = read(metrics, updates)
+                if until is not None and points and min(point[1] for point in points) <= until:
+                    process.terminate()
+                    process.wait(timeout=60)
+                    break
+            else:
+                points = read(metrics, updates)
+                if process.returncode != 0:
+                    log.seek(0)
+                    raise SystemExit("slow_rank: the job failed:\n" + log.read()[-3000:])
+        return points
+
+
+def read(metrics, updates):
+    if not metrics.exists():
+        return []
+    entries = []
+    for line in metrics.read_text().splitlines():
+        try:
+            entry = json.loads(line)
+        except ValueError:  # not yet whole
+            continue
+        if entry["kind"] == "train":
+            entries.append((entry["wall_time"], entry["loss_metrics/global_avg_loss"]))
+    window = max(1, WINDOW // updates)
+    return [(entries[i][0] - entries[0][0], statistics.fmean(loss for _, loss in entries[i - window + 1:i + 1]), (i + 1) * updates)
+            for i in range(window - 1, len(entries))]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--most", type=int, default=1500)
+    parser.add_argument("--staleness", type=int, default=3)
+    parser.add_argument("--pace-ms", type=float, default=60)
+    parser.add_argument("--slow", type=float, default=3)
+    parser.add_argument("--block-size", type=int, default=64)
+    parser.add_argument("--json")
+    flags = parser.parse_args()
+    updates = flags.staleness + 1
+    rows = []
+    for seed in range(1, flags.seeds + 1):
+        points = run(flags, seed, [], 1, flags.steps)
+        level = points[-1][1]
+        row = {"seed": seed, "level": round(level, 4), "ddp": {"seconds": round(points[-1][0], 1), "updates": flags.steps}}
+        print(json.dumps(row), flush=True)
+        points = run(flags, seed, ["--strategy", "parameter_server", "--staleness", str(flags.staleness)], updates, flags.most, level)
+        reached = next((point for point in points if point[1] <= level), None)
+        mine = {"seconds": None, "updates": points[-1][2] if points else 0}
+        if reached:
+            mine = {"seconds": round(reached[0], 1), "updates": reached[2], "of ddp": round(reached[0] / row["ddp"]["seconds"], 3)}
+        row["parameter_server"] = mine
+        print(json.dumps({"parameter_server": mine}), flush=True)
+        rows.append(row)
+    there = [row for row in rows if row["parameter_server"]["seconds"] is not None]
+    if there:
+        print(f"median of {len(there)} of {len(rows)} seeds: ddp {statistics.median(row['ddp']['seconds'] for row in there):.1f} s, "
+              f"parameter_server {statistics.median(row['parameter_server']['seconds'] for row in there):.1f} s, "
+              f"{statistics.median(row['parameter_server']['of ddp'] for row in there):.3f} of ddp's")
+    else:
+        print("parameter_server never came to ddp's loss")
+    if flags.json:
+        pathlib.Path(flags.json).write_text(json.dumps({"settings": vars(flags), "rows": rows}, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
