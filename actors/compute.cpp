@@ -170,7 +170,10 @@ void Compute::allocate_votes() {
 }
 
 void Compute::seed_forward() {
-  if (micro_batch_ == 0 && strategy_) strategy_->remember_state();
+  if (micro_batch_ == 0 && strategy_) {
+    strategy_->remember_state();
+    strategy_->begin_forward(step_);
+  }
   seed_micro_batch();
   mark_time();
 }

@@ -99,9 +99,16 @@ void ParameterServer::remember_state() {
   if (!round_open_) Replica::remember_state();
 }
 
+void ParameterServer::begin_forward(std::int64_t step) { open_round(step); }
+
 void ParameterServer::begin_step(std::int64_t step) {
   Replica::begin_step(step);
-  round_open_ = true;
+  open_round(step);
+}
+
+// Before rank 0's forward, which may take long: the server serves meanwhile.
+void ParameterServer::open_round(std::int64_t step) {
+  if (std::exchange(round_open_, true)) return;
   share_ = context().rank;
   if (lane_) lane_->ledger().set_step(step);
   if (server_) server_->begin_round();

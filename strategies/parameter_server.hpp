@@ -40,6 +40,7 @@ class ParameterServer final : public Replica {
 
   void shard_optimizer(Optimizer& optimizer) override { optimizer_ = &optimizer; }
   void remember_state() override;
+  void begin_forward(std::int64_t step) override;
   void begin_step(std::int64_t step) override;
   void end_step(const std::vector<bool>& used, bool rebuild, bool commit) override;
   void roll_back() override;
@@ -61,6 +62,7 @@ class ParameterServer final : public Replica {
     std::unique_ptr<OwnActor<ParameterLinkActor>> actor;
     UpdateServer::Update incoming;
   };
+  void open_round(std::int64_t step);
   UpdateServer::Update gradient();
   bool exchange_here(const std::function<void()>& apply);
   bool exchange_with_server(const std::function<void()>& apply);
