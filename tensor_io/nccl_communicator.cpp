@@ -286,21 +286,6 @@ std::unique_ptr<Communicator> NcclCommunicator::do_split(std::optional<Communica
   return std::unique_ptr<Communicator>(new NcclCommunicator(std::move(*group), std::move(host), std::move(life)));
 }
 
-void NcclCommunicator::wait_on_host(std::string_view label) {
-  DeviceEvent end(options().device);
-  end.record(DeviceStream::current(options().device));
-  const auto deadline = std::chrono::steady_clock::now() + options().timeout;
-  host_wait(end, [&] {
-    throw_if_broken();
-    if (std::chrono::steady_clock::now() > deadline) {
-      throw Error(ErrorCode::timeout, "wait for the device (" + std::string(label) + ")",
-                  "what the step launched is not over after " + std::to_string(options().timeout.count()) + " ms",
-                  "raise collective_timeout if a step takes that long");
-    }
-  });
-  throw_if_broken();
-}
-
 void NcclCommunicator::do_abort(const ErrorReport& reason) noexcept {
   if (life_) life_->abort();
   if (flights_) flights_->give_up();
