@@ -1,4 +1,6 @@
 // The sharded strategies on a device, without one: see device_training_test.cpp. Streams are held against each other by what copies touch.
+#include <c10/core/AutogradState.h>
+
 #include "actors/block.hpp"
 #include "tensor_io/device_stream.hpp"
 #include "tests/support/fake_device.hpp"
@@ -45,6 +47,13 @@ struct UnitStackImpl : torch::nn::Module {
   std::size_t used = 3;  // of the layers
 };
 
+// On the calling rank's thread. LibTorch has one thread for a device's backwards: here ranks share a device, and one of them would wait
+// there, for a unit of the others, with theirs behind it.
+std::shared_ptr<UnitStackImpl> make_units(c10::Device device) {
+  c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+  return make_seeded<UnitStackImpl>(5, device);
+}
+
 using Change = std::function<void(SmallTraining&)>;
 
 SmallTraining::Result train_units(bool on_device, const std::string& strategy, int ranks, const Change& change = {}) {
@@ -58,7 +67,7 @@ SmallTraining::Result train_units(bool on_device, const std::string& strategy, i
   const auto device = on_device ? FakeDevice::device() : c10::Device(at::kCPU);
   training.jobs.options.device = device;
   if (on_device) training.jobs.options.nccl = std::make_shared<troupe::test::ThreadNccl>();
-  training.model = [device] { return make_seeded<UnitStackImpl>(5, device); };
+  training.model = [device] { return make_units(device); };
   training.forward = [device](torch::nn::Module& model, const at::Tensor& input) {
     return dynamic_cast<UnitStackImpl&>(model).forward(input.to(device));
   };
@@ -170,7 +179,7 @@ TEST_CASE("[L03] sharded on a device, forward and backward are launched while no
   std::atomic<int> launched{0};
   const auto errors = cluster.run([&](RankSystem& system) {
     auto& compute = system.compute();
-    const auto model = make_seeded<UnitStackImpl>(5, FakeDevice::device());
+    const auto model = make_units(FakeDevice::device());
     compute.distribute(model);
     const auto optimizer = make_optimizer(OptimizerOptions{}, one_group(*model));
     for (std::int64_t step = 0; step < 4; ++step) {
@@ -228,7 +237,7 @@ TEST_CASE("[T01] [L03] sharded on a device, a gradient that is not finite skips 
   std::mutex mutex;
   const auto errors = cluster.run([&](RankSystem& system) {
     auto& compute = system.compute();
-    const auto model = make_seeded<UnitStackImpl>(5, FakeDevice::device());
+    const auto model = make_units(FakeDevice::device());
     compute.distribute(model);
     const auto optimizer = make_optimizer(OptimizerOptions{}, one_group(*model));
     const auto masters = [&] {
