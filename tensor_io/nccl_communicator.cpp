@@ -126,7 +126,7 @@ void NcclCommunicator::launch(const CollectiveRecord& record, std::vector<at::Te
     const CurrentStream place(stream_);
     life_->launch(record.describe(), calls);
   }
-  current.wait(flights_->add(record, stream_, std::move(tensors)));
+  flights_->add(record, stream_, std::move(tensors), &current);
 }
 
 void NcclCommunicator::do_all_reduce(const at::Tensor& tensor, ReduceOp op, const CollectiveRecord& record) {
