@@ -187,6 +187,8 @@ const std::vector<ConfigField>& config_fields() {
       {"strategy", "fsdp_shard_size", at(&Config::fsdp_shard_size), "hybrid_shard: ranks that share one copy; 0: those of a host", 0,
        65536},
       {"strategy", "fsdp_mapped", at(&Config::fsdp_mapped), "shards in memory that all ranks of a host map, where they can"},
+      {"strategy", "fsdp_cpu_offload", at(&Config::fsdp_cpu_offload),
+       "on a device: shards, their gradients and the optimizer's state in the host's memory"},
       {"strategy", "deferred_init", at(&Config::deferred_init),
        "build the model without memory: a sharded strategy gives one unit after the other its values, the same ones"},
       {"strategy", "fsdp_prefetch", at(&Config::fsdp_prefetch), "units gathered ahead", 0, 1024},

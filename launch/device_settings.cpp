@@ -5,8 +5,7 @@
 namespace troupe {
 namespace {
 
-constexpr std::array<std::string_view, 7> kHostStrategies = {"fsdp",   "zero1",    "zero2",          "local_sgd",
-                                                             "diloco", "pipeline", "tensor_parallel"};
+constexpr std::array<std::string_view, 4> kHostStrategies = {"local_sgd", "diloco", "pipeline", "tensor_parallel"};
 
 [[noreturn]] void refuse(const std::string& field, const std::string& value, c10::Device device, const std::string& instead) {
   throw Error(ErrorCode::usage, field, "'" + value + "' works on the CPU only so far, and this rank trains on " + device.str(),

@@ -6,7 +6,15 @@ namespace troupe {
 
 GradientRing::GradientRing(Communicator& lane, int count, std::int64_t numel, at::ScalarType dtype, std::chrono::milliseconds patience)
     : patience_(patience), numel_(numel), count_(count) {
-  for (int i = 0; i < count; ++i) buffers_.push_back({lane.allocate(numel, dtype), Use::free});
+  for (int i = 0; i < count; ++i) buffers_.push_back({lane.allocate(numel, dtype), Use::free, DeviceEvent(lane.device())});
+}
+
+// Memory that was not the lane's goes back to compute's stream.
+GradientRing::~GradientRing() {
+  try {
+    for (const auto& buffer : buffers_) DeviceStream::current(buffer.memory.device()).wait(buffer.reduced);
+  } catch (const c10::Error&) {  // the device has failed: nothing runs there any more
+  }
 }
 
 GradientRing::Buffer* GradientRing::in_use(Use use) {
@@ -16,10 +24,11 @@ GradientRing::Buffer* GradientRing::in_use(Use use) {
   return nullptr;
 }
 
-void GradientRing::set_use(const at::Tensor& memory, Use use) {
+GradientRing::Buffer& GradientRing::buffer_of(const at::Tensor& memory) {
   for (auto& buffer : buffers_) {
-    if (buffer.memory.data_ptr() == memory.data_ptr()) buffer.use = use;
+    if (buffer.memory.data_ptr() == memory.data_ptr()) return buffer;
   }
+  throw Error(ErrorCode::internal, "gradient ring", "a buffer that is none of its own");
 }
 
 at::Tensor GradientRing::take(std::int64_t numel, bool may_wait) {
@@ -31,20 +40,26 @@ at::Tensor GradientRing::take(std::int64_t numel, bool may_wait) {
       return broken_ || buffer != nullptr || in_use(Use::reducing) == nullptr;
     });
   }
-  if (buffer == nullptr) buffer = &buffers_.emplace_back(Buffer{at::empty({numel_}, buffers_.front().memory.options()), Use::free});
+  if (buffer == nullptr) {
+    const auto& first = buffers_.front().memory;
+    buffer = &buffers_.emplace_back(Buffer{at::empty({numel_}, first.options()), Use::free, DeviceEvent(first.device())});
+  }
   buffer->use = Use::filling;
+  DeviceStream::current(buffer->memory.device()).wait(buffer->reduced);
   return buffer->memory.narrow(0, 0, numel);
 }
 
 void GradientRing::hand_over(const at::Tensor& buffer) {
   std::lock_guard lock(mutex_);
-  set_use(buffer, Use::reducing);
+  buffer_of(buffer).use = Use::reducing;
 }
 
 void GradientRing::give_back(const at::Tensor& buffer) {
   {
     std::lock_guard lock(mutex_);
-    set_use(buffer, Use::free);
+    auto& mine = buffer_of(buffer);
+    mine.use = Use::free;
+    mine.reduced.record(DeviceStream::current(mine.memory.device()));
   }
   given_back_.notify_one();
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tensor_io/communicator.hpp"
+#include "tensor_io/device_stream.hpp"
 
 namespace troupe {
 
@@ -16,6 +17,8 @@ namespace troupe {
 ///
 /// Who takes waits while the reducer has one of them and is sure to give it back; in all other cases a buffer beyond the few is made, so
 /// that no order of units can lock up. Extra buffers are kept and reused. Compute's thread takes, the reducer's gives back.
+///
+/// On a device a buffer is given back when its reduction is launched; the current stream of who takes it waits for the end of that.
 class GradientRing {
  public:
   /// Collective: `count` buffers of `numel` from the lane.
@@ -31,16 +34,21 @@ class GradientRing {
   /// A new step: all buffers are free.
   void reset();
 
+  ~GradientRing();
+  GradientRing(const GradientRing&) = delete;
+  GradientRing& operator=(const GradientRing&) = delete;
+
   int extra() const;  ///< buffers made beyond the first few
 
  private:
   enum class Use { free, filling, reducing };
   struct Buffer {
     at::Tensor memory;
-    Use use = Use::free;
+    Use use;
+    DeviceEvent reduced;
   };
   Buffer* in_use(Use use);
-  void set_use(const at::Tensor& memory, Use use);
+  Buffer& buffer_of(const at::Tensor& memory);
 
   const std::chrono::milliseconds patience_;
   const std::int64_t numel_;

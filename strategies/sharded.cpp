@@ -58,9 +58,10 @@ void Sharded::collect_parameters() {
   for (const auto& item : model_->named_parameters()) {
     const auto& parameter = item.value();
     if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
-    if (!parameter.device().is_cpu()) {
-      throw Error(ErrorCode::usage, "parameter " + item.key(), "it is on " + parameter.device().str() + ", this build's ranks train on cpu",
-                  "move the model to one device before distribute");
+    if (const auto device = context_.program_lane->device(); parameter.device() != device) {
+      throw Error(ErrorCode::usage, "parameter " + item.key(),
+                  "it is on " + parameter.device().str() + ", this rank trains on " + device.str(),
+                  "leave the model to distribute, which moves it; --device says where to");
     }
     const auto dense = parameter.is_non_overlapping_and_dense() ? parameter : parameter.detach().contiguous();
     names_.push_back(item.key());
@@ -192,6 +193,7 @@ void Sharded::place_model(bool keep_values) {
   std::vector<UnitMembers> members;
   ShardedParameters::Options placing;
   placing.mapped = options.fsdp_mapped;
+  placing.cpu_offload = options.fsdp_cpu_offload;
   placing.param_dtype = dtype_of("param_dtype", options.param_dtype);
   placing.keep_values = keep_values;
   for (const auto& unit : units) {
@@ -248,7 +250,10 @@ void Sharded::end_backward() {
   if (last_) context_.progress->backward_ended.store(step_, std::memory_order_release);
   gradients_->end_backward();
   if (hooks_) hooks_->end_backward();
-  if (reduces_ && !last_ && !gradients_->order().empty()) (void)context_.wait_reduced(step_);
+  if (reduces_ && !last_ && !gradients_->order().empty()) {
+    (void)context_.wait_reduced(step_);
+    gradients_->receive();
+  }
 }
 
 GradientSummary Sharded::reduce_gradients() {
@@ -259,6 +264,8 @@ GradientSummary Sharded::reduce_gradients() {
   summary.used = gradients_->used();
   if (gathers_) gathers_->end_phase();
   if (!gradients_->order().empty()) summary.await(context_, step_);
+  gradients_->receive();
+  summary.device_checks = gradients_->device_checks(*group_);
   if (context_.options.broadcast_buffers && context_.world_size > 1) buffers_->stage(*context_.program_lane);
   if (context_.rank == 0 && !(context_.options.static_graph && measured_)) {
     auto arrival = gradients_->arrival_order();
@@ -345,6 +352,7 @@ std::string Sharded::describe() const {
   if (!parameters_) return text + "not attached";
   text += parameters_->plan().describe();
   const auto& flats = parameters_->flats();
+  if (parameters_->offloads()) text += ", shards in the host's memory";
   if (!flats.empty() && flats.front().residence == Residence::mapped) text += ", parameters in memory that the ranks share";
   if (replicas_ && replicas_->world_size() > 1) text += ", " + std::to_string(replicas_->world_size()) + " replicas";
   return text;

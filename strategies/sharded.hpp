@@ -47,6 +47,7 @@ class Sharded final : public Strategy {
   void begin_backward(bool synchronise, double weight) override;
   void end_backward() override;
   GradientSummary reduce_gradients() override;
+  std::int32_t find_not_finite() override { return gradients_->find_not_finite(); }
   double gradient_norm() override;
   void scale_gradients(double factor) override;
   void end_step(const std::vector<bool>& used, bool rebuild, bool commit) override;

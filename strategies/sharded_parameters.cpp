@@ -11,9 +11,7 @@ namespace {
 
 c10::StorageImpl* storage_of(const at::Tensor& tensor) { return tensor.storage().unsafeGetStorageImpl(); }
 
-at::Tensor zeros(std::int64_t numel, at::ScalarType dtype) { return at::zeros({numel}, at::TensorOptions().dtype(dtype)); }
-
-void point(const at::Tensor& whole, void* data) { storage_of(whole)->set_data_ptr_noswap(at::DataPtr(data, at::kCPU)); }
+void point(const at::Tensor& whole, void* data) { storage_of(whole)->set_data_ptr_noswap(at::DataPtr(data, whole.device())); }
 
 std::string told_of(const std::string& unit) {
   return "a parameter of " + (unit.empty() ? std::string("the model itself") : "the unit '" + unit + "'") +
@@ -27,6 +25,7 @@ ShardedParameters::ShardedParameters(std::vector<Parameter> parameters, ShardPla
     : parameters_(std::move(parameters)),
       plan_(std::move(plan)),
       group_(std::move(group)),
+      offloads_(options.cpu_offload && !group_->device().is_cpu()),
       flats_(plan_.flats.size()),
       memory_(flats_.size()) {
   torch::NoGradGuard no_grad;
@@ -34,7 +33,7 @@ ShardedParameters::ShardedParameters(std::vector<Parameter> parameters, ShardPla
   // One for all: what stays lies between the ones that go, and the heap would keep a unit's memory for each unit.
   std::int64_t bytes = 0;
   for (const auto& flat : plan_.flats) bytes = std::max(bytes, flat.numel * static_cast<std::int64_t>(c10::elementSize(flat.dtype)));
-  const auto memory = at::empty({options.keep_values ? bytes : 0}, at::kByte);
+  const auto memory = at::empty({options.keep_values ? bytes : 0}, at::TensorOptions().dtype(at::kByte).device(device()));
   for (std::size_t f = 0; f < flats_.size(); ++f) {
     auto& flat = flats_[f];
     flat.plan = &plan_.flats[f];
@@ -60,16 +59,17 @@ void ShardedParameters::place(std::size_t f, const Options& options) {
   auto& flat = flats_[f];
   const auto& plan = *flat.plan;
   const auto dtype = options.param_dtype == at::ScalarType::Undefined || !at::isFloatingType(plan.dtype) ? plan.dtype : options.param_dtype;
-  if (options.mapped) flat.whole = group_->allocate_shared(plan.numel, dtype);
+  if (options.mapped && !offloads_) flat.whole = group_->allocate_shared(plan.numel, dtype);
   flat.residence = flat.whole.defined() ? Residence::mapped : options.otherwise[static_cast<std::size_t>(plan.unit)];
   if (flat.residence == Residence::replica) flat.whole = group_->allocate(plan.numel, dtype);
   if (flat.residence == Residence::gathered) {
-    flat.whole = at::empty({plan.numel}, at::TensorOptions().dtype(dtype));
+    flat.whole = at::empty({plan.numel}, at::TensorOptions().dtype(dtype).device(device()));
     flat.absent = std::make_unique<AbsentMemory>(flat.whole.nbytes(), told_of(plan_.units[static_cast<std::size_t>(plan.unit)]));
     point(flat.whole, flat.absent->data());
   }
-  const bool is_part = flat.residence != Residence::gathered && dtype == plan.dtype;
-  flat.master = is_part ? flat.whole.narrow(0, group_->rank() * plan.shard_numel, plan.shard_numel) : zeros(plan.shard_numel, plan.dtype);
+  const bool is_part = flat.residence != Residence::gathered && dtype == plan.dtype && !offloads_;
+  flat.master =
+      is_part ? flat.whole.narrow(0, group_->rank() * plan.shard_numel, plan.shard_numel) : shard_memory(plan.shard_numel, plan.dtype);
   for (const auto& slot : plan.slots) {
     auto& parameter = parameters_[static_cast<std::size_t>(slot.parameter)];
     parameter.tensor.set_data(flat.whole.narrow(0, slot.offset, slot.numel).as_strided(parameter.sizes, parameter.strides, slot.offset));
@@ -89,6 +89,11 @@ void ShardedParameters::make_slices() {
   }
 }
 
+at::Tensor ShardedParameters::shard_memory(std::int64_t numel, at::ScalarType dtype) const {
+  const auto options = at::TensorOptions().dtype(dtype);
+  return at::zeros({numel}, offloads_ ? options.pinned_memory(device().is_cuda()) : options.device(device()));
+}
+
 void ShardedParameters::set_gradient(std::size_t f, const at::Tensor& memory) {
   flats_[f].gradient = memory;
   for (auto& slice : slices_) {
@@ -101,7 +106,7 @@ at::Tensor ShardedParameters::slice_of(const at::Tensor& parameter) const {
   if (found == index_.end()) return {};
   const auto slice = slice_of_[found->second];
   if (slice >= 0) return slices_[static_cast<std::size_t>(slice)].leaf;
-  return zeros(0, parameters_[found->second].dtype);
+  return shard_memory(0, parameters_[found->second].dtype);
 }
 
 bool ShardedParameters::is_slice(const at::Tensor& tensor) const {
@@ -117,7 +122,7 @@ void ShardedParameters::publish() {
   for (auto& flat : flats_) {
     if (flat.residence == Residence::gathered) continue;
     const auto own = flat.whole.narrow(0, group_->rank() * flat.plan->shard_numel, flat.plan->shard_numel);
-    if (own.data_ptr() != flat.master.data_ptr()) own.copy_(flat.master);
+    if (own.data_ptr() != flat.master.data_ptr()) own.copy_(flat.master, /*non_blocking=*/offloads_);
     if (flat.residence == Residence::replica) group_->all_gather(flat.whole, own, "parameters");
     meets = meets || flat.residence == Residence::mapped;
   }
@@ -127,7 +132,7 @@ void ShardedParameters::publish() {
 void ShardedParameters::load(std::size_t f, const at::Tensor& values, Communicator& world) {
   torch::NoGradGuard no_grad;
   auto& flat = flats_[f];
-  auto whole = values.defined() ? values : zeros(flat.plan->numel, flat.plan->dtype);
+  auto whole = values.defined() ? values : at::zeros({flat.plan->numel}, at::TensorOptions().dtype(flat.plan->dtype).device(device()));
   broadcast_tensors({{plan_.units[static_cast<std::size_t>(flat.plan->unit)], whole}}, world, "parameters");
   flat.master.copy_(whole.narrow(0, group_->rank() * flat.plan->shard_numel, flat.plan->shard_numel));
   if (flat.residence == Residence::gathered) return;

@@ -27,6 +27,10 @@ enum class Residence {
 /// parameter (set_data); where it is `gathered`, the storage's data pointer is released and refilled under the same StorageImpl. The slices
 /// that the optimizer updates are leaves of their own, 1-D, over the master shard.
 ///
+/// All of it lies on the group's device. With `cpu_offload` masters, and what shard_memory gives, lie in the host's memory, pinned, and
+/// only wholes on the device: the optimizer runs on the host (Ren et al., "ZeRO-Offload: Democratizing Billion-Scale Model Training",
+/// USENIX ATC 2021). Copies between the two do not wait on the host.
+///
 /// Compute's thread. The model must not replace its parameters' data meanwhile.
 class ShardedParameters {
  public:
@@ -34,6 +38,7 @@ class ShardedParameters {
     bool mapped = true;                                      ///< where the ranks of the group have memory in common
     std::vector<Residence> otherwise;                        ///< by unit: replica or gathered
     at::ScalarType param_dtype = at::ScalarType::Undefined;  ///< in which forward and backward run; Undefined: the parameters' own
+    bool cpu_offload = false;                                ///< masters in the host's memory; without a device they are there anyway
     bool keep_values = true;                                 ///< false: values follow, by the masters and publish
   };
 
@@ -90,6 +95,8 @@ class ShardedParameters {
   /// Collective: whole values of one flat from rank 0 of `world` (defined there, in the master's dtype) into masters and wholes.
   void load(std::size_t flat, const at::Tensor& values, Communicator& world);
 
+  /// Zeros for what goes with a master, and lies where masters lie: (numel,).
+  at::Tensor shard_memory(std::int64_t numel, at::ScalarType dtype) const;
   /// Where a flat's reduced gradient is to lie: (shard_numel,) in the master's dtype.
   void set_gradient(std::size_t flat, const at::Tensor& memory);
 
@@ -98,6 +105,8 @@ class ShardedParameters {
   at::Tensor take_away(std::size_t flat);
   bool is_here(std::size_t flat) const;
 
+  c10::Device device() const noexcept { return group_->device(); }  ///< of wholes
+  bool offloads() const noexcept { return offloads_; }              ///< masters lie elsewhere
   Communicator& group() noexcept { return *group_; }
   std::shared_ptr<Communicator> shared_group() const noexcept { return group_; }
 
@@ -108,6 +117,7 @@ class ShardedParameters {
   std::vector<Parameter> parameters_;
   ShardPlan plan_;
   std::shared_ptr<Communicator> group_;
+  bool offloads_ = false;
   std::vector<Flat> flats_;
   std::vector<at::Tensor> memory_;  // of gathered flats, while they are here
   std::vector<Slice> slices_;

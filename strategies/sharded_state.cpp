@@ -182,6 +182,7 @@ std::vector<TensorPart> Sharded::state_parts(Optimizer& optimizer, int rank, int
           own = found->second.view(-1);
         }
         std::vector<at::Tensor> pieces{own.narrow(0, skipped, slice.place.numel - skipped)};
+        if (end > behind) pieces[0] = pieces[0].cpu();  // where the rest of the row is
         if (end > behind) fringes.append(i, own.scalar_type(), slot->offset + behind, slot->offset + end, pieces);
         if (i > 0) {
           parts.push_back(rows.part(states[i].prefix + parameter.name + states[i].suffix, first, std::move(pieces)));
@@ -212,6 +213,7 @@ std::vector<TensorPart> Sharded::state_parts(Optimizer& optimizer, int rank, int
 void Sharded::read_state(const StateReader& state, Optimizer& optimizer) {
   torch::NoGradGuard no_grad;
   shard_optimizer(optimizer);
+  if (parameters_->offloads()) context_.program_lane->wait_on_host("copies of the shards");  // they may be read still
   const auto& parameters = parameters_->parameters();
   NamedTensors expected;
   for (const auto& item : model_->named_parameters()) {

@@ -17,7 +17,13 @@ std::int64_t hash_of(const std::vector<std::int32_t>& units) {
 }  // namespace
 
 UnitGathers::UnitGathers(ShardedParameters& parameters, std::shared_ptr<Communicator> lane, Options options)
-    : parameters_(parameters), lane_(std::move(lane)), options_(options), units_(parameters.plan().units.size()) {
+    : parameters_(parameters),
+      lane_(std::move(lane)),
+      options_(options),
+      stream_(DeviceStream::from_pool(parameters.device(), true)),
+      updated_(parameters.device()),
+      last_gather_(parameters.device()) {
+  for (std::size_t u = 0; u < parameters.plan().units.size(); ++u) units_.emplace_back(parameters.device());
   for (std::size_t f = 0; f < parameters_.flats().size(); ++f) {
     const auto& flat = parameters_.flats()[f];
     if (flat.residence != Residence::gathered) continue;
@@ -41,6 +47,11 @@ UnitGathers::~UnitGathers() {
   work_.notify_all();
   if (under_way) lane_->abort({ErrorCode::aborted, -1, {}, -1, {}, "the rank gave up its model", {}});
   thread_.join();
+  try {  // its memory was allocated for the own stream: who gets it there comes after compute
+    updated_.record(DeviceStream::current(parameters_.device()));
+    stream_.wait(updated_);
+  } catch (const c10::Error&) {  // the device has failed: nothing runs there any more
+  }
 }
 
 bool UnitGathers::can_work() const {
@@ -54,6 +65,7 @@ bool UnitGathers::can_work() const {
 }
 
 void UnitGathers::run() {
+  const CurrentStream place(stream_);
   std::unique_lock lock(mutex_);
   try {
     for (;;) {
@@ -71,37 +83,61 @@ void UnitGathers::run() {
   done_.notify_all();
 }
 
-at::Tensor UnitGathers::take_memory(std::int64_t numel, at::ScalarType dtype) {
-  const auto found = pool_.find({numel, dtype});
-  if (found == pool_.end()) return at::empty({numel}, at::TensorOptions().dtype(dtype));
-  auto memory = std::move(found->second);
-  pool_.erase(found);
-  return memory;
+UnitGathers::Memory UnitGathers::take_memory(std::size_t f) {
+  const auto& flat = parameters_.flats()[f];
+  const auto found = pool_.find({flat.plan->numel, flat.whole.scalar_type()});
+  if (found != pool_.end()) {
+    auto memory = std::move(found->second);
+    pool_.erase(found);
+    return memory;
+  }
+  const CurrentStream place(stream_);
+  return {at::empty({flat.plan->numel}, flat.whole.options()), std::make_unique<DeviceEvent>(parameters_.device())};
 }
 
-void UnitGathers::free_memory(Unit& unit) {
+void UnitGathers::give_back(Memory memory, const DeviceStream& user) {
+  memory.free->record(user);
+  const std::pair key(memory.tensor.numel(), memory.tensor.scalar_type());
+  pool_.emplace(key, std::move(memory));
+}
+
+void UnitGathers::free_memory(Unit& unit, const DeviceStream& user) {
   if (!unit.gathered) return;
-  for (auto& memory : unit.memory) pool_.emplace(std::pair(memory.numel(), memory.scalar_type()), std::move(memory));
+  for (auto& memory : unit.memory) give_back(std::move(memory), user);
   unit.memory.clear();
   unit.gathered = false;
   bytes_ -= unit.bytes;
 }
 
+void UnitGathers::gather_flat(std::size_t f, const at::Tensor& memory, const std::string& label) {
+  const auto& flat = parameters_.flats()[f];
+  auto shard = flat.master;
+  if (shard.device() == memory.device()) {
+    shard = shard.to(memory.scalar_type());
+  } else {
+    shard = memory.narrow(0, lane_->rank() * flat.plan->shard_numel, flat.plan->shard_numel);
+    shard.copy_(flat.master, /*non_blocking=*/true);
+  }
+  lane_->all_gather(memory, shard, label);
+}
+
 bool UnitGathers::gather(std::int32_t index, std::unique_lock<std::mutex>& lock) {
   auto& unit = units_[static_cast<std::size_t>(index)];
-  std::vector<at::Tensor> memory;
-  for (const auto f : unit.flats)
-    memory.push_back(take_memory(parameters_.flats()[f].plan->numel, parameters_.flats()[f].whole.scalar_type()));
+  std::vector<Memory> memory;
+  for (const auto f : unit.flats) {
+    memory.push_back(take_memory(f));
+    stream_.wait(*memory.back().free);
+  }
   ++counts_.gathers;
   lock.unlock();
-  for (std::size_t i = 0; i < unit.flats.size(); ++i) {
-    const auto& flat = parameters_.flats()[unit.flats[i]];
-    lane_->all_gather(memory[i], flat.master.to(memory[i].scalar_type()), "unit " + std::to_string(index));
-  }
+  for (std::size_t i = 0; i < unit.flats.size(); ++i) gather_flat(unit.flats[i], memory[i].tensor, "unit " + std::to_string(index));
   lock.lock();
   const bool is_spare = unit.gathered;
-  if (!is_spare) unit.memory.swap(memory);
-  for (auto& rest : memory) pool_.emplace(std::pair(rest.numel(), rest.scalar_type()), std::move(rest));
+  if (!is_spare) {
+    unit.memory.swap(memory);
+    unit.here.record(stream_);
+  }
+  for (auto& rest : memory) give_back(std::move(rest), stream_);
   if (is_spare) return false;
   unit.gathered = true;
   bytes_ += unit.bytes;
@@ -139,7 +175,7 @@ void UnitGathers::round(std::unique_lock<std::mutex>& lock) {
     auto& gathered = units_[static_cast<std::size_t>(unit)];
     --ahead_;
     ahead_bytes_ -= gathered.bytes;
-    free_memory(gathered);
+    free_memory(gathered, stream_);
   }
   if (!all_end || !wanted.empty()) return;
   plan_.clear();
@@ -160,11 +196,19 @@ void UnitGathers::wait(std::unique_lock<std::mutex>& lock, const char* what, con
   }
 }
 
+void UnitGathers::open() {
+  if (open_) return;
+  open_ = true;
+  updated_.record(DeviceStream::current(parameters_.device()));
+  stream_.wait(updated_);
+}
+
 void UnitGathers::need(std::int32_t index) {
   auto& unit = units_[static_cast<std::size_t>(index)];
   if (unit.asked || unit.flats.empty()) return;
+  const auto compute = DeviceStream::current(parameters_.device());
   std::unique_lock lock(mutex_);
-  open_ = true;
+  open();
   asked_.push_back(index);
   if (!failure_ && unit.gathered) {
     --ahead_;
@@ -181,13 +225,18 @@ void UnitGathers::need(std::int32_t index) {
   }
   if (failure_ && !may_be_recovered(failure_->code)) throw Error(*failure_);
   if (failure_ && !unit.gathered) {
-    for (const auto f : unit.flats)
-      unit.memory.push_back(take_memory(parameters_.flats()[f].plan->numel, parameters_.flats()[f].whole.scalar_type()).zero_());
+    for (const auto f : unit.flats) {
+      auto& memory = unit.memory.emplace_back(take_memory(f));
+      memory.free->record(stream_);
+      compute.wait(*memory.free);
+      memory.tensor.zero_();
+    }
     unit.gathered = true;
     bytes_ += unit.bytes;
   }
   unit.asked = true;
-  for (std::size_t i = 0; i < unit.flats.size(); ++i) parameters_.put(unit.flats[i], unit.memory[i]);
+  compute.wait(unit.here);
+  for (std::size_t i = 0; i < unit.flats.size(); ++i) parameters_.put(unit.flats[i], unit.memory[i].tensor);
   work_.notify_all();
 }
 
@@ -198,7 +247,7 @@ void UnitGathers::release(std::int32_t index) {
   for (const auto f : unit.flats) parameters_.take_away(f);
   {
     std::lock_guard lock(mutex_);
-    free_memory(unit);
+    free_memory(unit, DeviceStream::current(parameters_.device()));
   }
   work_.notify_all();
 }
@@ -218,10 +267,13 @@ void UnitGathers::end_phase() {
   release_all();
   std::unique_lock lock(mutex_);
   if (failure_) throw Error(*failure_);
+  open();
   ending_ = true;
   ended_ = false;
   wait(lock, "end of the units' gathers", [&] { return ended_; });
-  for (auto& unit : units_) free_memory(unit);
+  for (auto& unit : units_) free_memory(unit, stream_);
+  last_gather_.record(stream_);
+  DeviceStream::current(parameters_.device()).wait(last_gather_);
   ending_ = ended_ = open_ = false;
   if (evaluation_) plan_.swap(steps_plan_);
   evaluation_ = false;

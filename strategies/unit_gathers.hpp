@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "strategies/sharded_parameters.hpp"
+#include "tensor_io/device_stream.hpp"
 
 namespace troupe {
 
@@ -23,6 +24,10 @@ namespace troupe {
 /// negotiated: a round in which each rank says what it waits for, if anything, and all take part in gathering that. A phase (a step, an
 /// evaluation) ends with rounds until nobody wants anything. Nobody waits for a rank that only computes: in the plan it comes to the same
 /// place, in the rounds its phase ends.
+///
+/// On a device the thread launches ahead, on a stream of its own, and nobody waits on the host but for the other ranks' rounds: who needs a
+/// unit waits in the stream for the event of its gather, a gather for the events of those that used its memory before, and, first in a
+/// phase, for the optimizer; the optimizer for the phase's last gather.
 ///
 /// Compute's thread calls; the own thread gathers.
 class UnitGathers {
@@ -61,11 +66,17 @@ class UnitGathers {
   std::vector<std::int32_t> plan() const;
 
  private:
+  struct Memory {
+    at::Tensor tensor;
+    std::unique_ptr<DeviceEvent> free;  // after it nobody uses what it held before
+  };
   struct Unit {
+    explicit Unit(c10::Device device) : here(device) {}
     std::vector<std::size_t> flats;  // those that are gathered
-    std::vector<at::Tensor> memory;  // as flats, while gathered
+    std::vector<Memory> memory;      // as flats, while gathered
+    DeviceEvent here;                // after it the parameters are in `memory`
     std::int64_t bytes = 0;
-    bool gathered = false;  // in `memory`; guarded by mutex_
+    bool gathered = false;  // in `memory`, or will be when `here` is over; guarded by mutex_
     bool asked = false;     // compute has it: the parameters' storages point there
   };
 
@@ -75,13 +86,22 @@ class UnitGathers {
   void round(std::unique_lock<std::mutex>& lock);
   /// Takes part in gathering it, and keeps it unless it is there. Returns whether it is now there without having been asked for.
   bool gather(std::int32_t unit, std::unique_lock<std::mutex>& lock);
-  void free_memory(Unit& unit);
-  at::Tensor take_memory(std::int64_t numel, at::ScalarType dtype);
+  /// The first of a phase to come: what the masters hold now is what is gathered.
+  void open();
+  /// All of it has the value that is gathered: `memory`, (numel,), of the flat.
+  void gather_flat(std::size_t flat, const at::Tensor& memory, const std::string& label);
+  /// `user`: the stream that used it last.
+  void free_memory(Unit& unit, const DeviceStream& user);
+  Memory take_memory(std::size_t flat);
+  void give_back(Memory memory, const DeviceStream& user);
   void wait(std::unique_lock<std::mutex>& lock, const char* what, const std::function<bool()>& ready);
 
   ShardedParameters& parameters_;
   std::shared_ptr<Communicator> lane_;
   const Options options_;
+
+  const DeviceStream stream_;          // the own thread's
+  DeviceEvent updated_, last_gather_;  // in compute's stream, in the own
 
   mutable std::mutex mutex_;
   std::condition_variable work_, done_;
@@ -92,7 +112,7 @@ class UnitGathers {
   std::int64_t ahead_ = 0, ahead_bytes_ = 0, bytes_ = 0;
   bool open_ = false, ending_ = false, ended_ = false, evaluation_ = false, stop_ = false;
   std::optional<ErrorReport> failure_;
-  std::multimap<std::pair<std::int64_t, at::ScalarType>, at::Tensor> pool_;
+  std::multimap<std::pair<std::int64_t, at::ScalarType>, Memory> pool_;
   Counts counts_;
   std::thread thread_;
 };

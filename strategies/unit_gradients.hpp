@@ -19,6 +19,10 @@ namespace troupe {
 /// the same pass, and lets go of autograd's tensor. A whole gradient that is full goes to the reducer, which reduces it, cuts it, and gives
 /// its memory back. Either every flat has a buffer of its own (`keep_whole`), or a few go round (GradientRing).
 ///
+/// On a device nothing is looked at on the way, since the host would have to wait: autograd's tensors are kept until a whole gradient is
+/// full, and packed by one kernel; the reducer's stream asks of the reduced shard whether it is finite (device_checks). Where shards lie in
+/// the host's memory, it goes there from the reducer's stream.
+///
 /// Compute's thread, and autograd's during a backward; the reduction runs on the reducer's.
 class UnitGradients {
  public:
@@ -53,6 +57,14 @@ class UnitGradients {
   std::shared_ptr<std::vector<BucketView>> bucket_views() const noexcept { return views_; }
   std::shared_ptr<CommHook> reduction() const noexcept;
 
+  /// On a device: the current stream waits for what the reducer was handed and has launched.
+  void receive() const;
+  /// Collective over `group` (the parameters' group). On a device: (ranks of the group, 2) f64 there, of each rank's shards the sum of
+  /// squares and how many elements are not finite; the same on all ranks. Undefined on the CPU. Does not wait for the device.
+  at::Tensor device_checks(Communicator& group) const;
+  /// The first parameter of which this rank's part is not finite now, or -1. On a device it waits for each: for after the fact.
+  std::int32_t find_not_finite() const;
+
   std::vector<bool> used() const;
   std::int32_t not_finite_parameter() const noexcept { return not_finite_; }
   /// Parameters used on any rank have their reduced slice as gradient, the others none.
@@ -67,6 +79,7 @@ class UnitGradients {
     bool in_buffer = false;   // the flat's buffer holds data of this step
     bool in_earlier = false;  // so does `earlier`
     bool ready = false;       // counted in this backward
+    at::Tensor source;        // on a device: autograd's own, to be packed with the rest of the flat
   };
   struct FlatState {
     at::Tensor buffer;   // (numel,) in the reduce dtype, while something is in it
@@ -84,6 +97,9 @@ class UnitGradients {
   void count(std::size_t parameter);
   void take_buffer(std::size_t flat);
   void send(std::size_t flat);
+  /// The kernel packs it where it belongs.
+  bool is_packable(std::size_t parameter, const at::Tensor& gradient) const;
+  void pack_sources(std::size_t flat);
   GradientRing& ring(at::ScalarType dtype) { return *rings_.at(dtype); }
 
   ShardedParameters& parameters_;
@@ -92,6 +108,7 @@ class UnitGradients {
   std::vector<Entry> entries_;  // by parameter
   std::vector<FlatState> flats_;
   std::map<at::ScalarType, std::unique_ptr<GradientRing>> rings_;
+  at::Tensor checks_;  // on a device: (trainable flats, 2) f64, by position
   Flats order_, arrival_;
   std::shared_ptr<std::vector<BucketView>> views_ = std::make_shared<std::vector<BucketView>>();
   std::shared_ptr<Reduction> reduction_;

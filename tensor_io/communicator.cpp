@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "tensor_io/communicator_arguments.hpp"
+#include "tensor_io/device_stream.hpp"
 
 namespace troupe {
 namespace {
@@ -173,6 +174,22 @@ void Communicator::recv(const at::Tensor& tensor, int source, std::string_view l
 
 void Communicator::barrier(std::string_view label) {
   perform(record_of(CollectiveKind::barrier, label), [&](const auto& record) { do_barrier(record); });
+}
+
+void Communicator::wait_on_host(std::string_view label) {
+  if (device().is_cpu()) return;
+  DeviceEvent end(options().device);
+  end.record(DeviceStream::current(options().device));
+  const auto deadline = std::chrono::steady_clock::now() + options().timeout;
+  host_wait(end, [&] {
+    throw_if_broken();
+    if (std::chrono::steady_clock::now() > deadline) {
+      throw Error(ErrorCode::timeout, "wait for the device (" + std::string(label) + ")",
+                  "what the step launched is not over after " + std::to_string(options().timeout.count()) + " ms",
+                  "raise collective_timeout if a step takes that long");
+    }
+  });
+  throw_if_broken();
 }
 
 at::Tensor Communicator::allocate(std::int64_t numel, at::ScalarType dtype) {

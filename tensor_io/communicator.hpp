@@ -102,7 +102,7 @@ class Communicator {
 
   /// Waits until what the calling thread's current stream holds, collectives included, is over on the device; nothing to wait for on the
   /// CPU. Throws what broke the communicator meanwhile, Error(timeout) past `timeout`. This is the one wait for a device that a step needs.
-  virtual void wait_on_host(std::string_view label = {}) { (void)label; }
+  void wait_on_host(std::string_view label = {});
 
   /// Of this rank's tensors, and of what allocate() gives.
   at::Device device() const noexcept { return options_.device; }

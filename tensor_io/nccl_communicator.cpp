@@ -126,7 +126,7 @@ void NcclCommunicator::launch(const CollectiveRecord& record, std::vector<at::Te
     const CurrentStream place(stream_);
     life_->launch(record.describe(), calls);
   }
-  current.wait(flights_->add(record, stream_, std::move(tensors)));
+  flights_->add(record, stream_, std::move(tensors), &current);
 }
 
 void NcclCommunicator::do_all_reduce(const at::Tensor& tensor, ReduceOp op, const CollectiveRecord& record) {
@@ -284,21 +284,6 @@ std::unique_ptr<Communicator> NcclCommunicator::do_split(std::optional<Communica
   if (!group) return nullptr;
   auto host = make_host(*group);
   return std::unique_ptr<Communicator>(new NcclCommunicator(std::move(*group), std::move(host), std::move(life)));
-}
-
-void NcclCommunicator::wait_on_host(std::string_view label) {
-  DeviceEvent end(options().device);
-  end.record(DeviceStream::current(options().device));
-  const auto deadline = std::chrono::steady_clock::now() + options().timeout;
-  host_wait(end, [&] {
-    throw_if_broken();
-    if (std::chrono::steady_clock::now() > deadline) {
-      throw Error(ErrorCode::timeout, "wait for the device (" + std::string(label) + ")",
-                  "what the step launched is not over after " + std::to_string(options().timeout.count()) + " ms",
-                  "raise collective_timeout if a step takes that long");
-    }
-  });
-  throw_if_broken();
 }
 
 void NcclCommunicator::do_abort(const ErrorReport& reason) noexcept {

@@ -30,7 +30,6 @@ class NcclCommunicator final : public Communicator {
   NcclCommunicator(CommunicatorOptions options, std::unique_ptr<Communicator> host);
   ~NcclCommunicator() override;
   std::string_view backend() const noexcept override { return "nccl"; }
-  void wait_on_host(std::string_view label) override;
 
  private:
   struct Window;

@@ -24,15 +24,16 @@ void NcclFlights::stop() noexcept {
   if (thread_.joinable()) thread_.join();
 }
 
-const DeviceEvent& NcclFlights::add(const CollectiveRecord& record, const DeviceStream& stream, std::vector<at::Tensor> tensors) {
+void NcclFlights::add(const CollectiveRecord& record, const DeviceStream& stream, std::vector<at::Tensor> tensors,
+                      const DeviceStream* user) {
   std::lock_guard lock(mutex_);
   if (spare_.empty()) spare_.emplace_back(options_.device);
   auto event = std::move(spare_.back());
   spare_.pop_back();
   event.record(stream);
+  if (user != nullptr) user->wait(event);
   flights_.push_back({record, std::move(event), options_.now(), std::move(tensors)});
   if (flights_.size() == 1) changed_.notify_all();
-  return flights_.back().end;
 }
 
 void NcclFlights::look() {

@@ -35,8 +35,9 @@ class NcclFlights {
   NcclFlights(const NcclFlights&) = delete;
   NcclFlights& operator=(const NcclFlights&) = delete;
 
-  /// What `stream` holds by now is `record`'s, and uses `tensors`. Returns what is marked by its end, valid until the next add.
-  const DeviceEvent& add(const CollectiveRecord& record, const DeviceStream& stream, std::vector<at::Tensor> tensors);
+  /// What `stream` holds by now is `record`'s, and uses `tensors`. `user`, where there is one, waits for its end: here, since a flight that
+  /// is over may be looked at, and its event be gone, before this returns.
+  void add(const CollectiveRecord& record, const DeviceStream& stream, std::vector<at::Tensor> tensors, const DeviceStream* user = nullptr);
   /// Lets go of what is over, and says what has failed. Nothing a second time.
   void look();
   std::size_t count() const;

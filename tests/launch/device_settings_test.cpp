@@ -22,8 +22,7 @@ std::string refused_there(const std::function<void(Config&)>& change, c10::Devic
 TEST_CASE("[L03] what works on the CPU only is refused on a GPU by its setting's name, and only there") {
   const c10::Device gpu(c10::kCUDA, 1), cpu(c10::kCPU);
   const std::vector<std::pair<std::string, std::function<void(Config&)>>> settings = {
-      {"strategy: 'fsdp'", [](Config& c) { c.strategy = "fsdp"; }},
-      {"strategy: 'zero2'", [](Config& c) { c.strategy = "zero2"; }},
+      {"strategy: 'local_sgd'", [](Config& c) { c.strategy = "local_sgd"; }},
       {"strategy: 'diloco'", [](Config& c) { c.strategy = "diloco"; }},
       {"comm_hook: 'powersgd'", [](Config& c) { c.comm_hook = "powersgd"; }},
       {"sync_batchnorm: 'true'", [](Config& c) { c.sync_batchnorm = true; }},
@@ -41,4 +40,7 @@ TEST_CASE("[L03] what works on the CPU only is refused on a GPU by its setting's
   }
   CHECK(refused_there([](Config& c) { c.comm_hook = "bf16"; }, gpu).empty());
   CHECK(refused_there([](Config& c) { c.strategy = "my_own"; }, gpu).empty());
+  for (const std::string works : {"ddp", "fsdp", "zero1", "zero2"}) {
+    CHECK(refused_there([&](Config& c) { c.strategy = works, c.fsdp_cpu_offload = true; }, gpu).empty());
+  }
 }

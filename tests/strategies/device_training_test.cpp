@@ -78,7 +78,7 @@ TEST_CASE("[L03] on a device micro-batches add up, and AdamW and clipping see th
 
 TEST_CASE("[L03] on a device the host waits once in a step, for the vote, and reads no value besides") {
   const std::int64_t steps = 12;
-  const int ranks = 2;
+  const int ranks = GENERATE(1, 2);
   std::int64_t before = 0;
   int items = 0;
   const auto result = train_on(true, "ddp", ranks, [&](SmallTraining& training) {

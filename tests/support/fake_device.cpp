@@ -3,15 +3,22 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
+#include <map>
 #include <mutex>
 
 namespace troupe::test {
 namespace {
 
+/// What a stream comes after: of each stream, how many of its accesses.
+using Clock = std::map<c10::StreamId, std::int64_t>;
+
 struct FakeEvent {
   int number = 0;
+  Clock clock;
   std::atomic<int> round{0};  // of hold(); 0: over at once
 };
 
@@ -20,8 +27,22 @@ std::vector<std::string> log;
 int events = 0, pool = 0;
 std::atomic<int> hold_round{0}, released_round{0};
 std::atomic<int> items_read{0};
+std::atomic<std::int64_t> bytes_held{0};
 std::atomic<bool> holding{false}, failed{false};
 thread_local c10::StreamId current_stream = 0;
+
+struct Access {
+  std::uintptr_t begin, end;
+  c10::StreamId stream;
+  bool writes;
+  std::int64_t time;  // in its stream
+};
+
+// Guarded by the mutex.
+bool watching = false;
+std::map<c10::StreamId, Clock> clocks;
+std::vector<Access> accesses;
+std::vector<std::string> found;
 
 void note(std::string call) {
   std::lock_guard lock(mutex);
@@ -51,14 +72,23 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex, const c10::EventFlag) const override {
     if (*event == nullptr) {
       std::lock_guard lock(mutex);
-      *event = new FakeEvent{++events, {}};
+      *event = new FakeEvent{++events, {}, {}};
     }
     auto* fake = static_cast<FakeEvent*>(*event);
     fake->round = holding ? hold_round.load() : 0;
+    {
+      std::lock_guard lock(mutex);
+      fake->clock = clocks[stream.id()];
+    }
     note("e" + std::to_string(fake->number) + " marks s" + std::to_string(stream.id()));
   }
   void block(void* event, const c10::Stream& stream) const override {
     if (event == nullptr) return;
+    {
+      std::lock_guard lock(mutex);
+      auto& clock = clocks[stream.id()];
+      for (const auto& [other, time] : static_cast<FakeEvent*>(event)->clock) clock[other] = std::max(clock[other], time);
+    }
     note("s" + std::to_string(stream.id()) + " waits for e" + std::to_string(static_cast<FakeEvent*>(event)->number));
   }
   void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream& stream) const override {
@@ -79,6 +109,7 @@ void FakeDevice::reset() {
   std::lock_guard lock(mutex);
   log.clear();
   events = pool = 0;
+  watching = false;
   holding = failed = false;
   released_round = hold_round.load();
 }
@@ -106,6 +137,47 @@ void FakeDevice::fail() { failed = true; }
 std::vector<std::string> FakeDevice::calls() {
   std::lock_guard lock(mutex);
   return log;
+}
+
+std::int64_t FakeDevice::bytes() { return bytes_held; }
+void FakeDevice::note_bytes(std::int64_t change) { bytes_held += change; }
+
+void FakeDevice::look_for_races() {
+  std::lock_guard lock(mutex);
+  watching = true;
+  accesses.clear();
+  found.clear();
+}
+
+std::vector<std::string> FakeDevice::races() {
+  std::lock_guard lock(mutex);
+  return found;
+}
+
+void FakeDevice::note_access(const void* data, std::size_t bytes, bool writes) {
+  std::lock_guard lock(mutex);
+  if (!watching || bytes == 0) return;
+  const auto begin = reinterpret_cast<std::uintptr_t>(data);
+  const auto own = current_stream;
+  auto& clock = clocks[own];
+  const Access access{begin, begin + bytes, own, writes, ++clock[own]};
+  for (const auto& earlier : accesses) {
+    const bool meets = earlier.begin < access.end && access.begin < earlier.end;
+    if (!meets || earlier.stream == own || !(writes || earlier.writes) || clock[earlier.stream] >= earlier.time) continue;
+    const auto race = "s" + std::to_string(own) + (writes ? " writes" : " reads") + " what s" + std::to_string(earlier.stream) +
+                      (earlier.writes ? " writes" : " reads");
+    if (std::find(found.begin(), found.end(), race) == found.end()) found.push_back(race);
+  }
+  std::erase_if(accesses, [&](const Access& earlier) {
+    return earlier.stream == own && earlier.writes == writes && earlier.begin >= access.begin && earlier.end <= access.end;
+  });
+  accesses.push_back(access);
+}
+
+void FakeDevice::forget_memory(const void* data, std::size_t bytes) {
+  std::lock_guard lock(mutex);
+  const auto begin = reinterpret_cast<std::uintptr_t>(data);
+  std::erase_if(accesses, [&](const Access& access) { return access.begin < begin + bytes && begin < access.end; });
 }
 
 at::Tensor FakeDevice::tensor(std::int64_t numel, at::ScalarType dtype) {

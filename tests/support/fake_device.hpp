@@ -27,6 +27,17 @@ class FakeDevice {
   /// How often a value was read with item(), which waits for a device.
   static int items();
   static void note_item();
+  /// Bytes of its memory that tensors hold now. What the test's NCCL gave is not counted.
+  static std::int64_t bytes();
+  static void note_bytes(std::int64_t change);
+  /// From now on accesses of copies, which all operators are made of here, are held against the order that events give the streams, as
+  /// PyTorch's torch.cuda._sanitizer does. For one rank in the process: the default stream is one, whoever uses it.
+  static void look_for_races();
+  /// `s3 writes what s0 reads`: two streams at the same memory, and no event between them. Each pair of kinds once.
+  static std::vector<std::string> races();
+  static void note_access(const void* data, std::size_t bytes, bool writes);
+  /// The memory is another's from now on.
+  static void forget_memory(const void* data, std::size_t bytes);
   /// (numel,) on this device, zeros.
   static at::Tensor tensor(std::int64_t numel, at::ScalarType dtype);
 };

@@ -17,13 +17,27 @@
 namespace troupe::test {
 namespace {
 
+constexpr std::size_t kHead = 64;  // before the tensor's: how many bytes that has
+
+void free_memory(void* data) {
+  if (data == nullptr) return;
+  auto* const head = static_cast<char*>(data) - kHead;
+  const auto bytes = *reinterpret_cast<std::size_t*>(head);
+  FakeDevice::forget_memory(data, bytes);
+  FakeDevice::note_bytes(-static_cast<std::int64_t>(bytes));
+  std::free(head);
+}
+
 class FakeMemory final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
-    auto* data = std::aligned_alloc(64, (bytes + 64) / 64 * 64);
-    return {data, data, &std::free, FakeDevice::device()};
+    auto* head = static_cast<char*>(std::aligned_alloc(kHead, kHead + (bytes + kHead) / kHead * kHead));
+    *reinterpret_cast<std::size_t*>(head) = bytes;
+    FakeDevice::note_bytes(static_cast<std::int64_t>(bytes));
+    auto* data = head + kHead;
+    return {data, data, &free_memory, FakeDevice::device()};
   }
-  c10::DeleterFnPtr raw_deleter() const override { return &std::free; }
+  c10::DeleterFnPtr raw_deleter() const override { return &free_memory; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
 };
 
@@ -47,7 +61,16 @@ at::Tensor on_host(const at::Tensor& tensor) {
   return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(), at::TensorOptions().dtype(tensor.dtype()));
 }
 
+void note_access(const at::Tensor& tensor, bool writes) {
+  if (tensor.is_cpu() || tensor.numel() == 0) return;
+  std::int64_t last = 0;
+  for (std::int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
+  FakeDevice::note_access(tensor.data_ptr(), static_cast<std::size_t>(last + 1) * tensor.element_size(), writes);
+}
+
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool) {
+  note_access(from, false);
+  note_access(to, true);
   on_host(to).copy_(on_host(from));
   return to;
 }
