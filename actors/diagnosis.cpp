@@ -65,8 +65,8 @@ std::optional<ErrorReport> diagnose(std::span<const CollectiveState> states) {
       elsewhere.push_back(&state);
   }
   if (!stuck.empty() && !elsewhere.empty()) {
-    const bool fewer_stuck = stuck.size() < elsewhere.size() ||
-                             (stuck.size() == elsewhere.size() && stuck.front()->rank > elsewhere.front()->rank);
+    const bool fewer_stuck =
+        stuck.size() < elsewhere.size() || (stuck.size() == elsewhere.size() && stuck.front()->rank > elsewhere.front()->rank);
     const auto* accused = (fewer_stuck ? stuck : elsewhere).front();
     return ErrorReport{ErrorCode::mismatch,
                        accused->rank,

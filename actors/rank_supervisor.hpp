@@ -77,11 +77,11 @@ inline constexpr const char* kBucketLane = "buckets";
 
 /// What other threads of a rank may ask without a message.
 struct RankStatus {
-  std::atomic<int> stop_signal{0};      ///< SIGINT or SIGTERM was received: finish the step
+  std::atomic<int> stop_signal{0};          ///< SIGINT or SIGTERM was received: finish the step
   std::atomic<bool> loop_ended{false};      ///< Compute has left its loop
   std::atomic<bool> awaits_reducer{false};  ///< Compute waits for the step's buckets
-  std::atomic<bool> job_over{false};    ///< aborted for good: nothing is to be waited for any more
-  std::atomic<bool> poisoned{false};    ///< --chaos: the next backward's gradients are not numbers
+  std::atomic<bool> job_over{false};        ///< aborted for good: nothing is to be waited for any more
+  std::atomic<bool> poisoned{false};        ///< --chaos: the next backward's gradients are not numbers
   std::atomic<std::int64_t> steps_done{0};
 };
 

@@ -132,7 +132,8 @@ class Strategy {
 
   /// Between steps: what roll_back goes back to.
   virtual void remember_state() = 0;
-  /// Forward of a step's first micro-batch comes next, as far as the loop says so: before begin_step, perhaps more than once, perhaps never.
+  /// Forward of a step's first micro-batch comes next, as far as the loop says so: before begin_step, perhaps more than once, perhaps
+  /// never.
   virtual void begin_forward(std::int64_t /*step*/) {}
   virtual void begin_step(std::int64_t step) = 0;
   /// `synchronise`: the last micro-batch of the step, whose gradients complete the buckets. `weight` 0: this rank only joins in.

@@ -148,7 +148,8 @@ void serve(troupe::Rank& rank, std::int64_t batch) {
       if (verb == "save") {
         begin_save = std::chrono::steady_clock::now();
         checkpoints.finish();
-        if (rank.is_main()) print("blocking_ms", {blocking_ms}), print("waited_ms", {ms_since(begin_save)}), print("safe_after", {1.0 * safe_after});
+        if (rank.is_main())
+          print("blocking_ms", {blocking_ms}), print("waited_ms", {ms_since(begin_save)}), print("safe_after", {1.0 * safe_after});
       }
       if (peak) {
         const auto peaks = rank.all_gather_object(peak->stop());

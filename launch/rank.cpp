@@ -456,7 +456,8 @@ void BatchStream::start_shares(DataLoaderOptions options) {
 std::optional<BatchDone> BatchStream::load_share() {
   const auto& config = rank_->config();
   const auto steps = rank_->steps_per_epoch();
-  if (cursor_.epoch >= config.epochs || (config.max_steps > 0 && cursor_.epoch * steps + cursor_.step >= config.max_steps)) return std::nullopt;
+  if (cursor_.epoch >= config.epochs || (config.max_steps > 0 && cursor_.epoch * steps + cursor_.step >= config.max_steps))
+    return std::nullopt;
   const auto share = rank_->system().compute().strategy().next_share();
   BatchOrder order;
   order.epoch = cursor_.epoch;

@@ -381,7 +381,7 @@ class BatchStream {
   int loader_rank_ = 0, loader_world_size_ = 1;
   std::vector<std::int64_t> loader_shares_;
   std::deque<std::shared_ptr<const Batch>> again_, step_;  // to be handed out once more; of the step under way
-  std::vector<BatchMaker> share_makers_;  // where shares are taken by demand: who makes which index's
+  std::vector<BatchMaker> share_makers_;                   // where shares are taken by demand: who makes which index's
   bool ended_ = false;
 };
 

@@ -426,9 +426,11 @@ TEST_CASE("[D13] fault 20: a collective that one rank alone calls is named and n
     auto optimizer = sgd(*model);
     for (int s = 0; s < 3; ++s) {
       const auto [input, target] = global_batch(s);
-      if (before_backward && s == 1 && rank.compute().rank() == 1) rank.compute().program_lane().all_reduce(at::ones({3}), ReduceOp::sum, "extra");
+      if (before_backward && s == 1 && rank.compute().rank() == 1)
+        rank.compute().program_lane().all_reduce(at::ones({3}), ReduceOp::sum, "extra");
       rank.compute().backward(mean_loss(*model, input, target), 16);
-      if (!before_backward && s == 1 && rank.compute().rank() == 1) rank.compute().program_lane().all_reduce(at::ones({3}), ReduceOp::sum, "extra");
+      if (!before_backward && s == 1 && rank.compute().rank() == 1)
+        rank.compute().program_lane().all_reduce(at::ones({3}), ReduceOp::sum, "extra");
       (void)rank.compute().step(*optimizer, 0.1);
     }
   });

@@ -59,8 +59,9 @@ TEST_CASE("[F01] [F06] sharded training on 1, 2 and 4 ranks has the losses and t
   REQUIRE(joined(many.errors) == "");
   const auto& one = alone(optimizer, dtype);
   CHECK(largest_difference(one.losses, many.losses) < 1e-4);
-  CHECK(largest_difference(model_part(one.state), model_part(many.state)) <
-        (dtype == at::kDouble ? 1e-9 : optimizer == "sgd" ? 1e-6 : 1e-4));
+  CHECK(largest_difference(model_part(one.state), model_part(many.state)) < (dtype == at::kDouble ? 1e-9
+                                                                             : optimizer == "sgd" ? 1e-6
+                                                                                                  : 1e-4));
   CHECK(one.losses.back() < one.losses.front() * 0.7);
   CHECK(many.state.size() == one.state.size());
 }
