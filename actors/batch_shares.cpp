@@ -91,13 +91,15 @@ std::vector<std::int64_t> share_out(std::span<const double> speeds, std::int64_t
   return shares;
 }
 
+void Balance::check(int ranks) const {
+  if (by != By::weights || weights.size() == static_cast<std::size_t>(ranks)) return;
+  throw Error(ErrorCode::usage, "balance",
+              "it has " + std::to_string(weights.size()) + " weights, and the job " + std::to_string(ranks) + " ranks",
+              "give one for each rank, or set it to speed or equal");
+}
+
 BatchShares::BatchShares(Balance balance, std::int64_t total, int ranks, Options options)
     : balance_(std::move(balance)), total_(total), options_(options) {
-  if (balance_.by == Balance::By::weights && balance_.weights.size() != static_cast<std::size_t>(ranks)) {
-    throw Error(ErrorCode::usage, "balance",
-                "it has " + std::to_string(balance_.weights.size()) + " weights, and the job " + std::to_string(ranks) + " ranks",
-                "give one for each rank, or set it to speed or equal");
-  }
   reset(ranks);
 }
 

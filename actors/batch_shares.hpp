@@ -15,6 +15,8 @@ struct Balance {
 
   /// `equal`, `speed`, or weights by rank as in `2,1`. Returns what is wrong with `text`, or an empty string.
   static std::string parse(const std::string& text, Balance& balance);
+  /// Throws Error(usage) where these are not the weights of a job that begins with `ranks` ranks.
+  void check(int ranks) const;
 };
 
 /// `total` samples cut into one share for each rank, in multiples of `quantum` but for the fastest rank's, so that the last rank is done as

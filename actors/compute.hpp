@@ -110,9 +110,10 @@ class Compute {
     data_hash_ = static_cast<std::uint32_t>(files_hash ^ files_hash >> 32U);
   }
 
-  /// The loader's micro-batches have so many samples, over all ranks: from now on they are shared out as the options say (balance). Throws
+  /// The loader's micro-batches have so many samples, over all ranks: from now on they are shared out as the options say (balance); the
+  /// job began with `ranks` ranks. Throws
   /// Error(usage) where that can't be.
-  void share_batches(std::int64_t samples);
+  void share_batches(std::int64_t samples, int ranks);
   /// Of a micro-batch of the next step, samples by rank, the same on all ranks; empty: equal parts. It changes in `step` and with the
   /// membership.
   const std::vector<std::int64_t>& batch_shares() const noexcept { return shares_.by_rank(); }

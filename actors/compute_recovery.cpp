@@ -122,6 +122,7 @@ std::optional<Decision> Compute::rejoin_next(ErrorReport why, Optimizer* optimiz
         heal();
         go_back();
         strategy_->remember_state();
+        if (shares_per_rank() > 0) move_on();  // which share comes next goes by the new rank
       }
       return decision;
     } catch (const LinkFault& fault) {  // the coordinator hears all ranks, and decides who is left out

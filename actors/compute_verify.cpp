@@ -57,10 +57,16 @@ void Compute::heal_diverged(const std::vector<Vote>& votes, Optimizer& optimizer
                            rank_list(divergence->trusted) + (divergence->majority ? "" : ", rank 0's side"));
 }
 
-void Compute::share_batches(std::int64_t samples) {
+void Compute::share_batches(std::int64_t samples, int ranks) {
   Balance balance;
   if (const auto wrong = Balance::parse(options_.training.balance, balance); !wrong.empty())
     throw Error(ErrorCode::usage, "balance", wrong);
+  balance.check(ranks);
+  if (balance.by == Balance::By::speed && strategy_ && strategy_->shards_state()) {
+    throw Error(ErrorCode::usage, "balance",
+                "with strategy " + strategy_->name() + " ranks wait for each other within forward and backward",
+                "give weights, or train with ddp");
+  }
   if (balance.by != Balance::By::equal && strategy_ && strategy_->data_shard()) {
     throw Error(ErrorCode::usage, "balance", "with strategy " + strategy_->name() + " several ranks work on the same samples",
                 "set it to equal; pipeline_costs balances stages");

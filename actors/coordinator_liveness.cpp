@@ -52,7 +52,7 @@ void CoordinatorState::judge_lanes() {
     if (!std::exchange(lane.news, false)) continue;
     std::vector<CollectiveState> states;
     for (const auto& [rank, newest] : lane.states) states.push_back(newest);
-    if (const auto accused = diagnose(states)) return abort(*accused);
+    if (const auto accused = diagnose(states, current.members.size())) return abort(*accused);
   }
 }
 

@@ -15,7 +15,7 @@ std::string list_of(const std::vector<const CollectiveState*>& states) {
 
 }  // namespace
 
-std::optional<ErrorReport> diagnose(std::span<const CollectiveState> states) {
+std::optional<ErrorReport> diagnose(std::span<const CollectiveState> states, std::size_t ranks) {
   std::vector<const CollectiveState*> waiting;
   for (const auto& state : states) {
     if (state.in_flight) waiting.push_back(&state);
@@ -53,10 +53,12 @@ std::optional<ErrorReport> diagnose(std::span<const CollectiveState> states) {
   }
 
   // Two lanes that wait for each other: a rank's Compute stands in a collective of its own, and so sends its Reducer nothing, while the
-  // Compute of those who wait in this one has not come there and does not until their Reducer is done.
+  // Compute of those who wait in the Reducer's has not come there and does not until their Reducer is done. Who is right shows once all
+  // have been heard.
   std::vector<const CollectiveState*> stuck, elsewhere;
   for (const auto* state : waiting) {
-    if (state->sequence == first->sequence && state->awaits_reducer && state->program_what.empty()) stuck.push_back(state);
+    if (state->lane == kBucketLane && state->sequence == first->sequence && state->awaits_reducer && state->program_what.empty())
+      stuck.push_back(state);
   }
   for (const auto& state : states) {
     const bool behind = !state.in_flight && state.sequence < first->sequence && !state.program_what.empty();
@@ -64,7 +66,7 @@ std::optional<ErrorReport> diagnose(std::span<const CollectiveState> states) {
         std::all_of(stuck.begin(), stuck.end(), [&](auto* other) { return other->program_sequence < state.program_sequence; }))
       elsewhere.push_back(&state);
   }
-  if (!stuck.empty() && !elsewhere.empty()) {
+  if (!stuck.empty() && !elsewhere.empty() && stuck.size() + elsewhere.size() == ranks) {
     const bool fewer_stuck =
         stuck.size() < elsewhere.size() || (stuck.size() == elsewhere.size() && stuck.front()->rank > elsewhere.front()->rank);
     const auto* accused = (fewer_stuck ? stuck : elsewhere).front();

@@ -183,6 +183,9 @@ struct GetValue {
   std::string key;
 };
 /// Where a rank stands on one lane (communicator): sent when it has waited long, and on request.
+/// The lane whose collectives Compute's thread launches itself, and the Reducer's.
+inline constexpr const char* kProgramLane = "program";
+inline constexpr const char* kBucketLane = "buckets";
 struct CollectiveState {
   std::uint64_t generation = 0;  ///< whose rank and lane these are
   std::int32_t rank = 0;

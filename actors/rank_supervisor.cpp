@@ -261,11 +261,13 @@ CollectiveState RankSupervisorState::state_of(const RegisterLane& lane, caf::act
   auto& own = program->communicator->ledger();
   state.awaits_reducer = options.status->awaits_reducer;
   state.program_sequence = own.finished_count();
+  const auto record = own.in_flight();
+  if (!record || record->point_to_point()) return state;
+  state.program_sequence = record->sequence;
   // Long enough for the Reducer to have launched what Compute sent it before.
-  if (const auto record = own.in_flight();
-      record && !record->point_to_point() && 2 * waited_ms(*record, at) > static_cast<double>(options.stall_after.count())) {
-    state.program_sequence = record->sequence;
+  if (2 * waited_ms(*record, at) > static_cast<double>(options.stall_after.count())) {
     state.program_what = record->describe();
+    state.step = own.step();
   }
   return state;
 }

@@ -71,10 +71,6 @@ using RankSupervisorActor = caf::typed_actor<caf::replies_to<JoinRank>::with<Joi
 /// Set by the process's signal handler: SIGINT or SIGTERM. Every rank of the process reads it with its vote.
 inline std::atomic<int> process_stop_signal{0};
 
-/// The lane whose collectives Compute's thread launches itself; the Reducer's is kBucketLane.
-inline constexpr const char* kProgramLane = "program";
-inline constexpr const char* kBucketLane = "buckets";
-
 /// What other threads of a rank may ask without a message.
 struct RankStatus {
   std::atomic<int> stop_signal{0};          ///< SIGINT or SIGTERM was received: finish the step

@@ -110,7 +110,15 @@ std::unique_ptr<Strategy> make_strategy(StrategyContext context) {
                 "known: " + names_of(strategy_registry()));
   }
   const auto options = context.options;
-  if ((!options.switch_at.empty() || options.adapt != "off") && strategy_switch()) return strategy_switch()(std::move(context));
+  if (!options.switch_at.empty() || options.adapt != "off") {
+    if (strategy_switch()) return strategy_switch()(std::move(context));
+    throw Error(ErrorCode::usage, options.adapt != "off" ? "adapt" : "switch_at", "this program has no strategies that switch",
+                "call register_switching");
+  }
+  if (options.tune_buckets && options.strategy != "ddp") {
+    throw Error(ErrorCode::usage, "tune_buckets", "strategy " + options.strategy + " has no buckets to tune",
+                "train with ddp, or leave it out");
+  }
   auto strategy = found->second.factory(std::move(context));
   if (!options.mesh.empty() && !strategy->data_shard()) {
     throw Error(ErrorCode::usage, "mesh", "strategy " + options.strategy + " has no mesh, and mesh is '" + options.mesh + "'",

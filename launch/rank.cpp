@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <sstream>
 #include <utility>
 
 #include "actors/activation_checkpointing.hpp"
@@ -24,6 +25,9 @@ namespace {
 
 // What comes between two steps, in this order. After the loss of a rank all do again what one of them had not finished.
 enum Section { kTrace = Rank::kTraceSection, kUsers, kSave, kLastSave };
+
+// Of Compute::notes: steps done, and the epoch and step of the data to come.
+constexpr const char* kCursorNote = "data_cursor";
 
 RunCheckpoints::Position position(const DataCursor& cursor) { return {cursor.epoch, cursor.step, -1}; }
 
@@ -123,6 +127,10 @@ bool Rank::begin_uneven(std::int64_t samples, bool has_batch) {
   if (config_.grad_accum_steps > 1) {
     throw Error(ErrorCode::usage, "uneven", "grad_accum_steps is " + std::to_string(config_.grad_accum_steps),
                 "set it to 1: how much a micro-batch weighs is known only once the step's last one is");
+  }
+  if (config_.balance != "equal") {
+    throw Error(ErrorCode::usage, "uneven", "balance is '" + config_.balance + "', and here the program says how much each rank has",
+                "set balance to equal");
   }
   if (system_->compute().shares_per_rank() > 1) {
     throw Error(ErrorCode::usage, "uneven", config_.strategy + " lets ranks do unequally many batches of a step itself",
@@ -367,6 +375,7 @@ NamedTensors Rank::state_dict(torch::optim::Optimizer& optimizer, int root) { re
 void Rank::recover(const Error& error) {
   saving_if_parked([&] { system_->compute().recover(error); });
   if (stream_ != nullptr) stream_->rewind();
+  gather_trace_if_due();  // where all went back to the window's end: a newcomer gathers in distribute
 }
 
 StepReport Rank::step(torch::optim::Optimizer& optimizer) { return step(adapted(optimizer, "step")); }
@@ -384,17 +393,38 @@ BatchStream::BatchStream(Rank& rank, std::shared_ptr<const Dataset> dataset) : r
   auto& compute = rank.system().compute();
   compute.set_dataset(dataset_->size(), dataset_->files_hash());
   const auto& config = rank.config();
-  compute.share_batches(config.batch_size / config.grad_accum_steps);
+  compute.share_batches(config.batch_size / config.grad_accum_steps, rank.system().options().world_size);
   const DistributedSampler sampler(sampling());
   const auto steps = sampler.steps_per_epoch(), all = config.epochs * steps;
   rank.set_schedule_length(steps, config.max_steps > 0 ? std::min(config.max_steps, all) : all);
-  cursor_ = {rank.start_epoch_, rank.start_step_};
-  // A newcomer to a running job begins where the others are.
-  if (compute.membership().generation > 1 && cursor_.epoch == 0 && cursor_.step == 0)
-    cursor_ = {compute.steps_done() / steps, compute.steps_done() % steps};
   steps_done_ = compute.steps_done();
+  const bool first = !std::exchange(rank.had_stream_, true);
+  if (first && compute.membership().generation > 1 && rank.start_epoch_ == 0 && rank.start_step_ == 0) {
+    cursor_ = cursor_of_others(steps);
+  } else {
+    cursor_ = {rank.start_epoch_ + rank.start_step_ / steps, rank.start_step_ % steps};
+  }
+  note_cursor();
   rank.stream_ = this;
   start();
+}
+
+// A newcomer to a running job begins where the others are. A run that was resumed with another batch size need not have done as many steps
+// as lie before its cursor, so they say where that is.
+DataCursor BatchStream::cursor_of_others(std::int64_t steps_per_epoch) const {
+  auto at = steps_done_;
+  const auto& notes = rank_->system().compute().notes();
+  if (const auto found = notes.find(kCursorNote); found != notes.end()) {
+    std::istringstream text(found->second);
+    std::int64_t done = 0, epoch = 0, step = 0;
+    if (text >> done >> epoch >> step) at = epoch * steps_per_epoch + step + steps_done_ - done;
+  }
+  return {at / steps_per_epoch, at % steps_per_epoch};
+}
+
+void BatchStream::note_cursor() const {
+  rank_->system().compute().notes()[kCursorNote] =
+      std::to_string(steps_done_) + " " + std::to_string(cursor_.epoch) + " " + std::to_string(cursor_.step);
 }
 
 SamplerOptions BatchStream::sampling() const {
@@ -509,6 +539,7 @@ void BatchStream::committed() {
   cursor_ = step_.back()->last_of_epoch ? DataCursor{step_.back()->epoch + 1, 0} : DataCursor{step_.back()->epoch, step_.back()->step + 1};
   ++steps_done_;
   step_.clear();
+  note_cursor();
 }
 
 void BatchStream::rewind() {
@@ -517,6 +548,7 @@ void BatchStream::rewind() {
     const auto steps = rank_->steps_per_epoch(), at = cursor_.epoch * steps + cursor_.step - back;
     cursor_ = {at / steps, at % steps};
     steps_done_ -= back;
+    note_cursor();
     again_.clear();
     step_.clear();
     stop();

@@ -311,6 +311,7 @@ class Rank {
   double step_data_ms_ = 0, step_compute_ms_ = 0, step_queue_ms_ = 0;  // of the step under way
   std::chrono::steady_clock::time_point forward_started_ = std::chrono::steady_clock::now();
   BatchStream* stream_ = nullptr;  // the one that is being read
+  bool had_stream_ = false;
   std::int64_t steps_per_epoch_ = 0, total_steps_ = 0;
   std::int64_t start_epoch_ = 0, start_step_ = 0;
   std::int64_t epoch_ = 0;
@@ -364,6 +365,8 @@ class BatchStream {
 
  private:
   std::shared_ptr<const Batch> take();
+  DataCursor cursor_of_others(std::int64_t steps_per_epoch) const;
+  void note_cursor() const;
   SamplerOptions sampling() const;
   std::shared_ptr<const Batch> make_here();
   std::shared_ptr<const Batch> receive();

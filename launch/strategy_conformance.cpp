@@ -19,6 +19,7 @@
 #include "strategies/mesh_parallel.hpp"
 #include "strategies/parameter_server.hpp"
 #include "strategies/sharded.hpp"
+#include "strategies/switching.hpp"
 #include "tensor_io/datasets.hpp"
 #include "tensor_io/random_seed.hpp"
 
@@ -358,6 +359,7 @@ ConformanceReport strategy_conformance(const ConformanceOptions& options) {
   if (!known.contains("diloco")) register_local_steps();
   if (!known.contains("pipeline")) register_mesh_parallel();
   if (!known.contains("parameter_server")) register_parameter_server();
+  register_switching();
   register_comm_hooks();
   StrategyContext probe;
   if (!strategies().contains(options.strategy)) {

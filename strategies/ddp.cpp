@@ -91,7 +91,7 @@ void Ddp::begin_step(std::int64_t step) {
     measured_ = measured;
   }
   if (!next_order_.empty()) install(next_order_);
-  buckets().time_arrivals(tuner_ && tuner_->measures());
+  buckets().time_arrivals(context().world_size > 1 && tuner_ && tuner_->measures());
   Replica::begin_step(step);
 }
 
@@ -103,7 +103,7 @@ void Ddp::combine_gradients(GradientSummary& summary) {
     const auto& last = views_->back();
     if (last.reduced) DeviceStream::current(last.flat.device()).wait(*last.reduced);
     summary.message_us += static_cast<double>(send_ns_) / 1e3;
-    if (tuner_ && tuner_->measures()) tuner_->add(buckets().arrival_ms(), summary.reduced.bucket_ms);
+    if (context().world_size > 1 && tuner_ && tuner_->measures()) tuner_->add(buckets().arrival_ms(), summary.reduced.bucket_ms);
   }
   if (context().rank != 0 || (context().options.static_graph && measured_)) return;
   auto arrival = buckets().arrival_order();

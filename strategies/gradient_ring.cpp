@@ -26,7 +26,8 @@ GradientRing::Buffer* GradientRing::in_use(Use use) {
 
 GradientRing::Buffer& GradientRing::buffer_of(const at::Tensor& memory) {
   for (auto& buffer : buffers_) {
-    if (buffer.memory.data_ptr() == memory.data_ptr()) return buffer;
+    // An empty one has no address.
+    if (memory.numel() > 0 ? buffer.memory.data_ptr() == memory.data_ptr() : buffer.memory.is_alias_of(memory)) return buffer;
   }
   throw Error(ErrorCode::internal, "gradient ring", "a buffer that is none of its own");
 }

@@ -206,14 +206,7 @@ void ParameterServer::close_round(bool go_back) {
   torch::NoGradGuard no_grad;
   if (go_back && start_kept_) {
     for (std::size_t p = 0; p < start_.size(); ++p) parameters()[p].second.detach().copy_(start_[p]);
-    // What the optimizer did not keep then was nothing.
-    NamedTensors state;
-    for (const auto& [name, now] : optimizer_->state()) {
-      const auto then =
-          std::find_if(start_optimizer_.begin(), start_optimizer_.end(), [&name = name](const auto& entry) { return entry.first == name; });
-      state.emplace_back(name, then == start_optimizer_.end() ? at::zeros_like(now) : then->second);
-    }
-    optimizer_->load_state(state);
+    optimizer_->load_state(start_optimizer_);
   }
   start_kept_ = round_open_ = false;
   taken_ = 0;

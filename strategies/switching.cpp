@@ -62,6 +62,9 @@ Switching::Switching(StrategyContext context) : context_(std::move(context)) {
       refuse("adapt", "it goes from ddp to ddp+bf16 and diloco, and the job begins with " + phases_[0].text());
     phases_ = {{0, "ddp", "none"}, {0, "ddp", "bf16"}, {0, "diloco", "none"}};
   }
+  if (by_link_ && options.diloco_overlap > 0)
+    throw Error(ErrorCode::usage, "adapt", "with diloco_overlap nobody waits for what travels, so nothing shows how slow the link is",
+                "set diloco_overlap to 0, or say with switch_at when the strategy changes");
   phase_ = phases_[0];
   for (const auto& phase : phases_) (void)make_strategy(context_of(phase));  // what a strategy refuses is refused now, not at its step
 }
@@ -72,6 +75,7 @@ StrategyContext Switching::context_of(const StrategyPhase& phase) const {
   context.options.comm_hook = phase.hook;
   context.options.switch_at.clear();
   context.options.adapt = "off";
+  context.options.tune_buckets = context_.options.tune_buckets && phase.strategy == "ddp";
   return context;
 }
 
@@ -105,6 +109,7 @@ void Switching::attach(std::shared_ptr<torch::nn::Module> model) {
   }
   agree();
   inner_ = make_strategy(context_of(phase_));
+  installed_ = phase_;
   inner_->attach(model_);
 }
 
@@ -125,6 +130,11 @@ void Switching::agree() {
     phase_ = found;
     return;
   }
+  if (!staged_ && !trained_) {  // interrupted in a resume, which comes again
+    switches_ = most;
+    phase_ = found;
+    return;
+  }
   if (!staged_)
     throw Error(ErrorCode::internal, "recovery", "this rank has missed a switch of strategy", "start again with --resume latest");
   show();
@@ -137,8 +147,11 @@ void Switching::rejoin(StrategyContext context) {
   move_sync_batchnorm(*model_, context_.program_lane);
   agree();
   staged_ = false;
-  if (!inner_) {
-    install(step_ + 1);
+  staged_model_.clear();
+  staged_optimizer_.clear();
+  given_up_.reset();
+  if (!inner_ || !installed_.same_as(phase_)) {
+    install(trained_ ? step_ + 1 : 0);
     return;
   }
   inner_->rejoin(context_of(phase_));
@@ -152,9 +165,11 @@ void Switching::install(std::int64_t done) {
   auto inner = make_strategy(std::move(context));
   inner->attach(model_);
   inner_ = std::move(inner);
+  installed_ = phase_;
 }
 
 void Switching::begin_step(std::int64_t step) {
+  trained_ = true;
   step_ = step;
   inner_->begin_step(step);
 }
@@ -178,7 +193,7 @@ void Switching::after_update() {
   measure(milliseconds(steady_now_ns() - began));
   std::string why;
   const auto next = wanted(step_ + 1, why);
-  if (!given_up_ && !next.same_as(phase_)) switch_to(next, why, step_ + 1);
+  if (!next.same_as(phase_) && !(given_up_ && next.same_as(*given_up_))) switch_to(next, why, step_ + 1);
 }
 
 LinkLevel Switching::level() const {
@@ -224,6 +239,7 @@ StrategyPhase Switching::wanted(std::int64_t done, std::string& why) {
   const auto* least = times.const_data_ptr<double>();
   auto choice = choose_level(level(), {least[0], least[1], least[2]});
   why = std::move(choice.why);
+  if (choice.level == level()) return phase_;
   return phases_[static_cast<std::size_t>(choice.level)];
 }
 
@@ -234,7 +250,7 @@ void Switching::switch_to(const StrategyPhase& next, const std::string& why, std
   next_ = next;
   next_why_ = why;
   if (!stage()) {
-    given_up_ = true;
+    given_up_ = next;
     notices_.push_back("step " + std::to_string(done) + ": the strategy stays " + was.text() +
                        ": the ranks' optimizers keep state of different parameters, which has no mean");
     return;
@@ -280,6 +296,10 @@ void Switching::show() {
                      " (" + next_why_ + ")");
   phase_ = next_;
   ++switches_;
+  if (inner_) {
+    auto last = inner_->take_notices();
+    notices_.insert(notices_.end(), std::make_move_iterator(last.begin()), std::make_move_iterator(last.end()));
+  }
   inner_.reset();  // whatever comes now, it is not for the strategy before
 }
 

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -73,7 +74,9 @@ class Switching final : public Strategy {
   std::shared_ptr<torch::nn::Module> model_;
   std::vector<std::string> names_;  // of all parameters
   std::unique_ptr<Strategy> inner_;
-  StrategyPhase phase_;        // inner_'s
+  StrategyPhase phase_;        // what all ranks are to be in
+  StrategyPhase installed_;    // what inner_ was made for
+  bool trained_ = false;       // a step has begun since this process joined
   std::int64_t switches_ = 0;  // in the run
   std::int64_t step_ = 0;
   Optimizer* optimizer_ = nullptr;  // of the step under way
@@ -82,7 +85,7 @@ class Switching final : public Strategy {
   std::string next_why_;
   NamedTensors staged_model_, staged_optimizer_;
   bool staged_ = false;
-  bool given_up_ = false;  // a switch that cannot be: not tried again
+  std::optional<StrategyPhase> given_up_;  // a switch that cannot be: not tried again in this generation
 
   std::map<std::string, at::Tensor> saved_own_;  // of a checkpoint, by name, until it is known which strategy wrote it
   std::vector<std::string> notices_;

@@ -151,6 +151,9 @@ void TokenShard::read_as(const BoundedFile& file, std::int64_t first, std::int64
 
 void TokenShard::read(std::int64_t first, std::int64_t vocab_size, std::span<std::int64_t> out) const {
   const BoundedFile file(kReading, path_);
+  if (file.bytes() < header_bytes_ || (file.bytes() - header_bytes_) / id_bytes_ != static_cast<std::uint64_t>(tokens_))
+    file.refuse("it has " + std::to_string(file.bytes()) + " bytes, at the start it held " + std::to_string(tokens_) + " tokens",
+                "leave the shards alone while a job reads them");
   if (id_bytes_ == 2) {
     read_as<std::uint16_t>(file, first, vocab_size, out);
   } else {

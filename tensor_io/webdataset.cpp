@@ -50,7 +50,8 @@ std::vector<std::string> shard_paths(const std::string& data_dir) {
 
 }  // namespace
 
-ShardFolder::ShardFolder(const std::string& data_dir, bool keep_start) : keep_start_(keep_start) {
+ShardFolder::ShardFolder(const std::string& data_dir, bool keep_start, std::int64_t most_samples)
+    : keep_start_(keep_start), most_samples_(most_samples) {
   for (auto& path : shard_paths(data_dir)) {
     entries_.push_back(std::make_unique<Entry>());
     entries_.back()->path = std::move(path);
@@ -72,6 +73,7 @@ void ShardFolder::read_index(const std::string& folder) {
     try {
       return parse_bounded_json(file.read_all(kMostIndexBytes), path, JsonLimits{});
     } catch (const Error& error) {
+      if (error.code() != ErrorCode::bad_data) throw;
       file.refuse(error.report().cause, kIndexRemedy);
     }
   }();
@@ -109,12 +111,15 @@ std::shared_ptr<const TarShard> ShardFolder::open(std::size_t number) const {
   if (auto shard = kept_shard(number)) return shard;  // another thread was quicker
   auto shard = read_headers(number);
   std::lock_guard lock(mutex_);
-  entry.opened = true;
+  entry.found = static_cast<std::int64_t>(shard->samples().size());
   entry.shard = shard;
   recent_.push_front(number);
   entry.place = recent_.begin();
-  if (recent_.size() > kMostKept) {
-    entries_[recent_.back()]->shard.reset();
+  kept_samples_ += entry.found;
+  while (recent_.size() > kMostKept && kept_samples_ > most_samples_) {
+    auto& oldest = *entries_[recent_.back()];
+    kept_samples_ -= oldest.found;
+    oldest.shard.reset();
     recent_.pop_back();
   }
   return shard;
@@ -125,21 +130,22 @@ std::shared_ptr<const TarShard> ShardFolder::read_headers(std::size_t number) co
   auto shard = std::make_shared<const TarShard>(entry.path, keep_start_);
   const auto found = static_cast<std::int64_t>(shard->samples().size());
   std::lock_guard lock(mutex_);
-  if (entry.samples >= 0 && found != entry.samples && shard->cut_off().empty()) {
+  const bool opened = entry.found >= 0;
+  const auto expected = opened ? entry.found : entry.samples;
+  if (expected >= 0 && found != expected && (opened || shard->cut_off().empty())) {
     throw Error(ErrorCode::mismatch, entry.path,  // no bad sample, which may be skipped
                 "it has " + std::to_string(found) + " samples, " +
-                    (entry.opened || !entry.indexed ? "at the start it had " : std::string(kIndexFile) + " says ") +
-                    std::to_string(entry.samples),
-                entry.opened || !entry.indexed ? "leave the shards alone while a job reads them" : kIndexRemedy);
+                    (opened || !entry.indexed ? "at the start it had " : std::string(kIndexFile) + " says ") + std::to_string(expected),
+                opened || !entry.indexed ? "leave the shards alone while a job reads them" : kIndexRemedy);
   }
-  if (!shard->cut_off().empty() && !entry.opened)
+  if (!shard->cut_off().empty() && !opened)
     notices_.push_back(shard->cut_off() + "; its first " + std::to_string(found) + " samples are used");
   return shard;
 }
 
 std::int64_t ShardFolder::opened() const {
   std::lock_guard lock(mutex_);
-  return std::count_if(entries_.begin(), entries_.end(), [](const auto& entry) { return entry->opened; });
+  return std::count_if(entries_.begin(), entries_.end(), [](const auto& entry) { return entry->found >= 0; });
 }
 
 std::size_t ShardFolder::kept() const {

@@ -18,14 +18,16 @@ namespace troupe {
 class ShardFolder {
  public:
   /// data_dir: a folder of .tar files, or a pattern in braces. Throws Error(unavailable) for a missing file, Error(bad_data) for a bad one.
-  ShardFolder(const std::string& data_dir, bool keep_start);
+  ShardFolder(const std::string& data_dir, bool keep_start, std::int64_t most_samples = kMostKeptSamples);
   std::size_t shards() const noexcept { return entries_.size(); }
   const std::string& path(std::size_t shard) const { return entries_[shard]->path; }
   std::int64_t samples(std::size_t shard) const { return entries_[shard]->samples; }
   /// Its headers are read when it is first asked for. Throws Error(bad_data), also where index.json promised another number of samples.
-  /// What was read stays for the kMostKept shards that were asked for last: a rank in the middle of an epoch needs those of its lanes.
+  /// What was read stays for the shards that were asked for last, kMostKept of them or kMostKeptSamples samples, whichever is more: a rank
+  /// in the middle of an epoch needs those that its lanes shuffle.
   std::shared_ptr<const TarShard> open(std::size_t shard) const;
-  static constexpr std::size_t kMostKept = 128;  // twice as many as there are lanes (ShardOrder)
+  static constexpr std::size_t kMostKept = 128;                            // twice as many as there are lanes (ShardOrder)
+  static constexpr std::int64_t kMostKeptSamples = std::int64_t{1} << 20;  // some 100 MB of headers
   /// How many were opened: a rank opens its own.
   std::int64_t opened() const;
   /// How many are kept now.
@@ -39,7 +41,7 @@ class ShardFolder {
     bool indexed = false;  // index.json said how many
     std::mutex mutex;      // held while it is read, so that one thread does
     // Guarded by ShardFolder's mutex.
-    bool opened = false;
+    std::int64_t found = -1;  // samples when it was first opened
     std::shared_ptr<const TarShard> shard;
     std::list<std::size_t>::iterator place{};  // in recent_, where there is a shard
   };
@@ -48,11 +50,13 @@ class ShardFolder {
   std::shared_ptr<const TarShard> kept_shard(std::size_t shard) const;
 
   bool keep_start_;
+  std::int64_t most_samples_;
   std::vector<std::unique_ptr<Entry>> entries_;
   // Guarded by mutex_.
   mutable std::mutex mutex_;
   mutable std::vector<std::string> notices_;
   mutable std::list<std::size_t> recent_;  // shards that are kept, the latest first
+  mutable std::int64_t kept_samples_ = 0;
 };
 
 /// Pictures with labels in tar shards: a member .jpg, .jpeg or .png, and .cls, the label's number as text. Input and target as

@@ -48,7 +48,8 @@ void loader(const RunNumbers& n, std::vector<Weighed>& found) {
                    {"loader", true,
                     format("The loader is too slow: compute waits for data %.0f %% of a step, and %.1f batches are ready on the mean.",
                            100 * n.data, n.loader_queue),
-                    "more threads or more ahead (num_workers, prefetch), or data that takes less decoding"}});
+                    "more threads or more ahead (num_workers, prefetch), or data that takes less decoding; small batches of data in "
+                    "memory are made in the training thread, whatever num_workers is"}});
 }
 
 void ranks(const RunNumbers& n, std::vector<Weighed>& found) {

@@ -112,7 +112,7 @@ TEST_CASE("[X06] weights are fixed shares, which a membership of another number 
   CHECK((shares.by_rank() == Shares{8, 8}));
   shares.reset(3);
   CHECK((shares.by_rank() == Shares{8, 4, 4}));
-  CHECK_THROWS_WITH(BatchShares(balance, 16, 2), Catch::Contains("3 weights") && Catch::Contains("2 ranks"));
+  CHECK_THROWS_WITH(balance.check(2), Catch::Contains("3 weights") && Catch::Contains("2 ranks"));
 }
 
 TEST_CASE("[X06] what is no balance is refused by its part") {

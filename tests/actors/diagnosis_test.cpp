@@ -31,7 +31,7 @@ TEST_CASE("[D13] the rank in another collective than the majority is named with 
   const std::vector<CollectiveState> states{waiting(0, 5, 1, "all_gather of 64 Byte (vote, step 3)"),
                                             waiting(1, 5, 2, "all_reduce of 10 Float (user, step 3)"),
                                             waiting(2, 5, 1, "all_gather of 64 Byte (vote, step 3)")};
-  const auto accused = diagnose(states);
+  const auto accused = diagnose(states, 3);
   REQUIRE(accused);
   CHECK(accused->code == ErrorCode::mismatch);
   CHECK(accused->rank == 1);
@@ -39,7 +39,7 @@ TEST_CASE("[D13] the rank in another collective than the majority is named with 
 }
 
 TEST_CASE("[D13] of two ranks that differ the higher one is named, since rank 0's order is the plan") {
-  const auto accused = diagnose(std::vector<CollectiveState>{waiting(0, 5, 9, "barrier"), waiting(1, 5, 2, "broadcast")});
+  const auto accused = diagnose(std::vector<CollectiveState>{waiting(0, 5, 9, "barrier"), waiting(1, 5, 2, "broadcast")}, 2);
   REQUIRE(accused);
   CHECK(accused->rank == 1);
 }
@@ -47,18 +47,18 @@ TEST_CASE("[D13] of two ranks that differ the higher one is named, since rank 0'
 TEST_CASE("[D13] a rank that left its loop while others wait is named") {
   auto gone = computing(1, 4);
   gone.ended = true;
-  const auto accused = diagnose(std::vector<CollectiveState>{waiting(0, 5, 1, "barrier"), gone});
+  const auto accused = diagnose(std::vector<CollectiveState>{waiting(0, 5, 1, "barrier"), gone}, 2);
   REQUIRE(accused);
   CHECK(accused->rank == 1);
   CHECK_THAT(accused->cause, Catch::Contains("left the training loop"));
 }
 
 TEST_CASE("[D13] a rank that is behind is slow, and nobody is accused") {
-  CHECK_FALSE(diagnose(std::vector<CollectiveState>{waiting(0, 5, 1, "barrier"), computing(1, 4)}));
-  CHECK_FALSE(diagnose(std::vector<CollectiveState>{waiting(0, 5, 1, "barrier"), waiting(1, 4, 3, "vote")}));
-  CHECK_FALSE(diagnose(std::vector<CollectiveState>{waiting(0, 5, 1, "barrier"), waiting(1, 5, 1, "barrier")}));
-  CHECK_FALSE(diagnose(std::vector<CollectiveState>{computing(0, 5), computing(1, 4)}));
-  CHECK_FALSE(diagnose({}));
+  CHECK_FALSE(diagnose(std::vector<CollectiveState>{waiting(0, 5, 1, "barrier"), computing(1, 4)}, 2));
+  CHECK_FALSE(diagnose(std::vector<CollectiveState>{waiting(0, 5, 1, "barrier"), waiting(1, 4, 3, "vote")}, 2));
+  CHECK_FALSE(diagnose(std::vector<CollectiveState>{waiting(0, 5, 1, "barrier"), waiting(1, 5, 1, "barrier")}, 2));
+  CHECK_FALSE(diagnose(std::vector<CollectiveState>{computing(0, 5), computing(1, 4)}, 2));
+  CHECK_FALSE(diagnose({}, 2));
 }
 
 TEST_CASE("[D13] a rank whose Compute stands in a collective that the others never launched is named across lanes") {
@@ -70,32 +70,37 @@ TEST_CASE("[D13] a rank whose Compute stands in a collective that the others nev
   apart.lane = "buckets";
   apart.program_sequence = 5;
   apart.program_what = "all_gather of 64 Byte (user, step 3)";
-  const auto accused = diagnose(std::vector<CollectiveState>{stuck, apart});
+  const auto accused = diagnose(std::vector<CollectiveState>{stuck, apart}, 2);
   REQUIRE(accused);
   CHECK(accused->rank == 1);
   CHECK_THAT(accused->cause, Catch::Contains("rank 1 is in all_gather of 64 Byte") && Catch::Contains("rank 0 did not launch") &&
                                  Catch::Contains("bucket 0"));
   auto third = apart;
   third.rank = 2;
-  const auto fewer = diagnose(std::vector<CollectiveState>{stuck, apart, third});
+  const auto fewer = diagnose(std::vector<CollectiveState>{stuck, apart, third}, 3);
   REQUIRE(fewer);
   CHECK(fewer->rank == 0);
+
+  CHECK_FALSE(diagnose(std::vector<CollectiveState>{stuck, apart}, 3));  // the third may say who is alone
+  auto gather = stuck;
+  gather.lane = "gathers of host a";
+  CHECK_FALSE(diagnose(std::vector<CollectiveState>{gather, apart}, 2));  // its Compute waits for something else
 
   // It computes still, and may come there; it has been there; the other has launched the bucket; nobody knows of such a collective.
   auto computes = stuck;
   computes.awaits_reducer = false;
-  CHECK_FALSE(diagnose(std::vector<CollectiveState>{computes, apart}));
+  CHECK_FALSE(diagnose(std::vector<CollectiveState>{computes, apart}, 2));
   auto was_there = stuck;
   was_there.program_sequence = 5;
-  CHECK_FALSE(diagnose(std::vector<CollectiveState>{was_there, apart}));
+  CHECK_FALSE(diagnose(std::vector<CollectiveState>{was_there, apart}, 2));
   auto launched = apart;
   launched.in_flight = true;
   launched.sequence = 7;
   launched.fingerprint = 1;
-  CHECK_FALSE(diagnose(std::vector<CollectiveState>{stuck, launched}));
+  CHECK_FALSE(diagnose(std::vector<CollectiveState>{stuck, launched}, 2));
   auto nowhere = apart;
   nowhere.program_what.clear();
-  CHECK_FALSE(diagnose(std::vector<CollectiveState>{stuck, nowhere}));
+  CHECK_FALSE(diagnose(std::vector<CollectiveState>{stuck, nowhere}, 2));
 }
 
 // Snapshots go from buddy to buddy, and their lengths differ: a slow exchange was once taken for different collectives.

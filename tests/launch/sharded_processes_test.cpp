@@ -115,6 +115,15 @@ TEST_CASE("[C04] a sharded job that loses a rank between two steps, or after the
   }
 }
 
+// The newcomer has a trace to gather before anything else, the others are in the middle of a validation.
+TEST_CASE("[T08] a sharded job that goes back to the end of a trace's window gathers it on all ranks") {
+  const auto run = sharded_run({"--strategy", "fsdp", "--profile", "steps=12:15,operators=off"}, "slot=1,step=16,at=validate");
+  INFO(run.output);
+  CHECK(run.recoveries().size() == 1);
+  CHECK_THAT(run.output, Catch::Contains("trace.json: 4 ranks, steps 12 to 14, "));
+  check_bits(run, sharded_run({"--strategy", "fsdp"}, ""));
+}
+
 TEST_CASE("[C04] a sharded loop of one's own, which catches nothing, outlives a rank that dies anywhere in a step") {
   const auto run = [](const std::string& fault) {
     Launch launch(2,

@@ -123,7 +123,7 @@ TEST_CASE("[X05] local_sgd and diloco pass the conformance suite") {
 TEST_CASE("[X05] parameter_server passes the conformance suite") {
   ConformanceOptions options;
   options.strategy = "parameter_server";
-  options.loss_bound = 0.2;
+  options.loss_bound = 0.05;
   options.same_bits = false;
   options.configure = [](Config& config) {
     config.staleness = 1;

@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 #include <numeric>
+#include <thread>
 
 #include "actors/heal.hpp"
 #include "launch/simulated_process.hpp"
@@ -232,6 +233,8 @@ TEST_CASE("[X05] parameter_server outlives the server and a worker, and goes bac
           if (share == 0) start = state();
           if (share > 0 && rank.steps_done() >= 4 && rank.rank() == victim && first_life && state() != start)  // an update was applied
             std::dynamic_pointer_cast<SimulatedProcess>(fault_watch())->kill();
+          if (rank.rank() != victim && rank.steps_done() >= 4)
+            std::this_thread::sleep_for(std::chrono::milliseconds(3));  // it gets a second share
           rank.backward(torch::nn::functional::cross_entropy(model->forward(batch.input), batch.target));
           const auto report = rank.step(*optimizer);
           share = report.pending ? share + 1 : 0;

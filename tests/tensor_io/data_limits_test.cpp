@@ -80,7 +80,7 @@ TEST_CASE("[S05] of any number of tar shards the headers of the 128 that were re
   testing::ScratchDirectory folder;
   constexpr int kShards = 200;
   for (int i = 0; i < kShards; ++i) testing::write_text(folder / shard_name(i), tar_of(2));
-  const ShardFolder shards(folder.path(), false);  // without an index each is read once, to be counted
+  const ShardFolder shards(folder.path(), false, 100);  // without an index each is read once, to be counted
   CHECK(shards.opened() == kShards);
   CHECK(shards.kept() == ShardFolder::kMostKept);
   const auto last = shards.open(kShards - ShardFolder::kMostKept);  // the one that would go next
@@ -90,6 +90,8 @@ TEST_CASE("[S05] of any number of tar shards the headers of the 128 that were re
   CHECK(shards.kept() == ShardFolder::kMostKept);
   CHECK(first->samples().size() == 2);  // who uses one has it
   CHECK(shards.open(0) != first);
+  const ShardFolder small(folder.path(), false, 2 * kShards);  // few samples: all of them fit
+  CHECK(small.kept() == kShards);
   SECTION("a shard that changed meanwhile is noticed when it is read again") {
     for (std::size_t i = 1; i < kShards; ++i) (void)shards.open(i);
     testing::write_text(folder / shard_name(0), tar_of(3));
