@@ -127,7 +127,8 @@ TEST_CASE("[X06] a rank killed around a switch of strategy is replaced, and all 
   CHECK(run.recoveries().size() == 1);
   CHECK(run.losses.size() == 32);
   CHECK(run.repeated.empty());
-  CHECK_THAT(run.output, Catch::Contains("the strategy is now " + plan.substr(plan.rfind(':') + 1)));
+  CHECK(run.state.metadata.at("strategy") == plan.substr(plan.rfind(':') + 1));
+  CHECK(run.state.metadata.at("switching.switches") == (plan == "12:diloco" ? "1" : "2"));
   // The newcomer has another rank's inner steps, and a switch that was given up comes a step later.
   CHECK(std::abs(late_loss(run) - references[plan]) < 0.05);
 }
