@@ -1,6 +1,5 @@
 #include "launch/observe/operators.hpp"
 
-#include <malloc.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
 
 #include <atomic>
@@ -48,11 +47,7 @@ std::unique_ptr<OperatorTrace> OperatorTrace::begin(bool on_device) {
   return trace;
 }
 
-void OperatorTrace::prepare_process() {
-  ::setenv("KINETO_LOG_LEVEL", "99", 0);
-  if (std::getenv("MALLOC_TRIM_THRESHOLD_") == nullptr) ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
-  if (std::getenv("MALLOC_MMAP_THRESHOLD_") == nullptr) ::mallopt(M_MMAP_THRESHOLD, 32 << 20);
-}
+void OperatorTrace::silence() { ::setenv("KINETO_LOG_LEVEL", "99", 0); }
 
 void OperatorTrace::initialise() { begin(false).reset(); }
 

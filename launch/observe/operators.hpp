@@ -12,10 +12,9 @@ namespace troupe {
 /// Kineto is one per process: of simulated ranks the first has operators, the others none. Made and collected by compute's thread.
 class OperatorTrace {
  public:
-  /// Kineto is not to tell on standard error that there is no GPU; and malloc keeps what is freed, unless the environment says otherwise:
-  /// what Kineto allocates moves glibc to give memory back and take it again in every step (docs/benchmarks.md). To be called before the
-  /// program has a second thread, which may read the environment, and before anything else here.
-  static void prepare_process();
+  /// Kineto is not to tell on standard error that there is no GPU. To be called before the program has a second thread, which may read the
+  /// environment, and before anything else here.
+  static void silence();
   /// To be called on the program's first thread before another one begins a trace: Kineto complains otherwise.
   static void initialise();
   /// Nothing where Kineto is in use.
