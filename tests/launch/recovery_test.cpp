@@ -51,6 +51,23 @@ TEST_CASE("[L05] a rank killed while the ranks share new memory is replaced") {
   check_bits(run, undisturbed());
 }
 
+// 16 steps were done in the first epoch; with half the batch size the second begins at what would be step 32.
+TEST_CASE("[L05] [S04] a newcomer to a run that was resumed with another batch size stands where the others are") {
+  testing::ScratchDirectory folder;
+  auto words = kRecoveryProbe;
+  words.insert(words.end(), {"--epochs", "1", "--checkpoint_dir", folder / "first"});
+  Launch first(2, words);
+  const auto done = first.finish();
+  INFO(done.output);
+  REQUIRE(done.code == 0);
+  const std::vector<std::string> resumed{"--batch_size", "8", "--resume", folder / "first"};
+  const Run reference(2, {}, "", resumed), run(2, {}, "slot=1,step=25,at=vote", resumed);
+  INFO(run.output);
+  CHECK(run.recoveries().size() == 1);
+  CHECK(run.losses.size() == 32);
+  check_bits(run, reference);
+}
+
 TEST_CASE("[L05] ranks whose buffers differ outlive one of them: the newcomer gets the first survivor's") {
   const std::string strategy = GENERATE("ddp", "zero2");
   INFO(strategy);
