@@ -241,6 +241,7 @@ TEST_CASE("[X06] each switch is told once, with its reason") {
 }
 
 TEST_CASE("[X06] a job whose link becomes slow sends less, and more again when the link is fast") {
+  (void)switched_run(1, 1, [](SmallTraining&) {});  // the first run of a process registers the usual hooks
   register_comm_hook("none", [](const StrategyOptions&) { return std::make_shared<SlowLink>(1); });
   register_comm_hook("bf16", [](const StrategyOptions&) { return std::make_shared<SlowLink>(2); });
   const auto found = switched_run(2, 200, [](SmallTraining& t) {
@@ -248,8 +249,8 @@ TEST_CASE("[X06] a job whose link becomes slow sends less, and more again when t
     t.jobs.options.strategy.bucket_cap_mb = t.jobs.options.strategy.first_bucket_mb = 1;  // one bucket
     t.before_step = [names = t.before_step](RankSystem& system, torch::nn::Module& model, std::int64_t step) {
       names(system, model, step);
-      if (system.compute().rank() == 0) link_delay_ms = step >= 25 && step < 100 ? 60 : 0;
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));  // a step, beside which a fast link is nothing
+      if (system.compute().rank() == 0) link_delay_ms = step >= 25 && step < 100 ? 120 : 0;
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // a step, beside which a fast link is nothing
     };
   });
   register_comm_hooks();
