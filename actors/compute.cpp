@@ -22,7 +22,7 @@ std::int64_t nanoseconds(std::chrono::steady_clock::time_point time) { return ti
 
 struct Awaiting {
   std::atomic<bool>& flag;
-  explicit Awaiting(std::atomic<bool>& told) : flag(told) { flag = true; }
+  explicit Awaiting(std::atomic<bool>& told) : flag(told) { flag.store(true); }
   ~Awaiting() { flag = false; }
   Awaiting(const Awaiting&) = delete;
   Awaiting& operator=(const Awaiting&) = delete;

@@ -145,7 +145,7 @@ void Ddp::tune() {
   const auto mib = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
   std::snprintf(text, sizeof text,
                 "step %lld: buckets of up to %.4g MiB (the first %.4g) instead of %.4g: reduced after %.2f ms instead of %.2f",
-                static_cast<long long>(step() + 1), mib(choice.caps.cap_bytes), mib(choice.caps.first_cap_bytes), mib(caps_.cap_bytes),
+                static_cast<long long>(step()) + 1, mib(choice.caps.cap_bytes), mib(choice.caps.first_cap_bytes), mib(caps_.cap_bytes),
                 choice.then_ms, choice.now_ms);
   notices_.emplace_back(text);
 }

@@ -20,7 +20,7 @@ class Permutation {
  private:
   static constexpr std::size_t kRounds = 4;
   std::int64_t n_;
-  std::array<std::uint64_t, kRounds> keys_;  // of each round: mix_seed(key, {round, right}) up to its last step
+  std::array<std::uint64_t, kRounds> keys_{};  // of each round: mix_seed(key, {round, right}) up to its last step
   unsigned half_bits_;
 };
 
