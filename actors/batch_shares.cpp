@@ -8,15 +8,10 @@
 #include <sstream>
 
 #include "tensor_io/error.hpp"
+#include "tensor_io/upper_median.hpp"
 
 namespace troupe {
 namespace {
-
-double middle_of(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 std::string list_of(std::span<const std::int64_t> numbers) {
   std::string text;
@@ -117,7 +112,7 @@ bool BatchShares::add(std::span<const double> own_ms) {
   if (recent_[0].size() < options_.window) return false;
   std::vector<double> took, speeds;
   for (std::size_t r = 0; r < own_ms.size(); ++r) {
-    took.push_back(std::max(1e-3, middle_of(recent_[r])));
+    took.push_back(std::max(1e-3, upper_median(recent_[r])));
     speeds.push_back(static_cast<double>(shares_[r]) / took[r]);
     recent_[r].clear();
   }

@@ -37,7 +37,7 @@ class BatchShares {
     double gain = 0.08;       ///< share of the slowest rank's time that a change must win
   };
   BatchShares() = default;  ///< equal parts, for ever
-  /// `total`: samples of a micro-batch, over all ranks. Throws Error(usage): weights for another number of ranks, fewer samples than ranks.
+  /// `total`: samples of a micro-batch, over all ranks. Throws Error(usage) where there are fewer samples than ranks.
   BatchShares(Balance balance, std::int64_t total, int ranks) : BatchShares(std::move(balance), total, ranks, Options()) {}
   BatchShares(Balance balance, std::int64_t total, int ranks, Options options);
 

@@ -5,6 +5,7 @@ import pathlib
 import random
 import statistics
 import subprocess
+import tempfile
 import threading
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -79,6 +80,39 @@ def max_difference(path_a, path_b):
     if len(a) != len(b):
         return float("inf")
     return 0.0 if a == b else max(abs(x - y) for x, y in zip(a, b))
+
+
+def in_turns(names, blocks, measure):
+    """What measure(name) returns, by name: in each of `blocks` rounds once for each, in an order of its own. A round before warms up."""
+    found = {name: [] for name in names}
+    order = random.Random(1)
+    for number in range(-1, blocks):
+        for name in order.sample(list(names), len(names)):
+            result = measure(name)
+            if number >= 0:
+                found[name].append(result)
+    return found
+
+
+def step_answers(programs, blocks, steps):
+    """What each program answers to `block N`, in turns."""
+    return in_turns(programs, blocks, lambda name: programs[name].ask(f"block {steps}", "step_ms"))
+
+
+def step_times(answers):
+    return {name: [floats(answer["step_ms"]) for answer in blocks] for name, blocks in answers.items()}
+
+
+def weights_difference(programs, name):
+    """The largest one between the weights of that program and any other's. Ends the programs."""
+    with tempfile.TemporaryDirectory() as scratch:
+        files = {each: f"{scratch}/{number}" for number, each in enumerate(programs)}
+        for each, program in programs.items():
+            program.ask(f"weights {files[each]}", "weights")
+        difference = max(max_difference(files[name], file) for file in files.values())
+    for program in programs.values():
+        program.quit()
+    return difference
 
 
 def report(row, target, ours, peers, unit, extra, at_least=False):

@@ -21,7 +21,8 @@ import sys
 import tempfile
 import time
 
-from harness import DEADLINE_S, HERE, OURS, ROOT, TORCHRUN, Program, flat, floats, max_difference, read_floats, report
+from harness import (DEADLINE_S, HERE, OURS, ROOT, TORCHRUN, Program, flat, floats, read_floats, report, step_answers, step_times,
+                     weights_difference)
 from scale import SCALE_TARGETS, run_overhead, run_scale
 from start import run_start
 
@@ -45,27 +46,14 @@ SIZES = {"all_reduce/4B": 4, "all_reduce/4KiB": 4096, "all_reduce/64KiB": 65536,
 
 def run_mlp(batch, rows, blocks, steps):
     """The rows ddp.mlp/bN and actors/bN."""
-    with tempfile.TemporaryDirectory() as scratch:
-        ours = Program([str(OURS / "bench_ddp_mlp"), "--batch", str(batch)], "bench_ddp_mlp")
-        peers = {setting: Program(TORCHRUN + ["bench/peer/ddp_mlp.py", "--batch", str(batch)] + flags, setting)
-                 for setting, flags in MLP_PEERS.items()}
-        everyone = {"ours": ours, **peers}
-        times = {name: [] for name in everyone}
-        actors_us = []
-        order = random.Random(1)
-        for number in range(-1, blocks):  # the first is a warm-up: DDP rebuilds its buckets in it, we too
-            for name in order.sample(list(everyone), len(everyone)):
-                answer = everyone[name].ask(f"block {steps}", "step_ms")
-                if number >= 0:
-                    times[name].append(floats(answer["step_ms"]))
-                    if name == "ours" and "actors_us" in answer:
-                        actors_us.append(floats(answer["actors_us"]))
-        files = {name: f"{scratch}/{number}" for number, name in enumerate(everyone)}
-        for name, program in everyone.items():
-            program.ask(f"weights {files[name]}", "weights")
-        difference = max(max_difference(files["ours"], files[setting]) for setting in peers)
-        for program in everyone.values():
-            program.quit()
+    ours = Program([str(OURS / "bench_ddp_mlp"), "--batch", str(batch)], "bench_ddp_mlp")
+    peers = {setting: Program(TORCHRUN + ["bench/peer/ddp_mlp.py", "--batch", str(batch)] + flags, setting)
+             for setting, flags in MLP_PEERS.items()}
+    everyone = {"ours": ours, **peers}
+    answers = step_answers(everyone, blocks, steps)  # DDP rebuilds its buckets in the block that warms up, we too
+    times = step_times(answers)
+    actors_us = [floats(answer["actors_us"]) for answer in answers["ours"] if "actors_us" in answer]
+    difference = weights_difference(everyone, "ours")
     results = []
     row = f"ddp.mlp/b{batch}"
     if row in rows:
@@ -95,24 +83,12 @@ def jitter(row, ours, peers):
 
 def run_fsdp(batch, rows, blocks, steps):
     """The rows fsdp.mlp/bN (peer: FSDP2) and fsdp.mlp/bN/ddp (peer: our own ddp)."""
-    with tempfile.TemporaryDirectory() as scratch:
-        ours = {name: Program([str(OURS / "bench_ddp_mlp"), "--batch", str(batch), name], name) for name in ("fsdp", "ddp")}
-        peers = {setting: Program(TORCHRUN + ["bench/peer/fsdp_mlp.py", "--batch", str(batch)] + flags, setting)
-                 for setting, flags in FSDP_PEERS.items()}
-        everyone = {**ours, **peers}
-        times = {name: [] for name in everyone}
-        order = random.Random(1)
-        for number in range(-1, blocks):
-            for name in order.sample(list(everyone), len(everyone)):
-                answer = everyone[name].ask(f"block {steps}", "step_ms")
-                if number >= 0:
-                    times[name].append(floats(answer["step_ms"]))
-        files = {name: f"{scratch}/{number}" for number, name in enumerate(everyone)}
-        for name, program in everyone.items():
-            program.ask(f"weights {files[name]}", "weights")
-        difference = max(max_difference(files["fsdp"], files[other]) for other in everyone)
-        for program in everyone.values():
-            program.quit()
+    ours = {name: Program([str(OURS / "bench_ddp_mlp"), "--batch", str(batch), name], name) for name in ("fsdp", "ddp")}
+    peers = {setting: Program(TORCHRUN + ["bench/peer/fsdp_mlp.py", "--batch", str(batch)] + flags, setting)
+             for setting, flags in FSDP_PEERS.items()}
+    everyone = {**ours, **peers}
+    times = step_times(step_answers(everyone, blocks, steps))
+    difference = weights_difference(everyone, "fsdp")
     results = []
     row = f"fsdp.mlp/b{batch}"
     if row in rows:

@@ -18,6 +18,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "net"))
 from cluster import CannotRun, Cluster  # noqa: E402
+from loss_curve import loss_curve  # noqa: E402
 
 BUILD = ROOT / "build" / "release"
 WINDOW = 20
@@ -27,7 +28,7 @@ COMMON = ["--n_embd", "256", "--n_layer", "4", "--block_size", "64", "--batch_si
 
 
 def run(cluster, rate, seed, steps, flags, until=None):
-    """[(seconds since the first step, mean loss of WINDOW steps)], by step; ends early once `until` is reached."""
+    """The loss_curve; ends early once `until` is reached."""
     with tempfile.TemporaryDirectory(prefix="troupe-slow-link-") as folder:
         hosts = pathlib.Path(folder, "hosts")
         hosts.write_text("".join(f"{host} slots=2 address={cluster.address(host)}\n" for host in cluster.hosts))
@@ -45,8 +46,8 @@ def run(cluster, rate, seed, steps, flags, until=None):
                 process.wait(timeout=2)
             except subprocess.TimeoutExpired:
                 pass
-            points = read(metrics)
-            reached = until is not None and points and min(loss for _, loss in points) <= until
+            points = loss_curve(metrics, WINDOW)
+            reached = until is not None and points and min(loss for _, loss, _ in points) <= until
             if process.poll() is not None or reached:
                 break
         if process.poll() is None:
@@ -63,25 +64,10 @@ def run(cluster, rate, seed, steps, flags, until=None):
         return points
 
 
-def read(metrics):
-    if not metrics.exists():
-        return []
-    entries = []
-    for line in metrics.read_text().splitlines():
-        try:
-            entry = json.loads(line)
-        except ValueError:  # not yet whole
-            continue
-        if entry["kind"] == "train":
-            entries.append((entry["wall_time"], entry["loss_metrics/global_avg_loss"]))
-    return [(entries[i][0] - entries[0][0], statistics.fmean(loss for _, loss in entries[i - WINDOW + 1:i + 1]))
-            for i in range(WINDOW - 1, len(entries))]
-
-
 def time_to(points, level):
-    for i, (seconds, loss) in enumerate(points):
+    for seconds, loss, steps in points:
         if loss <= level:
-            return {"seconds": round(seconds, 1), "steps": i + WINDOW}
+            return {"seconds": round(seconds, 1), "steps": steps}
     return {"seconds": None, "steps": len(points) + WINDOW - 1, "loss": points[-1][1] if points else None}
 
 

@@ -18,6 +18,8 @@ import sys
 import tempfile
 import time
 
+from loss_curve import loss_curve
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "release"
 WINDOW = 20  # updates
@@ -53,19 +55,8 @@ def run(flags, seed, more, updates, steps, until=None):
 
 
 def read(metrics, updates):
-    if not metrics.exists():
-        return []
-    entries = []
-    for line in metrics.read_text().splitlines():
-        try:
-            entry = json.loads(line)
-        except ValueError:  # not yet whole
-            continue
-        if entry["kind"] == "train":
-            entries.append((entry["wall_time"], entry["loss_metrics/global_avg_loss"]))
-    window = max(1, WINDOW // updates)
-    return [(entries[i][0] - entries[0][0], statistics.fmean(loss for _, loss in entries[i - window + 1:i + 1]), (i + 1) * updates)
-            for i in range(window - 1, len(entries))]
+    """The loss_curve with updates in the place of steps, of which each has so many."""
+    return [(seconds, loss, steps * updates) for seconds, loss, steps in loss_curve(metrics, max(1, WINDOW // updates))]
 
 
 def main():

@@ -1,11 +1,10 @@
 """The row start: from the command to the first step's end, two ranks, a model of two numbers; ours beside torchrun."""
 import os
-import random
 import subprocess
 import tempfile
 import time
 
-from harness import HERE, OURS, ROOT, TORCHRUN, report
+from harness import HERE, OURS, ROOT, TORCHRUN, in_turns, report
 
 DEADLINE_S = 60
 
@@ -26,12 +25,6 @@ def first_step(command, folder):
 def run_start(target, rounds):
     sides = {"ours": [str(ROOT / "build/release/launch/troupe"), "launch", "--nproc", "2", str(OURS / "bench_start")],
              "torchrun": [*TORCHRUN, str(HERE / "peer/start.py")]}
-    times = {name: [] for name in sides}
-    order = random.Random(1)
     with tempfile.TemporaryDirectory() as folder:
-        for number in range(-1, rounds):
-            for name in order.sample(list(sides), len(sides)):
-                taken = first_step(sides[name], folder)
-                if number >= 0:
-                    times[name].append([taken])
+        times = in_turns(sides, rounds, lambda name: [first_step(sides[name], folder)])
     return report("start", target, times["ours"], {"torchrun": times["torchrun"]}, "ms", {})

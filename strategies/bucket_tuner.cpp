@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 
+#include "tensor_io/upper_median.hpp"
+
 namespace troupe {
 
 void BucketTuner::reset() {
@@ -34,11 +36,7 @@ bool BucketTuner::step_done() {
 BucketChoice BucketTuner::look(std::span<const ParameterLayout> layout, const BucketPlan& plan, const BucketCaps& now, Communicator& lane) {
   std::vector<double> ready(layout.size(), -1), least(plan.buckets.size(), std::numeric_limits<double>::max());
   for (std::size_t p = 0; p < std::min(ready.size(), ready_ms_.size()); ++p) {
-    auto& values = ready_ms_[p];
-    if (values.empty()) continue;
-    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-    std::nth_element(values.begin(), middle, values.end());
-    ready[p] = *middle;
+    if (!ready_ms_[p].empty()) ready[p] = upper_median(ready_ms_[p]);
   }
   std::copy_n(least_ms_.begin(), std::min(least.size(), least_ms_.size()), least.begin());
   const auto tensor_of = [](std::vector<double>& values) {

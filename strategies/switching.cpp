@@ -8,6 +8,7 @@
 #include "strategies/sync_batch_norm.hpp"
 #include "tensor_io/fault_point.hpp"
 #include "tensor_io/steady_time.hpp"
+#include "tensor_io/upper_median.hpp"
 
 namespace troupe {
 namespace {
@@ -17,13 +18,6 @@ constexpr std::size_t kLookEvery = 20;
 constexpr std::size_t kOuterSteps = 2;
 
 double milliseconds(std::int64_t ns) { return 1e-6 * static_cast<double>(ns); }
-
-double median_of(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 // The mean over ranks of those that are numbers with a point, in memory of their own.
 NamedTensors means_of(const NamedTensors& tensors, Communicator& lane, const char* what) {
@@ -231,7 +225,8 @@ StrategyPhase Switching::wanted(std::int64_t done, std::string& why) {
   }
   const bool look = replicas_equal() ? window_.step_ms.size() >= kLookEvery : window_.wire_ms.size() >= kOuterSteps;
   if (context_.world_size == 1 || !look) return phase_;
-  const auto times = torch::tensor({median_of(window_.step_ms), median_of(window_.exposed_ms), median_of(window_.wire_ms)}, at::kDouble);
+  const auto times =
+      torch::tensor({upper_median(window_.step_ms), upper_median(window_.exposed_ms), upper_median(window_.wire_ms)}, at::kDouble);
   window_.step_ms.clear();
   window_.exposed_ms.clear();
   window_.wire_ms.clear();

@@ -201,16 +201,7 @@ TEST_CASE("[X05] a rank that missed an outer step takes it over in the next gene
         for (const auto& [name, tensor] : strategy.own_tensors()) tensor.fill_(7);
       }
       const auto before = model.parameters().front().detach().clone();
-      StrategyContext context;
-      context.rank = compute.rank();
-      context.world_size = compute.world_size();
-      context.options = compute.options().strategy;
-      context.bucket_lane = compute.services().bucket_lane;
-      context.program_lane = compute.services().program_lane;
-      context.reducer = compute.services().reducer;
-      context.progress = compute.services().progress;
-      context.wait_reduced = [&compute](std::int64_t) { return compute.receive<BucketsReduced>("reducer", "the step's buckets"); };
-      strategy.rejoin(context);
+      strategy.rejoin(testing::next_generation(compute));
 
       CHECK(strategy.state()["local_steps.outer_steps"] == "1");
       CHECK(strategy.state()["local_steps.next"] == "8");

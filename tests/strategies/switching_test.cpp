@@ -157,19 +157,6 @@ class Interruption final : public FaultWatch {
   std::string place_;
 };
 
-StrategyContext next_generation(Compute& compute) {
-  StrategyContext context;
-  context.rank = compute.rank();
-  context.world_size = compute.world_size();
-  context.options = compute.options().strategy;
-  context.bucket_lane = compute.services().bucket_lane;
-  context.program_lane = compute.services().program_lane;
-  context.reducer = compute.services().reducer;
-  context.progress = compute.services().progress;
-  context.wait_reduced = [&compute](std::int64_t) { return compute.receive<BucketsReduced>("reducer", "the step's buckets"); };
-  return context;
-}
-
 }  // namespace
 
 // Rank 1 has heard nothing of the barrier that the others have passed: as where a rank is lost just there.
@@ -199,7 +186,7 @@ TEST_CASE("[X06] a rank that is interrupted behind the barrier of a switch follo
       }
       CHECK_THROWS_WITH(compute.step(*optimizer, 0.1), "interrupted");
       CHECK(strategy.name() == (compute.rank() == 1 ? "diloco" : "ddp"));
-      strategy.rejoin(next_generation(compute));
+      strategy.rejoin(testing::next_generation(compute));
       strategy.remember_state();
       CHECK(strategy.name() == "ddp");
       CHECK((strategy.take_notices() ==

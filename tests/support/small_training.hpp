@@ -78,6 +78,20 @@ inline NamedTensors assemble(const std::vector<TensorPart>& parts) {
   return {whole.begin(), whole.end()};
 }
 
+/// What a strategy gets for a generation of the same ranks and lanes.
+inline StrategyContext next_generation(Compute& compute) {
+  StrategyContext context;
+  context.rank = compute.rank();
+  context.world_size = compute.world_size();
+  context.options = compute.options().strategy;
+  context.bucket_lane = compute.services().bucket_lane;
+  context.program_lane = compute.services().program_lane;
+  context.reducer = compute.services().reducer;
+  context.progress = compute.services().progress;
+  context.wait_reduced = [&compute](std::int64_t) { return compute.receive<BucketsReduced>("reducer", "the step's buckets"); };
+  return context;
+}
+
 /// Training of a few steps on N ranks, and what came of it.
 struct SmallTraining {
   Cluster jobs;
