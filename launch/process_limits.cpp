@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tensor_io/error.hpp"
+#include "tensor_io/tensor_memory.hpp"
 
 namespace troupe {
 namespace {
@@ -76,6 +77,7 @@ void require_threads(int count) {
 
 void keep_freed_memory() {
 #if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // whose malloc is another
+  take_tensors_from_malloc();
   const char* tunables = std::getenv("GLIBC_TUNABLES");
   if (tunables != nullptr && std::string_view(tunables).find("glibc.malloc") != std::string_view::npos) return;
   if (std::getenv("MALLOC_TRIM_THRESHOLD_") == nullptr) ::mallopt(M_TRIM_THRESHOLD, 1 << 30);

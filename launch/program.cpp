@@ -251,7 +251,7 @@ int main(int argc, char** argv, const std::function<void(Rank&)>& body, const st
     const auto action = parse_config(config, argc, argv);
     if (action == ConfigAction::help) return std::fputs(config_help(config, argv[0]).c_str(), stdout), 0;
     if (action == ConfigAction::print_config) return std::fputs(config_to_toml(config).c_str(), stdout), 0;
-    if (config.strategy != "fsdp") keep_freed_memory();  // which is for models whose memory is short: a tenth more at 8 ranks
+    keep_freed_memory();
     if (traces_operators(config)) OperatorTrace::silence();
     profile_of_process().reset();
     const auto place = read_environment();
