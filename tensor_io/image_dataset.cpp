@@ -36,39 +36,46 @@ void require_labels(const std::string& where, const at::Tensor& labels, std::int
 
 ImageDataset::ImageDataset(std::string name, const at::Tensor& images, const at::Tensor& labels, std::int64_t classes,
                            ImageTransform transform)
-    : name_(std::move(name)), images_(images.contiguous()), labels_(labels.contiguous()), transform_(std::move(transform)) {
+    : name_(std::move(name)),
+      images_(images.contiguous()),
+      labels_(labels.contiguous()),
+      transform_(std::move(transform)),
+      height_(images.size(2)),
+      width_(images.size(3)) {
   require_labels(name_, labels_, classes);
+  const auto of_channel = [](const std::vector<float>& values, std::size_t c, float otherwise) {
+    return values.empty() ? otherwise : values[c % values.size()];
+  };
+  for (std::size_t c = 0; c < static_cast<std::size_t>(images_.size(1)); ++c) {
+    const float mean = of_channel(transform_.mean, c, 0), stddev = of_channel(transform_.stddev, c, 1);
+    planes_.push_back({transform_.scale / stddev, -mean / stddev});
+  }
 }
 
-void ImageDataset::write_sample(float* out, std::int64_t index, const SampleContext& context) const {
-  const auto channels = images_.size(1), height = images_.size(2), width = images_.size(3);
-  const auto* image = images_.data_ptr<std::uint8_t>() + index * channels * height * width;
-  std::int64_t shift_y = 0, shift_x = 0;
-  bool flip = false;
-  if (transform_.augment) {
-    const auto random = mix_seed(context.seed, {0xa06, static_cast<std::uint64_t>(context.epoch), static_cast<std::uint64_t>(index)});
-    const auto choices = static_cast<std::uint64_t>(2 * transform_.padding + 1);
-    shift_y = static_cast<std::int64_t>((random & 0xffffff) % choices) - transform_.padding;
-    shift_x = static_cast<std::int64_t>((random >> 24 & 0xffffff) % choices) - transform_.padding;
-    flip = transform_.flip && (random >> 63) != 0;
-  }
-  for (std::int64_t c = 0; c < channels; ++c) {
-    const float mean = transform_.mean.empty() ? 0 : transform_.mean[static_cast<std::size_t>(c) % transform_.mean.size()];
-    const float stddev = transform_.stddev.empty() ? 1 : transform_.stddev[static_cast<std::size_t>(c) % transform_.stddev.size()];
-    const float factor = transform_.scale / stddev, offset = -mean / stddev;
-    const auto* plane = image + c * height * width;
-    float* target = out + c * height * width;
-    if (!transform_.augment) {
-      normalise_bytes(plane, height * width, factor, offset, target);
-      continue;
+void ImageDataset::write_sample(const std::uint8_t* image, float* out, std::int64_t index, const SampleContext& context) const {
+  const auto plane_numel = height_ * width_;
+  if (!transform_.augment) {
+    for (std::size_t c = 0; c < planes_.size(); ++c) {
+      const auto first = static_cast<std::int64_t>(c) * plane_numel;
+      normalise_bytes(image + first, plane_numel, planes_[c].factor, planes_[c].offset, out + first);
     }
-    for (std::int64_t y = 0; y < height; ++y) {
-      for (std::int64_t x = 0; x < width; ++x) {
-        const auto from_y = y + shift_y, from_x = (flip ? width - 1 - x : x) + shift_x;
-        const bool inside = from_y >= 0 && from_y < height && from_x >= 0 && from_x < width;
-        target[y * width + x] = (inside ? static_cast<float>(plane[from_y * width + from_x]) : 0.0f) * factor + offset;
+    return;
+  }
+  const auto random = mix_seed(context.seed, {0xa06, static_cast<std::uint64_t>(context.epoch), static_cast<std::uint64_t>(index)});
+  const auto choices = static_cast<std::uint64_t>(2 * transform_.padding + 1);
+  const auto shift_y = static_cast<std::int64_t>((random & 0xffffff) % choices) - transform_.padding;
+  const auto shift_x = static_cast<std::int64_t>((random >> 24 & 0xffffff) % choices) - transform_.padding;
+  const bool flip = transform_.flip && (random >> 63) != 0;
+  for (const auto& [factor, offset] : planes_) {
+    for (std::int64_t y = 0; y < height_; ++y) {
+      for (std::int64_t x = 0; x < width_; ++x) {
+        const auto from_y = y + shift_y, from_x = (flip ? width_ - 1 - x : x) + shift_x;
+        const bool inside = from_y >= 0 && from_y < height_ && from_x >= 0 && from_x < width_;
+        out[y * width_ + x] = (inside ? static_cast<float>(image[from_y * width_ + from_x]) : 0.0f) * factor + offset;
       }
     }
+    image += plane_numel;
+    out += plane_numel;
   }
 }
 
@@ -87,14 +94,18 @@ Batch ImageDataset::get_batch(std::span<const std::int64_t> indices, const Sampl
   batch.input = at::empty({n, images_.size(1), images_.size(2), images_.size(3)}, at::kFloat);
   batch.target = at::empty({n}, at::kLong);
   batch.index = at::empty({n}, at::kLong);
-  const auto pixels = images_.size(1) * images_.size(2) * images_.size(3);
-  for (std::int64_t i = 0; i < n; ++i) {
-    const auto index = indices[static_cast<std::size_t>(i)];
+  const auto numel = images_.size(1) * height_ * width_;
+  const auto* images = images_.const_data_ptr<std::uint8_t>();
+  const auto* labels = labels_.const_data_ptr<std::int64_t>();
+  auto* input = batch.input.data_ptr<float>();
+  auto *target = batch.target.data_ptr<std::int64_t>(), *index_of = batch.index.data_ptr<std::int64_t>();
+  for (const auto index : indices) {
     if (index < 0 || index >= size())
       throw Error(ErrorCode::usage, name_, "sample " + std::to_string(index) + " is outside its " + std::to_string(size()));
-    write_sample(batch.input.data_ptr<float>() + i * pixels, index, context);
-    batch.target.data_ptr<std::int64_t>()[i] = labels_.data_ptr<std::int64_t>()[index];
-    batch.index.data_ptr<std::int64_t>()[i] = index;
+    write_sample(images + index * numel, input, index, context);
+    input += numel;
+    *target++ = labels[index];
+    *index_of++ = index;
   }
   return batch;
 }

@@ -32,12 +32,17 @@ class ImageDataset final : public Dataset {
   const at::Tensor& labels() const { return labels_; }
 
  private:
-  void write_sample(float* out, std::int64_t index, const SampleContext& context) const;
+  struct Plane {
+    float factor = 1, offset = 0;  // byte * factor + offset is the value
+  };
+  void write_sample(const std::uint8_t* image, float* out, std::int64_t index, const SampleContext& context) const;
 
   std::string name_;
   at::Tensor images_;  // (N, C, H, W) u8, contiguous
   at::Tensor labels_;  // (N,) i64
   ImageTransform transform_;
+  std::int64_t height_, width_;
+  std::vector<Plane> planes_;  // by channel
 };
 
 /// labels (N,) i64. Throws Error(bad_data) that names `where` and the first label outside [0, classes).

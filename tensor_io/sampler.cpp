@@ -5,9 +5,33 @@
 #include <numeric>
 
 #include "tensor_io/error.hpp"
+#include "tensor_io/processor_clones.hpp"
 #include "tensor_io/random_seed.hpp"
 
 namespace troupe {
+
+namespace {
+
+constexpr std::size_t kRounds = 4;
+using RoundKeys = std::array<std::uint64_t, kRounds>;
+
+inline std::uint64_t encrypt(std::uint64_t x, const RoundKeys& keys, unsigned half_bits) noexcept {
+  const std::uint64_t mask = (std::uint64_t{1} << half_bits) - 1;
+  std::uint64_t left = x >> half_bits, right = x & mask;
+  for (const auto key : keys) {
+    const std::uint64_t next = left ^ (mix_bits(key + right) & mask);
+    left = right;
+    right = next;
+  }
+  return left << half_bits | right;
+}
+
+// A number's four rounds are a chain of multiplications; those of many overlap.
+TROUPE_PROCESSOR_CLONES void encrypt_all(std::uint64_t* numbers, std::size_t count, const RoundKeys& keys, unsigned half_bits) {
+  for (std::size_t i = 0; i < count; ++i) numbers[i] = encrypt(numbers[i], keys, half_bits);
+}
+
+}  // namespace
 
 Permutation::Permutation(std::int64_t n, std::uint64_t key) : n_(n) {
   for (std::size_t round = 0; round < kRounds; ++round) keys_[round] = mix_seed(key, {round}) + kSeedStep;
@@ -16,18 +40,29 @@ Permutation::Permutation(std::int64_t n, std::uint64_t key) : n_(n) {
 }
 
 std::int64_t Permutation::operator()(std::int64_t position) const noexcept {
-  const std::uint64_t mask = (std::uint64_t{1} << half_bits_) - 1;
   auto x = static_cast<std::uint64_t>(position);
-  do {
-    std::uint64_t left = x >> half_bits_, right = x & mask;
-    for (const auto key : keys_) {
-      const std::uint64_t next = left ^ (mix_bits(key + right) & mask);
-      left = right;
-      right = next;
-    }
-    x = left << half_bits_ | right;
-  } while (x >= static_cast<std::uint64_t>(n_));
+  do x = encrypt(x, keys_, half_bits_);
+  while (x >= static_cast<std::uint64_t>(n_));
   return static_cast<std::int64_t>(x);
+}
+
+void Permutation::apply(std::span<std::int64_t> positions) const {
+  std::vector<std::uint64_t> numbers(positions.begin(), positions.end());
+  std::vector<std::size_t> places(positions.size());  // of `numbers`, those that have not landed inside
+  std::iota(places.begin(), places.end(), std::size_t{0});
+  for (auto left = numbers.size(); left > 0;) {
+    encrypt_all(numbers.data(), left, keys_, half_bits_);
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < left; ++i) {
+      const auto number = numbers[i];
+      const auto place = places[i];
+      positions[place] = static_cast<std::int64_t>(number);
+      numbers[kept] = number;
+      places[kept] = place;
+      kept += number >= static_cast<std::uint64_t>(n_) ? 1 : 0;
+    }
+    left = kept;
+  }
 }
 
 DistributedSampler::DistributedSampler(SamplerOptions options) : options_(std::move(options)) {
@@ -79,9 +114,9 @@ SampledBatch DistributedSampler::batch(std::int64_t epoch, std::int64_t step, st
   }
   for (auto position = begin; position < begin + share; ++position) {
     if (position < o.dataset_size) ++batch.counted;
-    const auto wrapped = position % o.dataset_size;
-    batch.indices.push_back(o.shuffle ? order(wrapped) : wrapped);
+    batch.indices.push_back(position % o.dataset_size);
   }
+  if (o.shuffle) order.apply(batch.indices);
   return batch;
 }
 

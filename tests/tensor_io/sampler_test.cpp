@@ -41,6 +41,9 @@ TEST_CASE("[S01] the keyed permutation hits every number once") {
   std::vector<std::int64_t> all(static_cast<std::size_t>(n));
   std::iota(all.begin(), all.end(), 0);
   CHECK(seen == all);
+  auto at_once = all;
+  order.apply(at_once);
+  for (std::int64_t i = 0; i < n; ++i) CHECK(at_once[static_cast<std::size_t>(i)] == order(i));
 }
 
 TEST_CASE("[S01] the keyed permutation is the one that checkpoints were written with") {
