@@ -119,6 +119,10 @@ std::unique_ptr<Strategy> make_strategy(StrategyContext context) {
     throw Error(ErrorCode::usage, "tune_buckets", "strategy " + options.strategy + " has no buckets to tune",
                 "train with ddp, or leave it out");
   }
+  if (options.fsdp_tune_prefetch && options.strategy != "fsdp") {
+    throw Error(ErrorCode::usage, "fsdp_tune_prefetch", "strategy " + options.strategy + " gathers no units",
+                "train with fsdp, or leave it out");
+  }
   auto strategy = found->second.factory(std::move(context));
   if (!options.mesh.empty() && !strategy->data_shard()) {
     throw Error(ErrorCode::usage, "mesh", "strategy " + options.strategy + " has no mesh, and mesh is '" + options.mesh + "'",

@@ -42,6 +42,7 @@ struct StrategyOptions {
   bool fsdp_mapped = true;               ///< shards in memory that all ranks of a host map, where they can
   bool fsdp_cpu_offload = false;         ///< on a device: shards, their gradients and the optimizer's state in the host's memory
   std::int64_t fsdp_prefetch = 1;        ///< units gathered ahead
+  bool fsdp_tune_prefetch = false;       ///< the depth follows what is waited for
   double fsdp_prefetch_mb = 512;         ///< MiB that units gathered ahead may take
   bool fsdp_sync_micro_batches = false;  ///< reduce after each micro-batch instead of keeping whole gradients
   std::string param_dtype = "float32";   ///< of forward and backward in sharded strategies; the master stays as it is

@@ -192,6 +192,8 @@ const std::vector<ConfigField>& config_fields() {
       {"strategy", "deferred_init", at(&Config::deferred_init),
        "build the model without memory: a sharded strategy gives one unit after the other its values, the same ones"},
       {"strategy", "fsdp_prefetch", at(&Config::fsdp_prefetch), "units gathered ahead", 0, 1024},
+      {"strategy", "fsdp_tune_prefetch", at(&Config::fsdp_tune_prefetch),
+       "more units gathered ahead as long as that shortens what a step waits for them; fsdp_prefetch is what it begins with"},
       {"strategy", "fsdp_prefetch_mb", at(&Config::fsdp_prefetch_mb), "MiB that units gathered ahead may take", 1e-6, 1e6},
       {"strategy", "fsdp_sync_micro_batches", at(&Config::fsdp_sync_micro_batches), "reduce gradients after each micro-batch"},
       {"strategy",

@@ -23,6 +23,7 @@ void check_device_settings(const Config& config, c10::Device device) {
   if (!config.switch_at.empty()) refuse("switch_at", config.switch_at, device, "leave it out");
   if (config.adapt != "off") refuse("adapt", config.adapt, device, "leave it out");
   if (config.tune_buckets) refuse("tune_buckets", "true", device, "leave it out");
+  if (config.fsdp_tune_prefetch) refuse("fsdp_tune_prefetch", "true", device, "leave it out");  // waits are in streams there
   if (config.sync_batchnorm) refuse("sync_batchnorm", "true", device, "leave it out");
   if (config.balance == "speed") refuse("balance", "speed", device, "use weights by rank");  // the host's times are not the device's
   if (config.deferred_init) refuse("deferred_init", "true", device, "leave it out");

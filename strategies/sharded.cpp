@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <map>
 #include <numeric>
 #include <set>
@@ -157,6 +158,11 @@ void Sharded::hook_units(const std::vector<Unit>& units) {
     options.prefetch = context_.options.fsdp_prefetch;
     options.prefetch_bytes = static_cast<std::int64_t>(context_.options.fsdp_prefetch_mb * (1 << 20));
     gathers_ = std::make_shared<UnitGathers>(*parameters_, std::move(lane), options);
+    if (context_.options.fsdp_tune_prefetch && context_.world_size > 1) {
+      tuner_.emplace(options.prefetch, static_cast<std::int64_t>(units.size()));
+      waited_ms_ = 0;
+      last_step_ = std::chrono::steady_clock::now();
+    }
   }
   UnitHooks::Options options;
   options.reshard_after_forward = mode_.reshard_after_forward;
@@ -222,6 +228,7 @@ void Sharded::rejoin(StrategyContext context) {
   last_arrival_.clear();
   // In the reverse order of their making: each holds the ones before.
   hooks_.reset();
+  tuner_.reset();
   gathers_.reset();
   gradients_.reset();
   if (parameters_) found_ = parameters_->take_parameters();
@@ -301,8 +308,30 @@ void Sharded::roll_back() {
   buffers_->roll_back();
 }
 
+// By what all ranks measured, alike on all: one that gathers later holds up the others.
+void Sharded::tune_prefetch() {
+  const double waited = gathers_->counts().waited_ms;
+  const auto now = std::chrono::steady_clock::now();
+  const std::chrono::duration<double, std::milli> step = now - std::exchange(last_step_, now);
+  if (!tuner_->add({waited - std::exchange(waited_ms_, waited), step.count()})) return;
+  const auto mine = tuner_->measured();
+  auto times = at::tensor({mine.waited, mine.step}, at::kDouble);
+  context_.program_lane->all_reduce(times, ReduceOp::avg, "times of gathers");
+  const auto before = tuner_->depth();
+  const PrefetchTuner::Times all{times[0].item<double>(), times[1].item<double>()};
+  const auto depth = tuner_->decide(all);
+  if (depth == before) return;
+  gathers_->set_prefetch(depth);
+  char text[160];
+  std::snprintf(text, sizeof text, "step %lld: %lld %s gathered ahead instead of %lld; a step of %.4g ms waited %.3g ms for gathers",
+                static_cast<long long>(step_) + 1, static_cast<long long>(depth), depth == 1 ? "unit" : "units",
+                static_cast<long long>(before), all.step, all.waited);
+  notices_.emplace_back(text);
+}
+
 void Sharded::after_update() {
   parameters_->publish();
+  if (tuner_) tune_prefetch();
   if (!rebuild_pending_) return;
   rebuild_pending_ = false;
   measured_ = true;

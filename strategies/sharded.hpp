@@ -1,11 +1,15 @@
 #pragma once
+#include <chrono>
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "actors/strategy.hpp"
 #include "strategies/model_sync.hpp"
+#include "strategies/prefetch_tuner.hpp"
 #include "strategies/shard_snapshots.hpp"
 #include "strategies/sharded_parameters.hpp"
 #include "strategies/unit_gradients.hpp"
@@ -63,12 +67,14 @@ class Sharded final : public Strategy {
   bool keeps_snapshots() const override { return true; }
   void take_snapshot(Optimizer& optimizer, std::uint64_t generation, std::int64_t step, const std::string& note) override;
   std::optional<Restored> take_restored() override { return std::exchange(restored_, std::nullopt); }
+  std::vector<std::string> take_notices() override { return std::exchange(notices_, {}); }
   std::string describe() const override;
 
   ShardedParameters& parameters() { return *parameters_; }
   const UnitGradients& gradients() const { return *gradients_; }
   /// nullptr where the parameters are always there.
   const UnitGathers* gathers() const { return gathers_.get(); }
+  const std::optional<PrefetchTuner>& prefetch_tuner() const { return tuner_; }
 
  private:
   void collect_parameters();
@@ -85,6 +91,7 @@ class Sharded final : public Strategy {
   /// Parameters without a block, in units as large as buckets.
   std::vector<Unit> cut_into_buckets(const std::vector<std::int32_t>& parameters) const;
   void hook_units(const std::vector<Unit>& units);
+  void tune_prefetch();
   std::vector<ParameterLayout> layout() const;
 
   StrategyContext context_;
@@ -96,6 +103,9 @@ class Sharded final : public Strategy {
   std::unique_ptr<ShardedParameters> parameters_;
   std::unique_ptr<UnitGradients> gradients_;
   std::shared_ptr<UnitGathers> gathers_;
+  std::optional<PrefetchTuner> tuner_;
+  double waited_ms_ = 0;                             // for gathers, up to the last step
+  std::chrono::steady_clock::time_point last_step_;  // its end
   std::unique_ptr<UnitHooks> hooks_;
   std::unique_ptr<FlatBuffers> buffers_;
   ShardSnapshots snapshots_;
@@ -105,6 +115,7 @@ class Sharded final : public Strategy {
   int settling_ = 0;                         // steps until the process's memory is what it will be
   std::map<const Optimizer*, int> sharded_;  // at which placing
   std::vector<std::int32_t> last_arrival_;
+  std::vector<std::string> notices_;
   std::int64_t step_ = 0;
   bool measured_ = false;
   bool reduces_ = true, last_ = true;

@@ -217,11 +217,13 @@ void UnitGathers::need(std::int32_t index) {
   } else if (!failure_) {
     wanted_ = index;
     ++counts_.waited;
+    const auto began = std::chrono::steady_clock::now();
     try {
       wait(lock, "gather of a unit", [&] { return unit.gathered; });
     } catch (const Error& error) {
       failure_ = error.report();
     }
+    counts_.waited_ms += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - began).count();
   }
   if (failure_ && !may_be_recovered(failure_->code)) throw Error(*failure_);
   if (failure_ && !unit.gathered) {
@@ -280,6 +282,14 @@ void UnitGathers::end_phase() {
   asked_.clear();
   position_ = 0;
   ahead_ = ahead_bytes_ = 0;
+}
+
+void UnitGathers::set_prefetch(std::int64_t units) {
+  {
+    std::lock_guard lock(mutex_);
+    options_.prefetch = units;
+  }
+  work_.notify_all();
 }
 
 UnitGathers::Counts UnitGathers::counts() const {

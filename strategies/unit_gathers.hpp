@@ -43,6 +43,7 @@ class UnitGathers {
     std::int64_t ahead = 0;       ///< asked for when they were there already
     std::int64_t waited = 0;      ///< asked for and waited for
     std::int64_t most_bytes = 0;  ///< of whole units at a time
+    double waited_ms = 0;         ///< by compute, for units that were not there
   };
 
   /// `lane`: of the parameters' group, used by nobody else.
@@ -61,6 +62,9 @@ class UnitGathers {
   void begin_evaluation();
   /// Collective: all ranks are done with this phase. Units are released; what all asked for becomes the plan. Throws why the lane broke.
   void end_phase();
+
+  /// Of this rank: a gather is as early as the last rank's.
+  void set_prefetch(std::int64_t units);
 
   Counts counts() const;
   std::vector<std::int32_t> plan() const;
@@ -98,7 +102,7 @@ class UnitGathers {
 
   ShardedParameters& parameters_;
   std::shared_ptr<Communicator> lane_;
-  const Options options_;
+  Options options_;  // prefetch: guarded by mutex_
 
   const DeviceStream stream_;          // the own thread's
   DeviceEvent updated_, last_gather_;  // in compute's stream, in the own

@@ -29,6 +29,7 @@ TEST_CASE("[L03] what works on the CPU only is refused on a GPU by its setting's
       {"switch_at: '9:diloco'", [](Config& c) { c.switch_at = "9:diloco"; }},
       {"adapt: 'link'", [](Config& c) { c.adapt = "link"; }},
       {"tune_buckets: 'true'", [](Config& c) { c.tune_buckets = true; }},
+      {"fsdp_tune_prefetch: 'true'", [](Config& c) { c.strategy = "fsdp", c.fsdp_tune_prefetch = true; }},
       {"balance: 'speed'", [](Config& c) { c.balance = "speed"; }},
       {"deferred_init: 'true'", [](Config& c) { c.deferred_init = true; }},
       {"activation_checkpointing: 'block'", [](Config& c) { c.activation_checkpointing = "block"; }},
