@@ -15,7 +15,9 @@ constexpr std::size_t kAlignment = 64;  // LibTorch's own: of a cache line and a
 
 // Before a block stands the address that malloc gave.
 void release(void* data) {
-  if (data != nullptr) std::free(static_cast<void**>(data)[-1]);
+  if (data == nullptr) return;
+  c10::profiledCPUMemoryReporter().Delete(data);
+  std::free(static_cast<void**>(data)[-1]);
 }
 
 class MallocAllocator final : public c10::Allocator {
@@ -24,10 +26,12 @@ class MallocAllocator final : public c10::Allocator {
     void* data = nullptr;
     if (bytes > 0) {
       void* given = bytes <= SIZE_MAX - kAlignment - sizeof(void*) ? std::malloc(bytes + kAlignment + sizeof(void*)) : nullptr;
+      if (given == nullptr) c10::profiledCPUMemoryReporter().OutOfMemory(bytes);
       TORCH_CHECK_WITH(OutOfMemoryError, given != nullptr, "can't allocate memory: you tried to allocate ", bytes, " bytes");
       const auto first = reinterpret_cast<std::uintptr_t>(given) + sizeof(void*);
       data = reinterpret_cast<void*>((first + kAlignment - 1) / kAlignment * kAlignment);
       static_cast<void**>(data)[-1] = given;
+      c10::profiledCPUMemoryReporter().New(data, bytes);
     }
     return {data, data, &release, c10::Device(c10::DeviceType::CPU)};
   }
