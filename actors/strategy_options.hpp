@@ -26,7 +26,8 @@ struct StrategyOptions {
   std::int64_t diloco_overlap = 0;    ///< steps that go on while a fragment is averaged
   double diloco_mixing = 0.5;         ///< with overlap: how much of a rank's own parameters stays
 
-  std::int64_t staleness = 3;  ///< parameter_server: updates that a gradient may be behind; a step has one more
+  std::int64_t server_shares = 1;  ///< parameter_server: shares of an update's samples, for each rank
+  std::int64_t staleness = 3;      ///< parameter_server: updates that a gradient may be behind; a step has one more
 
   std::string mesh;                           ///< pipeline, tensor_parallel: dp=2,tp=2,pp=2; empty: all ranks in one pipeline or group
   std::string pipeline_schedule = "1f1b";     ///< gpipe, 1f1b, interleaved, zero_bubble, or a registered one

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Time to the same loss where one rank of four is three times slower: ddp and parameter_server.
 
-    bench/slow_rank.py [--seeds 5] [--steps 500] [--most 1500] [--staleness 3] [--pace-ms 60] [--slow 3] [--block-size 64] [--json FILE]
+    bench/slow_rank.py [--seeds 5] [--steps 500] [--most 1500] [--staleness 0] [--server-shares 2] [--lr 0.001] [--pace-ms 30] [--slow 3]
+                       [--block-size 64] [--json FILE]
 
 Four ranks of bench_slow_rank on this machine: examples/gpt's model (4 layers, width 256) on the docs' text, 8 samples an update. Each
-forward also waits --pace-ms, as for an accelerator, so that few cores are enough (an update's processor time must fit into about the
-pace); the last rank waits so much more that its part of a batch takes --slow times as long. The level is the loss of ddp after --steps
-steps (mean of 20 steps); each run's time is from its first log line to the one at which its own mean of 20 updates is there. A step of
+forward also waits --pace-ms for each sample, as for an accelerator, so that few cores are enough; the last rank waits so much more that its
+part of a batch takes --slow times as long. The level is the loss of ddp after --steps steps (mean of 20 steps); each run's time is from its first log line to the one at which its own mean of 20 updates is there. A step of
 parameter_server is staleness + 1 updates: its batch is so many times 8 samples. Prints each run, and medians over seeds.
 """
 import argparse
@@ -64,8 +64,10 @@ def main():
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--most", type=int, default=1500)
-    parser.add_argument("--staleness", type=int, default=3)
-    parser.add_argument("--pace-ms", type=float, default=60)
+    parser.add_argument("--staleness", type=int, default=0)
+    parser.add_argument("--server-shares", type=int, default=2)
+    parser.add_argument("--lr", type=float, default=0.001, help="parameter_server's; ddp's is 0.001")
+    parser.add_argument("--pace-ms", type=float, default=30)
     parser.add_argument("--slow", type=float, default=3)
     parser.add_argument("--block-size", type=int, default=64)
     parser.add_argument("--json")
@@ -77,7 +79,9 @@ def main():
         level = points[-1][1]
         row = {"seed": seed, "level": round(level, 4), "ddp": {"seconds": round(points[-1][0], 1), "updates": flags.steps}}
         print(json.dumps(row), flush=True)
-        points = run(flags, seed, ["--strategy", "parameter_server", "--staleness", str(flags.staleness)], updates, flags.most, level)
+        server = ["--strategy", "parameter_server", "--staleness", str(flags.staleness), "--server_shares", str(flags.server_shares), "--lr",
+                  str(flags.lr)]
+        points = run(flags, seed, server, updates, flags.most, level)
         reached = next((point for point in points if point[1] <= level), None)
         mine = {"seconds": None, "updates": points[-1][2] if points else 0}
         if reached:

@@ -1,10 +1,10 @@
 // One rank that is slower than the others, on a machine with fewer cores than ranks: what bench/slow_rank.py runs.
 //
-//   troupe launch --nproc 4 bench_slow_rank --pace_ms 60 --slow 3 --strategy parameter_server --staleness 3 …
+//   troupe launch --nproc 4 bench_slow_rank --pace_ms 30 --slow 3 --strategy parameter_server --server_shares 2 …
 //
-// examples/gpt's model and text. Each forward also waits pace_ms, as for an accelerator that does the work, and so no core is short. The
-// last rank is `slow` times slower than the others: it waits (slow - 1) times as long again as its own part of the batch took, the wait and
-// its thread's processor time.
+// examples/gpt's model and text. Each forward also waits pace_ms for each sample, as for an accelerator that does the work, and so no core
+// is short. The last rank is `slow` times slower than the others: it waits (slow - 1) times as long again as its own part of the batch
+// took, the wait and its thread's processor time.
 #include <chrono>
 #include <ctime>
 #include <thread>
@@ -22,7 +22,7 @@ void declare(Config& config) {
   config.declare("block_size", std::int64_t{64}, "tokens of a sample");
   config.declare("n_layer", std::int64_t{4}, "transformer layers");
   config.declare("n_embd", std::int64_t{256}, "channels");
-  config.declare("pace_ms", 60.0, "what each forward waits");
+  config.declare("pace_ms", 30.0, "what a forward waits for each sample");
   config.declare("slow", 3.0, "how many times as slow the last rank is");
 }
 
@@ -36,11 +36,12 @@ class Pace {
  public:
   Pace(double pace_ms, double slow) : pace_(pace_ms), slow_(slow) {}
   /// In each forward.
-  void wait() {
+  void wait(std::int64_t samples) {
     const auto now = thread_time();
-    const auto own = pace_ + (now - last_);  // the processor time is that of the part before
+    const auto pace = static_cast<double>(samples) * pace_;
+    const auto own = pace + (now - last_);  // the processor time is that of the part before
     last_ = now;
-    std::this_thread::sleep_for(pace_ + (slow_ - 1) * own);
+    std::this_thread::sleep_for(pace + (slow_ - 1) * own);
   }
 
  private:
@@ -71,7 +72,7 @@ int main(int argc, char** argv) {
     return troupe::Datasets{train, held_out};
   };
   job.loss = [](torch::nn::Module& model, const troupe::Batch& batch, const Config&) {
-    if (model.is_training()) pace->wait();
+    if (model.is_training()) pace->wait(batch.input.size(0));
     const auto scores = model.as<GptImpl>()->forward(batch.input).flatten(0, 1);
     return troupe::Loss{torch::nn::functional::cross_entropy(scores, batch.target.flatten())};
   };

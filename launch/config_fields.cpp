@@ -173,6 +173,8 @@ const std::vector<ConfigField>& config_fields() {
       {"strategy", "diloco_mixing", at(&Config::diloco_mixing), "with overlap: how much of a rank's own parameters stays", 0, 1},
       {"strategy", "staleness", at(&Config::staleness), "parameter_server: updates that a gradient may be behind; a step has one more", 0,
        1024},
+      {"strategy", "server_shares", at(&Config::server_shares),
+       "parameter_server: shares that an update's samples are cut into, for each rank; ranks take them by demand", 1, 1024},
       {"strategy", "mesh", at(&Config::mesh), "pipeline, tensor_parallel: dp=2,tp=2,pp=2; empty: all ranks in one pipeline, or one group"},
       {"strategy", "pipeline_schedule", at(&Config::pipeline_schedule),
        "order of a step's micro-batches (grad_accum_steps): gpipe, 1f1b, interleaved, zero_bubble, or one of your own"},

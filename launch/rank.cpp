@@ -134,7 +134,7 @@ bool Rank::begin_uneven(std::int64_t samples, bool has_batch) {
   }
   if (system_->compute().shares_per_rank() > 1) {
     throw Error(ErrorCode::usage, "uneven", config_.strategy + " lets ranks do unequally many batches of a step itself",
-                "take them from rank.loader, or set staleness to 0");
+                "take them from rank.loader, or set staleness to 0 and server_shares to 1");
   }
   if (stop_requested()) return false;  // the same on all ranks, since the vote carried it
   const auto weight = uneven_step(samples);

@@ -67,7 +67,9 @@ void ParameterServer::joined() {
     throw Error(ErrorCode::usage, "device", name() + " adds gradients up on CPUs", "--device cpu, or another strategy");
   }
   const auto parameters = static_cast<std::int64_t>(parameter_names().size());
-  if (me == 0) server_ = std::make_shared<UpdateServer>(ranks, shares_per_rank(), gradients(), parameters);
+  if (me == 0)
+    server_ = std::make_shared<UpdateServer>(UpdateServer::Round{ranks, updates(), ranks * context().options.server_shares}, gradients(),
+                                             parameters);
   for (int r = 1; r < ranks; ++r) {
     std::shared_ptr<Communicator> lane = context().program_lane->split(me == 0 || me == r ? 0 : -1, me);
     if (!lane) continue;
@@ -176,7 +178,7 @@ bool ParameterServer::exchange_with_server(const std::function<void()>& apply) {
 void ParameterServer::taken(const at::Tensor& used, const std::function<void()>& apply) {
   const auto* flags = used.const_data_ptr<std::uint8_t>();
   used_.assign(flags, flags + used.numel());
-  if (++taken_ == shares_per_rank()) return;
+  if (++taken_ == updates()) return;
   keep_start();
   buckets().set_gradients(used_);
   apply();
@@ -226,9 +228,10 @@ void ParameterServer::roll_back() {
 }
 
 std::string ParameterServer::describe() const {
-  const auto updates = shares_per_rank();
-  return name() + " on rank 0: " + std::to_string(updates) + (updates == 1 ? " update" : " updates") + " a step, gradients at most " +
-         std::to_string(context().options.staleness) + " updates old";
+  const auto shares = context().options.server_shares;
+  return name() + " on rank 0: " + std::to_string(updates()) + (updates() == 1 ? " update" : " updates") + " a step, gradients at most " +
+         std::to_string(context().options.staleness) + " updates old" +
+         (shares > 1 ? ", " + std::to_string(shares) + " shares for each rank" : std::string());
 }
 
 void register_parameter_server() {

@@ -24,9 +24,9 @@ struct RoundServed {};
 using ParameterLinkActor = caf::typed_actor<caf::replies_to<ServeRound>::with<RoundServed>>;
 
 /// A parameter server with bounded staleness: in a synchronous step all wait for the slowest rank. Here a step is a round: its batch is cut
-/// into (staleness + 1) x world size shares, which ranks take by demand, so that a slow one takes fewer. A share's gradient goes to the
-/// server on rank 0, which answers with the updates that the rank has not seen, and with its next share. Within a round ranks are at
-/// different updates; at its end all have applied all of them, and vote as after any step (UpdateServer has the bound).
+/// into (staleness + 1) x server_shares x world size shares, which ranks take by demand, so that a slow one takes fewer. A share's gradient
+/// goes to the server on rank 0, which answers with the updates that the rank has not seen, and with its next share. Within a round ranks
+/// are at different updates; at its end all have applied all of them, and vote as after any step (UpdateServer has the bound).
 ///
 /// The server sends mean gradients, and each rank applies them with its own optimizer, in the server's order. So between rounds ranks are
 /// equal to the bit, parameters and optimizer: no rank is the only one that has a part of the state, the server's neither.
@@ -44,7 +44,7 @@ class ParameterServer final : public Replica {
   void begin_step(std::int64_t step) override;
   void end_step(const std::vector<bool>& used, bool rebuild, bool commit) override;
   void roll_back() override;
-  std::int64_t shares_per_rank() const override { return context().options.staleness + 1; }
+  std::int64_t shares_per_rank() const override { return updates() * context().options.server_shares; }
   Share next_share() const override;
   bool end_share(const std::function<void()>& update) override;
   std::string describe() const override;
@@ -62,6 +62,7 @@ class ParameterServer final : public Replica {
     std::unique_ptr<OwnActor<ParameterLinkActor>> actor;
     UpdateServer::Update incoming;
   };
+  std::int64_t updates() const { return context().options.staleness + 1; }  // of a round
   void open_round(std::int64_t step);
   UpdateServer::Update gradient();
   bool exchange_here(const std::function<void()>& apply);

@@ -14,9 +14,9 @@ namespace troupe {
 
 /// What a parameter server keeps of one round: the sums of the gradients that came, and which share of the round's samples is next.
 ///
-/// A round has `updates` updates of `ranks` shares each. Shares are handed out by demand, but for the first `ranks` of them, of which rank
+/// A round has `updates` updates of `shares` shares each. Shares are handed out by demand, but for the first `ranks` of them, of which rank
 /// r has number r: so every rank is in every round, and nobody has to ask before it begins. A gradient goes into the update that is open
-/// when it comes; with its `ranks`-th gradient the update is complete, and never changes again in the round. A rank that has applied v
+/// when it comes; with its last share's gradient the update is complete, and never changes again in the round. A rank that has applied v
 /// updates computes gradients of version v; the round's end bounds how far behind the update that it goes into this may be: updates - 1.
 /// That is the bounded staleness of Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NeurIPS
 /// 2013.
@@ -24,8 +24,13 @@ namespace troupe {
 /// Any thread.
 class UpdateServer {
  public:
+  struct Round {
+    int ranks = 1;
+    std::int64_t updates = 1;
+    std::int64_t shares = 1;  ///< of an update; ranks or more
+  };
   /// `like`: (numel,) of each dtype, what a gradient is. `parameters`: of the model.
-  UpdateServer(int ranks, std::int64_t updates, const std::vector<at::Tensor>& like, std::int64_t parameters);
+  UpdateServer(Round round, const std::vector<at::Tensor>& like, std::int64_t parameters);
 
   /// One mean gradient.
   struct Update {
@@ -48,7 +53,7 @@ class UpdateServer {
   /// Nobody waits any more; the first reason wins.
   void fail(const ErrorReport& reason);
 
-  std::int64_t updates() const noexcept { return static_cast<std::int64_t>(updates_.size()); }  ///< of a round
+  std::int64_t updates() const noexcept { return round_.updates; }  ///< of a round
   /// Gradients so far that were so many updates behind the one that they went into.
   std::vector<std::int64_t> staleness() const;
   /// Shares so far, by rank.
@@ -56,8 +61,9 @@ class UpdateServer {
 
  private:
   void throw_if_failed() const;
+  std::int64_t all_shares() const { return round_.updates * round_.shares; }
 
-  const int ranks_;
+  const Round round_;
   mutable std::mutex mutex_;
   std::condition_variable all_complete_;
   // Guarded by mutex_; of `updates_` only the ones that are not complete.

@@ -105,7 +105,7 @@ class Signal {
 }  // namespace
 
 TEST_CASE("[X05] the update server makes means of gradients in the order in which they come, and hands each share out once") {
-  UpdateServer server(2, 3, {torch::zeros({2})}, 2);
+  UpdateServer server({.ranks = 2, .updates = 3, .shares = 2}, {torch::zeros({2})}, 2);
   server.begin_round();
   const auto gradient = [](double value, int used) {
     return UpdateServer::Update{{torch::full({2}, value)}, torch::tensor({used, 1 - used}, torch::kByte)};
@@ -132,6 +132,37 @@ TEST_CASE("[X05] the update server makes means of gradients in the order in whic
   CHECK_THROWS_AS(server.add(0, 1, gradient(1, 1)), Error);  // of a version that there is not yet
   server.fail({ErrorCode::peer_lost, 1, "test", -1, {}, "gone", {}});
   CHECK_THROWS_AS(server.wait_for_all(std::chrono::seconds(60)), Error);
+}
+
+TEST_CASE("[X05] an update of more shares than ranks is their mean, and the first share of a round is still each rank's own") {
+  UpdateServer server({.ranks = 2, .updates = 2, .shares = 4}, {torch::zeros({1})}, 1);
+  server.begin_round();
+  const auto gradient = [](double value) { return UpdateServer::Update{{torch::full({1}, value)}, torch::ones({1}, torch::kByte)}; };
+  for (const std::int64_t next : {2, 3, 4}) {
+    const auto answer = server.add(1, 0, gradient(static_cast<double>(next)));
+    CHECK((answer.share == next && answer.complete == 0));
+  }
+  const auto answer = server.add(0, 0, gradient(7));
+  CHECK((answer.share == 5 && answer.complete == 1));
+  CHECK(server.update(0).gradients[0].item<float>() == 4);
+  for (int share = 0; share < 2; ++share) CHECK(server.add(1, 1, gradient(1)).share == 6 + share);
+  CHECK(server.add(1, 1, gradient(1)).share == -1);
+  CHECK(server.add(0, 0, gradient(1)).complete == 2);
+  server.wait_for_all(std::chrono::milliseconds(0));
+  CHECK((server.staleness() == std::vector<std::int64_t>{7, 1}));
+}
+
+TEST_CASE("[X05] parameter_server without staleness computes what ddp does, whoever takes how many shares of an update") {
+  const int ranks = GENERATE(2, 4);
+  auto config = server_config(0, 16, 30);
+  config.server_shares = 2;
+  config.clip_norm = 0.5;
+  const auto found = train_with_server(ranks, config);
+  CHECK(sum_of(found.shares) == 30 * 2 * ranks);
+  config.strategy = "ddp";
+  const auto expected = train_with_server(ranks, config);
+  CHECK(largest_difference(found.state, expected.state) < 1e-5);
+  CHECK(largest_difference(found.losses, expected.losses) < 1e-5);
 }
 
 TEST_CASE("[X05] parameter_server without staleness computes what ddp does, on 2, 4 and 8 ranks") {
@@ -187,18 +218,22 @@ TEST_CASE("[X05] parameter_server trains as well as ddp with as many updates, on
 // The slow rank, the server's or another one, stands in its first share of a step until the others have done all other shares.
 TEST_CASE("[X05] a slow rank holds nobody within the bound of parameter_server, which is never exceeded") {
   const int slow = GENERATE(0, 2);
+  const std::int64_t server_shares = GENERATE(1, 2);
   constexpr int kRanks = 4;
-  constexpr std::int64_t kSteps = 3, kStaleness = 3, kOthers = kRanks * (kStaleness + 1) - 1;
+  constexpr std::int64_t kSteps = 3, kStaleness = 3;
+  const auto others = kRanks * (kStaleness + 1) * server_shares - 1;
+  auto config = server_config(kStaleness, 160, kSteps);
+  config.server_shares = server_shares;
   Signal done_by_others;
   std::atomic<bool> held{false};
-  const auto found = train_with_server(kRanks, server_config(kStaleness, 80, kSteps), [&](Rank& rank, std::int64_t share) {
+  const auto found = train_with_server(kRanks, config, [&](Rank& rank, std::int64_t share) {
     if (rank.rank() != slow) return done_by_others.count();
-    if (share == 0 && !done_by_others.wait_for(kOthers * (rank.steps_done() + 1))) held = true;
+    if (share == 0 && !done_by_others.wait_for(others * (rank.steps_done() + 1))) held = true;
   });
   CHECK(!held.load());
   REQUIRE(found.shares.size() == kRanks);
   CHECK(found.shares[static_cast<std::size_t>(slow)] == kSteps);
-  CHECK(sum_of(found.shares) == kSteps * kRanks * (kStaleness + 1));
+  CHECK(sum_of(found.shares) == kSteps * (others + 1));
   REQUIRE(found.staleness.size() == kStaleness + 1);
   CHECK(found.staleness[kStaleness] >= kSteps);  // the slow one's, in the last update of each step
 }
