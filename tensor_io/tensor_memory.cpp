@@ -17,7 +17,7 @@ constexpr std::size_t kAlignment = 64;  // LibTorch's own: of a cache line and a
 void release(void* data) {
   if (data == nullptr) return;
   c10::profiledCPUMemoryReporter().Delete(data);
-  std::free(static_cast<void**>(data)[-1]);
+  std::free(static_cast<void**>(data)[-1]);  // NOLINT(cppcoreguidelines-no-malloc): this is an allocator
 }
 
 class MallocAllocator final : public c10::Allocator {
@@ -25,6 +25,7 @@ class MallocAllocator final : public c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) override {
     void* data = nullptr;
     if (bytes > 0) {
+      // NOLINTNEXTLINE(cppcoreguidelines-no-malloc)
       void* given = bytes <= SIZE_MAX - kAlignment - sizeof(void*) ? std::malloc(bytes + kAlignment + sizeof(void*)) : nullptr;
       if (given == nullptr) c10::profiledCPUMemoryReporter().OutOfMemory(bytes);
       TORCH_CHECK_WITH(OutOfMemoryError, given != nullptr, "can't allocate memory: you tried to allocate ", bytes, " bytes");
