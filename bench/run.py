@@ -21,8 +21,8 @@ import sys
 import tempfile
 import time
 
-from harness import (DEADLINE_S, HERE, OURS, ROOT, TORCHRUN, Program, flat, floats, read_floats, report, step_answers, step_times,
-                     weights_difference)
+from harness import (DEADLINE_S, HERE, OURS, ROOT, TORCHRUN, Program, flat, floats, in_turns, read_floats, report, step_answers,
+                     step_times, weights_difference)
 from scale import SCALE_TARGETS, run_overhead, run_scale
 from start import run_start
 
@@ -210,14 +210,8 @@ def run_loader(row, blocks):
     peers = {f"{n} workers": Program([TORCHRUN[0], "bench/peer/loader.py", kind, str(path), str(n)], f"DataLoader with {n} workers")
              for n in LOADER_WORKERS}
     everyone = {**{("ours", name): program for name, program in ours.items()}, **{("peer", name): program for name, program in peers.items()}}
-    times = {name: [] for name in everyone}
-    order = random.Random(1)
+    times = in_turns(everyone, blocks, lambda name: floats(everyone[name].ask(f"block {batches}", "batch_ms")["batch_ms"]))
     with tempfile.TemporaryDirectory() as scratch:
-        for number in range(-1, blocks):
-            for name in order.sample(list(everyone), len(everyone)):
-                answer = everyone[name].ask(f"block {batches}", "batch_ms")
-                if number >= 0:
-                    times[name].append(floats(answer["batch_ms"]))
         files = [f"{scratch}/ours", f"{scratch}/peer"]
         ours["0 workers"].ask(f"values {files[0]}", "values")
         peers["0 workers"].ask(f"values {files[1]}", "values")

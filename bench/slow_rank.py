@@ -6,8 +6,9 @@
 
 Four ranks of bench_slow_rank on this machine: examples/gpt's model (4 layers, width 256) on the docs' text, 8 samples an update. Each
 forward also waits --pace-ms for each sample, as for an accelerator, so that few cores are enough; the last rank waits so much more that its
-part of a batch takes --slow times as long. The level is the loss of ddp after --steps steps (mean of 20 steps); each run's time is from its first log line to the one at which its own mean of 20 updates is there. A step of
-parameter_server is staleness + 1 updates: its batch is so many times 8 samples. Prints each run, and medians over seeds.
+part of a batch takes --slow times as long. The level is the loss of ddp after --steps steps (mean of 20 steps); each run's time is from its
+first log line to the one at which its own mean of 20 updates is there. A step of parameter_server
+is staleness + 1 updates: its batch is so many times 8 samples. Prints each run, and medians over seeds.
 """
 import argparse
 import json

@@ -14,6 +14,7 @@
 
 #include "tensor_io/datasets.hpp"
 #include "tensor_io/trace.hpp"
+#include "tensor_io/upper_median.hpp"
 #include "troupe/troupe.hpp"
 
 namespace {
@@ -91,11 +92,6 @@ struct StepCost {
   NLOHMANN_DEFINE_TYPE_INTRUSIVE(StepCost, off_ms, on_ms, off_faults, on_faults, close_ms)
 };
 
-double median_of(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
-}
-
 // The median step of the window and of those before and after it. What opens and closes the window is in neither.
 StepCost run(const Variant& variant, const std::string& folder) {
   const bool traces = variant.window == Window::operators || variant.window == Window::spans;
@@ -151,7 +147,8 @@ StepCost run(const Variant& variant, const std::string& folder) {
     (inside ? on : off).push_back(ms);
     (inside ? on_faults : off_faults).push_back(faulted);
   }
-  return {median_of(off), median_of(on), median_of(off_faults), median_of(on_faults), closing - median_of(off)};
+  return {troupe::upper_median(off), troupe::upper_median(on), troupe::upper_median(off_faults), troupe::upper_median(on_faults),
+          closing - troupe::upper_median(off)};
 }
 
 // In a process of its own, as a user's is: what Kineto does for the first time is in it.
@@ -196,7 +193,7 @@ nlohmann::json trace_costs(const std::string& folder) {
     return values;
   };
   for (std::size_t v = 0; v < std::size(kVariants); ++v) {
-    const auto median = [&](auto member) { return median_of(over(v, [&](const StepCost& c) { return c.*member; })); };
+    const auto median = [&](auto member) { return troupe::upper_median(over(v, [&](const StepCost& c) { return c.*member; })); };
     const auto percent = over(v, [](const StepCost& c) { return c.percent(); });
     nlohmann::json row{{"window", kVariants[v].name},
                        {"off_ms", median(&StepCost::off_ms)},

@@ -148,12 +148,13 @@ TEST_CASE("[F04] in the steady state units are gathered ahead of their calls, as
 }
 
 TEST_CASE("[X06] all ranks tune alike how far units are gathered ahead, and the bits do not depend on it", "[fsdp]") {
-  const auto run = [](bool tuned, std::int64_t steps, const std::function<void(int, Sharded&)>& look) {
+  constexpr std::int64_t kSteps = 2 * PrefetchTuner::kSteps + 1;
+  const auto run = [](bool tuned, const std::function<void(int, Sharded&)>& look) {
     SmallTraining training("fsdp full_shard", 3);
     training.jobs.options.strategy.fsdp_mapped = false;
     training.jobs.options.strategy.fsdp_tune_prefetch = tuned;
     use_stack(training, true);
-    training.steps = steps;
+    training.steps = kSteps;
     training.at_end = [&](RankSystem& system, Optimizer&) {
       look(system.compute().rank(), dynamic_cast<Sharded&>(system.compute().strategy()));
     };
@@ -161,13 +162,12 @@ TEST_CASE("[X06] all ranks tune alike how far units are gathered ahead, and the 
     REQUIRE(joined(result.errors) == "");
     return result;
   };
-  constexpr std::int64_t kSteps = 2 * PrefetchTuner::kSteps + 1;
   std::array<std::int64_t, 3> decisions{}, depths{};
-  const auto tuned = run(true, kSteps, [&](int rank, Sharded& sharded) {
+  const auto tuned = run(true, [&](int rank, Sharded& sharded) {
     decisions.at(static_cast<std::size_t>(rank)) = sharded.prefetch_tuner()->decisions();
     depths.at(static_cast<std::size_t>(rank)) = sharded.prefetch_tuner()->depth();
   });
-  const auto plain = run(false, kSteps, [](int, Sharded& sharded) { CHECK(!sharded.prefetch_tuner()); });
+  const auto plain = run(false, [](int, Sharded& sharded) { CHECK(!sharded.prefetch_tuner()); });
   CHECK((decisions[0] == 1 || decisions[0] == 2));  // it rests where nothing is waited for
   CHECK((decisions[1] == decisions[0] && decisions[2] == decisions[0]));
   CHECK((depths[1] == depths[0] && depths[2] == depths[0]));
