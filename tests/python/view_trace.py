@@ -20,7 +20,7 @@ import tempfile
 import threading
 import time
 
-DEADLINE = time.monotonic() + 90
+DEADLINE = time.monotonic() + 60
 
 
 class Browser:
@@ -44,7 +44,7 @@ class Browser:
 
     def receive(self):
         while b"\0" not in self.rest:
-            if time.monotonic() > DEADLINE or self.process.poll() is not None:
+            if time.monotonic() > DEADLINE + 5 or self.process.poll() is not None:
                 sys.exit(f"the browser does not answer to: {self.asked}")
             try:
                 self.rest += os.read(self.answers, 1 << 20)
@@ -87,9 +87,10 @@ class Page:
             time.sleep(0.2)
         return found
 
-    def shown(self, text):
-        """What the page has drawn, once that text is there."""
+    def shown(self, text, code="return null;"):
+        """What the page has drawn, once that text is there; runs the code before each look."""
         while True:
+            self.run(code)
             page = self.browser.call("DOMSnapshot.captureSnapshot", self.session, computedStyles=[])
             texts = {page["strings"][i] for document in page["documents"] for i in document["layout"]["text"] if i >= 0}
             if text in texts:
@@ -122,10 +123,12 @@ for (const [process, thread, spans] of await rows(
 const [[arrows]] = await rows('select count(*) as n from flow', {n: 0});
 const errors = Object.fromEntries(await rows("select name, value from stats where severity in ('error', 'data_loss') and value > 0",
                                              {name: 'str', value: 0}));
-const expand = 'dev.perfetto.ExpandAllGroups';  // a process is shut at first
-if (!window.app.commands.commands.some(command => command.id === expand)) return null;
-window.app.commands.runCommand(expand);
 return {processes, arrows, errors};
+"""
+PERFETTO_EXPAND = """
+const expand = 'dev.perfetto.ExpandAllGroups';  // a process is shut at first, and may come later than the trace's tables
+if (window.app.commands.commands.some(command => command.id === expand)) window.app.commands.runCommand(expand);
+return null;
 """
 CATAPULT_LOAD = """
 const viewer = document.querySelector('x-profiling-view');
@@ -169,7 +172,7 @@ with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
     try:
         perfetto = browser.open(f"{site}/#!/?url={site}/trace.json")
         found = {"perfetto": perfetto.wait(PERFETTO)}
-        found["perfetto"]["shown"] = perfetto.shown("compute 100")
+        found["perfetto"]["shown"] = perfetto.shown("compute 100", PERFETTO_EXPAND)
         if len(sys.argv) > 3:
             time.sleep(2)
             perfetto.picture(f"{sys.argv[3]}/perfetto.png")
