@@ -1,6 +1,7 @@
 #include "tensor_io/hierarchical_communicator.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
@@ -20,7 +21,13 @@ constexpr std::int64_t kPieceBytes = 4 * 1024 * 1024;  // scratch memory of one 
 
 std::byte* bytes_of(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.data_ptr()); }
 
-bool is_half(at::ScalarType dtype) { return dtype == at::kHalf || dtype == at::kBFloat16; }
+// Until the whole sum is there.
+ReduceOp between_ranks(ReduceOp op) { return op == ReduceOp::avg ? ReduceOp::sum : op; }
+
+// A sum of f16 may be beyond 65,504 where the average is not.
+bool averages_early(const at::Tensor& tensor, ReduceOp op) {
+  return op == ReduceOp::avg && (tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16);
+}
 
 }  // namespace
 
@@ -58,6 +65,14 @@ HierarchicalCommunicator::HierarchicalCommunicator(CommunicatorOptions given, co
   flat_ = part("flat", all, "gloo", timeout);
 }
 
+std::int64_t HierarchicalCommunicator::most_in_a_host() const {
+  std::size_t most = 0;
+  for (const auto& host : hosts_) most = std::max(most, host.ranks.size());
+  return static_cast<std::int64_t>(most);
+}
+
+std::int64_t HierarchicalCommunicator::place_of(int rank) const { return host_of_[rank] * most_in_a_host() + local_of_[rank]; }
+
 void HierarchicalCommunicator::follow_step() {
   for (auto* part : {up_.get(), leaders_.get(), down_.get(), flat_.get()}) {
     if (part != nullptr) part->ledger().set_step(ledger().step());
@@ -70,53 +85,54 @@ void HierarchicalCommunicator::do_abort(const ErrorReport& reason) noexcept {
   }
 }
 
-void HierarchicalCommunicator::all_reduce_exact(const at::Tensor& tensor, ReduceOp op, std::string_view label) {
-  const ReduceOp inner = op == ReduceOp::avg ? ReduceOp::sum : op;
-  up_->all_reduce(tensor, inner, label);
-  if (leaders_) {
-    leaders_->all_reduce(tensor, inner, label);
-    if (op == ReduceOp::avg) {
-      const void* input = tensor.data_ptr();
-      void* output = tensor.data_ptr();
-      troupe::reduce(ReduceTask{element_of(tensor.scalar_type()), Reduction::sum, world_size(), &input, 1, &output, 1, tensor.numel()});
-    }
-  }
-  down_->broadcast(tensor, 0, label);
+void HierarchicalCommunicator::reduce_in_host(const at::Tensor& tensor, ReduceOp op, std::string_view label) {
+  if (!averages_early(tensor, op)) return up_->all_reduce(tensor, between_ranks(op), label);
+  up_->all_reduce(tensor, op, label);
+  if (leaders_) tensor.mul_(static_cast<double>(up_->world_size()) / world_size());
 }
 
-void HierarchicalCommunicator::all_reduce_any(const at::Tensor& tensor, ReduceOp op, std::string_view label) {
-  if (!is_half(tensor.scalar_type())) return all_reduce_exact(tensor, op, label);
-  const auto flat = tensor.view({-1});
-  const std::int64_t piece = kPieceBytes / static_cast<std::int64_t>(sizeof(float));
-  std::int64_t at = 0;
-  do {
-    const auto part = flat.narrow(0, at, std::min(piece, flat.numel() - at));
-    const auto wide = part.to(at::kFloat);
-    all_reduce_exact(wide, op, label);
-    part.copy_(wide);
-    at += piece;
-  } while (at < flat.numel());
+void HierarchicalCommunicator::divide(const at::Tensor& tensor, ReduceOp op) const {
+  if (op != ReduceOp::avg || averages_early(tensor, op)) return;
+  const void* input = tensor.data_ptr();
+  void* output = tensor.data_ptr();
+  troupe::reduce(ReduceTask{element_of(tensor.scalar_type()), Reduction::sum, world_size(), &input, 1, &output, 1, tensor.numel()});
 }
 
 void HierarchicalCommunicator::do_all_reduce(const at::Tensor& tensor, ReduceOp op, const CollectiveRecord& record) {
   follow_step();
   const at::NoGradGuard no_grad;
-  all_reduce_any(tensor.detach(), op, record.label.data());
+  const std::string_view label = record.label.data();
+  const auto all = tensor.detach();
+  reduce_in_host(all, op, label);
+  if (leaders_) {
+    leaders_->all_reduce(all, between_ranks(op), label);
+    divide(all, op);
+  }
+  down_->broadcast(all, 0, label);
 }
 
 void HierarchicalCommunicator::do_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
                                                  const CollectiveRecord& record) {
   follow_step();
   const at::NoGradGuard no_grad;
+  const std::string_view label = record.label.data();
   const auto slices = input.detach().view({world_size(), output.numel()});
   const auto flat = output.detach().view({-1});
-  const std::int64_t piece = std::max<std::int64_t>(1, kPieceBytes / static_cast<std::int64_t>(output.element_size()) / world_size());
+  const auto most = most_in_a_host(), places = most * static_cast<std::int64_t>(hosts_.size());
+  const std::int64_t piece = std::max<std::int64_t>(1, kPieceBytes / static_cast<std::int64_t>(output.element_size()) / places);
   std::int64_t at = 0;
   do {
     const auto count = std::min(piece, output.numel() - at);
-    const auto parts = slices.narrow(1, at, count).clone(at::MemoryFormat::Contiguous);
-    all_reduce_any(parts, op, record.label.data());
-    flat.narrow(0, at, count).copy_(parts[rank()]);
+    const auto by_host = at::zeros({places, count}, flat.options());
+    for (int r = 0; r < world_size(); ++r) by_host[place_of(r)].copy_(slices[r].narrow(0, at, count));
+    reduce_in_host(by_host, op, label);
+    const auto of_host = at::empty({most, count}, flat.options());
+    if (leaders_) {
+      leaders_->reduce_scatter(of_host, by_host, between_ranks(op), label);
+      divide(of_host, op);
+    }
+    down_->broadcast(of_host, 0, label);
+    flat.narrow(0, at, count).copy_(of_host[local_of_[rank()]]);
     at += piece;
   } while (at < output.numel());
 }
@@ -126,9 +142,7 @@ void HierarchicalCommunicator::do_all_gather(const at::Tensor& output, const at:
   const std::string_view label = record.label.data();
   const auto bytes = static_cast<std::int64_t>(input.nbytes());
   const auto& own = hosts_[host_of_[rank()]].ranks;
-  std::size_t most = 0;
-  for (const auto& host : hosts_) most = std::max(most, host.ranks.size());
-  const auto places = static_cast<std::int64_t>(most * hosts_.size());  // a smaller host leaves some of its places empty
+  const auto most = most_in_a_host(), places = most * static_cast<std::int64_t>(hosts_.size());
   const std::int64_t piece = std::max<std::int64_t>(64, kPieceBytes / places);
   const auto byte = at::TensorOptions().dtype(at::kByte);
   std::int64_t at = 0;
@@ -137,7 +151,7 @@ void HierarchicalCommunicator::do_all_gather(const at::Tensor& output, const at:
     const auto part = at::from_blob(bytes_of(input) + at, {count}, byte);
     const auto everything = at::zeros({places * count}, byte);
     if (leaders_) {
-      const auto of_host = at::zeros({static_cast<std::int64_t>(most) * count}, byte);
+      const auto of_host = at::zeros({most * count}, byte);
       up_->gather(of_host.narrow(0, 0, static_cast<std::int64_t>(own.size()) * count), part, 0, label);
       leaders_->all_gather(everything, of_host, label);
     } else {
@@ -145,9 +159,8 @@ void HierarchicalCommunicator::do_all_gather(const at::Tensor& output, const at:
     }
     down_->broadcast(everything, 0, label);
     for (int r = 0; r < world_size() && count > 0; ++r) {
-      const auto place = static_cast<std::int64_t>(host_of_[r] * most) + local_of_[r];
       if (r == rank() && bytes_of(output) + r * bytes == bytes_of(input)) continue;
-      std::memcpy(bytes_of(output) + r * bytes + at, bytes_of(everything) + place * count, count);
+      std::memcpy(bytes_of(output) + r * bytes + at, bytes_of(everything) + place_of(r) * count, count);
     }
     at += piece;
   } while (at < bytes);

@@ -34,10 +34,14 @@ class HierarchicalCommunicator final : public Communicator {
   at::Tensor do_allocate(std::int64_t bytes, const CollectiveRecord& record) override;
   void do_abort(const ErrorReport& reason) noexcept override;
 
-  /// Sum, or another op, of a tensor whose dtype is not rounded too early.
-  void all_reduce_exact(const at::Tensor& tensor, ReduceOp op, std::string_view label);
-  /// The same of any dtype: f16 and bf16 in f32, piece by piece.
-  void all_reduce_any(const at::Tensor& tensor, ReduceOp op, std::string_view label);
+  /// This host's share of a reduction -> `tensor`, on its leader. What crosses the network has the tensor's dtype: in f16 and bf16 the sum
+  /// of a host is rounded, and that of all hosts once more.
+  void reduce_in_host(const at::Tensor& tensor, ReduceOp op, std::string_view label);
+  /// The sum over all hosts -> the average, where that is asked for and not done before.
+  void divide(const at::Tensor& tensor, ReduceOp op) const;
+  /// What ranks have, by host: each has as many places as the largest, a smaller one leaves some of them empty.
+  std::int64_t most_in_a_host() const;
+  std::int64_t place_of(int rank) const;
   /// The ledgers of the parts count in the same step as this one.
   void follow_step();
 
