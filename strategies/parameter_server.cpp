@@ -67,9 +67,8 @@ void ParameterServer::joined() {
     throw Error(ErrorCode::usage, "device", name() + " adds gradients up on CPUs", "--device cpu, or another strategy");
   }
   const auto parameters = static_cast<std::int64_t>(parameter_names().size());
-  if (me == 0)
-    server_ = std::make_shared<UpdateServer>(UpdateServer::Round{ranks, updates(), ranks * context().options.server_shares}, gradients(),
-                                             parameters);
+  const auto like = adds_up() ? std::vector<at::Tensor>{} : gradients();
+  if (me == 0) server_ = std::make_shared<UpdateServer>(UpdateServer::Round{ranks, updates(), shares()}, like, parameters);
   for (int r = 1; r < ranks; ++r) {
     std::shared_ptr<Communicator> lane = context().program_lane->split(me == 0 || me == r ? 0 : -1, me);
     if (!lane) continue;
@@ -79,7 +78,7 @@ void ParameterServer::joined() {
     Link link;
     link.lane = lane;
     link.actor = std::make_unique<OwnActor<ParameterLinkActor>>(context(), "parameter server", parameter_link);
-    for (const auto& flat : gradients()) link.incoming.gradients.push_back(at::empty_like(flat));
+    for (const auto& flat : like) link.incoming.gradients.push_back(at::empty_like(flat));
     link.incoming.used = at::zeros({parameters}, at::kByte);
     links_.push_back(std::move(link));
   }
@@ -104,6 +103,7 @@ void ParameterServer::remember_state() {
 void ParameterServer::begin_forward(std::int64_t step) { open_round(step); }
 
 void ParameterServer::begin_step(std::int64_t step) {
+  if (added_up_) return;  // another share of the step
   Replica::begin_step(step);
   open_round(step);
 }
@@ -130,14 +130,21 @@ UpdateServer::Update ParameterServer::gradient() {
   const auto used = buckets().used();
   auto flags = at::zeros({static_cast<std::int64_t>(used.size())}, at::kByte);
   for (std::size_t p = 0; p < used.size(); ++p) flags.data_ptr<std::uint8_t>()[p] = used[p] ? 1 : 0;
-  return {gradients(), flags};
+  return {adds_up() ? std::vector<at::Tensor>{} : gradients(), flags};
 }
 
 bool ParameterServer::end_share(const std::function<void()>& update) {
   torch::NoGradGuard no_grad;
   if (not_finite_ < 0) not_finite_ = buckets().not_finite_parameter();
   const bool more = server_ ? exchange_here(update) : exchange_with_server(update);
-  if (more) buckets().begin_step();
+  added_up_ = more && adds_up();
+  if (more && !adds_up()) buckets().begin_step();
+  if (!more && adds_up()) {
+    for (const auto& flat : gradients()) {
+      context().program_lane->all_reduce(flat, ReduceOp::sum, "gradients");
+      flat.div_(shares());
+    }
+  }
   return more;
 }
 
@@ -149,7 +156,7 @@ bool ParameterServer::exchange_here(const std::function<void()>& apply) {
   }
   while (taken_ < answer.complete) {
     const auto& update = server_->update(taken_);
-    for (std::size_t i = 0; i < gradients().size(); ++i) gradients()[i].copy_(update.gradients[i]);
+    for (std::size_t i = 0; i < update.gradients.size(); ++i) gradients()[i].copy_(update.gradients[i]);
     taken(update.used, apply);
   }
   share_ = answer.share;
@@ -168,7 +175,7 @@ bool ParameterServer::exchange_with_server(const std::function<void()>& apply) {
   share_ = header[0].item<std::int64_t>();
   for (const auto complete = header[1].item<std::int64_t>(); taken_ < complete;) {
     lane_->recv(mine.used, 0, kLabel);
-    for (const auto& flat : gradients()) lane_->recv(flat, 0, kLabel);  // what was there is with the server
+    for (const auto& flat : mine.gradients) lane_->recv(flat, 0, kLabel);  // what was there is with the server
     taken(mine.used, apply);
   }
   return share_ >= 0;
@@ -210,7 +217,7 @@ void ParameterServer::close_round(bool go_back) {
     for (std::size_t p = 0; p < start_.size(); ++p) parameters()[p].second.detach().copy_(start_[p]);
     optimizer_->load_state(start_optimizer_);
   }
-  start_kept_ = round_open_ = false;
+  start_kept_ = round_open_ = added_up_ = false;
   taken_ = 0;
   not_finite_ = -1;
 }
@@ -228,10 +235,10 @@ void ParameterServer::roll_back() {
 }
 
 std::string ParameterServer::describe() const {
-  const auto shares = context().options.server_shares;
+  const auto for_each = context().options.server_shares;
   return name() + " on rank 0: " + std::to_string(updates()) + (updates() == 1 ? " update" : " updates") + " a step, gradients at most " +
          std::to_string(context().options.staleness) + " updates old" +
-         (shares > 1 ? ", " + std::to_string(shares) + " shares for each rank" : std::string());
+         (for_each > 1 ? ", " + std::to_string(for_each) + " shares for each rank" : std::string());
 }
 
 void register_parameter_server() {

@@ -28,6 +28,9 @@ using ParameterLinkActor = caf::typed_actor<caf::replies_to<ServeRound>::with<Ro
 /// goes to the server on rank 0, which answers with the updates that the rank has not seen, and with its next share. Within a round ranks
 /// are at different updates; at its end all have applied all of them, and vote as after any step (UpdateServer has the bound).
 ///
+/// Without staleness a round is one update, which nobody needs before its end: the server hands out shares and no more, each rank adds up
+/// the gradients of its own, and one all-reduce makes the mean of all.
+///
 /// The server sends mean gradients, and each rank applies them with its own optimizer, in the server's order. So between rounds ranks are
 /// equal to the bit, parameters and optimizer: no rank is the only one that has a part of the state, the server's neither.
 ///
@@ -62,7 +65,9 @@ class ParameterServer final : public Replica {
     std::unique_ptr<OwnActor<ParameterLinkActor>> actor;
     UpdateServer::Update incoming;
   };
-  std::int64_t updates() const { return context().options.staleness + 1; }  // of a round
+  std::int64_t updates() const { return context().options.staleness + 1; }                        // of a round
+  std::int64_t shares() const { return context().world_size * context().options.server_shares; }  // of an update
+  bool adds_up() const { return updates() == 1; }
   void open_round(std::int64_t step);
   UpdateServer::Update gradient();
   bool exchange_here(const std::function<void()>& apply);
@@ -77,6 +82,7 @@ class ParameterServer final : public Replica {
   std::shared_ptr<Communicator> lane_;    // of the others, to the server
   Optimizer* optimizer_ = nullptr;        // the program's
   bool round_open_ = false;
+  bool added_up_ = false;          // gradients() has those of this rank's earlier shares of the step
   std::int64_t share_ = 0;         // of the round, that this rank has; the first of them is its rank
   std::int64_t taken_ = 0;         // updates of the round, all but the last one applied
   std::int32_t not_finite_ = -1;   // the first parameter in the round whose gradient was not

@@ -45,6 +45,7 @@ struct ServerRun {
   std::vector<double> losses;  // by step
   NamedTensors state;          // rank 0's at the end
   std::vector<std::int64_t> staleness, shares;
+  std::size_t sums = 0;  // tensors of gradients that the server holds of an update
   std::vector<std::string> errors;
 };
 
@@ -73,6 +74,7 @@ ServerRun train_with_server(int ranks, const Config& config, const std::function
     if (const auto* server = dynamic_cast<ParameterServer*>(&strategy)) {
       result.staleness = server->server()->staleness();
       result.shares = server->server()->shares();
+      result.sums = server->server()->update(0).gradients.size();
     }
   });
   CHECK(testing::joined(result.errors) == "");
@@ -159,6 +161,7 @@ TEST_CASE("[X05] parameter_server without staleness computes what ddp does, whoe
   config.clip_norm = 0.5;
   const auto found = train_with_server(ranks, config);
   CHECK(sum_of(found.shares) == 30 * 2 * ranks);
+  CHECK(found.sums == 0);  // each rank adds up its own
   config.strategy = "ddp";
   const auto expected = train_with_server(ranks, config);
   CHECK(largest_difference(found.state, expected.state) < 1e-5);
