@@ -21,8 +21,10 @@ struct RankEnvironment {
   std::string coordinator_host;   ///< TROUPE_COORDINATOR=host:port, from our launcher; empty: rank 0 hosts the coordinator
   std::uint16_t coordinator_port = 0;
   std::string job_id;
-  std::string interface_address = "127.0.0.1";  ///< TROUPE_ADDRESS: where this node's ranks listen for the others
-  std::string keys;                             ///< TROUPE_KEYS: a folder with the job's keys; empty: no TLS
+  /// TROUPE_ADDRESS: where this node's ranks listen for the others. Empty: there are other nodes, and it is not said: the address from
+  /// which master_addr is reached.
+  std::string interface_address = "127.0.0.1";
+  std::string keys;                ///< TROUPE_KEYS: a folder with the job's keys; empty: no TLS
   bool insecure = false;           ///< TROUPE_INSECURE_NETWORK=1: rank 0 may host the coordinator on an address of the network without keys
   bool start_over = false;         ///< TROUPE_START_OVER=1: the job lost its state and begins anew from its last checkpoint
   std::string run_dir;             ///< TROUPE_RUN_DIR, from our launcher: its logs are there

@@ -16,6 +16,7 @@
 #include "launch/build_id.hpp"
 #include "launch/environment.hpp"
 #include "launch/fatal_signals.hpp"
+#include "launch/host_launcher.hpp"
 #include "launch/hurt_process.hpp"
 #include "launch/job_keys.hpp"
 #include "launch/observe/operators.hpp"
@@ -63,7 +64,8 @@ RankSystemOptions options_of(const Config& config, const RankEnvironment& place,
   options.world_size = place.world_size;
   options.spare = place.spare;
   options.host = place.node;
-  options.interface_address = place.interface_address;
+  options.interface_address =
+      place.interface_address.empty() ? local_address_towards(place.master_addr, place.master_port) : place.interface_address;
   options.job_id = place.job_id;
   options.build_id = program_build_id();
   options.config_hash = config_hash(config);
