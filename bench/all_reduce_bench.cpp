@@ -1,12 +1,14 @@
-// all_reduce between two processes of this machine, each on a core of its own:
+// all_reduce between processes of this machine, rank r on the r-th core:
 //
-//   build/release/bench/bench_all_reduce
+//   echo "bytes 65536 200 shm" | build/release/bench/bench_all_reduce --ranks 2
 //
-// prints a JSON line per back end and size, then the ratios to libgloo's own all-reduce. Every round writes the whole input anew, and
-// that time is reported too: a reduction that leaves memory shared between cores makes the *next* write slow, and a benchmark that
-// does not write would call that fast (performance.md, section 0). The back ends take turns, so that noise meets all of them.
+// bench/README.md has the lines; the last word is what reduces: `shm` on memory from allocate(), `heap` the same on other memory, `gloo`
+// our communicator over TCP, `libgloo` that library's own all-reduce, `alone` each rank for itself (below). Every round writes the whole
+// input anew, and that time is told, too: a reduction that leaves memory shared between cores makes the *next* write slow, and a benchmark
+// that does not write would call that fast.
 #include <ATen/Parallel.h>
 #include <ATen/ops/zeros.h>
+#include <fcntl.h>
 #include <gloo/allreduce.h>
 #include <gloo/math.h>
 #include <gloo/rendezvous/context.h>
@@ -22,7 +24,12 @@
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
-#include <map>
+#include <iostream>
+#include <memory>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
 
 #include "tensor_io/communicator.hpp"
 #include "tensor_io/reduce_kernels.hpp"
@@ -33,18 +40,12 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-constexpr int kRanks = 2;
-constexpr int kTurns = 5;
+constexpr std::int64_t kMostBytes = std::int64_t{400} << 20;
 
 struct Samples {
   std::vector<double> reduce;  // microseconds
   std::vector<double> total;   // write and reduce
 };
-
-double quantile(std::vector<double> values, double q) {
-  std::sort(values.begin(), values.end());
-  return values[static_cast<std::size_t>(q * static_cast<double>(values.size() - 1))];
-}
 
 // Not at::fill_: its dispatch costs more than the smallest reductions.
 void write(float* data, std::int64_t numel, float value) {
@@ -52,7 +53,8 @@ void write(float* data, std::int64_t numel, float value) {
 }
 
 template <class Barrier, class Reduce>
-void measure(Samples& samples, float* data, std::int64_t numel, int rounds, Barrier barrier, Reduce reduce) {
+Samples measure(float* data, std::int64_t numel, int rounds, int terms, Barrier barrier, Reduce reduce) {
+  Samples samples;
   for (int round = -3; round < rounds; ++round) {
     barrier();
     const auto begin = Clock::now();
@@ -60,7 +62,7 @@ void measure(Samples& samples, float* data, std::int64_t numel, int rounds, Barr
     const auto written = Clock::now();
     reduce();
     const auto end = Clock::now();
-    if (data[numel - 1] != static_cast<float>(kRanks * round)) {
+    if (data[numel - 1] != static_cast<float>(terms * round)) {
       std::fprintf(stderr, "wrong sum: %f in round %d\n", data[numel - 1], round);
       std::exit(70);
     }
@@ -68,82 +70,105 @@ void measure(Samples& samples, float* data, std::int64_t numel, int rounds, Barr
     samples.reduce.push_back(std::chrono::duration<double, std::micro>(end - written).count());
     samples.total.push_back(std::chrono::duration<double, std::micro>(end - begin).count());
   }
+  return samples;
 }
 
 // What the shared memory costs: a rank that adds two halves which it alone wrote and reads, in memory of its own, at the same time as the
 // others. No all-reduce, but as many bytes read and written as one.
-void measure_alone(Samples& samples, float* data, std::int64_t numel, int rounds, const std::function<void()>& barrier) {
+Samples measure_alone(float* data, std::int64_t numel, int rounds, const std::function<void()>& barrier) {
   const void* inputs[] = {data, data + numel / 2};
   void* outputs[] = {data, data + numel / 2};
   ReduceTask task;
   task.inputs = inputs, task.input_count = 2, task.outputs = outputs, task.output_count = 2, task.numel = numel / 2;
-  measure(samples, data, numel, rounds, barrier, [&] { reduce(task); });
+  return measure(data, numel, rounds, 2, barrier, [&] { reduce(task); });
 }
 
-std::shared_ptr<gloo::Context> connect_libgloo(const std::string& folder, int rank) {
+std::shared_ptr<gloo::Context> connect_libgloo(const std::string& folder, int rank, int ranks) {
   gloo::rendezvous::FileStore store(folder);
   auto device = gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr("127.0.0.1"));
-  auto context = std::make_shared<gloo::rendezvous::Context>(rank, kRanks);
+  auto context = std::make_shared<gloo::rendezvous::Context>(rank, ranks);
   context->connectFullMesh(store, device);
   return context;
 }
 
-void run_rank(int rank, const std::string& folder) {
+void print(const char* name, const std::vector<double>& numbers) {
+  std::printf("%s", name);
+  for (const double number : numbers) std::printf(" %.2f", number);
+  std::printf("\n");
+}
+
+class Bench {
+ public:
+  Bench(int rank, int ranks, const std::string& folder) : ranks_(ranks) {
+    CommunicatorOptions options;
+    options.rank = rank;
+    options.world_size = ranks;
+    options.rendezvous = std::make_shared<test::FileRendezvous>(folder);
+    options.timeout = std::chrono::minutes(10);  // the programs take turns
+    options.name = "shm";
+    options.backend = "shm";
+    shm_ = make_communicator(options);
+    options.name = "gloo";
+    options.backend = "gloo";
+    gloo_ = make_communicator(options);
+    library_ = connect_libgloo(folder + "/store", rank, ranks);
+  }
+
+  /// The next line, which rank 0 has read; waits without a core.
+  std::string next(const std::string& line) { return gloo_->broadcast_bytes(line, 0, "line"); }
+
+  Samples run(std::int64_t bytes, int rounds, const std::string& kind) {
+    const auto numel = bytes / 4;
+    if (kind == "shm" && (!window_.defined() || window_.numel() < numel)) window_ = shm_->allocate(numel, at::kFloat);
+    if (kind != "shm" && (!heap_.defined() || heap_.numel() < numel)) heap_ = at::zeros({numel}, at::kFloat);
+    const auto tensor = (kind == "shm" ? window_ : heap_).narrow(0, 0, numel);
+    auto* data = tensor.data_ptr<float>();
+    const auto meet = [&] { shm_->barrier(); };
+    if (kind == "alone") return measure_alone(data, numel, rounds, meet);
+    if (kind == "libgloo") {
+      return measure(data, numel, rounds, ranks_, meet, [&] {
+        gloo::AllreduceOptions call(library_);
+        call.setOutput(data, static_cast<std::size_t>(numel));
+        call.setReduceFunction(static_cast<void (*)(void*, const void*, const void*, std::size_t)>(&::gloo::sum<float>));
+        gloo::allreduce(call);
+      });
+    }
+    const auto& communicator = kind == "gloo" ? gloo_ : shm_;
+    return measure(data, numel, rounds, ranks_, meet, [&] { communicator->all_reduce(tensor); });
+  }
+
+ private:
+  int ranks_;
+  std::shared_ptr<Communicator> shm_, gloo_;
+  std::shared_ptr<gloo::Context> library_;
+  at::Tensor window_, heap_;
+};
+
+void run_rank(int rank, int ranks, const std::string& folder) {
   cpu_set_t cores;
   CPU_ZERO(&cores);
   CPU_SET(rank % static_cast<int>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN))), &cores);
   sched_setaffinity(0, sizeof cores, &cores);
   at::set_num_threads(1);
-
-  CommunicatorOptions options;
-  options.rank = rank;
-  options.world_size = kRanks;
-  options.rendezvous = std::make_shared<test::FileRendezvous>(folder);
-  options.name = "shm";
-  options.backend = "shm";
-  const auto shm = make_communicator(options);
-  options.name = "gloo";
-  options.backend = "gloo";
-  const auto gloo = make_communicator(options);
-  const auto library = connect_libgloo(folder + "/store", rank);
-
-  const std::vector<std::int64_t> sizes = {4, 4096, 65'536, 1 << 20, 25 << 20};
-  const auto window = shm->allocate(sizes.back() / 4, at::kFloat);
-  const auto heap = at::zeros({sizes.back() / 4}, at::kFloat);
-  for (const auto bytes : sizes) {
-    const auto numel = bytes / 4;
-    const auto in_window = window.narrow(0, 0, numel);
-    const auto on_heap = heap.narrow(0, 0, numel);
-    auto* window_data = window.data_ptr<float>();
-    auto* heap_data = heap.data_ptr<float>();
-    std::map<std::string, Samples> samples;
-    const int rounds = bytes <= 65'536 ? 200 : bytes <= 1 << 20 ? 60 : 12;
-    const auto meet = [&] { shm->barrier(); };
-    for (int turn = 0; turn < kTurns; ++turn) {
-      measure(samples["shm"], window_data, numel, rounds, meet, [&] { shm->all_reduce(in_window); });
-      measure(samples["shm, tensor not from allocate()"], heap_data, numel, rounds, meet, [&] { shm->all_reduce(on_heap); });
-      if (numel > 1) measure_alone(samples["none: the same loop on memory of one rank"], heap_data, numel, rounds, meet);
-      measure(samples["gloo"], heap_data, numel, rounds, meet, [&] { gloo->all_reduce(on_heap); });
-      measure(samples["libgloo"], heap_data, numel, rounds, meet, [&] {
-        gloo::AllreduceOptions call(library);
-        call.setOutput(heap_data, static_cast<std::size_t>(numel));
-        call.setReduceFunction(static_cast<void (*)(void*, const void*, const void*, std::size_t)>(&::gloo::sum<float>));
-        gloo::allreduce(call);
-      });
+  Bench bench(rank, ranks, folder);
+  if (rank == 0) std::printf("ready\n"), std::fflush(stdout);
+  for (;;) {
+    std::string line;
+    if (rank == 0 && !std::getline(std::cin, line)) line = "quit";
+    std::istringstream words(bench.next(line));
+    std::string verb, kind;
+    std::int64_t bytes = 0;
+    int rounds = 0;
+    words >> verb >> bytes >> rounds >> kind;
+    if (verb == "quit") return;
+    const std::set<std::string> kinds{"shm", "heap", "gloo", "libgloo", "alone"};
+    if (verb != "bytes" || bytes < 4 || bytes > kMostBytes || rounds < 1 || !kinds.contains(kind) || (kind == "alone" && bytes < 8)) {
+      if (rank == 0) std::fprintf(stderr, "bench_all_reduce: bytes N ROUNDS shm|heap|gloo|libgloo|alone, N from 4 (alone: 8) to 400 MiB\n");
+      std::exit(2);
     }
+    const auto samples = bench.run(bytes, rounds, kind);
     if (rank != 0) continue;
-    const double library_reduce = quantile(samples["libgloo"].reduce, 0.5);
-    for (const auto& [name, values] : samples) {
-      const double reduce = quantile(values.reduce, 0.5);
-      std::printf(
-          "{\"benchmark\": \"all_reduce\", \"backend\": \"%s\", \"ranks\": %d, \"bytes\": %lld, \"reduce_us\": {\"p10\": %.2f, \"p50\": "
-          "%.2f, \"p90\": %.2f}, "
-          "\"write_and_reduce_us\": {\"p10\": %.2f, \"p50\": %.2f, \"p90\": %.2f}, \"times_faster_than_libgloo\": %.1f, \"kernels\": "
-          "\"%s\"}\n",
-          name.c_str(), kRanks, static_cast<long long>(bytes), quantile(values.reduce, 0.1), reduce, quantile(values.reduce, 0.9),
-          quantile(values.total, 0.1), quantile(values.total, 0.5), quantile(values.total, 0.9), library_reduce / reduce,
-          reduce_kernel_name());
-    }
+    print("reduce_us", samples.reduce), print("write_and_reduce_us", samples.total);
     std::fflush(stdout);
   }
 }
@@ -151,21 +176,26 @@ void run_rank(int rank, const std::string& folder) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc == 3) {
-    run_rank(std::atoi(argv[1]), argv[2]);
+  if (argc == 4) {
+    run_rank(std::atoi(argv[1]), std::atoi(argv[2]), argv[3]);
     return 0;
   }
+  const int count = argc == 3 && std::string(argv[1]) == "--ranks" ? std::atoi(argv[2]) : 0;
+  if (count < 1) return std::fprintf(stderr, "usage: bench_all_reduce --ranks N, then lines as in bench/README.md\n"), 2;
   char pattern[] = "/tmp/troupe-bench-XXXXXX";
   const std::string folder = ::mkdtemp(pattern);
   std::filesystem::create_directory(folder + "/store");
   std::vector<pid_t> ranks;
-  for (int r = 0; r < kRanks; ++r) {
-    std::string program = "/proc/self/exe";
-    std::string number = std::to_string(r);
-    std::string where = folder;
-    char* arguments[] = {program.data(), number.data(), where.data(), nullptr};
+  for (int r = 0; r < count; ++r) {
+    std::string program = "/proc/self/exe", number = std::to_string(r), all = std::to_string(count), where = folder;
+    char* arguments[] = {program.data(), number.data(), all.data(), where.data(), nullptr};
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    if (r > 0) posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
     pid_t pid = 0;
-    if (posix_spawn(&pid, program.c_str(), nullptr, nullptr, arguments, environ) != 0) return 71;
+    const int failed = posix_spawn(&pid, program.c_str(), &actions, nullptr, arguments, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    if (failed != 0) return 71;
     ranks.push_back(pid);
   }
   int worst = 0;

@@ -9,12 +9,12 @@ import pathlib
 import subprocess
 import sys
 
-OURS = pathlib.Path(__file__).resolve().parent.parent / "build/release/bench/bench_ddp_mlp"
+OURS = pathlib.Path(__file__).resolve().parent.parent / "build/release/bench/bench_steps"
 UNIT = 1024 * 1024 + 1024  # parameters
 
 
 def peak(ranks, layers):
-    run = subprocess.run([str(OURS), "--batch", "4", "fsdp", str(ranks), str(layers)], input="block 2\nmemory 6\nquit\n", text=True,
+    run = subprocess.run([str(OURS), "--batch", "4", "--strategy", "fsdp", "--ranks", str(ranks), "--layers", str(layers)], input="block 2\nmemory 6\nquit\n", text=True,
                          stdout=subprocess.PIPE, check=True, timeout=600, env={"OMP_NUM_THREADS": "1"})
     for line in run.stdout.splitlines():
         if line.startswith("peak_pss_mib"):

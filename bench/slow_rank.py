@@ -1,25 +1,23 @@
 #!/usr/bin/env python3
-"""Time to the same loss where one rank of four is three times slower: ddp and parameter_server.
+"""Time to the same loss where one rank of four is three times slower: ddp, parameter_server and what else --sides names.
 
-    bench/slow_rank.py [--seeds 5] [--steps 500] [--most 1500] [--staleness 0] [--server-shares 2] [--lr 0.001] [--pace-ms 30] [--slow 3]
-                       [--block-size 64] [--json FILE]
+    bench/slow_rank.py [--seeds 5] [--steps 500] [--most 1500] [--sides parameter_server,local_sgd,diloco] [--staleness 0]
+                       [--server-shares 2] [--lr 0.001] [--pace-ms 30] [--slow 3] [--block-size 64] [--json FILE]
 
 Four ranks of bench_slow_rank on this machine: examples/gpt's model (4 layers, width 256) on the docs' text, 8 samples an update. Each
 forward also waits --pace-ms for each sample, as for an accelerator, so that few cores are enough; the last rank waits so much more that its
 part of a batch takes --slow times as long. The level is the loss of ddp after --steps steps (mean of 20 steps); each run's time is from its
-first log line to the one at which its own mean of 20 updates is there. A step of parameter_server
-is staleness + 1 updates: its batch is so many times 8 samples. Prints each run, and medians over seeds.
+first log line to the one at which its own mean of 20 updates is there. A step of parameter_server is staleness + 1 updates: its batch is so
+many times 8 samples. Prints each run, and medians over seeds.
 """
 import argparse
-import json
 import pathlib
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
-from loss_curve import loss_curve
+from loss_curve import compare, loss_curve
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "release"
@@ -65,6 +63,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--most", type=int, default=1500)
+    parser.add_argument("--sides", default="parameter_server")
     parser.add_argument("--staleness", type=int, default=0)
     parser.add_argument("--server-shares", type=int, default=2)
     parser.add_argument("--lr", type=float, default=0.001, help="parameter_server's; ddp's is 0.001")
@@ -73,32 +72,14 @@ def main():
     parser.add_argument("--block-size", type=int, default=64)
     parser.add_argument("--json")
     flags = parser.parse_args()
-    updates = flags.staleness + 1
-    rows = []
-    for seed in range(1, flags.seeds + 1):
-        points = run(flags, seed, [], 1, flags.steps)
-        level = points[-1][1]
-        row = {"seed": seed, "level": round(level, 4), "ddp": {"seconds": round(points[-1][0], 1), "updates": flags.steps}}
-        print(json.dumps(row), flush=True)
-        server = ["--strategy", "parameter_server", "--staleness", str(flags.staleness), "--server_shares", str(flags.server_shares), "--lr",
-                  str(flags.lr)]
-        points = run(flags, seed, server, updates, flags.most, level)
-        reached = next((point for point in points if point[1] <= level), None)
-        mine = {"seconds": None, "updates": points[-1][2] if points else 0}
-        if reached:
-            mine = {"seconds": round(reached[0], 1), "updates": reached[2], "of ddp": round(reached[0] / row["ddp"]["seconds"], 3)}
-        row["parameter_server"] = mine
-        print(json.dumps({"parameter_server": mine}), flush=True)
-        rows.append(row)
-    there = [row for row in rows if row["parameter_server"]["seconds"] is not None]
-    if there:
-        print(f"median of {len(there)} of {len(rows)} seeds: ddp {statistics.median(row['ddp']['seconds'] for row in there):.1f} s, "
-              f"parameter_server {statistics.median(row['parameter_server']['seconds'] for row in there):.1f} s, "
-              f"{statistics.median(row['parameter_server']['of ddp'] for row in there):.3f} of ddp's")
-    else:
-        print("parameter_server never came to ddp's loss")
-    if flags.json:
-        pathlib.Path(flags.json).write_text(json.dumps({"settings": vars(flags), "rows": rows}, indent=1) + "\n")
+    sides = {"parameter_server": ["--strategy", "parameter_server", "--staleness", str(flags.staleness), "--server_shares",
+                                  str(flags.server_shares), "--lr", str(flags.lr)],
+             "local_sgd": ["--strategy", "local_sgd", "--sync_every", "20"], "diloco": ["--strategy", "diloco", "--sync_every", "20"]}
+
+    def run_side(side, seed, steps, until):
+        return run(flags, seed, sides[side] if side else [], flags.staleness + 1 if side == "parameter_server" else 1, steps, until)
+
+    compare(run_side, flags.sides.split(","), flags, vars(flags))
     return 0
 
 

@@ -4,7 +4,7 @@
 //   build/release/bench/bench_wake
 //
 // prints a JSON line for a bare futex, and one for CAF's mailboxes in the same places. Two processes, each on a core of its own with its
-// two threads, as the ranks of bench_ddp_mlp are. Before each wake-up the sender walks through more memory than a core's cache holds, as
+// two threads, as the ranks of bench_steps are. Before each wake-up the sender walks through more memory than a core's cache holds, as
 // backward does: the kernel's code and data, and the other thread's, are then as cold as in a step. Warm, a wake-up is several times
 // cheaper, and says nothing about training.
 #include <caf/all.hpp>

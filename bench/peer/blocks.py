@@ -16,14 +16,24 @@ def start():
     return rank, dist.get_world_size()
 
 
-def values(stream, numel, scale):
-    """`numel` floats in [-scale, scale): value i of a stream, the same bits in every language (bench/README.md)."""
+def hashes(stream, numel):
+    """24 bits for each index of a stream, the same in every language (bench/README.md)."""
     h = (torch.arange(numel, dtype=torch.int64) + stream * 0x9E3779B1) & 0xFFFFFFFF
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         h ^= h >> shift
         h = (h * factor) & 0xFFFFFFFF
     h ^= h >> 16
-    return ((h >> 8) - (1 << 23)).to(torch.float32) * torch.tensor(scale / (1 << 23), dtype=torch.float32)
+    return h >> 8
+
+
+def values(stream, numel, scale):
+    """`numel` floats in [-scale, scale)."""
+    return (hashes(stream, numel) - (1 << 23)).to(torch.float32) * torch.tensor(scale / (1 << 23), dtype=torch.float32)
+
+
+def integers(stream, numel, end):
+    """`numel` numbers in [0, end)."""
+    return hashes(stream, numel) % end
 
 
 def write_raw(path, tensors):

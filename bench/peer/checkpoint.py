@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 from torch.nn.parallel import DistributedDataParallel
 
 import blocks
-import ddp_mlp
+import jobs
 
 LAYERS, BATCH = 32, 16
 
@@ -28,10 +28,10 @@ def main():
     parser.add_argument("--process", action="store_true", help="the writer in a process of its own instead of a thread")
     options = parser.parse_args()
     rank, _ = blocks.start()
-    ddp_mlp.LAYERS = LAYERS
-    model = DistributedDataParallel(ddp_mlp.make_model(), gradient_as_bucket_view=True, bucket_cap_mb=25, broadcast_buffers=False)
+    job = jobs.Mlp(rank, BATCH, LAYERS)
+    model = DistributedDataParallel(job.model, gradient_as_bucket_view=True, bucket_cap_mb=25, broadcast_buffers=False)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
-    x = blocks.values(1000 + 100 * rank, BATCH * ddp_mlp.WIDTH, 1).view(BATCH, ddp_mlp.WIDTH)
+    x = job.inputs[0]
     kind = AsyncCheckpointerType.PROCESS if options.process else AsyncCheckpointerType.THREAD
     group = dist.new_group(backend="gloo")  # async_save's thread must not share training's
     saved = 0

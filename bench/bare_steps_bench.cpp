@@ -1,7 +1,7 @@
-// The job of ddp.mlp on one rank by LibTorch alone: a loop as one writes it without Troupe, with the fused AdamW. bench/README.md has the
+// The jobs mlp and gpt on one rank by LibTorch alone: a loop as one writes it without Troupe, with the fused AdamW. bench/README.md has the
 // values and the lines.
 //
-//   echo "block 15" | build/release/bench/bench_bare_mlp --batch 16
+//   echo "block 15" | build/release/bench/bench_bare_steps --batch 16 --job mlp
 #include <sched.h>
 
 #include <cstdlib>
@@ -11,11 +11,11 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/_fused_adamw.h>
 
-#include "bench/mlp_job.hpp"
+#include "bench/step_job.hpp"
 
 int main(int argc, char** argv) {
-  if (argc != 3 || std::string(argv[1]) != "--batch" || std::atoi(argv[2]) < 1) {
-    std::fprintf(stderr, "usage: bench_bare_mlp --batch SAMPLES, then lines as in bench/README.md\n");
+  if (argc != 5 || std::string(argv[1]) != "--batch" || std::atoi(argv[2]) < 1 || std::string(argv[3]) != "--job") {
+    std::fprintf(stderr, "usage: bench_bare_steps --batch SAMPLES --job mlp|gpt, then lines as in bench/README.md\n");
     return 2;
   }
   cpu_set_t cores;
@@ -23,8 +23,8 @@ int main(int argc, char** argv) {
   CPU_SET(0, &cores);
   sched_setaffinity(0, sizeof cores, &cores);
   at::set_num_threads(1);
-  auto model = mlp_job::make_model();
-  const auto [inputs, targets] = mlp_job::batches(0, std::atoi(argv[2]));
+  const auto job = step_job::make_job(argv[4], 0, std::atoi(argv[2]), 8);
+  const auto model = job.model;
   std::vector<at::Tensor> parameters, gradients, first, second, steps_done;
   for (auto& parameter : model->parameters()) {
     parameters.push_back(parameter);
@@ -43,16 +43,15 @@ int main(int argc, char** argv) {
       for (int i = 0; i < std::atoi(argument.c_str()); ++i, ++steps) {
         const auto begin = std::chrono::steady_clock::now();
         for (auto& gradient : gradients) gradient.zero_();
-        const auto k = steps % mlp_job::kBatches;
-        torch::mse_loss(model->forward(inputs[k]), targets[k]).backward();
+        job.loss(*model, steps).backward();
         torch::NoGradGuard no_grad;
         for (auto& step : steps_done) step += 1;
         at::_fused_adamw_(parameters, gradients, first, second, {}, steps_done, 1e-3, 0.9, 0.999, 0.01, 1e-8, false, false);
-        step_ms.push_back(mlp_job::ms_since(begin));
+        step_ms.push_back(step_job::ms_since(begin));
       }
-      mlp_job::print("step_ms", step_ms);
+      step_job::print("step_ms", step_ms);
     } else if (verb == "weights") {
-      mlp_job::write_raw(argument, *model);
+      step_job::write_raw(argument, *model);
       std::printf("weights %s\n", argument.c_str());
     } else if (verb == "quit") {
       break;

@@ -1,7 +1,10 @@
-// One optimizer step of 8 x Linear(1024), over two processes of this machine: bench/README.md defines the job, the values and the lines by
-// which ./dev bench drives this program.
+// Optimizer steps over processes of this machine: bench/README.md defines the jobs, their values and the lines by which ./dev bench drives
+// this program.
 //
-//   echo "block 15" | build/release/bench/bench_ddp_mlp --batch 16 [STRATEGY [RANKS [LAYERS [CHECKPOINTS]]]]
+//   echo "block 15" | build/release/bench/bench_steps --batch 16 [--job mlp|gpt|resnet] [--strategy ddp] [--ranks 2]
+//                                                     [--layers 8] [--comm-hook none] [--checkpoints FOLDER]
+//
+// Where RANK says which rank it is, it is that rank and starts none.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -25,7 +28,7 @@
 #include <thread>
 #include <vector>
 
-#include "bench/mlp_job.hpp"
+#include "bench/step_job.hpp"
 #include "launch/run_checkpoints.hpp"
 #include "tensor_io/checkpoint_directory.hpp"
 #include "tensor_io/checkpoint_writer.hpp"
@@ -33,11 +36,41 @@
 #include "tensor_io/state_parts.hpp"
 #include "troupe/troupe.hpp"
 
-using namespace mlp_job;
+using namespace step_job;
 
 namespace {
 
-int ranks = 2, layers = 8;
+struct Options {
+  std::string job = "mlp", strategy = "ddp", comm_hook = "none", checkpoints;
+  int batch = 0, ranks = 2, layers = 8;  // samples a rank; of mlp
+};
+
+Options parse(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; i += 2) {
+    const std::string name = argv[i];
+    if (i + 1 == argc) throw std::invalid_argument(name + " has no value");
+    if (name == "--job")
+      options.job = argv[i + 1];
+    else if (name == "--strategy")
+      options.strategy = argv[i + 1];
+    else if (name == "--comm-hook")
+      options.comm_hook = argv[i + 1];
+    else if (name == "--checkpoints")
+      options.checkpoints = argv[i + 1];
+    else if (name == "--batch")
+      options.batch = std::stoi(argv[i + 1]);
+    else if (name == "--ranks")
+      options.ranks = std::stoi(argv[i + 1]);
+    else if (name == "--layers")
+      options.layers = std::stoi(argv[i + 1]);
+    else
+      throw std::invalid_argument("there is no " + name);
+  }
+  if (options.batch < 1 || options.ranks < 1 || options.layers < 0) throw std::invalid_argument("--batch and --ranks are at least 1");
+  make_job(options.job, 0, 1, 0);  // throws for a name that is none
+  return options;
+}
 
 // The most memory that this process had while it lived, pages shared with other processes counted in parts: MiB.
 class PeakPss {
@@ -112,10 +145,10 @@ double plain_read_ms(troupe::Rank& rank, const std::string& folder) {
 }
 
 // Rank 0 reads the lines and tells the others; a rank that waits for the next one sleeps.
-void serve(troupe::Rank& rank, std::int64_t batch) {
-  auto model = rank.distribute(make_model(layers));
+void serve(troupe::Rank& rank, const Options& options) {
+  const auto job = make_job(options.job, rank.rank(), options.batch, options.layers);
+  const auto model = rank.distribute(job.model);
   auto optimizer = rank.make_optimizer(*model);
-  const auto [inputs, targets] = batches(rank.rank(), batch, layers);
   troupe::RunCheckpoints checkpoints(rank, *optimizer);
   std::size_t steps = 0;
   if (rank.is_main()) std::printf("ready\n"), std::fflush(stdout);
@@ -137,8 +170,7 @@ void serve(troupe::Rank& rank, std::int64_t batch) {
       const double blocking_ms = ms_since(begin_save);
       for (int i = 0; i < std::atoi(argument.c_str()); ++i) {
         const auto begin = std::chrono::steady_clock::now();
-        const auto loss = torch::mse_loss(model->forward(inputs[steps % kBatches]), targets[steps % kBatches]);
-        rank.backward(loss, 0, static_cast<double>(batch), 1);
+        rank.backward(job.loss(*model, steps), 0, static_cast<double>(options.batch), 1);
         const auto report = rank.step(*optimizer);
         step_ms.push_back(ms_since(begin));
         actors_us.push_back(report.message_us);
@@ -195,7 +227,7 @@ int free_port() {
   return 0;
 }
 
-int start_ranks(char** argv) {
+int start_ranks(char** argv, int ranks) {
   const auto port = std::to_string(free_port());
   ::setenv("WORLD_SIZE", std::to_string(ranks).c_str(), 1);
   ::setenv("MASTER_ADDR", "127.0.0.1", 1);
@@ -226,34 +258,33 @@ int start_ranks(char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const char* rank = std::getenv("RANK");
-  if (argc < 3 || argc > 7 || std::string(argv[1]) != "--batch" || std::atoi(argv[2]) < 1) {
-    std::fprintf(
-        stderr,
-        "usage: bench_ddp_mlp --batch SAMPLES_PER_RANK [STRATEGY [RANKS [LAYERS [CHECKPOINTS]]]], then lines as in bench/README.md\n");
+  Options options;
+  try {
+    options = parse(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "bench_steps: %s; bench/README.md has the options and the lines\n", error.what());
     return 2;
   }
-  const std::string strategy = argc > 3 ? argv[3] : "ddp";
-  if (argc > 4) ranks = std::max(1, std::atoi(argv[4]));
-  if (argc > 5) layers = std::max(0, std::atoi(argv[5]));
-  const std::int64_t batch = std::atoi(argv[2]);
-  if (rank == nullptr) return start_ranks(argv);
+  const char* rank = std::getenv("RANK");
+  if (rank == nullptr) return start_ranks(argv, options.ranks);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   cpu_set_t cores;
   CPU_ZERO(&cores);
   CPU_SET(std::atoi(rank) % static_cast<int>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN))), &cores);
   sched_setaffinity(0, sizeof cores, &cores);
   return troupe::main(
-      1, argv, [&](troupe::Rank& mine) { serve(mine, batch); },
+      1, argv, [&](troupe::Rank& mine) { serve(mine, options); },
       [&](troupe::Config& config) {
-        config.strategy = strategy;
-        config.optimizer = "adamw";
-        config.lr = 1e-3;
-        config.weight_decay = 0.01;
+        config.strategy = options.strategy;
+        config.comm_hook = options.comm_hook;
+        config.optimizer = options.job == "resnet" ? "sgd" : "adamw";
+        config.lr = options.job == "resnet" ? 1e-2 : 1e-3;
+        config.momentum = 0.9;
+        config.weight_decay = options.job == "resnet" ? 0 : 0.01;
         config.collective_timeout = 600;  // the programs take turns
         config.run_dir = "";
-        config.save_every = argc > 6 ? 0 : -1;
-        if (argc > 6) config.checkpoint_dir = argv[6];
+        config.save_every = options.checkpoints.empty() ? -1 : 0;
+        if (!options.checkpoints.empty()) config.checkpoint_dir = options.checkpoints;
         config.keep_last = 1;
       });
 }

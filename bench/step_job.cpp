@@ -1,0 +1,142 @@
+#include "bench/step_job.hpp"
+
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <stdexcept>
+
+#include "actors/block.hpp"
+#include "examples/gpt/gpt.hpp"
+#include "examples/image_classifier/mini_resnet.hpp"
+
+namespace step_job {
+
+namespace {
+
+constexpr std::int64_t kWidth = 1024;
+
+std::uint32_t hash(std::uint32_t stream, std::int64_t i) {
+  auto h = static_cast<std::uint32_t>(i) + stream * 0x9E3779B1u;
+  h ^= h >> 16;
+  h *= 0x85EBCA6Bu;
+  h ^= h >> 13;
+  h *= 0xC2B2AE35u;
+  return h ^ (h >> 16);
+}
+
+// Value i of a stream in [-scale, scale): the same bits in every language.
+at::Tensor values(std::uint32_t stream, at::IntArrayRef shape, float scale) {
+  auto tensor = torch::empty(shape);
+  auto* data = tensor.data_ptr<float>();
+  const float factor = scale / static_cast<float>(1 << 23);
+  for (std::int64_t i = 0; i < tensor.numel(); ++i) {
+    data[i] = static_cast<float>(static_cast<std::int32_t>(hash(stream, i) >> 8) - (1 << 23)) * factor;
+  }
+  return tensor;
+}
+
+// Value i of a stream in [0, end).
+at::Tensor integers(std::uint32_t stream, at::IntArrayRef shape, std::int64_t end) {
+  auto tensor = torch::empty(shape, torch::kLong);
+  auto* data = tensor.data_ptr<std::int64_t>();
+  for (std::int64_t i = 0; i < tensor.numel(); ++i) data[i] = (hash(stream, i) >> 8) % end;
+  return tensor;
+}
+
+std::uint32_t input_stream(int rank, std::size_t batch) {
+  return static_cast<std::uint32_t>(1000 + 100 * rank) + static_cast<std::uint32_t>(batch);
+}
+std::uint32_t target_stream(int rank, std::size_t batch) { return input_stream(rank, batch) + 1000; }
+
+// A norm's weight is 1 and its bias 0.
+void set_values(torch::nn::Module& model, bool biases) {
+  torch::NoGradGuard no_grad;
+  std::uint32_t stream = 0;
+  for (auto& item : model.named_parameters()) {
+    auto& parameter = item.value();
+    if (biases || parameter.dim() > 1) {
+      parameter.copy_(values(stream, parameter.sizes(), 1.0F / 32));
+    } else {
+      parameter.fill_(item.key().ends_with("weight") ? 1 : 0);
+    }
+    ++stream;
+  }
+}
+
+Job mlp(int rank, std::int64_t batch, int layers) {
+  torch::nn::Sequential model;
+  for (int layer = 0; layer < layers; ++layer) {
+    model->push_back(std::make_shared<troupe::Block<torch::nn::LinearImpl>>(kWidth, kWidth));
+    if (layer + 1 < layers) model->push_back(torch::nn::ReLU());
+  }
+  if (layers == 0) model->push_back(torch::nn::Linear(1, 1));  // what a program takes without a model
+  set_values(*model, true);
+  std::vector<at::Tensor> inputs, targets;
+  const std::int64_t width = layers == 0 ? 1 : kWidth;
+  for (std::size_t k = 0; k < kBatches; ++k) {
+    inputs.push_back(values(input_stream(rank, k), {batch, width}, 1));
+    targets.push_back(values(target_stream(rank, k), {batch, width}, 1));
+  }
+  return {model.ptr(), [inputs, targets](torch::nn::Module& m, std::size_t step) {
+            auto input = inputs[step % kBatches];
+            return torch::mse_loss(m.as<torch::nn::SequentialImpl>()->forward(input), targets[step % kBatches]);
+          }};
+}
+
+Job gpt(int rank, std::int64_t batch) {
+  GptOptions options;
+  options.block_size = 256;
+  options.n_layer = 6;
+  options.n_head = 8;
+  options.n_embd = 512;
+  Gpt model(options);
+  set_values(*model, false);
+  std::vector<at::Tensor> inputs, targets;
+  for (std::size_t k = 0; k < kBatches; ++k) {
+    inputs.push_back(integers(input_stream(rank, k), {batch, options.block_size}, options.vocab_size));
+    targets.push_back(integers(target_stream(rank, k), {batch, options.block_size}, options.vocab_size));
+  }
+  return {model.ptr(), [inputs, targets](torch::nn::Module& m, std::size_t step) {
+            const auto scores = m.as<GptImpl>()->forward(inputs[step % kBatches]);
+            return torch::nn::functional::cross_entropy(scores.flatten(0, 1), targets[step % kBatches].flatten());
+          }};
+}
+
+Job resnet(int rank, std::int64_t batch) {
+  constexpr std::int64_t kClasses = 10;
+  MiniResNet model(3, kClasses);
+  set_values(*model, false);
+  std::vector<at::Tensor> inputs, targets;
+  for (std::size_t k = 0; k < kBatches; ++k) {
+    inputs.push_back(values(input_stream(rank, k), {batch, 3, 32, 32}, 1));
+    targets.push_back(integers(target_stream(rank, k), {batch}, kClasses));
+  }
+  return {model.ptr(), [inputs, targets](torch::nn::Module& m, std::size_t step) {
+            return torch::nn::functional::cross_entropy(m.as<MiniResNetImpl>()->forward(inputs[step % kBatches]), targets[step % kBatches]);
+          }};
+}
+
+}  // namespace
+
+Job make_job(const std::string& name, int rank, std::int64_t batch, int layers) {
+  if (name == "mlp") return mlp(rank, batch, layers);
+  if (name == "gpt") return gpt(rank, batch);
+  if (name == "resnet") return resnet(rank, batch);
+  throw std::invalid_argument("--job is mlp, gpt or resnet, not " + name);
+}
+
+void write_raw(const std::string& path, const torch::nn::Module& model) {
+  std::ofstream file(path, std::ios::binary);
+  for (const auto& parameter : model.parameters()) {
+    const auto whole = parameter.detach().contiguous();
+    file.write(static_cast<const char*>(whole.data_ptr()), static_cast<std::streamsize>(whole.nbytes()));
+  }
+}
+
+void print(const char* name, const std::vector<double>& numbers) {
+  std::printf("%s", name);
+  for (const double number : numbers) std::printf(" %.4f", number);
+  std::printf("\n");
+}
+
+}  // namespace step_job
