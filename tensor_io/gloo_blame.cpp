@@ -49,6 +49,10 @@ ErrorReport GlooCommunicator::explain(const CollectiveRecord& record, bool timed
       timed_out |= word.code == ErrorCode::timeout;
       // Where the peer was in a message with a third rank it waited as this one did: that the two messages differ says nothing.
       if (point_to_point && word.record.point_to_point() && word.record.peer != rank()) continue;
+      // So it did in a collective that one of the two is through with: the other has yet to leave it.
+      const bool behind = !word.record.point_to_point() && word.record.sequence <= ledger().finished_count();
+      const bool ahead = !point_to_point && !word.record.point_to_point() && word.record.sequence > record.sequence;
+      if (behind || ahead) continue;
       ranks.push_back(r);
       records.push_back(word.record);
     } catch (const Error&) {

@@ -176,6 +176,23 @@ TEST_CASE("[D13] over TCP a rank that waits for one that waits for a third accus
   }
 }
 
+// The root waits for rank 0, which is gone; rank 2 is through with the reduction and sends to the root already.
+TEST_CASE("[D13] over TCP a rank that is still in a call which the other has left is accused of no other call", "[communicator]") {
+  GroupOptions group = group_of({"gloo", "gloo"}, 3);
+  const auto failures = run_ranks_catching(group, [](Communicator& communicator) {
+    if (communicator.rank() == 0) return;
+    const auto tensor = at::ones({1000});
+    communicator.reduce(tensor, 1);
+    if (communicator.rank() == 2) communicator.send(tensor, 1);
+  });
+  for (const int rank : {1, 2}) {
+    const auto& failure = failures[static_cast<std::size_t>(rank)];
+    REQUIRE(failure);
+    INFO(failure->text);
+    CHECK(failure->report.code == ErrorCode::peer_lost);
+  }
+}
+
 TEST_CASE("[D13] fault 20, fault 21: over TCP ranks at different calls exchange nothing and are named when the deadline passes",
           "[communicator]") {
   for (const std::string backend : {"gloo", "hierarchical"}) {
