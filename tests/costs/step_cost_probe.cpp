@@ -27,12 +27,14 @@ thread_local std::int64_t allocations = 0;
 
 // In the place of glibc's, for the whole program: its own are behind them.
 extern "C" {
-// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
+// NOLINTNEXTLINE: a name that others gave
 void* __libc_malloc(std::size_t);
+// NOLINTNEXTLINE: a name that others gave
 void* __libc_calloc(std::size_t, std::size_t);
+// NOLINTNEXTLINE: a name that others gave
 void* __libc_realloc(void*, std::size_t);
+// NOLINTNEXTLINE: a name that others gave
 void* __libc_memalign(std::size_t, std::size_t);
-// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
 
 void* malloc(std::size_t bytes) {
   ++allocations;
@@ -178,18 +180,20 @@ int run(int ranks, std::int64_t steps, int layers, bool one_bucket) {
 
 // The linker puts these in the place of troupe::copy_and_check and add_and_check (--wrap): what puts a gradient into its bucket.
 extern "C" {
-// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
+// NOLINTNEXTLINE: a name that others gave
 bool __real__ZN6troupe14copy_and_checkERKN2at6TensorES3_(const at::Tensor& destination, const at::Tensor& source);
+// NOLINTNEXTLINE: a name that others gave
 bool __wrap__ZN6troupe14copy_and_checkERKN2at6TensorES3_(const at::Tensor& destination, const at::Tensor& source) {
   ++copies;
   return __real__ZN6troupe14copy_and_checkERKN2at6TensorES3_(destination, source);
 }
+// NOLINTNEXTLINE: a name that others gave
 bool __real__ZN6troupe13add_and_checkERKN2at6TensorES3_(const at::Tensor& destination, const at::Tensor& source);
+// NOLINTNEXTLINE: a name that others gave
 bool __wrap__ZN6troupe13add_and_checkERKN2at6TensorES3_(const at::Tensor& destination, const at::Tensor& source) {
   ++copies;
   return __real__ZN6troupe13add_and_checkERKN2at6TensorES3_(destination, source);
 }
-// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
 }
 
 int main(int argc, char** argv) {
