@@ -43,23 +43,29 @@ def openmpi(program, ranks, size, rounds):
     return floats(run.stdout.split()[1:])
 
 
+def beside(row, rows):
+    """Of the rows of one size those that are in `rows`, and what each stands beside."""
+    sides = {row: "Gloo of torch 2.11", row + "/openmpi": "OpenMPI", row + "/alone": "alone"}
+    return {name: side for name, side in sides.items() if name in rows}
+
+
 def run_all_reduce(rows, turns):
     results = []
     for suffix, ranks in RANKS.items():
-        sizes = [size for size in SIZES if any(row.startswith(f"all_reduce/{size}") and ("4ranks" in row) == bool(suffix) for row in rows)]
-        if not sizes:
+        others = {size: beside(f"all_reduce/{size}{suffix}", rows) for size in SIZES}
+        if not any(others.values()):
             continue
         ours = Program([str(OURS / "bench_all_reduce"), "--ranks", str(ranks)], "bench_all_reduce")
         gloo = Program([*TORCHRUN[:-1], str(ranks), "bench/peer/all_reduce.py"], "all_reduce.py")
         mpi = compile_openmpi()
-        for size in sizes:
-            row, count, rounds = f"all_reduce/{size}{suffix}", SIZES[size], ROUNDS[size]
+        for size, wanted in others.items():
+            if not wanted:
+                continue
+            count, rounds = SIZES[size], ROUNDS[size]
             sides = {"ours": lambda: floats(ours.ask(f"bytes {count} {rounds} shm", "write_and_reduce_us")["reduce_us"]),
                      "Gloo of torch 2.11": lambda: floats(gloo.ask(f"bytes {count} {rounds}", "write_and_reduce_us")["reduce_us"]),
                      "OpenMPI": lambda: openmpi(mpi, ranks, count, rounds),
                      "alone": lambda: floats(ours.ask(f"bytes {count} {rounds} alone", "write_and_reduce_us")["reduce_us"])}
-            others = {row: "Gloo of torch 2.11", row + "/openmpi": "OpenMPI", row + "/alone": "alone"}
-            wanted = {name: other for name, other in others.items() if name in rows}
             times = in_turns(["ours", *wanted.values()], turns, lambda name: sides[name]())
             results += [report(name, ALL_REDUCE_TARGETS[name], times["ours"], {other: times[other]}, "us", {}) for name, other in wanted.items()]
         ours.quit()

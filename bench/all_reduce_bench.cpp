@@ -8,16 +8,12 @@
 // that does not write would call that fast.
 #include <ATen/Parallel.h>
 #include <ATen/ops/zeros.h>
-#include <fcntl.h>
 #include <gloo/allreduce.h>
 #include <gloo/math.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/file_store.h>
 #include <gloo/transport/tcp/device.h>
-#include <sched.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include <stdlib.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -31,6 +27,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/processes.hpp"
 #include "tensor_io/communicator.hpp"
 #include "tensor_io/reduce_kernels.hpp"
 #include "tests/support/file_rendezvous.hpp"
@@ -145,10 +142,7 @@ class Bench {
 };
 
 void run_rank(int rank, int ranks, const std::string& folder) {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  CPU_SET(rank % static_cast<int>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN))), &cores);
-  sched_setaffinity(0, sizeof cores, &cores);
+  pin_to_core(rank);
   at::set_num_threads(1);
   Bench bench(rank, ranks, folder);
   if (rank == 0) std::printf("ready\n"), std::fflush(stdout);
@@ -187,23 +181,12 @@ int main(int argc, char** argv) {
   std::filesystem::create_directory(folder + "/store");
   std::vector<pid_t> ranks;
   for (int r = 0; r < count; ++r) {
-    std::string program = "/proc/self/exe", number = std::to_string(r), all = std::to_string(count), where = folder;
-    char* arguments[] = {program.data(), number.data(), all.data(), where.data(), nullptr};
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    if (r > 0) posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-    pid_t pid = 0;
-    const int failed = posix_spawn(&pid, program.c_str(), &actions, nullptr, arguments, environ);
-    posix_spawn_file_actions_destroy(&actions);
-    if (failed != 0) return 71;
-    ranks.push_back(pid);
+    std::string number = std::to_string(r), all = std::to_string(count), where = folder;
+    char* arguments[] = {argv[0], number.data(), all.data(), where.data(), nullptr};
+    ranks.push_back(start_rank(r, arguments));
+    if (ranks.back() == 0) return 71;
   }
-  int worst = 0;
-  for (const auto pid : ranks) {
-    int status = 0;
-    ::waitpid(pid, &status, 0);
-    worst = std::max(worst, WIFEXITED(status) ? WEXITSTATUS(status) : 70);
-  }
+  const int worst = wait_for(ranks);
   std::filesystem::remove_all(folder);
   return worst;
 }

@@ -2,8 +2,6 @@
 // values and the lines.
 //
 //   echo "block 15" | build/release/bench/bench_bare_steps --batch 16 --job mlp
-#include <sched.h>
-
 #include <cstdlib>
 #include <iostream>
 #include <string>
@@ -11,6 +9,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/_fused_adamw.h>
 
+#include "bench/processes.hpp"
 #include "bench/step_job.hpp"
 
 int main(int argc, char** argv) {
@@ -18,15 +17,11 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: bench_bare_steps --batch SAMPLES --job mlp|gpt, then lines as in bench/README.md\n");
     return 2;
   }
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  CPU_SET(0, &cores);
-  sched_setaffinity(0, sizeof cores, &cores);
+  pin_to_core(0);
   at::set_num_threads(1);
   const auto job = step_job::make_job(argv[4], 0, std::atoi(argv[2]), 8);
-  const auto model = job.model;
   std::vector<at::Tensor> parameters, gradients, first, second, steps_done;
-  for (auto& parameter : model->parameters()) {
+  for (auto& parameter : job.model->parameters()) {
     parameters.push_back(parameter);
     gradients.push_back(parameter.mutable_grad() = torch::zeros_like(parameter));
     first.push_back(torch::zeros_like(parameter));
@@ -43,7 +38,7 @@ int main(int argc, char** argv) {
       for (int i = 0; i < std::atoi(argument.c_str()); ++i, ++steps) {
         const auto begin = std::chrono::steady_clock::now();
         for (auto& gradient : gradients) gradient.zero_();
-        job.loss(*model, steps).backward();
+        job.loss(steps).backward();
         torch::NoGradGuard no_grad;
         for (auto& step : steps_done) step += 1;
         at::_fused_adamw_(parameters, gradients, first, second, {}, steps_done, 1e-3, 0.9, 0.999, 0.01, 1e-8, false, false);
@@ -51,7 +46,7 @@ int main(int argc, char** argv) {
       }
       step_job::print("step_ms", step_ms);
     } else if (verb == "weights") {
-      step_job::write_raw(argument, *model);
+      step_job::write_raw(argument, *job.model);
       std::printf("weights %s\n", argument.c_str());
     } else if (verb == "quit") {
       break;

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
-#include <stdexcept>
 
 #include "actors/block.hpp"
 #include "examples/gpt/gpt.hpp"
@@ -48,6 +47,13 @@ std::uint32_t input_stream(int rank, std::size_t batch) {
 }
 std::uint32_t target_stream(int rank, std::size_t batch) { return input_stream(rank, batch) + 1000; }
 
+template <class Make>
+std::vector<at::Tensor> for_each_batch(Make make) {
+  std::vector<at::Tensor> batches;
+  for (std::size_t k = 0; k < kBatches; ++k) batches.push_back(make(k));
+  return batches;
+}
+
 // A norm's weight is 1 and its bias 0.
 void set_values(torch::nn::Module& model, bool biases) {
   torch::NoGradGuard no_grad;
@@ -71,15 +77,15 @@ Job mlp(int rank, std::int64_t batch, int layers) {
   }
   if (layers == 0) model->push_back(torch::nn::Linear(1, 1));  // what a program takes without a model
   set_values(*model, true);
-  std::vector<at::Tensor> inputs, targets;
   const std::int64_t width = layers == 0 ? 1 : kWidth;
-  for (std::size_t k = 0; k < kBatches; ++k) {
-    inputs.push_back(values(input_stream(rank, k), {batch, width}, 1));
-    targets.push_back(values(target_stream(rank, k), {batch, width}, 1));
-  }
-  return {model.ptr(), [inputs, targets](torch::nn::Module& m, std::size_t step) {
-            auto input = inputs[step % kBatches];
-            return torch::mse_loss(m.as<torch::nn::SequentialImpl>()->forward(input), targets[step % kBatches]);
+  return {model.ptr(), for_each_batch([&](std::size_t k) {
+            return values(input_stream(rank, k), {batch, width}, 1);
+          }),
+          for_each_batch([&](std::size_t k) {
+            return values(target_stream(rank, k), {batch, width}, 1);
+          }),
+          [](torch::nn::Module& m, at::Tensor input, const at::Tensor& target) {
+            return torch::mse_loss(m.as<torch::nn::SequentialImpl>()->forward(input), target);
           }};
 }
 
@@ -91,14 +97,11 @@ Job gpt(int rank, std::int64_t batch) {
   options.n_embd = 512;
   Gpt model(options);
   set_values(*model, false);
-  std::vector<at::Tensor> inputs, targets;
-  for (std::size_t k = 0; k < kBatches; ++k) {
-    inputs.push_back(integers(input_stream(rank, k), {batch, options.block_size}, options.vocab_size));
-    targets.push_back(integers(target_stream(rank, k), {batch, options.block_size}, options.vocab_size));
-  }
-  return {model.ptr(), [inputs, targets](torch::nn::Module& m, std::size_t step) {
-            const auto scores = m.as<GptImpl>()->forward(inputs[step % kBatches]);
-            return torch::nn::functional::cross_entropy(scores.flatten(0, 1), targets[step % kBatches].flatten());
+  const auto tokens = [&](std::uint32_t stream) { return integers(stream, {batch, options.block_size}, options.vocab_size); };
+  return {model.ptr(), for_each_batch([&](std::size_t k) { return tokens(input_stream(rank, k)); }),
+          for_each_batch([&](std::size_t k) { return tokens(target_stream(rank, k)); }),
+          [](torch::nn::Module& m, const at::Tensor& input, const at::Tensor& target) {
+            return torch::nn::functional::cross_entropy(m.as<GptImpl>()->forward(input).flatten(0, 1), target.flatten());
           }};
 }
 
@@ -106,13 +109,12 @@ Job resnet(int rank, std::int64_t batch) {
   constexpr std::int64_t kClasses = 10;
   MiniResNet model(3, kClasses);
   set_values(*model, false);
-  std::vector<at::Tensor> inputs, targets;
-  for (std::size_t k = 0; k < kBatches; ++k) {
-    inputs.push_back(values(input_stream(rank, k), {batch, 3, 32, 32}, 1));
-    targets.push_back(integers(target_stream(rank, k), {batch}, kClasses));
-  }
-  return {model.ptr(), [inputs, targets](torch::nn::Module& m, std::size_t step) {
-            return torch::nn::functional::cross_entropy(m.as<MiniResNetImpl>()->forward(inputs[step % kBatches]), targets[step % kBatches]);
+  return {model.ptr(), for_each_batch([&](std::size_t k) {
+            return values(input_stream(rank, k), {batch, 3, 32, 32}, 1);
+          }),
+          for_each_batch([&](std::size_t k) { return integers(target_stream(rank, k), {batch}, kClasses); }),
+          [](torch::nn::Module& m, const at::Tensor& input, const at::Tensor& target) {
+            return torch::nn::functional::cross_entropy(m.as<MiniResNetImpl>()->forward(input), target);
           }};
 }
 
@@ -122,8 +124,10 @@ Job make_job(const std::string& name, int rank, std::int64_t batch, int layers) 
   if (name == "mlp") return mlp(rank, batch, layers);
   if (name == "gpt") return gpt(rank, batch);
   if (name == "resnet") return resnet(rank, batch);
-  throw std::invalid_argument("--job is mlp, gpt or resnet, not " + name);
+  throw no_such_job(name);
 }
+
+std::invalid_argument no_such_job(const std::string& name) { return std::invalid_argument("--job is mlp, gpt or resnet, not " + name); }
 
 void write_raw(const std::string& path, const torch::nn::Module& model) {
   std::ofstream file(path, std::ios::binary);

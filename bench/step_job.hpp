@@ -2,9 +2,11 @@
 // What the programs of the rows train, as bench/README.md defines it, and the lines that they print.
 #include <torch/torch.h>
 
+#include <array>
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -13,11 +15,18 @@ namespace step_job {
 constexpr std::size_t kBatches = 4;  ///< that a rank has in memory, and takes in turns
 
 struct Job {
-  std::shared_ptr<torch::nn::Module> model;                                    ///< with its initial values
-  std::function<at::Tensor(torch::nn::Module& model, std::size_t step)> loss;  ///< of this rank's batch of that step
+  std::shared_ptr<torch::nn::Module> model;  ///< with its initial values
+  std::vector<at::Tensor> inputs, targets;   ///< kBatches of this rank's
+  std::function<at::Tensor(torch::nn::Module& model, at::Tensor input, const at::Tensor& target)> criterion;
+
+  /// Of this rank's batch of that step.
+  at::Tensor loss(std::size_t step) const { return criterion(*model, inputs[step % kBatches], targets[step % kBatches]); }
 };
 
-/// `name`: mlp (of that many layers; 0: next to no model), gpt or resnet. Throws std::invalid_argument for another.
+inline constexpr std::array<std::string_view, 3> kJobs{"mlp", "gpt", "resnet"};
+std::invalid_argument no_such_job(const std::string& name);
+
+/// One of kJobs; `layers`: of mlp, 0: next to no model. Throws no_such_job for another.
 Job make_job(const std::string& name, int rank, std::int64_t batch, int layers);
 
 /// Raw little-endian float32, one parameter after the other.

@@ -8,12 +8,9 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <sched.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,6 +25,7 @@
 #include <thread>
 #include <vector>
 
+#include "bench/processes.hpp"
 #include "bench/step_job.hpp"
 #include "launch/run_checkpoints.hpp"
 #include "tensor_io/checkpoint_directory.hpp"
@@ -68,7 +66,7 @@ Options parse(int argc, char** argv) {
       throw std::invalid_argument("there is no " + name);
   }
   if (options.batch < 1 || options.ranks < 1 || options.layers < 0) throw std::invalid_argument("--batch and --ranks are at least 1");
-  make_job(options.job, 0, 1, 0);  // throws for a name that is none
+  if (std::find(kJobs.begin(), kJobs.end(), options.job) == kJobs.end()) throw no_such_job(options.job);
   return options;
 }
 
@@ -170,7 +168,7 @@ void serve(troupe::Rank& rank, const Options& options) {
       const double blocking_ms = ms_since(begin_save);
       for (int i = 0; i < std::atoi(argument.c_str()); ++i) {
         const auto begin = std::chrono::steady_clock::now();
-        rank.backward(job.loss(*model, steps), 0, static_cast<double>(options.batch), 1);
+        rank.backward(job.loss(steps), 0, static_cast<double>(options.batch), 1);
         const auto report = rank.step(*optimizer);
         step_ms.push_back(ms_since(begin));
         actors_us.push_back(report.message_us);
@@ -237,22 +235,10 @@ int start_ranks(char** argv, int ranks) {
   for (int r = 0; r < ranks; ++r) {
     ::setenv("RANK", std::to_string(r).c_str(), 1);
     ::setenv("LOCAL_RANK", std::to_string(r).c_str(), 1);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    if (r > 0) posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-    pid_t pid = 0;
-    const int failed = posix_spawn(&pid, "/proc/self/exe", &actions, nullptr, argv, environ);
-    posix_spawn_file_actions_destroy(&actions);
-    if (failed != 0) return 71;
-    pids.push_back(pid);
+    pids.push_back(start_rank(r, argv));
+    if (pids.back() == 0) return 71;
   }
-  int worst = 0;
-  for (const auto pid : pids) {
-    int status = 0;
-    ::waitpid(pid, &status, 0);
-    worst = std::max(worst, WIFEXITED(status) ? WEXITSTATUS(status) : 70);
-  }
-  return worst;
+  return wait_for(pids);
 }
 
 }  // namespace
@@ -268,10 +254,7 @@ int main(int argc, char** argv) {
   const char* rank = std::getenv("RANK");
   if (rank == nullptr) return start_ranks(argv, options.ranks);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  CPU_SET(std::atoi(rank) % static_cast<int>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN))), &cores);
-  sched_setaffinity(0, sizeof cores, &cores);
+  pin_to_core(std::atoi(rank));
   return troupe::main(
       1, argv, [&](troupe::Rank& mine) { serve(mine, options); },
       [&](troupe::Config& config) {

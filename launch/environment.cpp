@@ -51,12 +51,15 @@ RankEnvironment read_environment(const Get& given) {
   if (const char* folder = get("TROUPE_KEYS")) place.keys = folder;
   place.insecure = is_set("TROUPE_INSECURE_NETWORK");
   if (const char* text = get("TROUPE_INCARNATION")) place.incarnation = std::strtoull(text, nullptr, 16);
-  if (const char* address = get("TROUPE_ADDRESS")) place.interface_address = address;
   place.local_rank = static_cast<int>(number(get, "LOCAL_RANK", 0, 1'000'000).value_or(*rank));
   place.local_world_size = static_cast<int>(number(get, "LOCAL_WORLD_SIZE", 1, 1'000'000).value_or(*world_size));
   if (const char* address = get("MASTER_ADDR")) place.master_addr = address;
   place.master_port = static_cast<std::uint16_t>(number(get, "MASTER_PORT", 1, 65535).value_or(0));
-  if (get("TROUPE_ADDRESS") == nullptr && place.local_world_size < place.world_size) place.interface_address.clear();
+  if (const char* address = get("TROUPE_ADDRESS")) {
+    place.interface_address = address;
+  } else if (place.local_world_size < place.world_size) {
+    place.interface_address.clear();
+  }
   if (const char* folder = get("TROUPE_RUN_DIR")) place.run_dir = folder;
   if (const char* node = get("TROUPE_NODE")) {
     place.node = node;

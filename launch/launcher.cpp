@@ -17,6 +17,7 @@
 #include "launch/fatal_signals.hpp"
 #include "launch/host_launcher.hpp"
 #include "launch/job_keys.hpp"
+#include "launch/local_address.hpp"
 #include "launch/node_agent.hpp"
 #include "launch/process_limits.hpp"
 #include "launch/stop_signals.hpp"

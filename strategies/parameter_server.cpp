@@ -67,7 +67,7 @@ void ParameterServer::joined() {
     throw Error(ErrorCode::usage, "device", name() + " adds gradients up on CPUs", "--device cpu, or another strategy");
   }
   const auto parameters = static_cast<std::int64_t>(parameter_names().size());
-  const auto like = adds_up() ? std::vector<at::Tensor>{} : gradients();
+  const auto like = for_server();
   if (me == 0) server_ = std::make_shared<UpdateServer>(UpdateServer::Round{ranks, updates(), shares()}, like, parameters);
   for (int r = 1; r < ranks; ++r) {
     std::shared_ptr<Communicator> lane = context().program_lane->split(me == 0 || me == r ? 0 : -1, me);
@@ -130,22 +130,24 @@ UpdateServer::Update ParameterServer::gradient() {
   const auto used = buckets().used();
   auto flags = at::zeros({static_cast<std::int64_t>(used.size())}, at::kByte);
   for (std::size_t p = 0; p < used.size(); ++p) flags.data_ptr<std::uint8_t>()[p] = used[p] ? 1 : 0;
-  return {adds_up() ? std::vector<at::Tensor>{} : gradients(), flags};
+  return {for_server(), flags};
 }
 
 bool ParameterServer::end_share(const std::function<void()>& update) {
   torch::NoGradGuard no_grad;
   if (not_finite_ < 0) not_finite_ = buckets().not_finite_parameter();
   const bool more = server_ ? exchange_here(update) : exchange_with_server(update);
-  added_up_ = more && adds_up();
-  if (more && !adds_up()) buckets().begin_step();
-  if (!more && adds_up()) {
-    for (const auto& flat : gradients()) {
-      context().program_lane->all_reduce(flat, ReduceOp::sum, "gradients");
-      flat.div_(shares());
-    }
+  if (!adds_up()) {
+    if (more) buckets().begin_step();
+    return more;
   }
-  return more;
+  added_up_ = more;
+  if (more) return true;
+  for (const auto& flat : gradients()) {
+    context().program_lane->all_reduce(flat, ReduceOp::sum, "gradients");
+    flat.div_(shares());
+  }
+  return false;
 }
 
 bool ParameterServer::exchange_here(const std::function<void()>& apply) {

@@ -68,6 +68,7 @@ class ParameterServer final : public Replica {
   std::int64_t updates() const { return context().options.staleness + 1; }                        // of a round
   std::int64_t shares() const { return context().world_size * context().options.server_shares; }  // of an update
   bool adds_up() const { return updates() == 1; }
+  std::vector<at::Tensor> for_server() const { return adds_up() ? std::vector<at::Tensor>{} : gradients(); }
   void open_round(std::int64_t step);
   UpdateServer::Update gradient();
   bool exchange_here(const std::function<void()>& apply);

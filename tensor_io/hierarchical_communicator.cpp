@@ -40,6 +40,7 @@ HierarchicalCommunicator::HierarchicalCommunicator(CommunicatorOptions given, co
     host_of_.push_back(known->second);
     local_of_.push_back(static_cast<int>(hosts_[known->second].ranks.size()));
     hosts_[known->second].ranks.push_back(r);
+    most_in_a_host_ = std::max<std::int64_t>(most_in_a_host_, local_of_[r] + 1);
   }
   const int host = host_of_[rank()];
   const auto part = [&](const std::string& name, const std::vector<int>& ranks, std::string backend, std::chrono::milliseconds timeout) {
@@ -65,13 +66,7 @@ HierarchicalCommunicator::HierarchicalCommunicator(CommunicatorOptions given, co
   flat_ = part("flat", all, "gloo", timeout);
 }
 
-std::int64_t HierarchicalCommunicator::most_in_a_host() const {
-  std::size_t most = 0;
-  for (const auto& host : hosts_) most = std::max(most, host.ranks.size());
-  return static_cast<std::int64_t>(most);
-}
-
-std::int64_t HierarchicalCommunicator::place_of(int rank) const { return host_of_[rank] * most_in_a_host() + local_of_[rank]; }
+std::int64_t HierarchicalCommunicator::place_of(int rank) const { return host_of_[rank] * most_in_a_host_ + local_of_[rank]; }
 
 void HierarchicalCommunicator::follow_step() {
   for (auto* part : {up_.get(), leaders_.get(), down_.get(), flat_.get()}) {
@@ -118,7 +113,7 @@ void HierarchicalCommunicator::do_reduce_scatter(const at::Tensor& output, const
   const std::string_view label = record.label.data();
   const auto slices = input.detach().view({world_size(), output.numel()});
   const auto flat = output.detach().view({-1});
-  const auto most = most_in_a_host(), places = most * static_cast<std::int64_t>(hosts_.size());
+  const auto places = most_in_a_host_ * static_cast<std::int64_t>(hosts_.size());
   const std::int64_t piece = std::max<std::int64_t>(1, kPieceBytes / static_cast<std::int64_t>(output.element_size()) / places);
   std::int64_t at = 0;
   do {
@@ -126,7 +121,7 @@ void HierarchicalCommunicator::do_reduce_scatter(const at::Tensor& output, const
     const auto by_host = at::zeros({places, count}, flat.options());
     for (int r = 0; r < world_size(); ++r) by_host[place_of(r)].copy_(slices[r].narrow(0, at, count));
     reduce_in_host(by_host, op, label);
-    const auto of_host = at::empty({most, count}, flat.options());
+    const auto of_host = at::empty({most_in_a_host_, count}, flat.options());
     if (leaders_) {
       leaders_->reduce_scatter(of_host, by_host, between_ranks(op), label);
       divide(of_host, op);
@@ -142,7 +137,7 @@ void HierarchicalCommunicator::do_all_gather(const at::Tensor& output, const at:
   const std::string_view label = record.label.data();
   const auto bytes = static_cast<std::int64_t>(input.nbytes());
   const auto& own = hosts_[host_of_[rank()]].ranks;
-  const auto most = most_in_a_host(), places = most * static_cast<std::int64_t>(hosts_.size());
+  const auto places = most_in_a_host_ * static_cast<std::int64_t>(hosts_.size());
   const std::int64_t piece = std::max<std::int64_t>(64, kPieceBytes / places);
   const auto byte = at::TensorOptions().dtype(at::kByte);
   std::int64_t at = 0;
@@ -151,7 +146,7 @@ void HierarchicalCommunicator::do_all_gather(const at::Tensor& output, const at:
     const auto part = at::from_blob(bytes_of(input) + at, {count}, byte);
     const auto everything = at::zeros({places * count}, byte);
     if (leaders_) {
-      const auto of_host = at::zeros({most * count}, byte);
+      const auto of_host = at::zeros({most_in_a_host_ * count}, byte);
       up_->gather(of_host.narrow(0, 0, static_cast<std::int64_t>(own.size()) * count), part, 0, label);
       leaders_->all_gather(everything, of_host, label);
     } else {

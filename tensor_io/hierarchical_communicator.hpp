@@ -39,8 +39,7 @@ class HierarchicalCommunicator final : public Communicator {
   void reduce_in_host(const at::Tensor& tensor, ReduceOp op, std::string_view label);
   /// The sum over all hosts -> the average, where that is asked for and not done before.
   void divide(const at::Tensor& tensor, ReduceOp op) const;
-  /// What ranks have, by host: each has as many places as the largest, a smaller one leaves some of them empty.
-  std::int64_t most_in_a_host() const;
+  /// Where what a rank has stands among all hosts': each has as many places as the largest, a smaller one leaves some of them empty.
   std::int64_t place_of(int rank) const;
   /// The ledgers of the parts count in the same step as this one.
   void follow_step();
@@ -51,6 +50,7 @@ class HierarchicalCommunicator final : public Communicator {
   std::vector<Host> hosts_;
   std::vector<int> host_of_;               // by rank
   std::vector<int> local_of_;              // by rank: place in its host
+  std::int64_t most_in_a_host_ = 0;        // ranks
   std::unique_ptr<Communicator> up_;       // this host's ranks, before the leaders talk
   std::unique_ptr<Communicator> leaders_;  // leaders only
   std::unique_ptr<Communicator> down_;     // this host's ranks, after the leaders talked: a longer deadline
