@@ -1,4 +1,4 @@
-"""The row snapshot: a step of fsdp with a buddy snapshot after each, beside the same without any."""
+"""The row snapshot: a step of fsdp with copies of the shards after each, beside the same without any."""
 import json
 import pathlib
 import subprocess

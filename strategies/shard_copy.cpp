@@ -10,6 +10,7 @@
 
 #include "tensor_io/bounded_json.hpp"
 #include "tensor_io/error.hpp"
+#include "tensor_io/reduce_kernels.hpp"
 #include "tensor_io/xxh3.hpp"
 
 namespace troupe {
@@ -17,6 +18,7 @@ namespace {
 
 constexpr std::int64_t kAlignment = 64;
 constexpr std::int64_t kHash = 8, kBegin = 16;  // end of the hash, begin of the head
+constexpr std::int64_t kPiece = 256 << 10;      // stays in a core's cache
 constexpr const char* kWhere = "the copy of a shard";
 
 [[noreturn]] void refuse(const std::string& cause) {
@@ -25,12 +27,29 @@ constexpr const char* kWhere = "the copy of a shard";
 
 std::int64_t aligned(std::int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// Of what comes behind the hash itself.
-std::uint64_t hash_of(const at::Tensor& bytes) {
-  const auto* data = static_cast<const std::byte*>(bytes.const_data_ptr());
-  return xxh3(std::span(data + kHash, static_cast<std::size_t>(bytes.numel() - kHash)));
+std::span<const std::byte> span_of(const void* data, std::int64_t bytes) {
+  return {static_cast<const std::byte*>(data), static_cast<std::size_t>(bytes)};
 }
 
+// Of pieces that pass by in order.
+class PieceHash {
+ public:
+  void add(const void* piece, std::int64_t bytes) { pieces_.push_back(xxh3(span_of(piece, bytes))); }
+  std::uint64_t value() const { return xxh3(std::as_bytes(std::span(pieces_))); }
+
+ private:
+  std::vector<std::uint64_t> pieces_;
+};
+
+// Of what comes behind the hash itself.
+std::uint64_t hash_of(const at::Tensor& bytes) {
+  const auto* data = static_cast<const char*>(bytes.const_data_ptr());
+  PieceHash hash;
+  for (std::int64_t at = kHash; at < bytes.numel(); at += kPiece) hash.add(data + at, std::min(kPiece, bytes.numel() - at));
+  return hash.value();
+}
+
+// Bytes of an element; 0 for a type of which no copy is kept.
 std::int64_t width_of(int dtype) {
   switch (static_cast<at::ScalarType>(dtype)) {
     case at::kByte:
@@ -43,7 +62,7 @@ std::int64_t width_of(int dtype) {
     case at::kDouble:
     case at::kBool:
     case at::kBFloat16: return static_cast<std::int64_t>(c10::elementSize(static_cast<at::ScalarType>(dtype)));
-    default: refuse("a tensor of type " + std::to_string(dtype));
+    default: return 0;
   }
 }
 
@@ -89,6 +108,7 @@ void read_head(ShardCopy& copy, std::string_view head, const at::Tensor& data) {
     if (!names.insert(name).second) refuse("tensor '" + name + "' comes twice");
     const auto dtype = number<int>(entry[1], "type");
     const auto width = width_of(dtype);
+    if (width == 0) refuse("a tensor of type " + std::to_string(dtype));
     std::vector<std::int64_t> sizes;
     std::int64_t length = width;
     for (const auto& entry_size : entry[2]) {
@@ -105,6 +125,12 @@ void read_head(ShardCopy& copy, std::string_view head, const at::Tensor& data) {
   }
   if (end != data.numel()) refuse(std::to_string(data.numel() - end) + " bytes belong to no tensor");
 }
+
+// A tensor on the CPU without gaps, and where in the copy it goes.
+struct Part {
+  std::int64_t begin, end;
+  const char* source;
+};
 
 std::pair<std::string_view, at::Tensor> cut(const at::Tensor& bytes) {
   std::uint64_t length = 0;
@@ -137,36 +163,73 @@ std::vector<HeldShard> held_shards_of(std::string_view text) {
   return held;
 }
 
-ShardCopy ShardCopy::pack(const HeldShard& held, const std::string& note, const NamedTensors& tensors) {
+ShardPacker::ShardPacker(const HeldShard& held, const std::string& note, NamedTensors tensors) : held_(held), tensors_(std::move(tensors)) {
   auto entries = nlohmann::json::array();
+  std::set<std::string> names;
   std::int64_t end = 0;
-  for (const auto& [name, tensor] : tensors) {
+  for (const auto& [name, tensor] : tensors_) {
+    const auto cannot = [&name = name](const std::string& cause) {
+      return Error(ErrorCode::usage, kWhere, "tensor '" + name + "' " + cause, "--snapshot_every 0 does without copies");
+    };
+    if (width_of(static_cast<int>(tensor.scalar_type())) == 0)
+      throw cannot(std::string("is of type ") + c10::toString(tensor.scalar_type()));
+    if (!names.insert(name).second) throw cannot("is there twice");
     entries.push_back({name, static_cast<int>(tensor.scalar_type()), tensor.sizes().vec(), end});
     end += aligned(static_cast<std::int64_t>(tensor.nbytes()));
   }
-  const auto head = nlohmann::json{{"generation", held.generation}, {"step", held.step}, {"shard", held.shard},
-                                   {"shards", held.shards},         {"note", note},      {"tensors", entries}}
-                        .dump();
-  const auto begin = aligned(kBegin + static_cast<std::int64_t>(head.size()));
-  ShardCopy copy;
-  copy.bytes = at::empty({begin + end}, at::TensorOptions().dtype(at::kByte));
-  auto* data = copy.bytes.data_ptr<std::uint8_t>();
-  const std::uint64_t length = head.size();
-  std::memset(data, 0, static_cast<std::size_t>(begin));
+  head_ = nlohmann::json{{"generation", held.generation}, {"step", held.step}, {"shard", held.shard},
+                         {"shards", held.shards},         {"note", note},      {"tensors", entries}}
+              .dump();
+  begin_ = aligned(kBegin + static_cast<std::int64_t>(head_.size()));
+  bytes_ = begin_ + end;
+}
+
+void ShardPacker::pack(const at::Tensor& memory) const {
+  auto* data = reinterpret_cast<char*>(memory.data_ptr<std::uint8_t>());
+  const std::uint64_t length = head_.size();
+  std::memset(data, 0, static_cast<std::size_t>(begin_));
   std::memcpy(data + kHash, &length, sizeof length);
-  std::copy(head.begin(), head.end(), data + kBegin);
-  const auto [text, memory] = cut(copy.bytes);
-  read_head(copy, text, memory);
-  std::int64_t at = begin;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    copy.tensors[i].second.copy_(tensors[i].second.detach());
-    const auto used = static_cast<std::int64_t>(tensors[i].second.nbytes());
-    std::memset(data + at + used, 0, static_cast<std::size_t>(aligned(used) - used));
-    at += aligned(used);
+  std::copy(head_.begin(), head_.end(), data + kBegin);
+
+  std::vector<Part> parts;
+  std::int64_t end = begin_;
+  for (const auto& [name, tensor] : tensors_) {
+    const auto begin = end, used = static_cast<std::int64_t>(tensor.nbytes());
+    end += aligned(used);
+    std::memset(data + begin + used, 0, static_cast<std::size_t>(end - begin - used));
+    if (tensor.device().is_cpu() && tensor.is_contiguous() && !tensor.is_neg() && !tensor.is_conj()) {
+      parts.push_back({begin, begin + used, static_cast<const char*>(tensor.const_data_ptr())});
+    } else {
+      memory.narrow(0, begin, used).view(tensor.scalar_type()).view(tensor.sizes()).copy_(tensor.detach());
+    }
   }
-  const auto hash = hash_of(copy.bytes);
-  std::memcpy(data, &hash, sizeof hash);
-  return copy;
+
+  PieceHash hash;
+  auto part = parts.begin();
+  for (std::int64_t at = kHash; at < bytes_; at += kPiece) {
+    const auto stop = std::min(at + kPiece, bytes_);
+    while (part != parts.end() && part->end <= at) ++part;
+    if (part != parts.end() && part->begin <= at && stop <= part->end) {
+      const auto* source = part->source + (at - part->begin);
+      copy_streaming(data + at, source, static_cast<std::size_t>(stop - at));
+      hash.add(source, stop - at);
+      continue;
+    }
+    for (auto next = part; next != parts.end() && next->begin < stop; ++next) {
+      const auto from = std::max(at, next->begin), to = std::min(stop, next->end);
+      if (from < to) std::memcpy(data + from, next->source + (from - next->begin), static_cast<std::size_t>(to - from));
+    }
+    hash.add(data + at, stop - at);
+  }
+  const auto value = hash.value();
+  std::memcpy(data, &value, sizeof value);
+}
+
+ShardCopy ShardCopy::pack(const HeldShard& held, const std::string& note, const NamedTensors& tensors) {
+  const ShardPacker packer(held, note, tensors);
+  const auto bytes = at::empty({packer.bytes()}, at::TensorOptions().dtype(at::kByte));
+  packer.pack(bytes);
+  return unpack(bytes);
 }
 
 ShardCopy ShardCopy::unpack(at::Tensor bytes) {

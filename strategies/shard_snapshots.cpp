@@ -9,10 +9,13 @@
 #include <tuple>
 #include <utility>
 
+#include "tensor_io/fault_point.hpp"
+
 namespace troupe {
 namespace {
 
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 40;
+constexpr std::int64_t kPage = 4096;
 
 // Of a copy, as a rank says it.
 std::int64_t length_of(const std::string& text) {
@@ -22,6 +25,17 @@ std::int64_t length_of(const std::string& text) {
       error != std::errc() || stop != end || length < 0 || length > kMostBytes)
     throw Error(ErrorCode::bad_data, "the copy of a shard", "a rank says that it has '" + text.substr(0, 64) + "' bytes");
   return length;
+}
+
+// What a rank says before an exchange: "BYTES [[GENERATION,STEP,SHARD,SHARDS]]".
+std::string announcement(const ShardPacker& own) { return std::to_string(own.bytes()) + " " + to_text({own.held()}); }
+
+std::pair<std::int64_t, HeldShard> announced(const std::string& text) {
+  const auto space = std::min(text.find(' '), text.size());
+  const auto held = held_shards_of(std::string_view(text).substr(space));
+  if (held.size() != 1)
+    throw Error(ErrorCode::bad_data, "the copy of a shard", "a rank announces " + std::to_string(held.size()) + " at once");
+  return {length_of(text.substr(0, space)), held.front()};
 }
 
 at::Tensor bytes_of_length(std::int64_t bytes) { return at::empty({bytes}, at::TensorOptions().dtype(at::kByte)); }
@@ -55,29 +69,70 @@ int buddy_shift(const std::vector<std::string>& hosts) {
   return n > 1 ? static_cast<int>(best) : 0;
 }
 
-void ShardSnapshots::exchange(ShardCopy own, const std::vector<std::string>& hosts, Communicator& lane) {
-  const int n = lane.world_size(), rank = lane.rank(), shift = buddy_shift(hosts);
-  const auto kept = copies_.size();
-  copies_.push_back(std::move(own));
-  if (shift > 0) {
-    const int buddy = (rank + shift) % n, ward = (rank - shift + n) % n;
-    const auto& mine = copies_[kept].bytes;
-    std::vector<std::int64_t> lengths;
-    for (const auto& text : lane.all_gather_bytes(std::to_string(mine.numel()), "snapshot")) lengths.push_back(length_of(text));
-    auto theirs = bytes_of_length(lengths[static_cast<std::size_t>(ward)]);
-    // Along each ring of buddies the ranks are numbered; the even ones send first.
-    const auto ring = [&] {
-      int steps = 0;
-      for (int r = rank; r != rank % std::gcd(shift, n); r = (r - shift + n) % n) ++steps;
-      return steps;
-    }();
-    if (ring % 2 == 0) lane.send(mine, buddy, "snapshot");
-    lane.recv(theirs, ward, "snapshot");
-    if (ring % 2 != 0) lane.send(mine, buddy, "snapshot");
-    copies_.push_back(ShardCopy::unpack(std::move(theirs)));
+void ShardSnapshots::exchange(const ShardPacker& own, const std::vector<std::string>& hosts, Communicator& lane) {
+  std::vector<std::int64_t> lengths;
+  std::vector<HeldShard> shards;
+  for (const auto& text : lane.all_gather_bytes(announcement(own), "snapshot")) {
+    const auto [length, shard] = announced(text);
+    lengths.push_back(length);
+    shards.push_back(shard);
   }
-  lane.barrier("snapshot");  // whoever comes out knows that all have theirs
+  const auto kept = copies_.size();
+  if (const auto* room = room_for(own.held().generation, lengths, lane)) {
+    const auto place = [&](std::size_t r) { return (*room)[r].narrow(0, 0, lengths[r]); };
+    own.pack(place(static_cast<std::size_t>(lane.rank())));
+    fault_point("snapshot", own.held().step);
+    lane.barrier("snapshot");  // whoever comes out knows that all have packed theirs
+    for (std::size_t r = 0; r < shards.size(); ++r) copies_.push_back({shards[r], place(r)});
+    turn_ = 1 - turn_;
+  } else {
+    give_to_buddy(own, hosts, lengths, lane);
+    fault_point("snapshot", own.held().step);
+    lane.barrier("snapshot");  // whoever comes out knows that all have theirs
+  }
   copies_.erase(copies_.begin(), copies_.begin() + static_cast<std::ptrdiff_t>(kept));
+}
+
+// Where the next set goes; nothing where the ranks have no memory in common. All decide alike, by what all have said.
+const ShardSnapshots::Room* ShardSnapshots::room_for(std::uint64_t generation, const std::vector<std::int64_t>& lengths,
+                                                     Communicator& lane) {
+  if (lane.world_size() == 1 || !lane.device().is_cpu()) return nullptr;
+  if (generation != generation_) rooms_ = {};  // other ranks; copies keep the memory that they lie in
+  generation_ = generation;
+  auto& room = rooms_[turn_];
+  const bool fits = std::equal(lengths.begin(), lengths.end(), room.begin(), room.end(),
+                               [](std::int64_t length, const at::Tensor& memory) { return length <= memory.numel(); });
+  if (!fits) {
+    room.clear();
+    for (const auto length : lengths) {  // one by one: nobody waits for more than one shard's pages
+      const auto memory = lane.allocate_shared((length / kPage + 2) * kPage, at::kByte);  // the note in a copy may grow
+      if (!memory.defined()) return nullptr;
+      room.push_back(memory);
+    }
+  }
+  return &room;
+}
+
+void ShardSnapshots::give_to_buddy(const ShardPacker& own, const std::vector<std::string>& hosts, const std::vector<std::int64_t>& lengths,
+                                   Communicator& lane) {
+  const int n = lane.world_size(), rank = lane.rank(), shift = buddy_shift(hosts);
+  const auto mine = bytes_of_length(own.bytes());
+  own.pack(mine);
+  copies_.push_back({own.held(), mine});
+  if (shift == 0) return;
+  const int buddy = (rank + shift) % n, ward = (rank - shift + n) % n;
+  auto theirs = bytes_of_length(lengths[static_cast<std::size_t>(ward)]);
+  // Along each ring of buddies the ranks are numbered; the even ones send first.
+  const auto ring = [&] {
+    int steps = 0;
+    for (int r = rank; r != rank % std::gcd(shift, n); r = (r - shift + n) % n) ++steps;
+    return steps;
+  }();
+  if (ring % 2 == 0) lane.send(mine, buddy, "snapshot");
+  lane.recv(theirs, ward, "snapshot");
+  if (ring % 2 != 0) lane.send(mine, buddy, "snapshot");
+  const auto held = ShardCopy::unpack(theirs).held;  // the network may have damaged it
+  copies_.push_back({held, std::move(theirs)});
 }
 
 std::optional<RestorePlan> ShardSnapshots::restore(Communicator& lane, const std::function<void(const ShardCopy&)>& place) {
@@ -95,7 +150,12 @@ std::optional<RestorePlan> ShardSnapshots::restore(Communicator& lane, const std
         length_of(lane.broadcast_bytes(lane.rank() == holder ? std::to_string(found->bytes.numel()) : "", holder, "snapshot"));
     auto bytes = lane.rank() == holder ? found->bytes : bytes_of_length(length);
     lane.broadcast(bytes, holder, "snapshot");
-    place(ShardCopy::unpack(std::move(bytes)));
+    const auto copy = ShardCopy::unpack(std::move(bytes));
+    if (copy.held != wanted) {
+      throw Error(ErrorCode::bad_data, "the copy of a shard",
+                  "rank " + std::to_string(holder) + " has " + to_text({copy.held}) + " where it said " + to_text({wanted}));
+    }
+    place(copy);
   }
   return plan;
 }

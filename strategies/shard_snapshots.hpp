@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -24,18 +25,32 @@ std::optional<RestorePlan> plan_restore(const std::vector<std::vector<HeldShard>
 /// most are. 0 for one rank.
 int buddy_shift(const std::vector<std::string>& hosts);
 
-/// This rank's copies: of its own shard and of its buddy's. A set of one step is replaced only when every rank has the next one, so a rank
+/// The copies that this rank can reach: all ranks' where they have memory in common, which outlives each of them; else of its own shard
+/// and of its ward's, the rank that it is the buddy of. A set of one step is replaced only when every rank has the next one, so a rank
 /// that dies at any moment leaves a whole set behind, unless its buddy dies too before the job has gone on.
 class ShardSnapshots {
  public:
-  /// Collective over `lane`. Keeps `own`, gives it to this rank's buddy and takes the one that this rank is the buddy of.
-  void exchange(ShardCopy own, const std::vector<std::string>& hosts, Communicator& lane);
+  /// Collective over `lane`. Puts the copy of this rank's shard where another rank has it, too.
+  void exchange(const ShardPacker& own, const std::vector<std::string>& hosts, Communicator& lane);
   /// Collective over `lane`, of the ranks that are left and those that are new: every shard of the newest whole set, one after the other,
   /// is brought to all and handed to `place`. Nothing if there is no whole set.
   std::optional<RestorePlan> restore(Communicator& lane, const std::function<void(const ShardCopy&)>& place);
 
  private:
-  std::vector<ShardCopy> copies_;
+  struct Kept {
+    HeldShard held;
+    at::Tensor bytes;  // as ShardPacker wrote them
+  };
+  using Room = std::vector<at::Tensor>;  // by rank: the memory for its copy, which all ranks share
+
+  const Room* room_for(std::uint64_t generation, const std::vector<std::int64_t>& lengths, Communicator& lane);
+  void give_to_buddy(const ShardPacker& own, const std::vector<std::string>& hosts, const std::vector<std::int64_t>& lengths,
+                     Communicator& lane);
+
+  std::vector<Kept> copies_;
+  std::array<Room, 2> rooms_;  // taken in turns, so that the set before stays
+  std::size_t turn_ = 0;
+  std::uint64_t generation_ = 0;  // whose the rooms are
 };
 
 }  // namespace troupe

@@ -40,7 +40,7 @@ void Sharded::take_snapshot(Optimizer& optimizer, std::uint64_t generation, std:
   if (group_->rank() == 0) {  // the first one of a generation is taken when the step's forward has moved them
     for (const auto& [name, value] : buffers_->before()) tensors.emplace_back("buffer." + name, value);
   }
-  snapshots_.exchange(ShardCopy::pack({generation, step, group_->rank(), group_->world_size()}, note, tensors), context_.hosts,
+  snapshots_.exchange(ShardPacker({generation, step, group_->rank(), group_->world_size()}, note, std::move(tensors)), context_.hosts,
                       *context_.program_lane);
 }
 

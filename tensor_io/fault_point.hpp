@@ -9,8 +9,8 @@ namespace troupe {
 /// process, the thread's FaultWatch is told instead: throws what that throws. Without either it costs two loads and branches. Any thread.
 ///
 /// Places: allocate (in step -1), data, forward, backward, buckets, collective, reduced, vote, voted, committed, optimizer, stage, switch,
-/// switched, validate, save, heal, trace (gathering it; step: the window's LAST); of `slot=coordinator`, with the generation as step (0:
-/// its own start): journal, journalled.
+/// switched, validate, save, snapshot (with the copy in its place), heal, trace (gathering it; step: the window's LAST); of
+/// `slot=coordinator`, with the generation as step (0: its own start): journal, journalled.
 void fault_point(const char* place, std::int64_t step);
 
 /// Stands in for the process where several ranks share one: what happens to a rank happens to its threads.

@@ -88,10 +88,12 @@ TEST_CASE(
   const std::vector<std::string> how =
       GENERATE(std::vector<std::string>{"--strategy", "fsdp"}, std::vector<std::string>{"--strategy", "zero2"},
                std::vector<std::string>{"--strategy", "fsdp", "--fsdp_mapped", "false"},
+               std::vector<std::string>{"--strategy", "fsdp", "--backend", "gloo"},
                std::vector<std::string>{"--strategy", "fsdp", "--fsdp_mode", "hybrid_shard", "--fsdp_shard_size", "2"});
   INFO(how.back());
   const auto reference = sharded_run(how, "");
-  for (const std::string fault : {"slot=2,step=13,at=collective", "slot=0,step=17,at=voted", "slot=1,step=20,at=optimizer"}) {
+  for (const std::string fault :
+       {"slot=2,step=13,at=collective", "slot=0,step=17,at=voted", "slot=1,step=20,at=optimizer", "slot=3,step=15,at=snapshot"}) {
     INFO(fault);
     const auto run = sharded_run(how, fault);
     INFO(run.output);
@@ -156,12 +158,26 @@ TEST_CASE("[C04] a sharded job shrinks, and its loss stays that of four ranks") 
   for (const auto& [step, loss] : reference.losses) CHECK(run.losses.at(step) == Approx(loss).margin(1e-4));
 }
 
-TEST_CASE(
-    "[C04] fault 6: a rank and its buddy that die together take a shard with them, and the job begins anew from its last checkpoint") {
+TEST_CASE("[C04] fault 6: a rank and its buddy that die together leave their shards in the memory that all ranks share") {
   const std::string strategy = GENERATE("zero1", "fsdp");
   INFO(strategy);
   const auto reference = sharded_run({"--strategy", strategy}, "");
-  const auto run = sharded_run({"--strategy", strategy}, "slot=1,step=13,at=vote;slot=2,step=13,at=vote");
+  const auto run = sharded_run({"--strategy", strategy}, "slot=1,step=13,at=vote;slot=2,step=13,at=vote;slot=3,step=13,at=vote");
+  INFO(run.output);
+  CHECK(run.output.find("all ranks are started again") == std::string::npos);
+  CHECK(run.lives().at("rank 0") == 1);
+  check_bits(run, reference);
+}
+
+TEST_CASE(
+    "[C04] fault 6: without memory in common a rank and its buddy that die together take a shard with them, and the job begins anew from "
+    "its "
+    "last checkpoint") {
+  const std::string strategy = GENERATE("zero1", "fsdp");
+  INFO(strategy);
+  const std::vector<std::string> how{"--strategy", strategy, "--backend", "gloo"};
+  const auto reference = sharded_run(how, "");
+  const auto run = sharded_run(how, "slot=1,step=13,at=vote;slot=2,step=13,at=vote");
   INFO(run.output);
   CHECK_THAT(run.output, Catch::Contains("took its shard of the state with it") && Catch::Contains("all ranks are started again") &&
                              Catch::Contains("resume from") && Catch::Contains("step 8"));
@@ -170,7 +186,8 @@ TEST_CASE(
 }
 
 TEST_CASE("[C04] fault 6: a job that may not begin anew ends with what is lost and what to do") {
-  Launch launch(4, {"--strategy", "fsdp"}, {"--max-restarts", "0"}, {{"TROUPE_FAULT", "slot=1,step=5,at=vote;slot=2,step=5,at=vote"}});
+  Launch launch(4, {"--strategy", "fsdp", "--backend", "gloo"}, {"--max-restarts", "0"},
+                {{"TROUPE_FAULT", "slot=1,step=5,at=vote;slot=2,step=5,at=vote"}});
   const auto done = launch.finish();
   INFO(done.output);
   CHECK(done.code == 75);
