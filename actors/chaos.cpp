@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "tensor_io/error.hpp"
-#include "tensor_io/random_seed.hpp"
+#include "tensor_io/mix_seed.hpp"
 
 namespace troupe {
 namespace {

@@ -35,29 +35,34 @@ endif()
 # half from scratch.
 option(TROUPE_UNITY "Compile files of a folder together" ON)
 
-# troupe_sources(TARGET LIBS.. PLAIN FILES..): the target's own sources have the precompiled header; FILES, which it gets too, do without.
+# troupe_sources(TARGET LIBS.. PLAIN FILES.. CONTROL FILES..): the target's own sources have the precompiled header; FILES, which it gets too,
+# do without, and CONTROL is not compiled together with PLAIN.
 function(troupe_sources target)
-  cmake_parse_arguments(ARG "" "" "LIBS;PLAIN" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "LIBS;PLAIN;CONTROL" ${ARGN})
   target_precompile_headers(${target} REUSE_FROM troupe_pch)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${TROUPE_UNITY} UNITY_BUILD_BATCH_SIZE 4)
-  if(ARG_PLAIN)
-    add_library(${target}_plain OBJECT ${ARG_PLAIN})
-    target_link_libraries(${target}_plain PRIVATE troupe_flags ${ARG_LIBS})
-    target_include_directories(${target}_plain PRIVATE ${PROJECT_SOURCE_DIR})
-    set_target_properties(${target}_plain PROPERTIES UNITY_BUILD ${TROUPE_UNITY} UNITY_BUILD_BATCH_SIZE 8)
-    target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_plain>)
-  endif()
+  foreach(part PLAIN CONTROL)
+    if(NOT ARG_${part})
+      continue()
+    endif()
+    string(TOLOWER ${target}_${part} objects)
+    add_library(${objects} OBJECT ${ARG_${part}})
+    target_link_libraries(${objects} PRIVATE troupe_flags ${ARG_LIBS})
+    target_include_directories(${objects} PRIVATE ${PROJECT_SOURCE_DIR})
+    set_target_properties(${objects} PROPERTIES UNITY_BUILD ${TROUPE_UNITY} UNITY_BUILD_BATCH_SIZE 8)
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:${objects}>)
+  endforeach()
 endfunction()
 
-# troupe_library(NAME SOURCES... PLAIN... KERNELS... PUBLIC_LIBS ... PRIVATE_LIBS ...): static library troupe_NAME, alias troupe::NAME.
-# PLAIN: without the precompiled header; KERNELS: also loops over numbers, -O3, without contraction, so that every processor computes the
-# same bits.
+# troupe_library(NAME SOURCES... PLAIN... CONTROL... KERNELS... PUBLIC_LIBS ... PRIVATE_LIBS ...): static library troupe_NAME, alias
+# troupe::NAME. PLAIN: without the precompiled header; CONTROL: also what the command `troupe` consists of, which is linked without
+# LibTorch; KERNELS: plain, loops over numbers, -O3, without contraction, so that every processor computes the same bits.
 function(troupe_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;PLAIN;KERNELS;PUBLIC_LIBS;PRIVATE_LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "SOURCES;PLAIN;CONTROL;KERNELS;PUBLIC_LIBS;PRIVATE_LIBS" ${ARGN})
   add_library(troupe_${name} STATIC ${ARG_SOURCES})
   add_library(troupe::${name} ALIAS troupe_${name})
   set_target_properties(troupe_${name} PROPERTIES EXPORT_NAME ${name})
-  troupe_sources(troupe_${name} LIBS ${ARG_PUBLIC_LIBS} ${ARG_PRIVATE_LIBS} PLAIN ${ARG_PLAIN} ${ARG_KERNELS})
+  troupe_sources(troupe_${name} LIBS ${ARG_PUBLIC_LIBS} ${ARG_PRIVATE_LIBS} PLAIN ${ARG_PLAIN} ${ARG_KERNELS} CONTROL ${ARG_CONTROL})
   set_source_files_properties(${ARG_KERNELS} PROPERTIES COMPILE_OPTIONS "$<$<CONFIG:Release>:-O3>;-ffp-contract=off")
   target_include_directories(troupe_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
                                                    $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/troupe>)

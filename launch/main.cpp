@@ -1,6 +1,7 @@
 // The `troupe` command.
 #include <unistd.h>
 #include <algorithm>
+#include <cerrno>
 #include <climits>
 #include <cstdio>
 #include <cstring>
@@ -11,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "launch/checkpoint_tool.hpp"
 #include "launch/completion.hpp"
 #include "launch/config.hpp"
 #include "launch/coordinator_process.hpp"
@@ -374,6 +374,18 @@ int make_keys(const std::vector<std::string>& words) {
   return 0;
 }
 
+// Becomes the program of that name, which lies beside this one.
+int become(const std::string& name, const std::vector<std::string>& words) {
+  auto path = (std::filesystem::path(own_path()).parent_path() / name).string();
+  std::vector<std::string> all{path};
+  all.insert(all.end(), words.begin(), words.end());
+  std::vector<char*> arguments;
+  for (auto& word : all) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  ::execv(path.c_str(), arguments.data());
+  throw troupe::Error(troupe::ErrorCode::unavailable, path, std::strerror(errno), "it is built and installed with this command");
+}
+
 int run(const std::vector<std::string>& words) {
   if (words.empty()) return std::fputs(kHelp, stderr), 2;
   const std::vector<std::string> rest(words.begin() + 1, words.end());
@@ -385,7 +397,7 @@ int run(const std::vector<std::string>& words) {
   if (verb == "node") return node(rest);
   if (verb == "doctor") return troupe::doctor_command(rest, {own_path(), TROUPE_VERSION, {troupe::ranks_check(own_path())}});
   if (verb == "keys") return make_keys(rest);
-  if (verb == "checkpoint") return troupe::checkpoint_command(rest);
+  if (verb == "checkpoint") return become("troupe-checkpoint", rest);
   if (verb == "report") return troupe::report_command(rest);
   if (verb == "top") return troupe::top_command(rest);
   if (verb == "config") return configuration(rest);

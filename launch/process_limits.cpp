@@ -1,6 +1,5 @@
 #include "launch/process_limits.hpp"
 
-#include <malloc.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -8,13 +7,11 @@
 #include <cstdlib>
 #include <exception>
 #include <string>
-#include <string_view>
 #include <system_error>
 #include <thread>
 #include <vector>
 
 #include "tensor_io/error.hpp"
-#include "tensor_io/tensor_memory.hpp"
 
 namespace troupe {
 namespace {
@@ -73,16 +70,6 @@ void require_threads(int count) {
                 "only " + std::to_string(started) + " of " + std::to_string(count) + " threads can be started: " + failure.what(), kRemedy);
   }
   join();
-}
-
-void keep_freed_memory() {
-#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // whose malloc is another
-  take_tensors_from_malloc();
-  const char* tunables = std::getenv("GLIBC_TUNABLES");
-  if (tunables != nullptr && std::string_view(tunables).find("glibc.malloc") != std::string_view::npos) return;
-  if (std::getenv("MALLOC_TRIM_THRESHOLD_") == nullptr) ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
-  if (std::getenv("MALLOC_MMAP_THRESHOLD_") == nullptr) ::mallopt(M_MMAP_THRESHOLD, 32 << 20);
-#endif
 }
 
 }  // namespace troupe

@@ -34,6 +34,7 @@
 #include "strategies/switching.hpp"
 #include "tensor_io/checkpoint_directory.hpp"
 #include "tensor_io/device_choice.hpp"
+#include "tensor_io/tensor_memory.hpp"
 
 namespace troupe {
 namespace {

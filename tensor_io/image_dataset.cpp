@@ -7,8 +7,8 @@
 #include <algorithm>
 
 #include "tensor_io/error.hpp"
+#include "tensor_io/mix_seed.hpp"
 #include "tensor_io/processor_clones.hpp"
-#include "tensor_io/random_seed.hpp"
 
 namespace troupe {
 namespace {

@@ -5,12 +5,6 @@
 
 namespace troupe {
 
-std::uint64_t mix_seed(std::uint64_t seed, std::initializer_list<std::uint64_t> parts) noexcept {
-  std::uint64_t state = mix_bits(seed + kSeedStep);
-  for (const auto part : parts) state = mix_bits(state + kSeedStep + part);
-  return state;
-}
-
 void seed_generator(std::uint64_t seed, std::initializer_list<std::uint64_t> parts, c10::Device device) {
   if (device.is_cuda()) {
     auto on_device = at::globalContext().defaultGenerator(device);

@@ -5,8 +5,8 @@
 #include <numeric>
 
 #include "tensor_io/error.hpp"
+#include "tensor_io/mix_seed.hpp"
 #include "tensor_io/processor_clones.hpp"
-#include "tensor_io/random_seed.hpp"
 
 namespace troupe {
 

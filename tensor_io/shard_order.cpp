@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tensor_io/random_seed.hpp"
+#include "tensor_io/mix_seed.hpp"
 #include "tensor_io/sampler.hpp"
 
 namespace troupe {

@@ -8,4 +8,10 @@ namespace troupe {
 /// pages (https://sourceware.org/bugzilla/show_bug.cgi?id=14581). Before a second thread makes tensors; once, more do nothing.
 void take_tensors_from_malloc();
 
+/// glibc gives the end of its heap back to the system when enough of it is free, and takes it again: in every step of a training loop some
+/// thousand pages, each a fault and 4 KiB of zeros (docs/benchmarks.md). From now on it keeps up to 1 GiB, and maps only blocks above 32
+/// MiB on their own; tensors come from it as well. What MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_ or GLIBC_TUNABLES say holds. Before
+/// the process has a second thread.
+void keep_freed_memory();
+
 }  // namespace troupe

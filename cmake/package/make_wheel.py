@@ -14,7 +14,7 @@ import sys
 import tempfile
 import zipfile
 
-PROGRAMS = ("troupe", "troupe-check-ranks")
+PROGRAMS = ("troupe", "troupe-check-ranks", "troupe-checkpoint")
 # Of every Linux with this C library; never bring a second one into a process.
 OF_THE_SYSTEM = re.compile(r"^(linux-vdso|ld-linux|lib(c|m|dl|rt|util|pthread|resolv|gcc_s|stdc\+\+))[.-]")
 RPATH = "$ORIGIN/../lib:$ORIGIN/../../torch/lib"

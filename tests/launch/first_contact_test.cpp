@@ -36,6 +36,22 @@ std::string bash_offers(const testing::ScratchDirectory& folder, const std::vect
 
 }  // namespace
 
+TEST_CASE("[L01] the command is there at once: it loads no LibTorch, but for what reads tensors") {
+  const auto libraries = [](const std::string& program) {
+    return testing::RunningProcess({program}, {{"LD_TRACE_LOADED_OBJECTS", "1"}}).finish().output;
+  };
+  CHECK_THAT(libraries(TROUPE_PROGRAM), Catch::Contains("libc.so") && !Catch::Contains("libtorch") && !Catch::Contains("libc10"));
+  CHECK_THAT(libraries(std::string(TROUPE_PROGRAM) + "-checkpoint"), Catch::Contains("libtorch"));
+}
+
+TEST_CASE("[C03] a command whose other half is missing says so") {
+  const testing::ScratchDirectory folder;
+  std::filesystem::copy_file(TROUPE_PROGRAM, folder / "troupe");
+  const auto done = testing::RunningProcess({folder / "troupe", "checkpoint", "ls", folder.path()}).finish();
+  CHECK(done.code == 69);
+  CHECK_THAT(done.output, Catch::Contains("troupe-checkpoint: No such file or directory; it is built and installed with this command"));
+}
+
 TEST_CASE("[E03] troupe new writes a project named after its folder, and nothing where something is") {
   testing::ScratchDirectory folder;
   const auto made = run_troupe({"new", folder / "my-digits"});

@@ -63,7 +63,8 @@ if [ "$kind" = deb ]; then
   inside "troupe --version && troupe doctor"
   say "examples/external_project, against the package alone"
   inside "cd /work/external_project && cmake -G Ninja -B build && cmake --build build && ctest --test-dir build --output-on-failure --no-tests=error
-    troupe launch --nproc 2 build/train --epochs 2 | tee out && grep -q 'held-out' out"
+    troupe launch --nproc 2 build/train --epochs 2 | tee out && grep -q 'held-out' out
+    troupe checkpoint ls . 2>&1 | tee out && grep -q 'no checkpoint' out"
   inside "apt-get remove -y -q troupe >/dev/null && ! command -v troupe"
 else
   inside "apt-get update -q && apt-get install -y -q --no-install-recommends python3-venv" >"$source/build/package/try.log" 2>&1 ||
@@ -75,6 +76,7 @@ else
     cd /work && /venv/bin/troupe --version && /venv/bin/python3 -m troupe --version && /venv/bin/troupe doctor
     /venv/bin/troupe launch --no-recovery --nproc 2 /bin/sh -c 'echo rank \$RANK of \$WORLD_SIZE' | tee out
     grep -q 'rank 0 of 2' out && grep -q 'rank 1 of 2' out
+    /venv/bin/troupe checkpoint ls /work 2>&1 | grep 'no checkpoint'
     /venv/bin/troupe new /work/mine | grep -q 'a wheel brings none'
     /venv/bin/pip uninstall -q -y troupe && [ ! -e /venv/bin/troupe ]"
 fi
