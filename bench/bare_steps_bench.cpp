@@ -1,7 +1,7 @@
 // The jobs mlp and gpt on one rank by LibTorch alone: a loop as one writes it without Troupe, with the fused AdamW. bench/README.md has the
 // values and the lines.
 //
-//   echo "block 15" | build/release/bench/bench_bare_steps --batch 16 --job mlp
+//   echo "block 15" | build/release/bench/bench_bare_steps --batch 16 --job mlp [--core 1]
 #include <cstdlib>
 #include <iostream>
 #include <string>
@@ -13,11 +13,12 @@
 #include "bench/step_job.hpp"
 
 int main(int argc, char** argv) {
-  if (argc != 5 || std::string(argv[1]) != "--batch" || std::atoi(argv[2]) < 1 || std::string(argv[3]) != "--job") {
-    std::fprintf(stderr, "usage: bench_bare_steps --batch SAMPLES --job mlp|gpt, then lines as in bench/README.md\n");
+  if ((argc != 5 && argc != 7) || std::string(argv[1]) != "--batch" || std::atoi(argv[2]) < 1 || std::string(argv[3]) != "--job" ||
+      (argc == 7 && std::string(argv[5]) != "--core")) {
+    std::fprintf(stderr, "usage: bench_bare_steps --batch SAMPLES --job mlp|gpt [--core N], then lines as in bench/README.md\n");
     return 2;
   }
-  pin_to_core(0);
+  pin_to_core(argc == 7 ? std::atoi(argv[6]) : 0);
   at::set_num_threads(1);
   const auto job = step_job::make_job(argv[4], 0, std::atoi(argv[2]), 8);
   std::vector<at::Tensor> parameters, gradients, first, second, steps_done;

@@ -39,14 +39,33 @@ class Program:
             deadline.cancel()
         raise SystemExit(f"bench: {self.name} ended (exit code {self.process.wait()}) before it said '{last}'")
 
-    def ask(self, line, last):
+    def tell(self, line):
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
+
+    def ask(self, line, last):
+        self.tell(line)
         return self.read(last)
 
     def quit(self):
         self.process.stdin.close()
         self.process.wait(timeout=60)
+
+
+class AtOnce:
+    """Programs that do the same at the same time; the answer is the first one's."""
+
+    def __init__(self, programs):
+        self.programs = programs
+
+    def ask(self, line, last):
+        for program in self.programs:
+            program.tell(line)
+        return [program.read(last) for program in self.programs][0]
+
+    def quit(self):
+        for program in self.programs:
+            program.quit()
 
 
 def floats(words):

@@ -26,6 +26,7 @@ from all_reduce import ALL_REDUCE_TARGETS, run_all_reduce
 from control import SIMULATE, TARGET as CONTROL_TARGET, run_control
 from harness import HERE, OURS, ROOT, TORCHRUN, Program, flat, floats, in_turns, read_floats, report
 from link import LINK_TARGETS, run_link
+from messages import MESSAGE_TARGETS, run_messages
 from scale import SCALE_TARGETS, run_overhead, run_scale
 from snapshot import GPT, SNAPSHOT_TARGETS, run_snapshot
 from start import run_start
@@ -38,10 +39,10 @@ LOADER_CLOSE = {"loader/folder": 0.005, "loader/memory": 1e-6}  # mean differenc
 START_TARGETS = {"start": 0.20}
 CONTROL_TARGETS = {"control": CONTROL_TARGET}
 TARGETS = {**steps.TARGETS, **SCALE_TARGETS, **START_TARGETS, **CHECKPOINT_TARGETS, **LOADER_TARGETS, **ALL_REDUCE_TARGETS,
-           **LINK_TARGETS, **SNAPSHOT_TARGETS, **CONTROL_TARGETS}
+           **LINK_TARGETS, **SNAPSHOT_TARGETS, **MESSAGE_TARGETS, **CONTROL_TARGETS}
 NEEDED = {"bench_steps": {**steps.TARGETS, **SCALE_TARGETS, **CHECKPOINT_TARGETS, **LINK_TARGETS},
-          "bench_bare_steps": {**SCALE_TARGETS, **LINK_TARGETS},
-          "bench_start": START_TARGETS, "bench_all_reduce": ALL_REDUCE_TARGETS, "bench_loader": LOADER_TARGETS,
+          "bench_bare_steps": {**SCALE_TARGETS, **LINK_TARGETS, **steps.FSDP_TARGETS},
+          "bench_start": START_TARGETS, "bench_all_reduce": ALL_REDUCE_TARGETS, "bench_loader": LOADER_TARGETS, "bench_messages": MESSAGE_TARGETS,
           SIMULATE: CONTROL_TARGETS, GPT: SNAPSHOT_TARGETS}
 
 def files_in(folder):
@@ -188,6 +189,8 @@ def measure(rows, blocks, count):
         yield run_link(rows, blocks, count)
     if "snapshot" in rows:
         yield [run_snapshot("snapshot", blocks)]
+    if any(row in MESSAGE_TARGETS for row in rows):
+        yield run_messages(rows, max(10, blocks))
     if "control" in rows:
         yield [run_control("control")]
 

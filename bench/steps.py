@@ -1,7 +1,7 @@
 """The rows of whole optimizer steps: ddp.*, fsdp.*, jitter/*, actors/*, memory/*, beside PyTorch's DDP and FSDP2."""
 import statistics
 
-from harness import OURS, TORCHRUN, Program, flat, floats, report, step_answers, step_times, weights_difference
+from harness import OURS, TORCHRUN, AtOnce, Program, flat, floats, report, step_answers, step_times, weights_difference
 
 DDP = {"ddp.mlp/b16": ("mlp", 16), "ddp.mlp/b64": ("mlp", 64), "ddp.mlp/b128": ("mlp", 128), "ddp.resnet": ("resnet", 32), "ddp.gpt": ("gpt", 1)}
 FSDP = {"fsdp.mlp/b16": ("mlp", 16), "fsdp.mlp/b128": ("mlp", 128), "fsdp.gpt": ("gpt", 1)}
@@ -26,6 +26,12 @@ def ddp_peer(job, batch, bucket_mb, static=False):
 def fsdp_peer(job, batch, keep):
     flags = ["--job", job, "--batch", str(batch)] + (["--keep"] if keep else [])
     return Program(TORCHRUN + ["bench/peer/fsdp.py"] + flags, "FSDP2")
+
+
+def alone_at_once(job, batch):
+    """Both cores at LibTorch alone, each for itself: what a step takes where nothing is exchanged."""
+    return AtOnce([Program([str(OURS / "bench_bare_steps"), "--batch", str(batch), "--job", job, "--core", str(core)], f"LibTorch alone on core {core}")
+                   for core in range(2)])
 
 
 def run_steps(rows, blocks, steps):
@@ -86,8 +92,10 @@ def run_fsdp(row, rows, job, batch, blocks, steps):
     everyone = {"fsdp": ours(job, batch, "fsdp"), **peers}
     if f"{row}/ddp" in rows:
         everyone["ddp"] = ours(job, batch)
-    times = step_times(step_answers(everyone, blocks, steps))
-    extra = {"max_weight_difference": weights_difference(everyone, "fsdp")}
+    bare = alone_at_once(job, batch)
+    times = step_times(step_answers({**everyone, "alone": bare}, blocks, steps))
+    bare.quit()
+    extra = {"max_weight_difference": weights_difference(everyone, "fsdp"), "alone_ms": round(statistics.median(flat(times["alone"])), 1)}
     results = []
     if row in rows:
         results.append(report(row, TARGETS[row], times["fsdp"], {s: times[s] for s in peers}, "ms", extra))
