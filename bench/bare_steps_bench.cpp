@@ -1,5 +1,5 @@
-// The jobs mlp and gpt on one rank by LibTorch alone: a loop as one writes it without Troupe, with the fused AdamW. bench/README.md has the
-// values and the lines.
+// The jobs on one rank by LibTorch alone: a loop as one writes it without Troupe, with the fused AdamW, resnet with the fused SGD.
+// bench/README.md has the values and the lines.
 //
 //   echo "block 15" | build/release/bench/bench_bare_steps --batch 16 --job mlp [--core 1]
 #include <cstdlib>
@@ -8,6 +8,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/_fused_sgd.h>
 
 #include "bench/processes.hpp"
 #include "bench/step_job.hpp"
@@ -15,7 +16,7 @@
 int main(int argc, char** argv) {
   if ((argc != 5 && argc != 7) || std::string(argv[1]) != "--batch" || std::atoi(argv[2]) < 1 || std::string(argv[3]) != "--job" ||
       (argc == 7 && std::string(argv[5]) != "--core")) {
-    std::fprintf(stderr, "usage: bench_bare_steps --batch SAMPLES --job mlp|gpt [--core N], then lines as in bench/README.md\n");
+    std::fprintf(stderr, "usage: bench_bare_steps --batch SAMPLES --job mlp|gpt|resnet [--core N], then lines as in bench/README.md\n");
     return 2;
   }
   pin_to_core(argc == 7 ? std::atoi(argv[6]) : 0);
@@ -30,6 +31,7 @@ int main(int argc, char** argv) {
     steps_done.push_back(torch::zeros({}));
   }
   std::printf("ready\n"), std::fflush(stdout);
+  const bool sgd = std::string(argv[4]) == "resnet";
   std::size_t steps = 0;
   for (std::string line; std::getline(std::cin, line);) {
     const auto space = line.find(' ');
@@ -42,7 +44,11 @@ int main(int argc, char** argv) {
         job.loss(steps).backward();
         torch::NoGradGuard no_grad;
         for (auto& step : steps_done) step += 1;
-        at::_fused_adamw_(parameters, gradients, first, second, {}, steps_done, 1e-3, 0.9, 0.999, 0.01, 1e-8, false, false);
+        if (sgd) {
+          at::_fused_sgd_(parameters, gradients, first, 0, 0.9, 1e-2, 0, false, false, steps == 0);
+        } else {
+          at::_fused_adamw_(parameters, gradients, first, second, {}, steps_done, 1e-3, 0.9, 0.999, 0.01, 1e-8, false, false);
+        }
         step_ms.push_back(step_job::ms_since(begin));
       }
       step_job::print("step_ms", step_ms);

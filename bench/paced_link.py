@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How much of fsdp's communication a paced link leaves exposed.
 
-    bench/paced_link.py [--share 0.7] [--steps 12] [--strategy "fsdp"] [--json FILE]
+    bench/paced_link.py [--share 0.7] [--steps 12] [--layers 12] [--batch 8] [--prefetch 1] [--strategy fsdp] [--json FILE]
 
 Two ranks of examples/gpt, each on a host of its own: network namespaces. First with an open link, which tells how long a step computes and
 how many bytes a rank sends for it (the interface's own counter); then with `tc tbf` on the links at the rate at which those bytes take
@@ -22,7 +22,7 @@ from cluster import CannotRun, Cluster  # noqa: E402
 
 BUILD = ROOT / "build" / "release"
 WARM_UP = 4
-MODEL = ["--n_embd", "512", "--n_layer", "6", "--block_size", "256", "--optimizer", "adamw", "--epochs", "100", "--log_interval", "1",
+MODEL = ["--n_embd", "512", "--block_size", "256", "--optimizer", "adamw", "--epochs", "100", "--log_interval", "1",
          "--save_every", "-1", "--validate_every", "0", "--snapshot_every", "0"]
 
 
@@ -37,7 +37,7 @@ def run(cluster, rate, steps, flags):
         hosts = pathlib.Path(folder, "hosts")
         hosts.write_text("".join(f"{host} slots=1 address={cluster.address(host)}\n" for host in cluster.hosts))
         for host in cluster.hosts:
-            cluster.rate(host, rate)
+            cluster.rate(host, rate, burst="1mb")
         words = [f"{BUILD}/launch/troupe", "launch", "--hosts", str(hosts), "--ssh-config", str(cluster.ssh_config), "--run-dir",
                  f"{folder}/launch", f"{BUILD}/examples/gpt/gpt", *MODEL, "--max_steps", str(steps + WARM_UP), "--run_dir", f"{folder}/run",
                  "--checkpoint_dir", f"{folder}/checkpoints", *flags]
@@ -59,11 +59,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--share", type=float, default=0.7, help="of compute that communication takes")
     parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--batch", default="16", help="samples of a step")
+    parser.add_argument("--batch", default="8", help="samples of a step")
+    parser.add_argument("--layers", default="12")
+    parser.add_argument("--prefetch", default="1", help="fsdp_prefetch; in a longer job it finds itself")
     parser.add_argument("--strategy", default="fsdp")
     parser.add_argument("--json")
     flags = parser.parse_args()
-    job = ["--batch_size", flags.batch, "--strategy", flags.strategy]
+    job = ["--batch_size", flags.batch, "--n_layer", flags.layers, "--strategy", flags.strategy, "--fsdp_prefetch", flags.prefetch]
     try:
         with Cluster(2, "paced-link") as cluster:
             open_ms, open_wait, sent = run(cluster, None, flags.steps, job)
@@ -74,7 +76,7 @@ def main():
         print(f"paced_link: {reason}", file=sys.stderr)
         return 77
     communication = 8e3 * paced_sent / rate
-    result = {"strategy": flags.strategy, "mbit": round(rate / 1e6, 1), "mib_a_step": round(paced_sent / 2**20, 1),
+    result = {"strategy": flags.strategy, "layers": int(flags.layers), "prefetch": int(flags.prefetch), "mbit": round(rate / 1e6, 1), "mib_a_step": round(paced_sent / 2**20, 1),
               "open_ms": round(open_ms, 1), "open_wait_ms": round(open_wait, 1), "paced_ms": round(paced_ms, 1),
               "paced_wait_ms": round(paced_wait, 1), "communication_ms": round(communication, 1),
               "exposed_share": round((paced_ms - compute) / communication, 3), "waited_share": round(paced_wait / communication, 3)}

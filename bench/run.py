@@ -41,7 +41,7 @@ CONTROL_TARGETS = {"control": CONTROL_TARGET}
 TARGETS = {**steps.TARGETS, **SCALE_TARGETS, **START_TARGETS, **CHECKPOINT_TARGETS, **LOADER_TARGETS, **ALL_REDUCE_TARGETS,
            **LINK_TARGETS, **SNAPSHOT_TARGETS, **MESSAGE_TARGETS, **CONTROL_TARGETS}
 NEEDED = {"bench_steps": {**steps.TARGETS, **SCALE_TARGETS, **CHECKPOINT_TARGETS, **LINK_TARGETS},
-          "bench_bare_steps": {**SCALE_TARGETS, **LINK_TARGETS, **steps.FSDP_TARGETS},
+          "bench_bare_steps": {**SCALE_TARGETS, **LINK_TARGETS, **steps.DDP_TARGETS, **steps.FSDP_TARGETS},
           "bench_start": START_TARGETS, "bench_all_reduce": ALL_REDUCE_TARGETS, "bench_loader": LOADER_TARGETS, "bench_messages": MESSAGE_TARGETS,
           SIMULATE: CONTROL_TARGETS, GPT: SNAPSHOT_TARGETS}
 
@@ -157,14 +157,24 @@ def run_loader(row, blocks):
     return [result]
 
 
+def machine():
+    models = [line.partition(":")[2].strip() for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    return {"cpu": models[0] if models else platform.machine(), "cores": os.cpu_count(), "kernel": platform.release()}
+
+
+def versions():
+    """Of the peers."""
+    folders = pathlib.Path(TORCHRUN[0]).parents[1].glob("lib/python*/site-packages/torch*.dist-info")
+    return dict(sorted(folder.name.removesuffix(".dist-info").split("-")[:2] for folder in folders))
+
+
 def keep(path, results):
     """Puts the rows into the file, in the place of what it had of them."""
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout.strip()
-    machine = {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count(), "kernel": platform.release()}
     file = pathlib.Path(path)
     rows = json.loads(file.read_text())["rows"] if file.exists() else {}
     for result in results:
-        measured = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "commit": commit, "machine": machine}
+        measured = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "commit": commit, "machine": machine(), "versions": versions()}
         rows[result["row"]] = {**measured, **{name: value for name, value in result.items() if name != "row"}}
     file.write_text(json.dumps({"rows": {row: rows[row] for row in TARGETS if row in rows}}, indent=1) + "\n")
 

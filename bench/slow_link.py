@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Time to the same loss over a slow link: ddp, ddp with bf16 on the wire, local_sgd, diloco.
+"""Time to the same loss over a slow link: ddp, ddp with bf16 on the wire, local_sgd, diloco, and with --program bench_slow_rank also gossip
+and parameter_server.
 
-    bench/slow_link.py [--seeds 1] [--rate 200mbit] [--steps 500] [--most 1500] [--sync-every 10] [--sides diloco,..] [--json FILE]
+    bench/slow_link.py [--seeds 1] [--rate 200mbit] [--steps 500] [--most 1500] [--sync-every 10] [--sides diloco,..] [--program gpt]
+                       [--json FILE]
 
 Four ranks of examples/gpt (4 layers, width 256) on the docs' text, two on each of two hosts, which are network namespaces with `tc tbf` on
 their links, and 8 samples of 64 tokens a step. The level is the loss of ddp after --steps steps (mean of 20 steps); each run's time is from
@@ -28,7 +30,10 @@ COMMON = ["--n_embd", "256", "--n_layer", "4", "--block_size", "64", "--batch_si
           "--validate_every", "0"]
 
 
-def run(cluster, rate, seed, steps, flags, until=None):
+PROGRAMS = {"gpt": [f"{BUILD}/examples/gpt/gpt"], "bench_slow_rank": [f"{BUILD}/bench/bench_slow_rank", "--pace_ms", "0", "--slow", "1"]}
+
+
+def run(cluster, rate, seed, steps, flags, program, until=None):
     """The loss_curve; ends early once `until` is reached."""
     with tempfile.TemporaryDirectory(prefix="troupe-slow-link-") as folder:
         hosts = pathlib.Path(folder, "hosts")
@@ -36,7 +41,7 @@ def run(cluster, rate, seed, steps, flags, until=None):
         for host in cluster.hosts:
             cluster.rate(host, rate)
         words = [f"{BUILD}/launch/troupe", "launch", "--hosts", str(hosts), "--ssh-config", str(cluster.ssh_config), "--run-dir",
-                 f"{folder}/launch", f"{BUILD}/examples/gpt/gpt", *COMMON, "--seed", str(seed), "--max_steps", str(steps), "--run_dir",
+                 f"{folder}/launch", *PROGRAMS[program], *COMMON, "--seed", str(seed), "--max_steps", str(steps), "--run_dir",
                  f"{folder}/run", "--checkpoint_dir", f"{folder}/checkpoints", *flags]
         log = open(f"{folder}/log", "w+")
         process = cluster.start(cluster.hosts[0], words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
@@ -78,15 +83,17 @@ def main():
     parser.add_argument("--most", type=int, default=1500)
     parser.add_argument("--sync-every", type=int, default=10)
     parser.add_argument("--sides", default="ddp + bf16,local_sgd,diloco", help="those to run beside ddp")
+    parser.add_argument("--program", default="gpt", choices=PROGRAMS)
     parser.add_argument("--json")
     flags = parser.parse_args()
     sides = {"ddp + bf16": ["--comm_hook", "bf16"],
              "local_sgd": ["--strategy", "local_sgd", "--sync_every", str(flags.sync_every), "--comm_hook", "bf16"],
              # So few outer steps want less momentum than 0.9, with which it does not come there in 1,500.
-             "diloco": ["--strategy", "diloco", "--sync_every", str(flags.sync_every), "--outer_momentum", "0.5", "--comm_hook", "bf16"]}
+             "diloco": ["--strategy", "diloco", "--sync_every", str(flags.sync_every), "--outer_momentum", "0.5", "--comm_hook", "bf16"],
+             "gossip": ["--strategy", "gossip"], "parameter_server": ["--strategy", "parameter_server", "--staleness", "0", "--server_shares", "2"]}
     try:
         with Cluster(2, "slow-link") as cluster:
-            compare(lambda side, seed, steps, until: run(cluster, flags.rate, seed, steps, sides[side] if side else [], until),
+            compare(lambda side, seed, steps, until: run(cluster, flags.rate, seed, steps, sides[side] if side else [], flags.program, until),
                     flags.sides.split(","), flags, vars(flags))
     except CannotRun as reason:
         print(f"slow_link: {reason}", file=sys.stderr)

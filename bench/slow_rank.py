@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Time to the same loss where one rank of four is three times slower: ddp, parameter_server and what else --sides names.
 
-    bench/slow_rank.py [--seeds 5] [--steps 500] [--most 1500] [--sides parameter_server,local_sgd,diloco] [--staleness 0]
+    bench/slow_rank.py [--seeds 5] [--steps 500] [--most 1500] [--sides parameter_server,local_sgd,diloco,gossip] [--staleness 0]
                        [--server-shares 2] [--lr 0.001] [--pace-ms 30] [--slow 3] [--block-size 64] [--json FILE]
 
 Four ranks of bench_slow_rank on this machine: examples/gpt's model (4 layers, width 256) on the docs' text, 8 samples an update. Each
@@ -74,7 +74,7 @@ def main():
     flags = parser.parse_args()
     sides = {"parameter_server": ["--strategy", "parameter_server", "--staleness", str(flags.staleness), "--server_shares",
                                   str(flags.server_shares), "--lr", str(flags.lr)],
-             "local_sgd": ["--strategy", "local_sgd", "--sync_every", "20"], "diloco": ["--strategy", "diloco", "--sync_every", "20"]}
+             "local_sgd": ["--strategy", "local_sgd", "--sync_every", "10"], "diloco": ["--strategy", "diloco", "--sync_every", "10", "--outer_momentum", "0.5"], "gossip": ["--strategy", "gossip"]}
 
     def run_side(side, seed, steps, until):
         return run(flags, seed, sides[side] if side else [], flags.staleness + 1 if side == "parameter_server" else 1, steps, until)

@@ -2,13 +2,14 @@
 //
 //   troupe launch --nproc 4 bench_slow_rank --pace_ms 30 --slow 3 --strategy parameter_server --server_shares 2 …
 //
-// examples/gpt's model and text. Each forward also waits pace_ms for each sample, as for an accelerator that does the work, and so no core
-// is short. The last rank is `slow` times slower than the others: it waits (slow - 1) times as long again as its own part of the batch
-// took, the wait and its thread's processor time.
+// examples/gpt's model and text, and examples/custom_strategy's gossip. Each forward also waits pace_ms for each sample, as for an
+// accelerator that does the work, and so no core is short. The last rank is `slow` times slower than the others: it waits (slow - 1) times
+// as long again as its own part of the batch took, the wait and its thread's processor time.
 #include <chrono>
 #include <ctime>
 #include <thread>
 
+#include "examples/custom_strategy/gossip.hpp"
 #include "examples/gpt/gpt.hpp"
 #include "tensor_io/fused_optimizer.hpp"
 #include "tensor_io/token_dataset.hpp"
@@ -54,6 +55,7 @@ thread_local std::unique_ptr<Pace> pace;  // a rank's thread's
 }  // namespace
 
 int main(int argc, char** argv) {
+  register_gossip();
   troupe::Job job;
   job.declare = declare;
   job.model = [](const Config& config) {

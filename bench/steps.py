@@ -53,14 +53,17 @@ def run_ddp(row, rows, job, batch, blocks, steps):
     peers = {f"bucket {mb} MB{', static graph' if static else ''}": ddp_peer(job, batch, mb, static)
              for mb in BUCKETS_MB for static in (False, True)}
     everyone = {"ours": ours(job, batch), **peers}
-    answers = step_answers(everyone, blocks, steps)  # DDP rebuilds its buckets in the block that warms up, we too
+    bare = alone_at_once(job, batch)
+    answers = step_answers({**everyone, "alone": bare}, blocks, steps)  # DDP rebuilds its buckets in the block that warms up, we too
+    bare.quit()
     times = step_times(answers)
     actors_us = [floats(answer["actors_us"]) for answer in answers["ours"] if "actors_us" in answer]
     difference = weights_difference(everyone, "ours")
     peer_times = {setting: times[setting] for setting in peers}
     results = []
     if row in rows:
-        results.append(report(row, TARGETS[row], times["ours"], peer_times, "ms", {"max_weight_difference": difference}))
+        results.append(report(row, TARGETS[row], times["ours"], peer_times, "ms",
+                              {"max_weight_difference": difference, "alone_ms": round(statistics.median(flat(times["alone"])), 1)}))
     if f"jitter/b{batch}" in rows:
         results.append(jitter(f"jitter/b{batch}", times["ours"], peer_times))
     if f"actors/b{batch}" in rows and actors_us:

@@ -1,0 +1,36 @@
+#!/usr/bin/env python3
+"""bench/results.json as the table of docs/benchmarks.md: bench/table.py"""
+import json
+import pathlib
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+def number(value):
+    """Three digits that count."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def share(value):
+    return f"1/{number(1 / value)}" if value < 0.1 else f"{value:.3f}"
+
+
+def line(row, found):
+    peer = "" if found.get("peer") is None else f"{number(found['peer'])} {found['unit']} ({found.get('peer_setting', 'the peer')})"
+    ratio = "" if found.get("ratio") is None else share(found["ratio"])
+    if found.get("spread"):
+        ratio += " ({}–{})".format(*map(share, found["spread"]))
+    extra = "".join(f"; {name.removesuffix('_ms')} {found[name]} ms" for name in ("alone_ms", "blocking_ms", "plain_read_ms") if name in found)
+    target = "" if found.get("target") is None else share(found["target"])
+    return f"| {row} | {number(found['ours'])} {found['unit']}{extra} | {peer} | {ratio} | {target} | {'ok' if found['ok'] else 'short'} | {found['time'][:10]} |"
+
+
+def main():
+    rows = json.loads((HERE / "results.json").read_text())["rows"]
+    print("| row | ours | other side, best setting | ratio (95 %) | target | | measured |\n|---|---|---|---|---|---|---|")
+    for row, found in rows.items():
+        print(line(row, found))
+
+
+if __name__ == "__main__":
+    main()
