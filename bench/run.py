@@ -176,7 +176,8 @@ def keep(path, results):
     for result in results:
         measured = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "commit": commit, "machine": machine(), "versions": versions()}
         rows[result["row"]] = {**measured, **{name: value for name, value in result.items() if name != "row"}}
-    file.write_text(json.dumps({"rows": {row: rows[row] for row in TARGETS if row in rows}}, indent=1) + "\n")
+    lines = ",\n".join(f" {json.dumps(row)}: {json.dumps(rows[row])}" for row in TARGETS if row in rows)  # a line for each
+    file.write_text(f'{{"rows": {{\n{lines}\n}}}}\n')
 
 
 def measure(rows, blocks, count):
