@@ -11,17 +11,18 @@ def number(value):
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
-def share(value):
-    return f"1/{number(1 / value)}" if value < 0.1 else f"{value:.3f}"
+def share(value, like=None):
+    """A small one as a fraction; `like`: in the form in which that is written."""
+    return f"1/{number(1 / value)}" if (like or value) < 0.1 else f"{value:.3f}"
 
 
 def line(row, found):
     peer = "" if found.get("peer") is None else f"{number(found['peer'])} {found['unit']} ({found.get('peer_setting', 'the peer')})"
     ratio = "" if found.get("ratio") is None else share(found["ratio"])
     if found.get("spread"):
-        ratio += " ({}–{})".format(*map(share, found["spread"]))
+        ratio += " ({}–{})".format(*(share(end, found["ratio"]) for end in found["spread"]))
     extra = "".join(f"; {name.removesuffix('_ms')} {found[name]} ms" for name in ("alone_ms", "blocking_ms", "plain_read_ms") if name in found)
-    target = "" if found.get("target") is None else share(found["target"])
+    target = "" if found.get("target") is None else share(found["target"], found.get("ratio"))
     return f"| {row} | {number(found['ours'])} {found['unit']}{extra} | {peer} | {ratio} | {target} | {'ok' if found['ok'] else 'short'} | {found['time'][:10]} |"
 
 
