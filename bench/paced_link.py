@@ -61,7 +61,7 @@ def main():
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--batch", default="8", help="samples of a step")
     parser.add_argument("--layers", default="12")
-    parser.add_argument("--prefetch", default="1", help="fsdp_prefetch; in a longer job it finds itself")
+    parser.add_argument("--prefetch", default="1", help="units that are gathered ahead")
     parser.add_argument("--strategy", default="fsdp")
     parser.add_argument("--json")
     flags = parser.parse_args()
@@ -76,7 +76,8 @@ def main():
         print(f"paced_link: {reason}", file=sys.stderr)
         return 77
     communication = 8e3 * paced_sent / rate
-    result = {"strategy": flags.strategy, "layers": int(flags.layers), "prefetch": int(flags.prefetch), "mbit": round(rate / 1e6, 1), "mib_a_step": round(paced_sent / 2**20, 1),
+    result = {"strategy": flags.strategy, "layers": int(flags.layers), "prefetch": int(flags.prefetch), "mbit": round(rate / 1e6, 1),
+              "mib_a_step": round(paced_sent / 2**20, 1),
               "open_ms": round(open_ms, 1), "open_wait_ms": round(open_wait, 1), "paced_ms": round(paced_ms, 1),
               "paced_wait_ms": round(paced_wait, 1), "communication_ms": round(communication, 1),
               "exposed_share": round((paced_ms - compute) / communication, 3), "waited_share": round(paced_wait / communication, 3)}

@@ -90,7 +90,8 @@ def main():
              "local_sgd": ["--strategy", "local_sgd", "--sync_every", str(flags.sync_every), "--comm_hook", "bf16"],
              # So few outer steps want less momentum than 0.9, with which it does not come there in 1,500.
              "diloco": ["--strategy", "diloco", "--sync_every", str(flags.sync_every), "--outer_momentum", "0.5", "--comm_hook", "bf16"],
-             "gossip": ["--strategy", "gossip"], "parameter_server": ["--strategy", "parameter_server", "--staleness", "0", "--server_shares", "2"]}
+             "gossip": ["--strategy", "gossip"],
+             "parameter_server": ["--strategy", "parameter_server", "--staleness", "0", "--server_shares", "2"]}
     try:
         with Cluster(2, "slow-link") as cluster:
             compare(lambda side, seed, steps, until: run(cluster, flags.rate, seed, steps, sides[side] if side else [], flags.program, until),

@@ -74,7 +74,9 @@ def main():
     flags = parser.parse_args()
     sides = {"parameter_server": ["--strategy", "parameter_server", "--staleness", str(flags.staleness), "--server_shares",
                                   str(flags.server_shares), "--lr", str(flags.lr)],
-             "local_sgd": ["--strategy", "local_sgd", "--sync_every", "10"], "diloco": ["--strategy", "diloco", "--sync_every", "10", "--outer_momentum", "0.5"], "gossip": ["--strategy", "gossip"]}
+             "local_sgd": ["--strategy", "local_sgd", "--sync_every", "10"],
+             "diloco": ["--strategy", "diloco", "--sync_every", "10", "--outer_momentum", "0.5"],
+             "gossip": ["--strategy", "gossip"]}
 
     def run_side(side, seed, steps, until):
         return run(flags, seed, sides[side] if side else [], flags.staleness + 1 if side == "parameter_server" else 1, steps, until)
