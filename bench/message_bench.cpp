@@ -4,7 +4,6 @@
 //
 // is driven by lines, as bench/README.md says: `round_trips N` -> `round_trip_us T1 … TN`, one message after the other;
 // `pipelined N` -> `messages_per_s X`, N messages on their way at once, each answered. A message is a number.
-#include <caf/io/all.hpp>
 
 #include <sys/socket.h>
 
