@@ -28,10 +28,13 @@ def fsdp_peer(job, batch, keep):
     return Program(TORCHRUN + ["bench/peer/fsdp.py"] + flags, "FSDP2")
 
 
-def alone_at_once(job, batch):
-    """Both cores at LibTorch alone, each for itself: what a step takes where nothing is exchanged."""
-    return AtOnce([Program([str(OURS / "bench_bare_steps"), "--batch", str(batch), "--job", job, "--core", str(core)], f"LibTorch alone on core {core}")
+def answers_beside_alone(programs, job, batch, blocks, steps):
+    """The programs' step_answers, and the median step where both cores are at LibTorch alone, each for itself: nothing is exchanged."""
+    bare = AtOnce([Program([str(OURS / "bench_bare_steps"), "--batch", str(batch), "--job", job, "--core", str(core)], f"LibTorch alone on core {core}")
                    for core in range(2)])
+    answers = step_answers({**programs, "alone": bare}, blocks, steps)
+    bare.quit()
+    return answers, round(statistics.median(flat(step_times({"alone": answers.pop("alone")})["alone"])), 1)
 
 
 def run_steps(rows, blocks, steps):
@@ -53,17 +56,16 @@ def run_ddp(row, rows, job, batch, blocks, steps):
     peers = {f"bucket {mb} MB{', static graph' if static else ''}": ddp_peer(job, batch, mb, static)
              for mb in BUCKETS_MB for static in (False, True)}
     everyone = {"ours": ours(job, batch), **peers}
-    bare = alone_at_once(job, batch)
-    answers = step_answers({**everyone, "alone": bare}, blocks, steps)  # DDP rebuilds its buckets in the block that warms up, we too
-    bare.quit()
+    # DDP rebuilds its buckets in the block that warms up, we too.
+    answers, alone_ms = answers_beside_alone(everyone, job, batch, blocks, steps)
     times = step_times(answers)
     actors_us = [floats(answer["actors_us"]) for answer in answers["ours"] if "actors_us" in answer]
     difference = weights_difference(everyone, "ours")
     peer_times = {setting: times[setting] for setting in peers}
     results = []
     if row in rows:
-        results.append(report(row, TARGETS[row], times["ours"], peer_times, "ms",
-                              {"max_weight_difference": difference, "alone_ms": round(statistics.median(flat(times["alone"])), 1)}))
+        extra = {"max_weight_difference": difference, "alone_ms": alone_ms}
+        results.append(report(row, TARGETS[row], times["ours"], peer_times, "ms", extra))
     if f"jitter/b{batch}" in rows:
         results.append(jitter(f"jitter/b{batch}", times["ours"], peer_times))
     if f"actors/b{batch}" in rows and actors_us:
@@ -95,10 +97,9 @@ def run_fsdp(row, rows, job, batch, blocks, steps):
     everyone = {"fsdp": ours(job, batch, "fsdp"), **peers}
     if f"{row}/ddp" in rows:
         everyone["ddp"] = ours(job, batch)
-    bare = alone_at_once(job, batch)
-    times = step_times(step_answers({**everyone, "alone": bare}, blocks, steps))
-    bare.quit()
-    extra = {"max_weight_difference": weights_difference(everyone, "fsdp"), "alone_ms": round(statistics.median(flat(times["alone"])), 1)}
+    answers, alone_ms = answers_beside_alone(everyone, job, batch, blocks, steps)
+    times = step_times(answers)
+    extra = {"max_weight_difference": weights_difference(everyone, "fsdp"), "alone_ms": alone_ms}
     results = []
     if row in rows:
         results.append(report(row, TARGETS[row], times["fsdp"], {s: times[s] for s in peers}, "ms", extra))

@@ -10,7 +10,7 @@ install(DIRECTORY tensor_io actors strategies launch troupe DESTINATION ${CMAKE_
   FILES_MATCHING PATTERN "*.hpp" PATTERN gloo_missing EXCLUDE PATTERN simulator EXCLUDE)
 # Not INSTALL_RPATH_USE_LINK_PATH: it leaves out what lies in the source tree, as .venv does.
 cmake_path(GET LibTorch_cpu_LIBRARY PARENT_PATH libtorch_folder)
-set_target_properties(troupe troupe-check-ranks troupe-checkpoint PROPERTIES INSTALL_RPATH ${libtorch_folder})
+set_target_properties(troupe-check-ranks troupe-checkpoint PROPERTIES INSTALL_RPATH ${libtorch_folder})
 install(TARGETS troupe troupe-check-ranks troupe-checkpoint RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(FILES data/digits.csv.gz data/README.md DESTINATION ${CMAKE_INSTALL_DATADIR}/troupe)
 

@@ -225,11 +225,10 @@ void ShardPacker::pack(const at::Tensor& memory) const {
   std::memcpy(data, &value, sizeof value);
 }
 
-ShardCopy ShardCopy::pack(const HeldShard& held, const std::string& note, const NamedTensors& tensors) {
-  const ShardPacker packer(held, note, tensors);
-  const auto bytes = at::empty({packer.bytes()}, at::TensorOptions().dtype(at::kByte));
-  packer.pack(bytes);
-  return unpack(bytes);
+at::Tensor ShardPacker::pack() const {
+  auto memory = at::empty({bytes_}, at::TensorOptions().dtype(at::kByte));
+  pack(memory);
+  return memory;
 }
 
 ShardCopy ShardCopy::unpack(at::Tensor bytes) {

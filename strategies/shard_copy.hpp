@@ -29,7 +29,6 @@ struct ShardCopy {
   NamedTensors tensors;  ///< views of `bytes`
   at::Tensor bytes;      ///< (n,) u8: all of it, as it travels
 
-  static ShardCopy pack(const HeldShard& held, const std::string& note, const NamedTensors& tensors);
   /// Of bytes that a ShardPacker made, on this rank or another. Throws Error(bad_data) for any others: what does not tile the memory, a
   /// name that comes twice, a flipped bit.
   static ShardCopy unpack(at::Tensor bytes);
@@ -44,6 +43,8 @@ class ShardPacker {
   std::int64_t bytes() const { return bytes_; }
   /// Fills `memory` (bytes(),) u8, at 64 bytes: one pass over the tensors, which hashes each piece while it is in the cache.
   void pack(const at::Tensor& memory) const;
+  /// Into memory of its own.
+  at::Tensor pack() const;
 
  private:
   HeldShard held_;

@@ -116,8 +116,7 @@ const ShardSnapshots::Room* ShardSnapshots::room_for(std::uint64_t generation, c
 void ShardSnapshots::give_to_buddy(const ShardPacker& own, const std::vector<std::string>& hosts, const std::vector<std::int64_t>& lengths,
                                    Communicator& lane) {
   const int n = lane.world_size(), rank = lane.rank(), shift = buddy_shift(hosts);
-  const auto mine = bytes_of_length(own.bytes());
-  own.pack(mine);
+  const auto mine = own.pack();
   copies_.push_back({own.held(), mine});
   if (shift == 0) return;
   const int buddy = (rank + shift) % n, ward = (rank - shift + n) % n;

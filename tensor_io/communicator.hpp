@@ -94,7 +94,7 @@ class Communicator {
 
   /// Zeroed memory that is one and the same on all ranks, 64-byte aligned: what one writes, the others read after the next collective.
   /// Nobody may write where another reads or writes before that. Undefined, on all ranks alike, where they have no memory in common
-  /// (back ends other than shm, but a single rank's). Collective; outlives the communicator as long as any rank holds the tensor.
+  /// (neither shm nor a single rank). Collective; outlives the communicator as long as any rank holds the tensor.
   at::Tensor allocate_shared(std::int64_t numel, at::ScalarType dtype);
 
   /// Collective. Ranks of one `color` form a group, ordered by (key, rank). A negative color: no group, nullptr.

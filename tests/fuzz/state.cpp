@@ -28,9 +28,8 @@ void use(const ShardCopy& copy) {
     const auto* data = static_cast<const char*>(tensor.const_data_ptr());
     if (tensor.nbytes() > 0 && (data < begin || data + tensor.nbytes() > begin + copy.bytes.numel())) std::abort();
   }
-  const auto again = ShardCopy::pack(copy.held, copy.note, copy.tensors);
+  const auto again = ShardCopy::unpack(ShardPacker(copy.held, copy.note, copy.tensors).pack());
   if (again.held != copy.held || again.tensors.size() != copy.tensors.size()) std::abort();
-  (void)ShardCopy::unpack(again.bytes);
 }
 
 // A text as the head, with a right hash and so much behind it.

@@ -170,9 +170,8 @@ TEST_CASE("[C04] fault 6: a rank and its buddy that die together leave their sha
 }
 
 TEST_CASE(
-    "[C04] fault 6: without memory in common a rank and its buddy that die together take a shard with them, and the job begins anew from "
-    "its "
-    "last checkpoint") {
+    "[C04] fault 6: without memory in common a rank and its buddy that die together take a shard with them, and the job begins anew "
+    "from its last checkpoint") {
   const std::string strategy = GENERATE("zero1", "fsdp");
   INFO(strategy);
   const std::vector<std::string> how{"--strategy", strategy, "--backend", "gloo"};

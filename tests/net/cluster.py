@@ -296,7 +296,7 @@ class Cluster:
         """Limits what the host sends and receives, for instance to "100mbit"; None ends that.
 
         A packet of TCP has up to 64 KiB here, more with its headers: above 64kb `burst` lets it through whole, else the kernel cuts it up,
-        in processor time of the same machine: half of both cores at 460 Mbit/s.
+        in processor time of the same machine (a step of bench/paced_link.py, 6 layers, 460 Mbit/s: 4.2 s, with 1mb 3.2 s).
         """
         for space, device in ((self.namespace(host), "eth0"), (self.hub, f"to-{host}")):
             quiet("tc", "-n", space, "qdisc", "del", "dev", device, "root")

@@ -18,6 +18,10 @@ void take(ShardSnapshots& snapshots, Communicator& lane, std::uint64_t generatio
   snapshots.exchange(ShardPacker(held, note, {{"flat.0", shard_of(lane.rank(), step)}}), hosts, lane);
 }
 
+ShardCopy packed_copy(const HeldShard& held, const std::string& note, const NamedTensors& tensors) {
+  return ShardCopy::unpack(ShardPacker(held, note, tensors).pack());
+}
+
 // The step of the set that comes back to the ranks of `lane`; -1 if none does.
 std::int64_t step_restored(ShardSnapshots& snapshots, Communicator& lane) {
   std::vector<std::int64_t> placed;
@@ -66,7 +70,7 @@ TEST_CASE("[C04] a packed shard comes back bit by bit, also from its bytes alone
   const NamedTensors tensors{{"flat.0", torch::randn({33})},         {"moment.3.0.step", torch::tensor(4.0f)},
                              {"half", torch::ones({3}, at::kHalf)},  {"empty", torch::zeros({0, 2})},
                              {"flags", torch::ones({5}, at::kBool)}, {"long", torch::arange(3)}};
-  const auto packed = ShardCopy::pack({2, 30, 1, 4}, "a note", tensors);
+  const auto packed = packed_copy({2, 30, 1, 4}, "a note", tensors);
   for (const auto& copy : {packed, ShardCopy::unpack(packed.bytes.clone())}) {
     CHECK((copy.held == HeldShard{2, 30, 1, 4}));
     CHECK(copy.note == "a note");
@@ -79,7 +83,7 @@ TEST_CASE("[C04] a packed shard comes back bit by bit, also from its bytes alone
 }
 
 TEST_CASE("[C04] the copy of a shard that was damaged on its way is refused, never a crash") {
-  const auto packed = ShardCopy::pack({2, 30, 1, 4}, "a note", {{"flat.0", torch::randn({33})}, {"moment.0.0.step", torch::tensor(4.0f)}});
+  const auto packed = packed_copy({2, 30, 1, 4}, "a note", {{"flat.0", torch::randn({33})}, {"moment.0.0.step", torch::tensor(4.0f)}});
   const auto refused = [](const at::Tensor& bytes) {
     try {
       ShardCopy::unpack(bytes);
@@ -104,7 +108,7 @@ TEST_CASE("[C04] a packed shard has the bits of its tensors wherever they lie be
   for (const NamedTensors& tensors :
        {NamedTensors{{"one", one}, {"two", two}}, NamedTensors{{"two", two}, {"turned", turned}, {"one", one}},
         NamedTensors{{"a", two.narrow(0, 3, 1)}, {"one", one.narrow(0, 1, 199'999)}, {"b", two}}}) {
-    const auto copy = ShardCopy::pack({1, 2, 0, 1}, std::string(tensors.size() * 100, 'n'), tensors);
+    const auto copy = packed_copy({1, 2, 0, 1}, std::string(tensors.size() * 100, 'n'), tensors);
     for (std::size_t i = 0; i < tensors.size(); ++i) CHECK(copy.tensors[i].second.equal(tensors[i].second));
     for (std::int64_t at = 3; at < copy.bytes.numel() + 100'000; at += 100'000) {  // in each piece, and at the end
       auto bytes = copy.bytes.clone();
