@@ -29,7 +29,7 @@ struct StrategyOptions {
   std::int64_t server_shares = 1;  ///< parameter_server: shares of an update's samples, for each rank
   std::int64_t staleness = 3;      ///< parameter_server: updates that a gradient may be behind; a step has one more
 
-  std::string mesh;                           ///< pipeline, tensor_parallel: dp=2,tp=2,pp=2; empty: all ranks in one pipeline or group
+  std::string mesh;                           ///< pipeline, tensor_parallel: dp=2,fsdp=2,pp=2; empty: all ranks in one pipeline or group
   std::string pipeline_schedule = "1f1b";     ///< gpipe, 1f1b, interleaved, zero_bubble, or a registered one
   std::int64_t pipeline_chunks = 1;           ///< interleaved: stages on each rank
   std::string pipeline_costs = "parameters";  ///< what stages are balanced by: parameters, measured, or a cost for each block

@@ -4,12 +4,17 @@
 #include <cmath>
 #include <numeric>
 
+#include "strategies/sharded_mesh.hpp"
 #include "strategies/stage_balance.hpp"
 #include "tensor_io/fault_point.hpp"
 #include "tensor_io/gradient_clip.hpp"
 
 namespace troupe {
 namespace {
+
+Mesh mesh_of(const StrategyContext& context) {
+  return parse_mesh(context.options.mesh, context.world_size, context.options.strategy == "tensor_parallel" ? "tp" : "pp");
+}
 
 Error pipeline_refused(const std::string& cause, const std::string& remedy = {}) {
   return Error(ErrorCode::usage, "pipeline", cause, remedy);
@@ -35,7 +40,7 @@ void refuse_options(const StrategyOptions& options, const Mesh& mesh) {
 
 MeshParallel::MeshParallel(StrategyContext context) : context_(std::move(context)) {
   const auto& options = context_.options;
-  mesh_ = parse_mesh(options.mesh, context_.world_size, options.strategy == "tensor_parallel" ? "tp" : "pp");
+  mesh_ = mesh_of(context_);
   place_ = mesh_.place_of(context_.rank);
   refuse_options(options, mesh_);
   if (mesh_.tp > 1) plan_ = parse_tensor_plan(options.tensor_plan);  // a program's plan is for all meshes
@@ -54,17 +59,20 @@ MeshParallel::~MeshParallel() {
   }
 }
 
+std::shared_ptr<Communicator> MeshParallel::split_lane(Communicator& from, int color, const std::string& what) const {
+  std::shared_ptr<Communicator> made = from.split(color, context_.rank);
+  context_.register_lane(what + " group " + std::to_string(color), made);
+  return made;
+}
+
 void MeshParallel::make_lanes() {
   links_.reset();
   cells_.clear();
-  const auto lane = [&](int color, const char* what) {
-    std::shared_ptr<Communicator> made = context_.program_lane->split(color, context_.rank);
-    context_.register_lane(std::string(what) + " group " + std::to_string(color), made);
-    return made;
-  };
-  tp_lane_ = lane(place_.pp * mesh_.dp + place_.dp, "tensor parallel");
-  dp_lane_ = lane(place_.pp * mesh_.tp + place_.tp, "data parallel");
-  pp_lane_ = lane(place_.dp * mesh_.tp + place_.tp, "pipeline");
+  const auto copy = place_.dp * mesh_.fsdp + place_.fsdp;  // of those that see different samples
+  auto& all = *context_.program_lane;
+  tp_lane_ = split_lane(all, place_.pp * mesh_.dp * mesh_.fsdp + copy, "tensor parallel");
+  dp_lane_ = split_lane(all, (place_.pp * mesh_.fsdp + place_.fsdp) * mesh_.tp + place_.tp, "data parallel");
+  pp_lane_ = split_lane(all, copy * mesh_.tp + place_.tp, "pipeline");
   if (mesh_.pp > 1) links_ = std::make_unique<StageLinks>(context_, *pp_lane_, context_.options.pipeline_chunks > 1);
 }
 
@@ -169,7 +177,7 @@ void MeshParallel::agree_on_cut() {
     cut_at({0, 0});
   } else if (costs == "measured") {
     if (flat_.defined()) return;
-    lay_out_gradients();
+    hold_parameters();
   } else if (costs == "parameters") {
     cut_by({});
   } else {
@@ -192,7 +200,7 @@ void MeshParallel::cut_by(const std::vector<double>& costs) {
 void MeshParallel::cut_at(std::vector<int> borders) {
   borders_ = std::move(borders);
   release_others();
-  lay_out_gradients();
+  hold_parameters();
 }
 
 void MeshParallel::release_others() {
@@ -213,7 +221,7 @@ void MeshParallel::release_others() {
 }
 
 // One flat tensor: what is outside of blocks first, since the stages add that up.
-void MeshParallel::lay_out_gradients() {
+void MeshParallel::hold_parameters() {
   constexpr std::int64_t kLine = 16;  // floats in 64 bytes
   std::int64_t numel = 0;
   std::vector<std::pair<Parameter*, std::int64_t>> places;
@@ -239,8 +247,12 @@ NamedTensors MeshParallel::replicated_tensors() {
   return tensors;
 }
 
-void MeshParallel::remember_state() {
+void MeshParallel::forget_wholes() {
   for (auto& parameter : parameters_) parameter.whole = at::Tensor();
+}
+
+void MeshParallel::remember_state() {
+  forget_wholes();
   buffers_->begin();
 }
 
@@ -248,11 +260,13 @@ void MeshParallel::begin_step(std::int64_t step) {
   step_ = step;
   for (const auto& lane : {tp_lane_, dp_lane_, pp_lane_}) lane->ledger().set_step(step);
   if (links_) links_->set_step(step);
+  for (auto& parameter : parameters_) parameter.used = false;
+  clear_gradients();
+}
+
+void MeshParallel::clear_gradients() {
   flat_.zero_();
-  for (auto& parameter : parameters_) {
-    parameter.used = false;
-    parameter.tensor.mutable_grad() = parameter.gradient;
-  }
+  for (auto& parameter : parameters_) parameter.tensor.mutable_grad() = parameter.gradient;
 }
 
 void MeshParallel::measure(MicroBatches& work) {
@@ -278,7 +292,12 @@ void MeshParallel::run_micro_batches(MicroBatches& work) {
     schedule_ = make_schedule(context_.options.pipeline_schedule, shape)[static_cast<std::size_t>(place_.pp)];
   }
   (void)links_->take_waited();
-  for (const auto& instruction : schedule_) run(instruction, work);
+  begin_backward(/*synchronise=*/false, 1);
+  for (std::size_t i = 0; i < schedule_.size(); ++i) {
+    if (i + 1 == schedule_.size()) begin_backward(/*synchronise=*/true, 1);  // what it completes need not wait for the end
+    run(schedule_[i], work);
+  }
+  end_backward();
   links_->finish();
   cells_.clear();
   waited_ = links_->take_waited();
@@ -316,7 +335,10 @@ void MeshParallel::run(const StageInstruction& instruction, MicroBatches& work) 
       break;
     case StageInstruction::Kind::backward_input: backward(cells_.at(key), stage, m, true); break;
     case StageInstruction::Kind::backward_weight:
-      for (const auto& weight : cells_.at(key).weights->run()) mark_used(weight);
+      for (const auto& weight : cells_.at(key).weights->run()) {
+        mark_used(weight);
+        weight_arrived(weight);
+      }
       cells_.erase(key);
       break;
   }
@@ -363,9 +385,11 @@ bool MeshParallel::evaluate(const std::function<void()>& forward) {
   return ended && place_.tp == 0;
 }
 
+std::uint64_t MeshParallel::step_hash() const { return layout_ ^ std::hash<std::string>()(mesh_.to_string() + " " + order_text(borders_)); }
+
 GradientSummary MeshParallel::reduce_gradients() {
   GradientSummary summary;
-  summary.layout_hash = layout_ ^ std::hash<std::string>()(mesh_.to_string() + " " + order_text(borders_));
+  summary.layout_hash = step_hash();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const auto& parameter = parameters_[i];
     summary.used.push_back(parameter.used);
@@ -388,10 +412,7 @@ GradientSummary MeshParallel::reduce_gradients() {
 double MeshParallel::gradient_norm() {
   double mine = 0;
   for (const auto& parameter : parameters_) {
-    if (!parameter.gradient.defined() || place_.dp != 0) continue;
-    if (parameter.block < 0 && !writes_shared()) continue;
-    if (parameter.cut.dim < 0 && place_.tp != 0) continue;
-    mine += sum_of_squares(parameter.gradient);
+    if (parameter.gradient.defined() && place_.dp == 0 && counts(parameter)) mine += sum_of_squares(parameter.gradient);
   }
   return norm_over_ranks(mine, *context_.program_lane);
 }
@@ -405,6 +426,12 @@ void MeshParallel::end_step(const std::vector<bool>& used, bool, bool commit) {
 }
 
 void MeshParallel::roll_back() {
+  abandon_schedule();
+  if (flat_.defined()) flat_.zero_();
+  buffers_->roll_back();
+}
+
+void MeshParallel::abandon_schedule() {
   cells_.clear();
   if (runner_) {
     try {
@@ -412,8 +439,6 @@ void MeshParallel::roll_back() {
     } catch (const Error&) {  // a forward that was given up
     }
   }
-  if (flat_.defined()) flat_.zero_();
-  buffers_->roll_back();
 }
 
 std::optional<ReplicaGroup> MeshParallel::replica_group() const { return ReplicaGroup{dp_lane_, mesh_.replicas_of(context_.rank)}; }
@@ -440,7 +465,10 @@ std::string MeshParallel::describe() const {
 }
 
 void register_mesh_parallel() {
-  const auto factory = [](StrategyContext context) { return std::make_unique<MeshParallel>(std::move(context)); };
+  const auto factory = [](StrategyContext context) -> std::unique_ptr<Strategy> {
+    if (mesh_of(context).fsdp > 1) return std::make_unique<ShardedMesh>(std::move(context));
+    return std::make_unique<MeshParallel>(std::move(context));
+  };
   register_strategy("pipeline", "ranks run the model's blocks one behind the other, micro-batch by micro-batch (mesh, pipeline_schedule)",
                     factory);
   register_strategy("tensor_parallel", "ranks share the layers that tensor_plan names (mesh)", factory);

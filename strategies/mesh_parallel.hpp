@@ -19,7 +19,7 @@
 namespace troupe {
 
 /// The model is cut over the ranks of a mesh: its chain of blocks into stages (pp), its layers into parts (tp), with copies of all that
-/// (dp).
+/// (dp). Where a mesh has shards of that, too (fsdp), it is a ShardedMesh.
 ///
 /// - **pp.** A rank keeps the parameters of its stages' blocks and those outside of blocks, which are on all stages: their gradients are
 ///   added up over the pipeline, so that tied weights need no word. Each rank runs its list of instructions (pipeline_schedule.hpp), and
@@ -29,7 +29,7 @@ namespace troupe {
 ///
 /// A rank that is lost is healed by one with the same place in another copy. Where there is none (dp 1) its part is gone with it:
 /// Error(state_lost), and the job begins anew from its last checkpoint. A job never goes on with fewer ranks than its mesh has.
-class MeshParallel final : public Strategy {
+class MeshParallel : public Strategy {
  public:
   explicit MeshParallel(StrategyContext context);
   ~MeshParallel() override;
@@ -53,7 +53,7 @@ class MeshParallel final : public Strategy {
   void end_step(const std::vector<bool>& used, bool rebuild, bool commit) override;
   void roll_back() override;
   void after_update() override {}
-  std::optional<DataShard> data_shard() const override { return DataShard{place_.dp, mesh_.dp}; }
+  std::optional<DataShard> data_shard() const override { return DataShard{place_.dp * mesh_.fsdp + place_.fsdp, mesh_.dp * mesh_.fsdp}; }
   bool counts_samples() const override { return place_.tp == 0 && place_.pp == mesh_.pp - 1; }
   bool evaluate(const std::function<void()>& forward) override;
   std::optional<ReplicaGroup> replica_group() const override;
@@ -70,7 +70,7 @@ class MeshParallel final : public Strategy {
   /// What this rank waited for its neighbours in the last step's schedule.
   std::chrono::nanoseconds waited() const noexcept { return waited_; }
 
- private:
+ protected:
   struct Parameter {
     std::string name;
     at::Tensor tensor;                // this rank's part, or an outline without memory
@@ -89,6 +89,37 @@ class MeshParallel final : public Strategy {
     std::unique_ptr<DeferredWeights> weights;
   };
 
+  /// What this rank holds is known: memory for its gradients.
+  virtual void hold_parameters();
+  /// Between steps, or before the first: parameters have no gradients.
+  virtual void clear_gradients();
+  /// A weight's `.grad` was added to after its backward.
+  virtual void weight_arrived(const at::Tensor&) {}
+  std::uint64_t step_hash() const;
+  /// Whether this rank's is the one that counts of what several ranks of a copy have alike.
+  bool counts(const Parameter& parameter) const noexcept {
+    return (parameter.block >= 0 || place_.pp == 0) && (parameter.cut.dim >= 0 || place_.tp == 0);
+  }
+  std::shared_ptr<Communicator> split_lane(Communicator& from, int color, const std::string& what) const;
+  void abandon_schedule();
+  void forget_wholes();
+
+  // What is common to both ways of holding parameters.
+  StrategyContext context_;
+  Mesh mesh_;
+  Mesh::Place place_;
+  std::shared_ptr<torch::nn::Module> model_;
+  std::shared_ptr<Communicator> tp_lane_, dp_lane_, pp_lane_;
+  std::unique_ptr<FlatBuffers> buffers_;
+  std::vector<std::string> names_;
+  std::vector<Parameter> parameters_;  // as names_
+  bool has_buffer(const std::string& name) const;
+  /// Throws Error(mismatch) where the saved model is another one.
+  void check_model(const StateReader& state) const;
+  std::map<std::string, ParameterCut> cuts() const;  ///< of this rank, by parameter
+  std::set<std::string> elsewhere() const;           ///< parameters of other stages
+
+ private:
   void make_lanes();
   int block_of(const std::string& name) const;
   int stage_of_block(int block) const;
@@ -99,28 +130,16 @@ class MeshParallel final : public Strategy {
   void cut_at(std::vector<int> borders);
   void agree_on_cut();
   void release_others();
-  void lay_out_gradients();
   int stage_of(int chunk) const noexcept { return chunk * mesh_.pp + place_.pp; }
   int stages() const noexcept { return mesh_.pp * static_cast<int>(context_.options.pipeline_chunks); }
   void run(const StageInstruction& instruction, MicroBatches& work);
   at::Tensor receive_input(int stage, int micro_batch);
   void backward(Cell& cell, int stage, int micro_batch, bool weights_later);
   void mark_used(const at::Tensor& parameter);
-  bool writes_shared() const noexcept { return place_.pp == 0; }
-  bool has_buffer(const std::string& name) const;
-  void read_part(const StateReader& state, const std::string& name, const Parameter& parameter, const at::Tensor& target) const;
 
-  StrategyContext context_;
-  Mesh mesh_;
-  Mesh::Place place_;
   std::vector<TensorPlanEntry> plan_;
-  std::shared_ptr<torch::nn::Module> model_;
-  std::shared_ptr<Communicator> tp_lane_, dp_lane_, pp_lane_;
   std::unique_ptr<StageLinks> links_;
   std::unique_ptr<StageRunner> runner_;
-  std::unique_ptr<FlatBuffers> buffers_;
-  std::vector<std::string> names_;
-  std::vector<Parameter> parameters_;  // as names_
   std::map<const c10::TensorImpl*, std::size_t> index_;
   std::vector<std::unique_ptr<AbsentMemory>> absent_;
   std::vector<int> borders_;

@@ -1,4 +1,5 @@
 // Parts of a model on a mesh as checkpoints have them: each parameter once, whole, under its full name.
+#include "strategies/cut_state.hpp"
 #include "strategies/mesh_parallel.hpp"
 #include "tensor_io/state_matching.hpp"
 #include "tensor_io/state_parts.hpp"
@@ -7,32 +8,6 @@ namespace troupe {
 namespace {
 
 constexpr std::string_view kOptimizerPrefix = "optimizer.";
-
-/// What this rank writes of a parameter that is cut, or of a moment of it: one run. Where it holds several (column/3) the ranks exchange
-/// theirs, since a file has each tensor once. Collective over `lane`.
-TensorPart part_of_cut(const std::string& name, const at::Tensor& own, const std::vector<std::int64_t>& sizes, const ParameterCut& cut,
-                       Communicator& lane) {
-  const auto dim = static_cast<std::size_t>(cut.dim);
-  auto values = own.detach().contiguous();
-  auto run = cut.runs(sizes[dim], name).front();
-  if (cut.stack > 1) {
-    auto all = at::empty({cut.ranks * values.numel()}, values.options());
-    lane.all_gather(all, values.view(-1), "parts of " + name);
-    std::vector<at::Tensor> runs;  // in the order of the whole
-    for (std::int64_t s = 0; s < cut.stack; ++s) {
-      for (int r = 0; r < cut.ranks; ++r) {
-        runs.push_back(all.narrow(0, r * values.numel(), values.numel()).view(values.sizes()).narrow(cut.dim, s * run.length, run.length));
-      }
-    }
-    run.length *= cut.stack;
-    run.whole = cut.rank * run.length;
-    values = at::cat(runs, cut.dim).narrow(cut.dim, run.whole, run.length).contiguous();
-  }
-  TensorPart part{name, values.scalar_type(), sizes, std::vector<std::int64_t>(sizes.size(), 0), sizes, {values}};
-  part.offsets[dim] = run.whole;
-  part.shape[dim] = run.length;
-  return part;
-}
 
 }  // namespace
 
@@ -58,11 +33,11 @@ std::vector<TensorPart> MeshParallel::state_parts(Optimizer& optimizer, int, int
   NamedTensors alike;
   std::size_t turn = 0;
   const auto add = [&](const std::string& name, const Parameter& parameter, const at::Tensor& value) {
-    if (!parameter.own || (parameter.block < 0 && !writes_shared())) return;
+    if (!parameter.own || !counts(parameter)) return;
     if (value.dim() > 0 && parameter.cut.dim >= 0) {
       if (static_cast<int>(turn++ % static_cast<std::size_t>(mesh_.dp)) == place_.dp)
         parts.push_back(part_of_cut(name, value, parameter.sizes, parameter.cut, *tp_lane_));
-    } else if (place_.tp == 0) {
+    } else if (place_.tp == 0) {  // a moment that is one number is not cut
       alike.emplace_back(name, value.detach());
     }
   };
@@ -75,14 +50,30 @@ std::vector<TensorPart> MeshParallel::state_parts(Optimizer& optimizer, int, int
   return parts;
 }
 
-void MeshParallel::read_part(const StateReader& state, const std::string& name, const Parameter& parameter,
-                             const at::Tensor& target) const {
-  if (parameter.cut.dim < 0 || target.dim() == 0) return state.read(name, target);
-  for (const auto& run : parameter.cut.runs(parameter.sizes[static_cast<std::size_t>(parameter.cut.dim)], name)) {
-    std::vector<std::int64_t> offsets(parameter.sizes.size(), 0);
-    offsets[static_cast<std::size_t>(parameter.cut.dim)] = run.whole;
-    state.read(name, offsets, target.narrow(parameter.cut.dim, run.own, run.length));
+void MeshParallel::check_model(const StateReader& state) const {
+  NamedTensors expected;
+  for (const auto& parameter : parameters_)
+    expected.emplace_back("model." + parameter.name,
+                          at::empty({}, parameter.tensor.options().requires_grad(false)).expand(parameter.sizes));
+  for (const auto& item : model_->named_buffers()) expected.emplace_back("model." + item.key(), item.value());
+  const auto difference = compare_state(outlines(state, "model."), expected);
+  if (!difference.empty()) throw Error(ErrorCode::mismatch, "resume", "loading the model: " + difference.describe());
+}
+
+std::map<std::string, ParameterCut> MeshParallel::cuts() const {
+  std::map<std::string, ParameterCut> cuts;
+  for (const auto& parameter : parameters_) {
+    if (parameter.cut.dim >= 0) cuts.emplace(parameter.name, parameter.cut);
   }
+  return cuts;
+}
+
+std::set<std::string> MeshParallel::elsewhere() const {
+  std::set<std::string> names;
+  for (const auto& parameter : parameters_) {
+    if (!parameter.own) names.insert(parameter.name);
+  }
+  return names;
 }
 
 void MeshParallel::read_state(const StateReader& state, Optimizer& optimizer) {
@@ -91,32 +82,25 @@ void MeshParallel::read_state(const StateReader& state, Optimizer& optimizer) {
     cut_by({});
   }
   shard_optimizer(optimizer);
-  NamedTensors expected;
-  for (const auto& parameter : parameters_)
-    expected.emplace_back("model." + parameter.name,
-                          at::empty({}, parameter.tensor.options().requires_grad(false)).expand(parameter.sizes));
-  for (const auto& item : model_->named_buffers()) expected.emplace_back("model." + item.key(), item.value());
-  const auto difference = compare_state(outlines(state, "model."), expected);
-  if (!difference.empty()) throw Error(ErrorCode::mismatch, "resume", "loading the model: " + difference.describe());
+  check_model(state);
   for (auto& item : model_->named_buffers()) state.read("model." + item.key(), item.value());
+  const CutStateReader own(state, cuts(), elsewhere());
   std::map<std::string, const Parameter*> by_name;
   for (const auto& parameter : parameters_) {
     if (!parameter.own) continue;
     by_name[parameter.name] = &parameter;
-    read_part(state, "model." + parameter.name, parameter, parameter.tensor.detach());
+    own.read("model." + parameter.name, parameter.tensor.detach());
   }
   NamedTensors moments;
-  for (const auto& [name, entry] : state.entries()) {
+  for (const auto& [name, entry] : own.entries()) {
     if (!name.starts_with(kOptimizerPrefix)) continue;
     const auto moment = name.substr(kOptimizerPrefix.size());
     const auto found = by_name.find(moment.substr(0, moment.rfind('.')));
     if (found == by_name.end()) continue;
     const auto& parameter = *found->second;
-    if (!entry.shape.empty() && entry.shape != parameter.sizes)
+    if (!entry.shape.empty() && at::IntArrayRef(entry.shape) != parameter.tensor.sizes())
       throw Error(ErrorCode::mismatch, "resume", "loading the optimizer: " + name + " has not the shape of its parameter");
-    auto value = at::empty(entry.shape.empty() ? at::IntArrayRef() : parameter.tensor.sizes(), at::TensorOptions().dtype(entry.dtype));
-    read_part(state, name, parameter, value);
-    moments.emplace_back(moment, value);
+    moments.emplace_back(moment, own.read(name));
   }
   optimizer.load_state(moments);
 }

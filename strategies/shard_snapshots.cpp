@@ -159,4 +159,10 @@ std::optional<RestorePlan> ShardSnapshots::restore(Communicator& lane, const std
   return plan;
 }
 
+void ShardSnapshots::restore_all(Communicator& lane, const std::function<void(const ShardCopy&)>& place) {
+  if (restore(lane, place)) return;
+  throw Error(ErrorCode::state_lost, "recovery", "a lost rank took its shard of the state with it, and no other rank has a copy",
+              "start again with --resume latest; snapshot_every keeps copies");
+}
+
 }  // namespace troupe

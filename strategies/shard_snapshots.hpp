@@ -35,6 +35,8 @@ class ShardSnapshots {
   /// Collective over `lane`, of the ranks that are left and those that are new: every shard of the newest whole set, one after the other,
   /// is brought to all and handed to `place`. Nothing if there is no whole set.
   std::optional<RestorePlan> restore(Communicator& lane, const std::function<void(const ShardCopy&)>& place);
+  /// As restore. Throws Error(state_lost) if there is no whole set.
+  void restore_all(Communicator& lane, const std::function<void(const ShardCopy&)>& place);
 
  private:
   struct Kept {

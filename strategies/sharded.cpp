@@ -34,13 +34,13 @@ void give_back_free_memory() {
 }  // namespace
 
 ShardedMode sharded_mode(const StrategyOptions& options) {
-  if (options.strategy == "zero1") return {"zero1", true, false, false, false, true};
-  if (options.strategy == "zero2") return {"zero2", false, false, false, false, true};
+  if (options.strategy == "zero1") return {"zero1", true, false, false, false, true, false};
+  if (options.strategy == "zero2") return {"zero2", false, false, false, false, true, false};
   const auto& mode = options.fsdp_mode;
-  if (mode == "full_shard") return {mode, false, true, true, false, true};
-  if (mode == "shard_grad_op") return {mode, false, true, false, false, true};
-  if (mode == "hybrid_shard") return {mode, false, true, true, true, true};
-  if (mode == "no_shard") return {mode, true, true, false, false, false};
+  if (mode == "full_shard") return {mode, false, true, true, false, true, false};
+  if (mode == "shard_grad_op") return {mode, false, true, false, false, true, false};
+  if (mode == "hybrid_shard") return {mode, false, true, true, true, true, false};
+  if (mode == "no_shard") return {mode, true, true, false, false, false, false};
   throw Error(ErrorCode::usage, "fsdp_mode", "there is no mode '" + mode + "'", "known: full_shard, shard_grad_op, hybrid_shard, no_shard");
 }
 
@@ -52,6 +52,9 @@ Sharded::Sharded(StrategyContext context) : context_(std::move(context)), mode_(
   }
 }
 
+Sharded::Sharded(StrategyContext context, ShardedMode mode, ShardedPart part)
+    : context_(std::move(context)), mode_(std::move(mode)), part_(std::move(part)) {}
+
 Sharded::~Sharded() = default;
 
 void Sharded::collect_parameters() {
@@ -59,6 +62,10 @@ void Sharded::collect_parameters() {
   for (const auto& item : model_->named_parameters()) {
     const auto& parameter = item.value();
     if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+    if (part_.elsewhere.contains(item.key())) {
+      elsewhere_.insert(parameter.unsafeGetTensorImpl());
+      continue;
+    }
     if (const auto device = context_.program_lane->device(); parameter.device() != device) {
       throw Error(ErrorCode::usage, "parameter " + item.key(),
                   "it is on " + parameter.device().str() + ", this rank trains on " + device.str(),
@@ -128,20 +135,33 @@ std::vector<Sharded::Unit> Sharded::cut_into_buckets(const std::vector<std::int3
   return units;
 }
 
+void Sharded::add_buckets(const std::vector<std::int32_t>& parameters, std::vector<Unit>& units) const {
+  std::vector<std::int32_t> apart, others;
+  for (const auto p : parameters) (part_.apart.contains(names_[static_cast<std::size_t>(p)]) ? apart : others).push_back(p);
+  for (const auto& some : {apart, others}) {
+    if (some.empty()) continue;
+    for (auto& unit : cut_into_buckets(some)) units.push_back(std::move(unit));
+  }
+}
+
 std::vector<Sharded::Unit> Sharded::units() const {
+  std::vector<Unit> units;
   if (!mode_.gathers_units) {
     std::vector<std::int32_t> all(names_.size());
     std::iota(all.begin(), all.end(), 0);
-    return cut_into_buckets(all);
+    add_buckets(all, units);
+    return units;
   }
   std::map<const c10::TensorImpl*, std::int32_t> index;
   for (std::size_t p = 0; p < found_.size(); ++p) index[found_[p].tensor.unsafeGetTensorImpl()] = static_cast<std::int32_t>(p);
-  std::vector<Unit> units;
   for (const auto& wrapped : wrap_units(model_, parse_wrap_policy(context_.options.fsdp_wrap))) {
     Unit unit{{wrapped.name, {}}, wrapped.block};
-    for (const auto& parameter : wrapped.parameters) unit.members.parameters.push_back(index.at(parameter.tensor.unsafeGetTensorImpl()));
+    for (const auto& parameter : wrapped.parameters) {
+      const auto* impl = parameter.tensor.unsafeGetTensorImpl();
+      if (!elsewhere_.contains(impl)) unit.members.parameters.push_back(index.at(impl));
+    }
     if (unit.block == nullptr) {
-      for (auto& cut : cut_into_buckets(unit.members.parameters)) units.push_back(std::move(cut));
+      add_buckets(unit.members.parameters, units);
     } else if (!unit.members.parameters.empty()) {
       units.push_back(std::move(unit));
     }
@@ -166,6 +186,7 @@ void Sharded::hook_units(const std::vector<Unit>& units) {
   }
   UnitHooks::Options options;
   options.reshard_after_forward = mode_.reshard_after_forward;
+  options.keep_units = mode_.keeps_units;
   options.input_dtype = dtype_of("param_dtype", context_.options.param_dtype);
   if (!gathers_ && options.input_dtype == at::ScalarType::Undefined) return;
   hooks_ = std::make_unique<UnitHooks>(gathers_, options);
@@ -175,6 +196,11 @@ void Sharded::hook_units(const std::vector<Unit>& units) {
 }
 
 void Sharded::attach(std::shared_ptr<torch::nn::Module> model) {
+  place(std::move(model));
+  if (context_.newcomer) restore();
+}
+
+void Sharded::place(std::shared_ptr<torch::nn::Module> model) {
   model_ = std::move(model);
   collect_parameters();
   place_model(!context_.newcomer);
@@ -185,7 +211,7 @@ void Sharded::attach(std::shared_ptr<torch::nn::Module> model) {
     }
   }
   buffers_ = std::make_unique<FlatBuffers>(*model_);
-  context_.newcomer ? restore() : buffers_->broadcast(*context_.program_lane);
+  if (!context_.newcomer) buffers_->broadcast(*context_.program_lane);
 }
 
 // The model's parameters become views of flat ones, cut for the ranks that there are now.
@@ -223,6 +249,11 @@ void Sharded::place_model(bool keep_values) {
 }
 
 void Sharded::rejoin(StrategyContext context) {
+  replace(std::move(context));
+  restore();
+}
+
+void Sharded::replace(StrategyContext context) {
   context_ = std::move(context);
   rebuild_pending_ = measured_ = false;
   last_arrival_.clear();
@@ -235,7 +266,6 @@ void Sharded::rejoin(StrategyContext context) {
   parameters_.reset();
   place_model(false);
   move_sync_batchnorm(*model_, context_.program_lane);
-  restore();
 }
 
 NamedTensors Sharded::replicated_tensors() { return {}; }
@@ -350,13 +380,14 @@ void Sharded::end_evaluation() {
 void Sharded::shard_optimizer(Optimizer& optimizer) {
   auto& placing = sharded_[&optimizer];
   const auto& groups = optimizer.groups();
-  const bool has_slices = std::all_of(groups.begin(), groups.end(), [&](const auto& group) {
-    return group.parameters.empty() || parameters_->is_slice(group.parameters.front().second);
+  const bool has_slices = std::none_of(groups.begin(), groups.end(), [&](const auto& group) {
+    return std::any_of(group.parameters.begin(), group.parameters.end(), [&](const auto& entry) { return parameters_->has(entry.second); });
   });
   if (placing == placings_ && has_slices) return;
   placing = placings_;
   optimizer.restore_parameters();  // it may have slices of another cut
   optimizer.replace_parameters([&](const at::Tensor& parameter) {
+    if (elsewhere_.contains(parameter.unsafeGetTensorImpl())) return at::empty({0}, parameter.options().requires_grad(false));
     auto slice = parameters_->slice_of(parameter);
     if (!slice.defined()) {
       throw Error(ErrorCode::usage, "optimizer", "it holds a parameter that the distributed model does not have",
@@ -375,6 +406,8 @@ void Sharded::shard_optimizer(Optimizer& optimizer) {
   }
   optimizer.load_state(moments);
 }
+
+void Sharded::gradient_arrived(const at::Tensor& parameter) { gradients_->arrived(parameters_->index_of(parameter)); }
 
 std::string Sharded::describe() const {
   std::string text = name() + (name() == "fsdp" ? " " + mode_.name : "") + ": ";

@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,6 +26,13 @@ struct ShardedMode {
   bool reshard_after_forward = false;
   bool shards_within_host = false;  ///< replicas across
   bool shards = true;               ///< false: each rank holds everything
+  bool keeps_units = false;         ///< gathered ones stay until the step's end: a pipeline's micro-batches are under way at once
+};
+
+/// The model's parameters, by name, where the ranks hold a part of it only: a mesh has cut it.
+struct ShardedPart {
+  std::set<std::string> elsewhere;  ///< that other ranks hold: not touched
+  std::set<std::string> apart;      ///< in units of their own, so that they lie alike wherever the rest differs
 };
 
 /// The mode that the options name. Throws Error(usage).
@@ -38,12 +46,16 @@ ShardedMode sharded_mode(const StrategyOptions& options);
 class Sharded final : public Strategy {
  public:
   explicit Sharded(StrategyContext context);
+  Sharded(StrategyContext context, ShardedMode mode, ShardedPart part);
   ~Sharded() override;
 
   std::string name() const override { return context_.options.strategy; }
   bool takes_deferred() const override { return true; }
   void attach(std::shared_ptr<torch::nn::Module> model) override;
   void rejoin(StrategyContext context) override;
+  /// What attach and rejoin begin with; whoever calls these brings the values back in a way of his own.
+  void place(std::shared_ptr<torch::nn::Module> model);
+  void replace(StrategyContext context);
   NamedTensors replicated_tensors() override;
   const std::vector<std::string>& parameter_names() const override { return names_; }
   void remember_state() override;
@@ -66,9 +78,16 @@ class Sharded final : public Strategy {
   void publish_state() override { parameters_->publish(); }
   bool keeps_snapshots() const override { return true; }
   void take_snapshot(Optimizer& optimizer, std::uint64_t generation, std::int64_t step, const std::string& note) override;
+  /// What a copy of this rank's shard is made of; buffers are with the first rank of the group. Live tensors.
+  NamedTensors snapshot_tensors(Optimizer& optimizer);
+  /// What of a copy of shard `shard` is this rank's now; publish_state follows, and shard_optimizer hands the moments over.
+  void place_copy(std::int32_t shard, const ShardCopy& copy);
+  void forget_restored_moments() { restored_moments_.clear(); }
   std::optional<Restored> take_restored() override { return std::exchange(restored_, std::nullopt); }
   std::vector<std::string> take_notices() override { return std::exchange(notices_, {}); }
   std::string describe() const override;
+  /// The parameter's `.grad` was added to, and not by autograd.
+  void gradient_arrived(const at::Tensor& parameter);
 
   ShardedParameters& parameters() { return *parameters_; }
   const UnitGradients& gradients() const { return *gradients_; }
@@ -81,13 +100,13 @@ class Sharded final : public Strategy {
   void make_groups();
   void place_model(bool keep_values);
   void restore();
-  void place(const ShardCopy& copy);
   void place_tensor(std::int32_t shard, std::string_view name, const at::Tensor& tensor);
   struct Unit {
     UnitMembers members;
     BlockCalls* block = nullptr;  // whose calls the unit comes and goes with, if it has one
   };
   std::vector<Unit> units() const;
+  void add_buckets(const std::vector<std::int32_t>& parameters, std::vector<Unit>& units) const;
   /// Parameters without a block, in units as large as buckets.
   std::vector<Unit> cut_into_buckets(const std::vector<std::int32_t>& parameters) const;
   void hook_units(const std::vector<Unit>& units);
@@ -96,7 +115,9 @@ class Sharded final : public Strategy {
 
   StrategyContext context_;
   ShardedMode mode_;
+  ShardedPart part_;
   std::shared_ptr<torch::nn::Module> model_;
+  std::set<const c10::TensorImpl*> elsewhere_;
   std::vector<std::string> names_;
   std::vector<ShardedParameters::Parameter> found_;  // until attach hands them over
   std::shared_ptr<Communicator> group_, reduce_group_, replicas_;

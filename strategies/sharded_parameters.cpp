@@ -109,13 +109,6 @@ at::Tensor ShardedParameters::slice_of(const at::Tensor& parameter) const {
   return shard_memory(0, parameters_[found->second].dtype);
 }
 
-bool ShardedParameters::is_slice(const at::Tensor& tensor) const {
-  for (const auto& slice : slices_) {
-    if (slice.leaf.is_same(tensor)) return true;
-  }
-  return false;
-}
-
 void ShardedParameters::publish() {
   torch::NoGradGuard no_grad;
   bool meets = false;

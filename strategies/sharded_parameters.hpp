@@ -80,15 +80,17 @@ class ShardedParameters {
   const std::vector<Parameter>& parameters() const noexcept { return parameters_; }
   std::vector<Flat>& flats() noexcept { return flats_; }
   const std::vector<Slice>& slices() const noexcept { return slices_; }
+  /// Whether it is one of the model's parameters.
+  bool has(const at::Tensor& tensor) const { return index_.contains(tensor.unsafeGetTensorImpl()); }
+  std::size_t index_of(const at::Tensor& tensor) const { return index_.at(tensor.unsafeGetTensorImpl()); }
   /// As the layout knows a parameter of the model, whatever the name that it was found under.
-  const Parameter& parameter_of(const at::Tensor& tensor) const { return parameters_[index_.at(tensor.unsafeGetTensorImpl())]; }
+  const Parameter& parameter_of(const at::Tensor& tensor) const { return parameters_[index_of(tensor)]; }
   /// This rank's slice of the parameter with that index; nullptr where it has none.
   const Slice* slice_at(std::size_t parameter) const {
     return slice_of_[parameter] < 0 ? nullptr : &slices_[static_cast<std::size_t>(slice_of_[parameter])];
   }
   /// This rank's slice of a parameter of the model: empty where it has none. Undefined for a tensor that is not the model's.
   at::Tensor slice_of(const at::Tensor& parameter) const;
-  bool is_slice(const at::Tensor& tensor) const;
 
   /// Collective: the masters' new values become what forward sees, on all ranks.
   void publish();

@@ -23,6 +23,11 @@ void copy_common(std::int64_t from_begin, const at::Tensor& from, std::int64_t t
 }  // namespace
 
 void Sharded::take_snapshot(Optimizer& optimizer, std::uint64_t generation, std::int64_t step, const std::string& note) {
+  snapshots_.exchange(ShardPacker({generation, step, group_->rank(), group_->world_size()}, note, snapshot_tensors(optimizer)),
+                      context_.hosts, *context_.program_lane);
+}
+
+NamedTensors Sharded::snapshot_tensors(Optimizer& optimizer) {
   torch::NoGradGuard no_grad;
   const auto& flats = parameters_->flats();
   const auto& parameters = parameters_->parameters();
@@ -40,27 +45,25 @@ void Sharded::take_snapshot(Optimizer& optimizer, std::uint64_t generation, std:
   if (group_->rank() == 0) {  // the first one of a generation is taken when the step's forward has moved them
     for (const auto& [name, value] : buffers_->before()) tensors.emplace_back("buffer." + name, value);
   }
-  snapshots_.exchange(ShardPacker({generation, step, group_->rank(), group_->world_size()}, note, std::move(tensors)), context_.hosts,
-                      *context_.program_lane);
+  return tensors;
 }
 
 void Sharded::restore() {
   torch::NoGradGuard no_grad;
   restored_moments_.clear();
   restored_.reset();
-  const auto plan = snapshots_.restore(*context_.program_lane, [this](const ShardCopy& copy) { place(copy); });
-  if (!plan) {
-    throw Error(ErrorCode::state_lost, "recovery", "a lost rank took its shard of the state with it, and no other rank has a copy",
-                "start again with --resume latest; snapshot_every keeps copies");
-  }
+  snapshots_.restore_all(*context_.program_lane, [this](const ShardCopy& copy) {
+    restored_ = {copy.held.step, copy.note};
+    place_copy(copy.held.shard, copy);
+  });
   parameters_->publish();
 }
 
-void Sharded::place(const ShardCopy& copy) {
-  restored_ = {copy.held.step, copy.note};
+void Sharded::place_copy(std::int32_t shard, const ShardCopy& copy) {
+  torch::NoGradGuard no_grad;
   for (const auto& [name, tensor] : copy.tensors) {
     try {
-      place_tensor(copy.held.shard, name, tensor);
+      place_tensor(shard, name, tensor);
     } catch (const std::logic_error&) {
       throw Error(ErrorCode::bad_data, "the copy of a shard", "tensor '" + name + "' is none of this model's");
     }

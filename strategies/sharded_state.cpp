@@ -137,7 +137,9 @@ std::vector<TensorPart> Sharded::state_parts(Optimizer& optimizer, int rank, int
   for (const auto& [slot, kind] : all) having[slot] = {kind.parameters.begin(), kind.parameters.end()};
   // A shared parameter is there under all of its names, as where nothing is sharded.
   std::map<std::string, std::vector<std::string>> names;
-  for (const auto& item : model_->named_parameters()) names[parameters_->parameter_of(item.value()).name].push_back(item.key());
+  for (const auto& item : model_->named_parameters()) {
+    if (parameters_->has(item.value())) names[parameters_->parameter_of(item.value()).name].push_back(item.key());
+  }
 
   std::vector<TensorPart> parts;
   const int replicas = replicas_ ? replicas_->world_size() : 1, replica = replicas_ ? replicas_->rank() : 0;
@@ -217,6 +219,7 @@ void Sharded::read_state(const StateReader& state, Optimizer& optimizer) {
   const auto& parameters = parameters_->parameters();
   NamedTensors expected;
   for (const auto& item : model_->named_parameters()) {
+    if (!parameters_->has(item.value())) continue;
     const auto& parameter = parameters_->parameter_of(item.value());
     expected.emplace_back("model." + item.key(), at::empty({}, at::TensorOptions().dtype(parameter.dtype)).expand(parameter.sizes));
   }

@@ -49,6 +49,8 @@ class UnitGradients {
   bool begin_backward(bool last, double weight);
   /// Where this micro-batch is reduced: parameters without a gradient count as zero, and every flat is full now.
   void end_backward();
+  /// The parameter's `.grad` is taken away: autograd's hooks call it, and whoever else adds to one.
+  void arrived(std::size_t parameter);
 
   /// Trainable flats in the order in which the reducer takes them.
   const Flats& order() const noexcept { return order_; }
@@ -93,7 +95,6 @@ class UnitGradients {
 
   at::ScalarType reduce_dtype(const FlatParameter& flat) const;
   at::Tensor view_of(const at::Tensor& flat, std::size_t parameter) const;
-  void arrived(std::size_t parameter);
   void count(std::size_t parameter);
   void take_buffer(std::size_t flat);
   void send(std::size_t flat);

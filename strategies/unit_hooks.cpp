@@ -48,7 +48,7 @@ class UnitHooks::Hook final : public BlockHook {
   }
 
   void after_backward(const BlockCall&) override {
-    if (state_->gathers && --state_->backwards[index()] == 0) state_->gathers->release(unit_);
+    if (state_->gathers && --state_->backwards[index()] == 0 && !state_->options.keep_units) state_->gathers->release(unit_);
   }
 
  private:

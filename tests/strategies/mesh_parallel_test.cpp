@@ -1,5 +1,5 @@
 // The gpt example's model on meshes of simulated ranks, beside one rank.
-#include "strategies/mesh_parallel.hpp"
+#include "strategies/sharded_mesh.hpp"
 
 #include <atomic>
 #include <random>
@@ -53,6 +53,7 @@ struct MeshRun {
   std::string described;
   std::map<int, std::int64_t> resident;  // bytes of parameters, by rank
   std::map<int, std::vector<int>> borders;
+  std::map<int, std::int64_t> owned, gathers;  // on a mesh with fsdp, by rank: elements of its shards, gathers of units
   int generations = 1;
   std::optional<JobOver> over;
 
@@ -143,6 +144,10 @@ struct MeshRun {
     if (auto* mesh = dynamic_cast<MeshParallel*>(&strategy)) {
       borders[rank.rank()] = mesh->borders();
       for (const auto& [name, tensor] : mesh->replicated_tensors()) resident[rank.rank()] += static_cast<std::int64_t>(tensor.nbytes());
+    }
+    if (auto* mesh = dynamic_cast<ShardedMesh*>(&strategy)) {
+      for (const auto& slice : mesh->shards().parameters().slices()) owned[rank.rank()] += slice.place.numel;
+      if (const auto* units = mesh->shards().gathers()) gathers[rank.rank()] = units->counts().gathers;
     }
   }
 
@@ -319,8 +324,74 @@ TEST_CASE("[X04] each combination of dp, tp and pp trains as one rank does, on 8
   equals_one_rank(run, one_rank());
 }
 
+TEST_CASE("[X04] each combination with fsdp trains as one rank does, on 2, 4, 8 and 16 simulated ranks") {
+  const auto [ranks, mesh] = GENERATE(table<int, std::string>({{2, "fsdp=2"},
+                                                               {4, "fsdp=2,tp=2"},
+                                                               {4, "fsdp=2,pp=2"},
+                                                               {4, "dp=2,fsdp=2"},
+                                                               {8, "fsdp=2,tp=2,pp=2"},
+                                                               {8, "dp=2,fsdp=2,tp=2"},
+                                                               {8, "dp=2,fsdp=2,pp=2"},
+                                                               {8, "fsdp=4,tp=2"},
+                                                               {16, "dp=2,fsdp=2,tp=2,pp=2"}}));
+  const bool mapped = GENERATE(true, false);  // false: units are gathered, as between hosts
+  MeshRun run("pipeline", ranks, mesh);
+  run.config.fsdp_mapped = mapped;
+  run.config.sequence_parallel = mapped && mesh.find("tp") != std::string::npos;
+  INFO(mesh << (mapped ? " mapped" : " gathered"));
+  run.run();
+  equals_one_rank(run, one_rank());
+}
+
+TEST_CASE("[X04] a pipeline's shards train as its copies do, by each schedule, with recomputed activations and dropout") {
+  const auto schedule = GENERATE(std::string("gpipe"), std::string("1f1b"), std::string("interleaved"), std::string("zero_bubble"));
+  MeshRun copies("pipeline", 4, "dp=2,pp=2"), shards("pipeline", 4, "fsdp=2,pp=2");
+  for (auto* each : {&copies, &shards}) {
+    each->config.pipeline_schedule = schedule;
+    if (schedule == "interleaved") each->config.pipeline_chunks = 2;
+    each->config.activation_checkpointing = "type:TransformerBlock";
+    each->config.fsdp_mapped = false;
+    each->model.dropout = 0.2;
+  }
+  INFO(schedule);
+  copies.run();
+  shards.run();
+  equals_one_rank(shards, copies);
+  CHECK((largest_difference(shards.losses, one_rank().losses) > 1e-3));  // dropout there is none
+}
+
+TEST_CASE("[X04] a rank of fsdp owns its share of what the other axes leave to it, and gathers a unit once in a step of a pipeline") {
+  for (const std::string mesh : {"fsdp=2,tp=2", "fsdp=2,pp=2"}) {
+    MeshRun run("pipeline", 4, mesh);
+    run.config.max_steps = 3;
+    run.config.fsdp_mapped = false;
+    run.config.fsdp_wrap = "type:TransformerBlock";
+    run.run();
+    REQUIRE(joined(run.errors) == "");
+    std::int64_t outside = 0, all = 0, owned = 0;
+    for (const auto& item : Gpt(mesh_gpt_options())->named_parameters()) {
+      all += item.value().numel();
+      if (!item.key().starts_with("layers.")) outside += item.value().numel();
+    }
+    for (int rank = 0; rank < 4; ++rank) {
+      INFO(mesh << " rank " << rank);
+      CHECK((run.owned.at(rank) < all * 2 / 5));
+      owned += run.owned.at(rank);
+    }
+    if (mesh == "fsdp=2,pp=2") CHECK((owned == all + outside));  // which both stages have
+    CHECK((owned >= all));
+    INFO(run.gathers.at(0) << " gathers");
+    // Three steps and two evaluations. A pipeline's 4 blocks come once a step; else 8 come for the forward of each of 4 micro-batches, and
+    // again for its backward, which has the last one, as soon as that is known.
+    const auto gathers = run.gathers.at(0);
+    if (mesh == "fsdp=2,pp=2") CHECK((gathers == 3 * 4 + 2 * 4));
+    if (mesh == "fsdp=2,tp=2") CHECK((gathers >= 3 * 4 * (8 + 7) + 2 * 8 && gathers < 3 * 4 * (8 + 8) + 2 * 8));
+  }
+}
+
 TEST_CASE("[X04] a state is the same whatever the mesh: one rank goes on from a mesh's, and a mesh from one rank's") {
-  const auto mesh = GENERATE(std::string("dp=2,tp=2,pp=2"), std::string("dp=2,pp=4"), std::string("dp=1,tp=4,pp=2"));
+  const auto mesh = GENERATE(std::string("dp=2,tp=2,pp=2"), std::string("dp=2,pp=4"), std::string("dp=1,tp=4,pp=2"),
+                             std::string("fsdp=2,tp=2,pp=2"), std::string("dp=2,fsdp=2,tp=2"), std::string("fsdp=4,pp=2"));
   const auto from = [](const NamedTensors& state, const std::string& strategy, int ranks, const std::string& mesh) {
     MeshRun run(strategy, ranks, mesh);
     run.saved = state;
@@ -377,6 +448,27 @@ TEST_CASE("[X04] a lost rank is healed by its like in the other copy, and no ste
   CHECK((largest_difference(run.state, undisturbed.state) == 0));
 }
 
+TEST_CASE("[X04] a lost rank of fsdp comes back from a copy of its shard, and all ranks go back to one step") {
+  const auto [ranks, mesh, slot] = GENERATE(
+      table<int, std::string, int>({{4, "fsdp=2,pp=2", 3}, {4, "fsdp=2,tp=2", 1}, {8, "fsdp=2,tp=2,pp=2", 6}, {8, "dp=2,fsdp=2,pp=2", 0}}));
+  const auto place = GENERATE("forward", "reduced", "committed", "snapshot");
+  const bool mapped = GENERATE(true, false);
+  MeshRun run("pipeline", ranks, mesh), undisturbed("pipeline", ranks, mesh);
+  for (auto* each : {&run, &undisturbed}) {
+    each->config.max_steps = 5;
+    each->config.fsdp_mapped = mapped;
+    each->config.snapshot_every = 2;
+  }
+  run.simulate_with = [&, slot = slot](SimulationOptions& simulation) { kill_at(simulation, {slot}, place, 2); };
+  INFO(mesh << (mapped ? " mapped" : " gathered") << ", rank " << slot << " killed at " << place);
+  run.run();
+  undisturbed.run();
+  REQUIRE(joined(run.errors) == "");
+  CHECK((run.generations == 2));
+  CHECK((run.losses == undisturbed.losses));  // to the bit
+  CHECK((largest_difference(run.state, undisturbed.state) == 0));
+}
+
 TEST_CASE("[X04] a lost rank whose part nobody else has ends the job with state lost, so that it begins anew from its checkpoint") {
   const auto [mesh, slots] = GENERATE(table<std::string, std::vector<int>>({{"pp=4", {2}}, {"tp=2,pp=2", {0}}, {"dp=2,pp=2", {0, 1}}}));
   MeshRun run("pipeline", 4, mesh);
@@ -387,6 +479,16 @@ TEST_CASE("[X04] a lost rank whose part nobody else has ends the job with state 
   REQUIRE(run.over);
   CHECK((run.over->report.code == ErrorCode::state_lost));
   CHECK_THAT(run.over->report.cause, Catch::Contains("no other rank holds the part of the model that the lost rank"));
+}
+
+TEST_CASE("[X04] without copies a lost rank of fsdp ends the job with state lost, and says what keeps them") {
+  MeshRun run("pipeline", 4, "fsdp=2,pp=2");
+  run.config.snapshot_every = 0;
+  run.simulate_with = [](SimulationOptions& simulation) { kill_at(simulation, {1}, "forward", 2); };
+  run.run();
+  REQUIRE(run.over);
+  CHECK((run.over->report.code == ErrorCode::state_lost));
+  CHECK_THAT(run.over->report.remedy, Catch::Contains("snapshot_every keeps copies"));
 }
 
 TEST_CASE("[X04] a mesh whose ranks are not there any more ends with state lost, and says what it needs") {
@@ -544,6 +646,11 @@ TEST_CASE("[X02] what a pipeline can't run is refused on one line with the reaso
   CHECK_THAT(refused([](MeshRun& r) { r.config.pipeline_costs = "1,2"; }), Catch::Contains("2 costs, and the model 8 blocks"));
   CHECK_THAT(refused([](MeshRun& r) { use_pairs(r); }), Catch::Contains("does not return one tensor"));
   CHECK_THAT(mesh_error([](MeshRun& r) { r.config.mesh = "dp=2"; }, 2, "zero1"), Catch::Contains("strategy zero1 has no mesh"));
+  CHECK_THAT(refused([](MeshRun& r) { r.config.mesh = "fsdp=2", r.config.fsdp_mode = "hybrid_shard"; }),
+             Catch::Contains("'hybrid_shard' has no place in the mesh dp=1,fsdp=2,tp=1,pp=1"));
+  CHECK_THAT(refused([](MeshRun& r) { r.config.mesh = "fsdp=2", r.config.param_dtype = "bfloat16"; }), Catch::Contains("param_dtype"));
+  CHECK_THAT(refused([](MeshRun& r) { r.config.mesh = "fsdp=2,pp=2", r.config.pipeline_costs = "measured"; }, 4),
+             Catch::Contains("pipeline_costs: 'measured' runs all blocks"));
   for (const auto& text : {refused([](MeshRun& r) { use_chain(r, {0, 2, 1}); }), refused([](MeshRun& r) { r.config.mesh = "dp=3"; })})
     CHECK((text.find('\n') == std::string::npos));
 }

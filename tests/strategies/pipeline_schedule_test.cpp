@@ -159,16 +159,23 @@ TEST_CASE("[X04] a mesh gives each rank one place, and neighbours in tp neighbou
   CHECK((parse_mesh("", 4, "pp") == Mesh{1, 1, 4}));
   CHECK((parse_mesh("", 4, "tp") == Mesh{1, 4, 1}));
   CHECK((parse_mesh("pp=2", 8, "pp") == Mesh{4, 1, 2}));
+  const auto four = parse_mesh("fsdp=2,tp=2,pp=2", 16, "pp");
+  CHECK((four == Mesh{2, 2, 2, 2}));
+  CHECK((four.to_string() == "dp=2,fsdp=2,tp=2,pp=2"));
+  for (int rank = 0; rank < 16; ++rank) CHECK((four.rank_at(four.place_of(rank)) == rank));
+  CHECK((four.place_of(11) == Mesh::Place{0, 1, 1, 1}));
+  CHECK((four.replicas_of(11) == std::vector<int>{11, 15}));
 }
 
 TEST_CASE("[X04] a mesh that can't be is refused on one line with the reason") {
   CHECK_THAT(mesh_refusal("dp=2,pp=2", 8), Catch::Contains("is for 4 ranks, and the job has 8"));
   CHECK_THAT(mesh_refusal("pp=3", 8), Catch::Contains("the job has 8"));
-  CHECK_THAT(mesh_refusal("pp=2,xp=2", 8), Catch::Contains("'xp' is none of dp, tp, pp"));
+  CHECK_THAT(mesh_refusal("pp=2,xp=2", 8), Catch::Contains("'xp' is none of dp, fsdp, tp, pp"));
   CHECK_THAT(mesh_refusal("pp=two", 8), Catch::Contains("pp needs a number"));
   CHECK_THAT(mesh_refusal("pp=0", 8), Catch::Contains("pp needs a number"));
   CHECK_THAT(mesh_refusal("pp", 8), Catch::Contains("pp needs a number"));
   CHECK_THAT(mesh_refusal("pp=2,pp=4", 8), Catch::Contains("pp is there twice"));
-  CHECK_THAT(mesh_refusal("fsdp=2,tp=2,pp=2", 8), Catch::Contains("fsdp has no place in a mesh"));
-  for (const auto* text : {"dp=2,pp=2", "fsdp=2", "pp=", "=2", ",,"}) CHECK((mesh_refusal(text, 8).find('\n') == std::string::npos));
+  CHECK_THAT(mesh_refusal("dp=2,fsdp=2,pp=2", 16), Catch::Contains("is for 8 ranks, and the job has 16"));
+  CHECK_THAT(mesh_refusal("dp=32768,fsdp=32768,tp=32768,pp=32768", 16), Catch::Contains("is for 1152921504606846976 ranks"));
+  for (const auto* text : {"dp=2,pp=2", "fsdp=3", "pp=", "=2", ",,"}) CHECK((mesh_refusal(text, 8).find('\n') == std::string::npos));
 }
