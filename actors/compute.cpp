@@ -233,8 +233,6 @@ void Compute::run_micro_batches(const std::function<MicroBatchLoss(std::int64_t)
       return loss.value * compute_.backward_factor(loss.weight);
     }
     void try_forward(int micro_batch) override { (void)run(micro_batch); }
-    void count_wait(std::chrono::nanoseconds waited) override { waited_ += waited; }
-    double waited_ms() const { return std::chrono::duration<double, std::milli>(waited_).count(); }
 
    private:
     MicroBatchLoss run(int micro_batch) {
@@ -245,7 +243,6 @@ void Compute::run_micro_batches(const std::function<MicroBatchLoss(std::int64_t)
     }
     Compute& compute_;
     const std::function<MicroBatchLoss(std::int64_t)>& forward_;
-    std::chrono::nanoseconds waited_{0};
   };
   strategy_->remember_state();
   mark_time();
@@ -254,8 +251,7 @@ void Compute::run_micro_batches(const std::function<MicroBatchLoss(std::int64_t)
   strategy_->run_micro_batches(work);
   trace_since(nanoseconds(mark_), "forward and backward");
   fault_point("backward", step_);
-  own_.forward_ms += std::max(0.0f, own_time_since_mark() - static_cast<float>(work.waited_ms()));
-  inside_ms_ += work.waited_ms();
+  own_.forward_ms += own_time_since_mark();
   micro_batch_ = options_.training.grad_accum_steps;
   move_on();
 }

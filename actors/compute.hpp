@@ -45,7 +45,7 @@ struct StepReport {
   double exposed_ms = 0;  ///< compute waited for the reducer and the vote
   double reduce_ms = 0;   ///< the reducer was inside collectives
   double optimizer_ms = 0;
-  double inside_ms = 0;  ///< compute waited for collectives within forward and backward (FSDP's gathers, SyncBatchNorm)
+  double inside_ms = 0;  ///< compute waited for other ranks within forward and backward (FSDP's gathers, SyncBatchNorm, stages)
   std::int32_t buckets = 0;
   std::int32_t launched_before_end = 0;  ///< of them, while backward was going on
   double message_us = 0;                 ///< of the step's critical path, in mailboxes and messages between compute and reducer
@@ -280,7 +280,7 @@ class Compute {
   double inside_ms_ = 0;  // ... and what compute waited within forward and backward
   double recovery_ms_ = 0;
   std::chrono::steady_clock::time_point mark_ = std::chrono::steady_clock::now();
-  std::chrono::nanoseconds inside_at_mark_{0};  // time that the program lane had spent in collectives
+  std::chrono::nanoseconds waited_at_mark_{0};  // on the program lane and the strategy's own
   StragglerWatch pace_;
   BatchShares shares_;
   at::Tensor vote_in_, vote_out_[2];  // by step parity: the votes of the last step stay while those of the next one come in

@@ -7,16 +7,19 @@ namespace troupe {
 
 void Compute::mark_time() {
   mark_ = std::chrono::steady_clock::now();
-  if (services_.program_lane) inside_at_mark_ = services_.program_lane->ledger().time_inside();
+  waited_at_mark_ = std::chrono::nanoseconds(0);
+  if (services_.program_lane) waited_at_mark_ += services_.program_lane->ledger().time_inside();
+  if (strategy_) waited_at_mark_ += strategy_->time_waited();
 }
 
-// Without what the compute thread waited for on the program lane.
+// Without what the compute thread waited for other ranks.
 float Compute::own_time_since_mark() {
   const auto mark = mark_;
-  const auto inside = inside_at_mark_;
+  const auto before = waited_at_mark_;
   mark_time();
-  inside_ms_ += std::chrono::duration<double, std::milli>(inside_at_mark_ - inside).count();
-  return std::max(0.0f, std::chrono::duration<float, std::milli>(mark_ - mark - (inside_at_mark_ - inside)).count());
+  const auto waited = std::max(std::chrono::nanoseconds(0), waited_at_mark_ - before);
+  inside_ms_ += std::chrono::duration<double, std::milli>(waited).count();
+  return std::max(0.0f, std::chrono::duration<float, std::milli>(mark_ - mark - waited).count());
 }
 
 // Not the buffers: forward has changed them, on each rank by its own samples.

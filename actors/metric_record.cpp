@@ -30,8 +30,9 @@ constexpr std::array kMetrics{
     MetricName{"time_metrics/reduce(ms)", "troupe_reduce_milliseconds", "Time of a step that rank 0's reducer was in collectives."},
     MetricName{"time_metrics/forward(%)", "troupe_forward_percent", "Share of a step that rank 0 computed in forward."},
     MetricName{"time_metrics/backward(%)", "troupe_backward_percent", "Share of a step that rank 0 computed in backward."},
-    MetricName{"time_metrics/collectives(%)", "troupe_collectives_percent",
-               "Share of a step that rank 0 waited for collectives within forward and backward."},
+    MetricName{
+        "time_metrics/collectives(%)", "troupe_collectives_percent",
+        "Share of a step that rank 0 waited for other ranks within forward and backward: gathers, shared layers, stages, SyncBatchNorm."},
     MetricName{"time_metrics/optimizer(%)", "troupe_optimizer_percent", "Share of a step in rank 0's optimizer."},
     MetricName{"time_metrics/validation(%)", "troupe_validation_percent", "Share of a step for validation before it, on rank 0."},
     MetricName{"time_metrics/checkpoint(%)", "troupe_checkpoint_percent", "Share of a step that a save before it held rank 0 up."},

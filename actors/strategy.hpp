@@ -70,8 +70,6 @@ class MicroBatches {
   virtual at::Tensor forward(int micro_batch) = 0;
   /// As forward, and counts nothing.
   virtual void try_forward(int micro_batch) = 0;
-  /// So long the rank waited for others meanwhile.
-  virtual void count_wait(std::chrono::nanoseconds waited) = 0;
 };
 
 /// Of a step's batch, where ranks take its parts by demand: the part that a rank trains on next.
@@ -166,6 +164,8 @@ class Strategy {
   /// A share's backward is over. May wait for other ranks, and change parameters as the optimizer does: `update` applies the gradients that
   /// the parameters have now. roll_back, and end_step without commit, undo that. True: this rank has another share of the step.
   virtual bool end_share(const std::function<void()>& /*update*/) { return false; }
+  /// So long forward and backward have waited for other ranks on lanes of the strategy's own; grows, in a generation.
+  virtual std::chrono::nanoseconds time_waited() const { return std::chrono::nanoseconds(0); }
   /// Where not all ranks train on samples of their own; nothing: rank of world_size.
   virtual std::optional<DataShard> data_shard() const { return std::nullopt; }
   /// False: another rank counts the same samples and their loss.

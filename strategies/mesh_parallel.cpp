@@ -301,7 +301,11 @@ void MeshParallel::run_micro_batches(MicroBatches& work) {
   links_->finish();
   cells_.clear();
   waited_ = links_->take_waited();
-  work.count_wait(waited_);
+  waited_in_all_ += waited_;
+}
+
+std::chrono::nanoseconds MeshParallel::time_waited() const {
+  return waited_in_all_ + (tp_lane_ ? tp_lane_->ledger().time_inside() : std::chrono::nanoseconds(0));
 }
 
 at::Tensor MeshParallel::receive_input(int stage, int micro_batch) {

@@ -53,6 +53,7 @@ class MeshParallel : public Strategy {
   void end_step(const std::vector<bool>& used, bool rebuild, bool commit) override;
   void roll_back() override;
   void after_update() override {}
+  std::chrono::nanoseconds time_waited() const override;
   std::optional<DataShard> data_shard() const override { return DataShard{place_.dp * mesh_.fsdp + place_.fsdp, mesh_.dp * mesh_.fsdp}; }
   bool counts_samples() const override { return place_.tp == 0 && place_.pp == mesh_.pp - 1; }
   bool evaluate(const std::function<void()>& forward) override;
@@ -151,7 +152,7 @@ class MeshParallel : public Strategy {
   std::set<const Optimizer*> placed_;
   std::int64_t step_ = 0;
   int evaluations_ = 0;
-  std::chrono::nanoseconds waited_{0};
+  std::chrono::nanoseconds waited_{0}, waited_in_all_{0};  // for other stages
 };
 
 /// Makes `pipeline` and `tensor_parallel` known to make_strategy: the same, but for what an empty mesh means.

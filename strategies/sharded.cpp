@@ -338,9 +338,11 @@ void Sharded::roll_back() {
   buffers_->roll_back();
 }
 
+std::chrono::nanoseconds Sharded::time_waited() const { return gathers_ ? gathers_->counts().waited_time : std::chrono::nanoseconds(0); }
+
 // By what all ranks measured, alike on all: one that gathers later holds up the others.
 void Sharded::tune_prefetch() {
-  const double waited = gathers_->counts().waited_ms;
+  const double waited = std::chrono::duration<double, std::milli>(time_waited()).count();
   const auto now = std::chrono::steady_clock::now();
   const std::chrono::duration<double, std::milli> step = now - std::exchange(last_step_, now);
   if (!tuner_->add({waited - std::exchange(waited_ms_, waited), step.count()})) return;

@@ -71,6 +71,7 @@ class Sharded final : public Strategy {
   void after_update() override;
   void begin_evaluation() override;
   void end_evaluation() override;
+  std::chrono::nanoseconds time_waited() const override;
   void shard_optimizer(Optimizer& optimizer) override;
   bool shards_state() const override { return true; }
   std::vector<TensorPart> state_parts(Optimizer& optimizer, int rank, int world_size) override;

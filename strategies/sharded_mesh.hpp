@@ -36,6 +36,7 @@ class ShardedMesh final : public MeshParallel {
   void end_step(const std::vector<bool>& used, bool rebuild, bool commit) override;
   void roll_back() override;
   void after_update() override { shards_->after_update(); }
+  std::chrono::nanoseconds time_waited() const override { return MeshParallel::time_waited() + shards_->time_waited(); }
   std::optional<ReplicaGroup> replica_group() const override { return std::nullopt; }
   void shard_optimizer(Optimizer& optimizer) override { shards_->shard_optimizer(optimizer); }
   bool shards_state() const override { return true; }

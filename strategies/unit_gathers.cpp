@@ -223,7 +223,7 @@ void UnitGathers::need(std::int32_t index) {
     } catch (const Error& error) {
       failure_ = error.report();
     }
-    counts_.waited_ms += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - began).count();
+    counts_.waited_time += std::chrono::steady_clock::now() - began;
   }
   if (failure_ && !may_be_recovered(failure_->code)) throw Error(*failure_);
   if (failure_ && !unit.gathered) {

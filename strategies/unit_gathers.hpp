@@ -38,12 +38,12 @@ class UnitGathers {
     std::chrono::milliseconds timeout{60'000};  ///< for a unit to come
   };
   struct Counts {
-    std::int64_t gathers = 0;     ///< of a unit
-    std::int64_t rounds = 0;      ///< of negotiation
-    std::int64_t ahead = 0;       ///< asked for when they were there already
-    std::int64_t waited = 0;      ///< asked for and waited for
-    std::int64_t most_bytes = 0;  ///< of whole units at a time
-    double waited_ms = 0;         ///< by compute, for units that were not there
+    std::int64_t gathers = 0;                 ///< of a unit
+    std::int64_t rounds = 0;                  ///< of negotiation
+    std::int64_t ahead = 0;                   ///< asked for when they were there already
+    std::int64_t waited = 0;                  ///< asked for and waited for
+    std::int64_t most_bytes = 0;              ///< of whole units at a time
+    std::chrono::nanoseconds waited_time{0};  ///< by compute, for units that were not there
   };
 
   /// `lane`: of the parameters' group, used by nobody else.

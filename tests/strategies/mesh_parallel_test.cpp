@@ -54,6 +54,7 @@ struct MeshRun {
   std::map<int, std::int64_t> resident;  // bytes of parameters, by rank
   std::map<int, std::vector<int>> borders;
   std::map<int, std::int64_t> owned, gathers;  // on a mesh with fsdp, by rank: elements of its shards, gathers of units
+  std::map<int, double> inside_ms, waited_ms;  // by rank: as the steps' reports say, as the strategy does
   int generations = 1;
   std::optional<JobOver> over;
 
@@ -109,6 +110,8 @@ struct MeshRun {
       std::lock_guard lock(mutex_);
       losses.resize(static_cast<std::size_t>(std::max<std::int64_t>(static_cast<std::int64_t>(losses.size()), report.step + 1)));
       losses[static_cast<std::size_t>(report.step)] = report.loss;  // on all ranks the same
+      inside_ms[rank.rank()] += report.inside_ms;
+      waited_ms[rank.rank()] = std::chrono::duration<double, std::milli>(strategy.time_waited()).count();
       if (rank.rank() == 0) {
         norms.push_back(report.gradient_norm);
         samples.push_back(report.samples);
@@ -446,6 +449,21 @@ TEST_CASE("[X04] a lost rank is healed by its like in the other copy, and no ste
   CHECK((run.generations == 2));
   CHECK((run.losses == undisturbed.losses));  // to the bit
   CHECK((largest_difference(run.state, undisturbed.state) == 0));
+}
+
+TEST_CASE("[X04] what forward and backward wait for other ranks is told, whatever they wait for") {
+  const auto [strategy, mesh] = GENERATE(
+      table<std::string, std::string>({{"fsdp", ""}, {"tensor_parallel", "tp=2"}, {"pipeline", "pp=2"}, {"tensor_parallel", "fsdp=2"}}));
+  MeshRun run(strategy, 2, mesh);
+  run.config.fsdp_mapped = false;
+  run.config.fsdp_prefetch = 0;
+  INFO(strategy << " " << mesh);
+  run.run();
+  REQUIRE(joined(run.errors) == "");
+  for (int rank = 0; rank < 2; ++rank) {
+    CHECK((run.waited_ms.at(rank) > 0));
+    CHECK((std::abs(run.inside_ms.at(rank) - run.waited_ms.at(rank)) < 1e-6 * run.waited_ms.at(rank)));
+  }
 }
 
 TEST_CASE("[X04] a lost rank of fsdp comes back from a copy of its shard, and all ranks go back to one step") {
