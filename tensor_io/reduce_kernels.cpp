@@ -6,10 +6,10 @@
 
 namespace troupe {
 
-#define TROUPE_DECLARE_KERNELS(set)                                            \
-  namespace set {                                                              \
-  void reduce(const ReduceTask& task) noexcept;                                \
-  void copy_streaming(void* to, const void* from, std::size_t bytes) noexcept; \
+#define TROUPE_DECLARE_KERNELS(set)                                                               \
+  namespace set {                                                                                 \
+  void reduce(const ReduceTask& task) noexcept;                                                   \
+  void copy_streaming(void* to, const void* from, std::size_t bytes, std::size_t ahead) noexcept; \
   }
 TROUPE_DECLARE_KERNELS(kernels_generic)
 #if defined(__x86_64__)
@@ -22,7 +22,7 @@ namespace {
 struct Kernels {
   const char* name;
   void (*reduce)(const ReduceTask&) noexcept;
-  void (*copy_streaming)(void*, const void*, std::size_t) noexcept;
+  void (*copy_streaming)(void*, const void*, std::size_t, std::size_t) noexcept;
 };
 
 Kernels choose() noexcept {
@@ -43,7 +43,9 @@ const Kernels kernels = choose();
 void reduce(const ReduceTask& task) noexcept {
   if (task.numel > 0) kernels.reduce(task);
 }
-void copy_streaming(void* to, const void* from, std::size_t bytes) noexcept { kernels.copy_streaming(to, from, bytes); }
+void copy_streaming(void* to, const void* from, std::size_t bytes, std::size_t ahead) noexcept {
+  kernels.copy_streaming(to, from, bytes, ahead);
+}
 const char* reduce_kernel_name() noexcept { return kernels.name; }
 
 }  // namespace troupe

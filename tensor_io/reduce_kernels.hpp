@@ -26,8 +26,10 @@ struct ReduceTask {
 void reduce(const ReduceTask& task) noexcept;
 
 /// Copies past the caches: for memory that another core read before, where ordinary stores wait for that core line by line
-/// (2 against 10 GiB/s). Ends with the fence that such stores need before anything is announced.
-void copy_streaming(void* to, const void* from, std::size_t bytes) noexcept;
+/// (2 against 10 GiB/s). Ends with the fence that such stores need before anything is announced. `ahead`: meanwhile fetches into the caches
+/// what lies so many bytes behind each byte that it copies, 0: nothing. So whoever copies pieces and works on each in between, `ahead` =
+/// the bytes of a piece, need not wait for the next; what lies behind the last is not touched, it may be anybody's or nothing.
+void copy_streaming(void* to, const void* from, std::size_t bytes, std::size_t ahead = 0) noexcept;
 
 /// `avx512`, `avx2` or `generic`: what this machine was found to support.
 const char* reduce_kernel_name() noexcept;
