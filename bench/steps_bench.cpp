@@ -110,7 +110,7 @@ double writer_cpu_ms(const std::string& directory, troupe::Strategy& strategy, t
   troupe::CheckpointPart part;
   part.tensors = troupe::share_of(troupe::replicated_state(strategy, optimizer), 0, 1);
   part.rank_state = "{}";
-  snapshot.take(part.tensors);
+  snapshot.take(part);
   const troupe::SaveAttempt attempt{0, "bench"};
   troupe::CheckpointWriter writer(directory, 1);
   const auto begin = thread_cpu_ms();

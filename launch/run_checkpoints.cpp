@@ -201,8 +201,8 @@ void RunCheckpoints::send(const Position& position, const SaveAttempt& attempt, 
   part->ranks = ranks;
   part->metadata = metadata(position);
   part->rank_state = own_state(position);
-  const auto live = snapshot_.take(parts);
   part->tensors = std::move(parts);
+  const auto live = snapshot_.take(*part);
   compute.mailbox().send(checkpointer_, SaveCheckpoint{std::move(part), attempt, compute.membership().generation, best, live});
   under_way_ = true;
   lost_ = false;

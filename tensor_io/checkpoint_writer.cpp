@@ -70,7 +70,7 @@ void write_checkpoint_part(const std::string& directory, const SaveAttempt& atte
   if (!part.tensors.empty() || part.rank == 0) {
     const auto name = rank_tensor_file(part.rank);
     DurableFile file(files, folder + "/" + name);
-    write_safetensors(file, part.tensors, {{"step", std::to_string(part.step)}}, live, live_written);
+    write_safetensors(file, part.tensors, {{{"step", std::to_string(part.step)}}, part.hashes, live, live_written});
     manifest.files[name] = file.finish();
     for (const auto& tensor : part.tensors)
       manifest.tensors.push_back({tensor.name, tensor.dtype, tensor.global_shape, {{name, tensor.offsets, tensor.shape}}});

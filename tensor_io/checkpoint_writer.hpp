@@ -19,7 +19,7 @@ struct SavedCheckpoint {
 };
 
 /// The first phase of a save, on every rank: writes the part into the attempt's folder and syncs it. It is worth nothing until somebody
-/// publishes the attempt. `live` and `live_written`: as write_safetensors's. Throws Error(io) with file and cause, Error(usage) for a state
+/// publishes the attempt. `live` and `live_written`: SafetensorsOptions's. Throws Error(io) with file and cause, Error(usage) for a state
 /// that cannot be written. Any thread.
 void write_checkpoint_part(const std::string& directory, const SaveAttempt& attempt, const CheckpointPart& part,
                            FileLayer& files = real_files(), std::size_t live = 0, const std::function<void()>& live_written = {});

@@ -21,7 +21,7 @@ namespace troupe {
 namespace {
 
 constexpr std::size_t kBufferBytes = std::size_t{1} << 20;
-constexpr std::size_t kDirectBytes = std::size_t{4} << 20;  // fewer requests: a third less processor time than in pieces of 1 MiB
+constexpr std::size_t kDirectBytes = std::size_t{16} << 20;  // few requests, few waits: less processor time
 constexpr std::size_t kSmallWrite = std::size_t{64} << 10;
 
 std::string remedy_for(int errno_value) {

@@ -47,6 +47,8 @@ class DurableFile {
   DurableFile& operator=(const DurableFile&) = delete;
 
   void append(std::span<const std::byte> bytes);
+  /// Hashes of what will be appended, by chunks of the file that have not begun: DigestBuilder::expect.
+  void expect(const ChunkHashes& known) { digest_.expect(known); }
   void append(std::string_view text) { append(std::as_bytes(std::span(text.data(), text.size()))); }
   /// Writes what is left, fsyncs, closes. Once.
   FileDigest finish();

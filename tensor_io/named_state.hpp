@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "tensor_io/xxh3.hpp"
+
 namespace troupe {
 
 /// Tensors by name, in a fixed order: a model's state dict, an optimizer's moments.
@@ -42,6 +44,7 @@ struct CheckpointPart {
   std::map<std::string, std::string> metadata;  ///< rank 0's counts
   std::vector<TensorPart> tensors;              ///< in a file's order, see sort_for_file
   std::string rank_state;                       ///< a JSON object
+  ChunkHashes hashes = {};                      ///< of the tensors' bytes as far as known, see Snapshot::take
 };
 
 }  // namespace troupe

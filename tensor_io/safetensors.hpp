@@ -44,11 +44,20 @@ struct SafetensorsEntry {
 /// In the reference writer's order: by element width, then by name, so that each is aligned.
 void sort_for_file(std::vector<TensorPart>& parts);
 
+/// The tensors of a file begin at a multiple of this many bytes, by how many bytes they have: of a page, so that they can go to disk
+/// without a copy; of a large file of a chunk of its digest, so that chunks of tensors can be hashed before there is a header.
+std::uint64_t tensors_begin_at(std::uint64_t tensor_bytes) noexcept;
+
+struct SafetensorsOptions {
+  std::map<std::string, std::string> metadata;  ///< goes into `__metadata__`
+  ChunkHashes hashes;                           ///< of the tensors' bytes, by chunks counted from the first one's first byte
+  std::size_t live = 0;                         ///< once the first of them, so many, are written, `live_written` is called
+  std::function<void()> live_written;           ///< may be empty
+};
+
 /// Writes `parts` (on any device; unique names; in a file's order) into `file`. Where they start in their global tensors is written under
-/// DCP's sharding key. `metadata` goes into `__metadata__`. Once the first `live` are written, `live_written` is called. Throws
-/// Error(usage) for a tensor that the format cannot hold, Error(io). The caller finishes the file.
-void write_safetensors(DurableFile& file, const std::vector<TensorPart>& parts, const std::map<std::string, std::string>& metadata = {},
-                       std::size_t live = 0, const std::function<void()>& live_written = {});
+/// DCP's sharding key. Throws Error(usage) for a tensor that the format cannot hold, Error(io). The caller finishes the file.
+void write_safetensors(DurableFile& file, const std::vector<TensorPart>& parts, const SafetensorsOptions& options = {});
 
 /// One file at `path`, whole or not at all: written beside it, fsynced, renamed over it. `safetensors.torch.load_file` opens it in Python.
 void save_safetensors(const std::string& path, const NamedTensors& tensors, const std::map<std::string, std::string>& metadata = {},

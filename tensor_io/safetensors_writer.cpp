@@ -42,6 +42,20 @@ void check(const std::vector<TensorPart>& parts) {
     refuse(std::string(*twice), "is there twice");
 }
 
+std::uint64_t tensor_bytes(const std::vector<TensorPart>& parts) {
+  std::uint64_t bytes = 0;
+  for (const auto& part : parts) bytes += part.bytes();
+  return bytes;
+}
+
+// The chunks of the tensors are chunks of the file where the first one begins one.
+void expect_hashes(DurableFile& file, const ChunkHashes& hashes, std::uint64_t begin) {
+  if (begin % FileDigest::kChunkBytes != 0) return;
+  ChunkHashes shifted;
+  for (const auto& [index, hash] : hashes) shifted.emplace_hint(shifted.end(), begin / FileDigest::kChunkBytes + index, hash);
+  file.expect(shifted);
+}
+
 std::string make_head(const std::vector<TensorPart>& parts, std::map<std::string, std::string> metadata) {
   using nlohmann::json;
   metadata["format"] = "pt";
@@ -63,8 +77,8 @@ std::string make_head(const std::vector<TensorPart>& parts, std::map<std::string
   } catch (const json::exception&) {
     throw Error(ErrorCode::usage, kOperation, "a name or a metadata value is not valid UTF-8");
   }
-  // The tensors begin at a page, so that they can go to disk without a copy.
-  text.resize((text.size() + 8 + DurableFile::kPage - 1) / DurableFile::kPage * DurableFile::kPage - 8, ' ');
+  const auto unit = static_cast<std::size_t>(tensors_begin_at(tensor_bytes(parts)));
+  text.resize((text.size() + 8 + unit - 1) / unit * unit - 8, ' ');
   if (text.size() > SafetensorsFile::kMaxHeaderBytes)
     throw Error(ErrorCode::usage, kOperation,
                 "names and metadata need " + std::to_string(text.size()) + " bytes, more than readers accept");
@@ -82,17 +96,23 @@ void sort_for_file(std::vector<TensorPart>& parts) {
   });
 }
 
-void write_safetensors(DurableFile& file, const std::vector<TensorPart>& parts, const std::map<std::string, std::string>& metadata,
-                       std::size_t live, const std::function<void()>& live_written) {
+std::uint64_t tensors_begin_at(std::uint64_t tensor_bytes) noexcept {
+  constexpr std::uint64_t kLarge = std::uint64_t{32} << 20;  // the blanks are 3 % at most
+  return tensor_bytes >= kLarge ? FileDigest::kChunkBytes : DurableFile::kPage;
+}
+
+void write_safetensors(DurableFile& file, const std::vector<TensorPart>& parts, const SafetensorsOptions& options) {
   check(parts);
-  file.append(make_head(parts, metadata));
+  const auto head = make_head(parts, options.metadata);
+  file.append(head);
+  expect_hashes(file, options.hashes, head.size());
   // Neighbours in memory (a Snapshot's tensors) are written as one.
   std::span<const std::byte> run;
   at::Tensor kept;
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    if (i == live && live_written) {
+    if (i == options.live && options.live_written) {
       file.append(std::exchange(run, {}));
-      live_written();
+      options.live_written();
     }
     for (const auto& piece : parts[i].pieces) {
       auto values = piece.detach().cpu().contiguous();  // no copy where it is both already
@@ -108,7 +128,7 @@ void write_safetensors(DurableFile& file, const std::vector<TensorPart>& parts, 
     }
   }
   file.append(run);
-  if (live >= parts.size() && live_written) live_written();
+  if (options.live >= parts.size() && options.live_written) options.live_written();
 }
 
 void save_safetensors(const std::string& path, const NamedTensors& tensors, const std::map<std::string, std::string>& metadata,
@@ -119,7 +139,7 @@ void save_safetensors(const std::string& path, const NamedTensors& tensors, cons
     parts.push_back(whole_part(name, tensor));
   }
   sort_for_file(parts);
-  replace_file(path, files, [&](DurableFile& file) { write_safetensors(file, parts, metadata); });
+  replace_file(path, files, [&](DurableFile& file) { write_safetensors(file, parts, {.metadata = metadata}); });
 }
 
 }  // namespace troupe

@@ -7,8 +7,11 @@
 
 #include <cstring>
 #include <new>
+#include <optional>
+#include <span>
 
 #include "tensor_io/error.hpp"
+#include "tensor_io/hashed_copy.hpp"
 #include "tensor_io/safetensors.hpp"
 
 namespace troupe {
@@ -30,19 +33,28 @@ at::Tensor allocate(std::int64_t bytes) {
       memory, {rounded}, [alignment](void* freed) { ::operator delete(freed, alignment); }, at::kByte);
 }
 
-// memcpy writes past the cache where much is copied; copy_ does not, and takes a fifth longer.
-void copy_values(const at::Tensor& to, const at::Tensor& from) {
-  if (from.is_cpu() && from.is_contiguous()) {
-    std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes());
+// Past the cache, which copy_ does not: it takes a fifth longer.
+void copy_values(const at::Tensor& to, const at::Tensor& from, HashedCopy* hashed) {
+  if (from.is_cpu() && from.is_contiguous() && !from.is_neg()) {
+    const std::span bytes(static_cast<const std::byte*>(from.const_data_ptr()), from.nbytes());
+    if (hashed != nullptr) {
+      hashed->add(to.mutable_data_ptr(), bytes);
+    } else {
+      std::memcpy(to.mutable_data_ptr(), bytes.data(), bytes.size());
+    }
   } else {
     to.copy_(from);
+    if (hashed != nullptr) hashed->skip(to.nbytes());
   }
 }
 
 }  // namespace
 
-std::size_t Snapshot::take(std::vector<TensorPart>& parts) {
+std::size_t Snapshot::take(CheckpointPart& to_save) {
+  auto& parts = to_save.tensors;
   sort_for_file(parts);
+  std::uint64_t total = 0;
+  for (const auto& part : parts) total += part.bytes();
   std::size_t live = parts.size();
   std::int64_t bytes = 0;
   while (live > 0 && static_cast<std::int64_t>(parts[live - 1].bytes()) <= limit_ - bytes)
@@ -51,6 +63,8 @@ std::size_t Snapshot::take(std::vector<TensorPart>& parts) {
     block_ = at::Tensor();
     if (bytes > 0) block_ = allocate(bytes);
   }
+  std::optional<HashedCopy> hashed;
+  if (tensors_begin_at(total) == FileDigest::kChunkBytes) hashed.emplace(total - static_cast<std::uint64_t>(bytes));
   std::int64_t begin = 0;
   // Widest elements first, so each tensor is aligned to its own.
   for (auto part = parts.begin() + static_cast<std::ptrdiff_t>(live); part != parts.end(); ++part) {
@@ -62,13 +76,14 @@ std::size_t Snapshot::take(std::vector<TensorPart>& parts) {
       copy = block_.slice(0, begin, end).view(part->dtype);
       std::int64_t at = 0;
       for (const auto& piece : part->pieces) {
-        copy_values(copy.narrow(0, at, piece.numel()).view(piece.sizes()), piece.detach());
+        copy_values(copy.narrow(0, at, piece.numel()).view(piece.sizes()), piece.detach(), hashed ? &*hashed : nullptr);
         at += piece.numel();
       }
     }
     part->pieces.assign(1, copy.view(part->shape));
     begin = end;
   }
+  to_save.hashes = hashed ? hashed->take() : ChunkHashes();
   return live;
 }
 

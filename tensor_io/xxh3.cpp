@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tensor_io/error.hpp"
 #include "tensor_io/instruction_set.hpp"
 #include "tensor_io/xxh3_wide.hpp"
 
@@ -23,6 +24,20 @@ auto* choose_xxh3() noexcept {
     case InstructionSet::avx2: return xxh3_avx2;
 #endif
     default: return xxh3_generic;
+  }
+}
+
+void update_generic(void* state, const void* data, std::size_t bytes) noexcept {
+  XXH3_64bits_update(static_cast<XXH3_state_t*>(state), data, bytes);
+}
+
+auto* choose_update() noexcept {
+  switch (instruction_set()) {
+#if defined(__x86_64__)
+    case InstructionSet::avx512: return xxh3_update_avx512;
+    case InstructionSet::avx2: return xxh3_update_avx2;
+#endif
+    default: return update_generic;
   }
 }
 
@@ -49,36 +64,54 @@ std::optional<std::uint64_t> FileDigest::first_difference(const FileDigest& othe
 
 std::string FileDigest::of_chunks(std::string_view chunks) { return xxh3_text(troupe::xxh3(chunks)); }
 
-struct DigestBuilder::State {
-  XXH3_state_t chunk;
+struct Xxh3Stream::State {
+  XXH3_state_t pieces;
 };
 
-DigestBuilder::DigestBuilder() : state_(std::make_unique<State>()) {}
-DigestBuilder::~DigestBuilder() = default;
+Xxh3Stream::Xxh3Stream() : state_(std::make_unique<State>()) { XXH3_64bits_reset(&state_->pieces); }
+Xxh3Stream::~Xxh3Stream() = default;
+
+void Xxh3Stream::update(std::span<const std::byte> bytes) noexcept {
+  static auto* const best = choose_update();
+  best(&state_->pieces, bytes.data(), bytes.size());
+}
+
+std::uint64_t Xxh3Stream::take() noexcept {
+  const auto value = XXH3_64bits_digest(&state_->pieces);
+  XXH3_64bits_reset(&state_->pieces);
+  return value;
+}
+
+void DigestBuilder::expect(const ChunkHashes& known) {
+  const auto next = (digest_.bytes + FileDigest::kChunkBytes - 1) / FileDigest::kChunkBytes;
+  known_.insert(known.lower_bound(next), known.end());
+}
 
 void DigestBuilder::update(std::span<const std::byte> bytes) {
-  digest_.bytes += bytes.size();
   while (!bytes.empty()) {
-    const auto piece = bytes.first(static_cast<std::size_t>(std::min<std::uint64_t>(bytes.size(), FileDigest::kChunkBytes - in_chunk_)));
+    const auto index = digest_.bytes / FileDigest::kChunkBytes, in_chunk = digest_.bytes % FileDigest::kChunkBytes;
+    const auto piece = bytes.first(static_cast<std::size_t>(std::min<std::uint64_t>(bytes.size(), FileDigest::kChunkBytes - in_chunk)));
+    const bool ends = in_chunk + piece.size() == FileDigest::kChunkBytes;
     bytes = bytes.subspan(piece.size());
-    if (piece.size() == FileDigest::kChunkBytes) {
+    digest_.bytes += piece.size();
+    if (const auto known = known_.find(index); known != known_.end()) {
+      if (ends) digest_.chunks += xxh3_text(known->second);
+    } else if (piece.size() == FileDigest::kChunkBytes) {
       digest_.chunks += xxh3_text(troupe::xxh3(piece));
-      continue;
+    } else {
+      open_.update(piece);
+      if (ends) digest_.chunks += xxh3_text(open_.take());
     }
-    if (in_chunk_ == 0) XXH3_64bits_reset(&state_->chunk);
-    XXH3_64bits_update(&state_->chunk, piece.data(), piece.size());
-    in_chunk_ += piece.size();
-    if (in_chunk_ == FileDigest::kChunkBytes) end_chunk();
   }
 }
 
-void DigestBuilder::end_chunk() {
-  digest_.chunks += xxh3_text(XXH3_64bits_digest(&state_->chunk));
-  in_chunk_ = 0;
-}
-
 FileDigest DigestBuilder::finish() {
-  if (in_chunk_ > 0) end_chunk();
+  if (digest_.bytes % FileDigest::kChunkBytes != 0) {
+    if (const auto index = digest_.bytes / FileDigest::kChunkBytes; known_.contains(index))
+      throw Error(ErrorCode::internal, "hashing a file",
+                  "it ends within chunk " + std::to_string(index) + ", of which a whole one's hash was expected");
+    digest_.chunks += xxh3_text(open_.take());
+  }
   digest_.xxh3 = FileDigest::of_chunks(digest_.chunks);
   return std::move(digest_);
 }

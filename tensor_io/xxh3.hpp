@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -15,6 +16,20 @@ std::uint64_t xxh3(std::string_view text) noexcept;
 
 /// 16 lower-case hexadecimal digits.
 std::string xxh3_text(std::uint64_t hash);
+
+/// XXH3-64 of bytes that come in pieces. One thread.
+class Xxh3Stream {
+ public:
+  Xxh3Stream();
+  ~Xxh3Stream();
+  void update(std::span<const std::byte> bytes) noexcept;
+  /// Of all since the last one; what comes then begins anew.
+  std::uint64_t take() noexcept;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 /// What a manifest says about a file's content.
 struct FileDigest {
@@ -32,21 +47,21 @@ struct FileDigest {
   std::optional<std::uint64_t> first_difference(const FileDigest& other) const noexcept;
 };
 
+/// XXH3-64 of whole chunks by their index, those of which it is known.
+using ChunkHashes = std::map<std::uint64_t, std::uint64_t>;
+
 /// The digest of a file whose bytes pass by in order. One thread.
 class DigestBuilder {
  public:
-  DigestBuilder();
-  ~DigestBuilder();
+  /// Takes these for true: bytes of such a chunk are counted, not read. Those of chunks that have begun are left aside.
+  void expect(const ChunkHashes& known);
   void update(std::span<const std::byte> bytes);
-  /// Once.
+  /// Once. Throws Error(internal) where the file ends within a chunk whose hash was expected.
   FileDigest finish();
 
  private:
-  void end_chunk();
-
-  struct State;
-  std::unique_ptr<State> state_;
-  std::uint64_t in_chunk_ = 0;  // bytes of the chunk that is open
+  ChunkHashes known_;
+  Xxh3Stream open_;  // of the chunk that has begun
   FileDigest digest_;
 };
 

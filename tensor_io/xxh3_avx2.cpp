@@ -8,4 +8,8 @@ namespace troupe {
 
 std::uint64_t xxh3_avx2(const void* data, std::size_t bytes) noexcept { return XXH3_64bits(data, bytes); }
 
+void xxh3_update_avx2(void* state, const void* data, std::size_t bytes) noexcept {
+  XXH3_64bits_update(static_cast<XXH3_state_t*>(state), data, bytes);
+}
+
 }  // namespace troupe
