@@ -42,7 +42,7 @@ struct StrategyOptions {
   bool deferred_init = false;            ///< the framework builds the model without memory; units get their values in turn
   bool fsdp_mapped = true;               ///< shards in memory that all ranks of a host map, where they can
   bool fsdp_cpu_offload = false;         ///< on a device: shards, their gradients and the optimizer's state in the host's memory
-  std::int64_t fsdp_prefetch = 1;        ///< units gathered ahead
+  std::int64_t fsdp_prefetch = 2;        ///< units gathered ahead: a block within a block is one, and both are asked for at once
   bool fsdp_tune_prefetch = false;       ///< the depth follows what is waited for
   double fsdp_prefetch_mb = 512;         ///< MiB that units gathered ahead may take
   bool fsdp_sync_micro_batches = false;  ///< reduce after each micro-batch instead of keeping whole gradients

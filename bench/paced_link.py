@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """How much of fsdp's communication a paced link leaves exposed.
 
-    bench/paced_link.py [--share 0.7] [--steps 12] [--layers 12] [--batch 8] [--prefetch 1] [--strategy fsdp] [--json FILE]
+    bench/paced_link.py [--share 0.7] [--steps 12] [--layers 12] [--batch 8] [--prefetch 2] [--strategy fsdp] [--json FILE]
 
 Two ranks of examples/gpt, each on a host of its own: network namespaces. First with an open link, which tells how long a step computes and
 how many bytes a rank sends for it (the interface's own counter); then with `tc tbf` on the links at the rate at which those bytes take
---share of the compute. Exposed is what the second step takes beyond the compute, communication what the bytes take on the wire.
+--share of the compute. Communication is what the bytes take on the wire. Of it the share that is exposed: what compute waited for other ranks
+(waited_share), and what the second step takes beyond the first one's compute (exposed_share): that has in it what the slower link costs in
+processor time, since the network's stack and its emulation run on the ranks' cores.
 Needs root and namespaces, two cores and a machine that does nothing else.
 """
 import argparse
@@ -61,7 +63,7 @@ def main():
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--batch", default="8", help="samples of a step")
     parser.add_argument("--layers", default="12")
-    parser.add_argument("--prefetch", default="1", help="units that are gathered ahead")
+    parser.add_argument("--prefetch", default="2", help="units that are gathered ahead")
     parser.add_argument("--strategy", default="fsdp")
     parser.add_argument("--json")
     flags = parser.parse_args()

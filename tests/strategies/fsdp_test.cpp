@@ -194,7 +194,7 @@ TEST_CASE("[F04] full_shard keeps few units in memory, and none between steps", 
   REQUIRE(joined(training.run().errors) == "");
   for (const std::size_t r : {0, 1}) {
     CHECK(gone[r]);
-    CHECK(most[r] <= 3 * unit[r]);  // the root, the layer that runs and the next one
+    CHECK(most[r] <= 4 * unit[r]);  // the root, the layer that runs and the next two
   }
 }
 
