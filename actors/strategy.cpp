@@ -120,7 +120,7 @@ std::unique_ptr<Strategy> make_strategy(StrategyContext context) {
                 "train with ddp, or leave it out");
   }
   if (options.fsdp_tune_prefetch && options.strategy != "fsdp") {
-    throw Error(ErrorCode::usage, "fsdp_tune_prefetch", "strategy " + options.strategy + " gathers no units",
+    throw Error(ErrorCode::usage, "fsdp_tune_prefetch", "strategy " + options.strategy + " does not tune it",
                 "train with fsdp, or leave it out");
   }
   auto strategy = found->second.factory(std::move(context));

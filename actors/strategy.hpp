@@ -195,7 +195,8 @@ class Strategy {
   /// A rank alone does not have the job's state.
   virtual bool shards_state() const { return false; }
   /// Collective. What this rank writes of the job's state: `model.<parameter or buffer>`, `optimizer.<parameter>.<moment>`. The parts of
-  /// all ranks are disjoint and complete. They may be views of live tensors. Default: a share of what all ranks have alike.
+  /// all ranks are disjoint and complete. They may be views of live tensors, which nobody changes before they are
+  /// copied or written. Default: a share of what all ranks have alike.
   virtual std::vector<TensorPart> state_parts(Optimizer& optimizer, int rank, int world_size);
   /// Reads what this rank needs of a saved state. Not collective, so that one rank may find what is wrong; once all have read,
   /// publish_state follows on all. Throws Error(mismatch) for a state of another model, and what the reader throws; some

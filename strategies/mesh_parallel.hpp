@@ -105,7 +105,12 @@ class MeshParallel : public Strategy {
   void abandon_schedule();
   void forget_wholes();
 
-  // What is common to both ways of holding parameters.
+  bool has_buffer(const std::string& name) const;
+  /// Throws Error(mismatch) where the saved model is another one, or a moment has not the shape of its parameter.
+  void check_model(const StateReader& state) const;
+  std::map<std::string, ParameterCut> cuts() const;  ///< of this rank, by parameter
+  std::set<std::string> elsewhere() const;           ///< parameters of other stages
+
   StrategyContext context_;
   Mesh mesh_;
   Mesh::Place place_;
@@ -114,11 +119,6 @@ class MeshParallel : public Strategy {
   std::unique_ptr<FlatBuffers> buffers_;
   std::vector<std::string> names_;
   std::vector<Parameter> parameters_;  // as names_
-  bool has_buffer(const std::string& name) const;
-  /// Throws Error(mismatch) where the saved model is another one.
-  void check_model(const StateReader& state) const;
-  std::map<std::string, ParameterCut> cuts() const;  ///< of this rank, by parameter
-  std::set<std::string> elsewhere() const;           ///< parameters of other stages
 
  private:
   void make_lanes();

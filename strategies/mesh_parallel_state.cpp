@@ -58,6 +58,14 @@ void MeshParallel::check_model(const StateReader& state) const {
   for (const auto& item : model_->named_buffers()) expected.emplace_back("model." + item.key(), item.value());
   const auto difference = compare_state(outlines(state, "model."), expected);
   if (!difference.empty()) throw Error(ErrorCode::mismatch, "resume", "loading the model: " + difference.describe());
+  std::map<std::string, const Parameter*> by_name;
+  for (const auto& parameter : parameters_) by_name[parameter.name] = &parameter;
+  for (const auto& [name, entry] : state.entries()) {
+    if (!name.starts_with(kOptimizerPrefix) || entry.shape.empty()) continue;
+    const auto found = by_name.find(parameter_in(name));
+    if (found != by_name.end() && entry.shape != found->second->sizes)
+      throw Error(ErrorCode::mismatch, "resume", "loading the optimizer: " + name + " has not the shape of its parameter");
+  }
 }
 
 std::map<std::string, ParameterCut> MeshParallel::cuts() const {
@@ -85,22 +93,16 @@ void MeshParallel::read_state(const StateReader& state, Optimizer& optimizer) {
   check_model(state);
   for (auto& item : model_->named_buffers()) state.read("model." + item.key(), item.value());
   const CutStateReader own(state, cuts(), elsewhere());
-  std::map<std::string, const Parameter*> by_name;
+  NamedTensors moments;
+  std::set<std::string> held;
   for (const auto& parameter : parameters_) {
     if (!parameter.own) continue;
-    by_name[parameter.name] = &parameter;
+    held.insert(parameter.name);
     own.read("model." + parameter.name, parameter.tensor.detach());
   }
-  NamedTensors moments;
   for (const auto& [name, entry] : own.entries()) {
-    if (!name.starts_with(kOptimizerPrefix)) continue;
-    const auto moment = name.substr(kOptimizerPrefix.size());
-    const auto found = by_name.find(moment.substr(0, moment.rfind('.')));
-    if (found == by_name.end()) continue;
-    const auto& parameter = *found->second;
-    if (!entry.shape.empty() && at::IntArrayRef(entry.shape) != parameter.tensor.sizes())
-      throw Error(ErrorCode::mismatch, "resume", "loading the optimizer: " + name + " has not the shape of its parameter");
-    moments.emplace_back(moment, own.read(name));
+    if (name.starts_with(kOptimizerPrefix) && held.contains(parameter_in(name)))
+      moments.emplace_back(name.substr(kOptimizerPrefix.size()), own.read(name));
   }
   optimizer.load_state(moments);
 }

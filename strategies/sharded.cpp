@@ -34,13 +34,13 @@ void give_back_free_memory() {
 }  // namespace
 
 ShardedMode sharded_mode(const StrategyOptions& options) {
-  if (options.strategy == "zero1") return {"zero1", true, false, false, false, true, false};
-  if (options.strategy == "zero2") return {"zero2", false, false, false, false, true, false};
+  if (options.strategy == "zero1") return {.name = "zero1", .keep_whole_gradients = true};
+  if (options.strategy == "zero2") return {.name = "zero2"};
   const auto& mode = options.fsdp_mode;
-  if (mode == "full_shard") return {mode, false, true, true, false, true, false};
-  if (mode == "shard_grad_op") return {mode, false, true, false, false, true, false};
-  if (mode == "hybrid_shard") return {mode, false, true, true, true, true, false};
-  if (mode == "no_shard") return {mode, true, true, false, false, false, false};
+  if (mode == "full_shard") return {.name = mode, .gathers_units = true, .reshard_after_forward = true};
+  if (mode == "shard_grad_op") return {.name = mode, .gathers_units = true};
+  if (mode == "hybrid_shard") return {.name = mode, .gathers_units = true, .reshard_after_forward = true, .has_replicas = true};
+  if (mode == "no_shard") return {.name = mode, .keep_whole_gradients = true, .gathers_units = true, .shards = false};
   throw Error(ErrorCode::usage, "fsdp_mode", "there is no mode '" + mode + "'", "known: full_shard, shard_grad_op, hybrid_shard, no_shard");
 }
 
@@ -88,7 +88,7 @@ void Sharded::make_groups() {
   group_ = context_.program_lane;
   reduce_group_ = context_.bucket_lane;
   replicas_ = nullptr;
-  if (mode_.shards && !mode_.shards_within_host) return;
+  if (mode_.shards && !mode_.has_replicas) return;
   int color = 0;
   if (!mode_.shards) {
     color = context_.rank;
@@ -160,7 +160,10 @@ std::vector<Sharded::Unit> Sharded::units() const {
       const auto* impl = parameter.tensor.unsafeGetTensorImpl();
       if (!elsewhere_.contains(impl)) unit.members.parameters.push_back(index.at(impl));
     }
-    if (unit.block == nullptr) {
+    const auto& members = unit.members.parameters;
+    const bool has_apart =
+        std::any_of(members.begin(), members.end(), [&](auto p) { return part_.apart.contains(names_[static_cast<std::size_t>(p)]); });
+    if (unit.block == nullptr || has_apart) {  // the root's
       add_buckets(unit.members.parameters, units);
     } else if (!unit.members.parameters.empty()) {
       units.push_back(std::move(unit));

@@ -24,9 +24,9 @@ struct ShardedMode {
   bool keep_whole_gradients = false;
   bool gathers_units = false;  ///< parameters are whole only around their unit's calls, where memory is not common
   bool reshard_after_forward = false;
-  bool shards_within_host = false;  ///< replicas across
-  bool shards = true;               ///< false: each rank holds everything
-  bool keeps_units = false;         ///< gathered ones stay until the step's end: a pipeline's micro-batches are under way at once
+  bool has_replicas = false;  ///< shards of the ranks of a host, or of fsdp_shard_size ranks, and replicas of that
+  bool shards = true;         ///< false: each rank holds everything
+  bool keeps_units = false;   ///< gathered ones stay until the step's end: a pipeline's micro-batches are under way at once
 };
 
 /// The model's parameters, by name, where the ranks hold a part of it only: a mesh has cut it.

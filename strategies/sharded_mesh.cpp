@@ -13,6 +13,15 @@ void refuse_options(const StrategyOptions& options, const Mesh& mesh) {
     throw Error(ErrorCode::usage, "fsdp_mode", "'" + mode + "' has no place in the mesh " + mesh.to_string() + ", which says what is cut",
                 "full_shard or shard_grad_op; dp makes copies of shards");
   }
+  if (options.fsdp_shard_size != 0 && options.fsdp_shard_size != mesh.fsdp) {
+    throw Error(ErrorCode::usage, "fsdp_shard_size",
+                std::to_string(options.fsdp_shard_size) + " is not what the mesh " + mesh.to_string() + " says", "leave it out");
+  }
+  if (mesh.pp > 1 && options.fsdp_sync_micro_batches) {
+    throw Error(ErrorCode::usage, "fsdp_sync_micro_batches",
+                "a pipeline's micro-batches are under way at once, and their gradients reduced after the last one",
+                "leave it off, or pp at 1");
+  }
   if (options.param_dtype != "float32")
     throw Error(ErrorCode::usage, "param_dtype", "a mesh trains float32 parameters", "use_amp computes in bf16");
   if (mesh.pp > 1 && options.pipeline_costs == "measured") {
@@ -22,12 +31,11 @@ void refuse_options(const StrategyOptions& options, const Mesh& mesh) {
 }
 
 ShardedMode mode_of(const StrategyOptions& options, const Mesh& mesh) {
-  ShardedMode mode;
-  mode.name = options.fsdp_mode;
+  ShardedMode mode{.name = options.fsdp_mode};
   mode.gathers_units = true;
   mode.keep_whole_gradients = mode.keeps_units = mesh.pp > 1;
   mode.reshard_after_forward = mesh.pp == 1 && mode.name == "full_shard";
-  mode.shards_within_host = mesh.dp > 1;  // of so many ranks as make_part says, wherever they are
+  mode.has_replicas = mesh.dp > 1;
   return mode;
 }
 
@@ -47,12 +55,7 @@ StrategyContext ShardedMesh::make_part() {
   part.world_size = part_->world_size();
   part.options.strategy = "fsdp";
   part.options.fsdp_shard_size = mesh_.fsdp;
-  part.hosts.clear();
-  auto place = place_;
-  for (place.dp = 0; place.dp < mesh_.dp; ++place.dp) {
-    for (place.fsdp = 0; place.fsdp < mesh_.fsdp; ++place.fsdp)
-      part.hosts.push_back(context_.hosts[static_cast<std::size_t>(mesh_.rank_at(place))]);
-  }
+  part.hosts.clear();  // replicas are those of fsdp_shard_size, wherever the ranks are
   return part;
 }
 
@@ -80,20 +83,27 @@ void ShardedMesh::rejoin(StrategyContext context) {
   restore();
 }
 
+// Shards are numbered as the ranks of one copy (dp) would be: another copy's serves as well.
+Mesh ShardedMesh::one_copy() const {
+  auto one = mesh_;
+  one.dp = 1;
+  return one;
+}
+
 void ShardedMesh::restore() {
   shards_->forget_restored_moments();
   restored_.reset();
   snapshots_.restore_all(*context_.program_lane, [this](const ShardCopy& copy) {
     restored_ = {copy.held.step, copy.note};
-    auto place = mesh_.place_of(copy.held.shard);
-    const auto shard = std::exchange(place.fsdp, place_.fsdp);
-    if (place == place_) shards_->place_copy(shard, copy);
+    const auto place = one_copy().place_of(copy.held.shard);
+    if (place.tp == place_.tp && place.pp == place_.pp) shards_->place_copy(place.fsdp, copy);
   });
   shards_->publish_state();
 }
 
 void ShardedMesh::take_snapshot(Optimizer& optimizer, std::uint64_t generation, std::int64_t step, const std::string& note) {
-  const HeldShard held{generation, step, context_.rank, context_.world_size};
+  const auto one = one_copy();
+  const HeldShard held{generation, step, one.rank_at({0, place_.tp, place_.pp, place_.fsdp}), one.ranks()};
   snapshots_.exchange(ShardPacker(held, note, shards_->snapshot_tensors(optimizer)), context_.hosts, *context_.program_lane);
 }
 

@@ -56,6 +56,7 @@ class ShardedMesh final : public MeshParallel {
   void clear_gradients() override {}
   void weight_arrived(const at::Tensor& weight) override { shards_->gradient_arrived(weight); }
   StrategyContext make_part();
+  Mesh one_copy() const;
   void restore();
   /// Of one of Sharded's parameters the index here; -1 stays.
   std::int32_t outer(std::int32_t parameter) const { return parameter < 0 ? parameter : outer_[static_cast<std::size_t>(parameter)]; }

@@ -48,8 +48,9 @@ void ShardedMesh::add_stacked_parts(std::size_t p, const std::map<std::string, a
   const auto& parameter = parameter_at(static_cast<std::int32_t>(p));
   const auto add = [&](const std::string& name, const at::Tensor& own, at::ScalarType dtype) {
     auto part = part_of_cut(name, gather_whole(p, own, dtype), parameter.sizes, parameter.cut, *tp_lane_);
+    if (!writes) return;
     part.pieces.assign(1, part.pieces.front().clone());  // the whole goes
-    if (writes) parts.push_back(std::move(part));
+    parts.push_back(std::move(part));
   };
   const auto* slice = all.slice_at(p);
   add("model." + parameter.name, slice == nullptr ? at::Tensor() : slice->leaf.detach().view(-1), all.parameters()[p].dtype);

@@ -33,7 +33,7 @@ namespace troupe {
 class UnitGathers {
  public:
   struct Options {
-    std::int64_t prefetch = 1;                  ///< units gathered ahead of what was asked for
+    std::int64_t prefetch = 2;                  ///< units gathered ahead of what was asked for
     std::int64_t prefetch_bytes = 512 << 20;    ///< that these may take; one is always allowed
     std::chrono::milliseconds timeout{60'000};  ///< for a unit to come
   };

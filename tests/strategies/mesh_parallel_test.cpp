@@ -338,9 +338,11 @@ TEST_CASE("[X04] each combination with fsdp trains as one rank does, on 2, 4, 8 
                                                                {8, "fsdp=4,tp=2"},
                                                                {16, "dp=2,fsdp=2,tp=2,pp=2"}}));
   const bool mapped = GENERATE(true, false);  // false: units are gathered, as between hosts
+  const bool sequence = GENERATE(false, true);
+  if (sequence && mesh.find("tp") == std::string::npos) return;
   MeshRun run("pipeline", ranks, mesh);
   run.config.fsdp_mapped = mapped;
-  run.config.sequence_parallel = mapped && mesh.find("tp") != std::string::npos;
+  run.config.sequence_parallel = sequence;
   INFO(mesh << (mapped ? " mapped" : " gathered"));
   run.run();
   equals_one_rank(run, one_rank());
@@ -499,6 +501,33 @@ TEST_CASE("[X04] a lost rank whose part nobody else has ends the job with state 
   CHECK_THAT(run.over->report.cause, Catch::Contains("no other rank holds the part of the model that the lost rank"));
 }
 
+TEST_CASE("[X04] a rank of fsdp and its buddy that die together come back from the other copy of their shards") {
+  MeshRun run("pipeline", 4, "dp=2,fsdp=2"), undisturbed("pipeline", 4, "dp=2,fsdp=2");
+  for (auto* each : {&run, &undisturbed}) {
+    each->config.backend = "gloo";  // no memory in common: a rank has its own copy and one other's
+    each->config.max_steps = 5;
+    each->config.snapshot_every = 2;
+  }
+  run.simulate_with = [](SimulationOptions& simulation) { kill_at(simulation, {1, 2}, "forward", 3); };
+  run.run();
+  undisturbed.run();
+  REQUIRE(joined(run.errors) == "");
+  CHECK((run.losses == undisturbed.losses));
+}
+
+TEST_CASE("[X04] a mesh refuses a saved moment that has not the shape of its parameter") {
+  const auto [ranks, mesh] = GENERATE(table<int, std::string>({{2, "tp=2"}, {4, "fsdp=2,tp=2"}}));
+  const auto moment = GENERATE(as<std::vector<std::int64_t>>{}, std::vector<std::int64_t>{8}, std::vector<std::int64_t>{8, 9});
+  MeshRun run("tensor_parallel", ranks, mesh);
+  for (const auto& [name, tensor] : one_rank().state) {
+    const bool cut = name == "optimizer.layers.0.attention.out.weight.exp_avg";
+    run.saved.emplace_back(name, cut ? torch::zeros(moment) : tensor);
+  }
+  run.run();
+  REQUIRE_FALSE(run.errors.empty());
+  CHECK_THAT(run.errors.front(), Catch::Contains("layers.0.attention.out.weight.exp_avg has not the shape of its parameter"));
+}
+
 TEST_CASE("[X04] without copies a lost rank of fsdp ends the job with state lost, and says what keeps them") {
   MeshRun run("pipeline", 4, "fsdp=2,pp=2");
   run.config.snapshot_every = 0;
@@ -618,6 +647,70 @@ void use_chain(MeshRun& run, const std::vector<int>& calls) {
 
 }  // namespace
 
+namespace {
+
+/// A block with a buffer that each step moves.
+struct CounterImpl : torch::nn::Module {
+  torch::nn::Linear linear = register_module("linear", torch::nn::Linear(4, 4));
+  at::Tensor calls = register_buffer("calls", torch::zeros({2}));
+  at::Tensor forward(const at::Tensor& x) {
+    if (is_training()) {
+      torch::NoGradGuard no_grad;
+      calls.add_(1);
+    }
+    return torch::tanh(linear(x)) + 0.01 * calls.sum();
+  }
+};
+TROUPE_BLOCK(Counter);
+
+/// Four of them, one frozen, in a block, some of whose own parameters are outside of all stages.
+struct RootImpl : torch::nn::Module {
+  std::vector<Counter> layers;
+  torch::nn::Embedding embed = register_module("embed", torch::nn::Embedding(12, 4));
+  torch::nn::Linear head = register_module("head", torch::nn::Linear(4, 12));
+  at::Tensor nothing = register_parameter("nothing", torch::zeros({0, 3}));
+  RootImpl() {
+    for (int i = 0; i < 4; ++i) layers.push_back(register_module("layer" + std::to_string(i), Counter()));
+    for (auto& parameter : layers[1]->parameters()) parameter.requires_grad_(false);
+  }
+  at::Tensor forward(const at::Tensor& ids) {
+    auto x = embed(ids);
+    for (auto& layer : layers) x = layer(x);
+    return head(x);
+  }
+};
+TROUPE_BLOCK(Root);
+
+void use_root(MeshRun& run) {
+  run.make = [] { return std::make_shared<Block<RootImpl>>(); };
+  run.forward = [](torch::nn::Module& m, const at::Tensor& ids) { return dynamic_cast<Block<RootImpl>&>(m).forward(ids); };
+}
+
+}  // namespace
+
+TEST_CASE("[X04] shards of a stage may be units of any kind, with buffers, frozen parameters and a root that is a block") {
+  const auto [ranks, mesh] = GENERATE(table<int, std::string>({{2, "fsdp=2"}, {4, "fsdp=2,pp=2"}, {8, "dp=2,fsdp=2,pp=2"}}));
+  const std::string wrap = GENERATE("block", "none", "name:layer2");
+  const bool dies = GENERATE(false, true);
+  MeshRun alone("ddp", 1), run("pipeline", ranks, mesh);
+  for (auto* each : {&alone, &run}) use_root(*each);
+  run.config.fsdp_mapped = false;
+  run.config.fsdp_wrap = wrap;
+  run.config.snapshot_every = 1;
+  run.config.save_every = -1;
+  if (dies) run.simulate_with = [](SimulationOptions& simulation) { kill_at(simulation, {1}, "reduced", 2); };
+  INFO(mesh << " " << wrap << (dies ? ", rank 1 killed" : ""));
+  alone.run();
+  run.run();
+  // Of a parameter without elements no rank has a slice, nor moments of it.
+  std::erase_if(alone.state, [](const auto& entry) { return entry.first.starts_with("optimizer.nothing."); });
+  if (dies) run.norms = alone.norms, run.samples = alone.samples;  // those of the step that came twice
+  equals_one_rank(run, alone);
+  for (const auto& [name, tensor] : alone.state) {
+    if (name.ends_with(".calls")) CHECK((tensor[0].item<float>() == 24));  // steps x micro-batches
+  }
+}
+
 TEST_CASE("[X02] each block of a pipeline runs on one rank, once for a micro-batch, and again where activations are recomputed") {
   const auto forwards = [](const std::string& recomputed) {
     MeshRun run("pipeline", 2);
@@ -667,6 +760,10 @@ TEST_CASE("[X02] what a pipeline can't run is refused on one line with the reaso
   CHECK_THAT(refused([](MeshRun& r) { r.config.mesh = "fsdp=2", r.config.fsdp_mode = "hybrid_shard"; }),
              Catch::Contains("'hybrid_shard' has no place in the mesh dp=1,fsdp=2,tp=1,pp=1"));
   CHECK_THAT(refused([](MeshRun& r) { r.config.mesh = "fsdp=2", r.config.param_dtype = "bfloat16"; }), Catch::Contains("param_dtype"));
+  CHECK_THAT(refused([](MeshRun& r) { r.config.mesh = "fsdp=2", r.config.fsdp_shard_size = 4; }),
+             Catch::Contains("fsdp_shard_size: 4 is not what the mesh"));
+  CHECK_THAT(refused([](MeshRun& r) { r.config.mesh = "fsdp=2,pp=2", r.config.fsdp_sync_micro_batches = true; }, 4),
+             Catch::Contains("fsdp_sync_micro_batches: a pipeline's micro-batches"));
   CHECK_THAT(refused([](MeshRun& r) { r.config.mesh = "fsdp=2,pp=2", r.config.pipeline_costs = "measured"; }, 4),
              Catch::Contains("pipeline_costs: 'measured' runs all blocks"));
   for (const auto& text : {refused([](MeshRun& r) { use_chain(r, {0, 2, 1}); }), refused([](MeshRun& r) { r.config.mesh = "dp=3"; })})

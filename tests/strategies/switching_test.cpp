@@ -307,7 +307,7 @@ TEST_CASE("[X06] what cannot be switched while it runs is refused before the fir
              Catch::Contains("switch_at") && Catch::Contains("keeps a shard"));
   CHECK_THAT(switch_refusal([](StrategyOptions& o) { o.strategy = "zero1", o.adapt = "link"; }), Catch::Contains("adapt: zero1 keeps"));
   CHECK_THAT(switch_refusal([](StrategyOptions& o) { o.strategy = "zero2", o.fsdp_tune_prefetch = true; }),
-             Catch::Contains("fsdp_tune_prefetch: strategy zero2 gathers no units"));
+             Catch::Contains("fsdp_tune_prefetch: strategy zero2 does not tune it"));
   CHECK_THAT(switch_refusal([](StrategyOptions& o) { o.strategy = "pipeline", o.switch_at = "5:ddp"; }),
              Catch::Contains("part of the model"));
   CHECK_THAT(switch_refusal([](StrategyOptions& o) { o.switch_at = "5:gossip"; }), Catch::Contains("'gossip'"));
