@@ -1,9 +1,5 @@
 #include "actors/checkpointer.hpp"
 
-#include <sched.h>
-#include <sys/resource.h>
-#include <unistd.h>
-
 #include <cerrno>
 #include <exception>
 #include <utility>
@@ -49,15 +45,6 @@ class FullDisk : public FileLayer {
     return -1;
   }
 };
-
-// Training goes first: of a processor that both want this thread gets a tenth, and when the disk has answered it takes none away. Where
-// training waits for a save the thread has all of it. Nothing else depends on it, so a system that refuses is not asked why.
-void let_others_go_first() {
-  const auto thread = static_cast<id_t>(::gettid());
-  ::setpriority(PRIO_PROCESS, thread, ::getpriority(PRIO_PROCESS, thread) + 10);
-  const sched_param none{};
-  if (::sched_getscheduler(0) == SCHED_OTHER) ::sched_setscheduler(0, SCHED_BATCH, &none);
-}
 
 }  // namespace
 
@@ -136,7 +123,6 @@ void CheckpointerState::end(Self self, const caf::exit_msg& exit) {
 }
 
 Checkpointer::behavior_type make_checkpointer(Checkpointer::stateful_pointer<CheckpointerState> self, CheckpointerOptions options) {
-  if (self->getf(caf::abstract_actor::is_detached_flag)) let_others_go_first();
   auto& state = self->state;
   state.options = std::move(options);
   state.under_way = state.options.first;

@@ -29,8 +29,7 @@ struct CheckpointerOptions {
   FileLayer* files = nullptr;  ///< null: the operating system's; outlives the actor
 };
 
-/// Blocks on the disk, so it has a thread of its own, which lets others go first (nice +10, SCHED_BATCH):
-/// system.spawn<caf::detached>(make_checkpointer, options). Nothing else touches it.
+/// Blocks on the disk, so it has a thread of its own: system.spawn<caf::detached>(make_checkpointer, options). Nothing else touches it.
 struct CheckpointerState {
   using Self = Checkpointer::stateful_pointer<CheckpointerState>;
   const char* name = "checkpointer";

@@ -1,11 +1,7 @@
 #include "actors/checkpointer.hpp"
 
-#include <sched.h>
-#include <sys/resource.h>
 #include <torch/torch.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <semaphore>
@@ -68,34 +64,7 @@ class SlowFiles final : public FileLayer {
   std::atomic<bool> first_{true};
 };
 
-// How the thread that writes stands with the scheduler.
-class NotedThread final : public FileLayer {
- public:
-  std::atomic<int> nice = -100, policy = -1;
-  ssize_t write(int fd, const void* data, std::size_t bytes) override {
-    nice = ::getpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()));
-    policy = ::sched_getscheduler(0);
-    return FileLayer::write(fd, data, bytes);
-  }
-};
-
 }  // namespace
-
-TEST_CASE("[C02] the thread that writes a checkpoint lets training go first") {
-  NotedThread files;
-  Fixture rank;
-  const auto own_nice = [] { return ::getpriority(PRIO_PROCESS, static_cast<id_t>(::gettid())); };
-  const int nice = own_nice(), policy = ::sched_getscheduler(0);
-  const auto checkpointer = rank.start(rank.scratch.path(), &files);
-  rank.save(checkpointer, 10);
-  rank.wait_for<CheckpointSaved>();
-  CHECK(files.nice.load() == std::min(nice + 10, 19));
-  CHECK(files.policy.load() == SCHED_BATCH);
-  CHECK(own_nice() == nice);
-  CHECK(::sched_getscheduler(0) == policy);
-  caf::anon_send_exit(checkpointer, caf::exit_reason::user_shutdown);
-  rank.wait_for_end(checkpointer);
-}
 
 TEST_CASE("[C01] the checkpointer saves what it is sent and answers the sender") {
   Fixture rank;
