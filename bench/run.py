@@ -92,6 +92,8 @@ def run_checkpoint(rows, rounds):
                     print(f"bench: {name} still wrote after {count} steps", file=sys.stderr)
                     safe_after = count
                 forget(folders[name])
+                everyone[name].ask("load", "load_ms")  # a disk of a virtual machine may be slow at new blocks' first read, whoever reads
+                forget(folders[name])
                 cold, warm = (floats(everyone[name].ask("load", "load_ms")["load_ms"])[0] for _ in range(2))
                 if number >= 0:
                     call = floats(answer["blocking_ms"])[0]

@@ -62,10 +62,6 @@ void BoundedFile::read_at(std::uint64_t offset, std::span<std::byte> out) const 
   }
 }
 
-void BoundedFile::will_read(std::uint64_t offset, std::uint64_t bytes) const noexcept {
-  ::posix_fadvise(fd_, static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_WILLNEED);
-}
-
 std::string BoundedFile::read_all(std::uint64_t limit) const {
   if (bytes_ > limit)
     refuse("has " + std::to_string(bytes_) + " bytes, more than the " + std::to_string(limit) + " allowed", "is it the right file?");

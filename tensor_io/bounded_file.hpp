@@ -25,8 +25,6 @@ class BoundedFile {
   std::uint64_t bytes() const noexcept { return bytes_; }
   /// Fills `out`, or throws: a file that ends before (somebody truncated it) is Error(bad_data).
   void read_at(std::uint64_t offset, std::span<std::byte> out) const;
-  /// Hint: these bytes will be read soon. The disk may begin now.
-  void will_read(std::uint64_t offset, std::uint64_t bytes) const noexcept;
   /// The whole file; Error(bad_data) before anything is allocated if it has more than `limit` bytes.
   std::string read_all(std::uint64_t limit) const;
 

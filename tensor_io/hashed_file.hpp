@@ -25,15 +25,13 @@ class HashedFile {
 
  private:
   std::span<std::byte> chunk_of(std::uint64_t index);
-  void look_ahead(std::uint64_t offset, std::uint64_t bytes);
-  void check(std::uint64_t index, std::span<const std::byte> bytes) const;
+  void read_chunk(std::uint64_t index, std::span<std::byte> out);
 
   const BoundedFile& file_;
   const FileDigest& digest_;
   std::function<std::string(std::uint64_t)> blame_;
   std::vector<std::byte> buffer_;
-  std::uint64_t buffered_ = UINT64_MAX;            // the chunk in `buffer_`
-  std::uint64_t ahead_begin_ = 0, ahead_end_ = 0;  // that the system was told will be read
+  std::uint64_t buffered_ = UINT64_MAX;  // the chunk in `buffer_`
 };
 
 }  // namespace troupe
