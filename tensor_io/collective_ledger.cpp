@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
+#include <span>
 
 #include "tensor_io/steady_time.hpp"
 #include "tensor_io/trace.hpp"
+#include "tensor_io/xxh3.hpp"
 
 namespace troupe {
 
@@ -35,19 +37,21 @@ std::string CollectiveRecord::describe() const {
 }
 
 std::uint64_t CollectiveRecord::fingerprint() const noexcept {
-  std::uint64_t hash = 1469598103934665603ull;  // FNV-1a
-  auto mix = [&hash](std::uint64_t value) {
-    for (int i = 0; i < 8; ++i) hash = (hash ^ ((value >> (8 * i)) & 0xff)) * 1099511628211ull;
-  };
-  mix(point_to_point() ? 0 : sequence);  // the two ranks of a send may have talked to others in between
-  mix(static_cast<std::uint64_t>(kind == CollectiveKind::recv ? CollectiveKind::send : kind));
-  mix(reduce_op);
-  mix(static_cast<std::uint64_t>(dtype));
-  mix(point_to_point() ? 0 : static_cast<std::uint64_t>(peer));
-  mix(static_cast<std::uint64_t>(numel));
-  mix(static_cast<std::uint64_t>(step));
-  for (const char c : label) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
-  return hash;
+  struct {
+    std::uint64_t sequence, kind, reduce_op, dtype, peer, numel, step;
+    std::array<char, 48> label;
+  } told{};
+  static_assert(sizeof told == 7 * 8 + 48, "padding would be hashed");
+  const auto word = [](auto value) { return static_cast<std::uint64_t>(value); };
+  told.sequence = point_to_point() ? 0 : sequence;  // the two ranks of a send may have talked to others in between
+  told.kind = word(kind == CollectiveKind::recv ? CollectiveKind::send : kind);
+  told.reduce_op = word(reduce_op);
+  told.dtype = word(dtype);
+  told.peer = point_to_point() ? 0 : word(peer);
+  told.numel = word(numel);
+  told.step = word(step);
+  told.label = label;
+  return xxh3(std::as_bytes(std::span(&told, 1)));
 }
 
 CollectiveRecord CollectiveLedger::begin(CollectiveRecord record) {

@@ -60,8 +60,7 @@ ShmGroup::ShmGroup(const CommunicatorOptions& options, std::shared_ptr<SharedSeg
     : options_(options),
       rank_(options.rank),
       world_size_(options.world_size),
-      // With more ranks than cores whoever spins keeps the one it waits for from running.
-      spin_(static_cast<unsigned>(options.world_size) <= std::max(1u, std::thread::hardware_concurrency()) ? kSpin : 1us),
+      crowded_(static_cast<unsigned>(options.world_size) > std::max(1u, std::thread::hardware_concurrency())),
       segment_(std::move(segment)),
       watches_(std::move(watches)) {}
 
@@ -129,11 +128,12 @@ void ShmGroup::wait(shm::Bell& bell, Ready ready, Missing missing) {
   if (ready()) return;
   const auto start = Clock::now();
   do {
-    for (int i = 0; i < 32; ++i) {
-      pause();
+    // With more ranks than cores whoever spins keeps the one it waits for from running.
+    for (int i = 0; i < (crowded_ ? 1 : 32); ++i) {
+      crowded_ ? std::this_thread::yield() : pause();
       if (ready()) return;
     }
-  } while (Clock::now() - start < spin_);
+  } while (Clock::now() - start < kSpin);
   const auto deadline = start + options_.timeout;
   for (;;) {
     bell.sleepers.fetch_add(1, std::memory_order_seq_cst);
