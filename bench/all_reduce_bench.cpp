@@ -3,9 +3,9 @@
 //   echo "bytes 65536 200 shm" | build/release/bench/bench_all_reduce --ranks 2
 //
 // bench/README.md has the lines; the last word is what reduces: `shm` on memory from allocate(), `heap` the same on other memory, `gloo`
-// our communicator over TCP, `libgloo` that library's own all-reduce, `alone` each rank for itself (below). Every round writes the whole
-// input anew, and that time is told, too: a reduction that leaves memory shared between cores makes the *next* write slow, and a benchmark
-// that does not write would call that fast.
+// our communicator over TCP, `libgloo` that library's own all-reduce, `alone` each rank for itself (below), `line` 4 B without all that a
+// communicator does besides (lines.hpp). Every round writes the whole input anew, and that time is told, too: a reduction that leaves
+// memory shared between cores makes the *next* write slow, and a benchmark that does not write would call that fast.
 #include <ATen/Parallel.h>
 #include <ATen/ops/zeros.h>
 #include <gloo/allreduce.h>
@@ -27,6 +27,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/lines.hpp"
 #include "bench/processes.hpp"
 #include "tensor_io/communicator.hpp"
 #include "tensor_io/reduce_kernels.hpp"
@@ -96,7 +97,7 @@ void print(const char* name, const std::vector<double>& numbers) {
 
 class Bench {
  public:
-  Bench(int rank, int ranks, const std::string& folder) : ranks_(ranks) {
+  Bench(int rank, int ranks, const std::string& folder) : ranks_(ranks), lines_(folder + "/lines", rank, ranks) {
     CommunicatorOptions options;
     options.rank = rank;
     options.world_size = ranks;
@@ -122,6 +123,7 @@ class Bench {
     auto* data = tensor.data_ptr<float>();
     const auto meet = [&] { shm_->barrier(); };
     if (kind == "alone") return measure_alone(data, numel, rounds, meet);
+    if (kind == "line") return measure(data, numel, rounds, ranks_, meet, [&] { *data = lines_.sum(*data); });
     if (kind == "libgloo") {
       return measure(data, numel, rounds, ranks_, meet, [&] {
         gloo::AllreduceOptions call(library_);
@@ -136,6 +138,7 @@ class Bench {
 
  private:
   int ranks_;
+  Lines lines_;
   std::shared_ptr<Communicator> shm_, gloo_;
   std::shared_ptr<gloo::Context> library_;
   at::Tensor window_, heap_;
@@ -155,9 +158,11 @@ void run_rank(int rank, int ranks, const std::string& folder) {
     int rounds = 0;
     words >> verb >> bytes >> rounds >> kind;
     if (verb == "quit") return;
-    const std::set<std::string> kinds{"shm", "heap", "gloo", "libgloo", "alone"};
-    if (verb != "bytes" || bytes < 4 || bytes > kMostBytes || rounds < 1 || !kinds.contains(kind) || (kind == "alone" && bytes < 8)) {
-      if (rank == 0) std::fprintf(stderr, "bench_all_reduce: bytes N ROUNDS shm|heap|gloo|libgloo|alone, N from 4 (alone: 8) to 400 MiB\n");
+    const std::set<std::string> kinds{"shm", "heap", "gloo", "libgloo", "alone", "line"};
+    const std::int64_t least = kind == "alone" ? 8 : 4, most = kind == "line" ? 4 : kMostBytes;
+    if (verb != "bytes" || bytes < least || bytes > most || rounds < 1 || !kinds.contains(kind)) {
+      if (rank == 0)
+        std::fprintf(stderr, "bench_all_reduce: bytes N ROUNDS shm|heap|gloo|libgloo|alone|line, N from 4 (alone: 8) to 400 MiB (line: 4)\n");
       std::exit(2);
     }
     const auto samples = bench.run(bytes, rounds, kind);

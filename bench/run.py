@@ -74,34 +74,41 @@ def run_checkpoint(rows, rounds):
     def usual(program):
         return statistics.mean(floats(program.ask(f"block {count}", "step_ms")["step_ms"]))
 
+    def cost(program, verb):
+        """Of `verb`, beside as many usual steps, and the answer."""
+        before = usual(program)
+        answer = program.ask(f"{verb} {count}", "step_ms")
+        control = (before + usual(program)) / 2
+        times, safe_after = floats(answer["step_ms"]), int(floats(answer["safe_after"])[0])
+        if safe_after == 0:
+            print(f"bench: {program.name} still wrote after {count} steps", file=sys.stderr)
+            safe_after = count
+        return sum(times[:safe_after]) - safe_after * control, answer
+
     with tempfile.TemporaryDirectory(dir=ROOT / "build") as scratch:  # a disk, not a tmpfs
         folders = {name: f"{scratch}/{name}" for name in ("ours", *CHECKPOINT_PEERS)}
         everyone = {"ours": Program([str(OURS / "bench_steps"), "--batch", "16", "--layers", "32", "--checkpoints", folders["ours"]], "bench_steps")}
         for setting, flags in CHECKPOINT_PEERS.items():
             everyone[setting] = Program(TORCHRUN + ["bench/peer/checkpoint.py", "--directory", folders[setting]] + flags, setting)
         costs, loads, cold_loads = ({name: [] for name in everyone} for _ in range(3))
-        blocking, writer, cold_plain, warm_plain = [], [], [], []
+        blocking, plain_writes, writer, cold_plain, warm_plain = [], [], [], [], []
         order = random.Random(1)
         for number in range(-1, rounds):  # the first warms up
             for name in order.sample(list(everyone), len(everyone)):
-                before = usual(everyone[name])
-                answer = everyone[name].ask(f"save {count}", "step_ms")
-                control = (before + usual(everyone[name])) / 2
-                times, safe_after = floats(answer["step_ms"]), int(floats(answer["safe_after"])[0])
-                if safe_after == 0:
-                    print(f"bench: {name} still wrote after {count} steps", file=sys.stderr)
-                    safe_after = count
+                steps_cost, answer = cost(everyone[name], "save")
                 forget(folders[name])
                 everyone[name].ask("load", "load_ms")  # a disk of a virtual machine may be slow at new blocks' first read, whoever reads
                 forget(folders[name])
                 cold, warm = (floats(everyone[name].ask("load", "load_ms")["load_ms"])[0] for _ in range(2))
+                plain_write = cost(everyone[name], "write")[0] if name == "ours" else None
                 if number >= 0:
                     call = floats(answer["blocking_ms"])[0]
                     if name == "ours":
                         blocking.append(call)
                         warm_plain += floats(everyone[name].ask(f"read {folders[name]}", "read_ms")["read_ms"])
                         cold_plain.append(plain_read_ms(folders[name]))
-                    costs[name].append([call + sum(times[:safe_after]) - safe_after * control])
+                        plain_writes.append(plain_write)
+                    costs[name].append([call + steps_cost])
                     loads[name].append([warm])
                     cold_loads[name].append([cold])
         for _ in range(rounds):
@@ -109,7 +116,7 @@ def run_checkpoint(rows, rounds):
         for program in everyone.values():
             program.quit()
     results = []
-    extra = {"blocking_ms": round(statistics.median(blocking), 1)}
+    extra = {"blocking_ms": round(statistics.median(blocking), 1), "plain_write_ms": round(statistics.median(plain_writes), 1)}
     if "checkpoint/save" in rows:
         results.append(report("checkpoint/save", TARGETS["checkpoint/save"], costs["ours"], {s: costs[s] for s in CHECKPOINT_PEERS}, "ms", extra))
     if "checkpoint/load" in rows:

@@ -25,6 +25,7 @@
 #include <thread>
 #include <vector>
 
+#include "bench/plain_write.hpp"
 #include "bench/processes.hpp"
 #include "bench/step_job.hpp"
 #include "launch/run_checkpoints.hpp"
@@ -104,6 +105,13 @@ double thread_cpu_ms() {
   return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) / 1e6;
 }
 
+// Of this rank's share of a checkpoint.
+std::size_t saved_bytes(troupe::Strategy& strategy, troupe::Optimizer& optimizer, const troupe::Rank& rank) {
+  std::size_t bytes = 0;
+  for (const auto& part : strategy.state_parts(optimizer, rank.rank(), rank.world_size())) bytes += part.bytes();
+  return bytes;
+}
+
 // What the Checkpointer's thread does with a state that was copied for it: ms of processor time per GiB.
 double writer_cpu_ms(const std::string& directory, troupe::Strategy& strategy, troupe::Optimizer& optimizer) {
   troupe::Snapshot snapshot;
@@ -148,6 +156,7 @@ void serve(troupe::Rank& rank, const Options& options) {
   const auto model = rank.distribute(job.model);
   auto optimizer = rank.make_optimizer(*model);
   troupe::RunCheckpoints checkpoints(rank, *optimizer);
+  std::unique_ptr<PlainWrite> plain;
   std::size_t steps = 0;
   if (rank.is_main()) std::printf("ready\n"), std::fflush(stdout);
   for (;;) {
@@ -156,13 +165,19 @@ void serve(troupe::Rank& rank, const Options& options) {
     line = rank.broadcast_object(line);
     const auto space = line.find(' ');
     const auto verb = line.substr(0, space), argument = space == std::string::npos ? std::string() : line.substr(space + 1);
-    if (verb == "block" || verb == "memory" || verb == "save") {
+    if (verb == "block" || verb == "memory" || verb == "save" || verb == "write") {
       std::vector<double> step_ms, actors_us;
       std::unique_ptr<PeakPss> peak;
       if (verb == "memory") peak = std::make_unique<PeakPss>();
       const auto& directory = rank.config().checkpoint_dir;
       const auto before = verb == "save" ? troupe::read_pointer(directory, "latest") : std::nullopt;
+      const auto is_safe = [&] { return verb == "write" ? plain->done() : troupe::read_pointer(directory, "latest") != before; };
       int safe_after = 0;
+      if (verb == "write") {
+        if (!plain) plain = std::make_unique<PlainWrite>(saved_bytes(rank.system().compute().strategy(), *optimizer, rank));
+        rank.barrier();
+        plain->begin(directory + "-plain-" + std::to_string(rank.rank()));  // beside the folder, whose files are read
+      }
       auto begin_save = std::chrono::steady_clock::now();
       if (verb == "save") checkpoints.save({0, static_cast<std::int64_t>(steps), -1}, false);
       const double blocking_ms = ms_since(begin_save);
@@ -173,13 +188,17 @@ void serve(troupe::Rank& rank, const Options& options) {
         step_ms.push_back(ms_since(begin));
         actors_us.push_back(report.message_us);
         ++steps;
-        if (verb == "save" && safe_after == 0 && rank.is_main() && troupe::read_pointer(directory, "latest") != before) safe_after = i + 1;
+        if ((verb == "save" || verb == "write") && safe_after == 0 && rank.is_main() && is_safe()) safe_after = i + 1;
       }
       if (verb == "save") {
         begin_save = std::chrono::steady_clock::now();
         checkpoints.finish();
         if (rank.is_main())
           print("blocking_ms", {blocking_ms}), print("waited_ms", {ms_since(begin_save)}), print("safe_after", {1.0 * safe_after});
+      }
+      if (verb == "write") {
+        plain->wait();
+        if (rank.is_main()) print("safe_after", {1.0 * safe_after});
       }
       if (peak) {
         const auto peaks = rank.all_gather_object(peak->stop());

@@ -5,6 +5,8 @@ import pathlib
 
 HERE = pathlib.Path(__file__).resolve().parent
 
+EXTRA = ("alone_ms", "blocking_ms", "plain_write_ms", "plain_read_ms", "line_us")
+
 
 def number(value):
     """Three digits that count."""
@@ -21,7 +23,7 @@ def line(row, found):
     ratio = "" if found.get("ratio") is None else share(found["ratio"])
     if found.get("spread"):
         ratio += " ({}–{})".format(*(share(end, found["ratio"]) for end in found["spread"]))
-    extra = "".join(f"; {name.removesuffix('_ms')} {found[name]} ms" for name in ("alone_ms", "blocking_ms", "plain_read_ms") if name in found)
+    extra = "".join("; {} {} {}".format(name.rpartition("_")[0], found[name], name.rpartition("_")[2]) for name in EXTRA if name in found)
     target = "" if found.get("target") is None else share(found["target"], found.get("ratio"))
     return f"| {row} | {number(found['ours'])} {found['unit']}{extra} | {peer} | {ratio} | {target} | {'ok' if found['ok'] else 'short'} | {found['time'][:10]} |"
 
