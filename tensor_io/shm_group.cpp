@@ -125,15 +125,19 @@ void ShmGroup::check_alive(const std::vector<int>& missing) const {
 // Spins, then sleeps in slices. `ready` says whether to go on, `missing` who keeps this rank waiting.
 template <class Ready, class Missing>
 void ShmGroup::wait(shm::Bell& bell, Ready ready, Missing missing) {
-  if (ready()) return;
-  const auto start = Clock::now();
-  do {
+  const auto look = [&] {
     // With more ranks than cores whoever spins keeps the one it waits for from running.
     for (int i = 0; i < (crowded_ ? 1 : 32); ++i) {
       crowded_ ? std::this_thread::yield() : pause();
-      if (ready()) return;
+      if (ready()) return true;
     }
-  } while (Clock::now() - start < kSpin);
+    return false;
+  };
+  if (ready() || look()) return;  // before the clock, which takes as long as a rank that is about to come
+  const auto start = Clock::now();
+  while (Clock::now() - start < kSpin) {
+    if (look()) return;
+  }
   const auto deadline = start + options_.timeout;
   for (;;) {
     bell.sleepers.fetch_add(1, std::memory_order_seq_cst);
