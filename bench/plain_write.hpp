@@ -1,5 +1,6 @@
 #pragma once
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -18,8 +20,10 @@
 class PlainWrite {
  public:
   explicit PlainWrite(std::size_t bytes)
-      : bytes_((bytes + kPage - 1) / kPage * kPage), memory_(static_cast<std::byte*>(std::aligned_alloc(kPage, bytes_)), &std::free) {
+      : bytes_((bytes + kPage - 1) / kPage * kPage),
+        memory_(static_cast<std::byte*>(std::aligned_alloc(kHugePage, (bytes_ + kHugePage - 1) / kHugePage * kHugePage)), &std::free) {
     if (!memory_) throw std::bad_alloc();
+    ::madvise(memory_.get(), bytes_, MADV_HUGEPAGE);  // as a snapshot's
     std::memset(memory_.get(), 1, bytes_);
   }
   ~PlainWrite() {
@@ -41,7 +45,7 @@ class PlainWrite {
   }
 
  private:
-  static constexpr std::size_t kPage = 4096, kPiece = std::size_t{16} << 20;
+  static constexpr std::size_t kPage = 4096, kHugePage = std::size_t{2} << 20, kPiece = std::size_t{16} << 20;
 
   void write(const std::string& path) {
     error_ = 0;
