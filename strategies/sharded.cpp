@@ -180,6 +180,8 @@ void Sharded::hook_units(const std::vector<Unit>& units) {
     UnitGathers::Options options;
     options.prefetch = context_.options.fsdp_prefetch;
     options.prefetch_bytes = static_cast<std::int64_t>(context_.options.fsdp_prefetch_mb * (1 << 20));
+    options.timeout = context_.timeout;
+    options.for_phase = mode_.keeps_units;
     gathers_ = std::make_shared<UnitGathers>(*parameters_, std::move(lane), options);
     if (context_.options.fsdp_tune_prefetch && context_.world_size > 1) {
       tuner_.emplace(options.prefetch, static_cast<std::int64_t>(units.size()));
@@ -279,6 +281,7 @@ void Sharded::begin_step(std::int64_t step) {
   step_ = step;
   if (settling_ > 0) --settling_, give_back_free_memory();
   gradients_->begin_step();
+  if (gathers_ && mode_.keeps_units) gathers_->begin_phase();
 }
 
 void Sharded::begin_backward(bool synchronise, double weight) {
@@ -291,8 +294,20 @@ void Sharded::end_backward() {
   gradients_->end_backward();
   if (hooks_) hooks_->end_backward();
   if (reduces_ && !last_ && !gradients_->order().empty()) {
+    end_micro_batchs_gathers();
     (void)context_.wait_reduced(step_);
     gradients_->receive();
+  }
+}
+
+// Before a wait for the others' gradients: a rank that comes to them by way of other units has them first. What broke is told, and the step
+// given up, in reduce_gradients.
+void Sharded::end_micro_batchs_gathers() {
+  if (!gathers_) return;
+  try {
+    gathers_->end_phase();
+  } catch (const Error& error) {
+    if (!may_be_recovered(error.report().code)) throw;
   }
 }
 

@@ -111,6 +111,7 @@ class Sharded final : public Strategy {
   /// Parameters without a block, in units as large as buckets.
   std::vector<Unit> cut_into_buckets(const std::vector<std::int32_t>& parameters) const;
   void hook_units(const std::vector<Unit>& units);
+  void end_micro_batchs_gathers();
   void tune_prefetch();
   std::vector<ParameterLayout> layout() const;
 

@@ -31,6 +31,7 @@ UnitGathers::UnitGathers(ShardedParameters& parameters, std::shared_ptr<Communic
     unit.flats.push_back(f);
     unit.bytes += flat.plan->numel * static_cast<std::int64_t>(flat.whole.element_size());
   }
+  make_plan(false);
   thread_ = std::thread([this, trace = trace_recorder()] {
     join_trace(trace, "gathers");
     run();
@@ -59,6 +60,7 @@ bool UnitGathers::can_work() const {
   if (ending_ && ended_) return false;
   if (ending_ || wanted_ >= 0) return true;
   if (position_ >= plan_.size()) return false;
+  if (options_.for_phase) return true;
   const auto& next = units_[static_cast<std::size_t>(plan_[position_])];
   if (next.gathered) return false;  // in use now, and needed again once it was released
   return ahead_ < options_.prefetch && (ahead_ == 0 || ahead_bytes_ + next.bytes <= options_.prefetch_bytes);
@@ -178,10 +180,25 @@ void UnitGathers::round(std::unique_lock<std::mutex>& lock) {
     free_memory(gathered, stream_);
   }
   if (!all_end || !wanted.empty()) return;
-  plan_.clear();
-  if (all_alike && !evaluation_) plan_ = asked_;
+  make_plan(all_alike && !evaluation_);
   ended_ = true;
   done_.notify_all();
+}
+
+// Of the next phase: what was asked for in this one, where all ranks did so in the same order.
+void UnitGathers::make_plan(bool all_alike) {
+  if (all_alike) {
+    plan_ = asked_;
+  } else if (!options_.for_phase) {
+    plan_.clear();
+  }
+  if (!options_.for_phase) return;
+  std::set<std::int32_t> planned;
+  std::erase_if(plan_, [&](std::int32_t unit) { return !planned.insert(unit).second; });
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    const auto unit = static_cast<std::int32_t>(u);
+    if (!units_[u].flats.empty() && planned.insert(unit).second) plan_.push_back(unit);
+  }
 }
 
 void UnitGathers::wait(std::unique_lock<std::mutex>& lock, const char* what, const std::function<bool()>& ready) {
@@ -258,11 +275,20 @@ void UnitGathers::release_all() {
   for (std::size_t u = 0; u < units_.size(); ++u) release(static_cast<std::int32_t>(u));
 }
 
-void UnitGathers::begin_evaluation() {
+void UnitGathers::begin_phase() {
   std::lock_guard lock(mutex_);
-  if (open_) return;  // forward ran since the last phase: its plan is under way
-  evaluation_ = true;
-  steps_plan_.swap(plan_);
+  open();
+  work_.notify_all();
+}
+
+void UnitGathers::begin_evaluation() {
+  {
+    std::lock_guard lock(mutex_);
+    if (open_) return;  // forward ran since the last phase: its plan is under way
+    evaluation_ = true;
+    if (!options_.for_phase) steps_plan_.swap(plan_);
+  }
+  if (options_.for_phase) begin_phase();
 }
 
 void UnitGathers::end_phase() {
@@ -277,7 +303,7 @@ void UnitGathers::end_phase() {
   last_gather_.record(stream_);
   DeviceStream::current(parameters_.device()).wait(last_gather_);
   ending_ = ended_ = open_ = false;
-  if (evaluation_) plan_.swap(steps_plan_);
+  if (evaluation_ && !options_.for_phase) plan_.swap(steps_plan_);
   evaluation_ = false;
   asked_.clear();
   position_ = 0;

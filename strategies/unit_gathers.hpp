@@ -25,6 +25,9 @@ namespace troupe {
 /// evaluation) ends with rounds until nobody wants anything. Nobody waits for a rank that only computes: in the plan it comes to the same
 /// place, in the rounds its phase ends.
 ///
+/// A rank that waits for others elsewhere, as one of a pipeline does for the stage before, neither computes nor takes part in rounds, and
+/// another's want may be what all of them wait for. There (`for_phase`) nothing is negotiated: the plan is all units, and no limit holds it up.
+///
 /// On a device the thread launches ahead, on a stream of its own, and nobody waits on the host but for the other ranks' rounds: who needs a
 /// unit waits in the stream for the event of its gather, a gather for the events of those that used its memory before, and, first in a
 /// phase, for the optimizer; the optimizer for the phase's last gather.
@@ -35,7 +38,8 @@ class UnitGathers {
   struct Options {
     std::int64_t prefetch = 2;                  ///< units gathered ahead of what was asked for
     std::int64_t prefetch_bytes = 512 << 20;    ///< that these may take; one is always allowed
-    std::chrono::milliseconds timeout{60'000};  ///< for a unit to come
+    std::chrono::milliseconds timeout{60'000};  ///< for a unit to come: longer than the lane's, whose error says who is missing
+    bool for_phase = false;                     ///< all units come as a phase begins, asked for or not, and stay: `begin_phase`
   };
   struct Counts {
     std::int64_t gathers = 0;                 ///< of a unit
@@ -58,6 +62,8 @@ class UnitGathers {
   void need(std::int32_t unit);
   void release(std::int32_t unit);
   void release_all();
+  /// With `for_phase`, before the first wait for anybody else.
+  void begin_phase();
   /// The phase that begins is no step: all of it is negotiated, and the plan of steps stays.
   void begin_evaluation();
   /// Collective: all ranks are done with this phase. Units are released; what all asked for becomes the plan. Throws why the lane broke.
@@ -86,6 +92,7 @@ class UnitGathers {
 
   void run();
   bool can_work() const;
+  void make_plan(bool all_alike);
   void gather_next(std::unique_lock<std::mutex>& lock);
   void round(std::unique_lock<std::mutex>& lock);
   /// Takes part in gathering it, and keeps it unless it is there. Returns whether it is now there without having been asked for.

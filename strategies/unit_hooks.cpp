@@ -38,7 +38,7 @@ class UnitHooks::Hook final : public BlockHook {
     state.last = unit_;
     const bool trains = at::GradMode::is_enabled();
     if (call.differentiable) ++state.backwards[index()];
-    if (state.calls[index()] > 0) return;
+    if (state.calls[index()] > 0 || state.options.keep_units) return;
     if (trains && (!state.options.reshard_after_forward || !call.differentiable || unit_ == state.usual_last)) return;
     state.gathers->release(unit_);
   }

@@ -17,7 +17,7 @@ class UnitHooks {
  public:
   struct Options {
     bool reshard_after_forward = true;
-    bool keep_units = false;                                 ///< what a forward in training brought stays until end_backward
+    bool keep_units = false;                                 ///< what forward brought stays until end_backward, or an evaluation's end
     at::ScalarType input_dtype = at::ScalarType::Undefined;  ///< floating-point inputs of units are cast to it; Undefined: they are not
   };
   /// `gathers` may be nullptr: the parameters are always there.

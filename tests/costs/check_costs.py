@@ -45,6 +45,7 @@ def main():
     least = {}
     for _ in range(TRIES):
         found |= step_and_bucket(least)
+        print({name: found[name] for name in ("step_instructions", "bucket_instructions")}, flush=True)
         if all(found[name] <= ALLOWED[name] for name in ("step_instructions", "bucket_instructions")):
             break
     failed = False

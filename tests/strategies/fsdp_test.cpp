@@ -201,7 +201,9 @@ TEST_CASE("[F04] full_shard keeps few units in memory, and none between steps", 
 TEST_CASE("[F09] units unused, called twice or in another order on one rank: no deadlock, and the gradients of ddp", "[fsdp]") {
   const bool mapped = GENERATE(false, true);
   const std::string backend = GENERATE("shm", "gloo");
+  const bool each = GENERATE(false, true);  // a step's micro-batches reduced each, which waits for the others between them
   if (mapped && backend == "gloo") return;
+  INFO((mapped ? "mapped" : "gathered") << " " << backend << (each ? ", each micro-batch" : ""));
   const auto order_of = [](int rank, std::int64_t step) -> std::vector<int> {
     if (rank == 0) return step == 4 ? std::vector<int>{} : std::vector<int>{0, 1, 2, 3};
     switch (step) {
@@ -217,6 +219,8 @@ TEST_CASE("[F09] units unused, called twice or in another order on one rank: no 
     SmallTraining training(strategy, 2);
     training.jobs.options.strategy.fsdp_mapped = mapped;
     training.jobs.options.communicator.backend = backend;
+    training.jobs.options.strategy.fsdp_sync_micro_batches = each;
+    if (each) training.jobs.options.training.grad_accum_steps = 2;
     use_stack(training, true);
     training.steps = 9;
     training.lr = 0.05;
