@@ -26,7 +26,8 @@ namespace troupe {
 /// place, in the rounds its phase ends.
 ///
 /// A rank that waits for others elsewhere, as one of a pipeline does for the stage before, neither computes nor takes part in rounds, and
-/// another's want may be what all of them wait for. There (`for_phase`) nothing is negotiated: the plan is all units, and no limit holds it up.
+/// another's want may be what all of them wait for. There (`for_phase`) nothing is negotiated: the plan is all units, and no limit holds
+/// it up.
 ///
 /// On a device the thread launches ahead, on a stream of its own, and nobody waits on the host but for the other ranks' rounds: who needs a
 /// unit waits in the stream for the event of its gather, a gather for the events of those that used its memory before, and, first in a

@@ -15,8 +15,8 @@ namespace troupe {
 /// Ranks of one host that meet in shared memory. The problem: ranks that wait for each other a few times per operation, in a few hundred
 /// nanoseconds where all are there, without burning a core where one is late, and without waiting for one that is dead, that does
 /// something else, or that was told to stop. The solution: each rank counts the meetings it came to in its own cache line; a waiter looks
-/// at these for some microseconds, giving its core away between two looks where its ranks outnumber the cores, then sleeps on a futex, and looks
-/// every 100 ms whether who is missing still lives.
+/// at these for some microseconds, giving its core away between two looks where the group's ranks outnumber the cores, then sleeps on a
+/// futex, and looks every 100 ms whether who is missing still lives.
 /// One thread; `abort` and `failure` any thread.
 class ShmGroup {
  public:
