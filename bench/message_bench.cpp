@@ -98,13 +98,13 @@ int main(int argc, char** argv) {
   {
     troupe::ActorSystemConfig config(true);
     caf::actor_system system(config);
-    const auto peer = system.middleman().remote_actor("127.0.0.1", port);
+    const auto peer = troupe::GuardedMiddleman::of(system).connect({}, "127.0.0.1", port);
     if (!peer) {
       std::cerr << "bench_messages: " << system.render(peer.error()) << '\n';
       return 70;
     }
     caf::scoped_actor self(system);
-    drive(self, *peer);
+    drive(self, caf::actor_cast<caf::actor>(*peer));
   }
   ::close(ends[0]);
   return wait_for({child});

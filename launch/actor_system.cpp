@@ -14,9 +14,7 @@ namespace troupe {
 namespace {
 
 caf::expected<CoordinatorActor> connect(caf::actor_system& system, const std::string& host, std::uint16_t port) {
-  auto& guarded = GuardedMiddleman::of(system);
-  if (!guarded.has_keys()) return system.middleman().remote_actor<CoordinatorActor>(host, port);
-  const auto found = guarded.connect(system.message_types(caf::detail::type_list<CoordinatorActor>{}), host, port);
+  const auto found = GuardedMiddleman::of(system).connect(system.message_types(caf::detail::type_list<CoordinatorActor>{}), host, port);
   if (!found) return found.error();
   return caf::actor_cast<CoordinatorActor>(*found);
 }

@@ -155,7 +155,7 @@ const std::vector<ConfigField>& config_fields() {
        0,
        0,
        {"off", "link"}},
-      {"strategy", "bucket_cap_mb", at(&Config::bucket_cap_mb), "MiB of gradients in a bucket", 1e-6, 1e6},
+      {"strategy", "bucket_cap_mb", at(&Config::bucket_cap_mb), "MiB of gradients in a bucket; 0: 25 on a GPU, 5 on CPUs", 0, 1e6},
       {"strategy", "first_bucket_mb", at(&Config::first_bucket_mb), "MiB in the bucket that fills first", 1e-6, 1e6},
       {"strategy", "tune_buckets", at(&Config::tune_buckets),
        "ddp: bucket sizes for which the last bucket is reduced first, from measured times; bucket_cap_mb is what it begins with"},

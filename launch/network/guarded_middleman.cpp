@@ -16,6 +16,7 @@
 #include <system_error>
 #include <thread>
 
+#include "launch/network/buffered_scribe.hpp"
 #include "launch/network/gate.hpp"
 #include "launch/network/secure_link.hpp"
 #include "tensor_io/error.hpp"
@@ -38,7 +39,10 @@ class InsideDoor : public net::doorman_impl {
     ucred peer{};
     socklen_t size = sizeof peer;
     if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.pid != ::getpid()) return ::close(fd), true;
-    return doorman_impl::new_connection();
+    if (detached()) return ::close(fd), false;
+    const auto scribe = caf::make_counted<BufferedScribe>(acceptor_.backend(), fd);
+    parent()->add_scribe(scribe);
+    return doorman::new_connection(&acceptor_.backend(), scribe->hdl());
   }
   std::string addr() const override { return address_; }
   std::uint16_t port() const override { return port_; }
@@ -93,7 +97,16 @@ class GuardedMiddleman::Middleman : public caf::io::middleman_actor_impl {
  protected:
   caf::expected<caf::io::scribe_ptr> connect(const std::string& host, std::uint16_t port) override {
     try {
-      return multiplexer().new_scribe(open_secure_link(owner_->thread().io, *owner_->keys_, host, port, kLinkPatience).get());
+      int fd = -1;
+      if (owner_->has_keys()) {
+        fd = open_secure_link(owner_->thread().io, *owner_->keys_, host, port, kLinkPatience).get();
+      } else {
+        const auto found = net::new_tcp_connection(host, port);
+        if (!found) return found.error();
+        fd = *found;
+        net::keepalive(fd, true);
+      }
+      return caf::io::scribe_ptr(caf::make_counted<BufferedScribe>(multiplexer(), fd));
     } catch (const Error& error) {
       return caf::make_error(caf::sec::cannot_connect_to_node, error.report().cause);
     }

@@ -14,8 +14,8 @@
 namespace troupe {
 
 /// Publishes actors behind a Gate and, where the process has keys, reaches others' through secure links: a module of CAF's actor system, in
-/// the place of CAF's own TLS (which has no deadline for a peer's handshake, and no look at what comes after). Has a thread of its own
-/// from the first use on.
+/// the place of CAF's own TLS (which has no deadline for a peer's handshake, and no look at what comes after). Its
+/// connections are BufferedScribes. Has a thread of its own from the first use on.
 class GuardedMiddleman : public caf::actor_system::module {
  public:
   GuardedMiddleman(caf::actor_system& system, std::shared_ptr<const JobKeys> keys, std::function<void(const std::string&)> log);
