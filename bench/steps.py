@@ -11,6 +11,7 @@ FSDP_TARGETS = {"fsdp.mlp/b16": 0.25, "fsdp.mlp/b128": 0.40, "fsdp.gpt": 0.60, "
 MEMORY_TARGETS = {"memory/ddp.gpt": 0.80, "memory/fsdp.gpt": 0.80}
 TARGETS = {**DDP_TARGETS, **FSDP_TARGETS, **MEMORY_TARGETS}
 STEPS = {"mlp": 15, "gpt": 5, "resnet": 5}  # of a block, by job
+JITTER_STEPS = 200
 BUCKETS_MB = (5, 25, 100)
 
 
@@ -29,20 +30,27 @@ def fsdp_peer(job, batch, keep):
 
 
 def answers_beside_alone(programs, job, batch, blocks, steps):
-    """The programs' step_answers, and the median step where both cores are at LibTorch alone, each for itself: nothing is exchanged."""
+    """The programs' step_answers, and those, as "alone", where both cores are at LibTorch alone, each for itself: nothing is exchanged."""
     bare = AtOnce([Program([str(OURS / "bench_bare_steps"), "--batch", str(batch), "--job", job, "--core", str(core)], f"LibTorch alone on core {core}")
                    for core in range(2)])
     answers = step_answers({**programs, "alone": bare}, blocks, steps)
     bare.quit()
-    return answers, round(statistics.median(flat(step_times({"alone": answers.pop("alone")})["alone"])), 1)
+    return answers
+
+
+def take_alone_ms(times):
+    """The median step of "alone", which is taken out."""
+    return round(statistics.median(flat(times.pop("alone"))), 1)
 
 
 def run_steps(rows, blocks, steps):
     """All rows of this file that are in `rows`: a list of results for each part of the work."""
     for row, (job, batch) in DDP.items():
-        mine = [name for name in (row, f"actors/b{batch}", f"jitter/b{batch}") if name in rows and (name == row or job == "mlp")]
+        mine = [name for name in (row, f"actors/b{batch}") if name in rows and (name == row or job == "mlp")]
         if mine:
             yield run_ddp(row, mine, job, batch, blocks, steps or STEPS[job])
+    if "jitter/b16" in rows:
+        yield [run_jitter("jitter/b16", 16, min(blocks, 5), steps or JITTER_STEPS)]
     for row, (job, batch) in FSDP.items():
         mine = [name for name in (row, f"{row}/ddp") if name in rows]
         if mine:
@@ -57,8 +65,9 @@ def run_ddp(row, rows, job, batch, blocks, steps):
              for mb in BUCKETS_MB for static in (False, True)}
     everyone = {"ours": ours(job, batch), **peers}
     # DDP rebuilds its buckets in the block that warms up, we too.
-    answers, alone_ms = answers_beside_alone(everyone, job, batch, blocks, steps)
+    answers = answers_beside_alone(everyone, job, batch, blocks, steps)
     times = step_times(answers)
+    alone_ms = take_alone_ms(times)
     actors_us = [floats(answer["actors_us"]) for answer in answers["ours"] if "actors_us" in answer]
     difference = weights_difference(everyone, "ours")
     peer_times = {setting: times[setting] for setting in peers}
@@ -66,8 +75,6 @@ def run_ddp(row, rows, job, batch, blocks, steps):
     if row in rows:
         extra = {"max_weight_difference": difference, "alone_ms": alone_ms}
         results.append(report(row, TARGETS[row], times["ours"], peer_times, "ms", extra))
-    if f"jitter/b{batch}" in rows:
-        results.append(jitter(f"jitter/b{batch}", times["ours"], peer_times))
     if f"actors/b{batch}" in rows and actors_us:
         results.append(actors(f"actors/b{batch}", actors_us, times["ours"]))
     return results
@@ -81,14 +88,21 @@ def actors(row, actors_us, times):
     return {"row": row, "unit": "us", "ours": spent, "share_of_step": share, "ok": ok, "samples": actors_us}
 
 
-def jitter(row, mine, peers):
-    """p99 / p50 of the step, ours and that of the peer's fastest setting; a row of blocks of more steps says more."""
-    best = min(peers, key=lambda setting: statistics.median(flat(peers[setting])))
-    a, b = ([statistics.quantiles(flat(blocks), n=100)[98] / statistics.median(flat(blocks)) for blocks in (mine, peers[best])])
-    ok = a <= TARGETS[row] and a <= b
-    print(f"{row} ours={a:.4f} peer={b:.4f} unit=p99/p50 steps={len(flat(mine))} target={TARGETS[row]:.2f},peer "
-          f"peer_setting='{best}' {'ok' if ok else 'short'}", flush=True)
-    return {"row": row, "unit": "p99/p50", "ours": a, "peer": b, "ok": ok, "peer_setting": best}
+def run_jitter(row, batch, blocks, steps):
+    """p99 / p50 of the step, the median of blocks that are long beside what a program takes to be warm again. `alone` is what the machine
+    itself does: LibTorch alone on both cores at once."""
+    peers = {f"bucket {mb} MB": ddp_peer("mlp", batch, mb) for mb in BUCKETS_MB}
+    programs = {"ours": ours("mlp", batch), **peers}
+    times = step_times(answers_beside_alone(programs, "mlp", batch, blocks, steps))
+    for program in programs.values():
+        program.quit()
+    found = {name: statistics.median(statistics.quantiles(block, n=100)[98] / statistics.median(block) for block in times[name]) for name in times}
+    best = min(peers, key=lambda setting: statistics.median(flat(times[setting])))
+    ok = found["ours"] <= TARGETS[row] and found["ours"] <= found[best]
+    print(f"{row} ours={found['ours']:.4f} peer={found[best]:.4f} unit=p99/p50 steps={blocks}x{steps} target={TARGETS[row]:.2f},peer "
+          f"alone_p99/p50={found['alone']:.4f} peer_setting='{best}' {'ok' if ok else 'short'}", flush=True)
+    return {"row": row, "unit": "p99/p50", "ours": found["ours"], "peer": found[best], "ok": ok, "peer_setting": best,
+            "alone_p99/p50": round(found["alone"], 3)}
 
 
 def run_fsdp(row, rows, job, batch, blocks, steps):
@@ -97,8 +111,8 @@ def run_fsdp(row, rows, job, batch, blocks, steps):
     everyone = {"fsdp": ours(job, batch, "fsdp"), **peers}
     if f"{row}/ddp" in rows:
         everyone["ddp"] = ours(job, batch)
-    answers, alone_ms = answers_beside_alone(everyone, job, batch, blocks, steps)
-    times = step_times(answers)
+    times = step_times(answers_beside_alone(everyone, job, batch, blocks, steps))
+    alone_ms = take_alone_ms(times)
     extra = {"max_weight_difference": weights_difference(everyone, "fsdp"), "alone_ms": alone_ms}
     results = []
     if row in rows:

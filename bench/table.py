@@ -5,7 +5,7 @@ import pathlib
 
 HERE = pathlib.Path(__file__).resolve().parent
 
-EXTRA = ("alone_ms", "blocking_ms", "plain_write_ms", "plain_read_ms", "line_us")
+EXTRA = ("alone_ms", "blocking_ms", "plain_write_ms", "plain_read_ms", "line_us", "alone_p99/p50")
 
 
 def number(value):
