@@ -59,6 +59,7 @@ CollectiveRecord CollectiveLedger::begin(CollectiveRecord record) {
   if (record.started_ns == 0) record.started_ns = steady_now_ns();  // a simulator's clock is another one
   record.finished = false;
   std::lock_guard lock(mutex_);
+  if (started_ > 0) ring_[(started_ - 1) % kCapacity].finished = ended_.load(std::memory_order_relaxed) == started_;
   record.sequence = record.point_to_point() ? ++point_to_point_ : ++collectives_;
   ++started_;
   if (ring_.size() < kCapacity) {
@@ -88,19 +89,19 @@ void trace_collective(TraceTrack& track, const CollectiveRecord& record, std::in
 
 void CollectiveLedger::finish() noexcept {
   const auto now = steady_now_ns();
-  std::lock_guard lock(mutex_);
-  auto& record = ring_[(started_ - 1) % kCapacity];
-  record.finished = true;
-  inside_ns_.fetch_add(now - record.started_ns, std::memory_order_relaxed);
-  if (!record.point_to_point()) finished_.fetch_add(1, std::memory_order_release);
+  // Nobody else writes: neither a lock nor a locked instruction.
+  const auto& record = ring_[(started_ - 1) % kCapacity];
+  inside_ns_.store(inside_ns_.load(std::memory_order_relaxed) + now - record.started_ns, std::memory_order_relaxed);
+  if (!record.point_to_point()) finished_.store(finished_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  ended_.store(started_, std::memory_order_release);
   if (auto* track = active_track()) trace_collective(*track, record, now);
 }
 
 std::optional<CollectiveRecord> CollectiveLedger::in_flight() const {
   std::lock_guard lock(mutex_);
   if (started_ == 0) return std::nullopt;
-  const auto& last = ring_[(started_ - 1) % kCapacity];
-  return last.finished ? std::nullopt : std::optional(last);
+  if (ended_.load(std::memory_order_acquire) == started_) return std::nullopt;
+  return ring_[(started_ - 1) % kCapacity];
 }
 
 std::vector<CollectiveRecord> CollectiveLedger::snapshot() const {
@@ -109,6 +110,7 @@ std::vector<CollectiveRecord> CollectiveLedger::snapshot() const {
   records.reserve(ring_.size());
   const std::size_t first = started_ > kCapacity ? started_ % kCapacity : 0;
   for (std::size_t i = 0; i < ring_.size(); ++i) records.push_back(ring_[(first + i) % ring_.size()]);
+  if (const bool over = ended_.load(std::memory_order_acquire) == started_; !records.empty()) records.back().finished = over;
   return records;
 }
 

@@ -75,7 +75,8 @@ class CollectiveLedger {
   std::atomic<std::int64_t> step_{-1};
   std::atomic<std::uint64_t> finished_{0};
   std::atomic<std::int64_t> inside_ns_{0};
-  mutable std::mutex mutex_;  // uncontended: taken by the launching thread twice per collective, by a reader a few times a second
+  std::atomic<std::uint64_t> ended_{0};  // started_ as of the last finish(); the last record's `finished` is in here, not in the ring
+  mutable std::mutex mutex_;             // uncontended: taken by the launching thread once per collective, by a reader a few times a second
   std::uint64_t started_ = 0;
   std::uint64_t collectives_ = 0;
   std::uint64_t point_to_point_ = 0;

@@ -13,6 +13,8 @@ constexpr std::int64_t kLine = 64;
 constexpr auto kOutbox = static_cast<std::int64_t>(shm::kOutboxBytes);
 // Up to here one meeting, and each rank adds everything itself, is faster than two meetings and a slice each.
 constexpr std::int64_t kSmallBytes = 8 * 1024;
+// What fits into a meeting's words: it comes with the line that says that a rank is there, where an outbox would be another line to fetch.
+constexpr std::int64_t kWordBytes = 16;
 constexpr std::int64_t kStreamBytes = 8 * 1024;
 
 std::byte* bytes_of(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.data_ptr()); }
@@ -82,11 +84,24 @@ void ShmCommunicator::reduce_here(const CollectiveRecord& record, ReduceOp op, s
 }
 
 void ShmCommunicator::do_all_reduce(const at::Tensor& tensor, ReduceOp op, const CollectiveRecord& record) {
+  if (static_cast<std::int64_t>(tensor.nbytes()) <= kWordBytes) return all_reduce_in_words(tensor, op, record);
   if (static_cast<std::int64_t>(tensor.nbytes()) <= kSmallBytes) return all_reduce_staged(tensor, op, record, false);
   if (meet_in_windows(tensor, record)) return all_reduce_in_place(tensor, op, record);
   // Reading everything of two others costs less than writing the result to an outbox and reading it back.
   if (world_size() <= 3) return all_reduce_staged(tensor, op, record, true);
   all_reduce_by_slices(tensor, op, record);
+}
+
+void ShmCommunicator::all_reduce_in_words(const at::Tensor& tensor, ReduceOp op, const CollectiveRecord& record) {
+  auto* data = bytes_of(tensor);
+  const auto bytes = static_cast<std::int64_t>(tensor.nbytes());
+  std::int64_t words[2] = {};
+  copy_bytes(words, data, bytes);
+  group_->meet(record, words[0], words[1]);
+  inputs_.clear();
+  for (int r = 0; r < world_size(); ++r) inputs_.push_back(r == rank() ? data : static_cast<const void*>(group_->peer_words(r)));
+  outputs_.assign(1, data);
+  reduce_here(record, op, bytes);
 }
 
 void ShmCommunicator::all_reduce_in_place(const at::Tensor& tensor, ReduceOp op, const CollectiveRecord& record) {

@@ -45,6 +45,7 @@ class ShmCommunicator final : public Communicator {
   /// the first compares the records, unless that is done.
   template <class Stage, class Take>
   void in_chunks(std::int64_t bytes, std::int64_t capacity, const CollectiveRecord& record, bool compared, Stage stage, Take take);
+  void all_reduce_in_words(const at::Tensor& tensor, ReduceOp op, const CollectiveRecord& record);
   void all_reduce_in_place(const at::Tensor& tensor, ReduceOp op, const CollectiveRecord& record);
   void all_reduce_staged(const at::Tensor& tensor, ReduceOp op, const CollectiveRecord& record, bool compared);
   void all_reduce_by_slices(const at::Tensor& tensor, ReduceOp op, const CollectiveRecord& record);

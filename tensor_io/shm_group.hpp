@@ -25,7 +25,7 @@ class ShmGroup {
   ~ShmGroup();
 
   /// Comes to the next meeting and waits for all others. With a `record`, it is the first of an operation: what the ranks are about to do
-  /// is compared before any data moves. `words` are shown to the others (peer_word).
+  /// is compared before any data moves. `words` are shown to the others (peer_words).
   void meet(const CollectiveRecord& record, std::int64_t word0, std::int64_t word1);
   /// A later meeting of the same operation.
   void meet_again(const CollectiveRecord& record);
@@ -34,7 +34,8 @@ class ShmGroup {
   std::byte* outbox() const noexcept { return box(rank_, (meeting_ + 1) & 1); }
   /// What `rank` put there for the last meeting. It is there until this rank comes to the next but one.
   std::byte* inbox(int rank) const noexcept { return box(rank, meeting_ & 1); }
-  std::int64_t peer_word(int rank, int index) const noexcept { return slot(rank).words[meeting_ & 1][index]; }
+  /// The two words of `rank`, until this rank comes to the next meeting but one.
+  const std::int64_t* peer_words(int rank) const noexcept { return slot(rank).words[meeting_ & 1]; }
 
   void send(const std::byte* data, std::int64_t bytes, int destination, const CollectiveRecord& record);
   void recv(std::byte* data, std::int64_t bytes, int source, const CollectiveRecord& record);

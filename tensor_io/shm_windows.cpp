@@ -26,7 +26,7 @@ at::Tensor ShmCommunicator::do_allocate(std::int64_t bytes, const CollectiveReco
   group_->meet(record, own ? own->descriptor() : -1, own ? static_cast<std::int64_t>(own->inode()) : 0);
   fault_point("allocate", ledger().step());
   for (int r = 0; r < world_size() && problem.empty(); ++r) {
-    const auto descriptor = group_->peer_word(r, 0);
+    const auto descriptor = group_->peer_words(r)[0];
     if (r == rank()) continue;
     if (descriptor < 0) {
       problem = name_ranks(options(), {r}) + " has no memory for it";
@@ -34,7 +34,7 @@ at::Tensor ShmCommunicator::do_allocate(std::int64_t bytes, const CollectiveReco
     }
     try {
       window.segments[r] =
-          SharedSegment::open(group_->pid(r), static_cast<int>(descriptor), static_cast<std::uint64_t>(group_->peer_word(r, 1)), length);
+          SharedSegment::open(group_->pid(r), static_cast<int>(descriptor), static_cast<std::uint64_t>(group_->peer_words(r)[1]), length);
     } catch (const Error& error) {
       problem = error.what();
     }
@@ -62,11 +62,11 @@ at::Tensor ShmCommunicator::do_allocate_shared(std::int64_t bytes, const Collect
   group_->meet(record, segment ? segment->descriptor() : -1, segment ? static_cast<std::int64_t>(segment->inode()) : 0);
   fault_point("allocate", ledger().step());
   if (rank() != 0) {
-    const auto descriptor = group_->peer_word(0, 0);
+    const auto descriptor = group_->peer_words(0)[0];
     try {
       if (descriptor < 0) throw Error(ErrorCode::unavailable, {}, name_ranks(options(), {0}) + " has no memory for it");
       segment =
-          SharedSegment::open(group_->pid(0), static_cast<int>(descriptor), static_cast<std::uint64_t>(group_->peer_word(0, 1)), length);
+          SharedSegment::open(group_->pid(0), static_cast<int>(descriptor), static_cast<std::uint64_t>(group_->peer_words(0)[1]), length);
     } catch (const Error& error) {
       problem = error.what();
     }
@@ -91,9 +91,9 @@ bool ShmCommunicator::meet_in_windows(const at::Tensor& tensor, const Collective
   }
   group_->meet(record, number, offset);
   for (int r = 0; r < world_size(); ++r) {
-    const auto peer_window = group_->peer_word(r, 0);
+    const auto peer_window = group_->peer_words(r)[0];
     if (peer_window < 0) return false;
-    pointers_[r] = windows_[peer_window].segments[r]->data() + group_->peer_word(r, 1);
+    pointers_[r] = windows_[peer_window].segments[r]->data() + group_->peer_words(r)[1];
   }
   return true;
 }
