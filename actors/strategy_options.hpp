@@ -9,7 +9,7 @@ struct StrategyOptions {
   std::string strategy = "ddp";
   std::string switch_at;                 ///< strategies to come, by step: 200:ddp+bf16,400:diloco
   std::string adapt = "off";             ///< off, link: the strategy follows the pace of the link
-  double bucket_cap_mb = 25;             ///< MiB of gradients in a bucket
+  double bucket_cap_mb = 0;              ///< MiB of gradients in a bucket; 0: 25 on a GPU, 5 on CPUs
   double first_bucket_mb = 1;            ///< MiB in the bucket that fills first
   bool tune_buckets = false;             ///< ddp: the caps follow what is measured of gradients and collectives
   bool broadcast_buffers = true;         ///< rank 0's buffers (BatchNorm's running statistics) to all before each step

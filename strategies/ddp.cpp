@@ -6,6 +6,7 @@
 #include <sstream>
 #include <utility>
 
+#include "strategies/bucket_caps.hpp"
 #include "tensor_io/steady_time.hpp"
 
 namespace troupe {
@@ -33,8 +34,7 @@ std::int64_t clock_cost_ns() {
 
 Ddp::Ddp(StrategyContext context) : Replica(std::move(context)), hook_(make_comm_hook(this->context().options)) {
   const auto& options = this->context().options;
-  const auto bytes = [](double mib) { return static_cast<std::int64_t>(mib * (1 << 20)); };
-  caps_ = {bytes(options.bucket_cap_mb), bytes(options.first_bucket_mb)};
+  caps_ = bucket_caps(options, this->context().program_lane->device());
   if (options.tune_buckets) tuner_.emplace();
 }
 

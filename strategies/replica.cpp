@@ -1,5 +1,6 @@
 #include "strategies/replica.hpp"
 
+#include "strategies/bucket_caps.hpp"
 #include "strategies/sync_batch_norm.hpp"
 #include "tensor_io/gradient_clip.hpp"
 #include "tensor_io/state_parts.hpp"
@@ -41,11 +42,10 @@ void Replica::make_buckets() {
     layout.push_back({item.key(), parameter.sizes().vec(), parameter.scalar_type(), parameter.requires_grad()});
   }
   agree_on_layout(layout, *context_.program_lane);
-  const auto bytes = [](double mib) { return static_cast<std::int64_t>(mib * (1 << 20)); };
+  const auto caps = bucket_caps(context_.options, context_.program_lane->device());
   buckets_.reset();  // its hooks leave the parameters before the new ones come
   buckets_ =
-      std::make_unique<GradientBuckets>(std::move(parameters), *context_.bucket_lane, bytes(context_.options.bucket_cap_mb),
-                                        bytes(context_.options.first_bucket_mb), [this](std::int32_t bucket) { bucket_full(bucket); });
+      std::make_unique<GradientBuckets>(std::move(parameters), *context_.bucket_lane, caps.cap_bytes, caps.first_cap_bytes, [this](std::int32_t bucket) { bucket_full(bucket); });
 }
 
 NamedTensors Replica::replicated_tensors() {

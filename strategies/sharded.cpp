@@ -10,6 +10,7 @@
 #include <set>
 
 #include "actors/wrap_policy.hpp"
+#include "strategies/bucket_caps.hpp"
 #include "strategies/sync_batch_norm.hpp"
 #include "tensor_io/gradient_clip.hpp"
 #include "tensor_io/steady_time.hpp"
@@ -118,9 +119,8 @@ std::vector<Sharded::Unit> Sharded::cut_into_buckets(const std::vector<std::int3
   std::vector<ParameterLayout> shape;
   shape.reserve(parameters.size());
   for (const auto p : parameters) shape.push_back(whole[static_cast<std::size_t>(p)]);
-  const auto bytes = [](double mib) { return static_cast<std::int64_t>(mib * (1 << 20)); };
-  const auto plan =
-      plan_buckets(shape, registration_order(shape), bytes(context_.options.bucket_cap_mb), bytes(context_.options.first_bucket_mb));
+  const auto caps = bucket_caps(context_.options, context_.program_lane->device());
+  const auto plan = plan_buckets(shape, registration_order(shape), caps.cap_bytes, caps.first_cap_bytes);
   std::vector<Unit> units;
   for (std::size_t b = plan.buckets.size(); b-- > 0;) {  // in the order of forward
     auto& unit = units.emplace_back();
