@@ -24,6 +24,7 @@ RankInterrupted Compute::interruption(const ErrorReport& why, const std::vector<
   report.why = why.to_string();
   report.hung = why.code == ErrorCode::timeout;
   report.unreachable.assign(unreachable.begin(), unreachable.end());
+  report.goes_back = strategy_ && strategy_->keeps_snapshots();
   if (votes_step_ >= 0) {
     const auto& out = vote_out_[votes_step_ % 2];
     report.votes_step = votes_step_;

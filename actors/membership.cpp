@@ -156,7 +156,8 @@ MembershipAnswer plan_membership(const MembershipQuestion& q) {
       continue;
     }
     behind = true;
-    if (report.steps_done != done - 1 || report.voted_step != done - 1) {
+    // One that goes back to a snapshot anyway may have done so already, while another had not when they were interrupted.
+    if (!report.goes_back && (report.steps_done != done - 1 || report.voted_step != done - 1)) {
       return {Action::expel,
               "slot " + std::to_string(survivor.member.process.slot) + " stands at step " + std::to_string(report.steps_done) +
                   " and can't follow the others to step " + std::to_string(done),

@@ -53,6 +53,7 @@ struct RankInterrupted {
   std::string why;                        ///< what interrupted it ...
   bool hung = false;                      ///< ... a collective in which somebody was missing for too long
   std::vector<std::int32_t> unreachable;  ///< ranks of that generation to which it got no data connection
+  bool goes_back = false;                 ///< keeps snapshots: all ranks go back to one, wherever they stand
 };
 
 /// A process that joined and is no member: a replacement, a spare, a host that came late.

@@ -182,6 +182,24 @@ TEST_CASE("[L05] what one survivor has committed all commit that voted on it") {
   CHECK(answer.expelled.slot == 3);
 }
 
+TEST_CASE("[L05] [C04] who has gone back to a snapshot already, while another had not, stays") {
+  auto q = question({0, 1, 3});
+  q.survivors[0].report->steps_done = 4;  // the next generation was interrupted as it had healed
+  q.survivors[0].report->voted_step = -1;
+  for (auto& survivor : q.survivors) survivor.report->goes_back = true;
+  q.candidates = {candidate(2)};
+  auto answer = plan_membership(q);
+  REQUIRE(answer.action == Action::go);
+  CHECK((slots(answer.next) == std::vector<int>{0, 1, 2, 3}));
+  CHECK(answer.next.resume_step == 7);
+  CHECK(answer.next.sections_done == 0);
+
+  q.survivors[0].report->goes_back = false;  // a replica has nothing to go back to
+  answer = plan_membership(q);
+  REQUIRE(answer.action == Action::expel);
+  CHECK(answer.expelled.slot == 0);
+}
+
 TEST_CASE("[L05] nobody having committed, the step is run again by all") {
   auto q = question({0, 1, 3});
   for (auto& survivor : q.survivors) survivor.report->voted_step = 7;
