@@ -36,6 +36,7 @@ struct CommunicatorOptions {
   at::Device device = at::kCPU;                 ///< of this rank's tensors, beside those on the CPU
   std::shared_ptr<NcclApi> nccl;                ///< empty: the one that this program was built with
   std::vector<int> members;  ///< what errors call the ranks, in a group cut out of a larger one; empty: 0 .. world_size - 1
+  int ranks_on_host = 0;     ///< of all that are known to share this rank's cores; a group cut out of a larger one has its number
 };
 
 /// A group of ranks that move tensors together: the contract that every back end keeps and one conformance suite checks.

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <set>
 
 #include "tensor_io/communicator_arguments.hpp"
@@ -39,6 +40,8 @@ std::unique_ptr<Communicator> make_communicator(CommunicatorOptions options) {
   const auto deadline = std::chrono::steady_clock::now() + options.timeout;
   auto hosts = exchange(options, "host", options.host + kDevice + c10::DeviceTypeName(options.device.type()), deadline);
   take_devices(options, hosts);
+  const auto neighbours = std::count(hosts.begin(), hosts.end(), hosts[static_cast<std::size_t>(options.rank)]);
+  options.ranks_on_host = std::max(options.ranks_on_host, static_cast<int>(neighbours));
   if (options.backend == "nccl" || !options.device.is_cpu()) return make_nccl_communicator(std::move(options));
   const std::set<std::string> distinct(hosts.begin(), hosts.end());
   const bool one_host = distinct.size() == 1;

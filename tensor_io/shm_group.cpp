@@ -60,7 +60,7 @@ ShmGroup::ShmGroup(const CommunicatorOptions& options, std::shared_ptr<SharedSeg
     : options_(options),
       rank_(options.rank),
       world_size_(options.world_size),
-      crowded_(static_cast<unsigned>(options.world_size) > std::max(1u, std::thread::hardware_concurrency())),
+      crowded_(static_cast<unsigned>(options.ranks_on_host) > std::max(1u, std::thread::hardware_concurrency())),
       segment_(std::move(segment)),
       watches_(std::move(watches)) {}
 

@@ -15,7 +15,7 @@ namespace troupe {
 /// Ranks of one host that meet in shared memory. The problem: ranks that wait for each other a few times per operation, in a few hundred
 /// nanoseconds where all are there, without burning a core where one is late, and without waiting for one that is dead, that does
 /// something else, or that was told to stop. The solution: each rank counts the meetings it came to in its own cache line; a waiter looks
-/// at these for some microseconds, giving its core away between two looks where the group's ranks outnumber the cores, then sleeps on a
+/// at these for some microseconds, giving its core away between two looks where the host's ranks outnumber its cores, then sleeps on a
 /// futex, and looks every 100 ms whether who is missing still lives.
 /// One thread; `abort` and `failure` any thread.
 class ShmGroup {
@@ -81,7 +81,7 @@ class ShmGroup {
   const CommunicatorOptions options_;
   const int rank_;
   const int world_size_;
-  const bool crowded_;  // more ranks in it than cores
+  const bool crowded_;  // more ranks on the host than cores
   std::shared_ptr<SharedSegment> segment_;
   std::vector<ProcessWatch> watches_;
   std::uint32_t meeting_ = 0;
