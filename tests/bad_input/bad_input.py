@@ -87,9 +87,10 @@ config(4, "list for a number", "[data]\nbatch_size = [1]\n", "job.toml:2", "batc
 config(4, "number for a section", "data = 3\n", "job.toml:1", "data")
 config(4, "date for a number", "[data]\nbatch_size = 1979-05-27\n", "job.toml:2", "batch_size")
 case(4, "environment", [CLASSIFIER, *SHORT], 2, "TROUPE_LR", "fast", environment={"TROUPE_LR": "fast"})
-for name in ("batch_size", "ranks", "collective_timeout", "bucket_cap_mb", "grad_accum_steps", "epochs", "num_classes", "lr_step_epochs", "keep_last"):
+for name in ("batch_size", "ranks", "collective_timeout", "first_bucket_mb", "grad_accum_steps", "epochs", "num_classes", "lr_step_epochs", "keep_last"):
     for value in ("0", "-1"):
         flag(5, f"--{name}", value, says=["at least"])
+flag(5, "--bucket_cap_mb", "-1", says=["at least"])  # 0 is its own choice
 for words in (["--nproc", "0"], ["--nproc", "-1"], ["--nproc", "1", "--spares", "-1"], ["--nproc", "2", "--replace-timeout", "-1"], ["--nproc", "2", "--min-ranks", "0"]):
     launch(5, *words, says=[words[-2], words[-1]])
 for value in ("9223372036854775808", "-9223372036854775809", "99999999999999999999999", LONG):
