@@ -91,11 +91,12 @@ GptImpl::GptImpl(GptOptions options)
   }
 }
 
-std::optional<at::Tensor> GptImpl::rotation(std::int64_t length) const {
+std::optional<at::Tensor> GptImpl::rotation(std::int64_t length, at::Device device) const {
   if (!options_.rotary) return std::nullopt;
   const auto half = options_.n_embd / options_.n_head / 2;
-  const auto frequency = torch::pow(10000.0, -torch::arange(half, torch::kFloat) / static_cast<double>(half));
-  const auto angle = torch::outer(torch::arange(length, torch::kFloat), frequency);
+  const auto there = at::TensorOptions().dtype(torch::kFloat).device(device);
+  const auto frequency = torch::pow(10000.0, -torch::arange(half, there) / static_cast<double>(half));
+  const auto angle = torch::outer(torch::arange(length, there), frequency);
   return torch::stack({angle.cos(), angle.sin()});
 }
 
@@ -106,9 +107,9 @@ at::Tensor GptImpl::forward(const at::Tensor& ids) {
                         std::to_string(length) + " tokens are more than block_size " + std::to_string(options_.block_size));
   }
   auto x = tokens_(ids);
-  if (positions_) x = x + positions_(torch::arange(length));
+  if (positions_) x = x + positions_(torch::arange(length, ids.options()));
   x = token_split_(dropout_(x));
-  const auto turn = rotation(length);
+  const auto turn = rotation(length, ids.device());
   for (const auto& layer : *layers_) x = layer->as<TransformerBlock::Impl>()->forward(x, turn);
   x = norm_(x);
   return head_ ? head_(x) : tokens_->scores(x);

@@ -53,7 +53,7 @@ class GptImpl : public torch::nn::Module {
   const GptOptions& options() const { return options_; }
 
  private:
-  std::optional<at::Tensor> rotation(std::int64_t length) const;
+  std::optional<at::Tensor> rotation(std::int64_t length, at::Device device) const;
   GptOptions options_;
   troupe::nn::Embedding tokens_{nullptr};
   torch::nn::Embedding positions_{nullptr};
