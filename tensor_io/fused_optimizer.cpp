@@ -1,6 +1,7 @@
 #include "tensor_io/fused_optimizer.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
 #include <ATen/ops/empty_like.h>
@@ -172,15 +173,12 @@ bool FusedOptimizer::is_fresh(Moments& moments) {
 
 void FusedOptimizer::count_step(Moments& moments) {
   moments.fresh = false;
-  if (moments.step.is_cpu()) {
-    *moments.step.mutable_data_ptr<float>() += 1;
-  } else {
-    moments.step.add_(1);
-  }
+  if (moments.step.is_cpu()) *moments.step.mutable_data_ptr<float>() += 1;  // on a GPU by launch
 }
 
 void FusedOptimizer::launch(Lists& lists, double lr, double weight_decay, bool first_step) {
   if (lists.parameters.empty()) return;
+  if (!lists.steps.front().is_cpu()) at::_foreach_add_(lists.steps, 1);  // one kernel, not one for each parameter
   if (kind_ == Kind::adamw) {
     at::_fused_adamw_(lists.parameters, lists.gradients, lists.first, lists.second, {}, lists.steps, lr, options_.beta1, options_.beta2,
                       weight_decay, options_.eps, /*amsgrad=*/false, /*maximize=*/false);
