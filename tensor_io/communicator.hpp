@@ -163,9 +163,9 @@ class Communicator {
   std::atomic<bool> is_broken_{false};
 };
 
-/// Collective over the ranks of `options`. `auto`: one rank -> a communicator of one; a device -> nccl; all ranks on one host and their
-/// memory proved to be shared -> shm; several ranks on several hosts -> hierarchical; else gloo. Throws Error(unavailable) where a forced
-/// back end cannot work.
+/// Collective over the ranks of `options`. `auto`: one rank -> a communicator of one (so it is with every back end, but for nccl with an
+/// NCCL that the options bring); a device -> nccl; all ranks on one host and their memory proved to be shared -> shm; several ranks on
+/// several hosts -> hierarchical; else gloo. Throws Error(unavailable) where a forced back end cannot work.
 std::unique_ptr<Communicator> make_communicator(CommunicatorOptions options);
 
 }  // namespace troupe

@@ -34,6 +34,7 @@ void take_devices(const CommunicatorOptions& options, std::vector<std::string>& 
 
 std::unique_ptr<Communicator> make_communicator(CommunicatorOptions options) {
   check_options(options);
+  if (options.world_size == 1 && options.backend == "nccl" && options.nccl) return make_nccl_communicator(std::move(options));
   if (options.world_size == 1) return std::make_unique<SingleCommunicator>(std::move(options));
   if (options.backend == "gloo") return std::make_unique<GlooCommunicator>(std::move(options));
 

@@ -16,8 +16,8 @@ PLACES = [
     (r"caf/(io|openssl)/", r"launch/", "only launch opens connections between actor systems"),
     (r"caf/", r"(?!tensor_io/)", "tensor_io moves tensors and knows no actors"),
     (r"nccl\.h", r"tensor_io/nccl_library\.", "only the table of NCCL's calls sees NCCL"),
-    (r"(cuda|cublas|cupti|c10/cuda/|ATen/cuda/|torch/cuda)|tensor_io/device_kernels_cuda", r"tensor_io/(cuda_accelerator|device_kernels_cuda|nccl_library)\.",
-     "only the files of a build with CUDA see it"),
+    (r"(cuda|cublas|cupti|c10/cuda/|ATen/cuda/|torch/cuda)|tensor_io/device_kernels_cuda",
+     r"tensor_io/(cuda_accelerator|device_kernels_cuda|nccl_library)\.|tests/gpu/\w+\.cu$", "only the files of a build with CUDA see it"),
     (r"gloo/", r"tensor_io/gloo_|bench/", "only the Gloo communicator sees Gloo"),
     (r"openssl/", r"(tests/)?launch/", "only launch speaks TLS"),
     (r"cereal/", r"launch/(rank\.hpp|journal\.cpp)|tensor_io/rank_state\.cpp|tests/", "cereal stays in the files that serialise"),
@@ -60,6 +60,7 @@ def self_test():
         "tensor_io/nccl_communicator.cpp": "#include <nccl.h>\n",
         "strategies/n.cpp": "#include <cuda_runtime_api.h>\n",
         "actors/o.cpp": "#include <c10/cuda/CUDAStream.h>\n",
+        "tests/gpu/q.cpp": "#include <cuda_runtime.h>\n",
         "tensor_io/p.cpp": '#include "tensor_io/device_kernels_cuda.hpp"\n',
         "actors/h.hpp": "#include <cereal/cereal.hpp>\n",
         "strategies/i.cpp": "#include <gloo/context.h>\n",
@@ -71,6 +72,7 @@ def self_test():
         "tensor_io/nccl_library.cpp": "#include <nccl.h>\n",
         "tensor_io/device_kernels_cuda.cu": '#include <cuda_fp16.h>\n#include "tensor_io/device_kernels_cuda.hpp"\n',
         "actors/m.cpp": "#include <caf/all.hpp>\n",
+        "tests/gpu/r.cu": "#include <cuda_runtime.h>\n",
     }
     found = [path for path, _, _ in findings(sins | virtues)]
     assert found == list(sins), f"the rules should find each of {list(sins)}, and found {found}"
