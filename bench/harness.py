@@ -18,10 +18,10 @@ DEADLINE_S = 300  # for one answer
 class Program:
     """A program that answers lines on standard input with lines on standard output; bench/README.md has the protocol."""
 
-    def __init__(self, command, name):
+    def __init__(self, command, name, environment=None, errors=None):
         self.name = name
-        environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=str(HERE / "peer"), PYTHONWARNINGS="ignore")
-        self.process = subprocess.Popen(command, cwd=ROOT, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        environment = dict(environment or os.environ, OMP_NUM_THREADS="1", PYTHONPATH=str(HERE / "peer"), PYTHONWARNINGS="ignore")
+        self.process = subprocess.Popen(command, cwd=ROOT, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
         self.read("ready")
 
     def read(self, last):

@@ -1,12 +1,18 @@
 #pragma once
 // Programs whose ranks are processes of this machine.
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <spawn.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
 #include <vector>
 
 /// Rank r on the r-th core, from the first again where there are more ranks.
@@ -37,4 +43,42 @@ inline int wait_for(const std::vector<pid_t>& ranks) {
     worst = std::max(worst, WIFEXITED(status) ? WEXITSTATUS(status) : 70);
   }
   return worst;
+}
+
+/// The first of two: the coordinator listens on the port after the master's. 0 where none are found.
+inline int free_ports() {
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    const int first = ::socket(AF_INET, SOCK_STREAM, 0), second = ::socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof address;
+    const bool bound = ::bind(first, reinterpret_cast<sockaddr*>(&address), length) == 0 &&
+                       ::getsockname(first, reinterpret_cast<sockaddr*>(&address), &length) == 0;
+    const int port = ntohs(address.sin_port);
+    address.sin_port = htons(static_cast<std::uint16_t>(port + 1));
+    const bool next_too = bound && ::bind(second, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+    ::close(first);
+    ::close(second);
+    if (next_too) return port;
+  }
+  return 0;
+}
+
+/// This program again as `ranks` ranks of a job (RANK says which), and what wait_for says of them; 71 where one cannot be started.
+inline int start_ranks(char** argv, int ranks) {
+  const auto port = std::to_string(free_ports());
+  ::setenv("WORLD_SIZE", std::to_string(ranks).c_str(), 1);
+  ::setenv("LOCAL_WORLD_SIZE", std::to_string(ranks).c_str(), 1);
+  ::setenv("MASTER_ADDR", "127.0.0.1", 1);
+  ::setenv("MASTER_PORT", port.c_str(), 1);
+  ::setenv("TORCHELASTIC_RUN_ID", port.c_str(), 1);
+  std::vector<pid_t> pids;
+  for (int r = 0; r < ranks; ++r) {
+    ::setenv("RANK", std::to_string(r).c_str(), 1);
+    ::setenv("LOCAL_RANK", std::to_string(r).c_str(), 1);
+    pids.push_back(start_rank(r, argv));
+    if (pids.back() == 0) return 71;
+  }
+  return wait_for(pids);
 }

@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "actors/block.hpp"
+#include "bench/bottleneck_resnet.hpp"
 #include "examples/gpt/gpt.hpp"
 #include "examples/image_classifier/mini_resnet.hpp"
 
@@ -89,45 +90,91 @@ Job mlp(int rank, std::int64_t batch, int layers) {
           }};
 }
 
-Job gpt(int rank, std::int64_t batch) {
+struct GptShape {
+  std::int64_t layers, heads, width, tokens, vocabulary;
+};
+
+Job gpt(int rank, std::int64_t batch, const GptShape& shape) {
   GptOptions options;
-  options.block_size = 256;
-  options.n_layer = 6;
-  options.n_head = 8;
-  options.n_embd = 512;
+  options.block_size = shape.tokens;
+  options.n_layer = shape.layers;
+  options.n_head = shape.heads;
+  options.n_embd = shape.width;
+  options.vocab_size = shape.vocabulary;
   Gpt model(options);
   set_values(*model, false);
   const auto tokens = [&](std::uint32_t stream) { return integers(stream, {batch, options.block_size}, options.vocab_size); };
   return {model.ptr(), for_each_batch([&](std::size_t k) { return tokens(input_stream(rank, k)); }),
           for_each_batch([&](std::size_t k) { return tokens(target_stream(rank, k)); }),
           [](torch::nn::Module& m, const at::Tensor& input, const at::Tensor& target) {
-            return torch::nn::functional::cross_entropy(m.as<GptImpl>()->forward(input).flatten(0, 1), target.flatten());
+            const auto scores = m.as<GptImpl>()->forward(input).flatten(0, 1);
+            return torch::nn::functional::cross_entropy(scores.to(at::kFloat), target.flatten());
           }};
 }
 
-Job resnet(int rank, std::int64_t batch) {
-  constexpr std::int64_t kClasses = 10;
-  MiniResNet model(3, kClasses);
+// Any model that takes images (N, 3, side, side).
+template <class Model>
+Job images(Model model, int rank, std::int64_t batch, std::int64_t side, std::int64_t classes) {
   set_values(*model, false);
   return {model.ptr(), for_each_batch([&](std::size_t k) {
-            return values(input_stream(rank, k), {batch, 3, 32, 32}, 1);
+            return values(input_stream(rank, k), {batch, 3, side, side}, 1);
           }),
-          for_each_batch([&](std::size_t k) { return integers(target_stream(rank, k), {batch}, kClasses); }),
+          for_each_batch([&](std::size_t k) { return integers(target_stream(rank, k), {batch}, classes); }),
           [](torch::nn::Module& m, const at::Tensor& input, const at::Tensor& target) {
-            return torch::nn::functional::cross_entropy(m.as<MiniResNetImpl>()->forward(input), target);
+            using Impl = std::remove_reference_t<decltype(*std::declval<Model>())>;
+            return torch::nn::functional::cross_entropy(m.as<Impl>()->forward(input).to(at::kFloat), target);
           }};
+}
+
+// As GPUs like pictures, on both sides: what a convolution reads lies together.
+Job channels_last(Job job) {
+  torch::NoGradGuard no_grad;
+  for (auto& parameter : job.model->parameters()) {
+    if (parameter.dim() == 4) parameter.set_data(parameter.contiguous(at::MemoryFormat::ChannelsLast));
+  }
+  for (auto& input : job.inputs) input = input.contiguous(at::MemoryFormat::ChannelsLast);
+  return job;
+}
+
+Job bottlenecks(int rank, std::int64_t batch, const BottleneckResNetImpl::Depths& depths, std::int64_t width, std::int64_t side,
+                std::int64_t classes) {
+  return channels_last(images(BottleneckResNet(depths, width, classes), rank, batch, side, classes));
 }
 
 }  // namespace
 
 Job make_job(const std::string& name, int rank, std::int64_t batch, int layers) {
   if (name == "mlp") return mlp(rank, batch, layers);
-  if (name == "gpt") return gpt(rank, batch);
-  if (name == "resnet") return resnet(rank, batch);
+  if (name == "gpt") return gpt(rank, batch, {.layers = 6, .heads = 8, .width = 512, .tokens = 256, .vocabulary = 256});
+  if (name == "gpt124m") return gpt(rank, batch, {.layers = 12, .heads = 12, .width = 768, .tokens = 1024, .vocabulary = 50304});
+  if (name == "gpt_tiny") return gpt(rank, batch, {.layers = 2, .heads = 4, .width = 64, .tokens = 32, .vocabulary = 97});
+  if (name == "resnet") return images(MiniResNet(3, 10), rank, batch, 32, 10);
+  if (name == "resnet50") return bottlenecks(rank, batch, kResNet50, 64, 224, 1000);
+  if (name == "resnet_tiny") return bottlenecks(rank, batch, {1, 1, 1, 1}, 8, 64, 10);
   throw no_such_job(name);
 }
 
-std::invalid_argument no_such_job(const std::string& name) { return std::invalid_argument("--job is mlp, gpt or resnet, not " + name); }
+bool trains_with_sgd(const std::string& job) { return job.starts_with("resnet"); }
+
+Job joined(const std::vector<Job>& ranks) {
+  auto job = ranks.front();
+  for (std::size_t k = 0; k < kBatches; ++k) {
+    std::vector<at::Tensor> inputs, targets;
+    for (const auto& rank : ranks) {
+      inputs.push_back(rank.inputs[k]);
+      targets.push_back(rank.targets[k]);
+    }
+    job.inputs[k] = torch::cat(inputs);
+    job.targets[k] = torch::cat(targets);
+  }
+  return job;
+}
+
+std::invalid_argument no_such_job(const std::string& name) {
+  std::string known;
+  for (const auto job : kJobs) known += (known.empty() ? "" : ", ") + std::string(job);
+  return std::invalid_argument("--job is one of " + known + ", not " + name);
+}
 
 void write_raw(const std::string& path, const torch::nn::Module& model) {
   std::ofstream file(path, std::ios::binary);

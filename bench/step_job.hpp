@@ -23,11 +23,15 @@ struct Job {
   at::Tensor loss(std::size_t step) const { return criterion(*model, inputs[step % kBatches], targets[step % kBatches]); }
 };
 
-inline constexpr std::array<std::string_view, 3> kJobs{"mlp", "gpt", "resnet"};
+inline constexpr std::array<std::string_view, 7> kJobs{"mlp", "gpt", "resnet", "gpt124m", "resnet50", "gpt_tiny", "resnet_tiny"};
 std::invalid_argument no_such_job(const std::string& name);
 
 /// One of kJobs; `layers`: of mlp, 0: next to no model. Throws no_such_job for another.
 Job make_job(const std::string& name, int rank, std::int64_t batch, int layers);
+/// With momentum, lr 1e-2; the others with AdamW.
+bool trains_with_sgd(const std::string& job);
+/// One rank's that does the work of several: their batches, one behind the other.
+Job joined(const std::vector<Job>& ranks);
 
 /// Raw little-endian float32, one parameter after the other.
 void write_raw(const std::string& path, const torch::nn::Module& model);

@@ -1,16 +1,13 @@
 // Optimizer steps over processes of this machine: bench/README.md defines the jobs, their values and the lines by which ./dev bench drives
 // this program.
 //
-//   echo "block 15" | build/release/bench/bench_steps --batch 16 [--job mlp|gpt|resnet] [--strategy ddp] [--ranks 2]
+//   echo "block 15" | build/release/bench/bench_steps --batch 16 [--job mlp|gpt|resnet|..] [--strategy ddp] [--ranks 2]
 //                                                     [--layers 8] [--comm-hook none] [--checkpoints FOLDER]
 //
 // Where RANK says which rank it is, it is that rank and starts none.
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -224,42 +221,6 @@ void serve(troupe::Rank& rank, const Options& options) {
   }
 }
 
-// The coordinator listens on the port after the master's, so both must be free.
-int free_port() {
-  for (int attempt = 0; attempt < 100; ++attempt) {
-    const int first = ::socket(AF_INET, SOCK_STREAM, 0), second = ::socket(AF_INET, SOCK_STREAM, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof address;
-    const bool bound = ::bind(first, reinterpret_cast<sockaddr*>(&address), length) == 0 &&
-                       ::getsockname(first, reinterpret_cast<sockaddr*>(&address), &length) == 0;
-    const int port = ntohs(address.sin_port);
-    address.sin_port = htons(static_cast<std::uint16_t>(port + 1));
-    const bool next_too = bound && ::bind(second, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
-    ::close(first);
-    ::close(second);
-    if (next_too) return port;
-  }
-  return 0;
-}
-
-int start_ranks(char** argv, int ranks) {
-  const auto port = std::to_string(free_port());
-  ::setenv("WORLD_SIZE", std::to_string(ranks).c_str(), 1);
-  ::setenv("MASTER_ADDR", "127.0.0.1", 1);
-  ::setenv("MASTER_PORT", port.c_str(), 1);
-  ::setenv("TORCHELASTIC_RUN_ID", port.c_str(), 1);
-  std::vector<pid_t> pids;
-  for (int r = 0; r < ranks; ++r) {
-    ::setenv("RANK", std::to_string(r).c_str(), 1);
-    ::setenv("LOCAL_RANK", std::to_string(r).c_str(), 1);
-    pids.push_back(start_rank(r, argv));
-    if (pids.back() == 0) return 71;
-  }
-  return wait_for(pids);
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -279,10 +240,10 @@ int main(int argc, char** argv) {
       [&](troupe::Config& config) {
         config.strategy = options.strategy;
         config.comm_hook = options.comm_hook;
-        config.optimizer = options.job == "resnet" ? "sgd" : "adamw";
-        config.lr = options.job == "resnet" ? 1e-2 : 1e-3;
+        config.optimizer = trains_with_sgd(options.job) ? "sgd" : "adamw";
+        config.lr = trains_with_sgd(options.job) ? 1e-2 : 1e-3;
         config.momentum = 0.9;
-        config.weight_decay = options.job == "resnet" ? 0 : 0.01;
+        config.weight_decay = trains_with_sgd(options.job) ? 0 : 0.01;
         config.collective_timeout = 600;  // the programs take turns
         config.run_dir = "";
         config.save_every = options.checkpoints.empty() ? -1 : 0;

@@ -61,3 +61,13 @@ def serve(rank, commands):
         if rank == 0:
             print(answer, flush=True)
     dist.destroy_process_group()
+
+
+def serve_alone(commands):
+    """As serve, of one rank, which has nobody to tell."""
+    print("ready", flush=True)
+    for line in sys.stdin:
+        verb, _, argument = line.strip().partition(" ")
+        if verb == "quit":
+            break
+        print(commands[verb](argument), flush=True)

@@ -47,7 +47,7 @@ class Gpt(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, ids):
-        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1]))
+        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
         for layer in self.layers:
             x = layer(x)
         return functional.linear(self.norm(x), self.tokens.weight)
@@ -84,6 +84,43 @@ class MiniResNet(nn.Module):
         return self.head(self.blocks(functional.relu(self.stem_norm(self.stem(images)))).mean((2, 3)))
 
 
+class Bottleneck(nn.Module):
+    def __init__(self, before, width, stride):
+        super().__init__()
+        self.first, self.first_norm = nn.Conv2d(before, width, 1, bias=False), nn.BatchNorm2d(width)
+        self.second, self.second_norm = nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
+        self.third, self.third_norm = nn.Conv2d(width, 4 * width, 1, bias=False), nn.BatchNorm2d(4 * width)
+        self.shortcut = None
+        if stride != 1 or before != 4 * width:
+            self.shortcut, self.shortcut_norm = nn.Conv2d(before, 4 * width, 1, stride, bias=False), nn.BatchNorm2d(4 * width)
+
+    def forward(self, x):
+        y = functional.relu(self.first_norm(self.first(x)))
+        y = functional.relu(self.second_norm(self.second(y)))
+        y = self.third_norm(self.third(y))
+        return functional.relu(y + (x if self.shortcut is None else self.shortcut_norm(self.shortcut(x))))
+
+
+class BottleneckResNet(nn.Module):
+    """bench/bottleneck_resnet's model."""
+
+    def __init__(self, depths, width, classes):
+        super().__init__()
+        # In the order of our parameters.
+        self.stem, self.stem_norm = nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width)
+        self.head = nn.Linear(32 * width, classes)
+        parts, before = [], width
+        for stage, depth in enumerate(depths):
+            for block in range(depth):
+                parts.append(Bottleneck(before, width << stage, 2 if stage > 0 and block == 0 else 1))
+                before = 4 * width << stage
+        self.blocks = nn.Sequential(*parts)
+
+    def forward(self, images):
+        x = functional.max_pool2d(functional.relu(self.stem_norm(self.stem(images))), 3, 2, 1)
+        return self.head(self.blocks(x).mean((2, 3)))
+
+
 class Mlp:
     WIDTH = 1024
 
@@ -101,30 +138,47 @@ class Mlp:
 
 
 class GptJob:
-    def __init__(self, rank, batch):
-        self.model = Gpt()
+    def __init__(self, rank, batch, layers=6, heads=8, width=512, tokens=256, vocabulary=256):
+        self.model = Gpt(vocabulary, tokens, layers, heads, width)
         set_values(self.model, biases=False)
         self.units = list(self.model.layers)
-        self.inputs = [blocks.integers(1000 + 100 * rank + k, batch * 256, 256).view(batch, -1) for k in range(BATCHES)]
-        self.targets = [blocks.integers(2000 + 100 * rank + k, batch * 256, 256).view(batch, -1) for k in range(BATCHES)]
+        self.inputs = [blocks.integers(1000 + 100 * rank + k, batch * tokens, vocabulary).view(batch, -1) for k in range(BATCHES)]
+        self.targets = [blocks.integers(2000 + 100 * rank + k, batch * tokens, vocabulary).view(batch, -1) for k in range(BATCHES)]
 
     @staticmethod
     def loss(scores, targets):
-        return functional.cross_entropy(scores.flatten(0, 1), targets.flatten())
+        return functional.cross_entropy(scores.flatten(0, 1).float(), targets.flatten())
 
 
-class ResNet:
-    def __init__(self, rank, batch):
-        self.model = MiniResNet()
+class Images:
+    def __init__(self, model, rank, batch, side=32, classes=10):
+        self.model = model
         set_values(self.model, biases=False)
         self.units = list(self.model.blocks)
-        self.inputs = [blocks.values(1000 + 100 * rank + k, batch * 3 * 32 * 32, 1).view(batch, 3, 32, 32) for k in range(BATCHES)]
-        self.targets = [blocks.integers(2000 + 100 * rank + k, batch, 10) for k in range(BATCHES)]
+        self.inputs = [blocks.values(1000 + 100 * rank + k, batch * 3 * side * side, 1).view(batch, 3, side, side) for k in range(BATCHES)]
+        self.targets = [blocks.integers(2000 + 100 * rank + k, batch, classes) for k in range(BATCHES)]
 
-    loss = staticmethod(functional.cross_entropy)
+    @staticmethod
+    def loss(scores, targets):
+        return functional.cross_entropy(scores.float(), targets)
 
 
-JOBS = {"mlp": Mlp, "gpt": GptJob, "resnet": ResNet}
+def channels_last(job):
+    """As GPUs like pictures, on both sides."""
+    job.model.to(memory_format=torch.channels_last)
+    job.inputs = [images.contiguous(memory_format=torch.channels_last) for images in job.inputs]
+    return job
+
+
+JOBS = {
+    "mlp": Mlp,
+    "gpt": GptJob,
+    "gpt124m": lambda rank, batch: GptJob(rank, batch, layers=12, heads=12, width=768, tokens=1024, vocabulary=50304),
+    "gpt_tiny": lambda rank, batch: GptJob(rank, batch, layers=2, heads=4, width=64, tokens=32, vocabulary=97),
+    "resnet": lambda rank, batch: Images(MiniResNet(), rank, batch),
+    "resnet50": lambda rank, batch: channels_last(Images(BottleneckResNet((3, 4, 6, 3), 64, 1000), rank, batch, 224, 1000)),
+    "resnet_tiny": lambda rank, batch: channels_last(Images(BottleneckResNet((1, 1, 1, 1), 8, 10), rank, batch, 64, 10)),
+}
 
 
 def set_values(model, biases):
@@ -138,7 +192,7 @@ def set_values(model, biases):
 
 
 def make_optimizer(name, parameters):
-    if name == "resnet":
+    if name.startswith("resnet"):
         return torch.optim.SGD(parameters, lr=1e-2, momentum=0.9, fused=True)
     return torch.optim.AdamW(parameters, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01, fused=True)
 
