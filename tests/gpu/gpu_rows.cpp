@@ -1,63 +1,17 @@
-// The rows of docs/gpu.md that are numbers: `gpu_rows` prints them as lines of a Markdown table. Medians of blocks taken in turns.
-#include <torch/torch.h>
-
-#include <algorithm>
-#include <chrono>
-#include <cstdio>
-
+// The rows of docs/gpu.md that are numbers of our own: `gpu_rows` prints all of them, `gpu_rows NAME` those of kernels, ddp, optimizer,
+// overlap or abort.
 #include "tensor_io/device_kernels.hpp"
 #include "tensor_io/device_stream.hpp"
 #include "tensor_io/nccl_communicator.hpp"
 #include "tests/gpu/gpu.hpp"
+#include "tests/gpu/rows.hpp"
 #include "tests/support/small_training.hpp"
 
 using namespace troupe;
+using namespace troupe::test;
 using namespace troupe::testing;
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
-constexpr int kBlocks = 7;
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-// Seconds of `times` calls, the device's end included.
-double seconds(int times, const std::function<void()>& work) {
-  torch::cuda::synchronize();
-  const auto start = Clock::now();
-  for (int i = 0; i < times; ++i) work();
-  torch::cuda::synchronize();
-  return std::chrono::duration<double>(Clock::now() - start).count() / times;
-}
-
-struct Pair {
-  double ours, other, ratio;
-};
-
-Pair in_turns(int times, const std::function<void()>& ours, const std::function<void()>& other) {
-  for (int i = 0; i < 3; ++i) ours(), other();
-  std::vector<double> a, b, ratio;
-  for (int block = 0; block < kBlocks; ++block) {
-    a.push_back(seconds(times, ours));
-    b.push_back(seconds(times, other));
-    ratio.push_back(a.back() / b.back());
-  }
-  return {median(a), median(b), median(ratio)};
-}
-
-void row(const char* name, const std::string& ours, const std::string& other, double ratio, const char* target) {
-  std::printf("| %s | %s | %s | %.3f | %s |\n", name, ours.c_str(), other.c_str(), ratio, target);
-  std::fflush(stdout);
-}
-
-std::string text(const char* format, double value) {
-  char buffer[64];
-  std::snprintf(buffer, sizeof buffer, format, value);
-  return buffer;
-}
 
 void kernels() {
   const auto f32 = at::TensorOptions().dtype(at::kFloat).device(torch::kCUDA);
@@ -122,10 +76,7 @@ void ddp_overhead(std::int64_t batch, const char* name) {
           plain->step(1e-4);
         });
   });
-  if (!errors[0].empty()) {
-    std::fprintf(stderr, "%s: %s\n", name, errors[0].c_str());
-    std::exit(1);
-  }
+  if (!errors[0].empty()) throw std::runtime_error(errors[0]);
   row(name, text("%.3f ms", 1e3 * times.ours), text("%.3f ms", 1e3 * times.other), times.ratio, "1.01");
 }
 
@@ -140,20 +91,35 @@ void abort_time() {
     const auto tensor = torch::ones({1000}, at::TensorOptions().device(options.device));
     communicator->all_reduce(tensor);
     communicator->wait_on_host();
-    const auto start = Clock::now();
+    const auto start = std::chrono::steady_clock::now();
     communicator->abort({ErrorCode::aborted, 0, {}, -1, {}, "on purpose", {}});
     communicator.reset();  // waits for NCCL's own abort
-    times.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
   row("abort of a communicator, to its end", text("%.3f s", median(times)), "", median(times), "1 s");
 }
 
-}  // namespace
-
-int main() {
-  troupe::test::need_devices(1);
-  kernels();
+void ddp_rows() {
   ddp_overhead(4096, "ddp of one rank beside the bare loop, 8 x Linear(1024), batch 4096");
   ddp_overhead(64, "ddp of one rank beside the bare loop, 8 x Linear(1024), batch 64");
-  abort_time();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  troupe::test::need_devices(1);
+  const std::pair<const char*, void (*)()> all[] = {
+      {"kernels", kernels}, {"ddp", ddp_rows}, {"optimizer", optimizer_rows}, {"overlap", overlap_rows}, {"abort", abort_time}};
+  int failed = 0;
+  for (const auto& [name, rows] : all) {
+    if (argc > 1 && std::string(argv[1]) != name) continue;
+    try {
+      rows();
+    } catch (const std::exception& error) {  // the others' rows are of use all the same
+      std::printf("| %s | FAILED | | | |\n", name);
+      std::fprintf(stderr, "gpu_rows %s: %s\n", name, error.what());
+      failed = 1;
+    }
+  }
+  return failed;
 }
