@@ -2,10 +2,10 @@
 
     python3 tests/gpu/step_rows.py FOLDER [--device cuda|cpu] [--tiny] [--blocks 10] [--row ROW]
 
-FOLDER has gpu_steps. PyTorch is that of TROUPE_TORCH_PYTHON, of this Python, or of .venv-bench. Each side is a process, which waits while the other works. PyTorch's side begins with two short
-blocks of each of its settings, and goes on with the fastest. Then blocks in turns; the ratio is that of the medians, the interval what 95 %
-of 2,000 draws of whole blocks give. Both begin with the same weights, and their losses must stay together. `--tiny` with `--device cpu`
-tries all of that without a GPU.
+FOLDER has gpu_steps. PyTorch is that of TROUPE_TORCH_PYTHON, of this Python, or of .venv-bench. Each side is a process, which waits while the
+other works. PyTorch's side begins with two short blocks of each of its settings, and goes on with the fastest. Then blocks in turns; the
+ratio is that of the medians, the interval what 95 % of 2,000 draws of whole blocks give. Both begin with the same weights, and their losses
+must stay together. `--tiny` with `--device cpu` tries all of that without a GPU.
 """
 import argparse
 import dataclasses
