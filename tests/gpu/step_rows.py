@@ -90,7 +90,9 @@ def fastest_setting(program):
 
 
 def largest_relative_difference(a, b):
-    return max(abs(x - y) / max(abs(y), 1e-12) for x, y in zip(a, b, strict=True))
+    """Infinite where one is not a number."""
+    apart = [abs(x - y) / max(abs(y), 1e-12) for x, y in zip(a, b, strict=True)]
+    return max(apart) if all(x == x for x in apart) else float("inf")
 
 
 def measure(row, folder, python, device, blocks):
@@ -163,7 +165,8 @@ def self_test():
     row = Row("ddp", "gpt_tiny", 4, 5, "fp32")
     assert problem(row, {"loss_difference": 1e-6}) == ""
     assert "do not train the same" in problem(row, {"loss_difference": 1e-3})
-    assert "do not train the same" in problem(row, {"loss_difference": float("nan")})
+    assert "do not train the same" in problem(row, {"loss_difference": largest_relative_difference([1.0, float("nan")], [1.0, 1.0])})
+    assert largest_relative_difference([1.0, 2.2], [1.0, 2.0]) - 0.1 < 1e-9
     assert line(row, found).count("|") == 6
 
 
