@@ -162,7 +162,8 @@ void run_rank(int rank, int ranks, const std::string& folder) {
     const std::int64_t least = kind == "alone" ? 8 : 4, most = kind == "line" ? 4 : kMostBytes;
     if (verb != "bytes" || bytes < least || bytes > most || rounds < 1 || !kinds.contains(kind)) {
       if (rank == 0)
-        std::fprintf(stderr, "bench_all_reduce: bytes N ROUNDS shm|heap|gloo|libgloo|alone|line, N from 4 (alone: 8) to 400 MiB (line: 4)\n");
+        std::fprintf(stderr,
+                     "bench_all_reduce: bytes N ROUNDS shm|heap|gloo|libgloo|alone|line, N from 4 (alone: 8) to 400 MiB (line: 4)\n");
       std::exit(2);
     }
     const auto samples = bench.run(bytes, rounds, kind);

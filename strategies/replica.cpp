@@ -44,8 +44,8 @@ void Replica::make_buckets() {
   agree_on_layout(layout, *context_.program_lane);
   const auto caps = bucket_caps(context_.options, context_.program_lane->device());
   buckets_.reset();  // its hooks leave the parameters before the new ones come
-  buckets_ =
-      std::make_unique<GradientBuckets>(std::move(parameters), *context_.bucket_lane, caps.cap_bytes, caps.first_cap_bytes, [this](std::int32_t bucket) { bucket_full(bucket); });
+  buckets_ = std::make_unique<GradientBuckets>(std::move(parameters), *context_.bucket_lane, caps.cap_bytes, caps.first_cap_bytes,
+                                               [this](std::int32_t bucket) { bucket_full(bucket); });
 }
 
 NamedTensors Replica::replicated_tensors() {

@@ -386,8 +386,8 @@ TEST_CASE("[X04] a rank of fsdp owns its share of what the other axes leave to i
     if (mesh == "fsdp=2,pp=2") CHECK((owned == all + outside));  // which both stages have
     CHECK((owned >= all));
     INFO(run.gathers.at(0) << " gathers");
-    // Three steps and two evaluations in a row. A pipeline's 4 blocks come once for a step, and once for both evaluations; else 8 come for the
-    // forward of each of 4 micro-batches, and again for its backward, which has the last one, as soon as that is known.
+    // Three steps and two evaluations in a row. A pipeline's 4 blocks come once for a step, and once for both evaluations; else 8 come for
+    // the forward of each of 4 micro-batches, and again for its backward, which has the last one, as soon as that is known.
     const auto gathers = run.gathers.at(0);
     if (mesh == "fsdp=2,pp=2") CHECK((gathers == 3 * 4 + 4));
     if (mesh == "fsdp=2,tp=2") CHECK((gathers >= 3 * 4 * (8 + 7) + 2 * 8 && gathers < 3 * 4 * (8 + 8) + 2 * 8));
@@ -741,7 +741,8 @@ struct SometimesChainImpl : torch::nn::Module {
 
 }  // namespace
 
-TEST_CASE("[X04] [F09] units that the ranks of one shard do not all use, in a pipeline: no deadlock, and the numbers of shards that are mapped") {
+TEST_CASE(
+    "[X04] [F09] units that the ranks of one shard do not all use, in a pipeline: no deadlock, and the numbers of shards that are mapped") {
   const auto schedule = GENERATE(std::string("gpipe"), std::string("1f1b"), std::string("interleaved"));
   MeshRun gathered("pipeline", 4, "fsdp=2,pp=2"), mapped("pipeline", 4, "fsdp=2,pp=2");
   for (auto* each : {&gathered, &mapped}) {
