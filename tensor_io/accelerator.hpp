@@ -26,6 +26,8 @@ class Accelerator {
   // The kernels of device_kernels.hpp, on the current stream of the tensors' device; arguments are checked.
   virtual void pack(const at::Tensor& bucket, std::span<const at::Tensor> sources, std::span<const std::int64_t> offsets, double scale) = 0;
   virtual void scale_and_check(const at::Tensor& flat, double scale, const at::Tensor& result) = 0;
+  /// Of dropout.hpp: bool, contiguous; an element is kept where its number is not below `dropped_below`.
+  virtual void dropout_mask(const at::Tensor& mask, std::uint64_t dropped_below, std::uint64_t key, std::uint64_t subsequence) = 0;
 };
 
 /// nullptr in a build without CUDA.

@@ -73,6 +73,12 @@ class CudaAccelerator final : public Accelerator {
     check("scale_and_check", cuda::scale_and_check(flat.data_ptr(), flat.numel(), number_of(flat.scalar_type()), static_cast<float>(scale),
                                                    partials.data_ptr<double>(), result.data_ptr<double>(), stream.native()));
   }
+
+  void dropout_mask(const at::Tensor& mask, std::uint64_t dropped_below, std::uint64_t key, std::uint64_t subsequence) override {
+    const auto stream = DeviceStream::current(mask.device());
+    const CurrentStream place(stream);
+    check("dropout_mask", cuda::dropout_mask(mask.data_ptr<bool>(), mask.numel(), dropped_below, key, subsequence, stream.native()));
+  }
 };
 
 }  // namespace

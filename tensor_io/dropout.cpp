@@ -9,6 +9,7 @@
 #include <mutex>
 #include <utility>
 
+#include "tensor_io/accelerator.hpp"
 #include "tensor_io/error.hpp"
 #include "tensor_io/random_seed.hpp"
 
@@ -28,17 +29,21 @@ std::uint64_t key_from_libtorch() {
 
 }  // namespace
 
-at::Tensor dropout_mask(at::IntArrayRef sizes, double p, std::uint64_t key, std::uint64_t subsequence) {
-  auto mask = at::empty(sizes, at::kBool);
+at::Tensor dropout_mask(at::IntArrayRef sizes, double p, std::uint64_t key, std::uint64_t subsequence, at::Device device) {
+  const auto dropped_below = static_cast<std::uint64_t>(std::llround(p * 0x1p32));
+  auto mask = at::empty(sizes, at::TensorOptions().dtype(at::kBool).device(device.is_cuda() ? device : at::kCPU));
+  if (mask.is_cuda()) {
+    accelerator()->dropout_mask(mask, dropped_below, key, subsequence);
+    return mask;
+  }
   auto* keep = mask.data_ptr<bool>();
   const auto numel = mask.numel();
-  const auto dropped_below = static_cast<std::uint64_t>(std::llround(p * 0x1p32));
   at::parallel_for(0, (numel + kNumbersPerCount - 1) / kNumbersPerCount, 4096, [&](std::int64_t begin, std::int64_t end) {
     at::Philox4_32 random(key, subsequence, static_cast<std::uint64_t>(begin));
     const auto last = std::min(numel, end * kNumbersPerCount);
     for (auto i = begin * kNumbersPerCount; i < last; ++i) keep[i] = random() >= dropped_below;
   });
-  return mask;
+  return mask.to(device);
 }
 
 DropoutDraws::Recording::Recording(DropoutDraws& draws) : before_(std::exchange(recorded_draws, &draws)) {}
@@ -97,7 +102,7 @@ at::Tensor DropoutImpl::forward(const at::Tensor& input) {
     subsequence = static_cast<std::uint64_t>(layer_) << 32 | calls_++;
   }
   DropoutDraws::note({key, subsequence});
-  auto factor = dropout_mask(input.sizes(), p, key, subsequence).to(input.device(), input.scalar_type());
+  auto factor = dropout_mask(input.sizes(), p, key, subsequence, input.device()).to(input.scalar_type());
   if (p < 1) factor.div_(1 - p);
   return input * factor;
 }

@@ -86,8 +86,9 @@ TORCH_MODULE(Dropout);
 }  // namespace nn
 
 /// Elements that a dropout of probability `p` keeps: element i (in row-major order) by the i-th number of Philox's (key, subsequence).
-/// Returns bool of `sizes`; the same however many threads work on it.
-at::Tensor dropout_mask(at::IntArrayRef sizes, double p, std::uint64_t key, std::uint64_t subsequence);
+/// Returns bool of `sizes` on `device`; the same on all of them, and however many threads work on it. On a GPU by a kernel of the current
+/// stream, without a wait.
+at::Tensor dropout_mask(at::IntArrayRef sizes, double p, std::uint64_t key, std::uint64_t subsequence, at::Device device = at::kCPU);
 
 /// Every troupe::nn::Dropout of the model follows `position`. Returns how many.
 int place_dropout(torch::nn::Module& model, const std::shared_ptr<const ForwardPosition>& position);

@@ -3,6 +3,8 @@
 
 #include "tensor_io/device_feed.hpp"
 #include "tensor_io/device_kernels.hpp"
+#include "tensor_io/device_stream.hpp"
+#include "tensor_io/dropout.hpp"
 #include "tests/catch.hpp"
 #include "tests/gpu/gpu.hpp"
 
@@ -52,6 +54,16 @@ TEST_CASE("[T01] gpu: one pass scales with the CPU's bits, and finds its norm an
   there[2] = std::nan("");
   scale_and_check(there, 1, result_there);
   CHECK(result_there[1].item<double>() == 1);
+}
+
+TEST_CASE("[L03] gpu: a dropout's mask has the bits of its twin on the CPU, in a stream, without a wait", "[gpu]") {
+  need_devices(1);
+  const std::int64_t numel = GENERATE(0, 1, 3, 4, 1023, 10'000'019);
+  const double p = GENERATE(0.1, 0.5, 1.0);
+  const auto waits = host_waits();
+  const auto there = dropout_mask({numel}, p, 0x0123456789abcdef, 7, {at::kCUDA, 0});
+  CHECK(host_waits() == waits);
+  CHECK(torch::equal(dropout_mask({numel}, p, 0x0123456789abcdef, 7), there.cpu()));
 }
 
 TEST_CASE("[L03] gpu: batches that are sent ahead arrive whole", "[gpu]") {

@@ -1,8 +1,10 @@
 #include "tensor_io/dropout.hpp"
 
 #include <ATen/Parallel.h>
+#include <ATen/core/PhiloxRNGEngine.h>
 
 #include "tensor_io/error.hpp"
+#include "tensor_io/philox.hpp"
 #include "tests/catch.hpp"
 
 using namespace troupe;
@@ -29,6 +31,23 @@ TEST_CASE("dropout's numbers are Philox's, element by element") {
   CHECK(keeps(0.65).equal(torch::tensor({false, true, true, false})));
   CHECK(keeps(0.8).equal(torch::tensor({false, true, false, false})));
   CHECK(keeps(1).equal(torch::tensor({false, false, false, false})));
+}
+
+TEST_CASE("the device's Philox has the numbers of LibTorch's") {
+  // Where a half of the counter carries, and at the ends.
+  const std::uint64_t values[] = {0, 1, 0xffffffff, 0x100000000, 0x0123456789abcdef, 0xffffffffffffffff};
+  for (const auto key : values) {
+    for (const auto subsequence : values) {
+      for (const auto offset : values) {
+        at::Philox4_32 theirs(key, 0, 0);
+        // Its constructor adds the offset with a carry into the subsequence; a fresh engine with the offset set has none.
+        theirs.reset_state(key, subsequence);
+        theirs.set_offset(offset);
+        const auto ours = philox(key, subsequence, offset);
+        for (const auto number : ours.of) REQUIRE(number == theirs());
+      }
+    }
+  }
 }
 
 TEST_CASE("a dropout mask is the same however many threads make it, and a longer one begins like a shorter one") {
