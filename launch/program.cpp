@@ -176,12 +176,12 @@ bool traces_operators(const Config& config) {
 int run_simulated(Config config, const std::function<void(Rank&)>& body) {
   std::fprintf(stderr, "note: %lld ranks as threads of this process: a simulated cluster, for tests; troupe launch starts processes\n",
                static_cast<long long>(config.ranks));
-  if (traces_operators(config)) OperatorTrace::initialise();
   RankEnvironment place;
   place.job_id = "simulated";
   SimulationOptions simulation;
   simulation.world_size = static_cast<int>(config.ranks);
   simulation.rank = options_of(config, place, choose_device(config, device_facts(), {0, simulation.world_size, true}));
+  if (traces_operators(config)) OperatorTrace::initialise(!simulation.rank.device.is_cpu());
   if (!config.chaos.empty()) {
     simulation.chaos = parse_chaos(config.chaos);
     simulation.recovery.enabled = true;

@@ -1,5 +1,9 @@
 #include "tensor_io/trace.hpp"
 
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
 
 namespace troupe {
@@ -24,6 +28,16 @@ void TraceEvent::set_detail(std::string_view text) noexcept { copy_text(detail, 
 
 std::int64_t TraceTrack::began_ns() const noexcept { return recorder_.began_ns(); }
 
+void TraceTrack::set_thread() noexcept {
+  system_thread_ = static_cast<std::int32_t>(::syscall(SYS_gettid));
+  pthread_ = static_cast<std::int32_t>(::pthread_self());
+}
+
+bool TraceTrack::is_of_thread(std::int64_t id) const noexcept {
+  const auto number = static_cast<std::int32_t>(id);
+  return number != 0 && (number == system_thread_ || number == pthread_);
+}
+
 void TraceTrack::add(const TraceEvent& event) {
   if (recorder_.count_.fetch_add(1, std::memory_order_relaxed) >= recorder_.limit_) return;
   try {
@@ -46,6 +60,14 @@ TraceTrack& TraceRecorder::track(std::string_view name) {
   return *tracks_.emplace_back(std::make_unique<TraceTrack>(std::string(name), *this));
 }
 
+TraceTrack* TraceRecorder::track_of_thread(std::int64_t id) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& track : tracks_) {
+    if (track->is_of_thread(id)) return track.get();
+  }
+  return nullptr;
+}
+
 TraceRecorder::Recorded TraceRecorder::take() {
   Recorded recorded;
   const std::lock_guard lock(mutex_);
@@ -61,6 +83,7 @@ const std::shared_ptr<TraceRecorder>& trace_recorder() noexcept { return thread_
 
 void join_trace(std::shared_ptr<TraceRecorder> recorder, std::string_view track) {
   internal::thread_track = recorder ? &recorder->track(track) : nullptr;
+  if (internal::thread_track != nullptr) internal::thread_track->set_thread();
   thread_recorder() = std::move(recorder);
 }
 

@@ -53,6 +53,10 @@ class TraceTrack {
   const std::string& name() const noexcept { return name_; }
   inline bool recording() const noexcept;
   std::int64_t began_ns() const noexcept;
+  /// The calling thread is the one that adds.
+  void set_thread() noexcept;
+  /// Whether that one's number is `id`: the system's, or the lower half of what pthread_self() says. Any thread.
+  bool is_of_thread(std::int64_t id) const noexcept;
   /// Any thread. Dropped, and counted, where the rank's limit is reached.
   void add(const TraceEvent& event);
 
@@ -60,6 +64,7 @@ class TraceTrack {
   friend class TraceRecorder;
   const std::string name_;
   TraceRecorder& recorder_;
+  std::atomic<std::int32_t> system_thread_{0}, pthread_{0};  // 0: not known
   std::mutex mutex_;
   std::vector<TraceEvent> events_;  // guarded by mutex_
 };
@@ -78,6 +83,8 @@ class TraceRecorder {
   std::int64_t began_ns() const noexcept { return began_ns_.load(std::memory_order_relaxed); }
   /// Made where there is none. Lives as long as the recorder.
   TraceTrack& track(std::string_view name);
+  /// Whose thread joined with that number (TraceTrack::is_of_thread); nullptr: nobody's.
+  TraceTrack* track_of_thread(std::int64_t id);
 
   struct Recorded {
     std::vector<std::pair<std::string, std::vector<TraceEvent>>> tracks;  ///< in the order in which they were made

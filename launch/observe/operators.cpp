@@ -1,13 +1,16 @@
 #include "launch/observe/operators.hpp"
 
+#include <kineto/ActivityType.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
 
 #include <atomic>
 #include <cstdlib>
 #include <limits>
-#include <map>
+#include <optional>
 #include <set>
-#include <string>
+#include <vector>
+
+#include "launch/observe/kineto_activities.hpp"
 
 namespace troupe {
 namespace {
@@ -33,6 +36,20 @@ std::int64_t steady_minus_system_ns() {
   return offset;
 }
 
+// Nothing for what only says the same once more (a program's annotations as the device saw them) or is nobody's work (waits, overhead).
+std::optional<KinetoActivity::Kind> kind_of(const profiler::KinetoEvent& event) {
+  switch (static_cast<libkineto::ActivityType>(event.activityType())) {
+    case libkineto::ActivityType::CPU_OP:
+    case libkineto::ActivityType::USER_ANNOTATION: return KinetoActivity::Kind::operation;
+    case libkineto::ActivityType::CUDA_RUNTIME:
+    case libkineto::ActivityType::CUDA_DRIVER: return KinetoActivity::Kind::launch;
+    case libkineto::ActivityType::CONCURRENT_KERNEL:
+    case libkineto::ActivityType::GPU_MEMCPY:
+    case libkineto::ActivityType::GPU_MEMSET: return KinetoActivity::Kind::device;
+    default: return std::nullopt;
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<OperatorTrace> OperatorTrace::begin(bool on_device) {
@@ -49,7 +66,7 @@ std::unique_ptr<OperatorTrace> OperatorTrace::begin(bool on_device) {
 
 void OperatorTrace::silence() { ::setenv("KINETO_LOG_LEVEL", "99", 0); }
 
-void OperatorTrace::initialise() { begin(false).reset(); }
+void OperatorTrace::initialise(bool on_device) { begin(on_device).reset(); }
 
 OperatorTrace::~OperatorTrace() {
   if (open_) {
@@ -65,32 +82,22 @@ void OperatorTrace::collect(TraceRecorder& recorder) {
   open_ = false;
   const auto result = profiler::disableProfiler();
   const auto offset = steady_minus_system_ns();
-  std::map<std::uint64_t, TraceTrack*> threads;
-  TraceTrack* device = nullptr;
+  std::vector<KinetoActivity> activities;
   for (const auto& found : result->events()) {
-    if (found.isHiddenEvent()) continue;
-    TraceEvent event;
-    event.set_name(found.name());
-    event.begin_ns = static_cast<std::int64_t>(found.startNs()) + offset;
-    event.end_ns = event.begin_ns + static_cast<std::int64_t>(found.durationNs());
-    if (event.begin_ns < recorder.began_ns()) continue;
-    if (found.deviceType() != at::kCPU) {
-      event.kind = TraceEvent::Kind::kernel;
-      event.stream = static_cast<std::int32_t>(found.deviceResourceId());
-      event.correlation = static_cast<std::int64_t>(found.correlationId());
-      if (device == nullptr) device = &recorder.track("device");
-      device->add(event);
-      continue;
-    }
-    const std::string_view name = event.name.data();
-    const bool launches = name.starts_with("cuda") || name.starts_with("cuLaunch");
-    event.kind = launches ? TraceEvent::Kind::launch : TraceEvent::Kind::operation;
-    if (launches) event.correlation = static_cast<std::int64_t>(found.correlationId());
-    auto& track = threads[found.startThreadId()];
-    if (track == nullptr)
-      track = &recorder.track(threads.size() == 1 ? "operators" : "operators, thread " + std::to_string(threads.size()));
-    track->add(event);
+    const auto kind = kind_of(found);
+    if (!kind || found.isHiddenEvent()) continue;
+    auto& activity = activities.emplace_back();
+    activity.kind = *kind;
+    activity.name = found.name();
+    activity.begin_ns = static_cast<std::int64_t>(found.startNs()) + offset;
+    activity.end_ns = activity.begin_ns + static_cast<std::int64_t>(found.durationNs());
+    // A call that no operator made is said to be of the thread that asks.
+    const bool has_thread = *kind == KinetoActivity::Kind::operation || found.linkedCorrelationId() != 0;
+    activity.thread = has_thread ? found.startThreadId() : 0;
+    activity.resource = found.deviceResourceId();
+    activity.correlation = static_cast<std::int64_t>(found.correlationId());
   }
+  add_activities(activities, recorder);
 }
 
 }  // namespace troupe

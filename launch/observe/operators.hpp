@@ -15,14 +15,15 @@ class OperatorTrace {
   /// Kineto is not to tell on standard error that there is no GPU. To be called before the program has a second thread, which may read the
   /// environment, and before anything else here.
   static void silence();
-  /// To be called on the program's first thread before another one begins a trace: Kineto complains otherwise.
-  static void initialise();
+  /// To be called on the program's first thread before another one begins a trace: Kineto complains otherwise. What it is told first holds
+  /// for the process: a Kineto that began without a device never sees one.
+  static void initialise(bool on_device);
   /// Nothing where Kineto is in use.
   static std::unique_ptr<OperatorTrace> begin(bool on_device);
   ~OperatorTrace();
   OperatorTrace(const OperatorTrace&) = delete;
   OperatorTrace& operator=(const OperatorTrace&) = delete;
-  /// Ends it: what there is goes to the tracks `operators`, kernels to `device`.
+  /// Ends it: what there is goes to the recorder's tracks (add_activities).
   void collect(TraceRecorder& recorder);
 
  private:

@@ -30,8 +30,14 @@ std::string us_text(std::int64_t ns) {
   return text;
 }
 
-const char* category_of(EventKind kind) {
-  switch (kind) {
+// By their names, as HolisticTraceAnalysis tells them apart, too.
+bool is_communication(const TraceEvent& kernel) { return std::string_view(kernel.name.data()).starts_with("nccl"); }
+bool is_copy(const TraceEvent& kernel) { return std::string_view(kernel.name.data()).starts_with("Memcpy"); }
+bool is_fill(const TraceEvent& kernel) { return std::string_view(kernel.name.data()).starts_with("Memset"); }
+bool is_computation(const TraceEvent& kernel) { return !is_communication(kernel) && !is_copy(kernel) && !is_fill(kernel); }
+
+const char* category_of(const TraceEvent& event) {
+  switch (event.kind) {
     case EventKind::step:
     case EventKind::user: return "user_annotation";
     case EventKind::phase: return "phase";
@@ -40,7 +46,7 @@ const char* category_of(EventKind kind) {
     case EventKind::block: return "block";
     case EventKind::operation: return "cpu_op";
     case EventKind::launch: return "cuda_runtime";
-    case EventKind::kernel: return "kernel";
+    case EventKind::kernel: return is_copy(event) ? "gpu_memcpy" : is_fill(event) ? "gpu_memset" : "kernel";
     default: return "actor";
   }
 }
@@ -68,7 +74,6 @@ bool moves_tensors(const TraceEvent& event) {
   const std::string_view name = event.name.data();
   return event.kind == EventKind::collective && name != "allocate" && name != "split";
 }
-bool is_communication(const TraceEvent& kernel) { return std::string_view(kernel.name.data()).starts_with("nccl"); }
 
 /// A track's spans, each in a row where it lies within or beside the others.
 struct Rows {
@@ -138,19 +143,24 @@ class Writer {
     };
     if (event.stream >= 0) argument("device", "0"), argument("stream", std::to_string(event.stream));
     if (event.correlation >= 0) argument("correlation", std::to_string(event.correlation));
+    if (event.kind == EventKind::kernel && is_communication(event)) argument("communication", "true");
     if (event.detail[0] != '\0') name += " (" + std::string(event.detail.data()) + ")";
     if (event.numel >= 0) argument("numel", std::to_string(event.numel));
     if (event.dtype >= 0) argument("dtype", json_text(c10::toString(static_cast<c10::ScalarType>(event.dtype))));
     if (event.step >= 0) argument("step", std::to_string(event.step));
-    line(R"({"ph":"X","cat":")" + std::string(category_of(event.kind)) + R"(","name":)" + json_text(name) + place(event.begin_ns, thread) +
+    line(R"({"ph":"X","cat":")" + std::string(category_of(event)) + R"(","name":)" + json_text(name) + place(event.begin_ns, thread) +
          R"(,"dur":)" + us_text(event.end_ns - event.begin_ns) + R"(,"args":{)" + arguments + "}}");
     ++count_;
   }
-  void arrow(const TraceEvent& event, int from, int to) {
-    const auto common = R"(,"cat":"message","name":)" + json_text(event.name.data()) + R"(,"id":)" +
+  struct End {
+    int thread = 0;
+    std::int64_t ns = 0;
+  };
+  void arrow(const char* category, const std::string& name, End from, End to) {
+    const auto common = R"(,"cat":")" + std::string(category) + R"(","name":)" + json_text(name) + R"(,"id":)" +
                         std::to_string(source_.rank * 10'000'000LL + ++arrows_);
-    line(R"({"ph":"s")" + common + place(event.begin_ns, from) + "}");
-    line(R"({"ph":"f","bp":"e")" + common + place(event.end_ns, to) + "}");
+    line(R"({"ph":"s")" + common + place(from.ns, from.thread) + "}");
+    line(R"({"ph":"f","bp":"e")" + common + place(to.ns, to.thread) + "}");
     ++count_;
   }
 
@@ -163,6 +173,51 @@ class Writer {
   const TraceSource& source_;
   std::string text_;
   std::int64_t arrows_ = 0, count_ = 0;
+};
+
+// Whether it may be a kernel of that collective: `ncclDevKernel_AllReduce_Sum_f32_RING_LL`, `ncclSymkDevKernel_AllGather_ST`, and those
+// that NCCL has for several of them.
+bool is_kernel_of(const TraceEvent& kernel, std::string_view collective) {
+  const std::string_view name = kernel.name.data();
+  const auto at = name.find("Kernel_");
+  if (!is_communication(kernel) || at == std::string_view::npos) return false;
+  const auto what = name.substr(at + 7);
+  return what.starts_with(camel_case(collective) + "_") || what.starts_with("Generic") || what.starts_with("SendRecv");
+}
+
+/// Where launches and collectives stand, for the arrows to what they started on a device.
+class Starts {
+ public:
+  void add(const TraceEvent& event, int thread) {
+    if (event.kind == EventKind::launch && event.correlation >= 0) launches_[event.correlation] = {thread, event.begin_ns};
+    if (moves_tensors(event)) collectives_.emplace(event.begin_ns, Collective{event.end_ns, event.name.data(), thread});
+  }
+  /// From the call that launched it. NCCL's also from the span of the actor that asked for it, the last one that had begun: NCCL launches
+  /// from a thread of its own, while that span lasts.
+  void join(const TraceEvent& kernel, int thread, Writer& writer) const {
+    const auto launch = launches_.find(kernel.correlation);
+    if (kernel.correlation < 0 || launch == launches_.end()) return;
+    const Writer::End end{thread, kernel.begin_ns};
+    const auto at = launch->second.ns;
+    writer.arrow("ac2g", "ac2g", launch->second, end);
+    if (!is_communication(kernel)) return;
+    auto collective = collectives_.upper_bound(at);
+    for (int looked = 0; looked < kThreads && collective != collectives_.begin(); ++looked) {
+      --collective;
+      const auto& [end_ns, name, its_thread] = collective->second;
+      if (at <= end_ns && is_kernel_of(kernel, name)) return writer.arrow("collective", "collective", {its_thread, at}, end);
+    }
+  }
+
+ private:
+  static constexpr int kThreads = 8;  // that may be in collectives at a time
+  struct Collective {
+    std::int64_t end_ns;
+    std::string name;
+    int thread;
+  };
+  std::map<std::int64_t, Writer::End> launches_;         // by correlation
+  std::multimap<std::int64_t, Collective> collectives_;  // by begin
 };
 
 using Tracks = std::vector<std::pair<std::string, std::vector<TraceEvent>>>;
@@ -239,7 +294,7 @@ void count_steps(const std::vector<TraceEvent>& events, TraceTotals& totals) {
 // The compute track on top, then those that it feeds.
 void sort_tracks(Tracks& tracks) {
   const auto place = [](const std::string& name) {
-    static constexpr std::string_view kOrder[] = {kCompute, "blocks", "operators", "reducer", "gathers", "data loader"};
+    static constexpr std::string_view kOrder[] = {kCompute, "blocks", "operators", "reducer", "gathers", "launches", "data loader"};
     return std::find(std::begin(kOrder), std::end(kOrder), name) - std::begin(kOrder);
   };
   std::stable_sort(tracks.begin(), tracks.end(), [&](const auto& a, const auto& b) { return place(a.first) < place(b.first); });
@@ -308,7 +363,8 @@ TracePart trace_part(const TraceRecorder::Recorded& recorded, const TraceSource&
   sort_tracks(tracks);
   auto kernels = kernels_in(tracks);
   std::map<int, std::string> stream_names;
-  if (kernels.empty()) {
+  const bool on_device = !kernels.empty();
+  if (!on_device) {
     Substitutes substitutes(tracks);
     kernels = std::move(substitutes.kernels);
     stream_names = substitutes.names();
@@ -318,6 +374,7 @@ TracePart trace_part(const TraceRecorder::Recorded& recorded, const TraceSource&
   writer.metadata("process_sort_index", 0, "\"sort_index\":" + std::to_string(source.rank));
   std::map<std::string, std::pair<int, Rows>> placed;  // by track: its first thread, its spans
   std::vector<std::pair<std::string, TraceEvent>> messages;
+  Starts starts;
   int thread = 0;
   for (auto& [name, events] : tracks) {
     thread += kRowsOfTrack;
@@ -328,25 +385,34 @@ TracePart trace_part(const TraceRecorder::Recorded& recorded, const TraceSource&
     std::erase_if(events, [](const auto& event) { return event.kind == EventKind::message; });
     const auto& [first, rows] = placed.emplace(name, std::pair(thread, Rows(std::move(events)))).first->second;
     for (int row = 0; row < rows.count; ++row) writer.name_thread(first + row, row == 0 ? name : name + " " + std::to_string(row + 1));
-    for (const auto& span : rows.spans) writer.span(span.event, first + span.row);
+    for (const auto& span : rows.spans) {
+      writer.span(span.event, first + span.row);
+      if (on_device) starts.add(span.event, first + span.row);
+    }
   }
   for (const auto& [name, event] : messages) {
     const auto sender = placed.find(event.from), receiver = placed.find(name);
     if (sender == placed.end() || event.end_ns < event.begin_ns) continue;
     const auto from = sender->second.second.row_at(event.begin_ns), to = receiver->second.second.row_at(event.end_ns);
-    if (from >= 0 && to >= 0) writer.arrow(event, sender->second.first + from, receiver->second.first + to);
+    if (from < 0 || to < 0) continue;
+    writer.arrow("message", event.name.data(), {sender->second.first + from, event.begin_ns}, {receiver->second.first + to, event.end_ns});
   }
   std::map<int, std::vector<TraceEvent>> streams;
   for (const auto& kernel : kernels) streams[kernel.stream].push_back(kernel);
   for (auto& [stream, events] : streams) {
     const auto first = kKernelThreads + kRowsOfTrack * stream;
+    const bool communicates = std::any_of(events.begin(), events.end(), is_communication);
     const Rows rows(std::move(events));
-    const auto name = stream_names.contains(stream) ? stream_names[stream] : "stream " + std::to_string(stream);
+    const auto name =
+        stream_names.contains(stream) ? stream_names[stream] : "stream " + std::to_string(stream) + (communicates ? ", NCCL" : "");
     for (int row = 0; row < rows.count; ++row) writer.name_thread(first + row, row == 0 ? name : name + " " + std::to_string(row + 1));
-    for (const auto& span : rows.spans) writer.span(span.event, first + span.row);
+    for (const auto& span : rows.spans) {
+      writer.span(span.event, first + span.row);
+      if (on_device) starts.join(span.event, first + span.row, writer);
+    }
   }
-  const auto communication = intervals_of(kernels, [](const TraceEvent& e) { return is_communication(e); });
-  const auto computation = intervals_of(kernels, [](const TraceEvent& e) { return !is_communication(e); });
+  const auto communication = intervals_of(kernels, is_communication);
+  const auto computation = intervals_of(kernels, is_computation);
   part.totals.collectives_ns = length_of(communication);
   part.totals.hidden_ns = part.totals.collectives_ns - length_of(subtract_intervals(communication, computation));
   part.totals.events = writer.count();

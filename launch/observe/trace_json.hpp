@@ -38,7 +38,9 @@ struct TracePart {
 /// A rank on the CPU has no kernels, and HolisticTraceAnalysis knows nothing else. So what compute computes (forward, backward, optimizer,
 /// without the waits within) is written once more as kernels of stream 0, and the collectives of each other track (the reducer's, FSDP's
 /// gathers) as kernels `ncclDevKernel_…` of a stream of its own, each with the launch that HTA wants to see. Where a device recorded
-/// kernels these are there instead. Pure.
+/// kernels these are there instead: a thread for each stream, an arrow to each kernel from the call that launched it, and to NCCL's from
+/// the actor's collective that asked for it, too. NCCL's kernels are known by their names, as HTA knows them, and have the argument
+/// `communication`. Pure.
 TracePart trace_part(const TraceRecorder::Recorded& recorded, const TraceSource& source);
 
 using TraceInterval = std::pair<std::int64_t, std::int64_t>;

@@ -1,11 +1,13 @@
 // What a trace is made of: the setting, clocks, threads, kernels for HTA, files.
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <filesystem>
 #include <thread>
 
 #include "launch/config.hpp"
+#include "launch/observe/kineto_activities.hpp"
 #include "launch/observe/profile_setting.hpp"
 #include "launch/observe/trace_file.hpp"
 #include "launch/observe/trace_json.hpp"
@@ -227,6 +229,82 @@ TEST_CASE("[T08] a device's own kernels take the place of those that a rank on t
   CHECK(part.totals.hidden_ns == 50'000);
   CHECK(trace.count(0, "stream 20", "nccl") == 1);
   CHECK(trace.count(0, "compute", "backward") == 1);
+}
+
+namespace {
+
+KinetoActivity activity_of(KinetoActivity::Kind kind, const std::string& name, std::int64_t begin_us, std::int64_t end_us,
+                           std::int64_t correlation, std::int64_t resource) {
+  KinetoActivity activity;
+  activity.kind = kind;
+  activity.name = name;
+  activity.begin_ns = begin_us * 1000;
+  activity.end_ns = end_us * 1000;
+  activity.correlation = correlation;
+  activity.resource = resource;
+  return activity;
+}
+
+}  // namespace
+
+TEST_CASE("[T08] [L03] a device's kernels stand on a track for each stream, with arrows from their launches, and NCCL's from the reducer") {
+  using Activity = KinetoActivity::Kind;
+  const auto recorder = std::make_shared<TraceRecorder>();
+  join_trace(recorder, "compute");
+  std::atomic<std::int64_t> reducers_number{0};
+  std::thread reducer([&] {
+    join_trace(recorder, "reducer");
+    reducers_number = ::gettid();
+    recorder->track("reducer").add(event_of(Kind::span, "BucketReady", 100, 400));
+    recorder->track("reducer").add(event_of(Kind::collective, "all_reduce", 150, 350));
+    join_trace(nullptr, {});
+  });
+  reducer.join();
+  // At the same time, of another operation: no kernel of it is the reducer's.
+  recorder->track("gathers").add(event_of(Kind::collective, "all_gather", 160, 340));
+  auto of_operator = activity_of(Activity::launch, "cudaLaunchKernel", 20, 25, 1, 4711);
+  of_operator.thread = 1;
+  auto matmul = activity_of(Activity::operation, "aten::mm", 10, 30, 77, 4711);
+  matmul.thread = 1;
+  add_activities({matmul, of_operator, activity_of(Activity::device, "gemm", 40, 300, 1, 7),
+                  activity_of(Activity::launch, "cudaLaunchKernel", 120, 125, 2, reducers_number),
+                  activity_of(Activity::device, "pack", 310, 320, 2, 13),
+                  activity_of(Activity::launch, "cuLaunchKernelEx", 200, 210, 3, 0x7f00'1234),  // NCCL's own thread
+                  activity_of(Activity::device, "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgs)", 250, 360, 3, 20),
+                  activity_of(Activity::launch, "cudaMemcpyAsync", 380, 390, 4, reducers_number),
+                  activity_of(Activity::device, "Memcpy DtoH (Device -> Pinned)", 395, 400, 4, 7)},
+                 *recorder);
+  join_trace(nullptr, {});
+  const auto part = trace_part(recorder->take(), {0, "h", 0});
+  const ParsedTrace trace(whole(part));
+  CHECK(trace.count(0, "stream 7", "gemm") == 1);
+  CHECK(trace.count(0, "stream 13", "pack") == 1);
+  CHECK(trace.count(0, "stream 20, NCCL", "ncclDevKernel_AllReduce") == 1);
+  CHECK(trace.count(0, "operators", "cudaLaunchKernel") == 1);
+  CHECK(trace.count(0, "reducer", "cudaLaunchKernel") == 1);
+  CHECK(trace.count(0, "launches", "cuLaunchKernelEx") == 1);
+  for (const auto& [thread, spans] : trace.spans) {
+    for (const auto& span : spans) {
+      if (!span.arguments.contains("stream")) continue;
+      const bool nccl = span.name.starts_with("nccl");
+      CHECK(span.category == (span.name.starts_with("Memcpy") ? "gpu_memcpy" : "kernel"));
+      CHECK(span.arguments.contains("communication") == nccl);
+      CHECK(span.arguments["correlation"].get<int>() >= 1);
+    }
+  }
+  // By arrow: from which track to which.
+  std::multiset<std::pair<std::string, std::string>> arrows;
+  for (const auto& [id, ends] : trace.arrows) arrows.emplace(trace.names.at(ends[0].second), trace.names.at(ends[1].second));
+  const std::multiset<std::pair<std::string, std::string>> expected{{"operators", "stream 7"},
+                                                                    {"reducer", "stream 13"},
+                                                                    {"launches", "stream 20, NCCL"},
+                                                                    {"reducer", "stream 20, NCCL"},
+                                                                    {"reducer", "stream 7"}};
+  CHECK(arrows == expected);
+  CHECK(trace.arrow_names == std::set<std::string>{"ac2g", "collective"});
+  // In NCCL 250-360, of which the gemm runs to 300 and the pack 310-320; copies hide nothing.
+  CHECK(part.totals.collectives_ns == 110'000);
+  CHECK(part.totals.hidden_ns == 60'000);
 }
 
 TEST_CASE("[T08] spans that do not nest are shown in further threads of their track") {
