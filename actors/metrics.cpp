@@ -175,6 +175,21 @@ void MetricsState::write(const MetricRecord& record) {
   for (std::size_t i = 0; i < options.sinks.size(); ++i) {
     attempt(i, [&](MetricSink& sink) { sink.write(record); });
   }
+  if (options.judge) judge(record);
+}
+
+void MetricsState::judge(const MetricRecord& record) {
+  for (const auto& line : options.judge(record)) {
+    if (options.on_warning) options.on_warning(line);
+    MetricRecord warning;
+    warning.kind = MetricRecord::Kind::event;
+    warning.step = warning.steps_from = record.step;
+    warning.epoch = record.epoch;
+    warning.wall_time = record.wall_time;
+    warning.event = "warning";
+    warning.text = line;
+    write(warning);
+  }
 }
 
 void MetricsState::finish(const FinishMetrics& message) {

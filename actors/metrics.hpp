@@ -91,7 +91,10 @@ struct MetricsOptions {
   std::function<void(const ValidationReport&)> on_validation;
   std::function<void(const std::string&)> on_line;
   std::function<void(const std::string&)> warn;  ///< a sink's first failure, in one line
-  std::shared_ptr<TraceRecorder> trace;          ///< may be empty
+  /// What a record that was written gives reason to tell the user: lines, mostly none. They are told by on_warning, and kept as events.
+  std::function<std::vector<std::string>(const MetricRecord&)> judge;
+  std::function<void(const std::string&)> on_warning;
+  std::shared_ptr<TraceRecorder> trace;  ///< may be empty
 };
 
 struct MetricsState {
@@ -99,6 +102,7 @@ struct MetricsState {
   void write(const MetricRecord& record);
   void begin(const MetricRecord& first);
   void finish(const FinishMetrics& message);
+  void judge(const MetricRecord& record);
   template <class Work>
   void attempt(std::size_t sink, Work&& work);
   MetricsActor::pointer self = nullptr;

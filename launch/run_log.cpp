@@ -14,6 +14,7 @@
 #include "launch/observe/metrics_page.hpp"
 #include "launch/observe/mlflow_sink.hpp"
 #include "launch/observe/run_record.hpp"
+#include "launch/observe/run_warnings.hpp"
 
 namespace troupe {
 namespace {
@@ -133,6 +134,8 @@ bool RunLog::ready() {
   }
   if (voice_ == Voice::console) listen(options);
   options.warn = [console = console_](const std::string& text) { console->warn("metrics: " + text); };
+  options.judge = [warnings = std::make_shared<RunWarnings>()](const MetricRecord& record) { return warnings->add(record); };
+  options.on_warning = [console = console_](const std::string& text) { console->warn(text); };
   options.trace = rank_.system().options().trace;
   metrics_ = rank_.system().system().spawn<caf::detached>(metrics, options);
   return true;

@@ -13,7 +13,7 @@ namespace troupe {
 class RunLog {
  public:
   /// Where a run begins: writes config.toml and run.json. Throws Error(io) where run_dir cannot be made, Error(unavailable) where
-  /// metrics_port is taken. A silent one shows nothing on the console but what it can't write down.
+  /// metrics_port is taken. A silent one shows nothing on the console but what it can't write down, and warnings.
   enum class Voice : std::uint8_t { console, silent };
   explicit RunLog(Rank& rank, Voice voice = Voice::console);
   ~RunLog();

@@ -280,3 +280,21 @@ TEST_CASE(
   server.signal(SIGTERM);
   CHECK(server.finish().code >= 0);
 }
+
+TEST_CASE("[T08] a run whose ranks are unequal warns of it and of the waiting, once each, with the remedy, and its records keep that") {
+  const bool own_loop = GENERATE(false, true);
+  // Rank 1 takes three times as long: rank 0 waits for two thirds of a step.
+  Words words{"--epochs", "1", "--batch_size", "16", "--log_interval", "2", "--pause_ms", "150"};
+  for (const auto* word : {"--fail_rank", "1", "--fail_step", "0", "--fail_how", "slow"}) words.emplace_back(word);
+  if (own_loop) words.insert(words.end(), {"--probe_own_loop", "true"});
+  Launch launch(2, words);
+  const auto done = launch.finish();
+  INFO(done.output);
+  REQUIRE(done.code == 0);
+  CHECK(count_of(done.output, "warning: Compute waits for communication ") == 1);
+  CHECK(count_of(done.output, "warning: Rank 1 (localhost) takes ") + count_of(done.output, "warning: Rank 1 takes ") == 1);
+  CHECK_THAT(done.output, Catch::Contains("; try: make the ranks equal first") && Catch::Contains("; try: look for other work, heat"));
+  std::size_t kept = 0;
+  for (const auto& event : lines_of(launch.folder() / "run/metrics.jsonl", "event")) kept += event["event"] == "warning" ? 1 : 0;
+  CHECK(kept == 2);
+}

@@ -1,0 +1,37 @@
+#pragma once
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "actors/metric_record.hpp"
+
+namespace troupe {
+
+/// What a run warns of while it trains: communication, a loader that is too slow, ranks that are unequal, by the numbers and in the words
+/// of `troupe report` (advise). Each cause once in a life of rank 0, with its remedy.
+///
+/// It looks at log intervals, not at steps: the last `window` of them since the job began, or its membership changed. The first of these is
+/// warm-up. Runs too short for a number to mean something are not judged. Pure.
+class RunWarnings {
+ public:
+  struct Options {
+    std::size_t window = 10;   ///< intervals
+    std::size_t at_least = 3;  ///< of them, after the warm-up, before anything is said
+    double seconds = 5;        ///< and that these have taken
+  };
+  RunWarnings() = default;
+  explicit RunWarnings(Options options) : options_(options) {}
+
+  /// The next record that rank 0 writes, of any kind. Returns lines to show; mostly none.
+  std::vector<std::string> add(const MetricRecord& record);
+
+ private:
+  bool may_judge() const;
+
+  Options options_;
+  std::vector<MetricRecord> since_;  // the last start or change of membership, if it is known, and train records after it
+  std::set<std::string> told_;       // subjects
+};
+
+}  // namespace troupe
