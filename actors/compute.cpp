@@ -76,6 +76,19 @@ void Compute::throw_timeout(const char* actor, const char* what) {
                           "raise collective_timeout if that is its pace"});
 }
 
+// While the optimizer is there: an error's way up ends it.
+void Compute::note_optimizer(Optimizer& optimizer) {
+  std::vector<at::Tensor> moments;
+  for (const auto& [name, tensor] : optimizer.state()) moments.push_back(tensor);
+  optimizer_bytes_ = bytes_on(services_.program_lane->device(), moments);
+}
+
+std::vector<HeldMemory> Compute::held_memory() const {
+  auto held = strategy_ ? strategy_->held_memory() : std::vector<HeldMemory>();
+  if (strategy_) held.push_back({"optimizer state", optimizer_bytes_.value_or(0)});
+  return held;
+}
+
 ErrorReport Compute::complete(ErrorReport report) const {
   if (report.rank < 0) report.rank = rank_;
   if (report.actor.empty()) report.actor = "compute";
@@ -166,6 +179,7 @@ void Compute::allocate_votes() {
   shares_.reset(world_size());
   own_ = {};
   inside_ms_ = 0;
+  optimizer_bytes_.reset();
   mark_time();
 }
 
@@ -460,6 +474,7 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
     watch_pace(votes, report);
     const auto update_started = std::chrono::steady_clock::now();
     commit(decision, optimizer, lr);
+    if (decision.commit && !optimizer_bytes_) note_optimizer(optimizer);
     trace_since(nanoseconds(update_started), "optimizer");
     report.optimizer_ms = milliseconds_since(update_started);
     fill_report(report, decision);

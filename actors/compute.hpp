@@ -194,6 +194,9 @@ class Compute {
   const Services& services() const { return services_; }
   const ComputeOptions& options() const { return options_; }
 
+  /// What this rank holds on its device, by what it is.
+  std::vector<HeldMemory> held_memory() const;
+
   /// `error` with rank, actor and step filled in where they are missing.
   ErrorReport complete(ErrorReport report) const;
 
@@ -214,6 +217,7 @@ class Compute {
   Decision decide_by(const std::vector<Vote>& votes) const;
   float own_time_since_mark();
   void mark_time();
+  void note_optimizer(Optimizer& optimizer);
   NamedTensors replicated_parameters();
   std::uint64_t parameter_hash_if_due();
   void heal_diverged(const std::vector<Vote>& votes, Optimizer& optimizer, StepReport& report);
@@ -278,6 +282,7 @@ class Compute {
   std::uint32_t data_hash_ = 0;
   SectionTimes own_;      // of the step under way
   double inside_ms_ = 0;  // ... and what compute waited within forward and backward
+  std::optional<std::int64_t> optimizer_bytes_;  // after its first step
   double recovery_ms_ = 0;
   std::chrono::steady_clock::time_point mark_ = std::chrono::steady_clock::now();
   std::chrono::nanoseconds waited_at_mark_{0};  // on the program lane and the strategy's own

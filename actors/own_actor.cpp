@@ -1,5 +1,7 @@
 #include "actors/own_actor.hpp"
 
+#include "tensor_io/memory_shortage.hpp"
+
 namespace troupe {
 
 ErrorReport report_of_own_actor(const std::exception_ptr& error) {
@@ -7,6 +9,8 @@ ErrorReport report_of_own_actor(const std::exception_ptr& error) {
     std::rethrow_exception(error);
   } catch (const Error& e) {
     return e.report();
+  } catch (const c10::OutOfMemoryError& e) {
+    return out_of_memory(e, c10::kCPU);  // what has actors of its own trains there
   } catch (const std::exception& e) {
     return {ErrorCode::user, -1, "a strategy's actor", -1, {}, e.what(), {}};
   } catch (...) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tensor_io/memory_shortage.hpp"
 #include "tensor_io/steady_time.hpp"
 
 namespace troupe {
@@ -50,6 +51,8 @@ void ReducerState::ready(const BucketReady& bucket) {
     while (next < arrived.size() && arrived[next]) launch(next++);
   } catch (const Error& error) {
     return fail(error.report());
+  } catch (const c10::OutOfMemoryError& error) {
+    return fail(out_of_memory(error, options.communicator->device()));
   } catch (const std::exception& error) {  // a hook of the user's
     return fail({ErrorCode::user, -1, {}, -1, "communication hook on " + (*plan.buckets)[next - 1].label, error.what(), {}});
   }

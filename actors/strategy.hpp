@@ -14,6 +14,7 @@
 #include "actors/reducer.hpp"
 #include "actors/strategy_options.hpp"
 #include "tensor_io/communicator.hpp"
+#include "tensor_io/memory_shortage.hpp"
 #include "tensor_io/named_state.hpp"
 #include "tensor_io/optimizer.hpp"
 #include "tensor_io/state_reader.hpp"
@@ -215,6 +216,9 @@ class Strategy {
   };
   /// What rejoin or attach went back to; nothing the second time.
   virtual std::optional<Restored> take_restored() { return std::nullopt; }
+  /// What it and the model hold on this rank's device, for whoever runs out of memory there: after forward, backward or the optimizer has
+  /// thrown.
+  virtual std::vector<HeldMemory> held_memory() const { return {}; }
   /// One line for the log.
   virtual std::string describe() const { return name(); }
 };

@@ -5,6 +5,8 @@
 #include <system_error>
 #include <thread>
 
+#include "tensor_io/memory_shortage.hpp"
+
 namespace troupe {
 
 namespace {
@@ -30,26 +32,17 @@ ReducerActor::behavior_type traced_reducer(ReducerActor::stateful_pointer<Reduce
   };
 }
 
-constexpr const char* kMemory =
-    "give the rank more memory (ulimit -v, the container's limit), or lower batch_size, or raise grad_accum_steps";
-
-// LibTorch's text begins with the place in its source.
-ErrorReport report_of_torch(const c10::Error& error) {
-  const std::string text = error.what_without_backtrace();
-  const auto at = text.find("can't allocate memory");
-  if (at == std::string::npos) return {ErrorCode::user, -1, {}, -1, {}, text, {}};
-  return {ErrorCode::user, -1, {}, -1, {}, "out of memory: " + text.substr(at), kMemory};
-}
-
 }  // namespace
 
-ErrorReport report_of(const std::exception_ptr& error) {
+ErrorReport report_of(const std::exception_ptr& error, c10::Device device) {
   try {
     std::rethrow_exception(error);
   } catch (const Error& e) {
     return e.report();
+  } catch (const c10::OutOfMemoryError& e) {
+    return out_of_memory(e, device);
   } catch (const c10::Error& e) {
-    return report_of_torch(e);
+    return {ErrorCode::user, -1, {}, -1, {}, e.what_without_backtrace(), {}};
   } catch (const std::system_error& e) {
     if (e.code() != std::errc::resource_unavailable_try_again) return {ErrorCode::user, -1, {}, -1, {}, e.what(), {}};
     return {ErrorCode::unavailable,
@@ -60,7 +53,7 @@ ErrorReport report_of(const std::exception_ptr& error) {
             std::string("no thread can be started: ") + e.what(),
             "raise the limit of processes and threads (ulimit -u, the container's limit of pids)"};
   } catch (const std::bad_alloc&) {
-    return {ErrorCode::user, -1, {}, -1, {}, "out of memory: the system gives this process no more", kMemory};
+    return {ErrorCode::user, -1, {}, -1, kOutOfMemory, "the system gives this process no more", memory_remedy(c10::kCPU)};
   } catch (const std::exception& e) {
     return {ErrorCode::user, -1, {}, -1, {}, e.what(), {}};
   } catch (...) {
@@ -71,6 +64,7 @@ ErrorReport report_of(const std::exception_ptr& error) {
 RankSystem::RankSystem(caf::actor_system& system, RankSystemOptions options)
     : system_(system), options_(std::move(options)), link_(std::make_shared<CoordinatorLink>(options_.coordinator)) {
   join_trace(options_.trace, "compute");
+  watch_memory(options_.device);
   if (options_.process.incarnation == 0) options_.process.incarnation = random_incarnation();
   const auto timeout = std::chrono::milliseconds(static_cast<std::int64_t>(options_.communicator.collective_timeout * 1000));
   // Longer than any collective's: when ranks are missing it is the reducer that says so, and the job goes on.
@@ -180,7 +174,11 @@ void RankSystem::finish(const ErrorReport& report) {
 }
 
 ErrorReport RankSystem::fail(const std::exception_ptr& error) {
-  auto report = compute_->complete(report_of(error));
+  auto report = compute_->complete(report_of(error, options_.device));
+  if (report.operation == kOutOfMemory) {
+    const auto held = describe(compute_->held_memory());
+    report.cause += held.empty() ? "" : "; " + held;
+  }
   // The supervisor aborts the lanes first, so that no thread of this rank stays in a collective.
   caf::anon_send(supervisor_, RankFailed{report});
   finish(report);

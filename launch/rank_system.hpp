@@ -77,7 +77,7 @@ class RankSystem {
   bool finished_ = false;
 };
 
-/// An exception as a report: a troupe::Error's own, anything else as the user's.
-ErrorReport report_of(const std::exception_ptr& error);
+/// An exception as a report: a troupe::Error's own, anything else as the user's. `device`: where the rank trains.
+ErrorReport report_of(const std::exception_ptr& error, c10::Device device = c10::kCPU);
 
 }  // namespace troupe

@@ -83,4 +83,11 @@ int GradientRing::extra() const {
   return static_cast<int>(buffers_.size()) - count_;
 }
 
+std::int64_t GradientRing::bytes() const {
+  std::lock_guard lock(mutex_);
+  std::int64_t bytes = 0;
+  for (const auto& buffer : buffers_) bytes += static_cast<std::int64_t>(buffer.memory.nbytes());
+  return bytes;
+}
+
 }  // namespace troupe

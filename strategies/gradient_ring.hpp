@@ -38,7 +38,8 @@ class GradientRing {
   GradientRing(const GradientRing&) = delete;
   GradientRing& operator=(const GradientRing&) = delete;
 
-  int extra() const;  ///< buffers made beyond the first few
+  int extra() const;           ///< buffers made beyond the first few
+  std::int64_t bytes() const;  ///< of all
 
  private:
   enum class Use { free, filling, reducing };

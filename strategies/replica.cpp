@@ -97,6 +97,14 @@ void Replica::roll_back() {
   buffers_->roll_back();
 }
 
+std::vector<HeldMemory> Replica::held_memory() const {
+  if (!buckets_) return {};
+  const auto device = context_.program_lane->device();
+  return {{"parameters", bytes_on(device, model_->parameters())},
+          {"buffers", bytes_on(device, model_->buffers())},
+          {"gradient buckets", bytes_on(device, buckets_->flats())}};
+}
+
 std::vector<TensorPart> Replica::state_parts(Optimizer& optimizer, int rank, int world_size) {
   if (replicas_equal()) return Strategy::state_parts(optimizer, rank, world_size);
   torch::NoGradGuard no_grad;

@@ -45,6 +45,7 @@ class Replica : public Strategy {
   void end_step(const std::vector<bool>& used, bool rebuild, bool commit) override;
   void roll_back() override;
   std::vector<TensorPart> state_parts(Optimizer& optimizer, int rank, int world_size) override;
+  std::vector<HeldMemory> held_memory() const override;
 
  protected:
   // To override, too.

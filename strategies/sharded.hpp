@@ -86,6 +86,7 @@ class Sharded final : public Strategy {
   void forget_restored_moments() { restored_moments_.clear(); }
   std::optional<Restored> take_restored() override { return std::exchange(restored_, std::nullopt); }
   std::vector<std::string> take_notices() override { return std::exchange(notices_, {}); }
+  std::vector<HeldMemory> held_memory() const override;
   std::string describe() const override;
   /// The parameter's `.grad` was added to, and not by autograd.
   void gradient_arrived(const at::Tensor& parameter);

@@ -267,4 +267,22 @@ void Sharded::read_state(const StateReader& state, Optimizer& optimizer) {
   optimizer.load_state(moments);
 }
 
+std::vector<HeldMemory> Sharded::held_memory() const {
+  if (!parameters_ || !gradients_) return {};
+  const auto device = parameters_->device();
+  std::vector<at::Tensor> wholes, masters, shards;
+  for (const auto& flat : parameters_->flats()) {
+    const bool is_part = flat.whole.defined() && flat.master.is_alias_of(flat.whole);
+    if (flat.residence != Residence::gathered) wholes.push_back(flat.whole);  // else the gathers have it
+    if (!is_part) masters.push_back(flat.master);
+    shards.push_back(flat.gradient);
+  }
+  return {{"whole parameters", bytes_on(device, wholes)},
+          {"parameter shards", bytes_on(device, masters)},
+          {"gathered units", gathers_ ? gathers_->memory_bytes() : 0},
+          {"gradient shards", bytes_on(device, shards)},
+          {"whole gradients", gradients_->buffer_bytes()},
+          {"buffers", bytes_on(device, model_->buffers())}};
+}
+
 }  // namespace troupe

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "tensor_io/memory_shortage.hpp"
 #include "tensor_io/trace.hpp"
 
 namespace troupe {
@@ -78,6 +79,9 @@ void UnitGathers::run() {
   } catch (const Error& error) {
     if (!lock.owns_lock()) lock.lock();
     failure_ = error.report();
+  } catch (const c10::OutOfMemoryError& error) {
+    if (!lock.owns_lock()) lock.lock();
+    failure_ = out_of_memory(error, parameters_.device());
   } catch (const std::exception& error) {
     if (!lock.owns_lock()) lock.lock();
     failure_ = ErrorReport{ErrorCode::internal, -1, "gathers", -1, "gather", error.what(), {}};
@@ -321,6 +325,13 @@ void UnitGathers::set_prefetch(std::int64_t units) {
 UnitGathers::Counts UnitGathers::counts() const {
   std::lock_guard lock(mutex_);
   return counts_;
+}
+
+std::int64_t UnitGathers::memory_bytes() const {
+  std::lock_guard lock(mutex_);
+  std::int64_t bytes = bytes_;
+  for (const auto& [key, memory] : pool_) bytes += static_cast<std::int64_t>(memory.tensor.nbytes());
+  return bytes;
 }
 
 std::vector<std::int32_t> UnitGathers::plan() const {

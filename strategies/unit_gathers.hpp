@@ -74,6 +74,8 @@ class UnitGathers {
   void set_prefetch(std::int64_t units);
 
   Counts counts() const;
+  /// Of units that are here, and of memory that is kept for the next ones.
+  std::int64_t memory_bytes() const;
   std::vector<std::int32_t> plan() const;
 
  private:

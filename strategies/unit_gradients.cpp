@@ -379,6 +379,15 @@ void UnitGradients::set_gradients(const std::vector<bool>& used_anywhere) {
   }
 }
 
+std::int64_t UnitGradients::buffer_bytes() const {
+  std::int64_t bytes = 0;
+  for (const auto& flat : flats_) {
+    for (const auto& tensor : {flat.kept, flat.earlier}) bytes += tensor.defined() ? static_cast<std::int64_t>(tensor.nbytes()) : 0;
+  }
+  for (const auto& [dtype, ring] : rings_) bytes += ring->bytes();
+  return bytes;
+}
+
 int UnitGradients::extra_buffers() const {
   int extra = 0;
   for (const auto& [dtype, ring] : rings_) extra += ring->extra();

@@ -72,6 +72,8 @@ class UnitGradients {
   /// Parameters used on any rank have their reduced slice as gradient, the others none.
   void set_gradients(const std::vector<bool>& used_anywhere);
   int extra_buffers() const;
+  /// Of whole gradients: those that go round, those that stay, and earlier micro-batches'.
+  std::int64_t buffer_bytes() const;
 
  private:
   struct Entry {

@@ -22,6 +22,8 @@ class Accelerator {
   virtual std::string versions() = 0;
   virtual std::string device_name(int device) = 0;
   virtual std::shared_ptr<NcclApi> nccl() = 0;
+  /// LibTorch's allocator tells note_shortage from now on. Once per process; more do nothing.
+  virtual void watch_memory() = 0;
 
   // The kernels of device_kernels.hpp, on the current stream of the tensors' device; arguments are checked.
   virtual void pack(const at::Tensor& bucket, std::span<const at::Tensor> sources, std::span<const std::int64_t> offsets, double scale) = 0;

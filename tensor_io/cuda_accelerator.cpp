@@ -1,10 +1,16 @@
+#include <ATen/Context.h>
 #include <ATen/ops/empty.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <cuda_runtime_api.h>
+
+#include <map>
+#include <mutex>
 
 #include "tensor_io/accelerator.hpp"
 #include "tensor_io/device_kernels_cuda.hpp"
 #include "tensor_io/device_stream.hpp"
 #include "tensor_io/error.hpp"
+#include "tensor_io/memory_shortage.hpp"
 #include "tensor_io/nccl_library.hpp"
 #include "tensor_io/nccl_words.hpp"
 
@@ -22,6 +28,33 @@ void check(const char* kernel, int error) {
 }
 
 std::string version_text(int version) { return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10); }
+
+// LibTorch's allocator asks for it after it has let go of what it did not need, and of its lock.
+void tell_shortage(std::int64_t device, std::size_t requested, std::size_t total, std::size_t free) {
+  namespace memory = c10::cuda::CUDACachingAllocator;
+  const auto index = static_cast<c10::DeviceIndex>(device);
+  MemoryShortage shortage;
+  shortage.device = {c10::kCUDA, index};
+  shortage.requested = static_cast<std::int64_t>(requested);
+  shortage.free = static_cast<std::int64_t>(free);
+  shortage.total = static_cast<std::int64_t>(total);
+  try {
+    const auto stats = memory::getDeviceStats(index);
+    const auto all = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    shortage.allocated = stats.allocated_bytes[all].current;
+    shortage.reserved = stats.reserved_bytes[all].current;
+    std::map<const void*, int> streams{{nullptr, 0}};
+    for (const auto& segment : memory::snapshot({0, 0}, /*include_traces=*/false).segments) {
+      if (segment.device != index) continue;
+      const auto stream = streams.emplace(segment.stream, static_cast<int>(streams.size())).first->second;
+      for (const auto& block : segment.blocks) {
+        if (block.allocated) shortage.blocks.push_back({static_cast<std::int64_t>(block.size), stream});
+      }
+    }
+  } catch (const std::exception&) {  // an allocator that has no snapshot: what is known so far is said
+  }
+  note_shortage(std::move(shortage));
+}
 
 class CudaAccelerator final : public Accelerator {
  public:
@@ -49,6 +82,16 @@ class CudaAccelerator final : public Accelerator {
     return cudaGetDeviceProperties(&properties, device) == cudaSuccess ? properties.name : "";
   }
   std::shared_ptr<NcclApi> nccl() override { return nccl_library(); }
+  void watch_memory() override {
+    static std::once_flag once;
+    std::call_once(once, [] {
+      at::globalContext().lazyInitDevice(at::kCUDA);  // there is no allocator of a device before
+      try {
+        c10::cuda::CUDACachingAllocator::attachOutOfMemoryObserver(&tell_shortage);
+      } catch (const c10::Error&) {  // cudaMallocAsync's takes none: its own text is told then
+      }
+    });
+  }
 
   void pack(const at::Tensor& bucket, std::span<const at::Tensor> sources, std::span<const std::int64_t> offsets, double scale) override {
     const auto stream = DeviceStream::current(bucket.device());

@@ -10,6 +10,8 @@
 #include <map>
 #include <mutex>
 
+#include "tensor_io/memory_shortage.hpp"
+
 namespace troupe::test {
 namespace {
 
@@ -19,6 +21,7 @@ using Clock = std::map<c10::StreamId, std::int64_t>;
 struct FakeEvent {
   int number = 0;
   Clock clock;
+  double ms = 0;              // the stream's
   std::atomic<int> round{0};  // of hold(); 0: over at once
 };
 
@@ -39,6 +42,10 @@ struct Access {
 };
 
 // Guarded by the mutex.
+std::map<c10::StreamId, double> stream_ms, copying;
+double copy_ms = 0;
+std::int64_t copies_from = 0;
+std::int64_t fails_at = 0, fails_from = 0;  // bytes, 0: none; stream
 bool watching = false;
 std::map<c10::StreamId, Clock> clocks;
 std::vector<Access> accesses;
@@ -72,13 +79,14 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex, const c10::EventFlag) const override {
     if (*event == nullptr) {
       std::lock_guard lock(mutex);
-      *event = new FakeEvent{++events, {}, {}};
+      *event = new FakeEvent{++events, {}, 0, {}};
     }
     auto* fake = static_cast<FakeEvent*>(*event);
     fake->round = holding ? hold_round.load() : 0;
     {
       std::lock_guard lock(mutex);
       fake->clock = clocks[stream.id()];
+      fake->ms = stream_ms[stream.id()];
     }
     note("e" + std::to_string(fake->number) + " marks s" + std::to_string(stream.id()));
   }
@@ -88,6 +96,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
       std::lock_guard lock(mutex);
       auto& clock = clocks[stream.id()];
       for (const auto& [other, time] : static_cast<FakeEvent*>(event)->clock) clock[other] = std::max(clock[other], time);
+      stream_ms[stream.id()] = std::max(stream_ms[stream.id()], static_cast<FakeEvent*>(event)->ms);
     }
     note("s" + std::to_string(stream.id()) + " waits for e" + std::to_string(static_cast<FakeEvent*>(event)->number));
   }
@@ -97,6 +106,10 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   bool queryEvent(void* event) const override {
     if (failed) throw c10::Error({"fake", "fake_device.cpp", 1}, "an illegal memory access was encountered");
     return event == nullptr || static_cast<FakeEvent*>(event)->round <= released_round;
+  }
+  double elapsedTime(void* from, void* to, const c10::DeviceIndex) const override {
+    std::lock_guard lock(mutex);
+    return static_cast<FakeEvent*>(to)->ms - static_cast<FakeEvent*>(from)->ms;
   }
   c10::DeviceIndex deviceCount() const noexcept override { return 1; }
 };
@@ -110,6 +123,10 @@ void FakeDevice::reset() {
   log.clear();
   events = pool = 0;
   watching = false;
+  stream_ms.clear();
+  copying.clear();
+  copy_ms = 0;
+  fails_at = 0;
   holding = failed = false;
   released_round = hold_round.load();
 }
@@ -127,6 +144,55 @@ void FakeDevice::release() {
 void FakeDevice::forget() {
   std::lock_guard lock(mutex);
   log.clear();
+}
+
+void FakeDevice::fail_allocation(std::int64_t bytes, std::int64_t from) {
+  std::lock_guard lock(mutex);
+  fails_at = bytes;
+  fails_from = from;
+}
+
+void FakeDevice::note_allocation(std::int64_t bytes) {
+  {
+    std::lock_guard lock(mutex);
+    if (fails_at == 0 || bytes < fails_at || current_stream < fails_from) return;
+    fails_at = 0;
+  }
+  MemoryShortage shortage;
+  shortage.device = device();
+  shortage.requested = bytes;
+  shortage.free = 1 << 20;
+  shortage.total = 1 << 30;
+  shortage.allocated = FakeDevice::bytes();
+  shortage.reserved = FakeDevice::bytes() + 512;
+  shortage.blocks = {{300 << 10, 0}, {100 << 10, 2}, {300 << 10, 0}};
+  note_shortage(shortage);
+  TORCH_CHECK_WITH(OutOfMemoryError, false, "fake: out of memory. Tried to allocate ", bytes, " bytes");
+}
+
+void FakeDevice::work(double ms) {
+  std::lock_guard lock(mutex);
+  stream_ms[current_stream] += ms;
+}
+
+void FakeDevice::copies_take(double ms, std::int64_t from) {
+  std::lock_guard lock(mutex);
+  copy_ms = ms;
+  copies_from = from;
+}
+
+double FakeDevice::copying_ms(std::int64_t from) {
+  std::lock_guard lock(mutex);
+  double sum = 0;
+  for (const auto& [stream, ms] : copying) sum += stream >= from ? ms : 0;
+  return sum;
+}
+
+void FakeDevice::note_copy() {
+  std::lock_guard lock(mutex);
+  if (copy_ms == 0 || current_stream < copies_from) return;
+  stream_ms[current_stream] += copy_ms;
+  copying[current_stream] += copy_ms;
 }
 
 int FakeDevice::items() { return items_read; }

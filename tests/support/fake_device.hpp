@@ -24,6 +24,14 @@ class FakeDevice {
   static std::vector<std::string> calls();
   /// The calls so far.
   static void forget();
+  /// The calling thread's current stream is busy for so long after what it holds. Streams have clocks of their own, which only this and
+  /// `copies_take` move on; one that waits for an event is past its mark then. An event's time is its stream's.
+  static void work(double ms);
+  /// Each copy from now on, on streams that are numbered `from` and up (those of high priority: 100).
+  static void copies_take(double ms, std::int64_t from);
+  /// The sum of what copies have taken on streams from `from` and up.
+  static double copying_ms(std::int64_t from);
+  static void note_copy();
   /// How often a value was read with item(), which waits for a device.
   static int items();
   static void note_item();
@@ -38,6 +46,11 @@ class FakeDevice {
   static void note_access(const void* data, std::size_t bytes, bool writes);
   /// The memory is another's from now on.
   static void forget_memory(const void* data, std::size_t bytes);
+  /// The next allocation of so many bytes or more, in a stream that is numbered `from` or up, finds no memory, and says so as LibTorch's
+  /// own allocators do.
+  static void fail_allocation(std::int64_t bytes, std::int64_t from = 0);
+  /// Throws c10::OutOfMemoryError where it is that one.
+  static void note_allocation(std::int64_t bytes);
   /// (numel,) on this device, zeros.
   static at::Tensor tensor(std::int64_t numel, at::ScalarType dtype);
 };

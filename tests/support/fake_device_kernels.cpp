@@ -31,6 +31,7 @@ void free_memory(void* data) {
 class FakeMemory final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
+    FakeDevice::note_allocation(static_cast<std::int64_t>(bytes));
     auto* head = static_cast<char*>(std::aligned_alloc(kHead, kHead + (bytes + kHead) / kHead * kHead));
     *reinterpret_cast<std::size_t*>(head) = bytes;
     FakeDevice::note_bytes(static_cast<std::int64_t>(bytes));
@@ -71,6 +72,7 @@ void note_access(const at::Tensor& tensor, bool writes) {
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool) {
   note_access(from, false);
   note_access(to, true);
+  FakeDevice::note_copy();
   on_host(to).copy_(on_host(from));
   return to;
 }

@@ -3,10 +3,12 @@
 #include <malloc.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "tensor_io/memory_shortage.hpp"
 #include "tests/catch.hpp"
 
 using namespace troupe;
@@ -30,6 +32,25 @@ TEST_CASE("[T08] memory that cannot be had for a tensor is an error that says so
   take_tensors_from_malloc();
   CHECK_THROWS_WITH(torch::empty({std::int64_t{1} << 60}, at::kByte),
                     Contains("can't allocate memory: you tried to allocate 1152921504606846976"));
+}
+
+TEST_CASE("[L05] a tensor that no memory is left for is told of with the large ones that live") {
+  take_tensors_from_malloc();
+  const auto large = torch::empty({3 << 20}, at::kByte), small = torch::empty({1000}, at::kByte);
+  (void)torch::empty({5 << 20}, at::kByte);  // is gone
+  CHECK_THROWS_AS(torch::empty({std::int64_t{1} << 60}, at::kByte), c10::OutOfMemoryError);
+  const auto shortage = last_shortage(c10::kCPU);
+  REQUIRE(shortage);
+  CHECK((shortage->requested == std::int64_t{1} << 60));
+  const auto count = [&](std::int64_t bytes) {
+    return std::count_if(shortage->blocks.begin(), shortage->blocks.end(), [&](const LiveBlock& block) { return block.bytes == bytes; });
+  };
+  CHECK((count(3 << 20) == 1));
+  CHECK((count(5 << 20) == 0));
+  CHECK((count(1000) == 0));
+  CHECK((shortage->allocated >= 3 << 20));
+  CHECK((shortage->reserved > 0));
+  CHECK((shortage->total > shortage->free));
 }
 
 TEST_CASE("[T08] a heap whose small blocks lie between tensors does not grow from step to step") {
