@@ -179,6 +179,7 @@ void Compute::allocate_votes() {
   shares_.reset(world_size());
   own_ = {};
   inside_ms_ = 0;
+  device_times_.reset(services_.program_lane->device());
   optimizer_bytes_.reset();
   mark_time();
 }
@@ -189,7 +190,7 @@ void Compute::seed_forward() {
     strategy_->begin_forward(step_);
   }
   seed_micro_batch();
-  mark_time();
+  begin_section();
 }
 
 void Compute::seed_micro_batch() {
@@ -259,13 +260,13 @@ void Compute::run_micro_batches(const std::function<MicroBatchLoss(std::int64_t)
     const std::function<MicroBatchLoss(std::int64_t)>& forward_;
   };
   strategy_->remember_state();
-  mark_time();
+  begin_section();
   begin_votes();
   StepsMicroBatches work(*this, forward);
   strategy_->run_micro_batches(work);
   trace_since(nanoseconds(mark_), "forward and backward");
   fault_point("backward", step_);
-  own_.forward_ms += own_time_since_mark();
+  end_section(DeviceTimes::Part::forward);
   micro_batch_ = options_.training.grad_accum_steps;
   move_on();
 }
@@ -293,7 +294,7 @@ void Compute::backward(const at::Tensor& loss, double samples, double correct, d
   check_is_scalar(loss);  // before anything of the step begins
   if (micro_batch_ == 0 && !has_share_) begin_votes();
   trace_since(nanoseconds(mark_), "forward");
-  own_.forward_ms += own_time_since_mark();
+  end_section(DeviceTimes::Part::forward);
   fault_point("forward", step_);
   count_loss({loss, samples, correct, weight});
   const bool last = micro_batch_ + 1 == options_.training.grad_accum_steps;
@@ -307,7 +308,7 @@ void Compute::backward(const at::Tensor& loss, double samples, double correct, d
   }
   strategy_->end_backward();
   trace_since(nanoseconds(mark_), "backward");
-  own_.backward_ms += own_time_since_mark();
+  end_section(DeviceTimes::Part::backward);
   ++micro_batch_;
   move_on();
 }
@@ -457,11 +458,15 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
       return report;
     }
     const auto wait_started = std::chrono::steady_clock::now();
+    device_times_.end_backward();
     auto summary = strategy_->reduce_gradients();
+    device_times_.end_reduction(summary.reduced.on_device, take_device_waits());
     trace_since(nanoseconds(wait_started), "wait for gradients");
     fault_point("reduced", step_);
     report.exposed_ms = milliseconds_since(wait_started) + std::exchange(shares_wait_ms_, 0);
+    report.reduce_ms = summary.reduced.busy_ms;
     const double read = read_device(summary);
+    tell_device_times(report);
     double norm = summary.device_checks.defined() && wants_norm() ? read / loss_scaler_.scale() : gradient_norm();
     if (overflowed_) norm = std::numeric_limits<double>::infinity();
     settle_optimizer(optimizer);
@@ -478,7 +483,6 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
     trace_since(nanoseconds(update_started), "optimizer");
     report.optimizer_ms = milliseconds_since(update_started);
     fill_report(report, decision);
-    report.reduce_ms = summary.reduced.busy_ms;
     report.buckets = summary.reduced.buckets;
     report.launched_before_end = summary.reduced.launched_before_end;
     report.message_us = summary.message_us;

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "actors/batch_shares.hpp"
+#include "actors/device_times.hpp"
 #include "actors/heal.hpp"
 #include "actors/messages.hpp"
 #include "actors/rank_supervisor.hpp"
@@ -42,6 +43,7 @@ struct StepReport {
   double loss_scale = 1;  ///< that the step ran with
   int stop_signal = 0;    ///< a rank was asked to stop: end the loop now
   double step_ms = 0;     ///< from the end of the step before to the end of this one
+  // On a device the times of communication are the device's (DeviceTimes): of the steps that were over when this one's end was written.
   double exposed_ms = 0;  ///< compute waited for the reducer and the vote
   double reduce_ms = 0;   ///< the reducer was inside collectives
   double optimizer_ms = 0;
@@ -217,6 +219,10 @@ class Compute {
   Decision decide_by(const std::vector<Vote>& votes) const;
   float own_time_since_mark();
   void mark_time();
+  std::vector<TimedInterval> take_device_waits();
+  void begin_section();
+  void end_section(DeviceTimes::Part part);
+  void tell_device_times(StepReport& report);
   void note_optimizer(Optimizer& optimizer);
   NamedTensors replicated_parameters();
   std::uint64_t parameter_hash_if_due();
@@ -282,6 +288,7 @@ class Compute {
   std::uint32_t data_hash_ = 0;
   SectionTimes own_;      // of the step under way
   double inside_ms_ = 0;  // ... and what compute waited within forward and backward
+  DeviceTimes device_times_;
   std::optional<std::int64_t> optimizer_bytes_;  // after its first step
   double recovery_ms_ = 0;
   std::chrono::steady_clock::time_point mark_ = std::chrono::steady_clock::now();

@@ -22,6 +22,35 @@ float Compute::own_time_since_mark() {
   return std::max(0.0f, std::chrono::duration<float, std::milli>(mark_ - mark - waited).count());
 }
 
+std::vector<TimedInterval> Compute::take_device_waits() {
+  auto waits = services_.program_lane->take_device_waits();
+  for (auto& wait : strategy_->take_device_waits()) waits.push_back(std::move(wait));
+  return waits;
+}
+
+void Compute::begin_section() {
+  mark_time();
+  if (strategy_) (void)take_device_waits();  // of a validation, or of a step that came to nothing
+  device_times_.begin_section();
+}
+
+void Compute::end_section(DeviceTimes::Part part) {
+  const auto took = own_time_since_mark();
+  (part == DeviceTimes::Part::forward ? own_.forward_ms : own_.backward_ms) += took;
+  device_times_.end_section(part, take_device_waits());
+}
+
+// By the device's clock, and one share at a time: where the host does not wait for the device, a step's times come with a later one.
+void Compute::tell_device_times(StepReport& report) {
+  if (services_.program_lane->device().is_cpu()) return;
+  const auto times = device_times_.take();
+  report.exposed_ms = times.exposed;
+  report.reduce_ms = times.reduce;
+  inside_ms_ = times.inside;
+  own_.forward_ms = static_cast<float>(times.forward);
+  own_.backward_ms = static_cast<float>(times.backward);
+}
+
 // Not the buffers: forward has changed them, on each rank by its own samples.
 NamedTensors Compute::replicated_parameters() {
   auto tensors = strategy_->replicated_tensors();

@@ -12,6 +12,7 @@
 #include "tensor_io/dataset.hpp"
 #include "tensor_io/error.hpp"
 #include "tensor_io/named_state.hpp"
+#include "tensor_io/timed_mark.hpp"
 
 /// Every message of the project. Events are in the past tense, commands in the imperative. A message that crosses a process has an
 /// `inspect`; one that carries tensors by reference stays inside a rank and is marked so for CAF.
@@ -55,6 +56,7 @@ struct BucketsReduced {
   double queued_ms = 0;                  ///< full buckets waited for the reducer: the sum over buckets
   std::int64_t bytes = 0;                ///< of all buckets
   std::vector<float> bucket_ms{};        ///< time inside its collectives and hook, by bucket, where the plan is timed
+  std::vector<TimedInterval> on_device;  ///< on a device: when its stream was in the collectives and hook of each bucket, in order
 };
 
 // ---------------------------------------------------------------- Compute <-> Checkpointer

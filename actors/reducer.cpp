@@ -97,7 +97,9 @@ void ReducerState::launch(std::size_t index) {
   {
     const CurrentStream place(stream());
     if (bucket.ready) stream().wait(*bucket.ready);
+    auto begin = timer.mark(stream());
     plan.hook->reduce(bucket, *options.communicator);
+    if (begin) result.on_device.push_back({std::move(begin), timer.mark(stream())});
     if (bucket.reduced) bucket.reduced->record(stream());
   }
   free_since_ns = steady_now_ns();

@@ -8,6 +8,7 @@
 #include "actors/comm_hook.hpp"
 #include "actors/messages.hpp"
 #include "actors/rank_supervisor.hpp"
+#include "tensor_io/device_timer.hpp"
 #include "tensor_io/fault_point.hpp"
 
 namespace troupe {
@@ -63,6 +64,7 @@ struct ReducerState {
   bool failed = false;
   std::optional<DeviceStream>
       own_stream;  // on a device: of this thread, so that a bucket holds up neither the next one's forward nor backward
+  DeviceTimer timer;
   BucketsReduced result;
   static inline const char* name = "reducer";
 };

@@ -18,6 +18,7 @@
 #include "tensor_io/named_state.hpp"
 #include "tensor_io/optimizer.hpp"
 #include "tensor_io/state_reader.hpp"
+#include "tensor_io/timed_mark.hpp"
 
 namespace troupe {
 
@@ -167,6 +168,8 @@ class Strategy {
   virtual bool end_share(const std::function<void()>& /*update*/) { return false; }
   /// So long forward and backward have waited for other ranks on lanes of the strategy's own; grows, in a generation.
   virtual std::chrono::nanoseconds time_waited() const { return std::chrono::nanoseconds(0); }
+  /// On a device, in the place of time_waited: when compute's stream waited so since the last call.
+  virtual std::vector<TimedInterval> take_device_waits() { return {}; }
   /// Where not all ranks train on samples of their own; nothing: rank of world_size.
   virtual std::optional<DataShard> data_shard() const { return std::nullopt; }
   /// False: another rank counts the same samples and their loss.

@@ -136,6 +136,7 @@ Compute::Services RankSystem::make_lanes(const Membership& membership) {
     communicator.interface_address = options_.interface_address;
     communicator.timeout = timeout;
     communicator.rendezvous = rendezvous;
+    communicator.timed = name == std::string_view(kProgramLane);  // compute's stream waits for its collectives
     std::shared_ptr<Communicator> made = make_communicator(communicator);
     caf::anon_send(supervisor_, RegisterLane{name, generation, made});
     return made;

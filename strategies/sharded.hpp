@@ -72,6 +72,9 @@ class Sharded final : public Strategy {
   void begin_evaluation() override;
   void end_evaluation() override;
   std::chrono::nanoseconds time_waited() const override;
+  std::vector<TimedInterval> take_device_waits() override {
+    return gathers_ ? gathers_->take_device_waits() : std::vector<TimedInterval>();
+  }
   void shard_optimizer(Optimizer& optimizer) override;
   bool shards_state() const override { return true; }
   std::vector<TensorPart> state_parts(Optimizer& optimizer, int rank, int world_size) override;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "tensor_io/memory_shortage.hpp"
 #include "tensor_io/trace.hpp"
@@ -229,6 +230,7 @@ void UnitGathers::need(std::int32_t index) {
   if (unit.asked || unit.flats.empty()) return;
   const auto compute = DeviceStream::current(parameters_.device());
   std::unique_lock lock(mutex_);
+  auto arrived = waits_.arrive(compute);
   open();
   asked_.push_back(index);
   if (!failure_ && unit.gathered) {
@@ -259,6 +261,7 @@ void UnitGathers::need(std::int32_t index) {
   }
   unit.asked = true;
   compute.wait(unit.here);
+  waits_.leave(std::move(arrived), compute);
   for (std::size_t i = 0; i < unit.flats.size(); ++i) parameters_.put(unit.flats[i], unit.memory[i].tensor);
   work_.notify_all();
 }
@@ -320,6 +323,11 @@ void UnitGathers::set_prefetch(std::int64_t units) {
     options_.prefetch = units;
   }
   work_.notify_all();
+}
+
+std::vector<TimedInterval> UnitGathers::take_device_waits() {
+  std::lock_guard lock(mutex_);
+  return waits_.take();
 }
 
 UnitGathers::Counts UnitGathers::counts() const {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "strategies/sharded_parameters.hpp"
-#include "tensor_io/device_stream.hpp"
+#include "tensor_io/device_timer.hpp"
 
 namespace troupe {
 
@@ -73,6 +73,9 @@ class UnitGathers {
   /// Of this rank: a gather is as early as the last rank's.
   void set_prefetch(std::int64_t units);
 
+  /// On a device: when compute's stream waited for units that were not there yet, since the last call.
+  std::vector<TimedInterval> take_device_waits();
+
   Counts counts() const;
   /// Of units that are here, and of memory that is kept for the next ones.
   std::int64_t memory_bytes() const;
@@ -128,6 +131,7 @@ class UnitGathers {
   std::optional<ErrorReport> failure_;
   std::multimap<std::pair<std::int64_t, at::ScalarType>, Memory> pool_;
   Counts counts_;
+  DeviceWaits waits_;
   std::thread thread_;
 };
 

@@ -240,6 +240,7 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key) {
   }
   std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) { return all[2 * a + 1] < all[2 * b + 1]; });
   CommunicatorOptions group = options_;
+  group.timed = false;  // nobody takes its times
   group.name += "/split" + std::to_string(number) + "." + std::to_string(color);
   group.world_size = static_cast<int>(ranks.size());
   group.rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());

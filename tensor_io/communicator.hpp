@@ -15,6 +15,7 @@
 #include "tensor_io/error.hpp"
 #include "tensor_io/nccl_api.hpp"
 #include "tensor_io/rendezvous.hpp"
+#include "tensor_io/timed_mark.hpp"
 
 namespace troupe {
 
@@ -36,6 +37,7 @@ struct CommunicatorOptions {
   at::Device device = at::kCPU;                 ///< of this rank's tensors, beside those on the CPU
   std::shared_ptr<NcclApi> nccl;                ///< empty: the one that this program was built with
   std::vector<int> members;  ///< what errors call the ranks, in a group cut out of a larger one; empty: 0 .. world_size - 1
+  bool timed = false;        ///< of a device's collectives it is kept when their caller's stream waited for them (take_device_waits)
   int ranks_on_host = 0;     ///< of all that are known to share this rank's cores; a group cut out of a larger one has its number
 };
 
@@ -104,6 +106,9 @@ class Communicator {
   /// Waits until what the calling thread's current stream holds, collectives included, is over on the device; nothing to wait for on the
   /// CPU. Throws what broke the communicator meanwhile, Error(timeout) past `timeout`. This is the one wait for a device that a step needs.
   void wait_on_host(std::string_view label = {});
+
+  /// Where `timed`: when streams have waited for a device's collectives since the last call. The calling thread of these.
+  virtual std::vector<TimedInterval> take_device_waits() { return {}; }
 
   /// Of this rank's tensors, and of what allocate() gives.
   at::Device device() const noexcept { return options_.device; }

@@ -38,14 +38,16 @@ class DeviceStream {
   std::optional<c10::Stream> stream_;
 };
 
-/// A mark in a stream. Without times: such events cost a microsecond.
+/// A mark in a stream. Without times, unless `timed`: such events cost a microsecond.
 class DeviceEvent {
  public:
-  explicit DeviceEvent(c10::Device device);
+  explicit DeviceEvent(c10::Device device, bool timed = false);
   /// Marks what is in `stream` now; a mark from before is forgotten.
   void record(const DeviceStream& stream);
   /// All work before the mark is over, or nothing was marked. Any thread. Throws c10::Error for a device that has failed.
   bool done() const;
+  /// By the device's clock, from this mark to `end`; below 0 where that was first. Both are timed, of one device, and done.
+  double milliseconds_until(const DeviceEvent& end) const;
 
  private:
   friend class DeviceStream;

@@ -120,6 +120,7 @@ Communicator& NcclCommunicator::host(const CollectiveRecord& record) {
 
 void NcclCommunicator::launch(const CollectiveRecord& record, std::vector<at::Tensor> tensors, const NcclLife::Calls& calls) {
   const auto current = DeviceStream::current(options().device);
+  auto arrived = options().timed ? waits_.arrive(current) : nullptr;
   before_.record(current);
   stream_.wait(before_);
   {
@@ -127,6 +128,7 @@ void NcclCommunicator::launch(const CollectiveRecord& record, std::vector<at::Te
     life_->launch(record.describe(), calls);
   }
   flights_->add(record, stream_, std::move(tensors), &current);
+  waits_.leave(std::move(arrived), current);
 }
 
 void NcclCommunicator::do_all_reduce(const at::Tensor& tensor, ReduceOp op, const CollectiveRecord& record) {

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "tensor_io/communicator.hpp"
-#include "tensor_io/device_stream.hpp"
+#include "tensor_io/device_timer.hpp"
 #include "tensor_io/nccl_flights.hpp"
 #include "tensor_io/nccl_life.hpp"
 
@@ -30,6 +30,7 @@ class NcclCommunicator final : public Communicator {
   NcclCommunicator(CommunicatorOptions options, std::unique_ptr<Communicator> host);
   ~NcclCommunicator() override;
   std::string_view backend() const noexcept override { return "nccl"; }
+  std::vector<TimedInterval> take_device_waits() override { return waits_.take(); }
 
  private:
   struct Window;
@@ -60,6 +61,7 @@ class NcclCommunicator final : public Communicator {
   std::unique_ptr<Communicator> host_;
   DeviceStream stream_;
   DeviceEvent before_;  // what the collective waits for
+  DeviceWaits waits_;   // where the options want them
   std::shared_ptr<NcclLife> life_;
   std::unique_ptr<NcclFlights> flights_;  // last but one: its thread uses the life
   at::Tensor barrier_;
