@@ -76,7 +76,8 @@ void Compute::throw_timeout(const char* actor, const char* what) {
                           "raise collective_timeout if that is its pace"});
 }
 
-// While the optimizer is there: an error's way up ends it.
+// While the optimizer is there: an error's way up ends it. Before its first step: whoever asks for its state later may have changed it, so
+// that on a device it would be read once more.
 void Compute::note_optimizer(Optimizer& optimizer) {
   std::vector<at::Tensor> moments;
   for (const auto& [name, tensor] : optimizer.state()) moments.push_back(tensor);
@@ -478,8 +479,10 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
     heal_diverged(votes, optimizer, report);
     watch_pace(votes, report);
     const auto update_started = std::chrono::steady_clock::now();
+    const bool is_first = !optimizer_bytes_;
+    if (is_first) note_optimizer(optimizer);
     commit(decision, optimizer, lr);
-    if (decision.commit && !optimizer_bytes_) note_optimizer(optimizer);
+    if (is_first && *optimizer_bytes_ == 0) note_optimizer(optimizer);  // one that makes its state in its first step
     trace_since(nanoseconds(update_started), "optimizer");
     report.optimizer_ms = milliseconds_since(update_started);
     fill_report(report, decision);
