@@ -17,7 +17,8 @@ class SavedTensorStore {
 /// On its thread, while it lives; may be nested, the innermost counts. nullptr: LibTorch's own keeping.
 ///
 /// LibTorch asks its autograd engine for such hooks; PyTorch's Python layer answers with those of torch.autograd.graph
-/// .saved_tensors_hooks, the C++ one with none. So this puts an engine in its place that differs in this answer only, once per process.
+/// .saved_tensors_hooks, the C++ one with none. So this puts an engine in its place that differs in this answer only, once per process, and
+/// has the work done by LibTorch's own.
 /// Throws Error(unavailable) where a Python interpreter's engine is in place already.
 class SavedTensorScope {
  public:
