@@ -1,5 +1,7 @@
 #include "launch/rank_system.hpp"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include <cstdio>
 #include <new>
 #include <system_error>
@@ -65,6 +67,8 @@ RankSystem::RankSystem(caf::actor_system& system, RankSystemOptions options)
     : system_(system), options_(std::move(options)), link_(std::make_shared<CoordinatorLink>(options_.coordinator)) {
   join_trace(options_.trace, "compute");
   watch_memory(options_.device);
+  // What the program makes on `cuda` without a number is to be on this rank's: the current device is each thread's own.
+  if (!options_.device.is_cpu()) c10::impl::VirtualGuardImpl(options_.device.type()).setDevice(options_.device);
   if (options_.process.incarnation == 0) options_.process.incarnation = random_incarnation();
   const auto timeout = std::chrono::milliseconds(static_cast<std::int64_t>(options_.communicator.collective_timeout * 1000));
   // Longer than any collective's: when ranks are missing it is the reducer that says so, and the job goes on.

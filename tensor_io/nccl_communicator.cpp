@@ -2,6 +2,7 @@
 
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
 
 #include <utility>
 
@@ -61,10 +62,21 @@ NcclResult for_each_rank(int world_size, const std::function<NcclResult(int rank
 struct NcclCommunicator::Window {
   std::shared_ptr<NcclApi> api;
   std::weak_ptr<NcclLife> life;
+  c10::Device device = at::kCPU;
   void* data = nullptr;
   void* handle = nullptr;
 
   ~Window() {
+    try {
+      // Whoever drops the tensor last may be a thread that never chose a device: NCCL, and the wait before memory goes, take the current.
+      const CurrentStream place(DeviceStream::current(device));
+      give_back();
+    } catch (const c10::Error&) {  // the device has failed: what it has goes with the process
+    }
+  }
+
+ private:
+  void give_back() {
     if (const auto living = life.lock(); living && handle != nullptr && living->ready()) {
       try {
         living->manage("end of a window", [&](NcclApi& calls, NcclComm comm) { return calls.remove_window(comm, handle); });
@@ -260,6 +272,7 @@ at::Tensor NcclCommunicator::do_allocate(std::int64_t bytes, const CollectiveRec
   auto window = std::make_shared<Window>();
   window->api = life_->shared_api();
   window->life = life_;
+  window->device = options().device;
   {
     const CurrentStream place(stream_);  // NCCL takes the current device
     if (const auto result = life_->api().memory(&window->data, static_cast<std::size_t>(bytes)); result != NcclResult::success) {
@@ -267,12 +280,10 @@ at::Tensor NcclCommunicator::do_allocate(std::int64_t bytes, const CollectiveRec
       report.remedy = "is the device's memory full (nvidia-smi)? lower batch_size, or shard the model (--strategy fsdp)";
       throw Error(report);
     }
-    // NCCL writes the handle while the call goes on: it must outlive a failure.
-    const auto handle = std::make_shared<void*>(nullptr);
-    life_->manage("window of " + std::to_string(bytes) + " bytes", [&](NcclApi& api, NcclComm comm) {
-      return api.add_window(comm, window->data, static_cast<std::size_t>(bytes), handle.get());
-    });
-    window->handle = *handle;
+    life_->manage(
+        "window of " + std::to_string(bytes) + " bytes",
+        [&](NcclApi& api, NcclComm comm) { return api.add_window(comm, window->data, static_cast<std::size_t>(bytes), &window->handle); },
+        window);
   }
   auto* data = window->data;
   return at::from_blob(

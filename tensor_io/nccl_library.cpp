@@ -25,11 +25,13 @@ cudaStream_t stream_of(NcclStream stream) { return static_cast<cudaStream_t>(str
 ncclDataType_t type_of(NcclType type) { return static_cast<ncclDataType_t>(type); }
 ncclRedOp_t op_of(NcclOp op) { return static_cast<ncclRedOp_t>(op); }
 
-// Calls return at once. `split` shares the parent's buffers and connections: a second communicator costs little memory then.
+// Calls return at once. What `split` makes shares nothing with its parent, though that would save memory: NCCL runs the kernels of
+// communicators that share connections one after the other, in the order in which this rank's threads launch them, which may be another one
+// than on the next rank; and the abort of one may take the others with it.
 ncclConfig_t config_of(const NcclSettings& settings) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  config.splitShare = 1;
+  config.splitShare = 0;
   config.commName = settings.name.c_str();  // NCCL copies it
   if (settings.min_ctas > 0) config.minCTAs = settings.min_ctas;
   if (settings.max_ctas > 0) config.maxCTAs = settings.max_ctas;

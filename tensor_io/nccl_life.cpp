@@ -5,6 +5,7 @@
 #include <mutex>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "tensor_io/nccl_words.hpp"
 
@@ -20,8 +21,9 @@ constexpr int kQuickLooks = 100;  // before the looks become rare
 
 struct NcclLife::Shared {
   std::shared_ptr<NcclApi> api;
-  std::mutex mutex;         // around calls of NCCL, which are short in its non-blocking mode; never held while waiting
-  NcclComm comm = nullptr;  // guarded by mutex
+  std::mutex mutex;                         // around calls of NCCL, which are short in its non-blocking mode; never held while waiting
+  NcclComm comm = nullptr;                  // guarded by mutex
+  std::vector<std::shared_ptr<void>> used;  // by calls that failed; guarded by mutex
   std::atomic<State> state{State::none};
   std::mutex end_mutex;
   std::condition_variable ended;
@@ -164,7 +166,15 @@ void NcclLife::launch(const std::string& what, const Calls& calls) {
   });
 }
 
-void NcclLife::manage(const std::string& what, const Calls& calls) { call(what, options_.timeout, calls); }
+void NcclLife::manage(const std::string& what, const Calls& calls, const std::shared_ptr<void>& used) {
+  try {
+    call(what, options_.timeout, calls);
+  } catch (...) {
+    std::lock_guard lock(shared_->mutex);
+    if (used) shared_->used.push_back(used);
+    throw;
+  }
+}
 
 void NcclLife::call(const std::string& what, std::chrono::milliseconds timeout, const Calls& calls) {
   NcclResult result = NcclResult::success;
@@ -179,9 +189,9 @@ void NcclLife::call(const std::string& what, std::chrono::milliseconds timeout, 
 }
 
 std::unique_ptr<NcclLife> NcclLife::split(int color, int key, const NcclSettings& settings, const std::string& name) {
-  // NCCL writes the handle while the call goes on, so it outlives a failure.
-  const auto made = std::make_shared<NcclComm>(nullptr);
-  manage("split into '" + name + "'", [&](NcclApi& api, NcclComm comm) { return api.split(comm, color, key, made.get(), settings); });
+  const auto made = std::make_shared<NcclComm>(nullptr);  // NCCL writes it while the call goes on
+  manage(
+      "split into '" + name + "'", [&](NcclApi& api, NcclComm comm) { return api.split(comm, color, key, made.get(), settings); }, made);
   if (color < 0) return nullptr;
   auto options = options_;
   options.name = name;

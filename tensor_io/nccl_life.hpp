@@ -53,8 +53,9 @@ class NcclLife {
   /// errors.
   using Calls = std::function<NcclResult(NcclApi& api, NcclComm comm)>;
   void launch(const std::string& what, const Calls& calls);
-  /// One management call (a window, say), and until it is over.
-  void manage(const std::string& what, const Calls& calls);
+  /// One management call (a window, say), and until it is over. NCCL goes on with a call that has failed for us: what it reads and writes
+  /// is `used`, which then lives until the abort is over.
+  void manage(const std::string& what, const Calls& calls, const std::shared_ptr<void>& used = nullptr);
 
   /// What has gone wrong in the background, if anything. Any thread.
   std::optional<ErrorReport> background_failure();

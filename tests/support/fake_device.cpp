@@ -33,6 +33,8 @@ std::atomic<int> items_read{0};
 std::atomic<std::int64_t> bytes_held{0};
 std::atomic<bool> holding{false}, failed{false};
 thread_local c10::StreamId current_stream = 0;
+thread_local bool chosen = false;
+const c10::Device kNoDevice(c10::DeviceType::PrivateUse1, 7);  // what is current on a thread that has chosen none
 
 struct Access {
   std::uintptr_t begin, end;
@@ -59,10 +61,14 @@ void note(std::string call) {
 class Guard final : public c10::impl::DeviceGuardImplInterface {
  public:
   c10::DeviceType type() const override { return c10::DeviceType::PrivateUse1; }
-  c10::Device exchangeDevice(c10::Device) const override { return FakeDevice::device(); }
+  c10::Device exchangeDevice(c10::Device device) const override {
+    const auto before = chosen ? FakeDevice::device() : kNoDevice;
+    setDevice(device);
+    return before;
+  }
   c10::Device getDevice() const override { return FakeDevice::device(); }
-  void setDevice(c10::Device) const override {}
-  void uncheckedSetDevice(c10::Device) const noexcept override {}
+  void setDevice(c10::Device device) const override { chosen = device != kNoDevice; }
+  void uncheckedSetDevice(c10::Device device) const noexcept override { chosen = device != kNoDevice; }
   c10::Stream getStream(c10::Device device) const override { return c10::Stream(c10::Stream::UNSAFE, device, current_stream); }
   c10::Stream getDefaultStream(c10::Device device) const override { return c10::Stream(c10::Stream::UNSAFE, device, 0); }
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool high_priority) const override {
@@ -194,6 +200,8 @@ void FakeDevice::note_copy() {
   stream_ms[current_stream] += copy_ms;
   copying[current_stream] += copy_ms;
 }
+
+bool FakeDevice::is_chosen_here() { return chosen; }
 
 int FakeDevice::items() { return items_read; }
 void FakeDevice::note_item() { ++items_read; }

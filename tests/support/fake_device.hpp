@@ -32,6 +32,8 @@ class FakeDevice {
   /// The sum of what copies have taken on streams from `from` and up.
   static double copying_ms(std::int64_t from);
   static void note_copy();
+  /// The calling thread has made it its current device, as one of CUDA has to.
+  static bool is_chosen_here();
   /// How often a value was read with item(), which waits for a device.
   static int items();
   static void note_item();

@@ -1,6 +1,9 @@
 // Which stream waits for what, on a device that only writes it down.
 #include <c10/util/Exception.h>
 
+#include <future>
+#include <thread>
+
 #include "tensor_io/device_stream.hpp"
 #include "tensor_io/nccl_communicator.hpp"
 #include "tensor_io/nccl_flights.hpp"
@@ -187,4 +190,30 @@ TEST_CASE("[L03] tensors of another device than the communicator's are refused b
   options.backend = "gloo";
   options.device = FakeDevice::device();
   CHECK_THROWS_AS(make_communicator(options), Error);
+}
+
+TEST_CASE("[L03] nccl: what a call that failed may still use is not given back before the abort is over", "[nccl]") {
+  FakeDevice::reset();
+  const auto api = std::make_shared<ScriptedNccl>();
+  std::promise<void> begun, goes_on;
+  api->on_call = [&, going = goes_on.get_future().share()](const std::string& call) {
+    if (call != "abort") return;
+    begun.set_value();
+    going.wait();
+  };
+  const auto freed = [&] {
+    const auto calls = api->calls();
+    return std::count(calls.begin(), calls.end(), "free_memory");
+  };
+  {
+    NcclCommunicator communicator(fake_options(api), nullptr);
+    api->answer("add_window", {NcclResult::in_progress});
+    api->answer("async_error", {NcclResult::in_progress, NcclResult::remote_error});
+    CHECK_THROWS_AS(communicator.allocate(4, at::kFloat), Error);
+    begun.get_future().wait();
+    CHECK((freed() == 0));
+    goes_on.set_value();
+  }
+  for (int i = 0; i < 1000 && freed() == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  CHECK((freed() == 1));
 }
