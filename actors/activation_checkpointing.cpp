@@ -26,6 +26,19 @@ struct InsideFrame {
 
 std::int64_t version_of(const at::Tensor& tensor) { return tensor.is_inference() ? 0 : static_cast<std::int64_t>(tensor._version()); }
 
+/// Where a forward works: where its inputs are, else its parameters, unless that is the CPU.
+c10::Device device_of(BlockBody& body, const torch::nn::Module& module) {
+  c10::Device device(at::kCPU);
+  body.visit_inputs([&](at::Tensor& tensor) {
+    if (device.is_cpu() && tensor.defined()) device = tensor.device();
+  });
+  if (!device.is_cpu()) return device;
+  for (const auto& parameter : module.parameters()) {
+    if (!parameter.is_cpu()) return parameter.device();
+  }
+  return device;
+}
+
 /// One call of a checkpointed block: its inputs, and in backward what its nodes would have saved.
 class Frame : public std::enable_shared_from_this<Frame> {
  public:
@@ -140,7 +153,7 @@ void Frame::run() {
   training_ = module_->is_training();
   try {
     const InsideFrame inside;
-    const ForwardReplay::Recording recording(replay_, *module_);
+    const ForwardReplay::Recording recording(replay_, *module_, device_of(*body_, *module_));
     KeepNothing store(*this);
     const SavedTensorScope scope(&store);
     body_->run();

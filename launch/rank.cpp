@@ -64,7 +64,7 @@ void Rank::distribute_module(std::shared_ptr<torch::nn::Module> model) {
   if (config_.sync_batchnorm) convert_sync_batchnorm(*model, system_->compute().services().program_lane);
   initialise(*model);
   checkpoint_activations(model, config_.activation_checkpointing);
-  if (config_.ranks > 1) {
+  if (config_.ranks > 1 && device().is_cpu()) {
     if (const auto path = stock_random_module(*model)) {
       throw Error(ErrorCode::usage, "activation_checkpointing",
                   *path + " draws from LibTorch's generator, which the " + std::to_string(config_.ranks) + " ranks of this process share",

@@ -1,7 +1,8 @@
 #pragma once
+#include <ATen/core/Generator.h>
 #include <torch/nn/module.h>
 
-#include <string>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -10,14 +11,23 @@
 namespace troupe {
 
 /// What a module's forward depends on besides its arguments and parameters, written down while it runs, so that a second run computes the
-/// same bits: LibTorch's CPU generator, the draws of troupe::nn::Dropout, autocast, and those buffers that forward changes (BatchNorm's
-/// running statistics, which a second run must not move again). One thread.
+/// same bits: LibTorch's generators of the CPU and of the device, the draws of troupe::nn::Dropout, autocast, and those buffers that
+/// forward changes (BatchNorm's running statistics, which a second run must not move again). The second run may be on another thread, as
+/// autograd's of a device is. Nothing in it waits for the device.
 class ForwardReplay {
+  struct Autocast {
+    c10::DeviceType device;
+    bool enabled;
+    at::ScalarType dtype;
+  };
+
  public:
-  /// Around the first run. Keeps a copy of the generator's state (5 KB) and of buffers only where the run changed them.
+  /// Around the first run, whose tensors are on `device`. Keeps a copy of a generator's state (5 KB; 16 bytes of a GPU's) and of buffers
+  /// only where the run changed them. A device's buffers can't be compared without a wait: there one stays that autograd counts as changed,
+  /// and any of up to one dimension, since BatchNorm's operators change theirs uncounted.
   class Recording {
    public:
-    Recording(ForwardReplay& replay, torch::nn::Module& module);
+    Recording(ForwardReplay& replay, torch::nn::Module& module, c10::Device device);
     ~Recording();
     Recording(const Recording&) = delete;
     Recording& operator=(const Recording&) = delete;
@@ -39,21 +49,26 @@ class ForwardReplay {
    private:
     ForwardReplay& replay_;
     DropoutDraws::Replaying draws_;
-    at::Tensor generator_before_;
+    std::vector<std::pair<at::Generator, at::Tensor>> generators_before_;
     std::vector<at::Tensor> buffers_now_;
-    bool autocast_before_, cache_before_;
-    at::ScalarType dtype_before_;
+    std::vector<Autocast> autocast_before_;
+    bool cache_before_;
   };
 
-  /// LibTorch's generator was drawn from (or reseeded by another rank of this process).
-  bool drew() const noexcept { return generator_.defined(); }
-
  private:
-  at::Tensor generator_;  // its state before the run; undefined where the run left it as it was
+  struct Buffer {
+    at::Tensor live, before;    // `before`: its value before the run
+    std::uint32_t version = 0;  // autograd's count of its changes, before the run
+  };
+  static Autocast autocast_of(c10::DeviceType device);
+  static void set_autocast(const Autocast& autocast);
+  static bool may_have_changed(const Buffer& buffer);
+
+  std::vector<std::pair<at::Generator, at::Tensor>> generators_;  // (one that the run drew from, its state before)
   DropoutDraws draws_;
-  std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;  // (live, its value before the run)
-  bool autocast_ = false, cache_ = true;
-  at::ScalarType dtype_ = at::kBFloat16;
+  std::vector<Buffer> buffers_;
+  std::vector<Autocast> autocast_;  // of the CPU, and of the device
+  bool cache_ = true;
 };
 
 }  // namespace troupe

@@ -6,7 +6,7 @@
 namespace troupe {
 
 void seed_generator(std::uint64_t seed, std::initializer_list<std::uint64_t> parts, c10::Device device) {
-  if (device.is_cuda()) {
+  if (!device.is_cpu()) {
     auto on_device = at::globalContext().defaultGenerator(device);
     std::lock_guard lock(on_device.mutex());
     on_device.set_current_seed(mix_seed(seed, parts));

@@ -1,10 +1,15 @@
 // Training on a device, without one: its operators run on the host at once, its streams only write down what they are asked for
 // (tests/support/fake_device.hpp), and NCCL is threads. What is held: the same losses and weights as on the CPU, who waits for whom, and
 // that the host waits for the device once in a step.
+#include <atomic>
+#include <thread>
+
 #include "tensor_io/datasets.hpp"
 #include "tensor_io/device_feed.hpp"
 #include "tensor_io/device_stream.hpp"
+#include "tensor_io/nccl_communicator.hpp"
 #include "tests/support/fake_device.hpp"
+#include "tests/support/scripted_nccl.hpp"
 #include "tests/support/small_training.hpp"
 #include "tests/support/thread_nccl.hpp"
 
@@ -99,6 +104,19 @@ TEST_CASE("[L03] on a device the host waits once in a step, for the vote, and re
     };
   });
   CHECK(joined(result.errors) == "");
+}
+
+TEST_CASE("[L03] a rank's device is the current one of the thread that its program runs on") {
+  bool before = true;
+  std::atomic<bool> chosen{false};
+  auto cluster = ddp_cluster(1);
+  cluster.options.device = FakeDevice::device();
+  std::thread([&] {
+    before = FakeDevice::is_chosen_here();
+    check_no_errors(cluster.run([&](RankSystem&) { chosen = FakeDevice::is_chosen_here(); }));
+  }).join();
+  CHECK_FALSE(before);
+  CHECK(chosen);
 }
 
 TEST_CASE("[L03] on a device backward marks a bucket before the reducer's stream takes it, and the optimizer comes after the last") {
@@ -196,4 +214,33 @@ TEST_CASE("[L03] a batch goes to the device on a stream of copies, and its user'
   CHECK(sent.arrived->done());
   CHECK(torch::equal(sent.input.cpu(), batch.input));
   CHECK_NOTHROW(DeviceFeed::receive(batch));  // one that was not sent
+}
+
+namespace {
+
+/// Notes on which device's behalf its memory is given back.
+struct FreeingNccl final : troupe::test::ScriptedNccl {
+  NcclResult free_memory(void* data) override {
+    on_device = FakeDevice::is_chosen_here();
+    return ScriptedNccl::free_memory(data);
+  }
+  std::atomic<bool> on_device{false};
+};
+
+}  // namespace
+
+TEST_CASE("[L03] nccl: memory that a thread without a device drops is given back on its own device") {
+  FakeDevice::reset();
+  const auto api = std::make_shared<FreeingNccl>();
+  CommunicatorOptions options;
+  options.backend = "nccl";
+  options.device = FakeDevice::device();
+  options.nccl = api;
+  NcclCommunicator communicator(options, nullptr);
+  auto tensor = communicator.allocate(4, at::kFloat);
+  std::thread([&] {
+    CHECK_FALSE(FakeDevice::is_chosen_here());
+    tensor = at::Tensor();
+  }).join();
+  CHECK(api->on_device);
 }

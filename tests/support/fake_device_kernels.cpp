@@ -1,5 +1,7 @@
 // The fake device's operators: memory, views and copies here, all else on the CPU by LibTorch's own fallback. So whole steps run on it.
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/CPUFallback.h>
 #include <ATen/ops/_reshape_alias_native.h>
@@ -95,12 +97,26 @@ at::Tensor& set_storage(at::Tensor& self, at::Storage source, std::int64_t offse
   return at::native::set_storage_cpu_(self, source, offset, size, stride);
 }
 
-// What autograd asks of an accelerator.
+// So that a module's `to` moves it here.
+bool is_compatible(const at::Tensor&, const at::Tensor&) { return true; }
+
+// By the device's own generator, as a GPU's.
+at::Tensor& bernoulli(at::Tensor& self, double p, std::optional<at::Generator> generator) {
+  note_access(self, true);
+  on_host(self).bernoulli_(p, generator ? *generator : at::globalContext().defaultGenerator(FakeDevice::device()));
+  return self;
+}
+
+// What autograd and random numbers ask of an accelerator.
 class FakeHooks final : public at::PrivateUse1HooksInterface {
  public:
   void init() const override {}
   bool isAvailable() const override { return true; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
+    static const auto generator = at::detail::createCPUGenerator();
+    return generator;
+  }
 };
 
 [[maybe_unused]] const bool is_registered = [] {
@@ -123,8 +139,16 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("view", &at::native::view);
   m.impl("_reshape_alias", &at::native::_reshape_alias);
   m.impl("set_.source_Storage_storage_offset", &set_storage);
+  m.impl("bernoulli_.float", &bernoulli);
+  m.impl("_has_compatible_shallow_copy_type", &is_compatible);
 }
 
-TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&on_cpu>()); }
+TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
+
+TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m){KERNEL_PRIVATEUSEONE(addmm, lower_precision_fp)}
+
+TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&on_cpu>());
+}
 
 }  // namespace troupe::test
