@@ -1,21 +1,14 @@
 #include "strategies/sync_batch_norm.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "strategies/batch_norm_kernels.hpp"
+#include "strategies/device_batch_norm.hpp"
 
 namespace troupe {
 namespace {
-
-/// What backward needs beside tensors.
-struct Group : torch::CustomClassHolder {
-  std::shared_ptr<Communicator> lane;
-  std::string label;
-  std::int64_t counted = -1;  // samples of this rank in the statistics
-  double total = 0;           // values per channel on all ranks
-  double eps = 0;
-};
 
 // The moments of all ranks' values. f64: the sum of squares loses what the mean's square dwarfs.
 struct Statistics {
@@ -23,19 +16,14 @@ struct Statistics {
   double total = 0;
 };
 
-// A lane that a lost rank broke stays broken, and the step's vote fails on it: the step is given up there, not inside the user's forward.
-void reduce_over_ranks(const at::Tensor& sums, Group& group) {
-  try {
-    group.lane->all_reduce(sums, ReduceOp::sum, group.label);
-  } catch (const Error& error) {
-    if (!may_be_recovered(error.code())) throw;
-  }
+void reduce_over_ranks(const at::Tensor& sums, const BatchNormCall& call) {
+  BatchNormCall::reached([&] { call.lane->all_reduce(sums, ReduceOp::sum, call.label); });
 }
 
-Statistics over_all_ranks(const at::Tensor& input, Group& group) {
+Statistics over_all_ranks(const at::Tensor& input, const BatchNormCall& call) {
   const auto channels = input.size(1);
   auto sums = at::zeros({2 * channels + 1}, at::kDouble);  // of values, of squares; count
-  const auto counted = group.counted < 0 ? input : input.narrow(0, 0, group.counted);
+  const auto counted = call.counted < 0 ? input : input.narrow(0, 0, call.counted);
   if (counted.numel() > 0) {
     // LibTorch's own pass over the data. It updates running statistics, which decide the precision too: f32 for a bf16 input.
     const auto dtype = input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
@@ -47,25 +35,25 @@ Statistics over_all_ranks(const at::Tensor& input, Group& group) {
     sums.narrow(0, channels, channels).copy_((variance.to(at::kDouble) + mean64.square()) * count);
     sums[2 * channels] = count;
   }
-  reduce_over_ranks(sums, group);
+  reduce_over_ranks(sums, call);
   Statistics all;
   all.total = sums[2 * channels].item<double>();
-  if (all.total < 2) {
-    throw Error(ErrorCode::usage, group.label,
-                "all ranks together have " + std::to_string(static_cast<std::int64_t>(all.total)) + " values per channel",
-                "statistics need two or more: use larger batches, or eval()");
-  }
+  call.check_total(all.total);
   all.mean = sums.narrow(0, 0, channels) / all.total;
   all.variance = (sums.narrow(0, channels, channels) / all.total - all.mean.square()).clamp_min_(0);
   return all;
 }
 
+using Maybe = std::optional<at::Tensor>;  // where a plain tensor must not be undefined
+
 struct SyncBatchNorm : torch::autograd::Function<SyncBatchNorm> {
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight,
-                            const at::Tensor& bias, const at::Tensor& running_mean, const at::Tensor& running_var, double momentum,
-                            const c10::intrusive_ptr<Group>& group) {
-    const auto statistics = over_all_ranks(input, *group);
-    group->total = statistics.total;
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& input, const Maybe& given_weight, const Maybe& bias,
+                            const Maybe& mean_so_far, const Maybe& var_so_far, double momentum,
+                            const c10::intrusive_ptr<BatchNormCall>& call) {
+    const auto weight = given_weight.value_or(at::Tensor());
+    const auto running_mean = mean_so_far.value_or(at::Tensor()), running_var = var_so_far.value_or(at::Tensor());
+    const auto statistics = over_all_ranks(input, *call);
+    call->total = statistics.total;
     if (running_mean.defined()) {
       running_mean.copy_(running_mean.to(at::kDouble) * (1 - momentum) + statistics.mean * momentum);
       running_var.copy_(running_var.to(at::kDouble) * (1 - momentum) +
@@ -74,29 +62,29 @@ struct SyncBatchNorm : torch::autograd::Function<SyncBatchNorm> {
     const auto dtype = input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
     const auto mean = statistics.mean.to(dtype), variance = statistics.variance.to(dtype);
     ctx->save_for_backward({input, weight, mean, variance});
-    ctx->saved_data["group"] = c10::IValue::make_capsule(group);
-    return std::get<0>(at::native_batch_norm(input, weight, bias, mean, variance, /*training=*/false, 0, group->eps));
+    ctx->saved_data["call"] = c10::IValue::make_capsule(call);
+    return std::get<0>(at::native_batch_norm(input, weight, bias, mean, variance, /*training=*/false, 0, call->eps));
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx, torch::autograd::variable_list gradients) {
     const auto saved = ctx->get_saved_variables();
     const auto &input = saved[0], &weight = saved[1], &mean = saved[2], &variance = saved[3];
-    const auto capsule = ctx->saved_data["group"].toCapsule();
-    auto& group = static_cast<Group&>(*capsule);
+    const auto capsule = ctx->saved_data["call"].toCapsule();
+    const auto& call = static_cast<const BatchNormCall&>(*capsule);
     const auto channels = input.size(1);
 
     // As if mean and variance were constants; then what their dependence on the input adds. Sums over all ranks' samples go into that.
     const auto dy = gradients[0].contiguous(input.suggest_memory_format());
     auto [grad_input, grad_weight, grad_bias] =
-        at::native_batch_norm_backward(dy, input, weight, mean, variance, {}, {}, /*train=*/false, group.eps, {true, true, true});
+        at::native_batch_norm_backward(dy, input, weight, mean, variance, {}, {}, /*train=*/false, call.eps, {true, true, true});
     const auto sums = at::cat({grad_bias.to(at::kDouble), grad_weight.to(at::kDouble)});  // of dy, of dy * normalised
-    reduce_over_ranks(sums, group);
-    const auto inverse_stddev = (variance.to(at::kDouble) + group.eps).rsqrt();
-    auto scale = inverse_stddev / group.total;
+    reduce_over_ranks(sums, call);
+    const auto inverse_stddev = (variance.to(at::kDouble) + call.eps).rsqrt();
+    auto scale = inverse_stddev / call.total;
     if (weight.defined()) scale = scale * weight.to(at::kDouble);
     const auto constant = scale * sums.narrow(0, 0, channels);
     const auto slope = scale * sums.narrow(0, channels, channels) * inverse_stddev;
-    const auto counted = group.counted < 0 ? input.size(0) : group.counted;
+    const auto counted = call.counted < 0 ? input.size(0) : call.counted;
     if (counted > 0) subtract_per_channel(grad_input.narrow(0, 0, counted), input.narrow(0, 0, counted), mean, constant, slope);
     if (!weight.defined()) grad_weight = grad_bias = at::Tensor();
     return {grad_input, grad_weight, grad_bias, {}, {}, {}, {}};
@@ -115,13 +103,14 @@ void SynchronisedStatistics::synchronise(std::shared_ptr<Communicator> lane, con
 at::Tensor SynchronisedStatistics::normalise(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
                                              const at::Tensor& running_mean, const at::Tensor& running_var, double momentum,
                                              double eps) const {
-  auto group = c10::make_intrusive<Group>();
-  group->lane = lane_;
-  group->label = label_;
-  group->counted = counted_ < 0 ? -1 : std::min(counted_, input.size(0));
-  group->eps = eps;
-  return SyncBatchNorm::apply(input.contiguous(input.suggest_memory_format()), weight, bias, running_mean, running_var, momentum,
-                              std::move(group));
+  auto call = c10::make_intrusive<BatchNormCall>();
+  call->lane = lane_;
+  call->label = label_;
+  call->counted = counted_ < 0 ? -1 : std::min(counted_, input.size(0));
+  call->eps = eps;
+  const auto dense = input.contiguous(input.suggest_memory_format());
+  if (!input.is_cpu()) return device_batch_norm(dense, weight, bias, running_mean, running_var, momentum, call);
+  return SyncBatchNorm::apply(dense, Maybe(weight), Maybe(bias), Maybe(running_mean), Maybe(running_var), momentum, std::move(call));
 }
 
 void check_batch_norm_input(const at::Tensor& input, std::int64_t features, int dims) {

@@ -102,6 +102,23 @@ TEST_CASE("[D09] ranks with parts of a batch compute what one rank computes with
   }
 }
 
+TEST_CASE("[D09] a BatchNorm without weight, bias and running statistics is synchronised too") {
+  const auto batch = pattern({12, 6, 5, 4}, 1), weights = pattern({12, 6, 5, 4}, 31);
+  const auto options = torch::nn::BatchNormOptions(6).affine(false).track_running_stats(false);
+  const auto gradient = [&](auto norm, std::int64_t begin, std::int64_t n) {
+    auto leaf = batch.narrow(0, begin, n).clone().requires_grad_();
+    loss_of(norm->forward(leaf), weights.narrow(0, begin, n)).backward();
+    return leaf.grad();
+  };
+  std::vector<at::Tensor> parts(2);
+  run_ranks({{"shm", "shm"}, 2}, [&](Communicator& communicator) {
+    nn::BatchNorm2d norm(options);
+    norm->synchronise(std::shared_ptr<Communicator>(std::shared_ptr<void>(), &communicator));
+    parts[static_cast<std::size_t>(communicator.rank())] = gradient(norm, 5 * communicator.rank(), 5 + 2 * communicator.rank());
+  });
+  CHECK(max_difference(at::cat(parts), gradient(torch::nn::BatchNorm2d(options), 0, 12)) < 4e-6);
+}
+
 TEST_CASE("[D09] statistics stay sound where the mean dwarfs the deviation") {
   const auto batch = pattern({16, 4, 6, 6}, 3).to(at::kDouble) + 1e3;
   compare_with_one_rank<torch::nn::BatchNorm2d, nn::BatchNorm2d>(batch, 2, 1e-8);

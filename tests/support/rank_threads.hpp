@@ -17,6 +17,7 @@ struct Backend {
   bool in_windows = false;  // tensors from allocate()
   std::function<std::string(int)> host = [](int) { return std::string("here"); };
   std::shared_ptr<NcclApi> nccl;
+  c10::Device device = c10::kCPU;
 };
 
 inline std::vector<Backend> all_backends() {
@@ -62,6 +63,7 @@ inline std::vector<std::optional<RankFailure>> run_ranks_catching(const GroupOpt
         options.timeout = group.timeout;
         options.rendezvous = rendezvous;
         options.nccl = group.backend.nccl;
+        options.device = group.backend.device;
         const auto communicator = make_communicator(options);
         body(*communicator);
       } catch (const Error& error) {
