@@ -110,6 +110,10 @@ void LocalSteps::joined() {
       view.gradients.push_back(fragment.difference.narrow(0, offset, parameter.numel()).view(parameter.sizes()));
     });
     for (const auto p : fragment.parameters) view.names.push_back(parameters()[p].first);
+    if (const auto device = view.flat.device(); !device.is_cpu()) {
+      view.ready = std::make_shared<DeviceEvent>(device);
+      view.reduced = std::make_shared<DeviceEvent>(device);
+    }
     fragment.plan = std::make_shared<std::vector<BucketView>>(1, std::move(view));
   }
   if (!first || context().newcomer || context().switched_at) catch_up();
@@ -184,6 +188,7 @@ void LocalSteps::start(std::size_t index, std::int64_t done) {
     at::sub_out(difference, part(fragment.outer), parameter);
   });
   under_way_ = UnderWay{index, done, done + outer_.overlap};
+  if (const auto& ready = fragment.plan->front().ready) ready->record(DeviceStream::current(fragment.difference.device()));
   caf::anon_send(context().reducer, InstallPlan{fragment.plan, hook_});
   caf::anon_send(context().reducer, BucketReady{done, 0, steady_now_ns()});
 }
@@ -192,6 +197,8 @@ void LocalSteps::finish() {
   torch::NoGradGuard no_grad;
   const auto what = *under_way_;
   (void)context().wait_reduced(what.since);
+  const auto& view = fragments_[what.fragment].plan->front();
+  if (view.reduced) DeviceStream::current(view.flat.device()).wait(*view.reduced);
   // Rank 0's, as after each step of ddp; shown below, once nothing can fail.
   const bool with_buffers = context().options.broadcast_buffers && !buffers().empty() && context().world_size > 1;
   if (with_buffers) buffers().stage(*context().program_lane);
