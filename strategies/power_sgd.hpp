@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "actors/comm_hook.hpp"
@@ -17,9 +18,11 @@ namespace troupe {
 /// start: one power iteration a step follows the slowly moving subspace). Vectors, and matrices that P and Q would not make smaller, travel
 /// whole, together with the P's. Per bucket two collectives.
 ///
-/// The result is the same bits on all ranks: P and Q are, and what is computed from them is one loop in a fixed order. The error is each
-/// rank's own, so `state` must be kept per rank. It takes twice the memory of the compressed gradients: a step that is given up must find
-/// the error that it began with.
+/// The result is the same bits on all ranks: P and Q are, and what is computed from them is one loop in a fixed order, or, on devices of
+/// one kind, the same operators. The error is each rank's own, so `state` must be kept per rank. It takes twice the memory of the
+/// compressed gradients: a step that is given up must find the error that it began with.
+///
+/// On a device nothing waits for it: whether P is finite decides there which error is kept.
 class PowerSgd final : public CommHook {
  public:
   /// Throws Error(usage) where rank < 1. Steps before `start_step` send gradients whole: the first ones change too fast to be tracked.
@@ -40,19 +43,30 @@ class PowerSgd final : public CommHook {
   /// Of one parameter. A step reads one pair and writes the other.
   struct History {
     Factors pairs[2];
+    at::Tensor start;        // on a device: (rank, columns), what rows of zeros in q become
     int current = 0;         // what the next step reads
     std::int64_t step = -1;  // wrote `current`
   };
   /// One compressed gradient of the bucket at hand.
   struct Matrix {
     History* history;
-    at::Tensor gradient;  // (rows, columns) f32, a view of the bucket or of its f32 copy
+    at::Tensor values;    // (rows, columns), a view of the bucket
+    at::Tensor gradient;  // the same, or its f32 copy
     at::Tensor p;         // (rows, rank), a view of what is sent
     at::Tensor q;         // (rank, columns), a view of what is sent
   };
+  /// What travels of a bucket, P's and whole ones first.
+  struct Parcel {
+    at::Tensor p, q;  // (numel,) f32, scratch
+    std::vector<Matrix> matrices;
+    std::vector<std::pair<at::Tensor, at::Tensor>> whole;  // gradient, its place in p
+  };
   std::int64_t rank_for(const at::Tensor& gradient) const;  // 0: travels whole
-  History& history_of(const std::string& name, std::int64_t rows, std::int64_t columns, std::int64_t rank);
-  at::Tensor scratch(at::Tensor& memory, std::int64_t numel);
+  History& history_of(const std::string& name, std::int64_t rows, std::int64_t columns, std::int64_t rank, c10::Device device);
+  at::Tensor scratch(at::Tensor& memory, std::int64_t numel, c10::Device device);
+  Parcel compress(const BucketView& bucket);
+  void finish(const BucketView& bucket, Parcel& parcel, Communicator& communicator);
+  void finish_on_device(const BucketView& bucket, Parcel& parcel, Communicator& communicator);
 
   // Constant after construction.
   std::int64_t rank_, start_step_;
