@@ -5,7 +5,7 @@
 namespace troupe {
 namespace {
 
-constexpr std::array<std::string_view, 4> kHostStrategies = {"local_sgd", "diloco", "pipeline", "tensor_parallel"};
+constexpr std::array<std::string_view, 3> kHostStrategies = {"parameter_server", "pipeline", "tensor_parallel"};
 
 [[noreturn]] void refuse(const std::string& field, const std::string& value, c10::Device device, const std::string& instead) {
   throw Error(ErrorCode::usage, field, "'" + value + "' works on the CPU only so far, and this rank trains on " + device.str(),
@@ -19,17 +19,11 @@ void check_device_settings(const Config& config, c10::Device device) {
   for (const auto name : kHostStrategies) {
     if (config.strategy == name) refuse("strategy", config.strategy, device, "use ddp");
   }
-  if (config.comm_hook == "powersgd") refuse("comm_hook", config.comm_hook, device, "use none, fp16 or bf16");
-  if (!config.switch_at.empty()) refuse("switch_at", config.switch_at, device, "leave it out");
   if (config.adapt != "off") refuse("adapt", config.adapt, device, "leave it out");
   if (config.tune_buckets) refuse("tune_buckets", "true", device, "leave it out");
   if (config.fsdp_tune_prefetch) refuse("fsdp_tune_prefetch", "true", device, "leave it out");  // waits are in streams there
-  if (config.sync_batchnorm) refuse("sync_batchnorm", "true", device, "leave it out");
-  if (config.balance == "speed") refuse("balance", "speed", device, "use weights by rank");  // the host's times are not the device's
+  if (config.balance == "speed") refuse("balance", "speed", device, "use weights by rank");     // the host's times are not the device's
   if (config.deferred_init) refuse("deferred_init", "true", device, "leave it out");
-  if (config.activation_checkpointing != "none") {
-    refuse("activation_checkpointing", config.activation_checkpointing, device, "leave it out");
-  }
 }
 
 }  // namespace troupe
