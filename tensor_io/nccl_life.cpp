@@ -21,6 +21,7 @@ constexpr int kQuickLooks = 100;  // before the looks become rare
 
 struct NcclLife::Shared {
   std::shared_ptr<NcclApi> api;
+  std::mutex turn;                          // from a call to its end: NCCL refuses another one meanwhile. The abort does not wait for it
   std::mutex mutex;                         // around calls of NCCL, which are short in its non-blocking mode; never held while waiting
   NcclComm comm = nullptr;                  // guarded by mutex
   std::vector<std::shared_ptr<void>> used;  // by calls that failed; guarded by mutex
@@ -177,6 +178,7 @@ void NcclLife::manage(const std::string& what, const Calls& calls, const std::sh
 }
 
 void NcclLife::call(const std::string& what, std::chrono::milliseconds timeout, const Calls& calls) {
+  const std::lock_guard turn(shared_->turn);
   NcclResult result = NcclResult::success;
   {
     std::lock_guard lock(shared_->mutex);

@@ -32,7 +32,8 @@ struct NcclLifeOptions {
 ///                            |                    |
 ///                            +--error, deadline, abort--> failed --(a thread of its own aborts)--> ended
 ///
-/// 1. A call that returns in_progress is waited for by polling async_error, until the deadline.
+/// 1. A call that returns in_progress is waited for by polling async_error, until the deadline. Calls of other threads wait for that:
+///    memory may be given back by any of them.
 /// 2. The first failure wins; after it nothing but revoke and abort is called. Destroy never follows an error.
 /// 3. abort() returns at once: NCCL's abort runs on a thread of its own, so that of several communicators all are told before one is
 ///    waited for (one's abort may need the other's). Whoever waits in here is freed at its next look.

@@ -1,8 +1,10 @@
 // What we do with NCCL's answers, on an NCCL that is a script: no device, and nothing about NCCL itself.
 #include "tensor_io/nccl_life.hpp"
 
+#include <atomic>
 #include <future>
 #include <semaphore>
+#include <thread>
 
 #include "tensor_io/nccl_words.hpp"
 #include "tests/catch.hpp"
@@ -235,4 +237,30 @@ TEST_CASE("[L03] nccl: every type and operation of a communicator has NCCL's, a 
   CHECK((nccl_op(ReduceOp::product, at::kBool) == NcclOp::min));
   CHECK((nccl_op(ReduceOp::sum, at::kByte) == NcclOp::sum));
   CHECK((report_of_failure([] { nccl_type(at::kShort); }).code == ErrorCode::usage));
+}
+
+TEST_CASE("[L03] nccl: a call of another thread waits for the one that is under way", "[nccl]") {
+  const auto api = std::make_shared<ScriptedNccl>();
+  auto options = life_of(api);
+  options.timeout = std::chrono::hours(1);
+  options.clock = {};
+  NcclLife life(options);
+  life.connect(1, 0, std::string(128, 'i'), {});
+  std::atomic<bool> under_way{true}, met{false};
+  api->on_call = [&](const std::string& call) {
+    if (call == "remove_window" && under_way) met = true;
+  };
+  api->set_background(NcclResult::in_progress);
+  api->answer("group_end", {NcclResult::in_progress});
+  std::thread launching([&] { life.launch("all_reduce", kAllReduce); });
+  await_call(*api, "group_end");
+  std::thread dropping(
+      [&] { life.manage("end of a window", [](NcclApi& calls, NcclComm comm) { return calls.remove_window(comm, comm); }); });
+  for (const int looks = api->looks(); api->looks() < looks + 500;) std::this_thread::yield();
+  under_way = false;
+  api->set_background(NcclResult::success);
+  launching.join();
+  dropping.join();
+  CHECK_FALSE(met);
+  CHECK((api->calls().back() == "remove_window"));
 }
