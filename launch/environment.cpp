@@ -48,6 +48,7 @@ RankEnvironment read_environment(const Get& given) {
   place.world_size = static_cast<int>(*world_size);
   place.slot = static_cast<int>(slot.value_or(*rank));
   place.start_over = is_set("TROUPE_START_OVER");
+  if (const char* recovery = get("TROUPE_RECOVERY")) place.recovery = std::string(recovery) != "0";
   if (const char* folder = get("TROUPE_KEYS")) place.keys = folder;
   place.insecure = is_set("TROUPE_INSECURE_NETWORK");
   if (const char* text = get("TROUPE_INCARNATION")) place.incarnation = std::strtoull(text, nullptr, 16);

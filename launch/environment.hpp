@@ -26,6 +26,7 @@ struct RankEnvironment {
   std::string interface_address = "127.0.0.1";
   std::string keys;                ///< TROUPE_KEYS: a folder with the job's keys; empty: no TLS
   bool insecure = false;           ///< TROUPE_INSECURE_NETWORK=1: rank 0 may host the coordinator on an address of the network without keys
+  bool recovery = true;            ///< TROUPE_RECOVERY=0: the first rank that is lost ends the job
   bool start_over = false;         ///< TROUPE_START_OVER=1: the job lost its state and begins anew from its last checkpoint
   std::string run_dir;             ///< TROUPE_RUN_DIR, from our launcher: its logs are there
   std::string node = "localhost";  ///< ranks of one node may share memory

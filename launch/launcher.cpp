@@ -77,7 +77,8 @@ LaunchOutcome launch_as_node(const LauncherOptions& options, int starts_over) {
   }
   for (int r = 0; r < options.nproc; ++r) ranks.slots.push_back(ranks.node_rank * options.nproc + r);
   ranks.terminal = shows_bars(1);
-  NodeAgent agent(ranks, options.recovery.enabled);
+  ranks.recovery = options.recovery.enabled;
+  NodeAgent agent(ranks);
   const auto clear_bar = [&] { agent.clear_bar(); };
   bool stopping = false;
   while (!agent.done()) {
@@ -142,7 +143,8 @@ int run_node(const NodeOptions& options) {
   ranks.bar_columns = options.bar_columns;
   ranks.slots = options.slots;
   ranks.spares = options.spares;
-  NodeAgent agent(ranks, options.recovery);
+  ranks.recovery = options.recovery;
+  NodeAgent agent(ranks);
   while (!agent.done()) {
     std::vector<pollfd> fds{{signals.fd(), POLLIN, 0}, {0, POLLIN, 0}};
     agent.add_fds(fds);

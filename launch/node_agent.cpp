@@ -21,10 +21,8 @@ constexpr auto kReplacement = 10s;   // for its word on who comes next, while ra
 
 }  // namespace
 
-NodeAgent::NodeAgent(const RankProcessOptions& options, bool recovery)
-    : options_(options),
-      recovery_(recovery),
-      processes_(options, [this](const ProcessId& process, int status) { exited(process, status); }) {
+NodeAgent::NodeAgent(const RankProcessOptions& options)
+    : options_(options), processes_(options, [this](const ProcessId& process, int status) { exited(process, status); }) {
   processes_.start_all();
   AgentLink::Options link;
   link.job_id = options_.job_id;
@@ -70,7 +68,7 @@ void NodeAgent::exited(const ProcessId& process, int wait_status) {
   last_exit_ = Clock::now();
   link_->running(processes_.running());
   link_->exited(process, wait_status);
-  if (wait_status != 0 && !recovery_ && !end_by_) end_by_ = Clock::now() + kPeersEnd;
+  if (wait_status != 0 && !options_.recovery && !end_by_) end_by_ = Clock::now() + kPeersEnd;
 }
 
 void NodeAgent::asked_to_stop(int number) {
@@ -88,7 +86,7 @@ bool NodeAgent::done() const {
   if (over_ || stop_signal_ != 0 || link_->lost()) return true;
   // All ended well, or nothing may come back: the coordinator says so at once, unless the ranks never spoke to it.
   const bool failed = !processes_.failures().empty();
-  return since > (failed && recovery_ ? std::chrono::duration_cast<std::chrono::milliseconds>(kReplacement) : kVerdict);
+  return since > (failed && options_.recovery ? std::chrono::duration_cast<std::chrono::milliseconds>(kReplacement) : kVerdict);
 }
 
 int NodeAgent::verdict() {

@@ -15,8 +15,8 @@ namespace troupe {
 class NodeAgent {
  public:
   using Clock = std::chrono::steady_clock;
-  /// Starts the ranks. `recovery`: a rank that dies is the coordinator's business, not the end.
-  NodeAgent(const RankProcessOptions& options, bool recovery);
+  /// Starts the ranks. With recovery, a rank that dies is the coordinator's business, not the end.
+  explicit NodeAgent(const RankProcessOptions& options);
 
   void add_fds(std::vector<pollfd>& fds) const;
   void step();
@@ -36,7 +36,6 @@ class NodeAgent {
   void obey(const AgentLink::Command& command);
 
   RankProcessOptions options_;
-  bool recovery_;
   RankProcesses processes_;
   std::optional<AgentLink> link_;
   std::optional<JobOver> over_;

@@ -215,6 +215,7 @@ int run_launched(const Config& config, const RankEnvironment& place, const std::
   if (config.share_device && !device.is_cpu()) setenv("NCCL_HOSTID", (place.job_id + "-" + std::to_string(place.slot)).c_str(), 0);
   auto options = options_of(config, place, device);
   options.hurt = hurt_this_process;
+  options.recovery = place.recovery;
   CoordinatorActor hosted;
   if (!place.coordinator_host.empty()) {
     options.coordinator = connect_coordinator(system, place.coordinator_host, place.coordinator_port, std::chrono::seconds(30));

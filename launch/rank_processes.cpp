@@ -66,6 +66,7 @@ void RankProcesses::start(const ProcessId& process, int restarts) {
                        {"TROUPE_INCARNATION", incarnation},
                        {"TROUPE_RESTARTS", lives},
                        {"TROUPE_SPARE", process.slot >= options_.world_size ? "1" : "0"},
+                       {"TROUPE_RECOVERY", options_.recovery ? "1" : "0"},
                        {"TROUPE_START_OVER", options_.starts_over > 0 ? "1" : "0"},
                        {"TROUPE_RUN_DIR", options_.run_dir}};
   if (std::getenv("OMP_NUM_THREADS") == nullptr) child.environment["OMP_NUM_THREADS"] = "1";  // ranks share the cores

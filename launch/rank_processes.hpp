@@ -30,6 +30,7 @@ struct RankProcessOptions {
   int node_rank = 0, nodes = 1;
   std::vector<int> slots;   ///< this host's, in the order of local ranks
   std::vector<int> spares;  ///< slots beyond the world size
+  bool recovery = true;     ///< the job outlives the loss of a rank
   int starts_over = 0;      ///< how often the job has begun anew from its last checkpoint
   std::string keys;         ///< a KeyFolder; empty: no TLS
   bool terminal = false;    ///< standard output is one: progress bars are wanted

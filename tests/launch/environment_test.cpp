@@ -44,6 +44,14 @@ TEST_CASE("[L02] our own environment names the coordinator") {
   CHECK(place.coordinator_host == "127.0.0.1");
   CHECK(place.coordinator_port == 4242);
   CHECK(place.job_id == "job");
+  CHECK(place.recovery);
+}
+
+TEST_CASE("[L02] a rank is told whether its job outlives the loss of one") {
+  for (const std::string said : {"0", "1"}) {
+    const auto place = read({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"TROUPE_COORDINATOR", "127.0.0.1:4242"}, {"TROUPE_RECOVERY", said}});
+    CHECK(place.recovery == (said == "1"));
+  }
 }
 
 TEST_CASE("[L02] a wrong environment is named by its variable") {

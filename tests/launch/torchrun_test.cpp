@@ -121,6 +121,16 @@ TEST_CASE("[L02] our launcher starts a Python script of torch.distributed") {
     CHECK_THAT(done.output, Catch::Contains(std::string("[rank ") + rank + "] rank " + rank + " of 3 met the others"));
 }
 
+TEST_CASE("[L02] our launcher tells a process whether the job outlives the loss of a rank") {
+  const bool recovery = GENERATE(false, true);
+  testing::ScratchDirectory folder;
+  std::vector<std::string> words{TROUPE_PROGRAM, "launch", "--nproc", "1", "--run-dir", folder / "run"};
+  if (!recovery) words.emplace_back("--no-recovery");
+  for (const char* word : {"/bin/sh", "-c", "echo recovery=$TROUPE_RECOVERY"}) words.emplace_back(word);
+  const auto done = testing::RunningProcess(words).finish();
+  CHECK_THAT(done.output, Catch::Contains(recovery ? "recovery=1" : "recovery=0"));
+}
+
 TEST_CASE("[L02] torchrun itself starts the program") {
   const auto python = torch_python();
   if (!python) {
