@@ -180,8 +180,12 @@ void Communicator::wait_on_host(std::string_view label) {
   if (device().is_cpu()) return;
   DeviceEvent end(options().device);
   end.record(DeviceStream::current(options().device));
+  wait_on_host(end, label);
+}
+
+void Communicator::wait_on_host(const DeviceEvent& event, std::string_view label) {
   const auto deadline = std::chrono::steady_clock::now() + options().timeout;
-  host_wait(end, [&] {
+  host_wait(event, [&] {
     throw_if_broken();
     if (std::chrono::steady_clock::now() > deadline) {
       throw Error(ErrorCode::timeout, "wait for the device (" + std::string(label) + ")",

@@ -19,6 +19,8 @@
 
 namespace troupe {
 
+class DeviceEvent;
+
 /// `avg` divides the sum by the number of ranks. On bool, sum is or, product is and; avg is for floating point only.
 enum class ReduceOp : std::uint8_t { sum = 1, avg, min, max, product };
 
@@ -106,6 +108,8 @@ class Communicator {
   /// Waits until what the calling thread's current stream holds, collectives included, is over on the device; nothing to wait for on the
   /// CPU. Throws what broke the communicator meanwhile, Error(timeout) past `timeout`. This is the one wait for a device that a step needs.
   void wait_on_host(std::string_view label = {});
+  /// As above, until `event` is over.
+  void wait_on_host(const DeviceEvent& event, std::string_view label = {});
 
   /// Where `timed`: when streams have waited for a device's collectives since the last call. The calling thread of these.
   virtual std::vector<TimedInterval> take_device_waits() { return {}; }

@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_sub.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
 #include <ATen/ops/empty_like.h>
@@ -135,13 +136,15 @@ void FusedOptimizer::restore_parameters() {
   moments_.clear();
 }
 
-void FusedOptimizer::step(double lr) {
+void FusedOptimizer::step(double lr) { step_unless({}, lr); }
+
+void FusedOptimizer::step_unless(const at::Tensor& skip, double lr) {
   at::NoGradGuard no_grad;
   make_moments();
-  for (std::size_t g = 0; g < groups_.size(); ++g) step_group(g, lr * groups_[g].lr_scale);
+  for (std::size_t g = 0; g < groups_.size(); ++g) step_group(g, lr * groups_[g].lr_scale, skip);
 }
 
-void FusedOptimizer::step_group(std::size_t index, double lr) {
+void FusedOptimizer::step_group(std::size_t index, double lr, const at::Tensor& skip) {
   const auto& group = groups_[index];
   for (auto* kinds : {&known_, &fresh_}) {
     for (auto& [dtype, lists] : *kinds) lists.clear();  // left by a step that threw
@@ -161,8 +164,8 @@ void FusedOptimizer::step_group(std::size_t index, double lr) {
     count_step(moments);
   }
   const double weight_decay = group.weight_decay >= 0 ? group.weight_decay : options_.weight_decay;
-  for (auto& [dtype, lists] : known_) launch(lists, lr, weight_decay, false);
-  for (auto& [dtype, lists] : fresh_) launch(lists, lr, weight_decay, true);
+  for (auto& [dtype, lists] : known_) launch(lists, lr, weight_decay, false, skip);
+  for (auto& [dtype, lists] : fresh_) launch(lists, lr, weight_decay, true, skip);
 }
 
 bool FusedOptimizer::is_fresh(Moments& moments) {
@@ -176,16 +179,19 @@ void FusedOptimizer::count_step(Moments& moments) {
   if (moments.step.is_cpu()) *moments.step.mutable_data_ptr<float>() += 1;  // on a GPU by launch
 }
 
-void FusedOptimizer::launch(Lists& lists, double lr, double weight_decay, bool first_step) {
+void FusedOptimizer::launch(Lists& lists, double lr, double weight_decay, bool first_step, const at::Tensor& skip) {
   if (lists.parameters.empty()) return;
   if (!lists.steps.front().is_cpu()) at::_foreach_add_(lists.steps, 1);  // one kernel, not one for each parameter
+  const auto found_inf = skip.defined() ? std::optional(skip) : std::nullopt;
   if (kind_ == Kind::adamw) {
     at::_fused_adamw_(lists.parameters, lists.gradients, lists.first, lists.second, {}, lists.steps, lr, options_.beta1, options_.beta2,
-                      weight_decay, options_.eps, /*amsgrad=*/false, /*maximize=*/false);
+                      weight_decay, options_.eps, /*amsgrad=*/false, /*maximize=*/false, /*grad_scale=*/{}, found_inf);
   } else {
     at::_fused_sgd_(lists.parameters, lists.gradients, lists.first, weight_decay, options_.momentum, lr, /*dampening=*/0, options_.nesterov,
-                    /*maximize=*/false, first_step);
+                    /*maximize=*/false, first_step, /*grad_scale=*/{}, found_inf);
   }
+  // A first step that the device skips leaves the momentum at zero, and the next one, not called the first, adds the gradient to that.
+  if (found_inf) at::_foreach_sub_(lists.steps, std::vector<at::Tensor>(lists.steps.size(), skip));
   lists.clear();  // gradients are dropped by zero_grad, not held here
 }
 

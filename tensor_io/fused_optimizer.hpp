@@ -23,6 +23,7 @@ class FusedOptimizer final : public Optimizer {
   std::string name() const override { return kind_ == Kind::sgd ? "sgd" : "adamw"; }
   /// Gradients may have any strides; other strides than the parameter's cost a copy. Throws Error(usage) for another dtype or a sparse one.
   void step(double lr) override;
+  void step_unless(const at::Tensor& skip, double lr) override;
   NamedTensors state() override;
   void load_state(const NamedTensors& state) override;
   const std::vector<ParameterGroup>& groups() const override { return groups_; }
@@ -44,8 +45,8 @@ class FusedOptimizer final : public Optimizer {
   static bool is_fresh(Moments& moments);
   static void count_step(Moments& moments);
   void make_moments();
-  void step_group(std::size_t index, double lr);
-  void launch(Lists& lists, double lr, double weight_decay, bool first_step);
+  void step_group(std::size_t index, double lr, const at::Tensor& skip);
+  void launch(Lists& lists, double lr, double weight_decay, bool first_step, const at::Tensor& skip);
 
   Kind kind_;
   OptimizerOptions options_;

@@ -4,6 +4,11 @@
 
 namespace troupe {
 
+void Optimizer::step_unless(const at::Tensor&, double) {
+  throw Error(ErrorCode::usage, "vote", "late: the optimizer " + name() + " must know on the host whether a step is applied",
+              "use the framework's sgd or adamw (rank.make_optimizer), or leave vote at step");
+}
+
 void Optimizer::replace_parameters(const Replacement&) {
   throw Error(ErrorCode::usage, "optimizer", name() + " updates whole parameters only, and this strategy gives each rank a slice of them",
               "override Optimizer::replace_parameters, or use ddp");

@@ -25,6 +25,9 @@ class Optimizer {
   virtual std::string name() const = 0;  ///< sgd, adamw, or a class of torch::optim
   /// One step at this rate (the schedule's; groups scale it).
   virtual void step(double lr) = 0;
+  /// As step where `skip` is 0, and nothing at all where it is 1: () f32 beside the parameters, which the host does not read. Throws
+  /// Error(usage) in an optimizer that decides on the host, as the default does.
+  virtual void step_unless(const at::Tensor& skip, double lr);
   /// As in a checkpoint without its "optimizer" in front: PARAMETER.momentum_buffer, PARAMETER.exp_avg, PARAMETER.step and so on.
   /// The tensors are the live ones.
   virtual NamedTensors state() = 0;

@@ -207,3 +207,31 @@ TEST_CASE("an optimizer's mistakes are refused by name") {
   CHECK_THROWS_WITH(optimizer->load_state(reshaped), Catch::Contains("a.exp_avg"));
   CHECK(untouched());
 }
+
+TEST_CASE("[T02] an update that is to be skipped leaves parameters, moments and counts, and the others are as if it had never been") {
+  const auto options = GENERATE(sgd(0.9, false, 1e-4), sgd(0.9, true, 1e-2), sgd(0, false, 1e-2), adamw());
+  const auto skipped = GENERATE(0, 3);
+  auto mine = golden_parameters(), theirs = golden_parameters();
+  auto deciding = make_optimizer(options, {{mine}}), plain = make_optimizer(options, {{theirs}});
+  for (int step = 0; step < 6; ++step) {
+    set_gradients(mine, step);
+    set_gradients(theirs, step);
+    const double lr = 0.1 / (step + 1);
+    NamedTensors before;
+    for (const auto& [name, parameter] : mine) before.emplace_back(name, parameter.detach().clone());
+    deciding->step_unless(at::full({}, step == skipped ? 1 : 0, at::kFloat), lr);
+    if (step == skipped) {
+      for (std::size_t i = 0; i < mine.size(); ++i) CHECK(at::equal(mine[i].second, before[i].second));
+    } else {
+      plain->step(lr);
+    }
+  }
+  for (std::size_t i = 0; i < mine.size(); ++i) CHECK(at::equal(mine[i].second, theirs[i].second));
+  const auto a = deciding->state(), b = plain->state();
+  REQUIRE((a.size() == b.size()));
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    INFO(a[i].first);
+    CHECK((a[i].first == b[i].first));
+    CHECK(at::equal(a[i].second, b[i].second));
+  }
+}
