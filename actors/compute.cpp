@@ -150,6 +150,7 @@ void Compute::distribute(std::shared_ptr<torch::nn::Module> model) {
   for (;;) {
     try {
       strategy_ = make_strategy(strategy_context(heal_pending_));
+      late_ = checks_late_vote() ? std::make_unique<LateVote>(options_.training, services_.program_lane->device()) : nullptr;
       if (strategy_->shares_per_rank() > 0 && options_.training.grad_accum_steps > 1) {
         throw Error(ErrorCode::usage, "grad_accum_steps", options_.strategy.strategy + " cuts a step's batch itself", "leave it at 1");
       }
@@ -206,6 +207,7 @@ void Compute::begin_votes() {
   vote_.step = step_;
   overflowed_ = false;
   device_losses_.clear();
+  if (late_ && late_->unvoted < 0) late_->scale.load(loss_scaler_);
   services_.program_lane->ledger().set_step(step_);
   strategy_->begin_step(step_);
 }
@@ -301,8 +303,9 @@ void Compute::backward(const at::Tensor& loss, double samples, double correct, d
   const bool last = micro_batch_ + 1 == options_.training.grad_accum_steps;
   strategy_->begin_backward(last, weight);
   fault_point("backward", step_);
-  const double factor = backward_factor(weight);
-  if (factor == 1) {
+  if (late_) {
+    start_of_late_backward(loss, weight).backward();
+  } else if (const double factor = backward_factor(weight); factor == 1) {
     loss.backward();
   } else {
     (loss * factor).backward();
@@ -319,29 +322,6 @@ void Compute::count_value(double value, double samples, bool counts) {
   if (counts) vote_.loss_sum += value * samples;
 }
 
-// Losses, gradient norm and whether all is finite, in one copy and one wait. Returns the norm.
-double Compute::read_device(GradientSummary& summary) {
-  at::NoGradGuard no_grad;
-  std::vector<at::Tensor> parts;
-  for (const auto& loss : device_losses_) parts.push_back(loss.value.to(at::kDouble).view(1));
-  if (summary.device_checks.defined()) parts.push_back(summary.device_checks.view(-1));
-  if (parts.empty()) return 0;
-  const auto on_device = at::cat(parts);
-  const auto values = at::empty(on_device.sizes(), at::TensorOptions().dtype(at::kDouble).pinned_memory(on_device.is_cuda()));
-  values.copy_(on_device, /*non_blocking=*/true);
-  services_.program_lane->wait_on_host("losses and gradient norm");
-  const auto* value = values.const_data_ptr<double>();
-  for (const auto& loss : device_losses_) count_value(*value++, loss.samples, loss.counts);
-  device_losses_.clear();
-  double squares = 0, not_finite = 0;
-  for (; value != values.const_data_ptr<double>() + values.numel(); value += 2) {
-    squares += value[0];
-    not_finite += value[1];
-  }
-  if (not_finite > 0) summary.not_finite_parameter = strategy_->find_not_finite();
-  return std::sqrt(squares);
-}
-
 std::vector<Vote> Compute::vote(const GradientSummary& summary, double norm) {
   vote_.layout_hash = summary.layout_hash;
   vote_.dataset_size = dataset_size_;
@@ -354,6 +334,10 @@ std::vector<Vote> Compute::vote(const GradientSummary& summary, double norm) {
   vote_.used = summary.used;
   vote_.parameter_hash = parameter_hash_if_due();
   vote_.own = std::exchange(own_, {});
+  return exchange_votes();
+}
+
+std::vector<Vote> Compute::exchange_votes() {
   encode_vote(vote_, {vote_in_.data_ptr<std::uint8_t>(), static_cast<std::size_t>(vote_in_.numel())});
   auto& out = vote_out_[step_ % 2];
   fault_point("vote", step_);
@@ -377,7 +361,8 @@ std::vector<Vote> Compute::decode_votes(std::string_view votes) const {
 Decision Compute::decide_by(const std::vector<Vote>& votes) const {
   const bool stop = options_.training.on_not_finite == "stop";
   // An overflow at a large loss scale is what the scaler looks for; a loss that is not finite, or an overflow without scale, is not.
-  return decide(votes, strategy_->parameter_names(), {stop, stop && (!loss_scaler_.enabled() || loss_scaler_.exhausted())});
+  return decide(votes, strategy_->parameter_names(), {stop, stop && (!loss_scaler_.enabled() || loss_scaler_.exhausted())},
+                late_ && late_->unvoted >= 0 ? std::optional(late_->unvoted) : std::nullopt);
 }
 
 void Compute::apply(Optimizer& optimizer, double lr, double norm) {
@@ -394,6 +379,10 @@ void Compute::commit(const Decision& decision, Optimizer& optimizer, double lr) 
   fault_point("committed", step_);
   if (decision.commit) apply(optimizer, lr, strategy_->replicas_equal() ? decision.gradient_norm : vote_.gradient_norm);
   loss_scaler_.update(decision.not_finite);
+  end_step();
+}
+
+void Compute::end_step() {
   fault_point("optimizer", step_);
   micro_batch_ = 0;
   has_share_ = false;
@@ -447,7 +436,7 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
                           "call rank.backward for each micro-batch"}));
   }
   StepReport report;
-  report.step = step_;
+  report.step = report.measured_step = step_;
   report.lr = lr;
   report.loss_scale = loss_scaler_.scale();
   strategy_->shard_optimizer(optimizer);
@@ -466,9 +455,9 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
     fault_point("reduced", step_);
     report.exposed_ms = milliseconds_since(wait_started) + std::exchange(shares_wait_ms_, 0);
     report.reduce_ms = summary.reduced.busy_ms;
-    const double read = read_device(summary);
+    double norm = late_ ? decide_late(summary) : read_device(summary);
+    if (!late_) norm = summary.device_checks.defined() && wants_norm() ? norm / loss_scaler_.scale() : gradient_norm();
     tell_device_times(report);
-    double norm = summary.device_checks.defined() && wants_norm() ? read / loss_scaler_.scale() : gradient_norm();
     if (overflowed_) norm = std::numeric_limits<double>::infinity();
     settle_optimizer(optimizer);
     const auto vote_started = std::chrono::steady_clock::now();
@@ -481,11 +470,12 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
     const auto update_started = std::chrono::steady_clock::now();
     const bool is_first = !optimizer_bytes_;
     if (is_first) note_optimizer(optimizer);
-    commit(decision, optimizer, lr);
+    if (late_) settle_by(decision);
+    late_ ? commit_late(decision, optimizer, lr) : commit(decision, optimizer, lr);
     if (is_first && *optimizer_bytes_ == 0) note_optimizer(optimizer);  // one that makes its state in its first step
     trace_since(nanoseconds(update_started), "optimizer");
     report.optimizer_ms = milliseconds_since(update_started);
-    fill_report(report, decision);
+    late_ ? fill_late_report(report, decision) : fill_report(report, decision);
     report.buckets = summary.reduced.buckets;
     report.launched_before_end = summary.reduced.launched_before_end;
     report.message_us = summary.message_us;

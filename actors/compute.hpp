@@ -21,6 +21,8 @@
 #include "actors/training_options.hpp"
 #include "actors/vote.hpp"
 #include "tensor_io/communicator.hpp"
+#include "tensor_io/device_decision.hpp"
+#include "tensor_io/device_stream.hpp"
 #include "tensor_io/dropout.hpp"
 #include "tensor_io/loss_scaler.hpp"
 #include "tensor_io/optimizer.hpp"
@@ -30,6 +32,9 @@ namespace troupe {
 /// What one optimizer step was. The same on all ranks, but for the times.
 struct StepReport {
   std::int64_t step = 0;  ///< 0-based number of the step in the run
+  /// Of which `committed`, `reason`, the loss, the samples, the norm and the loss scale are: `step`, or with a late vote the step before;
+  /// -1: there is none yet.
+  std::int64_t measured_step = 0;
   bool committed = true;  ///< false: skipped or to be repeated, `reason` says why
   bool pending = false;   ///< one share of the step is done, another one comes (Strategy::shares_per_rank): no field but `step` counts
   bool repeat = false;    ///< a rank was lost: the step's micro-batches come again, nothing of it was applied
@@ -155,7 +160,13 @@ class Compute {
   /// The rank waited so long for its data loader: part of its own time of the step.
   void count_data_wait(double milliseconds) { own_.data_ms += static_cast<float>(milliseconds); }
   /// Reduce, vote, apply. Throws Error(usage) if micro-batches are missing.
+  ///
+  /// With a late vote on a device (TrainingOptions::vote) nothing here waits for it: whether the step is applied is decided there, and what
+  /// it came to is in the next step's report. An error about it comes then, or from settle.
   StepReport step(Optimizer& optimizer, double lr);
+  /// With a late vote: waits for what the last step came to, and votes on it; collective, between steps. The next step's report has it,
+  /// too. Nothing where there was no such step, or no late vote. Before anything is saved, and when the steps are over.
+  const std::optional<StepReport>& settle();
 
   std::int64_t steps_done() const noexcept { return step_; }
   std::int64_t micro_batch() const noexcept { return micro_batch_; }
@@ -203,6 +214,32 @@ class Compute {
   ErrorReport complete(ErrorReport report) const;
 
  private:
+  /// On a device: what a micro-batch's loss was, until the vote needs it.
+  struct DeviceLoss {
+    at::Tensor value;  // () there
+    double samples = 0;
+    bool counts = true;
+  };
+  /// What a step on a device came to, on its way to the host.
+  struct DeviceNumbers {
+    std::int64_t step = -1;
+    std::vector<DeviceLoss> losses;
+    double samples = 0, correct = 0;
+    at::Tensor values;  // (n,) f64, pinned: losses, sum of squares and elements that are not finite, whether the device skipped the step
+    std::optional<DeviceEvent> over;  // they are there
+    bool has_totals = false;
+    bool not_finite = false, skipped = false;  // once read
+  };
+  /// The state of a vote that is one step late.
+  struct LateVote {
+    LateVote(const LossScalerOptions& options, c10::Device device) : scale(options, device) {}
+    DeviceLossScale scale;
+    DeviceDecision decision;            // of the step under way
+    DeviceNumbers numbers[2];           // by step parity
+    std::int64_t unvoted = -1;          // the step whose numbers no vote has had
+    std::optional<StepReport> settled;  // ... and what those of the last one came to, until a report has it
+  };
+
   [[noreturn]] void throw_failure(const ErrorReport& report);
   [[noreturn]] void throw_abort(const ErrorReport& report);
   [[noreturn]] void throw_interrupted(const InterruptRanks& message);
@@ -215,6 +252,7 @@ class Compute {
   void count_loss(const MicroBatchLoss& loss);
   double backward_factor(double weight);
   std::vector<Vote> vote(const GradientSummary& summary, double norm);
+  std::vector<Vote> exchange_votes();
   std::vector<Vote> decode_votes(std::string_view votes) const;
   Decision decide_by(const std::vector<Vote>& votes) const;
   float own_time_since_mark();
@@ -233,6 +271,7 @@ class Compute {
   double gradient_norm();
   void apply(Optimizer& optimizer, double lr, double norm);
   void commit(const Decision& decision, Optimizer& optimizer, double lr);
+  void end_step();
   void fill_report(StepReport& report, const Decision& decision) const;
 
   RankInterrupted interruption(const ErrorReport& why, const std::vector<int>& unreachable = {}) const;
@@ -241,7 +280,16 @@ class Compute {
   void enter(const Membership& next);
   void allocate_votes();
   void count_value(double value, double samples, bool counts);
+  void send_numbers(DeviceNumbers& numbers, const at::Tensor& totals, const at::Tensor& skip);
+  double take_numbers(DeviceNumbers& numbers);
   double read_device(GradientSummary& summary);
+  bool checks_late_vote() const;
+  at::Tensor start_of_late_backward(const at::Tensor& loss, double weight);
+  double decide_late(GradientSummary& summary);
+  double take_late_numbers(GradientSummary& summary);
+  void settle_by(const Decision& decision);
+  void commit_late(const Decision& decision, Optimizer& optimizer, double lr);
+  void fill_late_report(StepReport& report, const Decision& decision);
   std::optional<Decision> rejoin(ErrorReport why, Optimizer* optimizer, double lr);
   std::optional<Decision> rejoin_next(ErrorReport why, Optimizer* optimizer, double lr);
   void heal();
@@ -277,13 +325,8 @@ class Compute {
   LossScaler loss_scaler_;
   std::shared_ptr<ForwardPosition> position_ = std::make_shared<ForwardPosition>();  // the model's layers read it
   Vote vote_;
-  /// On a device: what the micro-batches' losses were, until the vote needs them.
-  struct DeviceLoss {
-    at::Tensor value;  // () there
-    double samples = 0;
-    bool counts = true;
-  };
   std::vector<DeviceLoss> device_losses_;
+  std::unique_ptr<LateVote> late_;  // empty: the vote waits for the step's numbers
   std::int64_t dataset_size_ = 0;
   std::uint32_t data_hash_ = 0;
   SectionTimes own_;      // of the step under way

@@ -67,6 +67,7 @@ void Compute::enter(const Membership& next) {
   shares_wait_ms_ = 0;
   voted_step_ = votes_step_ = -1;
   sections_done_ = next.sections_done;
+  if (late_) late_->unvoted = -1, late_->settled.reset();
   if (listener_) listener_(next);
   services_ = builder_(next);
   set_steps_done(next.resume_step);

@@ -12,7 +12,7 @@ void StepWindow::add(const StepReport& report, double data_wait_ms) {
     loss_sum += report.loss * report.samples;
     samples += report.samples;
     correct += report.correct;
-    max_loss = std::max(max_loss, report.max_loss);
+    if (report.samples > 0) max_loss = std::max(max_loss, report.max_loss);
   }
   step_ms += report.step_ms;
   exposed_ms += report.exposed_ms;

@@ -14,6 +14,7 @@
 #include "actors/reducer.hpp"
 #include "actors/strategy_options.hpp"
 #include "tensor_io/communicator.hpp"
+#include "tensor_io/device_decision.hpp"
 #include "tensor_io/memory_shortage.hpp"
 #include "tensor_io/named_state.hpp"
 #include "tensor_io/optimizer.hpp"
@@ -149,6 +150,10 @@ class Strategy {
   /// After the vote, local. `used` on any rank: others keep an undefined gradient. `rebuild`: rank 0 asked for buckets in the new order.
   /// `commit`: the buffers that forward changed stay; otherwise they go back to what they were at the step's start.
   virtual void end_step(const std::vector<bool>& used, bool rebuild, bool commit) = 0;
+  /// Why the strategy can't leave to the device whether a step is applied (end_step_on_device); empty: it can.
+  virtual std::string why_not_late() const { return "strategy " + name() + " waits for the vote"; }
+  /// In the place of scale_gradients and end_step, where the device decides (vote late). Waits for nothing.
+  virtual void end_step_on_device(const std::vector<bool>& /*used*/, bool /*rebuild*/, const DeviceDecision& /*decision*/) {}
   /// The step was given up before its vote: buffers go back, gradients are dropped. Local.
   virtual void roll_back() = 0;
   /// After the optimizer, collective: nothing that the step's outcome depends on.

@@ -79,7 +79,8 @@ Vote decode_vote(std::span<const std::uint8_t> bytes, std::size_t parameters) {
   return vote;
 }
 
-Decision decide(std::span<const Vote> votes, std::span<const std::string> parameter_names, StopOn stop) {
+Decision decide(std::span<const Vote> votes, std::span<const std::string> parameter_names, StopOn stop,
+                std::optional<std::int64_t> measured) {
   if (const auto odd = minority(votes, [](const Vote& v) { return v.step; }); !odd.empty()) {
     throw Error(ErrorReport{
         ErrorCode::mismatch, -1, "compute", votes[0].step, "vote",
@@ -143,7 +144,7 @@ Decision decide(std::span<const Vote> votes, std::span<const std::string> parame
   if (decision.not_finite) {
     decision.commit = false;
     if (loss_not_finite ? stop.loss : stop.gradient) {
-      throw Error(ErrorReport{ErrorCode::not_finite, decision.culprit, "compute", votes[0].step, "vote", decision.reason,
+      throw Error(ErrorReport{ErrorCode::not_finite, decision.culprit, "compute", measured.value_or(votes[0].step), "vote", decision.reason,
                               "lower lr, clip with clip_norm, or set on_not_finite to skip"});
     }
   }

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -56,7 +57,9 @@ struct StopOn {
 };
 
 /// Pure: the same votes give the same decision on every rank. Throws Error(mismatch) naming the ranks whose layout or step differs from
-/// the majority's, and Error(not_finite) where `stop` says so.
-Decision decide(std::span<const Vote> votes, std::span<const std::string> parameter_names, StopOn stop);
+/// the majority's, and Error(not_finite) where `stop` says so. `measured`: the step that losses and gradients in the votes are of, where it
+/// is not the one that is voted on.
+Decision decide(std::span<const Vote> votes, std::span<const std::string> parameter_names, StopOn stop,
+                std::optional<std::int64_t> measured = {});
 
 }  // namespace troupe

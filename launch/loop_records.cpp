@@ -7,7 +7,7 @@ void LoopRecords::add(const StepReport& report, double data_wait_ms, const Place
   for (const auto& notice : report.notices) log_.note("notice", notice, place.epoch);
   log_.note_membership(place.epoch);
   if (report.repeat) return;
-  if (!report.committed) log_.note("skipped", "step " + std::to_string(report.step) + " skipped: " + report.reason, place.epoch);
+  if (!report.committed) log_.note("skipped", "step " + std::to_string(report.measured_step) + " skipped: " + report.reason, place.epoch);
   window_.add(report, data_wait_ms);
   const auto& config = rank_.config();
   const auto done = rank_.steps_done();

@@ -322,7 +322,9 @@ void Rank::run_between_steps() {
 // The last checkpoint. False where the loss of a rank took all back to a snapshot meanwhile: the steps from there on are run again.
 bool Rank::end_of_steps() {
   auto& compute = system_->compute();
-  if (!checkpoints_ || compute.micro_batch() != 0) return true;
+  if (compute.micro_batch() != 0) return true;
+  compute.settle();
+  if (!checkpoints_) return true;
   const auto done = compute.steps_done();
   std::string path;
   const bool ended = retry([&] {

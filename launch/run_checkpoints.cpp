@@ -163,6 +163,7 @@ SaveAttempt RunCheckpoints::next_attempt() {
 void RunCheckpoints::save(const Position& position, bool best) {
   if (rank_.config().save_every < 0) return;
   auto& compute = rank_.system().compute();
+  compute.settle();
   await_end();
   compute.settle_optimizer(optimizer_);
   // Rank 0 knows how many there were in this generation. When all have come here the save before has ended on all of them, also one that

@@ -209,7 +209,7 @@ class TrainingLoop {
     window_.checkpoint_ms += std::exchange(checkpoint_ms_, 0);
     bar_window_.add(report, data_ms_);
     data_ms_ = 0;
-    if (!report.committed) log_.note("skipped", "step " + std::to_string(report.step) + " skipped: " + report.reason, batch.epoch);
+    if (!report.committed) log_.note("skipped", "step " + std::to_string(report.measured_step) + " skipped: " + report.reason, batch.epoch);
     const auto done = rank_.system().compute().steps_done();
     MetricsReport metrics{{}, batch.epoch, config_.epochs, done, batch.step + 1, rank_.steps_per_epoch(), rank_.total_steps(), true};
     metrics.world_size = rank_.world_size();

@@ -119,6 +119,12 @@ void Ddp::end_step(const std::vector<bool>& used, bool rebuild, bool commit) {
   if (commit) step_open_ = false;
 }
 
+void Ddp::end_step_on_device(const std::vector<bool>& used, bool rebuild, const DeviceDecision& decision) {
+  Replica::end_step_on_device(used, rebuild, decision);
+  rebuild_pending_ = rebuild;
+  step_open_ = false;
+}
+
 void Ddp::roll_back() {
   rolled_back_ = step_open_;
   Replica::roll_back();

@@ -18,6 +18,7 @@ class Ddp final : public Replica {
   void rejoin(StrategyContext context) override;
   void begin_step(std::int64_t step) override;
   void end_step(const std::vector<bool>& used, bool rebuild, bool commit) override;
+  void end_step_on_device(const std::vector<bool>& used, bool rebuild, const DeviceDecision& decision) override;
   void roll_back() override;
   void after_update() override;
   std::map<std::string, std::string> state() override;

@@ -102,6 +102,13 @@ void FlatBuffers::commit() {
   begin();
 }
 
+void FlatBuffers::commit_unless(const at::Tensor& skip) {
+  if (flats_.empty()) return;
+  const auto goes_back = skip.to(at::kBool);
+  for (std::size_t i = 0; i < flats_.size(); ++i) flats_[i].copy_(at::where(goes_back, before_[i], is_staged_ ? staged_[i] : flats_[i]));
+  begin();
+}
+
 void FlatBuffers::roll_back() {
   for (std::size_t i = 0; i < flats_.size(); ++i) flats_[i].copy_(before_[i]);
   is_staged_ = false;

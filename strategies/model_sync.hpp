@@ -34,6 +34,8 @@ class FlatBuffers {
   void stage(Communicator& lane);
   void commit();
   void roll_back();
+  /// commit where `skip` is 0, roll_back where it is 1: () f32 on the buffers' device, not read.
+  void commit_unless(const at::Tensor& skip);
   /// The values at `begin`, by name: what a step that is under way has not touched.
   const NamedTensors& before() const noexcept { return before_by_name_; }
 

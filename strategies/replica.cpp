@@ -92,6 +92,16 @@ void Replica::end_step(const std::vector<bool>& used, bool, bool commit) {
   commit ? buffers_->commit() : buffers_->roll_back();
 }
 
+std::string Replica::why_not_late() const { return replicas_equal() ? "" : "the replicas of strategy " + name() + " differ"; }
+
+void Replica::end_step_on_device(const std::vector<bool>& used, bool, const DeviceDecision& decision) {
+  buckets_->set_gradients(used);
+  if (decision.factor.defined()) {
+    for (const auto& flat : buckets_->flats()) scale_by(flat, decision.factor);
+  }
+  buffers_->commit_unless(decision.skip);
+}
+
 void Replica::roll_back() {
   buckets_->begin_step();
   buffers_->roll_back();

@@ -43,6 +43,8 @@ class Replica : public Strategy {
   double gradient_norm() override;
   void scale_gradients(double factor) override;
   void end_step(const std::vector<bool>& used, bool rebuild, bool commit) override;
+  std::string why_not_late() const override;
+  void end_step_on_device(const std::vector<bool>& used, bool rebuild, const DeviceDecision& decision) override;
   void roll_back() override;
   std::vector<TensorPart> state_parts(Optimizer& optimizer, int rank, int world_size) override;
   std::vector<HeldMemory> held_memory() const override;

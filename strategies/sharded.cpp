@@ -351,6 +351,19 @@ void Sharded::end_step(const std::vector<bool>& used, bool rebuild, bool commit)
   commit ? buffers_->commit() : buffers_->roll_back();
 }
 
+std::string Sharded::why_not_late() const {
+  return context_.options.fsdp_cpu_offload ? "fsdp_cpu_offload has the optimizer in the host's memory, which waits for the gradients" : "";
+}
+
+void Sharded::end_step_on_device(const std::vector<bool>& used, bool rebuild, const DeviceDecision& decision) {
+  gradients_->set_gradients(used);
+  rebuild_pending_ = rebuild;
+  for (const auto& flat : parameters_->flats()) {
+    if (decision.factor.defined() && flat.gradient.defined()) scale_by(flat.gradient, decision.factor);
+  }
+  buffers_->commit_unless(decision.skip);
+}
+
 void Sharded::roll_back() {
   gradients_->begin_step();
   buffers_->roll_back();

@@ -67,6 +67,8 @@ class Sharded final : public Strategy {
   double gradient_norm() override;
   void scale_gradients(double factor) override;
   void end_step(const std::vector<bool>& used, bool rebuild, bool commit) override;
+  std::string why_not_late() const override;
+  void end_step_on_device(const std::vector<bool>& used, bool rebuild, const DeviceDecision& decision) override;
   void roll_back() override;
   void after_update() override;
   void begin_evaluation() override;

@@ -79,6 +79,12 @@ TEST_CASE("[T09] a gradient that is not finite is named by rank, parameter and s
     CHECK(error.report().step == 7);
     CHECK_THAT(error.what(), Catch::Contains("fc.weight"));
   }
+  try {
+    decide(all, kNames, {true, true}, 6);  // the numbers are a step old
+    FAIL("must throw");
+  } catch (const Error& error) {
+    CHECK(error.report().step == 6);
+  }
   all[2].not_finite_parameter = -1;
   all[1].not_finite_loss = 1;
   CHECK_THAT(decide(all, kNames, {false, false}).reason, Catch::Contains("the loss"));
