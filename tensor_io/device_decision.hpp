@@ -17,8 +17,7 @@ struct DeviceDecision {
 /// the same factor. Waits for nothing.
 DeviceDecision decide_on_device(const at::Tensor& totals, const at::Tensor& scale, double clip_norm, bool norm_counts);
 
-/// `flat` (numel,), contiguous, times `factor` () f64 on its device, in place. As `flat.mul_` with a number of the host: f16 and bf16 are
-/// multiplied in f32 and rounded once.
+/// `flat` (numel,), contiguous, times `factor` () f64 on its device, in place. f16 and bf16 are multiplied in f32 and rounded once.
 void scale_by(const at::Tensor& flat, const at::Tensor& factor);
 
 /// The loss scale on the device, where the next step's loss needs it before the host knows whether the last step overflowed. It changes as
