@@ -145,7 +145,8 @@ int scale_and_check(void* data, std::int64_t numel, Number type, float scale, do
 int dropout_mask(bool* keep, std::int64_t numel, std::uint64_t dropped_below, std::uint64_t key, std::uint64_t subsequence, void* stream) {
   if (numel == 0) return 0;
   const auto blocks = std::min<std::int64_t>((numel + 4 * kThreads - 1) / (4 * kThreads), kMaskBlocks);
-  dropout_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(keep, numel, dropped_below, key, subsequence);
+  dropout_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(keep, numel, dropped_below, key,
+                                                                                                    subsequence);
   return static_cast<int>(cudaGetLastError());
 }
 
