@@ -1,6 +1,7 @@
 #include "actors/strategy.hpp"
 
 #include <algorithm>
+#include <mutex>
 
 #include "tensor_io/error.hpp"
 #include "tensor_io/state_matching.hpp"
@@ -15,8 +16,26 @@ struct Registered {
   StrategyFactory factory;
 };
 
-std::map<std::string, Registered>& strategy_registry() {
-  static std::map<std::string, Registered> registry;
+// By name. Any thread: simulated ranks register and look up at the same time.
+template <class Value>
+class Registry {
+ public:
+  void add(const std::string& name, Value value) {
+    std::lock_guard lock(mutex_);
+    values_[name] = std::move(value);
+  }
+  std::map<std::string, Value> all() const {
+    std::lock_guard lock(mutex_);
+    return values_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::string, Value> values_;  // guarded by mutex_
+};
+
+Registry<Registered>& strategy_registry() {
+  static Registry<Registered> registry;
   return registry;
 }
 
@@ -25,15 +44,15 @@ StrategyFactory& strategy_switch() {
   return factory;
 }
 
-std::map<std::string, CommHookFactory>& hook_registry() {
-  static std::map<std::string, CommHookFactory> registry;
+Registry<CommHookFactory>& hook_registry() {
+  static Registry<CommHookFactory> registry;
   return registry;
 }
 
 template <class Map>
-std::string names_of(const Map& registry) {
+std::string names_of(const Map& known) {
   std::string names;
-  for (const auto& [name, value] : registry) names += (names.empty() ? "" : ", ") + name;
+  for (const auto& [name, value] : known) names += (names.empty() ? "" : ", ") + name;
   return names;
 }
 
@@ -100,14 +119,14 @@ void Strategy::read_state(const StateReader& state, Optimizer& optimizer) {
 }
 
 void register_strategy(const std::string& name, const std::string& description, StrategyFactory factory) {
-  strategy_registry()[name] = {description, std::move(factory)};
+  strategy_registry().add(name, {description, std::move(factory)});
 }
 
 std::unique_ptr<Strategy> make_strategy(StrategyContext context) {
-  const auto found = strategy_registry().find(context.options.strategy);
-  if (found == strategy_registry().end()) {
-    throw Error(ErrorCode::usage, "strategy", "there is no strategy '" + context.options.strategy + "'",
-                "known: " + names_of(strategy_registry()));
+  const auto registered = strategy_registry().all();
+  const auto found = registered.find(context.options.strategy);
+  if (found == registered.end()) {
+    throw Error(ErrorCode::usage, "strategy", "there is no strategy '" + context.options.strategy + "'", "known: " + names_of(registered));
   }
   const auto options = context.options;
   if (!options.switch_at.empty() || options.adapt != "off") {
@@ -133,19 +152,20 @@ std::unique_ptr<Strategy> make_strategy(StrategyContext context) {
 
 std::map<std::string, std::string> strategies() {
   std::map<std::string, std::string> known;
-  for (const auto& [name, registered] : strategy_registry()) known[name] = registered.description;
+  for (const auto& [name, registered] : strategy_registry().all()) known[name] = registered.description;
   return known;
 }
 
 void register_strategy_switch(StrategyFactory factory) { strategy_switch() = std::move(factory); }
 
-void register_comm_hook(const std::string& name, CommHookFactory factory) { hook_registry()[name] = std::move(factory); }
+void register_comm_hook(const std::string& name, CommHookFactory factory) { hook_registry().add(name, std::move(factory)); }
 
 std::shared_ptr<CommHook> make_comm_hook(const StrategyOptions& options) {
-  const auto found = hook_registry().find(options.comm_hook);
-  if (found == hook_registry().end()) {
+  const auto registered = hook_registry().all();
+  const auto found = registered.find(options.comm_hook);
+  if (found == registered.end()) {
     throw Error(ErrorCode::usage, "comm_hook", "there is no communication hook '" + options.comm_hook + "'",
-                "known: " + names_of(hook_registry()));
+                "known: " + names_of(registered));
   }
   return found->second(options);
 }

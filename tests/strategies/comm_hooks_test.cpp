@@ -2,6 +2,7 @@
 
 #include <torch/torch.h>
 
+#include <atomic>
 #include <limits>
 
 #include "actors/strategy.hpp"
@@ -271,6 +272,18 @@ TEST_CASE("[D10] PowerSGD takes gradients of any strides and dtype") {
     hook("powersgd", 1)->reduce(half, communicator);
     require(max_difference(half.gradients[0], expected) < 0.01, "bf16");
   });
+}
+
+TEST_CASE("[D10] ranks of one process may register hooks and look them up at the same time") {
+  std::atomic<int> found{0};
+  run_ranks(shm(4), [&](Communicator& communicator) {
+    for (int i = 0; i < 50; ++i) {
+      const auto name = "own" + std::to_string(communicator.rank()) + "." + std::to_string(i);
+      register_comm_hook(name, [](const StrategyOptions&) { return hook("none"); });
+      if (hook(name) && hook("fp16")) ++found;
+    }
+  });
+  CHECK(found == 200);
 }
 
 TEST_CASE("[D10] a user's own hook is found by name and an unknown one is named") {
