@@ -180,7 +180,7 @@ ShardPacker::ShardPacker(const HeldShard& held, const std::string& note, NamedTe
   head_ = nlohmann::json{{"generation", held.generation}, {"step", held.step}, {"shard", held.shard},
                          {"shards", held.shards},         {"note", note},      {"tensors", entries}}
               .dump();
-  begin_ = aligned(kBegin + static_cast<std::int64_t>(head_.size()));
+  begin_ = aligned(kBegin + static_cast<std::int64_t>(head_.size()));  // NOLINT(cppcoreguidelines-prefer-member-initializer): the head is made here
   bytes_ = begin_ + end;
 }
 
