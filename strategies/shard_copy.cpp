@@ -180,7 +180,8 @@ ShardPacker::ShardPacker(const HeldShard& held, const std::string& note, NamedTe
   head_ = nlohmann::json{{"generation", held.generation}, {"step", held.step}, {"shard", held.shard},
                          {"shards", held.shards},         {"note", note},      {"tensors", entries}}
               .dump();
-  begin_ = aligned(kBegin + static_cast<std::int64_t>(head_.size()));  // NOLINT(cppcoreguidelines-prefer-member-initializer): the head is made here
+  // NOLINTNEXTLINE(cppcoreguidelines-prefer-member-initializer): of the head, which is made here
+  begin_ = aligned(kBegin + static_cast<std::int64_t>(head_.size()));
   bytes_ = begin_ + end;
 }
 
