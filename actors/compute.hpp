@@ -332,7 +332,7 @@ class Compute {
   SectionTimes own_;      // of the step under way
   double inside_ms_ = 0;  // ... and what compute waited within forward and backward
   DeviceTimes device_times_;
-  std::optional<std::int64_t> optimizer_bytes_;  // after its first step
+  std::optional<std::int64_t> optimizer_bytes_;  // of its state, from its first step on
   double recovery_ms_ = 0;
   std::chrono::steady_clock::time_point mark_ = std::chrono::steady_clock::now();
   std::chrono::nanoseconds waited_at_mark_{0};  // on the program lane and the strategy's own

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tensor_io/nccl_api.hpp"
+#include "tests/support/nccl_bytes.hpp"
 
 namespace troupe::test {
 
@@ -87,19 +88,6 @@ class PacedNccl final : public NcclApi {
  private:
   static NcclComm new_comm() { return new int(0); }
   static NcclResult of(int error) { return error == 0 ? NcclResult::success : NcclResult::unhandled_cuda_error; }
-  static std::size_t bytes_of(NcclType type) {
-    switch (type) {
-      case NcclType::f64:
-      case NcclType::int64:
-      case NcclType::uint64: return 8;
-      case NcclType::f32:
-      case NcclType::int32:
-      case NcclType::uint32: return 4;
-      case NcclType::f16:
-      case NcclType::bf16: return 2;
-      default: return 1;
-    }
-  }
   NcclResult once(const void* input, void* output, std::size_t count, NcclType type, NcclStream stream) {
     const auto bytes = count * bytes_of(type);
     return of(copies_->copy(input, output, bytes, bytes, false, stream));

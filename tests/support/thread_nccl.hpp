@@ -14,6 +14,7 @@
 
 #include "tensor_io/nccl_api.hpp"
 #include "tensor_io/reduce_kernels.hpp"
+#include "tests/support/nccl_bytes.hpp"
 
 namespace troupe::test {
 
@@ -270,19 +271,6 @@ class ThreadNccl final : public NcclApi {
     return group;
   }
   static Comm& of(NcclComm comm) { return *static_cast<Comm*>(comm); }
-  static std::size_t bytes_of(NcclType type) {
-    switch (type) {
-      case NcclType::f64:
-      case NcclType::int64:
-      case NcclType::uint64: return 8;
-      case NcclType::f32:
-      case NcclType::int32:
-      case NcclType::uint32: return 4;
-      case NcclType::f16:
-      case NcclType::bf16: return 2;
-      default: return 1;
-    }
-  }
   static Element element_of(NcclType type) {
     switch (type) {
       case NcclType::f64: return Element::f64;
