@@ -180,7 +180,7 @@ void Compute::allocate_votes() {
   pace_.reset();
   shares_.reset(world_size());
   own_ = {};
-  inside_ms_ = 0;
+  inside_ms_ = shares_wait_ms_ = 0;
   device_times_.reset(services_.program_lane->device());
   optimizer_bytes_.reset();
   mark_time();

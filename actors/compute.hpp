@@ -59,6 +59,7 @@ struct StepReport {
   double bucket_queue_ms = 0;            ///< full buckets waited for the reducer: the sum over buckets
   std::int64_t bucket_bytes = 0;         ///< of all buckets
   double batch_queue_ms = 0;             ///< loaded batches waited for compute: the sum over the step's
+  double data_ms = 0;                    ///< compute waited for the loader: the sum over the step's batches
   std::vector<SectionTimes> own;         ///< what each rank spent on its own part of the step; empty where there was no vote
   std::vector<Straggler> stragglers;     ///< ranks that are slow now, the same on all ranks
   std::vector<std::string> notices;      ///< news for the user: a rank became slow, a replica was healed; the same on all ranks

@@ -4,7 +4,7 @@
 
 namespace troupe {
 
-void StepWindow::add(const StepReport& report, double data_wait_ms) {
+void StepWindow::add(const StepReport& report) {
   if (steps == 0) first_step = report.step;
   ++steps;
   if (!report.committed) ++skipped;
@@ -17,7 +17,7 @@ void StepWindow::add(const StepReport& report, double data_wait_ms) {
   step_ms += report.step_ms;
   exposed_ms += report.exposed_ms;
   reduce_ms += report.reduce_ms;
-  data_ms += data_wait_ms;
+  data_ms += report.data_ms;
   inside_ms += report.inside_ms;
   optimizer_ms += report.optimizer_ms;
   hidden_ms += std::max(0.0, report.reduce_ms - report.exposed_ms);

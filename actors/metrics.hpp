@@ -29,7 +29,7 @@ struct StepWindow {
   std::int64_t buckets = 0, launched_before_end = 0;
   std::vector<Straggler> stragglers;  ///< at the last step
 
-  void add(const StepReport& report, double data_wait_ms);
+  void add(const StepReport& report);
   /// Means over the samples of committed steps; not a number (null in JSON) where all steps were skipped.
   double loss() const { return samples > 0 ? loss_sum / samples : std::numeric_limits<double>::quiet_NaN(); }
   double accuracy() const { return samples > 0 ? correct / samples : std::numeric_limits<double>::quiet_NaN(); }

@@ -67,11 +67,12 @@ int main(int argc, char** argv) {
   step.loss = step.max_loss = 1.5;
   step.samples = 64;
   step.step_ms = 30;
+  step.data_ms = 0.1;
   step.own.assign(8, {1, 10, 20});
   MetricsReport report;
   const double per_step = cost(1'000'000, [&] {  // the loop has two windows: the line's and the bar's
-    report.window.add(step, 0.1);
-    report.window.add(step, 0.1);
+    report.window.add(step);
+    report.window.add(step);
   });
   ActorSystemConfig config(false);
   caf::actor_system system(config);

@@ -2,13 +2,13 @@
 
 namespace troupe {
 
-void LoopRecords::add(const StepReport& report, double data_wait_ms, const Place& place) {
+void LoopRecords::add(const StepReport& report, const Place& place) {
   place_ = place;
   for (const auto& notice : report.notices) log_.note("notice", notice, place.epoch);
   log_.note_membership(place.epoch);
   if (report.repeat) return;
   if (!report.committed) log_.note("skipped", "step " + std::to_string(report.measured_step) + " skipped: " + report.reason, place.epoch);
-  window_.add(report, data_wait_ms);
+  window_.add(report);
   const auto& config = rank_.config();
   const auto done = rank_.steps_done();
   if (done % config.log_interval != 0) return;

@@ -16,7 +16,7 @@ class LoopRecords {
   struct Place {
     std::int64_t epoch = 0, step_in_epoch = 0, tokens_per_sample = 0;
   };
-  void add(const StepReport& report, double data_wait_ms, const Place& place);
+  void add(const StepReport& report, const Place& place);
   void note(const std::string& event, const std::string& line) { log_.note(event, line, place_.epoch); }
   /// The error that the run ends with.
   void fail(const std::string& error) { log_.fail(error); }

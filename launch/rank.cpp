@@ -220,7 +220,7 @@ StepReport Rank::step(Optimizer& optimizer) {
     return report;
   }
   report.batch_queue_ms = step_queue_ms_;
-  profile_.add(report, step_data_ms_, step_compute_ms_);
+  profile_.add(report, step_compute_ms_);
   record(report);
   step_data_ms_ = step_compute_ms_ = step_queue_ms_ = 0;
   forward_started_ = std::chrono::steady_clock::now();
@@ -248,7 +248,8 @@ void Rank::record(const StepReport& report) {
   LoopRecords::Place place;
   if (stream_ != nullptr)
     place = {stream_->cursor().epoch, stream_->cursor().step + 1, stream_->dataset().tokens_per_sample()};  // of the step just done
-  records_->add(report, step_data_ms_, place);
+  records_->add(report, place);
+  report.data_ms = step_data_ms_;
 }
 
 void Rank::end_records(const std::string& error) noexcept {
@@ -406,6 +407,8 @@ BatchStream::BatchStream(Rank& rank, std::shared_ptr<const Dataset> dataset) : r
   } else {
     cursor_ = {rank.start_epoch_ + rank.start_step_ / steps, rank.start_step_ % steps};
   }
+  step_data_ms_ = step_compute_ms_ = step_queue_ms_ = 0;  // the step begins anew, and the stand-still is no part of it
+  system_->compute().begin_step_time();
   note_cursor();
   rank.stream_ = this;
   start();
@@ -618,7 +621,7 @@ std::shared_ptr<const Batch> BatchStream::take() {
   rank_->run_between_steps();
   if (rank_->stop_requested() && compute.micro_batch() == 0) return nullptr;
   if (compute.micro_batch() == 0) rank_->update_trace();
-  const auto started = std::chrono::steady_clock::now();
+  auto started = std::chrono::steady_clock::now();
   fault_point("data", compute.steps_done());
   std::shared_ptr<const Batch> batch;
   while (!batch) {
@@ -637,10 +640,10 @@ std::shared_ptr<const Batch> BatchStream::take() {
       }
     }
   }
-  rank_->data_wait_ms_ = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - started).count();
+  const auto waited_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - started).count();
   trace_since(started.time_since_epoch().count(), "data");
-  rank_->step_data_ms_ += rank_->data_wait_ms_;
-  compute.count_data_wait(rank_->data_wait_ms_);
+  rank_->step_data_ms_ += waited_ms;
+  compute.count_data_wait(waited_ms);
   if (!batch) return nullptr;
   DeviceFeed::receive(*batch);
   step_.push_back(batch);
@@ -652,3 +655,4 @@ std::shared_ptr<const Batch> BatchStream::take() {
 }
 
 }  // namespace troupe
+        started = std::chrono::steady_clock::now();

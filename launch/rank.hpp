@@ -220,7 +220,6 @@ class Rank {
   void set_schedule_length(std::int64_t steps_per_epoch, std::int64_t total_steps);
   /// The loader's cursor: where the next loader starts.
   void set_cursor(std::int64_t epoch, std::int64_t step_in_epoch);
-  double last_data_wait_ms() const noexcept { return data_wait_ms_; }
   /// Where the time of this rank's steps went so far.
   const StepProfile& profile() const noexcept { return profile_; }
   /// Collective: where the trace's window is over, and it was not gathered. The first thing between two steps, for who does other things
@@ -304,7 +303,6 @@ class Rank {
   std::unique_ptr<RunCheckpoints> checkpoints_;  // of a loop of one's own
   bool keeps_checkpoints_ = false;               // somebody does
   double batch_samples_ = 0, batch_weight_ = 1;
-  double data_wait_ms_ = 0;
   std::unique_ptr<LoopRecords> records_;
   bool keeps_records_ = false;
   StepProfile profile_;

@@ -5,10 +5,10 @@
 
 namespace troupe {
 
-void StepProfile::add(const StepReport& report, double data_wait_ms, double compute_ms) {
+void StepProfile::add(const StepReport& report, double compute_ms) {
   ++steps_;
   step_ms_ += report.step_ms;
-  data_ms_ += data_wait_ms;
+  data_ms_ += report.data_ms;
   compute_ms_ += compute_ms;
   exposed_ms_ += report.exposed_ms;
   optimizer_ms_ += report.optimizer_ms;

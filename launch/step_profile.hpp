@@ -9,8 +9,8 @@ namespace troupe {
 /// Where the time of one rank's steps went: sums over all its steps, and a table of their means for `--profile`. Pure.
 class StepProfile {
  public:
-  /// `data_wait_ms`: waited for the loader. `compute_ms`: from a batch's arrival to the end of its backward, over all micro-batches.
-  void add(const StepReport& report, double data_wait_ms, double compute_ms);
+  /// `compute_ms`: from a batch's arrival to the end of its backward, over all micro-batches.
+  void add(const StepReport& report, double compute_ms);
   /// One line for each part, in ms a step and in percent. The parts add up to the step; the reducer works beside them.
   std::string table() const;
   /// As Rank::overlap and Rank::exposed_communication.

@@ -141,7 +141,7 @@ class TrainingLoop {
     last->lr = scheduled_lr(config_, done - 1, per_epoch, rank_.total_steps());
     MetricsReport metrics{{},  (done - 1) / per_epoch, config_.epochs, done, (done - 1) % per_epoch + 1, per_epoch, rank_.total_steps(),
                           true};
-    metrics.window.add(*last, 0);
+    metrics.window.add(*last);
     log_.keep(metrics);
   }
 
@@ -177,7 +177,6 @@ class TrainingLoop {
   }
 
   bool run_micro_batch(const std::shared_ptr<const Batch>& batch) {
-    data_ms_ += rank_.last_data_wait_ms();
     const auto loss_of = [&](const Batch& of) {
       const AutocastGuard autocast(config_.use_amp, amp_dtype(config_), rank_.device().type());
       return job_.loss(*model_, of, config_);
@@ -204,11 +203,10 @@ class TrainingLoop {
   }
 
   void show(const StepReport& report, const Batch& batch) {
-    window_.add(report, data_ms_);
+    window_.add(report);
     window_.validation_ms += std::exchange(validation_ms_, 0);
     window_.checkpoint_ms += std::exchange(checkpoint_ms_, 0);
-    bar_window_.add(report, data_ms_);
-    data_ms_ = 0;
+    bar_window_.add(report);
     if (!report.committed) log_.note("skipped", "step " + std::to_string(report.measured_step) + " skipped: " + report.reason, batch.epoch);
     const auto done = rank_.system().compute().steps_done();
     MetricsReport metrics{{}, batch.epoch, config_.epochs, done, batch.step + 1, rank_.steps_per_epoch(), rank_.total_steps(), true};
@@ -345,7 +343,7 @@ class TrainingLoop {
   RunCheckpoints::Position position_;
   std::vector<std::shared_ptr<const Batch>> of_step_;  // micro-batches, where the strategy runs them all at once
   StepWindow window_, bar_window_;
-  double data_ms_ = 0, validation_ms_ = 0, checkpoint_ms_ = 0;  // of the step under way
+  double validation_ms_ = 0, checkpoint_ms_ = 0;  // of the step under way
   std::chrono::steady_clock::time_point last_bar_ = std::chrono::steady_clock::now(), begun_;
   std::int64_t begun_at_step_ = 0;
   std::string path_;

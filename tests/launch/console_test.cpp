@@ -12,11 +12,13 @@ TEST_CASE("[T03] a window adds up losses by samples and times by steps") {
   report.correct = 5;
   report.step_ms = 10;
   report.exposed_ms = 1;
-  window.add(report, 2);
+  report.data_ms = 2;
+  window.add(report);
+  report.data_ms = 0;
   report.loss = 5;
   report.samples = 30;
   report.correct = 30;
-  window.add(report, 0);
+  window.add(report);
   CHECK(window.loss() == Approx(170.0 / 40));
   CHECK(window.accuracy() == Approx(35.0 / 40));
   CHECK(window.mean_step_ms() == 10);
@@ -24,12 +26,12 @@ TEST_CASE("[T03] a window adds up losses by samples and times by steps") {
   CHECK(window.data_share() == Approx(0.1));
   CHECK(window.samples_per_second() == Approx(2000));
   report.committed = false;
-  window.add(report, 0);
+  window.add(report);
   CHECK(window.skipped == 1);
   CHECK(window.samples == 40);
 
   MetricsReport skipped;
-  skipped.window.add(report, 0);
+  skipped.window.add(report);
   CHECK_THAT(train_line(skipped), Catch::Contains("loss -  "));
   CHECK_THAT(to_json(record_of(skipped)),
              Catch::Contains("\"loss_metrics/global_avg_loss\":null") && Catch::Contains("\"skipped_steps\":1.0"));
@@ -64,6 +66,6 @@ TEST_CASE("[T05] a log line has its keys in the order of torchtitan's, and token
   step.samples = 10;
   step.step_ms = 100;
   step.gradient_norm = 0.5;
-  report.window.add(step, 0);
+  report.window.add(step);
   CHECK_THAT(train_line(report), Catch::Contains("loss 3.0000  grad_norm 0.5  memory 1.25GiB  3200 tokens/s"));
 }

@@ -34,7 +34,7 @@ bool misbehaves(const troupe::Config& config, std::int64_t step) {
 class ProbeData final : public troupe::Dataset {
  public:
   ProbeData(const troupe::Config& config, const at::Tensor& input, const at::Tensor& target)
-      : samples_(input, target), how_(config.get<std::string>("fail_how")) {
+      : samples_(input, target), how_(config.get<std::string>("fail_how")), load_ms_(config.get<std::int64_t>("probe_load_ms")) {
     misbehaves_ = misbehaves(config, config.get<std::int64_t>("fail_step"));
   }
   std::int64_t size() const override { return samples_.size(); }
@@ -45,12 +45,14 @@ class ProbeData final : public troupe::Dataset {
       if (how_ == "load_throw") throw std::runtime_error("the probe's disk is gone");
       if (how_ == "load_stall") std::this_thread::sleep_for(std::chrono::seconds(4));
     }
+    std::this_thread::sleep_for(std::chrono::milliseconds(load_ms_));
     return samples_.get_batch(indices, context);
   }
 
  private:
   troupe::TensorDataset samples_;
   std::string how_;
+  std::int64_t load_ms_;
   bool misbehaves_ = false;
   mutable std::atomic<int> batches_{0};
 };
@@ -146,6 +148,7 @@ int main(int argc, char** argv) {
                    "throw, exit, kill, abort, touch (a parameter of the last block), hang, slow, flip, load_throw, load_stall; new, "
                    "tensor: there is no memory; grow: takes all");
     config.declare("pause_ms", std::int64_t{0}, "in every step");
+    config.declare("probe_load_ms", std::int64_t{0}, "for every batch, in the loader");
     config.declare("probe_model", std::string("ours"),
                    "ours; norm: LibTorch's dropout, and a validation; plain: neither norm nor dropout; wide: 16 blocks");
     config.declare("probe_width", std::int64_t{2048}, "of a wide model's blocks");

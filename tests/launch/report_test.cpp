@@ -379,9 +379,11 @@ TEST_CASE("[T08] what is damaged, torn, empty or no run is told in one line with
 }
 
 TEST_CASE("[T08] a job whose rank is killed has the loss, the split, both ranks and the recovery in its report") {
-  Launch launch(
-      2, {"--epochs", "6", "--log_interval", "4", "--probe_model", "norm", "--fail_rank", "1", "--fail_step", "40", "--fail_how", "kill"},
-      {});
+  // The loader is what each step waits for most, the one that is run again, too.
+  Launch launch(2,
+                {"--epochs", "6", "--log_interval", "4", "--probe_model", "norm", "--probe_load_ms", "8", "--fail_rank", "1", "--fail_step",
+                 "40", "--fail_how", "kill"},
+                {});
   const auto done = launch.finish();
   INFO(done.output);
   REQUIRE(done.code == 0);

@@ -19,9 +19,10 @@ TEST_CASE("a profile's parts add up to the step, and overlap is what the reducer
   report.reduce_ms = 40;
   report.buckets = 3;
   report.launched_before_end = 2;
-  profile.add(report, 15, 60);
+  report.data_ms = 15;
+  profile.add(report, 60);
   report.exposed_ms = 50;  // waited for a slow rank: longer than the reducer worked
-  profile.add(report, 15, 20);
+  profile.add(report, 20);
   const auto table = profile.table();
   INFO(table);
   CHECK_THAT(table, Catch::Contains("mean of 2 steps"));
@@ -41,7 +42,7 @@ TEST_CASE("a profile without steps says so, and one rank alone has no reducer to
   CHECK(profile.table() == "profile: no step was made\n");
   StepReport report;
   report.step_ms = 1;
-  profile.add(report, 0, 1);
+  profile.add(report, 1);
   CHECK(profile.table().find("reducer") == std::string::npos);
 }
 
@@ -62,13 +63,13 @@ TEST_CASE("[T08] overlap is the hidden share of the reducer's time, exposed comm
   StepProfile profile;
   CHECK(profile.overlap() == 1);  // nothing was to be hidden
   CHECK(profile.exposed_communication() == 0);
-  profile.add(half_hidden(), 0, 50);
+  profile.add(half_hidden(), 50);
   CHECK(profile.overlap() == Approx(0.5));
   CHECK(profile.exposed_communication() == Approx(0.3));
   StepProfile other;
   auto report = half_hidden();
   report.exposed_ms = 0;
-  other.add(report, 0, 50);
+  other.add(report, 50);
   profile.add(other);
   CHECK(profile.steps() == 2);
   CHECK(profile.overlap() == Approx(0.75));
@@ -81,7 +82,7 @@ TEST_CASE("[T08] overlap is the hidden share of the reducer's time, exposed comm
 TEST_CASE("[T08] REQUIRE_OVERLAP holds where enough was hidden") {
   profile_of_process().reset();
   StepProfile profile;
-  profile.add(half_hidden(), 0, 50);
+  profile.add(half_hidden(), 50);
   profile_of_process().add(profile);
   CHECK(overlap() == Approx(0.5));
   CHECK(exposed_communication() == Approx(0.3));
@@ -91,7 +92,7 @@ TEST_CASE("[T08] REQUIRE_OVERLAP holds where enough was hidden") {
 TEST_CASE("[T08] REQUIRE_OVERLAP fails where less was hidden", "[!shouldfail]") {
   profile_of_process().reset();
   StepProfile profile;
-  profile.add(half_hidden(), 0, 50);
+  profile.add(half_hidden(), 50);
   profile_of_process().add(profile);
   REQUIRE_OVERLAP(0.51);
 }
