@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "actors/heal.hpp"
+#include "actors/step_graphs.hpp"
 #include "tensor_io/deferred_init.hpp"
 #include "tensor_io/fault_point.hpp"
 #include "tensor_io/random_seed.hpp"
@@ -155,6 +156,7 @@ void Compute::distribute(std::shared_ptr<torch::nn::Module> model) {
         throw Error(ErrorCode::usage, "grad_accum_steps", options_.strategy.strategy + " cuts a step's batch itself", "leave it at 1");
       }
       if (!strategy_->takes_deferred()) materialize(*model_);
+      graphs_ = make_graphs();
       strategy_->attach(model_);
       allocate_votes();
       if (heal_pending_) heal();
@@ -183,6 +185,7 @@ void Compute::allocate_votes() {
   inside_ms_ = shares_wait_ms_ = 0;
   device_times_.reset(services_.program_lane->device());
   optimizer_bytes_.reset();
+  if (graphs_) graphs_->forget();
   mark_time();
 }
 
@@ -218,17 +221,29 @@ void Compute::check_is_scalar(const at::Tensor& loss) const {
       {ErrorCode::usage, -1, {}, -1, "backward", "the loss has " + std::to_string(loss.numel()) + " elements", "reduce it to its mean"}));
 }
 
+void Compute::check_micro_batch_is_due() const {
+  if (micro_batch_ < options_.training.grad_accum_steps) return;
+  throw Error(complete({ErrorCode::usage,
+                        -1,
+                        {},
+                        -1,
+                        "backward",
+                        "all " + std::to_string(options_.training.grad_accum_steps) + " micro-batches of the step are done",
+                        "call rank.step(optimizer) after the last one"}));
+}
+
 void Compute::count_loss(const MicroBatchLoss& loss) {
   if (loss.weight == 0) return;
   const bool counts = strategy_->counts_samples();
   if (loss.value.is_cpu()) {
     count_value(loss.value.item<double>(), loss.samples, counts);
   } else {
-    device_losses_.push_back({loss.value.detach(), loss.samples, counts});  // to read it now would wait for the whole forward
+    // To read them now would wait for the whole forward.
+    device_losses_.push_back({loss.value.detach(), counts ? loss.correct.on_device() : at::Tensor(), loss.samples, counts});
   }
   if (!counts) return;
   vote_.samples += loss.samples;
-  vote_.correct += loss.correct;
+  if (loss.value.is_cpu() || !loss.correct.on_device().defined()) vote_.correct += loss.correct.value();
 }
 
 double Compute::backward_factor(double weight) {
@@ -274,17 +289,9 @@ void Compute::run_micro_batches(const std::function<MicroBatchLoss(std::int64_t)
   move_on();
 }
 
-void Compute::backward(const at::Tensor& loss, double samples, double correct, double weight) {
+void Compute::backward(const at::Tensor& loss, double samples, const CorrectSamples& correct, double weight) {
   if (!strategy_) throw Error(ErrorCode::usage, "backward", "no model was distributed", "call rank.distribute(model) before the loop");
-  if (micro_batch_ >= options_.training.grad_accum_steps) {
-    throw Error(complete({ErrorCode::usage,
-                          -1,
-                          {},
-                          -1,
-                          "backward",
-                          "all " + std::to_string(options_.training.grad_accum_steps) + " micro-batches of the step are done",
-                          "call rank.step(optimizer) after the last one"}));
-  }
+  check_micro_batch_is_due();
   if (strategy_->orders_micro_batches()) {
     throw Error(complete({ErrorCode::usage,
                           -1,
@@ -296,19 +303,24 @@ void Compute::backward(const at::Tensor& loss, double samples, double correct, d
   }
   check_is_scalar(loss);  // before anything of the step begins
   if (micro_batch_ == 0 && !has_share_) begin_votes();
+  backward_begun({loss, samples, correct, weight});
+}
+
+void Compute::backward_begun(const MicroBatchLoss& loss) {
+  check_is_scalar(loss.value);
   trace_since(nanoseconds(mark_), "forward");
   end_section(DeviceTimes::Part::forward);
   fault_point("forward", step_);
-  count_loss({loss, samples, correct, weight});
+  count_loss(loss);
   const bool last = micro_batch_ + 1 == options_.training.grad_accum_steps;
-  strategy_->begin_backward(last, weight);
+  strategy_->begin_backward(last, loss.weight);
   fault_point("backward", step_);
   if (late_) {
-    start_of_late_backward(loss, weight).backward();
-  } else if (const double factor = backward_factor(weight); factor == 1) {
-    loss.backward();
+    start_of_late_backward(loss.value, loss.weight).backward();
+  } else if (const double factor = backward_factor(loss.weight); factor == 1) {
+    loss.value.backward();
   } else {
-    (loss * factor).backward();
+    (loss.value * factor).backward();
   }
   strategy_->end_backward();
   trace_since(nanoseconds(mark_), "backward");

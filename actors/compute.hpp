@@ -10,6 +10,7 @@
 #include <string>
 
 #include "actors/batch_shares.hpp"
+#include "actors/correct_samples.hpp"
 #include "actors/device_times.hpp"
 #include "actors/heal.hpp"
 #include "actors/messages.hpp"
@@ -58,8 +59,8 @@ struct StepReport {
   double message_us = 0;                 ///< of the step's critical path, in mailboxes and messages between compute and reducer
   double bucket_queue_ms = 0;            ///< full buckets waited for the reducer: the sum over buckets
   std::int64_t bucket_bytes = 0;         ///< of all buckets
-  double batch_queue_ms = 0;             ///< loaded batches waited for compute: the sum over the step's
   double data_ms = 0;                    ///< compute waited for the loader: the sum over the step's batches
+  double batch_queue_ms = 0;             ///< loaded batches waited for compute: the sum over the step's
   std::vector<SectionTimes> own;         ///< what each rank spent on its own part of the step; empty where there was no vote
   std::vector<Straggler> stragglers;     ///< ranks that are slow now, the same on all ranks
   std::vector<std::string> notices;      ///< news for the user: a rank became slow, a replica was healed; the same on all ranks
@@ -72,6 +73,9 @@ struct ComputeOptions {
   std::chrono::milliseconds timeout{60'000};  ///< for a message of the rank's other actors
   bool may_recover = false;                   ///< the job outlives the loss of a rank, so copies of sharded state are of use
 };
+
+class StepGraphs;
+struct StepGraph;
 
 /// The rank's trainer: owns module and optimizer state, runs the steps. It is an actor with a mailbox, and its thread is the user's: the
 /// program's own loop, or the framework's, calls it.
@@ -147,11 +151,30 @@ class Compute {
   void seed_forward();
   /// Backward of one micro-batch's mean loss over `samples` samples, of which `correct` were right. `weight`: this rank's share of the
   /// global batch times world size; 1 where all ranks have as many samples.
-  void backward(const at::Tensor& loss, double samples, double correct = 0, double weight = 1);
+  void backward(const at::Tensor& loss, double samples, const CorrectSamples& correct = 0.0, double weight = 1);
   struct MicroBatchLoss {
     at::Tensor value;  ///< as backward's
-    double samples = 0, correct = 0, weight = 1;
+    double samples = 0;
+    CorrectSamples correct;
+    double weight = 1;
   };
+  /// In the place of seed_forward and backward, where micro-batches are graphs of the device (uses_graphs).
+  struct GraphedMicroBatch {
+    std::vector<at::Tensor> inputs;  ///< on the device; all that changes from one micro-batch to the next
+    double samples = 0, weight = 1;  ///< as backward's
+    std::string kind;                ///< other numbers of the host's that forward depends on: another graph for each
+    struct Result {
+      at::Tensor loss;  ///< as backward's
+      CorrectSamples correct;
+    };
+    /// Called with `inputs`, or with tensors of their shapes that have no values, or not at all: it launches kernels and does nothing else.
+    std::function<Result(const std::vector<at::Tensor>& inputs)> forward;
+  };
+  void run_graphed(const GraphedMicroBatch& micro_batch);
+  /// cuda_graphs is set, and this rank trains on a device. Since distribute.
+  bool uses_graphs() const noexcept { return graphs_ != nullptr; }
+  /// Kinds of micro-batches that are graphs now.
+  std::size_t graphs_written() const noexcept;
   /// In the place of seed_forward and backward, for a strategy that orders the step's micro-batches itself: `forward` runs one of them.
   void run_micro_batches(const std::function<MicroBatchLoss(std::int64_t micro_batch)>& forward);
   /// Which part of the data this rank trains on.
@@ -217,9 +240,10 @@ class Compute {
  private:
   /// On a device: what a micro-batch's loss was, until the vote needs it.
   struct DeviceLoss {
-    at::Tensor value;  // () there
+    at::Tensor value;    // () there
+    at::Tensor correct;  // the same; undefined where the host knows it
     double samples = 0;
-    bool counts = true;
+    bool counts = true, has_correct = false;
   };
   /// What a step on a device came to, on its way to the host.
   struct DeviceNumbers {
@@ -250,7 +274,9 @@ class Compute {
   void seed_micro_batch();
   void begin_votes();
   void check_is_scalar(const at::Tensor& loss) const;
+  void check_micro_batch_is_due() const;
   void count_loss(const MicroBatchLoss& loss);
+  void backward_begun(const MicroBatchLoss& loss);
   double backward_factor(double weight);
   std::vector<Vote> vote(const GradientSummary& summary, double norm);
   std::vector<Vote> exchange_votes();
@@ -285,6 +311,10 @@ class Compute {
   double take_numbers(DeviceNumbers& numbers);
   double read_device(GradientSummary& summary);
   bool checks_late_vote() const;
+  std::unique_ptr<StepGraphs> make_graphs() const;
+  void write(StepGraph& graph, const GraphedMicroBatch& micro_batch);
+  void replay(StepGraph& graph, const GraphedMicroBatch& micro_batch);
+  at::Tensor start_of_written_backward(const at::Tensor& loss, const at::Tensor& factor) const;
   at::Tensor start_of_late_backward(const at::Tensor& loss, double weight);
   double decide_late(GradientSummary& summary);
   double take_late_numbers(GradientSummary& summary);
@@ -327,7 +357,8 @@ class Compute {
   std::shared_ptr<ForwardPosition> position_ = std::make_shared<ForwardPosition>();  // the model's layers read it
   Vote vote_;
   std::vector<DeviceLoss> device_losses_;
-  std::unique_ptr<LateVote> late_;  // empty: the vote waits for the step's numbers
+  std::unique_ptr<LateVote> late_;      // empty: the vote waits for the step's numbers
+  std::unique_ptr<StepGraphs> graphs_;  // empty: micro-batches are launched kernel by kernel
   std::int64_t dataset_size_ = 0;
   std::uint32_t data_hash_ = 0;
   SectionTimes own_;      // of the step under way

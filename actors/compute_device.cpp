@@ -20,7 +20,11 @@ constexpr std::int32_t kSomeParameter = std::numeric_limits<std::int32_t>::max()
 void Compute::send_numbers(DeviceNumbers& numbers, const at::Tensor& totals, const at::Tensor& skip) {
   at::NoGradGuard no_grad;
   std::vector<at::Tensor> parts;
-  for (auto& loss : numbers.losses) parts.push_back(std::exchange(loss.value, at::Tensor()).to(at::kDouble).view(1));
+  for (auto& loss : numbers.losses) {
+    parts.push_back(std::exchange(loss.value, at::Tensor()).to(at::kDouble).view(1));
+    loss.has_correct = loss.correct.defined();
+    if (loss.has_correct) parts.push_back(std::exchange(loss.correct, at::Tensor()).to(at::kDouble).view(1));
+  }
   numbers.has_totals = totals.defined();
   if (totals.defined()) parts.push_back(totals);
   if (skip.defined()) parts.push_back(skip.to(at::kDouble).view(1));
@@ -38,7 +42,10 @@ void Compute::send_numbers(DeviceNumbers& numbers, const at::Tensor& totals, con
 double Compute::take_numbers(DeviceNumbers& numbers) {
   if (!numbers.values.defined()) return 0;
   const auto* value = numbers.values.const_data_ptr<double>();
-  for (const auto& loss : std::exchange(numbers.losses, {})) count_value(*value++, loss.samples, loss.counts);
+  for (const auto& loss : std::exchange(numbers.losses, {})) {
+    count_value(*value++, loss.samples, loss.counts);
+    if (loss.has_correct) numbers.correct += *value++;
+  }
   double squares = 0;
   if (numbers.has_totals) {
     squares = *value++;
@@ -57,6 +64,7 @@ double Compute::read_device(GradientSummary& summary) {
   if (!numbers.over) return 0;
   services_.program_lane->wait_on_host(*numbers.over, "losses and gradient norm");
   const double norm = take_numbers(numbers);
+  vote_.correct += numbers.correct;
   if (numbers.not_finite) summary.not_finite_parameter = strategy_->find_not_finite();
   return norm;
 }

@@ -15,6 +15,7 @@
 #include "actors/strategy_options.hpp"
 #include "tensor_io/communicator.hpp"
 #include "tensor_io/device_decision.hpp"
+#include "tensor_io/device_graph.hpp"
 #include "tensor_io/memory_shortage.hpp"
 #include "tensor_io/named_state.hpp"
 #include "tensor_io/optimizer.hpp"
@@ -154,6 +155,23 @@ class Strategy {
   virtual std::string why_not_late() const { return "strategy " + name() + " waits for the vote"; }
   /// In the place of scale_gradients and end_step, where the device decides (vote late). Waits for nothing.
   virtual void end_step_on_device(const std::vector<bool>& /*used*/, bool /*rebuild*/, const DeviceDecision& /*decision*/) {}
+  /// Why a micro-batch's forward and backward can't be a graph of the device (cuda_graphs); empty: they can.
+  virtual std::string why_not_graphs() const { return "strategy " + name() + " does more in forward and backward than launch kernels"; }
+  /// Changes where graphs that were written before are of no use any more: gradients lie elsewhere, or are reduced in another order.
+  virtual std::uint64_t graphs_fit() const { return 0; }
+  /// Which parameters had a gradient in this step so far: a graph stores what comes for the others, and adds to those.
+  virtual std::uint64_t gradients_so_far() const { return 0; }
+  /// What is the host's to do for a backward that was written into a graph, each time the graph is replayed.
+  class HostPart {
+   public:
+    virtual ~HostPart() = default;
+  };
+  /// After begin_backward: what follows of backward, to the end of end_backward, is written into `graph` and not run. Nothing of it is to
+  /// be handed on. end_writing, also after an exception, says what a replay's `replayed` is to do; `replayed` comes in the place of
+  /// autograd and end_backward.
+  virtual void begin_writing(DeviceGraph& /*graph*/) {}
+  virtual std::shared_ptr<const HostPart> end_writing() { return nullptr; }
+  virtual void replayed(const HostPart& /*part*/) {}
   /// The step was given up before its vote: buffers go back, gradients are dropped. Local.
   virtual void roll_back() = 0;
   /// After the optimizer, collective: nothing that the step's outcome depends on.

@@ -18,6 +18,7 @@ struct TrainingOptions : LossScalerOptions {
   double clip_norm = 0;                           ///< clip the gradient's global norm; 0: don't
   std::string on_not_finite = "stop";             ///< stop, skip: a step whose loss or gradient is NaN or infinite
   std::string vote = "step";                      ///< step, late: on a device, whether the host waits in each step for what it came to
+  bool cuda_graphs = false;                       ///< on a device, forward and backward are a graph of it once their shapes repeat
   std::int64_t verify_every = 100;                ///< steps between two comparisons of all replicas' parameters; 0: never
   std::string on_divergence = "heal";  ///< replicas that differ: heal (from more than half, else stop), rank_0 (else rank 0 is right), stop
   std::uint64_t seed = 42;

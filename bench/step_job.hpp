@@ -30,6 +30,15 @@ std::invalid_argument no_such_job(const std::string& name);
 Job make_job(const std::string& name, int rank, std::int64_t batch, int layers);
 /// With momentum, lr 1e-2; the others with AdamW.
 bool trains_with_sgd(const std::string& job);
+/// What its peer has: the job's optimizer, into a Config's settings.
+template <class Config>
+void set_optimizer(const std::string& job, Config& config) {
+  const bool sgd = trains_with_sgd(job);
+  config.optimizer = sgd ? "sgd" : "adamw";
+  config.lr = sgd ? 1e-2 : 1e-3;
+  config.momentum = 0.9;
+  config.weight_decay = sgd ? 0 : 0.01;
+}
 /// One rank's that does the work of several: their batches, one behind the other.
 Job joined(const std::vector<Job>& ranks);
 

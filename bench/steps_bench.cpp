@@ -240,10 +240,7 @@ int main(int argc, char** argv) {
       [&](troupe::Config& config) {
         config.strategy = options.strategy;
         config.comm_hook = options.comm_hook;
-        config.optimizer = trains_with_sgd(options.job) ? "sgd" : "adamw";
-        config.lr = trains_with_sgd(options.job) ? 1e-2 : 1e-3;
-        config.momentum = 0.9;
-        config.weight_decay = trains_with_sgd(options.job) ? 0 : 0.01;
+        set_optimizer(options.job, config);
         config.collective_timeout = 600;  // the programs take turns
         config.run_dir = "";
         config.save_every = options.checkpoints.empty() ? -1 : 0;

@@ -118,6 +118,9 @@ const std::vector<ConfigField>& config_fields() {
        0,
        0,
        {"step", "late"}},
+      {"training", "cuda_graphs", at(&Config::cuda_graphs),
+       "on a device: forward and backward are written down as a graph once their shapes have come three times, and launched as one from "
+       "then on; ddp, local_sgd, diloco"},
       {"training", "verify_every", at(&Config::verify_every), "steps between two comparisons of all replicas' parameters; 0: never", 0,
        kMany},
       {"training",

@@ -23,6 +23,10 @@ void check_device_settings(const Config& config, c10::Device device) {
   if (config.tune_buckets) refuse("tune_buckets", "true", device, "leave it out");
   if (config.fsdp_tune_prefetch) refuse("fsdp_tune_prefetch", "true", device, "leave it out");  // waits are in streams there
   if (config.balance == "speed") refuse("balance", "speed", device, "use weights by rank");     // the host's times are not the device's
+  if (config.cuda_graphs && config.sync_batchnorm) {
+    throw Error(ErrorCode::usage, "cuda_graphs", "sync_batchnorm waits for other ranks within forward and backward",
+                "leave one of them out");
+  }
   if (config.deferred_init) refuse("deferred_init", "true", device, "leave it out");
 }
 

@@ -12,9 +12,9 @@ namespace troupe {
 /// What the loss function says about one batch.
 struct Loss {
   Loss(at::Tensor loss_value) : value(std::move(loss_value)) {}  // NOLINT: a plain loss converts
-  Loss(at::Tensor loss_value, double correct_samples) : value(std::move(loss_value)), correct(correct_samples) {}
-  at::Tensor value;    ///< scalar, mean over the batch
-  double correct = 0;  ///< samples that were right, for the accuracy; 0 where nobody counts
+  Loss(at::Tensor loss_value, CorrectSamples right) : value(std::move(loss_value)), correct(std::move(right)) {}
+  at::Tensor value;        ///< scalar, mean over the batch
+  CorrectSamples correct;  ///< samples that were right, for the accuracy; 0 where nobody counts
 };
 
 struct Datasets {

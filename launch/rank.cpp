@@ -157,9 +157,13 @@ void Rank::end_uneven() noexcept {
   if (model_) count_samples_in_sync_batchnorm(*model_, -1);
 }
 
-void Rank::backward(const at::Tensor& loss, double correct) { backward(loss, correct, batch_samples_, batch_weight_); }
+void Rank::backward(const at::Tensor& loss, const CorrectSamples& correct) { backward(loss, correct, batch_samples_, batch_weight_); }
 
-void Rank::backward(const at::Tensor& loss, double correct, double samples, double weight) {
+void Rank::backward(const at::Tensor& loss, const CorrectSamples& correct, double samples, double weight) {
+  if (system_->compute().uses_graphs()) {
+    throw Error(ErrorCode::usage, "cuda_graphs", "forward was not handed over, so it can't be a part of a graph",
+                "call rank.run_micro_batches(batches, forward) in the place of backward, or leave cuda_graphs out");
+  }
   system_->compute().backward(loss, samples, correct, weight);
   const auto now = std::chrono::steady_clock::now();
   step_compute_ms_ += std::chrono::duration<double, std::milli>(now - forward_started_).count();
@@ -175,6 +179,7 @@ void Rank::run_micro_batches(const std::vector<std::shared_ptr<const Batch>>& ba
                 "collect the loader's batches up to last_of_step");
   }
   auto& compute = system_->compute();
+  if (compute.uses_graphs()) return run_graphed(batches, forward);
   if (!orders_micro_batches()) {
     for (const auto& batch : batches) {
       compute.seed_forward();
@@ -188,6 +193,31 @@ void Rank::run_micro_batches(const std::vector<std::shared_ptr<const Batch>>& ba
     const auto result = forward(batch);
     return Compute::MicroBatchLoss{result.loss, static_cast<double>(batch.numel()), result.correct, batch.weight};
   });
+  const auto now = std::chrono::steady_clock::now();
+  step_compute_ms_ += std::chrono::duration<double, std::milli>(now - forward_started_).count();
+  forward_started_ = now;
+}
+
+void Rank::run_graphed(const std::vector<std::shared_ptr<const Batch>>& batches, const std::function<MicroBatch(const Batch&)>& forward) {
+  for (const auto& batch : batches) {
+    Compute::GraphedMicroBatch micro_batch;
+    for (const auto* part : {&batch->input, &batch->target}) {
+      if (part->defined()) micro_batch.inputs.push_back(*part);
+    }
+    micro_batch.samples = static_cast<double>(batch->numel());
+    micro_batch.weight = batch->weight;
+    if (batch->counted != batch->numel()) micro_batch.kind = "counted " + std::to_string(batch->counted);
+    micro_batch.forward = [&](const std::vector<at::Tensor>& inputs) {
+      Batch of_graph;  // the host's numbers in it would be those of the batch that the graph was written with
+      of_graph.counted = batch->counted;
+      std::size_t next = 0;
+      if (batch->input.defined()) of_graph.input = inputs[next++];
+      if (batch->target.defined()) of_graph.target = inputs[next++];
+      const auto result = forward(of_graph);
+      return Compute::GraphedMicroBatch::Result{result.loss, result.correct};
+    };
+    system_->compute().run_graphed(micro_batch);
+  }
   const auto now = std::chrono::steady_clock::now();
   step_compute_ms_ += std::chrono::duration<double, std::milli>(now - forward_started_).count();
   forward_started_ = now;
@@ -219,6 +249,7 @@ StepReport Rank::step(Optimizer& optimizer) {
     if (stream_ != nullptr) stream_->share_ended();
     return report;
   }
+  report.data_ms = step_data_ms_;
   report.batch_queue_ms = step_queue_ms_;
   profile_.add(report, step_compute_ms_);
   record(report);
@@ -249,7 +280,6 @@ void Rank::record(const StepReport& report) {
   if (stream_ != nullptr)
     place = {stream_->cursor().epoch, stream_->cursor().step + 1, stream_->dataset().tokens_per_sample()};  // of the step just done
   records_->add(report, place);
-  report.data_ms = step_data_ms_;
 }
 
 void Rank::end_records(const std::string& error) noexcept {
@@ -377,6 +407,8 @@ NamedTensors Rank::state_dict(torch::optim::Optimizer& optimizer, int root) { re
 
 void Rank::recover(const Error& error) {
   saving_if_parked([&] { system_->compute().recover(error); });
+  step_data_ms_ = step_compute_ms_ = step_queue_ms_ = 0;  // the step begins anew, and the stand-still is no part of it
+  system_->compute().begin_step_time();
   if (stream_ != nullptr) stream_->rewind();
   gather_trace_if_due();  // where all went back to the window's end: a newcomer gathers in distribute
 }
@@ -407,8 +439,6 @@ BatchStream::BatchStream(Rank& rank, std::shared_ptr<const Dataset> dataset) : r
   } else {
     cursor_ = {rank.start_epoch_ + rank.start_step_ / steps, rank.start_step_ % steps};
   }
-  step_data_ms_ = step_compute_ms_ = step_queue_ms_ = 0;  // the step begins anew, and the stand-still is no part of it
-  system_->compute().begin_step_time();
   note_cursor();
   rank.stream_ = this;
   start();
@@ -637,6 +667,7 @@ std::shared_ptr<const Batch> BatchStream::take() {
       } catch (const Error& error) {  // the generation was interrupted while this rank waited for data
         rank_->recover(error);
         rank_->run_between_steps();  // the loss may have made it due again
+        started = std::chrono::steady_clock::now();
       }
     }
   }
@@ -655,4 +686,3 @@ std::shared_ptr<const Batch> BatchStream::take() {
 }
 
 }  // namespace troupe
-        started = std::chrono::steady_clock::now();

@@ -120,16 +120,18 @@ class Rank {
   std::optional<double> uneven_step(std::int64_t samples);
 
   /// Backward of one micro-batch's mean loss. `correct`: samples that were right, for the accuracy in reports. Throws what broke the job.
-  void backward(const at::Tensor& loss, double correct = 0);
-  void backward(const at::Tensor& loss, double correct, double samples, double weight);
+  void backward(const at::Tensor& loss, const CorrectSamples& correct = 0.0);
+  void backward(const at::Tensor& loss, const CorrectSamples& correct, double samples, double weight);
   /// A strategy that orders a step's forwards and backwards itself (pipeline): call run_micro_batches in the place of backward.
   bool orders_micro_batches() const { return system_->compute().strategy().orders_micro_batches(); }
   struct MicroBatch {
-    at::Tensor loss;     ///< its mean, a scalar
-    double correct = 0;  ///< samples that were right, for the accuracy
+    at::Tensor loss;         ///< its mean, a scalar
+    CorrectSamples correct;  ///< samples that were right, for the accuracy
   };
   /// Forward and backward of all `batches` of a step, in the order that the strategy takes; with any strategy. `forward` is called for each
   /// of them, perhaps several times, and may be left by an exception that is none of the program's (StageEnded) where other ranks go on.
+  /// With cuda_graphs, on a device, it is called until it is a graph, and then no more: its batch has only input, target and counted, and
+  /// it launches kernels and does nothing else.
   /// Throws Error(usage) where there are not grad_accum_steps of them, and what broke the job. step comes next.
   void run_micro_batches(const std::vector<std::shared_ptr<const Batch>>& batches, const std::function<MicroBatch(const Batch&)>& forward);
   /// Reduce, vote, apply at the schedule's rate. On all ranks or on none: `committed` says which. If a rank was lost, this waits until the
@@ -248,6 +250,7 @@ class Rank {
   template <class Range>
   friend class UnevenBatches;
   void distribute_module(std::shared_ptr<torch::nn::Module> model);
+  void run_graphed(const std::vector<std::shared_ptr<const Batch>>& batches, const std::function<MicroBatch(const Batch&)>& forward);
   void initialise(torch::nn::Module& model) const;
   Optimizer& adapted(torch::optim::Optimizer& optimizer, const char* operation);
   void run_between_steps();

@@ -54,7 +54,7 @@ ValidationReport validate(const Job& job, Rank& rank, torch::nn::Module& model, 
     const bool mine = strategy.evaluate([&] { loss.emplace(job.loss(model, batch, rank.config())); });
     if (!mine) continue;  // another rank has the result
     const auto n = static_cast<double>(indices.size());
-    sums += torch::tensor({loss->value.item<double>() * n, loss->correct, n}, torch::kFloat64);
+    sums += torch::tensor({loss->value.item<double>() * n, loss->correct.value(), n}, torch::kFloat64);
   }
   strategy.end_evaluation();
   fault_point("validate", rank.steps_done());
@@ -182,7 +182,7 @@ class TrainingLoop {
       return job_.loss(*model_, of, config_);
     };
     try {
-      if (rank_.orders_micro_batches()) {
+      if (rank_.orders_micro_batches() || rank_.system().compute().uses_graphs()) {
         if (batch->micro_batch == 0) of_step_.clear();  // the step before, or this one where the loss of a rank has interrupted it
         of_step_.push_back(batch);
         if (batch->last_of_step) {

@@ -44,9 +44,12 @@ void Ddp::attach(std::shared_ptr<torch::nn::Module> model) {
 }
 
 void Ddp::bucket_full(std::int32_t bucket) {
-  if (const auto& ready = (*views_)[static_cast<std::size_t>(bucket)].ready) {
-    ready->record(DeviceStream::current((*views_)[static_cast<std::size_t>(bucket)].flat.device()));
-  }
+  const auto& view = view_of(bucket);
+  if (view.ready) view.ready->record(DeviceStream::current(view.flat.device()));
+  bucket_replayed(bucket);
+}
+
+void Ddp::bucket_replayed(std::int32_t bucket) {
   const auto before = thread_cpu_ns();
   caf::anon_send(context().reducer, BucketReady{step(), bucket, steady_now_ns()});
   send_ns_ += thread_cpu_ns() - before - clock_cost_ns();

@@ -33,10 +33,13 @@ class Ddp final : public Replica {
  protected:
   void combine_gradients(GradientSummary& summary) override;
   void bucket_full(std::int32_t bucket) override;
+  std::shared_ptr<DeviceEvent> bucket_event(std::int32_t bucket) override { return view_of(bucket).ready; }
+  void bucket_replayed(std::int32_t bucket) override;
 
  private:
   void install(const std::vector<std::int32_t>& order);
   void send_plan();
+  const BucketView& view_of(std::int32_t bucket) const { return (*views_)[static_cast<std::size_t>(bucket)]; }
   void tune();
 
   std::shared_ptr<CommHook> hook_;

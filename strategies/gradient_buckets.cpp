@@ -10,6 +10,12 @@
 
 namespace troupe {
 
+namespace {
+
+std::uint64_t mixed(std::uint64_t hash, std::uint64_t number) { return (hash ^ number) * 1099511628211U; }  // FNV-1a's step
+
+}  // namespace
+
 class GradientBuckets::Hook final : public torch::autograd::PostAccumulateGradHook {
  public:
   Hook(std::weak_ptr<GradientBuckets*> owner, std::size_t index) : owner_(std::move(owner)), index_(index) {}
@@ -60,6 +66,8 @@ const at::Tensor& GradientBuckets::flat_of(at::ScalarType dtype) const {
 }
 
 void GradientBuckets::place() {
+  static std::atomic<std::uint64_t> layouts{0};
+  layout_number_ = ++layouts;
   pending_ = std::make_unique<std::atomic<std::int32_t>[]>(plan_.buckets.size());
   for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
     const auto& flat = flat_of(plan_.buckets[b].dtype);
@@ -256,6 +264,32 @@ void GradientBuckets::rebuild(const std::vector<std::int32_t>& order) {
   plan_ = plan_buckets(shape, order, cap_bytes_, first_cap_bytes_);
   for (auto& entry : entries_) entry.parameter.mutable_grad() = at::Tensor();
   place();
+}
+
+std::uint64_t GradientBuckets::graphs_fit() const {
+  auto fit = layout_number_;
+  for (const auto& entry : entries_) {
+    fit = mixed(fit, entry.parameter.requires_grad() ? 1 : 2);
+    fit = mixed(fit, reinterpret_cast<std::uintptr_t>(entry.parameter.const_data_ptr()));
+  }
+  return fit;
+}
+
+std::uint64_t GradientBuckets::seen_hash() const {
+  std::uint64_t hash = 0;
+  for (const auto& entry : entries_) hash = mixed(hash, entry.seen ? 1 : 2);
+  return hash;
+}
+
+GradientBuckets::BackwardTrail GradientBuckets::trail() const { return {used(), arrival_}; }
+
+void GradientBuckets::follow(const BackwardTrail& trail) {
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    auto& entry = entries_[i];
+    entry.seen = trail.seen[i];
+    if (entry.seen) entry.parameter.mutable_grad() = entry.view;
+  }
+  if (synchronise_) arrival_ = trail.arrived;
 }
 
 std::vector<bool> GradientBuckets::used() const {

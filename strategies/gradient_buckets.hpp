@@ -42,7 +42,20 @@ class GradientBuckets {
   /// Where `synchronise` was set: parameters without a gradient count as zero, and every bucket is full now.
   void end_backward();
 
+  /// What a backward on a device leaves on the host.
+  struct BackwardTrail {
+    std::vector<bool> seen;             ///< by parameter: had a gradient in this step so far
+    std::vector<std::int32_t> arrived;  ///< of a synchronised one, in order
+  };
+  BackwardTrail trail() const;
+  /// The same backward has run again, in the place of autograd and end_backward.
+  void follow(const BackwardTrail& trail);
+
   const BucketPlan& plan() const noexcept { return plan_; }
+  /// Another number whenever buckets are laid out, in this process, and where parameters lie elsewhere or others require a gradient.
+  std::uint64_t graphs_fit() const;
+  /// Of which parameters had a gradient in this step so far.
+  std::uint64_t seen_hash() const;
   std::vector<ParameterLayout> layout() const;  ///< as it is now: requires_grad may have changed
   /// Parameters in the order in which their gradients came in the last synchronised backward.
   std::vector<std::int32_t> arrival_order() const { return arrival_; }
@@ -100,6 +113,7 @@ class GradientBuckets {
   // Compute's thread between backwards, autograd's during one.
   std::int64_t cap_bytes_, first_cap_bytes_;
   BucketPlan plan_;
+  std::uint64_t layout_number_ = 0;
   std::vector<Entry> entries_;
   std::vector<std::int32_t> arrival_;
   bool timed_ = false;

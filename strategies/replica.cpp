@@ -7,6 +7,13 @@
 
 namespace troupe {
 
+class Replica::Written final : public Strategy::HostPart {
+ public:
+  GradientBuckets::BackwardTrail trail;
+  std::vector<std::int32_t> full;                    // buckets, in the order in which they were
+  std::vector<std::shared_ptr<DeviceEvent>> events;  // that the graph marks
+};
+
 Replica::Replica(StrategyContext context) : context_(std::move(context)) {}
 
 void Replica::attach(std::shared_ptr<torch::nn::Module> model) {
@@ -45,7 +52,7 @@ void Replica::make_buckets() {
   const auto caps = bucket_caps(context_.options, context_.program_lane->device());
   buckets_.reset();  // its hooks leave the parameters before the new ones come
   buckets_ = std::make_unique<GradientBuckets>(std::move(parameters), *context_.bucket_lane, caps.cap_bytes, caps.first_cap_bytes,
-                                               [this](std::int32_t bucket) { bucket_full(bucket); });
+                                               [this](std::int32_t bucket) { on_full(bucket); });
 }
 
 NamedTensors Replica::replicated_tensors() {
@@ -66,8 +73,34 @@ void Replica::begin_backward(bool synchronise, double weight) {
 }
 
 void Replica::end_backward() {
-  if (synchronise_) context_.progress->backward_ended.store(step_, std::memory_order_release);
+  if (synchronise_ && graph_ == nullptr) context_.progress->backward_ended.store(step_, std::memory_order_release);
   buckets_->end_backward();
+}
+
+void Replica::on_full(std::int32_t bucket) {
+  if (graph_ == nullptr) return bucket_full(bucket);
+  written_->full.push_back(bucket);
+  if (auto event = bucket_event(bucket)) {
+    graph_->mark(*event);
+    written_->events.push_back(std::move(event));
+  }
+}
+
+void Replica::begin_writing(DeviceGraph& graph) {
+  graph_ = &graph;
+  written_ = std::make_shared<Written>();
+}
+
+std::shared_ptr<const Strategy::HostPart> Replica::end_writing() {
+  graph_ = nullptr;
+  if (written_) written_->trail = buckets_->trail();
+  return std::exchange(written_, nullptr);
+}
+
+void Replica::replayed(const HostPart& part) {
+  const auto& written = dynamic_cast<const Written&>(part);
+  buckets_->follow(written.trail);
+  for (const auto bucket : written.full) bucket_replayed(bucket);  // all of them while backward goes on, which the device has just begun
 }
 
 GradientSummary Replica::reduce_gradients() {

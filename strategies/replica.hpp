@@ -45,6 +45,12 @@ class Replica : public Strategy {
   void end_step(const std::vector<bool>& used, bool rebuild, bool commit) override;
   std::string why_not_late() const override;
   void end_step_on_device(const std::vector<bool>& used, bool rebuild, const DeviceDecision& decision) override;
+  std::string why_not_graphs() const override { return ""; }
+  std::uint64_t graphs_fit() const override { return buckets_->graphs_fit(); }
+  std::uint64_t gradients_so_far() const override { return buckets_->seen_hash(); }
+  void begin_writing(DeviceGraph& graph) override;
+  std::shared_ptr<const HostPart> end_writing() override;
+  void replayed(const HostPart& part) override;
   void roll_back() override;
   std::vector<TensorPart> state_parts(Optimizer& optimizer, int rank, int world_size) override;
   std::vector<HeldMemory> held_memory() const override;
@@ -57,8 +63,13 @@ class Replica : public Strategy {
   /// A new generation, in attach and in each rejoin, with the model in place: context() has new lanes. Collective. What was under way on
   /// the old ones is gone.
   virtual void joined() {}
-  /// During backward: all gradients of one bucket are there. Autograd's thread.
+  /// During backward: all gradients of one bucket are there. Autograd's thread. Of a backward that is a graph of the device, in
+  /// bucket_replayed.
   virtual void bucket_full(std::int32_t /*bucket*/) {}
+  /// Of a backward that is a graph: what each replay marks when the gradients of the bucket are there; nullptr: nothing.
+  virtual std::shared_ptr<DeviceEvent> bucket_event(std::int32_t /*bucket*/) { return nullptr; }
+  /// ... and what is to be done on the host then, for each bucket, in order: the device will come to the mark. Compute's thread.
+  virtual void bucket_replayed(std::int32_t bucket) { bucket_full(bucket); }
   /// Of replicas that may differ: whether they do now. A checkpoint takes the mean then.
   virtual bool replicas_differ_now() const { return !replicas_equal(); }
 
@@ -75,7 +86,9 @@ class Replica : public Strategy {
   FlatBuffers& buffers() noexcept { return *buffers_; }
 
  private:
+  class Written;
   void make_buckets();
+  void on_full(std::int32_t bucket);
 
   StrategyContext context_;
   std::shared_ptr<torch::nn::Module> model_;
@@ -85,6 +98,8 @@ class Replica : public Strategy {
   std::unique_ptr<FlatBuffers> buffers_;
   std::int64_t step_ = 0;
   bool synchronise_ = true;
+  DeviceGraph* graph_ = nullptr;      // that backward is written into
+  std::shared_ptr<Written> written_;  // ... and what will have to be done for it
 };
 
 }  // namespace troupe

@@ -23,6 +23,7 @@ class Switching final : public Strategy {
  public:
   explicit Switching(StrategyContext context);
 
+  std::string why_not_graphs() const override { return "switch_at and adapt go over to other memory while the job runs"; }
   std::string name() const override { return phase_.strategy; }
   std::string describe() const override;
   void attach(std::shared_ptr<torch::nn::Module> model) override;

@@ -5,6 +5,8 @@
 #include <span>
 #include <string>
 
+#include "tensor_io/device_graph.hpp"
+#include "tensor_io/dropout.hpp"
 #include "tensor_io/nccl_api.hpp"
 
 namespace troupe {
@@ -24,12 +26,14 @@ class Accelerator {
   virtual std::shared_ptr<NcclApi> nccl() = 0;
   /// LibTorch's allocator tells note_shortage from now on. Once per process; more do nothing.
   virtual void watch_memory() = 0;
+  /// Of LibTorch's own kind, so that its allocator and its generator know of it. All share one pool of memory.
+  virtual std::unique_ptr<DeviceGraph> make_graph(at::Device device) = 0;
 
   // The kernels of device_kernels.hpp, on the current stream of the tensors' device; arguments are checked.
   virtual void pack(const at::Tensor& bucket, std::span<const at::Tensor> sources, std::span<const std::int64_t> offsets, double scale) = 0;
   virtual void scale_and_check(const at::Tensor& flat, double scale, const at::Tensor& result) = 0;
   /// Of dropout.hpp: bool, contiguous; an element is kept where its number is not below `dropped_below`.
-  virtual void dropout_mask(const at::Tensor& mask, std::uint64_t dropped_below, std::uint64_t key, std::uint64_t subsequence) = 0;
+  virtual void dropout_mask(const at::Tensor& mask, std::uint64_t dropped_below, const DropoutKey& key, std::uint64_t subsequence) = 0;
 };
 
 /// nullptr in a build without CUDA.

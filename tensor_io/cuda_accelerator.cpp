@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "tensor_io/accelerator.hpp"
+#include "tensor_io/cuda_graph.hpp"
 #include "tensor_io/device_kernels_cuda.hpp"
 #include "tensor_io/device_stream.hpp"
 #include "tensor_io/error.hpp"
@@ -93,6 +94,8 @@ class CudaAccelerator final : public Accelerator {
     });
   }
 
+  std::unique_ptr<DeviceGraph> make_graph(at::Device device) override { return make_cuda_graph(device); }
+
   void pack(const at::Tensor& bucket, std::span<const at::Tensor> sources, std::span<const std::int64_t> offsets, double scale) override {
     const auto stream = DeviceStream::current(bucket.device());
     const CurrentStream place(stream);
@@ -117,10 +120,12 @@ class CudaAccelerator final : public Accelerator {
                                                    partials.data_ptr<double>(), result.data_ptr<double>(), stream.native()));
   }
 
-  void dropout_mask(const at::Tensor& mask, std::uint64_t dropped_below, std::uint64_t key, std::uint64_t subsequence) override {
+  void dropout_mask(const at::Tensor& mask, std::uint64_t dropped_below, const DropoutKey& key, std::uint64_t subsequence) override {
     const auto stream = DeviceStream::current(mask.device());
     const CurrentStream place(stream);
-    check("dropout_mask", cuda::dropout_mask(mask.data_ptr<bool>(), mask.numel(), dropped_below, key, subsequence, stream.native()));
+    check("dropout_mask",
+          cuda::dropout_mask(mask.data_ptr<bool>(), mask.numel(), dropped_below, key.value,
+                             key.there.defined() ? key.there.const_data_ptr<std::int64_t>() : nullptr, subsequence, stream.native()));
   }
 };
 

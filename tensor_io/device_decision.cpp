@@ -59,12 +59,20 @@ void DeviceLossScale::load(const LossScaler& scaler) {
   growth_tracker_ = at::full({}, scaler.growth_tracker(), options.dtype(at::kInt));
 }
 
-at::Tensor DeviceLossScale::factor_of(const at::Tensor& loss, double weight, double parts) const {
+at::Tensor DeviceLossScale::start(double weight, double parts) const {
+  at::NoGradGuard no_grad;
+  if (scale_.defined()) return scale_.to(at::kDouble).mul(weight).div(parts);
+  return at::full({}, weight / parts, at::TensorOptions().device(device_).dtype(at::kDouble));
+}
+
+at::Tensor DeviceLossScale::factor_of(const at::Tensor& loss, const at::Tensor& start) {
   at::NoGradGuard no_grad;
   const auto zero_if_finite = loss.detach().to(at::kDouble).mul(0);
-  const auto factor =
-      scale_.defined() ? zero_if_finite.add(scale_.to(at::kDouble).mul(weight).div(parts)) : zero_if_finite.add(weight / parts);
-  return factor.to(is_half(loss.scalar_type()) ? at::kFloat : loss.scalar_type());
+  return zero_if_finite.add(start).to(is_half(loss.scalar_type()) ? at::kFloat : loss.scalar_type());
+}
+
+at::Tensor DeviceLossScale::factor_of(const at::Tensor& loss, double weight, double parts) const {
+  return factor_of(loss, start(weight, parts));
 }
 
 void DeviceLossScale::update(const at::Tensor& skip) {

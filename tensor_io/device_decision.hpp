@@ -34,6 +34,10 @@ class DeviceLossScale {
   /// What `loss` (one element, on the device) is multiplied by before backward: the scale times `weight` / `parts`. Not a number where the
   /// loss is not finite: so its gradients are not either, on all ranks once they are reduced. Of the loss's dtype, f32 for f16 and bf16.
   at::Tensor factor_of(const at::Tensor& loss, double weight, double parts) const;
+  /// The same in two parts: first what does not depend on the loss, () f64 there ...
+  at::Tensor start(double weight, double parts) const;
+  /// ... then the factor, of what `start` has given.
+  static at::Tensor factor_of(const at::Tensor& loss, const at::Tensor& start);
   /// The step was skipped, or not.
   void update(const at::Tensor& skip);
 

@@ -4,8 +4,10 @@
 #include <c10/util/Half.h>
 
 #include <cmath>
+#include <vector>
 
 #include "tensor_io/accelerator.hpp"
+#include "tensor_io/device_graph.hpp"
 #include "tensor_io/error.hpp"
 
 namespace troupe {
@@ -46,16 +48,21 @@ void pack(const at::Tensor& bucket, std::span<const at::Tensor> sources, std::sp
   }
   if (sources.empty()) return;
   if (bucket.is_cuda()) return of_device("pack", bucket).pack(bucket, sources, offsets, scale);
-  with_type("pack", bucket.scalar_type(), [&]<class To>(To) {
-    with_type("pack", sources[0].scalar_type(), [&]<class From>(From) {
-      for (std::size_t i = 0; i < sources.size(); ++i) {
-        const auto* from = sources[i].const_data_ptr<From>();
-        auto* to = bucket.data_ptr<To>() + offsets[i];
-        for (std::int64_t k = 0; k < sources[i].numel(); ++k)
-          to[k] = static_cast<To>(static_cast<float>(from[k]) * static_cast<float>(scale));
-      }
+  const auto loop = [bucket, scale, sources = std::vector(sources.begin(), sources.end()),
+                     offsets = std::vector(offsets.begin(), offsets.end())] {
+    with_type("pack", bucket.scalar_type(), [&]<class To>(To) {
+      with_type("pack", sources[0].scalar_type(), [&]<class From>(From) {
+        for (std::size_t i = 0; i < sources.size(); ++i) {
+          const auto* from = sources[i].const_data_ptr<From>();
+          auto* to = bucket.data_ptr<To>() + offsets[i];
+          for (std::int64_t k = 0; k < sources[i].numel(); ++k)
+            to[k] = static_cast<To>(static_cast<float>(from[k]) * static_cast<float>(scale));
+        }
+      });
     });
-  });
+  };
+  auto* const graph = graph_under_way(bucket.device());
+  graph == nullptr ? loop() : graph->run_on_host(loop);
 }
 
 void scale_and_check(const at::Tensor& flat, double scale, const at::Tensor& result) {

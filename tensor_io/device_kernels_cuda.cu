@@ -98,7 +98,9 @@ __global__ void add_partials_kernel(const double* partials, int count, double* r
   }
 }
 
-__global__ void dropout_kernel(bool* keep, std::int64_t numel, std::uint64_t dropped_below, std::uint64_t key, std::uint64_t subsequence) {
+__global__ void dropout_kernel(bool* keep, std::int64_t numel, std::uint64_t dropped_below, std::uint64_t key_given,
+                               const std::int64_t* key_there, std::uint64_t subsequence) {
+  const std::uint64_t key = key_there == nullptr ? key_given : static_cast<std::uint64_t>(*key_there);
   const std::int64_t counts = (numel + 3) / 4;
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
   for (std::int64_t count = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; count < counts; count += stride) {
@@ -142,11 +144,12 @@ int scale_and_check(void* data, std::int64_t numel, Number type, float scale, do
   return static_cast<int>(cudaGetLastError());
 }
 
-int dropout_mask(bool* keep, std::int64_t numel, std::uint64_t dropped_below, std::uint64_t key, std::uint64_t subsequence, void* stream) {
+int dropout_mask(bool* keep, std::int64_t numel, std::uint64_t dropped_below, std::uint64_t key, const std::int64_t* key_there,
+                 std::uint64_t subsequence, void* stream) {
   if (numel == 0) return 0;
   const auto blocks = std::min<std::int64_t>((numel + 4 * kThreads - 1) / (4 * kThreads), kMaskBlocks);
   dropout_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(keep, numel, dropped_below, key,
-                                                                                                    subsequence);
+                                                                                                    key_there, subsequence);
   return static_cast<int>(cudaGetLastError());
 }
 

@@ -48,6 +48,8 @@ class DeviceEvent {
   bool done() const;
   /// By the device's clock, from this mark to `end`; below 0 where that was first. Both are timed, of one device, and done.
   double milliseconds_until(const DeviceEvent& end) const;
+  /// What CUDA calls a cudaEvent_t; nullptr before the first record.
+  void* native() const { return event_ ? event_->eventId() : nullptr; }
 
  private:
   friend class DeviceStream;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "tensor_io/accelerator.hpp"
+#include "tensor_io/device_graph.hpp"
 #include "tensor_io/error.hpp"
 #include "tensor_io/random_seed.hpp"
 
@@ -20,6 +21,7 @@ constexpr std::int64_t kNumbersPerCount = 4;  // of one Philox round
 
 thread_local DropoutDraws* recorded_draws = nullptr;
 thread_local DropoutDraws* replayed_draws = nullptr;
+thread_local const at::Tensor* key_in_memory = nullptr;
 
 std::uint64_t key_from_libtorch() {
   auto generator = at::detail::getDefaultCPUGenerator();
@@ -27,24 +29,39 @@ std::uint64_t key_from_libtorch() {
   return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
 }
 
-}  // namespace
-
-at::Tensor dropout_mask(at::IntArrayRef sizes, double p, std::uint64_t key, std::uint64_t subsequence, at::Device device) {
-  const auto dropped_below = static_cast<std::uint64_t>(std::llround(p * 0x1p32));
-  auto mask = at::empty(sizes, at::TensorOptions().dtype(at::kBool).device(device.is_cuda() ? device : at::kCPU));
-  if (mask.is_cuda()) {
-    accelerator()->dropout_mask(mask, dropped_below, key, subsequence);
-    return mask;
-  }
-  auto* keep = mask.data_ptr<bool>();
-  const auto numel = mask.numel();
+void fill_mask(bool* keep, std::int64_t numel, std::uint64_t dropped_below, std::uint64_t key, std::uint64_t subsequence) {
   at::parallel_for(0, (numel + kNumbersPerCount - 1) / kNumbersPerCount, 4096, [&](std::int64_t begin, std::int64_t end) {
     at::Philox4_32 random(key, subsequence, static_cast<std::uint64_t>(begin));
     const auto last = std::min(numel, end * kNumbersPerCount);
     for (auto i = begin * kNumbersPerCount; i < last; ++i) keep[i] = random() >= dropped_below;
   });
+}
+
+}  // namespace
+
+at::Tensor dropout_mask(at::IntArrayRef sizes, double p, const DropoutKey& key, std::uint64_t subsequence, at::Device device) {
+  const auto dropped_below = static_cast<std::uint64_t>(std::llround(p * 0x1p32));
+  auto* const graph = graph_under_way(device);
+  const auto mask = at::empty(sizes, at::TensorOptions().dtype(at::kBool).device(device.is_cuda() || graph != nullptr ? device : at::kCPU));
+  if (mask.is_cuda()) {
+    accelerator()->dropout_mask(mask, dropped_below, key, subsequence);
+    return mask;
+  }
+  const auto fill = [mask, dropped_below, key, subsequence] {
+    const auto value = key.there.defined() ? static_cast<std::uint64_t>(*key.there.const_data_ptr<std::int64_t>()) : key.value;
+    fill_mask(mask.data_ptr<bool>(), mask.numel(), dropped_below, value, subsequence);
+  };
+  graph == nullptr ? fill() : graph->run_on_host(fill);
   return mask.to(device);
 }
+
+std::uint64_t dropout_key(const ForwardPosition& at) {
+  return mix_seed(at.seed,
+                  {static_cast<std::uint64_t>(at.step), static_cast<std::uint64_t>(at.micro_batch), static_cast<std::uint64_t>(at.shard)});
+}
+
+DropoutKeyInMemory::DropoutKeyInMemory(at::Tensor key) : key_(std::move(key)), before_(std::exchange(key_in_memory, &key_)) {}
+DropoutKeyInMemory::~DropoutKeyInMemory() { key_in_memory = before_; }
 
 DropoutDraws::Recording::Recording(DropoutDraws& draws) : before_(std::exchange(recorded_draws, &draws)) {}
 DropoutDraws::Recording::~Recording() { recorded_draws = before_; }
@@ -97,12 +114,16 @@ at::Tensor DropoutImpl::forward(const at::Tensor& input) {
     const auto& at = *position_;
     if (at.visit != visit_) calls_ = 0;
     visit_ = at.visit;
-    key = mix_seed(at.seed,
-                   {static_cast<std::uint64_t>(at.step), static_cast<std::uint64_t>(at.micro_batch), static_cast<std::uint64_t>(at.shard)});
+    key = dropout_key(at);
     subsequence = static_cast<std::uint64_t>(layer_) << 32 | calls_++;
   }
   DropoutDraws::note({key, subsequence});
-  auto factor = dropout_mask(input.sizes(), p, key, subsequence, input.device()).to(input.scalar_type());
+  if (key_in_memory != nullptr && !position_) {
+    throw Error(ErrorCode::usage, "cuda_graphs", "a troupe::nn::Dropout is no part of the model that was distributed",
+                "register it in the model before rank.distribute(model)");
+  }
+  const auto mask_key = key_in_memory != nullptr ? DropoutKey(*key_in_memory) : DropoutKey(key);
+  auto factor = dropout_mask(input.sizes(), p, mask_key, subsequence, input.device()).to(input.scalar_type());
   if (p < 1) factor.div_(1 - p);
   return input * factor;
 }

@@ -85,10 +85,35 @@ TORCH_MODULE(Dropout);
 
 }  // namespace nn
 
+/// Of a mask: a number, or one that lies in the device's memory.
+struct DropoutKey {
+  DropoutKey(std::uint64_t key = 0) : value(key) {}  // NOLINT: a plain key converts
+  explicit DropoutKey(at::Tensor in_memory) : there(std::move(in_memory)) {}
+  std::uint64_t value = 0;
+  at::Tensor there;  ///< () i64 on the mask's device, the same bits; undefined: `value` counts
+};
+
 /// Elements that a dropout of probability `p` keeps: element i (in row-major order) by the i-th number of Philox's (key, subsequence).
 /// Returns bool of `sizes` on `device`; the same on all of them, and however many threads work on it. On a GPU by a kernel of the current
 /// stream, without a wait.
-at::Tensor dropout_mask(at::IntArrayRef sizes, double p, std::uint64_t key, std::uint64_t subsequence, at::Device device = at::kCPU);
+at::Tensor dropout_mask(at::IntArrayRef sizes, double p, const DropoutKey& key, std::uint64_t subsequence, at::Device device = at::kCPU);
+
+/// The key of all layers in the forward at this position.
+std::uint64_t dropout_key(const ForwardPosition& position);
+
+/// While it lives, layers called on this thread read their key from `key` (() i64 on the device) when their masks are made: of a forward
+/// that is written down once and runs at other positions.
+class DropoutKeyInMemory {
+ public:
+  explicit DropoutKeyInMemory(at::Tensor key);
+  ~DropoutKeyInMemory();
+  DropoutKeyInMemory(const DropoutKeyInMemory&) = delete;
+  DropoutKeyInMemory& operator=(const DropoutKeyInMemory&) = delete;
+
+ private:
+  at::Tensor key_;
+  const at::Tensor* before_;
+};
 
 /// Every troupe::nn::Dropout of the model follows `position`. Returns how many.
 int place_dropout(torch::nn::Module& model, const std::shared_ptr<const ForwardPosition>& position);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tensor_io/accelerator.hpp"
+#include "tensor_io/device_graph.hpp"
 #include "tensor_io/group_setup.hpp"
 #include "tensor_io/nccl_words.hpp"
 
@@ -132,6 +133,10 @@ Communicator& NcclCommunicator::host(const CollectiveRecord& record) {
 
 void NcclCommunicator::launch(const CollectiveRecord& record, std::vector<at::Tensor> tensors, const NcclLife::Calls& calls) {
   const auto current = DeviceStream::current(options().device);
+  if (graph_under_way(options().device) != nullptr) {
+    throw Error(ErrorCode::usage, "cuda_graphs", record.describe() + " is called within forward or backward, and is launched by the host",
+                "leave cuda_graphs out");
+  }
   auto arrived = options().timed ? waits_.arrive(current) : nullptr;
   before_.record(current);
   stream_.wait(before_);

@@ -80,7 +80,7 @@ troupe::Loss loss(torch::nn::Module& model, const troupe::Batch& batch, const Co
   const auto target = batch.target.flatten();
   const auto value = torch::nn::functional::cross_entropy(
       scores, target, torch::nn::functional::CrossEntropyFuncOptions().label_smoothing(config.label_smoothing));
-  const double right = scores.detach().argmax(1).eq(target).to(torch::kDouble).mean().item<double>();
+  const auto right = scores.detach().argmax(1).eq(target).to(torch::kDouble).mean();
   return {value, right * static_cast<double>(batch.numel())};
 }
 

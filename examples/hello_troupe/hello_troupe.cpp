@@ -36,7 +36,7 @@ int main(int argc, char** argv) {
   job.data = [](const troupe::Config&) { return troupe::Datasets{std::make_shared<Spirals>(0), std::make_shared<Spirals>(4000)}; };
   job.loss = [](torch::nn::Module& model, const troupe::Batch& batch, const troupe::Config&) {
     const auto scores = model.as<NetImpl>()->forward(batch.input);
-    const double correct = scores.argmax(1).eq(batch.target).sum().item<double>();
+    const auto correct = scores.argmax(1).eq(batch.target).sum();
     return troupe::Loss(torch::nn::functional::cross_entropy(scores, batch.target), correct);
   };
   return troupe::run(job, argc, argv);

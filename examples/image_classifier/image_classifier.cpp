@@ -20,7 +20,7 @@ int main(int argc, char** argv) {
     const auto scores = model.as<MiniResNetImpl>()->forward(batch.input);
     const auto loss = torch::nn::functional::cross_entropy(
         scores, batch.target, torch::nn::functional::CrossEntropyFuncOptions().label_smoothing(config.label_smoothing));
-    return troupe::Loss(loss, scores.argmax(1).eq(batch.target).sum().item<double>());
+    return troupe::Loss(loss, scores.argmax(1).eq(batch.target).sum());
   };
   return troupe::run(job, argc, argv);
 }

@@ -43,7 +43,7 @@ int main(int argc, char** argv) {
   // The mean loss of a batch, and how many of it were right.
   job.loss = [](torch::nn::Module& model, const troupe::Batch& batch, const troupe::Config&) {
     const auto scores = model.as<NetImpl>()->forward(batch.input);
-    const auto correct = scores.argmax(1).eq(batch.target).sum().item<double>();
+    const auto correct = scores.argmax(1).eq(batch.target).sum();
     return troupe::Loss(torch::nn::functional::cross_entropy(scores, batch.target), correct);
   };
 

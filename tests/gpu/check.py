@@ -87,7 +87,7 @@ def self_test():
     assert exit_code(["not run: x"]) == 77
     assert exit_code(["passed", "FAILED (exit code 1)"]) == 1
     assert memory_mib("A, 580.1, 81559 MiB; B, 580.1, 24564 MiB") == 24564 and memory_mib("no GPU") == 0
-    assert [row.batch for row in rows_beside_torch(81559)] == [row.batch for row in rows_beside_torch(0)] == [64, 8, 8] and [row.batch for row in rows_beside_torch(24564)] == [16, 2, 2]
+    assert [row.batch for row in rows_beside_torch(81559)] == [row.batch for row in rows_beside_torch(0)] == [64, 8, 8, 64, 8] and [row.batch for row in rows_beside_torch(24564)] == [16, 2, 2, 16, 2]
     assert steps_test.CANNOT.search("error: rank 0: 'cuda' was asked for, and there is no GPU: there is no NVIDIA driver; look").group(0) == (
         "there is no GPU: there is no NVIDIA driver")
 

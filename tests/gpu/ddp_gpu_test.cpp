@@ -8,12 +8,13 @@ using namespace troupe::testing;
 
 namespace {
 
-SmallTraining::Result train_there(at::Device device, int ranks, std::int64_t* waits_per_step = nullptr) {
+SmallTraining::Result train_there(at::Device device, int ranks, std::int64_t* waits_per_step = nullptr, bool graphs = false) {
   SmallTraining training("ddp", ranks);
   training.steps = 50;
   training.optimizer.momentum = 0.9;
   training.jobs.options.device = device;
   training.jobs.options.training.verify_every = 0;
+  training.jobs.options.training.cuda_graphs = graphs;
   training.model = [make = training.model, device] {
     auto model = make();
     model->to(device);
@@ -26,7 +27,8 @@ SmallTraining::Result train_there(at::Device device, int ranks, std::int64_t* wa
   training.before_step = [&](RankSystem&, torch::nn::Module&, std::int64_t step) {
     if (step == 10) before = host_waits();
   };
-  training.at_end = [&](RankSystem&, Optimizer&) {
+  training.at_end = [&](RankSystem& system, Optimizer&) {
+    CHECK(system.compute().graphs_written() == (graphs ? 1 : 0));
     if (waits_per_step != nullptr) *waits_per_step = (host_waits() - before) / 40;
   };
   return training.run();
@@ -43,4 +45,36 @@ TEST_CASE("[L03] gpu: ddp trains to the CPU's losses, with one wait of the host 
   CHECK(waits == 1);
   const auto again = train_there({at::kCUDA, 0}, 1);
   CHECK(largest_difference(device.state, again.state) == 0);
+}
+
+TEST_CASE("[L03] gpu: steps that are CUDA graphs have the bits of their kernels, and one wait of the host", "[gpu]") {
+  troupe::test::need_devices(1);
+  std::int64_t waits = 0;
+  const auto kernels = train_there({at::kCUDA, 0}, 1), graphs = train_there({at::kCUDA, 0}, 1, &waits, true);
+  CHECK(joined(graphs.errors) == "");
+  CHECK(largest_difference(kernels.losses, graphs.losses) == 0);
+  CHECK(largest_difference(kernels.state, graphs.state) == 0);
+  CHECK(waits == 1);
+  const auto again = train_there({at::kCUDA, 0}, 1, nullptr, true);  // the first one's graphs are gone, and their memory
+  CHECK(joined(again.errors) == "");
+  CHECK(largest_difference(graphs.state, again.state) == 0);
+}
+
+TEST_CASE("[L03] gpu: a value that forward reads can't be a part of a graph, and is said", "[gpu]") {
+  troupe::test::need_devices(1);
+  SmallTraining training("ddp", 1);
+  training.steps = 6;
+  training.jobs.options.device = {at::kCUDA, 0};
+  training.jobs.options.training.cuda_graphs = true;
+  training.model = [make = training.model] {
+    auto model = make();
+    model->to(at::Device(at::kCUDA, 0));
+    return model;
+  };
+  training.forward = [](torch::nn::Module& model, const at::Tensor& input) {
+    const auto x = dynamic_cast<SmallMlpImpl&>(model).forward(input.to(at::Device(at::kCUDA, 0)));
+    return x * (x.sum().item<double>() > 0 ? 1 : 2);
+  };
+  CHECK_THAT(joined(training.run().errors),
+             Catch::Contains("cuda_graphs: forward or backward does what can't be a graph") && Catch::Contains("captur"));
 }

@@ -1,7 +1,7 @@
 // Our side of the rows beside PyTorch: optimizer steps of the jobs of bench/README.md on a device, driven by lines.
 //
 //   printf 'block 5\n' | build/cuda/tests/gpu/gpu_steps --job gpt_tiny --batch 2 [--strategy ddp|fsdp] [--precision fp32|bf16]
-//                          [--device auto] [--ranks 1] [--share-device false] [--as-ranks 1] [--offload false]
+//                          [--device auto] [--ranks 1] [--share-device false] [--as-ranks 1] [--offload false] [--graphs false]
 //
 // bf16 is autocast with ddp, and the dtype of forward and backward with fsdp. `--as-ranks N`: the batches of N ranks, joined.
 //
@@ -33,7 +33,7 @@ namespace {
 struct Options {
   std::string job = "gpt_tiny", strategy = "ddp", precision = "fp32", device = "auto";
   int batch = 1, ranks = 1, as_ranks = 1;
-  bool share_device = false, offload = false;
+  bool share_device = false, offload = false, graphs = false;
 };
 
 Options parse(int argc, char** argv) {
@@ -41,7 +41,8 @@ Options parse(int argc, char** argv) {
   const std::map<std::string, std::string*> texts{
       {"--job", &options.job}, {"--strategy", &options.strategy}, {"--precision", &options.precision}, {"--device", &options.device}};
   const std::map<std::string, int*> numbers{{"--batch", &options.batch}, {"--ranks", &options.ranks}, {"--as-ranks", &options.as_ranks}};
-  const std::map<std::string, bool*> switches{{"--share-device", &options.share_device}, {"--offload", &options.offload}};
+  const std::map<std::string, bool*> switches{
+      {"--share-device", &options.share_device}, {"--offload", &options.offload}, {"--graphs", &options.graphs}};
   for (int i = 1; i < argc; i += 2) {
     const std::string name = argv[i];
     if (i + 1 == argc) throw std::invalid_argument(name + " has no value");
@@ -86,12 +87,14 @@ void run_block(troupe::Rank& rank, const Options& options, const Job& job, troup
   wait_for_device(rank.device());
   const auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < count; ++i) {
-    at::Tensor loss;
-    {
+    const auto batch = std::make_shared<troupe::Batch>();
+    const auto next = static_cast<std::size_t>(rank.steps_done()) % kBatches;
+    batch->input = job.inputs[next];
+    batch->target = job.targets[next];
+    rank.run_micro_batches({batch}, [&](const troupe::Batch& of) -> troupe::Rank::MicroBatch {
       const troupe::AutocastGuard autocast(options.precision == "bf16" && options.strategy == "ddp", at::kBFloat16, rank.device().type());
-      loss = job.loss(static_cast<std::size_t>(rank.steps_done()));
-    }
-    rank.backward(loss, 0, static_cast<double>(options.batch * options.as_ranks), 1);
+      return {job.criterion(*job.model, of.input, of.target), {}};
+    });
     losses.push_back(rank.step(optimizer).loss);
   }
   wait_for_device(rank.device());
@@ -182,16 +185,13 @@ int main(int argc, char** argv) {
   return troupe::main(
       1, argv, [&](troupe::Rank& rank) { serve(rank, options); },
       [&](troupe::Config& config) {
-        const bool sgd = trains_with_sgd(options.job);
         config.device = options.device;
         config.share_device = options.share_device;
         config.strategy = options.strategy;
         config.fsdp_cpu_offload = options.offload;
         if (options.precision == "bf16" && options.strategy == "fsdp") config.param_dtype = "bfloat16";
-        config.optimizer = sgd ? "sgd" : "adamw";
-        config.lr = sgd ? 1e-2 : 1e-3;
-        config.momentum = 0.9;
-        config.weight_decay = sgd ? 0 : 0.01;
+        config.cuda_graphs = options.graphs;
+        set_optimizer(options.job, config);
         config.collective_timeout = 120;
         config.run_dir = "";
         config.save_every = -1;

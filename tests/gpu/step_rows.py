@@ -34,16 +34,18 @@ class Row:
     batch: int
     steps: int  # of a block
     precision: str = "bf16"
+    graphs: bool = False  # ours: forward and backward of it as one graph
 
     @property
     def name(self):
         peer = {"ddp": "PyTorch's DDP", "fsdp": "PyTorch's FSDP2"}[self.strategy]
-        return f"step of {self.strategy}, {self.job}, {self.precision}, batch {self.batch}, beside {peer}"
+        return f"step of {self.strategy}{' with cuda_graphs' * self.graphs}, {self.job}, {self.precision}, batch {self.batch}, beside {peer}"
 
 
-ROWS = [Row("ddp", "resnet50", 64, 20), Row("ddp", "gpt124m", 8, 20), Row("fsdp", "gpt124m", 8, 20)]
+ROWS = [Row("ddp", "resnet50", 64, 20), Row("ddp", "gpt124m", 8, 20), Row("fsdp", "gpt124m", 8, 20),
+        Row("ddp", "resnet50", 64, 20, graphs=True), Row("ddp", "gpt124m", 8, 20, graphs=True)]
 TINY_ROWS = [Row("ddp", "resnet_tiny", 4, 5, "fp32"), Row("ddp", "gpt_tiny", 4, 5, "fp32"), Row("fsdp", "gpt_tiny", 4, 5, "fp32"),
-             Row("fsdp", "gpt_tiny", 4, 5, "bf16")]
+             Row("fsdp", "gpt_tiny", 4, 5, "bf16"), Row("ddp", "gpt_tiny", 4, 5, "fp32", graphs=True)]
 
 
 def libraries(folder, torch_folder):
@@ -101,7 +103,7 @@ def measure(row, folder, python, device, blocks):
     other = peer(python, **shape)
     setting = fastest_setting(other)
     other.ask(f"use {setting}", "using")
-    mine = ours(folder, python=python, **shape)
+    mine = ours(folder, python=python, **shape, **({"--graphs": "true"} if row.graphs else {}))
     programs = {"ours": mine, "peer": other}
     first = {name: block(program, COMPARED_STEPS)[1] for name, program in programs.items()}
     found = harness.in_turns(programs, blocks, lambda name: block(programs[name], row.steps)[0])

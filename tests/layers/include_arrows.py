@@ -17,7 +17,7 @@ PLACES = [
     (r"caf/", r"(?!tensor_io/)", "tensor_io moves tensors and knows no actors"),
     (r"nccl\.h", r"tensor_io/nccl_library\.", "only the table of NCCL's calls sees NCCL"),
     (r"(cuda|cublas|cupti|c10/cuda/|ATen/cuda/|torch/cuda)|tensor_io/device_kernels_cuda",
-     r"tensor_io/(cuda_accelerator|device_kernels_cuda|nccl_library)\.|tests/gpu/\w+\.cu$", "only the files of a build with CUDA see it"),
+     r"tensor_io/(cuda_accelerator|cuda_graph|device_kernels_cuda|nccl_library)\.|tests/gpu/\w+\.cu$", "only the files of a build with CUDA see it"),
     (r"gloo/", r"tensor_io/gloo_|bench/", "only the Gloo communicator sees Gloo"),
     (r"openssl/", r"(tests/)?launch/", "only launch speaks TLS"),
     (r"cereal/", r"launch/(rank\.hpp|journal\.cpp)|tensor_io/rank_state\.cpp|tests/", "cereal stays in the files that serialise"),

@@ -10,6 +10,7 @@
 #include <map>
 #include <mutex>
 
+#include "tensor_io/device_graph.hpp"
 #include "tensor_io/memory_shortage.hpp"
 
 namespace troupe::test {
@@ -58,6 +59,12 @@ void note(std::string call) {
   log.push_back(std::move(call));
 }
 
+// Events of a stream that is written down are the graph's, to be seen by nobody else.
+void refuse_in_graph(const c10::Stream& stream) {
+  TORCH_CHECK(stream.id() != current_stream || graph_under_way(FakeDevice::device()) == nullptr,
+              "an event: operation not permitted when stream is capturing");
+}
+
 class Guard final : public c10::impl::DeviceGuardImplInterface {
  public:
   c10::DeviceType type() const override { return c10::DeviceType::PrivateUse1; }
@@ -83,6 +90,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   void* getStreamNativeHandle(const c10::Stream stream) const override { return reinterpret_cast<void*>(stream.id()); }
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override { delete static_cast<FakeEvent*>(event); }
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex, const c10::EventFlag) const override {
+    refuse_in_graph(stream);
     if (*event == nullptr) {
       std::lock_guard lock(mutex);
       *event = new FakeEvent{++events, {}, 0, {}};
@@ -98,6 +106,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   }
   void block(void* event, const c10::Stream& stream) const override {
     if (event == nullptr) return;
+    refuse_in_graph(stream);
     {
       std::lock_guard lock(mutex);
       auto& clock = clocks[stream.id()];

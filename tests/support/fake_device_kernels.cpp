@@ -15,6 +15,7 @@
 #include <cstdlib>
 
 #include "tests/support/fake_device.hpp"
+#include "tests/support/fake_graph.hpp"
 
 namespace troupe::test {
 namespace {
@@ -72,6 +73,11 @@ void note_access(const at::Tensor& tensor, bool writes) {
 }
 
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool) {
+  if (auto* graph = FakeGraph::under_way()) {
+    if (from.is_cpu() || to.is_cpu()) FakeGraph::refuse("a copy between host and device");
+    graph->add([from, to] { copy_from(from, to, false); });
+    return to;
+  }
   note_access(from, false);
   note_access(to, true);
   FakeDevice::note_copy();
@@ -89,6 +95,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
 }
 
 at::Scalar local_scalar(const at::Tensor& tensor) {
+  if (FakeGraph::under_way() != nullptr) FakeGraph::refuse("item");
   FakeDevice::note_item();
   return on_host(tensor).item();
 }
@@ -102,6 +109,10 @@ bool is_compatible(const at::Tensor&, const at::Tensor&) { return true; }
 
 // By the device's own generator, as a GPU's.
 at::Tensor& bernoulli(at::Tensor& self, double p, std::optional<at::Generator> generator) {
+  if (auto* graph = FakeGraph::under_way()) {
+    graph->add([self, p, generator]() mutable { bernoulli(self, p, generator); });
+    return self;
+  }
   note_access(self, true);
   on_host(self).bernoulli_(p, generator ? *generator : at::globalContext().defaultGenerator(FakeDevice::device()));
   return self;
@@ -125,7 +136,10 @@ class FakeHooks final : public at::PrivateUse1HooksInterface {
   return true;
 }();
 
-void on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) { at::native::cpu_fallback(op, stack); }
+void on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  auto* const graph = FakeGraph::under_way();
+  graph == nullptr ? at::native::cpu_fallback(op, stack) : graph->write(op, stack);
+}
 
 }  // namespace
 

@@ -107,6 +107,11 @@ struct SmallTraining {
     return make_optimizer(optimizer, one_group(model));
   };
   std::function<void(RankSystem&, torch::nn::Module&, std::int64_t step)> before_step = [](auto&, auto&, auto) {};
+  std::function<void(const StepReport&)> after_step = [](auto&) {};  ///< rank 0's
+  std::function<std::int64_t(std::int64_t step)> batch_of = [](auto) { return std::int64_t{16}; };
+  std::function<double(int rank, std::int64_t step)> weight_of = [](auto, auto) { return 1.0; };
+  bool counts_correct = false;
+  bool seeds = false;  ///< LibTorch's generator, before each forward
   std::function<void(RankSystem&, Optimizer&)> at_end = [](auto&, auto&) {};
   NamedTensors saved;  ///< loaded before the first step
 
@@ -160,18 +165,36 @@ struct SmallTraining {
       const auto micro = system.options().training.grad_accum_steps;
       for (auto s = first_step; s < first_step + steps; ++s) {
         before_step(system, *mine, s);
-        const auto [input, target] = small_batch(s);
+        const auto [input, target] = small_batch(s, batch_of(s));
         const auto part = input.size(0) / micro / compute.world_size();
         for (std::int64_t m = 0; m < micro; ++m) {
           const auto begin = (m * compute.world_size() + compute.rank()) * part;
-          const auto output = forward(*mine, input.narrow(0, begin, part));
-          compute.backward(torch::nn::functional::cross_entropy(output.to(at::kFloat), target.narrow(0, begin, part).to(output.device())),
-                           static_cast<double>(part));
+          const auto weight = weight_of(compute.rank(), s);
+          const auto work = [&](const at::Tensor& x, const at::Tensor& y) {
+            const auto output = forward(*mine, x);
+            const auto there = y.to(output.device());
+            return Compute::GraphedMicroBatch::Result{torch::nn::functional::cross_entropy(output.to(at::kFloat), there),
+                                                      counts_correct ? CorrectSamples(output.argmax(1).eq(there).sum()) : CorrectSamples()};
+          };
+          const auto x = input.narrow(0, begin, part), y = target.narrow(0, begin, part);
+          if (compute.uses_graphs()) {
+            const auto device = compute.program_lane().device();
+            compute.run_graphed(
+                {{x.to(device), y.to(device)}, static_cast<double>(part), weight, {}, [&](const std::vector<at::Tensor>& inputs) {
+                   return work(inputs[0], inputs[1]);
+                 }});
+          } else {
+            if (seeds) compute.seed_forward();
+            const auto result = work(x, y);
+            compute.backward(result.loss, static_cast<double>(part), result.correct, weight);
+          }
         }
         const auto report = compute.step(*made, lr);
         std::lock_guard lock(mutex);
         result.norms.push_back(report.gradient_norm);
-        if (compute.rank() == 0) result.losses.push_back(report.loss);
+        if (compute.rank() != 0) continue;
+        result.losses.push_back(report.loss);
+        after_step(report);
       }
       at_end(system, *made);
       auto mine_of_state = compute.strategy().state_parts(*made, compute.rank(), compute.world_size());
