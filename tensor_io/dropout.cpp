@@ -42,7 +42,7 @@ void fill_mask(bool* keep, std::int64_t numel, std::uint64_t dropped_below, std:
 at::Tensor dropout_mask(at::IntArrayRef sizes, double p, const DropoutKey& key, std::uint64_t subsequence, at::Device device) {
   const auto dropped_below = static_cast<std::uint64_t>(std::llround(p * 0x1p32));
   auto* const graph = graph_under_way(device);
-  const auto mask = at::empty(sizes, at::TensorOptions().dtype(at::kBool).device(device.is_cuda() || graph != nullptr ? device : at::kCPU));
+  auto mask = at::empty(sizes, at::TensorOptions().dtype(at::kBool).device(device.is_cuda() || graph != nullptr ? device : at::kCPU));
   if (mask.is_cuda()) {
     accelerator()->dropout_mask(mask, dropped_below, key, subsequence);
     return mask;

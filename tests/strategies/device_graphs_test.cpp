@@ -80,7 +80,8 @@ struct GraphTraining {
   }
 
   GraphRun check_same() const {
-    const auto kernels = run(false), graphs = run(true);
+    const auto kernels = run(false);
+    auto graphs = run(true);
     REQUIRE(joined(kernels.result.errors) == "");
     REQUIRE(joined(graphs.result.errors) == "");
     CHECK(kernels.replays == 0);

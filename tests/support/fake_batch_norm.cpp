@@ -53,7 +53,7 @@ at::Tensor per_channel(const at::Tensor& values, const at::Tensor& like) {
 
 std::tuple<at::Tensor, at::Tensor> batch_norm_stats(const at::Tensor& input, double eps) {
   const auto dtype = precision_of(input.scalar_type());
-  const auto [variance, mean] = at::var_mean(host_view(input).to(at::kDouble), all_but_channels(input), /*correction=*/0);
+  const auto [variance, mean] = at::var_mean(host_view(input).to(at::kDouble), all_but_channels(input), /*unbiased=*/false);
   return {on_device(mean.to(dtype)), on_device((variance + eps).rsqrt().to(dtype))};
 }
 

@@ -12,7 +12,7 @@
 #include <ATen/ops/view_native.h>
 #include <torch/library.h>
 
-#include <cstdlib>
+#include <new>
 
 #include "tests/support/fake_device.hpp"
 #include "tests/support/fake_graph.hpp"
@@ -28,14 +28,14 @@ void free_memory(void* data) {
   const auto bytes = *reinterpret_cast<std::size_t*>(head);
   FakeDevice::forget_memory(data, bytes);
   FakeDevice::note_bytes(-static_cast<std::int64_t>(bytes));
-  std::free(head);
+  ::operator delete(head, std::align_val_t{kHead});
 }
 
 class FakeMemory final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
     FakeDevice::note_allocation(static_cast<std::int64_t>(bytes));
-    auto* head = static_cast<char*>(std::aligned_alloc(kHead, kHead + (bytes + kHead) / kHead * kHead));
+    auto* head = static_cast<char*>(::operator new(kHead + bytes, std::align_val_t{kHead}));
     *reinterpret_cast<std::size_t*>(head) = bytes;
     FakeDevice::note_bytes(static_cast<std::int64_t>(bytes));
     auto* data = head + kHead;
