@@ -28,14 +28,14 @@ void free_memory(void* data) {
   const auto bytes = *reinterpret_cast<std::size_t*>(head);
   FakeDevice::forget_memory(data, bytes);
   FakeDevice::note_bytes(-static_cast<std::int64_t>(bytes));
-  ::operator delete(head, std::align_val_t{kHead});
+  ::operator delete (head, std::align_val_t{kHead});
 }
 
 class FakeMemory final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
     FakeDevice::note_allocation(static_cast<std::int64_t>(bytes));
-    auto* head = static_cast<char*>(::operator new(kHead + bytes, std::align_val_t{kHead}));
+    auto* head = static_cast<char*>(::operator new (kHead + bytes, std::align_val_t{kHead}));
     *reinterpret_cast<std::size_t*>(head) = bytes;
     FakeDevice::note_bytes(static_cast<std::int64_t>(bytes));
     auto* data = head + kHead;
