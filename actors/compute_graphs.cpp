@@ -36,6 +36,7 @@ void Compute::run_graphed(const GraphedMicroBatch& micro_batch) {
   if (turn.what == GraphKinds::Turn::run) {
     const StreamBetween place(graphs_->stream);
     const auto result = micro_batch.forward(micro_batch.inputs);
+    check_is_scalar(result.loss);
     return backward_begun({result.loss, micro_batch.samples, result.correct, micro_batch.weight});
   }
   fault_point("forward", step_);

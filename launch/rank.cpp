@@ -29,6 +29,12 @@ enum Section { kTrace = Rank::kTraceSection, kUsers, kSave, kLastSave };
 // Of Compute::notes: steps done, and the epoch and step of the data to come.
 constexpr const char* kCursorNote = "data_cursor";
 
+// Since `mark`, which is now from here on.
+double lap_ms(std::chrono::steady_clock::time_point& mark) {
+  const auto now = std::chrono::steady_clock::now();
+  return std::chrono::duration<double, std::milli>(now - std::exchange(mark, now)).count();
+}
+
 RunCheckpoints::Position position(const DataCursor& cursor) { return {cursor.epoch, cursor.step, -1}; }
 
 std::unique_ptr<RankTrace> make_trace(const Config& config, const RankSystemOptions& options) {
@@ -165,9 +171,7 @@ void Rank::backward(const at::Tensor& loss, const CorrectSamples& correct, doubl
                 "call rank.run_micro_batches(batches, forward) in the place of backward, or leave cuda_graphs out");
   }
   system_->compute().backward(loss, samples, correct, weight);
-  const auto now = std::chrono::steady_clock::now();
-  step_compute_ms_ += std::chrono::duration<double, std::milli>(now - forward_started_).count();
-  forward_started_ = now;
+  step_compute_ms_ += lap_ms(forward_started_);
 }
 
 void Rank::run_micro_batches(const std::vector<std::shared_ptr<const Batch>>& batches,
@@ -179,23 +183,22 @@ void Rank::run_micro_batches(const std::vector<std::shared_ptr<const Batch>>& ba
                 "collect the loader's batches up to last_of_step");
   }
   auto& compute = system_->compute();
-  if (compute.uses_graphs()) return run_graphed(batches, forward);
-  if (!orders_micro_batches()) {
+  if (compute.uses_graphs()) {
+    run_graphed(batches, forward);
+  } else if (orders_micro_batches()) {
+    compute.run_micro_batches([&](std::int64_t m) {
+      const auto& batch = *batches.at(static_cast<std::size_t>(m));
+      const auto result = forward(batch);
+      return Compute::MicroBatchLoss{result.loss, static_cast<double>(batch.numel()), result.correct, batch.weight};
+    });
+  } else {
     for (const auto& batch : batches) {
       compute.seed_forward();
       const auto result = forward(*batch);
       backward(result.loss, result.correct, static_cast<double>(batch->numel()), batch->weight);
     }
-    return;
   }
-  compute.run_micro_batches([&](std::int64_t m) {
-    const auto& batch = *batches.at(static_cast<std::size_t>(m));
-    const auto result = forward(batch);
-    return Compute::MicroBatchLoss{result.loss, static_cast<double>(batch.numel()), result.correct, batch.weight};
-  });
-  const auto now = std::chrono::steady_clock::now();
-  step_compute_ms_ += std::chrono::duration<double, std::milli>(now - forward_started_).count();
-  forward_started_ = now;
+  step_compute_ms_ += lap_ms(forward_started_);
 }
 
 void Rank::run_graphed(const std::vector<std::shared_ptr<const Batch>>& batches, const std::function<MicroBatch(const Batch&)>& forward) {
@@ -218,9 +221,6 @@ void Rank::run_graphed(const std::vector<std::shared_ptr<const Batch>>& batches,
     };
     system_->compute().run_graphed(micro_batch);
   }
-  const auto now = std::chrono::steady_clock::now();
-  step_compute_ms_ += std::chrono::duration<double, std::milli>(now - forward_started_).count();
-  forward_started_ = now;
 }
 
 int Rank::stop_signal() const {

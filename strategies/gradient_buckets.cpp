@@ -5,16 +5,11 @@
 #include <limits>
 
 #include "tensor_io/device_kernels.hpp"
+#include "tensor_io/mix_seed.hpp"
 #include "tensor_io/pack.hpp"
 #include "tensor_io/steady_time.hpp"
 
 namespace troupe {
-
-namespace {
-
-std::uint64_t mixed(std::uint64_t hash, std::uint64_t number) { return (hash ^ number) * 1099511628211U; }  // FNV-1a's step
-
-}  // namespace
 
 class GradientBuckets::Hook final : public torch::autograd::PostAccumulateGradHook {
  public:
@@ -269,15 +264,15 @@ void GradientBuckets::rebuild(const std::vector<std::int32_t>& order) {
 std::uint64_t GradientBuckets::graphs_fit() const {
   auto fit = layout_number_;
   for (const auto& entry : entries_) {
-    fit = mixed(fit, entry.parameter.requires_grad() ? 1 : 2);
-    fit = mixed(fit, reinterpret_cast<std::uintptr_t>(entry.parameter.const_data_ptr()));
+    const bool trained = entry.parameter.requires_grad();
+    fit = mix_seed(fit, {trained, reinterpret_cast<std::uintptr_t>(entry.parameter.const_data_ptr())});
   }
   return fit;
 }
 
 std::uint64_t GradientBuckets::seen_hash() const {
   std::uint64_t hash = 0;
-  for (const auto& entry : entries_) hash = mixed(hash, entry.seen ? 1 : 2);
+  for (const auto& entry : entries_) hash = mix_seed(hash, {entry.seen});
   return hash;
 }
 
