@@ -96,6 +96,21 @@ void Communicator::all_reduce(const at::Tensor& tensor, ReduceOp op, std::string
   perform(record_of(CollectiveKind::all_reduce, label, &tensor, op), [&](const auto& record) { do_all_reduce(tensor, op, record); });
 }
 
+void Communicator::all_reduce_update(const at::Tensor& gradients, const ReducedUpdate& update, std::string_view label) {
+  check_tensor("all_reduce_update", "gradients", gradients, options_.device);
+  check_update("all_reduce_update", gradients, update);
+  perform(record_of(CollectiveKind::all_reduce, label, &gradients, ReduceOp::avg),
+          [&](const auto& record) { do_all_reduce_update(gradients, update, record); });
+}
+
+void Communicator::do_all_reduce_update(const at::Tensor& gradients, const ReducedUpdate& update, const CollectiveRecord& record) {
+  do_all_reduce(gradients, ReduceOp::avg, record);
+  UpdateCopies own{{update.next.parameter.mutable_data_ptr<float>()}, {}, {}};
+  if (update.next.first.defined()) own.first.push_back(update.next.first.mutable_data_ptr<float>());
+  if (update.next.second.defined()) own.second.push_back(update.next.second.mutable_data_ptr<float>());
+  apply_update(update, {gradients.const_data_ptr<float>()}, 1, own, 0, gradients.numel());
+}
+
 void Communicator::reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, std::string_view label) {
   check_tensor("reduce_scatter", "output", output, options_.device);
   check_tensor("reduce_scatter", "input", input, options_.device);

@@ -14,6 +14,7 @@
 #include "tensor_io/collective_ledger.hpp"
 #include "tensor_io/error.hpp"
 #include "tensor_io/nccl_api.hpp"
+#include "tensor_io/reduced_update.hpp"
 #include "tensor_io/rendezvous.hpp"
 #include "tensor_io/timed_mark.hpp"
 
@@ -68,6 +69,11 @@ class Communicator {
 
   /// In place: (numel,) on every rank. `label` says what it is for in errors and in the ledger.
   void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum, std::string_view label = {});
+  /// The average of `gradients` over all ranks, f32 on the CPU, in (numel,), and what an optimizer makes of it: `update.next` is written,
+  /// the same bits on all ranks. `gradients` come out as anything. Where all ranks map each other's memory, the owner of a slice makes its
+  /// update and pushes it to all (a rank computes 1 / world_size of it), so `update` has to be the same on all ranks; else each rank
+  /// updates what was reduced.
+  void all_reduce_update(const at::Tensor& gradients, const ReducedUpdate& update, std::string_view label = {});
   /// input (world_size * numel,) -> output (numel,), the reduced slice of this rank.
   void reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op = ReduceOp::sum, std::string_view label = {});
   /// input (numel,) -> output (world_size * numel,), in rank order.
@@ -136,6 +142,8 @@ class Communicator {
 
   // Called with checked arguments. `record` is this rank's entry in the ledger. Whatever they throw breaks the communicator.
   virtual void do_all_reduce(const at::Tensor& tensor, ReduceOp op, const CollectiveRecord& record) = 0;
+  /// The default reduces, and updates everything here.
+  virtual void do_all_reduce_update(const at::Tensor& gradients, const ReducedUpdate& update, const CollectiveRecord& record);
   virtual void do_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, const CollectiveRecord& record) = 0;
   virtual void do_all_gather(const at::Tensor& output, const at::Tensor& input, const CollectiveRecord& record) = 0;
   virtual void do_broadcast(const at::Tensor& tensor, int root, const CollectiveRecord& record) = 0;

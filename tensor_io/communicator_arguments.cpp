@@ -1,7 +1,9 @@
 #include "tensor_io/communicator_arguments.hpp"
 
 #include <array>
+#include <cstdint>
 #include <string>
+#include <tuple>
 
 namespace troupe {
 namespace {
@@ -26,6 +28,12 @@ bool is_supported(at::ScalarType dtype) {
   }
 }
 
+bool overlap(const at::Tensor& a, const at::Tensor& b) {
+  const auto* of_a = static_cast<const char*>(a.const_data_ptr());
+  const auto* of_b = static_cast<const char*>(b.const_data_ptr());
+  return of_a < of_b + b.nbytes() && of_b < of_a + a.nbytes();
+}
+
 }  // namespace
 
 std::string_view to_string(ReduceOp op) noexcept {
@@ -48,6 +56,38 @@ void check_tensor(std::string_view operation, std::string_view which, const at::
            quoted(which) + " is " + c10::toString(tensor.scalar_type()) + ", which is not one of f32, f64, f16, bf16, i32, i64, u8, bool");
   }
   if (!tensor.is_contiguous()) refuse(operation, quoted(which) + " is not contiguous", "call .contiguous() first");
+}
+
+void check_update(std::string_view operation, const at::Tensor& gradients, const ReducedUpdate& update) {
+  constexpr std::int64_t kLine = 16;
+  const auto check = [&](std::string_view which, const at::Tensor& tensor) {
+    check_tensor(operation, which, tensor, at::kCPU);
+    if (tensor.scalar_type() != at::kFloat || tensor.numel() != gradients.numel() || tensor.numel() % kLine != 0 ||
+        reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr()) % 64 != 0) {
+      refuse(operation, quoted(which) + " is not f32, not of the gradients' length, or not made of lines of 64 bytes");
+    }
+  };
+  check("gradients", gradients);
+  check("state.parameter", update.state.parameter);
+  check("next.parameter", update.next.parameter);
+  for (const auto& [which, now, next] :
+       {std::tuple("first", update.state.first, update.next.first), std::tuple("second", update.state.second, update.next.second)}) {
+    if (now.defined() != next.defined()) refuse(operation, quoted(which) + " is in only one of `state` and `next`");
+    if (!now.defined()) continue;
+    check(which, now);
+    check(which, next);
+    if (overlap(now, next)) refuse(operation, quoted(which) + " would be updated in place");
+  }
+  if (overlap(update.state.parameter, update.next.parameter)) refuse(operation, "`parameter` would be updated in place");
+  std::int64_t last = 0;
+  for (const auto& run : update.runs) {
+    if (run.begin < last || run.end < run.begin || run.end > gradients.numel() || run.begin % kLine != 0 || run.end % kLine != 0)
+      refuse(operation, "`runs` are not in order, not within the gradients, or not cut at 64 bytes");
+    const bool adamw = run.rule.kind == UpdateRule::Kind::adamw;
+    if ((run.rule.has_first && !update.state.first.defined()) || (adamw && !update.state.second.defined()))
+      refuse(operation, "`runs` have a rule whose moments are not there");
+    last = run.end;
+  }
 }
 
 void check_pair(std::string_view operation, const at::Tensor& longer, std::string_view longer_name, const at::Tensor& shorter,

@@ -8,6 +8,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 
+#include <cmath>
 #include <map>
 #include <set>
 
@@ -163,9 +164,56 @@ void FusedOptimizer::step_group(std::size_t index, double lr, const at::Tensor& 
     lists.steps.push_back(moments.step);
     count_step(moments);
   }
-  const double weight_decay = group.weight_decay >= 0 ? group.weight_decay : options_.weight_decay;
+  const double weight_decay = weight_decay_of(group);
   for (auto& [dtype, lists] : known_) launch(lists, lr, weight_decay, false, skip);
   for (auto& [dtype, lists] : fresh_) launch(lists, lr, weight_decay, true, skip);
+}
+
+UpdateRule FusedOptimizer::rule(Kind kind, const OptimizerOptions& options, double weight_decay, double lr, double step) {
+  const auto f32 = [](double value) { return static_cast<float>(value); };
+  UpdateRule rule;
+  if (kind == Kind::adamw) {
+    rule.kind = UpdateRule::Kind::adamw;
+    rule.has_first = true;
+    rule.keep = f32(1 - lr * weight_decay);
+    rule.first_weight = f32(1 - options.beta1);
+    rule.beta2 = f32(options.beta2);
+    rule.second_weight = f32(1 - options.beta2);
+    rule.step_size = f32(lr / (1 - std::pow(options.beta1, step)));
+    rule.root_factor = f32(1 / std::sqrt(1 - std::pow(options.beta2, step)));
+    rule.eps = f32(options.eps);
+  } else {
+    rule.has_first = options.momentum != 0;
+    rule.nesterov = options.nesterov;
+    rule.is_first = step == 1;
+    rule.lr = f32(lr);
+    rule.weight_decay = f32(weight_decay);
+    rule.momentum = f32(options.momentum);
+  }
+  return rule;
+}
+
+std::vector<ElementState> FusedOptimizer::elements(std::string& why_not) {
+  for (const auto& group : groups_) {
+    for (const auto& [name, parameter] : group.parameters) {
+      if (parameter.is_cpu() && parameter.scalar_type() == at::kFloat) continue;
+      why_not = "parameter " + name + " is " + c10::toString(parameter.scalar_type()) + " on " + parameter.device().str();
+      return {};
+    }
+  }
+  make_moments();
+  std::vector<ElementState> elements;
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    const auto& group = groups_[g];
+    // By value: it may outlive this.
+    const auto rule_of = [kind = kind_, options = options_, scale = group.lr_scale, decay = weight_decay_of(group)](
+                             double lr, double step) { return rule(kind, options, decay, lr * scale, step); };
+    for (std::size_t i = 0; i < group.parameters.size(); ++i) {
+      const auto& moments = moments_[g][i];
+      elements.push_back({group.parameters[i].second, moments.first, moments.second, moments.step, rule_of});
+    }
+  }
+  return elements;
 }
 
 bool FusedOptimizer::is_fresh(Moments& moments) {

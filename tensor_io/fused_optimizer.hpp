@@ -27,6 +27,7 @@ class FusedOptimizer final : public Optimizer {
   NamedTensors state() override;
   void load_state(const NamedTensors& state) override;
   const std::vector<ParameterGroup>& groups() const override { return groups_; }
+  std::vector<ElementState> elements(std::string& why_not) override;
   void replace_parameters(const Replacement& replacement) override;
   void restore_parameters() override;
 
@@ -45,6 +46,8 @@ class FusedOptimizer final : public Optimizer {
   static bool is_fresh(Moments& moments);
   static void count_step(Moments& moments);
   void make_moments();
+  double weight_decay_of(const ParameterGroup& group) const { return group.weight_decay >= 0 ? group.weight_decay : options_.weight_decay; }
+  static UpdateRule rule(Kind kind, const OptimizerOptions& options, double weight_decay, double lr, double step);
   void step_group(std::size_t index, double lr, const at::Tensor& skip);
   void launch(Lists& lists, double lr, double weight_decay, bool first_step, const at::Tensor& skip);
 

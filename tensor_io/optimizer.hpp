@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tensor_io/named_state.hpp"
+#include "tensor_io/update_kernels.hpp"
 
 namespace troupe {
 
@@ -15,6 +16,15 @@ struct ParameterGroup {
   NamedTensors parameters;   ///< leaves of the model, by their names in it
   double lr_scale = 1;       ///< multiplies the scheduled rate
   double weight_decay = -1;  ///< negative: the optimizer's default
+};
+
+/// One parameter, for whoever makes its updates in the optimizer's place (Optimizer::elements).
+struct ElementState {
+  at::Tensor parameter;      ///< as in the groups
+  at::Tensor first, second;  ///< moments, in the parameter's shape and strides; undefined where the optimizer has none
+  at::Tensor step;           ///< () f32: updates so far
+  /// What the update number `step` (from 1) is at the schedule's `lr`. May outlive the optimizer.
+  std::function<UpdateRule(double lr, double step)> rule;
 };
 
 /// An element-wise optimizer: applies the `.grad` of its parameters to them. Parameters whose gradient is undefined are left alone (not
@@ -34,6 +44,10 @@ class Optimizer {
   /// Copies values in; creates state that does not exist yet. Throws Error(mismatch) for a missing or unknown name or another shape.
   virtual void load_state(const NamedTensors& state) = 0;
   virtual const std::vector<ParameterGroup>& groups() const = 0;
+  /// For an update that is made elsewhere, and not by step: all parameters, with the live tensors, which may be given other memory
+  /// (set_data). Who makes an update writes new values and adds 1 to `step`. Empty where there is more to an update than a rule for each
+  /// element, or the values are not f32 on the CPU; `why_not` then says what.
+  virtual std::vector<ElementState> elements(std::string& why_not);
 
   /// Given a parameter, what is to be updated in its place: the slice of it that this rank owns, empty where it owns none.
   using Replacement = std::function<at::Tensor(const at::Tensor& parameter)>;

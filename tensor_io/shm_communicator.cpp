@@ -149,6 +149,24 @@ void ShmCommunicator::all_reduce_by_slices(const at::Tensor& tensor, ReduceOp op
       });
 }
 
+// The owner of a slice reads it from all, and writes what becomes of it into every rank's memory: as in all_reduce_in_place, with more to
+// write, and no gradient to write at all.
+void ShmCommunicator::do_all_reduce_update(const at::Tensor& gradients, const ReducedUpdate& update, const CollectiveRecord& record) {
+  if (static_cast<std::int64_t>(gradients.nbytes()) <= kSmallBytes) return Communicator::do_all_reduce_update(gradients, update, record);
+  UpdateCopies copies{on_all_ranks(update.next.parameter), {}, {}};
+  if (update.next.first.defined()) copies.first = on_all_ranks(update.next.first);
+  if (update.next.second.defined()) copies.second = on_all_ranks(update.next.second);
+  if (!meet_in_windows(gradients, record)) {
+    throw Error(ErrorCode::usage, "all_reduce_update", "the gradients are not in memory of this communicator", "take it from allocate()");
+  }
+  const Slice slice = slice_of(static_cast<std::int64_t>(gradients.nbytes()), rank(), world_size());
+  std::vector<const float*> inputs;
+  for (const auto* pointer : pointers_) inputs.push_back(reinterpret_cast<const float*>(pointer));
+  constexpr auto kElement = static_cast<std::int64_t>(sizeof(float));
+  apply_update(update, inputs, world_size(), copies, slice.begin / kElement, (slice.begin + slice.count) / kElement);
+  group_->meet_again(record);
+}
+
 void ShmCommunicator::do_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, const CollectiveRecord& record) {
   const auto* in = bytes_of(input);
   auto* out = bytes_of(output);

@@ -25,6 +25,7 @@ class ShmCommunicator final : public Communicator {
   };
 
   void do_all_reduce(const at::Tensor& tensor, ReduceOp op, const CollectiveRecord& record) override;
+  void do_all_reduce_update(const at::Tensor& gradients, const ReducedUpdate& update, const CollectiveRecord& record) override;
   void do_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, const CollectiveRecord& record) override;
   void do_all_gather(const at::Tensor& output, const at::Tensor& input, const CollectiveRecord& record) override;
   void do_broadcast(const at::Tensor& tensor, int root, const CollectiveRecord& record) override;
@@ -41,6 +42,9 @@ class ShmCommunicator final : public Communicator {
 
   /// Meets, showing where this rank's tensor lies. True, with `pointers_` to every rank's, where all lie in windows.
   bool meet_in_windows(const at::Tensor& tensor, const CollectiveRecord& record);
+  /// Where `tensor`, which lies in a window, has its place in every rank's memory: in rank order. Throws Error(usage) where it lies in
+  /// none.
+  std::vector<float*> on_all_ranks(const at::Tensor& tensor) const;
   /// For each chunk of at most `capacity` of `bytes`: stage(offset, count), meet, take(offset, count). One meeting even without bytes;
   /// the first compares the records, unless that is done.
   template <class Stage, class Take>

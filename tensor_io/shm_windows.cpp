@@ -79,6 +79,19 @@ at::Tensor ShmCommunicator::do_allocate_shared(std::int64_t bytes, const Collect
       segment->data(), {bytes}, [segment](void*) {}, at::TensorOptions().dtype(at::kByte));
 }
 
+std::vector<float*> ShmCommunicator::on_all_ranks(const at::Tensor& tensor) const {
+  for (const auto& window : windows_) {
+    const auto& own = *window.segments[rank()];
+    if (!own.holds(tensor.data_ptr(), tensor.nbytes())) continue;
+    const auto offset = static_cast<std::byte*>(tensor.data_ptr()) - own.data();
+    std::vector<float*> places;
+    for (const auto& segment : window.segments) places.push_back(reinterpret_cast<float*>(segment->data() + offset));
+    return places;
+  }
+  throw Error(ErrorCode::usage, "all_reduce_update", "what is to be written is not in memory of this communicator",
+              "take it from allocate()");
+}
+
 bool ShmCommunicator::meet_in_windows(const at::Tensor& tensor, const CollectiveRecord& record) {
   std::int64_t number = -1;
   std::int64_t offset = 0;

@@ -151,6 +151,84 @@ TEST_CASE("all_reduce of many chunks adds each element once, wherever the tensor
   });
 }
 
+TEST_CASE("[D16] all_reduce_update makes of the ranks' average what an update here would, on all ranks, and leaves the rest alone",
+          "[communicator]") {
+  on_every_backend({1, 2, 3, 5}, [](const GroupOptions& group, Communicator& communicator) {
+    if (group.backend.backend == "nccl") return;  // on the CPU only
+    for (const std::int64_t numel : {0, 16, 1'024, 100'000}) {
+      const auto memory = [&] { return communicator.allocate(numel, at::kFloat); };
+      const auto own = [&](std::uint64_t seed) { return memory().normal_(0, 1, at::detail::createCPUGenerator(seed)); };
+      ReducedUpdate update{{own(1), own(2), own(3).square_()}, {memory(), memory(), memory()}, {}, numel > 50'000};
+      UpdateRule rule;
+      rule.kind = UpdateRule::Kind::adamw;
+      rule.has_first = true;
+      rule.first_weight = 0.1F;
+      rule.beta2 = 0.9F;
+      rule.second_weight = 0.1F;
+      rule.eps = 1e-3F;
+      rule.step_size = 0.01F;
+      const auto third = numel / 48 * 16;
+      update.runs.push_back({0, third, rule});
+      rule.keep = 0.5F;
+      update.runs.push_back({numel - third, numel, rule});
+      auto expected = update;
+      expected.next = {at::zeros({numel}), at::zeros({numel}), at::zeros({numel})};
+      const auto mean = reduced(group.world_size, numel, at::kFloat, ReduceOp::avg);
+      apply_update(expected, {mean.const_data_ptr<float>()}, 1,
+                   {{expected.next.parameter.mutable_data_ptr<float>()},
+                    {expected.next.first.mutable_data_ptr<float>()},
+                    {expected.next.second.mutable_data_ptr<float>()}},
+                   0, numel);
+      const auto before = update.state.parameter.clone();
+      communicator.all_reduce_update(memory().copy_(input_of(communicator.rank(), numel, at::kFloat)), update, "case");
+      communicator.barrier();
+      require(same_bits(update.next.parameter, expected.next.parameter), case_name(at::kFloat, numel, "parameters"));
+      require(same_bits(update.next.first, expected.next.first), case_name(at::kFloat, numel, "first moments"));
+      require(same_bits(update.next.second, expected.next.second), case_name(at::kFloat, numel, "second moments"));
+      require(same_bits(update.state.parameter, before), "the state stays");
+    }
+  });
+}
+
+TEST_CASE("[D16] all_reduce_update refuses what it can't update, before a peer is touched", "[communicator]") {
+  GroupOptions group;
+  group.backend = {"shm", "shm"};
+  group.world_size = 2;
+  CHECK_NOTHROW(run_ranks(group, [&](Communicator& communicator) {
+    const auto memory = [&](std::int64_t numel) { return communicator.allocate(numel, at::kFloat); };
+    const auto gradients = memory(64'000);
+    const ReducedUpdate good{{memory(64'000), {}, {}}, {memory(64'000), {}, {}}, {{0, 64'000, UpdateRule{}}}, false};
+    const auto refused = [&](const ReducedUpdate& update, const char* why) {
+      try {
+        communicator.all_reduce_update(gradients, update);
+      } catch (const Error& error) {
+        require(error.code() == ErrorCode::usage && std::string(error.what()).find(why) != std::string::npos, error.what());
+        return;
+      }
+      require(false, why);
+    };
+    auto bad = good;
+    bad.next.parameter = bad.state.parameter;
+    refused(bad, "in place");
+    bad = good;
+    bad.state.parameter = at::zeros({100});
+    refused(bad, "length");
+    bad = good;
+    bad.next.first = memory(64'000);
+    refused(bad, "only one of");
+    bad = good;
+    bad.runs[0].end = 64'001;
+    refused(bad, "`runs`");
+    bad = good;
+    bad.runs[0].rule.has_first = true;
+    refused(bad, "moments");
+    communicator.all_reduce_update(gradients, good);
+    bad = good;
+    bad.next.parameter = at::zeros({64'000});
+    refused(bad, "allocate()");
+  }));
+}
+
 TEST_CASE("a tensor from allocate() meets one from elsewhere and both get the result", "[communicator]") {
   GroupOptions group;
   group.backend = {"shm", "shm"};
