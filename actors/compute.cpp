@@ -8,6 +8,7 @@
 #include "actors/heal.hpp"
 #include "actors/step_graphs.hpp"
 #include "tensor_io/deferred_init.hpp"
+#include "tensor_io/element_update.hpp"
 #include "tensor_io/fault_point.hpp"
 #include "tensor_io/random_seed.hpp"
 #include "tensor_io/trace.hpp"
@@ -152,6 +153,7 @@ void Compute::distribute(std::shared_ptr<torch::nn::Module> model) {
     try {
       strategy_ = make_strategy(strategy_context(heal_pending_));
       late_ = checks_late_vote() ? std::make_unique<LateVote>(options_.training, services_.program_lane->device()) : nullptr;
+      check_early_update();
       if (strategy_->shares_per_rank() > 0 && options_.training.grad_accum_steps > 1) {
         throw Error(ErrorCode::usage, "grad_accum_steps", options_.strategy.strategy + " cuts a step's batch itself", "leave it at 1");
       }
@@ -209,6 +211,7 @@ void Compute::begin_votes() {
   vote_ = Vote{};
   vote_.step = step_;
   overflowed_ = false;
+  begun_rate_.reset();
   device_losses_.clear();
   if (late_ && late_->unvoted < 0) late_->scale.load(loss_scaler_);
   services_.program_lane->ledger().set_step(step_);
@@ -312,6 +315,7 @@ void Compute::backward_begun(const MicroBatchLoss& loss) {
   fault_point("forward", step_);
   count_loss(loss);
   const bool last = micro_batch_ + 1 == options_.training.grad_accum_steps;
+  if (last) begin_update();
   strategy_->begin_backward(last, loss.weight);
   fault_point("backward", step_);
   if (late_) {
@@ -382,19 +386,21 @@ void Compute::apply(Optimizer& optimizer, double lr, double norm) {
   double factor = 1 / loss_scaler_.scale();
   if (clip > 0 && norm + 1e-6 > clip) factor *= clip / (norm + 1e-6);
   if (factor != 1) strategy_->scale_gradients(factor);
-  optimizer.step(lr);
+  options_.strategy.early_update ? update_elements(optimizer, lr, "early_update") : optimizer.step(lr);
 }
 
 void Compute::commit(const Decision& decision, Optimizer& optimizer, double lr) {
   strategy_->end_step(decision.used, decision.rebuild, decision.commit);
   fault_point("committed", step_);
-  if (decision.commit) apply(optimizer, lr, strategy_->replicas_equal() ? decision.gradient_norm : vote_.gradient_norm);
+  if (decision.commit && !begun_rate_) apply(optimizer, lr, strategy_->replicas_equal() ? decision.gradient_norm : vote_.gradient_norm);
   loss_scaler_.update(decision.not_finite);
   end_step();
 }
 
 void Compute::end_step() {
   fault_point("optimizer", step_);
+  expected_rate_.reset();
+  begun_rate_.reset();
   micro_batch_ = 0;
   has_share_ = false;
   sections_done_ = 0;
@@ -451,6 +457,7 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
   report.lr = lr;
   report.loss_scale = loss_scaler_.scale();
   strategy_->shard_optimizer(optimizer);
+  check_begun_update(optimizer, lr);
   try {
     take_snapshot_if_due(optimizer);
     if (strategy_->shares_per_rank() > 0 && end_share(optimizer, lr)) {
@@ -494,6 +501,10 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
     report.bucket_bytes = summary.reduced.bytes;
     report.inside_ms = std::exchange(inside_ms_, 0);
     strategy_->after_update();
+    if (options_.strategy.early_update) {
+      strategy_->prepare_updates(optimizer);
+      prepared_for_ = &optimizer;
+    }
     for (auto& notice : strategy_->take_notices()) report.notices.push_back(std::move(notice));
     strategy_->remember_state();
     take_snapshot_if_due(optimizer);

@@ -152,6 +152,8 @@ class Compute {
   /// Backward of one micro-batch's mean loss over `samples` samples, of which `correct` were right. `weight`: this rank's share of the
   /// global batch times world size; 1 where all ranks have as many samples.
   void backward(const at::Tensor& loss, double samples, const CorrectSamples& correct = 0.0, double weight = 1);
+  /// What `step` will be given as rate, told before the step's last backward: with early_update the update begins there. Needs not be told.
+  void expect_rate(double lr) noexcept { expected_rate_ = lr; }
   struct MicroBatchLoss {
     at::Tensor value;  ///< as backward's
     double samples = 0;
@@ -311,6 +313,10 @@ class Compute {
   double take_numbers(DeviceNumbers& numbers);
   double read_device(GradientSummary& summary);
   bool checks_late_vote() const;
+  void check_early_update() const;
+  bool verifies_now() const;
+  void begin_update();
+  void check_begun_update(const Optimizer& optimizer, double lr) const;
   std::unique_ptr<StepGraphs> make_graphs() const;
   void write(StepGraph& graph, const GraphedMicroBatch& micro_batch);
   void replay(StepGraph& graph, const GraphedMicroBatch& micro_batch);
@@ -340,9 +346,12 @@ class Compute {
   std::unique_ptr<Strategy> strategy_;
   std::int64_t step_ = 0;
   std::int64_t micro_batch_ = 0;
-  bool has_share_ = false;     // of the step under way, after one that is done
-  bool overflowed_ = false;    // an update within the step was not finite
-  double shares_wait_ms_ = 0;  // at the ends of the step's shares
+  bool has_share_ = false;                   // of the step under way, after one that is done
+  bool overflowed_ = false;                  // an update within the step was not finite
+  std::optional<double> expected_rate_;      // of the step under way
+  std::optional<double> begun_rate_;         // the strategy makes the step's update itself, with this one
+  const Optimizer* prepared_for_ = nullptr;  // ... and for this optimizer; not to be used
+  double shares_wait_ms_ = 0;                // at the ends of the step's shares
   Services services_;
   Membership membership_;
   int rank_ = 0;

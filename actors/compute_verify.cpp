@@ -58,9 +58,13 @@ NamedTensors Compute::replicated_parameters() {
   return tensors;
 }
 
-std::uint64_t Compute::parameter_hash_if_due() {
+bool Compute::verifies_now() const {
   const auto every = options_.training.verify_every;
-  if (every == 0 || (step_ + 1) % every != 0 || world_size() == 1 || !strategy_->replicas_equal()) return 0;
+  return every != 0 && (step_ + 1) % every == 0 && world_size() > 1 && strategy_->replicas_equal();
+}
+
+std::uint64_t Compute::parameter_hash_if_due() {
+  if (!verifies_now()) return 0;
   const auto parameters = replicated_parameters();
   return parameters.empty() ? 0 : hash_tensors(parameters);
 }

@@ -129,7 +129,14 @@ std::unique_ptr<Strategy> make_strategy(StrategyContext context) {
     throw Error(ErrorCode::usage, "strategy", "there is no strategy '" + context.options.strategy + "'", "known: " + names_of(registered));
   }
   const auto options = context.options;
-  if (!options.switch_at.empty() || options.adapt != "off") {
+  const bool switches = !options.switch_at.empty() || options.adapt != "off";
+  if (options.early_update && (switches || options.strategy != "ddp")) {
+    throw Error(
+        ErrorCode::usage, "early_update",
+        switches ? "switch_at and adapt change what updates the model" : "strategy " + options.strategy + " has its own way to update",
+        "train with ddp alone, or leave it out");
+  }
+  if (switches) {
     if (strategy_switch()) return strategy_switch()(std::move(context));
     throw Error(ErrorCode::usage, options.adapt != "off" ? "adapt" : "switch_at", "this program has no strategies that switch",
                 "call register_switching");

@@ -151,6 +151,9 @@ class Strategy {
   /// After the vote, local. `used` on any rank: others keep an undefined gradient. `rebuild`: rank 0 asked for buckets in the new order.
   /// `commit`: the buffers that forward changed stay; otherwise they go back to what they were at the step's start.
   virtual void end_step(const std::vector<bool>& used, bool rebuild, bool commit) = 0;
+  /// Backward of the step's last micro-batch begins, and the optimizer would be called with this rate: true where the strategy makes that
+  /// update itself, of gradients as they are reduced. Nobody sees it before end_step commits, and the optimizer is not called.
+  virtual bool begin_update(double /*lr*/) { return false; }
   /// Why the strategy can't leave to the device whether a step is applied (end_step_on_device); empty: it can.
   virtual std::string why_not_late() const { return "strategy " + name() + " waits for the vote"; }
   /// In the place of scale_gradients and end_step, where the device decides (vote late). Waits for nothing.
@@ -176,6 +179,8 @@ class Strategy {
   virtual void roll_back() = 0;
   /// After the optimizer, collective: nothing that the step's outcome depends on.
   virtual void after_update() = 0;
+  /// After after_update, collective: from the next step on begin_update may be about this optimizer, and every step has the same one.
+  virtual void prepare_updates(Optimizer&) {}
 
   /// It calls forward and backward itself, of all micro-batches of a step at once: run_micro_batches comes in the place of begin_backward,
   /// autograd and end_backward. Programs with a loop of their own can't use it then.

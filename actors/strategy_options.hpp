@@ -12,6 +12,7 @@ struct StrategyOptions {
   double bucket_cap_mb = 0;              ///< MiB of gradients in a bucket; 0: 25 on a GPU, 5 on CPUs
   double first_bucket_mb = 1;            ///< MiB in the bucket that fills first
   bool tune_buckets = false;             ///< ddp: the caps follow what is measured of gradients and collectives
+  bool early_update = false;             ///< ddp on CPUs: the optimizer's update is made as buckets are reduced, in a second copy
   bool broadcast_buffers = true;         ///< rank 0's buffers (BatchNorm's running statistics) to all before each step
   bool static_graph = false;             ///< promise that every step uses the same parameters in the same order
   bool sync_batchnorm = false;           ///< BatchNorm statistics over all ranks

@@ -170,6 +170,8 @@ const std::vector<ConfigField>& config_fields() {
       {"strategy", "first_bucket_mb", at(&Config::first_bucket_mb), "MiB in the bucket that fills first", 1e-6, 1e6},
       {"strategy", "tune_buckets", at(&Config::tune_buckets),
        "ddp: bucket sizes for which the last bucket is reduced first, from measured times; bucket_cap_mb is what it begins with"},
+      {"strategy", "early_update", at(&Config::early_update),
+       "ddp on CPUs: the optimizer's update is made as buckets are reduced, in a second copy of parameters and moments"},
       {"strategy", "broadcast_buffers", at(&Config::broadcast_buffers), "rank 0's buffers to all before each step"},
       {"strategy", "static_graph", at(&Config::static_graph), "promise: every step uses the same parameters in the same order"},
       {"strategy", "sync_batchnorm", at(&Config::sync_batchnorm), "BatchNorm statistics over all ranks"},

@@ -170,7 +170,9 @@ void Rank::backward(const at::Tensor& loss, const CorrectSamples& correct, doubl
     throw Error(ErrorCode::usage, "cuda_graphs", "forward was not handed over, so it can't be a part of a graph",
                 "call rank.run_micro_batches(batches, forward) in the place of backward, or leave cuda_graphs out");
   }
-  system_->compute().backward(loss, samples, correct, weight);
+  auto& compute = system_->compute();
+  compute.expect_rate(learning_rate());
+  compute.backward(loss, samples, correct, weight);
   step_compute_ms_ += lap_ms(forward_started_);
 }
 

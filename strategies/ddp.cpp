@@ -36,9 +36,26 @@ Ddp::Ddp(StrategyContext context) : Replica(std::move(context)), hook_(make_comm
   const auto& options = this->context().options;
   caps_ = bucket_caps(options, this->context().program_lane->device());
   if (options.tune_buckets) tuner_.emplace();
+  if (!options.early_update) return;
+  const auto refuse = [](const std::string& why, const char* instead) { throw Error(ErrorCode::usage, "early_update", why, instead); };
+  if (options.comm_hook != "none")
+    refuse("comm_hook " + options.comm_hook + " makes whole gradients, and they are updated piece by piece", "leave one of them out");
+  if (!this->context().program_lane->device().is_cpu()) refuse("it works on the CPU only so far", "leave it out, or use --device cpu");
+  early_hook_ = std::make_shared<EarlyUpdateHook>();
+  hook_ = early_hook_;
+}
+
+void Ddp::set_early(std::shared_ptr<EarlyUpdate> update) {
+  early_ = std::move(update);
+  if (early_hook_) early_hook_->set(early_);
 }
 
 void Ddp::attach(std::shared_ptr<torch::nn::Module> model) {
+  for (const auto& item : model->named_parameters()) {
+    if (!early_hook_ || !item.value().requires_grad() || item.value().scalar_type() == at::kFloat) continue;
+    throw Error(ErrorCode::usage, "early_update",
+                "parameter " + item.key() + " is " + c10::toString(item.value().scalar_type()) + ", and it updates f32", "leave it out");
+  }
   Replica::attach(std::move(model));
   send_plan();
 }
@@ -68,6 +85,7 @@ void Ddp::rejoin(StrategyContext next) {
   if (tuner_) tuner_->reset();
   if (rolled_back_) hook_->roll_back(step());  // not before: only now the reducer has left the old lane
   rolled_back_ = false;
+  set_early(nullptr);  // its memory is the old lane's: parameters and moments stay there until the next step has been made
   Replica::rejoin(std::move(next));
   // A rank that was interrupted while the others got their new order follows the plan that comes with the heal.
   buckets().rebuild(order);
@@ -78,6 +96,7 @@ const std::vector<std::int32_t>& Ddp::bucket_order() const { return next_order_.
 
 void Ddp::install(const std::vector<std::int32_t>& order) {
   buckets().rebuild(order);
+  if (early_) early_->lay_out(buckets().plan());
   measured_ = true;
   next_order_.clear();
   send_plan();
@@ -116,8 +135,17 @@ void Ddp::combine_gradients(GradientSummary& summary) {
   last_arrival_ = std::move(arrival);
 }
 
+bool Ddp::begin_update(double lr) {
+  if (!early_) return false;
+  early_->begin(lr);
+  return true;
+}
+
 void Ddp::end_step(const std::vector<bool>& used, bool rebuild, bool commit) {
-  Replica::end_step(used, rebuild, commit);
+  const bool early = early_ && early_->begun();
+  // Nobody has the reduced gradients then.
+  Replica::end_step(early ? std::vector<bool>(used.size(), false) : used, rebuild, commit);
+  if (early) commit ? early_->commit(used) : early_->drop();
   rebuild_pending_ = rebuild;
   if (commit) step_open_ = false;
 }
@@ -130,7 +158,21 @@ void Ddp::end_step_on_device(const std::vector<bool>& used, bool rebuild, const 
 
 void Ddp::roll_back() {
   rolled_back_ = step_open_;
+  if (early_) early_->drop();
   Replica::roll_back();
+}
+
+void Ddp::prepare_updates(Optimizer& optimizer) {
+  if (!early_hook_ || early_) return;
+  std::vector<at::Tensor> parameters;
+  for (const auto& item : model().named_parameters()) parameters.push_back(item.value());
+  set_early(std::make_shared<EarlyUpdate>(parameters, plan(), optimizer, *context().bucket_lane));
+}
+
+std::vector<HeldMemory> Ddp::held_memory() const {
+  auto held = Replica::held_memory();
+  if (early_) held.push_back({"two copies of what is updated early", early_->bytes()});
+  return held;
 }
 
 void Ddp::after_update() {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "strategies/bucket_tuner.hpp"
+#include "strategies/early_update.hpp"
 #include "strategies/replica.hpp"
 
 namespace troupe {
@@ -20,7 +21,10 @@ class Ddp final : public Replica {
   void end_step(const std::vector<bool>& used, bool rebuild, bool commit) override;
   void end_step_on_device(const std::vector<bool>& used, bool rebuild, const DeviceDecision& decision) override;
   void roll_back() override;
+  bool begin_update(double lr) override;
   void after_update() override;
+  void prepare_updates(Optimizer& optimizer) override;
+  std::vector<HeldMemory> held_memory() const override;
   std::map<std::string, std::string> state() override;
   void load_state(const std::map<std::string, std::string>& state) override;
   std::string describe() const override;
@@ -41,8 +45,11 @@ class Ddp final : public Replica {
   void send_plan();
   const BucketView& view_of(std::int32_t bucket) const { return (*views_)[static_cast<std::size_t>(bucket)]; }
   void tune();
+  void set_early(std::shared_ptr<EarlyUpdate> update);
 
   std::shared_ptr<CommHook> hook_;
+  std::shared_ptr<EarlyUpdateHook> early_hook_;     // with early_update: hook_
+  std::shared_ptr<EarlyUpdate> early_;              // ... from a generation's first step on
   std::shared_ptr<std::vector<BucketView>> views_;  // the reducer's, of the plan
   std::vector<std::int32_t> last_arrival_;
   std::vector<std::int32_t> next_order_;  // of the buckets that the next step lays out; empty: they stay

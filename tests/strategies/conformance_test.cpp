@@ -82,6 +82,10 @@ TEST_CASE("[D10] ddp with bf16 on the wire outlives its ranks") {
   conforms(conformance_of("ddp", 0.05, 0, [](Config& config) { config.comm_hook = "bf16"; }));
 }
 
+TEST_CASE("[D16] ddp that updates early outlives its ranks") {
+  conforms(conformance_of("ddp", 1e-4, 30, [](Config& config) { config.early_update = true; }));
+}
+
 TEST_CASE("[X01] a strategy that averages gradients in one line passes the conformance suite") {
   register_kind<MeanGradients>("mean_gradients");
   conforms(conformance_of("mean_gradients", 1e-4, 100));

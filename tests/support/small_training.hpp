@@ -185,6 +185,7 @@ struct SmallTraining {
                  }});
           } else {
             if (seeds) compute.seed_forward();
+            compute.expect_rate(lr);
             const auto result = work(x, y);
             compute.backward(result.loss, static_cast<double>(part), result.correct, weight);
           }
