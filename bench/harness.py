@@ -122,16 +122,21 @@ def step_times(answers):
     return {name: [floats(answer["step_ms"]) for answer in blocks] for name, blocks in answers.items()}
 
 
-def weights_difference(programs, name):
-    """The largest one between the weights of that program and any other's. Ends the programs."""
+def weights_differences(programs, name):
+    """By program, the largest one between its weights and those of `name`. Ends the programs."""
     with tempfile.TemporaryDirectory() as scratch:
         files = {each: f"{scratch}/{number}" for number, each in enumerate(programs)}
         for each, program in programs.items():
             program.ask(f"weights {files[each]}", "weights")
-        difference = max(max_difference(files[name], file) for file in files.values())
+        differences = {each: max_difference(files[name], file) for each, file in files.items()}
     for program in programs.values():
         program.quit()
-    return difference
+    return differences
+
+
+def weights_difference(programs, name):
+    """The largest of weights_differences."""
+    return max(weights_differences(programs, name).values())
 
 
 def report(row, target, ours, peers, unit, extra, at_least=False):

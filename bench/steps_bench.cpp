@@ -2,7 +2,7 @@
 // this program.
 //
 //   echo "block 15" | build/release/bench/bench_steps --batch 16 [--job mlp|gpt|resnet|..] [--strategy ddp] [--ranks 2]
-//                                                     [--layers 8] [--comm-hook none] [--checkpoints FOLDER]
+//                                                     [--layers 8] [--comm-hook none] [--early-update true] [--checkpoints FOLDER]
 //
 // Where RANK says which rank it is, it is that rank and starts none.
 #include <fcntl.h>
@@ -39,6 +39,7 @@ namespace {
 struct Options {
   std::string job = "mlp", strategy = "ddp", comm_hook = "none", checkpoints;
   int batch = 0, ranks = 2, layers = 8;  // samples a rank; of mlp
+  bool early_update = false;
 };
 
 Options parse(int argc, char** argv) {
@@ -52,6 +53,8 @@ Options parse(int argc, char** argv) {
       options.strategy = argv[i + 1];
     else if (name == "--comm-hook")
       options.comm_hook = argv[i + 1];
+    else if (name == "--early-update")
+      options.early_update = std::string(argv[i + 1]) == "true";
     else if (name == "--checkpoints")
       options.checkpoints = argv[i + 1];
     else if (name == "--batch")
@@ -240,6 +243,7 @@ int main(int argc, char** argv) {
       [&](troupe::Config& config) {
         config.strategy = options.strategy;
         config.comm_hook = options.comm_hook;
+        config.early_update = options.early_update;
         set_optimizer(options.job, config);
         config.collective_timeout = 600;  // the programs take turns
         config.run_dir = "";
