@@ -105,10 +105,7 @@ void Communicator::all_reduce_update(const at::Tensor& gradients, const ReducedU
 
 void Communicator::do_all_reduce_update(const at::Tensor& gradients, const ReducedUpdate& update, const CollectiveRecord& record) {
   do_all_reduce(gradients, ReduceOp::avg, record);
-  UpdateCopies own{{update.next.parameter.mutable_data_ptr<float>()}, {}, {}};
-  if (update.next.first.defined()) own.first.push_back(update.next.first.mutable_data_ptr<float>());
-  if (update.next.second.defined()) own.second.push_back(update.next.second.mutable_data_ptr<float>());
-  apply_update(update, {gradients.const_data_ptr<float>()}, 1, own, 0, gradients.numel());
+  apply_update(update, {gradients.const_data_ptr<float>()}, 1, copies_here(update.next), 0, gradients.numel());
 }
 
 void Communicator::reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, std::string_view label) {

@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "tensor_io/error.hpp"
+#include "tensor_io/fused_optimizer.hpp"
 #include "tensor_io/reduced_update.hpp"
 
 namespace troupe {
@@ -24,9 +25,9 @@ UpdatedState padded(const ElementState& element) {
           element.second.defined() ? padded(element.second) : at::Tensor()};
 }
 
-std::vector<float*> place(const at::Tensor& tensor) {
-  if (!tensor.defined()) return {};
-  return {tensor.mutable_data_ptr<float>()};
+UpdatedState like(const UpdatedState& state) {
+  const auto same = [](const at::Tensor& tensor) { return tensor.defined() ? at::empty_like(tensor) : tensor; };
+  return {same(state.parameter), same(state.first), same(state.second)};
 }
 
 void take_back(const at::Tensor& from, const at::Tensor& to) {
@@ -43,15 +44,15 @@ void update_elements(Optimizer& optimizer, double lr, const char* field) {
     throw Error(ErrorCode::usage, field, why_not,
                 std::string("use the framework's sgd or adamw and f32 parameters, or leave ") + field + " out");
   for (const auto& element : elements) {
-    auto gradient = element.parameter.grad();
-    if (!gradient.defined() || element.parameter.numel() == 0) continue;
-    if (gradient.strides() != element.parameter.strides()) gradient = at::empty_like(element.parameter).copy_(gradient);
+    const auto& given = element.parameter.grad();
+    if (!given.defined()) continue;
+    const auto gradient = kernel_gradient(element.name, element.parameter, given);
     const auto step = element.step.item<float>() + 1;
-    ReducedUpdate update{padded(element), padded(element), {}, false};
+    ReducedUpdate update{padded(element), {}, {}, false};
+    update.next = like(update.state);
     update.runs.push_back({0, update.next.parameter.numel(), element.rule(lr, static_cast<double>(step))});
     const auto gradients = padded(gradient);
-    apply_update(update, {gradients.const_data_ptr<float>()}, 1,
-                 {place(update.next.parameter), place(update.next.first), place(update.next.second)}, 0, gradients.numel());
+    apply_update(update, {gradients.const_data_ptr<float>()}, 1, copies_here(update.next), 0, gradients.numel());
     take_back(update.next.parameter, element.parameter);
     take_back(update.next.first, element.first);
     take_back(update.next.second, element.second);

@@ -64,7 +64,8 @@ std::vector<at::Tensor> flat_like(const NamedTensors& parameters) {
   return views;
 }
 
-// The gradient as the kernels want it.
+}  // namespace
+
 at::Tensor kernel_gradient(const std::string& name, const at::Tensor& parameter, const at::Tensor& gradient) {
   if (gradient.is_sparse())
     throw Error(ErrorCode::usage, "optimizer", "the gradient of " + name + " is sparse", "construct the embedding with sparse(false)");
@@ -74,8 +75,6 @@ at::Tensor kernel_gradient(const std::string& name, const at::Tensor& parameter,
   }
   return gradient.strides() == parameter.strides() ? gradient : at::empty_like(parameter).copy_(gradient);
 }
-
-}  // namespace
 
 void FusedOptimizer::Lists::clear() {
   for (auto* list : {&parameters, &gradients, &first, &second, &steps}) list->clear();
@@ -210,7 +209,7 @@ std::vector<ElementState> FusedOptimizer::elements(std::string& why_not) {
                              double lr, double step) { return rule(kind, options, decay, lr * scale, step); };
     for (std::size_t i = 0; i < group.parameters.size(); ++i) {
       const auto& moments = moments_[g][i];
-      elements.push_back({group.parameters[i].second, moments.first, moments.second, moments.step, rule_of});
+      elements.push_back({group.parameters[i].first, group.parameters[i].second, moments.first, moments.second, moments.step, rule_of});
     }
   }
   return elements;

@@ -9,6 +9,9 @@
 
 namespace troupe {
 
+/// The gradient as the kernels want it: in the parameter's strides. Throws Error(usage) for another dtype or shape, or a sparse one.
+at::Tensor kernel_gradient(const std::string& name, const at::Tensor& parameter, const at::Tensor& gradient);
+
 /// SGD and AdamW (Loshchilov and Hutter, 2019) through LibTorch's fused kernels, one call per parameter group: the bits are those of
 /// torch.optim with fused=True, and the time a twelfth of LibTorch's C++ optimizers (docs/how_it_works.md).
 ///

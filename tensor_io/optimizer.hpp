@@ -20,6 +20,7 @@ struct ParameterGroup {
 
 /// One parameter, for whoever makes its updates in the optimizer's place (Optimizer::elements).
 struct ElementState {
+  std::string name;          ///< as in the groups
   at::Tensor parameter;      ///< as in the groups
   at::Tensor first, second;  ///< moments, in the parameter's shape and strides; undefined where the optimizer has none
   at::Tensor step;           ///< () f32: updates so far

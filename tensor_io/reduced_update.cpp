@@ -7,6 +7,11 @@ namespace {
 
 const float* from(const at::Tensor& tensor, std::int64_t at) { return tensor.defined() ? tensor.const_data_ptr<float>() + at : nullptr; }
 
+std::vector<float*> place(const at::Tensor& tensor) {
+  if (!tensor.defined()) return {};
+  return {tensor.mutable_data_ptr<float>()};
+}
+
 template <class T>
 std::vector<T*> moved(std::vector<T*> pointers, std::int64_t by) {
   for (auto*& pointer : pointers) pointer += by;
@@ -14,6 +19,8 @@ std::vector<T*> moved(std::vector<T*> pointers, std::int64_t by) {
 }
 
 }  // namespace
+
+UpdateCopies copies_here(const UpdatedState& next) { return {place(next.parameter), place(next.first), place(next.second)}; }
 
 void apply_update(const ReducedUpdate& update, const std::vector<const float*>& gradients, int divisor, const UpdateCopies& copies,
                   std::int64_t begin, std::int64_t end) {

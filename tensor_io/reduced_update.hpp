@@ -32,6 +32,8 @@ struct ReducedUpdate {
 struct UpdateCopies {
   std::vector<float*> parameter, first, second;
 };
+/// One copy: `next` itself.
+UpdateCopies copies_here(const UpdatedState& next);
 void apply_update(const ReducedUpdate& update, const std::vector<const float*>& gradients, int divisor, const UpdateCopies& copies,
                   std::int64_t begin, std::int64_t end);
 

@@ -174,11 +174,7 @@ TEST_CASE("[D16] all_reduce_update makes of the ranks' average what an update he
       auto expected = update;
       expected.next = {at::zeros({numel}), at::zeros({numel}), at::zeros({numel})};
       const auto mean = reduced(group.world_size, numel, at::kFloat, ReduceOp::avg);
-      apply_update(expected, {mean.const_data_ptr<float>()}, 1,
-                   {{expected.next.parameter.mutable_data_ptr<float>()},
-                    {expected.next.first.mutable_data_ptr<float>()},
-                    {expected.next.second.mutable_data_ptr<float>()}},
-                   0, numel);
+      apply_update(expected, {mean.const_data_ptr<float>()}, 1, copies_here(expected.next), 0, numel);
       const auto before = update.state.parameter.clone();
       communicator.all_reduce_update(memory().copy_(input_of(communicator.rank(), numel, at::kFloat)), update, "case");
       communicator.barrier();
