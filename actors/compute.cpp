@@ -503,7 +503,7 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
     strategy_->after_update();
     if (options_.strategy.early_update) {
       strategy_->prepare_updates(optimizer);
-      prepared_for_ = &optimizer;
+      if (prepared_for_ == nullptr) prepared_for_ = &optimizer;
     }
     for (auto& notice : strategy_->take_notices()) report.notices.push_back(std::move(notice));
     strategy_->remember_state();

@@ -350,7 +350,7 @@ class Compute {
   bool overflowed_ = false;                  // an update within the step was not finite
   std::optional<double> expected_rate_;      // of the step under way
   std::optional<double> begun_rate_;         // the strategy makes the step's update itself, with this one
-  const Optimizer* prepared_for_ = nullptr;  // ... and for this optimizer; not to be used
+  const Optimizer* prepared_for_ = nullptr;  // the one that all steps of the membership are to have; not to be used
   double shares_wait_ms_ = 0;                // at the ends of the step's shares
   Services services_;
   Membership membership_;

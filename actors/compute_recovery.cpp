@@ -64,6 +64,7 @@ void Compute::enter(const Membership& next) {
   heal_pending_ = optimizer_pending_ = next.has_newcomers();
   micro_batch_ = 0;
   has_share_ = false;
+  prepared_for_ = nullptr;
   shares_wait_ms_ = 0;
   voted_step_ = votes_step_ = -1;
   sections_done_ = next.sections_done;

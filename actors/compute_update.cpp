@@ -16,16 +16,17 @@ void Compute::begin_update() {
 }
 
 void Compute::check_begun_update(const Optimizer& optimizer, double lr) const {
-  if (!begun_rate_) return;
-  const char* other = &optimizer != prepared_for_ ? "another optimizer" : *begun_rate_ != lr ? "another rate" : nullptr;
-  if (other == nullptr) return;
-  throw Error(complete({ErrorCode::usage,
-                        -1,
-                        {},
-                        -1,
-                        "step",
-                        std::string("its update was begun in backward, and step was given ") + other,
-                        "give every step the same optimizer, or leave early_update out"}));
+  const bool other_optimizer = prepared_for_ != nullptr && &optimizer != prepared_for_;
+  if (!other_optimizer && (!begun_rate_ || *begun_rate_ == lr)) return;
+  const std::string what = other_optimizer ? "another optimizer" : "another rate";
+  throw Error(complete(
+      {ErrorCode::usage,
+       -1,
+       {},
+       -1,
+       "step",
+       begun_rate_ ? "its update was begun in backward, and step was given " + what : "it was given " + what + " than the steps before",
+       "give every step the same optimizer, or leave early_update out"}));
 }
 
 }  // namespace troupe

@@ -135,11 +135,7 @@ void Ddp::combine_gradients(GradientSummary& summary) {
   last_arrival_ = std::move(arrival);
 }
 
-bool Ddp::begin_update(double lr) {
-  if (!early_) return false;
-  early_->begin(lr);
-  return true;
-}
+bool Ddp::begin_update(double lr) { return early_ && early_->begin(lr); }
 
 void Ddp::end_step(const std::vector<bool>& used, bool rebuild, bool commit) {
   const bool early = early_ && early_->begun();

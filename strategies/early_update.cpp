@@ -1,6 +1,8 @@
 #include "strategies/early_update.hpp"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 namespace troupe {
 namespace {
@@ -34,6 +36,7 @@ EarlyUpdate::EarlyUpdate(const std::vector<at::Tensor>& parameters, const Bucket
   torch::NoGradGuard no_grad;
   std::string why;
   elements_ = optimizer.elements(why);
+  if (!why.empty()) throw Error(ErrorCode::usage, "early_update", why, "use the framework's sgd or adamw, or leave early_update out");
   const auto any = [&](auto moment) {
     return std::any_of(elements_.begin(), elements_.end(), [&](const auto& element) { return (element.*moment).defined(); });
   };
@@ -50,14 +53,18 @@ EarlyUpdate::EarlyUpdate(const std::vector<at::Tensor>& parameters, const Bucket
 void EarlyUpdate::place_slots(const BucketPlan& plan) {
   slots_.clear();
   buckets_ = plan.buckets;
-  for (const auto& bucket : plan.buckets) {
-    for (std::size_t s = 0; s < bucket.slots.size(); ++s) {
-      const auto& planned = bucket.slots[s];
-      const auto end = s + 1 < bucket.slots.size() ? bucket.slots[s + 1].offset : bucket.end;
-      Slot slot{static_cast<std::size_t>(planned.parameter), planned.offset, planned.numel, end - planned.offset, std::nullopt};
-      const auto* parameter = parameters_[slot.parameter].unsafeGetTensorImpl();
+  std::map<const c10::TensorImpl*, std::size_t> last;  // of a tied parameter's names the last has the hook, and so the gradient
+  for (std::size_t i = 0; i < parameters_.size(); ++i) last[parameters_[i].unsafeGetTensorImpl()] = i;
+  for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
+    const auto& planned = plan.buckets[b].slots;
+    for (std::size_t s = 0; s < planned.size(); ++s) {
+      const auto parameter = static_cast<std::size_t>(planned[s].parameter);
+      const auto* tensor = parameters_[parameter].unsafeGetTensorImpl();
+      if (last[tensor] != parameter) continue;
+      const auto end = s + 1 < planned.size() ? planned[s + 1].offset : plan.buckets[b].end;
+      Slot slot{parameter, b, planned[s].offset, planned[s].numel, end - planned[s].offset, std::nullopt};
       const auto found = std::find_if(elements_.begin(), elements_.end(),
-                                      [&](const auto& element) { return element.parameter.unsafeGetTensorImpl() == parameter; });
+                                      [&](const auto& element) { return element.parameter.unsafeGetTensorImpl() == tensor; });
       if (found != elements_.end()) slot.element = static_cast<std::size_t>(found - elements_.begin());
       slots_.push_back(slot);
     }
@@ -71,8 +78,8 @@ at::Tensor EarlyUpdate::view(const at::Tensor& flat, const Slot& slot, const at:
 
 // What the tensor holds now is in the copy then, and the tensor a view of that. Where it is one already, nothing moves.
 void EarlyUpdate::take_in(at::Tensor& tensor, const at::Tensor& flat, const Slot& slot) {
+  if (tensor.numel() == 0 || tensor.const_data_ptr() == flat.const_data_ptr<float>() + slot.offset) return;
   const auto place = view(flat, slot, tensor);
-  if (tensor.const_data_ptr() == place.const_data_ptr()) return;
   place.copy_(tensor);
   tensor.set_data(place);
 }
@@ -93,37 +100,51 @@ void EarlyUpdate::lay_out(const BucketPlan& plan) {
   torch::NoGradGuard no_grad;
   place_slots(plan);
   move_to(1 - live_);
+  laid_out_ = true;
 }
 
-void EarlyUpdate::begin(double lr) {
-  torch::NoGradGuard no_grad;
+void EarlyUpdate::check_parameters() const {
+  const auto refuse = [](const std::string& name, const char* why) {
+    throw Error(ErrorCode::usage, "early_update", "parameter " + name + " " + why,
+                "leave early_update out, or make a new model and optimizer");
+  };
+  std::vector<bool> placed(elements_.size(), false);
   for (const auto& slot : slots_) {
-    const auto& parameter = parameters_[slot.parameter];
-    if (parameter.numel() == slot.numel && parameter.scalar_type() == at::kFloat) continue;
-    throw Error(ErrorCode::usage, "early_update", "a parameter has got another shape or dtype since the training began",
-                "leave early_update out, or make a new model");
+    if (!slot.element) continue;
+    placed[*slot.element] = true;
+    const auto& [name, parameter, first, second, step, rule] = elements_[*slot.element];
+    if (parameter.scalar_type() != at::kFloat || parameter.numel() != slot.numel ||
+        (first.defined() && (parameter.sizes() != first.sizes() || parameter.strides() != first.strides())))
+      refuse(name, "has got another shape, dtype or strides since the training began");
   }
+  for (std::size_t e = 0; e < elements_.size(); ++e) {
+    if (!placed[e] && elements_[e].parameter.requires_grad())
+      refuse(elements_[e].name, "is in the optimizer, but was not in the model, or frozen, when that was distributed");
+  }
+}
+
+bool EarlyUpdate::begin(double lr) {
+  torch::NoGradGuard no_grad;
+  check_parameters();
+  if (std::exchange(laid_out_, false)) return false;
   move_to(live_);  // a program may have given a parameter other memory between two steps
   make_runs(lr);
   begun_ = true;
+  return true;
 }
 
 void EarlyUpdate::make_runs(double lr) {
   runs_.assign(buckets_.size(), {});
-  std::size_t next = 0;
-  for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    auto& runs = runs_[b];
-    for (std::size_t s = 0; s < buckets_[b].slots.size(); ++s) {
-      const auto& slot = slots_[next++];
-      if (!slot.element || slot.padded == 0) continue;
-      const auto& element = elements_[*slot.element];
-      const auto begin = slot.offset - buckets_[b].begin;
-      const auto rule = element.rule(lr, static_cast<double>(element.step.item<float>()) + 1);
-      if (!runs.empty() && runs.back().end == begin && runs.back().rule == rule) {
-        runs.back().end += slot.padded;
-      } else {
-        runs.push_back({begin, begin + slot.padded, rule});
-      }
+  for (const auto& slot : slots_) {
+    if (!slot.element || slot.padded == 0) continue;
+    auto& runs = runs_[slot.bucket];
+    const auto& element = elements_[*slot.element];
+    const auto begin = slot.offset - buckets_[slot.bucket].begin;
+    const auto rule = element.rule(lr, static_cast<double>(element.step.item<float>()) + 1);
+    if (!runs.empty() && runs.back().end == begin && runs.back().rule == rule) {
+      runs.back().end += slot.padded;
+    } else {
+      runs.push_back({begin, begin + slot.padded, rule});
     }
   }
 }

@@ -32,10 +32,11 @@ class EarlyUpdate {
   /// in layout order, f32. Throws what allocate throws, and nothing has moved then.
   EarlyUpdate(const std::vector<at::Tensor>& parameters, const BucketPlan& plan, Optimizer& optimizer, Communicator& lane);
 
-  /// The gradients have another layout, of the same parameters.
+  /// The gradients have another layout, of the same parameters. May come in a step whose forward has run.
   void lay_out(const BucketPlan& plan);
-  /// The update of the step under way, at this rate of the schedule.
-  void begin(double lr);
+  /// The update of the step under way, at this rate of the schedule. False, and nothing begun, in a step that was laid out anew: its
+  /// forward has kept views of what would be written. Throws Error(usage) for a parameter that can't be updated so.
+  bool begin(double lr);
   bool begun() const noexcept { return begun_; }
   /// The bucket's gradients become its elements' update. Throws what the lane throws.
   void reduce(const BucketView& bucket, Communicator& lane) const;
@@ -48,7 +49,7 @@ class EarlyUpdate {
 
  private:
   struct Slot {
-    std::size_t parameter = 0;  // in layout order
+    std::size_t parameter = 0, bucket = 0;  // in layout order, in the plan
     std::int64_t offset = 0, numel = 0, padded = 0;
     std::optional<std::size_t> element;  // in elements_; none: the optimizer does not have it
   };
@@ -57,15 +58,17 @@ class EarlyUpdate {
   void move_to(int copy);
   void take_in(at::Tensor& tensor, const at::Tensor& flat, const Slot& slot);
   at::Tensor view(const at::Tensor& flat, const Slot& slot, const at::Tensor& like) const;
+  void check_parameters() const;
   void make_runs(double lr);
 
   std::vector<at::Tensor> parameters_;
   std::vector<ElementState> elements_;
   std::array<UpdatedState, 2> copies_;
-  std::vector<Slot> slots_;  // in order of their offsets
+  std::vector<Slot> slots_;  // in order of their offsets, one for each tensor
   std::vector<Bucket> buckets_;
   std::vector<std::vector<ReducedUpdate::Run>> runs_;  // by bucket, from its first element
   int live_ = 0;
+  bool laid_out_ = false;            // since the last `begin`
   std::atomic<bool> begun_ = false;  // the reducer may still look when an interrupted step is dropped
 };
 

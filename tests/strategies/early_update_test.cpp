@@ -1,6 +1,7 @@
 // ddp's early update: the same training, made in a second copy while backward goes on.
 #include "strategies/early_update.hpp"
 
+#include <algorithm>
 #include <limits>
 
 #include "tests/catch.hpp"
@@ -143,6 +144,91 @@ TEST_CASE("[D16] parameters that a program puts elsewhere between two steps are 
   const auto early = train(2, moved, true), late = train(2, moved, true, 1);
   CHECK(early.losses == late.losses);
   CHECK(largest_difference(early.state, late.state) == 0);
+}
+
+TEST_CASE("[D16] a parameter with two names is updated as one") {
+  const auto configure = [](SmallTraining& t) {
+    t.optimizer.optimizer = "adamw";
+    t.lr = 0.01;
+    t.model = [] {
+      auto model = testing::make_seeded<Wandering>(1);
+      model->register_parameter("again", model->always->weight);
+      return model;
+    };
+    t.forward = [](torch::nn::Module& model, const at::Tensor& x) { return dynamic_cast<Wandering&>(model).always(x); };
+  };
+  const auto early = train(2, configure, true), late = train(2, configure, true, 1);
+  CHECK(largest_difference(early.state, late.state) == 0);
+  CHECK_FALSE(at::equal(early.at("model.always.weight"), testing::make_seeded<Wandering>(1)->always->weight));
+  CHECK(at::equal(early.at("model.always.weight"), early.at("model.again")));
+}
+
+TEST_CASE("[D16] a step that is laid out anew is not updated early: its forward keeps views of the other copy") {
+  register_ddp();
+  auto model = testing::make_seeded<testing::SmallMlpImpl>(1);
+  std::vector<at::Tensor> parameters;
+  std::vector<ParameterLayout> layout;
+  for (const auto& item : model->named_parameters()) {
+    parameters.push_back(item.value());
+    layout.push_back({item.key(), item.value().sizes().vec(), item.value().scalar_type(), true});
+  }
+  const auto plan = plan_buckets(layout, registration_order(layout), 1, 1);
+  auto order = plan.order;
+  std::reverse(order.begin(), order.end());
+  const auto reversed = plan_buckets(layout, order, 1, 1);
+  const auto lane = make_communicator({});
+  const auto optimizer = make_optimizer({}, testing::one_group(*model));
+  const auto values = model->second->weight.detach().clone();
+  EarlyUpdate update(parameters, plan, *optimizer, *lane);
+  REQUIRE(update.begin(0.1));
+  update.drop();
+  const auto kept = model->second->weight.t();
+  update.lay_out(reversed);
+  CHECK_FALSE(update.begin(0.1));
+  CHECK_FALSE(update.begun());
+  CHECK(at::equal(model->second->weight, values));
+  CHECK(at::equal(kept.t(), values));
+  CHECK(update.begin(0.1));
+}
+
+TEST_CASE("[D16] a parameter that would be updated in some steps only is refused by its name") {
+  SmallTraining training("ddp", 2);
+  training.jobs.options.strategy.early_update = true;
+  training.steps = 4;
+  std::string refused;
+  SECTION("the optimizer has it, the model does not") {
+    training.make = [&](torch::nn::Module& model) {
+      auto groups = testing::one_group(model);
+      groups[0].parameters.emplace_back("stranger", torch::zeros({3}).set_requires_grad(true));
+      return make_optimizer(training.optimizer, groups);
+    };
+    refused = "parameter stranger is in the optimizer";
+  }
+  SECTION("its strides changed") {
+    training.before_step = [](auto&, torch::nn::Module& module, std::int64_t step) {
+      if (step != 2) return;
+      auto& weight = dynamic_cast<testing::SmallMlpImpl&>(module).second->weight;
+      weight.set_data(weight.detach().t().contiguous().t());
+    };
+    refused = "parameter second.weight has got another shape, dtype or strides";
+  }
+  CHECK_THAT(joined(training.run().errors), Catch::Contains("early_update") && Catch::Contains(refused));
+}
+
+TEST_CASE("[D16] every step has the same optimizer, early or not") {
+  SmallTraining training("ddp", 2);
+  training.jobs.options.strategy.early_update = true;
+  training.jobs.options.training.verify_every = 1;  // none is early
+  training.steps = 3;
+  training.at_end = [&](RankSystem& system, Optimizer&) {
+    auto model = testing::make_seeded<testing::SmallMlpImpl>(1);
+    const auto another = training.make(*model);
+    auto& compute = system.compute();
+    compute.backward(compute.strategy().replicated_tensors()[0].second.sum().set_requires_grad(true), 8);
+    CHECK_THROWS_WITH(compute.step(*another, 0.1), Catch::Contains("it was given another optimizer than the steps before"));
+    throw Error(ErrorCode::user, "test", "over");
+  };
+  CHECK_THAT(joined(training.run().errors), Catch::Contains("over"));
 }
 
 TEST_CASE("[D16] what can't be updated early is refused with the reason") {
