@@ -8,7 +8,6 @@
 #include "actors/heal.hpp"
 #include "actors/step_graphs.hpp"
 #include "tensor_io/deferred_init.hpp"
-#include "tensor_io/element_update.hpp"
 #include "tensor_io/fault_point.hpp"
 #include "tensor_io/random_seed.hpp"
 #include "tensor_io/trace.hpp"
@@ -386,7 +385,7 @@ void Compute::apply(Optimizer& optimizer, double lr, double norm) {
   double factor = 1 / loss_scaler_.scale();
   if (clip > 0 && norm + 1e-6 > clip) factor *= clip / (norm + 1e-6);
   if (factor != 1) strategy_->scale_gradients(factor);
-  options_.strategy.early_update ? update_elements(optimizer, lr, "early_update") : optimizer.step(lr);
+  strategy_->update(optimizer, lr);
 }
 
 void Compute::commit(const Decision& decision, Optimizer& optimizer, double lr) {

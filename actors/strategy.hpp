@@ -154,6 +154,8 @@ class Strategy {
   /// Backward of the step's last micro-batch begins, and the optimizer would be called with this rate: true where the strategy makes that
   /// update itself, of gradients as they are reduced. Nobody sees it before end_step commits, and the optimizer is not called.
   virtual bool begin_update(double /*lr*/) { return false; }
+  /// After end_step committed a step whose update was not begun: applies the gradients that the parameters have. Local.
+  virtual void update(Optimizer& optimizer, double lr) { optimizer.step(lr); }
   /// Why the strategy can't leave to the device whether a step is applied (end_step_on_device); empty: it can.
   virtual std::string why_not_late() const { return "strategy " + name() + " waits for the vote"; }
   /// In the place of scale_gradients and end_step, where the device decides (vote late). Waits for nothing.

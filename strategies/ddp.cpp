@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "strategies/bucket_caps.hpp"
+#include "tensor_io/element_update.hpp"
 #include "tensor_io/steady_time.hpp"
 
 namespace troupe {
@@ -85,7 +86,7 @@ void Ddp::rejoin(StrategyContext next) {
   if (tuner_) tuner_->reset();
   if (rolled_back_) hook_->roll_back(step());  // not before: only now the reducer has left the old lane
   rolled_back_ = false;
-  set_early(nullptr);  // its memory is the old lane's: parameters and moments stay there until the next step has been made
+  set_early(nullptr);  // its memory is the old lane's: parameters stay there until the next step has been made
   Replica::rejoin(std::move(next));
   // A rank that was interrupted while the others got their new order follows the plan that comes with the heal.
   buckets().rebuild(order);
@@ -96,7 +97,7 @@ const std::vector<std::int32_t>& Ddp::bucket_order() const { return next_order_.
 
 void Ddp::install(const std::vector<std::int32_t>& order) {
   buckets().rebuild(order);
-  if (early_) early_->lay_out(buckets().plan());
+  set_early(nullptr);  // laid out as the buckets were; parameters stay where this step's forward may have kept views of them
   measured_ = true;
   next_order_.clear();
   send_plan();
@@ -135,7 +136,15 @@ void Ddp::combine_gradients(GradientSummary& summary) {
   last_arrival_ = std::move(arrival);
 }
 
-bool Ddp::begin_update(double lr) { return early_ && early_->begin(lr); }
+bool Ddp::begin_update(double lr) {
+  if (early_) early_->begin(lr);
+  return early_ != nullptr;
+}
+
+void Ddp::update(Optimizer& optimizer, double lr) {
+  if (early_) return early_->update(lr);
+  early_hook_ ? update_elements(optimizer, lr, "early_update") : optimizer.step(lr);
+}
 
 void Ddp::end_step(const std::vector<bool>& used, bool rebuild, bool commit) {
   const bool early = early_ && early_->begun();

@@ -22,6 +22,7 @@ class Ddp final : public Replica {
   void end_step_on_device(const std::vector<bool>& used, bool rebuild, const DeviceDecision& decision) override;
   void roll_back() override;
   bool begin_update(double lr) override;
+  void update(Optimizer& optimizer, double lr) override;
   void after_update() override;
   void prepare_updates(Optimizer& optimizer) override;
   std::vector<HeldMemory> held_memory() const override;
@@ -49,7 +50,7 @@ class Ddp final : public Replica {
 
   std::shared_ptr<CommHook> hook_;
   std::shared_ptr<EarlyUpdateHook> early_hook_;     // with early_update: hook_
-  std::shared_ptr<EarlyUpdate> early_;              // ... from a generation's first step on
+  std::shared_ptr<EarlyUpdate> early_;              // ... after the first step of a generation, or of new buckets
   std::shared_ptr<std::vector<BucketView>> views_;  // the reducer's, of the plan
   std::vector<std::int32_t> last_arrival_;
   std::vector<std::int32_t> next_order_;  // of the buckets that the next step lays out; empty: they stay

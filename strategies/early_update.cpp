@@ -4,6 +4,8 @@
 #include <map>
 #include <utility>
 
+#include "tensor_io/element_update.hpp"
+
 namespace troupe {
 namespace {
 
@@ -25,8 +27,10 @@ UpdatedState part(const UpdatedState& state, const Bucket& bucket) {
   return {part(state.parameter, bucket), part(state.first, bucket), part(state.second, bucket)};
 }
 
-void copy_elements(const at::Tensor& from, const at::Tensor& to, std::int64_t offset, std::int64_t numel) {
-  if (from.defined()) to.narrow(0, offset, numel).copy_(from.narrow(0, offset, numel));
+at::Tensor view(const at::Tensor& flat, const BucketSlot& slot, const at::Tensor& like) {
+  if (!flat.defined()) return {};
+  const auto place = flat.narrow(0, slot.offset, slot.numel);
+  return like.is_non_overlapping_and_dense() ? place.as_strided(like.sizes(), like.strides()) : place.view(like.sizes());
 }
 
 }  // namespace
@@ -37,70 +41,85 @@ EarlyUpdate::EarlyUpdate(const std::vector<at::Tensor>& parameters, const Bucket
   std::string why;
   elements_ = optimizer.elements(why);
   if (!why.empty()) throw Error(ErrorCode::usage, "early_update", why, "use the framework's sgd or adamw, or leave early_update out");
-  const auto any = [&](auto moment) {
-    return std::any_of(elements_.begin(), elements_.end(), [&](const auto& element) { return (element.*moment).defined(); });
-  };
-  const auto numel = plan.flats.empty() ? 0 : plan.flats.front().numel;
-  for (auto& copy : copies_) {
-    copy.parameter = lane.allocate(numel, at::kFloat);
-    if (any(&ElementState::first)) copy.first = lane.allocate(numel, at::kFloat);
-    if (any(&ElementState::second)) copy.second = lane.allocate(numel, at::kFloat);
-  }
+  allocate(plan.flats.empty() ? 0 : plan.flats.front().numel, lane);
   place_slots(plan);
-  move_to(0);
+  take_in();
 }
 
-void EarlyUpdate::place_slots(const BucketPlan& plan) {
-  slots_.clear();
-  buckets_ = plan.buckets;
-  std::map<const c10::TensorImpl*, std::size_t> last;  // of a tied parameter's names the last has the hook, and so the gradient
-  for (std::size_t i = 0; i < parameters_.size(); ++i) last[parameters_[i].unsafeGetTensorImpl()] = i;
-  for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
-    const auto& planned = plan.buckets[b].slots;
-    for (std::size_t s = 0; s < planned.size(); ++s) {
-      const auto parameter = static_cast<std::size_t>(planned[s].parameter);
-      const auto* tensor = parameters_[parameter].unsafeGetTensorImpl();
-      if (last[tensor] != parameter) continue;
-      const auto end = s + 1 < planned.size() ? planned[s + 1].offset : plan.buckets[b].end;
-      Slot slot{parameter, b, planned[s].offset, planned[s].numel, end - planned[s].offset, std::nullopt};
-      const auto found = std::find_if(elements_.begin(), elements_.end(),
-                                      [&](const auto& element) { return element.parameter.unsafeGetTensorImpl() == tensor; });
-      if (found != elements_.end()) slot.element = static_cast<std::size_t>(found - elements_.begin());
-      slots_.push_back(slot);
+// The memory is the other ranks', too, and whoever keeps the moments may write them.
+EarlyUpdate::~EarlyUpdate() {
+  if (sharers_ == 1) return;
+  torch::NoGradGuard no_grad;
+  for (auto& element : elements_) {
+    for (auto* moment : {&element.first, &element.second}) {
+      if (moment->defined() && moment->use_count() > 1) moment->set_data(moment->clone());
     }
   }
 }
 
-at::Tensor EarlyUpdate::view(const at::Tensor& flat, const Slot& slot, const at::Tensor& like) const {
-  const auto place = flat.narrow(0, slot.offset, slot.numel);
-  return like.is_non_overlapping_and_dense() ? place.as_strided(like.sizes(), like.strides()) : place.view(like.sizes());
+void EarlyUpdate::allocate(std::int64_t numel, Communicator& lane) {
+  const auto any = [&](auto moment) {
+    return std::any_of(elements_.begin(), elements_.end(), [&](const auto& element) { return (element.*moment).defined(); });
+  };
+  const auto of_moments = [&] {
+    auto memory = lane.allocate_shared(numel, at::kFloat);
+    if (!memory.defined()) return lane.allocate(numel, at::kFloat);
+    sharers_ = lane.world_size();
+    return memory;
+  };
+  for (auto& copy : copies_) {
+    copy.parameter = lane.allocate(numel, at::kFloat);
+    if (any(&ElementState::first)) copy.first = of_moments();
+    if (any(&ElementState::second)) copy.second = of_moments();
+  }
 }
 
-// What the tensor holds now is in the copy then, and the tensor a view of that. Where it is one already, nothing moves.
-void EarlyUpdate::take_in(at::Tensor& tensor, const at::Tensor& flat, const Slot& slot) {
-  if (tensor.numel() == 0 || tensor.const_data_ptr() == flat.const_data_ptr<float>() + slot.offset) return;
-  const auto place = view(flat, slot, tensor);
-  place.copy_(tensor);
-  tensor.set_data(place);
+std::optional<std::size_t> EarlyUpdate::element_of(const at::Tensor& parameter) const {
+  for (std::size_t e = 0; e < elements_.size(); ++e) {
+    if (elements_[e].parameter.unsafeGetTensorImpl() == parameter.unsafeGetTensorImpl()) return e;
+  }
+  return std::nullopt;
 }
 
-void EarlyUpdate::move_to(int copy) {
-  auto& state = copies_[static_cast<std::size_t>(copy)];
+void EarlyUpdate::place_slots(const BucketPlan& plan) {
+  std::map<const c10::TensorImpl*, std::size_t> last;  // of a tied parameter's names the last has the hook, and so the gradient
+  for (std::size_t i = 0; i < parameters_.size(); ++i) last[parameters_[i].unsafeGetTensorImpl()] = i;
+  for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
+    const auto& bucket = plan.buckets[b];
+    for (std::size_t s = 0; s < bucket.slots.size(); ++s) {
+      const auto& planned = bucket.slots[s];
+      const auto index = static_cast<std::size_t>(planned.parameter);
+      const auto& parameter = parameters_[index];
+      if (last[parameter.unsafeGetTensorImpl()] != index) continue;
+      const auto end = s + 1 < bucket.slots.size() ? bucket.slots[s + 1].offset : bucket.end;
+      Slot slot{index, b, planned.offset - bucket.begin, end - bucket.begin, element_of(parameter), {}};
+      for (std::size_t copy = 0; copy < 2; ++copy) {
+        slot.views[copy] = {view(copies_[copy].parameter, planned, parameter), view(copies_[copy].first, planned, parameter),
+                            view(copies_[copy].second, planned, parameter)};
+      }
+      slots_.push_back(std::move(slot));
+    }
+    for (std::size_t copy = 0; copy < 2; ++copy) {
+      updates_[copy].push_back({part(copies_[copy], bucket), part(copies_[1 - copy], bucket), {}, bytes_of(copies_[copy]) > kCacheBytes});
+    }
+  }
+}
+
+// Parameters and moments that lie elsewhere: their values come into the copy that is shown, and they are views of it.
+void EarlyUpdate::take_in() {
+  const auto take = [](at::Tensor& tensor, const at::Tensor& place) {
+    if (tensor.numel() == 0 || tensor.const_data_ptr() == place.const_data_ptr()) return;
+    place.copy_(tensor);
+    tensor.set_data(place);
+  };
   for (const auto& slot : slots_) {
-    take_in(parameters_[slot.parameter], state.parameter, slot);
+    const auto& shown = slot.views[live_];
+    take(parameters_[slot.parameter], shown.parameter);
     if (!slot.element) continue;
     auto& element = elements_[*slot.element];
-    if (element.first.defined()) take_in(element.first, state.first, slot);
-    if (element.second.defined()) take_in(element.second, state.second, slot);
+    if (element.first.defined()) take(element.first, shown.first);
+    if (element.second.defined()) take(element.second, shown.second);
   }
-  live_ = copy;
-}
-
-void EarlyUpdate::lay_out(const BucketPlan& plan) {
-  torch::NoGradGuard no_grad;
-  place_slots(plan);
-  move_to(1 - live_);
-  laid_out_ = true;
 }
 
 void EarlyUpdate::check_parameters() const {
@@ -112,10 +131,13 @@ void EarlyUpdate::check_parameters() const {
   for (const auto& slot : slots_) {
     if (!slot.element) continue;
     placed[*slot.element] = true;
-    const auto& [name, parameter, first, second, step, rule] = elements_[*slot.element];
-    if (parameter.scalar_type() != at::kFloat || parameter.numel() != slot.numel ||
-        (first.defined() && (parameter.sizes() != first.sizes() || parameter.strides() != first.strides())))
-      refuse(name, "has got another shape, dtype or strides since the training began");
+    const auto& element = elements_[*slot.element];
+    const auto& place = slot.views[live_].parameter;
+    for (const auto* tensor : {&element.parameter, &element.first, &element.second}) {
+      if (tensor->defined() &&
+          (tensor->scalar_type() != at::kFloat || tensor->sizes() != place.sizes() || tensor->strides() != place.strides()))
+        refuse(element.name, "has got another shape, dtype or strides since the training began");
+    }
   }
   for (std::size_t e = 0; e < elements_.size(); ++e) {
     if (!placed[e] && elements_[e].parameter.requires_grad())
@@ -123,64 +145,88 @@ void EarlyUpdate::check_parameters() const {
   }
 }
 
-bool EarlyUpdate::begin(double lr) {
-  torch::NoGradGuard no_grad;
+// A program may have given a parameter other memory between two steps.
+void EarlyUpdate::prepare() {
   check_parameters();
-  if (std::exchange(laid_out_, false)) return false;
-  move_to(live_);  // a program may have given a parameter other memory between two steps
+  take_in();
+}
+
+void EarlyUpdate::begin(double lr) {
+  torch::NoGradGuard no_grad;
+  prepare();
   make_runs(lr);
   begun_ = true;
-  return true;
+}
+
+UpdateRule EarlyUpdate::rule_of(const Slot& slot, double lr) const {
+  const auto& element = elements_[*slot.element];
+  return element.rule(lr, static_cast<double>(*element.step.const_data_ptr<float>()) + 1);
 }
 
 void EarlyUpdate::make_runs(double lr) {
-  runs_.assign(buckets_.size(), {});
+  auto& updates = updates_[live_];
+  for (auto& update : updates) update.runs.clear();
   for (const auto& slot : slots_) {
-    if (!slot.element || slot.padded == 0) continue;
-    auto& runs = runs_[slot.bucket];
-    const auto& element = elements_[*slot.element];
-    const auto begin = slot.offset - buckets_[slot.bucket].begin;
-    const auto rule = element.rule(lr, static_cast<double>(element.step.item<float>()) + 1);
-    if (!runs.empty() && runs.back().end == begin && runs.back().rule == rule) {
-      runs.back().end += slot.padded;
+    if (!slot.element || slot.begin == slot.end) continue;
+    auto& runs = updates[slot.bucket].runs;
+    const auto rule = rule_of(slot, lr);
+    if (!runs.empty() && runs.back().end == slot.begin && runs.back().rule == rule) {
+      runs.back().end = slot.end;
     } else {
-      runs.push_back({begin, begin + slot.padded, rule});
+      runs.push_back({slot.begin, slot.end, rule});
     }
   }
 }
 
 void EarlyUpdate::reduce(const BucketView& bucket, Communicator& lane) const {
-  const auto index = static_cast<std::size_t>(bucket.index);
-  const auto& planned = buckets_[index];
-  const auto live = static_cast<std::size_t>(live_);
-  ReducedUpdate update{part(copies_[live], planned), part(copies_[1 - live], planned), runs_[index], bytes_of(copies_[live]) > kCacheBytes};
-  lane.all_reduce_update(bucket.flat, update, bucket.label + ", update");
+  lane.all_reduce_update(bucket.flat, updates_[live_][static_cast<std::size_t>(bucket.index)], bucket.label + ", update");
+}
+
+void EarlyUpdate::update(double lr) {
+  torch::NoGradGuard no_grad;
+  prepare();
+  std::vector<bool> used(parameters_.size(), false);
+  for (const auto& slot : slots_) {
+    if (!slot.element || slot.begin == slot.end) continue;
+    const auto gradient = gradient_lines(elements_[*slot.element]);
+    if (!gradient.defined()) continue;
+    used[slot.parameter] = true;
+    const auto& bucket = updates_[live_][slot.bucket];
+    const auto of_slot = [&](const UpdatedState& state) {
+      const auto cut = [&](const at::Tensor& flat) { return flat.defined() ? flat.slice(0, slot.begin, slot.end) : flat; };
+      return UpdatedState{cut(state.parameter), cut(state.first), cut(state.second)};
+    };
+    const ReducedUpdate update{of_slot(bucket.state), of_slot(bucket.next), {{0, gradient.numel(), rule_of(slot, lr)}}, false};
+    apply_update(update, {gradient.const_data_ptr<float>()}, 1, copies_here(update.next), 0, gradient.numel());
+  }
+  commit(used);
 }
 
 void EarlyUpdate::commit(const std::vector<bool>& used) {
   torch::NoGradGuard no_grad;
-  const auto& now = copies_[static_cast<std::size_t>(live_)];
-  const auto& next = copies_[static_cast<std::size_t>(1 - live_)];
   for (const auto& slot : slots_) {
-    auto& parameter = parameters_[slot.parameter];
+    const auto &shown = slot.views[live_], &next = slot.views[1 - live_];
     const bool updated = slot.element && used[slot.parameter];
     if (!updated) {  // the bucket may hold zeros for it, which would still decay it
-      copy_elements(now.parameter, next.parameter, slot.offset, slot.numel);
-      copy_elements(now.first, next.first, slot.offset, slot.numel);
-      copy_elements(now.second, next.second, slot.offset, slot.numel);
+      for (const auto& [from, to] : {std::pair(shown.parameter, next.parameter), {shown.first, next.first}, {shown.second, next.second}}) {
+        if (from.defined()) to.copy_(from);
+      }
     }
-    parameter.set_data(view(next.parameter, slot, parameter));
+    parameters_[slot.parameter].set_data(next.parameter);
     if (!slot.element) continue;
     auto& element = elements_[*slot.element];
-    if (element.first.defined()) element.first.set_data(view(next.first, slot, element.first));
-    if (element.second.defined()) element.second.set_data(view(next.second, slot, element.second));
+    if (element.first.defined()) element.first.set_data(next.first);
+    if (element.second.defined()) element.second.set_data(next.second);
     if (updated) *element.step.mutable_data_ptr<float>() += 1;
   }
   live_ = 1 - live_;
   begun_ = false;
 }
 
-std::int64_t EarlyUpdate::bytes() const noexcept { return bytes_of(copies_[0]) + bytes_of(copies_[1]); }
+std::int64_t EarlyUpdate::bytes() const noexcept {
+  const auto parameters = static_cast<std::int64_t>(copies_[0].parameter.nbytes());
+  return 2 * (parameters + (bytes_of(copies_[0]) - parameters) / sharers_);
+}
 
 void EarlyUpdateHook::reduce(BucketView& bucket, Communicator& communicator) {
   if (update_ && update_->begun()) {

@@ -20,9 +20,13 @@ namespace troupe {
 /// until the step commits; then the copies change places. So a step stays a transaction, though its update is over before the vote.
 ///
 /// The copies are two flat tensors of each, laid out as the gradients are, in memory of the lane: on one host each rank updates 1 /
-/// world_size of the elements and pushes the result to the others (Communicator::all_reduce_update). The sharded update is that of Xu et
-/// al., "Automatic Cross-Replica Sharding of Weight Update in Data-Parallel Training" (2020); here no rank gives its share of the state
-/// away, so that any rank may be lost.
+/// world_size of the elements, pushes the parameters to the others and writes the moments where all ranks read them
+/// (Communicator::all_reduce_update, allocate_shared). The sharded update is that of Xu et al., "Automatic Cross-Replica Sharding of Weight
+/// Update in Data-Parallel Training" (2020); here every rank has all of the state in its reach, so that any may be lost.
+///
+/// What a step writes is never what the step before shows: nobody writes moments where another rank may read them. All ranks write the same
+/// values, each step has a vote that a rank gives when it has read and written what the step before asked for, and a rank that is cut off
+/// within a step has touched only what nobody shows.
 ///
 /// Parameters and moments are the same tensors throughout; what lies behind them changes with each commit (set_data).
 /// Compute's thread, but for `reduce`, the reducer's: between `begin` and the end of the step's last bucket.
@@ -31,12 +35,13 @@ class EarlyUpdate {
   /// Moves parameters and moments, the values stay. Collective: `lane` gives the memory; it must be idle. `parameters`: all of the model,
   /// in layout order, f32. Throws what allocate throws, and nothing has moved then.
   EarlyUpdate(const std::vector<at::Tensor>& parameters, const BucketPlan& plan, Optimizer& optimizer, Communicator& lane);
+  /// Moments that somebody else has, too, lie in memory of this rank alone from now on. Parameters stay where they are.
+  ~EarlyUpdate();
+  EarlyUpdate(const EarlyUpdate&) = delete;
+  EarlyUpdate& operator=(const EarlyUpdate&) = delete;
 
-  /// The gradients have another layout, of the same parameters. May come in a step whose forward has run.
-  void lay_out(const BucketPlan& plan);
-  /// The update of the step under way, at this rate of the schedule. False, and nothing begun, in a step that was laid out anew: its
-  /// forward has kept views of what would be written. Throws Error(usage) for a parameter that can't be updated so.
-  bool begin(double lr);
+  /// The update of the step under way, at this rate of the schedule. Throws Error(usage) for a parameter that can't be updated so.
+  void begin(double lr);
   bool begun() const noexcept { return begun_; }
   /// The bucket's gradients become its elements' update. Throws what the lane throws.
   void reduce(const BucketView& bucket, Communicator& lane) const;
@@ -44,31 +49,35 @@ class EarlyUpdate {
   void commit(const std::vector<bool>& used);
   /// The step came to nothing.
   void drop() noexcept { begun_ = false; }
+  /// A step that was not begun: the update of the gradients that parameters have now, with the bits of an early one. Local.
+  void update(double lr);
 
-  std::int64_t bytes() const noexcept;  ///< of both copies
+  std::int64_t bytes() const noexcept;  ///< of both copies, this rank's part of what all ranks share
 
  private:
   struct Slot {
     std::size_t parameter = 0, bucket = 0;  // in layout order, in the plan
-    std::int64_t offset = 0, numel = 0, padded = 0;
-    std::optional<std::size_t> element;  // in elements_; none: the optimizer does not have it
+    std::int64_t begin = 0, end = 0;        // of the bucket
+    std::optional<std::size_t> element;     // in elements_; none: the optimizer does not have it
+    std::array<UpdatedState, 2> views;      // of the copies, in the parameter's sizes and strides
   };
 
+  void allocate(std::int64_t numel, Communicator& lane);
   void place_slots(const BucketPlan& plan);
-  void move_to(int copy);
-  void take_in(at::Tensor& tensor, const at::Tensor& flat, const Slot& slot);
-  at::Tensor view(const at::Tensor& flat, const Slot& slot, const at::Tensor& like) const;
+  std::optional<std::size_t> element_of(const at::Tensor& parameter) const;
+  void take_in();
   void check_parameters() const;
+  void prepare();
+  UpdateRule rule_of(const Slot& slot, double lr) const;
   void make_runs(double lr);
 
   std::vector<at::Tensor> parameters_;
   std::vector<ElementState> elements_;
   std::array<UpdatedState, 2> copies_;
-  std::vector<Slot> slots_;  // in order of their offsets, one for each tensor
-  std::vector<Bucket> buckets_;
-  std::vector<std::vector<ReducedUpdate::Run>> runs_;  // by bucket, from its first element
+  int sharers_ = 1;                                    // ranks that have the moments in common
+  std::vector<Slot> slots_;                            // in order of their offsets, one for each tensor
+  std::array<std::vector<ReducedUpdate>, 2> updates_;  // by the copy that is read, by bucket
   int live_ = 0;
-  bool laid_out_ = false;            // since the last `begin`
   std::atomic<bool> begun_ = false;  // the reducer may still look when an interrupted step is dropped
 };
 

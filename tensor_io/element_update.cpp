@@ -36,6 +36,12 @@ void take_back(const at::Tensor& from, const at::Tensor& to) {
 
 }  // namespace
 
+at::Tensor gradient_lines(const ElementState& element) {
+  at::NoGradGuard no_grad;
+  const auto& given = element.parameter.grad();
+  return given.defined() ? padded(kernel_gradient(element.name, element.parameter, given)) : at::Tensor();
+}
+
 void update_elements(Optimizer& optimizer, double lr, const char* field) {
   at::NoGradGuard no_grad;
   std::string why_not;
@@ -44,15 +50,13 @@ void update_elements(Optimizer& optimizer, double lr, const char* field) {
     throw Error(ErrorCode::usage, field, why_not,
                 std::string("use the framework's sgd or adamw and f32 parameters, or leave ") + field + " out");
   for (const auto& element : elements) {
-    const auto& given = element.parameter.grad();
-    if (!given.defined()) continue;
-    const auto gradient = kernel_gradient(element.name, element.parameter, given);
+    const auto gradient = gradient_lines(element);
+    if (!gradient.defined()) continue;
     const auto step = element.step.item<float>() + 1;
     ReducedUpdate update{padded(element), {}, {}, false};
     update.next = like(update.state);
     update.runs.push_back({0, update.next.parameter.numel(), element.rule(lr, static_cast<double>(step))});
-    const auto gradients = padded(gradient);
-    apply_update(update, {gradients.const_data_ptr<float>()}, 1, copies_here(update.next), 0, gradients.numel());
+    apply_update(update, {gradient.const_data_ptr<float>()}, 1, copies_here(update.next), 0, gradient.numel());
     take_back(update.next.parameter, element.parameter);
     take_back(update.next.first, element.first);
     take_back(update.next.second, element.second);

@@ -3,6 +3,10 @@
 
 namespace troupe {
 
+/// The parameter's gradient as apply_update takes it: (numel,) f32, as the parameter lies in memory, zeros behind it up to 64 bytes.
+/// Undefined where it has none. Throws Error(usage) for one that is sparse, or of another dtype or device.
+at::Tensor gradient_lines(const ElementState& element);
+
 /// A step of the optimizer's elements by the kernel that early updates are made by, in the place of Optimizer::step: the bits are those of
 /// an early update of the same gradients, so that it may be taken where no update was begun. Throws Error(usage) for an optimizer that has
 /// no elements. `field` is what the error names.

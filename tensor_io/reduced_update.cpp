@@ -37,7 +37,8 @@ void apply_update(const ReducedUpdate& update, const std::vector<const float*>& 
     task.parameter = from(update.state.parameter, at);
     task.first = from(update.state.first, at);
     task.second = from(update.state.second, at);
-    task.copies = static_cast<int>(parameter.size());
+    task.parameter_copies = static_cast<int>(parameter.size());
+    task.moment_copies = static_cast<int>(first.size());
     task.next_parameter = parameter.data();
     task.next_first = first.data();
     task.next_second = second.data();

@@ -21,14 +21,14 @@ struct ReducedUpdate {
     std::int64_t begin = 0, end = 0;
     UpdateRule rule;
   };
-  UpdatedState state;      ///< read; all at 64 bytes, of as many elements as the gradients
-  UpdatedState next;       ///< written where a run is; memory of the communicator's allocate(), at the same place of it on all ranks
+  UpdatedState state;  ///< read; all at 64 bytes, of as many elements as the gradients
+  UpdatedState next;   ///< written where a run is; of the communicator's allocate(), at one place of it on all ranks, or allocate_shared()
   std::vector<Run> runs;   ///< in order, disjoint
   bool streaming = false;  ///< next is more than the caches hold
 };
 
 /// Elements [begin, end) of the update, with gradients (gradients[0] + ...) / divisor; `next` is written at each of the copies, whose
-/// pointers are to element 0 there.
+/// pointers are to element 0 there. As many of `second` as of `first`, or none.
 struct UpdateCopies {
   std::vector<float*> parameter, first, second;
 };

@@ -42,8 +42,8 @@ class ShmCommunicator final : public Communicator {
 
   /// Meets, showing where this rank's tensor lies. True, with `pointers_` to every rank's, where all lie in windows.
   bool meet_in_windows(const at::Tensor& tensor, const CollectiveRecord& record);
-  /// Where `tensor`, which lies in a window, has its place in every rank's memory: in rank order. Throws Error(usage) where it lies in
-  /// none.
+  /// Where `tensor` has its place in every rank's memory: in rank order where it lies in a window, one place where all share it. Throws
+  /// Error(usage) where it lies in neither.
   std::vector<float*> on_all_ranks(const at::Tensor& tensor) const;
   /// For each chunk of at most `capacity` of `bytes`: stage(offset, count), meet, take(offset, count). One meeting even without bytes;
   /// the first compares the records, unless that is done.
@@ -60,8 +60,9 @@ class ShmCommunicator final : public Communicator {
 
   std::unique_ptr<ShmGroup> group_;
   std::vector<Window> windows_;
-  std::vector<std::byte*> pointers_;  // by rank; valid until the next meet_in_windows
-  std::vector<const void*> inputs_;   // scratch of reduce_here
+  std::vector<std::weak_ptr<SharedSegment>> shared_;  // what allocate_shared() made
+  std::vector<std::byte*> pointers_;                  // by rank; valid until the next meet_in_windows
+  std::vector<const void*> inputs_;                   // scratch of reduce_here
   std::vector<void*> outputs_;
 };
 

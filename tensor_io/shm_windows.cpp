@@ -74,6 +74,8 @@ at::Tensor ShmCommunicator::do_allocate_shared(std::int64_t bytes, const Collect
   group_->meet_again(record);  // all have mapped it, or one has died since
   if (!problem.empty()) throw Error(ErrorCode::unavailable, {}, problem);
   if (rank() == 0) segment->close_descriptor();
+  std::erase_if(shared_, [](const auto& gone) { return gone.expired(); });
+  shared_.push_back(segment);
   // The pages go back with the last rank's mapping: another rank may still read them when this one drops its tensor.
   return at::from_blob(
       segment->data(), {bytes}, [segment](void*) {}, at::TensorOptions().dtype(at::kByte));
@@ -88,8 +90,12 @@ std::vector<float*> ShmCommunicator::on_all_ranks(const at::Tensor& tensor) cons
     for (const auto& segment : window.segments) places.push_back(reinterpret_cast<float*>(segment->data() + offset));
     return places;
   }
+  for (const auto& shared : shared_) {
+    if (const auto segment = shared.lock(); segment && segment->holds(tensor.data_ptr(), tensor.nbytes()))
+      return {static_cast<float*>(tensor.data_ptr())};
+  }
   throw Error(ErrorCode::usage, "all_reduce_update", "what is to be written is not in memory of this communicator",
-              "take it from allocate()");
+              "take it from allocate() or allocate_shared()");
 }
 
 bool ShmCommunicator::meet_in_windows(const at::Tensor& tensor, const CollectiveRecord& record) {

@@ -25,7 +25,7 @@ struct UpdateRule {
 };
 
 /// One step of `numel` elements, out of place: the gradient is (gradients[0][i] + gradients[1][i] + ...) / divisor, always in this order;
-/// what comes of it is written into each of the copies. So no reduced gradient is stored, and whoever updates a slice for several ranks
+/// what comes of it is written into each of its copies. So no reduced gradient is stored, and whoever updates a slice for several ranks
 /// reads it once. The formulas are those of LibTorch's fused optimizers (torch.optim with fused=True), each operation rounded to f32, so
 /// that the bits are the same on every processor.
 ///
@@ -38,7 +38,8 @@ struct UpdateTask {
   const float* parameter = nullptr;
   const float* first = nullptr;   ///< SGD: momentum, nullptr without; AdamW: exp_avg
   const float* second = nullptr;  ///< AdamW: exp_avg_sq
-  int copies = 1;
+  int parameter_copies = 1;
+  int moment_copies = 1;
   float* const* next_parameter = nullptr;  ///< one for each copy
   float* const* next_first = nullptr;
   float* const* next_second = nullptr;

@@ -1,10 +1,10 @@
 // ddp's early update: the same training, made in a second copy while backward goes on.
 #include "strategies/early_update.hpp"
 
-#include <algorithm>
 #include <limits>
 
 #include "tests/catch.hpp"
+#include "tests/support/rank_threads.hpp"
 #include "tests/support/small_training.hpp"
 
 using namespace troupe;
@@ -38,6 +38,14 @@ struct Wandering : torch::nn::Module {
   torch::nn::Linear sometimes = register_module("sometimes", torch::nn::Linear(3, 3));
   torch::nn::Linear never = register_module("never", torch::nn::Linear(5, 7));
   bool uses = false;  // in the step that comes
+};
+
+// More than ranks reduce in one meeting: a rank updates its share of it.
+struct Wide : testing::SmallMlpImpl {
+  Wide() {
+    first = replace_module("first", torch::nn::Linear(8, 701));
+    second = replace_module("second", torch::nn::Linear(701, 29));
+  }
 };
 
 }  // namespace
@@ -88,7 +96,7 @@ TEST_CASE(
 }
 
 TEST_CASE("[D16] micro-batches, weights, buckets of another size and their new order go with it") {
-  const int which = GENERATE(0, 1, 2, 3);
+  const int which = GENERATE(0, 1, 2, 3, 4);
   const auto configure = [&](SmallTraining& t) {
     t.optimizer.optimizer = "adamw";
     t.lr = 0.01;
@@ -96,6 +104,7 @@ TEST_CASE("[D16] micro-batches, weights, buckets of another size and their new o
     if (which == 1) t.weight_of = [](int rank, std::int64_t) { return rank == 0 ? 2.0 : 0.0; };
     if (which == 2) t.jobs.options.strategy.bucket_cap_mb = 25;
     if (which == 3) t.jobs.options.strategy.tune_buckets = true, t.steps = 70;
+    if (which == 4) t.model = [] { return testing::make_seeded<Wide>(1); };
   };
   const auto early = train(2, configure, true), late = train(2, configure, true, 1);
   CHECK(early.losses == late.losses);
@@ -163,32 +172,49 @@ TEST_CASE("[D16] a parameter with two names is updated as one") {
   CHECK(at::equal(early.at("model.always.weight"), early.at("model.again")));
 }
 
-TEST_CASE("[D16] a step that is laid out anew is not updated early: its forward keeps views of the other copy") {
-  register_ddp();
-  auto model = testing::make_seeded<testing::SmallMlpImpl>(1);
-  std::vector<at::Tensor> parameters;
-  std::vector<ParameterLayout> layout;
-  for (const auto& item : model->named_parameters()) {
-    parameters.push_back(item.value());
-    layout.push_back({item.key(), item.value().sizes().vec(), item.value().scalar_type(), true});
-  }
-  const auto plan = plan_buckets(layout, registration_order(layout), 1, 1);
-  auto order = plan.order;
-  std::reverse(order.begin(), order.end());
-  const auto reversed = plan_buckets(layout, order, 1, 1);
-  const auto lane = make_communicator({});
-  const auto optimizer = make_optimizer({}, testing::one_group(*model));
-  const auto values = model->second->weight.detach().clone();
-  EarlyUpdate update(parameters, plan, *optimizer, *lane);
-  REQUIRE(update.begin(0.1));
-  update.drop();
-  const auto kept = model->second->weight.t();
-  update.lay_out(reversed);
-  CHECK_FALSE(update.begin(0.1));
-  CHECK_FALSE(update.begun());
-  CHECK(at::equal(model->second->weight, values));
-  CHECK(at::equal(kept.t(), values));
-  CHECK(update.begin(0.1));
+TEST_CASE(
+    "[D16] moments are one memory for the ranks of a host, which nobody writes while another may read it, and each rank's own in the end") {
+  const int ranks = 3;
+  test::GroupOptions group;
+  group.backend = {"shm", "shm"};
+  group.world_size = ranks;
+  CHECK_NOTHROW(test::run_ranks(group, [&](Communicator& lane) {
+    const auto model = testing::make_seeded<testing::SmallMlpImpl>(1);
+    std::vector<at::Tensor> parameters;
+    std::vector<ParameterLayout> layout;
+    for (const auto& item : model->named_parameters()) {
+      parameters.push_back(item.value());
+      layout.push_back({item.key(), item.value().sizes().vec(), item.value().scalar_type(), true});
+    }
+    OptimizerOptions adamw;
+    adamw.optimizer = "adamw";
+    const auto optimizer = make_optimizer(adamw, testing::one_group(*model));
+    std::string why;
+    auto moment = optimizer->elements(why).at(0).first;
+    auto update = std::make_unique<EarlyUpdate>(parameters, plan_buckets(layout, registration_order(layout), 1, 1), *optimizer, lane);
+    const auto gradients = [&](float value) {
+      for (auto& parameter : parameters) parameter.mutable_grad() = at::full_like(parameter, value);
+    };
+    const auto shown = moment.detach();
+    gradients(1);
+    update->update(0.1);
+    test::require(at::equal(shown, at::zeros_like(shown)), "what the step before shows is not written");
+    const auto value = moment.clone();
+    test::require(value.abs().min().item<float>() > 0, "the step changed the moment");
+    lane.barrier();
+    if (lane.rank() == 1) moment.fill_(7);
+    lane.barrier();
+    test::require(at::equal(moment, at::full_like(moment, 7)), "the moment is the one that rank 1 wrote");
+    lane.barrier();
+    if (lane.rank() == 1) moment.copy_(value);
+    lane.barrier();
+    update.reset();
+    lane.barrier();
+    moment.fill_(static_cast<float>(lane.rank()));
+    lane.barrier();
+    test::require(at::equal(moment, at::full_like(moment, lane.rank())), "the moment is this rank's own");
+    test::require(optimizer->elements(why).at(0).first.const_data_ptr() == moment.const_data_ptr(), "the optimizer has the same tensor");
+  }));
 }
 
 TEST_CASE("[D16] a parameter that would be updated in some steps only is refused by its name") {

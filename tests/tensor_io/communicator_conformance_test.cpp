@@ -155,10 +155,17 @@ TEST_CASE("[D16] all_reduce_update makes of the ranks' average what an update he
           "[communicator]") {
   on_every_backend({1, 2, 3, 5}, [](const GroupOptions& group, Communicator& communicator) {
     if (group.backend.backend == "nccl") return;  // on the CPU only
-    for (const std::int64_t numel : {0, 16, 1'024, 100'000}) {
+    const auto check = [&](std::int64_t numel, bool shares_moments) {
       const auto memory = [&] { return communicator.allocate(numel, at::kFloat); };
-      const auto own = [&](std::uint64_t seed) { return memory().normal_(0, 1, at::detail::createCPUGenerator(seed)); };
-      ReducedUpdate update{{own(1), own(2), own(3).square_()}, {memory(), memory(), memory()}, {}, numel > 50'000};
+      const auto of_moments = [&] {
+        const auto shared = shares_moments ? communicator.allocate_shared(numel, at::kFloat) : at::Tensor();
+        return shared.defined() ? shared : memory();
+      };
+      const auto values = [&](std::uint64_t seed) { return at::empty({numel}).normal_(0, 1, at::detail::createCPUGenerator(seed)); };
+      ReducedUpdate update{{memory().copy_(values(1)), of_moments().copy_(values(2)), of_moments().copy_(values(3).square_())},
+                           {memory(), of_moments(), of_moments()},
+                           {},
+                           numel > 50'000};
       UpdateRule rule;
       rule.kind = UpdateRule::Kind::adamw;
       rule.has_first = true;
@@ -182,6 +189,10 @@ TEST_CASE("[D16] all_reduce_update makes of the ranks' average what an update he
       require(same_bits(update.next.first, expected.next.first), case_name(at::kFloat, numel, "first moments"));
       require(same_bits(update.next.second, expected.next.second), case_name(at::kFloat, numel, "second moments"));
       require(same_bits(update.state.parameter, before), "the state stays");
+    };
+    for (const std::int64_t numel : {0, 16, 1'024, 100'000}) {
+      check(numel, false);
+      check(numel, true);
     }
   });
 }

@@ -88,7 +88,7 @@ TEST_CASE("an update has the same bits on every processor, for any number of cop
   task.parameter = parameter.const_data_ptr<float>();
   task.first = first.const_data_ptr<float>();
   task.second = second.const_data_ptr<float>();
-  task.copies = ranks;
+  task.parameter_copies = task.moment_copies = ranks;
   task.numel = numel;
   struct Made {
     std::vector<at::Tensor> parameter, first, second;
@@ -121,12 +121,16 @@ TEST_CASE("an update has the same bits on every processor, for any number of cop
   of_reduced.gradient_count = of_reduced.divisor = 1;
   auto streamed = task;
   streamed.streaming = true;
-  for (const auto& how : {task, of_reduced, streamed}) {
+  auto moments_once = task;
+  moments_once.moment_copies = 1;
+  for (const auto& how : {task, of_reduced, streamed, moments_once}) {
     const auto made = make(troupe::update, how);
+    const auto nothing = at::zeros({numel});
     for (std::size_t r = 0; r < static_cast<std::size_t>(ranks); ++r) {
+      const bool has_moments = r < static_cast<std::size_t>(how.moment_copies);
       CHECK(equal_bits(made.parameter[r], reference.parameter[0]));
-      CHECK(equal_bits(made.first[r], reference.first[0]));
-      CHECK(equal_bits(made.second[r], reference.second[0]));
+      CHECK(equal_bits(made.first[r], has_moments ? reference.first[0] : nothing));
+      CHECK(equal_bits(made.second[r], has_moments ? reference.second[0] : nothing));
     }
   }
 }
