@@ -139,16 +139,17 @@ def weights_difference(programs, name):
     return max(weights_differences(programs, name).values())
 
 
-def report(row, target, ours, peers, unit, extra, at_least=False):
+def report(row, target, ours, peers, unit, extra, at_least=False, weight_tolerance=0.0):
     """Prints the line of a row with the best of `peers` ({setting: blocks}) and returns its entry for the results.
 
     The ratio is ours / peer, which is to be at most the target; `at_least`: peer / ours, which is to be at least the target.
+    Weights that differ by more than the tolerance are `short`, whatever the time.
     """
     best = min(peers, key=lambda setting: statistics.median(flat(peers[setting])))
     a, b = statistics.median(flat(ours)), statistics.median(flat(peers[best]))
     ratio = b / a if at_least else a / b
     low, high = ratio_interval(peers[best], ours) if at_least else ratio_interval(ours, peers[best])
-    ok = (low >= target if at_least else high <= target) and extra.get("max_weight_difference", 0) == 0
+    ok = (low >= target if at_least else high <= target) and extra.get("max_weight_difference", 0) <= weight_tolerance
     words = " ".join(f"{name}={value}" for name, value in extra.items())
     print(f"{row} ours={a:.4g} peer={b:.4g} unit={unit} ratio={ratio:.4f} spread={low:.4f}..{high:.4f} target={target:.4f} "
           f"{words + ' ' if words else ''}peer_setting='{best}' {'ok' if ok else 'short'}", flush=True)
