@@ -168,7 +168,7 @@ void Ddp::roll_back() {
 }
 
 void Ddp::prepare_updates(Optimizer& optimizer) {
-  if (!early_hook_ || early_) return;
+  if (!early_hook_ || early_ || !next_order_.empty() || next_caps_) return;  // the next step's buckets would want other copies
   std::vector<at::Tensor> parameters;
   for (const auto& item : model().named_parameters()) parameters.push_back(item.value());
   set_early(std::make_shared<EarlyUpdate>(parameters, plan(), optimizer, *context().bucket_lane));

@@ -50,7 +50,7 @@ class Ddp final : public Replica {
 
   std::shared_ptr<CommHook> hook_;
   std::shared_ptr<EarlyUpdateHook> early_hook_;     // with early_update: hook_
-  std::shared_ptr<EarlyUpdate> early_;              // ... after the first step of a generation, or of new buckets
+  std::shared_ptr<EarlyUpdate> early_;              // ... after the first step whose buckets stay, of a generation and of new ones
   std::shared_ptr<std::vector<BucketView>> views_;  // the reducer's, of the plan
   std::vector<std::int32_t> last_arrival_;
   std::vector<std::int32_t> next_order_;  // of the buckets that the next step lays out; empty: they stay

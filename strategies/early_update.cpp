@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "strategies/gradient_buckets.hpp"
 #include "tensor_io/element_update.hpp"
 
 namespace troupe {
@@ -19,30 +20,19 @@ std::int64_t bytes_of(const UpdatedState& state) {
   return bytes;
 }
 
-at::Tensor part(const at::Tensor& flat, const Bucket& bucket) {
-  return flat.defined() ? flat.narrow(0, bucket.begin, bucket.numel()) : at::Tensor();
-}
-
-UpdatedState part(const UpdatedState& state, const Bucket& bucket) {
-  return {part(state.parameter, bucket), part(state.first, bucket), part(state.second, bucket)};
-}
-
-at::Tensor view(const at::Tensor& flat, const BucketSlot& slot, const at::Tensor& like) {
-  if (!flat.defined()) return {};
-  const auto place = flat.narrow(0, slot.offset, slot.numel);
-  return like.is_non_overlapping_and_dense() ? place.as_strided(like.sizes(), like.strides()) : place.view(like.sizes());
+UpdatedState part(const UpdatedState& state, std::int64_t begin, std::int64_t end) {
+  return state.map([&](const at::Tensor& flat) { return flat.slice(0, begin, end); });
 }
 
 }  // namespace
 
-EarlyUpdate::EarlyUpdate(const std::vector<at::Tensor>& parameters, const BucketPlan& plan, Optimizer& optimizer, Communicator& lane)
-    : parameters_(parameters) {
+EarlyUpdate::EarlyUpdate(const std::vector<at::Tensor>& parameters, const BucketPlan& plan, Optimizer& optimizer, Communicator& lane) {
   torch::NoGradGuard no_grad;
   std::string why;
   elements_ = optimizer.elements(why);
   if (!why.empty()) throw Error(ErrorCode::usage, "early_update", why, "use the framework's sgd or adamw, or leave early_update out");
   allocate(plan.flats.empty() ? 0 : plan.flats.front().numel, lane);
-  place_slots(plan);
+  place_slots(parameters, plan);
   take_in();
 }
 
@@ -81,26 +71,28 @@ std::optional<std::size_t> EarlyUpdate::element_of(const at::Tensor& parameter) 
   return std::nullopt;
 }
 
-void EarlyUpdate::place_slots(const BucketPlan& plan) {
+void EarlyUpdate::place_slots(const std::vector<at::Tensor>& parameters, const BucketPlan& plan) {
   std::map<const c10::TensorImpl*, std::size_t> last;  // of a tied parameter's names the last has the hook, and so the gradient
-  for (std::size_t i = 0; i < parameters_.size(); ++i) last[parameters_[i].unsafeGetTensorImpl()] = i;
+  for (std::size_t i = 0; i < parameters.size(); ++i) last[parameters[i].unsafeGetTensorImpl()] = i;
   for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
     const auto& bucket = plan.buckets[b];
     for (std::size_t s = 0; s < bucket.slots.size(); ++s) {
       const auto& planned = bucket.slots[s];
       const auto index = static_cast<std::size_t>(planned.parameter);
-      const auto& parameter = parameters_[index];
-      if (last[parameter.unsafeGetTensorImpl()] != index) continue;
+      const auto& parameter = parameters[index];
+      const auto element = element_of(parameter);
+      if (!element || last[parameter.unsafeGetTensorImpl()] != index) continue;
       const auto end = s + 1 < bucket.slots.size() ? bucket.slots[s + 1].offset : bucket.end;
-      Slot slot{index, b, planned.offset - bucket.begin, end - bucket.begin, element_of(parameter), {}};
-      for (std::size_t copy = 0; copy < 2; ++copy) {
-        slot.views[copy] = {view(copies_[copy].parameter, planned, parameter), view(copies_[copy].first, planned, parameter),
-                            view(copies_[copy].second, planned, parameter)};
-      }
+      Slot slot{index, b, planned.offset - bucket.begin, end - bucket.begin, *element, {}};
+      for (std::size_t copy = 0; copy < 2; ++copy)
+        slot.views[copy] = copies_[copy].map([&](const at::Tensor& flat) { return slot_view(flat, planned, parameter); });
       slots_.push_back(std::move(slot));
     }
     for (std::size_t copy = 0; copy < 2; ++copy) {
-      updates_[copy].push_back({part(copies_[copy], bucket), part(copies_[1 - copy], bucket), {}, bytes_of(copies_[copy]) > kCacheBytes});
+      updates_[copy].push_back({part(copies_[copy], bucket.begin, bucket.end),
+                                part(copies_[1 - copy], bucket.begin, bucket.end),
+                                {},
+                                bytes_of(copies_[copy]) > kCacheBytes});
     }
   }
 }
@@ -114,9 +106,8 @@ void EarlyUpdate::take_in() {
   };
   for (const auto& slot : slots_) {
     const auto& shown = slot.views[live_];
-    take(parameters_[slot.parameter], shown.parameter);
-    if (!slot.element) continue;
-    auto& element = elements_[*slot.element];
+    auto& element = elements_[slot.element];
+    take(element.parameter, shown.parameter);
     if (element.first.defined()) take(element.first, shown.first);
     if (element.second.defined()) take(element.second, shown.second);
   }
@@ -129,9 +120,8 @@ void EarlyUpdate::check_parameters() const {
   };
   std::vector<bool> placed(elements_.size(), false);
   for (const auto& slot : slots_) {
-    if (!slot.element) continue;
-    placed[*slot.element] = true;
-    const auto& element = elements_[*slot.element];
+    placed[slot.element] = true;
+    const auto& element = elements_[slot.element];
     const auto& place = slot.views[live_].parameter;
     for (const auto* tensor : {&element.parameter, &element.first, &element.second}) {
       if (tensor->defined() &&
@@ -158,18 +148,13 @@ void EarlyUpdate::begin(double lr) {
   begun_ = true;
 }
 
-UpdateRule EarlyUpdate::rule_of(const Slot& slot, double lr) const {
-  const auto& element = elements_[*slot.element];
-  return element.rule(lr, static_cast<double>(*element.step.const_data_ptr<float>()) + 1);
-}
-
 void EarlyUpdate::make_runs(double lr) {
   auto& updates = updates_[live_];
   for (auto& update : updates) update.runs.clear();
   for (const auto& slot : slots_) {
-    if (!slot.element || slot.begin == slot.end) continue;
+    if (slot.begin == slot.end) continue;
     auto& runs = updates[slot.bucket].runs;
-    const auto rule = rule_of(slot, lr);
+    const auto rule = elements_[slot.element].next_rule(lr);
     if (!runs.empty() && runs.back().end == slot.begin && runs.back().rule == rule) {
       runs.back().end = slot.end;
     } else {
@@ -185,39 +170,38 @@ void EarlyUpdate::reduce(const BucketView& bucket, Communicator& lane) const {
 void EarlyUpdate::update(double lr) {
   torch::NoGradGuard no_grad;
   prepare();
-  std::vector<bool> used(parameters_.size(), false);
+  std::vector<bool> updated;
   for (const auto& slot : slots_) {
-    if (!slot.element || slot.begin == slot.end) continue;
-    const auto gradient = gradient_lines(elements_[*slot.element]);
+    const auto& element = elements_[slot.element];
+    const auto gradient = gradient_lines(element);
+    updated.push_back(gradient.defined());
     if (!gradient.defined()) continue;
-    used[slot.parameter] = true;
     const auto& bucket = updates_[live_][slot.bucket];
-    const auto of_slot = [&](const UpdatedState& state) {
-      const auto cut = [&](const at::Tensor& flat) { return flat.defined() ? flat.slice(0, slot.begin, slot.end) : flat; };
-      return UpdatedState{cut(state.parameter), cut(state.first), cut(state.second)};
-    };
-    const ReducedUpdate update{of_slot(bucket.state), of_slot(bucket.next), {{0, gradient.numel(), rule_of(slot, lr)}}, false};
-    apply_update(update, {gradient.const_data_ptr<float>()}, 1, copies_here(update.next), 0, gradient.numel());
+    update_element(element, gradient, lr, part(bucket.state, slot.begin, slot.end), part(bucket.next, slot.begin, slot.end));
   }
-  commit(used);
+  show(updated);
 }
 
 void EarlyUpdate::commit(const std::vector<bool>& used) {
+  std::vector<bool> updated;
+  for (const auto& slot : slots_) updated.push_back(used[slot.parameter]);
+  show(updated);
+}
+
+void EarlyUpdate::show(const std::vector<bool>& updated) {
   torch::NoGradGuard no_grad;
-  for (const auto& slot : slots_) {
-    const auto &shown = slot.views[live_], &next = slot.views[1 - live_];
-    const bool updated = slot.element && used[slot.parameter];
-    if (!updated) {  // the bucket may hold zeros for it, which would still decay it
+  for (std::size_t s = 0; s < slots_.size(); ++s) {
+    const auto &shown = slots_[s].views[live_], &next = slots_[s].views[1 - live_];
+    if (!updated[s]) {  // the bucket may hold zeros for it, which would still decay it
       for (const auto& [from, to] : {std::pair(shown.parameter, next.parameter), {shown.first, next.first}, {shown.second, next.second}}) {
         if (from.defined()) to.copy_(from);
       }
     }
-    parameters_[slot.parameter].set_data(next.parameter);
-    if (!slot.element) continue;
-    auto& element = elements_[*slot.element];
+    auto& element = elements_[slots_[s].element];
+    element.parameter.set_data(next.parameter);
     if (element.first.defined()) element.first.set_data(next.first);
     if (element.second.defined()) element.second.set_data(next.second);
-    if (updated) *element.step.mutable_data_ptr<float>() += 1;
+    if (updated[s]) *element.step.mutable_data_ptr<float>() += 1;
   }
   live_ = 1 - live_;
   begun_ = false;

@@ -58,24 +58,23 @@ class EarlyUpdate {
   struct Slot {
     std::size_t parameter = 0, bucket = 0;  // in layout order, in the plan
     std::int64_t begin = 0, end = 0;        // of the bucket
-    std::optional<std::size_t> element;     // in elements_; none: the optimizer does not have it
+    std::size_t element = 0;                // in elements_
     std::array<UpdatedState, 2> views;      // of the copies, in the parameter's sizes and strides
   };
 
   void allocate(std::int64_t numel, Communicator& lane);
-  void place_slots(const BucketPlan& plan);
+  void place_slots(const std::vector<at::Tensor>& parameters, const BucketPlan& plan);
   std::optional<std::size_t> element_of(const at::Tensor& parameter) const;
   void take_in();
   void check_parameters() const;
   void prepare();
-  UpdateRule rule_of(const Slot& slot, double lr) const;
   void make_runs(double lr);
+  void show(const std::vector<bool>& updated);  // by slot
 
-  std::vector<at::Tensor> parameters_;
   std::vector<ElementState> elements_;
   std::array<UpdatedState, 2> copies_;
   int sharers_ = 1;                                    // ranks that have the moments in common
-  std::vector<Slot> slots_;                            // in order of their offsets, one for each tensor
+  std::vector<Slot> slots_;                            // in order of their offsets, one for each tensor of both model and optimizer
   std::array<std::vector<ReducedUpdate>, 2> updates_;  // by the copy that is read, by bucket
   int live_ = 0;
   std::atomic<bool> begun_ = false;  // the reducer may still look when an interrupted step is dropped

@@ -11,6 +11,12 @@
 
 namespace troupe {
 
+at::Tensor slot_view(const at::Tensor& flat, const BucketSlot& slot, const at::Tensor& parameter) {
+  const auto slice = flat.narrow(0, slot.offset, slot.numel);
+  return parameter.is_non_overlapping_and_dense() ? slice.as_strided(parameter.sizes(), parameter.strides())
+                                                  : slice.view(parameter.sizes());
+}
+
 class GradientBuckets::Hook final : public torch::autograd::PostAccumulateGradHook {
  public:
   Hook(std::weak_ptr<GradientBuckets*> owner, std::size_t index) : owner_(std::move(owner)), index_(index) {}
@@ -69,9 +75,7 @@ void GradientBuckets::place() {
     for (const auto& slot : plan_.buckets[b].slots) {
       auto& entry = entries_[static_cast<std::size_t>(slot.parameter)];
       entry.bucket = static_cast<std::int32_t>(b);
-      const auto slice = flat.narrow(0, slot.offset, slot.numel);
-      entry.view = entry.parameter.is_non_overlapping_and_dense() ? slice.as_strided(entry.parameter.sizes(), entry.parameter.strides())
-                                                                  : slice.view(entry.parameter.sizes());
+      entry.view = slot_view(flat, slot, entry.parameter);
     }
   }
 }

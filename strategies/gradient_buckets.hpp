@@ -14,6 +14,9 @@
 
 namespace troupe {
 
+/// The slot's part of a flat buffer with the sizes of `parameter`, and its strides where these leave no holes.
+at::Tensor slot_view(const at::Tensor& flat, const BucketSlot& slot, const at::Tensor& parameter);
+
 /// Gradients as views of flat buckets, and the hooks that fill them.
 ///
 /// LibTorch hands each gradient over as a tensor of its own (zero_grad drops the old one). A post-accumulate hook per parameter copies it

@@ -6,7 +6,6 @@
 
 #include "tensor_io/error.hpp"
 #include "tensor_io/fused_optimizer.hpp"
-#include "tensor_io/reduced_update.hpp"
 
 namespace troupe {
 namespace {
@@ -18,16 +17,6 @@ at::Tensor padded(const at::Tensor& dense) {
   auto copy = at::zeros({(dense.numel() + kLine - 1) / kLine * kLine}, at::kFloat);
   copy.narrow(0, 0, dense.numel()).copy_(flat(dense));
   return copy;
-}
-
-UpdatedState padded(const ElementState& element) {
-  return {padded(element.parameter), element.first.defined() ? padded(element.first) : at::Tensor(),
-          element.second.defined() ? padded(element.second) : at::Tensor()};
-}
-
-UpdatedState like(const UpdatedState& state) {
-  const auto same = [](const at::Tensor& tensor) { return tensor.defined() ? at::empty_like(tensor) : tensor; };
-  return {same(state.parameter), same(state.first), same(state.second)};
 }
 
 void take_back(const at::Tensor& from, const at::Tensor& to) {
@@ -42,6 +31,12 @@ at::Tensor gradient_lines(const ElementState& element) {
   return given.defined() ? padded(kernel_gradient(element.name, element.parameter, given)) : at::Tensor();
 }
 
+void update_element(const ElementState& element, const at::Tensor& gradient, double lr, const UpdatedState& state,
+                    const UpdatedState& next) {
+  const ReducedUpdate update{state, next, {{0, gradient.numel(), element.next_rule(lr)}}, false};
+  apply_update(update, {gradient.const_data_ptr<float>()}, 1, copies_here(next), 0, gradient.numel());
+}
+
 void update_elements(Optimizer& optimizer, double lr, const char* field) {
   at::NoGradGuard no_grad;
   std::string why_not;
@@ -52,15 +47,13 @@ void update_elements(Optimizer& optimizer, double lr, const char* field) {
   for (const auto& element : elements) {
     const auto gradient = gradient_lines(element);
     if (!gradient.defined()) continue;
-    const auto step = element.step.item<float>() + 1;
-    ReducedUpdate update{padded(element), {}, {}, false};
-    update.next = like(update.state);
-    update.runs.push_back({0, update.next.parameter.numel(), element.rule(lr, static_cast<double>(step))});
-    apply_update(update, {gradient.const_data_ptr<float>()}, 1, copies_here(update.next), 0, gradient.numel());
-    take_back(update.next.parameter, element.parameter);
-    take_back(update.next.first, element.first);
-    take_back(update.next.second, element.second);
-    *element.step.mutable_data_ptr<float>() = step;
+    const auto state = UpdatedState{element.parameter, element.first, element.second}.map(padded);
+    const auto next = state.map([](const at::Tensor& tensor) { return at::empty_like(tensor); });
+    update_element(element, gradient, lr, state, next);
+    take_back(next.parameter, element.parameter);
+    take_back(next.first, element.first);
+    take_back(next.second, element.second);
+    *element.step.mutable_data_ptr<float>() += 1;
   }
 }
 

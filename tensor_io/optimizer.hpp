@@ -26,6 +26,8 @@ struct ElementState {
   at::Tensor step;           ///< () f32: updates so far
   /// What the update number `step` (from 1) is at the schedule's `lr`. May outlive the optimizer.
   std::function<UpdateRule(double lr, double step)> rule;
+  /// Of the update that comes.
+  UpdateRule next_rule(double lr) const { return rule(lr, static_cast<double>(*step.const_data_ptr<float>()) + 1); }
 };
 
 /// An element-wise optimizer: applies the `.grad` of its parameters to them. Parameters whose gradient is undefined are left alone (not

@@ -12,6 +12,12 @@ namespace troupe {
 /// none.
 struct UpdatedState {
   at::Tensor parameter, first, second;
+  /// What `change` makes of each that is defined.
+  template <class Change>
+  UpdatedState map(Change change) const {
+    const auto of = [&](const at::Tensor& tensor) { return tensor.defined() ? change(tensor) : at::Tensor(); };
+    return {of(parameter), of(first), of(second)};
+  }
 };
 
 /// An update that goes with a reduction (Communicator::all_reduce_update).

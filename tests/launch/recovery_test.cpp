@@ -46,7 +46,7 @@ TEST_CASE("[L05] fault 4: a rank killed in the optimizer is replaced, and healed
 
 TEST_CASE("[D16] [L05] a rank killed around an early update is replaced, and the job ends with the bits of an undisturbed one") {
   const std::vector<std::string> early = {"--early_update", "true", "--first_bucket_mb", "0.001", "--bucket_cap_mb", "0.001"};
-  const auto fault = GENERATE(as<std::string>{}, "step=0,at=allocate", "step=11,at=buckets", "step=11,at=collective", "step=11,at=voted",
+  const auto fault = GENERATE(as<std::string>{}, "step=1,at=allocate", "step=11,at=buckets", "step=11,at=collective", "step=11,at=voted",
                               "step=11,at=committed", "step=12,at=optimizer");
   static const Run reference(4, {}, "", early);
   const Run run(4, {}, "slot=2," + fault, early);

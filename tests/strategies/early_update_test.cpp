@@ -40,10 +40,13 @@ struct Wandering : torch::nn::Module {
   bool uses = false;  // in the step that comes
 };
 
-// Its gradients come in another order than it registers them, and are more than ranks reduce in one meeting.
+// Its gradients come in another order than it registers them, and in a third one where it is turned; they are more than ranks reduce in
+// one meeting.
 struct Wide : torch::nn::Module {
   torch::nn::Linear last = register_module("last", torch::nn::Linear(701, 3));
   torch::nn::Linear first = register_module("first", torch::nn::Linear(8, 701));
+  torch::nn::Linear beside = register_module("beside", torch::nn::Linear(8, 3));
+  bool turned = false;
 };
 
 }  // namespace
@@ -106,8 +109,11 @@ TEST_CASE("[D16] micro-batches, weights, buckets of another size and their new o
       t.model = [] { return testing::make_seeded<Wide>(1); };
       t.forward = [](torch::nn::Module& module, const at::Tensor& x) {
         auto& model = dynamic_cast<Wide&>(module);
-        return model.last(torch::tanh(model.first(x)));
+        const auto before = model.turned ? model.beside(x) : at::Tensor();
+        const auto through = model.last(torch::tanh(model.first(x)));
+        return through + (model.turned ? before : model.beside(x));
       };
+      t.before_step = [](auto&, torch::nn::Module& model, std::int64_t step) { dynamic_cast<Wide&>(model).turned = step >= 8; };
     }
   };
   const auto early = train(2, configure, true), late = train(2, configure, true, 1);
@@ -178,10 +184,9 @@ TEST_CASE("[D16] a parameter with two names is updated as one") {
 
 TEST_CASE(
     "[D16] moments are one memory for the ranks of a host, which nobody writes while another may read it, and each rank's own in the end") {
-  const int ranks = 3;
   test::GroupOptions group;
   group.backend = {"shm", "shm"};
-  group.world_size = ranks;
+  group.world_size = 3;
   CHECK_NOTHROW(test::run_ranks(group, [&](Communicator& lane) {
     const auto model = testing::make_seeded<testing::SmallMlpImpl>(1);
     std::vector<at::Tensor> parameters;
@@ -196,11 +201,8 @@ TEST_CASE(
     std::string why;
     auto moment = optimizer->elements(why).at(0).first;
     auto update = std::make_unique<EarlyUpdate>(parameters, plan_buckets(layout, registration_order(layout), 1, 1), *optimizer, lane);
-    const auto gradients = [&](float value) {
-      for (auto& parameter : parameters) parameter.mutable_grad() = at::full_like(parameter, value);
-    };
     const auto shown = moment.detach();
-    gradients(1);
+    for (auto& parameter : parameters) parameter.mutable_grad() = at::ones_like(parameter);
     update->update(0.1);
     test::require(at::equal(shown, at::zeros_like(shown)), "what the step before shows is not written");
     const auto value = moment.clone();
