@@ -24,7 +24,9 @@ struct InsideFrame {
   bool before;
 };
 
-std::int64_t version_of(const at::Tensor& tensor) { return tensor.is_inference() ? 0 : static_cast<std::int64_t>(tensor._version()); }
+std::int64_t version_of(const at::Tensor& tensor) {
+  return tensor.is_inference() ? 0 : static_cast<std::int64_t>(tensor._version());
+}
 
 /// Where a forward works: where its inputs are, else its parameters, unless that is the CPU.
 c10::Device device_of(BlockBody& body, const torch::nn::Module& module) {
@@ -114,7 +116,8 @@ class Frame::Keeper final : public torch::autograd::SavedVariableHooks {
   bool packed_ = false;
 };
 
-/// In the second run: hands what a node saves to the frame, and keeps it for the case that forward itself differentiates.
+/// In the second run: hands what a node saves to the frame, and keeps it for the case that forward itself
+/// differentiates.
 class Frame::Capture final : public torch::autograd::SavedVariableHooks {
  public:
   explicit Capture(Frame& frame) : frame_(&frame) {}
@@ -132,7 +135,9 @@ class Frame::Capture final : public torch::autograd::SavedVariableHooks {
 class Frame::KeepNothing final : public SavedTensorStore {
  public:
   explicit KeepNothing(Frame& frame) : frame_(frame) {}
-  std::unique_ptr<torch::autograd::SavedVariableHooks> keeper() override { return std::make_unique<Keeper>(frame_.shared_from_this()); }
+  std::unique_ptr<torch::autograd::SavedVariableHooks> keeper() override {
+    return std::make_unique<Keeper>(frame_.shared_from_this());
+  }
 
  private:
   Frame& frame_;
@@ -175,7 +180,8 @@ void Frame::run() {
 
 void Frame::differs(const std::string& how) const {
   throw Error(ErrorCode::usage, "activation checkpointing of " + block_, how,
-              "let its forward depend on arguments, parameters and buffers alone, or leave the block out of activation_checkpointing");
+              "let its forward depend on arguments, parameters and buffers alone, or leave the block out of "
+              "activation_checkpointing");
 }
 
 void Frame::check_inputs(const char* when) {
@@ -183,16 +189,18 @@ void Frame::check_inputs(const char* when) {
   body_->visit_inputs([&](at::Tensor& tensor) {
     const auto version = versions_[index++];
     if (tensor.defined() && version_of(tensor) != version) {
-      differs("input tensor " + std::to_string(index) + " was changed in place " + when + ": it can't be computed from again");
+      differs("input tensor " + std::to_string(index) + " was changed in place " + when +
+              ": it can't be computed from again");
     }
   });
 }
 
 void Frame::capture(const at::Tensor& tensor) {
   const auto index = slots_.size();
-  if (ran_ &&
-      (index >= saved_.size() || tensor.sizes() != at::IntArrayRef(saved_[index].shape) || tensor.scalar_type() != saved_[index].dtype)) {
-    differs("the second forward saved another tensor for backward than the first one, number " + std::to_string(index + 1));
+  if (ran_ && (index >= saved_.size() || tensor.sizes() != at::IntArrayRef(saved_[index].shape) ||
+               tensor.scalar_type() != saved_[index].dtype)) {
+    differs("the second forward saved another tensor for backward than the first one, number " +
+            std::to_string(index + 1));
   }
   slots_.push_back(tensor);
 }
@@ -218,7 +226,8 @@ void Frame::recompute() {
   if (ran_ && slots_.size() != saved_.size()) {
     const auto count = slots_.size();
     slots_.clear();
-    differs("the second forward saved " + std::to_string(count) + " tensors for backward, the first one " + std::to_string(saved_.size()));
+    differs("the second forward saved " + std::to_string(count) + " tensors for backward, the first one " +
+            std::to_string(saved_.size()));
   }
 }
 
@@ -285,11 +294,13 @@ bool draws_from_libtorch(const torch::nn::Module& module) {
   namespace nn = torch::nn;
   const auto drops = [](const auto* dropout) { return dropout != nullptr && dropout->options.p() > 0; };
   if (drops(dynamic_cast<const nn::DropoutImpl*>(&module)) || drops(dynamic_cast<const nn::Dropout2dImpl*>(&module)) ||
-      drops(dynamic_cast<const nn::Dropout3dImpl*>(&module)) || drops(dynamic_cast<const nn::AlphaDropoutImpl*>(&module)) ||
+      drops(dynamic_cast<const nn::Dropout3dImpl*>(&module)) ||
+      drops(dynamic_cast<const nn::AlphaDropoutImpl*>(&module)) ||
       drops(dynamic_cast<const nn::FeatureAlphaDropoutImpl*>(&module))) {
     return true;
   }
-  if (const auto* attention = dynamic_cast<const nn::MultiheadAttentionImpl*>(&module)) return attention->options.dropout() > 0;
+  if (const auto* attention = dynamic_cast<const nn::MultiheadAttentionImpl*>(&module))
+    return attention->options.dropout() > 0;
   return dynamic_cast<const nn::RReLUImpl*>(&module) != nullptr;
 }
 
@@ -298,7 +309,8 @@ std::optional<std::string> random_below(torch::nn::Module& module, const std::st
     inside = inside || dynamic_cast<Checkpointing*>(block->runner().get()) != nullptr;
   if (inside && draws_from_libtorch(module)) return path;
   for (const auto& child : module.named_children()) {
-    if (auto found = random_below(*child.value(), path.empty() ? child.key() : path + "." + child.key(), inside)) return found;
+    if (auto found = random_below(*child.value(), path.empty() ? child.key() : path + "." + child.key(), inside))
+      return found;
   }
   return std::nullopt;
 }

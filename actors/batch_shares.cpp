@@ -82,7 +82,8 @@ std::vector<std::int64_t> share_out(std::span<const double> speeds, std::int64_t
     --shares[last];
   }
   for (auto& share : shares) share *= quantum;
-  shares[static_cast<std::size_t>(std::max_element(speeds.begin(), speeds.end()) - speeds.begin())] += total - quanta * quantum;
+  shares[static_cast<std::size_t>(std::max_element(speeds.begin(), speeds.end()) - speeds.begin())] +=
+      total - quanta * quantum;
   return shares;
 }
 
@@ -123,7 +124,8 @@ bool BatchShares::add(std::span<const double> own_ms) {
     then = std::max(then, static_cast<double>(next[r]) / speeds[r]);
   }
   if (!(then < (1 - options_.gain) * now)) return false;
-  change_ = "shares of the batch are now " + list_of(next) + " samples (ranks took " + list_of(took) + " ms for " + list_of(shares_) + ")";
+  change_ = "shares of the batch are now " + list_of(next) + " samples (ranks took " + list_of(took) + " ms for " +
+            list_of(shares_) + ")";
   shares_ = std::move(next);
   return true;
 }

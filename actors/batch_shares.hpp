@@ -19,17 +19,19 @@ struct Balance {
   void check(int ranks) const;
 };
 
-/// `total` samples cut into one share for each rank, in multiples of `quantum` but for the fastest rank's, so that the last rank is done as
-/// early as can be: each next quantum goes to the rank that would then be done first. `speeds` are samples per time, in any unit. No share
-/// is below one quantum. Pure; ties go to the lower rank. Throws Error(usage) where there are fewer quanta than ranks.
+/// `total` samples cut into one share for each rank, in multiples of `quantum` but for the fastest rank's, so that the
+/// last rank is done as early as can be: each next quantum goes to the rank that would then be done first. `speeds` are
+/// samples per time, in any unit. No share is below one quantum. Pure; ties go to the lower rank. Throws Error(usage)
+/// where there are fewer quanta than ranks.
 std::vector<std::int64_t> share_out(std::span<const double> speeds, std::int64_t total, std::int64_t quantum = 1);
 
-/// Each rank's share of a micro-batch, from what every rank says of its own time in each vote. Pure: the same votes give the same shares on
-/// every rank.
+/// Each rank's share of a micro-batch, from what every rank says of its own time in each vote. Pure: the same votes
+/// give the same shares on every rank.
 ///
-/// A rank's time for its share is the median over `window` steps, in which a pause now and then counts nothing. New shares come when the
-/// slowest rank would be done earlier by more than `gain` of its time: what noise would win is less than that, and a rank whose steps have
-/// a fixed cost is met after two or three changes. After each change the window begins anew.
+/// A rank's time for its share is the median over `window` steps, in which a pause now and then counts nothing. New
+/// shares come when the slowest rank would be done earlier by more than `gain` of its time: what noise would win is
+/// less than that, and a rank whose steps have a fixed cost is met after two or three changes. After each change the
+/// window begins anew.
 class BatchShares {
  public:
   struct Options {
@@ -38,10 +40,12 @@ class BatchShares {
   };
   BatchShares() = default;  ///< equal parts, for ever
   /// `total`: samples of a micro-batch, over all ranks. Throws Error(usage) where there are fewer samples than ranks.
-  BatchShares(Balance balance, std::int64_t total, int ranks) : BatchShares(std::move(balance), total, ranks, Options()) {}
+  BatchShares(Balance balance, std::int64_t total, int ranks)
+      : BatchShares(std::move(balance), total, ranks, Options()) {}
   BatchShares(Balance balance, std::int64_t total, int ranks, Options options);
 
-  /// Another membership: forgets what was measured. Weights stay while there are as many ranks as weights, and are equal otherwise.
+  /// Another membership: forgets what was measured. Weights stay while there are as many ranks as weights, and are
+  /// equal otherwise.
   void reset(int ranks);
   /// Samples by rank; empty: equal parts.
   const std::vector<std::int64_t>& by_rank() const noexcept { return shares_; }

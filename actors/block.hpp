@@ -17,12 +17,14 @@
 
 namespace troupe {
 
-/// The module's forward: its signature, and how it is called. Specialise it for a module whose forward is overloaded or a template.
+/// The module's forward: its signature, and how it is called. Specialise it for a module whose forward is overloaded or
+/// a template.
 template <class ModuleImpl>
 struct ForwardOf {
   static_assert(
       requires { &ModuleImpl::forward; },
-      "a block's module has one forward, neither overloaded nor a template; specialise troupe::ForwardOf for another one");
+      "a block's module has one forward, neither overloaded nor a template; specialise troupe::ForwardOf for another "
+      "one");
   template <class Pointer>
   struct Of;
   template <class Class, class Result, class... Args>
@@ -53,10 +55,13 @@ struct ForwardOf {
 template <>
 struct ForwardOf<torch::nn::SequentialImpl> {
   using Signature = at::Tensor(const at::Tensor&);
-  static at::Tensor call(torch::nn::SequentialImpl& module, const at::Tensor& input) { return module.forward<at::Tensor>(input); }
+  static at::Tensor call(torch::nn::SequentialImpl& module, const at::Tensor& input) {
+    return module.forward<at::Tensor>(input);
+  }
 };
 
-/// An argument of forward, declared as Arg: a copy where it holds tensors, since hooks replace them; else where the caller has it.
+/// An argument of forward, declared as Arg: a copy where it holds tensors, since hooks replace them; else where the
+/// caller has it.
 template <class Arg>
 class BlockArgument {
  public:
@@ -69,7 +74,8 @@ class BlockArgument {
   }
   void keep() {
     if constexpr (!kCopies) {
-      throw Error(ErrorCode::usage, "activation checkpointing", "an argument of the block's forward can't be copied for the recompute",
+      throw Error(ErrorCode::usage, "activation checkpointing",
+                  "an argument of the block's forward can't be copied for the recompute",
                   "take it by value or const reference, and let it be copyable");
     } else if (!value_) {
       copy();
@@ -126,7 +132,8 @@ class BlockArgument {
 template <class ModuleImpl, class Result, class... Args>
 class ModuleBody final : public BlockBody {
  public:
-  explicit ModuleBody(ModuleImpl& module, std::remove_reference_t<Args>&... args) : module_(&module), arguments_(args...) {}
+  explicit ModuleBody(ModuleImpl& module, std::remove_reference_t<Args>&... args)
+      : module_(&module), arguments_(args...) {}
 
   void visit_inputs(TensorVisitor visit) override {
     std::apply([&](auto&... argument) { (argument.visit(visit), ...); }, arguments_);
@@ -177,13 +184,15 @@ class ModuleBody final : public BlockBody {
 
 /// A module with hooks around its call.
 ///
-/// C++ modules have no forward hooks, so a block puts them where all calls pass: its `forward` has the signature of the module's own, so
-/// the holder's call, `->forward(…)`, Sequential and AnyModule all go through the hooks. Parameters, buffers and children keep their names.
-/// Where nothing hangs on it a block's call is the module's call and one test; no autograd node is made.
+/// C++ modules have no forward hooks, so a block puts them where all calls pass: its `forward` has the signature of the
+/// module's own, so the holder's call, `->forward(…)`, Sequential and AnyModule all go through the hooks. Parameters,
+/// buffers and children keep their names. Where nothing hangs on it a block's call is the module's call and one test;
+/// no autograd node is made.
 ///
-/// With hooks, the module must not change an input that requires grad in place: LibTorch refuses that, naming a view that was made inside
-/// a custom function. `forward` has no default arguments, since a signature does not say them: call the block itself, `(*block)(x)`, or
-/// its holder, `layer(x)`, and they hold; FORWARD_HAS_DEFAULT_ARGS works as ever. `clone` copies the module without its hooks.
+/// With hooks, the module must not change an input that requires grad in place: LibTorch refuses that, naming a view
+/// that was made inside a custom function. `forward` has no default arguments, since a signature does not say them:
+/// call the block itself, `(*block)(x)`, or its holder, `layer(x)`, and they hold; FORWARD_HAS_DEFAULT_ARGS works as
+/// ever. `clone` copies the module without its hooks.
 template <class ModuleImpl, class Signature = typename ForwardOf<ModuleImpl>::Signature>
 class Block;
 
@@ -219,7 +228,8 @@ class BlockOf : public ModuleImpl, public BlockCalls {
   }
   template <std::size_t... Index, class... Given>
   Result call_first(std::index_sequence<Index...>, Given&&... given) {
-    return this->template convert_and_call<std::tuple_element_t<Index, std::tuple<Args...>>...>(std::forward<Given>(given)...);
+    return this->template convert_and_call<std::tuple_element_t<Index, std::tuple<Args...>>...>(
+        std::forward<Given>(given)...);
   }
 };
 

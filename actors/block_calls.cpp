@@ -48,8 +48,8 @@ std::atomic<std::uint64_t> next_call{1};
 
 }  // namespace
 
-/// The calls that began in one run of the autograd engine. An engine callback ends those that no gradient of an input has ended. It is
-/// owned by that callback, so that a backward that fails leaves nothing behind.
+/// The calls that began in one run of the autograd engine. An engine callback ends those that no gradient of an input
+/// has ended. It is owned by that callback, so that a backward that fails leaves nothing behind.
 class BlockCalls::BackwardPass : public std::enable_shared_from_this<BackwardPass> {
  public:
   explicit BackwardPass(int id) : id_(id) {}
@@ -75,7 +75,8 @@ class BlockCalls::BackwardPass : public std::enable_shared_from_this<BackwardPas
 
   void add(std::shared_ptr<Record> record) { open_.push_back(std::move(record)); }
 
-  /// Ends what was called inside `outer`, innermost first: a node of the engine runs only after all that were made later than it.
+  /// Ends what was called inside `outer`, innermost first: a node of the engine runs only after all that were made
+  /// later than it.
   void finish_inside(const Record* outer) {
     for (std::size_t i = open_.size(); i-- > 0;) {
       if (!open_[i]->ended && open_[i]->inside(outer)) open_[i]->end();
@@ -93,7 +94,8 @@ class BlockCalls::BackwardPass : public std::enable_shared_from_this<BackwardPas
     return instance;
   }
   static std::unordered_map<int, std::weak_ptr<BackwardPass>>& running() {
-    static auto* instance = new std::unordered_map<int, std::weak_ptr<BackwardPass>>();  // passes may end after static objects
+    static auto* instance =
+        new std::unordered_map<int, std::weak_ptr<BackwardPass>>();  // passes may end after static objects
     return *instance;
   }
 
@@ -108,8 +110,9 @@ struct RecordHolder : torch::CustomClassHolder {
   std::shared_ptr<Record> record;
 };
 
-/// Stands between a block's inputs and the block: one node for all of them, so that it runs once, when all their gradients are there. As
-/// PyTorch's FSDP has it (Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", VLDB 2023).
+/// Stands between a block's inputs and the block: one node for all of them, so that it runs once, when all their
+/// gradients are there. As PyTorch's FSDP has it (Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data
+/// Parallel", VLDB 2023).
 struct BlockInputs : torch::autograd::Function<BlockInputs> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context, at::TensorList inputs,
                                                 std::shared_ptr<Record> record) {
@@ -117,7 +120,8 @@ struct BlockInputs : torch::autograd::Function<BlockInputs> {
     context->set_materialize_grads(false);
     return inputs.vec();
   }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context, torch::autograd::variable_list gradients) {
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
     static_cast<RecordHolder*>(context->saved_data["call"].toCapsule().get())->record->end();
     gradients.emplace_back();  // for the record
     return gradients;
@@ -160,7 +164,8 @@ struct EnclosingScope {
   std::shared_ptr<Record> before;
 };
 
-void name_blocks_below(torch::nn::Module& module, const std::string& path, std::vector<const torch::nn::Module*>& seen) {
+void name_blocks_below(torch::nn::Module& module, const std::string& path,
+                       std::vector<const torch::nn::Module*>& seen) {
   if (std::find(seen.begin(), seen.end(), &module) != seen.end()) return;
   seen.push_back(&module);
   if (auto* block = dynamic_cast<BlockCalls*>(&module)) block->set_block_name(path);

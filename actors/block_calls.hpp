@@ -18,33 +18,42 @@ class BlockCalls;
 struct BlockCall {
   BlockCalls* block = nullptr;
   std::uint64_t id = 0;    ///< of this process, growing: tells calls of one block apart, and nested ones
-  bool recompute = false;  ///< forward runs again for the sake of backward, which is under way: the backward hooks are the first call's
-  bool differentiable = false;  ///< known in after_forward: an output requires grad and this call's backward hooks may follow
+  bool recompute = false;  ///< forward runs again for the sake of backward, which is under way: the backward hooks are
+                           ///< the first call's
+  bool differentiable =
+      false;  ///< known in after_forward: an output requires grad and this call's backward hooks may follow
 };
 
 /// What hangs on a block's call: FSDP's gather and reshard, a pipeline's stage, a trace span.
 ///
-/// Within a call the hooks of a block run in the order of `add_hook` before, in the reverse order after. A hook may throw; the call or the
-/// backward ends with that. Where forward throws there is no after_forward.
+/// Within a call the hooks of a block run in the order of `add_hook` before, in the reverse order after. A hook may
+/// throw; the call or the backward ends with that. Where forward throws there is no after_forward.
 ///
-/// - before_forward, after_forward: around each call, in train and eval mode, under NoGradGuard too. In a recompute (activation
-///   checkpointing) they come again for the blocks inside, with `recompute` set; no hook of the backward belongs to that call.
-/// - before_backward: once per call and backward, before the first gradient of any output enters the block, and after that of the enclosing
+/// - before_forward, after_forward: around each call, in train and eval mode, under NoGradGuard too. In a recompute
+/// (activation
+///   checkpointing) they come again for the blocks inside, with `recompute` set; no hook of the backward belongs to
+///   that call.
+/// - before_backward: once per call and backward, before the first gradient of any output enters the block, and after
+/// that of the enclosing
 ///   block. A block whose outputs get no gradient has none.
-/// - after_backward: once per before_backward, when the gradients of all inputs that need one are computed; all nodes of the block that run
-///   in this backward ran before, so its parameters' gradients are accumulated. Where no input needs a gradient (an embedding, the first
-///   block) it comes when the enclosing block ends, or at the end of backward: inner blocks before outer ones.
+/// - after_backward: once per before_backward, when the gradients of all inputs that need one are computed; all nodes
+/// of the block that run
+///   in this backward ran before, so its parameters' gradients are accumulated. Where no input needs a gradient (an
+///   embedding, the first block) it comes when the enclosing block ends, or at the end of backward: inner blocks before
+///   outer ones.
 ///
-/// Outputs are the tensors that TensorsIn finds in what forward returns. A tensor that leaves otherwise (by a member) is not seen; if it
-/// belongs to a nested block's output, that one's hooks see it. A backward that fails midway drops its after_backwards.
+/// Outputs are the tensors that TensorsIn finds in what forward returns. A tensor that leaves otherwise (by a member)
+/// is not seen; if it belongs to a nested block's output, that one's hooks see it. A backward that fails midway drops
+/// its after_backwards.
 ///
-/// Threads: forward hooks on the caller's, backward hooks on autograd's, which on the CPU is the thread that called backward. Hooks of one
-/// model must not be spread over several devices' threads.
+/// Threads: forward hooks on the caller's, backward hooks on autograd's, which on the CPU is the thread that called
+/// backward. Hooks of one model must not be spread over several devices' threads.
 class BlockHook {
  public:
   virtual ~BlockHook() = default;
   virtual void before_forward(const BlockCall&) {}
-  /// Replaces a tensor argument, after before_forward: a cast, for instance. Runs inside autograd: what it does is differentiated.
+  /// Replaces a tensor argument, after before_forward: a cast, for instance. Runs inside autograd: what it does is
+  /// differentiated.
   virtual at::Tensor map_input(const BlockCall&, const at::Tensor& input) { return input; }
   /// Replaces an output, before after_forward.
   virtual at::Tensor map_output(const BlockCall&, const at::Tensor& output) { return output; }
@@ -61,10 +70,11 @@ class BlockBody {
   virtual void run() = 0;                               ///< the module's own forward, without hooks
   virtual void visit_outputs(TensorVisitor visit) = 0;  ///< of the last run; may be replaced
   virtual void drop_outputs() = 0;
-  /// In the place of `run`: `output` is what forward returns. Throws Error(usage) for a forward that does not return one tensor.
+  /// In the place of `run`: `output` is what forward returns. Throws Error(usage) for a forward that does not return
+  /// one tensor.
   virtual void supply(const at::Tensor& output) = 0;
-  /// Copies what `run` needs, so that it may be called after the caller's arguments are gone. Before the first run. Throws Error(usage)
-  /// where an argument can't be copied: a reference that forward may write to, a type without copy.
+  /// Copies what `run` needs, so that it may be called after the caller's arguments are gone. Before the first run.
+  /// Throws Error(usage) where an argument can't be copied: a reference that forward may write to, a type without copy.
   virtual void keep() = 0;
 };
 
@@ -72,8 +82,8 @@ class BlockBody {
 class BlockRunner {
  public:
   virtual ~BlockRunner() = default;
-  /// To call body->run() with the inputs as they are. What it returns, if anything, is called when a gradient enters the block, right after
-  /// the before_backward hooks, again in each backward.
+  /// To call body->run() with the inputs as they are. What it returns, if anything, is called when a gradient enters
+  /// the block, right after the before_backward hooks, again in each backward.
   virtual std::function<void()> run(const BlockCall& call, const std::shared_ptr<BlockBody>& body) = 0;
 };
 
@@ -126,7 +136,8 @@ class BlockCalls {
   std::string name_;
 };
 
-/// Gives each block of the model its path as name: `layers.0.attention`. A block that is registered twice has its first path.
+/// Gives each block of the model its path as name: `layers.0.attention`. A block that is registered twice has its first
+/// path.
 void name_blocks(torch::nn::Module& model);
 
 /// `name` without namespaces and the ending `Impl`: as a user writes it.

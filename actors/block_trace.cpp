@@ -8,9 +8,12 @@ namespace {
 
 class SpanHook final : public BlockHook {
  public:
-  SpanHook(std::string name, std::shared_ptr<TraceRecorder> recorder) : name_(std::move(name)), recorder_(std::move(recorder)) {}
+  SpanHook(std::string name, std::shared_ptr<TraceRecorder> recorder)
+      : name_(std::move(name)), recorder_(std::move(recorder)) {}
   void before_forward(const BlockCall& call) override { begun_[{call.id, false}] = steady_now_ns(); }
-  void after_forward(const BlockCall& call) override { end({call.id, false}, call.recompute ? " recompute" : " forward"); }
+  void after_forward(const BlockCall& call) override {
+    end({call.id, false}, call.recompute ? " recompute" : " forward");
+  }
   void before_backward(const BlockCall& call) override { begun_[{call.id, true}] = steady_now_ns(); }
   void after_backward(const BlockCall& call) override { end({call.id, true}, " backward"); }
 
@@ -36,7 +39,8 @@ class SpanHook final : public BlockHook {
 
 }  // namespace
 
-BlockTrace::BlockTrace(std::shared_ptr<torch::nn::Module> model, std::shared_ptr<TraceRecorder> recorder) : model_(std::move(model)) {
+BlockTrace::BlockTrace(std::shared_ptr<torch::nn::Module> model, std::shared_ptr<TraceRecorder> recorder)
+    : model_(std::move(model)) {
   for (const auto& module : model_->modules()) {
     auto* block = dynamic_cast<BlockCalls*>(module.get());
     if (block == nullptr) continue;

@@ -10,8 +10,8 @@
 
 namespace troupe {
 
-/// Spans of a model's blocks, forward and backward, on the rank's track `blocks`, while attached. Blocks pay for hooks only then. Attached
-/// and detached between steps, by compute's thread.
+/// Spans of a model's blocks, forward and backward, on the rank's track `blocks`, while attached. Blocks pay for hooks
+/// only then. Attached and detached between steps, by compute's thread.
 class BlockTrace {
  public:
   BlockTrace(std::shared_ptr<torch::nn::Module> model, std::shared_ptr<TraceRecorder> recorder);

@@ -16,8 +16,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr std::array kNames = {std::pair{ChaosKind::kill, "kill"}, std::pair{ChaosKind::stop, "stop"}, std::pair{ChaosKind::slow, "slow"},
-                               std::pair{ChaosKind::nan, "nan"},   std::pair{ChaosKind::net, "net"},   std::pair{ChaosKind::disk, "disk"}};
+constexpr std::array kNames = {std::pair{ChaosKind::kill, "kill"}, std::pair{ChaosKind::stop, "stop"},
+                               std::pair{ChaosKind::slow, "slow"}, std::pair{ChaosKind::nan, "nan"},
+                               std::pair{ChaosKind::net, "net"},   std::pair{ChaosKind::disk, "disk"}};
 
 [[noreturn]] void refuse(const std::string& why) {
   throw Error(ErrorCode::usage, "--chaos", why, "for example seed=7,mtbf=30s,kinds=kill+stop");
@@ -44,7 +45,8 @@ std::vector<ChaosKind> parse_kinds(std::string text) {
   std::vector<ChaosKind> kinds;
   std::istringstream words(text);
   for (std::string word; std::getline(words, word, '|');) {
-    const auto found = std::find_if(kNames.begin(), kNames.end(), [&](const auto& known) { return word == known.second; });
+    const auto found =
+        std::find_if(kNames.begin(), kNames.end(), [&](const auto& known) { return word == known.second; });
     if (found == kNames.end()) refuse("kind '" + word + "' is none of kill, stop, slow, nan, net, disk");
     if (std::find(kinds.begin(), kinds.end(), found->first) == kinds.end()) kinds.push_back(found->first);
   }
@@ -64,7 +66,8 @@ ChaosOptions parse_chaos(const std::string& text) {
   std::istringstream parts(text);
   for (std::string part; std::getline(parts, part, ',');) {
     const auto equals = part.find('=');
-    const auto name = part.substr(0, equals), value = equals == std::string::npos ? std::string() : part.substr(equals + 1);
+    const auto name = part.substr(0, equals),
+               value = equals == std::string::npos ? std::string() : part.substr(equals + 1);
     if (name == "seed") {
       options.seed = parse_seed(value);
     } else if (name == "mtbf") {
@@ -78,18 +81,24 @@ ChaosOptions parse_chaos(const std::string& text) {
   return options;
 }
 
-ChaosSchedule::ChaosSchedule(ChaosOptions options, int slots) : options_(std::move(options)), slots_(slots) { advance(); }
+ChaosSchedule::ChaosSchedule(ChaosOptions options, int slots) : options_(std::move(options)), slots_(slots) {
+  advance();
+}
 
 void ChaosSchedule::advance() {
   const auto seed = options_.life == 0 ? options_.seed : mix_seed(options_.seed, {options_.life});
   const auto draw = [&](std::uint64_t what) { return mix_seed(seed, {0xc4a05, drawn_, what}); };
   // In (0, 1]: a logarithm follows.
-  const auto uniform = [&](std::uint64_t what) { return (static_cast<double>(draw(what) >> 11) + 1) / 9007199254740992.0; };
+  const auto uniform = [&](std::uint64_t what) {
+    return (static_cast<double>(draw(what) >> 11) + 1) / 9007199254740992.0;
+  };
   at_ms_ -= std::log(uniform(0)) * static_cast<double>(options_.mtbf.count());
   next_.at = milliseconds(static_cast<std::int64_t>(at_ms_));
   next_.kind = options_.kinds[draw(1) % options_.kinds.size()];
   next_.slot = static_cast<int>(draw(2) % static_cast<std::uint64_t>(slots_));
-  const auto between = [&](double low, double high) { return milliseconds(static_cast<std::int64_t>(low + (high - low) * uniform(3))); };
+  const auto between = [&](double low, double high) {
+    return milliseconds(static_cast<std::int64_t>(low + (high - low) * uniform(3)));
+  };
   next_.lasts = next_.kind == ChaosKind::stop   ? between(500, 5'000)
                 : next_.kind == ChaosKind::slow ? between(2'000, 8'000)
                                                 : milliseconds(0);
@@ -146,8 +155,9 @@ std::string ChaosRun::summary() const {
     kinds += (kinds.empty() ? "" : ", ") + name_of(kind) + " " + std::to_string(hits);
   }
   char text[256];
-  std::snprintf(text, sizeof text, "chaos: %d faults (%s) and %d that found nobody, in %.1f s; %lld steps, goodput ", faults, kinds.c_str(),
-                misses_, static_cast<double>(goodput_.time().count()) / 1000, static_cast<long long>(goodput_.steps()));
+  std::snprintf(text, sizeof text, "chaos: %d faults (%s) and %d that found nobody, in %.1f s; %lld steps, goodput ",
+                faults, kinds.c_str(), misses_, static_cast<double>(goodput_.time().count()) / 1000,
+                static_cast<long long>(goodput_.steps()));
   char share[64];
   std::snprintf(share, sizeof share, "%.1f %% of the undisturbed pace", goodput_.share() * 100);
   return text + (goodput_.share() < 0 ? std::string("unknown: no undisturbed steps") : std::string(share));

@@ -25,7 +25,8 @@ struct ChaosOptions {
   std::uint64_t life = 0;  ///< of the coordinator: each has a schedule of its own
 };
 
-/// `seed=7,mtbf=30s,kinds=kill|stop`, each part optional; `+` may stand for `|`. Throws Error(usage) that names the part.
+/// `seed=7,mtbf=30s,kinds=kill|stop`, each part optional; `+` may stand for `|`. Throws Error(usage) that names the
+/// part.
 ChaosOptions parse_chaos(const std::string& text);
 
 struct ChaosEvent {
@@ -35,8 +36,9 @@ struct ChaosEvent {
   std::chrono::milliseconds lasts{0};
 };
 
-/// The faults of a job in their order: exponential gaps (a Poisson process), kind and slot uniform. A function of seed and number of slots
-/// alone, in the coordinator's first life, so that the same text means the same schedule wherever the job runs.
+/// The faults of a job in their order: exponential gaps (a Poisson process), kind and slot uniform. A function of seed
+/// and number of slots alone, in the coordinator's first life, so that the same text means the same schedule wherever
+/// the job runs.
 class ChaosSchedule {
  public:
   ChaosSchedule(ChaosOptions options, int slots);
@@ -51,8 +53,8 @@ class ChaosSchedule {
   ChaosEvent next_;
 };
 
-/// How much of its time a job makes of what it is hurt by: the pace of its steps beside their pace while nothing is wrong. Validation and
-/// checkpoints are in both.
+/// How much of its time a job makes of what it is hurt by: the pace of its steps beside their pace while nothing is
+/// wrong. Validation and checkpoints are in both.
 class Goodput {
  public:
   /// From time to time: `steps` done by the job, and whether a fault is at work since the last look.

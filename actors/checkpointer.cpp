@@ -83,7 +83,8 @@ SaveEnded CheckpointerState::publish(const PublishCheckpoint& order) {
   ended.report = report_of(options.rank, order.attempt.step, [&] {
     open();
     auto made = writer->publish(order.attempt, order.ranks, order.best);
-    ended.saved = {order.attempt.step, std::move(made.path), static_cast<std::int64_t>(made.bytes), made.seconds, std::move(made.warning)};
+    ended.saved = {order.attempt.step, std::move(made.path), static_cast<std::int64_t>(made.bytes), made.seconds,
+                   std::move(made.warning)};
   });
   // One that stood in for the rank that has died gives the directory back to that one's successor.
   if (!options.publishes) writer.reset();
@@ -114,7 +115,8 @@ void CheckpointerState::answer(const SaveEnded& ended) {
 }
 
 void CheckpointerState::end(Self self, const caf::exit_msg& exit) {
-  // Exit messages overtake others. Sent to itself once more, without that priority, it comes after every save that waits.
+  // Exit messages overtake others. Sent to itself once more, without that priority, it comes after every save that
+  // waits.
   if (std::exchange(ending, true)) {
     self->quit(exit.reason);
   } else {
@@ -122,11 +124,13 @@ void CheckpointerState::end(Self self, const caf::exit_msg& exit) {
   }
 }
 
-Checkpointer::behavior_type make_checkpointer(Checkpointer::stateful_pointer<CheckpointerState> self, CheckpointerOptions options) {
+Checkpointer::behavior_type make_checkpointer(Checkpointer::stateful_pointer<CheckpointerState> self,
+                                              CheckpointerOptions options) {
   auto& state = self->state;
   state.options = std::move(options);
   state.under_way = state.options.first;
-  if (state.options.supervisor) caf::anon_send(state.options.supervisor, RegisterCheckpointer{caf::actor_cast<caf::actor>(self)});
+  if (state.options.supervisor)
+    caf::anon_send(state.options.supervisor, RegisterCheckpointer{caf::actor_cast<caf::actor>(self)});
   if (state.options.publishes) {
     const auto report = report_of(state.options.rank, -1, [&] { state.open(); });
     if (report.code != ErrorCode::ok) tell_supervisor(state.options, report);
@@ -137,7 +141,8 @@ Checkpointer::behavior_type make_checkpointer(Checkpointer::stateful_pointer<Che
             const auto& supervisor = self->state.options.supervisor;
             if (supervisor) caf::anon_send(supervisor, CheckpointPublished{{}, self->state.publish(order)});
           },
-          [self](const SaveEnded& ended) { self->state.ended(ended); }, [self](const InjectFault&) { self->state.disk_full = true; }};
+          [self](const SaveEnded& ended) { self->state.ended(ended); },
+          [self](const InjectFault&) { self->state.disk_full = true; }};
 }
 
 }  // namespace troupe

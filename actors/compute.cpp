@@ -63,8 +63,10 @@ void Compute::throw_failure(const ErrorReport& report) { throw Error(report); }
 
 void Compute::throw_abort(const ErrorReport& report) {
   using enum ErrorCode;
-  if (report.code == ok || report.code == parked || report.code == state_lost || report.code == fenced) throw Error(report);
-  throw Error(ErrorReport{ErrorCode::aborted, rank_, "compute", step_, {}, "the job was aborted: " + report.to_string(), {}});
+  if (report.code == ok || report.code == parked || report.code == state_lost || report.code == fenced)
+    throw Error(report);
+  throw Error(
+      ErrorReport{ErrorCode::aborted, rank_, "compute", step_, {}, "the job was aborted: " + report.to_string(), {}});
 }
 
 void Compute::throw_interrupted(const InterruptRanks& message) {
@@ -72,13 +74,14 @@ void Compute::throw_interrupted(const InterruptRanks& message) {
 }
 
 void Compute::throw_timeout(const char* actor, const char* what) {
-  throw Error(ErrorReport{ErrorCode::internal, rank_, "compute", step_, what,
-                          std::string("the ") + actor + " did not answer within " + std::to_string(options_.timeout.count()) + " ms",
-                          "raise collective_timeout if that is its pace"});
+  throw Error(ErrorReport{
+      ErrorCode::internal, rank_, "compute", step_, what,
+      std::string("the ") + actor + " did not answer within " + std::to_string(options_.timeout.count()) + " ms",
+      "raise collective_timeout if that is its pace"});
 }
 
-// While the optimizer is there: an error's way up ends it. Before its first step: whoever asks for its state later may have changed it, so
-// that on a device it would be read once more.
+// While the optimizer is there: an error's way up ends it. Before its first step: whoever asks for its state later may
+// have changed it, so that on a device it would be read once more.
 void Compute::note_optimizer(Optimizer& optimizer) {
   std::vector<at::Tensor> moments;
   for (const auto& [name, tensor] : optimizer.state()) moments.push_back(tensor);
@@ -105,7 +108,9 @@ void Compute::set_steps_done(std::int64_t step) {
 }
 
 // Random numbers are those of the samples, whichever rank has them.
-Share Compute::place() const { return shares_per_rank() > 0 ? strategy_->next_share() : Share{micro_batch_, data_shard().index}; }
+Share Compute::place() const {
+  return shares_per_rank() > 0 ? strategy_->next_share() : Share{micro_batch_, data_shard().index};
+}
 
 void Compute::move_on() {
   const auto at = place();
@@ -146,15 +151,18 @@ StrategyContext Compute::strategy_context(bool newcomer) {
 
 void Compute::distribute(std::shared_ptr<torch::nn::Module> model) {
   if (strategy_)
-    throw Error(ErrorCode::usage, "distribute", "this rank has a model already", "put several networks into one torch::nn::Module");
+    throw Error(ErrorCode::usage, "distribute", "this rank has a model already",
+                "put several networks into one torch::nn::Module");
   model_ = std::move(model);
   for (;;) {
     try {
       strategy_ = make_strategy(strategy_context(heal_pending_));
-      late_ = checks_late_vote() ? std::make_unique<LateVote>(options_.training, services_.program_lane->device()) : nullptr;
+      late_ = checks_late_vote() ? std::make_unique<LateVote>(options_.training, services_.program_lane->device())
+                                 : nullptr;
       check_early_update();
       if (strategy_->shares_per_rank() > 0 && options_.training.grad_accum_steps > 1) {
-        throw Error(ErrorCode::usage, "grad_accum_steps", options_.strategy.strategy + " cuts a step's batch itself", "leave it at 1");
+        throw Error(ErrorCode::usage, "grad_accum_steps", options_.strategy.strategy + " cuts a step's batch itself",
+                    "leave it at 1");
       }
       if (!strategy_->takes_deferred()) materialize(*model_);
       graphs_ = make_graphs();
@@ -202,7 +210,8 @@ void Compute::seed_forward() {
 void Compute::seed_micro_batch() {
   const auto at = place();
   seed_generator(options_.training.seed,
-                 {static_cast<std::uint64_t>(step_), static_cast<std::uint64_t>(at.micro_batch), static_cast<std::uint64_t>(at.index)},
+                 {static_cast<std::uint64_t>(step_), static_cast<std::uint64_t>(at.micro_batch),
+                  static_cast<std::uint64_t>(at.index)},
                  services_.program_lane ? services_.program_lane->device() : at::kCPU);
 }
 
@@ -219,19 +228,25 @@ void Compute::begin_votes() {
 
 void Compute::check_is_scalar(const at::Tensor& loss) const {
   if (loss.numel() == 1) return;
-  throw Error(complete(
-      {ErrorCode::usage, -1, {}, -1, "backward", "the loss has " + std::to_string(loss.numel()) + " elements", "reduce it to its mean"}));
-}
-
-void Compute::check_micro_batch_is_due() const {
-  if (micro_batch_ < options_.training.grad_accum_steps) return;
   throw Error(complete({ErrorCode::usage,
                         -1,
                         {},
                         -1,
                         "backward",
-                        "all " + std::to_string(options_.training.grad_accum_steps) + " micro-batches of the step are done",
-                        "call rank.step(optimizer) after the last one"}));
+                        "the loss has " + std::to_string(loss.numel()) + " elements",
+                        "reduce it to its mean"}));
+}
+
+void Compute::check_micro_batch_is_due() const {
+  if (micro_batch_ < options_.training.grad_accum_steps) return;
+  throw Error(
+      complete({ErrorCode::usage,
+                -1,
+                {},
+                -1,
+                "backward",
+                "all " + std::to_string(options_.training.grad_accum_steps) + " micro-batches of the step are done",
+                "call rank.step(optimizer) after the last one"}));
 }
 
 void Compute::count_loss(const MicroBatchLoss& loss) {
@@ -241,7 +256,8 @@ void Compute::count_loss(const MicroBatchLoss& loss) {
     count_value(loss.value.item<double>(), loss.samples, counts);
   } else {
     // To read them now would wait for the whole forward.
-    device_losses_.push_back({loss.value.detach(), counts ? loss.correct.on_device() : at::Tensor(), loss.samples, counts});
+    device_losses_.push_back(
+        {loss.value.detach(), counts ? loss.correct.on_device() : at::Tensor(), loss.samples, counts});
   }
   if (!counts) return;
   vote_.samples += loss.samples;
@@ -250,11 +266,14 @@ void Compute::count_loss(const MicroBatchLoss& loss) {
 
 double Compute::backward_factor(double weight) {
   const bool poisoned = services_.status->poisoned.exchange(false);
-  return poisoned ? std::nan("") : weight * loss_scaler_.scale() / static_cast<double>(options_.training.grad_accum_steps);
+  return poisoned ? std::nan("")
+                  : weight * loss_scaler_.scale() / static_cast<double>(options_.training.grad_accum_steps);
 }
 
 void Compute::run_micro_batches(const std::function<MicroBatchLoss(std::int64_t)>& forward) {
-  if (!strategy_) throw Error(ErrorCode::usage, "backward", "no model was distributed", "call rank.distribute(model) before the loop");
+  if (!strategy_)
+    throw Error(ErrorCode::usage, "backward", "no model was distributed",
+                "call rank.distribute(model) before the loop");
   class StepsMicroBatches final : public MicroBatches {
    public:
     StepsMicroBatches(Compute& compute, const std::function<MicroBatchLoss(std::int64_t)>& forward)
@@ -292,16 +311,19 @@ void Compute::run_micro_batches(const std::function<MicroBatchLoss(std::int64_t)
 }
 
 void Compute::backward(const at::Tensor& loss, double samples, const CorrectSamples& correct, double weight) {
-  if (!strategy_) throw Error(ErrorCode::usage, "backward", "no model was distributed", "call rank.distribute(model) before the loop");
+  if (!strategy_)
+    throw Error(ErrorCode::usage, "backward", "no model was distributed",
+                "call rank.distribute(model) before the loop");
   check_micro_batch_is_due();
   if (strategy_->orders_micro_batches()) {
-    throw Error(complete({ErrorCode::usage,
-                          -1,
-                          {},
-                          -1,
-                          "backward",
-                          "strategy " + options_.strategy.strategy + " runs a step's forwards and backwards in an order of its own",
-                          "call rank.run_micro_batches, or leave the loop to troupe::run"}));
+    throw Error(complete(
+        {ErrorCode::usage,
+         -1,
+         {},
+         -1,
+         "backward",
+         "strategy " + options_.strategy.strategy + " runs a step's forwards and backwards in an order of its own",
+         "call rank.run_micro_batches, or leave the loop to troupe::run"}));
   }
   check_is_scalar(loss);  // before anything of the step begins
   if (micro_batch_ == 0 && !has_share_) begin_votes();
@@ -359,7 +381,8 @@ std::vector<Vote> Compute::exchange_votes() {
   services_.program_lane->all_gather(out, vote_in_, "vote");
   votes_step_ = step_;
   fault_point("voted", step_);
-  return decode_votes({reinterpret_cast<const char*>(out.data_ptr<std::uint8_t>()), static_cast<std::size_t>(out.numel())});
+  return decode_votes(
+      {reinterpret_cast<const char*>(out.data_ptr<std::uint8_t>()), static_cast<std::size_t>(out.numel())});
 }
 
 std::vector<Vote> Compute::decode_votes(std::string_view votes) const {
@@ -374,8 +397,10 @@ std::vector<Vote> Compute::decode_votes(std::string_view votes) const {
 
 Decision Compute::decide_by(const std::vector<Vote>& votes) const {
   const bool stop = options_.training.on_not_finite == "stop";
-  // An overflow at a large loss scale is what the scaler looks for; a loss that is not finite, or an overflow without scale, is not.
-  return decide(votes, strategy_->parameter_names(), {stop, stop && (!loss_scaler_.enabled() || loss_scaler_.exhausted())},
+  // An overflow at a large loss scale is what the scaler looks for; a loss that is not finite, or an overflow without
+  // scale, is not.
+  return decide(votes, strategy_->parameter_names(),
+                {stop, stop && (!loss_scaler_.enabled() || loss_scaler_.exhausted())},
                 late_ && late_->unvoted >= 0 ? std::optional(late_->unvoted) : std::nullopt);
 }
 
@@ -391,7 +416,8 @@ void Compute::apply(Optimizer& optimizer, double lr, double norm) {
 void Compute::commit(const Decision& decision, Optimizer& optimizer, double lr) {
   strategy_->end_step(decision.used, decision.rebuild, decision.commit);
   fault_point("committed", step_);
-  if (decision.commit && !begun_rate_) apply(optimizer, lr, strategy_->replicas_equal() ? decision.gradient_norm : vote_.gradient_norm);
+  if (decision.commit && !begun_rate_)
+    apply(optimizer, lr, strategy_->replicas_equal() ? decision.gradient_norm : vote_.gradient_norm);
   loss_scaler_.update(decision.not_finite);
   end_step();
 }
@@ -408,7 +434,9 @@ void Compute::end_step() {
 
 void Compute::fill_report(StepReport& report, const Decision& decision) const {
   report.committed = decision.commit;
-  report.reason = decision.commit ? "" : (decision.culprit >= 0 ? "rank " + std::to_string(decision.culprit) + ": " : "") + decision.reason;
+  report.reason = decision.commit ? ""
+                                  : (decision.culprit >= 0 ? "rank " + std::to_string(decision.culprit) + ": " : "") +
+                                        decision.reason;
   report.loss = decision.loss;
   report.max_loss = decision.max_loss;
   report.samples = decision.samples;
@@ -447,8 +475,8 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
                           {},
                           -1,
                           "step",
-                          "only " + std::to_string(micro_batch_) + " of " + std::to_string(options_.training.grad_accum_steps) +
-                              " micro-batches had their backward",
+                          "only " + std::to_string(micro_batch_) + " of " +
+                              std::to_string(options_.training.grad_accum_steps) + " micro-batches had their backward",
                           "call rank.backward for each micro-batch"}));
   }
   StepReport report;

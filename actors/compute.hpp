@@ -33,12 +33,13 @@ namespace troupe {
 /// What one optimizer step was. The same on all ranks, but for the times.
 struct StepReport {
   std::int64_t step = 0;  ///< 0-based number of the step in the run
-  /// Of which `committed`, `reason`, the loss, the samples, the norm and the loss scale are: `step`, or with a late vote the step before;
-  /// -1: there is none yet.
+  /// Of which `committed`, `reason`, the loss, the samples, the norm and the loss scale are: `step`, or with a late
+  /// vote the step before; -1: there is none yet.
   std::int64_t measured_step = 0;
   bool committed = true;  ///< false: skipped or to be repeated, `reason` says why
-  bool pending = false;   ///< one share of the step is done, another one comes (Strategy::shares_per_rank): no field but `step` counts
-  bool repeat = false;    ///< a rank was lost: the step's micro-batches come again, nothing of it was applied
+  bool pending = false;  ///< one share of the step is done, another one comes (Strategy::shares_per_rank): no field but
+                         ///< `step` counts
+  bool repeat = false;   ///< a rank was lost: the step's micro-batches come again, nothing of it was applied
   std::string reason;
   double loss = 0;      ///< mean over the samples of all ranks and micro-batches
   double max_loss = 0;  ///< the largest of the ranks' means
@@ -49,21 +50,24 @@ struct StepReport {
   double loss_scale = 1;  ///< that the step ran with
   int stop_signal = 0;    ///< a rank was asked to stop: end the loop now
   double step_ms = 0;     ///< from the end of the step before to the end of this one
-  // On a device the times of communication are the device's (DeviceTimes): of the steps that were over when this one's end was written.
+  // On a device the times of communication are the device's (DeviceTimes): of the steps that were over when this one's
+  // end was written.
   double exposed_ms = 0;  ///< compute waited for the reducer and the vote
   double reduce_ms = 0;   ///< the reducer was inside collectives
   double optimizer_ms = 0;
-  double inside_ms = 0;  ///< compute waited for other ranks within forward and backward (FSDP's gathers, SyncBatchNorm, stages)
+  double inside_ms =
+      0;  ///< compute waited for other ranks within forward and backward (FSDP's gathers, SyncBatchNorm, stages)
   std::int32_t buckets = 0;
   std::int32_t launched_before_end = 0;  ///< of them, while backward was going on
-  double message_us = 0;                 ///< of the step's critical path, in mailboxes and messages between compute and reducer
-  double bucket_queue_ms = 0;            ///< full buckets waited for the reducer: the sum over buckets
-  std::int64_t bucket_bytes = 0;         ///< of all buckets
-  double data_ms = 0;                    ///< compute waited for the loader: the sum over the step's batches
-  double batch_queue_ms = 0;             ///< loaded batches waited for compute: the sum over the step's
-  std::vector<SectionTimes> own;         ///< what each rank spent on its own part of the step; empty where there was no vote
-  std::vector<Straggler> stragglers;     ///< ranks that are slow now, the same on all ranks
-  std::vector<std::string> notices;      ///< news for the user: a rank became slow, a replica was healed; the same on all ranks
+  double message_us = 0;       ///< of the step's critical path, in mailboxes and messages between compute and reducer
+  double bucket_queue_ms = 0;  ///< full buckets waited for the reducer: the sum over buckets
+  std::int64_t bucket_bytes = 0;  ///< of all buckets
+  double data_ms = 0;             ///< compute waited for the loader: the sum over the step's batches
+  double batch_queue_ms = 0;      ///< loaded batches waited for compute: the sum over the step's
+  std::vector<SectionTimes> own;  ///< what each rank spent on its own part of the step; empty where there was no vote
+  std::vector<Straggler> stragglers;  ///< ranks that are slow now, the same on all ranks
+  std::vector<std::string>
+      notices;  ///< news for the user: a rank became slow, a replica was healed; the same on all ranks
 };
 
 struct ComputeOptions {
@@ -71,17 +75,17 @@ struct ComputeOptions {
   TrainingOptions training;
   StrategyOptions strategy;
   std::chrono::milliseconds timeout{60'000};  ///< for a message of the rank's other actors
-  bool may_recover = false;                   ///< the job outlives the loss of a rank, so copies of sharded state are of use
+  bool may_recover = false;  ///< the job outlives the loss of a rank, so copies of sharded state are of use
 };
 
 class StepGraphs;
 struct StepGraph;
 
-/// The rank's trainer: owns module and optimizer state, runs the steps. It is an actor with a mailbox, and its thread is the user's: the
-/// program's own loop, or the framework's, calls it.
+/// The rank's trainer: owns module and optimizer state, runs the steps. It is an actor with a mailbox, and its thread
+/// is the user's: the program's own loop, or the framework's, calls it.
 ///
-/// backward and step form a transaction: what a step changes (weights, buffers' broadcast, bucket plan) changes after the vote, on all
-/// ranks or on none.
+/// backward and step form a transaction: what a step changes (weights, buffers' broadcast, bucket plan) changes after
+/// the vote, on all ranks or on none.
 class Compute {
  public:
   Compute(caf::actor_system& system, ComputeOptions options);
@@ -101,14 +105,17 @@ class Compute {
   };
   /// Makes the lanes of a generation; throws what may be recovered if the generation is interrupted meanwhile.
   using LaneBuilder = std::function<Services(const Membership&)>;
-  /// Waits for the first membership and joins it: at once for a job's own ranks, at the first loss for a spare. Throws Error(ok) in a
-  /// spare that was not needed.
-  void join(LaneBuilder builder, RankSupervisorActor supervisor, std::shared_ptr<RankStatus> status, std::chrono::milliseconds timeout);
+  /// Waits for the first membership and joins it: at once for a job's own ranks, at the first loss for a spare. Throws
+  /// Error(ok) in a spare that was not needed.
+  void join(LaneBuilder builder, RankSupervisorActor supervisor, std::shared_ptr<RankStatus> status,
+            std::chrono::milliseconds timeout);
   /// Called after each change of membership, with the new rank and world size in place.
   void on_membership(std::function<void(const Membership&)> listener) { listener_ = std::move(listener); }
-  /// After `error` in a collective outside of a step: joins the next generation, if the error may be recovered. Throws what can't be.
+  /// After `error` in a collective outside of a step: joins the next generation, if the error may be recovered. Throws
+  /// what can't be.
   void recover(const Error& error);
-  /// How long the last change of membership took this rank, from the news of it until it could go on; 0: there was none.
+  /// How long the last change of membership took this rank, from the news of it until it could go on; 0: there was
+  /// none.
   double recovery_ms() const noexcept { return recovery_ms_; }
 
   int rank() const noexcept { return rank_; }
@@ -122,12 +129,11 @@ class Compute {
     data_hash_ = static_cast<std::uint32_t>(files_hash ^ files_hash >> 32U);
   }
 
-  /// The loader's micro-batches have so many samples, over all ranks: from now on they are shared out as the options say (balance); the
-  /// job began with `ranks` ranks. Throws
-  /// Error(usage) where that can't be.
+  /// The loader's micro-batches have so many samples, over all ranks: from now on they are shared out as the options
+  /// say (balance); the job began with `ranks` ranks. Throws Error(usage) where that can't be.
   void share_batches(std::int64_t samples, int ranks);
-  /// Of a micro-batch of the next step, samples by rank, the same on all ranks; empty: equal parts. It changes in `step` and with the
-  /// membership.
+  /// Of a micro-batch of the next step, samples by rank, the same on all ranks; empty: equal parts. It changes in
+  /// `step` and with the membership.
   const std::vector<std::int64_t>& batch_shares() const noexcept { return shares_.by_rank(); }
 
   /// Changes with each step's decision, the same on all ranks.
@@ -137,8 +143,8 @@ class Compute {
   std::map<std::string, std::string>& notes() noexcept { return notes_; }
   /// What the step before this membership's first came to, as far as anybody knows: a newcomer to rank 0 has to log it.
   std::optional<StepReport> last_step() const;
-  /// What lies between two steps (validation, saving), numbered from 0 after each step: whether number `index` is still to be done. After
-  /// a loss in one of them it is to be done again, on all ranks.
+  /// What lies between two steps (validation, saving), numbered from 0 after each step: whether number `index` is still
+  /// to be done. After a loss in one of them it is to be done again, on all ranks.
   bool section_due(int index) const noexcept { return sections_done_ <= index; }
   void section_done(int index) noexcept { sections_done_ = index + 1; }
   /// What was done since the last step (a trace was gathered) is no part of the next one's `step_ms`.
@@ -147,12 +153,14 @@ class Compute {
   /// Collective: hands the model to the strategy of the options.
   void distribute(std::shared_ptr<torch::nn::Module> model);
 
-  /// Seeds LibTorch's generator for this forward: a function of (seed, step, micro-batch, rank), not of what ran before.
+  /// Seeds LibTorch's generator for this forward: a function of (seed, step, micro-batch, rank), not of what ran
+  /// before.
   void seed_forward();
-  /// Backward of one micro-batch's mean loss over `samples` samples, of which `correct` were right. `weight`: this rank's share of the
-  /// global batch times world size; 1 where all ranks have as many samples.
+  /// Backward of one micro-batch's mean loss over `samples` samples, of which `correct` were right. `weight`: this
+  /// rank's share of the global batch times world size; 1 where all ranks have as many samples.
   void backward(const at::Tensor& loss, double samples, const CorrectSamples& correct = 0.0, double weight = 1);
-  /// What `step` will be given as rate, told before the step's last backward: with early_update the update begins there. Needs not be told.
+  /// What `step` will be given as rate, told before the step's last backward: with early_update the update begins
+  /// there. Needs not be told.
   void expect_rate(double lr) noexcept { expected_rate_ = lr; }
   struct MicroBatchLoss {
     at::Tensor value;  ///< as backward's
@@ -169,7 +177,8 @@ class Compute {
       at::Tensor loss;  ///< as backward's
       CorrectSamples correct;
     };
-    /// Called with `inputs`, or with tensors of their shapes that have no values, or not at all: it launches kernels and does nothing else.
+    /// Called with `inputs`, or with tensors of their shapes that have no values, or not at all: it launches kernels
+    /// and does nothing else.
     std::function<Result(const std::vector<at::Tensor>& inputs)> forward;
   };
   void run_graphed(const GraphedMicroBatch& micro_batch);
@@ -177,7 +186,8 @@ class Compute {
   bool uses_graphs() const noexcept { return graphs_ != nullptr; }
   /// Kinds of micro-batches that are graphs now.
   std::size_t graphs_written() const noexcept;
-  /// In the place of seed_forward and backward, for a strategy that orders the step's micro-batches itself: `forward` runs one of them.
+  /// In the place of seed_forward and backward, for a strategy that orders the step's micro-batches itself: `forward`
+  /// runs one of them.
   void run_micro_batches(const std::function<MicroBatchLoss(std::int64_t micro_batch)>& forward);
   /// Which part of the data this rank trains on.
   DataShard data_shard() const;
@@ -187,25 +197,29 @@ class Compute {
   void count_data_wait(double milliseconds) { own_.data_ms += static_cast<float>(milliseconds); }
   /// Reduce, vote, apply. Throws Error(usage) if micro-batches are missing.
   ///
-  /// With a late vote on a device (TrainingOptions::vote) nothing here waits for it: whether the step is applied is decided there, and what
-  /// it came to is in the next step's report. An error about it comes then, or from settle.
+  /// With a late vote on a device (TrainingOptions::vote) nothing here waits for it: whether the step is applied is
+  /// decided there, and what it came to is in the next step's report. An error about it comes then, or from settle.
   StepReport step(Optimizer& optimizer, double lr);
-  /// With a late vote: waits for what the last step came to, and votes on it; collective, between steps. The next step's report has it,
-  /// too. Nothing where there was no such step, or no late vote. Before anything is saved, and when the steps are over.
+  /// With a late vote: waits for what the last step came to, and votes on it; collective, between steps. The next
+  /// step's report has it, too. Nothing where there was no such step, or no late vote. Before anything is saved, and
+  /// when the steps are over.
   const std::optional<StepReport>& settle();
 
   std::int64_t steps_done() const noexcept { return step_; }
   std::int64_t micro_batch() const noexcept { return micro_batch_; }
   void set_steps_done(std::int64_t step);
 
-  /// Receives one message of type T; throws what a failing actor or an abort reports, Error(timeout) naming `what` and `actor`.
+  /// Receives one message of type T; throws what a failing actor or an abort reports, Error(timeout) naming `what` and
+  /// `actor`.
   template <class T>
   T receive(const char* actor, const char* what) {
     std::optional<T> result;
     while (!result) {
-      self_->receive([&](T& message) { result = std::move(message); }, [&](RankFailed& failed) { throw_failure(failed.report); },
-                     [&](LaneFailed& failed) { throw Error(failed.report); }, [&](InterruptRanks& message) { throw_interrupted(message); },
-                     [&](AbortJob& job) { throw_abort(job.report); }, caf::after(options_.timeout) >> [&] { throw_timeout(actor, what); });
+      self_->receive(
+          [&](T& message) { result = std::move(message); }, [&](RankFailed& failed) { throw_failure(failed.report); },
+          [&](LaneFailed& failed) { throw Error(failed.report); },
+          [&](InterruptRanks& message) { throw_interrupted(message); }, [&](AbortJob& job) { throw_abort(job.report); },
+          caf::after(options_.timeout) >> [&] { throw_timeout(actor, what); });
     }
     return std::move(*result);
   }
@@ -213,19 +227,23 @@ class Compute {
   template <class T, class End>
   std::optional<T> receive_next(const char* actor, const char* what) {
     std::optional<T> result;
-    self_->receive([&](T& message) { result = std::move(message); }, [](End&) {}, [&](RankFailed& failed) { throw_failure(failed.report); },
-                   [&](InterruptRanks& message) { throw_interrupted(message); }, [&](AbortJob& job) { throw_abort(job.report); },
+    self_->receive([&](T& message) { result = std::move(message); }, [](End&) {},
+                   [&](RankFailed& failed) { throw_failure(failed.report); },
+                   [&](InterruptRanks& message) { throw_interrupted(message); },
+                   [&](AbortJob& job) { throw_abort(job.report); },
                    caf::after(options_.timeout) >> [&] { throw_timeout(actor, what); });
     return result;
   }
 
   /// Throws what has interrupted this rank meanwhile, as a wait would; does not wait. For who goes on without one.
   void throw_if_interrupted() {
-    self_->receive([&](RankFailed& failed) { throw_failure(failed.report); }, [&](InterruptRanks& message) { throw_interrupted(message); },
+    self_->receive([&](RankFailed& failed) { throw_failure(failed.report); },
+                   [&](InterruptRanks& message) { throw_interrupted(message); },
                    [&](AbortJob& job) { throw_abort(job.report); }, caf::after(std::chrono::seconds(0)) >> [] {});
   }
 
-  /// Collective, before the optimizer's state is used: newcomers of this generation get it from the others. Does nothing the second time.
+  /// Collective, before the optimizer's state is used: newcomers of this generation get it from the others. Does
+  /// nothing the second time.
   void settle_optimizer(Optimizer& optimizer);
 
   Strategy& strategy() { return *strategy_; }
@@ -252,7 +270,8 @@ class Compute {
     std::int64_t step = -1;
     std::vector<DeviceLoss> losses;
     double samples = 0, correct = 0;
-    at::Tensor values;  // (n,) f64, pinned: losses, sum of squares and elements that are not finite, whether the device skipped the step
+    at::Tensor values;  // (n,) f64, pinned: losses, sum of squares and elements that are not finite, whether the device
+                        // skipped the step
     std::optional<DeviceEvent> over;  // they are there
     bool has_totals = false;
     bool not_finite = false, skipped = false;  // once read
@@ -379,7 +398,8 @@ class Compute {
   std::chrono::nanoseconds waited_at_mark_{0};  // on the program lane and the strategy's own
   StragglerWatch pace_;
   BatchShares shares_;
-  at::Tensor vote_in_, vote_out_[2];  // by step parity: the votes of the last step stay while those of the next one come in
+  at::Tensor vote_in_,
+      vote_out_[2];  // by step parity: the votes of the last step stay while those of the next one come in
   std::int64_t voted_step_ = -1, votes_step_ = -1;
   std::chrono::steady_clock::time_point step_started_ = std::chrono::steady_clock::now();
 };

@@ -1,4 +1,5 @@
-// Compute's numbers of a step on a device: what the losses and gradients came to is there, and the host reads it, in the step or one late.
+// Compute's numbers of a step on a device: what the losses and gradients came to is there, and the host reads it, in
+// the step or one late.
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
@@ -31,7 +32,8 @@ void Compute::send_numbers(DeviceNumbers& numbers, const at::Tensor& totals, con
   numbers.values = at::Tensor();
   if (parts.empty()) return;
   const auto on_device = at::cat(parts);
-  numbers.values = at::empty(on_device.sizes(), at::TensorOptions().dtype(at::kDouble).pinned_memory(on_device.is_cuda()));
+  numbers.values =
+      at::empty(on_device.sizes(), at::TensorOptions().dtype(at::kDouble).pinned_memory(on_device.is_cuda()));
   numbers.values.copy_(on_device, /*non_blocking=*/true);
   const auto device = services_.program_lane->device();
   numbers.over.emplace(device);
@@ -72,15 +74,19 @@ double Compute::read_device(GradientSummary& summary) {
 bool Compute::checks_late_vote() const {
   const auto& training = options_.training;
   if (training.vote != "late" || services_.program_lane->device().is_cpu()) return false;
-  const auto refuse = [](const std::string& why, const char* instead) { throw Error(ErrorCode::usage, "vote", "late: " + why, instead); };
+  const auto refuse = [](const std::string& why, const char* instead) {
+    throw Error(ErrorCode::usage, "vote", "late: " + why, instead);
+  };
   if (options_.may_recover)
-    refuse("a step is applied before the ranks have said that all is well, and this job is to outlive the loss of a rank",
-           "start it with --no-recovery, or leave vote at step");
+    refuse(
+        "a step is applied before the ranks have said that all is well, and this job is to outlive the loss of a rank",
+        "start it with --no-recovery, or leave vote at step");
   if (const auto why = strategy_->why_not_late(); !why.empty()) refuse(why, "leave vote at step");
   return true;
 }
 
-// Where the device keeps the loss scale, a loss that is not finite must reach the gradients, which the device decides by.
+// Where the device keeps the loss scale, a loss that is not finite must reach the gradients, which the device decides
+// by.
 at::Tensor Compute::start_of_late_backward(const at::Tensor& loss, double weight) {
   if (loss.is_cpu()) {
     throw Error(complete({ErrorCode::usage,
@@ -92,13 +98,13 @@ at::Tensor Compute::start_of_late_backward(const at::Tensor& loss, double weight
                           "compute it on the device, or leave vote at step"}));
   }
   const bool poisoned = services_.status->poisoned.exchange(false);
-  const auto factor =
-      late_->scale.factor_of(loss, poisoned ? std::nan("") : weight, static_cast<double>(options_.training.grad_accum_steps));
+  const auto factor = late_->scale.factor_of(loss, poisoned ? std::nan("") : weight,
+                                             static_cast<double>(options_.training.grad_accum_steps));
   return loss.to(factor.scalar_type()) * factor;
 }
 
-// In the place of the wait: what decides on the step is launched, and its numbers sent; the vote gets those of the step before. Returns
-// that one's norm.
+// In the place of the wait: what decides on the step is launched, and its numbers sent; the vote gets those of the step
+// before. Returns that one's norm.
 double Compute::decide_late(GradientSummary& summary) {
   auto& next = late_->numbers[static_cast<std::size_t>(step_ % 2)];
   next = {};
@@ -107,18 +113,21 @@ double Compute::decide_late(GradientSummary& summary) {
   next.samples = std::exchange(vote_.samples, 0);
   next.correct = std::exchange(vote_.correct, 0);
   const auto device = services_.program_lane->device();
-  const auto totals = summary.device_checks.defined() ? summary.device_checks.sum(0)
-                                                      : at::zeros({2}, at::TensorOptions().dtype(at::kDouble).device(device));
+  const auto totals = summary.device_checks.defined()
+                          ? summary.device_checks.sum(0)
+                          : at::zeros({2}, at::TensorOptions().dtype(at::kDouble).device(device));
   late_->decision = decide_on_device(totals, late_->scale.value(), options_.training.clip_norm, wants_norm());
   send_numbers(next, totals, late_->decision.skip);
   return take_late_numbers(summary);
 }
 
-// The numbers of an earlier step go into the vote. The host is at most a step ahead: it waits only for a device that is further behind.
+// The numbers of an earlier step go into the vote. The host is at most a step ahead: it waits only for a device that is
+// further behind.
 double Compute::take_late_numbers(GradientSummary& summary) {
   if (late_->unvoted < 0) return 0;
   auto& numbers = late_->numbers[static_cast<std::size_t>(late_->unvoted % 2)];
-  if (!numbers.over->done()) services_.program_lane->wait_on_host(*numbers.over, "losses and gradient norm of the step before");
+  if (!numbers.over->done())
+    services_.program_lane->wait_on_host(*numbers.over, "losses and gradient norm of the step before");
   const double norm = take_numbers(numbers);
   vote_.samples = numbers.samples;
   vote_.correct = numbers.correct;
@@ -132,9 +141,10 @@ void Compute::settle_by(const Decision& decision) {
   if (step < 0) return;
   const bool skipped = late_->numbers[static_cast<std::size_t>(step % 2)].skipped;
   if (decision.not_finite && !skipped) {
-    throw Error(ErrorReport{ErrorCode::not_finite, decision.culprit, "compute", step, "vote",
-                            decision.reason + ", and the gradients that came of it are: the step was applied before anybody saw that",
-                            "leave vote at step, or let backward pass on what is not finite"});
+    throw Error(ErrorReport{
+        ErrorCode::not_finite, decision.culprit, "compute", step, "vote",
+        decision.reason + ", and the gradients that came of it are: the step was applied before anybody saw that",
+        "leave vote at step, or let backward pass on what is not finite"});
   }
   StepReport report;
   report.step = report.measured_step = step;

@@ -1,5 +1,6 @@
-// Compute's micro-batches as graphs of the device (cuda_graphs): the kernels of forward and backward are launched at once, and all that
-// the host has to do with a step stays where it is: the reducer launches the collectives, behind marks that the graph sets.
+// Compute's micro-batches as graphs of the device (cuda_graphs): the kernels of forward and backward are launched at
+// once, and all that the host has to do with a step stays where it is: the reducer launches the collectives, behind
+// marks that the graph sets.
 #include <cmath>
 #include <utility>
 
@@ -76,14 +77,16 @@ void Compute::write(StepGraph& graph, const GraphedMicroBatch& micro_batch) {
   graph.dropout_key = at::empty({}, at::TensorOptions().dtype(at::kLong).device(device));
   graph.graph = make_device_graph(device);
   try {
-    const StreamBetween place(graphs_->stream);  // LibTorch fills what random numbers go by, which a replay may still read
+    const StreamBetween place(
+        graphs_->stream);  // LibTorch fills what random numbers go by, which a replay may still read
     GraphWriting writing(*graph.graph, graphs_->stream);
     strategy_->begin_writing(*graph.graph);
     const DropoutKeyInMemory key(graph.dropout_key);
     const auto result = micro_batch.forward(graph.inputs);
     check_is_scalar(result.loss);
     if (result.loss.is_cpu() || (!result.correct.on_device().defined() && result.correct.value() != 0)) {
-      throw Error(ErrorCode::usage, "cuda_graphs", "the loss, or how many samples were right, is a number of the host's",
+      throw Error(ErrorCode::usage, "cuda_graphs",
+                  "the loss, or how many samples were right, is a number of the host's",
                   "leave both on the device, as tensors: a graph computes them anew, and the vote reads them");
     }
     start_of_written_backward(result.loss, graph.factor).backward();
@@ -97,14 +100,15 @@ void Compute::write(StepGraph& graph, const GraphedMicroBatch& micro_batch) {
   } catch (const c10::Error& error) {
     const std::string text = error.what_without_backtrace();
     if (text.find("captur") == std::string::npos) throw;  // CUDA's own word for it
-    throw Error(complete({ErrorCode::usage,
-                          -1,
-                          {},
-                          -1,
-                          "cuda_graphs",
-                          "forward or backward does what can't be a graph of the device: " + text.substr(0, text.find('\n')),
-                          "take out of it what reads a value (item, a print, a branch on one) or copies from the host, or leave "
-                          "cuda_graphs out"}));
+    throw Error(complete(
+        {ErrorCode::usage,
+         -1,
+         {},
+         -1,
+         "cuda_graphs",
+         "forward or backward does what can't be a graph of the device: " + text.substr(0, text.find('\n')),
+         "take out of it what reads a value (item, a print, a branch on one) or copies from the host, or leave "
+         "cuda_graphs out"}));
   }
 }
 
@@ -120,11 +124,12 @@ at::Tensor Compute::start_of_written_backward(const at::Tensor& loss, const at::
 
 void Compute::replay(StepGraph& graph, const GraphedMicroBatch& micro_batch) {
   at::NoGradGuard no_grad;
-  for (std::size_t i = 0; i < graph.inputs.size(); ++i) graph.inputs[i].copy_(micro_batch.inputs[i], /*non_blocking=*/true);
+  for (std::size_t i = 0; i < graph.inputs.size(); ++i)
+    graph.inputs[i].copy_(micro_batch.inputs[i], /*non_blocking=*/true);
   if (late_) {
     const bool poisoned = services_.status->poisoned.exchange(false);
-    graph.factor.copy_(
-        late_->scale.start(poisoned ? std::nan("") : micro_batch.weight, static_cast<double>(options_.training.grad_accum_steps)));
+    graph.factor.copy_(late_->scale.start(poisoned ? std::nan("") : micro_batch.weight,
+                                          static_cast<double>(options_.training.grad_accum_steps)));
   } else {
     graph.factor.fill_(backward_factor(micro_batch.weight));
   }
@@ -133,8 +138,8 @@ void Compute::replay(StepGraph& graph, const GraphedMicroBatch& micro_batch) {
   strategy_->replayed(*graph.host_part);
   // Copies: the next replay writes there again, and the vote may be later.
   const auto out = [](const at::Tensor& value) { return value.to(at::kDouble, /*non_blocking=*/false, /*copy=*/true); };
-  count_loss({out(graph.loss), micro_batch.samples, graph.correct.defined() ? CorrectSamples(out(graph.correct)) : CorrectSamples(),
-              micro_batch.weight});
+  count_loss({out(graph.loss), micro_batch.samples,
+              graph.correct.defined() ? CorrectSamples(out(graph.correct)) : CorrectSamples(), micro_batch.weight});
 }
 
 }  // namespace troupe

@@ -28,7 +28,8 @@ RankInterrupted Compute::interruption(const ErrorReport& why, const std::vector<
   if (votes_step_ >= 0) {
     const auto& out = vote_out_[votes_step_ % 2];
     report.votes_step = votes_step_;
-    report.votes.assign(reinterpret_cast<const char*>(out.data_ptr<std::uint8_t>()), static_cast<std::size_t>(out.numel()));
+    report.votes.assign(reinterpret_cast<const char*>(out.data_ptr<std::uint8_t>()),
+                        static_cast<std::size_t>(out.numel()));
   }
   return report;
 }
@@ -40,17 +41,18 @@ Membership Compute::await_membership(std::chrono::milliseconds timeout) {
         [&](Membership& membership) {
           if (membership.generation > membership_.generation) next = std::move(membership);
         },
-        [](InterruptRanks&) {}, [](LaneFailed&) {}, [](BucketsReduced&) {}, [&](RankFailed& failed) { throw_failure(failed.report); },
-        [&](AbortJob& job) { throw_abort(job.report); },
+        [](InterruptRanks&) {}, [](LaneFailed&) {}, [](BucketsReduced&) {},
+        [&](RankFailed& failed) { throw_failure(failed.report); }, [&](AbortJob& job) { throw_abort(job.report); },
         caf::after(timeout) >>
             [&] {
-              throw Error(ErrorReport{ErrorCode::peer_lost,
-                                      rank_,
-                                      "compute",
-                                      step_,
-                                      "membership",
-                                      "the coordinator announced none within " + std::to_string(timeout.count() / 1000) + " s",
-                                      {}});
+              throw Error(
+                  ErrorReport{ErrorCode::peer_lost,
+                              rank_,
+                              "compute",
+                              step_,
+                              "membership",
+                              "the coordinator announced none within " + std::to_string(timeout.count() / 1000) + " s",
+                              {}});
             });
   }
   return std::move(*next);
@@ -59,7 +61,8 @@ Membership Compute::await_membership(std::chrono::milliseconds timeout) {
 void Compute::enter(const Membership& next) {
   membership_ = next;
   rank_ = next.rank_of(options_.process);
-  if (rank_ < 0) throw Error(ErrorReport{ErrorCode::fenced, -1, "compute", step_, {}, "the job goes on without this process", {}});
+  if (rank_ < 0)
+    throw Error(ErrorReport{ErrorCode::fenced, -1, "compute", step_, {}, "the job goes on without this process", {}});
   whole_ = !next.members[static_cast<std::size_t>(rank_)].newcomer;
   heal_pending_ = optimizer_pending_ = next.has_newcomers();
   micro_batch_ = 0;
@@ -112,8 +115,13 @@ std::optional<Decision> Compute::rejoin_next(ErrorReport why, Optimizer* optimiz
         decision = decide_by(decode_votes(next.votes));
         commit(*decision, *optimizer, lr);
       } else if (way == Rejoin::refuse) {
-        throw Error(ErrorReport{
-            ErrorCode::internal, rank_, "compute", step_, "recovery", "the others go on at step " + std::to_string(next.resume_step), {}});
+        throw Error(ErrorReport{ErrorCode::internal,
+                                rank_,
+                                "compute",
+                                step_,
+                                "recovery",
+                                "the others go on at step " + std::to_string(next.resume_step),
+                                {}});
       } else if (strategy_ && !rolled_back && (goes_back || !decision)) {
         strategy_->roll_back();
         rolled_back = true;
@@ -151,12 +159,14 @@ void Compute::go_back() {
   services_.program_lane->ledger().set_step(step_);
 }
 
-// Every so many steps, and at the start of a generation: the copies of the one before are another cut's, and those of its dead are gone.
+// Every so many steps, and at the start of a generation: the copies of the one before are another cut's, and those of
+// its dead are gone.
 void Compute::take_snapshot_if_due(Optimizer& optimizer) {
   const auto every = options_.training.snapshot_every;
   if (every <= 0 || world_size() == 1 || !options_.may_recover || !strategy_->keeps_snapshots()) return;
   if (snapshot_generation_ == membership_.generation && (micro_batch_ != 0 || step_ % every != 0)) return;
-  const nlohmann::json note{{"loss_scale", loss_scaler_.scale()}, {"loss_scale_growth_tracker", loss_scaler_.growth_tracker()}};
+  const nlohmann::json note{{"loss_scale", loss_scaler_.scale()},
+                            {"loss_scale_growth_tracker", loss_scaler_.growth_tracker()}};
   strategy_->take_snapshot(optimizer, membership_.generation, step_, note.dump());
   snapshot_generation_ = membership_.generation;
 }
@@ -186,18 +196,21 @@ void Compute::heal() {
   const auto orphans = lane.all_gather_bytes(roles.first_donor < 0 ? "lost" : "", "heal");
   for (std::size_t r = 0; r < orphans.size(); ++r) {
     if (orphans[r].empty()) continue;
-    throw Error(ErrorReport{ErrorCode::state_lost, static_cast<int>(r), "compute", step_, "recovery",
-                            "no other rank holds the part of the model that the lost rank " + std::to_string(r) + " had",
-                            "start again with --resume latest; a mesh with dp=2 keeps a copy of each part"});
+    throw Error(
+        ErrorReport{ErrorCode::state_lost, static_cast<int>(r), "compute", step_, "recovery",
+                    "no other rank holds the part of the model that the lost rank " + std::to_string(r) + " had",
+                    "start again with --resume latest; a mesh with dp=2 keeps a copy of each part"});
   }
   auto model = strategy_->replicated_tensors();
-  const auto buffers = std::stable_partition(model.begin(), model.end(),
-                                             [known = model_->named_buffers()](const auto& entry) { return !known.contains(entry.first); });
+  const auto buffers = std::stable_partition(
+      model.begin(), model.end(),
+      [known = model_->named_buffers()](const auto& entry) { return !known.contains(entry.first); });
   auto of_buffers = roles;
   of_buffers.first_alone = roles.first_alone || !options_.strategy.broadcast_buffers;  // each rank has its own then
   heal_tensors({model.begin(), buffers}, roles, *group.lane, "model");
   if (buffers != model.end()) heal_tensors({buffers, model.end()}, of_buffers, *group.lane, "buffers");
-  if (const auto own = strategy_->own_tensors(); !own.empty()) heal_tensors(own, heal_roles(membership_), lane, "the strategy's tensors");
+  if (const auto own = strategy_->own_tensors(); !own.empty())
+    heal_tensors(own, heal_roles(membership_), lane, "the strategy's tensors");
   strategy_->load_state(header.strategy);
   notes_ = header.notes;
   loss_scaler_.load(header.loss_scale, header.growth_tracker);

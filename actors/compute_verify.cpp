@@ -40,7 +40,8 @@ void Compute::end_section(DeviceTimes::Part part) {
   device_times_.end_section(part, take_device_waits());
 }
 
-// By the device's clock, and one share at a time: where the host does not wait for the device, a step's times come with a later one.
+// By the device's clock, and one share at a time: where the host does not wait for the device, a step's times come with
+// a later one.
 void Compute::tell_device_times(StepReport& report) {
   if (services_.program_lane->device().is_cpu()) return;
   const auto times = device_times_.take();
@@ -54,7 +55,8 @@ void Compute::tell_device_times(StepReport& report) {
 // Not the buffers: forward has changed them, on each rank by its own samples.
 NamedTensors Compute::replicated_parameters() {
   auto tensors = strategy_->replicated_tensors();
-  std::erase_if(tensors, [buffers = model_->named_buffers()](const auto& entry) { return buffers.contains(entry.first); });
+  std::erase_if(tensors,
+                [buffers = model_->named_buffers()](const auto& entry) { return buffers.contains(entry.first); });
   return tensors;
 }
 
@@ -79,18 +81,20 @@ void Compute::heal_diverged(const std::vector<Vote>& votes, Optimizer& optimizer
   }
   const auto& rule = options_.training.on_divergence;
   if (rule == "stop" || (!divergence->majority && rule != "rank_0")) {
-    throw Error(ErrorReport{ErrorCode::mismatch, divergence->diverged.front(), "compute", step_, "comparing parameters",
-                            divergence->describe() + " (" + hosts + ")" +
-                                (divergence->majority ? "" : ", and no side has more than half of the ranks: nobody knows which is right"),
-                            "check the memory of these hosts, start again with --resume latest; on_divergence says what to do instead"});
+    throw Error(ErrorReport{
+        ErrorCode::mismatch, divergence->diverged.front(), "compute", step_, "comparing parameters",
+        divergence->describe() + " (" + hosts + ")" +
+            (divergence->majority ? "" : ", and no side has more than half of the ranks: nobody knows which is right"),
+        "check the memory of these hosts, start again with --resume latest; on_divergence says what to do instead"});
   }
   HealRoles roles{divergence->trusted.front(), std::vector<bool>(votes.size(), false), false};
   for (const int rank : divergence->diverged) roles.newcomer[static_cast<std::size_t>(rank)] = true;
   if (roles.newcomer[static_cast<std::size_t>(rank_)]) whole_ = false;  // until heal_optimizer is done
   heal_tensors(replicated_parameters(), roles, *services_.program_lane, "model");
   heal_optimizer(optimizer, roles, *services_.program_lane);
-  report.notices.push_back("step " + std::to_string(step_) + ": " + divergence->describe() + " (" + hosts + "): healed from " +
-                           rank_list(divergence->trusted) + (divergence->majority ? "" : ", rank 0's side"));
+  report.notices.push_back("step " + std::to_string(step_) + ": " + divergence->describe() + " (" + hosts +
+                           "): healed from " + rank_list(divergence->trusted) +
+                           (divergence->majority ? "" : ", rank 0's side"));
 }
 
 void Compute::share_batches(std::int64_t samples, int ranks) {
@@ -104,12 +108,13 @@ void Compute::share_batches(std::int64_t samples, int ranks) {
                 "give weights, or train with ddp");
   }
   if (balance.by != Balance::By::equal && strategy_ && strategy_->data_shard()) {
-    throw Error(ErrorCode::usage, "balance", "with strategy " + strategy_->name() + " several ranks work on the same samples",
+    throw Error(ErrorCode::usage, "balance",
+                "with strategy " + strategy_->name() + " several ranks work on the same samples",
                 "set it to equal; pipeline_costs balances stages");
   }
   if (balance.by != Balance::By::equal && shares_per_rank() > 0) {
-    throw Error(ErrorCode::usage, "balance", "with strategy " + strategy_->name() + " ranks take parts of a batch by demand",
-                "set it to equal");
+    throw Error(ErrorCode::usage, "balance",
+                "with strategy " + strategy_->name() + " ranks take parts of a batch by demand", "set it to equal");
   }
   shares_ = BatchShares(std::move(balance), samples, world_size());
 }
@@ -137,7 +142,8 @@ void Compute::watch_pace(const std::vector<Vote>& votes, StepReport& report) {
   for (const auto& straggler : before) {
     const auto same = [&](const Straggler& other) { return other.rank == straggler.rank; };
     if (std::none_of(pace_.slow().begin(), pace_.slow().end(), same))
-      report.notices.push_back("step " + std::to_string(step_) + ": rank " + std::to_string(straggler.rank) + " keeps up again");
+      report.notices.push_back("step " + std::to_string(step_) + ": rank " + std::to_string(straggler.rank) +
+                               " keeps up again");
   }
 }
 

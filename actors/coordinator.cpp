@@ -10,7 +10,8 @@ ErrorReport job_is_done() { return {ErrorCode::ok, -1, {}, -1, {}, "the job is d
 
 }  // namespace
 
-CoordinatorActor::behavior_type coordinator(CoordinatorActor::stateful_pointer<CoordinatorState> self, CoordinatorOptions options) {
+CoordinatorActor::behavior_type coordinator(CoordinatorActor::stateful_pointer<CoordinatorState> self,
+                                            CoordinatorOptions options) {
   auto& state = self->state;
   state.self = self;
   state.options = std::move(options);
@@ -72,7 +73,8 @@ int CoordinatorState::member_rank(const ProcessId& process) const {
 void CoordinatorState::make_current(Membership next) {
   current = std::move(next);
   rank_by_slot.clear();
-  for (int rank = 0; rank < current.world_size(); ++rank) rank_by_slot[current.members[static_cast<std::size_t>(rank)].process.slot] = rank;
+  for (int rank = 0; rank < current.world_size(); ++rank)
+    rank_by_slot[current.members[static_cast<std::size_t>(rank)].process.slot] = rank;
 }
 
 JoinAccepted CoordinatorState::join(const JoinJob& join, const caf::strong_actor_ptr& sender) {
@@ -81,9 +83,11 @@ JoinAccepted CoordinatorState::join(const JoinJob& join, const caf::strong_actor
   const int slot = join.process.slot;
   if (const auto problem = problem_with(join); !problem.empty()) return refuse(problem);
   if (!sender) return refuse("a rank that joins says who it is");
-  if (join.job_id != options.job_id) return refuse("job id " + join.job_id + " is not this job's (" + options.job_id + ")");
+  if (join.job_id != options.job_id)
+    return refuse("job id " + join.job_id + " is not this job's (" + options.job_id + ")");
   if (join.world_size != options.world_size) {
-    return refuse("world size " + std::to_string(join.world_size) + " is not this job's (" + std::to_string(options.world_size) + ")");
+    return refuse("world size " + std::to_string(join.world_size) + " is not this job's (" +
+                  std::to_string(options.world_size) + ")");
   }
   if (slot < 0 || (slot >= options.world_size && !options.recovery.enabled))
     return refuse("rank " + std::to_string(slot) + " is outside the world size");
@@ -110,7 +114,8 @@ JoinAccepted CoordinatorState::join(const JoinJob& join, const caf::strong_actor
     return refuse("rank " + std::to_string(slot) + " has joined already: two processes have the same rank");
   // It may have missed the last announcement: the coordinator died between writing it down and making it.
   const bool member = member_rank(join.process) >= 0 && join.generation <= current.generation;
-  if (!member && join.generation > 0) return refuse("fenced: generation " + std::to_string(current.generation) + " goes on without it");
+  if (!member && join.generation > 0)
+    return refuse("fenced: generation " + std::to_string(current.generation) + " goes on without it");
 
   auto supervisor = caf::actor_cast<RankSupervisorActor>(sender);
   const bool monitored = alive && known->second.supervisor.address() == supervisor.address();
@@ -131,7 +136,8 @@ JoinAccepted CoordinatorState::join(const JoinJob& join, const caf::strong_actor
   }
   if (phase == Phase::training && current.world_size() < options.world_size) {
     recover({ErrorCode::ok, -1, {}, -1, {}, "slot " + std::to_string(slot) + " on " + join.host + " joins", {}});
-  } else if (phase == Phase::recovering || (phase == Phase::forming && static_cast<int>(processes.size()) >= options.world_size)) {
+  } else if (phase == Phase::recovering ||
+             (phase == Phase::forming && static_cast<int>(processes.size()) >= options.world_size)) {
     plan_if_all_are_heard();  // one that is late is looked for ten times a second
   }
   return accept();
@@ -150,7 +156,8 @@ void CoordinatorState::tell_again(const JoinJob& join, const RankSupervisorActor
 
 void CoordinatorState::put(PutValue value) {
   constexpr std::size_t kMostValues = 1'000'000;  // of one generation: 1,000 ranks that connect each with each
-  if (is_nonsense(problem_with(value)) || (values.size() >= kMostValues && is_nonsense("there are too many values"))) return;
+  if (is_nonsense(problem_with(value)) || (values.size() >= kMostValues && is_nonsense("there are too many values")))
+    return;
   values.insert_or_assign(std::move(value.key), std::move(value.value));
 }
 
@@ -199,7 +206,8 @@ void CoordinatorState::abort(const ErrorReport& reason, int code) {
   for (const auto& [slot, process] : processes) {
     if (process.supervisor) self->send(process.supervisor, AbortJob{reason});
   }
-  for (const auto& [host, agent] : agents) self->send(agent, JobOver{reason, code != 0 ? code : exit_code(reason.code)});
+  for (const auto& [host, agent] : agents)
+    self->send(agent, JobOver{reason, code != 0 ? code : exit_code(reason.code)});
 }
 
 void CoordinatorState::stop(const StopJob& stop) {

@@ -21,21 +21,23 @@ namespace troupe {
 /// A host's agent, as the coordinator knows it.
 using NodeAgentActor = caf::typed_actor<caf::reacts_to<StartRank>, caf::reacts_to<KillRank>, caf::reacts_to<JobOver>>;
 
-/// One per job: who takes part, where ranks leave their addresses for each other, who is to blame when collectives stall, who replaces a
-/// rank that died, and the end of the job. It takes no part in a step: ranks train on while it is away.
-using CoordinatorActor = caf::typed_actor<caf::replies_to<JoinJob>::with<JoinAccepted>,        //
-                                          caf::replies_to<JoinNode>::with<bool>,               //
-                                          caf::reacts_to<PutValue>,                            //
-                                          caf::replies_to<GetValue>::with<bool, std::string>,  // there or not, and its value
-                                          caf::reacts_to<CollectiveState>,                     //
-                                          caf::reacts_to<Heartbeat>,                           //
-                                          caf::reacts_to<RankInterrupted>,                     //
-                                          caf::reacts_to<RankExited>,                          //
-                                          caf::reacts_to<PartSaved>,                           //
-                                          caf::reacts_to<CheckpointPublished>,                 //
-                                          caf::replies_to<RankEnded>::with<bool>,              // acknowledged
-                                          caf::reacts_to<StopJob>,                             //
-                                          caf::reacts_to<CoordinatorTick>>;
+/// One per job: who takes part, where ranks leave their addresses for each other, who is to blame when collectives
+/// stall, who replaces a rank that died, and the end of the job. It takes no part in a step: ranks train on while it is
+/// away.
+using CoordinatorActor =
+    caf::typed_actor<caf::replies_to<JoinJob>::with<JoinAccepted>,        //
+                     caf::replies_to<JoinNode>::with<bool>,               //
+                     caf::reacts_to<PutValue>,                            //
+                     caf::replies_to<GetValue>::with<bool, std::string>,  // there or not, and its value
+                     caf::reacts_to<CollectiveState>,                     //
+                     caf::reacts_to<Heartbeat>,                           //
+                     caf::reacts_to<RankInterrupted>,                     //
+                     caf::reacts_to<RankExited>,                          //
+                     caf::reacts_to<PartSaved>,                           //
+                     caf::reacts_to<CheckpointPublished>,                 //
+                     caf::replies_to<RankEnded>::with<bool>,              // acknowledged
+                     caf::reacts_to<StopJob>,                             //
+                     caf::reacts_to<CoordinatorTick>>;
 
 constexpr std::chrono::milliseconds kCoordinatorTick{100};
 
@@ -51,7 +53,8 @@ struct RecoveryOptions {
   std::chrono::milliseconds link_hold_down{30'000};  ///< before a slot whose link has failed is started again
   std::chrono::milliseconds suspect_after{1'000};
   std::chrono::milliseconds fence_after{3'000};
-  std::chrono::milliseconds hang_after{60'000};  ///< for a survivor to leave a step that was interrupted; it is killed then
+  std::chrono::milliseconds hang_after{
+      60'000};  ///< for a survivor to leave a step that was interrupted; it is killed then
   std::chrono::milliseconds park_after{60'000};  ///< without a quorum
 };
 
@@ -178,6 +181,7 @@ struct CoordinatorState {
   static inline const char* name = "coordinator";
 };
 
-CoordinatorActor::behavior_type coordinator(CoordinatorActor::stateful_pointer<CoordinatorState> self, CoordinatorOptions options);
+CoordinatorActor::behavior_type coordinator(CoordinatorActor::stateful_pointer<CoordinatorState> self,
+                                            CoordinatorOptions options);
 
 }  // namespace troupe

@@ -33,13 +33,14 @@ bool CoordinatorState::join_node(const JoinNode& node, const caf::strong_actor_p
   }
   if (options.resumed) {
     for (const auto& member : current.members) {
-      if (member.host == node.host && std::find(node.started.begin(), node.started.end(), member.process) == node.started.end())
+      if (member.host == node.host &&
+          std::find(node.started.begin(), node.started.end(), member.process) == node.started.end())
         gone.push_back(member.process.slot);
     }
   }
   if (phase == Phase::over)
-    self->send(agent,
-               JobOver{aborted.value_or(ErrorReport{ErrorCode::ok, -1, {}, -1, {}, {}, {}}), aborted ? exit_code(aborted->code) : 0});
+    self->send(agent, JobOver{aborted.value_or(ErrorReport{ErrorCode::ok, -1, {}, -1, {}, {}, {}}),
+                              aborted ? exit_code(aborted->code) : 0});
   return true;
 }
 
@@ -59,7 +60,9 @@ void CoordinatorState::exited(const RankExited& exit) {
       slot.absent = true;
       plan();
     } else if (phase == Phase::forming) {
-      abort({ErrorCode::unavailable, number, {}, -1, {}, "it ended before it joined (" + how(exit.wait_status) + ")", {}}, code);
+      abort(
+          {ErrorCode::unavailable, number, {}, -1, {}, "it ended before it joined (" + how(exit.wait_status) + ")", {}},
+          code);
     } else if (options.recovery.enabled) {
       slot.deaths.push_back(now());
       say("the process in slot " + std::to_string(number) + " ended before it joined (" + how(exit.wait_status) + ")");
@@ -71,7 +74,8 @@ void CoordinatorState::exited(const RankExited& exit) {
   if (found->second.ended) {
     if (phase != Phase::recovering) return;
     if (waited_for)
-      say("rank " + std::to_string(rank_of(number)) + " ended with " + how(exit.wait_status, found->second.fenced || found->second.hurt));
+      say("rank " + std::to_string(rank_of(number)) + " ended with " +
+          how(exit.wait_status, found->second.fenced || found->second.hurt));
     if (waited_for) replace(number);
     plan();
     return;
@@ -87,8 +91,8 @@ void CoordinatorState::replace(int number) {
   const auto decision = restart_decision(number);
   if (!decision.start) {
     slot.cooling = true;
-    say("slot " + std::to_string(number) + " on " + slot.host + " " + decision.reason + ": it is not started again before " +
-        std::to_string((decision.wait.count() + 999) / 1000) + " s are over");
+    say("slot " + std::to_string(number) + " on " + slot.host + " " + decision.reason +
+        ": it is not started again before " + std::to_string((decision.wait.count() + 999) / 1000) + " s are over");
     return;
   }
   slot.starting = true;
@@ -100,11 +104,13 @@ RestartDecision CoordinatorState::restart_decision(int number) {
   const auto ages = [this](Slot& slot) {
     std::erase_if(slot.deaths, [&](const auto& at) { return now() - at > options.recovery.restart_window; });
     std::vector<std::chrono::milliseconds> ages;
-    for (const auto& at : slot.deaths) ages.push_back(std::chrono::duration_cast<std::chrono::milliseconds>(now() - at));
+    for (const auto& at : slot.deaths)
+      ages.push_back(std::chrono::duration_cast<std::chrono::milliseconds>(now() - at));
     return ages;
   };
   if (now() < slots[number].held_until)
-    return {false, std::chrono::duration_cast<std::chrono::milliseconds>(slots[number].held_until - now()), "is at a link that failed"};
+    return {false, std::chrono::duration_cast<std::chrono::milliseconds>(slots[number].held_until - now()),
+            "is at a link that failed"};
   std::vector<std::chrono::milliseconds> of_host;
   int slots_of_host = 0;
   for (auto& [other, slot] : slots) {

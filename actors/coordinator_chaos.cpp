@@ -11,9 +11,11 @@ void CoordinatorState::hurt_ranks() {
   const auto at = std::chrono::duration_cast<std::chrono::milliseconds>(now() - *first_step);
   for (const auto& event : chaos->due(at)) {
     const auto found = processes.find(event.slot);
-    const bool there = found != processes.end() && found->second.member && !found->second.ended && !found->second.fenced;
+    const bool there =
+        found != processes.end() && found->second.member && !found->second.ended && !found->second.fenced;
     const auto lasts = event.lasts.count() > 0 ? ", " + std::to_string(event.lasts.count()) + " ms" : std::string();
-    say("chaos: " + name_of(event.kind) + " rank " + std::to_string(rank_of(event.slot)) + lasts + (there ? "" : ": it is not there"));
+    say("chaos: " + name_of(event.kind) + " rank " + std::to_string(rank_of(event.slot)) + lasts +
+        (there ? "" : ": it is not there"));
     chaos->happened(event, there);
     if (!there) continue;
     if (event.kind == ChaosKind::kill || event.kind == ChaosKind::stop) found->second.hurt = true;

@@ -28,7 +28,8 @@ bool CoordinatorState::is_stale(std::uint64_t generation, const char* what) {
 }
 
 void CoordinatorState::consider(const CollectiveState& state) {
-  if (phase == Phase::over || is_nonsense(problem_with(state)) || is_stale(state.generation, "report on collectives")) return;
+  if (phase == Phase::over || is_nonsense(problem_with(state)) || is_stale(state.generation, "report on collectives"))
+    return;
   if (phase != Phase::training) {
     ++stale;
     return;
@@ -41,7 +42,8 @@ void CoordinatorState::consider(const CollectiveState& state) {
   lane.asked = state.sequence;
   lane.asked_at = now();
   for (const auto& [slot, process] : processes) {
-    if (process.member && !process.ended && rank_of(slot) != state.rank) self->send(process.supervisor, ReportCollectives{state.lane});
+    if (process.member && !process.ended && rank_of(slot) != state.rank)
+      self->send(process.supervisor, ReportCollectives{state.lane});
   }
 }
 
@@ -63,7 +65,8 @@ void CoordinatorState::heard(const Heartbeat& beat) {
     const auto sender = self->current_sender();
     if (sender && phase != Phase::over) {
       self->send(caf::actor_cast<RankSupervisorActor>(sender),
-                 FenceRank{beat.process, "the job goes on without this process (generation " + std::to_string(current.generation) + ")"});
+                 FenceRank{beat.process, "the job goes on without this process (generation " +
+                                             std::to_string(current.generation) + ")"});
     }
     return;
   }
@@ -80,7 +83,8 @@ void CoordinatorState::down(const caf::down_msg& message) {
     const int slot = known->second;
     slot_of_address.erase(known);
     const auto process = processes.find(slot);
-    if (process == processes.end() || process->second.supervisor.address() != message.source || process->second.ended) return;
+    if (process == processes.end() || process->second.supervisor.address() != message.source || process->second.ended)
+      return;
     return lose(slot, "its connection closed", !agents.contains(process->second.joined.host));
   }
   for (auto agent = agents.begin(); agent != agents.end(); ++agent) {
@@ -119,15 +123,17 @@ void CoordinatorState::tick() {
       say("rank " + std::to_string(rank_of(slot)) + " is silent");
     }
     if (silent > options.recovery.fence_after) {
-      const auto why = "silent for " + std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(silent).count()) + " ms";
+      const auto why =
+          "silent for " + std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(silent).count()) + " ms";
       fence(slot, why);
       return;  // it may have changed the map's values; the next tick looks on
     }
   }
   if (options.resumed && phase == Phase::training) {
     const auto expected = current.members.size();
-    const auto back = static_cast<std::size_t>(std::count_if(
-        current.members.begin(), current.members.end(), [&](const Member& member) { return processes.contains(member.process.slot); }));
+    const auto back = static_cast<std::size_t>(
+        std::count_if(current.members.begin(), current.members.end(),
+                      [&](const Member& member) { return processes.contains(member.process.slot); }));
     if (all_accounted_for(at - begun > options.recovery.fence_after) && back < expected) {
       recover({ErrorCode::peer_lost,
                -1,

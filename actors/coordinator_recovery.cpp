@@ -16,7 +16,9 @@ constexpr int kFruitless = 3;
 }  // namespace
 
 void CoordinatorState::interrupted(const RankInterrupted& report) {
-  if (phase == Phase::over || is_nonsense(problem_with(report)) || is_stale(report.generation, "report of an interrupted rank")) return;
+  if (phase == Phase::over || is_nonsense(problem_with(report)) ||
+      is_stale(report.generation, "report of an interrupted rank"))
+    return;
   const auto found = processes.find(report.process.slot);
   if (found == processes.end() || found->second.joined.process != report.process) {
     ++stale;
@@ -45,8 +47,13 @@ void CoordinatorState::lose(int number, const std::string& why, bool proved) {
   auto& process = processes.at(number);
   const auto rank = rank_of(number);
   const bool was_member = process.member && member_rank(process.joined.process) >= 0;
-  const ErrorReport report{
-      ErrorCode::peer_lost, rank, {}, -1, {}, "rank " + std::to_string(rank) + " died (" + why + ")", "its log and exit status say why"};
+  const ErrorReport report{ErrorCode::peer_lost,
+                           rank,
+                           {},
+                           -1,
+                           {},
+                           "rank " + std::to_string(rank) + " died (" + why + ")",
+                           "its log and exit status say why"};
   process.ended = report;
   unheard.erase(number);
   if (phase == Phase::over) return;
@@ -86,7 +93,8 @@ void CoordinatorState::recover(const ErrorReport& reason) {
   phase = Phase::recovering;
   interruption = reason;
   since = now();
-  say((reason.code == ErrorCode::ok ? "" : "generation " + std::to_string(current.generation) + " is interrupted: ") + reason.cause);
+  say((reason.code == ErrorCode::ok ? "" : "generation " + std::to_string(current.generation) + " is interrupted: ") +
+      reason.cause);
   unheard.clear();
   for (auto& [slot, process] : processes) {
     if (!process.member || process.ended) continue;
@@ -101,8 +109,8 @@ void CoordinatorState::plan_if_all_are_heard() {
   if (unheard.empty()) plan();
 }
 
-// After a restart: members that the journal names are back, or dead for all that their agent knows, or, when they are late, not to be
-// reached. Before that nothing is to be decided about who goes on.
+// After a restart: members that the journal names are back, or dead for all that their agent knows, or, when they are
+// late, not to be reached. Before that nothing is to be decided about who goes on.
 bool CoordinatorState::all_accounted_for(bool late) {
   if (!options.resumed) return true;
   std::vector<const Member*> missing;
@@ -120,7 +128,8 @@ bool CoordinatorState::all_accounted_for(bool late) {
       // It stands still, perhaps with an order of the coordinator before: it must not wake up and do it.
       unproved.push_back(member->process);
       const auto agent = agents.find(member->host);
-      if (agent != agents.end()) self->send(agent->second, KillRank{member->process, "it did not come back to the restarted coordinator"});
+      if (agent != agents.end())
+        self->send(agent->second, KillRank{member->process, "it did not come back to the restarted coordinator"});
     } else if (!slots[slot].starting) {
       replace(slot);
     }
@@ -142,7 +151,13 @@ ErrorReport end_of_one(int finished, bool alone) {
             name + " has left the training loop while the others go on",
             "where ranks have unequal amounts of data, the loop goes through Rank::uneven"};
   }
-  return {ErrorCode::peer_lost, -1, {}, -1, {}, "a rank was lost while " + name + " had finished", "start again with --resume latest"};
+  return {ErrorCode::peer_lost,
+          -1,
+          {},
+          -1,
+          {},
+          "a rank was lost while " + name + " had finished",
+          "start again with --resume latest"};
 }
 
 }  // namespace
@@ -153,7 +168,8 @@ void CoordinatorState::plan() {
   question.world_size = options.world_size;
   question.min_ranks = options.recovery.enabled ? options.recovery.min_ranks : options.world_size;
   question.current = current;
-  question.min_start = options.recovery.enabled && options.recovery.min_start > 0 ? options.recovery.min_start : options.world_size;
+  question.min_start =
+      options.recovery.enabled && options.recovery.min_start > 0 ? options.recovery.min_start : options.world_size;
   for (const auto& [number, slot] : slots) question.absent += slot.absent ? 1 : 0;
   question.unreachable = static_cast<int>(unproved.size());
   question.waited = std::chrono::duration_cast<std::chrono::milliseconds>(now() - since);
@@ -168,7 +184,8 @@ void CoordinatorState::plan() {
     if (process.ended && (process.ended->code == ErrorCode::ok || process.ended->code == ErrorCode::interrupted))
       finished = rank_of(member.process.slot), ++ended_well;
   }
-  if (finished >= 0) return abort(end_of_one(finished, question.survivors.size() + ended_well == current.members.size()));
+  if (finished >= 0)
+    return abort(end_of_one(finished, question.survivors.size() + ended_well == current.members.size()));
   for (const auto& [slot, process] : processes) {
     if (!process.member && !process.ended && !process.fenced)
       question.candidates.push_back({process.joined.process, process.joined.host, process.joined.spare});
@@ -210,7 +227,8 @@ void CoordinatorState::plan() {
       if (writer < 0) writer = member_rank(survivor.member.process);
     }
     if (phase == Phase::forming)
-      return abort({ErrorCode::unavailable, -1, {}, -1, "start", answer.reason, "see which host failed, or lower --min-ranks"});
+      return abort(
+          {ErrorCode::unavailable, -1, {}, -1, "start", answer.reason, "see which host failed, or lower --min-ranks"});
     abort({ErrorCode::parked, writer, {}, -1, "recovery", answer.reason, "start again with --resume latest"});
   }
 }
@@ -219,13 +237,14 @@ void CoordinatorState::announce(Membership next) {
   if (next.resume_step > last_resume || phase == Phase::forming) fruitless = 0;
   last_resume = next.resume_step;
   if (++fruitless > kFruitless + 1) {
-    return abort({ErrorCode::aborted,
-                  -1,
-                  {},
-                  next.resume_step,
-                  "recovery",
-                  "step " + std::to_string(next.resume_step) + " was interrupted " + std::to_string(fruitless - 1) + " times",
-                  "see the ranks' logs"});
+    return abort(
+        {ErrorCode::aborted,
+         -1,
+         {},
+         next.resume_step,
+         "recovery",
+         "step " + std::to_string(next.resume_step) + " was interrupted " + std::to_string(fruitless - 1) + " times",
+         "see the ranks' logs"});
   }
   if (options.record) {
     try {
@@ -236,7 +255,8 @@ void CoordinatorState::announce(Membership next) {
   }
   if (phase == Phase::recovering) {
     const auto spent = std::chrono::duration_cast<std::chrono::milliseconds>(now() - since).count();
-    say("generation " + std::to_string(next.generation) + ": " + next.reason + " (after " + std::to_string(spent) + " ms)");
+    say("generation " + std::to_string(next.generation) + ": " + next.reason + " (after " + std::to_string(spent) +
+        " ms)");
   }
   make_current(std::move(next));
   unproved.clear();

@@ -20,7 +20,9 @@ std::string CoordinatorRendezvous::get(const std::string& key, std::chrono::mill
   for (auto pause = 1ms;; pause = std::min(pause * 2, std::chrono::milliseconds(20))) {
     {
       std::lock_guard lock(mutex_);
-      if (aborted_) throw Error(ErrorReport{ErrorCode::aborted, -1, {}, -1, "rendezvous for '" + key + "'", aborted_->to_string(), {}});
+      if (aborted_)
+        throw Error(
+            ErrorReport{ErrorCode::aborted, -1, {}, -1, "rendezvous for '" + key + "'", aborted_->to_string(), {}});
     }
     const auto coordinator = link_->get();
     {

@@ -29,8 +29,8 @@ class CoordinatorLink {
   CoordinatorActor coordinator_;
 };
 
-/// A generation's rendezvous, kept by the job's coordinator. Any thread; `get` polls, 1 ms at first and 20 ms in the end, since set-up is
-/// the only user.
+/// A generation's rendezvous, kept by the job's coordinator. Any thread; `get` polls, 1 ms at first and 20 ms in the
+/// end, since set-up is the only user.
 class CoordinatorRendezvous final : public Rendezvous {
  public:
   CoordinatorRendezvous(caf::actor_system& system, std::shared_ptr<CoordinatorLink> link, std::uint64_t generation)

@@ -20,18 +20,21 @@ void CoordinatorState::part_saved(const PartSaved& part) {
   for (const auto& ended : ended_saves) {
     if (ended.attempt == part.attempt) return self->send(found->second.supervisor, ended);
   }
-  auto save = std::find_if(saves.begin(), saves.end(), [&](const auto& known) { return known.round.attempt() == part.attempt; });
+  auto save = std::find_if(saves.begin(), saves.end(),
+                           [&](const auto& known) { return known.round.attempt() == part.attempt; });
   if (save == saves.end()) {
     std::vector<ProcessId> members;
     for (const auto& member : current.members) members.push_back(member.process);
-    const bool is_of_now = part.generation == current.generation && members.size() == static_cast<std::size_t>(part.ranks);
+    const bool is_of_now =
+        part.generation == current.generation && members.size() == static_cast<std::size_t>(part.ranks);
     saves.push_back({SaveRound(part.attempt, std::move(members), part.best), now()});
     save = saves.end() - 1;
     // Who died before the first part was written is nobody's news any more.
     for (const auto& member : current.members) {
       const auto process = processes.find(member.process.slot);
       const bool awaited = process == processes.end() && options.resumed;
-      const bool alive = process != processes.end() && process->second.joined.process == member.process && !process->second.ended;
+      const bool alive =
+          process != processes.end() && process->second.joined.process == member.process && !process->second.ended;
       if (!alive && !awaited) save->round.lost(member.process, "it is gone");
     }
     if (!is_of_now) {
@@ -50,8 +53,8 @@ void CoordinatorState::part_saved(const PartSaved& part) {
 
 void CoordinatorState::published(const CheckpointPublished& message) {
   if (is_nonsense(problem_with(message))) return;
-  const auto save =
-      std::find_if(saves.begin(), saves.end(), [&](const auto& known) { return known.round.attempt() == message.ended.attempt; });
+  const auto save = std::find_if(saves.begin(), saves.end(),
+                                 [&](const auto& known) { return known.round.attempt() == message.ended.attempt; });
   if (save != saves.end()) {
     save->round.published(message.ended);
     go_on_with_saves();
@@ -71,7 +74,8 @@ void CoordinatorState::go_on_with_saves() {
     const auto decision = save->round.decide();
     if (decision.action == SaveRound::Action::publish) {
       const auto publisher = processes.find(decision.publisher.slot);
-      if (publisher != processes.end() && publisher->second.joined.process == decision.publisher && !publisher->second.ended) {
+      if (publisher != processes.end() && publisher->second.joined.process == decision.publisher &&
+          !publisher->second.ended) {
         self->send(publisher->second.supervisor, save->round.order());
       } else {
         save->round.lost(decision.publisher, "it is gone");

@@ -7,8 +7,9 @@
 
 namespace troupe {
 
-/// How many samples of a micro-batch the model was right about, for the accuracy in reports: a number, or a tensor of one element. One on a
-/// device is read with the losses, at the step's vote, so that nothing waits for it before. 0 where nobody counts.
+/// How many samples of a micro-batch the model was right about, for the accuracy in reports: a number, or a tensor of
+/// one element. One on a device is read with the losses, at the step's vote, so that nothing waits for it before. 0
+/// where nobody counts.
 class CorrectSamples {
  public:
   CorrectSamples(double count = 0) : count_(count) {}  // NOLINT: a plain number converts

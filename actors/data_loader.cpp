@@ -6,7 +6,8 @@
 
 namespace troupe {
 
-BatchSchedule::BatchSchedule(const DistributedSampler& sampler, DataCursor start, std::int64_t epochs, std::int64_t max_steps)
+BatchSchedule::BatchSchedule(const DistributedSampler& sampler, DataCursor start, std::int64_t epochs,
+                             std::int64_t max_steps)
     : steps_per_epoch_(sampler.steps_per_epoch()),
       micro_batches_(sampler.options().micro_batches),
       epochs_(epochs),
@@ -33,7 +34,8 @@ std::optional<BatchOrder> BatchSchedule::next() {
   return order;
 }
 
-LoaderWorkers::LoaderWorkers(std::int64_t num_workers, BatchMaker maker, Done done) : maker_(std::move(maker)), done_(std::move(done)) {
+LoaderWorkers::LoaderWorkers(std::int64_t num_workers, BatchMaker maker, Done done)
+    : maker_(std::move(maker)), done_(std::move(done)) {
   for (std::int64_t i = 0; i < num_workers; ++i) threads_.emplace_back([this] { run(); });
 }
 
@@ -84,7 +86,8 @@ BatchDone BatchMaker::load(const BatchOrder& order) const {
                      rank_,
                      "data loader",
                      -1,
-                     "batch of step " + std::to_string(order.step) + " in epoch " + std::to_string(order.epoch) + " of " + dataset_->name(),
+                     "batch of step " + std::to_string(order.step) + " in epoch " + std::to_string(order.epoch) +
+                         " of " + dataset_->name(),
                      cause,
                      {}};
   };
@@ -112,10 +115,12 @@ BatchDone BatchMaker::load(const BatchOrder& order) const {
 
 bool DirectLoader::suits(const DataLoaderOptions& options) {
   const auto& sampler = options.sampler;
-  return options.feed == nullptr && options.dataset->quick(sampler.batch_size / sampler.micro_batches / sampler.world_size);
+  return options.feed == nullptr &&
+         options.dataset->quick(sampler.batch_size / sampler.micro_batches / sampler.world_size);
 }
 
-DirectLoader::DirectLoader(const DataLoaderOptions& options) : DirectLoader(options, DistributedSampler(options.sampler)) {}
+DirectLoader::DirectLoader(const DataLoaderOptions& options)
+    : DirectLoader(options, DistributedSampler(options.sampler)) {}
 
 DirectLoader::DirectLoader(const DataLoaderOptions& options, const DistributedSampler& sampler)
     : schedule_(sampler, options.start, options.epochs, options.max_steps), maker_(options, sampler) {}
@@ -126,7 +131,8 @@ std::optional<BatchDone> DirectLoader::next() {
   return maker_.load(*order);
 }
 
-DataLoaderActor::behavior_type data_loader(DataLoaderActor::stateful_pointer<DataLoaderState> self, DataLoaderOptions options) {
+DataLoaderActor::behavior_type data_loader(DataLoaderActor::stateful_pointer<DataLoaderState> self,
+                                           DataLoaderOptions options) {
   auto& state = self->state;
   state.self = self;
   state.options = std::move(options);
@@ -134,11 +140,12 @@ DataLoaderActor::behavior_type data_loader(DataLoaderActor::stateful_pointer<Dat
   state.schedule.emplace(sampler, state.options.start, state.options.epochs, state.options.max_steps);
   const auto address = caf::actor_cast<DataLoaderActor>(self);
   // Results come back as messages: the state has one owner.
-  state.workers = std::make_unique<LoaderWorkers>(state.options.num_workers, BatchMaker(state.options, sampler),
-                                                  [weak = caf::actor_cast<caf::weak_actor_ptr>(address)](BatchDone result) {
-                                                    if (const auto loader = caf::actor_cast<caf::strong_actor_ptr>(weak))
-                                                      caf::anon_send(caf::actor_cast<DataLoaderActor>(loader), std::move(result));
-                                                  });
+  state.workers =
+      std::make_unique<LoaderWorkers>(state.options.num_workers, BatchMaker(state.options, sampler),
+                                      [weak = caf::actor_cast<caf::weak_actor_ptr>(address)](BatchDone result) {
+                                        if (const auto loader = caf::actor_cast<caf::strong_actor_ptr>(weak))
+                                          caf::anon_send(caf::actor_cast<DataLoaderActor>(loader), std::move(result));
+                                      });
   return state.make_behavior();
 }
 

@@ -35,7 +35,7 @@ struct DataLoaderOptions {
   std::int64_t num_workers = 1;
   std::int64_t prefetch = 2;               ///< batches that may be ahead of the consumer's credits
   std::shared_ptr<const DeviceFeed> feed;  ///< where the rank trains on a device: the batches go there, else empty
-  caf::actor consumer;                     ///< gets BatchLoaded in order, DataEnded at the end, RankFailed if the data set throws
+  caf::actor consumer;  ///< gets BatchLoaded in order, DataEnded at the end, RankFailed if the data set throws
   RankSupervisorActor supervisor;
 };
 
@@ -81,8 +81,8 @@ class BatchMaker {
   DistributedSampler sampler_;
 };
 
-/// Batches without an actor, for data whose batch takes less time than waking a thread to make it: each is made when it is asked for, in
-/// the thread that asks. The same batches in the same order.
+/// Batches without an actor, for data whose batch takes less time than waking a thread to make it: each is made when it
+/// is asked for, in the thread that asks. The same batches in the same order.
 class DirectLoader {
  public:
   /// Whether that is the quicker way: the data set says so (Dataset::quick), and nothing is to be copied to a device.
@@ -98,7 +98,8 @@ class DirectLoader {
   BatchMaker maker_;
 };
 
-/// Threads that load batches; they live as long as the loader, across epochs. `num_workers` 0: the caller's thread does the work.
+/// Threads that load batches; they live as long as the loader, across epochs. `num_workers` 0: the caller's thread does
+/// the work.
 class LoaderWorkers {
  public:
   using Done = std::function<void(BatchDone)>;
@@ -120,8 +121,8 @@ class LoaderWorkers {
   std::vector<std::thread> threads_;
 };
 
-/// Reads, decodes and batches ahead, bounded: at most `prefetch` batches beyond what the consumer has granted are under way or waiting.
-/// Batches come in the order of the schedule, however many workers there are. Holds the cursor.
+/// Reads, decodes and batches ahead, bounded: at most `prefetch` batches beyond what the consumer has granted are under
+/// way or waiting. Batches come in the order of the schedule, however many workers there are. Holds the cursor.
 using DataLoaderActor = caf::typed_actor<caf::reacts_to<GrantBatches>, caf::reacts_to<BatchDone>>;
 
 struct DataLoaderState {
@@ -141,7 +142,8 @@ struct DataLoaderState {
   static inline const char* name = "data loader";
 };
 
-DataLoaderActor::behavior_type data_loader(DataLoaderActor::stateful_pointer<DataLoaderState> self, DataLoaderOptions options);
+DataLoaderActor::behavior_type data_loader(DataLoaderActor::stateful_pointer<DataLoaderState> self,
+                                           DataLoaderOptions options);
 
 }  // namespace troupe
 

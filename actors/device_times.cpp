@@ -52,8 +52,8 @@ DeviceTimes::Sums DeviceTimes::sums_of(const Step& step) {
 // A step's marks are in several streams, so all are asked. Steps end in order.
 DeviceTimes::Sums DeviceTimes::take() {
   Sums all;
-  while (!steps_.empty() &&
-         std::all_of(steps_.front().begin(), steps_.front().end(), [](const Entry& entry) { return is_over(entry.interval); })) {
+  while (!steps_.empty() && std::all_of(steps_.front().begin(), steps_.front().end(),
+                                        [](const Entry& entry) { return is_over(entry.interval); })) {
     const auto sums = sums_of(steps_.front());
     steps_.pop_front();
     all.steps += sums.steps;

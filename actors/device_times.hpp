@@ -6,11 +6,12 @@
 
 namespace troupe {
 
-/// Where a device's time went in its rank's steps. What StepReport and the vote say of a rank on the CPU by the host's clock, these say by
-/// the device's: there the host has launched a step long before it is over.
+/// Where a device's time went in its rank's steps. What StepReport and the vote say of a rank on the CPU by the host's
+/// clock, these say by the device's: there the host has launched a step long before it is over.
 ///
-/// Points are marked while a step is launched, and read when they are over, without a wait: at once where the host has waited for the
-/// step's end anyhow, else at a later step. On the CPU nothing is marked, and there is nothing to take. Compute's thread.
+/// Points are marked while a step is launched, and read when they are over, without a wait: at once where the host has
+/// waited for the step's end anyhow, else at a later step. On the CPU nothing is marked, and there is nothing to take.
+/// Compute's thread.
 class DeviceTimes {
  public:
   enum class Part : unsigned char { forward, backward };
@@ -20,16 +21,19 @@ class DeviceTimes {
   void reset(c10::Device device);
   /// A micro-batch is there.
   void begin_section();
-  /// Its forward, or its backward, is launched; the next part begins. `waits`: when compute's stream waited for other ranks within.
+  /// Its forward, or its backward, is launched; the next part begins. `waits`: when compute's stream waited for other
+  /// ranks within.
   void end_section(Part part, const Waits& waits);
   /// The step's last backward is launched. From now on compute's stream has nothing to do but to wait for the others.
   void end_backward();
-  /// The reducer's collectives of this step, in their order, and when compute's stream waited for further ones of its own, after them.
+  /// The reducer's collectives of this step, in their order, and when compute's stream waited for further ones of its
+  /// own, after them.
   void end_reduction(const std::vector<TimedInterval>& collectives, const Waits& waits);
   /// In ms; sums over the steps whose marks were over.
   struct Sums {
     std::int64_t steps = 0;
-    double exposed = 0;   ///< after backward compute's stream stood still: for the reducer's last collective, and for its own
+    double exposed =
+        0;  ///< after backward compute's stream stood still: for the reducer's last collective, and for its own
     double reduce = 0;    ///< the reducer's collectives
     double inside = 0;    ///< compute's stream waited for other ranks within forward and backward
     double forward = 0;   ///< without that

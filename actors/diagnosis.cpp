@@ -21,7 +21,8 @@ std::optional<ErrorReport> diagnose(std::span<const CollectiveState> states, std
     if (state.in_flight) waiting.push_back(&state);
   }
   if (waiting.empty()) return std::nullopt;
-  const auto* first = *std::min_element(waiting.begin(), waiting.end(), [](auto* a, auto* b) { return a->sequence < b->sequence; });
+  const auto* first =
+      *std::min_element(waiting.begin(), waiting.end(), [](auto* a, auto* b) { return a->sequence < b->sequence; });
 
   // Those that stand at the same place of the sequence, by what they are in.
   std::map<std::uint64_t, std::vector<const CollectiveState*>> groups;
@@ -32,7 +33,8 @@ std::optional<ErrorReport> diagnose(std::span<const CollectiveState> states, std
     const auto* majority = &groups.begin()->second;
     for (const auto& [fingerprint, members] : groups) {
       const bool more = members.size() > majority->size();
-      const bool tie_with_lowest_rank = members.size() == majority->size() && members.front()->rank < majority->front()->rank;
+      const bool tie_with_lowest_rank =
+          members.size() == majority->size() && members.front()->rank < majority->front()->rank;
       if (more || tie_with_lowest_rank) majority = &members;
     }
     std::string cause;
@@ -52,23 +54,25 @@ std::optional<ErrorReport> diagnose(std::span<const CollectiveState> states, std
                        "every rank must launch the same collectives in the same order"};
   }
 
-  // Two lanes that wait for each other: a rank's Compute stands in a collective of its own, and so sends its Reducer nothing, while the
-  // Compute of those who wait in the Reducer's has not come there and does not until their Reducer is done. Who is right shows once all
-  // have been heard.
+  // Two lanes that wait for each other: a rank's Compute stands in a collective of its own, and so sends its Reducer
+  // nothing, while the Compute of those who wait in the Reducer's has not come there and does not until their Reducer
+  // is done. Who is right shows once all have been heard.
   std::vector<const CollectiveState*> stuck, elsewhere;
   for (const auto* state : waiting) {
-    if (state->lane == kBucketLane && state->sequence == first->sequence && state->awaits_reducer && state->program_what.empty())
+    if (state->lane == kBucketLane && state->sequence == first->sequence && state->awaits_reducer &&
+        state->program_what.empty())
       stuck.push_back(state);
   }
   for (const auto& state : states) {
     const bool behind = !state.in_flight && state.sequence < first->sequence && !state.program_what.empty();
-    if (behind && !stuck.empty() &&
-        std::all_of(stuck.begin(), stuck.end(), [&](auto* other) { return other->program_sequence < state.program_sequence; }))
+    if (behind && !stuck.empty() && std::all_of(stuck.begin(), stuck.end(), [&](auto* other) {
+          return other->program_sequence < state.program_sequence;
+        }))
       elsewhere.push_back(&state);
   }
   if (!stuck.empty() && !elsewhere.empty() && stuck.size() + elsewhere.size() == ranks) {
-    const bool fewer_stuck =
-        stuck.size() < elsewhere.size() || (stuck.size() == elsewhere.size() && stuck.front()->rank > elsewhere.front()->rank);
+    const bool fewer_stuck = stuck.size() < elsewhere.size() ||
+                             (stuck.size() == elsewhere.size() && stuck.front()->rank > elsewhere.front()->rank);
     const auto* accused = (fewer_stuck ? stuck : elsewhere).front();
     return ErrorReport{ErrorCode::mismatch,
                        accused->rank,
@@ -87,8 +91,9 @@ std::optional<ErrorReport> diagnose(std::span<const CollectiveState> states, std
                          "compute",
                          state.step,
                          "collective " + std::to_string(first->sequence) + " on lane " + first->lane,
-                         "rank " + std::to_string(state.rank) + " has left the training loop after " + std::to_string(state.sequence) +
-                             " collectives, while " + list_of(waiting) + " wait in " + first->what,
+                         "rank " + std::to_string(state.rank) + " has left the training loop after " +
+                             std::to_string(state.sequence) + " collectives, while " + list_of(waiting) + " wait in " +
+                             first->what,
                          "give every rank the same number of steps, or wrap uneven data in Rank::uneven"};
     }
   }

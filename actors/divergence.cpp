@@ -7,7 +7,8 @@
 namespace troupe {
 
 std::string Divergence::describe() const {
-  return rank_list(diverged) + (diverged.size() == 1 ? " holds" : " hold") + " other parameters than " + rank_list(trusted);
+  return rank_list(diverged) + (diverged.size() == 1 ? " holds" : " hold") + " other parameters than " +
+         rank_list(trusted);
 }
 
 std::optional<Divergence> find_divergence(std::span<const Vote> votes) {

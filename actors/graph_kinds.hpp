@@ -8,12 +8,13 @@
 
 namespace troupe {
 
-/// What micro-batches must have in common so that one graph is the work of all of them: shapes and dtypes of what forward is given, whether
-/// the model is in train mode, and whether they are a step's first and last one, since gradients are stored, added or handed on by that.
+/// What micro-batches must have in common so that one graph is the work of all of them: shapes and dtypes of what
+/// forward is given, whether the model is in train mode, and whether they are a step's first and last one, since
+/// gradients are stored, added or handed on by that.
 std::string graph_kind(std::span<const at::Tensor> inputs, bool trains, bool first, bool last);
 
-/// Which micro-batches run, and which are a graph. A kind runs so often before it is written down that whatever is chosen at the first
-/// times (a library's kernels, the order of gradients) has been chosen. Pure.
+/// Which micro-batches run, and which are a graph. A kind runs so often before it is written down that whatever is
+/// chosen at the first times (a library's kernels, the order of gradients) has been chosen. Pure.
 class GraphKinds {
  public:
   static constexpr int kWarmUp = 3;          ///< times that a kind runs

@@ -25,14 +25,17 @@ bool is_real(int dtype) {
 }  // namespace
 
 std::string HealHeader::to_text() const {
-  return nlohmann::json{{"strategy", strategy}, {"notes", notes}, {"loss_scale", loss_scale}, {"growth_tracker", growth_tracker}}.dump();
+  return nlohmann::json{
+      {"strategy", strategy}, {"notes", notes}, {"loss_scale", loss_scale}, {"growth_tracker", growth_tracker}}
+      .dump();
 }
 
 HealHeader HealHeader::of(std::string_view text) {
   const auto root = parse_bounded_json(text, kHeader, {.depth = 3});
   try {
-    return {root.at("strategy").get<std::map<std::string, std::string>>(), root.at("notes").get<std::map<std::string, std::string>>(),
-            root.at("loss_scale").get<double>(), root.at("growth_tracker").get<std::int64_t>()};
+    return {root.at("strategy").get<std::map<std::string, std::string>>(),
+            root.at("notes").get<std::map<std::string, std::string>>(), root.at("loss_scale").get<double>(),
+            root.at("growth_tracker").get<std::int64_t>()};
   } catch (const nlohmann::json::exception& error) {
     throw Error(ErrorCode::bad_data, kHeader, error.what());
   }
@@ -41,7 +44,8 @@ HealHeader HealHeader::of(std::string_view text) {
 std::string shapes_of(const NamedTensors& tensors) {
   auto shapes = nlohmann::json::array();
   for (const auto& [name, tensor] : tensors)
-    shapes.push_back({{"name", name}, {"shape", tensor.sizes().vec()}, {"dtype", static_cast<int>(tensor.scalar_type())}});
+    shapes.push_back(
+        {{"name", name}, {"shape", tensor.sizes().vec()}, {"dtype", static_cast<int>(tensor.scalar_type())}});
   return shapes.dump();
 }
 

@@ -19,8 +19,8 @@ struct HealHeader {
   static HealHeader of(std::string_view text);
 };
 
-/// Names, shapes and types, for a newcomer that has no such tensors yet; and such tensors of zeros. Throws Error(bad_data) for any other
-/// text, or where they would have more than `most` bytes together.
+/// Names, shapes and types, for a newcomer that has no such tensors yet; and such tensors of zeros. Throws
+/// Error(bad_data) for any other text, or where they would have more than `most` bytes together.
 std::string shapes_of(const NamedTensors& tensors);
 NamedTensors zeros_of_shapes(std::string_view text, std::int64_t most = std::int64_t{1} << 44);
 

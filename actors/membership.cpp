@@ -14,7 +14,8 @@ using Action = MembershipAnswer::Action;
 
 std::string ranks(int n) { return std::to_string(n) + (n == 1 ? " rank" : " ranks"); }
 
-// Takes the best candidate for a vacancy: the slot's own replacement, then spares and late hosts, of the same host first.
+// Takes the best candidate for a vacancy: the slot's own replacement, then spares and late hosts, of the same host
+// first.
 std::optional<Candidate> take(std::vector<Candidate>& candidates, const Member& vacant) {
   const auto better = [&](const Candidate& a, const Candidate& b) {
     const auto value = [&](const Candidate& c) {
@@ -39,7 +40,10 @@ MembershipAnswer form(const MembershipQuestion& q) {
   const bool late = q.replacements_coming == 0 && q.waited >= q.replace_timeout;
   const bool all_that_come = n >= q.world_size - q.absent;
   if (q.world_size - q.absent < q.min_start)
-    return {Action::park, ranks(q.world_size - q.absent) + " can be started and the job needs " + std::to_string(q.min_start), {}, {}};
+    return {Action::park,
+            ranks(q.world_size - q.absent) + " can be started and the job needs " + std::to_string(q.min_start),
+            {},
+            {}};
   if (!(all_that_come || late) || n < q.min_start) {
     return {Action::wait, ranks(n) + " of " + std::to_string(q.world_size) + " joined", {}, {}};
   }
@@ -49,10 +53,11 @@ MembershipAnswer form(const MembershipQuestion& q) {
   return answer;
 }
 
-// Survivors that do not reach each other can't train together, whoever of the two is to blame: it goes whose links fail to more of the
-// others, of equals one that lacks state, then the higher rank.
+// Survivors that do not reach each other can't train together, whoever of the two is to blame: it goes whose links fail
+// to more of the others, of equals one that lacks state, then the higher rank.
 std::optional<MembershipAnswer> link_fault(const MembershipQuestion& q) {
-  if (std::all_of(q.survivors.begin(), q.survivors.end(), [](const auto& survivor) { return survivor.report->unreachable.empty(); }))
+  if (std::all_of(q.survivors.begin(), q.survivors.end(),
+                  [](const auto& survivor) { return survivor.report->unreachable.empty(); }))
     return std::nullopt;
   std::map<int, std::set<int>> cut;  // rank -> those that it has no link with
   std::map<int, const Survivor*> by_rank;
@@ -68,14 +73,15 @@ std::optional<MembershipAnswer> link_fault(const MembershipQuestion& q) {
   const auto weight = [&](const auto& entry) {
     return std::make_tuple(entry.second.size(), !by_rank.at(entry.first)->report->whole, entry.first);
   };
-  const auto worst = std::max_element(cut.begin(), cut.end(), [&](const auto& a, const auto& b) { return weight(a) < weight(b); });
+  const auto worst =
+      std::max_element(cut.begin(), cut.end(), [&](const auto& a, const auto& b) { return weight(a) < weight(b); });
   std::string others;
   for (const int other : worst->second) others += (others.empty() ? "" : ", ") + std::to_string(other);
-  MembershipAnswer answer{
-      Action::expel,
-      "it and rank" + std::string(worst->second.size() == 1 ? " " : "s ") + others + " do not reach each other over the data network",
-      {},
-      by_rank.at(worst->first)->member.process};
+  MembershipAnswer answer{Action::expel,
+                          "it and rank" + std::string(worst->second.size() == 1 ? " " : "s ") + others +
+                              " do not reach each other over the data network",
+                          {},
+                          by_rank.at(worst->first)->member.process};
   answer.link_fault = true;
   return answer;
 }
@@ -89,7 +95,8 @@ std::uint64_t random_incarnation() {
 
 int Membership::rank_of(const ProcessId& process) const noexcept {
   if (members.empty()) return -1;
-  // Mostly a rank is its slot's number, or a little less: each of N ranks looks for itself here, so that to begin at 0 would be N^2.
+  // Mostly a rank is its slot's number, or a little less: each of N ranks looks for itself here, so that to begin at 0
+  // would be N^2.
   const int n = world_size();
   const int likely = std::clamp(process.slot, 0, n - 1);
   for (int before = 0; before < n; ++before) {
@@ -127,14 +134,17 @@ MembershipAnswer plan_membership(const MembershipQuestion& q) {
   }
   for (const auto& survivor : q.survivors) {
     if (!survivor.report) {
-      return {Action::wait, "slot " + std::to_string(survivor.member.process.slot) + " has not left its step yet", {}, {}};
+      return {
+          Action::wait, "slot " + std::to_string(survivor.member.process.slot) + " has not left its step yet", {}, {}};
     }
   }
 
   if (auto fault = link_fault(q)) return std::move(*fault);
 
-  const bool fresh = std::none_of(q.survivors.begin(), q.survivors.end(), [](const Survivor& s) { return s.report->whole; });
-  const bool started = std::any_of(q.survivors.begin(), q.survivors.end(), [](const Survivor& s) { return s.report->steps_done > 0; });
+  const bool fresh =
+      std::none_of(q.survivors.begin(), q.survivors.end(), [](const Survivor& s) { return s.report->whole; });
+  const bool started =
+      std::any_of(q.survivors.begin(), q.survivors.end(), [](const Survivor& s) { return s.report->steps_done > 0; });
   if (fresh && started) return {Action::start_over, "no rank that is left has the whole state", {}, {}};
 
   // Where they go on. A rank whose heal was interrupted has no say: it is healed again, wherever it stands.
@@ -156,11 +166,12 @@ MembershipAnswer plan_membership(const MembershipQuestion& q) {
       continue;
     }
     behind = true;
-    // One that goes back to a snapshot anyway may have done so already, while another had not when they were interrupted.
+    // One that goes back to a snapshot anyway may have done so already, while another had not when they were
+    // interrupted.
     if (!report.goes_back && (report.steps_done != done - 1 || report.voted_step != done - 1)) {
       return {Action::expel,
-              "slot " + std::to_string(survivor.member.process.slot) + " stands at step " + std::to_string(report.steps_done) +
-                  " and can't follow the others to step " + std::to_string(done),
+              "slot " + std::to_string(survivor.member.process.slot) + " stands at step " +
+                  std::to_string(report.steps_done) + " and can't follow the others to step " + std::to_string(done),
               {},
               report.process};
     }
@@ -171,11 +182,13 @@ MembershipAnswer plan_membership(const MembershipQuestion& q) {
   auto candidates = q.candidates;
   std::vector<std::optional<Member>> places(q.current.members.size());
   std::map<std::pair<std::int32_t, std::uint64_t>, const Survivor*> by_process;
-  for (const auto& survivor : q.survivors) by_process[{survivor.member.process.slot, survivor.member.process.incarnation}] = &survivor;
+  for (const auto& survivor : q.survivors)
+    by_process[{survivor.member.process.slot, survivor.member.process.incarnation}] = &survivor;
   for (std::size_t r = 0; r < places.size(); ++r) {
     const auto& process = q.current.members[r].process;
     const auto found = by_process.find({process.slot, process.incarnation});
-    if (found != by_process.end()) places[r] = Member{process, found->second->member.host, !found->second->report->whole && !fresh};
+    if (found != by_process.end())
+      places[r] = Member{process, found->second->member.host, !found->second->report->whole && !fresh};
   }
   int vacancies = 0, filled = 0;
   for (std::size_t r = 0; r < places.size(); ++r) {
@@ -204,7 +217,10 @@ MembershipAnswer plan_membership(const MembershipQuestion& q) {
   }
   const int n = answer.next.world_size();
   if (n < q.min_ranks) {
-    return {Action::park, ranks(n) + " left and nobody to replace the others; the job needs " + std::to_string(q.min_ranks), {}, {}};
+    return {Action::park,
+            ranks(n) + " left and nobody to replace the others; the job needs " + std::to_string(q.min_ranks),
+            {},
+            {}};
   }
   answer.action = Action::go;
   const int before = q.current.world_size();

@@ -32,7 +32,8 @@ struct Membership {
   std::vector<Member> members;     // by rank
   std::int64_t resume_step = 0;    // the step that runs next
   std::int32_t sections_done = 0;  // of what comes between the step before and that one (validation, saving)
-  std::string votes;   // of step resume_step - 1, all ranks' of the generation before, if anybody saw them: who did not commits by them
+  std::string votes;   // of step resume_step - 1, all ranks' of the generation before, if anybody saw them: who did not
+                       // commits by them
   std::string reason;  // one sentence
 
   int world_size() const noexcept { return static_cast<int>(members.size()); }
@@ -93,11 +94,12 @@ struct MembershipAnswer {
 
 /// Who trains next. Pure: the same question gives the same answer.
 ///
-/// Survivors keep their ranks where the world size stays; a newcomer takes a vacant rank: its slot's own, else a spare of the same host,
-/// else any. Without enough newcomers within `replace_timeout` the world shrinks and ranks close up. Members whose death is not proved
-/// count for the quorum: more than half of the members not known dead must be reachable, so that two halves of a cut network never both
-/// go on. If any survivor committed a step, all that voted on it commit it; else it is run again. Where the coordinator reaches two ranks
-/// that do not reach each other, the one with more such links is expelled, of equals the higher one.
+/// Survivors keep their ranks where the world size stays; a newcomer takes a vacant rank: its slot's own, else a spare
+/// of the same host, else any. Without enough newcomers within `replace_timeout` the world shrinks and ranks close up.
+/// Members whose death is not proved count for the quorum: more than half of the members not known dead must be
+/// reachable, so that two halves of a cut network never both go on. If any survivor committed a step, all that voted on
+/// it commit it; else it is run again. Where the coordinator reaches two ranks that do not reach each other, the one
+/// with more such links is expelled, of equals the higher one.
 MembershipAnswer plan_membership(const MembershipQuestion& question);
 
 }  // namespace troupe

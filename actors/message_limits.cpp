@@ -36,8 +36,8 @@ std::string first_of(const Checks&... checks) {
 }  // namespace
 
 std::string problem_with(const JoinJob& join) {
-  return first_of(slot(join.process.slot), name("job_id", join.job_id), name("host", join.host), name("build_id", join.build_id),
-                  name("config_hash", join.config_hash));
+  return first_of(slot(join.process.slot), name("job_id", join.job_id), name("host", join.host),
+                  name("build_id", join.build_id), name("config_hash", join.config_hash));
 }
 
 std::string problem_with(const JoinNode& node) {
@@ -50,7 +50,9 @@ std::string problem_with(const JoinNode& node) {
   return problem;
 }
 
-std::string problem_with(const PutValue& value) { return first_of(length("key", value.key, kKey), length("value", value.value, kValue)); }
+std::string problem_with(const PutValue& value) {
+  return first_of(length("key", value.key, kKey), length("value", value.value, kValue));
+}
 
 std::string problem_with(const CollectiveState& state) {
   return first_of(slot(state.rank), length("lane", state.lane, kKey), length("what", state.what, kText),
@@ -65,7 +67,8 @@ std::string problem_with(const RankInterrupted& report) {
 
 std::string problem_with(const CheckpointPublished& message) {
   const auto& saved = message.ended.saved;
-  return first_of(slot(message.process.slot), length("path", saved.path, kText), length("warning", saved.warning, kText),
+  return first_of(slot(message.process.slot), length("path", saved.path, kText),
+                  length("warning", saved.warning, kText),
                   std::isfinite(saved.seconds) ? std::string() : std::string("seconds is not finite"));
 }
 

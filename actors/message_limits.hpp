@@ -5,9 +5,10 @@
 
 namespace troupe {
 
-/// What the coordinator believes of a message that came over the network, before it looks at what the message wants: every number within
-/// its range, every text of a length that its sender could have meant, names that a log line can hold. A peer that has the job's keys is
-/// trusted, its memory and its version are not. Each returns the reason for which the message is refused, naming the field; empty: none.
+/// What the coordinator believes of a message that came over the network, before it looks at what the message wants:
+/// every number within its range, every text of a length that its sender could have meant, names that a log line can
+/// hold. A peer that has the job's keys is trusted, its memory and its version are not. Each returns the reason for
+/// which the message is refused, naming the field; empty: none.
 std::string problem_with(const JoinJob& join);
 std::string problem_with(const JoinNode& node);
 std::string problem_with(const PutValue& value);

@@ -14,8 +14,8 @@
 #include "tensor_io/named_state.hpp"
 #include "tensor_io/timed_mark.hpp"
 
-/// Every message of the project. Events are in the past tense, commands in the imperative. A message that crosses a process has an
-/// `inspect`; one that carries tensors by reference stays inside a rank and is marked so for CAF.
+/// Every message of the project. Events are in the past tense, commands in the imperative. A message that crosses a
+/// process has an `inspect`; one that carries tensors by reference stays inside a rank and is marked so for CAF.
 namespace troupe {
 
 // ---------------------------------------------------------------- any actor of a rank -> RankSupervisor
@@ -38,7 +38,8 @@ struct BatchLoaded {
 struct DataEnded {};
 
 // ---------------------------------------------------------------- Compute <-> Reducer
-/// Bucket `index` of this step's plan is full. The reducer launches buckets in plan order, whatever order these come in.
+/// Bucket `index` of this step's plan is full. The reducer launches buckets in plan order, whatever order these come
+/// in.
 struct BucketReady {
   std::int64_t step = 0;
   std::int32_t index = 0;
@@ -50,13 +51,14 @@ struct BucketsReduced {
   std::int32_t buckets = 0;
   std::int32_t launched_before_end = 0;  ///< of them, before backward ended: what overlap is made of
   double busy_ms = 0;                    ///< time inside collectives and hooks
-  std::int64_t awaited_ns = 0;           ///< steady clock: when the last bucket could have been taken from the mailbox ...
-  std::int64_t taken_ns = 0;             ///< ... when it was ...
-  std::int64_t finished_ns = 0;          ///< ... and when this was sent
-  double queued_ms = 0;                  ///< full buckets waited for the reducer: the sum over buckets
-  std::int64_t bytes = 0;                ///< of all buckets
-  std::vector<float> bucket_ms{};        ///< time inside its collectives and hook, by bucket, where the plan is timed
-  std::vector<TimedInterval> on_device;  ///< on a device: when its stream was in the collectives and hook of each bucket, in order
+  std::int64_t awaited_ns = 0;     ///< steady clock: when the last bucket could have been taken from the mailbox ...
+  std::int64_t taken_ns = 0;       ///< ... when it was ...
+  std::int64_t finished_ns = 0;    ///< ... and when this was sent
+  double queued_ms = 0;            ///< full buckets waited for the reducer: the sum over buckets
+  std::int64_t bytes = 0;          ///< of all buckets
+  std::vector<float> bucket_ms{};  ///< time inside its collectives and hook, by bucket, where the plan is timed
+  std::vector<TimedInterval>
+      on_device;  ///< on a device: when its stream was in the collectives and hook of each bucket, in order
 };
 
 // ---------------------------------------------------------------- Compute <-> Checkpointer
@@ -64,8 +66,9 @@ struct SaveCheckpoint {
   std::shared_ptr<const CheckpointPart> part;
   SaveAttempt attempt;
   std::uint64_t generation = 0;
-  bool best = false;     ///< also becomes the `best` checkpoint
-  std::size_t live = 0;  ///< the first tensors of the part are the model's own: PartCopied follows when they may change again
+  bool best = false;  ///< also becomes the `best` checkpoint
+  std::size_t live =
+      0;  ///< the first tensors of the part are the model's own: PartCopied follows when they may change again
 };
 struct PartCopied {};
 struct CheckpointSaved {
@@ -80,7 +83,8 @@ struct CheckpointFailed {
   ErrorReport report;
 };
 
-// ---------------------------------------------------------------- Checkpointer <-> Coordinator, by way of the RankSupervisor
+// ---------------------------------------------------------------- Checkpointer <-> Coordinator, by way of the
+// RankSupervisor
 /// The first phase of a save is over on this rank: its part is on disk, or (code not ok) will not be.
 struct PartSaved {
   ProcessId process;
@@ -198,10 +202,11 @@ struct CollectiveState {
   std::string what;               ///< its description
   std::int64_t step = -1;
   double waited_ms = 0;
-  bool ended = false;                  ///< the rank has left its training loop
-  bool awaits_reducer = false;         ///< its Compute waits for its own Reducer, and does nothing else meanwhile
-  std::uint64_t program_sequence = 0;  ///< on the lane of Compute itself: of the collective under way, or of the last one finished
-  std::string program_what;            ///< the collective that Compute itself has waited in for a while; empty: none
+  bool ended = false;           ///< the rank has left its training loop
+  bool awaits_reducer = false;  ///< its Compute waits for its own Reducer, and does nothing else meanwhile
+  std::uint64_t program_sequence =
+      0;  ///< on the lane of Compute itself: of the collective under way, or of the last one finished
+  std::string program_what;  ///< the collective that Compute itself has waited in for a while; empty: none
 };
 struct ReportCollectives {
   std::string lane;
@@ -254,12 +259,13 @@ typename Inspector::result_type inspect(Inspector& f, Member& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, Membership& x) {
-  return f(caf::meta::type_name("Membership"), x.generation, x.members, x.resume_step, x.sections_done, x.votes, x.reason);
+  return f(caf::meta::type_name("Membership"), x.generation, x.members, x.resume_step, x.sections_done, x.votes,
+           x.reason);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RankInterrupted& x) {
-  return f(caf::meta::type_name("RankInterrupted"), x.process, x.generation, x.steps_done, x.voted_step, x.sections_done, x.whole,
-           x.votes_step, x.votes, x.why, x.hung, x.unreachable, x.goes_back);
+  return f(caf::meta::type_name("RankInterrupted"), x.process, x.generation, x.steps_done, x.voted_step,
+           x.sections_done, x.whole, x.votes_step, x.votes, x.why, x.hung, x.unreachable, x.goes_back);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RankFailed& x) {
@@ -279,8 +285,8 @@ typename Inspector::result_type inspect(Inspector& f, BucketReady& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, BucketsReduced& x) {
-  return f(caf::meta::type_name("BucketsReduced"), x.step, x.buckets, x.launched_before_end, x.busy_ms, x.awaited_ns, x.taken_ns,
-           x.finished_ns, x.queued_ms, x.bytes, x.bucket_ms);
+  return f(caf::meta::type_name("BucketsReduced"), x.step, x.buckets, x.launched_before_end, x.busy_ms, x.awaited_ns,
+           x.taken_ns, x.finished_ns, x.queued_ms, x.bytes, x.bucket_ms);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, CheckpointSaved& x) {
@@ -316,7 +322,8 @@ typename Inspector::result_type inspect(Inspector& f, CheckpointPublished& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, JoinJob& x) {
-  return f(caf::meta::type_name("JoinJob"), x.job_id, x.process, x.world_size, x.host, x.build_id, x.config_hash, x.spare, x.generation);
+  return f(caf::meta::type_name("JoinJob"), x.job_id, x.process, x.world_size, x.host, x.build_id, x.config_hash,
+           x.spare, x.generation);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, JoinAccepted& x) {
@@ -376,8 +383,8 @@ typename Inspector::result_type inspect(Inspector& f, GetValue& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, CollectiveState& x) {
-  return f(caf::meta::type_name("CollectiveState"), x.generation, x.rank, x.lane, x.in_flight, x.sequence, x.fingerprint, x.what, x.step,
-           x.waited_ms, x.ended, x.awaits_reducer, x.program_sequence, x.program_what);
+  return f(caf::meta::type_name("CollectiveState"), x.generation, x.rank, x.lane, x.in_flight, x.sequence,
+           x.fingerprint, x.what, x.step, x.waited_ms, x.ended, x.awaits_reducer, x.program_sequence, x.program_what);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, ReportCollectives& x) {

@@ -9,8 +9,8 @@
 
 namespace troupe {
 
-/// A number that training reports, by its names: torchtitan's where it has one, so that dashboards carry over, and the one that
-/// Prometheus's grammar allows.
+/// A number that training reports, by its names: torchtitan's where it has one, so that dashboards carry over, and the
+/// one that Prometheus's grammar allows.
 struct MetricName {
   const char* name;
   const char* prometheus;
@@ -31,7 +31,8 @@ struct RunMember {
   bool newcomer = false;  ///< got its state from the others
 };
 
-/// What all sinks write: one log interval, one validation, the start of a life of rank 0, something that happened, or the end of the run.
+/// What all sinks write: one log interval, one validation, the start of a life of rank 0, something that happened, or
+/// the end of the run.
 struct MetricRecord {
   enum class Kind : std::uint8_t { start, train, validation, event, end };
   Kind kind = Kind::train;
@@ -47,8 +48,8 @@ struct MetricRecord {
   std::vector<SectionTimes> ranks;  ///< by rank: means of a step; empty: not known
 
   // Of a start, an event and an end.
-  std::string event;             ///< membership, notice, skipped, warning, trace
-  std::string text;              ///< the reason, the notice, the error; of an end: empty where the run was not ended by one
+  std::string event;  ///< membership, notice, skipped, warning, trace
+  std::string text;   ///< the reason, the notice, the error; of an end: empty where the run was not ended by one
   std::uint64_t generation = 0;  ///< of the membership; 0: not known
   double stalled_ms = 0;         ///< of a membership: from the news until rank 0 could go on; 0: not known
   std::vector<RunMember> members;
@@ -66,8 +67,9 @@ MetricRecord record_from_json(const std::string& line);
 
 /// What a rank 0 that died leaves to its successor.
 struct EarlierRecords {
-  std::vector<MetricRecord> written;  ///< the last ones in metrics.jsonl; sinks with a way of their own may have lost them
-  std::vector<MetricRecord> lost;     ///< those that this rank knows and the file lacks
+  std::vector<MetricRecord>
+      written;                     ///< the last ones in metrics.jsonl; sinks with a way of their own may have lost them
+  std::vector<MetricRecord> lost;  ///< those that this rank knows and the file lacks
 };
 /// `known_lines`: of this rank; `tail`: the end of the file. Lines of it that a later start line voids do not count.
 EarlierRecords earlier_records(const std::string& known_lines, const std::string& tail);

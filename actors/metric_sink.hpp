@@ -6,8 +6,9 @@
 
 namespace troupe {
 
-/// Where the records of a run go: a file, a port, a server. The metrics actor owns it, and calls it from its own thread. What it throws is
-/// told once and costs the record at most: training goes on, and the next record is tried again.
+/// Where the records of a run go: a file, a port, a server. The metrics actor owns it, and calls it from its own
+/// thread. What it throws is told once and costs the record at most: training goes on, and the next record is tried
+/// again.
 class MetricSink {
  public:
   MetricSink() = default;
@@ -20,7 +21,8 @@ class MetricSink {
   virtual void write(const MetricRecord& record) = 0;
   /// Before the first write, where a rank 0 died: what its metrics.jsonl ends with.
   virtual void take_over(const std::vector<MetricRecord>& written) { (void)written; }
-  /// The run is over, or has `failed`: what is still on its way has until `deadline`. Throws Error where something was lost.
+  /// The run is over, or has `failed`: what is still on its way has until `deadline`. Throws Error where something was
+  /// lost.
   virtual void finish(std::chrono::steady_clock::time_point deadline, bool failed) { (void)deadline, (void)failed; }
 };
 

@@ -60,12 +60,14 @@ void add_balance(MetricRecord& record, const StepWindow& w) {
     longest = std::max(longest, static_cast<double>(rank.total_ms()));
   }
   const auto n = static_cast<double>(std::max<std::size_t>(1, record.ranks.size()));
-  const double step = w.mean_step_ms(),
-               others = w.steps > 0 ? (w.optimizer_ms + w.validation_ms + w.checkpoint_ms) / static_cast<double>(w.steps) : 0;
+  const double step = w.mean_step_ms(), others = w.steps > 0 ? (w.optimizer_ms + w.validation_ms + w.checkpoint_ms) /
+                                                                   static_cast<double>(w.steps)
+                                                             : 0;
   const bool known = !record.ranks.empty() && step > 0;
-  record.add("time_metrics/idle(%)",
-             known ? 100 * std::clamp(1 - (busy / n + others) / step, 0.0, 1.0) : std::numeric_limits<double>::quiet_NaN());
-  record.add("time_metrics/imbalance(%)", known && sum > 0 ? 100 * (longest / (sum / n) - 1) : std::numeric_limits<double>::quiet_NaN());
+  record.add("time_metrics/idle(%)", known ? 100 * std::clamp(1 - (busy / n + others) / step, 0.0, 1.0)
+                                           : std::numeric_limits<double>::quiet_NaN());
+  record.add("time_metrics/imbalance(%)",
+             known && sum > 0 ? 100 * (longest / (sum / n) - 1) : std::numeric_limits<double>::quiet_NaN());
 }
 
 }  // namespace
@@ -91,7 +93,9 @@ MetricRecord record_of(const MetricsReport& report) {
   record.add("time_metrics/exposed_communication(%)", 100 * w.exposed_share());
   record.add("time_metrics/reduce(ms)", w.steps > 0 ? w.reduce_ms / static_cast<double>(w.steps) : 0);
   const auto mine = record.ranks.empty() ? SectionTimes{} : record.ranks.front();
-  const auto own_share = [&](float ms) { return w.mean_step_ms() > 0 ? 100 * static_cast<double>(ms) / w.mean_step_ms() : 0; };
+  const auto own_share = [&](float ms) {
+    return w.mean_step_ms() > 0 ? 100 * static_cast<double>(ms) / w.mean_step_ms() : 0;
+  };
   record.add("time_metrics/forward(%)", own_share(mine.forward_ms));
   record.add("time_metrics/backward(%)", own_share(mine.backward_ms));
   record.add("time_metrics/collectives(%)", 100 * w.share(w.inside_ms));

@@ -21,7 +21,8 @@ struct StepWindow {
   double loss_sum = 0, samples = 0, correct = 0;
   double max_loss = -std::numeric_limits<double>::infinity();
   double step_ms = 0, exposed_ms = 0, reduce_ms = 0, data_ms = 0;  ///< sums over the steps
-  double inside_ms = 0, optimizer_ms = 0, hidden_ms = 0, validation_ms = 0, checkpoint_ms = 0, batch_queue_ms = 0, bucket_queue_ms = 0;
+  double inside_ms = 0, optimizer_ms = 0, hidden_ms = 0, validation_ms = 0, checkpoint_ms = 0, batch_queue_ms = 0,
+         bucket_queue_ms = 0;
   std::vector<SectionTimes> own;  ///< by rank, sums over ...
   std::int64_t own_steps = 0;     ///< ... so many steps; they begin anew where the world size changes
   std::int64_t bucket_bytes = 0;
@@ -72,15 +73,16 @@ struct ConsoleLine {
 MetricRecord record_of(const MetricsReport& report);
 MetricRecord record_of(const ValidationReport& report);
 
-/// Rank 0's reports, on their way to the console and to the sinks. It has a thread of its own, since files and sockets may make it wait;
-/// nobody waits for it but, at the end of the run and with a deadline, whoever sends FinishMetrics.
+/// Rank 0's reports, on their way to the console and to the sinks. It has a thread of its own, since files and sockets
+/// may make it wait; nobody waits for it but, at the end of the run and with a deadline, whoever sends FinishMetrics.
 struct FinishMetrics {
   std::chrono::milliseconds patience{0};  ///< for what sinks have on their way
   bool failed = false;                    ///< the run ends with an error
   std::string error;                      ///< that one, in a line
 };
-using MetricsActor = caf::typed_actor<caf::reacts_to<MetricsReport>, caf::reacts_to<ValidationReport>, caf::reacts_to<ConsoleLine>,
-                                      caf::reacts_to<MetricRecord>, caf::replies_to<FinishMetrics>::with<bool>>;
+using MetricsActor =
+    caf::typed_actor<caf::reacts_to<MetricsReport>, caf::reacts_to<ValidationReport>, caf::reacts_to<ConsoleLine>,
+                     caf::reacts_to<MetricRecord>, caf::replies_to<FinishMetrics>::with<bool>>;
 
 struct MetricsOptions {
   std::vector<std::shared_ptr<MetricSink>> sinks;
@@ -91,7 +93,8 @@ struct MetricsOptions {
   std::function<void(const ValidationReport&)> on_validation;
   std::function<void(const std::string&)> on_line;
   std::function<void(const std::string&)> warn;  ///< a sink's first failure, in one line
-  /// What a record that was written gives reason to tell the user: lines, mostly none. They are told by on_warning, and kept as events.
+  /// What a record that was written gives reason to tell the user: lines, mostly none. They are told by on_warning, and
+  /// kept as events.
   std::function<std::vector<std::string>(const MetricRecord&)> judge;
   std::function<void(const std::string&)> on_warning;
   std::shared_ptr<TraceRecorder> trace;  ///< may be empty

@@ -16,11 +16,13 @@ namespace troupe {
 /// An exception as what the rank reports of it.
 ErrorReport report_of_own_actor(const std::exception_ptr& error);
 
-/// A strategy's own actor, on a thread of its own, for what goes on while the rank computes: an exchange over a lane, say.
+/// A strategy's own actor, on a thread of its own, for what goes on while the rank computes: an exchange over a lane,
+/// say.
 ///
-/// What its handlers throw ends it, and `receive` throws the same on the compute thread, so that a lost peer begins a new generation as it
-/// does everywhere. Each message is answered once. Make a new one in each generation (Replica::joined): no answer of the old one can reach
-/// it. Its behavior must wait for nothing but lanes, which have deadlines: the destructor waits for what was sent. Compute's thread.
+/// What its handlers throw ends it, and `receive` throws the same on the compute thread, so that a lost peer begins a
+/// new generation as it does everywhere. Each message is answered once. Make a new one in each generation
+/// (Replica::joined): no answer of the old one can reach it. Its behavior must wait for nothing but lanes, which have
+/// deadlines: the destructor waits for what was sent. Compute's thread.
 template <class Handle>
 class OwnActor {
  public:
@@ -29,8 +31,8 @@ class OwnActor {
   OwnActor(const StrategyContext& context, std::string name, Behavior make_behavior)
       : name_(std::move(name)), timeout_(context.timeout), self_(*context.system) {
     // The failure is an argument, not captured: with none at all CAF 0.17.6 binds a reference to a null pointer.
-    const auto run = [make_behavior, trace = trace_recorder(), name = name_](typename Handle::pointer self,
-                                                                             const std::shared_ptr<std::optional<ErrorReport>>& failure) {
+    const auto run = [make_behavior, trace = trace_recorder(), name = name_](
+                         typename Handle::pointer self, const std::shared_ptr<std::optional<ErrorReport>>& failure) {
       join_trace(trace, name);
       self->set_exception_handler([failure](std::exception_ptr& error) -> caf::error {
         *failure = report_of_own_actor(error);
@@ -62,7 +64,8 @@ class OwnActor {
     self_->receive([&](Answer& message) { answer = std::move(message); },
                    [&](const caf::down_msg&) {
                      unanswered_ = 0;
-                     throw Error(failure_->value_or(ErrorReport{ErrorCode::internal, -1, name_, -1, what, "the actor has ended", {}}));
+                     throw Error(failure_->value_or(
+                         ErrorReport{ErrorCode::internal, -1, name_, -1, what, "the actor has ended", {}}));
                    },
                    caf::after(timeout_) >>
                        [&] {
@@ -89,7 +92,8 @@ class OwnActor {
 
   std::string name_;
   std::chrono::milliseconds timeout_;
-  std::shared_ptr<std::optional<ErrorReport>> failure_ = std::make_shared<std::optional<ErrorReport>>();  // written before it ends
+  std::shared_ptr<std::optional<ErrorReport>> failure_ =
+      std::make_shared<std::optional<ErrorReport>>();  // written before it ends
   ThreadActor self_;
   Handle handle_;
   int unanswered_ = 0;

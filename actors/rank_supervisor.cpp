@@ -48,7 +48,8 @@ RankSupervisorActor::behavior_type RankSupervisorState::make_behavior() {
       },
       [this](const Membership& next) {
         // As it came: it names every rank, and is not to be copied by each.
-        if (enter(next) && options.compute) caf::anon_send(options.compute, self->current_mailbox_element()->copy_content_to_message());
+        if (enter(next) && options.compute)
+          caf::anon_send(options.compute, self->current_mailbox_element()->copy_content_to_message());
       },
       [this](const InterruptRanks& message) { interrupt(message); },
       [this](const FenceRank& fence) {
@@ -90,7 +91,8 @@ void RankSupervisorState::tell_coordinator(const Message& message) {
 }
 
 caf::result<JoinAccepted> RankSupervisorState::join(std::chrono::milliseconds timeout) {
-  if (!options.coordinator && options.reconnect) return caf::make_error(caf::sec::request_receiver_down);  // it is looked for
+  if (!options.coordinator && options.reconnect)
+    return caf::make_error(caf::sec::request_receiver_down);  // it is looked for
   if (!options.coordinator) {
     Membership alone;
     alone.generation = 1;
@@ -146,7 +148,8 @@ void RankSupervisorState::interrupt(const InterruptRanks& message) {
 void RankSupervisorState::fail(const ErrorReport& report) {
   if (aborted) return;  // what fails after an abort fails because of it
   abort(report);
-  if (options.coordinator) caf::anon_send(caf::actor_cast<CoordinatorActor>(options.coordinator), RankEnded{options.join.process, report});
+  if (options.coordinator)
+    caf::anon_send(caf::actor_cast<CoordinatorActor>(options.coordinator), RankEnded{options.join.process, report});
 }
 
 std::string RankSupervisorState::dump_if_hung(const ErrorReport& reason) {
@@ -154,7 +157,8 @@ std::string RankSupervisorState::dump_if_hung(const ErrorReport& reason) {
   if (!hung || options.ledger_path.empty() || lanes.empty() || dumped == lanes.front().generation) return {};
   dumped = lanes.front().generation;
   auto path = dump_ledgers(options.ledger_path, rank(), lanes);
-  if (options.log && !path.empty()) options.log("the last collectives of rank " + std::to_string(rank()) + " are in " + path);
+  if (options.log && !path.empty())
+    options.log("the last collectives of rank " + std::to_string(rank()) + " are in " + path);
   return path;
 }
 
@@ -174,14 +178,20 @@ void RankSupervisorState::lost_coordinator() {
   options.coordinator = nullptr;
   if (aborted || options.status->loop_ended) return;
   if (!options.reconnect)
-    return abort({ErrorCode::peer_lost, rank(), "rank supervisor", -1, {}, "the coordinator is gone", "see the launcher's output"});
+    return abort({ErrorCode::peer_lost,
+                  rank(),
+                  "rank supervisor",
+                  -1,
+                  {},
+                  "the coordinator is gone",
+                  "see the launcher's output"});
   if (options.find_coordinator) return options.find_coordinator(caf::actor_cast<RankSupervisorActor>(self), park_after);
-  // Connecting blocks, so a thread of its own does it; the rank trains on meanwhile. The address is an argument because CAF 0.17
-  // dereferences a null pointer where there is none.
+  // Connecting blocks, so a thread of its own does it; the rank trains on meanwhile. The address is an argument because
+  // CAF 0.17 dereferences a null pointer where there is none.
   const auto address = caf::actor_cast<RankSupervisorActor>(self);
   self->home_system().spawn<caf::detached>(
-      [reconnect = options.reconnect, status = options.status, patience = park_after](caf::event_based_actor*,
-                                                                                      const RankSupervisorActor& address) {
+      [reconnect = options.reconnect, status = options.status, patience = park_after](
+          caf::event_based_actor*, const RankSupervisorActor& address) {
         const auto deadline = std::chrono::steady_clock::now() + patience;
         caf::strong_actor_ptr found;
         while (!found && !status->loop_ended && !status->job_over && std::chrono::steady_clock::now() < deadline) {
@@ -217,7 +227,8 @@ void RankSupervisorState::found_coordinator(const caf::strong_actor_ptr& coordin
   self->request(caf::actor_cast<CoordinatorActor>(coordinator), std::chrono::seconds(10), join)
       .then(
           [this](const JoinAccepted& accepted) {
-            if (!accepted.refused.empty()) return abort({ErrorCode::fenced, rank(), "rank supervisor", -1, "join", accepted.refused, {}});
+            if (!accepted.refused.empty())
+              return abort({ErrorCode::fenced, rank(), "rank supervisor", -1, "join", accepted.refused, {}});
             park_after = std::chrono::milliseconds(accepted.park_after_ms);
             if (last_interrupted) tell_coordinator(*last_interrupted);
             if (save_ended) tell_coordinator(CheckpointPublished{options.join.process, *save_ended});
@@ -256,7 +267,8 @@ CollectiveState RankSupervisorState::state_of(const RegisterLane& lane, caf::act
     state.what = record->describe();
     state.waited_ms = waited_ms(*record, at);
   }
-  const auto program = std::find_if(lanes.begin(), lanes.end(), [](const auto& other) { return other.name == kProgramLane; });
+  const auto program =
+      std::find_if(lanes.begin(), lanes.end(), [](const auto& other) { return other.name == kProgramLane; });
   if (program == lanes.end()) return state;
   auto& own = program->communicator->ledger();
   state.awaits_reducer = options.status->awaits_reducer;
@@ -276,12 +288,14 @@ void RankSupervisorState::check_lanes() {
   const auto at = now();
   if (at - last_check > 10 * options.check_interval) heard_coordinator = at;  // it is we who did not listen
   last_check = at;
-  if (options.coordinator && !aborted && generation > 0 && !options.status->loop_ended && at - heard_coordinator > park_after)
+  if (options.coordinator && !aborted && generation > 0 && !options.status->loop_ended &&
+      at - heard_coordinator > park_after)
     park("the coordinator can't be reached");
   if (options.coordinator && !aborted) {
     for (const auto& lane : lanes) {
       const auto state = state_of(lane, at);
-      if (state.in_flight && state.waited_ms > static_cast<double>(options.stall_after.count())) tell_coordinator(state);
+      if (state.in_flight && state.waited_ms > static_cast<double>(options.stall_after.count()))
+        tell_coordinator(state);
     }
     tell_coordinator(Heartbeat{options.join.process, generation, options.status->steps_done});
   }
@@ -294,7 +308,8 @@ void RankSupervisorState::inject(const InjectFault& fault) {
     case ChaosKind::nan: options.status->poisoned = true; break;
     case ChaosKind::net:
       for (const auto& lane : lanes)
-        lane.communicator->abort({ErrorCode::peer_lost, rank(), "chaos", -1, {}, "its data connections were broken (--chaos)", {}});
+        lane.communicator->abort(
+            {ErrorCode::peer_lost, rank(), "chaos", -1, {}, "its data connections were broken (--chaos)", {}});
       break;
     case ChaosKind::disk:
       if (checkpointer) caf::anon_send(checkpointer, fault);
@@ -307,7 +322,8 @@ void RankSupervisorState::inject(const InjectFault& fault) {
 caf::result<bool> RankSupervisorState::finish(const ErrorReport& report) {
   if (!options.coordinator) return true;
   if (aborted && report.code != ErrorCode::ok) return true;  // told already
-  return self->delegate(caf::actor_cast<CoordinatorActor>(options.coordinator), RankEnded{options.join.process, report});
+  return self->delegate(caf::actor_cast<CoordinatorActor>(options.coordinator),
+                        RankEnded{options.join.process, report});
 }
 
 }  // namespace troupe

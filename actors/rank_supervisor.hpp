@@ -44,8 +44,8 @@ struct CoordinatorFound {
   caf::strong_actor_ptr coordinator;
 };
 
-/// Root of a rank's actors: knows who failed, tells the coordinator, frees everyone who waits. Outlives the coordinator: it looks for a
-/// restarted one while the rank trains on.
+/// Root of a rank's actors: knows who failed, tells the coordinator, frees everyone who waits. Outlives the
+/// coordinator: it looks for a restarted one while the rank trains on.
 using RankSupervisorActor = caf::typed_actor<caf::replies_to<JoinRank>::with<JoinAccepted>,  //
                                              caf::reacts_to<RegisterLane>,                   //
                                              caf::reacts_to<RegisterRendezvous>,             //
@@ -86,11 +86,13 @@ struct RankSupervisorOptions {
   caf::strong_actor_ptr coordinator;  ///< a CoordinatorActor; empty for a rank that is alone
   /// Finds a restarted coordinator: blocks, nothing if there is none yet. Empty: the job ends with its coordinator.
   std::function<caf::strong_actor_ptr()> reconnect;
-  /// Looks for it in another way than by a thread that calls `reconnect`: CoordinatorFound comes within the time given. May be empty.
+  /// Looks for it in another way than by a thread that calls `reconnect`: CoordinatorFound comes within the time given.
+  /// May be empty.
   std::function<void(const RankSupervisorActor&, std::chrono::milliseconds patience)> find_coordinator;
   /// The coordinator's new address. The supervisor's thread.
   std::function<void(const caf::strong_actor_ptr&)> on_coordinator;
-  /// Where this rank's last collectives go when somebody hangs; empty: nowhere. `log`, if any, gets a line that says so.
+  /// Where this rank's last collectives go when somebody hangs; empty: nowhere. `log`, if any, gets a line that says
+  /// so.
   std::string ledger_path;
   std::function<void(const std::string&)> log;
   /// --chaos: kills, stops or slows this process. Empty (a simulated rank): it is spared.

@@ -54,7 +54,8 @@ void ReducerState::ready(const BucketReady& bucket) {
   } catch (const c10::OutOfMemoryError& error) {
     return fail(out_of_memory(error, options.communicator->device()));
   } catch (const std::exception& error) {  // a hook of the user's
-    return fail({ErrorCode::user, -1, {}, -1, "communication hook on " + (*plan.buckets)[next - 1].label, error.what(), {}});
+    return fail(
+        {ErrorCode::user, -1, {}, -1, "communication hook on " + (*plan.buckets)[next - 1].label, error.what(), {}});
   }
   if (next == arrived.size()) {
     arrived.assign(arrived.size(), false);

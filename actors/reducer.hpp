@@ -13,15 +13,16 @@
 
 namespace troupe {
 
-/// The buckets of the steps to come, in launch order, and how to reduce them. Sent by reference; Compute does not touch a bucket between
-/// BucketReady and BucketsReduced.
+/// The buckets of the steps to come, in launch order, and how to reduce them. Sent by reference; Compute does not touch
+/// a bucket between BucketReady and BucketsReduced.
 struct InstallPlan {
   std::shared_ptr<std::vector<BucketView>> buckets;
   std::shared_ptr<CommHook> hook;
   bool timed = false;  ///< BucketsReduced is to tell each bucket's time
 };
 
-/// The reducer's lane of a new generation: it forgets the step that was under way. Answered once it has left the old lane.
+/// The reducer's lane of a new generation: it forgets the step that was under way. Answered once it has left the old
+/// lane.
 struct InstallLane {
   std::shared_ptr<Communicator> communicator;
 };
@@ -32,9 +33,11 @@ struct StepProgress {
   std::atomic<std::int64_t> launched{0};         ///< buckets launched since the start of the run
 };
 
-/// Launches every bucket collective of its rank, in plan order, from one thread. A bucket that is full before its turn is held back: the
-/// order is never that of arrival, which differs between ranks, so that ranks can't wait for each other in a circle.
-using ReducerActor = caf::typed_actor<caf::reacts_to<InstallPlan>, caf::replies_to<InstallLane>::with<bool>, caf::reacts_to<BucketReady>>;
+/// Launches every bucket collective of its rank, in plan order, from one thread. A bucket that is full before its turn
+/// is held back: the order is never that of arrival, which differs between ranks, so that ranks can't wait for each
+/// other in a circle.
+using ReducerActor = caf::typed_actor<caf::reacts_to<InstallPlan>, caf::replies_to<InstallLane>::with<bool>,
+                                      caf::reacts_to<BucketReady>>;
 
 struct ReducerOptions {
   int rank = 0;

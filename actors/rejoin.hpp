@@ -16,7 +16,8 @@ struct Standing {
 
 enum class Rejoin : std::uint8_t {
   roll_back,  ///< what it has begun is undone and runs again
-  commit,     ///< somebody committed the step that it voted on: it commits it too, by the votes that come with the membership
+  commit,     ///< somebody committed the step that it voted on: it commits it too, by the votes that come with the
+              ///< membership
   refuse      ///< its state fits nobody's
 };
 

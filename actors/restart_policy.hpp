@@ -20,10 +20,10 @@ struct RestartDecision {
   std::string reason;                 ///< where not
 };
 
-/// Whether a slot may be started again. `slot_deaths`, `host_deaths` (of all slots of its host): how long ago each was, in any order. A
-/// slot that dies too often waits until its oldest death is out of the window; so does a host that keeps failing, whichever of its slots it
-/// takes down. A pure function.
-RestartDecision may_restart(std::span<const std::chrono::milliseconds> slot_deaths, std::span<const std::chrono::milliseconds> host_deaths,
-                            const RestartLimits& limits);
+/// Whether a slot may be started again. `slot_deaths`, `host_deaths` (of all slots of its host): how long ago each was,
+/// in any order. A slot that dies too often waits until its oldest death is out of the window; so does a host that
+/// keeps failing, whichever of its slots it takes down. A pure function.
+RestartDecision may_restart(std::span<const std::chrono::milliseconds> slot_deaths,
+                            std::span<const std::chrono::milliseconds> host_deaths, const RestartLimits& limits);
 
 }  // namespace troupe

@@ -6,12 +6,14 @@ namespace troupe {
 
 SaveRound::SaveRound(SaveAttempt attempt, std::vector<ProcessId> members, bool best)
     : attempt_(std::move(attempt)), members_(std::move(members)), best_(best) {
-  for (std::size_t rank = 0; rank < members_.size(); ++rank) rank_by_slot_[members_[rank].slot] = static_cast<int>(rank);
+  for (std::size_t rank = 0; rank < members_.size(); ++rank)
+    rank_by_slot_[members_[rank].slot] = static_cast<int>(rank);
 }
 
 int SaveRound::rank_of(const ProcessId& process) const {
   const auto found = rank_by_slot_.find(process.slot);
-  return found != rank_by_slot_.end() && members_[static_cast<std::size_t>(found->second)] == process ? found->second : -1;
+  return found != rank_by_slot_.end() && members_[static_cast<std::size_t>(found->second)] == process ? found->second
+                                                                                                      : -1;
 }
 
 void SaveRound::written(const PartSaved& part) {
@@ -34,13 +36,14 @@ void SaveRound::lost(const ProcessId& process, const std::string& why) {
   lost_.insert(rank);
   if (publisher_ == rank) publisher_ = -1;
   if (!written_.contains(rank)) {
-    outcome_ = failed_save(attempt_, {ErrorCode::peer_lost,
-                                      rank,
-                                      "coordinator",
-                                      attempt_.step,
-                                      "saving a checkpoint",
-                                      "rank " + std::to_string(rank) + " was lost before its part was on disk (" + why + ")",
-                                      {}});
+    outcome_ =
+        failed_save(attempt_, {ErrorCode::peer_lost,
+                               rank,
+                               "coordinator",
+                               attempt_.step,
+                               "saving a checkpoint",
+                               "rank " + std::to_string(rank) + " was lost before its part was on disk (" + why + ")",
+                               {}});
   }
 }
 
@@ -66,8 +69,9 @@ SaveRound::Decision SaveRound::decide() {
     publisher_ = rank;
     return {Action::publish, members_[static_cast<std::size_t>(rank)], {}};
   }
-  outcome_ =
-      failed_save(attempt_, {ErrorCode::peer_lost, -1, "coordinator", attempt_.step, "saving a checkpoint", "all its ranks were lost", {}});
+  outcome_ = failed_save(
+      attempt_,
+      {ErrorCode::peer_lost, -1, "coordinator", attempt_.step, "saving a checkpoint", "all its ranks were lost", {}});
   return {Action::end, {}, *outcome_};
 }
 

@@ -11,9 +11,9 @@
 
 namespace troupe {
 
-/// One try to save, as the coordinator sees it: a two-phase commit. First every rank writes its part; then one of them makes a checkpoint
-/// of the parts, and if it dies over that, the next one. A save fails with the first part that cannot be written, by a full disk or by the
-/// loss of a rank before it had written. A value; decides, sends nothing.
+/// One try to save, as the coordinator sees it: a two-phase commit. First every rank writes its part; then one of them
+/// makes a checkpoint of the parts, and if it dies over that, the next one. A save fails with the first part that
+/// cannot be written, by a full disk or by the loss of a rank before it had written. A value; decides, sends nothing.
 class SaveRound {
  public:
   /// `members`: by rank, who is to write.
@@ -22,8 +22,8 @@ class SaveRound {
   void written(const PartSaved& part);
   void published(const SaveEnded& ended);
   void lost(const ProcessId& process, const std::string& why);
-  /// Over another connection; it may have been taken for lost. If it was to publish, the order, or its answer, may be lost with the old
-  /// one. It gets the order again, which does no harm.
+  /// Over another connection; it may have been taken for lost. If it was to publish, the order, or its answer, may be
+  /// lost with the old one. It gets the order again, which does no harm.
   void came_back(const ProcessId& process);
 
   enum class Action { wait, publish, end };

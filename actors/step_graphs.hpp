@@ -33,7 +33,8 @@ class StepGraphs {
     StepGraph* graph;  ///< of `write` and `replay`
   };
 
-  /// What is to be done with a micro-batch of this kind, where the strategy's graphs `fit` as when the last one came, or all begin anew.
+  /// What is to be done with a micro-batch of this kind, where the strategy's graphs `fit` as when the last one came,
+  /// or all begin anew.
   Turn next(const std::string& kind, std::uint64_t fit);
   /// It could not be written.
   void drop(const std::string& kind);
@@ -41,7 +42,8 @@ class StepGraphs {
   void forget();
   std::size_t written() const noexcept { return kinds_.written(); }
 
-  /// Where micro-batches are written down, and run before: what autograd keeps of a parameter must not name another stream.
+  /// Where micro-batches are written down, and run before: what autograd keeps of a parameter must not name another
+  /// stream.
   DeviceStream stream;
 
  private:
@@ -56,7 +58,8 @@ class StepGraphs {
   std::uint64_t fit_ = 0;
 };
 
-/// Makes another stream the current one for a scope, between what is in the current one before it and what comes after it.
+/// Makes another stream the current one for a scope, between what is in the current one before it and what comes after
+/// it.
 class StreamBetween {
  public:
   explicit StreamBetween(const DeviceStream& stream);

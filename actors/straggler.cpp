@@ -37,7 +37,8 @@ std::vector<double> medians(const std::vector<std::vector<SectionTimes>>& recent
 std::string Straggler::describe() const {
   char numbers[96];
   std::snprintf(numbers, sizeof numbers, "%.1f ms of its own in a step, %.1f times the others' median", own_ms, ratio);
-  return "rank " + std::to_string(rank) + (host.empty() ? "" : " (" + host + ")") + " is slow: " + numbers + ", most of it in " + section;
+  return "rank " + std::to_string(rank) + (host.empty() ? "" : " (" + host + ")") + " is slow: " + numbers +
+         ", most of it in " + section;
 }
 
 void StragglerWatch::reset() {
@@ -77,7 +78,8 @@ bool StragglerWatch::look() {
   std::vector<Straggler> found;
   for (std::size_t r = 0; r < totals.size(); ++r) {
     const double others = median_without(totals, r);
-    const bool known = std::any_of(slow_.begin(), slow_.end(), [&](const Straggler& s) { return s.rank == static_cast<int>(r); });
+    const bool known =
+        std::any_of(slow_.begin(), slow_.end(), [&](const Straggler& s) { return s.rank == static_cast<int>(r); });
     const bool over = totals[r] >= (known ? options_.recovered : options_.ratio) * others;
     const double difference = totals[r] - others;
     if (!over || difference < options_.minimum_ms || (!known && difference < options_.sigmas * error)) continue;

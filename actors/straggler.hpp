@@ -22,17 +22,19 @@ struct Straggler {
   double ratio = 1;                  ///< of its own time to that of the others
   double own_ms = 0, others_ms = 0;  ///< a step's, medians over the window
 
-  std::string describe()
-      const;  ///< `rank 2 (h3) is slow: 31.0 ms of its own in a step, 3.1 times the others' median, most of it in forward`
+  std::string describe() const;  ///< `rank 2 (h3) is slow: 31.0 ms of its own in a step, 3.1 times the others' median,
+                                 ///< most of it in forward`
 };
 
-/// Finds slow ranks from what every rank says of its own time in each vote. Pure: the same votes give the same answer on every rank.
+/// Finds slow ranks from what every rank says of its own time in each vote. Pure: the same votes give the same answer
+/// on every rank.
 ///
-/// Of each rank it takes the median over the last `window` steps, so that a pause now and then counts nothing, and compares it with the
-/// median of the *other* ranks' medians: among two ranks the median of both would hide even a rank that is three times as slow. A rank is
-/// slow when it is `ratio` times as slow and the difference is beyond what the steps scatter by themselves: `sigmas` standard errors of a
-/// median, whose scale is the median absolute deviation of each rank's steps from its own median (1.4826 MAD estimates a standard
-/// deviation: Rousseeuw and Croux, J. Am. Stat. Assoc. 88, 1993). It stays slow until it is below `recovered` times the others.
+/// Of each rank it takes the median over the last `window` steps, so that a pause now and then counts nothing, and
+/// compares it with the median of the *other* ranks' medians: among two ranks the median of both would hide even a rank
+/// that is three times as slow. A rank is slow when it is `ratio` times as slow and the difference is beyond what the
+/// steps scatter by themselves: `sigmas` standard errors of a median, whose scale is the median absolute deviation of
+/// each rank's steps from its own median (1.4826 MAD estimates a standard deviation: Rousseeuw and Croux, J. Am. Stat.
+/// Assoc. 88, 1993). It stays slow until it is below `recovered` times the others.
 class StragglerWatch {
  public:
   struct Options {

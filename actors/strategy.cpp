@@ -64,7 +64,8 @@ std::shared_ptr<Communicator> StrategyContext::make_lane(const std::string& name
   return lane;
 }
 
-// What a message costs is what nobody computes in: a bucket that lies in the mailbox while backward goes on costs nothing.
+// What a message costs is what nobody computes in: a bucket that lies in the mailbox while backward goes on costs
+// nothing.
 void GradientSummary::await(const StrategyContext& context, std::int64_t step) {
   const auto waiting = steady_now_ns();
   reduced = context.wait_reduced(step);
@@ -97,7 +98,8 @@ void Strategy::read_state(const StateReader& state, Optimizer& optimizer) {
   // A checkpoint of another strategy has none of these.
   for (const auto& [name, tensor] : own_tensors()) {
     const auto found = state.entries().find("strategy." + name);
-    if (found != state.entries().end() && tensor.sizes() == found->second.shape && tensor.scalar_type() == found->second.dtype)
+    if (found != state.entries().end() && tensor.sizes() == found->second.shape &&
+        tensor.scalar_type() == found->second.dtype)
       state.read("strategy." + name, tensor.detach());
   }
   // An optimizer that keeps no state before its first step gets its names from the file.
@@ -110,8 +112,8 @@ void Strategy::read_state(const StateReader& state, Optimizer& optimizer) {
     const auto moment = name.substr(kPrefix.size());
     // What is as large as a parameter goes to where it belongs; load_state sees that it is there.
     const auto found = mine.find(moment);
-    const bool fits =
-        found != mine.end() && !entry.shape.empty() && found->second.sizes() == entry.shape && found->second.scalar_type() == entry.dtype;
+    const bool fits = found != mine.end() && !entry.shape.empty() && found->second.sizes() == entry.shape &&
+                      found->second.scalar_type() == entry.dtype;
     if (fits) state.read(name, found->second.detach());
     moments.emplace_back(moment, fits ? found->second : state.read(name));
   }
@@ -126,20 +128,21 @@ std::unique_ptr<Strategy> make_strategy(StrategyContext context) {
   const auto registered = strategy_registry().all();
   const auto found = registered.find(context.options.strategy);
   if (found == registered.end()) {
-    throw Error(ErrorCode::usage, "strategy", "there is no strategy '" + context.options.strategy + "'", "known: " + names_of(registered));
+    throw Error(ErrorCode::usage, "strategy", "there is no strategy '" + context.options.strategy + "'",
+                "known: " + names_of(registered));
   }
   const auto options = context.options;
   const bool switches = !options.switch_at.empty() || options.adapt != "off";
   if (options.early_update && (switches || options.strategy != "ddp")) {
-    throw Error(
-        ErrorCode::usage, "early_update",
-        switches ? "switch_at and adapt change what updates the model" : "strategy " + options.strategy + " has its own way to update",
-        "train with ddp alone, or leave it out");
+    throw Error(ErrorCode::usage, "early_update",
+                switches ? "switch_at and adapt change what updates the model"
+                         : "strategy " + options.strategy + " has its own way to update",
+                "train with ddp alone, or leave it out");
   }
   if (switches) {
     if (strategy_switch()) return strategy_switch()(std::move(context));
-    throw Error(ErrorCode::usage, options.adapt != "off" ? "adapt" : "switch_at", "this program has no strategies that switch",
-                "call register_switching");
+    throw Error(ErrorCode::usage, options.adapt != "off" ? "adapt" : "switch_at",
+                "this program has no strategies that switch", "call register_switching");
   }
   if (options.tune_buckets && options.strategy != "ddp") {
     throw Error(ErrorCode::usage, "tune_buckets", "strategy " + options.strategy + " has no buckets to tune",
@@ -151,7 +154,8 @@ std::unique_ptr<Strategy> make_strategy(StrategyContext context) {
   }
   auto strategy = found->second.factory(std::move(context));
   if (!options.mesh.empty() && !strategy->data_shard()) {
-    throw Error(ErrorCode::usage, "mesh", "strategy " + options.strategy + " has no mesh, and mesh is '" + options.mesh + "'",
+    throw Error(ErrorCode::usage, "mesh",
+                "strategy " + options.strategy + " has no mesh, and mesh is '" + options.mesh + "'",
                 "set strategy to pipeline or tensor_parallel, or leave mesh empty");
   }
   return strategy;
@@ -165,7 +169,9 @@ std::map<std::string, std::string> strategies() {
 
 void register_strategy_switch(StrategyFactory factory) { strategy_switch() = std::move(factory); }
 
-void register_comm_hook(const std::string& name, CommHookFactory factory) { hook_registry().add(name, std::move(factory)); }
+void register_comm_hook(const std::string& name, CommHookFactory factory) {
+  hook_registry().add(name, std::move(factory));
+}
 
 std::shared_ptr<CommHook> make_comm_hook(const StrategyOptions& options) {
   const auto registered = hook_registry().all();

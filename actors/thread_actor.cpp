@@ -14,9 +14,9 @@
 namespace troupe {
 namespace {
 
-/// In the places of CAF's mutex and condition variable: its mailbox tells by atomic operations whether somebody waits, and calls
-/// `notify_one` once for each time that somebody did. A wake-up that comes too late for its wait ends the next one early, and CAF looks
-/// again.
+/// In the places of CAF's mutex and condition variable: its mailbox tells by atomic operations whether somebody waits,
+/// and calls `notify_one` once for each time that somebody did. A wake-up that comes too late for its wait ends the
+/// next one early, and CAF looks again.
 struct NoLock {
   void lock() noexcept {}
   void unlock() noexcept {}

@@ -5,9 +5,10 @@
 
 namespace troupe {
 
-/// Mailbox of the thread that makes it, as caf::scoped_actor is. Two things are other: a deadline is one of the steady clock (CAF 0.17.6
-/// waits for a time of day, which a clock that is set moves), and a message wakes the thread without a lock that the thread needs first
-/// (on one core, two switches of threads less: bench_wake). Messages that come after its end are dropped.
+/// Mailbox of the thread that makes it, as caf::scoped_actor is. Two things are other: a deadline is one of the steady
+/// clock (CAF 0.17.6 waits for a time of day, which a clock that is set moves), and a message wakes the thread without
+/// a lock that the thread needs first (on one core, two switches of threads less: bench_wake). Messages that come after
+/// its end are dropped.
 class ThreadActor {
  public:
   explicit ThreadActor(caf::actor_system& system);

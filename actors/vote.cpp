@@ -44,14 +44,26 @@ std::vector<int> minority(std::span<const Vote> votes, Value value) {
 std::size_t vote_bytes(std::size_t parameters) noexcept { return sizeof(Wire) + (parameters + 7) / 8; }
 
 void encode_vote(const Vote& vote, std::span<std::uint8_t> bytes) {
-  const Wire wire{
-      vote.step,          vote.layout_hash,          vote.parameter_hash,  vote.dataset_size, vote.loss_sum, vote.samples,  vote.correct,
-      vote.gradient_norm, vote.not_finite_parameter, vote.not_finite_loss, vote.stop_signal,  vote.rebuild,  vote.reserved, vote.own,
-      vote.data_hash};
+  const Wire wire{vote.step,
+                  vote.layout_hash,
+                  vote.parameter_hash,
+                  vote.dataset_size,
+                  vote.loss_sum,
+                  vote.samples,
+                  vote.correct,
+                  vote.gradient_norm,
+                  vote.not_finite_parameter,
+                  vote.not_finite_loss,
+                  vote.stop_signal,
+                  vote.rebuild,
+                  vote.reserved,
+                  vote.own,
+                  vote.data_hash};
   std::memset(bytes.data(), 0, bytes.size());
   std::memcpy(bytes.data(), &wire, sizeof wire);
   for (std::size_t i = 0; i < vote.used.size(); ++i) {
-    if (vote.used[i]) bytes[sizeof wire + i / 8] = static_cast<std::uint8_t>(bytes[sizeof wire + i / 8] | (1u << (i % 8)));
+    if (vote.used[i])
+      bytes[sizeof wire + i / 8] = static_cast<std::uint8_t>(bytes[sizeof wire + i / 8] | (1u << (i % 8)));
   }
 }
 
@@ -82,28 +94,31 @@ Vote decode_vote(std::span<const std::uint8_t> bytes, std::size_t parameters) {
 Decision decide(std::span<const Vote> votes, std::span<const std::string> parameter_names, StopOn stop,
                 std::optional<std::int64_t> measured) {
   if (const auto odd = minority(votes, [](const Vote& v) { return v.step; }); !odd.empty()) {
-    throw Error(ErrorReport{
-        ErrorCode::mismatch, -1, "compute", votes[0].step, "vote",
-        rank_list(odd) + " voted on step " + std::to_string(votes[static_cast<std::size_t>(odd[0])].step) + ", the others did not",
-        "every rank must call backward and step equally often"});
+    throw Error(ErrorReport{ErrorCode::mismatch, -1, "compute", votes[0].step, "vote",
+                            rank_list(odd) + " voted on step " +
+                                std::to_string(votes[static_cast<std::size_t>(odd[0])].step) + ", the others did not",
+                            "every rank must call backward and step equally often"});
   }
   if (const auto odd = minority(votes, [](const Vote& v) { return v.layout_hash; }); !odd.empty()) {
-    throw Error(ErrorReport{ErrorCode::mismatch, -1, "compute", votes[0].step, "vote",
-                            rank_list(odd) + " used another parameter layout (shapes, dtypes, requires_grad or buckets) than the others",
-                            "build the same model and change requires_grad on every rank alike"});
+    throw Error(ErrorReport{
+        ErrorCode::mismatch, -1, "compute", votes[0].step, "vote",
+        rank_list(odd) + " used another parameter layout (shapes, dtypes, requires_grad or buckets) than the others",
+        "build the same model and change requires_grad on every rank alike"});
   }
   if (const auto odd = minority(votes, [](const Vote& v) { return v.dataset_size; }); !odd.empty()) {
     const auto first = static_cast<std::size_t>(odd[0]);
-    const auto other = std::find_if(votes.begin(), votes.end(), [&](const Vote& v) { return v.dataset_size != votes[first].dataset_size; });
+    const auto other = std::find_if(votes.begin(), votes.end(),
+                                    [&](const Vote& v) { return v.dataset_size != votes[first].dataset_size; });
     throw Error(ErrorReport{ErrorCode::mismatch, -1, "compute", votes[0].step, "vote",
                             rank_list(odd) + " drew from a data set of " + std::to_string(votes[first].dataset_size) +
                                 " samples, the others from one of " + std::to_string(other->dataset_size),
                             "put the same files on every host"});
   }
   if (const auto odd = minority(votes, [](const Vote& v) { return v.data_hash; }); !odd.empty()) {
-    throw Error(ErrorReport{ErrorCode::mismatch, -1, "compute", votes[0].step, "vote",
-                            rank_list(odd) + " drew from other files than the others: their names or lengths below data_dir differ",
-                            "put the same files on every host"});
+    throw Error(ErrorReport{
+        ErrorCode::mismatch, -1, "compute", votes[0].step, "vote",
+        rank_list(odd) + " drew from other files than the others: their names or lengths below data_dir differ",
+        "put the same files on every host"});
   }
   Decision decision;
   decision.used.assign(votes[0].used.size(), false);
@@ -128,10 +143,11 @@ Decision decide(std::span<const Vote> votes, std::span<const std::string> parame
       decision.culprit = static_cast<std::int32_t>(r);
       decision.parameter = vote.not_finite_parameter;
       const auto index = static_cast<std::size_t>(vote.not_finite_parameter);
-      decision.reason =
-          vote.not_finite_loss
-              ? "the loss is not finite"
-              : "the gradient of " + (index < parameter_names.size() ? parameter_names[index] : "a parameter") + " is not finite";
+      decision.reason = vote.not_finite_loss
+                            ? "the loss is not finite"
+                            : "the gradient of " +
+                                  (index < parameter_names.size() ? parameter_names[index] : "a parameter") +
+                                  " is not finite";
     }
   }
   decision.rebuild = votes[0].rebuild != 0;
@@ -144,8 +160,8 @@ Decision decide(std::span<const Vote> votes, std::span<const std::string> parame
   if (decision.not_finite) {
     decision.commit = false;
     if (loss_not_finite ? stop.loss : stop.gradient) {
-      throw Error(ErrorReport{ErrorCode::not_finite, decision.culprit, "compute", measured.value_or(votes[0].step), "vote", decision.reason,
-                              "lower lr, clip with clip_norm, or set on_not_finite to skip"});
+      throw Error(ErrorReport{ErrorCode::not_finite, decision.culprit, "compute", measured.value_or(votes[0].step),
+                              "vote", decision.reason, "lower lr, clip with clip_norm, or set on_not_finite to skip"});
     }
   }
   return decision;

@@ -10,7 +10,8 @@
 
 namespace troupe {
 
-/// What each rank says at the end of a step, before anything is applied. All ranks gather all votes on the program lane and decide alike.
+/// What each rank says at the end of a step, before anything is applied. All ranks gather all votes on the program lane
+/// and decide alike.
 struct Vote {
   std::int64_t step = 0;
   std::uint64_t layout_hash = 0;  ///< parameters and bucket plan that this step's gradients were laid out by
@@ -25,9 +26,10 @@ struct Vote {
   std::uint8_t stop_signal = 0;  ///< SIGINT, SIGTERM: end after this step
   std::uint8_t rebuild = 0;      ///< rank 0: gradients came in another order than planned
   std::uint8_t reserved = 0;
-  std::uint64_t parameter_hash = 0;  ///< of the replicated parameters before this step's update; 0: not taken in this step
-  SectionTimes own;                  ///< what this rank spent on its own part of the step
-  std::vector<bool> used;            ///< by parameter: has a gradient on this rank
+  std::uint64_t parameter_hash =
+      0;                   ///< of the replicated parameters before this step's update; 0: not taken in this step
+  SectionTimes own;        ///< what this rank spent on its own part of the step
+  std::vector<bool> used;  ///< by parameter: has a gradient on this rank
 };
 
 struct Decision {
@@ -56,9 +58,9 @@ struct StopOn {
   bool loss = true, gradient = true;
 };
 
-/// Pure: the same votes give the same decision on every rank. Throws Error(mismatch) naming the ranks whose layout or step differs from
-/// the majority's, and Error(not_finite) where `stop` says so. `measured`: the step that losses and gradients in the votes are of, where it
-/// is not the one that is voted on.
+/// Pure: the same votes give the same decision on every rank. Throws Error(mismatch) naming the ranks whose layout or
+/// step differs from the majority's, and Error(not_finite) where `stop` says so. `measured`: the step that losses and
+/// gradients in the votes are of, where it is not the one that is voted on.
 Decision decide(std::span<const Vote> votes, std::span<const std::string> parameter_names, StopOn stop,
                 std::optional<std::int64_t> measured = {});
 

@@ -37,9 +37,12 @@ struct Tree {
   std::vector<std::pair<std::size_t, std::size_t>> second_uses;  // (parent, node) of modules that are registered again
 };
 
-std::string join_path(const std::string& path, const std::string& name) { return path.empty() ? name : path + "." + name; }
+std::string join_path(const std::string& path, const std::string& name) {
+  return path.empty() ? name : path + "." + name;
+}
 
-void add_to_tree(Tree& tree, const std::shared_ptr<torch::nn::Module>& module, const std::string& path, std::size_t parent) {
+void add_to_tree(Tree& tree, const std::shared_ptr<torch::nn::Module>& module, const std::string& path,
+                 std::size_t parent) {
   const auto place = tree.nodes.size();
   tree.places[module.get()] = place;
   tree.nodes.push_back({path, module, dynamic_cast<BlockCalls*>(module.get()), parent, {}, false});
@@ -81,7 +84,8 @@ void pick_matching(Tree& tree, const WrapPolicy& policy) {
       if (node.path.empty() || !fits(node, policy, pattern)) continue;
       if (node.block == nullptr) {
         throw Error(ErrorCode::usage, "fsdp_wrap=" + kind + ":" + pattern,
-                    "the module " + node.path + " (" + plain_type_name(node.module->name()) + ") is no block, its call can't be hooked",
+                    "the module " + node.path + " (" + plain_type_name(node.module->name()) +
+                        ") is no block, its call can't be hooked",
                     "declare it with TROUPE_BLOCK instead of TORCH_MODULE, or hold it as troupe::Block<…Impl>");
       }
       node.unit = found = true;
@@ -147,7 +151,8 @@ WrapPolicy parse_wrap_policy(std::string_view text) {
   } else if (kind == "type" || kind == "name") {
     policy.by = kind == "type" ? WrapPolicy::By::type : WrapPolicy::By::name;
     policy.patterns = split(value, ',');
-    if (std::find(policy.patterns.begin(), policy.patterns.end(), "") != policy.patterns.end()) throw refuse("a name in it is empty");
+    if (std::find(policy.patterns.begin(), policy.patterns.end(), "") != policy.patterns.end())
+      throw refuse("a name in it is empty");
   } else {
     throw refuse("there is no policy '" + std::string(kind) + "'");
   }
@@ -220,12 +225,14 @@ std::vector<WrapUnit> wrap_units(const std::shared_ptr<torch::nn::Module>& model
   std::unordered_map<std::size_t, std::size_t> unit_at;
   for (std::size_t place = 0; place < tree.nodes.size(); ++place) {
     const auto& node = tree.nodes[place];
-    const bool has_own = std::any_of(units_of.begin(), units_of.end(), [&](const auto& list) { return list.back() == place; });
+    const bool has_own =
+        std::any_of(units_of.begin(), units_of.end(), [&](const auto& list) { return list.back() == place; });
     if (!node.unit || (place != 0 && !has_own)) continue;
     unit_at[place] = units.size();
     units.push_back({node.path, node.module, node.block, {}});
   }
-  for (std::size_t i = 0; i < parameters.size(); ++i) units[unit_at.at(units_of[i].back())].parameters.push_back(std::move(parameters[i]));
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    units[unit_at.at(units_of[i].back())].parameters.push_back(std::move(parameters[i]));
   return units;
 }
 

@@ -42,13 +42,14 @@ struct WrapUnit {
   std::vector<UnitParameter> parameters;      ///< of it and of what is below it in no unit of its own
 };
 
-/// The units of a model: first the model itself, then those that the policy picks, in the order of registration, an outer one before the
-/// inner ones. Each parameter is in exactly one unit: the innermost around its module; one that several units use is in the innermost unit
-/// around all of them, so that it is there whichever of them runs. A unit may have no parameter of its own only if it is the model.
-/// A block that is registered twice is one unit, under its first path. Names all blocks (name_blocks).
+/// The units of a model: first the model itself, then those that the policy picks, in the order of registration, an
+/// outer one before the inner ones. Each parameter is in exactly one unit: the innermost around its module; one that
+/// several units use is in the innermost unit around all of them, so that it is there whichever of them runs. A unit
+/// may have no parameter of its own only if it is the model. A block that is registered twice is one unit, under its
+/// first path. Names all blocks (name_blocks).
 ///
-/// Throws Error(usage) where a type or name matches nothing, naming what there is, or a module that is no block, whose call can't be
-/// hooked.
+/// Throws Error(usage) where a type or name matches nothing, naming what there is, or a module that is no block, whose
+/// call can't be hooked.
 std::vector<WrapUnit> wrap_units(const std::shared_ptr<torch::nn::Module>& model, const WrapPolicy& policy);
 
 /// Whether `path` fits `pattern`: `layers.*` fits layers.0, but not layers.0.attention; `layers.**` fits both.

@@ -2,10 +2,11 @@
 //
 //   echo "bytes 65536 200 shm" | build/release/bench/bench_all_reduce --ranks 2
 //
-// bench/README.md has the lines; the last word is what reduces: `shm` on memory from allocate(), `heap` the same on other memory, `gloo`
-// our communicator over TCP, `libgloo` that library's own all-reduce, `alone` each rank for itself (below), `line` 4 B without all that a
-// communicator does besides (lines.hpp). Every round writes the whole input anew, and that time is told, too: a reduction that leaves
-// memory shared between cores makes the *next* write slow, and a benchmark that does not write would call that fast.
+// bench/README.md has the lines; the last word is what reduces: `shm` on memory from allocate(), `heap` the same on
+// other memory, `gloo` our communicator over TCP, `libgloo` that library's own all-reduce, `alone` each rank for itself
+// (below), `line` 4 B without all that a communicator does besides (lines.hpp). Every round writes the whole input
+// anew, and that time is told, too: a reduction that leaves memory shared between cores makes the *next* write slow,
+// and a benchmark that does not write would call that fast.
 #include <ATen/Parallel.h>
 #include <ATen/ops/zeros.h>
 #include <gloo/allreduce.h>
@@ -71,8 +72,8 @@ Samples measure(float* data, std::int64_t numel, int rounds, int terms, Barrier 
   return samples;
 }
 
-// What the shared memory costs: a rank that adds two halves which it alone wrote and reads, in memory of its own, at the same time as the
-// others. No all-reduce, but as many bytes read and written as one.
+// What the shared memory costs: a rank that adds two halves which it alone wrote and reads, in memory of its own, at
+// the same time as the others. No all-reduce, but as many bytes read and written as one.
 Samples measure_alone(float* data, std::int64_t numel, int rounds, const std::function<void()>& barrier) {
   const void* inputs[] = {data, data + numel / 2};
   void* outputs[] = {data, data + numel / 2};
@@ -128,7 +129,8 @@ class Bench {
       return measure(data, numel, rounds, ranks_, meet, [&] {
         gloo::AllreduceOptions call(library_);
         call.setOutput(data, static_cast<std::size_t>(numel));
-        call.setReduceFunction(static_cast<void (*)(void*, const void*, const void*, std::size_t)>(&::gloo::sum<float>));
+        call.setReduceFunction(
+            static_cast<void (*)(void*, const void*, const void*, std::size_t)>(&::gloo::sum<float>));
         gloo::allreduce(call);
       });
     }
@@ -163,7 +165,8 @@ void run_rank(int rank, int ranks, const std::string& folder) {
     if (verb != "bytes" || bytes < least || bytes > most || rounds < 1 || !kinds.contains(kind)) {
       if (rank == 0)
         std::fprintf(stderr,
-                     "bench_all_reduce: bytes N ROUNDS shm|heap|gloo|libgloo|alone|line, N from 4 (alone: 8) to 400 MiB (line: 4)\n");
+                     "bench_all_reduce: bytes N ROUNDS shm|heap|gloo|libgloo|alone|line, N from 4 (alone: 8) to 400 "
+                     "MiB (line: 4)\n");
       std::exit(2);
     }
     const auto samples = bench.run(bytes, rounds, kind);
@@ -181,7 +184,8 @@ int main(int argc, char** argv) {
     return 0;
   }
   const int count = argc == 3 && std::string(argv[1]) == "--ranks" ? std::atoi(argv[2]) : 0;
-  if (count < 1) return std::fprintf(stderr, "usage: bench_all_reduce --ranks N, then lines as in bench/README.md\n"), 2;
+  if (count < 1)
+    return std::fprintf(stderr, "usage: bench_all_reduce --ranks N, then lines as in bench/README.md\n"), 2;
   char pattern[] = "/tmp/troupe-bench-XXXXXX";
   const std::string folder = ::mkdtemp(pattern);
   std::filesystem::create_directory(folder + "/store");

@@ -1,5 +1,5 @@
-// The jobs on one rank by LibTorch alone: a loop as one writes it without Troupe, with the fused AdamW, resnet with the fused SGD.
-// bench/README.md has the values and the lines.
+// The jobs on one rank by LibTorch alone: a loop as one writes it without Troupe, with the fused AdamW, resnet with the
+// fused SGD. bench/README.md has the values and the lines.
 //
 //   echo "block 15" | build/release/bench/bench_bare_steps --batch 16 --job mlp [--core 1]
 #include <cstdlib>
@@ -14,9 +14,11 @@
 #include "bench/step_job.hpp"
 
 int main(int argc, char** argv) {
-  if ((argc != 5 && argc != 7) || std::string(argv[1]) != "--batch" || std::atoi(argv[2]) < 1 || std::string(argv[3]) != "--job" ||
-      (argc == 7 && std::string(argv[5]) != "--core")) {
-    std::fprintf(stderr, "usage: bench_bare_steps --batch SAMPLES --job mlp|gpt|resnet [--core N], then lines as in bench/README.md\n");
+  if ((argc != 5 && argc != 7) || std::string(argv[1]) != "--batch" || std::atoi(argv[2]) < 1 ||
+      std::string(argv[3]) != "--job" || (argc == 7 && std::string(argv[5]) != "--core")) {
+    std::fprintf(
+        stderr,
+        "usage: bench_bare_steps --batch SAMPLES --job mlp|gpt|resnet [--core N], then lines as in bench/README.md\n");
     return 2;
   }
   pin_to_core(argc == 7 ? std::atoi(argv[6]) : 0);
@@ -35,7 +37,8 @@ int main(int argc, char** argv) {
   std::size_t steps = 0;
   for (std::string line; std::getline(std::cin, line);) {
     const auto space = line.find(' ');
-    const auto verb = line.substr(0, space), argument = space == std::string::npos ? std::string() : line.substr(space + 1);
+    const auto verb = line.substr(0, space),
+               argument = space == std::string::npos ? std::string() : line.substr(space + 1);
     if (verb == "block") {
       std::vector<double> step_ms;
       for (int i = 0; i < std::atoi(argument.c_str()); ++i, ++steps) {
@@ -47,7 +50,8 @@ int main(int argc, char** argv) {
         if (sgd) {
           at::_fused_sgd_(parameters, gradients, first, 0, 0.9, 1e-2, 0, false, false, steps == 0);
         } else {
-          at::_fused_adamw_(parameters, gradients, first, second, {}, steps_done, 1e-3, 0.9, 0.999, 0.01, 1e-8, false, false);
+          at::_fused_adamw_(parameters, gradients, first, second, {}, steps_done, 1e-3, 0.9, 0.999, 0.01, 1e-8, false,
+                            false);
         }
         step_ms.push_back(step_job::ms_since(begin));
       }

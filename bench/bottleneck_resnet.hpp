@@ -3,9 +3,10 @@
 
 #include <array>
 
-/// A residual network of bottlenecks (He et al., 2016), ResNet-50's shape with `kResNet50` and a width of 64: a 7x7 stem at half the size,
-/// pooling at half of that, four stages with once, twice, four and eight times `width` channels within a bottleneck and four times as many
-/// between two, global average pooling, one linear layer. The stride is at the 3x3 convolution, as in torchvision's.
+/// A residual network of bottlenecks (He et al., 2016), ResNet-50's shape with `kResNet50` and a width of 64: a 7x7
+/// stem at half the size, pooling at half of that, four stages with once, twice, four and eight times `width` channels
+/// within a bottleneck and four times as many between two, global average pooling, one linear layer. The stride is at
+/// the 3x3 convolution, as in torchvision's.
 class BottleneckResNetImpl : public torch::nn::Module {
  public:
   using Depths = std::array<int, 4>;  ///< bottlenecks of each stage

@@ -11,7 +11,8 @@
 #include <system_error>
 #include <thread>
 
-/// A number of each rank in a cache line that all see, and nothing else: no tensor, no check of what the others do, no deadline, no record.
+/// A number of each rank in a cache line that all see, and nothing else: no tensor, no check of what the others do, no
+/// deadline, no record.
 class Lines {
  public:
   Lines(const std::string& path, int rank, int ranks)

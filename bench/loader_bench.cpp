@@ -1,5 +1,5 @@
-// A loader's batches: JPEG files from a folder, or 28x28 images in memory. bench/README.md says what is computed and how ./dev bench drives
-// this program.
+// A loader's batches: JPEG files from a folder, or 28x28 images in memory. bench/README.md says what is computed and
+// how ./dev bench drives this program.
 //
 //   echo "block 24" | build/release/bench/bench_loader folder FOLDER WORKERS
 //   echo "block 400" | build/release/bench/bench_loader memory IMAGES WORKERS
@@ -47,15 +47,17 @@ Job memory_job(const std::string& file) {
   troupe::ImageTransform transform;
   transform.mean = {0.1307F};
   transform.stddev = {0.3081F};
-  return {std::make_shared<troupe::ImageDataset>("memory", images, torch::arange(n).remainder(kClasses), kClasses, transform), 128};
+  return {std::make_shared<troupe::ImageDataset>("memory", images, torch::arange(n).remainder(kClasses), kClasses,
+                                                 transform),
+          128};
 }
 
 double milliseconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Takes one batch after another as compute does (BatchStream), and does nothing with them: from the loader's actor, or, where the data set
-/// is quick, made here.
+/// Takes one batch after another as compute does (BatchStream), and does nothing with them: from the loader's actor,
+/// or, where the data set is quick, made here.
 class Consumer {
  public:
   Consumer(caf::actor_system& system, const Job& job, std::int64_t workers) : self_(system) {

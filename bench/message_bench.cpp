@@ -32,7 +32,8 @@ int serve(int other) {
   troupe::ActorSystemConfig config(true);
   caf::actor_system system(config);
   const auto actor = system.spawn(echo);
-  const auto port = troupe::GuardedMiddleman::of(system).publish(caf::actor_cast<caf::strong_actor_ptr>(actor), {}, 0, "127.0.0.1");
+  const auto port =
+      troupe::GuardedMiddleman::of(system).publish(caf::actor_cast<caf::strong_actor_ptr>(actor), {}, 0, "127.0.0.1");
   char end = 0;
   if (::write(other, &port, sizeof port) == sizeof port) (void)!::read(other, &end, 1);
   caf::anon_send_exit(actor, caf::exit_reason::user_shutdown);
@@ -41,7 +42,8 @@ int serve(int other) {
 
 void await_answer(caf::scoped_actor& self, std::int64_t number) {
   self->receive([&](std::int64_t answer) {
-    if (answer != number) throw std::runtime_error("message " + std::to_string(number) + " was answered by " + std::to_string(answer));
+    if (answer != number)
+      throw std::runtime_error("message " + std::to_string(number) + " was answered by " + std::to_string(answer));
   });
 }
 
@@ -68,7 +70,8 @@ void drive(caf::scoped_actor& self, const caf::actor& peer) {
     } else {
       for (std::int64_t i = 0; i < count; ++i) self->send(peer, i);
       for (std::int64_t i = 0; i < count; ++i) await_answer(self, i);
-      std::cout << "messages_per_s " << static_cast<double>(count) / std::chrono::duration<double>(Clock::now() - begin).count()
+      std::cout << "messages_per_s "
+                << static_cast<double>(count) / std::chrono::duration<double>(Clock::now() - begin).count()
                 << std::endl;
     }
   }

@@ -1,9 +1,9 @@
 // What a run's metrics cost, in processor time, which a busy machine changes little: bench_observe [FOLDER]
 // What a trace costs: bench_observe trace [FOLDER] (trace_cost.hpp)
 //
-// One JSON object: ns on the compute thread for each step, ns there for each log interval, µs on the metrics actor's thread for each log
-// interval by sink; µs of all the job's threads for what an open live page asks once a second. All are means over many records, the least
-// of seven rounds. Of a job of eight ranks.
+// One JSON object: ns on the compute thread for each step, ns there for each log interval, µs on the metrics actor's
+// thread for each log interval by sink; µs of all the job's threads for what an open live page asks once a second. All
+// are means over many records, the least of seven rounds. Of a job of eight ranks.
 #include <time.h>
 
 #include <algorithm>
@@ -53,7 +53,8 @@ double cost(int calls, const std::function<void()>& work, const std::function<do
 
 int main(int argc, char** argv) {
   if (argc > 1 && std::string(argv[1]) == "trace") {
-    const std::string below = argc > 2 ? argv[2] : (std::filesystem::temp_directory_path() / "troupe-bench-trace").string();
+    const std::string below =
+        argc > 2 ? argv[2] : (std::filesystem::temp_directory_path() / "troupe-bench-trace").string();
     std::printf("%s\n", trace_costs(below).dump().c_str());
     return 0;
   }
@@ -61,7 +62,8 @@ int main(int argc, char** argv) {
     std::printf("%s\n", trace_run(std::stoul(argv[2]), argv[3]).dump().c_str());
     return 0;
   }
-  const std::string folder = argc > 1 ? argv[1] : (std::filesystem::temp_directory_path() / "troupe-bench-observe").string();
+  const std::string folder =
+      argc > 1 ? argv[1] : (std::filesystem::temp_directory_path() / "troupe-bench-observe").string();
   std::filesystem::remove_all(folder);
   StepReport step;
   step.loss = step.max_loss = 1.5;
@@ -105,16 +107,20 @@ int main(int argc, char** argv) {
   const double keep = cost(5'000, [&] { live.add(record); });
   // A page that is open asks once a second for what is new: 31 records where every step of 32 ms is logged.
   httplib::Client client("127.0.0.1", port);
-  const auto next = nlohmann::json::parse(page.records(std::numeric_limits<std::int64_t>::max()))["next"].get<std::int64_t>();
+  const auto next =
+      nlohmann::json::parse(page.records(std::numeric_limits<std::int64_t>::max()))["next"].get<std::int64_t>();
   const std::string path = "/records?after=" + std::to_string(next - 31);
   bool answered = true;
   const double ask = cost(
       200, [&] { answered = client.Get(path) && answered; }, other_threads_seconds);
   const double scrape = cost(500, [&] { (void)page.text(); });
   std::printf(
-      "{\"compute_ns_per_step\": %.0f, \"compute_ns_per_interval\": %.0f, \"record_us\": %.2f, \"metrics_jsonl_us\": %.2f, "
-      "\"tensorboard_us\": %.2f, \"prometheus_us\": %.2f, \"scrape_us\": %.1f, \"live_page_us\": %.2f, \"live_page_ask_us\": %.1f}\n",
-      1e9 * per_step, 1e9 * send, 1e6 * make, 1e6 * json, 1e6 * event, 1e6 * (both - keep), 1e6 * scrape, 1e6 * keep, 1e6 * ask);
+      "{\"compute_ns_per_step\": %.0f, \"compute_ns_per_interval\": %.0f, \"record_us\": %.2f, \"metrics_jsonl_us\": "
+      "%.2f, "
+      "\"tensorboard_us\": %.2f, \"prometheus_us\": %.2f, \"scrape_us\": %.1f, \"live_page_us\": %.2f, "
+      "\"live_page_ask_us\": %.1f}\n",
+      1e9 * per_step, 1e9 * send, 1e6 * make, 1e6 * json, 1e6 * event, 1e6 * (both - keep), 1e6 * scrape, 1e6 * keep,
+      1e6 * ask);
   if (!answered) return 1;
   std::filesystem::remove_all(folder);
   return 0;

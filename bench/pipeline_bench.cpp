@@ -1,8 +1,9 @@
 // The bubble of a pipeline's schedules beside their formulas: bench_pipeline [STEPS]
 //
-// Four simulated ranks with a block each (two for interleaved), every one of which waits as long: in forward, in the backward of its input,
-// in that of its weights. A step's bubble is the share of the ranks' time, from the first one's begin to the last one's end, in which none
-// of their blocks waits. One JSON line for each schedule: the median of the steps, the least and the most, the formula, and their ratio.
+// Four simulated ranks with a block each (two for interleaved), every one of which waits as long: in forward, in the
+// backward of its input, in that of its weights. A step's bubble is the share of the ranks' time, from the first one's
+// begin to the last one's end, in which none of their blocks waits. One JSON line for each schedule: the median of the
+// steps, the least and the most, the formula, and their ratio.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -24,13 +25,15 @@ using namespace troupe;
 namespace {
 
 constexpr int kRanks = 4, kMicroBatches = 8;
-constexpr std::chrono::microseconds kPart{40'000};  // of a rank's forward; its backward takes as long for inputs, and for weights
+constexpr std::chrono::microseconds kPart{
+    40'000};  // of a rank's forward; its backward takes as long for inputs, and for weights
 
 void wait_for(std::chrono::microseconds time) { std::this_thread::sleep_for(time); }
 
 /// y = w x, where each of the three computations takes `part`.
 struct WaitingProduct : torch::autograd::Function<WaitingProduct> {
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const at::Tensor& weight, std::int64_t part) {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
+                            std::int64_t part) {
     context->save_for_backward({x});
     context->saved_data["weight"] = weight;
     context->saved_data["part"] = part;
@@ -56,7 +59,9 @@ struct WaitingProduct : torch::autograd::Function<WaitingProduct> {
 };
 
 struct WaiterImpl : torch::nn::Module {
-  explicit WaiterImpl(std::chrono::microseconds each) : part(each) { weight = register_parameter("weight", torch::ones({})); }
+  explicit WaiterImpl(std::chrono::microseconds each) : part(each) {
+    weight = register_parameter("weight", torch::ones({}));
+  }
   at::Tensor forward(const at::Tensor& x) { return WaitingProduct::apply(x, weight, part.count()); }
   at::Tensor weight;
   std::chrono::microseconds part;
@@ -85,7 +90,8 @@ std::vector<double> bubbles(const std::string& schedule, int chunks, int steps) 
   simulation.rank.training = static_cast<const TrainingOptions&>(config);
   simulation.rank.strategy = static_cast<const StrategyOptions&>(config);
   simulation.rank.communicator = static_cast<const CommunicatorSettings&>(config);
-  const auto data = std::make_shared<TensorDataset>(torch::ones({kMicroBatches, 1}), torch::zeros({kMicroBatches}, at::kLong));
+  const auto data =
+      std::make_shared<TensorDataset>(torch::ones({kMicroBatches, 1}), torch::zeros({kMicroBatches}, at::kLong));
   ActorSystemConfig system_config(false);
   caf::actor_system system(system_config);
   const int code = simulate(system, simulation, [&](const RankSystemOptions& options) {
@@ -103,7 +109,9 @@ std::vector<double> bubbles(const std::string& schedule, int chunks, int steps) 
       if (!batch->last_of_step) continue;
       rank.barrier();
       Step step{steady_now_ns(), 0};
-      rank.run_micro_batches(of_step, [&](const Batch& of) { return Rank::MicroBatch{model->forward(of.input).mean(), 0}; });
+      rank.run_micro_batches(of_step, [&](const Batch& of) {
+        return Rank::MicroBatch{model->forward(of.input).mean(), 0};
+      });
       step.end = steady_now_ns();
       of_step.clear();
       rank.step(*optimizer);

@@ -15,13 +15,15 @@
 #include <system_error>
 #include <thread>
 
-/// What the disk alone costs whoever computes meanwhile: a thread writes memory that is there already to a file, past the page cache, in
-/// the pieces that a checkpoint is written in, and no more.
+/// What the disk alone costs whoever computes meanwhile: a thread writes memory that is there already to a file, past
+/// the page cache, in the pieces that a checkpoint is written in, and no more.
 class PlainWrite {
  public:
   explicit PlainWrite(std::size_t bytes)
       : bytes_((bytes + kPage - 1) / kPage * kPage),
-        memory_(static_cast<std::byte*>(std::aligned_alloc(kHugePage, (bytes_ + kHugePage - 1) / kHugePage * kHugePage)), &std::free) {
+        memory_(
+            static_cast<std::byte*>(std::aligned_alloc(kHugePage, (bytes_ + kHugePage - 1) / kHugePage * kHugePage)),
+            &std::free) {
     if (!memory_) throw std::bad_alloc();
     ::madvise(memory_.get(), bytes_, MADV_HUGEPAGE);  // as a snapshot's
     std::memset(memory_.get(), 1, bytes_);

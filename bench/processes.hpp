@@ -65,7 +65,8 @@ inline int free_ports() {
   return 0;
 }
 
-/// This program again as `ranks` ranks of a job (RANK says which), and what wait_for says of them; 71 where one cannot be started.
+/// This program again as `ranks` ranks of a job (RANK says which), and what wait_for says of them; 71 where one cannot
+/// be started.
 inline int start_ranks(char** argv, int ranks) {
   const auto port = std::to_string(free_ports());
   ::setenv("WORLD_SIZE", std::to_string(ranks).c_str(), 1);

@@ -2,9 +2,10 @@
 //
 //   troupe launch --nproc 4 bench_slow_rank --pace_ms 30 --slow 3 --strategy parameter_server --server_shares 2 …
 //
-// examples/gpt's model and text, and examples/custom_strategy's gossip. Each forward also waits pace_ms for each sample, as for an
-// accelerator that does the work, and so no core is short. The last rank is `slow` times slower than the others: it waits (slow - 1) times
-// as long again as its own part of the batch took, the wait and its thread's processor time.
+// examples/gpt's model and text, and examples/custom_strategy's gossip. Each forward also waits pace_ms for each
+// sample, as for an accelerator that does the work, and so no core is short. The last rank is `slow` times slower than
+// the others: it waits (slow - 1) times as long again as its own part of the batch took, the wait and its thread's
+// processor time.
 #include <chrono>
 #include <ctime>
 #include <thread>

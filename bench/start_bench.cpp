@@ -1,4 +1,5 @@
-// The least that a job does: a model of two numbers, one step. What `./dev bench start` times, from the command to "first step".
+// The least that a job does: a model of two numbers, one step. What `./dev bench start` times, from the command to
+// "first step".
 #include <cstdio>
 
 #include "troupe/troupe.hpp"

@@ -103,7 +103,9 @@ Job gpt(int rank, std::int64_t batch, const GptShape& shape) {
   options.vocab_size = shape.vocabulary;
   Gpt model(options);
   set_values(*model, false);
-  const auto tokens = [&](std::uint32_t stream) { return integers(stream, {batch, options.block_size}, options.vocab_size); };
+  const auto tokens = [&](std::uint32_t stream) {
+    return integers(stream, {batch, options.block_size}, options.vocab_size);
+  };
   return {model.ptr(), for_each_batch([&](std::size_t k) { return tokens(input_stream(rank, k)); }),
           for_each_batch([&](std::size_t k) { return tokens(target_stream(rank, k)); }),
           [](torch::nn::Module& m, const at::Tensor& input, const at::Tensor& target) {
@@ -136,8 +138,8 @@ Job channels_last(Job job) {
   return job;
 }
 
-Job bottlenecks(int rank, std::int64_t batch, const BottleneckResNetImpl::Depths& depths, std::int64_t width, std::int64_t side,
-                std::int64_t classes) {
+Job bottlenecks(int rank, std::int64_t batch, const BottleneckResNetImpl::Depths& depths, std::int64_t width,
+                std::int64_t side, std::int64_t classes) {
   return channels_last(images(BottleneckResNet(depths, width, classes), rank, batch, side, classes));
 }
 
@@ -146,8 +148,10 @@ Job bottlenecks(int rank, std::int64_t batch, const BottleneckResNetImpl::Depths
 Job make_job(const std::string& name, int rank, std::int64_t batch, int layers) {
   if (name == "mlp") return mlp(rank, batch, layers);
   if (name == "gpt") return gpt(rank, batch, {.layers = 6, .heads = 8, .width = 512, .tokens = 256, .vocabulary = 256});
-  if (name == "gpt124m") return gpt(rank, batch, {.layers = 12, .heads = 12, .width = 768, .tokens = 1024, .vocabulary = 50304});
-  if (name == "gpt_tiny") return gpt(rank, batch, {.layers = 2, .heads = 4, .width = 64, .tokens = 32, .vocabulary = 97});
+  if (name == "gpt124m")
+    return gpt(rank, batch, {.layers = 12, .heads = 12, .width = 768, .tokens = 1024, .vocabulary = 50304});
+  if (name == "gpt_tiny")
+    return gpt(rank, batch, {.layers = 2, .heads = 4, .width = 64, .tokens = 32, .vocabulary = 97});
   if (name == "resnet") return images(MiniResNet(3, 10), rank, batch, 32, 10);
   if (name == "resnet50") return bottlenecks(rank, batch, kResNet50, 64, 224, 1000);
   if (name == "resnet_tiny") return bottlenecks(rank, batch, {1, 1, 1, 1}, 8, 64, 10);

@@ -20,10 +20,13 @@ struct Job {
   std::function<at::Tensor(torch::nn::Module& model, at::Tensor input, const at::Tensor& target)> criterion;
 
   /// Of this rank's batch of that step.
-  at::Tensor loss(std::size_t step) const { return criterion(*model, inputs[step % kBatches], targets[step % kBatches]); }
+  at::Tensor loss(std::size_t step) const {
+    return criterion(*model, inputs[step % kBatches], targets[step % kBatches]);
+  }
 };
 
-inline constexpr std::array<std::string_view, 7> kJobs{"mlp", "gpt", "resnet", "gpt124m", "resnet50", "gpt_tiny", "resnet_tiny"};
+inline constexpr std::array<std::string_view, 7> kJobs{"mlp",      "gpt",      "resnet",     "gpt124m",
+                                                       "resnet50", "gpt_tiny", "resnet_tiny"};
 std::invalid_argument no_such_job(const std::string& name);
 
 /// One of kJobs; `layers`: of mlp, 0: next to no model. Throws no_such_job for another.

@@ -1,8 +1,9 @@
-// Optimizer steps over processes of this machine: bench/README.md defines the jobs, their values and the lines by which ./dev bench drives
-// this program.
+// Optimizer steps over processes of this machine: bench/README.md defines the jobs, their values and the lines by which
+// ./dev bench drives this program.
 //
 //   echo "block 15" | build/release/bench/bench_steps --batch 16 [--job mlp|gpt|resnet|..] [--strategy ddp] [--ranks 2]
-//                                                     [--layers 8] [--comm-hook none] [--early-update true] [--checkpoints FOLDER]
+//                                                     [--layers 8] [--comm-hook none] [--early-update true]
+//                                                     [--checkpoints FOLDER]
 //
 // Where RANK says which rank it is, it is that rank and starts none.
 #include <fcntl.h>
@@ -66,7 +67,8 @@ Options parse(int argc, char** argv) {
     else
       throw std::invalid_argument("there is no " + name);
   }
-  if (options.batch < 1 || options.ranks < 1 || options.layers < 0) throw std::invalid_argument("--batch and --ranks are at least 1");
+  if (options.batch < 1 || options.ranks < 1 || options.layers < 0)
+    throw std::invalid_argument("--batch and --ranks are at least 1");
   if (std::find(kJobs.begin(), kJobs.end(), options.job) == kJobs.end()) throw no_such_job(options.job);
   return options;
 }
@@ -164,17 +166,21 @@ void serve(troupe::Rank& rank, const Options& options) {
     if (rank.is_main() && !std::getline(std::cin, line)) line = "quit";
     line = rank.broadcast_object(line);
     const auto space = line.find(' ');
-    const auto verb = line.substr(0, space), argument = space == std::string::npos ? std::string() : line.substr(space + 1);
+    const auto verb = line.substr(0, space),
+               argument = space == std::string::npos ? std::string() : line.substr(space + 1);
     if (verb == "block" || verb == "memory" || verb == "save" || verb == "write") {
       std::vector<double> step_ms, actors_us;
       std::unique_ptr<PeakPss> peak;
       if (verb == "memory") peak = std::make_unique<PeakPss>();
       const auto& directory = rank.config().checkpoint_dir;
       const auto before = verb == "save" ? troupe::read_pointer(directory, "latest") : std::nullopt;
-      const auto is_safe = [&] { return verb == "write" ? plain->done() : troupe::read_pointer(directory, "latest") != before; };
+      const auto is_safe = [&] {
+        return verb == "write" ? plain->done() : troupe::read_pointer(directory, "latest") != before;
+      };
       int safe_after = 0;
       if (verb == "write") {
-        if (!plain) plain = std::make_unique<PlainWrite>(saved_bytes(rank.system().compute().strategy(), *optimizer, rank));
+        if (!plain)
+          plain = std::make_unique<PlainWrite>(saved_bytes(rank.system().compute().strategy(), *optimizer, rank));
         rank.barrier();
         plain->begin(directory + "-plain-" + std::to_string(rank.rank()));  // beside the folder, whose files are read
       }
@@ -194,7 +200,8 @@ void serve(troupe::Rank& rank, const Options& options) {
         begin_save = std::chrono::steady_clock::now();
         checkpoints.finish();
         if (rank.is_main())
-          print("blocking_ms", {blocking_ms}), print("waited_ms", {ms_since(begin_save)}), print("safe_after", {1.0 * safe_after});
+          print("blocking_ms", {blocking_ms}), print("waited_ms", {ms_since(begin_save)}),
+              print("safe_after", {1.0 * safe_after});
       }
       if (verb == "write") {
         plain->wait();
@@ -216,7 +223,8 @@ void serve(troupe::Rank& rank, const Options& options) {
       const double ms = plain_read_ms(rank, argument);
       if (rank.is_main()) print("read_ms", {ms});
     } else if (verb == "writer") {
-      if (rank.is_main()) print("cpu_ms_per_gib", {writer_cpu_ms(argument, rank.system().compute().strategy(), *optimizer)});
+      if (rank.is_main())
+        print("cpu_ms_per_gib", {writer_cpu_ms(argument, rank.system().compute().strategy(), *optimizer)});
     } else if (verb == "quit") {
       return;
     }

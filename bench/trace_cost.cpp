@@ -95,8 +95,8 @@ struct StepCost {
 // The median step of the window and of those before and after it. What opens and closes the window is in neither.
 StepCost run(const Variant& variant, const std::string& folder) {
   const bool traces = variant.window == Window::operators || variant.window == Window::spans;
-  const auto window =
-      "steps=" + std::to_string(kFirst) + ":" + std::to_string(kFirst + kSteps) + (variant.window == Window::spans ? ",operators=off" : "");
+  const auto window = "steps=" + std::to_string(kFirst) + ":" + std::to_string(kFirst + kSteps) +
+                      (variant.window == Window::spans ? ",operators=off" : "");
   const auto count = std::to_string(variant.ranks);
   std::vector<const char*> words{"bench_observe",
                                  "--ranks",
@@ -117,24 +117,25 @@ StepCost run(const Variant& variant, const std::string& folder) {
                                  "sgd"};
   if (traces) words.insert(words.end(), {"--profile", window.c_str()});
   std::vector<double> at, faults;
-  const int code = troupe::main(static_cast<int>(words.size()), const_cast<char**>(words.data()), [&](troupe::Rank& rank) {
-    auto model = rank.distribute([] { return make_model(); });
-    const auto optimizer = rank.make_optimizer(*model);
-    const auto input = torch::ones({16 * (2 * kFirst + kSteps), kWidth});
-    const bool by_hand = variant.window == Window::kineto;
-    int step = 0;
-    for (const auto& batch : rank.loader(std::make_shared<troupe::TensorDataset>(input, input))) {
-      if (by_hand && step == kFirst) start_kineto();
-      if (by_hand && step == kFirst + kSteps) (void)profiler::disableProfiler();
-      if (rank.is_main()) {
-        at.push_back(seconds_of(CLOCK_PROCESS_CPUTIME_ID));
-        faults.push_back(page_faults());
-        ++step;
-      }
-      rank.backward(torch::mse_loss(model->forward(batch.input), batch.target));
-      rank.step(*optimizer);
-    }
-  });
+  const int code =
+      troupe::main(static_cast<int>(words.size()), const_cast<char**>(words.data()), [&](troupe::Rank& rank) {
+        auto model = rank.distribute([] { return make_model(); });
+        const auto optimizer = rank.make_optimizer(*model);
+        const auto input = torch::ones({16 * (2 * kFirst + kSteps), kWidth});
+        const bool by_hand = variant.window == Window::kineto;
+        int step = 0;
+        for (const auto& batch : rank.loader(std::make_shared<troupe::TensorDataset>(input, input))) {
+          if (by_hand && step == kFirst) start_kineto();
+          if (by_hand && step == kFirst + kSteps) (void)profiler::disableProfiler();
+          if (rank.is_main()) {
+            at.push_back(seconds_of(CLOCK_PROCESS_CPUTIME_ID));
+            faults.push_back(page_faults());
+            ++step;
+          }
+          rank.backward(torch::mse_loss(model->forward(batch.input), batch.target));
+          rank.step(*optimizer);
+        }
+      });
   if (code != 0) std::exit(code);
   std::vector<double> off, on, off_faults, on_faults;
   double closing = 0;
@@ -147,14 +148,14 @@ StepCost run(const Variant& variant, const std::string& folder) {
     (inside ? on : off).push_back(ms);
     (inside ? on_faults : off_faults).push_back(faulted);
   }
-  return {troupe::upper_median(off), troupe::upper_median(on), troupe::upper_median(off_faults), troupe::upper_median(on_faults),
-          closing - troupe::upper_median(off)};
+  return {troupe::upper_median(off), troupe::upper_median(on), troupe::upper_median(off_faults),
+          troupe::upper_median(on_faults), closing - troupe::upper_median(off)};
 }
 
 // In a process of its own, as a user's is: what Kineto does for the first time is in it.
 StepCost run_in_process(std::size_t variant, const std::string& folder) {
-  const auto command =
-      std::filesystem::read_symlink("/proc/self/exe").string() + " trace-run " + std::to_string(variant) + " '" + folder + "'";
+  const auto command = std::filesystem::read_symlink("/proc/self/exe").string() + " trace-run " +
+                       std::to_string(variant) + " '" + folder + "'";
   FILE* child = ::popen(command.c_str(), "r");
   if (child == nullptr) std::exit(1);
   std::string last;
@@ -164,7 +165,8 @@ StepCost run_in_process(std::size_t variant, const std::string& folder) {
   return nlohmann::json::parse(last).get<StepCost>();
 }
 
-// With the interval that holds the median of what is behind the values, in 95 of 100 cases: by order, since it is not normal.
+// With the interval that holds the median of what is behind the values, in 95 of 100 cases: by order, since it is not
+// normal.
 nlohmann::json spread_of(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const auto n = static_cast<double>(values.size());
@@ -193,7 +195,9 @@ nlohmann::json trace_costs(const std::string& folder) {
     return values;
   };
   for (std::size_t v = 0; v < std::size(kVariants); ++v) {
-    const auto median = [&](auto member) { return troupe::upper_median(over(v, [&](const StepCost& c) { return c.*member; })); };
+    const auto median = [&](auto member) {
+      return troupe::upper_median(over(v, [&](const StepCost& c) { return c.*member; }));
+    };
     const auto percent = over(v, [](const StepCost& c) { return c.percent(); });
     nlohmann::json row{{"window", kVariants[v].name},
                        {"off_ms", median(&StepCost::off_ms)},
@@ -212,4 +216,6 @@ nlohmann::json trace_costs(const std::string& folder) {
   return {{"span_off_ns", off}, {"span_on_ns", on}, {"rounds", kRounds}, {"steps", steps}};
 }
 
-nlohmann::json trace_run(std::size_t variant, const std::string& folder) { return run(kVariants[variant % std::size(kVariants)], folder); }
+nlohmann::json trace_run(std::size_t variant, const std::string& folder) {
+  return run(kVariants[variant % std::size(kVariants)], folder);
+}

@@ -1,12 +1,12 @@
-// What the messages of a training step cost at the least: three times a thread wakes another one (a bucket is ready), and once it is woken
-// itself (the step's buckets are reduced).
+// What the messages of a training step cost at the least: three times a thread wakes another one (a bucket is ready),
+// and once it is woken itself (the step's buckets are reduced).
 //
 //   build/release/bench/bench_wake
 //
-// prints a JSON line for a bare futex, and one for CAF's mailboxes in the same places. Two processes, each on a core of its own with its
-// two threads, as the ranks of bench_steps are. Before each wake-up the sender walks through more memory than a core's cache holds, as
-// backward does: the kernel's code and data, and the other thread's, are then as cold as in a step. Warm, a wake-up is several times
-// cheaper, and says nothing about training.
+// prints a JSON line for a bare futex, and one for CAF's mailboxes in the same places. Two processes, each on a core of
+// its own with its two threads, as the ranks of bench_steps are. Before each wake-up the sender walks through more
+// memory than a core's cache holds, as backward does: the kernel's code and data, and the other thread's, are then as
+// cold as in a step. Warm, a wake-up is several times cheaper, and says nothing about training.
 #include <caf/all.hpp>
 
 #include <linux/futex.h>
@@ -95,7 +95,8 @@ void measure(const char* name, const Way& way, bool tells) {
 }
 
 void wait_while(std::atomic<int>& word, int value) {
-  while (word.load(std::memory_order_acquire) == value) syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
+  while (word.load(std::memory_order_acquire) == value)
+    syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
 }
 void raise_and_wake(std::atomic<int>& word) {
   word.fetch_add(1, std::memory_order_release);

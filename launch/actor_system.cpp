@@ -14,14 +14,16 @@ namespace troupe {
 namespace {
 
 caf::expected<CoordinatorActor> connect(caf::actor_system& system, const std::string& host, std::uint16_t port) {
-  const auto found = GuardedMiddleman::of(system).connect(system.message_types(caf::detail::type_list<CoordinatorActor>{}), host, port);
+  const auto found = GuardedMiddleman::of(system).connect(
+      system.message_types(caf::detail::type_list<CoordinatorActor>{}), host, port);
   if (!found) return found.error();
   return caf::actor_cast<CoordinatorActor>(*found);
 }
 
 }  // namespace
 
-ActorSystemConfig::ActorSystemConfig(bool network, std::optional<JobKeys> keys, std::function<void(const std::string&)> log) {
+ActorSystemConfig::ActorSystemConfig(bool network, std::optional<JobKeys> keys,
+                                     std::function<void(const std::string&)> log) {
   set("scheduler.policy", caf::atom("sharing"));
   set("scheduler.max-threads", std::thread::hardware_concurrency() > 4 ? 2 : 1);
   set("logger.console", caf::atom("none"));
@@ -71,11 +73,12 @@ std::uint16_t publish_coordinator(caf::actor_system& system, const CoordinatorAc
                                   const std::string& interface_address, bool insecure) {
   auto& guarded = GuardedMiddleman::of(system);
   if (!guarded.has_keys() && !insecure && !is_loopback(interface_address)) {
-    throw Error(ErrorCode::usage, "coordinator", "on " + interface_address + " anybody in that network could steer the job: it has no keys",
+    throw Error(ErrorCode::usage, "coordinator",
+                "on " + interface_address + " anybody in that network could steer the job: it has no keys",
                 "troupe keys DIR makes some for --keys DIR on every node; --insecure-network does without");
   }
-  const auto bound =
-      guarded.publish(caf::actor_cast<caf::strong_actor_ptr>(coordinator), system.message_types(coordinator), port, interface_address);
+  const auto bound = guarded.publish(caf::actor_cast<caf::strong_actor_ptr>(coordinator),
+                                     system.message_types(coordinator), port, interface_address);
   // Any peer could address these two by name.
   system.registry().erase(caf::atom("SpawnServ"));
   system.registry().erase(caf::atom("ConfigServ"));
@@ -92,16 +95,19 @@ CoordinatorActor connect_coordinator(caf::actor_system& system, const std::strin
   using namespace std::chrono_literals;
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   std::string why;
-  for (auto pause = 10ms; std::chrono::steady_clock::now() < deadline; pause = std::min(pause * 2, std::chrono::milliseconds(500))) {
+  for (auto pause = 10ms; std::chrono::steady_clock::now() < deadline;
+       pause = std::min(pause * 2, std::chrono::milliseconds(500))) {
     auto coordinator = connect(system, host, port);
     if (coordinator) return *coordinator;
     why = system.render(coordinator.error());
     std::this_thread::sleep_for(pause);
   }
   throw Error(ErrorCode::unavailable, "coordinator",
-              "no answer from " + host + ":" + std::to_string(port) + " within " + std::to_string(timeout.count()) + " ms (" + why + ")",
-              why.find(std::strerror(EMFILE)) == std::string::npos ? "is the launcher running, and is the address right?"
-                                                                   : "raise the limit of open files (ulimit -n)");
+              "no answer from " + host + ":" + std::to_string(port) + " within " + std::to_string(timeout.count()) +
+                  " ms (" + why + ")",
+              why.find(std::strerror(EMFILE)) == std::string::npos
+                  ? "is the launcher running, and is the address right?"
+                  : "raise the limit of open files (ulimit -n)");
 }
 
 }  // namespace troupe

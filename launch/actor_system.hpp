@@ -12,12 +12,13 @@
 
 namespace troupe {
 
-/// CAF's configuration for a process of a job. Work sharing with one worker: CAF's default work stealing burns 1 % of a core per idle
-/// system and wakes later (docs/how_it_works.md). `network`: the process exchanges messages with others; with `keys` only
-/// with those that have the job's, over mutual TLS. A gate's lines go to `log`, on its thread.
+/// CAF's configuration for a process of a job. Work sharing with one worker: CAF's default work stealing burns 1 % of a
+/// core per idle system and wakes later (docs/how_it_works.md). `network`: the process exchanges messages with others;
+/// with `keys` only with those that have the job's, over mutual TLS. A gate's lines go to `log`, on its thread.
 class ActorSystemConfig : public caf::actor_system_config {
  public:
-  explicit ActorSystemConfig(bool network, std::optional<JobKeys> keys = {}, std::function<void(const std::string&)> log = {});
+  explicit ActorSystemConfig(bool network, std::optional<JobKeys> keys = {},
+                             std::function<void(const std::string&)> log = {});
 };
 
 /// Publishes a coordinator behind a Gate on `interface_address`. Returns the port. Throws Error(unavailable), and

@@ -58,7 +58,8 @@ struct LinkState {
   std::vector<TellCoordinator> waiting;
 };
 
-void find_coordinator(caf::stateful_actor<LinkState>* self, const AgentLink::Options& options, std::shared_ptr<std::atomic<bool>> ending) {
+void find_coordinator(caf::stateful_actor<LinkState>* self, const AgentLink::Options& options,
+                      std::shared_ptr<std::atomic<bool>> ending) {
   auto find = [options, ending = std::move(ending)](caf::event_based_actor* finder, const caf::actor& address) {
     const auto deadline = std::chrono::steady_clock::now() + options.patience;
     caf::strong_actor_ptr found;
@@ -77,7 +78,9 @@ void tell(caf::stateful_actor<LinkState>* self, const TellCoordinator& what) {
     self->state.waiting.push_back(what);
     return;
   }
-  std::visit([&](const auto& message) { self->send(caf::actor_cast<CoordinatorActor>(self->state.coordinator), message); }, what.message);
+  std::visit(
+      [&](const auto& message) { self->send(caf::actor_cast<CoordinatorActor>(self->state.coordinator), message); },
+      what.message);
 }
 
 template <class SharedPtr>
@@ -134,8 +137,8 @@ AgentLink::AgentLink(Options options, std::vector<ProcessId> started)
     Shared* operator->() const { return shared; }
     Shared* shared;
   };
-  shared_->agent = shared_->system->spawn([](caf::stateful_actor<LinkState>* self, Weak shared) { return link_actor(self, shared); },
-                                          Weak{shared_.get()});
+  shared_->agent = shared_->system->spawn(
+      [](caf::stateful_actor<LinkState>* self, Weak shared) { return link_actor(self, shared); }, Weak{shared_.get()});
 }
 
 AgentLink::~AgentLink() {

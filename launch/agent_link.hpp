@@ -13,11 +13,12 @@
 
 namespace troupe {
 
-/// Why a job may only begin anew from a checkpoint, by the coordinator's last word; nothing where it need not, or was asked to stop.
+/// Why a job may only begin anew from a checkpoint, by the coordinator's last word; nothing where it need not, or was
+/// asked to stop.
 std::optional<ErrorReport> lost_state(const std::optional<JobOver>& over, int stop_signal);
 
-/// A node agent's side of the coordinator: an actor that hands commands to the agent's main thread, which polls, forks and waits and
-/// therefore can't be an actor itself. Finds a restarted coordinator by itself.
+/// A node agent's side of the coordinator: an actor that hands commands to the agent's main thread, which polls, forks
+/// and waits and therefore can't be an actor itself. Finds a restarted coordinator by itself.
 class AgentLink {
  public:
   struct Options {

@@ -20,7 +20,8 @@ int find_note(dl_phdr_info* info, std::size_t, void* result) {
   for (int i = 0; i < info->dlpi_phnum && id.empty(); ++i) {
     const auto& segment = info->dlpi_phdr[i];
     if (segment.p_type != PT_NOTE) continue;
-    const auto* at = reinterpret_cast<const unsigned char*>(info->dlpi_addr + segment.p_vaddr);  // NOLINT: the loader's own address
+    const auto* at =
+        reinterpret_cast<const unsigned char*>(info->dlpi_addr + segment.p_vaddr);  // NOLINT: the loader's own address
     for (const auto* end = at + segment.p_memsz; at + sizeof(ElfW(Nhdr)) <= end;) {
       ElfW(Nhdr) note;
       std::memcpy(&note, at, sizeof note);
@@ -28,7 +29,8 @@ int find_note(dl_phdr_info* info, std::size_t, void* result) {
       const auto* text = name + aligned(note.n_namesz);
       if (note.n_type == NT_GNU_BUILD_ID && note.n_namesz == 4 && std::memcmp(name, "GNU", 4) == 0) {
         char digits[3];
-        for (unsigned k = 0; k < note.n_descsz; ++k) id += (std::snprintf(digits, sizeof digits, "%02x", text[k]), digits);
+        for (unsigned k = 0; k < note.n_descsz; ++k)
+          id += (std::snprintf(digits, sizeof digits, "%02x", text[k]), digits);
       }
       at = text + aligned(note.n_descsz);
     }

@@ -3,7 +3,8 @@
 
 namespace troupe {
 
-/// What tells this program from every other build: the linker's build id, else a hash of the program's file. Hexadecimal; any thread.
+/// What tells this program from every other build: the linker's build id, else a hash of the program's file.
+/// Hexadecimal; any thread.
 std::string program_build_id();
 
 }  // namespace troupe

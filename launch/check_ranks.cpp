@@ -1,5 +1,5 @@
-// What `troupe doctor` starts on the hosts of a list, one rank on each: collectives, and a step whose gradients are known. Rank 0 prints a
-// line for each finding: `check <tab> ok|fail <tab> what was found <tab> remedy`.
+// What `troupe doctor` starts on the hosts of a list, one rank on each: collectives, and a step whose gradients are
+// known. Rank 0 prints a line for each finding: `check <tab> ok|fail <tab> what was found <tab> remedy`.
 #include <cmath>
 #include <cstdio>
 
@@ -34,7 +34,8 @@ void check_sum(Rank& rank) {
   rank.all_reduce(wrong);
   say(rank, "collective", wrong.item<std::int64_t>() == 0,
       wrong.item<std::int64_t>() == 0
-          ? format("%d ranks add up 1, 1,000 and 1,000,000 numbers over %s", n, std::string(rank.communicator().backend()).c_str())
+          ? format("%d ranks add up 1, 1,000 and 1,000,000 numbers over %s", n,
+                   std::string(rank.communicator().backend()).c_str())
           : format("%lld sums are wrong", static_cast<long long>(wrong.item<std::int64_t>())),
       "check the memory and the network of the hosts, one after the other with --hosts");
 }
@@ -47,7 +48,8 @@ void measure_pace(Rank& rank) {
   const auto started = std::chrono::steady_clock::now();
   for (int i = 0; i < kTimes; ++i) rank.all_reduce(tensor, troupe::ReduceOp::avg, "pace");
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count() / kTimes;
-  say(rank, "pace", true, format("all_reduce of 16 MiB takes %.1f ms, %.0f Mbit/s", seconds * 1e3, 16 * 8.388608 / seconds), "");
+  say(rank, "pace", true,
+      format("all_reduce of 16 MiB takes %.1f ms, %.0f Mbit/s", seconds * 1e3, 16 * 8.388608 / seconds), "");
 }
 
 // A model's gradients over all ranks against those of one process with the whole batch.
@@ -76,7 +78,8 @@ void check_gradients(Rank& rank) {
   auto worst = torch::tensor({difference / norm}, at::kDouble);
   rank.all_reduce(worst, troupe::ReduceOp::max);
   const bool good = report.committed && worst.item<double>() < 1e-5;
-  say(rank, "gradients", good, format("those of %d ranks and of one process differ by %.1e of the largest", n, worst.item<double>()),
+  say(rank, "gradients", good,
+      format("those of %d ranks and of one process differ by %.1e of the largest", n, worst.item<double>()),
       "a host computes other numbers: compare processors, LibTorch's builds and memory");
 }
 

@@ -26,12 +26,16 @@ constexpr const char* kHelp =
     "usage: troupe checkpoint VERB PATH ...\n"
     "\n"
     "  ls DIR                 the checkpoints in a directory: step, size, which is the latest and the best\n"
-    "  inspect PATH           what a checkpoint, or a .safetensors or torch.save file, holds: every tensor with dtype and shape\n"
-    "  verify PATH            read everything and compare every hash: one checkpoint, or all of a directory; exit code 65 if one is bad\n"
-    "  convert FROM TO        the model's tensors as one file: TO ends in .safetensors, or in .pt for Python's torch.load\n"
+    "  inspect PATH           what a checkpoint, or a .safetensors or torch.save file, holds: every tensor with dtype "
+    "and shape\n"
+    "  verify PATH            read everything and compare every hash: one checkpoint, or all of a directory; exit code "
+    "65 if one is bad\n"
+    "  convert FROM TO        the model's tensors as one file: TO ends in .safetensors, or in .pt for Python's "
+    "torch.load\n"
     "      --all              the optimizer's tensors, too, all under their full names\n"
     "\n"
-    "PATH: a step-... folder, a directory of checkpoints (its latest), a folder of somebody else's safetensors files, or a file.\n"
+    "PATH: a step-... folder, a directory of checkpoints (its latest), a folder of somebody else's safetensors files, "
+    "or a file.\n"
     "example: troupe checkpoint convert runs/demo/checkpoints model.safetensors\n";
 
 std::string human_bytes(std::uint64_t bytes) {
@@ -89,8 +93,9 @@ int list(const std::string& directory) {
       const auto& manifest = folder.manifest();
       std::uint64_t bytes = 0;
       for (const auto& [name, digest] : manifest.files) bytes += digest.bytes;
-      std::printf("%10lld %6lld %6lld %10s  %-19s  %s\n", static_cast<long long>(manifest.step), static_cast<long long>(manifest.epoch),
-                  static_cast<long long>(manifest.ranks), human_bytes(bytes).c_str(), written_at(entry.path).c_str(), marks.c_str());
+      std::printf("%10lld %6lld %6lld %10s  %-19s  %s\n", static_cast<long long>(manifest.step),
+                  static_cast<long long>(manifest.epoch), static_cast<long long>(manifest.ranks),
+                  human_bytes(bytes).c_str(), written_at(entry.path).c_str(), marks.c_str());
     } catch (const Error& error) {
       std::printf("%10lld  bad: %s\n", static_cast<long long>(entry.step), error.what());
       code = exit_code(ErrorCode::bad_data);
@@ -99,9 +104,10 @@ int list(const std::string& directory) {
   return code;
 }
 
-void print_tensor(const std::string& name, at::ScalarType dtype, const std::vector<std::int64_t>& shape, const std::string& where) {
-  std::printf("  %-48s %-5s %-22s %s\n", printable(name).c_str(), std::string(safetensors_dtype(dtype).value_or("?")).c_str(),
-              shape_text(shape).c_str(), where.c_str());
+void print_tensor(const std::string& name, at::ScalarType dtype, const std::vector<std::int64_t>& shape,
+                  const std::string& where) {
+  std::printf("  %-48s %-5s %-22s %s\n", printable(name).c_str(),
+              std::string(safetensors_dtype(dtype).value_or("?")).c_str(), shape_text(shape).c_str(), where.c_str());
 }
 
 void print_count(std::size_t tensors, std::int64_t numel, std::uint64_t bytes) {
@@ -111,9 +117,9 @@ void print_count(std::size_t tensors, std::int64_t numel, std::uint64_t bytes) {
 int inspect_checkpoint(const std::string& path) {
   const CheckpointFolder folder(path);
   const auto& manifest = folder.manifest();
-  std::printf("%s: step %lld, epoch %lld, step %lld of it, %lld ranks\n", path.c_str(), static_cast<long long>(manifest.step),
-              static_cast<long long>(manifest.epoch), static_cast<long long>(manifest.step_in_epoch),
-              static_cast<long long>(manifest.ranks));
+  std::printf("%s: step %lld, epoch %lld, step %lld of it, %lld ranks\n", path.c_str(),
+              static_cast<long long>(manifest.step), static_cast<long long>(manifest.epoch),
+              static_cast<long long>(manifest.step_in_epoch), static_cast<long long>(manifest.ranks));
   for (const auto& [name, value] : manifest.metadata) std::printf("  %s: %s\n", name.c_str(), value.c_str());
   std::printf("files:\n");
   for (const auto& [name, digest] : manifest.files) {
@@ -136,7 +142,8 @@ int inspect_checkpoint(const std::string& path) {
 NamedTensors read_and_tell(const std::string& path, bool everything) {
   std::vector<std::string> skipped;
   auto tensors = read_model(path, everything, &skipped);
-  for (const auto& name : skipped) std::fprintf(stderr, "troupe: %s is no tensor and is left out\n", printable(name).c_str());
+  for (const auto& name : skipped)
+    std::fprintf(stderr, "troupe: %s is no tensor and is left out\n", printable(name).c_str());
   return tensors;
 }
 
@@ -168,7 +175,8 @@ int verify(const std::string& path) {
   for (const auto& folder : paths) {
     try {
       const auto verified = verify_checkpoint(folder);
-      std::printf("good  %s  %s in %zu files\n", folder.c_str(), human_bytes(verified.bytes).c_str(), verified.manifest.files.size());
+      std::printf("good  %s  %s in %zu files\n", folder.c_str(), human_bytes(verified.bytes).c_str(),
+                  verified.manifest.files.size());
     } catch (const Error& error) {
       std::printf("bad   %s  %s\n", folder.c_str(), error.what());
       code = exit_code(ErrorCode::bad_data);
@@ -203,7 +211,8 @@ int checkpoint_command(const std::vector<std::string>& words) {
     if (word == "--all") {
       all = true;
     } else if (word.starts_with("-")) {
-      throw Error(ErrorCode::usage, "troupe checkpoint", "there is no flag " + printable(word), "see troupe checkpoint --help");
+      throw Error(ErrorCode::usage, "troupe checkpoint", "there is no flag " + printable(word),
+                  "see troupe checkpoint --help");
     } else {
       places.push_back(word);
     }
@@ -218,7 +227,8 @@ int checkpoint_command(const std::vector<std::string>& words) {
                 near.empty() ? "see troupe checkpoint --help" : "did you mean " + near + "?");
   }
   if (places.size() != known->second + 1 || (all && verb != "convert")) {
-    throw Error(ErrorCode::usage, "troupe checkpoint " + verb, verb == "convert" ? "it takes FROM and TO" : "it takes one PATH and no flag",
+    throw Error(ErrorCode::usage, "troupe checkpoint " + verb,
+                verb == "convert" ? "it takes FROM and TO" : "it takes one PATH and no flag",
                 "see troupe checkpoint --help");
   }
   if (verb == "ls") return list(places[1]);

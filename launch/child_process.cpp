@@ -134,7 +134,8 @@ std::optional<int> ChildProcess::poll_exit() {
 }
 
 std::string describe_wait_status(int status) {
-  if (WIFSIGNALED(status)) return "signal " + std::to_string(WTERMSIG(status)) + " (" + strsignal(WTERMSIG(status)) + ")";
+  if (WIFSIGNALED(status))
+    return "signal " + std::to_string(WTERMSIG(status)) + " (" + strsignal(WTERMSIG(status)) + ")";
   return "exit code " + std::to_string(WEXITSTATUS(status));
 }
 
@@ -159,7 +160,8 @@ std::string find_program(const std::string& name) {
     if (runnable(candidate)) return candidate;
     start = end + 1;
   }
-  throw Error(ErrorCode::unavailable, name, "there is no such program on the PATH", "a program in this folder is written ./" + name);
+  throw Error(ErrorCode::unavailable, name, "there is no such program on the PATH",
+              "a program in this folder is written ./" + name);
 }
 
 }  // namespace troupe

@@ -10,8 +10,8 @@ namespace troupe {
 
 /// A process that we started and watch. Main thread only: PDEATHSIG fires when the thread that forked ends.
 ///
-/// The child is in a process group of its own (a Ctrl-C on the terminal reaches it through us), dies with us whatever happens to us, reads
-/// nothing, and writes into pipes.
+/// The child is in a process group of its own (a Ctrl-C on the terminal reaches it through us), dies with us whatever
+/// happens to us, reads nothing, and writes into pipes.
 class ChildProcess {
  public:
   struct Options {

@@ -18,7 +18,8 @@
 namespace troupe {
 namespace {
 
-Error wrong(const std::string& source, const std::string& name, const std::string& cause, const std::string& remedy = {}) {
+Error wrong(const std::string& source, const std::string& name, const std::string& cause,
+            const std::string& remedy = {}) {
   return Error(ErrorCode::usage, source, name.empty() ? cause : name + ": " + cause, remedy);
 }
 
@@ -97,7 +98,8 @@ struct Assign {
 
 // Sets the member; says nothing, or what is wrong.
 std::string assign(Config& config, const ConfigField& field, const std::string& text) {
-  return std::visit(Assign{config, field, text, "'" + displayable(text, 80) + "' is not " + allowed(field)}, field.member);
+  return std::visit(Assign{config, field, text, "'" + displayable(text, 80) + "' is not " + allowed(field)},
+                    field.member);
 }
 
 std::string assign_declared(ConfigValue& value, const std::string& text) {
@@ -106,7 +108,9 @@ std::string assign_declared(ConfigValue& value, const std::string& text) {
     const std::string refused = "'" + displayable(text, 80) + "' is not ";
     std::string operator()(bool& v) const { return parse_bool(text, v) ? "" : refused + "true or false"; }
     std::string operator()(std::int64_t& v) const { return parse_number(text, v) ? "" : refused + "a whole number"; }
-    std::string operator()(double& v) const { return parse_number(text, v) && std::isfinite(v) ? "" : refused + "a number"; }
+    std::string operator()(double& v) const {
+      return parse_number(text, v) && std::isfinite(v) ? "" : refused + "a number";
+    }
     std::string operator()(std::string& v) const { return v = text, ""; }
   };
   return std::visit(Visitor{text}, value);
@@ -173,7 +177,8 @@ std::string nearest_name(const std::string& name, const std::vector<std::string>
 void Config::declare(const std::string& name, ConfigValue default_value, const std::string& help) {
   for (const auto& field : config_fields()) {
     if (name == field.name)
-      throw Error(ErrorCode::usage, "config.declare", "'" + name + "' is one of Troupe's own settings", "choose another name");
+      throw Error(ErrorCode::usage, "config.declare", "'" + name + "' is one of Troupe's own settings",
+                  "choose another name");
   }
   declared[name] = {help, std::move(default_value)};
 }
@@ -181,7 +186,8 @@ void Config::declare(const std::string& name, ConfigValue default_value, const s
 const ConfigValue& Config::own(const std::string& name) const {
   const auto found = declared.find(name);
   if (found == declared.end())
-    throw Error(ErrorCode::usage, "config.get", "'" + name + "' was not declared", "call config.declare in job.declare");
+    throw Error(ErrorCode::usage, "config.get", "'" + name + "' was not declared",
+                "call config.declare in job.declare");
   return found->second.value;
 }
 
@@ -200,7 +206,8 @@ void set_config_value(Config& config, const std::string& name, const std::string
     found = true;
     problem = assign(config, field, text);
   }
-  if (const auto own = config.declared.find(bare); !found && own != config.declared.end() && (section.empty() || section == "program")) {
+  if (const auto own = config.declared.find(bare);
+      !found && own != config.declared.end() && (section.empty() || section == "program")) {
     found = true;
     problem = assign_declared(own->second.value, text);
   }
@@ -228,7 +235,8 @@ static void refuse_misspelt_variables(const Config& config) {
     auto near = nearest_name(name, known, kMostTypos);
     if (near.empty()) continue;
     std::transform(near.begin(), near.end(), near.begin(), [](unsigned char c) { return std::toupper(c); });
-    throw wrong(displayable(std::string(variable)), "", "there is no such setting", "did you mean TROUPE_" + near + "?");
+    throw wrong(displayable(std::string(variable)), "", "there is no such setting",
+                "did you mean TROUPE_" + near + "?");
   }
 }
 
@@ -258,7 +266,8 @@ ConfigAction parse_config(Config& config, int argc, const char* const* argv) {
       continue;
     }
     if (argument.size() < 3 || argument.compare(0, 2, "--") != 0) {
-      throw wrong("command line", "", "'" + displayable(argument) + "' is no flag", "settings are written --name value");
+      throw wrong("command line", "", "'" + displayable(argument) + "' is no flag",
+                  "settings are written --name value");
     }
     std::string name = argument.substr(2), value;
     if (const auto equals = name.find('='); equals != std::string::npos) {
@@ -287,20 +296,22 @@ ConfigAction parse_config(Config& config, int argc, const char* const* argv) {
   for (const auto& flag : flags) set_config_value(config, flag.name, flag.value, "--" + displayable(flag.name));
   if (config.batch_size % (config.grad_accum_steps) != 0) {
     throw wrong("config", "batch_size",
-                std::to_string(config.batch_size) + " samples can't be cut into " + std::to_string(config.grad_accum_steps) +
-                    " equal micro-batches",
+                std::to_string(config.batch_size) + " samples can't be cut into " +
+                    std::to_string(config.grad_accum_steps) + " equal micro-batches",
                 "make it a multiple of grad_accum_steps");
   }
   if (config.checkpoint_dir.empty() && (config.save_every >= 0 || config.resume == "latest"))
-    throw wrong("config", "checkpoint_dir", "it is empty", "name a folder, or leave saving (save_every -1) and resume out");
+    throw wrong("config", "checkpoint_dir", "it is empty",
+                "name a folder, or leave saving (save_every -1) and resume out");
   if (config.run_dir.empty() && profile_setting(config.profile).traces())
-    throw wrong("config", "profile", "a trace goes into run_dir, which is empty", "name a folder, or take --profile true");
+    throw wrong("config", "profile", "a trace goes into run_dir, which is empty",
+                "name a folder, or take --profile true");
   return action;
 }
 
 std::string config_help(const Config& config, const std::string& program) {
-  std::string text = "usage: " + program + " [--config FILE.toml] [--name value ...]\n       troupe launch --nproc N " + program +
-                     " [--name value ...]\n\nexample: " + program + " --lr 0.05 --epochs 3 --ranks 2\n";
+  std::string text = "usage: " + program + " [--config FILE.toml] [--name value ...]\n       troupe launch --nproc N " +
+                     program + " [--name value ...]\n\nexample: " + program + " --lr 0.05 --epochs 3 --ranks 2\n";
   std::string section;
   const Config defaults;
   for (const auto& field : config_fields()) {
@@ -322,10 +333,12 @@ std::string config_to_toml(const Config& config) {
   std::string text, section;
   const auto line = [&](const std::string& name, const std::string& value) {
     const auto source = config.sources.find(name);
-    text += name + " = " + value + (source == config.sources.end() ? "  # default" : "  # from " + source->second) + "\n";
+    text +=
+        name + " = " + value + (source == config.sources.end() ? "  # default" : "  # from " + source->second) + "\n";
   };
   for (const auto& field : config_fields()) {
-    if (section != field.section) text += std::string(section.empty() ? "" : "\n") + "[" + (section = field.section) + "]\n";
+    if (section != field.section)
+      text += std::string(section.empty() ? "" : "\n") + "[" + (section = field.section) + "]\n";
     line(field.name, render(config, field));
   }
   if (!config.declared.empty()) text += "\n[program]\n";
@@ -349,22 +362,25 @@ std::string config_to_json(const Config& config) { return json_of(config).dump()
 std::map<std::string, std::string> config_texts(const Config& config) {
   std::map<std::string, std::string> texts;
   const auto json = json_of(config);
-  for (const auto& [name, value] : json.items()) texts[name] = value.is_string() ? value.get<std::string>() : value.dump();
+  for (const auto& [name, value] : json.items())
+    texts[name] = value.is_string() ? value.get<std::string>() : value.dump();
   return texts;
 }
 
 std::string config_reference() {
   const Config defaults;
   std::string text =
-      "# Config reference\n\nGenerated from the list of settings in `launch/config_fields.cpp`; `troupe config reference` prints it.\n"
-      "A setting is written in a TOML file under its section (`--config FILE`), as an environment variable (`TROUPE_LR`), or as a flag\n"
+      "# Config reference\n\nGenerated from the list of settings in `launch/config_fields.cpp`; `troupe config "
+      "reference` prints it.\n"
+      "A setting is written in a TOML file under its section (`--config FILE`), as an environment variable "
+      "(`TROUPE_LR`), or as a flag\n"
       "(`--lr 0.1`); the later one wins.\n";
   std::string section;
   for (const auto& field : config_fields()) {
     if (section != field.section)
       text += "\n## [" + (section = field.section) + "]\n\n| name | default | allowed | meaning |\n|---|---|---|---|\n";
-    text += std::string("| `") + field.name + "` | `" + render(defaults, field) + "` | " + allowed(field) + " | " + field.help +
-            (field.shared ? "" : " (may differ between ranks)") + " |\n";
+    text += std::string("| `") + field.name + "` | `" + render(defaults, field) + "` | " + allowed(field) + " | " +
+            field.help + (field.shared ? "" : " (may differ between ranks)") + " |\n";
   }
   return text;
 }

@@ -18,11 +18,20 @@ namespace troupe {
 
 using ConfigValue = std::variant<bool, std::int64_t, double, std::string>;
 
-/// Every setting of a run, flat: `config.lr`. One list of fields (config_fields.cpp) is where the file, the flags, the environment,
+/// Every setting of a run, flat: `config.lr`. One list of fields (config_fields.cpp) is where the file, the flags, the
+/// environment,
 /// `--help`,
-/// `--print-config`, the reference page and the hash come from. Strength: default < file < environment (TROUPE_LR) < flag (--lr).
-struct Config : DataOptions, CommunicatorSettings, OptimizerOptions, TrainingOptions, StrategyOptions, LaunchOptions, ObserveOptions {
-  /// A setting of the program's own, before parsing; `--dropout 0.2`, `[program] dropout = 0.2`. Its type is the default's.
+/// `--print-config`, the reference page and the hash come from. Strength: default < file < environment (TROUPE_LR) <
+/// flag (--lr).
+struct Config : DataOptions,
+                CommunicatorSettings,
+                OptimizerOptions,
+                TrainingOptions,
+                StrategyOptions,
+                LaunchOptions,
+                ObserveOptions {
+  /// A setting of the program's own, before parsing; `--dropout 0.2`, `[program] dropout = 0.2`. Its type is the
+  /// default's.
   void declare(const std::string& name, ConfigValue default_value, const std::string& help);
   /// Its value. Throws Error(usage) if it was not declared, or with another type.
   template <class T>
@@ -37,8 +46,8 @@ struct Config : DataOptions, CommunicatorSettings, OptimizerOptions, TrainingOpt
     ConfigValue value;  ///< the default, then what was set
   };
   std::map<std::string, Declared> declared;
-  std::map<std::string, std::string>
-      sources;  ///< where a value came from, for fields that are not at their default: "--lr", "train.toml:3", "TROUPE_LR"
+  std::map<std::string, std::string> sources;  ///< where a value came from, for fields that are not at their default:
+                                               ///< "--lr", "train.toml:3", "TROUPE_LR"
 
  private:
   const ConfigValue& own(const std::string& name) const;
@@ -47,8 +56,9 @@ struct Config : DataOptions, CommunicatorSettings, OptimizerOptions, TrainingOpt
 /// What the command line asked for besides a run.
 enum class ConfigAction { run, help, print_config };
 
-/// Fills `config` from --config FILE, the environment and the flags. Throws Error(usage) on one line: where (file:line, variable or flag),
-/// the field, what is allowed, and the nearest known name for an unknown one. Arguments that are no flags are refused.
+/// Fills `config` from --config FILE, the environment and the flags. Throws Error(usage) on one line: where (file:line,
+/// variable or flag), the field, what is allowed, and the nearest known name for an unknown one. Arguments that are no
+/// flags are refused.
 ConfigAction parse_config(Config& config, int argc, const char* const* argv);
 /// The file alone, and one value alone, with the same errors.
 void read_config_file(Config& config, const std::string& path);
@@ -65,8 +75,8 @@ std::string config_reference();
 /// Of the values that all ranks must share; 16 hexadecimal digits.
 std::string config_hash(const Config& config);
 
-/// The candidate that differs from `name` least, or an empty string if none is near (Levenshtein distance of at most a third of its
-/// length, and of at most `most`).
+/// The candidate that differs from `name` least, or an empty string if none is near (Levenshtein distance of at most a
+/// third of its length, and of at most `most`).
 std::string nearest_name(const std::string& name, const std::vector<std::string>& candidates, std::size_t most = 64);
 
 }  // namespace troupe

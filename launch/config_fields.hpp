@@ -8,7 +8,8 @@
 
 namespace troupe {
 
-using ConfigMember = std::variant<bool Config::*, std::int64_t Config::*, std::uint64_t Config::*, double Config::*, std::string Config::*>;
+using ConfigMember = std::variant<bool Config::*, std::int64_t Config::*, std::uint64_t Config::*, double Config::*,
+                                  std::string Config::*>;
 
 struct ConfigField {
   const char* section;

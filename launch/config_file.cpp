@@ -44,7 +44,8 @@ void read_config_file(Config& config, const std::string& path) {
   try {
     table = toml::parse(content.str(), path);
   } catch (const toml::parse_error& error) {
-    throw Error(ErrorCode::usage, path + ":" + std::to_string(error.source().begin.line), std::string(error.description()));
+    throw Error(ErrorCode::usage, path + ":" + std::to_string(error.source().begin.line),
+                std::string(error.description()));
   }
   for (const auto& [section, node] : table) {
     const auto where = [&](const toml::node& n) { return path + ":" + std::to_string(n.source().begin.line); };

@@ -118,9 +118,10 @@ void CoordinatorChild::start() {
       child.arguments.push_back(word);
   }
   if (!options_.chaos.empty())
-    child.arguments.insert(child.arguments.end(),
-                           {"--chaos", options_.chaos, "--life", std::to_string(1'000 * options_.starts_over + lives_)});
-  child.environment = {{"TROUPE_SLOT", "coordinator"}, {"TROUPE_RESTARTS", std::to_string(lives_++)}};  // fault_point asks for them
+    child.arguments.insert(child.arguments.end(), {"--chaos", options_.chaos, "--life",
+                                                   std::to_string(1'000 * options_.starts_over + lives_)});
+  child.environment = {{"TROUPE_SLOT", "coordinator"},
+                       {"TROUPE_RESTARTS", std::to_string(lives_++)}};  // fault_point asks for them
   if (options_.keys) child.arguments.emplace_back("--keys-on-stdin");
   if (options_.insecure) child.arguments.emplace_back("--insecure-network");
   child.keep_stdin_open = true;

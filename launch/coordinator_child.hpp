@@ -16,8 +16,8 @@
 
 namespace troupe {
 
-/// The coordinator's process, started again when it dies: the job's state is in the journal and in the ranks. What it decides goes to
-/// standard error. Main thread.
+/// The coordinator's process, started again when it dies: the job's state is in the journal and in the ranks. What it
+/// decides goes to standard error. Main thread.
 class CoordinatorChild {
  public:
   struct Options {
@@ -36,8 +36,8 @@ class CoordinatorChild {
   int port() const noexcept { return options_.port; }
 
   void add_fds(std::vector<pollfd>& fds) const;
-  /// Shows what it said, `before_line` first; starts it again if it died, and does not wait for that. Throws Error(unavailable) if it
-  /// cannot start.
+  /// Shows what it said, `before_line` first; starts it again if it died, and does not wait for that. Throws
+  /// Error(unavailable) if it cannot start.
   void step(const std::function<void()>& before_line);
   /// The job is over: shows its last words, and waits for its end, two seconds at most.
   void finish(const std::function<void()>& before_line);

@@ -32,7 +32,8 @@ int run_coordinator(const CoordinatorProcessOptions& options) {
     coordinator_options.resumed = journal->last();
     coordinator_options.record = [&journal](const Membership& membership) { journal->append(membership); };
     if (journal->last())
-      std::fprintf(stderr, "the coordinator takes over at generation %llu\n", static_cast<unsigned long long>(journal->last()->generation));
+      std::fprintf(stderr, "the coordinator takes over at generation %llu\n",
+                   static_cast<unsigned long long>(journal->last()->generation));
   }
   ActorSystemConfig config(true, std::move(keys), log);
   caf::actor_system system(config);
@@ -45,7 +46,8 @@ int run_coordinator(const CoordinatorProcessOptions& options) {
     const CoordinatorActor& actor;
     caf::actor_system& system;
   } ending{actor, system};
-  std::printf("port %d\n", publish_coordinator(system, actor, static_cast<std::uint16_t>(options.port), options.address, options.insecure));
+  std::printf("port %d\n", publish_coordinator(system, actor, static_cast<std::uint16_t>(options.port), options.address,
+                                               options.insecure));
   std::fflush(stdout);
   char byte = 0;
   while (true) {

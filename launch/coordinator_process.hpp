@@ -17,8 +17,9 @@ struct CoordinatorProcessOptions {
   bool insecure = false;              ///< an address of the network without keys
 };
 
-/// The job's coordinator as a process: writes `port N` on standard output and what it decides on standard error, ends when standard input
-/// does (the launcher holds the other end). With a journal that has a membership it takes the job over. Returns the exit code.
+/// The job's coordinator as a process: writes `port N` on standard output and what it decides on standard error, ends
+/// when standard input does (the launcher holds the other end). With a journal that has a membership it takes the job
+/// over. Returns the exit code.
 int run_coordinator(const CoordinatorProcessOptions& options);
 
 }  // namespace troupe

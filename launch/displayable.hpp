@@ -4,7 +4,8 @@
 
 namespace troupe {
 
-/// `text` for an error message on a terminal: whatever is not printable ASCII as \xNN, and at most `most` characters of it.
+/// `text` for an error message on a terminal: whatever is not printable ASCII as \xNN, and at most `most` characters of
+/// it.
 inline std::string displayable(std::string_view text, std::size_t most = 60) {
   constexpr char kDigits[] = "0123456789abcdef";
   std::string shown;

@@ -19,9 +19,11 @@ namespace troupe {
 const char* const kDoctorHelp =
     "usage: troupe doctor [--hosts FILE|a:8,b:8] [FLAGS]\n"
     "\n"
-    "Looks for what would keep a job from running, on this machine and on every host of the list: limits, memory, disk, clocks, names, "
+    "Looks for what would keep a job from running, on this machine and on every host of the list: limits, memory, "
+    "disk, clocks, names, "
     "ssh,\n"
-    "the same build everywhere, and the speed of every link. One line for each finding; exit 0, or 69 if one of them is a failure.\n"
+    "the same build everywhere, and the speed of every link. One line for each finding; exit 0, or 69 if one of them "
+    "is a failure.\n"
     "\n"
     "  --hosts FILE|LIST    a host file, or the list itself\n"
     "  --run-dir DIR        where the job will write (default: runs)\n"
@@ -47,9 +49,9 @@ struct Request {
 
 Request read_request(const std::vector<std::string>& words) {
   Request request;
-  const std::map<std::string, std::string*> values = {{"--hosts", &request.hosts},           {"--run-dir", &request.run_dir},
-                                                      {"--ssh-config", &request.ssh_config}, {"--troupe", &request.troupe},
-                                                      {"--serve", &request.serve},           {"--measure", &request.measure}};
+  const std::map<std::string, std::string*> values = {
+      {"--hosts", &request.hosts},   {"--run-dir", &request.run_dir}, {"--ssh-config", &request.ssh_config},
+      {"--troupe", &request.troupe}, {"--serve", &request.serve},     {"--measure", &request.measure}};
   for (std::size_t i = 0; i < words.size(); ++i) {
     const auto equals = words[i].find('=');
     auto name = words[i].substr(0, equals);
@@ -70,7 +72,8 @@ Request read_request(const std::vector<std::string>& words) {
     } else if (name == "--help" || name == "-h") {
       request.help = true;
     } else {
-      throw Error(ErrorCode::usage, "command line", "there is no flag '" + displayable(words[i]) + "' here", "see troupe doctor --help");
+      throw Error(ErrorCode::usage, "command line", "there is no flag '" + displayable(words[i]) + "' here",
+                  "see troupe doctor --help");
     }
   }
   return request;
@@ -79,8 +82,8 @@ Request read_request(const std::vector<std::string>& words) {
 // A file, unless it can only be a list.
 std::vector<Host> read_hosts(const std::string& text) {
   struct stat status {};
-  const bool list =
-      ::stat(text.c_str(), &status) != 0 && text.find('/') == std::string::npos && text.find_first_of(":,") != std::string::npos;
+  const bool list = ::stat(text.c_str(), &status) != 0 && text.find('/') == std::string::npos &&
+                    text.find_first_of(":,") != std::string::npos;
   return list ? parse_host_flag(text) : read_host_file(text);
 }
 
@@ -125,7 +128,8 @@ class Doctor {
     if (!request_.json) std::cout << to_line(finding) << std::endl;  // as it is found: some take seconds
   }
   void fail(const std::string& host, const char* check, const Error& error) {
-    add({host, check, Verdict::fail, error.report().operation + (error.report().operation.empty() ? "" : ": ") + error.report().cause,
+    add({host, check, Verdict::fail,
+         error.report().operation + (error.report().operation.empty() ? "" : ": ") + error.report().cause,
          error.report().remedy});
   }
 
@@ -189,7 +193,8 @@ class Doctor {
         const auto& address = hosts_[static_cast<std::size_t>(to)].address;
         links.push_back({from, to, source->measure(address, target->serve(address), 300ms)});
       } catch (const Error& error) {
-        fail(hosts_[static_cast<std::size_t>(from)].name + " -> " + hosts_[static_cast<std::size_t>(to)].name, "link", error);
+        fail(hosts_[static_cast<std::size_t>(from)].name + " -> " + hosts_[static_cast<std::size_t>(to)].name, "link",
+             error);
       }
     }
     add(judge_links(hosts_, links));
@@ -216,13 +221,16 @@ int measure_by_hand(const std::string& target) {
   std::uint16_t port = 0;
   const auto* end = target.data() + target.size();
   if (colon == std::string::npos || std::from_chars(target.data() + colon + 1, end, port).ptr != end || port == 0)
-    throw Error(ErrorCode::usage, "--measure", "'" + displayable(target) + "' is not ADDRESS:PORT", "give what --serve printed");
+    throw Error(ErrorCode::usage, "--measure", "'" + displayable(target) + "' is not ADDRESS:PORT",
+                "give what --serve printed");
   auto address = target.substr(0, colon);
-  if (address.size() > 2 && address.front() == '[' && address.back() == ']') address = address.substr(1, address.size() - 2);
+  if (address.size() > 2 && address.front() == '[' && address.back() == ']')
+    address = address.substr(1, address.size() - 2);
   std::string token;
   std::cin >> token;
   const auto link = measure_link(address, port, token, 1s);
-  std::printf("%.1f Mbit/s, round trip %.1f us\n", link.bytes_per_second * 8e-6, static_cast<double>(link.round_trip.count()) * 1e-3);
+  std::printf("%.1f Mbit/s, round trip %.1f us\n", link.bytes_per_second * 8e-6,
+              static_cast<double>(link.round_trip.count()) * 1e-3);
   return 0;
 }
 

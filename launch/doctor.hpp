@@ -33,11 +33,13 @@ std::vector<Finding> judge_host(const std::string& host, const HostFacts& facts,
 Finding judge_build(const std::string& host, const HostFacts& facts, const HostFacts& ours);
 /// How far its clock is ahead of ours; known to within half the round trip.
 Finding judge_clock(const std::string& host, std::chrono::nanoseconds ahead, std::chrono::nanoseconds round_trip);
-/// What `name`'s address resolves to on `host`. `itself`: the name is this host's own. `alone`: all the list is on one machine.
-Finding judge_name(const std::string& host, const Host& name, const std::vector<std::string>& addresses, const std::string& why,
-                   bool itself, bool alone);
+/// What `name`'s address resolves to on `host`. `itself`: the name is this host's own. `alone`: all the list is on one
+/// machine.
+Finding judge_name(const std::string& host, const Host& name, const std::vector<std::string>& addresses,
+                   const std::string& why, bool itself, bool alone);
 /// Why ssh did not get through, by what it said.
-Finding judge_ssh_failure(const Host& host, const std::string& errors, int exit_code, const std::string& troupe_program);
+Finding judge_ssh_failure(const Host& host, const std::string& errors, int exit_code,
+                          const std::string& troupe_program);
 struct Link {
   int from = 0, to = 0;  ///< indexes into the list
   LinkMeasure measure;

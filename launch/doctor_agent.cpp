@@ -26,7 +26,9 @@ std::string rest_of(std::istringstream& words) {
   return rest;
 }
 
-std::int64_t wall_now() { return std::chrono::duration_cast<std::chrono::nanoseconds>(Wall::now().time_since_epoch()).count(); }
+std::int64_t wall_now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Wall::now().time_since_epoch()).count();
+}
 
 }  // namespace
 
@@ -58,14 +60,17 @@ void serve_doctor(std::istream& in, std::ostream& out, const std::string& versio
         int port = 0, milliseconds = 0;
         words >> address >> port >> token >> milliseconds;
         if (!words || port < 1 || port > 65535) throw Error(ErrorCode::usage, "measure", "'" + displayable(line) + "'");
-        const auto link = measure_link(address, static_cast<std::uint16_t>(port), token, std::chrono::milliseconds(milliseconds));
-        out << "measured " << link.round_trip.count() << ' ' << static_cast<std::uint64_t>(link.bytes_per_second) << std::endl;
+        const auto link =
+            measure_link(address, static_cast<std::uint16_t>(port), token, std::chrono::milliseconds(milliseconds));
+        out << "measured " << link.round_trip.count() << ' ' << static_cast<std::uint64_t>(link.bytes_per_second)
+            << std::endl;
       } else {
         throw Error(ErrorCode::usage, "doctor's agent", "there is no request '" + displayable(line) + "'");
       }
     } catch (const Error& error) {
       const auto& report = error.report();
-      out << "error " << displayable(report.operation + ": " + report.cause, 500) << '\t' << displayable(report.remedy, 300) << std::endl;
+      out << "error " << displayable(report.operation + ": " + report.cause, 500) << '\t'
+          << displayable(report.remedy, 300) << std::endl;
     }
   }
 }
@@ -85,17 +90,21 @@ std::string DoctorSession::ask(const std::string& request, const std::string& ex
   if (!silent_ && command_.write_line(request)) line = command_.read_line(PipedCommand::Clock::now() + patience);
   silent_ = !line;
   if (!line)
-    throw Error(ErrorCode::unavailable, "doctor's agent", "it ended, or was silent for " + std::to_string(patience.count()) + " s");
+    throw Error(ErrorCode::unavailable, "doctor's agent",
+                "it ended, or was silent for " + std::to_string(patience.count()) + " s");
   if (line->starts_with("error ")) {
     const auto tab = line->find('\t');
     throw Error(ErrorCode::unavailable, {}, displayable(line->substr(6, tab - 6), 500),
                 tab == std::string::npos ? std::string() : displayable(line->substr(tab + 1), 300));
   }
-  if (!line->starts_with(expected)) throw Error(ErrorCode::bad_data, "doctor's agent", "it answered '" + displayable(*line) + "'");
+  if (!line->starts_with(expected))
+    throw Error(ErrorCode::bad_data, "doctor's agent", "it answered '" + displayable(*line) + "'");
   return line->size() > expected.size() ? line->substr(expected.size() + 1) : std::string();
 }
 
-HostFacts DoctorSession::facts(const std::string& run_dir) { return host_facts_from_line(ask("facts " + run_dir, "facts")); }
+HostFacts DoctorSession::facts(const std::string& run_dir) {
+  return host_facts_from_line(ask("facts " + run_dir, "facts"));
+}
 
 std::pair<std::chrono::nanoseconds, std::chrono::nanoseconds> DoctorSession::clock() {
   std::pair<std::chrono::nanoseconds, std::chrono::nanoseconds> best{0ns, std::chrono::nanoseconds::max()};
@@ -106,7 +115,8 @@ std::pair<std::chrono::nanoseconds, std::chrono::nanoseconds> DoctorSession::clo
     if (!(std::istringstream(ask("clock", "clock")) >> theirs))
       throw Error(ErrorCode::bad_data, "doctor's agent", "its clock is no number");
     const std::chrono::nanoseconds round_trip = std::chrono::steady_clock::now() - before;
-    if (round_trip < best.second) best = {std::chrono::nanoseconds(theirs) - std::chrono::nanoseconds(ours) - round_trip / 2, round_trip};
+    if (round_trip < best.second)
+      best = {std::chrono::nanoseconds(theirs) - std::chrono::nanoseconds(ours) - round_trip / 2, round_trip};
   }
   return best;
 }
@@ -128,14 +138,16 @@ std::vector<std::string> DoctorSession::resolve(const std::string& name, std::st
 DoctorSession::Served DoctorSession::serve(const std::string& address) {
   Served served;
   std::istringstream words(ask("serve " + address, "serving"));
-  if (!(words >> served.port >> served.token)) throw Error(ErrorCode::bad_data, "doctor's agent", "it did not say its port");
+  if (!(words >> served.port >> served.token))
+    throw Error(ErrorCode::bad_data, "doctor's agent", "it did not say its port");
   return served;
 }
 
-LinkMeasure DoctorSession::measure(const std::string& address, const Served& served, std::chrono::milliseconds duration) {
-  std::istringstream words(
-      ask("measure " + address + " " + std::to_string(served.port) + " " + served.token + " " + std::to_string(duration.count()),
-          "measured", std::chrono::duration_cast<std::chrono::seconds>(duration) + 100s));
+LinkMeasure DoctorSession::measure(const std::string& address, const Served& served,
+                                   std::chrono::milliseconds duration) {
+  std::istringstream words(ask("measure " + address + " " + std::to_string(served.port) + " " + served.token + " " +
+                                   std::to_string(duration.count()),
+                               "measured", std::chrono::duration_cast<std::chrono::seconds>(duration) + 100s));
   std::int64_t round_trip = 0;
   double rate = 0;
   if (!(words >> round_trip >> rate) || round_trip < 0 || !(rate >= 0))

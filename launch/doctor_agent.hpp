@@ -10,13 +10,13 @@
 
 namespace troupe {
 
-/// The other end of DoctorSession, on each host: answers every line of `in` with one line on `out`, until `in` ends. First it says who it
-/// is.
+/// The other end of DoctorSession, on each host: answers every line of `in` with one line on `out`, until `in` ends.
+/// First it says who it is.
 ///   facts RUN_DIR | clock | resolve NAME | serve ADDRESS | measure ADDRESS PORT TOKEN MILLISECONDS
 void serve_doctor(std::istream& in, std::ostream& out, const std::string& version);
 
-/// A conversation with serve_doctor in another process. What it says is not trusted: every answer is bounded and checked.
-/// Throws Error(unavailable) if it does not answer, with what it said on standard error as the cause.
+/// A conversation with serve_doctor in another process. What it says is not trusted: every answer is bounded and
+/// checked. Throws Error(unavailable) if it does not answer, with what it said on standard error as the cause.
 class DoctorSession {
  public:
   /// Starts `arguments`, without waiting for it.
@@ -40,7 +40,8 @@ class DoctorSession {
 
  private:
   /// The answer to `request` without its first word, which must be `expected`; `error ...` is thrown.
-  std::string ask(const std::string& request, const std::string& expected, std::chrono::seconds patience = std::chrono::seconds(20));
+  std::string ask(const std::string& request, const std::string& expected,
+                  std::chrono::seconds patience = std::chrono::seconds(20));
 
   PipedCommand command_;
   bool silent_ = false;  // it owes an answer: a later one could be mistaken for another

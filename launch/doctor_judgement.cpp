@@ -48,7 +48,9 @@ std::string rate_text(double bytes_per_second) {
   return text;
 }
 
-Finding finding(const std::string& host, const char* check, std::string found) { return {host, check, Verdict::ok, std::move(found), {}}; }
+Finding finding(const std::string& host, const char* check, std::string found) {
+  return {host, check, Verdict::ok, std::move(found), {}};
+}
 
 void worsen(Finding& finding, Verdict verdict, const std::string& remedy) {
   finding.verdict = verdict;
@@ -94,37 +96,43 @@ std::vector<Finding> judge_host(const std::string& host, const HostFacts& facts,
 
   add("version", "troupe " + facts.version + ", build " + facts.build_id.substr(0, 12) + ", on " + facts.hostname);
 
-  auto& cores = add("cores", std::to_string(facts.cores) + " for " + std::to_string(slots) + (slots == 1 ? " slot" : " slots"));
+  auto& cores =
+      add("cores", std::to_string(facts.cores) + " for " + std::to_string(slots) + (slots == 1 ? " slot" : " slots"));
   if (static_cast<std::uint64_t>(slots) > facts.cores)
     worsen(cores, Verdict::warn, "ranks will share cores; fewer slots are rarely slower");
 
   const auto memory = std::min(facts.memory, facts.memory_limit);
-  auto& room = add("memory", bytes_text(memory) + (facts.memory_limit < facts.memory ? ", the control group's limit" : ""));
+  auto& room =
+      add("memory", bytes_text(memory) + (facts.memory_limit < facts.memory ? ", the control group's limit" : ""));
   if (memory < static_cast<std::uint64_t>(slots) * kGiB / 2)
-    worsen(room, Verdict::warn, "a rank takes about 512 MiB before its model: give the container more memory, or the host fewer slots");
+    worsen(room, Verdict::warn,
+           "a rank takes about 512 MiB before its model: give the container more memory, or the host fewer slots");
 
-  auto& locked = add("memlock", bytes_text(facts.locked_memory) + (facts.infiniband != 0 ? ", and InfiniBand needs it" : ""));
+  auto& locked =
+      add("memlock", bytes_text(facts.locked_memory) + (facts.infiniband != 0 ? ", and InfiniBand needs it" : ""));
   if (facts.infiniband != 0 && facts.locked_memory < kGiB)
     worsen(locked, Verdict::warn, "raise it (ulimit -l unlimited, or docker run --ulimit memlock=-1)");
 
-  auto& files = add("nofile", facts.open_files == kUnlimited ? "unlimited" : std::to_string(facts.open_files) + " open files");
+  auto& files =
+      add("nofile", facts.open_files == kUnlimited ? "unlimited" : std::to_string(facts.open_files) + " open files");
   if (facts.open_files < 256) {
     worsen(files, Verdict::fail, "raise it (ulimit -n 65536)");
   } else if (facts.open_files < 4096) {
     worsen(files, Verdict::warn, "raise it (ulimit -n 65536): every rank has sockets to every other");
   }
 
-  auto& shm = add("shm", facts.shm == 0 ? "/dev/shm is missing or cannot be written"
-                                        : "/dev/shm holds " + bytes_text(facts.shm) + ", free " + bytes_text(facts.shm_free));
+  auto& shm =
+      add("shm", facts.shm == 0 ? "/dev/shm is missing or cannot be written"
+                                : "/dev/shm holds " + bytes_text(facts.shm) + ", free " + bytes_text(facts.shm_free));
   if (facts.shm == 0) {
     worsen(shm, Verdict::fail, "mount a tmpfs there: ranks of one host exchange tensors in it");
   } else if (facts.shm_free < static_cast<std::uint64_t>(std::max(slots, 2)) * 64 * kMiB) {
     worsen(shm, Verdict::warn, "give it 64 MiB for each rank (docker run --shm-size=1g)");
   }
 
-  auto& disk =
-      add("disk", displayable(facts.run_dir, 200) + ": " +
-                      (facts.run_dir_error.empty() ? bytes_text(facts.run_dir_free) + " free" : displayable(facts.run_dir_error, 200)));
+  auto& disk = add("disk", displayable(facts.run_dir, 200) + ": " +
+                               (facts.run_dir_error.empty() ? bytes_text(facts.run_dir_free) + " free"
+                                                            : displayable(facts.run_dir_error, 200)));
   if (!facts.run_dir_error.empty()) {
     worsen(disk, Verdict::fail, "choose another --run-dir");
   } else if (facts.run_dir_free < 64 * kMiB) {
@@ -140,9 +148,10 @@ std::vector<Finding> judge_host(const std::string& host, const HostFacts& facts,
     worsen(addresses, Verdict::fail, "connect this host to the others: it has a loopback address only");
   }
 
-  const auto ports = facts.last_port >= facts.first_port && facts.last_port != 0 ? facts.last_port - facts.first_port + 1 : 0;
-  auto& range = add("ports", std::to_string(ports) + " for outgoing and unnamed sockets, " + std::to_string(facts.first_port) + " to " +
-                                 std::to_string(facts.last_port));
+  const auto ports =
+      facts.last_port >= facts.first_port && facts.last_port != 0 ? facts.last_port - facts.first_port + 1 : 0;
+  auto& range = add("ports", std::to_string(ports) + " for outgoing and unnamed sockets, " +
+                                 std::to_string(facts.first_port) + " to " + std::to_string(facts.last_port));
   if (ports < 1000) worsen(range, Verdict::warn, "widen net.ipv4.ip_local_port_range");
   return findings;
 }
@@ -150,8 +159,8 @@ std::vector<Finding> judge_host(const std::string& host, const HostFacts& facts,
 Finding judge_build(const std::string& host, const HostFacts& facts, const HostFacts& ours) {
   auto result = finding(host, "build", "the same as here");
   if (facts.version != ours.version || facts.build_id != ours.build_id) {
-    result.found = "troupe " + displayable(facts.version) + ", build " + displayable(facts.build_id, 12) + "; here " + ours.version +
-                   ", build " + displayable(ours.build_id, 12);
+    result.found = "troupe " + displayable(facts.version) + ", build " + displayable(facts.build_id, 12) + "; here " +
+                   ours.version + ", build " + displayable(ours.build_id, 12);
     worsen(result, Verdict::fail, "copy the same build to every host");
   }
   return result;
@@ -159,7 +168,8 @@ Finding judge_build(const std::string& host, const HostFacts& facts, const HostF
 
 Finding judge_clock(const std::string& host, std::chrono::nanoseconds ahead, std::chrono::nanoseconds round_trip) {
   const auto unsure = round_trip / 2;
-  auto result = finding(host, "clock", time_text(ahead) + (ahead < 0ns ? " behind" : " ahead") + " (known to " + time_text(unsure) + ")");
+  auto result = finding(
+      host, "clock", time_text(ahead) + (ahead < 0ns ? " behind" : " ahead") + " (known to " + time_text(unsure) + ")");
   const auto surely = std::chrono::abs(ahead) - unsure;
   if (surely > 60s) {
     worsen(result, Verdict::fail, "set the clock (an NTP client): certificates would not be valid yet, or no longer");
@@ -169,12 +179,13 @@ Finding judge_clock(const std::string& host, std::chrono::nanoseconds ahead, std
   return result;
 }
 
-Finding judge_name(const std::string& host, const Host& name, const std::vector<std::string>& addresses, const std::string& why,
-                   bool itself, bool alone) {
+Finding judge_name(const std::string& host, const Host& name, const std::vector<std::string>& addresses,
+                   const std::string& why, bool itself, bool alone) {
   std::string list;
   for (const auto& address : addresses) list += (list.empty() ? "" : ", ") + displayable(address);
   auto result = finding(host, "name", displayable(name.address) + " is " + list);
-  const auto remedy = "write address=IP for " + name.name + " in the host list, or mend " + (itself ? "its" : "the host's") + " /etc/hosts";
+  const auto remedy = "write address=IP for " + name.name + " in the host list, or mend " +
+                      (itself ? "its" : "the host's") + " /etc/hosts";
   const bool loopback = std::any_of(addresses.begin(), addresses.end(), is_loopback);
   if (addresses.empty()) {
     result.found = displayable(name.address) + " has no address here: " + displayable(why);
@@ -183,20 +194,24 @@ Finding judge_name(const std::string& host, const Host& name, const std::vector<
     result.found += itself ? ": what it opens there no other host reaches" : ": the host would speak to itself";
     worsen(result, Verdict::fail, remedy);
   } else if (addresses.size() > 1) {
-    worsen(result, Verdict::warn, "the first is taken; write address=IP for " + name.name + " in the host list to choose");
+    worsen(result, Verdict::warn,
+           "the first is taken; write address=IP for " + name.name + " in the host list to choose");
   }
   return result;
 }
 
-Finding judge_ssh_failure(const Host& host, const std::string& errors, int exit_code, const std::string& troupe_program) {
+Finding judge_ssh_failure(const Host& host, const std::string& errors, int exit_code,
+                          const std::string& troupe_program) {
   const auto said = displayable(last_line(errors), 200);
-  Finding result{host.name, "ssh", Verdict::fail, said.empty() ? "it ended with " + std::to_string(exit_code) : said, {}};
+  Finding result{
+      host.name, "ssh", Verdict::fail, said.empty() ? "it ended with " + std::to_string(exit_code) : said, {}};
   const auto target = (host.user.empty() ? "" : host.user + "@") + host.name;
   if (exit_code != 255) {  // ssh got through; what it started did not
     result.check = "troupe";
     result.found = "cannot run " + displayable(troupe_program, 200) + " there: " + result.found;
     result.remedy = "copy the same build to the same path on every host, or name its path with --troupe";
-  } else if (contains(errors, "Host key verification failed") || contains(errors, "REMOTE HOST IDENTIFICATION HAS CHANGED")) {
+  } else if (contains(errors, "Host key verification failed") ||
+             contains(errors, "REMOTE HOST IDENTIFICATION HAS CHANGED")) {
     result.remedy = "check the host's key once by hand: ssh " + target;
   } else if (contains(errors, "Permission denied")) {
     result.remedy = "a login without a password is needed: ssh-copy-id " + target + ", or user=U in the host list";
@@ -231,12 +246,14 @@ std::vector<Finding> judge_links(const std::vector<Host>& hosts, const std::vect
   std::sort(rates.begin(), rates.end());
   std::vector<Finding> findings;
   for (const auto& link : links) {
-    const auto name = hosts[static_cast<std::size_t>(link.from)].name + " -> " + hosts[static_cast<std::size_t>(link.to)].name;
-    auto& result = findings.emplace_back(
-        finding(name, "link", rate_text(link.measure.bytes_per_second) + ", round trip " + time_text(link.measure.round_trip)));
+    const auto name =
+        hosts[static_cast<std::size_t>(link.from)].name + " -> " + hosts[static_cast<std::size_t>(link.to)].name;
+    auto& result = findings.emplace_back(finding(
+        name, "link", rate_text(link.measure.bytes_per_second) + ", round trip " + time_text(link.measure.round_trip)));
     if (link.measure.bytes_per_second < rates[rates.size() / 2] / 4) {
       worsen(result, Verdict::warn,
-             "the median link has " + rate_text(rates[rates.size() / 2]) + ": look at this one's cable, switch port and address");
+             "the median link has " + rate_text(rates[rates.size() / 2]) +
+                 ": look at this one's cable, switch port and address");
     } else if (link.measure.bytes_per_second < 100e6 / 8) {
       worsen(result, Verdict::warn, "gradients will be exchanged slowly: is this the right network (address=A)?");
     }
@@ -249,8 +266,8 @@ std::string to_line(const Finding& finding) {
     if (text.size() < columns) text.resize(columns, ' ');
     return text + "  ";
   };
-  const auto columns =
-      padded(to_string(finding.verdict), 4) + padded(finding.host.empty() ? "here" : finding.host, 8) + padded(finding.check, 9);
+  const auto columns = padded(to_string(finding.verdict), 4) + padded(finding.host.empty() ? "here" : finding.host, 8) +
+                       padded(finding.check, 9);
   return columns + finding.found + (finding.remedy.empty() ? "" : "; " + finding.remedy);
 }
 
@@ -268,9 +285,9 @@ std::string to_json(const std::vector<Finding>& findings) {
   for (std::size_t i = 0; i < findings.size(); ++i) {
     const auto& each = findings[i];
     ++count[static_cast<int>(each.verdict)];
-    json += std::string(i == 0 ? "" : ",") + "\n  {\"host\": " + quoted(each.host) + ", \"check\": " + quoted(each.check) +
-            ", \"verdict\": " + quoted(to_string(each.verdict)) + ", \"found\": " + quoted(each.found) +
-            ", \"remedy\": " + quoted(each.remedy) + "}";
+    json += std::string(i == 0 ? "" : ",") + "\n  {\"host\": " + quoted(each.host) +
+            ", \"check\": " + quoted(each.check) + ", \"verdict\": " + quoted(to_string(each.verdict)) +
+            ", \"found\": " + quoted(each.found) + ", \"remedy\": " + quoted(each.remedy) + "}";
   }
   json += "\n], \"ok\": " + std::to_string(count[0]) + ", \"warn\": " + std::to_string(count[1]) +
           ", \"fail\": " + std::to_string(count[2]) + "}\n";
@@ -278,7 +295,8 @@ std::string to_json(const std::vector<Finding>& findings) {
 }
 
 int exit_code(const std::vector<Finding>& findings) noexcept {
-  const bool failed = std::any_of(findings.begin(), findings.end(), [](const Finding& each) { return each.verdict == Verdict::fail; });
+  const bool failed =
+      std::any_of(findings.begin(), findings.end(), [](const Finding& each) { return each.verdict == Verdict::fail; });
   return failed ? exit_code(ErrorCode::unavailable) : 0;
 }
 

@@ -92,12 +92,14 @@ DoctorCheck ranks_check(const std::string& troupe_program, std::chrono::seconds 
         findings.push_back(std::move(finding));
       }
       const bool late = PipedCommand::Clock::now() >= deadline;
-      const int status = launch.finish(late ? PipedCommand::Clock::now() : PipedCommand::Clock::now() + std::chrono::seconds(10));
+      const int status =
+          launch.finish(late ? PipedCommand::Clock::now() : PipedCommand::Clock::now() + std::chrono::seconds(10));
       if (late) {
         fail("the ranks did not end within " + std::to_string(patience.count()) + " s: " + last_words(launch.errors()),
              "is every port between the hosts open? ranks connect to each other");
       } else if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-        fail("a rank on every host: " + last_words(launch.errors()), "start it by hand: troupe launch --hosts FILE troupe-check-ranks");
+        fail("a rank on every host: " + last_words(launch.errors()),
+             "start it by hand: troupe launch --hosts FILE troupe-check-ranks");
       }
     } catch (const Error& error) {
       fail(error.report().cause, error.report().remedy);

@@ -17,8 +17,9 @@ std::optional<long> number(const Get& get, const char* name, long minimum, long 
   long parsed = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), parsed);
   if (error != std::errc() || end != value.data() + value.size() || parsed < minimum || parsed > maximum) {
-    throw Error(ErrorCode::usage, std::string("environment variable ") + name,
-                "'" + value + "' is no whole number from " + std::to_string(minimum) + " to " + std::to_string(maximum));
+    throw Error(
+        ErrorCode::usage, std::string("environment variable ") + name,
+        "'" + value + "' is no whole number from " + std::to_string(minimum) + " to " + std::to_string(maximum));
   }
   return parsed;
 }
@@ -75,15 +76,16 @@ RankEnvironment read_environment(const Get& given) {
   if (const char* coordinator = get("TROUPE_COORDINATOR")) {
     const std::string text(coordinator);
     const auto colon = text.rfind(':');
-    const auto port = colon == std::string::npos
-                          ? std::nullopt
-                          : number([&](const char*) { return text.c_str() + colon + 1; }, "TROUPE_COORDINATOR", 1, 65535);
-    if (!port || colon == 0) throw Error(ErrorCode::usage, "environment variable TROUPE_COORDINATOR", "'" + text + "' is not host:port");
+    const auto port = colon == std::string::npos ? std::nullopt
+                                                 : number([&](const char*) { return text.c_str() + colon + 1; },
+                                                          "TROUPE_COORDINATOR", 1, 65535);
+    if (!port || colon == 0)
+      throw Error(ErrorCode::usage, "environment variable TROUPE_COORDINATOR", "'" + text + "' is not host:port");
     place.coordinator_host = text.substr(0, colon);
     place.coordinator_port = static_cast<std::uint16_t>(*port);
   } else if (place.world_size > 1 && place.master_port == 0) {
-    throw Error(ErrorCode::usage, "environment variable MASTER_PORT", "it is not set, and neither is TROUPE_COORDINATOR",
-                "start the program with troupe launch or torchrun");
+    throw Error(ErrorCode::usage, "environment variable MASTER_PORT",
+                "it is not set, and neither is TROUPE_COORDINATOR", "start the program with troupe launch or torchrun");
   }
   return place;
 }

@@ -13,7 +13,8 @@ struct FailedProcess {
   std::string last_line;  ///< what it printed last; empty: nothing
 };
 
-/// Rank, host, how, log, last line, and the next command to type; `remote`: it is to be typed on another machine than the host.
+/// Rank, host, how, log, last line, and the next command to type; `remote`: it is to be typed on another machine than
+/// the host.
 std::string describe_failure(const FailedProcess& failed, bool remote);
 
 /// The same command, told to go on from the last checkpoint.

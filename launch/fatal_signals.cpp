@@ -15,7 +15,9 @@ namespace {
 constexpr int kMostFrames = 48;
 constexpr std::array kFatal = {SIGABRT, SIGSEGV, SIGBUS, SIGILL, SIGFPE};
 
-void write_text(const char* text) { [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text, std::strlen(text)); }
+void write_text(const char* text) {
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text, std::strlen(text));
+}
 
 // Only what POSIX lets a handler call, and backtrace(3), which is ready once it was called before.
 extern "C" void on_fatal_signal(int number, siginfo_t* info, void*) {

@@ -43,7 +43,8 @@ std::uint64_t limit_of(__rlimit_resource resource) {
 std::string numeric(const sockaddr* address) {
   char text[INET6_ADDRSTRLEN] = "";
   if (address->sa_family == AF_INET) {
-    ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(address)->sin_addr, text, sizeof text);  // NOLINT: the sockets API
+    ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(address)->sin_addr, text,
+                sizeof text);  // NOLINT: the sockets API
   } else if (address->sa_family == AF_INET6) {
     ::inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr, text, sizeof text);  // NOLINT
   }
@@ -110,7 +111,8 @@ std::string unescaped(std::string_view text) {
 
 }  // namespace
 
-std::uint64_t control_group_memory_limit(std::string_view own_groups, const std::function<std::string(const std::string& path)>& read) {
+std::uint64_t control_group_memory_limit(std::string_view own_groups,
+                                         const std::function<std::string(const std::string& path)>& read) {
   std::uint64_t least = kUnlimited;
   const auto consider = [&](const std::string& path) {
     const auto text = read(path);
@@ -127,7 +129,8 @@ std::uint64_t control_group_memory_limit(std::string_view own_groups, const std:
     const auto controllers = "," + std::string(line.substr(first + 1, second - first - 1)) + ",";
     const bool two = controllers == ",,";
     if (!two && controllers.find(",memory,") == std::string::npos) continue;
-    const std::string root = two ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory", file = two ? "/memory.max" : "/memory.limit_in_bytes";
+    const std::string root = two ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory",
+                      file = two ? "/memory.max" : "/memory.limit_in_bytes";
     std::string group(line.substr(second + 1));
     for (;;) {
       if (group == "/") group.clear();
@@ -148,9 +151,11 @@ HostFacts gather_host_facts(const std::string& version, const std::string& run_d
   facts.hostname = name;
   cpu_set_t cores;
   CPU_ZERO(&cores);
-  facts.cores = ::sched_getaffinity(0, sizeof cores, &cores) == 0 ? static_cast<std::uint64_t>(CPU_COUNT(&cores))
-                                                                  : static_cast<std::uint64_t>(::sysconf(_SC_NPROCESSORS_ONLN));
-  facts.memory = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  facts.cores = ::sched_getaffinity(0, sizeof cores, &cores) == 0
+                    ? static_cast<std::uint64_t>(CPU_COUNT(&cores))
+                    : static_cast<std::uint64_t>(::sysconf(_SC_NPROCESSORS_ONLN));
+  facts.memory =
+      static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   facts.memory_limit = control_group_memory_limit(text_of("/proc/self/cgroup"), text_of);
   facts.locked_memory = limit_of(RLIMIT_MEMLOCK);
   facts.open_files = limit_of(RLIMIT_NOFILE);
@@ -217,7 +222,8 @@ std::vector<std::string> resolve_name(const std::string& name, std::string& why)
     return found;
   }
   for (const auto* at = all; at != nullptr; at = at->ai_next) {
-    if (auto address = numeric(at->ai_addr); !address.empty() && std::find(found.begin(), found.end(), address) == found.end())
+    if (auto address = numeric(at->ai_addr);
+        !address.empty() && std::find(found.begin(), found.end(), address) == found.end())
       found.push_back(std::move(address));
   }
   ::freeaddrinfo(all);

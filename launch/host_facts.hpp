@@ -56,18 +56,20 @@ struct HostFacts {
 /// Looks at this machine. `run_dir` need not exist yet.
 HostFacts gather_host_facts(const std::string& version, const std::string& run_dir);
 
-/// One line, tabs between `name=value`; and back. A name that is not known is passed over, one that is missing keeps its default.
-/// Throws Error(bad_data).
+/// One line, tabs between `name=value`; and back. A name that is not known is passed over, one that is missing keeps
+/// its default. Throws Error(bad_data).
 std::string to_line(const HostFacts& facts);
 HostFacts host_facts_from_line(std::string_view line);
 
-/// The addresses that a name has here, IPv4 and IPv6 in text, in getaddrinfo's order. Empty: none, and `why` says the reason.
+/// The addresses that a name has here, IPv4 and IPv6 in text, in getaddrinfo's order. Empty: none, and `why` says the
+/// reason.
 std::vector<std::string> resolve_name(const std::string& name, std::string& why);
 /// Whether an address in text is of the loopback interface.
 bool is_loopback(const std::string& address);
 
-/// The smallest memory limit from a control group up to the root; `read` gives a file's text, or nothing ("") if it is not there.
-/// Version 1 and 2; `own_groups` is the text of /proc/self/cgroup.
-std::uint64_t control_group_memory_limit(std::string_view own_groups, const std::function<std::string(const std::string& path)>& read);
+/// The smallest memory limit from a control group up to the root; `read` gives a file's text, or nothing ("") if it is
+/// not there. Version 1 and 2; `own_groups` is the text of /proc/self/cgroup.
+std::uint64_t control_group_memory_limit(std::string_view own_groups,
+                                         const std::function<std::string(const std::string& path)>& read);
 
 }  // namespace troupe

@@ -33,7 +33,9 @@ using namespace std::chrono_literals;
 
 constexpr auto kAgentsEnd = 8s;  // after the job's end; an agent kills its ranks after 5 s
 
-bool is_here(const Host& host) { return host.address == "localhost" || host.address == "::1" || host.address.rfind("127.", 0) == 0; }
+bool is_here(const Host& host) {
+  return host.address == "localhost" || host.address == "::1" || host.address.rfind("127.", 0) == 0;
+}
 
 std::string join(const std::vector<int>& numbers) {
   std::string text;
@@ -59,14 +61,17 @@ class HostLauncher {
     address_ = options_.address.empty() ? default_address() : options_.address;
     if (!is_loopback(address_)) {
       if (!options_.insecure) key_maker_.emplace();
-      std::fprintf(stderr, "troupe: listening on %s for %zu hosts; %s: use a private network\n", address_.c_str(), agents_.size(),
-                   options_.insecure ? "what they say to each other is neither encrypted nor authenticated"
-                                     : "they know each other by the job's keys; gradients and other data are not encrypted");
+      std::fprintf(stderr, "troupe: listening on %s for %zu hosts; %s: use a private network\n", address_.c_str(),
+                   agents_.size(),
+                   options_.insecure
+                       ? "what they say to each other is neither encrypted nor authenticated"
+                       : "they know each other by the job's keys; gradients and other data are not encrypted");
     }
     std::optional<JobKeys> keys;
     if (key_maker_) keys = key_maker_->keys_for("launcher");
-    coordinator_.emplace(CoordinatorChild::Options{options_.troupe_program, options_.run_dir, job_, world_size_, address_, 0,
-                                                   options_.recovery, options_.chaos, starts_over_, keys, options_.insecure});
+    coordinator_.emplace(CoordinatorChild::Options{options_.troupe_program, options_.run_dir, job_, world_size_,
+                                                   address_, 0, options_.recovery, options_.chaos, starts_over_, keys,
+                                                   options_.insecure});
     AgentLink::Options link;
     link.job_id = job_;
     link.host = "(launcher)";
@@ -88,7 +93,8 @@ class HostLauncher {
     for (const auto& host : options_.hosts) agents_.push_back({host, {}, {}, nullptr, {}, {}, {}});
     const auto places = assign_ranks(options_.hosts);
     world_size_ = static_cast<int>(places.size());
-    for (int r = 0; r < world_size_; ++r) agents_[static_cast<std::size_t>(places[static_cast<std::size_t>(r)].host)].slots.push_back(r);
+    for (int r = 0; r < world_size_; ++r)
+      agents_[static_cast<std::size_t>(places[static_cast<std::size_t>(r)].host)].slots.push_back(r);
     // The last hosts first: spares are of use when the host of a dead rank is another.
     for (int s = 0; s < options_.spares; ++s)
       agents_[agents_.size() - 1 - static_cast<std::size_t>(s) % agents_.size()].spares.push_back(world_size_ + s);
@@ -104,26 +110,27 @@ class HostLauncher {
   void start(Agent& agent, int number) {
     const bool here = is_here(agent.host);
     const auto program = find_program(options_.command[0]);
-    std::vector<std::string> words = {here || options_.remote_troupe.empty() ? options_.troupe_program : options_.remote_troupe,
-                                      "node",
-                                      "--job",
-                                      job_,
-                                      "--host",
-                                      agent.host.name,
-                                      "--coordinator",
-                                      address_ + ":" + std::to_string(coordinator_->port()),
-                                      "--master-addr",  // of rank 0's host, where a program of torch.distributed opens its store
-                                      is_here(agents_[0].host) ? address_ : agents_[0].host.address,
-                                      "--world-size",
-                                      std::to_string(world_size_),
-                                      "--node-rank",
-                                      std::to_string(number),
-                                      "--nodes",
-                                      std::to_string(agents_.size()),
-                                      "--slots",
-                                      join(agent.slots),
-                                      "--run-dir",
-                                      options_.run_dir};
+    std::vector<std::string> words = {
+        here || options_.remote_troupe.empty() ? options_.troupe_program : options_.remote_troupe,
+        "node",
+        "--job",
+        job_,
+        "--host",
+        agent.host.name,
+        "--coordinator",
+        address_ + ":" + std::to_string(coordinator_->port()),
+        "--master-addr",  // of rank 0's host, where a program of torch.distributed opens its store
+        is_here(agents_[0].host) ? address_ : agents_[0].host.address,
+        "--world-size",
+        std::to_string(world_size_),
+        "--node-rank",
+        std::to_string(number),
+        "--nodes",
+        std::to_string(agents_.size()),
+        "--slots",
+        join(agent.slots),
+        "--run-dir",
+        options_.run_dir};
     if (!agent.spares.empty()) words.insert(words.end(), {"--spares", join(agent.spares)});
     if (!options_.recovery.enabled) words.emplace_back("--no-recovery");
     if (key_maker_) words.emplace_back("--keys-on-stdin");
@@ -145,7 +152,8 @@ class HostLauncher {
         const std::string text(*entry);
         all[text.substr(0, text.find('='))] = text.substr(std::min(text.size(), text.find('=') + 1));
       }
-      ssh.environment = choose_environment(all, {"OMP_*", "TROUPE_FAULT", "LD_LIBRARY_PATH", "NCCL_*", "CUDA_VISIBLE_DEVICES"});
+      ssh.environment =
+          choose_environment(all, {"OMP_*", "TROUPE_FAULT", "LD_LIBRARY_PATH", "NCCL_*", "CUDA_VISIBLE_DEVICES"});
       child.arguments = ssh_command(agent.host, words, ssh);
       child.arguments[0] = find_program(child.arguments[0]);
     }
@@ -164,9 +172,11 @@ class HostLauncher {
     if (const int signal = signals_.take(); signal != 0) {
       clear_bar();
       if (stop_signal_ == 0)
-        std::fprintf(stderr, "troupe: %s: every rank finishes its step and writes a checkpoint; once more ends them at once\n",
+        std::fprintf(stderr,
+                     "troupe: %s: every rank finishes its step and writes a checkpoint; once more ends them at once\n",
                      strsignal(signal));
-      for (auto& agent : agents_) stop_signal_ == 0 ? agent.child->write_stdin(signal == SIGINT ? "I" : "T") : agent.child->close_stdin();
+      for (auto& agent : agents_)
+        stop_signal_ == 0 ? agent.child->write_stdin(signal == SIGINT ? "I" : "T") : agent.child->close_stdin();
       stop_signal_ = signal;
     }
     coordinator_->step([this] { clear_bar(); });
@@ -194,8 +204,8 @@ class HostLauncher {
     if (code != 0 && first_bad_ == nullptr) first_bad_ = &agent, bad_code_ = code;
     if (over_ || stop_signal_ != 0 || code == 0) return;
     clear_bar();
-    std::fprintf(stderr, "troupe: host %s: its agent ended (%s)%s%s\n", agent.host.name.c_str(), describe_wait_status(status).c_str(),
-                 agent.last_line.empty() ? "" : ": ", agent.last_line.c_str());
+    std::fprintf(stderr, "troupe: host %s: its agent ended (%s)%s%s\n", agent.host.name.c_str(),
+                 describe_wait_status(status).c_str(), agent.last_line.empty() ? "" : ": ", agent.last_line.c_str());
     // Where the ranks were never started the coordinator must not wait for them.
     for (const int slot : agent.slots) link_->exited({slot, 0}, 69 << 8);
   }
@@ -263,6 +273,8 @@ class HostLauncher {
 
 }  // namespace
 
-LaunchOutcome launch_on_hosts(const LauncherOptions& options, int starts_over) { return HostLauncher(options, starts_over).run(); }
+LaunchOutcome launch_on_hosts(const LauncherOptions& options, int starts_over) {
+  return HostLauncher(options, starts_over).run();
+}
 
 }  // namespace troupe

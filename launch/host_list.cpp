@@ -43,13 +43,14 @@ struct Place {
   }
 };
 
-int whole_number(const Place& place, const std::string& field, std::string_view text, int minimum, int maximum, const std::string& remedy) {
+int whole_number(const Place& place, const std::string& field, std::string_view text, int minimum, int maximum,
+                 const std::string& remedy) {
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < minimum || value > maximum) {
-    place.refuse(
-        field + " '" + displayable(text) + "' is no whole number from " + std::to_string(minimum) + " to " + std::to_string(maximum),
-        remedy);
+    place.refuse(field + " '" + displayable(text) + "' is no whole number from " + std::to_string(minimum) + " to " +
+                     std::to_string(maximum),
+                 remedy);
   }
   return value;
 }
@@ -83,7 +84,8 @@ std::string name_or_ipv4(const Place& place, const std::string& field, std::stri
   std::string name(text.ends_with('.') ? text.substr(0, text.size() - 1) : text);
   if (name.size() > kMaxName) refuse("has " + std::to_string(name.size()) + " characters", "a name has at most 253");
   for (auto& c : name) {
-    if (!is_alnum(c) && c != '-' && c != '_' && c != '.') refuse("has the character '" + displayable({&c, 1}) + "'", allowed);
+    if (!is_alnum(c) && c != '-' && c != '_' && c != '.')
+      refuse("has the character '" + displayable({&c, 1}) + "'", allowed);
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
   }
   std::string_view rest = name, label;
@@ -91,13 +93,17 @@ std::string name_or_ipv4(const Place& place, const std::string& field, std::stri
     const auto dot = rest.find('.');
     label = rest.substr(0, dot);
     rest = dot == std::string_view::npos ? std::string_view() : rest.substr(dot + 1);
-    if (label.empty() || (dot != std::string_view::npos && rest.empty())) refuse("has two dots in a row, or nothing but a dot", allowed);
-    if (label.size() > kMaxLabel) refuse("has a part of " + std::to_string(label.size()) + " characters", "a part has at most 63");
-    if (label.front() == '-' || label.back() == '-') refuse("has a part that begins or ends with '-'", "no host has such a name");
+    if (label.empty() || (dot != std::string_view::npos && rest.empty()))
+      refuse("has two dots in a row, or nothing but a dot", allowed);
+    if (label.size() > kMaxLabel)
+      refuse("has a part of " + std::to_string(label.size()) + " characters", "a part has at most 63");
+    if (label.front() == '-' || label.back() == '-')
+      refuse("has a part that begins or ends with '-'", "no host has such a name");
   } while (!rest.empty());
   if (std::all_of(label.begin(), label.end(), is_digit)) {  // such a name can only be an IPv4 address (RFC 1123)
     in_addr address{};
-    if (inet_pton(AF_INET, name.c_str(), &address) != 1) refuse("is no IPv4 address", "write four numbers from 0 to 255, or a name");
+    if (inet_pton(AF_INET, name.c_str(), &address) != 1)
+      refuse("is no IPv4 address", "write four numbers from 0 to 255, or a name");
   }
   return name;
 }
@@ -115,7 +121,8 @@ std::string user_of(const Place& place, std::string_view text) {
   const std::string what = "user '" + displayable(text) + "' ";
   const std::string remedy = "a user has letters, digits, '_', '-', '.' and '+'";
   if (text.empty()) place.refuse(what + "is empty", remedy);
-  if (text.size() > kMaxUser) place.refuse(what + "has " + std::to_string(text.size()) + " characters", "a user has at most 64");
+  if (text.size() > kMaxUser)
+    place.refuse(what + "has " + std::to_string(text.size()) + " characters", "a user has at most 64");
   if (text.front() == '-') place.refuse(what + "begins with '-', which ssh would read as an option", remedy);
   if (bad != text.end()) place.refuse(what + "has the character '" + displayable({&*bad, 1}) + "'", remedy);
   return std::string(text);
@@ -132,14 +139,16 @@ Target target_of(const Place& place, std::string_view text) {
     const auto close = text.find(']');
     const auto address = close == std::string_view::npos ? std::nullopt : canonical_ipv6(text.substr(1, close - 1));
     if (!address) {
-      place.refuse("host '" + displayable(text) + "' has brackets but no IPv6 address in them", "write it like [fd00::1] or [fd00::1]:8");
+      place.refuse("host '" + displayable(text) + "' has brackets but no IPv6 address in them",
+                   "write it like [fd00::1] or [fd00::1]:8");
     }
     target.host = *address;
     after = text.substr(close + 1);
   } else if (std::count(text.begin(), text.end(), ':') > 1) {
     const auto address = canonical_ipv6(text);
     if (!address)
-      place.refuse("host '" + displayable(text) + "' has several ':' but is no IPv6 address", "write it like worker-1:8 or [fd00::1]:8");
+      place.refuse("host '" + displayable(text) + "' has several ':' but is no IPv6 address",
+                   "write it like worker-1:8 or [fd00::1]:8");
     target.host = *address;
   } else {
     const auto colon = text.find(':');
@@ -159,7 +168,8 @@ std::string address_of(const Place& place, std::string_view text) {
   if (inner.size() > 2 && inner.front() == '[' && inner.back() == ']') inner = inner.substr(1, inner.size() - 2);
   if (const auto ipv6 = canonical_ipv6(inner)) return *ipv6;
   if (text.find(':') != std::string_view::npos) {
-    place.refuse("address '" + displayable(text) + "' is no IPv6 address", "write address=fd00::1, or port=P for a port");
+    place.refuse("address '" + displayable(text) + "' is no IPv6 address",
+                 "write address=fd00::1, or port=P for a port");
   }
   return name_or_ipv4(place, "address", text);
 }
@@ -199,14 +209,17 @@ Host host_of(const Place& place, const std::vector<std::string>& words) {
     std::replace(key.begin(), key.end(), '-', '_');
     if (key == "slots_max") key = "max_slots";
     if (equals == std::string::npos || equals == 0) {
-      place.refuse("'" + displayable(words[i]) + "' is no field", "write field=value after the host, for instance slots=8");
+      place.refuse("'" + displayable(words[i]) + "' is no field",
+                   "write field=value after the host, for instance slots=8");
     }
     if (key != "slots" && key != "port" && key != "user" && key != "address" && key != "max_slots") {
       place.refuse("there is no field '" + displayable(key) + "'", "the fields are slots, port, user and address");
     }
     const auto value = words[i].substr(equals + 1);
     if (!fields.emplace(key, value).second) {
-      place.refuse("field " + key + " is given twice, '" + displayable(fields[key]) + "' and '" + displayable(value) + "'", "keep one");
+      place.refuse(
+          "field " + key + " is given twice, '" + displayable(fields[key]) + "' and '" + displayable(value) + "'",
+          "keep one");
     }
   }
   const auto value = [&](const char* key) -> const std::string* {
@@ -215,18 +228,23 @@ Host host_of(const Place& place, const std::vector<std::string>& words) {
   };
   if (const auto* text = value("slots")) {
     if (target.slots)
-      place.refuse("slots are given twice, ':" + std::to_string(*target.slots) + "' and 'slots=" + displayable(*text) + "'", "keep one");
+      place.refuse(
+          "slots are given twice, ':" + std::to_string(*target.slots) + "' and 'slots=" + displayable(*text) + "'",
+          "keep one");
     host.slots = slots_of(place, *text);
   } else {
     host.slots = target.slots.value_or(1);
   }
   if (const auto* text = value("max_slots")) {
-    const int most = whole_number(place, "max_slots", *text, 1, 1'000'000, "leave max_slots out: it has no effect here");
+    const int most =
+        whole_number(place, "max_slots", *text, 1, 1'000'000, "leave max_slots out: it has no effect here");
     if (most < host.slots)
-      place.refuse("slots " + std::to_string(host.slots) + " are more than max_slots " + *text, "lower slots, or leave max_slots out");
+      place.refuse("slots " + std::to_string(host.slots) + " are more than max_slots " + *text,
+                   "lower slots, or leave max_slots out");
   }
   if (const auto* text = value("port")) {
-    host.port = static_cast<std::uint16_t>(whole_number(place, "port", *text, 1, 65535, "write the port of the host's sshd, usually 22"));
+    host.port = static_cast<std::uint16_t>(
+        whole_number(place, "port", *text, 1, 65535, "write the port of the host's sshd, usually 22"));
   }
   if (const auto* text = value("user")) {
     if (!target.user.empty())
@@ -254,7 +272,8 @@ class HostCollector {
       place.refuse(what + " stands in " + unit_ + " " + std::to_string(first) + " already",
                    "give each host once, with the sum of its slots");
     };
-    if (const auto [at, fresh] = by_name_.emplace(host.name, host.line); !fresh) refuse_second("host '" + host.name + "'", at->second);
+    if (const auto [at, fresh] = by_name_.emplace(host.name, host.line); !fresh)
+      refuse_second("host '" + host.name + "'", at->second);
     if (const auto [at, fresh] = by_address_.emplace(std::pair(host.address, host.port), host.line); !fresh)
       refuse_second("address '" + host.address + "'", at->second);
     ranks_ += host.slots;
@@ -291,7 +310,8 @@ struct Descriptor {
 std::vector<Host> parse_host_list(std::string_view text, const std::string& file) {
   if (text.size() > kMaxHostFileBytes) {
     throw Error(ErrorCode::usage, file,
-                "it has " + std::to_string(text.size()) + " bytes; a host file has at most " + std::to_string(kMaxHostFileBytes),
+                "it has " + std::to_string(text.size()) + " bytes; a host file has at most " +
+                    std::to_string(kMaxHostFileBytes),
                 "name a host file, one host on each line");
   }
   if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
@@ -311,16 +331,19 @@ std::vector<Host> parse_host_list(std::string_view text, const std::string& file
 }
 
 std::vector<Host> read_host_file(const std::string& path) {
-  if (path.empty()) throw Error(ErrorCode::usage, "host file", "its name is empty", "name a file, one host on each line");
+  if (path.empty())
+    throw Error(ErrorCode::usage, "host file", "its name is empty", "name a file, one host on each line");
   if (path.find('\0') != std::string::npos)
     throw Error(ErrorCode::usage, "host file '" + displayable(path) + "'", "its name has a NUL byte");
   const auto shown = displayable(path, 200);
   // O_NONBLOCK: opening a pipe must not wait for its writer.
   const Descriptor file{::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY)};
   if (file.fd < 0)
-    throw Error(ErrorCode::usage, shown, std::string("cannot be read: ") + std::strerror(errno), "name a readable host file");
+    throw Error(ErrorCode::usage, shown, std::string("cannot be read: ") + std::strerror(errno),
+                "name a readable host file");
   struct stat status {};
-  if (::fstat(file.fd, &status) != 0) throw Error(ErrorCode::usage, shown, std::strerror(errno), "name a readable host file");
+  if (::fstat(file.fd, &status) != 0)
+    throw Error(ErrorCode::usage, shown, std::strerror(errno), "name a readable host file");
   if (!S_ISREG(status.st_mode)) {
     throw Error(ErrorCode::usage, shown, S_ISDIR(status.st_mode) ? "is a folder" : "is a pipe or a device, not a file",
                 "name a regular file, one host on each line");
@@ -330,7 +353,9 @@ std::vector<Host> read_host_file(const std::string& path) {
   while (text.size() <= kMaxHostFileBytes) {  // one byte too many is enough for the refusal
     const auto n = ::read(file.fd, block, sizeof block);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw Error(ErrorCode::usage, shown, std::string("cannot be read: ") + std::strerror(errno), "name a readable host file");
+    if (n < 0)
+      throw Error(ErrorCode::usage, shown, std::string("cannot be read: ") + std::strerror(errno),
+                  "name a readable host file");
     if (n == 0) break;
     text.append(block, static_cast<std::size_t>(n));
   }
@@ -345,7 +370,8 @@ std::vector<Host> parse_host_flag(std::string_view text, const std::string& flag
   HostCollector hosts(flag, "entry");
   const std::string remedy = "write it like a:8,b:8";
   if (text.size() > kMaxHostFileBytes)
-    throw Error(ErrorCode::usage, flag, "the list has " + std::to_string(text.size()) + " characters", "use a host file");
+    throw Error(ErrorCode::usage, flag, "the list has " + std::to_string(text.size()) + " characters",
+                "use a host file");
   if (trimmed(text).empty()) return hosts.take(remedy);
   int number = 0;
   for (bool more = true; more;) {

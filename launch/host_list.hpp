@@ -9,7 +9,8 @@ namespace troupe {
 
 /// A machine of the job, as a host list names it.
 struct Host {
-  std::string name;        ///< lower case, no trailing dot, no brackets: what logs say, and what ssh's own configuration may know
+  std::string
+      name;  ///< lower case, no trailing dot, no brackets: what logs say, and what ssh's own configuration may know
   std::string address;     ///< where it is reached; the name if the list does not say
   int slots = 1;           ///< places for one rank each
   std::uint16_t port = 0;  ///< of its sshd; 0: as ssh's configuration says
@@ -24,10 +25,11 @@ constexpr int kMaxSlots = 1024;  ///< of one host
 constexpr int kMaxRanks = 1'000'000;
 constexpr std::size_t kMaxHostFileBytes = 4 << 20;
 
-/// Reads the text of a host file: a host on each line, `name slots=N [port=P] [user=U] [address=A]`, in any order of fields. A bare name is
-/// one slot, `name:N` is N, `user@name` names the user, IPv6 addresses stand in brackets if something follows the colon. `#` begins a
-/// comment. What DeepSpeed and Open MPI read is taken; Open MPI's max_slots is checked and has no effect.
-/// Throws Error(usage) that names `file`, the line, the field, the value and what to write instead.
+/// Reads the text of a host file: a host on each line, `name slots=N [port=P] [user=U] [address=A]`, in any order of
+/// fields. A bare name is one slot, `name:N` is N, `user@name` names the user, IPv6 addresses stand in brackets if
+/// something follows the colon. `#` begins a comment. What DeepSpeed and Open MPI read is taken; Open MPI's max_slots
+/// is checked and has no effect. Throws Error(usage) that names `file`, the line, the field, the value and what to
+/// write instead.
 std::vector<Host> parse_host_list(std::string_view text, const std::string& file);
 
 /// The same of a regular file of at most kMaxHostFileBytes; never waits for a pipe or a device.

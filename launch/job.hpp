@@ -22,8 +22,8 @@ struct Datasets {
   std::shared_ptr<const Dataset> held_out;  ///< may be empty: no validation
 };
 
-/// A training job by its parts; the framework owns the loop: epochs, micro-batches, validation, checkpoints, resume, logs, an orderly stop.
-/// Every function is called on each rank's thread with the same config.
+/// A training job by its parts; the framework owns the loop: epochs, micro-batches, validation, checkpoints, resume,
+/// logs, an orderly stop. Every function is called on each rank's thread with the same config.
 struct Job {
   std::function<std::shared_ptr<torch::nn::Module>(const Config&)> model;  ///< makes it, on each rank alike; needed
   std::function<Datasets(const Config&)> data;                             ///< opens it, on each rank alike; needed
@@ -35,7 +35,8 @@ struct Job {
   std::function<void(Config&)> declare;
 };
 
-/// Runs the job as this process's place in it says; returns the exit code. `--help`, `--ranks 4`, `--resume latest` and so on all work.
+/// Runs the job as this process's place in it says; returns the exit code. `--help`, `--ranks 4`, `--resume latest` and
+/// so on all work.
 int run(const Job& job, int argc, char** argv);
 
 /// The loop itself, on one rank.

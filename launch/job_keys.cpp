@@ -94,7 +94,8 @@ void add_extension(X509* certificate, X509* issuer, int nid, const char* value) 
 }
 
 // Signed by `issuer`'s key; `issuer` null: by its own, an authority.
-Certificate make_certificate(EVP_PKEY* key, const std::string& name, X509* issuer, EVP_PKEY* issuer_key, std::time_t now) {
+Certificate make_certificate(EVP_PKEY* key, const std::string& name, X509* issuer, EVP_PKEY* issuer_key,
+                             std::time_t now) {
   auto certificate = made(Certificate(X509_new()), "a certificate");
   auto* raw = certificate.get();
   check(X509_set_version(raw, 2), "a version");
@@ -102,7 +103,8 @@ Certificate make_certificate(EVP_PKEY* key, const std::string& name, X509* issue
   check(RAND_bytes(serial.data(), serial.size()), "random numbers");
   serial[0] &= 0x7f;
   using Number = std::unique_ptr<BIGNUM, Delete<BN_free>>;
-  const auto number = made(Number(BN_bin2bn(serial.data(), static_cast<int>(serial.size()), nullptr)), "a serial number");
+  const auto number =
+      made(Number(BN_bin2bn(serial.data(), static_cast<int>(serial.size()), nullptr)), "a serial number");
   if (BN_to_ASN1_INTEGER(number.get(), X509_get_serialNumber(raw)) == nullptr) refuse("a serial number");
   if (X509_time_adj(X509_getm_notBefore(raw), -kClocksDiffer, &now) == nullptr ||
       X509_time_adj(X509_getm_notAfter(raw), kValidSeconds, &now) == nullptr)
@@ -110,11 +112,14 @@ Certificate make_certificate(EVP_PKEY* key, const std::string& name, X509* issue
   check(X509_set_pubkey(raw, key), "a public key");
   auto* subject = X509_get_subject_name(raw);
   const auto text = name.substr(0, 64);  // what a common name may have
-  check(X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_UTF8, reinterpret_cast<const unsigned char*>(text.c_str()), -1, -1, 0),
+  check(X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_UTF8, reinterpret_cast<const unsigned char*>(text.c_str()),
+                                   -1, -1, 0),
         "a name");
   check(X509_set_issuer_name(raw, issuer ? X509_get_subject_name(issuer) : subject), "an issuer");
-  add_extension(raw, issuer ? issuer : raw, NID_basic_constraints, issuer ? "critical,CA:FALSE" : "critical,CA:TRUE,pathlen:0");
-  add_extension(raw, issuer ? issuer : raw, NID_key_usage, issuer ? "critical,digitalSignature" : "critical,keyCertSign");
+  add_extension(raw, issuer ? issuer : raw, NID_basic_constraints,
+                issuer ? "critical,CA:FALSE" : "critical,CA:TRUE,pathlen:0");
+  add_extension(raw, issuer ? issuer : raw, NID_key_usage,
+                issuer ? "critical,digitalSignature" : "critical,keyCertSign");
   if (issuer) add_extension(raw, issuer, NID_ext_key_usage, "serverAuth,clientAuth");
   check(X509_sign(raw, issuer_key, EVP_sha256()), "a signature");
   return certificate;
@@ -155,7 +160,8 @@ std::string read_secret(const std::string& path) {
   const int error = errno;
   ::close(fd);
   if (n < 0) throw Error(ErrorCode::io, path, std::strerror(error));
-  if ((facts.st_mode & 077) != 0) throw Error(ErrorCode::bad_data, path, "others may read it", "chmod 600, and make new keys");
+  if ((facts.st_mode & 077) != 0)
+    throw Error(ErrorCode::bad_data, path, "others may read it", "chmod 600, and make new keys");
   if (static_cast<std::size_t>(n) > kMostBytes) throw Error(ErrorCode::bad_data, path, "it is too long for a key");
   text.resize(static_cast<std::size_t>(n));
   return text;
@@ -168,7 +174,9 @@ void write_files(const std::string& folder, const JobKeys& keys) {
   write_secret(folder + "/token", keys.token);
 }
 
-bool is_token(std::string_view text) { return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos; }
+bool is_token(std::string_view text) {
+  return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
 
 }  // namespace
 
@@ -234,11 +242,14 @@ JobKeys JobKeys::read_framed(int fd) {
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   const auto read = [&](char* to, std::size_t bytes) {
     while (bytes > 0) {
-      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
+      const auto left =
+          std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
       pollfd ready{fd, POLLIN, 0};
       const auto n = left > 0 && ::poll(&ready, 1, static_cast<int>(left)) > 0 ? ::read(fd, to, bytes) : 0;
       if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-      if (n <= 0) throw Error(ErrorCode::bad_data, "the job's keys", "they did not come", "the launcher sends them on standard input");
+      if (n <= 0)
+        throw Error(ErrorCode::bad_data, "the job's keys", "they did not come",
+                    "the launcher sends them on standard input");
       to += n;
       bytes -= static_cast<std::size_t>(n);
     }
@@ -247,7 +258,8 @@ JobKeys JobKeys::read_framed(int fd) {
   for (char digit = 0;;) {
     read(&digit, 1);
     if (digit == '\n') break;
-    if (digit < '0' || digit > '9' || length > kMostBytes) throw Error(ErrorCode::bad_data, "the job's keys", "their length is no number");
+    if (digit < '0' || digit > '9' || length > kMostBytes)
+      throw Error(ErrorCode::bad_data, "the job's keys", "their length is no number");
     length = length * 10 + static_cast<std::size_t>(digit - '0');
   }
   if (length > 4 * kMostBytes) throw Error(ErrorCode::bad_data, "the job's keys", "they are too long");
@@ -272,7 +284,8 @@ KeyFolder::KeyFolder(const JobKeys& keys) {
 }
 
 void KeyFolder::write(const std::string& folder, const JobKeys& keys) {
-  if (::mkdir(folder.c_str(), 0700) != 0) throw Error(ErrorCode::io, folder, std::strerror(errno), "name a folder that does not exist yet");
+  if (::mkdir(folder.c_str(), 0700) != 0)
+    throw Error(ErrorCode::io, folder, std::strerror(errno), "name a folder that does not exist yet");
   write_files(folder, keys);
 }
 
@@ -283,17 +296,22 @@ KeyFolder::~KeyFolder() {
 
 JobKeys KeyFolder::read(const std::string& folder) {
   struct stat facts {};
-  if (::lstat(folder.c_str(), &facts) != 0) throw Error(ErrorCode::io, folder, std::strerror(errno), "is it a folder of a job's keys?");
+  if (::lstat(folder.c_str(), &facts) != 0)
+    throw Error(ErrorCode::io, folder, std::strerror(errno), "is it a folder of a job's keys?");
   if (!S_ISDIR(facts.st_mode) || (facts.st_mode & 077) != 0 || facts.st_uid != ::geteuid())
     throw Error(ErrorCode::bad_data, folder, "it is not a folder of this user alone", "chmod 700, and make new keys");
-  JobKeys keys{read_secret(authority(folder)), read_secret(certificate(folder)), read_secret(key(folder)), read_secret(folder + "/token")};
+  JobKeys keys{read_secret(authority(folder)), read_secret(certificate(folder)), read_secret(key(folder)),
+               read_secret(folder + "/token")};
   if (!is_token(keys.token))
     throw Error(ErrorCode::bad_data, folder + "/token", "it is no token of 64 hexadecimal digits", "make new keys");
   const auto no_password = [](char*, int, int, void*) { return 0; };
-  const auto is_certificate = [](BIO* bio) { return Certificate(PEM_read_bio_X509(bio, nullptr, nullptr, nullptr)) != nullptr; };
+  const auto is_certificate = [](BIO* bio) {
+    return Certificate(PEM_read_bio_X509(bio, nullptr, nullptr, nullptr)) != nullptr;
+  };
   require_pem(authority(folder), keys.authority, is_certificate);
   require_pem(certificate(folder), keys.certificate, is_certificate);
-  require_pem(key(folder), keys.key, [&](BIO* bio) { return Key(PEM_read_bio_PrivateKey(bio, nullptr, no_password, nullptr)) != nullptr; });
+  require_pem(key(folder), keys.key,
+              [&](BIO* bio) { return Key(PEM_read_bio_PrivateKey(bio, nullptr, no_password, nullptr)) != nullptr; });
   return keys;
 }
 
@@ -301,7 +319,8 @@ std::string hmac_text(std::string_view key, std::string_view message) {
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
   unsigned length = 0;
   const auto* bytes = reinterpret_cast<const unsigned char*>(message.data());
-  if (HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), bytes, message.size(), digest.data(), &length) == nullptr)
+  if (HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), bytes, message.size(), digest.data(), &length) ==
+      nullptr)
     refuse("an HMAC");
   return hex(digest.data(), length);
 }

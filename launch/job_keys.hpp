@@ -5,9 +5,9 @@
 
 namespace troupe {
 
-/// What makes a process one of a job's: a certificate of the job's own authority with its key, and the job's token. PEM texts; the token is
-/// 64 hexadecimal digits. Whoever has one may do whatever a rank may, so it goes over ssh's standard input, never onto a command line or
-/// into an environment.
+/// What makes a process one of a job's: a certificate of the job's own authority with its key, and the job's token. PEM
+/// texts; the token is 64 hexadecimal digits. Whoever has one may do whatever a rank may, so it goes over ssh's
+/// standard input, never onto a command line or into an environment.
 struct JobKeys {
   std::string authority;    ///< certificate; the same for all
   std::string certificate;  ///< this host's
@@ -17,7 +17,8 @@ struct JobKeys {
   /// One text for a pipe, and back. Throws Error(bad_data) for anything else.
   std::string to_text() const;
   static JobKeys from_text(std::string_view text);
-  /// `to_text`, with its length in a line before it, and back: reads not a byte more, and waits for 30 s. Throws Error(bad_data).
+  /// `to_text`, with its length in a line before it, and back: reads not a byte more, and waits for 30 s. Throws
+  /// Error(bad_data).
   std::string framed() const;
   static JobKeys read_framed(int fd);
 };
@@ -31,8 +32,8 @@ class KeyMaker {
   KeyMaker(const KeyMaker&) = delete;
   KeyMaker& operator=(const KeyMaker&) = delete;
 
-  /// For one host: what stands in the certificate is for people who read it, the authority alone decides. Valid for a week from `now`,
-  /// seconds since 1970.
+  /// For one host: what stands in the certificate is for people who read it, the authority alone decides. Valid for a
+  /// week from `now`, seconds since 1970.
   JobKeys keys_for(const std::string& host) const { return keys_for(host, std::time(nullptr)); }
   JobKeys keys_for(const std::string& host, std::time_t now) const;
 
@@ -41,7 +42,8 @@ class KeyMaker {
   State* state_;
 };
 
-/// The keys as files, where CAF reads them again for each connection: a folder of mode 0700, gone with this object. One owner.
+/// The keys as files, where CAF reads them again for each connection: a folder of mode 0700, gone with this object. One
+/// owner.
 class KeyFolder {
  public:
   /// In TMPDIR. Throws Error(io).

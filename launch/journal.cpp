@@ -26,7 +26,8 @@ constexpr std::size_t kHead = 8, kHash = 8;
 constexpr std::size_t kMaxRecord = 64 << 20, kMaxFile = 1 << 30;
 constexpr std::size_t kMemberBytes = 21;  // at least: slot, incarnation, length of the host's name, newcomer
 
-// In cereal's own form, but a size is not believed before it is compared with what there is: a vector of that length would be made first.
+// In cereal's own form, but a size is not believed before it is compared with what there is: a vector of that length
+// would be made first.
 template <class Archive>
 void fields(Archive& archive, std::string& text, std::size_t most) {
   cereal::size_type length = text.size();
@@ -81,7 +82,8 @@ Journal::Journal(std::string path, const std::string& job_id)
   if (fd_ < 0) throw Error(ErrorCode::io, path_, std::strerror(errno), "choose another --run-dir");
   try {
     if (::flock(fd_, LOCK_EX | LOCK_NB) != 0)
-      throw Error(ErrorCode::unavailable, path_, "another coordinator holds this journal", "one job has one coordinator");
+      throw Error(ErrorCode::unavailable, path_, "another coordinator holds this journal",
+                  "one job has one coordinator");
     std::string text;
     char block[1 << 16];
     for (ssize_t n = 0; (n = ::pread(fd_, block, sizeof block, static_cast<off_t>(text.size()))) > 0;) {
@@ -93,14 +95,16 @@ Journal::Journal(std::string path, const std::string& job_id)
       if (::ftruncate(fd_, 0) != 0 || ::write(fd_, kMagic, sizeof kMagic) != sizeof kMagic)
         throw Error(ErrorCode::io, path_, std::strerror(errno));
     } else if (std::memcmp(text.data(), kMagic, sizeof kMagic) != 0) {
-      throw Error(ErrorCode::bad_data, path_, "it is no journal of this version (offset 0)", "choose another --run-dir");
+      throw Error(ErrorCode::bad_data, path_, "it is no journal of this version (offset 0)",
+                  "choose another --run-dir");
     }
     while (text.size() >= at + kHead) {
       std::uint32_t length = 0, type = 0;
       std::memcpy(&length, text.data() + at, sizeof length);
       std::memcpy(&type, text.data() + at + 4, sizeof type);
       if (length > kMaxRecord)
-        throw Error(ErrorCode::bad_data, path_, "a record of " + std::to_string(length) + " bytes at offset " + std::to_string(at));
+        throw Error(ErrorCode::bad_data, path_,
+                    "a record of " + std::to_string(length) + " bytes at offset " + std::to_string(at));
       if (text.size() < at + kHead + length + kHash) break;  // torn
       std::uint64_t hash = 0;
       std::memcpy(&hash, text.data() + at + kHead + length, sizeof hash);
@@ -114,12 +118,14 @@ Journal::Journal(std::string path, const std::string& job_id)
         if (type == kStarted) {
           ++starts_;
           if (const auto job = unpack<std::string>(payload); job != job_id)
-            throw Error(ErrorCode::mismatch, path_, "it is of job " + job + ", this is " + job_id, "choose another --run-dir");
+            throw Error(ErrorCode::mismatch, path_, "it is of job " + job + ", this is " + job_id,
+                        "choose another --run-dir");
         } else if (type == kMembership) {
           last_ = unpack<Membership>(payload);
         }
       } catch (const cereal::Exception& error) {
-        throw Error(ErrorCode::bad_data, path_, "a record at offset " + std::to_string(at) + " that can't be read: " + error.what());
+        throw Error(ErrorCode::bad_data, path_,
+                    "a record at offset " + std::to_string(at) + " that can't be read: " + error.what());
       }
       at += kHead + length + kHash;
     }

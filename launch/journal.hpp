@@ -6,13 +6,14 @@
 
 namespace troupe {
 
-/// What a coordinator must know after a restart: the memberships it announced, in a file that it alone may write (flock). A record is
-/// length (u32), type (u32), payload (cereal's portable binary), XXH3-64 of these; the file begins with `TRJL` and a version. A torn last
-/// record is cut off; a damaged one before it ends the reading with Error(bad_data).
+/// What a coordinator must know after a restart: the memberships it announced, in a file that it alone may write
+/// (flock). A record is length (u32), type (u32), payload (cereal's portable binary), XXH3-64 of these; the file begins
+/// with `TRJL` and a version. A torn last record is cut off; a damaged one before it ends the reading with
+/// Error(bad_data).
 class Journal {
  public:
-  /// Opens or creates it for `job_id`. Throws Error(unavailable) if another coordinator holds it, Error(mismatch) for another job's,
-  /// Error(bad_data) naming file and offset.
+  /// Opens or creates it for `job_id`. Throws Error(unavailable) if another coordinator holds it, Error(mismatch) for
+  /// another job's, Error(bad_data) naming file and offset.
   Journal(std::string path, const std::string& job_id);
   ~Journal();
   Journal(const Journal&) = delete;

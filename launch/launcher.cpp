@@ -69,9 +69,10 @@ LaunchOutcome launch_as_node(const LauncherOptions& options, int starts_over) {
   }
   std::optional<CoordinatorChild> coordinator;
   if (ranks.node_rank == 0) {
-    coordinator.emplace(CoordinatorChild::Options{options.troupe_program, options.run_dir, ranks.job_id, ranks.world_size,
-                                                  alone ? "127.0.0.1" : options.master_addr, ranks.coordinator_port, options.recovery,
-                                                  options.chaos, starts_over, keys, options.insecure});
+    coordinator.emplace(CoordinatorChild::Options{options.troupe_program, options.run_dir, ranks.job_id,
+                                                  ranks.world_size, alone ? "127.0.0.1" : options.master_addr,
+                                                  ranks.coordinator_port, options.recovery, options.chaos, starts_over,
+                                                  keys, options.insecure});
     ranks.coordinator_port = coordinator->port();
     for (int s = 0; s < options.spares; ++s) ranks.spares.push_back(ranks.world_size + s);
   }
@@ -89,7 +90,8 @@ LaunchOutcome launch_as_node(const LauncherOptions& options, int starts_over) {
     if (const int signal = signals.take(); signal != 0) {
       clear_bar();
       if (!stopping) {
-        std::fprintf(stderr, "troupe: %s: every rank finishes its step and writes a checkpoint; once more ends them at once\n",
+        std::fprintf(stderr,
+                     "troupe: %s: every rank finishes its step and writes a checkpoint; once more ends them at once\n",
                      strsignal(signal));
       }
       stopping = true;
@@ -107,7 +109,8 @@ LaunchOutcome launch_as_node(const LauncherOptions& options, int starts_over) {
 
 // The state is on disk, and the same command goes on from it.
 int ended(int code) {
-  if (code == exit_code(ErrorCode::parked)) std::fprintf(stderr, "troupe: next: %s\n", resume_command(own_command()).c_str());
+  if (code == exit_code(ErrorCode::parked))
+    std::fprintf(stderr, "troupe: next: %s\n", resume_command(own_command()).c_str());
   return code;
 }
 
@@ -132,7 +135,8 @@ int run_node(const NodeOptions& options) {
   ranks.command = options.command;
   ranks.run_dir = options.run_dir;
   ranks.host = options.host;
-  ranks.address = options.address.empty() ? local_address_towards(options.coordinator_host, options.coordinator_port) : options.address;
+  ranks.address = options.address.empty() ? local_address_towards(options.coordinator_host, options.coordinator_port)
+                                          : options.address;
   ranks.coordinator_host = options.coordinator_host;
   ranks.master_addr = options.master_addr.empty() ? options.coordinator_host : options.master_addr;
   ranks.coordinator_port = options.coordinator_port;

@@ -6,8 +6,8 @@
 
 namespace troupe {
 
-/// The records of a program with a loop of its own: metrics.jsonl, run.json, event files and the page, as troupe::run writes them. The
-/// console is the program's. Compute's thread, on every rank.
+/// The records of a program with a loop of its own: metrics.jsonl, run.json, event files and the page, as troupe::run
+/// writes them. The console is the program's. Compute's thread, on every rank.
 class LoopRecords {
  public:
   /// Throws what RunLog throws.

@@ -32,14 +32,17 @@ constexpr const char* kLaunchHelp =
     "\n"
     "  --nproc N              ranks on this machine (1)\n"
     "  --hosts FILE|a:8,b:8   ranks on these hosts, started over ssh\n"
-    "  --ssh-config FILE      for ssh's -F;  --remote-troupe PATH: our command on the hosts;  --address A: where to listen\n"
+    "  --ssh-config FILE      for ssh's -F;  --remote-troupe PATH: our command on the hosts;  --address A: where to "
+    "listen\n"
     "  --slurm                the hosts of the Slurm job around this\n"
-    "  --nnodes N|MIN:MAX --node-rank K --nproc-per-node N --master-addr A --master-port P   the same command typed on each node;\n"
+    "  --nnodes N|MIN:MAX --node-rank K --nproc-per-node N --master-addr A --master-port P   the same command typed on "
+    "each node;\n"
     "                         MIN:MAX: begins with MIN nodes, the others may join while it runs\n"
     "  --last-call S          MIN:MAX, --min-ranks: seconds from the start to wait for more than the least (5, 120)\n"
     "  --run-dir DIR          logs of the ranks, the job's journal (runs/latest)\n"
     "  --spares N             processes that wait, ready, for a rank to die (0)\n"
-    "  --min-ranks N          go on with as few as N ranks, the global batch kept; fewer: save and end with exit code 75 (1)\n"
+    "  --min-ranks N          go on with as few as N ranks, the global batch kept; fewer: save and end with exit code "
+    "75 (1)\n"
     "  --max-restarts N       start a dead rank again, at most N times within ... (3; 0: never)\n"
     "  --restart-window S     ... so many seconds; later it gets another chance, and the job grows again (600)\n"
     "  --replace-timeout S    seconds to wait for a replacement before the job goes on with fewer ranks (5)\n"
@@ -50,15 +53,18 @@ constexpr const char* kLaunchHelp =
     "  --no-recovery          the first rank that dies ends the job\n"
     "  --keys DIR             with --nnodes, on every node: what `troupe keys DIR` made; a host list needs none\n"
     "  --insecure-network     lets hosts steer the job over the network without keys\n"
-    "  --chaos seed=7,mtbf=30s,kinds=kill+stop+slow+net+disk+nan   hurts ranks, the same way for the same seed, and tells the goodput\n"
+    "  --chaos seed=7,mtbf=30s,kinds=kill+stop+slow+net+disk+nan   hurts ranks, the same way for the same seed, and "
+    "tells the goodput\n"
     "\n"
     "example: troupe launch --nproc 4 --spares 1 ./train --lr 0.05\n";
 
 constexpr const char* kConfigHelp =
-    "usage: troupe config dump [--config FILE.toml] [--name value ...]   the merged settings as TOML, and where each came from\n"
+    "usage: troupe config dump [--config FILE.toml] [--name value ...]   the merged settings as TOML, and where each "
+    "came from\n"
     "       troupe config reference                                      the list of settings, as docs/config.md\n"
     "\n"
-    "What is merged, the later one wins: defaults, the file, the environment (TROUPE_LR=0.1), flags (--lr 0.1, --optimizer.lr 0.1). What "
+    "What is merged, the later one wins: defaults, the file, the environment (TROUPE_LR=0.1), flags (--lr 0.1, "
+    "--optimizer.lr 0.1). What "
     "dump\n"
     "prints is a file for --config. A program's own settings are known to the program alone: it takes --print-config.\n"
     "\n"
@@ -67,7 +73,8 @@ constexpr const char* kConfigHelp =
 constexpr const char* kKeysHelp =
     "usage: troupe keys DIR\n"
     "\n"
-    "Makes a job's keys in a new folder, to be copied to every node: troupe launch --nnodes 2 --keys DIR ... A host list (--hosts) needs "
+    "Makes a job's keys in a new folder, to be copied to every node: troupe launch --nnodes 2 --keys DIR ... A host "
+    "list (--hosts) needs "
     "none.\n"
     "\n"
     "example: troupe keys ~/job-keys && scp -pr ~/job-keys node2:\n";
@@ -83,15 +90,19 @@ constexpr const char* kHelp =
     "usage: troupe VERB ...\n"
     "\n"
     "  launch --nproc N [--run-dir DIR] PROGRAM [ARGUMENTS]   start N ranks of PROGRAM on this machine\n"
-    "  doctor [--hosts FILE|a:8,b:8]                          what would keep a job from running, and what to do about it\n"
+    "  doctor [--hosts FILE|a:8,b:8]                          what would keep a job from running, and what to do about "
+    "it\n"
     "  checkpoint ls|inspect|verify|convert PATH              what training left on disk; checkpoint --help says more\n"
-    "  report [RUN] [--baseline RUN]                          a page about a run: where its time went, failures, advice (RUN/report.html)\n"
+    "  report [RUN] [--baseline RUN]                          a page about a run: where its time went, failures, "
+    "advice (RUN/report.html)\n"
     "  top [RUN | --port N]                                   follows a run in a terminal\n"
-    "  keys DIR                                               makes a job's keys, to be copied to every node (launch --nnodes --keys)\n"
+    "  keys DIR                                               makes a job's keys, to be copied to every node (launch "
+    "--nnodes --keys)\n"
     "  config dump [--config FILE] [--name value ...]         the merged settings as TOML, and where each came from\n"
     "  config reference                                       the list of settings, as docs/config.md\n"
     "  new DIR                                                a project of your own that trains at once\n"
-    "  completion bash|zsh|fish                               a script that completes this command: source <(troupe completion bash)\n"
+    "  completion bash|zsh|fish                               a script that completes this command: source <(troupe "
+    "completion bash)\n"
     "  --help, --version\n"
     "\n"
     "example: troupe launch --nproc 2 ./train --lr 0.05\n";
@@ -112,16 +123,17 @@ int whole_number(const std::string& flag, const std::string& text, int minimum, 
     used = 0;
   }
   if (used == 0 || used != text.size() || value < minimum || value > maximum) {
-    throw troupe::Error(
-        troupe::ErrorCode::usage, flag,
-        "'" + troupe::displayable(text) + "' is no whole number from " + std::to_string(minimum) + " to " + std::to_string(maximum));
+    throw troupe::Error(troupe::ErrorCode::usage, flag,
+                        "'" + troupe::displayable(text) + "' is no whole number from " + std::to_string(minimum) +
+                            " to " + std::to_string(maximum));
   }
   return static_cast<int>(value);
 }
 
 // Flags up to the first word that is none; their values by name. `--name value` or `--name=value`, - and _ alike.
 std::size_t read_flags(const std::vector<std::string>& words, const std::vector<std::string>& with_value,
-                       const std::vector<std::string>& switches, std::vector<std::pair<std::string, std::string>>& found) {
+                       const std::vector<std::string>& switches,
+                       std::vector<std::pair<std::string, std::string>>& found) {
   std::size_t i = 0;
   for (; i < words.size() && words[i].starts_with("-"); ++i) {
     if (words[i] == "--") return i + 1;
@@ -132,7 +144,8 @@ std::size_t read_flags(const std::vector<std::string>& words, const std::vector<
       auto known = with_value;
       known.insert(known.end(), switches.begin(), switches.end());
       const auto near = troupe::nearest_name(name, known);
-      throw troupe::Error(troupe::ErrorCode::usage, "command line", "there is no flag " + troupe::displayable(name) + " here",
+      throw troupe::Error(troupe::ErrorCode::usage, "command line",
+                          "there is no flag " + troupe::displayable(name) + " here",
                           near.empty() ? "see troupe --help" : "did you mean " + near + "?");
     }
     if (!takes) {
@@ -152,7 +165,8 @@ std::chrono::milliseconds seconds(const std::string& flag, const std::string& te
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
   if (end == text.c_str() || *end != 0 || !(value >= 0 && value <= 86400))
-    throw troupe::Error(troupe::ErrorCode::usage, flag, "'" + troupe::displayable(text) + "' is no number of seconds from 0 to 86400");
+    throw troupe::Error(troupe::ErrorCode::usage, flag,
+                        "'" + troupe::displayable(text) + "' is no number of seconds from 0 to 86400");
   return std::chrono::milliseconds(static_cast<std::int64_t>(value * 1000));
 }
 
@@ -182,7 +196,8 @@ int launch(const std::vector<std::string>& words) {
     if (name == "--run-dir") options.run_dir = value;
     if (name == "--spares") options.spares = whole_number(name, value, 0, 1024);
     if (name == "--min-ranks") options.recovery.min_ranks = whole_number(name, value, 1, 1'000'000), min_given = true;
-    if (name == "--hosts") options.hosts = std::filesystem::exists(value) ? troupe::read_host_file(value) : troupe::parse_host_flag(value);
+    if (name == "--hosts")
+      options.hosts = std::filesystem::exists(value) ? troupe::read_host_file(value) : troupe::parse_host_flag(value);
     if (name == "--address") options.address = value;
     if (name == "--ssh-config") options.ssh_arguments = {"-F", value};
     if (name == "--remote-troupe") options.remote_troupe = value;
@@ -191,7 +206,8 @@ int launch(const std::vector<std::string>& words) {
       if (colon != std::string::npos) options.min_nnodes = whole_number(name, value.substr(0, colon), 1, 10'000);
       options.nnodes = whole_number(name, colon == std::string::npos ? value : value.substr(colon + 1), 1, 10'000);
       if (options.min_nnodes > options.nnodes)
-        throw troupe::Error(troupe::ErrorCode::usage, name, "'" + value + "' begins with more nodes than it ends with", "write MIN:MAX");
+        throw troupe::Error(troupe::ErrorCode::usage, name, "'" + value + "' begins with more nodes than it ends with",
+                            "write MIN:MAX");
     }
     if (name == "--last-call") last_call = seconds(name, value);
     if (name == "--node-rank") options.node_rank = whole_number(name, value, 0, 9'999);
@@ -211,11 +227,13 @@ int launch(const std::vector<std::string>& words) {
     if (name == "--chaos") troupe::parse_chaos(value), options.chaos = value;
   }
   if (!options.chaos.empty() && !options.recovery.enabled)
-    throw troupe::Error(troupe::ErrorCode::usage, "--chaos", "without recovery the first fault ends the job", "leave --no-recovery out");
+    throw troupe::Error(troupe::ErrorCode::usage, "--chaos", "without recovery the first fault ends the job",
+                        "leave --no-recovery out");
   if (slurm) {
     const auto allocation = troupe::read_slurm();
     if (!allocation)
-      throw troupe::Error(troupe::ErrorCode::usage, "--slurm", "this is no Slurm job", "use it inside sbatch, salloc or srun");
+      throw troupe::Error(troupe::ErrorCode::usage, "--slurm", "this is no Slurm job",
+                          "use it inside sbatch, salloc or srun");
     if (allocation->rank >= 0) {  // srun started this on every node
       options.nnodes = static_cast<int>(allocation->hosts.size());
       options.node_rank = allocation->node;
@@ -236,8 +254,8 @@ int launch(const std::vector<std::string>& words) {
   if (options.nnodes > 0 && options.node_rank >= options.nnodes)
     throw troupe::Error(troupe::ErrorCode::usage, "--node-rank",
                         std::to_string(options.node_rank) + " is not below --nnodes " + std::to_string(options.nnodes));
-  const int ranks =
-      !options.hosts.empty() ? static_cast<int>(troupe::assign_ranks(options.hosts).size()) : options.nproc * std::max(1, options.nnodes);
+  const int ranks = !options.hosts.empty() ? static_cast<int>(troupe::assign_ranks(options.hosts).size())
+                                           : options.nproc * std::max(1, options.nnodes);
   if (options.min_nnodes > 0 && !min_given) options.recovery.min_ranks = options.min_nnodes * options.nproc;
   if (min_given || options.min_nnodes > 0) options.recovery.min_start = options.recovery.min_ranks;
   if (options.min_nnodes > 0 && !options.recovery.enabled)
@@ -245,13 +263,15 @@ int launch(const std::vector<std::string>& words) {
   if (options.min_nnodes > 0) options.recovery.last_call = std::chrono::seconds(5);
   if (last_call) options.recovery.last_call = *last_call;
   if (options.recovery.min_ranks > ranks) {
-    throw troupe::Error(troupe::ErrorCode::usage, "--min-ranks",
-                        std::to_string(options.recovery.min_ranks) + " is more than the job has (" + std::to_string(ranks) + ")");
+    throw troupe::Error(
+        troupe::ErrorCode::usage, "--min-ranks",
+        std::to_string(options.recovery.min_ranks) + " is more than the job has (" + std::to_string(ranks) + ")");
   }
   if (options.recovery.suspect_after > options.recovery.fence_after)
     throw troupe::Error(troupe::ErrorCode::usage, "--suspect-after", "it is later than --fence-after");
   options.command.assign(words.begin() + static_cast<std::ptrdiff_t>(first), words.end());
-  if (options.command.empty()) throw troupe::Error(troupe::ErrorCode::usage, "launch", "which program?", "troupe launch --nproc 2 ./train");
+  if (options.command.empty())
+    throw troupe::Error(troupe::ErrorCode::usage, "launch", "which program?", "troupe launch --nproc 2 ./train");
   options.troupe_program = own_path();
   return troupe::launch(options);
 }
@@ -259,11 +279,11 @@ int launch(const std::vector<std::string>& words) {
 int coordinate(const std::vector<std::string>& words) {
   troupe::CoordinatorProcessOptions options;
   std::vector<std::pair<std::string, std::string>> flags;
-  read_flags(
-      words,
-      {"--job", "--world-size", "--address", "--port", "--journal", "--min-start", "--min-ranks", "--max-restarts", "--replace-timeout-ms",
-       "--suspect-ms", "--fence-ms", "--hang-ms", "--restart-window-ms", "--park-ms", "--last-call-ms", "--chaos", "--life"},
-      {"--recovery", "--keys-on-stdin", "--insecure-network"}, flags);
+  read_flags(words,
+             {"--job", "--world-size", "--address", "--port", "--journal", "--min-start", "--min-ranks",
+              "--max-restarts", "--replace-timeout-ms", "--suspect-ms", "--fence-ms", "--hang-ms",
+              "--restart-window-ms", "--park-ms", "--last-call-ms", "--chaos", "--life"},
+             {"--recovery", "--keys-on-stdin", "--insecure-network"}, flags);
   auto& recovery = options.recovery;
   std::uint64_t life = 0;
   for (const auto& [name, value] : flags) {
@@ -305,17 +325,19 @@ std::vector<int> numbers(const std::string& flag, const std::string& text) {
 int node(const std::vector<std::string>& words) {
   troupe::NodeOptions options;
   std::vector<std::pair<std::string, std::string>> flags;
-  const auto first = read_flags(words,
-                                {"--job", "--host", "--address", "--coordinator", "--master-addr", "--world-size", "--node-rank", "--nodes",
-                                 "--slots", "--spares", "--run-dir", "--starts-over", "--bar-columns"},
-                                {"--no-recovery", "--keys-on-stdin"}, flags);
+  const auto first =
+      read_flags(words,
+                 {"--job", "--host", "--address", "--coordinator", "--master-addr", "--world-size", "--node-rank",
+                  "--nodes", "--slots", "--spares", "--run-dir", "--starts-over", "--bar-columns"},
+                 {"--no-recovery", "--keys-on-stdin"}, flags);
   for (const auto& [name, value] : flags) {
     if (name == "--job") options.job_id = value;
     if (name == "--host") options.host = value;
     if (name == "--address") options.address = value;
     if (name == "--coordinator") {
       const auto colon = value.rfind(':');
-      if (colon == std::string::npos || colon == 0) throw troupe::Error(troupe::ErrorCode::usage, name, "'" + value + "' is not host:port");
+      if (colon == std::string::npos || colon == 0)
+        throw troupe::Error(troupe::ErrorCode::usage, name, "'" + value + "' is not host:port");
       options.coordinator_host = value.substr(0, colon);
       options.coordinator_port = whole_number(name, value.substr(colon + 1), 1, 65535);
     }
@@ -337,7 +359,9 @@ int node(const std::vector<std::string>& words) {
   return troupe::run_node(options);
 }
 
-bool asks_for_help(const std::vector<std::string>& words) { return !words.empty() && (words[0] == "--help" || words[0] == "-h"); }
+bool asks_for_help(const std::vector<std::string>& words) {
+  return !words.empty() && (words[0] == "--help" || words[0] == "-h");
+}
 
 int configuration(const std::vector<std::string>& words) {
   if (asks_for_help(words)) return std::fputs(kConfigHelp, stdout), 0;
@@ -360,7 +384,8 @@ int configuration(const std::vector<std::string>& words) {
 
 int completion(const std::vector<std::string>& words) {
   if (asks_for_help(words)) return std::fputs(kCompletionHelp, stdout), 0;
-  if (words.size() != 1) throw troupe::Error(troupe::ErrorCode::usage, "troupe completion", "which shell?", "bash, zsh or fish");
+  if (words.size() != 1)
+    throw troupe::Error(troupe::ErrorCode::usage, "troupe completion", "which shell?", "bash, zsh or fish");
   std::fputs(troupe::completion_script(words[0]).c_str(), stdout);
   return 0;
 }
@@ -370,7 +395,8 @@ int make_keys(const std::vector<std::string>& words) {
   if (words.size() != 1 || words[0].starts_with("-"))
     throw troupe::Error(troupe::ErrorCode::usage, "keys", "it takes one new folder", "troupe keys DIR");
   troupe::KeyFolder::write(words[0], troupe::KeyMaker().keys_for("node"));
-  std::printf("%s: copy it, with its modes, to every node (scp -pr); whoever has it may steer the job\n", words[0].c_str());
+  std::printf("%s: copy it, with its modes, to every node (scp -pr); whoever has it may steer the job\n",
+              words[0].c_str());
   return 0;
 }
 
@@ -383,7 +409,8 @@ int become(const std::string& name, const std::vector<std::string>& words) {
   for (auto& word : all) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   ::execv(path.c_str(), arguments.data());
-  throw troupe::Error(troupe::ErrorCode::unavailable, path, std::strerror(errno), "it is built and installed with this command");
+  throw troupe::Error(troupe::ErrorCode::unavailable, path, std::strerror(errno),
+                      "it is built and installed with this command");
 }
 
 int run(const std::vector<std::string>& words) {
@@ -395,7 +422,8 @@ int run(const std::vector<std::string>& words) {
   if (verb == "launch") return launch(rest);
   if (verb == "coordinator") return coordinate(rest);
   if (verb == "node") return node(rest);
-  if (verb == "doctor") return troupe::doctor_command(rest, {own_path(), TROUPE_VERSION, {troupe::ranks_check(own_path())}});
+  if (verb == "doctor")
+    return troupe::doctor_command(rest, {own_path(), TROUPE_VERSION, {troupe::ranks_check(own_path())}});
   if (verb == "keys") return make_keys(rest);
   if (verb == "checkpoint") return become("troupe-checkpoint", rest);
   if (verb == "report") return troupe::report_command(rest);
@@ -403,8 +431,8 @@ int run(const std::vector<std::string>& words) {
   if (verb == "config") return configuration(rest);
   if (verb == "new") return troupe::new_project_command(rest, own_path());
   if (verb == "completion") return completion(rest);
-  const auto near = troupe::nearest_name(
-      verb, {"launch", "doctor", "keys", "coordinator", "checkpoint", "config", "report", "top", "new", "completion", "help"});
+  const auto near = troupe::nearest_name(verb, {"launch", "doctor", "keys", "coordinator", "checkpoint", "config",
+                                                "report", "top", "new", "completion", "help"});
   throw troupe::Error(troupe::ErrorCode::usage, "command line", "there is no verb '" + troupe::displayable(verb) + "'",
                       near.empty() ? "see troupe --help" : "did you mean " + near + "?");
 }

@@ -25,7 +25,9 @@ namespace {
 
 constexpr std::string_view kModel = "model.";
 
-bool ends_like_torch_save(const std::string& path) { return path.ends_with(".pt") || path.ends_with(".pth") || path.ends_with(".bin"); }
+bool ends_like_torch_save(const std::string& path) {
+  return path.ends_with(".pt") || path.ends_with(".pth") || path.ends_with(".bin");
+}
 
 std::vector<std::pair<std::string, std::string>> parse_renames(const std::string& text) {
   std::vector<std::pair<std::string, std::string>> renames;
@@ -33,7 +35,8 @@ std::vector<std::pair<std::string, std::string>> parse_renames(const std::string
   for (std::string word; std::getline(in, word, ',');) {
     const auto equals = word.find('=');
     if (equals == word.npos || equals == 0)
-      throw Error(ErrorCode::usage, "init_rename", printable(word) + " is not old=new", "for instance encoder.=backbone.");
+      throw Error(ErrorCode::usage, "init_rename", printable(word) + " is not old=new",
+                  "for instance encoder.=backbone.");
     renames.emplace_back(word.substr(0, equals), word.substr(equals + 1));
   }
   return renames;
@@ -51,7 +54,8 @@ void rename(NamedTensors& tensors, const std::string& text) {
     }
   }
   for (std::size_t i = 0; i < renames.size(); ++i) {
-    if (!fits[i]) throw Error(ErrorCode::usage, "init_rename", "no tensor of the file begins with " + printable(renames[i].first));
+    if (!fits[i])
+      throw Error(ErrorCode::usage, "init_rename", "no tensor of the file begins with " + printable(renames[i].first));
   }
 }
 
@@ -80,14 +84,16 @@ std::string checkpoint_at(const std::string& path) {
   }
   const auto candidates = newest_first(list_checkpoints(path), latest);
   if (candidates.empty())
-    throw Error(ErrorCode::usage, printable(path), "is no checkpoint and holds none", "name a step-... folder or the directory it is in");
+    throw Error(ErrorCode::usage, printable(path), "is no checkpoint and holds none",
+                "name a step-... folder or the directory it is in");
   return candidates.front().path;
 }
 
 NamedTensors read_model(const std::string& path, bool everything, std::vector<std::string>* skipped) {
   std::error_code error;
   if (!fs::exists(path, error)) throw Error(ErrorCode::usage, printable(path), "is not there");
-  if (!fs::is_directory(path, error)) return ends_like_torch_save(path) ? load_plain_archive(path, skipped) : load_safetensors(path);
+  if (!fs::is_directory(path, error))
+    return ends_like_torch_save(path) ? load_plain_archive(path, skipped) : load_safetensors(path);
   if (is_foreign_folder(path)) return read_safetensors_folder(path);
   const CheckpointFolder checkpoint(checkpoint_at(path));
   NamedTensors model;
@@ -132,7 +138,8 @@ std::string load_initial_model(torch::nn::Module& model, const InitialModelOptio
     throw Error(ErrorCode::mismatch, "init_from " + options.path, "no tensor fits: " + difference.describe(),
                 "--init_rename old=new maps names");
   copy_state(from, to, "loading the initial model");
-  auto report = "initial model from " + options.path + ": " + count(from.size(), "of " + std::to_string(live.size()) + " tensors");
+  auto report = "initial model from " + options.path + ": " +
+                count(from.size(), "of " + std::to_string(live.size()) + " tensors");
   if (!difference.empty()) report += "; " + difference.describe();
   return report;
 }

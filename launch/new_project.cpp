@@ -21,8 +21,10 @@ constexpr const char* kPlaceholder = "my_project";
 constexpr const char* kNewHelp =
     "usage: troupe new DIR\n"
     "\n"
-    "Writes a project of your own into a new folder: CMakeLists.txt, main.cpp (a model, its data, its loss), train.toml, hosts.example,\n"
-    ".gitignore and README.md. It is named after the folder, builds against this Troupe, and trains on the digits that come with it.\n"
+    "Writes a project of your own into a new folder: CMakeLists.txt, main.cpp (a model, its data, its loss), "
+    "train.toml, hosts.example,\n"
+    ".gitignore and README.md. It is named after the folder, builds against this Troupe, and trains on the digits that "
+    "come with it.\n"
     "\n"
     "example: troupe new ~/digits\n";
 
@@ -42,9 +44,10 @@ std::string with_digits(std::string settings, const fs::path& digits) {
 
 std::string name_of(const fs::path& folder) {
   auto name = folder.filename().string();
-  const bool good = !name.empty() && name.size() <= 64 && std::isalpha(static_cast<unsigned char>(name[0])) != 0 &&
-                    std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '-'; }) &&
-                    name != "test" && name != "install" && name != "all" && name != "clean" && name != "help" && name != "package";
+  const bool good =
+      !name.empty() && name.size() <= 64 && std::isalpha(static_cast<unsigned char>(name[0])) != 0 &&
+      std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '-'; }) &&
+      name != "test" && name != "install" && name != "all" && name != "clean" && name != "help" && name != "package";
   if (!good) {
     throw Error(ErrorCode::usage, "troupe new", "'" + displayable(name) + "' is no name for a program",
                 "name the folder with letters, digits, _ and -, a letter first");
@@ -54,7 +57,9 @@ std::string name_of(const fs::path& folder) {
 
 std::string for_shell(const fs::path& path) {
   auto text = path.string();
-  if (text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./+:") == std::string::npos) return text;
+  if (text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./+:") ==
+      std::string::npos)
+    return text;
   std::string shell = "'";
   for (const char c : text) shell += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return shell + "'";
@@ -81,12 +86,15 @@ int new_project_command(const std::vector<std::string>& words, const std::string
   if (!folder.has_filename()) folder = folder.parent_path();
   const auto name = name_of(folder);
   std::error_code error;
-  if (fs::exists(fs::symlink_status(folder, error)) && (!fs::is_directory(folder, error) || !fs::is_empty(folder, error))) {
-    throw Error(ErrorCode::usage, "troupe new", displayable(folder.string()) + " is there already, and not an empty folder",
+  if (fs::exists(fs::symlink_status(folder, error)) &&
+      (!fs::is_directory(folder, error) || !fs::is_empty(folder, error))) {
+    throw Error(ErrorCode::usage, "troupe new",
+                displayable(folder.string()) + " is there already, and not an empty folder",
                 "choose another name; nothing was written");
   }
   fs::create_directories(folder, error);
-  if (error) throw Error(ErrorCode::io, "troupe new", "making " + displayable(folder.string()) + ": " + error.message());
+  if (error)
+    throw Error(ErrorCode::io, "troupe new", "making " + displayable(folder.string()) + ": " + error.message());
   // bin/troupe of a prefix, or launch/troupe of a build folder, from which a prefix is made in a moment.
   const auto above = fs::path(own_path).parent_path().parent_path();
   const auto digits = above / "share/troupe/digits.csv.gz";
@@ -95,7 +103,9 @@ int new_project_command(const std::vector<std::string>& words, const std::string
     std::ofstream out(folder / file.name, std::ios::binary);
     out << with_digits(named(file.text, name), file.name == "train.toml" ? digits : fs::path());
     out.close();
-    if (!out) throw Error(ErrorCode::io, "troupe new", "cannot write " + displayable((folder / file.name).string()), "is the disk full?");
+    if (!out)
+      throw Error(ErrorCode::io, "troupe new", "cannot write " + displayable((folder / file.name).string()),
+                  "is the disk full?");
     list += (list.empty() ? "" : ", ") + file.name;
   }
   const bool built = fs::exists(above / "cmake_install.cmake");
@@ -110,8 +120,10 @@ int new_project_command(const std::vector<std::string>& words, const std::string
   std::printf("next:\n");
   if (built) std::printf("  cmake --install %s --prefix %s\n", for_shell(above).c_str(), for_shell(prefix).c_str());
   std::printf(
-      "  cd %s\n  cmake -B build -DCMAKE_PREFIX_PATH=%s\n  cmake --build build\n  %s launch --nproc 2 build/%s --config train.toml\n",
-      for_shell(folder).c_str(), for_shell(prefix.string() + ";" + TROUPE_TORCH_PREFIX).c_str(), for_shell(own_path).c_str(), name.c_str());
+      "  cd %s\n  cmake -B build -DCMAKE_PREFIX_PATH=%s\n  cmake --build build\n  %s launch --nproc 2 build/%s "
+      "--config train.toml\n",
+      for_shell(folder).c_str(), for_shell(prefix.string() + ";" + TROUPE_TORCH_PREFIX).c_str(),
+      for_shell(own_path).c_str(), name.c_str());
   return 0;
 }
 

@@ -22,7 +22,8 @@ constexpr auto kReplacement = 10s;   // for its word on who comes next, while ra
 }  // namespace
 
 NodeAgent::NodeAgent(const RankProcessOptions& options)
-    : options_(options), processes_(options, [this](const ProcessId& process, int status) { exited(process, status); }) {
+    : options_(options),
+      processes_(options, [this](const ProcessId& process, int status) { exited(process, status); }) {
   processes_.start_all();
   AgentLink::Options link;
   link.job_id = options_.job_id;
@@ -86,7 +87,8 @@ bool NodeAgent::done() const {
   if (over_ || stop_signal_ != 0 || link_->lost()) return true;
   // All ended well, or nothing may come back: the coordinator says so at once, unless the ranks never spoke to it.
   const bool failed = !processes_.failures().empty();
-  return since > (failed && options_.recovery ? std::chrono::duration_cast<std::chrono::milliseconds>(kReplacement) : kVerdict);
+  return since >
+         (failed && options_.recovery ? std::chrono::duration_cast<std::chrono::milliseconds>(kReplacement) : kVerdict);
 }
 
 int NodeAgent::verdict() {
@@ -100,21 +102,25 @@ int NodeAgent::verdict() {
     if (stop_signal_ != 0 && code == 128 + stop_signal_) continue;
     // One that hung until we ended it is no reason.
     if (ended_by_us && &ended != &failures.front() && (code == 128 + SIGTERM || code == 128 + SIGKILL)) continue;
-    // The rank that failed of itself is worth more than one that was aborted because of it (exit 70), and the job's own code decides.
+    // The rank that failed of itself is worth more than one that was aborted because of it (exit 70), and the job's own
+    // code decides.
     const int known = root == nullptr ? -1 : exit_code_of_wait_status(root->wait_status);
-    const bool better =
-        root == nullptr || (known == 70 && code != 70) || (over_ && over_->exit_code != 70 && code == over_->exit_code && known != code);
+    const bool better = root == nullptr || (known == 70 && code != 70) ||
+                        (over_ && over_->exit_code != 70 && code == over_->exit_code && known != code);
     if (better) root = &ended;
   }
   if (root == nullptr) {
-    if (over_ && stop_signal_ == 0) std::fprintf(stderr, "troupe: the job ended: %s\n", over_->report.to_string().c_str());
+    if (over_ && stop_signal_ == 0)
+      std::fprintf(stderr, "troupe: the job ended: %s\n", over_->report.to_string().c_str());
     if (over_ && over_->exit_code != 0 && stop_signal_ == 0) return over_->exit_code;
     return stop_signal_ == 0 ? 0 : 128 + stop_signal_;
   }
   const bool strange = WIFSIGNALED(root->wait_status) && WTERMSIG(root->wait_status) == SIGKILL && !root->killed_by_us;
-  const auto how =
-      describe_wait_status(root->wait_status) + (strange ? ", which this job did not send: perhaps out of memory, see dmesg" : "");
-  std::fputs(describe_failure({root->slot, options_.host, how, root->log_path, root->last_line}, options_.nodes > 1).c_str(), stderr);
+  const auto how = describe_wait_status(root->wait_status) +
+                   (strange ? ", which this job did not send: perhaps out of memory, see dmesg" : "");
+  std::fputs(
+      describe_failure({root->slot, options_.host, how, root->log_path, root->last_line}, options_.nodes > 1).c_str(),
+      stderr);
   const int code = exit_code_of_wait_status(root->wait_status);
   return over_ && over_->exit_code == 75 ? 75 : code;
 }

@@ -10,8 +10,8 @@
 
 namespace troupe {
 
-/// One host's part of a job: its rank processes, as the coordinator wants them. A piece of somebody's poll loop: the launcher's where the
-/// job is on one machine, `troupe node`'s otherwise. Main thread.
+/// One host's part of a job: its rank processes, as the coordinator wants them. A piece of somebody's poll loop: the
+/// launcher's where the job is on one machine, `troupe node`'s otherwise. Main thread.
 class NodeAgent {
  public:
   using Clock = std::chrono::steady_clock;

@@ -6,15 +6,16 @@
 
 namespace troupe {
 
-/// Cuts a stream of bytes into lines. A carriage return ends a line that the next one overwrites (a progress bar). Lines longer than 64 KiB
-/// are cut.
+/// Cuts a stream of bytes into lines. A carriage return ends a line that the next one overwrites (a progress bar).
+/// Lines longer than 64 KiB are cut.
 class OutputLines {
  public:
   /// `overwrite`: the line ended with a carriage return.
   using Line = std::function<void(std::string_view text, bool overwrite)>;
   void feed(std::string_view bytes, const Line& line);
   void finish(const Line& line);  ///< the stream ended: what is left is a line
-  /// Feeds what a non-blocking `fd` has now. False once the stream has ended: then what was left is a line, and the fd may be closed.
+  /// Feeds what a non-blocking `fd` has now. False once the stream has ended: then what was left is a line, and the fd
+  /// may be closed.
   bool drain(int fd, const Line& line);
 
  private:

@@ -33,7 +33,8 @@ PipedCommand::PipedCommand(const std::vector<std::string>& arguments) {
   // A socket for its input: writing to a pipe that nobody reads any more would raise SIGPIPE in this whole process.
   int in[2] = {-1, -1}, out[2] = {-1, -1}, err[2] = {-1, -1};
   int failure = 0;
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, in) != 0 || ::pipe2(out, O_CLOEXEC) != 0 || ::pipe2(err, O_CLOEXEC) != 0)
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, in) != 0 || ::pipe2(out, O_CLOEXEC) != 0 ||
+      ::pipe2(err, O_CLOEXEC) != 0)
     failure = errno;
   if (failure == 0) {
     posix_spawn_file_actions_t actions;
@@ -42,7 +43,8 @@ PipedCommand::PipedCommand(const std::vector<std::string>& arguments) {
     posix_spawn_file_actions_adddup2(&actions, out[1], 1);
     posix_spawn_file_actions_adddup2(&actions, err[1], 2);
     std::vector<char*> argv;
-    for (const auto& word : arguments) argv.push_back(const_cast<char*>(word.c_str()));  // NOLINT: POSIX leaves them as they are
+    for (const auto& word : arguments)
+      argv.push_back(const_cast<char*>(word.c_str()));  // NOLINT: POSIX leaves them as they are
     argv.push_back(nullptr);
     failure = ::posix_spawnp(&pid_, argv[0], &actions, nullptr, argv.data(), environ);
     posix_spawn_file_actions_destroy(&actions);

@@ -8,8 +8,9 @@
 
 namespace troupe {
 
-/// A program that is spoken to in lines, like an agent on another host through ssh. It is in our process group. With this object its
-/// standard input ends; if it does not end within a second after that, it is killed. One thread at a time.
+/// A program that is spoken to in lines, like an agent on another host through ssh. It is in our process group. With
+/// this object its standard input ends; if it does not end within a second after that, it is killed. One thread at a
+/// time.
 class PipedCommand {
  public:
   using Clock = std::chrono::steady_clock;
@@ -22,8 +23,8 @@ class PipedCommand {
 
   /// False once the program no longer reads.
   bool write_line(const std::string& line);
-  /// The next line of its output, without the newline; nothing once the output has ended, or if none is whole by then. Lines of more than
-  /// 1 MiB count as an end.
+  /// The next line of its output, without the newline; nothing once the output has ended, or if none is whole by then.
+  /// Lines of more than 1 MiB count as an end.
   std::optional<std::string> read_line(Clock::time_point deadline);
   /// Closes its standard input, waits for its end, then kills it. Its wait status.
   int finish(Clock::time_point deadline);

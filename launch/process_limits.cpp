@@ -67,7 +67,9 @@ void require_threads(int count) {
     const auto started = threads.size();
     join();
     throw Error(ErrorCode::unavailable, "start",
-                "only " + std::to_string(started) + " of " + std::to_string(count) + " threads can be started: " + failure.what(), kRemedy);
+                "only " + std::to_string(started) + " of " + std::to_string(count) +
+                    " threads can be started: " + failure.what(),
+                kRemedy);
   }
   join();
 }

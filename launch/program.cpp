@@ -65,8 +65,9 @@ RankSystemOptions options_of(const Config& config, const RankEnvironment& place,
   options.world_size = place.world_size;
   options.spare = place.spare;
   options.host = place.node;
-  options.interface_address =
-      place.interface_address.empty() ? local_address_towards(place.master_addr, place.master_port) : place.interface_address;
+  options.interface_address = place.interface_address.empty()
+                                  ? local_address_towards(place.master_addr, place.master_port)
+                                  : place.interface_address;
   options.job_id = place.job_id;
   options.build_id = program_build_id();
   options.config_hash = config_hash(config);
@@ -95,7 +96,8 @@ int tell(const RankEnd& end) {
   return failed ? report(end.report) : end.code;
 }
 
-// What the ranks of one process failed of: each cause once, and that a rank was ended for another's failure only if nobody says of what.
+// What the ranks of one process failed of: each cause once, and that a rank was ended for another's failure only if
+// nobody says of what.
 class Failures {
  public:
   ~Failures() {
@@ -149,7 +151,8 @@ RankEnd run_rank(caf::actor_system& system, const Config& config, const RankSyst
   }
 }
 
-LaunchOutcome simulate_once(const Config& config, const SimulationOptions& simulation, const std::function<void(Rank&)>& body) {
+LaunchOutcome simulate_once(const Config& config, const SimulationOptions& simulation,
+                            const std::function<void(Rank&)>& body) {
   ActorSystemConfig system_config(false);
   caf::actor_system system(system_config);
   std::optional<JobOver> over;
@@ -174,8 +177,10 @@ bool traces_operators(const Config& config) {
 }
 
 int run_simulated(Config config, const std::function<void(Rank&)>& body) {
-  std::fprintf(stderr, "note: %lld ranks as threads of this process: a simulated cluster, for tests; troupe launch starts processes\n",
-               static_cast<long long>(config.ranks));
+  std::fprintf(
+      stderr,
+      "note: %lld ranks as threads of this process: a simulated cluster, for tests; troupe launch starts processes\n",
+      static_cast<long long>(config.ranks));
   RankEnvironment place;
   place.job_id = "simulated";
   SimulationOptions simulation;
@@ -208,29 +213,36 @@ int run_launched(const Config& config, const RankEnvironment& place, const std::
   require_threads(8);
   std::optional<JobKeys> keys;
   if (!place.keys.empty()) keys = KeyFolder::read(place.keys);
-  ActorSystemConfig system_config(true, std::move(keys), [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); });
+  ActorSystemConfig system_config(true, std::move(keys),
+                                  [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); });
   caf::actor_system system(system_config);
-  const auto device = choose_device(config, device_facts(), {place.local_rank, std::max(1, place.local_world_size), false});
-  // NCCL refuses two ranks of one host on one device; told that they are on two hosts, it takes the network between them.
-  if (config.share_device && !device.is_cpu()) setenv("NCCL_HOSTID", (place.job_id + "-" + std::to_string(place.slot)).c_str(), 0);
+  const auto device =
+      choose_device(config, device_facts(), {place.local_rank, std::max(1, place.local_world_size), false});
+  // NCCL refuses two ranks of one host on one device; told that they are on two hosts, it takes the network between
+  // them.
+  if (config.share_device && !device.is_cpu())
+    setenv("NCCL_HOSTID", (place.job_id + "-" + std::to_string(place.slot)).c_str(), 0);
   auto options = options_of(config, place, device);
   options.hurt = hurt_this_process;
   options.recovery = place.recovery;
   CoordinatorActor hosted;
   if (!place.coordinator_host.empty()) {
-    options.coordinator = connect_coordinator(system, place.coordinator_host, place.coordinator_port, std::chrono::seconds(30));
+    options.coordinator =
+        connect_coordinator(system, place.coordinator_host, place.coordinator_port, std::chrono::seconds(30));
     options.reconnect = [&system, host = place.coordinator_host, port = place.coordinator_port] {
       return try_coordinator(system, host, port);
     };
   } else {
-    // Another launcher, torchrun say: rank 0 hosts the coordinator on the port after the master's, which the launcher itself may hold.
+    // Another launcher, torchrun say: rank 0 hosts the coordinator on the port after the master's, which the launcher
+    // itself may hold.
     const auto port = static_cast<std::uint16_t>(place.master_port + 1);
     if (place.rank == 0) {
       CoordinatorOptions coordinator_options;
       coordinator_options.job_id = place.job_id;
       coordinator_options.world_size = place.world_size;
       hosted = system.spawn(coordinator, coordinator_options);
-      publish_coordinator(system, hosted, port, place.master_addr == "localhost" ? "127.0.0.1" : place.master_addr, place.insecure);
+      publish_coordinator(system, hosted, port, place.master_addr == "localhost" ? "127.0.0.1" : place.master_addr,
+                          place.insecure);
       options.coordinator = hosted;
     } else {
       options.coordinator = connect_coordinator(system, place.master_addr, port, std::chrono::seconds(60));
@@ -238,7 +250,8 @@ int run_launched(const Config& config, const RankEnvironment& place, const std::
   }
   const int code = tell(run_rank(system, config, options, [&](Rank& rank) {
     body(rank);
-    if (place.coordinator_host.empty()) rank.retry([&] { rank.communicator().barrier("end"); });  // rank 0 takes the coordinator with it
+    if (place.coordinator_host.empty())
+      rank.retry([&] { rank.communicator().barrier("end"); });  // rank 0 takes the coordinator with it
   }));
   options.coordinator = CoordinatorActor();
   if (hosted) caf::anon_send_exit(hosted, caf::exit_reason::user_shutdown);

@@ -56,8 +56,8 @@ Rank::Rank(caf::actor_system& system, Config config, RankSystemOptions options)
     : config_(std::move(config)),
       trace_(make_trace(config_, options)),
       system_(std::make_unique<RankSystem>(system, with_trace(std::move(options), trace_))) {
-  // What the program builds before distribute. Simulated ranks share the generator: a model that distribute does not build itself depends
-  // on the order of their draws.
+  // What the program builds before distribute. Simulated ranks share the generator: a model that distribute does not
+  // build itself depends on the order of their draws.
   (void)seed_model(config_.seed);
 }
 
@@ -73,7 +73,8 @@ void Rank::distribute_module(std::shared_ptr<torch::nn::Module> model) {
   if (config_.ranks > 1 && device().is_cpu()) {
     if (const auto path = stock_random_module(*model)) {
       throw Error(ErrorCode::usage, "activation_checkpointing",
-                  *path + " draws from LibTorch's generator, which the " + std::to_string(config_.ranks) + " ranks of this process share",
+                  *path + " draws from LibTorch's generator, which the " + std::to_string(config_.ranks) +
+                      " ranks of this process share",
                   "use troupe::nn::Dropout, or start processes with troupe launch");
     }
   }
@@ -87,7 +88,9 @@ void Rank::distribute_module(std::shared_ptr<torch::nn::Module> model) {
 
 // Rank 0's values go to all with the model.
 void Rank::initialise(torch::nn::Module& model) const {
-  if (config_.init_from.empty() || !config_.resume.empty() || !is_main() || system_->compute().membership().generation > 1) return;
+  if (config_.init_from.empty() || !config_.resume.empty() || !is_main() ||
+      system_->compute().membership().generation > 1)
+    return;
   const auto report = load_initial_model(model, {config_.init_from, config_.init_rename, config_.init_allow_missing});
   std::fprintf(stderr, "%s\n", report.c_str());
 }
@@ -129,13 +132,15 @@ std::optional<double> Rank::uneven_step(std::int64_t samples) {
 }
 
 bool Rank::begin_uneven(std::int64_t samples, bool has_batch) {
-  if (!model_) throw Error(ErrorCode::usage, "uneven", "no model was distributed", "call rank.distribute(model) before the loop");
+  if (!model_)
+    throw Error(ErrorCode::usage, "uneven", "no model was distributed", "call rank.distribute(model) before the loop");
   if (config_.grad_accum_steps > 1) {
     throw Error(ErrorCode::usage, "uneven", "grad_accum_steps is " + std::to_string(config_.grad_accum_steps),
                 "set it to 1: how much a micro-batch weighs is known only once the step's last one is");
   }
   if (config_.balance != "equal") {
-    throw Error(ErrorCode::usage, "uneven", "balance is '" + config_.balance + "', and here the program says how much each rank has",
+    throw Error(ErrorCode::usage, "uneven",
+                "balance is '" + config_.balance + "', and here the program says how much each rank has",
                 "set balance to equal");
   }
   if (system_->compute().shares_per_rank() > 1) {
@@ -146,7 +151,8 @@ bool Rank::begin_uneven(std::int64_t samples, bool has_batch) {
   const auto weight = uneven_step(samples);
   if (!weight) return false;
   if (!has_batch) {
-    throw Error(ErrorCode::usage, "uneven", "this rank has no batch at all, others have", "give each rank one at least");
+    throw Error(ErrorCode::usage, "uneven", "this rank has no batch at all, others have",
+                "give each rank one at least");
   }
   batch_samples_ = static_cast<double>(samples);
   batch_weight_ = *weight;
@@ -163,7 +169,9 @@ void Rank::end_uneven() noexcept {
   if (model_) count_samples_in_sync_batchnorm(*model_, -1);
 }
 
-void Rank::backward(const at::Tensor& loss, const CorrectSamples& correct) { backward(loss, correct, batch_samples_, batch_weight_); }
+void Rank::backward(const at::Tensor& loss, const CorrectSamples& correct) {
+  backward(loss, correct, batch_samples_, batch_weight_);
+}
 
 void Rank::backward(const at::Tensor& loss, const CorrectSamples& correct, double samples, double weight) {
   if (system_->compute().uses_graphs()) {
@@ -203,7 +211,8 @@ void Rank::run_micro_batches(const std::vector<std::shared_ptr<const Batch>>& ba
   step_compute_ms_ += lap_ms(forward_started_);
 }
 
-void Rank::run_graphed(const std::vector<std::shared_ptr<const Batch>>& batches, const std::function<MicroBatch(const Batch&)>& forward) {
+void Rank::run_graphed(const std::vector<std::shared_ptr<const Batch>>& batches,
+                       const std::function<MicroBatch(const Batch&)>& forward) {
   for (const auto& batch : batches) {
     Compute::GraphedMicroBatch micro_batch;
     for (const auto* part : {&batch->input, &batch->target}) {
@@ -231,15 +240,19 @@ int Rank::stop_signal() const {
   return found == notes.end() ? 0 : std::stoi(found->second);
 }
 
-double Rank::learning_rate() const { return scheduled_lr(config_, system_->compute().steps_done(), steps_per_epoch_, total_steps_); }
+double Rank::learning_rate() const {
+  return scheduled_lr(config_, system_->compute().steps_done(), steps_per_epoch_, total_steps_);
+}
 
-// Too few ranks are left: what is committed goes to disk, without the others, while the program still holds model and optimizer.
+// Too few ranks are left: what is committed goes to disk, without the others, while the program still holds model and
+// optimizer.
 template <class Work>
 auto Rank::saving_if_parked(Work&& work) {
   try {
     return work();
   } catch (const Error& error) {
-    if (checkpoints_ && error.code() == ErrorCode::parked && error.report().rank == rank()) checkpoints_->save_alone(position(cursor()));
+    if (checkpoints_ && error.code() == ErrorCode::parked && error.report().rank == rank())
+      checkpoints_->save_alone(position(cursor()));
     throw;
   }
 }
@@ -265,7 +278,8 @@ StepReport Rank::step(Optimizer& optimizer) {
   if (!report.repeat && steps_done() <= report.step) {  // a rank was lost meanwhile, and all went back
     report.committed = false;
     report.repeat = true;
-    report.reason = system_->compute().membership().reason + ", from the snapshot of step " + std::to_string(steps_done());
+    report.reason =
+        system_->compute().membership().reason + ", from the snapshot of step " + std::to_string(steps_done());
     update_trace();
   }
   return report;
@@ -280,7 +294,8 @@ void Rank::record(const StepReport& report) {
   if (!records_) return;
   LoopRecords::Place place;
   if (stream_ != nullptr)
-    place = {stream_->cursor().epoch, stream_->cursor().step + 1, stream_->dataset().tokens_per_sample()};  // of the step just done
+    place = {stream_->cursor().epoch, stream_->cursor().step + 1,
+             stream_->dataset().tokens_per_sample()};  // of the step just done
   records_->add(report, place);
 }
 
@@ -352,7 +367,8 @@ void Rank::run_between_steps() {
   });
 }
 
-// The last checkpoint. False where the loss of a rank took all back to a snapshot meanwhile: the steps from there on are run again.
+// The last checkpoint. False where the loss of a rank took all back to a snapshot meanwhile: the steps from there on
+// are run again.
 bool Rank::end_of_steps() {
   auto& compute = system_->compute();
   if (compute.micro_batch() != 0) return true;
@@ -376,14 +392,22 @@ bool Rank::end_of_steps() {
   return true;
 }
 
-bool Rank::saves_now() const { return config_.save_every > 0 && steps_done() > 0 && steps_done() % config_.save_every == 0; }
+bool Rank::saves_now() const {
+  return config_.save_every > 0 && steps_done() > 0 && steps_done() % config_.save_every == 0;
+}
 
-DataCursor Rank::cursor() const { return stream_ != nullptr ? stream_->cursor() : DataCursor{start_epoch_, start_step_}; }
+DataCursor Rank::cursor() const {
+  return stream_ != nullptr ? stream_->cursor() : DataCursor{start_epoch_, start_step_};
+}
 
 void Rank::keep_checkpoints(Optimizer& optimizer) {
-  if (!model_) throw Error(ErrorCode::usage, "keep_checkpoints", "no model was distributed", "call rank.distribute(model) before it");
-  if (checkpoints_) throw Error(ErrorCode::usage, "keep_checkpoints", "it was called before", "one call is for the whole loop");
-  if (stream_ != nullptr) throw Error(ErrorCode::usage, "keep_checkpoints", "the loader has begun", "call it before rank.loader(dataset)");
+  if (!model_)
+    throw Error(ErrorCode::usage, "keep_checkpoints", "no model was distributed",
+                "call rank.distribute(model) before it");
+  if (checkpoints_)
+    throw Error(ErrorCode::usage, "keep_checkpoints", "it was called before", "one call is for the whole loop");
+  if (stream_ != nullptr)
+    throw Error(ErrorCode::usage, "keep_checkpoints", "the loader has begun", "call it before rank.loader(dataset)");
   checkpoints_ = std::make_unique<RunCheckpoints>(*this, optimizer);
   auto& compute = system_->compute();
   const bool joined_late = compute.membership().generation > 1;
@@ -398,14 +422,19 @@ void Rank::keep_checkpoints(Optimizer& optimizer) {
   if (!joined_late) compute.section_done(kSave);  // nothing to do before the first step
 }
 
-void Rank::keep_checkpoints(torch::optim::Optimizer& optimizer) { keep_checkpoints(adapted(optimizer, "keep_checkpoints")); }
+void Rank::keep_checkpoints(torch::optim::Optimizer& optimizer) {
+  keep_checkpoints(adapted(optimizer, "keep_checkpoints"));
+}
 
 NamedTensors Rank::state_dict(Optimizer& optimizer, int root) {
-  if (!model_) throw Error(ErrorCode::usage, "state_dict", "no model was distributed", "call rank.distribute(model) before it");
+  if (!model_)
+    throw Error(ErrorCode::usage, "state_dict", "no model was distributed", "call rank.distribute(model) before it");
   return whole_model(system_->compute(), optimizer, root);
 }
 
-NamedTensors Rank::state_dict(torch::optim::Optimizer& optimizer, int root) { return state_dict(adapted(optimizer, "state_dict"), root); }
+NamedTensors Rank::state_dict(torch::optim::Optimizer& optimizer, int root) {
+  return state_dict(adapted(optimizer, "state_dict"), root);
+}
 
 void Rank::recover(const Error& error) {
   saving_if_parked([&] { system_->compute().recover(error); });
@@ -421,12 +450,14 @@ Optimizer& Rank::adapted(torch::optim::Optimizer& optimizer, const char* operati
   for (auto& [known, adapter] : adapters_) {
     if (known == &optimizer) return *adapter;
   }
-  if (!model_) throw Error(ErrorCode::usage, operation, "no model was distributed", "call rank.distribute(model) before the loop");
+  if (!model_)
+    throw Error(ErrorCode::usage, operation, "no model was distributed", "call rank.distribute(model) before the loop");
   adapters_.emplace_back(&optimizer, std::make_unique<TorchOptimizer>(optimizer, *model_));
   return *adapters_.back().second;
 }
 
-BatchStream::BatchStream(Rank& rank, std::shared_ptr<const Dataset> dataset) : rank_(&rank), dataset_(std::move(dataset)) {
+BatchStream::BatchStream(Rank& rank, std::shared_ptr<const Dataset> dataset)
+    : rank_(&rank), dataset_(std::move(dataset)) {
   auto& compute = rank.system().compute();
   compute.set_dataset(dataset_->size(), dataset_->files_hash());
   const auto& config = rank.config();
@@ -446,8 +477,8 @@ BatchStream::BatchStream(Rank& rank, std::shared_ptr<const Dataset> dataset) : r
   start();
 }
 
-// A newcomer to a running job begins where the others are. A run that was resumed with another batch size need not have done as many steps
-// as lie before its cursor, so they say where that is.
+// A newcomer to a running job begins where the others are. A run that was resumed with another batch size need not have
+// done as many steps as lie before its cursor, so they say where that is.
 DataCursor BatchStream::cursor_of_others(std::int64_t steps_per_epoch) const {
   auto at = steps_done_;
   const auto& notes = rank_->system().compute().notes();
@@ -493,7 +524,8 @@ void BatchStream::start() {
   options.start = cursor_;
   options.epochs = config.epochs;
   if (config.max_steps > 0) {
-    options.max_steps = std::max<std::int64_t>(0, config.max_steps - (cursor_.epoch * rank_->steps_per_epoch() + cursor_.step));
+    options.max_steps =
+        std::max<std::int64_t>(0, config.max_steps - (cursor_.epoch * rank_->steps_per_epoch() + cursor_.step));
     if (options.max_steps == 0) options.epochs = 0;
   }
   options.num_workers = config.num_workers;
@@ -511,7 +543,8 @@ void BatchStream::start() {
   caf::anon_send(loader_, GrantBatches{2});
 }
 
-// Which share comes next is known when the one before is done, so nothing is loaded ahead: each is loaded here, when it is handed out.
+// Which share comes next is known when the one before is done, so nothing is loaded ahead: each is loaded here, when it
+// is handed out.
 void BatchStream::start_shares(DataLoaderOptions options) {
   share_makers_.clear();
   for (int index = 0; index < loader_world_size_; ++index) {
@@ -523,7 +556,8 @@ void BatchStream::start_shares(DataLoaderOptions options) {
 std::optional<BatchDone> BatchStream::load_share() {
   const auto& config = rank_->config();
   const auto steps = rank_->steps_per_epoch();
-  if (cursor_.epoch >= config.epochs || (config.max_steps > 0 && cursor_.epoch * steps + cursor_.step >= config.max_steps))
+  if (cursor_.epoch >= config.epochs ||
+      (config.max_steps > 0 && cursor_.epoch * steps + cursor_.step >= config.max_steps))
     return std::nullopt;
   const auto share = rank_->system().compute().strategy().next_share();
   BatchOrder order;
@@ -545,7 +579,8 @@ void BatchStream::stop() {
   // What was under way is of no use to the next loader.
   bool more = true;
   while (more) {
-    mailbox.receive([](const BatchLoaded&) {}, [](const DataEnded&) {}, caf::after(std::chrono::seconds(0)) >> [&] { more = false; });
+    mailbox.receive([](const BatchLoaded&) {}, [](const DataEnded&) {},
+                    caf::after(std::chrono::seconds(0)) >> [&] { more = false; });
   }
 }
 
@@ -573,7 +608,8 @@ BatchStream::~BatchStream() {
 
 void BatchStream::committed() {
   if (step_.empty()) return;
-  cursor_ = step_.back()->last_of_epoch ? DataCursor{step_.back()->epoch + 1, 0} : DataCursor{step_.back()->epoch, step_.back()->step + 1};
+  cursor_ = step_.back()->last_of_epoch ? DataCursor{step_.back()->epoch + 1, 0}
+                                        : DataCursor{step_.back()->epoch, step_.back()->step + 1};
   ++steps_done_;
   step_.clear();
   note_cursor();

@@ -32,7 +32,8 @@ class BatchStream;
 template <class Range>
 class UnevenBatches;
 
-/// How many samples a batch of one's own holds, for Rank::uneven. Write an overload beside your batch type; it is found by argument.
+/// How many samples a batch of one's own holds, for Rank::uneven. Write an overload beside your batch type; it is found
+/// by argument.
 inline std::int64_t samples_of(const Batch& batch) { return batch.numel(); }
 inline std::int64_t samples_of(const at::Tensor& batch) { return batch.size(0); }
 template <class Input, class Target>
@@ -56,7 +57,8 @@ class LoopRecords;
 ///     });
 class Rank {
  public:
-  /// The first of what may lie between two steps (Compute::section_due): gathering the trace. Others are numbered after it.
+  /// The first of what may lie between two steps (Compute::section_due): gathering the trace. Others are numbered after
+  /// it.
   static constexpr int kTraceSection = 0;
   /// Made by troupe::main and troupe::run.
   Rank(caf::actor_system& system, Config config, RankSystemOptions options);
@@ -65,16 +67,17 @@ class Rank {
   /// They change when ranks are lost, replaced or added: between two steps, inside `step`.
   int rank() const noexcept { return system_->compute().rank(); }
   int world_size() const noexcept { return system_->compute().world_size(); }  ///< ranks that train now
-  bool is_main() const noexcept { return rank() == 0; }                        ///< rank 0, which prints and saves what is one for all
-  /// Where this rank trains (config: device). `distribute` moves the model there, the loader its batches; what else forward needs is the
-  /// program's to move.
+  bool is_main() const noexcept { return rank() == 0; }  ///< rank 0, which prints and saves what is one for all
+  /// Where this rank trains (config: device). `distribute` moves the model there, the loader its batches; what else
+  /// forward needs is the program's to move.
   at::Device device() const noexcept { return system_->options().device; }
   const Config& config() const noexcept { return config_; }  ///< what was set, by whom: `sources`
 
-  /// Hands the model to the config's strategy; collective. Returns what it was given (a module holder or a shared_ptr), for convenience.
+  /// Hands the model to the config's strategy; collective. Returns what it was given (a module holder or a shared_ptr),
+  /// for convenience.
   ///
-  /// Or what makes the model: `rank.distribute([&] { return MyModel(…); })`. Then simulated ranks, which share LibTorch's generator, build
-  /// one after the other, each from the config's seed, as processes do anyway.
+  /// Or what makes the model: `rank.distribute([&] { return MyModel(…); })`. Then simulated ranks, which share
+  /// LibTorch's generator, build one after the other, each from the config's seed, as processes do anyway.
   template <class Model>
   auto distribute(Model model) {
     if constexpr (requires { model.ptr(); }) {
@@ -94,66 +97,75 @@ class Rank {
   /// The optimizer that the config names, over all parameters that require a gradient.
   std::unique_ptr<Optimizer> make_optimizer(const torch::nn::Module& model) const;
 
-  /// This rank's batches of the data set: all epochs of the config, from the step that the run stands at. Ends early after a stop request.
+  /// This rank's batches of the data set: all epochs of the config, from the step that the run stands at. Ends early
+  /// after a stop request.
   BatchStream loader(std::shared_ptr<const Dataset> dataset);
 
-  /// For data of one's own, of which ranks may have unequal amounts: batches of unequal size, and some ranks with fewer.
+  /// For data of one's own, of which ranks may have unequal amounts: batches of unequal size, and some ranks with
+  /// fewer.
   ///
   ///     for (const auto& batch : rank.uneven(my_batches)) {
   ///       rank.backward(loss(model, batch));
   ///       rank.step(*optimizer);
   ///     }
   ///
-  /// A rank that ran out gets its last batch again until all have ended: it counts nothing (not in gradients, loss, accuracy, nor in the
-  /// statistics of a SyncBatchNorm), but every collective of the step finds the rank there. Gradients are those of one rank with all
-  /// samples of the step. `batches` is any range whose elements have a samples_of; it is copied or moved in, or referred to where it has a
-  /// name, and must hold a batch at least where any rank has one. A BatchNorm that is not synchronised does see the repeated batch. Ends
-  /// early after a stop request. Throws Error(usage) before distribute and with grad_accum_steps above 1. Every round is collective.
+  /// A rank that ran out gets its last batch again until all have ended: it counts nothing (not in gradients, loss,
+  /// accuracy, nor in the statistics of a SyncBatchNorm), but every collective of the step finds the rank there.
+  /// Gradients are those of one rank with all samples of the step. `batches` is any range whose elements have a
+  /// samples_of; it is copied or moved in, or referred to where it has a name, and must hold a batch at least where any
+  /// rank has one. A BatchNorm that is not synchronised does see the repeated batch. Ends early after a stop request.
+  /// Throws Error(usage) before distribute and with grad_accum_steps above 1. Every round is collective.
   template <class Range>
   UnevenBatches<Range> uneven(Range&& batches) {
     return UnevenBatches<Range>(*this, std::forward<Range>(batches));
   }
 
-  /// What `uneven` is made of, for a loop that is no range. Agrees on how many samples each rank has now (0: it ran out). Returns this
-  /// rank's weight for `backward`, or nothing once all ran out. A rank that ran out repeats its last batch with weight 0, so that every
-  /// collective of the step finds it there; its SyncBatchNorms leave that batch out (count_samples_in_sync_batchnorm). Collective.
+  /// What `uneven` is made of, for a loop that is no range. Agrees on how many samples each rank has now (0: it ran
+  /// out). Returns this rank's weight for `backward`, or nothing once all ran out. A rank that ran out repeats its last
+  /// batch with weight 0, so that every collective of the step finds it there; its SyncBatchNorms leave that batch out
+  /// (count_samples_in_sync_batchnorm). Collective.
   std::optional<double> uneven_step(std::int64_t samples);
 
-  /// Backward of one micro-batch's mean loss. `correct`: samples that were right, for the accuracy in reports. Throws what broke the job.
+  /// Backward of one micro-batch's mean loss. `correct`: samples that were right, for the accuracy in reports. Throws
+  /// what broke the job.
   void backward(const at::Tensor& loss, const CorrectSamples& correct = 0.0);
   void backward(const at::Tensor& loss, const CorrectSamples& correct, double samples, double weight);
-  /// A strategy that orders a step's forwards and backwards itself (pipeline): call run_micro_batches in the place of backward.
+  /// A strategy that orders a step's forwards and backwards itself (pipeline): call run_micro_batches in the place of
+  /// backward.
   bool orders_micro_batches() const { return system_->compute().strategy().orders_micro_batches(); }
   struct MicroBatch {
     at::Tensor loss;         ///< its mean, a scalar
     CorrectSamples correct;  ///< samples that were right, for the accuracy
   };
-  /// Forward and backward of all `batches` of a step, in the order that the strategy takes; with any strategy. `forward` is called for each
-  /// of them, perhaps several times, and may be left by an exception that is none of the program's (StageEnded) where other ranks go on.
-  /// With cuda_graphs, on a device, it is called until it is a graph, and then no more: its batch has only input, target and counted, and
-  /// it launches kernels and does nothing else.
+  /// Forward and backward of all `batches` of a step, in the order that the strategy takes; with any strategy.
+  /// `forward` is called for each of them, perhaps several times, and may be left by an exception that is none of the
+  /// program's (StageEnded) where other ranks go on. With cuda_graphs, on a device, it is called until it is a graph,
+  /// and then no more: its batch has only input, target and counted, and it launches kernels and does nothing else.
   /// Throws Error(usage) where there are not grad_accum_steps of them, and what broke the job. step comes next.
-  void run_micro_batches(const std::vector<std::shared_ptr<const Batch>>& batches, const std::function<MicroBatch(const Batch&)>& forward);
-  /// Reduce, vote, apply at the schedule's rate. On all ranks or on none: `committed` says which. If a rank was lost, this waits until the
-  /// others go on without it or with its replacement; `repeat` says that the step's batches come again from the loader.
+  void run_micro_batches(const std::vector<std::shared_ptr<const Batch>>& batches,
+                         const std::function<MicroBatch(const Batch&)>& forward);
+  /// Reduce, vote, apply at the schedule's rate. On all ranks or on none: `committed` says which. If a rank was lost,
+  /// this waits until the others go on without it or with its replacement; `repeat` says that the step's batches come
+  /// again from the loader.
   StepReport step(Optimizer& optimizer);
   StepReport step(torch::optim::Optimizer& optimizer);
   /// The rate of the next step, by the config's schedule.
   double learning_rate() const;
-  /// Checkpoints of a loop of one's own, by the same settings as the framework's: goes on from `resume` if that is set, which moves the
-  /// next loader to where it stopped; saves every `save_every` steps, at the loader's end and after a stop request. Collective; once, after
-  /// distribute and before the loader. `optimizer` must outlive the loop. Rank 0 tells on standard error which was read and written.
+  /// Checkpoints of a loop of one's own, by the same settings as the framework's: goes on from `resume` if that is set,
+  /// which moves the next loader to where it stopped; saves every `save_every` steps, at the loader's end and after a
+  /// stop request. Collective; once, after distribute and before the loader. `optimizer` must outlive the loop. Rank 0
+  /// tells on standard error which was read and written.
   ///
   /// A loop that is left before the loader ends (break) saves nothing more. Throws what resuming found wrong.
   void keep_checkpoints(Optimizer& optimizer);
   void keep_checkpoints(torch::optim::Optimizer& optimizer);
-  /// The whole model's parameters and buffers by their names on `root`, in memory of their own; nothing elsewhere. Whatever the strategy:
-  /// of a sharded one the parts are sent there. Collective, between steps.
+  /// The whole model's parameters and buffers by their names on `root`, in memory of their own; nothing elsewhere.
+  /// Whatever the strategy: of a sharded one the parts are sent there. Collective, between steps.
   NamedTensors state_dict(Optimizer& optimizer, int root = 0);
   NamedTensors state_dict(torch::optim::Optimizer& optimizer, int root = 0);
 
-  /// Runs `work`, collectives outside of a step, again whenever a lost rank interrupts it. All ranks are to be in it, a replacement too:
-  /// what comes after each so many steps belongs into between_steps.
+  /// Runs `work`, collectives outside of a step, again whenever a lost rank interrupts it. All ranks are to be in it, a
+  /// replacement too: what comes after each so many steps belongs into between_steps.
   template <class Work>
   auto retry(Work&& work) {
     for (;;) {
@@ -164,15 +176,15 @@ class Rank {
       }
     }
   }
-  /// What the program does with all ranks between two steps (adding up, evaluating, saving): the loader calls it after each step, before
-  /// it hands out the next batch, and after the last one. Where a lost rank interrupts it, all ranks do it again, the replacement too;
-  /// where it was done before the loss, nobody does. It must not count on having run on this process after every step. Replaces the one
-  /// before.
+  /// What the program does with all ranks between two steps (adding up, evaluating, saving): the loader calls it after
+  /// each step, before it hands out the next batch, and after the last one. Where a lost rank interrupts it, all ranks
+  /// do it again, the replacement too; where it was done before the loss, nobody does. It must not count on having run
+  /// on this process after every step. Replaces the one before.
   void between_steps(std::function<void(std::int64_t steps_done)> work) { between_steps_ = std::move(work); }
   /// Optimizer steps done in the run.
   std::int64_t steps_done() const noexcept { return system_->compute().steps_done(); }
-  /// After `error` in collectives outside of a step or in forward: joins the next generation, or throws what can't be recovered. The
-  /// step's batches come again.
+  /// After `error` in collectives outside of a step or in forward: joins the next generation, or throws what can't be
+  /// recovered. The step's batches come again.
   void recover(const Error& error);
   bool stop_requested() const { return stop_signal() != 0; }  ///< a rank was asked to stop: the loader ends
   int stop_signal() const;                                    ///< the same on all ranks, after a step
@@ -196,7 +208,8 @@ class Rank {
   std::vector<T> gather_object(const T& object, int root = 0) {
     return unpack<T>(communicator().gather_bytes(pack(object), root, "object"));
   }
-  /// One object out of all ranks': `combine(so_far, next)` in rank order, so that all ranks get the same one to the bit.
+  /// One object out of all ranks': `combine(so_far, next)` in rank order, so that all ranks get the same one to the
+  /// bit.
   ///
   ///     const auto total = rank.all_reduce_object(counter, [](Counter a, const Counter& b) { return a += b; });
   template <class T, class Combine>
@@ -224,24 +237,27 @@ class Rank {
   void set_cursor(std::int64_t epoch, std::int64_t step_in_epoch);
   /// Where the time of this rank's steps went so far.
   const StepProfile& profile() const noexcept { return profile_; }
-  /// Collective: where the trace's window is over, and it was not gathered. The first thing between two steps, for who does other things
-  /// there; after `step` and in the loader it is done.
+  /// Collective: where the trace's window is over, and it was not gathered. The first thing between two steps, for who
+  /// does other things there; after `step` and in the loader it is done.
   void gather_trace_if_due();
-  /// After the last step: where the run ends within the trace's window, what there is of it is written. Collective. For troupe::main.
+  /// After the last step: where the run ends within the trace's window, what there is of it is written. Collective. For
+  /// troupe::main.
   void end_trace();
   /// The job has failed: what this rank has of the trace goes to a file of its own. For troupe::main.
   void give_up_trace() noexcept;
-  /// Its steps are written down as troupe::run's are (docs/observe.md), by this rank while it is rank 0. For troupe::main, which asks for
-  /// it, and a loop that does so itself, which takes it back.
+  /// Its steps are written down as troupe::run's are (docs/observe.md), by this rank while it is rank 0. For
+  /// troupe::main, which asks for it, and a loop that does so itself, which takes it back.
   void keep_records(bool wanted) { keeps_records_ = wanted; }
   /// The loop is over; `error`: what it ended with. For troupe::main.
   void end_records(const std::string& error) noexcept;
   /// What rank 0 says of the trace; standard output where nobody listens.
   void on_trace(std::function<void(const std::string&)> say) { say_trace_ = std::move(say); }
-  /// Share, 0 to 1, of the time its reducer was in collectives that was hidden behind compute, over this rank's steps so far. No less than
-  /// this: collectives that ran while compute waited count as not hidden, even where it waited for something else. 1 where there were none.
+  /// Share, 0 to 1, of the time its reducer was in collectives that was hidden behind compute, over this rank's steps
+  /// so far. No less than this: collectives that ran while compute waited count as not hidden, even where it waited for
+  /// something else. 1 where there were none.
   double overlap() const noexcept { return profile_.overlap(); }
-  /// Share, 0 to 1, of the steps' time that compute waited for communication: for gradients and the vote, and within forward and backward.
+  /// Share, 0 to 1, of the steps' time that compute waited for communication: for gradients and the vote, and within
+  /// forward and backward.
   double exposed_communication() const noexcept { return profile_.exposed_communication(); }
 
  private:
@@ -250,7 +266,8 @@ class Rank {
   template <class Range>
   friend class UnevenBatches;
   void distribute_module(std::shared_ptr<torch::nn::Module> model);
-  void run_graphed(const std::vector<std::shared_ptr<const Batch>>& batches, const std::function<MicroBatch(const Batch&)>& forward);
+  void run_graphed(const std::vector<std::shared_ptr<const Batch>>& batches,
+                   const std::function<MicroBatch(const Batch&)>& forward);
   void initialise(torch::nn::Module& model) const;
   Optimizer& adapted(torch::optim::Optimizer& optimizer, const char* operation);
   void run_between_steps();
@@ -318,7 +335,8 @@ class Rank {
   std::int64_t epoch_ = 0;
 };
 
-/// The batches of a loader as a range; each increment takes the next one from the DataLoader actor and grants it room for another.
+/// The batches of a loader as a range; each increment takes the next one from the DataLoader actor and grants it room
+/// for another.
 class BatchStream {
  public:
   BatchStream(Rank& rank, std::shared_ptr<const Dataset> dataset);
@@ -356,8 +374,8 @@ class BatchStream {
 
   const DataCursor& cursor() const noexcept { return cursor_; }
   const Dataset& dataset() const noexcept { return *dataset_; }
-  /// The step under way was given up: its batches come again. They are cut anew if the world or the ranks' shares have changed. Nothing to
-  /// do for a program: step does it.
+  /// The step under way was given up: its batches come again. They are cut anew if the world or the ranks' shares have
+  /// changed. Nothing to do for a program: step does it.
   void rewind();
   /// The step under way is done.
   void committed();
@@ -431,8 +449,9 @@ class UnevenBatches {
   Range batches_;  // a reference where the range has a name
 };
 
-/// The program's `main`: parses config and environment, becomes a rank of the job that launched it, N simulated ranks (`--ranks N`), or one
-/// rank alone; calls `body` on each rank's thread; reports what it throws; returns the exit code.
-int main(int argc, char** argv, const std::function<void(Rank&)>& body, const std::function<void(Config&)>& declare = {});
+/// The program's `main`: parses config and environment, becomes a rank of the job that launched it, N simulated ranks
+/// (`--ranks N`), or one rank alone; calls `body` on each rank's thread; reports what it throws; returns the exit code.
+int main(int argc, char** argv, const std::function<void(Rank&)>& body,
+         const std::function<void(Config&)>& declare = {});
 
 }  // namespace troupe

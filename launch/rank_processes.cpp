@@ -10,7 +10,8 @@
 
 namespace troupe {
 
-RankProcesses::RankProcesses(RankProcessOptions options, Exited exited) : options_(std::move(options)), exited_(std::move(exited)) {
+RankProcesses::RankProcesses(RankProcessOptions options, Exited exited)
+    : options_(std::move(options)), exited_(std::move(exited)) {
   std::error_code failure;
   std::filesystem::create_directories(options_.run_dir, failure);
   if (failure) throw Error(ErrorCode::io, options_.run_dir, failure.message(), "choose another --run-dir");
@@ -43,32 +44,34 @@ void RankProcesses::start(const ProcessId& process, int restarts) {
   child.arguments[0] = options_.program;
   char incarnation[17];
   std::snprintf(incarnation, sizeof incarnation, "%016llx", static_cast<unsigned long long>(process.incarnation));
-  const auto n = std::to_string(options_.world_size), id = std::to_string(process.slot), local = std::to_string(slot.local_rank),
-             local_n = std::to_string(options_.slots.size()), lives = std::to_string(options_.starts_over + restarts);
-  child.environment = {{"RANK", id},
-                       {"LOCAL_RANK", local},
-                       {"WORLD_SIZE", n},
-                       {"LOCAL_WORLD_SIZE", local_n},
-                       {"GROUP_RANK", std::to_string(options_.node_rank)},
-                       {"GROUP_WORLD_SIZE", std::to_string(options_.nodes)},
-                       {"ROLE_RANK", id},
-                       {"ROLE_WORLD_SIZE", n},
-                       {"MASTER_ADDR", options_.master_addr},
-                       {"MASTER_PORT", std::to_string(options_.coordinator_port + 1)},
-                       {"TORCHELASTIC_RESTART_COUNT", lives},
-                       {"TORCHELASTIC_MAX_RESTARTS", "0"},
-                       {"TORCHELASTIC_RUN_ID", options_.job_id},
-                       {"TROUPE_COORDINATOR", options_.coordinator_host + ":" + std::to_string(options_.coordinator_port)},
-                       {"TROUPE_JOB_ID", options_.job_id},
-                       {"TROUPE_NODE", options_.host},
-                       {"TROUPE_ADDRESS", options_.address},
-                       {"TROUPE_SLOT", id},
-                       {"TROUPE_INCARNATION", incarnation},
-                       {"TROUPE_RESTARTS", lives},
-                       {"TROUPE_SPARE", process.slot >= options_.world_size ? "1" : "0"},
-                       {"TROUPE_RECOVERY", options_.recovery ? "1" : "0"},
-                       {"TROUPE_START_OVER", options_.starts_over > 0 ? "1" : "0"},
-                       {"TROUPE_RUN_DIR", options_.run_dir}};
+  const auto n = std::to_string(options_.world_size), id = std::to_string(process.slot),
+             local = std::to_string(slot.local_rank), local_n = std::to_string(options_.slots.size()),
+             lives = std::to_string(options_.starts_over + restarts);
+  child.environment = {
+      {"RANK", id},
+      {"LOCAL_RANK", local},
+      {"WORLD_SIZE", n},
+      {"LOCAL_WORLD_SIZE", local_n},
+      {"GROUP_RANK", std::to_string(options_.node_rank)},
+      {"GROUP_WORLD_SIZE", std::to_string(options_.nodes)},
+      {"ROLE_RANK", id},
+      {"ROLE_WORLD_SIZE", n},
+      {"MASTER_ADDR", options_.master_addr},
+      {"MASTER_PORT", std::to_string(options_.coordinator_port + 1)},
+      {"TORCHELASTIC_RESTART_COUNT", lives},
+      {"TORCHELASTIC_MAX_RESTARTS", "0"},
+      {"TORCHELASTIC_RUN_ID", options_.job_id},
+      {"TROUPE_COORDINATOR", options_.coordinator_host + ":" + std::to_string(options_.coordinator_port)},
+      {"TROUPE_JOB_ID", options_.job_id},
+      {"TROUPE_NODE", options_.host},
+      {"TROUPE_ADDRESS", options_.address},
+      {"TROUPE_SLOT", id},
+      {"TROUPE_INCARNATION", incarnation},
+      {"TROUPE_RESTARTS", lives},
+      {"TROUPE_SPARE", process.slot >= options_.world_size ? "1" : "0"},
+      {"TROUPE_RECOVERY", options_.recovery ? "1" : "0"},
+      {"TROUPE_START_OVER", options_.starts_over > 0 ? "1" : "0"},
+      {"TROUPE_RUN_DIR", options_.run_dir}};
   if (std::getenv("OMP_NUM_THREADS") == nullptr) child.environment["OMP_NUM_THREADS"] = "1";  // ranks share the cores
   if (!options_.keys.empty()) child.environment["TROUPE_KEYS"] = options_.keys;
   if (options_.terminal || options_.bar_columns > 0) {
@@ -155,7 +158,8 @@ void RankProcesses::show(Slot& slot, std::string_view text, bool overwrite, int 
   const int length = static_cast<int>(text.size());
   if (overwrite && options_.terminal && target == 1) {
     const auto bar = "[" + slot.label + "] " + std::string(text);
-    std::fprintf(stdout, "%s%s", kClearLine, bar.substr(0, terminal_columns(1) - 1).c_str());  // it may have become narrower
+    std::fprintf(stdout, "%s%s", kClearLine,
+                 bar.substr(0, terminal_columns(1) - 1).c_str());  // it may have become narrower
     std::fflush(stdout);
     bar_shown_ = true;
     return;

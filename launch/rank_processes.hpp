@@ -34,10 +34,12 @@ struct RankProcessOptions {
   int starts_over = 0;      ///< how often the job has begun anew from its last checkpoint
   std::string keys;         ///< a KeyFolder; empty: no TLS
   bool terminal = false;    ///< standard output is one: progress bars are wanted
-  int bar_columns = 0;      ///< of a launcher's terminal elsewhere, which overwrites a line that ends with a carriage return; 0: none
+  int bar_columns =
+      0;  ///< of a launcher's terminal elsewhere, which overwrites a line that ends with a carriage return; 0: none
 };
 
-/// The rank processes of one host: starts and kills them, marks their lines with the rank, keeps their logs. Main thread.
+/// The rank processes of one host: starts and kills them, marks their lines with the rank, keeps their logs. Main
+/// thread.
 class RankProcesses {
  public:
   using Exited = std::function<void(const ProcessId&, int wait_status)>;
@@ -63,7 +65,9 @@ class RankProcesses {
     bool killed_by_us = false;
     std::string log_path, last_line;
   };
-  const std::vector<Ended>& failures() const noexcept { return failures_; }  ///< not 0 and not replaced, in the order in which they came
+  const std::vector<Ended>& failures() const noexcept {
+    return failures_;
+  }  ///< not 0 and not replaced, in the order in which they came
 
  private:
   struct FileClose {

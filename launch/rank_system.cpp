@@ -55,7 +55,8 @@ ErrorReport report_of(const std::exception_ptr& error, c10::Device device) {
             std::string("no thread can be started: ") + e.what(),
             "raise the limit of processes and threads (ulimit -u, the container's limit of pids)"};
   } catch (const std::bad_alloc&) {
-    return {ErrorCode::user, -1, {}, -1, kOutOfMemory, "the system gives this process no more", memory_remedy(c10::kCPU)};
+    return {ErrorCode::user,         -1, {}, -1, kOutOfMemory, "the system gives this process no more",
+            memory_remedy(c10::kCPU)};
   } catch (const std::exception& e) {
     return {ErrorCode::user, -1, {}, -1, {}, e.what(), {}};
   } catch (...) {
@@ -70,24 +71,28 @@ RankSystem::RankSystem(caf::actor_system& system, RankSystemOptions options)
   // What the program makes on `cuda` without a number is to be on this rank's: the current device is each thread's own.
   if (!options_.device.is_cpu()) c10::impl::VirtualGuardImpl(options_.device.type()).setDevice(options_.device);
   if (options_.process.incarnation == 0) options_.process.incarnation = random_incarnation();
-  const auto timeout = std::chrono::milliseconds(static_cast<std::int64_t>(options_.communicator.collective_timeout * 1000));
+  const auto timeout =
+      std::chrono::milliseconds(static_cast<std::int64_t>(options_.communicator.collective_timeout * 1000));
   // Longer than any collective's: when ranks are missing it is the reducer that says so, and the job goes on.
   const auto patience = 2 * timeout + std::chrono::seconds(5);
-  compute_ = std::make_unique<Compute>(system_, ComputeOptions{options_.process, options_.training, options_.strategy, patience,
-                                                               bool(options_.reconnect) && options_.recovery});
+  compute_ =
+      std::make_unique<Compute>(system_, ComputeOptions{options_.process, options_.training, options_.strategy,
+                                                        patience, bool(options_.reconnect) && options_.recovery});
   RankSupervisorOptions supervisor;
   supervisor.join = {options_.job_id,   options_.process,     options_.world_size, options_.host,
                      options_.build_id, options_.config_hash, options_.spare,      0};
   supervisor.coordinator = caf::actor_cast<caf::strong_actor_ptr>(options_.coordinator);
   supervisor.reconnect = options_.reconnect;
-  supervisor.on_coordinator = [link = link_](const caf::strong_actor_ptr& found) { link->set(caf::actor_cast<CoordinatorActor>(found)); };
+  supervisor.on_coordinator = [link = link_](const caf::strong_actor_ptr& found) {
+    link->set(caf::actor_cast<CoordinatorActor>(found));
+  };
   supervisor.ledger_path = options_.ledger_path;
   supervisor.log = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
   supervisor.hurt = options_.hurt;
   supervisor.compute = compute_->address();
   supervisor.status = status_;
-  supervisor_ =
-      options_.on_supervisor ? system_.spawn<caf::detached>(rank_supervisor, supervisor) : system_.spawn(rank_supervisor, supervisor);
+  supervisor_ = options_.on_supervisor ? system_.spawn<caf::detached>(rank_supervisor, supervisor)
+                                       : system_.spawn(rank_supervisor, supervisor);
   if (options_.on_supervisor) options_.on_supervisor(supervisor_);
   try {
     std::string refused;
@@ -108,7 +113,8 @@ RankSystem::RankSystem(caf::actor_system& system, RankSystemOptions options)
               });
       if (!answered) std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
-    if (!refused.empty()) throw Error(ErrorReport{ErrorCode::mismatch, options_.process.slot, "rank supervisor", -1, "join", refused, {}});
+    if (!refused.empty())
+      throw Error(ErrorReport{ErrorCode::mismatch, options_.process.slot, "rank supervisor", -1, "join", refused, {}});
     compute_->join([this](const Membership& membership) { return make_lanes(membership); }, supervisor_, status_,
                    options_.spare ? std::chrono::hours(24 * 365) : std::chrono::hours(1));
   } catch (...) {
@@ -127,7 +133,8 @@ Compute::Services RankSystem::make_lanes(const Membership& membership) {
     rendezvous = std::make_shared<LocalRendezvous>();
   }
   caf::anon_send(supervisor_, RegisterRendezvous{generation, rendezvous});
-  const auto timeout = std::chrono::milliseconds(static_cast<std::int64_t>(options_.communicator.collective_timeout * 1000));
+  const auto timeout =
+      std::chrono::milliseconds(static_cast<std::int64_t>(options_.communicator.collective_timeout * 1000));
   const auto lane = [&](const char* name) {
     CommunicatorOptions communicator;
     communicator.rank = compute_->rank();
@@ -152,9 +159,10 @@ Compute::Services RankSystem::make_lanes(const Membership& membership) {
   services.program_lane = lane(kProgramLane);
   services.bucket_lane = lane(kBucketLane);
   if (!reducer_) {
-    reducer_ = system_.spawn<caf::detached>(
-        traced_reducer, ReducerOptions{compute_->rank(), services.bucket_lane, compute_->address(), supervisor_, progress_, fault_watch()},
-        options_.trace);
+    reducer_ = system_.spawn<caf::detached>(traced_reducer,
+                                            ReducerOptions{compute_->rank(), services.bucket_lane, compute_->address(),
+                                                           supervisor_, progress_, fault_watch()},
+                                            options_.trace);
   } else {
     // It may still be on its way out of the old lane, which was aborted.
     std::string problem;
@@ -162,8 +170,13 @@ Compute::Services RankSystem::make_lanes(const Membership& membership) {
         .request(reducer_, std::chrono::seconds(10), InstallLane{services.bucket_lane})
         .receive([](bool) {}, [&](caf::error& error) { problem = system_.render(error); });
     if (!problem.empty())
-      throw Error(
-          ErrorReport{ErrorCode::internal, compute_->rank(), "reducer", -1, "recovery", "it did not leave the old lane: " + problem, {}});
+      throw Error(ErrorReport{ErrorCode::internal,
+                              compute_->rank(),
+                              "reducer",
+                              -1,
+                              "recovery",
+                              "it did not leave the old lane: " + problem,
+                              {}});
   }
   services.reducer = reducer_;
   return services;
@@ -206,7 +219,13 @@ void RankSystem::shut_down() {
 
 RankSystem::~RankSystem() {
   if (!finished_)
-    finish({ErrorCode::user, compute_->rank(), "compute", compute_->steps_done(), {}, "the program left its loop without an end", {}});
+    finish({ErrorCode::user,
+            compute_->rank(),
+            "compute",
+            compute_->steps_done(),
+            {},
+            "the program left its loop without an end",
+            {}});
   shut_down();
 }
 

@@ -29,23 +29,26 @@ struct RankSystemOptions {
   std::shared_ptr<NcclApi> nccl;         ///< empty: the one that the program was built with
   std::shared_ptr<TraceRecorder> trace;  ///< what the rank's threads record into; empty: nobody asked for a trace
   CoordinatorActor coordinator;
-  std::function<void(ChaosKind, std::chrono::milliseconds)> hurt;  ///< --chaos: kills, stops or slows this process; empty: it is spared
-  /// Told of the rank's root before it joins, by which a rank is ended that has no process of its own. That root has a thread then, which
-  /// `hurt` may hold up. May be empty.
+  std::function<void(ChaosKind, std::chrono::milliseconds)>
+      hurt;  ///< --chaos: kills, stops or slows this process; empty: it is spared
+  /// Told of the rank's root before it joins, by which a rank is ended that has no process of its own. That root has a
+  /// thread then, which `hurt` may hold up. May be empty.
   std::function<void(const RankSupervisorActor&)> on_supervisor;
-  bool recovery = true;                              ///< false: the first rank that is lost ends the job
-  std::function<caf::strong_actor_ptr()> reconnect;  ///< finds a restarted coordinator; empty: the job ends with its coordinator
+  bool recovery = true;  ///< false: the first rank that is lost ends the job
+  std::function<caf::strong_actor_ptr()>
+      reconnect;  ///< finds a restarted coordinator; empty: the job ends with its coordinator
 };
 
-/// The actors of one rank and its two lanes. The thread that constructs it is Compute's. Ranks may share a process and its actor_system.
+/// The actors of one rank and its two lanes. The thread that constructs it is Compute's. Ranks may share a process and
+/// its actor_system.
 ///
-/// Two lanes: the reducer launches buckets on one, in plan order; the compute thread launches what it waits for (vote, SyncBatchNorm,
-/// buffers, the user's own) on the other, in program order. Each has one thread and one order, so they can't wait for each other in a
-/// circle. A generation has lanes of its own; the actors stay.
+/// Two lanes: the reducer launches buckets on one, in plan order; the compute thread launches what it waits for (vote,
+/// SyncBatchNorm, buffers, the user's own) on the other, in program order. Each has one thread and one order, so they
+/// can't wait for each other in a circle. A generation has lanes of its own; the actors stay.
 class RankSystem {
  public:
-  /// Collective; a spare waits here until it is needed. Throws what kept the rank from joining, after telling the others; Error(ok) in a
-  /// spare that was not needed.
+  /// Collective; a spare waits here until it is needed. Throws what kept the rank from joining, after telling the
+  /// others; Error(ok) in a spare that was not needed.
   RankSystem(caf::actor_system& system, RankSystemOptions options);
   /// Ends the actors. A rank that did not `finish` is reported as failed.
   ~RankSystem();

@@ -22,8 +22,8 @@ constexpr std::string_view kLabel = "trace";
 std::int64_t* words_of(const at::Tensor& tensor) { return tensor.data_ptr<std::int64_t>(); }
 
 at::Tensor words_of(const TraceTotals& totals, std::size_t bytes) {
-  return at::tensor({totals.events, totals.dropped, totals.first_step, totals.last_step, totals.collectives_ns, totals.hidden_ns,
-                     totals.steps_ns, static_cast<std::int64_t>(bytes)},
+  return at::tensor({totals.events, totals.dropped, totals.first_step, totals.last_step, totals.collectives_ns,
+                     totals.hidden_ns, totals.steps_ns, static_cast<std::int64_t>(bytes)},
                     at::kLong);
 }
 
@@ -82,8 +82,8 @@ void RankTrace::close() {
   auto more = recorder_->take();
   recorded_.dropped += more.dropped;
   for (auto& track : more.tracks) {
-    const auto known =
-        std::find_if(recorded_.tracks.begin(), recorded_.tracks.end(), [&](const auto& t) { return t.first == track.first; });
+    const auto known = std::find_if(recorded_.tracks.begin(), recorded_.tracks.end(),
+                                    [&](const auto& t) { return t.first == track.first; });
     if (known == recorded_.tracks.end()) {
       recorded_.tracks.push_back(std::move(track));
     } else {
@@ -105,7 +105,8 @@ std::string RankTrace::gather(Communicator& lane, const Membership& membership) 
   const TraceSource source{rank, host_of(rank), clocks[static_cast<std::size_t>(rank)].offset_ns};
   auto part = trace_part(recorded_, source);
   const auto steps = steps_of_all(lane, part.totals);
-  if (steps <= written_) return {};  // all went back to before, and what there is by now is less than what the files have
+  if (steps <= written_)
+    return {};  // all went back to before, and what there is by now is less than what the files have
   std::optional<TraceFile> file;
   if (rank == 0) file.emplace(options_.run_dir, options_.job_id, options_.setting, lane.world_size());
   for (int from = 0; from < lane.world_size(); ++from) {
@@ -114,7 +115,8 @@ std::string RankTrace::gather(Communicator& lane, const Membership& membership) 
       if (from > 0) part = receive_part(lane, from);
       file->add({from, host_of(from), part.totals, clocks[static_cast<std::size_t>(from)]}, part.events);
     }
-    lane.barrier(kLabel);  // collective_timeout is to bound one rank's part on its way to the disk, not those of all ranks
+    lane.barrier(
+        kLabel);  // collective_timeout is to bound one rank's part on its way to the disk, not those of all ranks
   }
   if (rank == 0) file->finish();
   lane.barrier(kLabel);
@@ -140,7 +142,8 @@ std::string RankTrace::write_alone(int rank, const std::string& host) {
   if (recorded_.tracks.empty() || written_ > 0) return {};
   const auto part = trace_part(recorded_, {rank, host, 0});
   recorded_ = {};
-  const auto path = write_trace_of_rank(options_.run_dir, {rank, host, part.totals, {}}, options_.began_with, part.events);
+  const auto path =
+      write_trace_of_rank(options_.run_dir, {rank, host, part.totals, {}}, options_.began_with, part.events);
   const auto whose = "what rank " + std::to_string(rank) + " recorded is ";
   if (path.empty()) return "trace: " + whose + "lost: " + options_.run_dir + "/trace: " + std::strerror(errno);
   return "trace: the job ended within the window; " + whose + path;

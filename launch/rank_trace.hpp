@@ -23,8 +23,8 @@ struct RankTraceOptions {
   bool on_device = false;
 };
 
-/// One rank's part of `--profile steps=…`: opens and closes its window, and brings what was recorded to rank 0, which writes the files.
-/// Compute's thread.
+/// One rank's part of `--profile steps=…`: opens and closes its window, and brings what was recorded to rank 0, which
+/// writes the files. Compute's thread.
 class RankTrace {
  public:
   explicit RankTrace(RankTraceOptions options);
@@ -38,11 +38,14 @@ class RankTrace {
   /// The window is over: all ranks are to gather now.
   bool due(std::int64_t steps_done) const noexcept { return steps_done == options_.setting.last; }
   /// The run ends within the window: all ranks gather what there is.
-  bool cut_off(std::int64_t steps_done) const noexcept { return options_.setting.first < steps_done && steps_done < options_.setting.last; }
-  /// Collective. Clocks are compared, rank 0 writes one rank's events after the other. Returns there the line to say, elsewhere nothing.
-  /// Throws what the lane throws; what was recorded is kept then, for another try.
+  bool cut_off(std::int64_t steps_done) const noexcept {
+    return options_.setting.first < steps_done && steps_done < options_.setting.last;
+  }
+  /// Collective. Clocks are compared, rank 0 writes one rank's events after the other. Returns there the line to say,
+  /// elsewhere nothing. Throws what the lane throws; what was recorded is kept then, for another try.
   std::string gather(Communicator& lane, const Membership& membership);
-  /// The job has failed, nobody is there to gather: this rank's file alone, with its own clock. Returns the line to say, or nothing.
+  /// The job has failed, nobody is there to gather: this rank's file alone, with its own clock. Returns the line to
+  /// say, or nothing.
   std::string write_alone(int rank, const std::string& host);
 
  private:

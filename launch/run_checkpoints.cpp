@@ -26,8 +26,8 @@ nlohmann::json to_json(const Error& error) {
 }
 
 Error from_json(const nlohmann::json& json, int rank = -1) {
-  return Error(
-      ErrorReport{static_cast<ErrorCode>(json["code"].get<int>()), rank, {}, -1, json["operation"], json["cause"], json["remedy"]});
+  return Error(ErrorReport{
+      static_cast<ErrorCode>(json["code"].get<int>()), rank, {}, -1, json["operation"], json["cause"], json["remedy"]});
 }
 
 }  // namespace
@@ -55,10 +55,12 @@ RunCheckpoints::~RunCheckpoints() {
   rank_.system().compute().mailbox().wait_for(checkpointer_);
 }
 
-RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector, const std::function<void(const std::string&)>& log) {
+RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector,
+                                                const std::function<void(const std::string&)>& log) {
   auto& compute = rank_.system().compute();
   auto& lane = compute.program_lane();
-  // Rank 0 looks which there are; what it finds, or why it finds none, goes to all, so that nobody waits for a rank that has thrown.
+  // Rank 0 looks which there are; what it finds, or why it finds none, goes to all, so that nobody waits for a rank
+  // that has thrown.
   nlohmann::json header;
   if (rank_.is_main()) {
     try {
@@ -84,11 +86,13 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector, con
       const CheckpointFolder folder(path);
       const auto& manifest = folder.manifest();
       std::map<std::string, double> counters;
-      if (manifest.ranks > 0) counters = RankState::from_json(folder.rank_state(0), path + "/" + rank_state_file(0)).counters;
+      if (manifest.ranks > 0)
+        counters = RankState::from_json(folder.rank_state(0), path + "/" + rank_state_file(0)).counters;
       compute.strategy().read_state(folder, optimizer_);
       const auto best = manifest.metadata.find("best"), saved = manifest.metadata.find("config");
       if (saved != manifest.metadata.end()) saved_config = saved->second;
-      position = {manifest.epoch, manifest.step_in_epoch, best == manifest.metadata.end() ? -1.0 : std::stod(best->second)};
+      position = {manifest.epoch, manifest.step_in_epoch,
+                  best == manifest.metadata.end() ? -1.0 : std::stod(best->second)};
       accept = [&compute, counters, metadata = manifest.metadata, step = manifest.step] {
         compute.strategy().load_state(metadata);
         compute.set_steps_done(step);
@@ -156,8 +160,8 @@ std::map<std::string, std::string> RunCheckpoints::metadata(const Position& posi
 // Another one for each try: of this job, of this generation.
 SaveAttempt RunCheckpoints::next_attempt() {
   const auto& compute = rank_.system().compute();
-  return {compute.steps_done(), xxh3_text(xxh3(rank_.system().options().job_id)) + "-" + std::to_string(compute.membership().generation) +
-                                    "-" + std::to_string(++saves_)};
+  return {compute.steps_done(), xxh3_text(xxh3(rank_.system().options().job_id)) + "-" +
+                                    std::to_string(compute.membership().generation) + "-" + std::to_string(++saves_)};
 }
 
 void RunCheckpoints::save(const Position& position, bool best) {
@@ -166,8 +170,8 @@ void RunCheckpoints::save(const Position& position, bool best) {
   compute.settle();
   await_end();
   compute.settle_optimizer(optimizer_);
-  // Rank 0 knows how many there were in this generation. When all have come here the save before has ended on all of them, also one that
-  // was published without rank 0: only then may a new rank 0 clear away what others left.
+  // Rank 0 knows how many there were in this generation. When all have come here the save before has ended on all of
+  // them, also one that was published without rank 0: only then may a new rank 0 clear away what others left.
   auto attempt = next_attempt();
   attempt.id = compute.program_lane().all_gather_bytes(attempt.id, "checkpoint").front();
   start_checkpointer(attempt, rank_.is_main());
@@ -204,14 +208,16 @@ void RunCheckpoints::send(const Position& position, const SaveAttempt& attempt, 
   part->rank_state = own_state(position);
   part->tensors = std::move(parts);
   const auto live = snapshot_.take(*part);
-  compute.mailbox().send(checkpointer_, SaveCheckpoint{std::move(part), attempt, compute.membership().generation, best, live});
+  compute.mailbox().send(checkpointer_,
+                         SaveCheckpoint{std::move(part), attempt, compute.membership().generation, best, live});
   under_way_ = true;
   lost_ = false;
   // What did not fit into the copy must not change before it is written.
   for (bool copied = live == 0; !copied && under_way_;) copied = await(true);
 }
 
-// Whether PartCopied came (`copied`), or the save ended. The disk may take its time: the coordinator says for whom a save waits.
+// Whether PartCopied came (`copied`), or the save ended. The disk may take its time: the coordinator says for whom a
+// save waits.
 bool RunCheckpoints::await(bool copied) {
   bool came = false;
   rank_.system().compute().mailbox().receive(
@@ -226,8 +232,8 @@ bool RunCheckpoints::await(bool copied) {
         lost_ = failed.report.code == ErrorCode::peer_lost;
         if (!lost_) failure_ = failed.report;
         if (rank_.is_main())
-          std::fprintf(stderr, "warning: the checkpoint of step %lld was not saved: %s\n", static_cast<long long>(failed.step),
-                       failed.report.to_string().c_str());
+          std::fprintf(stderr, "warning: the checkpoint of step %lld was not saved: %s\n",
+                       static_cast<long long>(failed.step), failed.report.to_string().c_str());
       },
       [&](PartCopied&) { came = true; }, caf::after(std::chrono::seconds(60)) >> [] {});
   return copied && came;
@@ -245,8 +251,8 @@ std::string RunCheckpoints::finish(const std::function<void()>& again) {
     // A rank that has replaced another knows nothing of what was saved before.
     bool lost = false;
     std::string path;
-    for (const auto& text :
-         rank_.system().compute().program_lane().all_gather_bytes((lost_ || failed ? "-" : "+") + last_path_, "last checkpoint")) {
+    for (const auto& text : rank_.system().compute().program_lane().all_gather_bytes(
+             (lost_ || failed ? "-" : "+") + last_path_, "last checkpoint")) {
       lost = lost || text.starts_with("-");
       if (path.empty()) path = text.substr(1);
     }

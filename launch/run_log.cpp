@@ -35,7 +35,8 @@ double max_resident_gib() {
 }
 
 std::string caf_version() {
-  return std::to_string(CAF_MAJOR_VERSION) + "." + std::to_string(CAF_MINOR_VERSION) + "." + std::to_string(CAF_PATCH_VERSION);
+  return std::to_string(CAF_MAJOR_VERSION) + "." + std::to_string(CAF_MINOR_VERSION) + "." +
+         std::to_string(CAF_PATCH_VERSION);
 }
 
 std::string commit_of_program() {
@@ -54,9 +55,11 @@ RunRecord run_record_of(Rank& rank) {
   record.strategy = rank.config().strategy;
   record.command = own_command();
   record.git_commit = commit_of_program();
-  record.versions = {{"troupe", TROUPE_VERSION}, {"libtorch", TORCH_VERSION}, {"caf", caf_version()}, {"compiler", __VERSION__}};
+  record.versions = {
+      {"troupe", TROUPE_VERSION}, {"libtorch", TORCH_VERSION}, {"caf", caf_version()}, {"compiler", __VERSION__}};
   const auto& members = rank.system().compute().membership().members;
-  for (std::size_t r = 0; r < members.size(); ++r) record.ranks.push_back({static_cast<int>(r), members[r].process.slot, members[r].host});
+  for (std::size_t r = 0; r < members.size(); ++r)
+    record.ranks.push_back({static_cast<int>(r), members[r].process.slot, members[r].host});
   return record;
 }
 
@@ -75,12 +78,15 @@ MlflowRunInfo mlflow_run_of(Rank& rank) {
 }  // namespace
 
 RunLog::RunLog(Rank& rank, Voice voice)
-    : rank_(rank), voice_(voice), console_(std::make_shared<Console>(voice == Voice::console && rank.config().progress_bar)) {
+    : rank_(rank),
+      voice_(voice),
+      console_(std::make_shared<Console>(voice == Voice::console && rank.config().progress_bar)) {
   if (rank.is_main() && rank.system().compute().membership().generation == 1) begin_run();
 }
 
 void RunLog::open_page() {
-  page_ = std::make_shared<MetricsPage>(static_cast<std::uint16_t>(rank_.config().metrics_port), rank_.system().options().job_id);
+  page_ = std::make_shared<MetricsPage>(static_cast<std::uint16_t>(rank_.config().metrics_port),
+                                        rank_.system().options().job_id);
 }
 
 void RunLog::begin_run() {
@@ -90,8 +96,9 @@ void RunLog::begin_run() {
   std::error_code failure;
   std::filesystem::create_directories(config.run_dir, failure);
   if (failure) throw Error(ErrorCode::io, config.run_dir, failure.message(), "choose another --run_dir");
-  for (const auto& [name, text] : {std::pair<std::string, std::string>{"config.toml", config_to_toml(config)},
-                                   std::pair<std::string, std::string>{"run.json", to_json(run_record_of(rank_), config)}}) {
+  for (const auto& [name, text] :
+       {std::pair<std::string, std::string>{"config.toml", config_to_toml(config)},
+        std::pair<std::string, std::string>{"run.json", to_json(run_record_of(rank_), config)}}) {
     std::ofstream file(config.run_dir + "/" + name);
     file << text;
     if (!file.flush()) warn(config.run_dir + "/" + name + " cannot be written; is the disk full? training goes on");
@@ -105,7 +112,8 @@ std::vector<std::shared_ptr<MetricSink>> RunLog::open_sinks() {
     sinks.push_back(std::make_shared<JsonLines>(config.run_dir + "/metrics.jsonl"));
     if (config.tensorboard) sinks.push_back(std::make_shared<EventFile>(config.run_dir + "/tensorboard"));
   }
-  if (!page_ && config.metrics_port > 0) {  // this process became rank 0 in the course of the job, and is not to fail for a port
+  if (!page_ &&
+      config.metrics_port > 0) {  // this process became rank 0 in the course of the job, and is not to fail for a port
     try {
       open_page();
     } catch (const Error& error) {
@@ -134,7 +142,9 @@ bool RunLog::ready() {
   }
   if (voice_ == Voice::console) listen(options);
   options.warn = [console = console_](const std::string& text) { console->warn("metrics: " + text); };
-  options.judge = [warnings = std::make_shared<RunWarnings>()](const MetricRecord& record) { return warnings->add(record); };
+  options.judge = [warnings = std::make_shared<RunWarnings>()](const MetricRecord& record) {
+    return warnings->add(record);
+  };
   options.on_warning = [console = console_](const std::string& text) { console->warn(text); };
   options.trace = rank_.system().options().trace;
   metrics_ = rank_.system().system().spawn<caf::detached>(metrics, options);
@@ -153,7 +163,8 @@ RunLog::~RunLog() {
   const std::chrono::milliseconds patience = failed ? kPatienceToFail : kPatience;
   auto& mailbox = rank_.system().compute().mailbox();
   bool done = false;
-  mailbox.request(metrics_, patience + 2s, FinishMetrics{patience, failed, error_}).receive([&](bool) { done = true; }, [](caf::error&) {});
+  mailbox.request(metrics_, patience + 2s, FinishMetrics{patience, failed, error_})
+      .receive([&](bool) { done = true; }, [](caf::error&) {});
   caf::anon_send_exit(metrics_, caf::exit_reason::user_shutdown);
   if (done && !failed) mailbox.wait_for(metrics_);
 }

@@ -8,12 +8,13 @@
 
 namespace troupe {
 
-/// What rank 0 shows and writes down while the others are silent. Whoever is rank 0 now: it changes when the job shrinks. Compute's thread;
-/// the work is the metrics actor's.
+/// What rank 0 shows and writes down while the others are silent. Whoever is rank 0 now: it changes when the job
+/// shrinks. Compute's thread; the work is the metrics actor's.
 class RunLog {
  public:
-  /// Where a run begins: writes config.toml and run.json. Throws Error(io) where run_dir cannot be made, Error(unavailable) where
-  /// metrics_port is taken. A silent one shows nothing on the console but what it can't write down, and warnings.
+  /// Where a run begins: writes config.toml and run.json. Throws Error(io) where run_dir cannot be made,
+  /// Error(unavailable) where metrics_port is taken. A silent one shows nothing on the console but what it can't write
+  /// down, and warnings.
   enum class Voice : std::uint8_t { console, silent };
   explicit RunLog(Rank& rank, Voice voice = Voice::console);
   ~RunLog();
@@ -22,8 +23,8 @@ class RunLog {
 
   void send(ValidationReport report);
   void send(MetricsReport report);
-  /// The last lines of metrics.jsonl are in every rank's notes, and newcomers get them with the model: the rank 0 that dies takes those
-  /// with it that it has not written yet, and its successor writes them.
+  /// The last lines of metrics.jsonl are in every rank's notes, and newcomers get them with the model: the rank 0 that
+  /// dies takes those with it that it has not written yet, and its successor writes them.
   void keep(const MetricsReport& report);
   /// Something that happened, for the records and the console.
   void note(const std::string& event, const std::string& line, std::int64_t epoch);

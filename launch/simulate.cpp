@@ -11,10 +11,11 @@
 namespace troupe {
 namespace {
 
-constexpr std::chrono::seconds kReplacement{10};  // for the coordinator's word on who comes next, after the last rank ended
+constexpr std::chrono::seconds kReplacement{
+    10};  // for the coordinator's word on who comes next, after the last rank ended
 
-/// Does for the threads of a simulated cluster what an agent does for the processes of its host: starts and kills them, tells the
-/// coordinator who has ended.
+/// Does for the threads of a simulated cluster what an agent does for the processes of its host: starts and kills them,
+/// tells the coordinator who has ended.
 class SimulatedHost {
  public:
   SimulatedHost(caf::actor_system& system, const SimulationOptions& options, const RankLife& run_rank)
@@ -80,11 +81,12 @@ class SimulatedHost {
     const JoinNode node{options_.rank.job_id, options_.rank.host, first};
     const auto agent = [this, known](NodeAgentActor::pointer self, const JoinNode& join) {
       self->request(coordinator_, caf::infinite, join).then([known](bool) { known->set_value(); });
-      return NodeAgentActor::behavior_type{[this](const StartRank& command) { start(command.process, command.restarts); },
-                                           [this](const KillRank& command) { kill(command.process); },
-                                           [this](const JobOver& command) { end(command); }};
+      return NodeAgentActor::behavior_type{
+          [this](const StartRank& command) { start(command.process, command.restarts); },
+          [this](const KillRank& command) { kill(command.process); }, [this](const JobOver& command) { end(command); }};
     };
-    agent_ = system_.spawn(agent, node);  // without an argument CAF 0.17.6 dereferences a null pointer (to an empty tuple)
+    agent_ =
+        system_.spawn(agent, node);  // without an argument CAF 0.17.6 dereferences a null pointer (to an empty tuple)
     known->get_future().wait();
   }
 
@@ -92,8 +94,8 @@ class SimulatedHost {
     std::lock_guard lock(mutex_);
     if (over_) return;
     auto& mine = lives_.emplace_back();
-    mine.process =
-        std::make_shared<SimulatedProcess>(process, options_.faults ? options_.faults(process.slot, life) : std::vector<PlacedFault>{});
+    mine.process = std::make_shared<SimulatedProcess>(
+        process, options_.faults ? options_.faults(process.slot, life) : std::vector<PlacedFault>{});
     mine.thread = std::thread([this, &mine] { run(mine); });
     ++alive_;
   }
@@ -105,8 +107,12 @@ class SimulatedHost {
     options.coordinator = coordinator_;
     if (recovers()) {
       set_fault_watch(mine.process);
-      options.hurt = [process = mine.process](ChaosKind kind, std::chrono::milliseconds lasts) { process->hurt(kind, lasts); };
-      options.on_supervisor = [process = mine.process](const RankSupervisorActor& supervisor) { process->set_supervisor(supervisor); };
+      options.hurt = [process = mine.process](ChaosKind kind, std::chrono::milliseconds lasts) {
+        process->hurt(kind, lasts);
+      };
+      options.on_supervisor = [process = mine.process](const RankSupervisorActor& supervisor) {
+        process->set_supervisor(supervisor);
+      };
       options.reconnect = [this] { return caf::actor_cast<caf::strong_actor_ptr>(coordinator_); };
     }
     const int status = run_rank_(options);
@@ -145,14 +151,16 @@ class SimulatedHost {
 
 }  // namespace
 
-int simulate(caf::actor_system& system, const SimulationOptions& options, const RankLife& run_rank, std::optional<JobOver>* over) {
+int simulate(caf::actor_system& system, const SimulationOptions& options, const RankLife& run_rank,
+             std::optional<JobOver>* over) {
   SimulatedHost host(system, options, run_rank);
   host.wait();
   if (over != nullptr) *over = host.over();
   return host.exit_status();
 }
 
-void simulate(caf::actor_system& system, int world_size, const RankSystemOptions& options, const std::function<void(RankSystem&)>& body,
+void simulate(caf::actor_system& system, int world_size, const RankSystemOptions& options,
+              const std::function<void(RankSystem&)>& body,
               const std::function<void(int rank, const ErrorReport&)>& on_failure) {
   SimulationOptions simulation;
   simulation.world_size = world_size;

@@ -22,7 +22,8 @@ const std::string kSlurmWrites = "Slurm sets it; unset it if this is no Slurm jo
 std::optional<long> whole(std::string_view text, long minimum, long maximum) {
   long value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < minimum || value > maximum) return std::nullopt;
+  if (error != std::errc() || end != text.data() + text.size() || value < minimum || value > maximum)
+    return std::nullopt;
   return value;
 }
 
@@ -48,7 +49,9 @@ class NodeExpansion {
   }
 
  private:
-  [[noreturn]] void bad(const std::string& reason) const { refuse(variable_, "'" + displayable(text_) + "': " + reason, kSlurmWrites); }
+  [[noreturn]] void bad(const std::string& reason) const {
+    refuse(variable_, "'" + displayable(text_) + "': " + reason, kSlurmWrites);
+  }
 
   void expand(const std::string& prefix, std::string_view rest) {
     const auto open = rest.find('[');
@@ -71,9 +74,11 @@ class NodeExpansion {
 
   void expand_range(const std::string& head, std::string_view range, std::string_view tail) {
     const auto dash = range.find('-');
-    const auto low_text = range.substr(0, dash), high_text = dash == std::string_view::npos ? low_text : range.substr(dash + 1);
+    const auto low_text = range.substr(0, dash),
+               high_text = dash == std::string_view::npos ? low_text : range.substr(dash + 1);
     const auto low = whole(low_text, 0, 999'999'999), high = whole(high_text, 0, 999'999'999);
-    if (!low || !high || *low > *high || low_text.size() > 9) bad("'" + displayable(range) + "' is no range of numbers");
+    if (!low || !high || *low > *high || low_text.size() > 9)
+      bad("'" + displayable(range) + "' is no range of numbers");
     if (*high - *low >= kMaxHosts) bad("it has more than " + std::to_string(kMaxHosts) + " nodes");
     for (long number = *low; number <= *high; ++number) {
       auto digits = std::to_string(number);
@@ -99,17 +104,21 @@ std::optional<int> index_of(const Get& get, const char* name, int below) {
   const char* text = get(name);
   if (text == nullptr) return std::nullopt;
   const auto value = whole(text, 0, below - 1);
-  if (!value) refuse(name, "'" + displayable(text) + "' is no whole number from 0 to " + std::to_string(below - 1), kSlurmWrites);
+  if (!value)
+    refuse(name, "'" + displayable(text) + "' is no whole number from 0 to " + std::to_string(below - 1), kSlurmWrites);
   return static_cast<int>(*value);
 }
 
 // Only those of `hosts` that may stand in a host list.
-std::vector<Host> checked_hosts(const std::string& variable, const std::vector<std::string>& names, const std::vector<int>& slots) {
+std::vector<Host> checked_hosts(const std::string& variable, const std::vector<std::string>& names,
+                                const std::vector<int>& slots) {
   std::string list;
   for (std::size_t i = 0; i < names.size(); ++i) {
     // The characters that mean something in a list stop here; parse_host_flag judges the rest.
     if (const auto odd = names[i].find_first_of(":,@[]# \t\r\n"); odd != std::string::npos) {
-      refuse(variable, "node '" + displayable(names[i]) + "' has the character '" + displayable({&names[i][odd], 1}) + "'", kSlurmWrites);
+      refuse(variable,
+             "node '" + displayable(names[i]) + "' has the character '" + displayable({&names[i][odd], 1}) + "'",
+             kSlurmWrites);
     }
     list += (i == 0 ? "" : ",") + names[i] + ":" + std::to_string(slots[i]);
   }
@@ -137,7 +146,8 @@ std::vector<int> expand_slurm_tasks(std::string_view text, const std::string& va
                        : part.ends_with(')') ? whole(part.substr(open + 2, part.size() - open - 3), 1, kMaxHosts)
                                              : std::nullopt;
     if (!count || !times || tasks.size() + static_cast<std::size_t>(*times) > kMaxHosts) {
-      refuse(variable, "'" + displayable(all) + "': '" + displayable(part) + "' is no count of tasks like 2 or 2(x3)", kSlurmWrites);
+      refuse(variable, "'" + displayable(all) + "': '" + displayable(part) + "' is no count of tasks like 2 or 2(x3)",
+             kSlurmWrites);
     }
     tasks.insert(tasks.end(), static_cast<std::size_t>(*times), static_cast<int>(*count));
   }
@@ -153,15 +163,16 @@ std::optional<SlurmAllocation> read_slurm(const Get& given) {
   SlurmAllocation allocation;
   allocation.job_id = job;
   const auto names = expand_slurm_nodes(nodes, nodes_variable);
-  const auto [tasks_variable, tasks] = first_set(get, {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE"});
+  const auto [tasks_variable, tasks] =
+      first_set(get, {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE"});
   std::vector<int> slots(names.size(), 1);
   if (!tasks.empty()) {
     slots = expand_slurm_tasks(tasks, tasks_variable);
     if (tasks_variable == "SLURM_NTASKS_PER_NODE" && slots.size() == 1) slots.assign(names.size(), slots[0]);
     if (slots.size() != names.size()) {
       refuse(tasks_variable,
-             "'" + displayable(tasks) + "' counts " + std::to_string(slots.size()) + " nodes, " + nodes_variable + " '" +
-                 displayable(nodes) + "' names " + std::to_string(names.size()),
+             "'" + displayable(tasks) + "' counts " + std::to_string(slots.size()) + " nodes, " + nodes_variable +
+                 " '" + displayable(nodes) + "' names " + std::to_string(names.size()),
              kSlurmWrites);
     }
   }
@@ -172,7 +183,8 @@ std::optional<SlurmAllocation> read_slurm(const Get& given) {
   } else if (const char* own = get("SLURMD_NODENAME")) {
     const auto found = std::find(names.begin(), names.end(), own);
     if (found == names.end())
-      refuse("SLURMD_NODENAME", "'" + displayable(own) + "' is not in " + nodes_variable + " '" + displayable(nodes) + "'", kSlurmWrites);
+      refuse("SLURMD_NODENAME",
+             "'" + displayable(own) + "' is not in " + nodes_variable + " '" + displayable(nodes) + "'", kSlurmWrites);
     allocation.node = static_cast<int>(found - names.begin());
   }
   int ranks = 0;

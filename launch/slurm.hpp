@@ -18,9 +18,9 @@ struct SlurmAllocation {
   int local_rank = -1;      ///< SLURM_LOCALID; -1 likewise
 };
 
-/// Reads SLURM_JOB_ID, SLURM_JOB_NODELIST, SLURM_TASKS_PER_NODE, SLURM_NTASKS_PER_NODE, SLURM_NODEID, SLURMD_NODENAME, SLURM_PROCID and
-/// SLURM_LOCALID through `get` (std::getenv by default), and inside srun the names of the step (SLURM_STEP_NODELIST, ...) first.
-/// Nothing outside a Slurm job. Throws Error(usage) naming the variable.
+/// Reads SLURM_JOB_ID, SLURM_JOB_NODELIST, SLURM_TASKS_PER_NODE, SLURM_NTASKS_PER_NODE, SLURM_NODEID, SLURMD_NODENAME,
+/// SLURM_PROCID and SLURM_LOCALID through `get` (std::getenv by default), and inside srun the names of the step
+/// (SLURM_STEP_NODELIST, ...) first. Nothing outside a Slurm job. Throws Error(usage) naming the variable.
 std::optional<SlurmAllocation> read_slurm(const std::function<const char*(const char*)>& get = {});
 
 /// `node[1-3,07],gpu-a[01-02]` in full. Throws Error(usage) that calls the list `variable`; at most kMaxHosts names.

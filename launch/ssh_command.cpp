@@ -18,7 +18,8 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 void refuse_secret(const std::string& variable) {
   if (!looks_secret(variable)) return;
-  refuse("environment variable " + variable, "its name looks like a secret's, and every user of a host can read a command line",
+  refuse("environment variable " + variable,
+         "its name looks like a secret's, and every user of a host can read a command line",
          "set it in the host's own environment, or read it from a file there");
 }
 
@@ -27,7 +28,8 @@ std::string remote_text(const std::vector<std::string>& command, const SshOption
   std::string text;
   if (const auto& folder = options.working_directory; !folder.empty()) {
     if (folder.front() != '/')
-      refuse("working directory", "'" + displayable(folder) + "' is not absolute", "a folder on the host begins with '/'");
+      refuse("working directory", "'" + displayable(folder) + "' is not absolute",
+             "a folder on the host begins with '/'");
     text += "cd " + quote_for_shell(folder) + " && ";
   }
   text += "exec env";
@@ -52,7 +54,8 @@ bool looks_secret(std::string_view variable) {
   for (auto& c : name) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
   constexpr std::array kInside = {"TOKEN", "SECRET", "PASSW", "CREDENTIAL", "PRIVATE", "APIKEY"};
   return name == "KEY" || name.ends_with("_KEY") || name.ends_with("_KEYS") || name.ends_with("_PASS") ||
-         std::any_of(kInside.begin(), kInside.end(), [&](const char* part) { return name.find(part) != std::string::npos; });
+         std::any_of(kInside.begin(), kInside.end(),
+                     [&](const char* part) { return name.find(part) != std::string::npos; });
 }
 
 std::string quote_for_shell(std::string_view word) {
@@ -65,7 +68,8 @@ std::string quote_for_shell(std::string_view word) {
     open = wanted;
   };
   for (const char c : word) {
-    // These mean something within single quotes: to all, to fish, to csh. A backslash outside makes them themselves everywhere.
+    // These mean something within single quotes: to all, to fish, to csh. A backslash outside makes them themselves
+    // everywhere.
     const bool special = c == '\'' || c == '\\' || c == '!';
     set_open(!special);
     if (special) quoted += '\\';
@@ -94,7 +98,8 @@ std::map<std::string, std::string> choose_environment(const std::map<std::string
   return chosen;
 }
 
-std::vector<std::string> ssh_command(const Host& host, const std::vector<std::string>& command, const SshOptions& options) {
+std::vector<std::string> ssh_command(const Host& host, const std::vector<std::string>& command,
+                                     const SshOptions& options) {
   if (command.empty()) refuse("remote command", "it is empty", "name a program");
   for (const auto* text : {&host.name, &host.address}) {  // a Host need not come from a list
     if (text->empty() || text->front() == '-')
@@ -102,12 +107,14 @@ std::vector<std::string> ssh_command(const Host& host, const std::vector<std::st
   }
   if (!host.user.empty() && host.user.front() == '-')
     refuse("user '" + displayable(host.user) + "'", "ssh would read it as an option", "name the user");
-  // BatchMode first: a password prompt on the terminal of a launcher of many would never be answered. No terminal, agent or forwarding.
+  // BatchMode first: a password prompt on the terminal of a launcher of many would never be answered. No terminal,
+  // agent or forwarding.
   std::vector<std::string> arguments{options.program, "-T", "-a", "-x", "-o", "BatchMode=yes"};
   arguments.insert(arguments.end(), options.extra_arguments.begin(), options.extra_arguments.end());
-  for (const auto& option : {"ConnectTimeout=" + std::to_string(options.connect_timeout.count()),
-                             "ServerAliveInterval=" + std::to_string(options.alive_interval.count()), std::string("ServerAliveCountMax=3"),
-                             std::string("ClearAllForwardings=yes"), std::string("EscapeChar=none")}) {
+  for (const auto& option :
+       {"ConnectTimeout=" + std::to_string(options.connect_timeout.count()),
+        "ServerAliveInterval=" + std::to_string(options.alive_interval.count()), std::string("ServerAliveCountMax=3"),
+        std::string("ClearAllForwardings=yes"), std::string("EscapeChar=none")}) {
     arguments.insert(arguments.end(), {"-o", option});
   }
   if (host.address != host.name) {  // by the name, ssh finds its own settings and keys for the host

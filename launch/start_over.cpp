@@ -18,10 +18,12 @@ int run_until_kept(const RecoveryOptions& recovery, const std::function<LaunchOu
     losses.push_back(Clock::now());
     std::vector<std::chrono::milliseconds> ages;
     ages.reserve(losses.size());
-    for (const auto& at : losses) ages.push_back(std::chrono::duration_cast<std::chrono::milliseconds>(losses.back() - at));
+    for (const auto& at : losses)
+      ages.push_back(std::chrono::duration_cast<std::chrono::milliseconds>(losses.back() - at));
     const RestartLimits limits{recovery.max_restarts, INT_MAX, recovery.restart_window, {}};
     if (!may_restart(ages, {}, limits).start) return outcome.code;
-    std::fprintf(stderr, "troupe: %s: all ranks are started again, from the last checkpoint\n", outcome.state_lost->cause.c_str());
+    std::fprintf(stderr, "troupe: %s: all ranks are started again, from the last checkpoint\n",
+                 outcome.state_lost->cause.c_str());
   }
 }
 

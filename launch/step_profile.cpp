@@ -36,12 +36,12 @@ void StepProfile::add(const StepProfile& other) {
 std::string StepProfile::describe_overlap() const {
   const auto steps = static_cast<double>(std::max<std::int64_t>(1, steps_));
   char line[256];
-  std::snprintf(
-      line, sizeof line,
-      "overlap %.3f, exposed communication %.3f of %lld steps: %.3f ms a step in collectives, %.3f of them hidden; compute waited "
-      "%.3f ms of %.3f",
-      overlap(), exposed_communication(), static_cast<long long>(steps_), reduce_ms_ / steps, hidden_ms_ / steps,
-      (exposed_ms_ + inside_ms_) / steps, step_ms_ / steps);
+  std::snprintf(line, sizeof line,
+                "overlap %.3f, exposed communication %.3f of %lld steps: %.3f ms a step in collectives, %.3f of them "
+                "hidden; compute waited "
+                "%.3f ms of %.3f",
+                overlap(), exposed_communication(), static_cast<long long>(steps_), reduce_ms_ / steps,
+                hidden_ms_ / steps, (exposed_ms_ + inside_ms_) / steps, step_ms_ / steps);
   return line;
 }
 
@@ -82,13 +82,14 @@ std::string StepProfile::table() const {
   row("forward and backward", compute_ms_);
   row("exposed communication, with the vote", exposed_ms_);
   row("optimizer", optimizer_ms_);
-  row("rest: validation, checkpoints, logs", std::max(0.0, step_ms_ - data_ms_ - compute_ms_ - exposed_ms_ - optimizer_ms_));
+  row("rest: validation, checkpoints, logs",
+      std::max(0.0, step_ms_ - data_ms_ - compute_ms_ - exposed_ms_ - optimizer_ms_));
   row("step", step_ms_);
   if (buckets_ == 0) return text;
   print("  %-36s %10.3f ms\n", "reducer busy, beside these", reduce_ms_ / steps);
   print("  %-36s %10.1f %% of that or more\n", "  overlapped", reduce_ms_ > 0 ? 100 * hidden_ms_ / reduce_ms_ : 0);
-  print("  %-36s %10.1f of %.1f buckets a step\n", "  launched before backward ended", static_cast<double>(launched_before_end_) / steps,
-        static_cast<double>(buckets_) / steps);
+  print("  %-36s %10.1f of %.1f buckets a step\n", "  launched before backward ended",
+        static_cast<double>(launched_before_end_) / steps, static_cast<double>(buckets_) / steps);
   return text;
 }
 

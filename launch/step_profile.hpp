@@ -24,12 +24,14 @@ class StepProfile {
 
  private:
   std::int64_t steps_ = 0;
-  double step_ms_ = 0, data_ms_ = 0, compute_ms_ = 0, exposed_ms_ = 0, optimizer_ms_ = 0, reduce_ms_ = 0, inside_ms_ = 0;
+  double step_ms_ = 0, data_ms_ = 0, compute_ms_ = 0, exposed_ms_ = 0, optimizer_ms_ = 0, reduce_ms_ = 0,
+         inside_ms_ = 0;
   double hidden_ms_ = 0;  // of reduce_ms_: no less than this ran while compute did not wait
   std::int64_t buckets_ = 0, launched_before_end_ = 0;
 };
 
-/// The steps of all ranks that this process had since its last troupe::main or troupe::run began: what a test asks after a run. Any thread.
+/// The steps of all ranks that this process had since its last troupe::main or troupe::run began: what a test asks
+/// after a run. Any thread.
 class ProcessProfile {
  public:
   void add(const StepProfile& rank);
@@ -42,7 +44,8 @@ class ProcessProfile {
 };
 ProcessProfile& profile_of_process();
 
-/// Of the last troupe::main or troupe::run of this process, all its ranks together; see Rank::overlap, Rank::exposed_communication.
+/// Of the last troupe::main or troupe::run of this process, all its ranks together; see Rank::overlap,
+/// Rank::exposed_communication.
 inline double overlap() { return profile_of_process().get().overlap(); }
 inline double exposed_communication() { return profile_of_process().get().exposed_communication(); }
 

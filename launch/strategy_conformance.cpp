@@ -44,13 +44,14 @@ struct Trial {
 
   std::int64_t steps() const noexcept { return epochs * kStepsPerEpoch; }
   int kills() const {
-    return static_cast<int>(std::count_if(faults.begin(), faults.end(), [](const auto& f) { return f.fault.kind == ChaosKind::kill; }));
+    return static_cast<int>(
+        std::count_if(faults.begin(), faults.end(), [](const auto& f) { return f.fault.kind == ChaosKind::kill; }));
   }
   std::string describe() const {
     auto text = strategy + " on " + std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks");
     for (const auto& [slot, fault] : faults) {
-      text +=
-          ", " + name_of(fault.kind) + " rank " + std::to_string(slot) + " at '" + fault.place + "' of step " + std::to_string(fault.step);
+      text += ", " + name_of(fault.kind) + " rank " + std::to_string(slot) + " at '" + fault.place + "' of step " +
+              std::to_string(fault.step);
       if (fault.lasts.count() > 0) text += " for " + std::to_string(fault.lasts.count()) + " ms";
     }
     return text;
@@ -73,7 +74,8 @@ struct Outcome {
 
 std::shared_ptr<Dataset> samples() {
   const auto input = torch::randn({kSamples, 6}, at::detail::createCPUGenerator(3));
-  return std::make_shared<TensorDataset>(input, (input.sum(1) > 0).to(torch::kLong) + (input.select(1, 0) > 1).to(torch::kLong));
+  return std::make_shared<TensorDataset>(
+      input, (input.sum(1) > 0).to(torch::kLong) + (input.select(1, 0) > 1).to(torch::kLong));
 }
 
 at::Tensor loss_of(torch::nn::Sequential& model, const Batch& batch) {
@@ -246,7 +248,8 @@ class Suite {
       if (!outcome.losses.contains(step)) fail(trial, "step " + std::to_string(step) + " was not done");
     }
     if (outcome.last.size() != static_cast<std::size_t>(trial.ranks)) fail(trial, "not all ranks came to the end");
-    if (trial.kills() == 0 && outcome.generations > 1) fail(trial, "a deadline ended a wait: a deadlock, or a rank that failed");
+    if (trial.kills() == 0 && outcome.generations > 1)
+      fail(trial, "a deadline ended a wait: a deadlock, or a rank that failed");
     return report_.failures.size() == before;
   }
 
@@ -258,15 +261,17 @@ class Suite {
     const double gap = std::abs(outcome.mean_last() - one.mean_last()) / fall;
     if (!(gap <= report_.worst_gap)) report_.worst_gap = gap;
     if (gap <= options_.loss_bound) return;
-    fail(trial, "the loss ends at " + std::to_string(outcome.mean_last()) + ", one rank's at " + std::to_string(one.mean_last()) +
-                    " after a fall of " + std::to_string(fall) + ": a gap of " + std::to_string(gap) + ", allowed " +
-                    std::to_string(options_.loss_bound));
+    fail(trial, "the loss ends at " + std::to_string(outcome.mean_last()) + ", one rank's at " +
+                    std::to_string(one.mean_last()) + " after a fall of " + std::to_string(fall) + ": a gap of " +
+                    std::to_string(gap) + ", allowed " + std::to_string(options_.loss_bound));
   }
 
   void same_bits(const Trial& trial, const Outcome& outcome, const Outcome& expected) {
     for (const auto& [step, loss] : expected.losses) {
       const auto found = outcome.losses.find(step);
-      if (found != outcome.losses.end() && std::bit_cast<std::uint64_t>(found->second) == std::bit_cast<std::uint64_t>(loss)) continue;
+      if (found != outcome.losses.end() &&
+          std::bit_cast<std::uint64_t>(found->second) == std::bit_cast<std::uint64_t>(loss))
+        continue;
       return fail(trial, "the loss of step " + std::to_string(step) + " has other bits than in the undisturbed job");
     }
     if (outcome.last != expected.last) fail(trial, "the last loss has other bits than in the undisturbed job");
@@ -288,16 +293,19 @@ class Suite {
       std::int64_t step;
       bool always;  // every strategy comes by
     };
-    static const std::vector<Place> places{{"data", 5, false},     {"forward", 5, true},    {"backward", 6, true}, {"collective", 8, false},
-                                           {"reduced", 7, true},   {"vote", 8, true},       {"voted", 7, true},    {"committed", 7, true},
-                                           {"optimizer", 7, true}, {"optimizer", 10, true}, {"forward", 8, true}};
+    static const std::vector<Place> places{{"data", 5, false},       {"forward", 5, true},   {"backward", 6, true},
+                                           {"collective", 8, false}, {"reduced", 7, true},   {"vote", 8, true},
+                                           {"voted", 7, true},       {"committed", 7, true}, {"optimizer", 7, true},
+                                           {"optimizer", 10, true},  {"forward", 8, true}};
     int slot = 0;
     for (const auto& place : places) {
-      const Trial trial{options_.strategy, kRanks, kEpochs, {{slot++ % kRanks, {place.name, place.step, ChaosKind::kill, 0ms}}}};
+      const Trial trial{
+          options_.strategy, kRanks, kEpochs, {{slot++ % kRanks, {place.name, place.step, ChaosKind::kill, 0ms}}}};
       const auto outcome = outcome_of(trial);
       if (!ends_well(trial, outcome)) continue;
       if (place.always && outcome.generations < 2) fail(trial, "nobody was killed");
-      if (outcome.replicas_equal && options_.same_bits) same_bits(trial, outcome, undisturbed(trial.strategy, trial.ranks, trial.epochs));
+      if (outcome.replicas_equal && options_.same_bits)
+        same_bits(trial, outcome, undisturbed(trial.strategy, trial.ranks, trial.epochs));
       near_one_rank(trial, outcome);
     }
   }
@@ -345,7 +353,8 @@ class Suite {
 std::string ConformanceReport::to_string() const {
   char gap[32];
   std::snprintf(gap, sizeof gap, "%.2g", worst_gap);
-  const auto counts = std::to_string(jobs) + " jobs, " + std::to_string(deaths) + " deaths, worst gap to one rank's loss " + gap;
+  const auto counts =
+      std::to_string(jobs) + " jobs, " + std::to_string(deaths) + " deaths, worst gap to one rank's loss " + gap;
   if (passed()) return strategy + " conforms: " + counts;
   auto text = strategy + " does not conform (" + counts + "):";
   for (const auto& failure : failures) text += "\n  " + failure;

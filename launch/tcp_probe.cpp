@@ -52,7 +52,8 @@ void resolve(const std::string& address, const std::string& port, int flags, Add
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = flags | AI_NUMERICSERV;
   if (const int failure = ::getaddrinfo(address.c_str(), port.c_str(), &hints, &found.first); failure != 0)
-    throw Error(ErrorCode::unavailable, displayable(address), ::gai_strerror(failure), "give its IP address (address=A in the host list)");
+    throw Error(ErrorCode::unavailable, displayable(address), ::gai_strerror(failure),
+                "give its IP address (address=A in the host list)");
 }
 
 void set_patience(int fd, std::chrono::seconds patience = kPatience) {
@@ -121,7 +122,8 @@ void serve_visitor(int fd, const std::string& token, const std::atomic<bool>& st
 }
 
 [[noreturn]] void unreachable(const std::string& where, const std::string& cause) {
-  throw Error(ErrorCode::unavailable, where, cause, "let the hosts of a job reach each other on all ports (firewall, routes, address=A)");
+  throw Error(ErrorCode::unavailable, where, cause,
+              "let the hosts of a job reach each other on all ports (firewall, routes, address=A)");
 }
 
 int connect_to(const std::string& address, std::uint16_t port) {
@@ -133,7 +135,8 @@ int connect_to(const std::string& address, std::uint16_t port) {
   if (::connect(connection.fd, found.first->ai_addr, found.first->ai_addrlen) != 0 && errno != EINPROGRESS)
     unreachable(where, std::strerror(errno));
   pollfd ready{connection.fd, POLLOUT, 0};
-  if (::poll(&ready, 1, static_cast<int>(std::chrono::milliseconds(kPatience).count())) != 1) unreachable(where, "no answer within 5 s");
+  if (::poll(&ready, 1, static_cast<int>(std::chrono::milliseconds(kPatience).count())) != 1)
+    unreachable(where, "no answer within 5 s");
   int failure = 0;
   socklen_t bytes = sizeof failure;
   ::getsockopt(connection.fd, SOL_SOCKET, SO_ERROR, &failure, &bytes);
@@ -151,7 +154,8 @@ TcpProbeServer::TcpProbeServer(const std::string& address) : token_(new_token())
   Socket listener(::socket(found.first->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   sockaddr_storage bound{};
   socklen_t bytes = sizeof bound;
-  if (listener.fd < 0 || ::bind(listener.fd, found.first->ai_addr, found.first->ai_addrlen) != 0 || ::listen(listener.fd, 8) != 0 ||
+  if (listener.fd < 0 || ::bind(listener.fd, found.first->ai_addr, found.first->ai_addrlen) != 0 ||
+      ::listen(listener.fd, 8) != 0 ||
       ::getsockname(listener.fd, reinterpret_cast<sockaddr*>(&bound), &bytes) != 0) {  // NOLINT: the sockets API
     throw Error(ErrorCode::unavailable, displayable(address), std::string("cannot be bound: ") + std::strerror(errno),
                 "give an address that this host has (address=A in the host list)");
@@ -177,7 +181,8 @@ void TcpProbeServer::serve() const {
   }
 }
 
-LinkMeasure measure_link(const std::string& address, std::uint16_t port, const std::string& token, std::chrono::milliseconds duration) {
+LinkMeasure measure_link(const std::string& address, std::uint16_t port, const std::string& token,
+                         std::chrono::milliseconds duration) {
   const auto where = displayable(address) + " port " + std::to_string(port);
   if (token.size() != kTokenDigits)
     throw Error(ErrorCode::usage, "token", "it has " + std::to_string(token.size()) + " characters, not 32");
@@ -197,7 +202,8 @@ LinkMeasure measure_link(const std::string& address, std::uint16_t port, const s
   const auto begin = Clock::now();
   const auto end = begin + std::min<std::chrono::milliseconds>(duration, 60s);
   do {
-    if (!send_all(connection.fd, block.data(), block.size())) unreachable(where, "the connection ended, or stood still for 5 s");
+    if (!send_all(connection.fd, block.data(), block.size()))
+      unreachable(where, "the connection ended, or stood still for 5 s");
   } while (Clock::now() < end);
   set_patience(connection.fd, kLongestVisit);  // a slow link still has full buffers to empty
   ::shutdown(connection.fd, SHUT_WR);

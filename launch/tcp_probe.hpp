@@ -13,8 +13,8 @@ struct LinkMeasure {
   double bytes_per_second = 0;
 };
 
-/// Answers measurements on one address until it is destroyed. Whoever connects must first say its token, within 5 s; one at a time is
-/// served, and what it sends is counted and thrown away. Its thread owns the socket.
+/// Answers measurements on one address until it is destroyed. Whoever connects must first say its token, within 5 s;
+/// one at a time is served, and what it sends is counted and thrown away. Its thread owns the socket.
 class TcpProbeServer {
  public:
   /// `address` is a name or an address of this host. Throws Error(unavailable).
@@ -37,6 +37,7 @@ class TcpProbeServer {
 };
 
 /// Measures the way to a TcpProbeServer for about `duration` (at most 60 s). Throws Error(unavailable).
-LinkMeasure measure_link(const std::string& address, std::uint16_t port, const std::string& token, std::chrono::milliseconds duration);
+LinkMeasure measure_link(const std::string& address, std::uint16_t port, const std::string& token,
+                         std::chrono::milliseconds duration);
 
 }  // namespace troupe

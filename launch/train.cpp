@@ -18,7 +18,8 @@
 namespace troupe {
 namespace {
 
-// LibTorch's generator is one per process: simulated ranks build their models one after the other, each from the same seed.
+// LibTorch's generator is one per process: simulated ranks build their models one after the other, each from the same
+// seed.
 std::shared_ptr<torch::nn::Module> build_model(const Job& job, const Config& config) {
   const auto lock = seed_model(config.seed);
   return config.deferred_init ? deferred_init([&] { return job.model(config); }) : job.model(config);
@@ -68,8 +69,8 @@ ValidationReport validate(const Job& job, Rank& rank, torch::nn::Module& model, 
   return report;
 }
 
-/// The framework's own loop. A step is a transaction; what comes between two steps (validation, saving) is numbered, so that after the loss
-/// of a rank all of them, the newcomer too, do again what one of them had not finished.
+/// The framework's own loop. A step is a transaction; what comes between two steps (validation, saving) is numbered, so
+/// that after the loss of a rank all of them, the newcomer too, do again what one of them had not finished.
 class TrainingLoop {
  public:
   TrainingLoop(const Job& job, Rank& rank) : job_(job), rank_(rank), config_(rank.config()), log_(rank) {
@@ -119,8 +120,8 @@ class TrainingLoop {
     if (!joined_late) {
       log_.line("model: " + compute.strategy().describe() + "; " + std::to_string(rank_.world_size()) + " rank" +
                 (rank_.world_size() == 1 ? "" : "s") + ", backend " + std::string(rank_.communicator().backend()) +
-                (rank_.device().is_cpu() ? "" : ", device " + rank_.device().str()) + "; data: " + data_.train->name() + ", " +
-                std::to_string(data_.train->size()) + " samples");
+                (rank_.device().is_cpu() ? "" : ", device " + rank_.device().str()) + "; data: " + data_.train->name() +
+                ", " + std::to_string(data_.train->size()) + " samples");
     }
     if (!config_.resume.empty() && compute.steps_done() == 0) {
       rank_.retry([&] {
@@ -139,8 +140,9 @@ class TrainingLoop {
     const auto done = rank_.system().compute().steps_done(), per_epoch = rank_.steps_per_epoch();
     if (!last || !last->committed || last->step + 1 != done || done % config_.log_interval != 0) return;
     last->lr = scheduled_lr(config_, done - 1, per_epoch, rank_.total_steps());
-    MetricsReport metrics{{},  (done - 1) / per_epoch, config_.epochs, done, (done - 1) % per_epoch + 1, per_epoch, rank_.total_steps(),
-                          true};
+    MetricsReport metrics{
+        {},  (done - 1) / per_epoch, config_.epochs, done, (done - 1) % per_epoch + 1, per_epoch, rank_.total_steps(),
+        true};
     metrics.window.add(*last);
     log_.keep(metrics);
   }
@@ -149,7 +151,8 @@ class TrainingLoop {
     for (;;) {
       between_steps();
       const auto batch = stream_->next();
-      if (rank_.system().compute().section_due(kSave)) {  // all went back to an earlier step while this rank waited for the batch
+      if (rank_.system().compute().section_due(
+              kSave)) {  // all went back to an earlier step while this rank waited for the batch
         stream_->rewind();
         continue;
       }
@@ -183,7 +186,8 @@ class TrainingLoop {
     };
     try {
       if (rank_.orders_micro_batches() || rank_.system().compute().uses_graphs()) {
-        if (batch->micro_batch == 0) of_step_.clear();  // the step before, or this one where the loss of a rank has interrupted it
+        if (batch->micro_batch == 0)
+          of_step_.clear();  // the step before, or this one where the loss of a rank has interrupted it
         of_step_.push_back(batch);
         if (batch->last_of_step) {
           rank_.run_micro_batches(of_step_, [&](const Batch& of) {
@@ -207,9 +211,11 @@ class TrainingLoop {
     window_.validation_ms += std::exchange(validation_ms_, 0);
     window_.checkpoint_ms += std::exchange(checkpoint_ms_, 0);
     bar_window_.add(report);
-    if (!report.committed) log_.note("skipped", "step " + std::to_string(report.measured_step) + " skipped: " + report.reason, batch.epoch);
+    if (!report.committed)
+      log_.note("skipped", "step " + std::to_string(report.measured_step) + " skipped: " + report.reason, batch.epoch);
     const auto done = rank_.system().compute().steps_done();
-    MetricsReport metrics{{}, batch.epoch, config_.epochs, done, batch.step + 1, rank_.steps_per_epoch(), rank_.total_steps(), true};
+    MetricsReport metrics{
+        {}, batch.epoch, config_.epochs, done, batch.step + 1, rank_.steps_per_epoch(), rank_.total_steps(), true};
     metrics.world_size = rank_.world_size();
     metrics.tokens_per_sample = data_.train->tokens_per_sample();
     metrics.seconds_left = seconds_left(done);
@@ -243,7 +249,8 @@ class TrainingLoop {
     auto& compute = rank_.system().compute();
     rank_.gather_trace_if_due();  // once more, where a rank was lost after it
     rank_.retry([&] {
-      position_ = {stream_->cursor().epoch, stream_->cursor().step, -1};  // another one if the loss of a rank took all back
+      position_ = {stream_->cursor().epoch, stream_->cursor().step,
+                   -1};  // another one if the loss of a rank took all back
       if (compute.section_due(kValidate)) {
         if (validates() && epoch_is_over() && position_.epoch % config_.validate_every == 0) {
           const auto started = std::chrono::steady_clock::now();
@@ -279,7 +286,8 @@ class TrainingLoop {
         if (!saves_now()) checkpoints_->save(with_best(), false);
         compute.section_done(kLastSave);
       }
-      // Nobody leaves before the last checkpoint is on disk, so that a rank lost while writing it can still be replaced.
+      // Nobody leaves before the last checkpoint is on disk, so that a rank lost while writing it can still be
+      // replaced.
       path_ = checkpoints_->finish([this] { checkpoints_->save(with_best(), is_best()); });
       return true;
     });
@@ -293,7 +301,8 @@ class TrainingLoop {
     }
     if (!path_.empty()) log_.line("checkpoint: " + path_);
     if (rank_.stop_requested())
-      log_.note("notice", "stopped by a signal after step " + std::to_string(rank_.steps_done()) + "; --resume latest goes on",
+      log_.note("notice",
+                "stopped by a signal after step " + std::to_string(rank_.steps_done()) + "; --resume latest goes on",
                 position_.epoch);
     if (checkpoints_->failure()) throw Error(*checkpoints_->failure());
   }

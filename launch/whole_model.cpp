@@ -43,7 +43,8 @@ NamedTensors whole_model(Compute& compute, Optimizer& optimizer, int root) {
   for (int source = 0; source < world_size; ++source) {
     std::size_t own = 0;
     for (const auto& entry : nlohmann::json::parse(lists[static_cast<std::size_t>(source)])) {
-      const auto offsets = entry["offsets"].get<std::vector<std::int64_t>>(), shape = entry["shape"].get<std::vector<std::int64_t>>();
+      const auto offsets = entry["offsets"].get<std::vector<std::int64_t>>(),
+                 shape = entry["shape"].get<std::vector<std::int64_t>>();
       if (rank != root && rank != source) continue;
       if (rank != root) {
         lane.send(values_of(parts[own++]).contiguous(), root, "state_dict");

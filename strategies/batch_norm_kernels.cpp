@@ -9,13 +9,14 @@
 namespace troupe {
 namespace {
 
-TROUPE_PROCESSOR_CLONES void one_channel(float* __restrict to, const float* __restrict x, float mean, float constant, float slope,
-                                         std::int64_t n) {
+TROUPE_PROCESSOR_CLONES void one_channel(float* __restrict to, const float* __restrict x, float mean, float constant,
+                                         float slope, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) to[i] -= constant + (x[i] - mean) * slope;
 }
 
 TROUPE_PROCESSOR_CLONES void all_channels(float* __restrict to, const float* __restrict x, const float* __restrict mean,
-                                          const float* __restrict constant, const float* __restrict slope, std::int64_t channels) {
+                                          const float* __restrict constant, const float* __restrict slope,
+                                          std::int64_t channels) {
   for (std::int64_t c = 0; c < channels; ++c) to[c] -= constant[c] + (x[c] - mean[c]) * slope[c];
 }
 

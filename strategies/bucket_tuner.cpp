@@ -22,7 +22,8 @@ void BucketTuner::add(std::span<const double> ready_ms, std::span<const float> b
     if (std::isfinite(ready_ms[p])) ready_ms_[p].push_back(ready_ms[p]);
   }
   least_ms_.resize(bucket_ms.size(), std::numeric_limits<double>::max());
-  for (std::size_t b = 0; b < bucket_ms.size(); ++b) least_ms_[b] = std::min(least_ms_[b], static_cast<double>(bucket_ms[b]));
+  for (std::size_t b = 0; b < bucket_ms.size(); ++b)
+    least_ms_[b] = std::min(least_ms_[b], static_cast<double>(bucket_ms[b]));
 }
 
 bool BucketTuner::step_done() {
@@ -33,7 +34,8 @@ bool BucketTuner::step_done() {
   return ++steps_ >= kSteps;
 }
 
-BucketChoice BucketTuner::look(std::span<const ParameterLayout> layout, const BucketPlan& plan, const BucketCaps& now, Communicator& lane) {
+BucketChoice BucketTuner::look(std::span<const ParameterLayout> layout, const BucketPlan& plan, const BucketCaps& now,
+                               Communicator& lane) {
   std::vector<double> ready(layout.size(), -1), least(plan.buckets.size(), std::numeric_limits<double>::max());
   for (std::size_t p = 0; p < std::min(ready.size(), ready_ms_.size()); ++p) {
     if (!ready_ms_[p].empty()) ready[p] = upper_median(ready_ms_[p]);

@@ -14,7 +14,8 @@ std::string parameter_in(std::string_view name) {
   return std::string(name.substr(0, name.rfind('.')));
 }
 
-CutStateReader::CutStateReader(const StateReader& state, std::map<std::string, ParameterCut> cuts, const std::set<std::string>& elsewhere)
+CutStateReader::CutStateReader(const StateReader& state, std::map<std::string, ParameterCut> cuts,
+                               const std::set<std::string>& elsewhere)
     : state_(state), cuts_(std::move(cuts)) {
   for (const auto& [name, whole] : state.entries()) {
     const auto parameter = parameter_in(name);
@@ -41,8 +42,8 @@ void CutStateReader::read(const std::string& name, at::IntArrayRef offsets, cons
   }
 }
 
-TensorPart part_of_cut(const std::string& name, const at::Tensor& own, const std::vector<std::int64_t>& sizes, const ParameterCut& cut,
-                       Communicator& lane) {
+TensorPart part_of_cut(const std::string& name, const at::Tensor& own, const std::vector<std::int64_t>& sizes,
+                       const ParameterCut& cut, Communicator& lane) {
   const auto dim = static_cast<std::size_t>(cut.dim);
   auto values = own.detach().contiguous();
   auto run = cut.runs(sizes[dim], name).front();
@@ -52,7 +53,9 @@ TensorPart part_of_cut(const std::string& name, const at::Tensor& own, const std
     std::vector<at::Tensor> runs;  // in the order of the whole
     for (std::int64_t s = 0; s < cut.stack; ++s) {
       for (int r = 0; r < cut.ranks; ++r) {
-        runs.push_back(all.narrow(0, r * values.numel(), values.numel()).view(values.sizes()).narrow(cut.dim, s * run.length, run.length));
+        runs.push_back(all.narrow(0, r * values.numel(), values.numel())
+                           .view(values.sizes())
+                           .narrow(cut.dim, s * run.length, run.length));
       }
     }
     run.length *= cut.stack;

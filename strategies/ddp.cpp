@@ -38,10 +38,14 @@ Ddp::Ddp(StrategyContext context) : Replica(std::move(context)), hook_(make_comm
   caps_ = bucket_caps(options, this->context().program_lane->device());
   if (options.tune_buckets) tuner_.emplace();
   if (!options.early_update) return;
-  const auto refuse = [](const std::string& why, const char* instead) { throw Error(ErrorCode::usage, "early_update", why, instead); };
+  const auto refuse = [](const std::string& why, const char* instead) {
+    throw Error(ErrorCode::usage, "early_update", why, instead);
+  };
   if (options.comm_hook != "none")
-    refuse("comm_hook " + options.comm_hook + " makes whole gradients, and they are updated piece by piece", "leave one of them out");
-  if (!this->context().program_lane->device().is_cpu()) refuse("it works on the CPU only so far", "leave it out, or use --device cpu");
+    refuse("comm_hook " + options.comm_hook + " makes whole gradients, and they are updated piece by piece",
+           "leave one of them out");
+  if (!this->context().program_lane->device().is_cpu())
+    refuse("it works on the CPU only so far", "leave it out, or use --device cpu");
   early_hook_ = std::make_shared<EarlyUpdateHook>();
   hook_ = early_hook_;
 }
@@ -55,7 +59,8 @@ void Ddp::attach(std::shared_ptr<torch::nn::Module> model) {
   for (const auto& item : model->named_parameters()) {
     if (!early_hook_ || !item.value().requires_grad() || item.value().scalar_type() == at::kFloat) continue;
     throw Error(ErrorCode::usage, "early_update",
-                "parameter " + item.key() + " is " + c10::toString(item.value().scalar_type()) + ", and it updates f32", "leave it out");
+                "parameter " + item.key() + " is " + c10::toString(item.value().scalar_type()) + ", and it updates f32",
+                "leave it out");
   }
   Replica::attach(std::move(model));
   send_plan();
@@ -93,11 +98,14 @@ void Ddp::rejoin(StrategyContext next) {
   send_plan();
 }
 
-const std::vector<std::int32_t>& Ddp::bucket_order() const { return next_order_.empty() ? buckets().plan().order : next_order_; }
+const std::vector<std::int32_t>& Ddp::bucket_order() const {
+  return next_order_.empty() ? buckets().plan().order : next_order_;
+}
 
 void Ddp::install(const std::vector<std::int32_t>& order) {
   buckets().rebuild(order);
-  set_early(nullptr);  // laid out as the buckets were; parameters stay where this step's forward may have kept views of them
+  set_early(
+      nullptr);  // laid out as the buckets were; parameters stay where this step's forward may have kept views of them
   measured_ = true;
   next_order_.clear();
   send_plan();
@@ -126,7 +134,8 @@ void Ddp::combine_gradients(GradientSummary& summary) {
     const auto& last = views_->back();
     if (last.reduced) DeviceStream::current(last.flat.device()).wait(*last.reduced);
     summary.message_us += static_cast<double>(send_ns_) / 1e3;
-    if (context().world_size > 1 && tuner_ && tuner_->measures()) tuner_->add(buckets().arrival_ms(), summary.reduced.bucket_ms);
+    if (context().world_size > 1 && tuner_ && tuner_->measures())
+      tuner_->add(buckets().arrival_ms(), summary.reduced.bucket_ms);
   }
   if (context().rank != 0 || (context().options.static_graph && measured_)) return;
   auto arrival = buckets().arrival_order();
@@ -168,7 +177,8 @@ void Ddp::roll_back() {
 }
 
 void Ddp::prepare_updates(Optimizer& optimizer) {
-  if (!early_hook_ || early_ || !next_order_.empty() || next_caps_) return;  // the next step's buckets would want other copies
+  if (!early_hook_ || early_ || !next_order_.empty() || next_caps_)
+    return;  // the next step's buckets would want other copies
   std::vector<at::Tensor> parameters;
   for (const auto& item : model().named_parameters()) parameters.push_back(item.value());
   set_early(std::make_shared<EarlyUpdate>(parameters, plan(), optimizer, *context().bucket_lane));
@@ -191,7 +201,8 @@ void Ddp::after_update() {
   tune();
 }
 
-// By what all ranks measured, alike on all. The new buckets are laid out when the next step begins, as those of a new order are.
+// By what all ranks measured, alike on all. The new buckets are laid out when the next step begins, as those of a new
+// order are.
 void Ddp::tune() {
   if (!tuner_ || context().world_size == 1 || !tuner_->step_done()) return;
   const auto choice = tuner_->look(buckets().layout(), plan(), caps_, *context().program_lane);
@@ -199,15 +210,17 @@ void Ddp::tune() {
   next_caps_ = choice.caps;
   char text[200];
   const auto mib = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
-  std::snprintf(text, sizeof text,
-                "step %lld: buckets of up to %.4g MiB (the first %.4g) instead of %.4g: reduced after %.2f ms instead of %.2f",
-                static_cast<long long>(step()) + 1, mib(choice.caps.cap_bytes), mib(choice.caps.first_cap_bytes), mib(caps_.cap_bytes),
-                choice.then_ms, choice.now_ms);
+  std::snprintf(
+      text, sizeof text,
+      "step %lld: buckets of up to %.4g MiB (the first %.4g) instead of %.4g: reduced after %.2f ms instead of %.2f",
+      static_cast<long long>(step()) + 1, mib(choice.caps.cap_bytes), mib(choice.caps.first_cap_bytes),
+      mib(caps_.cap_bytes), choice.then_ms, choice.now_ms);
   notices_.emplace_back(text);
 }
 
 std::map<std::string, std::string> Ddp::state() {
-  std::map<std::string, std::string> state{{"ddp.bucket_order", order_text(bucket_order())}, {"ddp.measured", measured_ ? "1" : "0"}};
+  std::map<std::string, std::string> state{{"ddp.bucket_order", order_text(bucket_order())},
+                                           {"ddp.measured", measured_ ? "1" : "0"}};
   const auto caps = next_caps_.value_or(caps_);
   if (tuner_) state["ddp.bucket_caps"] = std::to_string(caps.cap_bytes) + " " + std::to_string(caps.first_cap_bytes);
   return state;
@@ -219,7 +232,8 @@ void Ddp::load_state(const std::map<std::string, std::string>& state) {
   if (order == state.end() || measured == state.end()) return;
   if (const auto caps = state.find("ddp.bucket_caps"); tuner_ && caps != state.end()) {
     std::istringstream numbers(caps->second);
-    if (BucketCaps found; numbers >> found.cap_bytes >> found.first_cap_bytes && found.cap_bytes > 0 && found.first_cap_bytes > 0) {
+    if (BucketCaps found;
+        numbers >> found.cap_bytes >> found.first_cap_bytes && found.cap_bytes > 0 && found.first_cap_bytes > 0) {
       caps_ = found;
       next_caps_.reset();
       buckets().set_caps(caps_.cap_bytes, caps_.first_cap_bytes);
@@ -230,7 +244,8 @@ void Ddp::load_state(const std::map<std::string, std::string>& state) {
 }
 
 std::string Ddp::describe() const {
-  return "ddp: " + (attached() ? plan().describe() : std::string("not attached")) + ", hook " + context().options.comm_hook;
+  return "ddp: " + (attached() ? plan().describe() : std::string("not attached")) + ", hook " +
+         context().options.comm_hook;
 }
 
 void register_ddp() {

@@ -9,8 +9,9 @@
 
 namespace troupe {
 
-/// Every rank holds the whole model; gradients are averaged in buckets while backward goes on. The bucket design is that of PyTorch's DDP
-/// (Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020).
+/// Every rank holds the whole model; gradients are averaged in buckets while backward goes on. The bucket design is
+/// that of PyTorch's DDP (Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB
+/// 2020).
 class Ddp final : public Replica {
  public:
   explicit Ddp(StrategyContext context);
@@ -49,8 +50,8 @@ class Ddp final : public Replica {
   void set_early(std::shared_ptr<EarlyUpdate> update);
 
   std::shared_ptr<CommHook> hook_;
-  std::shared_ptr<EarlyUpdateHook> early_hook_;     // with early_update: hook_
-  std::shared_ptr<EarlyUpdate> early_;              // ... after the first step whose buckets stay, of a generation and of new ones
+  std::shared_ptr<EarlyUpdateHook> early_hook_;  // with early_update: hook_
+  std::shared_ptr<EarlyUpdate> early_;  // ... after the first step whose buckets stay, of a generation and of new ones
   std::shared_ptr<std::vector<BucketView>> views_;  // the reducer's, of the plan
   std::vector<std::int32_t> last_arrival_;
   std::vector<std::int32_t> next_order_;  // of the buckets that the next step lays out; empty: they stay

@@ -7,7 +7,8 @@
 namespace troupe {
 namespace {
 
-// The count of a rank without values: LibTorch divides by the count so far, which must not be 0. So little changes no digit of any sum.
+// The count of a rank without values: LibTorch divides by the count so far, which must not be 0. So little changes no
+// digit of any sum.
 constexpr double kNoValues = 1e-30;
 
 struct GatheredStatistics {
@@ -15,9 +16,13 @@ struct GatheredStatistics {
   at::Tensor counts;                // (ranks,) int32: values per channel
 };
 
-at::ScalarType precision_of(const at::Tensor& input) { return input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
+at::ScalarType precision_of(const at::Tensor& input) {
+  return input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
 
-at::Tensor in_precision(const at::Tensor& tensor, at::ScalarType dtype) { return tensor.defined() ? tensor.to(dtype) : tensor; }
+at::Tensor in_precision(const at::Tensor& tensor, at::ScalarType dtype) {
+  return tensor.defined() ? tensor.to(dtype) : tensor;
+}
 
 std::int64_t counted_of(const at::Tensor& input, const BatchNormCall& call) {
   return call.counted < 0 ? input.size(0) : std::min(call.counted, input.size(0));
@@ -27,13 +32,14 @@ std::int64_t counted_of(const at::Tensor& input, const BatchNormCall& call) {
 at::Tensor own_statistics(const at::Tensor& input, std::int64_t values, const BatchNormCall& call) {
   const auto channels = input.size(1);
   const auto options = input.options().dtype(precision_of(input));
-  if (values == 0) return at::cat({at::zeros({channels}, options), at::ones({channels}, options), at::full({1}, kNoValues, options)});
+  if (values == 0)
+    return at::cat({at::zeros({channels}, options), at::ones({channels}, options), at::full({1}, kNoValues, options)});
   const auto [mean, inverse_stddev] = at::batch_norm_stats(input, call.eps);
   return at::cat({mean, inverse_stddev, at::full({1}, values, options)});
 }
 
-GatheredStatistics gather_statistics(const at::Tensor& input, const at::Tensor& running_mean, const at::Tensor& running_var,
-                                     double momentum, const BatchNormCall& call) {
+GatheredStatistics gather_statistics(const at::Tensor& input, const at::Tensor& running_mean,
+                                     const at::Tensor& running_var, double momentum, const BatchNormCall& call) {
   const auto channels = input.size(1);
   const auto counted = input.narrow(0, 0, counted_of(input, call));
   const auto values = counted.numel() / channels;
@@ -42,9 +48,11 @@ GatheredStatistics gather_statistics(const at::Tensor& input, const at::Tensor& 
   if (!BatchNormCall::reached([&] { call.lane->all_gather(all.view(-1), mine, call.label); })) all.copy_(mine);
   const auto counts = all.select(1, 2 * channels);
   // Where there are too few on all ranks, no rank has two.
-  if (values < 2 && BatchNormCall::reached([&] { call.lane->wait_on_host(call.label); })) call.check_total(counts.sum().item<double>());
+  if (values < 2 && BatchNormCall::reached([&] { call.lane->wait_on_host(call.label); }))
+    call.check_total(counts.sum().item<double>());
   // One dtype for all that goes in: LibTorch takes them as they are.
-  const auto mean = in_precision(running_mean, all.scalar_type()), variance = in_precision(running_var, all.scalar_type());
+  const auto mean = in_precision(running_mean, all.scalar_type()),
+             variance = in_precision(running_var, all.scalar_type());
   GatheredStatistics statistics;
   std::tie(statistics.mean, statistics.inverse_stddev) = at::batch_norm_gather_stats_with_counts(
       all, all.narrow(1, 0, channels), all.narrow(1, channels, channels), mean, variance, momentum, call.eps, counts);
@@ -57,16 +65,20 @@ GatheredStatistics gather_statistics(const at::Tensor& input, const at::Tensor& 
 }
 
 struct DeviceBatchNorm : torch::autograd::Function<DeviceBatchNorm> {
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& input, const std::optional<at::Tensor>& weight,
-                            const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& running_mean,
-                            const std::optional<at::Tensor>& running_var, double momentum, const c10::intrusive_ptr<BatchNormCall>& call) {
-    const auto all = gather_statistics(input, running_mean.value_or(at::Tensor()), running_var.value_or(at::Tensor()), momentum, *call);
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& input,
+                            const std::optional<at::Tensor>& weight, const std::optional<at::Tensor>& bias,
+                            const std::optional<at::Tensor>& running_mean, const std::optional<at::Tensor>& running_var,
+                            double momentum, const c10::intrusive_ptr<BatchNormCall>& call) {
+    const auto all = gather_statistics(input, running_mean.value_or(at::Tensor()), running_var.value_or(at::Tensor()),
+                                       momentum, *call);
     ctx->save_for_backward({input, weight.value_or(at::Tensor()), all.mean, all.inverse_stddev, all.counts});
     ctx->saved_data["call"] = c10::IValue::make_capsule(call);
-    return input.numel() == 0 ? at::empty_like(input) : at::batch_norm_elemt(input, weight, bias, all.mean, all.inverse_stddev, call->eps);
+    return input.numel() == 0 ? at::empty_like(input)
+                              : at::batch_norm_elemt(input, weight, bias, all.mean, all.inverse_stddev, call->eps);
   }
 
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx, torch::autograd::variable_list gradients) {
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list gradients) {
     const auto saved = ctx->get_saved_variables();
     const auto &input = saved[0], &given = saved[1], &mean = saved[2], &inverse_stddev = saved[3], &counts = saved[4];
     const auto capsule = ctx->saved_data["call"].toCapsule();
@@ -85,8 +97,9 @@ struct DeviceBatchNorm : torch::autograd::Function<DeviceBatchNorm> {
     BatchNormCall::reached([&] { call.lane->all_reduce(sums, ReduceOp::sum, call.label); });
     const auto channels = mean.numel();
     const auto gradient_of = [&](std::int64_t samples, const at::Tensor& all) {
-      return at::batch_norm_backward_elemt(dy.narrow(0, 0, samples), input.narrow(0, 0, samples), mean, inverse_stddev, weight,
-                                           all.narrow(0, 0, channels), all.narrow(0, channels, channels), counts);
+      return at::batch_norm_backward_elemt(dy.narrow(0, 0, samples), input.narrow(0, 0, samples), mean, inverse_stddev,
+                                           weight, all.narrow(0, 0, channels), all.narrow(0, channels, channels),
+                                           counts);
     };
     const auto counted = counted_of(input, call);
     at::Tensor grad_input;
@@ -123,10 +136,12 @@ void BatchNormCall::check_total(double values) const {
               "statistics need two or more: use larger batches, or eval()");
 }
 
-at::Tensor device_batch_norm(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& running_mean,
-                             const at::Tensor& running_var, double momentum, const c10::intrusive_ptr<BatchNormCall>& call) {
+at::Tensor device_batch_norm(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
+                             const at::Tensor& running_mean, const at::Tensor& running_var, double momentum,
+                             const c10::intrusive_ptr<BatchNormCall>& call) {
   using Maybe = std::optional<at::Tensor>;  // a plain tensor must not be undefined there
-  return DeviceBatchNorm::apply(input, Maybe(weight), Maybe(bias), Maybe(running_mean), Maybe(running_var), momentum, call);
+  return DeviceBatchNorm::apply(input, Maybe(weight), Maybe(bias), Maybe(running_mean), Maybe(running_var), momentum,
+                                call);
 }
 
 }  // namespace troupe

@@ -13,8 +13,8 @@
 namespace troupe {
 namespace {
 
-// Of each of `grams`, PᵀP (matrices, rank, rank) f64, the matrix T (the same) with P T orthonormal. Gram-Schmidt's steps on the
-// coefficients of the columns, each against all before it, twice, which is as good as one by one.
+// Of each of `grams`, PᵀP (matrices, rank, rank) f64, the matrix T (the same) with P T orthonormal. Gram-Schmidt's
+// steps on the coefficients of the columns, each against all before it, twice, which is as good as one by one.
 at::Tensor triangles_of(const at::Tensor& grams) {
   const auto rank = grams.size(1);
   auto triangles = at::zeros_like(grams);
@@ -57,6 +57,8 @@ at::Tensor start_rows(std::int64_t rank, std::int64_t columns, std::uint64_t see
   return rows.to(device);
 }
 
-void fill_zero_rows(const at::Tensor& q, const at::Tensor& start) { q.copy_(at::where(q.eq(0).all(1, /*keepdim=*/true), start, q)); }
+void fill_zero_rows(const at::Tensor& q, const at::Tensor& start) {
+  q.copy_(at::where(q.eq(0).all(1, /*keepdim=*/true), start, q));
+}
 
 }  // namespace troupe

@@ -10,7 +10,8 @@
 namespace troupe {
 namespace {
 
-constexpr std::int64_t kCacheBytes = std::int64_t{4} << 20;  // what a rank may hope to find in its caches in the next step
+constexpr std::int64_t kCacheBytes = std::int64_t{4}
+                                     << 20;  // what a rank may hope to find in its caches in the next step
 
 std::int64_t bytes_of(const UpdatedState& state) {
   std::int64_t bytes = 0;
@@ -26,11 +27,13 @@ UpdatedState part(const UpdatedState& state, std::int64_t begin, std::int64_t en
 
 }  // namespace
 
-EarlyUpdate::EarlyUpdate(const std::vector<at::Tensor>& parameters, const BucketPlan& plan, Optimizer& optimizer, Communicator& lane) {
+EarlyUpdate::EarlyUpdate(const std::vector<at::Tensor>& parameters, const BucketPlan& plan, Optimizer& optimizer,
+                         Communicator& lane) {
   torch::NoGradGuard no_grad;
   std::string why;
   elements_ = optimizer.elements(why);
-  if (!why.empty()) throw Error(ErrorCode::usage, "early_update", why, "use the framework's sgd or adamw, or leave early_update out");
+  if (!why.empty())
+    throw Error(ErrorCode::usage, "early_update", why, "use the framework's sgd or adamw, or leave early_update out");
   allocate(plan.flats.empty() ? 0 : plan.flats.front().numel, lane);
   place_slots(parameters, plan);
   take_in();
@@ -49,7 +52,8 @@ EarlyUpdate::~EarlyUpdate() {
 
 void EarlyUpdate::allocate(std::int64_t numel, Communicator& lane) {
   const auto any = [&](auto moment) {
-    return std::any_of(elements_.begin(), elements_.end(), [&](const auto& element) { return (element.*moment).defined(); });
+    return std::any_of(elements_.begin(), elements_.end(),
+                       [&](const auto& element) { return (element.*moment).defined(); });
   };
   const auto of_moments = [&] {
     auto memory = lane.allocate_shared(numel, at::kFloat);
@@ -72,7 +76,8 @@ std::optional<std::size_t> EarlyUpdate::element_of(const at::Tensor& parameter) 
 }
 
 void EarlyUpdate::place_slots(const std::vector<at::Tensor>& parameters, const BucketPlan& plan) {
-  std::map<const c10::TensorImpl*, std::size_t> last;  // of a tied parameter's names the last has the hook, and so the gradient
+  std::map<const c10::TensorImpl*, std::size_t>
+      last;  // of a tied parameter's names the last has the hook, and so the gradient
   for (std::size_t i = 0; i < parameters.size(); ++i) last[parameters[i].unsafeGetTensorImpl()] = i;
   for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
     const auto& bucket = plan.buckets[b];
@@ -85,7 +90,8 @@ void EarlyUpdate::place_slots(const std::vector<at::Tensor>& parameters, const B
       const auto end = s + 1 < bucket.slots.size() ? bucket.slots[s + 1].offset : bucket.end;
       Slot slot{index, b, planned.offset - bucket.begin, end - bucket.begin, *element, {}};
       for (std::size_t copy = 0; copy < 2; ++copy)
-        slot.views[copy] = copies_[copy].map([&](const at::Tensor& flat) { return slot_view(flat, planned, parameter); });
+        slot.views[copy] =
+            copies_[copy].map([&](const at::Tensor& flat) { return slot_view(flat, planned, parameter); });
       slots_.push_back(std::move(slot));
     }
     for (std::size_t copy = 0; copy < 2; ++copy) {
@@ -124,8 +130,8 @@ void EarlyUpdate::check_parameters() const {
     const auto& element = elements_[slot.element];
     const auto& place = slot.views[live_].parameter;
     for (const auto* tensor : {&element.parameter, &element.first, &element.second}) {
-      if (tensor->defined() &&
-          (tensor->scalar_type() != at::kFloat || tensor->sizes() != place.sizes() || tensor->strides() != place.strides()))
+      if (tensor->defined() && (tensor->scalar_type() != at::kFloat || tensor->sizes() != place.sizes() ||
+                                tensor->strides() != place.strides()))
         refuse(element.name, "has got another shape, dtype or strides since the training began");
     }
   }
@@ -164,7 +170,8 @@ void EarlyUpdate::make_runs(double lr) {
 }
 
 void EarlyUpdate::reduce(const BucketView& bucket, Communicator& lane) const {
-  lane.all_reduce_update(bucket.flat, updates_[live_][static_cast<std::size_t>(bucket.index)], bucket.label + ", update");
+  lane.all_reduce_update(bucket.flat, updates_[live_][static_cast<std::size_t>(bucket.index)],
+                         bucket.label + ", update");
 }
 
 void EarlyUpdate::update(double lr) {
@@ -177,7 +184,8 @@ void EarlyUpdate::update(double lr) {
     updated.push_back(gradient.defined());
     if (!gradient.defined()) continue;
     const auto& bucket = updates_[live_][slot.bucket];
-    update_element(element, gradient, lr, part(bucket.state, slot.begin, slot.end), part(bucket.next, slot.begin, slot.end));
+    update_element(element, gradient, lr, part(bucket.state, slot.begin, slot.end),
+                   part(bucket.next, slot.begin, slot.end));
   }
   show(updated);
 }
@@ -193,7 +201,8 @@ void EarlyUpdate::show(const std::vector<bool>& updated) {
   for (std::size_t s = 0; s < slots_.size(); ++s) {
     const auto &shown = slots_[s].views[live_], &next = slots_[s].views[1 - live_];
     if (!updated[s]) {  // the bucket may hold zeros for it, which would still decay it
-      for (const auto& [from, to] : {std::pair(shown.parameter, next.parameter), {shown.first, next.first}, {shown.second, next.second}}) {
+      for (const auto& [from, to] :
+           {std::pair(shown.parameter, next.parameter), {shown.first, next.first}, {shown.second, next.second}}) {
         if (from.defined()) to.copy_(from);
       }
     }

@@ -31,7 +31,10 @@ class GradientBuckets::Hook final : public torch::autograd::PostAccumulateGradHo
 
 GradientBuckets::GradientBuckets(const std::vector<std::pair<std::string, at::Tensor>>& parameters, Communicator& lane,
                                  std::int64_t cap_bytes, std::int64_t first_cap_bytes, BucketFull full)
-    : full_(std::move(full)), alive_(std::make_shared<GradientBuckets*>(this)), cap_bytes_(cap_bytes), first_cap_bytes_(first_cap_bytes) {
+    : full_(std::move(full)),
+      alive_(std::make_shared<GradientBuckets*>(this)),
+      cap_bytes_(cap_bytes),
+      first_cap_bytes_(first_cap_bytes) {
   for (const auto& [name, parameter] : parameters) {
     if (parameter.device() != lane.device()) {
       throw Error(ErrorCode::usage, "parameter " + name,
@@ -83,7 +86,8 @@ void GradientBuckets::place() {
 std::vector<ParameterLayout> GradientBuckets::layout() const {
   std::vector<ParameterLayout> layout;
   for (const auto& entry : entries_) {
-    layout.push_back({entry.name, entry.parameter.sizes().vec(), entry.parameter.scalar_type(), entry.parameter.requires_grad()});
+    layout.push_back(
+        {entry.name, entry.parameter.sizes().vec(), entry.parameter.scalar_type(), entry.parameter.requires_grad()});
   }
   return layout;
 }
@@ -231,7 +235,8 @@ at::Tensor GradientBuckets::device_checks() const {
 
 std::int32_t GradientBuckets::find_not_finite() const {
   for (std::size_t i = 0; i < entries_.size(); ++i) {
-    if (entries_[i].view.defined() && !entries_[i].view.isfinite().all().item<bool>()) return static_cast<std::int32_t>(i);
+    if (entries_[i].view.defined() && !entries_[i].view.isfinite().all().item<bool>())
+      return static_cast<std::int32_t>(i);
   }
   return -1;
 }
@@ -257,7 +262,8 @@ std::vector<double> GradientBuckets::arrival_ms() const {
 }
 
 void GradientBuckets::rebuild(const std::vector<std::int32_t>& order) {
-  // The plan covers what had a slot from the start; a parameter frozen since keeps its slot, so the memory never changes.
+  // The plan covers what had a slot from the start; a parameter frozen since keeps its slot, so the memory never
+  // changes.
   auto shape = layout();
   for (std::size_t i = 0; i < entries_.size(); ++i) shape[i].requires_grad = entries_[i].view.defined();
   plan_ = plan_buckets(shape, order, cap_bytes_, first_cap_bytes_);

@@ -19,22 +19,24 @@ at::Tensor slot_view(const at::Tensor& flat, const BucketSlot& slot, const at::T
 
 /// Gradients as views of flat buckets, and the hooks that fill them.
 ///
-/// LibTorch hands each gradient over as a tensor of its own (zero_grad drops the old one). A post-accumulate hook per parameter copies it
-/// into the bucket in one pass that also looks for NaN and infinity, and points `.grad` back at the bucket, so that a second micro-batch
-/// adds in place. The copy is the only one before the wire.
+/// LibTorch hands each gradient over as a tensor of its own (zero_grad drops the old one). A post-accumulate hook per
+/// parameter copies it into the bucket in one pass that also looks for NaN and infinity, and points `.grad` back at the
+/// bucket, so that a second micro-batch adds in place. The copy is the only one before the wire.
 ///
-/// On a device nothing is looked at on the way, since the host would have to wait: autograd's tensors are kept until the bucket is whole,
-/// and then copied by one kernel; whether all is finite is asked once, of the reduced buckets (device_checks).
+/// On a device nothing is looked at on the way, since the host would have to wait: autograd's tensors are kept until
+/// the bucket is whole, and then copied by one kernel; whether all is finite is asked once, of the reduced buckets
+/// (device_checks).
 ///
-/// Compute's thread, but for the hooks, which autograd may run on a thread of its own: they touch only their parameter's entry, the atomic
-/// count of its bucket and, since a device has one autograd thread, the order of arrival.
+/// Compute's thread, but for the hooks, which autograd may run on a thread of its own: they touch only their
+/// parameter's entry, the atomic count of its bucket and, since a device has one autograd thread, the order of arrival.
 class GradientBuckets {
  public:
   using BucketFull = std::function<void(std::int32_t bucket)>;
 
-  /// `parameters`: all of the model, frozen ones too, in layout order. `lane` gives the memory that its collectives need no staging for.
-  GradientBuckets(const std::vector<std::pair<std::string, at::Tensor>>& parameters, Communicator& lane, std::int64_t cap_bytes,
-                  std::int64_t first_cap_bytes, BucketFull full);
+  /// `parameters`: all of the model, frozen ones too, in layout order. `lane` gives the memory that its collectives
+  /// need no staging for.
+  GradientBuckets(const std::vector<std::pair<std::string, at::Tensor>>& parameters, Communicator& lane,
+                  std::int64_t cap_bytes, std::int64_t first_cap_bytes, BucketFull full);
   ~GradientBuckets();
   GradientBuckets(const GradientBuckets&) = delete;
   GradientBuckets& operator=(const GradientBuckets&) = delete;
@@ -55,16 +57,19 @@ class GradientBuckets {
   void follow(const BackwardTrail& trail);
 
   const BucketPlan& plan() const noexcept { return plan_; }
-  /// Another number whenever buckets are laid out, in this process, and where parameters lie elsewhere or others require a gradient.
+  /// Another number whenever buckets are laid out, in this process, and where parameters lie elsewhere or others
+  /// require a gradient.
   std::uint64_t graphs_fit() const;
   /// Of which parameters had a gradient in this step so far.
   std::uint64_t seen_hash() const;
   std::vector<ParameterLayout> layout() const;  ///< as it is now: requires_grad may have changed
   /// Parameters in the order in which their gradients came in the last synchronised backward.
   std::vector<std::int32_t> arrival_order() const { return arrival_; }
-  /// In ms from the start of the last synchronised backward, by parameter; not a number for one without gradient. Empty unless timed.
+  /// In ms from the start of the last synchronised backward, by parameter; not a number for one without gradient. Empty
+  /// unless timed.
   std::vector<double> arrival_ms() const;
-  /// Backwards from now on note when each gradient comes, which costs each a reading of the clock. Of the host: not for a device.
+  /// Backwards from now on note when each gradient comes, which costs each a reading of the clock. Of the host: not for
+  /// a device.
   void time_arrivals(bool timed) noexcept { timed_ = timed; }
   /// Of the buckets that the next rebuild makes.
   void set_caps(std::int64_t cap_bytes, std::int64_t first_cap_bytes) noexcept {
@@ -75,15 +80,15 @@ class GradientBuckets {
   void rebuild(const std::vector<std::int32_t>& order);
   std::shared_ptr<std::vector<BucketView>> bucket_views() const;
 
-  std::vector<bool> used() const;                                             ///< had a gradient in this step, by parameter
+  std::vector<bool> used() const;  ///< had a gradient in this step, by parameter
   std::int32_t not_finite_parameter() const noexcept { return not_finite_; }  ///< first one of this step, or -1
   /// Parameters used on any rank get their view as gradient, the others none.
   void set_gradients(const std::vector<bool>& used_anywhere);
   /// The reduced gradients that are defined, in layout order.
   std::vector<at::Tensor> gradients() const;
   const std::vector<at::Tensor>& flats() const noexcept { return flats_; }
-  /// On a device, where gradients are not looked at one by one: (flats, 2) f64 there, the sum of squares of each flat and how many of its
-  /// elements are not finite. Undefined on the CPU. Does not wait for the device.
+  /// On a device, where gradients are not looked at one by one: (flats, 2) f64 there, the sum of squares of each flat
+  /// and how many of its elements are not finite. Undefined on the CPU. Does not wait for the device.
   at::Tensor device_checks() const;
   /// The first parameter whose gradient is not finite now, or -1. On a device it waits for each: for after the fact.
   std::int32_t find_not_finite() const;

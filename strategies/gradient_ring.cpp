@@ -4,9 +4,11 @@
 
 namespace troupe {
 
-GradientRing::GradientRing(Communicator& lane, int count, std::int64_t numel, at::ScalarType dtype, std::chrono::milliseconds patience)
+GradientRing::GradientRing(Communicator& lane, int count, std::int64_t numel, at::ScalarType dtype,
+                           std::chrono::milliseconds patience)
     : patience_(patience), numel_(numel), count_(count) {
-  for (int i = 0; i < count; ++i) buffers_.push_back({lane.allocate(numel, dtype), Use::free, DeviceEvent(lane.device())});
+  for (int i = 0; i < count; ++i)
+    buffers_.push_back({lane.allocate(numel, dtype), Use::free, DeviceEvent(lane.device())});
 }
 
 // Memory that was not the lane's goes back to compute's stream.
@@ -27,7 +29,8 @@ GradientRing::Buffer* GradientRing::in_use(Use use) {
 GradientRing::Buffer& GradientRing::buffer_of(const at::Tensor& memory) {
   for (auto& buffer : buffers_) {
     // An empty one has no address.
-    if (memory.numel() > 0 ? buffer.memory.data_ptr() == memory.data_ptr() : buffer.memory.is_alias_of(memory)) return buffer;
+    if (memory.numel() > 0 ? buffer.memory.data_ptr() == memory.data_ptr() : buffer.memory.is_alias_of(memory))
+      return buffer;
   }
   throw Error(ErrorCode::internal, "gradient ring", "a buffer that is none of its own");
 }
@@ -43,7 +46,8 @@ at::Tensor GradientRing::take(std::int64_t numel, bool may_wait) {
   }
   if (buffer == nullptr) {
     const auto& first = buffers_.front().memory;
-    buffer = &buffers_.emplace_back(Buffer{at::empty({numel_}, first.options()), Use::free, DeviceEvent(first.device())});
+    buffer =
+        &buffers_.emplace_back(Buffer{at::empty({numel_}, first.options()), Use::free, DeviceEvent(first.device())});
   }
   buffer->use = Use::filling;
   DeviceStream::current(buffer->memory.device()).wait(buffer->reduced);

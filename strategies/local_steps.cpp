@@ -28,12 +28,14 @@ void for_each_parameter(const NamedTensors& parameters, const std::vector<std::s
 void OuterOptions::check() const {
   const auto steps = [](std::int64_t n) { return std::to_string(n) + (n == 1 ? " step" : " steps"); };
   if (fragments > every) {
-    throw Error(ErrorCode::usage, "diloco_fragments", std::to_string(fragments) + " fragments cannot meet in turn within " + steps(every),
+    throw Error(ErrorCode::usage, "diloco_fragments",
+                std::to_string(fragments) + " fragments cannot meet in turn within " + steps(every),
                 "at most sync_every, which is " + std::to_string(every));
   }
   if (overlap * fragments >= every && overlap > 0) {
     throw Error(ErrorCode::usage, "diloco_overlap",
-                "a fragment would be under way for " + steps(overlap) + ", and the next one begins after " + steps(every / fragments),
+                "a fragment would be under way for " + steps(overlap) + ", and the next one begins after " +
+                    steps(every / fragments),
                 "less than sync_every / diloco_fragments");
   }
 }
@@ -44,7 +46,8 @@ std::vector<std::int32_t> cut_fragments(const std::vector<std::int64_t>& numel, 
   std::int64_t before = 0;
   for (std::size_t p = 0; p < numel.size(); ++p) {
     // By where its middle lies.
-    if (total > 0) fragment[p] = static_cast<std::int32_t>(std::min(count - 1, (2 * before + numel[p]) * count / (2 * total)));
+    if (total > 0)
+      fragment[p] = static_cast<std::int32_t>(std::min(count - 1, (2 * before + numel[p]) * count / (2 * total)));
     before += numel[p];
   }
   return fragment;
@@ -54,7 +57,8 @@ LocalSteps::LocalSteps(StrategyContext context, OuterOptions outer)
     : Replica(std::move(context)), outer_(outer), hook_(make_comm_hook(this->context().options)) {
   outer_.check();
   if (this->context().options.comm_hook == "powersgd") {
-    throw Error(ErrorCode::usage, "comm_hook", "powersgd keeps what it owes by bucket of gradients, and " + name() + " sends none",
+    throw Error(ErrorCode::usage, "comm_hook",
+                "powersgd keeps what it owes by bucket of gradients, and " + name() + " sends none",
                 "none, fp16 or bf16");
   }
 }
@@ -137,7 +141,9 @@ void LocalSteps::catch_up() {
       ahead = r;
     }
   }
-  if (highest < 0) throw Error(ErrorCode::state_lost, "recovery", "no rank has the outer parameters", "start again with --resume latest");
+  if (highest < 0)
+    throw Error(ErrorCode::state_lost, "recovery", "no rank has the outer parameters",
+                "start again with --resume latest");
   if (lowest == highest) return;
   // What comes is kept apart until all of it is there: the rank that gives it may be lost meanwhile.
   const bool behind = mine < highest;
@@ -183,12 +189,15 @@ void LocalSteps::start(std::size_t index, std::int64_t done) {
   torch::NoGradGuard no_grad;
   auto& fragment = fragments_[index];
   for_each_parameter(parameters(), fragment.parameters, [&](const at::Tensor& parameter, std::int64_t offset) {
-    const auto part = [&](const at::Tensor& flat) { return flat.narrow(0, offset, parameter.numel()).view(parameter.sizes()); };
+    const auto part = [&](const at::Tensor& flat) {
+      return flat.narrow(0, offset, parameter.numel()).view(parameter.sizes());
+    };
     auto difference = part(fragment.difference);
     at::sub_out(difference, part(fragment.outer), parameter);
   });
   under_way_ = UnderWay{index, done, done + outer_.overlap};
-  if (const auto& ready = fragment.plan->front().ready) ready->record(DeviceStream::current(fragment.difference.device()));
+  if (const auto& ready = fragment.plan->front().ready)
+    ready->record(DeviceStream::current(fragment.difference.device()));
   caf::anon_send(context().reducer, InstallPlan{fragment.plan, hook_});
   caf::anon_send(context().reducer, BucketReady{done, 0, steady_now_ns()});
 }
@@ -232,13 +241,16 @@ void LocalSteps::take(const Fragment& fragment, double kept) {
 NamedTensors LocalSteps::own_tensors() {
   NamedTensors tensors;
   for (const auto& fragment : fragments_) {
-    for_each_parameter(
-        parameters(), fragment.parameters, [&, p = fragment.parameters.begin()](const at::Tensor& parameter, std::int64_t offset) mutable {
-          const auto& name = parameters()[*p++].first;
-          const auto part = [&](const at::Tensor& flat) { return flat.narrow(0, offset, parameter.numel()).view(parameter.sizes()); };
-          tensors.emplace_back("outer." + name, part(fragment.outer));
-          if (fragment.momentum.defined()) tensors.emplace_back("outer_momentum." + name, part(fragment.momentum));
-        });
+    for_each_parameter(parameters(), fragment.parameters,
+                       [&, p = fragment.parameters.begin()](const at::Tensor& parameter, std::int64_t offset) mutable {
+                         const auto& name = parameters()[*p++].first;
+                         const auto part = [&](const at::Tensor& flat) {
+                           return flat.narrow(0, offset, parameter.numel()).view(parameter.sizes());
+                         };
+                         tensors.emplace_back("outer." + name, part(fragment.outer));
+                         if (fragment.momentum.defined())
+                           tensors.emplace_back("outer_momentum." + name, part(fragment.momentum));
+                       });
   }
   return tensors;
 }
@@ -246,12 +258,14 @@ NamedTensors LocalSteps::own_tensors() {
 std::map<std::string, std::string> LocalSteps::state() {
   std::string next;
   for (const auto& fragment : fragments_) next += (next.empty() ? "" : " ") + std::to_string(fragment.next);
-  return {
-      {"local_steps.outer_steps", std::to_string(outer_steps_)}, {"local_steps.last", std::to_string(last_)}, {"local_steps.next", next}};
+  return {{"local_steps.outer_steps", std::to_string(outer_steps_)},
+          {"local_steps.last", std::to_string(last_)},
+          {"local_steps.next", next}};
 }
 
 void LocalSteps::load_state(const std::map<std::string, std::string>& state) {
-  const auto count = state.find("local_steps.outer_steps"), last = state.find("local_steps.last"), next = state.find("local_steps.next");
+  const auto count = state.find("local_steps.outer_steps"), last = state.find("local_steps.last"),
+             next = state.find("local_steps.next");
   if (count == state.end() || last == state.end() || next == state.end()) return;
   std::istringstream numbers(next->second);
   std::vector<std::int64_t> found;
@@ -266,8 +280,8 @@ void LocalSteps::read_state(const StateReader& state, Optimizer& optimizer) {
   Replica::read_state(state, optimizer);
   // Of another strategy, or saved without momentum.
   const auto own = own_tensors();
-  const bool complete =
-      std::all_of(own.begin(), own.end(), [&](const auto& entry) { return state.entries().contains("strategy." + entry.first); });
+  const bool complete = std::all_of(
+      own.begin(), own.end(), [&](const auto& entry) { return state.entries().contains("strategy." + entry.first); });
   if (!complete) take_outer_from_parameters();
 }
 
@@ -279,12 +293,14 @@ std::string LocalSteps::describe() const {
 }
 
 void register_local_steps() {
-  register_strategy("local_sgd", "every rank trains its own copy; every sync_every steps all take their mean", [](StrategyContext context) {
-    OuterOptions outer;
-    outer.every = context.options.sync_every;
-    return std::make_unique<LocalSteps>(std::move(context), outer);
-  });
-  register_strategy("diloco", "every rank trains its own copy; every sync_every steps their mean change is an outer gradient",
+  register_strategy("local_sgd", "every rank trains its own copy; every sync_every steps all take their mean",
+                    [](StrategyContext context) {
+                      OuterOptions outer;
+                      outer.every = context.options.sync_every;
+                      return std::make_unique<LocalSteps>(std::move(context), outer);
+                    });
+  register_strategy("diloco",
+                    "every rank trains its own copy; every sync_every steps their mean change is an outer gradient",
                     [](StrategyContext context) {
                       const auto& options = context.options;
                       const OuterOptions outer{options.sync_every,       options.outer_lr,       options.outer_momentum,

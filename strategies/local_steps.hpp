@@ -12,12 +12,12 @@ namespace troupe {
 
 /// How often replicas that train by themselves meet, and what they make of it.
 struct OuterOptions {
-  std::int64_t every = 100;    ///< inner steps between two outer steps of the same fragment
-  double lr = 1;               ///< of the outer optimizer; with 1 and no momentum an outer step takes the mean of the replicas
-  double momentum = 0;         ///< Nesterov's
+  std::int64_t every = 100;  ///< inner steps between two outer steps of the same fragment
+  double lr = 1;        ///< of the outer optimizer; with 1 and no momentum an outer step takes the mean of the replicas
+  double momentum = 0;  ///< Nesterov's
   std::int64_t fragments = 1;  ///< parts of the model that meet one after the other, evenly over `every`
   std::int64_t overlap = 0;    ///< inner steps that go on while a fragment is averaged
-  double mixing = 0;           ///< with overlap: how much of a rank's own parameters stays when the averaged ones come in
+  double mixing = 0;  ///< with overlap: how much of a rank's own parameters stays when the averaged ones come in
 
   /// Throws Error(usage) naming the setting.
   void check() const;
@@ -26,17 +26,19 @@ struct OuterOptions {
 /// Of `numel` by parameter, the fragment of each: `count` runs of neighbours, of about as many elements each. Pure.
 std::vector<std::int32_t> cut_fragments(const std::vector<std::int64_t>& numel, std::int64_t count);
 
-/// Ranks train by themselves (inner steps: no gradient leaves the rank), and every so often their parameters meet in an outer step: the
-/// mean over ranks of (outer parameters - a rank's parameters) is a gradient to the outer parameters, from which all go on.
+/// Ranks train by themselves (inner steps: no gradient leaves the rank), and every so often their parameters meet in an
+/// outer step: the mean over ranks of (outer parameters - a rank's parameters) is a gradient to the outer parameters,
+/// from which all go on.
 ///
-/// `local_sgd`: the outer step takes the mean (Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019). `diloco`: SGD with
-/// Nesterov momentum (Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models", 2023, arXiv 2311.08105); by
-/// fragment, and overlapped with inner steps (Douillard et al., "Streaming DiLoCo with overlapping communication", 2025, arXiv 2501.18512).
+/// `local_sgd`: the outer step takes the mean (Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019).
+/// `diloco`: SGD with Nesterov momentum (Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language
+/// Models", 2023, arXiv 2311.08105); by fragment, and overlapped with inner steps (Douillard et al., "Streaming DiLoCo
+/// with overlapping communication", 2025, arXiv 2501.18512).
 ///
-/// The average is one all-reduce by the rank's reducer, through the communication hook. An outer step is applied when its sum is there, on
-/// each rank by itself, between two steps; a rank lost meanwhile may leave some ranks with it and some without. So outer steps are counted,
-/// and in a new generation those that are behind take the outer parameters of those that are ahead. One that nobody has done is done after
-/// the next step.
+/// The average is one all-reduce by the rank's reducer, through the communication hook. An outer step is applied when
+/// its sum is there, on each rank by itself, between two steps; a rank lost meanwhile may leave some ranks with it and
+/// some without. So outer steps are counted, and in a new generation those that are behind take the outer parameters of
+/// those that are ahead. One that nobody has done is done after the next step.
 class LocalSteps final : public Replica {
  public:
   LocalSteps(StrategyContext context, OuterOptions outer);
@@ -61,9 +63,9 @@ class LocalSteps final : public Replica {
  private:
   struct Fragment {
     std::vector<std::size_t> parameters;  // indices into parameters()
-    at::Tensor difference;                // (numel,), the reducer's: outer parameters - this rank's; then the mean over ranks
-    at::Tensor outer, momentum;           // (numel,)
-    std::int64_t next = 0;                // it is averaged once so many steps are done
+    at::Tensor difference;       // (numel,), the reducer's: outer parameters - this rank's; then the mean over ranks
+    at::Tensor outer, momentum;  // (numel,)
+    std::int64_t next = 0;       // it is averaged once so many steps are done
     std::shared_ptr<std::vector<BucketView>> plan;
   };
   struct UnderWay {

@@ -8,7 +8,9 @@
 namespace troupe {
 namespace {
 
-Error mesh_refused(const std::string& cause, const std::string& remedy = {}) { return Error(ErrorCode::usage, "mesh", cause, remedy); }
+Error mesh_refused(const std::string& cause, const std::string& remedy = {}) {
+  return Error(ErrorCode::usage, "mesh", cause, remedy);
+}
 
 }  // namespace
 
@@ -16,7 +18,9 @@ Mesh::Place Mesh::place_of(int rank) const noexcept {
   return {rank / (tp * fsdp) % dp, rank % tp, rank / (tp * fsdp * dp), rank / tp % fsdp};
 }
 
-int Mesh::rank_at(const Place& place) const noexcept { return ((place.pp * dp + place.dp) * fsdp + place.fsdp) * tp + place.tp; }
+int Mesh::rank_at(const Place& place) const noexcept {
+  return ((place.pp * dp + place.dp) * fsdp + place.fsdp) * tp + place.tp;
+}
 
 std::vector<int> Mesh::replicas_of(int rank) const {
   auto place = place_of(rank);
@@ -57,7 +61,8 @@ Mesh parse_mesh(std::string_view text, int ranks, std::string_view whole) {
   const auto product = static_cast<long long>(mesh.tp) * mesh.pp * mesh.fsdp;
   if (!sizes.contains("dp") && ranks % product == 0) mesh.dp = static_cast<int>(ranks / product);
   if (product * mesh.dp != ranks) {
-    throw mesh_refused("'" + given + "' is for " + std::to_string(product * mesh.dp) + " ranks, and the job has " + std::to_string(ranks),
+    throw mesh_refused("'" + given + "' is for " + std::to_string(product * mesh.dp) + " ranks, and the job has " +
+                           std::to_string(ranks),
                        "the product of dp, fsdp, tp and pp is the number of ranks");
   }
   return mesh;

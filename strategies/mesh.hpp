@@ -5,11 +5,11 @@
 
 namespace troupe {
 
-/// How a job's ranks are laid out: `tp` ranks share each layer, `fsdp` ranks hold a shard each of what that leaves and see different
-/// samples, `dp` copies of it all see different samples too, `pp` stages follow each other.
+/// How a job's ranks are laid out: `tp` ranks share each layer, `fsdp` ranks hold a shard each of what that leaves and
+/// see different samples, `dp` copies of it all see different samples too, `pp` stages follow each other.
 ///
-/// Rank = ((pp * dp_size + dp) * fsdp_size + fsdp) * tp_size + tp: those that talk most are neighbours, on one host where hosts hold
-/// neighbours.
+/// Rank = ((pp * dp_size + dp) * fsdp_size + fsdp) * tp_size + tp: those that talk most are neighbours, on one host
+/// where hosts hold neighbours.
 struct Mesh {
   int dp = 1, tp = 1, pp = 1, fsdp = 1;
 
@@ -26,8 +26,9 @@ struct Mesh {
   std::string to_string() const;  ///< `dp=2,tp=1,pp=2`; fsdp where it is above 1
 };
 
-/// `dp=2,fsdp=2,tp=2,pp=2`, each at most once, those that are left out 1; without dp, dp is what is left of `ranks`. Empty: all ranks are
-/// in `whole`, "tp" or "pp". Throws Error(usage) on one line: an unknown word, a number that is none, a product that is not `ranks`.
+/// `dp=2,fsdp=2,tp=2,pp=2`, each at most once, those that are left out 1; without dp, dp is what is left of `ranks`.
+/// Empty: all ranks are in `whole`, "tp" or "pp". Throws Error(usage) on one line: an unknown word, a number that is
+/// none, a product that is not `ranks`.
 Mesh parse_mesh(std::string_view text, int ranks, std::string_view whole);
 
 }  // namespace troupe

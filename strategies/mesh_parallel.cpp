@@ -13,7 +13,8 @@ namespace troupe {
 namespace {
 
 Mesh mesh_of(const StrategyContext& context) {
-  return parse_mesh(context.options.mesh, context.world_size, context.options.strategy == "tensor_parallel" ? "tp" : "pp");
+  return parse_mesh(context.options.mesh, context.world_size,
+                    context.options.strategy == "tensor_parallel" ? "tp" : "pp");
 }
 
 Error pipeline_refused(const std::string& cause, const std::string& remedy = {}) {
@@ -22,7 +23,8 @@ Error pipeline_refused(const std::string& cause, const std::string& remedy = {})
 
 void refuse_options(const StrategyOptions& options, const Mesh& mesh) {
   if (options.comm_hook != "none") {
-    throw Error(ErrorCode::usage, "comm_hook", "'" + options.comm_hook + "' works on ddp's buckets, which " + options.strategy + " has not",
+    throw Error(ErrorCode::usage, "comm_hook",
+                "'" + options.comm_hook + "' works on ddp's buckets, which " + options.strategy + " has not",
                 "leave it at none");
   }
   if (options.sync_batchnorm) {
@@ -30,7 +32,8 @@ void refuse_options(const StrategyOptions& options, const Mesh& mesh) {
                 "leave it off with " + options.strategy);
   }
   if (options.pipeline_chunks > 1 && mesh.pp == 1)
-    throw Error(ErrorCode::usage, "pipeline_chunks", "the mesh " + mesh.to_string() + " has no pipeline", "set it to 1, or pp above 1");
+    throw Error(ErrorCode::usage, "pipeline_chunks", "the mesh " + mesh.to_string() + " has no pipeline",
+                "set it to 1, or pp above 1");
   if (options.sequence_parallel && mesh.tp == 1)
     throw Error(ErrorCode::usage, "sequence_parallel", "the mesh " + mesh.to_string() + " shares no layers",
                 "leave it off, or set tp above 1");
@@ -45,7 +48,8 @@ MeshParallel::MeshParallel(StrategyContext context) : context_(std::move(context
   refuse_options(options, mesh_);
   if (mesh_.tp > 1) plan_ = parse_tensor_plan(options.tensor_plan);  // a program's plan is for all meshes
   if (mesh_.tp > 1 && plan_.empty()) {
-    throw Error(ErrorCode::usage, "tensor_plan", "the mesh " + mesh_.to_string() + " shares layers, and no plan says which",
+    throw Error(ErrorCode::usage, "tensor_plan",
+                "the mesh " + mesh_.to_string() + " shares layers, and no plan says which",
                 "name them, as in layers.*.up: column, layers.*.down: row");
   }
 }
@@ -102,8 +106,9 @@ void MeshParallel::attach(std::shared_ptr<torch::nn::Module> model) {
     for (auto& parameter : parameters_) parameter.block = block_of(parameter.name);
     for (const auto& item : model_->named_buffers()) {
       if (block_of(item.key()) < 0)
-        throw pipeline_refused("buffer " + item.key() + " is outside of all blocks, where several stages would change it",
-                               "move it into a block");
+        throw pipeline_refused(
+            "buffer " + item.key() + " is outside of all blocks, where several stages would change it",
+            "move it into a block");
     }
   }
   agree_on_cut();
@@ -112,7 +117,8 @@ void MeshParallel::attach(std::shared_ptr<torch::nn::Module> model) {
 // Outermost block that a parameter or buffer lies in; -1: outside of all.
 int MeshParallel::block_of(const std::string& name) const {
   const auto& blocks = runner_->blocks();
-  const auto found = std::find_if(blocks.begin(), blocks.end(), [&](const auto& block) { return name.starts_with(block.name + "."); });
+  const auto found =
+      std::find_if(blocks.begin(), blocks.end(), [&](const auto& block) { return name.starts_with(block.name + "."); });
   return found == blocks.end() ? -1 : static_cast<int>(found - blocks.begin());
 }
 
@@ -123,7 +129,8 @@ int MeshParallel::stage_of_block(int block) const {
 // Of the model as it is whole.
 std::vector<ParameterLayout> MeshParallel::layout() const {
   std::vector<ParameterLayout> layout;
-  for (const auto& p : parameters_) layout.push_back({p.name, p.sizes, p.tensor.scalar_type(), p.tensor.requires_grad()});
+  for (const auto& p : parameters_)
+    layout.push_back({p.name, p.sizes, p.tensor.scalar_type(), p.tensor.requires_grad()});
   return layout;
 }
 
@@ -135,13 +142,16 @@ void MeshParallel::collect_parameters() {
     parameter.tensor = item.value();
     parameter.sizes = item.value().sizes().vec();
     if (!index_.emplace(item.value().unsafeGetTensorImpl(), parameters_.size()).second)
-      throw pipeline_refused("parameter " + item.key() + " is in the model under two names", "use it through one module");
+      throw pipeline_refused("parameter " + item.key() + " is in the model under two names",
+                             "use it through one module");
     if (item.value().scalar_type() != at::kFloat)
-      throw pipeline_refused("parameter " + item.key() + " is not float32", "a mesh trains float32 parameters; use_amp computes in bf16");
+      throw pipeline_refused("parameter " + item.key() + " is not float32",
+                             "a mesh trains float32 parameters; use_amp computes in bf16");
     names_.push_back(item.key());
     parameter.whole = parameter.tensor.detach();
     if (item.value().requires_grad())
-      parameter.hook = parameter.tensor.register_hook([this, i = parameters_.size()](const at::Tensor&) { parameters_[i].used = true; });
+      parameter.hook = parameter.tensor.register_hook(
+          [this, i = parameters_.size()](const at::Tensor&) { parameters_[i].used = true; });
     parameters_.push_back(std::move(parameter));
   }
   agree_on_layout(layout(), *context_.program_lane);
@@ -153,8 +163,8 @@ void MeshParallel::rejoin(StrategyContext context) {
   context_ = std::move(context);
   if (context_.world_size != ranks) {
     throw Error(ErrorCode::state_lost, "recovery",
-                "the mesh " + mesh_.to_string() + " needs " + std::to_string(ranks) + " ranks, and " + std::to_string(context_.world_size) +
-                    " are left",
+                "the mesh " + mesh_.to_string() + " needs " + std::to_string(ranks) + " ranks, and " +
+                    std::to_string(context_.world_size) + " are left",
                 "start again with --resume latest, on as many ranks as before or with another mesh");
   }
   place_ = mesh_.place_of(context_.rank);
@@ -191,7 +201,8 @@ void MeshParallel::cut_by(const std::vector<double>& costs) {
   if (by_block.empty()) {
     by_block.assign(runner_->blocks().size(), 0);
     for (const auto& parameter : parameters_) {
-      if (parameter.block >= 0) by_block[static_cast<std::size_t>(parameter.block)] += static_cast<double>(parameter.tensor.numel());
+      if (parameter.block >= 0)
+        by_block[static_cast<std::size_t>(parameter.block)] += static_cast<double>(parameter.tensor.numel());
     }
   }
   cut_at(balance_stages(by_block, stages()));
@@ -212,11 +223,11 @@ void MeshParallel::release_others() {
     parameter.own = stage % mesh_.pp == place_.pp;
     if (parameter.own) continue;
     absent_.push_back(std::make_unique<AbsentMemory>(
-        parameter.tensor.nbytes(),
-        "parameter " + parameter.name + " is on stage " + std::to_string(stage) + " of the pipeline, not on this rank"));
+        parameter.tensor.nbytes(), "parameter " + parameter.name + " is on stage " + std::to_string(stage) +
+                                       " of the pipeline, not on this rank"));
     parameter.tensor.mutable_grad() = at::Tensor();
-    parameter.tensor.set_data(
-        at::from_blob(absent_.back()->data(), parameter.tensor.sizes(), parameter.tensor.options().requires_grad(false)));
+    parameter.tensor.set_data(at::from_blob(absent_.back()->data(), parameter.tensor.sizes(),
+                                            parameter.tensor.options().requires_grad(false)));
   }
 }
 
@@ -279,7 +290,8 @@ void MeshParallel::measure(MicroBatches& work) {
   }
   const auto& times = runner_->times();
   auto mine = at::empty({static_cast<std::int64_t>(times.size())}, at::kDouble);
-  for (std::size_t i = 0; i < times.size(); ++i) mine[static_cast<std::int64_t>(i)] = static_cast<double>(times[i].count());
+  for (std::size_t i = 0; i < times.size(); ++i)
+    mine[static_cast<std::int64_t>(i)] = static_cast<double>(times[i].count());
   context_.program_lane->all_reduce(mine, ReduceOp::sum, "costs of blocks");
   cut_by(std::vector<double>(mine.data_ptr<double>(), mine.data_ptr<double>() + mine.numel()));
   begin_step(step_);
@@ -294,7 +306,8 @@ void MeshParallel::run_micro_batches(MicroBatches& work) {
   (void)links_->take_waited();
   begin_backward(/*synchronise=*/false, 1);
   for (std::size_t i = 0; i < schedule_.size(); ++i) {
-    if (i + 1 == schedule_.size()) begin_backward(/*synchronise=*/true, 1);  // what it completes need not wait for the end
+    if (i + 1 == schedule_.size())
+      begin_backward(/*synchronise=*/true, 1);  // what it completes need not wait for the end
     run(schedule_[i], work);
   }
   end_backward();
@@ -322,7 +335,8 @@ void MeshParallel::run(const StageInstruction& instruction, MicroBatches& work) 
     case StageInstruction::Kind::forward: {
       auto& cell = cells_[key];
       cell.input = receive_input(stage, m);
-      runner_->begin(borders_[static_cast<std::size_t>(stage)], borders_[static_cast<std::size_t>(stage) + 1], cell.input);
+      runner_->begin(borders_[static_cast<std::size_t>(stage)], borders_[static_cast<std::size_t>(stage) + 1],
+                     cell.input);
       try {
         cell.output = work.forward(m);
       } catch (const StageEnded&) {
@@ -364,7 +378,9 @@ void MeshParallel::backward(Cell& cell, int stage, int micro_batch, bool weights
   cell.output = cell.input = at::Tensor();
 }
 
-void MeshParallel::mark_used(const at::Tensor& parameter) { parameters_[index_.at(parameter.unsafeGetTensorImpl())].used = true; }
+void MeshParallel::mark_used(const at::Tensor& parameter) {
+  parameters_[index_.at(parameter.unsafeGetTensorImpl())].used = true;
+}
 
 bool MeshParallel::evaluate(const std::function<void()>& forward) {
   if (mesh_.pp == 1) {
@@ -376,7 +392,8 @@ bool MeshParallel::evaluate(const std::function<void()>& forward) {
   bool ended = false;
   for (int chunk = 0; chunk < static_cast<int>(context_.options.pipeline_chunks); ++chunk) {
     const int stage = stage_of(chunk);
-    runner_->begin(borders_[static_cast<std::size_t>(stage)], borders_[static_cast<std::size_t>(stage) + 1], receive_input(stage, number));
+    runner_->begin(borders_[static_cast<std::size_t>(stage)], borders_[static_cast<std::size_t>(stage) + 1],
+                   receive_input(stage, number));
     try {
       forward();
       ended = true;
@@ -389,7 +406,9 @@ bool MeshParallel::evaluate(const std::function<void()>& forward) {
   return ended && place_.tp == 0;
 }
 
-std::uint64_t MeshParallel::step_hash() const { return layout_ ^ std::hash<std::string>()(mesh_.to_string() + " " + order_text(borders_)); }
+std::uint64_t MeshParallel::step_hash() const {
+  return layout_ ^ std::hash<std::string>()(mesh_.to_string() + " " + order_text(borders_));
+}
 
 GradientSummary MeshParallel::reduce_gradients() {
   GradientSummary summary;
@@ -397,7 +416,8 @@ GradientSummary MeshParallel::reduce_gradients() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const auto& parameter = parameters_[i];
     summary.used.push_back(parameter.used);
-    if (summary.not_finite_parameter < 0 && parameter.gradient.defined() && !std::isfinite(sum_of_squares(parameter.gradient)))
+    if (summary.not_finite_parameter < 0 && parameter.gradient.defined() &&
+        !std::isfinite(sum_of_squares(parameter.gradient)))
       summary.not_finite_parameter = static_cast<std::int32_t>(i);
   }
   if (mesh_.tp > 1) {
@@ -445,7 +465,9 @@ void MeshParallel::abandon_schedule() {
   }
 }
 
-std::optional<ReplicaGroup> MeshParallel::replica_group() const { return ReplicaGroup{dp_lane_, mesh_.replicas_of(context_.rank)}; }
+std::optional<ReplicaGroup> MeshParallel::replica_group() const {
+  return ReplicaGroup{dp_lane_, mesh_.replicas_of(context_.rank)};
+}
 
 void MeshParallel::shard_optimizer(Optimizer& optimizer) {
   if (mesh_.pp == 1 || borders_.empty() || !placed_.insert(&optimizer).second) return;
@@ -464,7 +486,8 @@ std::string MeshParallel::describe() const {
   if (mesh_.pp == 1) return text;
   text += ", " + context_.options.pipeline_schedule + ", stages of ";
   if (borders_.empty()) return text + "blocks to be measured";
-  for (std::size_t s = 1; s < borders_.size(); ++s) text += (s > 1 ? "+" : "") + std::to_string(borders_[s] - borders_[s - 1]);
+  for (std::size_t s = 1; s < borders_.size(); ++s)
+    text += (s > 1 ? "+" : "") + std::to_string(borders_[s] - borders_[s - 1]);
   return text + " blocks";
 }
 
@@ -473,8 +496,10 @@ void register_mesh_parallel() {
     if (mesh_of(context).fsdp > 1) return std::make_unique<ShardedMesh>(std::move(context));
     return std::make_unique<MeshParallel>(std::move(context));
   };
-  register_strategy("pipeline", "ranks run the model's blocks one behind the other, micro-batch by micro-batch (mesh, pipeline_schedule)",
-                    factory);
+  register_strategy(
+      "pipeline",
+      "ranks run the model's blocks one behind the other, micro-batch by micro-batch (mesh, pipeline_schedule)",
+      factory);
   register_strategy("tensor_parallel", "ranks share the layers that tensor_plan names (mesh)", factory);
 }
 

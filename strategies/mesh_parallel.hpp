@@ -18,17 +18,19 @@
 
 namespace troupe {
 
-/// The model is cut over the ranks of a mesh: its chain of blocks into stages (pp), its layers into parts (tp), with copies of all that
-/// (dp). Where a mesh has shards of that, too (fsdp), it is a ShardedMesh.
+/// The model is cut over the ranks of a mesh: its chain of blocks into stages (pp), its layers into parts (tp), with
+/// copies of all that (dp). Where a mesh has shards of that, too (fsdp), it is a ShardedMesh.
 ///
-/// - **pp.** A rank keeps the parameters of its stages' blocks and those outside of blocks, which are on all stages: their gradients are
-///   added up over the pipeline, so that tied weights need no word. Each rank runs its list of instructions (pipeline_schedule.hpp), and
-///   waits for nothing but its inputs.
+/// - **pp.** A rank keeps the parameters of its stages' blocks and those outside of blocks, which are on all stages:
+/// their gradients are
+///   added up over the pipeline, so that tied weights need no word. Each rank runs its list of instructions
+///   (pipeline_schedule.hpp), and waits for nothing but its inputs.
 /// - **tp.** tensor_plan says which layers are cut (tensor_plan.hpp).
 /// - **dp.** Gradients are averaged once a step, after the last backward, in one collective.
 ///
-/// A rank that is lost is healed by one with the same place in another copy. Where there is none (dp 1) its part is gone with it:
-/// Error(state_lost), and the job begins anew from its last checkpoint. A job never goes on with fewer ranks than its mesh has.
+/// A rank that is lost is healed by one with the same place in another copy. Where there is none (dp 1) its part is
+/// gone with it: Error(state_lost), and the job begins anew from its last checkpoint. A job never goes on with fewer
+/// ranks than its mesh has.
 class MeshParallel : public Strategy {
  public:
   explicit MeshParallel(StrategyContext context);
@@ -54,7 +56,9 @@ class MeshParallel : public Strategy {
   void roll_back() override;
   void after_update() override {}
   std::chrono::nanoseconds time_waited() const override;
-  std::optional<DataShard> data_shard() const override { return DataShard{place_.dp * mesh_.fsdp + place_.fsdp, mesh_.dp * mesh_.fsdp}; }
+  std::optional<DataShard> data_shard() const override {
+    return DataShard{place_.dp * mesh_.fsdp + place_.fsdp, mesh_.dp * mesh_.fsdp};
+  }
   bool counts_samples() const override { return place_.tp == 0 && place_.pp == mesh_.pp - 1; }
   bool evaluate(const std::function<void()>& forward) override;
   std::optional<ReplicaGroup> replica_group() const override;

@@ -42,7 +42,8 @@ std::vector<TensorPart> MeshParallel::state_parts(Optimizer& optimizer, int, int
     }
   };
   for (const auto& parameter : parameters_) add("model." + parameter.name, parameter, parameter.tensor);
-  for (const auto& [name, value] : optimizer.state()) add("optimizer." + name, *by_name.at(name.substr(0, name.rfind('.'))), value);
+  for (const auto& [name, value] : optimizer.state())
+    add("optimizer." + name, *by_name.at(name.substr(0, name.rfind('.'))), value);
   for (const auto& item : model_->named_buffers()) {
     if (place_.tp == 0 && has_buffer(item.key())) alike.emplace_back("model." + item.key(), item.value());
   }
@@ -64,7 +65,8 @@ void MeshParallel::check_model(const StateReader& state) const {
     if (!name.starts_with(kOptimizerPrefix) || entry.shape.empty()) continue;
     const auto found = by_name.find(parameter_in(name));
     if (found != by_name.end() && entry.shape != found->second->sizes)
-      throw Error(ErrorCode::mismatch, "resume", "loading the optimizer: " + name + " has not the shape of its parameter");
+      throw Error(ErrorCode::mismatch, "resume",
+                  "loading the optimizer: " + name + " has not the shape of its parameter");
   }
 }
 
@@ -86,7 +88,8 @@ std::set<std::string> MeshParallel::elsewhere() const {
 
 void MeshParallel::read_state(const StateReader& state, Optimizer& optimizer) {
   torch::NoGradGuard no_grad;
-  if (borders_.empty()) {  // to be measured: as it was cut for the checkpoint is not known, and the state has to lie somewhere
+  if (borders_.empty()) {  // to be measured: as it was cut for the checkpoint is not known, and the state has to lie
+                           // somewhere
     cut_by({});
   }
   shard_optimizer(optimizer);

@@ -23,7 +23,8 @@ void agree_on_layout(std::span<const ParameterLayout> layout, Communicator& lane
   for (int r = 1; r < lane.world_size(); ++r) {
     const auto difference = layout_difference(reference, 0, parse_layout(all[static_cast<std::size_t>(r)]), r);
     if (!difference.empty()) {
-      throw Error(ErrorReport{ErrorCode::mismatch, r, "compute", -1, "distribute", difference, "build the same model on every rank"});
+      throw Error(ErrorReport{ErrorCode::mismatch, r, "compute", -1, "distribute", difference,
+                              "build the same model on every rank"});
     }
   }
 }
@@ -57,7 +58,8 @@ FlatBuffers::FlatBuffers(const torch::nn::Module& model) {
   torch::NoGradGuard no_grad;
   std::map<at::ScalarType, NamedTensors> by_dtype;
   for (const auto& item : model.named_buffers()) {
-    if (item.value().defined() && item.value().numel() > 0) by_dtype[item.value().scalar_type()].emplace_back(item.key(), item.value());
+    if (item.value().defined() && item.value().numel() > 0)
+      by_dtype[item.value().scalar_type()].emplace_back(item.key(), item.value());
   }
   for (auto& [dtype, buffers] : by_dtype) {
     const std::int64_t line = 64 / static_cast<std::int64_t>(c10::elementSize(dtype));
@@ -105,7 +107,8 @@ void FlatBuffers::commit() {
 void FlatBuffers::commit_unless(const at::Tensor& skip) {
   if (flats_.empty()) return;
   const auto goes_back = skip.to(at::kBool);
-  for (std::size_t i = 0; i < flats_.size(); ++i) flats_[i].copy_(at::where(goes_back, before_[i], is_staged_ ? staged_[i] : flats_[i]));
+  for (std::size_t i = 0; i < flats_.size(); ++i)
+    flats_[i].copy_(at::where(goes_back, before_[i], is_staged_ ? staged_[i] : flats_[i]));
   begin();
 }
 

@@ -9,15 +9,16 @@
 
 namespace troupe {
 
-/// Every rank's layout against rank 0's. Collective. Throws Error(mismatch) on all ranks, naming the first parameter that differs and on
-/// which rank.
+/// Every rank's layout against rank 0's. Collective. Throws Error(mismatch) on all ranks, naming the first parameter
+/// that differs and on which rank.
 void agree_on_layout(std::span<const ParameterLayout> layout, Communicator& lane);
 
-/// The L2 norm of what the ranks hold together, each of which holds `own_squares` (a sum of squares) of it. Collective; the same bits on
-/// all.
+/// The L2 norm of what the ranks hold together, each of which holds `own_squares` (a sum of squares) of it. Collective;
+/// the same bits on all.
 double norm_over_ranks(double own_squares, Communicator& lane);
 
-/// Rank 0's values to all, in place, verified by hash (XXH3-64). Collective. Throws Error(mismatch) naming a rank whose copy differs.
+/// Rank 0's values to all, in place, verified by hash (XXH3-64). Collective. Throws Error(mismatch) naming a rank whose
+/// copy differs.
 void broadcast_tensors(const NamedTensors& tensors, Communicator& lane, const char* what);
 
 /// A model's buffers as views of one flat tensor per dtype, so that a broadcast is one collective per dtype.
@@ -28,8 +29,8 @@ class FlatBuffers {
   /// Rank 0's values to all, at once.
   void broadcast(Communicator& lane);
 
-  /// A step as a transaction: remember the values; bring rank 0's new ones to all without showing them; then show them, or go back.
-  /// A commit, too, is what `roll_back` goes back to from then on.
+  /// A step as a transaction: remember the values; bring rank 0's new ones to all without showing them; then show them,
+  /// or go back. A commit, too, is what `roll_back` goes back to from then on.
   void begin();
   void stage(Communicator& lane);
   void commit();

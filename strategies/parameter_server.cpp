@@ -52,7 +52,8 @@ ParameterLinkActor::behavior_type parameter_link(ParameterLinkActor::pointer) {
 ParameterServer::ParameterServer(StrategyContext context) : Replica(std::move(context)) {
   const auto& options = this->context().options;
   if (options.comm_hook != "none")
-    throw Error(ErrorCode::usage, "comm_hook", options.comm_hook + " is for buckets of gradients, and " + name() + " has none", "none");
+    throw Error(ErrorCode::usage, "comm_hook",
+                options.comm_hook + " is for buckets of gradients, and " + name() + " has none", "none");
   if (options.sync_batchnorm) {
     throw Error(ErrorCode::usage, "sync_batchnorm", "the ranks of " + name() + " run forward at different times",
                 "leave it off, or train with ddp");
@@ -68,7 +69,8 @@ void ParameterServer::joined() {
   }
   const auto parameters = static_cast<std::int64_t>(parameter_names().size());
   const auto like = for_server();
-  if (me == 0) server_ = std::make_shared<UpdateServer>(UpdateServer::Round{ranks, updates(), shares()}, like, parameters);
+  if (me == 0)
+    server_ = std::make_shared<UpdateServer>(UpdateServer::Round{ranks, updates(), shares()}, like, parameters);
   for (int r = 1; r < ranks; ++r) {
     std::shared_ptr<Communicator> lane = context().program_lane->split(me == 0 || me == r ? 0 : -1, me);
     if (!lane) continue;
@@ -238,15 +240,16 @@ void ParameterServer::roll_back() {
 
 std::string ParameterServer::describe() const {
   const auto for_each = context().options.server_shares;
-  return name() + " on rank 0: " + std::to_string(updates()) + (updates() == 1 ? " update" : " updates") + " a step, gradients at most " +
-         std::to_string(context().options.staleness) + " updates old" +
+  return name() + " on rank 0: " + std::to_string(updates()) + (updates() == 1 ? " update" : " updates") +
+         " a step, gradients at most " + std::to_string(context().options.staleness) + " updates old" +
          (for_each > 1 ? ", " + std::to_string(for_each) + " shares for each rank" : std::string());
 }
 
 void register_parameter_server() {
-  register_strategy("parameter_server",
-                    "ranks take parts of a step by demand and send gradients to a server, at most `staleness` updates old",
-                    [](StrategyContext context) { return std::make_unique<ParameterServer>(std::move(context)); });
+  register_strategy(
+      "parameter_server",
+      "ranks take parts of a step by demand and send gradients to a server, at most `staleness` updates old",
+      [](StrategyContext context) { return std::make_unique<ParameterServer>(std::move(context)); });
 }
 
 }  // namespace troupe

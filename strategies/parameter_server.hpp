@@ -23,19 +23,21 @@ struct ServeRound {
 struct RoundServed {};
 using ParameterLinkActor = caf::typed_actor<caf::replies_to<ServeRound>::with<RoundServed>>;
 
-/// A parameter server with bounded staleness: in a synchronous step all wait for the slowest rank. Here a step is a round: its batch is cut
-/// into (staleness + 1) x server_shares x world size shares, which ranks take by demand, so that a slow one takes fewer. A share's gradient
-/// goes to the server on rank 0, which answers with the updates that the rank has not seen, and with its next share. Within a round ranks
-/// are at different updates; at its end all have applied all of them, and vote as after any step (UpdateServer has the bound).
+/// A parameter server with bounded staleness: in a synchronous step all wait for the slowest rank. Here a step is a
+/// round: its batch is cut into (staleness + 1) x server_shares x world size shares, which ranks take by demand, so
+/// that a slow one takes fewer. A share's gradient goes to the server on rank 0, which answers with the updates that
+/// the rank has not seen, and with its next share. Within a round ranks are at different updates; at its end all have
+/// applied all of them, and vote as after any step (UpdateServer has the bound).
 ///
-/// Without staleness a round is one update, which nobody needs before its end: the server hands out shares and no more, each rank adds up
-/// the gradients of its own, and one all-reduce makes the mean of all.
+/// Without staleness a round is one update, which nobody needs before its end: the server hands out shares and no more,
+/// each rank adds up the gradients of its own, and one all-reduce makes the mean of all.
 ///
-/// The server sends mean gradients, and each rank applies them with its own optimizer, in the server's order. So between rounds ranks are
-/// equal to the bit, parameters and optimizer: no rank is the only one that has a part of the state, the server's neither.
+/// The server sends mean gradients, and each rank applies them with its own optimizer, in the server's order. So
+/// between rounds ranks are equal to the bit, parameters and optimizer: no rank is the only one that has a part of the
+/// state, the server's neither.
 ///
-/// A round is a transaction as a step is: parameters and optimizer state are copied at its start, where it has more than one update. The
-/// last update is applied after the vote, by compute.
+/// A round is a transaction as a step is: parameters and optimizer state are copied at its start, where it has more
+/// than one update. The last update is applied after the vote, by compute.
 class ParameterServer final : public Replica {
  public:
   explicit ParameterServer(StrategyContext context);

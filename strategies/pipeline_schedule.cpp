@@ -33,7 +33,8 @@ struct Registry {
       {"gpipe", {"all forwards, then all backwards", gpipe_schedule}},
       {"1f1b", {"one forward, one backward: fewer activations are held", one_f_one_b_schedule}},
       {"interleaved", {"1f1b over pipeline_chunks stages on each rank", interleaved_schedule}},
-      {"zero_bubble", {"1f1b with the weights' gradients computed where others would wait (ZB-H1)", zero_bubble_schedule}},
+      {"zero_bubble",
+       {"1f1b with the weights' gradients computed where others would wait (ZB-H1)", zero_bubble_schedule}},
   };
 };
 
@@ -64,13 +65,17 @@ class Progress {
   void done(int rank, const StageInstruction& instruction, double when) {
     const int at = stage(rank, instruction);
     if (instruction.kind == Kind::forward) forward_[cell(at, instruction.micro_batch)] = when;
-    if (instruction.kind == Kind::backward || instruction.kind == Kind::backward_input) backward_[cell(at, instruction.micro_batch)] = when;
+    if (instruction.kind == Kind::backward || instruction.kind == Kind::backward_input)
+      backward_[cell(at, instruction.micro_batch)] = when;
   }
 
  private:
-  std::size_t cells() const { return static_cast<std::size_t>(stages_) * static_cast<std::size_t>(shape_.micro_batches); }
+  std::size_t cells() const {
+    return static_cast<std::size_t>(stages_) * static_cast<std::size_t>(shape_.micro_batches);
+  }
   std::size_t cell(int stage, int micro_batch) const {
-    return static_cast<std::size_t>(stage) * static_cast<std::size_t>(shape_.micro_batches) + static_cast<std::size_t>(micro_batch);
+    return static_cast<std::size_t>(stage) * static_cast<std::size_t>(shape_.micro_batches) +
+           static_cast<std::size_t>(micro_batch);
   }
   PipelineShape shape_;
   int stages_;
@@ -98,26 +103,31 @@ std::vector<std::size_t> run_lists(const std::vector<StageSchedule>& schedule, P
 // One rank's own list: everything once, in an order that can be.
 void check_list(const StageSchedule& list, int rank, const PipelineShape& shape) {
   enum State { none, forwarded, input_done, done };
-  std::vector<State> states(static_cast<std::size_t>(shape.chunks) * static_cast<std::size_t>(shape.micro_batches), none);
+  std::vector<State> states(static_cast<std::size_t>(shape.chunks) * static_cast<std::size_t>(shape.micro_batches),
+                            none);
   const auto where = "rank " + std::to_string(rank) + ": ";
   for (const auto& instruction : list) {
     if (instruction.chunk < 0 || instruction.chunk >= shape.chunks || instruction.micro_batch < 0 ||
         instruction.micro_batch >= shape.micro_batches) {
-      throw refused(where + instruction.to_string() + ", of " + std::to_string(shape.micro_batches) + " micro-batches and " +
-                    std::to_string(shape.chunks) + " chunks");
+      throw refused(where + instruction.to_string() + ", of " + std::to_string(shape.micro_batches) +
+                    " micro-batches and " + std::to_string(shape.chunks) + " chunks");
     }
-    const auto chunk = static_cast<std::size_t>(instruction.chunk), micro_batch = static_cast<std::size_t>(instruction.micro_batch);
+    const auto chunk = static_cast<std::size_t>(instruction.chunk),
+               micro_batch = static_cast<std::size_t>(instruction.micro_batch);
     auto& state = states[chunk * static_cast<std::size_t>(shape.micro_batches) + micro_batch];
     const bool fits = instruction.kind == Kind::forward           ? state == none
                       : instruction.kind == Kind::backward_weight ? state == input_done
                                                                   : state == forwarded;
     if (!fits) throw refused(where + instruction.to_string() + " comes twice or out of order");
-    state = instruction.kind == Kind::forward ? forwarded : instruction.kind == Kind::backward_input ? input_done : done;
+    state = instruction.kind == Kind::forward          ? forwarded
+            : instruction.kind == Kind::backward_input ? input_done
+                                                       : done;
   }
   for (std::size_t i = 0; i < states.size(); ++i) {
     if (states[i] == done) continue;
     const auto per_chunk = static_cast<std::size_t>(shape.micro_batches);
-    throw refused(where + "micro-batch " + std::to_string(i % per_chunk) + " of chunk " + std::to_string(i / per_chunk) +
+    throw refused(where + "micro-batch " + std::to_string(i % per_chunk) + " of chunk " +
+                  std::to_string(i / per_chunk) +
                   (states[i] == none ? " has no forward" : " is not through its backward"));
   }
 }
@@ -172,7 +182,8 @@ std::vector<StageSchedule> interleaved_schedule(const PipelineShape& shape) {
   std::vector<StageSchedule> lists;
   for (int rank = 0; rank < ranks; ++rank) {
     auto& list = lists.emplace_back();
-    const int warm_up = chunks == 1 ? std::min(all, ranks - 1 - rank) : std::min(all, 2 * (ranks - 1 - rank) + (chunks - 1) * ranks);
+    const int warm_up =
+        chunks == 1 ? std::min(all, ranks - 1 - rank) : std::min(all, 2 * (ranks - 1 - rank) + (chunks - 1) * ranks);
     int forward = 0, backward = 0;
     while (forward < warm_up) list.push_back(at(Kind::forward, forward++));
     while (forward < all) {
@@ -205,14 +216,16 @@ std::vector<StageSchedule> zero_bubble_schedule(const PipelineShape& shape) {
 
 void check_schedule(const std::vector<StageSchedule>& schedule, const PipelineShape& shape) {
   if (static_cast<int>(schedule.size()) != shape.ranks)
-    throw refused("there are lists for " + std::to_string(schedule.size()) + " ranks, of " + std::to_string(shape.ranks));
+    throw refused("there are lists for " + std::to_string(schedule.size()) + " ranks, of " +
+                  std::to_string(shape.ranks));
   for (std::size_t r = 0; r < schedule.size(); ++r) check_list(schedule[r], static_cast<int>(r), shape);
   Progress progress(shape);
   const auto next = run_lists(schedule, progress, [](std::size_t, const StageInstruction&, double) { return 0.0; });
   std::string waiting;
   for (std::size_t r = 0; r < schedule.size(); ++r) {
     if (next[r] == schedule[r].size()) continue;
-    waiting += (waiting.empty() ? "rank " : "; rank ") + std::to_string(r) + " in its " + schedule[r][next[r]].to_string();
+    waiting +=
+        (waiting.empty() ? "rank " : "; rank ") + std::to_string(r) + " in its " + schedule[r][next[r]].to_string();
   }
   if (!waiting.empty()) throw refused("ranks wait for each other for ever: " + waiting);
 }
@@ -223,7 +236,8 @@ double ScheduleRun::bubble() const {
   return idle / (makespan * static_cast<double>(busy.size()));
 }
 
-ScheduleRun run_on_virtual_time(const std::vector<StageSchedule>& schedule, const PipelineShape& shape, const StageCosts& costs) {
+ScheduleRun run_on_virtual_time(const std::vector<StageSchedule>& schedule, const PipelineShape& shape,
+                                const StageCosts& costs) {
   ScheduleRun run;
   run.busy.assign(schedule.size(), 0);
   run.held.assign(schedule.size(), 0);

@@ -7,8 +7,9 @@
 
 namespace troupe {
 
-/// One thing that a rank of a pipeline does. What it needs from its neighbours (the activations of the stage before, the gradient of the
-/// stage behind) it waits for; what it has made goes to them at once. So a schedule says nothing of sends and receives.
+/// One thing that a rank of a pipeline does. What it needs from its neighbours (the activations of the stage before,
+/// the gradient of the stage behind) it waits for; what it has made goes to them at once. So a schedule says nothing of
+/// sends and receives.
 struct StageInstruction {
   enum class Kind : std::uint8_t {
     forward,
@@ -38,20 +39,20 @@ using ScheduleFunction = std::function<std::vector<StageSchedule>(const Pipeline
 
 /// All forwards, then all backwards. Huang et al., "GPipe", NeurIPS 2019, arXiv 1811.06965.
 std::vector<StageSchedule> gpipe_schedule(const PipelineShape& shape);
-/// One forward, one backward: a rank holds the activations of `ranks - rank` micro-batches at most, not of all. Narayanan et al.,
-/// "Memory-Efficient Pipeline-Parallel DNN Training" (PipeDream-Flush), ICML 2021, arXiv 2006.09503.
+/// One forward, one backward: a rank holds the activations of `ranks - rank` micro-batches at most, not of all.
+/// Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training" (PipeDream-Flush), ICML 2021, arXiv 2006.09503.
 std::vector<StageSchedule> one_f_one_b_schedule(const PipelineShape& shape);
-/// 1F1B over several stages on each rank: the bubble shrinks by the number of chunks. Narayanan et al., "Efficient Large-Scale Language
-/// Model Training on GPU Clusters Using Megatron-LM", SC 2021, arXiv 2104.04473. Throws Error(usage) where the micro-batches are no
-/// multiple of the ranks.
+/// 1F1B over several stages on each rank: the bubble shrinks by the number of chunks. Narayanan et al., "Efficient
+/// Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021, arXiv 2104.04473. Throws
+/// Error(usage) where the micro-batches are no multiple of the ranks.
 std::vector<StageSchedule> interleaved_schedule(const PipelineShape& shape);
-/// 1F1B whose backward is cut in two; the weights' part fills what would be bubble, and memory stays 1F1B's. ZB-H1 of Qi et al., "Zero
-/// Bubble Pipeline Parallelism", 2023, arXiv 2401.10241.
+/// 1F1B whose backward is cut in two; the weights' part fills what would be bubble, and memory stays 1F1B's. ZB-H1 of
+/// Qi et al., "Zero Bubble Pipeline Parallelism", 2023, arXiv 2401.10241.
 std::vector<StageSchedule> zero_bubble_schedule(const PipelineShape& shape);
 
-/// Throws Error(usage) naming rank and instruction: a forward or backward that is missing, doubled or in the wrong order; a micro-batch or
-/// chunk that is not there; ranks that wait for each other for ever. A schedule that passes ends, since transfers are buffered and matched
-/// by stage and micro-batch: an instruction waits for its inputs alone.
+/// Throws Error(usage) naming rank and instruction: a forward or backward that is missing, doubled or in the wrong
+/// order; a micro-batch or chunk that is not there; ranks that wait for each other for ever. A schedule that passes
+/// ends, since transfers are buffered and matched by stage and micro-batch: an instruction waits for its inputs alone.
 void check_schedule(const std::vector<StageSchedule>& schedule, const PipelineShape& shape);
 
 /// What instructions take, in any unit. A whole backward takes the sum of its parts.
@@ -67,11 +68,13 @@ struct ScheduleRun {
   double bubble() const;     ///< share of all ranks' time that is idle, 0 to 1
 };
 /// On virtual time; the schedule must have passed check_schedule.
-ScheduleRun run_on_virtual_time(const std::vector<StageSchedule>& schedule, const PipelineShape& shape, const StageCosts& costs = {});
+ScheduleRun run_on_virtual_time(const std::vector<StageSchedule>& schedule, const PipelineShape& shape,
+                                const StageCosts& costs = {});
 
-/// The papers' bubble of `gpipe`, `1f1b`, `interleaved` and `zero_bubble` as a share of all ranks' time. With p ranks, m micro-batches, v
-/// chunks and a micro-batch that takes f + b + w on a rank: (p - 1) / (m + p - 1); for interleaved (p - 1) / (v m + p - 1); for zero_bubble
-/// (p - 1)(f + b - w) / (m (f + b + w) + (p - 1)(f + b - w)). Throws Error(usage) for another name.
+/// The papers' bubble of `gpipe`, `1f1b`, `interleaved` and `zero_bubble` as a share of all ranks' time. With p ranks,
+/// m micro-batches, v chunks and a micro-batch that takes f + b + w on a rank: (p - 1) / (m + p - 1); for interleaved
+/// (p - 1) / (v m + p - 1); for zero_bubble (p - 1)(f + b - w) / (m (f + b + w) + (p - 1)(f + b - w)). Throws
+/// Error(usage) for another name.
 double bubble_formula(const std::string& name, const PipelineShape& shape, const StageCosts& costs = {});
 
 /// Registration by name; a user's own may be added before the job starts.

@@ -24,7 +24,8 @@ std::uint64_t seed_of(const std::string& name) {  // FNV-1a
 // Offsets within one buffer, each at 64 bytes.
 std::int64_t padded(std::int64_t numel) { return (numel + 15) / 16 * 16; }
 
-// The values of a dense tensor in the order of memory: what the strides are does not matter as long as every rank does the same.
+// The values of a dense tensor in the order of memory: what the strides are does not matter as long as every rank does
+// the same.
 at::Tensor in_memory_order(const at::Tensor& tensor, std::int64_t rows, std::int64_t columns) {
   return tensor.as_strided({rows, columns}, {columns, 1});
 }
@@ -42,8 +43,8 @@ std::int64_t PowerSgd::rank_for(const at::Tensor& gradient) const {
   return (rows + columns) * rank < rows * columns ? rank : 0;
 }
 
-PowerSgd::History& PowerSgd::history_of(const std::string& name, std::int64_t rows, std::int64_t columns, std::int64_t rank,
-                                        c10::Device device) {
+PowerSgd::History& PowerSgd::history_of(const std::string& name, std::int64_t rows, std::int64_t columns,
+                                        std::int64_t rank, c10::Device device) {
   auto& history = histories_[name];
   const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
   const auto fit = [&](at::Tensor& tensor, std::int64_t first, std::int64_t second) {
@@ -63,7 +64,8 @@ PowerSgd::History& PowerSgd::history_of(const std::string& name, std::int64_t ro
 }
 
 at::Tensor PowerSgd::scratch(at::Tensor& memory, std::int64_t numel, c10::Device device) {
-  if (!memory.defined() || memory.numel() < numel) memory = at::zeros({numel}, at::TensorOptions().dtype(at::kFloat).device(device));
+  if (!memory.defined() || memory.numel() < numel)
+    memory = at::zeros({numel}, at::TensorOptions().dtype(at::kFloat).device(device));
   return memory.narrow(0, 0, numel);
 }
 
@@ -79,7 +81,8 @@ PowerSgd::Parcel PowerSgd::compress(const BucketView& bucket) {
   Parcel parcel;
   parcel.p = scratch(send_p_, numel_p, device);
   parcel.q = scratch(send_q_, numel_q, device);
-  if (!device.is_cpu()) parcel.p.zero_();  // the gaps between its parts travel too, and what was there may not have been finite
+  if (!device.is_cpu())
+    parcel.p.zero_();  // the gaps between its parts travel too, and what was there may not have been finite
 
   std::int64_t begin_p = 0, begin_q = 0;
   for (std::size_t i = 0; i < bucket.gradients.size(); ++i) {
@@ -101,7 +104,8 @@ PowerSgd::Parcel PowerSgd::compress(const BucketView& bucket) {
       fill_zero_rows(factors.q, history.start);
     }
     const auto values = in_memory_order(gradient, rows, columns);
-    Matrix matrix{&history, values, is_f32 ? values : values.to(at::kFloat), parcel.p.narrow(0, begin_p, rows * rank).view({rows, rank}),
+    Matrix matrix{&history, values, is_f32 ? values : values.to(at::kFloat),
+                  parcel.p.narrow(0, begin_p, rows * rank).view({rows, rank}),
                   parcel.q.narrow(0, begin_q, rank * columns).view({rank, columns})};
     matrix.gradient.add_(factors.error);
     at::mm_out(matrix.p, matrix.gradient, factors.q.t());
@@ -126,7 +130,8 @@ void PowerSgd::reduce(BucketView& bucket, Communicator& communicator) {
 void PowerSgd::finish(const BucketView& bucket, Parcel& parcel, Communicator& communicator) {
   const bool is_f32 = bucket.flat.scalar_type() == at::kFloat;
   if (!all_finite(parcel.p)) {
-    // Same bits on all ranks, so all come here. The step will be skipped or the job stopped: the error feedback must not learn from it.
+    // Same bits on all ranks, so all come here. The step will be skipped or the job stopped: the error feedback must
+    // not learn from it.
     for (auto& matrix : parcel.matrices) {
       if (!is_f32) matrix.values.copy_(matrix.gradient);
     }
@@ -147,14 +152,14 @@ void PowerSgd::finish(const BucketView& bucket, Parcel& parcel, Communicator& co
     history.step = bucket.step;
     const auto& next = history.pairs[history.current];
     next.q.copy_(matrix.q);
-    decompress(matrix.gradient.data_ptr<float>(), next.error.data_ptr<float>(), matrix.p.data_ptr<float>(), matrix.q.data_ptr<float>(),
-               matrix.gradient.size(0), matrix.gradient.size(1), matrix.p.size(1));
+    decompress(matrix.gradient.data_ptr<float>(), next.error.data_ptr<float>(), matrix.p.data_ptr<float>(),
+               matrix.q.data_ptr<float>(), matrix.gradient.size(0), matrix.gradient.size(1), matrix.p.size(1));
     if (!is_f32) matrix.values.copy_(matrix.gradient);
   }
 }
 
-// As finish, with the same collectives whether all is finite or not: what is not stays so in the gradients, and the pair that the next step
-// reads is the one that this one began with.
+// As finish, with the same collectives whether all is finite or not: what is not stays so in the gradients, and the
+// pair that the next step reads is the one that this one began with.
 void PowerSgd::finish_on_device(const BucketView& bucket, Parcel& parcel, Communicator& communicator) {
   const bool is_f32 = bucket.flat.scalar_type() == at::kFloat;
   const auto finite = at::isfinite(parcel.p).all();

@@ -10,22 +10,23 @@
 
 namespace troupe {
 
-/// PowerSGD (Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization", NeurIPS
-/// 2019).
+/// PowerSGD (Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
+/// Optimization", NeurIPS 2019).
 ///
-/// A gradient matrix M (rows, columns) travels as P = M Q and Q = Mᵀ P, rank columns each, instead of as rows × columns numbers. What the
-/// approximation P Qᵀ leaves out is added to the next step's gradient (error feedback), and the next step starts from this one's Q (warm
-/// start: one power iteration a step follows the slowly moving subspace). Vectors, and matrices that P and Q would not make smaller, travel
-/// whole, together with the P's. Per bucket two collectives.
+/// A gradient matrix M (rows, columns) travels as P = M Q and Q = Mᵀ P, rank columns each, instead of as rows × columns
+/// numbers. What the approximation P Qᵀ leaves out is added to the next step's gradient (error feedback), and the next
+/// step starts from this one's Q (warm start: one power iteration a step follows the slowly moving subspace). Vectors,
+/// and matrices that P and Q would not make smaller, travel whole, together with the P's. Per bucket two collectives.
 ///
-/// The result is the same bits on all ranks: P and Q are, and what is computed from them is one loop in a fixed order, or, on devices of
-/// one kind, the same operators. The error is each rank's own, so `state` must be kept per rank. It takes twice the memory of the
-/// compressed gradients: a step that is given up must find the error that it began with.
+/// The result is the same bits on all ranks: P and Q are, and what is computed from them is one loop in a fixed order,
+/// or, on devices of one kind, the same operators. The error is each rank's own, so `state` must be kept per rank. It
+/// takes twice the memory of the compressed gradients: a step that is given up must find the error that it began with.
 ///
 /// On a device nothing waits for it: whether P is finite decides there which error is kept.
 class PowerSgd final : public CommHook {
  public:
-  /// Throws Error(usage) where rank < 1. Steps before `start_step` send gradients whole: the first ones change too fast to be tracked.
+  /// Throws Error(usage) where rank < 1. Steps before `start_step` send gradients whole: the first ones change too fast
+  /// to be tracked.
   PowerSgd(std::int64_t rank, std::int64_t start_step);
 
   void reduce(BucketView& bucket, Communicator& communicator) override;
@@ -62,7 +63,8 @@ class PowerSgd final : public CommHook {
     std::vector<std::pair<at::Tensor, at::Tensor>> whole;  // gradient, its place in p
   };
   std::int64_t rank_for(const at::Tensor& gradient) const;  // 0: travels whole
-  History& history_of(const std::string& name, std::int64_t rows, std::int64_t columns, std::int64_t rank, c10::Device device);
+  History& history_of(const std::string& name, std::int64_t rows, std::int64_t columns, std::int64_t rank,
+                      c10::Device device);
   at::Tensor scratch(at::Tensor& memory, std::int64_t numel, c10::Device device);
   Parcel compress(const BucketView& bucket);
   void finish(const BucketView& bucket, Parcel& parcel, Communicator& communicator);

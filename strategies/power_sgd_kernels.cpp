@@ -20,15 +20,18 @@ std::uint64_t splitmix64(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-TROUPE_PROCESSOR_CLONES void scale_row(float* __restrict to, const float* __restrict row, float factor, std::int64_t n) {
+TROUPE_PROCESSOR_CLONES void scale_row(float* __restrict to, const float* __restrict row, float factor,
+                                       std::int64_t n) {
   for (std::int64_t j = 0; j < n; ++j) to[j] = factor * row[j];
 }
 
-TROUPE_PROCESSOR_CLONES void add_scaled_row(float* __restrict to, const float* __restrict row, float factor, std::int64_t n) {
+TROUPE_PROCESSOR_CLONES void add_scaled_row(float* __restrict to, const float* __restrict row, float factor,
+                                            std::int64_t n) {
   for (std::int64_t j = 0; j < n; ++j) to[j] += factor * row[j];
 }
 
-TROUPE_PROCESSOR_CLONES void exchange(float* __restrict m, float* __restrict error, const float* __restrict approximation, std::int64_t n) {
+TROUPE_PROCESSOR_CLONES void exchange(float* __restrict m, float* __restrict error,
+                                      const float* __restrict approximation, std::int64_t n) {
   for (std::int64_t j = 0; j < n; ++j) {
     error[j] = m[j] - approximation[j];
     m[j] = approximation[j];
@@ -65,13 +68,15 @@ void orthonormalise_columns(float* p, std::int64_t rows, std::int64_t rank) {
   }
 }
 
-void decompress(float* m, float* error, const float* p, const float* q, std::int64_t rows, std::int64_t columns, std::int64_t rank) {
+void decompress(float* m, float* error, const float* p, const float* q, std::int64_t rows, std::int64_t columns,
+                std::int64_t rank) {
   alignas(64) float approximation[kBlock];
   for (std::int64_t begin = 0; begin < columns; begin += kBlock) {
     const std::int64_t n = std::min(kBlock, columns - begin);
     for (std::int64_t i = 0; i < rows; ++i) {
       scale_row(approximation, q + begin, p[i * rank], n);
-      for (std::int64_t k = 1; k < rank; ++k) add_scaled_row(approximation, q + k * columns + begin, p[i * rank + k], n);
+      for (std::int64_t k = 1; k < rank; ++k)
+        add_scaled_row(approximation, q + k * columns + begin, p[i * rank + k], n);
       exchange(m + i * columns + begin, error + i * columns + begin, approximation, n);
     }
   }

@@ -6,9 +6,9 @@ namespace troupe {
 
 /// How many units fsdp gathers ahead, by what forward and backward wait for gathers.
 ///
-/// After kSteps measured steps it tries twice the depth, and after as many more it stays there if the wait is shorter by kGain, and tries
-/// the next, else goes back and rests for kEvery steps. It rests, too, where waits are less than kWorth of a step. Pure, but for what
-/// the caller makes of the ranks' times: all ranks must decide by the same ones.
+/// After kSteps measured steps it tries twice the depth, and after as many more it stays there if the wait is shorter
+/// by kGain, and tries the next, else goes back and rests for kEvery steps. It rests, too, where waits are less than
+/// kWorth of a step. Pure, but for what the caller makes of the ranks' times: all ranks must decide by the same ones.
 class PrefetchTuner {
  public:
   static constexpr int kSteps = 20, kEvery = 500;

@@ -51,8 +51,8 @@ void Replica::make_buckets() {
   agree_on_layout(layout, *context_.program_lane);
   const auto caps = bucket_caps(context_.options, context_.program_lane->device());
   buckets_.reset();  // its hooks leave the parameters before the new ones come
-  buckets_ = std::make_unique<GradientBuckets>(std::move(parameters), *context_.bucket_lane, caps.cap_bytes, caps.first_cap_bytes,
-                                               [this](std::int32_t bucket) { on_full(bucket); });
+  buckets_ = std::make_unique<GradientBuckets>(std::move(parameters), *context_.bucket_lane, caps.cap_bytes,
+                                               caps.first_cap_bytes, [this](std::int32_t bucket) { on_full(bucket); });
 }
 
 NamedTensors Replica::replicated_tensors() {
@@ -100,7 +100,8 @@ std::shared_ptr<const Strategy::HostPart> Replica::end_writing() {
 void Replica::replayed(const HostPart& part) {
   const auto& written = dynamic_cast<const Written&>(part);
   buckets_->follow(written.trail);
-  for (const auto bucket : written.full) bucket_replayed(bucket);  // all of them while backward goes on, which the device has just begun
+  for (const auto bucket : written.full)
+    bucket_replayed(bucket);  // all of them while backward goes on, which the device has just begun
 }
 
 GradientSummary Replica::reduce_gradients() {
@@ -110,7 +111,8 @@ GradientSummary Replica::reduce_gradients() {
   summary.used = buckets_->used();
   combine_gradients(summary);
   summary.device_checks = buckets_->device_checks();
-  if (replicas_equal() && context_.options.broadcast_buffers && context_.world_size > 1) buffers_->stage(*context_.program_lane);
+  if (replicas_equal() && context_.options.broadcast_buffers && context_.world_size > 1)
+    buffers_->stage(*context_.program_lane);
   return summary;
 }
 
@@ -125,7 +127,9 @@ void Replica::end_step(const std::vector<bool>& used, bool, bool commit) {
   commit ? buffers_->commit() : buffers_->roll_back();
 }
 
-std::string Replica::why_not_late() const { return replicas_equal() ? "" : "the replicas of strategy " + name() + " differ"; }
+std::string Replica::why_not_late() const {
+  return replicas_equal() ? "" : "the replicas of strategy " + name() + " differ";
+}
 
 void Replica::end_step_on_device(const std::vector<bool>& used, bool, const DeviceDecision& decision) {
   buckets_->set_gradients(used);

@@ -11,20 +11,21 @@ namespace troupe {
 
 /// A strategy where every rank holds the whole model: the base of ddp, of diloco, and of most that a user would write.
 ///
-/// What all of them need is here: ranks agree on the model, rank 0's values go to all, gradients are views of flat tensors, buffers are a
-/// transaction, newcomers are healed, the state is shared out over the ranks' checkpoint parts. What is left to decide are three calls:
-/// combine_gradients (before the vote), after_update (after the optimizer), and joined, where lanes and actors of one's own are made.
-/// Without any of them each rank trains alone.
+/// What all of them need is here: ranks agree on the model, rank 0's values go to all, gradients are views of flat
+/// tensors, buffers are a transaction, newcomers are healed, the state is shared out over the ranks' checkpoint parts.
+/// What is left to decide are three calls: combine_gradients (before the vote), after_update (after the optimizer), and
+/// joined, where lanes and actors of one's own are made. Without any of them each rank trains alone.
 class Replica : public Strategy {
  public:
   explicit Replica(StrategyContext context);
 
   // To override.
-  /// False if replicas differ between steps (Strategy::replicas_equal). Gradients that only other ranks had stay undefined then, and a
-  /// checkpoint has the mean of the replicas, and rank 0's optimizer.
+  /// False if replicas differ between steps (Strategy::replicas_equal). Gradients that only other ranks had stay
+  /// undefined then, and a checkpoint has the mean of the replicas, and rank 0's optimizer.
   bool replicas_equal() const override { return true; }
-  /// After each step that was not given up, on all ranks: the optimizer has changed parameters(). Collectives on the program lane are
-  /// allowed; what they bring must first lie in memory of one's own, so that a failure leaves the parameters as they were.
+  /// After each step that was not given up, on all ranks: the optimizer has changed parameters(). Collectives on the
+  /// program lane are allowed; what they bring must first lie in memory of one's own, so that a failure leaves the
+  /// parameters as they were.
   void after_update() override {}
   std::string name() const override { return context_.options.strategy; }
   std::string describe() const override { return name(); }
@@ -57,18 +58,21 @@ class Replica : public Strategy {
 
  protected:
   // To override, too.
-  /// This rank's gradients of the step are whole: make of gradients() in place what the optimizer is to apply. Every rank is here, also one
-  /// whose gradients are not finite; a collective on the program lane is allowed. The step may come again after it.
+  /// This rank's gradients of the step are whole: make of gradients() in place what the optimizer is to apply. Every
+  /// rank is here, also one whose gradients are not finite; a collective on the program lane is allowed. The step may
+  /// come again after it.
   virtual void combine_gradients(GradientSummary& /*summary*/) {}
-  /// A new generation, in attach and in each rejoin, with the model in place: context() has new lanes. Collective. What was under way on
-  /// the old ones is gone.
+  /// A new generation, in attach and in each rejoin, with the model in place: context() has new lanes. Collective. What
+  /// was under way on the old ones is gone.
   virtual void joined() {}
-  /// During backward: all gradients of one bucket are there. Autograd's thread. Of a backward that is a graph of the device, in
-  /// bucket_replayed.
+  /// During backward: all gradients of one bucket are there. Autograd's thread. Of a backward that is a graph of the
+  /// device, in bucket_replayed.
   virtual void bucket_full(std::int32_t /*bucket*/) {}
-  /// Of a backward that is a graph: what each replay marks when the gradients of the bucket are there; nullptr: nothing.
+  /// Of a backward that is a graph: what each replay marks when the gradients of the bucket are there; nullptr:
+  /// nothing.
   virtual std::shared_ptr<DeviceEvent> bucket_event(std::int32_t /*bucket*/) { return nullptr; }
-  /// ... and what is to be done on the host then, for each bucket, in order: the device will come to the mark. Compute's thread.
+  /// ... and what is to be done on the host then, for each bucket, in order: the device will come to the mark.
+  /// Compute's thread.
   virtual void bucket_replayed(std::int32_t bucket) { bucket_full(bucket); }
   /// Of replicas that may differ: whether they do now. A checkpoint takes the mean then.
   virtual bool replicas_differ_now() const { return !replicas_equal(); }
@@ -76,7 +80,8 @@ class Replica : public Strategy {
   const StrategyContext& context() const noexcept { return context_; }
   /// Of the model, by name, those that require a gradient; live.
   const NamedTensors& parameters() const noexcept { return parameters_; }
-  /// All gradients, one flat tensor per dtype, laid out alike on all ranks: (numel,), where each parameter's `.grad` is a view.
+  /// All gradients, one flat tensor per dtype, laid out alike on all ranks: (numel,), where each parameter's `.grad` is
+  /// a view.
   const std::vector<at::Tensor>& gradients() const noexcept { return buckets_->flats(); }
   std::int64_t step() const noexcept { return step_; }
   torch::nn::Module& model() noexcept { return *model_; }

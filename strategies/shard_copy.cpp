@@ -45,7 +45,8 @@ class PieceHash {
 std::uint64_t hash_of(const at::Tensor& bytes) {
   const auto* data = static_cast<const char*>(bytes.const_data_ptr());
   PieceHash hash;
-  for (std::int64_t at = kHash; at < bytes.numel(); at += kPiece) hash.add(data + at, std::min(kPiece, bytes.numel() - at));
+  for (std::int64_t at = kHash; at < bytes.numel(); at += kPiece)
+    hash.add(data + at, std::min(kPiece, bytes.numel() - at));
   return hash.value();
 }
 
@@ -74,7 +75,8 @@ Number number(const nlohmann::json& value, const char* name) {
     if (!value.is_number_unsigned()) refuse(std::string("'") + name + "' is negative");
     return value.get<Number>();
   } else {
-    const bool fits = !value.is_number_unsigned() || value.get<std::uint64_t>() <= static_cast<std::uint64_t>(INT64_MAX);
+    const bool fits =
+        !value.is_number_unsigned() || value.get<std::uint64_t>() <= static_cast<std::uint64_t>(INT64_MAX);
     const auto wide = value.get<std::int64_t>();
     if (!fits || !std::in_range<Number>(wide)) refuse(std::string("'") + name + "' is out of range");
     return static_cast<Number>(wide);
@@ -95,15 +97,17 @@ std::string text_of(const nlohmann::json& value, const char* name) {
 // Fills in everything but `bytes`: views of `data`, where the tensors begin.
 void read_head(ShardCopy& copy, std::string_view head, const at::Tensor& data) {
   const auto root = parse_bounded_json(head, kWhere, {.depth = 5});
-  copy.held = {number<std::uint64_t>(field(root, "generation"), "generation"), number<std::int64_t>(field(root, "step"), "step"),
-               number<std::int32_t>(field(root, "shard"), "shard"), number<std::int32_t>(field(root, "shards"), "shards")};
+  copy.held = {number<std::uint64_t>(field(root, "generation"), "generation"),
+               number<std::int64_t>(field(root, "step"), "step"), number<std::int32_t>(field(root, "shard"), "shard"),
+               number<std::int32_t>(field(root, "shards"), "shards")};
   copy.note = text_of(field(root, "note"), "note");
   const auto& entries = field(root, "tensors");
   if (!entries.is_array()) refuse("'tensors' is no list");
   std::set<std::string> names;
   std::int64_t end = 0;
   for (const auto& entry : entries) {
-    if (!entry.is_array() || entry.size() != 4 || !entry[2].is_array()) refuse("an entry of 'tensors' is not [name, type, sizes, offset]");
+    if (!entry.is_array() || entry.size() != 4 || !entry[2].is_array())
+      refuse("an entry of 'tensors' is not [name, type, sizes, offset]");
     const auto name = text_of(entry[0], "name");
     if (!names.insert(name).second) refuse("tensor '" + name + "' comes twice");
     const auto dtype = number<int>(entry[1], "type");
@@ -115,10 +119,12 @@ void read_head(ShardCopy& copy, std::string_view head, const at::Tensor& data) {
       const auto size = number<std::int64_t>(entry_size, "size");
       if (size < 0 || sizes.size() >= 64) refuse("tensor '" + name + "' has no such shape");
       sizes.push_back(size);
-      if (__builtin_mul_overflow(length, size, &length)) refuse("tensor '" + name + "' has more elements than there can be");
+      if (__builtin_mul_overflow(length, size, &length))
+        refuse("tensor '" + name + "' has more elements than there can be");
     }
     const auto begin = number<std::int64_t>(entry[3], "offset");
-    if (begin != end) refuse("tensor '" + name + "' begins at " + std::to_string(begin) + ", not at " + std::to_string(end));
+    if (begin != end)
+      refuse("tensor '" + name + "' begins at " + std::to_string(begin) + ", not at " + std::to_string(end));
     if (length > data.numel() - begin) refuse("tensor '" + name + "' reaches beyond the end");
     copy.tensors.emplace_back(name, data.narrow(0, begin, length).view(static_cast<at::ScalarType>(dtype)).view(sizes));
     end = std::min(begin + aligned(length), data.numel());
@@ -137,7 +143,8 @@ std::pair<std::string_view, at::Tensor> cut(const at::Tensor& bytes) {
   if (bytes.numel() < kBegin) refuse("it has " + std::to_string(bytes.numel()) + " bytes");
   const auto* data = static_cast<const char*>(bytes.const_data_ptr());
   std::memcpy(&length, data + kHash, sizeof length);
-  if (length > static_cast<std::uint64_t>(bytes.numel() - kBegin)) refuse("its head has " + std::to_string(length) + " bytes");
+  if (length > static_cast<std::uint64_t>(bytes.numel() - kBegin))
+    refuse("its head has " + std::to_string(length) + " bytes");
   const auto begin = aligned(kBegin + static_cast<std::int64_t>(length));
   if (begin > bytes.numel()) refuse("its head reaches beyond the end");
   return {std::string_view(data + kBegin, length), bytes.narrow(0, begin, bytes.numel() - begin)};
@@ -163,13 +170,15 @@ std::vector<HeldShard> held_shards_of(std::string_view text) {
   return held;
 }
 
-ShardPacker::ShardPacker(const HeldShard& held, const std::string& note, NamedTensors tensors) : held_(held), tensors_(std::move(tensors)) {
+ShardPacker::ShardPacker(const HeldShard& held, const std::string& note, NamedTensors tensors)
+    : held_(held), tensors_(std::move(tensors)) {
   auto entries = nlohmann::json::array();
   std::set<std::string> names;
   std::int64_t end = 0;
   for (const auto& [name, tensor] : tensors_) {
     const auto cannot = [&name = name](const std::string& cause) {
-      return Error(ErrorCode::usage, kWhere, "tensor '" + name + "' " + cause, "--snapshot_every 0 does without copies");
+      return Error(ErrorCode::usage, kWhere, "tensor '" + name + "' " + cause,
+                   "--snapshot_every 0 does without copies");
     };
     if (width_of(static_cast<int>(tensor.scalar_type())) == 0)
       throw cannot(std::string("is of type ") + c10::toString(tensor.scalar_type()));

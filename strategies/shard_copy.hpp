@@ -21,16 +21,17 @@ struct HeldShard {
 std::string to_text(const std::vector<HeldShard>& held);
 std::vector<HeldShard> held_shards_of(std::string_view text);
 
-/// Tensors end to end, with their names, and what they are a copy of. Its bytes are: a hash of all behind it (u64: XXH3-64 of the XXH3-64
-/// of each 256 KiB), length of the head (u64), the head (JSON), the tensors in its order, each at 64 bytes.
+/// Tensors end to end, with their names, and what they are a copy of. Its bytes are: a hash of all behind it (u64:
+/// XXH3-64 of the XXH3-64 of each 256 KiB), length of the head (u64), the head (JSON), the tensors in its order, each
+/// at 64 bytes.
 struct ShardCopy {
   HeldShard held;
   std::string note;      ///< the program's
   NamedTensors tensors;  ///< views of `bytes`
   at::Tensor bytes;      ///< (n,) u8: all of it, as it travels
 
-  /// Of bytes that a ShardPacker made, on this rank or another. Throws Error(bad_data) for any others: what does not tile the memory, a
-  /// name that comes twice, a flipped bit.
+  /// Of bytes that a ShardPacker made, on this rank or another. Throws Error(bad_data) for any others: what does not
+  /// tile the memory, a name that comes twice, a flipped bit.
   static ShardCopy unpack(at::Tensor bytes);
 };
 
@@ -41,7 +42,8 @@ class ShardPacker {
 
   const HeldShard& held() const { return held_; }
   std::int64_t bytes() const { return bytes_; }
-  /// Fills `memory` (bytes(),) u8, at 64 bytes: one pass over the tensors, which hashes each piece while it is in the cache.
+  /// Fills `memory` (bytes(),) u8, at 64 bytes: one pass over the tensors, which hashes each piece while it is in the
+  /// cache.
   void pack(const at::Tensor& memory) const;
   /// Into memory of its own.
   at::Tensor pack() const;

@@ -23,7 +23,8 @@ std::int64_t length_of(const std::string& text) {
   const auto end = text.data() + text.size();
   if (const auto [stop, error] = std::from_chars(text.data(), end, length);
       error != std::errc() || stop != end || length < 0 || length > kMostBytes)
-    throw Error(ErrorCode::bad_data, "the copy of a shard", "a rank says that it has '" + text.substr(0, 64) + "' bytes");
+    throw Error(ErrorCode::bad_data, "the copy of a shard",
+                "a rank says that it has '" + text.substr(0, 64) + "' bytes");
   return length;
 }
 
@@ -34,7 +35,8 @@ std::pair<std::int64_t, HeldShard> announced(const std::string& text) {
   const auto space = std::min(text.find(' '), text.size());
   const auto held = held_shards_of(std::string_view(text).substr(space));
   if (held.size() != 1)
-    throw Error(ErrorCode::bad_data, "the copy of a shard", "a rank announces " + std::to_string(held.size()) + " at once");
+    throw Error(ErrorCode::bad_data, "the copy of a shard",
+                "a rank announces " + std::to_string(held.size()) + " at once");
   return {length_of(text.substr(0, space)), held.front()};
 }
 
@@ -43,17 +45,21 @@ at::Tensor bytes_of_length(std::int64_t bytes) { return at::empty({bytes}, at::T
 }  // namespace
 
 std::optional<RestorePlan> plan_restore(const std::vector<std::vector<HeldShard>>& held) {
-  std::map<std::tuple<std::int64_t, std::uint64_t, std::int32_t>, std::vector<int>> sets;  // (step, generation, shards) -> holders
+  std::map<std::tuple<std::int64_t, std::uint64_t, std::int32_t>, std::vector<int>>
+      sets;  // (step, generation, shards) -> holders
   for (std::size_t rank = 0; rank < held.size(); ++rank) {
     for (const auto& copy : held[rank]) {
       if (copy.shards < 1 || copy.shard < 0 || copy.shard >= copy.shards) continue;
-      auto& holders = sets.try_emplace({copy.step, copy.generation, copy.shards}, static_cast<std::size_t>(copy.shards), -1).first->second;
+      auto& holders =
+          sets.try_emplace({copy.step, copy.generation, copy.shards}, static_cast<std::size_t>(copy.shards), -1)
+              .first->second;
       auto& holder = holders[static_cast<std::size_t>(copy.shard)];
       if (holder < 0) holder = static_cast<int>(rank);
     }
   }
-  const auto newest = std::find_if(sets.rbegin(), sets.rend(),
-                                   [](const auto& set) { return std::find(set.second.begin(), set.second.end(), -1) == set.second.end(); });
+  const auto newest = std::find_if(sets.rbegin(), sets.rend(), [](const auto& set) {
+    return std::find(set.second.begin(), set.second.end(), -1) == set.second.end();
+  });
   if (newest == sets.rend()) return std::nullopt;
   return RestorePlan{std::get<1>(newest->first), std::get<0>(newest->first), newest->second};
 }
@@ -113,8 +119,8 @@ const ShardSnapshots::Room* ShardSnapshots::room_for(std::uint64_t generation, c
   return &room;
 }
 
-void ShardSnapshots::give_to_buddy(const ShardPacker& own, const std::vector<std::string>& hosts, const std::vector<std::int64_t>& lengths,
-                                   Communicator& lane) {
+void ShardSnapshots::give_to_buddy(const ShardPacker& own, const std::vector<std::string>& hosts,
+                                   const std::vector<std::int64_t>& lengths, Communicator& lane) {
   const int n = lane.world_size(), rank = lane.rank(), shift = buddy_shift(hosts);
   const auto mine = own.pack();
   copies_.push_back({own.held(), mine});
@@ -134,7 +140,8 @@ void ShardSnapshots::give_to_buddy(const ShardPacker& own, const std::vector<std
   copies_.push_back({held, std::move(theirs)});
 }
 
-std::optional<RestorePlan> ShardSnapshots::restore(Communicator& lane, const std::function<void(const ShardCopy&)>& place) {
+std::optional<RestorePlan> ShardSnapshots::restore(Communicator& lane,
+                                                   const std::function<void(const ShardCopy&)>& place) {
   std::vector<HeldShard> mine;
   for (const auto& copy : copies_) mine.push_back(copy.held);
   std::vector<std::vector<HeldShard>> held;
@@ -143,16 +150,19 @@ std::optional<RestorePlan> ShardSnapshots::restore(Communicator& lane, const std
   if (!plan) return plan;
   for (std::size_t shard = 0; shard < plan->holders.size(); ++shard) {
     const int holder = plan->holders[shard];
-    const HeldShard wanted{plan->generation, plan->step, static_cast<std::int32_t>(shard), static_cast<std::int32_t>(plan->holders.size())};
-    const auto found = std::find_if(copies_.begin(), copies_.end(), [&](const auto& copy) { return copy.held == wanted; });
-    const auto length =
-        length_of(lane.broadcast_bytes(lane.rank() == holder ? std::to_string(found->bytes.numel()) : "", holder, "snapshot"));
+    const HeldShard wanted{plan->generation, plan->step, static_cast<std::int32_t>(shard),
+                           static_cast<std::int32_t>(plan->holders.size())};
+    const auto found =
+        std::find_if(copies_.begin(), copies_.end(), [&](const auto& copy) { return copy.held == wanted; });
+    const auto length = length_of(
+        lane.broadcast_bytes(lane.rank() == holder ? std::to_string(found->bytes.numel()) : "", holder, "snapshot"));
     auto bytes = lane.rank() == holder ? found->bytes : bytes_of_length(length);
     lane.broadcast(bytes, holder, "snapshot");
     const auto copy = ShardCopy::unpack(std::move(bytes));
     if (copy.held != wanted) {
-      throw Error(ErrorCode::bad_data, "the copy of a shard",
-                  "rank " + std::to_string(holder) + " has " + to_text({copy.held}) + " where it said " + to_text({wanted}));
+      throw Error(
+          ErrorCode::bad_data, "the copy of a shard",
+          "rank " + std::to_string(holder) + " has " + to_text({copy.held}) + " where it said " + to_text({wanted}));
     }
     place(copy);
   }
@@ -161,7 +171,8 @@ std::optional<RestorePlan> ShardSnapshots::restore(Communicator& lane, const std
 
 void ShardSnapshots::restore_all(Communicator& lane, const std::function<void(const ShardCopy&)>& place) {
   if (restore(lane, place)) return;
-  throw Error(ErrorCode::state_lost, "recovery", "a lost rank took its shard of the state with it, and no other rank has a copy",
+  throw Error(ErrorCode::state_lost, "recovery",
+              "a lost rank took its shard of the state with it, and no other rank has a copy",
               "start again with --resume latest; snapshot_every keeps copies");
 }
 

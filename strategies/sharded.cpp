@@ -25,7 +25,8 @@ at::ScalarType dtype_of(const std::string& field, const std::string& text) {
   throw Error(ErrorCode::usage, field, "'" + text + "' is no dtype of training", "float32, bfloat16 or float16");
 }
 
-// Whole parameters were freed, and what the first steps make for good lies between what they free: glibc keeps the pages of both.
+// Whole parameters were freed, and what the first steps make for good lies between what they free: glibc keeps the
+// pages of both.
 void give_back_free_memory() {
 #if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__)  // whose malloc is another: glibc's is not even set up
   malloc_trim(0);
@@ -40,9 +41,11 @@ ShardedMode sharded_mode(const StrategyOptions& options) {
   const auto& mode = options.fsdp_mode;
   if (mode == "full_shard") return {.name = mode, .gathers_units = true, .reshard_after_forward = true};
   if (mode == "shard_grad_op") return {.name = mode, .gathers_units = true};
-  if (mode == "hybrid_shard") return {.name = mode, .gathers_units = true, .reshard_after_forward = true, .has_replicas = true};
+  if (mode == "hybrid_shard")
+    return {.name = mode, .gathers_units = true, .reshard_after_forward = true, .has_replicas = true};
   if (mode == "no_shard") return {.name = mode, .keep_whole_gradients = true, .gathers_units = true, .shards = false};
-  throw Error(ErrorCode::usage, "fsdp_mode", "there is no mode '" + mode + "'", "known: full_shard, shard_grad_op, hybrid_shard, no_shard");
+  throw Error(ErrorCode::usage, "fsdp_mode", "there is no mode '" + mode + "'",
+              "known: full_shard, shard_grad_op, hybrid_shard, no_shard");
 }
 
 Sharded::Sharded(StrategyContext context) : context_(std::move(context)), mode_(sharded_mode(context_.options)) {
@@ -109,7 +112,8 @@ void Sharded::make_groups() {
   replicas_ = lane(*context_.bucket_lane, group_->rank(), "replicas");
   const int groups_of_shard = replicas_->world_size() * group_->world_size();
   if (groups_of_shard != context_.world_size) {
-    throw Error(ErrorCode::usage, "hybrid_shard", "the hosts have unequal numbers of ranks, so their shards do not match",
+    throw Error(ErrorCode::usage, "hybrid_shard",
+                "the hosts have unequal numbers of ranks, so their shards do not match",
                 "start as many ranks on each host, or set fsdp_shard_size to a divisor of all");
   }
 }
@@ -125,7 +129,8 @@ std::vector<Sharded::Unit> Sharded::cut_into_buckets(const std::vector<std::int3
   for (std::size_t b = plan.buckets.size(); b-- > 0;) {  // in the order of forward
     auto& unit = units.emplace_back();
     unit.members.name = "bucket " + std::to_string(b);
-    for (const auto& slot : plan.buckets[b].slots) unit.members.parameters.push_back(parameters[static_cast<std::size_t>(slot.parameter)]);
+    for (const auto& slot : plan.buckets[b].slots)
+      unit.members.parameters.push_back(parameters[static_cast<std::size_t>(slot.parameter)]);
   }
   Unit frozen{{"frozen", {}}, nullptr};
   for (std::size_t i = 0; i < shape.size(); ++i) {
@@ -137,7 +142,8 @@ std::vector<Sharded::Unit> Sharded::cut_into_buckets(const std::vector<std::int3
 
 void Sharded::add_buckets(const std::vector<std::int32_t>& parameters, std::vector<Unit>& units) const {
   std::vector<std::int32_t> apart, others;
-  for (const auto p : parameters) (part_.apart.contains(names_[static_cast<std::size_t>(p)]) ? apart : others).push_back(p);
+  for (const auto p : parameters)
+    (part_.apart.contains(names_[static_cast<std::size_t>(p)]) ? apart : others).push_back(p);
   for (const auto& some : {apart, others}) {
     if (some.empty()) continue;
     for (auto& unit : cut_into_buckets(some)) units.push_back(std::move(unit));
@@ -153,7 +159,8 @@ std::vector<Sharded::Unit> Sharded::units() const {
     return units;
   }
   std::map<const c10::TensorImpl*, std::int32_t> index;
-  for (std::size_t p = 0; p < found_.size(); ++p) index[found_[p].tensor.unsafeGetTensorImpl()] = static_cast<std::int32_t>(p);
+  for (std::size_t p = 0; p < found_.size(); ++p)
+    index[found_[p].tensor.unsafeGetTensorImpl()] = static_cast<std::int32_t>(p);
   for (const auto& wrapped : wrap_units(model_, parse_wrap_policy(context_.options.fsdp_wrap))) {
     Unit unit{{wrapped.name, {}}, wrapped.block};
     for (const auto& parameter : wrapped.parameters) {
@@ -161,8 +168,9 @@ std::vector<Sharded::Unit> Sharded::units() const {
       if (!elsewhere_.contains(impl)) unit.members.parameters.push_back(index.at(impl));
     }
     const auto& members = unit.members.parameters;
-    const bool has_apart =
-        std::any_of(members.begin(), members.end(), [&](auto p) { return part_.apart.contains(names_[static_cast<std::size_t>(p)]); });
+    const bool has_apart = std::any_of(members.begin(), members.end(), [&](auto p) {
+      return part_.apart.contains(names_[static_cast<std::size_t>(p)]);
+    });
     if (unit.block == nullptr || has_apart) {  // the root's
       add_buckets(unit.members.parameters, units);
     } else if (!unit.members.parameters.empty()) {
@@ -235,7 +243,8 @@ void Sharded::place_model(bool keep_values) {
   placing.keep_values = keep_values;
   for (const auto& unit : units) {
     members.push_back(unit.members);
-    placing.otherwise.push_back(unit.block != nullptr && mode_.gathers_units ? Residence::gathered : Residence::replica);
+    placing.otherwise.push_back(unit.block != nullptr && mode_.gathers_units ? Residence::gathered
+                                                                             : Residence::replica);
   }
   parameters_ = std::make_unique<ShardedParameters>(found_, plan_shards(shape, members, group_->world_size()), group_,
                                                     *context_.program_lane, placing);
@@ -247,9 +256,10 @@ void Sharded::place_model(bool keep_values) {
   reducing.keep_whole = mode_.keep_whole_gradients;
   reducing.every_micro_batch = options.fsdp_sync_micro_batches;
   reducing.reduce_dtype = dtype_of("reduce_dtype", options.reduce_dtype);
-  gradients_ = std::make_unique<UnitGradients>(*parameters_, reduce_group_, replicas_, reducing, [this](std::int32_t position) {
-    caf::anon_send(context_.reducer, BucketReady{step_, position, steady_now_ns()});
-  });
+  gradients_ =
+      std::make_unique<UnitGradients>(*parameters_, reduce_group_, replicas_, reducing, [this](std::int32_t position) {
+        caf::anon_send(context_.reducer, BucketReady{step_, position, steady_now_ns()});
+      });
   caf::anon_send(context_.reducer, InstallPlan{gradients_->bucket_views(), gradients_->reduction()});
 }
 
@@ -300,8 +310,8 @@ void Sharded::end_backward() {
   }
 }
 
-// Before a wait for the others' gradients: a rank that comes to them by way of other units has them first. What broke is told, and the step
-// given up, in reduce_gradients.
+// Before a wait for the others' gradients: a rank that comes to them by way of other units has them first. What broke
+// is told, and the step given up, in reduce_gradients.
 void Sharded::end_micro_batchs_gathers() {
   if (!gathers_) return;
   try {
@@ -314,7 +324,8 @@ void Sharded::end_micro_batchs_gathers() {
 GradientSummary Sharded::reduce_gradients() {
   GradientSummary summary;
   summary.layout_hash = layout_hash(layout()) ^ parameters_->plan().hash;
-  for (const auto f : gradients_->order()) summary.layout_hash = summary.layout_hash * 1099511628211ull + static_cast<std::uint64_t>(f);
+  for (const auto f : gradients_->order())
+    summary.layout_hash = summary.layout_hash * 1099511628211ull + static_cast<std::uint64_t>(f);
   summary.not_finite_parameter = gradients_->not_finite_parameter();
   summary.used = gradients_->used();
   if (gathers_) gathers_->end_phase();
@@ -352,7 +363,9 @@ void Sharded::end_step(const std::vector<bool>& used, bool rebuild, bool commit)
 }
 
 std::string Sharded::why_not_late() const {
-  return context_.options.fsdp_cpu_offload ? "fsdp_cpu_offload has the optimizer in the host's memory, which waits for the gradients" : "";
+  return context_.options.fsdp_cpu_offload
+             ? "fsdp_cpu_offload has the optimizer in the host's memory, which waits for the gradients"
+             : "";
 }
 
 void Sharded::end_step_on_device(const std::vector<bool>& used, bool rebuild, const DeviceDecision& decision) {
@@ -369,7 +382,9 @@ void Sharded::roll_back() {
   buffers_->roll_back();
 }
 
-std::chrono::nanoseconds Sharded::time_waited() const { return gathers_ ? gathers_->counts().waited_time : std::chrono::nanoseconds(0); }
+std::chrono::nanoseconds Sharded::time_waited() const {
+  return gathers_ ? gathers_->counts().waited_time : std::chrono::nanoseconds(0);
+}
 
 // By what all ranks measured, alike on all: one that gathers later holds up the others.
 void Sharded::tune_prefetch() {
@@ -386,7 +401,8 @@ void Sharded::tune_prefetch() {
   if (depth == before) return;
   gathers_->set_prefetch(depth);
   char text[160];
-  std::snprintf(text, sizeof text, "step %lld: %lld %s gathered ahead instead of %lld; a step of %.4g ms waited %.3g ms for gathers",
+  std::snprintf(text, sizeof text,
+                "step %lld: %lld %s gathered ahead instead of %lld; a step of %.4g ms waited %.3g ms for gathers",
                 static_cast<long long>(step_) + 1, static_cast<long long>(depth), depth == 1 ? "unit" : "units",
                 static_cast<long long>(before), all.step, all.waited);
   notices_.emplace_back(text);
@@ -398,7 +414,8 @@ void Sharded::after_update() {
   if (!rebuild_pending_) return;
   rebuild_pending_ = false;
   measured_ = true;
-  gradients_->set_order(order_of_text(context_.program_lane->broadcast_bytes(order_text(last_arrival_), 0, "unit order")));
+  gradients_->set_order(
+      order_of_text(context_.program_lane->broadcast_bytes(order_text(last_arrival_), 0, "unit order")));
   caf::anon_send(context_.reducer, InstallPlan{gradients_->bucket_views(), gradients_->reduction()});
 }
 
@@ -414,13 +431,15 @@ void Sharded::shard_optimizer(Optimizer& optimizer) {
   auto& placing = sharded_[&optimizer];
   const auto& groups = optimizer.groups();
   const bool has_slices = std::none_of(groups.begin(), groups.end(), [&](const auto& group) {
-    return std::any_of(group.parameters.begin(), group.parameters.end(), [&](const auto& entry) { return parameters_->has(entry.second); });
+    return std::any_of(group.parameters.begin(), group.parameters.end(),
+                       [&](const auto& entry) { return parameters_->has(entry.second); });
   });
   if (placing == placings_ && has_slices) return;
   placing = placings_;
   optimizer.restore_parameters();  // it may have slices of another cut
   optimizer.replace_parameters([&](const at::Tensor& parameter) {
-    if (elsewhere_.contains(parameter.unsafeGetTensorImpl())) return at::empty({0}, parameter.options().requires_grad(false));
+    if (elsewhere_.contains(parameter.unsafeGetTensorImpl()))
+      return at::empty({0}, parameter.options().requires_grad(false));
     auto slice = parameters_->slice_of(parameter);
     if (!slice.defined()) {
       throw Error(ErrorCode::usage, "optimizer", "it holds a parameter that the distributed model does not have",
@@ -448,7 +467,8 @@ std::string Sharded::describe() const {
   text += parameters_->plan().describe();
   const auto& flats = parameters_->flats();
   if (parameters_->offloads()) text += ", shards in the host's memory";
-  if (!flats.empty() && flats.front().residence == Residence::mapped) text += ", parameters in memory that the ranks share";
+  if (!flats.empty() && flats.front().residence == Residence::mapped)
+    text += ", parameters in memory that the ranks share";
   if (replicas_ && replicas_->world_size() > 1) text += ", " + std::to_string(replicas_->world_size()) + " replicas";
   return text;
 }

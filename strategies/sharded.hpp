@@ -26,7 +26,8 @@ struct ShardedMode {
   bool reshard_after_forward = false;
   bool has_replicas = false;  ///< shards of the ranks of a host, or of fsdp_shard_size ranks, and replicas of that
   bool shards = true;         ///< false: each rank holds everything
-  bool keeps_units = false;   ///< gathered ones stay until the step's end: a pipeline's micro-batches are under way at once
+  bool keeps_units =
+      false;  ///< gathered ones stay until the step's end: a pipeline's micro-batches are under way at once
 };
 
 /// The model's parameters, by name, where the ranks hold a part of it only: a mesh has cut it.
@@ -38,11 +39,13 @@ struct ShardedPart {
 /// The mode that the options name. Throws Error(usage).
 ShardedMode sharded_mode(const StrategyOptions& options);
 
-/// Every rank owns a shard of the optimizer's state, and, depending on the mode, of gradients and parameters (Rajbhandari et al., "ZeRO:
-/// Memory Optimizations Toward Training Trillion Parameter Models", SC 2020; Zhao et al., "PyTorch FSDP", VLDB 2023).
+/// Every rank owns a shard of the optimizer's state, and, depending on the mode, of gradients and parameters
+/// (Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", SC 2020; Zhao et al.,
+/// "PyTorch FSDP", VLDB 2023).
 ///
-/// Gradients of a unit are averaged and cut while backward goes on. After the vote each rank updates its own slices, and then forward sees
-/// the new values: at once where the shards lie in memory that all ranks map (one barrier, no byte moved), else after an all-gather.
+/// Gradients of a unit are averaged and cut while backward goes on. After the vote each rank updates its own slices,
+/// and then forward sees the new values: at once where the shards lie in memory that all ranks map (one barrier, no
+/// byte moved), else after an all-gather.
 class Sharded final : public Strategy {
  public:
   explicit Sharded(StrategyContext context);
@@ -83,10 +86,12 @@ class Sharded final : public Strategy {
   void read_state(const StateReader& state, Optimizer& optimizer) override;
   void publish_state() override { parameters_->publish(); }
   bool keeps_snapshots() const override { return true; }
-  void take_snapshot(Optimizer& optimizer, std::uint64_t generation, std::int64_t step, const std::string& note) override;
+  void take_snapshot(Optimizer& optimizer, std::uint64_t generation, std::int64_t step,
+                     const std::string& note) override;
   /// What a copy of this rank's shard is made of; buffers are with the first rank of the group. Live tensors.
   NamedTensors snapshot_tensors(Optimizer& optimizer);
-  /// What of a copy of shard `shard` is this rank's now; publish_state follows, and shard_optimizer hands the moments over.
+  /// What of a copy of shard `shard` is this rank's now; publish_state follows, and shard_optimizer hands the moments
+  /// over.
   void place_copy(std::int32_t shard, const ShardCopy& copy);
   void forget_restored_moments() { restored_moments_.clear(); }
   std::optional<Restored> take_restored() override { return std::exchange(restored_, std::nullopt); }
@@ -139,7 +144,8 @@ class Sharded final : public Strategy {
   std::unique_ptr<FlatBuffers> buffers_;
   ShardSnapshots snapshots_;
   std::optional<Restored> restored_;
-  std::map<std::string, std::map<std::string, at::Tensor>> restored_moments_;  // by parameter and slot, until an optimizer takes them
+  std::map<std::string, std::map<std::string, at::Tensor>>
+      restored_moments_;  // by parameter and slot, until an optimizer takes them
   int placings_ = 0;
   int settling_ = 0;                         // steps until the process's memory is what it will be
   std::map<const Optimizer*, int> sharded_;  // at which placing

@@ -10,12 +10,14 @@ namespace {
 void refuse_options(const StrategyOptions& options, const Mesh& mesh) {
   const auto& mode = options.fsdp_mode;
   if (mode != "full_shard" && mode != "shard_grad_op") {
-    throw Error(ErrorCode::usage, "fsdp_mode", "'" + mode + "' has no place in the mesh " + mesh.to_string() + ", which says what is cut",
+    throw Error(ErrorCode::usage, "fsdp_mode",
+                "'" + mode + "' has no place in the mesh " + mesh.to_string() + ", which says what is cut",
                 "full_shard or shard_grad_op; dp makes copies of shards");
   }
   if (options.fsdp_shard_size != 0 && options.fsdp_shard_size != mesh.fsdp) {
     throw Error(ErrorCode::usage, "fsdp_shard_size",
-                std::to_string(options.fsdp_shard_size) + " is not what the mesh " + mesh.to_string() + " says", "leave it out");
+                std::to_string(options.fsdp_shard_size) + " is not what the mesh " + mesh.to_string() + " says",
+                "leave it out");
   }
   if (mesh.pp > 1 && options.fsdp_sync_micro_batches) {
     throw Error(ErrorCode::usage, "fsdp_sync_micro_batches",
@@ -25,7 +27,8 @@ void refuse_options(const StrategyOptions& options, const Mesh& mesh) {
   if (options.param_dtype != "float32")
     throw Error(ErrorCode::usage, "param_dtype", "a mesh trains float32 parameters", "use_amp computes in bf16");
   if (mesh.pp > 1 && options.pipeline_costs == "measured") {
-    throw Error(ErrorCode::usage, "pipeline_costs", "'measured' runs all blocks on each rank, whose shards are cut before the first step",
+    throw Error(ErrorCode::usage, "pipeline_costs",
+                "'measured' runs all blocks on each rank, whose shards are cut before the first step",
                 "parameters, or a cost for each block");
   }
 }
@@ -41,7 +44,9 @@ ShardedMode mode_of(const StrategyOptions& options, const Mesh& mesh) {
 
 }  // namespace
 
-ShardedMesh::ShardedMesh(StrategyContext context) : MeshParallel(std::move(context)) { refuse_options(context_.options, mesh_); }
+ShardedMesh::ShardedMesh(StrategyContext context) : MeshParallel(std::move(context)) {
+  refuse_options(context_.options, mesh_);
+}
 
 // The job as the ranks with the same part of the model are one. Collective.
 StrategyContext ShardedMesh::make_part() {
@@ -101,10 +106,12 @@ void ShardedMesh::restore() {
   shards_->publish_state();
 }
 
-void ShardedMesh::take_snapshot(Optimizer& optimizer, std::uint64_t generation, std::int64_t step, const std::string& note) {
+void ShardedMesh::take_snapshot(Optimizer& optimizer, std::uint64_t generation, std::int64_t step,
+                                const std::string& note) {
   const auto one = one_copy();
   const HeldShard held{generation, step, one.rank_at({0, place_.tp, place_.pp, place_.fsdp}), one.ranks()};
-  snapshots_.exchange(ShardPacker(held, note, shards_->snapshot_tensors(optimizer)), context_.hosts, *context_.program_lane);
+  snapshots_.exchange(ShardPacker(held, note, shards_->snapshot_tensors(optimizer)), context_.hosts,
+                      *context_.program_lane);
 }
 
 void ShardedMesh::remember_state() {
@@ -144,7 +151,8 @@ GradientSummary ShardedMesh::reduce_gradients() {
 double ShardedMesh::gradient_norm() {
   double mine = 0;
   for (const auto& slice : shards_->parameters().slices()) {
-    if (slice.gradient.defined() && place_.dp == 0 && counts(parameter_at(slice.place.parameter))) mine += sum_of_squares(slice.gradient);
+    if (slice.gradient.defined() && place_.dp == 0 && counts(parameter_at(slice.place.parameter)))
+      mine += sum_of_squares(slice.gradient);
   }
   return norm_over_ranks(mine, *context_.program_lane);
 }

@@ -5,17 +5,19 @@
 
 namespace troupe {
 
-/// A mesh with an axis `fsdp`: what stages and shared layers leave to a rank is cut once more, into a shard for each of `fsdp` ranks, which
-/// see different samples, as do `dp` copies of all that.
+/// A mesh with an axis `fsdp`: what stages and shared layers leave to a rank is cut once more, into a shard for each of
+/// `fsdp` ranks, which see different samples, as do `dp` copies of all that.
 ///
-/// Sharded does it, over the ranks that hold the same part of the model, and is told which parameters lie elsewhere. Sums and averages may
-/// change places: gradients are averaged and cut first, so that what a pipeline, or ranks with sequence parallel, add up are shards.
+/// Sharded does it, over the ranks that hold the same part of the model, and is told which parameters lie elsewhere.
+/// Sums and averages may change places: gradients are averaged and cut first, so that what a pipeline, or ranks with
+/// sequence parallel, add up are shards.
 ///
-/// Without a pipeline a unit's parameters come and go, and its gradients are reduced, while forward and backward go on. In a pipeline,
-/// whose micro-batches are under way at once, parameters that were gathered stay until the step's end, and gradients are whole until the
-/// last micro-batch (as in Liang et al., "TorchTitan", 2024, arXiv 2410.06511).
+/// Without a pipeline a unit's parameters come and go, and its gradients are reduced, while forward and backward go on.
+/// In a pipeline, whose micro-batches are under way at once, parameters that were gathered stay until the step's end,
+/// and gradients are whole until the last micro-batch (as in Liang et al., "TorchTitan", 2024, arXiv 2410.06511).
 ///
-/// A lost rank's shard comes back from the copies of `snapshot_every`, of all ranks one step; without one: Error(state_lost).
+/// A lost rank's shard comes back from the copies of `snapshot_every`, of all ranks one step; without one:
+/// Error(state_lost).
 class ShardedMesh final : public MeshParallel {
  public:
   explicit ShardedMesh(StrategyContext context);
@@ -44,7 +46,8 @@ class ShardedMesh final : public MeshParallel {
   void read_state(const StateReader& state, Optimizer& optimizer) override;
   void publish_state() override { shards_->publish_state(); }
   bool keeps_snapshots() const override { return true; }
-  void take_snapshot(Optimizer& optimizer, std::uint64_t generation, std::int64_t step, const std::string& note) override;
+  void take_snapshot(Optimizer& optimizer, std::uint64_t generation, std::int64_t step,
+                     const std::string& note) override;
   std::optional<Restored> take_restored() override { return std::exchange(restored_, std::nullopt); }
   std::vector<std::string> take_notices() override { return shards_->take_notices(); }
   std::string describe() const override;
@@ -59,9 +62,14 @@ class ShardedMesh final : public MeshParallel {
   Mesh one_copy() const;
   void restore();
   /// Of one of Sharded's parameters the index here; -1 stays.
-  std::int32_t outer(std::int32_t parameter) const { return parameter < 0 ? parameter : outer_[static_cast<std::size_t>(parameter)]; }
-  const Parameter& parameter_at(std::int32_t parameter) const { return parameters_[static_cast<std::size_t>(outer(parameter))]; }
-  void add_stacked_parts(std::size_t parameter, const std::map<std::string, at::Tensor>& moments, int turn, std::vector<TensorPart>& parts);
+  std::int32_t outer(std::int32_t parameter) const {
+    return parameter < 0 ? parameter : outer_[static_cast<std::size_t>(parameter)];
+  }
+  const Parameter& parameter_at(std::int32_t parameter) const {
+    return parameters_[static_cast<std::size_t>(outer(parameter))];
+  }
+  void add_stacked_parts(std::size_t parameter, const std::map<std::string, at::Tensor>& moments, int turn,
+                         std::vector<TensorPart>& parts);
   at::Tensor gather_whole(std::size_t parameter, const at::Tensor& own, at::ScalarType dtype);
 
   std::unique_ptr<Sharded> shards_;

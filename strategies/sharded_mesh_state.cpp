@@ -5,8 +5,9 @@
 
 namespace troupe {
 
-// Sharded's parts are of what this rank's group holds: they are moved to where that lies in the whole. What several groups have alike one
-// of them writes. A part of a stacked layer would be several runs of the whole, and a file has each tensor once: those are put together.
+// Sharded's parts are of what this rank's group holds: they are moved to where that lies in the whole. What several
+// groups have alike one of them writes. A part of a stacked layer would be several runs of the whole, and a file has
+// each tensor once: those are put together.
 std::vector<TensorPart> ShardedMesh::state_parts(Optimizer& optimizer, int, int) {
   torch::NoGradGuard no_grad;
   std::map<std::string, const Parameter*> by_name;
@@ -53,18 +54,21 @@ void ShardedMesh::add_stacked_parts(std::size_t p, const std::map<std::string, a
     parts.push_back(std::move(part));
   };
   const auto* slice = all.slice_at(p);
-  add("model." + parameter.name, slice == nullptr ? at::Tensor() : slice->leaf.detach().view(-1), all.parameters()[p].dtype);
+  add("model." + parameter.name, slice == nullptr ? at::Tensor() : slice->leaf.detach().view(-1),
+      all.parameters()[p].dtype);
   // A rank without a slice of it does not know which moments there are.
   std::string known;
   for (auto found = moments.lower_bound(parameter.name + "."); found != moments.end(); ++found) {
     if (!found->first.starts_with(parameter.name + ".")) break;
-    if (found->second.dim() > 0) known += found->first + " " + std::to_string(static_cast<int>(found->second.scalar_type())) + "\n";
+    if (found->second.dim() > 0)
+      known += found->first + " " + std::to_string(static_cast<int>(found->second.scalar_type())) + "\n";
   }
   std::map<std::string, at::ScalarType> kinds;
   for (const auto& text : all.group().all_gather_bytes(known, "moments")) {
     for (std::size_t begin = 0; begin < text.size();) {
       const auto end = text.find('\n', begin), space = text.rfind(' ', end);
-      kinds[text.substr(begin, space - begin)] = static_cast<at::ScalarType>(std::stoi(text.substr(space + 1, end - space - 1)));
+      kinds[text.substr(begin, space - begin)] =
+          static_cast<at::ScalarType>(std::stoi(text.substr(space + 1, end - space - 1)));
       begin = end + 1;
     }
   }
@@ -74,7 +78,8 @@ void ShardedMesh::add_stacked_parts(std::size_t p, const std::map<std::string, a
   }
 }
 
-// All of this rank's part of a parameter, or of a moment of it, of which it has the slice `own`. Collective over the shards' group.
+// All of this rank's part of a parameter, or of a moment of it, of which it has the slice `own`. Collective over the
+// shards' group.
 at::Tensor ShardedMesh::gather_whole(std::size_t p, const at::Tensor& own, at::ScalarType dtype) {
   auto& all = shards_->parameters();
   auto& group = all.group();

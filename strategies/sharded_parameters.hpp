@@ -22,24 +22,26 @@ enum class Residence {
 
 /// A model's parameters as views of flat parameters, of which this rank owns one shard each.
 ///
-/// The problem: an optimizer must see only what this rank owns, autograd and the module must see whole tensors, and whole tensors must come
-/// and go without the graph noticing, whose nodes have saved views of them. The solution: parameters become views of one storage per flat
-/// parameter (set_data); where it is `gathered`, the storage's data pointer is released and refilled under the same StorageImpl. The slices
-/// that the optimizer updates are leaves of their own, 1-D, over the master shard.
+/// The problem: an optimizer must see only what this rank owns, autograd and the module must see whole tensors, and
+/// whole tensors must come and go without the graph noticing, whose nodes have saved views of them. The solution:
+/// parameters become views of one storage per flat parameter (set_data); where it is `gathered`, the storage's data
+/// pointer is released and refilled under the same StorageImpl. The slices that the optimizer updates are leaves of
+/// their own, 1-D, over the master shard.
 ///
-/// All of it lies on the group's device. With `cpu_offload` masters, and what shard_memory gives, lie in the host's memory, pinned, and
-/// only wholes on the device: the optimizer runs on the host (Ren et al., "ZeRO-Offload: Democratizing Billion-Scale Model Training",
-/// USENIX ATC 2021). Copies between the two do not wait on the host.
+/// All of it lies on the group's device. With `cpu_offload` masters, and what shard_memory gives, lie in the host's
+/// memory, pinned, and only wholes on the device: the optimizer runs on the host (Ren et al., "ZeRO-Offload:
+/// Democratizing Billion-Scale Model Training", USENIX ATC 2021). Copies between the two do not wait on the host.
 ///
 /// Compute's thread. The model must not replace its parameters' data meanwhile.
 class ShardedParameters {
  public:
   struct Options {
-    bool mapped = true;                                      ///< where the ranks of the group have memory in common
-    std::vector<Residence> otherwise;                        ///< by unit: replica or gathered
-    at::ScalarType param_dtype = at::ScalarType::Undefined;  ///< in which forward and backward run; Undefined: the parameters' own
-    bool cpu_offload = false;                                ///< masters in the host's memory; without a device they are there anyway
-    bool keep_values = true;                                 ///< false: values follow, by the masters and publish
+    bool mapped = true;                ///< where the ranks of the group have memory in common
+    std::vector<Residence> otherwise;  ///< by unit: replica or gathered
+    at::ScalarType param_dtype =
+        at::ScalarType::Undefined;  ///< in which forward and backward run; Undefined: the parameters' own
+    bool cpu_offload = false;       ///< masters in the host's memory; without a device they are there anyway
+    bool keep_values = true;        ///< false: values follow, by the masters and publish
   };
 
   /// A parameter as the model knows it.
@@ -54,9 +56,9 @@ class ShardedParameters {
     const FlatParameter* plan = nullptr;
     Residence residence = Residence::mapped;
     std::unique_ptr<AbsentMemory> absent;  ///< of a gathered one
-    at::Tensor whole;                      ///< (numel,) in the dtype of forward; a gathered one's lies in `absent` while it is away
-    at::Tensor master;                     ///< (shard_numel,) of this rank; a part of `whole` where dtype and residence allow
-    at::Tensor gradient;                   ///< (shard_numel,) the reduced gradient in the master's dtype; undefined for a frozen one
+    at::Tensor whole;     ///< (numel,) in the dtype of forward; a gathered one's lies in `absent` while it is away
+    at::Tensor master;    ///< (shard_numel,) of this rank; a part of `whole` where dtype and residence allow
+    at::Tensor gradient;  ///< (shard_numel,) the reduced gradient in the master's dtype; undefined for a frozen one
   };
 
   struct Slice {
@@ -65,10 +67,10 @@ class ShardedParameters {
     at::Tensor gradient;  ///< (numel,) over the flat's gradient; undefined for a frozen one
   };
 
-  /// Collective over `group`, whose ranks hold one shard each: takes memory and the parameters' present values, flat by flat, and lets the
-  /// model's own memory go. Values are rank 0's of `world` everywhere, verified by hash.
-  ShardedParameters(std::vector<Parameter> parameters, ShardPlan plan, std::shared_ptr<Communicator> group, Communicator& world,
-                    const Options& options);
+  /// Collective over `group`, whose ranks hold one shard each: takes memory and the parameters' present values, flat by
+  /// flat, and lets the model's own memory go. Values are rank 0's of `world` everywhere, verified by hash.
+  ShardedParameters(std::vector<Parameter> parameters, ShardPlan plan, std::shared_ptr<Communicator> group,
+                    Communicator& world, const Options& options);
   ~ShardedParameters();
   ShardedParameters(const ShardedParameters&) = delete;
   ShardedParameters& operator=(const ShardedParameters&) = delete;
@@ -89,12 +91,14 @@ class ShardedParameters {
   const Slice* slice_at(std::size_t parameter) const {
     return slice_of_[parameter] < 0 ? nullptr : &slices_[static_cast<std::size_t>(slice_of_[parameter])];
   }
-  /// This rank's slice of a parameter of the model: empty where it has none. Undefined for a tensor that is not the model's.
+  /// This rank's slice of a parameter of the model: empty where it has none. Undefined for a tensor that is not the
+  /// model's.
   at::Tensor slice_of(const at::Tensor& parameter) const;
 
   /// Collective: the masters' new values become what forward sees, on all ranks.
   void publish();
-  /// Collective: whole values of one flat from rank 0 of `world` (defined there, in the master's dtype) into masters and wholes.
+  /// Collective: whole values of one flat from rank 0 of `world` (defined there, in the master's dtype) into masters
+  /// and wholes.
   void load(std::size_t flat, const at::Tensor& values, Communicator& world);
 
   /// Zeros for what goes with a master, and lies where masters lie: (numel,).

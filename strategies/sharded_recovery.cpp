@@ -22,9 +22,11 @@ void copy_common(std::int64_t from_begin, const at::Tensor& from, std::int64_t t
 
 }  // namespace
 
-void Sharded::take_snapshot(Optimizer& optimizer, std::uint64_t generation, std::int64_t step, const std::string& note) {
-  snapshots_.exchange(ShardPacker({generation, step, group_->rank(), group_->world_size()}, note, snapshot_tensors(optimizer)),
-                      context_.hosts, *context_.program_lane);
+void Sharded::take_snapshot(Optimizer& optimizer, std::uint64_t generation, std::int64_t step,
+                            const std::string& note) {
+  snapshots_.exchange(
+      ShardPacker({generation, step, group_->rank(), group_->world_size()}, note, snapshot_tensors(optimizer)),
+      context_.hosts, *context_.program_lane);
 }
 
 NamedTensors Sharded::snapshot_tensors(Optimizer& optimizer) {
@@ -40,7 +42,8 @@ NamedTensors Sharded::snapshot_tensors(Optimizer& optimizer) {
     const auto p = index.at(name.substr(0, dot));
     const auto* slice = parameters_->slice_at(p);
     if (slice != nullptr)
-      tensors.emplace_back("moment." + std::to_string(p) + "." + std::to_string(slice->place.begin) + name.substr(dot), value);
+      tensors.emplace_back("moment." + std::to_string(p) + "." + std::to_string(slice->place.begin) + name.substr(dot),
+                           value);
   }
   if (group_->rank() == 0) {  // the first one of a generation is taken when the step's forward has moved them
     for (const auto& [name, value] : buffers_->before()) tensors.emplace_back("buffer." + name, value);

@@ -17,7 +17,8 @@ struct SlotKind {
   std::vector<std::string> parameters;    // that have it, sorted
 
   friend void to_json(nlohmann::json& json, const SlotKind& kind) {
-    json = {{"scalar", kind.is_scalar}, {"dtype", kind.dtype}, {"scalars", kind.scalars}, {"parameters", kind.parameters}};
+    json = {
+        {"scalar", kind.is_scalar}, {"dtype", kind.dtype}, {"scalars", kind.scalars}, {"parameters", kind.parameters}};
   }
   friend void from_json(const nlohmann::json& json, SlotKind& kind) {
     json.at("scalar").get_to(kind.is_scalar);
@@ -78,8 +79,8 @@ struct FlatState {
 /// The starts of all ranks' shards that belong to rows of ranks before them. Collective over the group.
 class Fringes {
  public:
-  Fringes(const FlatParameter& flat, const std::vector<ShardedParameters::Parameter>& parameters, const std::vector<FlatState>& states,
-          Communicator& group)
+  Fringes(const FlatParameter& flat, const std::vector<ShardedParameters::Parameter>& parameters,
+          const std::vector<FlatState>& states, Communicator& group)
       : flat_(flat) {
     std::int64_t longest = 0;
     for (int rank = 0; rank < group.world_size(); ++rank) {
@@ -89,7 +90,8 @@ class Fringes {
     if (longest == 0) return;
     for (const auto& state : states) {
       starts_.push_back(bytes_);
-      bytes_ += (longest * static_cast<std::int64_t>(state.shard.element_size()) + kAlignment - 1) / kAlignment * kAlignment;
+      bytes_ +=
+          (longest * static_cast<std::int64_t>(state.shard.element_size()) + kAlignment - 1) / kAlignment * kAlignment;
     }
     const auto mine = at::zeros({bytes_}, at::kByte);
     for (std::size_t i = 0; i < states.size(); ++i) {
@@ -101,7 +103,8 @@ class Fringes {
   }
 
   /// Elements [begin, end) of the flat parameter, which lie behind this rank's shard, of state `index`.
-  void append(std::size_t index, at::ScalarType dtype, std::int64_t begin, std::int64_t end, std::vector<at::Tensor>& pieces) const {
+  void append(std::size_t index, at::ScalarType dtype, std::int64_t begin, std::int64_t end,
+              std::vector<at::Tensor>& pieces) const {
     for (auto rank = begin / flat_.shard_numel; begin < end; ++rank) {
       const auto numel = std::min(end - begin, lengths_[static_cast<std::size_t>(rank)]);
       const auto bytes = numel * static_cast<std::int64_t>(c10::elementSize(dtype));
@@ -154,15 +157,18 @@ std::vector<TensorPart> Sharded::state_parts(Optimizer& optimizer, int rank, int
       };
       if (std::none_of(plan.slots.begin(), plan.slots.end(), has)) continue;
       states.push_back(
-          {"optimizer.", "." + slot, at::zeros({plan.shard_numel}, at::TensorOptions().dtype(static_cast<at::ScalarType>(kind.dtype)))});
+          {"optimizer.", "." + slot,
+           at::zeros({plan.shard_numel}, at::TensorOptions().dtype(static_cast<at::ScalarType>(kind.dtype)))});
     }
     // A shard of a moment is not one tensor: only its leading elements are needed as one.
     const auto lead = leading(plan, parameters, group_->rank());
     for (const auto& slice : parameters_->slices()) {
       if (static_cast<std::size_t>(slice.place.flat) != f || slice.place.offset >= lead) continue;
       for (std::size_t i = 1; i < states.size(); ++i) {
-        const auto found = by_name.find(parameters[static_cast<std::size_t>(slice.place.parameter)].name + states[i].suffix);
-        if (found != by_name.end()) states[i].shard.narrow(0, slice.place.offset, slice.place.numel).copy_(found->second.view(-1));
+        const auto found =
+            by_name.find(parameters[static_cast<std::size_t>(slice.place.parameter)].name + states[i].suffix);
+        if (found != by_name.end())
+          states[i].shard.narrow(0, slice.place.offset, slice.place.numel).copy_(found->second.view(-1));
       }
     }
     const Fringes fringes(plan, parameters, states, *group_);
@@ -174,8 +180,8 @@ std::vector<TensorPart> Sharded::state_parts(Optimizer& optimizer, int rank, int
       const auto skipped = first * rows.row_numel() - slice.place.begin;
       if (skipped >= slice.place.numel) continue;  // no row begins here
       const auto end = rows.row_from(behind) * rows.row_numel();
-      const auto slot =
-          std::find_if(plan.slots.begin(), plan.slots.end(), [&](const auto& s) { return s.parameter == slice.place.parameter; });
+      const auto slot = std::find_if(plan.slots.begin(), plan.slots.end(),
+                                     [&](const auto& s) { return s.parameter == slice.place.parameter; });
       for (std::size_t i = 0; i < states.size(); ++i) {
         at::Tensor own = slice.leaf.detach();
         if (i > 0) {
@@ -221,7 +227,8 @@ void Sharded::read_state(const StateReader& state, Optimizer& optimizer) {
   for (const auto& item : model_->named_parameters()) {
     if (!parameters_->has(item.value())) continue;
     const auto& parameter = parameters_->parameter_of(item.value());
-    expected.emplace_back("model." + item.key(), at::empty({}, at::TensorOptions().dtype(parameter.dtype)).expand(parameter.sizes));
+    expected.emplace_back("model." + item.key(),
+                          at::empty({}, at::TensorOptions().dtype(parameter.dtype)).expand(parameter.sizes));
   }
   for (const auto& item : model_->named_buffers()) expected.emplace_back("model." + item.key(), item.value());
   const auto difference = compare_state(outlines(state, "model."), expected);
@@ -252,14 +259,16 @@ void Sharded::read_state(const StateReader& state, Optimizer& optimizer) {
     for (const auto& slot : slots[parameter.name]) {
       const auto name = "optimizer." + parameter.name + "." + slot;
       const auto& entry = state.entries().find(name)->second;
-      auto value = at::empty(entry.shape.empty() ? std::vector<std::int64_t>{} : std::vector<std::int64_t>{slice.place.numel},
-                             at::TensorOptions().dtype(entry.dtype));
+      auto value =
+          at::empty(entry.shape.empty() ? std::vector<std::int64_t>{} : std::vector<std::int64_t>{slice.place.numel},
+                    at::TensorOptions().dtype(entry.dtype));
       if (entry.shape.empty()) {
         state.read(name, value);
       } else if (entry.shape == parameter.sizes) {
         read(name, value);
       } else {
-        throw Error(ErrorCode::mismatch, "resume", "loading the optimizer: " + name + " has not the shape of its parameter");
+        throw Error(ErrorCode::mismatch, "resume",
+                    "loading the optimizer: " + name + " has not the shape of its parameter");
       }
       moments.emplace_back(parameter.name + "." + slot, value);
     }

@@ -13,22 +13,26 @@ namespace troupe {
 std::vector<int> balance_stages(const std::vector<double>& costs, int stages) {
   const int blocks = static_cast<int>(costs.size());
   if (stages < 1 || stages > blocks) {
-    throw Error(ErrorCode::usage, "pipeline",
-                "a model of " + std::to_string(blocks) + " blocks can't be cut into " + std::to_string(stages) + " stages",
-                "use fewer stages (mesh pp, pipeline_chunks), or make more of the model's modules blocks (TROUPE_BLOCK)");
+    throw Error(
+        ErrorCode::usage, "pipeline",
+        "a model of " + std::to_string(blocks) + " blocks can't be cut into " + std::to_string(stages) + " stages",
+        "use fewer stages (mesh pp, pipeline_chunks), or make more of the model's modules blocks (TROUPE_BLOCK)");
   }
   std::vector<double> sums(costs.size() + 1, 0);
   for (std::size_t i = 0; i < costs.size(); ++i) {
-    if (!(costs[i] >= 0) || !std::isfinite(costs[i])) throw Error(ErrorCode::usage, "pipeline_costs", "a cost is a number, at least 0");
+    if (!(costs[i] >= 0) || !std::isfinite(costs[i]))
+      throw Error(ErrorCode::usage, "pipeline_costs", "a cost is a number, at least 0");
     sums[i + 1] = sums[i] + costs[i];
   }
   struct Best {
     double most = std::numeric_limits<double>::infinity(), squares = 0;
     int from = 0;
-    bool operator<(const Best& other) const { return most < other.most || (most == other.most && squares < other.squares); }
+    bool operator<(const Best& other) const {
+      return most < other.most || (most == other.most && squares < other.squares);
+    }
   };
-  // best[s][b]: the first b blocks in s stages. Two passes: the least maximum over all first, since a prefix that is better by squares
-  // alone must not hide one that the whole needs; then squares under that bound.
+  // best[s][b]: the first b blocks in s stages. Two passes: the least maximum over all first, since a prefix that is
+  // better by squares alone must not hide one that the whole needs; then squares under that bound.
   double bound = std::numeric_limits<double>::infinity();
   std::vector<std::vector<Best>> best;
   for (int pass = 0; pass < 2; ++pass) {
@@ -40,7 +44,8 @@ std::vector<int> balance_stages(const std::vector<double>& costs, int stages) {
           const double cost = sums[b] - sums[a];
           const auto& before = best[s - 1][a];
           if (cost > bound || !std::isfinite(before.most)) continue;
-          Best candidate{pass == 0 ? std::max(before.most, cost) : 0, pass == 0 ? 0 : before.squares + cost * cost, static_cast<int>(a)};
+          Best candidate{pass == 0 ? std::max(before.most, cost) : 0, pass == 0 ? 0 : before.squares + cost * cost,
+                         static_cast<int>(a)};
           if (candidate < best[s][b]) best[s][b] = candidate;
         }
       }
@@ -48,7 +53,8 @@ std::vector<int> balance_stages(const std::vector<double>& costs, int stages) {
     if (pass == 0) bound = best.back().back().most;
   }
   std::vector<int> borders(static_cast<std::size_t>(stages) + 1, blocks);
-  for (auto s = static_cast<std::size_t>(stages); s > 0; --s) borders[s - 1] = best[s][static_cast<std::size_t>(borders[s])].from;
+  for (auto s = static_cast<std::size_t>(stages); s > 0; --s)
+    borders[s - 1] = best[s][static_cast<std::size_t>(borders[s])].from;
   return borders;
 }
 
@@ -67,8 +73,9 @@ std::vector<double> parse_costs(std::string_view text, std::size_t blocks) {
     if (more) text.remove_prefix(comma + 1);
   }
   if (costs.size() != blocks) {
-    throw Error(ErrorCode::usage, "pipeline_costs",
-                "it has " + std::to_string(costs.size()) + " costs, and the model " + std::to_string(blocks) + " blocks");
+    throw Error(
+        ErrorCode::usage, "pipeline_costs",
+        "it has " + std::to_string(costs.size()) + " costs, and the model " + std::to_string(blocks) + " blocks");
   }
   return costs;
 }

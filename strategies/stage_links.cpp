@@ -37,11 +37,13 @@ StageLinks::StageLinks(const StrategyContext& context, Communicator& pipeline, b
       const int from = forward ? edge : (edge + 1) % ranks, to = forward ? (edge + 1) % ranks : edge;
       std::shared_ptr<Communicator> lane = pipeline.split(me == from || me == to ? 0 : -1, me == from ? 0 : 1);
       if (!lane) continue;
-      context.register_lane(std::string(forward ? "activations" : "gradients") + " of edge " + std::to_string(edge), lane);
+      context.register_lane(std::string(forward ? "activations" : "gradients") + " of edge " + std::to_string(edge),
+                            lane);
       (me == from ? mine.out : mine.in) = lane;
     }
     if (mine.out) {
-      mine.sender = std::make_unique<OwnActor<StageSenderActor>>(context, forward ? "activation sender" : "gradient sender", stage_sender);
+      mine.sender = std::make_unique<OwnActor<StageSenderActor>>(
+          context, forward ? "activation sender" : "gradient sender", stage_sender);
     }
   }
 }
@@ -49,7 +51,8 @@ StageLinks::StageLinks(const StrategyContext& context, Communicator& pipeline, b
 void StageLinks::send(Way way, int stage, int micro_batch, const at::Tensor& values) {
   auto& mine = direction(way);
   if (values.dim() > static_cast<std::int64_t>(kHeader - kSizes)) {
-    throw Error(ErrorCode::usage, "pipeline", "a tensor between two stages has " + std::to_string(values.dim()) + " dimensions",
+    throw Error(ErrorCode::usage, "pipeline",
+                "a tensor between two stages has " + std::to_string(values.dim()) + " dimensions",
                 "at most " + std::to_string(kHeader - kSizes) + " are sent");
   }
   auto header = at::zeros({static_cast<std::int64_t>(kHeader)}, at::kLong);

@@ -20,11 +20,13 @@ struct SendToStage {
 struct SentToStage {};
 using StageSenderActor = caf::typed_actor<caf::replies_to<SendToStage>::with<SentToStage>>;
 
-/// The tensors that the stages of one pipeline hand on: activations to the next rank of the ring, gradients to the one before.
+/// The tensors that the stages of one pipeline hand on: activations to the next rank of the ring, gradients to the one
+/// before.
 ///
-/// Tensors go over the communicator, as all tensors do; CAF would copy them through one thread. Its send waits for the receiver, and two
-/// neighbours that send to each other would wait for ever: so for each direction a rank has an actor that sends, on a thread and a lane of
-/// its own, while compute goes on. A lane joins two ranks, one of which only sends. What comes in another order than it is wanted is kept.
+/// Tensors go over the communicator, as all tensors do; CAF would copy them through one thread. Its send waits for the
+/// receiver, and two neighbours that send to each other would wait for ever: so for each direction a rank has an actor
+/// that sends, on a thread and a lane of its own, while compute goes on. A lane joins two ranks, one of which only
+/// sends. What comes in another order than it is wanted is kept.
 ///
 /// One in each generation; the constructor is collective over `pipeline`. Compute's thread.
 class StageLinks {

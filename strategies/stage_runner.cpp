@@ -26,7 +26,8 @@ void find_outermost(torch::nn::Module& module, const std::string& path, std::vec
 /// Of one block. Runs what was there before it: activation checkpointing.
 class StageRunner::Runner final : public BlockRunner {
  public:
-  Runner(StageRunner& stages, int index, std::shared_ptr<BlockRunner> inner) : stages_(&stages), index_(index), inner_(std::move(inner)) {}
+  Runner(StageRunner& stages, int index, std::shared_ptr<BlockRunner> inner)
+      : stages_(&stages), index_(index), inner_(std::move(inner)) {}
 
   std::function<void()> run(const BlockCall& call, const std::shared_ptr<BlockBody>& body) override {
     auto& s = *stages_;
@@ -47,7 +48,8 @@ class StageRunner::Runner final : public BlockRunner {
     if (index_ + 1 == s.end_) {
       body->visit_outputs([&](at::Tensor& output) { s.output_ = output; });
       if (!s.output_.defined()) {
-        throw Error(ErrorCode::usage, "pipeline", "block " + s.blocks_[static_cast<std::size_t>(index_)].name + " returns no tensor",
+        throw Error(ErrorCode::usage, "pipeline",
+                    "block " + s.blocks_[static_cast<std::size_t>(index_)].name + " returns no tensor",
                     "a block between two stages returns one");
       }
     }
@@ -69,7 +71,8 @@ class StageRunner::Runner final : public BlockRunner {
 StageRunner::StageRunner(torch::nn::Module& model) {
   for (const auto& child : model.named_children()) find_outermost(*child.value(), child.key(), blocks_);
   if (blocks_.empty()) {
-    throw Error(ErrorCode::usage, "pipeline", "the model has no blocks to cut between", "make its layers blocks (TROUPE_BLOCK)");
+    throw Error(ErrorCode::usage, "pipeline", "the model has no blocks to cut between",
+                "make its layers blocks (TROUPE_BLOCK)");
   }
   for (std::size_t i = 0; i < blocks_.size(); ++i)
     blocks_[i].block->set_runner(std::make_shared<Runner>(*this, static_cast<int>(i), blocks_[i].block->runner()));
@@ -98,7 +101,8 @@ void StageRunner::end() {
   const auto mode = std::exchange(mode_, Mode::whole);
   input_ = output_ = at::Tensor();
   if (mode != Mode::whole && next_ < static_cast<int>(mode == Mode::part ? end_ : static_cast<int>(blocks_.size()))) {
-    throw Error(ErrorCode::usage, "pipeline", "forward did not call block " + blocks_[static_cast<std::size_t>(next_)].name,
+    throw Error(ErrorCode::usage, "pipeline",
+                "forward did not call block " + blocks_[static_cast<std::size_t>(next_)].name,
                 "a pipeline needs each block called once, in the order of registration");
   }
 }
@@ -109,7 +113,8 @@ void StageRunner::expect(int block) {
       return b < static_cast<int>(blocks_.size()) ? "block " + blocks_[static_cast<std::size_t>(b)].name : "the end";
     };
     throw Error(ErrorCode::usage, "pipeline",
-                "forward calls block " + blocks_[static_cast<std::size_t>(block)].name + " where " + name(next_) + " was to come",
+                "forward calls block " + blocks_[static_cast<std::size_t>(block)].name + " where " + name(next_) +
+                    " was to come",
                 "a pipeline needs each block called once, in the order of registration");
   }
   ++next_;

@@ -15,10 +15,11 @@ struct StageEnded {};
 
 /// Runs a part of a model's forward: the program calls its whole forward and loss, and only the stage's blocks compute.
 ///
-/// The blocks of a pipeline are the model's outermost ones, in the order of registration, which must be that of their calls, each once.
-/// Blocks before the stage return what came from the stage before, so that code between them runs on something of the right shape; the
-/// first call behind the stage ends the forward by an exception, StageEnded. So code outside of the blocks before the first one runs on
-/// every rank, and what follows the last block on the last stage alone. Activation checkpointing stays with the blocks. Compute's thread.
+/// The blocks of a pipeline are the model's outermost ones, in the order of registration, which must be that of their
+/// calls, each once. Blocks before the stage return what came from the stage before, so that code between them runs on
+/// something of the right shape; the first call behind the stage ends the forward by an exception, StageEnded. So code
+/// outside of the blocks before the first one runs on every rank, and what follows the last block on the last stage
+/// alone. Activation checkpointing stays with the blocks. Compute's thread.
 class StageRunner {
  public:
   /// Hooks the blocks of `model`. Throws Error(usage) where it has none.

@@ -45,7 +45,8 @@ std::string parse_switches(const std::string& text, std::vector<StrategyPhase>& 
 }
 
 const StrategyPhase& phase_after(const std::vector<StrategyPhase>& phases, std::int64_t done) {
-  const auto later = std::find_if(phases.begin() + 1, phases.end(), [&](const StrategyPhase& phase) { return phase.from > done; });
+  const auto later =
+      std::find_if(phases.begin() + 1, phases.end(), [&](const StrategyPhase& phase) { return phase.from > done; });
   return *(later - 1);
 }
 
@@ -60,7 +61,8 @@ LinkChoice choose_level(LinkLevel now, const LinkTimes& times, const LinkLimits&
   const double more = now == LinkLevel::half ? times.wire_ms : times.wire_ms / 2;
   const double then = (now == LinkLevel::half ? times.exposed_ms + more : more) / (times.step_ms + more);
   if (then >= limits.low) return {now, {}};
-  return {now == LinkLevel::half ? LinkLevel::whole : LinkLevel::half, "gradients would be waited for in " + percent(then) + " of a step"};
+  return {now == LinkLevel::half ? LinkLevel::whole : LinkLevel::half,
+          "gradients would be waited for in " + percent(then) + " of a step"};
 }
 
 }  // namespace troupe

@@ -24,8 +24,8 @@ std::string unswitchable(const std::string& strategy);
 /// The one that holds after `done` steps. `phases` are in order, and the first is from 0.
 const StrategyPhase& phase_after(const std::vector<StrategyPhase>& phases, std::int64_t done);
 
-/// What a job's steps were made of, over a window: the least of the ranks' medians, which is that of the rank for which the others have
-/// waited. What the others waited for that rank is no fault of the link.
+/// What a job's steps were made of, over a window: the least of the ranks' medians, which is that of the rank for which
+/// the others have waited. What the others waited for that rank is no fault of the link.
 struct LinkTimes {
   double step_ms = 0;     ///< of a step; of one without outer step where replicas train alone
   double exposed_ms = 0;  ///< of it, for the reduced gradients
@@ -45,9 +45,9 @@ struct LinkChoice {
   std::string why;  ///< `gradients were waited for 58% of a step`
 };
 
-/// The level for the steps to come. One step down where what is exposed is more than `high`. One step up where the level above would expose
-/// less than `low`, by an estimate that hides nothing more than now: bf16 saves half of the wire's time, and a step of diloco hides none.
-/// Pure; between the two limits nothing changes.
+/// The level for the steps to come. One step down where what is exposed is more than `high`. One step up where the
+/// level above would expose less than `low`, by an estimate that hides nothing more than now: bf16 saves half of the
+/// wire's time, and a step of diloco hides none. Pure; between the two limits nothing changes.
 LinkChoice choose_level(LinkLevel now, const LinkTimes& times, const LinkLimits& limits = {});
 
 }  // namespace troupe

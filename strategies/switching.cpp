@@ -57,10 +57,12 @@ Switching::Switching(StrategyContext context) : context_(std::move(context)) {
     phases_ = {{0, "ddp", "none"}, {0, "ddp", "bf16"}, {0, "diloco", "none"}};
   }
   if (by_link_ && options.diloco_overlap > 0)
-    throw Error(ErrorCode::usage, "adapt", "with diloco_overlap nobody waits for what travels, so nothing shows how slow the link is",
+    throw Error(ErrorCode::usage, "adapt",
+                "with diloco_overlap nobody waits for what travels, so nothing shows how slow the link is",
                 "set diloco_overlap to 0, or say with switch_at when the strategy changes");
   phase_ = phases_[0];
-  for (const auto& phase : phases_) (void)make_strategy(context_of(phase));  // what a strategy refuses is refused now, not at its step
+  for (const auto& phase : phases_)
+    (void)make_strategy(context_of(phase));  // what a strategy refuses is refused now, not at its step
 }
 
 StrategyContext Switching::context_of(const StrategyPhase& phase) const {
@@ -92,13 +94,15 @@ NamedTensors Switching::replicated_tensors() {
 void Switching::attach(std::shared_ptr<torch::nn::Module> model) {
   model_ = std::move(model);
   for (const auto& item : model_->named_parameters()) names_.push_back(item.key());
-  const bool differ = std::any_of(phases_.begin(), phases_.end(), [](const auto& phase) { return phase.strategy != "ddp"; });
+  const bool differ =
+      std::any_of(phases_.begin(), phases_.end(), [](const auto& phase) { return phase.strategy != "ddp"; });
   std::optional<at::ScalarType> dtype;
   for (const auto& item : model_->named_parameters()) {  // else only the step of the switch would tell
     if (!differ || !item.value().requires_grad()) continue;
     if (!dtype) dtype = item.value().scalar_type();
     if (item.value().scalar_type() == *dtype) continue;
-    throw Error(ErrorCode::usage, "parameter " + item.key(), item.key() + " has another dtype than the model's first parameter",
+    throw Error(ErrorCode::usage, "parameter " + item.key(),
+                item.key() + " has another dtype than the model's first parameter",
                 "train models of one dtype with local_sgd and diloco");
   }
   agree();
@@ -109,7 +113,8 @@ void Switching::attach(std::shared_ptr<torch::nn::Module> model) {
 
 // Who has done the most switches has the strategy that all go on with. Collective.
 void Switching::agree() {
-  const nlohmann::json mine{{"switches", context_.newcomer ? -1 : switches_}, {"strategy", phase_.strategy}, {"hook", phase_.hook}};
+  const nlohmann::json mine{
+      {"switches", context_.newcomer ? -1 : switches_}, {"strategy", phase_.strategy}, {"hook", phase_.hook}};
   std::int64_t most = -1;
   StrategyPhase found = phase_;
   for (const auto& text : context_.program_lane->all_gather_bytes(mine.dump(), "strategy")) {
@@ -118,7 +123,8 @@ void Switching::agree() {
     most = other["switches"].get<std::int64_t>();
     found = {0, other["strategy"].get<std::string>(), other["hook"].get<std::string>()};
   }
-  if (most < 0) throw Error(ErrorCode::state_lost, "recovery", "no rank has the model", "start again with --resume latest");
+  if (most < 0)
+    throw Error(ErrorCode::state_lost, "recovery", "no rank has the model", "start again with --resume latest");
   if (context_.newcomer || most == switches_) {
     switches_ = most;
     phase_ = found;
@@ -130,7 +136,8 @@ void Switching::agree() {
     return;
   }
   if (!staged_)
-    throw Error(ErrorCode::internal, "recovery", "this rank has missed a switch of strategy", "start again with --resume latest");
+    throw Error(ErrorCode::internal, "recovery", "this rank has missed a switch of strategy",
+                "start again with --resume latest");
   show();
 }
 
@@ -225,8 +232,8 @@ StrategyPhase Switching::wanted(std::int64_t done, std::string& why) {
   }
   const bool look = replicas_equal() ? window_.step_ms.size() >= kLookEvery : window_.wire_ms.size() >= kOuterSteps;
   if (context_.world_size == 1 || !look) return phase_;
-  const auto times =
-      torch::tensor({upper_median(window_.step_ms), upper_median(window_.exposed_ms), upper_median(window_.wire_ms)}, at::kDouble);
+  const auto times = torch::tensor(
+      {upper_median(window_.step_ms), upper_median(window_.exposed_ms), upper_median(window_.wire_ms)}, at::kDouble);
   window_.step_ms.clear();
   window_.exposed_ms.clear();
   window_.wire_ms.clear();
@@ -256,7 +263,8 @@ void Switching::switch_to(const StrategyPhase& next, const std::string& why, std
   show();
   fault_point("switched", step_);
   install(done);
-  if (was.strategy == "ddp" && phase_.strategy == "ddp") inner_->load_state(carried);  // the measured order of its buckets
+  if (was.strategy == "ddp" && phase_.strategy == "ddp")
+    inner_->load_state(carried);  // the measured order of its buckets
   window_ = {};
   step_ended_ns_ = 0;
 }
@@ -287,8 +295,8 @@ void Switching::show() {
   staged_model_.clear();
   staged_optimizer_.clear();
   staged_ = false;
-  notices_.push_back("step " + std::to_string(step_ + 1) + ": the strategy is now " + next_.text() + ", before it was " + phase_.text() +
-                     " (" + next_why_ + ")");
+  notices_.push_back("step " + std::to_string(step_ + 1) + ": the strategy is now " + next_.text() +
+                     ", before it was " + phase_.text() + " (" + next_why_ + ")");
   phase_ = next_;
   ++switches_;
   if (inner_) {
@@ -315,8 +323,10 @@ std::map<std::string, std::string> Switching::state() {
 
 // A checkpoint's strategy, which may be another one than this run began with. Collective then.
 void Switching::load_state(const std::map<std::string, std::string>& state) {
-  const auto strategy = state.find("switching.strategy"), hook = state.find("switching.hook"), count = state.find("switching.switches");
-  if (strategy != state.end() && hook != state.end() && count != state.end() && unswitchable(strategy->second).empty()) {
+  const auto strategy = state.find("switching.strategy"), hook = state.find("switching.hook"),
+             count = state.find("switching.switches");
+  if (strategy != state.end() && hook != state.end() && count != state.end() &&
+      unswitchable(strategy->second).empty()) {
     const StrategyPhase found{0, strategy->second, hook->second};
     switches_ = std::stoll(count->second);
     if (!found.same_as(phase_)) {

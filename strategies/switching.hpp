@@ -12,18 +12,22 @@
 
 namespace troupe {
 
-/// A strategy that becomes another one between two steps, because the config says so (`switch_at`) or because the link has become slower or
-/// faster (`adapt = link`). It hands each call to the strategy of the time, which holds no more than that one would alone.
+/// A strategy that becomes another one between two steps, because the config says so (`switch_at`) or because the link
+/// has become slower or faster (`adapt = link`). It hands each call to the strategy of the time, which holds no more
+/// than that one would alone.
 ///
-/// A switch is all ranks' or nobody's. What it takes of other ranks (the mean of replicas that differ, with their optimizers' state) is
-/// brought into memory of its own first; then comes a barrier; what comes after it cannot fail but for making the new strategy, which a new
-/// generation makes good. A rank that passed the barrier shows that all have what it takes, so in a new generation those that were
-/// interrupted there follow those that were not; switches are counted for that.
+/// A switch is all ranks' or nobody's. What it takes of other ranks (the mean of replicas that differ, with their
+/// optimizers' state) is brought into memory of its own first; then comes a barrier; what comes after it cannot fail
+/// but for making the new strategy, which a new generation makes good. A rank that passed the barrier shows that all
+/// have what it takes, so in a new generation those that were interrupted there follow those that were not; switches
+/// are counted for that.
 class Switching final : public Strategy {
  public:
   explicit Switching(StrategyContext context);
 
-  std::string why_not_graphs() const override { return "switch_at and adapt go over to other memory while the job runs"; }
+  std::string why_not_graphs() const override {
+    return "switch_at and adapt go over to other memory while the job runs";
+  }
   std::string name() const override { return phase_.strategy; }
   std::string describe() const override;
   void attach(std::shared_ptr<torch::nn::Module> model) override;
@@ -40,7 +44,9 @@ class Switching final : public Strategy {
   std::int32_t find_not_finite() override { return inner_->find_not_finite(); }
   double gradient_norm() override { return inner_->gradient_norm(); }
   void scale_gradients(double factor) override { inner_->scale_gradients(factor); }
-  void end_step(const std::vector<bool>& used, bool rebuild, bool commit) override { inner_->end_step(used, rebuild, commit); }
+  void end_step(const std::vector<bool>& used, bool rebuild, bool commit) override {
+    inner_->end_step(used, rebuild, commit);
+  }
   void roll_back() override;
   void after_update() override;
   std::map<std::string, std::string> state() override;

@@ -25,9 +25,11 @@ Statistics over_all_ranks(const at::Tensor& input, const BatchNormCall& call) {
   auto sums = at::zeros({2 * channels + 1}, at::kDouble);  // of values, of squares; count
   const auto counted = call.counted < 0 ? input : input.narrow(0, 0, call.counted);
   if (counted.numel() > 0) {
-    // LibTorch's own pass over the data. It updates running statistics, which decide the precision too: f32 for a bf16 input.
+    // LibTorch's own pass over the data. It updates running statistics, which decide the precision too: f32 for a bf16
+    // input.
     const auto dtype = input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-    const auto [mean, variance] = at::batch_norm_update_stats(counted, at::zeros({channels}, dtype), at::ones({channels}, dtype), 0);
+    const auto [mean, variance] =
+        at::batch_norm_update_stats(counted, at::zeros({channels}, dtype), at::ones({channels}, dtype), 0);
     const auto samples = counted.numel() / channels;
     const auto count = static_cast<double>(samples);
     const auto mean64 = mean.to(at::kDouble);
@@ -47,8 +49,8 @@ Statistics over_all_ranks(const at::Tensor& input, const BatchNormCall& call) {
 using Maybe = std::optional<at::Tensor>;  // where a plain tensor must not be undefined
 
 struct SyncBatchNorm : torch::autograd::Function<SyncBatchNorm> {
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& input, const Maybe& given_weight, const Maybe& bias,
-                            const Maybe& mean_so_far, const Maybe& var_so_far, double momentum,
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& input, const Maybe& given_weight,
+                            const Maybe& bias, const Maybe& mean_so_far, const Maybe& var_so_far, double momentum,
                             const c10::intrusive_ptr<BatchNormCall>& call) {
     const auto weight = given_weight.value_or(at::Tensor());
     const auto running_mean = mean_so_far.value_or(at::Tensor()), running_var = var_so_far.value_or(at::Tensor());
@@ -66,17 +68,19 @@ struct SyncBatchNorm : torch::autograd::Function<SyncBatchNorm> {
     return std::get<0>(at::native_batch_norm(input, weight, bias, mean, variance, /*training=*/false, 0, call->eps));
   }
 
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx, torch::autograd::variable_list gradients) {
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list gradients) {
     const auto saved = ctx->get_saved_variables();
     const auto &input = saved[0], &weight = saved[1], &mean = saved[2], &variance = saved[3];
     const auto capsule = ctx->saved_data["call"].toCapsule();
     const auto& call = static_cast<const BatchNormCall&>(*capsule);
     const auto channels = input.size(1);
 
-    // As if mean and variance were constants; then what their dependence on the input adds. Sums over all ranks' samples go into that.
+    // As if mean and variance were constants; then what their dependence on the input adds. Sums over all ranks'
+    // samples go into that.
     const auto dy = gradients[0].contiguous(input.suggest_memory_format());
-    auto [grad_input, grad_weight, grad_bias] =
-        at::native_batch_norm_backward(dy, input, weight, mean, variance, {}, {}, /*train=*/false, call.eps, {true, true, true});
+    auto [grad_input, grad_weight, grad_bias] = at::native_batch_norm_backward(
+        dy, input, weight, mean, variance, {}, {}, /*train=*/false, call.eps, {true, true, true});
     const auto sums = at::cat({grad_bias.to(at::kDouble), grad_weight.to(at::kDouble)});  // of dy, of dy * normalised
     reduce_over_ranks(sums, call);
     const auto inverse_stddev = (variance.to(at::kDouble) + call.eps).rsqrt();
@@ -85,7 +89,8 @@ struct SyncBatchNorm : torch::autograd::Function<SyncBatchNorm> {
     const auto constant = scale * sums.narrow(0, 0, channels);
     const auto slope = scale * sums.narrow(0, channels, channels) * inverse_stddev;
     const auto counted = call.counted < 0 ? input.size(0) : call.counted;
-    if (counted > 0) subtract_per_channel(grad_input.narrow(0, 0, counted), input.narrow(0, 0, counted), mean, constant, slope);
+    if (counted > 0)
+      subtract_per_channel(grad_input.narrow(0, 0, counted), input.narrow(0, 0, counted), mean, constant, slope);
     if (!weight.defined()) grad_weight = grad_bias = at::Tensor();
     return {grad_input, grad_weight, grad_bias, {}, {}, {}, {}};
   }
@@ -101,8 +106,8 @@ void SynchronisedStatistics::synchronise(std::shared_ptr<Communicator> lane, con
 }
 
 at::Tensor SynchronisedStatistics::normalise(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
-                                             const at::Tensor& running_mean, const at::Tensor& running_var, double momentum,
-                                             double eps) const {
+                                             const at::Tensor& running_mean, const at::Tensor& running_var,
+                                             double momentum, double eps) const {
   auto call = c10::make_intrusive<BatchNormCall>();
   call->lane = lane_;
   call->label = label_;
@@ -110,7 +115,8 @@ at::Tensor SynchronisedStatistics::normalise(const at::Tensor& input, const at::
   call->eps = eps;
   const auto dense = input.contiguous(input.suggest_memory_format());
   if (!input.is_cpu()) return device_batch_norm(dense, weight, bias, running_mean, running_var, momentum, call);
-  return SyncBatchNorm::apply(dense, Maybe(weight), Maybe(bias), Maybe(running_mean), Maybe(running_var), momentum, std::move(call));
+  return SyncBatchNorm::apply(dense, Maybe(weight), Maybe(bias), Maybe(running_mean), Maybe(running_var), momentum,
+                              std::move(call));
 }
 
 void check_batch_norm_input(const at::Tensor& input, std::int64_t features, int dims) {

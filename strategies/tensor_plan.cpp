@@ -29,7 +29,8 @@ TensorPlanEntry parse_entry(std::string_view item) {
   if (const auto slash = how.find('/'); slash != std::string_view::npos) {
     const auto number = how.substr(slash + 1);
     const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), entry.stack);
-    if (error != std::errc() || end != number.data() + number.size() || entry.stack < 1 || how.substr(0, slash) != "column")
+    if (error != std::errc() || end != number.data() + number.size() || entry.stack < 1 ||
+        how.substr(0, slash) != "column")
       throw plan_refused("'" + shown + "': only column has parts, a number of them, as in column/3");
     how = how.substr(0, slash);
   }
@@ -40,7 +41,8 @@ TensorPlanEntry parse_entry(std::string_view item) {
                                                             {"sequence", LayerSplit::none}};
   const auto kind = kinds.find(how);
   if (kind == kinds.end() || entry.pattern.empty())
-    throw plan_refused("'" + shown + "': '" + std::string(how) + "' is none of column, gather, row, vocabulary, sequence");
+    throw plan_refused("'" + shown + "': '" + std::string(how) +
+                       "' is none of column, gather, row, vocabulary, sequence");
   entry.split = kind->second;
   entry.optional = entry.pattern.ends_with('?');
   if (entry.optional) entry.pattern.pop_back();
@@ -80,7 +82,8 @@ class Sharing {
       if (group_.sequence) {
         for (const auto& item : module->named_parameters()) found_.partial.push_back(path + "." + item.key());
       }
-    } else if (auto* linear = dynamic_cast<nn::LinearImpl*>(module.get()); linear != nullptr && entry.split != LayerSplit::vocabulary) {
+    } else if (auto* linear = dynamic_cast<nn::LinearImpl*>(module.get());
+               linear != nullptr && entry.split != LayerSplit::vocabulary) {
       const bool row = entry.split == LayerSplit::row;
       cut("weight", linear->weight, row ? 1 : 0);
       if (!row) cut("bias", linear->bias, 0);
@@ -117,11 +120,12 @@ std::vector<TensorPlanEntry> parse_tensor_plan(std::string_view text) {
   return plan;
 }
 
-SharedParameters share_layers(torch::nn::Module& model, const std::vector<TensorPlanEntry>& plan, const TensorParallel& group,
-                              bool cut_values) {
+SharedParameters share_layers(torch::nn::Module& model, const std::vector<TensorPlanEntry>& plan,
+                              const TensorParallel& group, bool cut_values) {
   Sharing sharing(group, cut_values);
   std::vector<Named> modules;
-  for (const auto& item : model.named_modules("", /*include_self=*/false)) modules.push_back({item.key(), item.value()});
+  for (const auto& item : model.named_modules("", /*include_self=*/false))
+    modules.push_back({item.key(), item.value()});
   for (const auto& entry : plan) {
     bool fits = false;
     for (const auto& named : modules) {

@@ -18,9 +18,11 @@ namespace troupe {
 /// gather   as column, and all ranks get all outputs: an output layer
 /// row      a Linear's inputs are shared out, as column has left them
 /// vocabulary  an Embedding's rows are
-/// sequence    not shared; but with sequence_parallel it sees this rank's tokens alone, so that its gradients are to be summed
+/// sequence    not shared; but with sequence_parallel it sees this rank's tokens alone, so that its gradients are to be
+/// summed
 ///
-/// Paths are those of modules; `*` stands for one name, `**` for any number of them. A path with `?` behind it may fit nothing.
+/// Paths are those of modules; `*` stands for one name, `**` for any number of them. A path with `?` behind it may fit
+/// nothing.
 struct TensorPlanEntry {
   std::string pattern;
   LayerSplit split = LayerSplit::none;  ///< none: sequence
@@ -36,9 +38,10 @@ struct SharedParameters {
   std::vector<std::string> partial;          ///< whole ones whose gradient is a part: the ranks' sum is the gradient
 };
 
-/// Cuts the layers that the plan names: each rank keeps its part of the parameters. `cut_values` false: they have been cut, the lane is a
-/// new generation's. Throws Error(usage) where a pattern fits no layer, the layer is no troupe::nn one, or can't be divided.
-SharedParameters share_layers(torch::nn::Module& model, const std::vector<TensorPlanEntry>& plan, const TensorParallel& group,
-                              bool cut_values);
+/// Cuts the layers that the plan names: each rank keeps its part of the parameters. `cut_values` false: they have been
+/// cut, the lane is a new generation's. Throws Error(usage) where a pattern fits no layer, the layer is no troupe::nn
+/// one, or can't be divided.
+SharedParameters share_layers(torch::nn::Module& model, const std::vector<TensorPlanEntry>& plan,
+                              const TensorParallel& group, bool cut_values);
 
 }  // namespace troupe

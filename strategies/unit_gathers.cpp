@@ -137,7 +137,8 @@ bool UnitGathers::gather(std::int32_t index, std::unique_lock<std::mutex>& lock)
   }
   ++counts_.gathers;
   lock.unlock();
-  for (std::size_t i = 0; i < unit.flats.size(); ++i) gather_flat(unit.flats[i], memory[i].tensor, "unit " + std::to_string(index));
+  for (std::size_t i = 0; i < unit.flats.size(); ++i)
+    gather_flat(unit.flats[i], memory[i].tensor, "unit " + std::to_string(index));
   lock.lock();
   const bool is_spare = unit.gathered;
   if (!is_spare) {

@@ -17,30 +17,32 @@ namespace troupe {
 
 /// Brings units' parameters together before they are needed, where ranks have no memory in common.
 ///
-/// The problem: a gather is a collective, and what a rank needs next is decided by its forward, which may differ from the others': another
-/// order, a unit that is not used, one that is called twice. Ranks that just gathered what they need would wait for each other for ever.
-/// The solution: a thread with a lane of its own, and two ways to go on. What all ranks asked for in the last phase, in the same order, is
-/// the plan of this one: every rank goes through all of it, ahead of what its forward needs, at its own pace. What is not in the plan is
-/// negotiated: a round in which each rank says what it waits for, if anything, and all take part in gathering that. A phase (a step, an
-/// evaluation) ends with rounds until nobody wants anything. Nobody waits for a rank that only computes: in the plan it comes to the same
-/// place, in the rounds its phase ends.
+/// The problem: a gather is a collective, and what a rank needs next is decided by its forward, which may differ from
+/// the others': another order, a unit that is not used, one that is called twice. Ranks that just gathered what they
+/// need would wait for each other for ever. The solution: a thread with a lane of its own, and two ways to go on. What
+/// all ranks asked for in the last phase, in the same order, is the plan of this one: every rank goes through all of
+/// it, ahead of what its forward needs, at its own pace. What is not in the plan is negotiated: a round in which each
+/// rank says what it waits for, if anything, and all take part in gathering that. A phase (a step, an evaluation) ends
+/// with rounds until nobody wants anything. Nobody waits for a rank that only computes: in the plan it comes to the
+/// same place, in the rounds its phase ends.
 ///
-/// A rank that waits for others elsewhere, as one of a pipeline does for the stage before, neither computes nor takes part in rounds, and
-/// another's want may be what all of them wait for. There (`for_phase`) nothing is negotiated: the plan is all units, and no limit holds
-/// it up.
+/// A rank that waits for others elsewhere, as one of a pipeline does for the stage before, neither computes nor takes
+/// part in rounds, and another's want may be what all of them wait for. There (`for_phase`) nothing is negotiated: the
+/// plan is all units, and no limit holds it up.
 ///
-/// On a device the thread launches ahead, on a stream of its own, and nobody waits on the host but for the other ranks' rounds: who needs a
-/// unit waits in the stream for the event of its gather, a gather for the events of those that used its memory before, and, first in a
-/// phase, for the optimizer; the optimizer for the phase's last gather.
+/// On a device the thread launches ahead, on a stream of its own, and nobody waits on the host but for the other ranks'
+/// rounds: who needs a unit waits in the stream for the event of its gather, a gather for the events of those that used
+/// its memory before, and, first in a phase, for the optimizer; the optimizer for the phase's last gather.
 ///
 /// Compute's thread calls; the own thread gathers.
 class UnitGathers {
  public:
   struct Options {
-    std::int64_t prefetch = 2;                  ///< units gathered ahead of what was asked for
-    std::int64_t prefetch_bytes = 512 << 20;    ///< that these may take; one is always allowed
-    std::chrono::milliseconds timeout{60'000};  ///< for a unit to come: longer than the lane's, whose error says who is missing
-    bool for_phase = false;                     ///< all units come as a phase begins, asked for or not, and stay: `begin_phase`
+    std::int64_t prefetch = 2;                ///< units gathered ahead of what was asked for
+    std::int64_t prefetch_bytes = 512 << 20;  ///< that these may take; one is always allowed
+    std::chrono::milliseconds timeout{
+        60'000};             ///< for a unit to come: longer than the lane's, whose error says who is missing
+    bool for_phase = false;  ///< all units come as a phase begins, asked for or not, and stay: `begin_phase`
   };
   struct Counts {
     std::int64_t gathers = 0;                 ///< of a unit
@@ -58,8 +60,8 @@ class UnitGathers {
   UnitGathers(const UnitGathers&) = delete;
   UnitGathers& operator=(const UnitGathers&) = delete;
 
-  /// The unit's parameters are there when it returns. Where a lost rank broke the lane they are zeros from then on, and end_phase throws
-  /// why: the step is given up there, not inside the user's forward. Throws what can't be recovered.
+  /// The unit's parameters are there when it returns. Where a lost rank broke the lane they are zeros from then on, and
+  /// end_phase throws why: the step is given up there, not inside the user's forward. Throws what can't be recovered.
   void need(std::int32_t unit);
   void release(std::int32_t unit);
   void release_all();
@@ -67,7 +69,8 @@ class UnitGathers {
   void begin_phase();
   /// The phase that begins is no step: all of it is negotiated, and the plan of steps stays.
   void begin_evaluation();
-  /// Collective: all ranks are done with this phase. Units are released; what all asked for becomes the plan. Throws why the lane broke.
+  /// Collective: all ranks are done with this phase. Units are released; what all asked for becomes the plan. Throws
+  /// why the lane broke.
   void end_phase();
 
   /// Of this rank: a gather is as early as the last rank's.
@@ -101,7 +104,8 @@ class UnitGathers {
   void make_plan(bool all_alike);
   void gather_next(std::unique_lock<std::mutex>& lock);
   void round(std::unique_lock<std::mutex>& lock);
-  /// Takes part in gathering it, and keeps it unless it is there. Returns whether it is now there without having been asked for.
+  /// Takes part in gathering it, and keeps it unless it is there. Returns whether it is now there without having been
+  /// asked for.
   bool gather(std::int32_t unit, std::unique_lock<std::mutex>& lock);
   /// The first of a phase to come: what the masters hold now is what is gathered.
   void open();

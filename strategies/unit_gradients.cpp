@@ -14,7 +14,8 @@ namespace {
 
 bool is_finite(const at::Tensor& tensor) { return !tensor.is_cpu() || all_finite(tensor); }
 
-// Into the whole gradient, which may be of another dtype. Says whether every value is finite; on a device that is not asked.
+// Into the whole gradient, which may be of another dtype. Says whether every value is finite; on a device that is not
+// asked.
 bool write_checked(const at::Tensor& view, const at::Tensor& gradient) {
   if (view.is_cpu() && view.scalar_type() == gradient.scalar_type()) return copy_and_check(view, gradient);
   view.copy_(gradient);
@@ -105,8 +106,8 @@ class UnitGradients::Reduction final : public CommHook {
   std::shared_ptr<Communicator> group_, replicas_;
 };
 
-UnitGradients::UnitGradients(ShardedParameters& parameters, std::shared_ptr<Communicator> group, std::shared_ptr<Communicator> replicas,
-                             Options options, FlatFull full)
+UnitGradients::UnitGradients(ShardedParameters& parameters, std::shared_ptr<Communicator> group,
+                             std::shared_ptr<Communicator> replicas, Options options, FlatFull full)
     : parameters_(parameters),
       options_(options),
       full_(std::move(full)),
@@ -122,8 +123,9 @@ UnitGradients::UnitGradients(ShardedParameters& parameters, std::shared_ptr<Comm
     for (const auto& slot : plan.slots) {
       entries_[static_cast<std::size_t>(slot.parameter)] = {
           static_cast<std::int32_t>(f), slot.offset, slot.numel, false, false, false, false, {}};
-      torch::autograd::impl::set_post_acc_grad_hooks(parameters_.parameters()[static_cast<std::size_t>(slot.parameter)].tensor,
-                                                     std::make_unique<Hook>(alive_, static_cast<std::size_t>(slot.parameter)));
+      torch::autograd::impl::set_post_acc_grad_hooks(
+          parameters_.parameters()[static_cast<std::size_t>(slot.parameter)].tensor,
+          std::make_unique<Hook>(alive_, static_cast<std::size_t>(slot.parameter)));
     }
     auto& numel = largest[reduce_dtype(plan)];
     numel = std::max(numel, plan.numel);
@@ -145,7 +147,8 @@ UnitGradients::UnitGradients(ShardedParameters& parameters, std::shared_ptr<Comm
       rings_[dtype] = std::make_unique<GradientRing>(*group, options_.buffers, numel, dtype, options_.patience);
   }
   if (!parameters_.device().is_cpu() && !order_.empty()) {
-    checks_ = at::zeros({static_cast<std::int64_t>(order_.size()), 2}, at::TensorOptions().dtype(at::kDouble).device(parameters_.device()));
+    checks_ = at::zeros({static_cast<std::int64_t>(order_.size()), 2},
+                        at::TensorOptions().dtype(at::kDouble).device(parameters_.device()));
   }
   set_order(order_);
 }
@@ -153,7 +156,8 @@ UnitGradients::UnitGradients(ShardedParameters& parameters, std::shared_ptr<Comm
 UnitGradients::~UnitGradients() {
   alive_.reset();
   for (std::size_t p = 0; p < entries_.size(); ++p) {
-    if (entries_[p].flat >= 0) torch::autograd::impl::set_post_acc_grad_hooks(parameters_.parameters()[p].tensor, nullptr);
+    if (entries_[p].flat >= 0)
+      torch::autograd::impl::set_post_acc_grad_hooks(parameters_.parameters()[p].tensor, nullptr);
   }
 }
 
@@ -224,7 +228,8 @@ void UnitGradients::take_buffer(std::size_t f) {
   auto& state = flats_[f];
   if (state.buffer.defined()) return;
   const auto& plan = *parameters_.flats()[f].plan;
-  // What was sent is sure to come back where the reducer holds nothing back: then the others can reduce it without this one's next flat.
+  // What was sent is sure to come back where the reducer holds nothing back: then the others can reduce it without this
+  // one's next flat.
   state.buffer = ring(reduce_dtype(plan)).take(plan.numel, sent_ == sent_in_order_);
   // What lies between parameters is added up too by what looks at a device's shards.
   std::int64_t numel = 0;
@@ -237,8 +242,8 @@ void UnitGradients::arrived(std::size_t p) {
   if (!gradient.defined()) return;
   torch::NoGradGuard no_grad;
   if (gradient.is_sparse()) {
-    throw Error(ErrorCode::usage, "gradient of " + parameters_.parameters()[p].name, "it is sparse, flat parameters hold dense gradients",
-                "construct the embedding with sparse(false)");
+    throw Error(ErrorCode::usage, "gradient of " + parameters_.parameters()[p].name,
+                "it is sparse, flat parameters hold dense gradients", "construct the embedding with sparse(false)");
   }
   auto& entry = entries_[p];
   const auto f = static_cast<std::size_t>(entry.flat);
@@ -284,7 +289,9 @@ void UnitGradients::count(std::size_t p) {
 }
 
 bool UnitGradients::is_packable(std::size_t p, const at::Tensor& gradient) const {
-  const auto has = [](at::ScalarType dtype) { return dtype == at::kFloat || dtype == at::kHalf || dtype == at::kBFloat16; };
+  const auto has = [](at::ScalarType dtype) {
+    return dtype == at::kFloat || dtype == at::kHalf || dtype == at::kBFloat16;
+  };
   const auto& flat = parameters_.flats()[static_cast<std::size_t>(entries_[p].flat)];
   return checks_.defined() && has(gradient.scalar_type()) && has(reduce_dtype(*flat.plan)) &&
          gradient.scalar_type() == flat.whole.scalar_type() && gradient.is_contiguous() &&
@@ -310,7 +317,8 @@ void UnitGradients::send(std::size_t f) {
   const auto position = static_cast<std::size_t>(state.position);
   was_sent_[position] = true;
   ++sent_;
-  while (sent_in_order_ < static_cast<std::int32_t>(was_sent_.size()) && was_sent_[static_cast<std::size_t>(sent_in_order_)])
+  while (sent_in_order_ < static_cast<std::int32_t>(was_sent_.size()) &&
+         was_sent_[static_cast<std::size_t>(sent_in_order_)])
     ++sent_in_order_;
   auto& view = (*views_)[position];
   view.flat = state.buffer;
@@ -348,7 +356,8 @@ void UnitGradients::end_backward() {
 
 void UnitGradients::receive() const {
   // The reducer's stream is in order: after the last one all are reduced.
-  if (!views_->empty() && views_->back().reduced) DeviceStream::current(parameters_.device()).wait(*views_->back().reduced);
+  if (!views_->empty() && views_->back().reduced)
+    DeviceStream::current(parameters_.device()).wait(*views_->back().reduced);
 }
 
 at::Tensor UnitGradients::device_checks(Communicator& group) const {
@@ -375,14 +384,16 @@ std::vector<bool> UnitGradients::used() const {
 void UnitGradients::set_gradients(const std::vector<bool>& used_anywhere) {
   for (const auto& slice : parameters_.slices()) {
     if (!slice.gradient.defined()) continue;
-    slice.leaf.mutable_grad() = used_anywhere[static_cast<std::size_t>(slice.place.parameter)] ? slice.gradient : at::Tensor();
+    slice.leaf.mutable_grad() =
+        used_anywhere[static_cast<std::size_t>(slice.place.parameter)] ? slice.gradient : at::Tensor();
   }
 }
 
 std::int64_t UnitGradients::buffer_bytes() const {
   std::int64_t bytes = 0;
   for (const auto& flat : flats_) {
-    for (const auto& tensor : {flat.kept, flat.earlier}) bytes += tensor.defined() ? static_cast<std::int64_t>(tensor.nbytes()) : 0;
+    for (const auto& tensor : {flat.kept, flat.earlier})
+      bytes += tensor.defined() ? static_cast<std::int64_t>(tensor.nbytes()) : 0;
   }
   for (const auto& [dtype, ring] : rings_) bytes += ring->bytes();
   return bytes;

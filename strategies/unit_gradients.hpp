@@ -15,13 +15,14 @@ namespace troupe {
 
 /// Gradients of sharded parameters on their way to the owners of the shards.
 ///
-/// A post-accumulate hook per parameter copies its gradient into the whole gradient of its flat parameter, looks for NaN and infinity in
-/// the same pass, and lets go of autograd's tensor. A whole gradient that is full goes to the reducer, which reduces it, cuts it, and gives
-/// its memory back. Either every flat has a buffer of its own (`keep_whole`), or a few go round (GradientRing).
+/// A post-accumulate hook per parameter copies its gradient into the whole gradient of its flat parameter, looks for
+/// NaN and infinity in the same pass, and lets go of autograd's tensor. A whole gradient that is full goes to the
+/// reducer, which reduces it, cuts it, and gives its memory back. Either every flat has a buffer of its own
+/// (`keep_whole`), or a few go round (GradientRing).
 ///
-/// On a device nothing is looked at on the way, since the host would have to wait: autograd's tensors are kept until a whole gradient is
-/// full, and packed by one kernel; the reducer's stream asks of the reduced shard whether it is finite (device_checks). Where shards lie in
-/// the host's memory, it goes there from the reducer's stream.
+/// On a device nothing is looked at on the way, since the host would have to wait: autograd's tensors are kept until a
+/// whole gradient is full, and packed by one kernel; the reducer's stream asks of the reduced shard whether it is
+/// finite (device_checks). Where shards lie in the host's memory, it goes there from the reducer's stream.
 ///
 /// Compute's thread, and autograd's during a backward; the reduction runs on the reducer's.
 class UnitGradients {
@@ -36,10 +37,10 @@ class UnitGradients {
   using FlatFull = std::function<void(std::int32_t position)>;
   using Flats = std::vector<std::int32_t>;
 
-  /// Collective over `lane` (the reducer's, while no step is under way). `replicas`: ranks that hold the same shard, or nullptr; used by
-  /// the reducer's thread, as `group`, the lane of the parameters' group.
-  UnitGradients(ShardedParameters& parameters, std::shared_ptr<Communicator> group, std::shared_ptr<Communicator> replicas, Options options,
-                FlatFull full);
+  /// Collective over `lane` (the reducer's, while no step is under way). `replicas`: ranks that hold the same shard, or
+  /// nullptr; used by the reducer's thread, as `group`, the lane of the parameters' group.
+  UnitGradients(ShardedParameters& parameters, std::shared_ptr<Communicator> group,
+                std::shared_ptr<Communicator> replicas, Options options, FlatFull full);
   ~UnitGradients();
   UnitGradients(const UnitGradients&) = delete;
   UnitGradients& operator=(const UnitGradients&) = delete;
@@ -61,10 +62,12 @@ class UnitGradients {
 
   /// On a device: the current stream waits for what the reducer was handed and has launched.
   void receive() const;
-  /// Collective over `group` (the parameters' group). On a device: (ranks of the group, 2) f64 there, of each rank's shards the sum of
-  /// squares and how many elements are not finite; the same on all ranks. Undefined on the CPU. Does not wait for the device.
+  /// Collective over `group` (the parameters' group). On a device: (ranks of the group, 2) f64 there, of each rank's
+  /// shards the sum of squares and how many elements are not finite; the same on all ranks. Undefined on the CPU. Does
+  /// not wait for the device.
   at::Tensor device_checks(Communicator& group) const;
-  /// The first parameter of which this rank's part is not finite now, or -1. On a device it waits for each: for after the fact.
+  /// The first parameter of which this rank's part is not finite now, or -1. On a device it waits for each: for after
+  /// the fact.
   std::int32_t find_not_finite() const;
 
   std::vector<bool> used() const;

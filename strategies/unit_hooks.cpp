@@ -28,7 +28,9 @@ class UnitHooks::Hook final : public BlockHook {
 
   at::Tensor map_input(const BlockCall&, const at::Tensor& input) override {
     const auto dtype = state_->options.input_dtype;
-    return dtype != at::ScalarType::Undefined && input.is_floating_point() && input.scalar_type() != dtype ? input.to(dtype) : input;
+    return dtype != at::ScalarType::Undefined && input.is_floating_point() && input.scalar_type() != dtype
+               ? input.to(dtype)
+               : input;
   }
 
   void after_forward(const BlockCall& call) override {
@@ -48,7 +50,8 @@ class UnitHooks::Hook final : public BlockHook {
   }
 
   void after_backward(const BlockCall&) override {
-    if (state_->gathers && --state_->backwards[index()] == 0 && !state_->options.keep_units) state_->gathers->release(unit_);
+    if (state_->gathers && --state_->backwards[index()] == 0 && !state_->options.keep_units)
+      state_->gathers->release(unit_);
   }
 
  private:

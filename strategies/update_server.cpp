@@ -9,7 +9,9 @@
 namespace troupe {
 
 UpdateServer::UpdateServer(Round round, const std::vector<at::Tensor>& like, std::int64_t parameters)
-    : round_(round), staleness_(static_cast<std::size_t>(round.updates)), shares_(static_cast<std::size_t>(round.ranks)) {
+    : round_(round),
+      staleness_(static_cast<std::size_t>(round.updates)),
+      shares_(static_cast<std::size_t>(round.ranks)) {
   for (std::int64_t u = 0; u < round.updates; ++u) {
     Update update;
     for (const auto& flat : like) update.gradients.push_back(at::empty_like(flat));
@@ -35,8 +37,8 @@ UpdateServer::Answer UpdateServer::add(int rank, std::int64_t version, const Upd
                             "parameter server",
                             -1,
                             "gradient",
-                            "it is of version " + std::to_string(version) + ", and " + std::to_string(number) + " updates of " +
-                                std::to_string(updates()) + " are complete",
+                            "it is of version " + std::to_string(version) + ", and " + std::to_string(number) +
+                                " updates of " + std::to_string(updates()) + " are complete",
                             {}});
   }
   ++staleness_[static_cast<std::size_t>(behind)];
@@ -59,10 +61,10 @@ void UpdateServer::wait_for_all(std::chrono::milliseconds timeout) {
   const bool over = all_complete_.wait_for(lock, timeout, [&] { return failed_ || arrived_ == all_shares(); });
   throw_if_failed();
   if (over) return;
-  throw Error(ErrorReport{
-      ErrorCode::timeout, -1, "parameter server", -1, "end of the round",
-      std::to_string(all_shares() - arrived_) + " gradients of the round did not come within " + std::to_string(timeout.count()) + " ms",
-      "raise collective_timeout if that is the slowest rank's pace"});
+  throw Error(ErrorReport{ErrorCode::timeout, -1, "parameter server", -1, "end of the round",
+                          std::to_string(all_shares() - arrived_) + " gradients of the round did not come within " +
+                              std::to_string(timeout.count()) + " ms",
+                          "raise collective_timeout if that is the slowest rank's pace"});
 }
 
 void UpdateServer::fail(const ErrorReport& reason) {

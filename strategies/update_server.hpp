@@ -12,14 +12,15 @@
 
 namespace troupe {
 
-/// What a parameter server keeps of one round: the sums of the gradients that came, and which share of the round's samples is next.
+/// What a parameter server keeps of one round: the sums of the gradients that came, and which share of the round's
+/// samples is next.
 ///
-/// A round has `updates` updates of `shares` shares each. Shares are handed out by demand, but for the first `ranks` of them, of which rank
-/// r has number r: so every rank is in every round, and nobody has to ask before it begins. A gradient goes into the update that is open
-/// when it comes; with its last share's gradient the update is complete, and never changes again in the round. A rank that has applied v
-/// updates computes gradients of version v; the round's end bounds how far behind the update that it goes into this may be: updates - 1.
-/// That is the bounded staleness of Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NeurIPS
-/// 2013.
+/// A round has `updates` updates of `shares` shares each. Shares are handed out by demand, but for the first `ranks` of
+/// them, of which rank r has number r: so every rank is in every round, and nobody has to ask before it begins. A
+/// gradient goes into the update that is open when it comes; with its last share's gradient the update is complete, and
+/// never changes again in the round. A rank that has applied v updates computes gradients of version v; the round's end
+/// bounds how far behind the update that it goes into this may be: updates - 1. That is the bounded staleness of Ho et
+/// al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NeurIPS 2013.
 ///
 /// Any thread.
 class UpdateServer {
@@ -44,7 +45,8 @@ class UpdateServer {
 
   /// All ranks have applied all updates of the round before.
   void begin_round();
-  /// `rank`'s gradient, computed after `version` of the round's updates. Throws Error(internal) where that is more than updates - 1 behind.
+  /// `rank`'s gradient, computed after `version` of the round's updates. Throws Error(internal) where that is more than
+  /// updates - 1 behind.
   Answer add(int rank, std::int64_t version, const Update& gradient);
   /// Waits until all updates of the round are complete. Throws Error(timeout), and what `fail` was given.
   void wait_for_all(std::chrono::milliseconds timeout);

@@ -11,7 +11,8 @@
 namespace troupe {
 namespace {
 
-// A signal handler may take no lock, so the table has a fixed length. Addresses that found no place in it are told of as any others.
+// A signal handler may take no lock, so the table has a fixed length. Addresses that found no place in it are told of
+// as any others.
 struct Entry {
   std::atomic<bool> taken{false};
   std::atomic<std::uintptr_t> begin{0}, end{0};  // begin is written last, and first cleared

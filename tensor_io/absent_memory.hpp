@@ -4,11 +4,13 @@
 
 namespace troupe {
 
-/// Addresses of a tensor whose values are elsewhere now, a gathered unit's between its calls: no memory stands behind them. Who reads or
-/// writes there meets SIGSEGV, as at a null pointer, but the handler of the signal can tell what it was.
+/// Addresses of a tensor whose values are elsewhere now, a gathered unit's between its calls: no memory stands behind
+/// them. Who reads or writes there meets SIGSEGV, as at a null pointer, but the handler of the signal can tell what it
+/// was.
 class AbsentMemory {
  public:
-  /// `what` is told to whoever touches one of `bytes` addresses from data(): a sentence of at most 240 characters, cut where it is longer.
+  /// `what` is told to whoever touches one of `bytes` addresses from data(): a sentence of at most 240 characters, cut
+  /// where it is longer.
   AbsentMemory(std::size_t bytes, const std::string& what);
   ~AbsentMemory();
   AbsentMemory(const AbsentMemory&) = delete;

@@ -11,8 +11,8 @@
 
 namespace troupe {
 
-/// What a build with CUDA has beside LibTorch. Behind an interface, so that no other file is compiled differently for it: one of two files
-/// is linked, cuda_accelerator.cpp or no_accelerator.cpp.
+/// What a build with CUDA has beside LibTorch. Behind an interface, so that no other file is compiled differently for
+/// it: one of two files is linked, cuda_accelerator.cpp or no_accelerator.cpp.
 class Accelerator {
  public:
   virtual ~Accelerator() = default;
@@ -30,10 +30,12 @@ class Accelerator {
   virtual std::unique_ptr<DeviceGraph> make_graph(at::Device device) = 0;
 
   // The kernels of device_kernels.hpp, on the current stream of the tensors' device; arguments are checked.
-  virtual void pack(const at::Tensor& bucket, std::span<const at::Tensor> sources, std::span<const std::int64_t> offsets, double scale) = 0;
+  virtual void pack(const at::Tensor& bucket, std::span<const at::Tensor> sources,
+                    std::span<const std::int64_t> offsets, double scale) = 0;
   virtual void scale_and_check(const at::Tensor& flat, double scale, const at::Tensor& result) = 0;
   /// Of dropout.hpp: bool, contiguous; an element is kept where its number is not below `dropped_below`.
-  virtual void dropout_mask(const at::Tensor& mask, std::uint64_t dropped_below, const DropoutKey& key, std::uint64_t subsequence) = 0;
+  virtual void dropout_mask(const at::Tensor& mask, std::uint64_t dropped_below, const DropoutKey& key,
+                            std::uint64_t subsequence) = 0;
 };
 
 /// nullptr in a build without CUDA.

@@ -9,9 +9,9 @@
 
 namespace troupe {
 
-/// A data set whose bad samples are left out (on_bad_sample = "skip"): the next good one stands in for each, so that batches keep their
-/// sizes, and the same one on every rank and in every run. Only Error(bad_data) of a sample is passed over, and no more than kMostInARow of
-/// them behind each other.
+/// A data set whose bad samples are left out (on_bad_sample = "skip"): the next good one stands in for each, so that
+/// batches keep their sizes, and the same one on every rank and in every run. Only Error(bad_data) of a sample is
+/// passed over, and no more than kMostInARow of them behind each other.
 class SkipBadSamples final : public Dataset {
  public:
   static constexpr std::int64_t kMostInARow = 100;
@@ -30,7 +30,8 @@ class SkipBadSamples final : public Dataset {
   std::int64_t skipped() const;
 
  private:
-  std::int64_t good_from(std::int64_t index, const SampleContext& context, Example& example) const;  // the sample that was read
+  std::int64_t good_from(std::int64_t index, const SampleContext& context,
+                         Example& example) const;  // the sample that was read
 
   std::shared_ptr<const Dataset> inner_;
   mutable std::mutex mutex_;

@@ -20,7 +20,8 @@ std::string system_message(int errno_value) { return std::system_category().mess
 
 }  // namespace
 
-BoundedFile::BoundedFile(std::string operation, const std::string& path) : BoundedFile(std::move(operation), AT_FDCWD, path, path) {}
+BoundedFile::BoundedFile(std::string operation, const std::string& path)
+    : BoundedFile(std::move(operation), AT_FDCWD, path, path) {}
 
 BoundedFile::BoundedFile(std::string operation, int directory_fd, const std::string& name, std::string display_path)
     : operation_(std::move(operation)),
@@ -42,7 +43,10 @@ BoundedFile::BoundedFile(std::string operation, int directory_fd, const std::str
 }
 
 BoundedFile::BoundedFile(BoundedFile&& other) noexcept
-    : operation_(std::move(other.operation_)), path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), bytes_(other.bytes_) {}
+    : operation_(std::move(other.operation_)),
+      path_(std::move(other.path_)),
+      fd_(std::exchange(other.fd_, -1)),
+      bytes_(other.bytes_) {}
 
 BoundedFile::~BoundedFile() {
   if (fd_ >= 0) ::close(fd_);
@@ -50,10 +54,12 @@ BoundedFile::~BoundedFile() {
 
 void BoundedFile::read_at(std::uint64_t offset, std::span<std::byte> out) const {
   while (!out.empty()) {
-    const auto got = ::pread(fd_, out.data(), std::min<std::size_t>(out.size(), std::size_t{1} << 30), static_cast<off_t>(offset));
+    const auto got =
+        ::pread(fd_, out.data(), std::min<std::size_t>(out.size(), std::size_t{1} << 30), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0)
-      throw Error(ErrorCode::io, operation_ + ": " + path_, "reading at offset " + std::to_string(offset) + ": " + system_message(errno));
+      throw Error(ErrorCode::io, operation_ + ": " + path_,
+                  "reading at offset " + std::to_string(offset) + ": " + system_message(errno));
     if (got == 0)
       refuse("ends at offset " + std::to_string(offset) + ", " + std::to_string(out.size()) + " bytes too early",
              "leave it alone while it is read, or copy it again");
@@ -64,7 +70,8 @@ void BoundedFile::read_at(std::uint64_t offset, std::span<std::byte> out) const 
 
 std::string BoundedFile::read_all(std::uint64_t limit) const {
   if (bytes_ > limit)
-    refuse("has " + std::to_string(bytes_) + " bytes, more than the " + std::to_string(limit) + " allowed", "is it the right file?");
+    refuse("has " + std::to_string(bytes_) + " bytes, more than the " + std::to_string(limit) + " allowed",
+           "is it the right file?");
   std::string text(static_cast<std::size_t>(bytes_), '\0');
   read_at(0, std::as_writable_bytes(std::span(text)));
   return text;
@@ -101,7 +108,8 @@ std::string foreign_format(std::span<const std::byte> start) {
 }
 
 std::string foreign_format_remedy() {
-  return "loading such a file can run code, so Troupe never does; convert it in Python with safetensors.torch.save_file(state_dict, "
+  return "loading such a file can run code, so Troupe never does; convert it in Python with "
+         "safetensors.torch.save_file(state_dict, "
          "\"model.safetensors\")";
 }
 

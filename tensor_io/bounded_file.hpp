@@ -7,9 +7,10 @@
 
 namespace troupe {
 
-/// A file from a source that nobody vouches for, opened for reading with pread: a mapping of it would end the process with SIGBUS when
-/// somebody truncates it. Only a regular file opens; a symbolic link, a pipe or a device is refused. Reading is for any thread.
-/// Throws Error(io) where the operating system refuses, Error(bad_data) where the file is not what it should be.
+/// A file from a source that nobody vouches for, opened for reading with pread: a mapping of it would end the process
+/// with SIGBUS when somebody truncates it. Only a regular file opens; a symbolic link, a pipe or a device is refused.
+/// Reading is for any thread. Throws Error(io) where the operating system refuses, Error(bad_data) where the file is
+/// not what it should be.
 class BoundedFile {
  public:
   /// `operation` is what the reader wants, for errors: "reading the checkpoint". `directory_fd` as for openat.
@@ -41,8 +42,8 @@ class BoundedFile {
 /// A name out of an untrusted file as it may be printed: quoted, at most 80 characters, nothing but printable ASCII.
 std::string printable(std::string_view name);
 
-/// Why a file that starts with these bytes is no file of ours but a pickle, a PyTorch archive or the like; empty where it is none.
-/// Such files can run code when they are loaded, so Troupe never does.
+/// Why a file that starts with these bytes is no file of ours but a pickle, a PyTorch archive or the like; empty where
+/// it is none. Such files can run code when they are loaded, so Troupe never does.
 std::string foreign_format(std::span<const std::byte> start);
 /// What to do about it, for errors.
 std::string foreign_format_remedy();

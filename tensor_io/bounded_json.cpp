@@ -12,8 +12,8 @@ namespace {
 
 using nlohmann::json;
 
-// Builds the document and counts on the way. (The library's own parser with a callback takes quadratic time: after each object it walks
-// through the parent.)
+// Builds the document and counts on the way. (The library's own parser with a callback takes quadratic time: after each
+// object it walks through the parent.)
 class BoundedBuilder final : public nlohmann::json_sax<json> {
  public:
   BoundedBuilder(const std::string& where, const JsonLimits& limits, std::size_t text_offset)
@@ -77,7 +77,8 @@ class BoundedBuilder final : public nlohmann::json_sax<json> {
 
 }  // namespace
 
-json parse_bounded_json(std::string_view text, const std::string& where, const JsonLimits& limits, std::size_t text_offset) {
+json parse_bounded_json(std::string_view text, const std::string& where, const JsonLimits& limits,
+                        std::size_t text_offset) {
   BoundedBuilder builder(where, limits, text_offset);
   json::sax_parse(text.begin(), text.end(), &builder);
   return builder.take();

@@ -14,9 +14,10 @@ struct JsonLimits {
   std::size_t values = 2'000'000;  ///< keys, numbers, strings, brackets; about 16 bytes of memory each
 };
 
-/// Parses text out of an untrusted file: strict JSON, valid UTF-8, every key once. Throws Error(bad_data) whose operation is `where` (what
-/// is read, and the file's name) and whose cause names the offset within `text`, to which `text_offset`, where it starts in the file, is
-/// added.
-nlohmann::json parse_bounded_json(std::string_view text, const std::string& where, const JsonLimits& limits, std::size_t text_offset = 0);
+/// Parses text out of an untrusted file: strict JSON, valid UTF-8, every key once. Throws Error(bad_data) whose
+/// operation is `where` (what is read, and the file's name) and whose cause names the offset within `text`, to which
+/// `text_offset`, where it starts in the file, is added.
+nlohmann::json parse_bounded_json(std::string_view text, const std::string& where, const JsonLimits& limits,
+                                  std::size_t text_offset = 0);
 
 }  // namespace troupe

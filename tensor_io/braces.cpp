@@ -12,20 +12,23 @@ namespace {
 constexpr std::size_t kMostNames = 1'000'000;
 
 [[noreturn]] void refuse(const std::string& pattern, const std::string& cause) {
-  throw Error(ErrorCode::usage, "data_dir", "'" + pattern.substr(0, 200) + "': " + cause, "write name-{000000..000146}.tar");
+  throw Error(ErrorCode::usage, "data_dir", "'" + pattern.substr(0, 200) + "': " + cause,
+              "write name-{000000..000146}.tar");
 }
 
 std::optional<std::uint64_t> number(const std::string& text) {
   std::uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size() && !text.empty() ? std::optional(value) : std::nullopt;
+  return error == std::errc() && end == text.data() + text.size() && !text.empty() ? std::optional(value)
+                                                                                   : std::nullopt;
 }
 
 std::vector<std::string> choices(const std::string& pattern, const std::string& group) {
   std::vector<std::string> words;
   const auto dots = group.find("..");
   if (dots == std::string::npos) {
-    if (group.find(',') == std::string::npos) refuse(pattern, "{" + group + "} is neither a range of numbers nor a list");
+    if (group.find(',') == std::string::npos)
+      refuse(pattern, "{" + group + "} is neither a range of numbers nor a list");
     for (std::size_t begin = 0; begin <= group.size();) {
       const auto end = std::min(group.find(',', begin), group.size());
       words.push_back(group.substr(begin, end - begin));

@@ -62,8 +62,8 @@ std::vector<std::int32_t> registration_order(std::span<const ParameterLayout> la
   return order;
 }
 
-BucketPlan plan_buckets(std::span<const ParameterLayout> layout, std::span<const std::int32_t> order, std::int64_t cap_bytes,
-                        std::int64_t first_cap_bytes) {
+BucketPlan plan_buckets(std::span<const ParameterLayout> layout, std::span<const std::int32_t> order,
+                        std::int64_t cap_bytes, std::int64_t first_cap_bytes) {
   BucketPlan plan;
   std::vector<bool> placed(layout.size(), false);
   for (const auto index : order) {
@@ -93,7 +93,8 @@ BucketPlan plan_buckets(std::span<const ParameterLayout> layout, std::span<const
   }
   for (auto& [dtype, rest] : open) closed.push_back(std::move(rest));
   // A bucket is full when its last parameter is ready.
-  std::stable_sort(closed.begin(), closed.end(), [](const auto& a, const auto& b) { return a.last_position < b.last_position; });
+  std::stable_sort(closed.begin(), closed.end(),
+                   [](const auto& a, const auto& b) { return a.last_position < b.last_position; });
 
   std::map<at::ScalarType, std::int64_t> length;
   Fnv hash;
@@ -116,12 +117,13 @@ BucketPlan plan_buckets(std::span<const ParameterLayout> layout, std::span<const
 }
 
 std::string BucketPlan::describe() const {
-  std::string text =
-      std::to_string(order.size()) + " parameters in " + std::to_string(buckets.size()) + " bucket" + (buckets.size() == 1 ? "" : "s");
+  std::string text = std::to_string(order.size()) + " parameters in " + std::to_string(buckets.size()) + " bucket" +
+                     (buckets.size() == 1 ? "" : "s");
   for (std::size_t i = 0; i < buckets.size(); ++i) {
     char size[32];
-    std::snprintf(size, sizeof size, "%.1f",
-                  static_cast<double>(buckets[i].numel()) * static_cast<double>(c10::elementSize(buckets[i].dtype)) / (1 << 20));
+    std::snprintf(
+        size, sizeof size, "%.1f",
+        static_cast<double>(buckets[i].numel()) * static_cast<double>(c10::elementSize(buckets[i].dtype)) / (1 << 20));
     text += (i == 0 ? ": " : ", ") + std::string(size);
   }
   return text + (buckets.empty() ? "" : " MiB");
@@ -151,11 +153,13 @@ std::uint64_t layout_hash(std::span<const ParameterLayout> layout) noexcept {
   return hash.value();
 }
 
-std::string layout_difference(std::span<const ParameterLayout> mine, int my_rank, std::span<const ParameterLayout> theirs, int their_rank) {
+std::string layout_difference(std::span<const ParameterLayout> mine, int my_rank,
+                              std::span<const ParameterLayout> theirs, int their_rank) {
   for (std::size_t i = 0; i < std::max(mine.size(), theirs.size()); ++i) {
     if (i < mine.size() && i < theirs.size() && mine[i] == theirs[i]) continue;
     const auto side = [i](std::span<const ParameterLayout> layout, int rank) {
-      return (i < layout.size() ? "is " + layout[i].describe() : std::string("does not exist")) + " on rank " + std::to_string(rank);
+      return (i < layout.size() ? "is " + layout[i].describe() : std::string("does not exist")) + " on rank " +
+             std::to_string(rank);
     };
     return "parameter " + std::to_string(i) + " " + side(theirs, their_rank) + " and " + side(mine, my_rank);
   }
@@ -165,7 +169,8 @@ std::string layout_difference(std::span<const ParameterLayout> mine, int my_rank
 std::string serialize_layout(std::span<const ParameterLayout> layout) {
   std::ostringstream out;
   for (const auto& parameter : layout) {
-    out << static_cast<int>(parameter.dtype) << ' ' << (parameter.requires_grad ? 1 : 0) << ' ' << parameter.shape.size();
+    out << static_cast<int>(parameter.dtype) << ' ' << (parameter.requires_grad ? 1 : 0) << ' '
+        << parameter.shape.size();
     for (const auto extent : parameter.shape) out << ' ' << extent;
     out << ' ' << parameter.name << '\n';
   }
@@ -181,7 +186,8 @@ std::vector<ParameterLayout> parse_layout(const std::string& text) {
     int dtype = -1, requires_grad = 0;
     std::size_t dimensions = 0;
     fields >> dtype >> requires_grad >> dimensions;
-    if (!fields || dimensions > 64) throw Error(ErrorCode::bad_data, "a rank's parameter layout", "line '" + line + "' cannot be read");
+    if (!fields || dimensions > 64)
+      throw Error(ErrorCode::bad_data, "a rank's parameter layout", "line '" + line + "' cannot be read");
     parameter.shape.resize(dimensions);
     for (auto& extent : parameter.shape) fields >> extent;
     fields.get();

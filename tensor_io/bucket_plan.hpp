@@ -45,8 +45,9 @@ struct FlatBuffer {
 
 /// How gradients are cut into buckets, in the order in which the reducer launches them.
 ///
-/// Parameters that do not require a gradient have no slot. Every slot starts at 64 bytes (summation order, and so the bits of the result,
-/// depends on the place), hence the flat buffers are the same length whatever the order, and a new plan needs no new memory.
+/// Parameters that do not require a gradient have no slot. Every slot starts at 64 bytes (summation order, and so the
+/// bits of the result, depends on the place), hence the flat buffers are the same length whatever the order, and a new
+/// plan needs no new memory.
 struct BucketPlan {
   std::vector<Bucket> buckets;
   std::vector<FlatBuffer> flats;    // one per dtype
@@ -56,10 +57,10 @@ struct BucketPlan {
   std::string describe() const;  ///< `12 parameters in 3 buckets: 1.0, 25.1, 7.9 MiB`
 };
 
-/// `order`: parameters in the order in which their gradients become ready; the trainable ones that it leaves out come last. A bucket is
-/// closed by the parameter that fills it (as in PyTorch's DDP), the first one at `first_cap_bytes`.
-BucketPlan plan_buckets(std::span<const ParameterLayout> layout, std::span<const std::int32_t> order, std::int64_t cap_bytes,
-                        std::int64_t first_cap_bytes);
+/// `order`: parameters in the order in which their gradients become ready; the trainable ones that it leaves out come
+/// last. A bucket is closed by the parameter that fills it (as in PyTorch's DDP), the first one at `first_cap_bytes`.
+BucketPlan plan_buckets(std::span<const ParameterLayout> layout, std::span<const std::int32_t> order,
+                        std::int64_t cap_bytes, std::int64_t first_cap_bytes);
 
 /// The order before anything was measured: last registered parameter first, since backward goes backwards.
 std::vector<std::int32_t> registration_order(std::span<const ParameterLayout> layout);
@@ -70,8 +71,10 @@ std::vector<std::int32_t> order_of_text(const std::string& text);
 
 std::uint64_t layout_hash(std::span<const ParameterLayout> layout) noexcept;
 
-/// What differs between two ranks' layouts, or an empty string: `parameter 3 is fc.weight (10, 256) float32 on rank 0 and …`.
-std::string layout_difference(std::span<const ParameterLayout> mine, int my_rank, std::span<const ParameterLayout> theirs, int their_rank);
+/// What differs between two ranks' layouts, or an empty string: `parameter 3 is fc.weight (10, 256) float32 on rank 0
+/// and …`.
+std::string layout_difference(std::span<const ParameterLayout> mine, int my_rank,
+                              std::span<const ParameterLayout> theirs, int their_rank);
 
 /// One line per parameter, for the exchange between ranks; `parse_layout` reads it back (throws Error(bad_data)).
 std::string serialize_layout(std::span<const ParameterLayout> layout);

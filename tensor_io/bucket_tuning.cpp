@@ -44,8 +44,8 @@ double predict_reduced(const BucketPlan& plan, std::span<const double> ready_ms,
   return end;
 }
 
-BucketChoice choose_caps(std::span<const ParameterLayout> layout, std::span<const std::int32_t> order, std::span<const double> ready_ms,
-                         const WireCost& cost, const BucketCaps& now, double gain) {
+BucketChoice choose_caps(std::span<const ParameterLayout> layout, std::span<const std::int32_t> order,
+                         std::span<const double> ready_ms, const WireCost& cost, const BucketCaps& now, double gain) {
   const auto ends = [&](const BucketCaps& caps) {
     return predict_reduced(plan_buckets(layout, order, caps.cap_bytes, caps.first_cap_bytes), ready_ms, cost);
   };

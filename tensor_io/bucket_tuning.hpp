@@ -13,7 +13,9 @@ namespace troupe {
 struct WireCost {
   double fixed_ms = 0;  ///< of each collective
   double ms_per_mib = 0;
-  double of(std::int64_t bytes) const noexcept { return fixed_ms + ms_per_mib * static_cast<double>(bytes) / (1 << 20); }
+  double of(std::int64_t bytes) const noexcept {
+    return fixed_ms + ms_per_mib * static_cast<double>(bytes) / (1 << 20);
+  }
 };
 
 struct WireSample {
@@ -21,7 +23,8 @@ struct WireSample {
   double ms = 0;
 };
 
-/// By least squares. Nothing where the samples do not tell latency from bandwidth: all of about one length, or longer ones no slower.
+/// By least squares. Nothing where the samples do not tell latency from bandwidth: all of about one length, or longer
+/// ones no slower.
 std::optional<WireCost> fit_wire_cost(std::span<const WireSample> samples);
 
 struct BucketCaps {
@@ -29,8 +32,9 @@ struct BucketCaps {
   bool operator==(const BucketCaps&) const = default;
 };
 
-/// When the last bucket would be reduced, in ms from the start of backward. Each bucket goes out when its last gradient is there and the
-/// one before it is reduced. `ready_ms` by parameter; in the order of the plan for those that it does not know: not finite.
+/// When the last bucket would be reduced, in ms from the start of backward. Each bucket goes out when its last gradient
+/// is there and the one before it is reduced. `ready_ms` by parameter; in the order of the plan for those that it does
+/// not know: not finite.
 double predict_reduced(const BucketPlan& plan, std::span<const double> ready_ms, const WireCost& cost);
 
 struct BucketChoice {
@@ -38,9 +42,10 @@ struct BucketChoice {
   double now_ms = 0, then_ms = 0;  ///< predict_reduced of the plan as it is, and of the one chosen
 };
 
-/// The caps whose plan is reduced first, of powers of two from 64 KiB to the whole. What it has stays unless another one wins more than
-/// `gain` of what is left to win: the time from the last gradient to the end of its reduction. Pure.
-BucketChoice choose_caps(std::span<const ParameterLayout> layout, std::span<const std::int32_t> order, std::span<const double> ready_ms,
-                         const WireCost& cost, const BucketCaps& now, double gain = 0.1);
+/// The caps whose plan is reduced first, of powers of two from 64 KiB to the whole. What it has stays unless another
+/// one wins more than `gain` of what is left to win: the time from the last gradient to the end of its reduction. Pure.
+BucketChoice choose_caps(std::span<const ParameterLayout> layout, std::span<const std::int32_t> order,
+                         std::span<const double> ready_ms, const WireCost& cost, const BucketCaps& now,
+                         double gain = 0.1);
 
 }  // namespace troupe

@@ -20,12 +20,15 @@ std::string step_folder_name(std::int64_t step) {
   return text;
 }
 
-std::string SaveAttempt::folder_name() const { return std::string(kTemporaryPrefix) + step_folder_name(step) + "." + id; }
+std::string SaveAttempt::folder_name() const {
+  return std::string(kTemporaryPrefix) + step_folder_name(step) + "." + id;
+}
 
 std::optional<std::int64_t> parse_step_folder_name(std::string_view name) {
   if (!name.starts_with("step-")) return std::nullopt;
   const auto digits = name.substr(5);
-  if (digits.empty() || digits.size() > 18 || digits.find_first_not_of("0123456789") != digits.npos) return std::nullopt;
+  if (digits.empty() || digits.size() > 18 || digits.find_first_not_of("0123456789") != digits.npos)
+    return std::nullopt;
   const auto step = std::stoll(std::string(digits));
   return step_folder_name(step) == name ? std::optional<std::int64_t>(step) : std::nullopt;
 }
@@ -38,7 +41,8 @@ std::vector<CheckpointEntry> list_checkpoints(const std::string& directory) {
   for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
     const std::string name = entry->path().filename().string();
     const bool replaced = name.starts_with(kReplacedPrefix);
-    const auto step = parse_step_folder_name(replaced ? std::string_view(name).substr(kReplacedPrefix.size()) : std::string_view(name));
+    const auto step = parse_step_folder_name(replaced ? std::string_view(name).substr(kReplacedPrefix.size())
+                                                      : std::string_view(name));
     if (!step) continue;
     CheckpointEntry found{*step, entry->path().string()};
     if (replaced) {
@@ -54,7 +58,8 @@ std::vector<CheckpointEntry> list_checkpoints(const std::string& directory) {
   return checkpoints;
 }
 
-std::vector<CheckpointEntry> newest_first(std::vector<CheckpointEntry> checkpoints, std::optional<std::int64_t> latest) {
+std::vector<CheckpointEntry> newest_first(std::vector<CheckpointEntry> checkpoints,
+                                          std::optional<std::int64_t> latest) {
   const auto limit = latest.value_or(std::numeric_limits<std::int64_t>::max());
   std::sort(checkpoints.begin(), checkpoints.end(), [limit](const auto& a, const auto& b) {
     const bool a_above = a.step > limit, b_above = b.step > limit;

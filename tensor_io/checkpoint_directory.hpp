@@ -8,9 +8,9 @@
 /// What lies in a directory of checkpoints:
 ///
 ///     step-00001200/      a checkpoint: manifest.json, rank-*.safetensors, rank-*.json
-///     latest, best        the name of a checkpoint and its XXH3; `latest` is renamed into place when everything else is on the disk
-///     .tmp-…              under construction (`.tmp-step-00001200.<attempt>`: ranks write their parts there), or being removed
-///     .old-step-00001200  the former step-00001200, while a new one takes its place
+///     latest, best        the name of a checkpoint and its XXH3; `latest` is renamed into place when everything else
+///     is on the disk .tmp-…              under construction (`.tmp-step-00001200.<attempt>`: ranks write their parts
+///     there), or being removed .old-step-00001200  the former step-00001200, while a new one takes its place
 namespace troupe {
 
 /// `step-00001200`; and back, nothing where the name is another.
@@ -35,16 +35,18 @@ struct CheckpointEntry {
   std::string path;  ///< the folder; one that is being replaced counts where the new one is not there yet
 };
 
-/// The checkpoints of a directory, unchecked, sorted by step. A directory that does not exist has none. Throws Error(io).
+/// The checkpoints of a directory, unchecked, sorted by step. A directory that does not exist has none. Throws
+/// Error(io).
 std::vector<CheckpointEntry> list_checkpoints(const std::string& directory);
 
-/// In the order in which they are tried and kept: up to `latest` from the newest on, then what a run that was given up has left above it.
-/// Without a `latest` simply from the newest on. A pure function.
+/// In the order in which they are tried and kept: up to `latest` from the newest on, then what a run that was given up
+/// has left above it. Without a `latest` simply from the newest on. A pure function.
 std::vector<CheckpointEntry> newest_first(std::vector<CheckpointEntry> checkpoints, std::optional<std::int64_t> latest);
 
 /// The content of `latest` and `best`.
 std::string pointer_text(std::int64_t step);
-/// The step that `directory`/`name` points to; nothing where that file is not there; Error(bad_data) where it is damaged.
+/// The step that `directory`/`name` points to; nothing where that file is not there; Error(bad_data) where it is
+/// damaged.
 std::optional<std::int64_t> read_pointer(const std::string& directory, const std::string& name);
 
 }  // namespace troupe

@@ -29,17 +29,21 @@ std::int64_t row_elements(at::IntArrayRef shape) {
   return elements;
 }
 
-std::span<std::byte> bytes_of(const at::Tensor& tensor) { return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()}; }
+std::span<std::byte> bytes_of(const at::Tensor& tensor) {
+  return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
+}
 
 }  // namespace
 
 class CheckpointFolder::Folder {
  public:
-  explicit Folder(const std::string& path) : fd_(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) {
+  explicit Folder(const std::string& path)
+      : fd_(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) {
     if (fd_ >= 0) return;
     const int why = errno;
     if (why == ELOOP || why == ENOTDIR)
-      throw Error(ErrorCode::bad_data, std::string(kOperation) + ": " + path, "is not a folder (symbolic links are not followed)");
+      throw Error(ErrorCode::bad_data, std::string(kOperation) + ": " + path,
+                  "is not a folder (symbolic links are not followed)");
     if (why == ENOENT) throw Error(ErrorCode::bad_data, std::string(kOperation) + ": " + path, "is missing");
     throw Error(ErrorCode::io, std::string(kOperation) + ": " + path, std::system_category().message(why));
   }
@@ -81,7 +85,8 @@ CheckpointFolder::CheckpointFolder(std::string path) : path_(std::move(path)) {
   while (path_.size() > 1 && path_.ends_with('/')) path_.pop_back();  // with it, a symbolic link would be followed
   folder_ = std::make_unique<Folder>(path_);
   const auto manifest_file = open(std::string(kManifestFile));
-  manifest_ = Manifest::from_text(manifest_file.read_all(Manifest::kMaxBytes), manifest_file.operation() + ": " + manifest_file.path());
+  manifest_ = Manifest::from_text(manifest_file.read_all(Manifest::kMaxBytes),
+                                  manifest_file.operation() + ": " + manifest_file.path());
 
   auto folder_name = std::filesystem::path(path_).filename().string();
   if (folder_name.starts_with(kReplacedPrefix)) folder_name.erase(0, kReplacedPrefix.size());
@@ -124,8 +129,8 @@ void CheckpointFolder::check_slices(const std::string& name, const SafetensorsFi
     }
   }
   if (used != file.entries().size()) {
-    file.file().refuse("holds " + std::to_string(file.entries().size()) + " tensors, the manifest has " + std::to_string(used) +
-                       " slices in it");
+    file.file().refuse("holds " + std::to_string(file.entries().size()) + " tensors, the manifest has " +
+                       std::to_string(used) + " slices in it");
   }
 }
 
@@ -149,7 +154,8 @@ void CheckpointFolder::verify() const {
 std::string CheckpointFolder::rank_state(std::int64_t rank) const {
   const auto name = rank_state_file(rank);
   const auto file = open(name);
-  if (file.bytes() > kMaxRankStateBytes) file.refuse("has " + std::to_string(file.bytes()) + " bytes, more than a rank's state may have");
+  if (file.bytes() > kMaxRankStateBytes)
+    file.refuse("has " + std::to_string(file.bytes()) + " bytes, more than a rank's state may have");
   std::string text(static_cast<std::size_t>(file.bytes()), '\0');
   HashedFile(file, manifest_.files.at(name)).read(0, std::as_writable_bytes(std::span(text)));
   return text;
@@ -157,18 +163,22 @@ std::string CheckpointFolder::rank_state(std::int64_t rank) const {
 
 void CheckpointFolder::read(const std::string& name, at::IntArrayRef offsets, const at::Tensor& target) const {
   const auto found = tensors_.find(name);
-  if (found == tensors_.end()) throw Error(ErrorCode::internal, kOperation, "there is no tensor " + printable(name) + " in " + path_);
+  if (found == tensors_.end())
+    throw Error(ErrorCode::internal, kOperation, "there is no tensor " + printable(name) + " in " + path_);
   const auto& tensor = *found->second;
   const auto dimensions = tensor.shape.size();
-  if (offsets.size() != dimensions || static_cast<std::size_t>(target.dim()) != dimensions || target.scalar_type() != tensor.dtype)
-    throw Error(ErrorCode::internal, kOperation, "tensor " + printable(name) + " was asked for in another shape or dtype");
+  if (offsets.size() != dimensions || static_cast<std::size_t>(target.dim()) != dimensions ||
+      target.scalar_type() != tensor.dtype)
+    throw Error(ErrorCode::internal, kOperation,
+                "tensor " + printable(name) + " was asked for in another shape or dtype");
   for (const auto& slice : tensor.slices) {
     // What they have in common, as it lies in the slice and in the target.
     std::vector<std::int64_t> in_slice(dimensions), in_target(dimensions), shape(dimensions);
     bool empty = false;
     for (std::size_t d = 0; d < dimensions; ++d) {
       const auto begin = std::max(slice.offsets[d], offsets[d]);
-      const auto end = std::min(slice.offsets[d] + slice.shape[d], offsets[d] + target.size(static_cast<std::int64_t>(d)));
+      const auto end =
+          std::min(slice.offsets[d] + slice.shape[d], offsets[d] + target.size(static_cast<std::int64_t>(d)));
       empty = empty || begin >= end;
       in_slice[d] = begin - slice.offsets[d];
       in_target[d] = begin - offsets[d];
@@ -179,7 +189,8 @@ void CheckpointFolder::read(const std::string& name, at::IntArrayRef offsets, co
     const auto& entry = *file.file.find(name);
     // The rows of the slice that hold it, and of them all columns.
     const auto first_row = dimensions > 0 ? in_slice[0] : 0;
-    const auto begin = entry.begin + static_cast<std::uint64_t>(first_row * row_elements(slice.shape)) * target.element_size();
+    const auto begin =
+        entry.begin + static_cast<std::uint64_t>(first_row * row_elements(slice.shape)) * target.element_size();
     auto rows_shape = slice.shape;
     if (dimensions > 0) rows_shape[0] = shape[0];
     auto wanted = block_of(target, in_target, shape);

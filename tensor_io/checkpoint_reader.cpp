@@ -26,7 +26,8 @@ CheckpointChoice choose_latest(const std::string& directory) {
   const auto pointer_path = (fs::path(directory) / "latest").string();
   std::optional<std::int64_t> latest;
   const auto listed = list_checkpoints(directory);
-  if (listed.empty()) throw Error(ErrorCode::unavailable, "resuming from " + directory, "there is no checkpoint", kStartAnew);
+  if (listed.empty())
+    throw Error(ErrorCode::unavailable, "resuming from " + directory, "there is no checkpoint", kStartAnew);
   try {
     latest = read_pointer(directory, "latest");
     if (!latest) choice.refused.push_back({pointer_path, "is missing"});
@@ -54,7 +55,8 @@ CheckpointChoice choose_best(const std::string& directory) {
 [[noreturn]] void refuse_file(const std::string& path) {
   const BoundedFile file("reading the checkpoint", path);
   std::array<std::byte, 512> start{};
-  const auto seen = std::span(start).first(static_cast<std::size_t>(std::min<std::uint64_t>(file.bytes(), start.size())));
+  const auto seen =
+      std::span(start).first(static_cast<std::size_t>(std::min<std::uint64_t>(file.bytes(), start.size())));
   file.read_at(0, seen);
   if (const auto what = foreign_format(seen); !what.empty()) file.refuse(what, foreign_format_remedy());
   file.refuse("is a file; a checkpoint is a folder with a manifest.json", "name the folder");
@@ -65,7 +67,8 @@ CheckpointChoice choose_path(const std::string& directory, const std::string& se
   auto path = fs::canonical(selector, error);
   if (error) path = fs::canonical(fs::path(directory) / selector, error);
   if (error) {
-    throw Error(ErrorCode::usage, "resuming from " + printable(selector), "there is no such checkpoint, here or in " + directory,
+    throw Error(ErrorCode::usage, "resuming from " + printable(selector),
+                "there is no such checkpoint, here or in " + directory,
                 "say latest, best, or the path of a step-… folder");
   }
   if (!fs::is_directory(path, error)) refuse_file(path.string());

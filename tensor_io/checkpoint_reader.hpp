@@ -31,12 +31,13 @@ struct CheckpointChoice {
 /// `selector` is
 ///   "latest"  what `directory`/latest names, then from the newest on
 ///   "best"    what `directory`/best names, or nothing
-///   a path    that checkpoint, or nothing (also one of another directory, or a folder name in this one); a directory of checkpoints: its
-///   latest
-/// Throws Error(unavailable) where there is none, Error(bad_data) for a damaged `best`, Error(usage) for a path that leads nowhere.
+///   a path    that checkpoint, or nothing (also one of another directory, or a folder name in this one); a directory
+///   of checkpoints: its latest
+/// Throws Error(unavailable) where there is none, Error(bad_data) for a damaged `best`, Error(usage) for a path that
+/// leads nowhere.
 CheckpointChoice choose_checkpoint(const std::string& directory, const std::string& selector);
-/// `error` was thrown for `path`, the one that is tried: notes it in `refused` and returns if another may be tried; throws what is to be
-/// said otherwise.
+/// `error` was thrown for `path`, the one that is tried: notes it in `refused` and returns if another may be tried;
+/// throws what is to be said otherwise.
 void refuse_checkpoint(CheckpointChoice& choice, const std::string& path, const Error& error);
 
 struct LoadResult {
@@ -45,8 +46,9 @@ struct LoadResult {
   std::vector<RefusedCheckpoint> refused;  ///< newer ones that were not good, for the log
 };
 
-/// Reads a checkpoint, all of it or nothing: sizes, structure and hashes are checked, those of the tensors on the very bytes that are
-/// handed out. `selector` as choose_checkpoint's. Throws Error(bad_data) with file and reason where none is good. Any thread.
+/// Reads a checkpoint, all of it or nothing: sizes, structure and hashes are checked, those of the tensors on the very
+/// bytes that are handed out. `selector` as choose_checkpoint's. Throws Error(bad_data) with file and reason where none
+/// is good. Any thread.
 LoadResult load_checkpoint(const std::string& directory, const std::string& selector);
 
 struct VerifiedCheckpoint {
@@ -54,7 +56,8 @@ struct VerifiedCheckpoint {
   std::uint64_t bytes = 0;
 };
 
-/// Checks one checkpoint's folder as load_checkpoint does, in 1 MiB of memory. Throws Error(bad_data) or Error(io). Any thread.
+/// Checks one checkpoint's folder as load_checkpoint does, in 1 MiB of memory. Throws Error(bad_data) or Error(io). Any
+/// thread.
 VerifiedCheckpoint verify_checkpoint(const std::string& path);
 
 }  // namespace troupe

@@ -38,7 +38,8 @@ void check_part(const CheckpointPart& part) {
   if (part.step < 0 || part.epoch < 0 || part.step_in_epoch < 0) refuse("step, epoch and step_in_epoch count from 0");
   if (part.ranks > static_cast<std::int64_t>(Manifest::kMaxRanks)) refuse("more ranks than there can be");
   if (part.rank_state.size() > kMaxRankStateBytes)
-    refuse("the state of rank " + std::to_string(part.rank) + " has " + std::to_string(part.rank_state.size()) + " bytes");
+    refuse("the state of rank " + std::to_string(part.rank) + " has " + std::to_string(part.rank_state.size()) +
+           " bytes");
 }
 
 void write_file(FileLayer& files, const std::string& path, std::string_view text, FileDigest* digest = nullptr) {
@@ -50,8 +51,8 @@ void write_file(FileLayer& files, const std::string& path, std::string_view text
 
 }  // namespace
 
-void write_checkpoint_part(const std::string& directory, const SaveAttempt& attempt, const CheckpointPart& part, FileLayer& files,
-                           std::size_t live, const std::function<void()>& live_written) {
+void write_checkpoint_part(const std::string& directory, const SaveAttempt& attempt, const CheckpointPart& part,
+                           FileLayer& files, std::size_t live, const std::function<void()>& live_written) {
   check_part(part);
   const auto folder = (fs::path(directory) / attempt.folder_name()).string();
   std::error_code error;
@@ -73,7 +74,8 @@ void write_checkpoint_part(const std::string& directory, const SaveAttempt& atte
     write_safetensors(file, part.tensors, {{{"step", std::to_string(part.step)}}, part.hashes, live, live_written});
     manifest.files[name] = file.finish();
     for (const auto& tensor : part.tensors)
-      manifest.tensors.push_back({tensor.name, tensor.dtype, tensor.global_shape, {{name, tensor.offsets, tensor.shape}}});
+      manifest.tensors.push_back(
+          {tensor.name, tensor.dtype, tensor.global_shape, {{name, tensor.offsets, tensor.shape}}});
   } else if (live_written) {
     live_written();
   }
@@ -82,7 +84,8 @@ void write_checkpoint_part(const std::string& directory, const SaveAttempt& atte
   write_file(files, folder + "/" + rank_part_file(part.rank), manifest.to_text(Manifest::Kind::part));
 }
 
-CheckpointWriter::CheckpointWriter(std::string directory, std::int64_t keep_last, FileLayer& files, const SaveAttempt& under_way)
+CheckpointWriter::CheckpointWriter(std::string directory, std::int64_t keep_last, FileLayer& files,
+                                   const SaveAttempt& under_way)
     : directory_(std::move(directory)), keep_last_(keep_last), files_(files) {
   if (keep_last_ < 1)
     throw Error(ErrorCode::usage, "writing checkpoints to " + directory_, "keep_last is " + std::to_string(keep_last_),
@@ -102,7 +105,9 @@ CheckpointWriter::CheckpointWriter(std::string directory, std::int64_t keep_last
 CheckpointWriter::~CheckpointWriter() { ::close(lock_fd_); }
 
 std::string CheckpointWriter::path(std::string_view name) const { return (fs::path(directory_) / name).string(); }
-std::string CheckpointWriter::temporary(std::string_view name) const { return path(std::string(kTemporaryPrefix) + std::string(name)); }
+std::string CheckpointWriter::temporary(std::string_view name) const {
+  return path(std::string(kTemporaryPrefix) + std::string(name));
+}
 
 void CheckpointWriter::lock() {
   lock_fd_ = ::open(directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -113,8 +118,8 @@ void CheckpointWriter::lock() {
     if (errno != EWOULDBLOCK && errno != EINTR) return;  // a file system without locks
     if (std::chrono::steady_clock::now() > deadline) {
       ::close(lock_fd_);
-      throw Error(ErrorCode::unavailable, "writing checkpoints to " + directory_, "another job writes its checkpoints there",
-                  "give each job a checkpoint_dir of its own");
+      throw Error(ErrorCode::unavailable, "writing checkpoints to " + directory_,
+                  "another job writes its checkpoints there", "give each job a checkpoint_dir of its own");
     }
     std::this_thread::sleep_for(20ms);
   }
@@ -123,13 +128,17 @@ void CheckpointWriter::lock() {
 void CheckpointWriter::clear_leftovers(const SaveAttempt& under_way) {
   std::vector<std::string> names;
   std::error_code error;
-  for (auto entry = fs::directory_iterator(directory_, error); !error && entry != fs::directory_iterator(); entry.increment(error))
+  for (auto entry = fs::directory_iterator(directory_, error); !error && entry != fs::directory_iterator();
+       entry.increment(error))
     names.push_back(entry->path().filename().string());
   if (error) throw_io_error("listing", directory_, error.value());
   for (const auto& name : names) {
     const std::string_view view = name;
-    const auto is_ours = [](std::string_view rest) { return rest.starts_with("step-") || rest == "latest" || rest == "best"; };
-    if (view.starts_with(kTemporaryPrefix) && is_ours(view.substr(kTemporaryPrefix.size())) && name != under_way.folder_name()) {
+    const auto is_ours = [](std::string_view rest) {
+      return rest.starts_with("step-") || rest == "latest" || rest == "best";
+    };
+    if (view.starts_with(kTemporaryPrefix) && is_ours(view.substr(kTemporaryPrefix.size())) &&
+        name != under_way.folder_name()) {
       try {
         remove_tree(files_, path(name));
       } catch (const Error&) {
@@ -178,11 +187,13 @@ std::uint64_t CheckpointWriter::finish_folder(const SaveAttempt& attempt, std::i
       const auto part = folder + "/" + rank_part_file(rank);
       if (!exists(part)) {
         throw Error(ErrorCode::unavailable, "writing a checkpoint",
-                    "rank " + std::to_string(rank) + " has written its part, and it is not in " + folder + " as this host sees it",
+                    "rank " + std::to_string(rank) + " has written its part, and it is not in " + folder +
+                        " as this host sees it",
                     "checkpoint_dir must lie on a file system that all hosts share");
       }
       const BoundedFile file("reading a part of the checkpoint", part);
-      parts.push_back(Manifest::from_text(file.read_all(Manifest::kMaxBytes), file.operation() + ": " + part, Manifest::Kind::part));
+      parts.push_back(Manifest::from_text(file.read_all(Manifest::kMaxBytes), file.operation() + ": " + part,
+                                          Manifest::Kind::part));
     }
     const auto where = "writing a checkpoint: " + folder;
     const auto text = merge_manifests(std::move(parts), where).to_text();
@@ -239,7 +250,8 @@ SavedCheckpoint CheckpointWriter::publish(const SaveAttempt& attempt, std::int64
 }
 
 void CheckpointWriter::give_up(const SaveAttempt& attempt) noexcept {
-  for (const auto& leftover : {attempt.folder_name(), std::string(kTemporaryPrefix) + "latest", std::string(kTemporaryPrefix) + "best"}) {
+  for (const auto& leftover :
+       {attempt.folder_name(), std::string(kTemporaryPrefix) + "latest", std::string(kTemporaryPrefix) + "best"}) {
     try {
       remove_tree(files_, path(leftover));
     } catch (const Error&) {
@@ -285,7 +297,8 @@ SavedCheckpoint CheckpointWriter::save(const TrainingState& state, bool best) {
 }
 
 void CheckpointWriter::prune(std::int64_t latest) {
-  const auto best = read_pointer(directory_, "best");  // a damaged one throws: better to keep too much than to lose the best
+  const auto best =
+      read_pointer(directory_, "best");  // a damaged one throws: better to keep too much than to lose the best
   const auto checkpoints = newest_first(list_checkpoints(directory_), latest);
   for (std::size_t i = static_cast<std::size_t>(keep_last_); i < checkpoints.size(); ++i) {
     if (best && *best == checkpoints[i].step) continue;

@@ -18,7 +18,8 @@ constexpr std::string_view kLabel = "clock";
 ClockOffset offset_of(const std::vector<ClockSample>& samples, bool same_host) {
   if (samples.empty()) return {};
   const auto way = [](const ClockSample& s) { return s.answered_ns - s.asked_ns; };
-  const auto best = *std::min_element(samples.begin(), samples.end(), [&](const auto& a, const auto& b) { return way(a) < way(b); });
+  const auto best =
+      *std::min_element(samples.begin(), samples.end(), [&](const auto& a, const auto& b) { return way(a) < way(b); });
   const ClockOffset measured{best.asked_ns + way(best) / 2 - best.remote_ns, way(best) / 2 + 1};
   if (same_host && std::abs(measured.offset_ns) <= measured.error_ns) return {};
   return measured;
@@ -56,7 +57,8 @@ std::vector<ClockOffset> measure_clocks(Communicator& lane, const std::function<
   lane.broadcast(offsets, 0, kLabel);
   std::vector<ClockOffset> result;
   result.reserve(static_cast<std::size_t>(world));
-  for (int rank = 0; rank < world; ++rank) result.push_back({offsets[rank][0].item<std::int64_t>(), offsets[rank][1].item<std::int64_t>()});
+  for (int rank = 0; rank < world; ++rank)
+    result.push_back({offsets[rank][0].item<std::int64_t>(), offsets[rank][1].item<std::int64_t>()});
   return result;
 }
 

@@ -14,8 +14,9 @@
 namespace troupe {
 
 std::string_view to_string(CollectiveKind kind) noexcept {
-  static constexpr std::string_view names[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gather",  "scatter",
-                                               "all_to_all", "send",           "recv",       "barrier",   "split",  "allocate"};
+  static constexpr std::string_view names[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce",
+                                               "gather",     "scatter",        "all_to_all", "send",      "recv",
+                                               "barrier",    "split",          "allocate"};
   return names[static_cast<std::size_t>(kind)];
 }
 
@@ -26,8 +27,12 @@ std::string CollectiveRecord::describe() const {
     if (dtype >= 0) text += std::string(" ") + c10::toString(static_cast<c10::ScalarType>(dtype));
   }
   if (peer >= 0)
-    text += (kind == CollectiveKind::send ? " to " : kind == CollectiveKind::recv ? " from " : " with root ") + std::to_string(peer);
-  static constexpr std::string_view operations[] = {"", "", "avg", "min", "max", "product"};  // by ReduceOp; sum goes without saying
+    text += (kind == CollectiveKind::send   ? " to "
+             : kind == CollectiveKind::recv ? " from "
+                                            : " with root ") +
+            std::to_string(peer);
+  static constexpr std::string_view operations[] = {"",    "",    "avg",
+                                                    "min", "max", "product"};  // by ReduceOp; sum goes without saying
   if (reduce_op > 1 && reduce_op < std::size(operations)) text += " by " + std::string(operations[reduce_op]);
   std::string where;
   if (label[0] != '\0') where = label.data();
@@ -92,7 +97,8 @@ void CollectiveLedger::finish() noexcept {
   // Nobody else writes: neither a lock nor a locked instruction.
   const auto& record = ring_[(started_ - 1) % kCapacity];
   inside_ns_.store(inside_ns_.load(std::memory_order_relaxed) + now - record.started_ns, std::memory_order_relaxed);
-  if (!record.point_to_point()) finished_.store(finished_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  if (!record.point_to_point())
+    finished_.store(finished_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   ended_.store(started_, std::memory_order_release);
   if (auto* track = active_track()) trace_collective(*track, record, now);
 }
@@ -110,7 +116,8 @@ std::vector<CollectiveRecord> CollectiveLedger::snapshot() const {
   records.reserve(ring_.size());
   const std::size_t first = started_ > kCapacity ? started_ % kCapacity : 0;
   for (std::size_t i = 0; i < ring_.size(); ++i) records.push_back(ring_[(first + i) % ring_.size()]);
-  if (const bool over = ended_.load(std::memory_order_acquire) == started_; !records.empty()) records.back().finished = over;
+  if (const bool over = ended_.load(std::memory_order_acquire) == started_; !records.empty())
+    records.back().finished = over;
   return records;
 }
 

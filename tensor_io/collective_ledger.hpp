@@ -29,8 +29,8 @@ enum class CollectiveKind : std::uint8_t {
 
 std::string_view to_string(CollectiveKind kind) noexcept;
 
-/// What one rank is about to do on a communicator. Two ranks that meet in a collective must agree in everything but `started_ns`,
-/// `finished` and, for send and recv, the peer.
+/// What one rank is about to do on a communicator. Two ranks that meet in a collective must agree in everything but
+/// `started_ns`, `finished` and, for send and recv, the peer.
 struct CollectiveRecord {
   std::uint64_t sequence = 0;  ///< counts from 1 on each communicator, collectives and point-to-point calls apart
   CollectiveKind kind = CollectiveKind::barrier;
@@ -44,12 +44,13 @@ struct CollectiveRecord {
   bool finished = false;
 
   bool point_to_point() const noexcept { return kind == CollectiveKind::send || kind == CollectiveKind::recv; }
-  std::string describe() const;                ///< `all_reduce of 262144 f32 (bucket 3, step 12)`
-  std::uint64_t fingerprint() const noexcept;  ///< equal on all ranks of a collective and on both of a send; label and step included
+  std::string describe() const;  ///< `all_reduce of 262144 f32 (bucket 3, step 12)`
+  std::uint64_t fingerprint()
+      const noexcept;  ///< equal on all ranks of a collective and on both of a send; label and step included
 };
 
-/// The last 4,096 collectives of one communicator on one rank, written by the thread that launches them and read by any other
-/// (the watchdog, which names a rank that hangs; the dump after a failure).
+/// The last 4,096 collectives of one communicator on one rank, written by the thread that launches them and read by any
+/// other (the watchdog, which names a rank that hangs; the dump after a failure).
 class CollectiveLedger {
  public:
   static constexpr std::size_t kCapacity = 4096;
@@ -67,7 +68,9 @@ class CollectiveLedger {
   /// How many were finished, point-to-point calls apart. Any thread.
   std::uint64_t finished_count() const noexcept { return finished_.load(std::memory_order_acquire); }
   /// Time spent in finished collectives so far, mostly waiting for the others. Any thread.
-  std::chrono::nanoseconds time_inside() const noexcept { return std::chrono::nanoseconds(inside_ns_.load(std::memory_order_relaxed)); }
+  std::chrono::nanoseconds time_inside() const noexcept {
+    return std::chrono::nanoseconds(inside_ns_.load(std::memory_order_relaxed));
+  }
   /// Oldest first, at most kCapacity. Any thread.
   std::vector<CollectiveRecord> snapshot() const;
 
@@ -75,8 +78,10 @@ class CollectiveLedger {
   std::atomic<std::int64_t> step_{-1};
   std::atomic<std::uint64_t> finished_{0};
   std::atomic<std::int64_t> inside_ns_{0};
-  std::atomic<std::uint64_t> ended_{0};  // started_ as of the last finish(); the last record's `finished` is in here, not in the ring
-  mutable std::mutex mutex_;             // uncontended: taken by the launching thread once per collective, by a reader a few times a second
+  std::atomic<std::uint64_t> ended_{
+      0};  // started_ as of the last finish(); the last record's `finished` is in here, not in the ring
+  mutable std::mutex
+      mutex_;  // uncontended: taken by the launching thread once per collective, by a reader a few times a second
   std::uint64_t started_ = 0;
   std::uint64_t collectives_ = 0;
   std::uint64_t point_to_point_ = 0;

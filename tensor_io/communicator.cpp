@@ -14,8 +14,8 @@
 namespace troupe {
 namespace {
 
-CollectiveRecord record_of(CollectiveKind kind, std::string_view label, const at::Tensor* tensor = nullptr, ReduceOp op = ReduceOp{},
-                           int peer = -1) {
+CollectiveRecord record_of(CollectiveKind kind, std::string_view label, const at::Tensor* tensor = nullptr,
+                           ReduceOp op = ReduceOp{}, int peer = -1) {
   CollectiveRecord record;
   record.kind = kind;
   record.reduce_op = static_cast<std::uint8_t>(op);
@@ -31,7 +31,8 @@ CollectiveRecord record_of(CollectiveKind kind, std::string_view label, const at
 
 }  // namespace
 
-Communicator::Communicator(CommunicatorOptions options) : options_(std::move(options)), ledger_(std::make_shared<CollectiveLedger>()) {}
+Communicator::Communicator(CommunicatorOptions options)
+    : options_(std::move(options)), ledger_(std::make_shared<CollectiveLedger>()) {}
 
 std::optional<ErrorReport> Communicator::broken() const {
   if (!is_broken_.load(std::memory_order_acquire)) return std::nullopt;
@@ -70,7 +71,8 @@ void Communicator::abort(const ErrorReport& reason) noexcept {
   if (break_with(freed)) do_abort(freed);
 }
 
-// The one way into a back end: ledger, then the work, then, if that fails, the first reason for every rank and every later call.
+// The one way into a back end: ledger, then the work, then, if that fails, the first reason for every rank and every
+// later call.
 template <class Work>
 void Communicator::perform(CollectiveRecord record, Work&& work) {
   if (auto reason = broken()) throw Error(complete(*reason, &record));
@@ -93,7 +95,8 @@ void Communicator::perform(CollectiveRecord record, Work&& work) {
 void Communicator::all_reduce(const at::Tensor& tensor, ReduceOp op, std::string_view label) {
   check_tensor("all_reduce", "tensor", tensor, options_.device);
   check_reduction("all_reduce", op, tensor.scalar_type());
-  perform(record_of(CollectiveKind::all_reduce, label, &tensor, op), [&](const auto& record) { do_all_reduce(tensor, op, record); });
+  perform(record_of(CollectiveKind::all_reduce, label, &tensor, op),
+          [&](const auto& record) { do_all_reduce(tensor, op, record); });
 }
 
 void Communicator::all_reduce_update(const at::Tensor& gradients, const ReducedUpdate& update, std::string_view label) {
@@ -103,12 +106,14 @@ void Communicator::all_reduce_update(const at::Tensor& gradients, const ReducedU
           [&](const auto& record) { do_all_reduce_update(gradients, update, record); });
 }
 
-void Communicator::do_all_reduce_update(const at::Tensor& gradients, const ReducedUpdate& update, const CollectiveRecord& record) {
+void Communicator::do_all_reduce_update(const at::Tensor& gradients, const ReducedUpdate& update,
+                                        const CollectiveRecord& record) {
   do_all_reduce(gradients, ReduceOp::avg, record);
   apply_update(update, {gradients.const_data_ptr<float>()}, 1, copies_here(update.next), 0, gradients.numel());
 }
 
-void Communicator::reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, std::string_view label) {
+void Communicator::reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
+                                  std::string_view label) {
   check_tensor("reduce_scatter", "output", output, options_.device);
   check_tensor("reduce_scatter", "input", input, options_.device);
   check_pair("reduce_scatter", input, "input", output, "output", world_size(), rank());
@@ -121,20 +126,23 @@ void Communicator::all_gather(const at::Tensor& output, const at::Tensor& input,
   check_tensor("all_gather", "output", output, options_.device);
   check_tensor("all_gather", "input", input, options_.device);
   check_pair("all_gather", output, "output", input, "input", world_size(), rank());
-  perform(record_of(CollectiveKind::all_gather, label, &input), [&](const auto& record) { do_all_gather(output, input, record); });
+  perform(record_of(CollectiveKind::all_gather, label, &input),
+          [&](const auto& record) { do_all_gather(output, input, record); });
 }
 
 void Communicator::broadcast(const at::Tensor& tensor, int root, std::string_view label) {
   check_tensor("broadcast", "tensor", tensor, options_.device);
   check_rank("broadcast", "root", root, world_size());
-  perform(record_of(CollectiveKind::broadcast, label, &tensor, {}, root), [&](const auto& record) { do_broadcast(tensor, root, record); });
+  perform(record_of(CollectiveKind::broadcast, label, &tensor, {}, root),
+          [&](const auto& record) { do_broadcast(tensor, root, record); });
 }
 
 void Communicator::reduce(const at::Tensor& tensor, int root, ReduceOp op, std::string_view label) {
   check_tensor("reduce", "tensor", tensor, options_.device);
   check_rank("reduce", "root", root, world_size());
   check_reduction("reduce", op, tensor.scalar_type());
-  perform(record_of(CollectiveKind::reduce, label, &tensor, op, root), [&](const auto& record) { do_reduce(tensor, root, op, record); });
+  perform(record_of(CollectiveKind::reduce, label, &tensor, op, root),
+          [&](const auto& record) { do_reduce(tensor, root, op, record); });
 }
 
 void Communicator::gather(const at::Tensor& output, const at::Tensor& input, int root, std::string_view label) {
@@ -144,7 +152,8 @@ void Communicator::gather(const at::Tensor& output, const at::Tensor& input, int
     check_tensor("gather", "output", output, options_.device);
     check_pair("gather", output, "output", input, "input", world_size(), rank());
   }
-  perform(record_of(CollectiveKind::gather, label, &input, {}, root), [&](const auto& record) { do_gather(output, input, root, record); });
+  perform(record_of(CollectiveKind::gather, label, &input, {}, root),
+          [&](const auto& record) { do_gather(output, input, root, record); });
 }
 
 void Communicator::scatter(const at::Tensor& output, const at::Tensor& input, int root, std::string_view label) {
@@ -164,9 +173,11 @@ void Communicator::all_to_all(const at::Tensor& output, const at::Tensor& input,
   check_pair("all_to_all", output, "output", input, "input", 1, -1);
   if (input.numel() % world_size() != 0) {
     throw Error(ErrorCode::usage, "all_to_all",
-                std::to_string(input.numel()) + " elements cannot be cut into " + std::to_string(world_size()) + " equal slices");
+                std::to_string(input.numel()) + " elements cannot be cut into " + std::to_string(world_size()) +
+                    " equal slices");
   }
-  perform(record_of(CollectiveKind::all_to_all, label, &input), [&](const auto& record) { do_all_to_all(output, input, record); });
+  perform(record_of(CollectiveKind::all_to_all, label, &input),
+          [&](const auto& record) { do_all_to_all(output, input, record); });
 }
 
 void Communicator::send(const at::Tensor& tensor, int destination, std::string_view label) {
@@ -181,7 +192,8 @@ void Communicator::recv(const at::Tensor& tensor, int source, std::string_view l
   check_tensor("recv", "tensor", tensor, options_.device);
   check_rank("recv", "source", source, world_size());
   if (source == rank()) throw Error(ErrorCode::usage, "recv", "a rank cannot receive from itself");
-  perform(record_of(CollectiveKind::recv, label, &tensor, {}, source), [&](const auto& record) { do_recv(tensor, source, record); });
+  perform(record_of(CollectiveKind::recv, label, &tensor, {}, source),
+          [&](const auto& record) { do_recv(tensor, source, record); });
 }
 
 void Communicator::barrier(std::string_view label) {
@@ -238,7 +250,8 @@ at::Tensor Communicator::allocate_shared(std::int64_t numel, at::ScalarType dtyp
 at::Tensor Communicator::do_allocate_shared(std::int64_t, const CollectiveRecord&) { return {}; }
 
 at::Tensor Communicator::do_allocate(std::int64_t bytes, const CollectiveRecord&) {
-  return at::zeros({bytes}, at::TensorOptions().dtype(at::kByte).device(options_.device));  // c10's CPU allocator aligns to 64 bytes
+  return at::zeros(
+      {bytes}, at::TensorOptions().dtype(at::kByte).device(options_.device));  // c10's CPU allocator aligns to 64 bytes
 }
 
 std::unique_ptr<Communicator> Communicator::split(int color, int key) {
@@ -246,7 +259,8 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key) {
   std::vector<std::int64_t> all(own.size() * world_size());
   const auto input = at::from_blob(const_cast<std::int64_t*>(own.data()), {2}, at::kLong);
   const auto output = at::from_blob(all.data(), {static_cast<std::int64_t>(all.size())}, at::kLong);
-  perform(record_of(CollectiveKind::split, {}, &input), [&](const auto& record) { do_all_gather(output, input, record); });
+  perform(record_of(CollectiveKind::split, {}, &input),
+          [&](const auto& record) { do_all_gather(output, input, record); });
   const int number = splits_++;
   if (color < 0) return do_split(std::nullopt, color, key);
 

@@ -52,8 +52,8 @@ void check_tensor(std::string_view operation, std::string_view which, const at::
   if (tensor.layout() != at::kStrided) refuse(operation, quoted(which) + " is sparse", "call .to_dense() first");
   const bool is_f8 = tensor.scalar_type() == at::kFloat8_e4m3fn || tensor.scalar_type() == at::kFloat8_e5m2;
   if (!is_supported(tensor.scalar_type()) && !(is_f8 && !tensor.device().is_cpu())) {
-    refuse(operation,
-           quoted(which) + " is " + c10::toString(tensor.scalar_type()) + ", which is not one of f32, f64, f16, bf16, i32, i64, u8, bool");
+    refuse(operation, quoted(which) + " is " + c10::toString(tensor.scalar_type()) +
+                          ", which is not one of f32, f64, f16, bf16, i32, i64, u8, bool");
   }
   if (!tensor.is_contiguous()) refuse(operation, quoted(which) + " is not contiguous", "call .contiguous() first");
 }
@@ -70,18 +70,20 @@ void check_update(std::string_view operation, const at::Tensor& gradients, const
   check("gradients", gradients);
   check("state.parameter", update.state.parameter);
   check("next.parameter", update.next.parameter);
-  for (const auto& [which, now, next] :
-       {std::tuple("first", update.state.first, update.next.first), std::tuple("second", update.state.second, update.next.second)}) {
+  for (const auto& [which, now, next] : {std::tuple("first", update.state.first, update.next.first),
+                                         std::tuple("second", update.state.second, update.next.second)}) {
     if (now.defined() != next.defined()) refuse(operation, quoted(which) + " is in only one of `state` and `next`");
     if (!now.defined()) continue;
     check(which, now);
     check(which, next);
     if (overlap(now, next)) refuse(operation, quoted(which) + " would be updated in place");
   }
-  if (overlap(update.state.parameter, update.next.parameter)) refuse(operation, "`parameter` would be updated in place");
+  if (overlap(update.state.parameter, update.next.parameter))
+    refuse(operation, "`parameter` would be updated in place");
   std::int64_t last = 0;
   for (const auto& run : update.runs) {
-    if (run.begin < last || run.end < run.begin || run.end > gradients.numel() || run.begin % kLine != 0 || run.end % kLine != 0)
+    if (run.begin < last || run.end < run.begin || run.end > gradients.numel() || run.begin % kLine != 0 ||
+        run.end % kLine != 0)
       refuse(operation, "`runs` are not in order, not within the gradients, or not cut at 64 bytes");
     const bool adamw = run.rule.kind == UpdateRule::Kind::adamw;
     if ((run.rule.has_first && !update.state.first.defined()) || (adamw && !update.state.second.defined()))
@@ -90,20 +92,22 @@ void check_update(std::string_view operation, const at::Tensor& gradients, const
   }
 }
 
-void check_pair(std::string_view operation, const at::Tensor& longer, std::string_view longer_name, const at::Tensor& shorter,
-                std::string_view shorter_name, int times, int own) {
+void check_pair(std::string_view operation, const at::Tensor& longer, std::string_view longer_name,
+                const at::Tensor& shorter, std::string_view shorter_name, int times, int own) {
   if (longer.scalar_type() != shorter.scalar_type()) {
-    refuse(operation, quoted(longer_name) + " is " + c10::toString(longer.scalar_type()) + ", " + quoted(shorter_name) + " is " +
-                          c10::toString(shorter.scalar_type()));
+    refuse(operation, quoted(longer_name) + " is " + c10::toString(longer.scalar_type()) + ", " + quoted(shorter_name) +
+                          " is " + c10::toString(shorter.scalar_type()));
   }
   if (longer.device() != shorter.device()) {
     refuse(operation,
-           quoted(longer_name) + " is on " + longer.device().str() + ", " + quoted(shorter_name) + " on " + shorter.device().str(),
+           quoted(longer_name) + " is on " + longer.device().str() + ", " + quoted(shorter_name) + " on " +
+               shorter.device().str(),
            "move one to the other");
   }
   if (longer.numel() != shorter.numel() * times) {
-    refuse(operation, quoted(longer_name) + " has " + std::to_string(longer.numel()) + " elements, it must have " + std::to_string(times) +
-                          " times the " + std::to_string(shorter.numel()) + " of " + quoted(shorter_name));
+    refuse(operation, quoted(longer_name) + " has " + std::to_string(longer.numel()) + " elements, it must have " +
+                          std::to_string(times) + " times the " + std::to_string(shorter.numel()) + " of " +
+                          quoted(shorter_name));
   }
   if (shorter.numel() == 0) return;
   const auto* begin = static_cast<const char*>(longer.const_data_ptr());
@@ -118,7 +122,8 @@ void check_pair(std::string_view operation, const at::Tensor& longer, std::strin
 
 void check_rank(std::string_view operation, std::string_view which, int rank, int world_size) {
   if (rank < 0 || rank >= world_size) {
-    refuse(operation, quoted(which) + " is " + std::to_string(rank) + ", the group has ranks 0 to " + std::to_string(world_size - 1));
+    refuse(operation, quoted(which) + " is " + std::to_string(rank) + ", the group has ranks 0 to " +
+                          std::to_string(world_size - 1));
   }
 }
 
@@ -127,7 +132,8 @@ void check_reduction(std::string_view operation, ReduceOp op, at::ScalarType dty
   if (value < static_cast<int>(ReduceOp::sum) || value > static_cast<int>(ReduceOp::product))
     refuse(operation, "no such reduce op: " + std::to_string(value));
   if (op == ReduceOp::avg && !at::isFloatingType(dtype)) {
-    refuse(operation, std::string("avg of ") + c10::toString(dtype) + " would not be exact", "use sum and divide as you mean it");
+    refuse(operation, std::string("avg of ") + c10::toString(dtype) + " would not be exact",
+           "use sum and divide as you mean it");
   }
 }
 
@@ -141,19 +147,21 @@ void check_options(const CommunicatorOptions& options) {
     refuse(operation, "timeout is " + std::to_string(options.timeout.count()) + " ms", "it must be positive");
   if (options.world_size > 1 && !options.rendezvous) refuse(operation, "several ranks, but no rendezvous");
   if (!options.members.empty() && options.members.size() != static_cast<std::size_t>(options.world_size)) {
-    refuse(operation,
-           "names of " + std::to_string(options.members.size()) + " members for " + std::to_string(options.world_size) + " ranks");
+    refuse(operation, "names of " + std::to_string(options.members.size()) + " members for " +
+                          std::to_string(options.world_size) + " ranks");
   }
-  if (options.backend != "auto" && options.backend != "shm" && options.backend != "gloo" && options.backend != "hierarchical" &&
-      options.backend != "nccl") {
+  if (options.backend != "auto" && options.backend != "shm" && options.backend != "gloo" &&
+      options.backend != "hierarchical" && options.backend != "nccl") {
     refuse(operation, "no such back end: '" + options.backend + "'", "use auto, shm, gloo, hierarchical or nccl");
   }
   if (!options.device.is_cpu() && options.backend != "auto" && options.backend != "nccl") {
-    refuse(operation, "back end " + options.backend + " moves tensors of the CPU, the device is " + options.device.str(),
+    refuse(operation,
+           "back end " + options.backend + " moves tensors of the CPU, the device is " + options.device.str(),
            "use backend = auto or nccl, or device = cpu");
   }
   if (options.device.is_cpu() && options.backend == "nccl" && !options.nccl) {
-    refuse(operation, "back end nccl moves tensors of a GPU, the device is the CPU", "use device = cuda, or backend = auto");
+    refuse(operation, "back end nccl moves tensors of a GPU, the device is the CPU",
+           "use device = cuda, or backend = auto");
   }
 }
 

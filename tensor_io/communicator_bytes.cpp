@@ -1,5 +1,5 @@
-// Byte strings over the tensor collectives: a small frame with the length goes first, and carries the whole string where it fits, so a
-// vote of a hundred bytes costs one collective.
+// Byte strings over the tensor collectives: a small frame with the length goes first, and carries the whole string
+// where it fits, so a vote of a hundred bytes costs one collective.
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
@@ -36,7 +36,8 @@ at::Tensor view_of(char* data, std::int64_t bytes) { return at::from_blob(data, 
 
 }  // namespace
 
-std::vector<std::string> Communicator::exchange_frames(std::string_view bytes, std::string_view label, std::int64_t* max_bytes) {
+std::vector<std::string> Communicator::exchange_frames(std::string_view bytes, std::string_view label,
+                                                       std::int64_t* max_bytes) {
   Frame own = pack(bytes);
   std::vector<char> frames(kFrame * world_size());
   all_gather(view_of(frames.data(), kFrame * world_size()), view_of(own.data(), kFrame), label);
@@ -65,7 +66,8 @@ std::vector<std::string> Communicator::all_gather_bytes(std::string_view bytes, 
 }
 
 std::vector<std::string> Communicator::gather_bytes(std::string_view bytes, int root, std::string_view label) {
-  if (root < 0 || root >= world_size()) throw Error(ErrorCode::usage, "gather_bytes", "no rank " + std::to_string(root));
+  if (root < 0 || root >= world_size())
+    throw Error(ErrorCode::usage, "gather_bytes", "no rank " + std::to_string(root));
   std::int64_t longest = 0;
   auto strings = exchange_frames(bytes, label, &longest);
   if (longest > kInline) {

@@ -28,11 +28,17 @@ ErrorReport mismatch_report(const CommunicatorOptions& options, const std::vecto
   }
   std::string cause;
   for (const auto& group : groups) {
-    cause += (cause.empty() ? "" : ", ") + name_ranks(options, group.ranks) + (group.ranks.size() == 1 ? " is at " : " are at ") +
-             group.record->describe() + ", call " + std::to_string(group.record->sequence);
+    cause += (cause.empty() ? "" : ", ") + name_ranks(options, group.ranks) +
+             (group.ranks.size() == 1 ? " is at " : " are at ") + group.record->describe() + ", call " +
+             std::to_string(group.record->sequence);
   }
-  return ErrorReport{
-      ErrorCode::mismatch, -1, {}, -1, {}, cause, "every rank must make the same calls, with the same shapes, in the same order"};
+  return ErrorReport{ErrorCode::mismatch,
+                     -1,
+                     {},
+                     -1,
+                     {},
+                     cause,
+                     "every rank must make the same calls, with the same shapes, in the same order"};
 }
 
 }  // namespace troupe

@@ -11,7 +11,9 @@ namespace troupe {
 class LinkFault final : public Error {
  public:
   LinkFault(ErrorReport report, std::vector<int> ranks) : Error(std::move(report)), ranks_(std::move(ranks)) {}
-  const std::vector<int>& ranks() const noexcept { return ranks_; }  ///< that this one does not reach, by the names that errors use
+  const std::vector<int>& ranks() const noexcept {
+    return ranks_;
+  }  ///< that this one does not reach, by the names that errors use
 
  private:
   std::vector<int> ranks_;

@@ -28,7 +28,9 @@ void check(const char* kernel, int error) {
               "an earlier kernel may be at fault: CUDA_LAUNCH_BLOCKING=1 shows which");
 }
 
-std::string version_text(int version) { return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10); }
+std::string version_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
 
 // LibTorch's allocator asks for it after it has let go of what it did not need, and of its lock.
 void tell_shortage(std::int64_t device, std::size_t requested, std::size_t total, std::size_t free) {
@@ -96,7 +98,8 @@ class CudaAccelerator final : public Accelerator {
 
   std::unique_ptr<DeviceGraph> make_graph(at::Device device) override { return make_cuda_graph(device); }
 
-  void pack(const at::Tensor& bucket, std::span<const at::Tensor> sources, std::span<const std::int64_t> offsets, double scale) override {
+  void pack(const at::Tensor& bucket, std::span<const at::Tensor> sources, std::span<const std::int64_t> offsets,
+            double scale) override {
     const auto stream = DeviceStream::current(bucket.device());
     const CurrentStream place(stream);
     cuda::PackItems items{};
@@ -105,8 +108,8 @@ class CudaAccelerator final : public Accelerator {
       items.offsets[items.count] = offsets[i];
       items.numels[items.count] = sources[i].numel();
       if (++items.count == cuda::kPackItems || i + 1 == sources.size()) {
-        check("pack", cuda::pack(bucket.data_ptr(), number_of(bucket.scalar_type()), items, number_of(sources[0].scalar_type()),
-                                 static_cast<float>(scale), stream.native()));
+        check("pack", cuda::pack(bucket.data_ptr(), number_of(bucket.scalar_type()), items,
+                                 number_of(sources[0].scalar_type()), static_cast<float>(scale), stream.native()));
         items.count = 0;
       }
     }
@@ -116,16 +119,18 @@ class CudaAccelerator final : public Accelerator {
     const auto stream = DeviceStream::current(flat.device());
     const CurrentStream place(stream);
     const auto partials = at::empty({2 * cuda::kPartials}, result.options());
-    check("scale_and_check", cuda::scale_and_check(flat.data_ptr(), flat.numel(), number_of(flat.scalar_type()), static_cast<float>(scale),
-                                                   partials.data_ptr<double>(), result.data_ptr<double>(), stream.native()));
+    check("scale_and_check",
+          cuda::scale_and_check(flat.data_ptr(), flat.numel(), number_of(flat.scalar_type()), static_cast<float>(scale),
+                                partials.data_ptr<double>(), result.data_ptr<double>(), stream.native()));
   }
 
-  void dropout_mask(const at::Tensor& mask, std::uint64_t dropped_below, const DropoutKey& key, std::uint64_t subsequence) override {
+  void dropout_mask(const at::Tensor& mask, std::uint64_t dropped_below, const DropoutKey& key,
+                    std::uint64_t subsequence) override {
     const auto stream = DeviceStream::current(mask.device());
     const CurrentStream place(stream);
-    check("dropout_mask",
-          cuda::dropout_mask(mask.data_ptr<bool>(), mask.numel(), dropped_below, key.value,
-                             key.there.defined() ? key.there.const_data_ptr<std::int64_t>() : nullptr, subsequence, stream.native()));
+    check("dropout_mask", cuda::dropout_mask(mask.data_ptr<bool>(), mask.numel(), dropped_below, key.value,
+                                             key.there.defined() ? key.there.const_data_ptr<std::int64_t>() : nullptr,
+                                             subsequence, stream.native()));
   }
 };
 

@@ -9,7 +9,8 @@
 
 namespace troupe {
 
-/// Where a sample stands in the run: what augmentation may depend on, so that it is the same however many ranks and workers there are.
+/// Where a sample stands in the run: what augmentation may depend on, so that it is the same however many ranks and
+/// workers there are.
 struct SampleContext {
   std::uint64_t seed = 0;  ///< the run's (config: seed)
   std::int64_t epoch = 0;  ///< 0-based
@@ -30,16 +31,18 @@ struct Batch {
   std::int64_t epoch = 0;        ///< that the samples are of, 0-based
   std::int64_t step = 0;         ///< optimizer step within the epoch
   std::int64_t micro_batch = 0;  ///< 0 .. grad_accum_steps - 1
-  std::int64_t counted = 0;      ///< the first `counted` samples count; the rest pads (repeats), so that every rank has n
-  double weight = 1;             ///< this rank's share of the micro-batch times the number of ranks: what its mean loss counts
-  bool last_of_step = true;      ///< the optimizer step follows
-  bool last_of_epoch = false;    ///< of the data
-  std::shared_ptr<const DeviceEvent> arrived;  ///< on a device: input and target are there after it (DeviceFeed); else empty
+  std::int64_t counted = 0;  ///< the first `counted` samples count; the rest pads (repeats), so that every rank has n
+  double weight = 1;  ///< this rank's share of the micro-batch times the number of ranks: what its mean loss counts
+  bool last_of_step = true;    ///< the optimizer step follows
+  bool last_of_epoch = false;  ///< of the data
+  std::shared_ptr<const DeviceEvent>
+      arrived;  ///< on a device: input and target are there after it (DeviceFeed); else empty
 
   std::int64_t numel() const { return input.defined() ? input.size(0) : 0; }  ///< samples in it
 };
 
-/// A data set with random access. Implementations are immutable after construction: loader workers call them from many threads.
+/// A data set with random access. Implementations are immutable after construction: loader workers call them from many
+/// threads.
 class Dataset {
  public:
   virtual ~Dataset() = default;
@@ -47,14 +50,15 @@ class Dataset {
   virtual Example get(std::int64_t index, const SampleContext& context) const = 0;
   /// Stacks `get` by default; a data set in memory overrides it with one gather. Fills input, target and index.
   virtual Batch get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const;
-  /// Whether a batch of so many samples takes less time than waking a thread to make it (some 50 µs): small, in memory, nothing to decode.
-  /// The loader then makes it where it is asked for (DirectLoader). Constant.
+  /// Whether a batch of so many samples takes less time than waking a thread to make it (some 50 µs): small, in memory,
+  /// nothing to decode. The loader then makes it where it is asked for (DirectLoader). Constant.
   virtual bool quick(std::int64_t samples) const { return false; }
-  /// Where reading from front to back is what is quick: the number of samples of each file, in the order of the samples' numbers (they add
-  /// up to size()). A rank then reads files of its own (ShardOrder). Empty: any sample is as quick as another. Constant.
+  /// Where reading from front to back is what is quick: the number of samples of each file, in the order of the
+  /// samples' numbers (they add up to size()). A rank then reads files of its own (ShardOrder). Empty: any sample is as
+  /// quick as another. Constant.
   virtual std::vector<std::int64_t> shard_sizes() const { return {}; }
-  /// Of the files that the samples are in: their names below data_dir and how much each holds. Ranks compare it, so that none trains on
-  /// other data unseen. 0: nothing is known of files. Constant.
+  /// Of the files that the samples are in: their names below data_dir and how much each holds. Ranks compare it, so
+  /// that none trains on other data unseen. 0: nothing is known of files. Constant.
   virtual std::uint64_t files_hash() const { return 0; }
   /// What happened since the last call that a person should know, a line each. Any thread.
   virtual std::vector<std::string> take_notices() const { return {}; }

@@ -32,8 +32,8 @@ std::pair<at::Tensor, at::Tensor> split_rows(std::int64_t rows) {
 }
 
 std::string shipped_digits() {
-  for (const char* path :
-       {TROUPE_SOURCE_DATA "/digits.csv.gz", TROUPE_INSTALLED_DATA "/digits.csv.gz", "/usr/share/troupe/digits.csv.gz"}) {
+  for (const char* path : {TROUPE_SOURCE_DATA "/digits.csv.gz", TROUPE_INSTALLED_DATA "/digits.csv.gz",
+                           "/usr/share/troupe/digits.csv.gz"}) {
     if (std::filesystem::exists(path)) return path;
   }
   return "data/digits.csv.gz";
@@ -47,12 +47,13 @@ std::string existing(const std::string& folder, const std::string& name) {
               "set data_dir to the folder that holds the files");
 }
 
-TrainAndHeldOut images(const std::string& name, const DataOptions& options, std::array<at::Tensor, 4> parts, ImageTransform transform) {
+TrainAndHeldOut images(const std::string& name, const DataOptions& options, std::array<at::Tensor, 4> parts,
+                       ImageTransform transform) {
   auto make = [&](const at::Tensor& pixels, const at::Tensor& labels, bool augment) {
     auto mine = transform;
     mine.augment = augment;
-    return std::make_shared<ImageDataset>(name, fit_images(pixels, options.in_channels, options.image_size), labels, options.num_classes,
-                                          mine);
+    return std::make_shared<ImageDataset>(name, fit_images(pixels, options.in_channels, options.image_size), labels,
+                                          options.num_classes, mine);
   };
   return {make(parts[0], parts[1], options.augment), make(parts[2], parts[3], false)};
 }
@@ -67,7 +68,8 @@ std::pair<at::Tensor, at::Tensor> read_cifar_file(const std::string& path, std::
                 "download or copy it again");
   }
   const auto rows = static_cast<std::int64_t>(content.size() / record);
-  const auto all = at::from_blob(const_cast<char*>(content.data()), {rows, static_cast<std::int64_t>(record)}, at::kByte);
+  const auto all =
+      at::from_blob(const_cast<char*>(content.data()), {rows, static_cast<std::int64_t>(record)}, at::kByte);
   const auto labels = all.select(1, 0).to(at::kLong);
   require_labels(path, labels, classes);
   return {all.narrow(1, 1, 3072).reshape({rows, 3, 32, 32}).clone(), labels};
@@ -80,12 +82,14 @@ at::Tensor read_idx(const std::string& path) {
   const auto byte = [&](std::size_t i) { return static_cast<std::uint32_t>(static_cast<unsigned char>(content[i])); };
   const auto word = [&](std::size_t i) { return byte(i) << 24 | byte(i + 1) << 16 | byte(i + 2) << 8 | byte(i + 3); };
   if (content.size() < 4)
-    throw Error(ErrorCode::bad_data, path, "its " + std::to_string(content.size()) + " bytes are no IDX header (offset 0, magic)",
+    throw Error(ErrorCode::bad_data, path,
+                "its " + std::to_string(content.size()) + " bytes are no IDX header (offset 0, magic)",
                 "download or copy it again");
   if (byte(0) != 0 || byte(1) != 0 || byte(2) != 8 || byte(3) < 1 || byte(3) > 4) {
-    throw Error(ErrorCode::bad_data, path,
-                "offset 0, magic: " + std::to_string(word(0)) + " is no IDX file of unsigned bytes with 1 to 4 dimensions",
-                "set data_dir to a folder with MNIST's own files");
+    throw Error(
+        ErrorCode::bad_data, path,
+        "offset 0, magic: " + std::to_string(word(0)) + " is no IDX file of unsigned bytes with 1 to 4 dimensions",
+        "set data_dir to a folder with MNIST's own files");
   }
   const std::size_t dimensions = byte(3);
   if (content.size() < 4 + 4 * dimensions)
@@ -95,18 +99,18 @@ at::Tensor read_idx(const std::string& path) {
   for (std::size_t d = 0; d < dimensions; ++d) {
     shape.push_back(word(4 + 4 * d));
     if (shape.back() != 0 && numel > (std::uint64_t{1} << 40) / static_cast<std::uint64_t>(shape.back())) {
-      throw Error(
-          ErrorCode::bad_data, path,
-          "offset " + std::to_string(4 + 4 * d) + ", dimension " + std::to_string(d) + ": the sizes multiply to more than a terabyte",
-          "download or copy it again");
+      throw Error(ErrorCode::bad_data, path,
+                  "offset " + std::to_string(4 + 4 * d) + ", dimension " + std::to_string(d) +
+                      ": the sizes multiply to more than a terabyte",
+                  "download or copy it again");
     }
     numel *= static_cast<std::uint64_t>(shape.back());
   }
   const std::size_t start = 4 + 4 * dimensions;
   if (content.size() - start != numel) {
     throw Error(ErrorCode::bad_data, path,
-                "offset " + std::to_string(start) + ", data: the header promises " + std::to_string(numel) + " bytes, there are " +
-                    std::to_string(content.size() - start),
+                "offset " + std::to_string(start) + ", data: the header promises " + std::to_string(numel) +
+                    " bytes, there are " + std::to_string(content.size() - start),
                 "download or copy it again");
   }
   return at::from_blob(const_cast<char*>(content.data() + start), shape, at::kByte).clone();
@@ -114,7 +118,8 @@ at::Tensor read_idx(const std::string& path) {
 
 TrainAndHeldOut read_mnist(const DataOptions& options) {
   std::array<at::Tensor, 4> parts;
-  const char* names[] = {"train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"};
+  const char* names[] = {"train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte",
+                         "t10k-labels-idx1-ubyte"};
   for (std::size_t i = 0; i < 4; ++i) {
     const auto path = existing(options.data_dir, names[i]);
     const auto raw = read_idx(path);
@@ -124,7 +129,8 @@ TrainAndHeldOut read_mnist(const DataOptions& options) {
                   "offset 3, dimensions: " + std::to_string(raw.dim()) + " where " + (labels ? "1" : "3") + " are due",
                   "set data_dir to a folder with MNIST's own files");
     parts[i] = labels ? raw.to(at::kLong) : raw.unsqueeze(1);
-    if (raw.size(0) == 0) throw Error(ErrorCode::bad_data, path, "offset 4, dimension 0: it holds nothing", "download or copy it again");
+    if (raw.size(0) == 0)
+      throw Error(ErrorCode::bad_data, path, "offset 4, dimension 0: it holds nothing", "download or copy it again");
     if (labels) require_labels(path, parts[i], options.num_classes);
     if (labels && parts[i].size(0) != parts[i - 1].size(0)) {
       throw Error(ErrorCode::bad_data, path,
@@ -158,12 +164,14 @@ TrainAndHeldOut read_digits(const DataOptions& options) {
   const auto path = options.data_dir.empty() ? shipped_digits() : options.data_dir;
   const auto table = parse_csv(path, read_file(path));
   if (table.columns != 65)
-    throw Error(ErrorCode::bad_data, path, "it has " + std::to_string(table.columns) + " columns, 64 pixels and a label are due",
+    throw Error(ErrorCode::bad_data, path,
+                "it has " + std::to_string(table.columns) + " columns, 64 pixels and a label are due",
                 "leave data_dir empty for the file that ships");
   const auto all = at::tensor(table.values, at::kDouble).view({table.rows, 65});
   const auto pixels = all.narrow(1, 0, 64);
   if (pixels.min().item<double>() < 0 || pixels.max().item<double>() > 16)
-    throw Error(ErrorCode::bad_data, path, "a pixel lies outside 0 .. 16", "leave data_dir empty for the file that ships");
+    throw Error(ErrorCode::bad_data, path, "a pixel lies outside 0 .. 16",
+                "leave data_dir empty for the file that ships");
   const auto bytes = pixels.to(at::kByte).view({table.rows, 1, 8, 8});
   const auto labels = all.select(1, 64).to(at::kLong);
   require_labels(path, labels, options.num_classes);
@@ -175,7 +183,8 @@ TrainAndHeldOut read_digits(const DataOptions& options) {
   transform.flip = false;
   transform.padding = 1;
   return images("digits", options,
-                {bytes.index_select(0, train), labels.index_select(0, train), bytes.index_select(0, rest), labels.index_select(0, rest)},
+                {bytes.index_select(0, train), labels.index_select(0, train), bytes.index_select(0, rest),
+                 labels.index_select(0, rest)},
                 transform);
 }
 
@@ -188,8 +197,8 @@ TrainAndHeldOut read_csv(const DataOptions& options) {
     const double label = table.at(row, table.columns - 1);
     if (label != std::floor(label) || label < 0 || label >= static_cast<double>(options.num_classes)) {
       throw Error(ErrorCode::bad_data, options.data_dir,
-                  "row " + std::to_string(row + 1) + ", column " + std::to_string(table.columns) + ": label " + std::to_string(label) +
-                      " is no class below num_classes " + std::to_string(options.num_classes),
+                  "row " + std::to_string(row + 1) + ", column " + std::to_string(table.columns) + ": label " +
+                      std::to_string(label) + " is no class below num_classes " + std::to_string(options.num_classes),
                   "set num_classes, or mend the line");
     }
   }
@@ -206,7 +215,8 @@ SyntheticImages::SyntheticImages(const DataOptions& options, std::uint64_t seed,
 
 Example SyntheticImages::get(std::int64_t index, const SampleContext&) const {
   const auto sample = static_cast<std::uint64_t>(first_ + index);
-  const auto label = static_cast<std::int64_t>(mix_seed(seed_, {sample, 1}) % static_cast<std::uint64_t>(options_.num_classes));
+  const auto label =
+      static_cast<std::int64_t>(mix_seed(seed_, {sample, 1}) % static_cast<std::uint64_t>(options_.num_classes));
   const auto side = options_.image_size > 0 ? options_.image_size : 32;
   auto image = at::empty({options_.in_channels, side, side}, at::kFloat);
   auto* out = image.data_ptr<float>();
@@ -222,7 +232,8 @@ Example SyntheticImages::get(std::int64_t index, const SampleContext&) const {
     for (std::int64_t y = 0; y < side; ++y) {
       for (std::int64_t x = 0; x < side; ++x) {
         noise = noise * 6364136223846793005ull + 1442695040888963407ull;  // Knuth's linear congruential generator
-        *out++ = std::sin(along_y * static_cast<float>(y) + along_x * static_cast<float>(x) + phase) + 2.0f * (unit(noise) - 0.5f);
+        *out++ = std::sin(along_y * static_cast<float>(y) + along_x * static_cast<float>(x) + phase) +
+                 2.0f * (unit(noise) - 0.5f);
       }
     }
   }
@@ -232,7 +243,8 @@ Example SyntheticImages::get(std::int64_t index, const SampleContext&) const {
 TensorDataset::TensorDataset(at::Tensor input, at::Tensor target, std::string name)
     : input_(std::move(input)), target_(std::move(target)), name_(std::move(name)) {
   if (input_.size(0) != target_.size(0)) {
-    throw Error(ErrorCode::usage, name_, std::to_string(input_.size(0)) + " inputs for " + std::to_string(target_.size(0)) + " targets",
+    throw Error(ErrorCode::usage, name_,
+                std::to_string(input_.size(0)) + " inputs for " + std::to_string(target_.size(0)) + " targets",
                 "give each row of the input its target");
   }
 }
@@ -272,7 +284,8 @@ TrainAndHeldOut read_datasets(const DataOptions& options, std::uint64_t seed) {
                 "use a language model (examples/gpt), which calls read_tokens");
   }
   return {std::make_shared<SyntheticImages>(options, seed, 0, options.synthetic_size),
-          std::make_shared<SyntheticImages>(options, seed, options.synthetic_size, std::max<std::int64_t>(1, options.synthetic_size / 10))};
+          std::make_shared<SyntheticImages>(options, seed, options.synthetic_size,
+                                            std::max<std::int64_t>(1, options.synthetic_size / 10))};
 }
 
 }  // namespace

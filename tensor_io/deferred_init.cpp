@@ -24,27 +24,31 @@ struct Kind {
   std::string_view name;
   bool overwrites, draws;
 };
-constexpr std::array kKinds = {
-    Kind{"aten::uniform_", true, true},   Kind{"aten::normal_", true, true},      Kind{"aten::random_", true, true},
-    Kind{"aten::bernoulli_", true, true}, Kind{"aten::log_normal_", true, true},  Kind{"aten::exponential_", true, true},
-    Kind{"aten::cauchy_", true, true},    Kind{"aten::geometric_", true, true},   Kind{"aten::zero_", true, false},
-    Kind{"aten::fill_", true, false},     Kind{"aten::mul_", false, false},       Kind{"aten::div_", false, false},
-    Kind{"aten::add_", false, false},     Kind{"aten::sub_", false, false},       Kind{"aten::erfinv_", false, false},
-    Kind{"aten::clamp_", false, false},   Kind{"aten::clamp_min_", false, false}, Kind{"aten::clamp_max_", false, false}};
+constexpr std::array kKinds = {Kind{"aten::uniform_", true, true},     Kind{"aten::normal_", true, true},
+                               Kind{"aten::random_", true, true},      Kind{"aten::bernoulli_", true, true},
+                               Kind{"aten::log_normal_", true, true},  Kind{"aten::exponential_", true, true},
+                               Kind{"aten::cauchy_", true, true},      Kind{"aten::geometric_", true, true},
+                               Kind{"aten::zero_", true, false},       Kind{"aten::fill_", true, false},
+                               Kind{"aten::mul_", false, false},       Kind{"aten::div_", false, false},
+                               Kind{"aten::add_", false, false},       Kind{"aten::sub_", false, false},
+                               Kind{"aten::erfinv_", false, false},    Kind{"aten::clamp_", false, false},
+                               Kind{"aten::clamp_min_", false, false}, Kind{"aten::clamp_max_", false, false}};
 
-// These make a tensor and call one of the above on it. Not zeros, ones and full: programs go on to write into those by address.
+// These make a tensor and call one of the above on it. Not zeros, ones and full: programs go on to write into those by
+// address.
 constexpr std::array<std::string_view, 2> kFactories = {"aten::randn", "aten::rand"};
 
 // These read a tensor's description alone.
-constexpr std::array<std::string_view, 9> kReadNoValues = {"aten::_has_compatible_shallow_copy_type",  // set_data asks it
-                                                           "aten::empty_like",
-                                                           "aten::zeros_like",
-                                                           "aten::ones_like",
-                                                           "aten::full_like",
-                                                           "aten::rand_like",
-                                                           "aten::randn_like",
-                                                           "aten::new_empty",
-                                                           "aten::new_zeros"};
+constexpr std::array<std::string_view, 9> kReadNoValues = {
+    "aten::_has_compatible_shallow_copy_type",  // set_data asks it
+    "aten::empty_like",
+    "aten::zeros_like",
+    "aten::ones_like",
+    "aten::full_like",
+    "aten::rand_like",
+    "aten::randn_like",
+    "aten::new_empty",
+    "aten::new_zeros"};
 
 template <class Names>
 bool is_one_of(const Names& names, const c10::OperatorHandle& op) {
@@ -65,15 +69,16 @@ void visit_tensors(const c10::IValue& value, const Visit& visit) {
 }
 
 const Kind* fill_kind(const c10::OperatorHandle& op, const Stack& stack, std::size_t begin) {
-  const auto found = std::find_if(kKinds.begin(), kKinds.end(), [&](const auto& kind) { return kind.name == op.schema().name(); });
+  const auto found =
+      std::find_if(kKinds.begin(), kKinds.end(), [&](const auto& kind) { return kind.name == op.schema().name(); });
   if (found == kKinds.end()) return nullptr;
   std::size_t tensors = 0;
   for (auto i = begin; i < stack.size(); ++i) visit_tensors(stack[i], [&](const at::Tensor&) { ++tensors; });
   return tensors == 1 && stack[begin].isTensor() ? &*found : nullptr;
 }
 
-// Memory that LibTorch allocated for this tensor alone: not a file's or the program's own, which it may look into by other ways; and no
-// view may be left that would not know. Later views inherit the key.
+// Memory that LibTorch allocated for this tensor alone: not a file's or the program's own, which it may look into by
+// other ways; and no view may be left that would not know. Later views inherit the key.
 bool may_lose_its_memory(const at::Tensor& tensor) {
   return tensor.has_storage() && tensor.layout() == at::kStrided && tensor.device().is_cpu() &&
          tensor.storage().unsafeGetStorageImpl()->resizable() && tensor.storage().use_count() == 1 &&
@@ -99,7 +104,8 @@ bool write_down(const c10::OperatorHandle& op, Stack& stack, std::size_t begin) 
   auto* tape = FillTape::of(self);
   const bool all = kind->overwrites && covers_its_storage(self);
   if (tape == nullptr && !(all && may_lose_its_memory(self))) return false;
-  if (!all && tape->bytes() > self.storage().nbytes() / 4) return false;  // it would soon need more memory than the values
+  if (!all && tape->bytes() > self.storage().nbytes() / 4)
+    return false;  // it would soon need more memory than the values
   Fill fill{op,
             Stack(stack.begin() + static_cast<std::ptrdiff_t>(begin) + 1, stack.end()),
             self.sizes().vec(),
@@ -132,8 +138,8 @@ void defer(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack
     const c10::impl::ExcludeDispatchKeyGuard not_again(kDeferredKey);
     if (write_down(op, *stack, begin)) return;
   }
-  // Some operators are made of others that are to come here too: a view needs no values, unless it cannot be one and copies (`to`,
-  // `reshape`, `contiguous`). The others' kernels read and write memory without asking.
+  // Some operators are made of others that are to come here too: a view needs no values, unless it cannot be one and
+  // copies (`to`, `reshape`, `contiguous`). The others' kernels read and write memory without asking.
   bool goes_on = is_one_of(kFactories, op);
   const bool reads = !is_one_of(kReadNoValues, op);
   for (std::size_t i = 0; i < schema.arguments().size(); ++i) {

@@ -7,11 +7,11 @@
 
 namespace troupe {
 
-/// While one lives, what this thread fills a tensor with (uniform_, normal_, zero_ …) is not done but written down with the tensor, if it
-/// is 64 KiB or larger; until it is materialized such a tensor has no memory. Random numbers are drawn as ever, into memory that is given
-/// back at once, so that the generator and every value are those of the same code without this. Whoever reads it, then or later,
-/// materializes it.
-/// The idea is torchdistX's `deferred_init` (Meta, 2022).
+/// While one lives, what this thread fills a tensor with (uniform_, normal_, zero_ …) is not done but written down with
+/// the tensor, if it is 64 KiB or larger; until it is materialized such a tensor has no memory. Random numbers are
+/// drawn as ever, into memory that is given back at once, so that the generator and every value are those of the same
+/// code without this. Whoever reads it, then or later, materializes it. The idea is torchdistX's `deferred_init` (Meta,
+/// 2022).
 class DeferredInitScope {
  public:
   DeferredInitScope();
@@ -23,8 +23,8 @@ class DeferredInitScope {
   bool before_;
 };
 
-/// A model that is larger than this rank's memory: `auto model = rank.distribute(deferred_init([] { return Gpt(options); }));`. A sharded
-/// strategy materializes one unit after the other, on rank 0, and keeps its part.
+/// A model that is larger than this rank's memory: `auto model = rank.distribute(deferred_init([] { return
+/// Gpt(options); }));`. A sharded strategy materializes one unit after the other, on rank 0, and keeps its part.
 template <class Build>
 auto deferred_init(Build&& build) {
   const DeferredInitScope scope;

@@ -22,7 +22,8 @@ int index_of(const std::string& device) {
   int index = -1;
   const auto* end = device.data() + device.size();
   const bool named = device.starts_with("cuda:") && device.size() > 5;
-  const auto parsed = named ? std::from_chars(device.data() + 5, end, index) : std::from_chars_result{nullptr, std::errc::invalid_argument};
+  const auto parsed = named ? std::from_chars(device.data() + 5, end, index)
+                            : std::from_chars_result{nullptr, std::errc::invalid_argument};
   if (parsed.ec != std::errc() || parsed.ptr != end || index < 0 || index >= kMostDevices) {
     refuse(ErrorCode::usage, "'" + device + "' is no device", "use auto, cpu, cuda, or cuda:N");
   }
@@ -46,23 +47,26 @@ c10::Device choose_device(const CommunicatorSettings& settings, const DeviceFact
   if (facts.count == 0) {
     if (automatic) return c10::kCPU;
     refuse(ErrorCode::unavailable, "'" + wanted + "' was asked for, and there is no GPU: " + facts.problem,
-           facts.has_cuda ? "look at nvidia-smi, or use --device cpu" : "build with ./dev build cuda, or use --device cpu");
+           facts.has_cuda ? "look at nvidia-smi, or use --device cpu"
+                          : "build with ./dev build cuda, or use --device cpu");
   }
   if (fixed >= facts.count) {
-    refuse(ErrorCode::usage, "'" + wanted + "' is not there: this machine has " + devices(facts.count) + ", numbered from 0",
+    refuse(ErrorCode::usage,
+           "'" + wanted + "' is not there: this machine has " + devices(facts.count) + ", numbered from 0",
            "use a lower number");
   }
   const bool enough = fixed < 0 ? place.local_world_size <= facts.count : place.local_world_size == 1;
   if (!enough && place.shares_process) {
     if (automatic) return c10::kCPU;  // a simulated cluster is for tests
-    refuse(ErrorCode::usage, std::to_string(place.local_world_size) + " ranks of one process want " + devices(facts.count),
+    refuse(ErrorCode::usage,
+           std::to_string(place.local_world_size) + " ranks of one process want " + devices(facts.count),
            "NCCL tells ranks on one device apart by process: use troupe launch, or --device cpu");
   }
   if (!enough && !settings.share_device) {
-    refuse(
-        ErrorCode::usage,
-        std::to_string(place.local_world_size) + " ranks on this host want " + (fixed < 0 ? devices(facts.count) : "one device, " + wanted),
-        "start as many ranks as there are devices, or let them share (--share_device), or use --device cpu");
+    refuse(ErrorCode::usage,
+           std::to_string(place.local_world_size) + " ranks on this host want " +
+               (fixed < 0 ? devices(facts.count) : "one device, " + wanted),
+           "start as many ranks as there are devices, or let them share (--share_device), or use --device cpu");
   }
   const int index = fixed >= 0 ? fixed : place.local_rank % facts.count;
   return {c10::kCUDA, static_cast<c10::DeviceIndex>(index)};

@@ -24,11 +24,11 @@ struct DevicePlace {
   bool shares_process = false;  ///< ranks as threads of one process
 };
 
-/// The device of a rank: `cpu`, `cuda` (the one with its local rank's number), `cuda:N` (that one), or `auto`: cuda where there is a device
-/// for every rank of the host, the CPU in a build without CUDA and where there is none. Pure.
+/// The device of a rank: `cpu`, `cuda` (the one with its local rank's number), `cuda:N` (that one), or `auto`: cuda
+/// where there is a device for every rank of the host, the CPU in a build without CUDA and where there is none. Pure.
 ///
-/// Throws Error(usage) for another word, a device that is not there, and more ranks than devices unless `share_device` says that they may
-/// share; Error(unavailable) where cuda is asked for and the build or the machine has none.
+/// Throws Error(usage) for another word, a device that is not there, and more ranks than devices unless `share_device`
+/// says that they may share; Error(unavailable) where cuda is asked for and the build or the machine has none.
 c10::Device choose_device(const CommunicatorSettings& settings, const DeviceFacts& facts, const DevicePlace& place);
 
 }  // namespace troupe

@@ -32,8 +32,8 @@ DeviceDecision decide_on_device(const at::Tensor& totals, const at::Tensor& scal
   if (f64_scale.defined()) norm = norm.div(f64_scale);
   decision.skip = norm.isfinite().logical_not().to(at::kFloat);
   if (clip_norm <= 0) return decision;
-  // The guard against division by zero of torch.nn.utils.clip_grad_norm_. Of a step that is skipped it stays a number: what lies between
-  // parameters in a flat gradient is zero, is looked at with it, and would not be zero again.
+  // The guard against division by zero of torch.nn.utils.clip_grad_norm_. Of a step that is skipped it stays a number:
+  // what lies between parameters in a flat gradient is zero, is looked at with it, and would not be zero again.
   const auto clip = at::full({}, clip_norm, totals.options()).div_(norm.add(1e-6)).clamp_max_(1).nan_to_num_(1);
   decision.factor = decision.factor.defined() ? decision.factor.mul(clip) : clip;
   return decision;

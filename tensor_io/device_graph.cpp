@@ -51,7 +51,8 @@ DeviceGraph* graph_under_way(c10::Device device) noexcept {
   return found == graphs.by_stream.end() ? nullptr : found->second;
 }
 
-GraphWriting::GraphWriting(DeviceGraph& graph, const DeviceStream& stream) : graph_(graph), place_(stream), stream_(stream.native()) {
+GraphWriting::GraphWriting(DeviceGraph& graph, const DeviceStream& stream)
+    : graph_(graph), place_(stream), stream_(stream.native()) {
   try {
     graph_.begin();
   } catch (...) {

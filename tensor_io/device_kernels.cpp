@@ -13,7 +13,9 @@
 namespace troupe {
 namespace {
 
-[[noreturn]] void refuse(const char* kernel, const std::string& cause) { throw Error(ErrorCode::internal, kernel, cause); }
+[[noreturn]] void refuse(const char* kernel, const std::string& cause) {
+  throw Error(ErrorCode::internal, kernel, cause);
+}
 
 bool is_known(at::ScalarType dtype) { return dtype == at::kFloat || dtype == at::kHalf || dtype == at::kBFloat16; }
 
@@ -35,14 +37,16 @@ void with_type(const char* kernel, at::ScalarType dtype, Work&& work) {
 
 }  // namespace
 
-void pack(const at::Tensor& bucket, std::span<const at::Tensor> sources, std::span<const std::int64_t> offsets, double scale) {
+void pack(const at::Tensor& bucket, std::span<const at::Tensor> sources, std::span<const std::int64_t> offsets,
+          double scale) {
   if (sources.size() != offsets.size()) refuse("pack", "sources and offsets differ in number");
   if (!bucket.is_contiguous() || !is_known(bucket.scalar_type()))
     refuse("pack", std::string("a bucket of ") + c10::toString(bucket.scalar_type()));
   for (std::size_t i = 0; i < sources.size(); ++i) {
     const auto& source = sources[i];
-    if (source.device() != bucket.device() || source.scalar_type() != sources[0].scalar_type() || !is_known(source.scalar_type()) ||
-        !source.is_contiguous() || offsets[i] < 0 || offsets[i] + source.numel() > bucket.numel()) {
+    if (source.device() != bucket.device() || source.scalar_type() != sources[0].scalar_type() ||
+        !is_known(source.scalar_type()) || !source.is_contiguous() || offsets[i] < 0 ||
+        offsets[i] + source.numel() > bucket.numel()) {
       refuse("pack", "source " + std::to_string(i) + " does not fit the bucket");
     }
   }

@@ -7,13 +7,15 @@
 #include "tensor_io/device_kernels_cuda.hpp"
 #include "tensor_io/philox.hpp"
 
-// The kernels move each byte once and are bound by memory: so a plain grid-stride loop, enough blocks to fill the device, and no more.
+// The kernels move each byte once and are bound by memory: so a plain grid-stride loop, enough blocks to fill the
+// device, and no more.
 namespace troupe::cuda {
 namespace {
 
 constexpr int kThreads = 256;
 constexpr std::int64_t kMaskBlocks = 2048;
-constexpr int kPackBlocksPerItem = 32;  // an item of 25 MiB keeps a large device busy; the blocks of a small one leave at once
+constexpr int kPackBlocksPerItem =
+    32;  // an item of 25 MiB keeps a large device busy; the blocks of a small one leave at once
 
 __device__ inline float as_float(float x) { return x; }
 __device__ inline float as_float(__half x) { return __half2float(x); }
@@ -103,7 +105,8 @@ __global__ void dropout_kernel(bool* keep, std::int64_t numel, std::uint64_t dro
   const std::uint64_t key = key_there == nullptr ? key_given : static_cast<std::uint64_t>(*key_there);
   const std::int64_t counts = (numel + 3) / 4;
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
-  for (std::int64_t count = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; count < counts; count += stride) {
+  for (std::int64_t count = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; count < counts;
+       count += stride) {
     const PhiloxNumbers numbers = philox(key, subsequence, static_cast<std::uint64_t>(count));
     for (int k = 0; k < 4 && 4 * count + k < numel; ++k) keep[4 * count + k] = numbers.of[k] >= dropped_below;
   }
@@ -133,23 +136,30 @@ int pack(void* bucket, Number bucket_type, const PackItems& items, Number source
   return static_cast<int>(cudaGetLastError());
 }
 
-int scale_and_check(void* data, std::int64_t numel, Number type, float scale, double* partials, double* result, void* stream) {
+int scale_and_check(void* data, std::int64_t numel, Number type, float scale, double* partials, double* result,
+                    void* stream) {
   auto* on = static_cast<cudaStream_t>(stream);
   switch (type) {
-    case Number::f32: check_kernel<<<kPartials, kThreads, 0, on>>>(static_cast<float*>(data), numel, scale, partials); break;
-    case Number::f16: check_kernel<<<kPartials, kThreads, 0, on>>>(static_cast<__half*>(data), numel, scale, partials); break;
-    case Number::bf16: check_kernel<<<kPartials, kThreads, 0, on>>>(static_cast<__nv_bfloat16*>(data), numel, scale, partials); break;
+    case Number::f32:
+      check_kernel<<<kPartials, kThreads, 0, on>>>(static_cast<float*>(data), numel, scale, partials);
+      break;
+    case Number::f16:
+      check_kernel<<<kPartials, kThreads, 0, on>>>(static_cast<__half*>(data), numel, scale, partials);
+      break;
+    case Number::bf16:
+      check_kernel<<<kPartials, kThreads, 0, on>>>(static_cast<__nv_bfloat16*>(data), numel, scale, partials);
+      break;
   }
   add_partials_kernel<<<1, kThreads, 0, on>>>(partials, kPartials, result);
   return static_cast<int>(cudaGetLastError());
 }
 
-int dropout_mask(bool* keep, std::int64_t numel, std::uint64_t dropped_below, std::uint64_t key, const std::int64_t* key_there,
-                 std::uint64_t subsequence, void* stream) {
+int dropout_mask(bool* keep, std::int64_t numel, std::uint64_t dropped_below, std::uint64_t key,
+                 const std::int64_t* key_there, std::uint64_t subsequence, void* stream) {
   if (numel == 0) return 0;
   const auto blocks = std::min<std::int64_t>((numel + 4 * kThreads - 1) / (4 * kThreads), kMaskBlocks);
-  dropout_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(keep, numel, dropped_below, key,
-                                                                                                    key_there, subsequence);
+  dropout_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+      keep, numel, dropped_below, key, key_there, subsequence);
   return static_cast<int>(cudaGetLastError());
 }
 

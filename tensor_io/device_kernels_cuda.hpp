@@ -20,11 +20,12 @@ constexpr int kPartials = 1024;  // doubles that scale_and_check needs beside
 /// `stream` is a cudaStream_t; 0 or a cudaError_t.
 int pack(void* bucket, Number bucket_type, const PackItems& items, Number source_type, float scale, void* stream);
 /// `partials`: 2 * kPartials doubles on the device.
-int scale_and_check(void* data, std::int64_t numel, Number type, float scale, double* partials, double* result, void* stream);
+int scale_and_check(void* data, std::int64_t numel, Number type, float scale, double* partials, double* result,
+                    void* stream);
 
-/// Which of `numel` elements a dropout keeps, four by one count of Philox's (key, subsequence). `key_there`: the key, on the device;
-/// nullptr: `key` is it.
-int dropout_mask(bool* keep, std::int64_t numel, std::uint64_t dropped_below, std::uint64_t key, const std::int64_t* key_there,
-                 std::uint64_t subsequence, void* stream);
+/// Which of `numel` elements a dropout keeps, four by one count of Philox's (key, subsequence). `key_there`: the key,
+/// on the device; nullptr: `key` is it.
+int dropout_mask(bool* keep, std::int64_t numel, std::uint64_t dropped_below, std::uint64_t key,
+                 const std::int64_t* key_there, std::uint64_t subsequence, void* stream);
 
 }  // namespace troupe::cuda

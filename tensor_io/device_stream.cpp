@@ -37,7 +37,8 @@ void DeviceStream::use(const at::Tensor& tensor, const DeviceEvent& event) const
 
 // LibTorch's own default is an event without a time, a device's one with it.
 DeviceEvent::DeviceEvent(c10::Device device, bool timed) {
-  if (!device.is_cpu()) event_.emplace(device.type(), timed ? c10::EventFlag::BACKEND_DEFAULT : c10::EventFlag::PYTORCH_DEFAULT);
+  if (!device.is_cpu())
+    event_.emplace(device.type(), timed ? c10::EventFlag::BACKEND_DEFAULT : c10::EventFlag::PYTORCH_DEFAULT);
 }
 
 void DeviceEvent::record(const DeviceStream& stream) {
@@ -46,7 +47,9 @@ void DeviceEvent::record(const DeviceStream& stream) {
 
 bool DeviceEvent::done() const { return !event_ || event_->query(); }
 
-double DeviceEvent::milliseconds_until(const DeviceEvent& end) const { return event_ && end.event_ ? event_->elapsedTime(*end.event_) : 0; }
+double DeviceEvent::milliseconds_until(const DeviceEvent& end) const {
+  return event_ && end.event_ ? event_->elapsedTime(*end.event_) : 0;
+}
 
 CurrentStream::CurrentStream(const DeviceStream& stream) {
   if (!stream.stream_) return;

@@ -12,8 +12,9 @@ namespace troupe {
 
 class DeviceEvent;
 
-/// A queue of work on one device, in order. LibTorch's own streams, through the interface that all its devices have: no file that includes
-/// this sees CUDA. On the CPU there is no queue: work is done when the call returns, and every wait is over.
+/// A queue of work on one device, in order. LibTorch's own streams, through the interface that all its devices have: no
+/// file that includes this sees CUDA. On the CPU there is no queue: work is done when the call returns, and every wait
+/// is over.
 class DeviceStream {
  public:
   /// The calling thread's current one of `device`.
@@ -26,8 +27,8 @@ class DeviceStream {
   void* native() const;
   /// Work put here from now on starts after `event`. Does not wait on the host.
   void wait(const DeviceEvent& event) const;
-  /// As wait; and memory that was allocated for another stream is not given away before what this one holds, when the tensor is dropped, is
-  /// over.
+  /// As wait; and memory that was allocated for another stream is not given away before what this one holds, when the
+  /// tensor is dropped, is over.
   void use(const at::Tensor& tensor, const DeviceEvent& event) const;
 
  private:
@@ -44,9 +45,11 @@ class DeviceEvent {
   explicit DeviceEvent(c10::Device device, bool timed = false);
   /// Marks what is in `stream` now; a mark from before is forgotten.
   void record(const DeviceStream& stream);
-  /// All work before the mark is over, or nothing was marked. Any thread. Throws c10::Error for a device that has failed.
+  /// All work before the mark is over, or nothing was marked. Any thread. Throws c10::Error for a device that has
+  /// failed.
   bool done() const;
-  /// By the device's clock, from this mark to `end`; below 0 where that was first. Both are timed, of one device, and done.
+  /// By the device's clock, from this mark to `end`; below 0 where that was first. Both are timed, of one device, and
+  /// done.
   double milliseconds_until(const DeviceEvent& end) const;
   /// What CUDA calls a cudaEvent_t; nullptr before the first record.
   void* native() const { return event_ ? event_->eventId() : nullptr; }
@@ -69,8 +72,9 @@ class CurrentStream {
   std::optional<c10::Device> device_before_;
 };
 
-/// Where the host waits for a device: nowhere else. Waits until `event` is over, looking every 20 us after a first 50 us of yielding (a
-/// driver's own wait has no deadline). `give_up` is asked at each look, and throws what the wait is to end with. Counts itself.
+/// Where the host waits for a device: nowhere else. Waits until `event` is over, looking every 20 us after a first 50
+/// us of yielding (a driver's own wait has no deadline). `give_up` is asked at each look, and throws what the wait is
+/// to end with. Counts itself.
 void host_wait(const DeviceEvent& event, const std::function<void()>& give_up);
 /// How often this process has waited so.
 std::int64_t host_waits() noexcept;

@@ -9,10 +9,11 @@
 
 namespace troupe {
 
-/// Notes when a device gets to points of its streams' work. The host runs ahead of a device, so the host's clock says nothing of it.
+/// Notes when a device gets to points of its streams' work. The host runs ahead of a device, so the host's clock says
+/// nothing of it.
 ///
-/// Such an event costs the host about as much as the launch of a kernel, and nothing waits for it. Events are made once and used again:
-/// as many as are under way at a time. Any thread.
+/// Such an event costs the host about as much as the launch of a kernel, and nothing waits for it. Events are made once
+/// and used again: as many as are under way at a time. Any thread.
 class DeviceTimer {
  public:
   DeviceTimer();

@@ -29,26 +29,31 @@ std::uint64_t key_from_libtorch() {
   return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
 }
 
-void fill_mask(bool* keep, std::int64_t numel, std::uint64_t dropped_below, std::uint64_t key, std::uint64_t subsequence) {
-  at::parallel_for(0, (numel + kNumbersPerCount - 1) / kNumbersPerCount, 4096, [&](std::int64_t begin, std::int64_t end) {
-    at::Philox4_32 random(key, subsequence, static_cast<std::uint64_t>(begin));
-    const auto last = std::min(numel, end * kNumbersPerCount);
-    for (auto i = begin * kNumbersPerCount; i < last; ++i) keep[i] = random() >= dropped_below;
-  });
+void fill_mask(bool* keep, std::int64_t numel, std::uint64_t dropped_below, std::uint64_t key,
+               std::uint64_t subsequence) {
+  at::parallel_for(0, (numel + kNumbersPerCount - 1) / kNumbersPerCount, 4096,
+                   [&](std::int64_t begin, std::int64_t end) {
+                     at::Philox4_32 random(key, subsequence, static_cast<std::uint64_t>(begin));
+                     const auto last = std::min(numel, end * kNumbersPerCount);
+                     for (auto i = begin * kNumbersPerCount; i < last; ++i) keep[i] = random() >= dropped_below;
+                   });
 }
 
 }  // namespace
 
-at::Tensor dropout_mask(at::IntArrayRef sizes, double p, const DropoutKey& key, std::uint64_t subsequence, at::Device device) {
+at::Tensor dropout_mask(at::IntArrayRef sizes, double p, const DropoutKey& key, std::uint64_t subsequence,
+                        at::Device device) {
   const auto dropped_below = static_cast<std::uint64_t>(std::llround(p * 0x1p32));
   auto* const graph = graph_under_way(device);
-  auto mask = at::empty(sizes, at::TensorOptions().dtype(at::kBool).device(device.is_cuda() || graph != nullptr ? device : at::kCPU));
+  auto mask = at::empty(
+      sizes, at::TensorOptions().dtype(at::kBool).device(device.is_cuda() || graph != nullptr ? device : at::kCPU));
   if (mask.is_cuda()) {
     accelerator()->dropout_mask(mask, dropped_below, key, subsequence);
     return mask;
   }
   const auto fill = [mask, dropped_below, key, subsequence] {
-    const auto value = key.there.defined() ? static_cast<std::uint64_t>(*key.there.const_data_ptr<std::int64_t>()) : key.value;
+    const auto value =
+        key.there.defined() ? static_cast<std::uint64_t>(*key.there.const_data_ptr<std::int64_t>()) : key.value;
     fill_mask(mask.data_ptr<bool>(), mask.numel(), dropped_below, value, subsequence);
   };
   graph == nullptr ? fill() : graph->run_on_host(fill);
@@ -56,17 +61,20 @@ at::Tensor dropout_mask(at::IntArrayRef sizes, double p, const DropoutKey& key, 
 }
 
 std::uint64_t dropout_key(const ForwardPosition& at) {
-  return mix_seed(at.seed,
-                  {static_cast<std::uint64_t>(at.step), static_cast<std::uint64_t>(at.micro_batch), static_cast<std::uint64_t>(at.shard)});
+  return mix_seed(at.seed, {static_cast<std::uint64_t>(at.step), static_cast<std::uint64_t>(at.micro_batch),
+                            static_cast<std::uint64_t>(at.shard)});
 }
 
-DropoutKeyInMemory::DropoutKeyInMemory(at::Tensor key) : key_(std::move(key)), before_(std::exchange(key_in_memory, &key_)) {}
+DropoutKeyInMemory::DropoutKeyInMemory(at::Tensor key)
+    : key_(std::move(key)), before_(std::exchange(key_in_memory, &key_)) {}
 DropoutKeyInMemory::~DropoutKeyInMemory() { key_in_memory = before_; }
 
 DropoutDraws::Recording::Recording(DropoutDraws& draws) : before_(std::exchange(recorded_draws, &draws)) {}
 DropoutDraws::Recording::~Recording() { recorded_draws = before_; }
 
-DropoutDraws::Replaying::Replaying(DropoutDraws& draws) : before_(std::exchange(replayed_draws, &draws)) { draws.next_ = 0; }
+DropoutDraws::Replaying::Replaying(DropoutDraws& draws) : before_(std::exchange(replayed_draws, &draws)) {
+  draws.next_ = 0;
+}
 DropoutDraws::Replaying::~Replaying() { replayed_draws = before_; }
 
 const DropoutDraws::Draw* DropoutDraws::replayed() {
@@ -103,7 +111,8 @@ at::Tensor DropoutImpl::forward(const at::Tensor& input) {
   const double p = this->options.p();
   if (!this->is_training() || p == 0) return input;
   if (this->options.inplace()) {
-    throw Error(ErrorCode::usage, "troupe::nn::Dropout", "it does not work in place", "leave inplace(true) out of its options");
+    throw Error(ErrorCode::usage, "troupe::nn::Dropout", "it does not work in place",
+                "leave inplace(true) out of its options");
   }
   std::uint64_t key = 0, subsequence = 0;
   if (!position_) key = key_from_libtorch();  // in a replay too, for whoever draws from that generator next
@@ -128,7 +137,9 @@ at::Tensor DropoutImpl::forward(const at::Tensor& input) {
   return input * factor;
 }
 
-void DropoutImpl::pretty_print(std::ostream& stream) const { stream << "troupe::nn::Dropout(p=" << this->options.p() << ")"; }
+void DropoutImpl::pretty_print(std::ostream& stream) const {
+  stream << "troupe::nn::Dropout(p=" << this->options.p() << ")";
+}
 
 }  // namespace nn
 }  // namespace troupe

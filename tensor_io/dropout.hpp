@@ -9,8 +9,9 @@
 
 namespace troupe {
 
-/// Which forward of the run this is: what a model's random numbers may depend on, so that they are the same on any thread, in a simulated
-/// rank and in a process, and after a resume. Compute owns it and moves it on; layers read it on Compute's thread.
+/// Which forward of the run this is: what a model's random numbers may depend on, so that they are the same on any
+/// thread, in a simulated rank and in a process, and after a resume. Compute owns it and moves it on; layers read it on
+/// Compute's thread.
 struct ForwardPosition {
   std::uint64_t seed = 0;
   std::int64_t step = 0;
@@ -19,7 +20,8 @@ struct ForwardPosition {
   std::uint64_t visit = 0;  ///< another one whenever the position was set: a layer counts its calls anew
 };
 
-/// The draws of troupe::nn::Dropout in a forward, in order, so that the forward can be run again with the same masks. One thread.
+/// The draws of troupe::nn::Dropout in a forward, in order, so that the forward can be run again with the same masks.
+/// One thread.
 class DropoutDraws {
  public:
   /// While it lives, layers called on this thread note down what they draw by.
@@ -48,7 +50,8 @@ class DropoutDraws {
   struct Draw {
     std::uint64_t key = 0, subsequence = 0;
   };
-  /// For a layer: the draw to use instead of its own, if one is being replayed. Throws Error(usage) where there were fewer the first time.
+  /// For a layer: the draw to use instead of its own, if one is being replayed. Throws Error(usage) where there were
+  /// fewer the first time.
   static const Draw* replayed();
   static void note(Draw draw);
 
@@ -59,10 +62,10 @@ class DropoutDraws {
 
 namespace nn {
 
-/// torch::nn::Dropout with the same options and numerics, whose mask is a function of (seed, step, micro-batch, data shard, layer, call)
-/// and the element's place: Philox by counter (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011), as CUDA's kernels
-/// have it. LibTorch's own draws from the one CPU generator of the process, which simulated ranks share, so its masks depend on their
-/// timing.
+/// torch::nn::Dropout with the same options and numerics, whose mask is a function of (seed, step, micro-batch, data
+/// shard, layer, call) and the element's place: Philox by counter (Salmon et al., "Parallel Random Numbers: As Easy as
+/// 1, 2, 3", SC 2011), as CUDA's kernels have it. LibTorch's own draws from the one CPU generator of the process, which
+/// simulated ranks share, so its masks depend on their timing.
 ///
 /// Before its model was distributed it takes a key from LibTorch's generator, so that torch::manual_seed holds.
 class DropoutImpl : public torch::nn::detail::_DropoutNd<DropoutImpl> {
@@ -93,16 +96,17 @@ struct DropoutKey {
   at::Tensor there;  ///< () i64 on the mask's device, the same bits; undefined: `value` counts
 };
 
-/// Elements that a dropout of probability `p` keeps: element i (in row-major order) by the i-th number of Philox's (key, subsequence).
-/// Returns bool of `sizes` on `device`; the same on all of them, and however many threads work on it. On a GPU by a kernel of the current
-/// stream, without a wait.
-at::Tensor dropout_mask(at::IntArrayRef sizes, double p, const DropoutKey& key, std::uint64_t subsequence, at::Device device = at::kCPU);
+/// Elements that a dropout of probability `p` keeps: element i (in row-major order) by the i-th number of Philox's
+/// (key, subsequence). Returns bool of `sizes` on `device`; the same on all of them, and however many threads work on
+/// it. On a GPU by a kernel of the current stream, without a wait.
+at::Tensor dropout_mask(at::IntArrayRef sizes, double p, const DropoutKey& key, std::uint64_t subsequence,
+                        at::Device device = at::kCPU);
 
 /// The key of all layers in the forward at this position.
 std::uint64_t dropout_key(const ForwardPosition& position);
 
-/// While it lives, layers called on this thread read their key from `key` (() i64 on the device) when their masks are made: of a forward
-/// that is written down once and runs at other positions.
+/// While it lives, layers called on this thread read their key from `key` (() i64 on the device) when their masks are
+/// made: of a forward that is written down once and runs at other positions.
 class DropoutKeyInMemory {
  public:
   explicit DropoutKeyInMemory(at::Tensor key);

@@ -28,7 +28,8 @@ enum class ErrorCode : std::uint8_t {
 
 std::string_view to_string(ErrorCode code) noexcept;
 
-/// What a failure says: who, where in the run, doing what, why, and what to do now. Empty and negative fields are not printed.
+/// What a failure says: who, where in the run, doing what, why, and what to do now. Empty and negative fields are not
+/// printed.
 struct ErrorReport {
   ErrorCode code = ErrorCode::internal;
   int rank = -1;
@@ -45,7 +46,8 @@ struct ErrorReport {
 /// Whether another generation without the rank at fault may go on: a peer is gone, or did not come in time.
 bool may_be_recovered(ErrorCode code) noexcept;
 
-/// The exit status of a process that ends for this reason. An interrupt is 130; the caller that knows it was SIGTERM says 143.
+/// The exit status of a process that ends for this reason. An interrupt is 130; the caller that knows it was SIGTERM
+/// says 143.
 int exit_code(ErrorCode code) noexcept;
 
 /// The one exception type of the library. `what()` is the report on one line.

@@ -7,8 +7,8 @@
 
 namespace troupe {
 
-/// What a rank leaves at the rendezvous when its communicator fails: its reason, or, if it only saw that a connection ended or that a
-/// message did not come, what it was doing then.
+/// What a rank leaves at the rendezvous when its communicator fails: its reason, or, if it only saw that a connection
+/// ended or that a message did not come, what it was doing then.
 struct FailureWord {
   ErrorCode code = ErrorCode::internal;
   CollectiveRecord record;

@@ -39,7 +39,9 @@ std::string remedy_for(int errno_value) {
 
 }  // namespace
 
-int FileLayer::create(const std::string& path) { return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666); }
+int FileLayer::create(const std::string& path) {
+  return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+}
 ssize_t FileLayer::write(int fd, const void* data, std::size_t bytes) { return ::write(fd, data, bytes); }
 int FileLayer::sync(int fd) { return ::fsync(fd); }
 int FileLayer::close(int fd) { return ::close(fd); }
@@ -76,11 +78,13 @@ void replace_file(const std::string& path, FileLayer& files, const std::function
     files.remove_file(temporary);
     throw;
   }
-  if (files.sync_directory(folder.empty() ? "." : folder.string()) != 0) throw_io_error("syncing", folder.string(), errno);
+  if (files.sync_directory(folder.empty() ? "." : folder.string()) != 0)
+    throw_io_error("syncing", folder.string(), errno);
 }
 
 void throw_io_error(const std::string& operation, const std::string& path, int errno_value) {
-  throw Error(ErrorCode::io, operation + " " + path, std::system_category().message(errno_value), remedy_for(errno_value));
+  throw Error(ErrorCode::io, operation + " " + path, std::system_category().message(errno_value),
+              remedy_for(errno_value));
 }
 
 DurableFile::DurableFile(FileLayer& files, std::string path)
@@ -107,8 +111,8 @@ void DurableFile::append(std::span<const std::byte> bytes) {
     const bool whole_pages = bytes.size() >= kPage && reinterpret_cast<std::uintptr_t>(bytes.data()) % kPage == 0;
     if (buffered_ == 0 && (whole_pages || (!direct_ && bytes.size() >= kSmallWrite))) {
       // Through the cache, in pieces that are still there when they are written.
-      const auto piece =
-          direct_ ? bytes.first(std::min(bytes.size() / kPage * kPage, kDirectBytes)) : bytes.first(std::min(bytes.size(), kBufferBytes));
+      const auto piece = direct_ ? bytes.first(std::min(bytes.size() / kPage * kPage, kDirectBytes))
+                                 : bytes.first(std::min(bytes.size(), kBufferBytes));
       digest_.update(piece);
       write_out(piece);
       bytes = bytes.subspan(piece.size());
@@ -133,7 +137,8 @@ void DurableFile::write_out(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const auto written = files_.write(fd_, bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0 && errno == EINVAL && go_through_cache()) continue;  // after a short write, or where pages are larger
+    if (written < 0 && errno == EINVAL && go_through_cache())
+      continue;  // after a short write, or where pages are larger
     if (written < 0) throw_io_error("writing", path_, errno);
     if (written == 0) throw_io_error("writing", path_, ENOSPC);
     bytes = bytes.subspan(static_cast<std::size_t>(written));
@@ -159,7 +164,8 @@ void remove_tree(FileLayer& files, const std::string& path) {
     return;
   }
   std::vector<std::string> entries;  // listed first: removing while listing may skip some
-  for (auto entry = fs::directory_iterator(path, error); !error && entry != fs::directory_iterator(); entry.increment(error))
+  for (auto entry = fs::directory_iterator(path, error); !error && entry != fs::directory_iterator();
+       entry.increment(error))
     entries.push_back(entry->path().string());
   if (error) throw_io_error("listing", path, error.value());
   for (const auto& entry : entries) remove_tree(files, entry);

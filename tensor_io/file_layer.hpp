@@ -13,8 +13,8 @@
 
 namespace troupe {
 
-/// Every change that a checkpoint makes on disk goes through here, one call of the operating system each, so that tests can refuse the
-/// n-th of them or end the process's life there. Results and errno are those of the system calls.
+/// Every change that a checkpoint makes on disk goes through here, one call of the operating system each, so that tests
+/// can refuse the n-th of them or end the process's life there. Results and errno are those of the system calls.
 class FileLayer {
  public:
   virtual ~FileLayer() = default;
@@ -32,11 +32,12 @@ class FileLayer {
 /// The one that asks the operating system. Any thread.
 FileLayer& real_files() noexcept;
 
-/// A new file that is written from front to back and hashed on the way. One thread. Everything throws Error(io) with the path; without
-/// `finish` the file is closed and stays behind, unfinished.
+/// A new file that is written from front to back and hashed on the way. One thread. Everything throws Error(io) with
+/// the path; without `finish` the file is closed and stays behind, unfinished.
 ///
-/// It goes past the page cache (O_DIRECT) where the file system can: a checkpoint is not read again soon, and copying it there costs more
-/// processor time than all the rest. What is appended at a page's start, both in memory and in the file, is not copied at all.
+/// It goes past the page cache (O_DIRECT) where the file system can: a checkpoint is not read again soon, and copying
+/// it there costs more processor time than all the rest. What is appended at a page's start, both in memory and in the
+/// file, is not copied at all.
 class DurableFile {
  public:
   static constexpr std::size_t kPage = 4096;
@@ -67,8 +68,8 @@ class DurableFile {
   DigestBuilder digest_;
 };
 
-/// A file at `path`, whole or not at all: `write` fills one beside it, which is fsynced and renamed over it. Nothing stays of one that
-/// throws. Throws Error(io).
+/// A file at `path`, whole or not at all: `write` fills one beside it, which is fsynced and renamed over it. Nothing
+/// stays of one that throws. Throws Error(io).
 void replace_file(const std::string& path, FileLayer& files, const std::function<void(DurableFile&)>& write);
 
 /// Throws Error(io): `operation` on `path` failed with `errno_value`; says what to do where that is known.

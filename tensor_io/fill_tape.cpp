@@ -18,8 +18,8 @@ void delete_tape(void* tape) { delete static_cast<FillTape*>(tape); }
 
 c10::StorageImpl& storage_of(const at::Tensor& tensor) { return *tensor.storage().unsafeGetStorageImpl(); }
 
-// LibTorch can make a storage refuse to tell its address, and cannot take that back. It has no public way, so this is the language's one
-// to a private member: an explicit instantiation may name it.
+// LibTorch can make a storage refuse to tell its address, and cannot take that back. It has no public way, so this is
+// the language's one to a private member: an explicit instantiation may name it.
 template <bool c10::StorageImpl::*Member>
 struct RefusalOf {
   friend bool& refuses_address(c10::StorageImpl& storage) { return storage.*Member; }
@@ -31,7 +31,8 @@ bool& refuses_address(c10::StorageImpl& storage);
 at::DataPtr mapped(std::size_t bytes) {
   void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
-    throw Error(ErrorCode::unavailable, "deferred initialisation", "there is no memory for " + std::to_string(bytes) + " bytes");
+    throw Error(ErrorCode::unavailable, "deferred initialisation",
+                "there is no memory for " + std::to_string(bytes) + " bytes");
   }
   struct Mapping {
     void* memory;
@@ -70,7 +71,8 @@ FillTape& FillTape::begin(const at::Tensor& tensor) {
   auto tape = std::make_unique<FillTape>();
   auto& storage = storage_of(tensor);
   storage.release_data_and_set_meta_custom_data_ptr_error_msg_(
-      "this tensor has no memory yet, since deferred initialisation gives a model its values later: call troupe::materialize(tensor) "
+      "this tensor has no memory yet, since deferred initialisation gives a model its values later: call "
+      "troupe::materialize(tensor) "
       "before its address is taken");
   auto* begun = tape.get();
   storage.set_data_ptr_noswap({nullptr, tape.release(), &delete_tape, at::Device(at::kCPU)});
@@ -88,8 +90,8 @@ void FillTape::play(const at::Tensor& tensor) const {
   auto& storage = storage_of(tensor);
   const auto made = mapped_like(storage, at::kByte);
   for (const auto& fill : fills_) {
-    torch::jit::Stack stack{
-        at::empty({0}, at::TensorOptions().dtype(fill.dtype)).set_(made.storage(), fill.offset, fill.sizes, fill.strides)};
+    torch::jit::Stack stack{at::empty({0}, at::TensorOptions().dtype(fill.dtype))
+                                .set_(made.storage(), fill.offset, fill.sizes, fill.strides)};
     stack.insert(stack.end(), fill.arguments.begin(), fill.arguments.end());
     if (fill.generator_state.defined()) {
       auto generator = at::detail::createCPUGenerator();

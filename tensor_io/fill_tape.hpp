@@ -18,13 +18,13 @@ struct Fill {
   std::vector<std::int64_t> sizes, strides;
   std::int64_t offset = 0;
   at::ScalarType dtype = at::kFloat;
-  // The generator's before the call, about 5 KB; undefined: it draws nothing. A copy, so that the values are made on any thread at any
-  // time, and no other thread's numbers are disturbed.
+  // The generator's before the call, about 5 KB; undefined: it draws nothing. A copy, so that the values are made on
+  // any thread at any time, and no other thread's numbers are disturbed.
   at::Tensor generator_state;
 };
 
-/// What a storage without memory is to be filled with. It lives in the storage, so that all that share one share the tape, and
-/// goes where that goes.
+/// What a storage without memory is to be filled with. It lives in the storage, so that all that share one share the
+/// tape, and goes where that goes.
 class FillTape {
  public:
   /// The tape of the tensor's storage; nullptr: that has memory.
@@ -43,7 +43,8 @@ class FillTape {
   std::size_t bytes_ = 0;  // about
 };
 
-/// What the call's random numbers are drawn into where nobody wants them yet: memory of the tensor's layout that is given back at once.
+/// What the call's random numbers are drawn into where nobody wants them yet: memory of the tensor's layout that is
+/// given back at once.
 at::Tensor scratch_like(const at::Tensor& tensor);
 /// Whether what is done with this very tensor is sent to deferred_init.cpp. Others may share its storage.
 void set_deferred_key(const at::Tensor& tensor, bool deferred);

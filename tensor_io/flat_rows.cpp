@@ -42,8 +42,10 @@ TensorPart FlatRows::part(const std::string& name, std::int64_t begin, std::vect
   std::int64_t numel = 0;
   for (const auto& piece : pieces) numel += piece.numel();
   const auto rows = row_numel_ == 0 ? rows_ : numel / row_numel_;
-  TensorPart part{name, pieces.front().scalar_type(), sizes_, offsets(begin), shape(begin, begin + rows), std::move(pieces)};
-  if (!row_major_) part.pieces.assign(1, block(part.pieces.size() == 1 ? part.pieces[0].contiguous() : at::cat(part.pieces)));
+  TensorPart part{name,           pieces.front().scalar_type(), sizes_,
+                  offsets(begin), shape(begin, begin + rows),   std::move(pieces)};
+  if (!row_major_)
+    part.pieces.assign(1, block(part.pieces.size() == 1 ? part.pieces[0].contiguous() : at::cat(part.pieces)));
   return part;
 }
 

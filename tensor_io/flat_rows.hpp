@@ -9,9 +9,9 @@
 
 namespace troupe {
 
-/// A parameter as a flat parameter has it, in the order in which its elements lie in memory, cut into rows along its outermost dimension:
-/// the largest blocks that follow each other in memory whatever the strides. A shard's borders fall anywhere; checkpoints hold whole rows.
-/// A value.
+/// A parameter as a flat parameter has it, in the order in which its elements lie in memory, cut into rows along its
+/// outermost dimension: the largest blocks that follow each other in memory whatever the strides. A shard's borders
+/// fall anywhere; checkpoints hold whole rows. A value.
 class FlatRows {
  public:
   FlatRows(std::vector<std::int64_t> sizes, std::vector<std::int64_t> strides);
@@ -19,7 +19,9 @@ class FlatRows {
   std::int64_t numel() const noexcept { return rows_ * row_numel_; }
   std::int64_t row_numel() const noexcept { return row_numel_; }
   /// The first row that begins at element `begin` or later.
-  std::int64_t row_from(std::int64_t begin) const noexcept { return row_numel_ == 0 ? rows_ : (begin + row_numel_ - 1) / row_numel_; }
+  std::int64_t row_from(std::int64_t begin) const noexcept {
+    return row_numel_ == 0 ? rows_ : (begin + row_numel_ - 1) / row_numel_;
+  }
   /// The row that element `element` is in.
   std::int64_t row_of(std::int64_t element) const noexcept { return element / row_numel_; }
 

@@ -23,10 +23,13 @@ void set_state(at::Generator generator, const at::Tensor& state) {
 // Bytes, since NaN differs from itself.
 bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
   if (!a.is_contiguous() || !b.is_contiguous()) return at::equal(a, b);
-  return a.nbytes() == b.nbytes() && (a.nbytes() == 0 || std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0);
+  return a.nbytes() == b.nbytes() &&
+         (a.nbytes() == 0 || std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0);
 }
 
-std::uint32_t version_of(const at::Tensor& tensor) { return tensor.is_inference() ? 0 : static_cast<std::uint32_t>(tensor._version()); }
+std::uint32_t version_of(const at::Tensor& tensor) {
+  return tensor.is_inference() ? 0 : static_cast<std::uint32_t>(tensor._version());
+}
 
 }  // namespace
 
@@ -60,7 +63,8 @@ ForwardReplay::Recording::Recording(ForwardReplay& replay, torch::nn::Module& mo
 
 ForwardReplay::Recording::~Recording() {
   const at::NoGradGuard no_grad;
-  std::erase_if(replay_.generators_, [](const auto& generator) { return same_bytes(generator.second, state_of(generator.first)); });
+  std::erase_if(replay_.generators_,
+                [](const auto& generator) { return same_bytes(generator.second, state_of(generator.first)); });
   std::erase_if(replay_.buffers_, [](const auto& buffer) { return !may_have_changed(buffer); });
 }
 

@@ -18,14 +18,16 @@ namespace troupe {
 namespace {
 
 void require(bool condition, const char* field, double value, const char* remedy) {
-  if (!condition) throw Error(ErrorCode::usage, "optimizer", std::string(field) + " is " + std::to_string(value), remedy);
+  if (!condition)
+    throw Error(ErrorCode::usage, "optimizer", std::string(field) + " is " + std::to_string(value), remedy);
 }
 
 void check_options(FusedOptimizer::Kind kind, const OptimizerOptions& options) {
   require(options.weight_decay >= 0, "weight_decay", options.weight_decay, "it must be 0 or more");
   if (kind == FusedOptimizer::Kind::sgd) {
     require(options.momentum >= 0, "momentum", options.momentum, "it must be 0 or more");
-    require(!options.nesterov || options.momentum > 0, "momentum", options.momentum, "nesterov needs a momentum above 0");
+    require(!options.nesterov || options.momentum > 0, "momentum", options.momentum,
+            "nesterov needs a momentum above 0");
   } else {
     require(options.beta1 >= 0 && options.beta1 < 1, "beta1", options.beta1, "it must be in [0, 1)");
     require(options.beta2 >= 0 && options.beta2 < 1, "beta2", options.beta2, "it must be in [0, 1)");
@@ -34,9 +36,11 @@ void check_options(FusedOptimizer::Kind kind, const OptimizerOptions& options) {
 }
 
 void check_parameter(const std::string& name, const at::Tensor& parameter) {
-  // The kernels walk memory from the first element to the last: no gaps, and one dtype for parameter, gradient and moments.
+  // The kernels walk memory from the first element to the last: no gaps, and one dtype for parameter, gradient and
+  // moments.
   if (!parameter.is_non_overlapping_and_dense()) {
-    throw Error(ErrorCode::usage, "optimizer", "parameter " + name + " is a view with gaps or overlaps", "make it contiguous()");
+    throw Error(ErrorCode::usage, "optimizer", "parameter " + name + " is a view with gaps or overlaps",
+                "make it contiguous()");
   }
   if (!parameter.is_floating_point()) {
     throw Error(ErrorCode::usage, "optimizer", "parameter " + name + " is " + c10::toString(parameter.scalar_type()),
@@ -54,11 +58,14 @@ std::vector<at::Tensor> flat_like(const NamedTensors& parameters) {
   for (const auto& [name, parameter] : parameters) length[parameter.scalar_type()] += padded(parameter);
   std::map<at::ScalarType, at::Tensor> flat;
   const auto device = parameters.empty() ? at::Device(at::kCPU) : parameters.front().second.device();
-  for (const auto& [dtype, numel] : length) flat[dtype] = at::zeros({numel}, at::TensorOptions().dtype(dtype).device(device));
+  for (const auto& [dtype, numel] : length)
+    flat[dtype] = at::zeros({numel}, at::TensorOptions().dtype(dtype).device(device));
   std::vector<at::Tensor> views;
   for (const auto& [name, parameter] : parameters) {
     auto& begin = offset[parameter.scalar_type()];
-    views.push_back(flat[parameter.scalar_type()].narrow(0, begin, parameter.numel()).as_strided(parameter.sizes(), parameter.strides()));
+    views.push_back(flat[parameter.scalar_type()]
+                        .narrow(0, begin, parameter.numel())
+                        .as_strided(parameter.sizes(), parameter.strides()));
     begin += padded(parameter);
   }
   return views;
@@ -68,9 +75,11 @@ std::vector<at::Tensor> flat_like(const NamedTensors& parameters) {
 
 at::Tensor kernel_gradient(const std::string& name, const at::Tensor& parameter, const at::Tensor& gradient) {
   if (gradient.is_sparse())
-    throw Error(ErrorCode::usage, "optimizer", "the gradient of " + name + " is sparse", "construct the embedding with sparse(false)");
+    throw Error(ErrorCode::usage, "optimizer", "the gradient of " + name + " is sparse",
+                "construct the embedding with sparse(false)");
   if (gradient.scalar_type() != parameter.scalar_type() || gradient.sizes() != parameter.sizes()) {
-    throw Error(ErrorCode::usage, "optimizer", "the gradient of " + name + " has another dtype or shape than the parameter",
+    throw Error(ErrorCode::usage, "optimizer",
+                "the gradient of " + name + " has another dtype or shape than the parameter",
                 "leave .grad to backward");
   }
   return gradient.strides() == parameter.strides() ? gradient : at::empty_like(parameter).copy_(gradient);
@@ -89,10 +98,12 @@ FusedOptimizer::FusedOptimizer(Kind kind, OptimizerOptions options, std::vector<
     for (const auto& [name, parameter] : group.parameters) {
       check_parameter(name, parameter);
       if (!names.insert(name).second)
-        throw Error(ErrorCode::usage, "optimizer", "parameter " + name + " is in two groups", "put each parameter into one group");
+        throw Error(ErrorCode::usage, "optimizer", "parameter " + name + " is in two groups",
+                    "put each parameter into one group");
     }
     // A parameter that the model has under several names is updated once, under the first.
-    std::erase_if(group.parameters, [&](const auto& entry) { return !tensors.insert(entry.second.unsafeGetTensorImpl()).second; });
+    std::erase_if(group.parameters,
+                  [&](const auto& entry) { return !tensors.insert(entry.second.unsafeGetTensorImpl()).second; });
   }
 }
 
@@ -102,7 +113,8 @@ void FusedOptimizer::make_moments() {
   const bool has_first = kind_ == Kind::adamw || options_.momentum != 0;
   for (const auto& group : groups_) {
     const auto first = has_first ? flat_like(group.parameters) : std::vector<at::Tensor>(group.parameters.size());
-    const auto second = kind_ == Kind::adamw ? flat_like(group.parameters) : std::vector<at::Tensor>(group.parameters.size());
+    const auto second =
+        kind_ == Kind::adamw ? flat_like(group.parameters) : std::vector<at::Tensor>(group.parameters.size());
     auto& moments = moments_.emplace_back();
     for (std::size_t i = 0; i < group.parameters.size(); ++i) {
       const auto step = at::TensorOptions().dtype(at::kFloat).device(group.parameters[i].second.device());
@@ -115,7 +127,8 @@ void FusedOptimizer::replace_parameters(const Replacement& replacement) {
   for (const auto& moments : moments_) {
     for (const auto& of_parameter : moments) {
       if (of_parameter.step.item<float>() != 0)
-        throw Error(ErrorCode::usage, "optimizer", "it has made steps before its state was sharded", "make a new one after distribute");
+        throw Error(ErrorCode::usage, "optimizer", "it has made steps before its state was sharded",
+                    "make a new one after distribute");
     }
   }
   replaced_ = groups_;
@@ -149,7 +162,8 @@ void FusedOptimizer::step_group(std::size_t index, double lr, const at::Tensor& 
   for (auto* kinds : {&known_, &fresh_}) {
     for (auto& [dtype, lists] : *kinds) lists.clear();  // left by a step that threw
   }
-  // One call for the parameters that have been updated before, one for those that are new: SGD's first step sets the buffer.
+  // One call for the parameters that have been updated before, one for those that are new: SGD's first step sets the
+  // buffer.
   for (std::size_t i = 0; i < group.parameters.size(); ++i) {
     const auto& [name, parameter] = group.parameters[i];
     const auto& gradient = parameter.grad();
@@ -168,7 +182,8 @@ void FusedOptimizer::step_group(std::size_t index, double lr, const at::Tensor& 
   for (auto& [dtype, lists] : fresh_) launch(lists, lr, weight_decay, true, skip);
 }
 
-UpdateRule FusedOptimizer::rule(Kind kind, const OptimizerOptions& options, double weight_decay, double lr, double step) {
+UpdateRule FusedOptimizer::rule(Kind kind, const OptimizerOptions& options, double weight_decay, double lr,
+                                double step) {
   const auto f32 = [](double value) { return static_cast<float>(value); };
   UpdateRule rule;
   if (kind == Kind::adamw) {
@@ -196,7 +211,8 @@ std::vector<ElementState> FusedOptimizer::elements(std::string& why_not) {
   for (const auto& group : groups_) {
     for (const auto& [name, parameter] : group.parameters) {
       if (parameter.is_cpu() && parameter.scalar_type() == at::kFloat) continue;
-      why_not = "parameter " + name + " is " + c10::toString(parameter.scalar_type()) + " on " + parameter.device().str();
+      why_not =
+          "parameter " + name + " is " + c10::toString(parameter.scalar_type()) + " on " + parameter.device().str();
       return {};
     }
   }
@@ -209,7 +225,8 @@ std::vector<ElementState> FusedOptimizer::elements(std::string& why_not) {
                              double lr, double step) { return rule(kind, options, decay, lr * scale, step); };
     for (std::size_t i = 0; i < group.parameters.size(); ++i) {
       const auto& moments = moments_[g][i];
-      elements.push_back({group.parameters[i].first, group.parameters[i].second, moments.first, moments.second, moments.step, rule_of});
+      elements.push_back({group.parameters[i].first, group.parameters[i].second, moments.first, moments.second,
+                          moments.step, rule_of});
     }
   }
   return elements;
@@ -231,13 +248,16 @@ void FusedOptimizer::launch(Lists& lists, double lr, double weight_decay, bool f
   if (!lists.steps.front().is_cpu()) at::_foreach_add_(lists.steps, 1);  // one kernel, not one for each parameter
   const auto found_inf = skip.defined() ? std::optional(skip) : std::nullopt;
   if (kind_ == Kind::adamw) {
-    at::_fused_adamw_(lists.parameters, lists.gradients, lists.first, lists.second, {}, lists.steps, lr, options_.beta1, options_.beta2,
-                      weight_decay, options_.eps, /*amsgrad=*/false, /*maximize=*/false, /*grad_scale=*/{}, found_inf);
+    at::_fused_adamw_(lists.parameters, lists.gradients, lists.first, lists.second, {}, lists.steps, lr, options_.beta1,
+                      options_.beta2, weight_decay, options_.eps, /*amsgrad=*/false, /*maximize=*/false,
+                      /*grad_scale=*/{}, found_inf);
   } else {
-    at::_fused_sgd_(lists.parameters, lists.gradients, lists.first, weight_decay, options_.momentum, lr, /*dampening=*/0, options_.nesterov,
+    at::_fused_sgd_(lists.parameters, lists.gradients, lists.first, weight_decay, options_.momentum, lr,
+                    /*dampening=*/0, options_.nesterov,
                     /*maximize=*/false, first_step, /*grad_scale=*/{}, found_inf);
   }
-  // A first step that the device skips leaves the momentum at zero, and the next one, not called the first, adds the gradient to that.
+  // A first step that the device skips leaves the momentum at zero, and the next one, not called the first, adds the
+  // gradient to that.
   if (found_inf) at::_foreach_sub_(lists.steps, std::vector<at::Tensor>(lists.steps.size(), skip));
   lists.clear();  // gradients are dropped by zero_grad, not held here
 }
@@ -250,7 +270,8 @@ NamedTensors FusedOptimizer::state() {
       const auto& name = groups_[g].parameters[i].first;
       auto& moments = moments_[g][i];
       moments.fresh.reset();  // a heal or a checkpoint writes into what is handed out here
-      if (moments.first.defined()) state.emplace_back(name + (kind_ == Kind::sgd ? ".momentum_buffer" : ".exp_avg"), moments.first);
+      if (moments.first.defined())
+        state.emplace_back(name + (kind_ == Kind::sgd ? ".momentum_buffer" : ".exp_avg"), moments.first);
       if (moments.second.defined()) state.emplace_back(name + ".exp_avg_sq", moments.second);
       state.emplace_back(name + ".step", moments.step);
     }
@@ -269,7 +290,8 @@ void FusedOptimizer::load_state(const NamedTensors& loaded) {
                   "resume with the optimizer that wrote the checkpoint (this one is " + this->name() + ")");
     }
     if (found->second.sizes() != mine.sizes())
-      throw Error(ErrorCode::mismatch, "optimizer state", name + " has another shape than the parameter", "resume with the same model");
+      throw Error(ErrorCode::mismatch, "optimizer state", name + " has another shape than the parameter",
+                  "resume with the same model");
     copies.emplace_back(mine, found->second);
     values.erase(found);
   }
@@ -280,8 +302,10 @@ void FusedOptimizer::load_state(const NamedTensors& loaded) {
 }
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, std::vector<ParameterGroup> groups) {
-  if (options.optimizer == "sgd") return std::make_unique<FusedOptimizer>(FusedOptimizer::Kind::sgd, options, std::move(groups));
-  if (options.optimizer == "adamw") return std::make_unique<FusedOptimizer>(FusedOptimizer::Kind::adamw, options, std::move(groups));
+  if (options.optimizer == "sgd")
+    return std::make_unique<FusedOptimizer>(FusedOptimizer::Kind::sgd, options, std::move(groups));
+  if (options.optimizer == "adamw")
+    return std::make_unique<FusedOptimizer>(FusedOptimizer::Kind::adamw, options, std::move(groups));
   throw Error(ErrorCode::usage, "optimizer", "there is no optimizer '" + options.optimizer + "'", "known: sgd, adamw");
 }
 

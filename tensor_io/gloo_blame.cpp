@@ -17,7 +17,8 @@ constexpr auto kNotice = 500ms;
 void GlooCommunicator::leave_word(ErrorCode code, const CollectiveRecord& record, const std::string& cause) noexcept {
   if (left_word_.exchange(true)) return;
   try {
-    options().rendezvous->put(options().name + "/failed/" + std::to_string(rank()), FailureWord{code, record, cause}.to_bytes());
+    options().rendezvous->put(options().name + "/failed/" + std::to_string(rank()),
+                              FailureWord{code, record, cause}.to_bytes());
   } catch (const std::exception&) {  // the others then count this rank among the silent ones
   }
 }
@@ -42,12 +43,15 @@ ErrorReport GlooCommunicator::explain(const CollectiveRecord& record, bool timed
   std::vector<int> ranks = {rank()};
   std::vector<CollectiveRecord> records = {record};
   for (const int r : asked) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
     try {
-      const auto word = FailureWord::of(options().rendezvous->get(options().name + "/failed/" + std::to_string(r), std::max(1ms, left)));
+      const auto word = FailureWord::of(
+          options().rendezvous->get(options().name + "/failed/" + std::to_string(r), std::max(1ms, left)));
       if (!word.cause.empty()) return ErrorReport{word.code, -1, {}, -1, {}, word.cause, {}};
       timed_out |= word.code == ErrorCode::timeout;
-      // Where the peer was in a message with a third rank it waited as this one did: that the two messages differ says nothing.
+      // Where the peer was in a message with a third rank it waited as this one did: that the two messages differ says
+      // nothing.
       if (point_to_point && word.record.point_to_point() && word.record.peer != rank()) continue;
       // So it did in a collective that one of the two is through with: the other has yet to leave it.
       const bool behind = !word.record.point_to_point() && word.record.sequence <= ledger().finished_count();
@@ -60,18 +64,23 @@ ErrorReport GlooCommunicator::explain(const CollectiveRecord& record, bool timed
     }
   }
   if (!silent.empty() && timed_out) {
-    return ErrorReport{ErrorCode::timeout,
-                       -1,
-                       {},
-                       -1,
-                       {},
-                       name_ranks(options(), silent) + " did not come within " + std::to_string(options().timeout.count()) + " ms",
-                       "a rank may hang or have taken another branch; raise collective_timeout if it is only slow"};
+    return ErrorReport{
+        ErrorCode::timeout,
+        -1,
+        {},
+        -1,
+        {},
+        name_ranks(options(), silent) + " did not come within " + std::to_string(options().timeout.count()) + " ms",
+        "a rank may hang or have taken another branch; raise collective_timeout if it is only slow"};
   }
   if (!silent.empty()) {
-    return ErrorReport{
-        ErrorCode::peer_lost,        -1, {}, -1, {}, name_ranks(options(), silent) + " died or left the group '" + options().name + "'",
-        "see its log for the reason"};
+    return ErrorReport{ErrorCode::peer_lost,
+                       -1,
+                       {},
+                       -1,
+                       {},
+                       name_ranks(options(), silent) + " died or left the group '" + options().name + "'",
+                       "see its log for the reason"};
   }
   for (const auto& other : records) {
     if (other.fingerprint() != record.fingerprint()) return mismatch_report(options(), ranks, records);

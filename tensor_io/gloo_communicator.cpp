@@ -14,9 +14,10 @@ namespace {
 using Transfers = std::vector<GlooMesh::Transfer>;
 
 constexpr std::int64_t kLine = 64;
-constexpr std::int64_t kOneRoundBytes = 32 * 1024;     // up to here everybody sends everything to everybody: one round
-constexpr std::int64_t kChunkBytes = 4 * 1024 * 1024;  // of a large reduction; two are under way, which bounds the scratch memory
-constexpr std::int64_t kTreeBytes = 1024 * 1024;       // passed on while the next is received
+constexpr std::int64_t kOneRoundBytes = 32 * 1024;  // up to here everybody sends everything to everybody: one round
+constexpr std::int64_t kChunkBytes =
+    4 * 1024 * 1024;  // of a large reduction; two are under way, which bounds the scratch memory
+constexpr std::int64_t kTreeBytes = 1024 * 1024;  // passed on while the next is received
 
 std::byte* bytes_of(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.data_ptr()); }
 std::int64_t size_of(const at::Tensor& tensor) { return static_cast<std::int64_t>(tensor.nbytes()); }
@@ -25,7 +26,8 @@ void copy_bytes(std::byte* to, const std::byte* from, std::int64_t bytes) {
   if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
 }
 
-// Messages of one operation and `phase` between two ranks arrive in the order in which they were sent. Odd slots are the mesh's own.
+// Messages of one operation and `phase` between two ranks arrive in the order in which they were sent. Odd slots are
+// the mesh's own.
 std::uint64_t slot_of(const CollectiveRecord& record, unsigned phase = 0) {
   return (record.fingerprint() & ~std::uint64_t{0xff}) | (phase << 1);
 }
@@ -61,8 +63,9 @@ std::byte* GlooCommunicator::scratch(std::int64_t bytes) {
   return scratch_.data();
 }
 
-void GlooCommunicator::reduce_parts(const std::byte* own, const std::byte* scratch, std::int64_t stride, std::byte* output,
-                                    std::int64_t bytes, ReduceOp op, const CollectiveRecord& record) {
+void GlooCommunicator::reduce_parts(const std::byte* own, const std::byte* scratch, std::int64_t stride,
+                                    std::byte* output, std::int64_t bytes, ReduceOp op,
+                                    const CollectiveRecord& record) {
   const auto dtype = static_cast<at::ScalarType>(record.dtype);
   inputs_.clear();
   for (int r = 0; r < world_size(); ++r) inputs_.push_back(r == rank() ? own : scratch + r * stride);
@@ -82,11 +85,13 @@ void GlooCommunicator::reduce_parts(const std::byte* own, const std::byte* scrat
 void GlooCommunicator::do_all_reduce(const at::Tensor& tensor, ReduceOp op, const CollectiveRecord& record) {
   guarded(record, [&] {
     const auto bytes = size_of(tensor);
-    bytes <= kOneRoundBytes ? all_reduce_small(bytes_of(tensor), bytes, op, record) : all_reduce_large(bytes_of(tensor), bytes, op, record);
+    bytes <= kOneRoundBytes ? all_reduce_small(bytes_of(tensor), bytes, op, record)
+                            : all_reduce_large(bytes_of(tensor), bytes, op, record);
   });
 }
 
-void GlooCommunicator::all_reduce_small(std::byte* data, std::int64_t bytes, ReduceOp op, const CollectiveRecord& record) {
+void GlooCommunicator::all_reduce_small(std::byte* data, std::int64_t bytes, ReduceOp op,
+                                        const CollectiveRecord& record) {
   auto* parts = scratch(world_size() * bytes);
   Transfers incoming;
   Transfers outgoing;
@@ -101,8 +106,10 @@ void GlooCommunicator::all_reduce_small(std::byte* data, std::int64_t bytes, Red
   reduce_parts(data, parts, bytes, data, bytes, op, record);
 }
 
-// Two phases a chunk: the slices go to their owners, the results come back. The next chunk's first phase is on its way meanwhile.
-void GlooCommunicator::all_reduce_large(std::byte* data, std::int64_t bytes, ReduceOp op, const CollectiveRecord& record) {
+// Two phases a chunk: the slices go to their owners, the results come back. The next chunk's first phase is on its way
+// meanwhile.
+void GlooCommunicator::all_reduce_large(std::byte* data, std::int64_t bytes, ReduceOp op,
+                                        const CollectiveRecord& record) {
   const std::int64_t part = slice_of(std::min(bytes, kChunkBytes), 0, world_size()).count;
   const std::int64_t set = part * world_size();
   auto* parts = scratch(2 * set);
@@ -155,7 +162,8 @@ void GlooCommunicator::all_reduce_large(std::byte* data, std::int64_t bytes, Red
   finish(chunks - 1);
 }
 
-void GlooCommunicator::do_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, const CollectiveRecord& record) {
+void GlooCommunicator::do_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
+                                         const CollectiveRecord& record) {
   guarded(record, [&] {
     const auto bytes = size_of(output);
     const auto part = std::max(kLine, kChunkBytes / world_size() / kLine * kLine);
@@ -177,7 +185,8 @@ void GlooCommunicator::do_reduce_scatter(const at::Tensor& output, const at::Ten
   });
 }
 
-void GlooCommunicator::do_all_gather(const at::Tensor& output, const at::Tensor& input, const CollectiveRecord& record) {
+void GlooCommunicator::do_all_gather(const at::Tensor& output, const at::Tensor& input,
+                                     const CollectiveRecord& record) {
   guarded(record, [&] {
     const auto bytes = size_of(input);
     Transfers incoming;
@@ -203,7 +212,8 @@ void GlooCommunicator::do_broadcast(const at::Tensor& tensor, int root, const Co
     Transfers incoming;
     Transfers outgoing;
     for (std::int64_t at = 0; at < size_of(tensor) && distance > 0; at += kTreeBytes) {
-      incoming.push_back(mesh_->recv(bytes_of(tensor) + at, std::min(kTreeBytes, size_of(tensor) - at), parent, slot_of(record)));
+      incoming.push_back(
+          mesh_->recv(bytes_of(tensor) + at, std::min(kTreeBytes, size_of(tensor) - at), parent, slot_of(record)));
     }
     std::size_t chunk = 0;
     for (std::int64_t at = 0; at < size_of(tensor); at += kTreeBytes, ++chunk) {
@@ -238,7 +248,8 @@ void GlooCommunicator::do_reduce(const at::Tensor& tensor, int root, ReduceOp op
   });
 }
 
-void GlooCommunicator::do_gather(const at::Tensor& output, const at::Tensor& input, int root, const CollectiveRecord& record) {
+void GlooCommunicator::do_gather(const at::Tensor& output, const at::Tensor& input, int root,
+                                 const CollectiveRecord& record) {
   guarded(record, [&] {
     const auto bytes = size_of(input);
     if (rank() != root) return mesh_->wait_sent(mesh_->send(bytes_of(input), bytes, root, slot_of(record)));
@@ -251,7 +262,8 @@ void GlooCommunicator::do_gather(const at::Tensor& output, const at::Tensor& inp
   });
 }
 
-void GlooCommunicator::do_scatter(const at::Tensor& output, const at::Tensor& input, int root, const CollectiveRecord& record) {
+void GlooCommunicator::do_scatter(const at::Tensor& output, const at::Tensor& input, int root,
+                                  const CollectiveRecord& record) {
   guarded(record, [&] {
     const auto bytes = size_of(output);
     if (rank() != root) return mesh_->wait_received(mesh_->recv(bytes_of(output), bytes, root, slot_of(record)));
@@ -264,7 +276,8 @@ void GlooCommunicator::do_scatter(const at::Tensor& output, const at::Tensor& in
   });
 }
 
-void GlooCommunicator::do_all_to_all(const at::Tensor& output, const at::Tensor& input, const CollectiveRecord& record) {
+void GlooCommunicator::do_all_to_all(const at::Tensor& output, const at::Tensor& input,
+                                     const CollectiveRecord& record) {
   guarded(record, [&] {
     const auto bytes = size_of(input) / world_size();
     Transfers incoming;
@@ -304,7 +317,8 @@ void GlooCommunicator::do_barrier(const CollectiveRecord& record) {
     std::byte in{0};
     unsigned round = 0;
     for (int distance = 1; distance < world_size(); distance *= 2, ++round) {
-      const auto incoming = mesh_->recv(&in, 1, (rank() - distance + world_size()) % world_size(), slot_of(record, round));
+      const auto incoming =
+          mesh_->recv(&in, 1, (rank() - distance + world_size()) % world_size(), slot_of(record, round));
       const auto outgoing = mesh_->send(&out, 1, (rank() + distance) % world_size(), slot_of(record, round));
       mesh_->wait_received(incoming);
       mesh_->wait_sent(outgoing);

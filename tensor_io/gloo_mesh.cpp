@@ -28,8 +28,8 @@ namespace tcp = gloo::transport::tcp;
 constexpr std::uint64_t kFarewellSlot = 1;  // operations use even ones
 constexpr auto kForever = std::chrono::hours(24 * 365);
 
-/// Gloo's connection, with two faults of its event loop mended, and made by us: Gloo takes the first connection that comes to its port for
-/// the peer's.
+/// Gloo's connection, with two faults of its event loop mended, and made by us: Gloo takes the first connection that
+/// comes to its port for the peer's.
 class MeshPair final : public tcp::Pair {
  public:
   MeshPair(tcp::Context* context, tcp::Device* device, int rank, std::chrono::milliseconds timeout)
@@ -49,8 +49,9 @@ class MeshPair final : public tcp::Pair {
   }
 
   void handleEvents(int events) override {
-    // A thread that sends holds the lock, and the answer to what it sends wakes the loop. Gloo's loop then polls until it gets
-    // the lock: on the same core that keeps the sender from giving it back until the kernel's next tick, 4 ms later.
+    // A thread that sends holds the lock, and the answer to what it sends wakes the loop. Gloo's loop then polls until
+    // it gets the lock: on the same core that keeps the sender from giving it back until the kernel's next tick, 4 ms
+    // later.
     if (!m_.try_lock()) {
       std::this_thread::sleep_for(std::chrono::microseconds(5));
       return;
@@ -104,7 +105,9 @@ GlooMesh::GlooMesh(const CommunicatorOptions& options) : timeout_(options.timeou
                     std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()));
   };
   exchange(options, "gloo", {}, deadline);  // names whoever does not come
-  const auto key = [&](int from, int to) { return options.name + "/gloo/" + std::to_string(from) + "-" + std::to_string(to); };
+  const auto key = [&](int from, int to) {
+    return options.name + "/gloo/" + std::to_string(from) + "-" + std::to_string(to);
+  };
   const auto pair = [&](int r) -> MeshPair& { return dynamic_cast<MeshPair&>(*context_->getPair(r)); };
   std::vector<PeerLink> links;
   try {
@@ -118,8 +121,8 @@ GlooMesh::GlooMesh(const CommunicatorOptions& options) : timeout_(options.timeou
       link.mine = random_link_token();
       const auto bytes = context_->createPair(r)->address().bytes();
       link.listener = pair(r).listener();
-      options.rendezvous->put(key(options.rank, r),
-                              std::string(bytes.begin(), bytes.end()) + std::string(link.mine.begin(), link.mine.end()));
+      options.rendezvous->put(key(options.rank, r), std::string(bytes.begin(), bytes.end()) +
+                                                        std::string(link.mine.begin(), link.mine.end()));
     }
   } catch (const Error&) {
     throw;
@@ -127,15 +130,18 @@ GlooMesh::GlooMesh(const CommunicatorOptions& options) : timeout_(options.timeou
     const int spare = ::dup(0);
     const bool exhausted = spare < 0 && (errno == EMFILE || errno == ENFILE);
     if (spare >= 0) ::close(spare);
-    throw Error(ErrorCode::unavailable, operation, (exhausted ? std::string(std::strerror(EMFILE)) + ": " : std::string()) + error.what(),
-                "is this an address of this host, and are there open files (ulimit -n) and ports (net.ipv4.ip_local_port_range) left?");
+    throw Error(ErrorCode::unavailable, operation,
+                (exhausted ? std::string(std::strerror(EMFILE)) + ": " : std::string()) + error.what(),
+                "is this an address of this host, and are there open files (ulimit -n) and ports "
+                "(net.ipv4.ip_local_port_range) left?");
   }
   for (auto& link : links) {
     const auto published = options.rendezvous->get(key(link.rank, options.rank), remaining());
     if (published.size() < sizeof link.address + link.theirs.size())
       throw Error(ErrorCode::mismatch, operation, name_ranks(options, {link.rank}) + " published no address");
     std::memcpy(&link.address, published.data(), sizeof link.address);  // Gloo's Address begins with it
-    std::copy_n(published.end() - static_cast<std::ptrdiff_t>(link.theirs.size()), link.theirs.size(), link.theirs.begin());
+    std::copy_n(published.end() - static_cast<std::ptrdiff_t>(link.theirs.size()), link.theirs.size(),
+                link.theirs.begin());
   }
   connect_links(links, options, operation, deadline);
   for (const auto& link : links) pair(link.rank).adopt(link.fd);

@@ -12,18 +12,21 @@
 
 namespace troupe {
 
-/// One TCP connection between every two ranks of a group, on Gloo's transport: messages are matched by slot, a number that both sides
-/// compute. A slot carries the fingerprint of the operation, so ranks that disagree never match: they wait, and nothing is written.
+/// One TCP connection between every two ranks of a group, on Gloo's transport: messages are matched by slot, a number
+/// that both sides compute. A slot carries the fingerprint of the operation, so ranks that disagree never match: they
+/// wait, and nothing is written.
 ///
-/// Gloo shows a connection that ended only to who has something under way on it, so a rank that waits for one peer would not see
-/// another one die. Each mesh therefore listens for a farewell of every peer all the time: a connection that ends without one means a
-/// failure, and frees whoever waits. One thread, but for `sever`.
+/// Gloo shows a connection that ended only to who has something under way on it, so a rank that waits for one peer
+/// would not see another one die. Each mesh therefore listens for a farewell of every peer all the time: a connection
+/// that ends without one means a failure, and frees whoever waits. One thread, but for `sever`.
 class GlooMesh {
  public:
-  /// Under way until it was waited for. Empty for no bytes. Dropping it is safe at any time: what arrives later is not written.
+  /// Under way until it was waited for. Empty for no bytes. Dropping it is safe at any time: what arrives later is not
+  /// written.
   using Transfer = std::unique_ptr<gloo::transport::UnboundBuffer>;
 
-  /// Collective. Throws Error(timeout) or Error(unavailable) that name the ranks that did not come or cannot be reached.
+  /// Collective. Throws Error(timeout) or Error(unavailable) that name the ranks that did not come or cannot be
+  /// reached.
   explicit GlooMesh(const CommunicatorOptions& options);
   ~GlooMesh();
 

@@ -14,7 +14,8 @@ namespace {
 constexpr std::int64_t kLanes = 32;
 
 template <class T>
-inline __attribute__((always_inline)) void add_squares(const T* __restrict from, std::int64_t n, double* __restrict sums) {
+inline __attribute__((always_inline)) void add_squares(const T* __restrict from, std::int64_t n,
+                                                       double* __restrict sums) {
   std::int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
     for (std::int64_t lane = 0; lane < kLanes; ++lane) {
@@ -28,7 +29,9 @@ inline __attribute__((always_inline)) void add_squares(const T* __restrict from,
   }
 }
 
-TROUPE_PROCESSOR_CLONES void add_squares_f32(const float* from, std::int64_t n, double* sums) { add_squares(from, n, sums); }
+TROUPE_PROCESSOR_CLONES void add_squares_f32(const float* from, std::int64_t n, double* sums) {
+  add_squares(from, n, sums);
+}
 void add_squares_f64(const double* from, std::int64_t n, double* sums) { add_squares(from, n, sums); }
 
 }  // namespace

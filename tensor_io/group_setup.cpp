@@ -8,15 +8,18 @@ namespace {
 using std::chrono::milliseconds;
 
 milliseconds time_until(std::chrono::steady_clock::time_point deadline) {
-  return std::max(milliseconds(1), std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now()));
+  return std::max(milliseconds(1),
+                  std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now()));
 }
 
-int name_of(const CommunicatorOptions& options, int rank) { return options.members.empty() ? rank : options.members[rank]; }
+int name_of(const CommunicatorOptions& options, int rank) {
+  return options.members.empty() ? rank : options.members[rank];
+}
 
 }  // namespace
 
-std::vector<std::string> exchange(const CommunicatorOptions& options, const std::string& topic, const std::string& value,
-                                  std::chrono::steady_clock::time_point deadline) {
+std::vector<std::string> exchange(const CommunicatorOptions& options, const std::string& topic,
+                                  const std::string& value, std::chrono::steady_clock::time_point deadline) {
   const std::string prefix = options.name + "/" + topic + "/";
   options.rendezvous->put(prefix + std::to_string(options.rank), value);
   std::vector<std::string> values(options.world_size);
@@ -50,7 +53,8 @@ std::string agree(const CommunicatorOptions& options, const std::string& topic, 
   const auto problems = exchange(options, topic, problem, deadline);
   std::string all;
   for (int r = 0; r < options.world_size; ++r) {
-    if (!problems[r].empty()) all += (all.empty() ? "rank " : "; rank ") + std::to_string(name_of(options, r)) + ": " + problems[r];
+    if (!problems[r].empty())
+      all += (all.empty() ? "rank " : "; rank ") + std::to_string(name_of(options, r)) + ": " + problems[r];
   }
   return all;
 }

@@ -8,8 +8,9 @@
 
 namespace troupe {
 
-/// Copies piece after piece of a file that is to be, past the caches, and hashes its chunks on the way: what is hashed while the cache
-/// still has it costs hardly more time than the copy, and a second pass over the memory as much again. One thread.
+/// Copies piece after piece of a file that is to be, past the caches, and hashes its chunks on the way: what is hashed
+/// while the cache still has it costs hardly more time than the copy, and a second pass over the memory as much again.
+/// One thread.
 class HashedCopy {
  public:
   /// `offset`: where the first piece comes in the file, in bytes.

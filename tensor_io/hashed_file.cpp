@@ -6,10 +6,12 @@
 
 namespace troupe {
 
-HashedFile::HashedFile(const BoundedFile& file, const FileDigest& digest, std::function<std::string(std::uint64_t)> blame)
+HashedFile::HashedFile(const BoundedFile& file, const FileDigest& digest,
+                       std::function<std::string(std::uint64_t)> blame)
     : file_(file), digest_(digest), blame_(std::move(blame)) {}
 
-// Nothing is announced to the system beforehand: what it reads ahead by itself comes in larger pages, in half the time from a disk.
+// Nothing is announced to the system beforehand: what it reads ahead by itself comes in larger pages, in half the time
+// from a disk.
 void HashedFile::read_chunk(std::uint64_t index, std::span<std::byte> out) {
   constexpr std::size_t kPiece = std::size_t{256} << 10;  // still in a core's own cache when it is hashed
   const auto begin = index * FileDigest::kChunkBytes;
@@ -57,7 +59,8 @@ void HashedFile::read(std::uint64_t offset, std::span<std::byte> out) {
 }
 
 void HashedFile::verify() {
-  for (std::uint64_t begin = 0; begin < digest_.bytes; begin += FileDigest::kChunkBytes) chunk_of(begin / FileDigest::kChunkBytes);
+  for (std::uint64_t begin = 0; begin < digest_.bytes; begin += FileDigest::kChunkBytes)
+    chunk_of(begin / FileDigest::kChunkBytes);
 }
 
 }  // namespace troupe

@@ -11,8 +11,8 @@
 
 namespace troupe {
 
-/// Reads any part of a file whose digest is known. The bytes handed out are the very ones that were hashed, chunk by chunk; nothing else of
-/// the file is read. One thread.
+/// Reads any part of a file whose digest is known. The bytes handed out are the very ones that were hashed, chunk by
+/// chunk; nothing else of the file is read. One thread.
 class HashedFile {
  public:
   /// What is referred to outlives this. `blame` names what lies at an offset, for errors; may be empty.

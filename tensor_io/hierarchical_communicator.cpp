@@ -43,7 +43,8 @@ HierarchicalCommunicator::HierarchicalCommunicator(CommunicatorOptions given, co
     most_in_a_host_ = std::max<std::int64_t>(most_in_a_host_, local_of_[r] + 1);
   }
   const int host = host_of_[rank()];
-  const auto part = [&](const std::string& name, const std::vector<int>& ranks, std::string backend, std::chrono::milliseconds timeout) {
+  const auto part = [&](const std::string& name, const std::vector<int>& ranks, std::string backend,
+                        std::chrono::milliseconds timeout) {
     CommunicatorOptions of_part = options();
     of_part.name += "/" + name;
     of_part.world_size = static_cast<int>(ranks.size());
@@ -66,7 +67,9 @@ HierarchicalCommunicator::HierarchicalCommunicator(CommunicatorOptions given, co
   flat_ = part("flat", all, "gloo", timeout);
 }
 
-std::int64_t HierarchicalCommunicator::place_of(int rank) const { return host_of_[rank] * most_in_a_host_ + local_of_[rank]; }
+std::int64_t HierarchicalCommunicator::place_of(int rank) const {
+  return host_of_[rank] * most_in_a_host_ + local_of_[rank];
+}
 
 void HierarchicalCommunicator::follow_step() {
   for (auto* part : {up_.get(), leaders_.get(), down_.get(), flat_.get()}) {
@@ -90,7 +93,8 @@ void HierarchicalCommunicator::divide(const at::Tensor& tensor, ReduceOp op) con
   if (op != ReduceOp::avg || averages_early(tensor, op)) return;
   const void* input = tensor.data_ptr();
   void* output = tensor.data_ptr();
-  troupe::reduce(ReduceTask{element_of(tensor.scalar_type()), Reduction::sum, world_size(), &input, 1, &output, 1, tensor.numel()});
+  troupe::reduce(ReduceTask{element_of(tensor.scalar_type()), Reduction::sum, world_size(), &input, 1, &output, 1,
+                            tensor.numel()});
 }
 
 void HierarchicalCommunicator::do_all_reduce(const at::Tensor& tensor, ReduceOp op, const CollectiveRecord& record) {
@@ -114,7 +118,8 @@ void HierarchicalCommunicator::do_reduce_scatter(const at::Tensor& output, const
   const auto slices = input.detach().view({world_size(), output.numel()});
   const auto flat = output.detach().view({-1});
   const auto places = most_in_a_host_ * static_cast<std::int64_t>(hosts_.size());
-  const std::int64_t piece = std::max<std::int64_t>(1, kPieceBytes / static_cast<std::int64_t>(output.element_size()) / places);
+  const std::int64_t piece =
+      std::max<std::int64_t>(1, kPieceBytes / static_cast<std::int64_t>(output.element_size()) / places);
   std::int64_t at = 0;
   do {
     const auto count = std::min(piece, output.numel() - at);
@@ -132,7 +137,8 @@ void HierarchicalCommunicator::do_reduce_scatter(const at::Tensor& output, const
   } while (at < output.numel());
 }
 
-void HierarchicalCommunicator::do_all_gather(const at::Tensor& output, const at::Tensor& input, const CollectiveRecord& record) {
+void HierarchicalCommunicator::do_all_gather(const at::Tensor& output, const at::Tensor& input,
+                                             const CollectiveRecord& record) {
   follow_step();
   const std::string_view label = record.label.data();
   const auto bytes = static_cast<std::int64_t>(input.nbytes());
@@ -177,19 +183,23 @@ void HierarchicalCommunicator::do_barrier(const CollectiveRecord& record) {
   down_->barrier(label);
 }
 
-void HierarchicalCommunicator::do_reduce(const at::Tensor& tensor, int root, ReduceOp op, const CollectiveRecord& record) {
+void HierarchicalCommunicator::do_reduce(const at::Tensor& tensor, int root, ReduceOp op,
+                                         const CollectiveRecord& record) {
   follow_step();
   flat_->reduce(tensor, root, op, record.label.data());
 }
-void HierarchicalCommunicator::do_gather(const at::Tensor& output, const at::Tensor& input, int root, const CollectiveRecord& record) {
+void HierarchicalCommunicator::do_gather(const at::Tensor& output, const at::Tensor& input, int root,
+                                         const CollectiveRecord& record) {
   follow_step();
   flat_->gather(output, input, root, record.label.data());
 }
-void HierarchicalCommunicator::do_scatter(const at::Tensor& output, const at::Tensor& input, int root, const CollectiveRecord& record) {
+void HierarchicalCommunicator::do_scatter(const at::Tensor& output, const at::Tensor& input, int root,
+                                          const CollectiveRecord& record) {
   follow_step();
   flat_->scatter(output, input, root, record.label.data());
 }
-void HierarchicalCommunicator::do_all_to_all(const at::Tensor& output, const at::Tensor& input, const CollectiveRecord& record) {
+void HierarchicalCommunicator::do_all_to_all(const at::Tensor& output, const at::Tensor& input,
+                                             const CollectiveRecord& record) {
   follow_step();
   flat_->all_to_all(output, input, record.label.data());
 }
@@ -197,7 +207,8 @@ void HierarchicalCommunicator::do_all_to_all(const at::Tensor& output, const at:
 void HierarchicalCommunicator::do_send(const at::Tensor& tensor, int destination, const CollectiveRecord& record) {
   follow_step();
   const bool near = host_of_[destination] == host_of_[rank()];
-  near ? up_->send(tensor, local_of_[destination], record.label.data()) : flat_->send(tensor, destination, record.label.data());
+  near ? up_->send(tensor, local_of_[destination], record.label.data())
+       : flat_->send(tensor, destination, record.label.data());
 }
 void HierarchicalCommunicator::do_recv(const at::Tensor& tensor, int source, const CollectiveRecord& record) {
   follow_step();
@@ -205,6 +216,8 @@ void HierarchicalCommunicator::do_recv(const at::Tensor& tensor, int source, con
   near ? up_->recv(tensor, local_of_[source], record.label.data()) : flat_->recv(tensor, source, record.label.data());
 }
 
-at::Tensor HierarchicalCommunicator::do_allocate(std::int64_t bytes, const CollectiveRecord&) { return up_->allocate(bytes, at::kByte); }
+at::Tensor HierarchicalCommunicator::do_allocate(std::int64_t bytes, const CollectiveRecord&) {
+  return up_->allocate(bytes, at::kByte);
+}
 
 }  // namespace troupe

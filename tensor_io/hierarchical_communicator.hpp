@@ -7,12 +7,13 @@
 
 namespace troupe {
 
-/// Ranks of several hosts: inside a host by shared memory, between the hosts' first ranks (leaders) by TCP, so that a tensor crosses the
-/// network once per host and not once per rank. Hosts may hold different numbers of ranks. What gains nothing from that (reduce, gather,
-/// scatter, all_to_all, send and recv between hosts) goes over plain TCP between all.
+/// Ranks of several hosts: inside a host by shared memory, between the hosts' first ranks (leaders) by TCP, so that a
+/// tensor crosses the network once per host and not once per rank. Hosts may hold different numbers of ranks. What
+/// gains nothing from that (reduce, gather, scatter, all_to_all, send and recv between hosts) goes over plain TCP
+/// between all.
 ///
-/// Waiting times are staggered: who waits for a leader waits longer than the leader waits for its peers, so it is the leader
-/// that gives up first, and names who is missing.
+/// Waiting times are staggered: who waits for a leader waits longer than the leader waits for its peers, so it is the
+/// leader that gives up first, and names who is missing.
 class HierarchicalCommunicator final : public Communicator {
  public:
   /// Collective. `hosts` by rank.
@@ -21,7 +22,8 @@ class HierarchicalCommunicator final : public Communicator {
 
  private:
   void do_all_reduce(const at::Tensor& tensor, ReduceOp op, const CollectiveRecord& record) override;
-  void do_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, const CollectiveRecord& record) override;
+  void do_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
+                         const CollectiveRecord& record) override;
   void do_all_gather(const at::Tensor& output, const at::Tensor& input, const CollectiveRecord& record) override;
   void do_broadcast(const at::Tensor& tensor, int root, const CollectiveRecord& record) override;
   void do_reduce(const at::Tensor& tensor, int root, ReduceOp op, const CollectiveRecord& record) override;
@@ -34,12 +36,13 @@ class HierarchicalCommunicator final : public Communicator {
   at::Tensor do_allocate(std::int64_t bytes, const CollectiveRecord& record) override;
   void do_abort(const ErrorReport& reason) noexcept override;
 
-  /// This host's share of a reduction -> `tensor`, on its leader. What crosses the network has the tensor's dtype: in f16 and bf16 the sum
-  /// of a host is rounded, and that of all hosts once more.
+  /// This host's share of a reduction -> `tensor`, on its leader. What crosses the network has the tensor's dtype: in
+  /// f16 and bf16 the sum of a host is rounded, and that of all hosts once more.
   void reduce_in_host(const at::Tensor& tensor, ReduceOp op, std::string_view label);
   /// The sum over all hosts -> the average, where that is asked for and not done before.
   void divide(const at::Tensor& tensor, ReduceOp op) const;
-  /// Where what a rank has stands among all hosts': each has as many places as the largest, a smaller one leaves some of them empty.
+  /// Where what a rank has stands among all hosts': each has as many places as the largest, a smaller one leaves some
+  /// of them empty.
   std::int64_t place_of(int rank) const;
   /// The ledgers of the parts count in the same step as this one.
   void follow_step();

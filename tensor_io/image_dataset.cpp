@@ -16,8 +16,8 @@ namespace {
 constexpr std::int64_t kQuickNumel = 1 << 18;  // of a batch: some 50 us, as long as waking a thread takes
 
 /// Bytes to floats. Compiled without fused multiply-adds (CMakeLists.txt): the same bits on every processor.
-TROUPE_PROCESSOR_CLONES void normalise_bytes(const std::uint8_t* __restrict from, std::int64_t numel, float factor, float offset,
-                                             float* __restrict to) {
+TROUPE_PROCESSOR_CLONES void normalise_bytes(const std::uint8_t* __restrict from, std::int64_t numel, float factor,
+                                             float offset, float* __restrict to) {
   for (std::int64_t i = 0; i < numel; ++i) to[i] = static_cast<float>(from[i]) * factor + offset;
 }
 
@@ -29,7 +29,8 @@ void require_labels(const std::string& where, const at::Tensor& labels, std::int
   for (std::int64_t i = 0; i < contiguous.size(0); ++i) {
     if (label[i] >= 0 && label[i] < classes) continue;
     throw Error(ErrorCode::bad_data, where,
-                "sample " + std::to_string(i) + " has label " + std::to_string(label[i]) + ", num_classes is " + std::to_string(classes),
+                "sample " + std::to_string(i) + " has label " + std::to_string(label[i]) + ", num_classes is " +
+                    std::to_string(classes),
                 "set num_classes, or mend the file");
   }
 }
@@ -52,7 +53,8 @@ ImageDataset::ImageDataset(std::string name, const at::Tensor& images, const at:
   }
 }
 
-void ImageDataset::write_sample(const std::uint8_t* image, float* out, std::int64_t index, const SampleContext& context) const {
+void ImageDataset::write_sample(const std::uint8_t* image, float* out, std::int64_t index,
+                                const SampleContext& context) const {
   const auto plane_numel = height_ * width_;
   if (!transform_.augment) {
     for (std::size_t c = 0; c < planes_.size(); ++c) {
@@ -61,7 +63,8 @@ void ImageDataset::write_sample(const std::uint8_t* image, float* out, std::int6
     }
     return;
   }
-  const auto random = mix_seed(context.seed, {0xa06, static_cast<std::uint64_t>(context.epoch), static_cast<std::uint64_t>(index)});
+  const auto random =
+      mix_seed(context.seed, {0xa06, static_cast<std::uint64_t>(context.epoch), static_cast<std::uint64_t>(index)});
   const auto choices = static_cast<std::uint64_t>(2 * transform_.padding + 1);
   const auto shift_y = static_cast<std::int64_t>((random & 0xffffff) % choices) - transform_.padding;
   const auto shift_x = static_cast<std::int64_t>((random >> 24 & 0xffffff) % choices) - transform_.padding;
@@ -80,7 +83,8 @@ void ImageDataset::write_sample(const std::uint8_t* image, float* out, std::int6
 }
 
 bool ImageDataset::quick(std::int64_t samples) const {
-  return !transform_.augment && samples <= kQuickNumel / std::max<std::int64_t>(1, images_.size(1) * images_.size(2) * images_.size(3));
+  return !transform_.augment &&
+         samples <= kQuickNumel / std::max<std::int64_t>(1, images_.size(1) * images_.size(2) * images_.size(3));
 }
 
 Example ImageDataset::get(std::int64_t index, const SampleContext& context) const {
@@ -101,7 +105,8 @@ Batch ImageDataset::get_batch(std::span<const std::int64_t> indices, const Sampl
   auto *target = batch.target.data_ptr<std::int64_t>(), *index_of = batch.index.data_ptr<std::int64_t>();
   for (const auto index : indices) {
     if (index < 0 || index >= size())
-      throw Error(ErrorCode::usage, name_, "sample " + std::to_string(index) + " is outside its " + std::to_string(size()));
+      throw Error(ErrorCode::usage, name_,
+                  "sample " + std::to_string(index) + " is outside its " + std::to_string(size()));
     write_sample(images + index * numel, input, index, context);
     input += numel;
     *target++ = labels[index];
@@ -115,14 +120,18 @@ at::Tensor fit_images(const at::Tensor& images, std::int64_t channels, std::int6
   if (image_size > 0 && (images.size(2) != image_size || images.size(3) != image_size)) {
     std::vector<at::Tensor> parts;
     for (const auto& part : images.split(4096)) {
-      parts.push_back(at::upsample_bilinear2d(part.to(at::kFloat), {image_size, image_size}, false).round().clamp(0, 255).to(at::kByte));
+      parts.push_back(at::upsample_bilinear2d(part.to(at::kFloat), {image_size, image_size}, false)
+                          .round()
+                          .clamp(0, 255)
+                          .to(at::kByte));
     }
     fitted = at::cat(parts);
   }
   if (fitted.size(1) != channels) {
     if (fitted.size(1) != 1) {
       throw Error(ErrorCode::usage, "in_channels",
-                  "the images have " + std::to_string(fitted.size(1)) + " channels, the model wants " + std::to_string(channels),
+                  "the images have " + std::to_string(fitted.size(1)) + " channels, the model wants " +
+                      std::to_string(channels),
                   "set in_channels " + std::to_string(fitted.size(1)));
     }
     fitted = fitted.expand({fitted.size(0), channels, fitted.size(2), fitted.size(3)}).contiguous();

@@ -17,11 +17,13 @@ struct ImageTransform {
   std::int64_t padding = 4;
 };
 
-/// Images in memory as bytes, (N, C, H, W); a batch is one pass that gathers, augments and normalises into f32. Targets are i64 labels.
+/// Images in memory as bytes, (N, C, H, W); a batch is one pass that gathers, augments and normalises into f32. Targets
+/// are i64 labels.
 class ImageDataset final : public Dataset {
  public:
   /// images (N, C, H, W) u8, labels (N,) i64. Throws Error(bad_data) naming a label outside [0, classes).
-  ImageDataset(std::string name, const at::Tensor& images, const at::Tensor& labels, std::int64_t classes, ImageTransform transform);
+  ImageDataset(std::string name, const at::Tensor& images, const at::Tensor& labels, std::int64_t classes,
+               ImageTransform transform);
 
   std::int64_t size() const override { return images_.size(0); }
   Example get(std::int64_t index, const SampleContext& context) const override;
@@ -48,7 +50,8 @@ class ImageDataset final : public Dataset {
 /// labels (N,) i64. Throws Error(bad_data) that names `where` and the first label outside [0, classes).
 void require_labels(const std::string& where, const at::Tensor& labels, std::int64_t classes);
 
-/// Images (N, C, H, W) u8 resized to a square of `image_size` (bilinear, rounded) and, where they have one channel, repeated to `channels`.
+/// Images (N, C, H, W) u8 resized to a square of `image_size` (bilinear, rounded) and, where they have one channel,
+/// repeated to `channels`.
 at::Tensor fit_images(const at::Tensor& images, std::int64_t channels, std::int64_t image_size);
 
 }  // namespace troupe

@@ -20,7 +20,8 @@ constexpr std::int64_t kMostGrowth = 1032;         // deflate makes no more of a
 constexpr std::int64_t kMostPixelsInAByte = 1024;  // 64 grey pixels take at least a bit of a JPEG
 
 [[noreturn]] void refuse(const std::string& where, const std::string& cause, const std::string& remedy = {}) {
-  throw Error(ErrorCode::bad_data, where, cause, remedy.empty() ? "mend or remove it, or set on_bad_sample to skip" : remedy);
+  throw Error(ErrorCode::bad_data, where, cause,
+              remedy.empty() ? "mend or remove it, or set on_bad_sample to skip" : remedy);
 }
 
 void check_size(const std::string& where, std::int64_t width, std::int64_t height) {
@@ -29,10 +30,11 @@ void check_size(const std::string& where, std::int64_t width, std::int64_t heigh
                     std::to_string(kMostPixels) + " are allowed");
 }
 
-void check_length(const std::string& where, std::int64_t width, std::int64_t height, std::int64_t least_bytes, std::size_t bytes) {
+void check_length(const std::string& where, std::int64_t width, std::int64_t height, std::int64_t least_bytes,
+                  std::size_t bytes) {
   if (least_bytes <= static_cast<std::int64_t>(bytes)) return;
-  refuse(where, "it says that it has " + std::to_string(width) + "x" + std::to_string(height) + " pixels, more than its " +
-                    std::to_string(bytes) + " bytes can hold");
+  refuse(where, "it says that it has " + std::to_string(width) + "x" + std::to_string(height) +
+                    " pixels, more than its " + std::to_string(bytes) + " bytes can hold");
 }
 
 /// ITU-R 601, as Pillow rounds it.
@@ -58,35 +60,42 @@ struct CloseTurbo {
   void operator()(void* handle) const { tjDestroy(handle); }
 };
 
-/// A new one for each picture: it keeps the tables of the picture before, by which one without tables of its own would be decoded, and
-/// after an error in a header it reads on in the middle of that picture.
+/// A new one for each picture: it keeps the tables of the picture before, by which one without tables of its own would
+/// be decoded, and after an error in a header it reads on in the middle of that picture.
 std::unique_ptr<void, CloseTurbo> make_decompressor() { return std::unique_ptr<void, CloseTurbo>(tjInitDecompress()); }
 
-/// What libjpeg warns of and decodes all the same, with every pixel that there is; ImageNet has some. It keeps its first warning alone, and
-/// calls an error a warning where one came before (TJERR_WARNING), so the text decides; and behind a warning the picture must have an end.
+/// What libjpeg warns of and decodes all the same, with every pixel that there is; ImageNet has some. It keeps its
+/// first warning alone, and calls an error a warning where one came before (TJERR_WARNING), so the text decides; and
+/// behind a warning the picture must have an end.
 bool harmless(std::string_view warning, std::span<const std::byte> bytes) {
   constexpr std::string_view kEnd = "\xff\xd9";
-  const std::string_view last(reinterpret_cast<const char*>(bytes.data()) + bytes.size() - std::min<std::size_t>(bytes.size(), 1024),
-                              std::min<std::size_t>(bytes.size(), 1024));
-  return last.find(kEnd) != std::string_view::npos && (warning.find("extraneous bytes before marker") != std::string_view::npos ||
-                                                       warning.find("unknown JFIF revision") != std::string_view::npos ||
-                                                       warning.find("Unknown Adobe color") != std::string_view::npos ||
-                                                       warning.find("Invalid SOS parameters for sequential") != std::string_view::npos);
+  const std::string_view last(
+      reinterpret_cast<const char*>(bytes.data()) + bytes.size() - std::min<std::size_t>(bytes.size(), 1024),
+      std::min<std::size_t>(bytes.size(), 1024));
+  return last.find(kEnd) != std::string_view::npos &&
+         (warning.find("extraneous bytes before marker") != std::string_view::npos ||
+          warning.find("unknown JFIF revision") != std::string_view::npos ||
+          warning.find("Unknown Adobe color") != std::string_view::npos ||
+          warning.find("Invalid SOS parameters for sequential") != std::string_view::npos);
 }
 
 int smaller(int length, int denominator) { return (length + denominator - 1) / denominator; }
 
-at::Tensor decode_jpeg(std::span<const std::byte> bytes, const std::string& where, std::int64_t channels, std::int64_t least_side) {
+at::Tensor decode_jpeg(std::span<const std::byte> bytes, const std::string& where, std::int64_t channels,
+                       std::int64_t least_side) {
   const auto decompressor = make_decompressor();
   auto* handle = decompressor.get();
-  if (handle == nullptr) throw Error(ErrorCode::unavailable, where, std::string("libturbojpeg does not start: ") + tjGetErrorStr2(nullptr));
+  if (handle == nullptr)
+    throw Error(ErrorCode::unavailable, where, std::string("libturbojpeg does not start: ") + tjGetErrorStr2(nullptr));
   const auto* data = reinterpret_cast<const unsigned char*>(bytes.data());
   int width = 0, height = 0, subsampling = 0, colours = 0;
   if (tjDecompressHeader3(handle, data, bytes.size(), &width, &height, &subsampling, &colours) != 0 &&
       !harmless(tjGetErrorStr2(handle), bytes)) {
     const std::string reason = tjGetErrorStr2(handle);
     if (reason.find("subsampling type") != std::string::npos) {
-      refuse(where, "its JPEG header: the chroma's sampling factors are none of 4:4:4, 4:2:2, 4:2:0, 4:4:0, 4:1:1 and grey, of CMYK 4:4:4",
+      refuse(where,
+             "its JPEG header: the chroma's sampling factors are none of 4:4:4, 4:2:2, 4:2:0, 4:4:0, 4:1:1 and grey, "
+             "of CMYK 4:4:4",
              "write it again with one of these, or set on_bad_sample to skip");
     }
     refuse(where, "its JPEG header: " + reason);
@@ -95,7 +104,8 @@ at::Tensor decode_jpeg(std::span<const std::byte> bytes, const std::string& wher
   check_size(where, width, height);
   check_length(where, width, height, std::int64_t{width} * height / kMostPixelsInAByte, bytes.size());
   int denominator = 8;
-  while (denominator > 1 && (least_side <= 0 || smaller(std::min(width, height), denominator) < 2 * least_side)) denominator /= 2;
+  while (denominator > 1 && (least_side <= 0 || smaller(std::min(width, height), denominator) < 2 * least_side))
+    denominator /= 2;
   width = smaller(width, denominator);
   height = smaller(height, denominator);
   const bool four = colours == TJCS_CMYK || colours == TJCS_YCCK;
@@ -195,20 +205,23 @@ at::Tensor decode_png(std::span<const std::byte> bytes, const std::string& where
   const auto width = static_cast<std::int64_t>(png_get_image_width(reader.png, reader.info));
   const auto height = static_cast<std::int64_t>(png_get_image_height(reader.png, reader.info));
   check_size(where, width, height);
-  const auto bits = static_cast<std::int64_t>(png_get_bit_depth(reader.png, reader.info)) * png_get_channels(reader.png, reader.info);
+  const auto bits =
+      static_cast<std::int64_t>(png_get_bit_depth(reader.png, reader.info)) * png_get_channels(reader.png, reader.info);
   check_length(where, width, height, (width * bits / 8) * height / kMostGrowth, bytes.size());
   std::int64_t planes = 0;
   if (!prepare_png(reader, &planes)) failed("header");
   auto image = at::empty({height, width, planes}, at::kByte);
   std::vector<png_bytep> rows(static_cast<std::size_t>(height));
-  for (std::size_t y = 0; y < rows.size(); ++y) rows[y] = image.data_ptr<std::uint8_t>() + static_cast<std::int64_t>(y) * width * planes;
+  for (std::size_t y = 0; y < rows.size(); ++y)
+    rows[y] = image.data_ptr<std::uint8_t>() + static_cast<std::int64_t>(y) * width * planes;
   if (!read_png_rows(reader, rows.data())) failed("pixels");
   return with_channels(image, channels);
 }
 
 }  // namespace
 
-at::Tensor decode_image(std::span<const std::byte> bytes, const std::string& where, std::int64_t channels, std::int64_t least_side) {
+at::Tensor decode_image(std::span<const std::byte> bytes, const std::string& where, std::int64_t channels,
+                        std::int64_t least_side) {
   const auto begins = [&](std::string_view magic) {
     return bytes.size() >= magic.size() && std::memcmp(bytes.data(), magic.data(), magic.size()) == 0;
   };

@@ -23,7 +23,8 @@ constexpr const char* kPictures = "reading pictures";
 
 bool is_picture(const fs::path& path) {
   auto extension = path.extension().string();
-  std::transform(extension.begin(), extension.end(), extension.begin(), [](unsigned char c) { return std::tolower(c); });
+  std::transform(extension.begin(), extension.end(), extension.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
   return extension == ".jpg" || extension == ".jpeg" || extension == ".png";
 }
 
@@ -43,12 +44,14 @@ std::vector<std::string> class_names(const std::string& folder) {
   }
   if (error) cannot_list(folder, error);
   if (names.empty())
-    throw Error(ErrorCode::bad_data, std::string(kPictures) + ": " + folder, "it holds no folders", "make a folder for each class in it");
+    throw Error(ErrorCode::bad_data, std::string(kPictures) + ": " + folder, "it holds no folders",
+                "make a folder for each class in it");
   std::sort(names.begin(), names.end());
   return names;
 }
 
-std::vector<ImageFolder::File> pictures_of(const std::string& folder, const std::map<std::string, std::int64_t>& labels) {
+std::vector<ImageFolder::File> pictures_of(const std::string& folder,
+                                           const std::map<std::string, std::int64_t>& labels) {
   std::vector<ImageFolder::File> files;
   for (const auto& name : class_names(folder)) {
     const auto known = labels.find(name);
@@ -58,18 +61,21 @@ std::vector<ImageFolder::File> pictures_of(const std::string& folder, const std:
     }
     const auto first = files.size();
     std::error_code error;
-    fs::recursive_directory_iterator entry(folder + "/" + name, fs::directory_options::follow_directory_symlink, error), end;
+    fs::recursive_directory_iterator entry(folder + "/" + name, fs::directory_options::follow_directory_symlink, error),
+        end;
     for (; !error && entry != end; entry.increment(error)) {
       if (entry.depth() > 16)
-        throw Error(ErrorCode::bad_data, entry->path().string(), "folders in folders more than 16 deep (a loop of links?)",
+        throw Error(ErrorCode::bad_data, entry->path().string(),
+                    "folders in folders more than 16 deep (a loop of links?)",
                     "remove the link, or lay the pictures in fewer folders");
       std::error_code unknown;
-      if (is_picture(entry->path()) && !fs::is_directory(entry->path(), unknown)) files.push_back({entry->path().string(), known->second});
+      if (is_picture(entry->path()) && !fs::is_directory(entry->path(), unknown))
+        files.push_back({entry->path().string(), known->second});
     }
     if (error) cannot_list(folder + "/" + name, error);
     if (files.size() == first) {
-      throw Error(ErrorCode::bad_data, std::string(kPictures) + ": " + folder + "/" + name, "it holds no .jpg, .jpeg or .png file",
-                  "remove the folder, or put pictures there");
+      throw Error(ErrorCode::bad_data, std::string(kPictures) + ": " + folder + "/" + name,
+                  "it holds no .jpg, .jpeg or .png file", "remove the folder, or put pictures there");
     }
     std::sort(files.begin() + static_cast<std::ptrdiff_t>(first), files.end(),
               [](const auto& a, const auto& b) { return a.path < b.path; });
@@ -86,7 +92,8 @@ std::string read_image_file(const std::string& path) {
   return file.read_all(kMostPictureBytes);
 }
 
-ImageFolder::ImageFolder(std::string name, const std::string& folder, std::vector<File> files, const ImageReader& reader)
+ImageFolder::ImageFolder(std::string name, const std::string& folder, std::vector<File> files,
+                         const ImageReader& reader)
     : name_(std::move(name)), files_(std::move(files)), reader_(reader) {
   FilesHash hash;
   for (const auto& file : files_) hash.add(file.path.substr(std::min(folder.size(), file.path.size())), file.label);
@@ -115,7 +122,8 @@ TrainAndHeldOut read_image_folder(const DataOptions& options) {
   for (const auto& name : class_names(folder)) labels.emplace(name, static_cast<std::int64_t>(labels.size()));
   if (static_cast<std::int64_t>(labels.size()) > options.num_classes) {
     throw Error(ErrorCode::usage, "num_classes",
-                folder + " has " + std::to_string(labels.size()) + " classes, num_classes is " + std::to_string(options.num_classes),
+                folder + " has " + std::to_string(labels.size()) + " classes, num_classes is " +
+                    std::to_string(options.num_classes),
                 "set num_classes " + std::to_string(labels.size()));
   }
   auto train = pictures_of(folder, labels);
@@ -124,12 +132,14 @@ TrainAndHeldOut read_image_folder(const DataOptions& options) {
     if (fs::is_directory(options.data_dir + "/val", unknown)) held_out = pictures_of(options.data_dir + "/val", labels);
   } else {
     std::vector<ImageFolder::File> rest;
-    for (std::size_t i = 0; i < train.size(); ++i) (i % kEveryHeldOut == kEveryHeldOut - 1 ? held_out : rest).push_back(train[i]);
+    for (std::size_t i = 0; i < train.size(); ++i)
+      (i % kEveryHeldOut == kEveryHeldOut - 1 ? held_out : rest).push_back(train[i]);
     train = std::move(rest);
   }
   const auto make = [&](std::vector<ImageFolder::File> files, bool augment) -> std::shared_ptr<const Dataset> {
     if (files.empty()) return nullptr;
-    return std::make_shared<ImageFolder>("image_folder", options.data_dir, std::move(files), ImageReader(options, augment));
+    return std::make_shared<ImageFolder>("image_folder", options.data_dir, std::move(files),
+                                         ImageReader(options, augment));
   };
   return {make(std::move(train), options.augment), make(std::move(held_out), false)};
 }

@@ -20,7 +20,8 @@ constexpr float kGreyMean = 0.449f, kGreyStddev = 0.226f;
 double unit(std::uint64_t bits) { return static_cast<double>(bits >> 11) / 9007199254740992.0; }
 
 /// Rows of interleaved bytes to planes of floats.
-void normalise(const std::uint8_t* from, std::int64_t pixels, std::int64_t channels, bool flip, std::int64_t width, float* out) {
+void normalise(const std::uint8_t* from, std::int64_t pixels, std::int64_t channels, bool flip, std::int64_t width,
+               float* out) {
   for (std::int64_t c = 0; c < channels; ++c) {
     const float mean = channels == 1 ? kGreyMean : kMean[c], stddev = channels == 1 ? kGreyStddev : kStddev[c];
     const float factor = 1 / (255 * stddev), offset = -mean / stddev;
@@ -65,20 +66,25 @@ ImageReader::ImageReader(const DataOptions& options, bool augment)
     throw Error(ErrorCode::usage, "image_size", "pictures in files differ in size, and a batch has one",
                 "set image_size, for instance 224");
   if (channels_ != 1 && channels_ != 3) {
-    throw Error(ErrorCode::usage, "in_channels", std::to_string(channels_) + " channels can't be made of a picture", "set it to 1 or 3");
+    throw Error(ErrorCode::usage, "in_channels", std::to_string(channels_) + " channels can't be made of a picture",
+                "set it to 1 or 3");
   }
 }
 
-void ImageReader::read(std::span<const std::byte> file, const std::string& where, std::int64_t sample, const SampleContext& context,
-                       float* out) const {
+void ImageReader::read(std::span<const std::byte> file, const std::string& where, std::int64_t sample,
+                       const SampleContext& context, float* out) const {
   // A random part may be small, so then nothing is decoded smaller than it is.
   const auto image = decode_image(file, where, channels_, augment_ ? 0 : side_);
-  const auto random = mix_seed(context.seed, {0xc809, static_cast<std::uint64_t>(context.epoch), static_cast<std::uint64_t>(sample)});
-  const auto box = augment_ ? random_crop(image.size(0), image.size(1), random) : middle_square(image.size(0), image.size(1));
+  const auto random =
+      mix_seed(context.seed, {0xc809, static_cast<std::uint64_t>(context.epoch), static_cast<std::uint64_t>(sample)});
+  const auto box =
+      augment_ ? random_crop(image.size(0), image.size(1), random) : middle_square(image.size(0), image.size(1));
   auto part = image.narrow(0, box.top, box.height).narrow(1, box.left, box.width);
   if (box.height != side_ || box.width != side_) {
-    // Channels last, as LibTorch's vectorised kernel for bytes wants it: the one that Pillow's own arithmetic was taken over into.
-    const auto resized = at::_upsample_bilinear2d_aa(part.contiguous().permute({2, 0, 1}).unsqueeze(0), {side_, side_}, false);
+    // Channels last, as LibTorch's vectorised kernel for bytes wants it: the one that Pillow's own arithmetic was taken
+    // over into.
+    const auto resized =
+        at::_upsample_bilinear2d_aa(part.contiguous().permute({2, 0, 1}).unsqueeze(0), {side_, side_}, false);
     part = resized[0].permute({1, 2, 0});
   }
   part = part.contiguous();

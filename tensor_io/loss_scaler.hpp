@@ -13,8 +13,8 @@ struct LossScalerOptions {
   double loss_scale_backoff = 0.5;          ///< it is multiplied by this after a step that overflowed, which is skipped
 };
 
-/// The scale and when it changes, as torch.amp.GradScaler has it (Micikevicius et al., "Mixed Precision Training", ICLR 2018). Pure: every
-/// rank calls `update` with the same decision and stays equal. The scale is an f32, as there.
+/// The scale and when it changes, as torch.amp.GradScaler has it (Micikevicius et al., "Mixed Precision Training", ICLR
+/// 2018). Pure: every rank calls `update` with the same decision and stays equal. The scale is an f32, as there.
 class LossScaler {
  public:
   LossScaler() = default;

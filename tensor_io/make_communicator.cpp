@@ -34,7 +34,8 @@ void take_devices(const CommunicatorOptions& options, std::vector<std::string>& 
 
 std::unique_ptr<Communicator> make_communicator(CommunicatorOptions options) {
   check_options(options);
-  if (options.world_size == 1 && options.backend == "nccl" && options.nccl) return make_nccl_communicator(std::move(options));
+  if (options.world_size == 1 && options.backend == "nccl" && options.nccl)
+    return make_nccl_communicator(std::move(options));
   if (options.world_size == 1) return std::make_unique<SingleCommunicator>(std::move(options));
   if (options.backend == "gloo") return std::make_unique<GlooCommunicator>(std::move(options));
 
@@ -53,7 +54,8 @@ std::unique_ptr<Communicator> make_communicator(CommunicatorOptions options) {
 
   std::string why_not = "the ranks are on " + std::to_string(distinct.size()) + " hosts";
   if (one_host) {
-    if (auto group = ShmGroup::join(options, &why_not)) return std::make_unique<ShmCommunicator>(std::move(options), std::move(group));
+    if (auto group = ShmGroup::join(options, &why_not))
+      return std::make_unique<ShmCommunicator>(std::move(options), std::move(group));
   }
   if (options.backend == "shm") {
     throw Error(ErrorCode::unavailable, "shared memory for communicator '" + options.name + "'", why_not,

@@ -77,8 +77,10 @@ class Reader {
       FileDigest digest;
       digest.bytes = static_cast<std::uint64_t>(count(entry, "bytes", what));
       digest.xxh3 = hex(entry, "xxh3", what, 16);
-      digest.chunks = hex(entry, "chunks", what, (digest.bytes + FileDigest::kChunkBytes - 1) / FileDigest::kChunkBytes * 16);
-      if (digest.xxh3 != FileDigest::of_chunks(digest.chunks)) refuse(what + " 'xxh3'", "is not the hash of its chunks' hashes");
+      digest.chunks =
+          hex(entry, "chunks", what, (digest.bytes + FileDigest::kChunkBytes - 1) / FileDigest::kChunkBytes * 16);
+      if (digest.xxh3 != FileDigest::of_chunks(digest.chunks))
+        refuse(what + " 'xxh3'", "is not the hash of its chunks' hashes");
       if (!files.emplace(name, std::move(digest)).second) refuse(what, "is there twice");
     }
     return files;
@@ -102,7 +104,8 @@ class Reader {
 
  private:
   std::int64_t count_of(const json& value, const std::string& what) const {
-    if (!value.is_number_unsigned() || value.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
+    if (!value.is_number_unsigned() ||
+        value.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
       refuse(what, "is not a whole number from 0 on");
     }
     return value.get<std::int64_t>();
@@ -117,15 +120,19 @@ class Reader {
 
   // A name becomes a path here, so it must not lead out of the folder.
   void check_file_name(const std::string& name, const std::string& what) const {
-    const bool plain = std::all_of(name.begin(), name.end(),
-                                   [](unsigned char c) { return (c < 0x80 && std::isalnum(c)) || c == '-' || c == '_' || c == '.'; });
-    if (name.empty() || name.size() > 255 || name.front() == '.' || !plain) refuse(what, "has a name that no file of a checkpoint has");
+    const bool plain = std::all_of(name.begin(), name.end(), [](unsigned char c) {
+      return (c < 0x80 && std::isalnum(c)) || c == '-' || c == '_' || c == '.';
+    });
+    if (name.empty() || name.size() > 255 || name.front() == '.' || !plain)
+      refuse(what, "has a name that no file of a checkpoint has");
   }
 
   TensorSlice slice(const json& entry, const std::string& what, const std::map<std::string, FileDigest>& files) const {
     TensorSlice slice{text(entry, "file", what), counts(entry, "offsets", what), counts(entry, "shape", what)};
-    if (!files.contains(slice.file)) refuse(what, "lies in " + printable(slice.file) + ", which the manifest does not list");
-    if (!slice.file.ends_with(".safetensors")) refuse(what, "lies in " + printable(slice.file) + ", which is no safetensors file");
+    if (!files.contains(slice.file))
+      refuse(what, "lies in " + printable(slice.file) + ", which the manifest does not list");
+    if (!slice.file.ends_with(".safetensors"))
+      refuse(what, "lies in " + printable(slice.file) + ", which is no safetensors file");
     return slice;
   }
 
@@ -170,10 +177,12 @@ std::string wrong_slices(const ManifestTensor& tensor, bool whole) {
     if (covered > *numel) break;                               // ... and the sum never far above it
   }
   if (tensor.slices.empty() || (covered != *numel && (whole || covered > *numel)))
-    return "is not covered by its slices: they have " + std::to_string(covered) + " of " + std::to_string(*numel) + " elements";
+    return "is not covered by its slices: they have " + std::to_string(covered) + " of " + std::to_string(*numel) +
+           " elements";
   for (std::size_t i = 0; i < tensor.slices.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) {
-      if (tensor.slices[i].file == tensor.slices[j].file) return "has two slices in " + printable(tensor.slices[i].file);
+      if (tensor.slices[i].file == tensor.slices[j].file)
+        return "has two slices in " + printable(tensor.slices[i].file);
       if (overlap(tensor.slices[i], tensor.slices[j])) return "has two slices that overlap";
     }
   }
@@ -198,7 +207,8 @@ Manifest merge_manifests(std::vector<Manifest> parts, const std::string& where) 
     if (part.step != merged.step || part.ranks != merged.ranks || part.attempt != merged.attempt)
       refuse("is of another save than rank 0's");
     for (auto& [name, digest] : part.files) {
-      if (!merged.files.emplace(name, std::move(digest)).second) refuse("lists " + printable(name) + ", as another rank's does");
+      if (!merged.files.emplace(name, std::move(digest)).second)
+        refuse("lists " + printable(name) + ", as another rank's does");
     }
     for (auto& tensor : part.tensors) {
       const auto [found, is_new] = known.emplace(tensor.name, merged.tensors.size());
@@ -222,9 +232,12 @@ std::string Manifest::to_text(Kind kind) const {
     file_entries.push_back({{"name", name}, {"bytes", digest.bytes}, {"xxh3", digest.xxh3}, {"chunks", digest.chunks}});
   for (const auto& tensor : tensors) {
     auto slices = ordered_json::array();
-    for (const auto& slice : tensor.slices) slices.push_back({{"file", slice.file}, {"offsets", slice.offsets}, {"shape", slice.shape}});
-    tensor_entries.push_back(
-        {{"name", tensor.name}, {"dtype", safetensors_dtype(tensor.dtype).value()}, {"shape", tensor.shape}, {"slices", slices}});
+    for (const auto& slice : tensor.slices)
+      slices.push_back({{"file", slice.file}, {"offsets", slice.offsets}, {"shape", slice.shape}});
+    tensor_entries.push_back({{"name", tensor.name},
+                              {"dtype", safetensors_dtype(tensor.dtype).value()},
+                              {"shape", tensor.shape},
+                              {"slices", slices}});
   }
   std::string text = "{\n";
   auto add = [&text](const char* key, const std::string& value) {
@@ -259,7 +272,8 @@ Manifest Manifest::from_text(std::string_view text, const std::string& where, Ki
   const Reader reader(where);
   const std::string in = "manifest:";
   const bool whole = kind == Kind::whole;
-  if (reader.text(root, "format", in) != (whole ? kFormat : kPartFormat)) reader.refuse(in, "is not one of a Troupe checkpoint");
+  if (reader.text(root, "format", in) != (whole ? kFormat : kPartFormat))
+    reader.refuse(in, "is not one of a Troupe checkpoint");
   if (const auto version = reader.count(root, "format_version", in); version != kFormatVersion) {
     throw Error(ErrorCode::bad_data, where,
                 "format version " + std::to_string(version) + ", this program reads " + std::to_string(kFormatVersion),
@@ -273,9 +287,11 @@ Manifest Manifest::from_text(std::string_view text, const std::string& where, Ki
   manifest.step_in_epoch = reader.count(root, "step_in_epoch", in);
   manifest.ranks = reader.count(root, "ranks", in);
   manifest.attempt = reader.text(root, "attempt", in);
-  if (manifest.ranks > static_cast<std::int64_t>(kMaxRanks)) reader.refuse(in, "names " + std::to_string(manifest.ranks) + " ranks");
+  if (manifest.ranks > static_cast<std::int64_t>(kMaxRanks))
+    reader.refuse(in, "names " + std::to_string(manifest.ranks) + " ranks");
   for (const auto& [key, value] : reader.field(root, "metadata", json::value_t::object, in).items()) {
-    if (!value.is_string()) reader.refuse("manifest: 'metadata'", "holds something that is not a string: " + printable(key));
+    if (!value.is_string())
+      reader.refuse("manifest: 'metadata'", "holds something that is not a string: " + printable(key));
     manifest.metadata.emplace(key, value.get_ref<const std::string&>());
   }
   manifest.files = reader.files(reader.field(root, "files", json::value_t::array, in));

@@ -25,10 +25,12 @@ struct ManifestTensor {
   std::vector<TensorSlice> slices;  ///< disjoint; together they are the tensor
 };
 
-/// Why the slices are not the tensor: one reaches out of it, two overlap, or, of a `whole` one, something is missing. Empty where they are.
+/// Why the slices are not the tensor: one reaches out of it, two overlap, or, of a `whole` one, something is missing.
+/// Empty where they are.
 std::string wrong_slices(const ManifestTensor& tensor, bool whole);
 
-/// `manifest.json`: what a checkpoint consists of. It carries its own XXH3-64, so a torn or damaged one is recognised. A value; any thread.
+/// `manifest.json`: what a checkpoint consists of. It carries its own XXH3-64, so a torn or damaged one is recognised.
+/// A value; any thread.
 struct Manifest {
   static constexpr std::int64_t kFormatVersion = 1;
   static constexpr std::uint64_t kMaxBytes = std::uint64_t{64} << 20;
@@ -49,13 +51,14 @@ struct Manifest {
 
   /// Throws Error(usage) where a text is not valid UTF-8 or more is in it than from_text accepts.
   std::string to_text(Kind kind = Kind::whole) const;
-  /// Believes nothing: the hash first, then version, types, ranges, names, and, of a whole one, that slices fill their tensors exactly.
-  /// Throws Error(bad_data) whose operation is `where`.
+  /// Believes nothing: the hash first, then version, types, ranges, names, and, of a whole one, that slices fill their
+  /// tensors exactly. Throws Error(bad_data) whose operation is `where`.
   static Manifest from_text(std::string_view text, const std::string& where, Kind kind = Kind::whole);
 };
 
-/// The manifest of a checkpoint out of its ranks' parts, by rank; step and metadata are the first one's. Throws Error(bad_data), whose
-/// operation is `where`, where they are not of one checkpoint; from_text says whether they are all of it.
+/// The manifest of a checkpoint out of its ranks' parts, by rank; step and metadata are the first one's. Throws
+/// Error(bad_data), whose operation is `where`, where they are not of one checkpoint; from_text says whether they are
+/// all of it.
 Manifest merge_manifests(std::vector<Manifest> parts, const std::string& where);
 
 /// `rank-00003.safetensors`, `rank-00003.json`, `rank-00003.part`.

@@ -42,7 +42,8 @@ std::string largest(const std::vector<LiveBlock>& blocks) {
       rest_bytes -= key.first * count;
       continue;
     }
-    text += (text.empty() ? "" : ", ") + (count > 1 ? std::to_string(count) + " x " : std::string()) + bytes_text(-key.first);
+    text += (text.empty() ? "" : ", ") + (count > 1 ? std::to_string(count) + " x " : std::string()) +
+            bytes_text(-key.first);
     if (key.second > 0) text += " (stream " + std::to_string(key.second) + ")";
   }
   if (rest > 0) text += ", and " + std::to_string(rest) + " smaller ones of " + bytes_text(rest_bytes);
@@ -69,11 +70,13 @@ std::string describe(const MemoryShortage& shortage) {
   text += place(shortage.device);
   if (shortage.free >= 0 && shortage.total >= 0)
     text += ", which has " + bytes_text(shortage.free) + " free of " + bytes_text(shortage.total);
-  if (shortage.limit >= 0) text += "; this process may have " + bytes_text(shortage.limit) + " of addresses (ulimit -v)";
+  if (shortage.limit >= 0)
+    text += "; this process may have " + bytes_text(shortage.limit) + " of addresses (ulimit -v)";
   if (shortage.allocated >= 0) {
     text += std::string("; this process's ") + (shortage.device.is_cpu() ? "large tensors take " : "tensors take ") +
             bytes_text(shortage.allocated);
-    if (shortage.reserved >= 0) text += (shortage.device.is_cpu() ? ", all of it " : " of the ") + bytes_text(shortage.reserved);
+    if (shortage.reserved >= 0)
+      text += (shortage.device.is_cpu() ? ", all of it " : " of the ") + bytes_text(shortage.reserved);
     if (shortage.reserved >= 0 && !shortage.device.is_cpu()) text += " that it holds";
   }
   if (const auto list = largest(shortage.blocks); !list.empty()) text += "; the largest: " + list;
@@ -82,9 +85,11 @@ std::string describe(const MemoryShortage& shortage) {
 
 std::string describe(std::vector<HeldMemory> held) {
   std::erase_if(held, [](const HeldMemory& part) { return part.bytes <= 0; });
-  std::stable_sort(held.begin(), held.end(), [](const HeldMemory& a, const HeldMemory& b) { return a.bytes > b.bytes; });
+  std::stable_sort(held.begin(), held.end(),
+                   [](const HeldMemory& a, const HeldMemory& b) { return a.bytes > b.bytes; });
   std::string text;
-  for (const auto& part : held) text += (text.empty() ? "Troupe holds: " : ", ") + part.what + " " + bytes_text(part.bytes);
+  for (const auto& part : held)
+    text += (text.empty() ? "Troupe holds: " : ", ") + part.what + " " + bytes_text(part.bytes);
   return text;
 }
 
@@ -92,7 +97,8 @@ std::int64_t bytes_on(c10::Device device, std::span<const at::Tensor> tensors) {
   std::set<const void*> seen;
   std::int64_t bytes = 0;
   for (const auto& tensor : tensors) {
-    if (!tensor.defined() || tensor.device() != device || !seen.insert(tensor.storage().unsafeGetStorageImpl()).second) continue;
+    if (!tensor.defined() || tensor.device() != device || !seen.insert(tensor.storage().unsafeGetStorageImpl()).second)
+      continue;
     bytes += static_cast<std::int64_t>(tensor.storage().nbytes());
   }
   return bytes;
@@ -124,7 +130,8 @@ void watch_memory(c10::Device device) {
 }
 
 std::string memory_remedy(c10::Device device) {
-  const std::string less = "lower batch_size, raise grad_accum_steps, set activation_checkpointing, or shard the model (--strategy fsdp";
+  const std::string less =
+      "lower batch_size, raise grad_accum_steps, set activation_checkpointing, or shard the model (--strategy fsdp";
   if (device.is_cpu()) return "give the rank more memory (ulimit -v, the container's limit), or " + less + ")";
   return less + ", and with it --fsdp_cpu_offload true)";
 }

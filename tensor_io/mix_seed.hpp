@@ -4,7 +4,8 @@
 
 namespace troupe {
 
-/// SplitMix64's finaliser (Steele et al., OOPSLA 2014): a permutation of 64-bit values in which every bit depends on all.
+/// SplitMix64's finaliser (Steele et al., OOPSLA 2014): a permutation of 64-bit values in which every bit depends on
+/// all.
 constexpr std::uint64_t mix_bits(std::uint64_t x) noexcept {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;

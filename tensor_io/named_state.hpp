@@ -17,12 +17,13 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 /// Everything that a job needs to go on from a step, in one process.
 /// Tensor names: `model.<parameter or buffer>`, `optimizer.<parameter>.<moment>`.
 struct TrainingState {
-  std::int64_t step = 0;                        ///< optimizer steps done
-  std::int64_t epoch = 0;                       ///< the epoch that the next step belongs to
-  std::int64_t step_in_epoch = 0;               ///< the loader's cursor: the next step within it
-  NamedTensors tensors;                         ///< whole
-  std::map<std::string, std::string> metadata;  ///< config (JSON), versions, job id, strategy, bucket plan, best metric, scaler …
-  std::vector<std::string> rank_state;          ///< one JSON object per rank (RNG, rank-local things); indexed by rank
+  std::int64_t step = 0;           ///< optimizer steps done
+  std::int64_t epoch = 0;          ///< the epoch that the next step belongs to
+  std::int64_t step_in_epoch = 0;  ///< the loader's cursor: the next step within it
+  NamedTensors tensors;            ///< whole
+  std::map<std::string, std::string>
+      metadata;  ///< config (JSON), versions, job id, strategy, bucket plan, best metric, scaler …
+  std::vector<std::string> rank_state;  ///< one JSON object per rank (RNG, rank-local things); indexed by rank
 };
 
 /// The block of a tensor that one rank writes.

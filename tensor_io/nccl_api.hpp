@@ -6,8 +6,8 @@
 
 namespace troupe {
 
-// The part of NCCL that is used, without its header: what decides lies in files that need no CUDA, and is tested without a device.
-// nccl_library.cpp holds these numbers against nccl.h's when it is compiled.
+// The part of NCCL that is used, without its header: what decides lies in files that need no CUDA, and is tested
+// without a device. nccl_library.cpp holds these numbers against nccl.h's when it is compiled.
 
 enum class NcclResult : std::uint8_t {
   success = 0,
@@ -20,8 +20,23 @@ enum class NcclResult : std::uint8_t {
   in_progress
 };
 /// The call is over, or goes on in the background.
-constexpr bool is_launched(NcclResult result) noexcept { return result == NcclResult::success || result == NcclResult::in_progress; }
-enum class NcclType : std::uint8_t { int8 = 0, uint8, int32, uint32, int64, uint64, f16, f32, f64, bf16, f8e4m3, f8e5m2 };
+constexpr bool is_launched(NcclResult result) noexcept {
+  return result == NcclResult::success || result == NcclResult::in_progress;
+}
+enum class NcclType : std::uint8_t {
+  int8 = 0,
+  uint8,
+  int32,
+  uint32,
+  int64,
+  uint64,
+  f16,
+  f32,
+  f64,
+  bf16,
+  f8e4m3,
+  f8e5m2
+};
 enum class NcclOp : std::uint8_t { sum = 0, product, max, min, avg };
 
 using NcclComm = void*;    ///< ncclComm_t
@@ -34,15 +49,16 @@ struct NcclSettings {
   int max_ctas = 0;  ///< thread blocks that one collective may occupy: what they take, the model's kernels lack
 };
 
-/// NCCL's calls, one to one, in its non-blocking mode: each may return in_progress, and goes on in the background until async_error says
-/// otherwise. Every call but async_error is for one thread at a time per communicator.
+/// NCCL's calls, one to one, in its non-blocking mode: each may return in_progress, and goes on in the background until
+/// async_error says otherwise. Every call but async_error is for one thread at a time per communicator.
 class NcclApi {
  public:
   virtual ~NcclApi() = default;
 
   virtual int version() = 0;  ///< 22809 is 2.28.9
   virtual NcclResult unique_id(std::string* id) = 0;
-  virtual NcclResult init(NcclComm* comm, int world_size, const std::string& id, int rank, const NcclSettings& settings) = 0;
+  virtual NcclResult init(NcclComm* comm, int world_size, const std::string& id, int rank,
+                          const NcclSettings& settings) = 0;
   virtual NcclResult async_error(NcclComm comm, NcclResult* state) = 0;
   virtual std::string last_error(NcclComm comm) = 0;
   virtual NcclResult finalize(NcclComm comm) = 0;
@@ -60,13 +76,17 @@ class NcclApi {
 
   virtual NcclResult group_start() = 0;
   virtual NcclResult group_end() = 0;
-  virtual NcclResult all_reduce(const void* input, void* output, std::size_t count, NcclType, NcclOp, NcclComm, NcclStream) = 0;
+  virtual NcclResult all_reduce(const void* input, void* output, std::size_t count, NcclType, NcclOp, NcclComm,
+                                NcclStream) = 0;
   /// `count` elements of output.
-  virtual NcclResult reduce_scatter(const void* input, void* output, std::size_t count, NcclType, NcclOp, NcclComm, NcclStream) = 0;
+  virtual NcclResult reduce_scatter(const void* input, void* output, std::size_t count, NcclType, NcclOp, NcclComm,
+                                    NcclStream) = 0;
   /// `count` elements of input.
   virtual NcclResult all_gather(const void* input, void* output, std::size_t count, NcclType, NcclComm, NcclStream) = 0;
-  virtual NcclResult broadcast(const void* input, void* output, std::size_t count, NcclType, int root, NcclComm, NcclStream) = 0;
-  virtual NcclResult reduce(const void* input, void* output, std::size_t count, NcclType, NcclOp, int root, NcclComm, NcclStream) = 0;
+  virtual NcclResult broadcast(const void* input, void* output, std::size_t count, NcclType, int root, NcclComm,
+                               NcclStream) = 0;
+  virtual NcclResult reduce(const void* input, void* output, std::size_t count, NcclType, NcclOp, int root, NcclComm,
+                            NcclStream) = 0;
   virtual NcclResult send(const void* data, std::size_t count, NcclType, int peer, NcclComm, NcclStream) = 0;
   virtual NcclResult recv(void* data, std::size_t count, NcclType, int peer, NcclComm, NcclStream) = 0;
 };

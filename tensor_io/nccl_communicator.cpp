@@ -26,7 +26,8 @@ NcclSettings settings_of(const CommunicatorOptions& options) {
 std::shared_ptr<NcclApi> api_of(const CommunicatorOptions& options) {
   if (options.nccl) return options.nccl;
   if (auto* cuda = accelerator()) return cuda->nccl();
-  throw Error(ErrorCode::unavailable, "communicator '" + options.name + "'", "this program was built without CUDA and NCCL",
+  throw Error(ErrorCode::unavailable, "communicator '" + options.name + "'",
+              "this program was built without CUDA and NCCL",
               "build it with ./dev build cuda, or leave backend and device out");
 }
 
@@ -59,7 +60,8 @@ NcclResult for_each_rank(int world_size, const std::function<NcclResult(int rank
 
 }  // namespace
 
-// Memory from NCCL and its window. The tensor that lies in it may outlive the communicator; then the window is gone already.
+// Memory from NCCL and its window. The tensor that lies in it may outlive the communicator; then the window is gone
+// already.
 struct NcclCommunicator::Window {
   std::shared_ptr<NcclApi> api;
   std::weak_ptr<NcclLife> life;
@@ -69,7 +71,8 @@ struct NcclCommunicator::Window {
 
   ~Window() {
     try {
-      // Whoever drops the tensor last may be a thread that never chose a device: NCCL, and the wait before memory goes, take the current.
+      // Whoever drops the tensor last may be a thread that never chose a device: NCCL, and the wait before memory goes,
+      // take the current.
       const CurrentStream place(DeviceStream::current(device));
       give_back();
     } catch (const c10::Error&) {  // the device has failed: what it has goes with the process
@@ -80,7 +83,8 @@ struct NcclCommunicator::Window {
   void give_back() {
     if (const auto living = life.lock(); living && handle != nullptr && living->ready()) {
       try {
-        living->manage("end of a window", [&](NcclApi& calls, NcclComm comm) { return calls.remove_window(comm, handle); });
+        living->manage("end of a window",
+                       [&](NcclApi& calls, NcclComm comm) { return calls.remove_window(comm, handle); });
       } catch (...) {  // aborted meanwhile: NCCL has dropped its windows
       }
     }
@@ -104,7 +108,8 @@ NcclCommunicator::NcclCommunicator(CommunicatorOptions given, std::unique_ptr<Co
   watch();
 }
 
-NcclCommunicator::NcclCommunicator(CommunicatorOptions given, std::unique_ptr<Communicator> host, std::unique_ptr<NcclLife> life)
+NcclCommunicator::NcclCommunicator(CommunicatorOptions given, std::unique_ptr<Communicator> host,
+                                   std::unique_ptr<NcclLife> life)
     : Communicator(std::move(given)),
       host_(std::move(host)),
       stream_(DeviceStream::from_pool(options().device, true)),
@@ -131,10 +136,12 @@ Communicator& NcclCommunicator::host(const CollectiveRecord& record) {
   return *host_;
 }
 
-void NcclCommunicator::launch(const CollectiveRecord& record, std::vector<at::Tensor> tensors, const NcclLife::Calls& calls) {
+void NcclCommunicator::launch(const CollectiveRecord& record, std::vector<at::Tensor> tensors,
+                              const NcclLife::Calls& calls) {
   const auto current = DeviceStream::current(options().device);
   if (graph_under_way(options().device) != nullptr) {
-    throw Error(ErrorCode::usage, "cuda_graphs", record.describe() + " is called within forward or backward, and is launched by the host",
+    throw Error(ErrorCode::usage, "cuda_graphs",
+                record.describe() + " is called within forward or backward, and is launched by the host",
                 "leave cuda_graphs out");
   }
   auto arrived = options().timed ? waits_.arrive(current) : nullptr;
@@ -157,7 +164,8 @@ void NcclCommunicator::do_all_reduce(const at::Tensor& tensor, ReduceOp op, cons
   });
 }
 
-void NcclCommunicator::do_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, const CollectiveRecord& record) {
+void NcclCommunicator::do_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
+                                         const CollectiveRecord& record) {
   if (on_host(input)) return host(record).reduce_scatter(output, input, op, record.label.data());
   if (output.numel() == 0) return;
   launch(record, {output, input}, [&](NcclApi& api, NcclComm comm) {
@@ -166,11 +174,13 @@ void NcclCommunicator::do_reduce_scatter(const at::Tensor& output, const at::Ten
   });
 }
 
-void NcclCommunicator::do_all_gather(const at::Tensor& output, const at::Tensor& input, const CollectiveRecord& record) {
+void NcclCommunicator::do_all_gather(const at::Tensor& output, const at::Tensor& input,
+                                     const CollectiveRecord& record) {
   if (on_host(input)) return host(record).all_gather(output, input, record.label.data());
   if (input.numel() == 0) return;
   launch(record, {output, input}, [&](NcclApi& api, NcclComm comm) {
-    return api.all_gather(input.data_ptr(), output.data_ptr(), numel_of(input), nccl_type(input.scalar_type()), comm, stream_.native());
+    return api.all_gather(input.data_ptr(), output.data_ptr(), numel_of(input), nccl_type(input.scalar_type()), comm,
+                          stream_.native());
   });
 }
 
@@ -178,8 +188,8 @@ void NcclCommunicator::do_broadcast(const at::Tensor& tensor, int root, const Co
   if (on_host(tensor)) return host(record).broadcast(tensor, root, record.label.data());
   if (tensor.numel() == 0) return;
   launch(record, {tensor}, [&](NcclApi& api, NcclComm comm) {
-    return api.broadcast(tensor.data_ptr(), tensor.data_ptr(), numel_of(tensor), nccl_type(tensor.scalar_type()), root, comm,
-                         stream_.native());
+    return api.broadcast(tensor.data_ptr(), tensor.data_ptr(), numel_of(tensor), nccl_type(tensor.scalar_type()), root,
+                         comm, stream_.native());
   });
 }
 
@@ -187,13 +197,14 @@ void NcclCommunicator::do_reduce(const at::Tensor& tensor, int root, ReduceOp op
   if (on_host(tensor)) return host(record).reduce(tensor, root, op, record.label.data());
   if (tensor.numel() == 0) return;
   launch(record, {tensor}, [&](NcclApi& api, NcclComm comm) {
-    return api.reduce(tensor.data_ptr(), rank() == root ? tensor.data_ptr() : nullptr, numel_of(tensor), nccl_type(tensor.scalar_type()),
-                      nccl_op(op, tensor.scalar_type()), root, comm, stream_.native());
+    return api.reduce(tensor.data_ptr(), rank() == root ? tensor.data_ptr() : nullptr, numel_of(tensor),
+                      nccl_type(tensor.scalar_type()), nccl_op(op, tensor.scalar_type()), root, comm, stream_.native());
   });
 }
 
 // The four that follow are groups of sends and receives, which NCCL runs at once; a rank's part for itself too.
-void NcclCommunicator::do_gather(const at::Tensor& output, const at::Tensor& input, int root, const CollectiveRecord& record) {
+void NcclCommunicator::do_gather(const at::Tensor& output, const at::Tensor& input, int root,
+                                 const CollectiveRecord& record) {
   if (on_host(input)) return host(record).gather(output, input, root, record.label.data());
   if (input.numel() == 0) return;
   const auto type = nccl_type(input.scalar_type());
@@ -213,7 +224,8 @@ void NcclCommunicator::do_gather(const at::Tensor& output, const at::Tensor& inp
   });
 }
 
-void NcclCommunicator::do_scatter(const at::Tensor& output, const at::Tensor& input, int root, const CollectiveRecord& record) {
+void NcclCommunicator::do_scatter(const at::Tensor& output, const at::Tensor& input, int root,
+                                  const CollectiveRecord& record) {
   if (on_host(output)) return host(record).scatter(output, input, root, record.label.data());
   if (output.numel() == 0) return;
   const auto type = nccl_type(output.scalar_type());
@@ -233,7 +245,8 @@ void NcclCommunicator::do_scatter(const at::Tensor& output, const at::Tensor& in
   });
 }
 
-void NcclCommunicator::do_all_to_all(const at::Tensor& output, const at::Tensor& input, const CollectiveRecord& record) {
+void NcclCommunicator::do_all_to_all(const at::Tensor& output, const at::Tensor& input,
+                                     const CollectiveRecord& record) {
   if (on_host(input)) return host(record).all_to_all(output, input, record.label.data());
   if (input.numel() == 0) return;
   const auto type = nccl_type(input.scalar_type());
@@ -253,7 +266,8 @@ void NcclCommunicator::do_send(const at::Tensor& tensor, int destination, const 
   if (on_host(tensor)) return host(record).send(tensor, destination, record.label.data());
   if (tensor.numel() == 0) return;
   launch(record, {tensor}, [&](NcclApi& api, NcclComm comm) {
-    return api.send(tensor.data_ptr(), numel_of(tensor), nccl_type(tensor.scalar_type()), destination, comm, stream_.native());
+    return api.send(tensor.data_ptr(), numel_of(tensor), nccl_type(tensor.scalar_type()), destination, comm,
+                    stream_.native());
   });
 }
 
@@ -261,7 +275,8 @@ void NcclCommunicator::do_recv(const at::Tensor& tensor, int source, const Colle
   if (on_host(tensor)) return host(record).recv(tensor, source, record.label.data());
   if (tensor.numel() == 0) return;
   launch(record, {tensor}, [&](NcclApi& api, NcclComm comm) {
-    return api.recv(tensor.data_ptr(), numel_of(tensor), nccl_type(tensor.scalar_type()), source, comm, stream_.native());
+    return api.recv(tensor.data_ptr(), numel_of(tensor), nccl_type(tensor.scalar_type()), source, comm,
+                    stream_.native());
   });
 }
 
@@ -280,19 +295,25 @@ at::Tensor NcclCommunicator::do_allocate(std::int64_t bytes, const CollectiveRec
   window->device = options().device;
   {
     const CurrentStream place(stream_);  // NCCL takes the current device
-    if (const auto result = life_->api().memory(&window->data, static_cast<std::size_t>(bytes)); result != NcclResult::success) {
-      auto report = nccl_failure(result, "memory of " + std::to_string(bytes) + " bytes", life_->api().last_error(nullptr));
-      report.remedy = "is the device's memory full (nvidia-smi)? lower batch_size, or shard the model (--strategy fsdp)";
+    if (const auto result = life_->api().memory(&window->data, static_cast<std::size_t>(bytes));
+        result != NcclResult::success) {
+      auto report =
+          nccl_failure(result, "memory of " + std::to_string(bytes) + " bytes", life_->api().last_error(nullptr));
+      report.remedy =
+          "is the device's memory full (nvidia-smi)? lower batch_size, or shard the model (--strategy fsdp)";
       throw Error(report);
     }
     life_->manage(
         "window of " + std::to_string(bytes) + " bytes",
-        [&](NcclApi& api, NcclComm comm) { return api.add_window(comm, window->data, static_cast<std::size_t>(bytes), &window->handle); },
+        [&](NcclApi& api, NcclComm comm) {
+          return api.add_window(comm, window->data, static_cast<std::size_t>(bytes), &window->handle);
+        },
         window);
   }
   auto* data = window->data;
   return at::from_blob(
-             data, {bytes}, [window = std::move(window)](void*) mutable { window.reset(); }, on_device, options().device)
+             data, {bytes}, [window = std::move(window)](void*) mutable { window.reset(); }, on_device,
+             options().device)
       .zero_();
 }
 

@@ -9,20 +9,24 @@
 
 namespace troupe {
 
-/// Collectives between devices, by NCCL. Tensors of the CPU go over `host`, a communicator of the same ranks: votes and layouts are small,
-/// and must not wait for a device.
+/// Collectives between devices, by NCCL. Tensors of the CPU go over `host`, a communicator of the same ranks: votes and
+/// layouts are small, and must not wait for a device.
 ///
-/// - A call returns when the collective is in this communicator's stream, of high priority. The calling thread's current stream waits for
-/// it
-///   there, so what that thread launches next sees the result; the host does not wait. Who needs the numbers on the host calls
-///   wait_on_host.
-/// - Order, shape and dtype are the ranks' own affair: NCCL compares nothing, and a mismatch shows as a timeout. The supervisors' ledgers
+/// - A call returns when the collective is in this communicator's stream, of high priority. The calling thread's
+/// current stream waits for it
+///   there, so what that thread launches next sees the result; the host does not wait. Who needs the numbers on the
+///   host calls wait_on_host.
+/// - Order, shape and dtype are the ranks' own affair: NCCL compares nothing, and a mismatch shows as a timeout. The
+/// supervisors' ledgers
 ///   name the ranks then.
-/// - How NCCL adds, and in which precision, is its own choice by size, topology and version: the same bits on the same machine, but not
+/// - How NCCL adds, and in which precision, is its own choice by size, topology and version: the same bits on the same
+/// machine, but not
 ///   those of the CPU's back ends.
-/// - allocate() gives memory of the device from ncclMemAlloc, registered with NCCL as a window, so that it is sent from where it lies. It
+/// - allocate() gives memory of the device from ncclMemAlloc, registered with NCCL as a window, so that it is sent from
+/// where it lies. It
 ///   stays with this communicator's device; the window goes with the communicator.
-/// - A collective that is not over after `timeout`, or an error that NCCL finds in the background, breaks the communicator from a thread
+/// - A collective that is not over after `timeout`, or an error that NCCL finds in the background, breaks the
+/// communicator from a thread
 ///   that watches (NcclFlights); the next call, and wait_on_host, throw it.
 class NcclCommunicator final : public Communicator {
  public:
@@ -37,7 +41,8 @@ class NcclCommunicator final : public Communicator {
   NcclCommunicator(CommunicatorOptions options, std::unique_ptr<Communicator> host, std::unique_ptr<NcclLife> life);
 
   void do_all_reduce(const at::Tensor& tensor, ReduceOp op, const CollectiveRecord& record) override;
-  void do_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, const CollectiveRecord& record) override;
+  void do_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
+                         const CollectiveRecord& record) override;
   void do_all_gather(const at::Tensor& output, const at::Tensor& input, const CollectiveRecord& record) override;
   void do_broadcast(const at::Tensor& tensor, int root, const CollectiveRecord& record) override;
   void do_reduce(const at::Tensor& tensor, int root, ReduceOp op, const CollectiveRecord& record) override;

@@ -49,7 +49,8 @@ void NcclFlights::look() {
         spare_.push_back(std::move(first.end));
         flights_.pop_front();
       }
-    } catch (const std::exception& error) {  // c10::Error: the device has failed, and whatever is asked of it fails from now on
+    } catch (const std::exception&
+                 error) {  // c10::Error: the device has failed, and whatever is asked of it fails from now on
       failure = ErrorReport{ErrorCode::internal,
                             -1,
                             {},
@@ -60,13 +61,14 @@ void NcclFlights::look() {
     }
     if (!failure && options_.background_failure) failure = options_.background_failure();
     if (!failure && !flights_.empty() && options_.now() - flights_.front().launched > options_.timeout) {
-      failure = ErrorReport{ErrorCode::timeout,
-                            -1,
-                            {},
-                            -1,
-                            flights_.front().record.describe(),
-                            "not over on the device " + std::to_string(options_.timeout.count()) + " ms after its launch",
-                            "a rank did not launch it, or died in it; raise collective_timeout if ranks are that far apart"};
+      failure =
+          ErrorReport{ErrorCode::timeout,
+                      -1,
+                      {},
+                      -1,
+                      flights_.front().record.describe(),
+                      "not over on the device " + std::to_string(options_.timeout.count()) + " ms after its launch",
+                      "a rank did not launch it, or died in it; raise collective_timeout if ranks are that far apart"};
     }
     if (failure) failed_ = true;
   }

@@ -16,9 +16,10 @@
 
 namespace troupe {
 
-/// The collectives that are in the stream and not over. A device says nothing when a peer does not come: so one thread looks, each 10 ms
-/// while there are any, whether the oldest has its deadline behind it, or NCCL an error. It also keeps the tensors alive until they are no
-/// longer used, by their events: what LibTorch's record_stream would do by holding memory back, of which nobody knows how long.
+/// The collectives that are in the stream and not over. A device says nothing when a peer does not come: so one thread
+/// looks, each 10 ms while there are any, whether the oldest has its deadline behind it, or NCCL an error. It also
+/// keeps the tensors alive until they are no longer used, by their events: what LibTorch's record_stream would do by
+/// holding memory back, of which nobody knows how long.
 class NcclFlights {
  public:
   struct Options {
@@ -35,9 +36,10 @@ class NcclFlights {
   NcclFlights(const NcclFlights&) = delete;
   NcclFlights& operator=(const NcclFlights&) = delete;
 
-  /// What `stream` holds by now is `record`'s, and uses `tensors`. `user`, where there is one, waits for its end: here, since a flight that
-  /// is over may be looked at, and its event be gone, before this returns.
-  void add(const CollectiveRecord& record, const DeviceStream& stream, std::vector<at::Tensor> tensors, const DeviceStream* user = nullptr);
+  /// What `stream` holds by now is `record`'s, and uses `tensors`. `user`, where there is one, waits for its end: here,
+  /// since a flight that is over may be looked at, and its event be gone, before this returns.
+  void add(const CollectiveRecord& record, const DeviceStream& stream, std::vector<at::Tensor> tensors,
+           const DeviceStream* user = nullptr);
   /// Lets go of what is over, and says what has failed. Nothing a second time.
   void look();
   std::size_t count() const;

@@ -21,8 +21,8 @@ constexpr int kQuickLooks = 100;  // before the looks become rare
 
 struct NcclLife::Shared {
   std::shared_ptr<NcclApi> api;
-  std::mutex turn;                          // from a call to its end: NCCL refuses another one meanwhile. The abort does not wait for it
-  std::mutex mutex;                         // around calls of NCCL, which are short in its non-blocking mode; never held while waiting
+  std::mutex turn;   // from a call to its end: NCCL refuses another one meanwhile. The abort does not wait for it
+  std::mutex mutex;  // around calls of NCCL, which are short in its non-blocking mode; never held while waiting
   NcclComm comm = nullptr;                  // guarded by mutex
   std::vector<std::shared_ptr<void>> used;  // by calls that failed; guarded by mutex
   std::atomic<State> state{State::none};
@@ -32,7 +32,8 @@ struct NcclLife::Shared {
   void end_by_abort() noexcept {
     NcclComm last = nullptr;
     {
-      // A call that hangs in spite of all is what the abort is for. No timed mutex: GCC 12's ThreadSanitizer does not see its lock.
+      // A call that hangs in spite of all is what the abort is for. No timed mutex: GCC 12's ThreadSanitizer does not
+      // see its lock.
       std::unique_lock lock(mutex, std::try_to_lock);
       const auto deadline = std::chrono::steady_clock::now() + kPatienceWithCalls;
       while (!lock.owns_lock() && std::chrono::steady_clock::now() < deadline) {
@@ -138,7 +139,8 @@ void NcclLife::settle(const std::string& what, NcclResult result, std::chrono::m
     std::lock_guard lock(shared_->mutex);
     if (shared_->state == State::failed || shared_->state == State::ended) continue;
     NcclResult background = NcclResult::success;
-    const auto asked = shared_->comm == nullptr ? NcclResult::success : options_.api->async_error(shared_->comm, &background);
+    const auto asked =
+        shared_->comm == nullptr ? NcclResult::success : options_.api->async_error(shared_->comm, &background);
     result = asked != NcclResult::success ? asked : background;
   }
 }
@@ -146,7 +148,8 @@ void NcclLife::settle(const std::string& what, NcclResult result, std::chrono::m
 void NcclLife::connect(int world_size, int rank, const std::string& id, const NcclSettings& settings) {
   auto none = State::none;
   if (!shared_->state.compare_exchange_strong(none, State::connecting)) {
-    throw Error(ErrorCode::internal, "nccl", "communicator '" + options_.name + "' is connected twice, or after an abort");
+    throw Error(ErrorCode::internal, "nccl",
+                "communicator '" + options_.name + "' is connected twice, or after an abort");
   }
   NcclResult result{};
   {
@@ -155,7 +158,8 @@ void NcclLife::connect(int world_size, int rank, const std::string& id, const Nc
   }
   settle("set-up of communicator '" + options_.name + "'", result, options_.timeout);
   auto connecting = State::connecting;
-  if (!shared_->state.compare_exchange_strong(connecting, State::ready)) settle("set-up", NcclResult::success, options_.timeout);
+  if (!shared_->state.compare_exchange_strong(connecting, State::ready))
+    settle("set-up", NcclResult::success, options_.timeout);
 }
 
 void NcclLife::launch(const std::string& what, const Calls& calls) {
@@ -193,7 +197,8 @@ void NcclLife::call(const std::string& what, std::chrono::milliseconds timeout, 
 std::unique_ptr<NcclLife> NcclLife::split(int color, int key, const NcclSettings& settings, const std::string& name) {
   const auto made = std::make_shared<NcclComm>(nullptr);  // NCCL writes it while the call goes on
   manage(
-      "split into '" + name + "'", [&](NcclApi& api, NcclComm comm) { return api.split(comm, color, key, made.get(), settings); }, made);
+      "split into '" + name + "'",
+      [&](NcclApi& api, NcclComm comm) { return api.split(comm, color, key, made.get(), settings); }, made);
   if (color < 0) return nullptr;
   auto options = options_;
   options.name = name;
@@ -214,7 +219,8 @@ std::optional<ErrorReport> NcclLife::background_failure() {
   const auto asked = options_.api->async_error(shared_->comm, &background);
   const auto result = asked != NcclResult::success ? asked : background;
   if (is_launched(result)) return std::nullopt;
-  return nccl_failure(result, "in the background of communicator '" + options_.name + "'", options_.api->last_error(shared_->comm));
+  return nccl_failure(result, "in the background of communicator '" + options_.name + "'",
+                      options_.api->last_error(shared_->comm));
 }
 
 }  // namespace troupe

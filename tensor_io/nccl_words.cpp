@@ -14,7 +14,9 @@ NcclType nccl_type(at::ScalarType dtype) {
     case at::kBool: return NcclType::uint8;
     case at::kFloat8_e4m3fn: return NcclType::f8e4m3;
     case at::kFloat8_e5m2: return NcclType::f8e5m2;
-    default: throw Error(ErrorCode::usage, "nccl", std::string("NCCL has no type for ") + c10::toString(dtype), "use f32, bf16 or f16");
+    default:
+      throw Error(ErrorCode::usage, "nccl", std::string("NCCL has no type for ") + c10::toString(dtype),
+                  "use f32, bf16 or f16");
   }
 }
 
@@ -59,11 +61,13 @@ ErrorReport nccl_failure(NcclResult result, const std::string& call, const std::
       break;
     case NcclResult::system_error:  // a socket that was closed, most often; the membership finds out whose
       report.code = ErrorCode::peer_lost;
-      report.remedy = "look at NCCL_SOCKET_IFNAME, the network between the hosts, and the limits of open files and locked memory";
+      report.remedy =
+          "look at NCCL_SOCKET_IFNAME, the network between the hosts, and the limits of open files and locked memory";
       break;
     case NcclResult::unhandled_cuda_error:
       report.code = ErrorCode::internal;
-      report.remedy = "the device or its driver has failed, or its memory is full: nvidia-smi, dmesg (Xid), NCCL_DEBUG=WARN";
+      report.remedy =
+          "the device or its driver has failed, or its memory is full: nvidia-smi, dmesg (Xid), NCCL_DEBUG=WARN";
       break;
     case NcclResult::invalid_argument:
     case NcclResult::invalid_usage:
@@ -78,7 +82,8 @@ ErrorReport nccl_failure(NcclResult result, const std::string& call, const std::
 }
 
 std::string nccl_version_text(int version) {
-  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." + std::to_string(version % 100);
+  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
+         std::to_string(version % 100);
 }
 
 }  // namespace troupe

@@ -14,8 +14,8 @@ NcclType nccl_type(at::ScalarType dtype);
 /// A bool's sum is or, which is the larger byte; its product is and, the smaller one.
 NcclOp nccl_op(ReduceOp op, at::ScalarType dtype);
 
-/// What a result that is neither success nor in_progress means: the code says what becomes of the job (a peer's fault may be recovered, a
-/// CUDA error ends this process), the remedy what to look at. `detail` is NCCL's last error.
+/// What a result that is neither success nor in_progress means: the code says what becomes of the job (a peer's fault
+/// may be recovered, a CUDA error ends this process), the remedy what to look at. `detail` is NCCL's last error.
 ErrorReport nccl_failure(NcclResult result, const std::string& call, const std::string& detail);
 std::string_view to_string(NcclResult result) noexcept;
 /// 22809 -> "2.28.9".

@@ -5,7 +5,8 @@
 namespace troupe {
 
 void Optimizer::step_unless(const at::Tensor&, double) {
-  throw Error(ErrorCode::usage, "vote", "late: the optimizer " + name() + " must know on the host whether a step is applied",
+  throw Error(ErrorCode::usage, "vote",
+              "late: the optimizer " + name() + " must know on the host whether a step is applied",
               "use the framework's sgd or adamw (rank.make_optimizer), or leave vote at step");
 }
 
@@ -15,7 +16,8 @@ std::vector<ElementState> Optimizer::elements(std::string& why_not) {
 }
 
 void Optimizer::replace_parameters(const Replacement&) {
-  throw Error(ErrorCode::usage, "optimizer", name() + " updates whole parameters only, and this strategy gives each rank a slice of them",
+  throw Error(ErrorCode::usage, "optimizer",
+              name() + " updates whole parameters only, and this strategy gives each rank a slice of them",
               "override Optimizer::replace_parameters, or use ddp");
 }
 

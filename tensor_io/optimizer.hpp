@@ -30,32 +30,35 @@ struct ElementState {
   UpdateRule next_rule(double lr) const { return rule(lr, static_cast<double>(*step.const_data_ptr<float>()) + 1); }
 };
 
-/// An element-wise optimizer: applies the `.grad` of its parameters to them. Parameters whose gradient is undefined are left alone (not
-/// decayed either). Compute's thread only. State is keyed by parameter name, so that any world size can load it.
+/// An element-wise optimizer: applies the `.grad` of its parameters to them. Parameters whose gradient is undefined are
+/// left alone (not decayed either). Compute's thread only. State is keyed by parameter name, so that any world size can
+/// load it.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
   virtual std::string name() const = 0;  ///< sgd, adamw, or a class of torch::optim
   /// One step at this rate (the schedule's; groups scale it).
   virtual void step(double lr) = 0;
-  /// As step where `skip` is 0, and nothing at all where it is 1: () f32 beside the parameters, which the host does not read. Throws
-  /// Error(usage) in an optimizer that decides on the host, as the default does.
+  /// As step where `skip` is 0, and nothing at all where it is 1: () f32 beside the parameters, which the host does not
+  /// read. Throws Error(usage) in an optimizer that decides on the host, as the default does.
   virtual void step_unless(const at::Tensor& skip, double lr);
-  /// As in a checkpoint without its "optimizer" in front: PARAMETER.momentum_buffer, PARAMETER.exp_avg, PARAMETER.step and so on.
-  /// The tensors are the live ones.
+  /// As in a checkpoint without its "optimizer" in front: PARAMETER.momentum_buffer, PARAMETER.exp_avg, PARAMETER.step
+  /// and so on. The tensors are the live ones.
   virtual NamedTensors state() = 0;
-  /// Copies values in; creates state that does not exist yet. Throws Error(mismatch) for a missing or unknown name or another shape.
+  /// Copies values in; creates state that does not exist yet. Throws Error(mismatch) for a missing or unknown name or
+  /// another shape.
   virtual void load_state(const NamedTensors& state) = 0;
   virtual const std::vector<ParameterGroup>& groups() const = 0;
-  /// For an update that is made elsewhere, and not by step: all parameters, with the live tensors, which may be given other memory
-  /// (set_data). Who makes an update writes new values and adds 1 to `step`. Empty where there is more to an update than a rule for each
-  /// element, or the values are not f32 on the CPU; `why_not` then says what.
+  /// For an update that is made elsewhere, and not by step: all parameters, with the live tensors, which may be given
+  /// other memory (set_data). Who makes an update writes new values and adds 1 to `step`. Empty where there is more to
+  /// an update than a rule for each element, or the values are not f32 on the CPU; `why_not` then says what.
   virtual std::vector<ElementState> elements(std::string& why_not);
 
-  /// Given a parameter, what is to be updated in its place: the slice of it that this rank owns, empty where it owns none.
+  /// Given a parameter, what is to be updated in its place: the slice of it that this rank owns, empty where it owns
+  /// none.
   using Replacement = std::function<at::Tensor(const at::Tensor& parameter)>;
-  /// Before the first step: keeps names, groups and hyper-parameters, and forgets parameters whose replacement is empty. A strategy that
-  /// shards the state calls it. Throws Error(usage) after a step; the default does so always.
+  /// Before the first step: keeps names, groups and hyper-parameters, and forgets parameters whose replacement is
+  /// empty. A strategy that shards the state calls it. Throws Error(usage) after a step; the default does so always.
   virtual void replace_parameters(const Replacement& replacement);
   /// As if replace_parameters had never been called and no step been made. Does nothing where that is so.
   virtual void restore_parameters() {}

@@ -10,8 +10,9 @@
 namespace troupe {
 namespace {
 
-/// A floating point number is finite unless all bits of its exponent are set: then adding the exponent's lowest bit carries into the sign.
-/// And, add and or are what every vector unit has at every width, so the check costs nothing beside the memory traffic.
+/// A floating point number is finite unless all bits of its exponent are set: then adding the exponent's lowest bit
+/// carries into the sign. And, add and or are what every vector unit has at every width, so the check costs nothing
+/// beside the memory traffic.
 template <class Bits>
 struct Format {
   Bits exponent, lowest;
@@ -42,18 +43,27 @@ inline __attribute__((always_inline)) bool check_bits(const Bits* from, std::int
   return format.is_finite(carries);
 }
 
-TROUPE_PROCESSOR_CLONES bool copy16(std::uint16_t* to, const std::uint16_t* from, std::int64_t n, Format<std::uint16_t> f) {
+TROUPE_PROCESSOR_CLONES bool copy16(std::uint16_t* to, const std::uint16_t* from, std::int64_t n,
+                                    Format<std::uint16_t> f) {
   return copy_bits(to, from, n, f);
 }
-TROUPE_PROCESSOR_CLONES bool copy32(std::uint32_t* to, const std::uint32_t* from, std::int64_t n, Format<std::uint32_t> f) {
+TROUPE_PROCESSOR_CLONES bool copy32(std::uint32_t* to, const std::uint32_t* from, std::int64_t n,
+                                    Format<std::uint32_t> f) {
   return copy_bits(to, from, n, f);
 }
-TROUPE_PROCESSOR_CLONES bool copy64(std::uint64_t* to, const std::uint64_t* from, std::int64_t n, Format<std::uint64_t> f) {
+TROUPE_PROCESSOR_CLONES bool copy64(std::uint64_t* to, const std::uint64_t* from, std::int64_t n,
+                                    Format<std::uint64_t> f) {
   return copy_bits(to, from, n, f);
 }
-TROUPE_PROCESSOR_CLONES bool check16(const std::uint16_t* from, std::int64_t n, Format<std::uint16_t> f) { return check_bits(from, n, f); }
-TROUPE_PROCESSOR_CLONES bool check32(const std::uint32_t* from, std::int64_t n, Format<std::uint32_t> f) { return check_bits(from, n, f); }
-TROUPE_PROCESSOR_CLONES bool check64(const std::uint64_t* from, std::int64_t n, Format<std::uint64_t> f) { return check_bits(from, n, f); }
+TROUPE_PROCESSOR_CLONES bool check16(const std::uint16_t* from, std::int64_t n, Format<std::uint16_t> f) {
+  return check_bits(from, n, f);
+}
+TROUPE_PROCESSOR_CLONES bool check32(const std::uint32_t* from, std::int64_t n, Format<std::uint32_t> f) {
+  return check_bits(from, n, f);
+}
+TROUPE_PROCESSOR_CLONES bool check64(const std::uint64_t* from, std::int64_t n, Format<std::uint64_t> f) {
+  return check_bits(from, n, f);
+}
 
 TROUPE_PROCESSOR_CLONES bool add32(float* __restrict to, const float* __restrict from, std::int64_t n) {
   std::uint32_t carries = 0;
@@ -93,10 +103,13 @@ bool copy_and_check(const at::Tensor& destination, const at::Tensor& source) {
     const void* from = source.const_data_ptr();
     const auto n = source.numel();
     switch (source.scalar_type()) {
-      case at::kFloat: return copy32(static_cast<std::uint32_t*>(to), static_cast<const std::uint32_t*>(from), n, kFloat);
-      case at::kDouble: return copy64(static_cast<std::uint64_t*>(to), static_cast<const std::uint64_t*>(from), n, kDouble);
+      case at::kFloat:
+        return copy32(static_cast<std::uint32_t*>(to), static_cast<const std::uint32_t*>(from), n, kFloat);
+      case at::kDouble:
+        return copy64(static_cast<std::uint64_t*>(to), static_cast<const std::uint64_t*>(from), n, kDouble);
       case at::kHalf: return copy16(static_cast<std::uint16_t*>(to), static_cast<const std::uint16_t*>(from), n, kHalf);
-      case at::kBFloat16: return copy16(static_cast<std::uint16_t*>(to), static_cast<const std::uint16_t*>(from), n, kBFloat16);
+      case at::kBFloat16:
+        return copy16(static_cast<std::uint16_t*>(to), static_cast<const std::uint16_t*>(from), n, kBFloat16);
       default: break;
     }
   }
@@ -107,7 +120,8 @@ bool copy_and_check(const at::Tensor& destination, const at::Tensor& source) {
 
 bool add_and_check(const at::Tensor& destination, const at::Tensor& source) {
   if (same_dense_layout(destination, source) && source.scalar_type() == at::kFloat) {
-    return add32(static_cast<float*>(destination.data_ptr()), static_cast<const float*>(source.const_data_ptr()), source.numel());
+    return add32(static_cast<float*>(destination.data_ptr()), static_cast<const float*>(source.const_data_ptr()),
+                 source.numel());
   }
   at::NoGradGuard no_grad;
   destination.add_(source);

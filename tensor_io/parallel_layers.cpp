@@ -13,7 +13,8 @@ using torch::autograd::variable_list;
 struct Product : torch::autograd::Function<Product> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight) {
     context->save_for_backward({x});
-    context->saved_data["weight"] = weight;  // itself: a recompute would give another tensor, and its gradient belongs here
+    context->saved_data["weight"] =
+        weight;  // itself: a recompute would give another tensor, and its gradient belongs here
     return at::linear(x, weight);
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
@@ -41,8 +42,9 @@ struct Product : torch::autograd::Function<Product> {
 std::vector<ParameterCut::Run> ParameterCut::runs(std::int64_t length, const std::string& what) const {
   if (length % (stack * ranks) != 0) {
     throw Error(ErrorCode::usage, "tensor_plan",
-                what + " has " + std::to_string(length) + (stack > 1 ? " in " + std::to_string(stack) + " parts" : std::string()) +
-                    " along dimension " + std::to_string(dim) + ", which " + std::to_string(ranks) + " ranks can't share",
+                what + " has " + std::to_string(length) +
+                    (stack > 1 ? " in " + std::to_string(stack) + " parts" : std::string()) + " along dimension " +
+                    std::to_string(dim) + ", which " + std::to_string(ranks) + " ranks can't share",
                 "make it a multiple of tp, or leave it out of the plan");
   }
   const auto part = length / stack, own = part / ranks;

@@ -19,14 +19,16 @@ enum class LayerSplit : std::uint8_t {
   vocabulary,  ///< of an embedding: each rank has a part of the rows
 };
 
-/// Which rows or columns of a parameter a rank holds: in each of `stack` equal parts of dimension `dim` one run of neighbours.
+/// Which rows or columns of a parameter a rank holds: in each of `stack` equal parts of dimension `dim` one run of
+/// neighbours.
 struct ParameterCut {
   int dim = -1;  ///< negative: all ranks hold all of it
   std::int64_t stack = 1;
   int ranks = 1, rank = 0;
 
   struct Run {
-    std::int64_t whole = 0, own = 0, length = 0;  ///< where it begins in the whole parameter and in the rank's, along `dim`
+    std::int64_t whole = 0, own = 0,
+                 length = 0;  ///< where it begins in the whole parameter and in the rank's, along `dim`
   };
   /// Of a parameter whose whole dimension is `length`. Throws Error(usage) naming `what` where it can't be divided.
   std::vector<Run> runs(std::int64_t length, const std::string& what) const;
@@ -34,14 +36,15 @@ struct ParameterCut {
 
 namespace nn {
 
-/// torch::nn::Linear, which a tensor-parallel strategy may share among ranks: Shoeybi et al., "Megatron-LM", 2019, arXiv 1909.08053. Alone
-/// it is torch::nn::Linear to the bit. Within a DeferredWeights::Scope backward leaves the weight's gradient for later.
+/// torch::nn::Linear, which a tensor-parallel strategy may share among ranks: Shoeybi et al., "Megatron-LM", 2019,
+/// arXiv 1909.08053. Alone it is torch::nn::Linear to the bit. Within a DeferredWeights::Scope backward leaves the
+/// weight's gradient for later.
 class LinearImpl : public torch::nn::LinearImpl {
  public:
   using torch::nn::LinearImpl::LinearImpl;
 
-  /// (..., in) -> (..., out). Shared: column (..., in) -> (..., out / ranks), row (..., in / ranks) -> (..., out). With sequence parallel,
-  /// column takes and row returns (B, T / ranks, ...). Throws what the lane throws.
+  /// (..., in) -> (..., out). Shared: column (..., in) -> (..., out / ranks), row (..., in / ranks) -> (..., out). With
+  /// sequence parallel, column takes and row returns (B, T / ranks, ...). Throws what the lane throws.
   at::Tensor forward(const at::Tensor& x);
 
   /// The weight is this rank's part now; `group` is the lane of this generation.
@@ -68,7 +71,8 @@ class EmbeddingImpl : public torch::nn::EmbeddingImpl {
 
   /// ids (...) i64 -> (..., C).
   at::Tensor forward(const at::Tensor& ids);
-  /// x (..., C) -> (..., V): each row's product with x, all of them on all ranks. With sequence parallel x is (B, T / ranks, C).
+  /// x (..., C) -> (..., V): each row's product with x, all of them on all ranks. With sequence parallel x is (B, T /
+  /// ranks, C).
   at::Tensor scores(const at::Tensor& x);
 
   void share(LayerSplit split, TensorParallel group) {

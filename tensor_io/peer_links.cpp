@@ -55,7 +55,8 @@ struct Talk {
     return count == heard.size() ? State::whole : State::more;
   }
   bool say(const LinkToken& token) const {
-    return ::send(socket.get(), token.data(), token.size(), MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(token.size());
+    return ::send(socket.get(), token.data(), token.size(), MSG_NOSIGNAL | MSG_DONTWAIT) ==
+           static_cast<ssize_t>(token.size());
   }
 };
 
@@ -66,9 +67,13 @@ bool equal(const LinkToken& a, const LinkToken& b) {
   return differ == 0;
 }
 
-socklen_t length_of(const sockaddr_storage& address) { return address.ss_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in); }
+socklen_t length_of(const sockaddr_storage& address) {
+  return address.ss_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+}
 
-bool is_exhausted(int code) { return code == EMFILE || code == ENFILE || code == ENOMEM || code == ENOBUFS || code == EADDRNOTAVAIL; }
+bool is_exhausted(int code) {
+  return code == EMFILE || code == ENFILE || code == ENOMEM || code == ENOBUFS || code == EADDRNOTAVAIL;
+}
 
 /// One link on its way.
 struct Attempt {
@@ -89,7 +94,8 @@ class Connecting {
   }
 
   void until(Clock::time_point deadline) {
-    while (std::any_of(attempts_.begin(), attempts_.end(), [](const auto& a) { return a.state != Attempt::State::done; })) {
+    while (std::any_of(attempts_.begin(), attempts_.end(),
+                       [](const auto& a) { return a.state != Attempt::State::done; })) {
       const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
       if (left <= 0) give_up();
       poll(static_cast<int>(std::min<std::int64_t>(left, 1000)));
@@ -100,7 +106,9 @@ class Connecting {
  private:
   void poll(int timeout_ms) {
     std::vector<pollfd> fds;
-    const auto add = [&](int fd, bool writing) { fds.push_back({fd, static_cast<short>(writing ? POLLOUT : POLLIN), 0}); };
+    const auto add = [&](int fd, bool writing) {
+      fds.push_back({fd, static_cast<short>(writing ? POLLOUT : POLLIN), 0});
+    };
     for (const auto& attempt : attempts_) {
       if (attempt.state == Attempt::State::done) continue;
       if (!attempt.link->dials) add(attempt.link->listener, false);
@@ -119,7 +127,8 @@ class Connecting {
     const auto& address = attempt.link->address;
     talk.socket = Socket(::socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (talk.socket.get() < 0) fail(attempt, errno);
-    if (::connect(talk.socket.get(), reinterpret_cast<const sockaddr*>(&address), length_of(address)) != 0 && errno != EINPROGRESS)
+    if (::connect(talk.socket.get(), reinterpret_cast<const sockaddr*>(&address), length_of(address)) != 0 &&
+        errno != EINPROGRESS)
       fail(attempt, errno);
   }
 
@@ -177,7 +186,8 @@ class Connecting {
                   "raise the limit of open files (ulimit -n) or of ports (net.ipv4.ip_local_port_range)");
     }
     if (code == ECONNREFUSED || code == ECONNRESET || code == EPROTO)
-      throw Error(ErrorCode::peer_lost, operation_, peer + " has closed its port: " + why, "see its log for the reason");
+      throw Error(ErrorCode::peer_lost, operation_, peer + " has closed its port: " + why,
+                  "see its log for the reason");
     throw_link_fault({attempt.link->rank}, why);
   }
 
@@ -188,15 +198,17 @@ class Connecting {
       if (attempt.state == Attempt::State::talking) absent.push_back(attempt.link->rank);
     }
     if (!silent.empty()) throw_link_fault(silent, "nothing answers");
-    throw Error(ErrorCode::timeout, operation_,
-                name_ranks(options_, absent) + " did not come within " + std::to_string(options_.timeout.count()) + " ms",
-                "is every rank running, and no link between two of them cut?");
+    throw Error(
+        ErrorCode::timeout, operation_,
+        name_ranks(options_, absent) + " did not come within " + std::to_string(options_.timeout.count()) + " ms",
+        "is every rank running, and no link between two of them cut?");
   }
 
   [[noreturn]] void throw_link_fault(const std::vector<int>& ranks, const std::string& why) const {
     std::vector<int> names;
     names.reserve(ranks.size());
-    for (const int r : ranks) names.push_back(options_.members.empty() ? r : options_.members[static_cast<std::size_t>(r)]);
+    for (const int r : ranks)
+      names.push_back(options_.members.empty() ? r : options_.members[static_cast<std::size_t>(r)]);
     throw LinkFault({ErrorCode::unavailable,
                      -1,
                      {},

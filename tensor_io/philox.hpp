@@ -13,14 +13,14 @@ struct PhiloxNumbers {
   std::uint32_t of[4];
 };
 
-/// Philox4x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011): the four numbers of a counter whose low half is
-/// `offset` and whose high half is `subsequence`. What at::Philox4_32(key, subsequence, offset) gives first, in plain types, so that nvcc
-/// can see it.
+/// Philox4x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011): the four numbers of a counter
+/// whose low half is `offset` and whose high half is `subsequence`. What at::Philox4_32(key, subsequence, offset) gives
+/// first, in plain types, so that nvcc can see it.
 TROUPE_HOST_DEVICE inline PhiloxNumbers philox(std::uint64_t key, std::uint64_t subsequence, std::uint64_t offset) {
   constexpr std::uint32_t kMultiply0 = 0xD2511F53, kMultiply1 = 0xCD9E8D57, kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
   constexpr int kRounds = 10;
-  PhiloxNumbers x{{static_cast<std::uint32_t>(offset), static_cast<std::uint32_t>(offset >> 32U), static_cast<std::uint32_t>(subsequence),
-                   static_cast<std::uint32_t>(subsequence >> 32U)}};
+  PhiloxNumbers x{{static_cast<std::uint32_t>(offset), static_cast<std::uint32_t>(offset >> 32U),
+                   static_cast<std::uint32_t>(subsequence), static_cast<std::uint32_t>(subsequence >> 32U)}};
   auto key0 = static_cast<std::uint32_t>(key), key1 = static_cast<std::uint32_t>(key >> 32U);
   for (int round = 0; round < kRounds; ++round, key0 += kWeyl0, key1 += kWeyl1) {
     const std::uint64_t product0 = static_cast<std::uint64_t>(kMultiply0) * x.of[0];

@@ -16,12 +16,14 @@ namespace {
 constexpr std::uint64_t kMaxBytes = std::uint64_t{64} << 30;
 constexpr const char* kOperation = "reading a file of torch.save";
 constexpr const char* kRemedies =
-    "save it again in Python with torch.save(dict(state_dict), path), or with safetensors.torch.save_file(state_dict, path)";
+    "save it again in Python with torch.save(dict(state_dict), path), or with safetensors.torch.save_file(state_dict, "
+    "path)";
 
 std::string pickled(const c10::IValue& value, std::vector<at::Tensor>& storages) {
   std::string text;
   // Without type tags: torch.load's safe default knows plain dicts only.
-  torch::jit::Pickler pickler([&](const char* data, std::size_t bytes) { text.append(data, bytes); }, nullptr, nullptr, nullptr, nullptr,
+  torch::jit::Pickler pickler([&](const char* data, std::size_t bytes) { text.append(data, bytes); }, nullptr, nullptr,
+                              nullptr, nullptr,
                               /*tag_aggregates=*/false);
   pickler.protocol();
   pickler.pushIValue(value);
@@ -30,7 +32,8 @@ std::string pickled(const c10::IValue& value, std::vector<at::Tensor>& storages)
   return text;
 }
 
-// What a file claims about itself may point outside of it. torch::jit::pickle_load's own reader believes it, and reads beyond the end.
+// What a file claims about itself may point outside of it. torch::jit::pickle_load's own reader believes it, and reads
+// beyond the end.
 class ArchiveBytes : public caffe2::serialize::ReadAdapterInterface {
  public:
   explicit ArchiveBytes(std::string bytes) : bytes_(std::move(bytes)) {}
@@ -46,17 +49,21 @@ class ArchiveBytes : public caffe2::serialize::ReadAdapterInterface {
   std::string bytes_;
 };
 
-void flatten(const c10::IValue& value, const std::string& name, NamedTensors& tensors, std::vector<std::string>* skipped) {
+void flatten(const c10::IValue& value, const std::string& name, NamedTensors& tensors,
+             std::vector<std::string>* skipped) {
   const auto inner = [&](const std::string& key) { return name.empty() ? key : name + "." + key; };
   if (value.isTensor()) {
     tensors.emplace_back(name, value.toTensor());
   } else if (value.isGenericDict()) {
     for (const auto& entry : value.toGenericDict()) {
-      flatten(entry.value(), inner(entry.key().isString() ? entry.key().toStringRef() : c10::str(entry.key())), tensors, skipped);
+      flatten(entry.value(), inner(entry.key().isString() ? entry.key().toStringRef() : c10::str(entry.key())), tensors,
+              skipped);
     }
   } else if (value.isList() || value.isTuple()) {
     std::size_t i = 0;
-    const auto each = [&](const c10::IValue& element) { flatten(element, inner(std::to_string(i++)), tensors, skipped); };
+    const auto each = [&](const c10::IValue& element) {
+      flatten(element, inner(std::to_string(i++)), tensors, skipped);
+    };
     if (value.isTuple()) {
       for (const auto& element : value.toTupleRef().elements()) each(element);
     } else {

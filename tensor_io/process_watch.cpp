@@ -33,8 +33,8 @@ ProcessStatus read_status(pid_t pid) noexcept {
   ProcessStatus status;
   unsigned long long start = 0;
   // state, then 18 fields, then the start time: proc(5), fields 3 and 22
-  if (std::sscanf(after_name + 1, " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu", &status.state,
-                  &start) == 2) {
+  if (std::sscanf(after_name + 1, " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu",
+                  &status.state, &start) == 2) {
     status.start = start;
   }
   return status;
@@ -63,7 +63,8 @@ ProcessWatch::~ProcessWatch() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-ProcessWatch::ProcessWatch(ProcessWatch&& other) noexcept : pid_(other.pid_), start_(other.start_), fd_(std::exchange(other.fd_, -1)) {}
+ProcessWatch::ProcessWatch(ProcessWatch&& other) noexcept
+    : pid_(other.pid_), start_(other.start_), fd_(std::exchange(other.fd_, -1)) {}
 
 bool ProcessWatch::alive() const noexcept {
   if (fd_ >= 0) {

@@ -5,10 +5,12 @@
 
 namespace troupe {
 
-/// Clock ticks since boot at which process `pid` started, 0 where there is none: with the number it names one process for good.
+/// Clock ticks since boot at which process `pid` started, 0 where there is none: with the number it names one process
+/// for good.
 std::uint64_t process_start(pid_t pid) noexcept;
 
-/// Tells whether another process of this host still runs. A dead one that nobody waited for (zombie) is dead. One thread.
+/// Tells whether another process of this host still runs. A dead one that nobody waited for (zombie) is dead. One
+/// thread.
 class ProcessWatch {
  public:
   ProcessWatch(pid_t pid, std::uint64_t start);

@@ -23,7 +23,9 @@ class RankStateReader {
  public:
   explicit RankStateReader(const std::string& where) : where_(where) {}
 
-  [[noreturn]] void refuse(const std::string& why) const { throw Error(ErrorCode::bad_data, where_, "is no rank's state: " + why); }
+  [[noreturn]] void refuse(const std::string& why) const {
+    throw Error(ErrorCode::bad_data, where_, "is no rank's state: " + why);
+  }
 
   const json& field(const json& object, const std::string& name, json::value_t type) const {
     const auto found = object.find(name);
@@ -54,9 +56,11 @@ class RankStateReader {
   }
   // A generator's state as base64, beside its length.
   std::vector<std::uint8_t> bytes(const json& object) const {
-    const auto decoded = cereal::base64::decode(field(object, "base64", json::value_t::string).get_ref<const std::string&>());
+    const auto decoded =
+        cereal::base64::decode(field(object, "base64", json::value_t::string).get_ref<const std::string&>());
     if (decoded.size() != static_cast<std::uint64_t>(count(object, "bytes")))
-      refuse("'rng' states " + std::to_string(count(object, "bytes")) + " bytes and has " + std::to_string(decoded.size()));
+      refuse("'rng' states " + std::to_string(count(object, "bytes")) + " bytes and has " +
+             std::to_string(decoded.size()));
     return {decoded.begin(), decoded.end()};
   }
 
@@ -68,7 +72,8 @@ class RankStateReader {
 
 std::string RankState::to_json() const {
   for (const auto& [key, value] : counters) {
-    if (!std::isfinite(value)) throw Error(ErrorCode::usage, "writing a rank's state", "counter " + printable(key) + " is not finite");
+    if (!std::isfinite(value))
+      throw Error(ErrorCode::usage, "writing a rank's state", "counter " + printable(key) + " is not finite");
   }
   ordered_json root;
   root["format_version"] = kVersion;
@@ -96,7 +101,8 @@ std::string RankState::to_json() const {
 
 RankState RankState::from_json(std::string_view text, const std::string& where) {
   if (text.size() > kMaxTextBytes)
-    throw Error(ErrorCode::bad_data, where, "has " + std::to_string(text.size()) + " bytes, more than a rank's state may have");
+    throw Error(ErrorCode::bad_data, where,
+                "has " + std::to_string(text.size()) + " bytes, more than a rank's state may have");
   const auto root = parse_bounded_json(text, where, {.depth = 2});
   if (!root.is_object()) throw Error(ErrorCode::bad_data, where, "is not a JSON object");
   const RankStateReader reader(where);

@@ -12,8 +12,9 @@ namespace troupe {
 struct RankState {
   static constexpr std::size_t kMaxTextBytes = std::size_t{16} << 20;
 
-  std::vector<std::uint8_t> rng;  ///< state of the rank's generator (torch::CPUGeneratorImpl: 5,056 bytes); base64 in the text
-  std::int64_t epoch = 0;         ///< the loader's cursor
+  std::vector<std::uint8_t>
+      rng;                 ///< state of the rank's generator (torch::CPUGeneratorImpl: 5,056 bytes); base64 in the text
+  std::int64_t epoch = 0;  ///< the loader's cursor
   std::int64_t step_in_epoch = 0;
   std::map<std::string, double> counters;  ///< finite: loss scale, best metric …
   std::map<std::string, std::string> strings;

@@ -5,7 +5,9 @@
 namespace troupe {
 namespace {
 
-const float* from(const at::Tensor& tensor, std::int64_t at) { return tensor.defined() ? tensor.const_data_ptr<float>() + at : nullptr; }
+const float* from(const at::Tensor& tensor, std::int64_t at) {
+  return tensor.defined() ? tensor.const_data_ptr<float>() + at : nullptr;
+}
 
 std::vector<float*> place(const at::Tensor& tensor) {
   if (!tensor.defined()) return {};
@@ -20,15 +22,18 @@ std::vector<T*> moved(std::vector<T*> pointers, std::int64_t by) {
 
 }  // namespace
 
-UpdateCopies copies_here(const UpdatedState& next) { return {place(next.parameter), place(next.first), place(next.second)}; }
+UpdateCopies copies_here(const UpdatedState& next) {
+  return {place(next.parameter), place(next.first), place(next.second)};
+}
 
-void apply_update(const ReducedUpdate& update, const std::vector<const float*>& gradients, int divisor, const UpdateCopies& copies,
-                  std::int64_t begin, std::int64_t end) {
+void apply_update(const ReducedUpdate& update, const std::vector<const float*>& gradients, int divisor,
+                  const UpdateCopies& copies, std::int64_t begin, std::int64_t end) {
   for (const auto& run : update.runs) {
     const auto at = std::max(begin, run.begin), stop = std::min(end, run.end);
     if (at >= stop) continue;
     const auto inputs = moved(gradients, at);
-    const auto parameter = moved(copies.parameter, at), first = moved(copies.first, at), second = moved(copies.second, at);
+    const auto parameter = moved(copies.parameter, at), first = moved(copies.first, at),
+               second = moved(copies.second, at);
     UpdateTask task;
     task.rule = run.rule;
     task.gradients = inputs.data();

@@ -19,8 +19,8 @@ std::string LocalRendezvous::get(const std::string& key, std::chrono::millisecon
     throw Error(ErrorReport{ErrorCode::aborted, -1, {}, -1, "rendezvous for '" + key + "'", aborted_->to_string(), {}});
   }
   if (!there) {
-    throw Error(ErrorCode::timeout, "rendezvous for '" + key + "'", "nobody published it within " + std::to_string(timeout.count()) + " ms",
-                "is every rank running?");
+    throw Error(ErrorCode::timeout, "rendezvous for '" + key + "'",
+                "nobody published it within " + std::to_string(timeout.count()) + " ms", "is every rank running?");
   }
   return values_.at(key);
 }

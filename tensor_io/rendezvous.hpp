@@ -12,7 +12,8 @@
 namespace troupe {
 
 /// Where ranks leave small pieces of data for each other while a communicator is set up: addresses, ids, segment names.
-/// Any thread. A value is written once; keys carry the communicator's name and generation, so nothing is ever overwritten.
+/// Any thread. A value is written once; keys carry the communicator's name and generation, so nothing is ever
+/// overwritten.
 class Rendezvous {
  public:
   virtual ~Rendezvous() = default;

@@ -41,7 +41,8 @@ class EntryParser {
     entry.begin = begin;
     entry.bytes = static_cast<std::uint64_t>(*numel) * element_bytes;
     if (end - begin != entry.bytes) {
-      refuse("data_offsets", "span " + std::to_string(end - begin) + " bytes, dtype and shape need " + std::to_string(entry.bytes));
+      refuse("data_offsets",
+             "span " + std::to_string(end - begin) + " bytes, dtype and shape need " + std::to_string(entry.bytes));
     }
     return entry;
   }
@@ -61,14 +62,16 @@ class EntryParser {
     const auto& value = field(fields, "dtype");
     if (!value.is_string()) refuse("dtype", "is not a string");
     const auto dtype = scalar_type_of(value.get_ref<const std::string&>());
-    if (!dtype) refuse("dtype", "is " + printable(value.get_ref<const std::string&>()) + ", which Troupe does not know");
+    if (!dtype)
+      refuse("dtype", "is " + printable(value.get_ref<const std::string&>()) + ", which Troupe does not know");
     return *dtype;
   }
 
   std::vector<std::int64_t> parse_shape(const nlohmann::json& fields) const {
     const auto& value = field(fields, "shape");
     if (!value.is_array()) refuse("shape", "is not an array");
-    if (value.size() > SafetensorsFile::kMaxDimensions) refuse("shape", "has " + std::to_string(value.size()) + " dimensions");
+    if (value.size() > SafetensorsFile::kMaxDimensions)
+      refuse("shape", "has " + std::to_string(value.size()) + " dimensions");
     std::vector<std::int64_t> shape;
     for (const auto& dimension : value) shape.push_back(static_cast<std::int64_t>(parse_count("shape", dimension)));
     return shape;
@@ -78,8 +81,10 @@ class EntryParser {
     const auto& value = field(fields, "data_offsets");
     if (!value.is_array() || value.size() != 2) refuse("data_offsets", "is not a pair");
     const auto begin = parse_count("data_offsets", value[0]), end = parse_count("data_offsets", value[1]);
-    if (begin > end) refuse("data_offsets", "ends at " + std::to_string(end) + ", before it begins at " + std::to_string(begin));
-    if (end > data_bytes_) refuse("data_offsets", "ends at " + std::to_string(end) + ", the file's data at " + std::to_string(data_bytes_));
+    if (begin > end)
+      refuse("data_offsets", "ends at " + std::to_string(end) + ", before it begins at " + std::to_string(begin));
+    if (end > data_bytes_)
+      refuse("data_offsets", "ends at " + std::to_string(end) + ", the file's data at " + std::to_string(data_bytes_));
     return {begin, end};
   }
 
@@ -108,7 +113,8 @@ std::map<std::string, std::string> parse_metadata(const BoundedFile& file, const
 
 std::string read_head(const BoundedFile& file) {
   std::array<std::byte, 512> start{};
-  const auto seen = std::span(start).first(static_cast<std::size_t>(std::min<std::uint64_t>(file.bytes(), start.size())));
+  const auto seen =
+      std::span(start).first(static_cast<std::size_t>(std::min<std::uint64_t>(file.bytes(), start.size())));
   file.read_at(0, seen);
   if (const auto what = foreign_format(seen); !what.empty()) file.refuse(what, foreign_format_remedy());
   if (file.bytes() < 8) file.refuse("has " + std::to_string(file.bytes()) + " bytes, too few for a safetensors file");
@@ -119,8 +125,9 @@ std::string read_head(const BoundedFile& file) {
                 std::to_string(SafetensorsFile::kMaxHeaderBytes) + " allowed");
   }
   if (header_bytes > file.bytes() - 8) {
-    file.refuse("offset 0: a header of " + std::to_string(header_bytes) + " bytes in a file of " + std::to_string(file.bytes()),
-                "it was cut short, or is no safetensors file");
+    file.refuse(
+        "offset 0: a header of " + std::to_string(header_bytes) + " bytes in a file of " + std::to_string(file.bytes()),
+        "it was cut short, or is no safetensors file");
   }
   std::string head(static_cast<std::size_t>(8 + header_bytes), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(head)));
@@ -162,7 +169,8 @@ std::optional<std::int64_t> checked_numel(std::span<const std::int64_t> shape, s
   std::int64_t product = static_cast<std::int64_t>(element_bytes);
   bool empty = false;
   for (const auto dimension : shape) {
-    if (dimension < 0 || __builtin_mul_overflow(product, std::max<std::int64_t>(dimension, 1), &product)) return std::nullopt;
+    if (dimension < 0 || __builtin_mul_overflow(product, std::max<std::int64_t>(dimension, 1), &product))
+      return std::nullopt;
     empty = empty || dimension == 0;
   }
   return empty ? 0 : product / static_cast<std::int64_t>(element_bytes);
@@ -173,19 +181,22 @@ at::Tensor empty_tensor(at::IntArrayRef shape, at::ScalarType dtype, const std::
     return at::empty(shape, at::TensorOptions().dtype(dtype));
   } catch (const std::exception&) {
     const auto numel = checked_numel(std::span(shape.data(), shape.size()), c10::elementSize(dtype)).value_or(0);
-    throw Error(ErrorCode::unavailable, operation,
-                "no memory for " + std::to_string(static_cast<std::size_t>(numel) * c10::elementSize(dtype)) + " bytes");
+    throw Error(
+        ErrorCode::unavailable, operation,
+        "no memory for " + std::to_string(static_cast<std::size_t>(numel) * c10::elementSize(dtype)) + " bytes");
   }
 }
 
 std::string refused_name(std::string_view name) {
   if (name.empty()) return "is empty";
   if (name.size() > SafetensorsFile::kMaxNameBytes)
-    return "has " + std::to_string(name.size()) + " bytes, more than the " + std::to_string(SafetensorsFile::kMaxNameBytes) + " allowed";
+    return "has " + std::to_string(name.size()) + " bytes, more than the " +
+           std::to_string(SafetensorsFile::kMaxNameBytes) + " allowed";
   if (name == "__metadata__") return "is reserved";
   if (std::any_of(name.begin(), name.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }))
     return "holds control characters";
-  if (name.front() == '/' || name == ".." || name.starts_with("../") || name.find("/../") != name.npos || name.ends_with("/.."))
+  if (name.front() == '/' || name == ".." || name.starts_with("../") || name.find("/../") != name.npos ||
+      name.ends_with("/.."))
     return "looks like a path";
   return {};
 }
@@ -194,9 +205,11 @@ SafetensorsFile::SafetensorsFile(BoundedFile file) : file_(std::move(file)), hea
   const std::uint64_t data_bytes = file_.bytes() - head_.size();
   // Of a large file nearly all of it is blanks, which the parser would look at one by one.
   const auto text = std::string_view(head_).substr(8, head_.find_last_not_of(' ') - 7);
-  const auto header = parse_bounded_json(text, file_.operation() + ": " + file_.path(), {.depth = 3, .keys = 4 * (kMaxTensors + 1024)}, 8);
+  const auto header = parse_bounded_json(text, file_.operation() + ": " + file_.path(),
+                                         {.depth = 3, .keys = 4 * (kMaxTensors + 1024)}, 8);
   if (header.size() > kMaxTensors + 1)
-    file_.refuse("holds " + std::to_string(header.size()) + " tensors, more than the " + std::to_string(kMaxTensors) + " allowed");
+    file_.refuse("holds " + std::to_string(header.size()) + " tensors, more than the " + std::to_string(kMaxTensors) +
+                 " allowed");
   for (const auto& [name, fields] : header.items()) {
     if (name == "__metadata__") {
       metadata_ = parse_metadata(file_, fields);
@@ -205,8 +218,9 @@ SafetensorsFile::SafetensorsFile(BoundedFile file) : file_(std::move(file)), hea
     }
   }
   // Tensors without elements share the offset of the one that follows, so they come first.
-  std::stable_sort(entries_.begin(), entries_.end(),
-                   [](const auto& a, const auto& b) { return std::pair(a.begin, a.bytes) < std::pair(b.begin, b.bytes); });
+  std::stable_sort(entries_.begin(), entries_.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.begin, a.bytes) < std::pair(b.begin, b.bytes);
+  });
   check_tiling(file_, entries_, data_bytes);
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     entries_[i].begin += head_.size();
@@ -229,7 +243,8 @@ void SafetensorsFile::read_bytes(const SafetensorsEntry& entry, std::uint64_t of
 }
 
 void SafetensorsFile::read_into(const SafetensorsEntry& entry, const at::Tensor& target) const {
-  if (target.scalar_type() != entry.dtype || target.nbytes() != entry.bytes || !target.is_contiguous() || !target.is_cpu()) {
+  if (target.scalar_type() != entry.dtype || target.nbytes() != entry.bytes || !target.is_contiguous() ||
+      !target.is_cpu()) {
     throw Error(ErrorCode::internal, file_.operation() + ": " + file_.path(),
                 "the target of tensor " + printable(entry.name) + " does not fit");
   }
@@ -239,7 +254,8 @@ void SafetensorsFile::read_into(const SafetensorsEntry& entry, const at::Tensor&
     const auto bad = std::find_if(bytes.begin(), bytes.end(), [](std::byte value) { return value > std::byte{1}; });
     if (bad != bytes.end()) {
       file_.refuse("tensor " + printable(entry.name) + ": offset " +
-                   std::to_string(entry.begin + static_cast<std::uint64_t>(bad - bytes.begin())) + " holds neither false nor true");
+                   std::to_string(entry.begin + static_cast<std::uint64_t>(bad - bytes.begin())) +
+                   " holds neither false nor true");
     }
   }
 }

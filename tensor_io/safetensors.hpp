@@ -16,21 +16,24 @@
 #include "tensor_io/file_layer.hpp"
 #include "tensor_io/named_state.hpp"
 
-/// The safetensors format: eight bytes with the header's length, a JSON header, the tensors' bytes without gaps. Little endian, as every
-/// machine that LibTorch runs on.
+/// The safetensors format: eight bytes with the header's length, a JSON header, the tensors' bytes without gaps. Little
+/// endian, as every machine that LibTorch runs on.
 namespace troupe {
 
-/// `F32` and so on; nothing for a dtype that the format or Troupe does not have. f64 f32 f16 bf16 i64 i32 i16 i8 u8 bool have one.
+/// `F32` and so on; nothing for a dtype that the format or Troupe does not have. f64 f32 f16 bf16 i64 i32 i16 i8 u8
+/// bool have one.
 std::optional<std::string_view> safetensors_dtype(at::ScalarType dtype) noexcept;
 std::optional<at::ScalarType> scalar_type_of(std::string_view safetensors_dtype) noexcept;
 
-/// The number of elements, or nothing if the product, or the bytes of `element_bytes` each, leave 63 bits, or a dimension is negative.
+/// The number of elements, or nothing if the product, or the bytes of `element_bytes` each, leave 63 bits, or a
+/// dimension is negative.
 std::optional<std::int64_t> checked_numel(std::span<const std::int64_t> shape, std::size_t element_bytes) noexcept;
 
 /// A CPU tensor without values; Error(unavailable) where there is no memory for it.
 at::Tensor empty_tensor(at::IntArrayRef shape, at::ScalarType dtype, const std::string& operation);
 
-/// Why a tensor may not be called that, or empty. Names never become paths here, but somebody else's tool may make one of them.
+/// Why a tensor may not be called that, or empty. Names never become paths here, but somebody else's tool may make one
+/// of them.
 std::string refused_name(std::string_view name);
 
 struct SafetensorsEntry {
@@ -44,28 +47,31 @@ struct SafetensorsEntry {
 /// In the reference writer's order: by element width, then by name, so that each is aligned.
 void sort_for_file(std::vector<TensorPart>& parts);
 
-/// The tensors of a file begin at a multiple of this many bytes, by how many bytes they have: of a page, so that they can go to disk
-/// without a copy; of a large file of a chunk of its digest, so that chunks of tensors can be hashed before there is a header.
+/// The tensors of a file begin at a multiple of this many bytes, by how many bytes they have: of a page, so that they
+/// can go to disk without a copy; of a large file of a chunk of its digest, so that chunks of tensors can be hashed
+/// before there is a header.
 std::uint64_t tensors_begin_at(std::uint64_t tensor_bytes) noexcept;
 
 struct SafetensorsOptions {
   std::map<std::string, std::string> metadata;  ///< goes into `__metadata__`
-  ChunkHashes hashes;                           ///< of the tensors' bytes, by chunks counted from the first one's first byte
-  std::size_t live = 0;                         ///< once the first of them, so many, are written, `live_written` is called
-  std::function<void()> live_written;           ///< may be empty
+  ChunkHashes hashes;                  ///< of the tensors' bytes, by chunks counted from the first one's first byte
+  std::size_t live = 0;                ///< once the first of them, so many, are written, `live_written` is called
+  std::function<void()> live_written;  ///< may be empty
 };
 
-/// Writes `parts` (on any device; unique names; in a file's order) into `file`. Where they start in their global tensors is written under
-/// DCP's sharding key. Throws Error(usage) for a tensor that the format cannot hold, Error(io). The caller finishes the file.
+/// Writes `parts` (on any device; unique names; in a file's order) into `file`. Where they start in their global
+/// tensors is written under DCP's sharding key. Throws Error(usage) for a tensor that the format cannot hold,
+/// Error(io). The caller finishes the file.
 void write_safetensors(DurableFile& file, const std::vector<TensorPart>& parts, const SafetensorsOptions& options = {});
 
-/// One file at `path`, whole or not at all: written beside it, fsynced, renamed over it. `safetensors.torch.load_file` opens it in Python.
-void save_safetensors(const std::string& path, const NamedTensors& tensors, const std::map<std::string, std::string>& metadata = {},
-                      FileLayer& files = real_files());
+/// One file at `path`, whole or not at all: written beside it, fsynced, renamed over it. `safetensors.torch.load_file`
+/// opens it in Python.
+void save_safetensors(const std::string& path, const NamedTensors& tensors,
+                      const std::map<std::string, std::string>& metadata = {}, FileLayer& files = real_files());
 
-/// A safetensors file from anybody. The constructor reads the header and believes nothing: header of at most 100 MB, at most 65,536
-/// tensors of at most 64 dimensions, dtype × shape = range, ranges that tile the rest of the file exactly. Throws Error(bad_data) with
-/// file, tensor and field. One thread.
+/// A safetensors file from anybody. The constructor reads the header and believes nothing: header of at most 100 MB, at
+/// most 65,536 tensors of at most 64 dimensions, dtype × shape = range, ranges that tile the rest of the file exactly.
+/// Throws Error(bad_data) with file, tensor and field. One thread.
 class SafetensorsFile {
  public:
   static constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the reference reader's

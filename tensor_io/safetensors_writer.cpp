@@ -52,7 +52,8 @@ std::uint64_t tensor_bytes(const std::vector<TensorPart>& parts) {
 void expect_hashes(DurableFile& file, const ChunkHashes& hashes, std::uint64_t begin) {
   if (begin % FileDigest::kChunkBytes != 0) return;
   ChunkHashes shifted;
-  for (const auto& [index, hash] : hashes) shifted.emplace_hint(shifted.end(), begin / FileDigest::kChunkBytes + index, hash);
+  for (const auto& [index, hash] : hashes)
+    shifted.emplace_hint(shifted.end(), begin / FileDigest::kChunkBytes + index, hash);
   file.expect(shifted);
 }
 
@@ -68,12 +69,14 @@ std::string make_head(const std::vector<TensorPart>& parts, std::map<std::string
     for (const auto& part : parts) {
       const std::uint64_t begin = end;
       end += part.bytes();
-      const json entry = {{"dtype", *safetensors_dtype(part.dtype)}, {"shape", part.shape}, {"data_offsets", {begin, end}}};
+      const json entry = {
+          {"dtype", *safetensors_dtype(part.dtype)}, {"shape", part.shape}, {"data_offsets", {begin, end}}};
       entries += "," + json(part.name).dump() + ":" + entry.dump();
       sharding[part.name]["saved_offsets"] = part.offsets;
     }
     metadata["DCP_SHARDING_INFO"] = sharding.dump();
-    text = "{\"__metadata__\":" + json(metadata).dump() + entries + "}";  // in the order of the offsets, as the reference writer has it
+    text = "{\"__metadata__\":" + json(metadata).dump() + entries +
+           "}";  // in the order of the offsets, as the reference writer has it
   } catch (const json::exception&) {
     throw Error(ErrorCode::usage, kOperation, "a name or a metadata value is not valid UTF-8");
   }
@@ -131,8 +134,8 @@ void write_safetensors(DurableFile& file, const std::vector<TensorPart>& parts, 
   if (options.live >= parts.size() && options.live_written) options.live_written();
 }
 
-void save_safetensors(const std::string& path, const NamedTensors& tensors, const std::map<std::string, std::string>& metadata,
-                      FileLayer& files) {
+void save_safetensors(const std::string& path, const NamedTensors& tensors,
+                      const std::map<std::string, std::string>& metadata, FileLayer& files) {
   std::vector<TensorPart> parts;
   for (const auto& [name, tensor] : tensors) {
     if (!tensor.defined()) throw Error(ErrorCode::usage, kOperation, "tensor " + printable(name) + " is undefined");

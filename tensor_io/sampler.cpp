@@ -27,7 +27,8 @@ inline std::uint64_t encrypt(std::uint64_t x, const RoundKeys& keys, unsigned ha
 }
 
 // A number's four rounds are a chain of multiplications; those of many overlap.
-TROUPE_PROCESSOR_CLONES void encrypt_all(std::uint64_t* numbers, std::size_t count, const RoundKeys& keys, unsigned half_bits) {
+TROUPE_PROCESSOR_CLONES void encrypt_all(std::uint64_t* numbers, std::size_t count, const RoundKeys& keys,
+                                         unsigned half_bits) {
   for (std::size_t i = 0; i < count; ++i) numbers[i] = encrypt(numbers[i], keys, half_bits);
 }
 
@@ -68,26 +69,31 @@ void Permutation::apply(std::span<std::int64_t> positions) const {
 DistributedSampler::DistributedSampler(SamplerOptions options) : options_(std::move(options)) {
   const auto& o = options_;
   const auto parts = o.micro_batches * o.world_size;
-  const bool cut = o.uneven || !o.shares.empty() ? o.batch_size % o.micro_batches == 0 && o.batch_size >= parts : o.batch_size % parts == 0;
+  const bool cut = o.uneven || !o.shares.empty() ? o.batch_size % o.micro_batches == 0 && o.batch_size >= parts
+                                                 : o.batch_size % parts == 0;
   if (o.batch_size <= 0 || parts <= 0 || !cut) {
     const auto down = parts > 0 ? o.batch_size / parts * parts : 0;
-    throw Error(ErrorCode::usage, "batch_size",
-                std::to_string(o.batch_size) + " samples can't be cut into " + std::to_string(o.micro_batches) + " micro-batches for " +
-                    std::to_string(o.world_size) + " ranks",
-                "use a multiple of " + std::to_string(parts) + ", for instance " + std::to_string(down > 0 ? down : parts));
+    throw Error(
+        ErrorCode::usage, "batch_size",
+        std::to_string(o.batch_size) + " samples can't be cut into " + std::to_string(o.micro_batches) +
+            " micro-batches for " + std::to_string(o.world_size) + " ranks",
+        "use a multiple of " + std::to_string(parts) + ", for instance " + std::to_string(down > 0 ? down : parts));
   }
-  if (!o.shares.empty() && (o.shares.size() != static_cast<std::size_t>(o.world_size) ||
-                            std::accumulate(o.shares.begin(), o.shares.end(), std::int64_t{0}) != o.batch_size / o.micro_batches)) {
+  if (!o.shares.empty() &&
+      (o.shares.size() != static_cast<std::size_t>(o.world_size) ||
+       std::accumulate(o.shares.begin(), o.shares.end(), std::int64_t{0}) != o.batch_size / o.micro_batches)) {
     throw Error(ErrorCode::internal, "sampler", "the ranks' shares are not those of the batch");
   }
   if (o.dataset_size <= 0) throw Error(ErrorCode::usage, "data set", "it has no samples");
   steps_ = o.drop_last ? o.dataset_size / o.batch_size : (o.dataset_size + o.batch_size - 1) / o.batch_size;
   if (steps_ == 0) {
     throw Error(ErrorCode::usage, "data set",
-                "its " + std::to_string(o.dataset_size) + " samples are fewer than one batch of " + std::to_string(o.batch_size),
+                "its " + std::to_string(o.dataset_size) + " samples are fewer than one batch of " +
+                    std::to_string(o.batch_size),
                 "lower batch_size, or set drop_last to false");
   }
-  if (!o.shard_sizes.empty()) shards_.emplace(ShardOrderOptions{o.shard_sizes, o.batch_size, o.shuffle, o.shuffle_buffer, o.seed});
+  if (!o.shard_sizes.empty())
+    shards_.emplace(ShardOrderOptions{o.shard_sizes, o.batch_size, o.shuffle, o.shuffle_buffer, o.seed});
 }
 
 SampledBatch DistributedSampler::batch(std::int64_t epoch, std::int64_t step, std::int64_t micro_batch) const {
@@ -95,7 +101,8 @@ SampledBatch DistributedSampler::batch(std::int64_t epoch, std::int64_t step, st
   const Permutation order(o.dataset_size, mix_seed(o.seed, {0x5a3e, static_cast<std::uint64_t>(epoch)}));
   const auto all = o.batch_size / o.micro_batches;
   const auto begin_of = [&](int rank) {
-    return o.shares.empty() ? all * rank / o.world_size : std::accumulate(o.shares.begin(), o.shares.begin() + rank, std::int64_t{0});
+    return o.shares.empty() ? all * rank / o.world_size
+                            : std::accumulate(o.shares.begin(), o.shares.begin() + rank, std::int64_t{0});
   };
   const auto first = begin_of(o.rank), share = begin_of(o.rank + 1) - first;
   const auto begin = step * o.batch_size + micro_batch * all + first;
@@ -107,7 +114,8 @@ SampledBatch DistributedSampler::batch(std::int64_t epoch, std::int64_t step, st
     const auto slot = first * o.micro_batches + micro_batch * share;
     auto places = shards_->slots(epoch, step, slot, slot + share);
     // Lanes end one by one, and what counts comes first.
-    const auto end = std::stable_partition(places.begin(), places.end(), [](const auto& place) { return !place.padding; });
+    const auto end =
+        std::stable_partition(places.begin(), places.end(), [](const auto& place) { return !place.padding; });
     batch.counted = end - places.begin();
     for (const auto& place : places) batch.indices.push_back(place.index);
     return batch;

@@ -8,8 +8,10 @@
 
 namespace troupe {
 
-double scheduled_lr(const OptimizerOptions& options, std::int64_t step, std::int64_t steps_per_epoch, std::int64_t total_steps) {
-  if (step < options.warmup_steps) return options.lr * static_cast<double>(step + 1) / static_cast<double>(options.warmup_steps + 1);
+double scheduled_lr(const OptimizerOptions& options, std::int64_t step, std::int64_t steps_per_epoch,
+                    std::int64_t total_steps) {
+  if (step < options.warmup_steps)
+    return options.lr * static_cast<double>(step + 1) / static_cast<double>(options.warmup_steps + 1);
   if (options.schedule == "cosine") {
     const double length = static_cast<double>(std::max<std::int64_t>(1, total_steps - options.warmup_steps));
     const double done = std::min(1.0, static_cast<double>(step - options.warmup_steps) / length);
@@ -21,7 +23,8 @@ double scheduled_lr(const OptimizerOptions& options, std::int64_t step, std::int
     return options.lr * std::pow(options.lr_step_factor, static_cast<double>(decays));
   }
   if (options.schedule != "constant")
-    throw Error(ErrorCode::usage, "schedule", "there is no schedule '" + options.schedule + "'", "known: constant, cosine, step");
+    throw Error(ErrorCode::usage, "schedule", "there is no schedule '" + options.schedule + "'",
+                "known: constant, cosine, step");
   return options.lr;
 }
 

@@ -22,12 +22,13 @@ ShardOrder::ShardOrder(ShardOrderOptions options) : options_(std::move(options))
 std::int64_t ShardOrder::in_lane(std::int64_t epoch, std::int64_t lane, std::int64_t length, std::int64_t k) const {
   if (!options_.shuffle) return k;
   const auto window = options_.shuffle_buffer, number = k / window;
-  const auto key = mix_seed(
-      options_.seed, {0x1a4e, static_cast<std::uint64_t>(epoch), static_cast<std::uint64_t>(lane), static_cast<std::uint64_t>(number)});
+  const auto key = mix_seed(options_.seed, {0x1a4e, static_cast<std::uint64_t>(epoch), static_cast<std::uint64_t>(lane),
+                                            static_cast<std::uint64_t>(number)});
   return number * window + Permutation(std::min(window, length - number * window), key)(k % window);
 }
 
-std::vector<ShardOrder::Place> ShardOrder::slots(std::int64_t epoch, std::int64_t step, std::int64_t first, std::int64_t last) const {
+std::vector<ShardOrder::Place> ShardOrder::slots(std::int64_t epoch, std::int64_t step, std::int64_t first,
+                                                 std::int64_t last) const {
   const auto shards = static_cast<std::int64_t>(first_of_.size());
   const Permutation order(shards, mix_seed(options_.seed, {0x54a2, static_cast<std::uint64_t>(epoch)}));
   std::vector<std::int64_t> shard_at(first_of_.size()), ends(first_of_.size());  // by place in this epoch

@@ -12,18 +12,20 @@ struct ShardOrderOptions {
   std::uint64_t seed = 42;
 };
 
-/// The order of an epoch for data in files that are best read from front to back, as a pure function of (seed, epoch, position): nothing of
-/// it needs saving, and it is the same however many ranks there are. The shards, shuffled, are laid one behind the other and cut into lanes
-/// of equal length, whatever the shards' sizes; each lane gives the same share of every batch and is shuffled in windows of
-/// `shuffle_buffer` samples. Ranks take contiguous parts of a batch, so a rank reads its own lanes' shards, and few ranks more lanes each
-/// than many. (MosaicML's Streaming calls a lane a canonical node.)
+/// The order of an epoch for data in files that are best read from front to back, as a pure function of (seed, epoch,
+/// position): nothing of it needs saving, and it is the same however many ranks there are. The shards, shuffled, are
+/// laid one behind the other and cut into lanes of equal length, whatever the shards' sizes; each lane gives the same
+/// share of every batch and is shuffled in windows of `shuffle_buffer` samples. Ranks take contiguous parts of a batch,
+/// so a rank reads its own lanes' shards, and few ranks more lanes each than many. (MosaicML's Streaming calls a lane a
+/// canonical node.)
 class ShardOrder {
  public:
   static constexpr std::int64_t kMostLanes = 64;
 
   explicit ShardOrder(ShardOrderOptions options);
 
-  /// The largest divisor of the batch that is at most kMostLanes and the number of shards; 1 without shuffling: the files' own order.
+  /// The largest divisor of the batch that is at most kMostLanes and the number of shards; 1 without shuffling: the
+  /// files' own order.
   std::int64_t lanes() const noexcept { return lanes_; }
 
   struct Place {

@@ -21,12 +21,14 @@ void check_members(std::span<const ParameterLayout> layout, std::span<const Unit
   for (const auto& unit : units) {
     for (const auto index : unit.parameters) {
       if (index < 0 || static_cast<std::size_t>(index) >= layout.size())
-        throw Error(ErrorCode::internal, "shard plan", "unit " + unit.name + " has a parameter " + std::to_string(index));
+        throw Error(ErrorCode::internal, "shard plan",
+                    "unit " + unit.name + " has a parameter " + std::to_string(index));
       ++seen[static_cast<std::size_t>(index)];
     }
   }
   for (std::size_t i = 0; i < seen.size(); ++i) {
-    if (seen[i] != 1) throw Error(ErrorCode::internal, "shard plan", layout[i].name + " is in " + std::to_string(seen[i]) + " units");
+    if (seen[i] != 1)
+      throw Error(ErrorCode::internal, "shard plan", layout[i].name + " is in " + std::to_string(seen[i]) + " units");
   }
 }
 
@@ -77,8 +79,8 @@ std::string ShardPlan::describe() const {
     bytes += static_cast<double>(flat.numel) * static_cast<double>(c10::elementSize(flat.dtype));
   }
   char text[128];
-  std::snprintf(text, sizeof text, "%zu parameters in %zu unit%s, %.1f of %.1f MiB on each rank", parameters, units.size(),
-                units.size() == 1 ? "" : "s", bytes / world_size / (1 << 20), bytes / (1 << 20));
+  std::snprintf(text, sizeof text, "%zu parameters in %zu unit%s, %.1f of %.1f MiB on each rank", parameters,
+                units.size(), units.size() == 1 ? "" : "s", bytes / world_size / (1 << 20), bytes / (1 << 20));
   return text;
 }
 
@@ -90,7 +92,8 @@ std::vector<ShardSlice> slices_of(const ShardPlan& plan, int rank) {
     for (const auto& slot : flat.slots) {
       const auto begin = std::max(slot.offset, shard_begin), end = std::min(slot.offset + slot.numel, shard_end);
       if (begin >= end) continue;
-      slices.push_back({slot.parameter, static_cast<std::int32_t>(f), begin - slot.offset, end - begin, begin - shard_begin});
+      slices.push_back(
+          {slot.parameter, static_cast<std::int32_t>(f), begin - slot.offset, end - begin, begin - shard_begin});
     }
   }
   return slices;

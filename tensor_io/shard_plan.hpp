@@ -23,7 +23,8 @@ struct FlatSlot {
   std::int64_t numel = 0;
 };
 
-/// The parameters of one unit that have one dtype and are all trained, or all frozen, laid end to end and cut into one shard per rank.
+/// The parameters of one unit that have one dtype and are all trained, or all frozen, laid end to end and cut into one
+/// shard per rank.
 struct FlatParameter {
   std::int32_t unit = 0;
   at::ScalarType dtype = at::kFloat;
@@ -33,12 +34,13 @@ struct FlatParameter {
   std::vector<FlatSlot> slots;   ///< in layout order
 };
 
-/// Elements. Tensors and shards begin at 64 bytes in f32, f16, bf16 and f64 alike, so that one plan does for all dtypes of a mixed
-/// precision.
+/// Elements. Tensors and shards begin at 64 bytes in f32, f16, bf16 and f64 alike, so that one plan does for all dtypes
+/// of a mixed precision.
 inline constexpr std::int64_t kFlatAlignment = 32;
 
-/// How parameters are cut over ranks: rank r holds the r-th shard of each flat parameter. A value, the same on all ranks. Flat parameters
-/// are those of Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", VLDB 2023.
+/// How parameters are cut over ranks: rank r holds the r-th shard of each flat parameter. A value, the same on all
+/// ranks. Flat parameters are those of Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel",
+/// VLDB 2023.
 struct ShardPlan {
   int world_size = 1;
   std::vector<std::string> units;    ///< names
@@ -52,7 +54,8 @@ struct ShardPlan {
 /// Every parameter of the layout is in one unit, once; throws Error(internal) otherwise.
 ShardPlan plan_shards(std::span<const ParameterLayout> layout, std::span<const UnitMembers> units, int world_size);
 
-/// The elements [begin, begin + numel) of a parameter, in the order in which they lie in memory, and where they lie in the rank's shard.
+/// The elements [begin, begin + numel) of a parameter, in the order in which they lie in memory, and where they lie in
+/// the rank's shard.
 struct ShardSlice {
   std::int32_t parameter = 0;
   std::int32_t flat = 0;

@@ -63,9 +63,9 @@ std::shared_ptr<SharedSegment> SharedSegment::open(pid_t pid, int fd, std::uint6
   const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd);
   const int own = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (own < 0) {
-    fail(
-        "opening " + path, errno,
-        errno == EMFILE ? "raise the limit of open files (ulimit -n)" : "processes of one user and one process namespace can share memory");
+    fail("opening " + path, errno,
+         errno == EMFILE ? "raise the limit of open files (ulimit -n)"
+                         : "processes of one user and one process namespace can share memory");
   }
   struct stat status {};
   const bool is_ours = fstat(own, &status) == 0 && S_ISREG(status.st_mode) && status.st_ino == inode &&

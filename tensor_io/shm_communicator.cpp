@@ -13,7 +13,8 @@ constexpr std::int64_t kLine = 64;
 constexpr auto kOutbox = static_cast<std::int64_t>(shm::kOutboxBytes);
 // Up to here one meeting, and each rank adds everything itself, is faster than two meetings and a slice each.
 constexpr std::int64_t kSmallBytes = 8 * 1024;
-// What fits into a meeting's words: it comes with the line that says that a rank is there, where an outbox would be another line to fetch.
+// What fits into a meeting's words: it comes with the line that says that a rank is there, where an outbox would be
+// another line to fetch.
 constexpr std::int64_t kWordBytes = 16;
 constexpr std::int64_t kStreamBytes = 8 * 1024;
 
@@ -52,8 +53,8 @@ ShmCommunicator::ShmCommunicator(CommunicatorOptions options, std::unique_ptr<Sh
 std::int64_t ShmCommunicator::part_bytes() const noexcept { return kOutbox / world_size() / kLine * kLine; }
 
 template <class Stage, class Take>
-void ShmCommunicator::in_chunks(std::int64_t bytes, std::int64_t capacity, const CollectiveRecord& record, bool compared, Stage stage,
-                                Take take) {
+void ShmCommunicator::in_chunks(std::int64_t bytes, std::int64_t capacity, const CollectiveRecord& record,
+                                bool compared, Stage stage, Take take) {
   std::int64_t done = 0;
   do {
     const std::int64_t count = std::min(bytes - done, capacity);
@@ -99,7 +100,8 @@ void ShmCommunicator::all_reduce_in_words(const at::Tensor& tensor, ReduceOp op,
   copy_bytes(words, data, bytes);
   group_->meet(record, words[0], words[1]);
   inputs_.clear();
-  for (int r = 0; r < world_size(); ++r) inputs_.push_back(r == rank() ? data : static_cast<const void*>(group_->peer_words(r)));
+  for (int r = 0; r < world_size(); ++r)
+    inputs_.push_back(r == rank() ? data : static_cast<const void*>(group_->peer_words(r)));
   outputs_.assign(1, data);
   reduce_here(record, op, bytes);
 }
@@ -116,7 +118,8 @@ void ShmCommunicator::all_reduce_in_place(const at::Tensor& tensor, ReduceOp op,
   group_->meet_again(record);
 }
 
-void ShmCommunicator::all_reduce_staged(const at::Tensor& tensor, ReduceOp op, const CollectiveRecord& record, bool compared) {
+void ShmCommunicator::all_reduce_staged(const at::Tensor& tensor, ReduceOp op, const CollectiveRecord& record,
+                                        bool compared) {
   auto* data = bytes_of(tensor);
   in_chunks(
       static_cast<std::int64_t>(tensor.nbytes()), kOutbox, record, compared,
@@ -149,15 +152,18 @@ void ShmCommunicator::all_reduce_by_slices(const at::Tensor& tensor, ReduceOp op
       });
 }
 
-// The owner of a slice reads it from all, and writes what becomes of it into every rank's memory: as in all_reduce_in_place, with more to
-// write, and no gradient to write at all.
-void ShmCommunicator::do_all_reduce_update(const at::Tensor& gradients, const ReducedUpdate& update, const CollectiveRecord& record) {
-  if (static_cast<std::int64_t>(gradients.nbytes()) <= kSmallBytes) return Communicator::do_all_reduce_update(gradients, update, record);
+// The owner of a slice reads it from all, and writes what becomes of it into every rank's memory: as in
+// all_reduce_in_place, with more to write, and no gradient to write at all.
+void ShmCommunicator::do_all_reduce_update(const at::Tensor& gradients, const ReducedUpdate& update,
+                                           const CollectiveRecord& record) {
+  if (static_cast<std::int64_t>(gradients.nbytes()) <= kSmallBytes)
+    return Communicator::do_all_reduce_update(gradients, update, record);
   UpdateCopies copies{on_all_ranks(update.next.parameter), {}, {}};
   if (update.next.first.defined()) copies.first = on_all_ranks(update.next.first);
   if (update.next.second.defined()) copies.second = on_all_ranks(update.next.second);
   if (!meet_in_windows(gradients, record)) {
-    throw Error(ErrorCode::usage, "all_reduce_update", "the gradients are not in memory of this communicator", "take it from allocate()");
+    throw Error(ErrorCode::usage, "all_reduce_update", "the gradients are not in memory of this communicator",
+                "take it from allocate()");
   }
   const Slice slice = slice_of(static_cast<std::int64_t>(gradients.nbytes()), rank(), world_size());
   std::vector<const float*> inputs;
@@ -167,7 +173,8 @@ void ShmCommunicator::do_all_reduce_update(const at::Tensor& gradients, const Re
   group_->meet_again(record);
 }
 
-void ShmCommunicator::do_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, const CollectiveRecord& record) {
+void ShmCommunicator::do_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
+                                        const CollectiveRecord& record) {
   const auto* in = bytes_of(input);
   auto* out = bytes_of(output);
   const auto bytes = static_cast<std::int64_t>(output.nbytes());
@@ -189,7 +196,8 @@ void ShmCommunicator::do_reduce_scatter(const at::Tensor& output, const at::Tens
       },
       [&](std::int64_t at, std::int64_t count) {
         inputs_.clear();
-        for (int r = 0; r < world_size(); ++r) inputs_.push_back(r == rank() ? in + r * bytes + at : group_->inbox(r) + rank() * part);
+        for (int r = 0; r < world_size(); ++r)
+          inputs_.push_back(r == rank() ? in + r * bytes + at : group_->inbox(r) + rank() * part);
         outputs_.assign(1, out + at);
         reduce_here(record, op, count);
       });
@@ -207,7 +215,8 @@ void ShmCommunicator::do_all_gather(const at::Tensor& output, const at::Tensor& 
     return group_->meet_again(record);
   }
   in_chunks(
-      bytes, kOutbox, record, bytes > kSmallBytes, [&](std::int64_t at, std::int64_t count) { stage(group_->outbox(), in + at, count); },
+      bytes, kOutbox, record, bytes > kSmallBytes,
+      [&](std::int64_t at, std::int64_t count) { stage(group_->outbox(), in + at, count); },
       [&](std::int64_t at, std::int64_t count) {
         for (int r = 0; r < world_size(); ++r) {
           if (r != rank()) copy_bytes(out + r * bytes + at, group_->inbox(r), count);
@@ -244,7 +253,8 @@ void ShmCommunicator::do_reduce(const at::Tensor& tensor, int root, ReduceOp op,
       });
 }
 
-void ShmCommunicator::do_gather(const at::Tensor& output, const at::Tensor& input, int root, const CollectiveRecord& record) {
+void ShmCommunicator::do_gather(const at::Tensor& output, const at::Tensor& input, int root,
+                                const CollectiveRecord& record) {
   const auto* in = bytes_of(input);
   auto* out = rank() == root ? bytes_of(output) : nullptr;
   const auto bytes = static_cast<std::int64_t>(input.nbytes());
@@ -261,7 +271,8 @@ void ShmCommunicator::do_gather(const at::Tensor& output, const at::Tensor& inpu
   if (rank() == root && out + root * bytes != in) copy_bytes(out + root * bytes, in, bytes);
 }
 
-void ShmCommunicator::do_scatter(const at::Tensor& output, const at::Tensor& input, int root, const CollectiveRecord& record) {
+void ShmCommunicator::do_scatter(const at::Tensor& output, const at::Tensor& input, int root,
+                                 const CollectiveRecord& record) {
   const auto* in = rank() == root ? bytes_of(input) : nullptr;
   auto* out = bytes_of(output);
   const auto bytes = static_cast<std::int64_t>(output.nbytes());

@@ -9,10 +9,11 @@ namespace troupe {
 
 /// Collectives between threads or processes of one host.
 ///
-/// Where every rank's tensor lies in memory from allocate() ("a window": each rank maps all of them), the ranks work in place: the owner
-/// of a slice reads it from all and *pushes* the result into every rank's memory. Pulling would leave the lines shared between cores, and
-/// the next gradient that is written there would wait for each of them (performance.md, section 0). Else data goes in chunks through
-/// outboxes in the control segment, written past the caches.
+/// Where every rank's tensor lies in memory from allocate() ("a window": each rank maps all of them), the ranks work in
+/// place: the owner of a slice reads it from all and *pushes* the result into every rank's memory. Pulling would leave
+/// the lines shared between cores, and the next gradient that is written there would wait for each of them
+/// (performance.md, section 0). Else data goes in chunks through outboxes in the control segment, written past the
+/// caches.
 class ShmCommunicator final : public Communicator {
  public:
   ShmCommunicator(CommunicatorOptions options, std::unique_ptr<ShmGroup> group);
@@ -25,8 +26,10 @@ class ShmCommunicator final : public Communicator {
   };
 
   void do_all_reduce(const at::Tensor& tensor, ReduceOp op, const CollectiveRecord& record) override;
-  void do_all_reduce_update(const at::Tensor& gradients, const ReducedUpdate& update, const CollectiveRecord& record) override;
-  void do_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, const CollectiveRecord& record) override;
+  void do_all_reduce_update(const at::Tensor& gradients, const ReducedUpdate& update,
+                            const CollectiveRecord& record) override;
+  void do_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
+                         const CollectiveRecord& record) override;
   void do_all_gather(const at::Tensor& output, const at::Tensor& input, const CollectiveRecord& record) override;
   void do_broadcast(const at::Tensor& tensor, int root, const CollectiveRecord& record) override;
   void do_reduce(const at::Tensor& tensor, int root, ReduceOp op, const CollectiveRecord& record) override;
@@ -42,13 +45,14 @@ class ShmCommunicator final : public Communicator {
 
   /// Meets, showing where this rank's tensor lies. True, with `pointers_` to every rank's, where all lie in windows.
   bool meet_in_windows(const at::Tensor& tensor, const CollectiveRecord& record);
-  /// Where `tensor` has its place in every rank's memory: in rank order where it lies in a window, one place where all share it. Throws
-  /// Error(usage) where it lies in neither.
+  /// Where `tensor` has its place in every rank's memory: in rank order where it lies in a window, one place where all
+  /// share it. Throws Error(usage) where it lies in neither.
   std::vector<float*> on_all_ranks(const at::Tensor& tensor) const;
-  /// For each chunk of at most `capacity` of `bytes`: stage(offset, count), meet, take(offset, count). One meeting even without bytes;
-  /// the first compares the records, unless that is done.
+  /// For each chunk of at most `capacity` of `bytes`: stage(offset, count), meet, take(offset, count). One meeting even
+  /// without bytes; the first compares the records, unless that is done.
   template <class Stage, class Take>
-  void in_chunks(std::int64_t bytes, std::int64_t capacity, const CollectiveRecord& record, bool compared, Stage stage, Take take);
+  void in_chunks(std::int64_t bytes, std::int64_t capacity, const CollectiveRecord& record, bool compared, Stage stage,
+                 Take take);
   void all_reduce_in_words(const at::Tensor& tensor, ReduceOp op, const CollectiveRecord& record);
   void all_reduce_in_place(const at::Tensor& tensor, ReduceOp op, const CollectiveRecord& record);
   void all_reduce_staged(const at::Tensor& tensor, ReduceOp op, const CollectiveRecord& record, bool compared);

@@ -36,7 +36,8 @@ void pause() noexcept {
 
 // Not FUTEX_PRIVATE: the waiters are in other processes.
 void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t seen, std::chrono::nanoseconds timeout) noexcept {
-  const timespec time{static_cast<time_t>(timeout.count() / 1'000'000'000), static_cast<long>(timeout.count() % 1'000'000'000)};
+  const timespec time{static_cast<time_t>(timeout.count() / 1'000'000'000),
+                      static_cast<long>(timeout.count() % 1'000'000'000)};
   syscall(SYS_futex, &word, FUTEX_WAIT, seen, &time, nullptr, 0);
 }
 
@@ -56,7 +57,8 @@ constexpr std::size_t kStreamBytes = 8 * 1024;
 
 }  // namespace
 
-ShmGroup::ShmGroup(const CommunicatorOptions& options, std::shared_ptr<SharedSegment> segment, std::vector<ProcessWatch> watches)
+ShmGroup::ShmGroup(const CommunicatorOptions& options, std::shared_ptr<SharedSegment> segment,
+                   std::vector<ProcessWatch> watches)
     : options_(options),
       rank_(options.rank),
       world_size_(options.world_size),
@@ -80,7 +82,8 @@ void ShmGroup::throw_if_failed() const {
   if (failure.state.load(std::memory_order_acquire) == 0) return;
   const auto deadline = Clock::now() + 10ms;
   while (failure.state.load(std::memory_order_acquire) != 2) {
-    if (Clock::now() > deadline) throw Error(ErrorCode::aborted, {}, "another rank failed, and died while it wrote why");
+    if (Clock::now() > deadline)
+      throw Error(ErrorCode::aborted, {}, "another rank failed, and died while it wrote why");
     std::this_thread::yield();
   }
   throw Error(static_cast<ErrorCode>(failure.code), {}, failure.cause, failure.remedy);
@@ -114,10 +117,12 @@ void ShmGroup::check_alive(const std::vector<int>& missing) const {
   if (!dead.empty()) {
     std::string pids;
     for (const int r : dead) pids += (pids.empty() ? "" : ", ") + std::to_string(watches_[r].pid());
-    throw Error(ErrorCode::peer_lost, {}, names(dead) + " died (process " + pids + " ended)", "see its log for the reason");
+    throw Error(ErrorCode::peer_lost, {}, names(dead) + " died (process " + pids + " ended)",
+                "see its log for the reason");
   }
   if (!left.empty()) {
-    throw Error(ErrorCode::peer_lost, {}, names(left) + " left the group '" + options_.name + "' while others still waited for it",
+    throw Error(ErrorCode::peer_lost, {},
+                names(left) + " left the group '" + options_.name + "' while others still waited for it",
                 "every rank must make the same calls before it destroys its communicator");
   }
 }
@@ -154,7 +159,8 @@ void ShmGroup::wait(shm::Bell& bell, Ready ready, Missing missing) {
     check_alive(absent);
     if (ready()) return;
     if (Clock::now() >= deadline) {
-      throw Error(ErrorCode::timeout, {}, names(absent) + " did not come within " + std::to_string(options_.timeout.count()) + " ms",
+      throw Error(ErrorCode::timeout, {},
+                  names(absent) + " did not come within " + std::to_string(options_.timeout.count()) + " ms",
                   "a rank may hang or have taken another branch; raise collective_timeout if it is only slow");
     }
   }
@@ -170,7 +176,8 @@ bool ShmGroup::all_came() const noexcept {
 void ShmGroup::arrive() {
   ++meeting_;
   slot(rank_).meeting.store(meeting_, std::memory_order_seq_cst);
-  // Only the last one to come wakes the sleepers: with more ranks than cores every needless wake-up is a switch of threads.
+  // Only the last one to come wakes the sleepers: with more ranks than cores every needless wake-up is a switch of
+  // threads.
   auto& bell = header().bell;
   if (bell.sleepers.load(std::memory_order_seq_cst) > 0 && all_came()) ring(bell);
 }
@@ -233,7 +240,8 @@ void ShmGroup::send(const std::byte* data, std::int64_t bytes, int destination, 
   };
   const auto wait_until_taken = [&](std::uint32_t but) {
     wait(
-        way.bell, [&] { return way.sent.load(std::memory_order_relaxed) - way.taken.load(std::memory_order_seq_cst) <= but; },
+        way.bell,
+        [&] { return way.sent.load(std::memory_order_relaxed) - way.taken.load(std::memory_order_seq_cst) <= but; },
         [&] { return std::vector<int>{destination}; });
   };
   throw_if_failed();
@@ -263,11 +271,13 @@ void ShmGroup::recv(std::byte* data, std::int64_t bytes, int source, const Colle
     const auto count = std::min<std::int64_t>(bytes - done, shm::kParcelBytes);
     const auto taken = way.taken.load(std::memory_order_relaxed);
     wait(
-        way.bell, [&] { return way.sent.load(std::memory_order_seq_cst) != taken; }, [&] { return std::vector<int>{source}; });
+        way.bell, [&] { return way.sent.load(std::memory_order_seq_cst) != taken; },
+        [&] { return std::vector<int>{source}; });
     if (done == 0 && way.fingerprint != record.fingerprint()) {
-      throw Error(ErrorCode::mismatch, {},
-                  names({source}) + " is at " + way.record.describe() + ", " + names({rank_}) + " is at " + record.describe(),
-                  "every send needs the recv of the same tensor");
+      throw Error(
+          ErrorCode::mismatch, {},
+          names({source}) + " is at " + way.record.describe() + ", " + names({rank_}) + " is at " + record.describe(),
+          "every send needs the recv of the same tensor");
     }
     if (count > 0) std::memcpy(data + done, parcel(source, taken & 1), count);
     way.taken.store(taken + 1, std::memory_order_seq_cst);

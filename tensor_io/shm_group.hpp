@@ -12,20 +12,20 @@
 
 namespace troupe {
 
-/// Ranks of one host that meet in shared memory. The problem: ranks that wait for each other a few times per operation, in a few hundred
-/// nanoseconds where all are there, without burning a core where one is late, and without waiting for one that is dead, that does
-/// something else, or that was told to stop. The solution: each rank counts the meetings it came to in its own cache line; a waiter looks
-/// at these for some microseconds, giving its core away between two looks where the host's ranks outnumber its cores, then sleeps on a
-/// futex, and looks every 100 ms whether who is missing still lives.
-/// One thread; `abort` and `failure` any thread.
+/// Ranks of one host that meet in shared memory. The problem: ranks that wait for each other a few times per operation,
+/// in a few hundred nanoseconds where all are there, without burning a core where one is late, and without waiting for
+/// one that is dead, that does something else, or that was told to stop. The solution: each rank counts the meetings it
+/// came to in its own cache line; a waiter looks at these for some microseconds, giving its core away between two looks
+/// where the host's ranks outnumber its cores, then sleeps on a futex, and looks every 100 ms whether who is missing
+/// still lives. One thread; `abort` and `failure` any thread.
 class ShmGroup {
  public:
   /// Collective. nullptr, on all ranks alike, where some rank cannot map the memory; `why_not` then says which and why.
   static std::unique_ptr<ShmGroup> join(const CommunicatorOptions& options, std::string* why_not);
   ~ShmGroup();
 
-  /// Comes to the next meeting and waits for all others. With a `record`, it is the first of an operation: what the ranks are about to do
-  /// is compared before any data moves. `words` are shown to the others (peer_words).
+  /// Comes to the next meeting and waits for all others. With a `record`, it is the first of an operation: what the
+  /// ranks are about to do is compared before any data moves. `words` are shown to the others (peer_words).
   void meet(const CollectiveRecord& record, std::int64_t word0, std::int64_t word1);
   /// A later meeting of the same operation.
   void meet_again(const CollectiveRecord& record);
@@ -47,7 +47,8 @@ class ShmGroup {
   int world_size() const noexcept { return world_size_; }
 
  private:
-  ShmGroup(const CommunicatorOptions& options, std::shared_ptr<SharedSegment> segment, std::vector<ProcessWatch> watches);
+  ShmGroup(const CommunicatorOptions& options, std::shared_ptr<SharedSegment> segment,
+           std::vector<ProcessWatch> watches);
 
   template <class T>
   T* at(std::size_t offset) const noexcept {

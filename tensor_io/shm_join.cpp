@@ -35,7 +35,8 @@ struct Announcement {
   }
   static Announcement parse(const std::string& text) {
     Announcement read;
-    std::istringstream(text) >> read.pid >> read.start >> read.descriptor >> read.inode >> read.nonce[0] >> read.nonce[1];
+    std::istringstream(text) >> read.pid >> read.start >> read.descriptor >> read.inode >> read.nonce[0] >>
+        read.nonce[1];
     return read;
   }
 };
@@ -43,8 +44,8 @@ struct Announcement {
 std::shared_ptr<SharedSegment> attach(const Announcement& to, int world_size) {
   auto segment = SharedSegment::open(to.pid, to.descriptor, to.inode, shm::control_bytes(world_size));
   const auto& header = *reinterpret_cast<const shm::Header*>(segment->data());
-  if (header.magic != shm::kMagic || header.world_size != static_cast<std::uint64_t>(world_size) || header.nonce[0] != to.nonce[0] ||
-      header.nonce[1] != to.nonce[1]) {
+  if (header.magic != shm::kMagic || header.world_size != static_cast<std::uint64_t>(world_size) ||
+      header.nonce[0] != to.nonce[0] || header.nonce[1] != to.nonce[1]) {
     throw Error(ErrorCode::unavailable, "joining shared memory", "the memory does not hold what was announced");
   }
   return segment;

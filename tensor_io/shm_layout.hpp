@@ -5,8 +5,8 @@
 
 #include "tensor_io/collective_ledger.hpp"
 
-// What lies in the control segment of a shared-memory communicator. All ranks are built from one source (compared when a job is joined),
-// so plain structs will do. Every atomic is lock-free and works between processes.
+// What lies in the control segment of a shared-memory communicator. All ranks are built from one source (compared when
+// a job is joined), so plain structs will do. Every atomic is lock-free and works between processes.
 namespace troupe::shm {
 
 inline constexpr std::uint64_t kMagic = 0x74726f7570653031;  // "troupe01"
@@ -19,8 +19,8 @@ struct Bell {
   std::atomic<std::uint32_t> sleepers;
 };
 
-/// What a rank brings to its meetings. One cache line tells the others that it came and that it agrees. Two sets: for the meeting
-/// that is held and for the next one, which a fast rank may already prepare.
+/// What a rank brings to its meetings. One cache line tells the others that it came and that it agrees. Two sets: for
+/// the meeting that is held and for the next one, which a fast rank may already prepare.
 struct alignas(64) Slot {
   std::atomic<std::uint32_t> meeting;  // the last one that this rank came to; counts from 1 and may wrap around
   std::atomic<std::uint32_t> left;     // 1 once its communicator is gone
@@ -54,7 +54,9 @@ struct Header {
   alignas(64) Failure failure;
 };
 
-constexpr std::size_t round_up(std::size_t value, std::size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+constexpr std::size_t round_up(std::size_t value, std::size_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 constexpr std::size_t slots_offset() { return round_up(sizeof(Header), 4096); }
 constexpr std::size_t channels_offset(std::size_t world) { return slots_offset() + world * sizeof(Slot); }
 constexpr std::size_t outboxes_offset(std::size_t world) {

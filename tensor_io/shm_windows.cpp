@@ -1,4 +1,5 @@
-// Memory that every rank of a shared-memory communicator maps: allocate() makes it, collectives find their tensors in it.
+// Memory that every rank of a shared-memory communicator maps: allocate() makes it, collectives find their tensors in
+// it.
 #include <ATen/ops/from_blob.h>
 
 #include "tensor_io/communicator_errors.hpp"
@@ -33,13 +34,14 @@ at::Tensor ShmCommunicator::do_allocate(std::int64_t bytes, const CollectiveReco
       break;
     }
     try {
-      window.segments[r] =
-          SharedSegment::open(group_->pid(r), static_cast<int>(descriptor), static_cast<std::uint64_t>(group_->peer_words(r)[1]), length);
+      window.segments[r] = SharedSegment::open(group_->pid(r), static_cast<int>(descriptor),
+                                               static_cast<std::uint64_t>(group_->peer_words(r)[1]), length);
     } catch (const Error& error) {
       problem = error.what();
     }
   }
-  group_->meet_again(record);  // all have mapped all; and who has died since took its descriptors with it, which this finds
+  group_->meet_again(
+      record);  // all have mapped all; and who has died since took its descriptors with it, which this finds
   if (!problem.empty()) throw Error(ErrorCode::unavailable, {}, problem);
   own->close_descriptor();
   windows_.push_back(window);
@@ -65,8 +67,8 @@ at::Tensor ShmCommunicator::do_allocate_shared(std::int64_t bytes, const Collect
     const auto descriptor = group_->peer_words(0)[0];
     try {
       if (descriptor < 0) throw Error(ErrorCode::unavailable, {}, name_ranks(options(), {0}) + " has no memory for it");
-      segment =
-          SharedSegment::open(group_->pid(0), static_cast<int>(descriptor), static_cast<std::uint64_t>(group_->peer_words(0)[1]), length);
+      segment = SharedSegment::open(group_->pid(0), static_cast<int>(descriptor),
+                                    static_cast<std::uint64_t>(group_->peer_words(0)[1]), length);
     } catch (const Error& error) {
       problem = error.what();
     }

@@ -11,7 +11,8 @@ class SingleCommunicator final : public Communicator {
 
  private:
   void do_all_reduce(const at::Tensor&, ReduceOp, const CollectiveRecord&) override {}
-  void do_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, const CollectiveRecord& record) override;
+  void do_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
+                         const CollectiveRecord& record) override;
   void do_all_gather(const at::Tensor& output, const at::Tensor& input, const CollectiveRecord& record) override;
   void do_broadcast(const at::Tensor&, int, const CollectiveRecord&) override {}
   void do_reduce(const at::Tensor&, int, ReduceOp, const CollectiveRecord&) override {}
@@ -21,7 +22,9 @@ class SingleCommunicator final : public Communicator {
   void do_send(const at::Tensor&, int, const CollectiveRecord&) override {}  // the checks leave nobody to send to
   void do_recv(const at::Tensor&, int, const CollectiveRecord&) override {}
   void do_barrier(const CollectiveRecord&) override {}
-  at::Tensor do_allocate_shared(std::int64_t bytes, const CollectiveRecord& record) override { return do_allocate(bytes, record); }
+  at::Tensor do_allocate_shared(std::int64_t bytes, const CollectiveRecord& record) override {
+    return do_allocate(bytes, record);
+  }
   void do_abort(const ErrorReport&) noexcept override {}
 };
 

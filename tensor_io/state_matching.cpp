@@ -24,7 +24,9 @@ std::string describe_tensor(const at::Tensor& tensor) {
   return std::string(c10::toString(tensor.scalar_type())) + " " + shape_text(tensor);
 }
 
-bool alike(const at::Tensor& a, const at::Tensor& b) { return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type(); }
+bool alike(const at::Tensor& a, const at::Tensor& b) {
+  return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type();
+}
 
 std::map<std::string_view, const at::Tensor*> by_name(const NamedTensors& tensors) {
   std::map<std::string_view, const at::Tensor*> found;
@@ -37,7 +39,8 @@ void pair_renamed(StateDifference& difference, const std::map<std::string_view, 
                   const std::map<std::string_view, const at::Tensor*>& live) {
   auto count = [](const std::vector<std::string>& names, const std::map<std::string_view, const at::Tensor*>& tensors,
                   const at::Tensor& like) {
-    return std::count_if(names.begin(), names.end(), [&](const std::string& name) { return alike(*tensors.at(name), like); });
+    return std::count_if(names.begin(), names.end(),
+                         [&](const std::string& name) { return alike(*tensors.at(name), like); });
   };
   const auto missing = difference.missing, extra = difference.extra;
   if (missing.size() * extra.size() > 1'000'000) return;
@@ -81,10 +84,11 @@ StateDifference compare_state(const NamedTensors& saved, const NamedTensors& liv
     if (found == saved_by_name.end()) {
       difference.missing.emplace_back(name);
     } else if (!alike(*found->second, *tensor)) {
-      auto what = printable(name) + " is " + describe_tensor(*found->second) + " in the checkpoint and " + describe_tensor(*tensor) +
-                  " in the program";
+      auto what = printable(name) + " is " + describe_tensor(*found->second) + " in the checkpoint and " +
+                  describe_tensor(*tensor) + " in the program";
       const auto sizes = found->second->sizes().vec();
-      if (sizes.size() > 1 && std::equal(sizes.rbegin(), sizes.rend(), tensor->sizes().begin(), tensor->sizes().end()) &&
+      if (sizes.size() > 1 &&
+          std::equal(sizes.rbegin(), sizes.rend(), tensor->sizes().begin(), tensor->sizes().end()) &&
           sizes != tensor->sizes().vec())
         what += " (transposed)";
       difference.different.push_back(std::move(what));

@@ -13,7 +13,8 @@ std::size_t TensorPart::bytes() const {
 }
 
 at::Tensor block_of(at::Tensor tensor, at::IntArrayRef offsets, at::IntArrayRef shape) {
-  for (std::size_t d = 0; d < shape.size(); ++d) tensor = tensor.narrow(static_cast<std::int64_t>(d), offsets[d], shape[d]);
+  for (std::size_t d = 0; d < shape.size(); ++d)
+    tensor = tensor.narrow(static_cast<std::int64_t>(d), offsets[d], shape[d]);
   return tensor;
 }
 

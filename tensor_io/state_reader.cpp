@@ -34,7 +34,8 @@ void TensorsReader::read(const std::string& name, at::IntArrayRef offsets, const
 NamedTensors outlines(const StateReader& reader, std::string_view prefix) {
   NamedTensors tensors;
   for (const auto& [name, entry] : reader.entries()) {
-    if (name.starts_with(prefix)) tensors.emplace_back(name, at::empty({}, at::TensorOptions().dtype(entry.dtype)).expand(entry.shape));
+    if (name.starts_with(prefix))
+      tensors.emplace_back(name, at::empty({}, at::TensorOptions().dtype(entry.dtype)).expand(entry.shape));
   }
   return tensors;
 }

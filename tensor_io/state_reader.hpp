@@ -21,8 +21,8 @@ class StateReader {
   virtual ~StateReader() = default;
   /// What there is, by name.
   virtual const std::map<std::string, Entry, std::less<>>& entries() const noexcept = 0;
-  /// The block that starts at `offsets` and has the shape of `target`, whose strides are any, and whose dtype is the entry's. Throws
-  /// Error(bad_data), Error(io); Error(internal) for a block that is not there.
+  /// The block that starts at `offsets` and has the shape of `target`, whose strides are any, and whose dtype is the
+  /// entry's. Throws Error(bad_data), Error(io); Error(internal) for a block that is not there.
   virtual void read(const std::string& name, at::IntArrayRef offsets, const at::Tensor& target) const = 0;
   /// All of it.
   void read(const std::string& name, const at::Tensor& target) const;

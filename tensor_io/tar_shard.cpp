@@ -59,7 +59,8 @@ std::pair<std::string, std::string> key_and_extension(const std::string& name) {
   const auto dot = name.find('.', slash == std::string::npos ? 0 : slash + 1);
   if (dot == std::string::npos) return {name, ""};
   auto extension = name.substr(dot + 1);
-  std::transform(extension.begin(), extension.end(), extension.begin(), [](unsigned char c) { return std::tolower(c); });
+  std::transform(extension.begin(), extension.end(), extension.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
   return {name.substr(0, dot), extension};
 }
 
@@ -88,7 +89,8 @@ void TarShard::read_headers() {
   std::array<std::byte, 6> start{};
   file.read_at(0, std::span(start).first(std::min<std::size_t>(start.size(), static_cast<std::size_t>(file.bytes()))));
   if (const auto foreign = foreign_format(start); foreign == "is compressed")
-    file.refuse("offset 0, magic: it is compressed, and only a plain tar can be read in any order", "unpack it (gunzip, zstd -d)");
+    file.refuse("offset 0, magic: it is compressed, and only a plain tar can be read in any order",
+                "unpack it (gunzip, zstd -d)");
   Input input{file};
   const std::unique_ptr<archive, int (*)(archive*)> reader(archive_read_new(), archive_read_free);
   archive_read_support_format_tar(reader.get());
@@ -129,8 +131,8 @@ void TarShard::read_headers() {
 std::string TarShard::read(const Part& part, std::uint64_t limit) const {
   const auto file = open_shard(path_);
   if (part.bytes > limit) {
-    file.refuse("offset " + std::to_string(part.offset) + ": a ." + part.extension + " member of " + std::to_string(part.bytes) +
-                    " bytes, " + std::to_string(limit) + " are allowed",
+    file.refuse("offset " + std::to_string(part.offset) + ": a ." + part.extension + " member of " +
+                    std::to_string(part.bytes) + " bytes, " + std::to_string(limit) + " are allowed",
                 "leave it out of the shard, or make it smaller");
   }
   std::string content(static_cast<std::size_t>(part.bytes), '\0');

@@ -6,9 +6,10 @@
 
 namespace troupe {
 
-/// Where the samples of a WebDataset shard lie (Aizman et al., "High Performance I/O For Large Scale Deep Learning", 2019): a plain tar
-/// file in which members with the same name up to the first dot of its last part, one behind the other, are one sample. libarchive reads
-/// the headers, once, and skips what is between them; contents are then read by offset.
+/// Where the samples of a WebDataset shard lie (Aizman et al., "High Performance I/O For Large Scale Deep Learning",
+/// 2019): a plain tar file in which members with the same name up to the first dot of its last part, one behind the
+/// other, are one sample. libarchive reads the headers, once, and skips what is between them; contents are then read by
+/// offset.
 class TarShard {
  public:
   struct Part {
@@ -21,8 +22,8 @@ class TarShard {
     const Part* find(std::initializer_list<const char*> extensions) const;
   };
 
-  /// Throws Error(bad_data) with file, offset, member and reason: no tar, compressed, cut off, a member that goes beyond the file. With
-  /// `keep_start`, the samples before that stay, and cut_off() says why there are no more.
+  /// Throws Error(bad_data) with file, offset, member and reason: no tar, compressed, cut off, a member that goes
+  /// beyond the file. With `keep_start`, the samples before that stay, and cut_off() says why there are no more.
   explicit TarShard(const std::string& path, bool keep_start = false);
 
   const std::string& path() const noexcept { return path_; }

@@ -23,8 +23,9 @@
 namespace troupe {
 namespace {
 
-constexpr std::size_t kLarge = 1 << 20;  // bytes of a block that is remembered, so that whoever runs out of memory can be told of it
-constexpr std::size_t kAlignment = 64;   // LibTorch's own: of a cache line and an AVX-512 register
+constexpr std::size_t kLarge =
+    1 << 20;  // bytes of a block that is remembered, so that whoever runs out of memory can be told of it
+constexpr std::size_t kAlignment = 64;  // LibTorch's own: of a cache line and an AVX-512 register
 
 struct LargeBlocks {
   std::mutex mutex;
@@ -106,12 +107,14 @@ class MallocAllocator final : public c10::Allocator {
     void* data = nullptr;
     if (bytes > 0) {
       // NOLINTNEXTLINE(cppcoreguidelines-no-malloc)
-      void* given = bytes <= SIZE_MAX - kAlignment - sizeof(void*) ? std::malloc(bytes + kAlignment + sizeof(void*)) : nullptr;
+      void* given =
+          bytes <= SIZE_MAX - kAlignment - sizeof(void*) ? std::malloc(bytes + kAlignment + sizeof(void*)) : nullptr;
       if (given == nullptr) {
         c10::profiledCPUMemoryReporter().OutOfMemory(bytes);
         tell_shortage(bytes);
       }
-      TORCH_CHECK_WITH(OutOfMemoryError, given != nullptr, "can't allocate memory: you tried to allocate ", bytes, " bytes");
+      TORCH_CHECK_WITH(OutOfMemoryError, given != nullptr, "can't allocate memory: you tried to allocate ", bytes,
+                       " bytes");
       const auto first = reinterpret_cast<std::uintptr_t>(given) + sizeof(void*);
       data = reinterpret_cast<void*>((first + kAlignment - 1) / kAlignment * kAlignment);
       static_cast<void**>(data)[-1] = given;

@@ -23,7 +23,8 @@ at::Tensor gathered(const at::Tensor& x, std::int64_t dim, Communicator& lane) {
   lane.all_gather(all, mine.view(-1), "tensor parallel");
   std::vector<at::Tensor> parts;
   parts.reserve(static_cast<std::size_t>(lane.world_size()));
-  for (int r = 0; r < lane.world_size(); ++r) parts.push_back(all.narrow(0, r * mine.numel(), mine.numel()).view(mine.sizes()));
+  for (int r = 0; r < lane.world_size(); ++r)
+    parts.push_back(all.narrow(0, r * mine.numel(), mine.numel()).view(mine.sizes()));
   return at::cat(parts, dim);
 }
 
@@ -76,14 +77,16 @@ struct LaneHolder : torch::CustomClassHolder {
 };
 
 struct Moved : torch::autograd::Function<Moved> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, std::int64_t move, const std::shared_ptr<Communicator>& lane) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, std::int64_t move,
+                            const std::shared_ptr<Communicator>& lane) {
     context->saved_data["move"] = move;
     context->saved_data["lane"] = c10::IValue::make_capsule(c10::make_intrusive<LaneHolder>(lane));
     return forward_of(static_cast<Move>(move), x, *lane);
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     auto& lane = *static_cast<LaneHolder*>(context->saved_data["lane"].toCapsule().get())->lane;
-    return {backward_of(static_cast<Move>(context->saved_data["move"].toInt()), gradients[0], lane), at::Tensor(), at::Tensor()};
+    return {backward_of(static_cast<Move>(context->saved_data["move"].toInt()), gradients[0], lane), at::Tensor(),
+            at::Tensor()};
   }
 };
 
@@ -94,10 +97,11 @@ at::Tensor moved(Move move, const at::Tensor& x, const TensorParallel& group) {
 
 void check_tokens(const at::Tensor& x, const TensorParallel& group) {
   if (x.dim() > kTokens && x.size(kTokens) % group.ranks() == 0) return;
-  throw Error(ErrorCode::usage, "sequence_parallel",
-              (x.dim() > kTokens ? std::to_string(x.size(kTokens)) + " tokens" : std::string("a tensor without tokens")) +
-                  " can't be divided among " + std::to_string(group.ranks()) + " ranks",
-              "make the sequence a multiple of tp, or leave sequence_parallel off");
+  throw Error(
+      ErrorCode::usage, "sequence_parallel",
+      (x.dim() > kTokens ? std::to_string(x.size(kTokens)) + " tokens" : std::string("a tensor without tokens")) +
+          " can't be divided among " + std::to_string(group.ranks()) + " ranks",
+      "make the sequence a multiple of tp, or leave sequence_parallel off");
 }
 
 }  // namespace
@@ -105,7 +109,9 @@ void check_tokens(const at::Tensor& x, const TensorParallel& group) {
 at::Tensor copy_to_ranks(const at::Tensor& x, const TensorParallel& group) { return moved(Move::copy, x, group); }
 at::Tensor sum_over_ranks(const at::Tensor& x, const TensorParallel& group) { return moved(Move::sum, x, group); }
 at::Tensor gather_last(const at::Tensor& x, const TensorParallel& group) { return moved(Move::gather_last, x, group); }
-at::Tensor gather_tokens(const at::Tensor& x, const TensorParallel& group) { return moved(Move::gather_tokens, x, group); }
+at::Tensor gather_tokens(const at::Tensor& x, const TensorParallel& group) {
+  return moved(Move::gather_tokens, x, group);
+}
 
 at::Tensor sum_and_split_tokens(const at::Tensor& x, const TensorParallel& group) {
   check_tokens(x, group);

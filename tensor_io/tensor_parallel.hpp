@@ -16,9 +16,10 @@ struct TensorParallel {
   int rank() const noexcept { return lane ? lane->rank() : 0; }
 };
 
-/// Pairs of a collective and its derivative, as differentiable functions: f, g of Shoeybi et al., "Megatron-LM", 2019, arXiv 1909.08053,
-/// and their counterparts over tokens of Korthikanti et al., 2022, arXiv 2205.05198. Each returns its input where nothing is shared. The
-/// compute thread's, in the same order on all ranks of the lane, forward and backward; they throw what the lane throws.
+/// Pairs of a collective and its derivative, as differentiable functions: f, g of Shoeybi et al., "Megatron-LM", 2019,
+/// arXiv 1909.08053, and their counterparts over tokens of Korthikanti et al., 2022, arXiv 2205.05198. Each returns its
+/// input where nothing is shared. The compute thread's, in the same order on all ranks of the lane, forward and
+/// backward; they throw what the lane throws.
 ///
 /// x on all ranks alike; its gradient is the sum over ranks.
 at::Tensor copy_to_ranks(const at::Tensor& x, const TensorParallel& group);
@@ -28,7 +29,8 @@ at::Tensor sum_over_ranks(const at::Tensor& x, const TensorParallel& group);
 at::Tensor gather_last(const at::Tensor& x, const TensorParallel& group);
 /// (B, T / ranks, ...) -> (B, T, ...); the gradient is summed over ranks, and each takes its tokens.
 at::Tensor gather_tokens(const at::Tensor& x, const TensorParallel& group);
-/// (B, T, ...) -> (B, T / ranks, ...), summed over ranks; the gradient is gathered. Throws Error(usage) where T can't be divided.
+/// (B, T, ...) -> (B, T / ranks, ...), summed over ranks; the gradient is gathered. Throws Error(usage) where T can't
+/// be divided.
 at::Tensor sum_and_split_tokens(const at::Tensor& x, const TensorParallel& group);
 /// As sum_and_split_tokens, of an x that all ranks have alike: nothing is summed.
 at::Tensor split_tokens(const at::Tensor& x, const TensorParallel& group);

@@ -15,8 +15,8 @@ namespace troupe {
 
 using TensorVisitor = c10::function_ref<void(at::Tensor&)>;
 
-/// Finds the tensors inside a value, in order: a tensor, and optional, vector, array, pair, tuple, map of such. A struct of one's own takes
-/// part by a specialisation:
+/// Finds the tensors inside a value, in order: a tensor, and optional, vector, array, pair, tuple, map of such. A
+/// struct of one's own takes part by a specialisation:
 ///
 ///     template <>
 ///     struct troupe::TensorsIn<MyState> {

@@ -22,7 +22,8 @@ constexpr std::uint64_t kSmall = 64 << 20, kMostTimes = 100;
 }  // namespace
 
 std::string read_file(const std::string& path, std::size_t limit) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);  // opening a pipe must not wait for its writer
+  const int fd = ::open(path.c_str(),
+                        O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);  // opening a pipe must not wait for its writer
   if (fd < 0)
     throw Error(ErrorCode::unavailable, path, std::string("cannot open it: ") + std::strerror(errno),
                 "set data_dir to a file that can be read");
@@ -46,14 +47,16 @@ std::string read_file(const std::string& path, std::size_t limit) {
     if (n == 0) break;
     content.append(block, 0, static_cast<std::size_t>(n));
     if (content.size() > limit)
-      throw Error(ErrorCode::bad_data, path, "it holds more than " + std::to_string(limit) + " bytes, which is too much for its file",
+      throw Error(ErrorCode::bad_data, path,
+                  "it holds more than " + std::to_string(limit) + " bytes, which is too much for its file",
                   "set data_dir to the right file");
   }
   // gzread ends quietly where a compressed file is cut off.
   int code = Z_OK;
   gzerror(file.get(), &code);
   if (code == Z_BUF_ERROR)
-    throw Error(ErrorCode::bad_data, path, "the compressed file ends early, after " + std::to_string(content.size()) + " bytes of content",
+    throw Error(ErrorCode::bad_data, path,
+                "the compressed file ends early, after " + std::to_string(content.size()) + " bytes of content",
                 "download or copy it again");
   return content;
 }
@@ -85,7 +88,8 @@ NumberTable parse_csv(const std::string& path, const std::string& text) {
       if (error != std::errc() || stop != field.data() + field.size() || !std::isfinite(value)) {
         if (line > 1 || !table.values.empty()) {
           throw Error(ErrorCode::bad_data, path + ":" + std::to_string(line),
-                      "column " + std::to_string(column + 1) + ": '" + std::string(field.substr(0, 40)) + "' is no finite number",
+                      "column " + std::to_string(column + 1) + ": '" + std::string(field.substr(0, 40)) +
+                          "' is no finite number",
                       "mend the field, or remove the line");
         }
         numeric = false;
@@ -99,14 +103,16 @@ NumberTable parse_csv(const std::string& path, const std::string& text) {
     }
     if (table.columns == 0) table.columns = column;
     if (column != table.columns) {
-      throw Error(ErrorCode::bad_data, path + ":" + std::to_string(line),
-                  "it has " + std::to_string(column) + " columns, the lines before have " + std::to_string(table.columns),
-                  "mend or remove the line");
+      throw Error(
+          ErrorCode::bad_data, path + ":" + std::to_string(line),
+          "it has " + std::to_string(column) + " columns, the lines before have " + std::to_string(table.columns),
+          "mend or remove the line");
     }
     table.values.insert(table.values.end(), values.begin(), values.end());
     ++table.rows;
   }
-  if (table.rows == 0) throw Error(ErrorCode::bad_data, path, "it holds no rows", "set data_dir to a CSV file of numbers");
+  if (table.rows == 0)
+    throw Error(ErrorCode::bad_data, path, "it holds no rows", "set data_dir to a CSV file of numbers");
   return table;
 }
 

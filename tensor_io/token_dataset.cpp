@@ -27,7 +27,8 @@ struct LlmFormat {
 constexpr LlmFormat kLlmFormats[] = {{20240520, 1, 2}, {20240801, 7, 4}};
 constexpr const char* kReading = "reading tokens";
 
-static_assert(std::endian::native == std::endian::little, "token shards are little-endian, as are all hosts that LibTorch runs on");
+static_assert(std::endian::native == std::endian::little,
+              "token shards are little-endian, as are all hosts that LibTorch runs on");
 
 bool is_shard(const fs::path& path) { return path.extension() == ".bin"; }
 
@@ -40,7 +41,8 @@ std::vector<std::string> files_below(const std::string& folder) {
     if (entry->symlink_status().type() == fs::file_type::regular) files.push_back(entry->path().string());
   }
   if (error)
-    throw Error(ErrorCode::io, std::string(kReading) + ": " + folder, error.message(), "set data_dir to a folder that can be read");
+    throw Error(ErrorCode::io, std::string(kReading) + ": " + folder, error.message(),
+                "set data_dir to a folder that can be read");
   std::sort(files.begin(), files.end());
   return files;
 }
@@ -51,7 +53,8 @@ std::string read_text(const std::string& path, bool named) {
   auto text = file.read_all(kMaxTextBytes);
   const auto nul = text.find('\0');
   if (nul == std::string::npos) return text;
-  if (named) file.refuse("offset " + std::to_string(nul) + ": a NUL byte, so it is no text", "token shards are named *.bin");
+  if (named)
+    file.refuse("offset " + std::to_string(nul) + ": a NUL byte, so it is no text", "token shards are named *.bin");
   return {};
 }
 
@@ -94,7 +97,8 @@ std::string join_texts(const std::vector<std::pair<std::string, bool>>& files) {
     all += text;
     if (all.size() > kMaxTextBytes) {
       throw Error(ErrorCode::bad_data, std::string(kReading) + ": " + path,
-                  "with it the text has more than " + std::to_string(kMaxTextBytes) + " bytes", "make token shards of it");
+                  "with it the text has more than " + std::to_string(kMaxTextBytes) + " bytes",
+                  "make token shards of it");
     }
   }
   return all;
@@ -107,13 +111,13 @@ TokenShard::TokenShard(const std::string& path) : path_(path) {
   std::array<std::uint32_t, 3> header{};
   if (file.bytes() >= kLlmHeaderBytes) file.read_at(0, std::as_writable_bytes(std::span(header)));
   const auto version = header[1], count = header[2];
-  const auto* format =
-      std::find_if(std::begin(kLlmFormats), std::end(kLlmFormats), [&](const auto& each) { return each.magic == header[0]; });
+  const auto* format = std::find_if(std::begin(kLlmFormats), std::end(kLlmFormats),
+                                    [&](const auto& each) { return each.magic == header[0]; });
   const bool has_header = format != std::end(kLlmFormats);
   if (has_header) id_bytes_ = format->id_bytes;
   if (file.bytes() % id_bytes_ != 0) {
-    file.refuse("offset " + std::to_string(file.bytes() / id_bytes_ * id_bytes_) + ": its " + std::to_string(file.bytes()) +
-                    " bytes are no whole number of uint" + std::to_string(8 * id_bytes_),
+    file.refuse("offset " + std::to_string(file.bytes() / id_bytes_ * id_bytes_) + ": its " +
+                    std::to_string(file.bytes()) + " bytes are no whole number of uint" + std::to_string(8 * id_bytes_),
                 "copy or write it again: its end is missing");
   }
   if (!has_header) {
@@ -122,8 +126,8 @@ TokenShard::TokenShard(const std::string& path) : path_(path) {
   }
   header_bytes_ = kLlmHeaderBytes;
   if (version != format->version) {
-    file.refuse("offset 4, version: " + std::to_string(version) + ", this program reads " + std::to_string(format->version) + " (uint" +
-                    std::to_string(8 * id_bytes_) + ")",
+    file.refuse("offset 4, version: " + std::to_string(version) + ", this program reads " +
+                    std::to_string(format->version) + " (uint" + std::to_string(8 * id_bytes_) + ")",
                 "write it with that version");
   }
   const auto held = (file.bytes() - kLlmHeaderBytes) / id_bytes_;
@@ -135,7 +139,8 @@ TokenShard::TokenShard(const std::string& path) : path_(path) {
 }
 
 template <class Id>
-void TokenShard::read_as(const BoundedFile& file, std::int64_t first, std::int64_t vocab_size, std::span<std::int64_t> out) const {
+void TokenShard::read_as(const BoundedFile& file, std::int64_t first, std::int64_t vocab_size,
+                         std::span<std::int64_t> out) const {
   std::vector<Id> ids(out.size());
   const auto offset = header_bytes_ + sizeof(Id) * static_cast<std::uint64_t>(first);
   file.read_at(offset, std::as_writable_bytes(std::span(ids)));
@@ -152,7 +157,8 @@ void TokenShard::read_as(const BoundedFile& file, std::int64_t first, std::int64
 void TokenShard::read(std::int64_t first, std::int64_t vocab_size, std::span<std::int64_t> out) const {
   const BoundedFile file(kReading, path_);
   if (file.bytes() < header_bytes_ || (file.bytes() - header_bytes_) / id_bytes_ != static_cast<std::uint64_t>(tokens_))
-    file.refuse("it has " + std::to_string(file.bytes()) + " bytes, at the start it held " + std::to_string(tokens_) + " tokens",
+    file.refuse("it has " + std::to_string(file.bytes()) + " bytes, at the start it held " + std::to_string(tokens_) +
+                    " tokens",
                 "leave the shards alone while a job reads them");
   if (id_bytes_ == 2) {
     read_as<std::uint16_t>(file, first, vocab_size, out);
@@ -161,8 +167,12 @@ void TokenShard::read(std::int64_t first, std::int64_t vocab_size, std::span<std
   }
 }
 
-TokenDataset::TokenDataset(Sources sources, std::vector<std::pair<std::int32_t, std::int64_t>> samples, const TokenOptions& options)
-    : sources_(std::move(sources)), samples_(std::move(samples)), block_size_(options.block_size), vocab_size_(options.vocab_size) {}
+TokenDataset::TokenDataset(Sources sources, std::vector<std::pair<std::int32_t, std::int64_t>> samples,
+                           const TokenOptions& options)
+    : sources_(std::move(sources)),
+      samples_(std::move(samples)),
+      block_size_(options.block_size),
+      vocab_size_(options.vocab_size) {}
 
 std::uint64_t TokenDataset::files_hash() const {
   FilesHash hash;
@@ -190,14 +200,16 @@ TrainAndHeldOut read_tokens(const TokenOptions& options) {
   for (const auto& path : files.shards) sources->push_back({path, {}, std::make_shared<TokenShard>(path)});
   if (auto text = join_texts(files.texts); !text.empty()) {
     if (options.vocab_size < 256) {
-      throw Error(ErrorCode::usage, "vocab_size", std::to_string(options.vocab_size) + " is too few for the bytes of text",
-                  "set it to 256");
+      throw Error(ErrorCode::usage, "vocab_size",
+                  std::to_string(options.vocab_size) + " is too few for the bytes of text", "set it to 256");
     }
     sources->push_back({"text", std::move(text), nullptr});
   }
-  const auto is_held_out = [](const std::string& name) { return fs::path(name).filename().string().find("val") != std::string::npos; };
-  const bool whole_sources =
-      std::any_of(sources->begin(), sources->end(), [&](const auto& source) { return source.shard && is_held_out(source.name); });
+  const auto is_held_out = [](const std::string& name) {
+    return fs::path(name).filename().string().find("val") != std::string::npos;
+  };
+  const bool whole_sources = std::any_of(sources->begin(), sources->end(),
+                                         [&](const auto& source) { return source.shard && is_held_out(source.name); });
   std::vector<std::pair<std::int32_t, std::int64_t>> train, held_out;
   std::int64_t number = 0, tokens = 0;
   for (std::size_t place = 0; place < sources->size(); ++place) {
@@ -205,15 +217,16 @@ TrainAndHeldOut read_tokens(const TokenOptions& options) {
     tokens += source.tokens();
     // The last target of a sample is the first input of the next.
     for (std::int64_t first = 0; first + options.block_size < source.tokens(); first += options.block_size) {
-      const bool kept = whole_sources ? source.shard && is_held_out(source.name) : number++ % kHeldOutEvery == kHeldOutEvery - 1;
+      const bool kept =
+          whole_sources ? source.shard && is_held_out(source.name) : number++ % kHeldOutEvery == kHeldOutEvery - 1;
       (kept ? held_out : train).emplace_back(static_cast<std::int32_t>(place), first);
     }
   }
   if (train.empty()) {
-    throw Error(
-        ErrorCode::usage, "data_dir",
-        std::to_string(tokens) + " tokens to train on are not one sample of " + std::to_string(options.block_size) + " and its target",
-        "name more data, or set a smaller block_size");
+    throw Error(ErrorCode::usage, "data_dir",
+                std::to_string(tokens) + " tokens to train on are not one sample of " +
+                    std::to_string(options.block_size) + " and its target",
+                "name more data, or set a smaller block_size");
   }
   auto rest = held_out.empty() ? nullptr : std::make_shared<TokenDataset>(sources, std::move(held_out), options);
   return {std::make_shared<TokenDataset>(sources, std::move(train), options), rest};

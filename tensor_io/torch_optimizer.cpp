@@ -40,7 +40,8 @@ std::vector<Slot> adam_slots(State& s) {
 
 std::vector<Slot> slots(torch::optim::OptimizerParamState& state) {
   using namespace torch::optim;
-  if (auto* s = dynamic_cast<SGDParamState*>(&state)) return {tensor_slot("momentum_buffer", *s, &SGDParamState::momentum_buffer)};
+  if (auto* s = dynamic_cast<SGDParamState*>(&state))
+    return {tensor_slot("momentum_buffer", *s, &SGDParamState::momentum_buffer)};
   if (auto* s = dynamic_cast<AdamParamState*>(&state)) return adam_slots(*s);
   if (auto* s = dynamic_cast<AdamWParamState*>(&state)) return adam_slots(*s);
   if (auto* s = dynamic_cast<RMSpropParamState*>(&state)) {
@@ -48,8 +49,10 @@ std::vector<Slot> slots(torch::optim::OptimizerParamState& state) {
             tensor_slot("momentum_buffer", *s, &RMSpropParamState::momentum_buffer, true),
             tensor_slot("grad_avg", *s, &RMSpropParamState::grad_avg, true)};
   }
-  if (auto* s = dynamic_cast<AdagradParamState*>(&state)) return {step_slot(*s), tensor_slot("sum", *s, &AdagradParamState::sum)};
-  throw Error(ErrorCode::internal, "optimizer state", "a torch::optim optimizer that was accepted keeps a state of an unknown type");
+  if (auto* s = dynamic_cast<AdagradParamState*>(&state))
+    return {step_slot(*s), tensor_slot("sum", *s, &AdagradParamState::sum)};
+  throw Error(ErrorCode::internal, "optimizer state",
+              "a torch::optim optimizer that was accepted keeps a state of an unknown type");
 }
 
 /// An empty state of the optimizer's kind, nullptr for an optimizer that Troupe does not know.
@@ -79,26 +82,32 @@ bool take(const std::string& parameter_name, const at::Tensor& parameter, torch:
     }
     const auto& value = found->second;
     if (slot.is_scalar ? value.numel() != 1 : value.sizes() != parameter.sizes()) {
-      throw Error(ErrorCode::mismatch, "optimizer state", name + " has another shape than the parameter", "resume with the same model");
+      throw Error(ErrorCode::mismatch, "optimizer state", name + " has another shape than the parameter",
+                  "resume with the same model");
     }
     slot.write(slot.is_scalar ? value : at::empty_like(parameter).copy_(value));
     values.erase(found);
     any = true;
   }
   if (any && !missing.empty())
-    throw Error(ErrorCode::mismatch, "optimizer state", "there is no " + missing, "resume with the optimizer that wrote the checkpoint");
+    throw Error(ErrorCode::mismatch, "optimizer state", "there is no " + missing,
+                "resume with the optimizer that wrote the checkpoint");
   return any;
 }
 
 }  // namespace
 
-TorchOptimizer::TorchOptimizer(torch::optim::Optimizer& optimizer, const torch::nn::Module& model) : optimizer_(optimizer) {
+TorchOptimizer::TorchOptimizer(torch::optim::Optimizer& optimizer, const torch::nn::Module& model)
+    : optimizer_(optimizer) {
   if (dynamic_cast<torch::optim::LBFGS*>(&optimizer) != nullptr) {
-    throw Error(ErrorCode::usage, "optimizer",
-                "LBFGS needs a closure: it runs forward and backward again inside its step, which no distributed step can", kKnown);
+    throw Error(
+        ErrorCode::usage, "optimizer",
+        "LBFGS needs a closure: it runs forward and backward again inside its step, which no distributed step can",
+        kKnown);
   }
   if (!fresh_state(optimizer))
-    throw Error(ErrorCode::usage, "optimizer", "this torch::optim optimizer's state can't be saved by parameter name", kKnown);
+    throw Error(ErrorCode::usage, "optimizer", "this torch::optim optimizer's state can't be saved by parameter name",
+                kKnown);
   std::map<void*, std::string> names;
   for (const auto& item : model.named_parameters()) names[item.value().unsafeGetTensorImpl()] = item.key();
   const double first_lr = optimizer.param_groups().empty() ? 0 : optimizer.param_groups().front().options().get_lr();
@@ -116,7 +125,8 @@ TorchOptimizer::TorchOptimizer(torch::optim::Optimizer& optimizer, const torch::
 }
 
 void TorchOptimizer::step(double lr) {
-  for (std::size_t g = 0; g < groups_.size(); ++g) optimizer_.param_groups()[g].options().set_lr(lr * groups_[g].lr_scale);
+  for (std::size_t g = 0; g < groups_.size(); ++g)
+    optimizer_.param_groups()[g].options().set_lr(lr * groups_[g].lr_scale);
   optimizer_.step();
 }
 
@@ -124,7 +134,8 @@ void TorchOptimizer::replace_parameters(const Replacement& replacement) {
   torch::NoGradGuard no_grad;
   auto* adagrad = dynamic_cast<torch::optim::Adagrad*>(&optimizer_);
   if (!optimizer_.state().empty() && adagrad == nullptr)
-    throw Error(ErrorCode::usage, "optimizer", "it has made steps before its state was sharded", "make a new one after distribute");
+    throw Error(ErrorCode::usage, "optimizer", "it has made steps before its state was sharded",
+                "make a new one after distribute");
   std::map<void*, std::unique_ptr<torch::optim::OptimizerParamState>> states;
   std::set<void*> taken;
   replaced_ = groups_;
@@ -133,12 +144,15 @@ void TorchOptimizer::replace_parameters(const Replacement& replacement) {
     std::vector<at::Tensor> leaves;
     for (const auto& [name, parameter] : groups_[g].parameters) {
       auto slice = replacement(parameter);
-      if (slice.numel() == 0 || !taken.insert(slice.unsafeGetTensorImpl()).second) continue;  // under another name already
+      if (slice.numel() == 0 || !taken.insert(slice.unsafeGetTensorImpl()).second)
+        continue;                // under another name already
       if (adagrad != nullptr) {  // it fills its sums at construction, all with one value
         auto state = std::make_unique<torch::optim::AdagradParamState>();
-        auto& old = static_cast<torch::optim::AdagradParamState&>(*optimizer_.state().at(parameter.unsafeGetTensorImpl()));
+        auto& old =
+            static_cast<torch::optim::AdagradParamState&>(*optimizer_.state().at(parameter.unsafeGetTensorImpl()));
         if (old.step() != 0)
-          throw Error(ErrorCode::usage, "optimizer", "it has made steps before its state was sharded", "make a new one after distribute");
+          throw Error(ErrorCode::usage, "optimizer", "it has made steps before its state was sharded",
+                      "make a new one after distribute");
         adagrad_start_ = old.sum().flatten()[0].item<double>();
         state->sum(at::full_like(slice.detach(), adagrad_start_));
         states[slice.unsafeGetTensorImpl()] = std::move(state);
@@ -203,7 +217,8 @@ void TorchOptimizer::load_state(const NamedTensors& loaded) {
     }
   }
   if (!values.empty())
-    throw Error(ErrorCode::mismatch, "optimizer state", values.begin()->first + " belongs to no parameter of this optimizer",
+    throw Error(ErrorCode::mismatch, "optimizer state",
+                values.begin()->first + " belongs to no parameter of this optimizer",
                 "resume with the optimizer that wrote it");
   optimizer_.state().clear();
   for (auto& [key, state] : states) optimizer_.state()[key] = std::move(state);

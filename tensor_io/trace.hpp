@@ -69,8 +69,8 @@ class TraceTrack {
   std::vector<TraceEvent> events_;  // guarded by mutex_
 };
 
-/// The spans of one rank while its window is open. A rank without `--profile steps=…` has none: its threads find a null pointer, and
-/// nothing is allocated or locked. Any thread.
+/// The spans of one rank while its window is open. A rank without `--profile steps=…` has none: its threads find a null
+/// pointer, and nothing is allocated or locked. Any thread.
 class TraceRecorder {
  public:
   /// Events of a rank, over all its tracks; later ones are dropped: 200 bytes each here, and as much in the file.
@@ -122,8 +122,8 @@ void join_trace(std::shared_ptr<TraceRecorder> recorder, std::string_view track)
 ///
 ///     const troupe::TraceSpan span("tokenise");
 ///
-/// On a thread of a rank, or on one that called join_trace. Without a trace, or outside of its window, it does nothing. Spans of a thread
-/// nest.
+/// On a thread of a rank, or on one that called join_trace. Without a trace, or outside of its window, it does nothing.
+/// Spans of a thread nest.
 class TraceSpan {
  public:
   explicit TraceSpan(std::string_view name, TraceEvent::Kind kind = TraceEvent::Kind::user) : track_(active_track()) {

@@ -24,10 +24,10 @@ struct UpdateRule {
   bool operator==(const UpdateRule&) const = default;
 };
 
-/// One step of `numel` elements, out of place: the gradient is (gradients[0][i] + gradients[1][i] + ...) / divisor, always in this order;
-/// what comes of it is written into each of its copies. So no reduced gradient is stored, and whoever updates a slice for several ranks
-/// reads it once. The formulas are those of LibTorch's fused optimizers (torch.optim with fused=True), each operation rounded to f32, so
-/// that the bits are the same on every processor.
+/// One step of `numel` elements, out of place: the gradient is (gradients[0][i] + gradients[1][i] + ...) / divisor,
+/// always in this order; what comes of it is written into each of its copies. So no reduced gradient is stored, and
+/// whoever updates a slice for several ranks reads it once. The formulas are those of LibTorch's fused optimizers
+/// (torch.optim with fused=True), each operation rounded to f32, so that the bits are the same on every processor.
 ///
 /// All pointers at 64 bytes, `numel` a multiple of 16. An output is no input.
 struct UpdateTask {

@@ -60,7 +60,8 @@ ShardFolder::ShardFolder(const std::string& data_dir, bool keep_start, std::int6
   for (const auto& entry : entries_) folders.insert(fs::path(entry->path).parent_path().string());
   for (const auto& folder : folders) read_index(folder);
   for (std::size_t shard = 0; shard < entries_.size(); ++shard) {
-    if (entries_[shard]->samples < 0) entries_[shard]->samples = static_cast<std::int64_t>(open(shard)->samples().size());
+    if (entries_[shard]->samples < 0)
+      entries_[shard]->samples = static_cast<std::int64_t>(open(shard)->samples().size());
   }
 }
 
@@ -85,7 +86,8 @@ void ShardFolder::read_index(const std::string& folder) {
   for (const auto& each : *list) {
     if (!each.is_object() || !each.contains("url") || !each["url"].is_string() || !each.contains("nsamples") ||
         !each["nsamples"].is_number_unsigned() || each["nsamples"].get<std::uint64_t>() > (std::uint64_t{1} << 40))
-      file.refuse("entry " + std::to_string(samples.size()) + " of shardlist: it wants url, a text, and nsamples, a number");
+      file.refuse("entry " + std::to_string(samples.size()) +
+                  " of shardlist: it wants url, a text, and nsamples, a number");
     samples[fs::path(each["url"].get<std::string>()).filename().string()] = each["nsamples"].get<std::int64_t>();
   }
   for (auto& entry : entries_) {
@@ -135,7 +137,8 @@ std::shared_ptr<const TarShard> ShardFolder::read_headers(std::size_t number) co
   if (expected >= 0 && found != expected && (opened || shard->cut_off().empty())) {
     throw Error(ErrorCode::mismatch, entry.path,  // no bad sample, which may be skipped
                 "it has " + std::to_string(found) + " samples, " +
-                    (opened || !entry.indexed ? "at the start it had " : std::string(kIndexFile) + " says ") + std::to_string(expected),
+                    (opened || !entry.indexed ? "at the start it had " : std::string(kIndexFile) + " says ") +
+                    std::to_string(expected),
                 opened || !entry.indexed ? "leave the shards alone while a job reads them" : kIndexRemedy);
   }
   if (!shard->cut_off().empty() && !opened)
@@ -158,8 +161,8 @@ std::vector<std::string> ShardFolder::take_notices() const {
   return std::exchange(notices_, {});
 }
 
-WebDataset::WebDataset(std::shared_ptr<const ShardFolder> folder, std::vector<std::size_t> shards, Part part, const ImageReader& reader,
-                       std::int64_t num_classes)
+WebDataset::WebDataset(std::shared_ptr<const ShardFolder> folder, std::vector<std::size_t> shards, Part part,
+                       const ImageReader& reader, std::int64_t num_classes)
     : folder_(std::move(folder)), shards_(std::move(shards)), part_(part), reader_(reader), num_classes_(num_classes) {
   std::int64_t end = 0;
   for (const auto shard : shards_) {
@@ -176,19 +179,24 @@ std::vector<std::int64_t> WebDataset::shard_sizes() const {
 
 std::uint64_t WebDataset::files_hash() const {
   FilesHash hash;
-  for (const auto shard : shards_) hash.add(fs::path(folder_->path(shard)).filename().string(), folder_->samples(shard));
+  for (const auto shard : shards_)
+    hash.add(fs::path(folder_->path(shard)).filename().string(), folder_->samples(shard));
   return hash.value();
 }
 
 std::int64_t WebDataset::read(std::int64_t index, const SampleContext& context, float* out) const {
   const auto place = static_cast<std::size_t>(std::upper_bound(ends_.begin(), ends_.end(), index) - ends_.begin());
   if (index < 0 || place >= ends_.size())
-    throw Error(ErrorCode::usage, name(), "sample " + std::to_string(index) + " is outside its " + std::to_string(size()));
+    throw Error(ErrorCode::usage, name(),
+                "sample " + std::to_string(index) + " is outside its " + std::to_string(size()));
   const auto in_part = index - (place == 0 ? 0 : ends_[place - 1]);
-  const auto number = part_ == Part::all ? in_part : part_ == Part::rest ? (in_part + 1) * kOneIn - 1 : in_part + in_part / (kOneIn - 1);
+  const auto number = part_ == Part::all    ? in_part
+                      : part_ == Part::rest ? (in_part + 1) * kOneIn - 1
+                                            : in_part + in_part / (kOneIn - 1);
   const auto held = folder_->open(shards_[place]);
   const auto& shard = *held;
-  // Of a shard that is cut off, whose loss was told, what is there stands in for what the index promises; of others all is there.
+  // Of a shard that is cut off, whose loss was told, what is there stands in for what the index promises; of others all
+  // is there.
   const auto& sample = shard.samples()[static_cast<std::size_t>(number) % shard.samples().size()];
   const auto where = shard.where(sample);
   const auto* picture = sample.find({"jpg", "jpeg", "png"});
@@ -202,7 +210,8 @@ std::int64_t WebDataset::read(std::int64_t index, const SampleContext& context, 
   std::int64_t value = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < 0 || value >= num_classes_) {
-    throw Error(ErrorCode::bad_data, where, ".cls: " + printable(text) + " is no class below num_classes " + std::to_string(num_classes_),
+    throw Error(ErrorCode::bad_data, where,
+                ".cls: " + printable(text) + " is no class below num_classes " + std::to_string(num_classes_),
                 "set num_classes, or mend the shard");
   }
   const auto content = shard.read(*picture, kMostMemberBytes);
@@ -230,8 +239,8 @@ TrainAndHeldOut read_webdataset(const DataOptions& options) {
   using Part = WebDataset::Part;
   const bool whole = !held_out.empty();
   const auto make = [&](std::vector<std::size_t> shards, Part part, bool augment) {
-    return std::make_shared<WebDataset>(folder, std::move(shards), whole ? Part::all : part, ImageReader(options, augment),
-                                        options.num_classes);
+    return std::make_shared<WebDataset>(folder, std::move(shards), whole ? Part::all : part,
+                                        ImageReader(options, augment), options.num_classes);
   };
   auto first = make(train, Part::most, options.augment);
   auto second = make(whole ? held_out : all, Part::rest, false);

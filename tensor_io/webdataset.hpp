@@ -13,20 +13,21 @@
 namespace troupe {
 
 /// The shards of a data set. How many samples each has is known from index.json beside them (WebDataset's
-/// wids-shard-index-v1), or from their headers, which are read at the start then; with index.json a rank opens the shards that it reads.
-/// Any thread.
+/// wids-shard-index-v1), or from their headers, which are read at the start then; with index.json a rank opens the
+/// shards that it reads. Any thread.
 class ShardFolder {
  public:
-  /// data_dir: a folder of .tar files, or a pattern in braces. Throws Error(unavailable) for a missing file, Error(bad_data) for a bad one.
+  /// data_dir: a folder of .tar files, or a pattern in braces. Throws Error(unavailable) for a missing file,
+  /// Error(bad_data) for a bad one.
   ShardFolder(const std::string& data_dir, bool keep_start, std::int64_t most_samples = kMostKeptSamples);
   std::size_t shards() const noexcept { return entries_.size(); }
   const std::string& path(std::size_t shard) const { return entries_[shard]->path; }
   std::int64_t samples(std::size_t shard) const { return entries_[shard]->samples; }
-  /// Its headers are read when it is first asked for. Throws Error(bad_data), also where index.json promised another number of samples.
-  /// What was read stays for the shards that were asked for last, kMostKept of them or kMostKeptSamples samples, whichever is more: a rank
-  /// in the middle of an epoch needs those that its lanes shuffle.
+  /// Its headers are read when it is first asked for. Throws Error(bad_data), also where index.json promised another
+  /// number of samples. What was read stays for the shards that were asked for last, kMostKept of them or
+  /// kMostKeptSamples samples, whichever is more: a rank in the middle of an epoch needs those that its lanes shuffle.
   std::shared_ptr<const TarShard> open(std::size_t shard) const;
-  static constexpr std::size_t kMostKept = 128;                            // twice as many as there are lanes (ShardOrder)
+  static constexpr std::size_t kMostKept = 128;  // twice as many as there are lanes (ShardOrder)
   static constexpr std::int64_t kMostKeptSamples = std::int64_t{1} << 20;  // some 100 MB of headers
   /// How many were opened: a rank opens its own.
   std::int64_t opened() const;
@@ -59,13 +60,13 @@ class ShardFolder {
   mutable std::int64_t kept_samples_ = 0;
 };
 
-/// Pictures with labels in tar shards: a member .jpg, .jpeg or .png, and .cls, the label's number as text. Input and target as
-/// ImageFolder's.
+/// Pictures with labels in tar shards: a member .jpg, .jpeg or .png, and .cls, the label's number as text. Input and
+/// target as ImageFolder's.
 class WebDataset final : public Dataset {
  public:
   enum class Part { all, most, rest };  ///< most: all but every 20th sample of a shard; rest: those
-  WebDataset(std::shared_ptr<const ShardFolder> folder, std::vector<std::size_t> shards, Part part, const ImageReader& reader,
-             std::int64_t num_classes);
+  WebDataset(std::shared_ptr<const ShardFolder> folder, std::vector<std::size_t> shards, Part part,
+             const ImageReader& reader, std::int64_t num_classes);
   std::int64_t size() const override { return ends_.empty() ? 0 : ends_.back(); }
   Example get(std::int64_t index, const SampleContext& context) const override;
   Batch get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const override;
@@ -85,7 +86,8 @@ class WebDataset final : public Dataset {
   std::vector<std::int64_t> ends_;  // of each of shards_, behind its last sample's number
 };
 
-/// To train on and to measure on: shards with `val` in their name are held out; without one, every 20th sample of each shard is.
+/// To train on and to measure on: shards with `val` in their name are held out; without one, every 20th sample of each
+/// shard is.
 TrainAndHeldOut read_webdataset(const DataOptions& options);
 
 }  // namespace troupe

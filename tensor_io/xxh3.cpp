@@ -90,7 +90,8 @@ void DigestBuilder::expect(const ChunkHashes& known) {
 void DigestBuilder::update(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const auto index = digest_.bytes / FileDigest::kChunkBytes, in_chunk = digest_.bytes % FileDigest::kChunkBytes;
-    const auto piece = bytes.first(static_cast<std::size_t>(std::min<std::uint64_t>(bytes.size(), FileDigest::kChunkBytes - in_chunk)));
+    const auto piece = bytes.first(
+        static_cast<std::size_t>(std::min<std::uint64_t>(bytes.size(), FileDigest::kChunkBytes - in_chunk)));
     const bool ends = in_chunk + piece.size() == FileDigest::kChunkBytes;
     bytes = bytes.subspan(piece.size());
     digest_.bytes += piece.size();

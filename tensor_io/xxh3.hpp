@@ -42,7 +42,9 @@ struct FileDigest {
   bool operator==(const FileDigest&) const = default;
   static std::string of_chunks(std::string_view chunks);
   /// Of chunk `index`.
-  std::string_view chunk(std::uint64_t index) const { return std::string_view(chunks).substr(static_cast<std::size_t>(index) * 16, 16); }
+  std::string_view chunk(std::uint64_t index) const {
+    return std::string_view(chunks).substr(static_cast<std::size_t>(index) * 16, 16);
+  }
   /// The offset of the first chunk that differs, or nothing. Both are of files of the same length.
   std::optional<std::uint64_t> first_difference(const FileDigest& other) const noexcept;
 };

@@ -15,7 +15,8 @@ using Catch::Approx;
 #include <mutex>
 #include <thread>
 
-// Ranks are threads, and Catch2's assertions are for one: another thread's go one by one, without the values that Catch2 would show.
+// Ranks are threads, and Catch2's assertions are for one: another thread's go one by one, without the values that
+// Catch2 would show.
 namespace troupe::testing {
 
 inline const std::thread::id main_thread = std::this_thread::get_id();

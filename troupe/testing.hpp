@@ -2,8 +2,9 @@
 // For tests of your own, with Catch2 (include it first) or whatever else has INFO and REQUIRE.
 #include "launch/step_profile.hpp"
 
-/// After troupe::run or troupe::main, in the same process: at least this share (0 to 1) of the reducers' time in collectives was hidden
-/// behind compute, over all ranks of the process (`--ranks 4`). Says the times where it was less. A run without steps hides nothing.
+/// After troupe::run or troupe::main, in the same process: at least this share (0 to 1) of the reducers' time in
+/// collectives was hidden behind compute, over all ranks of the process (`--ranks 4`). Says the times where it was
+/// less. A run without steps hides nothing.
 ///
 ///     char program[] = "train", ranks[] = "--ranks=4";
 ///     char* arguments[] = {program, ranks};

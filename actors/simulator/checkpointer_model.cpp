@@ -9,10 +9,21 @@ void CheckpointerModel::answer(const SaveEnded& ended) {
 }
 
 void CheckpointerModel::written(const SavePart& save) {
-  PartSaved saved{
-      {}, save.generation, save.attempt, save.rank, save.ranks, false, {ErrorCode::ok, save.rank, {}, save.attempt.step, {}, {}, {}}};
+  PartSaved saved{{},
+                  save.generation,
+                  save.attempt,
+                  save.rank,
+                  save.ranks,
+                  false,
+                  {ErrorCode::ok, save.rank, {}, save.attempt.step, {}, {}, {}}};
   if (!job->write_part(save, *process))
-    saved.report = {ErrorCode::io, save.rank, "checkpointer", save.attempt.step, "saving a checkpoint", "no space left on device", {}};
+    saved.report = {ErrorCode::io,
+                    save.rank,
+                    "checkpointer",
+                    save.attempt.step,
+                    "saving a checkpoint",
+                    "no space left on device",
+                    {}};
   if (!job->comes_to(*rank, *process, "written", save.attempt.step)) return;
   if (save.ranks > 1) return caf::anon_send(supervisor, saved);
   auto ended = failed_save(save.attempt, saved.report);
@@ -24,13 +35,14 @@ void CheckpointerModel::publish(const PublishCheckpoint& order) {
   const auto ended = failed_save(order.attempt, job->publish(order.attempt, order.ranks, *process));
   if (ended.report.code == ErrorCode::ok && !publishes) job->unlock_directory();
   if (!job->comes_to(*rank, *process, "published", order.attempt.step)) return;
-  const bool temporary = ended.report.code == ErrorCode::io || (ended.report.code == ErrorCode::unavailable && !publishes);
+  const bool temporary =
+      ended.report.code == ErrorCode::io || (ended.report.code == ErrorCode::unavailable && !publishes);
   if (ended.report.code != ErrorCode::ok && !temporary) caf::anon_send(supervisor, RankFailed{ended.report});
   caf::anon_send(supervisor, CheckpointPublished{{}, ended});
 }
 
-caf::behavior checkpointer_model(caf::stateful_actor<CheckpointerModel>* self, Job* job, Process* process, RankModel* rank,
-                                 const RankSupervisorActor& supervisor) {
+caf::behavior checkpointer_model(caf::stateful_actor<CheckpointerModel>* self, Job* job, Process* process,
+                                 RankModel* rank, const RankSupervisorActor& supervisor) {
   auto& state = self->state;
   state.job = job;
   state.process = process;
@@ -38,11 +50,14 @@ caf::behavior checkpointer_model(caf::stateful_actor<CheckpointerModel>* self, J
   state.supervisor = supervisor;
   state.draw = Draw(job->options().seed, process->name + " disk");
   caf::anon_send(supervisor, RegisterCheckpointer{caf::actor_cast<caf::actor>(self)});
-  const auto disk_time = [&state] { return std::chrono::microseconds(state.draw.in(500, state.draw.once_in(10) ? 400'000 : 20'000)); };
+  const auto disk_time = [&state] {
+    return std::chrono::microseconds(state.draw.in(500, state.draw.once_in(10) ? 400'000 : 20'000));
+  };
   return {
       [self, disk_time](const SavePart& save) {
         auto& state = self->state;
-        if (!std::exchange(state.saved_before, true) && save.rank == 0) state.publishes = state.job->lock_directory(*state.process);
+        if (!std::exchange(state.saved_before, true) && save.rank == 0)
+          state.publishes = state.job->lock_directory(*state.process);
         state.under_way = save.attempt;
         state.requester = caf::actor_cast<caf::actor>(self->current_sender());
         self->delayed_send(self, disk_time(), DiskWrote{save});

@@ -29,8 +29,8 @@ struct CheckpointerModel {
   void publish(const PublishCheckpoint& order);
 };
 
-caf::behavior checkpointer_model(caf::stateful_actor<CheckpointerModel>* self, Job* job, Process* process, RankModel* rank,
-                                 const RankSupervisorActor& supervisor);
+caf::behavior checkpointer_model(caf::stateful_actor<CheckpointerModel>* self, Job* job, Process* process,
+                                 RankModel* rank, const RankSupervisorActor& supervisor);
 
 }  // namespace troupe::simulator
 

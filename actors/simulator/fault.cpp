@@ -30,8 +30,10 @@ std::string Fault::to_string() const {
              std::to_string(step);
     case FaultKind::stop_rank: return "stop " + rank + when + " for " + text(lasts);
     case FaultKind::stop_coordinator: return "stop the coordinator" + when + " for " + text(lasts);
-    case FaultKind::stop_agent: return "stop the agent of host " + std::to_string(target) + when + " for " + text(lasts);
-    case FaultKind::part_hosts: return "cut hosts up to " + std::to_string(target) + " off the others" + when + " for " + text(lasts);
+    case FaultKind::stop_agent:
+      return "stop the agent of host " + std::to_string(target) + when + " for " + text(lasts);
+    case FaultKind::part_hosts:
+      return "cut hosts up to " + std::to_string(target) + " off the others" + when + " for " + text(lasts);
     case FaultKind::cut_link: return "break the connection of " + rank + " to the coordinator" + when;
     case FaultKind::break_data: return "break the data connections of " + rank + when;
     case FaultKind::slow_rank: return "slow " + rank + when + " for " + text(lasts);
@@ -48,13 +50,18 @@ std::vector<Fault> draw_faults(std::uint64_t seed, int ranks, int hosts, std::in
   for (auto& fault : faults) {
     // Ranks die more often than all else.
     const auto number = draw.in(-6, static_cast<int>(FaultKind::replay));
-    fault.kind = number >= 0 ? static_cast<FaultKind>(number) : number >= -2 ? FaultKind::kill_rank : FaultKind::kill_rank_at;
+    fault.kind = number >= 0    ? static_cast<FaultKind>(number)
+                 : number >= -2 ? FaultKind::kill_rank
+                                : FaultKind::kill_rank_at;
     fault.at = milliseconds(draw.in(300, 5'000));
-    const bool of_host = fault.kind == FaultKind::kill_agent || fault.kind == FaultKind::stop_agent || fault.kind == FaultKind::part_hosts;
+    const bool of_host = fault.kind == FaultKind::kill_agent || fault.kind == FaultKind::stop_agent ||
+                         fault.kind == FaultKind::part_hosts;
     fault.target = static_cast<int>(draw.in(0, (of_host ? hosts : ranks) - 1));
     // Short, about the deadlines, and long.
     const auto length = draw.in(0, 2);
-    fault.lasts = milliseconds(length == 0 ? draw.in(50, 900) : length == 1 ? draw.in(900, 4'000) : draw.in(4'000, 30'000));
+    fault.lasts = milliseconds(length == 0   ? draw.in(50, 900)
+                               : length == 1 ? draw.in(900, 4'000)
+                                             : draw.in(4'000, 30'000));
     fault.step = draw.in(0, steps - 1);
     const auto& points = fault_points();
     fault.point = points[draw.next() % points.size()];

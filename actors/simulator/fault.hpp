@@ -36,7 +36,8 @@ struct Fault {
   std::string to_string() const;
 };
 
-/// Where a rank can die: `forward`, `reduced`, `vote`, `voted`, `committed`, `heal`, `save`, `written`, `publish`, `published`.
+/// Where a rank can die: `forward`, `reduced`, `vote`, `voted`, `committed`, `heal`, `save`, `written`, `publish`,
+/// `published`.
 const std::vector<std::string>& fault_points();
 
 /// The faults of a seed: one to eight, within the first five seconds, of all kinds.

@@ -16,7 +16,9 @@ std::string name(const ProcessId& process) {
 
 }  // namespace
 
-Slice slice_of(int rank, int world_size) noexcept { return {kGlobalBatch * rank / world_size, kGlobalBatch * (rank + 1) / world_size}; }
+Slice slice_of(int rank, int world_size) noexcept {
+  return {kGlobalBatch * rank / world_size, kGlobalBatch * (rank + 1) / world_size};
+}
 
 std::uint64_t hash_of_samples(std::int64_t step, const std::vector<Slice>& slices) noexcept {
   std::vector<std::int64_t> samples;
@@ -58,7 +60,8 @@ void History::journaled(const Membership& membership) {
 void History::entered(const ProcessId& process, std::uint64_t generation) {
   auto& known = generation_[{process.slot, process.incarnation}];
   if (generation <= known)
-    broken("I4", name(process) + " entered generation " + std::to_string(generation) + " after " + std::to_string(known));
+    broken("I4",
+           name(process) + " entered generation " + std::to_string(generation) + " after " + std::to_string(known));
   known = generation;
   const auto* written = [&]() -> const Membership* {
     for (const auto& membership : journal_) {
@@ -66,20 +69,24 @@ void History::entered(const ProcessId& process, std::uint64_t generation) {
     }
     return nullptr;
   }();
-  if (written == nullptr) return broken("I4", "generation " + std::to_string(generation) + " was entered and is not in the journal");
+  if (written == nullptr)
+    return broken("I4", "generation " + std::to_string(generation) + " was entered and is not in the journal");
   const int rank = written->rank_of(process);
-  if (rank < 0) return broken("I4", name(process) + " entered generation " + std::to_string(generation) + " and is no member of it");
+  if (rank < 0)
+    return broken("I4",
+                  name(process) + " entered generation " + std::to_string(generation) + " and is no member of it");
   const auto done = steps_done_.find({process.slot, process.incarnation});
   const auto steps = done == steps_done_.end() ? 0 : done->second;
   if (!written->members[static_cast<std::size_t>(rank)].newcomer && steps != written->resume_step)
-    broken("I1", name(process) + " has done " + std::to_string(steps) + " steps and goes on in generation " + std::to_string(generation) +
-                     " at step " + std::to_string(written->resume_step));
+    broken("I1", name(process) + " has done " + std::to_string(steps) + " steps and goes on in generation " +
+                     std::to_string(generation) + " at step " + std::to_string(written->resume_step));
 }
 
-void History::applied(const ProcessId& process, std::uint64_t generation, std::int64_t step, const std::vector<Slice>& slices,
-                      const ModelState& state) {
+void History::applied(const ProcessId& process, std::uint64_t generation, std::int64_t step,
+                      const std::vector<Slice>& slices, const ModelState& state) {
   auto& done = steps_done_[{process.slot, process.incarnation}];
-  if (done != step) broken("I1", name(process) + " applied step " + std::to_string(step) + " after " + std::to_string(done) + " steps");
+  if (done != step)
+    broken("I1", name(process) + " applied step " + std::to_string(step) + " after " + std::to_string(done) + " steps");
   done = step + 1;
   furthest_ = std::max(furthest_, done);
   std::vector<int> used(kGlobalBatch, 0);
@@ -88,15 +95,15 @@ void History::applied(const ProcessId& process, std::uint64_t generation, std::i
   }
   for (std::size_t sample = 0; sample < used.size(); ++sample) {
     if (used[sample] != 1)
-      broken("I2", "step " + std::to_string(step) + " on " + name(process) + " used sample " + std::to_string(sample) + " " +
-                       std::to_string(used[sample]) + " times");
+      broken("I2", "step " + std::to_string(step) + " on " + name(process) + " used sample " + std::to_string(sample) +
+                       " " + std::to_string(used[sample]) + " times");
   }
   // One that has not heard yet may end the step that it is in; no other.
   for (const auto& later : journal_) {
     if (later.generation > generation && step > later.resume_step)
-      broken("I4", name(process) + " applied step " + std::to_string(step) + " in generation " + std::to_string(generation) +
-                       " although generation " + std::to_string(later.generation) + " went on at step " +
-                       std::to_string(later.resume_step));
+      broken("I4", name(process) + " applied step " + std::to_string(step) + " in generation " +
+                       std::to_string(generation) + " although generation " + std::to_string(later.generation) +
+                       " went on at step " + std::to_string(later.resume_step));
   }
   check_state(process, done, state);
 }
@@ -107,14 +114,16 @@ void History::took_state(const ProcessId& process, std::int64_t steps_done, cons
 }
 
 void History::check_state(const ProcessId& process, std::int64_t steps_done, const ModelState& state) {
-  if (!(state == expected(steps_done))) broken("I3", name(process) + " has another state after step " + std::to_string(steps_done - 1));
+  if (!(state == expected(steps_done)))
+    broken("I3", name(process) + " has another state after step " + std::to_string(steps_done - 1));
 }
 
 void History::published(const SavedCheckpoint& checkpoint, bool alone) {
   const auto what = "the checkpoint of step " + std::to_string(checkpoint.step);
-  if (checkpoint.step < latest_step_) broken("I5", what + " became the latest after that of step " + std::to_string(latest_step_));
-  // A rank that parks saves what it has, perhaps later than what the others, once they are back, have still to publish: that is older,
-  // and whole.
+  if (checkpoint.step < latest_step_)
+    broken("I5", what + " became the latest after that of step " + std::to_string(latest_step_));
+  // A rank that parks saves what it has, perhaps later than what the others, once they are back, have still to publish:
+  // that is older, and whole.
   latest_step_ = alone ? std::min(latest_step_, checkpoint.step) : checkpoint.step;
   for (int rank = 0; rank < checkpoint.ranks; ++rank) {
     const auto part = checkpoint.parts.find(rank);

@@ -39,7 +39,8 @@ struct SavedCheckpoint {
   std::map<int, SavedPart> parts;  // by rank
 };
 
-/// All that a simulated job has done, held against what it promises. Every call may find a promise broken; the first that is stays.
+/// All that a simulated job has done, held against what it promises. Every call may find a promise broken; the first
+/// that is stays.
 ///
 /// - I1 A step is applied once per process, in order, and by all members of its generation that live on, or by none.
 /// - I2 A step that is applied used each sample of its batch once.

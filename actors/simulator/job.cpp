@@ -33,9 +33,11 @@ Job::Job(JobOptions options) : options_(std::move(options)), world_(options_.see
   calm_from_ = std::max(calm_from_, world_.now());
   // All that say of which generation or process they are.
   world_.may_repeat = [](const caf::message& message) {
-    return message.match_elements<Heartbeat>() || message.match_elements<RankInterrupted>() || message.match_elements<CollectiveState>() ||
-           message.match_elements<PartSaved>() || message.match_elements<Membership>() || message.match_elements<InterruptRanks>() ||
-           message.match_elements<FenceRank>() || message.match_elements<SaveEnded>() || message.match_elements<CoordinatorBeat>();
+    return message.match_elements<Heartbeat>() || message.match_elements<RankInterrupted>() ||
+           message.match_elements<CollectiveState>() || message.match_elements<PartSaved>() ||
+           message.match_elements<Membership>() || message.match_elements<InterruptRanks>() ||
+           message.match_elements<FenceRank>() || message.match_elements<SaveEnded>() ||
+           message.match_elements<CoordinatorBeat>();
   };
   start_job();
 }
@@ -175,7 +177,8 @@ void Job::start_agent(int host) {
   const auto children = agent.children;
   for (const auto& [slot, id] : children) start_rank(agent, id);
   agent.actor = world_.spawn(
-      *agent.process, [this, &agent](caf::event_based_actor* self, NoArgument) { return agent_behavior(self, agent); }, NoArgument{});
+      *agent.process, [this, &agent](caf::event_based_actor* self, NoArgument) { return agent_behavior(self, agent); },
+      NoArgument{});
 }
 
 // As NodeAgent and AgentLink.
@@ -224,7 +227,8 @@ caf::behavior Job::agent_behavior(caf::event_based_actor* self, Agent& agent) {
 
 void Job::tell(caf::event_based_actor* self, Agent& agent, const caf::message& message) {
   if (!agent.coordinator) return agent.waiting.push_back(message);
-  agent.coordinator->enqueue(caf::actor_cast<caf::strong_actor_ptr>(self), caf::make_message_id(), message, self->context());
+  agent.coordinator->enqueue(caf::actor_cast<caf::strong_actor_ptr>(self), caf::make_message_id(), message,
+                             self->context());
 }
 
 void Job::look_for_coordinator(Agent& agent) {
@@ -330,7 +334,8 @@ void Job::join_rank(RankProcess& rank) {
               return rank_supervisor(supervisor, options);
             },
             NoArgument{});
-        auto checkpointer = world_.spawn(*rank.process, checkpointer_model, this, rank.process, rank.model.get(), supervisor);
+        auto checkpointer =
+            world_.spawn(*rank.process, checkpointer_model, this, rank.process, rank.model.get(), supervisor);
         rank.model->begin(supervisor, caf::actor_cast<caf::actor>(checkpointer));
         return rank.model->make_behavior();
       },
@@ -409,9 +414,11 @@ bool Job::comes_to(RankModel& rank, Process& process, const char* point, std::in
 
 // ---------------------------------------------------------------- data connections
 
-Connected Job::connect_data(Process& process, std::uint64_t generation, int rank, int peer_rank, const ProcessId& peer_id) {
+Connected Job::connect_data(Process& process, std::uint64_t generation, int rank, int peer_rank,
+                            const ProcessId& peer_id) {
   auto* peer = living(peer_id.slot);
-  if (!peer || peer->id != peer_id || given_up_[peer->process->id].contains(generation) || given_up_[process.id].contains(generation))
+  if (!peer || peer->id != peer_id || given_up_[peer->process->id].contains(generation) ||
+      given_up_[process.id].contains(generation))
     return Connected::refused;
   auto& known = data_[{generation, process.id, peer_rank}];
   if (known) return known->open ? Connected::yes : Connected::refused;
@@ -443,7 +450,8 @@ void Job::send_piece(Process& process, const Piece& piece, int peer_rank) {
 void Job::close_data(Process& process, std::uint64_t generation) {
   given_up_[process.id].insert(generation);
   for (auto found = data_.lower_bound({generation, process.id, -1});
-       found != data_.end() && std::get<0>(found->first) == generation && std::get<1>(found->first) == process.id; ++found) {
+       found != data_.end() && std::get<0>(found->first) == generation && std::get<1>(found->first) == process.id;
+       ++found) {
     if (found->second->open) world_.close(*found->second, found->second->side_of(process));
   }
 }
@@ -467,7 +475,13 @@ bool Job::write_part(const SavePart& save, Process& process) {
 
 ErrorReport Job::publish(const SaveAttempt& attempt, int ranks, Process& process) {
   if (!lock_directory(process))
-    return {ErrorCode::unavailable, -1, "checkpointer", attempt.step, "saving a checkpoint", "another process keeps writing there", {}};
+    return {ErrorCode::unavailable,
+            -1,
+            "checkpointer",
+            attempt.step,
+            "saving a checkpoint",
+            "another process keeps writing there",
+            {}};
   const auto found = parts_.find(attempt.id);
   if (found == parts_.end() || found->second.parts.size() != static_cast<std::size_t>(ranks))
     return {ErrorCode::bad_data, -1, "checkpointer", attempt.step, "saving a checkpoint", "a part is missing", {}};
@@ -479,7 +493,8 @@ ErrorReport Job::publish(const SaveAttempt& attempt, int ranks, Process& process
 }
 
 void Job::save_alone(std::int64_t step, const ModelState& state, Process& process) {
-  if (!lock_directory(process)) return note("step " + std::to_string(step) + " is not saved: another rank holds the directory");
+  if (!lock_directory(process))
+    return note("step " + std::to_string(step) + " is not saved: another rank holds the directory");
   latest_ = SavedCheckpoint{step, 1, {{0, {step, state}}}};
   history_.published(*latest_, true);
   note("latest is step " + std::to_string(step) + ", saved by a rank alone");

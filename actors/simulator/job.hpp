@@ -30,9 +30,9 @@ struct JobOptions {
   bool keep_log = false;
 };
 
-/// A whole job in a world: coordinator and its journal, agents, ranks, a disk, and the person who starts it again when it ended with an
-/// exit code that says so. Real are the coordinator and every rank's supervisor; models are Compute and Checkpointer (RankModel), the
-/// agents, and what moves tensors.
+/// A whole job in a world: coordinator and its journal, agents, ranks, a disk, and the person who starts it again when
+/// it ended with an exit code that says so. Real are the coordinator and every rank's supervisor; models are Compute
+/// and Checkpointer (RankModel), the agents, and what moves tensors.
 class Job {
  public:
   explicit Job(JobOptions options);
@@ -48,7 +48,9 @@ class Job {
   const JobOptions& options() const noexcept { return options_; }
   bool done() const noexcept { return done_; }
   int starts() const noexcept { return starts_; }
-  CoordinatorState* coordinator_state() noexcept { return coordinator_ && coordinator_->alive ? coordinator_state_ : nullptr; }
+  CoordinatorState* coordinator_state() noexcept {
+    return coordinator_ && coordinator_->alive ? coordinator_state_ : nullptr;
+  }
   RankModel* rank_in(int slot) noexcept;
   /// Messages that supervisors have dropped because they were of former generations.
   std::int64_t stale_at_ranks() const;
@@ -133,8 +135,9 @@ class Job {
   std::vector<Membership> journal_;
   std::vector<std::unique_ptr<RankProcess>> ranks_;
   std::vector<std::unique_ptr<Agent>> agents_, former_agents_;
-  std::map<std::tuple<std::uint64_t, int, int>, Connection*> data_;  // by generation, process, and rank at the other end
-  std::map<int, std::set<std::uint64_t>> given_up_;                  // by process: generations
+  std::map<std::tuple<std::uint64_t, int, int>, Connection*>
+      data_;                                         // by generation, process, and rank at the other end
+  std::map<int, std::set<std::uint64_t>> given_up_;  // by process: generations
   std::set<int> slow_slots_, full_disks_;
   std::map<std::string, SavedCheckpoint> parts_;  // on disk, by attempt
   std::optional<SavedCheckpoint> latest_;

@@ -97,7 +97,9 @@ void Job::check() {
 void Job::check_bounds(const CoordinatorState& state) {
   const auto all = static_cast<std::size_t>(options_.ranks) + static_cast<std::size_t>(options_.spares);
   const auto bound = [&](const char* what, std::size_t n, std::size_t most) {
-    if (n > most) history_.broken("I7", "the coordinator keeps " + std::to_string(n) + " " + what + ", more than " + std::to_string(most));
+    if (n > most)
+      history_.broken(
+          "I7", "the coordinator keeps " + std::to_string(n) + " " + what + ", more than " + std::to_string(most));
   };
   bound("processes", state.processes.size(), all);
   bound("slots", state.slots.size(), all);

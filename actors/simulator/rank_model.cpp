@@ -41,7 +41,8 @@ std::int64_t parse(const std::string& bytes, ModelState& state) {
 
 }  // namespace
 
-RankModel::RankModel(caf::event_based_actor* self, Job& job, Process& process, const JoinJob& join, std::shared_ptr<RankStatus> status)
+RankModel::RankModel(caf::event_based_actor* self, Job& job, Process& process, const JoinJob& join,
+                     std::shared_ptr<RankStatus> status)
     : self_(self),
       job_(job),
       process_(process),
@@ -114,7 +115,8 @@ void RankModel::ask_to_join() {
       .then(
           [this](const JoinAccepted& accepted) {
             waits_for.clear();
-            if (!accepted.refused.empty()) return end({ErrorCode::mismatch, rank_, "rank supervisor", -1, "join", accepted.refused, {}});
+            if (!accepted.refused.empty())
+              return end({ErrorCode::mismatch, rank_, "rank supervisor", -1, "join", accepted.refused, {}});
             await_membership();
           },
           [this](caf::error&) {
@@ -209,7 +211,13 @@ void RankModel::exchange_addresses(int peer, milliseconds pause) {
   const auto again = [this, peer, pause, generation] {
     if (generation != membership_.generation || waits_for != "addresses") return;
     if (job_.world().now() > wait_ends - 3s)
-      return leave({ErrorCode::timeout, rank_, "compute", step_, "rendezvous", "rank " + std::to_string(peer) + " published nothing", {}});
+      return leave({ErrorCode::timeout,
+                    rank_,
+                    "compute",
+                    step_,
+                    "rendezvous",
+                    "rank " + std::to_string(peer) + " published nothing",
+                    {}});
     const auto ends = wait_ends;
     after(pause, [this, peer, pause, ends] {
       waits_for = "addresses";
@@ -222,17 +230,23 @@ void RankModel::exchange_addresses(int peer, milliseconds pause) {
   const auto coordinator = job_.coordinator_at(process_);
   if (!coordinator) return again();
   self_
-      ->request(caf::actor_cast<CoordinatorActor>(coordinator), 2s, GetValue{"g" + std::to_string(generation) + "/" + std::to_string(peer)})
+      ->request(caf::actor_cast<CoordinatorActor>(coordinator), 2s,
+                GetValue{"g" + std::to_string(generation) + "/" + std::to_string(peer)})
       .then(
           [this, peer, generation, again](bool there, const std::string&) {
             if (generation != membership_.generation || waits_for != "addresses") return;
             if (!there) return again();
-            const auto made =
-                job_.connect_data(process_, generation, rank_, peer, membership_.members[static_cast<std::size_t>(peer)].process);
+            const auto made = job_.connect_data(process_, generation, rank_, peer,
+                                                membership_.members[static_cast<std::size_t>(peer)].process);
             if (made == Connected::later) return again();
             if (made == Connected::refused)
-              return leave(
-                  {ErrorCode::peer_lost, rank_, "compute", step_, "connect", "rank " + std::to_string(peer) + " can't be reached", {}});
+              return leave({ErrorCode::peer_lost,
+                            rank_,
+                            "compute",
+                            step_,
+                            "connect",
+                            "rank " + std::to_string(peer) + " can't be reached",
+                            {}});
             exchange_addresses(peer + 1, 1ms);
           },
           [again](caf::error&) { again(); });
@@ -246,9 +260,10 @@ void RankModel::connected() {
     options.world_size = membership_.world_size();
     options.name = kLaneNames[lane];
     const auto generation = membership_.generation;
-    lanes_[lane] = std::make_shared<ModelLane>(options, [self = caf::actor_cast<caf::actor>(self_), generation](const ErrorReport& reason) {
-      caf::anon_send(self, LanesAborted{generation, reason});
-    });
+    lanes_[lane] = std::make_shared<ModelLane>(
+        options, [self = caf::actor_cast<caf::actor>(self_), generation](const ErrorReport& reason) {
+          caf::anon_send(self, LanesAborted{generation, reason});
+        });
     caf::anon_send(supervisor_, RegisterLane{kLaneNames[lane], generation, lanes_[lane]});
   }
   for (const auto& piece : std::exchange(early_, {})) arrived(piece);
@@ -273,8 +288,13 @@ void RankModel::heal() {
       ModelState other;
       parse(pieces[r], other);
       if (!roles.newcomer[r] && other.weights != given.weights)
-        return end(
-            {ErrorCode::mismatch, static_cast<int>(r), "compute", step_, "heal of model", "it holds other values than the others", {}});
+        return end({ErrorCode::mismatch,
+                    static_cast<int>(r),
+                    "compute",
+                    step_,
+                    "heal of model",
+                    "it holds other values than the others",
+                    {}});
     }
     if (roles.newcomer[static_cast<std::size_t>(rank_)]) state_.weights = given.weights;
     collective(kProgram, "healed", {}, [this](const Pieces&) {
@@ -340,12 +360,13 @@ void RankModel::save(std::function<void()> then) {
     return;
   }
   settle_optimizer([this, then] {
-    const SaveAttempt mine{step_,
-                           std::to_string(job_.starts()) + "-" + std::to_string(membership_.generation) + "-" + std::to_string(++saves_)};
+    const SaveAttempt mine{step_, std::to_string(job_.starts()) + "-" + std::to_string(membership_.generation) + "-" +
+                                      std::to_string(++saves_)};
     collective(kProgram, "checkpoint", mine.id, [this, then](const Pieces& pieces) {
       under_way_ = {step_, pieces.front()};
       saving_ = true;
-      self_->send(checkpointer_, SavePart{under_way_, membership_.generation, rank_, membership_.world_size(), {step_, state_}});
+      self_->send(checkpointer_,
+                  SavePart{under_way_, membership_.generation, rank_, membership_.world_size(), {step_, state_}});
       if (is_here("save")) then();
     });
   });
@@ -435,7 +456,8 @@ void RankModel::commit(const std::vector<Slice>& slices, std::uint64_t generatio
 
 // ---------------------------------------------------------------- collectives
 
-void RankModel::collective(int lane, const std::string& label, std::string bytes, std::function<void(const Pieces&)> then) {
+void RankModel::collective(int lane, const std::string& label, std::string bytes,
+                           std::function<void(const Pieces&)> then) {
   if (abort_) return end(abort_->report);
   if (broken_) return leave(*broken_);
   if (gone_) return leave(*gone_);
@@ -472,9 +494,15 @@ void RankModel::collective(int lane, const std::string& label, std::string bytes
 // Who has given all that this collective needs of it may go: the next one finds out.
 void RankModel::lost_peer(const PeerGone& gone) {
   if (gone.generation != membership_.generation || broken_ || gone_) return;
-  gone_ =
-      ErrorReport{ErrorCode::peer_lost, rank_, "reducer", step_, {}, "rank " + std::to_string(gone.rank) + " closed its connection", {}};
-  const bool given = collective_ && pieces_[{collective_->lane, collective_->sequence, collective_->fingerprint}].contains(gone.rank);
+  gone_ = ErrorReport{ErrorCode::peer_lost,
+                      rank_,
+                      "reducer",
+                      step_,
+                      {},
+                      "rank " + std::to_string(gone.rank) + " closed its connection",
+                      {}};
+  const bool given =
+      collective_ && pieces_[{collective_->lane, collective_->sequence, collective_->fingerprint}].contains(gone.rank);
   if ((collective_ && !given) || waits_for == "addresses") leave(*gone_);
 }
 
@@ -551,12 +579,14 @@ void RankModel::end(const ErrorReport& report) {
   after_save_ = nullptr;
   job_.close_data(process_, membership_.generation);
   status_->loop_ended = true;
-  if (report.code == ErrorCode::parked && report.rank == rank_ && distributed_ && whole_) job_.save_alone(step_, state_, process_);
+  if (report.code == ErrorCode::parked && report.rank == rank_ && distributed_ && whole_)
+    job_.save_alone(step_, state_, process_);
   if (report.code != ErrorCode::ok && !abort_) caf::anon_send(supervisor_, RankFailed{report});
   const auto code = exit_code(report.code);
   wait("the coordinator's word", 6s);
   self_->request(supervisor_, 5s, FinishRank{report})
-      .then([this, code](bool) { job_.exit_rank(process_, code); }, [this, code](caf::error&) { job_.exit_rank(process_, code); });
+      .then([this, code](bool) { job_.exit_rank(process_, code); },
+            [this, code](caf::error&) { job_.exit_rank(process_, code); });
 }
 
 }  // namespace troupe::simulator

@@ -60,12 +60,14 @@ class ModelLane;
 /// Of a data connection: made, refused by the other rank, or nobody answers.
 enum class Connected : std::uint8_t { yes, refused, later };
 
-/// The model of Compute: a loop of steps (forward, reduce, vote, commit), saves between them, and the way from one generation to the
-/// next, with numbers in place of tensors. What is decided (votes, what becomes of an interrupted step, who heals whom) is decided by the
-/// functions that Compute calls. Unlike Compute it never blocks: where that waits, it has a continuation.
+/// The model of Compute: a loop of steps (forward, reduce, vote, commit), saves between them, and the way from one
+/// generation to the next, with numbers in place of tensors. What is decided (votes, what becomes of an interrupted
+/// step, who heals whom) is decided by the functions that Compute calls. Unlike Compute it never blocks: where that
+/// waits, it has a continuation.
 class RankModel {
  public:
-  RankModel(caf::event_based_actor* self, Job& job, Process& process, const JoinJob& join, std::shared_ptr<RankStatus> status);
+  RankModel(caf::event_based_actor* self, Job& job, Process& process, const JoinJob& join,
+            std::shared_ptr<RankStatus> status);
   caf::behavior make_behavior();
   void begin(const RankSupervisorActor& supervisor, caf::actor checkpointer);
   const ProcessId& id() const noexcept { return join_.process; }
@@ -76,7 +78,8 @@ class RankModel {
   /// What it waits for, and the deadline of that; empty if it computes.
   std::string waits_for;
   Time wait_ends{};
-  // Mistakes of the user's program, in this step: it leaves out the first of two collectives of its own, or has a bucket of another length.
+  // Mistakes of the user's program, in this step: it leaves out the first of two collectives of its own, or has a
+  // bucket of another length.
   std::int64_t skip_at = -1, other_numel_at = -1;
 
  private:

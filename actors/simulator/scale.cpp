@@ -87,11 +87,14 @@ class Crowd {
         [this, self](const JoinNode& join) {
           auto node = join;
           for (std::size_t slot = 0; slot < members_.size(); ++slot) {
-            if (members_[slot] && members_[slot]->alive) node.started.push_back({static_cast<int>(slot), incarnations_[slot]});
+            if (members_[slot] && members_[slot]->alive)
+              node.started.push_back({static_cast<int>(slot), incarnations_[slot]});
           }
           self->send(caf::actor_cast<CoordinatorActor>(agents_coordinator_), node);
         },
-        [this, self](const RankExited& exit) { self->send(caf::actor_cast<CoordinatorActor>(agents_coordinator_), exit); },
+        [this, self](const RankExited& exit) {
+          self->send(caf::actor_cast<CoordinatorActor>(agents_coordinator_), exit);
+        },
         [](bool) {},
         [this](const StartRank& start) {
           if (replaces_) start_rank(start.process);

@@ -18,8 +18,8 @@ struct ScaleResult {
   Change forming, replacing, shrinking, taking_over;
 };
 
-/// The real coordinator and a real supervisor for each of `ranks` ranks, with nothing below them that trains: they join, one dies and is
-/// replaced, one dies and is not, and the coordinator dies and the next one takes over.
+/// The real coordinator and a real supervisor for each of `ranks` ranks, with nothing below them that trains: they
+/// join, one dies and is replaced, one dies and is not, and the coordinator dies and the next one takes over.
 ScaleResult measure_scale(int ranks);
 
 }  // namespace troupe::simulator

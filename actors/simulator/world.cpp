@@ -20,7 +20,8 @@ std::string name_of(const caf::message& content) {
   const auto type = content.type(0);
   if (type.second == nullptr) return "type " + std::to_string(type.first);
   int status = 0;
-  const std::unique_ptr<char, void (*)(void*)> text(abi::__cxa_demangle(type.second->name(), nullptr, nullptr, &status), std::free);
+  const std::unique_ptr<char, void (*)(void*)> text(abi::__cxa_demangle(type.second->name(), nullptr, nullptr, &status),
+                                                    std::free);
   const std::string name = text ? text.get() : type.second->name();
   return name.substr(name.rfind(':') + 1);
 }
@@ -32,7 +33,8 @@ class Proxy final : public caf::actor_proxy {
       : caf::actor_proxy(config), world_(world), connection_(connection), side_(side), target_(std::move(target)) {}
 
   void enqueue(caf::mailbox_element_ptr what, caf::execution_unit*) override {
-    if (connection_.open) world_.post(connection_, side_, target_, what->sender, what->mid, what->move_content_to_message());
+    if (connection_.open)
+      world_.post(connection_, side_, target_, what->sender, what->mid, what->move_content_to_message());
   }
   void kill_proxy(caf::execution_unit* unit, caf::error reason) override {
     target_ = nullptr;
@@ -90,7 +92,9 @@ void World::end() {
 Time World::now() const noexcept { return scheduler_.clock().current_time; }
 milliseconds World::time() const noexcept { return std::chrono::duration_cast<milliseconds>(now() - begun_); }
 
-void World::after(std::chrono::nanoseconds delay, std::function<void()> what) { events_.emplace(now() + delay, std::move(what)); }
+void World::after(std::chrono::nanoseconds delay, std::function<void()> what) {
+  events_.emplace(now() + delay, std::move(what));
+}
 
 Process& World::start(const std::string& name, int host) {
   auto process = std::make_unique<Process>();
@@ -128,7 +132,8 @@ Connection* World::connect(Process& from, Process& to, const std::string& name) 
   const auto key = from.name + ">" + to.name + " " + name;
   const int again = names_[key]++;
   const int id = static_cast<int>(connections_.size());
-  connections_.push_back(std::make_unique<Connection>(id, from, to, again > 0 ? key + "." + std::to_string(again) : key, seed_));
+  connections_.push_back(
+      std::make_unique<Connection>(id, from, to, again > 0 ? key + "." + std::to_string(again) : key, seed_));
   auto* connection = connections_.back().get();
   from.connections.emplace(id, connection);
   to.connections.emplace(id, connection);
@@ -141,8 +146,8 @@ caf::strong_actor_ptr World::proxy(Connection& connection, const Process& at, co
   auto& known = connection.sides[side].proxies[target->id()];
   if (!known) {
     caf::actor_config config;
-    known = caf::make_actor<Proxy, caf::strong_actor_ptr>(system_.next_actor_id(), system_.node(), &system_, config, *this, connection,
-                                                          side, target);
+    known = caf::make_actor<Proxy, caf::strong_actor_ptr>(system_.next_actor_id(), system_.node(), &system_, config,
+                                                          *this, connection, side, target);
   }
   return known;
 }
@@ -154,8 +159,9 @@ void World::send(Connection& connection, int from, std::function<void()> arrives
   auto delay = std::chrono::microseconds(connection.draw.in(50, 1'500));
   if (connection.draw.once_in(50)) delay += std::chrono::microseconds(connection.draw.in(1'000, 60'000));
   side.last = std::max(side.last + 1us, now() + delay + extra_);
-  events_.emplace(side.last,
-                  [this, &connection, from, arrives = std::move(arrives)]() mutable { arrive(connection, from, std::move(arrives)); });
+  events_.emplace(side.last, [this, &connection, from, arrives = std::move(arrives)]() mutable {
+    arrive(connection, from, std::move(arrives));
+  });
 }
 
 void World::arrive(Connection& connection, int from, std::function<void()> what) {
@@ -184,19 +190,20 @@ void World::mend() {
   }
 }
 
-void World::post(Connection& connection, int from, const caf::strong_actor_ptr& target, caf::strong_actor_ptr sender, caf::message_id mid,
-                 caf::message content) {
-  send(connection, from, [this, &connection, from, target, sender = std::move(sender), mid, content = std::move(content)]() mutable {
-    if (may_repeat && mid.is_async() && may_repeat(content)) {
-      delivered_.push_back({&connection, from, target, sender, content});
-      if (delivered_.size() > kRemembered) delivered_.pop_front();
-    }
-    deliver(connection, from, target, sender, mid, std::move(content));
-  });
+void World::post(Connection& connection, int from, const caf::strong_actor_ptr& target, caf::strong_actor_ptr sender,
+                 caf::message_id mid, caf::message content) {
+  send(connection, from,
+       [this, &connection, from, target, sender = std::move(sender), mid, content = std::move(content)]() mutable {
+         if (may_repeat && mid.is_async() && may_repeat(content)) {
+           delivered_.push_back({&connection, from, target, sender, content});
+           if (delivered_.size() > kRemembered) delivered_.pop_front();
+         }
+         deliver(connection, from, target, sender, mid, std::move(content));
+       });
 }
 
-void World::deliver(Connection& connection, int from, const caf::strong_actor_ptr& target, const caf::strong_actor_ptr& sender,
-                    caf::message_id mid, caf::message content) {
+void World::deliver(Connection& connection, int from, const caf::strong_actor_ptr& target,
+                    const caf::strong_actor_ptr& sender, caf::message_id mid, caf::message content) {
   auto& receiver = *connection.sides[1 - from].process;
   if (!connection.open || !receiver.alive || !target) return;
   ++messages;
@@ -209,8 +216,9 @@ void World::replay(int n, milliseconds within) {
   Draw draw(seed_, "replay");
   for (; n > 0 && !delivered_.empty(); --n) {
     const auto& old = delivered_[draw.next() % delivered_.size()];
-    after(milliseconds(draw.in(0, within.count())),
-          [this, old] { deliver(*old.connection, old.from, old.target, old.sender, caf::make_message_id(), old.content); });
+    after(milliseconds(draw.in(0, within.count())), [this, old] {
+      deliver(*old.connection, old.from, old.target, old.sender, caf::make_message_id(), old.content);
+    });
   }
 }
 
@@ -264,7 +272,8 @@ bool World::run_job() {
     auto* process = actor ? process_of(actor->id()) : nullptr;
     if (process && process->frozen) continue;
     if (at > 0)
-      std::rotate(jobs.begin(), jobs.begin() + static_cast<std::ptrdiff_t>(at), jobs.begin() + static_cast<std::ptrdiff_t>(at) + 1);
+      std::rotate(jobs.begin(), jobs.begin() + static_cast<std::ptrdiff_t>(at),
+                  jobs.begin() + static_cast<std::ptrdiff_t>(at) + 1);
     ++jobs_run;
     if (!process || !counts_time) {
       scheduler_.run_once();
@@ -297,7 +306,8 @@ bool World::step() {
 }
 
 void World::log(const std::string& line) {
-  const auto text = std::to_string(std::chrono::duration_cast<std::chrono::microseconds>(now() - begun_).count()) + " " + line;
+  const auto text =
+      std::to_string(std::chrono::duration_cast<std::chrono::microseconds>(now() - begun_).count()) + " " + line;
   for (const char c : text) log_hash_ = (log_hash_ ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
   if (keep_lines) lines.push_back(text);
 }

@@ -38,8 +38,8 @@ struct Process {
   std::map<int, Connection*> connections;  ///< by id: nothing depends on where memory lies
 };
 
-/// A TCP connection between two processes: what is sent arrives in order, late, or not at all once it is closed. Side 0 is the one that
-/// connected.
+/// A TCP connection between two processes: what is sent arrives in order, late, or not at all once it is closed. Side 0
+/// is the one that connected.
 class Connection {
  public:
   struct Side {
@@ -62,8 +62,9 @@ class Connection {
 /// For a function that is spawned and takes none: CAF 0.17.6 would bind a reference to a null pointer.
 struct NoArgument {};
 
-/// Processes, their network and their time, in one thread. Everything that happens is decided by the seed: how long a message takes,
-/// which of the actors that could run next does, where time goes on to. CAF's own clock is the time, its scheduler the processor.
+/// Processes, their network and their time, in one thread. Everything that happens is decided by the seed: how long a
+/// message takes, which of the actors that could run next does, where time goes on to. CAF's own clock is the time, its
+/// scheduler the processor.
 class World {
  public:
   explicit World(std::uint64_t seed);
@@ -132,10 +133,10 @@ class World {
  private:
   friend class Proxy;
   void place(Process& process, caf::strong_actor_ptr actor);
-  void post(Connection& connection, int from, const caf::strong_actor_ptr& target, caf::strong_actor_ptr sender, caf::message_id mid,
-            caf::message content);
-  void deliver(Connection& connection, int from, const caf::strong_actor_ptr& target, const caf::strong_actor_ptr& sender,
-               caf::message_id mid, caf::message content);
+  void post(Connection& connection, int from, const caf::strong_actor_ptr& target, caf::strong_actor_ptr sender,
+            caf::message_id mid, caf::message content);
+  void deliver(Connection& connection, int from, const caf::strong_actor_ptr& target,
+               const caf::strong_actor_ptr& sender, caf::message_id mid, caf::message content);
   void arrive(Connection& connection, int from, std::function<void()> what);
   void forget(Connection& connection);
   void forget(Connection& connection, Connection::Side& side);

@@ -1,11 +1,12 @@
 #pragma once
-// A strategy of one's own: gossip averaging. Every rank trains a copy of the model and averages it with one other rank's after each step,
-// another one each time, while the next step's forward and backward go on (Lian et al., "Asynchronous Decentralized Parallel Stochastic
-// Gradient Descent", ICML 2018; here the pairs are fixed by the step, so that nobody waits in a circle). docs/strategies.md walks through
-// it.
+// A strategy of one's own: gossip averaging. Every rank trains a copy of the model and averages it with one other
+// rank's after each step, another one each time, while the next step's forward and backward go on (Lian et al.,
+// "Asynchronous Decentralized Parallel Stochastic Gradient Descent", ICML 2018; here the pairs are fixed by the step,
+// so that nobody waits in a circle). docs/strategies.md walks through it.
 #include <troupe/troupe.hpp>
 
-// What the compute thread asks of the strategy's actor, and the answer. They stay in the process: tensors go by reference.
+// What the compute thread asks of the strategy's actor, and the answer. They stay in the process: tensors go by
+// reference.
 struct Exchange {
   std::shared_ptr<troupe::Communicator> lane;
   at::Tensor mine, theirs;  // (numel,)
@@ -57,8 +58,8 @@ class Gossip : public troupe::Replica {
     arrived_ = std::exchange(under_way_, false);
   }
 
-  // After the optimizer: half of the way to what the partner was a step ago, as it goes half of the way to this rank, so that the ranks'
-  // mean stays where it is.
+  // After the optimizer: half of the way to what the partner was a step ago, as it goes half of the way to this rank,
+  // so that the ranks' mean stays where it is.
   void after_update() override {
     torch::NoGradGuard no_grad;
     if (std::exchange(arrived_, false)) {
@@ -87,6 +88,7 @@ class Gossip : public troupe::Replica {
 };
 
 inline void register_gossip() {
-  troupe::register_strategy("gossip", "every rank averages its copy of the model with one other rank's after each step",
-                            [](troupe::StrategyContext context) { return std::make_unique<Gossip>(std::move(context)); });
+  troupe::register_strategy(
+      "gossip", "every rank averages its copy of the model with one other rank's after each step",
+      [](troupe::StrategyContext context) { return std::make_unique<Gossip>(std::move(context)); });
 }

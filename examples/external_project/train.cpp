@@ -32,7 +32,9 @@ int main(int argc, char** argv) {
     const auto hidden = config.get<std::int64_t>("hidden");
     return nn::Sequential(nn::Linear(1, hidden), nn::Tanh(), nn::Linear(hidden, 1)).ptr();
   };
-  job.data = [](const troupe::Config&) { return troupe::Datasets{std::make_shared<Wave>(0), std::make_shared<Wave>(0.5)}; };
+  job.data = [](const troupe::Config&) {
+    return troupe::Datasets{std::make_shared<Wave>(0), std::make_shared<Wave>(0.5)};
+  };
   job.loss = [](torch::nn::Module& model, const troupe::Batch& batch, const troupe::Config&) {
     return troupe::Loss(torch::mse_loss(model.as<torch::nn::SequentialImpl>()->forward(batch.input), batch.target));
   };

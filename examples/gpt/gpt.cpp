@@ -6,7 +6,9 @@
 
 namespace {
 
-torch::nn::LayerNorm layer_norm(const GptOptions& options) { return torch::nn::LayerNorm(torch::nn::LayerNormOptions({options.n_embd})); }
+torch::nn::LayerNorm layer_norm(const GptOptions& options) {
+  return torch::nn::LayerNorm(torch::nn::LayerNormOptions({options.n_embd}));
+}
 
 /// x (B, H, T, D): pairs (i, i + D/2) turn by their position's angle.
 at::Tensor rotate(const at::Tensor& x, const at::Tensor& rotation) {
@@ -23,7 +25,8 @@ void check(const GptOptions& o) {
   if (o.block_size < 1 || o.vocab_size < 2) refuse("block_size, vocab_size", "at least 1 and 2");
   if (o.n_embd % o.n_head != 0)
     refuse("n_embd", std::to_string(o.n_embd) + " can't be divided among " + std::to_string(o.n_head) + " heads");
-  if (o.rotary && o.n_embd / o.n_head % 2 != 0) refuse("positions", "rotary ones need an even number of channels in a head");
+  if (o.rotary && o.n_embd / o.n_head % 2 != 0)
+    refuse("positions", "rotary ones need an even number of channels in a head");
   if (o.dropout < 0 || o.dropout >= 1) refuse("dropout", "it is from 0 to below 1");
 }
 
@@ -40,7 +43,8 @@ at::Tensor AttentionImpl::forward(const at::Tensor& x, const std::optional<at::T
   const auto batch = all.size(0), length = all.size(1), each = x.size(2) / n_head_;
   if (all.size(2) % (3 * each) != 0) {
     throw troupe::Error(troupe::ErrorCode::usage, "n_head",
-                        std::to_string(n_head_) + " heads can't be divided among the ranks that share them", "make it a multiple of tp");
+                        std::to_string(n_head_) + " heads can't be divided among the ranks that share them",
+                        "make it a multiple of tp");
   }
   const auto parts = all.view({batch, length, 3, -1, each}).permute({2, 0, 3, 1, 4});  // (3, B, H, T, D)
   auto query = parts[0], key = parts[1];
@@ -70,13 +74,15 @@ GptImpl::GptImpl(GptOptions options)
       dropout_(register_module("dropout", troupe::nn::Dropout(options.dropout))),
       norm_(layer_norm(options)) {
   tokens_ = register_module("tokens", troupe::nn::Embedding(options.vocab_size, options.n_embd));
-  if (!options.rotary) positions_ = register_module("positions", torch::nn::Embedding(options.block_size, options.n_embd));
+  if (!options.rotary)
+    positions_ = register_module("positions", torch::nn::Embedding(options.block_size, options.n_embd));
   register_module("token_split", token_split_);
   register_module("layers", layers_);
   for (std::int64_t i = 0; i < options.n_layer; ++i) layers_->push_back(TransformerBlock(options));
   register_module("norm", norm_);
   if (!options.tied_head) {
-    head_ = register_module("head", troupe::nn::Linear(torch::nn::LinearOptions(options.n_embd, options.vocab_size).bias(false)));
+    head_ = register_module(
+        "head", troupe::nn::Linear(torch::nn::LinearOptions(options.n_embd, options.vocab_size).bias(false)));
   }
   // GPT-2's initial values: what adds to the residual stream is smaller the more layers add to it.
   torch::NoGradGuard no_grad;
@@ -103,8 +109,9 @@ std::optional<at::Tensor> GptImpl::rotation(std::int64_t length, at::Device devi
 at::Tensor GptImpl::forward(const at::Tensor& ids) {
   const auto length = ids.size(1);
   if (length > options_.block_size) {
-    throw troupe::Error(troupe::ErrorCode::usage, "gpt",
-                        std::to_string(length) + " tokens are more than block_size " + std::to_string(options_.block_size));
+    throw troupe::Error(
+        troupe::ErrorCode::usage, "gpt",
+        std::to_string(length) + " tokens are more than block_size " + std::to_string(options_.block_size));
   }
   auto x = tokens_(ids);
   if (positions_) x = x + positions_(torch::arange(length, ids.options()));
@@ -123,8 +130,8 @@ std::vector<std::int64_t> generate(GptImpl& model, std::vector<std::int64_t> pro
   auto ids = std::move(prompt);
   for (std::int64_t i = 0; i < options.max_new_tokens; ++i) {
     const auto seen = std::min<std::int64_t>(static_cast<std::int64_t>(ids.size()), model.options().block_size);
-    const auto context =
-        torch::tensor(at::ArrayRef<std::int64_t>(ids.data() + ids.size() - seen, static_cast<std::size_t>(seen)), torch::kLong);
+    const auto context = torch::tensor(
+        at::ArrayRef<std::int64_t>(ids.data() + ids.size() - seen, static_cast<std::size_t>(seen)), torch::kLong);
     auto scores = model.forward(context.unsqueeze(0))[0][seen - 1].to(torch::kFloat);
     if (options.temperature == 0) {
       ids.push_back(scores.argmax().item<std::int64_t>());

@@ -38,12 +38,15 @@ struct TransformerBlockImpl : torch::nn::Module {
 };
 TROUPE_BLOCK(TransformerBlock);
 
-/// Which of its layers ranks share (tensor_plan): attention by heads, the MLP by its inner channels, the embedding by its rows.
+/// Which of its layers ranks share (tensor_plan): attention by heads, the MLP by its inner channels, the embedding by
+/// its rows.
 inline constexpr const char* kGptPlan =
-    "layers.*.attention.qkv: column/3, layers.*.attention.out: row, layers.*.up: column, layers.*.down: row, tokens: vocabulary, "
+    "layers.*.attention.qkv: column/3, layers.*.attention.out: row, layers.*.up: column, layers.*.down: row, tokens: "
+    "vocabulary, "
     "head?: gather, layers.*.attention_norm: sequence, layers.*.mlp_norm: sequence, norm: sequence";
 
-/// A decoder-only transformer. Its layers are blocks: what FSDP shards, activation checkpointing recomputes, a pipeline cuts between.
+/// A decoder-only transformer. Its layers are blocks: what FSDP shards, activation checkpointing recomputes, a pipeline
+/// cuts between.
 class GptImpl : public torch::nn::Module {
  public:
   /// Throws troupe::Error(usage) for options that can't be.
@@ -72,6 +75,6 @@ struct SamplingOptions {
   std::uint64_t seed = 1;
 };
 
-/// Goes on from `prompt`; returns the new tokens only. The same bits for the same seed. The model looks back on the last block_size
-/// tokens and keeps nothing between two tokens.
+/// Goes on from `prompt`; returns the new tokens only. The same bits for the same seed. The model looks back on the
+/// last block_size tokens and keeps nothing between two tokens.
 std::vector<std::int64_t> generate(GptImpl& model, std::vector<std::int64_t> prompt, const SamplingOptions& options);

@@ -2,10 +2,11 @@
 //
 //   build/release/launch/troupe launch --nproc 2 build/release/examples/gpt/gpt --config examples/gpt/gpt.toml
 //   build/release/examples/gpt/gpt --config examples/gpt/gpt.toml --generate "The licence"
-//   build/release/examples/gpt/gpt --data tokens --data_dir SHARDS --vocab_size 50257    (llm.c's or nanoGPT's *.bin: docs/data.md)
+//   build/release/examples/gpt/gpt --data tokens --data_dir SHARDS --vocab_size 50257    (llm.c's or nanoGPT's *.bin:
+//   docs/data.md)
 //
-// expect: a loss that falls from 5.5 to about 1.4 in 1,000 steps (a few minutes), tokens per second on every line, the path of the last
-// checkpoint; then 200 bytes that look much like a licence.
+// expect: a loss that falls from 5.5 to about 1.4 in 1,000 steps (a few minutes), tokens per second on every line, the
+// path of the last checkpoint; then 200 bytes that look much like a licence.
 #include <cstdio>
 #include <filesystem>
 #include <sstream>
@@ -35,7 +36,8 @@ void declare(Config& config) {
   config.declare("dropout", 0.0, "of embeddings, attention outputs and layers");
   config.declare("positions", std::string("learned"), "learned or rotary");
   config.declare("tied_head", true, "the output layer is the embedding, transposed");
-  config.declare("generate", std::string(), "go on from this prompt with a checkpoint's model (--resume), instead of training");
+  config.declare("generate", std::string(),
+                 "go on from this prompt with a checkpoint's model (--resume), instead of training");
   config.declare("max_new_tokens", std::int64_t{200}, "tokens to generate");
   config.declare("temperature", 0.8, "of the draw; 0: always the likeliest token");
   config.declare("top_k", std::int64_t{40}, "draw from the so many likeliest tokens; 0: from all");
@@ -53,7 +55,8 @@ GptOptions model_options(const Config& config) {
   options.dropout = config.get<double>("dropout");
   options.tied_head = config.get<bool>("tied_head");
   const auto positions = config.get<std::string>("positions");
-  if (positions != "learned" && positions != "rotary") throw wrong("positions", "'" + positions + "' is neither learned nor rotary");
+  if (positions != "learned" && positions != "rotary")
+    throw wrong("positions", "'" + positions + "' is neither learned nor rotary");
   options.rotary = positions == "rotary";
   return options;
 }
@@ -63,7 +66,8 @@ troupe::Datasets data(const Config& config) {
   options.block_size = config.get<std::int64_t>("block_size");
   options.vocab_size = config.get<std::int64_t>("vocab_size");
   if (options.block_size < 1) throw wrong("block_size", "it is at least 1");
-  if (config.data != "tokens" && config.sources.contains("data")) throw wrong("data", "a language model reads tokens, not " + config.data);
+  if (config.data != "tokens" && config.sources.contains("data"))
+    throw wrong("data", "a language model reads tokens, not " + config.data);
   std::istringstream list(config.data_dir);
   for (std::string path; std::getline(list, path, ',');) options.paths.push_back(path);
   if (options.paths.empty()) {
@@ -104,7 +108,8 @@ std::vector<std::int64_t> encode(const std::string& prompt, std::int64_t vocab_s
   for (std::int64_t id = 0; words >> id;) ids.push_back(id);
   const bool whole = words.eof() && !ids.empty();
   if (!whole || std::any_of(ids.begin(), ids.end(), [&](auto id) { return id < 0 || id >= vocab_size; })) {
-    throw wrong("generate", "with a vocab_size other than 256 the prompt is a list of token ids below " + std::to_string(vocab_size));
+    throw wrong("generate", "with a vocab_size other than 256 the prompt is a list of token ids below " +
+                                std::to_string(vocab_size));
   }
   return ids;
 }
@@ -125,19 +130,23 @@ void print(const std::vector<std::int64_t>& ids, std::int64_t vocab_size) {
 /// The settings with the model's own as they were when the checkpoint was written.
 Config with_model_of(Config config, const troupe::TrainingState& state) {
   const auto text = state.metadata.find("config");
-  const auto written = nlohmann::json::parse(text == state.metadata.end() ? "" : text->second, nullptr, /*allow_exceptions=*/false);
+  const auto written =
+      nlohmann::json::parse(text == state.metadata.end() ? "" : text->second, nullptr, /*allow_exceptions=*/false);
   for (const char* name : {"vocab_size", "block_size", "n_layer", "n_head", "n_embd", "positions", "tied_head"}) {
     if (!written.is_object() || !written.contains(name)) {
-      throw Error(ErrorCode::mismatch, "resume", std::string("the checkpoint's config has no ") + name + ": it is of another program");
+      throw Error(ErrorCode::mismatch, "resume",
+                  std::string("the checkpoint's config has no ") + name + ": it is of another program");
     }
-    troupe::set_config_value(config, name, written[name].is_string() ? written[name].get<std::string>() : written[name].dump(),
+    troupe::set_config_value(config, name,
+                             written[name].is_string() ? written[name].get<std::string>() : written[name].dump(),
                              "checkpoint");
   }
   return config;
 }
 
 void generate_text(const Config& settings) {
-  const auto loaded = troupe::load_checkpoint(settings.checkpoint_dir, settings.resume.empty() ? "latest" : settings.resume);
+  const auto loaded =
+      troupe::load_checkpoint(settings.checkpoint_dir, settings.resume.empty() ? "latest" : settings.resume);
   const auto config = with_model_of(settings, loaded.state);
   const auto prompt = config.get<std::string>("generate");
   SamplingOptions sampling;
@@ -146,7 +155,8 @@ void generate_text(const Config& settings) {
   sampling.top_k = config.get<std::int64_t>("top_k");
   sampling.seed = config.seed;
   if (sampling.temperature < 0) throw wrong("temperature", "it is at least 0");
-  if (sampling.max_new_tokens < 1 || sampling.top_k < 0) throw wrong("max_new_tokens, top_k", "they are at least 1 and 0");
+  if (sampling.max_new_tokens < 1 || sampling.top_k < 0)
+    throw wrong("max_new_tokens, top_k", "they are at least 1 and 0");
   const auto options = model_options(config);
   const auto ids = encode(prompt, options.vocab_size);
   Gpt model(options);

@@ -1,6 +1,7 @@
 // The smallest training program: a network learns which of two spirals a point lies on.
 //
-//   ./dev build && build/release/launch/troupe launch --nproc 2 build/release/examples/hello_troupe/hello_troupe --epochs 20
+//   ./dev build && build/release/launch/troupe launch --nproc 2 build/release/examples/hello_troupe/hello_troupe
+//   --epochs 20
 //
 // expect: a line per log interval with a falling loss, and a held-out accuracy above 0.95 at the end.
 #include <troupe/troupe.hpp>
@@ -22,8 +23,10 @@ class Spirals : public troupe::Dataset {
   std::int64_t size() const override { return 4000; }
   troupe::Example get(std::int64_t index, const troupe::SampleContext&) const override {
     const auto i = first_ + index;
-    const double turn = 0.5 + 4.0 * static_cast<double>(i * 7919 % 10007) / 10007, arm = static_cast<double>(i % 2) * M_PI;
-    return {torch::tensor({turn * std::cos(turn + arm) / 4.5, turn * std::sin(turn + arm) / 4.5}, torch::kFloat), torch::tensor(i % 2)};
+    const double turn = 0.5 + 4.0 * static_cast<double>(i * 7919 % 10007) / 10007,
+                 arm = static_cast<double>(i % 2) * M_PI;
+    return {torch::tensor({turn * std::cos(turn + arm) / 4.5, turn * std::sin(turn + arm) / 4.5}, torch::kFloat),
+            torch::tensor(i % 2)};
   }
 
  private:
@@ -33,7 +36,9 @@ class Spirals : public troupe::Dataset {
 int main(int argc, char** argv) {
   troupe::Job job;
   job.model = [](const troupe::Config&) { return Net().ptr(); };
-  job.data = [](const troupe::Config&) { return troupe::Datasets{std::make_shared<Spirals>(0), std::make_shared<Spirals>(4000)}; };
+  job.data = [](const troupe::Config&) {
+    return troupe::Datasets{std::make_shared<Spirals>(0), std::make_shared<Spirals>(4000)};
+  };
   job.loss = [](torch::nn::Module& model, const troupe::Batch& batch, const troupe::Config&) {
     const auto scores = model.as<NetImpl>()->forward(batch.input);
     const auto correct = scores.argmax(1).eq(batch.target).sum();

@@ -1,11 +1,14 @@
-// An image classifier: MiniResNet on handwritten digits, CIFAR-10, MNIST, pictures in folders or tar shards, or synthetic images.
+// An image classifier: MiniResNet on handwritten digits, CIFAR-10, MNIST, pictures in folders or tar shards, or
+// synthetic images.
 //
 //   ./dev demo
-//   build/release/launch/troupe launch --nproc 2 build/release/examples/image_classifier/image_classifier --data cifar10 --data_dir
+//   build/release/launch/troupe launch --nproc 2 build/release/examples/image_classifier/image_classifier --data
+//   cifar10 --data_dir
 //   ~/cifar-10-batches-bin
 //   … --data image_folder --data_dir PICTURES --image_size 64 --num_classes 5        (or webdataset: docs/data.md)
 //
-// expect: a falling loss, a held-out accuracy after each epoch (digits: above 0.97 after a few), and the path of the last checkpoint.
+// expect: a falling loss, a held-out accuracy after each epoch (digits: above 0.97 after a few), and the path of the
+// last checkpoint.
 #include "mini_resnet.hpp"
 #include "tensor_io/datasets.hpp"
 

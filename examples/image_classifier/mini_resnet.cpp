@@ -37,7 +37,8 @@ MiniResNetImpl::MiniResNetImpl(std::int64_t in_channels, std::int64_t num_classe
     : stem_(register_module("stem", conv(in_channels, width, 3, 1))),
       stem_norm_(register_module("stem_norm", troupe::nn::BatchNorm2d(width))),
       blocks_(BasicBlock(width, width, 1), BasicBlock(width, width, 1), BasicBlock(width, 2 * width, 2),
-              BasicBlock(2 * width, 2 * width, 1), BasicBlock(2 * width, 4 * width, 2), BasicBlock(4 * width, 4 * width, 1)),
+              BasicBlock(2 * width, 2 * width, 1), BasicBlock(2 * width, 4 * width, 2),
+              BasicBlock(4 * width, 4 * width, 1)),
       head_(register_module("head", torch::nn::Linear(4 * width, num_classes))) {
   register_module("blocks", blocks_);
   for (auto& module : modules(false)) {

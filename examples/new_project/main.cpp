@@ -1,4 +1,5 @@
-// Learns to read handwritten digits. README.md says how to build and start it; every setting is a flag (--help) or a line of train.toml.
+// Learns to read handwritten digits. README.md says how to build and start it; every setting is a flag (--help) or a
+// line of train.toml.
 #include <troupe/troupe.hpp>
 
 #include "tensor_io/datasets.hpp"
@@ -26,15 +27,17 @@ int main(int argc, char** argv) {
   troupe::Job job;
 
   // Settings of your own, beside Troupe's: --hidden 256, or `hidden = 256` under [program] in train.toml.
-  job.declare = [](troupe::Config& config) { config.declare("hidden", std::int64_t{128}, "width of the inner layers"); };
+  job.declare = [](troupe::Config& config) {
+    config.declare("hidden", std::int64_t{128}, "width of the inner layers");
+  };
 
   job.model = [](const troupe::Config& config) {
     const auto pixels = config.in_channels * config.image_size * config.image_size;
     return Net(pixels, config.get<std::int64_t>("hidden"), config.num_classes).ptr();
   };
 
-  // What to train on, and what to measure on. `--data image_folder --data_dir PICTURES` and others work at once; a data set of your own is
-  // a class with size() and get(i), derived from troupe::Dataset.
+  // What to train on, and what to measure on. `--data image_folder --data_dir PICTURES` and others work at once; a data
+  // set of your own is a class with size() and get(i), derived from troupe::Dataset.
   job.data = [](const troupe::Config& config) {
     auto [train, held_out] = troupe::make_datasets(config, config.seed);
     return troupe::Datasets{train, held_out};

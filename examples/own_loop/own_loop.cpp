@@ -2,8 +2,8 @@
 //
 //   build/release/launch/troupe launch --nproc 2 build/release/examples/own_loop/own_loop --optimizer adamw --lr 0.003
 //
-// expect: a line every 100 steps with the share of its points that all ranks together got right, ending above 0.9. Kill one of the two
-// processes meanwhile (`kill -9`): the lines go on as if nothing had happened.
+// expect: a line every 100 steps with the share of its points that all ranks together got right, ending above 0.9. Kill
+// one of the two processes meanwhile (`kill -9`): the lines go on as if nothing had happened.
 #include <troupe/troupe.hpp>
 
 #include <cmath>
@@ -17,7 +17,8 @@ class Circle : public troupe::Dataset {
  public:
   std::int64_t size() const override { return 8192; }
   troupe::Example get(std::int64_t index, const troupe::SampleContext&) const override {
-    const double x = static_cast<double>(index * 7919 % 10007) / 5003.5 - 1, y = static_cast<double>(index * 104729 % 10009) / 5004.5 - 1;
+    const double x = static_cast<double>(index * 7919 % 10007) / 5003.5 - 1,
+                 y = static_cast<double>(index * 104729 % 10009) / 5004.5 - 1;
     return {torch::tensor({x, y}, torch::kFloat), torch::tensor(std::int64_t{std::hypot(x, y) < 0.8})};
   }
 };
@@ -36,8 +37,8 @@ void train(troupe::Rank& rank) {
   };
   std::map<std::int64_t, Counted> counted;  // this rank's, by hundreds of steps
 
-  // Collectives between steps go in here. If a rank dies meanwhile, all do it again, its replacement too, and perhaps as other ranks of a
-  // smaller world; so it leaves what it starts from as it is.
+  // Collectives between steps go in here. If a rank dies meanwhile, all do it again, its replacement too, and perhaps
+  // as other ranks of a smaller world; so it leaves what it starts from as it is.
   rank.between_steps([&](std::int64_t steps_done) {
     if (steps_done % 100 != 0) return;
     const auto [right, seen] = counted[steps_done / 100 - 1];
@@ -54,9 +55,10 @@ void train(troupe::Rank& rank) {
     const auto scores = model->forward(batch.input);
     rank.backward(torch::nn::functional::cross_entropy(scores, batch.target));
     const auto report = rank.step(*optimizer);
-    if (report.repeat) continue;  // a rank was lost: nothing was applied, and the loader hands out the step's batches once more
-    // What the program keeps beside model and optimizer is counted once the step is done, so it counts each step once. (What a lost rank
-    // had counted is lost with it.)
+    if (report.repeat)
+      continue;  // a rank was lost: nothing was applied, and the loader hands out the step's batches once more
+    // What the program keeps beside model and optimizer is counted once the step is done, so it counts each step once.
+    // (What a lost rank had counted is lost with it.)
     auto& sums = counted[report.step / 100];
     sums.right += scores.argmax(1).eq(batch.target).sum().item<double>();
     sums.seen += static_cast<double>(batch.numel());

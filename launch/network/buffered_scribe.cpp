@@ -19,7 +19,8 @@ constexpr std::size_t kBufferBytes = 64 * 1024;
 net::rw_state receive(std::size_t& result, int fd, void* to, std::size_t bytes) {
   const auto got = ::recv(fd, to, bytes, MSG_DONTWAIT);
   result = got > 0 ? static_cast<std::size_t>(got) : 0;
-  if (got > 0 || (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))) return net::rw_state::success;
+  if (got > 0 || (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)))
+    return net::rw_state::success;
   return net::rw_state::failure;
 }
 
@@ -34,7 +35,9 @@ net::rw_state BufferedReads::read_some(std::size_t& result, int fd, void* to, st
     if (bytes >= kBufferBytes) return receive(result, fd, to, bytes);
     buffer_.resize(kBufferBytes);
     begin_ = end_ = 0;
-    if (const auto state = receive(end_, fd, buffer_.data(), kBufferBytes); state != net::rw_state::success || end_ == 0) return state;
+    if (const auto state = receive(end_, fd, buffer_.data(), kBufferBytes);
+        state != net::rw_state::success || end_ == 0)
+      return state;
     drained_ = end_ < kBufferBytes;
   }
   result = std::min(bytes, end_ - begin_);

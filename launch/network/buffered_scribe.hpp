@@ -9,9 +9,9 @@
 
 namespace troupe {
 
-/// Reads from a stream socket what has come, up to 64 KiB at once, and hands it out in the pieces that CAF asks for: it wants each
-/// message's head, then its payload, and would call the kernel for each, and once more to learn that nothing else is there. For
-/// caf::stream_impl. The multiplexer's thread.
+/// Reads from a stream socket what has come, up to 64 KiB at once, and hands it out in the pieces that CAF asks for: it
+/// wants each message's head, then its payload, and would call the kernel for each, and once more to learn that nothing
+/// else is there. For caf::stream_impl. The multiplexer's thread.
 class BufferedReads {
  public:
   caf::io::network::rw_state read_some(std::size_t& result, int fd, void* to, std::size_t bytes);

@@ -5,7 +5,15 @@
 namespace troupe {
 namespace {
 
-enum Operation : unsigned { server_handshake, client_handshake, direct_message, routed_message, monitor_message, down_message, heartbeat };
+enum Operation : unsigned {
+  server_handshake,
+  client_handshake,
+  direct_message,
+  routed_message,
+  monitor_message,
+  down_message,
+  heartbeat
+};
 
 }  // namespace
 
@@ -20,7 +28,8 @@ const char* FrameCheck::judge() const noexcept {
   const auto length = payload_length();
   const bool handshake = operation == server_handshake || operation == client_handshake;
   if (operation > heartbeat) return "no such operation in a frame";
-  if (frames_ == 0 && operation != (from_ == From::client ? client_handshake : server_handshake)) return "the first frame is no handshake";
+  if (frames_ == 0 && operation != (from_ == From::client ? client_handshake : server_handshake))
+    return "the first frame is no handshake";
   if (frames_ > 0 && operation == server_handshake) return "a server's handshake";  // CAF's clients say theirs twice
   if (handshake && length > kLongestHandshake) return "a handshake that is too long";
   if (length > kLongestPayload) return "a frame that is too long";

@@ -6,9 +6,10 @@
 
 namespace troupe {
 
-/// Follows the frames of CAF 0.17's wire protocol (BASP 3: a header of 32 bytes, big-endian, then a payload) in the bytes that a peer
-/// sends, and refuses what CAF itself does not survive or has no bound for: a handshake or a message without a payload is a null pointer
-/// there, and it allocates whatever length a header says. What is in a payload is not looked at. Pure; one thread.
+/// Follows the frames of CAF 0.17's wire protocol (BASP 3: a header of 32 bytes, big-endian, then a payload) in the
+/// bytes that a peer sends, and refuses what CAF itself does not survive or has no bound for: a handshake or a message
+/// without a payload is a null pointer there, and it allocates whatever length a header says. What is in a payload is
+/// not looked at. Pure; one thread.
 class FrameCheck {
  public:
   enum class From : std::uint8_t { client, server };
@@ -17,7 +18,8 @@ class FrameCheck {
 
   explicit FrameCheck(From from) noexcept : from_(from) {}
 
-  /// The next bytes, cut anywhere. Null: nothing is wrong so far; else what is, and the connection must end before CAF sees these bytes.
+  /// The next bytes, cut anywhere. Null: nothing is wrong so far; else what is, and the connection must end before CAF
+  /// sees these bytes.
   const char* take(std::span<const std::byte> bytes) noexcept;
 
   /// The peer's handshake has been taken whole.

@@ -105,8 +105,8 @@ struct Gate::State : std::enable_shared_from_this<Gate::State> {
       if (!*greeted) return self->leave(place, reason != nullptr ? reason : "no handshake");
       if (reason != nullptr) self->refuse(address, reason, true);
     };
-    auto passage =
-        std::make_shared<Passage<Stream>>(std::move(stream), std::move(inside), FrameCheck::From::client, deadline, std::move(events));
+    auto passage = std::make_shared<Passage<Stream>>(std::move(stream), std::move(inside), FrameCheck::From::client,
+                                                     deadline, std::move(events));
     place->end = [weak = std::weak_ptr(passage)](const std::string& reason) {
       if (const auto found = weak.lock()) found->end(reason.c_str());
     };
@@ -156,7 +156,8 @@ struct Gate::State : std::enable_shared_from_this<Gate::State> {
       timer.async_wait([self = shared_from_this()](const std::error_code& cancelled) {
         if (!cancelled) self->end("too slow");
       });
-      stream.async_handshake(asio::ssl::stream_base::server, [self = shared_from_this()](const std::error_code& failure) {
+      stream.async_handshake(asio::ssl::stream_base::server, [self =
+                                                                  shared_from_this()](const std::error_code& failure) {
         if (self->over) return;
         if (failure) return self->end(self->reason_of(failure));
         asio::async_read(self->stream, asio::buffer(self->proof), [self](const std::error_code& unread, std::size_t) {
@@ -171,18 +172,20 @@ struct Gate::State : std::enable_shared_from_this<Gate::State> {
       const auto& token = gate->options.keys->token;
       if (!equal_secrets({proof.data(), proof.size()}, join_proof(stream, token, false))) return end("a wrong token");
       answer = join_proof(stream, token, true);
-      asio::async_write(stream, asio::buffer(answer), [self = shared_from_this()](const std::error_code& unwritten, std::size_t) {
-        if (self->over) return;
-        if (unwritten) return self->end("no handshake");
-        self->over = true;
-        self->timer.cancel();
-        self->gate->let_in(std::move(self->stream), self->place, self->deadline);
-      });
+      asio::async_write(stream, asio::buffer(answer),
+                        [self = shared_from_this()](const std::error_code& unwritten, std::size_t) {
+                          if (self->over) return;
+                          if (unwritten) return self->end("no handshake");
+                          self->over = true;
+                          self->timer.cancel();
+                          self->gate->let_in(std::move(self->stream), self->place, self->deadline);
+                        });
     }
 
     std::string reason_of(const std::error_code& failure) {
       const auto verdict = SSL_get_verify_result(stream.native_handle());
-      if (verdict == X509_V_ERR_CERT_HAS_EXPIRED || verdict == X509_V_ERR_CERT_NOT_YET_VALID) return "a certificate that has expired";
+      if (verdict == X509_V_ERR_CERT_HAS_EXPIRED || verdict == X509_V_ERR_CERT_NOT_YET_VALID)
+        return "a certificate that has expired";
       return verdict == X509_V_OK ? why(failure) : "a certificate that is not the job's";
     }
 
@@ -221,10 +224,10 @@ Gate::Gate(asio::io_context& io, GateOptions options) : state_(std::make_shared<
   try {
     state_->listen();
   } catch (const std::system_error& error) {
-    throw Error(
-        ErrorCode::unavailable, "coordinator",
-        "cannot listen on " + state_->options.address + ":" + std::to_string(state_->options.port) + " (" + error.code().message() + ")",
-        "choose another port");
+    throw Error(ErrorCode::unavailable, "coordinator",
+                "cannot listen on " + state_->options.address + ":" + std::to_string(state_->options.port) + " (" +
+                    error.code().message() + ")",
+                "choose another port");
   }
   asio::post(io, [state = state_] { state->accept(); });
 }

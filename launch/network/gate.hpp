@@ -22,9 +22,10 @@ struct GateOptions {
   std::function<void(const std::string&)> log;  ///< lines for the user; the io_context's thread
 };
 
-/// Stands before CAF's port. Lets in whoever shows a certificate of the job's authority by mutual TLS 1.3 and proves the job's token, in
-/// time, and then speaks CAF's protocol; nobody else's byte gets to CAF. Memory is bounded by `waiting`. Runs on the thread of `io`, which
-/// must not be stopped before the gate is destroyed and the thread has ended.
+/// Stands before CAF's port. Lets in whoever shows a certificate of the job's authority by mutual TLS 1.3 and proves
+/// the job's token, in time, and then speaks CAF's protocol; nobody else's byte gets to CAF. Memory is bounded by
+/// `waiting`. Runs on the thread of `io`, which must not be stopped before the gate is destroyed and the thread has
+/// ended.
 class Gate {
  public:
   /// Listens. Throws Error(unavailable).

@@ -28,7 +28,8 @@ namespace net = caf::io::network;
 
 constexpr std::chrono::milliseconds kLinkPatience{5'000}, kLastBytes{2'000};
 
-// CAF's port: a local socket with a name of the kernel's choosing. Only the gate, which is this process, may connect to it.
+// CAF's port: a local socket with a name of the kernel's choosing. Only the gate, which is this process, may connect to
+// it.
 class InsideDoor : public net::doorman_impl {
  public:
   InsideDoor(net::default_multiplexer& multiplexer, int fd, std::uint16_t port, std::string address)
@@ -38,7 +39,8 @@ class InsideDoor : public net::doorman_impl {
     const auto fd = acceptor_.accepted_socket();
     ucred peer{};
     socklen_t size = sizeof peer;
-    if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.pid != ::getpid()) return ::close(fd), true;
+    if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.pid != ::getpid())
+      return ::close(fd), true;
     if (detached()) return ::close(fd), false;
     const auto scribe = caf::make_counted<BufferedScribe>(acceptor_.backend(), fd);
     parent()->add_scribe(scribe);
@@ -58,8 +60,8 @@ std::pair<int, std::string> listen_inside() {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   socklen_t size = sizeof address;
-  if (fd < 0 || ::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(sa_family_t)) != 0 || ::listen(fd, SOMAXCONN) != 0 ||
-      ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+  if (fd < 0 || ::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(sa_family_t)) != 0 ||
+      ::listen(fd, SOMAXCONN) != 0 || ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
     const int error = errno;
     if (fd >= 0) ::close(fd);
     throw Error(ErrorCode::unavailable, "coordinator", "no local socket: " + std::system_category().message(error));
@@ -70,7 +72,8 @@ std::pair<int, std::string> listen_inside() {
 }  // namespace
 
 struct GuardedMiddleman::Thread {
-  Thread() : work(asio::make_work_guard(io)), ended(done.get_future()), thread([this] { io.run(), done.set_value(); }) {}
+  Thread()
+      : work(asio::make_work_guard(io)), ended(done.get_future()), thread([this] { io.run(), done.set_value(); }) {}
   // CAF has closed its sockets: what it wrote last still goes out.
   ~Thread() {
     gate.reset();
@@ -114,12 +117,14 @@ class GuardedMiddleman::Middleman : public caf::io::middleman_actor_impl {
 
   caf::expected<caf::io::doorman_ptr> open(std::uint16_t, const char* address, bool) override {
     auto& thread = owner_->thread();
-    return caf::io::doorman_ptr(
-        caf::make_counted<InsideDoor>(multiplexer(), std::exchange(thread.door, -1), thread.gate->port(), std::string(address)));
+    return caf::io::doorman_ptr(caf::make_counted<InsideDoor>(multiplexer(), std::exchange(thread.door, -1),
+                                                              thread.gate->port(), std::string(address)));
   }
 
  private:
-  net::default_multiplexer& multiplexer() { return static_cast<net::default_multiplexer&>(system().middleman().backend()); }
+  net::default_multiplexer& multiplexer() {
+    return static_cast<net::default_multiplexer&>(system().middleman().backend());
+  }
 
   GuardedMiddleman* owner_;
 };
@@ -131,8 +136,8 @@ GuardedMiddleman::GuardedMiddleman(caf::actor_system& system, std::shared_ptr<co
 GuardedMiddleman::~GuardedMiddleman() = default;
 
 void GuardedMiddleman::start() {
-  actor_ = system_.spawn<Middleman, caf::detached + caf::hidden>(system_.middleman().named_broker<caf::io::basp_broker>(caf::atom("BASP")),
-                                                                 this);
+  actor_ = system_.spawn<Middleman, caf::detached + caf::hidden>(
+      system_.middleman().named_broker<caf::io::basp_broker>(caf::atom("BASP")), this);
 }
 
 void GuardedMiddleman::stop() {
@@ -153,8 +158,8 @@ GuardedMiddleman::Thread& GuardedMiddleman::thread() {
   return *thread_;
 }
 
-std::uint16_t GuardedMiddleman::publish(const caf::strong_actor_ptr& actor, std::set<std::string> interface, std::uint16_t port,
-                                        const std::string& address) {
+std::uint16_t GuardedMiddleman::publish(const caf::strong_actor_ptr& actor, std::set<std::string> interface,
+                                        std::uint16_t port, const std::string& address) {
   auto& thread = this->thread();
   const auto [door, inside] = listen_inside();
   thread.door = door;
@@ -167,14 +172,15 @@ std::uint16_t GuardedMiddleman::publish(const caf::strong_actor_ptr& actor, std:
   thread.gate.emplace(thread.io, options);
   std::string failure;
   caf::scoped_actor self(system_);
-  self->request(actor_, caf::infinite, caf::publish_atom::value, thread.gate->port(), actor, std::move(interface), address, true)
+  self->request(actor_, caf::infinite, caf::publish_atom::value, thread.gate->port(), actor, std::move(interface),
+                address, true)
       .receive([](std::uint16_t) {}, [&](const caf::error& error) { failure = system_.render(error); });
   if (!failure.empty()) throw Error(ErrorCode::unavailable, "coordinator", failure);
   return thread.gate->port();
 }
 
-caf::expected<caf::strong_actor_ptr> GuardedMiddleman::connect(const std::set<std::string>& interface, const std::string& host,
-                                                               std::uint16_t port) {
+caf::expected<caf::strong_actor_ptr> GuardedMiddleman::connect(const std::set<std::string>& interface,
+                                                               const std::string& host, std::uint16_t port) {
   caf::expected<caf::strong_actor_ptr> found = caf::make_error(caf::sec::no_actor_published_at_port, port);
   caf::scoped_actor self(system_);
   self->request(actor_, caf::infinite, caf::connect_atom::value, host, port)

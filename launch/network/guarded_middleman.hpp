@@ -13,12 +13,13 @@
 
 namespace troupe {
 
-/// Publishes actors behind a Gate and, where the process has keys, reaches others' through secure links: a module of CAF's actor system, in
-/// the place of CAF's own TLS (which has no deadline for a peer's handshake, and no look at what comes after). Its
-/// connections are BufferedScribes. Has a thread of its own from the first use on.
+/// Publishes actors behind a Gate and, where the process has keys, reaches others' through secure links: a module of
+/// CAF's actor system, in the place of CAF's own TLS (which has no deadline for a peer's handshake, and no look at what
+/// comes after). Its connections are BufferedScribes. Has a thread of its own from the first use on.
 class GuardedMiddleman : public caf::actor_system::module {
  public:
-  GuardedMiddleman(caf::actor_system& system, std::shared_ptr<const JobKeys> keys, std::function<void(const std::string&)> log);
+  GuardedMiddleman(caf::actor_system& system, std::shared_ptr<const JobKeys> keys,
+                   std::function<void(const std::string&)> log);
   ~GuardedMiddleman() override;
 
   void start() override;
@@ -35,7 +36,8 @@ class GuardedMiddleman : public caf::actor_system::module {
   /// Returns the port. Once. Throws Error(unavailable).
   std::uint16_t publish(const caf::strong_actor_ptr& actor, std::set<std::string> interface, std::uint16_t port,
                         const std::string& address);
-  caf::expected<caf::strong_actor_ptr> connect(const std::set<std::string>& interface, const std::string& host, std::uint16_t port);
+  caf::expected<caf::strong_actor_ptr> connect(const std::set<std::string>& interface, const std::string& host,
+                                               std::uint16_t port);
 
  private:
   struct Thread;

@@ -14,7 +14,8 @@ namespace troupe {
 std::string join_proof(TlsStream& stream, const std::string& token, bool by_server) {
   static constexpr char kLabel[] = "EXPORTER-troupe-join";
   std::array<unsigned char, 32> secret{};
-  if (SSL_export_keying_material(stream.native_handle(), secret.data(), secret.size(), kLabel, std::strlen(kLabel), nullptr, 0, 0) != 1)
+  if (SSL_export_keying_material(stream.native_handle(), secret.data(), secret.size(), kLabel, std::strlen(kLabel),
+                                 nullptr, 0, 0) != 1)
     throw Error(ErrorCode::internal, "TLS", "the connection's secret cannot be had");
   return hmac_text(token, (by_server ? "server " : "client ") + std::string(secret.begin(), secret.end()));
 }

@@ -10,8 +10,9 @@
 
 namespace troupe {
 
-/// Carries bytes between a peer's connection (`Stream`: TCP, or TLS over it) and a local socket whose other end CAF has, until either side
-/// ends; what CAF would not survive ends it, too. Holds at most 16 KiB for each direction. The thread of its io_context.
+/// Carries bytes between a peer's connection (`Stream`: TCP, or TLS over it) and a local socket whose other end CAF
+/// has, until either side ends; what CAF would not survive ends it, too. Holds at most 16 KiB for each direction. The
+/// thread of its io_context.
 template <class Stream>
 class Passage : public std::enable_shared_from_this<Passage<Stream>> {
  public:
@@ -22,8 +23,13 @@ class Passage : public std::enable_shared_from_this<Passage<Stream>> {
   };
 
   /// `deadline` for the peer's handshake with CAF.
-  Passage(Stream outside, Inside inside, FrameCheck::From from, std::chrono::steady_clock::time_point deadline, Events events)
-      : outside_(std::move(outside)), inside_(std::move(inside)), check_(from), timer_(inside_.get_executor()), events_(std::move(events)) {
+  Passage(Stream outside, Inside inside, FrameCheck::From from, std::chrono::steady_clock::time_point deadline,
+          Events events)
+      : outside_(std::move(outside)),
+        inside_(std::move(inside)),
+        check_(from),
+        timer_(inside_.get_executor()),
+        events_(std::move(events)) {
     timer_.expires_at(deadline);
   }
 
@@ -47,7 +53,8 @@ class Passage : public std::enable_shared_from_this<Passage<Stream>> {
   }
 
  private:
-  // CAF is through: what it wrote last still arrives, and unread bytes here do not reset the connection before that (RFC 1122, 4.2.2.13).
+  // CAF is through: what it wrote last still arrives, and unread bytes here do not reset the connection before that
+  // (RFC 1122, 4.2.2.13).
   void drain() {
     std::error_code failure;
     draining_ = true;
@@ -60,31 +67,36 @@ class Passage : public std::enable_shared_from_this<Passage<Stream>> {
   }
 
   void read_outside() {
-    outside_.async_read_some(asio::buffer(incoming_), [self = this->shared_from_this()](const std::error_code& failure, std::size_t n) {
-      if (failure) return self->end();
-      if (self->draining_) return self->read_outside();
-      if (const char* wrong = self->check_.take(std::as_bytes(std::span(self->incoming_.data(), n)))) return self->end(wrong);
-      if (!self->greeted_ && self->check_.greeted()) {
-        self->greeted_ = true;
-        self->timer_.cancel();
-        if (self->events_.greeted) self->events_.greeted();
-      }
-      asio::async_write(self->inside_, asio::buffer(self->incoming_, n), [self](const std::error_code& unwritten, std::size_t) {
-        if (unwritten && !self->draining_) return self->end();
-        self->read_outside();
-      });
-    });
+    outside_.async_read_some(
+        asio::buffer(incoming_), [self = this->shared_from_this()](const std::error_code& failure, std::size_t n) {
+          if (failure) return self->end();
+          if (self->draining_) return self->read_outside();
+          if (const char* wrong = self->check_.take(std::as_bytes(std::span(self->incoming_.data(), n))))
+            return self->end(wrong);
+          if (!self->greeted_ && self->check_.greeted()) {
+            self->greeted_ = true;
+            self->timer_.cancel();
+            if (self->events_.greeted) self->events_.greeted();
+          }
+          asio::async_write(self->inside_, asio::buffer(self->incoming_, n),
+                            [self](const std::error_code& unwritten, std::size_t) {
+                              if (unwritten && !self->draining_) return self->end();
+                              self->read_outside();
+                            });
+        });
   }
 
   void read_inside() {
-    inside_.async_read_some(asio::buffer(outgoing_), [self = this->shared_from_this()](const std::error_code& failure, std::size_t n) {
-      if (self->over_) return;
-      if (failure) return self->drain();
-      asio::async_write(self->outside_, asio::buffer(self->outgoing_, n), [self](const std::error_code& unwritten, std::size_t) {
-        if (unwritten) return self->end();
-        self->read_inside();
-      });
-    });
+    inside_.async_read_some(asio::buffer(outgoing_),
+                            [self = this->shared_from_this()](const std::error_code& failure, std::size_t n) {
+                              if (self->over_) return;
+                              if (failure) return self->drain();
+                              asio::async_write(self->outside_, asio::buffer(self->outgoing_, n),
+                                                [self](const std::error_code& unwritten, std::size_t) {
+                                                  if (unwritten) return self->end();
+                                                  self->read_inside();
+                                                });
+                            });
   }
 
   Stream outside_;

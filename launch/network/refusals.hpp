@@ -6,8 +6,9 @@
 
 namespace troupe {
 
-/// Counts the connections that were refused, by reason, and says which of them are worth a line of the log: the first of a reason, the
-/// second, the fourth, and so on, so that a flood cannot fill a disk. Bounded memory. Pure; one thread.
+/// Counts the connections that were refused, by reason, and says which of them are worth a line of the log: the first
+/// of a reason, the second, the fourth, and so on, so that a flood cannot fill a disk. Bounded memory. Pure; one
+/// thread.
 class Refusals {
  public:
   /// One more; a line for the log, or nothing.
@@ -21,8 +22,9 @@ class Refusals {
   std::uint64_t total_ = 0;
 };
 
-/// How often an address may fail: a bucket of `kBurst` attempts that fills again by `kPerSecond`. An address whose bucket is empty is
-/// turned away before anything is computed for it. At most kAddresses are remembered. Pure; one thread.
+/// How often an address may fail: a bucket of `kBurst` attempts that fills again by `kPerSecond`. An address whose
+/// bucket is empty is turned away before anything is computed for it. At most kAddresses are remembered. Pure; one
+/// thread.
 class AttemptLimit {
  public:
   using Time = std::chrono::steady_clock::time_point;

@@ -37,39 +37,46 @@ struct Link : std::enable_shared_from_this<Link> {
   }
 
   void connect(const tcp::resolver::results_type& addresses) {
-    asio::async_connect(stream.next_layer(), addresses, [self = shared_from_this()](const std::error_code& failure, const tcp::endpoint&) {
-      if (failure) return self->fail(failure.message());
-      set_up(self->stream.next_layer());
-      self->stream.async_handshake(asio::ssl::stream_base::client, [self](const std::error_code& refused) {
-        if (refused) return self->fail(why(refused));
-        self->prove();
-      });
-    });
+    asio::async_connect(stream.next_layer(), addresses,
+                        [self = shared_from_this()](const std::error_code& failure, const tcp::endpoint&) {
+                          if (failure) return self->fail(failure.message());
+                          set_up(self->stream.next_layer());
+                          self->stream.async_handshake(asio::ssl::stream_base::client,
+                                                       [self](const std::error_code& refused) {
+                                                         if (refused) return self->fail(why(refused));
+                                                         self->prove();
+                                                       });
+                        });
   }
 
   void prove() {
     if (over) return;
     proof = join_proof(stream, token, false);
-    asio::async_write(stream, asio::buffer(proof), [self = shared_from_this()](const std::error_code& failure, std::size_t) {
-      if (failure) return self->fail(why(failure));
-      asio::async_read(self->stream, asio::buffer(self->answer), [self](const std::error_code& unread, std::size_t) {
-        if (unread) return self->fail("the gate does not take our keys: " + why(unread));
-        self->judge();
-      });
-    });
+    asio::async_write(stream, asio::buffer(proof),
+                      [self = shared_from_this()](const std::error_code& failure, std::size_t) {
+                        if (failure) return self->fail(why(failure));
+                        asio::async_read(self->stream, asio::buffer(self->answer),
+                                         [self](const std::error_code& unread, std::size_t) {
+                                           if (unread)
+                                             return self->fail("the gate does not take our keys: " + why(unread));
+                                           self->judge();
+                                         });
+                      });
   }
 
   void judge() {
     if (over) return;
-    if (!equal_secrets({answer.data(), answer.size()}, join_proof(stream, token, true))) return fail("the other side has another token");
+    if (!equal_secrets({answer.data(), answer.size()}, join_proof(stream, token, true)))
+      return fail("the other side has another token");
     int ends[2];
-    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return fail(std::system_category().message(errno));
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+      return fail(std::system_category().message(errno));
     over = true;
     timer.cancel();
     typename Passage<TlsStream>::Events events;
     events.ended = [keep = shared_from_this()](const char*) {};  // the TLS context with it
-    std::make_shared<Passage<TlsStream>>(std::move(stream), Local::socket(io, Local(), ends[0]), FrameCheck::From::server, deadline,
-                                         std::move(events))
+    std::make_shared<Passage<TlsStream>>(std::move(stream), Local::socket(io, Local(), ends[0]),
+                                         FrameCheck::From::server, deadline, std::move(events))
         ->start();
     promise.set_value(ends[1]);
   }
@@ -97,8 +104,8 @@ struct Link : std::enable_shared_from_this<Link> {
 
 }  // namespace
 
-std::future<int> open_secure_link(asio::io_context& io, const JobKeys& keys, const std::string& host, std::uint16_t port,
-                                  std::chrono::milliseconds patience) {
+std::future<int> open_secure_link(asio::io_context& io, const JobKeys& keys, const std::string& host,
+                                  std::uint16_t port, std::chrono::milliseconds patience) {
   const auto link = std::make_shared<Link>(io, keys, patience);
   auto future = link->promise.get_future();
   std::error_code failure;  // here: asio would start a thread for it

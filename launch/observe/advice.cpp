@@ -31,12 +31,16 @@ struct Weighed {
 
 void communication(const RunNumbers& n, std::vector<Weighed>& found) {
   if (n.world_size == 1 || n.communication() <= kCommunication) return;
-  std::string remedy = "let each rank do more between two reductions (a larger batch_size, grad_accum_steps), send less (--comm_hook bf16)";
+  std::string remedy =
+      "let each rank do more between two reductions (a larger batch_size, grad_accum_steps), send less (--comm_hook "
+      "bf16)";
   if (n.collectives > n.exposed) remedy += ", gather earlier or keep more (FSDP's prefetch and reshard settings)";
-  if (n.imbalance > kImbalance) remedy = "make the ranks equal first, see below: the others wait for the slowest one; then " + remedy;
+  if (n.imbalance > kImbalance)
+    remedy = "make the ranks equal first, see below: the others wait for the slowest one; then " + remedy;
   found.push_back({n.communication(),
                    {"communication", true,
-                    format("Compute waits for communication %.0f %% of a step, more than %.0f %%; of the reducer's %.1f ms in collectives "
+                    format("Compute waits for communication %.0f %% of a step, more than %.0f %%; of the reducer's "
+                           "%.1f ms in collectives "
                            "%.0f %% or more are hidden.",
                            100 * n.communication(), 100 * kCommunication, n.reduce_ms, 100 * n.overlap),
                     remedy}});
@@ -44,18 +48,22 @@ void communication(const RunNumbers& n, std::vector<Weighed>& found) {
 
 void loader(const RunNumbers& n, std::vector<Weighed>& found) {
   if (n.data <= kStarving) return;
-  found.push_back({n.data,
-                   {"loader", true,
-                    format("The loader is too slow: compute waits for data %.0f %% of a step, and %.1f batches are ready on the mean.",
-                           100 * n.data, n.loader_queue),
-                    "more threads or more ahead (num_workers, prefetch), or data that takes less decoding; small batches of data in "
-                    "memory are made in the training thread, whatever num_workers is"}});
+  found.push_back(
+      {n.data,
+       {"loader", true,
+        format(
+            "The loader is too slow: compute waits for data %.0f %% of a step, and %.1f batches are ready on the mean.",
+            100 * n.data, n.loader_queue),
+        "more threads or more ahead (num_workers, prefetch), or data that takes less decoding; small batches of data "
+        "in "
+        "memory are made in the training thread, whatever num_workers is"}});
 }
 
 void ranks(const RunNumbers& n, std::vector<Weighed>& found) {
   if (n.ranks.size() < 2 || n.imbalance <= kImbalance || n.imbalance * n.step_ms < kConcernMs) return;
-  const auto slowest = std::max_element(n.ranks.begin(), n.ranks.end(),
-                                        [](const SectionTimes& a, const SectionTimes& b) { return a.total_ms() < b.total_ms(); });
+  const auto slowest =
+      std::max_element(n.ranks.begin(), n.ranks.end(),
+                       [](const SectionTimes& a, const SectionTimes& b) { return a.total_ms() < b.total_ms(); });
   const auto r = static_cast<std::size_t>(slowest - n.ranks.begin());
   const auto n_ranks = static_cast<float>(n.ranks.size());
   SectionTimes mean;
@@ -67,33 +75,38 @@ void ranks(const RunNumbers& n, std::vector<Weighed>& found) {
   const std::pair<float, const char*> sections[] = {{slowest->data_ms - mean.data_ms, "data"},
                                                     {slowest->forward_ms - mean.forward_ms, "forward"},
                                                     {slowest->backward_ms - mean.backward_ms, "backward"}};
-  const auto worst = std::max_element(std::begin(sections), std::end(sections), [](auto& a, auto& b) { return a.first < b.first; });
+  const auto worst =
+      std::max_element(std::begin(sections), std::end(sections), [](auto& a, auto& b) { return a.first < b.first; });
   const auto host = r < n.hosts.size() ? " (" + n.hosts[r] + ")" : std::string();
   found.push_back(
       {static_cast<double>(slowest->total_ms() - mean.total_ms()) / std::max(1e-9, n.step_ms),
        {"ranks", true,
         "Rank " + std::to_string(r) + host +
-            format(" takes %.1f ms of its own for a step, %.0f %% more than the mean rank, most of the difference in %s; the "
-                   "others wait for it.",
-                   static_cast<double>(slowest->total_ms()),
-                   100 * static_cast<double>(slowest->total_ms() - mean.total_ms()) / static_cast<double>(mean.total_ms()), worst->second),
+            format(
+                " takes %.1f ms of its own for a step, %.0f %% more than the mean rank, most of the difference in %s; "
+                "the "
+                "others wait for it.",
+                static_cast<double>(slowest->total_ms()),
+                100 * static_cast<double>(slowest->total_ms() - mean.total_ms()) / static_cast<double>(mean.total_ms()),
+                worst->second),
         "look for other work, heat or a slower disk on that host, or give it fewer slots in the host list"}});
 }
 
 void buckets(const RunNumbers& n, std::vector<Weighed>& found) {
   if (n.world_size == 1 || n.buckets == 0) return;
   if (n.buckets >= kManyBuckets && n.bucket_mib < kSmallBucketMib) {
-    found.push_back(
-        {n.exposed / 2,
-         {"buckets", true,
-          format("A step has %.0f buckets of %.2f MiB: each costs a collective's start on every rank.", n.buckets, n.bucket_mib),
-          "raise bucket_cap_mb (25 is the default)"}});
+    found.push_back({n.exposed / 2,
+                     {"buckets", true,
+                      format("A step has %.0f buckets of %.2f MiB: each costs a collective's start on every rank.",
+                             n.buckets, n.bucket_mib),
+                      "raise bucket_cap_mb (25 is the default)"}});
   }
   if (n.buckets < 1.5 && n.bucket_mib > 1 && n.exposed > 0.10) {
-    found.push_back(
-        {n.exposed / 2,
-         {"buckets", true, format("All gradients (%.1f MiB) are one bucket, so nothing is reduced while backward goes on.", n.bucket_mib),
-          format("lower bucket_cap_mb, to %.1f say, so that there are several", n.bucket_mib / 4)}});
+    found.push_back({n.exposed / 2,
+                     {"buckets", true,
+                      format("All gradients (%.1f MiB) are one bucket, so nothing is reduced while backward goes on.",
+                             n.bucket_mib),
+                      format("lower bucket_cap_mb, to %.1f say, so that there are several", n.bucket_mib / 4)}});
   }
 }
 
@@ -102,42 +115,51 @@ void scaling(const RunNumbers& n, const RunNumbers* baseline, std::vector<Weighe
   if (!efficiency) return;
   const auto [low, high] = usual_efficiency(n.world_size);
   const bool poor = efficiency->value < low;
-  std::string finding = format("Scaling efficiency with %d ranks is %s%.0f %%", n.world_size, efficiency->measured ? "" : "at best ",
-                               100 * efficiency->value);
+  std::string finding = format("Scaling efficiency with %d ranks is %s%.0f %%", n.world_size,
+                               efficiency->measured ? "" : "at best ", 100 * efficiency->value);
   finding +=
       efficiency->measured
-          ? format(" (measured against the run with %d), usual are %.0f-%.0f %%.", efficiency->baseline_world_size, 100 * low, 100 * high)
-          : format(" (a step without exposed communication and with equal ranks, over this one), usual are %.0f-%.0f %%.", 100 * low,
-                   100 * high);
+          ? format(" (measured against the run with %d), usual are %.0f-%.0f %%.", efficiency->baseline_world_size,
+                   100 * low, 100 * high)
+          : format(
+                " (a step without exposed communication and with equal ranks, over this one), usual are %.0f-%.0f %%.",
+                100 * low, 100 * high);
   found.push_back(
       {poor ? 0.01 : -1,
-       {"scaling", poor, finding, poor ? "what stands above, the costliest first; --baseline RUN, a run with one rank, measures it" : ""}});
+       {"scaling", poor, finding,
+        poor ? "what stands above, the costliest first; --baseline RUN, a run with one rank, measures it" : ""}});
   if (poor && efficiency->measured)
-    found.back().advice.remedy = "what stands above, the costliest first; ranks on one host also share its memory and cores";
+    found.back().advice.remedy =
+        "what stands above, the costliest first; ranks on one host also share its memory and cores";
 }
 
 void others(const RunNumbers& n, std::vector<Weighed>& found) {
   if (n.checkpoint > kCheckpoint) {
-    found.push_back({n.checkpoint,
-                     {"checkpoints", true, format("Saving holds compute up for %.0f %% of the time.", 100 * n.checkpoint),
-                      "save less often (save_every), or to a faster disk: a save waits for the one before it"}});
+    found.push_back(
+        {n.checkpoint,
+         {"checkpoints", true, format("Saving holds compute up for %.0f %% of the time.", 100 * n.checkpoint),
+          "save less often (save_every), or to a faster disk: a save waits for the one before it"}});
   }
   if (n.validation > kValidation) {
-    found.push_back(
-        {n.validation, {"validation", true, format("Validation takes %.0f %% of the time.", 100 * n.validation), "raise validate_every"}});
+    found.push_back({n.validation,
+                     {"validation", true, format("Validation takes %.0f %% of the time.", 100 * n.validation),
+                      "raise validate_every"}});
   }
   if (n.skipped > kSkipped) {
-    found.push_back({n.skipped,
-                     {"skipped steps", true, format("%.1f %% of the steps were computed and not applied.", 100 * n.skipped),
-                      "see the log lines that name rank and parameter; lower lr, clip with clip_norm"}});
+    found.push_back(
+        {n.skipped,
+         {"skipped steps", true, format("%.1f %% of the steps were computed and not applied.", 100 * n.skipped),
+          "see the log lines that name rank and parameter; lower lr, clip with clip_norm"}});
   }
   if (n.membership_changes > 0) {
     const double share = n.wall_s > 0 ? n.stalled_s / n.wall_s : 0;
-    found.push_back({share > kStalled ? share : -1,
-                     {"failures", share > kStalled,
-                      format("The membership changed %lld time%s; the job stood still for %.1f s by that, %.1f %% of the run.",
-                             static_cast<long long>(n.membership_changes), n.membership_changes == 1 ? "" : "s", n.stalled_s, 100 * share),
-                      share > kStalled ? "spares that wait, ready (--spares), take a dead rank's place at once" : ""}});
+    found.push_back(
+        {share > kStalled ? share : -1,
+         {"failures", share > kStalled,
+          format("The membership changed %lld time%s; the job stood still for %.1f s by that, %.1f %% of the run.",
+                 static_cast<long long>(n.membership_changes), n.membership_changes == 1 ? "" : "s", n.stalled_s,
+                 100 * share),
+          share > kStalled ? "spares that wait, ready (--spares), take a dead rank's place at once" : ""}});
   }
 }
 
@@ -151,9 +173,11 @@ std::pair<double, double> usual_efficiency(int world_size) noexcept {
 std::optional<ScalingEfficiency> scaling_efficiency(const RunNumbers& run, const RunNumbers* baseline) {
   if (run.world_size < 2 || run.intervals == 0) return std::nullopt;
   if (baseline != nullptr) {
-    if (baseline->world_size < 1 || baseline->world_size == run.world_size || baseline->samples_per_second <= 0) return std::nullopt;
-    return ScalingEfficiency{run.samples_per_second / run.world_size / (baseline->samples_per_second / baseline->world_size), true,
-                             baseline->world_size};
+    if (baseline->world_size < 1 || baseline->world_size == run.world_size || baseline->samples_per_second <= 0)
+      return std::nullopt;
+    return ScalingEfficiency{
+        run.samples_per_second / run.world_size / (baseline->samples_per_second / baseline->world_size), true,
+        baseline->world_size};
   }
   if (run.step_ms <= 0) return std::nullopt;
   // Exposed communication holds the wait for slower ranks, too: no need to count these a second time.
@@ -163,8 +187,8 @@ std::optional<ScalingEfficiency> scaling_efficiency(const RunNumbers& run, const
 std::vector<Advice> advise(const RunNumbers& run, const RunNumbers* baseline) {
   std::vector<Weighed> found;
   if (run.intervals == 0) {
-    return {
-        {"records", true, "There is no log interval in the records, so there is nothing to judge.", "run longer, or lower log_interval"}};
+    return {{"records", true, "There is no log interval in the records, so there is nothing to judge.",
+             "run longer, or lower log_interval"}};
   }
   communication(run, found);
   loader(run, found);
@@ -178,8 +202,8 @@ std::vector<Advice> advise(const RunNumbers& run, const RunNumbers* baseline) {
   for (auto& item : found) advice.push_back(std::move(item.advice));
   if (run.intervals < 3) {
     advice.push_back({"records", false,
-                      format("Only %lld log interval%s could be used: take the numbers with care.", static_cast<long long>(run.intervals),
-                             run.intervals == 1 ? "" : "s"),
+                      format("Only %lld log interval%s could be used: take the numbers with care.",
+                             static_cast<long long>(run.intervals), run.intervals == 1 ? "" : "s"),
                       "run longer, or lower log_interval"});
   }
   return advice;

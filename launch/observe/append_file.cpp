@@ -16,7 +16,8 @@ namespace {
 
 [[noreturn]] void fail(const std::string& path, int error) {
   throw Error(ErrorCode::io, path, std::strerror(error),
-              error == ENOSPC || error == EDQUOT ? "free some space: what comes then is written again" : "choose another --run_dir");
+              error == ENOSPC || error == EDQUOT ? "free some space: what comes then is written again"
+                                                 : "choose another --run_dir");
 }
 
 }  // namespace
@@ -60,7 +61,8 @@ std::string mend_and_read_tail(const std::string& path, std::int64_t bytes) {
     tail.resize(n < 0 ? 0 : static_cast<std::size_t>(n));
     const auto end = tail.rfind('\n');
     const auto whole = end == std::string::npos ? 0 : end + 1;
-    if (whole < tail.size() && (whole > 0 || from == 0)) (void)!::ftruncate(fd, from + static_cast<std::int64_t>(whole));
+    if (whole < tail.size() && (whole > 0 || from == 0))
+      (void)!::ftruncate(fd, from + static_cast<std::int64_t>(whole));
     tail.resize(whole);
     if (from > 0) tail.erase(0, tail.find('\n') + 1);
   }

@@ -5,8 +5,8 @@
 
 namespace troupe {
 
-/// A file that grows by whole records: what could not be written whole is taken back, so that a full disk costs records and never leaves
-/// half of one in the middle. One thread.
+/// A file that grows by whole records: what could not be written whole is taken back, so that a full disk costs records
+/// and never leaves half of one in the middle. One thread.
 class AppendFile {
  public:
   /// Nothing happens before the first append.
@@ -26,8 +26,8 @@ class AppendFile {
   int fd_ = -1;
 };
 
-/// The whole lines among the file's last `bytes`; empty where it cannot be read. What follows the last line end, half a line of a process
-/// that was killed, is cut off the file first.
+/// The whole lines among the file's last `bytes`; empty where it cannot be read. What follows the last line end, half a
+/// line of a process that was killed, is cut off the file first.
 std::string mend_and_read_tail(const std::string& path, std::int64_t bytes = 1 << 16);
 
 }  // namespace troupe

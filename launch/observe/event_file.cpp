@@ -45,8 +45,8 @@ std::string file_name() {
   static std::atomic<int> number{0};
   char host[256] = "localhost";
   ::gethostname(host, sizeof host - 1);
-  return "events.out.tfevents." + std::to_string(static_cast<std::int64_t>(now())) + "." + host + "." + std::to_string(::getpid()) + "." +
-         std::to_string(number++);
+  return "events.out.tfevents." + std::to_string(static_cast<std::int64_t>(now())) + "." + host + "." +
+         std::to_string(::getpid()) + "." + std::to_string(number++);
 }
 
 std::string version_event() {

@@ -8,8 +8,9 @@
 
 namespace troupe {
 
-/// A TensorBoard event file, new for every life of rank 0: TFRecords of tensorflow.Event messages, of which this writes the fields that
-/// scalars need. Its start event makes TensorBoard forget what earlier files of the folder say of the steps that come again.
+/// A TensorBoard event file, new for every life of rank 0: TFRecords of tensorflow.Event messages, of which this writes
+/// the fields that scalars need. Its start event makes TensorBoard forget what earlier files of the folder say of the
+/// steps that come again.
 class EventFile final : public MetricSink {
  public:
   /// `folder`/events.out.tfevents.SECONDS.HOST.PID.NUMBER, made at the first record.

@@ -11,7 +11,8 @@ class NumberedTracks {
   NumberedTracks(TraceRecorder& recorder, std::string name) : recorder_(recorder), name_(std::move(name)) {}
   TraceTrack& of(std::uint64_t key) {
     auto& track = tracks_[key];
-    if (track == nullptr) track = &recorder_.track(tracks_.size() == 1 ? name_ : name_ + ", thread " + std::to_string(tracks_.size()));
+    if (track == nullptr)
+      track = &recorder_.track(tracks_.size() == 1 ? name_ : name_ + ", thread " + std::to_string(tracks_.size()));
     return *track;
   }
 

@@ -27,8 +27,9 @@ void LiveRecords::add(const MetricRecord& record) {
 std::string LiveRecords::from(std::int64_t after) const {
   const std::lock_guard lock(mutex_);
   const auto next = first_ + static_cast<std::int64_t>(lines_.size());
-  std::string text = "{\"job_id\":" + nlohmann::json(job_id_).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
-                     ",\"life\":" + std::to_string(::getpid()) + ",\"next\":" + std::to_string(next) + ",\"records\":[";
+  std::string text =
+      "{\"job_id\":" + nlohmann::json(job_id_).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
+      ",\"life\":" + std::to_string(::getpid()) + ",\"next\":" + std::to_string(next) + ",\"records\":[";
   bool comma = false;
   const auto append = [&](const std::string& line) {
     if (std::exchange(comma, true)) text += ",\n";

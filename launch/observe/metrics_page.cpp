@@ -72,9 +72,9 @@ MetricsPage::MetricsPage(std::uint16_t port, const std::string& job_id) : impl_(
   });
   server.Get("/", [](const httplib::Request&, httplib::Response& response) {
     // Nothing from elsewhere, and nothing that a record might smuggle in.
-    response.set_header(
-        "Content-Security-Policy",
-        "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; frame-ancestors 'none'");
+    response.set_header("Content-Security-Policy",
+                        "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; style-src "
+                        "'unsafe-inline'; frame-ancestors 'none'");
     response.set_content(live_page().data(), live_page().size(), "text/html; charset=utf-8");
   });
   server.Get("/records", [this](const httplib::Request& request, httplib::Response& response) {
@@ -83,11 +83,13 @@ MetricsPage::MetricsPage(std::uint16_t port, const std::string& job_id) : impl_(
     std::from_chars(asked.data(), asked.data() + asked.size(), after);  // what is no number asks for all
     response.set_content(records(after), "application/json");
   });
-  server.Get("/metrics",
-             [this](const httplib::Request&, httplib::Response& response) { response.set_content(text(), "text/plain; version=0.0.4"); });
+  server.Get("/metrics", [this](const httplib::Request&, httplib::Response& response) {
+    response.set_content(text(), "text/plain; version=0.0.4");
+  });
   if (!server.bind_to_port("127.0.0.1", port)) {
     const int error = errno;
-    throw Error(ErrorCode::unavailable, "metrics_port", "port " + std::to_string(port) + " of 127.0.0.1: " + std::strerror(error),
+    throw Error(ErrorCode::unavailable, "metrics_port",
+                "port " + std::to_string(port) + " of 127.0.0.1: " + std::strerror(error),
                 "choose another --metrics_port, or 0 for none");
   }
   impl_->thread = std::thread([this] { impl_->server.listen_after_bind(); });

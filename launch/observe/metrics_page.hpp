@@ -7,10 +7,10 @@
 
 namespace troupe {
 
-/// A small server on the loopback interface: / is a page that follows the run, /records what it asks for, /metrics Prometheus's, the last
-/// value of every metric. It has three threads of its own, since a browser keeps connections ready; clients that dawdle keep other clients
-/// waiting and nobody else. A request whose Host is no name of this machine's loopback interface is refused: a page from elsewhere may not
-/// have its name resolved to here.
+/// A small server on the loopback interface: / is a page that follows the run, /records what it asks for, /metrics
+/// Prometheus's, the last value of every metric. It has three threads of its own, since a browser keeps connections
+/// ready; clients that dawdle keep other clients waiting and nobody else. A request whose Host is no name of this
+/// machine's loopback interface is refused: a page from elsewhere may not have its name resolved to here.
 class MetricsPage final : public MetricSink {
  public:
   /// Listens when it returns. Throws Error(unavailable) where the port is taken.

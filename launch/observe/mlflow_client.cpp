@@ -21,7 +21,8 @@ using nlohmann::json;
 constexpr std::size_t kMetricsOfCall = 1000, kParametersOfCall = 100, kTextOfParameter = 6000;
 
 std::int64_t now_ms() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
+      .count();
 }
 
 json pairs(const std::map<std::string, std::string>& texts) {
@@ -49,7 +50,8 @@ struct MlflowClient::Connection {
   httplib::Client client;
   std::atomic<bool> stopped{false};
 
-  Connection(const std::string& all, const std::string& server) : uri(all), prefix(all.substr(server.size())), client(server) {
+  Connection(const std::string& all, const std::string& server)
+      : uri(all), prefix(all.substr(server.size())), client(server) {
     while (prefix.ends_with('/')) prefix.pop_back();
     client.set_connection_timeout(2s);
     client.set_read_timeout(5s);
@@ -66,7 +68,8 @@ struct MlflowClient::Connection {
   json answer(const std::string& call, const httplib::Result& result, bool may_be_missing) const {
     if (stopped) throw Error(ErrorCode::interrupted, uri, "the run is over");
     if (!result)
-      throw Error(ErrorCode::unavailable, uri, httplib::to_string(result.error()), "start the server, or leave --mlflow_uri out");
+      throw Error(ErrorCode::unavailable, uri, httplib::to_string(result.error()),
+                  "start the server, or leave --mlflow_uri out");
     auto body = json::parse(result->body, nullptr, /*allow_exceptions=*/false);
     if (result->status == 200 && body.is_object()) return body;
     const auto code = body.is_object() ? body.value("error_code", "") : "";
@@ -77,10 +80,10 @@ struct MlflowClient::Connection {
                     : "is this an MLflow tracking server?");
   }
   json post(const std::string& call, const json& body) {
-    return answer(
-        call,
-        client.Post(prefix + "/api/2.0/mlflow/" + call, body.dump(-1, ' ', false, json::error_handler_t::replace), "application/json"),
-        false);
+    return answer(call,
+                  client.Post(prefix + "/api/2.0/mlflow/" + call,
+                              body.dump(-1, ' ', false, json::error_handler_t::replace), "application/json"),
+                  false);
   }
   json get(const std::string& call, const httplib::Params& parameters) {
     return answer(call, client.Get(prefix + "/api/2.0/mlflow/" + call, parameters, httplib::Headers{}), true);
@@ -113,12 +116,15 @@ std::string MlflowClient::find_experiment() {
 }
 
 std::string MlflowClient::find_run(const std::string& experiment) {
-  const json query{{"experiment_ids", {experiment}}, {"filter", "tags.`troupe.job_id` = '" + info_.job_id + "'"}, {"max_results", 1}};
+  const json query{{"experiment_ids", {experiment}},
+                   {"filter", "tags.`troupe.job_id` = '" + info_.job_id + "'"},
+                   {"max_results", 1}};
   const auto found = connection_->post("runs/search", query);
   if (found.contains("runs") && !found["runs"].empty()) return found["runs"][0].at("info").at("run_id");
   auto tags = info_.tags;
   tags["troupe.job_id"] = info_.job_id;
-  const json run{{"experiment_id", experiment}, {"start_time", now_ms()}, {"run_name", info_.run_name}, {"tags", pairs(tags)}};
+  const json run{
+      {"experiment_id", experiment}, {"start_time", now_ms()}, {"run_name", info_.run_name}, {"tags", pairs(tags)}};
   return connection_->post("runs/create", run).at("run").at("info").at("run_id");
 }
 
@@ -128,8 +134,10 @@ void MlflowClient::begin() {
     const auto run = find_run(find_experiment());
     const auto parameters = pairs(info_.parameters);
     for (std::size_t i = 0; i < parameters.size(); i += kParametersOfCall) {
-      const auto end = parameters.begin() + static_cast<std::ptrdiff_t>(std::min(parameters.size(), i + kParametersOfCall));
-      connection_->post("runs/log-batch", {{"run_id", run}, {"params", json(parameters.begin() + static_cast<std::ptrdiff_t>(i), end)}});
+      const auto end =
+          parameters.begin() + static_cast<std::ptrdiff_t>(std::min(parameters.size(), i + kParametersOfCall));
+      connection_->post("runs/log-batch",
+                        {{"run_id", run}, {"params", json(parameters.begin() + static_cast<std::ptrdiff_t>(i), end)}});
     }
     run_id_ = run;
   } catch (const json::exception& error) {

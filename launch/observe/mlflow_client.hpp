@@ -17,10 +17,11 @@ struct MlflowRunInfo {
   std::map<std::string, std::string> tags, parameters;
 };
 
-/// One run on an MLflow server, over its REST API (2.0). Every call waits a few seconds at most. One thread. Everything throws Error
-/// (unavailable) with what the server said.
+/// One run on an MLflow server, over its REST API (2.0). Every call waits a few seconds at most. One thread. Everything
+/// throws Error (unavailable) with what the server said.
 ///
-/// MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, are sent along as MLflow's own clients do.
+/// MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, are sent along as MLflow's own
+/// clients do.
 class MlflowClient {
  public:
   /// Throws Error(usage) for a URI that is none, or that has a password in it.

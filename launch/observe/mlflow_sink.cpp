@@ -58,7 +58,8 @@ void MlflowSink::deliver() {
     const bool delivered = deliver_once(records, last);
     lock.lock();
     if (delivered) {
-      const auto gone = std::min(records.size(), dropped_ - dropped);  // pushed out meanwhile, and delivered nevertheless
+      const auto gone =
+          std::min(records.size(), dropped_ - dropped);  // pushed out meanwhile, and delivered nevertheless
       dropped_ -= gone;
       waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<std::ptrdiff_t>(records.size() - gone));
       ended_ = last && waiting_.empty();

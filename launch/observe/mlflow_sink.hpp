@@ -11,8 +11,8 @@
 
 namespace troupe {
 
-/// Records on their way to an MLflow server, from a thread of its own: a server that is slow or away delays nobody. What it does not take
-/// waits, up to kWaiting records, and is tried again every few seconds; then the oldest go.
+/// Records on their way to an MLflow server, from a thread of its own: a server that is slow or away delays nobody.
+/// What it does not take waits, up to kWaiting records, and is tried again every few seconds; then the oldest go.
 class MlflowSink final : public MetricSink {
  public:
   static constexpr std::size_t kWaiting = 1024;

@@ -21,7 +21,8 @@ using torch::profiler::impl::ActivityType;
 std::atomic<bool> kineto_taken{false};
 
 std::int64_t system_now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
+      .count();
 }
 
 // Kineto's times are of the system's clock, ours of the steady one.
@@ -36,7 +37,8 @@ std::int64_t steady_minus_system_ns() {
   return offset;
 }
 
-// Nothing for what only says the same once more (a program's annotations as the device saw them) or is nobody's work (waits, overhead).
+// Nothing for what only says the same once more (a program's annotations as the device saw them) or is nobody's work
+// (waits, overhead).
 std::optional<KinetoActivity::Kind> kind_of(const profiler::KinetoEvent& event) {
   switch (static_cast<libkineto::ActivityType>(event.activityType())) {
     case libkineto::ActivityType::CPU_OP:
@@ -56,7 +58,8 @@ std::unique_ptr<OperatorTrace> OperatorTrace::begin(bool on_device) {
   if (kineto_taken.exchange(true)) return nullptr;
   std::set<ActivityType> activities{ActivityType::CPU};
   if (on_device) activities.insert(ActivityType::CUDA);
-  const torch::profiler::impl::ProfilerConfig config(torch::profiler::impl::ProfilerState::KINETO, false, false, false, false, false);
+  const torch::profiler::impl::ProfilerConfig config(torch::profiler::impl::ProfilerState::KINETO, false, false, false,
+                                                     false, false);
   std::unique_ptr<OperatorTrace> trace(new OperatorTrace());
   profiler::prepareProfiler(config, activities);
   profiler::enableProfiler(config, activities, {at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION});

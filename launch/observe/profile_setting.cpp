@@ -48,7 +48,8 @@ std::string parse_profile(const std::string& text, ProfileSetting& setting) {
   }
   if (!steps || text.ends_with(",")) return refused;
   if (setting.operators && setting.last - setting.first > kMostStepsWithOperators)
-    return "'" + displayable(text, 80) + "' asks for operators of more than " + std::to_string(kMostStepsWithOperators) +
+    return "'" + displayable(text, 80) + "' asks for operators of more than " +
+           std::to_string(kMostStepsWithOperators) +
            " steps, which Kineto keeps in memory: take fewer, or operators=off";
   setting.table = true;
   return {};

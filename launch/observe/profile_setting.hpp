@@ -4,11 +4,13 @@
 
 namespace troupe {
 
-/// What the setting `profile` asks for: `off`; `true`, a table at the end of where rank 0's time went; `steps=10:13`, the table and a trace
-/// of steps 10, 11 and 12 of all ranks; `steps=10:13,operators=off`, the same without LibTorch's operators. Pure.
+/// What the setting `profile` asks for: `off`; `true`, a table at the end of where rank 0's time went; `steps=10:13`,
+/// the table and a trace of steps 10, 11 and 12 of all ranks; `steps=10:13,operators=off`, the same without LibTorch's
+/// operators. Pure.
 struct ProfileSetting {
   bool table = false;
-  std::int64_t first = 0, last = 0;  ///< steps of the trace, numbered from 0, the last one not among them; equal: no trace
+  std::int64_t first = 0,
+               last = 0;  ///< steps of the trace, numbered from 0, the last one not among them; equal: no trace
   bool operators = true;
 
   bool traces() const noexcept { return last > first; }

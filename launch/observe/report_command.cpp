@@ -18,7 +18,8 @@ namespace {
 constexpr const char* kReportHelp =
     "usage: troupe report [RUN] [--out FILE] [--baseline RUN]\n"
     "\n"
-    "One HTML page about a run, whole in itself: loss, where the time of a step goes, exposed communication, how equal the ranks are, "
+    "One HTML page about a run, whole in itself: loss, where the time of a step goes, exposed communication, how equal "
+    "the ranks are, "
     "idle\n"
     "share, failures and recoveries, and advice.\n"
     "\n"
@@ -41,8 +42,10 @@ Words read(const std::vector<std::string>& words) {
     const auto name = words[i].substr(0, equals);
     if (name == "--help" || name == "-h") {
       read.help = true;
-    } else if (const auto flag = std::find_if(flags.begin(), flags.end(), [&](auto& f) { return f.first == name; }); flag != flags.end()) {
-      if (equals == std::string::npos && i + 1 == words.size()) throw Error(ErrorCode::usage, name, "the flag has no value");
+    } else if (const auto flag = std::find_if(flags.begin(), flags.end(), [&](auto& f) { return f.first == name; });
+               flag != flags.end()) {
+      if (equals == std::string::npos && i + 1 == words.size())
+        throw Error(ErrorCode::usage, name, "the flag has no value");
       *flag->second = equals == std::string::npos ? words[++i] : words[i].substr(equals + 1);
       if (flag->second->empty()) throw Error(ErrorCode::usage, name, "the flag has no value");
     } else if (words[i].starts_with("-")) {
@@ -83,11 +86,12 @@ int report_command(const std::vector<std::string>& words) {
   if (!asked.baseline.empty()) {
     baseline = numbers_of(read_run(asked.baseline).records);
     if (baseline->intervals == 0 || baseline->world_size < 1)
-      throw Error(ErrorCode::bad_data, displayable(asked.baseline, 200), "its records do not say how quick how many ranks were",
-                  "run it again with this troupe");
+      throw Error(ErrorCode::bad_data, displayable(asked.baseline, 200),
+                  "its records do not say how quick how many ranks were", "run it again with this troupe");
     if (baseline->world_size >= std::max(1, numbers.world_size))
       throw Error(ErrorCode::usage, "--baseline",
-                  "that run has " + std::to_string(baseline->world_size) + " ranks, this one " + std::to_string(numbers.world_size),
+                  "that run has " + std::to_string(baseline->world_size) + " ranks, this one " +
+                      std::to_string(numbers.world_size),
                   "give a run with fewer ranks");
   }
   const auto advice = advise(numbers, baseline ? &*baseline : nullptr);

@@ -24,7 +24,8 @@ void read_lines(const std::string& path, RunHistory& run) {
     throw Error(ErrorCode::bad_data, displayable(path, 200), "there is no such file, so this is no run's folder",
                 "give the --run_dir of a run, runs/latest say");
   if (fs::file_size(path, failure) > kMaxMetrics)
-    throw Error(ErrorCode::bad_data, displayable(path, 200), "it is longer than 1 GiB", "log less often: --log_interval");
+    throw Error(ErrorCode::bad_data, displayable(path, 200), "it is longer than 1 GiB",
+                "log less often: --log_interval");
   std::ifstream file(path);
   if (!file) throw Error(ErrorCode::io, displayable(path, 200), std::strerror(errno));
   RunLines lines;
@@ -35,14 +36,18 @@ void read_lines(const std::string& path, RunHistory& run) {
   }
   if (lines.records().empty()) {
     throw Error(ErrorCode::bad_data, displayable(path, 200),
-                lines.bad_lines() == 0 ? "it holds no record: the run ended before its first log line" : "no line of it is a record",
+                lines.bad_lines() == 0 ? "it holds no record: the run ended before its first log line"
+                                       : "no line of it is a record",
                 lines.bad_lines() == 0 ? "see the ranks' logs beside it" : "it is not what a run writes");
   }
   if (lines.bad_lines() > 0) {
     run.remarks.push_back(std::to_string(lines.bad_lines()) + (lines.bad_lines() == 1 ? " line" : " lines") +
-                          " of metrics.jsonl can't be read, the first is line " + std::to_string(lines.first_bad_line()) + ".");
+                          " of metrics.jsonl can't be read, the first is line " +
+                          std::to_string(lines.first_bad_line()) + ".");
   }
-  if (torn) run.remarks.emplace_back("The last line of metrics.jsonl is torn: rank 0 was killed while it wrote, or writes now.");
+  if (torn)
+    run.remarks.emplace_back(
+        "The last line of metrics.jsonl is torn: rank 0 was killed while it wrote, or writes now.");
   run.records = std::move(lines).take();
 }
 
@@ -53,8 +58,10 @@ std::string text_of(const nlohmann::json& object, const char* key) {
 
 void read_facts(const std::string& path, RunHistory& run) {
   std::error_code failure;
-  if (!fs::is_regular_file(path, failure)) return void(run.remarks.emplace_back("There is no run.json: what was run is not known."));
-  if (fs::file_size(path, failure) > kMaxFacts) return void(run.remarks.emplace_back("run.json is longer than 1 MiB, and was not read."));
+  if (!fs::is_regular_file(path, failure))
+    return void(run.remarks.emplace_back("There is no run.json: what was run is not known."));
+  if (fs::file_size(path, failure) > kMaxFacts)
+    return void(run.remarks.emplace_back("run.json is longer than 1 MiB, and was not read."));
   std::ifstream file(path);
   const auto entry = nlohmann::json::parse(file, nullptr, false);
   if (!entry.is_object()) return void(run.remarks.emplace_back("run.json can't be read: what was run is not known."));
@@ -89,7 +96,8 @@ void RunLines::add(const std::string& line) {
 void RunLines::start(const MetricRecord& record) {
   if (record.step == 0 && record.generation <= 1) return records_.clear();
   std::erase_if(records_, [&](const MetricRecord& old) {
-    return old.step > record.step && (old.kind == MetricRecord::Kind::train || old.kind == MetricRecord::Kind::validation);
+    return old.step > record.step &&
+           (old.kind == MetricRecord::Kind::train || old.kind == MetricRecord::Kind::validation);
   });
 }
 

@@ -111,7 +111,8 @@ RunNumbers numbers_of(const std::vector<MetricRecord>& records) {
   for (const auto& interval : used) {
     const auto& record = *interval.record;
     const double by_step = interval.steps / steps;
-    const double by_time = time > 0 ? interval.steps * 1000 * or_zero(record.value("time_metrics/end_to_end(s)")) / time : by_step;
+    const double by_time =
+        time > 0 ? interval.steps * 1000 * or_zero(record.value("time_metrics/end_to_end(s)")) / time : by_step;
     const auto share = [&](const char* name) { return by_time * or_zero(record.value(name)) / 100; };
     n.data += share("time_metrics/data_loading(%)");
     n.forward += share("time_metrics/forward(%)");
@@ -136,7 +137,8 @@ RunNumbers numbers_of(const std::vector<MetricRecord>& records) {
   }
   n.imbalance = imbalance_of(n.ranks);
   n.step_ms = time / steps;
-  n.rest = std::max(0.0, 1 - n.data - n.forward - n.backward - n.collectives - n.exposed - n.optimizer - n.validation - n.checkpoint);
+  n.rest = std::max(
+      0.0, 1 - n.data - n.forward - n.backward - n.collectives - n.exposed - n.optimizer - n.validation - n.checkpoint);
   return n;
 }
 

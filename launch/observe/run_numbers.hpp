@@ -9,15 +9,16 @@ namespace troupe {
 
 /// A run in numbers: means over its log intervals, each by its time. Shares are of a step, 0 to 1.
 ///
-/// Left out: the first interval of each life of rank 0 and the first after a change of membership (warm-up, the time the job stood still),
-/// as long as others are there, and intervals with another world size than the last one's.
+/// Left out: the first interval of each life of rank 0 and the first after a change of membership (warm-up, the time
+/// the job stood still), as long as others are there, and intervals with another world size than the last one's.
 struct RunNumbers {
   int world_size = 0;          ///< at the end; 0: the records do not say
   std::int64_t intervals = 0;  ///< that the means are over; 0: there are none, and all else here is 0
   std::int64_t left_out = 0;
   std::int64_t steps = 0;  ///< at the end of the run
   double step_ms = 0, samples_per_second = 0, tokens_per_second = 0;
-  double data = 0, forward = 0, backward = 0, collectives = 0, exposed = 0, optimizer = 0, validation = 0, checkpoint = 0, rest = 0;
+  double data = 0, forward = 0, backward = 0, collectives = 0, exposed = 0, optimizer = 0, validation = 0,
+         checkpoint = 0, rest = 0;
   double overlap = 1;                          ///< of the time in the reducer's collectives, at least
   double reduce_ms = 0;                        ///< a step's time in them
   double idle = 0;                             ///< as the metric

@@ -20,7 +20,8 @@ std::string utc_now() {
 
 std::string to_json(const RunRecord& record, const Config& config) {
   nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
-  for (const auto& place : record.ranks) ranks.push_back({{"rank", place.rank}, {"slot", place.slot}, {"host", place.host}});
+  for (const auto& place : record.ranks)
+    ranks.push_back({{"rank", place.rank}, {"slot", place.slot}, {"host", place.host}});
   const nlohmann::ordered_json run{{"schema", 1},
                                    {"job_id", record.job_id},
                                    {"started", utc_now()},

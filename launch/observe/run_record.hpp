@@ -15,8 +15,8 @@ struct RunRecord {
     std::string host;
   };
   std::string job_id, build_id, backend, strategy;
-  std::string git_commit;                       ///< of the tree that the program lies in, or was started in; empty: in none
-  std::vector<std::string> command;             ///< rank 0's
+  std::string git_commit;            ///< of the tree that the program lies in, or was started in; empty: in none
+  std::vector<std::string> command;  ///< rank 0's
   std::map<std::string, std::string> versions;  ///< of what it was built with
   std::vector<Place> ranks;                     ///< when it began
 };

@@ -27,7 +27,8 @@ td:nth-child(2) { width: 60%; } table.plain td { width: auto; }
 .legend span { display: inline-block; width: .8em; height: .8em; margin: 0 .3em 0 .8em; border-radius: 2px; }
 )css";
 
-constexpr const char* kPalette[] = {"#3b6fb6", "#4aa3a2", "#d98f2b", "#b3446c", "#7b5ea7", "#6a994e", "#8d6e63", "#c9a227", "#9e9e9e"};
+constexpr const char* kPalette[] = {"#3b6fb6", "#4aa3a2", "#d98f2b", "#b3446c", "#7b5ea7",
+                                    "#6a994e", "#8d6e63", "#c9a227", "#9e9e9e"};
 
 std::string style() {
   std::string css = kStyle;
@@ -120,19 +121,21 @@ std::string advice_html(const std::vector<Advice>& advice) {
   if (std::none_of(advice.begin(), advice.end(), [](const Advice& a) { return a.problem; }))
     html += "<p>Nothing stands out that costs time.</p>\n";
   for (const auto& item : advice) {
-    html += "<div class=\"advice " + std::string(item.problem ? "problem" : "fine") + "\"><b>" + html_escaped(item.subject) +
-            "</b>: " + html_escaped(item.finding) + (item.remedy.empty() ? "" : " <i>Try: " + html_escaped(item.remedy) + ".</i>") +
-            "</div>\n";
+    html += "<div class=\"advice " + std::string(item.problem ? "problem" : "fine") + "\"><b>" +
+            html_escaped(item.subject) + "</b>: " + html_escaped(item.finding) +
+            (item.remedy.empty() ? "" : " <i>Try: " + html_escaped(item.remedy) + ".</i>") + "</div>\n";
   }
   return html;
 }
 
 std::string loss_html(const RunHistory& run) {
-  Chart loss{"Loss",     "step", "mean loss", {{"training", series(run, Kind::train, "loss_metrics/global_avg_loss"), false}},
-             marks(run), false};
+  Chart loss{"Loss",      "step",
+             "mean loss", {{"training", series(run, Kind::train, "loss_metrics/global_avg_loss"), false}},
+             marks(run),  false};
   auto held_out = series(run, Kind::validation, "validation_metrics/loss");
   if (!held_out.empty()) loss.lines.push_back({"held out", std::move(held_out), true});
-  Chart pace{"Throughput", "step", "samples/s", {{"samples/s", series(run, Kind::train, "throughput(samples/s)"), false}},
+  Chart pace{"Throughput", "step",
+             "samples/s",  {{"samples/s", series(run, Kind::train, "throughput(samples/s)"), false}},
              marks(run),   true};
   return "<h2>Training</h2>\n" + svg_chart(loss) + svg_chart(pace);
 }
@@ -141,7 +144,9 @@ std::string split_html(const RunHistory& run, const RunNumbers& n) {
   std::string html = "<h2>Where the time of a step goes</h2>\n";
   if (n.intervals == 0) return html + "<p class=\"missing\">There is no log interval in the records.</p>\n";
   if (!n.has_split)
-    html += "<p class=\"missing\">These records are of an older troupe: forward, backward and optimizer are in the rest.</p>\n";
+    html +=
+        "<p class=\"missing\">These records are of an older troupe: forward, backward and optimizer are in the "
+        "rest.</p>\n";
   const std::vector<BarPart> parts{{"data wait", n.data},
                                    {"forward", n.forward},
                                    {"backward", n.backward},
@@ -155,16 +160,19 @@ std::string split_html(const RunHistory& run, const RunNumbers& n) {
   names.reserve(parts.size());
   for (const auto& part : parts) names.push_back(part.name);
   html += "<p>Rank 0, mean of " + std::to_string(n.intervals) + " log intervals" +
-          (n.left_out > 0 ? "; " + std::to_string(n.left_out) + " left out: warm-up, changes of membership, other world sizes" : "") +
+          (n.left_out > 0
+               ? "; " + std::to_string(n.left_out) + " left out: warm-up, changes of membership, other world sizes"
+               : "") +
           ".</p>\n";
-  html +=
-      "<table>" + svg_bar("step", parts, 1, duration_text(n.step_ms / 1000)) + "</table>" + svg_legend(names) + "<table class=\"plain\">\n";
+  html += "<table>" + svg_bar("step", parts, 1, duration_text(n.step_ms / 1000)) + "</table>" + svg_legend(names) +
+          "<table class=\"plain\">\n";
   for (const auto& part : parts)
-    html += "<tr><th>" + html_escaped(part.name) + "</th><td>" + fixed(part.value * n.step_ms, 3) + " ms</td><td>" + percent(part.value) +
-            "</td></tr>\n";
+    html += "<tr><th>" + html_escaped(part.name) + "</th><td>" + fixed(part.value * n.step_ms, 3) + " ms</td><td>" +
+            percent(part.value) + "</td></tr>\n";
   html += "<tr><th>reducer in collectives, beside these</th><td>" + fixed(n.reduce_ms, 3) + " ms</td><td>" +
           (n.reduce_ms > 0 ? percent(n.overlap) + " of that hidden, or more" : "") + "</td></tr>\n";
-  html += "<tr><th>buckets</th><td>" + short_number(n.buckets) + " of " + short_number(n.bucket_mib) + " MiB</td><td></td></tr></table>\n";
+  html += "<tr><th>buckets</th><td>" + short_number(n.buckets) + " of " + short_number(n.bucket_mib) +
+          " MiB</td><td></td></tr></table>\n";
   const Chart exposed{"Exposed communication",
                       "step",
                       "% of a step",
@@ -176,16 +184,19 @@ std::string split_html(const RunHistory& run, const RunNumbers& n) {
   html += svg_chart(exposed);
   if (!n.has_split) return html;
   html +=
-      "<h2>Edges between actors</h2>\n<table class=\"plain\"><tr><th>from → to</th><th>waiting messages, mean over time</th><th>the "
+      "<h2>Edges between actors</h2>\n<table class=\"plain\"><tr><th>from → to</th><th>waiting messages, mean over "
+      "time</th><th>the "
       "receiver waits</th></tr>\n";
   const auto row = [&](const char* edge, const std::string& queued, double wait) {
-    html += std::string("<tr><td>") + edge + "</td><td>" + queued + "</td><td>" + percent(wait) + " of a step</td></tr>\n";
+    html +=
+        std::string("<tr><td>") + edge + "</td><td>" + queued + "</td><td>" + percent(wait) + " of a step</td></tr>\n";
   };
   row("loader → compute", short_number(n.loader_queue) + " batches", n.data);
-  row("compute → reducer", short_number(n.reducer_queue) + " buckets", std::clamp(1 - n.reduce_ms / std::max(1e-9, n.step_ms), 0.0, 1.0));
+  row("compute → reducer", short_number(n.reducer_queue) + " buckets",
+      std::clamp(1 - n.reduce_ms / std::max(1e-9, n.step_ms), 0.0, 1.0));
   row("reducer → compute", "", n.exposed);
-  html +=
-      "<tr><td>compute → checkpointer</td><td></td><td>compute waits " + percent(n.checkpoint) + " of a step for it</td></tr></table>\n";
+  html += "<tr><td>compute → checkpointer</td><td></td><td>compute waits " + percent(n.checkpoint) +
+          " of a step for it</td></tr></table>\n";
   return html;
 }
 
@@ -193,11 +204,12 @@ std::string ranks_html(const RunNumbers& n) {
   std::string html = "<h2>Ranks beside each other</h2>\n";
   if (n.ranks.empty()) return html + "<p class=\"missing\">The records do not say what each rank did.</p>\n";
   html +=
-      "<p>What each rank spends on its own part of a step, without waiting for others. Idle share, mean of the ranks: " + percent(n.idle) +
-      "; the slowest takes " + percent(n.imbalance) + " longer than the mean" +
-      (n.slow_intervals > 0
-           ? "; in " + std::to_string(n.slow_intervals) + " of " + std::to_string(n.intervals) + " log intervals a rank was named slow"
-           : std::string()) +
+      "<p>What each rank spends on its own part of a step, without waiting for others. Idle share, mean of the "
+      "ranks: " +
+      percent(n.idle) + "; the slowest takes " + percent(n.imbalance) + " longer than the mean" +
+      (n.slow_intervals > 0 ? "; in " + std::to_string(n.slow_intervals) + " of " + std::to_string(n.intervals) +
+                                  " log intervals a rank was named slow"
+                            : std::string()) +
       ".</p>\n<table>";
   std::vector<std::size_t> order(n.ranks.size());
   double longest = 0;
@@ -207,10 +219,11 @@ std::string ranks_html(const RunNumbers& n) {
   }
   constexpr std::size_t kMostRanks = 64;
   if (order.size() > kMostRanks) {
-    std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return n.ranks[a].total_ms() > n.ranks[b].total_ms(); });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](auto a, auto b) { return n.ranks[a].total_ms() > n.ranks[b].total_ms(); });
     order.resize(kMostRanks);
-    html = html.substr(0, html.rfind("<table>")) + "<p class=\"soft\">The slowest " + std::to_string(kMostRanks) + " of " +
-           std::to_string(n.ranks.size()) + ".</p><table>";
+    html = html.substr(0, html.rfind("<table>")) + "<p class=\"soft\">The slowest " + std::to_string(kMostRanks) +
+           " of " + std::to_string(n.ranks.size()) + ".</p><table>";
   }
   for (const auto r : order) {
     const auto& rank = n.ranks[r];
@@ -226,11 +239,14 @@ std::string ranks_html(const RunNumbers& n) {
 
 std::string describe(const MetricRecord& record) {
   if (record.kind == Kind::start)
-    return record.generation > 1 ? "another process is rank 0" : record.step > 0 ? "the run went on from a checkpoint" : "";
+    return record.generation > 1 ? "another process is rank 0"
+           : record.step > 0     ? "the run went on from a checkpoint"
+                                 : "";
   if (record.kind == Kind::end) return record.text.empty() ? "the run ended" : "the run failed: " + record.text;
   if (record.kind != Kind::event) return "";
   if (record.generation == 0) return record.text;
-  std::string text = record.generation == 1 ? "the job began" : "membership " + std::to_string(record.generation) + ": " + record.text;
+  std::string text =
+      record.generation == 1 ? "the job began" : "membership " + std::to_string(record.generation) + ": " + record.text;
   text += "; " + std::to_string(record.members.size()) + (record.members.size() == 1 ? " rank" : " ranks");
   for (const auto& place : record.members) {
     if (place.newcomer) text += ", rank " + std::to_string(place.rank) + " new on " + place.host;
@@ -242,7 +258,12 @@ std::string events_html(const RunHistory& run) {
   constexpr std::size_t kMost = 500;
   const double begin = begin_of(run);
   std::string html = "<h2>Failures and recoveries</h2>\n", rows;
-  Chart chart{"Steps done over time; dashed: a change of membership", "seconds since the begin", "step", {{"step", {}, false}}, {}, true};
+  Chart chart{"Steps done over time; dashed: a change of membership",
+              "seconds since the begin",
+              "step",
+              {{"step", {}, false}},
+              {},
+              true};
   std::size_t events = 0;
   double before = begin;
   for (const auto& record : run.records) {
@@ -252,8 +273,8 @@ std::string events_html(const RunHistory& run) {
     if (const auto text = describe(record); !text.empty() && ++events <= kMost) {
       std::string stalled = record.stalled_ms > 0 ? duration_text(record.stalled_ms / 1000) : "";
       if (stalled.empty() && is_change(record)) stalled = "no more than " + duration_text(record.wall_time - before);
-      rows += "<tr><td>" + duration_text(at) + "</td><td>" + std::to_string(record.step) + "</td><td>" + html_escaped(text) + "</td><td>" +
-              stalled + "</td></tr>\n";
+      rows += "<tr><td>" + duration_text(at) + "</td><td>" + std::to_string(record.step) + "</td><td>" +
+              html_escaped(text) + "</td><td>" + stalled + "</td></tr>\n";
     }
     if (record.kind != Kind::start) before = record.wall_time;
   }
@@ -261,14 +282,17 @@ std::string events_html(const RunHistory& run) {
                    [](const auto& a, const auto& b) { return a.first < b.first; });
   html += svg_chart(chart);
   if (rows.empty()) return html + "<p class=\"missing\">The records tell of no event.</p>\n";
-  html += "<table class=\"plain\"><tr><th>after</th><th>step</th><th>what</th><th>stood still</th></tr>\n" + rows + "</table>\n";
-  if (events > kMost) html += "<p class=\"soft\">" + std::to_string(events - kMost) + " more are in metrics.jsonl.</p>\n";
+  html += "<table class=\"plain\"><tr><th>after</th><th>step</th><th>what</th><th>stood still</th></tr>\n" + rows +
+          "</table>\n";
+  if (events > kMost)
+    html += "<p class=\"soft\">" + std::to_string(events - kMost) + " more are in metrics.jsonl.</p>\n";
   return html;
 }
 
 // The last trace of the run, as the run itself told of it.
 std::string trace_html(const RunHistory& run) {
-  const auto found = std::find_if(run.records.rbegin(), run.records.rend(), [](const MetricRecord& r) { return r.event == "trace"; });
+  const auto found =
+      std::find_if(run.records.rbegin(), run.records.rend(), [](const MetricRecord& r) { return r.event == "trace"; });
   if (found == run.records.rend()) return {};
   std::string html = "<h2>Trace</h2>\n<p>" + html_escaped(found->text) + "</p>\n";
   if (found->text.find("; overlap ") == std::string::npos) return html;  // it was not written
@@ -281,8 +305,9 @@ std::string report_html(const RunHistory& run, const RunNumbers& numbers, const 
   return "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
          "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
          "<meta name=\"viewport\" content=\"width=device-width\"><title>Run " +
-         html_escaped(run.folder) + "</title>\n<style>" + style() + "</style></head>\n<body>\n" + head(run, numbers) + advice_html(advice) +
-         loss_html(run) + split_html(run, numbers) + ranks_html(numbers) + trace_html(run) + events_html(run) + "</body></html>\n";
+         html_escaped(run.folder) + "</title>\n<style>" + style() + "</style></head>\n<body>\n" + head(run, numbers) +
+         advice_html(advice) + loss_html(run) + split_html(run, numbers) + ranks_html(numbers) + trace_html(run) +
+         events_html(run) + "</body></html>\n";
 }
 
 }  // namespace troupe

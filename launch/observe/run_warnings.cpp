@@ -11,7 +11,8 @@ namespace {
 using Kind = MetricRecord::Kind;
 
 bool is_told_while_training(const Advice& advice) {
-  return advice.problem && (advice.subject == "communication" || advice.subject == "loader" || advice.subject == "ranks");
+  return advice.problem &&
+         (advice.subject == "communication" || advice.subject == "loader" || advice.subject == "ranks");
 }
 
 std::string line_of(const Advice& advice) {
@@ -21,7 +22,8 @@ std::string line_of(const Advice& advice) {
 }
 
 double seconds_of(const MetricRecord& record) {
-  const double seconds = record.value("time_metrics/end_to_end(s)") * static_cast<double>(record.step - record.steps_from);
+  const double seconds =
+      record.value("time_metrics/end_to_end(s)") * static_cast<double>(record.step - record.steps_from);
   return std::isfinite(seconds) ? seconds : 0;
 }
 

@@ -8,11 +8,11 @@
 
 namespace troupe {
 
-/// What a run warns of while it trains: communication, a loader that is too slow, ranks that are unequal, by the numbers and in the words
-/// of `troupe report` (advise). Each cause once in a life of rank 0, with its remedy.
+/// What a run warns of while it trains: communication, a loader that is too slow, ranks that are unequal, by the
+/// numbers and in the words of `troupe report` (advise). Each cause once in a life of rank 0, with its remedy.
 ///
-/// It looks at log intervals, not at steps: the last `window` of them since the job began, or its membership changed. The first of these is
-/// warm-up. Runs too short for a number to mean something are not judged. Pure.
+/// It looks at log intervals, not at steps: the last `window` of them since the job began, or its membership changed.
+/// The first of these is warm-up. Runs too short for a number to mean something are not judged. Pure.
 class RunWarnings {
  public:
   struct Options {
@@ -30,8 +30,9 @@ class RunWarnings {
   bool may_judge() const;
 
   Options options_;
-  std::vector<MetricRecord> since_;  // the last start or change of membership, if it is known, and train records after it
-  std::set<std::string> told_;       // subjects
+  std::vector<MetricRecord>
+      since_;                   // the last start or change of membership, if it is known, and train records after it
+  std::set<std::string> told_;  // subjects
 };
 
 }  // namespace troupe

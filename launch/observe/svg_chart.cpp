@@ -12,7 +12,9 @@ constexpr double kWidth = 760, kHeight = 240, kLeft = 64, kRight = 12, kTop = 12
 constexpr std::size_t kMostPoints = 1000;
 constexpr int kColours = 9;  // c0 ... c8 of the page's style
 
-bool finite(const std::pair<double, double>& point) { return std::isfinite(point.first) && std::isfinite(point.second); }
+bool finite(const std::pair<double, double>& point) {
+  return std::isfinite(point.first) && std::isfinite(point.second);
+}
 
 struct Range {
   double low = std::numeric_limits<double>::infinity(), high = -std::numeric_limits<double>::infinity();
@@ -83,7 +85,8 @@ std::string draw_line(const ChartLine& line, int colour, const Range& x, const R
       flush();
       continue;
     }
-    const auto at_x = number(x.place(point.first, kLeft, kWidth - kRight)), at_y = number(y.place(point.second, kHeight - kBottom, kTop));
+    const auto at_x = number(x.place(point.first, kLeft, kWidth - kRight)),
+               at_y = number(y.place(point.second, kHeight - kBottom, kTop));
     if (line.dots || line.points.size() == 1) {
       svg += element("circle", "r='3' cx='" + at_x + "' cy='" + at_y + "'" + class_name,
                      line.name + ": " + short_number(point.second) + " at " + short_number(point.first));
@@ -98,17 +101,19 @@ std::string draw_line(const ChartLine& line, int colour, const Range& x, const R
 std::string draw_axes(const Chart& chart, const Range& x, const Range& y) {
   std::string svg;
   const auto text = [&](double at_x, double at_y, const char* anchor, const std::string& words) {
-    svg += "<text x='" + number(at_x) + "' y='" + number(at_y) + "' text-anchor='" + anchor + "'>" + html_escaped(words) + "</text>";
+    svg += "<text x='" + number(at_x) + "' y='" + number(at_y) + "' text-anchor='" + anchor + "'>" +
+           html_escaped(words) + "</text>";
   };
   const double y_step = tick_step(y, 5), x_step = tick_step(x, 8);
   for (double tick = std::ceil(y.low / y_step) * y_step; tick <= y.high + y_step / 1000; tick += y_step) {
     const double at = y.place(tick, kHeight - kBottom, kTop);
-    svg += "<line class='grid' x1='" + number(kLeft) + "' x2='" + number(kWidth - kRight) + "' y1='" + number(at) + "' y2='" + number(at) +
-           "'/>";
+    svg += "<line class='grid' x1='" + number(kLeft) + "' x2='" + number(kWidth - kRight) + "' y1='" + number(at) +
+           "' y2='" + number(at) + "'/>";
     text(kLeft - 6, at + 4, "end", short_number(std::abs(tick) < y_step / 1000 ? 0 : tick));
   }
   for (double tick = std::ceil(x.low / x_step) * x_step; tick <= x.high + x_step / 1000; tick += x_step)
-    text(x.place(tick, kLeft, kWidth - kRight), kHeight - kBottom + 16, "middle", short_number(std::abs(tick) < x_step / 1000 ? 0 : tick));
+    text(x.place(tick, kLeft, kWidth - kRight), kHeight - kBottom + 16, "middle",
+         short_number(std::abs(tick) < x_step / 1000 ? 0 : tick));
   text((kLeft + kWidth - kRight) / 2, kHeight - 6, "middle", chart.x_name);
   text(4, 10, "start", chart.y_name);
   return svg;
@@ -139,7 +144,13 @@ std::string short_number(double value) {
   if (size >= 1e7 || (size > 0 && size < 1e-4)) {
     std::snprintf(text, sizeof text, "%.3g", value);
   } else {
-    std::snprintf(text, sizeof text, "%.*f", size >= 100 ? 0 : size >= 10 ? 1 : size >= 1 ? 2 : size >= 0.01 ? 3 : 5, value);
+    std::snprintf(text, sizeof text, "%.*f",
+                  size >= 100    ? 0
+                  : size >= 10   ? 1
+                  : size >= 1    ? 2
+                  : size >= 0.01 ? 3
+                                 : 5,
+                  value);
   }
   std::string words = text;
   if (words.find('.') != std::string::npos && words.find('e') == std::string::npos) {
@@ -159,7 +170,8 @@ std::string duration_text(double seconds) {
   } else if (seconds < 3600) {
     std::snprintf(text, sizeof text, "%d min %d s", static_cast<int>(seconds) / 60, static_cast<int>(seconds) % 60);
   } else {
-    std::snprintf(text, sizeof text, "%lld h %lld min", static_cast<long long>(seconds) / 3600, static_cast<long long>(seconds) / 60 % 60);
+    std::snprintf(text, sizeof text, "%lld h %lld min", static_cast<long long>(seconds) / 3600,
+                  static_cast<long long>(seconds) / 60 % 60);
   }
   return text;
 }
@@ -182,8 +194,10 @@ std::string svg_chart(const Chart& chart) {
                     html_escaped(chart.title) + "'>" + draw_axes(chart, x, y);
   for (const auto& mark : chart.marks) {
     const auto at = number(x.place(mark.x, kLeft, kWidth - kRight));
-    svg += element("line", "class='mark' x1='" + at + "' x2='" + at + "' y1='" + number(kTop) + "' y2='" + number(kHeight - kBottom) + "'",
-                   mark.text);
+    svg += element(
+        "line",
+        "class='mark' x1='" + at + "' x2='" + at + "' y1='" + number(kTop) + "' y2='" + number(kHeight - kBottom) + "'",
+        mark.text);
   }
   std::vector<std::string> names;
   int colour = 0;
@@ -195,10 +209,11 @@ std::string svg_chart(const Chart& chart) {
          (names.size() > 1 ? svg_legend(names) : "") + "</figure>\n";
 }
 
-std::string svg_bar(const std::string& name, const std::vector<BarPart>& parts, double whole, const std::string& after) {
+std::string svg_bar(const std::string& name, const std::vector<BarPart>& parts, double whole,
+                    const std::string& after) {
   constexpr double kBarWidth = 600, kBarHeight = 18;
-  std::string svg = "<tr><th>" + html_escaped(name) + "</th><td><svg class='bar' viewBox='0 0 " + number(kBarWidth) + " " +
-                    number(kBarHeight) + "' preserveAspectRatio='none'>";
+  std::string svg = "<tr><th>" + html_escaped(name) + "</th><td><svg class='bar' viewBox='0 0 " + number(kBarWidth) +
+                    " " + number(kBarHeight) + "' preserveAspectRatio='none'>";
   double at = 0;
   int colour = 0;
   for (const auto& part : parts) {
@@ -206,8 +221,8 @@ std::string svg_bar(const std::string& name, const std::vector<BarPart>& parts, 
     const double width = std::min(share * kBarWidth, kBarWidth - at);
     if (width > 0) {
       svg += element("rect",
-                     "class='c" + std::to_string(colour % kColours) + "' x='" + number(at) + "' y='0' width='" + number(width) +
-                         "' height='" + number(kBarHeight) + "'",
+                     "class='c" + std::to_string(colour % kColours) + "' x='" + number(at) + "' y='0' width='" +
+                         number(width) + "' height='" + number(kBarHeight) + "'",
                      part.name + ": " + short_number(part.value));
     }
     at += width;

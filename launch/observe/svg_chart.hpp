@@ -6,7 +6,8 @@
 
 namespace troupe {
 
-/// `text` as it may stand in HTML, in an attribute, too: what has a meaning there escaped, control characters shown as spaces.
+/// `text` as it may stand in HTML, in an attribute, too: what has a meaning there escaped, control characters shown as
+/// spaces.
 std::string html_escaped(std::string_view text);
 /// With as many digits as say something: `0.0123`, `12.3`, `12345`; `-` for what is no number.
 std::string short_number(double value);
@@ -29,8 +30,8 @@ struct Chart {
   bool from_zero = false;        ///< the y axis begins at 0
 };
 
-/// An inline SVG; of more than a thousand points in a line the mean, least and largest of neighbours are drawn. A sentence where there is
-/// nothing to draw. All text is escaped.
+/// An inline SVG; of more than a thousand points in a line the mean, least and largest of neighbours are drawn. A
+/// sentence where there is nothing to draw. All text is escaped.
 std::string svg_chart(const Chart& chart);
 
 struct BarPart {

@@ -30,17 +30,21 @@ using Kind = MetricRecord::Kind;
 constexpr const char* kTopHelp =
     "usage: troupe top [RUN | --port N] [--once]\n"
     "\n"
-    "Follows a run in a terminal: loss, throughput, exposed communication, queues between actors, membership, failures. It reads the "
+    "Follows a run in a terminal: loss, throughput, exposed communication, queues between actors, membership, "
+    "failures. It reads the "
     "run's\n"
     "metrics.jsonl and asks nothing of the job.\n"
     "\n"
     "  RUN      the run's folder (runs/latest)\n"
-    "  --port N the run's --metrics_port on this host, or the end of an ssh -L: for a folder that can't be read from here\n"
+    "  --port N the run's --metrics_port on this host, or the end of an ssh -L: for a folder that can't be read from "
+    "here\n"
     "  --once   shows it once and ends; so does a pipe\n"
     "\n"
     "example: troupe top runs/latest\n";
 
-std::string share_text(double value) { return std::isfinite(value) ? short_number(std::round(10 * value) / 10) + "%" : "-"; }
+std::string share_text(double value) {
+  return std::isfinite(value) ? short_number(std::round(10 * value) / 10) + "%" : "-";
+}
 
 std::string padded(std::string text, std::size_t width) {
   text.resize(std::max(width, text.size()), ' ');
@@ -48,13 +52,14 @@ std::string padded(std::string text, std::size_t width) {
 }
 
 const MetricRecord* last_of(const std::vector<MetricRecord>& records, Kind kind) {
-  const auto found = std::find_if(records.rbegin(), records.rend(), [&](const MetricRecord& r) { return r.kind == kind; });
+  const auto found =
+      std::find_if(records.rbegin(), records.rend(), [&](const MetricRecord& r) { return r.kind == kind; });
   return found == records.rend() ? nullptr : &*found;
 }
 
 const MetricRecord* membership_of(const std::vector<MetricRecord>& records) {
-  const auto found =
-      std::find_if(records.rbegin(), records.rend(), [](const MetricRecord& r) { return r.kind == Kind::event && r.generation > 0; });
+  const auto found = std::find_if(records.rbegin(), records.rend(),
+                                  [](const MetricRecord& r) { return r.kind == Kind::event && r.generation > 0; });
   return found == records.rend() ? nullptr : &*found;
 }
 
@@ -88,7 +93,8 @@ void add_edges(std::vector<std::string>& lines, const MetricRecord& r) {
   edge("compute -> checkpointer", "", "compute waits " + share_text(r.value("time_metrics/checkpoint(%)")));
 }
 
-void add_members(std::vector<std::string>& lines, const MetricRecord& membership, const MetricRecord* train, std::size_t most) {
+void add_members(std::vector<std::string>& lines, const MetricRecord& membership, const MetricRecord* train,
+                 std::size_t most) {
   lines.push_back("generation " + std::to_string(membership.generation) + ": " + displayable(membership.text, 200));
   std::size_t shown = 0;
   for (const auto& place : membership.members) {
@@ -111,7 +117,8 @@ void add_members(std::vector<std::string>& lines, const MetricRecord& membership
   }
 }
 
-void add_events(std::vector<std::string>& lines, const std::vector<MetricRecord>& records, std::size_t most, double now) {
+void add_events(std::vector<std::string>& lines, const std::vector<MetricRecord>& records, std::size_t most,
+                double now) {
   std::vector<std::string> found;
   for (auto record = records.rbegin(); record != records.rend() && found.size() < most; ++record) {
     if (record->kind != Kind::event) continue;
@@ -142,7 +149,8 @@ class PageFollower {
     const auto json = answer->status == 200 ? nlohmann::json::parse(answer->body, nullptr, false) : nlohmann::json();
     if (!json.is_object() || !json.contains("records") || !json["records"].is_array() || !json.contains("next") ||
         !json["next"].is_number_integer() || !json.contains("life"))
-      throw Error(ErrorCode::bad_data, place(), "what answers there is no live page of a run", "give the run's --metrics_port");
+      throw Error(ErrorCode::bad_data, place(), "what answers there is no live page of a run",
+                  "give the run's --metrics_port");
     asked_ = true;
     unanswered_ = 0;
     if (json["life"] != life_) {  // another process is rank 0, with records of its own
@@ -163,7 +171,9 @@ class PageFollower {
   std::string note() const {
     const auto times = std::to_string(unanswered_) + (unanswered_ == 1 ? " request" : " requests in a row");
     if (ended()) return "the run's page is gone: no answer to " + times + "; above is what it said last";
-    return unanswered_ > 0 ? "no answer to " + times + "; asking again, " + std::to_string(kUnanswered) + " times in all" : "";
+    return unanswered_ > 0
+               ? "no answer to " + times + "; asking again, " + std::to_string(kUnanswered) + " times in all"
+               : "";
   }
   std::string place() const { return "127.0.0.1:" + std::to_string(port_); }
 
@@ -183,7 +193,8 @@ std::uint16_t port_of(const std::string& text) {
   std::uint16_t port = 0;
   const auto result = std::from_chars(text.data(), text.data() + text.size(), port);
   if (result.ec == std::errc() && result.ptr == text.data() + text.size() && port > 0) return port;
-  throw Error(ErrorCode::usage, "--port", "'" + displayable(text) + "' is not a port, 1 to 65535", "give the run's --metrics_port");
+  throw Error(ErrorCode::usage, "--port", "'" + displayable(text) + "' is not a port, 1 to 65535",
+              "give the run's --metrics_port");
 }
 
 // Reads what was appended since the last time; a file that became shorter is another.
@@ -239,22 +250,26 @@ std::string spark_line(const std::vector<double>& values, std::size_t width) {
   std::string line;
   for (auto value = first; value != values.end(); ++value) {
     const double at = high > low ? (*value - low) / (high - low) : 0;
-    line += std::isfinite(*value) && std::isfinite(at) ? kLevels[static_cast<std::size_t>(std::lround(at * (kLevels.size() - 1)))] : ' ';
+    line += std::isfinite(*value) && std::isfinite(at)
+                ? kLevels[static_cast<std::size_t>(std::lround(at * (kLevels.size() - 1)))]
+                : ' ';
   }
   return line;
 }
 
-std::string top_screen(const std::string& folder, const std::vector<MetricRecord>& records, std::size_t columns, std::size_t rows,
-                       double now) {
+std::string top_screen(const std::string& folder, const std::vector<MetricRecord>& records, std::size_t columns,
+                       std::size_t rows, double now) {
   std::vector<std::string> lines{"troupe top  " + displayable(folder, 100) + "  " + state_of(records, now)};
   const auto* train = last_of(records, Kind::train);
   const auto* validation = last_of(records, Kind::validation);
   if (train != nullptr) {
     const auto& r = *train;
-    lines.push_back("step " + std::to_string(r.step) + "  epoch " + std::to_string(r.epoch + 1) + "  ranks " +
-                    short_number(r.value("world_size")) + "  a step " + duration_text(r.value("time_metrics/end_to_end(s)")) + "  idle " +
-                    share_text(r.value("time_metrics/idle(%)")) + "  overlap " + share_text(r.value("time_metrics/overlap(%)")) +
-                    (validation == nullptr ? "" : "  held-out loss " + short_number(validation->value("validation_metrics/loss"))));
+    lines.push_back(
+        "step " + std::to_string(r.step) + "  epoch " + std::to_string(r.epoch + 1) + "  ranks " +
+        short_number(r.value("world_size")) + "  a step " + duration_text(r.value("time_metrics/end_to_end(s)")) +
+        "  idle " + share_text(r.value("time_metrics/idle(%)")) + "  overlap " +
+        share_text(r.value("time_metrics/overlap(%)")) +
+        (validation == nullptr ? "" : "  held-out loss " + short_number(validation->value("validation_metrics/loss"))));
     lines.emplace_back();
     const std::size_t width = columns > 60 ? columns - 40 : 20;
     const auto row = [&](const char* name, const char* metric, const std::string& value) {
@@ -262,14 +277,16 @@ std::string top_screen(const std::string& folder, const std::vector<MetricRecord
     };
     row("loss", "loss_metrics/global_avg_loss", short_number(r.value("loss_metrics/global_avg_loss")));
     row("samples/s", "throughput(samples/s)", short_number(r.value("throughput(samples/s)")));
-    row("exposed communication", "time_metrics/exposed_communication(%)", share_text(r.value("time_metrics/exposed_communication(%)")));
+    row("exposed communication", "time_metrics/exposed_communication(%)",
+        share_text(r.value("time_metrics/exposed_communication(%)")));
     row("collectives in compute", "time_metrics/collectives(%)", share_text(r.value("time_metrics/collectives(%)")));
     lines.emplace_back();
     add_edges(lines, r);
     lines.emplace_back();
   }
   const auto left = [&] { return rows > lines.size() + 1 ? rows - lines.size() - 1 : 1; };
-  if (const auto* membership = membership_of(records)) add_members(lines, *membership, train, std::max<std::size_t>(2, left() / 2));
+  if (const auto* membership = membership_of(records))
+    add_members(lines, *membership, train, std::max<std::size_t>(2, left() / 2));
   lines.emplace_back();
   if (left() > 2) add_events(lines, records, left() - 1, now);
   std::string screen;
@@ -283,7 +300,8 @@ template <class Follow>
 int follow(Follow& follower, const std::string& run, bool once) {
   for (;;) {
     const auto& records = follower.records();
-    if (follower.foreign()) throw Error(ErrorCode::bad_data, displayable(run, 200) + "/metrics.jsonl", "no line of it is a record");
+    if (follower.foreign())
+      throw Error(ErrorCode::bad_data, displayable(run, 200) + "/metrics.jsonl", "no line of it is a record");
     const auto screen = top_screen(run, records, terminal_columns(1), once ? 1000 : terminal_rows(), now());
     std::fputs(once ? "" : "\x1b[H\x1b[J", stdout);
     std::fputs(screen.c_str(), stdout);
@@ -318,7 +336,8 @@ int top_command(const std::vector<std::string>& words) {
       run = word;
     }
   }
-  if (port > 0 && !run.empty()) throw Error(ErrorCode::usage, "troupe top", "it takes a RUN or a --port", "see troupe top --help");
+  if (port > 0 && !run.empty())
+    throw Error(ErrorCode::usage, "troupe top", "it takes a RUN or a --port", "see troupe top --help");
   if (port > 0) {
     PageFollower follower(port);
     return follow(follower, follower.place(), once);

@@ -7,16 +7,17 @@
 
 namespace troupe {
 
-/// What the live page shows, as lines for a terminal of so many columns and rows: ASCII, no line longer. `now`: seconds since 1970. Pure.
-std::string top_screen(const std::string& folder, const std::vector<MetricRecord>& records, std::size_t columns, std::size_t rows,
-                       double now);
+/// What the live page shows, as lines for a terminal of so many columns and rows: ASCII, no line longer. `now`: seconds
+/// since 1970. Pure.
+std::string top_screen(const std::string& folder, const std::vector<MetricRecord>& records, std::size_t columns,
+                       std::size_t rows, double now);
 
 /// The levels of `values`, the last `width` of them, as characters from low to high; a blank for what is no number.
 std::string spark_line(const std::vector<double>& values, std::size_t width);
 
-/// `troupe top [RUN | --port N] [--once]`; `words` is what follows `top`. On a terminal the screen is drawn anew each second until the run
-/// has ended; elsewhere, or with --once, once. Returns the exit code. Throws Error(usage), Error(bad_data) for what is no run,
-/// Error(unavailable) where nobody answers on the port.
+/// `troupe top [RUN | --port N] [--once]`; `words` is what follows `top`. On a terminal the screen is drawn anew each
+/// second until the run has ended; elsewhere, or with --once, once. Returns the exit code. Throws Error(usage),
+/// Error(bad_data) for what is no run, Error(unavailable) where nobody answers on the port.
 int top_command(const std::vector<std::string>& words);
 
 }  // namespace troupe

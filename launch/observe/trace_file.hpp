@@ -18,9 +18,9 @@ struct TraceRank {
   ClockOffset clock;  ///< to rank 0's
 };
 
-/// A run's trace: `trace.json` of all ranks, and for HolisticTraceAnalysis, which wants a file of each, `trace/rank-0.json` …. Written
-/// under other names first: what has the name is whole. Where a write fails, what there is of it goes and `problem` says why; nothing
-/// throws.
+/// A run's trace: `trace.json` of all ranks, and for HolisticTraceAnalysis, which wants a file of each,
+/// `trace/rank-0.json` …. Written under other names first: what has the name is whole. Where a write fails, what there
+/// is of it goes and `problem` says why; nothing throws.
 class TraceFile {
  public:
   /// Removes what an earlier trace left in `run_dir`.
@@ -49,10 +49,12 @@ class TraceFile {
 };
 
 /// `run_dir`/trace/rank-….json alone. Returns its name; empty where it can't be written (errno says why).
-std::string write_trace_of_rank(const std::string& run_dir, const TraceRank& rank, int world_size, const std::string& events);
+std::string write_trace_of_rank(const std::string& run_dir, const TraceRank& rank, int world_size,
+                                const std::string& events);
 
-/// What is said of it at the end, in a line: ranks, steps, overlap, how well the clocks fit, who was not there all the time, what was
-/// dropped. `began_with`: ranks of the job when it began.
-std::string describe_trace(const std::string& path, const ProfileSetting& window, const std::vector<TraceRank>& ranks, int began_with);
+/// What is said of it at the end, in a line: ranks, steps, overlap, how well the clocks fit, who was not there all the
+/// time, what was dropped. `began_with`: ranks of the job when it began.
+std::string describe_trace(const std::string& path, const ProfileSetting& window, const std::vector<TraceRank>& ranks,
+                           int began_with);
 
 }  // namespace troupe

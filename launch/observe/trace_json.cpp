@@ -34,7 +34,9 @@ std::string us_text(std::int64_t ns) {
 bool is_communication(const TraceEvent& kernel) { return std::string_view(kernel.name.data()).starts_with("nccl"); }
 bool is_copy(const TraceEvent& kernel) { return std::string_view(kernel.name.data()).starts_with("Memcpy"); }
 bool is_fill(const TraceEvent& kernel) { return std::string_view(kernel.name.data()).starts_with("Memset"); }
-bool is_computation(const TraceEvent& kernel) { return !is_communication(kernel) && !is_copy(kernel) && !is_fill(kernel); }
+bool is_computation(const TraceEvent& kernel) {
+  return !is_communication(kernel) && !is_copy(kernel) && !is_fill(kernel);
+}
 
 const char* category_of(const TraceEvent& event) {
   switch (event.kind) {
@@ -85,8 +87,9 @@ struct Rows {
   int count = 0;
 
   explicit Rows(std::vector<TraceEvent> events) {
-    std::stable_sort(events.begin(), events.end(),
-                     [](const auto& a, const auto& b) { return a.begin_ns != b.begin_ns ? a.begin_ns < b.begin_ns : a.end_ns > b.end_ns; });
+    std::stable_sort(events.begin(), events.end(), [](const auto& a, const auto& b) {
+      return a.begin_ns != b.begin_ns ? a.begin_ns < b.begin_ns : a.end_ns > b.end_ns;
+    });
     std::vector<std::vector<std::int64_t>> open;  // by row: the ends of spans that go on
     for (const auto& event : events) {
       std::size_t row = 0;
@@ -109,9 +112,10 @@ struct Rows {
   /// A row with a span at that time, or -1.
   int row_at(std::int64_t ns) const {
     std::set<int> seen;
-    auto i = static_cast<std::size_t>(
-        std::upper_bound(spans.begin(), spans.end(), ns, [](std::int64_t t, const Span& s) { return t < s.event.begin_ns; }) -
-        spans.begin());
+    auto i =
+        static_cast<std::size_t>(std::upper_bound(spans.begin(), spans.end(), ns,
+                                                  [](std::int64_t t, const Span& s) { return t < s.event.begin_ns; }) -
+                                 spans.begin());
     while (i-- > 0 && seen.size() < static_cast<std::size_t>(count)) {
       if (!seen.insert(spans[i].row).second) continue;
       if (reach[i] > ns) return spans[i].row;
@@ -148,8 +152,9 @@ class Writer {
     if (event.numel >= 0) argument("numel", std::to_string(event.numel));
     if (event.dtype >= 0) argument("dtype", json_text(c10::toString(static_cast<c10::ScalarType>(event.dtype))));
     if (event.step >= 0) argument("step", std::to_string(event.step));
-    line(R"({"ph":"X","cat":")" + std::string(category_of(event)) + R"(","name":)" + json_text(name) + place(event.begin_ns, thread) +
-         R"(,"dur":)" + us_text(event.end_ns - event.begin_ns) + R"(,"args":{)" + arguments + "}}");
+    line(R"({"ph":"X","cat":")" + std::string(category_of(event)) + R"(","name":)" + json_text(name) +
+         place(event.begin_ns, thread) + R"(,"dur":)" + us_text(event.end_ns - event.begin_ns) + R"(,"args":{)" +
+         arguments + "}}");
     ++count_;
   }
   struct End {
@@ -166,7 +171,8 @@ class Writer {
 
  private:
   std::string place(std::int64_t ns, int thread) const {
-    return ",\"pid\":" + std::to_string(source_.rank) + ",\"tid\":" + std::to_string(thread) + ",\"ts\":" + us_text(ns + source_.offset_ns);
+    return ",\"pid\":" + std::to_string(source_.rank) + ",\"tid\":" + std::to_string(thread) +
+           ",\"ts\":" + us_text(ns + source_.offset_ns);
   }
   void line(const std::string& object) { text_ += (text_.empty() ? "" : ",\n") + object; }
 
@@ -175,8 +181,8 @@ class Writer {
   std::int64_t arrows_ = 0, count_ = 0;
 };
 
-// Whether it may be a kernel of that collective: `ncclDevKernel_AllReduce_Sum_f32_RING_LL`, `ncclSymkDevKernel_AllGather_ST`, and those
-// that NCCL has for several of them.
+// Whether it may be a kernel of that collective: `ncclDevKernel_AllReduce_Sum_f32_RING_LL`,
+// `ncclSymkDevKernel_AllGather_ST`, and those that NCCL has for several of them.
 bool is_kernel_of(const TraceEvent& kernel, std::string_view collective) {
   const std::string_view name = kernel.name.data();
   const auto at = name.find("Kernel_");
@@ -189,11 +195,12 @@ bool is_kernel_of(const TraceEvent& kernel, std::string_view collective) {
 class Starts {
  public:
   void add(const TraceEvent& event, int thread) {
-    if (event.kind == EventKind::launch && event.correlation >= 0) launches_[event.correlation] = {thread, event.begin_ns};
+    if (event.kind == EventKind::launch && event.correlation >= 0)
+      launches_[event.correlation] = {thread, event.begin_ns};
     if (moves_tensors(event)) collectives_.emplace(event.begin_ns, Collective{event.end_ns, event.name.data(), thread});
   }
-  /// From the call that launched it. NCCL's also from the span of the actor that asked for it, the last one that had begun: NCCL launches
-  /// from a thread of its own, while that span lasts.
+  /// From the call that launched it. NCCL's also from the span of the actor that asked for it, the last one that had
+  /// begun: NCCL launches from a thread of its own, while that span lasts.
   void join(const TraceEvent& kernel, int thread, Writer& writer) const {
     const auto launch = launches_.find(kernel.correlation);
     if (kernel.correlation < 0 || launch == launches_.end()) return;
@@ -205,7 +212,8 @@ class Starts {
     for (int looked = 0; looked < kThreads && collective != collectives_.begin(); ++looked) {
       --collective;
       const auto& [end_ns, name, its_thread] = collective->second;
-      if (at <= end_ns && is_kernel_of(kernel, name)) return writer.arrow("collective", "collective", {its_thread, at}, end);
+      if (at <= end_ns && is_kernel_of(kernel, name))
+        return writer.arrow("collective", "collective", {its_thread, at}, end);
     }
   }
 
@@ -237,11 +245,12 @@ class Substitutes {
     for (auto& [name, events] : tracks) {
       std::vector<TraceEvent> launches;
       if (name == kCompute) {
-        const auto waits =
-            intervals_of(events, [](const TraceEvent& e) { return e.kind == EventKind::wait || e.kind == EventKind::collective; });
+        const auto waits = intervals_of(
+            events, [](const TraceEvent& e) { return e.kind == EventKind::wait || e.kind == EventKind::collective; });
         for (const auto& event : events) {
           if (!computes(event)) continue;
-          for (const auto& [begin, end] : subtract_intervals({{event.begin_ns, event.end_ns}}, waits)) add(event, begin, end, 0, launches);
+          for (const auto& [begin, end] : subtract_intervals({{event.begin_ns, event.end_ns}}, waits))
+            add(event, begin, end, 0, launches);
         }
       } else if (std::any_of(events.begin(), events.end(), moves_tensors)) {
         ++streams_;
@@ -294,10 +303,12 @@ void count_steps(const std::vector<TraceEvent>& events, TraceTotals& totals) {
 // The compute track on top, then those that it feeds.
 void sort_tracks(Tracks& tracks) {
   const auto place = [](const std::string& name) {
-    static constexpr std::string_view kOrder[] = {kCompute, "blocks", "operators", "reducer", "gathers", "launches", "data loader"};
+    static constexpr std::string_view kOrder[] = {kCompute,  "blocks",   "operators",  "reducer",
+                                                  "gathers", "launches", "data loader"};
     return std::find(std::begin(kOrder), std::end(kOrder), name) - std::begin(kOrder);
   };
-  std::stable_sort(tracks.begin(), tracks.end(), [&](const auto& a, const auto& b) { return place(a.first) < place(b.first); });
+  std::stable_sort(tracks.begin(), tracks.end(),
+                   [&](const auto& a, const auto& b) { return place(a.first) < place(b.first); });
 }
 
 std::vector<TraceEvent> kernels_in(Tracks& tracks) {
@@ -337,10 +348,12 @@ std::vector<TraceInterval> merge_intervals(std::vector<TraceInterval> intervals)
   return result;
 }
 
-std::vector<TraceInterval> subtract_intervals(const std::vector<TraceInterval>& intervals, const std::vector<TraceInterval>& holes) {
+std::vector<TraceInterval> subtract_intervals(const std::vector<TraceInterval>& intervals,
+                                              const std::vector<TraceInterval>& holes) {
   std::vector<TraceInterval> result;
   for (auto [begin, end] : intervals) {
-    auto hole = std::upper_bound(holes.begin(), holes.end(), begin, [](std::int64_t t, const TraceInterval& h) { return t < h.second; });
+    auto hole = std::upper_bound(holes.begin(), holes.end(), begin,
+                                 [](std::int64_t t, const TraceInterval& h) { return t < h.second; });
     for (; hole != holes.end() && hole->first < end; ++hole) {
       if (hole->first > begin) result.emplace_back(begin, hole->first);
       begin = hole->second;
@@ -370,7 +383,8 @@ TracePart trace_part(const TraceRecorder::Recorded& recorded, const TraceSource&
     stream_names = substitutes.names();
   }
   Writer writer(source);
-  writer.metadata("process_name", 0, "\"name\":" + json_text("rank " + std::to_string(source.rank) + " (" + source.host + ")"));
+  writer.metadata("process_name", 0,
+                  "\"name\":" + json_text("rank " + std::to_string(source.rank) + " (" + source.host + ")"));
   writer.metadata("process_sort_index", 0, "\"sort_index\":" + std::to_string(source.rank));
   std::map<std::string, std::pair<int, Rows>> placed;  // by track: its first thread, its spans
   std::vector<std::pair<std::string, TraceEvent>> messages;
@@ -384,7 +398,8 @@ TracePart trace_part(const TraceRecorder::Recorded& recorded, const TraceSource&
     }
     std::erase_if(events, [](const auto& event) { return event.kind == EventKind::message; });
     const auto& [first, rows] = placed.emplace(name, std::pair(thread, Rows(std::move(events)))).first->second;
-    for (int row = 0; row < rows.count; ++row) writer.name_thread(first + row, row == 0 ? name : name + " " + std::to_string(row + 1));
+    for (int row = 0; row < rows.count; ++row)
+      writer.name_thread(first + row, row == 0 ? name : name + " " + std::to_string(row + 1));
     for (const auto& span : rows.spans) {
       writer.span(span.event, first + span.row);
       if (on_device) starts.add(span.event, first + span.row);
@@ -395,7 +410,8 @@ TracePart trace_part(const TraceRecorder::Recorded& recorded, const TraceSource&
     if (sender == placed.end() || event.end_ns < event.begin_ns) continue;
     const auto from = sender->second.second.row_at(event.begin_ns), to = receiver->second.second.row_at(event.end_ns);
     if (from < 0 || to < 0) continue;
-    writer.arrow("message", event.name.data(), {sender->second.first + from, event.begin_ns}, {receiver->second.first + to, event.end_ns});
+    writer.arrow("message", event.name.data(), {sender->second.first + from, event.begin_ns},
+                 {receiver->second.first + to, event.end_ns});
   }
   std::map<int, std::vector<TraceEvent>> streams;
   for (const auto& kernel : kernels) streams[kernel.stream].push_back(kernel);
@@ -403,9 +419,11 @@ TracePart trace_part(const TraceRecorder::Recorded& recorded, const TraceSource&
     const auto first = kKernelThreads + kRowsOfTrack * stream;
     const bool communicates = std::any_of(events.begin(), events.end(), is_communication);
     const Rows rows(std::move(events));
-    const auto name =
-        stream_names.contains(stream) ? stream_names[stream] : "stream " + std::to_string(stream) + (communicates ? ", NCCL" : "");
-    for (int row = 0; row < rows.count; ++row) writer.name_thread(first + row, row == 0 ? name : name + " " + std::to_string(row + 1));
+    const auto name = stream_names.contains(stream)
+                          ? stream_names[stream]
+                          : "stream " + std::to_string(stream) + (communicates ? ", NCCL" : "");
+    for (int row = 0; row < rows.count; ++row)
+      writer.name_thread(first + row, row == 0 ? name : name + " " + std::to_string(row + 1));
     for (const auto& span : rows.spans) {
       writer.span(span.event, first + span.row);
       if (on_device) starts.join(span.event, first + span.row, writer);

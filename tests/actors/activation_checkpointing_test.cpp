@@ -34,8 +34,10 @@ TROUPE_BLOCK(Layer);
 /// Two layers in a block, several inputs and outputs, an input that comes back, one that has no gradient.
 struct PairImpl : torch::nn::Module {
   PairImpl(std::int64_t width, std::int64_t hidden)
-      : first(register_module("first", Layer(width, hidden))), second(register_module("second", Layer(width, hidden))) {}
-  std::tuple<at::Tensor, std::vector<at::Tensor>> forward(at::Tensor x, const std::optional<at::Tensor>& gate, double scale) {
+      : first(register_module("first", Layer(width, hidden))),
+        second(register_module("second", Layer(width, hidden))) {}
+  std::tuple<at::Tensor, std::vector<at::Tensor>> forward(at::Tensor x, const std::optional<at::Tensor>& gate,
+                                                          double scale) {
     auto y = first(x);
     if (gate) y = y * *gate;
     const auto z = second(y) * scale;
@@ -98,7 +100,8 @@ std::vector<at::Tensor> train_two_steps(NetImpl& net, bool autocast = false) {
 }
 
 bool equal(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) { return at::equal(x, y); });
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const auto& x, const auto& y) { return at::equal(x, y); });
 }
 
 /// Counts the bytes that this thread's tensors hold.
@@ -113,11 +116,12 @@ struct Bytes final : c10::MemoryReportingInfoBase {
 
 }  // namespace
 
-TEST_CASE("[F07] gradients, buffers and random numbers are equal bit by bit with and without checkpointing", "[checkpointing]") {
+TEST_CASE("[F07] gradients, buffers and random numbers are equal bit by bit with and without checkpointing",
+          "[checkpointing]") {
   const bool autocast = GENERATE(false, true);
   const auto expected = train_two_steps(*make_net("none"), autocast);
-  const auto policy =
-      GENERATE(as<std::string>{}, "block", "every:2", "every:3", "name:pair", "name:pair.*", "name:**.first,layer1", "type:Layer");
+  const auto policy = GENERATE(as<std::string>{}, "block", "every:2", "every:3", "name:pair", "name:pair.*",
+                               "name:**.first,layer1", "type:Layer");
   forwards = 0;
   const auto actual = train_two_steps(*make_net(policy), autocast);
   CHECK(forwards > 2 * 7);  // it did compute again
@@ -172,7 +176,8 @@ TEST_CASE("[F07] what forward computed inside a block is not kept until backward
   CHECK(peak < plain_peak * 2 / 3);
 }
 
-TEST_CASE("[F07] the second forward comes when the first gradient enters the block, inside its hooks", "[checkpointing]") {
+TEST_CASE("[F07] the second forward comes when the first gradient enters the block, inside its hooks",
+          "[checkpointing]") {
   struct Log final : troupe::BlockHook {
     std::vector<std::string> lines;
     void write(const char* what, const troupe::BlockCall& call) {
@@ -192,9 +197,10 @@ TEST_CASE("[F07] the second forward comes when the first gradient enters the blo
     block->add_hook(log);
   }
   std::get<0>(pair->forward(torch::randn({3, 4}), {}, 1.0)).sum().backward();
-  CHECK(log->lines == std::vector<std::string>{"forward pair", "forward pair.first", "forward pair.second", "backward pair",
-                                               "forward pair.first again", "forward pair.second again", "backward pair.second",
-                                               "end pair.second", "backward pair.first", "end pair.first", "end pair"});
+  CHECK(log->lines == std::vector<std::string>{"forward pair", "forward pair.first", "forward pair.second",
+                                               "backward pair", "forward pair.first again", "forward pair.second again",
+                                               "backward pair.second", "end pair.second", "backward pair.first",
+                                               "end pair.first", "end pair"});
 }
 
 TEST_CASE("[F07] a weight that several checkpointed blocks share gets its gradient once", "[checkpointing]") {
@@ -349,7 +355,8 @@ TEST_CASE("[F07] a policy that can't be is refused", "[checkpointing]") {
                     Catch::Contains("activation_checkpointing=all") && Catch::Contains("every:N"));
   CHECK_THROWS_WITH(troupe::checkpoint_activations(net, "every:0"), Catch::Contains("'0' is no positive whole number"));
   CHECK_THROWS_WITH(troupe::checkpoint_activations(net, "name:head"), Catch::Contains("is no block"));
-  CHECK_THROWS_WITH(troupe::checkpoint_activations(torch::nn::Linear(2, 2).ptr(), "block"), Catch::Contains("no blocks below it"));
+  CHECK_THROWS_WITH(troupe::checkpoint_activations(torch::nn::Linear(2, 2).ptr(), "block"),
+                    Catch::Contains("no blocks below it"));
   CHECK(troupe::stock_random_module(*net) == std::nullopt);
   troupe::checkpoint_activations(net, "name:pair.second");
   CHECK(troupe::stock_random_module(*net) == "pair.second.stock");

@@ -23,7 +23,8 @@ std::string balance_fault(const std::string& text) {
   return Balance::parse(text, balance);
 }
 
-// Steps of ranks with these speeds (samples per ms) and a fixed cost of each step. Returns how often the shares changed.
+// Steps of ranks with these speeds (samples per ms) and a fixed cost of each step. Returns how often the shares
+// changed.
 int run_steps(BatchShares& shares, const std::vector<double>& speeds, double fixed_ms, double noise, int steps) {
   std::mt19937 generator(5);
   std::lognormal_distribution<double> scatter(0.0, noise);
@@ -32,7 +33,8 @@ int run_steps(BatchShares& shares, const std::vector<double>& speeds, double fix
     std::vector<double> took;
     for (std::size_t r = 0; r < speeds.size(); ++r) {
       const auto share = static_cast<double>(shares.by_rank()[r]);
-      took.push_back((fixed_ms + share / speeds[r]) * (noise > 0 ? scatter(generator) : 1) + (s % 11 == 3 ? 500 : 0));  // and a pause
+      took.push_back((fixed_ms + share / speeds[r]) * (noise > 0 ? scatter(generator) : 1) +
+                     (s % 11 == 3 ? 500 : 0));  // and a pause
     }
     changes += shares.add(took) ? 1 : 0;
   }
@@ -68,7 +70,9 @@ TEST_CASE("[X06] no other shares would let the slowest rank be done earlier") {
   }
 }
 
-TEST_CASE("[X06] a rank that is three times as slow gets a third of the others' samples, after a window or two, and then no more change") {
+TEST_CASE(
+    "[X06] a rank that is three times as slow gets a third of the others' samples, after a window or two, and then no "
+    "more change") {
   Balance balance;
   balance.by = Balance::By::speed;
   const auto fixed_ms = GENERATE(0.0, 5.0);

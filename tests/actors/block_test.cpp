@@ -8,12 +8,16 @@ namespace {
 
 using Events = std::vector<std::string>;
 
-/// Writes down what it is called for: `before_backward fc 2`, the number counting the hook's calls of the forward from 1.
+/// Writes down what it is called for: `before_backward fc 2`, the number counting the hook's calls of the forward
+/// from 1.
 class Log final : public troupe::BlockHook {
  public:
-  explicit Log(std::shared_ptr<Events> events, std::string mark = "") : events_(std::move(events)), mark_(std::move(mark)) {}
+  explicit Log(std::shared_ptr<Events> events, std::string mark = "")
+      : events_(std::move(events)), mark_(std::move(mark)) {}
   void before_forward(const troupe::BlockCall& call) override { write("before_forward", call); }
-  void after_forward(const troupe::BlockCall& call) override { write(call.differentiable ? "after_forward" : "after_forward-", call); }
+  void after_forward(const troupe::BlockCall& call) override {
+    write(call.differentiable ? "after_forward" : "after_forward-", call);
+  }
   void before_backward(const troupe::BlockCall& call) override { write("before_backward", call); }
   void after_backward(const troupe::BlockCall& call) override {
     write("after_backward", call);
@@ -26,7 +30,8 @@ class Log final : public troupe::BlockHook {
     const auto name = call.block->block_name();
     auto& number = numbers_[call.id];
     if (number.empty()) number = std::to_string(++calls_[name]);
-    events_->push_back(mark_ + what + " " + name + (number == "1" ? "" : " " + number) + (call.recompute ? " again" : ""));
+    events_->push_back(mark_ + what + " " + name + (number == "1" ? "" : " " + number) +
+                       (call.recompute ? " again" : ""));
   }
   std::shared_ptr<Events> events_;
   std::string mark_;
@@ -35,7 +40,8 @@ class Log final : public troupe::BlockHook {
 };
 
 struct FeedForwardImpl : torch::nn::Module {
-  FeedForwardImpl() : up(register_module("up", torch::nn::Linear(4, 8))), down(register_module("down", torch::nn::Linear(8, 4))) {}
+  FeedForwardImpl()
+      : up(register_module("up", torch::nn::Linear(4, 8))), down(register_module("down", torch::nn::Linear(8, 4))) {}
   at::Tensor forward(const at::Tensor& x) { return down(torch::relu(up(x))); }
   torch::nn::Linear up, down;
 };
@@ -43,7 +49,8 @@ TROUPE_BLOCK(FeedForward);
 
 struct LayerImpl : torch::nn::Module {
   LayerImpl()
-      : norm(register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({4})))), ff(register_module("ff", FeedForward())) {}
+      : norm(register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({4})))),
+        ff(register_module("ff", FeedForward())) {}
   at::Tensor forward(at::Tensor x) { return x + ff(norm(x)); }
   torch::nn::LayerNorm norm;
   FeedForward ff;
@@ -54,7 +61,8 @@ using WordsImpl = torch::nn::EmbeddingImpl;
 TROUPE_BLOCK(Words);
 
 struct NetImpl : torch::nn::Module {
-  NetImpl() : words(register_module("words", Words(10, 4))), layers(register_module("layers", torch::nn::ModuleList())) {
+  NetImpl()
+      : words(register_module("words", Words(10, 4))), layers(register_module("layers", torch::nn::ModuleList())) {
     for (int i = 0; i < 2; ++i) layers->push_back(Layer());
   }
   at::Tensor forward(const at::Tensor& ids) {
@@ -154,7 +162,8 @@ TEST_CASE("[F02] a block is the module that it was made of, under the same names
   Layer layer;
   std::vector<std::string> names;
   for (const auto& item : layer->named_parameters()) names.push_back(item.key());
-  CHECK(names == std::vector<std::string>{"norm.weight", "norm.bias", "ff.up.weight", "ff.up.bias", "ff.down.weight", "ff.down.bias"});
+  CHECK(names == std::vector<std::string>{"norm.weight", "norm.bias", "ff.up.weight", "ff.up.bias", "ff.down.weight",
+                                          "ff.down.bias"});
   CHECK(layer->block_type() == "Layer");
 
   const auto linear = std::make_shared<troupe::Block<torch::nn::LinearImpl>>(3, 5);
@@ -164,7 +173,8 @@ TEST_CASE("[F02] a block is the module that it was made of, under the same names
   CHECK(linear->as<torch::nn::LinearImpl>() != nullptr);
 
   const auto events = std::make_shared<Events>();
-  const auto list = std::make_shared<troupe::Block<torch::nn::SequentialImpl>>(torch::nn::Linear(4, 4), torch::nn::ReLU());
+  const auto list =
+      std::make_shared<troupe::Block<torch::nn::SequentialImpl>>(torch::nn::Linear(4, 4), torch::nn::ReLU());
   list->add_hook(std::make_shared<Log>(events));
   CHECK((list->forward(torch::ones({1, 4})).sizes() == at::IntArrayRef{1, 4}));
   CHECK(*events == Events{"before_forward Sequential", "after_forward Sequential"});
@@ -207,15 +217,16 @@ TEST_CASE("[F02] hooks run around forward and backward, outer blocks around inne
   watch(*net, events);
   net->set_block_name("net");
   const auto loss = net(ids).sum();
-  CHECK(*events == Events{"before_forward net", "before_forward words", "after_forward words", "before_forward layers.0",
-                          "before_forward layers.0.ff", "after_forward layers.0.ff", "after_forward layers.0", "before_forward layers.1",
-                          "before_forward layers.1.ff", "after_forward layers.1.ff", "after_forward layers.1", "after_forward net"});
+  CHECK(*events == Events{"before_forward net", "before_forward words", "after_forward words",
+                          "before_forward layers.0", "before_forward layers.0.ff", "after_forward layers.0.ff",
+                          "after_forward layers.0", "before_forward layers.1", "before_forward layers.1.ff",
+                          "after_forward layers.1.ff", "after_forward layers.1", "after_forward net"});
   events->clear();
   loss.backward();
-  CHECK(*events == Events{"before_backward net", "before_backward layers.1", "before_backward layers.1.ff", "after_backward layers.1.ff",
-                          "after_backward layers.1", "before_backward layers.0", "before_backward layers.0.ff",
-                          "after_backward layers.0.ff", "after_backward layers.0", "before_backward words", "after_backward words",
-                          "after_backward net"});
+  CHECK(*events == Events{"before_backward net", "before_backward layers.1", "before_backward layers.1.ff",
+                          "after_backward layers.1.ff", "after_backward layers.1", "before_backward layers.0",
+                          "before_backward layers.0.ff", "after_backward layers.0.ff", "after_backward layers.0",
+                          "before_backward words", "after_backward words", "after_backward net"});
   const auto parameters = net->parameters();
   for (std::size_t i = 0; i < parameters.size(); ++i) CHECK((torch::equal(parameters[i].grad(), expected[i])));
 }
@@ -282,8 +293,8 @@ TEST_CASE("[F02] each call of a block has a backward of its own", "[block]") {
   const auto x = torch::randn({2, 4}, torch::requires_grad());
   block(block(x)).sum().backward();
   CHECK(*events == Events{"before_forward FeedForward", "after_forward FeedForward", "before_forward FeedForward 2",
-                          "after_forward FeedForward 2", "before_backward FeedForward 2", "after_backward FeedForward 2",
-                          "before_backward FeedForward", "after_backward FeedForward"});
+                          "after_forward FeedForward 2", "before_backward FeedForward 2",
+                          "after_backward FeedForward 2", "before_backward FeedForward", "after_backward FeedForward"});
 }
 
 TEST_CASE("[F02] a block whose inputs need no gradient ends with the block around it", "[block]") {
@@ -296,8 +307,8 @@ TEST_CASE("[F02] a block whose inputs need no gradient ends with the block aroun
   const auto loss = gate(before).sum();
   events->clear();
   loss.backward();
-  CHECK(*events == Events{"before_backward Gate", "before_backward inner", "after_backward inner", "after_backward Gate",
-                          "what comes after the block"});
+  CHECK(*events == Events{"before_backward Gate", "before_backward inner", "after_backward inner",
+                          "after_backward Gate", "what comes after the block"});
 }
 
 TEST_CASE("[F02] a call that is not differentiated has no backward hooks", "[block]") {
@@ -324,7 +335,8 @@ TEST_CASE("[F02] a call that is not differentiated has no backward hooks", "[blo
   }
   SECTION("not called at all") {
     net->words(torch::tensor({{1, 2}})).sum().backward();
-    CHECK(*events == Events{"before_forward words", "after_forward words", "before_backward words", "after_backward words"});
+    CHECK(*events ==
+          Events{"before_forward words", "after_forward words", "before_backward words", "after_backward words"});
   }
 }
 
@@ -340,7 +352,9 @@ TEST_CASE("[F02] gradients of parameters alone begin and end the blocks that the
   CHECK(*events == Events{"before_backward Layer", "before_backward ff", "after_backward ff", "after_backward Layer"});
 }
 
-TEST_CASE("[F02] a tensor that leaves by a member is seen by the nested block that it comes from, and by those around it", "[block]") {
+TEST_CASE(
+    "[F02] a tensor that leaves by a member is seen by the nested block that it comes from, and by those around it",
+    "[block]") {
   struct AuxImpl : torch::nn::Module {
     AuxImpl() : ff(register_module("ff", FeedForward())) {}
     at::Tensor forward(const at::Tensor& x) {
@@ -428,9 +442,9 @@ TEST_CASE("[F02] hooks of one block nest: the last one added is the innermost", 
   keep->add_hook(std::make_shared<Log>(events, "outer "));
   keep->add_hook(std::make_shared<Log>(events, "inner "));
   keep(torch::ones({1}, torch::requires_grad())).backward();
-  CHECK(*events == Events{"outer before_forward Keep", "inner before_forward Keep", "inner after_forward Keep", "outer after_forward Keep",
-                          "outer before_backward Keep", "inner before_backward Keep", "inner after_backward Keep",
-                          "outer after_backward Keep"});
+  CHECK(*events == Events{"outer before_forward Keep", "inner before_forward Keep", "inner after_forward Keep",
+                          "outer after_forward Keep", "outer before_backward Keep", "inner before_backward Keep",
+                          "inner after_backward Keep", "outer after_backward Keep"});
 }
 
 namespace {
@@ -481,8 +495,8 @@ TEST_CASE("[F02] a runner may run the body again, where only the forward hooks i
     loss.backward();
   }
   CHECK(runner->again == 1);
-  CHECK(*events == Events{"before_backward Layer", "before_forward ff 2 again", "after_forward- ff 2 again", "before_backward ff",
-                          "after_backward ff", "after_backward Layer"});
+  CHECK(*events == Events{"before_backward Layer", "before_forward ff 2 again", "after_forward- ff 2 again",
+                          "before_backward ff", "after_backward ff", "after_backward Layer"});
 }
 
 TEST_CASE("[F02] a graph outlives its block", "[block]") {

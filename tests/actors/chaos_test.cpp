@@ -15,16 +15,17 @@ TEST_CASE("[L05] fault 40: what --chaos is told, and what it refuses") {
   CHECK((nothing.mtbf == 30s));
   CHECK(nothing.kinds.size() == 5);  // all but nan, which ends a job that was not told to skip such steps
   CHECK((parse_chaos("mtbf=1.5m").mtbf == 90s));
-  const auto [text, reason] = GENERATE(table<std::string, std::string>({{"seed=x", "seed 'x' is no whole number"},
-                                                                        {"seed=-1", "seed '-1'"},
-                                                                        {"mtbf=30", "mtbf '30' is no time"},
-                                                                        {"mtbf=nans", "mtbf 'nans' is no time"},
-                                                                        {"mtbf=1ms", "mtbf '1ms' is no time from 100ms to 24h"},
-                                                                        {"mtbf=1e9h", "mtbf '1e9h'"},
-                                                                        {"kinds=", "kinds is empty"},
-                                                                        {"kinds=kill|bite", "kind 'bite' is none of kill, stop"},
-                                                                        {"speed=7", "'speed=7' is none of seed=N"},
-                                                                        {"seed", "seed '' is no whole number"}}));
+  const auto [text, reason] =
+      GENERATE(table<std::string, std::string>({{"seed=x", "seed 'x' is no whole number"},
+                                                {"seed=-1", "seed '-1'"},
+                                                {"mtbf=30", "mtbf '30' is no time"},
+                                                {"mtbf=nans", "mtbf 'nans' is no time"},
+                                                {"mtbf=1ms", "mtbf '1ms' is no time from 100ms to 24h"},
+                                                {"mtbf=1e9h", "mtbf '1e9h'"},
+                                                {"kinds=", "kinds is empty"},
+                                                {"kinds=kill|bite", "kind 'bite' is none of kill, stop"},
+                                                {"speed=7", "'speed=7' is none of seed=N"},
+                                                {"seed", "seed '' is no whole number"}}));
   INFO(text);
   CHECK_THROWS_WITH(parse_chaos(text), Catch::Contains("--chaos") && Catch::Contains(reason));
 }
@@ -35,8 +36,9 @@ TEST_CASE("[L05] fault 40: the same seed means the same faults, another seed oth
     std::vector<std::int64_t> numbers;
     for (int i = 0; i < 100; ++i, schedule.advance()) {
       const auto& event = schedule.next();
-      for (const std::int64_t number : {event.at.count(), static_cast<std::int64_t>(event.kind), static_cast<std::int64_t>(event.slot),
-                                        static_cast<std::int64_t>(event.lasts.count())})
+      for (const std::int64_t number :
+           {event.at.count(), static_cast<std::int64_t>(event.kind), static_cast<std::int64_t>(event.slot),
+            static_cast<std::int64_t>(event.lasts.count())})
         numbers.push_back(number);
     }
     return numbers;
@@ -97,5 +99,6 @@ TEST_CASE("[L05] fault 40: time is disturbed from a fault until two steps have f
   run.observe(at + 2s, 20, false);  // recovering
   run.observe(at + 3s, 21, true);   // one step after the fault
   run.observe(at + 4s, 31, true);
-  CHECK(run.summary() == "chaos: 1 faults (kill 1) and 1 that found nobody, in 4.0 s; 21 steps, goodput 52.5 % of the undisturbed pace");
+  CHECK(run.summary() ==
+        "chaos: 1 faults (kill 1) and 1 that found nobody, in 4.0 s; 21 steps, goodput 52.5 % of the undisturbed pace");
 }

@@ -30,7 +30,8 @@ struct Fixture {
 
   Checkpointer start(const std::string& directory, FileLayer* files = nullptr, bool publishes = true) {
     return system.spawn<caf::detached>(
-        make_checkpointer, CheckpointerOptions{directory, 3, 1, publishes, attempt(10), caf::actor_cast<caf::actor>(self), files});
+        make_checkpointer,
+        CheckpointerOptions{directory, 3, 1, publishes, attempt(10), caf::actor_cast<caf::actor>(self), files});
   }
   void save(const Checkpointer& checkpointer, const CheckpointPart& part, bool best = false, std::size_t live = 0) {
     self->send(checkpointer, SaveCheckpoint{std::make_shared<CheckpointPart>(part), attempt(part.step), 1, best, live});
@@ -43,7 +44,8 @@ struct Fixture {
   template <class Message>
   Message wait_for() {
     Message received;
-    self->receive([&](const Message& message) { received = message; }, caf::after(20s) >> [] { FAIL("no message came"); });
+    self->receive([&](const Message& message) { received = message; },
+                  caf::after(20s) >> [] { FAIL("no message came"); });
     return received;
   }
   void wait_for_end(const Checkpointer& checkpointer) { self->wait_for(checkpointer); }

@@ -18,7 +18,8 @@ namespace {
 struct Job {
   explicit Job(int world_size, const std::optional<Membership>& resumed = {}, bool recovers = false)
       : Job(options(world_size, resumed, recovers)) {}
-  explicit Job(const CoordinatorOptions& options) : system(config), coordinator(system.spawn(troupe::coordinator, options)) {}
+  explicit Job(const CoordinatorOptions& options)
+      : system(config), coordinator(system.spawn(troupe::coordinator, options)) {}
   static CoordinatorOptions options(int world_size, const std::optional<Membership>& resumed, bool recovers) {
     CoordinatorOptions options;
     options.job_id = "job";
@@ -47,7 +48,8 @@ struct Job {
   }
   std::string refused(const RankSupervisorActor& rank) {
     std::string why = "no answer";
-    self->request(rank, 10s, JoinRank{}).receive([&](const JoinAccepted& accepted) { why = accepted.refused; }, [](caf::error&) {});
+    self->request(rank, 10s, JoinRank{})
+        .receive([&](const JoinAccepted& accepted) { why = accepted.refused; }, [](caf::error&) {});
     return why;
   }
 
@@ -140,7 +142,9 @@ TEST_CASE("ranks leave values for each other at the coordinator") {
   CHECK_THROWS_WITH(rendezvous.get("later", 10s), Catch::Contains("rank 1 died"));
 }
 
-TEST_CASE("[L04] fault 11: ranks that missed the last announcement get it from the restarted coordinator, others are fenced") {
+TEST_CASE(
+    "[L04] fault 11: ranks that missed the last announcement get it from the restarted coordinator, others are "
+    "fenced") {
   Membership written;
   written.generation = 2;
   written.resume_step = 7;
@@ -209,7 +213,9 @@ TEST_CASE("[L05] what no rank could mean is refused with the field, and the coor
   caf::anon_send(job.coordinator, RankExited{{-1, 1}, 9});
   caf::anon_send(job.coordinator, RankExited{{1 << 30, 1}, 9});
   caf::anon_send(job.coordinator, RankInterrupted{});
-  caf::anon_send(job.coordinator, CheckpointPublished{{0, 7}, {{1, "a"}, {1, "/x", 1, std::numeric_limits<double>::infinity(), {}}, {}}});
+  caf::anon_send(
+      job.coordinator,
+      CheckpointPublished{{0, 7}, {{1, "a"}, {1, "/x", 1, std::numeric_limits<double>::infinity(), {}}, {}}});
   caf::anon_send(job.coordinator, good);
   CollectiveState state;
   state.rank = -3;
@@ -221,7 +227,8 @@ TEST_CASE("[L05] what no rank could mean is refused with the field, and the coor
     return line.find("dropped a message that makes no sense: slot -7 is not one of") != line.npos;
   };
   CHECK(std::count_if(lines.begin(), lines.end(), told) == 1);
-  CHECK(std::count_if(lines.begin(), lines.end(), [](const auto& line) { return line.find("makes no sense") != line.npos; }) == 1);
+  CHECK(std::count_if(lines.begin(), lines.end(),
+                      [](const auto& line) { return line.find("makes no sense") != line.npos; }) == 1);
 }
 
 TEST_CASE("[L05] fault 18: what was said in a generation that is over is dropped, counted, and changes nothing") {
@@ -234,7 +241,8 @@ TEST_CASE("[L05] fault 18: what was said in a generation that is over is dropped
   };
   const auto said = [&](const std::string& text) {
     std::lock_guard lock(mutex);
-    return std::count_if(lines.begin(), lines.end(), [&](const auto& line) { return line.find(text) != std::string::npos; });
+    return std::count_if(lines.begin(), lines.end(),
+                         [&](const auto& line) { return line.find(text) != std::string::npos; });
   };
   Job job(options);
   for (int rank = 0; rank < 2; ++rank) CHECK(job.refused(job.add_rank(rank)).empty());
@@ -242,7 +250,8 @@ TEST_CASE("[L05] fault 18: what was said in a generation that is over is dropped
     Membership next;
     while (next.members.empty())
       job.self->receive([&](Membership& found) { next = std::move(found); }, [](const InterruptRanks&) {},
-                        [](const AbortJob& abort) { FAIL(abort.report.to_string()); }, caf::after(20s) >> [] { FAIL("no membership"); });
+                        [](const AbortJob& abort) { FAIL(abort.report.to_string()); },
+                        caf::after(20s) >> [] { FAIL("no membership"); });
     return next;
   };
   const auto report_of = [](const Member& member, std::uint64_t generation) {
@@ -293,7 +302,8 @@ TEST_CASE("[L05] fault 18: what was said in a generation that is over is dropped
   CHECK(membership().generation == 3);
   membership();
   caf::anon_send(job.coordinator, state_of(1, 2, 2));
-  job.self->request(job.coordinator, 10s, GetValue{"nothing"}).receive([](bool, const std::string&) {}, [](caf::error&) {});
+  job.self->request(job.coordinator, 10s, GetValue{"nothing"})
+      .receive([](bool, const std::string&) {}, [](caf::error&) {});
   CHECK(said("dropped a report on collectives of generation 2, it is 3 (13 such messages so far)") == 1);
 }
 
@@ -312,7 +322,8 @@ struct SavingJob : Job {
       options.supervisor = caf::actor_cast<caf::actor>(ranks.back());
       checkpointers.push_back(system.spawn<caf::detached>(make_checkpointer, options));
     }
-    for (int i = 0; i < 2; ++i) self->receive([](const Membership&) {}, caf::after(10s) >> [] { FAIL("no membership"); });
+    for (int i = 0; i < 2; ++i)
+      self->receive([](const Membership&) {}, caf::after(10s) >> [] { FAIL("no membership"); });
   }
   ~SavingJob() {
     for (auto& checkpointer : checkpointers) {
@@ -356,7 +367,8 @@ TEST_CASE("[C02] the coordinator has a checkpoint made when all ranks have writt
   for (int rank = 0; rank < 2; ++rank) CHECK(job.answer() == job.scratch / "step-00000030");
 }
 
-TEST_CASE("[C02] a rank lost before it has written fails the save for the others, and a part of another generation does") {
+TEST_CASE(
+    "[C02] a rank lost before it has written fails the save for the others, and a part of another generation does") {
   SECTION("lost") {
     SavingJob job(true);
     job.save(0, 10);
@@ -381,9 +393,11 @@ TEST_CASE("[C02] a rank lost before it has written fails the save for the others
 TEST_CASE("[L05] a replacement that comes when the job is done ends, too") {
   Job job(2, {}, true);
   for (int rank = 0; rank < 2; ++rank) CHECK(job.refused(job.add_rank(rank)).empty());
-  for (int i = 0; i < 2; ++i) job.self->receive([](const Membership&) {}, caf::after(10s) >> [] { FAIL("no membership"); });
+  for (int i = 0; i < 2; ++i)
+    job.self->receive([](const Membership&) {}, caf::after(10s) >> [] { FAIL("no membership"); });
   for (const auto& rank : job.ranks)
-    job.self->request(rank, 10s, FinishRank{{ErrorCode::ok, -1, {}, -1, {}, {}, {}}}).receive([](bool) {}, [](caf::error&) {});
+    job.self->request(rank, 10s, FinishRank{{ErrorCode::ok, -1, {}, -1, {}, {}, {}}})
+        .receive([](bool) {}, [](caf::error&) {});
   CHECK(job.refused(job.add_rank(2)).empty());
   ErrorReport report;
   job.self->receive([&](const AbortJob& abort) { report = abort.report; }, caf::after(10s) >> [] {});
@@ -397,7 +411,8 @@ namespace {
 struct Stalled : Job {
   Stalled() : Job(2, {}, true) {
     for (int rank = 0; rank < 2; ++rank) CHECK(refused(add_rank(rank)).empty());
-    for (int i = 0; i < 2; ++i) self->receive([](const Membership&) {}, caf::after(10s) >> [] { FAIL("no membership"); });
+    for (int i = 0; i < 2; ++i)
+      self->receive([](const Membership&) {}, caf::after(10s) >> [] { FAIL("no membership"); });
   }
   void wait_in(int rank, std::uint64_t generation, std::uint64_t fingerprint, const std::string& what) {
     CollectiveState state;

@@ -47,7 +47,8 @@ Loaded drain(DataLoaderOptions options, std::size_t limit = 1000) {
           loaded.batches.push_back(message.batch);
           caf::anon_send(loader, GrantBatches{1});
         },
-        [&](const DataEnded&) { loaded.ended = true; }, [&](const RankFailed& failed) { loaded.failed = failed.report; },
+        [&](const DataEnded&) { loaded.ended = true; },
+        [&](const RankFailed& failed) { loaded.failed = failed.report; },
         caf::after(std::chrono::seconds(20)) >> [&] { FAIL("the loader is silent"); });
   }
   caf::anon_send_exit(loader, caf::exit_reason::user_shutdown);

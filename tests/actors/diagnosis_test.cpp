@@ -35,11 +35,13 @@ TEST_CASE("[D13] the rank in another collective than the majority is named with 
   REQUIRE(accused);
   CHECK(accused->code == ErrorCode::mismatch);
   CHECK(accused->rank == 1);
-  CHECK_THAT(accused->cause, Catch::Contains("rank 1 is in all_reduce of 10") && Catch::Contains("ranks 0, 2 wait in all_gather"));
+  CHECK_THAT(accused->cause,
+             Catch::Contains("rank 1 is in all_reduce of 10") && Catch::Contains("ranks 0, 2 wait in all_gather"));
 }
 
 TEST_CASE("[D13] of two ranks that differ the higher one is named, since rank 0's order is the plan") {
-  const auto accused = diagnose(std::vector<CollectiveState>{waiting(0, 5, 9, "barrier"), waiting(1, 5, 2, "broadcast")}, 2);
+  const auto accused =
+      diagnose(std::vector<CollectiveState>{waiting(0, 5, 9, "barrier"), waiting(1, 5, 2, "broadcast")}, 2);
   REQUIRE(accused);
   CHECK(accused->rank == 1);
 }
@@ -73,8 +75,8 @@ TEST_CASE("[D13] a rank whose Compute stands in a collective that the others nev
   const auto accused = diagnose(std::vector<CollectiveState>{stuck, apart}, 2);
   REQUIRE(accused);
   CHECK(accused->rank == 1);
-  CHECK_THAT(accused->cause, Catch::Contains("rank 1 is in all_gather of 64 Byte") && Catch::Contains("rank 0 did not launch") &&
-                                 Catch::Contains("bucket 0"));
+  CHECK_THAT(accused->cause, Catch::Contains("rank 1 is in all_gather of 64 Byte") &&
+                                 Catch::Contains("rank 0 did not launch") && Catch::Contains("bucket 0"));
   auto third = apart;
   third.rank = 2;
   const auto fewer = diagnose(std::vector<CollectiveState>{stuck, apart, third}, 3);
@@ -86,7 +88,8 @@ TEST_CASE("[D13] a rank whose Compute stands in a collective that the others nev
   gather.lane = "gathers of host a";
   CHECK_FALSE(diagnose(std::vector<CollectiveState>{gather, apart}, 2));  // its Compute waits for something else
 
-  // It computes still, and may come there; it has been there; the other has launched the bucket; nobody knows of such a collective.
+  // It computes still, and may come there; it has been there; the other has launched the bucket; nobody knows of such a
+  // collective.
   auto computes = stuck;
   computes.awaits_reducer = false;
   CHECK_FALSE(diagnose(std::vector<CollectiveState>{computes, apart}, 2));

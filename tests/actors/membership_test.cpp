@@ -90,7 +90,8 @@ TEST_CASE("[L05] nobody is replaced before every survivor has left its step") {
   CHECK_THAT(answer.reason, Catch::Contains("slot 1"));
 }
 
-TEST_CASE("[L05] a replacement takes the vacant rank, the slot's own before a spare, a spare of the host before another's") {
+TEST_CASE(
+    "[L05] a replacement takes the vacant rank, the slot's own before a spare, a spare of the host before another's") {
   auto q = question({0, 1, 3});
   q.candidates = {candidate(5, true, "b"), candidate(4, true, "a")};
   auto answer = plan_membership(q);
@@ -157,7 +158,8 @@ TEST_CASE("[L04] half of a cut network never goes on; the larger part does") {
   q = question({0, 1, 2});
   q.unreachable = 1;
   CHECK(plan_membership(q).action == Action::go);
-  // A proved death does not count: two of four died, one of the two left may go on alone with the other gone for certain.
+  // A proved death does not count: two of four died, one of the two left may go on alone with the other gone for
+  // certain.
   q = question({0});
   q.unreachable = 0;
   CHECK(plan_membership(q).action == Action::go);
@@ -240,7 +242,9 @@ TEST_CASE("[L05] a rank whose heal was interrupted is healed again, and is nobod
   CHECK_FALSE(answer.next.has_newcomers());
 }
 
-TEST_CASE("[L05] fault 15: of two ranks that do not reach each other the higher one goes, of several the one with the most links cut") {
+TEST_CASE(
+    "[L05] fault 15: of two ranks that do not reach each other the higher one goes, of several the one with the most "
+    "links cut") {
   auto q = question({0, 1, 2, 3});
   q.survivors[1].report->unreachable = {2};  // one way: rank 2 says nothing
   auto answer = plan_membership(q);
@@ -259,7 +263,9 @@ TEST_CASE("[L05] fault 15: of two ranks that do not reach each other the higher 
   CHECK(plan_membership(q).action == Action::go);
 }
 
-TEST_CASE("[L05] fault 15: of two ranks that do not reach each other the one stays that has the state, and nonsense is no complaint") {
+TEST_CASE(
+    "[L05] fault 15: of two ranks that do not reach each other the one stays that has the state, and nonsense is no "
+    "complaint") {
   auto q = question({0, 1, 2, 3});
   q.survivors[2].report->unreachable = {3, 3, 2, -1, 4, 1 << 30};
   q.survivors[2].report->whole = false;
@@ -268,10 +274,12 @@ TEST_CASE("[L05] fault 15: of two ranks that do not reach each other the one sta
   CHECK(plan_membership(q).action == Action::go);
 }
 
-TEST_CASE("[L04] a process finds its rank wherever it lies among the members, and none where another life of its slot does") {
+TEST_CASE(
+    "[L04] a process finds its rank wherever it lies among the members, and none where another life of its slot does") {
   Membership membership;
   const std::vector<int> slots = {7, 0, 3, 12, 1, 2};
-  for (const int slot : slots) membership.members.push_back({{slot, 40U + static_cast<std::uint64_t>(slot)}, "host", false});
+  for (const int slot : slots)
+    membership.members.push_back({{slot, 40U + static_cast<std::uint64_t>(slot)}, "host", false});
   for (int rank = 0; rank < membership.world_size(); ++rank) {
     const int slot = slots[static_cast<std::size_t>(rank)];
     CHECK(membership.rank_of({slot, 40U + static_cast<std::uint64_t>(slot)}) == rank);

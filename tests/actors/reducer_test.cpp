@@ -38,7 +38,8 @@ TEST_CASE("[L05] a reducer that fails outside of its hook frees who waits for wh
   caf::anon_send(reducing, InstallPlan{std::make_shared<std::vector<BucketView>>(1), hook});
   caf::anon_send(reducing, BucketReady{3, 0, 0});
   ErrorReport failed{ErrorCode::ok, -1, {}, -1, {}, {}, {}};
-  compute->receive([&](const LaneFailed& message) { failed = message.report; }, caf::after(std::chrono::seconds(30)) >> [] {});
+  compute->receive([&](const LaneFailed& message) { failed = message.report; },
+                   caf::after(std::chrono::seconds(30)) >> [] {});
   CHECK(failed.cause == "it was told to fail");
   CHECK(failed.step == 3);
   CHECK(hook->reduced == 0);

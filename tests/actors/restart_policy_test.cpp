@@ -28,7 +28,9 @@ TEST_CASE("[L05] a slot that dies too often is not started again before its olde
   CHECK(decide_restart({}, {}, {0, 4, 600s, 5s}).start);
 }
 
-TEST_CASE("[L05] a host that keeps failing is left alone, whichever of its slots it takes down; one failure of all slots counts once") {
+TEST_CASE(
+    "[L05] a host that keeps failing is left alone, whichever of its slots it takes down; one failure of all slots "
+    "counts once") {
   CHECK(decide_restart({0s}, {0s, 1s, 2s, 0s, 1s, 3s, 4s}).start);  // a power cut
   const auto refused = decide_restart({0s}, {100s, 200s, 300s, 400s});
   CHECK_FALSE(refused.start);

@@ -55,7 +55,8 @@ TEST_CASE("[C02] a rank lost before its part was written ends the save, one lost
     const auto decision = round.decide();
     CHECK((decision.action == SaveRound::Action::end));
     CHECK((decision.ended.report.code == ErrorCode::peer_lost));
-    CHECK_THAT(decision.ended.report.to_string(), Catch::Contains("rank 1 was lost before its part") && Catch::Contains("SIGKILL"));
+    CHECK_THAT(decision.ended.report.to_string(),
+               Catch::Contains("rank 1 was lost before its part") && Catch::Contains("SIGKILL"));
   }
   SECTION("afterwards; the publisher is replaced as long as there is one") {
     auto round = all_written();

@@ -9,8 +9,8 @@ using namespace troupe;
 
 namespace {
 
-// Steps as ranks that share cores have them: most near their mean, a tail to the right, now and then a pause, a drift that all share and a
-// slow wave of each rank's own (what else its host does).
+// Steps as ranks that share cores have them: most near their mean, a tail to the right, now and then a pause, a drift
+// that all share and a slow wave of each rank's own (what else its host does).
 class Noise {
  public:
   Noise(int ranks, unsigned seed, double wave = 0.08) : ranks_(ranks), generator_(seed), wave_(wave) {}
@@ -23,10 +23,11 @@ class Noise {
     for (int r = 0; r < ranks_; ++r) {
       const double wave = 1 + wave_ * std::sin(step_ / (40.0 + 17 * r) + r);
       SectionTimes own;
-      own.data_ms = static_cast<float>(0.02 * mean_ms * scatter(generator_) + (chance(generator_) < 0.005 ? 0.7 * mean_ms : 0));
+      own.data_ms =
+          static_cast<float>(0.02 * mean_ms * scatter(generator_) + (chance(generator_) < 0.005 ? 0.7 * mean_ms : 0));
       own.forward_ms = static_cast<float>(0.33 * mean_ms * drift * wave * scatter(generator_));
-      own.backward_ms =
-          static_cast<float>(0.65 * mean_ms * drift * wave * scatter(generator_) + (chance(generator_) < 0.01 ? 2 * mean_ms : 0));
+      own.backward_ms = static_cast<float>(0.65 * mean_ms * drift * wave * scatter(generator_) +
+                                           (chance(generator_) < 0.01 ? 2 * mean_ms : 0));
       times.push_back(own);
     }
     return times;
@@ -51,7 +52,9 @@ TEST_CASE("[L05] fault 32: of 10,000 steps that merely scatter none has a slow r
   CHECK(flagged == 0);
 }
 
-TEST_CASE("[L05] fault 32: a rank that takes 1.5 times as long is flagged within 20 steps, with its section, among two ranks too") {
+TEST_CASE(
+    "[L05] fault 32: a rank that takes 1.5 times as long is flagged within 20 steps, with its section, among two ranks "
+    "too") {
   const int ranks = GENERATE(2, 3, 4, 16);
   const unsigned seed = GENERATE(range(10u, 20u));
   Noise noise(ranks, seed, 0.03);

@@ -21,7 +21,8 @@ struct ThreadActorSystem {
 
 }  // namespace
 
-TEST_CASE("[T06] a thread's mailbox loses no message, whether the thread sleeps, wakes or gives up waiting as it comes") {
+TEST_CASE(
+    "[T06] a thread's mailbox loses no message, whether the thread sleeps, wakes or gives up waiting as it comes") {
   constexpr int kSenders = 4, kMessages = 5'000;
   ThreadActorSystem rank;
   ThreadActor self(rank.system);

@@ -108,13 +108,15 @@ TEST_CASE("[D13] the vote names the rank whose layout, step or data set differs"
   all[0].dataset_size = 63;
   CHECK_THROWS_WITH(
       decide(all, kNames, {true, true}),
-      Catch::Contains("rank 0 drew from a data set of 63 samples, the others from one of 64; put the same files on every host"));
+      Catch::Contains(
+          "rank 0 drew from a data set of 63 samples, the others from one of 64; put the same files on every host"));
   all = votes(3);
   for (auto& vote : all) vote.data_hash = 7;
   CHECK_NOTHROW(decide(all, kNames, {true, true}));
   all[2].data_hash = 8;
   CHECK_THROWS_WITH(decide(all, kNames, {true, true}),
-                    Catch::Contains("rank 2 drew from other files than the others") && Catch::Contains("put the same files on every host"));
+                    Catch::Contains("rank 2 drew from other files than the others") &&
+                        Catch::Contains("put the same files on every host"));
 }
 
 TEST_CASE("a stop asked for on one rank ends the step on all") {

@@ -57,16 +57,17 @@ using Lines = std::vector<std::string>;
 }  // namespace
 
 TEST_CASE("[F02] units by block: each has what no block inside it has, the model takes the rest", "[wrap]") {
-  CHECK(described(Model().ptr(), "block") == Lines{": words.weight head.weight", "layers.0: layers.0.norm.weight layers.0.norm.bias",
-                                                   "layers.0.attention: layers.0.attention.qkv.weight",
-                                                   "layers.1: layers.1.norm.weight layers.1.norm.bias",
-                                                   "layers.1.attention: layers.1.attention.qkv.weight"});
+  CHECK(described(Model().ptr(), "block") ==
+        Lines{": words.weight head.weight", "layers.0: layers.0.norm.weight layers.0.norm.bias",
+              "layers.0.attention: layers.0.attention.qkv.weight", "layers.1: layers.1.norm.weight layers.1.norm.bias",
+              "layers.1.attention: layers.1.attention.qkv.weight"});
   CHECK(described(Layer().ptr(), "block") == Lines{": norm.weight norm.bias", "attention: attention.qkv.weight"});
   CHECK(described(torch::nn::Linear(2, 2).ptr(), "block") == Lines{": weight bias"});
 }
 
 TEST_CASE("[F02] units by type, by name and by number of parameters", "[wrap]") {
-  const Lines layers{": words.weight head.weight", "layers.0: layers.0.norm.weight layers.0.norm.bias layers.0.attention.qkv.weight",
+  const Lines layers{": words.weight head.weight",
+                     "layers.0: layers.0.norm.weight layers.0.norm.bias layers.0.attention.qkv.weight",
                      "layers.1: layers.1.norm.weight layers.1.norm.bias layers.1.attention.qkv.weight"};
   CHECK(described(Model().ptr(), "type:Layer") == layers);
   CHECK(described(Model().ptr(), "name:layers.*") == layers);
@@ -81,7 +82,8 @@ TEST_CASE("[F02] units by type, by name and by number of parameters", "[wrap]") 
 }
 
 TEST_CASE("[F02] every parameter is in exactly one unit", "[wrap]") {
-  const auto policy = GENERATE(as<std::string>{}, "none", "block", "type:Attention", "numel:1", "numel:50", "name:layers.0");
+  const auto policy =
+      GENERATE(as<std::string>{}, "none", "block", "type:Attention", "numel:1", "numel:50", "name:layers.0");
   const auto model = Model().ptr();
   std::set<std::string> names;
   std::size_t count = 0;
@@ -89,7 +91,8 @@ TEST_CASE("[F02] every parameter is in exactly one unit", "[wrap]") {
     for (const auto& parameter : unit.parameters) {
       names.insert(parameter.name);
       ++count;
-      CHECK((model->named_parameters()[parameter.name].unsafeGetTensorImpl() == parameter.tensor.unsafeGetTensorImpl()));
+      CHECK(
+          (model->named_parameters()[parameter.name].unsafeGetTensorImpl() == parameter.tensor.unsafeGetTensorImpl()));
     }
   }
   CHECK(count == model->named_parameters().size());
@@ -118,7 +121,8 @@ TEST_CASE("[F02] a shared parameter is in one unit, around all that use it", "[w
     Model model;
     auto first = model->layers[0]->as<Layer::Impl>(), second = model->layers[1]->as<Layer::Impl>();
     second->register_module("borrowed", first->norm);
-    CHECK(described(model.ptr(), "type:Layer")[0] == ": words.weight layers.0.norm.weight layers.0.norm.bias head.weight");
+    CHECK(described(model.ptr(), "type:Layer")[0] ==
+          ": words.weight layers.0.norm.weight layers.0.norm.bias head.weight");
   }
   SECTION("a block in two places: one unit under its first name") {
     Model model;
@@ -141,7 +145,8 @@ TEST_CASE("[F02] a policy that can't be is refused with its reason", "[wrap]") {
   refused("name:words", "the module words (Embedding) is no block");
   refused("type:Decoder", "no module of the model has this type; its blocks: Layer, Attention");
   refused("name:blocks.*", "no module of the model has this name; its blocks: layers.0, layers.0.attention, layers.1");
-  CHECK_THROWS_WITH(described(torch::nn::Linear(2, 2).ptr(), "type:Layer"), Catch::Contains("declare its layers with TROUPE_BLOCK"));
+  CHECK_THROWS_WITH(described(torch::nn::Linear(2, 2).ptr(), "type:Layer"),
+                    Catch::Contains("declare its layers with TROUPE_BLOCK"));
 }
 
 TEST_CASE("[F02] a star in a pattern stands for one name, two for any number", "[wrap]") {

@@ -1,10 +1,11 @@
-// What a step of ddp costs, in numbers that no clock gives: allocations, copies, instructions (under callgrind). check_costs.py runs it.
+// What a step of ddp costs, in numbers that no clock gives: allocations, copies, instructions (under callgrind).
+// check_costs.py runs it.
 //
 //   step_cost_probe RANKS STEPS LAYERS one|each
 //
-// LAYERS x Linear(48), all in one bucket or each in one of its own. Prints a JSON line: by step after the first ones, the most that any
-// rank's reducer allocated between two steps' last buckets, that its loader allocated beyond the data set's own, and how often a step
-// copied each gradient.
+// LAYERS x Linear(48), all in one bucket or each in one of its own. Prints a JSON line: by step after the first ones,
+// the most that any rank's reducer allocated between two steps' last buckets, that its loader allocated beyond the data
+// set's own, and how often a step copied each gradient.
 #include <errno.h>
 #include <malloc.h>
 
@@ -118,15 +119,16 @@ class CountingDataset final : public Dataset {
 
 // What is as large as a gradient and copied or added up in one of LibTorch's operators.
 void count_copies() {
-  at::addGlobalCallback(at::RecordFunctionCallback([](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
-                          const std::string name = function.name();
-                          if (name != "aten::copy_" && name != "aten::clone" && name != "aten::add_") return nullptr;
-                          const auto inputs = function.inputs();
-                          if (!inputs.empty() && inputs[0].isTensor() && inputs[0].toTensor().numel() == kWidth * kWidth) ++copies;
-                          return nullptr;
-                        })
-                            .needsInputs(true)
-                            .scopes({at::RecordScope::FUNCTION}));
+  at::addGlobalCallback(
+      at::RecordFunctionCallback([](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
+        const std::string name = function.name();
+        if (name != "aten::copy_" && name != "aten::clone" && name != "aten::add_") return nullptr;
+        const auto inputs = function.inputs();
+        if (!inputs.empty() && inputs[0].isTensor() && inputs[0].toTensor().numel() == kWidth * kWidth) ++copies;
+        return nullptr;
+      })
+          .needsInputs(true)
+          .scopes({at::RecordScope::FUNCTION}));
 }
 
 int run(int ranks, std::int64_t steps, int layers, bool one_bucket) {
@@ -148,7 +150,8 @@ int run(int ranks, std::int64_t steps, int layers, bool one_bucket) {
   const auto errors = testing::run_program(ranks, config, [&](Rank& rank) {
     auto model = rank.distribute([&] {
       torch::nn::Sequential all;
-      for (int layer = 0; layer < layers; ++layer) all->push_back(torch::nn::Linear(torch::nn::LinearOptions(kWidth, kWidth).bias(false)));
+      for (int layer = 0; layer < layers; ++layer)
+        all->push_back(torch::nn::Linear(torch::nn::LinearOptions(kWidth, kWidth).bias(false)));
       return all;
     });
     const auto optimizer = rank.make_optimizer(*model);
@@ -178,7 +181,8 @@ int run(int ranks, std::int64_t steps, int layers, bool one_bucket) {
 
 }  // namespace
 
-// The linker puts these in the place of troupe::copy_and_check and add_and_check (--wrap): what puts a gradient into its bucket.
+// The linker puts these in the place of troupe::copy_and_check and add_and_check (--wrap): what puts a gradient into
+// its bucket.
 extern "C" {
 // NOLINTNEXTLINE: a name that others gave
 bool __real__ZN6troupe14copy_and_checkERKN2at6TensorES3_(const at::Tensor& destination, const at::Tensor& source);

@@ -1,5 +1,5 @@
-// Does on purpose what docs/troubleshooting.md warns of, so that the page can hold what is really printed: `pitfalls --pitfall NAME`.
-// pitfalls.py compares.
+// Does on purpose what docs/troubleshooting.md warns of, so that the page can hold what is really printed: `pitfalls
+// --pitfall NAME`. pitfalls.py compares.
 #include <troupe/troupe.hpp>
 
 #include <cstdio>
@@ -30,7 +30,9 @@ struct Noise : troupe::Dataset {
   std::int64_t samples_;
 };
 
-at::Tensor loss(const at::Tensor& scores, const troupe::Batch& batch) { return torch::nn::functional::cross_entropy(scores, batch.target); }
+at::Tensor loss(const at::Tensor& scores, const troupe::Batch& batch) {
+  return torch::nn::functional::cross_entropy(scores, batch.target);
+}
 
 void train(troupe::Rank& rank) {
   const auto pitfall = rank.config().get<std::string>("pitfall");

@@ -1,7 +1,8 @@
 #pragma once
 
-// What the fragments of C++ in README.md and docs/*.md may take as given; blocks.py wraps them in one of the TROUPE_DOCS_ functions.
-// What is used here and declared nowhere in a page would be a page that nobody can follow: keep it short.
+// What the fragments of C++ in README.md and docs/*.md may take as given; blocks.py wraps them in one of the
+// TROUPE_DOCS_ functions. What is used here and declared nowhere in a page would be a page that nobody can follow: keep
+// it short.
 #include <troupe/testing.hpp>
 #include <troupe/troupe.hpp>
 #include "tests/catch.hpp"
@@ -27,14 +28,15 @@ inline at::Tensor loss_of(Net& model, const troupe::Batch& batch) {
 }
 
 // A program's main, with its job.
-#define TROUPE_DOCS_JOB \
-  [[maybe_unused]] inline int fragment([[maybe_unused]] troupe::Job job, [[maybe_unused]] int argc, [[maybe_unused]] char** argv)
+#define TROUPE_DOCS_JOB                                                                             \
+  [[maybe_unused]] inline int fragment([[maybe_unused]] troupe::Job job, [[maybe_unused]] int argc, \
+                                       [[maybe_unused]] char** argv)
 
 // A training loop of one's own, with the model and optimizer that it has.
-#define TROUPE_DOCS_RANK                                                                                 \
-  [[maybe_unused]] inline void fragment([[maybe_unused]] troupe::Rank& rank, [[maybe_unused]] Net model, \
-                                        [[maybe_unused]] troupe::Optimizer& optimizer,                   \
-                                        [[maybe_unused]] std::shared_ptr<troupe::Dataset> dataset, [[maybe_unused]] at::Tensor tensor)
+#define TROUPE_DOCS_RANK                                                                                              \
+  [[maybe_unused]] inline void fragment(                                                                              \
+      [[maybe_unused]] troupe::Rank& rank, [[maybe_unused]] Net model, [[maybe_unused]] troupe::Optimizer& optimizer, \
+      [[maybe_unused]] std::shared_ptr<troupe::Dataset> dataset, [[maybe_unused]] at::Tensor tensor)
 
 // A program that takes nothing.
 #define TROUPE_DOCS_PLAIN [[maybe_unused]] inline void fragment()

@@ -26,9 +26,10 @@ TROUPE_FUZZ_TARGET(const std::uint8_t* data, std::size_t bytes) {
     DataOptions options;
     options.data_dir = file.folder().string();
     if (data[0] % 5 == 1) {
-      for (const char* name :
-           {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin", "test_batch.bin"})
-        std::ofstream(file.folder() / name, std::ios::binary).write(content.data(), static_cast<std::streamsize>(content.size()));
+      for (const char* name : {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin",
+                               "data_batch_5.bin", "test_batch.bin"})
+        std::ofstream(file.folder() / name, std::ios::binary)
+            .write(content.data(), static_cast<std::streamsize>(content.size()));
       return (void)read_cifar10(options);
     }
     options.data_dir = file.write(content);

@@ -15,7 +15,8 @@ bool good(std::span<const std::byte> bytes, bool from_client) {
     const auto operation = std::to_integer<unsigned>(bytes[0]);
     std::uint64_t length = 0;
     for (std::size_t i = 4; i < 8; ++i) length = length * 256 + std::to_integer<unsigned>(bytes[i]);
-    if (operation > 6 || (operation == 6) != (length == 0) || length > (operation < 2 ? 64u << 10 : 16u << 20)) return false;
+    if (operation > 6 || (operation == 6) != (length == 0) || length > (operation < 2 ? 64u << 10 : 16u << 20))
+      return false;
     if (frames == 0 ? operation != (from_client ? 1u : 0u) : operation == 0) return false;
     if (length > bytes.size() - 32) return true;
     bytes = bytes.subspan(32 + length);

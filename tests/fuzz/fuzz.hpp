@@ -12,7 +12,8 @@
 
 #include "tensor_io/error.hpp"
 
-/// Input from nobody that we trust ends in a value or in an Error that a person can read; a target calls this around what it tries.
+/// Input from nobody that we trust ends in a value or in an Error that a person can read; a target calls this around
+/// what it tries.
 namespace troupe::fuzz {
 
 template <class Work>
@@ -37,8 +38,8 @@ int try_input(Work&& work) {
 class InputFile {
  public:
   explicit InputFile(std::string_view name) {
-    const auto root =
-        std::filesystem::is_directory("/dev/shm") ? std::filesystem::path("/dev/shm") : std::filesystem::temp_directory_path();
+    const auto root = std::filesystem::is_directory("/dev/shm") ? std::filesystem::path("/dev/shm")
+                                                                : std::filesystem::temp_directory_path();
     folder_ = root / ("troupe-fuzz-" + std::to_string(::getpid()) + "-" + std::string(name));
     std::filesystem::create_directories(folder_);
     path_ = folder_ / name;
@@ -48,7 +49,8 @@ class InputFile {
   InputFile& operator=(const InputFile&) = delete;
 
   std::string write(std::string_view bytes) const {
-    std::ofstream(path_, std::ios::binary | std::ios::trunc).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    std::ofstream(path_, std::ios::binary | std::ios::trunc)
+        .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
     return path_.string();
   }
   const std::filesystem::path& folder() const { return folder_; }
@@ -57,7 +59,9 @@ class InputFile {
   std::filesystem::path folder_, path_;
 };
 
-inline std::string_view text_of(const std::uint8_t* data, std::size_t bytes) { return {reinterpret_cast<const char*>(data), bytes}; }
+inline std::string_view text_of(const std::uint8_t* data, std::size_t bytes) {
+  return {reinterpret_cast<const char*>(data), bytes};
+}
 
 }  // namespace troupe::fuzz
 

@@ -1,4 +1,5 @@
-// A coordinator's journal, as a crash or a bad disk leaves it. The hash of a record is put right, or nothing behind it would ever be tried.
+// A coordinator's journal, as a crash or a bad disk leaves it. The hash of a record is put right, or nothing behind it
+// would ever be tried.
 #include "launch/journal.hpp"
 
 #include <cstring>
@@ -27,7 +28,8 @@ TROUPE_FUZZ_TARGET(const std::uint8_t* data, std::size_t bytes) {
   if (bytes < 1) return 0;
   const auto text = fuzz::text_of(data + 1, bytes - 1);
   std::string content(text);
-  if (const auto type = data[0] % 4; type != 0) content = std::string("TRJL\1\0\0\0", 8) + record(type, text) + record(2, text);
+  if (const auto type = data[0] % 4; type != 0)
+    content = std::string("TRJL\1\0\0\0", 8) + record(type, text) + record(2, text);
   const auto path = file.write(content);
   return fuzz::try_input([&] {
     Membership membership;

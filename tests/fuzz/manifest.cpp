@@ -15,7 +15,8 @@ TROUPE_FUZZ_TARGET(const std::uint8_t* data, std::size_t bytes) {
     if (data[0] % 4 == 1) return (void)Manifest::from_text(text, "manifest.json");
     const std::string body(text);
     const auto kind = data[0] % 4 == 2 ? Manifest::Kind::whole : Manifest::Kind::part;
-    const auto manifest = Manifest::from_text(body + ",\n  \"xxh3\": \"" + xxh3_text(xxh3(body)) + "\"\n}\n", "manifest.json", kind);
+    const auto manifest =
+        Manifest::from_text(body + ",\n  \"xxh3\": \"" + xxh3_text(xxh3(body)) + "\"\n}\n", "manifest.json", kind);
     // What was accepted can be written, and is accepted again.
     (void)Manifest::from_text(manifest.to_text(kind), "manifest.json", kind);
     if (kind == Manifest::Kind::part) (void)merge_manifests({manifest, manifest}, "manifest.json");

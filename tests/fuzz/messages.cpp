@@ -1,4 +1,5 @@
-// Messages between processes, from arbitrary bytes, and what the coordinator does with a series of those that can be decoded.
+// Messages between processes, from arbitrary bytes, and what the coordinator does with a series of those that can be
+// decoded.
 #include <caf/all.hpp>
 #include <caf/scheduler/test_coordinator.hpp>
 
@@ -17,11 +18,12 @@ using namespace std::chrono_literals;
 
 namespace {
 
-using FromPeers = std::tuple<JoinJob, JoinNode, PutValue, GetValue, CollectiveState, Heartbeat, RankInterrupted, RankExited, PartSaved,
-                             CheckpointPublished, RankEnded, StopJob>;
-using FromCoordinator = std::tuple<ErrorReport, JoinAccepted, SaveAttempt, CheckpointSaved, PublishCheckpoint, SaveEnded, ReportCollectives,
-                                   AbortJob, ProcessId, Member, Membership, CoordinatorTick, CoordinatorBeat, InterruptRanks, FenceRank,
-                                   InjectFault, StartRank, KillRank, JobOver>;
+using FromPeers = std::tuple<JoinJob, JoinNode, PutValue, GetValue, CollectiveState, Heartbeat, RankInterrupted,
+                             RankExited, PartSaved, CheckpointPublished, RankEnded, StopJob>;
+using FromCoordinator =
+    std::tuple<ErrorReport, JoinAccepted, SaveAttempt, CheckpointSaved, PublishCheckpoint, SaveEnded, ReportCollectives,
+               AbortJob, ProcessId, Member, Membership, CoordinatorTick, CoordinatorBeat, InterruptRanks, FenceRank,
+               InjectFault, StartRank, KillRank, JobOver>;
 
 constexpr int kPeers = 4, kWorld = 3;
 
@@ -64,8 +66,8 @@ bool decode(std::string_view bytes, T& message) {
   return !source(message);
 }
 
-// CAF 0.17 never comes to an end of writing a number that is infinite or none, so nobody may be made to: no rank counts one, and the
-// coordinator tells none on.
+// CAF 0.17 never comes to an end of writing a number that is infinite or none, so nobody may be made to: no rank counts
+// one, and the coordinator tells none on.
 template <class T>
 bool can_be_said(const T& message) {
   if constexpr (std::is_same_v<T, CollectiveState>) return std::isfinite(message.waited_ms);
@@ -127,8 +129,8 @@ struct Coordinator {
                          processes.size() == next.members.size() && next.resume_step >= 0;
       if (!sound) {
         std::fprintf(stderr, "not a membership: generation %llu of %d after %llu, step %lld\n",
-                     static_cast<unsigned long long>(next.generation), next.world_size(), static_cast<unsigned long long>(generation),
-                     static_cast<long long>(next.resume_step));
+                     static_cast<unsigned long long>(next.generation), next.world_size(),
+                     static_cast<unsigned long long>(generation), static_cast<long long>(next.resume_step));
         std::abort();
       }
       generation = next.generation;
@@ -145,11 +147,13 @@ struct Coordinator {
   }
   template <class T>
   void tell(const T& message, const caf::strong_actor_ptr& from) {
-    caf::actor_cast<caf::strong_actor_ptr>(address)->enqueue(from, caf::make_message_id(), caf::make_message(message), nullptr);
+    caf::actor_cast<caf::strong_actor_ptr>(address)->enqueue(from, caf::make_message_id(), caf::make_message(message),
+                                                             nullptr);
     world().scheduler.run();
   }
   template <std::size_t... I>
-  void tell_decoded(std::size_t which, std::string_view bytes, const caf::strong_actor_ptr& from, std::index_sequence<I...>) {
+  void tell_decoded(std::size_t which, std::string_view bytes, const caf::strong_actor_ptr& from,
+                    std::index_sequence<I...>) {
     const auto one = [&](auto message) {
       if (decode(bytes, message)) tell(message, from);
     };
@@ -162,14 +166,16 @@ struct Coordinator {
 
 constexpr auto kFromPeers = std::tuple_size_v<FromPeers>;
 
-// The first byte: whether the ranks have joined, and whether the job recovers. Then per message: its kind, from whom, its length, itself.
+// The first byte: whether the ranks have joined, and whether the job recovers. Then per message: its kind, from whom,
+// its length, itself.
 void converse(Bytes bytes) {
   const auto mode = bytes.byte();
   Coordinator coordinator(mode & 1);
   if (mode & 2) {
     for (int rank = 0; rank < kWorld; ++rank)
-      coordinator.tell(JoinJob{"job", {rank, static_cast<std::uint64_t>(rank + 1)}, kWorld, "host", "build", "config", false, 0},
-                       world().peers[static_cast<std::size_t>(rank)]);
+      coordinator.tell(
+          JoinJob{"job", {rank, static_cast<std::uint64_t>(rank + 1)}, kWorld, "host", "build", "config", false, 0},
+          world().peers[static_cast<std::size_t>(rank)]);
   }
   for (int n = 0; n < 64 && !bytes.empty(); ++n) {
     const auto what = bytes.byte(), who = bytes.byte();
@@ -201,7 +207,8 @@ TROUPE_FUZZ_TARGET(const std::uint8_t* data, std::size_t bytes) {
   const auto text = fuzz::text_of(data + 1, bytes - 1);
   return fuzz::try_input([&] {
     switch (data[0] % 4) {
-      case 0: return round_trip_of<FromPeers>(data[1] % kFromPeers, text.substr(1), std::make_index_sequence<kFromPeers>());
+      case 0:
+        return round_trip_of<FromPeers>(data[1] % kFromPeers, text.substr(1), std::make_index_sequence<kFromPeers>());
       case 1: {
         constexpr auto kinds = std::tuple_size_v<FromCoordinator>;
         return round_trip_of<FromCoordinator>(data[1] % kinds, text.substr(1), std::make_index_sequence<kinds>());

@@ -14,7 +14,8 @@ TROUPE_FUZZ_TARGET(const std::uint8_t* data, std::size_t bytes) {
   if (bytes < 1) return 0;
   const auto content = fuzz::text_of(data + 1, bytes - 1);
   return fuzz::try_input([&] {
-    if (data[0] % 4 == 0) return (void)decode_image(std::as_bytes(std::span(content)), "picture", 1 + 2 * (data[0] >> 7), data[0] % 64);
+    if (data[0] % 4 == 0)
+      return (void)decode_image(std::as_bytes(std::span(content)), "picture", 1 + 2 * (data[0] >> 7), data[0] % 64);
     if (data[0] % 4 == 1) return (void)expand_braces(std::string(content.substr(0, 200)));
     DataOptions options;
     options.data_dir = shard.folder().string();

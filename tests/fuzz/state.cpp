@@ -1,4 +1,5 @@
-// State between ranks: copies of shards, what goes ahead of a heal, what a rank leaves at the rendezvous, the state of a rank on disk.
+// State between ranks: copies of shards, what goes ahead of a heal, what a rank leaves at the rendezvous, the state of
+// a rank on disk.
 #include <ATen/ops/empty.h>
 
 #include <cstring>

@@ -12,7 +12,8 @@ TROUPE_FUZZ_TARGET(const std::uint8_t* data, std::size_t bytes) {
   const std::vector<std::string> names(parameters, "weight");
   return fuzz::try_input([&] {
     std::vector<Vote> votes;
-    for (std::size_t at = 1; at + each <= bytes; at += each) votes.push_back(decode_vote({data + at, each}, parameters));
+    for (std::size_t at = 1; at + each <= bytes; at += each)
+      votes.push_back(decode_vote({data + at, each}, parameters));
     if (!votes.empty()) (void)decide(votes, names, {data[0] % 2 == 0, data[0] % 4 < 2});
   });
 }

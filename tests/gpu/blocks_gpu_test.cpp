@@ -83,7 +83,8 @@ SmallTraining::Result train_blocks(c10::Device device, const BlocksWay& way, std
 
 }  // namespace
 
-TEST_CASE("[F07] [L03] gpu: checkpointed training has the bits of what keeps its activations, and the CPU's losses", "[gpu]") {
+TEST_CASE("[F07] [L03] gpu: checkpointed training has the bits of what keeps its activations, and the CPU's losses",
+          "[gpu]") {
   troupe::test::need_devices(1);
   BlocksWay way;
   way.strategy = GENERATE(as<std::string>{}, "ddp", "fsdp full_shard");
@@ -97,7 +98,8 @@ TEST_CASE("[F07] [L03] gpu: checkpointed training has the bits of what keeps its
   CHECK(waits == 1);
   CHECK(largest_difference(replayed.losses, kept.losses) == 0);
   CHECK(largest_difference(replayed.state, kept.state) == 0);
-  if (way.dropped == 0) CHECK(largest_difference(replayed.losses, train_blocks(at::kCPU, way).losses) < (way.autocast ? 5e-2 : 1e-3));
+  if (way.dropped == 0)
+    CHECK(largest_difference(replayed.losses, train_blocks(at::kCPU, way).losses) < (way.autocast ? 5e-2 : 1e-3));
 }
 
 TEST_CASE("[D09] [L03] gpu: SyncBatchNorm trains to the CPU's losses, with one wait of the host in a step", "[gpu]") {
@@ -133,8 +135,11 @@ TEST_CASE("[D09] gpu: the operators of SyncBatchNorm are LibTorch's BatchNorm, i
     if (channels_last) input = input.contiguous(at::MemoryFormat::ChannelsLast);
     input.set_requires_grad(true);
     const auto output = norm->forward(input);
-    (output.to(at::kDouble) * torch::cos(torch::arange(output.numel(), at::kDouble)).view(output.sizes()).to(kDevice)).sum().backward();
-    std::vector<at::Tensor> results = {output, input.grad(), norm->weight.grad(), norm->bias.grad(), norm->running_mean, norm->running_var};
+    (output.to(at::kDouble) * torch::cos(torch::arange(output.numel(), at::kDouble)).view(output.sizes()).to(kDevice))
+        .sum()
+        .backward();
+    std::vector<at::Tensor> results = {
+        output, input.grad(), norm->weight.grad(), norm->bias.grad(), norm->running_mean, norm->running_var};
     for (auto& result : results) result = result.detach().cpu().to(at::kDouble);
     return results;
   };

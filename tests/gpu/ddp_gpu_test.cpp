@@ -8,7 +8,8 @@ using namespace troupe::testing;
 
 namespace {
 
-SmallTraining::Result train_there(at::Device device, int ranks, std::int64_t* waits_per_step = nullptr, bool graphs = false) {
+SmallTraining::Result train_there(at::Device device, int ranks, std::int64_t* waits_per_step = nullptr,
+                                  bool graphs = false) {
   SmallTraining training("ddp", ranks);
   training.steps = 50;
   training.optimizer.momentum = 0.9;
@@ -55,7 +56,8 @@ TEST_CASE("[L03] gpu: steps that are CUDA graphs have the bits of their kernels,
   CHECK(largest_difference(kernels.losses, graphs.losses) == 0);
   CHECK(largest_difference(kernels.state, graphs.state) == 0);
   CHECK(waits == 1);
-  const auto again = train_there({at::kCUDA, 0}, 1, nullptr, true);  // the first one's graphs are gone, and their memory
+  const auto again =
+      train_there({at::kCUDA, 0}, 1, nullptr, true);  // the first one's graphs are gone, and their memory
   CHECK(joined(again.errors) == "");
   CHECK(largest_difference(graphs.state, again.state) == 0);
 }
@@ -75,6 +77,7 @@ TEST_CASE("[L03] gpu: a value that forward reads can't be a part of a graph, and
     const auto x = dynamic_cast<SmallMlpImpl&>(model).forward(input.to(at::Device(at::kCUDA, 0)));
     return x * (x.sum().item<double>() > 0 ? 1 : 2);
   };
-  CHECK_THAT(joined(training.run().errors),
-             Catch::Contains("cuda_graphs: forward or backward does what can't be a graph") && Catch::Contains("captur"));
+  CHECK_THAT(
+      joined(training.run().errors),
+      Catch::Contains("cuda_graphs: forward or backward does what can't be a graph") && Catch::Contains("captur"));
 }

@@ -18,7 +18,8 @@ namespace troupe::test {
 inline void need_devices(int count) {
   auto* cuda = accelerator();
   const int there = cuda == nullptr ? 0 : cuda->device_count();
-  if (there == 0) not_run("no GPU here (" + (cuda == nullptr ? std::string("built without CUDA") : cuda->problem()) + ")");
+  if (there == 0)
+    not_run("no GPU here (" + (cuda == nullptr ? std::string("built without CUDA") : cuda->problem()) + ")");
   if (there < count) not_run("needs " + std::to_string(count) + " GPUs, this machine has " + std::to_string(there));
 }
 

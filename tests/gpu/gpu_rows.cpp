@@ -1,5 +1,5 @@
-// The rows of docs/gpu.md that are numbers of our own: `gpu_rows` prints all of them, `gpu_rows NAME` those of kernels, ddp, optimizer,
-// overlap or abort.
+// The rows of docs/gpu.md that are numbers of our own: `gpu_rows` prints all of them, `gpu_rows NAME` those of kernels,
+// ddp, optimizer, overlap or abort.
 #include "tensor_io/device_kernels.hpp"
 #include "tensor_io/device_stream.hpp"
 #include "tensor_io/nccl_communicator.hpp"
@@ -27,10 +27,11 @@ void kernels() {
       200, [&] { pack(bucket, sources, offsets); },
       [&] {
         for (int i = 0; i < 64; ++i)
-          bucket.narrow(0, offsets[static_cast<std::size_t>(i)], numel / 64).copy_(sources[static_cast<std::size_t>(i)]);
+          bucket.narrow(0, offsets[static_cast<std::size_t>(i)], numel / 64)
+              .copy_(sources[static_cast<std::size_t>(i)]);
       });
-  row("pack of 64 gradients, 25 MiB, beside 64 copies", text("%.1f us", 1e6 * packed.ours), text("%.1f us", 1e6 * packed.other),
-      packed.ratio, "1.0");
+  row("pack of 64 gradients, 25 MiB, beside 64 copies", text("%.1f us", 1e6 * packed.ours),
+      text("%.1f us", 1e6 * packed.other), packed.ratio, "1.0");
   const auto result = torch::zeros({2}, f32.dtype(at::kDouble));
   const auto checked = in_turns(
       200, [&] { scale_and_check(bucket, 1, result); },
@@ -108,8 +109,11 @@ void ddp_rows() {
 
 int main(int argc, char** argv) {
   troupe::test::need_devices(1);
-  const std::pair<const char*, void (*)()> all[] = {
-      {"kernels", kernels}, {"ddp", ddp_rows}, {"optimizer", optimizer_rows}, {"overlap", overlap_rows}, {"abort", abort_time}};
+  const std::pair<const char*, void (*)()> all[] = {{"kernels", kernels},
+                                                    {"ddp", ddp_rows},
+                                                    {"optimizer", optimizer_rows},
+                                                    {"overlap", overlap_rows},
+                                                    {"abort", abort_time}};
   int failed = 0;
   for (const auto& [name, rows] : all) {
     if (argc > 1 && std::string(argv[1]) != name) continue;

@@ -1,11 +1,15 @@
 // Our side of the rows beside PyTorch: optimizer steps of the jobs of bench/README.md on a device, driven by lines.
 //
-//   printf 'block 5\n' | build/cuda/tests/gpu/gpu_steps --job gpt_tiny --batch 2 [--strategy ddp|fsdp] [--precision fp32|bf16]
-//                          [--device auto] [--ranks 1] [--share-device false] [--as-ranks 1] [--offload false] [--graphs false]
+//   printf 'block 5\n' | build/cuda/tests/gpu/gpu_steps --job gpt_tiny --batch 2 [--strategy ddp|fsdp] [--precision
+//   fp32|bf16]
+//                          [--device auto] [--ranks 1] [--share-device false] [--as-ranks 1] [--offload false]
+//                          [--graphs false]
 //
-// bf16 is autocast with ddp, and the dtype of forward and backward with fsdp. `--as-ranks N`: the batches of N ranks, joined.
+// bf16 is autocast with ddp, and the dtype of forward and backward with fsdp. `--as-ranks N`: the batches of N ranks,
+// joined.
 //
-//   block N   N steps      -> `host_waits W`, `losses L1 .. LN`, `step_ms T`: waits of the host for the device and time of one step, the
+//   block N   N steps      -> `host_waits W`, `losses L1 .. LN`, `step_ms T`: waits of the host for the device and time
+//   of one step, the
 //                             block's by N, the device's end included
 //   stuck     a collective that one rank never joins is aborted -> `abort_s T`: until its end
 //   quit
@@ -38,9 +42,12 @@ struct Options {
 
 Options parse(int argc, char** argv) {
   Options options;
-  const std::map<std::string, std::string*> texts{
-      {"--job", &options.job}, {"--strategy", &options.strategy}, {"--precision", &options.precision}, {"--device", &options.device}};
-  const std::map<std::string, int*> numbers{{"--batch", &options.batch}, {"--ranks", &options.ranks}, {"--as-ranks", &options.as_ranks}};
+  const std::map<std::string, std::string*> texts{{"--job", &options.job},
+                                                  {"--strategy", &options.strategy},
+                                                  {"--precision", &options.precision},
+                                                  {"--device", &options.device}};
+  const std::map<std::string, int*> numbers{
+      {"--batch", &options.batch}, {"--ranks", &options.ranks}, {"--as-ranks", &options.as_ranks}};
   const std::map<std::string, bool*> switches{
       {"--share-device", &options.share_device}, {"--offload", &options.offload}, {"--graphs", &options.graphs}};
   for (int i = 1; i < argc; i += 2) {
@@ -55,7 +62,8 @@ Options parse(int argc, char** argv) {
     else
       throw std::invalid_argument("there is no " + name);
   }
-  if (options.precision != "fp32" && options.precision != "bf16") throw std::invalid_argument("--precision is fp32 or bf16");
+  if (options.precision != "fp32" && options.precision != "bf16")
+    throw std::invalid_argument("--precision is fp32 or bf16");
   if (options.batch < 1 || options.ranks < 1 || options.as_ranks < 1)
     throw std::invalid_argument("--batch, --ranks and --as-ranks are at least 1");
   return options;
@@ -92,7 +100,8 @@ void run_block(troupe::Rank& rank, const Options& options, const Job& job, troup
     batch->input = job.inputs[next];
     batch->target = job.targets[next];
     rank.run_micro_batches({batch}, [&](const troupe::Batch& of) -> troupe::Rank::MicroBatch {
-      const troupe::AutocastGuard autocast(options.precision == "bf16" && options.strategy == "ddp", at::kBFloat16, rank.device().type());
+      const troupe::AutocastGuard autocast(options.precision == "bf16" && options.strategy == "ddp", at::kBFloat16,
+                                           rank.device().type());
       return {job.criterion(*job.model, of.input, of.target), {}};
     });
     losses.push_back(rank.step(optimizer).loss);
@@ -105,7 +114,8 @@ void run_block(troupe::Rank& rank, const Options& options, const Job& job, troup
   print_exact("step_ms", {step_ms});
 }
 
-// Rank 0 launches what the others never do, sees that it does not end, and aborts. Returns the seconds until all of it is over.
+// Rank 0 launches what the others never do, sees that it does not end, and aborts. Returns the seconds until all of it
+// is over.
 double abort_stuck(troupe::Rank& rank) {
   if (rank.world_size() < 2) throw std::invalid_argument("stuck: one rank waits for nobody; start with --ranks 2");
   const troupe::ErrorReport reason{troupe::ErrorCode::aborted, rank.rank(), {}, -1, {}, "on purpose", {}};
@@ -139,7 +149,8 @@ double abort_stuck(troupe::Rank& rank) {
   // The device, and the ranks' other lanes, go on.
   const auto one = torch::ones({10}, tensor.options());
   rank.all_reduce(one);
-  if (one.sum().item<float>() != static_cast<float>(10 * rank.world_size())) throw std::runtime_error("a sum after the abort is wrong");
+  if (one.sum().item<float>() != static_cast<float>(10 * rank.world_size()))
+    throw std::runtime_error("a sum after the abort is wrong");
   return seconds;
 }
 
@@ -174,7 +185,8 @@ int main(int argc, char** argv) {
   try {
     options = parse(argc, argv);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "gpu_steps: %s; tests/gpu/gpu_steps.cpp begins with the options and the lines\n", error.what());
+    std::fprintf(stderr, "gpu_steps: %s; tests/gpu/gpu_steps.cpp begins with the options and the lines\n",
+                 error.what());
     return 2;
   }
   if (options.ranks > 1) {

@@ -1,4 +1,5 @@
-// The conformance of the real NCCL: on one device a group of one, on several a group of as many threads, each with its own.
+// The conformance of the real NCCL: on one device a group of one, on several a group of as many threads, each with its
+// own.
 #include <torch/torch.h>
 
 #include <thread>
@@ -66,8 +67,8 @@ TEST_CASE("[L03] gpu: nccl reduces, gathers and scatters every type exactly", "[
       for (const std::int64_t numel : {0, 1, 63, 20'011}) {
         auto sum = torch::zeros({numel}, at::kLong);
         for (int r = 0; r < world; ++r)
-          sum =
-              dtype == at::kBool ? (sum + values(r, numel, dtype).to(at::kLong)).clamp_max(1) : sum + values(r, numel, dtype).to(at::kLong);
+          sum = dtype == at::kBool ? (sum + values(r, numel, dtype).to(at::kLong)).clamp_max(1)
+                                   : sum + values(r, numel, dtype).to(at::kLong);
         const auto expected = sum.to(dtype);
         for (const bool in_window : {false, true}) {
           auto tensor = values(rank, numel, dtype).to(device);
@@ -90,14 +91,17 @@ TEST_CASE("[L03] gpu: nccl reduces, gathers and scatters every type exactly", "[
               std::string("all_gather of ") + c10::toString(dtype));
         auto mine = values(rank, numel, dtype).to(device);
         communicator.broadcast(mine, world - 1);
-        say(torch::equal(mine.cpu(), values(world - 1, numel, dtype)), std::string("broadcast of ") + c10::toString(dtype));
+        say(torch::equal(mine.cpu(), values(world - 1, numel, dtype)),
+            std::string("broadcast of ") + c10::toString(dtype));
         communicator.gather(rank == 0 ? all : at::Tensor(), values(rank, numel, dtype).to(device), 0);
         communicator.scatter(part, rank == 0 ? all : at::Tensor(), 0);
-        say(torch::equal(part.cpu(), values(rank, numel, dtype)), std::string("gather and scatter of ") + c10::toString(dtype));
+        say(torch::equal(part.cpu(), values(rank, numel, dtype)),
+            std::string("gather and scatter of ") + c10::toString(dtype));
         const auto turned = torch::empty_like(all);
         communicator.all_to_all(turned, all.fill_(rank % 2));
         for (int r = 0; r < world; ++r)
-          say((turned.narrow(0, r * numel, numel) == r % 2).all().item<bool>(), std::string("all_to_all of ") + c10::toString(dtype));
+          say((turned.narrow(0, r * numel, numel) == r % 2).all().item<bool>(),
+              std::string("all_to_all of ") + c10::toString(dtype));
       }
     }
     auto host = torch::ones({3});  // the CPU's tensors have a lane of their own
@@ -142,7 +146,8 @@ TEST_CASE("[L03] gpu: a set-up whose peer never comes ends at its deadline, and 
   CHECK(torch::ones({10}, torch::kCUDA).sum().item<float>() == 10);
 }
 
-TEST_CASE("[L03] gpu: a collective that a rank never joins is aborted at its deadline, and the device goes on", "[gpu]") {
+TEST_CASE("[L03] gpu: a collective that a rank never joins is aborted at its deadline, and the device goes on",
+          "[gpu]") {
   need_devices(2);
   const auto rendezvous = std::make_shared<LocalRendezvous>();
   std::vector<std::thread> threads;

@@ -1,5 +1,5 @@
-// LibTorch's fused optimizers on a device: over one flat tensor beside a model's own tensors, and beside a copy of as many bytes. What they
-// decide is in docs/gpu.md.
+// LibTorch's fused optimizers on a device: over one flat tensor beside a model's own tensors, and beside a copy of as
+// many bytes. What they decide is in docs/gpu.md.
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
 
@@ -24,24 +24,28 @@ struct State {
       steps.push_back(torch::ones({}, f32));
     }
   }
-  void adamw() { at::_fused_adamw_(parameters, gradients, first, second, {}, steps, 1e-4, 0.9, 0.999, 0.01, 1e-8, false, false); }
+  void adamw() {
+    at::_fused_adamw_(parameters, gradients, first, second, {}, steps, 1e-4, 0.9, 0.999, 0.01, 1e-8, false, false);
+  }
   void sgd() { at::_fused_sgd_(parameters, gradients, first, 0, 0.9, 1e-4, 0, false, false, false); }
 };
 
 std::string bandwidth(double bytes, double seconds) { return text("%.0f GB/s", 1e-9 * bytes / seconds); }
 
 // `moved`: how often a parameter's bytes cross the device's memory.
-void rows_of(const char* name, int moved, std::int64_t numel, const std::function<void()>& flat, const std::function<void()>& tensors,
-             std::size_t count) {
+void rows_of(const char* name, int moved, std::int64_t numel, const std::function<void()>& flat,
+             const std::function<void()>& tensors, std::size_t count) {
   const double bytes = 4.0 * static_cast<double>(numel) * moved;
   const auto beside = in_turns(20, flat, tensors);
-  row(std::string(name) + " over one flat tensor of GPT-124M's size, beside its own " + std::to_string(count) + " tensors",
+  row(std::string(name) + " over one flat tensor of GPT-124M's size, beside its own " + std::to_string(count) +
+          " tensors",
       text("%.3f ms", 1e3 * beside.ours), text("%.3f ms", 1e3 * beside.other), beside.ratio, "1.0");
   const auto half = static_cast<std::int64_t>(bytes / 2);  // a copy reads and writes
-  const auto from = torch::zeros({half}, at::TensorOptions().dtype(at::kByte).device(torch::kCUDA)), to = torch::empty_like(from);
+  const auto from = torch::zeros({half}, at::TensorOptions().dtype(at::kByte).device(torch::kCUDA)),
+             to = torch::empty_like(from);
   const auto copied = in_turns(20, flat, [&] { to.copy_(from); });
-  row(std::string(name) + " over it, beside a copy that moves as many bytes", bandwidth(bytes, copied.ours), bandwidth(bytes, copied.other),
-      copied.ratio, "1.2");
+  row(std::string(name) + " over it, beside a copy that moves as many bytes", bandwidth(bytes, copied.ours),
+      bandwidth(bytes, copied.other), copied.ratio, "1.2");
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// How much of communication a step waits for, on one device: collectives that take their time (PacedNccl) beside the model's own kernels.
+// How much of communication a step waits for, on one device: collectives that take their time (PacedNccl) beside the
+// model's own kernels.
 #include "bench/step_job.hpp"
 #include "tensor_io/autocast.hpp"
 #include "tensor_io/device_stream.hpp"
@@ -23,7 +24,10 @@ struct Measured {
 class Trainer {
  public:
   Trainer(Compute& compute, std::shared_ptr<PacedDevice> paced, bool autocast)
-      : compute_(compute), paced_(std::move(paced)), autocast_(autocast), job_(step_job::make_job("gpt124m", 0, kBatch, 0)) {
+      : compute_(compute),
+        paced_(std::move(paced)),
+        autocast_(autocast),
+        job_(step_job::make_job("gpt124m", 0, kBatch, 0)) {
     const at::Device device(at::kCUDA, 0);
     for (auto* tensors : {&job_.inputs, &job_.targets}) {
       for (auto& tensor : *tensors) tensor = tensor.to(device);
@@ -97,20 +101,21 @@ class Trainer {
 };
 
 std::string of(const std::string& strategy, double bytes_per_s) {
-  return " of " + strategy + ", GPT-124M, bf16, batch " + std::to_string(kBatch) + ", paced to " + text("%.0f GB/s", 1e-9 * bytes_per_s);
+  return " of " + strategy + ", GPT-124M, bf16, batch " + std::to_string(kBatch) + ", paced to " +
+         text("%.0f GB/s", 1e-9 * bytes_per_s);
 }
 
 void print(const std::string& strategy, double pace, const Measured& m) {
   const auto all = text("%.3f ms", m.all_ms);
   if (strategy == "ddp") {
-    row("communication after backward, of all communication" + of(strategy, pace), text("%.3f ms", m.after_backward_ms), all,
-        m.after_backward_ms / m.all_ms, "0.05");
+    row("communication after backward, of all communication" + of(strategy, pace), text("%.3f ms", m.after_backward_ms),
+        all, m.after_backward_ms / m.all_ms, "0.05");
     // The tied embedding's gradient, a third of all bytes, is whole when backward ends.
-    row("what no order could hide: the last bucket alone, of all communication" + of(strategy, pace), text("%.3f ms", m.last_ms), all,
-        m.last_ms / m.all_ms, "");
+    row("what no order could hide: the last bucket alone, of all communication" + of(strategy, pace),
+        text("%.3f ms", m.last_ms), all, m.last_ms / m.all_ms, "");
   }
-  row("what paced collectives add to a step, of all communication" + of(strategy, pace), text("%.3f ms", m.step_ms - m.free_step_ms), all,
-      (m.step_ms - m.free_step_ms) / m.all_ms, "0.05");
+  row("what paced collectives add to a step, of all communication" + of(strategy, pace),
+      text("%.3f ms", m.step_ms - m.free_step_ms), all, (m.step_ms - m.free_step_ms) / m.all_ms, "0.05");
 }
 
 void rows_of(const std::string& strategy) {

@@ -29,7 +29,8 @@ __global__ void sleep_until(const std::uint64_t* start, std::uint64_t ns) {
 }
 
 void check(cudaError_t error, const char* what) {
-  if (error != cudaSuccess) throw std::runtime_error(std::string("paced copy: ") + what + ": " + cudaGetErrorString(error));
+  if (error != cudaSuccess)
+    throw std::runtime_error(std::string("paced copy: ") + what + ": " + cudaGetErrorString(error));
 }
 
 class Device final : public PacedDevice {
@@ -51,7 +52,8 @@ class Device final : public PacedDevice {
     cudaFree(starts_);
   }
 
-  int copy(const void* input, void* output, std::size_t bytes, std::size_t wire_bytes, bool reduces_all, NcclStream on) override {
+  int copy(const void* input, void* output, std::size_t bytes, std::size_t wire_bytes, bool reduces_all,
+           NcclStream on) override {
     const std::lock_guard<std::mutex> lock(mutex_);
     auto* stream = static_cast<cudaStream_t>(on);
     if (pace_.bytes_per_s <= 0) {

@@ -6,11 +6,13 @@
 
 namespace troupe::test {
 
-/// PacedCopy on the current CUDA device: a copy, and then kernels of a few thread blocks that sleep until the time is over.
+/// PacedCopy on the current CUDA device: a copy, and then kernels of a few thread blocks that sleep until the time is
+/// over.
 class PacedDevice : public PacedCopy {
  public:
   struct Pace {
-    double bytes_per_s = 0;  ///< 0: nothing is copied and nothing waits, the free run beside which the paced one is measured
+    double bytes_per_s =
+        0;  ///< 0: nothing is copied and nothing waits, the free run beside which the paced one is measured
     double latency_s = 10e-6;
     int blocks = 4;  ///< that sleep: multiprocessors which the model lacks meanwhile
   };

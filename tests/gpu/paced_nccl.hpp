@@ -9,18 +9,21 @@
 
 namespace troupe::test {
 
-/// Puts into a stream what a collective does to a device: a copy of `bytes` from `input` to `output` (where both are the same, to memory of
-/// its own and back), which is not over before `wire_bytes` would have been sent. Returns 0, or CUDA's error. Any thread.
+/// Puts into a stream what a collective does to a device: a copy of `bytes` from `input` to `output` (where both are
+/// the same, to memory of its own and back), which is not over before `wire_bytes` would have been sent. Returns 0, or
+/// CUDA's error. Any thread.
 class PacedCopy {
  public:
   virtual ~PacedCopy() = default;
-  virtual int copy(const void* input, void* output, std::size_t bytes, std::size_t wire_bytes, bool reduces_all, NcclStream stream) = 0;
+  virtual int copy(const void* input, void* output, std::size_t bytes, std::size_t wire_bytes, bool reduces_all,
+                   NcclStream stream) = 0;
   virtual int allocate(void** data, std::size_t bytes) = 0;
   virtual int free(void* data) = 0;
 };
 
-/// NCCL for one rank, whose collectives take the time that they would take between many: so that what hides communication behind compute
-/// can be measured on one device, with our own streams and events. Reductions give what one rank's sum is: the input.
+/// NCCL for one rank, whose collectives take the time that they would take between many: so that what hides
+/// communication behind compute can be measured on one device, with our own streams and events. Reductions give what
+/// one rank's sum is: the input.
 ///
 /// What a ring of many ranks sends: all-reduce twice the tensor, the others the whole tensor once. Nothing is sent.
 class PacedNccl final : public NcclApi {
@@ -64,7 +67,8 @@ class PacedNccl final : public NcclApi {
 
   NcclResult group_start() override { return NcclResult::success; }
   NcclResult group_end() override { return NcclResult::success; }
-  NcclResult all_reduce(const void* input, void* output, std::size_t count, NcclType type, NcclOp, NcclComm, NcclStream stream) override {
+  NcclResult all_reduce(const void* input, void* output, std::size_t count, NcclType type, NcclOp, NcclComm,
+                        NcclStream stream) override {
     const auto bytes = count * bytes_of(type);
     return of(copies_->copy(input, output, bytes, 2 * bytes, true, stream));
   }
@@ -72,18 +76,25 @@ class PacedNccl final : public NcclApi {
                             NcclStream stream) override {
     return once(input, output, count, type, stream);
   }
-  NcclResult all_gather(const void* input, void* output, std::size_t count, NcclType type, NcclComm, NcclStream stream) override {
+  NcclResult all_gather(const void* input, void* output, std::size_t count, NcclType type, NcclComm,
+                        NcclStream stream) override {
     return once(input, output, count, type, stream);
   }
-  NcclResult broadcast(const void* input, void* output, std::size_t count, NcclType type, int, NcclComm, NcclStream stream) override {
+  NcclResult broadcast(const void* input, void* output, std::size_t count, NcclType type, int, NcclComm,
+                       NcclStream stream) override {
     return once(input, output, count, type, stream);
   }
-  NcclResult reduce(const void* input, void* output, std::size_t count, NcclType type, NcclOp, int, NcclComm, NcclStream stream) override {
+  NcclResult reduce(const void* input, void* output, std::size_t count, NcclType type, NcclOp, int, NcclComm,
+                    NcclStream stream) override {
     return once(input, output, count, type, stream);
   }
   // One rank has nobody to send to.
-  NcclResult send(const void*, std::size_t, NcclType, int, NcclComm, NcclStream) override { return NcclResult::invalid_usage; }
-  NcclResult recv(void*, std::size_t, NcclType, int, NcclComm, NcclStream) override { return NcclResult::invalid_usage; }
+  NcclResult send(const void*, std::size_t, NcclType, int, NcclComm, NcclStream) override {
+    return NcclResult::invalid_usage;
+  }
+  NcclResult recv(void*, std::size_t, NcclType, int, NcclComm, NcclStream) override {
+    return NcclResult::invalid_usage;
+  }
 
  private:
   static NcclComm new_comm() { return new int(0); }

@@ -42,7 +42,8 @@ inline Pair in_turns(int times, const std::function<void()>& ours, const std::fu
   return {median(a), median(b), median(ratio)};
 }
 
-inline void row(const std::string& name, const std::string& ours, const std::string& other, double ratio, const char* target) {
+inline void row(const std::string& name, const std::string& ours, const std::string& other, double ratio,
+                const char* target) {
   std::printf("| %s | %s | %s | %.3f | %s |\n", name.c_str(), ours.c_str(), other.c_str(), ratio, target);
   std::fflush(stdout);
 }

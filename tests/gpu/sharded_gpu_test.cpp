@@ -1,4 +1,5 @@
-// Sharded training on the device beside sharded training on the CPU. One rank, which gathers all the same: by copies, and by NCCL itself.
+// Sharded training on the device beside sharded training on the CPU. One rank, which gathers all the same: by copies,
+// and by NCCL itself.
 #include "actors/block.hpp"
 #include "tensor_io/device_stream.hpp"
 #include "tests/gpu/gpu.hpp"
@@ -74,7 +75,8 @@ SmallTraining::Result train_sharded(at::Device device, const How& how, std::int6
 
 }  // namespace
 
-TEST_CASE("[L03] gpu: fsdp trains to the CPU's losses, with offload and without, with one wait of the host in a step", "[gpu]") {
+TEST_CASE("[L03] gpu: fsdp trains to the CPU's losses, with offload and without, with one wait of the host in a step",
+          "[gpu]") {
   troupe::test::need_devices(1);
   const auto cpu = train_sharded(at::kCPU, {});
   REQUIRE(joined(cpu.errors) == "");

@@ -17,8 +17,8 @@ namespace {
 Job adapting_job() {
   Job job;
   job.model = [](const Config&) {
-    return torch::nn::Sequential(torch::nn::Linear(6, 16), torch::nn::Tanh(), torch::nn::Linear(16, 16), torch::nn::Tanh(),
-                                 torch::nn::Linear(16, 2))
+    return torch::nn::Sequential(torch::nn::Linear(6, 16), torch::nn::Tanh(), torch::nn::Linear(16, 16),
+                                 torch::nn::Tanh(), torch::nn::Linear(16, 2))
         .ptr();
   };
   job.data = [](const Config&) {
@@ -26,7 +26,8 @@ Job adapting_job() {
     return Datasets{std::make_shared<TensorDataset>(input, (input.sum(1) > 0).to(torch::kLong)), nullptr};
   };
   job.loss = [](torch::nn::Module& model, const Batch& batch, const Config&) {
-    return Loss(torch::nn::functional::cross_entropy(model.as<torch::nn::SequentialImpl>()->forward(batch.input), batch.target));
+    return Loss(torch::nn::functional::cross_entropy(model.as<torch::nn::SequentialImpl>()->forward(batch.input),
+                                                     batch.target));
   };
   return job;
 }
@@ -61,7 +62,8 @@ AdaptingRun adapt(
       {
         std::lock_guard lock(mutex);
         const auto index = batch.index.contiguous();
-        run.samples[step].insert(index.const_data_ptr<std::int64_t>(), index.const_data_ptr<std::int64_t>() + index.numel());
+        run.samples[step].insert(index.const_data_ptr<std::int64_t>(),
+                                 index.const_data_ptr<std::int64_t>() + index.numel());
         run.by_rank[step][rank.rank()] += batch.numel();
       }
       hold_up(rank.rank(), batch.numel());
@@ -84,7 +86,8 @@ double adapting_difference(const AdaptingRun& a, const AdaptingRun& b) {
   for (const auto& [step, loss] : a.losses) worst = std::max(worst, std::abs(loss - b.losses.at(step)));
   for (std::size_t i = 0; i < a.state.size(); ++i) {
     if (a.state[i].first != b.state[i].first) return 1e9;
-    const auto difference = (a.state[i].second.to(at::kDouble) - b.state[i].second.to(at::kDouble)).abs().max().item<double>();
+    const auto difference =
+        (a.state[i].second.to(at::kDouble) - b.state[i].second.to(at::kDouble)).abs().max().item<double>();
     worst = std::max(worst, difference);
   }
   return worst;
@@ -92,7 +95,9 @@ double adapting_difference(const AdaptingRun& a, const AdaptingRun& b) {
 
 }  // namespace
 
-TEST_CASE("[X06] ranks with unequal shares of the batch have the losses and weights of ranks with equal ones, on the same samples") {
+TEST_CASE(
+    "[X06] ranks with unequal shares of the batch have the losses and weights of ranks with equal ones, on the same "
+    "samples") {
   const std::string strategy = GENERATE("ddp", "zero2", "fsdp");
   INFO(strategy);
   testing::ScratchDirectory equal, weighted;
@@ -110,7 +115,8 @@ TEST_CASE("[X06] ranks with unequal shares of the batch have the losses and weig
   CHECK(adapting_difference(found, reference) < 1e-5);
 }
 
-TEST_CASE("[X06] a rank that needs longer for a sample gets fewer of them, and the loss curve stays that of equal shares") {
+TEST_CASE(
+    "[X06] a rank that needs longer for a sample gets fewer of them, and the loss curve stays that of equal shares") {
   testing::ScratchDirectory equal, balanced;
   Config config;
   config.epochs = 4;
@@ -169,7 +175,8 @@ TEST_CASE("[X06] a run resumes with the strategy that it was in, and with its ou
   const std::size_t done = in_diloco ? 7 : 21;
   CHECK(found.losses.size() == 24 - done);
   REQUIRE(found.notices.size() == (in_diloco ? 1 : 0));  // not told again, and not done again
-  if (in_diloco) CHECK_THAT(found.notices[0], Catch::Contains("step 16: the strategy is now ddp+bf16, before it was diloco"));
+  if (in_diloco)
+    CHECK_THAT(found.notices[0], Catch::Contains("step 16: the strategy is now ddp+bf16, before it was diloco"));
   auto expected = reference;
   for (std::int64_t step = 0; step < static_cast<std::int64_t>(done); ++step) expected.losses.erase(step);
   CHECK(adapting_difference(found, expected) == 0);

@@ -40,15 +40,16 @@ void write_all(int fd, const std::string& text) {
   }
 }
 
-// As CAF's stream: pieces of lengths that it knows one after the other, at most `most` reads where more is announced. Returns whether it
-// goes on.
+// As CAF's stream: pieces of lengths that it knows one after the other, at most `most` reads where more is announced.
+// Returns whether it goes on.
 class Reader {
  public:
   Reader(int fd, std::vector<std::size_t> pieces) : fd_(fd), pieces_(std::move(pieces)) {}
 
   bool handle_event(std::size_t most = 50) {
     const auto lacking = [&] { return pieces_[piece_] - collected_.size(); };
-    for (std::size_t reads = 0; piece_ < pieces_.size() && (reads < most || policy_.must_read_more(fd_, lacking())); ++reads) {
+    for (std::size_t reads = 0; piece_ < pieces_.size() && (reads < most || policy_.must_read_more(fd_, lacking()));
+         ++reads) {
       std::string part(lacking(), '\0');
       std::size_t count = 0;
       if (policy_.read_some(count, fd_, part.data(), part.size()) != net::rw_state::success) return false;

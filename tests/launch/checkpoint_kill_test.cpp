@@ -17,13 +17,15 @@ void save(const std::string& directory, int step) { CheckpointWriter(directory, 
 
 }  // namespace
 
-TEST_CASE("[C03] fault 27: a SIGKILL at any system call of a save leaves a checkpoint that loads, and the next save works") {
+TEST_CASE(
+    "[C03] fault 27: a SIGKILL at any system call of a save leaves a checkpoint that loads, and the next save works") {
   const bool halfway = GENERATE(false, true);
   int call = 1, was_new = 0;
   for (; call < 200; ++call) {
     const testing::ScratchDirectory scratch;
     save(scratch.path(), 10);
-    std::map<std::string, std::string> environment{{"LD_PRELOAD", TROUPE_KILL_AT_CALL}, {"KILL_AT_CALL", std::to_string(call)}};
+    std::map<std::string, std::string> environment{{"LD_PRELOAD", TROUPE_KILL_AT_CALL},
+                                                   {"KILL_AT_CALL", std::to_string(call)}};
     if (halfway) environment["KILL_HALFWAY"] = "1";
     // Step 20 in place of step 10: the longest way, with an old one to be removed.
     const auto killed = testing::RunningProcess({TROUPE_SAVE_PROBE, scratch.path(), "20", "1"}, environment).finish();

@@ -74,8 +74,8 @@ TEST_CASE("[C05] troupe checkpoint inspect shows each tensor with dtype and shap
   const Saved saved;
   const auto inspected = checkpoint({"inspect", saved.directory()});
   CHECK(inspected.code == 0);
-  for (const auto* word :
-       {"step 30", "strategy: ddp", "model.weight", "[3, 4]", "BF16", "optimizer.weight.momentum_buffer", "4 tensors, 30 numbers"})
+  for (const auto* word : {"step 30", "strategy: ddp", "model.weight", "[3, 4]", "BF16",
+                           "optimizer.weight.momentum_buffer", "4 tensors, 30 numbers"})
     CHECK_THAT(inspected.output, Contains(word));
   CHECK_THAT(checkpoint({"inspect", saved.step("10")}).output, Contains("step 10"));
 }
@@ -90,8 +90,9 @@ TEST_CASE("[F05] troupe checkpoint convert writes the model as one file, and rea
     const auto read = name == "model.pt" ? load_plain_archive(path) : load_safetensors(path);
     REQUIRE(read.size() == 3);
     for (const auto& [key, tensor] : read) {
-      const auto original = std::find_if(state.tensors.begin(), state.tensors.end(),
-                                         [name = "model." + key](const auto& original) { return original.first == name; });
+      const auto original =
+          std::find_if(state.tensors.begin(), state.tensors.end(),
+                       [name = "model." + key](const auto& original) { return original.first == name; });
       REQUIRE(original != state.tensors.end());
       CHECK((tensor.scalar_type() == original->second.scalar_type() && torch::equal(tensor, original->second)));
     }
@@ -134,7 +135,8 @@ TEST_CASE("[C05] Python's torch.load opens what convert writes, and convert open
     INFO(name);
     const auto refused = checkpoint({"inspect", saved.scratch / name});
     CHECK(refused.code == 65);
-    CHECK_THAT(refused.output, Contains(name) && Contains("torch.save(dict(state_dict), path)") && Contains("safetensors.torch.save_file"));
+    CHECK_THAT(refused.output, Contains(name) && Contains("torch.save(dict(state_dict), path)") &&
+                                   Contains("safetensors.torch.save_file"));
   }
 }
 
@@ -162,7 +164,8 @@ TEST_CASE("[C03] troupe checkpoint refuses what it does not understand in one li
   refused({"inspect", saved.scratch / "torn.safetensors"}, 65, "torn.safetensors");
 }
 
-TEST_CASE("[C03] a file of torch.save that was cut short at any length is refused, and no byte beyond its end is read") {
+TEST_CASE(
+    "[C03] a file of torch.save that was cut short at any length is refused, and no byte beyond its end is read") {
   const ScratchDirectory scratch;
   save_plain_archive(scratch / "model.pt", {{"weight", torch::arange(6, torch::kFloat)}});
   const auto whole = read_text(scratch / "model.pt");

@@ -39,7 +39,9 @@ TEST_CASE("[T04] defaults are those of the issue") {
   CHECK(config.seed == 42);
 }
 
-TEST_CASE("[T04] a flag beats the environment, which beats the file, which beats the default, and each says where it came from") {
+TEST_CASE(
+    "[T04] a flag beats the environment, which beats the file, which beats the default, and each says where it came "
+    "from") {
   testing::ScratchDirectory folder;
   const auto file = folder / "train.toml";
   std::ofstream(file) << "[optimizer]\nlr = 0.5\nmomentum = 0.25\n[program]\ndropout = 0.3\n[training]\nepochs = 7\n";
@@ -76,9 +78,11 @@ TEST_CASE("[T04] every field can be set, appears in the help and refuses nonsens
     INFO(field.name);
     CHECK_THAT(help, Catch::Contains(std::string("--") + field.name));
     if (std::holds_alternative<std::string Config::*>(field.member)) {
-      if (!field.choices.empty()) CHECK_THAT(refused({std::string("--") + field.name, "nonsense"}), Catch::Contains("one of"));
+      if (!field.choices.empty())
+        CHECK_THAT(refused({std::string("--") + field.name, "nonsense"}), Catch::Contains("one of"));
     } else {
-      CHECK_THAT(refused({std::string("--") + field.name, "ten"}), Catch::Contains(field.name) && Catch::Contains("'ten'"));
+      CHECK_THAT(refused({std::string("--") + field.name, "ten"}),
+                 Catch::Contains(field.name) && Catch::Contains("'ten'"));
     }
     if (std::holds_alternative<std::int64_t Config::*>(field.member)) {
       CHECK_THAT(refused({std::string("--") + field.name, "-7"}), Catch::Contains("at least"));
@@ -97,7 +101,8 @@ TEST_CASE("[T04] an unknown name is refused with the nearest known one, wherever
   CHECK_THAT(refused({"--backend", "glo"}), Catch::Contains("did you mean gloo?"));
   CHECK_THAT(refused({"--droput", "1"}), Catch::Contains("did you mean dropout?"));
   ::setenv("TROUPE_BATHC_SIZE", "3", 1);
-  CHECK_THAT(refused({}), Catch::Contains("TROUPE_BATHC_SIZE: there is no such setting; did you mean TROUPE_BATCH_SIZE?"));
+  CHECK_THAT(refused({}),
+             Catch::Contains("TROUPE_BATHC_SIZE: there is no such setting; did you mean TROUPE_BATCH_SIZE?"));
   ::unsetenv("TROUPE_BATHC_SIZE");
   CHECK_THAT(refused({"train"}), Catch::Contains("'train' is no flag"));
   CHECK_THAT(refused({"--lr"}), Catch::Contains("no value"));

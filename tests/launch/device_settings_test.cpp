@@ -36,7 +36,8 @@ TEST_CASE("[L03] what works on the CPU only is refused on a GPU by its setting's
                Catch::StartsWith(field) && Catch::Contains("trains on cuda:1") && Catch::Contains("--device cpu"));
     CHECK(refused_there(change, cpu).empty());
   }
-  for (const std::string works : {"fp16", "bf16", "powersgd"}) CHECK(refused_there([&](Config& c) { c.comm_hook = works; }, gpu).empty());
+  for (const std::string works : {"fp16", "bf16", "powersgd"})
+    CHECK(refused_there([&](Config& c) { c.comm_hook = works; }, gpu).empty());
   CHECK(refused_there([](Config& c) { c.switch_at = "9:diloco"; }, gpu).empty());
   CHECK(refused_there([](Config& c) { c.sync_batchnorm = true, c.activation_checkpointing = "block"; }, gpu).empty());
   CHECK(refused_there([](Config& c) { c.strategy = "my_own"; }, gpu).empty());

@@ -1,4 +1,5 @@
-// `troupe doctor` alone, without LibTorch: what tests/net starts on its hosts. TROUPE_PROBE_VERSION stands for another build.
+// `troupe doctor` alone, without LibTorch: what tests/net starts on its hosts. TROUPE_PROBE_VERSION stands for another
+// build.
 #include <unistd.h>
 
 #include <climits>

@@ -36,7 +36,8 @@ HostFacts healthy() {
 }
 
 Finding about(const std::vector<Finding>& findings, const std::string& check) {
-  const auto found = std::find_if(findings.begin(), findings.end(), [&](const Finding& each) { return each.check == check; });
+  const auto found =
+      std::find_if(findings.begin(), findings.end(), [&](const Finding& each) { return each.check == check; });
   REQUIRE(found != findings.end());
   return *found;
 }
@@ -64,7 +65,8 @@ TEST_CASE("[L06] doctor names what is wrong with a host, and what to do") {
   };
   const std::vector<Case> cases = {
       {"cores", Verdict::warn, [](auto& facts) { facts.cores = 2; }, "2 for 4 slots", "slots"},
-      {"memory", Verdict::warn, [](auto& facts) { facts.memory_limit = kGiB; }, "1.0 GiB, the control group's limit", "memory"},
+      {"memory", Verdict::warn, [](auto& facts) { facts.memory_limit = kGiB; }, "1.0 GiB, the control group's limit",
+       "memory"},
       {"memlock", Verdict::warn, [](auto& facts) { facts.infiniband = 1; }, "8 MiB", "ulimit -l"},
       {"nofile", Verdict::warn, [](auto& facts) { facts.open_files = 1024; }, "1024", "ulimit -n"},
       {"nofile", Verdict::fail, [](auto& facts) { facts.open_files = 64; }, "64", "ulimit -n"},
@@ -72,11 +74,13 @@ TEST_CASE("[L06] doctor names what is wrong with a host, and what to do") {
       {"shm", Verdict::fail, [](auto& facts) { facts.shm = 0; }, "missing", "tmpfs"},
       {"disk", Verdict::warn, [](auto& facts) { facts.run_dir_free = kGiB / 2; }, "512 MiB", "room"},
       {"disk", Verdict::fail, [](auto& facts) { facts.run_dir_free = 1 << 20; }, "/runs: 1 MiB", "--run-dir"},
-      {"disk", Verdict::fail, [](auto& facts) { facts.run_dir_error = "/: Read-only file system"; }, "Read-only", "--run-dir"},
+      {"disk", Verdict::fail, [](auto& facts) { facts.run_dir_error = "/: Read-only file system"; }, "Read-only",
+       "--run-dir"},
       {"addresses", Verdict::fail, [](auto& facts) { facts.addresses = "eth0 10.0.0.1"; }, "10.0.0.1", "lo up"},
-      {"addresses", Verdict::fail, [](auto& facts) { facts.addresses = "lo 127.0.0.1,lo ::1,eth0 fe80::1"; }, "127.0.0.1",
-       "loopback address only"},
-      {"ports", Verdict::warn, [](auto& facts) { facts.last_port = facts.first_port + 9; }, "10 for", "ip_local_port_range"},
+      {"addresses", Verdict::fail, [](auto& facts) { facts.addresses = "lo 127.0.0.1,lo ::1,eth0 fe80::1"; },
+       "127.0.0.1", "loopback address only"},
+      {"ports", Verdict::warn, [](auto& facts) { facts.last_port = facts.first_port + 9; }, "10 for",
+       "ip_local_port_range"},
   };
   for (const auto& [check, verdict, harm, found, remedy] : cases) {
     auto facts = healthy();
@@ -114,7 +118,8 @@ TEST_CASE("[L06] doctor judges what a name resolves to") {
   CHECK(judge_name("h1", name, {"10.0.0.2"}, "", false, false).verdict == Verdict::ok);
   const auto absent = judge_name("h1", name, {}, "Name or service not known", false, false);
   CHECK(absent.verdict == Verdict::fail);
-  CHECK_THAT(to_line(absent), Contains("worker has no address here: Name or service not known") && Contains("address=IP"));
+  CHECK_THAT(to_line(absent),
+             Contains("worker has no address here: Name or service not known") && Contains("address=IP"));
   const auto itself = judge_name("h1", name, {"127.0.1.1"}, "", true, false);
   CHECK(itself.verdict == Verdict::fail);
   CHECK_THAT(itself.found, Contains("127.0.1.1") && Contains("no other host"));
@@ -125,7 +130,9 @@ TEST_CASE("[L06] doctor judges what a name resolves to") {
 
 TEST_CASE("[L06] doctor says what to do when ssh does not get through") {
   const auto host = host_of("worker user=ann");
-  const auto judged = [&](const std::string& errors, int status) { return judge_ssh_failure(host, errors, status, "/opt/troupe"); };
+  const auto judged = [&](const std::string& errors, int status) {
+    return judge_ssh_failure(host, errors, status, "/opt/troupe");
+  };
   CHECK_THAT(judged("banner\nann@worker: Permission denied (publickey).\r\n", 255).found,
              Contains("Permission denied") && !Contains("banner"));
   CHECK_THAT(judged("Permission denied (publickey).", 255).remedy, Contains("ssh-copy-id ann@worker"));
@@ -163,7 +170,8 @@ TEST_CASE("[L06] findings are lines or JSON, and a failure is exit code 69") {
                                          {"", "shm", Verdict::warn, "a \"b\"\n\\", "mend it"}};
   CHECK(to_line(findings[0]) == "ok    h1        clock      2 us ahead");
   CHECK(to_line(findings[1]).starts_with("warn  here      shm        a "));
-  CHECK_THAT(to_json(findings), Contains(R"("found": "a \"b\"\\x0a\\")") && Contains(R"("ok": 1, "warn": 1, "fail": 0)"));
+  CHECK_THAT(to_json(findings),
+             Contains(R"("found": "a \"b\"\\x0a\\")") && Contains(R"("ok": 1, "warn": 1, "fail": 0)"));
   CHECK(exit_code(findings) == 0);
   CHECK(exit_code({findings[0], {"h1", "ssh", Verdict::fail, "no", "yes"}}) == 69);
 }
@@ -193,7 +201,8 @@ TEST_CASE("[L06] a host's facts travel in one line") {
 TEST_CASE("[L06] the tightest control group above us is the memory limit") {
   std::map<std::string, std::string> files;
   const auto limit = [&](const char* groups) {
-    return control_group_memory_limit(groups, [&](const std::string& path) { return files.contains(path) ? files[path] : std::string(); });
+    return control_group_memory_limit(
+        groups, [&](const std::string& path) { return files.contains(path) ? files[path] : std::string(); });
   };
   CHECK(limit("0::/\n") == kUnlimited);
   files = {{"/sys/fs/cgroup/memory.max", "max\n"}};
@@ -219,7 +228,8 @@ TEST_CASE("[L06] a link is measured over TCP, for those with the token") {
 }
 
 TEST_CASE("[L06] doctor's agent answers each line with one line") {
-  std::istringstream in("clock\nresolve 127.0.0.1\nserve nonsense.invalid\nmeasure\nmeasure x 0 y 1\nwhat\n\nfacts /tmp\n");
+  std::istringstream in(
+      "clock\nresolve 127.0.0.1\nserve nonsense.invalid\nmeasure\nmeasure x 0 y 1\nwhat\n\nfacts /tmp\n");
   std::ostringstream out;
   serve_doctor(in, out, "1.0");
   std::istringstream said(out.str());

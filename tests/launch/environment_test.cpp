@@ -36,11 +36,13 @@ TEST_CASE("[L02] torchrun's environment is understood") {
   CHECK(place.master_port == 29500);
   CHECK(place.job_id == "run");
   CHECK(place.interface_address == "");  // there are other nodes: not loopback
-  CHECK(read({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_PORT", "29500"}}).interface_address == "127.0.0.1");
+  CHECK(read({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_PORT", "29500"}})
+            .interface_address == "127.0.0.1");
 }
 
 TEST_CASE("[L02] our own environment names the coordinator") {
-  const auto place = read({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"TROUPE_COORDINATOR", "127.0.0.1:4242"}, {"TROUPE_JOB_ID", "job"}});
+  const auto place =
+      read({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"TROUPE_COORDINATOR", "127.0.0.1:4242"}, {"TROUPE_JOB_ID", "job"}});
   CHECK(place.coordinator_host == "127.0.0.1");
   CHECK(place.coordinator_port == 4242);
   CHECK(place.job_id == "job");
@@ -49,7 +51,8 @@ TEST_CASE("[L02] our own environment names the coordinator") {
 
 TEST_CASE("[L02] a rank is told whether its job outlives the loss of one") {
   for (const std::string said : {"0", "1"}) {
-    const auto place = read({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"TROUPE_COORDINATOR", "127.0.0.1:4242"}, {"TROUPE_RECOVERY", said}});
+    const auto place =
+        read({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"TROUPE_COORDINATOR", "127.0.0.1:4242"}, {"TROUPE_RECOVERY", said}});
     CHECK(place.recovery == (said == "1"));
   }
 }
@@ -60,6 +63,8 @@ TEST_CASE("[L02] a wrong environment is named by its variable") {
   CHECK_THROWS_WITH(read({{"RANK", "2"}, {"WORLD_SIZE", "2"}}), Catch::Contains("not below WORLD_SIZE"));
   CHECK_THROWS_WITH(read({{"RANK", "x"}, {"WORLD_SIZE", "2"}}), Catch::Contains("RANK") && Catch::Contains("'x'"));
   CHECK_THROWS_WITH(read({{"RANK", "0"}, {"WORLD_SIZE", "2"}}), Catch::Contains("MASTER_PORT"));
-  CHECK_THROWS_WITH(read({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "99999"}}), Catch::Contains("MASTER_PORT"));
-  CHECK_THROWS_WITH(read({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"TROUPE_COORDINATOR", "nonsense"}}), Catch::Contains("host:port"));
+  CHECK_THROWS_WITH(read({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "99999"}}),
+                    Catch::Contains("MASTER_PORT"));
+  CHECK_THROWS_WITH(read({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"TROUPE_COORDINATOR", "nonsense"}}),
+                    Catch::Contains("host:port"));
 }

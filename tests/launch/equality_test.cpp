@@ -1,4 +1,5 @@
-// The same seed and the same global batch on 1, 2 and 4 ranks: the losses agree, so that a model checked on one rank trains on many.
+// The same seed and the same global batch on 1, 2 and 4 ranks: the losses agree, so that a model checked on one rank
+// trains on many.
 #include <ATen/Parallel.h>
 
 #include <mutex>
@@ -20,7 +21,8 @@ namespace {
 // Without BatchNorm, which makes a model depend on how a batch is split.
 struct CnnImpl : torch::nn::Module {
   torch::nn::Conv2d first = register_module("first", torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 16, 3).padding(1)));
-  torch::nn::Conv2d second = register_module("second", torch::nn::Conv2d(torch::nn::Conv2dOptions(16, 32, 3).padding(1).stride(2)));
+  torch::nn::Conv2d second =
+      register_module("second", torch::nn::Conv2d(torch::nn::Conv2dOptions(16, 32, 3).padding(1).stride(2)));
   torch::nn::Linear head = register_module("head", torch::nn::Linear(32 * 4 * 4, 10));
   at::Tensor forward(const at::Tensor& x) { return head(torch::relu(second(torch::relu(first(x)))).flatten(1)); }
 };
@@ -32,8 +34,10 @@ struct Run {
   double lr = 0.05;
   bool sync_batchnorm = false;
   at::ScalarType dtype = at::kFloat;
-  std::vector<std::vector<at::Tensor>>* record = nullptr;        // parameters, then their gradients after the step, of each step
-  const std::vector<std::vector<at::Tensor>>* replay = nullptr;  // each step starts from these parameters instead of its own
+  std::vector<std::vector<at::Tensor>>* record =
+      nullptr;  // parameters, then their gradients after the step, of each step
+  const std::vector<std::vector<at::Tensor>>* replay =
+      nullptr;  // each step starts from these parameters instead of its own
 };
 
 constexpr std::int64_t kSteps = 50;
@@ -78,7 +82,8 @@ std::vector<double> losses(const Run& run, const std::function<Model()>& make) {
     const DistributedSampler sampler(sampling);
     for (std::int64_t s = 0; s < kSteps; ++s) {
       const auto epoch = s / sampler.steps_per_epoch();
-      const auto batch = data->get_batch(sampler.batch(epoch, s % sampler.steps_per_epoch(), 0).indices, SampleContext{42, epoch});
+      const auto batch =
+          data->get_batch(sampler.batch(epoch, s % sampler.steps_per_epoch(), 0).indices, SampleContext{42, epoch});
       const auto at_step = static_cast<std::size_t>(s);
       if (run.record) {
         run.record->emplace_back();
@@ -131,7 +136,9 @@ TEST_CASE("[D01] a CNN's losses on 1, 2 and 4 ranks agree to 1e-5 over 50 steps"
   }
 }
 
-TEST_CASE("[T10] MiniResNet with SyncBatchNorm trains on 2 and 4 ranks as on one: losses agree to 1e-9 over 50 steps in f64") {
+TEST_CASE(
+    "[T10] MiniResNet with SyncBatchNorm trains on 2 and 4 ranks as on one: losses agree to 1e-9 over 50 steps in "
+    "f64") {
   const std::function<MiniResNet()> make = [] { return MiniResNet(1, 10, 16); };
   const Run alone{.batch_size = 32, .lr = 0.02, .sync_batchnorm = true, .dtype = at::kDouble};
   const auto one = losses<MiniResNet>(alone, make);
@@ -145,11 +152,13 @@ TEST_CASE("[T10] MiniResNet with SyncBatchNorm trains on 2 and 4 ranks as on one
   }
 }
 
-// In f32 a run cannot be compared with another over many steps: a pre-activation within rounding of zero falls on the other side of its
-// ReLU, which moves a channel's gradient by a per cent, and from there the runs part. One rank parts from itself if its samples come in
-// another order, in f64 nothing does. So each step starts from the weights of the run on one rank.
+// In f32 a run cannot be compared with another over many steps: a pre-activation within rounding of zero falls on the
+// other side of its ReLU, which moves a channel's gradient by a per cent, and from there the runs part. One rank parts
+// from itself if its samples come in another order, in f64 nothing does. So each step starts from the weights of the
+// run on one rank.
 TEST_CASE(
-    "[T10] in f32 each of 50 steps of MiniResNet with SyncBatchNorm has one rank's loss to 1e-3 on 2 and 4 ranks, and its gradients") {
+    "[T10] in f32 each of 50 steps of MiniResNet with SyncBatchNorm has one rank's loss to 1e-3 on 2 and 4 ranks, and "
+    "its gradients") {
   const std::function<MiniResNet()> make = [] { return MiniResNet(1, 10, 16); };
   std::vector<std::vector<at::Tensor>> steps;
   Run alone{.batch_size = 32, .lr = 0.02, .sync_batchnorm = true, .record = &steps};

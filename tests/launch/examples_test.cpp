@@ -16,7 +16,8 @@ using namespace troupe;
 namespace {
 
 testing::Finished classify(const testing::ScratchDirectory& folder, const std::vector<std::string>& arguments) {
-  std::vector<std::string> command{TROUPE_IMAGE_CLASSIFIER, "--run_dir", "", "--checkpoint_dir", folder / "checkpoints"};
+  std::vector<std::string> command{TROUPE_IMAGE_CLASSIFIER, "--run_dir", "", "--checkpoint_dir",
+                                   folder / "checkpoints"};
   command.insert(command.end(), arguments.begin(), arguments.end());
   return testing::RunningProcess(command, {{"OMP_NUM_THREADS", "1"}}).finish();
 }
@@ -31,8 +32,8 @@ double last_number(const std::string& output, const std::string& label) {
 
 TEST_CASE("[E01] the image classifier learns real handwritten digits from the shipped config") {
   testing::ScratchDirectory folder;
-  const auto done = classify(folder, {"--config", TROUPE_SOURCE_DIR "/examples/image_classifier/digits.toml", "--epochs", "1",
-                                      "--warmup_steps", "5", "--batch_size", "32"});
+  const auto done = classify(folder, {"--config", TROUPE_SOURCE_DIR "/examples/image_classifier/digits.toml",
+                                      "--epochs", "1", "--warmup_steps", "5", "--batch_size", "32"});
   INFO(done.output);
   CHECK(done.code == 0);
   CHECK(last_number(done.output, "accuracy ") > 80);  // per cent of the 359 held out; guessing gives 10
@@ -46,7 +47,8 @@ TEST_CASE("[L03] a device that is not there ends the program with the reason and
   if (device_facts().count > 0) return;
   const auto absent = classify(folder, {"--device", "cuda"});
   CHECK(absent.code == 69);
-  CHECK_THAT(absent.output, Catch::Contains("error: device: 'cuda' was asked for, and there is no GPU: " + device_facts().problem));
+  CHECK_THAT(absent.output,
+             Catch::Contains("error: device: 'cuda' was asked for, and there is no GPU: " + device_facts().problem));
 }
 
 TEST_CASE("[E01] the image classifier trains on synthetic images and on CIFAR-10's files") {
@@ -57,7 +59,8 @@ TEST_CASE("[E01] the image classifier trains on synthetic images and on CIFAR-10
   if (data == "synthetic") arguments.insert(arguments.end(), {"--synthetic_size", "64"});
   if (data == "cifar10") {
     std::mt19937 random(1);
-    for (const char* name : {"data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch"}) {
+    for (const char* name :
+         {"data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch"}) {
       std::string records;
       for (int i = 0; i < 8; ++i) {
         records += static_cast<char>(i);
@@ -73,9 +76,13 @@ TEST_CASE("[E01] the image classifier trains on synthetic images and on CIFAR-10
   CHECK_THAT(done.output, Catch::Contains("data: " + data) && Catch::Contains("step 3/3"));
 }
 
-TEST_CASE("[S05] the image classifier trains on pictures in folders and in tar shards by flags alone, and heeds on_bad_sample") {
+TEST_CASE(
+    "[S05] the image classifier trains on pictures in folders and in tar shards by flags alone, and heeds "
+    "on_bad_sample") {
   testing::ScratchDirectory folder;
-  const auto wrote = testing::RunningProcess({"/usr/bin/python3", TROUPE_SOURCE_DIR "/tests/python/write_data.py", folder.path()}).finish();
+  const auto wrote =
+      testing::RunningProcess({"/usr/bin/python3", TROUPE_SOURCE_DIR "/tests/python/write_data.py", folder.path()})
+          .finish();
   if (wrote.code == 77) {
     WARN(wrote.output);
     return;
@@ -83,10 +90,11 @@ TEST_CASE("[S05] the image classifier trains on pictures in folders and in tar s
   REQUIRE(wrote.code == 0);
   const auto kind = GENERATE(as<std::string>{}, "image_folder", "webdataset");
   INFO(kind);
-  std::vector<std::string> arguments{"--data",         kind, "--data_dir",    folder / (kind == "webdataset" ? "shards" : "classes"),
-                                     "--image_size",   "16", "--num_classes", "3",
-                                     "--batch_size",   "4",  "--epochs",      "1",
-                                     "--log_interval", "1",  "--ranks",       "2"};
+  std::vector<std::string> arguments{
+      "--data",         kind, "--data_dir",    folder / (kind == "webdataset" ? "shards" : "classes"),
+      "--image_size",   "16", "--num_classes", "3",
+      "--batch_size",   "4",  "--epochs",      "1",
+      "--log_interval", "1",  "--ranks",       "2"};
   const auto done = classify(folder, arguments);
   INFO(done.output);
   CHECK(done.code == 0);
@@ -103,30 +111,33 @@ TEST_CASE("[S05] the image classifier trains on pictures in folders and in tar s
   const auto stopped = classify(folder, arguments);
   INFO(stopped.output);
   CHECK(stopped.code == 65);
-  CHECK_THAT(stopped.output, Catch::Contains("error:") && Catch::Contains(broken.string()) && Catch::Contains("on_bad_sample"));
+  CHECK_THAT(stopped.output,
+             Catch::Contains("error:") && Catch::Contains(broken.string()) && Catch::Contains("on_bad_sample"));
   arguments.insert(arguments.end(), {"--on_bad_sample", "skip"});
   const auto skipped = classify(folder, arguments);
   INFO(skipped.output);
   CHECK(skipped.code == 0);
   CHECK_THAT(skipped.output, Catch::Contains(broken.string()));
-  CHECK_THAT(skipped.output, Catch::Contains(kind == "webdataset" ? "samples are used" : "skipped (1 so far on this rank)"));
+  CHECK_THAT(skipped.output,
+             Catch::Contains(kind == "webdataset" ? "samples are used" : "skipped (1 so far on this rank)"));
 }
 
 TEST_CASE("[L05] a loop of one's own goes on when a rank dies, also between two steps") {
   testing::ScratchDirectory folder;
-  const std::string fault =
-      GENERATE(as<std::string>{}, "", "slot=1,step=150,at=collective", "slot=0,step=199,at=optimizer", "slot=1,step=200,at=data");
+  const std::string fault = GENERATE(as<std::string>{}, "", "slot=1,step=150,at=collective",
+                                     "slot=0,step=199,at=optimizer", "slot=1,step=200,at=data");
   INFO(fault);
-  const auto done =
-      testing::RunningProcess({TROUPE_PROGRAM, "launch", "--nproc", "2", "--run-dir", folder / "run", TROUPE_OWN_LOOP, "--checkpoint_dir",
-                               folder / "checkpoints", "--max_steps", "300", "--batch_size", "32", "--optimizer", "adamw", "--lr", "0.003"},
-                              {{"OMP_NUM_THREADS", "1"}, {"TROUPE_FAULT", fault}})
-          .finish();
+  const auto done = testing::RunningProcess({TROUPE_PROGRAM, "launch", "--nproc", "2", "--run-dir", folder / "run",
+                                             TROUPE_OWN_LOOP, "--checkpoint_dir", folder / "checkpoints", "--max_steps",
+                                             "300", "--batch_size", "32", "--optimizer", "adamw", "--lr", "0.003"},
+                                            {{"OMP_NUM_THREADS", "1"}, {"TROUPE_FAULT", fault}})
+                        .finish();
   INFO(done.output);
   CHECK(done.code == 0);
   // The hundred in which a rank died misses what it had counted; the others are whole.
   CHECK_THAT(done.output, Catch::Contains("of 3200  (2 ranks)"));
-  CHECK_THAT(done.output, Catch::Contains("step 100  right") && Catch::Contains("step 200  right") && Catch::Contains("step 300  right"));
+  CHECK_THAT(done.output, Catch::Contains("step 100  right") && Catch::Contains("step 200  right") &&
+                              Catch::Contains("step 300  right"));
   CHECK((done.output.find("generation 2") != std::string::npos) == !fault.empty());
   // ... and what was learned is what an undisturbed run learns.
   static double undisturbed = 0;
@@ -134,7 +145,9 @@ TEST_CASE("[L05] a loop of one's own goes on when a rank dies, also between two 
   CHECK(undisturbed > 0.8);
   CHECK(last_number(done.output, "step 300  right ") == undisturbed);
 }
-TEST_CASE("[C01] a loop of one's own resumes with the bits of one that was never stopped, and saves again what a lost rank spoilt") {
+TEST_CASE(
+    "[C01] a loop of one's own resumes with the bits of one that was never stopped, and saves again what a lost rank "
+    "spoilt") {
   const std::string strategy = GENERATE("ddp", "fsdp");
   INFO(strategy);
   testing::ScratchDirectory folder;
@@ -168,7 +181,8 @@ TEST_CASE("[C01] a loop of one's own resumes with the bits of one that was never
   const auto state = [&](const std::string& name) { return load_checkpoint(folder / name, "latest").state; };
   run("whole", {"--max_steps", "90"});
   run("parts", {"--max_steps", "50", "--save_every", "20"});
-  CHECK_THAT(run("parts", {"--max_steps", "90", "--resume", "latest"}), Catch::Contains("resume from") && Catch::Contains("step 50"));
+  CHECK_THAT(run("parts", {"--max_steps", "90", "--resume", "latest"}),
+             Catch::Contains("resume from") && Catch::Contains("step 50"));
   CHECK_THAT(run("hurt", {"--max_steps", "90"}, "slot=1,step=90,at=save"), Catch::Contains("generation 2"));
   const auto whole = state("whole");
   REQUIRE(whole.step == 90);

@@ -1,4 +1,5 @@
-// Faults by their number in docs/faults.md, as far as they need processes and not hosts of their own (tests/net has those).
+// Faults by their number in docs/faults.md, as far as they need processes and not hosts of their own (tests/net has
+// those).
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -59,8 +60,11 @@ TEST_CASE("[L05] fault 9: a rank that stands still for half a second is not repl
   check_bits(run, undisturbed());
 }
 
-TEST_CASE("[L04] fault 10: a coordinator that stands still for ten seconds stops nobody, accuses nobody, and does its work afterwards") {
-  Launch launch(2, {"--probe_model", "norm", "--log_interval", "1", "--run_dir", "", "--pause_ms", "20", "--epochs", "48"}, {});
+TEST_CASE(
+    "[L04] fault 10: a coordinator that stands still for ten seconds stops nobody, accuses nobody, and does its work "
+    "afterwards") {
+  Launch launch(
+      2, {"--probe_model", "norm", "--log_interval", "1", "--run_dir", "", "--pause_ms", "20", "--epochs", "48"}, {});
   REQUIRE(launch.wait_for("step 10/"));
   const auto coordinator = coordinator_of(launch);
   REQUIRE(coordinator > 0);
@@ -103,9 +107,10 @@ TEST_CASE("[L04] fault 12: a second coordinator for the same job is refused, and
     REQUIRE(launch.wait_for("step 5/"));
     const auto words = facts_of(coordinator_of(launch), "cmdline");
     const auto at = words.find(std::string("--job") + '\0') + 6;
-    const auto second = testing::RunningProcess({TROUPE_PROGRAM, "coordinator", "--job", words.substr(at, words.find('\0', at) - at),
-                                                 "--world-size", "4", "--recovery", "--journal", launch.folder() / "run/journal"})
-                            .finish();
+    const auto second =
+        testing::RunningProcess({TROUPE_PROGRAM, "coordinator", "--job", words.substr(at, words.find('\0', at) - at),
+                                 "--world-size", "4", "--recovery", "--journal", launch.folder() / "run/journal"})
+            .finish();
     CHECK(second.code == 69);
     CHECK_THAT(second.output, Catch::Contains("another coordinator holds this journal"));
   });
@@ -156,7 +161,8 @@ bool knock(int port) {
 
 }  // namespace
 
-TEST_CASE("[L05] fault 19: a stranger who knocks at the data ports in the middle of a job is refused, and no bit changes") {
+TEST_CASE(
+    "[L05] fault 19: a stranger who knocks at the data ports in the middle of a job is refused, and no bit changes") {
   const std::vector<std::string> over_tcp{"--backend", "gloo", "--pause_ms", "10", "--batch_size", "12"};
   const Run calm(3, {}, "", over_tcp);
   int knocks = 0, open = 0;
@@ -184,7 +190,8 @@ TEST_CASE("[L05] fault 23: a rank without memory aborts its step and ends the jo
   const auto done = launch.finish();
   INFO(done.output);
   CHECK(done.code == 1);
-  CHECK_THAT(done.output, Catch::Contains("rank 1, compute, step 5: out of memory: ") && Catch::Contains("lower batch_size"));
+  CHECK_THAT(done.output,
+             Catch::Contains("rank 1, compute, step 5: out of memory: ") && Catch::Contains("lower batch_size"));
   CHECK(processes_of(launch.folder().path()).empty());
 }
 
@@ -195,8 +202,8 @@ class ControlGroup {
  public:
   ControlGroup(const std::string& controller, const std::string& value) {
     const std::string first = controller == "memory" ? "memory.limit_in_bytes" : controller + ".max";
-    for (const auto& [root, name] :
-         {std::pair{"/sys/fs/cgroup/" + controller, first}, std::pair{std::string("/sys/fs/cgroup"), controller + ".max"}}) {
+    for (const auto& [root, name] : {std::pair{"/sys/fs/cgroup/" + controller, first},
+                                     std::pair{std::string("/sys/fs/cgroup"), controller + ".max"}}) {
       const auto folder = root + "/troupe-test-" + std::to_string(::getpid());
       std::error_code failure;
       if (!std::filesystem::create_directory(folder, failure)) continue;
@@ -209,7 +216,8 @@ class ControlGroup {
   }
   ~ControlGroup() {
     std::error_code failure;
-    for (int i = 0; i < 100 && !folder_.empty() && !std::filesystem::remove(folder_, failure); ++i) std::this_thread::sleep_for(50ms);
+    for (int i = 0; i < 100 && !folder_.empty() && !std::filesystem::remove(folder_, failure); ++i)
+      std::this_thread::sleep_for(50ms);
   }
   ControlGroup(const ControlGroup&) = delete;
   bool there() const { return !folder_.empty(); }
@@ -221,13 +229,14 @@ class ControlGroup {
 };
 
 /// A small job that a shell starts after it has limited itself; or whose ranks do.
-testing::Finished limited(const testing::ScratchDirectory& folder, const std::string& before, const std::string& before_rank,
-                          const std::string& backend) {
-  std::vector<std::string> words{"/bin/sh", "-c",        before + " exec \"$@\"", "sh", TROUPE_PROGRAM, "launch", "--nproc",
-                                 "3",       "--run-dir", folder / "run"};
+testing::Finished limited(const testing::ScratchDirectory& folder, const std::string& before,
+                          const std::string& before_rank, const std::string& backend) {
+  std::vector<std::string> words{
+      "/bin/sh", "-c",        before + " exec \"$@\"", "sh", TROUPE_PROGRAM, "launch", "--nproc",
+      "3",       "--run-dir", folder / "run"};
   if (!before_rank.empty()) words.insert(words.end(), {"/bin/sh", "-c", before_rank + " exec \"$@\"", "sh"});
-  words.insert(words.end(), {TROUPE_RANK_PROBE, "--backend", backend, "--batch_size", "12", "--epochs", "1", "--run_dir", "",
-                             "--checkpoint_dir", folder / "checkpoints"});
+  words.insert(words.end(), {TROUPE_RANK_PROBE, "--backend", backend, "--batch_size", "12", "--epochs", "1",
+                             "--run_dir", "", "--checkpoint_dir", folder / "checkpoints"});
   auto done = testing::RunningProcess(words).finish();
   CHECK(done.code >= 0);  // it ended of itself
   // Those of a launcher that could not go on end with it, by the kernel's hand.
@@ -244,17 +253,20 @@ TEST_CASE("[L05] fault 23: a rank that the kernel kills for want of memory is re
     WARN("NOT RUN: no memory limit can be set here (control groups, as root)");
     return;
   }
-  const Run run(4, {}, "", {"--fail_rank", "1", "--fail_step", "12", "--fail_how", "grow", "--pause_ms", "10"}, [&](Launch& launch) {
-    REQUIRE(launch.wait_for("step 5/"));
-    REQUIRE(limit.hold(pid_said_by(launch.output(), "[rank 1] pid ")));
-  });
+  const Run run(4, {}, "", {"--fail_rank", "1", "--fail_step", "12", "--fail_how", "grow", "--pause_ms", "10"},
+                [&](Launch& launch) {
+                  REQUIRE(launch.wait_for("step 5/"));
+                  REQUIRE(limit.hold(pid_said_by(launch.output(), "[rank 1] pid ")));
+                });
   INFO(run.output);
-  CHECK_THAT(run.output, Catch::Contains("signal 9, which this job did not send: perhaps out of memory, see dmesg on its host"));
+  CHECK_THAT(run.output,
+             Catch::Contains("signal 9, which this job did not send: perhaps out of memory, see dmesg on its host"));
   CHECK(run.recoveries().size() == 1);
   check_bits(run, undisturbed());
 }
 
-TEST_CASE("[L05] fault 25: a loader that throws on one rank ends the job with its text, its rank and nobody left waiting") {
+TEST_CASE(
+    "[L05] fault 25: a loader that throws on one rank ends the job with its text, its rank and nobody left waiting") {
   Launch launch(3, {"--batch_size", "12", "--fail_rank", "1", "--fail_how", "load_throw"}, {});
   const auto done = launch.finish();
   INFO(done.output);
@@ -271,7 +283,8 @@ TEST_CASE("[L05] fault 25: a loader that stands still on one rank is waited for"
   check_bits(run, undisturbed());
 }
 
-TEST_CASE("[L05] fault 25: a loader that stands still for longer than the deadline is named, and the same ranks go on") {
+TEST_CASE(
+    "[L05] fault 25: a loader that stands still for longer than the deadline is named, and the same ranks go on") {
   const Run run(4, {}, "", {"--fail_rank", "1", "--fail_how", "load_stall", "--collective_timeout", "2"});
   INFO(run.output);
   CHECK_THAT(run.output, Catch::Contains("is interrupted: ") && Catch::Contains("rank 1 did not come within 2000 ms"));
@@ -281,24 +294,30 @@ TEST_CASE("[L05] fault 25: a loader that stands still for longer than the deadli
 }
 
 TEST_CASE("[L05] fault 31: a flipped bit in one of three replicas is found and healed once") {
-  const Run run(3, {}, "", {"--batch_size", "12", "--verify_every", "4", "--fail_rank", "1", "--fail_step", "9", "--fail_how", "flip"});
+  const Run run(
+      3, {}, "",
+      {"--batch_size", "12", "--verify_every", "4", "--fail_rank", "1", "--fail_step", "9", "--fail_how", "flip"});
   INFO(run.output);
-  CHECK_THAT(run.output, Catch::Contains("step 11: rank 1 holds other parameters than ranks 0, 2 (localhost): healed from ranks 0, 2"));
+  CHECK_THAT(
+      run.output,
+      Catch::Contains("step 11: rank 1 holds other parameters than ranks 0, 2 (localhost): healed from ranks 0, 2"));
   CHECK(run.output.find("holds other parameters") == run.output.rfind("holds other parameters"));
   CHECK(run.recoveries().empty());
 }
 
-TEST_CASE("[L05] fault 31: of two replicas that differ none is right: the job ends with 65, unless rank 0 is to be trusted") {
+TEST_CASE(
+    "[L05] fault 31: of two replicas that differ none is right: the job ends with 65, unless rank 0 is to be trusted") {
   const bool trust = GENERATE(true, false);
-  Launch launch(
-      2,
-      {"--verify_every", "4", "--fail_rank", "1", "--fail_step", "9", "--fail_how", "flip", "--on_divergence", trust ? "rank_0" : "heal"},
-      {});
+  Launch launch(2,
+                {"--verify_every", "4", "--fail_rank", "1", "--fail_step", "9", "--fail_how", "flip", "--on_divergence",
+                 trust ? "rank_0" : "heal"},
+                {});
   const auto done = launch.finish();
   INFO(done.output);
   CHECK(done.code == (trust ? 0 : 65));
-  CHECK_THAT(done.output, Catch::Contains("rank 1 holds other parameters than rank 0 (localhost)") &&
-                              Catch::Contains(trust ? "healed from rank 0, rank 0's side" : "nobody knows which is right"));
+  CHECK_THAT(done.output,
+             Catch::Contains("rank 1 holds other parameters than rank 0 (localhost)") &&
+                 Catch::Contains(trust ? "healed from rank 0, rank 0's side" : "nobody knows which is right"));
 }
 
 TEST_CASE("[L05] fault 32: a rank three times as slow as the others is named within 20 steps, and stays") {
@@ -314,7 +333,8 @@ TEST_CASE("[L05] fault 32: a rank three times as slow as the others is named wit
   check_bits(run, undisturbed());
 }
 
-TEST_CASE("[L05] fault 33: with a node agent killed its ranks are gone, its host is left out, and nothing is orphaned") {
+TEST_CASE(
+    "[L05] fault 33: with a node agent killed its ranks are gone, its host is left out, and nothing is orphaned") {
   testing::ScratchDirectory folder;
   std::ofstream(folder / "hosts") << "a slots=3 address=127.0.0.1\nb slots=1 address=127.0.0.2\n";
   testing::RunningProcess launch({TROUPE_PROGRAM,
@@ -349,30 +369,34 @@ TEST_CASE("[L05] fault 33: with a node agent killed its ranks are gone, its host
   const auto done = launch.finish();
   INFO(done.output);
   CHECK(done.code == 0);
-  CHECK_THAT(done.output, Catch::Contains("host b: its agent ended (signal 9") && Catch::Contains("the agent of b is gone"));
+  CHECK_THAT(done.output,
+             Catch::Contains("host b: its agent ended (signal 9") && Catch::Contains("the agent of b is gone"));
   CHECK(processes_of(folder.path()).empty());
 }
 
 TEST_CASE("[L05] fault 36: a spare that dies idle is noticed, and the next death shrinks the job") {
-  const Run run(3, {"--spares", "1", "--max-restarts", "0"}, "", {"--batch_size", "12", "--pause_ms", "20"}, [](Launch& launch) {
-    REQUIRE(launch.wait_for("step 5/"));
-    const auto spare = process_with(launch.folder().path(), "TROUPE_SPARE=1");
-    REQUIRE(spare > 0);
-    ::kill(spare, SIGKILL);
-    REQUIRE(launch.wait_for("the process in slot 3 is gone"));
-    const auto rank = pid_said_by(launch.output(), "[rank 1] pid ");
-    REQUIRE(rank > 0);
-    ::kill(rank, SIGKILL);
-  });
+  const Run run(3, {"--spares", "1", "--max-restarts", "0"}, "", {"--batch_size", "12", "--pause_ms", "20"},
+                [](Launch& launch) {
+                  REQUIRE(launch.wait_for("step 5/"));
+                  const auto spare = process_with(launch.folder().path(), "TROUPE_SPARE=1");
+                  REQUIRE(spare > 0);
+                  ::kill(spare, SIGKILL);
+                  REQUIRE(launch.wait_for("the process in slot 3 is gone"));
+                  const auto rank = pid_said_by(launch.output(), "[rank 1] pid ");
+                  REQUIRE(rank > 0);
+                  ::kill(rank, SIGKILL);
+                });
   INFO(run.output);
   CHECK_THAT(run.output, Catch::Contains("shrinks from 3 to 2 ranks"));
   CHECK(run.recoveries().size() == 1);
 }
 
 TEST_CASE("[L05] fault 36: when all spares are used up the job shrinks") {
-  const Run run(3, {"--spares", "1", "--max-restarts", "0"}, "slot=1,step=9,at=forward;slot=2,step=15,at=forward", {"--batch_size", "12"});
+  const Run run(3, {"--spares", "1", "--max-restarts", "0"}, "slot=1,step=9,at=forward;slot=2,step=15,at=forward",
+                {"--batch_size", "12"});
   INFO(run.output);
-  CHECK_THAT(run.output, Catch::Contains("generation 2: 1 rank replaced") && Catch::Contains("generation 3: shrinks from 3 to 2 ranks"));
+  CHECK_THAT(run.output, Catch::Contains("generation 2: 1 rank replaced") &&
+                             Catch::Contains("generation 3: shrinks from 3 to 2 ranks"));
 }
 
 TEST_CASE("[L05] fault 38: with too few file descriptors a job ends with an error that says so") {
@@ -415,7 +439,8 @@ TEST_CASE("[L05] fault 38: with too few threads a job ends with an error that sa
     INFO(done.output);
     if (done.code == 0) continue;
     ++failed;
-    CHECK_THAT(done.output, Catch::Contains("Resource temporarily unavailable") || Catch::Contains("a library gave up"));
+    CHECK_THAT(done.output,
+               Catch::Contains("Resource temporarily unavailable") || Catch::Contains("a library gave up"));
     CHECK_THAT(done.output, Catch::Contains("raise the limit of processes"));
   }
   CHECK(failed > 0);
@@ -461,7 +486,9 @@ TEST_CASE("[L05] fault 37: a clock that jumps by an hour, forwards and back, cha
                                                        {"FAKETIME_NO_CACHE", "1"},
                                                        {"FAKETIME_DONT_FAKE_MONOTONIC", "1"},
                                                        {"DONT_FAKE_MONOTONIC", "1"}};
-  const auto seconds_there = [&] { return std::stol(testing::RunningProcess({"/usr/bin/date", "+%s"}, environment).finish().output); };
+  const auto seconds_there = [&] {
+    return std::stol(testing::RunningProcess({"/usr/bin/date", "+%s"}, environment).finish().output);
+  };
   auto arguments = testing::kRecoveryProbe;
   arguments.insert(arguments.end(), {"--run_dir", folder / "metrics", "--pause_ms", "40"});
   Launch launch(4, arguments, {}, environment);
@@ -492,20 +519,24 @@ std::vector<nlohmann::json> read_ledger(const std::string& path) {
 }
 
 std::size_t under_way(const std::vector<nlohmann::json>& records) {
-  return static_cast<std::size_t>(std::count_if(records.begin(), records.end(), [](const auto& record) { return !record["finished"]; }));
+  return static_cast<std::size_t>(
+      std::count_if(records.begin(), records.end(), [](const auto& record) { return !record["finished"]; }));
 }
 
 }  // namespace
 
-TEST_CASE("[L09] a rank that hangs in its own code is killed and replaced, and every rank's last collectives are on disk and named") {
+TEST_CASE(
+    "[L09] a rank that hangs in its own code is killed and replaced, and every rank's last collectives are on disk and "
+    "named") {
   Launch launch(3,
-                {"--probe_model", "norm", "--batch_size", "12", "--log_interval", "1", "--run_dir", "", "--fail_rank", "1", "--fail_step",
-                 "9", "--fail_how", "hang", "--collective_timeout", "2"},
+                {"--probe_model", "norm", "--batch_size", "12", "--log_interval", "1", "--run_dir", "", "--fail_rank",
+                 "1", "--fail_step", "9", "--fail_how", "hang", "--collective_timeout", "2"},
                 {"--hang-after", "1"});
   const auto done = launch.finish();
   INFO(done.output);
   CHECK(done.code == 0);
-  CHECK_THAT(done.output, Catch::Contains("it hangs: it did not leave its step") && Catch::Contains("generation 2: 1 rank replaced"));
+  CHECK_THAT(done.output, Catch::Contains("it hangs: it did not leave its step") &&
+                              Catch::Contains("generation 2: 1 rank replaced"));
   for (const std::string rank : {"0", "1", "2"}) {
     const auto path = launch.folder() / ("run/ledger-rank" + rank + ".jsonl");
     CHECK_THAT(done.output, Catch::Contains("the last collectives of rank " + rank + " are in " + path));
@@ -522,6 +553,7 @@ TEST_CASE("[L09] without recovery the error of a hang names the file with the la
   const auto done = launch.finish();
   INFO(done.output);
   CHECK(done.code == 70);
-  CHECK_THAT(done.output, Catch::Contains("last collectives") && Catch::Contains(launch.folder() / "run/ledger-rank0.jsonl"));
+  CHECK_THAT(done.output,
+             Catch::Contains("last collectives") && Catch::Contains(launch.folder() / "run/ledger-rank0.jsonl"));
   CHECK(under_way(read_ledger(launch.folder() / "run/ledger-rank0.jsonl")) == 1);
 }

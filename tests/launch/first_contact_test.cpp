@@ -12,7 +12,8 @@ using namespace troupe;
 
 namespace {
 
-testing::Finished run_troupe(std::vector<std::string> words, const std::map<std::string, std::string>& environment = {}) {
+testing::Finished run_troupe(std::vector<std::string> words,
+                             const std::map<std::string, std::string>& environment = {}) {
   words.insert(words.begin(), TROUPE_PROGRAM);
   return testing::RunningProcess(words, environment).finish();
 }
@@ -40,7 +41,8 @@ TEST_CASE("[L01] the command is there at once: it loads no LibTorch, but for wha
   const auto libraries = [](const std::string& program) {
     return testing::RunningProcess({program}, {{"LD_TRACE_LOADED_OBJECTS", "1"}}).finish().output;
   };
-  CHECK_THAT(libraries(TROUPE_PROGRAM), Catch::Contains("libc.so") && !Catch::Contains("libtorch") && !Catch::Contains("libc10"));
+  CHECK_THAT(libraries(TROUPE_PROGRAM),
+             Catch::Contains("libc.so") && !Catch::Contains("libtorch") && !Catch::Contains("libc10"));
   CHECK_THAT(libraries(std::string(TROUPE_PROGRAM) + "-checkpoint"), Catch::Contains("libtorch"));
 }
 
@@ -49,7 +51,9 @@ TEST_CASE("[C03] a command whose other half is missing says so") {
   std::filesystem::copy_file(TROUPE_PROGRAM, folder / "troupe");
   const auto done = testing::RunningProcess({folder / "troupe", "checkpoint", "ls", folder.path()}).finish();
   CHECK(done.code == 69);
-  CHECK_THAT(done.output, Catch::Contains("troupe-checkpoint: No such file or directory; it is built and installed with this command"));
+  CHECK_THAT(
+      done.output,
+      Catch::Contains("troupe-checkpoint: No such file or directory; it is built and installed with this command"));
 }
 
 TEST_CASE("[E03] troupe new writes a project named after its folder, and nothing where something is") {
@@ -57,7 +61,8 @@ TEST_CASE("[E03] troupe new writes a project named after its folder, and nothing
   const auto made = run_troupe({"new", folder / "my-digits"});
   INFO(made.output);
   CHECK(made.code == 0);
-  CHECK_THAT(made.output, Catch::Contains("cmake -B build -DCMAKE_PREFIX_PATH=") && Catch::Contains("launch --nproc 2 build/my-digits"));
+  CHECK_THAT(made.output, Catch::Contains("cmake -B build -DCMAKE_PREFIX_PATH=") &&
+                              Catch::Contains("launch --nproc 2 build/my-digits"));
   std::size_t files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder / "my-digits")) {
     ++files;
@@ -87,7 +92,8 @@ TEST_CASE("[E03] troupe new of a wheel says that there is nothing to build again
   const auto made = testing::RunningProcess({folder / "wheel/bin/troupe", "new", folder / "mine"}).finish();
   INFO(made.output);
   CHECK(made.code == 0);
-  CHECK_THAT(made.output, Catch::Contains("a wheel brings none") && Catch::Contains("install the .deb") && !Catch::Contains("cmake -B"));
+  CHECK_THAT(made.output, Catch::Contains("a wheel brings none") && Catch::Contains("install the .deb") &&
+                              !Catch::Contains("cmake -B"));
   std::filesystem::create_directories(folder / "wheel/lib/some-linux-gnu/cmake/troupe");
   CHECK_THAT(testing::RunningProcess({folder / "wheel/bin/troupe", "new", folder / "mine2"}).finish().output,
              Catch::Contains("cmake -B build"));
@@ -98,11 +104,13 @@ TEST_CASE("[T04] troupe config dump says each value and its source, and reads ba
   testing::write_text(folder / "a.toml", "[optimizer]\nlr = 0.5\nmomentum = 0.25\n[training]\nepochs = 7\n");
   const std::map<std::string, std::string> environment{{"TROUPE_MOMENTUM", "0.75"}, {"TROUPE_EPOCHS", "8"}};
   const auto dump =
-      run_troupe({"config", "dump", "--config", folder / "a.toml", "--training.epochs", "9", "--data_dir", "a \"b\""}, environment);
+      run_troupe({"config", "dump", "--config", folder / "a.toml", "--training.epochs", "9", "--data_dir", "a \"b\""},
+                 environment);
   CHECK(dump.code == 0);
   CHECK_THAT(dump.output, Catch::Contains("lr = 0.5  # from " + folder / "a.toml" + ":2\n"));
   CHECK_THAT(dump.output, Catch::Contains("momentum = 0.75  # from TROUPE_MOMENTUM\n"));
-  CHECK_THAT(dump.output, Catch::Contains("epochs = 9  # from --training.epochs\n") && Catch::Contains("batch_size = 64  # default\n"));
+  CHECK_THAT(dump.output, Catch::Contains("epochs = 9  # from --training.epochs\n") &&
+                              Catch::Contains("batch_size = 64  # default\n"));
   testing::write_text(folder / "b.toml", dump.output);
   const auto back = run_troupe({"config", "dump", "--config", folder / "b.toml"});
   CHECK(back.code == 0);
@@ -137,9 +145,11 @@ TEST_CASE("[T04] completion offers verbs, their words, and the flags of their he
              Catch::Contains("\n--nproc\n") && Catch::Contains("\n--nproc-per-node\n"));
   CHECK_THAT(bash_offers(folder, {TROUPE_PROGRAM, "top", "--o"}), Catch::Equals("\n--once\n"));
   testing::write_text(folder / "a_file", "");
-  CHECK_THAT(bash_offers(folder, {TROUPE_PROGRAM, "launch", folder / "a_f"}), Catch::Contains("\n" + folder / "a_file" + "\n"));
+  CHECK_THAT(bash_offers(folder, {TROUPE_PROGRAM, "launch", folder / "a_f"}),
+             Catch::Contains("\n" + folder / "a_file" + "\n"));
   CHECK(run_troupe({"completion", "tcsh"}).code == 2);
-  for (const auto& [shell, check] : std::vector<std::pair<std::string, std::string>>{{"zsh", "-n"}, {"fish", "--no-execute"}}) {
+  for (const auto& [shell, check] :
+       std::vector<std::pair<std::string, std::string>>{{"zsh", "-n"}, {"fish", "--no-execute"}}) {
     testing::write_text(folder / shell, run_troupe({"completion", shell}).output);
     const auto path = "/usr/bin/" + shell;
     if (!std::filesystem::exists(path)) {

@@ -33,7 +33,9 @@ std::string greeting() { return frame(1, 5, "hello"); }
 
 const char* judged(FrameCheck& check, const std::string& bytes, std::size_t at_once) {
   for (std::size_t at = 0; at < bytes.size(); at += at_once) {
-    if (const char* wrong = check.take(std::as_bytes(std::span(bytes).subspan(at, std::min(at_once, bytes.size() - at))))) return wrong;
+    if (const char* wrong =
+            check.take(std::as_bytes(std::span(bytes).subspan(at, std::min(at_once, bytes.size() - at)))))
+      return wrong;
   }
   return nullptr;
 }
@@ -55,7 +57,9 @@ class Inside {
   ~Inside() { ::close(listener_); }
   const std::string& name() const { return name_; }
   int accept() const { return ::accept(listener_, nullptr, nullptr); }
-  bool nobody() const { return ::recv(listener_, nullptr, 0, MSG_DONTWAIT) < 0 && ::accept4(quiet(), nullptr, nullptr, 0) < 0; }
+  bool nobody() const {
+    return ::recv(listener_, nullptr, 0, MSG_DONTWAIT) < 0 && ::accept4(quiet(), nullptr, nullptr, 0) < 0;
+  }
 
  private:
   int quiet() const {
@@ -103,7 +107,8 @@ class Lines {
 
 // A gate, its thread, and what is behind it.
 struct GateWorld {
-  explicit GateWorld(std::optional<JobKeys> keys, std::chrono::milliseconds patience = 5s, std::size_t waiting_per_address = 64) {
+  explicit GateWorld(std::optional<JobKeys> keys, std::chrono::milliseconds patience = 5s,
+                     std::size_t waiting_per_address = 64) {
     GateOptions options;
     options.keys = std::move(keys);
     options.inside = inside.name();
@@ -220,8 +225,10 @@ TEST_CASE("[L08] the gate lets the job's own in, and carries bytes both ways") {
   CHECK(receive(inside, 37) == greeting());
   // More than any buffer on the way holds, in both directions at once.
   const std::string much(5 << 20, 'm');
-  const auto sent = std::async(std::launch::async, [&] { send_all(outside, frame(2, static_cast<std::uint32_t>(much.size()), much)); });
-  const auto back = std::async(std::launch::async, [&] { send_all(inside, frame(2, static_cast<std::uint32_t>(much.size()), much)); });
+  const auto sent = std::async(std::launch::async,
+                               [&] { send_all(outside, frame(2, static_cast<std::uint32_t>(much.size()), much)); });
+  const auto back = std::async(std::launch::async,
+                               [&] { send_all(inside, frame(2, static_cast<std::uint32_t>(much.size()), much)); });
   const auto theirs = std::async(std::launch::async, [&] { return receive(outside, 32 + much.size()); });
   CHECK((receive(inside, 32 + much.size()) == frame(2, static_cast<std::uint32_t>(much.size()), much)));
   CHECK((const_cast<std::future<std::string>&>(theirs).get().substr(32) == much));
@@ -260,8 +267,8 @@ TEST_CASE("[L08] the gate refuses strangers, says why, and counts them") {
   const auto ours = job.keys_for("rank"), theirs = other.keys_for("rank");
   GateWorld world(job.keys_for("coordinator"), 300ms);
   const auto port = world.gate->port();
-  const std::vector<std::string> shouts{frame(0, 0), frame(1, 0), "GET / HTTP/1.1\r\nHost: a\r\n\r\n", std::string(4096, '\xff'),
-                                        "\n\n\n\n\n"};
+  const std::vector<std::string> shouts{frame(0, 0), frame(1, 0), "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+                                        std::string(4096, '\xff'), "\n\n\n\n\n"};
   for (const auto& shout : shouts) {
     const int fd = plain_connection(port);
     send_all(fd, shout);
@@ -276,13 +283,14 @@ TEST_CASE("[L08] the gate refuses strangers, says why, and counts them") {
 
   CHECK(!link_failure(world, theirs).empty());
   // The right authority to trust, and a certificate of another's.
-  CHECK(link_failure(world, {ours.authority, theirs.certificate, theirs.key, ours.token}).find("does not take our keys") !=
-        std::string::npos);
+  CHECK(link_failure(world, {ours.authority, theirs.certificate, theirs.key, ours.token})
+            .find("does not take our keys") != std::string::npos);
   INFO(world.lines.all());
   CHECK(world.lines.wait_for("a certificate that is not the job's"));
   // A certificate of the job's with another token: stolen, or a job's before.
-  CHECK(link_failure(world, {ours.authority, ours.certificate, ours.key, theirs.token}).find("does not take our keys") !=
-        std::string::npos);
+  CHECK(
+      link_failure(world, {ours.authority, ours.certificate, ours.key, theirs.token}).find("does not take our keys") !=
+      std::string::npos);
   CHECK(world.lines.wait_for("a wrong token"));
   CHECK(world.inside.nobody());
 

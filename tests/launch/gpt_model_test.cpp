@@ -48,7 +48,8 @@ TEST_CASE("[E02] gpt has the parameters that its options say, and its layers are
   CHECK(names(false, true).count("positions.weight") == 1);
   CHECK(names(true, false).count("positions.weight") == 0);
   CHECK(names(true, false).count("head.weight") == 1);
-  CHECK(troupe::wrap_units(Gpt(tiny(false, true)).ptr(), troupe::parse_wrap_policy("type:TransformerBlock")).size() == 3);
+  CHECK(troupe::wrap_units(Gpt(tiny(false, true)).ptr(), troupe::parse_wrap_policy("type:TransformerBlock")).size() ==
+        3);
   CHECK(troupe::wrap_units(Gpt(tiny(false, true)).ptr(), troupe::parse_wrap_policy("block")).size() == 5);
 }
 
@@ -59,5 +60,6 @@ TEST_CASE("[E02] options of gpt that can't be are refused") {
   options.n_head = 8;
   CHECK_THROWS_WITH(Gpt(options), Catch::Contains("even number of channels"));
   Gpt model(tiny(false, true));
-  CHECK_THROWS_WITH(model->forward(torch::zeros({1, 9}, torch::kLong)), Catch::Contains("9 tokens are more than block_size 8"));
+  CHECK_THROWS_WITH(model->forward(torch::zeros({1, 9}, torch::kLong)),
+                    Catch::Contains("9 tokens are more than block_size 8"));
 }

@@ -71,7 +71,8 @@ std::vector<double> logged(const testing::ScratchDirectory& folder, const std::s
 
 TEST_CASE("[E02] gpt learns text on two processes and goes on from its checkpoint") {
   testing::ScratchDirectory folder;
-  const auto model = GENERATE(Arguments{}, Arguments{"--positions", "rotary", "--tied_head", "false", "--dropout", "0.1"});
+  const auto model =
+      GENERATE(Arguments{}, Arguments{"--positions", "rotary", "--tied_head", "false", "--dropout", "0.1"});
   const auto done = two_processes(tiny(folder, model));
   INFO(done.output);
   REQUIRE(done.code == 0);
@@ -83,7 +84,8 @@ TEST_CASE("[E02] gpt learns text on two processes and goes on from its checkpoin
   CHECK(logged(folder, "throughput(tps)").back() > logged(folder, "throughput(samples/s)").back() * 31.9);
 
   // The model is the checkpoint's, whatever the defaults are.
-  Arguments generating{"--checkpoint_dir", folder / "checkpoints", "--run_dir", "", "--generate", "The licence", "--max_new_tokens", "60"};
+  Arguments generating{"--checkpoint_dir", folder / "checkpoints", "--run_dir",        "",
+                       "--generate",       "The licence",          "--max_new_tokens", "60"};
   const auto text = alone(generating);
   INFO(text.output);
   CHECK(text.code == 0);
@@ -99,10 +101,12 @@ TEST_CASE("[E02] gpt learns text on two processes and goes on from its checkpoin
   CHECK(alone(generating).output == greedy);
 }
 
-TEST_CASE("[F07] gpt's losses on two processes are the same with and without activation checkpointing, dropout and all") {
+TEST_CASE(
+    "[F07] gpt's losses on two processes are the same with and without activation checkpointing, dropout and all") {
   const auto losses = [](const std::string& policy) {
     testing::ScratchDirectory folder;
-    const auto done = two_processes(tiny(folder, {"--dropout", "0.2", "--activation_checkpointing", policy, "--max_steps", "10"}));
+    const auto done =
+        two_processes(tiny(folder, {"--dropout", "0.2", "--activation_checkpointing", policy, "--max_steps", "10"}));
     INFO(done.output);
     CHECK(done.code == 0);
     return logged(folder, "loss_metrics/global_avg_loss");
@@ -115,8 +119,9 @@ TEST_CASE("[F07] gpt's losses on two processes are the same with and without act
 
 TEST_CASE("[T01] gpt trains in fp16 with a loss scale, which a resumed run and a replaced rank have again") {
   testing::ScratchDirectory folder;
-  const Arguments fp16{"--use_amp",    "true", "--amp_dtype",    "fp16", "--loss_scale_init", "1024", "--loss_scale_interval", "4",
-                       "--save_every", "5",    "--log_interval", "1"};
+  const Arguments fp16{"--use_amp",         "true", "--amp_dtype",           "fp16",
+                       "--loss_scale_init", "1024", "--loss_scale_interval", "4",
+                       "--save_every",      "5",    "--log_interval",        "1"};
   auto all = fp16;
   all.insert(all.end(), {"--max_steps", "10"});
   const auto whole = two_processes(tiny(folder, all));
@@ -190,10 +195,11 @@ TEST_CASE("[E02] gpt trains on token shards, and bad files and options are refus
 namespace {
 
 /// The 4-layer gpt on four processes, 12 steps, a checkpoint every 4.
-testing::Finished on_a_mesh(const testing::ScratchDirectory& folder, const Arguments& mesh, const std::string& fault = "") {
+testing::Finished on_a_mesh(const testing::ScratchDirectory& folder, const Arguments& mesh,
+                            const std::string& fault = "") {
   const testing::ScratchDirectory logs;
-  auto arguments = tiny(folder, {"--n_layer", "4", "--strategy", "pipeline", "--grad_accum_steps", "4", "--max_steps", "12",
-                                 "--log_interval", "1", "--save_every", "4"});
+  auto arguments = tiny(folder, {"--n_layer", "4", "--strategy", "pipeline", "--grad_accum_steps", "4", "--max_steps",
+                                 "12", "--log_interval", "1", "--save_every", "4"});
   arguments.insert(arguments.end(), mesh.begin(), mesh.end());
   return run({TROUPE_PROGRAM, "launch", "--nproc", "4", "--run-dir", logs.path(), TROUPE_GPT}, arguments, fault);
 }
@@ -209,7 +215,8 @@ TEST_CASE("[X04] gpt trains on a mesh of processes with one rank's loss, and a k
   CHECK_THAT(done.output, Catch::Contains("pipeline: mesh dp=2,tp=1,pp=2, 1f1b, stages of 2+2 blocks"));
   const auto losses = logged(folder, "loss_metrics/global_avg_loss");
   REQUIRE(losses.size() == 12);
-  const auto alone_done = alone(tiny(one, {"--n_layer", "4", "--grad_accum_steps", "4", "--max_steps", "12", "--log_interval", "1"}));
+  const auto alone_done =
+      alone(tiny(one, {"--n_layer", "4", "--grad_accum_steps", "4", "--max_steps", "12", "--log_interval", "1"}));
   REQUIRE(alone_done.code == 0);
   const auto expected = logged(one, "loss_metrics/global_avg_loss");
   for (std::size_t i = 0; i < expected.size(); ++i) CHECK(std::abs(losses[i] - expected[i]) < 1e-4);
@@ -234,8 +241,8 @@ TEST_CASE("[X04] a job that lost a stage nobody else has begins anew from its la
   INFO(done.output);
   CHECK(done.code == 0);
   CHECK_THAT(done.output, Catch::Contains("no other rank holds the part of the model that the lost rank 2 had") &&
-                              Catch::Contains("all ranks are started again, from the last checkpoint") && Catch::Contains("resume from") &&
-                              Catch::Contains("step 12/12"));
+                              Catch::Contains("all ranks are started again, from the last checkpoint") &&
+                              Catch::Contains("resume from") && Catch::Contains("step 12/12"));
 }
 
 TEST_CASE("[X04] a mesh that can't be ends gpt with one line and exit code 2") {
@@ -245,9 +252,12 @@ TEST_CASE("[X04] a mesh that can't be ends gpt with one line and exit code 2") {
     CHECK(done.code == 2);
     return done.output;
   };
-  CHECK_THAT(refused({"--strategy", "pipeline", "--mesh", "dp=2,pp=2"}), Catch::Contains("is for 4 ranks, and the job has 1"));
-  CHECK_THAT(refused({"--strategy", "pipeline", "--mesh", "fsdp=2,pp=1"}), Catch::Contains("is for 2 ranks, and the job has 1"));
-  CHECK_THAT(refused({"--strategy", "pipeline", "--mesh", "ep=1,pp=1"}), Catch::Contains("is none of dp, fsdp, tp, pp"));
+  CHECK_THAT(refused({"--strategy", "pipeline", "--mesh", "dp=2,pp=2"}),
+             Catch::Contains("is for 4 ranks, and the job has 1"));
+  CHECK_THAT(refused({"--strategy", "pipeline", "--mesh", "fsdp=2,pp=1"}),
+             Catch::Contains("is for 2 ranks, and the job has 1"));
+  CHECK_THAT(refused({"--strategy", "pipeline", "--mesh", "ep=1,pp=1"}),
+             Catch::Contains("is none of dp, fsdp, tp, pp"));
   CHECK_THAT(refused({"--mesh", "pp=1"}), Catch::Contains("strategy ddp has no mesh"));
 }
 #else

@@ -217,7 +217,8 @@ TEST_CASE("[L02] ranks fill one host after the other") {
 TEST_CASE("[L02] any bytes are either a valid host list or refused") {
   std::mt19937 random(20240607);
   const auto alphabet = "abcAB019.-_:@[]%=#,; \t\r\n\0\xc3\xff$'\"\\/"s;
-  const std::vector<std::string> pieces = {"slots=", "port=", "user=", "address=", "max_slots=", "[fd00::1]", "worker", "\n", ":8", "4"};
+  const std::vector<std::string> pieces = {
+      "slots=", "port=", "user=", "address=", "max_slots=", "[fd00::1]", "worker", "\n", ":8", "4"};
   const auto check = [](const std::vector<Host>& hosts) {
     REQUIRE_FALSE(hosts.empty());
     for (const auto& host : hosts) {

@@ -92,8 +92,9 @@ TEST_CASE("[L08] keys come through a pipe whole, or are refused") {
   const auto text = keys.to_text();
   CHECK(JobKeys::from_text(text).to_text() == text);
   for (std::size_t n = 0; n < text.size(); ++n) CHECK_THROWS_AS(JobKeys::from_text(text.substr(0, n)), Error);
-  for (const auto& bad : std::vector<std::string>{std::string("x\n"), std::string("99999999999999999999\n"), std::string("-1\n"),
-                                                  std::string("\n"), text + "x", std::string("0\n0\n0\n64\n") + std::string(64, 'g')})
+  for (const auto& bad :
+       std::vector<std::string>{std::string("x\n"), std::string("99999999999999999999\n"), std::string("-1\n"),
+                                std::string("\n"), text + "x", std::string("0\n0\n0\n64\n") + std::string(64, 'g')})
     CHECK_THROWS_AS(JobKeys::from_text(bad), Error);
 }
 
@@ -120,7 +121,8 @@ TEST_CASE("[L08] what follows the keys in a pipe stays there") {
 
 TEST_CASE("[L08] an HMAC is the standard's") {
   // RFC 4231, test case 2.
-  CHECK(hmac_text("Jefe", "what do ya want for nothing?") == "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+  CHECK(hmac_text("Jefe", "what do ya want for nothing?") ==
+        "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
   CHECK(equal_secrets("abc", "abc"));
   CHECK_FALSE(equal_secrets("abc", "abd"));
   CHECK_FALSE(equal_secrets("abc", "abcd"));

@@ -1,6 +1,7 @@
-// LD_PRELOAD: a SIGKILL at one of the calls of the operating system that change files. KILL_AT_CALL counts them from 1; the process dies
-// before that call, or, where it is a write and KILL_HALFWAY is set, after the first half of its bytes. The program knows nothing of it, so
-// what is left on the disk is what a kill leaves, whatever way the program writes.
+// LD_PRELOAD: a SIGKILL at one of the calls of the operating system that change files. KILL_AT_CALL counts them from 1;
+// the process dies before that call, or, where it is a write and KILL_HALFWAY is set, after the first half of its
+// bytes. The program knows nothing of it, so what is left on the disk is what a kill leaves, whatever way the program
+// writes.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>

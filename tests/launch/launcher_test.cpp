@@ -38,14 +38,16 @@ TEST_CASE("[L01] troupe launch trains on two processes, marks lines with the ran
   const auto done = launch.finish();
   INFO(done.output);
   CHECK(done.code == 0);
-  CHECK_THAT(done.output,
-             Catch::Contains("[rank 0] epoch 1/2") && Catch::Contains("2 ranks, backend shm") && Catch::Contains("step-00000032"));
+  CHECK_THAT(done.output, Catch::Contains("[rank 0] epoch 1/2") && Catch::Contains("2 ranks, backend shm") &&
+                              Catch::Contains("step-00000032"));
   CHECK_THAT(testing::read_text(launch.folder() / "run/rank0.log"), Catch::Contains("epoch 2/2"));
   CHECK(std::filesystem::exists(launch.folder() / "run/rank1.log"));
   CHECK(done.output.find('\x1b') == std::string::npos);  // no escape codes in a pipe
 }
 
-TEST_CASE("[T06] fault 22: an exception on one rank ends the job with its text, rank and step, and the exit code of that rank") {
+TEST_CASE(
+    "[T06] fault 22: an exception on one rank ends the job with its text, rank and step, and the exit code of that "
+    "rank") {
   Launch launch(2, {"--fail_rank", "1"});
   const auto done = launch.finish();
   INFO(done.output);
@@ -62,7 +64,8 @@ TEST_CASE("[T06] a rank that is killed ends the job, and the signal is named") {
   INFO(done.output);
   CHECK(done.code == 137);
   CHECK_THAT(done.output,
-             Catch::Contains("rank 1 on localhost failed: signal 9 (Killed), which this job did not send: perhaps out of memory"));
+             Catch::Contains(
+                 "rank 1 on localhost failed: signal 9 (Killed), which this job did not send: perhaps out of memory"));
 }
 
 TEST_CASE("[T06] a rank that a library aborts tells its stack") {
@@ -71,21 +74,23 @@ TEST_CASE("[T06] a rank that a library aborts tells its stack") {
   const auto done = launch.finish();
   INFO(done.output);
   CHECK(done.code == 134);
-  CHECK_THAT(done.output, Catch::Contains("[rank 1] fatal: SIGABRT, with the stack above") && Catch::Contains("(abort+0x") &&
-                              Catch::Contains("rank_probe(+0x") && Catch::Contains("rank 1 on localhost failed: signal 6 (Aborted)") &&
+  CHECK_THAT(done.output, Catch::Contains("[rank 1] fatal: SIGABRT, with the stack above") &&
+                              Catch::Contains("(abort+0x") && Catch::Contains("rank_probe(+0x") &&
+                              Catch::Contains("rank 1 on localhost failed: signal 6 (Aborted)") &&
                               Catch::Contains("its last line: fatal: SIGABRT"));
 }
 
 TEST_CASE("[T06] a rank that uses a parameter which is on the others tells which, and what to do") {
   NOT_UNDER_ADDRESS_SANITIZER("it handles fatal signals");
-  Launch launch(2, {"--fail_rank", "1", "--fail_how", "touch", "--probe_model", "wide", "--probe_width", "64", "--strategy", "fsdp",
-                    "--fsdp_mapped", "false"});
+  Launch launch(2, {"--fail_rank", "1", "--fail_how", "touch", "--probe_model", "wide", "--probe_width", "64",
+                    "--strategy", "fsdp", "--fsdp_mapped", "false"});
   const auto done = launch.finish();
   INFO(done.output);
   CHECK(done.code == 139);
   CHECK_THAT(done.output,
              Catch::Contains("[rank 1] fatal: SIGSEGV") &&
-                 Catch::Contains("its last line: fatal: a parameter of the unit '16' was used while its parts are on the ranks") &&
+                 Catch::Contains(
+                     "its last line: fatal: a parameter of the unit '16' was used while its parts are on the ranks") &&
                  Catch::Contains("rank.state_dict(optimizer)"));
 }
 
@@ -137,15 +142,18 @@ TEST_CASE("[L01] wrong use of the launcher is one line and starts nothing") {
   CHECK(std::count(done.output.begin(), done.output.end(), '\n') == 1);
 }
 
-TEST_CASE("[C01] two processes that are killed after the checkpoint of step 30 resume bit-equal to the uninterrupted run") {
-  std::vector<std::string> run{"--max_steps", "60", "--epochs", "4", "--save_every", "30", "--keep_last", "10", "--schedule", "cosine"};
+TEST_CASE(
+    "[C01] two processes that are killed after the checkpoint of step 30 resume bit-equal to the uninterrupted run") {
+  std::vector<std::string> run{"--max_steps", "60",          "--epochs", "4",          "--save_every",
+                               "30",          "--keep_last", "10",       "--schedule", "cosine"};
   run.insert(run.end(), {"--optimizer", GENERATE(as<std::string>{}, "sgd", "adamw")});
   Launch whole(2, run);
   const auto finished = whole.finish();
   INFO(finished.output);
   REQUIRE(finished.code == 0);
 
-  // Rank 1 hangs in step 45, so that nothing but the kill can end this one. `latest` is the last thing that a checkpoint writes.
+  // Rank 1 hangs in step 45, so that nothing but the kill can end this one. `latest` is the last thing that a
+  // checkpoint writes.
   auto hang = run;
   hang.insert(hang.end(), {"--fail_rank", "1", "--fail_step", "45", "--fail_how", "hang"});
   Launch killed(2, hang);
@@ -171,23 +179,26 @@ TEST_CASE("[L06] simulated ranks compute the bits of processes, also where a mod
   Launch processes(2, run);
   REQUIRE(processes.finish().code == 0);
   testing::ScratchDirectory folder;
-  std::vector<std::string> command{TROUPE_RANK_PROBE, "--ranks", "2", "--batch_size", "16", "--checkpoint_dir", folder / "checkpoints"};
+  std::vector<std::string> command{TROUPE_RANK_PROBE,     "--ranks", "2", "--batch_size", "16", "--checkpoint_dir",
+                                   folder / "checkpoints"};
   command.insert(command.end(), run.begin(), run.end());
   const auto simulated = testing::RunningProcess(command).finish();
   INFO(simulated.output);
   REQUIRE(simulated.code == 0);
   CHECK_THAT(simulated.output, Catch::Contains("simulated cluster") && Catch::Contains("2 ranks"));
-  check_equal(load_checkpoint(folder / "checkpoints", "latest").state, load_checkpoint(processes.folder() / "checkpoints", "latest").state);
+  check_equal(load_checkpoint(folder / "checkpoints", "latest").state,
+              load_checkpoint(processes.folder() / "checkpoints", "latest").state);
 }
 
 TEST_CASE("[L01] the same program runs bare as one rank") {
   testing::ScratchDirectory folder;
-  const auto done = testing::RunningProcess({TROUPE_RANK_PROBE, "--batch_size", "16", "--epochs", "1", "--run_dir", folder / "run",
-                                             "--checkpoint_dir", folder / "checkpoints"})
+  const auto done = testing::RunningProcess({TROUPE_RANK_PROBE, "--batch_size", "16", "--epochs", "1", "--run_dir",
+                                             folder / "run", "--checkpoint_dir", folder / "checkpoints"})
                         .finish();
   INFO(done.output);
   CHECK(done.code == 0);
-  CHECK_THAT(done.output, Catch::Contains("1 rank,") && Catch::Contains("step 10/16") && Catch::Contains("step-00000016"));
+  CHECK_THAT(done.output,
+             Catch::Contains("1 rank,") && Catch::Contains("step 10/16") && Catch::Contains("step-00000016"));
 }
 
 TEST_CASE("[T05] rank 0 alone prints, and what any rank prints is in its log under the run's folder") {
@@ -197,7 +208,8 @@ TEST_CASE("[T05] rank 0 alone prints, and what any rank prints is in its log und
   const auto log = [&](const char* name) { return testing::read_text(launch.folder() / (std::string("run/") + name)); };
   CHECK_THAT(log("rank0.log"), Catch::Contains("epoch 1/1  step 10/16"));
   // Training said nothing on rank 1; its own failure did.
-  CHECK_THAT(log("rank1.log"), !Catch::Contains("epoch") && !Catch::Contains("model:") && Catch::Contains("told to throw"));
+  CHECK_THAT(log("rank1.log"),
+             !Catch::Contains("epoch") && !Catch::Contains("model:") && Catch::Contains("told to throw"));
   CHECK_THAT(done.output, Catch::Contains("[rank 0] epoch 1/1") && !Catch::Contains("[rank 1] epoch"));
 }
 
@@ -207,7 +219,8 @@ TEST_CASE("the profile flag prints where the time of rank 0's steps went, once, 
   const auto done = launch.finish();
   INFO(done.output);
   CHECK(done.code == 0);
-  CHECK((done.output.find("[rank 0] profile: where the time of a step went (this rank, mean of 16 steps)") != std::string::npos) == asked);
+  CHECK((done.output.find("[rank 0] profile: where the time of a step went (this rank, mean of 16 steps)") !=
+         std::string::npos) == asked);
   CHECK((done.output.find("forward and backward") != std::string::npos) == asked);
   CHECK((done.output.find("launched before backward ended") != std::string::npos) == asked);
   CHECK(done.output.find("[rank 1] profile") == std::string::npos);
@@ -220,5 +233,6 @@ TEST_CASE("output is cut into whole lines, however it arrives") {
   lines.feed("one\ntw", collect);
   lines.feed("o\r50%\r\nlast", collect);
   lines.finish(collect);
-  CHECK((seen == std::vector<std::pair<std::string, bool>>{{"one", false}, {"two", true}, {"50%", true}, {"", false}, {"last", false}}));
+  CHECK((seen == std::vector<std::pair<std::string, bool>>{
+                     {"one", false}, {"two", true}, {"50%", true}, {"", false}, {"last", false}}));
 }

@@ -81,10 +81,11 @@ std::optional<std::string> browsed(const std::string& address) {
   const char* chromium = browser();
   if (chromium == nullptr) return std::nullopt;
   testing::ScratchDirectory profile;
-  testing::RunningProcess process({chromium, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-                                   "--disable-background-networking", "--disable-component-update", "--enable-logging=stderr",
-                                   "--user-data-dir=" + profile.path(), "--virtual-time-budget=3500", "--dump-dom", address},
-                                  std::map<std::string, std::string>{});
+  testing::RunningProcess process(
+      {chromium, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+       "--disable-background-networking", "--disable-component-update", "--enable-logging=stderr",
+       "--user-data-dir=" + profile.path(), "--virtual-time-budget=3500", "--dump-dom", address},
+      std::map<std::string, std::string>{});
   const auto done = process.finish();
   INFO(done.output);
   REQUIRE(done.code == 0);
@@ -121,7 +122,8 @@ TEST_CASE("[T07] the live page gets each record once, within a bound of memory, 
   CHECK(answer["life"] > 0);
   CHECK(steps_in(live.from(1)) == std::vector<std::int64_t>{1});
   CHECK(steps_in(live.from(2)).empty());
-  for (const auto beyond : {std::int64_t{99}, std::numeric_limits<std::int64_t>::max()}) CHECK(steps_in(live.from(beyond)).empty());
+  for (const auto beyond : {std::int64_t{99}, std::numeric_limits<std::int64_t>::max()})
+    CHECK(steps_in(live.from(beyond)).empty());
   CHECK(steps_in(live.from(std::numeric_limits<std::int64_t>::min())) == std::vector<std::int64_t>{0, 1});
   for (int step = 2; step <= 200; ++step) live.add(live_record(step));
   const auto all = live.from(0);
@@ -152,8 +154,8 @@ TEST_CASE("[T07] the live page and /metrics are one server on loopback, which a 
   const auto records = client.Get("/records?after=1");
   REQUIRE(records);
   CHECK(steps_in(records->body) == std::vector<std::int64_t>{4});
-  for (const char* odd :
-       {"/records", "/records?after=", "/records?after=x", "/records?after=-5", "/records?after=99999999999999999999999"}) {
+  for (const char* odd : {"/records", "/records?after=", "/records?after=x", "/records?after=-5",
+                          "/records?after=99999999999999999999999"}) {
     INFO(odd);
     const auto answer = client.Get(odd);
     REQUIRE(answer);
@@ -187,15 +189,18 @@ TEST_CASE("[T07] a browser shows the records of the live page, and text from a j
   CHECK(card(*dom, "samples/s") == 670);
   CHECK(card(*dom, "exposed communication") == 12.5);
   CHECK(card(*dom, "ranks") == 2);
-  CHECK_THAT(*dom, Catch::Contains("<td>loader → compute</td><td>1.75 batches</td><td>compute waits 3.0 % of a step</td>"));
-  CHECK_THAT(*dom, Catch::Contains("<td>compute → reducer</td><td>0.25 buckets</td><td>the reducer waits 75.0 % of a step</td>"));
+  CHECK_THAT(*dom,
+             Catch::Contains("<td>loader → compute</td><td>1.75 batches</td><td>compute waits 3.0 % of a step</td>"));
+  CHECK_THAT(*dom, Catch::Contains(
+                       "<td>compute → reducer</td><td>0.25 buckets</td><td>the reducer waits 75.0 % of a step</td>"));
   CHECK_THAT(*dom, Catch::Contains("<td>0</td><td>h0</td><td>0</td><td>6 ms</td>"));
   CHECK_THAT(*dom, Catch::Contains("generation 2: &lt;img src=x") && Catch::Contains("(stood still for 250 ms)"));
   CHECK(dom->find("<img") == std::string::npos);
   for (const char* id : {"loss", "pace", "exposed"}) {
     INFO(id);
     std::smatch svg;
-    const std::regex chart("<svg id=\"" + std::string(id) + "\"[^>]*>(<line[^>]*></line>)<polyline points=\"([^\"]*)\"");
+    const std::regex chart("<svg id=\"" + std::string(id) +
+                           "\"[^>]*>(<line[^>]*></line>)<polyline points=\"([^\"]*)\"");
     REQUIRE(std::regex_search(*dom, svg, chart));
     const auto points = svg[2].str();
     CHECK(std::count(points.begin(), points.end(), ',') == 30);
@@ -206,8 +211,8 @@ TEST_CASE("[T07] a browser follows a job of two ranks, one of which is killed an
   if (!browser()) return;
   const auto port = std::to_string(unused_port());
   Launch launch(2,
-                {"--epochs", "4000", "--log_interval", "4", "--pause_ms", "10", "--metrics_port", port, "--fail_rank", "1", "--fail_step",
-                 "20", "--fail_how", "kill"},
+                {"--epochs", "4000", "--log_interval", "4", "--pause_ms", "10", "--metrics_port", port, "--fail_rank",
+                 "1", "--fail_step", "20", "--fail_how", "kill"},
                 {});
   REQUIRE(launch.wait_for("1 rank replaced"));
   const auto address = "http://localhost:" + port + "/";
@@ -225,7 +230,8 @@ TEST_CASE("[T07] a browser follows a job of two ranks, one of which is killed an
   CHECK(card(*second, "loss") > 0);
   CHECK_THAT(*second, Catch::Contains("generation 2: 1 rank replaced, 2 ranks go on at step 20"));
   CHECK_THAT(*second, Catch::Contains("the job begins with 2 ranks"));
-  CHECK(std::regex_search(*second, std::regex("<td>1</td><td>localhost</td><td>1</td><td>[0-9.]+ ms</td><td>new</td>")));
+  CHECK(
+      std::regex_search(*second, std::regex("<td>1</td><td>localhost</td><td>1</td><td>[0-9.]+ ms</td><td>new</td>")));
   CHECK(std::regex_search(*second, std::regex("<td>loader → compute</td><td>[0-9.]+ batches</td>")));
 }
 
@@ -234,13 +240,17 @@ TEST_CASE("[T08] a browser draws the report, and finds nothing in it that it wou
   Launch launch(2, {"--epochs", "2", "--log_interval", "4"});
   REQUIRE(launch.finish().code == 0);
   const auto run = launch.folder() / "run";
-  REQUIRE(testing::RunningProcess({TROUPE_PROGRAM, "report", run}, std::map<std::string, std::string>{}).finish().code == 0);
+  REQUIRE(
+      testing::RunningProcess({TROUPE_PROGRAM, "report", run}, std::map<std::string, std::string>{}).finish().code ==
+      0);
   const auto dom = browsed("file://" + run + "/report.html");
   REQUIRE(dom);
   CHECK_THAT(*dom, Catch::Contains("<polyline class=\"c0\"") && Catch::Contains("<h2>Failures and recoveries</h2>"));
 }
 
-TEST_CASE("[T07] troupe top shows loss, throughput, exposed communication, edges, membership and failures within its terminal") {
+TEST_CASE(
+    "[T07] troupe top shows loss, throughput, exposed communication, edges, membership and failures within its "
+    "terminal") {
   std::vector<MetricRecord> records{live_membership(0, 1, "the job begins with 2 ranks")};
   for (int step = 1; step <= 30; ++step) records.push_back(live_record(step));
   records.push_back(live_membership(30, 2, "1 rank replaced \x1b[2J\xff"));
@@ -251,8 +261,9 @@ TEST_CASE("[T07] troupe top shows loss, throughput, exposed communication, edges
        {"last record 5.0 s ago", "step 30  epoch 1  ranks 2  a step 20 ms", "loss                      0.033",
         "samples/s                 670", "exposed communication     12.5%",
         "loader -> compute         1.75 batches      compute waits 3% of a step",
-        "compute -> reducer        0.25 buckets      the reducer waits 75% of a step", "generation 2: 1 rank replaced \\x1b[2J\\xff",
-        "rank 1    h1                        own work 7 ms         new", "  5.0 s ago", "stood still for 400 ms", "step 0  the job begins"})
+        "compute -> reducer        0.25 buckets      the reducer waits 75% of a step",
+        "generation 2: 1 rank replaced \\x1b[2J\\xff", "rank 1    h1                        own work 7 ms         new",
+        "  5.0 s ago", "stood still for 400 ms", "step 0  the job begins"})
     CHECK_THAT(screen, Catch::Contains(part));
   for (const char c : screen) CHECK((c == '\n' || (c >= ' ' && c <= '~')));
   screen = top_screen("runs/latest", records, 40, 12, 2035);
@@ -268,12 +279,14 @@ TEST_CASE("[T07] troupe top shows loss, throughput, exposed communication, edges
 TEST_CASE("[T07] troupe top of a pipe shows a run once, leaves a torn line for later, and refuses what is no run") {
   testing::ScratchDirectory folder;
   const auto torn = to_json(live_record(9));
-  testing::write_text(folder / "metrics.jsonl", to_json(live_record(3)) + "\nnonsense\n" + torn.substr(0, torn.size() / 2));
+  testing::write_text(folder / "metrics.jsonl",
+                      to_json(live_record(3)) + "\nnonsense\n" + torn.substr(0, torn.size() / 2));
   const auto shown = top({folder.path()});
   INFO(shown.output);
   CHECK(shown.code == 0);
   CHECK_THAT(shown.output, Catch::Contains("step 3  epoch 1") && !Catch::Contains("\x1b"));
-  CHECK_THAT(top({folder / "nowhere"}).output, Catch::StartsWith("troupe: ") && Catch::Contains("there is no such file"));
+  CHECK_THAT(top({folder / "nowhere"}).output,
+             Catch::StartsWith("troupe: ") && Catch::Contains("there is no such file"));
   CHECK(top({folder / "nowhere"}).code == 65);
   CHECK(top({"--onec"}).code == 2);
   CHECK(top({"a", "b"}).code == 2);
@@ -286,7 +299,8 @@ TEST_CASE("[T07] troupe top of a pipe shows a run once, leaves a torn line for l
 TEST_CASE("[T07] troupe top --port shows what the live page of a run has, and refuses what is none") {
   const auto port = std::to_string(unused_port());
   CHECK(top({"--port", port, "--once"}).code == 69);
-  CHECK_THAT(top({"--port", port, "--once"}).output, Catch::Contains("127.0.0.1:" + port) && Catch::Contains("--metrics_port"));
+  CHECK_THAT(top({"--port", port, "--once"}).output,
+             Catch::Contains("127.0.0.1:" + port) && Catch::Contains("--metrics_port"));
   {
     MetricsPage page(static_cast<std::uint16_t>(std::stoi(port)), "job");
     page.write(live_membership(0, 1, "the job begins with 2 ranks"));
@@ -294,12 +308,14 @@ TEST_CASE("[T07] troupe top --port shows what the live page of a run has, and re
     const auto shown = top({"--port=" + port, "--once"});
     INFO(shown.output);
     CHECK(shown.code == 0);
-    CHECK_THAT(shown.output,
-               Catch::Contains("troupe top  127.0.0.1:" + port) && Catch::Contains("step 7  epoch 1") && Catch::Contains("rank 1    h1"));
+    CHECK_THAT(shown.output, Catch::Contains("troupe top  127.0.0.1:" + port) && Catch::Contains("step 7  epoch 1") &&
+                                 Catch::Contains("rank 1    h1"));
   }
   {
     httplib::Server other;
-    other.Get("/records", [](const httplib::Request&, httplib::Response& response) { response.set_content("[1]", "application/json"); });
+    other.Get("/records", [](const httplib::Request&, httplib::Response& response) {
+      response.set_content("[1]", "application/json");
+    });
     const int second = unused_port();
     REQUIRE(other.bind_to_port("127.0.0.1", second));
     std::thread thread([&] { other.listen_after_bind(); });
@@ -309,7 +325,10 @@ TEST_CASE("[T07] troupe top --port shows what the live page of a run has, and re
     CHECK(shown.code == 65);
     CHECK_THAT(shown.output, Catch::Contains("no live page"));
   }
-  for (const std::vector<std::string>& bad :
-       {std::vector<std::string>{"--port"}, {"--port", "0"}, {"--port", "70000"}, {"--port", "x"}, {"--port", "80", "run"}})
+  for (const std::vector<std::string>& bad : {std::vector<std::string>{"--port"},
+                                              {"--port", "0"},
+                                              {"--port", "70000"},
+                                              {"--port", "x"},
+                                              {"--port", "80", "run"}})
     CHECK(top(bad).code == 2);
 }

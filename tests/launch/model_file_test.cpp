@@ -37,7 +37,8 @@ TEST_CASE("[F05] a model starts from a file of either format, and dtypes are con
   const ScratchDirectory scratch;
   NetImpl source, target;
   NamedTensors half;
-  for (const auto& item : source.named_parameters()) half.emplace_back(item.key(), item.value().detach().to(torch::kBFloat16));
+  for (const auto& item : source.named_parameters())
+    half.emplace_back(item.key(), item.value().detach().to(torch::kBFloat16));
   save_safetensors(scratch / "m.safetensors", half);
   save_plain_archive(scratch / "m.pt", half);
   for (const std::string name : {"m.safetensors", "m.pt"}) {
@@ -56,11 +57,13 @@ TEST_CASE("[F05] a model that differs on purpose takes what fits, and says what 
   save_safetensors(scratch / "m.safetensors",
                    {{"encoder.weight", body}, {"encoder.bias", torch::ones(3)}, {"head.weight", torch::zeros({5, 3})}});
   const auto path = scratch / "m.safetensors";
-  CHECK_THAT(mismatch_of(target, {path, "", false}, ErrorCode::mismatch), Contains("--init_rename") && Contains("'head.bias'"));
+  CHECK_THAT(mismatch_of(target, {path, "", false}, ErrorCode::mismatch),
+             Contains("--init_rename") && Contains("'head.bias'"));
   CHECK_THAT(mismatch_of(target, {path, "encodr.=body.", true}, ErrorCode::usage), Contains("'encodr.'"));
   CHECK_THAT(mismatch_of(target, {path, "body.", true}, ErrorCode::usage), Contains("is not old=new"));
   const auto report = load_initial_model(target, {path, "encoder.=body.", true});
-  CHECK_THAT(report, Contains("2 of 4 tensors") && Contains("'head.weight' is Float (5, 3)") && Contains("'head.bias'"));
+  CHECK_THAT(report,
+             Contains("2 of 4 tensors") && Contains("'head.weight' is Float (5, 3)") && Contains("'head.bias'"));
   CHECK(target.body->weight.equal(body));
   CHECK(target.head->weight.equal(before));
 }

@@ -20,7 +20,9 @@ struct UserCounter {
   }
 };
 
-UserCounter counter_of(int rank) { return {rank + 1, 0.1 * (rank + 1), {{"class " + std::to_string(rank), 10 * (rank + 1)}, {"all", 1}}}; }
+UserCounter counter_of(int rank) {
+  return {rank + 1, 0.1 * (rank + 1), {{"class " + std::to_string(rank), 10 * (rank + 1)}, {"all", 1}}};
+}
 
 UserCounter add_counters(UserCounter a, const UserCounter& b) {
   a.seen += b.seen;

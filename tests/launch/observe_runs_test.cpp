@@ -38,7 +38,8 @@ std::map<std::int64_t, double> points(const nlohmann::json& list) {
 
 std::map<std::int64_t, double> losses_in(const std::string& path) {
   std::map<std::int64_t, double> values;
-  for (const auto& line : lines_of(path, "train")) CHECK(values.emplace(line["step"], line["loss_metrics/global_avg_loss"]).second);
+  for (const auto& line : lines_of(path, "train"))
+    CHECK(values.emplace(line["step"], line["loss_metrics/global_avg_loss"]).second);
   return values;
 }
 
@@ -105,7 +106,8 @@ TEST_CASE("[T07] a run's folder says what the run was: run.json, config.toml, me
     REQUIRE(found);
     CHECK((*found)["files"] == 1);
     CHECK((*found)["bad_records"] == 0);
-    check_close(points((*found)["scalars"]["loss_metrics/global_avg_loss"]), losses_in(launch.folder() / "run/metrics.jsonl"));
+    check_close(points((*found)["scalars"]["loss_metrics/global_avg_loss"]),
+                losses_in(launch.folder() / "run/metrics.jsonl"));
   }
 }
 
@@ -136,7 +138,8 @@ TEST_CASE("[T07] a program with a loop of its own writes the records of a run, a
   CHECK((end[0]["error"] == "") != fails);
 }
 
-TEST_CASE("[T07] TensorBoard reads what a killed job left without a bad checksum, and a resumed run has every step once") {
+TEST_CASE(
+    "[T07] TensorBoard reads what a killed job left without a bad checksum, and a resumed run has every step once") {
   const auto python = testing::observe_python();
   if (!python) return;
   Words words{"--epochs", "40", "--log_interval", "1", "--save_every", "10", "--run_dir"};
@@ -198,13 +201,14 @@ TEST_CASE("[T07] a full disk and an MLflow server that is away are told once eac
   testing::ScratchDirectory folder;
   std::filesystem::create_directories(folder / "metrics");
   std::filesystem::create_symlink("/dev/full", folder / "metrics/metrics.jsonl");
-  Launch launch(2, {"--epochs", "2", "--log_interval", "2", "--run_dir", folder / "metrics", "--mlflow_uri", "http://127.0.0.1:1",
-                    "--pause_ms", "20"});
+  Launch launch(2, {"--epochs", "2", "--log_interval", "2", "--run_dir", folder / "metrics", "--mlflow_uri",
+                    "http://127.0.0.1:1", "--pause_ms", "20"});
   const auto done = launch.finish();
   INFO(done.output);
   CHECK(done.code == 0);
   CHECK(count_of(done.output, "metrics: metrics.jsonl: ") == 1);
-  CHECK_THAT(done.output, Catch::Contains("No space left on device; free some space") && Catch::Contains("training goes on"));
+  CHECK_THAT(done.output,
+             Catch::Contains("No space left on device; free some space") && Catch::Contains("training goes on"));
   CHECK(count_of(done.output, "metrics: MLflow: ") == 1);
   CHECK_THAT(done.output, Catch::Contains("leave --mlflow_uri out"));
   CHECK_THAT(done.output, Catch::Contains("step 32/32"));
@@ -225,29 +229,33 @@ TEST_CASE("[T07] Prometheus scrapes a job that runs, and a port that is taken en
   const auto refused = second.finish();
   INFO(refused.output);
   CHECK(refused.code == 69);
-  CHECK_THAT(refused.output, Catch::Contains("metrics_port: port " + port) && Catch::Contains("choose another --metrics_port"));
+  CHECK_THAT(refused.output,
+             Catch::Contains("metrics_port: port " + port) && Catch::Contains("choose another --metrics_port"));
   CHECK(refused.output.find("epoch 1/") == std::string::npos);
   launch.signal(SIGINT);
   CHECK(launch.finish().code == 130);
 }
 
 TEST_CASE(
-    "[T07] an MLflow server gets the run, its parameters and every interval, and a rank 0 that takes over goes on with the same run") {
+    "[T07] an MLflow server gets the run, its parameters and every interval, and a rank 0 that takes over goes on with "
+    "the same run") {
   const auto python = testing::observe_python();
   if (!python) return;
   testing::ScratchDirectory folder;
   const auto uri = "http://127.0.0.1:" + std::to_string(free_port());
   testing::RunningProcess server(
-      {*python, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", uri.substr(uri.rfind(':') + 1), "--workers", "1",
-       "--backend-store-uri", "sqlite:///" + (folder / "mlflow.db"), "--default-artifact-root", folder / "artifacts"},
-      std::map<std::string, std::string>{{"MLFLOW_DISABLE_TELEMETRY", "true"}, {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false"}});
+      {*python, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", uri.substr(uri.rfind(':') + 1), "--workers",
+       "1", "--backend-store-uri", "sqlite:///" + (folder / "mlflow.db"), "--default-artifact-root",
+       folder / "artifacts"},
+      std::map<std::string, std::string>{{"MLFLOW_DISABLE_TELEMETRY", "true"},
+                                         {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false"}});
   const bool serves = server.wait_for("Application startup complete");
   INFO(server.output());
   REQUIRE(serves);
 
   Launch launch(2,
-                {"--epochs", "2000", "--log_interval", "20", "--pause_ms", "10", "--mlflow_uri", uri, "--mlflow_experiment", "probe",
-                 "--run_dir", folder / "metrics"},
+                {"--epochs", "2000", "--log_interval", "20", "--pause_ms", "10", "--mlflow_uri", uri,
+                 "--mlflow_experiment", "probe", "--run_dir", folder / "metrics"},
                 {});
   REQUIRE(launch.wait_for("step 20/"));  // its process is known
   const auto has_metrics = [&] {
@@ -281,7 +289,9 @@ TEST_CASE(
   CHECK(server.finish().code >= 0);
 }
 
-TEST_CASE("[T08] a run whose ranks are unequal warns of it and of the waiting, once each, with the remedy, and its records keep that") {
+TEST_CASE(
+    "[T08] a run whose ranks are unequal warns of it and of the waiting, once each, with the remedy, and its records "
+    "keep that") {
   const bool own_loop = GENERATE(false, true);
   // Rank 1 takes three times as long: rank 0 waits for two thirds of a step.
   Words words{"--epochs", "1", "--batch_size", "16", "--log_interval", "2", "--pause_ms", "150"};
@@ -292,9 +302,12 @@ TEST_CASE("[T08] a run whose ranks are unequal warns of it and of the waiting, o
   INFO(done.output);
   REQUIRE(done.code == 0);
   CHECK(count_of(done.output, "warning: Compute waits for communication ") == 1);
-  CHECK(count_of(done.output, "warning: Rank 1 (localhost) takes ") + count_of(done.output, "warning: Rank 1 takes ") == 1);
-  CHECK_THAT(done.output, Catch::Contains("; try: make the ranks equal first") && Catch::Contains("; try: look for other work, heat"));
+  CHECK(count_of(done.output, "warning: Rank 1 (localhost) takes ") + count_of(done.output, "warning: Rank 1 takes ") ==
+        1);
+  CHECK_THAT(done.output, Catch::Contains("; try: make the ranks equal first") &&
+                              Catch::Contains("; try: look for other work, heat"));
   std::size_t kept = 0;
-  for (const auto& event : lines_of(launch.folder() / "run/metrics.jsonl", "event")) kept += event["event"] == "warning" ? 1 : 0;
+  for (const auto& event : lines_of(launch.folder() / "run/metrics.jsonl", "event"))
+    kept += event["event"] == "warning" ? 1 : 0;
   CHECK(kept == 2);
 }

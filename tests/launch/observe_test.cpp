@@ -52,9 +52,13 @@ std::string error_of(const std::function<void()>& work) {
 }
 
 // The path of the only event file.
-std::string event_file_in(const std::string& folder) { return std::filesystem::directory_iterator(folder)->path().string(); }
+std::string event_file_in(const std::string& folder) {
+  return std::filesystem::directory_iterator(folder)->path().string();
+}
 
-std::size_t lines_in(const std::string& text) { return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n')); }
+std::size_t lines_in(const std::string& text) {
+  return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
+}
 
 }  // namespace
 
@@ -75,8 +79,9 @@ TEST_CASE("[T07] every metric has one name that Prometheus takes and one that ML
 
 TEST_CASE("[T07] what torchtitan has a metric for goes by its name") {
   // Those of torchtitan's components/metrics.py that make sense without a GPU's memory and peak.
-  for (const char* name : {"loss_metrics/global_avg_loss", "loss_metrics/global_max_loss", "grad_norm", "throughput(tps)",
-                           "time_metrics/end_to_end(s)", "time_metrics/data_loading(%)", "validation_metrics/loss"}) {
+  for (const char* name :
+       {"loss_metrics/global_avg_loss", "loss_metrics/global_max_loss", "grad_norm", "throughput(tps)",
+        "time_metrics/end_to_end(s)", "time_metrics/data_loading(%)", "validation_metrics/loss"}) {
     INFO(name);
     CHECK(find_metric(name) != nullptr);
   }
@@ -158,7 +163,8 @@ TEST_CASE("[T07] a disk that is full costs records and leaves no half of one") {
   CHECK(lines_in(testing::read_text(folder / "metrics.jsonl")) == 2);
 
   JsonLines nowhere("/dev/full");
-  CHECK_THAT(error_of([&] { nowhere.write(train_record(1, 1)); }), Catch::Contains("No space left") && Catch::Contains("free some space"));
+  CHECK_THAT(error_of([&] { nowhere.write(train_record(1, 1)); }),
+             Catch::Contains("No space left") && Catch::Contains("free some space"));
 }
 
 TEST_CASE("[T07] TensorBoard reads the records of several lives, steps that came again once") {
@@ -204,8 +210,9 @@ TEST_CASE("[T07] a port of /metrics that is taken is told with what to do, and a
   socklen_t bytes = sizeof address;
   ::getsockname(taken, reinterpret_cast<sockaddr*>(&address), &bytes);
   const auto port = ntohs(address.sin_port);
-  CHECK_THAT(error_of([&] { MetricsPage(port, "job"); }),
-             Catch::Contains("port " + std::to_string(port)) && Catch::Contains("in use") && Catch::Contains("--metrics_port"));
+  CHECK_THAT(error_of([&] { MetricsPage(port, "job"); }), Catch::Contains("port " + std::to_string(port)) &&
+                                                              Catch::Contains("in use") &&
+                                                              Catch::Contains("--metrics_port"));
   ::close(taken);
   MetricsPage page(port, "job");
   char local[16];
@@ -228,7 +235,8 @@ TEST_CASE("[T07] an MLflow server that is not there costs no time, and its addre
     if (!now.empty()) failure = now;
   }
   CHECK_THAT(failure, Catch::Contains("http://127.0.0.1:1") && Catch::Contains("--mlflow_uri"));
-  const auto end = error_of([&] { sink.finish(std::chrono::steady_clock::now() + std::chrono::milliseconds(50), false); });
+  const auto end =
+      error_of([&] { sink.finish(std::chrono::steady_clock::now() + std::chrono::milliseconds(50), false); });
   CHECK_THAT(end, Catch::Contains("records did not reach the server") && Catch::Contains("metrics.jsonl"));
   CHECK_THAT(error_of([] { MlflowClient({"http://me:secret@host"}); }),
              Catch::Contains("MLFLOW_TRACKING_PASSWORD") && !Catch::Contains("secret"));
@@ -256,7 +264,9 @@ TEST_CASE("[T07] run.json holds versions, config, hosts and seeds") {
   CHECK(std::regex_match(run["started"].get<std::string>(), std::regex(R"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)")));
 }
 
-TEST_CASE("[T07] the commit of a Git tree is read from HEAD, its branch, packed branches and worktrees; what is none says nothing") {
+TEST_CASE(
+    "[T07] the commit of a Git tree is read from HEAD, its branch, packed branches and worktrees; what is none says "
+    "nothing") {
   const std::string a(40, 'a'), b(40, 'b'), c(64, 'c'), d(40, 'd');
   testing::ScratchDirectory folder;
   const auto write = [&](const std::string& name, const std::string& text) {
@@ -266,7 +276,8 @@ TEST_CASE("[T07] the commit of a Git tree is read from HEAD, its branch, packed 
   write("tree/.git/HEAD", "ref: refs/heads/main\n");
   write("tree/deep/down/file", "");
   CHECK(git_commit(folder / "tree/deep/down").empty());  // before the first commit
-  write("tree/.git/packed-refs", "# pack-refs with: peeled\n" + b + " refs/heads/mainly\n" + a + " refs/heads/main\n^" + d + "\n");
+  write("tree/.git/packed-refs",
+        "# pack-refs with: peeled\n" + b + " refs/heads/mainly\n" + a + " refs/heads/main\n^" + d + "\n");
   CHECK(git_commit(folder / "tree/deep/down") == a);
   write("tree/.git/refs/heads/main", b + "\n");
   CHECK(git_commit(folder / "tree") == b);

@@ -78,7 +78,8 @@ TEST_CASE("[F05] state_dict gives one rank the whole model, whatever the strateg
       REQUIRE(whole.size() == expected.size());
       for (const auto& [name, values] : expected) {
         INFO(name);
-        const auto found = std::find_if(whole.begin(), whole.end(), [&, wanted = name](const auto& item) { return item.first == wanted; });
+        const auto found = std::find_if(whole.begin(), whole.end(),
+                                        [&, wanted = name](const auto& item) { return item.first == wanted; });
         REQUIRE(found != whole.end());
         CHECK((found->second.sizes() == values.sizes()));
         CHECK(found->second.allclose(values, 1e-4, 1e-6));
@@ -94,7 +95,8 @@ TEST_CASE("[C01] a loop of one's own that keeps no checkpoints refuses to resume
     auto model = rank.distribute([] { return SumNet(); });
     (void)rank.loader(std::make_shared<Numbers>());
   });
-  CHECK_THAT(errors[0], Catch::Contains("resume is 'latest'") && Catch::Contains("call rank.keep_checkpoints(optimizer)"));
+  CHECK_THAT(errors[0],
+             Catch::Contains("resume is 'latest'") && Catch::Contains("call rank.keep_checkpoints(optimizer)"));
 }
 
 TEST_CASE("[C01] keep_checkpoints comes after distribute, once, and before the loader") {
@@ -125,11 +127,12 @@ TEST_CASE("[C01] keep_checkpoints comes after distribute, once, and before the l
     expect([&] { rank.keep_checkpoints(*optimizer); });
   });
   CHECK(errors[0].empty());
-  CHECK((refused == std::vector<std::string>{"no model was distributed", "no model was distributed", "there is no rank 1",
-                                             "the loader has begun", "it was called before"}));
+  CHECK((refused == std::vector<std::string>{"no model was distributed", "no model was distributed",
+                                             "there is no rank 1", "the loader has begun", "it was called before"}));
 }
 
-TEST_CASE("[S03] a quick data set's batches are made in the loop's own thread, and what it throws ends all ranks by name") {
+TEST_CASE(
+    "[S03] a quick data set's batches are made in the loop's own thread, and what it throws ends all ranks by name") {
   class Quick final : public Dataset {
    public:
     explicit Quick(std::int64_t broken) : broken_(broken) {}
@@ -165,11 +168,13 @@ TEST_CASE("[S03] a quick data set's batches are made in the loop's own thread, a
       CHECK(steps == 4);
       const auto threads = data->threads();
       CHECK(threads.size() == static_cast<std::size_t>(48 / ranks));
-      CHECK(std::count(threads.begin(), threads.end(), std::this_thread::get_id()) == static_cast<std::ptrdiff_t>(threads.size()));
+      CHECK(std::count(threads.begin(), threads.end(), std::this_thread::get_id()) ==
+            static_cast<std::ptrdiff_t>(threads.size()));
     });
   };
   for (const auto& error : run(2, -1)) CHECK(error.empty());
   const auto errors = run(2, 19);  // rank 1's, in the second step
-  for (const auto& error : errors) CHECK_THAT(error, Catch::Contains("rank 1") && Catch::Contains("sample 19 is rotten"));
+  for (const auto& error : errors)
+    CHECK_THAT(error, Catch::Contains("rank 1") && Catch::Contains("sample 19 is rotten"));
   CHECK(errors.size() == 2);
 }

@@ -26,19 +26,23 @@ namespace {
 // Whether this process is to misbehave now. A slot's next life behaves.
 bool misbehaves(const troupe::Config& config, std::int64_t step) {
   const char *rank = std::getenv("RANK"), *restarts = std::getenv("TROUPE_RESTARTS");
-  return rank != nullptr && std::atoi(rank) == config.get<std::int64_t>("fail_rank") && step >= config.get<std::int64_t>("fail_step") &&
-         (restarts == nullptr || std::atoi(restarts) == 0);
+  return rank != nullptr && std::atoi(rank) == config.get<std::int64_t>("fail_rank") &&
+         step >= config.get<std::int64_t>("fail_step") && (restarts == nullptr || std::atoi(restarts) == 0);
 }
 
 // Samples, and on the rank that misbehaves a disk that fails or stands still.
 class ProbeData final : public troupe::Dataset {
  public:
   ProbeData(const troupe::Config& config, const at::Tensor& input, const at::Tensor& target)
-      : samples_(input, target), how_(config.get<std::string>("fail_how")), load_ms_(config.get<std::int64_t>("probe_load_ms")) {
+      : samples_(input, target),
+        how_(config.get<std::string>("fail_how")),
+        load_ms_(config.get<std::int64_t>("probe_load_ms")) {
     misbehaves_ = misbehaves(config, config.get<std::int64_t>("fail_step"));
   }
   std::int64_t size() const override { return samples_.size(); }
-  troupe::Example get(std::int64_t index, const troupe::SampleContext& context) const override { return samples_.get(index, context); }
+  troupe::Example get(std::int64_t index, const troupe::SampleContext& context) const override {
+    return samples_.get(index, context);
+  }
   std::string name() const override { return samples_.name(); }
   troupe::Batch get_batch(std::span<const std::int64_t> indices, const troupe::SampleContext& context) const override {
     if (misbehaves_ && batches_++ == 5) {
@@ -57,7 +61,8 @@ class ProbeData final : public troupe::Dataset {
   mutable std::atomic<int> batches_{0};
 };
 
-// What a limit of memory does to a rank: `new` and `tensor` have none left to give, `grow` takes until the kernel ends it.
+// What a limit of memory does to a rank: `new` and `tensor` have none left to give, `grow` takes until the kernel ends
+// it.
 void run_out_of_memory(const std::string& how) {
   constexpr std::size_t kPiece = std::size_t{64} << 20, kPieces = 32;
   std::vector<std::unique_ptr<char[]>> blocks;
@@ -95,19 +100,22 @@ torch::nn::Sequential wide_model(std::int64_t width) {
 }
 
 // Batches that the program makes itself; the step's number says which, so that a newcomer has the others'.
-void loop_without_loader(const troupe::Job& job, troupe::Rank& rank, torch::nn::Module& model, troupe::Optimizer& optimizer) {
+void loop_without_loader(const troupe::Job& job, troupe::Rank& rank, torch::nn::Module& model,
+                         troupe::Optimizer& optimizer) {
   constexpr std::int64_t kSteps = 16, kSamples = 8;
   const auto data = job.data(rank.config()).train;
   const auto batch_of = [&](std::int64_t step) {
     std::vector<std::int64_t> indices;
-    for (std::int64_t i = 0; i < kSamples; ++i) indices.push_back(((step * rank.world_size() + rank.rank()) * kSamples + i) % data->size());
+    for (std::int64_t i = 0; i < kSamples; ++i)
+      indices.push_back(((step * rank.world_size() + rank.rank()) * kSamples + i) % data->size());
     return data->get_batch(indices, troupe::SampleContext{rank.config().seed, 0});
   };
   const auto train_on = [&](const troupe::Batch& batch) {
     rank.backward(job.loss(model, batch, rank.config()).value);
     const auto report = rank.step(optimizer);
     if (!report.repeat) return;
-    std::printf("the probe's step %d is to be repeated, %d are done\n", static_cast<int>(report.step), static_cast<int>(rank.steps_done()));
+    std::printf("the probe's step %d is to be repeated, %d are done\n", static_cast<int>(report.step),
+                static_cast<int>(rank.steps_done()));
     std::fflush(stdout);
   };
   if (rank.config().get<std::string>("probe_batches") == "own") {
@@ -123,7 +131,8 @@ int own_loop(const troupe::Job& job, int argc, char** argv) {
   const auto train = [&](troupe::Rank& rank) {
     const auto model = rank.distribute([&] { return job.model(rank.config()); });
     const auto optimizer = rank.make_optimizer(*model);
-    if (rank.config().get<std::string>("probe_batches") != "loader") return loop_without_loader(job, rank, *model, *optimizer);
+    if (rank.config().get<std::string>("probe_batches") != "loader")
+      return loop_without_loader(job, rank, *model, *optimizer);
     rank.keep_checkpoints(*optimizer);
     for (const auto& batch : rank.loader(job.data(rank.config()).train)) {
       const auto loss = [&] {
@@ -145,12 +154,14 @@ int main(int argc, char** argv) {
     config.declare("fail_rank", std::int64_t{-1}, "the rank that misbehaves");
     config.declare("fail_step", std::int64_t{3}, "when");
     config.declare("fail_how", std::string("throw"),
-                   "throw, exit, kill, abort, touch (a parameter of the last block), hang, slow, flip, load_throw, load_stall; new, "
+                   "throw, exit, kill, abort, touch (a parameter of the last block), hang, slow, flip, load_throw, "
+                   "load_stall; new, "
                    "tensor: there is no memory; grow: takes all");
     config.declare("pause_ms", std::int64_t{0}, "in every step");
     config.declare("probe_load_ms", std::int64_t{0}, "for every batch, in the loader");
-    config.declare("probe_model", std::string("ours"),
-                   "ours; norm: LibTorch's dropout, and a validation; plain: neither norm nor dropout; wide: 16 blocks");
+    config.declare(
+        "probe_model", std::string("ours"),
+        "ours; norm: LibTorch's dropout, and a validation; plain: neither norm nor dropout; wide: 16 blocks");
     config.declare("probe_width", std::int64_t{2048}, "of a wide model's blocks");
     config.declare("probe_own_loop", false, "the program has the loop, and catches nothing");
     config.declare("probe_batches", std::string("loader"), "of a loop of one's own: loader, own or uneven");
@@ -213,7 +224,8 @@ int main(int argc, char** argv) {
       }
     }
     std::this_thread::sleep_for(pause);
-    return troupe::Loss(torch::nn::functional::cross_entropy(model.as<torch::nn::SequentialImpl>()->forward(batch.input), batch.target));
+    return troupe::Loss(torch::nn::functional::cross_entropy(
+        model.as<torch::nn::SequentialImpl>()->forward(batch.input), batch.target));
   };
   if (std::find(argv, argv + argc, std::string("--probe_own_loop")) != argv + argc) return own_loop(job, argc, argv);
   return troupe::run(job, argc, argv);

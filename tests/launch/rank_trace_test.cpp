@@ -44,7 +44,9 @@ Membership hosts_of(int ranks) {
   return membership;
 }
 
-std::shared_ptr<TensorDataset> zeros() { return std::make_shared<TensorDataset>(torch::zeros({64, 4}), torch::zeros({64}, torch::kLong)); }
+std::shared_ptr<TensorDataset> zeros() {
+  return std::make_shared<TensorDataset>(torch::zeros({64, 4}), torch::zeros({64}, torch::kLong));
+}
 
 int own_program(const std::vector<std::string>& flags, const std::function<void(Rank&)>& body) {
   std::vector<std::string> words{"probe", "--max_steps=6", "--epochs=1", "--batch_size=8"};
@@ -67,7 +69,9 @@ TEST_CASE("[T08] a trace's window is open for its steps and no others, also afte
   }
 }
 
-TEST_CASE("[T08] while ranks hand over their traces, each waits in one collective for one other's part, never for those of all") {
+TEST_CASE(
+    "[T08] while ranks hand over their traces, each waits in one collective for one other's part, never for those of "
+    "all") {
   constexpr int kRanks = 5;
   testing::ScratchDirectory folder;
   std::vector<std::vector<CollectiveRecord>> ledgers(kRanks);
@@ -97,7 +101,8 @@ TEST_CASE("[T08] a rank that can write its trace nowhere says that it is lost, a
   testing::write_text(folder / "file", "");
   RankTrace trace(traced(folder / "file"));
   record_a_step(trace);
-  CHECK(trace.write_alone(3, "h") == "trace: what rank 3 recorded is lost: " + (folder / "file") + "/trace: Not a directory");
+  CHECK(trace.write_alone(3, "h") ==
+        "trace: what rank 3 recorded is lost: " + (folder / "file") + "/trace: Not a directory");
   CHECK(trace.write_alone(3, "h").empty());
 }
 
@@ -131,7 +136,9 @@ TEST_CASE("[T08] gathering the trace is no part of the next step's time") {
   CHECK(next_ms <= since_ms);  // it began after the trace was told of
 }
 
-TEST_CASE("[T08] what Kineto is to keep to itself is set in the environment before the program's body, which may have threads") {
+TEST_CASE(
+    "[T08] what Kineto is to keep to itself is set in the environment before the program's body, which may have "
+    "threads") {
   ::unsetenv("KINETO_LOG_LEVEL");
   testing::ScratchDirectory folder;
   bool set = false;
@@ -144,7 +151,8 @@ TEST_CASE("[T08] what Kineto is to keep to itself is set in the environment befo
   CHECK_FALSE(set);
 }
 
-TEST_CASE("[T07] the folder of a program with a loop of its own is there before its first step, with a loader or without") {
+TEST_CASE(
+    "[T07] the folder of a program with a loop of its own is there before its first step, with a loader or without") {
   testing::ScratchDirectory folder;
   bool early = false;
   const int code = own_program({"--run_dir=" + (folder / "run")}, [&](Rank& rank) {

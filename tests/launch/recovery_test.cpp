@@ -1,5 +1,5 @@
-// A job of processes loses ranks in every phase of a step, and goes on as if nothing had happened (the faults are numbered as in
-// docs/faults.md).
+// A job of processes loses ranks in every phase of a step, and goes on as if nothing had happened (the faults are
+// numbered as in docs/faults.md).
 #include <cmath>
 #include <iterator>
 
@@ -17,7 +17,8 @@ namespace {
 void check_death_in(const std::string& phase) {
   const int slot = GENERATE(0, 2);
   INFO(phase << ", slot " << slot);
-  const Run run(4, {}, "slot=" + std::to_string(slot) + ",step=11,at=" + phase, {"--first_bucket_mb", "0.001", "--bucket_cap_mb", "0.001"});
+  const Run run(4, {}, "slot=" + std::to_string(slot) + ",step=11,at=" + phase,
+                {"--first_bucket_mb", "0.001", "--bucket_cap_mb", "0.001"});
   const auto& reference = undisturbed();
   INFO(run.output);
   CHECK(run.recoveries().size() == 1);
@@ -28,15 +29,21 @@ void check_death_in(const std::string& phase) {
 
 }  // namespace
 
-TEST_CASE("[L05] fault 1: a rank killed in forward or backward is replaced, and the job ends with the bits of an undisturbed one") {
+TEST_CASE(
+    "[L05] fault 1: a rank killed in forward or backward is replaced, and the job ends with the bits of an undisturbed "
+    "one") {
   check_death_in(GENERATE(as<std::string>{}, "data", "forward", "backward"));
 }
 
-TEST_CASE("[L05] fault 2: a rank killed between its first bucket and the vote is replaced, and the step is run again with the same bits") {
+TEST_CASE(
+    "[L05] fault 2: a rank killed between its first bucket and the vote is replaced, and the step is run again with "
+    "the same bits") {
   check_death_in(GENERATE(as<std::string>{}, "buckets", "collective", "reduced", "vote"));
 }
 
-TEST_CASE("[L05] fault 3: a rank killed after the vote and before the commit is replaced, and the survivors agree on the step") {
+TEST_CASE(
+    "[L05] fault 3: a rank killed after the vote and before the commit is replaced, and the survivors agree on the "
+    "step") {
   check_death_in(GENERATE(as<std::string>{}, "voted", "committed"));
 }
 
@@ -44,10 +51,13 @@ TEST_CASE("[L05] fault 4: a rank killed in the optimizer is replaced, and healed
   check_death_in("optimizer");
 }
 
-TEST_CASE("[D16] [L05] a rank killed around an early update is replaced, and the job ends with the bits of an undisturbed one") {
-  const std::vector<std::string> early = {"--early_update", "true", "--first_bucket_mb", "0.001", "--bucket_cap_mb", "0.001"};
-  const auto fault = GENERATE(as<std::string>{}, "step=1,at=allocate", "step=11,at=buckets", "step=11,at=collective", "step=11,at=voted",
-                              "step=11,at=committed", "step=12,at=optimizer");
+TEST_CASE(
+    "[D16] [L05] a rank killed around an early update is replaced, and the job ends with the bits of an undisturbed "
+    "one") {
+  const std::vector<std::string> early = {"--early_update",  "true", "--first_bucket_mb", "0.001",
+                                          "--bucket_cap_mb", "0.001"};
+  const auto fault = GENERATE(as<std::string>{}, "step=1,at=allocate", "step=11,at=buckets", "step=11,at=collective",
+                              "step=11,at=voted", "step=11,at=committed", "step=12,at=optimizer");
   static const Run reference(4, {}, "", early);
   const Run run(4, {}, "slot=2," + fault, early);
   INFO(run.output);
@@ -123,10 +133,13 @@ TEST_CASE("[L05] without a replacement the job shrinks and keeps its global batc
   CHECK(run.losses.rbegin()->second < 0.6);
 }
 
-TEST_CASE("[X06] ranks with unequal shares outlive one of them: with the bits of an undisturbed job, or with new shares where it shrinks") {
+TEST_CASE(
+    "[X06] ranks with unequal shares outlive one of them: with the bits of an undisturbed job, or with new shares "
+    "where it shrinks") {
   const std::vector<std::string> weighted{"--balance", "1,3,2,2"};
   const Run reference(4, {}, "", weighted);
-  const Run replaced(4, {}, "slot=1,step=11,at=" + GENERATE(as<std::string>{}, "forward", "vote", "committed"), weighted);
+  const Run replaced(4, {}, "slot=1,step=11,at=" + GENERATE(as<std::string>{}, "forward", "vote", "committed"),
+                     weighted);
   INFO(replaced.output);
   CHECK(replaced.recoveries().size() == 1);
   check_bits(replaced, reference);
@@ -140,9 +153,11 @@ TEST_CASE("[X06] ranks with unequal shares outlive one of them: with the bits of
 // Step 11 is the last before the switch, which is done between its commit and the next step.
 TEST_CASE("[X06] a rank killed around a switch of strategy is replaced, and all ranks go on with one strategy") {
   const auto plan = GENERATE(as<std::string>{}, "12:diloco", "4:diloco,12:ddp");
-  const auto phase = GENERATE(as<std::string>{}, "slot=2,step=11,at=vote", "slot=2,step=11,at=committed", "slot=0,step=11,at=optimizer",
-                              "slot=2,step=11,at=stage", "slot=2,step=11,at=switch", "slot=0,step=11,at=switched");
-  const std::vector<std::string> settings{"--switch_at", plan, "--sync_every", "5", "--verify_every", "3", "--on_divergence", "stop"};
+  const auto phase = GENERATE(as<std::string>{}, "slot=2,step=11,at=vote", "slot=2,step=11,at=committed",
+                              "slot=0,step=11,at=optimizer", "slot=2,step=11,at=stage", "slot=2,step=11,at=switch",
+                              "slot=0,step=11,at=switched");
+  const std::vector<std::string> settings{"--switch_at",    plan, "--sync_every",    "5",
+                                          "--verify_every", "3",  "--on_divergence", "stop"};
   INFO(plan << ", " << phase);
   static std::map<std::string, double> references;
   const auto late_loss = [](const Run& run) {
@@ -167,7 +182,8 @@ TEST_CASE("[L05] with too few ranks left the job saves and ends with exit code 7
   auto arguments = kRecoveryProbe;
   arguments.insert(arguments.end(), {"--run_dir", ""});
   if (GENERATE(false, true)) arguments.insert(arguments.end(), {"--probe_own_loop", "true"});
-  Launch launch(2, arguments, {"--max-restarts", "0", "--min-ranks", "2"}, {{"TROUPE_FAULT", "slot=1,step=11,at=forward"}});
+  Launch launch(2, arguments, {"--max-restarts", "0", "--min-ranks", "2"},
+                {{"TROUPE_FAULT", "slot=1,step=11,at=forward"}});
   const auto done = launch.finish();
   INFO(done.output);
   CHECK(done.code == 75);
@@ -201,7 +217,8 @@ TEST_CASE("[L05] fault 8: a rank that stops answering is killed after three seco
 // This seed stops rank 0 for 0.7 s, kills rank 1 and breaks rank 0's connections within 6 s; the job takes 8 or more.
 namespace {
 
-const std::vector<std::string> kChaos{"--chaos", "seed=153,mtbf=2500ms,kinds=kill|stop|net"}, kPause{"--pause_ms", "250"};
+const std::vector<std::string> kChaos{"--chaos", "seed=153,mtbf=2500ms,kinds=kill|stop|net"},
+    kPause{"--pause_ms", "250"};
 
 // What kChaos does and tells, wherever the job runs.
 void check_chaos(const Run& run) {
@@ -209,7 +226,8 @@ void check_chaos(const Run& run) {
     CHECK_THAT(run.output, Catch::Contains(hurt));
   CHECK(run.recoveries().size() >= 2);
   const std::regex summary(
-      "chaos: \\d+ faults \\(kill \\d+, stop \\d+, net \\d+\\) and \\d+ that found nobody, in [0-9.]+ s; \\d+ steps, goodput [0-9.]+ % of "
+      "chaos: \\d+ faults \\(kill \\d+, stop \\d+, net \\d+\\) and \\d+ that found nobody, in [0-9.]+ s; \\d+ steps, "
+      "goodput [0-9.]+ % of "
       "the "
       "undisturbed pace");
   CHECK(std::regex_search(run.output, summary));
@@ -217,7 +235,9 @@ void check_chaos(const Run& run) {
 
 }  // namespace
 
-TEST_CASE("[L05] fault 40: a job that --chaos hurts again and again ends with the bits of an undisturbed one, and tells its goodput") {
+TEST_CASE(
+    "[L05] fault 40: a job that --chaos hurts again and again ends with the bits of an undisturbed one, and tells its "
+    "goodput") {
   const Run run(4, kChaos, "", kPause);
   INFO(run.output);
   check_chaos(run);
@@ -240,8 +260,8 @@ TEST_CASE("[L05] --chaos nan: gradients that are not numbers cost one step on al
   const bool skip = GENERATE(true, false);
   INFO(skip);
   Launch launch(3,
-                {"--probe_model", "norm", "--batch_size", "12", "--log_interval", "1", "--run_dir", "", "--pause_ms", "100", "--epochs",
-                 "2", "--verify_every", "1", "--on_not_finite", skip ? "skip" : "stop"},
+                {"--probe_model", "norm", "--batch_size", "12", "--log_interval", "1", "--run_dir", "", "--pause_ms",
+                 "100", "--epochs", "2", "--verify_every", "1", "--on_not_finite", skip ? "skip" : "stop"},
                 {"--chaos", "seed=1,mtbf=700ms,kinds=nan"});
   const auto done = launch.finish();
   INFO(done.output);
@@ -260,7 +280,8 @@ TEST_CASE("[L05] fault 39: a slot that dies again and again is given up") {
   }
   const Run run(4, {"--max-restarts", "2"}, faults);
   INFO(run.output);
-  CHECK_THAT(run.output, Catch::Contains("it is not started again") && Catch::Contains("shrinks from 4 to 3 ranks at step 13"));
+  CHECK_THAT(run.output,
+             Catch::Contains("it is not started again") && Catch::Contains("shrinks from 4 to 3 ranks at step 13"));
 }
 
 TEST_CASE("[L04] a slot that died too often cools down, is started again, and the job grows back") {
@@ -279,7 +300,8 @@ TEST_CASE("[L04] a slot that died too often cools down, is started again, and th
 }
 
 TEST_CASE("[L04] a coordinator that dies is restarted, and takes the job over without a lost step") {
-  Launch launch(2, {"--probe_model", "norm", "--log_interval", "1", "--run_dir", "", "--pause_ms", "20", "--epochs", "8"}, {});
+  Launch launch(
+      2, {"--probe_model", "norm", "--log_interval", "1", "--run_dir", "", "--pause_ms", "20", "--epochs", "8"}, {});
   REQUIRE(launch.wait_for("step 10/"));
   const auto coordinator = testing::process_of("troupe", "coordinator", launch.pid());
   REQUIRE(coordinator > 0);

@@ -110,23 +110,29 @@ std::size_t occurrences(const std::string& text, const std::string& what) {
 
 }  // namespace
 
-TEST_CASE("[T08] a run that is in order gets no advice, and the scaling that it may have at best is said beside the usual one") {
+TEST_CASE(
+    "[T08] a run that is in order gets no advice, and the scaling that it may have at best is said beside the usual "
+    "one") {
   const auto advice = advise(healthy(), nullptr);
   for (const auto& item : advice) CHECK_FALSE(item.problem);
   const auto* scaling = about(advice, "scaling");
   REQUIRE(scaling != nullptr);
   CHECK(scaling->finding ==
-        "Scaling efficiency with 2 ranks is at best 95 % (a step without exposed communication and with equal ranks, over this one), usual "
+        "Scaling efficiency with 2 ranks is at best 95 % (a step without exposed communication and with equal ranks, "
+        "over this one), usual "
         "are 90-95 %.");
 }
 
-TEST_CASE("[T08] communication above 30 % of a step is said, gathers within forward and backward counted, and on one rank never") {
+TEST_CASE(
+    "[T08] communication above 30 % of a step is said, gathers within forward and backward counted, and on one rank "
+    "never") {
   auto n = healthy();
   n.exposed = 0.30;
   CHECK(finding(n, "communication").empty());
   n.collectives = 0.02;
-  CHECK_THAT(finding(n, "communication"), Catch::Contains("waits for communication 32 % of a step, more than 30 %") &&
-                                              Catch::Contains("of the reducer's 20.0 ms in collectives 90 % or more are hidden"));
+  CHECK_THAT(finding(n, "communication"),
+             Catch::Contains("waits for communication 32 % of a step, more than 30 %") &&
+                 Catch::Contains("of the reducer's 20.0 ms in collectives 90 % or more are hidden"));
   n.imbalance = 0.5;
   CHECK_THAT(remedy(n, "communication"), Catch::StartsWith("make the ranks equal first"));
   n.world_size = 1;
@@ -143,7 +149,8 @@ TEST_CASE("[T08] a starving loader, an unequal rank, small buckets and a single 
   n = healthy();
   n.ranks = {{1, 30, 60}, {1, 90, 60}};
   n.imbalance = 0.25;
-  CHECK_THAT(finding(n, "ranks"), Catch::Contains("Rank 1 (h1) takes 151.0 ms") && Catch::Contains("25 % more than the mean rank") &&
+  CHECK_THAT(finding(n, "ranks"), Catch::Contains("Rank 1 (h1) takes 151.0 ms") &&
+                                      Catch::Contains("25 % more than the mean rank") &&
                                       Catch::Contains("most of the difference in forward"));
   n.hosts.clear();
   CHECK_THAT(finding(n, "ranks"), Catch::StartsWith("Rank 1 takes"));
@@ -173,7 +180,8 @@ TEST_CASE("[T08] saving, validation, skipped steps and failures are judged, and 
   for (const auto& item : advise(n, nullptr)) {
     if (item.problem) subjects.push_back(item.subject);
   }
-  CHECK(subjects == std::vector<std::string>{"communication", "validation", "failures", "checkpoints", "skipped steps", "scaling"});
+  CHECK(subjects ==
+        std::vector<std::string>{"communication", "validation", "failures", "checkpoints", "skipped steps", "scaling"});
   n.stalled_s = 1;
   const auto advice = advise(n, nullptr);
   REQUIRE(about(advice, "failures") != nullptr);
@@ -182,7 +190,9 @@ TEST_CASE("[T08] saving, validation, skipped steps and failures are judged, and 
              Catch::Contains("changed 2 times") && Catch::Contains("for 1.0 s by that, 1.0 % of the run"));
 }
 
-TEST_CASE("[T08] scaling efficiency is measured against a run with fewer ranks, and its usual range falls from 2 ranks to 8") {
+TEST_CASE(
+    "[T08] scaling efficiency is measured against a run with fewer ranks, and its usual range falls from 2 ranks to "
+    "8") {
   CHECK(usual_efficiency(2).first == Approx(0.90));
   CHECK(usual_efficiency(2).second == Approx(0.95));
   CHECK(usual_efficiency(4).first == Approx(0.85));
@@ -197,7 +207,8 @@ TEST_CASE("[T08] scaling efficiency is measured against a run with fewer ranks, 
   REQUIRE(efficiency);
   CHECK(efficiency->measured);
   CHECK(efficiency->value == Approx(0.75));
-  CHECK_THAT(finding(two, "scaling", &one), Catch::Contains("with 2 ranks is 75 % (measured against the run with 1), usual are 90-95 %"));
+  CHECK_THAT(finding(two, "scaling", &one),
+             Catch::Contains("with 2 ranks is 75 % (measured against the run with 1), usual are 90-95 %"));
   CHECK_FALSE(scaling_efficiency(one, nullptr));
   CHECK_FALSE(scaling_efficiency(two, &two));
   CHECK(advise(RunNumbers(), nullptr).front().subject == "records");
@@ -276,10 +287,13 @@ TEST_CASE("[T08] the page escapes every text, asks nothing of a network, and dra
   CHECK(occurrences(page, "class='mark'") == 4);
 }
 
-TEST_CASE("[T08] a chart leaves gaps where there are no numbers, thins out long lines, and says where there is nothing") {
+TEST_CASE(
+    "[T08] a chart leaves gaps where there are no numbers, thins out long lines, and says where there is nothing") {
   const double nan = std::nan("");
-  CHECK_THAT(svg_chart({"Loss", "step", "", {{"loss", {{1, nan}, {2, nan}}, false}}, {}, false}), Catch::Contains("the records hold none"));
-  CHECK(occurrences(svg_chart({"", "", "", {{"a", {{1, 1}, {2, 2}, {3, nan}, {4, 4}, {5, 5}}, false}}, {}, false}), "<polyline") == 2);
+  CHECK_THAT(svg_chart({"Loss", "step", "", {{"loss", {{1, nan}, {2, nan}}, false}}, {}, false}),
+             Catch::Contains("the records hold none"));
+  CHECK(occurrences(svg_chart({"", "", "", {{"a", {{1, 1}, {2, 2}, {3, nan}, {4, 4}, {5, 5}}, false}}, {}, false}),
+                    "<polyline") == 2);
   Chart flat{"", "", "", {{"a", {{1, 7}, {2, 7}}, false}}, {}, false};
   CHECK(svg_chart(flat).find("nan") == std::string::npos);
   Chart tall{"", "", "", {{"a", {{1, 1e300}, {2, 1}, {3, -1e300}}, false}}, {}, false};
@@ -298,7 +312,9 @@ TEST_CASE("[T08] a chart leaves gaps where there are no numbers, thins out long 
   CHECK(duration_text(12'000) == "3 h 20 min");
 }
 
-TEST_CASE("[T08] a record of an event, an end and the ranks' times reads back as it was, and what a later troupe may write is none") {
+TEST_CASE(
+    "[T08] a record of an event, an end and the ranks' times reads back as it was, and what a later troupe may write "
+    "is none") {
   auto record = change(7, 3, "why", 12);
   CHECK(to_json(record_from_json(to_json(record))) == to_json(record));
   record = interval(4, 0.5, 3);
@@ -336,7 +352,9 @@ TEST_CASE("[T08] a start voids what was done again, and another run's records in
   CHECK(steps == std::vector<std::int64_t>{0, 0, 10, 25, 10, 20});  // the change of membership did happen
 }
 
-TEST_CASE("[T08] what is damaged, torn, empty or no run is told in one line with a code, or in the page where the rest can be used") {
+TEST_CASE(
+    "[T08] what is damaged, torn, empty or no run is told in one line with a code, or in the page where the rest can "
+    "be used") {
   testing::ScratchDirectory folder;
   const auto run = [&](const std::string& name, const std::string& metrics) {
     std::filesystem::create_directories(folder / name);
@@ -363,7 +381,8 @@ TEST_CASE("[T08] what is damaged, torn, empty or no run is told in one line with
   INFO(torn.output);
   CHECK(torn.code == 0);
   CHECK_THAT(torn.output, Catch::Contains("1 line of metrics.jsonl can't be read, the first is line 4") &&
-                              Catch::Contains("The last line of metrics.jsonl is torn") && Catch::Contains("There is no run.json"));
+                              Catch::Contains("The last line of metrics.jsonl is torn") &&
+                              Catch::Contains("There is no run.json"));
   const auto page = testing::read_text(folder / "torn/report.html");
   CHECK_THAT(page, Catch::Contains("the first is line 4") && Catch::Contains("There is no run.json") &&
                        Catch::Contains("killed, or still running") && Catch::EndsWith("</html>\n"));
@@ -375,14 +394,15 @@ TEST_CASE("[T08] what is damaged, torn, empty or no run is told in one line with
 
   refused(report({folder / "torn", "--out", folder / "nowhere/page.html"}), 74, "nowhere/page.html: No such file");
   refused(report({folder / "torn", "--baseline", folder / "torn"}), 2, "that run has 2 ranks, this one 2");
-  for (const auto& entry : std::filesystem::directory_iterator(folder / "torn")) CHECK(entry.path().extension() != ".part");
+  for (const auto& entry : std::filesystem::directory_iterator(folder / "torn"))
+    CHECK(entry.path().extension() != ".part");
 }
 
 TEST_CASE("[T08] a job whose rank is killed has the loss, the split, both ranks and the recovery in its report") {
   // The loader is what each step waits for most, the one that is run again, too.
   Launch launch(2,
-                {"--epochs", "6", "--log_interval", "4", "--probe_model", "norm", "--probe_load_ms", "8", "--fail_rank", "1", "--fail_step",
-                 "40", "--fail_how", "kill"},
+                {"--epochs", "6", "--log_interval", "4", "--probe_model", "norm", "--probe_load_ms", "8", "--fail_rank",
+                 "1", "--fail_step", "40", "--fail_how", "kill"},
                 {});
   const auto done = launch.finish();
   INFO(done.output);
@@ -391,7 +411,8 @@ TEST_CASE("[T08] a job whose rank is killed has the loss, the split, both ranks 
   const auto told = report({run});
   INFO(told.output);
   REQUIRE(told.code == 0);
-  CHECK_THAT(told.output, Catch::StartsWith(run + "/report.html\n") && Catch::Contains("failures: The membership changed 1 time; "));
+  CHECK_THAT(told.output,
+             Catch::StartsWith(run + "/report.html\n") && Catch::Contains("failures: The membership changed 1 time; "));
   const auto history = read_run(run);
   CHECK(history.remarks.empty());
   CHECK(history.records.back().kind == MetricRecord::Kind::end);
@@ -410,13 +431,16 @@ TEST_CASE("[T08] a job whose rank is killed has the loss, the split, both ranks 
     if (record.kind != MetricRecord::Kind::train) continue;
     INFO(to_json(record));
     double sum = 0;
-    for (const char* part : {"data_loading", "forward", "backward", "collectives", "exposed_communication", "optimizer"})
+    for (const char* part :
+         {"data_loading", "forward", "backward", "collectives", "exposed_communication", "optimizer"})
       sum += record.value(("time_metrics/" + std::string(part) + "(%)").c_str());
     CHECK(sum <= 100.5);  // parts of one thread's time
   }
   const auto page = testing::read_text(run + "/report.html");
-  CHECK_THAT(page, Catch::Contains("membership 2: 1 rank replaced, 2 ranks go on at step 40; 2 ranks, rank 1 new on localhost"));
-  CHECK_THAT(page, Catch::Contains("<th>forward</th>") && Catch::Contains("rank 0 (localhost)") && Catch::Contains("rank 1 (localhost)"));
+  CHECK_THAT(page, Catch::Contains(
+                       "membership 2: 1 rank replaced, 2 ranks go on at step 40; 2 ranks, rank 1 new on localhost"));
+  CHECK_THAT(page, Catch::Contains("<th>forward</th>") && Catch::Contains("rank 0 (localhost)") &&
+                       Catch::Contains("rank 1 (localhost)"));
   CHECK_THAT(page, Catch::Contains("held out") && Catch::Contains("the run ended"));
 }
 
@@ -429,8 +453,8 @@ TEST_CASE("[T08] a job that fails has its error in the report") {
   INFO(told.output);
   REQUIRE(told.code == 0);
   const auto page = testing::read_text(launch.folder() / "run/report.html");
-  CHECK_THAT(page,
-             Catch::Contains("<b>failed</b>") && Catch::Contains("It ended with: ") && Catch::Contains("the probe was told to throw"));
+  CHECK_THAT(page, Catch::Contains("<b>failed</b>") && Catch::Contains("It ended with: ") &&
+                       Catch::Contains("the probe was told to throw"));
 }
 
 namespace {
@@ -466,7 +490,8 @@ std::vector<std::string> warnings_of(RunWarnings& warnings, Intervals& run, int 
 
 }  // namespace
 
-TEST_CASE("[T08] a run warns while it trains of communication, a slow loader and unequal ranks, once each, with the remedy") {
+TEST_CASE(
+    "[T08] a run warns while it trains of communication, a slow loader and unequal ranks, once each, with the remedy") {
   RunWarnings warnings;
   Intervals run(0.3);  // 3 s an interval
   (void)warnings.add(start_of(0, 1));
@@ -477,10 +502,12 @@ TEST_CASE("[T08] a run warns while it trains of communication, a slow loader and
     record.add("time_metrics/collectives(%)", 20);
   });
   REQUIRE(communication.size() == 1);
-  CHECK_THAT(communication[0], Catch::StartsWith("warning: Compute waits for communication ") && Catch::Contains("more than 30 %") &&
-                                   Catch::Contains("; try: let each rank do more between two reductions") && !Catch::Contains(".; try"));
+  CHECK_THAT(communication[0],
+             Catch::StartsWith("warning: Compute waits for communication ") && Catch::Contains("more than 30 %") &&
+                 Catch::Contains("; try: let each rank do more between two reductions") && !Catch::Contains(".; try"));
 
-  const auto loader = warnings_of(warnings, run, 20, [](MetricRecord& record) { record.add("time_metrics/data_loading(%)", 40); });
+  const auto loader =
+      warnings_of(warnings, run, 20, [](MetricRecord& record) { record.add("time_metrics/data_loading(%)", 40); });
   REQUIRE(loader.size() == 1);
   CHECK_THAT(loader[0], Catch::Contains("The loader is too slow") && Catch::Contains("num_workers, prefetch"));
 
@@ -490,7 +517,8 @@ TEST_CASE("[T08] a run warns while it trains of communication, a slow loader and
                            Catch::Contains("look for other work, heat"));
 }
 
-TEST_CASE("[T08] a run warns of nothing by its warm-up, by a few seconds, or by what was before its membership changed") {
+TEST_CASE(
+    "[T08] a run warns of nothing by its warm-up, by a few seconds, or by what was before its membership changed") {
   const auto waits = [](MetricRecord& record) { record.add("time_metrics/exposed_communication(%)", 60); };
   {  // too short, however many intervals
     RunWarnings warnings;

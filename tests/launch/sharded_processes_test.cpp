@@ -12,7 +12,9 @@ using testing::Launch;
 
 namespace {
 
-NamedTensors latest(const Launch& launch) { return load_checkpoint(launch.folder() / "checkpoints", "latest").state.tensors; }
+NamedTensors latest(const Launch& launch) {
+  return load_checkpoint(launch.folder() / "checkpoints", "latest").state.tensors;
+}
 
 }  // namespace
 
@@ -46,14 +48,18 @@ TEST_CASE("[F06] sharded processes that are killed after a checkpoint resume bit
   }
 }
 
-TEST_CASE("[C01] training on 4, 3, 1 and 2 ranks through checkpoints, each with another strategy, equals uninterrupted training to 1e-4") {
+TEST_CASE(
+    "[C01] training on 4, 3, 1 and 2 ranks through checkpoints, each with another strategy, equals uninterrupted "
+    "training to 1e-4") {
   const auto train = [](int ranks, const std::string& strategy, int steps, const Launch* before) {
-    std::vector<std::string> arguments{"--strategy",  strategy, "--probe_model", "plain", "--batch_size", "12",
-                                       "--optimizer", "adamw",  "--lr",          "0.01",  "--max_steps",  std::to_string(steps)};
+    std::vector<std::string> arguments{"--strategy",   strategy, "--probe_model", "plain",
+                                       "--batch_size", "12",     "--optimizer",   "adamw",
+                                       "--lr",         "0.01",   "--max_steps",   std::to_string(steps)};
     if (before != nullptr) arguments.insert(arguments.end(), {"--resume", "latest"});
-    auto launch = before != nullptr ? std::make_unique<Launch>(ranks, arguments, std::vector<std::string>{},
-                                                               std::map<std::string, std::string>{}, before->shared_folder())
-                                    : std::make_unique<Launch>(ranks, arguments);
+    auto launch = before != nullptr
+                      ? std::make_unique<Launch>(ranks, arguments, std::vector<std::string>{},
+                                                 std::map<std::string, std::string>{}, before->shared_folder())
+                      : std::make_unique<Launch>(ranks, arguments);
     const auto done = launch->finish();
     INFO(done.output);
     REQUIRE(done.code == 0);
@@ -76,7 +82,8 @@ namespace {
 
 const std::vector<std::string> kSharded = {"--optimizer", "adamw", "--lr", "0.01", "--snapshot_every", "5"};
 
-testing::RecoveryRun sharded_run(std::vector<std::string> how, const std::string& fault, std::vector<std::string> flags = {}) {
+testing::RecoveryRun sharded_run(std::vector<std::string> how, const std::string& fault,
+                                 std::vector<std::string> flags = {}) {
   how.insert(how.end(), kSharded.begin(), kSharded.end());
   return {4, std::move(flags), fault, how};
 }
@@ -84,7 +91,8 @@ testing::RecoveryRun sharded_run(std::vector<std::string> how, const std::string
 }  // namespace
 
 TEST_CASE(
-    "[C04] a sharded job goes on without its dead rank's process, from the copy in another's memory, with the bits of an undisturbed one") {
+    "[C04] a sharded job goes on without its dead rank's process, from the copy in another's memory, with the bits of "
+    "an undisturbed one") {
   const std::vector<std::string> how =
       GENERATE(std::vector<std::string>{"--strategy", "fsdp"}, std::vector<std::string>{"--strategy", "zero2"},
                std::vector<std::string>{"--strategy", "fsdp", "--fsdp_mapped", "false"},
@@ -92,8 +100,8 @@ TEST_CASE(
                std::vector<std::string>{"--strategy", "fsdp", "--fsdp_mode", "hybrid_shard", "--fsdp_shard_size", "2"});
   INFO(how.back());
   const auto reference = sharded_run(how, "");
-  for (const std::string fault :
-       {"slot=2,step=13,at=collective", "slot=0,step=17,at=voted", "slot=1,step=20,at=optimizer", "slot=3,step=15,at=snapshot"}) {
+  for (const std::string fault : {"slot=2,step=13,at=collective", "slot=0,step=17,at=voted",
+                                  "slot=1,step=20,at=optimizer", "slot=3,step=15,at=snapshot"}) {
     INFO(fault);
     const auto run = sharded_run(how, fault);
     INFO(run.output);
@@ -102,12 +110,13 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("[C04] a sharded job that loses a rank between two steps, or after the last, runs those since its snapshot again") {
+TEST_CASE(
+    "[C04] a sharded job that loses a rank between two steps, or after the last, runs those since its snapshot again") {
   const std::vector<std::string> how{"--strategy", GENERATE("fsdp", "zero2")};
   INFO(how.back());
   const auto reference = sharded_run(how, "");
-  for (const std::string fault :
-       {"slot=1,step=16,at=validate", "slot=0,step=32,at=validate", "slot=2,step=24,at=save", "slot=1,step=32,at=save"}) {
+  for (const std::string fault : {"slot=1,step=16,at=validate", "slot=0,step=32,at=validate", "slot=2,step=24,at=save",
+                                  "slot=1,step=32,at=save"}) {
     INFO(fault);
     const auto run = sharded_run(how, fault);
     INFO(run.output);
@@ -119,7 +128,8 @@ TEST_CASE("[C04] a sharded job that loses a rank between two steps, or after the
 
 // The newcomer has a trace to gather before anything else, the others are in the middle of a validation.
 TEST_CASE("[T08] a sharded job that goes back to the end of a trace's window gathers it on all ranks") {
-  const auto run = sharded_run({"--strategy", "fsdp", "--profile", "steps=12:15,operators=off"}, "slot=1,step=16,at=validate");
+  const auto run =
+      sharded_run({"--strategy", "fsdp", "--profile", "steps=12:15,operators=off"}, "slot=1,step=16,at=validate");
   INFO(run.output);
   CHECK(run.recoveries().size() == 1);
   CHECK_THAT(run.output, Catch::Contains("trace.json: 4 ranks, steps 12 to 14, "));
@@ -129,8 +139,8 @@ TEST_CASE("[T08] a sharded job that goes back to the end of a trace's window gat
 TEST_CASE("[C04] a sharded loop of one's own, which catches nothing, outlives a rank that dies anywhere in a step") {
   const auto run = [](const std::string& fault) {
     Launch launch(2,
-                  {"--probe_own_loop", "true", "--probe_model", "wide", "--probe_width", "64", "--strategy", "fsdp", "--fsdp_mapped",
-                   "false", "--snapshot_every", "5", "--epochs", "2", "--lr", "0.01"},
+                  {"--probe_own_loop", "true", "--probe_model", "wide", "--probe_width", "64", "--strategy", "fsdp",
+                   "--fsdp_mapped", "false", "--snapshot_every", "5", "--epochs", "2", "--lr", "0.01"},
                   {}, {{"TROUPE_FAULT", fault}});
     const auto done = launch.finish();
     INFO(done.output);
@@ -153,16 +163,19 @@ TEST_CASE("[C04] a sharded job shrinks, and its loss stays that of four ranks") 
   const auto reference = sharded_run(how, "");
   const auto run = sharded_run(how, "slot=3,step=13,at=forward", {"--max-restarts", "0"});
   INFO(run.output);
-  CHECK_THAT(run.output, Catch::Contains("shrinks from 4 to 3 ranks") && Catch::Contains("from the snapshot of step 10"));
+  CHECK_THAT(run.output,
+             Catch::Contains("shrinks from 4 to 3 ranks") && Catch::Contains("from the snapshot of step 10"));
   REQUIRE(run.losses.size() == reference.losses.size());
   for (const auto& [step, loss] : reference.losses) CHECK(run.losses.at(step) == Approx(loss).margin(1e-4));
 }
 
-TEST_CASE("[C04] fault 6: a rank and its buddy that die together leave their shards in the memory that all ranks share") {
+TEST_CASE(
+    "[C04] fault 6: a rank and its buddy that die together leave their shards in the memory that all ranks share") {
   const std::string strategy = GENERATE("zero1", "fsdp");
   INFO(strategy);
   const auto reference = sharded_run({"--strategy", strategy}, "");
-  const auto run = sharded_run({"--strategy", strategy}, "slot=1,step=13,at=vote;slot=2,step=13,at=vote;slot=3,step=13,at=vote");
+  const auto run =
+      sharded_run({"--strategy", strategy}, "slot=1,step=13,at=vote;slot=2,step=13,at=vote;slot=3,step=13,at=vote");
   INFO(run.output);
   CHECK(run.output.find("all ranks are started again") == std::string::npos);
   CHECK(run.lives().at("rank 0") == 1);
@@ -170,7 +183,8 @@ TEST_CASE("[C04] fault 6: a rank and its buddy that die together leave their sha
 }
 
 TEST_CASE(
-    "[C04] fault 6: without memory in common a rank and its buddy that die together take a shard with them, and the job begins anew "
+    "[C04] fault 6: without memory in common a rank and its buddy that die together take a shard with them, and the "
+    "job begins anew "
     "from its last checkpoint") {
   const std::string strategy = GENERATE("zero1", "fsdp");
   INFO(strategy);
@@ -178,8 +192,9 @@ TEST_CASE(
   const auto reference = sharded_run(how, "");
   const auto run = sharded_run(how, "slot=1,step=13,at=vote;slot=2,step=13,at=vote");
   INFO(run.output);
-  CHECK_THAT(run.output, Catch::Contains("took its shard of the state with it") && Catch::Contains("all ranks are started again") &&
-                             Catch::Contains("resume from") && Catch::Contains("step 8"));
+  CHECK_THAT(run.output, Catch::Contains("took its shard of the state with it") &&
+                             Catch::Contains("all ranks are started again") && Catch::Contains("resume from") &&
+                             Catch::Contains("step 8"));
   for (const auto& [rank, lives] : run.lives()) CHECK(lives >= 2);
   check_bits(run, reference);
 }
@@ -193,10 +208,13 @@ TEST_CASE("[C04] fault 6: a job that may not begin anew ends with what is lost a
   CHECK_THAT(done.output, Catch::Contains("took its shard of the state with it") && Catch::Contains("--resume latest"));
 }
 
-TEST_CASE("[C04] fault 6: replicas that all die at once begin anew from the last checkpoint, or where there is none from the start") {
+TEST_CASE(
+    "[C04] fault 6: replicas that all die at once begin anew from the last checkpoint, or where there is none from the "
+    "start") {
   const int step = GENERATE(13, 3);
   std::string faults;
-  for (int slot = 0; slot < 4; ++slot) faults += "slot=" + std::to_string(slot) + ",step=" + std::to_string(step) + ",at=forward;";
+  for (int slot = 0; slot < 4; ++slot)
+    faults += "slot=" + std::to_string(slot) + ",step=" + std::to_string(step) + ",at=forward;";
   const testing::RecoveryRun run(4, {}, faults);
   INFO(run.output);
   CHECK_THAT(run.output, Catch::Contains("is left: all ranks are started again"));

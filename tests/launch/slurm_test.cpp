@@ -24,7 +24,8 @@ std::optional<SlurmAllocation> read(const std::map<std::string, std::string>& va
 
 TEST_CASE("[L02] Slurm's compressed node list is expanded") {
   CHECK(expand_slurm_nodes("node1") == Names{"node1"});
-  CHECK(expand_slurm_nodes("node[1-3,7],gpu-a[01-02]") == Names{"node1", "node2", "node3", "node7", "gpu-a01", "gpu-a02"});
+  CHECK(expand_slurm_nodes("node[1-3,7],gpu-a[01-02]") ==
+        Names{"node1", "node2", "node3", "node7", "gpu-a01", "gpu-a02"});
   CHECK(expand_slurm_nodes("n[08-11]") == Names{"n08", "n09", "n10", "n11"});
   CHECK(expand_slurm_nodes("n[9-10]-ib") == Names{"n9-ib", "n10-ib"});
   CHECK(expand_slurm_nodes("rack[0-1]n[0-1]") == Names{"rack0n0", "rack0n1", "rack1n0", "rack1n1"});
@@ -62,7 +63,9 @@ TEST_CASE("[L02] a Slurm job gives hosts, slots and this process's place") {
     CHECK(script->rank == -1);
     CHECK(script->local_rank == -1);
     CHECK(script->hosts[1].slots == 1);
-    CHECK(read({{"SLURM_JOB_ID", "1"}, {"SLURM_JOB_NODELIST", "a[1-2]"}, {"SLURM_NTASKS_PER_NODE", "4"}})->hosts[1].slots == 4);
+    CHECK(read({{"SLURM_JOB_ID", "1"}, {"SLURM_JOB_NODELIST", "a[1-2]"}, {"SLURM_NTASKS_PER_NODE", "4"}})
+              ->hosts[1]
+              .slots == 4);
   }
   SECTION("the node's name stands in for its number") {
     CHECK(read({{"SLURM_JOB_ID", "1"}, {"SLURM_JOB_NODELIST", "a[1-3]"}, {"SLURMD_NODENAME", "a2"}})->node == 1);
@@ -109,7 +112,8 @@ TEST_CASE("[L02] a wrong Slurm environment is named by its variable") {
     INFO(bad);
     CHECK_THROWS_WITH(read({{"SLURM_JOB_ID", "1"}, {"SLURM_JOB_NODELIST", bad}}), Contains("SLURM_JOB_NODELIST"));
   }
-  for (const std::string bad : {"2(x3)", "0", "2(x", "2(x0)", "2(y2)", "x", "2(x99999999999)", "1,", "-1,2", "9999,1"}) {
+  for (const std::string bad :
+       {"2(x3)", "0", "2(x", "2(x0)", "2(y2)", "x", "2(x99999999999)", "1,", "-1,2", "9999,1"}) {
     INFO(bad);
     CHECK_THROWS_WITH(read(with({{"SLURM_TASKS_PER_NODE", bad}})), Contains("SLURM_TASKS_PER_NODE") && Contains(bad));
   }

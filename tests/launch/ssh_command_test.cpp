@@ -40,7 +40,8 @@ Run run(const Words& words) {
   ::close(pipe[1]);
   Run result;
   char block[4096];
-  for (ssize_t n = 0; (n = ::read(pipe[0], block, sizeof block)) > 0;) result.output.append(block, static_cast<std::size_t>(n));
+  for (ssize_t n = 0; (n = ::read(pipe[0], block, sizeof block)) > 0;)
+    result.output.append(block, static_cast<std::size_t>(n));
   ::close(pipe[0]);
   int status = 0;
   ::waitpid(child, &status, 0);
@@ -88,7 +89,9 @@ const Words kOdd = {"",          "plain",
                     "^x^y"};
 
 Host host_of(const std::string& line) { return parse_host_list(line, "hosts").front(); }
-bool has(const Words& words, const std::string& word) { return std::find(words.begin(), words.end(), word) != words.end(); }
+bool has(const Words& words, const std::string& word) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
 
 }  // namespace
 
@@ -142,8 +145,8 @@ TEST_CASE("[L02] ssh is asked for nothing but the command") {
   options.extra_arguments = {"-F", "/tmp/some config"};
   const auto words = ssh_command(host_of("worker-1 port=2222 user=ann address=10.0.0.2"), {"troupe", "node"}, options);
   CHECK(words.front() == "ssh");
-  for (const char* word :
-       {"BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5", "ServerAliveCountMax=3", "HostName=10.0.0.2", "2222", "ann"})
+  for (const char* word : {"BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5", "ServerAliveCountMax=3",
+                           "HostName=10.0.0.2", "2222", "ann"})
     CHECK(has(words, word));
   CHECK(Words(words.end() - 3, words.end()) == Words{"--", "worker-1", "exec env 'troupe' 'node'"});
   const auto given = std::find(words.begin(), words.end(), "-F");
@@ -152,7 +155,8 @@ TEST_CASE("[L02] ssh is asked for nothing but the command") {
   const auto plain = ssh_command(host_of("worker-1"), {"true"});
   CHECK_FALSE(has(plain, "-p"));
   CHECK_FALSE(has(plain, "-l"));
-  CHECK(std::none_of(plain.begin(), plain.end(), [](const std::string& word) { return word.starts_with("HostName="); }));
+  CHECK(
+      std::none_of(plain.begin(), plain.end(), [](const std::string& word) { return word.starts_with("HostName="); }));
   CHECK(has(ssh_command(host_of("a address=fe80::1%eth0"), {"true"}), "HostName=fe80::1%%eth0"));
 }
 
@@ -163,22 +167,25 @@ TEST_CASE("[L02] ssh itself understands what we ask") {
   }
   SshOptions options;
   options.extra_arguments = {"-F", "/dev/null", "-G"};  // prints its settings instead of connecting
-  const auto said = run(ssh_command(host_of("worker-1 port=2222 user=ann address=fe80::1%eth0"), {"troupe", "node"}, options));
+  const auto said =
+      run(ssh_command(host_of("worker-1 port=2222 user=ann address=fe80::1%eth0"), {"troupe", "node"}, options));
   CHECK(said.status == 0);
-  for (const char* line : {"\nhostname fe80::1%eth0\n", "\nport 2222\n", "user ann\n", "\nbatchmode yes\n", "\nconnecttimeout 10\n",
-                           "\nserveraliveinterval 5\n", "\nforwardagent no\n", "\nforwardx11 no\n"})
+  for (const char* line :
+       {"\nhostname fe80::1%eth0\n", "\nport 2222\n", "user ann\n", "\nbatchmode yes\n", "\nconnecttimeout 10\n",
+        "\nserveraliveinterval 5\n", "\nforwardagent no\n", "\nforwardx11 no\n"})
     CHECK_THAT("\n" + said.output, Contains(line));
 }
 
 TEST_CASE("[L02] secrets never stand on a command line") {
-  for (const char* name :
-       {"HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD", "api_key", "OPENAI_API_KEY", "GOOGLE_APPLICATION_CREDENTIALS", "PGPASS_PASS"})
+  for (const char* name : {"HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD", "api_key", "OPENAI_API_KEY",
+                           "GOOGLE_APPLICATION_CREDENTIALS", "PGPASS_PASS"})
     CHECK(looks_secret(name));
   for (const char* name : {"PATH", "OMP_NUM_THREADS", "NCCL_SOCKET_IFNAME", "TROUPE_RUN_DIR", "KEYBOARD", "MONKEY"})
     CHECK_FALSE(looks_secret(name));
   SshOptions options;
   options.environment = {{"WANDB_API_KEY", "abc"}};
-  CHECK_THROWS_WITH(ssh_command(host_of("a"), {"true"}, options), Contains("WANDB_API_KEY") && Contains("secret") && !Contains("abc"));
+  CHECK_THROWS_WITH(ssh_command(host_of("a"), {"true"}, options),
+                    Contains("WANDB_API_KEY") && Contains("secret") && !Contains("abc"));
 
   const std::map<std::string, std::string> all = {
       {"NCCL_DEBUG", "INFO"}, {"NCCL_TOKEN", "x"}, {"NCC", "y"}, {"PATH", "/bin"}, {"HOME", "/root"}};

@@ -59,7 +59,9 @@ StepReport half_hidden() {
 
 }  // namespace
 
-TEST_CASE("[T08] overlap is the hidden share of the reducer's time, exposed communication what compute waited for, gathers too") {
+TEST_CASE(
+    "[T08] overlap is the hidden share of the reducer's time, exposed communication what compute waited for, gathers "
+    "too") {
   StepProfile profile;
   CHECK(profile.overlap() == 1);  // nothing was to be hidden
   CHECK(profile.exposed_communication() == 0);
@@ -74,9 +76,8 @@ TEST_CASE("[T08] overlap is the hidden share of the reducer's time, exposed comm
   CHECK(profile.steps() == 2);
   CHECK(profile.overlap() == Approx(0.75));
   CHECK(profile.exposed_communication() == Approx(0.2));
-  CHECK_THAT(
-      profile.describe_overlap(),
-      Catch::Contains("overlap 0.750, exposed communication 0.200 of 2 steps: 40.000 ms a step in collectives, 30.000 of them hidden"));
+  CHECK_THAT(profile.describe_overlap(), Catch::Contains("overlap 0.750, exposed communication 0.200 of 2 steps: "
+                                                         "40.000 ms a step in collectives, 30.000 of them hidden"));
 }
 
 TEST_CASE("[T08] REQUIRE_OVERLAP holds where enough was hidden") {
@@ -105,8 +106,13 @@ TEST_CASE("[T08] REQUIRE_OVERLAP fails where no step was made", "[!shouldfail]")
 TEST_CASE("[T08] after a run in this process overlap and exposed communication are those of all its ranks") {
   testing::ScratchDirectory folder;
   profile_of_process().add(StepProfile());
-  std::vector<std::string> words{
-      "probe", "--ranks=2", "--max_steps=6", "--epochs=1", "--batch_size=8", "--run_dir=", "--checkpoint_dir=" + (folder / "c")};
+  std::vector<std::string> words{"probe",
+                                 "--ranks=2",
+                                 "--max_steps=6",
+                                 "--epochs=1",
+                                 "--batch_size=8",
+                                 "--run_dir=",
+                                 "--checkpoint_dir=" + (folder / "c")};
   std::vector<char*> arguments;
   for (auto& word : words) arguments.push_back(word.data());
   std::atomic<int> shares_seen = 0;

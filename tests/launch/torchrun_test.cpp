@@ -48,7 +48,8 @@ std::string master_port() {
 
 // A Python that can run torchrun: of the checkout's own environments, or named by TROUPE_TORCH_PYTHON.
 std::optional<std::string> torch_python() {
-  std::vector<std::string> candidates{TROUPE_SOURCE_DIR "/.venv-bench/bin/python3", TROUPE_SOURCE_DIR "/.venv/bin/python3"};
+  std::vector<std::string> candidates{TROUPE_SOURCE_DIR "/.venv-bench/bin/python3",
+                                      TROUPE_SOURCE_DIR "/.venv/bin/python3"};
   if (const char* named = std::getenv("TROUPE_TORCH_PYTHON")) candidates.insert(candidates.begin(), named);
   for (const auto& python : candidates) {
     if (!std::filesystem::exists(python)) continue;
@@ -64,21 +65,21 @@ TEST_CASE("[L02] two processes with torchrun's variables and nothing of ours fin
   const auto port = master_port();
   const auto start = [&](int rank) {
     const auto id = std::to_string(rank);
-    return testing::RunningProcess(
-        {TROUPE_RANK_PROBE, "--batch_size", "16", "--epochs", "2", "--run_dir", "", "--checkpoint_dir", folder / "checkpoints"},
-        {{"RANK", id},
-         {"LOCAL_RANK", id},
-         {"ROLE_RANK", id},
-         {"GROUP_RANK", "0"},
-         {"WORLD_SIZE", "2"},
-         {"LOCAL_WORLD_SIZE", "2"},
-         {"ROLE_WORLD_SIZE", "2"},
-         {"GROUP_WORLD_SIZE", "1"},
-         {"MASTER_ADDR", "127.0.0.1"},
-         {"MASTER_PORT", port},
-         {"TORCHELASTIC_RESTART_COUNT", "0"},
-         {"TORCHELASTIC_MAX_RESTARTS", "0"},
-         {"TORCHELASTIC_RUN_ID", "none"}});
+    return testing::RunningProcess({TROUPE_RANK_PROBE, "--batch_size", "16", "--epochs", "2", "--run_dir", "",
+                                    "--checkpoint_dir", folder / "checkpoints"},
+                                   {{"RANK", id},
+                                    {"LOCAL_RANK", id},
+                                    {"ROLE_RANK", id},
+                                    {"GROUP_RANK", "0"},
+                                    {"WORLD_SIZE", "2"},
+                                    {"LOCAL_WORLD_SIZE", "2"},
+                                    {"ROLE_WORLD_SIZE", "2"},
+                                    {"GROUP_WORLD_SIZE", "1"},
+                                    {"MASTER_ADDR", "127.0.0.1"},
+                                    {"MASTER_PORT", port},
+                                    {"TORCHELASTIC_RESTART_COUNT", "0"},
+                                    {"TORCHELASTIC_MAX_RESTARTS", "0"},
+                                    {"TORCHELASTIC_RUN_ID", "none"}});
   };
   auto one = start(1);  // the one that hosts nothing comes first, and waits
   auto zero = start(0);
@@ -86,7 +87,8 @@ TEST_CASE("[L02] two processes with torchrun's variables and nothing of ours fin
   INFO(done.output << other.output);
   CHECK(done.code == 0);
   CHECK(other.code == 0);
-  CHECK_THAT(done.output, Catch::Contains("2 ranks, backend shm") && Catch::Contains("step 30/32") && Catch::Contains("step-00000032"));
+  CHECK_THAT(done.output, Catch::Contains("2 ranks, backend shm") && Catch::Contains("step 30/32") &&
+                              Catch::Contains("step-00000032"));
   CHECK(other.output == "");
 }
 
@@ -94,9 +96,10 @@ TEST_CASE("[L02] a rank that fails under torchrun's variables ends the other wit
   testing::ScratchDirectory folder;
   const auto port = master_port();
   const auto start = [&](const std::string& rank) {
-    return testing::RunningProcess({TROUPE_RANK_PROBE, "--batch_size", "16", "--epochs", "2", "--run_dir", "", "--checkpoint_dir",
-                                    folder / "checkpoints", "--fail_rank", "1"},
-                                   {{"RANK", rank}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}});
+    return testing::RunningProcess(
+        {TROUPE_RANK_PROBE, "--batch_size", "16", "--epochs", "2", "--run_dir", "", "--checkpoint_dir",
+         folder / "checkpoints", "--fail_rank", "1"},
+        {{"RANK", rank}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}});
   };
   auto zero = start("0");
   auto one = start("1");
@@ -109,12 +112,16 @@ TEST_CASE("[L02] a rank that fails under torchrun's variables ends the other wit
 
 TEST_CASE("[L02] our launcher starts a Python script of torch.distributed") {
   const auto python = torch_python();
-  if (!python) WARN("without torch: no Python here has torch.distributed (./dev bench sets one up), so the script meets by sockets alone");
+  if (!python)
+    WARN(
+        "without torch: no Python here has torch.distributed (./dev bench sets one up), so the script meets by sockets "
+        "alone");
   testing::ScratchDirectory folder;
-  const auto done = testing::RunningProcess({TROUPE_PROGRAM, "launch", "--nproc", "3", "--no-recovery", "--run-dir", folder / "run",
-                                             python.value_or("/usr/bin/python3"), TROUPE_SOURCE_DIR "/tests/launch/ddp_script.py",
-                                             python ? "torch" : "sockets"})
-                        .finish();
+  const auto done =
+      testing::RunningProcess({TROUPE_PROGRAM, "launch", "--nproc", "3", "--no-recovery", "--run-dir", folder / "run",
+                               python.value_or("/usr/bin/python3"), TROUPE_SOURCE_DIR "/tests/launch/ddp_script.py",
+                               python ? "torch" : "sockets"})
+          .finish();
   INFO(done.output);
   CHECK(done.code == 0);
   for (const char* rank : {"0", "1", "2"})
@@ -135,7 +142,8 @@ TEST_CASE("[L02] torchrun itself starts the program") {
   const auto python = torch_python();
   if (!python) {
     std::fputs(
-        "\n*** NOT RUN: torchrun needs a whole PyTorch, and neither .venv-bench nor TROUPE_TORCH_PYTHON has one (./dev bench installs "
+        "\n*** NOT RUN: torchrun needs a whole PyTorch, and neither .venv-bench nor TROUPE_TORCH_PYTHON has one (./dev "
+        "bench installs "
         "it).\n"
         "*** The test with torchrun's variables stands in for it.\n",
         stderr);
@@ -167,6 +175,7 @@ TEST_CASE("[L02] torchrun itself starts the program") {
   const auto done = torchrun.finish();
   INFO(done.output);
   CHECK(done.code == 0);
-  CHECK_THAT(done.output, Catch::Contains("2 ranks, backend shm") && Catch::Contains("step 30/32") && Catch::Contains("step-00000032"));
+  CHECK_THAT(done.output, Catch::Contains("2 ranks, backend shm") && Catch::Contains("step 30/32") &&
+                              Catch::Contains("step-00000032"));
   CHECK(std::filesystem::exists(folder / "checkpoints/latest"));
 }

@@ -39,7 +39,8 @@ void check_overlap_with_hta(const std::string& run) {
   REQUIRE(found->size() == ranks.size());
   for (const auto& rank : ranks) {
     INFO(rank.dump() << " " << found->dump());
-    CHECK((*found)[std::to_string(rank["rank"].get<int>())].get<double>() == Approx(100 * rank["overlap"].get<double>()).margin(1));
+    CHECK((*found)[std::to_string(rank["rank"].get<int>())].get<double>() ==
+          Approx(100 * rank["overlap"].get<double>()).margin(1));
   }
 }
 
@@ -55,7 +56,9 @@ nlohmann::json spans_of(const ParsedTrace& trace) {
 
 }  // namespace
 
-TEST_CASE("[T08] Perfetto and the viewer of chrome://tracing show every thread, span and arrow of a trace, and complain of nothing") {
+TEST_CASE(
+    "[T08] Perfetto and the viewer of chrome://tracing show every thread, span and arrow of a trace, and complain of "
+    "nothing") {
   const auto python = testing::observe_python();
   const char* chromium = std::getenv("TROUPE_CHROMIUM");
   if (chromium == nullptr) WARN("SKIPPED: TROUPE_CHROMIUM names no browser; ./dev observe has one");
@@ -90,11 +93,14 @@ TEST_CASE("[T08] Perfetto and the viewer of chrome://tracing show every thread, 
   CHECK((*found)["catapult"]["warnings"] == nlohmann::json::array());
 }
 
-TEST_CASE("[T08] a job's window of steps is one trace of all ranks, with phases, blocks, operators, collectives and messages") {
+TEST_CASE(
+    "[T08] a job's window of steps is one trace of all ranks, with phases, blocks, operators, collectives and "
+    "messages") {
   const std::string strategy = GENERATE("ddp", "fsdp");
   INFO(strategy);
-  Launch launch(2, {"--epochs", "1", "--probe_model", "wide", "--probe_width", "256", "--strategy", strategy, "--backend",
-                    strategy == "ddp" ? "shm" : "gloo", "--log_interval", "1", "--prefetch", "1", "--profile", "steps=4:10"});
+  Launch launch(
+      2, {"--epochs", "1", "--probe_model", "wide", "--probe_width", "256", "--strategy", strategy, "--backend",
+          strategy == "ddp" ? "shm" : "gloo", "--log_interval", "1", "--prefetch", "1", "--profile", "steps=4:10"});
   const auto done = launch.finish();
   INFO(done.output);
   REQUIRE(done.code == 0);
@@ -106,10 +112,13 @@ TEST_CASE("[T08] a job's window of steps is one trace of all ranks, with phases,
   CHECK(trace.processes.size() == 2);
   for (const int rank : {0, 1}) {
     INFO("rank " << rank);
-    for (int step = 4; step < 10; ++step) CHECK(trace.count(rank, "compute", "ProfilerStep#" + std::to_string(step)) == 1);
+    for (int step = 4; step < 10; ++step)
+      CHECK(trace.count(rank, "compute", "ProfilerStep#" + std::to_string(step)) == 1);
     CHECK(trace.count(rank, "compute", "ProfilerStep") == 6);
-    for (const std::string phase : {"data", "vote", "wait for gradients"}) CHECK(trace.count(rank, "compute", phase) == 6);
-    for (const std::string phase : {"forward", "backward", "optimizer"}) CHECK(trace.count(rank, "compute", phase) >= 6);
+    for (const std::string phase : {"data", "vote", "wait for gradients"})
+      CHECK(trace.count(rank, "compute", phase) == 6);
+    for (const std::string phase : {"forward", "backward", "optimizer"})
+      CHECK(trace.count(rank, "compute", phase) >= 6);
     CHECK(trace.count(rank, "operators", "aten::addmm") > 0);
     CHECK(trace.count(rank, "reducer", strategy == "ddp" ? "all_reduce (bucket 0)" : "reduce_scatter (flat 0)") == 6);
     CHECK(trace.count(rank, "reducer's lanes", "ncclDevKernel_") >= 6);
@@ -123,7 +132,8 @@ TEST_CASE("[T08] a job's window of steps is one trace of all ranks, with phases,
     CHECK(backward == 6 * 16);
   }
   if (strategy == "fsdp") CHECK(trace.count(0, "gathers", "all_gather") > 0);
-  for (const std::string message : {"BucketReady", "BucketsReduced", "BatchLoaded"}) CHECK(trace.arrow_names.contains(message));
+  for (const std::string message : {"BucketReady", "BucketsReduced", "BatchLoaded"})
+    CHECK(trace.arrow_names.contains(message));
   // Within a step both ranks vote at the same time: their clocks are one.
   CHECK(trace.other["ranks"][1]["clock_error_us"] == 0);
   check_overlap_with_hta(launch.folder() / "run");
@@ -134,12 +144,15 @@ TEST_CASE("[T08] a job's window of steps is one trace of all ranks, with phases,
   CHECK(testing::read_text(launch.folder() / "run/report.html").find("href=\"trace.json\"") != std::string::npos);
 }
 
-TEST_CASE("[T08] a program with a loop of its own, and simulated ranks, have their trace; a run that ends within the window, too") {
+TEST_CASE(
+    "[T08] a program with a loop of its own, and simulated ranks, have their trace; a run that ends within the window, "
+    "too") {
   testing::ScratchDirectory folder;
   const bool own = GENERATE(false, true);
-  Strings words{TROUPE_RANK_PROBE, "--ranks",          "2",          "--batch_size",  "16",   "--epochs",      "1",   "--run_dir",
-                folder / "run",    "--checkpoint_dir", folder / "c", "--probe_model", "wide", "--probe_width", "256", "--profile",
-                "steps=14:100"};
+  Strings words{
+      TROUPE_RANK_PROBE, "--ranks",          "2",          "--batch_size",  "16",   "--epochs",      "1",   "--run_dir",
+      folder / "run",    "--checkpoint_dir", folder / "c", "--probe_model", "wide", "--probe_width", "256", "--profile",
+      "steps=14:100"};
   if (own) words.push_back("--probe_own_loop");
   const auto done = testing::RunningProcess(words).finish();
   INFO(done.output);
@@ -155,7 +168,8 @@ TEST_CASE("[T08] a program with a loop of its own, and simulated ranks, have the
 }
 
 TEST_CASE("[T08] a rank that dies within the window leaves a whole trace of the others, and its successor's part") {
-  Launch launch(2, {"--epochs", "1", "--profile", "steps=4:9"}, {}, {{"TROUPE_FAULT", "slot=1,step=6,at=vote,signal=9"}});
+  Launch launch(2, {"--epochs", "1", "--profile", "steps=4:9"}, {},
+                {{"TROUPE_FAULT", "slot=1,step=6,at=vote,signal=9"}});
   const auto done = launch.finish();
   INFO(done.output);
   REQUIRE(done.code == 0);
@@ -171,8 +185,8 @@ TEST_CASE("[T08] a rank that dies within the window leaves a whole trace of the 
 TEST_CASE("[T08] a rank that dies while the trace is gathered is replaced, whatever the loop takes its batches from") {
   const std::string batches = GENERATE("loader", "uneven", "own");
   INFO(batches);
-  Launch launch(2, {"--epochs", "1", "--probe_own_loop", "true", "--probe_batches", batches, "--profile", "steps=4:9"}, {},
-                {{"TROUPE_FAULT", "slot=1,step=9,at=trace,signal=9"}});
+  Launch launch(2, {"--epochs", "1", "--probe_own_loop", "true", "--probe_batches", batches, "--profile", "steps=4:9"},
+                {}, {{"TROUPE_FAULT", "slot=1,step=9,at=trace,signal=9"}});
   const auto done = launch.finish();
   INFO(done.output);
   REQUIRE(done.code == 0);
@@ -185,7 +199,8 @@ TEST_CASE("[T08] a rank that dies while the trace is gathered is replaced, whate
   CHECK(trace.count(1, "compute", "ProfilerStep") == 0);
 }
 
-TEST_CASE("[T08] a rank 0 that dies while the trace is gathered takes its part along, and its successor writes the others'") {
+TEST_CASE(
+    "[T08] a rank 0 that dies while the trace is gathered takes its part along, and its successor writes the others'") {
   const bool own = GENERATE(false, true);
   Strings words{"--epochs", "1", "--profile", "steps=4:9"};
   if (own) words.insert(words.end(), {"--probe_own_loop", "true"});
@@ -199,10 +214,11 @@ TEST_CASE("[T08] a rank 0 that dies while the trace is gathered takes its part a
   CHECK(testing::read_text(launch.folder() / "run/metrics.jsonl").find("\"event\":\"trace\"") != std::string::npos);
 }
 
-TEST_CASE("[T08] where all go back to a snapshot while the trace is gathered, the step says that it is to be repeated") {
+TEST_CASE(
+    "[T08] where all go back to a snapshot while the trace is gathered, the step says that it is to be repeated") {
   Launch launch(2,
-                {"--probe_own_loop", "true", "--probe_batches", "own", "--probe_model", "wide", "--probe_width", "64", "--strategy", "fsdp",
-                 "--fsdp_mapped", "false", "--snapshot_every", "3", "--profile", "steps=4:8"},
+                {"--probe_own_loop", "true", "--probe_batches", "own", "--probe_model", "wide", "--probe_width", "64",
+                 "--strategy", "fsdp", "--fsdp_mapped", "false", "--snapshot_every", "3", "--profile", "steps=4:8"},
                 {}, {{"TROUPE_FAULT", "slot=1,step=8,at=trace,signal=9"}});
   const auto done = launch.finish();
   INFO(done.output);
@@ -215,7 +231,8 @@ TEST_CASE("[T08] where all go back to a snapshot while the trace is gathered, th
 }
 
 TEST_CASE("[T08] a job that fails within the window leaves a whole trace of each rank that is left") {
-  Launch launch(2, {"--epochs", "1", "--profile", "steps=4:9"}, {"--no-recovery"}, {{"TROUPE_FAULT", "slot=1,step=6,at=vote,signal=9"}});
+  Launch launch(2, {"--epochs", "1", "--profile", "steps=4:9"}, {"--no-recovery"},
+                {{"TROUPE_FAULT", "slot=1,step=6,at=vote,signal=9"}});
   const auto done = launch.finish();
   INFO(done.output);
   CHECK(done.code != 0);

@@ -38,13 +38,13 @@ TraceRecorder::Recorded one_step() {
   auto message = event_of(Kind::message, "BucketReady", 500, 510);
   message.from = "compute";
   return {{{"reducer",
-            {event_of(Kind::span, "BucketReady", 510, 1100), message, event_of(Kind::collective, "all_reduce", 600, 700),
-             event_of(Kind::collective, "all_reduce", 800, 1000)}},
+            {event_of(Kind::span, "BucketReady", 510, 1100), message,
+             event_of(Kind::collective, "all_reduce", 600, 700), event_of(Kind::collective, "all_reduce", 800, 1000)}},
            {"compute",
             {event_of(Kind::step, "ProfilerStep#7", 0, 1400), event_of(Kind::phase, "forward", 10, 400),
              event_of(Kind::phase, "backward", 400, 900), event_of(Kind::wait, "gather of a unit", 450, 550),
-             event_of(Kind::phase, "wait for gradients", 900, 1100), event_of(Kind::collective, "all_gather", 1100, 1200),
-             event_of(Kind::phase, "optimizer", 1200, 1300)}}},
+             event_of(Kind::phase, "wait for gradients", 900, 1100),
+             event_of(Kind::collective, "all_gather", 1100, 1200), event_of(Kind::phase, "optimizer", 1200, 1300)}}},
           0};
 }
 
@@ -74,7 +74,9 @@ TraceRank rank_of(int rank, std::int64_t first, std::int64_t last, double hidden
 
 }  // namespace
 
-TEST_CASE("[T08] the setting profile is off, a table, or a table and a window of steps; anything else is refused with its place") {
+TEST_CASE(
+    "[T08] the setting profile is off, a table, or a table and a window of steps; anything else is refused with its "
+    "place") {
   ProfileSetting setting;
   for (const std::string off : {"off", "false", "0"}) {
     CHECK(parse_profile(off, setting).empty());
@@ -93,9 +95,9 @@ TEST_CASE("[T08] the setting profile is off, a table, or a table and a window of
   CHECK_FALSE(setting.traces(13));
   CHECK(parse_profile("steps=0:1,operators=off", setting).empty());
   CHECK_FALSE(setting.operators);
-  for (const std::string bad :
-       {"", "steps", "steps=", "steps=3", "steps=3:", "steps=:3", "steps=3:3", "steps=4:3", "steps=-1:3", "steps=1:2:3", "steps=a:b",
-        "steps=1:2,", "step=1:2", "operators=off", "steps=1:2,operators=some", "steps=1:99999999999999999999", "steps= 1:2"}) {
+  for (const std::string bad : {"", "steps", "steps=", "steps=3", "steps=3:", "steps=:3", "steps=3:3", "steps=4:3",
+                                "steps=-1:3", "steps=1:2:3", "steps=a:b", "steps=1:2,", "step=1:2", "operators=off",
+                                "steps=1:2,operators=some", "steps=1:99999999999999999999", "steps= 1:2"}) {
     INFO(bad);
     CHECK_FALSE(parse_profile(bad, setting).empty());
   }
@@ -179,7 +181,9 @@ TEST_CASE("[T08] a collective is a span of the thread that was in it") {
   CHECK(event.step == 4);
 }
 
-TEST_CASE("[T08] a rank's trace has a thread for each actor, arrows between them, and kernels for HTA whose overlap is ours") {
+TEST_CASE(
+    "[T08] a rank's trace has a thread for each actor, arrows between them, and kernels for HTA whose overlap is "
+    "ours") {
   const auto part = trace_part(one_step(), {3, "some host", 5'000'000'000});
   const ParsedTrace trace(whole(part));
   CHECK(trace.processes.at(3) == "rank 3 (some host)");
@@ -194,7 +198,8 @@ TEST_CASE("[T08] a rank's trace has a thread for each actor, arrows between them
   CHECK(part.totals.collectives_ns == 300'000);
   CHECK(part.totals.hidden_ns == 200'000);
   CHECK(part.totals.overlap() == Approx(2.0 / 3));
-  // What HTA reads: each kernel has a stream and the correlation of one launch. The all_gather that compute waits for is none.
+  // What HTA reads: each kernel has a stream and the correlation of one launch. The all_gather that compute waits for
+  // is none.
   std::map<std::int64_t, int> launches;
   for (const auto& [thread, spans] : trace.spans) {
     for (const auto& span : spans) {
@@ -219,7 +224,8 @@ TEST_CASE("[T08] a rank's trace has a thread for each actor, arrows between them
 
 TEST_CASE("[T08] a device's own kernels take the place of those that a rank on the CPU is shown with") {
   auto recorded = one_step();
-  auto kernel = event_of(Kind::kernel, "ncclDevKernel_AllReduce_Sum_f32", 0, 100), gemm = event_of(Kind::kernel, "gemm", 50, 200);
+  auto kernel = event_of(Kind::kernel, "ncclDevKernel_AllReduce_Sum_f32", 0, 100),
+       gemm = event_of(Kind::kernel, "gemm", 50, 200);
   kernel.stream = 20;
   gemm.stream = 7;
   recorded.tracks.push_back({"device", {kernel, gemm}});
@@ -233,8 +239,8 @@ TEST_CASE("[T08] a device's own kernels take the place of those that a rank on t
 
 namespace {
 
-KinetoActivity activity_of(KinetoActivity::Kind kind, const std::string& name, std::int64_t begin_us, std::int64_t end_us,
-                           std::int64_t correlation, std::int64_t resource) {
+KinetoActivity activity_of(KinetoActivity::Kind kind, const std::string& name, std::int64_t begin_us,
+                           std::int64_t end_us, std::int64_t correlation, std::int64_t resource) {
   KinetoActivity activity;
   activity.kind = kind;
   activity.name = name;
@@ -247,7 +253,9 @@ KinetoActivity activity_of(KinetoActivity::Kind kind, const std::string& name, s
 
 }  // namespace
 
-TEST_CASE("[T08] [L03] a device's kernels stand on a track for each stream, with arrows from their launches, and NCCL's from the reducer") {
+TEST_CASE(
+    "[T08] [L03] a device's kernels stand on a track for each stream, with arrows from their launches, and NCCL's from "
+    "the reducer") {
   using Activity = KinetoActivity::Kind;
   const auto recorder = std::make_shared<TraceRecorder>();
   join_trace(recorder, "compute");
@@ -266,14 +274,15 @@ TEST_CASE("[T08] [L03] a device's kernels stand on a track for each stream, with
   of_operator.thread = 1;
   auto matmul = activity_of(Activity::operation, "aten::mm", 10, 30, 77, 4711);
   matmul.thread = 1;
-  add_activities({matmul, of_operator, activity_of(Activity::device, "gemm", 40, 300, 1, 7),
-                  activity_of(Activity::launch, "cudaLaunchKernel", 120, 125, 2, reducers_number),
-                  activity_of(Activity::device, "pack", 310, 320, 2, 13),
-                  activity_of(Activity::launch, "cuLaunchKernelEx", 200, 210, 3, 0x7f00'1234),  // NCCL's own thread
-                  activity_of(Activity::device, "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgs)", 250, 360, 3, 20),
-                  activity_of(Activity::launch, "cudaMemcpyAsync", 380, 390, 4, reducers_number),
-                  activity_of(Activity::device, "Memcpy DtoH (Device -> Pinned)", 395, 400, 4, 7)},
-                 *recorder);
+  add_activities(
+      {matmul, of_operator, activity_of(Activity::device, "gemm", 40, 300, 1, 7),
+       activity_of(Activity::launch, "cudaLaunchKernel", 120, 125, 2, reducers_number),
+       activity_of(Activity::device, "pack", 310, 320, 2, 13),
+       activity_of(Activity::launch, "cuLaunchKernelEx", 200, 210, 3, 0x7f00'1234),  // NCCL's own thread
+       activity_of(Activity::device, "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgs)", 250, 360, 3, 20),
+       activity_of(Activity::launch, "cudaMemcpyAsync", 380, 390, 4, reducers_number),
+       activity_of(Activity::device, "Memcpy DtoH (Device -> Pinned)", 395, 400, 4, 7)},
+      *recorder);
   join_trace(nullptr, {});
   const auto part = trace_part(recorder->take(), {0, "h", 0});
   const ParsedTrace trace(whole(part));
@@ -294,7 +303,8 @@ TEST_CASE("[T08] [L03] a device's kernels stand on a track for each stream, with
   }
   // By arrow: from which track to which.
   std::multiset<std::pair<std::string, std::string>> arrows;
-  for (const auto& [id, ends] : trace.arrows) arrows.emplace(trace.names.at(ends[0].second), trace.names.at(ends[1].second));
+  for (const auto& [id, ends] : trace.arrows)
+    arrows.emplace(trace.names.at(ends[0].second), trace.names.at(ends[1].second));
   const std::multiset<std::pair<std::string, std::string>> expected{{"operators", "stream 7"},
                                                                     {"reducer", "stream 13"},
                                                                     {"launches", "stream 20, NCCL"},
@@ -346,7 +356,8 @@ TEST_CASE("[T08] a clock's offset is that of the shortest way, and wrong by half
   CHECK(offset_of({{1000, 3000, 2400}}, false).offset_ns == -400);
   CHECK(offset_of({{1000, 3000, 2400}}, true).offset_ns == 0);  // one clock, as far as anybody can see
   CHECK(offset_of({{1000, 3000, 2400}}, true).error_ns == 0);
-  CHECK(offset_of({{1000, 3000, 9400}}, true).offset_ns == -7400);  // another one after all: a container with a clock of its own
+  CHECK(offset_of({{1000, 3000, 9400}}, true).offset_ns ==
+        -7400);  // another one after all: a container with a clock of its own
 }
 
 TEST_CASE("[T08] ranks whose clocks began at other times find the offset to rank 0's, on each back end") {
@@ -399,7 +410,8 @@ TEST_CASE("[T08] a trace's files: one of all ranks, one of each, and nothing of 
     const ParsedTrace one(text);
     CHECK(one.processes.size() == 1);
     CHECK(text.find("\"rank\": " + std::to_string(rank)) != std::string::npos);  // with a blank, as HTA looks for it
-    CHECK(nlohmann::json::parse(text)["distributedInfo"] == nlohmann::json{{"backend", "nccl"}, {"rank", rank}, {"world_size", 2}});
+    CHECK(nlohmann::json::parse(text)["distributedInfo"] ==
+          nlohmann::json{{"backend", "nccl"}, {"rank", rank}, {"world_size", 2}});
   }
   CHECK_FALSE(std::filesystem::exists(folder / "trace/rank-7.json"));
   CHECK_FALSE(std::filesystem::exists(folder / "trace.json.partial"));
@@ -431,8 +443,8 @@ TEST_CASE("[T08] a rank's own file that does not get onto the disk leaves no par
     errno = 0;
     CHECK(write_trace_of_rank(folder.path(), {rank, "h", part.totals, {}}, 2, part.events).empty());
     CHECK(errno == why);
-    CHECK_FALSE(
-        std::filesystem::exists(std::filesystem::symlink_status(folder / ("trace/rank-" + std::to_string(rank) + ".json.partial"))));
+    CHECK_FALSE(std::filesystem::exists(
+        std::filesystem::symlink_status(folder / ("trace/rank-" + std::to_string(rank) + ".json.partial"))));
   }
   CHECK_FALSE(std::filesystem::exists(folder / "trace/rank-0.json"));
   // And it ends the trace of all ranks.
@@ -458,7 +470,9 @@ TEST_CASE("[T08] intervals without holes are what is left of each instant, and a
     return instants;
   };
   std::uint32_t state = 7;
-  const auto draw = [&](std::uint32_t below) { return static_cast<std::int64_t>((state = state * 1664525 + 1013904223) >> 16) % below; };
+  const auto draw = [&](std::uint32_t below) {
+    return static_cast<std::int64_t>((state = state * 1664525 + 1013904223) >> 16) % below;
+  };
   for (int round = 0; round < 500; ++round) {
     std::vector<TraceInterval> sides[2];
     for (auto& side : sides) {
@@ -482,11 +496,13 @@ TEST_CASE("[T08] intervals without holes are what is left of each instant, and a
   CHECK(subtract_intervals({{0, 10'000'000}}, holes).size() == 1'000'001);
 }
 
-TEST_CASE("[T08] what is said of a trace names its steps, its overlap, its clocks, who came late and what was dropped") {
+TEST_CASE(
+    "[T08] what is said of a trace names its steps, its overlap, its clocks, who came late and what was dropped") {
   ProfileSetting window;
   REQUIRE(parse_profile("steps=10:13", window).empty());
   CHECK(describe_trace("r/trace.json", window, {rank_of(0, 10, 12), rank_of(1, 10, 12, 1)}, 2) ==
-        "trace: r/trace.json: 2 ranks, steps 10 to 12, 200 events; overlap 75.0%: 3.333 ms a step in collectives, 2.500 hidden; clocks fit "
+        "trace: r/trace.json: 2 ranks, steps 10 to 12, 200 events; overlap 75.0%: 3.333 ms a step in collectives, "
+        "2.500 hidden; clocks fit "
         "within 11 us");
   auto late = rank_of(1, 12, 12), empty = rank_of(2, -1, -1);
   late.totals.dropped = 5;

@@ -19,7 +19,9 @@ namespace {
 Job job() {
   Job job;
   job.model = [](const Config&) {
-    return torch::nn::Sequential(torch::nn::Linear(6, 16), torch::nn::Tanh(), troupe::nn::BatchNorm(16), torch::nn::Linear(16, 2)).ptr();
+    return torch::nn::Sequential(torch::nn::Linear(6, 16), torch::nn::Tanh(), troupe::nn::BatchNorm(16),
+                                 torch::nn::Linear(16, 2))
+        .ptr();
   };
   job.data = [](const Config&) {
     const auto input = torch::randn({256, 6}, at::detail::createCPUGenerator(3));
@@ -29,14 +31,17 @@ Job job() {
   };
   job.loss = [](torch::nn::Module& model, const Batch& batch, const Config&) {
     const auto scores = model.as<torch::nn::SequentialImpl>()->forward(batch.input);
-    return Loss(torch::nn::functional::cross_entropy(scores, batch.target), scores.argmax(1).eq(batch.target).sum().item<double>());
+    return Loss(torch::nn::functional::cross_entropy(scores, batch.target),
+                scores.argmax(1).eq(batch.target).sum().item<double>());
   };
   return job;
 }
 
-// Runs the framework's own loop on simulated ranks; the weights are in the checkpoint that it leaves. `before_forward` is each rank's.
+// Runs the framework's own loop on simulated ranks; the weights are in the checkpoint that it leaves. `before_forward`
+// is each rank's.
 TrainingState train_to_end(
-    const std::string& folder, int world_size, Config config, const std::function<void(Rank&)>& before_forward = [](Rank&) {}) {
+    const std::string& folder, int world_size, Config config,
+    const std::function<void(Rank&)>& before_forward = [](Rank&) {}) {
   config.checkpoint_dir = folder;
   config.run_dir = "";
   config.batch_size = 16;
@@ -80,7 +85,8 @@ TEST_CASE("[C01] a run that stops after step 30 and resumes on the same ranks is
   const auto uninterrupted = train_to_end(whole.path(), world_size, config);
   CHECK(uninterrupted.step == 60);
 
-  // The run is ended by a signal in the middle of the third epoch, as Ctrl-C would; its schedule is that of the whole run.
+  // The run is ended by a signal in the middle of the third epoch, as Ctrl-C would; its schedule is that of the whole
+  // run.
   auto first = config;
   first.save_every = 30;
   first.keep_last = 10;
@@ -108,7 +114,9 @@ TEST_CASE("[S04] a checkpoint resumes at another world size, in the middle of an
   CHECK(resumed.epoch == whole.epoch);
 }
 
-TEST_CASE("[S04] a run that resumes with another order of its data in the middle of an epoch is told so, and not at an epoch's end") {
+TEST_CASE(
+    "[S04] a run that resumes with another order of its data in the middle of an epoch is told so, and not at an "
+    "epoch's end") {
   testing::ScratchDirectory folder;
   Config config;
   config.epochs = 1;
@@ -145,11 +153,13 @@ TEST_CASE("[S04] what of a checkpoint's data order changed is told by name, with
   CHECK(data_order_changes(saved, config).empty());
   config.batch_size = 32;
   config.shuffle_buffer = 7;
-  CHECK((data_order_changes(saved, config) == std::vector<std::string>{"batch_size was 64, is 32", "shuffle_buffer was 1024, is 7"}));
+  CHECK((data_order_changes(saved, config) ==
+         std::vector<std::string>{"batch_size was 64, is 32", "shuffle_buffer was 1024, is 7"}));
   config = {};
   config.seed = 9;
   config.shuffle = false;
-  CHECK((data_order_changes(saved, config) == std::vector<std::string>{"shuffle was true, is false", "seed was 42, is 9"}));
+  CHECK((data_order_changes(saved, config) ==
+         std::vector<std::string>{"shuffle was true, is false", "seed was 42, is 9"}));
   for (const char* other : {"", "{}", "[]", "{\"batch_size\":", "7"}) CHECK(data_order_changes(other, config).empty());
 }
 
@@ -167,7 +177,8 @@ class ShardedRows final : public Dataset {
   std::shared_ptr<const Dataset> rows_;
 };
 
-using SamplesByStep = std::map<std::pair<std::int64_t, std::int64_t>, std::multiset<std::int64_t>>;  // (epoch, step of it): all ranks'
+using SamplesByStep =
+    std::map<std::pair<std::int64_t, std::int64_t>, std::multiset<std::int64_t>>;  // (epoch, step of it): all ranks'
 
 SamplesByStep samples_of_run(const std::string& folder, int world_size, Config config) {
   config.checkpoint_dir = folder;
@@ -179,11 +190,14 @@ SamplesByStep samples_of_run(const std::string& folder, int world_size, Config c
   std::mutex mutex;
   const auto errors = testing::run_program(world_size, config, [&](Rank& rank) {
     auto mine = job();
-    mine.data = [](const Config& settings) { return Datasets{std::make_shared<ShardedRows>(job().data(settings).train), nullptr}; };
+    mine.data = [](const Config& settings) {
+      return Datasets{std::make_shared<ShardedRows>(job().data(settings).train), nullptr};
+    };
     mine.loss = [&, loss = mine.loss](torch::nn::Module& model, const Batch& batch, const Config& settings) {
       std::lock_guard lock(mutex);
       const auto index = batch.index.contiguous();
-      samples[{batch.epoch, batch.step}].insert(index.const_data_ptr<std::int64_t>(), index.const_data_ptr<std::int64_t>() + index.numel());
+      samples[{batch.epoch, batch.step}].insert(index.const_data_ptr<std::int64_t>(),
+                                                index.const_data_ptr<std::int64_t>() + index.numel());
       return loss(model, batch, settings);
     };
     train(mine, rank);
@@ -194,7 +208,9 @@ SamplesByStep samples_of_run(const std::string& folder, int world_size, Config c
 
 }  // namespace
 
-TEST_CASE("[S04] data in shards resumes in the middle of an epoch at another world size, with the samples that were to come") {
+TEST_CASE(
+    "[S04] data in shards resumes in the middle of an epoch at another world size, with the samples that were to "
+    "come") {
   testing::ScratchDirectory one, other;
   Config config;
   config.epochs = 2;
@@ -217,7 +233,9 @@ TEST_CASE("[C03] a corrupt checkpoint is refused on resume and the one before is
   config.keep_last = 5;
   const auto whole = train_to_end(folder.path(), 2, config);
   CHECK(whole.step == 24);
-  std::ofstream(folder / "step-00000024/rank-00000.safetensors", std::ios::binary | std::ios::in | std::ios::out).seekp(500) << "flip";
+  std::ofstream(folder / "step-00000024/rank-00000.safetensors", std::ios::binary | std::ios::in | std::ios::out)
+          .seekp(500)
+      << "flip";
   config.resume = "latest";
   check_equal(train_to_end(folder.path(), 2, config), whole);  // from step 12 again to 24
   config.resume = folder / "step-00000099";
@@ -243,7 +261,8 @@ TEST_CASE("[C02] a checkpoint that finds the disk full is reported, and the last
     poisoned = false;
   };
   check_equal(train_to_end(hurt.path(), 2, config, fill_disk), undisturbed);
-  for (const auto* step : {"step-00000006", "step-00000018", "step-00000024"}) CHECK(std::filesystem::exists(hurt / step));
+  for (const auto* step : {"step-00000006", "step-00000018", "step-00000024"})
+    CHECK(std::filesystem::exists(hurt / step));
   CHECK_FALSE(std::filesystem::exists(hurt / "step-00000012"));
 }
 

@@ -73,7 +73,8 @@ Outcome train(int world_size, const std::function<std::vector<Pair>(int)>& batch
     std::lock_guard lock(mutex);
     CHECK(steps == 4);
     if (!rank.is_main()) return;
-    for (const auto& item : net->named_parameters()) outcome.state.emplace_back(item.key(), item.value().detach().clone());
+    for (const auto& item : net->named_parameters())
+      outcome.state.emplace_back(item.key(), item.value().detach().clone());
     for (const auto& item : net->named_buffers()) outcome.state.emplace_back(item.key(), item.value().clone());
   });
   for (const auto& error : errors) CHECK(error.empty());
@@ -82,7 +83,9 @@ Outcome train(int world_size, const std::function<std::vector<Pair>(int)>& batch
 
 }  // namespace
 
-TEST_CASE("[D11] ranks with unequal amounts of data train as one rank that has all of it, and SyncBatchNorm leaves repeats out") {
+TEST_CASE(
+    "[D11] ranks with unequal amounts of data train as one rank that has all of it, and SyncBatchNorm leaves repeats "
+    "out") {
   const auto uneven = train(3, batches_of);
   const auto alone = train(1, [](int) {
     std::vector<Pair> whole;

@@ -26,7 +26,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::int64_t kSamples = 96, kBatch = 24, kStepsPerEpoch = kSamples / kBatch, kEpochs = 4, kSteps = kEpochs * kStepsPerEpoch;
+constexpr std::int64_t kSamples = 96, kBatch = 24, kStepsPerEpoch = kSamples / kBatch, kEpochs = 4,
+                       kSteps = kEpochs * kStepsPerEpoch;
 constexpr std::int64_t kSaveEvery = 4;
 
 struct CellImpl : torch::nn::Module {
@@ -71,7 +72,8 @@ Job program_of(const NumericsJob& job, const Rank& rank) {
                     std::make_shared<TensorDataset>(input.narrow(0, kSamples, 24), target.narrow(0, kSamples, 24))};
   };
   program.loss = [&rank, nan_step = job.nan_step](torch::nn::Module& model, const Batch& batch, const Config&) {
-    auto loss = torch::nn::functional::cross_entropy(model.as<torch::nn::SequentialImpl>()->forward(batch.input), batch.target);
+    auto loss =
+        torch::nn::functional::cross_entropy(model.as<torch::nn::SequentialImpl>()->forward(batch.input), batch.target);
     if (model.is_training() && rank.is_main() && batch.epoch * kStepsPerEpoch + batch.step == nan_step)
       loss = loss * std::numeric_limits<double>::quiet_NaN();
     return Loss(loss);
@@ -90,7 +92,8 @@ Remains remains_of(const Config& config) {
   std::istringstream lines(testing::read_text(config.run_dir + "/metrics.jsonl"));
   for (std::string line; std::getline(lines, line);) {
     const auto entry = nlohmann::json::parse(line);
-    if (entry["kind"] == "train") remains.losses[entry["step"].get<std::int64_t>()].push_back(entry["loss_metrics/global_avg_loss"].dump());
+    if (entry["kind"] == "train")
+      remains.losses[entry["step"].get<std::int64_t>()].push_back(entry["loss_metrics/global_avg_loss"].dump());
   }
   remains.state = load_checkpoint(config.checkpoint_dir, "latest").state;
   return remains;
@@ -113,9 +116,11 @@ std::string difference(const Remains& found, const Remains& expected, bool once)
   for (const auto& [step, losses] : expected.losses) {
     const auto mine = found.losses.find(step);
     if (mine == found.losses.end()) return "step " + std::to_string(step) + " is not in the metrics";
-    if (once && mine->second.size() > losses.size()) return "step " + std::to_string(step) + " is in the metrics more than once";
+    if (once && mine->second.size() > losses.size())
+      return "step " + std::to_string(step) + " is in the metrics more than once";
     for (const auto& loss : mine->second) {
-      if (loss != losses.front()) return "the loss of step " + std::to_string(step) + " is " + loss + ", undisturbed " + losses.front();
+      if (loss != losses.front())
+        return "the loss of step " + std::to_string(step) + " is " + loss + ", undisturbed " + losses.front();
     }
   }
   return difference(found.state, expected.state);
@@ -173,14 +178,16 @@ const Remains& undisturbed(NumericsJob job) {
   const testing::ScratchDirectory folder;
   const auto config = config_of(job, folder.path());
   NumericsOutcome outcome;
-  if (const auto failure = run_to_end(job, config, outcome, {}); !failure.empty()) throw std::runtime_error("undisturbed: " + failure);
+  if (const auto failure = run_to_end(job, config, outcome, {}); !failure.empty())
+    throw std::runtime_error("undisturbed: " + failure);
   return known[key] = remains_of(config);
 }
 
 }  // namespace
 
 std::string NumericsFault::to_string() const {
-  auto text = name_of(fault.kind) + " rank " + std::to_string(slot) + " at '" + fault.place + "' of step " + std::to_string(fault.step);
+  auto text = name_of(fault.kind) + " rank " + std::to_string(slot) + " at '" + fault.place + "' of step " +
+              std::to_string(fault.step);
   if (fault.lasts.count() > 0) text += " for " + std::to_string(fault.lasts.count()) + " ms";
   return life == 0 ? text : text + ", in its life " + std::to_string(life);
 }
@@ -202,7 +209,8 @@ NumericsJob numerics_job_of_seed(std::uint64_t seed) {
     fault.place = places[draw.next() % places.size()];
     // Ranks die more often than all else.
     fault.kind = draw.once_in(3) ? others[draw.next() % others.size()] : ChaosKind::kill;
-    if (fault.kind == ChaosKind::stop) fault.lasts = std::chrono::milliseconds(draw.once_in(6) ? 3'000 : draw.in(20, 200));
+    if (fault.kind == ChaosKind::stop)
+      fault.lasts = std::chrono::milliseconds(draw.once_in(6) ? 3'000 : draw.in(20, 200));
     if (fault.kind == ChaosKind::slow) fault.lasts = std::chrono::milliseconds(draw.in(100, 500));
     if (fault.place == "save") fault.step = draw.in(1, kSteps / kSaveEvery) * kSaveEvery;
     // Where, with luck, a newcomer comes in: that one, or a donor.

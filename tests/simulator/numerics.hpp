@@ -36,9 +36,9 @@ struct NumericsOutcome {
   int starts = 1;                        ///< 1 and as often as all began anew from a checkpoint
 };
 
-/// Runs the job in this process and holds it against the undisturbed one, which it runs first where it has not before: the loss of every
-/// step, each written once; the tensors of the last checkpoint, bit by bit. `log` gets the coordinator's lines; may be empty. One at a
-/// time.
+/// Runs the job in this process and holds it against the undisturbed one, which it runs first where it has not before:
+/// the loss of every step, each written once; the tensors of the last checkpoint, bit by bit. `log` gets the
+/// coordinator's lines; may be empty. One at a time.
 NumericsOutcome run_numerics(const NumericsJob& job, const std::function<void(const std::string&)>& log = {});
 
 }  // namespace troupe::simulator

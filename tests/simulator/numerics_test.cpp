@@ -1,5 +1,5 @@
-// A simulated cluster with its true numerics loses ranks, and ends with the bits of one that nothing happened to (the faults are numbered
-// as in docs/faults.md).
+// A simulated cluster with its true numerics loses ranks, and ends with the bits of one that nothing happened to (the
+// faults are numbered as in docs/faults.md).
 #include "tests/simulator/numerics.hpp"
 
 #include "tests/catch.hpp"
@@ -30,9 +30,11 @@ NumericsJob two_ranks(const std::string& strategy, std::vector<NumericsFault> fa
 
 }  // namespace
 
-TEST_CASE("[L05] a simulated rank that is killed at any place of a step is replaced, and the job ends with the same bits") {
+TEST_CASE(
+    "[L05] a simulated rank that is killed at any place of a step is replaced, and the job ends with the same bits") {
   const std::string strategy = GENERATE("ddp", "fsdp");
-  for (const auto* place : {"data", "forward", "backward", "buckets", "collective", "reduced", "vote", "voted", "committed", "optimizer"}) {
+  for (const auto* place :
+       {"data", "forward", "backward", "buckets", "collective", "reduced", "vote", "voted", "committed", "optimizer"}) {
     const int slot = place[0] % 2;  // now this one, now that
     CHECK(keeps_its_promises(two_ranks(strategy, {at_place(place, 5, slot)})).generations >= 2);
   }
@@ -67,7 +69,8 @@ TEST_CASE("[L05] sharded ranks that lose one in their first step go back to buff
 }
 
 TEST_CASE(
-    "[L05] fault 8: a simulated rank that stands still for longer than it may is killed and replaced, a shorter stop changes nothing") {
+    "[L05] fault 8: a simulated rank that stands still for longer than it may is killed and replaced, a shorter stop "
+    "changes nothing") {
   CHECK(keeps_its_promises(two_ranks("ddp", {at_place("backward", 5, 1, ChaosKind::stop, 4'000ms)})).generations >= 2);
   keeps_its_promises(two_ranks("fsdp", {at_place("backward", 5, 1, ChaosKind::stop, 100ms)}));
 }
@@ -79,7 +82,8 @@ TEST_CASE("[L05] fault 6: simulated ranks that all die begin anew from their las
 
 TEST_CASE("[L05] simulated ranks with broken connections, a full disk or little time go on") {
   CHECK(keeps_its_promises(two_ranks("fsdp", {at_place("forward", 5, 0, ChaosKind::net)})).generations >= 2);
-  keeps_its_promises(two_ranks("ddp", {at_place("forward", 7, 1, ChaosKind::disk), at_place("vote", 7, 0, ChaosKind::slow, 300ms)}));
+  keeps_its_promises(
+      two_ranks("ddp", {at_place("forward", 7, 1, ChaosKind::disk), at_place("vote", 7, 0, ChaosKind::slow, 300ms)}));
 }
 
 TEST_CASE("[L05] fault 40: seeds of faults on simulated clusters, ddp and fsdp on 2 to 4 ranks, change no bit") {

@@ -1,4 +1,5 @@
-// Simulated jobs, one per seed, until one breaks a promise: ./dev simulate [SEEDS [FIRST]] [--faults 0,2] [--log] [--plant BUG]
+// Simulated jobs, one per seed, until one breaks a promise: ./dev simulate [SEEDS [FIRST]] [--faults 0,2] [--log]
+// [--plant BUG]
 #include <chrono>
 #include <cstdio>
 
@@ -26,17 +27,19 @@ void tell(std::uint64_t seed, const JobOptions& options, const Outcome& outcome,
   const auto least = shrink(options);
   const auto all = job_of_seed(seed).faults;
   std::string numbers;
-  std::printf("%d ranks on %d hosts, %d spares; of %zu faults these are enough:\n", least.ranks, least.hosts, least.spares,
-              options.faults.size());
+  std::printf("%d ranks on %d hosts, %d spares; of %zu faults these are enough:\n", least.ranks, least.hosts,
+              least.spares, options.faults.size());
   for (const auto& fault : least.faults) {
     std::printf("  %s\n", fault.to_string().c_str());
     for (std::size_t i = 0; i < all.size(); ++i) {
-      if (all[i].kind == fault.kind && all[i].at == fault.at && all[i].target == fault.target && all[i].step == fault.step)
+      if (all[i].kind == fault.kind && all[i].at == fault.at && all[i].target == fault.target &&
+          all[i].step == fault.step)
         numbers += (numbers.empty() ? "" : ",") + std::to_string(i);
     }
   }
   std::printf("again: ./dev simulate 1 %llu --log%s%s%s\n", static_cast<unsigned long long>(seed),
-              numbers.empty() ? "" : (" --faults " + numbers).c_str(), arguments.plant.empty() ? "" : " --plant ", arguments.plant.c_str());
+              numbers.empty() ? "" : (" --faults " + numbers).c_str(), arguments.plant.empty() ? "" : " --plant ",
+              arguments.plant.c_str());
 }
 
 void tell_scale(const std::vector<int>& ranks) {
@@ -44,13 +47,14 @@ void tell_scale(const std::vector<int>& ranks) {
   for (const int n : ranks) {
     if (n < 4) refuse("--ranks takes 4 or more");
     const auto result = measure_scale(n);
-    const std::pair<const char*, const ScaleResult::Change*> changes[] = {{"the job begins", &result.forming},
-                                                                          {"one dies and is replaced", &result.replacing},
-                                                                          {"one dies, the others go on", &result.shrinking},
-                                                                          {"coordinator and a rank die", &result.taking_over}};
+    const std::pair<const char*, const ScaleResult::Change*> changes[] = {
+        {"the job begins", &result.forming},
+        {"one dies and is replaced", &result.replacing},
+        {"one dies, the others go on", &result.shrinking},
+        {"coordinator and a rank die", &result.taking_over}};
     for (const auto& [name, change] : changes) {
-      std::printf("%7d  %-28s  %9zu  %9.2f  %9.3f  %12.4f\n", n, name, change->count, static_cast<double>(change->count) / n,
-                  change->spent.count(), change->coordinating.count());
+      std::printf("%7d  %-28s  %9zu  %9.2f  %9.3f  %12.4f\n", n, name, change->count,
+                  static_cast<double>(change->count) / n, change->spent.count(), change->coordinating.count());
       for (const auto& [type, count] : change->messages) {
         if (count > static_cast<std::size_t>(n) / 2) std::printf("%7s    %-26s  %9zu\n", "", type.c_str(), count);
       }
@@ -87,9 +91,10 @@ int main(int argc, char** argv) {
     }
   }
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - started;
-  std::printf("%llu seeds from %llu: no promise broken; %.1f h simulated in %.1f s, %llu events, %llu jobs begun anew\n",
-              static_cast<unsigned long long>(arguments.seeds), static_cast<unsigned long long>(arguments.first),
-              static_cast<double>(simulated.count()) / 3'600'000, spent.count(), static_cast<unsigned long long>(events),
-              static_cast<unsigned long long>(restarts));
+  std::printf(
+      "%llu seeds from %llu: no promise broken; %.1f h simulated in %.1f s, %llu events, %llu jobs begun anew\n",
+      static_cast<unsigned long long>(arguments.seeds), static_cast<unsigned long long>(arguments.first),
+      static_cast<double>(simulated.count()) / 3'600'000, spent.count(), static_cast<unsigned long long>(events),
+      static_cast<unsigned long long>(restarts));
   return 0;
 }

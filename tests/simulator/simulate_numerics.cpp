@@ -1,4 +1,5 @@
-// Jobs with their true numerics under faults, one per seed, until one breaks a promise: ./dev simulate --numerics [SEEDS [FIRST]]
+// Jobs with their true numerics under faults, one per seed, until one breaks a promise: ./dev simulate --numerics
+// [SEEDS [FIRST]]
 #include <ATen/Parallel.h>
 #include <unistd.h>
 
@@ -36,7 +37,8 @@ void silence_ranks() {
 
 std::string numbers_of(const Arguments& arguments) {
   std::string text;
-  for (const auto index : arguments.faults.value_or(std::vector<std::size_t>())) text += (text.empty() ? "" : ",") + std::to_string(index);
+  for (const auto index : arguments.faults.value_or(std::vector<std::size_t>()))
+    text += (text.empty() ? "" : ",") + std::to_string(index);
   return text.empty() ? text : " --faults " + text;
 }
 
@@ -44,16 +46,17 @@ std::string numbers_of(const Arguments& arguments) {
 bool run_seed(std::uint64_t seed, const Arguments& arguments, NumericsOutcome& sum) {
   auto job = numerics_job_of_seed(seed);
   job.faults = chosen(arguments, seed, std::move(job.faults));
-  std::snprintf(again, sizeof again, "again: ./dev simulate --numerics 1 %llu%s --log\n", static_cast<unsigned long long>(seed),
-                numbers_of(arguments).c_str());
+  std::snprintf(again, sizeof again, "again: ./dev simulate --numerics 1 %llu%s --log\n",
+                static_cast<unsigned long long>(seed), numbers_of(arguments).c_str());
   ::alarm(kDeadline_s);
   std::string lines;
   const auto outcome = run_numerics(job, [&](const std::string& line) { lines += "  " + line + "\n"; });
   sum.generations += outcome.generations - 1;
   sum.starts += outcome.starts - 1;
   if (!outcome.violation && !arguments.log) return true;
-  std::fprintf(screen, "seed %llu: %s over %s on %d ranks%s\n", static_cast<unsigned long long>(seed), job.strategy.c_str(),
-               job.backend.c_str(), job.ranks, job.nan_step < 0 ? "" : ", with a loss that is not a number");
+  std::fprintf(screen, "seed %llu: %s over %s on %d ranks%s\n", static_cast<unsigned long long>(seed),
+               job.strategy.c_str(), job.backend.c_str(), job.ranks,
+               job.nan_step < 0 ? "" : ", with a loss that is not a number");
   for (const auto& fault : job.faults) std::fprintf(screen, "  %s\n", fault.to_string().c_str());
   std::fprintf(screen, "%s", lines.c_str());
   if (outcome.violation) std::fprintf(screen, "%s\n%s", outcome.violation->c_str(), again);
@@ -74,9 +77,11 @@ int main(int argc, char** argv) {
     if (!run_seed(seed, arguments, sum)) return std::fflush(screen), 1;
   }
   const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
-  std::fprintf(screen, "%llu seeds from %llu: no promise broken; %d memberships changed, %d jobs begun anew; %.1f s, %.2f seeds/s\n",
-               static_cast<unsigned long long>(arguments.seeds), static_cast<unsigned long long>(arguments.first), sum.generations - 1,
-               sum.starts - 1, spent, static_cast<double>(arguments.seeds) / spent);
+  std::fprintf(
+      screen,
+      "%llu seeds from %llu: no promise broken; %d memberships changed, %d jobs begun anew; %.1f s, %.2f seeds/s\n",
+      static_cast<unsigned long long>(arguments.seeds), static_cast<unsigned long long>(arguments.first),
+      sum.generations - 1, sum.starts - 1, spent, static_cast<double>(arguments.seeds) / spent);
   std::fflush(screen);
   return 0;
 }

@@ -84,7 +84,8 @@ TEST_CASE("[L06] a seed replays byte by byte, and another one does not") {
 }
 
 TEST_CASE("[L06] a planted bug is found and shrunk") {
-  const auto bug = GENERATE(as<std::string>(), "forget-commit", "forget-newcomer", "forget-votes", "never-shrink", "same-generation");
+  const auto bug = GENERATE(as<std::string>(), "forget-commit", "forget-newcomer", "forget-votes", "never-shrink",
+                            "same-generation");
   INFO(bug);
   const auto found = first_broken(bug, 200);
   REQUIRE(found);
@@ -133,9 +134,11 @@ TEST_CASE("[L06] fault 7: simulated: a newcomer or a donor dies during the heal"
   goes_on_after({kill_at(1, "forward", 5), kill_at(slot, "heal", 0), at_time(FaultKind::kill_coordinator, 1'500ms, 0)});
 }
 
-TEST_CASE("[L06] fault 18: simulated: messages of former generations that arrive up to 30 s late are dropped and counted") {
+TEST_CASE(
+    "[L06] fault 18: simulated: messages of former generations that arrive up to 30 s late are dropped and counted") {
   std::vector<Fault> faults{kill_at(1, "reduced", 5), kill_at(2, "voted", 25), kill_at(3, "forward", 40)};
-  for (int i = 0; i < 12; ++i) faults.push_back(at_time(FaultKind::replay, 700ms + i * 300ms, 0, i < 6 ? 500ms : 30'000ms));
+  for (int i = 0; i < 12; ++i)
+    faults.push_back(at_time(FaultKind::replay, 700ms + i * 300ms, 0, i < 6 ? 500ms : 30'000ms));
   auto options = job_with(faults);
   options.steps = 600;
   Job job(options);

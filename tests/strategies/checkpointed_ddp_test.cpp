@@ -95,7 +95,8 @@ std::vector<at::Tensor> train(int world_size, Random random, const std::string& 
 }
 
 bool equal(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
-  return !a.empty() && std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) { return at::equal(x, y); });
+  return !a.empty() && std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                                  [](const auto& x, const auto& y) { return at::equal(x, y); });
 }
 
 }  // namespace

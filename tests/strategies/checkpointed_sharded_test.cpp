@@ -44,7 +44,8 @@ struct StackImpl : torch::nn::Module {
   }
 };
 
-SmallTraining::Result train(const std::string& strategy, const std::string& policy, bool mapped, const std::string& scaler = "off") {
+SmallTraining::Result train(const std::string& strategy, const std::string& policy, bool mapped,
+                            const std::string& scaler = "off") {
   SmallTraining training(strategy, 2);
   training.steps = 8;
   training.jobs.options.strategy.fsdp_mapped = mapped;
@@ -56,7 +57,9 @@ SmallTraining::Result train(const std::string& strategy, const std::string& poli
     checkpoint_activations(model, policy);
     return model;
   };
-  training.forward = [](torch::nn::Module& model, const at::Tensor& input) { return dynamic_cast<StackImpl&>(model).forward(input); };
+  training.forward = [](torch::nn::Module& model, const at::Tensor& input) {
+    return dynamic_cast<StackImpl&>(model).forward(input);
+  };
   return training.run();
 }
 

@@ -38,7 +38,8 @@ BucketView bucket_of(const std::vector<at::Tensor>& tensors, std::int64_t step =
   bucket.flat = at::zeros({numel}, tensors[0].options());
   std::int64_t begin = 0;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    bucket.gradients.push_back(bucket.flat.narrow(0, begin, tensors[i].numel()).as_strided(tensors[i].sizes(), tensors[i].strides()));
+    bucket.gradients.push_back(
+        bucket.flat.narrow(0, begin, tensors[i].numel()).as_strided(tensors[i].sizes(), tensors[i].strides()));
     bucket.gradients.back().copy_(tensors[i]);
     bucket.names.push_back("p" + std::to_string(i));
     begin += (tensors[i].numel() + 31) / 32 * 32;
@@ -48,15 +49,18 @@ BucketView bucket_of(const std::vector<at::Tensor>& tensors, std::int64_t step =
 
 bool same_on_all_ranks(const at::Tensor& tensor, Communicator& communicator) {
   const auto mine = tensor.contiguous();
-  for (const auto& bytes : communicator.all_gather_bytes({static_cast<const char*>(mine.const_data_ptr()), mine.nbytes()})) {
-    if (bytes.size() != mine.nbytes() || std::memcmp(bytes.data(), mine.const_data_ptr(), bytes.size()) != 0) return false;
+  for (const auto& bytes :
+       communicator.all_gather_bytes({static_cast<const char*>(mine.const_data_ptr()), mine.nbytes()})) {
+    if (bytes.size() != mine.nbytes() || std::memcmp(bytes.data(), mine.const_data_ptr(), bytes.size()) != 0)
+      return false;
   }
   return true;
 }
 
 // Rank r's gradients of a step; full rank, different everywhere.
 std::vector<at::Tensor> gradients(int rank, std::int64_t step) {
-  return {at::sin(pattern({40, 30}, 3 * rank + 1) * static_cast<double>(step + 2)), pattern({50}, rank + 2), pattern({3, 2}, rank + 5)};
+  return {at::sin(pattern({40, 30}, 3 * rank + 1) * static_cast<double>(step + 2)), pattern({50}, rank + 2),
+          pattern({3, 2}, rank + 5)};
 }
 
 std::vector<at::Tensor> mean_gradients(int world_size, std::int64_t step) {
@@ -90,7 +94,8 @@ TEST_CASE("[D10] none, fp16 and bf16 give the average, the same bits on all rank
 }
 
 TEST_CASE("[D10] fp16 and bf16 send two bytes a number, and fp16 does not overflow where the average would not") {
-  const auto [name, dtype] = GENERATE(table<std::string, at::ScalarType>({{"fp16", at::kHalf}, {"bf16", at::kBFloat16}}));
+  const auto [name, dtype] =
+      GENERATE(table<std::string, at::ScalarType>({{"fp16", at::kHalf}, {"bf16", at::kBFloat16}}));
   run_ranks(shm(4), [name = name, dtype = dtype](Communicator& communicator) {
     auto bucket = bucket_of({at::full({64}, 50'000.0)});
     hook(name)->reduce(bucket, communicator);
@@ -113,7 +118,8 @@ TEST_CASE("[D10] PowerSGD recovers a mean gradient of its rank exactly and sends
     h->reduce(bucket, communicator);
     require(max_difference(bucket.gradients[0], u.mm(v) * 2) < 1e-4, "rank 2 is enough");
     std::int64_t sent = 0;
-    for (const auto& record : communicator.ledger().snapshot()) sent += record.kind == CollectiveKind::all_reduce ? record.numel : 0;
+    for (const auto& record : communicator.ledger().snapshot())
+      sent += record.kind == CollectiveKind::all_reduce ? record.numel : 0;
     require(sent > 0 && sent < 64 * 48 / 10, "less than a tenth is sent, not " + std::to_string(sent));
   });
 }
@@ -157,7 +163,9 @@ TEST_CASE("[D10] PowerSGD loses nothing: what it sent and what it still owes add
 TEST_CASE("[D10] PowerSGD's error feedback sends a constant gradient of full rank in the long run") {
   run_ranks(shm(2), [](Communicator& communicator) {
     const auto gradient = gradients(0, 3)[0];
-    const auto relative = [&](const at::Tensor& value) { return ((value - gradient).norm() / gradient.norm()).item<double>(); };
+    const auto relative = [&](const at::Tensor& value) {
+      return ((value - gradient).norm() / gradient.norm()).item<double>();
+    };
     const auto with = hook("powersgd"), without = hook("powersgd");
     auto sum_with = at::zeros_like(gradient), sum_without = at::zeros_like(gradient);
     const int steps = 60;
@@ -210,7 +218,8 @@ TEST_CASE("[D10] PowerSGD forgets a step that was given up") {
         h->reduce(given_up, communicator);
         h->roll_back(step);
       }
-      auto bucket = bucket_of(gradients(communicator.rank(), step), step), expected = bucket_of(gradients(communicator.rank(), step), step);
+      auto bucket = bucket_of(gradients(communicator.rank(), step), step),
+           expected = bucket_of(gradients(communicator.rank(), step), step);
       h->reduce(bucket, communicator);
       undisturbed->reduce(expected, communicator);
       require(bucket.flat.equal(expected.flat), "the bits of step " + std::to_string(step));
@@ -231,9 +240,11 @@ TEST_CASE("[D10] a NaN gradient reaches all ranks and leaves PowerSGD's error fe
     reduce(0, false);
     NamedTensors before;
     for (const auto& [name, value] : h->state()) before.emplace_back(name, value.clone());
-    require(at::isnan(reduce(1, true).gradients[0]).any().item<bool>(), "NaN on rank " + std::to_string(communicator.rank()));
+    require(at::isnan(reduce(1, true).gradients[0]).any().item<bool>(),
+            "NaN on rank " + std::to_string(communicator.rank()));
     const auto after = h->state();
-    for (std::size_t i = 0; i < after.size(); ++i) require(at::equal(after[i].second, before[i].second), after[i].first + " is unchanged");
+    for (std::size_t i = 0; i < after.size(); ++i)
+      require(at::equal(after[i].second, before[i].second), after[i].first + " is unchanged");
     require(at::isfinite(reduce(2, false).flat).all().item<bool>(), "the next step is finite");
   });
 }
@@ -267,7 +278,8 @@ TEST_CASE("[D10] PowerSGD takes gradients of any strides and dtype") {
     bucket.gradients[0].copy_(low);
     hook("powersgd", 1)->reduce(bucket, communicator);
     require(max_difference(bucket.gradients[0], low) < 1e-4, "channels last");
-    auto half = bucket_of({(pattern({40, 1}, 2).mm(pattern({1, 30}, 3))).to(at::kBFloat16), pattern({50}, 1).to(at::kBFloat16)});
+    auto half = bucket_of(
+        {(pattern({40, 1}, 2).mm(pattern({1, 30}, 3))).to(at::kBFloat16), pattern({50}, 1).to(at::kBFloat16)});
     const auto expected = half.gradients[0].clone();
     hook("powersgd", 1)->reduce(half, communicator);
     require(max_difference(half.gradients[0], expected) < 0.01, "bf16");
@@ -314,8 +326,9 @@ TEST_CASE("[D10] training converges with every hook as it does without") {
       for (const auto& [prefix, layer] : {std::pair{"first", first}, {"second", second}, {"last", last}}) {
         for (const auto& item : layer->named_parameters()) {
           torch::NoGradGuard no_grad;
-          item.value().copy_(pattern(item.value().sizes().vec(), ++salt) *
-                             (item.value().dim() == 2 ? 1.7 / std::sqrt(static_cast<double>(item.value().size(1))) : 0));
+          item.value().copy_(
+              pattern(item.value().sizes().vec(), ++salt) *
+              (item.value().dim() == 2 ? 1.7 / std::sqrt(static_cast<double>(item.value().size(1))) : 0));
           parameters.emplace_back(std::string(prefix) + "." + item.key(), item.value());
         }
       }
@@ -324,8 +337,11 @@ TEST_CASE("[D10] training converges with every hook as it does without") {
       auto optimizer = make_optimizer(options, {{parameters}});
       const auto all = at::sin(pattern({64, 12}, 77) * 5);
       const auto labels =
-          at::cat({all.narrow(1, 0, 4).sum(1, true), all.narrow(1, 4, 4).sum(1, true), all.narrow(1, 8, 4).sum(1, true)}, 1).argmax(1);
-      const auto input = all.narrow(0, communicator.rank() * 32, 32), target = labels.narrow(0, communicator.rank() * 32, 32);
+          at::cat(
+              {all.narrow(1, 0, 4).sum(1, true), all.narrow(1, 4, 4).sum(1, true), all.narrow(1, 8, 4).sum(1, true)}, 1)
+              .argmax(1);
+      const auto input = all.narrow(0, communicator.rank() * 32, 32),
+                 target = labels.narrow(0, communicator.rank() * 32, 32);
       const auto h = hook(name);
       at::Tensor loss;
       for (std::int64_t step = 0; step < 80; ++step) {

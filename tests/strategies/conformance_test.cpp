@@ -1,4 +1,5 @@
-// Every strategy of ours passes the suite that users run on theirs, and the suite sees what is wrong with one that is broken.
+// Every strategy of ours passes the suite that users run on theirs, and the suite sees what is wrong with one that is
+// broken.
 #include "launch/strategy_conformance.hpp"
 
 #include "examples/custom_strategy/gossip.hpp"
@@ -8,8 +9,8 @@ using namespace troupe;
 
 namespace {
 
-ConformanceReport conformance_of(const std::string& strategy, double bound, int schedules, std::function<void(Config&)> configure = {},
-                                 std::vector<int> ranks = {2, 4, 8}) {
+ConformanceReport conformance_of(const std::string& strategy, double bound, int schedules,
+                                 std::function<void(Config&)> configure = {}, std::vector<int> ranks = {2, 4, 8}) {
   ConformanceOptions options;
   options.strategy = strategy;
   options.loss_bound = bound;
@@ -68,7 +69,8 @@ struct ForgetsState : MeanGradients {
 
 template <class Kind>
 void register_kind(const std::string& name) {
-  register_strategy(name, "for a test", [](StrategyContext context) { return std::make_unique<Kind>(std::move(context)); });
+  register_strategy(name, "for a test",
+                    [](StrategyContext context) { return std::make_unique<Kind>(std::move(context)); });
 }
 
 }  // namespace
@@ -123,7 +125,8 @@ TEST_CASE("[X05] local_sgd and diloco pass the conformance suite") {
   }
 }
 
-// A step makes as many updates as it lets a gradient be behind, and one more. Which update a gradient goes into depends on who is first.
+// A step makes as many updates as it lets a gradient be behind, and one more. Which update a gradient goes into depends
+// on who is first.
 TEST_CASE("[X05] parameter_server passes the conformance suite") {
   ConformanceOptions options;
   options.strategy = "parameter_server";

@@ -23,7 +23,9 @@ struct MlpImpl : torch::nn::Module {
   torch::nn::Linear second = register_module("second", torch::nn::Linear(32, 32));
   torch::nn::Linear last = register_module("last", torch::nn::Linear(32, 3));
   torch::nn::Linear unused{nullptr};
-  at::Tensor forward(const at::Tensor& x) { return last->forward(torch::tanh(second->forward(torch::tanh(first->forward(x))))); }
+  at::Tensor forward(const at::Tensor& x) {
+    return last->forward(torch::tanh(second->forward(torch::tanh(first->forward(x)))));
+  }
 };
 
 // Two branches, used in an order that the registration does not tell.
@@ -79,7 +81,8 @@ std::vector<double> train(testing::Cluster jobs, std::int64_t steps) {
       const auto [input, target] = global_batch(s);
       for (std::int64_t m = 0; m < micro; ++m) {
         const auto mine = slice(slice(input, static_cast<int>(m), static_cast<int>(micro)), r, w);
-        const auto loss = mean_loss(*model, mine, slice(slice(target, static_cast<int>(m), static_cast<int>(micro)), r, w));
+        const auto loss =
+            mean_loss(*model, mine, slice(slice(target, static_cast<int>(m), static_cast<int>(micro)), r, w));
         compute.backward(loss, static_cast<double>(mine.size(0)));
       }
       const auto report = compute.step(*optimizer, 0.1);
@@ -174,14 +177,17 @@ TEST_CASE("[D03] all buckets but the last are launched while backward goes on") 
   jobs.options.strategy.bucket_cap_mb = 1e-6;
   jobs.options.strategy.first_bucket_mb = 1e-6;
   check_no_errors(jobs.run([&](RankSystem& rank) {
-    // Backward of the first layer waits until the reducer has launched every other bucket: overlap by construction, not by luck.
+    // Backward of the first layer waits until the reducer has launched every other bucket: overlap by construction, not
+    // by luck.
     struct Wait : torch::autograd::Function<Wait> {
-      static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, std::int64_t progress, std::int64_t target) {
+      static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, std::int64_t progress,
+                                std::int64_t target) {
         ctx->saved_data["progress"] = progress;
         ctx->saved_data["target"] = target;
         return x.clone();
       }
-      static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx, torch::autograd::variable_list grads) {
+      static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                     torch::autograd::variable_list grads) {
         auto* progress = reinterpret_cast<StepProgress*>(ctx->saved_data["progress"].toInt());
         const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
         while (progress->launched < ctx->saved_data["target"].toInt() && std::chrono::steady_clock::now() < deadline)
@@ -206,7 +212,9 @@ TEST_CASE("[D03] all buckets but the last are launched while backward goes on") 
   }));
 }
 
-TEST_CASE("[D06] a parameter used on no rank keeps an undefined gradient and is not decayed, and used on one, the others count as zero") {
+TEST_CASE(
+    "[D06] a parameter used on no rank keeps an undefined gradient and is not decayed, and used on one, the others "
+    "count as zero") {
   check_no_errors(ddp_cluster(2).run([&](RankSystem& rank) {
     auto model = make_mlp(1, true);
     rank.compute().distribute(model);
@@ -243,7 +251,9 @@ TEST_CASE("[D06] frozen parameters take no part") {
   }));
 }
 
-TEST_CASE("[D06] a weight that is registered under two names is one parameter: its gradient is whole and it is stepped once") {
+TEST_CASE(
+    "[D06] a weight that is registered under two names is one parameter: its gradient is whole and it is stepped "
+    "once") {
   struct TiedImpl : torch::nn::Module {
     explicit TiedImpl(bool registered) {
       if (registered) register_parameter("again", first->weight);
@@ -257,7 +267,8 @@ TEST_CASE("[D06] a weight that is registered under two names is one parameter: i
       const auto model = std::make_shared<TiedImpl>(registered);
       {
         const torch::NoGradGuard no_grad;
-        model->first->weight.copy_(torch::linspace(-0.5, 0.5, 16).reshape({4, 4}));  // the generator is one for both ranks
+        model->first->weight.copy_(
+            torch::linspace(-0.5, 0.5, 16).reshape({4, 4}));  // the generator is one for both ranks
       }
       rank.compute().distribute(model);
       auto optimizer = sgd(*model);
@@ -289,7 +300,8 @@ TEST_CASE("[D06] a static graph measures the order of gradients once and keeps i
     step(false);
     CHECK(ddp.bucket_order() == std::vector<std::int32_t>{0, 1});  // measured
     const auto expected = model->a->weight.grad().clone();
-    // The promise is broken for long enough to move the buckets where no promise was made. Gradients stay right all the same.
+    // The promise is broken for long enough to move the buckets where no promise was made. Gradients stay right all the
+    // same.
     for (int s = 0; s < 3; ++s) step(true);
     CHECK((ddp.bucket_order() == (static_graph ? std::vector<std::int32_t>{0, 1} : std::vector<std::int32_t>{1, 0})));
     step(false);
@@ -355,7 +367,9 @@ TEST_CASE("[D11] a micro-batch of weight zero leaves the gradients of the others
     rank.compute().distribute(model);
     auto optimizer = sgd(*model);
     const auto [input, target] = global_batch(0);
-    const auto infinite = [&, input = input] { return model->forward(input).sum() * std::numeric_limits<double>::infinity(); };
+    const auto infinite = [&, input = input] {
+      return model->forward(input).sum() * std::numeric_limits<double>::infinity();
+    };
     for (int m = 0; m < 3; ++m) {
       if (m == nothing) {
         rank.compute().backward(infinite(), 0, 0, 0);
@@ -382,7 +396,8 @@ TEST_CASE("[D12] clipping by the global norm scales every gradient, and the norm
     rank.compute().distribute(model);
     auto optimizer = sgd(*model);
     const auto [input, target] = global_batch(0);
-    rank.compute().backward(mean_loss(*model, slice(input, rank.compute().rank(), 2), slice(target, rank.compute().rank(), 2)), 8);
+    rank.compute().backward(
+        mean_loss(*model, slice(input, rank.compute().rank(), 2), slice(target, rank.compute().rank(), 2)), 8);
     const auto report = rank.compute().step(*optimizer, 0.0);
     norms[static_cast<std::size_t>(rank.compute().rank())] = report.gradient_norm;
     double after = 0;
@@ -394,7 +409,8 @@ TEST_CASE("[D12] clipping by the global norm scales every gradient, and the norm
 }
 
 TEST_CASE("[D13] fault 21: a rank with another model is named with the parameter that differs, on every rank") {
-  const auto errors = ddp_cluster(2).run([&](RankSystem& rank) { rank.compute().distribute(make_mlp(1, rank.compute().rank() == 1)); });
+  const auto errors =
+      ddp_cluster(2).run([&](RankSystem& rank) { rank.compute().distribute(make_mlp(1, rank.compute().rank() == 1)); });
   for (const auto& error : errors) CHECK_THAT(error, Catch::Contains("unused.weight") && Catch::Contains("rank 1"));
 }
 
@@ -458,10 +474,13 @@ TEST_CASE("[D13] fault 25: a rank whose data ends early is named, and nobody wai
     CHECK_THAT(errors[r], Catch::Contains("rank 1 has left the training loop") && Catch::Contains("Rank::uneven"));
 }
 
-TEST_CASE("[T09] fault 30: a loss or gradient that is not finite is named with rank and parameter, and skipped alike on all ranks") {
+TEST_CASE(
+    "[T09] fault 30: a loss or gradient that is not finite is named with rank and parameter, and skipped alike on all "
+    "ranks") {
   const bool in_loss = GENERATE(true, false);
   std::vector<std::string> reasons(2);
-  std::array<bool, 2> skipped{}, untouched{}, goes_on{};  // by rank; Catch2 is not for several threads that fail at once
+  std::array<bool, 2> skipped{}, untouched{},
+      goes_on{};  // by rank; Catch2 is not for several threads that fail at once
   auto jobs = ddp_cluster(2);
   jobs.options.training.on_not_finite = "skip";
   check_no_errors(jobs.run([&](RankSystem& rank) {
@@ -485,7 +504,8 @@ TEST_CASE("[T09] fault 30: a loss or gradient that is not finite is named with r
   }));
   for (const std::size_t r : {0, 1}) CHECK((skipped[r] && untouched[r] && goes_on[r]));
   CHECK(reasons[0] == reasons[1]);
-  CHECK_THAT(reasons[0], Catch::Contains("rank 1") && Catch::Contains(in_loss ? "the loss is not finite" : "the gradient of second.bias"));
+  CHECK_THAT(reasons[0], Catch::Contains("rank 1") &&
+                             Catch::Contains(in_loss ? "the loss is not finite" : "the gradient of second.bias"));
 }
 
 TEST_CASE("[T06] fault 22: an exception on one rank ends the others within the deadline with its text") {
@@ -502,7 +522,8 @@ TEST_CASE("[T06] fault 22: an exception on one rank ends the others within the d
     }
   });
   CHECK(std::chrono::steady_clock::now() - started < std::chrono::seconds(10));
-  CHECK_THAT(errors[1], Catch::Contains("rank 1") && Catch::Contains("step 3") && Catch::Contains("the disk is on fire"));
+  CHECK_THAT(errors[1],
+             Catch::Contains("rank 1") && Catch::Contains("step 3") && Catch::Contains("the disk is on fire"));
   for (const int r : {0, 2}) CHECK_THAT(errors[static_cast<std::size_t>(r)], Catch::Contains("the disk is on fire"));
 }
 
@@ -519,7 +540,8 @@ TEST_CASE("[D01] steps and micro-batches that do not match are refused with the 
     rank.compute().backward(mean_loss(*model, input, target), 16);
     CHECK_THROWS_WITH(rank.compute().step(*optimizer, 0.1), Catch::Contains("only 1 of 2"));
     rank.compute().backward(mean_loss(*model, input, target), 16);
-    CHECK_THROWS_WITH(rank.compute().backward(mean_loss(*model, input, target), 16), Catch::Contains("all 2 micro-batches"));
+    CHECK_THROWS_WITH(rank.compute().backward(mean_loss(*model, input, target), 16),
+                      Catch::Contains("all 2 micro-batches"));
     CHECK_THROWS_WITH(rank.compute().backward(at::ones({2}), 16), Catch::Contains("micro-batches"));
     CHECK(rank.compute().step(*optimizer, 0.1).committed);
   }));

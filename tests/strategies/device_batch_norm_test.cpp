@@ -37,7 +37,9 @@ Holder norm_of(std::int64_t features, at::ScalarType dtype, bool affine = true, 
   return norm;
 }
 
-at::Tensor wide(const at::Tensor& tensor) { return tensor.defined() ? tensor.detach().cpu().to(at::kDouble) : at::zeros({1}, at::kDouble); }
+at::Tensor wide(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.detach().cpu().to(at::kDouble) : at::zeros({1}, at::kDouble);
+}
 
 template <class Holder>
 NormOutcome outcome_of(Holder& norm, const at::Tensor& input, const at::Tensor& weights) {
@@ -61,15 +63,17 @@ struct NormPart {
 
 /// Ranks on a device, each with its part of the batch.
 template <class Ours>
-std::vector<NormOutcome> on_ranks(const at::Tensor& batch, const at::Tensor& weights, const std::vector<NormPart>& parts,
-                                  at::ScalarType dtype, bool affine = true, bool tracks = true) {
+std::vector<NormOutcome> on_ranks(const at::Tensor& batch, const at::Tensor& weights,
+                                  const std::vector<NormPart>& parts, at::ScalarType dtype, bool affine = true,
+                                  bool tracks = true) {
   FakeDevice::reset();
   std::vector<NormOutcome> outcomes(parts.size());
   test::Backend backend{"nccl", "auto"};
   backend.nccl = std::make_shared<test::ThreadNccl>();
   backend.device = FakeDevice::device();
   test::run_ranks({backend, static_cast<int>(parts.size())}, [&](Communicator& communicator) {
-    c10::AutogradState::get_tls_state().set_multithreading_enabled(false);  // ranks share a device, LibTorch has a thread for each
+    c10::AutogradState::get_tls_state().set_multithreading_enabled(
+        false);  // ranks share a device, LibTorch has a thread for each
     const auto r = static_cast<std::size_t>(communicator.rank());
     auto norm = norm_of<Ours>(batch.size(1), dtype, affine, tracks);
     norm->to(FakeDevice::device());
@@ -84,15 +88,16 @@ std::vector<NormOutcome> on_ranks(const at::Tensor& batch, const at::Tensor& wei
 std::vector<NormPart> uneven_parts(std::int64_t samples, int ranks) {
   std::vector<NormPart> parts;
   for (int r = 0; r < ranks; ++r) {
-    const auto begin = samples * r * (r + 1) / (ranks * (ranks + 1)), end = samples * (r + 1) * (r + 2) / (ranks * (ranks + 1));
+    const auto begin = samples * r * (r + 1) / (ranks * (ranks + 1)),
+               end = samples * (r + 1) * (r + 2) / (ranks * (ranks + 1));
     parts.push_back({begin, end - begin});
   }
   return parts;
 }
 
 template <class Stock, class Ours>
-void check_as_one_rank(const at::Tensor& batch, int ranks, double tolerance, at::ScalarType dtype = at::kFloat, bool affine = true,
-                       bool tracks = true) {
+void check_as_one_rank(const at::Tensor& batch, int ranks, double tolerance, at::ScalarType dtype = at::kFloat,
+                       bool affine = true, bool tracks = true) {
   const auto weights = pattern(batch.sizes().vec(), 31).to(dtype == at::kDouble ? at::kDouble : at::kFloat);
   auto stock = norm_of<Stock>(batch.size(1), dtype, affine, tracks);
   const auto whole = outcome_of(stock, batch, weights);
@@ -118,25 +123,33 @@ void check_as_one_rank(const at::Tensor& batch, int ranks, double tolerance, at:
 TEST_CASE("[D09] [L03] on a device ranks with parts of a batch compute what one rank computes with the whole") {
   const auto ranks = GENERATE(1, 2, 3);
   INFO(ranks << " ranks");
-  SECTION("1d, (N, C)") { check_as_one_rank<torch::nn::BatchNorm1d, nn::BatchNorm1d>(pattern({13, 5}, 1), ranks, 4e-6); }
+  SECTION("1d, (N, C)") {
+    check_as_one_rank<torch::nn::BatchNorm1d, nn::BatchNorm1d>(pattern({13, 5}, 1), ranks, 4e-6);
+  }
   SECTION("2d") { check_as_one_rank<torch::nn::BatchNorm2d, nn::BatchNorm2d>(pattern({12, 6, 5, 4}, 1), ranks, 2e-5); }
   SECTION("2d, channels last") {
-    check_as_one_rank<torch::nn::BatchNorm2d, nn::BatchNorm2d>(pattern({12, 6, 5, 4}, 1).contiguous(at::MemoryFormat::ChannelsLast), ranks,
-                                                               2e-5);
+    check_as_one_rank<torch::nn::BatchNorm2d, nn::BatchNorm2d>(
+        pattern({12, 6, 5, 4}, 1).contiguous(at::MemoryFormat::ChannelsLast), ranks, 2e-5);
   }
-  SECTION("3d") { check_as_one_rank<torch::nn::BatchNorm3d, nn::BatchNorm3d>(pattern({6, 3, 2, 5, 4}, 1), ranks, 2e-5); }
+  SECTION("3d") {
+    check_as_one_rank<torch::nn::BatchNorm3d, nn::BatchNorm3d>(pattern({6, 3, 2, 5, 4}, 1), ranks, 2e-5);
+  }
   SECTION("f64") {
-    check_as_one_rank<torch::nn::BatchNorm2d, nn::BatchNorm2d>(pattern({12, 6, 5, 4}, 1).to(at::kDouble), ranks, 1e-12, at::kDouble);
+    check_as_one_rank<torch::nn::BatchNorm2d, nn::BatchNorm2d>(pattern({12, 6, 5, 4}, 1).to(at::kDouble), ranks, 1e-12,
+                                                               at::kDouble);
   }
   SECTION("without weight and bias") {
-    check_as_one_rank<torch::nn::BatchNorm2d, nn::BatchNorm2d>(pattern({12, 6, 5, 4}, 1), ranks, 2e-5, at::kFloat, false);
+    check_as_one_rank<torch::nn::BatchNorm2d, nn::BatchNorm2d>(pattern({12, 6, 5, 4}, 1), ranks, 2e-5, at::kFloat,
+                                                               false);
   }
   SECTION("without running statistics") {
-    check_as_one_rank<torch::nn::BatchNorm2d, nn::BatchNorm2d>(pattern({12, 6, 5, 4}, 1), ranks, 2e-5, at::kFloat, true, false);
+    check_as_one_rank<torch::nn::BatchNorm2d, nn::BatchNorm2d>(pattern({12, 6, 5, 4}, 1), ranks, 2e-5, at::kFloat, true,
+                                                               false);
   }
   // A unit in the last place of the largest gradients is 0.0625 in bf16.
   SECTION("bf16 from autocast, statistics in f32") {
-    check_as_one_rank<torch::nn::BatchNorm2d, nn::BatchNorm2d>(pattern({12, 6, 5, 4}, 1).to(at::kBFloat16), ranks, 7e-2);
+    check_as_one_rank<torch::nn::BatchNorm2d, nn::BatchNorm2d>(pattern({12, 6, 5, 4}, 1).to(at::kBFloat16), ranks,
+                                                               7e-2);
   }
 }
 
@@ -228,7 +241,8 @@ struct NormStackImpl : torch::nn::Module {
 
 constexpr std::int64_t kNormSteps = 8;
 
-testing::SmallTraining::Result train_norms(bool on_device, const std::string& strategy, int ranks, const std::string& policy,
+testing::SmallTraining::Result train_norms(bool on_device, const std::string& strategy, int ranks,
+                                           const std::string& policy,
                                            const std::function<void(testing::SmallTraining&)>& change = {}) {
   FakeDevice::reset();
   testing::SmallTraining training(strategy, ranks);
@@ -276,7 +290,8 @@ TEST_CASE("[D09] [L03] on a device SyncBatchNorm waits for nothing on the host, 
   int items = 0;
   train_norms(true, "ddp", 2, "none", [&](testing::SmallTraining& training) {
     training.jobs.options.training.verify_every = training.jobs.options.training.snapshot_every = 0;
-    training.before_step = [&, convert = training.before_step](RankSystem& system, torch::nn::Module& model, std::int64_t step) {
+    training.before_step = [&, convert = training.before_step](RankSystem& system, torch::nn::Module& model,
+                                                               std::int64_t step) {
       convert(system, model, step);
       if (system.compute().rank() != 0 || step != 2) return;
       before = host_waits();
@@ -285,7 +300,8 @@ TEST_CASE("[D09] [L03] on a device SyncBatchNorm waits for nothing on the host, 
     training.at_end = [&](RankSystem& system, Optimizer&) {
       system.compute().program_lane().barrier("end");
       if (system.compute().rank() == 0) {
-        const auto waits = host_waits() - before;  // the other rank may be up to one step ahead or behind where the count began
+        const auto waits =
+            host_waits() - before;  // the other rank may be up to one step ahead or behind where the count began
         CHECK(waits >= 2 * (kNormSteps - 2) - 1);
         CHECK(waits <= 2 * (kNormSteps - 2) + 1);
         CHECK((FakeDevice::items() == items));

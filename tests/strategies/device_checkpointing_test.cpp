@@ -54,7 +54,8 @@ TROUPE_BLOCK(ReplayedLayer);
 
 struct ReplayedImpl : torch::nn::Module {
   explicit ReplayedImpl(Random random) {
-    for (int i = 0; i < 3; ++i) layers.emplace_back(register_module("layer" + std::to_string(i), ReplayedLayer(random)));
+    for (int i = 0; i < 3; ++i)
+      layers.emplace_back(register_module("layer" + std::to_string(i), ReplayedLayer(random)));
   }
   torch::nn::Linear in = register_module("in", torch::nn::Linear(8, 12));
   torch::nn::Linear out = register_module("out", torch::nn::Linear(12, 3));
@@ -75,7 +76,8 @@ struct Way {
 
 constexpr std::int64_t kSteps = 6;
 
-SmallTraining::Result train_replayed(bool on_device, const Way& way, const std::function<void(SmallTraining&)>& change = {}) {
+SmallTraining::Result train_replayed(bool on_device, const Way& way,
+                                     const std::function<void(SmallTraining&)>& change = {}) {
   FakeDevice::reset();
   SmallTraining training(way.strategy, way.ranks);
   training.steps = kSteps;
@@ -113,7 +115,8 @@ void check_same(const SmallTraining::Result& a, const SmallTraining::Result& b) 
 
 }  // namespace
 
-TEST_CASE("[F07] [L03] on a device checkpointed training has the bits of the CPU's, and of what keeps its activations") {
+TEST_CASE(
+    "[F07] [L03] on a device checkpointed training has the bits of the CPU's, and of what keeps its activations") {
   Way way;
   way.strategy = GENERATE(as<std::string>{}, "ddp", "fsdp full_shard", "fsdp shard_grad_op", "zero2");
   way.ranks = GENERATE(1, 2);
@@ -174,7 +177,8 @@ TEST_CASE("[F07] [L03] on a device a second forward waits for nothing on the hos
   });
 }
 
-TEST_CASE("[F07] [L03] sharded on a device, a second forward touches no memory before those that used it last are past it") {
+TEST_CASE(
+    "[F07] [L03] sharded on a device, a second forward touches no memory before those that used it last are past it") {
   Way way;
   way.strategy = GENERATE(as<std::string>{}, "fsdp full_shard", "zero2");
   way.policy = "block";

@@ -1,5 +1,5 @@
-// cuda_graphs, without a device (tests/support/fake_graph.hpp): whatever kernels launched one by one do, a graph of them does, to the bit;
-// and what changes from step to step reaches it.
+// cuda_graphs, without a device (tests/support/fake_graph.hpp): whatever kernels launched one by one do, a graph of
+// them does, to the bit; and what changes from step to step reaches it.
 #include "actors/graph_kinds.hpp"
 #include "tensor_io/dropout.hpp"
 #include "tests/support/fake_device.hpp"
@@ -17,7 +17,8 @@ namespace {
 // With all that a forward may depend on besides its input: a buffer that it changes, and both kinds of random numbers.
 struct GraphNetImpl : torch::nn::Module {
   GraphNetImpl() {
-    for (const auto& [name, out, in] : {std::tuple("first", 13, 8), std::tuple("second", 13, 13), std::tuple("head", 3, 13)}) {
+    for (const auto& [name, out, in] :
+         {std::tuple("first", 13, 8), std::tuple("second", 13, 13), std::tuple("head", 3, 13)}) {
       weights.push_back(register_parameter(name, (torch::randn({out, in}) / std::sqrt(in)).to(FakeDevice::device())));
     }
     unused = register_parameter("unused", torch::zeros({2}).to(FakeDevice::device()));
@@ -30,7 +31,8 @@ struct GraphNetImpl : torch::nn::Module {
       at::NoGradGuard no_grad;
       seen.mul_(0.9).add_(x.detach().mean());
     }
-    return torch::nn::functional::linear(torch::tanh(torch::nn::functional::linear(x, weights[1])) * (1 + seen), weights[2]);
+    return torch::nn::functional::linear(torch::tanh(torch::nn::functional::linear(x, weights[1])) * (1 + seen),
+                                         weights[2]);
   }
   nn::Dropout ours = register_module("ours", nn::Dropout(0.3));
   std::vector<at::Tensor> weights;
@@ -98,7 +100,8 @@ TEST_CASE("[L03] a kind of micro-batch runs three times, is written down at the 
   using Turn = GraphKinds::Turn;
   GraphKinds kinds;
   const auto a = torch::zeros({4, 2}), b = torch::zeros({4}, at::kLong);
-  const auto first = graph_kind(std::vector{a, b}, true, true, false), last = graph_kind(std::vector{a, b}, true, false, true);
+  const auto first = graph_kind(std::vector{a, b}, true, true, false),
+             last = graph_kind(std::vector{a, b}, true, false, true);
   CHECK(first != last);
   CHECK(first != graph_kind(std::vector{a, b}, false, true, false));
   CHECK(first != graph_kind(std::vector{a.narrow(0, 0, 3), b}, true, true, false));
@@ -189,7 +192,8 @@ TEST_CASE("[L03] a graph's accuracy is counted, and the host waits once a step f
   CHECK(*std::max_element(correct[0].begin(), correct[0].end()) > 4);
 }
 
-TEST_CASE("[L03] on a replay the reducer's stream waits for each bucket's mark, and no two streams meet without an event") {
+TEST_CASE(
+    "[L03] on a replay the reducer's stream waits for each bucket's mark, and no two streams meet without an event") {
   GraphTraining training;
   training.ranks = 1;
   std::vector<std::string> calls;
@@ -234,7 +238,9 @@ TEST_CASE("[L03] batches of another shape, and a rank that only joins in, run ke
   }
 }
 
-TEST_CASE("[L03] what can't be a graph is refused in one line: a value that is read, a number of the host's, a collective, a strategy") {
+TEST_CASE(
+    "[L03] what can't be a graph is refused in one line: a value that is read, a number of the host's, a collective, a "
+    "strategy") {
   const auto error_of = [](const std::function<void(SmallTraining&)>& change, const std::string& strategy = "ddp") {
     GraphTraining training;
     training.ranks = 1;
@@ -250,22 +256,26 @@ TEST_CASE("[L03] what can't be a graph is refused in one line: a value that is r
     };
   };
   CHECK_THAT(error_of(with_forward([](const at::Tensor& x) { return x * (x.sum().item<double>() > 0 ? 1 : 2); })),
-             Catch::Contains("rank 0, compute, step 4: cuda_graphs: forward or backward does what can't be a graph of the device: item:") &&
+             Catch::Contains("rank 0, compute, step 4: cuda_graphs: forward or backward does what can't be a graph of "
+                             "the device: item:") &&
                  Catch::Contains("take out of it what reads a value"));
   CHECK_THAT(error_of(with_forward([](const at::Tensor& x) { return x + torch::ones({3}).to(FakeDevice::device()); })),
              Catch::Contains("a copy between host and device"));
-  CHECK_THAT(error_of(with_forward([](const at::Tensor& x) { return x.cpu(); })), Catch::Contains("a copy between host and device"));
+  CHECK_THAT(error_of(with_forward([](const at::Tensor& x) { return x.cpu(); })),
+             Catch::Contains("a copy between host and device"));
   CHECK_THAT(error_of([](SmallTraining& small) { small.jobs.options.training.activation_checkpointing = "block"; }),
              Catch::Contains("cuda_graphs: activation_checkpointing"));
   CHECK_THAT(error_of([](SmallTraining& small) {
-               small.forward = [lost = std::make_shared<nn::DropoutImpl>(0.5)](torch::nn::Module& model, const at::Tensor& input) {
+               small.forward = [lost = std::make_shared<nn::DropoutImpl>(0.5)](torch::nn::Module& model,
+                                                                               const at::Tensor& input) {
                  return lost->forward(dynamic_cast<GraphNetImpl&>(model).forward(input));
                };
              }),
              Catch::Contains("cuda_graphs: a troupe::nn::Dropout is no part of the model"));
   CHECK_THAT(error_of([](SmallTraining& small) { small.jobs.options.strategy.switch_at = "8:diloco"; }),
              Catch::Contains("cuda_graphs: switch_at and adapt go over"));
-  CHECK_THAT(error_of([](SmallTraining&) {}, "fsdp full_shard"), Catch::Contains("cuda_graphs: strategy fsdp does more"));
+  CHECK_THAT(error_of([](SmallTraining&) {}, "fsdp full_shard"),
+             Catch::Contains("cuda_graphs: strategy fsdp does more"));
 }
 
 TEST_CASE("[L03] a micro-batch is another graph where those before it gave gradients to other parameters") {
@@ -286,7 +296,8 @@ TEST_CASE("[L03] a micro-batch is another graph where those before it gave gradi
       compute.distribute(model);
       const auto optimizer = make_optimizer(OptimizerOptions{}, one_group(*model));
       for (std::int64_t step = 0; step < 24; ++step) {
-        for (const std::int64_t rows : {step % 8 < 5 ? 4 : 6, 5}) {  // of 6 samples the loss does not use all parameters
+        for (const std::int64_t rows :
+             {step % 8 < 5 ? 4 : 6, 5}) {  // of 6 samples the loss does not use all parameters
           const auto loss_of = [&](const at::Tensor& x) {
             const auto loss = model->forward(x).square().mean();
             return rows == 6 ? loss : loss * (1 + (model->unused - 1).square().sum());

@@ -60,7 +60,8 @@ TEST_CASE("[X05] [L03] local_sgd and diloco train on a device to the bits of the
   CHECK(largest_difference(cpu.state, device.state) == 0);  // of the outer optimizer too
 }
 
-TEST_CASE("[X05] [L03] on a device an outer step comes after the optimizer, and the next step after it, by events alone") {
+TEST_CASE(
+    "[X05] [L03] on a device an outer step comes after the optimizer, and the next step after it, by events alone") {
   const std::int64_t overlap = GENERATE(0, 1);
   std::int64_t before = 0;
   int items = 0;

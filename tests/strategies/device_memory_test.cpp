@@ -1,5 +1,5 @@
-// A rank whose device has no memory left: what it says, and what the others hear. The allocator fails when the test tells it to
-// (tests/support/fake_device.hpp).
+// A rank whose device has no memory left: what it says, and what the others hear. The allocator fails when the test
+// tells it to (tests/support/fake_device.hpp).
 #include <c10/core/AutogradState.h>
 
 #include "actors/block.hpp"
@@ -99,12 +99,15 @@ void check_told(const std::vector<std::string>& errors, const std::vector<std::s
   INFO(errors[0]);
   INFO(errors[1]);
   CHECK_THAT(errors[1],
-             Catch::StartsWith("rank 1, compute, step 3: out of memory: 2.00 MiB asked for on fake:0, which has 1.00 MiB free of "
-                               "1.00 GiB; this process's tensors take "));
+             Catch::StartsWith(
+                 "rank 1, compute, step 3: out of memory: 2.00 MiB asked for on fake:0, which has 1.00 MiB free of "
+                 "1.00 GiB; this process's tensors take "));
   CHECK_THAT(errors[1], Catch::Contains("; the largest: 2 x 300 KiB, 100 KiB (stream 2); Troupe holds: "));
   for (const auto& part : held) CHECK_THAT(errors[1], Catch::Contains(part));
-  CHECK_THAT(errors[1], Catch::Contains("lower batch_size, raise grad_accum_steps, set activation_checkpointing, or shard the model "
-                                        "(--strategy fsdp, and with it --fsdp_cpu_offload true)"));
+  CHECK_THAT(
+      errors[1],
+      Catch::Contains("lower batch_size, raise grad_accum_steps, set activation_checkpointing, or shard the model "
+                      "(--strategy fsdp, and with it --fsdp_cpu_offload true)"));
   CHECK(std::count(errors[1].begin(), errors[1].end(), '\n') == 0);
   // The other one does not wait for ever, and says who.
   CHECK_THAT(errors[0], Catch::Contains("rank 1, compute, step 3: out of memory: 2.00 MiB asked for on fake:0"));
@@ -112,7 +115,9 @@ void check_told(const std::vector<std::string>& errors, const std::vector<std::s
 
 }  // namespace
 
-TEST_CASE("[L05] a rank whose device has no memory left aborts its step, says what holds it, and the others hear who it was") {
+TEST_CASE(
+    "[L05] a rank whose device has no memory left aborts its step, says what holds it, and the others hear who it "
+    "was") {
   const auto place = GENERATE(Place::forward, Place::backward);
   // 2 x 8 x 8 f32, their gradients, and two moments of each.
   check_told(starve("ddp", place), {"parameters 512 bytes", "gradient buckets ", "optimizer state "});
@@ -139,7 +144,8 @@ TEST_CASE("[L05] a device without memory for a unit that is gathered ends the jo
     compute.distribute(model);
     const auto optimizer = make_optimizer(OptimizerOptions{}, one_group(*model));
     compute.program_lane().barrier("distributed");
-    if (compute.rank() == 0) FakeDevice::fail_allocation(1, 100);  // gathers are in streams of high priority: one of the two ranks'
+    if (compute.rank() == 0)
+      FakeDevice::fail_allocation(1, 100);  // gathers are in streams of high priority: one of the two ranks'
     compute.program_lane().barrier("hungry");
     compute.seed_forward();
     compute.backward(model->forward(small_batch(0).first.to(FakeDevice::device())).square().mean(), 16);

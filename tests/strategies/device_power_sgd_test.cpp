@@ -1,4 +1,5 @@
-// PowerSGD on a device, without one: see device_training_test.cpp. By other operators than on the CPU, so compared with a tolerance.
+// PowerSGD on a device, without one: see device_training_test.cpp. By other operators than on the CPU, so compared with
+// a tolerance.
 #include <c10/core/AutogradState.h>
 
 #include <limits>
@@ -31,7 +32,8 @@ BucketView bucket_there(const std::vector<at::Tensor>& tensors, std::int64_t ste
   for (const auto& tensor : tensors) numel += (tensor.numel() + 31) / 32 * 32;
   bucket.flat = at::zeros({numel}, tensors[0].options().device(device));
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    bucket.gradients.push_back(bucket.flat.narrow(0, begin, tensors[i].numel()).as_strided(tensors[i].sizes(), tensors[i].strides()));
+    bucket.gradients.push_back(
+        bucket.flat.narrow(0, begin, tensors[i].numel()).as_strided(tensors[i].sizes(), tensors[i].strides()));
     bucket.gradients.back().copy_(tensors[i]);
     bucket.names.push_back("p" + std::to_string(i));
     begin += (tensors[i].numel() + 31) / 32 * 32;
@@ -39,7 +41,8 @@ BucketView bucket_there(const std::vector<at::Tensor>& tensors, std::int64_t ste
   return bucket;
 }
 
-/// Rank r's gradients of a step: matrices of full rank, one of them of one column less than the hook's rank, a vector, a tiny matrix.
+/// Rank r's gradients of a step: matrices of full rank, one of them of one column less than the hook's rank, a vector,
+/// a tiny matrix.
 std::vector<at::Tensor> gradients_of(int rank, std::int64_t step, at::ScalarType dtype = at::kFloat) {
   const auto factor = static_cast<double>(step + 2);
   return {at::sin(pattern({40, 30}, 3 * rank + 1) * factor).to(dtype), pattern({50}, rank + 2).to(dtype),
@@ -49,8 +52,9 @@ std::vector<at::Tensor> gradients_of(int rank, std::int64_t step, at::ScalarType
 }
 
 /// What the hook made of `steps` steps, by rank: all flats and its state at the end, on the host.
-std::vector<std::vector<at::Tensor>> reduced_there(bool on_device, int ranks, std::int64_t steps, at::ScalarType dtype = at::kFloat,
-                                                   const std::function<void(PowerSgd&, std::int64_t)>& before_step = {}) {
+std::vector<std::vector<at::Tensor>> reduced_there(
+    bool on_device, int ranks, std::int64_t steps, at::ScalarType dtype = at::kFloat,
+    const std::function<void(PowerSgd&, std::int64_t)>& before_step = {}) {
   FakeDevice::reset();
   std::vector<std::vector<at::Tensor>> results(static_cast<std::size_t>(ranks));
   test::Backend backend{on_device ? "nccl" : "shm", on_device ? "auto" : "shm"};
@@ -84,9 +88,11 @@ TEST_CASE("[D10] [L03] PowerSGD reduces on a device what it does on the CPU, the
   const auto cpu = reduced_there(false, ranks, 5), device = reduced_there(true, ranks, 5);
   for (int r = 0; r < ranks; ++r) {
     check_close(device[static_cast<std::size_t>(r)], cpu[static_cast<std::size_t>(r)], 1e-4);
-    for (std::size_t step = 0; step < 5; ++step) CHECK(at::equal(device[static_cast<std::size_t>(r)][step], device[0][step]));
+    for (std::size_t step = 0; step < 5; ++step)
+      CHECK(at::equal(device[static_cast<std::size_t>(r)][step], device[0][step]));
   }
-  const auto half_cpu = reduced_there(false, ranks, 2, at::kBFloat16), half = reduced_there(true, ranks, 2, at::kBFloat16);
+  const auto half_cpu = reduced_there(false, ranks, 2, at::kBFloat16),
+             half = reduced_there(true, ranks, 2, at::kBFloat16);
   check_close(half[0], half_cpu[0], 0.05);
 }
 
@@ -123,7 +129,8 @@ TEST_CASE("[D10] [L03] on a device a NaN gradient reaches all ranks and leaves P
     PowerSgd hook(4, 0);
     const auto reduce = [&](std::int64_t step, bool broken) {
       auto tensors = gradients_of(communicator.rank(), step);
-      if (broken && communicator.rank() == 1) tensors[broken_tensor].as_strided({tensors[broken_tensor].numel()}, {1})[7] = value;
+      if (broken && communicator.rank() == 1)
+        tensors[broken_tensor].as_strided({tensors[broken_tensor].numel()}, {1})[7] = value;
       auto bucket = bucket_there(tensors, step, communicator.device());
       hook.reduce(bucket, communicator);
       return bucket;
@@ -132,7 +139,8 @@ TEST_CASE("[D10] [L03] on a device a NaN gradient reaches all ranks and leaves P
     NamedTensors before;
     for (const auto& [name, tensor] : hook.state()) before.emplace_back(name, tensor.cpu().clone());
     const auto broken = reduce(1, true);
-    require(!at::isfinite(broken.gradients[broken_tensor].cpu()).all().item<bool>(), "rank " + std::to_string(communicator.rank()));
+    require(!at::isfinite(broken.gradients[broken_tensor].cpu()).all().item<bool>(),
+            "rank " + std::to_string(communicator.rank()));
     const auto after = hook.state();
     for (std::size_t i = 0; i < after.size(); ++i)
       require(at::equal(after[i].second.cpu(), before[i].second), after[i].first + " is unchanged");

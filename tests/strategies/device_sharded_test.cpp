@@ -1,4 +1,5 @@
-// The sharded strategies on a device, without one: see device_training_test.cpp. Streams are held against each other by what copies touch.
+// The sharded strategies on a device, without one: see device_training_test.cpp. Streams are held against each other by
+// what copies touch.
 #include <c10/core/AutogradState.h>
 
 #include "actors/block.hpp"
@@ -29,7 +30,8 @@ struct UnitStackImpl : torch::nn::Module {
       : in(register_module("in", std::make_shared<UnitLayerImpl>(8, 13, device))),
         out(register_module("out", std::make_shared<UnitLayerImpl>(13, 3, device))),
         seen(register_buffer("seen", torch::zeros({2}).to(device))) {
-    for (int i = 0; i < 3; ++i) layers.emplace_back(register_module("layer" + std::to_string(i), UnitLayer(13, 13, device)));
+    for (int i = 0; i < 3; ++i)
+      layers.emplace_back(register_module("layer" + std::to_string(i), UnitLayer(13, 13, device)));
     layers[1]->bias.set_requires_grad(false);
   }
   at::Tensor forward(const at::Tensor& input) {
@@ -47,8 +49,8 @@ struct UnitStackImpl : torch::nn::Module {
   std::size_t used = 3;  // of the layers
 };
 
-// On the calling rank's thread. LibTorch has one thread for a device's backwards: here ranks share a device, and one of them would wait
-// there, for a unit of the others, with theirs behind it.
+// On the calling rank's thread. LibTorch has one thread for a device's backwards: here ranks share a device, and one of
+// them would wait there, for a unit of the others, with theirs behind it.
 std::shared_ptr<UnitStackImpl> make_units(c10::Device device) {
   c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
   return make_seeded<UnitStackImpl>(5, device);
@@ -89,7 +91,8 @@ void check_as_on_cpu(const std::string& strategy, int ranks, const Change& chang
 
 Sharded& sharded_of(RankSystem& system) { return dynamic_cast<Sharded&>(system.compute().strategy()); }
 
-const std::vector<std::string> kSharded = {"zero1", "zero2", "fsdp full_shard", "fsdp shard_grad_op", "fsdp hybrid_shard", "fsdp no_shard"};
+const std::vector<std::string> kSharded = {
+    "zero1", "zero2", "fsdp full_shard", "fsdp shard_grad_op", "fsdp hybrid_shard", "fsdp no_shard"};
 
 }  // namespace
 
@@ -97,7 +100,8 @@ TEST_CASE("[L03] [F01] the sharded strategies train on a device to the bits of t
   const auto strategy = GENERATE(from_range(kSharded));
   const int ranks = GENERATE(1, 2, 4);
   const bool offload = GENERATE(false, true);
-  check_as_on_cpu(strategy, ranks, [&](SmallTraining& training) { training.jobs.options.strategy.fsdp_cpu_offload = offload; });
+  check_as_on_cpu(strategy, ranks,
+                  [&](SmallTraining& training) { training.jobs.options.strategy.fsdp_cpu_offload = offload; });
 }
 
 TEST_CASE("[L03] sharded on a device, micro-batches, bf16 and clipping are those of the CPU") {
@@ -111,14 +115,16 @@ TEST_CASE("[L03] sharded on a device, micro-batches, bf16 and clipping are those
       more(training);
     };
   };
-  check_as_on_cpu(strategy, 2,
-                  with([](SmallTraining& training) { training.optimizer.momentum = 0.9, training.optimizer.optimizer = "sgd"; }));
+  check_as_on_cpu(strategy, 2, with([](SmallTraining& training) {
+                    training.optimizer.momentum = 0.9, training.optimizer.optimizer = "sgd";
+                  }));
   check_as_on_cpu(strategy, 2, with([](SmallTraining& training) {
                     training.jobs.options.strategy.param_dtype = "bfloat16";
                     training.jobs.options.strategy.reduce_dtype = "bfloat16";
                   }));
   // The norm is added up in another order than on the CPU.
-  check_as_on_cpu(strategy, 2, with([](SmallTraining& training) { training.jobs.options.training.clip_norm = 0.05; }), 1e-6);
+  check_as_on_cpu(strategy, 2, with([](SmallTraining& training) { training.jobs.options.training.clip_norm = 0.05; }),
+                  1e-6);
 }
 
 TEST_CASE("[L03] sharded on a device, a state that the CPU saved goes on with the CPU's bits") {
@@ -215,7 +221,8 @@ TEST_CASE("[L03] sharded on a device, the host waits once in a step, for the vot
     training.at_end = [&](RankSystem& system, Optimizer&) {
       system.compute().program_lane().barrier("end");
       if (system.compute().rank() == 0) {
-        const auto waits = host_waits() - before;  // the other rank may be up to one step ahead or behind where the count began
+        const auto waits =
+            host_waits() - before;  // the other rank may be up to one step ahead or behind where the count began
         CHECK(waits >= 2 * (steps - 2) - 1);
         CHECK(waits <= 2 * (steps - 2) + 1);
         CHECK((FakeDevice::items() == items));
@@ -268,7 +275,8 @@ TEST_CASE("[T01] [L03] sharded on a device, a gradient that is not finite skips 
   }
 }
 
-TEST_CASE("[F08] with offload shards, their gradients and moments are in the host's memory, and the device is without them") {
+TEST_CASE(
+    "[F08] with offload shards, their gradients and moments are in the host's memory, and the device is without them") {
   const std::string strategy = GENERATE("zero1", "zero2", "fsdp full_shard", "fsdp no_shard");
   std::map<bool, std::int64_t> held;  // on the device, between steps
   std::int64_t shards = 0;            // bytes of masters, gradients and moments
@@ -287,11 +295,13 @@ TEST_CASE("[F08] with offload shards, their gradients and moments are in the hos
         for (const auto& flat : parameters.flats()) {
           CHECK((flat.master.device() == expected));
           CHECK((flat.whole.device() == FakeDevice::device()));
-          const bool is_part = flat.residence != Residence::gathered;  // without offload it is a part of the whole, which stays
+          const bool is_part =
+              flat.residence != Residence::gathered;  // without offload it is a part of the whole, which stays
           if (!is_part) shards += static_cast<std::int64_t>(flat.master.nbytes());
           if (!flat.gradient.defined()) continue;
           CHECK((flat.gradient.device() == expected));
-          if (strategy != "zero1" && strategy != "fsdp no_shard") shards += static_cast<std::int64_t>(flat.gradient.nbytes());
+          if (strategy != "zero1" && strategy != "fsdp no_shard")
+            shards += static_cast<std::int64_t>(flat.gradient.nbytes());
         }
         for (const auto& slice : parameters.slices()) CHECK((slice.leaf.device() == expected));
         for (const auto& [name, moment] : optimizer.state()) {

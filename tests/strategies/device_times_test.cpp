@@ -187,7 +187,8 @@ struct Gathered {
   double inside = 0, exposed = 0, reduce = 0, copying = 0, reducing = 0;
 };
 
-// fsdp of one rank, whose gathers are copies of 4 ms and whose reductions are copies of 1; each layer's forward takes `ms`.
+// fsdp of one rank, whose gathers are copies of 4 ms and whose reductions are copies of 1; each layer's forward takes
+// `ms`.
 Gathered gather_while_computing(double ms) {
   FakeDevice::reset();
   SmallTraining training("fsdp shard_grad_op", 1);
@@ -224,7 +225,8 @@ TEST_CASE("[L03] sharded on a device, of a gather that is exposed which compute'
   CHECK(idle.copying == Approx(4 * 4));
   CHECK(idle.inside == Approx(idle.copying));  // nothing to hide behind
   const auto busy = gather_while_computing(3);
-  CHECK(busy.inside == Approx(4 + 1 + 1 + 1));  // the first one, and of each other one what is longer than a layer's forward
+  CHECK(busy.inside ==
+        Approx(4 + 1 + 1 + 1));  // the first one, and of each other one what is longer than a layer's forward
   const auto busier = gather_while_computing(5);
   CHECK(busier.inside == Approx(4));
 }

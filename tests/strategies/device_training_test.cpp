@@ -1,6 +1,6 @@
-// Training on a device, without one: its operators run on the host at once, its streams only write down what they are asked for
-// (tests/support/fake_device.hpp), and NCCL is threads. What is held: the same losses and weights as on the CPU, who waits for whom, and
-// that the host waits for the device once in a step.
+// Training on a device, without one: its operators run on the host at once, its streams only write down what they are
+// asked for (tests/support/fake_device.hpp), and NCCL is threads. What is held: the same losses and weights as on the
+// CPU, who waits for whom, and that the host waits for the device once in a step.
 #include <atomic>
 #include <thread>
 
@@ -34,14 +34,15 @@ struct DeviceMlpImpl : torch::nn::Module {
         last(register_module("last", std::make_shared<DeviceLinearImpl>(*host.last))) {}
   at::Tensor forward(const at::Tensor& x) const {
     const auto hidden = torch::tanh(torch::nn::functional::linear(x, first->weight, first->bias));
-    return torch::nn::functional::linear(torch::tanh(torch::nn::functional::linear(hidden, second->weight, second->bias)), last->weight,
-                                         last->bias);
+    return torch::nn::functional::linear(
+        torch::tanh(torch::nn::functional::linear(hidden, second->weight, second->bias)), last->weight, last->bias);
   }
   std::shared_ptr<DeviceLinearImpl> first, second, last;
 };
 
 // Small batches and models; `work` may change the training before it runs.
-SmallTraining::Result train_on(bool device, const std::string& strategy, int ranks, const std::function<void(SmallTraining&)>& work = {}) {
+SmallTraining::Result train_on(bool device, const std::string& strategy, int ranks,
+                               const std::function<void(SmallTraining&)>& work = {}) {
   FakeDevice::reset();
   SmallTraining training(strategy, ranks);
   training.steps = 12;
@@ -49,7 +50,9 @@ SmallTraining::Result train_on(bool device, const std::string& strategy, int ran
   if (device) {
     training.jobs.options.device = FakeDevice::device();
     training.jobs.options.nccl = std::make_shared<troupe::test::ThreadNccl>();
-    training.model = [make = training.model] { return std::make_shared<DeviceMlpImpl>(dynamic_cast<SmallMlpImpl&>(*make())); };
+    training.model = [make = training.model] {
+      return std::make_shared<DeviceMlpImpl>(dynamic_cast<SmallMlpImpl&>(*make()));
+    };
     training.forward = [](torch::nn::Module& model, const at::Tensor& input) {
       return dynamic_cast<DeviceMlpImpl&>(model).forward(input.to(FakeDevice::device()));
     };
@@ -119,7 +122,9 @@ TEST_CASE("[L03] a rank's device is the current one of the thread that its progr
   CHECK(chosen);
 }
 
-TEST_CASE("[L03] on a device backward marks a bucket before the reducer's stream takes it, and the optimizer comes after the last") {
+TEST_CASE(
+    "[L03] on a device backward marks a bucket before the reducer's stream takes it, and the optimizer comes after the "
+    "last") {
   std::vector<std::string> calls;
   const auto result = train_on(true, "ddp", 1, [&](SmallTraining& training) {
     training.steps = 4;
@@ -144,7 +149,8 @@ TEST_CASE("[L03] on a device backward marks a bucket before the reducer's stream
   }
   CHECK_FALSE(reducer.empty());
   CHECK(reduced.size() >= 2);
-  CHECK(std::any_of(calls.begin(), calls.end(), [](const std::string& call) { return call.rfind("s0 waits for ", 0) == 0; }));
+  CHECK(std::any_of(calls.begin(), calls.end(),
+                    [](const std::string& call) { return call.rfind("s0 waits for ", 0) == 0; }));
 }
 
 TEST_CASE("[L03] on a device a loss that is not finite is found at the vote, and its rank named by all") {
@@ -156,7 +162,8 @@ TEST_CASE("[L03] on a device a loss that is not finite is found at the vote, and
     };
   });
   REQUIRE((result.errors.size() == 2));
-  for (const auto& error : result.errors) CHECK_THAT(error, Catch::StartsWith("rank 1, compute, step 3: vote: the loss is not finite"));
+  for (const auto& error : result.errors)
+    CHECK_THAT(error, Catch::StartsWith("rank 1, compute, step 3: vote: the loss is not finite"));
 }
 
 TEST_CASE("[T01] on a device a gradient that is not finite skips the step on all ranks, by name") {
@@ -190,7 +197,9 @@ TEST_CASE("[T01] on a device a gradient that is not finite skips the step on all
   }
 }
 
-TEST_CASE("[L03] a batch goes to the device on a stream of copies, and its user's stream waits for it, the host for nothing") {
+TEST_CASE(
+    "[L03] a batch goes to the device on a stream of copies, and its user's stream waits for it, the host for "
+    "nothing") {
   FakeDevice::reset();
   const auto waits = host_waits();
   const auto items = FakeDevice::items();
@@ -206,8 +215,8 @@ TEST_CASE("[L03] a batch goes to the device on a stream of copies, and its user'
   CHECK(sent.index.is_cpu());
   CHECK_FALSE(sent.arrived->done());
   DeviceFeed::receive(sent);
-  CHECK((FakeDevice::calls() ==
-         std::vector<std::string>{"e1 marks s1", "s0 waits for e1", "s0 uses memory", "s0 waits for e1", "s0 uses memory"}));
+  CHECK((FakeDevice::calls() == std::vector<std::string>{"e1 marks s1", "s0 waits for e1", "s0 uses memory",
+                                                         "s0 waits for e1", "s0 uses memory"}));
   CHECK((host_waits() == waits));
   CHECK((FakeDevice::items() == items));
   FakeDevice::release();

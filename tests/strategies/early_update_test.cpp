@@ -14,7 +14,8 @@ using testing::SmallTraining;
 
 namespace {
 
-SmallTraining::Result train(int ranks, const std::function<void(SmallTraining&)>& configure, bool early, std::int64_t verify_every = 7) {
+SmallTraining::Result train(int ranks, const std::function<void(SmallTraining&)>& configure, bool early,
+                            std::int64_t verify_every = 7) {
   SmallTraining training("ddp", ranks);
   training.steps = 20;
   training.jobs.options.strategy.early_update = early;
@@ -40,8 +41,8 @@ struct Wandering : torch::nn::Module {
   bool uses = false;  // in the step that comes
 };
 
-// Its gradients come in another order than it registers them, and in a third one where it is turned; they are more than ranks reduce in
-// one meeting.
+// Its gradients come in another order than it registers them, and in a third one where it is turned; they are more than
+// ranks reduce in one meeting.
 struct Wide : torch::nn::Module {
   torch::nn::Linear last = register_module("last", torch::nn::Linear(701, 3));
   torch::nn::Linear first = register_module("first", torch::nn::Linear(8, 701));
@@ -51,7 +52,8 @@ struct Wide : torch::nn::Module {
 
 }  // namespace
 
-TEST_CASE("[D16] a step that is updated early has the bits of one that is not, with every optimizer and number of ranks") {
+TEST_CASE(
+    "[D16] a step that is updated early has the bits of one that is not, with every optimizer and number of ranks") {
   const auto [name, configure] = GENERATE(from_range(kOptimizers));
   const int ranks = GENERATE(1, 2, 3, 4);
   INFO(name << ", " << ranks << " ranks");
@@ -66,7 +68,8 @@ TEST_CASE("[D16] a step that is updated early has the bits of one that is not, w
 }
 
 TEST_CASE(
-    "[D16] the update is early: the optimizer is not asked from the second step on, and the parameters change places with each step") {
+    "[D16] the update is early: the optimizer is not asked from the second step on, and the parameters change places "
+    "with each step") {
   struct Counting final : Optimizer {
     Counting(std::unique_ptr<Optimizer> inner, int& asked) : inner(std::move(inner)), asked(asked) {}
     std::string name() const override { return inner->name(); }
@@ -86,7 +89,9 @@ TEST_CASE(
     return std::make_unique<Counting>(make_optimizer(training.optimizer, testing::one_group(model)), asked);
   };
   std::vector<const void*> places;
-  training.before_step = [&](auto&, torch::nn::Module& model, auto) { places.push_back(model.parameters()[0].const_data_ptr()); };
+  training.before_step = [&](auto&, torch::nn::Module& model, auto) {
+    places.push_back(model.parameters()[0].const_data_ptr());
+  };
   CHECK(joined(training.run().errors).empty());
   CHECK(asked == 2);  // the first step's own update, and to move what is updated
   REQUIRE(places.size() == 9);
@@ -113,7 +118,9 @@ TEST_CASE("[D16] micro-batches, weights, buckets of another size and their new o
         const auto through = model.last(torch::tanh(model.first(x)));
         return through + (model.turned ? before : model.beside(x));
       };
-      t.before_step = [](auto&, torch::nn::Module& model, std::int64_t step) { dynamic_cast<Wide&>(model).turned = step >= 8; };
+      t.before_step = [](auto&, torch::nn::Module& model, std::int64_t step) {
+        dynamic_cast<Wide&>(model).turned = step >= 8;
+      };
     }
   };
   const auto early = train(2, configure, true), late = train(2, configure, true, 1);
@@ -121,7 +128,8 @@ TEST_CASE("[D16] micro-batches, weights, buckets of another size and their new o
   CHECK(largest_difference(early.state, late.state) == 0);
 }
 
-TEST_CASE("[D16] parameters that no rank used are not updated early, nor decayed, those that one rank used are, on all") {
+TEST_CASE(
+    "[D16] parameters that no rank used are not updated early, nor decayed, those that one rank used are, on all") {
   const auto configure = [optimizer = std::string(GENERATE("adamw", "sgd"))](SmallTraining& t) {
     t.optimizer.weight_decay = 0.1;
     t.optimizer.optimizer = optimizer;
@@ -145,7 +153,9 @@ TEST_CASE("[D16] a step that is not finite leaves no trace of its early update")
   const auto configure = [](SmallTraining& t) {
     t.jobs.options.training.on_not_finite = "skip";
     t.optimizer.optimizer = "adamw";
-    t.weight_of = [](int rank, std::int64_t step) { return rank == 1 && step % 4 == 2 ? std::numeric_limits<double>::infinity() : 1.0; };
+    t.weight_of = [](int rank, std::int64_t step) {
+      return rank == 1 && step % 4 == 2 ? std::numeric_limits<double>::infinity() : 1.0;
+    };
   };
   const auto early = train(2, configure, true), late = train(2, configure, true, 1);
   CHECK(largest_difference(early.state, late.state) == 0);
@@ -183,7 +193,8 @@ TEST_CASE("[D16] a parameter with two names is updated as one") {
 }
 
 TEST_CASE(
-    "[D16] moments are one memory for the ranks of a host, which nobody writes while another may read it, and each rank's own in the end") {
+    "[D16] moments are one memory for the ranks of a host, which nobody writes while another may read it, and each "
+    "rank's own in the end") {
   test::GroupOptions group;
   group.backend = {"shm", "shm"};
   group.world_size = 3;
@@ -200,7 +211,8 @@ TEST_CASE(
     const auto optimizer = make_optimizer(adamw, testing::one_group(*model));
     std::string why;
     auto moment = optimizer->elements(why).at(0).first;
-    auto update = std::make_unique<EarlyUpdate>(parameters, plan_buckets(layout, registration_order(layout), 1, 1), *optimizer, lane);
+    auto update = std::make_unique<EarlyUpdate>(parameters, plan_buckets(layout, registration_order(layout), 1, 1),
+                                                *optimizer, lane);
     const auto shown = moment.detach();
     for (auto& parameter : parameters) parameter.mutable_grad() = at::ones_like(parameter);
     update->update(0.1);
@@ -219,7 +231,8 @@ TEST_CASE(
     moment.fill_(static_cast<float>(lane.rank()));
     lane.barrier();
     test::require(at::equal(moment, at::full_like(moment, lane.rank())), "the moment is this rank's own");
-    test::require(optimizer->elements(why).at(0).first.const_data_ptr() == moment.const_data_ptr(), "the optimizer has the same tensor");
+    test::require(optimizer->elements(why).at(0).first.const_data_ptr() == moment.const_data_ptr(),
+                  "the optimizer has the same tensor");
   }));
 }
 
@@ -257,7 +270,8 @@ TEST_CASE("[D16] every step has the same optimizer, early or not") {
     const auto another = training.make(*model);
     auto& compute = system.compute();
     compute.backward(compute.strategy().replicated_tensors()[0].second.sum().set_requires_grad(true), 8);
-    CHECK_THROWS_WITH(compute.step(*another, 0.1), Catch::Contains("it was given another optimizer than the steps before"));
+    CHECK_THROWS_WITH(compute.step(*another, 0.1),
+                      Catch::Contains("it was given another optimizer than the steps before"));
     throw Error(ErrorCode::user, "test", "over");
   };
   CHECK_THAT(joined(training.run().errors), Catch::Contains("over"));
@@ -272,10 +286,14 @@ TEST_CASE("[D16] what can't be updated early is refused with the reason") {
     return joined(training.run().errors);
   };
   using Catch::Contains;
-  CHECK_THAT(refused([](auto& t) { t.jobs.options.training.clip_norm = 1; }), Contains("early_update") && Contains("clip_norm"));
-  CHECK_THAT(refused([](auto& t) { t.jobs.options.training.loss_scaler = "on"; }), Contains("early_update") && Contains("loss scaler"));
-  CHECK_THAT(refused([](auto& t) { t.jobs.options.strategy.comm_hook = "bf16"; }), Contains("early_update") && Contains("comm_hook bf16"));
-  CHECK_THAT(refused([](auto& t) { t.jobs.options.strategy.switch_at = "2:diloco"; }), Contains("early_update") && Contains("switch_at"));
+  CHECK_THAT(refused([](auto& t) { t.jobs.options.training.clip_norm = 1; }),
+             Contains("early_update") && Contains("clip_norm"));
+  CHECK_THAT(refused([](auto& t) { t.jobs.options.training.loss_scaler = "on"; }),
+             Contains("early_update") && Contains("loss scaler"));
+  CHECK_THAT(refused([](auto& t) { t.jobs.options.strategy.comm_hook = "bf16"; }),
+             Contains("early_update") && Contains("comm_hook bf16"));
+  CHECK_THAT(refused([](auto& t) { t.jobs.options.strategy.switch_at = "2:diloco"; }),
+             Contains("early_update") && Contains("switch_at"));
   CHECK_THAT(refused([](auto&) {}, "fsdp full_shard"), Contains("early_update") && Contains("strategy fsdp"));
   CHECK_THAT(refused([](auto& t) {
                t.model = [] {
@@ -287,7 +305,9 @@ TEST_CASE("[D16] what can't be updated early is refused with the reason") {
              Contains("early_update") && Contains("second.weight is Double"));
 }
 
-TEST_CASE("[D16] a step that gets another optimizer or rate than its update was begun with ends the job, with nothing shown") {
+TEST_CASE(
+    "[D16] a step that gets another optimizer or rate than its update was begun with ends the job, with nothing "
+    "shown") {
   const bool other_rate = GENERATE(false, true);
   SmallTraining training("ddp", 1);
   training.jobs.options.strategy.early_update = true;

@@ -23,7 +23,8 @@ struct LayerImpl : torch::nn::Module {
   torch::nn::LayerNorm norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({12})));
   torch::nn::Linear up, down;
   explicit LayerImpl(std::int64_t hidden = 31)
-      : up(register_module("up", torch::nn::Linear(12, hidden))), down(register_module("down", torch::nn::Linear(hidden, 12))) {}
+      : up(register_module("up", torch::nn::Linear(12, hidden))),
+        down(register_module("down", torch::nn::Linear(hidden, 12))) {}
   at::Tensor forward(const at::Tensor& x) { return x + down(torch::tanh(up(norm(x)))); }
 };
 TROUPE_BLOCK(Layer);
@@ -48,14 +49,19 @@ struct StackImpl : torch::nn::Module {
 TROUPE_BLOCK(Stack);
 using StackBlock = Block<StackImpl>;
 
-at::Tensor call(torch::nn::Module& model, const at::Tensor& input) { return dynamic_cast<StackImpl&>(model).forward(input); }
-at::Tensor call_block(torch::nn::Module& model, const at::Tensor& input) { return dynamic_cast<StackBlock&>(model).forward(input); }
+at::Tensor call(torch::nn::Module& model, const at::Tensor& input) {
+  return dynamic_cast<StackImpl&>(model).forward(input);
+}
+at::Tensor call_block(torch::nn::Module& model, const at::Tensor& input) {
+  return dynamic_cast<StackBlock&>(model).forward(input);
+}
 
 /// The root is a block too, or a plain module, whose own parameters always stay.
 void use_stack(SmallTraining& training, bool root_is_block, std::function<void(StackImpl&)> prepare = {},
                at::ScalarType dtype = at::kFloat) {
   training.model = [=]() -> std::shared_ptr<torch::nn::Module> {
-    auto model = root_is_block ? std::static_pointer_cast<StackImpl>(make_seeded<StackBlock>(3, 4)) : make_seeded<StackImpl>(3, 4);
+    auto model = root_is_block ? std::static_pointer_cast<StackImpl>(make_seeded<StackBlock>(3, 4))
+                               : make_seeded<StackImpl>(3, 4);
     if (prepare) prepare(*model);
     model->to(dtype);
     return model;
@@ -65,8 +71,8 @@ void use_stack(SmallTraining& training, bool root_is_block, std::function<void(S
   };
 }
 
-SmallTraining::Result alone(std::int64_t steps, std::function<void(StackImpl&)> prepare = {}, const std::string& optimizer = "sgd",
-                            at::ScalarType dtype = at::kFloat) {
+SmallTraining::Result alone(std::int64_t steps, std::function<void(StackImpl&)> prepare = {},
+                            const std::string& optimizer = "sgd", at::ScalarType dtype = at::kFloat) {
   SmallTraining training("ddp", 1);
   training.steps = steps;
   training.optimizer.optimizer = optimizer;
@@ -75,7 +81,9 @@ SmallTraining::Result alone(std::int64_t steps, std::function<void(StackImpl&)> 
   return training.run();
 }
 
-const UnitGathers* gathers_of(RankSystem& system) { return dynamic_cast<Sharded&>(system.compute().strategy()).gathers(); }
+const UnitGathers* gathers_of(RankSystem& system) {
+  return dynamic_cast<Sharded&>(system.compute().strategy()).gathers();
+}
 
 }  // namespace
 
@@ -198,10 +206,12 @@ TEST_CASE("[F04] full_shard keeps few units in memory, and none between steps", 
   }
 }
 
-TEST_CASE("[F09] units unused, called twice or in another order on one rank: no deadlock, and the gradients of ddp", "[fsdp]") {
+TEST_CASE("[F09] units unused, called twice or in another order on one rank: no deadlock, and the gradients of ddp",
+          "[fsdp]") {
   const bool mapped = GENERATE(false, true);
   const std::string backend = GENERATE("shm", "gloo");
-  const bool each = GENERATE(false, true);  // a step's micro-batches reduced each, which waits for the others between them
+  const bool each =
+      GENERATE(false, true);  // a step's micro-batches reduced each, which waits for the others between them
   if (mapped && backend == "gloo") return;
   INFO((mapped ? "mapped" : "gathered") << " " << backend << (each ? ", each micro-batch" : ""));
   const auto order_of = [](int rank, std::int64_t step) -> std::vector<int> {
@@ -241,7 +251,8 @@ TEST_CASE("[F09] shared and frozen parameters are sharded too, frozen ones stay 
     model.layers[2]->up->weight.requires_grad_(false);
     for (auto& parameter : model.layers[1]->parameters()) parameter.requires_grad_(false);
     auto& down = *model.layers[3]->down;
-    down.weight = down.register_parameter("tied", model.layers[0]->down->weight);  // beside its own, which is not used any more
+    down.weight =
+        down.register_parameter("tied", model.layers[0]->down->weight);  // beside its own, which is not used any more
   };
   const auto one = alone(20, prepare);
   SmallTraining training("fsdp full_shard", 2);
@@ -261,7 +272,8 @@ TEST_CASE("[F09] shared and frozen parameters are sharded too, frozen ones stay 
 
 namespace {
 
-/// What two ranks compute in bf16 with an f32 master, written down once more: SGD with momentum 0.9 and weight decay 1e-4.
+/// What two ranks compute in bf16 with an f32 master, written down once more: SGD with momentum 0.9 and weight decay
+/// 1e-4.
 std::vector<double> bf16_by_hand(std::int64_t steps, double lr) {
   const auto model = make_seeded<StackImpl>(3, 4);
   std::vector<at::Tensor> masters, momenta;
@@ -313,7 +325,8 @@ TEST_CASE("[F03] forward and backward run in bf16, the master and the optimizer 
     training.steps = 10;
     training.lr = 0.02;
     training.before_step = [&](RankSystem& system, torch::nn::Module& model, std::int64_t) {
-      narrow[static_cast<std::size_t>(system.compute().rank())] = dynamic_cast<StackImpl&>(model).in->weight.scalar_type() == at::kBFloat16;
+      narrow[static_cast<std::size_t>(system.compute().rank())] =
+          dynamic_cast<StackImpl&>(model).in->weight.scalar_type() == at::kBFloat16;
     };
     results.push_back(training.run());
     REQUIRE(joined(results.back().errors) == "");
@@ -349,7 +362,8 @@ TEST_CASE("[F07] activations computed again in backward change no bit where unit
   CHECK(largest_difference(run("none").state, run("block").state) == 0);
 }
 
-TEST_CASE("[F08] units that get their values one after the other have those of a model that was built at once", "[fsdp]") {
+TEST_CASE("[F08] units that get their values one after the other have those of a model that was built at once",
+          "[fsdp]") {
   const std::string strategy = GENERATE("fsdp full_shard", "fsdp hybrid_shard", "zero2", "ddp");
   const bool mapped = GENERATE(false, true);
   INFO(strategy << (mapped ? " mapped" : ""));

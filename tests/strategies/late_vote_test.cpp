@@ -1,5 +1,6 @@
-// vote=late: the device decides whether a step is applied, and the host hears of it one step later. On the device that is none (see
-// device_training_test.cpp): whatever the waiting vote does, this one does to the bit, and waits for nothing.
+// vote=late: the device decides whether a step is applied, and the host hears of it one step later. On the device that
+// is none (see device_training_test.cpp): whatever the waiting vote does, this one does to the bit, and waits for
+// nothing.
 #include <c10/core/AutogradState.h>
 
 #include <thread>
@@ -19,7 +20,8 @@ namespace {
 
 struct LateLayerImpl : torch::nn::Module {
   LateLayerImpl(std::int64_t in, std::int64_t out)
-      : weight(register_parameter("weight", (torch::randn({out, in}) / std::sqrt(static_cast<double>(in))).to(FakeDevice::device()))),
+      : weight(register_parameter(
+            "weight", (torch::randn({out, in}) / std::sqrt(static_cast<double>(in))).to(FakeDevice::device()))),
         bias(register_parameter("bias", (torch::randn({out}) / 10).to(FakeDevice::device()))) {}
   at::Tensor forward(const at::Tensor& x) { return torch::tanh(torch::nn::functional::linear(x, weight, bias)); }
   at::Tensor weight, bias;
@@ -64,7 +66,8 @@ struct LateTraining {
   std::function<void(RankSystemOptions&)> change = [](RankSystemOptions&) {};
   std::function<void(RankSystem&, std::int64_t step)> before_step = [](RankSystem&, std::int64_t) {};
   std::function<void(RankSystem&)> at_end = [](RankSystem&) {};
-  std::function<at::Tensor(at::Tensor loss, int rank, std::int64_t step)> loss_of = [](at::Tensor loss, int, std::int64_t) { return loss; };
+  std::function<at::Tensor(at::Tensor loss, int rank, std::int64_t step)> loss_of = [](at::Tensor loss, int,
+                                                                                       std::int64_t) { return loss; };
   std::function<std::unique_ptr<Optimizer>(torch::nn::Module&)> make;
 
   LateRun run() {
@@ -105,13 +108,16 @@ struct LateTraining {
       for (std::int64_t m = 0; m < micro; ++m) {
         const auto begin = (m * compute.world_size() + compute.rank()) * part;
         const auto output = model->forward(input.narrow(0, begin, part).to(FakeDevice::device()));
-        auto loss = torch::nn::functional::cross_entropy(output, target.narrow(0, begin, part).to(FakeDevice::device()));
+        auto loss =
+            torch::nn::functional::cross_entropy(output, target.narrow(0, begin, part).to(FakeDevice::device()));
         const auto zero = output.sum() - output.sum().detach();
         switch (m == 0 ? harm(compute.rank(), step) : Harm::none) {
           case Harm::none: break;
-          case Harm::loss: loss = loss + std::numeric_limits<double>::infinity(); break;  // its gradients know nothing of that
-          case Harm::gradient: loss = loss + zero.abs().sqrt(); break;                    // finite itself
-          case Harm::overflow: loss = loss + zero * 1e36; break;                          // ... and only times the loss scale
+          case Harm::loss:
+            loss = loss + std::numeric_limits<double>::infinity();
+            break;                                                      // its gradients know nothing of that
+          case Harm::gradient: loss = loss + zero.abs().sqrt(); break;  // finite itself
+          case Harm::overflow: loss = loss + zero * 1e36; break;        // ... and only times the loss scale
         }
         compute.backward(loss_of(loss, compute.rank(), step), static_cast<double>(part), 1);
       }
@@ -158,8 +164,8 @@ void check_as_waiting(LateTraining training) {
 const std::vector<std::string> kStrategies = {"ddp", "zero1", "zero2", "fsdp full_shard", "fsdp hybrid_shard"};
 
 std::size_t skipped(const LateRun& run) {
-  return static_cast<std::size_t>(
-      std::count_if(run.reports.begin(), run.reports.end(), [](const StepReport& report) { return !report.committed; }));
+  return static_cast<std::size_t>(std::count_if(run.reports.begin(), run.reports.end(),
+                                                [](const StepReport& report) { return !report.committed; }));
 }
 
 }  // namespace
@@ -211,7 +217,9 @@ TEST_CASE("[T01] with a late vote the loss scale on the device is the host's, on
     options.training.clip_norm = clip;
   };
   // Two in a row: what the second step's loss is multiplied by is known to the device alone.
-  training.harm = [](int rank, std::int64_t step) { return rank == 1 && (step == 3 || step == 4) ? Harm::overflow : Harm::none; };
+  training.harm = [](int rank, std::int64_t step) {
+    return rank == 1 && (step == 3 || step == 4) ? Harm::overflow : Harm::none;
+  };
   check_as_waiting(training);
   const auto late = training.run();
   std::vector<double> scales;
@@ -242,7 +250,8 @@ TEST_CASE("[L03] with a late vote the host waits for the device in no step, and 
 }
 
 TEST_CASE(
-    "[L03] with a late vote a step is launched, optimizer and all, while nothing of it is over, and the next one's vote waits for it") {
+    "[L03] with a late vote a step is launched, optimizer and all, while nothing of it is over, and the next one's "
+    "vote waits for it") {
   LateTraining training;
   training.strategy = GENERATE("ddp", "fsdp full_shard");
   training.ranks = 1;
@@ -266,7 +275,9 @@ TEST_CASE(
   CHECK((waited_in == 1));
 }
 
-TEST_CASE("[L03] with a late vote a loss that is not finite ends the job one step later, by the rank and the step that it was in") {
+TEST_CASE(
+    "[L03] with a late vote a loss that is not finite ends the job one step later, by the rank and the step that it "
+    "was in") {
   LateTraining training;
   const std::int64_t step = GENERATE(3, 7);  // 7 is the last one, which settle looks after
   training.harm = [step](int rank, std::int64_t at) { return rank == 1 && at == step ? Harm::loss : Harm::none; };
@@ -276,7 +287,8 @@ TEST_CASE("[L03] with a late vote a loss that is not finite ends the job one ste
   const auto run = training.run();
   REQUIRE((run.errors.size() == 2));
   for (const auto& error : run.errors)
-    CHECK_THAT(error, Catch::StartsWith("rank 1, compute, step " + std::to_string(step) + ": vote: the loss is not finite"));
+    CHECK_THAT(error,
+               Catch::StartsWith("rank 1, compute, step " + std::to_string(step) + ": vote: the loss is not finite"));
   CHECK((begun == std::min<std::int64_t>(step + 1, 7)));
 }
 
@@ -287,14 +299,17 @@ struct Stubborn : torch::autograd::Function<Stubborn> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& loss) {
     return loss * std::numeric_limits<double>::infinity();
   }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, const torch::autograd::variable_list& gradients) {
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 const torch::autograd::variable_list& gradients) {
     return {at::ones_like(gradients[0])};
   }
 };
 
 }  // namespace
 
-TEST_CASE("[L03] with a late vote a loss that is not finite and whose gradients are ends the job, since the step has been applied") {
+TEST_CASE(
+    "[L03] with a late vote a loss that is not finite and whose gradients are ends the job, since the step has been "
+    "applied") {
   LateTraining training;
   training.loss_of = [](const at::Tensor& loss, int rank, std::int64_t step) {
     return rank == 0 && step == 2 ? Stubborn::apply(loss) : loss;

@@ -35,7 +35,8 @@ std::string local_refusal(const std::function<void(StrategyOptions&)>& set) {
 TEST_CASE("[X05] local_sgd with an outer step after each step trains as ddp does, on 2 and 4 ranks") {
   const int ranks = GENERATE(2, 4);
   const auto expected = local_run("ddp", ranks, 50);
-  const auto found = local_run("local_sgd", ranks, 50, [](SmallTraining& t) { t.jobs.options.strategy.sync_every = 1; });
+  const auto found =
+      local_run("local_sgd", ranks, 50, [](SmallTraining& t) { t.jobs.options.strategy.sync_every = 1; });
   CHECK(largest_difference(found.losses, expected.losses) < 1e-4);
   CHECK(largest_difference(testing::model_part(found.state), testing::model_part(expected.state)) < 1e-4);
 }
@@ -98,7 +99,9 @@ TEST_CASE("[X05] diloco computes what its paper says, on 2, 4 and 8 ranks") {
   }
 }
 
-TEST_CASE("[X05] between outer steps a checkpoint has the mean of the replicas, rank 0's optimizer, and the outer parameters") {
+TEST_CASE(
+    "[X05] between outer steps a checkpoint has the mean of the replicas, rank 0's optimizer, and the outer "
+    "parameters") {
   std::mutex mutex;
   std::map<std::string, at::Tensor> sum, first;
   const auto found = local_run("local_sgd", 4, 6, [&](SmallTraining& t) {
@@ -118,7 +121,8 @@ TEST_CASE("[X05] between outer steps a checkpoint has the mean of the replicas, 
   for (const auto& [name, value] : first) CHECK((found.at("optimizer." + name) == value).all().item<bool>());
   // The outer parameters are those of step 4.
   const auto at_outer_step = local_run("local_sgd", 4, 4, [](SmallTraining& t) { t.optimizer.momentum = 0.9; });
-  for (const auto& [name, mean] : sum) CHECK((found.at("strategy.outer." + name) == at_outer_step.at("model." + name)).all().item<bool>());
+  for (const auto& [name, mean] : sum)
+    CHECK((found.at("strategy.outer." + name) == at_outer_step.at("model." + name)).all().item<bool>());
 }
 
 TEST_CASE("[X05] a diloco run that is saved at an outer step goes on with the bits of the undisturbed one") {
@@ -127,9 +131,11 @@ TEST_CASE("[X05] a diloco run that is saved at an outer step goes on with the bi
   const auto rest = local_run("diloco", 2, 8, [&](SmallTraining& t) {
     t.saved = half.state;
     t.first_step = 8;
-    t.before_step = [](RankSystem& system, torch::nn::Module&, std::int64_t step) {  // as the checkpoint's metadata would
+    t.before_step = [](RankSystem& system, torch::nn::Module&,
+                       std::int64_t step) {  // as the checkpoint's metadata would
       if (step == 8)
-        system.compute().strategy().load_state({{"local_steps.outer_steps", "2"}, {"local_steps.last", "0"}, {"local_steps.next", "12"}});
+        system.compute().strategy().load_state(
+            {{"local_steps.outer_steps", "2"}, {"local_steps.last", "0"}, {"local_steps.next", "12"}});
     };
   });
   CHECK(largest_difference(rest.state, whole.state) == 0);
@@ -149,7 +155,9 @@ TEST_CASE("[X05] fragments of diloco meet in turn, and overlapped with steps, an
       CHECK(strategy.outer_steps() <= 3 * (200 / 12) + 2);
     };
   });
-  const auto mean_of_last = [](const std::vector<double>& losses) { return std::accumulate(losses.end() - 20, losses.end(), 0.0) / 20; };
+  const auto mean_of_last = [](const std::vector<double>& losses) {
+    return std::accumulate(losses.end() - 20, losses.end(), 0.0) / 20;
+  };
   CHECK(mean_of_last(found.losses) < mean_of_last(first.losses) * 1.1);
 }
 
@@ -206,7 +214,8 @@ TEST_CASE("[X05] a rank that missed an outer step takes it over in the next gene
       CHECK(strategy.state()["local_steps.outer_steps"] == "1");
       CHECK(strategy.state()["local_steps.next"] == "8");
       const auto hash = hash_tensors(strategy.own_tensors());
-      for (const auto& other : compute.program_lane().all_gather_bytes({reinterpret_cast<const char*>(&hash), sizeof hash}))
+      for (const auto& other :
+           compute.program_lane().all_gather_bytes({reinterpret_cast<const char*>(&hash), sizeof hash}))
         CHECK(std::memcmp(other.data(), &hash, sizeof hash) == 0);
       const auto outer = strategy.own_tensors().front().second;
       CHECK(outer.eq(7).sum().item<std::int64_t>() == 0);
@@ -217,7 +226,9 @@ TEST_CASE("[X05] a rank that missed an outer step takes it over in the next gene
 }
 
 TEST_CASE("[X05] settings of diloco that make no sense are refused by their names") {
-  CHECK(local_refusal([](auto& o) { o.sync_every = 2, o.diloco_fragments = 3; }).find("diloco_fragments") != std::string::npos);
-  CHECK(local_refusal([](auto& o) { o.sync_every = 4, o.diloco_overlap = 4; }).find("diloco_overlap") != std::string::npos);
+  CHECK(local_refusal([](auto& o) { o.sync_every = 2, o.diloco_fragments = 3; }).find("diloco_fragments") !=
+        std::string::npos);
+  CHECK(local_refusal([](auto& o) { o.sync_every = 4, o.diloco_overlap = 4; }).find("diloco_overlap") !=
+        std::string::npos);
   CHECK(local_refusal([](auto& o) { o.comm_hook = "powersgd"; }).find("comm_hook") != std::string::npos);
 }

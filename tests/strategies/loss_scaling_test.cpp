@@ -13,7 +13,9 @@ using testing::check_no_errors;
 namespace {
 
 struct LineImpl : torch::nn::Module {
-  explicit LineImpl(std::int64_t in = 4, std::int64_t out = 3) { weight = register_parameter("weight", test::pattern({out, in}, 1)); }
+  explicit LineImpl(std::int64_t in = 4, std::int64_t out = 3) {
+    weight = register_parameter("weight", test::pattern({out, in}, 1));
+  }
   at::Tensor forward(const at::Tensor& x) { return x.matmul(weight.t()); }
   at::Tensor weight;
 };
@@ -147,7 +149,9 @@ TEST_CASE("[T01] with fp16 autocast gradients that fp16 has no number for surviv
   CHECK(moved > 0);
 }
 
-TEST_CASE("[T01] a gradient that overflows without any scale, or a loss that is not finite, stops the job where that is asked for") {
+TEST_CASE(
+    "[T01] a gradient that overflows without any scale, or a loss that is not finite, stops the job where that is "
+    "asked for") {
   auto jobs = scaling_cluster(2);
   jobs.options.training.loss_scale_init = 2;
   const bool loss = GENERATE(false, true);
@@ -159,7 +163,9 @@ TEST_CASE("[T01] a gradient that overflows without any scale, or a loss that is 
     for (int step = 0; step < 10; ++step) {
       const auto y = model->forward(at::ones({2, 4}));
       auto value = loss ? y.mean() / 0 : (y.clamp(0, 0) + 1).sqrt().mean();
-      if (!loss) value = value + (model->weight - model->weight.detach()).abs().sum().sqrt();  // 0, with a gradient that is not finite
+      if (!loss)
+        value = value +
+                (model->weight - model->weight.detach()).abs().sum().sqrt();  // 0, with a gradient that is not finite
       rank.compute().backward(value, 2);
       (void)rank.compute().step(*optimizer, 0.1);
       ++steps[static_cast<std::size_t>(rank.compute().rank())];

@@ -38,9 +38,8 @@ struct MeshRun {
   Config config;
   GptOptions model = mesh_gpt_options();
   std::function<std::shared_ptr<torch::nn::Module>()> make;  ///< in the place of the gpt
-  std::function<at::Tensor(torch::nn::Module&, const at::Tensor&)> forward = [](torch::nn::Module& m, const at::Tensor& ids) {
-    return m.as<GptImpl>()->forward(ids);
-  };
+  std::function<at::Tensor(torch::nn::Module&, const at::Tensor&)> forward =
+      [](torch::nn::Module& m, const at::Tensor& ids) { return m.as<GptImpl>()->forward(ids); };
   std::function<void(SimulationOptions&)> simulate_with = [](auto&) {};
   std::function<void(Rank&, torch::nn::Module&)> between = [](auto&, auto&) {};
   NamedTensors saved;  ///< read before the first step
@@ -108,7 +107,8 @@ struct MeshRun {
       const auto report = rank.step(*optimizer);
       if (report.repeat) continue;
       std::lock_guard lock(mutex_);
-      losses.resize(static_cast<std::size_t>(std::max<std::int64_t>(static_cast<std::int64_t>(losses.size()), report.step + 1)));
+      losses.resize(
+          static_cast<std::size_t>(std::max<std::int64_t>(static_cast<std::int64_t>(losses.size()), report.step + 1)));
       losses[static_cast<std::size_t>(report.step)] = report.loss;  // on all ranks the same
       inside_ms[rank.rank()] += report.inside_ms;
       waited_ms[rank.rank()] = std::chrono::duration<double, std::milli>(strategy.time_waited()).count();
@@ -146,7 +146,8 @@ struct MeshRun {
     if (rank.rank() == 0) described = strategy.describe();
     if (auto* mesh = dynamic_cast<MeshParallel*>(&strategy)) {
       borders[rank.rank()] = mesh->borders();
-      for (const auto& [name, tensor] : mesh->replicated_tensors()) resident[rank.rank()] += static_cast<std::int64_t>(tensor.nbytes());
+      for (const auto& [name, tensor] : mesh->replicated_tensors())
+        resident[rank.rank()] += static_cast<std::int64_t>(tensor.nbytes());
     }
     if (auto* mesh = dynamic_cast<ShardedMesh*>(&strategy)) {
       for (const auto& slice : mesh->shards().parameters().slices()) owned[rank.rank()] += slice.place.numel;
@@ -163,7 +164,9 @@ struct MeshRun {
     simulate_with(simulation);
     testing::run_simulation(
         config, simulation, [this](Rank& rank) { body(rank); },
-        [this](int slot, const ErrorReport& report) { errors.push_back("rank " + std::to_string(slot) + ": " + report.to_string()); },
+        [this](int slot, const ErrorReport& report) {
+          errors.push_back("rank " + std::to_string(slot) + ": " + report.to_string());
+        },
         &over);
     if (errors.empty()) state = testing::assemble(parts_);
     return *this;
@@ -191,14 +194,16 @@ void equals_one_rank(const MeshRun& run, const MeshRun& expected, double bound =
   CHECK((largest_difference(run.norms, expected.norms) < 10 * bound));
   CHECK((largest_difference(run.samples, expected.samples) == 0));
   CHECK((std::abs(run.held_out - expected.held_out) < bound));
-  CHECK((largest_difference(testing::model_part(run.state), testing::model_part(expected.state)) < 1e-3));  // AdamW's first steps
+  CHECK((largest_difference(testing::model_part(run.state), testing::model_part(expected.state)) <
+         1e-3));  // AdamW's first steps
   CHECK((run.state.size() == expected.state.size()));
 }
 
 }  // namespace
 
 TEST_CASE("[X02] a pipeline trains as one rank does, by each schedule, on 2, 4 and 8 ranks") {
-  const auto schedule = GENERATE(std::string("gpipe"), std::string("1f1b"), std::string("interleaved"), std::string("zero_bubble"));
+  const auto schedule =
+      GENERATE(std::string("gpipe"), std::string("1f1b"), std::string("interleaved"), std::string("zero_bubble"));
   const int ranks = GENERATE(2, 4, 8);
   MeshRun run("pipeline", ranks);
   run.config.pipeline_schedule = schedule;
@@ -262,7 +267,8 @@ TEST_CASE("[X02] a schedule of one's own runs, also where a rank wants things in
     for (int rank = 0; rank < shape.ranks; ++rank) {
       auto& list = lists.emplace_back();
       for (const auto kind : {StageInstruction::Kind::forward, StageInstruction::Kind::backward}) {
-        for (int m = 0; m < shape.micro_batches; ++m) list.push_back({kind, rank % 2 == 0 ? m : shape.micro_batches - 1 - m, 0});
+        for (int m = 0; m < shape.micro_batches; ++m)
+          list.push_back({kind, rank % 2 == 0 ? m : shape.micro_batches - 1 - m, 0});
       }
     }
     return lists;
@@ -315,8 +321,8 @@ TEST_CASE("[X03] tensor parallel trains as one rank does, on 2 and 4 ranks, with
 }
 
 TEST_CASE("[X04] each combination of dp, tp and pp trains as one rank does, on 8 simulated ranks") {
-  const auto mesh = GENERATE(std::string("dp=2,tp=2,pp=2"), std::string("dp=2,tp=4"), std::string("tp=2,pp=4"), std::string("tp=4,pp=2"),
-                             std::string("dp=4,tp=2"), std::string("dp=8"));
+  const auto mesh = GENERATE(std::string("dp=2,tp=2,pp=2"), std::string("dp=2,tp=4"), std::string("tp=2,pp=4"),
+                             std::string("tp=4,pp=2"), std::string("dp=4,tp=2"), std::string("dp=8"));
   const bool sequence = GENERATE(false, true);
   if (sequence && mesh == "dp=8") return;
   MeshRun run("pipeline", 8, mesh);
@@ -348,8 +354,10 @@ TEST_CASE("[X04] each combination with fsdp trains as one rank does, on 2, 4, 8 
   equals_one_rank(run, one_rank());
 }
 
-TEST_CASE("[X04] a pipeline's shards train as its copies do, by each schedule, with recomputed activations and dropout") {
-  const auto schedule = GENERATE(std::string("gpipe"), std::string("1f1b"), std::string("interleaved"), std::string("zero_bubble"));
+TEST_CASE(
+    "[X04] a pipeline's shards train as its copies do, by each schedule, with recomputed activations and dropout") {
+  const auto schedule =
+      GENERATE(std::string("gpipe"), std::string("1f1b"), std::string("interleaved"), std::string("zero_bubble"));
   MeshRun copies("pipeline", 4, "dp=2,pp=2"), shards("pipeline", 4, "fsdp=2,pp=2");
   for (auto* each : {&copies, &shards}) {
     each->config.pipeline_schedule = schedule;
@@ -365,7 +373,9 @@ TEST_CASE("[X04] a pipeline's shards train as its copies do, by each schedule, w
   CHECK((largest_difference(shards.losses, one_rank().losses) > 1e-3));  // dropout there is none
 }
 
-TEST_CASE("[X04] a rank of fsdp owns its share of what the other axes leave to it, and gathers a unit once in a step of a pipeline") {
+TEST_CASE(
+    "[X04] a rank of fsdp owns its share of what the other axes leave to it, and gathers a unit once in a step of a "
+    "pipeline") {
   for (const std::string mesh : {"fsdp=2,tp=2", "fsdp=2,pp=2"}) {
     MeshRun run("pipeline", 4, mesh);
     run.config.max_steps = 3;
@@ -386,8 +396,9 @@ TEST_CASE("[X04] a rank of fsdp owns its share of what the other axes leave to i
     if (mesh == "fsdp=2,pp=2") CHECK((owned == all + outside));  // which both stages have
     CHECK((owned >= all));
     INFO(run.gathers.at(0) << " gathers");
-    // Three steps and two evaluations in a row. A pipeline's 4 blocks come once for a step, and once for both evaluations; else 8 come for
-    // the forward of each of 4 micro-batches, and again for its backward, which has the last one, as soon as that is known.
+    // Three steps and two evaluations in a row. A pipeline's 4 blocks come once for a step, and once for both
+    // evaluations; else 8 come for the forward of each of 4 micro-batches, and again for its backward, which has the
+    // last one, as soon as that is known.
     const auto gathers = run.gathers.at(0);
     if (mesh == "fsdp=2,pp=2") CHECK((gathers == 3 * 4 + 4));
     if (mesh == "fsdp=2,tp=2") CHECK((gathers >= 3 * 4 * (8 + 7) + 2 * 8 && gathers < 3 * 4 * (8 + 8) + 2 * 8));
@@ -395,8 +406,9 @@ TEST_CASE("[X04] a rank of fsdp owns its share of what the other axes leave to i
 }
 
 TEST_CASE("[X04] a state is the same whatever the mesh: one rank goes on from a mesh's, and a mesh from one rank's") {
-  const auto mesh = GENERATE(std::string("dp=2,tp=2,pp=2"), std::string("dp=2,pp=4"), std::string("dp=1,tp=4,pp=2"),
-                             std::string("fsdp=2,tp=2,pp=2"), std::string("dp=2,fsdp=2,tp=2"), std::string("fsdp=4,pp=2"));
+  const auto mesh =
+      GENERATE(std::string("dp=2,tp=2,pp=2"), std::string("dp=2,pp=4"), std::string("dp=1,tp=4,pp=2"),
+               std::string("fsdp=2,tp=2,pp=2"), std::string("dp=2,fsdp=2,tp=2"), std::string("fsdp=4,pp=2"));
   const auto from = [](const NamedTensors& state, const std::string& strategy, int ranks, const std::string& mesh) {
     MeshRun run(strategy, ranks, mesh);
     run.saved = state;
@@ -427,17 +439,19 @@ void kill_at(SimulationOptions& simulation, const std::vector<int>& slots, const
   simulation.recovery.replace_timeout = std::chrono::seconds(60);
   simulation.faults = [=](int slot, int life) {
     const bool mine = life == 0 && std::find(slots.begin(), slots.end(), slot) != slots.end();
-    return mine ? std::vector<PlacedFault>{{place, step, ChaosKind::kill, std::chrono::milliseconds(0)}} : std::vector<PlacedFault>{};
+    return mine ? std::vector<PlacedFault>{{place, step, ChaosKind::kill, std::chrono::milliseconds(0)}}
+                : std::vector<PlacedFault>{};
   };
 }
 
 }  // namespace
 
 TEST_CASE("[X04] a lost rank is healed by its like in the other copy, and no step is lost") {
-  const auto [strategy, ranks, mesh, slot] = GENERATE(table<std::string, int, std::string, int>({{"pipeline", 4, "dp=2,pp=2", 0},
-                                                                                                 {"pipeline", 4, "dp=2,pp=2", 3},
-                                                                                                 {"tensor_parallel", 4, "dp=2,tp=2", 1},
-                                                                                                 {"pipeline", 8, "dp=2,tp=2,pp=2", 6}}));
+  const auto [strategy, ranks, mesh, slot] =
+      GENERATE(table<std::string, int, std::string, int>({{"pipeline", 4, "dp=2,pp=2", 0},
+                                                          {"pipeline", 4, "dp=2,pp=2", 3},
+                                                          {"tensor_parallel", 4, "dp=2,tp=2", 1},
+                                                          {"pipeline", 8, "dp=2,tp=2,pp=2", 6}}));
   const auto place = GENERATE("forward", "backward", "reduced", "voted", "committed", "optimizer");
   MeshRun run(strategy, ranks, mesh);
   run.config.max_steps = 5;
@@ -454,8 +468,8 @@ TEST_CASE("[X04] a lost rank is healed by its like in the other copy, and no ste
 }
 
 TEST_CASE("[X04] what forward and backward wait for other ranks is told, whatever they wait for") {
-  const auto [strategy, mesh] = GENERATE(
-      table<std::string, std::string>({{"fsdp", ""}, {"tensor_parallel", "tp=2"}, {"pipeline", "pp=2"}, {"tensor_parallel", "fsdp=2"}}));
+  const auto [strategy, mesh] = GENERATE(table<std::string, std::string>(
+      {{"fsdp", ""}, {"tensor_parallel", "tp=2"}, {"pipeline", "pp=2"}, {"tensor_parallel", "fsdp=2"}}));
   MeshRun run(strategy, 2, mesh);
   run.config.fsdp_mapped = false;
   run.config.fsdp_prefetch = 0;
@@ -469,8 +483,8 @@ TEST_CASE("[X04] what forward and backward wait for other ranks is told, whateve
 }
 
 TEST_CASE("[X04] a lost rank of fsdp comes back from a copy of its shard, and all ranks go back to one step") {
-  const auto [ranks, mesh, slot] = GENERATE(
-      table<int, std::string, int>({{4, "fsdp=2,pp=2", 3}, {4, "fsdp=2,tp=2", 1}, {8, "fsdp=2,tp=2,pp=2", 6}, {8, "dp=2,fsdp=2,pp=2", 0}}));
+  const auto [ranks, mesh, slot] = GENERATE(table<int, std::string, int>(
+      {{4, "fsdp=2,pp=2", 3}, {4, "fsdp=2,tp=2", 1}, {8, "fsdp=2,tp=2,pp=2", 6}, {8, "dp=2,fsdp=2,pp=2", 0}}));
   const auto place = GENERATE("forward", "reduced", "committed", "snapshot");
   const bool mapped = GENERATE(true, false);
   MeshRun run("pipeline", ranks, mesh), undisturbed("pipeline", ranks, mesh);
@@ -489,8 +503,11 @@ TEST_CASE("[X04] a lost rank of fsdp comes back from a copy of its shard, and al
   CHECK((largest_difference(run.state, undisturbed.state) == 0));
 }
 
-TEST_CASE("[X04] a lost rank whose part nobody else has ends the job with state lost, so that it begins anew from its checkpoint") {
-  const auto [mesh, slots] = GENERATE(table<std::string, std::vector<int>>({{"pp=4", {2}}, {"tp=2,pp=2", {0}}, {"dp=2,pp=2", {0, 1}}}));
+TEST_CASE(
+    "[X04] a lost rank whose part nobody else has ends the job with state lost, so that it begins anew from its "
+    "checkpoint") {
+  const auto [mesh, slots] =
+      GENERATE(table<std::string, std::vector<int>>({{"pp=4", {2}}, {"tp=2,pp=2", {0}}, {"dp=2,pp=2", {0, 1}}}));
   MeshRun run("pipeline", 4, mesh);
   run.simulate_with = [&, slots = slots](SimulationOptions& simulation) { kill_at(simulation, slots, "forward", 2); };
   INFO(mesh);
@@ -517,7 +534,8 @@ TEST_CASE("[X04] a rank of fsdp and its buddy that die together come back from t
 
 TEST_CASE("[X04] a mesh refuses a saved moment that has not the shape of its parameter") {
   const auto [ranks, mesh] = GENERATE(table<int, std::string>({{2, "tp=2"}, {4, "fsdp=2,tp=2"}}));
-  const auto moment = GENERATE(as<std::vector<std::int64_t>>{}, std::vector<std::int64_t>{8}, std::vector<std::int64_t>{8, 9});
+  const auto moment =
+      GENERATE(as<std::vector<std::int64_t>>{}, std::vector<std::int64_t>{8}, std::vector<std::int64_t>{8, 9});
   MeshRun run("tensor_parallel", ranks, mesh);
   for (const auto& [name, tensor] : one_rank().state) {
     const bool cut = name == "optimizer.layers.0.attention.out.weight.exp_avg";
@@ -525,7 +543,8 @@ TEST_CASE("[X04] a mesh refuses a saved moment that has not the shape of its par
   }
   run.run();
   REQUIRE_FALSE(run.errors.empty());
-  CHECK_THAT(run.errors.front(), Catch::Contains("layers.0.attention.out.weight.exp_avg has not the shape of its parameter"));
+  CHECK_THAT(run.errors.front(),
+             Catch::Contains("layers.0.attention.out.weight.exp_avg has not the shape of its parameter"));
 }
 
 TEST_CASE("[X04] without copies a lost rank of fsdp ends the job with state lost, and says what keeps them") {
@@ -551,7 +570,9 @@ TEST_CASE("[X04] a mesh whose ranks are not there any more ends with state lost,
   CHECK_THAT(run.over->report.cause, Catch::Contains("the mesh dp=2,tp=1,pp=2 needs 4 ranks, and 3 are left"));
 }
 
-TEST_CASE("[X02] whoever is slow when, a pipeline never deadlocks and has the same bits, under 40 random schedules of its ranks") {
+TEST_CASE(
+    "[X02] whoever is slow when, a pipeline never deadlocks and has the same bits, under 40 random schedules of its "
+    "ranks") {
   static const std::vector<std::string> places{"data", "forward", "collective", "backward", "reduced",
                                                "vote", "voted",   "committed",  "optimizer"};
   for (const auto& [schedule, chunks] :
@@ -569,8 +590,8 @@ TEST_CASE("[X02] whoever is slow when, a pipeline never deadlocks and has the sa
             std::vector<PlacedFault> faults;
             for (int i = 0; i < 3; ++i) {
               const auto& place = places[random() % places.size()];
-              faults.push_back(
-                  {place, static_cast<std::int64_t>(random() % 3), ChaosKind::stop, std::chrono::milliseconds(1 + random() % 20)});
+              faults.push_back({place, static_cast<std::int64_t>(random() % 3), ChaosKind::stop,
+                                std::chrono::milliseconds(1 + random() % 20)});
             }
             return faults;
           };
@@ -589,7 +610,8 @@ TEST_CASE("[X02] whoever is slow when, a pipeline never deadlocks and has the sa
 
 namespace {
 
-std::string mesh_error(const std::function<void(MeshRun&)>& set, int ranks = 2, const std::string& strategy = "pipeline") {
+std::string mesh_error(const std::function<void(MeshRun&)>& set, int ranks = 2,
+                       const std::string& strategy = "pipeline") {
   MeshRun run(strategy, ranks);
   run.config.max_steps = 1;
   set(run);
@@ -632,7 +654,9 @@ struct ChainImpl : torch::nn::Module {
 struct PairsImpl : torch::nn::Module {
   Pair a = register_module("a", Pair()), b = register_module("b", Pair());
   torch::nn::Embedding embed = register_module("embed", torch::nn::Embedding(12, 4));
-  at::Tensor forward(const at::Tensor& ids) { return at::cat({b(a(embed(ids)).first).first, embed(ids), embed(ids)}, -1); }
+  at::Tensor forward(const at::Tensor& ids) {
+    return at::cat({b(a(embed(ids)).first).first, embed(ids), embed(ids)}, -1);
+  }
 };
 
 void use_pairs(MeshRun& run) {
@@ -683,13 +707,17 @@ TROUPE_BLOCK(Root);
 
 void use_root(MeshRun& run) {
   run.make = [] { return std::make_shared<Block<RootImpl>>(); };
-  run.forward = [](torch::nn::Module& m, const at::Tensor& ids) { return dynamic_cast<Block<RootImpl>&>(m).forward(ids); };
+  run.forward = [](torch::nn::Module& m, const at::Tensor& ids) {
+    return dynamic_cast<Block<RootImpl>&>(m).forward(ids);
+  };
 }
 
 }  // namespace
 
-TEST_CASE("[X04] shards of a stage may be units of any kind, with buffers, frozen parameters and a root that is a block") {
-  const auto [ranks, mesh] = GENERATE(table<int, std::string>({{2, "fsdp=2"}, {4, "fsdp=2,pp=2"}, {8, "dp=2,fsdp=2,pp=2"}}));
+TEST_CASE(
+    "[X04] shards of a stage may be units of any kind, with buffers, frozen parameters and a root that is a block") {
+  const auto [ranks, mesh] =
+      GENERATE(table<int, std::string>({{2, "fsdp=2"}, {4, "fsdp=2,pp=2"}, {8, "dp=2,fsdp=2,pp=2"}}));
   const std::string wrap = GENERATE("block", "none", "name:layer2");
   const bool dies = GENERATE(false, true);
   MeshRun alone("ddp", 1), run("pipeline", ranks, mesh);
@@ -742,16 +770,20 @@ struct SometimesChainImpl : torch::nn::Module {
 }  // namespace
 
 TEST_CASE(
-    "[X04] [F09] units that the ranks of one shard do not all use, in a pipeline: no deadlock, and the numbers of shards that are mapped") {
+    "[X04] [F09] units that the ranks of one shard do not all use, in a pipeline: no deadlock, and the numbers of "
+    "shards that are mapped") {
   const auto schedule = GENERATE(std::string("gpipe"), std::string("1f1b"), std::string("interleaved"));
   MeshRun gathered("pipeline", 4, "fsdp=2,pp=2"), mapped("pipeline", 4, "fsdp=2,pp=2");
   for (auto* each : {&gathered, &mapped}) {
     each->make = [] { return std::make_shared<SometimesChainImpl>(); };
-    each->forward = [](torch::nn::Module& m, const at::Tensor& ids) { return m.as<SometimesChainImpl>()->forward(ids); };
+    each->forward = [](torch::nn::Module& m, const at::Tensor& ids) {
+      return m.as<SometimesChainImpl>()->forward(ids);
+    };
     each->config.pipeline_schedule = schedule;
     if (schedule == "interleaved") each->config.pipeline_chunks = 2;
     each->config.fsdp_mapped = each == &mapped;
-    // In the first step one of the two ranks that have a stage in common calls no inner block, in the second the other, then both do.
+    // In the first step one of the two ranks that have a stage in common calls no inner block, in the second the other,
+    // then both do.
     each->between = [](Rank& rank, torch::nn::Module& model) {
       const bool calls = rank.steps_done() % 3 == 2 || rank.steps_done() % 2 == rank.rank() % 2;
       for (auto& layer : model.as<SometimesChainImpl>()->layers) layer->calls = calls;
@@ -765,7 +797,9 @@ TEST_CASE(
   CHECK((gathered.generations == 1));
 }
 
-TEST_CASE("[X02] each block of a pipeline runs on one rank, once for a micro-batch, and again where activations are recomputed") {
+TEST_CASE(
+    "[X02] each block of a pipeline runs on one rank, once for a micro-batch, and again where activations are "
+    "recomputed") {
   const auto forwards = [](const std::string& recomputed) {
     MeshRun run("pipeline", 2);
     run.config.max_steps = 1;
@@ -784,7 +818,10 @@ TEST_CASE("[X02] each block of a pipeline runs on one rank, once for a micro-bat
 TEST_CASE("[X02] what a pipeline can't run is refused on one line with the reason") {
   const auto refused = [](const std::function<void(MeshRun&)>& set, int ranks = 2) { return mesh_error(set, ranks); };
   CHECK((refused([](MeshRun& r) { use_chain(r, {0, 1, 2}); }).empty()));
-  CHECK_THAT(refused([](MeshRun& r) { use_chain(r, {0, 2, 1}); }), Catch::Contains("calls block c where block b was to come"));
+  CHECK_THAT(refused([](MeshRun& r) {
+               use_chain(r, {0, 2, 1});
+             }),
+             Catch::Contains("calls block c where block b was to come"));
   CHECK_THAT(refused([](MeshRun& r) { use_chain(r, {0, 1, 1, 2}); }), Catch::Contains("calls block b where block c"));
   CHECK_THAT(refused([](MeshRun& r) { use_chain(r, {0, 1}); }), Catch::Contains("did not call block c"));
   CHECK_THAT(refused([](MeshRun& r) { r.model.n_layer = 1; }), Catch::Contains("1 blocks can't be cut into 2 stages"));
@@ -793,10 +830,14 @@ TEST_CASE("[X02] what a pipeline can't run is refused on one line with the reaso
   CHECK_THAT(refused([](MeshRun& r) { r.config.pipeline_schedule = "1f2b"; }), Catch::Contains("no schedule '1f2b'"));
   CHECK_THAT(refused([](MeshRun& r) { r.config.mesh = "dp=3"; }), Catch::Contains("the job has 2"));
   CHECK_THAT(refused([](MeshRun& r) { r.config.sequence_parallel = true; }), Catch::Contains("shares no layers"));
-  CHECK_THAT(refused([](MeshRun& r) { r.config.mesh = "tp=2", r.config.tensor_plan = ""; }), Catch::Contains("no plan says which"));
-  CHECK_THAT(refused([](MeshRun& r) { r.config.mesh = "tp=2", r.config.pipeline_chunks = 2; }), Catch::Contains("has no pipeline"));
-  CHECK_THAT(refused([](MeshRun& r) { r.config.mesh = "tp=2", r.model.n_head = 1; }), Catch::Contains("1 heads can't be divided"));
-  CHECK_THAT(refused([](MeshRun& r) { r.config.mesh = "tp=2", r.model.vocab_size = 13; }), Catch::Contains("tokens.weight has 13"));
+  CHECK_THAT(refused([](MeshRun& r) { r.config.mesh = "tp=2", r.config.tensor_plan = ""; }),
+             Catch::Contains("no plan says which"));
+  CHECK_THAT(refused([](MeshRun& r) { r.config.mesh = "tp=2", r.config.pipeline_chunks = 2; }),
+             Catch::Contains("has no pipeline"));
+  CHECK_THAT(refused([](MeshRun& r) { r.config.mesh = "tp=2", r.model.n_head = 1; }),
+             Catch::Contains("1 heads can't be divided"));
+  CHECK_THAT(refused([](MeshRun& r) { r.config.mesh = "tp=2", r.model.vocab_size = 13; }),
+             Catch::Contains("tokens.weight has 13"));
   CHECK_THAT(refused([](MeshRun& r) { r.make = [] { return std::make_shared<testing::SmallMlpImpl>(); }; }),
              Catch::Contains("the model has no blocks"));
   CHECK_THAT(refused([](MeshRun& r) {
@@ -808,19 +849,25 @@ TEST_CASE("[X02] what a pipeline can't run is refused on one line with the reaso
              }),
              Catch::Contains("buffer counter is outside of all blocks"));
   CHECK_THAT(refused([](MeshRun& r) { r.config.pipeline_costs = "1,x"; }), Catch::Contains("'x' is none of"));
-  CHECK_THAT(refused([](MeshRun& r) { r.config.pipeline_costs = "1,2"; }), Catch::Contains("2 costs, and the model 8 blocks"));
+  CHECK_THAT(refused([](MeshRun& r) { r.config.pipeline_costs = "1,2"; }),
+             Catch::Contains("2 costs, and the model 8 blocks"));
   CHECK_THAT(refused([](MeshRun& r) { use_pairs(r); }), Catch::Contains("does not return one tensor"));
-  CHECK_THAT(mesh_error([](MeshRun& r) { r.config.mesh = "dp=2"; }, 2, "zero1"), Catch::Contains("strategy zero1 has no mesh"));
+  CHECK_THAT(mesh_error([](MeshRun& r) { r.config.mesh = "dp=2"; }, 2, "zero1"),
+             Catch::Contains("strategy zero1 has no mesh"));
   CHECK_THAT(refused([](MeshRun& r) { r.config.mesh = "fsdp=2", r.config.fsdp_mode = "hybrid_shard"; }),
              Catch::Contains("'hybrid_shard' has no place in the mesh dp=1,fsdp=2,tp=1,pp=1"));
-  CHECK_THAT(refused([](MeshRun& r) { r.config.mesh = "fsdp=2", r.config.param_dtype = "bfloat16"; }), Catch::Contains("param_dtype"));
+  CHECK_THAT(refused([](MeshRun& r) { r.config.mesh = "fsdp=2", r.config.param_dtype = "bfloat16"; }),
+             Catch::Contains("param_dtype"));
   CHECK_THAT(refused([](MeshRun& r) { r.config.mesh = "fsdp=2", r.config.fsdp_shard_size = 4; }),
              Catch::Contains("fsdp_shard_size: 4 is not what the mesh"));
   CHECK_THAT(refused([](MeshRun& r) { r.config.mesh = "fsdp=2,pp=2", r.config.fsdp_sync_micro_batches = true; }, 4),
              Catch::Contains("fsdp_sync_micro_batches: a pipeline's micro-batches"));
   CHECK_THAT(refused([](MeshRun& r) { r.config.mesh = "fsdp=2,pp=2", r.config.pipeline_costs = "measured"; }, 4),
              Catch::Contains("pipeline_costs: 'measured' runs all blocks"));
-  for (const auto& text : {refused([](MeshRun& r) { use_chain(r, {0, 2, 1}); }), refused([](MeshRun& r) { r.config.mesh = "dp=3"; })})
+  for (const auto& text : {refused([](MeshRun& r) {
+                             use_chain(r, {0, 2, 1});
+                           }),
+                           refused([](MeshRun& r) { r.config.mesh = "dp=3"; })})
     CHECK((text.find('\n') == std::string::npos));
 }
 

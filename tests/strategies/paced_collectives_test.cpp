@@ -1,5 +1,5 @@
-// The NCCL of docs/gpu.md's rows about exposed communication, on a device that is none: one rank trains with it as without, and its
-// collectives are those that the rows count.
+// The NCCL of docs/gpu.md's rows about exposed communication, on a device that is none: one rank trains with it as
+// without, and its collectives are those that the rows count.
 #include <mutex>
 
 #include "actors/block.hpp"
@@ -16,7 +16,8 @@ namespace {
 // On the host's memory, where a copy is over when it returns.
 class CountedCopy final : public troupe::test::PacedCopy {
  public:
-  int copy(const void* input, void* output, std::size_t bytes, std::size_t wire_bytes, bool reduces_all, NcclStream) override {
+  int copy(const void* input, void* output, std::size_t bytes, std::size_t wire_bytes, bool reduces_all,
+           NcclStream) override {
     std::lock_guard lock(mutex);
     if (input != output) std::memcpy(output, input, bytes);
     auto& counted = reduces_all ? all_reduced : moved;
@@ -51,7 +52,8 @@ struct PacedUnitsImpl : torch::nn::Module {
 };
 constexpr std::size_t kParameters = 8 * 16 + 16 + 16 * 16 + 16 + 16 * 3 + 3;
 
-SmallTraining::Result train(const std::string& strategy, const std::shared_ptr<CountedCopy>& copies, std::int64_t steps) {
+SmallTraining::Result train(const std::string& strategy, const std::shared_ptr<CountedCopy>& copies,
+                            std::int64_t steps) {
   FakeDevice::reset();
   c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
   SmallTraining training(strategy, 1);

@@ -37,7 +37,9 @@ constexpr const char* kMlpPlan = "rows: vocabulary, up: column, down: row, head:
 at::Tensor mlp_loss(SharedMlpImpl& model) {
   const auto ids = torch::randint(12, {3, 4}, at::detail::createCPUGenerator(4), at::TensorOptions().dtype(at::kLong));
   const auto [scores, outputs] = model.forward(ids);
-  const auto weigh = [](const at::Tensor& x) { return (x * torch::arange(x.numel(), at::kFloat).view(x.sizes()).sin()).pow(2).mean(); };
+  const auto weigh = [](const at::Tensor& x) {
+    return (x * torch::arange(x.numel(), at::kFloat).view(x.sizes()).sin()).pow(2).mean();
+  };
   return weigh(scores) + weigh(outputs);
 }
 
@@ -57,7 +59,8 @@ std::string plan_error(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("[X03] column, row, gathered and vocabulary-parallel layers give one rank's loss and gradients, on 2 and 4 ranks") {
+TEST_CASE(
+    "[X03] column, row, gathered and vocabulary-parallel layers give one rank's loss and gradients, on 2 and 4 ranks") {
   const int ranks = GENERATE(2, 4);
   const bool sequence = GENERATE(false, true);
   SharedMlpImpl whole;
@@ -99,7 +102,8 @@ TEST_CASE("[X03] column, row, gathered and vocabulary-parallel layers give one r
 
 TEST_CASE("[X03] a plan that can't be is refused on one line, naming the entry") {
   CHECK_THAT(plan_error("up"), Catch::Contains("'up' says not how"));
-  CHECK_THAT(plan_error("up: colunm"), Catch::Contains("'colunm' is none of column, gather, row, vocabulary, sequence"));
+  CHECK_THAT(plan_error("up: colunm"),
+             Catch::Contains("'colunm' is none of column, gather, row, vocabulary, sequence"));
   CHECK_THAT(plan_error("up: row/2"), Catch::Contains("only column has parts"));
   CHECK_THAT(plan_error("upp: column"), Catch::Contains("'upp' fits no module"));
   CHECK_THAT(plan_error("norm: column"), Catch::Contains("norm can't be shared so"));
@@ -107,7 +111,8 @@ TEST_CASE("[X03] a plan that can't be is refused on one line, naming the entry")
   CHECK_THAT(plan_error("up: column, *: column"), Catch::Contains("can't be shared so") || Catch::Contains("twice"));
   CHECK((plan_error("upp?: column, {").find('\n') == std::string::npos));
   CHECK((plan_error("{up: column, upp?: row}").empty()));
-  CHECK_THROWS_WITH((ParameterCut{0, 3, 2, 0}.runs(9, "layer.weight")), Catch::Contains("layer.weight has 9 in 3 parts"));
+  CHECK_THROWS_WITH((ParameterCut{0, 3, 2, 0}.runs(9, "layer.weight")),
+                    Catch::Contains("layer.weight has 9 in 3 parts"));
 }
 
 TEST_CASE("[X02] a linear layer's backward leaves the weight's gradient for later, and the same comes of it") {
@@ -117,7 +122,8 @@ TEST_CASE("[X02] a linear layer's backward leaves the weight's gradient for late
   const auto loss = [&] { return (layer(x).pow(2)).sum(); };
   loss().backward();
   const auto of_x = x.grad().clone(), of_weight = layer->weight.grad().clone(), of_bias = layer->bias.grad().clone();
-  for (auto* tensor : {&x, static_cast<const at::Tensor*>(&layer->weight), static_cast<const at::Tensor*>(&layer->bias)})
+  for (auto* tensor :
+       {&x, static_cast<const at::Tensor*>(&layer->weight), static_cast<const at::Tensor*>(&layer->bias)})
     tensor->mutable_grad() = at::Tensor();
   layer->may_defer_weight(true);
   const auto value = loss();

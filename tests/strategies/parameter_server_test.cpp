@@ -26,7 +26,8 @@ namespace {
 
 std::shared_ptr<Dataset> points(std::int64_t count) {
   const auto input = torch::randn({count, 8}, at::detail::createCPUGenerator(5));
-  return std::make_shared<TensorDataset>(input, (input.sum(1) > 0).to(torch::kLong) + (input.select(1, 0) > 1).to(torch::kLong));
+  return std::make_shared<TensorDataset>(
+      input, (input.sum(1) > 0).to(torch::kLong) + (input.select(1, 0) > 1).to(torch::kLong));
 }
 
 Config server_config(std::int64_t staleness, std::int64_t batch_size, std::int64_t steps) {
@@ -50,7 +51,8 @@ struct ServerRun {
 };
 
 /// `at_share` is called before each share's backward.
-ServerRun train_with_server(int ranks, const Config& config, const std::function<void(Rank&, std::int64_t share)>& at_share = {}) {
+ServerRun train_with_server(int ranks, const Config& config,
+                            const std::function<void(Rank&, std::int64_t share)>& at_share = {}) {
   ServerRun result;
   std::mutex mutex;
   const auto dataset = points(256);
@@ -70,7 +72,8 @@ ServerRun train_with_server(int ranks, const Config& config, const std::function
     }
     if (!rank.is_main()) return;
     auto& strategy = rank.system().compute().strategy();
-    for (const auto& [name, tensor] : replicated_state(strategy, *optimizer)) result.state.emplace_back(name, tensor.clone());
+    for (const auto& [name, tensor] : replicated_state(strategy, *optimizer))
+      result.state.emplace_back(name, tensor.clone());
     if (const auto* server = dynamic_cast<ParameterServer*>(&strategy)) {
       result.staleness = server->server()->staleness();
       result.shares = server->server()->shares();
@@ -81,9 +84,13 @@ ServerRun train_with_server(int ranks, const Config& config, const std::function
   return result;
 }
 
-double mean_of_last(const std::vector<double>& losses, int n) { return std::accumulate(losses.end() - n, losses.end(), 0.0) / n; }
+double mean_of_last(const std::vector<double>& losses, int n) {
+  return std::accumulate(losses.end() - n, losses.end(), 0.0) / n;
+}
 
-std::int64_t sum_of(const std::vector<std::int64_t>& numbers) { return std::accumulate(numbers.begin(), numbers.end(), std::int64_t{0}); }
+std::int64_t sum_of(const std::vector<std::int64_t>& numbers) {
+  return std::accumulate(numbers.begin(), numbers.end(), std::int64_t{0});
+}
 
 /// Something that happens once, and that others wait for.
 class Signal {
@@ -106,7 +113,8 @@ class Signal {
 
 }  // namespace
 
-TEST_CASE("[X05] the update server makes means of gradients in the order in which they come, and hands each share out once") {
+TEST_CASE(
+    "[X05] the update server makes means of gradients in the order in which they come, and hands each share out once") {
   UpdateServer server({.ranks = 2, .updates = 3, .shares = 2}, {torch::zeros({2})}, 2);
   server.begin_round();
   const auto gradient = [](double value, int used) {
@@ -136,10 +144,14 @@ TEST_CASE("[X05] the update server makes means of gradients in the order in whic
   CHECK_THROWS_AS(server.wait_for_all(std::chrono::seconds(60)), Error);
 }
 
-TEST_CASE("[X05] an update of more shares than ranks is their mean, and the first share of a round is still each rank's own") {
+TEST_CASE(
+    "[X05] an update of more shares than ranks is their mean, and the first share of a round is still each rank's "
+    "own") {
   UpdateServer server({.ranks = 2, .updates = 2, .shares = 4}, {torch::zeros({1})}, 1);
   server.begin_round();
-  const auto gradient = [](double value) { return UpdateServer::Update{{torch::full({1}, value)}, torch::ones({1}, torch::kByte)}; };
+  const auto gradient = [](double value) {
+    return UpdateServer::Update{{torch::full({1}, value)}, torch::ones({1}, torch::kByte)};
+  };
   for (const std::int64_t next : {2, 3, 4}) {
     const auto answer = server.add(1, 0, gradient(static_cast<double>(next)));
     CHECK((answer.share == next && answer.complete == 0));
@@ -154,7 +166,8 @@ TEST_CASE("[X05] an update of more shares than ranks is their mean, and the firs
   CHECK((server.staleness() == std::vector<std::int64_t>{7, 1}));
 }
 
-TEST_CASE("[X05] parameter_server without staleness computes what ddp does, whoever takes how many shares of an update") {
+TEST_CASE(
+    "[X05] parameter_server without staleness computes what ddp does, whoever takes how many shares of an update") {
   const int ranks = GENERATE(2, 4);
   auto config = server_config(0, 16, 30);
   config.server_shares = 2;
@@ -200,7 +213,8 @@ TEST_CASE("[X05] the updates within a step of parameter_server are optimizer ste
   const auto expected = train_with_server(1, config);
   CHECK(largest_difference(found.state, expected.state) < 1e-6);
   REQUIRE(found.losses.size() == 20);
-  CHECK(found.losses[3] == Approx((expected.losses[12] + expected.losses[13] + expected.losses[14] + expected.losses[15]) / 4));
+  CHECK(found.losses[3] ==
+        Approx((expected.losses[12] + expected.losses[13] + expected.losses[14] + expected.losses[15]) / 4));
 }
 
 TEST_CASE("[X05] parameter_server trains as well as ddp with as many updates, on 2, 4 and 8 ranks") {
@@ -218,7 +232,8 @@ TEST_CASE("[X05] parameter_server trains as well as ddp with as many updates, on
   CHECK(sum_of(found.staleness) == 60 * 4 * ranks);
 }
 
-// The slow rank, the server's or another one, stands in its first share of a step until the others have done all other shares.
+// The slow rank, the server's or another one, stands in its first share of a step until the others have done all other
+// shares.
 TEST_CASE("[X05] a slow rank holds nobody within the bound of parameter_server, which is never exceeded") {
   const int slow = GENERATE(0, 2);
   const std::int64_t server_shares = GENERATE(1, 2);
@@ -241,7 +256,8 @@ TEST_CASE("[X05] a slow rank holds nobody within the bound of parameter_server, 
   CHECK(found.staleness[kStaleness] >= kSteps);  // the slow one's, in the last update of each step
 }
 
-// A rank dies in the middle of a step of which updates have been applied; the others go back to the step's start, bit by bit.
+// A rank dies in the middle of a step of which updates have been applied; the others go back to the step's start, bit
+// by bit.
 TEST_CASE("[X05] parameter_server outlives the server and a worker, and goes back to the step's start") {
   const int victim = GENERATE(0, 1);
   auto config = server_config(3, 48, 8);
@@ -264,12 +280,15 @@ TEST_CASE("[X05] parameter_server outlives the server and a worker, and goes bac
         const bool first_life = rank.system().compute().membership().generation == 1;
         auto model = rank.distribute([] { return std::make_shared<testing::SmallMlpImpl>(); });
         auto optimizer = rank.make_optimizer(*model);
-        const auto state = [&] { return hash_tensors(replicated_state(rank.system().compute().strategy(), *optimizer)); };
+        const auto state = [&] {
+          return hash_tensors(replicated_state(rank.system().compute().strategy(), *optimizer));
+        };
         std::uint64_t start = 0;
         std::int64_t share = 0;
         for (const auto& batch : rank.loader(dataset)) {
           if (share == 0) start = state();
-          if (share > 0 && rank.steps_done() >= 4 && rank.rank() == victim && first_life && state() != start)  // an update was applied
+          if (share > 0 && rank.steps_done() >= 4 && rank.rank() == victim && first_life &&
+              state() != start)  // an update was applied
             std::dynamic_pointer_cast<SimulatedProcess>(fault_watch())->kill();
           if (rank.rank() != victim && rank.steps_done() >= 4)
             std::this_thread::sleep_for(std::chrono::milliseconds(3));  // it gets a second share
@@ -344,7 +363,8 @@ TEST_CASE("[X05] a step of parameter_server with a loss that is not a number is 
       const auto report = rank.step(*optimizer);
       if (report.pending || !rank.is_main()) continue;
       committed.push_back(report.committed);
-      if (report.step == 2) CHECK(largest_difference(replicated_state(rank.system().compute().strategy(), *optimizer), before) == 0);
+      if (report.step == 2)
+        CHECK(largest_difference(replicated_state(rank.system().compute().strategy(), *optimizer), before) == 0);
     }
   });
   CHECK(testing::joined(errors) == "");

@@ -50,12 +50,15 @@ std::string mesh_refusal(const std::string& text, int ranks) {
 
 }  // namespace
 
-TEST_CASE("[X02] all schedules run everything once and never deadlock, for 1 to 9 ranks, 1 to 33 micro-batches and 1 to 4 chunks") {
+TEST_CASE(
+    "[X02] all schedules run everything once and never deadlock, for 1 to 9 ranks, 1 to 33 micro-batches and 1 to 4 "
+    "chunks") {
   const auto shapes = many_shapes();
   REQUIRE(shapes.size() > 300);
   for (const auto& [name, shape] : shapes) {
     const auto lists = make_schedule(name, shape);  // checks
-    INFO(name << " " << shape.ranks << " ranks, " << shape.micro_batches << " micro-batches, " << shape.chunks << " chunks");
+    INFO(name << " " << shape.ranks << " ranks, " << shape.micro_batches << " micro-batches, " << shape.chunks
+              << " chunks");
     std::size_t instructions = 0;
     for (const auto& list : lists) instructions += list.size();
     const auto parts = name == "zero_bubble" ? 3 : 2;
@@ -71,19 +74,25 @@ TEST_CASE("[X02] a schedule that would deadlock, or leaves something out, is ref
   CHECK((refusal_of_schedule({{f0, f1, b0, b1}, {f0, b0, f1, b1}}, shape).empty()));
   // Rank 0 wants the first backward before it has sent what rank 1 does first.
   const auto deadlock = refusal_of_schedule({{f0, b0, f1, b1}, {f1, b1, f0, b0}}, shape);
-  CHECK_THAT(deadlock, Catch::Contains("wait for each other") && Catch::Contains("rank 0 in its backward of micro-batch 0") &&
+  CHECK_THAT(deadlock, Catch::Contains("wait for each other") &&
+                           Catch::Contains("rank 0 in its backward of micro-batch 0") &&
                            Catch::Contains("rank 1 in its forward of micro-batch 1"));
   CHECK_THAT(refusal_of_schedule({{f0, f1, b0}, {f0, b0, f1, b1}}, shape),
              Catch::Contains("rank 0: micro-batch 1") && Catch::Contains("backward"));
   CHECK_THAT(refusal_of_schedule({{f0, b0, b1, f1}, {f0, b0, f1, b1}}, shape),
              Catch::Contains("backward of micro-batch 1, chunk 0 comes twice or out"));
-  CHECK_THAT(refusal_of_schedule({{f0, f0, f1, b0, b1}, {f0, b0, f1, b1}}, shape), Catch::Contains("forward of micro-batch 0"));
-  CHECK_THAT(refusal_of_schedule({{f0, w0, i0, f1, b1}, {f0, b0, f1, b1}}, shape), Catch::Contains("backward (weight) of micro-batch 0"));
-  CHECK_THAT(refusal_of_schedule({{f0, i0, f1, b1}, {f0, b0, f1, b1}}, shape), Catch::Contains("not through its backward"));
-  CHECK_THAT(refusal_of_schedule({{{InstructionKind::forward, 2, 0}}, {}}, shape), Catch::Contains("of 2 micro-batches"));
+  CHECK_THAT(refusal_of_schedule({{f0, f0, f1, b0, b1}, {f0, b0, f1, b1}}, shape),
+             Catch::Contains("forward of micro-batch 0"));
+  CHECK_THAT(refusal_of_schedule({{f0, w0, i0, f1, b1}, {f0, b0, f1, b1}}, shape),
+             Catch::Contains("backward (weight) of micro-batch 0"));
+  CHECK_THAT(refusal_of_schedule({{f0, i0, f1, b1}, {f0, b0, f1, b1}}, shape),
+             Catch::Contains("not through its backward"));
+  CHECK_THAT(refusal_of_schedule({{{InstructionKind::forward, 2, 0}}, {}}, shape),
+             Catch::Contains("of 2 micro-batches"));
   CHECK_THAT(refusal_of_schedule({{f0}}, shape), Catch::Contains("lists for 1 ranks, of 2"));
-  CHECK_THROWS_WITH(make_schedule("2f2b", shape),
-                    Catch::Contains("no schedule '2f2b'") && Catch::Contains("known: 1f1b, ") && Catch::Contains("zero_bubble"));
+  CHECK_THROWS_WITH(make_schedule("2f2b", shape), Catch::Contains("no schedule '2f2b'") &&
+                                                      Catch::Contains("known: 1f1b, ") &&
+                                                      Catch::Contains("zero_bubble"));
   CHECK_THROWS_WITH(make_schedule("interleaved", {2, 3, 2}), Catch::Contains("grad_accum_steps"));
   CHECK_THROWS_WITH(make_schedule("1f1b", {2, 4, 2}), Catch::Contains("pipeline_chunks is 2"));
 }
@@ -91,18 +100,20 @@ TEST_CASE("[X02] a schedule that would deadlock, or leaves something out, is ref
 TEST_CASE("[X02] on 4 stages of equal cost each schedule's bubble is its formula's within 10 %, on virtual time") {
   const StageCosts costs{1, 1, 1};
   for (const int micro_batches : {4, 8, 16, 32}) {
-    for (const auto& [name, chunks] :
-         std::vector<std::pair<std::string, int>>{{"gpipe", 1}, {"1f1b", 1}, {"interleaved", 2}, {"interleaved", 4}, {"zero_bubble", 1}}) {
+    for (const auto& [name, chunks] : std::vector<std::pair<std::string, int>>{
+             {"gpipe", 1}, {"1f1b", 1}, {"interleaved", 2}, {"interleaved", 4}, {"zero_bubble", 1}}) {
       const PipelineShape shape{4, micro_batches, chunks};
       const auto found = run_on_virtual_time(make_schedule(name, shape), shape, costs).bubble();
       const auto formula = bubble_formula(name, shape, costs);
-      INFO(name << " with " << micro_batches << " micro-batches, " << chunks << " chunks: " << found << ", formula " << formula);
+      INFO(name << " with " << micro_batches << " micro-batches, " << chunks << " chunks: " << found << ", formula "
+                << formula);
       CHECK((std::abs(found - formula) <= 0.1 * formula));
     }
   }
 }
 
-TEST_CASE("[X02] 1f1b and zero_bubble hold as many activations as the pipeline is long, gpipe as there are micro-batches") {
+TEST_CASE(
+    "[X02] 1f1b and zero_bubble hold as many activations as the pipeline is long, gpipe as there are micro-batches") {
   const PipelineShape shape{4, 16, 1};
   const auto held = [&](const char* name) { return run_on_virtual_time(make_schedule(name, shape), shape).held; };
   CHECK((held("gpipe") == std::vector<int>{16, 16, 16, 16}));
@@ -111,14 +122,15 @@ TEST_CASE("[X02] 1f1b and zero_bubble hold as many activations as the pipeline i
 }
 
 TEST_CASE("[X02] a registered schedule is known by its name, and checked") {
-  register_schedule("one_by_one", "a micro-batch goes all the way before the next one comes", [](const PipelineShape& shape) {
-    StageSchedule list;
-    for (int m = 0; m < shape.micro_batches; ++m) {
-      list.push_back({InstructionKind::forward, m, 0});
-      list.push_back({InstructionKind::backward, m, 0});
-    }
-    return std::vector<StageSchedule>(static_cast<std::size_t>(shape.ranks), list);
-  });
+  register_schedule("one_by_one", "a micro-batch goes all the way before the next one comes",
+                    [](const PipelineShape& shape) {
+                      StageSchedule list;
+                      for (int m = 0; m < shape.micro_batches; ++m) {
+                        list.push_back({InstructionKind::forward, m, 0});
+                        list.push_back({InstructionKind::backward, m, 0});
+                      }
+                      return std::vector<StageSchedule>(static_cast<std::size_t>(shape.ranks), list);
+                    });
   CHECK((schedules().count("one_by_one") == 1));
   const PipelineShape shape{4, 8, 1};
   const auto lists = make_schedule("one_by_one", shape);
@@ -176,6 +188,8 @@ TEST_CASE("[X04] a mesh that can't be is refused on one line with the reason") {
   CHECK_THAT(mesh_refusal("pp", 8), Catch::Contains("pp needs a number"));
   CHECK_THAT(mesh_refusal("pp=2,pp=4", 8), Catch::Contains("pp is there twice"));
   CHECK_THAT(mesh_refusal("dp=2,fsdp=2,pp=2", 16), Catch::Contains("is for 8 ranks, and the job has 16"));
-  CHECK_THAT(mesh_refusal("dp=32768,fsdp=32768,tp=32768,pp=32768", 16), Catch::Contains("is for 1152921504606846976 ranks"));
-  for (const auto* text : {"dp=2,pp=2", "fsdp=3", "pp=", "=2", ",,"}) CHECK((mesh_refusal(text, 8).find('\n') == std::string::npos));
+  CHECK_THAT(mesh_refusal("dp=32768,fsdp=32768,tp=32768,pp=32768", 16),
+             Catch::Contains("is for 1152921504606846976 ranks"));
+  for (const auto* text : {"dp=2,pp=2", "fsdp=3", "pp=", "=2", ",,"})
+    CHECK((mesh_refusal(text, 8).find('\n') == std::string::npos));
 }

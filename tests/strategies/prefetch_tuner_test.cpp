@@ -11,7 +11,8 @@ using namespace troupe;
 namespace {
 
 // The depths of so many decisions, where a step of 100 ms waits that long at a depth.
-std::vector<std::int64_t> depths_of(PrefetchTuner tuner, int decisions, const std::function<double(std::int64_t)>& waited) {
+std::vector<std::int64_t> depths_of(PrefetchTuner tuner, int decisions,
+                                    const std::function<double(std::int64_t)>& waited) {
   std::vector<std::int64_t> depths;
   for (int d = 0; d < decisions; ++d) {
     while (!tuner.add({waited(tuner.depth()), 100})) {
@@ -25,9 +26,11 @@ std::vector<std::int64_t> depths_of(PrefetchTuner tuner, int decisions, const st
 
 TEST_CASE("[X06] units are gathered further ahead as long as the waits become shorter") {
   const auto halves = [](std::int64_t depth) { return depth < 8 ? 40.0 / static_cast<double>(depth) : 5.0; };
-  CHECK((depths_of({1, 32}, 6, halves) == std::vector<std::int64_t>{2, 4, 8, 16, 8, 16}));  // 16 won nothing; tried again after a rest
+  CHECK((depths_of({1, 32}, 6, halves) ==
+         std::vector<std::int64_t>{2, 4, 8, 16, 8, 16}));  // 16 won nothing; tried again after a rest
   CHECK((depths_of({1, 6}, 4, halves) == std::vector<std::int64_t>{2, 4, 6, 6}));
-  CHECK((depths_of({0, 6}, 2, [](std::int64_t depth) { return depth == 0 ? 50.0 : 1.0; }) == std::vector<std::int64_t>{1, 1}));
+  CHECK((depths_of({0, 6}, 2, [](std::int64_t depth) { return depth == 0 ? 50.0 : 1.0; }) ==
+         std::vector<std::int64_t>{1, 1}));
 }
 
 TEST_CASE("[X06] where gathers are not waited for, or a depth wins nothing, the depth stays") {

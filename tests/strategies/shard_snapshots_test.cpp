@@ -10,9 +10,12 @@ using namespace troupe;
 namespace {
 
 // What rank r's shard holds at a step.
-at::Tensor shard_of(int rank, std::int64_t step) { return torch::arange(1000 + 70'000 * rank, torch::kFloat) + 10'000.0f * step; }
+at::Tensor shard_of(int rank, std::int64_t step) {
+  return torch::arange(1000 + 70'000 * rank, torch::kFloat) + 10'000.0f * step;
+}
 
-void take(ShardSnapshots& snapshots, Communicator& lane, std::uint64_t generation, std::int64_t step, const std::string& note = "") {
+void take(ShardSnapshots& snapshots, Communicator& lane, std::uint64_t generation, std::int64_t step,
+          const std::string& note = "") {
   const std::vector<std::string> hosts(static_cast<std::size_t>(lane.world_size()), "here");
   const HeldShard held{generation, step, lane.rank(), lane.world_size()};
   snapshots.exchange(ShardPacker(held, note, {{"flat.0", shard_of(lane.rank(), step)}}), hosts, lane);
@@ -30,7 +33,8 @@ std::int64_t step_restored(ShardSnapshots& snapshots, Communicator& lane) {
     test::require(copy.tensors.size() == 1 && copy.tensors[0].second.equal(shard_of(copy.held.shard, copy.held.step)),
                   "shard " + std::to_string(copy.held.shard) + " has the values of its step");
   });
-  test::require(!plan || placed == std::vector<std::int64_t>(plan->holders.size(), plan->step), "every shard of that step is placed, once");
+  test::require(!plan || placed == std::vector<std::int64_t>(plan->holders.size(), plan->step),
+                "every shard of that step is placed, once");
   return plan ? plan->step : -1;
 }
 
@@ -77,18 +81,21 @@ TEST_CASE("[C04] a packed shard comes back bit by bit, also from its bytes alone
     REQUIRE(copy.tensors.size() == tensors.size());
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       CHECK(copy.tensors[i].first == tensors[i].first);
-      CHECK((copy.tensors[i].second.scalar_type() == tensors[i].second.scalar_type() && copy.tensors[i].second.equal(tensors[i].second)));
+      CHECK((copy.tensors[i].second.scalar_type() == tensors[i].second.scalar_type() &&
+             copy.tensors[i].second.equal(tensors[i].second)));
     }
   }
 }
 
 TEST_CASE("[C04] the copy of a shard that was damaged on its way is refused, never a crash") {
-  const auto packed = packed_copy({2, 30, 1, 4}, "a note", {{"flat.0", torch::randn({33})}, {"moment.0.0.step", torch::tensor(4.0f)}});
+  const auto packed =
+      packed_copy({2, 30, 1, 4}, "a note", {{"flat.0", torch::randn({33})}, {"moment.0.0.step", torch::tensor(4.0f)}});
   const auto refused = [](const at::Tensor& bytes) {
     try {
       ShardCopy::unpack(bytes);
     } catch (const Error& error) {
-      return error.code() == ErrorCode::bad_data ? std::string(error.what()) : "another error: " + std::string(error.what());
+      return error.code() == ErrorCode::bad_data ? std::string(error.what())
+                                                 : "another error: " + std::string(error.what());
     }
     return std::string();
   };
@@ -99,7 +106,8 @@ TEST_CASE("[C04] the copy of a shard that was damaged on its way is refused, nev
     INFO(i);
     CHECK_THAT(refused(bytes), Catch::Contains("the copy of a shard"));
   }
-  for (std::int64_t n = 0; n < packed.bytes.numel(); n += 5) CHECK_FALSE(refused(packed.bytes.narrow(0, 0, n).clone()).empty());
+  for (std::int64_t n = 0; n < packed.bytes.numel(); n += 5)
+    CHECK_FALSE(refused(packed.bytes.narrow(0, 0, n).clone()).empty());
   CHECK_THAT(refused(torch::cat({packed.bytes, torch::zeros({64}, torch::kByte)})), Catch::Contains("XXH3"));
 }
 
@@ -122,10 +130,13 @@ TEST_CASE("[C04] a tensor of which no copy can be kept is named when the copy is
   const auto packed = [](const NamedTensors& tensors) { return ShardPacker({1, 2, 0, 1}, "", tensors).bytes(); };
   CHECK_THROWS_WITH(packed({{"buffer.turns", torch::zeros({2}, torch::kComplexFloat)}}),
                     Catch::Contains("'buffer.turns' is of type ComplexFloat; --snapshot_every 0"));
-  CHECK_THROWS_WITH(packed({{"a", torch::zeros({2})}, {"a", torch::zeros({2})}}), Catch::Contains("'a' is there twice"));
+  CHECK_THROWS_WITH(packed({{"a", torch::zeros({2})}, {"a", torch::zeros({2})}}),
+                    Catch::Contains("'a' is there twice"));
 }
 
-TEST_CASE("[C04] with memory in common any rank alone has the whole state, else a rank's shard outlives it if its buddy does") {
+TEST_CASE(
+    "[C04] with memory in common any rank alone has the whole state, else a rank's shard outlives it if its buddy "
+    "does") {
   const std::string backend = GENERATE("shm", "gloo");
   INFO(backend);
   CHECK_NOTHROW(test::run_ranks({{backend, backend}, 3}, [&](Communicator& lane) {
@@ -138,7 +149,9 @@ TEST_CASE("[C04] with memory in common any rank alone has the whole state, else 
     const auto two = lane.split(lane.rank() == 0 ? -1 : 0, 0);  // rank 0 is dead
     if (two) test::require(step_restored(snapshots, *two) == 6, "two of three have it all");
     const auto one = lane.split(lane.rank() == 2 ? 0 : -1, 0);  // and so is its buddy
-    if (one) test::require(step_restored(snapshots, *one) == (backend == "shm" ? 6 : -1), "one has it all in common memory only");
+    if (one)
+      test::require(step_restored(snapshots, *one) == (backend == "shm" ? 6 : -1),
+                    "one has it all in common memory only");
     if (two) {
       take(snapshots, *two, 2, 9);
       take(snapshots, *two, 2, 10);
@@ -172,8 +185,8 @@ TEST_CASE("[C04] a rank that dies while a set is taken leaves the one before") {
 TEST_CASE("[C04] what a rank says that it has copies of is checked") {
   const std::vector<HeldShard> held{{1, 10, 0, 2}, {std::uint64_t(1) << 63, 1 << 30, 1, 2}};
   CHECK((held_shards_of(to_text(held)) == held));
-  for (const auto* text :
-       {"", "{}", "[1]", "[[1,10,0]]", "[[-1,10,0,2]]", "[[1,10,4294967296,2]]", "[[1,1.5,0,2]]", "[[1,18446744073709551615,0,2]]"}) {
+  for (const auto* text : {"", "{}", "[1]", "[[1,10,0]]", "[[-1,10,0,2]]", "[[1,10,4294967296,2]]", "[[1,1.5,0,2]]",
+                           "[[1,18446744073709551615,0,2]]"}) {
     INFO(text);
     CHECK_THROWS_AS(held_shards_of(text), Error);
   }

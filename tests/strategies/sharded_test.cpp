@@ -15,10 +15,11 @@ using testing::SmallTraining;
 
 namespace {
 
-const std::vector<std::string> kStrategies = {"zero1",        "zero2", "fsdp full_shard", "fsdp shard_grad_op", "fsdp hybrid_shard",
-                                              "fsdp no_shard"};
+const std::vector<std::string> kStrategies = {
+    "zero1", "zero2", "fsdp full_shard", "fsdp shard_grad_op", "fsdp hybrid_shard", "fsdp no_shard"};
 
-/// AdamW divides by the root of what it averages, and so makes much of the last bit of a small gradient: 1e-6 over 50 steps needs f64.
+/// AdamW divides by the root of what it averages, and so makes much of the last bit of a small gradient: 1e-6 over 50
+/// steps needs f64.
 void use(SmallTraining& training, const std::string& optimizer, at::ScalarType dtype) {
   training.optimizer.optimizer = optimizer;
   training.lr = optimizer == "sgd" ? 0.1 : 0.01;
@@ -46,7 +47,8 @@ const SmallTraining::Result& alone(const std::string& optimizer, at::ScalarType 
 
 }  // namespace
 
-TEST_CASE("[F01] [F06] sharded training on 1, 2 and 4 ranks has the losses and the parameters of one rank", "[sharded]") {
+TEST_CASE("[F01] [F06] sharded training on 1, 2 and 4 ranks has the losses and the parameters of one rank",
+          "[sharded]") {
   const auto strategy = GENERATE(from_range(kStrategies));
   const int world_size = GENERATE(1, 2, 4);
   const std::string optimizer = GENERATE("sgd", "adamw");
@@ -98,7 +100,8 @@ TEST_CASE("[F06] each rank keeps optimizer state for its own slices only", "[sha
   for (const auto n : numel) CHECK(n < all);  // half of everything, where even shares would be a quarter of twice
 }
 
-TEST_CASE("[F06] groups keep their weight decay and rate, and a torch::optim optimizer gets the slices too", "[sharded]") {
+TEST_CASE("[F06] groups keep their weight decay and rate, and a torch::optim optimizer gets the slices too",
+          "[sharded]") {
   const std::string kind = GENERATE("groups", "sgd", "adam", "adamw", "rmsprop", "adagrad");
   const std::string strategy = GENERATE("zero1", "fsdp full_shard");
   INFO(kind << ", " << strategy);
@@ -124,11 +127,13 @@ TEST_CASE("[F06] groups keep their weight decay and rate, and a torch::optim opt
     }
     using namespace torch::optim;
     std::shared_ptr<torch::optim::Optimizer> made;
-    if (kind == "sgd") made = std::make_shared<SGD>(model.parameters(), SGDOptions(0.1).momentum(0.9).weight_decay(0.01));
+    if (kind == "sgd")
+      made = std::make_shared<SGD>(model.parameters(), SGDOptions(0.1).momentum(0.9).weight_decay(0.01));
     if (kind == "adam") made = std::make_shared<Adam>(model.parameters(), AdamOptions(0.01).amsgrad(true));
     if (kind == "adamw") made = std::make_shared<AdamW>(model.parameters(), AdamWOptions(0.01));
     if (kind == "rmsprop") made = std::make_shared<RMSprop>(model.parameters(), RMSpropOptions(0.01).momentum(0.9));
-    if (kind == "adagrad") made = std::make_shared<Adagrad>(model.parameters(), AdagradOptions(0.01).initial_accumulator_value(0.1));
+    if (kind == "adagrad")
+      made = std::make_shared<Adagrad>(model.parameters(), AdagradOptions(0.01).initial_accumulator_value(0.1));
     std::lock_guard lock(mutex);
     kept.push_back(made);
     return std::make_unique<TorchOptimizer>(*made, model);
@@ -143,7 +148,8 @@ TEST_CASE("[F06] groups keep their weight decay and rate, and a torch::optim opt
     results.push_back(training.run());
     REQUIRE(joined(results.back().errors) == "");
   }
-  // 16 samples are cut into three times five: another batch, so the comparison is with ddp on three ranks where samples matter.
+  // 16 samples are cut into three times five: another batch, so the comparison is with ddp on three ranks where samples
+  // matter.
   SmallTraining ddp("ddp", 3);
   ddp.steps = 10;
   ddp.lr = 0.01;
@@ -153,7 +159,8 @@ TEST_CASE("[F06] groups keep their weight decay and rate, and a torch::optim opt
   CHECK(results[1].state.size() == results[0].state.size());
 }
 
-TEST_CASE("[F06] the gradient's norm has the same bits on all ranks and clipping gives what one rank gets", "[sharded]") {
+TEST_CASE("[F06] the gradient's norm has the same bits on all ranks and clipping gives what one rank gets",
+          "[sharded]") {
   const auto strategy = GENERATE(from_range(kStrategies));
   INFO(strategy);
   const auto run = [](const std::string& name, int ranks) {

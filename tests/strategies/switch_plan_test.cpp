@@ -13,7 +13,8 @@ std::string switches_fault(const std::string& text) {
   return parse_switches(text, phases);
 }
 
-// What a job measures at a level: `compute` ms a step of its own, the wire that all gradients take, and how much of that it can hide.
+// What a job measures at a level: `compute` ms a step of its own, the wire that all gradients take, and how much of
+// that it can hide.
 LinkTimes times_at(LinkLevel level, double compute, double wire, double hidden) {
   if (level == LinkLevel::alone) return {compute, 0, wire};
   const double taken = level == LinkLevel::half ? wire / 2 : wire, exposed = std::max(0.0, taken - hidden);
@@ -39,8 +40,8 @@ TEST_CASE("[X06] a plan of switches is steps and strategies, in order") {
 }
 
 TEST_CASE("[X06] what is no plan of switches is refused by its part") {
-  for (const auto* text : {"ddp", "200", "200:", ":ddp", "x:ddp", "-5:ddp", "0:ddp", "5:ddp+", "5:+bf16", "5:ddp,", ",5:ddp", "5 :ddp",
-                           "99999999999999999999:ddp"}) {
+  for (const auto* text : {"ddp", "200", "200:", ":ddp", "x:ddp", "-5:ddp", "0:ddp", "5:ddp+", "5:+bf16", "5:ddp,",
+                           ",5:ddp", "5 :ddp", "99999999999999999999:ddp"}) {
     INFO(text);
     CHECK_FALSE(switches_fault(text).empty());
   }
@@ -57,7 +58,8 @@ TEST_CASE("[X06] less is sent on a slow link, level by level, and more again on 
   }
   using enum LinkLevel;
   CHECK((seen == std::vector<LinkLevel>{whole, whole, half, alone, alone, alone, half, whole, whole}));
-  CHECK(choose_level(LinkLevel::whole, times_at(LinkLevel::whole, 50, 100, 0)).why == "gradients were waited for in 67% of a step");
+  CHECK(choose_level(LinkLevel::whole, times_at(LinkLevel::whole, 50, 100, 0)).why ==
+        "gradients were waited for in 67% of a step");
 }
 
 TEST_CASE("[X06] whatever the link, the level comes to rest, and noise of a tenth does not move it on") {
@@ -78,4 +80,6 @@ TEST_CASE("[X06] whatever the link, the level comes to rest, and noise of a tent
   }
 }
 
-TEST_CASE("[X06] a job that has measured nothing stays as it is") { CHECK(choose_level(LinkLevel::half, {}).level == LinkLevel::half); }
+TEST_CASE("[X06] a job that has measured nothing stays as it is") {
+  CHECK(choose_level(LinkLevel::half, {}).level == LinkLevel::half);
+}

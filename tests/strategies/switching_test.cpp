@@ -78,7 +78,9 @@ TEST_CASE("[X06] ddp with the bf16 hook from step 6 on has the bits of a run tha
   CHECK_THAT(found.names.at(6), Catch::Contains("hook bf16"));
 }
 
-TEST_CASE("[X06] diloco from step 6 on begins with the model of step 6, its optimizer, and outer parameters that are the model") {
+TEST_CASE(
+    "[X06] diloco from step 6 on begins with the model of step 6, its optimizer, and outer parameters that are the "
+    "model") {
   const int ranks = GENERATE(2, 4);
   const auto first = switched_run(ranks, 6, [](SmallTraining& t) { t.optimizer.momentum = 0.9; });
   SmallTraining rest("diloco", ranks);
@@ -87,9 +89,11 @@ TEST_CASE("[X06] diloco from step 6 on begins with the model of step 6, its opti
   rest.first_step = 6;
   rest.steps = 10;
   rest.jobs.options.strategy.sync_every = 4;
-  rest.before_step = [](RankSystem& system, torch::nn::Module&, std::int64_t step) {  // outer steps are counted from the switch on
+  rest.before_step = [](RankSystem& system, torch::nn::Module&,
+                        std::int64_t step) {  // outer steps are counted from the switch on
     if (step == 6)
-      system.compute().strategy().load_state({{"local_steps.outer_steps", "0"}, {"local_steps.last", "0"}, {"local_steps.next", "10"}});
+      system.compute().strategy().load_state(
+          {{"local_steps.outer_steps", "0"}, {"local_steps.last", "0"}, {"local_steps.next", "10"}});
   };
   const auto expected = rest.run();
   CHECK(testing::joined(expected.errors) == "");
@@ -107,7 +111,8 @@ TEST_CASE("[X06] back from diloco the model is the mean of the replicas, and all
   std::map<std::string, std::vector<at::Tensor>> after;
   const auto collect = [&](RankSystem& system, Optimizer& optimizer) {
     std::lock_guard lock(mutex);
-    for (const auto& [name, tensor] : system.compute().strategy().replicated_tensors()) after[name].push_back(tensor.clone());
+    for (const auto& [name, tensor] : system.compute().strategy().replicated_tensors())
+      after[name].push_back(tensor.clone());
     for (const auto& [name, tensor] : optimizer.state()) after["optimizer." + name].push_back(tensor.clone());
   };
   const auto set = [&](SmallTraining& t, const char* plan) {
@@ -116,7 +121,8 @@ TEST_CASE("[X06] back from diloco the model is the mean of the replicas, and all
     t.jobs.options.strategy.switch_at = plan;
     t.at_end = collect;
   };
-  // Step 6 is the last of diloco, and between two outer steps, or with one under way: only a switch brings the replicas together.
+  // Step 6 is the last of diloco, and between two outer steps, or with one under way: only a switch brings the replicas
+  // together.
   (void)switched_run(3, 7, [&](SmallTraining& t) { set(t, "2:diloco,7:ddp"); });
   for (const auto& [name, replicas] : after) {
     INFO(name);
@@ -176,9 +182,10 @@ TEST_CASE("[X06] a rank that is interrupted behind the barrier of a switch follo
     set_fault_watch(std::make_shared<Interruption>(compute.rank() == 1 ? "switch" : "switched"));
     for (std::int64_t s = 0; s < 9; ++s) {
       const auto [input, target] = testing::small_batch(s, 15);
-      compute.backward(torch::nn::functional::cross_entropy(training.forward(*model, input.narrow(0, compute.rank() * 5, 5)),
-                                                            target.narrow(0, compute.rank() * 5, 5)),
-                       5);
+      compute.backward(
+          torch::nn::functional::cross_entropy(training.forward(*model, input.narrow(0, compute.rank() * 5, 5)),
+                                               target.narrow(0, compute.rank() * 5, 5)),
+          5);
       auto& strategy = compute.strategy();
       if (s != 4) {
         (void)compute.step(*optimizer, 0.1);
@@ -193,7 +200,8 @@ TEST_CASE("[X06] a rank that is interrupted behind the barrier of a switch follo
              std::vector<std::string>{"step 5: the strategy is now ddp, before it was diloco (as switch_at says)"}));
       for (const auto& state : {strategy.replicated_tensors(), optimizer->state()}) {
         const auto hash = hash_tensors(state);
-        for (const auto& other : compute.program_lane().all_gather_bytes({reinterpret_cast<const char*>(&hash), sizeof hash}))
+        for (const auto& other :
+             compute.program_lane().all_gather_bytes({reinterpret_cast<const char*>(&hash), sizeof hash}))
           CHECK(std::memcmp(other.data(), &hash, sizeof hash) == 0);
       }
     }
@@ -215,16 +223,18 @@ TEST_CASE("[X06] each switch is told once, with its reason") {
     for (std::int64_t s = 0; s < 8; ++s) {
       const auto [input, target] = testing::small_batch(s);
       const auto part = input.narrow(0, system.compute().rank() * 8, 8);
-      system.compute().backward(
-          torch::nn::functional::cross_entropy(training.forward(*model, part), target.narrow(0, system.compute().rank() * 8, 8)), 8);
+      system.compute().backward(torch::nn::functional::cross_entropy(training.forward(*model, part),
+                                                                     target.narrow(0, system.compute().rank() * 8, 8)),
+                                8);
       const auto report = system.compute().step(*optimizer, 0.1);
       std::lock_guard lock(mutex);
       if (system.compute().rank() == 0) notices.insert(notices.end(), report.notices.begin(), report.notices.end());
     }
   });
   testing::check_no_errors(errors);
-  CHECK((notices == std::vector<std::string>{"step 3: the strategy is now ddp+fp16, before it was ddp (as switch_at says)",
-                                             "step 5: the strategy is now local_sgd, before it was ddp+fp16 (as switch_at says)"}));
+  CHECK((notices == std::vector<std::string>{
+                        "step 3: the strategy is now ddp+fp16, before it was ddp (as switch_at says)",
+                        "step 5: the strategy is now local_sgd, before it was ddp+fp16 (as switch_at says)"}));
 }
 
 TEST_CASE("[X06] a job whose link becomes slow sends less, and more again when the link is fast") {
@@ -305,15 +315,20 @@ TEST_CASE("[X06] tuned buckets go into a checkpoint and come back") {
 TEST_CASE("[X06] what cannot be switched while it runs is refused before the first step, with the reason") {
   CHECK_THAT(switch_refusal([](StrategyOptions& o) { o.strategy = "fsdp", o.switch_at = "5:ddp"; }),
              Catch::Contains("switch_at") && Catch::Contains("keeps a shard"));
-  CHECK_THAT(switch_refusal([](StrategyOptions& o) { o.strategy = "zero1", o.adapt = "link"; }), Catch::Contains("adapt: zero1 keeps"));
+  CHECK_THAT(switch_refusal([](StrategyOptions& o) { o.strategy = "zero1", o.adapt = "link"; }),
+             Catch::Contains("adapt: zero1 keeps"));
   CHECK_THAT(switch_refusal([](StrategyOptions& o) { o.strategy = "zero2", o.fsdp_tune_prefetch = true; }),
              Catch::Contains("fsdp_tune_prefetch: strategy zero2 does not tune it"));
   CHECK_THAT(switch_refusal([](StrategyOptions& o) { o.strategy = "pipeline", o.switch_at = "5:ddp"; }),
              Catch::Contains("part of the model"));
   CHECK_THAT(switch_refusal([](StrategyOptions& o) { o.switch_at = "5:gossip"; }), Catch::Contains("'gossip'"));
-  CHECK_THAT(switch_refusal([](StrategyOptions& o) { o.switch_at = "5:ddp+bf61"; }), Catch::Contains("no communication hook 'bf61'"));
-  CHECK_THAT(switch_refusal([](StrategyOptions& o) { o.switch_at = "5:diloco", o.diloco_fragments = 5, o.sync_every = 4; }),
-             Catch::Contains("diloco_fragments"));
-  CHECK_THAT(switch_refusal([](StrategyOptions& o) { o.switch_at = "5:diloco", o.adapt = "link"; }), Catch::Contains("adapt"));
-  CHECK_THAT(switch_refusal([](StrategyOptions& o) { o.comm_hook = "bf16", o.adapt = "link"; }), Catch::Contains("begins with ddp+bf16"));
+  CHECK_THAT(switch_refusal([](StrategyOptions& o) { o.switch_at = "5:ddp+bf61"; }),
+             Catch::Contains("no communication hook 'bf61'"));
+  CHECK_THAT(
+      switch_refusal([](StrategyOptions& o) { o.switch_at = "5:diloco", o.diloco_fragments = 5, o.sync_every = 4; }),
+      Catch::Contains("diloco_fragments"));
+  CHECK_THAT(switch_refusal([](StrategyOptions& o) { o.switch_at = "5:diloco", o.adapt = "link"; }),
+             Catch::Contains("adapt"));
+  CHECK_THAT(switch_refusal([](StrategyOptions& o) { o.comm_hook = "bf16", o.adapt = "link"; }),
+             Catch::Contains("begins with ddp+bf16"));
 }

@@ -26,7 +26,8 @@ Outcome run(Holder& norm, const at::Tensor& input, const at::Tensor& loss_weight
   auto leaf = input.detach().clone(at::MemoryFormat::Preserve).requires_grad_();
   const auto output = norm->forward(leaf);
   loss_of(output.to(loss_weights.scalar_type()), loss_weights).backward();
-  return {output.detach(), leaf.grad(), norm->weight.grad(), norm->bias.grad(), norm->running_mean.clone(), norm->running_var.clone()};
+  return {output.detach(),          leaf.grad(), norm->weight.grad(), norm->bias.grad(), norm->running_mean.clone(),
+          norm->running_var.clone()};
 }
 
 template <class Holder>
@@ -82,23 +83,33 @@ void compare_with_one_rank(const at::Tensor& batch, int world_size, double toler
 TEST_CASE("[D09] ranks with parts of a batch compute what one rank computes with the whole") {
   const auto world_size = GENERATE(1, 2, 3);
   INFO(world_size << " ranks");
-  SECTION("1d, (N, C)") { compare_with_one_rank<torch::nn::BatchNorm1d, nn::BatchNorm1d>(pattern({13, 5}, 1), world_size, 2e-6); }
-  SECTION("1d, (N, C, L)") { compare_with_one_rank<torch::nn::BatchNorm1d, nn::BatchNorm1d>(pattern({12, 5, 7}, 1), world_size, 2e-6); }
-  SECTION("2d") { compare_with_one_rank<torch::nn::BatchNorm2d, nn::BatchNorm2d>(pattern({12, 6, 5, 4}, 1), world_size, 4e-6); }
-  SECTION("2d, channels last") {
-    compare_with_one_rank<torch::nn::BatchNorm2d, nn::BatchNorm2d>(pattern({12, 6, 5, 4}, 1).contiguous(at::MemoryFormat::ChannelsLast),
-                                                                   world_size, 2e-5);
+  SECTION("1d, (N, C)") {
+    compare_with_one_rank<torch::nn::BatchNorm1d, nn::BatchNorm1d>(pattern({13, 5}, 1), world_size, 2e-6);
   }
-  SECTION("3d") { compare_with_one_rank<torch::nn::BatchNorm3d, nn::BatchNorm3d>(pattern({6, 3, 2, 5, 4}, 1), world_size, 4e-6); }
+  SECTION("1d, (N, C, L)") {
+    compare_with_one_rank<torch::nn::BatchNorm1d, nn::BatchNorm1d>(pattern({12, 5, 7}, 1), world_size, 2e-6);
+  }
+  SECTION("2d") {
+    compare_with_one_rank<torch::nn::BatchNorm2d, nn::BatchNorm2d>(pattern({12, 6, 5, 4}, 1), world_size, 4e-6);
+  }
+  SECTION("2d, channels last") {
+    compare_with_one_rank<torch::nn::BatchNorm2d, nn::BatchNorm2d>(
+        pattern({12, 6, 5, 4}, 1).contiguous(at::MemoryFormat::ChannelsLast), world_size, 2e-5);
+  }
+  SECTION("3d") {
+    compare_with_one_rank<torch::nn::BatchNorm3d, nn::BatchNorm3d>(pattern({6, 3, 2, 5, 4}, 1), world_size, 4e-6);
+  }
   SECTION("any number of dimensions") {
     compare_with_one_rank<torch::nn::BatchNorm2d, nn::BatchNorm>(pattern({12, 6, 5, 4}, 1), world_size, 4e-6);
   }
   SECTION("f64") {
-    compare_with_one_rank<torch::nn::BatchNorm2d, nn::BatchNorm2d>(pattern({12, 6, 5, 4}, 1).to(at::kDouble), world_size, 1e-13);
+    compare_with_one_rank<torch::nn::BatchNorm2d, nn::BatchNorm2d>(pattern({12, 6, 5, 4}, 1).to(at::kDouble),
+                                                                   world_size, 1e-13);
   }
   // One unit in the last place of the largest gradients (8 to 16): 0.0625 in bf16, a few 1e-6 times the adds in f32.
   SECTION("bf16 from autocast, statistics in f32") {
-    compare_with_one_rank<torch::nn::BatchNorm2d, nn::BatchNorm2d>(pattern({12, 6, 5, 4}, 1).to(at::kBFloat16), world_size, 7e-2);
+    compare_with_one_rank<torch::nn::BatchNorm2d, nn::BatchNorm2d>(pattern({12, 6, 5, 4}, 1).to(at::kBFloat16),
+                                                                   world_size, 7e-2);
   }
 }
 
@@ -114,7 +125,8 @@ TEST_CASE("[D09] a BatchNorm without weight, bias and running statistics is sync
   run_ranks({{"shm", "shm"}, 2}, [&](Communicator& communicator) {
     nn::BatchNorm2d norm(options);
     norm->synchronise(std::shared_ptr<Communicator>(std::shared_ptr<void>(), &communicator));
-    parts[static_cast<std::size_t>(communicator.rank())] = gradient(norm, 5 * communicator.rank(), 5 + 2 * communicator.rank());
+    parts[static_cast<std::size_t>(communicator.rank())] =
+        gradient(norm, 5 * communicator.rank(), 5 + 2 * communicator.rank());
   });
   CHECK(max_difference(at::cat(parts), gradient(torch::nn::BatchNorm2d(options), 0, 12)) < 4e-6);
 }
@@ -226,7 +238,8 @@ TEST_CASE("[D09] a model's BatchNorms are converted wherever they are, and one o
   CHECK_THAT(printed.str(), Catch::Contains("troupe::nn::BatchNorm1d(3"));
 
   inner->push_back("stock", torch::nn::BatchNorm1d(3));
-  CHECK_THROWS_WITH(convert_sync_batchnorm(*model, lane), Catch::Contains("2.stock") && Catch::Contains("troupe::nn::BatchNorm1d"));
+  CHECK_THROWS_WITH(convert_sync_batchnorm(*model, lane),
+                    Catch::Contains("2.stock") && Catch::Contains("troupe::nn::BatchNorm1d"));
   CHECK(inner->forward(at::ones({2, 4})).sizes() == at::IntArrayRef({2, 3}));
 }
 

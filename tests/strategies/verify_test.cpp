@@ -20,7 +20,8 @@ struct Outcome {
 };
 
 // Trains; rank `culprit` flips one bit of its weights before step kFlip.
-Outcome train(int world_size, int culprit, const std::string& rule, const std::string& optimizer_name = "sgd", int every = kEvery) {
+Outcome train(int world_size, int culprit, const std::string& rule, const std::string& optimizer_name = "sgd",
+              int every = kEvery) {
   register_ddp();
   register_comm_hooks();
   testing::Cluster jobs;
@@ -54,7 +55,9 @@ Outcome train(int world_size, int culprit, const std::string& rule, const std::s
 
 }  // namespace
 
-TEST_CASE("[L05] fault 31: a replica with a flipped bit is named and healed from the majority, weights and moments bit for bit") {
+TEST_CASE(
+    "[L05] fault 31: a replica with a flipped bit is named and healed from the majority, weights and moments bit for "
+    "bit") {
   const std::string optimizer = GENERATE(as<std::string>{}, "sgd", "adamw");
   const int culprit = GENERATE(0, 2);
   const auto outcome = train(3, culprit, "heal", optimizer);
@@ -62,21 +65,26 @@ TEST_CASE("[L05] fault 31: a replica with a flipped bit is named and healed from
   const std::size_t right = culprit == 0 ? 1 : 0, wrong = static_cast<std::size_t>(culprit);
   const auto agree = [&](const auto& hashes, std::size_t step) { return hashes[right][step] == hashes[wrong][step]; };
   CHECK(agree(outcome.weights, kFlip - 1));
-  for (std::size_t s = kFlip; s < 7; ++s) CHECK_FALSE(agree(outcome.weights, s));  // step 7 is the next that is looked at
+  for (std::size_t s = kFlip; s < 7; ++s)
+    CHECK_FALSE(agree(outcome.weights, s));  // step 7 is the next that is looked at
   for (std::size_t s = 7; s < kSteps; ++s) {
     CHECK(agree(outcome.weights, s));
     CHECK(agree(outcome.moments, s));
   }
   if (optimizer == "sgd") CHECK_FALSE(agree(outcome.moments, 6));
   REQUIRE(outcome.notices.size() == 1);
-  CHECK_THAT(outcome.notices[0], Catch::Contains("step 7: rank " + std::to_string(culprit) + " holds other parameters than ranks ") &&
-                                     Catch::Contains("healed"));
+  CHECK_THAT(outcome.notices[0],
+             Catch::Contains("step 7: rank " + std::to_string(culprit) + " holds other parameters than ranks ") &&
+                 Catch::Contains("healed"));
 }
 
-TEST_CASE("[L05] fault 31: two replicas that differ end the job with both named, or rank 0's is taken if the config trusts it") {
+TEST_CASE(
+    "[L05] fault 31: two replicas that differ end the job with both named, or rank 0's is taken if the config trusts "
+    "it") {
   const auto stopped = train(2, 1, "heal");
   for (const auto& error : stopped.errors)
-    CHECK_THAT(error, Catch::Contains("rank 1 holds other parameters than rank 0") && Catch::Contains("nobody knows which is right"));
+    CHECK_THAT(error, Catch::Contains("rank 1 holds other parameters than rank 0") &&
+                          Catch::Contains("nobody knows which is right"));
   const int culprit = GENERATE(0, 1);  // trusted, even where it is wrong
   const auto trusted = train(2, culprit, "rank_0");
   for (const auto& error : trusted.errors) CHECK(error == "");
@@ -86,7 +94,8 @@ TEST_CASE("[L05] fault 31: two replicas that differ end the job with both named,
 }
 
 TEST_CASE("[L05] fault 31: the config may stop the job at any divergence, or never look") {
-  for (const auto& error : train(3, 1, "stop").errors) CHECK_THAT(error, Catch::Contains("rank 1 holds other parameters than ranks 0, 2"));
+  for (const auto& error : train(3, 1, "stop").errors)
+    CHECK_THAT(error, Catch::Contains("rank 1 holds other parameters than ranks 0, 2"));
   const auto blind = train(3, 1, "stop", "sgd", 0);
   for (const auto& error : blind.errors) CHECK(error == "");
   CHECK(blind.weights[0].back() != blind.weights[1].back());

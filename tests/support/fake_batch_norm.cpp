@@ -1,5 +1,5 @@
-// BatchNorm's operators on the fake device: those that LibTorch has for CUDA only, by their formulas, with what CUDA's ask of their
-// arguments; and the one of a single rank, whose running statistics the fallback would change in a copy.
+// BatchNorm's operators on the fake device: those that LibTorch has for CUDA only, by their formulas, with what CUDA's
+// ask of their arguments; and the one of a single rank, whose running statistics the fallback would change in a copy.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/native_batch_norm.h>
@@ -26,11 +26,14 @@ at::Tensor host_view(const at::Tensor& tensor, bool writes = false) {
   if (FakeGraph::under_way() != nullptr) FakeGraph::refuse("the stand-in for BatchNorm");
   std::int64_t last = 0;
   for (std::int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
-  if (tensor.numel() > 0) FakeDevice::note_access(tensor.data_ptr(), static_cast<std::size_t>(last + 1) * tensor.element_size(), writes);
+  if (tensor.numel() > 0)
+    FakeDevice::note_access(tensor.data_ptr(), static_cast<std::size_t>(last + 1) * tensor.element_size(), writes);
   return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(), at::TensorOptions().dtype(tensor.dtype()));
 }
 
-at::Tensor host_view(const Maybe& tensor, bool writes = false) { return is_here(tensor) ? host_view(*tensor, writes) : at::Tensor(); }
+at::Tensor host_view(const Maybe& tensor, bool writes = false) {
+  return is_here(tensor) ? host_view(*tensor, writes) : at::Tensor();
+}
 
 at::Tensor on_device(const at::Tensor& tensor) { return tensor.defined() ? tensor.to(FakeDevice::device()) : tensor; }
 
@@ -53,14 +56,15 @@ at::Tensor per_channel(const at::Tensor& values, const at::Tensor& like) {
 
 std::tuple<at::Tensor, at::Tensor> batch_norm_stats(const at::Tensor& input, double eps) {
   const auto dtype = precision_of(input.scalar_type());
-  const auto [variance, mean] = at::var_mean(host_view(input).to(at::kDouble), all_but_channels(input), /*unbiased=*/false);
+  const auto [variance, mean] =
+      at::var_mean(host_view(input).to(at::kDouble), all_but_channels(input), /*unbiased=*/false);
   return {on_device(mean.to(dtype)), on_device((variance + eps).rsqrt().to(dtype))};
 }
 
 // Rank after rank, in the dtype of the statistics, as the kernel.
 template <class T>
-void merge(const at::Tensor& means, const at::Tensor& inverses, const at::Tensor& counts, double eps, std::int64_t channel, T* mean,
-           T* square, T* total) {
+void merge(const at::Tensor& means, const at::Tensor& inverses, const at::Tensor& counts, double eps,
+           std::int64_t channel, T* mean, T* square, T* total) {
   for (std::int64_t r = 0; r < counts.numel(); ++r) {
     const auto count = counts[r].template item<T>(), m = means[r][channel].template item<T>();
     auto v = T(1) / inverses[r][channel].template item<T>();
@@ -73,15 +77,18 @@ void merge(const at::Tensor& means, const at::Tensor& inverses, const at::Tensor
 }
 
 std::tuple<at::Tensor, at::Tensor> batch_norm_gather_stats_with_counts(const at::Tensor& input, const at::Tensor& means,
-                                                                       const at::Tensor& inverses, const Maybe& running_mean,
-                                                                       const Maybe& running_var, double momentum, double eps,
-                                                                       const at::Tensor& counts) {
+                                                                       const at::Tensor& inverses,
+                                                                       const Maybe& running_mean,
+                                                                       const Maybe& running_var, double momentum,
+                                                                       double eps, const at::Tensor& counts) {
   const auto dtype = is_here(running_mean) ? running_mean->scalar_type() : input.scalar_type();
-  TORCH_CHECK(counts.scalar_type() == dtype && means.scalar_type() == precision_of(dtype) && inverses.scalar_type() == precision_of(dtype),
+  TORCH_CHECK(counts.scalar_type() == dtype && means.scalar_type() == precision_of(dtype) &&
+                  inverses.scalar_type() == precision_of(dtype),
               "CUDA's reads counts and statistics as they are, and these have other dtypes");
   TORCH_CHECK(means.dim() == 2 && inverses.dim() == 2 && counts.dim() == 1);
   const auto host_means = host_view(means), host_inverses = host_view(inverses), host_counts = host_view(counts);
-  auto mean = at::zeros({means.size(1)}, host_means.options()), inverse = at::zeros({means.size(1)}, host_means.options());
+  auto mean = at::zeros({means.size(1)}, host_means.options()),
+       inverse = at::zeros({means.size(1)}, host_means.options());
   for (std::int64_t c = 0; c < means.size(1); ++c) {
     const auto channel = [&]<class T>(T) {
       T average = 0, square = 0, total = 0;
@@ -90,8 +97,10 @@ std::tuple<at::Tensor, at::Tensor> batch_norm_gather_stats_with_counts(const at:
       inverse[c] = T(1) / std::sqrt(square / total + static_cast<T>(eps));
       if (!is_here(running_mean)) return;
       auto live_mean = host_view(*running_mean, true), live_var = host_view(*running_var, true);
-      live_mean[c] = live_mean[c].template item<T>() * static_cast<T>(1 - momentum) + average * static_cast<T>(momentum);
-      live_var[c] = live_var[c].template item<T>() * static_cast<T>(1 - momentum) + square / (total - 1) * static_cast<T>(momentum);
+      live_mean[c] =
+          live_mean[c].template item<T>() * static_cast<T>(1 - momentum) + average * static_cast<T>(momentum);
+      live_var[c] = live_var[c].template item<T>() * static_cast<T>(1 - momentum) +
+                    square / (total - 1) * static_cast<T>(momentum);
     };
     dtype == at::kDouble ? channel(double{}) : channel(float{});
   }
@@ -112,10 +121,9 @@ void check_backward(const at::Tensor& dy, const at::Tensor& input, const at::Ten
   TORCH_CHECK(dy.strides() == input.strides(), "CUDA's takes both in one layout");
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> batch_norm_backward_reduce(const at::Tensor& dy, const at::Tensor& input,
-                                                                                      const at::Tensor& mean, const at::Tensor& inverse,
-                                                                                      const Maybe& weight, bool, bool weight_g,
-                                                                                      bool bias_g) {
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> batch_norm_backward_reduce(
+    const at::Tensor& dy, const at::Tensor& input, const at::Tensor& mean, const at::Tensor& inverse,
+    const Maybe& weight, bool, bool weight_g, bool bias_g) {
   check_backward(dy, input, mean, weight);
   const auto dims = all_but_channels(input);
   const auto gradient = host_view(dy).to(at::kDouble);
@@ -126,22 +134,25 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> batch_norm_backward_r
           bias_g ? result(sum) : at::Tensor()};
 }
 
-at::Tensor batch_norm_backward_elemt(const at::Tensor& dy, const at::Tensor& input, const at::Tensor& mean, const at::Tensor& inverse,
-                                     const Maybe& weight, const at::Tensor& sum_dy, const at::Tensor& sum_dy_xmu,
-                                     const at::Tensor& counts) {
+at::Tensor batch_norm_backward_elemt(const at::Tensor& dy, const at::Tensor& input, const at::Tensor& mean,
+                                     const at::Tensor& inverse, const Maybe& weight, const at::Tensor& sum_dy,
+                                     const at::Tensor& sum_dy_xmu, const at::Tensor& counts) {
   check_backward(dy, input, mean, weight);
-  TORCH_CHECK(counts.scalar_type() == at::kInt && counts.is_contiguous(), "CUDA's takes counts for a plain array of int");
+  TORCH_CHECK(counts.scalar_type() == at::kInt && counts.is_contiguous(),
+              "CUDA's takes counts for a plain array of int");
   const auto total = host_view(counts).sum().item<double>();
   const auto scale = per_channel(inverse, input);
   auto gradient = host_view(dy).to(at::kDouble) - per_channel(sum_dy, input) / total -
-                  (host_view(input).to(at::kDouble) - per_channel(mean, input)) * scale.square() * per_channel(sum_dy_xmu, input) / total;
+                  (host_view(input).to(at::kDouble) - per_channel(mean, input)) * scale.square() *
+                      per_channel(sum_dy_xmu, input) / total;
   gradient = gradient * scale;
   if (is_here(weight)) gradient = gradient * per_channel(*weight, input);
   return on_device(gradient.to(input.scalar_type()).contiguous(input.suggest_memory_format()));
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> native_batch_norm(const at::Tensor& input, const Maybe& weight, const Maybe& bias,
-                                                                 const Maybe& running_mean, const Maybe& running_var, bool training,
+std::tuple<at::Tensor, at::Tensor, at::Tensor> native_batch_norm(const at::Tensor& input, const Maybe& weight,
+                                                                 const Maybe& bias, const Maybe& running_mean,
+                                                                 const Maybe& running_var, bool training,
                                                                  double momentum, double eps) {
   const auto [output, mean, inverse] =
       at::native_batch_norm(host_view(input), host_view(weight), host_view(bias), host_view(running_mean, training),

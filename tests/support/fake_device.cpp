@@ -76,8 +76,12 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   c10::Device getDevice() const override { return FakeDevice::device(); }
   void setDevice(c10::Device device) const override { chosen = device != kNoDevice; }
   void uncheckedSetDevice(c10::Device device) const noexcept override { chosen = device != kNoDevice; }
-  c10::Stream getStream(c10::Device device) const override { return c10::Stream(c10::Stream::UNSAFE, device, current_stream); }
-  c10::Stream getDefaultStream(c10::Device device) const override { return c10::Stream(c10::Stream::UNSAFE, device, 0); }
+  c10::Stream getStream(c10::Device device) const override {
+    return c10::Stream(c10::Stream::UNSAFE, device, current_stream);
+  }
+  c10::Stream getDefaultStream(c10::Device device) const override {
+    return c10::Stream(c10::Stream::UNSAFE, device, 0);
+  }
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool high_priority) const override {
     std::lock_guard lock(mutex);
     return c10::Stream(c10::Stream::UNSAFE, device, ++pool + (high_priority ? 100 : 0));
@@ -88,7 +92,9 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     return before;
   }
   void* getStreamNativeHandle(const c10::Stream stream) const override { return reinterpret_cast<void*>(stream.id()); }
-  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override { delete static_cast<FakeEvent*>(event); }
+  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
+    delete static_cast<FakeEvent*>(event);
+  }
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex, const c10::EventFlag) const override {
     refuse_in_graph(stream);
     if (*event == nullptr) {
@@ -110,7 +116,8 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     {
       std::lock_guard lock(mutex);
       auto& clock = clocks[stream.id()];
-      for (const auto& [other, time] : static_cast<FakeEvent*>(event)->clock) clock[other] = std::max(clock[other], time);
+      for (const auto& [other, time] : static_cast<FakeEvent*>(event)->clock)
+        clock[other] = std::max(clock[other], time);
       stream_ms[stream.id()] = std::max(stream_ms[stream.id()], static_cast<FakeEvent*>(event)->ms);
     }
     note("s" + std::to_string(stream.id()) + " waits for e" + std::to_string(static_cast<FakeEvent*>(event)->number));
@@ -246,13 +253,15 @@ void FakeDevice::note_access(const void* data, std::size_t bytes, bool writes) {
   const Access access{begin, begin + bytes, own, writes, ++clock[own]};
   for (const auto& earlier : accesses) {
     const bool meets = earlier.begin < access.end && access.begin < earlier.end;
-    if (!meets || earlier.stream == own || !(writes || earlier.writes) || clock[earlier.stream] >= earlier.time) continue;
-    const auto race = "s" + std::to_string(own) + (writes ? " writes" : " reads") + " what s" + std::to_string(earlier.stream) +
-                      (earlier.writes ? " writes" : " reads");
+    if (!meets || earlier.stream == own || !(writes || earlier.writes) || clock[earlier.stream] >= earlier.time)
+      continue;
+    const auto race = "s" + std::to_string(own) + (writes ? " writes" : " reads") + " what s" +
+                      std::to_string(earlier.stream) + (earlier.writes ? " writes" : " reads");
     if (std::find(found.begin(), found.end(), race) == found.end()) found.push_back(race);
   }
   std::erase_if(accesses, [&](const Access& earlier) {
-    return earlier.stream == own && earlier.writes == writes && earlier.begin >= access.begin && earlier.end <= access.end;
+    return earlier.stream == own && earlier.writes == writes && earlier.begin >= access.begin &&
+           earlier.end <= access.end;
   });
   accesses.push_back(access);
 }

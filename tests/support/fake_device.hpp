@@ -6,8 +6,9 @@
 
 namespace troupe::test {
 
-/// A device that is none, in LibTorch's registry as its PrivateUse1: streams and events without work, whose every call is written down, and
-/// which a test can make wait. It shows what is asked of a device in which order, without one; it does not show what a device would do.
+/// A device that is none, in LibTorch's registry as its PrivateUse1: streams and events without work, whose every call
+/// is written down, and which a test can make wait. It shows what is asked of a device in which order, without one; it
+/// does not show what a device would do.
 ///
 /// Its memory is the host's. Its one index is 0.
 class FakeDevice {
@@ -24,8 +25,9 @@ class FakeDevice {
   static std::vector<std::string> calls();
   /// The calls so far.
   static void forget();
-  /// The calling thread's current stream is busy for so long after what it holds. Streams have clocks of their own, which only this and
-  /// `copies_take` move on; one that waits for an event is past its mark then. An event's time is its stream's.
+  /// The calling thread's current stream is busy for so long after what it holds. Streams have clocks of their own,
+  /// which only this and `copies_take` move on; one that waits for an event is past its mark then. An event's time is
+  /// its stream's.
   static void work(double ms);
   /// Each copy from now on, on streams that are numbered `from` and up (those of high priority: 100).
   static void copies_take(double ms, std::int64_t from);
@@ -40,16 +42,17 @@ class FakeDevice {
   /// Bytes of its memory that tensors hold now. What the test's NCCL gave is not counted.
   static std::int64_t bytes();
   static void note_bytes(std::int64_t change);
-  /// From now on accesses of copies, which all operators are made of here, are held against the order that events give the streams, as
-  /// PyTorch's torch.cuda._sanitizer does. For one rank in the process: the default stream is one, whoever uses it.
+  /// From now on accesses of copies, which all operators are made of here, are held against the order that events give
+  /// the streams, as PyTorch's torch.cuda._sanitizer does. For one rank in the process: the default stream is one,
+  /// whoever uses it.
   static void look_for_races();
   /// `s3 writes what s0 reads`: two streams at the same memory, and no event between them. Each pair of kinds once.
   static std::vector<std::string> races();
   static void note_access(const void* data, std::size_t bytes, bool writes);
   /// The memory is another's from now on.
   static void forget_memory(const void* data, std::size_t bytes);
-  /// The next allocation of so many bytes or more, in a stream that is numbered `from` or up, finds no memory, and says so as LibTorch's
-  /// own allocators do.
+  /// The next allocation of so many bytes or more, in a stream that is numbered `from` or up, finds no memory, and says
+  /// so as LibTorch's own allocators do.
   static void fail_allocation(std::int64_t bytes, std::int64_t from = 0);
   /// Throws c10::OutOfMemoryError where it is that one.
   static void note_allocation(std::int64_t bytes);

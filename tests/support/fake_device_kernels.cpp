@@ -1,4 +1,5 @@
-// The fake device's operators: memory, views and copies here, all else on the CPU by LibTorch's own fallback. So whole steps run on it.
+// The fake device's operators: memory, views and copies here, all else on the CPU by LibTorch's own fallback. So whole
+// steps run on it.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/autocast_mode.h>
@@ -47,16 +48,16 @@ class FakeMemory final : public c10::Allocator {
 
 FakeMemory fake_memory;
 
-at::Tensor empty(c10::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>, std::optional<at::Device>,
-                 std::optional<bool>, std::optional<at::MemoryFormat> format) {
-  return at::detail::empty_generic(size, &fake_memory, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), dtype.value_or(at::kFloat),
-                                   format);
+at::Tensor empty(c10::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
+                 std::optional<at::Device>, std::optional<bool>, std::optional<at::MemoryFormat> format) {
+  return at::detail::empty_generic(size, &fake_memory, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                   dtype.value_or(at::kFloat), format);
 }
 
-at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
-                         std::optional<at::Device>, std::optional<bool>) {
-  return at::detail::empty_strided_generic(size, stride, &fake_memory, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-                                           dtype.value_or(at::kFloat));
+at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, std::optional<at::ScalarType> dtype,
+                         std::optional<at::Layout>, std::optional<at::Device>, std::optional<bool>) {
+  return at::detail::empty_strided_generic(
+      size, stride, &fake_memory, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), dtype.value_or(at::kFloat));
 }
 
 // The host's view of a tensor's memory.
@@ -100,7 +101,8 @@ at::Scalar local_scalar(const at::Tensor& tensor) {
   return on_host(tensor).item();
 }
 
-at::Tensor& set_storage(at::Tensor& self, at::Storage source, std::int64_t offset, c10::IntArrayRef size, c10::IntArrayRef stride) {
+at::Tensor& set_storage(at::Tensor& self, at::Storage source, std::int64_t offset, c10::IntArrayRef size,
+                        c10::IntArrayRef stride) {
   return at::native::set_storage_cpu_(self, source, offset, size, stride);
 }
 

@@ -17,7 +17,9 @@ namespace {
 thread_local bool at_work = false;
 std::atomic<int> replayed{0};
 
-bool is_here(const at::Tensor& tensor) { return tensor.defined() && tensor.device().type() == c10::DeviceType::PrivateUse1; }
+bool is_here(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.device().type() == c10::DeviceType::PrivateUse1;
+}
 
 at::Tensor zeros_for(const at::Tensor& tensor) {
   if (!is_here(tensor)) return tensor;
@@ -58,9 +60,13 @@ void run(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
 FakeGraph::AtWork::AtWork() : before_(std::exchange(at_work, true)) {}
 FakeGraph::AtWork::~AtWork() { at_work = before_; }
 
-FakeGraph* FakeGraph::under_way() { return at_work ? nullptr : static_cast<FakeGraph*>(graph_under_way(FakeDevice::device())); }
+FakeGraph* FakeGraph::under_way() {
+  return at_work ? nullptr : static_cast<FakeGraph*>(graph_under_way(FakeDevice::device()));
+}
 
-void FakeGraph::refuse(const char* what) { TORCH_CHECK(false, what, ": operation not permitted when stream is capturing"); }
+void FakeGraph::refuse(const char* what) {
+  TORCH_CHECK(false, what, ": operation not permitted when stream is capturing");
+}
 
 int FakeGraph::replays() { return replayed; }
 
@@ -89,7 +95,8 @@ void FakeGraph::write(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     run(op, again);
     const AtWork work;
     for (std::size_t r = 0; r < again.size(); ++r) {
-      if (schema.returns()[r].alias_info() != nullptr || !again[r].isTensor() || !is_here(again[r].toTensor())) continue;
+      if (schema.returns()[r].alias_info() != nullptr || !again[r].isTensor() || !is_here(again[r].toTensor()))
+        continue;
       results[r].toTensor().detach().copy_(again[r].toTensor());
     }
   });

@@ -12,9 +12,10 @@ class OperatorHandle;
 
 namespace troupe::test {
 
-/// The fake device's graphs: a list of what is to be done again. While one is written down nothing is done, as on a GPU: operators get
-/// zeros in the place of their arguments, for the shapes of what they return, and that holds NaN until the first replay. What CUDA refuses
-/// then (a value that is read, a copy from the host, an event of another stream) throws here, too.
+/// The fake device's graphs: a list of what is to be done again. While one is written down nothing is done, as on a
+/// GPU: operators get zeros in the place of their arguments, for the shapes of what they return, and that holds NaN
+/// until the first replay. What CUDA refuses then (a value that is read, a copy from the host, an event of another
+/// stream) throws here, too.
 class FakeGraph final : public DeviceGraph {
  public:
   /// Of the calling thread's current stream, unless an operator is at work for it; nullptr: none.

@@ -15,7 +15,8 @@
 
 namespace troupe::testing {
 
-/// A disk that refuses the n-th call, or after which no call has an effect: what is on the disk then is what a process killed there leaves.
+/// A disk that refuses the n-th call, or after which no call has an effect: what is on the disk then is what a process
+/// killed there leaves.
 class FaultyFiles final : public FileLayer {
  public:
   enum class Fault { refuse_once, kill };
@@ -25,7 +26,8 @@ class FaultyFiles final : public FileLayer {
   int calls() const { return calls_; }
   bool happened() const { return happened_; }
 
-  /// What a power cut takes besides: files that were not synced become empty, renames whose directory was not synced are undone.
+  /// What a power cut takes besides: files that were not synced become empty, renames whose directory was not synced
+  /// are undone.
   void lose_power() {
     for (const auto& path : unsynced_files_) {
       std::error_code error;
@@ -71,7 +73,8 @@ class FaultyFiles final : public FileLayer {
   int make_directory(const std::string& path) override { return fails() ? -1 : FileLayer::make_directory(path); }
   int sync_directory(const std::string& path) override {
     if (fails()) return -1;
-    std::erase_if(unsynced_renames_, [&](const Rename& rename) { return std::filesystem::path(rename.to).parent_path() == path; });
+    std::erase_if(unsynced_renames_,
+                  [&](const Rename& rename) { return std::filesystem::path(rename.to).parent_path() == path; });
     return 0;
   }
   int rename(const std::string& from, const std::string& to) override {

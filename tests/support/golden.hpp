@@ -29,12 +29,14 @@ class Golden {
   /// (n,) f32
   at::Tensor tensor(const std::string& name) const {
     std::vector<float> floats;
-    for (const auto& word : words(name)) floats.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(std::stoul(word, nullptr, 16))));
+    for (const auto& word : words(name))
+      floats.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(std::stoul(word, nullptr, 16))));
     return torch::tensor(floats);
   }
   std::vector<double> doubles(const std::string& name) const {
     std::vector<double> list;
-    for (const auto& word : words(name)) list.push_back(std::bit_cast<double>(static_cast<std::uint64_t>(std::stoull(word, nullptr, 16))));
+    for (const auto& word : words(name))
+      list.push_back(std::bit_cast<double>(static_cast<std::uint64_t>(std::stoull(word, nullptr, 16))));
     return list;
   }
 

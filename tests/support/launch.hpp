@@ -12,7 +12,8 @@ using Clock = std::chrono::steady_clock;
 /// A `troupe launch` of the probe as a user types it. Several may share a folder, one after the other.
 class Launch {
  public:
-  Launch(int nproc, const std::vector<std::string>& arguments, const std::vector<std::string>& launch_flags = {"--no-recovery"},
+  Launch(int nproc, const std::vector<std::string>& arguments,
+         const std::vector<std::string>& launch_flags = {"--no-recovery"},
          const std::map<std::string, std::string>& environment = {},
          std::shared_ptr<ScratchDirectory> folder = std::make_shared<ScratchDirectory>())
       : folder_(std::move(folder)), process_(command(nproc, arguments, launch_flags), environment) {}
@@ -37,8 +38,10 @@ class Launch {
   }
 
  private:
-  std::vector<std::string> command(int nproc, const std::vector<std::string>& arguments, const std::vector<std::string>& launch_flags) {
-    std::vector<std::string> all{TROUPE_PROGRAM, "launch", "--nproc", std::to_string(nproc), "--run-dir", folder() / "run"};
+  std::vector<std::string> command(int nproc, const std::vector<std::string>& arguments,
+                                   const std::vector<std::string>& launch_flags) {
+    std::vector<std::string> all{TROUPE_PROGRAM,        "launch",    "--nproc",
+                                 std::to_string(nproc), "--run-dir", folder() / "run"};
     all.insert(all.end(), launch_flags.begin(), launch_flags.end());
     for (const std::string word : {TROUPE_RANK_PROBE, "--batch_size", "16", "--checkpoint_dir"}) all.push_back(word);
     all.push_back(folder() / "checkpoints");

@@ -7,7 +7,8 @@
 
 namespace troupe::testing {
 
-/// The most memory that this process has had since this was made, beyond what it had then. Pages that processes share count in full.
+/// The most memory that this process has had since this was made, beyond what it had then. Pages that processes share
+/// count in full.
 class PeakMemory {
  public:
   PeakMemory() {

@@ -25,7 +25,8 @@ inline std::vector<Backend> all_backends() {
       {"shm", "shm"},
       {"shm, tensors from allocate()", "shm", true},
       {"gloo", "gloo"},
-      {"hierarchical, hosts of unequal size", "hierarchical", true, [](int rank) { return std::string(rank % 3 == 2 ? "b" : "a"); }},
+      {"hierarchical, hosts of unequal size", "hierarchical", true,
+       [](int rank) { return std::string(rank % 3 == 2 ? "b" : "a"); }},
   };
 }
 
@@ -53,7 +54,9 @@ inline std::vector<std::optional<RankFailure>> run_ranks_catching(const GroupOpt
   for (int r = 0; r < group.world_size; ++r) {
     threads.emplace_back([&, r] {
       const auto start = std::chrono::steady_clock::now();
-      const auto after = [&] { return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - start); };
+      const auto after = [&] {
+        return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - start);
+      };
       try {
         CommunicatorOptions options;
         options.rank = r;
@@ -81,7 +84,8 @@ inline std::vector<std::optional<RankFailure>> run_ranks_catching(const GroupOpt
 inline void run_ranks(const GroupOptions& group, const RankBody& body) {
   const auto failures = run_ranks_catching(group, body);
   for (std::size_t r = 0; r < failures.size(); ++r) {
-    if (failures[r]) throw std::runtime_error("rank " + std::to_string(r) + " on " + group.backend.name + ": " + failures[r]->text);
+    if (failures[r])
+      throw std::runtime_error("rank " + std::to_string(r) + " on " + group.backend.name + ": " + failures[r]->text);
   }
 }
 

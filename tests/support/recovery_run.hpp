@@ -11,12 +11,14 @@
 
 namespace troupe::testing {
 
-/// What the probe is told in the tests of recovery: 32 steps with BatchNorm, LibTorch's dropout, a validation and checkpoints.
+/// What the probe is told in the tests of recovery: 32 steps with BatchNorm, LibTorch's dropout, a validation and
+/// checkpoints.
 inline const std::vector<std::string> kRecoveryProbe = {"--probe_model",  "norm", "--epochs",     "2", "--lr", "0.1",
                                                         "--log_interval", "1",    "--save_every", "8"};
 
 /// By step; `repeated` gets steps that are there more than once.
-inline std::map<std::int64_t, double> losses_of(const std::string& text, std::vector<std::int64_t>* repeated = nullptr) {
+inline std::map<std::int64_t, double> losses_of(const std::string& text,
+                                                std::vector<std::int64_t>* repeated = nullptr) {
   std::map<std::int64_t, double> losses;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
@@ -42,12 +44,13 @@ inline std::vector<int> recoveries_in(const std::string& output) {
 inline std::map<std::string, int> lives_in(const std::string& output) {
   std::map<std::string, int> found;
   const std::regex line("\\[((rank|spare) \\d+)\\] pid");
-  for (auto i = std::sregex_iterator(output.begin(), output.end(), line); i != std::sregex_iterator(); ++i) ++found[(*i)[1]];
+  for (auto i = std::sregex_iterator(output.begin(), output.end(), line); i != std::sregex_iterator(); ++i)
+    ++found[(*i)[1]];
   return found;
 }
 
-/// A job of the probe to its end, which must be good and leave no process. `during` acts while it runs; TROUPE_FAULT is `fault`, if that is
-/// not empty.
+/// A job of the probe to its end, which must be good and leave no process. `during` acts while it runs; TROUPE_FAULT is
+/// `fault`, if that is not empty.
 struct RecoveryRun {
   RecoveryRun(int nproc, std::vector<std::string> flags, const std::string& fault, std::vector<std::string> more = {},
               const std::function<void(Launch&)>& during = {}) {
@@ -70,7 +73,8 @@ struct RecoveryRun {
   /// The same job, but for LibTorch's dropout, on simulated ranks.
   static RecoveryRun of_simulated(int ranks, const std::vector<std::string>& more) {
     ScratchDirectory folder;
-    std::vector<std::string> command{TROUPE_RANK_PROBE,      "--ranks",   std::to_string(ranks), "--batch_size", "16", "--checkpoint_dir",
+    std::vector<std::string> command{TROUPE_RANK_PROBE,      "--ranks",   std::to_string(ranks),
+                                     "--batch_size",         "16",        "--checkpoint_dir",
                                      folder / "checkpoints", "--run_dir", folder / "run"};
     command.insert(command.end(), kRecoveryProbe.begin(), kRecoveryProbe.end());
     command.insert(command.end(), {"--probe_model", "ours"});
@@ -103,7 +107,8 @@ inline void check_bits(const RecoveryRun& run, const RecoveryRun& reference) {
     const auto& [name, tensor] = run.state.tensors[i];
     INFO(name);
     CHECK(name == reference.state.tensors[i].first);
-    CHECK(std::memcmp(tensor.contiguous().data_ptr(), reference.state.tensors[i].second.contiguous().data_ptr(), tensor.nbytes()) == 0);
+    CHECK(std::memcmp(tensor.contiguous().data_ptr(), reference.state.tensors[i].second.contiguous().data_ptr(),
+                      tensor.nbytes()) == 0);
   }
   CHECK((run.losses == reference.losses));
 }

@@ -28,10 +28,12 @@ inline SimulationOptions simulation_of(const Config& config) {
   return simulation;
 }
 
-/// What troupe::main does for `--ranks N`, with a config made by hand: `body` on the thread of each rank's life. `failed` is told how a
-/// life ended that was not killed, and not well (any thread, one at a time).
-inline int run_simulation(const Config& config, const SimulationOptions& simulation, const std::function<void(Rank&)>& body,
-                          const std::function<void(int slot, const ErrorReport&)>& failed, std::optional<JobOver>* over = nullptr) {
+/// What troupe::main does for `--ranks N`, with a config made by hand: `body` on the thread of each rank's life.
+/// `failed` is told how a life ended that was not killed, and not well (any thread, one at a time).
+inline int run_simulation(const Config& config, const SimulationOptions& simulation,
+                          const std::function<void(Rank&)>& body,
+                          const std::function<void(int slot, const ErrorReport&)>& failed,
+                          std::optional<JobOver>* over = nullptr) {
   register_ddp();
   register_sharded();
   register_local_steps();
@@ -67,12 +69,14 @@ inline int run_simulation(const Config& config, const SimulationOptions& simulat
 }
 
 /// The same with nothing but the ranks. The i-th string is what rank i ended with: empty, or the error's text.
-inline std::vector<std::string> run_program(int world_size, const Config& config, const std::function<void(Rank&)>& body) {
+inline std::vector<std::string> run_program(int world_size, const Config& config,
+                                            const std::function<void(Rank&)>& body) {
   auto simulation = simulation_of(config);
   simulation.world_size = world_size;
   std::vector<std::string> errors(static_cast<std::size_t>(world_size));
-  run_simulation(config, simulation, body,
-                 [&](int slot, const ErrorReport& report) { errors[static_cast<std::size_t>(slot)] = report.to_string(); });
+  run_simulation(config, simulation, body, [&](int slot, const ErrorReport& report) {
+    errors[static_cast<std::size_t>(slot)] = report.to_string();
+  });
   return errors;
 }
 

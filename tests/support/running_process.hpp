@@ -26,7 +26,8 @@ struct Finished {
 /// A program as a user starts it, and what it has printed so far.
 class RunningProcess {
  public:
-  explicit RunningProcess(const std::vector<std::string>& arguments, const std::map<std::string, std::string>& environment = {})
+  explicit RunningProcess(const std::vector<std::string>& arguments,
+                          const std::map<std::string, std::string>& environment = {})
       : child_(ChildProcess::Options{arguments, environment, false}) {}
   pid_t pid() const { return child_.pid(); }
   const std::string& output() const { return output_; }
@@ -47,7 +48,8 @@ class RunningProcess {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(90);
     while (read_some() && std::chrono::steady_clock::now() < deadline) {
     }
-    while (!child_.poll_exit() && std::chrono::steady_clock::now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    while (!child_.poll_exit() && std::chrono::steady_clock::now() < deadline)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
     return {output_, child_.ended() ? exit_code_of_wait_status(*child_.poll_exit()) : -1};
   }
 

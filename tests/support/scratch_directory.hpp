@@ -14,7 +14,8 @@ namespace troupe::testing {
 class ScratchDirectory {
  public:
   ScratchDirectory() {
-    const std::string parent = ::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : std::filesystem::temp_directory_path().string();
+    const std::string parent =
+        ::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : std::filesystem::temp_directory_path().string();
     std::string name = parent + "/troupe-test-XXXXXX";
     if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp " + name);
     path_ = name;

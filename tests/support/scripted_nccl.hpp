@@ -10,8 +10,8 @@
 
 namespace troupe::test {
 
-/// An NCCL that is none: it writes down what is called and answers what the test has set, success otherwise. What is tested with it is what
-/// we do with NCCL's answers, not NCCL.
+/// An NCCL that is none: it writes down what is called and answers what the test has set, success otherwise. What is
+/// tested with it is what we do with NCCL's answers, not NCCL.
 class ScriptedNccl : public NcclApi {
  public:
   /// The next answers of this call, in turn; then success.
@@ -91,9 +91,15 @@ class ScriptedNccl : public NcclApi {
   NcclResult reduce_scatter(const void*, void*, std::size_t, NcclType, NcclOp, NcclComm, NcclStream) override {
     return called("reduce_scatter");
   }
-  NcclResult all_gather(const void*, void*, std::size_t, NcclType, NcclComm, NcclStream) override { return called("all_gather"); }
-  NcclResult broadcast(const void*, void*, std::size_t, NcclType, int, NcclComm, NcclStream) override { return called("broadcast"); }
-  NcclResult reduce(const void*, void*, std::size_t, NcclType, NcclOp, int, NcclComm, NcclStream) override { return called("reduce"); }
+  NcclResult all_gather(const void*, void*, std::size_t, NcclType, NcclComm, NcclStream) override {
+    return called("all_gather");
+  }
+  NcclResult broadcast(const void*, void*, std::size_t, NcclType, int, NcclComm, NcclStream) override {
+    return called("broadcast");
+  }
+  NcclResult reduce(const void*, void*, std::size_t, NcclType, NcclOp, int, NcclComm, NcclStream) override {
+    return called("reduce");
+  }
   NcclResult send(const void*, std::size_t, NcclType, int, NcclComm, NcclStream) override { return called("send"); }
   NcclResult recv(void*, std::size_t, NcclType, int, NcclComm, NcclStream) override { return called("recv"); }
 

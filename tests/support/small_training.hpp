@@ -28,7 +28,9 @@ struct SmallMlpImpl : torch::nn::Module {
   torch::nn::Linear first = register_module("first", torch::nn::Linear(8, 33));
   torch::nn::Linear second = register_module("second", torch::nn::Linear(33, 29));
   torch::nn::Linear last = register_module("last", torch::nn::Linear(29, 3));
-  at::Tensor forward(const at::Tensor& x) { return last->forward(torch::tanh(second->forward(torch::tanh(first->forward(x))))); }
+  at::Tensor forward(const at::Tensor& x) {
+    return last->forward(torch::tanh(second->forward(torch::tanh(first->forward(x)))));
+  }
 };
 
 /// The same model on every rank: LibTorch's generator is one per process.
@@ -88,7 +90,9 @@ inline StrategyContext next_generation(Compute& compute) {
   context.program_lane = compute.services().program_lane;
   context.reducer = compute.services().reducer;
   context.progress = compute.services().progress;
-  context.wait_reduced = [&compute](std::int64_t) { return compute.receive<BucketsReduced>("reducer", "the step's buckets"); };
+  context.wait_reduced = [&compute](std::int64_t) {
+    return compute.receive<BucketsReduced>("reducer", "the step's buckets");
+  };
   return context;
 }
 
@@ -100,7 +104,8 @@ struct SmallTraining {
   double lr = 0.1;
   OptimizerOptions optimizer;
   std::function<std::shared_ptr<torch::nn::Module>()> model = [] { return make_seeded<SmallMlpImpl>(1); };
-  std::function<at::Tensor(torch::nn::Module&, const at::Tensor&)> forward = [](torch::nn::Module& model, const at::Tensor& input) {
+  std::function<at::Tensor(torch::nn::Module&, const at::Tensor&)> forward = [](torch::nn::Module& model,
+                                                                                const at::Tensor& input) {
     return dynamic_cast<SmallMlpImpl&>(model).forward(input);
   };
   std::function<std::unique_ptr<Optimizer>(torch::nn::Module&)> make = [this](torch::nn::Module& model) {
@@ -173,16 +178,18 @@ struct SmallTraining {
           const auto work = [&](const at::Tensor& x, const at::Tensor& y) {
             const auto output = forward(*mine, x);
             const auto there = y.to(output.device());
-            return Compute::GraphedMicroBatch::Result{torch::nn::functional::cross_entropy(output.to(at::kFloat), there),
-                                                      counts_correct ? CorrectSamples(output.argmax(1).eq(there).sum()) : CorrectSamples()};
+            return Compute::GraphedMicroBatch::Result{
+                torch::nn::functional::cross_entropy(output.to(at::kFloat), there),
+                counts_correct ? CorrectSamples(output.argmax(1).eq(there).sum()) : CorrectSamples()};
           };
           const auto x = input.narrow(0, begin, part), y = target.narrow(0, begin, part);
           if (compute.uses_graphs()) {
             const auto device = compute.program_lane().device();
-            compute.run_graphed(
-                {{x.to(device), y.to(device)}, static_cast<double>(part), weight, {}, [&](const std::vector<at::Tensor>& inputs) {
-                   return work(inputs[0], inputs[1]);
-                 }});
+            compute.run_graphed({{x.to(device), y.to(device)},
+                                 static_cast<double>(part),
+                                 weight,
+                                 {},
+                                 [&](const std::vector<at::Tensor>& inputs) { return work(inputs[0], inputs[1]); }});
           } else {
             if (seeds) compute.seed_forward();
             compute.expect_rate(lr);
@@ -216,7 +223,8 @@ inline double largest_difference(const NamedTensors& a, const NamedTensors& b) {
   for (const auto& [name, tensor] : a) {
     const auto found = others.find(name);
     if (found == others.end() || found->second.sizes() != tensor.sizes()) return 1e9;
-    if (tensor.numel() > 0) worst = std::max(worst, (tensor.to(at::kDouble) - found->second.to(at::kDouble)).abs().max().item<double>());
+    if (tensor.numel() > 0)
+      worst = std::max(worst, (tensor.to(at::kDouble) - found->second.to(at::kDouble)).abs().max().item<double>());
   }
   return worst;
 }

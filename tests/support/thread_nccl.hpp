@@ -18,9 +18,9 @@
 
 namespace troupe::test {
 
-/// NCCL's contract between threads of one process, on the host's memory: groups end at once and go on in the background, a rank whose peer
-/// is gone gets remote_error, an abort frees its own rank. The conformance suite runs over it, and so checks what NcclCommunicator makes of
-/// NCCL's calls; it says nothing about NCCL.
+/// NCCL's contract between threads of one process, on the host's memory: groups end at once and go on in the
+/// background, a rank whose peer is gone gets remote_error, an abort frees its own rank. The conformance suite runs
+/// over it, and so checks what NcclCommunicator makes of NCCL's calls; it says nothing about NCCL.
 class ThreadNccl final : public NcclApi {
  public:
   int version() override { return 22809; }
@@ -70,8 +70,8 @@ class ThreadNccl final : public NcclApi {
              *comm = nullptr;
              if (color >= 0) {
                const auto place = std::find(mine.begin(), mine.end(), std::pair(key, own.rank));
-               const auto name =
-                   own.group->id.substr(0, own.group->id.find('\0')) + "/" + std::to_string(own.splits) + "." + std::to_string(color);
+               const auto name = own.group->id.substr(0, own.group->id.find('\0')) + "/" + std::to_string(own.splits) +
+                                 "." + std::to_string(color);
                *comm = join(name, static_cast<int>(mine.size()), static_cast<int>(place - mine.begin()));
              }
              ++own.splits;
@@ -111,29 +111,36 @@ class ThreadNccl final : public NcclApi {
     return NcclResult::in_progress;
   }
 
-  NcclResult all_reduce(const void* input, void* output, std::size_t count, NcclType type, NcclOp op, NcclComm comm, NcclStream) override {
+  NcclResult all_reduce(const void* input, void* output, std::size_t count, NcclType type, NcclOp op, NcclComm comm,
+                        NcclStream) override {
     return enqueue(comm, [=](Comm& own) { own.reduce(input, 0, output, count, type, op); });
   }
   NcclResult reduce_scatter(const void* input, void* output, std::size_t count, NcclType type, NcclOp op, NcclComm comm,
                             NcclStream) override {
-    return enqueue(
-        comm, [=](Comm& own) { own.reduce(input, static_cast<std::size_t>(own.rank) * count * bytes_of(type), output, count, type, op); });
+    return enqueue(comm, [=](Comm& own) {
+      own.reduce(input, static_cast<std::size_t>(own.rank) * count * bytes_of(type), output, count, type, op);
+    });
   }
-  NcclResult reduce(const void* input, void* output, std::size_t count, NcclType type, NcclOp op, int root, NcclComm comm,
-                    NcclStream) override {
-    return enqueue(comm, [=](Comm& own) { own.reduce(input, 0, own.rank == root ? output : nullptr, count, type, op); });
+  NcclResult reduce(const void* input, void* output, std::size_t count, NcclType type, NcclOp op, int root,
+                    NcclComm comm, NcclStream) override {
+    return enqueue(comm,
+                   [=](Comm& own) { own.reduce(input, 0, own.rank == root ? output : nullptr, count, type, op); });
   }
-  NcclResult all_gather(const void* input, void* output, std::size_t count, NcclType type, NcclComm comm, NcclStream) override {
+  NcclResult all_gather(const void* input, void* output, std::size_t count, NcclType type, NcclComm comm,
+                        NcclStream) override {
     return enqueue(comm, [=](Comm& own) {
       const auto bytes = count * bytes_of(type);
       std::vector<char> all(bytes * own.group->ranks.size());
       own.input = input;
-      if (!own.meet([&](Comm& other) { std::memcpy(all.data() + static_cast<std::size_t>(other.rank) * bytes, other.input, bytes); }))
+      if (!own.meet([&](Comm& other) {
+            std::memcpy(all.data() + static_cast<std::size_t>(other.rank) * bytes, other.input, bytes);
+          }))
         return;
       std::memcpy(output, all.data(), all.size());
     });
   }
-  NcclResult broadcast(const void* input, void* output, std::size_t count, NcclType type, int root, NcclComm comm, NcclStream) override {
+  NcclResult broadcast(const void* input, void* output, std::size_t count, NcclType type, int root, NcclComm comm,
+                       NcclStream) override {
     return enqueue(comm, [=](Comm& own) {
       std::vector<char> data(count * bytes_of(type));
       own.input = input;
@@ -159,7 +166,9 @@ class ThreadNccl final : public NcclApi {
     return enqueue(comm, [=](Comm& own) {
       auto& letters = own.group->letters;
       std::unique_lock lock(own.group->mutex);
-      own.group->changed.wait(lock, [&] { return own.stopping || own.group->lost || !letters[{peer, own.rank}].empty(); });
+      own.group->changed.wait(lock, [&] {
+        return own.stopping || own.group->lost || !letters[{peer, own.rank}].empty();
+      });
       auto& mine = letters[{peer, own.rank}];
       if (mine.empty()) return own.fail();
       const auto letter = mine.front();
@@ -284,7 +293,8 @@ class ThreadNccl final : public NcclApi {
     }
   }
 
-  NcclResult enqueue(NcclComm comm, std::function<void(Comm&)> work, std::vector<Work> Grouped::*list = &Grouped::works) {
+  NcclResult enqueue(NcclComm comm, std::function<void(Comm&)> work,
+                     std::vector<Work> Grouped::*list = &Grouped::works) {
     auto& group = grouped();
     if (!group.open || (group.comm != nullptr && group.comm != &of(comm))) return NcclResult::invalid_usage;
     group.comm = &of(comm);

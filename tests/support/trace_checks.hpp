@@ -12,8 +12,8 @@
 
 namespace troupe::testing {
 
-/// A Chrome trace as Perfetto wants it: in each thread spans come in order and lie within or beside each other, and every arrow has both
-/// ends, each in a span. Times in ns.
+/// A Chrome trace as Perfetto wants it: in each thread spans come in order and lie within or beside each other, and
+/// every arrow has both ends, each in a span. Times in ns.
 struct ParsedTrace {
   using Thread = std::pair<int, int>;  // pid, tid
   struct Span {
@@ -41,7 +41,8 @@ struct ParsedTrace {
         if (event["name"] == "process_name") processes[thread.first] = event["args"]["name"];
       } else if (phase == "X") {
         const auto begin = ns(event.at("ts"));
-        spans[thread].push_back({event.at("name"), event.at("cat"), begin, begin + ns(event.at("dur")), event.at("args")});
+        spans[thread].push_back(
+            {event.at("name"), event.at("cat"), begin, begin + ns(event.at("dur")), event.at("args")});
       } else {
         REQUIRE((phase == "s" || phase == "f"));
         arrows[event.at("id")].emplace_back(phase, thread);
@@ -82,7 +83,8 @@ struct ParsedTrace {
   std::vector<Span> of(int process, const std::string& name) const {
     std::vector<Span> found;
     for (const auto& [thread, list] : spans) {
-      if (thread.first == process && names.at(thread).starts_with(name)) found.insert(found.end(), list.begin(), list.end());
+      if (thread.first == process && names.at(thread).starts_with(name))
+        found.insert(found.end(), list.begin(), list.end());
     }
     return found;
   }

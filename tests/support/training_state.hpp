@@ -22,8 +22,11 @@ inline TrainingState small_state(std::int64_t step, int ranks = 2) {
                    {"model.steps", torch::tensor(step)},
                    {"model.half", torch::full({5}, value, torch::kBFloat16)},
                    {"optimizer.weight.momentum_buffer", torch::full({3, 4}, value / 3, torch::kFloat)}};
-  state.metadata = {
-      {"config", "{\"lr\":0.01}"}, {"job", "0123456789abcdef"}, {"strategy", "ddp"}, {"bucket_plan", "[[0,1]]"}, {"scaler", "65536"}};
+  state.metadata = {{"config", "{\"lr\":0.01}"},
+                    {"job", "0123456789abcdef"},
+                    {"strategy", "ddp"},
+                    {"bucket_plan", "[[0,1]]"},
+                    {"scaler", "65536"}};
   for (int rank = 0; rank < ranks; ++rank) {
     RankState rank_state;
     rank_state.rng = {1, 2, static_cast<std::uint8_t>(rank), 255};
@@ -59,7 +62,9 @@ inline bool equal(const TrainingState& a, const TrainingState& b) {
   const std::map<std::string, at::Tensor> others(b.tensors.begin(), b.tensors.end());
   for (const auto& [name, tensor] : a.tensors) {
     const auto other = others.find(name);
-    if (other == others.end() || tensor.scalar_type() != other->second.scalar_type() || !torch::equal(tensor, other->second)) return false;
+    if (other == others.end() || tensor.scalar_type() != other->second.scalar_type() ||
+        !torch::equal(tensor, other->second))
+      return false;
   }
   return true;
 }

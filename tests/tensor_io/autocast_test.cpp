@@ -64,8 +64,9 @@ TEST_CASE("[T01] autocast sees weights as the optimizer left them") {
 TEST_CASE("[T02] label smoothing is PyTorch's") {
   const Golden golden("training.txt");
   auto scores = pattern({8, 10}, 2).requires_grad_();
-  const auto loss = torch::nn::functional::cross_entropy(scores, torch::tensor({0, 3, 9, 1, 1, 7, 4, 5}),
-                                                         torch::nn::functional::CrossEntropyFuncOptions().label_smoothing(0.1));
+  const auto loss =
+      torch::nn::functional::cross_entropy(scores, torch::tensor({0, 3, 9, 1, 1, 7, 4, 5}),
+                                           torch::nn::functional::CrossEntropyFuncOptions().label_smoothing(0.1));
   loss.backward();
   CHECK(loss.item<double>() == Approx(golden.tensor("label_smoothing.loss").item<double>()).epsilon(1e-6));
   CHECK(max_difference(scores.grad(), golden.tensor("label_smoothing.grad")) < 1e-7);

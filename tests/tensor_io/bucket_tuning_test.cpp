@@ -23,7 +23,9 @@ struct TunedModel {
       ready_ms.push_back(ms_each * (layers - i));
     }
   }
-  BucketChoice choose(const WireCost& cost, const BucketCaps& now) const { return choose_caps(layout, order, ready_ms, cost, now); }
+  BucketChoice choose(const WireCost& cost, const BucketCaps& now) const {
+    return choose_caps(layout, order, ready_ms, cost, now);
+  }
   double end(const BucketCaps& caps, const WireCost& cost) const {
     return predict_reduced(plan_buckets(layout, order, caps.cap_bytes, caps.first_cap_bytes), ready_ms, cost);
   }
@@ -47,17 +49,20 @@ TEST_CASE("[X06] latency and bandwidth are told apart by collectives of unequal 
 TEST_CASE("[X06] the predicted end is that of buckets that go out one after the other, each when it is full") {
   const TunedModel model(4, 10);  // ready at 10, 20, 30, 40 in the order of the plan
   const WireCost cost{1, 5};
-  CHECK(model.end({kTunedMiB, kTunedMiB}, cost) == Approx(46));          // each hidden behind the next layer, the last is not
+  CHECK(model.end({kTunedMiB, kTunedMiB}, cost) == Approx(46));  // each hidden behind the next layer, the last is not
   CHECK(model.end({4 * kTunedMiB, 4 * kTunedMiB}, cost) == Approx(61));  // one bucket of 4 MiB, after all
   CHECK(model.end({kTunedMiB, kTunedMiB}, {1, 20}) == Approx(10 + 4 * 21));
   auto unused = model;
   unused.ready_ms[0] = std::numeric_limits<double>::quiet_NaN();
-  CHECK(predict_reduced(plan_buckets(unused.layout, unused.order, kTunedMiB, kTunedMiB), unused.ready_ms, cost) == Approx(36 + 6));
+  CHECK(predict_reduced(plan_buckets(unused.layout, unused.order, kTunedMiB, kTunedMiB), unused.ready_ms, cost) ==
+        Approx(36 + 6));
 }
 
-TEST_CASE("[X06] a slow start of each collective asks for few buckets, a wire that hides behind backward for small ones") {
+TEST_CASE(
+    "[X06] a slow start of each collective asks for few buckets, a wire that hides behind backward for small ones") {
   const TunedModel model(16, 1);
-  const auto few = model.choose({20, 0.01}, {kTunedMiB, kTunedMiB}), small = model.choose({0.001, 0.9}, {32 * kTunedMiB, 32 * kTunedMiB});
+  const auto few = model.choose({20, 0.01}, {kTunedMiB, kTunedMiB}),
+             small = model.choose({0.001, 0.9}, {32 * kTunedMiB, 32 * kTunedMiB});
   CHECK(few.caps.cap_bytes >= 8 * kTunedMiB);
   CHECK(few.then_ms < few.now_ms);
   CHECK(small.caps.cap_bytes == kTunedMiB);

@@ -1,4 +1,5 @@
-// What is on the disk when a save stops half-way: at each of its calls of the operating system, by an error or for good.
+// What is on the disk when a save stops half-way: at each of its calls of the operating system, by an error or for
+// good.
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
@@ -46,7 +47,8 @@ std::vector<Scenario> scenarios() {
 
 bool has_any(const std::string& directory, const std::string& prefix) {
   const fs::directory_iterator entries(directory);
-  return std::any_of(begin(entries), end(entries), [&](const auto& entry) { return entry.path().filename().string().starts_with(prefix); });
+  return std::any_of(begin(entries), end(entries),
+                     [&](const auto& entry) { return entry.path().filename().string().starts_with(prefix); });
 }
 bool has_temporaries(const std::string& directory) { return has_any(directory, ".tmp-"); }
 bool has_leftovers(const std::string& directory) { return has_temporaries(directory) || has_any(directory, ".old-"); }
@@ -70,7 +72,8 @@ void go_on_from(const std::string& directory, const Scenario& scenario) {
   CHECK_FALSE(has_leftovers(directory));
 }
 
-// Runs the scenario with a fault at each call in turn until the save needs fewer calls than that; returns how many it needs.
+// Runs the scenario with a fault at each call in turn until the save needs fewer calls than that; returns how many it
+// needs.
 int at_each_call(const Scenario& scenario, Fault fault, int errno_value,
                  const std::function<void(const std::string&, FaultyFiles&, bool)>& check) {
   for (int call = 1; call < 500; ++call) {
@@ -106,12 +109,13 @@ int at_each_call(const Scenario& scenario, Fault fault, int errno_value,
 TEST_CASE("[C03] fault 27: killed at any call of a save, a run goes on from the last complete checkpoint") {
   for (const auto& scenario : scenarios()) {
     int was_new = 0;
-    const int calls = at_each_call(scenario, Fault::kill, EIO, [&](const std::string& directory, FaultyFiles&, bool saved) {
-      const bool is_new = loads_new(directory, scenario);
-      was_new += is_new;
-      CHECK((is_new || !saved));
-      go_on_from(directory, scenario);
-    });
+    const int calls =
+        at_each_call(scenario, Fault::kill, EIO, [&](const std::string& directory, FaultyFiles&, bool saved) {
+          const bool is_new = loads_new(directory, scenario);
+          was_new += is_new;
+          CHECK((is_new || !saved));
+          go_on_from(directory, scenario);
+        });
     CHECK(calls > 20);
     CHECK(was_new > 0);
   }
@@ -132,13 +136,14 @@ TEST_CASE("[C03] fault 26: a full or failing disk at any call of a save leaves t
   for (const auto& scenario : scenarios()) {
     for (const int errno_value : {ENOSPC, EIO, EDQUOT}) {
       int failed = 0;
-      at_each_call(scenario, Fault::refuse_once, errno_value, [&](const std::string& directory, FaultyFiles&, bool saved) {
-        const bool is_new = loads_new(directory, scenario);
-        CHECK((is_new || !saved));
-        failed += !saved;
-        if (!saved) CHECK_FALSE(has_temporaries(directory));
-        go_on_from(directory, scenario);
-      });
+      at_each_call(scenario, Fault::refuse_once, errno_value,
+                   [&](const std::string& directory, FaultyFiles&, bool saved) {
+                     const bool is_new = loads_new(directory, scenario);
+                     CHECK((is_new || !saved));
+                     failed += !saved;
+                     if (!saved) CHECK_FALSE(has_temporaries(directory));
+                     go_on_from(directory, scenario);
+                   });
       CHECK(failed > 20);
     }
   }

@@ -40,9 +40,11 @@ TEST_CASE("[C01] a saved state comes back bit by bit: model, optimizer, scaler, 
   CHECK(saved.path == scratch / "a/b/step-00001200");
   CHECK(saved.warning == "");
   CHECK((names_in(scratch / "a/b") == Names{"best", "latest", "step-00001200"}));
-  CHECK((names_in(saved.path) == Names{"manifest.json", "rank-00000.json", "rank-00000.safetensors", "rank-00001.json"}));
+  CHECK(
+      (names_in(saved.path) == Names{"manifest.json", "rank-00000.json", "rank-00000.safetensors", "rank-00001.json"}));
 
-  for (const auto& selector : {std::string("latest"), std::string("best"), saved.path, std::string("step-00001200"), scratch / "a/b"}) {
+  for (const auto& selector :
+       {std::string("latest"), std::string("best"), saved.path, std::string("step-00001200"), scratch / "a/b"}) {
     INFO(selector);
     const auto loaded = load_checkpoint(scratch / "a/b", selector);
     CHECK(equal(loaded.state, state));
@@ -64,8 +66,9 @@ TEST_CASE("[C01] a state without tensors, ranks or metadata, and one of many meg
 
   TrainingState large;
   large.step = 1;
-  large.tensors = {
-      {"a", torch::arange(700'000, torch::kInt)}, {"b", torch::arange(1'300'001, torch::kLong)}, {"c", torch::ones(3, torch::kBool)}};
+  large.tensors = {{"a", torch::arange(700'000, torch::kInt)},
+                   {"b", torch::arange(1'300'001, torch::kLong)},
+                   {"c", torch::ones(3, torch::kBool)}};
   writer.save(large, false);
   CHECK(equal(load_checkpoint(scratch.path(), "latest").state, large));
 }
@@ -79,10 +82,12 @@ TEST_CASE("[C01] Python reads a checkpoint") {
   }
   const ScratchDirectory scratch;
   const SaveAttempt attempt{1200, "x"};
-  for (std::int64_t rank = 0; rank < 2; ++rank) write_checkpoint_part(scratch.path(), attempt, part_of(small_state(1200), rank));
+  for (std::int64_t rank = 0; rank < 2; ++rank)
+    write_checkpoint_part(scratch.path(), attempt, part_of(small_state(1200), rank));
   const auto saved = CheckpointWriter(scratch.path(), 3, real_files(), attempt).publish(attempt, 2, false);
-  CHECK(std::system((python + " " TROUPE_SOURCE_DIR "/tests/python/read_checkpoint.py " + saved.path + " --small-state 1200").c_str()) ==
-        0);
+  CHECK(std::system(
+            (python + " " TROUPE_SOURCE_DIR "/tests/python/read_checkpoint.py " + saved.path + " --small-state 1200")
+                .c_str()) == 0);
 }
 
 TEST_CASE("the pointer and the manifest are what scripts can read") {
@@ -206,8 +211,8 @@ TEST_CASE("checkpoints are tried from the latest down, then those above it") {
 TEST_CASE("only names that the writer makes are checkpoints") {
   CHECK(parse_step_folder_name(step_folder_name(1200)) == 1200);
   CHECK(parse_step_folder_name(step_folder_name(123'456'789'012)) == 123'456'789'012);
-  for (const auto* name : {"step-1200", "step-", "step-0000120x", "step--0001200", "step-000001200", "step-99999999999999999999",
-                           "Step-00001200", ".tmp-step-00001200"})
+  for (const auto* name : {"step-1200", "step-", "step-0000120x", "step--0001200", "step-000001200",
+                           "step-99999999999999999999", "Step-00001200", ".tmp-step-00001200"})
     CHECK_FALSE(parse_step_folder_name(name).has_value());
 }
 
@@ -229,8 +234,9 @@ TEST_CASE("a checkpoint of several files, each with slices, is put together") {
   };
   write(0, {{"w", whole.slice(1, 0, 2)}, {"v", flat.slice(0, 0, 3)}});
   write(1, {{"w", whole.slice(1, 2, 6)}, {"v", flat.slice(0, 3, 5)}});
-  manifest.tensors = {{"w", at::kLong, {4, 6}, {{rank_tensor_file(0), {0, 0}, {4, 2}}, {rank_tensor_file(1), {0, 2}, {4, 4}}}},
-                      {"v", at::kFloat, {5}, {{rank_tensor_file(0), {0}, {3}}, {rank_tensor_file(1), {3}, {2}}}}};
+  manifest.tensors = {
+      {"w", at::kLong, {4, 6}, {{rank_tensor_file(0), {0, 0}, {4, 2}}, {rank_tensor_file(1), {0, 2}, {4, 4}}}},
+      {"v", at::kFloat, {5}, {{rank_tensor_file(0), {0}, {3}}, {rank_tensor_file(1), {3}, {2}}}}};
   write_text(folder + "/manifest.json", manifest.to_text());
   const auto loaded = load_checkpoint(scratch.path(), folder).state;
   REQUIRE(loaded.tensors.size() == 2);

@@ -76,7 +76,8 @@ TEST_CASE("[C03] fault 28: any flipped byte of a checkpoint is found, and the on
   CHECK(equal(load_checkpoint(two.scratch.path(), "latest").state, small_state(20)));
 }
 
-TEST_CASE("[C03] fault 28: a checkpoint whose file was cut short at any length is refused, and the one before is used") {
+TEST_CASE(
+    "[C03] fault 28: a checkpoint whose file was cut short at any length is refused, and the one before is used") {
   const TwoCheckpoints two;
   for (const auto* name : {"manifest.json", "rank-00000.safetensors", "rank-00000.json"}) {
     const auto path = two.newer + "/" + name;
@@ -91,7 +92,8 @@ TEST_CASE("[C03] fault 28: a checkpoint whose file was cut short at any length i
   }
 }
 
-TEST_CASE("[C03] fault 28: a pointer that is damaged, cut, missing or names nothing leads to the newest good checkpoint") {
+TEST_CASE(
+    "[C03] fault 28: a pointer that is damaged, cut, missing or names nothing leads to the newest good checkpoint") {
   const TwoCheckpoints two;
   const auto path = two.scratch / "latest";
   const auto whole = read_text(path);
@@ -261,7 +263,8 @@ TEST_CASE("[C03] a path to something that is no checkpoint is refused with the r
   };
   write_text(two.scratch / "model.pt", std::string("PK\x03\x04\0\0\x08\x08", 8));
   write_text(two.scratch / "old.pt", std::string("\x80\x02\x8a\n", 4));
-  CHECK_THAT(refusal(two.scratch / "model.pt"), Contains("model.pt") && Contains("torch.save") && Contains("save_file"));
+  CHECK_THAT(refusal(two.scratch / "model.pt"),
+             Contains("model.pt") && Contains("torch.save") && Contains("save_file"));
   CHECK_THAT(refusal(two.scratch / "old.pt"), Contains("pickle") && Contains("save_file"));
   CHECK_THAT(refusal(two.newer + "/manifest.json"), Contains("name the folder"));
   CHECK_THAT(refusal(two.newer + "/rank-00000.safetensors"), Contains("name the folder"));
@@ -288,6 +291,7 @@ TEST_CASE("[C03] fault 28: the offset and the tensor of damage deep in a large f
   auto text = read_text(path);
   text[6'000'000] ^= 1;
   write_text(path, text);
-  CHECK_THROWS_WITH(load_checkpoint(scratch.path(), saved.path), Contains("between offsets 5242880 and 6291456") && Contains("'b'"));
+  CHECK_THROWS_WITH(load_checkpoint(scratch.path(), saved.path),
+                    Contains("between offsets 5242880 and 6291456") && Contains("'b'"));
   CHECK_THROWS_WITH(verify_checkpoint(saved.path), Contains("between offsets 5242880 and 6291456"));
 }

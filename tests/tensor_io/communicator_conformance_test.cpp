@@ -23,7 +23,8 @@ using namespace troupe::test;
 
 namespace {
 
-const std::vector<at::ScalarType> kTypes = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kInt, at::kLong, at::kByte, at::kBool};
+const std::vector<at::ScalarType> kTypes = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16,
+                                            at::kInt,   at::kLong,   at::kByte, at::kBool};
 const std::vector<ReduceOp> kOps = {ReduceOp::sum, ReduceOp::avg, ReduceOp::min, ReduceOp::max, ReduceOp::product};
 
 // Small whole numbers: every reduction of eight of them is exact in every type, whatever the order.
@@ -34,7 +35,8 @@ std::int64_t value_of(int rank, std::int64_t i, at::ScalarType dtype, ReduceOp o
   return dtype == at::kByte ? mixed : mixed - 5;
 }
 
-at::Tensor input_of(int rank, std::int64_t numel, at::ScalarType dtype, ReduceOp op = ReduceOp::sum, std::int64_t first = 0) {
+at::Tensor input_of(int rank, std::int64_t numel, at::ScalarType dtype, ReduceOp op = ReduceOp::sum,
+                    std::int64_t first = 0) {
   const auto values = at::empty({numel}, at::kLong);
   auto* data = values.data_ptr<std::int64_t>();
   for (std::int64_t i = 0; i < numel; ++i) data[i] = value_of(rank, first + i, dtype, op);
@@ -72,7 +74,8 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
 // To the bit; but a mean of 16-bit numbers is rounded on its way between hosts, too.
 bool is_reduced(const Communicator& communicator, const at::Tensor& found, const at::Tensor& expected, ReduceOp op) {
   if (communicator.backend() == "hierarchical" && op == ReduceOp::avg && found.element_size() == 2)
-    return found.scalar_type() == expected.scalar_type() && at::allclose(found.to(at::kFloat), expected.to(at::kFloat), 1e-2, 1e-2);
+    return found.scalar_type() == expected.scalar_type() &&
+           at::allclose(found.to(at::kFloat), expected.to(at::kFloat), 1e-2, 1e-2);
   return same_bits(found, expected);
 }
 
@@ -103,7 +106,8 @@ std::vector<Backend> backends_and_nccl() {
   auto backends = all_backends();
   const auto here = [](int) { return std::string("here"); };
   backends.push_back({"nccl's communicator over threads", "nccl", false, here, std::make_shared<ThreadNccl>()});
-  backends.push_back({"nccl's communicator over threads, tensors from allocate()", "nccl", true, here, std::make_shared<ThreadNccl>()});
+  backends.push_back({"nccl's communicator over threads, tensors from allocate()", "nccl", true, here,
+                      std::make_shared<ThreadNccl>()});
   return backends;
 }
 
@@ -146,13 +150,16 @@ TEST_CASE("all_reduce of many chunks adds each element once, wherever the tensor
     for (const std::int64_t numel : {131'072, 1'300'003}) {
       const auto tensor = placed(input_of(communicator.rank(), numel, at::kFloat), windows);
       communicator.all_reduce(tensor, ReduceOp::sum);
-      require(same_bits(tensor, reduced(group.world_size, numel, at::kFloat, ReduceOp::sum)), case_name(at::kFloat, numel, "sum"));
+      require(same_bits(tensor, reduced(group.world_size, numel, at::kFloat, ReduceOp::sum)),
+              case_name(at::kFloat, numel, "sum"));
     }
   });
 }
 
-TEST_CASE("[D16] all_reduce_update makes of the ranks' average what an update here would, on all ranks, and leaves the rest alone",
-          "[communicator]") {
+TEST_CASE(
+    "[D16] all_reduce_update makes of the ranks' average what an update here would, on all ranks, and leaves the rest "
+    "alone",
+    "[communicator]") {
   on_every_backend({1, 2, 3, 5}, [](const GroupOptions& group, Communicator& communicator) {
     if (group.backend.backend == "nccl") return;  // on the CPU only
     const auto check = [&](std::int64_t numel, bool shares_moments) {
@@ -161,11 +168,14 @@ TEST_CASE("[D16] all_reduce_update makes of the ranks' average what an update he
         const auto shared = shares_moments ? communicator.allocate_shared(numel, at::kFloat) : at::Tensor();
         return shared.defined() ? shared : memory();
       };
-      const auto values = [&](std::uint64_t seed) { return at::empty({numel}).normal_(0, 1, at::detail::createCPUGenerator(seed)); };
-      ReducedUpdate update{{memory().copy_(values(1)), of_moments().copy_(values(2)), of_moments().copy_(values(3).square_())},
-                           {memory(), of_moments(), of_moments()},
-                           {},
-                           numel > 50'000};
+      const auto values = [&](std::uint64_t seed) {
+        return at::empty({numel}).normal_(0, 1, at::detail::createCPUGenerator(seed));
+      };
+      ReducedUpdate update{
+          {memory().copy_(values(1)), of_moments().copy_(values(2)), of_moments().copy_(values(3).square_())},
+          {memory(), of_moments(), of_moments()},
+          {},
+          numel > 50'000};
       UpdateRule rule;
       rule.kind = UpdateRule::Kind::adamw;
       rule.has_first = true;
@@ -209,7 +219,8 @@ TEST_CASE("[D16] all_reduce_update refuses what it can't update, before a peer i
       try {
         communicator.all_reduce_update(gradients, update);
       } catch (const Error& error) {
-        require(error.code() == ErrorCode::usage && std::string(error.what()).find(why) != std::string::npos, error.what());
+        require(error.code() == ErrorCode::usage && std::string(error.what()).find(why) != std::string::npos,
+                error.what());
         return;
       }
       require(false, why);
@@ -245,11 +256,13 @@ TEST_CASE("a tensor from allocate() meets one from elsewhere and both get the re
     for (int who = 0; who < 3; ++who) {
       const auto values = input_of(communicator.rank(), 40'000, at::kFloat);
       // one rank of its own memory, the others at different offsets of the window
-      const auto tensor = communicator.rank() == who ? values.clone() : window.narrow(0, communicator.rank() * 17, 40'000).copy_(values);
+      const auto tensor = communicator.rank() == who ? values.clone()
+                                                     : window.narrow(0, communicator.rank() * 17, 40'000).copy_(values);
       communicator.all_reduce(tensor, ReduceOp::sum);
       require(same_bits(tensor, reduced(3, 40'000, at::kFloat, ReduceOp::sum)), "mixed memory");
     }
-    const auto tensor = window.narrow(0, communicator.rank() * 17, 40'000).copy_(input_of(communicator.rank(), 40'000, at::kFloat));
+    const auto tensor =
+        window.narrow(0, communicator.rank() * 17, 40'000).copy_(input_of(communicator.rank(), 40'000, at::kFloat));
     communicator.all_reduce(tensor, ReduceOp::avg);
     require(same_bits(tensor, reduced(3, 40'000, at::kFloat, ReduceOp::avg)), "windows at different offsets");
   }));
@@ -275,7 +288,8 @@ TEST_CASE("[L03] reduce_scatter gives each rank its reduced slice", "[communicat
     const auto input = input_of(communicator.rank(), numel * world, at::kFloat);
     const auto output = input.narrow(0, numel * communicator.rank(), numel);
     communicator.reduce_scatter(output, input);
-    require(same_bits(output, reduced(world, numel, at::kFloat, ReduceOp::sum, numel * communicator.rank())), "in place");
+    require(same_bits(output, reduced(world, numel, at::kFloat, ReduceOp::sum, numel * communicator.rank())),
+            "in place");
   });
 }
 
@@ -287,14 +301,16 @@ TEST_CASE("[L03] reduce leaves the result on the root and the others' tensors al
         const auto input = input_of(communicator.rank(), numel, dtype, ReduceOp::max);
         const auto tensor = input.clone();
         communicator.reduce(tensor, root, ReduceOp::max);
-        require(same_bits(tensor, communicator.rank() == root ? reduced(group.world_size, numel, dtype, ReduceOp::max) : input),
+        require(same_bits(tensor,
+                          communicator.rank() == root ? reduced(group.world_size, numel, dtype, ReduceOp::max) : input),
                 case_name(dtype, numel, "reduce"));
       }
     }
     const std::int64_t large = 700'001;
     const auto tensor = input_of(communicator.rank(), large, at::kFloat);
     communicator.reduce(tensor, 0, ReduceOp::sum);
-    if (communicator.rank() == 0) require(same_bits(tensor, reduced(group.world_size, large, at::kFloat, ReduceOp::sum)), "large reduce");
+    if (communicator.rank() == 0)
+      require(same_bits(tensor, reduced(group.world_size, large, at::kFloat, ReduceOp::sum)), "large reduce");
   });
 }
 
@@ -401,10 +417,12 @@ TEST_CASE("byte strings of any length come back by rank", "[communicator]") {
     for (const int length : {0, 1, 100, 500, 505, 100'000}) {
       const auto all = communicator.all_gather_bytes(text_of(communicator.rank(), length), "vote");
       require(static_cast<int>(all.size()) == world, "one string per rank");
-      for (int r = 0; r < world; ++r) require(all[r] == text_of(r, length), "all_gather_bytes " + std::to_string(length));
+      for (int r = 0; r < world; ++r)
+        require(all[r] == text_of(r, length), "all_gather_bytes " + std::to_string(length));
       const auto at_root = communicator.gather_bytes(text_of(communicator.rank(), length), world - 1);
       require(at_root.empty() == (communicator.rank() != world - 1), "gather_bytes is for the root");
-      for (std::size_t r = 0; r < at_root.size(); ++r) require(at_root[r] == text_of(static_cast<int>(r), length), "gather_bytes");
+      for (std::size_t r = 0; r < at_root.size(); ++r)
+        require(at_root[r] == text_of(static_cast<int>(r), length), "gather_bytes");
       const auto spread = communicator.broadcast_bytes(communicator.rank() == 0 ? text_of(0, length) : "other", 0);
       require(spread == text_of(0, length), "broadcast_bytes");
     }
@@ -441,7 +459,8 @@ TEST_CASE("sums of arbitrary numbers are the same bits on all ranks, each time, 
         std::vector<std::pair<std::string, at::Tensor>> hosts;
         for (int r = 0; r < world; ++r) {
           const auto name = group.backend.host(r);
-          const auto known = std::find_if(hosts.begin(), hosts.end(), [&](const auto& host) { return host.first == name; });
+          const auto known =
+              std::find_if(hosts.begin(), hosts.end(), [&](const auto& host) { return host.first == name; });
           const auto value = inputs[r].to(at::kFloat);
           known == hosts.end() ? void(hosts.emplace_back(name, value)) : void(known->second = known->second + value);
         }
@@ -454,7 +473,8 @@ TEST_CASE("sums of arbitrary numbers are the same bits on all ranks, each time, 
       }
       const auto everyone = at::empty({numel * world}, dtype);
       communicator.all_gather(everyone, first);
-      for (int r = 0; r < world; ++r) require(same_bits(everyone.narrow(0, r * numel, numel), first), "the same bits on all ranks");
+      for (int r = 0; r < world; ++r)
+        require(same_bits(everyone.narrow(0, r * numel, numel), first), "the same bits on all ranks");
     }
   });
 }
@@ -492,7 +512,8 @@ TEST_CASE("split makes groups that work side by side, ordered by key", "[communi
     const int expected_size = (group.world_size + (rank % 2 == 0 ? 1 : 0)) / 2;
     require(parity->world_size() == expected_size, "size of the group");
     const auto ranks = parity->all_gather_bytes(std::to_string(rank));
-    for (std::size_t i = 1; i < ranks.size(); ++i) require(std::stoi(ranks[i - 1]) > std::stoi(ranks[i]), "ordered by key");
+    for (std::size_t i = 1; i < ranks.size(); ++i)
+      require(std::stoi(ranks[i - 1]) > std::stoi(ranks[i]), "ordered by key");
     const auto sum = at::full({1000}, rank, at::kLong);
     parity->all_reduce(sum);
     std::int64_t total = 0;
@@ -512,7 +533,8 @@ TEST_CASE("[D15] a group of slow ranks holds up nobody outside it", "[communicat
     const bool slow = communicator.rank() >= 2;
     const auto group = communicator.split(slow ? 1 : 0, communicator.rank());
     const auto sum = at::ones({1000}, at::kFloat);
-    // One of the slow ranks comes only when the fast ones have done all their work; the other waits for it inside its collective.
+    // One of the slow ranks comes only when the fast ones have done all their work; the other waits for it inside its
+    // collective.
     for (int fast = 0; fast < 2 && communicator.rank() == 3; ++fast)
       require(fast_ranks_done.try_acquire_for(options.timeout), "the fast ranks are done");
     for (int round = 0; round < 5; ++round) group->all_reduce(sum);
@@ -549,7 +571,8 @@ TEST_CASE("memory from allocate() is zeroed, aligned, and outlives the communica
   }
 }
 
-TEST_CASE("memory from allocate_shared() is one on all ranks, or undefined on all where they have none in common", "[communicator]") {
+TEST_CASE("memory from allocate_shared() is one on all ranks, or undefined on all where they have none in common",
+          "[communicator]") {
   for (const auto& backend : backends_and_nccl()) {
     INFO(backend.name);
     GroupOptions group;
@@ -560,13 +583,15 @@ TEST_CASE("memory from allocate_shared() is one on all ranks, or undefined on al
       const auto tensor = communicator.allocate_shared(3 * 1'001, at::kFloat);
       require(tensor.defined() == (communicator.backend() == "shm"), "shared memory has it");
       if (!tensor.defined()) return;
-      require(tensor.scalar_type() == at::kFloat && tensor.numel() == 3 * 1'001 && tensor.abs().sum().item<float>() == 0,
-              "as asked, zeroed");
+      require(
+          tensor.scalar_type() == at::kFloat && tensor.numel() == 3 * 1'001 && tensor.abs().sum().item<float>() == 0,
+          "as asked, zeroed");
       require(reinterpret_cast<std::uintptr_t>(tensor.data_ptr()) % 64 == 0, "aligned");
       communicator.barrier();
       tensor.narrow(0, communicator.rank() * 1'001, 1'001).fill_(communicator.rank() + 1);
       communicator.barrier();
-      for (int r = 0; r < 3; ++r) require(tensor[r * 1'001 + 1'000].item<float>() == static_cast<float>(r + 1), "what the others wrote");
+      for (int r = 0; r < 3; ++r)
+        require(tensor[r * 1'001 + 1'000].item<float>() == static_cast<float>(r + 1), "what the others wrote");
       communicator.barrier();
       kept[communicator.rank()] = tensor;
     }));
@@ -585,15 +610,18 @@ TEST_CASE("the ledger holds what was done, with step and a shortened label", "[c
     communicator.all_reduce(tensor, ReduceOp::avg, std::string(100, 'x'));
     communicator.barrier("end");
     const auto records = communicator.ledger().snapshot();
-    require(records.size() == 2 && communicator.ledger().finished_count() == 2 && !communicator.ledger().in_flight(), "two, both finished");
-    require(records[0].kind == CollectiveKind::all_reduce && records[0].numel == 12 && records[0].step == 41, "what it was");
+    require(records.size() == 2 && communicator.ledger().finished_count() == 2 && !communicator.ledger().in_flight(),
+            "two, both finished");
+    require(records[0].kind == CollectiveKind::all_reduce && records[0].numel == 12 && records[0].step == 41,
+            "what it was");
     require(std::string(records[0].label.data()) == std::string(47, 'x'), "47 characters of the label");
     require(records[0].describe().find("12 Float by avg") != std::string::npos, records[0].describe());
     require(records[1].sequence == 2 && std::string(records[1].label.data()) == "end", "in order");
   });
 }
 
-TEST_CASE("auto takes shared memory on one host, TCP between single ranks, both between hosts of several", "[communicator]") {
+TEST_CASE("auto takes shared memory on one host, TCP between single ranks, both between hosts of several",
+          "[communicator]") {
   const auto backend_for = [](int world_size, std::function<std::string(int)> host) {
     GroupOptions group;
     group.backend = {"auto", "auto", false, std::move(host)};

@@ -48,21 +48,28 @@ void require_usage(Call call, const std::string& says) {
 
 }  // namespace
 
-TEST_CASE("[L03] a tensor that cannot be moved is refused before a peer is touched, and the group goes on", "[communicator]") {
+TEST_CASE("[L03] a tensor that cannot be moved is refused before a peer is touched, and the group goes on",
+          "[communicator]") {
   for (const auto& backend : all_backends()) {
     INFO(backend.name);
     CHECK_NOTHROW(run_ranks(group_of(backend, 3), [](Communicator& communicator) {
       const auto good = at::ones({4}, at::kFloat);
       if (communicator.rank() == 1) {  // one rank only: the others would hang if anything had been sent
-        require_usage([&] { communicator.all_reduce(at::ones({4, 4}, at::kFloat).t()); }, "`tensor` is not contiguous; call .contiguous()");
-        require_usage([&] { communicator.all_reduce(at::empty({4}, at::TensorOptions().device(at::kMeta))); }, "is on meta");
+        require_usage(
+            [&] {
+              communicator.all_reduce(at::ones({4, 4}, at::kFloat).t());
+            },
+            "`tensor` is not contiguous; call .contiguous()");
+        require_usage([&] { communicator.all_reduce(at::empty({4}, at::TensorOptions().device(at::kMeta))); },
+                      "is on meta");
         require_usage([&] { communicator.all_reduce(at::Tensor()); }, "undefined");
         require_usage([&] { communicator.all_reduce(at::ones({4}, at::kShort)); }, "is Short");
         require_usage([&] { communicator.all_reduce(at::ones({4}, at::kComplexFloat)); }, "is ComplexFloat");
         require_usage([&] { communicator.all_reduce(at::ones({4}, at::kLong), ReduceOp::avg); }, "avg of Long");
         require_usage([&] { communicator.all_reduce(at::eye(3).to_sparse()); }, "sparse");
         require_usage([&] { communicator.all_gather(at::ones({11}), good); }, "it must have 3 times the 4");
-        require_usage([&] { communicator.all_gather(at::ones({12}, at::kDouble), good); }, "`output` is Double, `input` is Float");
+        require_usage([&] { communicator.all_gather(at::ones({12}, at::kDouble), good); },
+                      "`output` is Double, `input` is Float");
         require_usage([&] { communicator.reduce_scatter(good, at::ones({13})); }, "it must have 3 times the 4");
         require_usage([&] { communicator.broadcast(good, 3); }, "`root` is 3, the group has ranks 0 to 2");
         require_usage([&] { communicator.send(good, 1); }, "cannot send to itself");
@@ -99,8 +106,10 @@ TEST_CASE("options that mean nothing are refused with the reason", "[communicato
   CHECK_THAT(refused(options), Catch::Contains("'mpi'") && Catch::Contains("auto, shm, gloo, hierarchical or nccl"));
 }
 
-TEST_CASE("[D13] fault 20, fault 21: on shared memory a rank at another call is named at once, with both calls, on every rank",
-          "[communicator]") {
+TEST_CASE(
+    "[D13] fault 20, fault 21: on shared memory a rank at another call is named at once, with both calls, on every "
+    "rank",
+    "[communicator]") {
   using Call = std::function<void(Communicator&)>;
   const auto tensor = [](std::int64_t numel, at::ScalarType dtype = at::kFloat) { return at::ones({numel}, dtype); };
   struct Case {
@@ -112,20 +121,23 @@ TEST_CASE("[D13] fault 20, fault 21: on shared memory a rank at another call is 
   };
   const std::vector<Case> cases = {
       {"another collective", [&](auto& c) { c.all_reduce(tensor(5), ReduceOp::sum, "bucket 3"); },
-       [&](auto& c) { c.all_gather(tensor(15), tensor(5)); }, "ranks 0 and 2 are at all_reduce of 5 Float (bucket 3, step 12)",
+       [&](auto& c) { c.all_gather(tensor(15), tensor(5)); },
+       "ranks 0 and 2 are at all_reduce of 5 Float (bucket 3, step 12)",
        "rank 1 is at all_gather of 5 Float (step 12)"},
       {"another length", [&](auto& c) { c.all_reduce(tensor(50'000)); }, [&](auto& c) { c.all_reduce(tensor(7)); },
        "all_reduce of 50000 Float", "rank 1 is at all_reduce of 7 Float"},
-      {"another type", [&](auto& c) { c.all_reduce(tensor(5)); }, [&](auto& c) { c.all_reduce(tensor(5, at::kInt)); }, "of 5 Float",
-       "rank 1 is at all_reduce of 5 Int"},
-      {"another operation", [&](auto& c) { c.all_reduce(tensor(5)); }, [&](auto& c) { c.all_reduce(tensor(5), ReduceOp::max); },
-       "of 5 Float", "rank 1 is at all_reduce of 5 Float by max"},
-      {"another root", [&](auto& c) { c.broadcast(tensor(5), 0); }, [&](auto& c) { c.broadcast(tensor(5), 2); }, "with root 0",
-       "rank 1 is at broadcast of 5 Float with root 2"},
+      {"another type", [&](auto& c) { c.all_reduce(tensor(5)); }, [&](auto& c) { c.all_reduce(tensor(5, at::kInt)); },
+       "of 5 Float", "rank 1 is at all_reduce of 5 Int"},
+      {"another operation", [&](auto& c) { c.all_reduce(tensor(5)); },
+       [&](auto& c) { c.all_reduce(tensor(5), ReduceOp::max); }, "of 5 Float",
+       "rank 1 is at all_reduce of 5 Float by max"},
+      {"another root", [&](auto& c) { c.broadcast(tensor(5), 0); }, [&](auto& c) { c.broadcast(tensor(5), 2); },
+       "with root 0", "rank 1 is at broadcast of 5 Float with root 2"},
       {"another bucket", [&](auto& c) { c.all_reduce(tensor(5), ReduceOp::sum, "bucket 1"); },
-       [&](auto& c) { c.all_reduce(tensor(5), ReduceOp::sum, "bucket 2"); }, "(bucket 1, step 12)", "(bucket 2, step 12)"},
-      {"an extra call", [&](auto& c) { c.all_reduce(tensor(5)); }, [&](auto& c) { c.barrier("mine"); }, "all_reduce of 5 Float",
-       "rank 1 is at barrier (mine, step 12)"},
+       [&](auto& c) { c.all_reduce(tensor(5), ReduceOp::sum, "bucket 2"); }, "(bucket 1, step 12)",
+       "(bucket 2, step 12)"},
+      {"an extra call", [&](auto& c) { c.all_reduce(tensor(5)); }, [&](auto& c) { c.barrier("mine"); },
+       "all_reduce of 5 Float", "rank 1 is at barrier (mine, step 12)"},
   };
   for (const auto& one : cases) {
     INFO(one.name);
@@ -148,18 +160,21 @@ TEST_CASE("[D13] fault 20, fault 21: on shared memory a rank at another call is 
 TEST_CASE("[D13] on shared memory a recv that does not fit its send is named on both sides", "[communicator]") {
   const auto failures = run_ranks_catching(group_of(kShm, 2), [&](Communicator& communicator) {
     const auto tensor = at::ones({communicator.rank() == 0 ? 5 : 6});
-    communicator.rank() == 0 ? communicator.send(tensor, 1, "activations") : communicator.recv(tensor, 0, "activations");
+    communicator.rank() == 0 ? communicator.send(tensor, 1, "activations")
+                             : communicator.recv(tensor, 0, "activations");
   });
   for (const auto& failure : failures) {
     REQUIRE(failure);
     CHECK(failure->report.code == ErrorCode::mismatch);
-    CHECK_THAT(failure->text,
-               Catch::Contains("rank 0 is at send of 5 Float to 1") && Catch::Contains("rank 1 is at recv of 6 Float from 0"));
+    CHECK_THAT(failure->text, Catch::Contains("rank 0 is at send of 5 Float to 1") &&
+                                  Catch::Contains("rank 1 is at recv of 6 Float from 0"));
   }
 }
 
-// Rank 1 only waits for rank 0, and says so when that is gone: its message is another than the one that rank 2 waits for.
-TEST_CASE("[D13] over TCP a rank that waits for one that waits for a third accuses nobody of another call", "[communicator]") {
+// Rank 1 only waits for rank 0, and says so when that is gone: its message is another than the one that rank 2 waits
+// for.
+TEST_CASE("[D13] over TCP a rank that waits for one that waits for a third accuses nobody of another call",
+          "[communicator]") {
   const auto failures = run_ranks_catching(group_of({"gloo", "gloo"}, 3), [&](Communicator& communicator) {
     communicator.barrier();
     if (communicator.rank() == 0) {
@@ -177,7 +192,8 @@ TEST_CASE("[D13] over TCP a rank that waits for one that waits for a third accus
 }
 
 // The root waits for rank 0, which is gone; rank 2 is through with the reduction and sends to the root already.
-TEST_CASE("[D13] over TCP a rank that is still in a call which the other has left is accused of no other call", "[communicator]") {
+TEST_CASE("[D13] over TCP a rank that is still in a call which the other has left is accused of no other call",
+          "[communicator]") {
   GroupOptions group = group_of({"gloo", "gloo"}, 3);
   const auto failures = run_ranks_catching(group, [](Communicator& communicator) {
     if (communicator.rank() == 0) return;
@@ -193,8 +209,10 @@ TEST_CASE("[D13] over TCP a rank that is still in a call which the other has lef
   }
 }
 
-TEST_CASE("[D13] fault 20, fault 21: over TCP ranks at different calls exchange nothing and are named when the deadline passes",
-          "[communicator]") {
+TEST_CASE(
+    "[D13] fault 20, fault 21: over TCP ranks at different calls exchange nothing and are named when the deadline "
+    "passes",
+    "[communicator]") {
   for (const std::string backend : {"gloo", "hierarchical"}) {
     INFO(backend);
     const Backend one_rank_per_host{backend, backend, false, [](int rank) { return std::to_string(rank); }};
@@ -209,8 +227,8 @@ TEST_CASE("[D13] fault 20, fault 21: over TCP ranks at different calls exchange 
     });
     for (const auto& failure : failures) {
       REQUIRE(failure);
-      CHECK_THAT(failure->text,
-                 Catch::Contains("rank 0 is at all_reduce of 4 Float") && Catch::Contains("rank 1 is at all_reduce of 400 Float"));
+      CHECK_THAT(failure->text, Catch::Contains("rank 0 is at all_reduce of 4 Float") &&
+                                    Catch::Contains("rank 1 is at all_reduce of 400 Float"));
     }
   }
 }
@@ -238,8 +256,10 @@ TEST_CASE("[D15] a rank that does not come is named when the deadline passes", "
       REQUIRE(failures[r]);
       INFO(failures[r]->text);
       // a rank of another host may hear of it from its leader, who gave up first
-      CHECK((failures[r]->report.code == ErrorCode::timeout || (r == 2 && failures[r]->report.code == ErrorCode::aborted)));
-      CHECK_THAT(failures[r]->text, Catch::Contains("rank 1 did not come within 300 ms") && Catch::Contains("bucket 0"));
+      CHECK((failures[r]->report.code == ErrorCode::timeout ||
+             (r == 2 && failures[r]->report.code == ErrorCode::aborted)));
+      CHECK_THAT(failures[r]->text,
+                 Catch::Contains("rank 1 did not come within 300 ms") && Catch::Contains("bucket 0"));
       CHECK(failures[r]->after < 10s);
     }
   }
@@ -324,11 +344,13 @@ TEST_CASE("abort frees every waiter with the first reason, and every later call 
       try {
         communicator.all_reduce(at::ones({70'000}), ReduceOp::sum, "bucket 1");
       } catch (const Error& error) {
-        took[communicator.rank()] = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - aborted_at);
+        took[communicator.rank()] =
+            std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - aborted_at);
         first = error.report().cause;
       }
       ++freed;
-      while ((freed < 2 || !supervisor_done) && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(5ms);
+      while ((freed < 2 || !supervisor_done) && std::chrono::steady_clock::now() < until)
+        std::this_thread::sleep_for(5ms);
       try {
         communicator.barrier("later");
       } catch (const Error& error) {
@@ -341,7 +363,8 @@ TEST_CASE("abort frees every waiter with the first reason, and every later call 
     for (const int r : {0, 1}) {
       REQUIRE(failures[r]);
       CHECK(failures[r]->report.code == ErrorCode::aborted);
-      CHECK_THAT(failures[r]->text, Catch::Contains("the node of rank 2 is gone") && !Catch::Contains("a later reason"));
+      CHECK_THAT(failures[r]->text,
+                 Catch::Contains("the node of rank 2 is gone") && !Catch::Contains("a later reason"));
       CHECK(took[r] < 5s);  // promised: 1 s, of the group's 20
     }
   }
@@ -390,7 +413,9 @@ class StrangerRendezvous final : public Rendezvous {
     if (key.find("/gloo/") != std::string::npos && value.size() > sizeof(sockaddr_in)) visit(value);
     inner_.put(key, std::move(value));
   }
-  std::string get(const std::string& key, std::chrono::milliseconds timeout) override { return inner_.get(key, timeout); }
+  std::string get(const std::string& key, std::chrono::milliseconds timeout) override {
+    return inner_.get(key, timeout);
+  }
   void abort(const ErrorReport& reason) noexcept override { inner_.abort(reason); }
   int visits() const { return visits_; }
   /// Once more to every port that there ever was: how many let it in.
@@ -428,8 +453,10 @@ class StrangerRendezvous final : public Rendezvous {
 
 }  // namespace
 
-TEST_CASE("[L05] fault 19: a stranger at the data ports is not taken for a peer, and the collectives do not notice", "[communicator]") {
-  const std::string words = GENERATE(as<std::string>{}, "", "GET / HTTP/1.1\r\n\r\n", std::string(4096, '\xff'), std::string(48, '\0'));
+TEST_CASE("[L05] fault 19: a stranger at the data ports is not taken for a peer, and the collectives do not notice",
+          "[communicator]") {
+  const std::string words =
+      GENERATE(as<std::string>{}, "", "GET / HTTP/1.1\r\n\r\n", std::string(4096, '\xff'), std::string(48, '\0'));
   const auto rendezvous = std::make_shared<StrangerRendezvous>(words);
   GroupOptions group = group_of({"gloo", "gloo"}, 3, 20s);
   group.rendezvous = rendezvous;

@@ -137,7 +137,8 @@ TEST_CASE("one rank of a process test", "[.rank-process]") {
     said = error.what();
   }
   const auto seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  std::ofstream(folder / ("said." + std::to_string(options.rank))) << said << (seconds < 10 ? "" : " after more than 10 s");
+  std::ofstream(folder / ("said." + std::to_string(options.rank)))
+      << said << (seconds < 10 ? "" : " after more than 10 s");
   CHECK_FALSE(said.empty());
 }
 

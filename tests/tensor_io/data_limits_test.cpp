@@ -119,7 +119,8 @@ TEST_CASE("[S05] each folder of a pattern has an index.json of its own") {
 TEST_CASE("[S05] any number of token shards is read with few file descriptors") {
   testing::ScratchDirectory folder;
   constexpr int kShards = 40;
-  for (int i = 0; i < kShards; ++i) testing::write_text(folder / ("train_" + std::to_string(i) + ".bin"), std::string(2 * 9, '\1'));
+  for (int i = 0; i < kShards; ++i)
+    testing::write_text(folder / ("train_" + std::to_string(i) + ".bin"), std::string(2 * 9, '\1'));
   TokenOptions options;
   options.paths = {folder.path()};
   options.block_size = 4;
@@ -132,7 +133,8 @@ TEST_CASE("[S05] any number of token shards is read with few file descriptors") 
 TEST_CASE("[S05] data sets of other files have another hash, wherever they lie") {
   testing::ScratchDirectory one, other;
   for (const auto* folder : {&one, &other}) {
-    for (const int i : {0, 1}) testing::write_text(*folder / ("train_" + std::to_string(i) + ".bin"), std::string(40, '\1'));
+    for (const int i : {0, 1})
+      testing::write_text(*folder / ("train_" + std::to_string(i) + ".bin"), std::string(40, '\1'));
   }
   const auto tokens = hash_of_tokens(one.path());
   CHECK(tokens != 0);
@@ -157,7 +159,8 @@ TEST_CASE("[S05] data sets of other files have another hash, wherever they lie")
   CHECK(tar != shards(other.path()));
 
   const auto pictures = [&](const std::string& folder, const std::string& name) {
-    return ImageFolder("pictures", folder, {{folder + "/cat/" + name, 0}, {folder + "/dog/b.jpg", 1}}, ImageReader(options, false))
+    return ImageFolder("pictures", folder, {{folder + "/cat/" + name, 0}, {folder + "/dog/b.jpg", 1}},
+                       ImageReader(options, false))
         .files_hash();
   };
   CHECK(pictures("/here", "a.jpg") == pictures("/there/else", "a.jpg"));

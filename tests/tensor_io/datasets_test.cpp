@@ -71,11 +71,12 @@ TEST_CASE("[S05] MNIST's IDX files are read, plain, and a torn or foreign one is
   options.num_classes = 10;
 
   const auto path = write(folder / "train-labels-idx1-ubyte", idx({12}, 11));
-  CHECK_THROWS_WITH(read_idx(path),
-                    Catch::Contains(path) && Catch::Contains("offset 8") && Catch::Contains("promises 12 bytes, there are 11"));
+  CHECK_THROWS_WITH(read_idx(path), Catch::Contains(path) && Catch::Contains("offset 8") &&
+                                        Catch::Contains("promises 12 bytes, there are 11"));
   CHECK_THROWS_WITH(read_idx(write(folder / "x", "PNG.....")), Catch::Contains("magic"));
   CHECK_THROWS_WITH(read_idx(write(folder / "x", "ab")), Catch::Contains("no IDX header"));
-  CHECK_THROWS_WITH(read_idx(write(folder / "x", idx({0xffffffff, 0xffffffff, 0xffffffff}, 4))), Catch::Contains("terabyte"));
+  CHECK_THROWS_WITH(read_idx(write(folder / "x", idx({0xffffffff, 0xffffffff, 0xffffffff}, 4))),
+                    Catch::Contains("terabyte"));
   CHECK_THROWS_WITH(read_idx(folder / "nowhere"), Catch::Contains("nowhere"));
   write(folder / "train-labels-idx1-ubyte", idx({11}, 11));
   CHECK_THROWS_WITH(make_datasets(options, 1), Catch::Contains("11 labels for 12 images"));
@@ -133,7 +134,8 @@ TEST_CASE("[S06] augmentation is a function of seed, epoch and sample alone") {
   bool epochs_differ = false, seeds_differ = false;
   for (std::int64_t e = 0; e < 8; ++e) {
     epochs_differ = epochs_differ || !dataset.get_batch(both, {7, e}).input.equal(batch.input);
-    seeds_differ = seeds_differ || !dataset.get_batch(both, {static_cast<std::uint64_t>(e), 3}).input.equal(batch.input);
+    seeds_differ =
+        seeds_differ || !dataset.get_batch(both, {static_cast<std::uint64_t>(e), 3}).input.equal(batch.input);
   }
   CHECK(epochs_differ);
   CHECK(seeds_differ);

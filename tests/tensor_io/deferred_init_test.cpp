@@ -20,18 +20,22 @@ struct ZooImpl : torch::nn::Module {
   torch::nn::Linear frozen = register_module("frozen", torch::nn::Linear(200, 200));
   torch::nn::Linear half = register_module("half", torch::nn::Linear(200, 200));
   torch::nn::Conv2d convolution = register_module("convolution", torch::nn::Conv2d(32, 64, 5));
-  torch::nn::Embedding embedding = register_module("embedding", torch::nn::Embedding(torch::nn::EmbeddingOptions(500, 64).padding_idx(3)));
+  torch::nn::Embedding embedding =
+      register_module("embedding", torch::nn::Embedding(torch::nn::EmbeddingOptions(500, 64).padding_idx(3)));
   torch::nn::Linear head = register_module("head", torch::nn::Linear(torch::nn::LinearOptions(64, 500).bias(false)));
   torch::nn::LayerNorm norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({32'768})));
   torch::nn::BatchNorm1d statistics = register_module("statistics", torch::nn::BatchNorm1d(20'000));
   torch::nn::LSTM lstm = register_module("lstm", torch::nn::LSTM(128, 128));
   at::Tensor scaled = register_parameter("scaled", torch::empty({200, 200}).normal_(0, 2).mul_(0.5).add_(1));
-  at::Tensor truncated = register_parameter("truncated", torch::empty({200, 200}).uniform_(-0.9, 0.9).erfinv_().mul_(2).clamp_(-1, 1));
+  at::Tensor truncated =
+      register_parameter("truncated", torch::empty({200, 200}).uniform_(-0.9, 0.9).erfinv_().mul_(2).clamp_(-1, 1));
   at::Tensor drawn = register_parameter("drawn", torch::randn({200, 200}));
   at::Tensor product = register_parameter("product", torch::rand({200, 200}) * 0.02);
   at::Tensor columns = register_parameter("columns", at::empty_strided({200, 200}, {1, 200}).normal_());
-  at::Tensor own = register_parameter("own", torch::empty({200, 200}).uniform_(0, 1, at::detail::createCPUGenerator(77)));
-  at::Tensor whole_numbers = register_parameter("whole_numbers", torch::empty({200, 200}, at::kLong).random_(9), /*requires_grad=*/false);
+  at::Tensor own =
+      register_parameter("own", torch::empty({200, 200}).uniform_(0, 1, at::detail::createCPUGenerator(77)));
+  at::Tensor whole_numbers =
+      register_parameter("whole_numbers", torch::empty({200, 200}, at::kLong).random_(9), /*requires_grad=*/false);
   at::Tensor orthogonal = register_parameter("orthogonal", torch::nn::init::orthogonal_(torch::empty({160, 160})));
   at::Tensor eye = register_parameter("eye", torch::eye(160));
   at::Tensor mask = register_buffer("mask", torch::ones({200, 200}).tril());
@@ -82,9 +86,10 @@ TEST_CASE("[F08] a model that was built without memory gets the values that it w
   seed_generator(5, {});
   const auto later = deferred_init([] { return Zoo(); });
   CHECK(at::rand({1}).item<float>() == next_number);
-  for (const auto& weight : {later->linear->weight, later->frozen->weight, later->convolution->weight, later->embedding->weight,
-                             later->lstm->all_weights()[0], later->scaled, later->truncated, later->drawn, later->columns, later->own,
-                             later->whole_numbers, later->norm->bias, later->statistics->running_var}) {
+  for (const auto& weight :
+       {later->linear->weight, later->frozen->weight, later->convolution->weight, later->embedding->weight,
+        later->lstm->all_weights()[0], later->scaled, later->truncated, later->drawn, later->columns, later->own,
+        later->whole_numbers, later->norm->bias, later->statistics->running_var}) {
     INFO(weight.sizes() << weight.scalar_type());
     CHECK(is_deferred(weight));
   }
@@ -175,7 +180,8 @@ TEST_CASE("[F08] who reads a deferred tensor, in whatever way, gets its values")
 
 TEST_CASE("[F08] a deferred tensor's address is refused, with what to do, until it is materialized") {
   const auto tensor = drawn_later(3);
-  const auto refused = Contains("no memory yet, since deferred initialisation gives a model its values later: call troupe::materialize");
+  const auto refused =
+      Contains("no memory yet, since deferred initialisation gives a model its values later: call troupe::materialize");
   CHECK_THROWS_WITH(tensor.data_ptr(), refused);
   CHECK_THROWS_WITH(tensor.data_ptr<float>(), refused);
   CHECK_THROWS_WITH(tensor.const_data_ptr<float>(), refused);

@@ -19,7 +19,8 @@ at::Tensor scale_of(double value) { return torch::full({}, value, at::kFloat); }
 }  // namespace
 
 TEST_CASE("[T01] the device's decision has the factor of the host, to the bit, and skips what is not finite") {
-  const double clip = GENERATE(0.0, 0.3, 5.0), scale = GENERATE(1.0, 3.7, 65536.0), squares = GENERATE(0.0, 0.01, 2.0, 1e9);
+  const double clip = GENERATE(0.0, 0.3, 5.0), scale = GENERATE(1.0, 3.7, 65536.0),
+               squares = GENERATE(0.0, 0.01, 2.0, 1e9);
   const auto f32 = static_cast<double>(static_cast<float>(scale));
   const auto decision = decide_on_device(totals(squares, 0), scale == 1 ? at::Tensor() : scale_of(scale), clip, true);
   // Compute::apply.
@@ -41,7 +42,8 @@ TEST_CASE("[T01] the device skips a step for its elements, and for a norm that i
   CHECK(decide_on_device(totals(std::nan(""), 3), scale_of(2), 0, true).skip.item<float>() == 1);
   for (const double squares : {std::nan(""), kInfinity})
     CHECK(std::isfinite(decide_on_device(totals(squares, 1), scale_of(2), 1, true).factor.item<double>()));
-  CHECK(decide_on_device(totals(kInfinity, 0), {}, 0, false).skip.item<float>() == 0);  // squares of f64 that no f64 holds
+  CHECK(decide_on_device(totals(kInfinity, 0), {}, 0, false).skip.item<float>() ==
+        0);  // squares of f64 that no f64 holds
   CHECK(decide_on_device(totals(4, 0), {}, 0, false).skip.item<float>() == 0);
 }
 
@@ -76,7 +78,8 @@ TEST_CASE("[T01] the loss scale on the device goes the way of the host's") {
   }
 }
 
-TEST_CASE("[T01] what a loss on the device is multiplied by is the host's factor, and not a number for a loss that is none") {
+TEST_CASE(
+    "[T01] what a loss on the device is multiplied by is the host's factor, and not a number for a loss that is none") {
   LossScaler host({}, GENERATE(true, false));
   DeviceLossScale device({}, at::kCPU);
   device.load(host);

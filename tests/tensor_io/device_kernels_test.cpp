@@ -32,7 +32,9 @@ TEST_CASE("[T01] pack refuses what does not fit") {
   const std::vector<std::int64_t> offsets = {8};
   CHECK_THROWS_AS(pack(bucket, std::vector{torch::zeros({3})}, offsets), Error);
   CHECK_THROWS_AS(pack(bucket, std::vector{torch::zeros({1}, at::kDouble)}, offsets), Error);
-  CHECK_THROWS_AS(pack(bucket, std::vector{torch::zeros({2, 2}).t().narrow(0, 0, 1).expand({2, 2})}, std::vector<std::int64_t>{0}), Error);
+  CHECK_THROWS_AS(
+      pack(bucket, std::vector{torch::zeros({2, 2}).t().narrow(0, 0, 1).expand({2, 2})}, std::vector<std::int64_t>{0}),
+      Error);
   CHECK_NOTHROW(pack(bucket, std::vector{torch::zeros({2})}, offsets));
 }
 

@@ -11,7 +11,8 @@ using namespace troupe;
 
 namespace {
 
-std::shared_ptr<ForwardPosition> position_of(std::int64_t step = 3, std::int64_t micro_batch = 0, int shard = 0, std::uint64_t seed = 7) {
+std::shared_ptr<ForwardPosition> position_of(std::int64_t step = 3, std::int64_t micro_batch = 0, int shard = 0,
+                                             std::uint64_t seed = 7) {
   return std::make_shared<ForwardPosition>(ForwardPosition{seed, step, micro_batch, shard, 1});
 }
 
@@ -40,7 +41,8 @@ TEST_CASE("the device's Philox has the numbers of LibTorch's") {
     for (const auto subsequence : values) {
       for (const auto offset : values) {
         at::Philox4_32 theirs(key, 0, 0);
-        // Its constructor adds the offset with a carry into the subsequence; a fresh engine with the offset set has none.
+        // Its constructor adds the offset with a carry into the subsequence; a fresh engine with the offset set has
+        // none.
         theirs.reset_state(key, subsequence);
         theirs.set_offset(offset);
         const auto ours = philox(key, subsequence, offset);
@@ -60,7 +62,8 @@ TEST_CASE("a dropout mask is the same however many threads make it, and a longer
   CHECK(dropout_mask({n + 7}, 0.3, 9, 2).narrow(0, 0, n).equal(one));
   at::set_num_threads(before);
   CHECK(four.equal(one));
-  if (n > 100'000) CHECK(one.to(at::kDouble).mean().item<double>() == Approx(0.7).margin(0.004));  // four standard deviations
+  if (n > 100'000)
+    CHECK(one.to(at::kDouble).mean().item<double>() == Approx(0.7).margin(0.004));  // four standard deviations
 }
 
 TEST_CASE("a dropout depends on seed, step, micro-batch, shard, layer and call, and on nothing else") {
@@ -88,8 +91,10 @@ TEST_CASE("a dropout depends on seed, step, micro-batch, shard, layer and call, 
 
 TEST_CASE("dropout computes LibTorch's numbers for the mask it drew, and its gradient exactly") {
   const auto dtype = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
-  const auto x =
-      at::randn({4, 3, 5, 5}, at::detail::createCPUGenerator(1)).to(dtype).contiguous(at::MemoryFormat::ChannelsLast).requires_grad_();
+  const auto x = at::randn({4, 3, 5, 5}, at::detail::createCPUGenerator(1))
+                     .to(dtype)
+                     .contiguous(at::MemoryFormat::ChannelsLast)
+                     .requires_grad_();
   nn::Dropout dropout(0.25);
   dropout->place(position_of(), 0);
   const auto y = dropout(x);
@@ -129,7 +134,8 @@ TEST_CASE("a dropout that was not distributed follows torch::manual_seed") {
 TEST_CASE("a model's dropouts are placed in the order of their registration, each as a layer of its own") {
   struct Model : torch::nn::Module {
     nn::Dropout first = register_module("first", nn::Dropout(0.5));
-    torch::nn::Sequential inner = register_module("inner", torch::nn::Sequential(torch::nn::Linear(2, 2), nn::Dropout(0.5)));
+    torch::nn::Sequential inner =
+        register_module("inner", torch::nn::Sequential(torch::nn::Linear(2, 2), nn::Dropout(0.5)));
   };
   const auto model = std::make_shared<Model>();
   CHECK(place_dropout(*model, position_of()) == 2);

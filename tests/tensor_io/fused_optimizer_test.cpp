@@ -21,8 +21,9 @@ NamedTensors golden_parameters() {
 void set_gradients(NamedTensors& parameters, int step) {
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     auto& [name, parameter] = parameters[i];
-    parameter.mutable_grad() =
-        name == "c" && (step == 0 || step == 3) ? at::Tensor() : pattern(parameter.sizes().vec(), 7 * step + static_cast<int>(i) + 1);
+    parameter.mutable_grad() = name == "c" && (step == 0 || step == 3)
+                                   ? at::Tensor()
+                                   : pattern(parameter.sizes().vec(), 7 * step + static_cast<int>(i) + 1);
   }
 }
 
@@ -180,10 +181,12 @@ TEST_CASE("an optimizer's mistakes are refused by name") {
   auto parameters = golden_parameters();
   CHECK_THROWS_WITH(make_optimizer(sgd(0, true, 0), {{parameters}}), Catch::Contains("nesterov"));
   CHECK_THROWS_WITH(make_optimizer(sgd(0.9, false, -1), {{parameters}}), Catch::Contains("weight_decay"));
-  CHECK_THROWS_WITH(make_optimizer(adamw(), {{parameters}, {parameters}}), Catch::Contains("parameter a is in two groups"));
+  CHECK_THROWS_WITH(make_optimizer(adamw(), {{parameters}, {parameters}}),
+                    Catch::Contains("parameter a is in two groups"));
   auto adam_typo = adamw();
   adam_typo.optimizer = "adamx";
-  CHECK_THROWS_WITH(make_optimizer(adam_typo, {{parameters}}), Catch::Contains("adamx") && Catch::Contains("sgd, adamw"));
+  CHECK_THROWS_WITH(make_optimizer(adam_typo, {{parameters}}),
+                    Catch::Contains("adamx") && Catch::Contains("sgd, adamw"));
   CHECK_THROWS_WITH(make_optimizer(adamw(), {{{{"gaps", at::zeros({8}).slice(0, 0, 8, 2)}}}}), Catch::Contains("gaps"));
 
   auto optimizer = make_optimizer(adamw(), {{parameters}});
@@ -208,7 +211,9 @@ TEST_CASE("an optimizer's mistakes are refused by name") {
   CHECK(untouched());
 }
 
-TEST_CASE("[T02] an update that is to be skipped leaves parameters, moments and counts, and the others are as if it had never been") {
+TEST_CASE(
+    "[T02] an update that is to be skipped leaves parameters, moments and counts, and the others are as if it had "
+    "never been") {
   const auto options = GENERATE(sgd(0.9, false, 1e-4), sgd(0.9, true, 1e-2), sgd(0, false, 1e-2), adamw());
   const auto skipped = GENERATE(0, 3);
   auto mine = golden_parameters(), theirs = golden_parameters();

@@ -17,7 +17,8 @@ TEST_CASE("[D12] clipping by global norm gives PyTorch's norm and gradients") {
   const double norm = global_norm(gradients);
   CHECK(norm == Approx(golden.doubles("clip.norm")[0]).epsilon(1e-6));
   for (auto& gradient : gradients) gradient.mul_(clip_factor(norm, 1.5));
-  for (std::size_t i = 0; i < gradients.size(); ++i) CHECK(max_difference(gradients[i], golden.tensor("clip." + std::to_string(i))) < 1e-7);
+  for (std::size_t i = 0; i < gradients.size(); ++i)
+    CHECK(max_difference(gradients[i], golden.tensor("clip." + std::to_string(i))) < 1e-7);
   CHECK(global_norm(gradients) == Approx(1.5).epsilon(1e-5));
 }
 

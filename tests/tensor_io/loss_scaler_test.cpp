@@ -28,7 +28,8 @@ TEST_CASE("[T01] the loss scale follows PyTorch's GradScaler through a recorded 
     double init, growth, backoff;
     std::int64_t interval;
   };
-  const auto one = GENERATE(Case{"defaults", 65536, 2, 0.5, 2000}, Case{"uneven", 1000, 1.7, 0.3, 3}, Case{"top", 1e38, 2, 0.5, 1});
+  const auto one =
+      GENERATE(Case{"defaults", 65536, 2, 0.5, 2000}, Case{"uneven", 1000, 1.7, 0.3, 3}, Case{"top", 1e38, 2, 0.5, 1});
   const std::string prefix = std::string("scaler.") + one.name;
   const auto overflowed = golden.doubles(prefix + ".overflowed");
   const auto scales = golden.doubles(prefix + ".scale"), trackers = golden.doubles(prefix + ".tracker");
@@ -58,7 +59,8 @@ TEST_CASE("[T01] a loss scale is restored, and one that can't be is refused") {
   CHECK_FALSE(mine.exhausted());
   mine.update(true);
   CHECK(mine.exhausted());
-  for (const double scale : {0.0, -1.0, std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN(), 1e300}) {
+  for (const double scale :
+       {0.0, -1.0, std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN(), 1e300}) {
     CHECK_THROWS_AS(mine.load(scale, 0), Error);
   }
   CHECK_THROWS_WITH(mine.load(1, -1), Catch::Contains("-1 steps"));

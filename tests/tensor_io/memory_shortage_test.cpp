@@ -7,7 +7,8 @@
 
 using namespace troupe;
 
-TEST_CASE("[L05] a shortage of memory is told in one line: what was asked for, what there is, the five largest allocations") {
+TEST_CASE(
+    "[L05] a shortage of memory is told in one line: what was asked for, what there is, the five largest allocations") {
   MemoryShortage shortage;
   shortage.device = {c10::kCUDA, 1};
   shortage.requested = 3LL << 29;
@@ -16,25 +17,25 @@ TEST_CASE("[L05] a shortage of memory is told in one line: what was asked for, w
   shortage.allocated = 70LL << 30;
   shortage.reserved = 79LL << 30;
   CHECK(describe(shortage) ==
-        "1.50 GiB asked for on cuda:1, which has 640 MiB free of 80.00 GiB; this process's tensors take 70.00 GiB of the 79.00 GiB that it "
+        "1.50 GiB asked for on cuda:1, which has 640 MiB free of 80.00 GiB; this process's tensors take 70.00 GiB of "
+        "the 79.00 GiB that it "
         "holds");
   // Equal ones of a stream are one; the rest is a sum.
   shortage.blocks = {{1LL << 30, 0}, {2LL << 30, 3}, {1LL << 30, 0}, {1LL << 30, 2}, {17, 0},
                      {500 << 20, 0}, {400 << 20, 0}, {300 << 20, 0}, {0, 0}};
-  CHECK_THAT(
-      describe(shortage),
-      Catch::EndsWith("; the largest: 2.00 GiB (stream 3), 2 x 1.00 GiB, 1.00 GiB (stream 2), 500 MiB, 400 MiB, and 2 smaller ones of "
-                      "300 MiB"));
+  CHECK_THAT(describe(shortage), Catch::EndsWith("; the largest: 2.00 GiB (stream 3), 2 x 1.00 GiB, 1.00 GiB (stream "
+                                                 "2), 500 MiB, 400 MiB, and 2 smaller ones of "
+                                                 "300 MiB"));
   shortage = MemoryShortage();
   CHECK(describe(shortage) == "no more on the host");
   shortage.requested = 2048;
   shortage.allocated = 5;
   shortage.reserved = 1 << 20;
   shortage.limit = 1 << 30;
-  CHECK(
-      describe(shortage) ==
-      "2.00 KiB asked for on the host; this process may have 1.00 GiB of addresses (ulimit -v); this process's large tensors take 5 bytes, "
-      "all of it 1.00 MiB");
+  CHECK(describe(shortage) ==
+        "2.00 KiB asked for on the host; this process may have 1.00 GiB of addresses (ulimit -v); this process's large "
+        "tensors take 5 bytes, "
+        "all of it 1.00 MiB");
 }
 
 TEST_CASE("[L05] what Troupe holds is told by name, the largest first") {

@@ -19,9 +19,11 @@ using Calls = std::vector<std::string>;
 
 // Time passes only where somebody waits: a tenth of a second each look.
 struct LifeClock {
-  std::shared_ptr<std::chrono::steady_clock::time_point> time = std::make_shared<std::chrono::steady_clock::time_point>();
+  std::shared_ptr<std::chrono::steady_clock::time_point> time =
+      std::make_shared<std::chrono::steady_clock::time_point>();
   NcclClock clock() const {
-    return {[time = time] { return *time; }, [time = time](std::chrono::microseconds) { *time += std::chrono::milliseconds(100); }};
+    return {[time = time] { return *time; },
+            [time = time](std::chrono::microseconds) { *time += std::chrono::milliseconds(100); }};
   }
 };
 
@@ -59,7 +61,8 @@ void await_call(const ScriptedNccl& api, const std::string& call) {
 
 }  // namespace
 
-TEST_CASE("[L03] nccl: a set-up that goes on in the background is waited for, and its end is finalize and destroy", "[nccl]") {
+TEST_CASE("[L03] nccl: a set-up that goes on in the background is waited for, and its end is finalize and destroy",
+          "[nccl]") {
   const auto api = std::make_shared<ScriptedNccl>();
   api->answer("init", {NcclResult::in_progress});
   api->answer("async_error", {NcclResult::in_progress, NcclResult::in_progress, NcclResult::success});
@@ -138,13 +141,15 @@ TEST_CASE("[L03] nccl: an abort frees a thread that waits for NCCL", "[nccl]") {
   options.clock = {};  // the wait itself would end after 2 s, as a timeout
   options.timeout = std::chrono::hours(1);
   NcclLife life(std::move(options));
-  auto failure = std::async(std::launch::async, [&] { return report_of_failure([&] { life.connect(2, 0, "id", {}); }); });
+  auto failure =
+      std::async(std::launch::async, [&] { return report_of_failure([&] { life.connect(2, 0, "id", {}); }); });
   looked.acquire();
   life.abort();
   CHECK((failure.get().code == ErrorCode::aborted));
 }
 
-TEST_CASE("[L03] nccl: of two communicators both are told to abort, though the first abort needs the second's", "[nccl]") {
+TEST_CASE("[L03] nccl: of two communicators both are told to abort, though the first abort needs the second's",
+          "[nccl]") {
   const auto first = std::make_shared<ScriptedNccl>();
   const auto second = std::make_shared<ScriptedNccl>();
   std::binary_semaphore second_aborts{0};
@@ -192,7 +197,8 @@ TEST_CASE("[L03] nccl: a group that is cut out waits for the parent, then for it
   NcclLife life(life_of(api));
   life.connect(2, 0, "id", {});
   api->answer("split", {NcclResult::in_progress, NcclResult::in_progress});
-  api->answer("async_error", {NcclResult::in_progress, NcclResult::success, NcclResult::in_progress, NcclResult::success});
+  api->answer("async_error",
+              {NcclResult::in_progress, NcclResult::success, NcclResult::in_progress, NcclResult::success});
   const auto child = life.split(0, 0, {}, "part");
   REQUIRE(child);
   CHECK(child->ready());
@@ -213,21 +219,24 @@ TEST_CASE("[L03] nccl: what fails in the background is found without a call", "[
   CHECK((life.background_failure()->code == ErrorCode::peer_lost));
 }
 
-TEST_CASE("[L03] nccl: a peer's fault may be recovered, a CUDA error ends the process, and each says what to look at", "[nccl]") {
+TEST_CASE("[L03] nccl: a peer's fault may be recovered, a CUDA error ends the process, and each says what to look at",
+          "[nccl]") {
   CHECK(may_be_recovered(nccl_failure(NcclResult::remote_error, "all_reduce", "").code));
   CHECK(may_be_recovered(nccl_failure(NcclResult::system_error, "all_reduce", "").code));
   CHECK_FALSE(may_be_recovered(nccl_failure(NcclResult::unhandled_cuda_error, "all_reduce", "").code));
   CHECK_FALSE(may_be_recovered(nccl_failure(NcclResult::internal_error, "all_reduce", "").code));
-  for (int result = 1; result <= 6; ++result) CHECK_FALSE(nccl_failure(static_cast<NcclResult>(result), "all_reduce", "").remedy.empty());
-  const auto shared =
-      nccl_failure(NcclResult::invalid_usage, "set-up", "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000");
+  for (int result = 1; result <= 6; ++result)
+    CHECK_FALSE(nccl_failure(static_cast<NcclResult>(result), "all_reduce", "").remedy.empty());
+  const auto shared = nccl_failure(NcclResult::invalid_usage, "set-up",
+                                   "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000");
   CHECK((shared.code == ErrorCode::usage));
   CHECK(shared.remedy.find("--share_device") != std::string::npos);
   CHECK((nccl_version_text(22809) == "2.28.9"));
 }
 
 TEST_CASE("[L03] nccl: every type and operation of a communicator has NCCL's, a bool's sum is or", "[nccl]") {
-  for (const auto dtype : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kInt, at::kLong, at::kByte, at::kBool}) {
+  for (const auto dtype :
+       {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kInt, at::kLong, at::kByte, at::kBool}) {
     CHECK_NOTHROW(nccl_type(dtype));
   }
   CHECK((nccl_type(at::kBFloat16) == NcclType::bf16));
@@ -254,8 +263,9 @@ TEST_CASE("[L03] nccl: a call of another thread waits for the one that is under 
   api->answer("group_end", {NcclResult::in_progress});
   std::thread launching([&] { life.launch("all_reduce", kAllReduce); });
   await_call(*api, "group_end");
-  std::thread dropping(
-      [&] { life.manage("end of a window", [](NcclApi& calls, NcclComm comm) { return calls.remove_window(comm, comm); }); });
+  std::thread dropping([&] {
+    life.manage("end of a window", [](NcclApi& calls, NcclComm comm) { return calls.remove_window(comm, comm); });
+  });
   for (const int looks = api->looks(); api->looks() < looks + 500;) std::this_thread::yield();
   under_way = false;
   api->set_background(NcclResult::success);

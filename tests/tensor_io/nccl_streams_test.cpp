@@ -29,7 +29,8 @@ struct Watched {
   std::optional<ErrorReport> background;
   std::vector<ErrorReport> failures;
   NcclFlights flights{{FakeDevice::device(), std::chrono::milliseconds(5'000), [this] { return background; },
-                       [this](const ErrorReport& report) { failures.push_back(report); }, [this] { return time; }, false}};
+                       [this](const ErrorReport& report) { failures.push_back(report); }, [this] { return time; },
+                       false}};
 };
 
 CommunicatorOptions fake_options(const std::shared_ptr<NcclApi>& api) {
@@ -44,7 +45,8 @@ CommunicatorOptions fake_options(const std::shared_ptr<NcclApi>& api) {
 
 }  // namespace
 
-TEST_CASE("[L03] nccl: a collective waits for the caller's stream and the caller's stream for it, the host for nothing", "[nccl]") {
+TEST_CASE("[L03] nccl: a collective waits for the caller's stream and the caller's stream for it, the host for nothing",
+          "[nccl]") {
   FakeDevice::reset();
   const auto api = std::make_shared<ScriptedNccl>();
   NcclCommunicator communicator(fake_options(api), nullptr);
@@ -55,8 +57,9 @@ TEST_CASE("[L03] nccl: a collective waits for the caller's stream and the caller
   communicator.all_reduce(tensor, ReduceOp::avg, "bucket 1");
   CHECK((host_waits() == waits));
   // s101: of high priority, the communicator's own.
-  CHECK((FakeDevice::calls() == std::vector<std::string>{"e1 marks s0", "s101 waits for e1", "e2 marks s101", "s0 waits for e2",  //
-                                                         "e1 marks s0", "s101 waits for e1", "e3 marks s101", "s0 waits for e3"}));
+  CHECK((FakeDevice::calls() ==
+         std::vector<std::string>{"e1 marks s0", "s101 waits for e1", "e2 marks s101", "s0 waits for e2",  //
+                                  "e1 marks s0", "s101 waits for e1", "e3 marks s101", "s0 waits for e3"}));
   const auto calls = api->calls();
   CHECK((std::count(calls.begin(), calls.end(), "all_reduce on s101") == 2));
   FakeDevice::release();
@@ -81,7 +84,8 @@ TEST_CASE("[L03] nccl: a wait for the device ends with the communicator", "[nccl
   FakeDevice::release();
 }
 
-TEST_CASE("[L03] nccl: an error that NCCL finds in the background breaks the communicator for the next call", "[nccl]") {
+TEST_CASE("[L03] nccl: an error that NCCL finds in the background breaks the communicator for the next call",
+          "[nccl]") {
   FakeDevice::reset();
   const auto api = std::make_shared<ScriptedNccl>();
   NcclCommunicator communicator(fake_options(api), nullptr);

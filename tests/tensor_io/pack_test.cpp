@@ -22,10 +22,11 @@ TEST_CASE("packing copies and sees one bad value wherever it stands") {
   CHECK(bucket.narrow(0, numel + 3, 5).abs().sum().item<double>() == 0);
   CHECK(all_finite(view));
 
-  for (const std::int64_t place : {std::int64_t{0}, static_cast<std::int64_t>(numel) / 2, static_cast<std::int64_t>(numel) - 1}) {
+  for (const std::int64_t place :
+       {std::int64_t{0}, static_cast<std::int64_t>(numel) / 2, static_cast<std::int64_t>(numel) - 1}) {
     if (numel == 0) break;
-    for (const double bad :
-         {std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+    for (const double bad : {std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(),
+                             std::numeric_limits<double>::quiet_NaN()}) {
       auto broken = source.clone();
       broken[place] = bad;
       CHECK_FALSE(copy_and_check(view, broken));
@@ -39,11 +40,11 @@ TEST_CASE("packing copies and sees one bad value wherever it stands") {
 TEST_CASE("packing takes the largest and the smallest numbers for finite") {
   const auto check = [](auto limits, at::ScalarType dtype) {
     using T = typename decltype(limits)::type;
-    const auto values =
-        torch::tensor({static_cast<double>(std::numeric_limits<T>::max()), static_cast<double>(std::numeric_limits<T>::lowest()),
-                       static_cast<double>(std::numeric_limits<T>::denorm_min()), -0.0},
-                      torch::kFloat64)
-            .to(dtype);
+    const auto values = torch::tensor({static_cast<double>(std::numeric_limits<T>::max()),
+                                       static_cast<double>(std::numeric_limits<T>::lowest()),
+                                       static_cast<double>(std::numeric_limits<T>::denorm_min()), -0.0},
+                                      torch::kFloat64)
+                            .to(dtype);
     auto to = at::empty({4}, dtype);
     CHECK(copy_and_check(to, values));
     CHECK(at::equal(to, values));

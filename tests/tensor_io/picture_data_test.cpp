@@ -51,8 +51,9 @@ DataOptions pictures(const std::string& kind, const std::string& folder) {
 // What write_data.py wrote and said; nothing where it cannot run.
 std::optional<nlohmann::json> written(const testing::ScratchDirectory& folder) {
   const auto said = folder / "said.json";
-  const int status =
-      std::system(("/usr/bin/python3 " TROUPE_SOURCE_DIR "/tests/python/write_data.py '" + folder.path() + "' > '" + said + "'").c_str());
+  const int status = std::system(
+      ("/usr/bin/python3 " TROUPE_SOURCE_DIR "/tests/python/write_data.py '" + folder.path() + "' > '" + said + "'")
+          .c_str());
   const auto text = content_of(said);
   if (WIFEXITED(status) && WEXITSTATUS(status) == 77) {
     WARN(text);
@@ -105,7 +106,8 @@ TEST_CASE("[S05] a picture that is cut off, foreign or absurdly large is refused
   if (!written(folder)) return;
   const auto refused = [](const std::string& content, const std::string& reason) {
     INFO(reason);
-    CHECK_THROWS_WITH(decode(content), Catch::Contains("here.jpg") && Catch::Contains(reason) && Catch::Contains("on_bad_sample"));
+    CHECK_THROWS_WITH(decode(content),
+                      Catch::Contains("here.jpg") && Catch::Contains(reason) && Catch::Contains("on_bad_sample"));
   };
   for (const char* name : {"plain.jpg", "progressive.jpeg", "grey.jpg"}) {
     const auto jpeg = content_of(folder / (std::string("pictures/") + name));
@@ -172,7 +174,8 @@ TEST_CASE("[S05] a folder of pictures is a data set: classes by name, squares fr
   REQUIRE(train->size() == 10);
   REQUIRE(held_out->size() == 2);  // every fifth
   const auto& files = dynamic_cast<const ImageFolder&>(*train).files();
-  const auto mean = at::tensor({0.485f, 0.456f, 0.406f}).view({3, 1, 1}), stddev = at::tensor({0.229f, 0.224f, 0.225f}).view({3, 1, 1});
+  const auto mean = at::tensor({0.485f, 0.456f, 0.406f}).view({3, 1, 1}),
+             stddev = at::tensor({0.229f, 0.224f, 0.225f}).view({3, 1, 1});
   for (std::int64_t i = 0; i < train->size(); ++i) {
     const auto example = train->get(i, {});
     const auto& path = files[static_cast<std::size_t>(i)].path;
@@ -192,7 +195,8 @@ TEST_CASE("[S05] a folder of pictures is a data set: classes by name, squares fr
     CHECK(rest->size() == 1);
     CHECK(rest->get(0, {}).target.item<std::int64_t>() == 1);
     std::filesystem::create_directories(folder / "set/val/cow");
-    CHECK_THROWS_WITH(make_datasets(pictures("image_folder", folder / "set"), 1), Catch::Contains("'cow' is not in train/"));
+    CHECK_THROWS_WITH(make_datasets(pictures("image_folder", folder / "set"), 1),
+                      Catch::Contains("'cow' is not in train/"));
   }
   SECTION("augmentation is a function of seed, epoch and sample, and cuts another part in each epoch") {
     auto options = pictures("image_folder", folder / "classes");
@@ -210,9 +214,11 @@ TEST_CASE("[S05] a folder of pictures is a data set: classes by name, squares fr
     options.image_size = 0;
     CHECK_THROWS_WITH(make_datasets(options, 1), Catch::Contains("image_size"));
     CHECK_THROWS_WITH(make_datasets(pictures("image_folder", folder / "nowhere"), 1), Catch::Contains("nowhere"));
-    CHECK_THROWS_WITH(make_datasets(pictures("image_folder", folder / "classes/cat"), 1), Catch::Contains("it holds no folders"));
+    CHECK_THROWS_WITH(make_datasets(pictures("image_folder", folder / "classes/cat"), 1),
+                      Catch::Contains("it holds no folders"));
     std::filesystem::create_directory(folder / "classes/empty");
-    CHECK_THROWS_WITH(make_datasets(pictures("image_folder", folder / "classes"), 1), Catch::Contains("empty: it holds no .jpg"));
+    CHECK_THROWS_WITH(make_datasets(pictures("image_folder", folder / "classes"), 1),
+                      Catch::Contains("empty: it holds no .jpg"));
   }
 }
 
@@ -259,7 +265,8 @@ TEST_CASE("[S05] tar shards of every dialect that Python's tarfile writes are sa
   }
 }
 
-TEST_CASE("[S05] a tar shard that is cut off, compressed, foreign or lacks a member is refused with file, place and reason") {
+TEST_CASE(
+    "[S05] a tar shard that is cut off, compressed, foreign or lacks a member is refused with file, place and reason") {
   testing::ScratchDirectory folder;
   const auto said = written(folder);
   if (!said) return;
@@ -287,7 +294,8 @@ TEST_CASE("[S05] a tar shard that is cut off, compressed, foreign or lacks a mem
     CHECK(data->shard_sizes() == std::vector<std::int64_t>{5, 2, 3, 7});
     const auto notices = data->take_notices();
     REQUIRE(notices.size() == 1);
-    CHECK_THAT(notices[0], Catch::Contains("go beyond the file's end") && Catch::Contains("its first 2 samples are used"));
+    CHECK_THAT(notices[0],
+               Catch::Contains("go beyond the file's end") && Catch::Contains("its first 2 samples are used"));
   }
   SECTION("skip, where index.json counts what is cut off") {
     testing::write_text(path, whole.substr(0, inside));
@@ -334,7 +342,8 @@ TEST_CASE("[S05] with index.json a rank opens its own shards alone, and an index
   options.world_size = 2;
   options.shard_sizes = data.shard_sizes();
   const DistributedSampler sampler(options);
-  for (std::int64_t step = 0; step < sampler.steps_per_epoch(); ++step) data.get_batch(sampler.batch(0, step, 0).indices, {});
+  for (std::int64_t step = 0; step < sampler.steps_per_epoch(); ++step)
+    data.get_batch(sampler.batch(0, step, 0).indices, {});
   CHECK(shards->opened() < 4);
   index(6);
   CHECK_THROWS_WITH(make_datasets(pictures("webdataset", folder / "shards"), 1).first->get(0, {}),
@@ -345,10 +354,12 @@ TEST_CASE("[S05] with index.json a rank opens its own shards alone, and an index
 }
 
 TEST_CASE("[S05] a pattern in braces is a list of names") {
-  CHECK(expand_braces("a-{008..011}.tar") == std::vector<std::string>{"a-008.tar", "a-009.tar", "a-010.tar", "a-011.tar"});
+  CHECK(expand_braces("a-{008..011}.tar") ==
+        std::vector<std::string>{"a-008.tar", "a-009.tar", "a-010.tar", "a-011.tar"});
   CHECK(expand_braces("{a,b}{1..2}") == std::vector<std::string>{"a1", "a2", "b1", "b2"});
   CHECK(expand_braces("plain.tar") == std::vector<std::string>{"plain.tar"});
-  for (const char* bad : {"{1..", "{1}", "{2..1}", "{a..b}", "{0..99999999999999999999}", "{0..5000000}", "{0..9999}{0..9999}"})
+  for (const char* bad :
+       {"{1..", "{1}", "{2..1}", "{a..b}", "{0..99999999999999999999}", "{0..5000000}", "{0..9999}{0..9999}"})
     CHECK_THROWS_WITH(expand_braces(bad), Catch::Contains("data_dir"));
 }
 
@@ -358,7 +369,8 @@ TEST_CASE("[S05] token shards and MNIST's files are read as numpy and gzip write
   TokenOptions tokens;
   tokens.block_size = 5;
   tokens.vocab_size = 100'000;
-  for (const auto& [name, first] : std::vector<std::pair<std::string, std::int64_t>>{{"small", 0}, {"raw", 0}, {"large", 70'000}}) {
+  for (const auto& [name, first] :
+       std::vector<std::pair<std::string, std::int64_t>>{{"small", 0}, {"raw", 0}, {"large", 70'000}}) {
     INFO(name);
     tokens.paths = {folder / ("tokens/" + name + ".bin")};
     const auto data = read_tokens(tokens).first;
@@ -368,7 +380,8 @@ TEST_CASE("[S05] token shards and MNIST's files are read as numpy and gzip write
   const auto large = content_of(folder / "tokens/large.bin");
   testing::write_text(folder / "tokens/large.bin", large.substr(0, large.size() - 2));
   tokens.paths = {folder / "tokens/large.bin"};
-  CHECK_THROWS_WITH(read_tokens(tokens), Catch::Contains("offset 1064") && Catch::Contains("no whole number of uint32"));
+  CHECK_THROWS_WITH(read_tokens(tokens),
+                    Catch::Contains("offset 1064") && Catch::Contains("no whole number of uint32"));
   auto options = pictures("mnist", folder / "mnist");
   options.in_channels = 1;
   options.image_size = 0;
@@ -387,7 +400,8 @@ TEST_CASE("[S05] bad samples stop the job, or are skipped, counted and named, an
   auto options = pictures("image_folder", folder / "classes");
   const std::vector<std::int64_t> batch{1, 2, 5};
   const auto stops = make_datasets(options, 1).first;
-  CHECK_THROWS_WITH(stops->get_batch(batch, {}), Catch::Contains("cat/02.jpg") && Catch::Contains("neither JPEG nor PNG"));
+  CHECK_THROWS_WITH(stops->get_batch(batch, {}),
+                    Catch::Contains("cat/02.jpg") && Catch::Contains("neither JPEG nor PNG"));
   options.on_bad_sample = "skip";
   const auto skips = make_datasets(options, 1).first;
   const auto read = skips->get_batch(batch, {});
@@ -397,7 +411,8 @@ TEST_CASE("[S05] bad samples stop the job, or are skipped, counted and named, an
   skips->get_batch(batch, {});  // again: they are told once
   const auto notices = skips->take_notices();
   REQUIRE(notices.size() == 2);
-  CHECK_THAT(notices[1], Catch::Contains("bad sample 3 skipped (2 so far on this rank)") && Catch::Contains("cat/03.jpg"));
+  CHECK_THAT(notices[1],
+             Catch::Contains("bad sample 3 skipped (2 so far on this rank)") && Catch::Contains("cat/03.jpg"));
   CHECK(skips->take_notices().empty());
   for (int i = 0; i < 6; ++i) {
     for (const char* name : {"cat", "dog"})

@@ -18,7 +18,11 @@ TEST_CASE("[C01] a rank's generator, cursor and counters come back from their JS
   state.rng.assign(rng.data_ptr<std::uint8_t>(), rng.data_ptr<std::uint8_t>() + rng.numel());
   state.epoch = 3;
   state.step_in_epoch = 17;
-  state.counters = {{"scale", 65536.0}, {"third", 1.0 / 3}, {"tiny", std::numeric_limits<double>::denorm_min()}, {"zero", 0}, {"", -1e300}};
+  state.counters = {{"scale", 65536.0},
+                    {"third", 1.0 / 3},
+                    {"tiny", std::numeric_limits<double>::denorm_min()},
+                    {"zero", 0},
+                    {"", -1e300}};
   state.strings = {{"policy", "dynamic"}, {"quoted \"key\"", "zwölf\n"}};
   const auto text = state.to_json();
   CHECK_THAT(text, Contains("\"scale\": 65536.0"));  // readable by people
@@ -30,7 +34,9 @@ TEST_CASE("[C01] a rank's generator, cursor and counters come back from their JS
   CHECK(torch::equal(torch::rand(10, generator), torch::rand(10, other)));
 }
 
-TEST_CASE("an empty rank state comes back") { CHECK((RankState::from_json(RankState{}.to_json(), "x") == RankState{})); }
+TEST_CASE("an empty rank state comes back") {
+  CHECK((RankState::from_json(RankState{}.to_json(), "x") == RankState{}));
+}
 
 TEST_CASE("[C03] a counter of 0 may have any exponent") {  // RapidJSON's parser shifts by an undefined count there
   RankState state;

@@ -56,8 +56,9 @@ TEST_CASE("every half-precision number survives widening and narrowing as c10 ha
       (*run)(ReduceTask{element, reduction, 1, inputs, 2, outputs, 1, static_cast<std::int64_t>(all.size())});
       int wrong = 0;
       for (std::size_t i = 0; i < all.size(); ++i) {
-        const float wide = element == Element::f16 ? static_cast<float>(c10::Half(all[i], c10::Half::from_bits()))
-                                                   : static_cast<float>(c10::BFloat16(all[i], c10::BFloat16::from_bits()));
+        const float wide = element == Element::f16
+                               ? static_cast<float>(c10::Half(all[i], c10::Half::from_bits()))
+                               : static_cast<float>(c10::BFloat16(all[i], c10::BFloat16::from_bits()));
         const float result = reduction == Reduction::sum ? wide + 1.0f : wide;
         const std::uint16_t expected = element == Element::f16 ? c10::Half(result).x : c10::BFloat16(result).x;
         if (std::isnan(wide)) {
@@ -74,8 +75,8 @@ TEST_CASE("every half-precision number survives widening and narrowing as c10 ha
 
 TEST_CASE("this machine's kernels compute the bits of the generic ones", "[kernels]") {
   INFO(reduce_kernel_name());
-  const auto element =
-      GENERATE(Element::f32, Element::f64, Element::f16, Element::bf16, Element::i32, Element::i64, Element::u8, Element::boolean);
+  const auto element = GENERATE(Element::f32, Element::f64, Element::f16, Element::bf16, Element::i32, Element::i64,
+                                Element::u8, Element::boolean);
   for (const auto reduction : {Reduction::sum, Reduction::min, Reduction::max, Reduction::product}) {
     for (const int inputs : {1, 2, 3, 8}) {
       for (const int divisor : {1, 2, 3}) {
@@ -83,7 +84,8 @@ TEST_CASE("this machine's kernels compute the bits of the generic ones", "[kerne
         const auto bytes = bytes_of(element) * numel;
         std::vector<std::vector<unsigned char>> data;
         std::vector<const void*> pointers;
-        for (int i = 0; i < inputs; ++i) data.push_back(noise(bytes, 77u + i));  // all kinds of numbers: denormal, infinite, NaN
+        for (int i = 0; i < inputs; ++i)
+          data.push_back(noise(bytes, 77u + i));  // all kinds of numbers: denormal, infinite, NaN
         for (const auto& one : data) pointers.push_back(one.data());
         std::vector<unsigned char> chosen(bytes), second(bytes), generic(bytes);
         void* two[] = {chosen.data(), second.data()};

@@ -18,7 +18,8 @@ namespace {
 
 std::string with_length(const std::string& header, const std::string& data = {}) {
   std::string length(8, '\0');
-  for (std::size_t i = 0; i < 8; ++i) length[i] = static_cast<char>(static_cast<std::uint64_t>(header.size()) >> (8 * i));
+  for (std::size_t i = 0; i < 8; ++i)
+    length[i] = static_cast<char>(static_cast<std::uint64_t>(header.size()) >> (8 * i));
   return length + header + data;
 }
 
@@ -36,8 +37,8 @@ std::string refusal(const std::string& path) {
 
 NamedTensors one_of_each_dtype() {
   NamedTensors tensors;
-  for (const auto dtype :
-       {at::kDouble, at::kFloat, at::kHalf, at::kBFloat16, at::kLong, at::kInt, at::kShort, at::kChar, at::kByte, at::kBool}) {
+  for (const auto dtype : {at::kDouble, at::kFloat, at::kHalf, at::kBFloat16, at::kLong, at::kInt, at::kShort,
+                           at::kChar, at::kByte, at::kBool}) {
     tensors.emplace_back(std::string("z.") + c10::toString(dtype), torch::arange(7, at::kFloat).fmod(2).to(dtype));
   }
   return tensors;
@@ -68,7 +69,8 @@ TEST_CASE("[C01] safetensors hands back names, dtypes, shapes and values bit by 
     CHECK(entry->begin % tensor.element_size() == 0);
     const auto read = file.read(*entry);
     const auto expected = tensor.contiguous();
-    CHECK((expected.nbytes() == 0 || std::memcmp(read.const_data_ptr(), expected.const_data_ptr(), expected.nbytes()) == 0));
+    CHECK((expected.nbytes() == 0 ||
+           std::memcmp(read.const_data_ptr(), expected.const_data_ptr(), expected.nbytes()) == 0));
   }
   CHECK(file.find("nobody") == nullptr);
 }
@@ -81,7 +83,8 @@ TEST_CASE("[C01] a range of a tensor is read without the rest") {
   file.read_bytes(*file.find("b"), 40, std::as_writable_bytes(std::span(values)));
   CHECK(values[0] == 10);
   CHECK(values[1] == 11);
-  CHECK_THROWS_WITH(file.read_bytes(*file.find("b"), 396, std::as_writable_bytes(std::span(values))), Catch::Contains("'b'"));
+  CHECK_THROWS_WITH(file.read_bytes(*file.find("b"), 396, std::as_writable_bytes(std::span(values))),
+                    Catch::Contains("'b'"));
 }
 
 TEST_CASE("a safetensors file carries the keys of PyTorch's distributed checkpoint") {
@@ -110,7 +113,8 @@ TEST_CASE("a tensor that the format cannot hold is named") {
   CHECK_THROWS_WITH(save_safetensors(path, {{"u", at::Tensor()}}), Catch::Contains("'u'"));
   CHECK_THROWS_WITH(save_safetensors(path, {{"", torch::zeros(2)}}), Catch::Contains("empty"));
   CHECK_THROWS_WITH(save_safetensors(path, {{"\xff", torch::zeros(2)}}), Catch::Contains("UTF-8"));
-  CHECK_THROWS_WITH(save_safetensors(scratch / "no/such/folder", {{"a", torch::zeros(2)}}), Catch::Contains("no/such/folder"));
+  CHECK_THROWS_WITH(save_safetensors(scratch / "no/such/folder", {{"a", torch::zeros(2)}}),
+                    Catch::Contains("no/such/folder"));
 }
 
 TEST_CASE("[C03] a safetensors file cut short at any length is refused") {
@@ -168,8 +172,8 @@ TEST_CASE("[C03] hostile safetensors headers are refused with the tensor and the
       {deep, 0, "nested deeper"},
       {crowd, 0, "JSON keys"},
       {crowd_of_keys, 0, "70000 tensors"},
-      {R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})", 2,
-       "'a' is there twice"},
+      {R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
+       2, "'a' is there twice"},
       {R"({"a":{"dtype":"U8","dtype":"I8","shape":[1],"data_offsets":[0,1]}})", 1, "'dtype' is there twice"},
       {tensor("F32", "4194305,4194305,211106198978564", "0,4"), 4, "63 bits"},
       {tensor("F64", "2305843009213693952", "0,0"), 0, "63 bits"},
@@ -191,9 +195,12 @@ TEST_CASE("[C03] hostile safetensors headers are refused with the tensor and the
       {tensor("F31", "1", "0,4"), 4, "'F31'"},
       {tensor("f32", "1", "0,4"), 4, "'f32'"},
       {tensor("C64", "1", "0,8"), 8, "'C64'"},
-      {R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})", 3, "overlap"},
-      {R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})", 2, "overlap"},
-      {R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[0],"data_offsets":[1,1]}})", 2, "overlap"},
+      {R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
+       3, "overlap"},
+      {R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})",
+       2, "overlap"},
+      {R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[0],"data_offsets":[1,1]}})",
+       2, "overlap"},
       {R"({"a":{"shape":[1],"data_offsets":[0,1]}})", 1, "'dtype' is missing"},
       {R"({"a":{"dtype":"U8","data_offsets":[0,1]}})", 1, "'shape' is missing"},
       {R"({"a":{"dtype":"U8","shape":[1]}})", 1, "'data_offsets' is missing"},
@@ -223,8 +230,8 @@ TEST_CASE("[C03] hostile safetensors headers are refused with the tensor and the
 TEST_CASE("[C03] a header longer than the file, or than 100 MB, is refused before anything is allocated") {
   const ScratchDirectory scratch;
   const auto path = scratch / "x";
-  for (const std::uint64_t length :
-       {std::uint64_t{17}, std::uint64_t{100'000'000}, std::uint64_t{100'000'001}, ~std::uint64_t{0}, std::uint64_t{1} << 63}) {
+  for (const std::uint64_t length : {std::uint64_t{17}, std::uint64_t{100'000'000}, std::uint64_t{100'000'001},
+                                     ~std::uint64_t{0}, std::uint64_t{1} << 63}) {
     std::string text(8, '\0');
     for (std::size_t i = 0; i < 8; ++i) text[i] = static_cast<char>(length >> (8 * i));
     write_text(path, text + "{}              ");
@@ -249,7 +256,8 @@ TEST_CASE("tensors without elements may share an offset") {
 
 TEST_CASE("[C03] a bool that is neither false nor true is refused") {
   const ScratchDirectory scratch;
-  write_text(scratch / "x", with_length(R"({"b":{"dtype":"BOOL","shape":[3],"data_offsets":[0,3]}})", std::string("\0\1\2", 3)));
+  write_text(scratch / "x",
+             with_length(R"({"b":{"dtype":"BOOL","shape":[3],"data_offsets":[0,3]}})", std::string("\0\1\2", 3)));
   CHECK_THAT(refusal(scratch / "x"), Catch::Contains("'b'"));
 }
 
@@ -276,10 +284,11 @@ TEST_CASE("[C03] a file that is cut short while it is read is an error, not a cr
 TEST_CASE("[C03] pickles and archives are refused by their first bytes, with the remedy") {
   const ScratchDirectory scratch;
   const std::string tar = std::string(257, 'x') + "ustar" + std::string(300, '\0');
-  const std::pair<std::string, std::string> files[] = {{std::string("PK\x03\x04\x00\x00\x08\x08", 8) + std::string(100, 'x'), "torch.save"},
-                                                       {std::string("\x80\x02\x8a\nl\xfc\x9c", 7) + std::string(100, 'x'), "pickle"},
-                                                       {std::string("\x80\x04\x95", 3) + std::string(100, 'x'), "pickle"},
-                                                       {tar, "tar archive"}};
+  const std::pair<std::string, std::string> files[] = {
+      {std::string("PK\x03\x04\x00\x00\x08\x08", 8) + std::string(100, 'x'), "torch.save"},
+      {std::string("\x80\x02\x8a\nl\xfc\x9c", 7) + std::string(100, 'x'), "pickle"},
+      {std::string("\x80\x04\x95", 3) + std::string(100, 'x'), "pickle"},
+      {tar, "tar archive"}};
   for (const auto& [text, what] : files) {
     write_text(scratch / "model.pt", text);
     CHECK_THAT(refusal(scratch / "model.pt"), Catch::Contains(what) && Catch::Contains("safetensors.torch.save_file"));
@@ -292,7 +301,8 @@ TEST_CASE("[C03] pickles and archives are refused by their first bytes, with the
   }
 }
 
-TEST_CASE("[C05] a folder of safetensors files is read as whole tensors: of Hugging Face, of torch.distributed.checkpoint") {
+TEST_CASE(
+    "[C05] a folder of safetensors files is read as whole tensors: of Hugging Face, of torch.distributed.checkpoint") {
   const ScratchDirectory scratch;
   const auto whole = torch::arange(24, torch::kFloat).view({4, 6});
   const auto write = [&](const std::string& name, const std::vector<TensorPart>& parts) {
@@ -308,18 +318,21 @@ TEST_CASE("[C05] a folder of safetensors files is read as whole tensors: of Hugg
     write("shard-00001.safetensors", {rows_part("w", whole, 3, 4)});
     const auto read = read_safetensors_folder(scratch.path());
     REQUIRE(read.size() == 3);
-    CHECK((read[0].second.equal(torch::ones(3)) && read[1].second.sizes() == at::IntArrayRef({0, 2}) && read[2].second.equal(whole)));
+    CHECK((read[0].second.equal(torch::ones(3)) && read[1].second.sizes() == at::IntArrayRef({0, 2}) &&
+           read[2].second.equal(whole)));
   }
   SECTION("a gap") {
     write("shard-00001.safetensors", {rows_part("w", torch::zeros({8, 6}), 5, 8)});
-    CHECK_THROWS_WITH(read_safetensors_folder(scratch.path()), Catch::Contains("'w'") && Catch::Contains("not covered"));
+    CHECK_THROWS_WITH(read_safetensors_folder(scratch.path()),
+                      Catch::Contains("'w'") && Catch::Contains("not covered"));
   }
   SECTION("an overlap") {
     write("shard-00001.safetensors", {rows_part("w", whole, 2, 4)});
     CHECK_THROWS_WITH(read_safetensors_folder(scratch.path()), Catch::Contains("'w'"));
   }
   SECTION("offsets that are none") {
-    for (const std::string offsets : {"[-1,0]", "[4]", "[4611686018427387905,0]", "[9223372036854775807,0]", R"([\"4\",0])", "{}", "4"}) {
+    for (const std::string offsets :
+         {"[-1,0]", "[4]", "[4611686018427387905,0]", "[9223372036854775807,0]", R"([\"4\",0])", "{}", "4"}) {
       INFO(offsets);
       save_safetensors(scratch / "shard-00001.safetensors", {{"v", whole}});
       auto text = read_text(scratch / "shard-00001.safetensors");

@@ -62,13 +62,16 @@ TEST_CASE("[S01] ranks are disjoint, cover the epoch, and epochs differ without 
     for (const auto index : samples_of(options(64, 16, world_size), 3, s)) CHECK(epoch.insert(index).second);
   }
   CHECK(epoch.size() == 64);
-  CHECK(DistributedSampler(options(64, 16)).batch(0, 0, 0).indices != DistributedSampler(options(64, 16)).batch(1, 0, 0).indices);
+  CHECK(DistributedSampler(options(64, 16)).batch(0, 0, 0).indices !=
+        DistributedSampler(options(64, 16)).batch(1, 0, 0).indices);
   auto other = options(64, 16);
   other.seed = 43;
   CHECK(DistributedSampler(options(64, 16)).batch(0, 0, 0).indices != DistributedSampler(other).batch(0, 0, 0).indices);
 }
 
-TEST_CASE("[S04] a step holds the same samples at any world size and number of micro-batches, so that a cursor means the same everywhere") {
+TEST_CASE(
+    "[S04] a step holds the same samples at any world size and number of micro-batches, so that a cursor means the "
+    "same everywhere") {
   const auto alone = samples_of(options(1000, 32), 2, 5);
   auto split = options(1000, 32, 4);
   split.micro_batches = 2;
@@ -76,7 +79,8 @@ TEST_CASE("[S04] a step holds the same samples at any world size and number of m
   CHECK(samples_of(options(1000, 32, 2), 2, 5) == alone);
 }
 
-TEST_CASE("[X06] a step has the same samples whatever the ranks' shares, and a gradient weighs as much as its samples") {
+TEST_CASE(
+    "[X06] a step has the same samples whatever the ranks' shares, and a gradient weighs as much as its samples") {
   const auto alone = samples_of(options(1000, 32), 2, 5);
   auto shared = options(1000, 32, 3);
   shared.micro_batches = 2;
@@ -118,7 +122,9 @@ TEST_CASE("[S02] validation sees every sample once, in order, whatever the numbe
   CHECK(next == 359);
 }
 
-TEST_CASE("[D14] the configured batch is global: it is divided by ranks and micro-batches, or refused with a size that works") {
+TEST_CASE(
+    "[D14] the configured batch is global: it is divided by ranks and micro-batches, or refused with a size that "
+    "works") {
   CHECK(DistributedSampler(options(1000, 64, 4)).batch(0, 0, 0).indices.size() == 16);
   CHECK_THROWS_WITH(DistributedSampler(options(1000, 64, 3)), Catch::Contains("multiple of 3, for instance 63"));
   CHECK_THROWS_WITH(DistributedSampler(options(10, 64)), Catch::Contains("fewer than one batch"));

@@ -51,5 +51,6 @@ TEST_CASE("a schedule has a rate for every step, also where the lengths make no 
 }
 
 TEST_CASE("an unknown schedule is named with the known ones") {
-  CHECK_THROWS_WITH(scheduled_lr(options("cosin"), 0, 1, 1), Catch::Contains("cosin") && Catch::Contains("constant, cosine, step"));
+  CHECK_THROWS_WITH(scheduled_lr(options("cosin"), 0, 1, 1),
+                    Catch::Contains("cosin") && Catch::Contains("constant, cosine, step"));
 }

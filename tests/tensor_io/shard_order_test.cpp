@@ -72,7 +72,8 @@ TEST_CASE("[S01] the last batch of shards is dropped, or padded with what counts
 }
 
 TEST_CASE(
-    "[S04] a step of sharded data holds the same samples at any world size and number of micro-batches: a cursor is all that resuming "
+    "[S04] a step of sharded data holds the same samples at any world size and number of micro-batches: a cursor is "
+    "all that resuming "
     "needs") {
   const auto alone = counted_of(sharded(kUneven, 16), 3, 4);
   CHECK(alone.size() == 16);

@@ -10,8 +10,9 @@ using namespace troupe;
 namespace {
 
 std::vector<ParameterLayout> layout() {
-  return {{"a.weight", {7, 5}, at::kFloat, true}, {"a.bias", {7}, at::kFloat, true},     {"b.weight", {100, 9}, at::kFloat, true},
-          {"b.scale", {3}, at::kBFloat16, true},  {"b.frozen", {11}, at::kFloat, false}, {"scalar", {}, at::kFloat, true},
+  return {{"a.weight", {7, 5}, at::kFloat, true},   {"a.bias", {7}, at::kFloat, true},
+          {"b.weight", {100, 9}, at::kFloat, true}, {"b.scale", {3}, at::kBFloat16, true},
+          {"b.frozen", {11}, at::kFloat, false},    {"scalar", {}, at::kFloat, true},
           {"nothing", {0, 4}, at::kDouble, true}};
 }
 

@@ -23,8 +23,12 @@ using namespace troupe::testing;
 namespace {
 
 NamedTensors live_tensors() {
-  return {{"b", torch::randn({300, 70})},  {"flags", torch::ones({7}, torch::kBool)},     {"a", torch::randn({33, 5}).t()},
-          {"empty", torch::zeros({0, 4})}, {"half", torch::randn({5}, torch::kBFloat16)}, {"step", torch::tensor(std::int64_t{9})}};
+  return {{"b", torch::randn({300, 70})},
+          {"flags", torch::ones({7}, torch::kBool)},
+          {"a", torch::randn({33, 5}).t()},
+          {"empty", torch::zeros({0, 4})},
+          {"half", torch::randn({5}, torch::kBFloat16)},
+          {"step", torch::tensor(std::int64_t{9})}};
 }
 
 CheckpointPart part_with(const NamedTensors& tensors) {
@@ -78,7 +82,8 @@ TEST_CASE("[C02] a snapshot keeps the values of its moment, in memory that stays
     if (part.name == "b") place = part.pieces[0].const_data_ptr();
   }
   const auto find = [](const CheckpointPart& saved, const std::string& name) {
-    return std::find_if(saved.tensors.begin(), saved.tensors.end(), [&](const auto& part) { return part.name == name; })->pieces[0];
+    return std::find_if(saved.tensors.begin(), saved.tensors.end(), [&](const auto& part) { return part.name == name; })
+        ->pieces[0];
   };
   const auto before = by_name.at("b").clone();
   by_name.at("b").add_(1);
@@ -151,7 +156,8 @@ TEST_CASE("[C02] a durable file holds what was appended, in pieces of any length
     DurableFile file(short_writes ? static_cast<FileLayer&>(halves) : real_files(), path);
     std::string expected;
     while (expected.size() < (5u << 20)) {
-      const std::size_t lengths[] = {random() % 100, random() % 100'000, random() % (2u << 20), 4096 * (1 + random() % 300)};
+      const std::size_t lengths[] = {random() % 100, random() % 100'000, random() % (2u << 20),
+                                     4096 * (1 + random() % 300)};
       const auto length = lengths[random() % 4];
       // Every other one begins at a page of the memory.
       std::size_t begin = random() % ((4u << 20) - 8192);
@@ -221,12 +227,14 @@ TEST_CASE("[C02] a digest takes the hashes that it expects and reads nothing of 
   const auto piece = GENERATE(1'000, 1 << 20, (1 << 20) + 4096);
   DigestBuilder builder;
   builder.expect({{1, 42}});
-  for (auto rest = bytes; !rest.empty(); rest = rest.subspan(std::min<std::size_t>(rest.size(), static_cast<std::size_t>(piece))))
+  for (auto rest = bytes; !rest.empty();
+       rest = rest.subspan(std::min<std::size_t>(rest.size(), static_cast<std::size_t>(piece))))
     builder.update(rest.first(std::min<std::size_t>(rest.size(), static_cast<std::size_t>(piece))));
   const auto digest = builder.finish();
   const auto read = digest_of(text);
   CHECK(digest.bytes == read.bytes);
-  CHECK(digest.chunks == std::string(read.chunk(0)) + xxh3_text(42) + std::string(read.chunk(2)) + std::string(read.chunk(3)));
+  CHECK(digest.chunks ==
+        std::string(read.chunk(0)) + xxh3_text(42) + std::string(read.chunk(2)) + std::string(read.chunk(3)));
   CHECK(digest.xxh3 == FileDigest::of_chunks(digest.chunks));
 
   DigestBuilder late;
@@ -288,7 +296,8 @@ TEST_CASE("[C02] what changes between the copy and the disk is found") {
   const auto path = CheckpointWriter(disk.path, 1, real_files(), attempt).publish(attempt, 1, false).path;
   if (flip) {
     // Element kChunk is in the fifth MiB of the tensors, and before them comes one of the header.
-    CHECK_THROWS_WITH(load_checkpoint(disk.path, path), Catch::Contains("was changed between offsets 5242880 and 6291456"));
+    CHECK_THROWS_WITH(load_checkpoint(disk.path, path),
+                      Catch::Contains("was changed between offsets 5242880 and 6291456"));
   } else {
     CHECK(load_checkpoint(disk.path, path).state.tensors.size() == 3);
   }

@@ -24,8 +24,9 @@ namespace fs = std::filesystem;
 namespace {
 
 NamedTensors odd_tensors() {
-  return {{"a", torch::randn({13, 5})},        {"scalar", torch::tensor(3.5)},   {"b", torch::randn({1, 700})},
-          {"empty", torch::zeros({0, 3})},     {"t", torch::randn({6, 11}).t()}, {"half", torch::randn({31}, torch::kBFloat16)},
+  return {{"a", torch::randn({13, 5})},        {"scalar", torch::tensor(3.5)},
+          {"b", torch::randn({1, 700})},       {"empty", torch::zeros({0, 3})},
+          {"t", torch::randn({6, 11}).t()},    {"half", torch::randn({31}, torch::kBFloat16)},
           {"large", torch::randn({401, 1009})}};
 }
 
@@ -85,7 +86,8 @@ TEST_CASE("[F05] rows of a flat parameter are blocks of the tensor, whatever its
         const auto block = flat.narrow(0, begin * rows.row_numel(), (end - begin) * rows.row_numel());
         auto expected = tensor;
         const auto offsets = rows.offsets(begin), shape = rows.shape(begin, end);
-        for (std::size_t d = 0; d < shape.size(); ++d) expected = expected.narrow(static_cast<std::int64_t>(d), offsets[d], shape[d]);
+        for (std::size_t d = 0; d < shape.size(); ++d)
+          expected = expected.narrow(static_cast<std::int64_t>(d), offsets[d], shape[d]);
         CHECK(rows.block(block).equal(expected));
         const auto cut = block.numel() / 3;
         const auto part = rows.part("w", begin, {block.narrow(0, 0, cut), block.narrow(0, cut, block.numel() - cut)});
@@ -112,7 +114,8 @@ TEST_CASE("[F05] any block of a tensor is read from a checkpoint of any cut, and
   for (std::int64_t rank = 0; rank < ranks; ++rank) state.rank_state.emplace_back("{}");
   CheckpointWriter writer(scratch.path(), 3);
   const SaveAttempt attempt{0, "x"};
-  for (std::int64_t rank = 0; rank < ranks; ++rank) write_checkpoint_part(scratch.path(), attempt, part_of(state, rank));
+  for (std::int64_t rank = 0; rank < ranks; ++rank)
+    write_checkpoint_part(scratch.path(), attempt, part_of(state, rank));
   const auto saved = writer.publish(attempt, ranks, false);
   CHECK(equal(load_checkpoint(scratch.path(), "latest").state, state));
   const CheckpointFolder folder(saved.path);
@@ -140,7 +143,8 @@ TEST_CASE("[F05] any block of a tensor is read from a checkpoint of any cut, and
   write_text(saved.path + "/" + rank_tensor_file(ranks - 1), text);
   const CheckpointFolder damaged(saved.path);
   CHECK(damaged.read("a").equal(tensors[0].second));
-  CHECK_THROWS_WITH(damaged.read("large"), Contains("'large'") && Contains("XXH3") && Contains(rank_tensor_file(ranks - 1)));
+  CHECK_THROWS_WITH(damaged.read("large"),
+                    Contains("'large'") && Contains("XXH3") && Contains(rank_tensor_file(ranks - 1)));
 }
 
 TEST_CASE("[C03] a hashed file hands out what was written, and never a changed byte") {
@@ -195,7 +199,8 @@ TEST_CASE("[C02] whoever takes over from a publisher killed at any call finishes
     CHECK(equal(load_checkpoint(scratch.path(), "latest").state, state));
     CHECK(equal(load_checkpoint(scratch.path(), "best").state, state));
     CHECK(load_checkpoint(scratch.path(), "step-00000010").state.step == 10);
-    for (const auto& entry : fs::directory_iterator(scratch.path())) CHECK_FALSE(entry.path().filename().string().starts_with("."));
+    for (const auto& entry : fs::directory_iterator(scratch.path()))
+      CHECK_FALSE(entry.path().filename().string().starts_with("."));
     if (!killed) break;
   }
 }
@@ -236,5 +241,6 @@ TEST_CASE("[C02] parts that are not one checkpoint's are not published") {
   }
   CHECK_THROWS_WITH(load_checkpoint(scratch.path(), "latest"), Contains("there is no checkpoint"));
   CHECK(writer.save(small_state(30), false).warning == "");
-  for (const auto& entry : fs::directory_iterator(scratch.path())) CHECK_FALSE(entry.path().filename().string().starts_with("."));
+  for (const auto& entry : fs::directory_iterator(scratch.path()))
+    CHECK_FALSE(entry.path().filename().string().starts_with("."));
 }

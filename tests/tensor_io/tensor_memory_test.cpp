@@ -43,7 +43,8 @@ TEST_CASE("[L05] a tensor that no memory is left for is told of with the large o
   REQUIRE(shortage);
   CHECK((shortage->requested == std::int64_t{1} << 60));
   const auto count = [&](std::int64_t bytes) {
-    return std::count_if(shortage->blocks.begin(), shortage->blocks.end(), [&](const LiveBlock& block) { return block.bytes == bytes; });
+    return std::count_if(shortage->blocks.begin(), shortage->blocks.end(),
+                         [&](const LiveBlock& block) { return block.bytes == bytes; });
   };
   CHECK((count(3 << 20) == 1));
   CHECK((count(5 << 20) == 0));

@@ -12,7 +12,9 @@ using namespace troupe;
 
 namespace {
 
-std::string words(const std::vector<std::uint16_t>& ids) { return {reinterpret_cast<const char*>(ids.data()), 2 * ids.size()}; }
+std::string words(const std::vector<std::uint16_t>& ids) {
+  return {reinterpret_cast<const char*>(ids.data()), 2 * ids.size()};
+}
 
 std::string llm_header(std::uint32_t magic, std::uint32_t version, std::uint32_t count) {
   std::vector<std::uint32_t> header(256, 0);
@@ -61,7 +63,8 @@ TEST_CASE("[S05] token shards of nanoGPT and llm.c give the same samples, none a
   testing::write_text(folder / "x_val_0.bin", (header ? llm_header(20240520, 1, 5) : "") + words(counting(200, 5)));
   testing::write_text(folder / "readme.txt", "not a shard");
   const auto [train, held_out] = read_tokens(options({folder.path()}));
-  CHECK(samples(train) == Samples{{0, 1, 2, 3}, {1, 2, 3, 4}, {4, 5, 6, 7}, {5, 6, 7, 8}, {100, 101, 102, 103}, {101, 102, 103, 104}});
+  CHECK(samples(train) ==
+        Samples{{0, 1, 2, 3}, {1, 2, 3, 4}, {4, 5, 6, 7}, {5, 6, 7, 8}, {100, 101, 102, 103}, {101, 102, 103, 104}});
   CHECK(samples(held_out) == Samples{{200, 201, 202, 203}, {201, 202, 203, 204}});
   CHECK(train->tokens_per_sample() == 4);
 }
@@ -108,11 +111,13 @@ TEST_CASE("[S05] text is its bytes, folders are searched in order, links and bin
   testing::write_text(folder / "picture.png", std::string("\x89PNG\0\0", 6));
   std::filesystem::create_symlink(folder / "a.txt", folder / "z.txt");
   const auto train = read_tokens(options({folder.path()}, 12, 256)).first;
-  CHECK(samples(train) ==
-        Samples{{'a', 'b', 'c', 'd', 'e', 0, 'f', 'g', 'h', 0, 0xc3, 0xa4}, {'b', 'c', 'd', 'e', 0, 'f', 'g', 'h', 0, 0xc3, 0xa4, '!'}});
+  CHECK(samples(train) == Samples{{'a', 'b', 'c', 'd', 'e', 0, 'f', 'g', 'h', 0, 0xc3, 0xa4},
+                                  {'b', 'c', 'd', 'e', 0, 'f', 'g', 'h', 0, 0xc3, 0xa4, '!'}});
   CHECK_THROWS_WITH(read_tokens(options({folder / "picture.png"}, 4, 256)), Catch::Contains("offset 4: a NUL byte"));
-  CHECK_THROWS_WITH(read_tokens(options({folder / "missing"}, 4, 256)), Catch::Contains("there is no such file or folder"));
-  CHECK_THROWS_WITH(read_tokens(options({folder.path()}, 4, 255)), Catch::Contains("255 is too few for the bytes of text"));
+  CHECK_THROWS_WITH(read_tokens(options({folder / "missing"}, 4, 256)),
+                    Catch::Contains("there is no such file or folder"));
+  CHECK_THROWS_WITH(read_tokens(options({folder.path()}, 4, 255)),
+                    Catch::Contains("255 is too few for the bytes of text"));
 }
 
 TEST_CASE("[S05] every twentieth sample is held out where no shard says so, and no sample is in both parts") {

@@ -36,7 +36,8 @@ void run(Optimizer& optimizer, ModelImpl& model, int begin, int end) {
 
 }  // namespace
 
-TEST_CASE("[T02] a torch::optim optimizer's state goes by parameter name into another process's optimizer, bit for bit") {
+TEST_CASE(
+    "[T02] a torch::optim optimizer's state goes by parameter name into another process's optimizer, bit for bit") {
   using namespace torch::optim;
   const auto [name, make] = GENERATE(table<std::string, Factory>({
       {"SGD", factory<SGD>(SGDOptions(1).momentum(0.9).nesterov(true))},
@@ -106,7 +107,8 @@ TEST_CASE("an optimizer that a distributed step can't run is refused with the re
   torch::optim::LBFGS lbfgs(model.parameters());
   CHECK_THROWS_WITH(TorchOptimizer(lbfgs, model), Catch::Contains("closure"));
   torch::optim::SGD foreign(other.parameters(), 0.1);
-  CHECK_THROWS_WITH(TorchOptimizer(foreign, model), Catch::Contains("parameter that the distributed model does not have"));
+  CHECK_THROWS_WITH(TorchOptimizer(foreign, model),
+                    Catch::Contains("parameter that the distributed model does not have"));
 }
 
 TEST_CASE("a torch::optim state that does not fit is refused and changes nothing") {

@@ -22,7 +22,9 @@ at::Tensor random_numbers(std::int64_t numel, std::uint64_t seed, double scale =
   return at::empty({numel}, at::kFloat).normal_(0, scale, at::detail::createCPUGenerator(seed));
 }
 
-bool equal_bits(const at::Tensor& a, const at::Tensor& b) { return std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0; }
+bool equal_bits(const at::Tensor& a, const at::Tensor& b) {
+  return std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
+}
 
 OptimizerOptions options_of(const std::string& name, double momentum, bool nesterov) {
   OptimizerOptions options;
@@ -66,11 +68,13 @@ TEST_CASE("updates by elements are those of LibTorch's fused optimizers", "[kern
   }
 }
 
-TEST_CASE("an update has the same bits on every processor, for any number of copies, past the caches or not", "[kernels]") {
+TEST_CASE("an update has the same bits on every processor, for any number of copies, past the caches or not",
+          "[kernels]") {
   const auto kind = GENERATE(from_range(kKinds));
   const int ranks = GENERATE(1, 2, 3, 4);
   const std::int64_t numel = 16 * 333;
-  const auto parameter = random_numbers(numel, 1), first = random_numbers(numel, 2, 0.1), second = random_numbers(numel, 3, 0.1).square();
+  const auto parameter = random_numbers(numel, 1), first = random_numbers(numel, 2, 0.1),
+             second = random_numbers(numel, 3, 0.1).square();
   std::vector<at::Tensor> gradients;
   std::vector<const float*> inputs;
   std::vector<const void*> bytes;
@@ -79,7 +83,8 @@ TEST_CASE("an update has the same bits on every processor, for any number of cop
     inputs.push_back(gradients.back().const_data_ptr<float>());
     bytes.push_back(inputs.back());
   }
-  const auto optimizer = make_optimizer(options_of(kind.name, kind.momentum, kind.nesterov), {ParameterGroup{{{"p", parameter}}}});
+  const auto optimizer =
+      make_optimizer(options_of(kind.name, kind.momentum, kind.nesterov), {ParameterGroup{{{"p", parameter}}}});
   std::string why_not;
   UpdateTask task;
   task.rule = optimizer->elements(why_not).at(0).rule(0.01, 3);
