@@ -38,16 +38,36 @@ def say(text):
     print(text, flush=True)
 
 
+def squeezed(text):
+    """The text without what a formatter may move: white space, and the quotes where one literal goes on in the next. And the place in
+    `text` of each character that is left."""
+    kept, places = [], []
+    for place, character in enumerate(text):
+        if character.isspace():
+            continue
+        if character == '"' and kept and kept[-1] == '"':
+            kept.pop()
+            places.pop()
+            continue
+        kept.append(character)
+        places.append(place)
+    return "".join(kept), places
+
+
 class Mutated:
     """The file with the break in it, for a `with`."""
 
     def __init__(self, mutation):
         self.path = ROOT / mutation["file"]
         self.original = self.path.read_text()
-        n = self.original.count(mutation["old"])
+        text, places = squeezed(self.original)
+        old, _ = squeezed(mutation["old"])
+        n = text.count(old)
         if n != 1:
             raise SystemExit(f"mutations: {mutation['row']}: its old text occurs {n} times in {mutation['file']}, not once")
-        self.broken = self.original.replace(mutation["old"], mutation["new"])
+        first = text.index(old)
+        begin, end = places[first], places[first + len(old) - 1] + 1
+        self.broken = self.original[:begin] + mutation["new"] + self.original[end:]
 
     def __enter__(self):
         KEPT.write_text(str(self.path.relative_to(ROOT)) + "\n" + self.original)
