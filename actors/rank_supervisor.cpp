@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "actors/coordinator.hpp"
+#include "actors/coordinator_actor.hpp"
 #include "actors/ledger_dump.hpp"
 
 namespace troupe {

@@ -6,10 +6,11 @@
 #include <string>
 
 #include "tensor_io/device_graph.hpp"
-#include "tensor_io/dropout.hpp"
-#include "tensor_io/nccl_api.hpp"
+#include "tensor_io/dropout_key.hpp"
 
 namespace troupe {
+
+class NcclApi;
 
 /// What a build with CUDA has beside LibTorch. Behind an interface, so that no other file is compiled differently for
 /// it: one of two files is linked, cuda_accelerator.cpp or no_accelerator.cpp.

@@ -13,7 +13,6 @@
 
 #include "tensor_io/collective_ledger.hpp"
 #include "tensor_io/error.hpp"
-#include "tensor_io/nccl_api.hpp"
 #include "tensor_io/reduced_update.hpp"
 #include "tensor_io/rendezvous.hpp"
 #include "tensor_io/timed_mark.hpp"
@@ -21,6 +20,7 @@
 namespace troupe {
 
 class DeviceEvent;
+class NcclApi;
 
 /// `avg` divides the sum by the number of ranks. On bool, sum is or, product is and; avg is for floating point only.
 enum class ReduceOp : std::uint8_t { sum = 1, avg, min, max, product };

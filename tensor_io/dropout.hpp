@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "tensor_io/dropout_key.hpp"
+
 namespace troupe {
 
 /// Which forward of the run this is: what a model's random numbers may depend on, so that they are the same on any
@@ -87,14 +89,6 @@ class DropoutImpl : public torch::nn::detail::_DropoutNd<DropoutImpl> {
 TORCH_MODULE(Dropout);
 
 }  // namespace nn
-
-/// Of a mask: a number, or one that lies in the device's memory.
-struct DropoutKey {
-  DropoutKey(std::uint64_t key = 0) : value(key) {}  // NOLINT: a plain key converts
-  explicit DropoutKey(at::Tensor in_memory) : there(std::move(in_memory)) {}
-  std::uint64_t value = 0;
-  at::Tensor there;  ///< () i64 on the mask's device, the same bits; undefined: `value` counts
-};
 
 /// Elements that a dropout of probability `p` keeps: element i (in row-major order) by the i-th number of Philox's
 /// (key, subsequence). Returns bool of `sizes` on `device`; the same on all of them, and however many threads work on
