@@ -20,7 +20,7 @@ def tests_of(sources):
             names = re.findall(r'TEST_CASE\(\s*"([^"]*)"', text)
         else:
             names = re.findall(r'troupe_script_test\("([^"]*)"', text)
-            scripts = re.findall(r'troupe_script_test\("[^"]*"\s+(\w+)\.py', text)
+            scripts = re.findall(r'troupe_script_test\("[^"]*"\s+(?:[\w/]+/)?(\w+)\.py', text)
         for i, name in enumerate(names):
             file = pathlib.Path(path).stem if path.endswith(".cpp") else scripts[i]
             for number in re.findall(r"fault (\d+)[:,]", name):
@@ -49,7 +49,7 @@ def findings(tests, page):
 
 def self_test():
     sources = {"tests/a_test.cpp": 'TEST_CASE("[L05] fault 1: x") {}\nTEST_CASE(\n    "fault 2, fault 3: y") {}',
-               "tests/net/CMakeLists.txt": 'troupe_script_test("net: fault 4, fault 5: z" b_test.py $<x>)'}
+               "tests/net/CMakeLists.txt": 'troupe_script_test("net: fault 4, fault 5: z" folder/b_test.py $<x>)'}
     tests = tests_of(sources)
     assert tests == {1: {"a_test"}, 2: {"a_test"}, 3: {"a_test"}, 4: {"b_test"}, 5: {"b_test"}}, tests
     tests = {number: {"a_test"} for number in FAULTS if number not in NOT_TESTED}
