@@ -30,8 +30,8 @@
 
 #include "bench/lines.hpp"
 #include "bench/processes.hpp"
-#include "tensor_io/communicator.hpp"
-#include "tensor_io/reduce_kernels.hpp"
+#include "tensor_io/communicator/communicator.hpp"
+#include "tensor_io/kernels/reduce_kernels.hpp"
 #include "tests/support/file_rendezvous.hpp"
 
 using namespace troupe;

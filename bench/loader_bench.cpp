@@ -12,10 +12,10 @@
 #include <numeric>
 #include <sstream>
 
-#include "actors/data_loader.hpp"
-#include "tensor_io/datasets.hpp"
-#include "tensor_io/image_dataset.hpp"
-#include "tensor_io/image_folder.hpp"
+#include "actors/rank/data_loader.hpp"
+#include "tensor_io/data/datasets.hpp"
+#include "tensor_io/data/image_dataset.hpp"
+#include "tensor_io/data/image_folder.hpp"
 #include "troupe/troupe.hpp"
 
 namespace {

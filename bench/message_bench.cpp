@@ -15,7 +15,7 @@
 #include <string>
 
 #include "bench/processes.hpp"
-#include "launch/actor_system.hpp"
+#include "launch/network/actor_system.hpp"
 #include "launch/network/guarded_middleman.hpp"
 
 namespace {

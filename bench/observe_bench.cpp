@@ -17,9 +17,9 @@
 #include <httplib.h>
 #include <nlohmann/json.hpp>
 
-#include "actors/metrics.hpp"
+#include "actors/metrics/metrics.hpp"
 #include "bench/trace_cost.hpp"
-#include "launch/actor_system.hpp"
+#include "launch/network/actor_system.hpp"
 #include "launch/observe/event_file.hpp"
 #include "launch/observe/json_lines.hpp"
 #include "launch/observe/live_page.hpp"

@@ -13,12 +13,12 @@
 #include <nlohmann/json.hpp>
 #include <troupe/troupe.hpp>
 
-#include "launch/actor_system.hpp"
-#include "launch/simulate.hpp"
-#include "strategies/mesh_parallel.hpp"
-#include "tensor_io/datasets.hpp"
-#include "tensor_io/deferred_weights.hpp"
-#include "tensor_io/steady_time.hpp"
+#include "launch/network/actor_system.hpp"
+#include "launch/program/simulate.hpp"
+#include "strategies/mesh/mesh_parallel.hpp"
+#include "tensor_io/base/steady_time.hpp"
+#include "tensor_io/data/datasets.hpp"
+#include "tensor_io/layers/deferred_weights.hpp"
 
 using namespace troupe;
 

@@ -12,8 +12,8 @@
 
 #include "examples/custom_strategy/gossip.hpp"
 #include "examples/gpt/gpt.hpp"
-#include "tensor_io/fused_optimizer.hpp"
-#include "tensor_io/token_dataset.hpp"
+#include "tensor_io/data/token_dataset.hpp"
+#include "tensor_io/optimizer/fused_optimizer.hpp"
 
 namespace {
 

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <fstream>
 
-#include "actors/block.hpp"
+#include "actors/block/block.hpp"
 #include "bench/bottleneck_resnet.hpp"
 #include "examples/gpt/gpt.hpp"
 #include "examples/image_classifier/mini_resnet.hpp"

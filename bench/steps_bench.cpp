@@ -26,11 +26,11 @@
 #include "bench/plain_write.hpp"
 #include "bench/processes.hpp"
 #include "bench/step_job.hpp"
-#include "launch/run_checkpoints.hpp"
-#include "tensor_io/checkpoint_directory.hpp"
-#include "tensor_io/checkpoint_writer.hpp"
-#include "tensor_io/snapshot.hpp"
-#include "tensor_io/state_parts.hpp"
+#include "launch/rank/run_checkpoints.hpp"
+#include "tensor_io/checkpoint/checkpoint_store.hpp"
+#include "tensor_io/checkpoint/checkpoint_writer.hpp"
+#include "tensor_io/checkpoint/snapshot.hpp"
+#include "tensor_io/checkpoint/state_parts.hpp"
 #include "troupe/troupe.hpp"
 
 using namespace step_job;

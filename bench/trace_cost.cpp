@@ -12,9 +12,9 @@
 #include <set>
 #include <vector>
 
-#include "tensor_io/datasets.hpp"
-#include "tensor_io/trace.hpp"
-#include "tensor_io/upper_median.hpp"
+#include "tensor_io/base/trace.hpp"
+#include "tensor_io/base/upper_median.hpp"
+#include "tensor_io/data/datasets.hpp"
 #include "troupe/troupe.hpp"
 
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 #include <caf/all.hpp>
 
-#include "actors/rank_supervisor.hpp"
+#include "actors/rank/rank_supervisor.hpp"
 #include "actors/simulator/rank_model.hpp"
 
 namespace troupe::simulator {

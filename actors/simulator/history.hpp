@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "actors/membership.hpp"
+#include "actors/messages/membership.hpp"
 
 namespace troupe::simulator {
 

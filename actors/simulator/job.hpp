@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "actors/coordinator.hpp"
+#include "actors/coordinator/coordinator.hpp"
 #include "actors/simulator/fault.hpp"
 #include "actors/simulator/history.hpp"
 #include "actors/simulator/rank_model.hpp"

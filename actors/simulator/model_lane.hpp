@@ -3,7 +3,7 @@
 #include <string_view>
 #include <utility>
 
-#include "tensor_io/communicator.hpp"
+#include "tensor_io/communicator/communicator.hpp"
 
 namespace troupe::simulator {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <sstream>
 
-#include "actors/heal.hpp"
-#include "actors/rejoin.hpp"
+#include "actors/compute/heal.hpp"
+#include "actors/compute/rejoin.hpp"
 #include "actors/simulator/job.hpp"
 #include "actors/simulator/model_lane.hpp"
 

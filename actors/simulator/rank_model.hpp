@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "actors/coordinator.hpp"
-#include "actors/rank_supervisor.hpp"
+#include "actors/compute/vote.hpp"
+#include "actors/coordinator/coordinator.hpp"
+#include "actors/rank/rank_supervisor.hpp"
 #include "actors/simulator/history.hpp"
 #include "actors/simulator/world.hpp"
-#include "actors/vote.hpp"
-#include "tensor_io/communicator.hpp"
+#include "tensor_io/communicator/communicator.hpp"
 
 namespace troupe::simulator {
 

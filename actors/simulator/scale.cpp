@@ -5,9 +5,9 @@
 #include <optional>
 #include <vector>
 
-#include "actors/coordinator.hpp"
+#include "actors/coordinator/coordinator.hpp"
 #include "actors/simulator/world.hpp"
-#include "tensor_io/error.hpp"
+#include "tensor_io/base/error.hpp"
 
 namespace troupe::simulator {
 namespace {

@@ -14,11 +14,11 @@
 #include <nlohmann/json.hpp>
 
 #include "gpt.hpp"
-#include "tensor_io/bad_samples.hpp"
-#include "tensor_io/checkpoint_reader.hpp"
-#include "tensor_io/fused_optimizer.hpp"
-#include "tensor_io/state_matching.hpp"
-#include "tensor_io/token_dataset.hpp"
+#include "tensor_io/checkpoint/checkpoint_reader.hpp"
+#include "tensor_io/checkpoint/state_matching.hpp"
+#include "tensor_io/data/bad_samples.hpp"
+#include "tensor_io/data/token_dataset.hpp"
+#include "tensor_io/optimizer/fused_optimizer.hpp"
 
 namespace {
 

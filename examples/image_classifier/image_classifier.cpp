@@ -10,7 +10,7 @@
 // expect: a falling loss, a held-out accuracy after each epoch (digits: above 0.97 after a few), and the path of the
 // last checkpoint.
 #include "mini_resnet.hpp"
-#include "tensor_io/datasets.hpp"
+#include "tensor_io/data/datasets.hpp"
 
 int main(int argc, char** argv) {
   troupe::Job job;

@@ -2,7 +2,7 @@
 // line of train.toml.
 #include <troupe/troupe.hpp>
 
-#include "tensor_io/datasets.hpp"
+#include "tensor_io/data/datasets.hpp"
 
 // The model. TROUPE_BLOCK instead of TORCH_MODULE makes a part that --strategy fsdp can shard and gather by itself.
 struct LayerImpl : torch::nn::Module {

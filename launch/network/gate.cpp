@@ -10,7 +10,7 @@
 #include "launch/network/join_proof.hpp"
 #include "launch/network/passage.hpp"
 #include "launch/network/refusals.hpp"
-#include "tensor_io/error.hpp"
+#include "tensor_io/base/error.hpp"
 
 namespace troupe {
 namespace {

@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
-#include "launch/job_keys.hpp"
 #include "launch/network/asio.hpp"
+#include "launch/network/job_keys.hpp"
 
 namespace troupe {
 

@@ -19,7 +19,7 @@
 #include "launch/network/buffered_scribe.hpp"
 #include "launch/network/gate.hpp"
 #include "launch/network/secure_link.hpp"
-#include "tensor_io/error.hpp"
+#include "tensor_io/base/error.hpp"
 
 namespace troupe {
 namespace {

@@ -8,8 +8,8 @@
 #include <set>
 #include <string>
 
-#include "launch/job_keys.hpp"
 #include "launch/network/asio.hpp"
+#include "launch/network/job_keys.hpp"
 
 namespace troupe {
 

@@ -7,7 +7,7 @@
 #include <array>
 #include <cstring>
 
-#include "tensor_io/error.hpp"
+#include "tensor_io/base/error.hpp"
 
 namespace troupe {
 

@@ -1,8 +1,8 @@
 #pragma once
 #include <string>
 
-#include "launch/job_keys.hpp"
 #include "launch/network/asio.hpp"
+#include "launch/network/job_keys.hpp"
 
 namespace troupe {
 

@@ -3,8 +3,8 @@
 #include <future>
 #include <string>
 
-#include "launch/job_keys.hpp"
 #include "launch/network/asio.hpp"
+#include "launch/network/job_keys.hpp"
 
 namespace troupe {
 

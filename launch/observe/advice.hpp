@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "launch/observe/run_numbers.hpp"
+#include "launch/observe/run_statistics.hpp"
 
 namespace troupe {
 

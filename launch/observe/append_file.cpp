@@ -9,7 +9,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "tensor_io/error.hpp"
+#include "tensor_io/base/error.hpp"
 
 namespace troupe {
 namespace {

@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-#include "actors/metric_sink.hpp"
+#include "actors/metrics/metric_sink.hpp"
 #include "launch/observe/append_file.hpp"
 
 namespace troupe {

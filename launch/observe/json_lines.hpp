@@ -1,5 +1,5 @@
 #pragma once
-#include "actors/metric_sink.hpp"
+#include "actors/metrics/metric_sink.hpp"
 #include "launch/observe/append_file.hpp"
 
 namespace troupe {

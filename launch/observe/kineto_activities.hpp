@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "tensor_io/trace.hpp"
+#include "tensor_io/base/trace.hpp"
 
 namespace troupe {
 

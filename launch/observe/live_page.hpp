@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "actors/metric_record.hpp"
+#include "actors/metrics/metric.hpp"
 
 namespace troupe {
 

@@ -16,7 +16,7 @@
 #include <charconv>
 
 #include "launch/observe/live_page.hpp"
-#include "tensor_io/error.hpp"
+#include "tensor_io/base/error.hpp"
 
 namespace troupe {
 

@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "actors/metric_sink.hpp"
+#include "actors/metrics/metric_sink.hpp"
 
 namespace troupe {
 

@@ -9,7 +9,7 @@
 #include <httplib.h>
 #include <nlohmann/json.hpp>
 
-#include "tensor_io/error.hpp"
+#include "tensor_io/base/error.hpp"
 
 namespace troupe {
 namespace {

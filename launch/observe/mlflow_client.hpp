@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "actors/metric_record.hpp"
+#include "actors/metrics/metric.hpp"
 
 namespace troupe {
 

@@ -5,9 +5,9 @@
 #include <optional>
 #include <thread>
 
-#include "actors/metric_sink.hpp"
+#include "actors/metrics/metric_sink.hpp"
 #include "launch/observe/mlflow_client.hpp"
-#include "tensor_io/error.hpp"
+#include "tensor_io/base/error.hpp"
 
 namespace troupe {
 

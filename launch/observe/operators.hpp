@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "tensor_io/trace.hpp"
+#include "tensor_io/base/trace.hpp"
 
 namespace troupe {
 

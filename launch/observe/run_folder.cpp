@@ -8,8 +8,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "launch/displayable.hpp"
-#include "tensor_io/error.hpp"
+#include "launch/process/displayable.hpp"
+#include "tensor_io/base/error.hpp"
 
 namespace troupe {
 namespace {

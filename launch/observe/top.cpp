@@ -15,12 +15,12 @@
 #include <httplib.h>
 #include <nlohmann/json.hpp>
 
-#include "launch/config.hpp"
-#include "launch/displayable.hpp"
+#include "launch/config/config.hpp"
 #include "launch/observe/run_folder.hpp"
 #include "launch/observe/svg_chart.hpp"
-#include "launch/terminal.hpp"
-#include "tensor_io/error.hpp"
+#include "launch/process/displayable.hpp"
+#include "launch/process/terminal.hpp"
+#include "tensor_io/base/error.hpp"
 
 namespace troupe {
 namespace {

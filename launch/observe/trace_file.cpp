@@ -9,7 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "actors/rank_list.hpp"
+#include "actors/messages/rank_list.hpp"
 
 namespace troupe {
 namespace {

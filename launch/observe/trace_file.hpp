@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "launch/observe/profile_setting.hpp"
+#include "launch/config/profile_setting.hpp"
 #include "launch/observe/trace_json.hpp"
-#include "tensor_io/clock_offset.hpp"
+#include "tensor_io/communicator/clock_offset.hpp"
 
 namespace troupe {
 

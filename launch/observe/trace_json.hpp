@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "tensor_io/trace.hpp"
+#include "tensor_io/base/trace.hpp"
 
 namespace troupe {
 

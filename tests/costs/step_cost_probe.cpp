@@ -19,7 +19,7 @@
 
 #include <ATen/record_function.h>
 
-#include "tensor_io/datasets.hpp"
+#include "tensor_io/data/datasets.hpp"
 #include "tests/support/run_program.hpp"
 
 namespace {

@@ -1,5 +1,5 @@
 // TOML files and values of flags.
-#include "launch/config.hpp"
+#include "launch/config/config.hpp"
 
 #include "tests/fuzz/fuzz.hpp"
 

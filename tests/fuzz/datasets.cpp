@@ -1,7 +1,7 @@
 // MNIST's IDX, CIFAR-10's records, CSV, gzip around them; shards of tokens, text.
-#include "tensor_io/datasets.hpp"
+#include "tensor_io/data/datasets.hpp"
 
-#include "tensor_io/token_dataset.hpp"
+#include "tensor_io/data/token_dataset.hpp"
 
 #include "tests/fuzz/fuzz.hpp"
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "tensor_io/error.hpp"
+#include "tensor_io/base/error.hpp"
 
 /// Input from nobody that we trust ends in a value or in an Error that a person can read; a target calls this around
 /// what it tries.

@@ -1,8 +1,8 @@
 // Host files, the --hosts flag, Slurm's lists.
-#include "launch/host_list.hpp"
+#include "launch/hosts/host_list.hpp"
 
-#include "launch/slurm.hpp"
-#include "launch/ssh_command.hpp"
+#include "launch/hosts/slurm.hpp"
+#include "launch/hosts/ssh_command.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 using namespace troupe;

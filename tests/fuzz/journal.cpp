@@ -1,10 +1,10 @@
 // A coordinator's journal, as a crash or a bad disk leaves it. The hash of a record is put right, or nothing behind it
 // would ever be tried.
-#include "launch/journal.hpp"
+#include "launch/launcher/journal.hpp"
 
 #include <cstring>
 
-#include "tensor_io/xxh3.hpp"
+#include "tensor_io/files/xxh3.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 using namespace troupe;

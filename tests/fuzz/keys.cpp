@@ -1,5 +1,5 @@
 // A job's keys as they come over a pipe.
-#include "launch/job_keys.hpp"
+#include "launch/network/job_keys.hpp"
 
 #include <cstdlib>
 

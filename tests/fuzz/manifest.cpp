@@ -1,8 +1,8 @@
 // manifest.json and rank-*.json. The manifest's hash is put right, or nothing behind it would ever be tried.
-#include "tensor_io/manifest.hpp"
+#include "tensor_io/checkpoint/manifest.hpp"
 
-#include "tensor_io/rank_state.hpp"
-#include "tensor_io/xxh3.hpp"
+#include "tensor_io/checkpoint/rank_state.hpp"
+#include "tensor_io/files/xxh3.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 using namespace troupe;

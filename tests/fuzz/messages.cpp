@@ -9,8 +9,8 @@
 #include <tuple>
 #include <utility>
 
-#include "actors/coordinator.hpp"
-#include "launch/actor_system.hpp"
+#include "actors/coordinator/coordinator.hpp"
+#include "launch/network/actor_system.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 using namespace troupe;

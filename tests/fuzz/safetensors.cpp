@@ -1,5 +1,5 @@
 // Safetensors files from anybody: whatever the header says, only bytes of the file are read.
-#include "tensor_io/safetensors.hpp"
+#include "tensor_io/checkpoint/safetensors.hpp"
 
 #include <vector>
 

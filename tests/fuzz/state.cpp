@@ -5,11 +5,11 @@
 #include <cstring>
 #include <span>
 
-#include "actors/heal_header.hpp"
-#include "strategies/shard_copy.hpp"
-#include "tensor_io/failure_word.hpp"
-#include "tensor_io/rank_state.hpp"
-#include "tensor_io/xxh3.hpp"
+#include "actors/compute/heal_header.hpp"
+#include "strategies/sharded/shard_copy.hpp"
+#include "tensor_io/checkpoint/rank_state.hpp"
+#include "tensor_io/communicator/gloo/abort_reason.hpp"
+#include "tensor_io/files/xxh3.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 using namespace troupe;

@@ -1,11 +1,11 @@
 // Activation checkpointing and SyncBatchNorm on the device beside the CPU.
 #include <thread>
 
-#include "actors/activation_checkpointing.hpp"
-#include "actors/block.hpp"
-#include "strategies/sync_batch_norm.hpp"
-#include "tensor_io/autocast.hpp"
-#include "tensor_io/device_stream.hpp"
+#include "actors/block/activation_checkpointing.hpp"
+#include "actors/block/block.hpp"
+#include "strategies/batch_norm/sync_batch_norm.hpp"
+#include "tensor_io/device/device_stream.hpp"
+#include "tensor_io/layers/autocast.hpp"
 #include "tests/gpu/gpu.hpp"
 #include "tests/support/small_training.hpp"
 

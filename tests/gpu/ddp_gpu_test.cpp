@@ -1,5 +1,5 @@
 // Training on the device beside training on the CPU.
-#include "tensor_io/device_stream.hpp"
+#include "tensor_io/device/device_stream.hpp"
 #include "tests/gpu/gpu.hpp"
 #include "tests/support/small_training.hpp"
 

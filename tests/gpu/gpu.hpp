@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "tensor_io/accelerator.hpp"
+#include "tensor_io/device/accelerator.hpp"
 
 namespace troupe::test {
 

@@ -1,8 +1,8 @@
 // The rows of docs/gpu.md that are numbers of our own: `gpu_rows` prints all of them, `gpu_rows NAME` those of kernels,
 // ddp, optimizer, overlap or abort.
-#include "tensor_io/device_kernels.hpp"
-#include "tensor_io/device_stream.hpp"
-#include "tensor_io/nccl_communicator.hpp"
+#include "tensor_io/communicator/nccl/nccl_communicator.hpp"
+#include "tensor_io/device/device_kernels.hpp"
+#include "tensor_io/device/device_stream.hpp"
 #include "tests/gpu/gpu.hpp"
 #include "tests/gpu/rows.hpp"
 #include "tests/support/small_training.hpp"

@@ -26,8 +26,8 @@
 
 #include "bench/processes.hpp"
 #include "bench/step_job.hpp"
-#include "tensor_io/autocast.hpp"
-#include "tensor_io/device_stream.hpp"
+#include "tensor_io/device/device_stream.hpp"
+#include "tensor_io/layers/autocast.hpp"
 #include "troupe/troupe.hpp"
 
 using namespace step_job;

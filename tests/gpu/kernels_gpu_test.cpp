@@ -1,10 +1,10 @@
 // What needs a GPU. Each test says so, and exits with 77, where there is none.
 #include <torch/torch.h>
 
-#include "tensor_io/device_feed.hpp"
-#include "tensor_io/device_kernels.hpp"
-#include "tensor_io/device_stream.hpp"
-#include "tensor_io/dropout.hpp"
+#include "tensor_io/data/device_feed.hpp"
+#include "tensor_io/device/device_kernels.hpp"
+#include "tensor_io/device/device_stream.hpp"
+#include "tensor_io/layers/dropout.hpp"
 #include "tests/catch.hpp"
 #include "tests/gpu/gpu.hpp"
 

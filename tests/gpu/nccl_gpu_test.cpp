@@ -4,8 +4,8 @@
 
 #include <thread>
 
-#include "tensor_io/nccl_communicator.hpp"
-#include "tensor_io/nccl_library.hpp"
+#include "tensor_io/communicator/nccl/nccl_communicator.hpp"
+#include "tensor_io/cuda/nccl_library.hpp"
 #include "tests/catch.hpp"
 #include "tests/gpu/gpu.hpp"
 

@@ -1,8 +1,8 @@
 // How much of communication a step waits for, on one device: collectives that take their time (PacedNccl) beside the
 // model's own kernels.
 #include "bench/step_job.hpp"
-#include "tensor_io/autocast.hpp"
-#include "tensor_io/device_stream.hpp"
+#include "tensor_io/device/device_stream.hpp"
+#include "tensor_io/layers/autocast.hpp"
 #include "tests/gpu/paced_device.hpp"
 #include "tests/gpu/rows.hpp"
 #include "tests/support/small_training.hpp"

@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "tensor_io/nccl_api.hpp"
+#include "tensor_io/communicator/nccl/nccl_api.hpp"
 #include "tests/support/nccl_bytes.hpp"
 
 namespace troupe::test {

@@ -1,7 +1,7 @@
 // Sharded training on the device beside sharded training on the CPU. One rank, which gathers all the same: by copies,
 // and by NCCL itself.
-#include "actors/block.hpp"
-#include "tensor_io/device_stream.hpp"
+#include "actors/block/block.hpp"
+#include "tensor_io/device/device_stream.hpp"
 #include "tests/gpu/gpu.hpp"
 #include "tests/support/small_training.hpp"
 

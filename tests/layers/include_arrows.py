@@ -15,12 +15,12 @@ RANKS = {"tensor_io": 0, "actors": 1, "strategies": 2, "launch": 3, "troupe": 4,
 PLACES = [
     (r"caf/(io|openssl)/", r"launch/", "only launch opens connections between actor systems"),
     (r"caf/", r"(?!tensor_io/)", "tensor_io moves tensors and knows no actors"),
-    (r"nccl\.h", r"tensor_io/nccl_library\.", "only the table of NCCL's calls sees NCCL"),
-    (r"(cuda|cublas|cupti|c10/cuda/|ATen/cuda/|torch/cuda)|tensor_io/device_kernels_cuda",
-     r"tensor_io/(cuda_accelerator|cuda_graph|device_kernels_cuda|nccl_library)\.|tests/gpu/\w+\.cu$", "only the files of a build with CUDA see it"),
-    (r"gloo/", r"tensor_io/gloo_|bench/", "only the Gloo communicator sees Gloo"),
+    (r"nccl\.h", r"tensor_io/cuda/nccl_library\.", "only the table of NCCL's calls sees NCCL"),
+    (r"(cuda|cublas|cupti|c10/cuda/|ATen/cuda/|torch/cuda)|tensor_io/cuda/device_kernels_cuda",
+     r"tensor_io/cuda/(cuda_accelerator|cuda_graph|device_kernels_cuda|nccl_library)\.|tests/gpu/\w+\.cu$", "only the files of a build with CUDA see it"),
+    (r"gloo/", r"tensor_io/communicator/gloo/|bench/", "only the Gloo communicator sees Gloo"),
     (r"openssl/", r"(tests/)?launch/", "only launch speaks TLS"),
-    (r"cereal/", r"launch/(rank\.hpp|journal\.cpp)|tensor_io/rank_state\.cpp|tests/", "cereal stays in the files that serialise"),
+    (r"cereal/", r"launch/(rank/rank\.hpp|launcher/journal\.cpp)|tensor_io/checkpoint/rank_state\.cpp|tests/", "cereal stays in the files that serialise"),
 ]
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.M)
@@ -50,27 +50,27 @@ def read(root):
 
 def self_test():
     sins = {
-        "tensor_io/a.cpp": '#include "actors/reducer.hpp"\n',
-        "actors/b.hpp": '  #  include "strategies/ddp.hpp"\n',
-        "strategies/c.cpp": "#include <launch/rank.hpp>\n",
+        "tensor_io/a.cpp": '#include "actors/rank/reducer.hpp"\n',
+        "actors/b.hpp": '  #  include "strategies/replicated/ddp.hpp"\n',
+        "strategies/c.cpp": "#include <launch/rank/rank.hpp>\n",
         "launch/d.cpp": '#include <string>\n#include "tests/catch.hpp"\n',
         "tensor_io/e.cpp": "#include <caf/all.hpp>\n",
         "actors/f.cpp": "#include <caf/io/all.hpp>\n",
         "tensor_io/g.cpp": "#include <nccl.h>\n",
-        "tensor_io/nccl_communicator.cpp": "#include <nccl.h>\n",
+        "tensor_io/communicator/nccl/nccl_communicator.cpp": "#include <nccl.h>\n",
         "strategies/n.cpp": "#include <cuda_runtime_api.h>\n",
         "actors/o.cpp": "#include <c10/cuda/CUDAStream.h>\n",
         "tests/gpu/q.cpp": "#include <cuda_runtime.h>\n",
-        "tensor_io/p.cpp": '#include "tensor_io/device_kernels_cuda.hpp"\n',
+        "tensor_io/p.cpp": '#include "tensor_io/cuda/device_kernels_cuda.hpp"\n',
         "actors/h.hpp": "#include <cereal/cereal.hpp>\n",
         "strategies/i.cpp": "#include <gloo/context.h>\n",
         "actors/j.cpp": "#include <openssl/ssl.h>\n",
         "launch/k.cpp": '#include "troupe/troupe.hpp"\n',
     }
     virtues = {
-        "launch/l.cpp": '#include <caf/io/all.hpp>\n#include "tensor_io/error.hpp"\n// #include "tests/catch.hpp"\n',
-        "tensor_io/nccl_library.cpp": "#include <nccl.h>\n",
-        "tensor_io/device_kernels_cuda.cu": '#include <cuda_fp16.h>\n#include "tensor_io/device_kernels_cuda.hpp"\n',
+        "launch/l.cpp": '#include <caf/io/all.hpp>\n#include "tensor_io/base/error.hpp"\n// #include "tests/catch.hpp"\n',
+        "tensor_io/cuda/nccl_library.cpp": "#include <nccl.h>\n",
+        "tensor_io/cuda/device_kernels_cuda.cu": '#include <cuda_fp16.h>\n#include "tensor_io/cuda/device_kernels_cuda.hpp"\n',
         "actors/m.cpp": "#include <caf/all.hpp>\n",
         "tests/gpu/r.cu": "#include <cuda_runtime.h>\n",
     }

@@ -8,16 +8,16 @@
 
 #include <nlohmann/json.hpp>
 
-#include "actors/block.hpp"
+#include "actors/block/block.hpp"
 #include "actors/simulator/draw.hpp"
-#include "launch/agent_link.hpp"
-#include "launch/job.hpp"
-#include "launch/start_over.hpp"
-#include "strategies/sync_batch_norm.hpp"
-#include "tensor_io/checkpoint_directory.hpp"
-#include "tensor_io/checkpoint_reader.hpp"
-#include "tensor_io/datasets.hpp"
-#include "tensor_io/dropout.hpp"
+#include "launch/launcher/start_over.hpp"
+#include "launch/network/agent_link.hpp"
+#include "launch/program/job.hpp"
+#include "strategies/batch_norm/sync_batch_norm.hpp"
+#include "tensor_io/checkpoint/checkpoint_reader.hpp"
+#include "tensor_io/checkpoint/checkpoint_store.hpp"
+#include "tensor_io/data/datasets.hpp"
+#include "tensor_io/layers/dropout.hpp"
 #include "tests/support/run_program.hpp"
 #include "tests/support/scratch_directory.hpp"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "launch/simulated_process.hpp"
+#include "launch/program/simulated_process.hpp"
 
 namespace troupe::simulator {
 

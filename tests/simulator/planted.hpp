@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "actors/membership.hpp"
+#include "actors/messages/membership.hpp"
 
 namespace troupe::simulator {
 

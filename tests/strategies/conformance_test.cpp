@@ -1,6 +1,6 @@
 // Every strategy of ours passes the suite that users run on theirs, and the suite sees what is wrong with one that is
 // broken.
-#include "launch/strategy_conformance.hpp"
+#include "launch/program/strategy_conformance.hpp"
 
 #include "examples/custom_strategy/gossip.hpp"
 #include "tests/catch.hpp"

@@ -8,11 +8,11 @@
 #include <thread>
 #include <vector>
 
-#include "launch/rank_system.hpp"
-#include "launch/simulate.hpp"
-#include "strategies/comm_hooks.hpp"
-#include "strategies/ddp.hpp"
-#include "tensor_io/random_seed.hpp"
+#include "launch/program/simulate.hpp"
+#include "launch/rank/rank_system.hpp"
+#include "strategies/hooks/comm_hooks.hpp"
+#include "strategies/replicated/ddp.hpp"
+#include "tensor_io/base/random_seed.hpp"
 #include "tests/catch.hpp"
 
 namespace troupe::testing {

@@ -10,8 +10,8 @@
 #include <map>
 #include <mutex>
 
-#include "tensor_io/device_graph.hpp"
-#include "tensor_io/memory_shortage.hpp"
+#include "tensor_io/device/device_graph.hpp"
+#include "tensor_io/memory/memory_shortage.hpp"
 
 namespace troupe::test {
 namespace {

@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include "tensor_io/device_graph.hpp"
+#include "tensor_io/device/device_graph.hpp"
 
 namespace c10 {
 class OperatorHandle;

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tensor_io/file_layer.hpp"
+#include "tensor_io/files/file_layer.hpp"
 #include "tests/support/scratch_directory.hpp"
 
 namespace troupe::testing {

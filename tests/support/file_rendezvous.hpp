@@ -5,7 +5,7 @@
 #include <sstream>
 #include <thread>
 
-#include "tensor_io/rendezvous.hpp"
+#include "tensor_io/communicator/rendezvous.hpp"
 
 namespace troupe::test {
 

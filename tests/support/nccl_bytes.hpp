@@ -1,7 +1,7 @@
 #pragma once
 #include <cstddef>
 
-#include "tensor_io/nccl_api.hpp"
+#include "tensor_io/communicator/nccl/nccl_api.hpp"
 
 namespace troupe::test {
 

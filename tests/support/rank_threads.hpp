@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "tensor_io/communicator.hpp"
+#include "tensor_io/communicator/communicator.hpp"
 
 namespace troupe::test {
 

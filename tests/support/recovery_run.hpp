@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tensor_io/checkpoint_reader.hpp"
+#include "tensor_io/checkpoint/checkpoint_reader.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/launch.hpp"
 

@@ -4,16 +4,16 @@
 #include <string>
 #include <vector>
 
-#include "launch/actor_system.hpp"
-#include "launch/rank.hpp"
-#include "launch/simulate.hpp"
-#include "strategies/comm_hooks.hpp"
-#include "strategies/ddp.hpp"
-#include "strategies/local_steps.hpp"
-#include "strategies/mesh_parallel.hpp"
-#include "strategies/parameter_server.hpp"
-#include "strategies/sharded.hpp"
-#include "strategies/switching.hpp"
+#include "launch/network/actor_system.hpp"
+#include "launch/program/simulate.hpp"
+#include "launch/rank/rank.hpp"
+#include "strategies/hooks/comm_hooks.hpp"
+#include "strategies/mesh/mesh_parallel.hpp"
+#include "strategies/replicated/ddp.hpp"
+#include "strategies/replicated/local_steps.hpp"
+#include "strategies/replicated/parameter_server.hpp"
+#include "strategies/sharded/sharded_strategy.hpp"
+#include "strategies/switching/switching_strategy.hpp"
 
 namespace troupe::testing {
 

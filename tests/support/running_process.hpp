@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "launch/child_process.hpp"
+#include "launch/process/child_process.hpp"
 
 namespace troupe::testing {
 

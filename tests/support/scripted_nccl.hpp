@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tensor_io/nccl_api.hpp"
+#include "tensor_io/communicator/nccl/nccl_api.hpp"
 
 namespace troupe::test {
 

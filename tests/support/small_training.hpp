@@ -10,15 +10,15 @@
 #include <utility>
 #include <vector>
 
-#include "strategies/comm_hooks.hpp"
-#include "strategies/ddp.hpp"
-#include "strategies/local_steps.hpp"
-#include "strategies/mesh_parallel.hpp"
-#include "strategies/parameter_server.hpp"
-#include "strategies/sharded.hpp"
-#include "strategies/switching.hpp"
-#include "tensor_io/fused_optimizer.hpp"
-#include "tensor_io/state_parts.hpp"
+#include "strategies/hooks/comm_hooks.hpp"
+#include "strategies/mesh/mesh_parallel.hpp"
+#include "strategies/replicated/ddp.hpp"
+#include "strategies/replicated/local_steps.hpp"
+#include "strategies/replicated/parameter_server.hpp"
+#include "strategies/sharded/sharded_strategy.hpp"
+#include "strategies/switching/switching_strategy.hpp"
+#include "tensor_io/checkpoint/state_parts.hpp"
+#include "tensor_io/optimizer/fused_optimizer.hpp"
 #include "tests/support/cluster.hpp"
 
 namespace troupe::testing {

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "tensor_io/nccl_api.hpp"
-#include "tensor_io/reduce_kernels.hpp"
+#include "tensor_io/communicator/nccl/nccl_api.hpp"
+#include "tensor_io/kernels/reduce_kernels.hpp"
 #include "tests/support/nccl_bytes.hpp"
 
 namespace troupe::test {

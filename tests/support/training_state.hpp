@@ -4,10 +4,10 @@
 #include <map>
 #include <string>
 
-#include "tensor_io/named_state.hpp"
-#include "tensor_io/rank_state.hpp"
-#include "tensor_io/safetensors.hpp"
-#include "tensor_io/state_parts.hpp"
+#include "tensor_io/checkpoint/rank_state.hpp"
+#include "tensor_io/checkpoint/safetensors.hpp"
+#include "tensor_io/checkpoint/state_parts.hpp"
+#include "tensor_io/layout/named_state.hpp"
 
 namespace troupe::testing {
 

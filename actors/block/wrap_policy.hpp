@@ -1,0 +1,58 @@
+#pragma once
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "actors/block/block_calls.hpp"
+
+namespace troupe {
+
+/// Which modules of a model are units of their own. As text:
+///
+///     block                    every block
+///     type:TransformerBlock    modules of these types (without namespace and `Impl`), several with commas
+///     numel:1000000            blocks with at least so many parameters that no block inside has taken
+///     name:layers.*,head       modules with these paths; `*` stands for one name, `**` for any number of them
+///     none                     no module: the model is one unit
+struct WrapPolicy {
+  enum class By { none, block, type, numel, name };
+  By by = By::block;                  ///< what decides
+  std::vector<std::string> patterns;  ///< types or paths
+  std::int64_t numel = 0;             ///< with By::numel: at least so many elements
+};
+
+/// Throws Error(usage) naming what is wrong in `text`.
+WrapPolicy parse_wrap_policy(std::string_view text);
+
+struct UnitParameter {
+  std::string name;                  ///< path in the model, the first one where it has several
+  at::Tensor tensor;                 ///< the live one
+  std::vector<std::string> aliases;  ///< its other paths
+};
+
+/// What is gathered, checkpointed or placed as one.
+struct WrapUnit {
+  std::string name;                           ///< path of the module; empty for the model itself
+  std::shared_ptr<torch::nn::Module> module;  ///< whose calls are hooked
+  BlockCalls* block = nullptr;                ///< the module's hooks; nullptr only for a model that is no block
+  std::vector<UnitParameter> parameters;      ///< of it and of what is below it in no unit of its own
+};
+
+/// The units of a model: first the model itself, then those that the policy picks, in the order of registration, an
+/// outer one before the inner ones. Each parameter is in exactly one unit: the innermost around its module; one that
+/// several units use is in the innermost unit around all of them, so that it is there whichever of them runs. A unit
+/// may have no parameter of its own only if it is the model. A block that is registered twice is one unit, under its
+/// first path. Names all blocks (name_blocks).
+///
+/// Throws Error(usage) where a type or name matches nothing, naming what there is, or a module that is no block, whose
+/// call can't be hooked.
+std::vector<WrapUnit> wrap_units(const std::shared_ptr<torch::nn::Module>& model, const WrapPolicy& policy);
+
+/// Whether `path` fits `pattern`: `layers.*` fits layers.0, but not layers.0.attention; `layers.**` fits both.
+bool matches_path(std::string_view pattern, std::string_view path);
+
+}  // namespace troupe

@@ -1,0 +1,170 @@
+#include "actors/compute/vote.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+
+#include "actors/messages/rank_list.hpp"
+
+namespace troupe {
+namespace {
+
+struct Wire {
+  std::int64_t step = 0;
+  std::uint64_t layout_hash = 0, parameter_hash = 0;
+  std::int64_t dataset_size = 0;
+  double loss_sum = 0, samples = 0, correct = 0, gradient_norm = 0;
+  std::int32_t not_finite_parameter = 0;
+  std::uint8_t not_finite_loss = 0, stop_signal = 0, rebuild = 0, reserved = 0;
+  SectionTimes own;
+  std::uint32_t data_hash = 0;
+};
+static_assert(std::is_trivially_copyable_v<Wire> && sizeof(Wire) == 88);
+
+// The ranks whose value differs from the most common one; rank 0's side wins a tie.
+template <class Value>
+std::vector<int> minority(std::span<const Vote> votes, Value value) {
+  std::map<decltype(value(votes[0])), int> count;
+  for (const auto& vote : votes) ++count[value(vote)];
+  auto best = value(votes[0]);
+  for (const auto& [candidate, n] : count) {
+    if (n > count[best]) best = candidate;
+  }
+  std::vector<int> ranks;
+  for (std::size_t r = 0; r < votes.size(); ++r) {
+    if (value(votes[r]) != best) ranks.push_back(static_cast<int>(r));
+  }
+  return ranks;
+}
+
+}  // namespace
+
+std::size_t vote_bytes(std::size_t parameters) noexcept { return sizeof(Wire) + (parameters + 7) / 8; }
+
+void encode_vote(const Vote& vote, std::span<std::uint8_t> bytes) {
+  const Wire wire{vote.step,
+                  vote.layout_hash,
+                  vote.parameter_hash,
+                  vote.dataset_size,
+                  vote.loss_sum,
+                  vote.samples,
+                  vote.correct,
+                  vote.gradient_norm,
+                  vote.not_finite_parameter,
+                  vote.not_finite_loss,
+                  vote.stop_signal,
+                  vote.rebuild,
+                  vote.reserved,
+                  vote.own,
+                  vote.data_hash};
+  std::memset(bytes.data(), 0, bytes.size());
+  std::memcpy(bytes.data(), &wire, sizeof wire);
+  for (std::size_t i = 0; i < vote.used.size(); ++i) {
+    if (vote.used[i])
+      bytes[sizeof wire + i / 8] = static_cast<std::uint8_t>(bytes[sizeof wire + i / 8] | (1u << (i % 8)));
+  }
+}
+
+Vote decode_vote(std::span<const std::uint8_t> bytes, std::size_t parameters) {
+  Wire wire{};
+  std::memcpy(&wire, bytes.data(), sizeof wire);
+  Vote vote{wire.step,
+            wire.layout_hash,
+            wire.dataset_size,
+            wire.data_hash,
+            wire.loss_sum,
+            wire.samples,
+            wire.correct,
+            wire.gradient_norm,
+            wire.not_finite_parameter,
+            wire.not_finite_loss,
+            wire.stop_signal,
+            wire.rebuild,
+            wire.reserved,
+            wire.parameter_hash,
+            wire.own,
+            {}};
+  vote.used.resize(parameters);
+  for (std::size_t i = 0; i < parameters; ++i) vote.used[i] = (bytes[sizeof wire + i / 8] >> (i % 8)) & 1;
+  return vote;
+}
+
+Decision decide(std::span<const Vote> votes, std::span<const std::string> parameter_names, StopOn stop,
+                std::optional<std::int64_t> measured) {
+  if (const auto odd = minority(votes, [](const Vote& v) { return v.step; }); !odd.empty()) {
+    throw Error(ErrorReport{ErrorCode::mismatch, -1, "compute", votes[0].step, "vote",
+                            rank_list(odd) + " voted on step " +
+                                std::to_string(votes[static_cast<std::size_t>(odd[0])].step) + ", the others did not",
+                            "every rank must call backward and step equally often"});
+  }
+  if (const auto odd = minority(votes, [](const Vote& v) { return v.layout_hash; }); !odd.empty()) {
+    throw Error(ErrorReport{
+        ErrorCode::mismatch, -1, "compute", votes[0].step, "vote",
+        rank_list(odd) + " used another parameter layout (shapes, dtypes, requires_grad or buckets) than the others",
+        "build the same model and change requires_grad on every rank alike"});
+  }
+  if (const auto odd = minority(votes, [](const Vote& v) { return v.dataset_size; }); !odd.empty()) {
+    const auto first = static_cast<std::size_t>(odd[0]);
+    const auto other = std::find_if(votes.begin(), votes.end(),
+                                    [&](const Vote& v) { return v.dataset_size != votes[first].dataset_size; });
+    throw Error(ErrorReport{ErrorCode::mismatch, -1, "compute", votes[0].step, "vote",
+                            rank_list(odd) + " drew from a data set of " + std::to_string(votes[first].dataset_size) +
+                                " samples, the others from one of " + std::to_string(other->dataset_size),
+                            "put the same files on every host"});
+  }
+  if (const auto odd = minority(votes, [](const Vote& v) { return v.data_hash; }); !odd.empty()) {
+    throw Error(ErrorReport{
+        ErrorCode::mismatch, -1, "compute", votes[0].step, "vote",
+        rank_list(odd) + " drew from other files than the others: their names or lengths below data_dir differ",
+        "put the same files on every host"});
+  }
+  Decision decision;
+  decision.used.assign(votes[0].used.size(), false);
+  double loss_sum = 0, max_loss = -std::numeric_limits<double>::infinity();
+  bool loss_not_finite = false;  // of the culprit too
+  for (std::size_t r = 0; r < votes.size(); ++r) {
+    const auto& vote = votes[r];
+    loss_sum += vote.loss_sum;
+    if (vote.samples > 0) max_loss = std::max(max_loss, vote.loss_sum / vote.samples);
+    decision.samples += vote.samples;
+    decision.correct += vote.correct;
+    // NaN stays: std::max would lose it.
+    if (std::isfinite(decision.gradient_norm) && !(vote.gradient_norm <= decision.gradient_norm))
+      decision.gradient_norm = vote.gradient_norm;
+    if (decision.stop_signal == 0) decision.stop_signal = vote.stop_signal;
+    for (std::size_t i = 0; i < vote.used.size(); ++i) decision.used[i] = decision.used[i] || vote.used[i];
+    // A rank's own loss says more than gradients, of which a device's are looked at reduced: those all ranks see alike.
+    const bool first = !decision.not_finite || (vote.not_finite_loss && !loss_not_finite);
+    loss_not_finite = loss_not_finite || vote.not_finite_loss;
+    if (first && (vote.not_finite_loss || vote.not_finite_parameter >= 0)) {
+      decision.not_finite = true;
+      decision.culprit = static_cast<std::int32_t>(r);
+      decision.parameter = vote.not_finite_parameter;
+      const auto index = static_cast<std::size_t>(vote.not_finite_parameter);
+      decision.reason = vote.not_finite_loss
+                            ? "the loss is not finite"
+                            : "the gradient of " +
+                                  (index < parameter_names.size() ? parameter_names[index] : "a parameter") +
+                                  " is not finite";
+    }
+  }
+  decision.rebuild = votes[0].rebuild != 0;
+  decision.loss = decision.samples > 0 ? loss_sum / decision.samples : 0;
+  decision.max_loss = decision.samples > 0 ? max_loss : 0;
+  if (!decision.not_finite && !std::isfinite(decision.gradient_norm)) {
+    decision.not_finite = true;
+    decision.reason = "the reduced gradient is not finite although every rank's own is: it overflows when added up";
+  }
+  if (decision.not_finite) {
+    decision.commit = false;
+    if (loss_not_finite ? stop.loss : stop.gradient) {
+      throw Error(ErrorReport{ErrorCode::not_finite, decision.culprit, "compute", measured.value_or(votes[0].step),
+                              "vote", decision.reason, "lower lr, clip with clip_norm, or set on_not_finite to skip"});
+    }
+  }
+  return decision;
+}
+
+}  // namespace troupe

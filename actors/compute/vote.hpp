@@ -1,0 +1,67 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "actors/compute/straggler.hpp"
+#include "tensor_io/base/error.hpp"
+
+namespace troupe {
+
+/// What each rank says at the end of a step, before anything is applied. All ranks gather all votes on the program lane
+/// and decide alike.
+struct Vote {
+  std::int64_t step = 0;
+  std::uint64_t layout_hash = 0;  ///< parameters and bucket plan that this step's gradients were laid out by
+  std::int64_t dataset_size = 0;  ///< samples of the data set that the loader draws from; 0: there is no loader
+  std::uint32_t data_hash = 0;    ///< of its files (Dataset::files_hash), folded; 0: it says nothing of them
+  double loss_sum = 0;            ///< loss times samples, summed over the rank's micro-batches
+  double samples = 0;
+  double correct = 0;                      ///< samples that were right, where the job counts them
+  double gradient_norm = 0;                ///< of the reduced gradient; 0 where nobody asked for it
+  std::int32_t not_finite_parameter = -1;  ///< first parameter whose local gradient is NaN or infinite
+  std::uint8_t not_finite_loss = 0;
+  std::uint8_t stop_signal = 0;  ///< SIGINT, SIGTERM: end after this step
+  std::uint8_t rebuild = 0;      ///< rank 0: gradients came in another order than planned
+  std::uint8_t reserved = 0;
+  std::uint64_t parameter_hash =
+      0;                   ///< of the replicated parameters before this step's update; 0: not taken in this step
+  SectionTimes own;        ///< what this rank spent on its own part of the step
+  std::vector<bool> used;  ///< by parameter: has a gradient on this rank
+};
+
+struct Decision {
+  bool commit = true;
+  std::string reason;           ///< why not, for the log: `rank 1: the gradient of fc.weight is not finite`
+  std::int32_t culprit = -1;    ///< the rank that the reason names
+  std::int32_t parameter = -1;  ///< the parameter that it names
+  bool not_finite = false;
+  int stop_signal = 0;
+  bool rebuild = false;
+  double loss = 0;      ///< mean over all samples
+  double max_loss = 0;  ///< the largest of the ranks' means
+  double samples = 0;
+  double correct = 0;
+  double gradient_norm = 0;
+  std::vector<bool> used;  ///< used on at least one rank
+};
+
+/// Bytes of an encoded vote for a model of so many parameters: the same on all ranks.
+std::size_t vote_bytes(std::size_t parameters) noexcept;
+void encode_vote(const Vote& vote, std::span<std::uint8_t> bytes);
+Vote decode_vote(std::span<const std::uint8_t> bytes, std::size_t parameters);
+
+/// Whether something that is not finite ends the job; the step is skipped otherwise.
+struct StopOn {
+  bool loss = true, gradient = true;
+};
+
+/// Pure: the same votes give the same decision on every rank. Throws Error(mismatch) naming the ranks whose layout or
+/// step differs from the majority's, and Error(not_finite) where `stop` says so. `measured`: the step that losses and
+/// gradients in the votes are of, where it is not the one that is voted on.
+Decision decide(std::span<const Vote> votes, std::span<const std::string> parameter_names, StopOn stop,
+                std::optional<std::int64_t> measured = {});
+
+}  // namespace troupe

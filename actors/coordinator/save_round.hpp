@@ -1,0 +1,55 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "actors/messages/membership.hpp"
+#include "actors/messages/messages.hpp"
+
+namespace troupe {
+
+/// One try to save, as the coordinator sees it: a two-phase commit. First every rank writes its part; then one of them
+/// makes a checkpoint of the parts, and if it dies over that, the next one. A save fails with the first part that
+/// cannot be written, by a full disk or by the loss of a rank before it had written. A value; decides, sends nothing.
+class SaveRound {
+ public:
+  /// `members`: by rank, who is to write.
+  SaveRound(SaveAttempt attempt, std::vector<ProcessId> members, bool best);
+
+  void written(const PartSaved& part);
+  void published(const SaveEnded& ended);
+  void lost(const ProcessId& process, const std::string& why);
+  /// Over another connection; it may have been taken for lost. If it was to publish, the order, or its answer, may be
+  /// lost with the old one. It gets the order again, which does no harm.
+  void came_back(const ProcessId& process);
+
+  enum class Action { wait, publish, end };
+  struct Decision {
+    Action action = Action::wait;
+    ProcessId publisher;  ///< of publish
+    SaveEnded ended;      ///< of end
+  };
+  /// What is to be done now. `publish` once for each publisher.
+  Decision decide();
+
+  const SaveAttempt& attempt() const noexcept { return attempt_; }
+  PublishCheckpoint order() const { return {attempt_, static_cast<std::int32_t>(members_.size()), best_}; }
+  /// Ranks whose part is not there yet.
+  std::vector<int> missing() const;
+
+ private:
+  int rank_of(const ProcessId& process) const;
+
+  SaveAttempt attempt_;
+  std::vector<ProcessId> members_;
+  std::map<std::int32_t, int> rank_by_slot_;
+  bool best_ = false;
+  std::set<int> written_, lost_;
+  int publisher_ = -1;
+  std::optional<SaveEnded> outcome_;
+};
+
+}  // namespace troupe

@@ -1,1 +1,0 @@
-#include "actors/messages.hpp"

@@ -1,0 +1,31 @@
+#pragma once
+#include <caf/all.hpp>
+
+#include <string>
+
+#include "actors/messages/messages.hpp"
+
+namespace troupe {
+
+/// A host's agent, as the coordinator knows it.
+using NodeAgentActor = caf::typed_actor<caf::reacts_to<StartRank>, caf::reacts_to<KillRank>, caf::reacts_to<JobOver>>;
+
+/// One per job: who takes part, where ranks leave their addresses for each other, who is to blame when collectives
+/// stall, who replaces a rank that died, and the end of the job. It takes no part in a step: ranks train on while it is
+/// away.
+using CoordinatorActor =
+    caf::typed_actor<caf::replies_to<JoinJob>::with<JoinAccepted>,        //
+                     caf::replies_to<JoinNode>::with<bool>,               //
+                     caf::reacts_to<PutValue>,                            //
+                     caf::replies_to<GetValue>::with<bool, std::string>,  // there or not, and its value
+                     caf::reacts_to<CollectiveState>,                     //
+                     caf::reacts_to<Heartbeat>,                           //
+                     caf::reacts_to<RankInterrupted>,                     //
+                     caf::reacts_to<RankExited>,                          //
+                     caf::reacts_to<PartSaved>,                           //
+                     caf::reacts_to<CheckpointPublished>,                 //
+                     caf::replies_to<RankEnded>::with<bool>,              // acknowledged
+                     caf::reacts_to<StopJob>,                             //
+                     caf::reacts_to<CoordinatorTick>>;
+
+}  // namespace troupe

@@ -1,0 +1,105 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tensor_io/base/error.hpp"
+
+namespace troupe {
+
+/// One life of one process in a slot.
+struct ProcessId {
+  std::int32_t slot = -1;
+  std::uint64_t incarnation = 0;  ///< 0: not known, or not drawn yet
+  bool operator==(const ProcessId&) const = default;
+};
+
+/// 64 random bits, never 0.
+std::uint64_t random_incarnation();
+
+struct Member {
+  ProcessId process;
+  std::string host;
+  bool newcomer = false;  ///< gets the state from the others before its first step
+};
+
+/// Who trains now, by rank, and where they go on. Announced by the coordinator, the same to all; generations only grow.
+struct Membership {
+  std::uint64_t generation = 0;
+  std::vector<Member> members;     // by rank
+  std::int64_t resume_step = 0;    // the step that runs next
+  std::int32_t sections_done = 0;  // of what comes between the step before and that one (validation, saving)
+  std::string votes;   // of step resume_step - 1, all ranks' of the generation before, if anybody saw them: who did not
+                       // commits by them
+  std::string reason;  // one sentence
+
+  int world_size() const noexcept { return static_cast<int>(members.size()); }
+  int rank_of(const ProcessId& process) const noexcept;  ///< -1: not a member
+  bool has_newcomers() const noexcept;
+};
+
+/// Where a survivor stands when its generation was interrupted.
+struct RankInterrupted {
+  ProcessId process;
+  std::uint64_t generation = 0;
+  std::int64_t steps_done = 0;            ///< committed
+  std::int64_t voted_step = -1;           ///< the last step that it voted on: its gradients are reduced and still there
+  std::int32_t sections_done = 0;         ///< after the last committed step
+  bool whole = true;                      ///< has all state; false for a newcomer whose heal was interrupted
+  std::int64_t votes_step = -1;           ///< the last step of which it has all votes ...
+  std::string votes;                      ///< ... and these
+  std::string why;                        ///< what interrupted it ...
+  bool hung = false;                      ///< ... a collective in which somebody was missing for too long
+  std::vector<std::int32_t> unreachable;  ///< ranks of that generation to which it got no data connection
+  bool goes_back = false;                 ///< keeps snapshots: all ranks go back to one, wherever they stand
+};
+
+/// A process that joined and is no member: a replacement, a spare, a host that came late.
+struct Candidate {
+  ProcessId process;
+  std::string host;
+  bool spare = false;
+};
+
+struct Survivor {
+  Member member;
+  std::optional<RankInterrupted> report;  // empty: has not stopped yet
+};
+
+struct MembershipQuestion {
+  int world_size = 1;  ///< wanted
+  int min_ranks = 1;
+  Membership current;               // no members: the job has not begun
+  std::vector<Survivor> survivors;  // of the current members: reachable, not ended
+  int unreachable = 0;              ///< current members that can't be reached and whose death is not proved
+  std::vector<Candidate> candidates;
+  int absent = 0;               ///< slots whose host turned out to be unavailable at the start
+  int min_start = 1;            ///< ranks that the job may begin with, where some are absent or late
+  int replacements_coming = 0;  ///< processes that are being started
+  std::chrono::milliseconds waited{0};
+  std::chrono::milliseconds replace_timeout{5000};
+};
+
+struct MembershipAnswer {
+  enum class Action { wait, go, park, expel, start_over };
+  Action action = Action::wait;
+  std::string reason;       // one sentence, for the log; start_over: nobody has the state any more
+  Membership next;          // go
+  ProcessId expelled;       // expel: its state fits nobody's, or a link of its has failed; end it and ask again
+  bool link_fault = false;  // ... the latter: a new process in its place would fare no better, for a while
+};
+
+/// Who trains next. Pure: the same question gives the same answer.
+///
+/// Survivors keep their ranks where the world size stays; a newcomer takes a vacant rank: its slot's own, else a spare
+/// of the same host, else any. Without enough newcomers within `replace_timeout` the world shrinks and ranks close up.
+/// Members whose death is not proved count for the quorum: more than half of the members not known dead must be
+/// reachable, so that two halves of a cut network never both go on. If any survivor committed a step, all that voted on
+/// it commit it; else it is run again. Where the coordinator reaches two ranks that do not reach each other, the one
+/// with more such links is expelled, of equals the higher one.
+MembershipAnswer plan_membership(const MembershipQuestion& question);
+
+}  // namespace troupe

@@ -1,0 +1,127 @@
+#pragma once
+#include <caf/all.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "actors/compute/compute.hpp"
+#include "actors/metrics/metric_sink.hpp"
+#include "tensor_io/base/trace.hpp"
+
+namespace troupe {
+
+/// What happened over a few steps: sums while it is filled, means when it is read. Pure.
+struct StepWindow {
+  std::int64_t steps = 0, skipped = 0, first_step = 0;
+  double loss_sum = 0, samples = 0, correct = 0;
+  double max_loss = -std::numeric_limits<double>::infinity();
+  double step_ms = 0, exposed_ms = 0, reduce_ms = 0, data_ms = 0;  ///< sums over the steps
+  double inside_ms = 0, optimizer_ms = 0, hidden_ms = 0, validation_ms = 0, checkpoint_ms = 0, batch_queue_ms = 0,
+         bucket_queue_ms = 0;
+  std::vector<SectionTimes> own;  ///< by rank, sums over ...
+  std::int64_t own_steps = 0;     ///< ... so many steps; they begin anew where the world size changes
+  std::int64_t bucket_bytes = 0;
+  double last_lr = 0, last_norm = 0, last_loss_scale = 1;
+  std::int64_t buckets = 0, launched_before_end = 0;
+  std::vector<Straggler> stragglers;  ///< at the last step
+
+  void add(const StepReport& report);
+  /// Means over the samples of committed steps; not a number (null in JSON) where all steps were skipped.
+  double loss() const { return samples > 0 ? loss_sum / samples : std::numeric_limits<double>::quiet_NaN(); }
+  double accuracy() const { return samples > 0 ? correct / samples : std::numeric_limits<double>::quiet_NaN(); }
+  double mean_step_ms() const { return steps > 0 ? step_ms / static_cast<double>(steps) : 0; }
+  double steps_per_second() const { return step_ms > 0 ? 1000 * static_cast<double>(steps) / step_ms : 0; }
+  double samples_per_second() const { return step_ms > 0 ? 1000 * samples / step_ms : 0; }
+  double exposed_share() const { return step_ms > 0 ? exposed_ms / step_ms : 0; }
+  double data_share() const { return share(data_ms); }
+  double share(double ms) const { return step_ms > 0 ? ms / step_ms : 0; }
+  double overlap() const { return reduce_ms > 0 ? hidden_ms / reduce_ms : 1; }
+  std::vector<SectionTimes> means_by_rank() const;
+};
+
+/// What the framework's loop says after an interval of steps.
+struct MetricsReport {
+  StepWindow window;
+  std::int64_t epoch = 0, epochs = 0;
+  std::int64_t step = 0;  ///< optimizer steps done in the run
+  std::int64_t step_in_epoch = 0, steps_per_epoch = 0;
+  std::int64_t total_steps = 0;
+  bool log = true;                     ///< false: only the progress bar moves
+  std::int64_t tokens_per_sample = 0;  ///< 0: the data has no tokens
+  double seconds_left = -1;            ///< of the run, at its pace so far; below 0: not known
+  double max_resident_gib = 0;         ///< of this process; 0: not known
+  double wall_time = 0;                ///< seconds since 1970
+  int world_size = 1;
+  std::int64_t sent_ns = 0;  ///< steady clock
+};
+struct ValidationReport {
+  std::int64_t epoch = 0, step = 0;
+  double loss = 0, accuracy = 0, samples = 0, seconds = 0;
+  bool best = false;
+  double wall_time = 0;
+};
+/// Something else to show, in its turn.
+struct ConsoleLine {
+  std::string text;
+};
+
+MetricRecord record_of(const MetricsReport& report);
+MetricRecord record_of(const ValidationReport& report);
+
+/// Rank 0's reports, on their way to the console and to the sinks. It has a thread of its own, since files and sockets
+/// may make it wait; nobody waits for it but, at the end of the run and with a deadline, whoever sends FinishMetrics.
+struct FinishMetrics {
+  std::chrono::milliseconds patience{0};  ///< for what sinks have on their way
+  bool failed = false;                    ///< the run ends with an error
+  std::string error;                      ///< that one, in a line
+};
+using MetricsActor =
+    caf::typed_actor<caf::reacts_to<MetricsReport>, caf::reacts_to<ValidationReport>, caf::reacts_to<ConsoleLine>,
+                     caf::reacts_to<MetricRecord>, caf::replies_to<FinishMetrics>::with<bool>>;
+
+struct MetricsOptions {
+  std::vector<std::shared_ptr<MetricSink>> sinks;
+  std::uint64_t generation = 0;  ///< of the membership that this rank 0 begins with
+  /// Of a rank 0 that died; called before this one's first record, on the actor's thread.
+  std::function<EarlierRecords()> earlier;
+  std::function<void(const MetricsReport&)> on_report;
+  std::function<void(const ValidationReport&)> on_validation;
+  std::function<void(const std::string&)> on_line;
+  std::function<void(const std::string&)> warn;  ///< a sink's first failure, in one line
+  /// What a record that was written gives reason to tell the user: lines, mostly none. They are told by on_warning, and
+  /// kept as events.
+  std::function<std::vector<std::string>(const MetricRecord&)> judge;
+  std::function<void(const std::string&)> on_warning;
+  std::shared_ptr<TraceRecorder> trace;  ///< may be empty
+};
+
+struct MetricsState {
+  MetricsActor::behavior_type make_behavior();
+  void write(const MetricRecord& record);
+  void begin(const MetricRecord& first);
+  void finish(const FinishMetrics& message);
+  void judge(const MetricRecord& record);
+  template <class Work>
+  void attempt(std::size_t sink, Work&& work);
+  MetricsActor::pointer self = nullptr;
+  MetricsOptions options;
+  bool begun = false;
+  MetricRecord last;       // with step and epoch alone: where the end record stands
+  std::vector<bool> told;  // of each sink: it has failed
+  static inline const char* name = "metrics";
+};
+
+MetricsActor::behavior_type metrics(MetricsActor::stateful_pointer<MetricsState> self, MetricsOptions options);
+
+}  // namespace troupe
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::MetricsReport)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::ValidationReport)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::ConsoleLine)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::MetricRecord)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::FinishMetrics)

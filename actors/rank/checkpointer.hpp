@@ -1,0 +1,60 @@
+#pragma once
+#include <caf/all.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "actors/messages/messages.hpp"
+#include "tensor_io/checkpoint/checkpoint_writer.hpp"
+
+namespace troupe {
+
+/// Writes this rank's part of each checkpoint, and, on the rank that the coordinator chooses, makes a checkpoint of all
+/// parts. Answers the sender of SaveCheckpoint with CheckpointSaved or CheckpointFailed, the same on all ranks;
+/// training goes on either way. The credit is one: the sender waits for the answer before it sends the next part, so at
+/// most one snapshot is in memory. Asked to end (anon_send_exit), it first finishes the write under way and what was
+/// sent before; exit_reason::kill does not wait.
+using Checkpointer = caf::typed_actor<caf::reacts_to<SaveCheckpoint>, caf::reacts_to<PublishCheckpoint>,
+                                      caf::reacts_to<SaveEnded>, caf::reacts_to<InjectFault>>;
+
+struct CheckpointerOptions {
+  std::string directory;
+  std::int64_t keep_last = 3;
+  int rank = 0;  ///< for reports
+  /// The directory is this rank's: opened at once, with a RankFailed if it cannot be used, before hours that could not
+  /// be saved; and locked against other jobs. Where not, it is opened only to publish in the owner's stead.
+  bool publishes = true;
+  SaveAttempt first;      ///< others may be writing its parts already
+  caf::actor supervisor;  ///< leads to the coordinator, and gets RankFailed where the rank cannot go on; may be empty
+  FileLayer* files = nullptr;  ///< null: the operating system's; outlives the actor
+};
+
+/// Blocks on the disk, so it has a thread of its own: system.spawn<caf::detached>(make_checkpointer, options). Nothing
+/// else touches it.
+struct CheckpointerState {
+  using Self = Checkpointer::stateful_pointer<CheckpointerState>;
+  const char* name = "checkpointer";
+  CheckpointerOptions options;
+  std::unique_ptr<CheckpointWriter> writer;
+  SaveAttempt under_way;
+  caf::actor requester;  // of the save under way
+  bool ending = false;
+  bool disk_full = false;  // for the next part (--chaos)
+
+  void open();
+  void save(Self self, const SaveCheckpoint& request);
+  SaveEnded publish(const PublishCheckpoint& order);
+  void ended(const SaveEnded& ended);
+  void end(Self self, const caf::exit_msg& exit);
+
+ private:
+  FileLayer& files() const { return options.files ? *options.files : real_files(); }
+  void answer(const SaveEnded& ended);
+  void end_rank_unless_temporary(const ErrorReport& report) const;
+};
+
+Checkpointer::behavior_type make_checkpointer(Checkpointer::stateful_pointer<CheckpointerState> self,
+                                              CheckpointerOptions options);
+
+}  // namespace troupe

@@ -1,0 +1,38 @@
+#include "actors/rank/ledger_dump.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tensor_io/base/steady_time.hpp"
+
+namespace troupe {
+
+std::string dump_ledgers(const std::string& path, int rank, std::span<const RegisterLane> lanes) {
+  std::error_code ignored;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
+  std::ofstream file(path, std::ios::trunc);
+  const auto now = steady_now_ns();
+  for (const auto& lane : lanes) {
+    for (const auto& record : lane.communicator->ledger().snapshot()) {
+      file << nlohmann::json{{"rank", rank},
+                             {"generation", lane.generation},
+                             {"lane", lane.name},
+                             {"sequence", record.sequence},
+                             {"collective", std::string(to_string(record.kind))},
+                             {"label", std::string(record.label.data())},
+                             {"step", record.step},
+                             {"numel", record.numel},
+                             {"what", record.describe()},
+                             {"started_ms_ago", static_cast<double>(now - record.started_ns) / 1e6},
+                             {"finished", record.finished}}
+                  .dump()
+           << '\n';
+    }
+  }
+  file.close();
+  return file ? path : std::string();
+}
+
+}  // namespace troupe

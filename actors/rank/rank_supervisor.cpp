@@ -1,0 +1,329 @@
+#include "actors/rank/rank_supervisor.hpp"
+
+#include <algorithm>
+#include <thread>
+
+#include "actors/messages/coordinator_actor.hpp"
+#include "actors/rank/ledger_dump.hpp"
+
+namespace troupe {
+namespace {
+
+double waited_ms(const CollectiveRecord& record, caf::actor_clock::time_point at) {
+  return static_cast<double>(at.time_since_epoch().count() - record.started_ns) / 1e6;
+}
+
+}  // namespace
+
+RankSupervisorActor::behavior_type rank_supervisor(RankSupervisorActor::stateful_pointer<RankSupervisorState> self,
+                                                   RankSupervisorOptions options) {
+  self->state.self = self;
+  self->state.options = std::move(options);
+  self->set_down_handler([self](caf::down_msg& down) {
+    const auto& coordinator = self->state.options.coordinator;
+    if (coordinator && coordinator->address() == down.source) self->state.lost_coordinator();
+  });
+  if (self->state.options.coordinator) self->monitor(caf::actor_cast<caf::actor>(self->state.options.coordinator));
+  self->delayed_send(self, self->state.options.check_interval, CheckLanes{});
+  return self->state.make_behavior();
+}
+
+RankSupervisorActor::behavior_type RankSupervisorState::make_behavior() {
+  return {
+      [this](const JoinRank& request) { return join(request.timeout); },
+      [this](const RegisterLane& lane) {
+        lanes.push_back(lane);
+        if (aborted) lane.communicator->abort(*aborted);
+        if (lane.generation <= interrupted) lane.communicator->abort(interruption);
+      },
+      [this](const RegisterRendezvous& message) {
+        rendezvous = message.rendezvous;
+        if (aborted) rendezvous->abort(*aborted);
+        if (message.generation <= interrupted) rendezvous->abort(interruption);
+      },
+      [this](const RankFailed& failed) { fail(failed.report); },
+      [this](const RankInterrupted& report) {
+        last_interrupted = report;
+        tell_coordinator(report);
+      },
+      [this](const Membership& next) {
+        // As it came: it names every rank, and is not to be copied by each.
+        if (enter(next) && options.compute)
+          caf::anon_send(options.compute, self->current_mailbox_element()->copy_content_to_message());
+      },
+      [this](const InterruptRanks& message) { interrupt(message); },
+      [this](const FenceRank& fence) {
+        if (fence.process != options.join.process) return;
+        abort({ErrorCode::fenced, rank(), "rank supervisor", -1, {}, fence.reason, {}});
+        options.coordinator = nullptr;  // from here on it is as silent as the dead
+      },
+      [this](const AbortJob& job) { abort(job.report); },
+      [this](const StopJob& stop) { options.status->stop_signal = stop.signal; },
+      [this](const ReportCollectives& request) {
+        for (const auto& lane : lanes) {
+          if (lane.name == request.lane) tell_coordinator(state_of(lane, now()));
+        }
+      },
+      [this](const RegisterCheckpointer& message) { checkpointer = message.checkpointer; },
+      [this](const PartSaved& part) { told_of_part(part); },
+      [this](const PublishCheckpoint& order) {
+        if (checkpointer) caf::anon_send(checkpointer, order);
+      },
+      [this](const CheckpointPublished& message) {
+        tell_coordinator(CheckpointPublished{options.join.process, message.ended});
+      },
+      [this](const SaveEnded& ended) { end_save(ended); },
+      [this](const CoordinatorFound& found) { found_coordinator(found.coordinator); },
+      [this](const CoordinatorBeat&) { heard_coordinator = now(); },
+      [this](const InjectFault& fault) { inject(fault); },
+      [this](const CheckLanes&) { check_lanes(); },
+      [this](const FinishRank& request) { return finish(request.report); },
+  };
+}
+
+caf::actor_clock::time_point RankSupervisorState::now() const { return self->clock().now(); }
+
+int RankSupervisorState::rank() const { return own_rank >= 0 ? own_rank : options.join.process.slot; }
+
+template <class Message>
+void RankSupervisorState::tell_coordinator(const Message& message) {
+  if (options.coordinator) self->send(caf::actor_cast<CoordinatorActor>(options.coordinator), message);
+}
+
+caf::result<JoinAccepted> RankSupervisorState::join(std::chrono::milliseconds timeout) {
+  if (!options.coordinator && options.reconnect)
+    return caf::make_error(caf::sec::request_receiver_down);  // it is looked for
+  if (!options.coordinator) {
+    Membership alone;
+    alone.generation = 1;
+    alone.members.push_back({options.join.process, options.join.host, false});
+    if (enter(alone) && options.compute) caf::anon_send(options.compute, alone);
+    return JoinAccepted{};
+  }
+  auto promise = self->make_response_promise<JoinAccepted>();
+  self->request(caf::actor_cast<CoordinatorActor>(options.coordinator), timeout, options.join)
+      .then(
+          [this, promise](const JoinAccepted& accepted) mutable {
+            park_after = std::chrono::milliseconds(accepted.park_after_ms);
+            promise.deliver(accepted);
+          },
+          [this, promise](caf::error& error) mutable {
+            if (options.reconnect) {  // the caller asks again, perhaps of the next coordinator
+              promise.deliver(std::move(error));
+              return;
+            }
+            promise.deliver(JoinAccepted{"the coordinator did not answer (" + caf::to_string(error) + ")"});
+          });
+  return promise;
+}
+
+// False: of a generation that is over.
+bool RankSupervisorState::enter(const Membership& next) {
+  if (next.generation <= generation) {
+    ++stale;
+    return false;
+  }
+  generation = next.generation;
+  own_rank = next.rank_of(options.join.process);
+  last_interrupted.reset();
+  lanes.clear();
+  rendezvous.reset();
+  return true;
+}
+
+void RankSupervisorState::interrupt(const InterruptRanks& message) {
+  if (message.generation != generation || message.generation <= interrupted) {
+    ++stale;
+    return;
+  }
+  interrupted = message.generation;
+  interruption = message.reason;
+  interruption.code = ErrorCode::aborted;
+  dump_if_hung(message.reason);
+  if (rendezvous) rendezvous->abort(interruption);
+  for (const auto& lane : lanes) lane.communicator->abort(interruption);
+  if (options.compute) caf::anon_send(options.compute, message);
+}
+
+void RankSupervisorState::fail(const ErrorReport& report) {
+  if (aborted) return;  // what fails after an abort fails because of it
+  abort(report);
+  if (options.coordinator)
+    caf::anon_send(caf::actor_cast<CoordinatorActor>(options.coordinator), RankEnded{options.join.process, report});
+}
+
+std::string RankSupervisorState::dump_if_hung(const ErrorReport& reason) {
+  const bool hung = reason.code == ErrorCode::timeout || reason.code == ErrorCode::mismatch;
+  if (!hung || options.ledger_path.empty() || lanes.empty() || dumped == lanes.front().generation) return {};
+  dumped = lanes.front().generation;
+  auto path = dump_ledgers(options.ledger_path, rank(), lanes);
+  if (options.log && !path.empty())
+    options.log("the last collectives of rank " + std::to_string(rank()) + " are in " + path);
+  return path;
+}
+
+void RankSupervisorState::abort(ErrorReport reason) {
+  if (aborted) return;
+  if (const auto path = dump_if_hung(reason); !path.empty())
+    reason.remedy += (reason.remedy.empty() ? "" : ", ") + ("this rank's last collectives are in " + path);
+  aborted = reason;
+  options.status->job_over = true;
+  if (rendezvous) rendezvous->abort(reason);
+  for (const auto& lane : lanes) lane.communicator->abort(reason);
+  if (part_saved) end_save(failed_save(part_saved->attempt, reason));
+  if (options.compute) caf::anon_send(options.compute, AbortJob{reason});
+}
+
+void RankSupervisorState::lost_coordinator() {
+  options.coordinator = nullptr;
+  if (aborted || options.status->loop_ended) return;
+  if (!options.reconnect)
+    return abort({ErrorCode::peer_lost,
+                  rank(),
+                  "rank supervisor",
+                  -1,
+                  {},
+                  "the coordinator is gone",
+                  "see the launcher's output"});
+  if (options.find_coordinator) return options.find_coordinator(caf::actor_cast<RankSupervisorActor>(self), park_after);
+  // Connecting blocks, so a thread of its own does it; the rank trains on meanwhile. The address is an argument because
+  // CAF 0.17 dereferences a null pointer where there is none.
+  const auto address = caf::actor_cast<RankSupervisorActor>(self);
+  self->home_system().spawn<caf::detached>(
+      [reconnect = options.reconnect, status = options.status, patience = park_after](
+          caf::event_based_actor*, const RankSupervisorActor& address) {
+        const auto deadline = std::chrono::steady_clock::now() + patience;
+        caf::strong_actor_ptr found;
+        while (!found && !status->loop_ended && !status->job_over && std::chrono::steady_clock::now() < deadline) {
+          found = reconnect();
+          if (!found) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        }
+        caf::anon_send(address, CoordinatorFound{found});
+      },
+      address);
+}
+
+// Rank 0 saves what is committed: the side of a cut that has it, and nobody beside it.
+void RankSupervisorState::park(const std::string& why) {
+  const auto seconds = std::to_string(static_cast<double>(park_after.count()) / 1000);
+  abort({ErrorCode::parked,
+         0,
+         "rank supervisor",
+         -1,
+         {},
+         why + " for " + seconds.substr(0, seconds.find('.') + 2) + " s",
+         "start again with --resume latest"});
+}
+
+void RankSupervisorState::found_coordinator(const caf::strong_actor_ptr& coordinator) {
+  if (aborted) return;
+  if (!coordinator) return park("there is no coordinator");
+  heard_coordinator = now();
+  options.coordinator = coordinator;
+  self->monitor(caf::actor_cast<caf::actor>(coordinator));
+  if (options.on_coordinator) options.on_coordinator(coordinator);
+  auto join = options.join;
+  join.generation = generation;
+  self->request(caf::actor_cast<CoordinatorActor>(coordinator), std::chrono::seconds(10), join)
+      .then(
+          [this](const JoinAccepted& accepted) {
+            if (!accepted.refused.empty())
+              return abort({ErrorCode::fenced, rank(), "rank supervisor", -1, "join", accepted.refused, {}});
+            park_after = std::chrono::milliseconds(accepted.park_after_ms);
+            if (last_interrupted) tell_coordinator(*last_interrupted);
+            if (save_ended) tell_coordinator(CheckpointPublished{options.join.process, *save_ended});
+            if (part_saved) tell_coordinator(*part_saved);
+          },
+          [](caf::error&) {});  // gone again: its DOWN comes too
+}
+
+void RankSupervisorState::told_of_part(PartSaved part) {
+  part.process = options.join.process;
+  part_saved = part;
+  if (aborted) return end_save(failed_save(part.attempt, *aborted));
+  tell_coordinator(part);
+}
+
+void RankSupervisorState::end_save(const SaveEnded& ended) {
+  if (part_saved && part_saved->attempt == ended.attempt) part_saved.reset();
+  save_ended = ended;
+  if (checkpointer) caf::anon_send(checkpointer, ended);
+}
+
+CollectiveState RankSupervisorState::state_of(const RegisterLane& lane, caf::actor_clock::time_point at) const {
+  auto& ledger = lane.communicator->ledger();
+  CollectiveState state;
+  state.rank = rank();
+  state.generation = lane.generation;
+  state.lane = lane.name;
+  state.step = ledger.step();
+  state.ended = options.status->loop_ended;
+  state.sequence = ledger.finished_count();
+  // Of sends and receives no two ranks need do the same: they prove nothing against anybody.
+  if (const auto record = ledger.in_flight(); record && !record->point_to_point()) {
+    state.in_flight = true;
+    state.sequence = record->sequence;
+    state.fingerprint = record->fingerprint();
+    state.what = record->describe();
+    state.waited_ms = waited_ms(*record, at);
+  }
+  const auto program =
+      std::find_if(lanes.begin(), lanes.end(), [](const auto& other) { return other.name == kProgramLane; });
+  if (program == lanes.end()) return state;
+  auto& own = program->communicator->ledger();
+  state.awaits_reducer = options.status->awaits_reducer;
+  state.program_sequence = own.finished_count();
+  const auto record = own.in_flight();
+  if (!record || record->point_to_point()) return state;
+  state.program_sequence = record->sequence;
+  // Long enough for the Reducer to have launched what Compute sent it before.
+  if (2 * waited_ms(*record, at) > static_cast<double>(options.stall_after.count())) {
+    state.program_what = record->describe();
+    state.step = own.step();
+  }
+  return state;
+}
+
+void RankSupervisorState::check_lanes() {
+  const auto at = now();
+  if (at - last_check > 10 * options.check_interval) heard_coordinator = at;  // it is we who did not listen
+  last_check = at;
+  if (options.coordinator && !aborted && generation > 0 && !options.status->loop_ended &&
+      at - heard_coordinator > park_after)
+    park("the coordinator can't be reached");
+  if (options.coordinator && !aborted) {
+    for (const auto& lane : lanes) {
+      const auto state = state_of(lane, at);
+      if (state.in_flight && state.waited_ms > static_cast<double>(options.stall_after.count()))
+        tell_coordinator(state);
+    }
+    tell_coordinator(Heartbeat{options.join.process, generation, options.status->steps_done});
+  }
+  self->delayed_send(self, options.check_interval, CheckLanes{});
+}
+
+void RankSupervisorState::inject(const InjectFault& fault) {
+  if (aborted) return;
+  switch (fault.kind) {
+    case ChaosKind::nan: options.status->poisoned = true; break;
+    case ChaosKind::net:
+      for (const auto& lane : lanes)
+        lane.communicator->abort(
+            {ErrorCode::peer_lost, rank(), "chaos", -1, {}, "its data connections were broken (--chaos)", {}});
+      break;
+    case ChaosKind::disk:
+      if (checkpointer) caf::anon_send(checkpointer, fault);
+      break;
+    default:
+      if (options.hurt) options.hurt(fault.kind, std::chrono::milliseconds(fault.lasts_ms));
+  }
+}
+
+caf::result<bool> RankSupervisorState::finish(const ErrorReport& report) {
+  if (!options.coordinator) return true;
+  if (aborted && report.code != ErrorCode::ok) return true;  // told already
+  return self->delegate(caf::actor_cast<CoordinatorActor>(options.coordinator),
+                        RankEnded{options.join.process, report});
+}
+
+}  // namespace troupe

@@ -1,0 +1,159 @@
+#pragma once
+#include <caf/all.hpp>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "actors/messages/membership.hpp"
+#include "actors/messages/messages.hpp"
+#include "tensor_io/communicator/communicator.hpp"
+
+namespace troupe {
+
+/// A communicator that the supervisor watches, and aborts when its generation or the job is over.
+struct RegisterLane {
+  std::string name;
+  std::uint64_t generation = 1;
+  std::shared_ptr<Communicator> communicator;
+};
+/// As RegisterLane, for what builds communicators.
+struct RegisterRendezvous {
+  std::uint64_t generation = 1;
+  std::shared_ptr<Rendezvous> rendezvous;
+};
+/// Who hears of the coordinator's decisions about checkpoints: the rank's Checkpointer.
+struct RegisterCheckpointer {
+  caf::actor checkpointer;
+};
+/// Looks at the ledgers: sent by the supervisor to itself.
+struct CheckLanes {};
+/// Compute has left its loop: `report.code` ok, or why not. Answered once the coordinator knows.
+struct FinishRank {
+  ErrorReport report;
+};
+/// Ask the coordinator to let this rank in; the supervisor is the address by which it knows the rank.
+struct JoinRank {
+  std::chrono::milliseconds timeout{30'000};
+};
+/// The coordinator was restarted and found again (or, empty, was not found in time).
+struct CoordinatorFound {
+  caf::strong_actor_ptr coordinator;
+};
+
+/// Root of a rank's actors: knows who failed, tells the coordinator, frees everyone who waits. Outlives the
+/// coordinator: it looks for a restarted one while the rank trains on.
+using RankSupervisorActor = caf::typed_actor<caf::replies_to<JoinRank>::with<JoinAccepted>,  //
+                                             caf::reacts_to<RegisterLane>,                   //
+                                             caf::reacts_to<RegisterRendezvous>,             //
+                                             caf::reacts_to<RankFailed>,                     //
+                                             caf::reacts_to<RankInterrupted>,                //
+                                             caf::reacts_to<Membership>,                     //
+                                             caf::reacts_to<InterruptRanks>,                 //
+                                             caf::reacts_to<FenceRank>,                      //
+                                             caf::reacts_to<AbortJob>,                       //
+                                             caf::reacts_to<StopJob>,                        //
+                                             caf::reacts_to<ReportCollectives>,              //
+                                             caf::reacts_to<RegisterCheckpointer>,           //
+                                             caf::reacts_to<PartSaved>,                      //
+                                             caf::reacts_to<PublishCheckpoint>,              //
+                                             caf::reacts_to<CheckpointPublished>,            //
+                                             caf::reacts_to<SaveEnded>,                      //
+                                             caf::reacts_to<CoordinatorFound>,               //
+                                             caf::reacts_to<CoordinatorBeat>,                //
+                                             caf::reacts_to<InjectFault>,                    //
+                                             caf::reacts_to<CheckLanes>,                     //
+                                             caf::replies_to<FinishRank>::with<bool>>;
+
+/// Set by the process's signal handler: SIGINT or SIGTERM. Every rank of the process reads it with its vote.
+inline std::atomic<int> process_stop_signal{0};
+
+/// What other threads of a rank may ask without a message.
+struct RankStatus {
+  std::atomic<int> stop_signal{0};          ///< SIGINT or SIGTERM was received: finish the step
+  std::atomic<bool> loop_ended{false};      ///< Compute has left its loop
+  std::atomic<bool> awaits_reducer{false};  ///< Compute waits for the step's buckets
+  std::atomic<bool> job_over{false};        ///< aborted for good: nothing is to be waited for any more
+  std::atomic<bool> poisoned{false};        ///< --chaos: the next backward's gradients are not numbers
+  std::atomic<std::int64_t> steps_done{0};
+};
+
+struct RankSupervisorOptions {
+  JoinJob join;                       // says who this process is
+  caf::strong_actor_ptr coordinator;  ///< a CoordinatorActor; empty for a rank that is alone
+  /// Finds a restarted coordinator: blocks, nothing if there is none yet. Empty: the job ends with its coordinator.
+  std::function<caf::strong_actor_ptr()> reconnect;
+  /// Looks for it in another way than by a thread that calls `reconnect`: CoordinatorFound comes within the time given.
+  /// May be empty.
+  std::function<void(const RankSupervisorActor&, std::chrono::milliseconds patience)> find_coordinator;
+  /// The coordinator's new address. The supervisor's thread.
+  std::function<void(const caf::strong_actor_ptr&)> on_coordinator;
+  /// Where this rank's last collectives go when somebody hangs; empty: nowhere. `log`, if any, gets a line that says
+  /// so.
+  std::string ledger_path;
+  std::function<void(const std::string&)> log;
+  /// --chaos: kills, stops or slows this process. Empty (a simulated rank): it is spared.
+  std::function<void(ChaosKind, std::chrono::milliseconds)> hurt;
+  caf::actor compute;  ///< told of memberships, interruptions and the end, so that it stops waiting for messages
+  std::shared_ptr<RankStatus> status;
+  std::chrono::milliseconds check_interval{100};
+  std::chrono::milliseconds stall_after{300};  ///< a collective that waits longer is reported to the coordinator
+};
+
+struct RankSupervisorState {
+  RankSupervisorActor::behavior_type make_behavior();
+  caf::result<JoinAccepted> join(std::chrono::milliseconds timeout);
+  void fail(const ErrorReport& report);
+  void abort(ErrorReport reason);
+  std::string dump_if_hung(const ErrorReport& reason);
+  void interrupt(const InterruptRanks& message);
+  bool enter(const Membership& next);
+  void lost_coordinator();
+  void park(const std::string& why);
+  void found_coordinator(const caf::strong_actor_ptr& coordinator);
+  void check_lanes();
+  void inject(const InjectFault& fault);
+  CollectiveState state_of(const RegisterLane& lane, caf::actor_clock::time_point at) const;
+  void told_of_part(PartSaved part);
+  void end_save(const SaveEnded& ended);
+  caf::result<bool> finish(const ErrorReport& report);
+  int rank() const;
+  caf::actor_clock::time_point now() const;
+  template <class Message>
+  void tell_coordinator(const Message& message);
+
+  RankSupervisorActor::pointer self = nullptr;
+  RankSupervisorOptions options;
+  std::uint64_t generation = 0;                     // that it is in; 0: none yet
+  int own_rank = -1;                                // in it
+  std::uint64_t interrupted = 0;                    // generations up to this one are over
+  ErrorReport interruption;                         // why the last one is
+  std::optional<RankInterrupted> last_interrupted;  // told again to a restarted coordinator
+  std::vector<RegisterLane> lanes;
+  std::shared_ptr<Rendezvous> rendezvous;
+  caf::actor checkpointer;
+  std::optional<PartSaved> part_saved;  // until the save has ended ...
+  std::optional<SaveEnded> save_ended;  // ... and the last that has: told again to a restarted coordinator
+  std::optional<ErrorReport> aborted;
+  caf::actor_clock::time_point heard_coordinator, last_check;
+  std::chrono::milliseconds park_after{60'000};  // unheard; the coordinator says it when it lets the rank in
+  std::int64_t stale = 0;                        // messages of former generations: dropped
+  std::uint64_t dumped = 0;                      // the generation whose ledgers were written down
+  static inline const char* name = "rank supervisor";
+};
+
+RankSupervisorActor::behavior_type rank_supervisor(RankSupervisorActor::stateful_pointer<RankSupervisorState> self,
+                                                   RankSupervisorOptions options);
+
+}  // namespace troupe
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::JoinRank)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::RegisterLane)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::RegisterCheckpointer)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::RegisterRendezvous)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::CheckLanes)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::FinishRank)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::CoordinatorFound)

@@ -1,0 +1,102 @@
+#pragma once
+#include <caf/all.hpp>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "actors/rank/thread_actor.hpp"
+#include "actors/strategy/strategy.hpp"
+#include "tensor_io/base/error.hpp"
+#include "tensor_io/base/trace.hpp"
+
+namespace troupe {
+
+/// An exception as what the rank reports of it.
+ErrorReport report_of_own_actor(const std::exception_ptr& error);
+
+/// A strategy's own actor, on a thread of its own, for what goes on while the rank computes: an exchange over a lane,
+/// say.
+///
+/// What its handlers throw ends it, and `receive` throws the same on the compute thread, so that a lost peer begins a
+/// new generation as it does everywhere. Each message is answered once. Make a new one in each generation
+/// (Replica::joined): no answer of the old one can reach it. Its behavior must wait for nothing but lanes, which have
+/// deadlines: the destructor waits for what was sent. Compute's thread.
+template <class Handle>
+class OwnActor {
+ public:
+  /// `make_behavior(pointer to the actor)` returns its behavior; called on the actor's thread.
+  template <class Behavior>
+  OwnActor(const StrategyContext& context, std::string name, Behavior make_behavior)
+      : name_(std::move(name)), timeout_(context.timeout), self_(*context.system) {
+    // The failure is an argument, not captured: with none at all CAF 0.17.6 binds a reference to a null pointer.
+    const auto run = [make_behavior, trace = trace_recorder(), name = name_](
+                         typename Handle::pointer self, const std::shared_ptr<std::optional<ErrorReport>>& failure) {
+      join_trace(trace, name);
+      self->set_exception_handler([failure](std::exception_ptr& error) -> caf::error {
+        *failure = report_of_own_actor(error);
+        return caf::exit_reason::unhandled_exception;
+      });
+      return make_behavior(self);
+    };
+    handle_ = context.system->template spawn<caf::detached>(run, failure_);
+    self_->monitor(handle_);
+  }
+  ~OwnActor() {
+    drain();
+    caf::anon_send_exit(handle_, caf::exit_reason::user_shutdown);
+    self_->wait_for(handle_);
+  }
+  OwnActor(const OwnActor&) = delete;
+  OwnActor& operator=(const OwnActor&) = delete;
+
+  /// Returns at once; what the handler returns is there for `receive`.
+  template <class... Message>
+  void send(Message&&... message) {
+    self_->send(handle_, std::forward<Message>(message)...);
+    ++unanswered_;
+  }
+  /// The next answer. Throws what ended the actor; Error(timeout) after StrategyContext::timeout.
+  template <class Answer>
+  Answer receive(const char* what) {
+    std::optional<Answer> answer;
+    self_->receive([&](Answer& message) { answer = std::move(message); },
+                   [&](const caf::down_msg&) {
+                     unanswered_ = 0;
+                     throw Error(failure_->value_or(
+                         ErrorReport{ErrorCode::internal, -1, name_, -1, what, "the actor has ended", {}}));
+                   },
+                   caf::after(timeout_) >>
+                       [&] {
+                         throw Error(ErrorReport{ErrorCode::timeout, -1, name_, -1, what,
+                                                 "no answer within " + std::to_string(timeout_.count()) + " ms",
+                                                 "raise collective_timeout if that is its pace"});
+                       });
+    --unanswered_;
+    return std::move(*answer);
+  }
+
+ private:
+  // Another rank's actor may wait for what this one has still to do, also after the last step.
+  void drain() {
+    while (unanswered_ > 0) {
+      self_->receive([&](const caf::down_msg&) { unanswered_ = 0; },
+                     caf::others >> [&](caf::message_view&) -> caf::result<caf::message> {
+                       --unanswered_;
+                       return caf::message();
+                     },
+                     caf::after(timeout_) >> [&] { unanswered_ = 0; });
+    }
+  }
+
+  std::string name_;
+  std::chrono::milliseconds timeout_;
+  std::shared_ptr<std::optional<ErrorReport>> failure_ =
+      std::make_shared<std::optional<ErrorReport>>();  // written before it ends
+  ThreadActor self_;
+  Handle handle_;
+  int unanswered_ = 0;
+};
+
+}  // namespace troupe

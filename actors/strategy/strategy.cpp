@@ -1,0 +1,186 @@
+#include "actors/strategy/strategy.hpp"
+
+#include <algorithm>
+#include <mutex>
+
+#include "tensor_io/base/error.hpp"
+#include "tensor_io/base/steady_time.hpp"
+#include "tensor_io/checkpoint/state_matching.hpp"
+#include "tensor_io/checkpoint/state_parts.hpp"
+
+namespace troupe {
+namespace {
+
+struct Registered {
+  std::string description;
+  StrategyFactory factory;
+};
+
+// By name. Any thread: simulated ranks register and look up at the same time.
+template <class Value>
+class Registry {
+ public:
+  void add(const std::string& name, Value value) {
+    std::lock_guard lock(mutex_);
+    values_[name] = std::move(value);
+  }
+  std::map<std::string, Value> all() const {
+    std::lock_guard lock(mutex_);
+    return values_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::string, Value> values_;  // guarded by mutex_
+};
+
+Registry<Registered>& strategy_registry() {
+  static Registry<Registered> registry;
+  return registry;
+}
+
+StrategyFactory& strategy_switch() {
+  static StrategyFactory factory;
+  return factory;
+}
+
+Registry<CommHookFactory>& hook_registry() {
+  static Registry<CommHookFactory> registry;
+  return registry;
+}
+
+template <class Map>
+std::string names_of(const Map& known) {
+  std::string names;
+  for (const auto& [name, value] : known) names += (names.empty() ? "" : ", ") + name;
+  return names;
+}
+
+}  // namespace
+
+std::shared_ptr<Communicator> StrategyContext::make_lane(const std::string& name) const {
+  std::shared_ptr<Communicator> lane = program_lane->split(0, rank);
+  register_lane(name, lane);
+  return lane;
+}
+
+// What a message costs is what nobody computes in: a bucket that lies in the mailbox while backward goes on costs
+// nothing.
+void GradientSummary::await(const StrategyContext& context, std::int64_t step) {
+  const auto waiting = steady_now_ns();
+  reduced = context.wait_reduced(step);
+  const auto queued = std::max<std::int64_t>(0, reduced.taken_ns - std::max(reduced.awaited_ns, waiting));
+  const auto answered = steady_now_ns() - std::max(reduced.finished_ns, waiting);
+  message_us = static_cast<double>(queued + answered) / 1e3;
+}
+
+NamedTensors replicated_state(Strategy& strategy, Optimizer& optimizer) {
+  NamedTensors tensors;
+  for (const auto& [name, tensor] : strategy.replicated_tensors()) tensors.emplace_back("model." + name, tensor);
+  for (const auto& [name, tensor] : optimizer.state()) tensors.emplace_back("optimizer." + name, tensor);
+  for (const auto& [name, tensor] : strategy.own_tensors()) tensors.emplace_back("strategy." + name, tensor);
+  return tensors;
+}
+
+std::vector<TensorPart> Strategy::state_parts(Optimizer& optimizer, int rank, int world_size) {
+  return share_of(replicated_state(*this, optimizer), rank, world_size);
+}
+
+void Strategy::read_state(const StateReader& state, Optimizer& optimizer) {
+  torch::NoGradGuard no_grad;
+  NamedTensors live;
+  for (const auto& [name, tensor] : replicated_tensors()) live.emplace_back("model." + name, tensor.detach());
+  const auto difference = compare_state(outlines(state, "model."), live);
+  if (!difference.empty()) throw Error(ErrorCode::mismatch, "resume", "loading the model: " + difference.describe());
+  // In the order of the files, so that each piece of them is read once.
+  std::sort(live.begin(), live.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (const auto& [name, tensor] : live) state.read(name, tensor);
+  // A checkpoint of another strategy has none of these.
+  for (const auto& [name, tensor] : own_tensors()) {
+    const auto found = state.entries().find("strategy." + name);
+    if (found != state.entries().end() && tensor.sizes() == found->second.shape &&
+        tensor.scalar_type() == found->second.dtype)
+      state.read("strategy." + name, tensor.detach());
+  }
+  // An optimizer that keeps no state before its first step gets its names from the file.
+  constexpr std::string_view kPrefix = "optimizer.";
+  const auto present = optimizer.state();
+  const std::map<std::string, at::Tensor> mine(present.begin(), present.end());
+  NamedTensors moments;
+  for (const auto& [name, entry] : state.entries()) {
+    if (!name.starts_with(kPrefix)) continue;
+    const auto moment = name.substr(kPrefix.size());
+    // What is as large as a parameter goes to where it belongs; load_state sees that it is there.
+    const auto found = mine.find(moment);
+    const bool fits = found != mine.end() && !entry.shape.empty() && found->second.sizes() == entry.shape &&
+                      found->second.scalar_type() == entry.dtype;
+    if (fits) state.read(name, found->second.detach());
+    moments.emplace_back(moment, fits ? found->second : state.read(name));
+  }
+  optimizer.load_state(moments);
+}
+
+void register_strategy(const std::string& name, const std::string& description, StrategyFactory factory) {
+  strategy_registry().add(name, {description, std::move(factory)});
+}
+
+std::unique_ptr<Strategy> make_strategy(StrategyContext context) {
+  const auto registered = strategy_registry().all();
+  const auto found = registered.find(context.options.strategy);
+  if (found == registered.end()) {
+    throw Error(ErrorCode::usage, "strategy", "there is no strategy '" + context.options.strategy + "'",
+                "known: " + names_of(registered));
+  }
+  const auto options = context.options;
+  const bool switches = !options.switch_at.empty() || options.adapt != "off";
+  if (options.early_update && (switches || options.strategy != "ddp")) {
+    throw Error(ErrorCode::usage, "early_update",
+                switches ? "switch_at and adapt change what updates the model"
+                         : "strategy " + options.strategy + " has its own way to update",
+                "train with ddp alone, or leave it out");
+  }
+  if (switches) {
+    if (strategy_switch()) return strategy_switch()(std::move(context));
+    throw Error(ErrorCode::usage, options.adapt != "off" ? "adapt" : "switch_at",
+                "this program has no strategies that switch", "call register_switching");
+  }
+  if (options.tune_buckets && options.strategy != "ddp") {
+    throw Error(ErrorCode::usage, "tune_buckets", "strategy " + options.strategy + " has no buckets to tune",
+                "train with ddp, or leave it out");
+  }
+  if (options.fsdp_tune_prefetch && options.strategy != "fsdp") {
+    throw Error(ErrorCode::usage, "fsdp_tune_prefetch", "strategy " + options.strategy + " does not tune it",
+                "train with fsdp, or leave it out");
+  }
+  auto strategy = found->second.factory(std::move(context));
+  if (!options.mesh.empty() && !strategy->data_shard()) {
+    throw Error(ErrorCode::usage, "mesh",
+                "strategy " + options.strategy + " has no mesh, and mesh is '" + options.mesh + "'",
+                "set strategy to pipeline or tensor_parallel, or leave mesh empty");
+  }
+  return strategy;
+}
+
+std::map<std::string, std::string> strategies() {
+  std::map<std::string, std::string> known;
+  for (const auto& [name, registered] : strategy_registry().all()) known[name] = registered.description;
+  return known;
+}
+
+void register_strategy_switch(StrategyFactory factory) { strategy_switch() = std::move(factory); }
+
+void register_comm_hook(const std::string& name, CommHookFactory factory) {
+  hook_registry().add(name, std::move(factory));
+}
+
+std::shared_ptr<CommHook> make_comm_hook(const StrategyOptions& options) {
+  const auto registered = hook_registry().all();
+  const auto found = registered.find(options.comm_hook);
+  if (found == registered.end()) {
+    throw Error(ErrorCode::usage, "comm_hook", "there is no communication hook '" + options.comm_hook + "'",
+                "known: " + names_of(registered));
+  }
+  return found->second(options);
+}
+
+}  // namespace troupe

@@ -1,0 +1,449 @@
+// The `troupe` command.
+#include <unistd.h>
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <iostream>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "launch/command/completion.hpp"
+#include "launch/command/new_project.hpp"
+#include "launch/config/config.hpp"
+#include "launch/doctor/doctor.hpp"
+#include "launch/doctor/doctor_ranks.hpp"
+#include "launch/hosts/slurm.hpp"
+#include "launch/launcher/coordinator_process.hpp"
+#include "launch/launcher/launcher.hpp"
+#include "launch/network/job_keys.hpp"
+#include "launch/observe/run_report.hpp"
+#include "launch/observe/top.hpp"
+#include "launch/process/displayable.hpp"
+
+namespace {
+
+constexpr const char* kLaunchHelp =
+    "usage: troupe launch [FLAGS] PROGRAM [ARGUMENTS]\n"
+    "\n"
+    "  --nproc N              ranks on this machine (1)\n"
+    "  --hosts FILE|a:8,b:8   ranks on these hosts, started over ssh\n"
+    "  --ssh-config FILE      for ssh's -F;  --remote-troupe PATH: our command on the hosts;  --address A: where to "
+    "listen\n"
+    "  --slurm                the hosts of the Slurm job around this\n"
+    "  --nnodes N|MIN:MAX --node-rank K --nproc-per-node N --master-addr A --master-port P   the same command typed on "
+    "each node;\n"
+    "                         MIN:MAX: begins with MIN nodes, the others may join while it runs\n"
+    "  --last-call S          MIN:MAX, --min-ranks: seconds from the start to wait for more than the least (5, 120)\n"
+    "  --run-dir DIR          logs of the ranks, the job's journal (runs/latest)\n"
+    "  --spares N             processes that wait, ready, for a rank to die (0)\n"
+    "  --min-ranks N          go on with as few as N ranks, the global batch kept; fewer: save and end with exit code "
+    "75 (1)\n"
+    "  --max-restarts N       start a dead rank again, at most N times within ... (3; 0: never)\n"
+    "  --restart-window S     ... so many seconds; later it gets another chance, and the job grows again (600)\n"
+    "  --replace-timeout S    seconds to wait for a replacement before the job goes on with fewer ranks (5)\n"
+    "  --suspect-after S      a rank that was silent for so long is reported (1) ...\n"
+    "  --fence-after S        ... and for so long is killed (3)\n"
+    "  --hang-after S         a rank that does not leave an interrupted step for so long is killed (60)\n"
+    "  --park-after S         without a quorum: save and end after so long (60)\n"
+    "  --no-recovery          the first rank that dies ends the job\n"
+    "  --keys DIR             with --nnodes, on every node: what `troupe keys DIR` made; a host list needs none\n"
+    "  --insecure-network     lets hosts steer the job over the network without keys\n"
+    "  --chaos seed=7,mtbf=30s,kinds=kill+stop+slow+net+disk+nan   hurts ranks, the same way for the same seed, and "
+    "tells the goodput\n"
+    "\n"
+    "example: troupe launch --nproc 4 --spares 1 ./train --lr 0.05\n";
+
+constexpr const char* kConfigHelp =
+    "usage: troupe config dump [--config FILE.toml] [--name value ...]   the merged settings as TOML, and where each "
+    "came from\n"
+    "       troupe config reference                                      the list of settings, as docs/config.md\n"
+    "\n"
+    "What is merged, the later one wins: defaults, the file, the environment (TROUPE_LR=0.1), flags (--lr 0.1, "
+    "--optimizer.lr 0.1). What "
+    "dump\n"
+    "prints is a file for --config. A program's own settings are known to the program alone: it takes --print-config.\n"
+    "\n"
+    "example: troupe config dump --config train.toml --lr 0.05\n";
+
+constexpr const char* kKeysHelp =
+    "usage: troupe keys DIR\n"
+    "\n"
+    "Makes a job's keys in a new folder, to be copied to every node: troupe launch --nnodes 2 --keys DIR ... A host "
+    "list (--hosts) needs "
+    "none.\n"
+    "\n"
+    "example: troupe keys ~/job-keys && scp -pr ~/job-keys node2:\n";
+
+constexpr const char* kCompletionHelp =
+    "usage: troupe completion bash|zsh|fish\n"
+    "\n"
+    "Prints a script that completes verbs, flags and files of this command.\n"
+    "\n"
+    "example: echo 'source <(troupe completion bash)' >> ~/.bashrc\n";
+
+constexpr const char* kHelp =
+    "usage: troupe VERB ...\n"
+    "\n"
+    "  launch --nproc N [--run-dir DIR] PROGRAM [ARGUMENTS]   start N ranks of PROGRAM on this machine\n"
+    "  doctor [--hosts FILE|a:8,b:8]                          what would keep a job from running, and what to do about "
+    "it\n"
+    "  checkpoint ls|inspect|verify|convert PATH              what training left on disk; checkpoint --help says more\n"
+    "  report [RUN] [--baseline RUN]                          a page about a run: where its time went, failures, "
+    "advice (RUN/report.html)\n"
+    "  top [RUN | --port N]                                   follows a run in a terminal\n"
+    "  keys DIR                                               makes a job's keys, to be copied to every node (launch "
+    "--nnodes --keys)\n"
+    "  config dump [--config FILE] [--name value ...]         the merged settings as TOML, and where each came from\n"
+    "  config reference                                       the list of settings, as docs/config.md\n"
+    "  new DIR                                                a project of your own that trains at once\n"
+    "  completion bash|zsh|fish                               a script that completes this command: source <(troupe "
+    "completion bash)\n"
+    "  --help, --version\n"
+    "\n"
+    "example: troupe launch --nproc 2 ./train --lr 0.05\n";
+
+std::string own_path() {
+  char path[PATH_MAX];
+  const auto n = ::readlink("/proc/self/exe", path, sizeof path);
+  if (n <= 0) throw troupe::Error(troupe::ErrorCode::unavailable, "/proc/self/exe", "cannot be read", "mount /proc");
+  return std::string(path, static_cast<std::size_t>(n));
+}
+
+int whole_number(const std::string& flag, const std::string& text, int minimum, int maximum) {
+  std::size_t used = 0;
+  long value = 0;
+  try {
+    value = std::stol(text, &used);
+  } catch (const std::exception&) {
+    used = 0;
+  }
+  if (used == 0 || used != text.size() || value < minimum || value > maximum) {
+    throw troupe::Error(troupe::ErrorCode::usage, flag,
+                        "'" + troupe::displayable(text) + "' is no whole number from " + std::to_string(minimum) +
+                            " to " + std::to_string(maximum));
+  }
+  return static_cast<int>(value);
+}
+
+// Flags up to the first word that is none; their values by name. `--name value` or `--name=value`, - and _ alike.
+std::size_t read_flags(const std::vector<std::string>& words, const std::vector<std::string>& with_value,
+                       const std::vector<std::string>& switches,
+                       std::vector<std::pair<std::string, std::string>>& found) {
+  std::size_t i = 0;
+  for (; i < words.size() && words[i].starts_with("-"); ++i) {
+    if (words[i] == "--") return i + 1;
+    auto name = words[i].substr(0, words[i].find('='));
+    for (auto& c : name) c = c == '_' ? '-' : c;
+    const bool takes = std::find(with_value.begin(), with_value.end(), name) != with_value.end();
+    if (!takes && std::find(switches.begin(), switches.end(), name) == switches.end()) {
+      auto known = with_value;
+      known.insert(known.end(), switches.begin(), switches.end());
+      const auto near = troupe::nearest_name(name, known);
+      throw troupe::Error(troupe::ErrorCode::usage, "command line",
+                          "there is no flag " + troupe::displayable(name) + " here",
+                          near.empty() ? "see troupe --help" : "did you mean " + near + "?");
+    }
+    if (!takes) {
+      found.emplace_back(name, "");
+    } else if (const auto equals = words[i].find('='); equals != std::string::npos) {
+      found.emplace_back(name, words[i].substr(equals + 1));
+    } else if (i + 1 < words.size()) {
+      found.emplace_back(name, words[++i]);
+    } else {
+      throw troupe::Error(troupe::ErrorCode::usage, name, "the flag has no value");
+    }
+  }
+  return i;
+}
+
+std::chrono::milliseconds seconds(const std::string& flag, const std::string& text) {
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  if (end == text.c_str() || *end != 0 || !(value >= 0 && value <= 86400))
+    throw troupe::Error(troupe::ErrorCode::usage, flag,
+                        "'" + troupe::displayable(text) + "' is no number of seconds from 0 to 86400");
+  return std::chrono::milliseconds(static_cast<std::int64_t>(value * 1000));
+}
+
+int launch(const std::vector<std::string>& words) {
+  troupe::LauncherOptions options;
+  options.recovery.enabled = true;
+  std::vector<std::pair<std::string, std::string>> flags;
+  const auto first = read_flags(words, {"--nproc",           "-n",
+                                        "--nproc-per-node",  "--run-dir",
+                                        "--spares",          "--min-ranks",
+                                        "--max-restarts",    "--restart-window",
+                                        "--replace-timeout", "--suspect-after",
+                                        "--fence-after",     "--hang-after",
+                                        "--park-after",      "--hosts",
+                                        "--address",         "--ssh-config",
+                                        "--remote-troupe",   "--nnodes",
+                                        "--node-rank",       "--master-addr",
+                                        "--master-port",     "--last-call",
+                                        "--chaos",           "--keys"},
+                                {"--standalone", "--insecure-network", "--no-recovery", "--slurm", "--help"}, flags);
+  bool min_given = false, nproc_given = false, slurm = false;
+  std::optional<std::chrono::milliseconds> last_call;
+  for (const auto& [name, value] : flags) {
+    if (name == "--help") return std::fputs(kLaunchHelp, stdout), 0;
+    if (name == "--nproc" || name == "-n" || name == "--nproc-per-node")
+      options.nproc = whole_number(name, value, 1, 1024), nproc_given = true;
+    if (name == "--run-dir") options.run_dir = value;
+    if (name == "--spares") options.spares = whole_number(name, value, 0, 1024);
+    if (name == "--min-ranks") options.recovery.min_ranks = whole_number(name, value, 1, 1'000'000), min_given = true;
+    if (name == "--hosts")
+      options.hosts = std::filesystem::exists(value) ? troupe::read_host_file(value) : troupe::parse_host_flag(value);
+    if (name == "--address") options.address = value;
+    if (name == "--ssh-config") options.ssh_arguments = {"-F", value};
+    if (name == "--remote-troupe") options.remote_troupe = value;
+    if (name == "--nnodes") {
+      const auto colon = value.find(':');
+      if (colon != std::string::npos) options.min_nnodes = whole_number(name, value.substr(0, colon), 1, 10'000);
+      options.nnodes = whole_number(name, colon == std::string::npos ? value : value.substr(colon + 1), 1, 10'000);
+      if (options.min_nnodes > options.nnodes)
+        throw troupe::Error(troupe::ErrorCode::usage, name, "'" + value + "' begins with more nodes than it ends with",
+                            "write MIN:MAX");
+    }
+    if (name == "--last-call") last_call = seconds(name, value);
+    if (name == "--node-rank") options.node_rank = whole_number(name, value, 0, 9'999);
+    if (name == "--master-addr") options.master_addr = value;
+    if (name == "--master-port") options.master_port = whole_number(name, value, 1, 65535);
+    if (name == "--slurm") slurm = true;
+    if (name == "--max-restarts") options.recovery.max_restarts = whole_number(name, value, 0, 1'000'000);
+    if (name == "--restart-window") options.recovery.restart_window = seconds(name, value);
+    if (name == "--replace-timeout") options.recovery.replace_timeout = seconds(name, value);
+    if (name == "--suspect-after") options.recovery.suspect_after = seconds(name, value);
+    if (name == "--fence-after") options.recovery.fence_after = seconds(name, value);
+    if (name == "--hang-after") options.recovery.hang_after = seconds(name, value);
+    if (name == "--park-after") options.recovery.park_after = seconds(name, value);
+    if (name == "--no-recovery") options.recovery.enabled = false;
+    if (name == "--keys") options.keys = value;
+    if (name == "--insecure-network") options.insecure = true;
+    if (name == "--chaos") troupe::parse_chaos(value), options.chaos = value;
+  }
+  if (!options.chaos.empty() && !options.recovery.enabled)
+    throw troupe::Error(troupe::ErrorCode::usage, "--chaos", "without recovery the first fault ends the job",
+                        "leave --no-recovery out");
+  if (slurm) {
+    const auto allocation = troupe::read_slurm();
+    if (!allocation)
+      throw troupe::Error(troupe::ErrorCode::usage, "--slurm", "this is no Slurm job",
+                          "use it inside sbatch, salloc or srun");
+    if (allocation->rank >= 0) {  // srun started this on every node
+      options.nnodes = static_cast<int>(allocation->hosts.size());
+      options.node_rank = allocation->node;
+      options.master_addr = allocation->hosts[0].address;
+    } else {
+      options.hosts = allocation->hosts;
+    }
+  }
+  if (!options.hosts.empty() && options.nnodes > 0)
+    throw troupe::Error(troupe::ErrorCode::usage, "--hosts", "it and --nnodes exclude each other",
+                        "a host list is used on one machine only");
+  if (!options.hosts.empty() && nproc_given)
+    throw troupe::Error(troupe::ErrorCode::usage, "--nproc", "the host list says how many ranks each host has",
+                        "leave it out, or write the number behind the host: --hosts localhost:2");
+  if (!options.keys.empty() && options.nnodes == 0)
+    throw troupe::Error(troupe::ErrorCode::usage, "--keys", "only a job of --nnodes is given its keys",
+                        "leave it out: the launcher makes them");
+  if (options.nnodes > 0 && options.node_rank >= options.nnodes)
+    throw troupe::Error(troupe::ErrorCode::usage, "--node-rank",
+                        std::to_string(options.node_rank) + " is not below --nnodes " + std::to_string(options.nnodes));
+  const int ranks = !options.hosts.empty() ? static_cast<int>(troupe::assign_ranks(options.hosts).size())
+                                           : options.nproc * std::max(1, options.nnodes);
+  if (options.min_nnodes > 0 && !min_given) options.recovery.min_ranks = options.min_nnodes * options.nproc;
+  if (min_given || options.min_nnodes > 0) options.recovery.min_start = options.recovery.min_ranks;
+  if (options.min_nnodes > 0 && !options.recovery.enabled)
+    throw troupe::Error(troupe::ErrorCode::usage, "--nnodes", "MIN:MAX needs recovery", "leave --no-recovery out");
+  if (options.min_nnodes > 0) options.recovery.last_call = std::chrono::seconds(5);
+  if (last_call) options.recovery.last_call = *last_call;
+  if (options.recovery.min_ranks > ranks) {
+    throw troupe::Error(
+        troupe::ErrorCode::usage, "--min-ranks",
+        std::to_string(options.recovery.min_ranks) + " is more than the job has (" + std::to_string(ranks) + ")");
+  }
+  if (options.recovery.suspect_after > options.recovery.fence_after)
+    throw troupe::Error(troupe::ErrorCode::usage, "--suspect-after", "it is later than --fence-after");
+  options.command.assign(words.begin() + static_cast<std::ptrdiff_t>(first), words.end());
+  if (options.command.empty())
+    throw troupe::Error(troupe::ErrorCode::usage, "launch", "which program?", "troupe launch --nproc 2 ./train");
+  options.troupe_program = own_path();
+  return troupe::launch(options);
+}
+
+int coordinate(const std::vector<std::string>& words) {
+  troupe::CoordinatorProcessOptions options;
+  std::vector<std::pair<std::string, std::string>> flags;
+  read_flags(words,
+             {"--job", "--world-size", "--address", "--port", "--journal", "--min-start", "--min-ranks",
+              "--max-restarts", "--replace-timeout-ms", "--suspect-ms", "--fence-ms", "--hang-ms",
+              "--restart-window-ms", "--park-ms", "--last-call-ms", "--chaos", "--life"},
+             {"--recovery", "--keys-on-stdin", "--insecure-network"}, flags);
+  auto& recovery = options.recovery;
+  std::uint64_t life = 0;
+  for (const auto& [name, value] : flags) {
+    const auto milliseconds = [&, &name = name, &value = value] {
+      return std::chrono::milliseconds(whole_number(name, value, 0, 1'000'000'000));
+    };
+    if (name == "--job") options.job_id = value;
+    if (name == "--world-size") options.world_size = whole_number(name, value, 1, 1'000'000);
+    if (name == "--address") options.address = value;
+    if (name == "--port") options.port = whole_number(name, value, 0, 65535);
+    if (name == "--journal") options.journal = value;
+    if (name == "--recovery") recovery.enabled = true;
+    if (name == "--keys-on-stdin") options.keys_on_stdin = true;
+    if (name == "--insecure-network") options.insecure = true;
+    if (name == "--min-start") recovery.min_start = whole_number(name, value, 0, 1'000'000);
+    if (name == "--min-ranks") recovery.min_ranks = whole_number(name, value, 1, 1'000'000);
+    if (name == "--max-restarts") recovery.max_restarts = whole_number(name, value, 0, 1'000'000);
+    if (name == "--replace-timeout-ms") recovery.replace_timeout = milliseconds();
+    if (name == "--suspect-ms") recovery.suspect_after = milliseconds();
+    if (name == "--fence-ms") recovery.fence_after = milliseconds();
+    if (name == "--hang-ms") recovery.hang_after = milliseconds();
+    if (name == "--restart-window-ms") recovery.restart_window = milliseconds();
+    if (name == "--last-call-ms") recovery.last_call = milliseconds();
+    if (name == "--park-ms") recovery.park_after = milliseconds();
+    if (name == "--chaos") options.chaos = troupe::parse_chaos(value);
+    if (name == "--life") life = static_cast<std::uint64_t>(whole_number(name, value, 0, 1'000'000'000));
+  }
+  if (options.chaos) options.chaos->life = life;
+  return troupe::run_coordinator(options);
+}
+
+std::vector<int> numbers(const std::string& flag, const std::string& text) {
+  std::vector<int> numbers;
+  std::istringstream in(text);
+  for (std::string word; std::getline(in, word, ',');) numbers.push_back(whole_number(flag, word, 0, 1'000'000));
+  return numbers;
+}
+
+int node(const std::vector<std::string>& words) {
+  troupe::NodeOptions options;
+  std::vector<std::pair<std::string, std::string>> flags;
+  const auto first =
+      read_flags(words,
+                 {"--job", "--host", "--address", "--coordinator", "--master-addr", "--world-size", "--node-rank",
+                  "--nodes", "--slots", "--spares", "--run-dir", "--starts-over", "--bar-columns"},
+                 {"--no-recovery", "--keys-on-stdin"}, flags);
+  for (const auto& [name, value] : flags) {
+    if (name == "--job") options.job_id = value;
+    if (name == "--host") options.host = value;
+    if (name == "--address") options.address = value;
+    if (name == "--coordinator") {
+      const auto colon = value.rfind(':');
+      if (colon == std::string::npos || colon == 0)
+        throw troupe::Error(troupe::ErrorCode::usage, name, "'" + value + "' is not host:port");
+      options.coordinator_host = value.substr(0, colon);
+      options.coordinator_port = whole_number(name, value.substr(colon + 1), 1, 65535);
+    }
+    if (name == "--master-addr") options.master_addr = value;
+    if (name == "--world-size") options.world_size = whole_number(name, value, 1, 1'000'000);
+    if (name == "--node-rank") options.node_rank = whole_number(name, value, 0, 10'000);
+    if (name == "--nodes") options.nodes = whole_number(name, value, 1, 10'000);
+    if (name == "--slots") options.slots = numbers(name, value);
+    if (name == "--spares") options.spares = numbers(name, value);
+    if (name == "--run-dir") options.run_dir = value;
+    if (name == "--no-recovery") options.recovery = false;
+    if (name == "--keys-on-stdin") options.keys_on_stdin = true;
+    if (name == "--starts-over") options.starts_over = whole_number(name, value, 0, 1'000'000);
+    if (name == "--bar-columns") options.bar_columns = whole_number(name, value, 1, 100'000);
+  }
+  options.command.assign(words.begin() + static_cast<std::ptrdiff_t>(first), words.end());
+  if (options.command.empty() || options.coordinator_host.empty())
+    throw troupe::Error(troupe::ErrorCode::usage, "node", "the launcher starts it; it is not for typing");
+  return troupe::run_node(options);
+}
+
+bool asks_for_help(const std::vector<std::string>& words) {
+  return !words.empty() && (words[0] == "--help" || words[0] == "-h");
+}
+
+int configuration(const std::vector<std::string>& words) {
+  if (asks_for_help(words)) return std::fputs(kConfigHelp, stdout), 0;
+  if (words == std::vector<std::string>{"reference"}) return std::cout << troupe::config_reference(), 0;
+  if (words.empty() || words[0] != "dump") {
+    const auto near = words.empty() ? std::string() : troupe::nearest_name(words[0], {"dump", "reference"});
+    throw troupe::Error(troupe::ErrorCode::usage, "troupe config",
+                        words.empty() ? "which?" : "there is no '" + troupe::displayable(words[0]) + "'",
+                        near.empty() ? "see troupe config --help" : "did you mean " + near + "?");
+  }
+  troupe::Config config;
+  std::vector<const char*> flags;
+  flags.reserve(words.size());
+  for (const auto& word : words) flags.push_back(word.c_str());  // the first is the program's name to it
+  if (troupe::parse_config(config, static_cast<int>(flags.size()), flags.data()) == troupe::ConfigAction::help)
+    return std::fputs(kConfigHelp, stdout), 0;
+  std::fputs(troupe::config_to_toml(config).c_str(), stdout);
+  return 0;
+}
+
+int completion(const std::vector<std::string>& words) {
+  if (asks_for_help(words)) return std::fputs(kCompletionHelp, stdout), 0;
+  if (words.size() != 1)
+    throw troupe::Error(troupe::ErrorCode::usage, "troupe completion", "which shell?", "bash, zsh or fish");
+  std::fputs(troupe::completion_script(words[0]).c_str(), stdout);
+  return 0;
+}
+
+int make_keys(const std::vector<std::string>& words) {
+  if (asks_for_help(words)) return std::fputs(kKeysHelp, stdout), 0;
+  if (words.size() != 1 || words[0].starts_with("-"))
+    throw troupe::Error(troupe::ErrorCode::usage, "keys", "it takes one new folder", "troupe keys DIR");
+  troupe::KeyFolder::write(words[0], troupe::KeyMaker().keys_for("node"));
+  std::printf("%s: copy it, with its modes, to every node (scp -pr); whoever has it may steer the job\n",
+              words[0].c_str());
+  return 0;
+}
+
+// Becomes the program of that name, which lies beside this one.
+int become(const std::string& name, const std::vector<std::string>& words) {
+  auto path = (std::filesystem::path(own_path()).parent_path() / name).string();
+  std::vector<std::string> all{path};
+  all.insert(all.end(), words.begin(), words.end());
+  std::vector<char*> arguments;
+  for (auto& word : all) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  ::execv(path.c_str(), arguments.data());
+  throw troupe::Error(troupe::ErrorCode::unavailable, path, std::strerror(errno),
+                      "it is built and installed with this command");
+}
+
+int run(const std::vector<std::string>& words) {
+  if (words.empty()) return std::fputs(kHelp, stderr), 2;
+  const std::vector<std::string> rest(words.begin() + 1, words.end());
+  const auto& verb = words[0];
+  if (verb == "--help" || verb == "-h" || verb == "help") return std::fputs(kHelp, stdout), 0;
+  if (verb == "--version") return std::puts("troupe " TROUPE_VERSION), 0;
+  if (verb == "launch") return launch(rest);
+  if (verb == "coordinator") return coordinate(rest);
+  if (verb == "node") return node(rest);
+  if (verb == "doctor")
+    return troupe::doctor_command(rest, {own_path(), TROUPE_VERSION, {troupe::ranks_check(own_path())}});
+  if (verb == "keys") return make_keys(rest);
+  if (verb == "checkpoint") return become("troupe-checkpoint", rest);
+  if (verb == "report") return troupe::report_command(rest);
+  if (verb == "top") return troupe::top_command(rest);
+  if (verb == "config") return configuration(rest);
+  if (verb == "new") return troupe::new_project_command(rest, own_path());
+  if (verb == "completion") return completion(rest);
+  const auto near = troupe::nearest_name(verb, {"launch", "doctor", "keys", "coordinator", "checkpoint", "config",
+                                                "report", "top", "new", "completion", "help"});
+  throw troupe::Error(troupe::ErrorCode::usage, "command line", "there is no verb '" + troupe::displayable(verb) + "'",
+                      near.empty() ? "see troupe --help" : "did you mean " + near + "?");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run({argv + 1, argv + argc});
+  } catch (const troupe::Error& error) {
+    std::fprintf(stderr, "troupe: %s\n", error.what());
+    return troupe::exit_code(error.code());
+  }
+}

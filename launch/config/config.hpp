@@ -1,0 +1,82 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "actors/compute/training_options.hpp"
+#include "actors/rank/strategy_options.hpp"
+#include "launch/config/launch_options.hpp"
+#include "launch/config/observe_options.hpp"
+#include "tensor_io/base/error.hpp"
+#include "tensor_io/communicator/choice/communicator_settings.hpp"
+#include "tensor_io/data/data_options.hpp"
+#include "tensor_io/optimizer/optimizer_options.hpp"
+
+namespace troupe {
+
+using ConfigValue = std::variant<bool, std::int64_t, double, std::string>;
+
+/// Every setting of a run, flat: `config.lr`. One list of fields (config_fields.cpp) is where the file, the flags, the
+/// environment,
+/// `--help`,
+/// `--print-config`, the reference page and the hash come from. Strength: default < file < environment (TROUPE_LR) <
+/// flag (--lr).
+struct Config : DataOptions,
+                CommunicatorSettings,
+                OptimizerOptions,
+                TrainingOptions,
+                StrategyOptions,
+                LaunchOptions,
+                ObserveOptions {
+  /// A setting of the program's own, before parsing; `--dropout 0.2`, `[program] dropout = 0.2`. Its type is the
+  /// default's.
+  void declare(const std::string& name, ConfigValue default_value, const std::string& help);
+  /// Its value. Throws Error(usage) if it was not declared, or with another type.
+  template <class T>
+  T get(const std::string& name) const {
+    const auto* value = std::get_if<T>(&own(name));
+    if (value == nullptr) throw Error(ErrorCode::usage, "config.get", "'" + name + "' was declared with another type");
+    return *value;
+  }
+
+  struct Declared {
+    std::string help;   ///< for --help
+    ConfigValue value;  ///< the default, then what was set
+  };
+  std::map<std::string, Declared> declared;
+  std::map<std::string, std::string> sources;  ///< where a value came from, for fields that are not at their default:
+                                               ///< "--lr", "train.toml:3", "TROUPE_LR"
+
+ private:
+  const ConfigValue& own(const std::string& name) const;
+};
+
+/// What the command line asked for besides a run.
+enum class ConfigAction { run, help, print_config };
+
+/// Fills `config` from --config FILE, the environment and the flags. Throws Error(usage) on one line: where (file:line,
+/// variable or flag), the field, what is allowed, and the nearest known name for an unknown one. Arguments that are no
+/// flags are refused.
+ConfigAction parse_config(Config& config, int argc, const char* const* argv);
+/// The file alone, and one value alone, with the same errors.
+void read_config_file(Config& config, const std::string& path);
+void set_config_value(Config& config, const std::string& name, const std::string& text, const std::string& source);
+
+std::string config_help(const Config& config, const std::string& program);
+/// TOML that reads back equal, with the source of each value as a comment.
+std::string config_to_toml(const Config& config);
+std::string config_to_json(const Config& config);
+/// Each setting's value, as a person would write it.
+std::map<std::string, std::string> config_texts(const Config& config);
+/// The page docs/config.md.
+std::string config_reference();
+/// Of the values that all ranks must share; 16 hexadecimal digits.
+std::string config_hash(const Config& config);
+
+/// The candidate that differs from `name` least, or an empty string if none is near (Levenshtein distance of at most a
+/// third of its length, and of at most `most`).
+std::string nearest_name(const std::string& name, const std::vector<std::string>& candidates, std::size_t most = 64);
+
+}  // namespace troupe

@@ -1,0 +1,31 @@
+#pragma once
+#include <limits>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "launch/config/config.hpp"
+
+namespace troupe {
+
+using ConfigMember = std::variant<bool Config::*, std::int64_t Config::*, std::uint64_t Config::*, double Config::*,
+                                  std::string Config::*>;
+
+struct ConfigField {
+  const char* section;
+  const char* name;
+  ConfigMember member;
+  const char* help;
+  double minimum = -std::numeric_limits<double>::infinity();
+  double maximum = std::numeric_limits<double>::infinity();
+  std::vector<std::string> choices = {};                    ///< empty: any string
+  bool shared = true;                                       ///< must be equal on all ranks: part of the hash
+  bool may_stand_alone = false;                             ///< a text whose flag without a value says `true`
+  const char* form = nullptr;                               ///< of a text, where it is not any
+  std::string (*check)(const std::string& text) = nullptr;  ///< of a text: what is wrong with it, or nothing
+};
+
+/// The one list of settings.
+const std::vector<ConfigField>& config_fields();
+
+}  // namespace troupe

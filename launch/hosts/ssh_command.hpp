@@ -1,0 +1,43 @@
+#pragma once
+#include <chrono>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "launch/hosts/host_list.hpp"
+
+namespace troupe {
+
+struct SshOptions {
+  std::string program = "ssh";               ///< [0] of the result; a name is searched in PATH by whoever runs it
+  std::vector<std::string> extra_arguments;  ///< for instance {"-F", "cluster.config"}; they come before our defaults,
+                                             ///< and ssh takes the first
+  std::chrono::seconds connect_timeout{10};
+  std::chrono::seconds alive_interval{5};  ///< three of them without an answer end the connection
+  std::string working_directory;           ///< on the host, absolute; empty: the login's
+  std::map<std::string, std::string> environment;
+};
+
+/// The argv that runs `command` on `host` through OpenSSH, without asking anything on a terminal. No shell reads it
+/// here; the host's login shell reads one word, in which every word of `command` is quoted. The process that runs there
+/// replaces that shell, so that signals and the end of standard input reach it.
+///
+/// It is public: every user of either host may read it. Whatever is secret goes over standard input, and a variable
+/// whose name looks like a secret's is refused. Throws Error(usage).
+std::vector<std::string> ssh_command(const Host& host, const std::vector<std::string>& command,
+                                     const SshOptions& options = {});
+
+/// `word` as a login shell reads it back: sh, bash, dash, zsh, ksh, fish, and (without newlines) csh. Throws
+/// Error(usage) for a NUL byte.
+std::string quote_for_shell(std::string_view word);
+
+/// The variables of `all` that `patterns` name: a name, or a beginning and `*`. One that looks like a secret is left
+/// out of a `*`, and refused with Error(usage) if it is named outright.
+std::map<std::string, std::string> choose_environment(const std::map<std::string, std::string>& all,
+                                                      const std::vector<std::string>& patterns);
+
+/// Whether a variable's name says token, secret, password, credential or key.
+bool looks_secret(std::string_view variable);
+
+}  // namespace troupe

@@ -1,0 +1,25 @@
+#pragma once
+#include <string>
+
+#include "actors/coordinator/coordinator.hpp"
+
+namespace troupe {
+
+struct CoordinatorProcessOptions {
+  std::string job_id;
+  int world_size = 1;
+  RecoveryOptions recovery;
+  std::optional<ChaosOptions> chaos;
+  std::string address = "127.0.0.1";  ///< where to listen
+  int port = 0;                       ///< 0: any
+  std::string journal;                ///< its path; empty: none
+  bool keys_on_stdin = false;         ///< it begins with JobKeys::framed
+  bool insecure = false;              ///< an address of the network without keys
+};
+
+/// The job's coordinator as a process: writes `port N` on standard output and what it decides on standard error, ends
+/// when standard input does (the launcher holds the other end). With a journal that has a membership it takes the job
+/// over. Returns the exit code.
+int run_coordinator(const CoordinatorProcessOptions& options);
+
+}  // namespace troupe

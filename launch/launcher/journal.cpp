@@ -1,0 +1,171 @@
+#include "launch/launcher/journal.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cereal/archives/portable_binary.hpp>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <sstream>
+
+#include "tensor_io/base/error.hpp"
+#include "tensor_io/base/fault_point.hpp"
+#include "tensor_io/files/xxh3.hpp"
+
+namespace troupe {
+
+namespace {
+
+constexpr char kMagic[8] = {'T', 'R', 'J', 'L', 1, 0, 0, 0};
+constexpr std::uint32_t kStarted = 1, kMembership = 2;
+constexpr std::size_t kHead = 8, kHash = 8;
+constexpr std::size_t kMaxRecord = 64 << 20, kMaxFile = 1 << 30;
+constexpr std::size_t kMemberBytes = 21;  // at least: slot, incarnation, length of the host's name, newcomer
+
+// In cereal's own form, but a size is not believed before it is compared with what there is: a vector of that length
+// would be made first.
+template <class Archive>
+void fields(Archive& archive, std::string& text, std::size_t most) {
+  cereal::size_type length = text.size();
+  archive(cereal::make_size_tag(length));
+  if (length > most) throw cereal::Exception("a text of " + std::to_string(length) + " bytes");
+  text.resize(static_cast<std::size_t>(length));
+  archive(cereal::binary_data(text.data(), text.size()));
+}
+template <class Archive>
+void fields(Archive& archive, Membership& x, std::size_t most) {
+  archive(x.generation);
+  cereal::size_type members = x.members.size();
+  archive(cereal::make_size_tag(members));
+  if (members > most / kMemberBytes) throw cereal::Exception(std::to_string(members) + " members");
+  x.members.resize(static_cast<std::size_t>(members));
+  for (auto& member : x.members) {
+    archive(member.process.slot, member.process.incarnation);
+    fields(archive, member.host, most);
+    auto newcomer = static_cast<std::uint8_t>(member.newcomer);  // a bool has two values only
+    archive(newcomer);
+    member.newcomer = newcomer != 0;
+  }
+  archive(x.resume_step, x.sections_done);
+  fields(archive, x.votes, most);
+  fields(archive, x.reason, most);
+}
+
+template <class T>
+std::string pack(const T& object) {
+  std::ostringstream out;
+  {
+    cereal::PortableBinaryOutputArchive archive(out);
+    auto copy = object;
+    fields(archive, copy, SIZE_MAX);
+  }
+  return out.str();
+}
+
+template <class T>
+T unpack(const std::string& bytes) {
+  std::istringstream in(bytes);
+  cereal::PortableBinaryInputArchive archive(in);
+  T object;
+  fields(archive, object, bytes.size());
+  return object;
+}
+
+}  // namespace
+
+Journal::Journal(std::string path, const std::string& job_id)
+    : path_(std::move(path)), fd_(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600)) {
+  if (fd_ < 0) throw Error(ErrorCode::io, path_, std::strerror(errno), "choose another --run-dir");
+  try {
+    if (::flock(fd_, LOCK_EX | LOCK_NB) != 0)
+      throw Error(ErrorCode::unavailable, path_, "another coordinator holds this journal",
+                  "one job has one coordinator");
+    std::string text;
+    char block[1 << 16];
+    for (ssize_t n = 0; (n = ::pread(fd_, block, sizeof block, static_cast<off_t>(text.size()))) > 0;) {
+      text.append(block, static_cast<std::size_t>(n));
+      if (text.size() > kMaxFile) throw Error(ErrorCode::bad_data, path_, "it is longer than any journal", "remove it");
+    }
+    std::size_t at = sizeof kMagic;
+    if (text.size() < sizeof kMagic) {  // new, or torn in its first write
+      if (::ftruncate(fd_, 0) != 0 || ::write(fd_, kMagic, sizeof kMagic) != sizeof kMagic)
+        throw Error(ErrorCode::io, path_, std::strerror(errno));
+    } else if (std::memcmp(text.data(), kMagic, sizeof kMagic) != 0) {
+      throw Error(ErrorCode::bad_data, path_, "it is no journal of this version (offset 0)",
+                  "choose another --run-dir");
+    }
+    while (text.size() >= at + kHead) {
+      std::uint32_t length = 0, type = 0;
+      std::memcpy(&length, text.data() + at, sizeof length);
+      std::memcpy(&type, text.data() + at + 4, sizeof type);
+      if (length > kMaxRecord)
+        throw Error(ErrorCode::bad_data, path_,
+                    "a record of " + std::to_string(length) + " bytes at offset " + std::to_string(at));
+      if (text.size() < at + kHead + length + kHash) break;  // torn
+      std::uint64_t hash = 0;
+      std::memcpy(&hash, text.data() + at + kHead + length, sizeof hash);
+      if (xxh3(std::string_view(text).substr(at, kHead + length)) != hash) {
+        if (text.size() == at + kHead + length + kHash) break;  // the last write did not reach the disk whole
+        throw Error(ErrorCode::bad_data, path_, "a damaged record at offset " + std::to_string(at),
+                    "start the job again with --resume latest");
+      }
+      const auto payload = text.substr(at + kHead, length);
+      try {
+        if (type == kStarted) {
+          ++starts_;
+          if (const auto job = unpack<std::string>(payload); job != job_id)
+            throw Error(ErrorCode::mismatch, path_, "it is of job " + job + ", this is " + job_id,
+                        "choose another --run-dir");
+        } else if (type == kMembership) {
+          last_ = unpack<Membership>(payload);
+        }
+      } catch (const cereal::Exception& error) {
+        throw Error(ErrorCode::bad_data, path_,
+                    "a record at offset " + std::to_string(at) + " that can't be read: " + error.what());
+      }
+      at += kHead + length + kHash;
+    }
+    if (::ftruncate(fd_, static_cast<off_t>(at)) != 0) throw Error(ErrorCode::io, path_, std::strerror(errno));
+    ::lseek(fd_, static_cast<off_t>(at), SEEK_SET);
+    fault_point("journal", 0);
+    append_record(kStarted, pack(job_id));
+    fault_point("journalled", 0);
+    ++starts_;
+  } catch (...) {
+    ::close(fd_);
+    throw;
+  }
+}
+
+Journal::~Journal() { ::close(fd_); }
+
+void Journal::append(const Membership& membership) {
+  const auto generation = static_cast<std::int64_t>(membership.generation);
+  fault_point("journal", generation);
+  append_record(kMembership, pack(membership));
+  fault_point("journalled", generation);
+  last_ = membership;
+}
+
+void Journal::append_record(std::uint32_t type, const std::string& payload) {
+  std::string record(kHead, '\0');
+  const auto length = static_cast<std::uint32_t>(payload.size());
+  std::memcpy(record.data(), &length, sizeof length);
+  std::memcpy(record.data() + 4, &type, sizeof type);
+  record += payload;
+  const auto hash = xxh3(record);
+  record.append(reinterpret_cast<const char*>(&hash), sizeof hash);
+  for (std::size_t done = 0; done < record.size();) {
+    const auto n = ::write(fd_, record.data() + done, record.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) throw Error(ErrorCode::io, path_, std::strerror(errno), "make room, or choose another --run-dir");
+    done += static_cast<std::size_t>(n);
+  }
+  if (::fdatasync(fd_) != 0) throw Error(ErrorCode::io, path_, std::strerror(errno));
+}
+
+}  // namespace troupe

@@ -1,0 +1,171 @@
+#include "launch/launcher/launcher.hpp"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+#include <random>
+#include <thread>
+
+#include "launch/launcher/coordinator_child.hpp"
+#include "launch/launcher/failure_report.hpp"
+#include "launch/launcher/host_launcher.hpp"
+#include "launch/launcher/node_agent.hpp"
+#include "launch/network/job_keys.hpp"
+#include "launch/process/fatal_signals.hpp"
+#include "launch/process/local_address.hpp"
+#include "launch/process/process_limits.hpp"
+#include "launch/process/stop_signals.hpp"
+#include "launch/process/terminal.hpp"
+#include "tensor_io/base/error.hpp"
+
+namespace troupe {
+
+using namespace std::chrono_literals;
+
+std::string make_job_id() {
+  std::random_device random;
+  char text[33];
+  std::snprintf(text, sizeof text, "%08x%08x%08x%08x", random(), random(), random(), random());
+  return text;
+}
+
+namespace {
+
+// One node of a job: the only one, or one of several on which the same command was typed. Node 0 has the coordinator.
+LaunchOutcome launch_as_node(const LauncherOptions& options, int starts_over) {
+  tell_fatal_signals();
+  require_threads(4);
+  const bool alone = options.nnodes == 0;
+  const StopSignals signals;
+  RankProcessOptions ranks;
+  ranks.job_id = alone ? make_job_id() : "static-" + options.master_addr + "-" + std::to_string(options.master_port);
+  ranks.program = find_program(options.command[0]);
+  ranks.command = options.command;
+  ranks.run_dir = options.run_dir;
+  ranks.world_size = std::max(1, options.nnodes) * options.nproc;
+  ranks.coordinator_port = alone ? 0 : options.master_port;
+  ranks.starts_over = starts_over;
+  if (!alone) {
+    ranks.host = "node" + std::to_string(options.node_rank);
+    ranks.coordinator_host = ranks.master_addr = options.master_addr;
+    ranks.address = local_address_towards(options.master_addr, options.master_port);
+    ranks.node_rank = options.node_rank;
+    ranks.nodes = options.nnodes;
+  }
+  std::optional<JobKeys> keys;
+  std::optional<KeyFolder> own_keys;
+  if (!options.keys.empty()) {
+    keys = KeyFolder::read(options.keys);
+    ranks.keys = options.keys;
+  } else if (alone && !options.insecure) {  // other users of this machine reach its loopback interface, too
+    keys = KeyMaker().keys_for("localhost");
+    ranks.keys = own_keys.emplace(*keys).path();
+  }
+  std::optional<CoordinatorChild> coordinator;
+  if (ranks.node_rank == 0) {
+    coordinator.emplace(CoordinatorChild::Options{options.troupe_program, options.run_dir, ranks.job_id,
+                                                  ranks.world_size, alone ? "127.0.0.1" : options.master_addr,
+                                                  ranks.coordinator_port, options.recovery, options.chaos, starts_over,
+                                                  keys, options.insecure});
+    ranks.coordinator_port = coordinator->port();
+    for (int s = 0; s < options.spares; ++s) ranks.spares.push_back(ranks.world_size + s);
+  }
+  for (int r = 0; r < options.nproc; ++r) ranks.slots.push_back(ranks.node_rank * options.nproc + r);
+  ranks.terminal = shows_bars(1);
+  ranks.recovery = options.recovery.enabled;
+  NodeAgent agent(ranks);
+  const auto clear_bar = [&] { agent.clear_bar(); };
+  bool stopping = false;
+  while (!agent.done()) {
+    std::vector<pollfd> fds{{signals.fd(), POLLIN, 0}};
+    agent.add_fds(fds);
+    if (coordinator) coordinator->add_fds(fds);
+    ::poll(fds.data(), fds.size(), 50);
+    if (const int signal = signals.take(); signal != 0) {
+      clear_bar();
+      if (!stopping) {
+        std::fprintf(stderr,
+                     "troupe: %s: every rank finishes its step and writes a checkpoint; once more ends them at once\n",
+                     strsignal(signal));
+      }
+      stopping = true;
+      agent.asked_to_stop(signal);
+    }
+    if (coordinator) coordinator->step(clear_bar);
+    agent.step();
+  }
+  // The other nodes' agents learn from the coordinator how the job ended: it stays a moment longer than they need.
+  if (coordinator && ranks.nodes > 1) std::this_thread::sleep_for(500ms);
+  if (coordinator) coordinator->finish(clear_bar);
+  const auto lost = alone ? agent.state_lost() : std::nullopt;
+  return {agent.verdict(), lost};
+}
+
+// The state is on disk, and the same command goes on from it.
+int ended(int code) {
+  if (code == exit_code(ErrorCode::parked))
+    std::fprintf(stderr, "troupe: next: %s\n", resume_command(own_command()).c_str());
+  return code;
+}
+
+}  // namespace
+
+int launch(const LauncherOptions& options) {
+  return ended(run_until_kept(options.recovery, [&](int starts_over) {
+    return options.hosts.empty() ? launch_as_node(options, starts_over) : launch_on_hosts(options, starts_over);
+  }));
+}
+
+int run_node(const NodeOptions& options) {
+  tell_fatal_signals();
+  require_threads(4);
+  std::optional<KeyFolder> keys;
+  if (options.keys_on_stdin) keys.emplace(JobKeys::read_framed(0));
+  const StopSignals signals;
+  RankProcessOptions ranks;
+  if (keys) ranks.keys = keys->path();
+  ranks.job_id = options.job_id;
+  ranks.program = find_program(options.command[0]);
+  ranks.command = options.command;
+  ranks.run_dir = options.run_dir;
+  ranks.host = options.host;
+  ranks.address = options.address.empty() ? local_address_towards(options.coordinator_host, options.coordinator_port)
+                                          : options.address;
+  ranks.coordinator_host = options.coordinator_host;
+  ranks.master_addr = options.master_addr.empty() ? options.coordinator_host : options.master_addr;
+  ranks.coordinator_port = options.coordinator_port;
+  ranks.world_size = options.world_size;
+  ranks.node_rank = options.node_rank;
+  ranks.nodes = options.nodes;
+  ranks.starts_over = options.starts_over;
+  ranks.bar_columns = options.bar_columns;
+  ranks.slots = options.slots;
+  ranks.spares = options.spares;
+  ranks.recovery = options.recovery;
+  NodeAgent agent(ranks);
+  while (!agent.done()) {
+    std::vector<pollfd> fds{{signals.fd(), POLLIN, 0}, {0, POLLIN, 0}};
+    agent.add_fds(fds);
+    ::poll(fds.data(), fds.size(), 50);
+    if (const int signal = signals.take(); signal != 0) agent.asked_to_stop(signal);
+    if (fds[1].revents != 0) {
+      char byte = 0;
+      const auto n = ::read(0, &byte, 1);
+      if (n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN)) {  // the launcher is gone
+        agent.kill_all();
+        return 70;
+      }
+      if (n == 1 && byte != '\n') agent.asked_to_stop(byte == 'T' ? SIGTERM : SIGINT);
+    }
+    agent.step();
+  }
+  return agent.verdict();
+}
+
+}  // namespace troupe

@@ -1,0 +1,55 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "actors/coordinator/coordinator.hpp"
+#include "launch/hosts/host_list.hpp"
+#include "launch/launcher/start_over.hpp"
+
+namespace troupe {
+
+struct LauncherOptions {
+  int nproc = 1;            ///< ranks on this machine, where there is no host list
+  std::vector<Host> hosts;  ///< empty: this machine alone
+  int spares = 0;           ///< processes that wait for a rank to die
+  RecoveryOptions recovery;
+  std::string chaos;                    ///< parse_chaos's text: hurts ranks on purpose; empty: it does not
+  std::string run_dir = "runs/latest";  ///< rank<k>.log, the journal
+  std::string troupe_program;           ///< our own executable, for coordinator and agents
+  std::vector<std::string> command;     ///< the program and its arguments
+  std::string
+      address;  ///< where the coordinator listens; empty: loopback, or the one that the first host is reached from
+  std::vector<std::string> ssh_arguments;  ///< e.g. -F config
+  std::string remote_troupe;               ///< our executable on the hosts; empty: where it is here
+  int nnodes = 0, node_rank = 0;           ///< the same command typed on each of so many nodes; 0: not
+  std::string keys;  ///< where the same command is typed on each node: a folder that `troupe keys` made; empty: none
+  bool insecure = false;                  ///< control traffic over the network without keys
+  int min_nnodes = 0;                     ///< as few are enough to begin, the others may join later; 0: all
+  std::string master_addr = "127.0.0.1";  ///< ... where node 0 is
+  int master_port = 29500;
+};
+
+/// Starts a coordinator and the ranks, here or through an agent on each host; shows their output with the rank before
+/// each line and writes it to their logs; restarts a dead coordinator; waits for all. Returns the exit code: 0, the
+/// failing rank's, or 128 + signal after Ctrl-C, SIGTERM or SIGHUP, which the ranks get as a request to finish their
+/// step; a second one kills them. A job that has lost its state begins anew from its last checkpoint, as often as a
+/// slot may restart; not where the same command was typed on each node. No process is left behind, whatever happens.
+/// Main thread only. Throws Error where nothing could be started.
+int launch(const LauncherOptions& options);
+
+/// What an agent is told on its command line (`troupe node`).
+struct NodeOptions {
+  std::string job_id, host, address, coordinator_host, master_addr, run_dir;
+  int coordinator_port = 0, world_size = 1, node_rank = 0, nodes = 1;
+  bool recovery = true, keys_on_stdin = false;
+  int starts_over = 0;
+  int bar_columns = 0;
+  std::vector<int> slots, spares;
+  std::vector<std::string> command;
+};
+
+/// One host's agent: runs its ranks until they have ended, or until standard input, which the launcher holds, does.
+/// Main thread only.
+int run_node(const NodeOptions& options);
+
+}  // namespace troupe

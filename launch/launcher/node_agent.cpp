@@ -1,0 +1,128 @@
+#include "launch/launcher/node_agent.hpp"
+
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "launch/launcher/failure_report.hpp"
+
+namespace troupe {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kPeersEnd = 3s;       // after a failure the coordinator ends the others within 1 s; then SIGTERM ...
+constexpr auto kPeersKilled = 2s;    // ... then SIGKILL
+constexpr auto kStopPatience = 60s;  // a rank that was asked to stop finishes its step and its checkpoint
+constexpr auto kVerdict = 300ms;     // for the coordinator's last word, after the last rank ended
+constexpr auto kReplacement = 10s;   // for its word on who comes next, while ranks elsewhere go on
+
+}  // namespace
+
+NodeAgent::NodeAgent(const RankProcessOptions& options)
+    : options_(options),
+      processes_(options, [this](const ProcessId& process, int status) { exited(process, status); }) {
+  processes_.start_all();
+  AgentLink::Options link;
+  link.job_id = options_.job_id;
+  link.host = options_.host;
+  link.coordinator_host = options_.coordinator_host;
+  link.coordinator_port = static_cast<std::uint16_t>(options_.coordinator_port);
+  if (!options_.keys.empty()) link.keys = KeyFolder::read(options_.keys);
+  link_.emplace(link, processes_.running());
+}
+
+void NodeAgent::add_fds(std::vector<pollfd>& fds) const {
+  processes_.add_fds(fds);
+  fds.push_back({link_->fd(), POLLIN, 0});
+}
+
+void NodeAgent::step() {
+  processes_.step();
+  for (const auto& command : link_->take()) obey(command);
+  const auto now = Clock::now();
+  if (end_by_ && now > *end_by_) processes_.signal_all(now > *end_by_ + kPeersKilled ? SIGKILL : SIGTERM);
+  if (stop_signal_ != 0 && now > stop_by_) processes_.signal_all(SIGKILL);
+}
+
+void NodeAgent::obey(const AgentLink::Command& command) {
+  if (const auto* start = std::get_if<StartRank>(&command)) {
+    if (over_ || stop_signal_ != 0) return;
+    try {
+      processes_.start(start->process, start->restarts);
+      link_->running(processes_.running());
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "troupe: slot %d was not started: %s\n", start->process.slot, error.what());
+      link_->exited(start->process, 69 << 8);
+    }
+  } else if (const auto* kill = std::get_if<KillRank>(&command)) {
+    processes_.kill(kill->process);
+  } else if (const auto* over = std::get_if<JobOver>(&command)) {
+    over_ = *over;
+    if (over->exit_code != 0 && !end_by_) end_by_ = Clock::now() + kPeersEnd;
+  }
+}
+
+void NodeAgent::exited(const ProcessId& process, int wait_status) {
+  last_exit_ = Clock::now();
+  link_->running(processes_.running());
+  link_->exited(process, wait_status);
+  if (wait_status != 0 && !options_.recovery && !end_by_) end_by_ = Clock::now() + kPeersEnd;
+}
+
+void NodeAgent::asked_to_stop(int number) {
+  if (stop_signal_ != 0) return processes_.signal_all(SIGKILL);
+  stop_signal_ = number;
+  stop_by_ = Clock::now() + kStopPatience;
+  processes_.signal_all(number == SIGHUP ? SIGTERM : number);
+}
+
+bool NodeAgent::done() const {
+  if (processes_.alive() > 0) return false;
+  const auto since = Clock::now() - last_exit_;
+  // A grandchild may hold a pipe open for ever.
+  if (processes_.open_pipes() > 0 && since < 2s) return false;
+  if (over_ || stop_signal_ != 0 || link_->lost()) return true;
+  // All ended well, or nothing may come back: the coordinator says so at once, unless the ranks never spoke to it.
+  const bool failed = !processes_.failures().empty();
+  return since >
+         (failed && options_.recovery ? std::chrono::duration_cast<std::chrono::milliseconds>(kReplacement) : kVerdict);
+}
+
+int NodeAgent::verdict() {
+  processes_.clear_bar();
+  if (over_ && over_->exit_code == 0) return stop_signal_ == 0 ? 0 : 128 + stop_signal_;
+  const auto& failures = processes_.failures();
+  const bool ended_by_us = end_by_ && Clock::now() > *end_by_;
+  const RankProcesses::Ended* root = nullptr;
+  for (const auto& ended : failures) {
+    const int code = exit_code_of_wait_status(ended.wait_status);
+    if (stop_signal_ != 0 && code == 128 + stop_signal_) continue;
+    // One that hung until we ended it is no reason.
+    if (ended_by_us && &ended != &failures.front() && (code == 128 + SIGTERM || code == 128 + SIGKILL)) continue;
+    // The rank that failed of itself is worth more than one that was aborted because of it (exit 70), and the job's own
+    // code decides.
+    const int known = root == nullptr ? -1 : exit_code_of_wait_status(root->wait_status);
+    const bool better = root == nullptr || (known == 70 && code != 70) ||
+                        (over_ && over_->exit_code != 70 && code == over_->exit_code && known != code);
+    if (better) root = &ended;
+  }
+  if (root == nullptr) {
+    if (over_ && stop_signal_ == 0)
+      std::fprintf(stderr, "troupe: the job ended: %s\n", over_->report.to_string().c_str());
+    if (over_ && over_->exit_code != 0 && stop_signal_ == 0) return over_->exit_code;
+    return stop_signal_ == 0 ? 0 : 128 + stop_signal_;
+  }
+  const bool strange = WIFSIGNALED(root->wait_status) && WTERMSIG(root->wait_status) == SIGKILL && !root->killed_by_us;
+  const auto how = describe_wait_status(root->wait_status) +
+                   (strange ? ", which this job did not send: perhaps out of memory, see dmesg" : "");
+  std::fputs(
+      describe_failure({root->slot, options_.host, how, root->log_path, root->last_line}, options_.nodes > 1).c_str(),
+      stderr);
+  const int code = exit_code_of_wait_status(root->wait_status);
+  return over_ && over_->exit_code == 75 ? 75 : code;
+}
+
+}  // namespace troupe

@@ -1,0 +1,47 @@
+#pragma once
+#include <signal.h>
+
+#include <chrono>
+#include <optional>
+#include <vector>
+
+#include "launch/launcher/rank_processes.hpp"
+#include "launch/network/agent_link.hpp"
+
+namespace troupe {
+
+/// One host's part of a job: its rank processes, as the coordinator wants them. A piece of somebody's poll loop: the
+/// launcher's where the job is on one machine, `troupe node`'s otherwise. Main thread.
+class NodeAgent {
+ public:
+  using Clock = std::chrono::steady_clock;
+  /// Starts the ranks. With recovery, a rank that dies is the coordinator's business, not the end.
+  explicit NodeAgent(const RankProcessOptions& options);
+
+  void add_fds(std::vector<pollfd>& fds) const;
+  void step();
+  /// SIGINT, SIGTERM or SIGHUP: the ranks finish their step; the second one kills them.
+  void asked_to_stop(int number);
+  void kill_all() { processes_.signal_all(SIGKILL); }
+  /// No rank is left and none will come.
+  bool done() const;
+  /// The job's state is lost: it may begin anew from a checkpoint.
+  std::optional<ErrorReport> state_lost() const { return lost_state(over_, stop_signal_); }
+  /// The exit code, with the reason on standard error.
+  int verdict();
+  void clear_bar() { processes_.clear_bar(); }
+
+ private:
+  void exited(const ProcessId& process, int wait_status);
+  void obey(const AgentLink::Command& command);
+
+  RankProcessOptions options_;
+  RankProcesses processes_;
+  std::optional<AgentLink> link_;
+  std::optional<JobOver> over_;
+  std::optional<Clock::time_point> end_by_;  // the job has failed: SIGTERM at this time, SIGKILL two seconds later
+  int stop_signal_ = 0;
+  Clock::time_point stop_by_, last_exit_ = Clock::now();
+};
+
+}  // namespace troupe

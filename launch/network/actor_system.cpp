@@ -1,0 +1,113 @@
+#include "launch/network/actor_system.hpp"
+
+#include <caf/io/all.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include "launch/hosts/host_facts.hpp"
+#include "launch/network/guarded_middleman.hpp"
+
+namespace troupe {
+namespace {
+
+caf::expected<CoordinatorActor> connect(caf::actor_system& system, const std::string& host, std::uint16_t port) {
+  const auto found = GuardedMiddleman::of(system).connect(
+      system.message_types(caf::detail::type_list<CoordinatorActor>{}), host, port);
+  if (!found) return found.error();
+  return caf::actor_cast<CoordinatorActor>(*found);
+}
+
+}  // namespace
+
+ActorSystemConfig::ActorSystemConfig(bool network, std::optional<JobKeys> keys,
+                                     std::function<void(const std::string&)> log) {
+  set("scheduler.policy", caf::atom("sharing"));
+  set("scheduler.max-threads", std::thread::hardware_concurrency() > 4 ? 2 : 1);
+  set("logger.console", caf::atom("none"));
+  add_message_type<ErrorReport>("ErrorReport");
+  add_message_type<JoinJob>("JoinJob");
+  add_message_type<JoinAccepted>("JoinAccepted");
+  add_message_type<SaveAttempt>("SaveAttempt");
+  add_message_type<CheckpointSaved>("CheckpointSaved");
+  add_message_type<PartSaved>("PartSaved");
+  add_message_type<PublishCheckpoint>("PublishCheckpoint");
+  add_message_type<SaveEnded>("SaveEnded");
+  add_message_type<CheckpointPublished>("CheckpointPublished");
+  add_message_type<PutValue>("PutValue");
+  add_message_type<GetValue>("GetValue");
+  add_message_type<CollectiveState>("CollectiveState");
+  add_message_type<ReportCollectives>("ReportCollectives");
+  add_message_type<RankEnded>("RankEnded");
+  add_message_type<AbortJob>("AbortJob");
+  add_message_type<StopJob>("StopJob");
+  add_message_type<ProcessId>("ProcessId");
+  add_message_type<Member>("Member");
+  add_message_type<Membership>("Membership");
+  add_message_type<RankInterrupted>("RankInterrupted");
+  add_message_type<Heartbeat>("Heartbeat");
+  add_message_type<CoordinatorTick>("CoordinatorTick");
+  add_message_type<CoordinatorBeat>("CoordinatorBeat");
+  add_message_type<InterruptRanks>("InterruptRanks");
+  add_message_type<FenceRank>("FenceRank");
+  add_message_type<InjectFault>("InjectFault");
+  add_message_type<JoinNode>("JoinNode");
+  add_message_type<StartRank>("StartRank");
+  add_message_type<KillRank>("KillRank");
+  add_message_type<RankExited>("RankExited");
+  add_message_type<JobOver>("JobOver");
+  if (network) {
+    load<caf::io::middleman>();
+    set("middleman.heartbeat-interval", caf::timespan(std::chrono::milliseconds(200)));  // off by default
+    set("middleman.enable-automatic-connections", false);
+    const auto shared = keys ? std::make_shared<const JobKeys>(*std::move(keys)) : nullptr;
+    module_factories.push_back([shared, log = std::move(log)](caf::actor_system& system) -> caf::actor_system::module* {
+      return new GuardedMiddleman(system, shared, log);
+    });
+  }
+}
+
+std::uint16_t publish_coordinator(caf::actor_system& system, const CoordinatorActor& coordinator, std::uint16_t port,
+                                  const std::string& interface_address, bool insecure) {
+  auto& guarded = GuardedMiddleman::of(system);
+  if (!guarded.has_keys() && !insecure && !is_loopback(interface_address)) {
+    throw Error(ErrorCode::usage, "coordinator",
+                "on " + interface_address + " anybody in that network could steer the job: it has no keys",
+                "troupe keys DIR makes some for --keys DIR on every node; --insecure-network does without");
+  }
+  const auto bound = guarded.publish(caf::actor_cast<caf::strong_actor_ptr>(coordinator),
+                                     system.message_types(coordinator), port, interface_address);
+  // Any peer could address these two by name.
+  system.registry().erase(caf::atom("SpawnServ"));
+  system.registry().erase(caf::atom("ConfigServ"));
+  return bound;
+}
+
+caf::strong_actor_ptr try_coordinator(caf::actor_system& system, const std::string& host, std::uint16_t port) {
+  auto coordinator = connect(system, host, port);
+  return coordinator ? caf::actor_cast<caf::strong_actor_ptr>(*coordinator) : nullptr;
+}
+
+CoordinatorActor connect_coordinator(caf::actor_system& system, const std::string& host, std::uint16_t port,
+                                     std::chrono::milliseconds timeout) {
+  using namespace std::chrono_literals;
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  std::string why;
+  for (auto pause = 10ms; std::chrono::steady_clock::now() < deadline;
+       pause = std::min(pause * 2, std::chrono::milliseconds(500))) {
+    auto coordinator = connect(system, host, port);
+    if (coordinator) return *coordinator;
+    why = system.render(coordinator.error());
+    std::this_thread::sleep_for(pause);
+  }
+  throw Error(ErrorCode::unavailable, "coordinator",
+              "no answer from " + host + ":" + std::to_string(port) + " within " + std::to_string(timeout.count()) +
+                  " ms (" + why + ")",
+              why.find(std::strerror(EMFILE)) == std::string::npos
+                  ? "is the launcher running, and is the address right?"
+                  : "raise the limit of open files (ulimit -n)");
+}
+
+}  // namespace troupe

@@ -1,0 +1,36 @@
+#pragma once
+#include <caf/all.hpp>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "actors/coordinator/coordinator.hpp"
+#include "launch/network/job_keys.hpp"
+
+namespace troupe {
+
+/// CAF's configuration for a process of a job. Work sharing with one worker: CAF's default work stealing burns 1 % of a
+/// core per idle system and wakes later (docs/how_it_works.md). `network`: the process exchanges messages with others;
+/// with `keys` only with those that have the job's, over mutual TLS. A gate's lines go to `log`, on its thread.
+class ActorSystemConfig : public caf::actor_system_config {
+ public:
+  explicit ActorSystemConfig(bool network, std::optional<JobKeys> keys = {},
+                             std::function<void(const std::string&)> log = {});
+};
+
+/// Publishes a coordinator behind a Gate on `interface_address`. Returns the port. Throws Error(unavailable), and
+/// Error(usage) for an address of the network where the system has no keys, unless `insecure`.
+std::uint16_t publish_coordinator(caf::actor_system& system, const CoordinatorActor& coordinator, std::uint16_t port,
+                                  const std::string& interface_address, bool insecure = false);
+
+/// Connects to the coordinator, once. Empty: nobody answers.
+caf::strong_actor_ptr try_coordinator(caf::actor_system& system, const std::string& host, std::uint16_t port);
+
+/// Connects to the coordinator, retrying until `timeout`. Throws Error(unavailable).
+CoordinatorActor connect_coordinator(caf::actor_system& system, const std::string& host, std::uint16_t port,
+                                     std::chrono::milliseconds timeout);
+
+}  // namespace troupe

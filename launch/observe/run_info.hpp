@@ -1,0 +1,27 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "launch/config/config.hpp"
+
+namespace troupe {
+
+/// What a run was, for who finds its folder a year later.
+struct RunRecord {
+  struct Place {
+    int rank = 0, slot = 0;
+    std::string host;
+  };
+  std::string job_id, build_id, backend, strategy;
+  std::string git_commit;            ///< of the tree that the program lies in, or was started in; empty: in none
+  std::vector<std::string> command;  ///< rank 0's
+  std::map<std::string, std::string> versions;  ///< of what it was built with
+  std::vector<Place> ranks;                     ///< when it began
+};
+
+/// run.json: schema, start in UTC, the record, the whole config with its hash, and the seeds.
+std::string to_json(const RunRecord& record, const Config& config);
+
+}  // namespace troupe

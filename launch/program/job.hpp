@@ -1,0 +1,45 @@
+#pragma once
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "launch/rank/rank.hpp"
+
+namespace troupe {
+
+/// What the loss function says about one batch.
+struct Loss {
+  Loss(at::Tensor loss_value) : value(std::move(loss_value)) {}  // NOLINT: a plain loss converts
+  Loss(at::Tensor loss_value, CorrectSamples right) : value(std::move(loss_value)), correct(std::move(right)) {}
+  at::Tensor value;        ///< scalar, mean over the batch
+  CorrectSamples correct;  ///< samples that were right, for the accuracy; 0 where nobody counts
+};
+
+struct Datasets {
+  std::shared_ptr<const Dataset> train;     ///< drawn from by the sampler
+  std::shared_ptr<const Dataset> held_out;  ///< may be empty: no validation
+};
+
+/// A training job by its parts; the framework owns the loop: epochs, micro-batches, validation, checkpoints, resume,
+/// logs, an orderly stop. Every function is called on each rank's thread with the same config.
+struct Job {
+  std::function<std::shared_ptr<torch::nn::Module>(const Config&)> model;  ///< makes it, on each rank alike; needed
+  std::function<Datasets(const Config&)> data;                             ///< opens it, on each rank alike; needed
+  /// Training and validation; `model` is in train or eval mode accordingly.
+  std::function<Loss(torch::nn::Module& model, const Batch& batch, const Config&)> loss;
+  /// Default: the optimizer that the config names, weight decay on all parameters.
+  std::function<std::unique_ptr<Optimizer>(const torch::nn::Module& model, const Config&)> optimizer;
+  /// The program's own options: `config.declare(...)`.
+  std::function<void(Config&)> declare;
+};
+
+/// Runs the job as this process's place in it says; returns the exit code. `--help`, `--ranks 4`, `--resume latest` and
+/// so on all work.
+int run(const Job& job, int argc, char** argv);
+
+/// The loop itself, on one rank.
+void train(const Job& job, Rank& rank);
+
+}  // namespace troupe

@@ -1,0 +1,306 @@
+#include <ATen/Parallel.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+
+#include "actors/coordinator/coordinator_rendezvous.hpp"
+#include "launch/config/profile_setting.hpp"
+#include "launch/launcher/inject_process_fault.hpp"
+#include "launch/launcher/start_over.hpp"
+#include "launch/network/actor_system.hpp"
+#include "launch/network/agent_link.hpp"
+#include "launch/network/job_keys.hpp"
+#include "launch/observe/operators.hpp"
+#include "launch/process/build_id.hpp"
+#include "launch/process/environment.hpp"
+#include "launch/process/fatal_signals.hpp"
+#include "launch/process/local_address.hpp"
+#include "launch/process/process_limits.hpp"
+#include "launch/program/simulate.hpp"
+#include "launch/rank/rank.hpp"
+#include "strategies/hooks/comm_hooks.hpp"
+#include "strategies/mesh/mesh_parallel.hpp"
+#include "strategies/replicated/ddp.hpp"
+#include "strategies/replicated/local_steps.hpp"
+#include "strategies/replicated/parameter_server.hpp"
+#include "strategies/sharded/sharded_strategy.hpp"
+#include "strategies/switching/switching_strategy.hpp"
+#include "tensor_io/checkpoint/checkpoint_store.hpp"
+#include "tensor_io/communicator/choice/device_selection.hpp"
+#include "tensor_io/memory/tensor_memory.hpp"
+
+namespace troupe {
+namespace {
+
+extern "C" void on_stop_signal(int number) {
+  if (process_stop_signal.exchange(number) != 0) _exit(128 + number);  // the second one
+}
+
+void handle_signals() {
+  struct sigaction action {};
+  action.sa_handler = on_stop_signal;
+  sigemptyset(&action.sa_mask);
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
+}
+
+std::string ledger_path(const Config& config, const RankEnvironment& place, int slot) {
+  const auto& folder = place.run_dir.empty() ? config.run_dir : place.run_dir;
+  return folder.empty() ? std::string() : folder + "/ledger-rank" + std::to_string(slot) + ".jsonl";
+}
+
+RankSystemOptions options_of(const Config& config, const RankEnvironment& place, at::Device device) {
+  RankSystemOptions options;
+  options.device = device;
+  options.process = {place.slot, place.incarnation};
+  options.world_size = place.world_size;
+  options.spare = place.spare;
+  options.host = place.node;
+  options.interface_address = place.interface_address.empty()
+                                  ? local_address_towards(place.master_addr, place.master_port)
+                                  : place.interface_address;
+  options.job_id = place.job_id;
+  options.build_id = program_build_id();
+  options.config_hash = config_hash(config);
+  options.training = static_cast<const TrainingOptions&>(config);
+  options.strategy = static_cast<const StrategyOptions&>(config);
+  options.communicator = static_cast<const CommunicatorSettings&>(config);
+  options.ledger_path = ledger_path(config, place, place.slot);
+  return options;
+}
+
+int report(const ErrorReport& failure) {
+  static std::mutex mutex;
+  std::lock_guard lock(mutex);
+  std::fprintf(stderr, "error: %s\n", failure.to_string().c_str());
+  std::fflush(stderr);
+  return exit_code(failure.code);
+}
+
+struct RankEnd {
+  ErrorReport report;
+  int code = 0;
+};
+
+int tell(const RankEnd& end) {
+  const bool failed = end.report.code != ErrorCode::ok && end.report.code != ErrorCode::interrupted;
+  return failed ? report(end.report) : end.code;
+}
+
+// What the ranks of one process failed of: each cause once, and that a rank was ended for another's failure only if
+// nobody says of what.
+class Failures {
+ public:
+  ~Failures() {
+    if (told_.empty() && echo_) report(*echo_);
+  }
+  int tell(const RankEnd& end) {
+    const auto& failure = end.report;
+    if (failure.code == ErrorCode::ok || failure.code == ErrorCode::interrupted) return end.code;
+    std::lock_guard lock(mutex_);
+    if (failure.code == ErrorCode::aborted) {
+      if (!echo_) echo_ = failure;
+      return exit_code(failure.code);
+    }
+    return told_.insert(failure.operation + '\n' + failure.cause).second ? report(failure) : exit_code(failure.code);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<std::string> told_;
+  std::optional<ErrorReport> echo_;
+};
+
+// One rank: its actors, the program's body, and how it ended.
+RankEnd run_rank(caf::actor_system& system, const Config& config, const RankSystemOptions& options,
+                 const std::function<void(Rank&)>& body) {
+  try {
+    Rank rank(system, config, options);
+    try {
+      rank.keep_records(true);
+      body(rank);
+      rank.end_trace();
+      rank.end_records({});
+      if (profile_setting(config.profile).table && rank.is_main()) {
+        std::fputs(rank.profile().table().c_str(), stdout);
+        std::fflush(stdout);
+      }
+    } catch (...) {
+      const auto failure = rank.system().fail(std::current_exception());
+      if (failure.code != ErrorCode::fenced) rank.give_up_trace();  // a fenced one's successor writes that file
+      rank.end_records(failure.to_string());
+      return {failure, exit_code(failure.code)};
+    }
+    const int signal = rank.stop_signal();
+    const ErrorReport ended{signal == 0 ? ErrorCode::ok : ErrorCode::interrupted, rank.rank(), {}, -1, {}, {}, {}};
+    rank.system().finish(ended);
+    return {ended, signal == 0 ? 0 : 128 + signal};
+  } catch (...) {
+    auto failure = report_of(std::current_exception());  // code ok: of a spare that was not needed
+    if (failure.rank < 0) failure.rank = options.process.slot;
+    return {failure, exit_code(failure.code)};
+  }
+}
+
+LaunchOutcome simulate_once(const Config& config, const SimulationOptions& simulation,
+                            const std::function<void(Rank&)>& body) {
+  ActorSystemConfig system_config(false);
+  caf::actor_system system(system_config);
+  std::optional<JobOver> over;
+  Failures failures;
+  const int code = simulate(
+      system, simulation,
+      [&](const RankSystemOptions& model) {
+        auto options = model;
+        options.ledger_path = ledger_path(config, {}, options.process.slot);
+        options.device = choose_device(config, device_facts(), {options.process.slot, simulation.world_size, true});
+        const auto end = run_rank(system, config, options, body);
+        // Of one that --chaos has killed the coordinator tells.
+        return end.report.code == ErrorCode::fenced ? end.code : failures.tell(end);
+      },
+      &over);
+  return {code, lost_state(over, process_stop_signal)};
+}
+
+bool traces_operators(const Config& config) {
+  const auto profile = profile_setting(config.profile);
+  return profile.traces() && profile.operators;
+}
+
+int run_simulated(Config config, const std::function<void(Rank&)>& body) {
+  std::fprintf(
+      stderr,
+      "note: %lld ranks as threads of this process: a simulated cluster, for tests; troupe launch starts processes\n",
+      static_cast<long long>(config.ranks));
+  RankEnvironment place;
+  place.job_id = "simulated";
+  SimulationOptions simulation;
+  simulation.world_size = static_cast<int>(config.ranks);
+  simulation.rank = options_of(config, place, choose_device(config, device_facts(), {0, simulation.world_size, true}));
+  if (traces_operators(config)) OperatorTrace::initialise(!simulation.rank.device.is_cpu());
+  if (!config.chaos.empty()) {
+    simulation.chaos = parse_chaos(config.chaos);
+    simulation.recovery.enabled = true;
+    simulation.log = [](const std::string& line) { std::fprintf(stderr, "troupe: %s\n", line.c_str()); };
+  }
+  return run_until_kept(simulation.recovery, [&](int starts_over) {
+    if (starts_over > 0 && !list_checkpoints(config.checkpoint_dir).empty()) config.resume = "latest";
+    if (simulation.chaos) simulation.chaos->life = 1'000 * static_cast<std::uint64_t>(starts_over);
+    return simulate_once(config, simulation, body);
+  });
+}
+
+int run_alone(const Config& config, const std::function<void(Rank&)>& body) {
+  ActorSystemConfig system_config(false);
+  caf::actor_system system(system_config);
+  RankEnvironment place;
+  place.job_id = "alone";
+  auto options = options_of(config, place, choose_device(config, device_facts(), {}));
+  return tell(run_rank(system, config, options, body));
+}
+
+int run_launched(const Config& config, const RankEnvironment& place, const std::function<void(Rank&)>& body) {
+  tell_fatal_signals();
+  require_threads(8);
+  std::optional<JobKeys> keys;
+  if (!place.keys.empty()) keys = KeyFolder::read(place.keys);
+  ActorSystemConfig system_config(true, std::move(keys),
+                                  [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); });
+  caf::actor_system system(system_config);
+  const auto device =
+      choose_device(config, device_facts(), {place.local_rank, std::max(1, place.local_world_size), false});
+  // NCCL refuses two ranks of one host on one device; told that they are on two hosts, it takes the network between
+  // them.
+  if (config.share_device && !device.is_cpu())
+    setenv("NCCL_HOSTID", (place.job_id + "-" + std::to_string(place.slot)).c_str(), 0);
+  auto options = options_of(config, place, device);
+  options.hurt = hurt_this_process;
+  options.recovery = place.recovery;
+  CoordinatorActor hosted;
+  if (!place.coordinator_host.empty()) {
+    options.coordinator =
+        connect_coordinator(system, place.coordinator_host, place.coordinator_port, std::chrono::seconds(30));
+    options.reconnect = [&system, host = place.coordinator_host, port = place.coordinator_port] {
+      return try_coordinator(system, host, port);
+    };
+  } else {
+    // Another launcher, torchrun say: rank 0 hosts the coordinator on the port after the master's, which the launcher
+    // itself may hold.
+    const auto port = static_cast<std::uint16_t>(place.master_port + 1);
+    if (place.rank == 0) {
+      CoordinatorOptions coordinator_options;
+      coordinator_options.job_id = place.job_id;
+      coordinator_options.world_size = place.world_size;
+      hosted = system.spawn(coordinator, coordinator_options);
+      publish_coordinator(system, hosted, port, place.master_addr == "localhost" ? "127.0.0.1" : place.master_addr,
+                          place.insecure);
+      options.coordinator = hosted;
+    } else {
+      options.coordinator = connect_coordinator(system, place.master_addr, port, std::chrono::seconds(60));
+    }
+  }
+  const int code = tell(run_rank(system, config, options, [&](Rank& rank) {
+    body(rank);
+    if (place.coordinator_host.empty())
+      rank.retry([&] { rank.communicator().barrier("end"); });  // rank 0 takes the coordinator with it
+  }));
+  options.coordinator = CoordinatorActor();
+  if (hosted) caf::anon_send_exit(hosted, caf::exit_reason::user_shutdown);
+  std::fflush(stdout);
+  return code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv, const std::function<void(Rank&)>& body, const std::function<void(Config&)>& declare) {
+  try {
+    Config config;
+    if (declare) declare(config);
+    const auto action = parse_config(config, argc, argv);
+    if (action == ConfigAction::help) return std::fputs(config_help(config, argv[0]).c_str(), stdout), 0;
+    if (action == ConfigAction::print_config) return std::fputs(config_to_toml(config).c_str(), stdout), 0;
+    keep_freed_memory();
+    if (traces_operators(config)) OperatorTrace::silence();
+    profile_of_process().reset();
+    const auto place = read_environment();
+    if (place.launched && config.ranks > 1) {
+      throw Error(ErrorCode::usage, "ranks", "a launched process is one rank",
+                  "leave --ranks out, or start the program without a launcher");
+    }
+    if (!config.chaos.empty() && config.ranks < 2) {
+      throw Error(ErrorCode::usage, "chaos", "there are no simulated ranks to hurt",
+                  "add --ranks N, or give --chaos to troupe launch, before the program's name");
+    }
+    if (place.start_over && !list_checkpoints(config.checkpoint_dir).empty()) config.resume = "latest";
+    const bool shared = place.world_size > 1 || config.ranks > 1;
+    if (config.threads > 0) {
+      at::set_num_threads(static_cast<int>(config.threads));
+    } else if (shared) {
+      at::set_num_threads(1);
+    }
+    register_ddp();
+    register_sharded();
+    register_local_steps();
+    register_switching();
+    register_mesh_parallel();
+    register_parameter_server();
+    register_comm_hooks();
+    handle_signals();
+    if (config.ranks > 1) return run_simulated(config, body);
+    if (!place.launched || (place.world_size == 1 && place.coordinator_host.empty())) return run_alone(config, body);
+    return run_launched(config, place, body);
+  } catch (...) {
+    return report(report_of(std::current_exception()));
+  }
+}
+
+}  // namespace troupe

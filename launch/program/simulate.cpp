@@ -1,0 +1,191 @@
+#include "launch/program/simulate.hpp"
+
+#include <signal.h>
+
+#include <condition_variable>
+#include <future>
+#include <list>
+#include <mutex>
+#include <thread>
+
+namespace troupe {
+namespace {
+
+constexpr std::chrono::seconds kReplacement{
+    10};  // for the coordinator's word on who comes next, after the last rank ended
+
+/// Does for the threads of a simulated cluster what an agent does for the processes of its host: starts and kills them,
+/// tells the coordinator who has ended.
+class SimulatedHost {
+ public:
+  SimulatedHost(caf::actor_system& system, const SimulationOptions& options, const RankLife& run_rank)
+      : system_(system), options_(options), run_rank_(run_rank) {
+    CoordinatorOptions coordinator_options;
+    coordinator_options.job_id = options.rank.job_id;
+    coordinator_options.world_size = options.world_size;
+    coordinator_options.recovery = options.recovery;
+    coordinator_options.chaos = options.chaos;
+    coordinator_options.log = options.log;
+    coordinator_ = system.spawn(coordinator, coordinator_options);
+    std::vector<ProcessId> first;
+    first.reserve(static_cast<std::size_t>(options.world_size));
+    for (int slot = 0; slot < options.world_size; ++slot) first.push_back({slot, random_incarnation()});
+    if (recovers()) join(first);
+    for (const auto& process : first) start(process, 0);
+  }
+  ~SimulatedHost() {
+    if (agent_) {
+      caf::scoped_actor self(system_);
+      caf::anon_send_exit(agent_, caf::exit_reason::user_shutdown);
+      self->wait_for(agent_);
+    }
+    for (auto& life : lives_) life.thread.join();
+    caf::anon_send_exit(coordinator_, caf::exit_reason::user_shutdown);
+  }
+  SimulatedHost(const SimulatedHost&) = delete;
+  SimulatedHost& operator=(const SimulatedHost&) = delete;
+
+  /// Until no rank is left and none will come.
+  void wait() {
+    std::unique_lock lock(mutex_);
+    while (alive_ > 0 || (recovers() && !over_)) {
+      if (changed_.wait_for(lock, kReplacement) == std::cv_status::timeout && alive_ == 0) return;
+    }
+  }
+  /// That of the rank that failed of itself is worth more than those of the ranks that were aborted because of it.
+  int exit_status() const {
+    std::lock_guard lock(mutex_);
+    int status = 0;
+    for (const auto& life : lives_) {
+      if (life.process->killed()) continue;
+      if (status == 0 || (status == exit_code(ErrorCode::aborted) && life.status != 0)) status = life.status;
+    }
+    return status;
+  }
+  std::optional<JobOver> over() const {
+    std::lock_guard lock(mutex_);
+    return over_;
+  }
+
+ private:
+  struct Life {
+    std::shared_ptr<SimulatedProcess> process;
+    std::thread thread;
+    int status = 0;
+  };
+
+  bool recovers() const noexcept { return options_.recovery.enabled; }
+
+  void join(const std::vector<ProcessId>& first) {
+    auto known = std::make_shared<std::promise<void>>();
+    const JoinNode node{options_.rank.job_id, options_.rank.host, first};
+    const auto agent = [this, known](NodeAgentActor::pointer self, const JoinNode& join) {
+      self->request(coordinator_, caf::infinite, join).then([known](bool) { known->set_value(); });
+      return NodeAgentActor::behavior_type{
+          [this](const StartRank& command) { start(command.process, command.restarts); },
+          [this](const KillRank& command) { kill(command.process); }, [this](const JobOver& command) { end(command); }};
+    };
+    agent_ =
+        system_.spawn(agent, node);  // without an argument CAF 0.17.6 dereferences a null pointer (to an empty tuple)
+    known->get_future().wait();
+  }
+
+  void start(const ProcessId& process, int life) {
+    std::lock_guard lock(mutex_);
+    if (over_) return;
+    auto& mine = lives_.emplace_back();
+    mine.process = std::make_shared<SimulatedProcess>(
+        process, options_.faults ? options_.faults(process.slot, life) : std::vector<PlacedFault>{});
+    mine.thread = std::thread([this, &mine] { run(mine); });
+    ++alive_;
+  }
+
+  void run(Life& mine) {
+    auto options = options_.rank;
+    options.process = mine.process->id();
+    options.world_size = options_.world_size;
+    options.coordinator = coordinator_;
+    if (recovers()) {
+      set_fault_watch(mine.process);
+      options.hurt = [process = mine.process](ChaosKind kind, std::chrono::milliseconds lasts) {
+        process->hurt(kind, lasts);
+      };
+      options.on_supervisor = [process = mine.process](const RankSupervisorActor& supervisor) {
+        process->set_supervisor(supervisor);
+      };
+      options.reconnect = [this] { return caf::actor_cast<caf::strong_actor_ptr>(coordinator_); };
+    }
+    const int status = run_rank_(options);
+    set_fault_watch({});
+    caf::anon_send(coordinator_, RankExited{options.process, mine.process->killed() ? SIGKILL : status << 8});
+    std::lock_guard lock(mutex_);
+    mine.status = status;
+    --alive_;
+    changed_.notify_all();
+  }
+
+  void kill(const ProcessId& process) {
+    std::lock_guard lock(mutex_);
+    for (const auto& life : lives_) {
+      if (life.process->id() == process) life.process->kill();
+    }
+  }
+
+  void end(const JobOver& over) {
+    std::lock_guard lock(mutex_);
+    over_ = over;
+    changed_.notify_all();
+  }
+
+  caf::actor_system& system_;
+  const SimulationOptions& options_;
+  const RankLife& run_rank_;
+  CoordinatorActor coordinator_;
+  NodeAgentActor agent_;  // with recovery only
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::list<Life> lives_;  // guarded by mutex_, as all below
+  int alive_ = 0;
+  std::optional<JobOver> over_;
+};
+
+}  // namespace
+
+int simulate(caf::actor_system& system, const SimulationOptions& options, const RankLife& run_rank,
+             std::optional<JobOver>* over) {
+  SimulatedHost host(system, options, run_rank);
+  host.wait();
+  if (over != nullptr) *over = host.over();
+  return host.exit_status();
+}
+
+void simulate(caf::actor_system& system, int world_size, const RankSystemOptions& options,
+              const std::function<void(RankSystem&)>& body,
+              const std::function<void(int rank, const ErrorReport&)>& on_failure) {
+  SimulationOptions simulation;
+  simulation.world_size = world_size;
+  simulation.rank = options;
+  std::mutex failures;
+  simulate(system, simulation, [&](const RankSystemOptions& mine) {
+    ErrorReport report{ErrorCode::ok, mine.process.slot, {}, -1, {}, {}, {}};
+    try {
+      RankSystem system_of_rank(system, mine);
+      try {
+        body(system_of_rank);
+        system_of_rank.finish(report);
+      } catch (...) {
+        report = system_of_rank.fail(std::current_exception());
+      }
+    } catch (...) {
+      report = report_of(std::current_exception());
+      if (report.rank < 0) report.rank = mine.process.slot;
+    }
+    if (report.code != ErrorCode::ok) {
+      std::lock_guard lock(failures);
+      on_failure(mine.process.slot, report);
+    }
+    return exit_code(report.code);
+  });
+}
+
+}  // namespace troupe

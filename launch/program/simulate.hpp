@@ -1,0 +1,40 @@
+#pragma once
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launch/program/simulated_process.hpp"
+#include "launch/rank/rank_system.hpp"
+
+namespace troupe {
+
+struct SimulationOptions {
+  int world_size = 2;
+  RankSystemOptions rank;    ///< model of each rank's; who it is, its coordinator and what hurts it are filled in
+  RecoveryOptions recovery;  ///< enabled: a rank that is killed is replaced
+  std::optional<ChaosOptions> chaos;            ///< with recovery only
+  std::function<void(const std::string&)> log;  ///< the coordinator's lines; may be empty
+  /// What happens to a slot in its first life (0), its second (1) and so on; with recovery only. May be empty.
+  std::function<std::vector<PlacedFault>(int slot, int life)> faults;
+};
+
+/// One life of a rank, on a thread of its own: makes its RankSystem, trains, and returns the exit status that its
+/// process would have.
+using RankLife = std::function<int(const RankSystemOptions&)>;
+
+/// A simulated cluster: N ranks as threads of this process, each with its own actors and lanes, under one coordinator;
+/// the numerics are those of N processes. With recovery, what an agent does for the processes of its host is done for
+/// these threads: ranks can be killed (SimulatedProcess), and another thread takes a dead one's place. Returns when all
+/// have ended, with the exit status of the rank that failed of itself, 0 if none did; `over` gets what the coordinator
+/// told the agent at the end, nothing without recovery.
+int simulate(caf::actor_system& system, const SimulationOptions& options, const RankLife& run_rank,
+             std::optional<JobOver>* over = nullptr);
+
+/// The same without recovery, for a body of its own. A rank that ends with an exception is told to `on_failure` (any
+/// thread, one at a time).
+void simulate(caf::actor_system& system, int world_size, const RankSystemOptions& options,
+              const std::function<void(RankSystem&)>& body,
+              const std::function<void(int rank, const ErrorReport&)>& on_failure);
+
+}  // namespace troupe

@@ -1,0 +1,56 @@
+#pragma once
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "actors/messages/chaos.hpp"
+#include "actors/rank/rank_supervisor.hpp"
+#include "tensor_io/base/fault_point.hpp"
+
+namespace troupe {
+
+/// A fault that comes when a rank's thread comes by a place of fault_point.
+struct PlacedFault {
+  std::string place;
+  std::int64_t step = 0;
+  ChaosKind kind = ChaosKind::kill;
+  std::chrono::milliseconds lasts{0};
+};
+
+/// What a process is to a rank, for a rank that shares one with others: what can be killed and stopped.
+///
+/// A thread can't be killed, but until it comes to something that others see (a collective, a message, a file) nobody
+/// can tell. So a kill makes the supervisor silent and breaks the rank's lanes at once, and the rank's threads end by
+/// an exception at the next such place. The proof of its death, RankExited, comes when they have ended. A stop holds
+/// the supervisor up, and with it the heartbeats, and each thread at its next fault point. Any thread.
+class SimulatedProcess final : public FaultWatch {
+ public:
+  explicit SimulatedProcess(ProcessId id, std::vector<PlacedFault> faults = {}) : id_(id), faults_(std::move(faults)) {}
+
+  const ProcessId& id() const noexcept { return id_; }
+  void set_supervisor(const RankSupervisorActor& supervisor);
+  /// As hurt_this_process; on the supervisor's thread, which `stop` holds up.
+  void hurt(ChaosKind kind, std::chrono::milliseconds lasts);
+  void kill();
+  bool killed() const;
+  /// Waits while the process is stopped. Throws Error(fenced) in one that was killed.
+  void at(const char* place, std::int64_t step) override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  void hold_up();
+  Clock::time_point held_until(Clock::time_point now) const;
+
+  const ProcessId id_;
+  mutable std::mutex mutex_;  // guards all below
+  std::condition_variable changed_;
+  std::vector<PlacedFault> faults_;  // still to come
+  RankSupervisorActor supervisor_;
+  bool killed_ = false;
+  Clock::time_point stopped_until_, slow_from_, slow_until_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,382 @@
+#include <algorithm>
+#include <cstdio>
+#include <optional>
+#include <utility>
+
+#include "launch/config/device_settings.hpp"
+#include "launch/program/job.hpp"
+#include "launch/rank/run_checkpoints.hpp"
+#include "launch/rank/run_log.hpp"
+#include "tensor_io/base/fault_point.hpp"
+#include "tensor_io/base/random_seed.hpp"
+#include "tensor_io/base/trace.hpp"
+#include "tensor_io/data/sampler.hpp"
+#include "tensor_io/layers/autocast.hpp"
+#include "tensor_io/layers/deferred_init.hpp"
+#include "tensor_io/optimizer/schedule.hpp"
+
+namespace troupe {
+namespace {
+
+// LibTorch's generator is one per process: simulated ranks build their models one after the other, each from the same
+// seed.
+std::shared_ptr<torch::nn::Module> build_model(const Job& job, const Config& config) {
+  const auto lock = seed_model(config.seed);
+  return config.deferred_init ? deferred_init([&] { return job.model(config); }) : job.model(config);
+}
+
+at::ScalarType amp_dtype(const Config& config) { return config.amp_dtype == "fp16" ? at::kHalf : at::kBFloat16; }
+
+double milliseconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Held-out loss and accuracy: every sample once, each rank a part, sums over all ranks.
+ValidationReport validate(const Job& job, Rank& rank, torch::nn::Module& model, const Dataset& dataset) {
+  const TraceSpan span("validation", TraceEvent::Kind::phase);
+  const auto started = std::chrono::steady_clock::now();
+  torch::NoGradGuard no_grad;
+  model.eval();
+  auto& strategy = rank.system().compute().strategy();
+  strategy.begin_evaluation();
+  auto sums = at::zeros({3}, at::kDouble);  // loss, right, samples
+  const auto shard = rank.system().compute().data_shard();
+  const auto [first, last] = validation_part(dataset.size(), shard.index, shard.count);
+  const auto share = std::max<std::int64_t>(1, rank.config().batch_size / shard.count);
+  for (auto begin = first; begin < last; begin += share) {
+    std::vector<std::int64_t> indices;
+    for (auto i = begin; i < std::min(last, begin + share); ++i) indices.push_back(i);
+    auto batch = dataset.get_batch(indices, SampleContext{rank.config().seed, 0});
+    batch.counted = batch.numel();
+    batch.input = batch.input.to(rank.device());
+    batch.target = batch.target.to(rank.device());
+    const AutocastGuard autocast(rank.config().use_amp, amp_dtype(rank.config()), rank.device().type());
+    std::optional<Loss> loss;
+    const bool mine = strategy.evaluate([&] { loss.emplace(job.loss(model, batch, rank.config())); });
+    if (!mine) continue;  // another rank has the result
+    const auto n = static_cast<double>(indices.size());
+    sums += torch::tensor({loss->value.item<double>() * n, loss->correct.value(), n}, torch::kFloat64);
+  }
+  strategy.end_evaluation();
+  fault_point("validate", rank.steps_done());
+  model.train();
+  rank.all_reduce(sums, ReduceOp::sum, "validation");
+  ValidationReport report;
+  report.samples = sums[2].item<double>();
+  report.loss = sums[0].item<double>() / std::max(1.0, report.samples);
+  report.accuracy = sums[1].item<double>() / std::max(1.0, report.samples);
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  return report;
+}
+
+/// The framework's own loop. A step is a transaction; what comes between two steps (validation, saving) is numbered, so
+/// that after the loss of a rank all of them, the newcomer too, do again what one of them had not finished.
+class TrainingLoop {
+ public:
+  TrainingLoop(const Job& job, Rank& rank) : job_(job), rank_(rank), config_(rank.config()), log_(rank) {
+    rank_.keep_records(false);  // it does that itself
+  }
+  ~TrainingLoop() { rank_.on_trace({}); }
+  TrainingLoop(const TrainingLoop&) = delete;
+  TrainingLoop& operator=(const TrainingLoop&) = delete;
+
+  void run() {
+    std::vector<std::string> early;  // of a newcomer, which has a lost step to tell of before
+    rank_.on_trace([&](const std::string& line) { early.push_back(line); });
+    set_up();
+    rank_.on_trace([this](const std::string& line) { log_.note("trace", line, position_.epoch); });
+    stream_.emplace(rank_.loader(data_.train));
+    begun_ = std::chrono::steady_clock::now();
+    begun_at_step_ = rank_.steps_done();
+    if (rank_.is_main() && rank_.system().compute().membership().generation > 1) keep_lost_step();
+    for (const auto& line : early) log_.note("trace", line, position_.epoch);
+    log_.note_membership(stream_->cursor().epoch);
+    do {
+      run_steps();
+    } while (!finish());
+    stream_.reset();
+    rank_.end_trace();
+    tell_end();
+  }
+
+  /// The error that the run ends with.
+  void fail(const std::string& error) { log_.fail(error); }
+
+  /// Too few ranks are left: what is committed goes to disk, without the others.
+  void save_before_parking(int writer) {
+    if (model_ && checkpoints_ && rank_.rank() == writer) checkpoints_->save_alone(with_best());
+  }
+
+ private:
+  void set_up() {
+    check_device_settings(config_, rank_.device());
+    model_ = build_model(job_, config_);
+    rank_.distribute(model_);
+    optimizer_ = job_.optimizer ? job_.optimizer(*model_, config_) : rank_.make_optimizer(*model_);
+    data_ = job_.data(config_);
+    checkpoints_.emplace(rank_, *optimizer_);
+    auto& compute = rank_.system().compute();
+    const bool joined_late = compute.membership().generation > 1;
+    if (!joined_late) {
+      log_.line("model: " + compute.strategy().describe() + "; " + std::to_string(rank_.world_size()) + " rank" +
+                (rank_.world_size() == 1 ? "" : "s") + ", backend " + std::string(rank_.communicator().backend()) +
+                (rank_.device().is_cpu() ? "" : ", device " + rank_.device().str()) + "; data: " + data_.train->name() +
+                ", " + std::to_string(data_.train->size()) + " samples");
+    }
+    if (!config_.resume.empty() && compute.steps_done() == 0) {
+      rank_.retry([&] {
+        position_ = checkpoints_->resume(config_.resume, [&](const std::string& text) { log_.line(text); });
+        rank_.set_cursor(position_.epoch, position_.step_in_epoch);
+        set_best(position_.best);
+      });
+    }
+    if (!joined_late) compute.section_done(kSave);  // nothing to do before the first step
+    model_->train();
+  }
+
+  // The step that the others committed by the votes of a rank 0 that died before it could.
+  void keep_lost_step() {
+    auto last = rank_.system().compute().last_step();
+    const auto done = rank_.system().compute().steps_done(), per_epoch = rank_.steps_per_epoch();
+    if (!last || !last->committed || last->step + 1 != done || done % config_.log_interval != 0) return;
+    last->lr = scheduled_lr(config_, done - 1, per_epoch, rank_.total_steps());
+    MetricsReport metrics{
+        {},  (done - 1) / per_epoch, config_.epochs, done, (done - 1) % per_epoch + 1, per_epoch, rank_.total_steps(),
+        true};
+    metrics.window.add(*last);
+    log_.keep(metrics);
+  }
+
+  void run_steps() {
+    for (;;) {
+      between_steps();
+      const auto batch = stream_->next();
+      if (rank_.system().compute().section_due(
+              kSave)) {  // all went back to an earlier step while this rank waited for the batch
+        stream_->rewind();
+        continue;
+      }
+      if (!batch) return;
+      if (!run_micro_batch(batch) || !batch->last_of_step) continue;
+      const auto report = rank_.step(*optimizer_);
+      if (report.pending) continue;
+      for (const auto& notice : report.notices) log_.note("notice", notice, batch->epoch);
+      tell_notices(*data_.train, batch->epoch);
+      log_.note_membership(batch->epoch);
+      if (report.repeat) {
+        log_.line("step " + std::to_string(report.step) + " is run again: " + report.reason);
+        continue;
+      }
+      show(report, *batch);
+    }
+  }
+
+  // Each rank reads samples of its own: rank 0 tells on the console, the others in their logs.
+  void tell_notices(const Dataset& data, std::int64_t epoch) {
+    for (const auto& notice : data.take_notices()) {
+      log_.note("bad sample", notice, epoch);
+      if (!rank_.is_main()) std::fprintf(stderr, "rank %d: %s\n", rank_.rank(), notice.c_str());
+    }
+  }
+
+  bool run_micro_batch(const std::shared_ptr<const Batch>& batch) {
+    const auto loss_of = [&](const Batch& of) {
+      const AutocastGuard autocast(config_.use_amp, amp_dtype(config_), rank_.device().type());
+      return job_.loss(*model_, of, config_);
+    };
+    try {
+      if (rank_.orders_micro_batches() || rank_.system().compute().uses_graphs()) {
+        if (batch->micro_batch == 0)
+          of_step_.clear();  // the step before, or this one where the loss of a rank has interrupted it
+        of_step_.push_back(batch);
+        if (batch->last_of_step) {
+          rank_.run_micro_batches(of_step_, [&](const Batch& of) {
+            auto loss = loss_of(of);
+            return Rank::MicroBatch{loss.value, loss.correct};
+          });
+        }
+        return true;
+      }
+      const auto loss = loss_of(*batch);
+      rank_.backward(loss.value, loss.correct);
+      return true;
+    } catch (const Error& error) {  // a collective in forward or backward
+      rank_.recover(error);
+      return false;
+    }
+  }
+
+  void show(const StepReport& report, const Batch& batch) {
+    window_.add(report);
+    window_.validation_ms += std::exchange(validation_ms_, 0);
+    window_.checkpoint_ms += std::exchange(checkpoint_ms_, 0);
+    bar_window_.add(report);
+    if (!report.committed)
+      log_.note("skipped", "step " + std::to_string(report.measured_step) + " skipped: " + report.reason, batch.epoch);
+    const auto done = rank_.system().compute().steps_done();
+    MetricsReport metrics{
+        {}, batch.epoch, config_.epochs, done, batch.step + 1, rank_.steps_per_epoch(), rank_.total_steps(), true};
+    metrics.world_size = rank_.world_size();
+    metrics.tokens_per_sample = data_.train->tokens_per_sample();
+    metrics.seconds_left = seconds_left(done);
+    if (done % config_.log_interval == 0) {
+      metrics.window = window_;
+      log_.send(metrics);
+      window_ = bar_window_ = {};
+    } else if (log_.has_bar() && std::chrono::steady_clock::now() - last_bar_ > std::chrono::milliseconds(100)) {
+      last_bar_ = std::chrono::steady_clock::now();
+      metrics.window = bar_window_;
+      metrics.log = false;
+      log_.send(metrics);
+    }
+  }
+
+  // At the pace since the loop began, validations and saves included.
+  double seconds_left(std::int64_t done) {
+    const auto elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun_).count();
+    const auto steps = done - begun_at_step_;
+    return steps > 0 ? elapsed / static_cast<double>(steps) * static_cast<double>(rank_.total_steps() - done) : -1;
+  }
+
+  bool epoch_is_over() const { return position_.step_in_epoch == 0 && position_.epoch > 0; }
+  bool validates() const { return data_.held_out && config_.validate_every > 0; }
+  bool saves_now() const {
+    const auto done = rank_.system().compute().steps_done();
+    return is_best() || (config_.save_every > 0 && done > 0 && done % config_.save_every == 0);
+  }
+
+  void between_steps() {
+    auto& compute = rank_.system().compute();
+    rank_.gather_trace_if_due();  // once more, where a rank was lost after it
+    rank_.retry([&] {
+      position_ = {stream_->cursor().epoch, stream_->cursor().step,
+                   -1};  // another one if the loss of a rank took all back
+      if (compute.section_due(kValidate)) {
+        if (validates() && epoch_is_over() && position_.epoch % config_.validate_every == 0) {
+          const auto started = std::chrono::steady_clock::now();
+          hold_out(position_.epoch - 1, true);
+          validation_ms_ += milliseconds_since(started);
+        }
+        compute.section_done(kValidate);
+      }
+      if (compute.section_due(kSave)) {
+        const auto started = std::chrono::steady_clock::now();
+        if (saves_now()) {
+          const TraceSpan span("checkpoint", TraceEvent::Kind::phase);
+          checkpoints_->save(with_best(), is_best());
+        }
+        checkpoint_ms_ += milliseconds_since(started);
+        compute.section_done(kSave);
+      }
+    });
+  }
+
+  // False where the loss of a rank took all back to a snapshot meanwhile: the steps from there on are run again.
+  bool finish() {
+    auto& compute = rank_.system().compute();
+    const auto done = compute.steps_done();
+    return rank_.retry([&] {
+      between_steps();
+      if (compute.steps_done() < done) return false;
+      if (compute.section_due(kLastValidation)) {
+        if (validates() && !epoch_is_over() && !rank_.stop_requested()) hold_out(position_.epoch, false);
+        compute.section_done(kLastValidation);
+      }
+      if (compute.section_due(kLastSave)) {
+        if (!saves_now()) checkpoints_->save(with_best(), false);
+        compute.section_done(kLastSave);
+      }
+      // Nobody leaves before the last checkpoint is on disk, so that a rank lost while writing it can still be
+      // replaced.
+      path_ = checkpoints_->finish([this] { checkpoints_->save(with_best(), is_best()); });
+      return true;
+    });
+  }
+
+  void tell_end() {
+    if (best() >= 0) {
+      char text[64];
+      std::snprintf(text, sizeof text, "best held-out accuracy: %.2f%%", 100 * best());
+      log_.line(text);
+    }
+    if (!path_.empty()) log_.line("checkpoint: " + path_);
+    if (rank_.stop_requested())
+      log_.note("notice",
+                "stopped by a signal after step " + std::to_string(rank_.steps_done()) + "; --resume latest goes on",
+                position_.epoch);
+    if (checkpoints_->failure()) throw Error(*checkpoints_->failure());
+  }
+
+  void hold_out(std::int64_t epoch, bool may_be_best) {
+    auto report = validate(job_, rank_, *model_, *data_.held_out);
+    tell_notices(*data_.held_out, epoch);
+    report.epoch = epoch;
+    report.step = rank_.system().compute().steps_done();
+    if (may_be_best && (report.accuracy > best() || is_best())) {
+      report.best = true;
+      set_best(report.accuracy);
+      rank_.system().compute().notes()["best_step"] = std::to_string(report.step);
+    }
+    log_.send(report);
+  }
+
+  // Kept in the notes, which newcomers get with the model.
+  double best() const {
+    const auto& notes = rank_.system().compute().notes();
+    const auto found = notes.find("best");
+    return found == notes.end() ? -1 : std::stod(found->second);
+  }
+  void set_best(double accuracy) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.17g", accuracy);
+    rank_.system().compute().notes()["best"] = text;
+  }
+  bool is_best() const {
+    auto& compute = rank_.system().compute();
+    const auto found = compute.notes().find("best_step");
+    return found != compute.notes().end() && found->second == std::to_string(compute.steps_done());
+  }
+  RunCheckpoints::Position with_best() const { return {position_.epoch, position_.step_in_epoch, best()}; }
+
+  enum Section { kValidate = Rank::kTraceSection + 1, kSave, kLastValidation, kLastSave };
+
+  const Job& job_;
+  Rank& rank_;
+  const Config& config_;
+  RunLog log_;
+  std::shared_ptr<torch::nn::Module> model_;
+  std::unique_ptr<Optimizer> optimizer_;
+  Datasets data_;
+  std::optional<RunCheckpoints> checkpoints_;
+  std::optional<BatchStream> stream_;
+  RunCheckpoints::Position position_;
+  std::vector<std::shared_ptr<const Batch>> of_step_;  // micro-batches, where the strategy runs them all at once
+  StepWindow window_, bar_window_;
+  double validation_ms_ = 0, checkpoint_ms_ = 0;  // of the step under way
+  std::chrono::steady_clock::time_point last_bar_ = std::chrono::steady_clock::now(), begun_;
+  std::int64_t begun_at_step_ = 0;
+  std::string path_;
+};
+
+}  // namespace
+
+void train(const Job& job, Rank& rank) {
+  TrainingLoop loop(job, rank);
+  try {
+    loop.run();
+  } catch (const Error& error) {
+    loop.fail(error.what());
+    if (error.code() == ErrorCode::parked) loop.save_before_parking(error.report().rank);
+    throw;
+  } catch (const std::exception& error) {  // the user's own
+    loop.fail(error.what());
+    throw;
+  }
+}
+
+int run(const Job& job, int argc, char** argv) {
+  return troupe::main(
+      argc, argv, [&](Rank& rank) { train(job, rank); }, job.declare);
+}
+
+}  // namespace troupe

@@ -1,0 +1,41 @@
+#pragma once
+#include <cstddef>
+#include <mutex>
+#include <string>
+
+#include "actors/metrics/metrics.hpp"
+
+namespace troupe {
+
+/// One line about the steps of a window, keys in the order of torchtitan's: `epoch 2/8  step 45/176  loss 0.4312
+/// grad_norm 0.98  memory 0.41GiB  787 samples/s  12.3 steps/s  exposed 4.1%  data 0.2%  lr 0.05  acc 87.50%`.
+std::string train_line(const MetricsReport& report);
+/// The same as a bar of at most `columns` ASCII characters, with the time that is left.
+std::string progress_bar(const MetricsReport& report, std::size_t columns);
+std::string validation_line(const ValidationReport& report);
+
+/// What rank 0 prints: log lines, and on a terminal a bar below them. Any thread.
+///
+/// Who draws the bar is who has the terminal: this process, or a launcher, which reads it as a line that ends in a
+/// carriage return. No colours; without a bar no character that is not text.
+class Console {
+ public:
+  /// The bar is on if `wanted` and standard output is a terminal, or the launcher says that its own is
+  /// (TROUPE_PROGRESS=bar).
+  explicit Console(bool wanted = true);
+  bool has_bar() const noexcept { return bar_; }
+  void show(const MetricsReport& report);
+  void show(const ValidationReport& report) { line(validation_line(report)); }
+  void line(const std::string& text);
+  void warn(const std::string& text);  ///< to standard error
+
+ private:
+  void clear();
+
+  const bool terminal_;  // ours
+  const bool bar_;
+  std::mutex mutex_;
+  bool shown_ = false;
+};
+
+}  // namespace troupe

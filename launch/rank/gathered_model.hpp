@@ -1,0 +1,13 @@
+#pragma once
+#include "actors/compute/compute.hpp"
+#include "tensor_io/layout/named_state.hpp"
+#include "tensor_io/optimizer/optimizer.hpp"
+
+namespace troupe {
+
+/// The model's parameters and buffers, put together from what each rank would write into a checkpoint: on `root` by
+/// name, in memory of their own and in the layout's order; nothing elsewhere. Collective, between steps; compute's
+/// thread.
+NamedTensors whole_model(Compute& compute, Optimizer& optimizer, int root);
+
+}  // namespace troupe

@@ -1,0 +1,457 @@
+#pragma once
+#include <torch/torch.h>
+
+#include <chrono>
+#include <concepts>
+#include <deque>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <cereal/archives/portable_binary.hpp>
+#include <cereal/types/map.hpp>
+#include <cereal/types/string.hpp>
+#include <cereal/types/vector.hpp>
+
+#include "actors/rank/data_loader.hpp"
+#include "launch/config/config.hpp"
+#include "launch/rank/rank_system.hpp"
+#include "launch/rank/rank_trace.hpp"
+#include "launch/rank/step_profile.hpp"
+#include "tensor_io/base/random_seed.hpp"
+#include "tensor_io/data/dataset.hpp"
+#include "tensor_io/optimizer/optimizer.hpp"
+
+namespace troupe {
+
+class BatchStream;
+template <class Range>
+class UnevenBatches;
+
+/// How many samples a batch of one's own holds, for Rank::uneven. Write an overload beside your batch type; it is found
+/// by argument.
+inline std::int64_t samples_of(const Batch& batch) { return batch.numel(); }
+inline std::int64_t samples_of(const at::Tensor& batch) { return batch.size(0); }
+template <class Input, class Target>
+std::int64_t samples_of(const std::pair<Input, Target>& batch) {
+  return samples_of(batch.first);
+}
+
+class RunCheckpoints;
+class LoopRecords;
+
+/// One rank of a job, as a program sees it: for a training loop of one's own. One thread uses it, the one that made it.
+///
+///     troupe::main(argc, argv, [](troupe::Rank& rank) {
+///       auto model = rank.distribute([] { return MyModel(…); });
+///       auto optimizer = rank.make_optimizer(*model);
+///       rank.keep_checkpoints(*optimizer);
+///       for (const auto& batch : rank.loader(dataset)) {
+///         rank.backward(loss(model, batch));
+///         rank.step(*optimizer);
+///       }
+///     });
+class Rank {
+ public:
+  /// The first of what may lie between two steps (Compute::section_due): gathering the trace. Others are numbered after
+  /// it.
+  static constexpr int kTraceSection = 0;
+  /// Made by troupe::main and troupe::run.
+  Rank(caf::actor_system& system, Config config, RankSystemOptions options);
+  ~Rank();
+
+  /// They change when ranks are lost, replaced or added: between two steps, inside `step`.
+  int rank() const noexcept { return system_->compute().rank(); }
+  int world_size() const noexcept { return system_->compute().world_size(); }  ///< ranks that train now
+  bool is_main() const noexcept { return rank() == 0; }  ///< rank 0, which prints and saves what is one for all
+  /// Where this rank trains (config: device). `distribute` moves the model there, the loader its batches; what else
+  /// forward needs is the program's to move.
+  at::Device device() const noexcept { return system_->options().device; }
+  const Config& config() const noexcept { return config_; }  ///< what was set, by whom: `sources`
+
+  /// Hands the model to the config's strategy; collective. Returns what it was given (a module holder or a shared_ptr),
+  /// for convenience.
+  ///
+  /// Or what makes the model: `rank.distribute([&] { return MyModel(…); })`. Then simulated ranks, which share
+  /// LibTorch's generator, build one after the other, each from the config's seed, as processes do anyway.
+  template <class Model>
+  auto distribute(Model model) {
+    if constexpr (requires { model.ptr(); }) {
+      distribute_module(model.ptr());
+      return model;
+    } else if constexpr (std::invocable<Model&>) {
+      return distribute([&] {
+        const auto building = seed_model(config_.seed);
+        return model();
+      }());
+    } else {
+      distribute_module(model);
+      return model;
+    }
+  }
+
+  /// The optimizer that the config names, over all parameters that require a gradient.
+  std::unique_ptr<Optimizer> make_optimizer(const torch::nn::Module& model) const;
+
+  /// This rank's batches of the data set: all epochs of the config, from the step that the run stands at. Ends early
+  /// after a stop request.
+  BatchStream loader(std::shared_ptr<const Dataset> dataset);
+
+  /// For data of one's own, of which ranks may have unequal amounts: batches of unequal size, and some ranks with
+  /// fewer.
+  ///
+  ///     for (const auto& batch : rank.uneven(my_batches)) {
+  ///       rank.backward(loss(model, batch));
+  ///       rank.step(*optimizer);
+  ///     }
+  ///
+  /// A rank that ran out gets its last batch again until all have ended: it counts nothing (not in gradients, loss,
+  /// accuracy, nor in the statistics of a SyncBatchNorm), but every collective of the step finds the rank there.
+  /// Gradients are those of one rank with all samples of the step. `batches` is any range whose elements have a
+  /// samples_of; it is copied or moved in, or referred to where it has a name, and must hold a batch at least where any
+  /// rank has one. A BatchNorm that is not synchronised does see the repeated batch. Ends early after a stop request.
+  /// Throws Error(usage) before distribute and with grad_accum_steps above 1. Every round is collective.
+  template <class Range>
+  UnevenBatches<Range> uneven(Range&& batches) {
+    return UnevenBatches<Range>(*this, std::forward<Range>(batches));
+  }
+
+  /// What `uneven` is made of, for a loop that is no range. Agrees on how many samples each rank has now (0: it ran
+  /// out). Returns this rank's weight for `backward`, or nothing once all ran out. A rank that ran out repeats its last
+  /// batch with weight 0, so that every collective of the step finds it there; its SyncBatchNorms leave that batch out
+  /// (count_samples_in_sync_batchnorm). Collective.
+  std::optional<double> uneven_step(std::int64_t samples);
+
+  /// Backward of one micro-batch's mean loss. `correct`: samples that were right, for the accuracy in reports. Throws
+  /// what broke the job.
+  void backward(const at::Tensor& loss, const CorrectSamples& correct = 0.0);
+  void backward(const at::Tensor& loss, const CorrectSamples& correct, double samples, double weight);
+  /// A strategy that orders a step's forwards and backwards itself (pipeline): call run_micro_batches in the place of
+  /// backward.
+  bool orders_micro_batches() const { return system_->compute().strategy().orders_micro_batches(); }
+  struct MicroBatch {
+    at::Tensor loss;         ///< its mean, a scalar
+    CorrectSamples correct;  ///< samples that were right, for the accuracy
+  };
+  /// Forward and backward of all `batches` of a step, in the order that the strategy takes; with any strategy.
+  /// `forward` is called for each of them, perhaps several times, and may be left by an exception that is none of the
+  /// program's (StageEnded) where other ranks go on. With cuda_graphs, on a device, it is called until it is a graph,
+  /// and then no more: its batch has only input, target and counted, and it launches kernels and does nothing else.
+  /// Throws Error(usage) where there are not grad_accum_steps of them, and what broke the job. step comes next.
+  void run_micro_batches(const std::vector<std::shared_ptr<const Batch>>& batches,
+                         const std::function<MicroBatch(const Batch&)>& forward);
+  /// Reduce, vote, apply at the schedule's rate. On all ranks or on none: `committed` says which. If a rank was lost,
+  /// this waits until the others go on without it or with its replacement; `repeat` says that the step's batches come
+  /// again from the loader.
+  StepReport step(Optimizer& optimizer);
+  StepReport step(torch::optim::Optimizer& optimizer);
+  /// The rate of the next step, by the config's schedule.
+  double learning_rate() const;
+  /// Checkpoints of a loop of one's own, by the same settings as the framework's: goes on from `resume` if that is set,
+  /// which moves the next loader to where it stopped; saves every `save_every` steps, at the loader's end and after a
+  /// stop request. Collective; once, after distribute and before the loader. `optimizer` must outlive the loop. Rank 0
+  /// tells on standard error which was read and written.
+  ///
+  /// A loop that is left before the loader ends (break) saves nothing more. Throws what resuming found wrong.
+  void keep_checkpoints(Optimizer& optimizer);
+  void keep_checkpoints(torch::optim::Optimizer& optimizer);
+  /// The whole model's parameters and buffers by their names on `root`, in memory of their own; nothing elsewhere.
+  /// Whatever the strategy: of a sharded one the parts are sent there. Collective, between steps.
+  NamedTensors state_dict(Optimizer& optimizer, int root = 0);
+  NamedTensors state_dict(torch::optim::Optimizer& optimizer, int root = 0);
+
+  /// Runs `work`, collectives outside of a step, again whenever a lost rank interrupts it. All ranks are to be in it, a
+  /// replacement too: what comes after each so many steps belongs into between_steps.
+  template <class Work>
+  auto retry(Work&& work) {
+    for (;;) {
+      try {
+        return work();
+      } catch (const Error& error) {
+        recover(error);
+      }
+    }
+  }
+  /// What the program does with all ranks between two steps (adding up, evaluating, saving): the loader calls it after
+  /// each step, before it hands out the next batch, and after the last one. Where a lost rank interrupts it, all ranks
+  /// do it again, the replacement too; where it was done before the loss, nobody does. It must not count on having run
+  /// on this process after every step. Replaces the one before.
+  void between_steps(std::function<void(std::int64_t steps_done)> work) { between_steps_ = std::move(work); }
+  /// Optimizer steps done in the run.
+  std::int64_t steps_done() const noexcept { return system_->compute().steps_done(); }
+  /// After `error` in collectives outside of a step or in forward: joins the next generation, or throws what can't be
+  /// recovered. The step's batches come again.
+  void recover(const Error& error);
+  bool stop_requested() const { return stop_signal() != 0; }  ///< a rank was asked to stop: the loader ends
+  int stop_signal() const;                                    ///< the same on all ranks, after a step
+
+  /// Collectives for the program's own use, in the same order on every rank.
+  Communicator& communicator() { return system_->compute().program_lane(); }
+  void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum, std::string_view label = "user") {
+    communicator().all_reduce(tensor, op, label);
+  }
+  /// As all_reduce, but the result is on `root` alone; unchanged elsewhere.
+  void reduce(const at::Tensor& tensor, int root = 0, ReduceOp op = ReduceOp::sum, std::string_view label = "user") {
+    communicator().reduce(tensor, root, op, label);
+  }
+  void barrier() { communicator().barrier("user"); }  ///< waits for all ranks
+  /// Any type that cereal serialises; indexed by rank. gather: empty except on `root`.
+  template <class T>
+  std::vector<T> all_gather_object(const T& object) {
+    return unpack<T>(communicator().all_gather_bytes(pack(object), "object"));
+  }
+  template <class T>
+  std::vector<T> gather_object(const T& object, int root = 0) {
+    return unpack<T>(communicator().gather_bytes(pack(object), root, "object"));
+  }
+  /// One object out of all ranks': `combine(so_far, next)` in rank order, so that all ranks get the same one to the
+  /// bit.
+  ///
+  ///     const auto total = rank.all_reduce_object(counter, [](Counter a, const Counter& b) { return a += b; });
+  template <class T, class Combine>
+  T all_reduce_object(const T& object, Combine&& combine) {
+    return fold(all_gather_object(object), combine);
+  }
+  /// As all_reduce_object, for `root` alone; nothing elsewhere.
+  template <class T, class Combine>
+  std::optional<T> reduce_object(const T& object, Combine&& combine, int root = 0) {
+    auto objects = gather_object(object, root);
+    if (objects.empty()) return std::nullopt;
+    return fold(std::move(objects), combine);
+  }
+  template <class T>
+  T broadcast_object(const T& object, int root = 0) {
+    return unpack<T>({communicator().broadcast_bytes(pack(object), root, "object")}).front();
+  }
+
+  RankSystem& system() noexcept { return *system_; }
+  /// Steps of an epoch and of the run, known once a loader was made.
+  std::int64_t steps_per_epoch() const noexcept { return steps_per_epoch_; }
+  std::int64_t total_steps() const noexcept { return total_steps_; }
+  void set_schedule_length(std::int64_t steps_per_epoch, std::int64_t total_steps);
+  /// The loader's cursor: where the next loader starts.
+  void set_cursor(std::int64_t epoch, std::int64_t step_in_epoch);
+  /// Where the time of this rank's steps went so far.
+  const StepProfile& profile() const noexcept { return profile_; }
+  /// Collective: where the trace's window is over, and it was not gathered. The first thing between two steps, for who
+  /// does other things there; after `step` and in the loader it is done.
+  void gather_trace_if_due();
+  /// After the last step: where the run ends within the trace's window, what there is of it is written. Collective. For
+  /// troupe::main.
+  void end_trace();
+  /// The job has failed: what this rank has of the trace goes to a file of its own. For troupe::main.
+  void give_up_trace() noexcept;
+  /// Its steps are written down as troupe::run's are (docs/observe.md), by this rank while it is rank 0. For
+  /// troupe::main, which asks for it, and a loop that does so itself, which takes it back.
+  void keep_records(bool wanted) { keeps_records_ = wanted; }
+  /// The loop is over; `error`: what it ended with. For troupe::main.
+  void end_records(const std::string& error) noexcept;
+  /// What rank 0 says of the trace; standard output where nobody listens.
+  void on_trace(std::function<void(const std::string&)> say) { say_trace_ = std::move(say); }
+  /// Share, 0 to 1, of the time its reducer was in collectives that was hidden behind compute, over this rank's steps
+  /// so far. No less than this: collectives that ran while compute waited count as not hidden, even where it waited for
+  /// something else. 1 where there were none.
+  double overlap() const noexcept { return profile_.overlap(); }
+  /// Share, 0 to 1, of the steps' time that compute waited for communication: for gradients and the vote, and within
+  /// forward and backward.
+  double exposed_communication() const noexcept { return profile_.exposed_communication(); }
+
+ private:
+  friend class BatchStream;
+  friend class RunCheckpoints;
+  template <class Range>
+  friend class UnevenBatches;
+  void distribute_module(std::shared_ptr<torch::nn::Module> model);
+  void run_graphed(const std::vector<std::shared_ptr<const Batch>>& batches,
+                   const std::function<MicroBatch(const Batch&)>& forward);
+  void initialise(torch::nn::Module& model) const;
+  Optimizer& adapted(torch::optim::Optimizer& optimizer, const char* operation);
+  void run_between_steps();
+  bool end_of_steps();
+  bool saves_now() const;
+  void open_records();
+  void record(const StepReport& report);
+  void update_trace();
+  void tell_trace(const std::string& line);
+  DataCursor cursor() const;
+  template <class Work>
+  auto saving_if_parked(Work&& work);
+  /// False once all ranks ran out. `has_batch`: there is one to repeat.
+  bool begin_uneven(std::int64_t samples, bool has_batch);
+  void end_uneven() noexcept;
+
+  template <class T, class Combine>
+  static T fold(std::vector<T> objects, Combine&& combine) {
+    T all = std::move(objects.front());
+    for (std::size_t r = 1; r < objects.size(); ++r) all = combine(std::move(all), objects[r]);
+    return all;
+  }
+
+  template <class T>
+  static std::string pack(const T& object) {
+    std::ostringstream out;
+    {
+      cereal::PortableBinaryOutputArchive archive(out);
+      archive(object);
+    }
+    return out.str();
+  }
+  template <class T>
+  static std::vector<T> unpack(const std::vector<std::string>& blobs) {
+    std::vector<T> objects;
+    for (const auto& blob : blobs) {
+      std::istringstream in(blob);
+      cereal::PortableBinaryInputArchive archive(in);
+      objects.emplace_back();
+      archive(objects.back());
+    }
+    return objects;
+  }
+
+  Config config_;
+  std::unique_ptr<RankTrace> trace_;  // where the config wants one
+  std::unique_ptr<RankSystem> system_;
+  std::function<void(const std::string&)> say_trace_;
+  bool trace_ended_ = false;  // it was cut off by the run's end, and gathered
+  std::vector<std::pair<torch::optim::Optimizer*, std::unique_ptr<Optimizer>>> adapters_;
+  std::shared_ptr<torch::nn::Module> model_;
+  std::function<void(std::int64_t)> between_steps_;
+  std::unique_ptr<RunCheckpoints> checkpoints_;  // of a loop of one's own
+  bool keeps_checkpoints_ = false;               // somebody does
+  double batch_samples_ = 0, batch_weight_ = 1;
+  std::unique_ptr<LoopRecords> records_;
+  bool keeps_records_ = false;
+  StepProfile profile_;
+  double step_data_ms_ = 0, step_compute_ms_ = 0, step_queue_ms_ = 0;  // of the step under way
+  std::chrono::steady_clock::time_point forward_started_ = std::chrono::steady_clock::now();
+  BatchStream* stream_ = nullptr;  // the one that is being read
+  bool had_stream_ = false;
+  std::int64_t steps_per_epoch_ = 0, total_steps_ = 0;
+  std::int64_t start_epoch_ = 0, start_step_ = 0;
+  std::int64_t epoch_ = 0;
+};
+
+/// The batches of a loader as a range; each increment takes the next one from the DataLoader actor and grants it room
+/// for another.
+class BatchStream {
+ public:
+  BatchStream(Rank& rank, std::shared_ptr<const Dataset> dataset);
+  ~BatchStream();
+  BatchStream(BatchStream&&) noexcept;
+  BatchStream& operator=(BatchStream&&) = delete;
+
+  /// The next batch, or nullptr at the end of the last epoch or after a stop request. Waits for the loader.
+  std::shared_ptr<const Batch> next();
+
+  class Iterator {
+   public:
+    using iterator_category = std::input_iterator_tag;
+    using value_type = Batch;
+    using difference_type = std::ptrdiff_t;
+    using pointer = const Batch*;
+    using reference = const Batch&;
+    Iterator() = default;
+    explicit Iterator(BatchStream* stream) : stream_(stream) { ++*this; }
+    reference operator*() const { return *batch_; }
+    pointer operator->() const { return batch_.get(); }
+    Iterator& operator++() {
+      batch_ = stream_->next();
+      return *this;
+    }
+    void operator++(int) { ++*this; }
+    bool operator==(const Iterator& other) const { return batch_ == other.batch_; }
+
+   private:
+    BatchStream* stream_ = nullptr;
+    std::shared_ptr<const Batch> batch_;
+  };
+  Iterator begin() { return Iterator(this); }
+  Iterator end() { return {}; }
+
+  const DataCursor& cursor() const noexcept { return cursor_; }
+  const Dataset& dataset() const noexcept { return *dataset_; }
+  /// The step under way was given up: its batches come again. They are cut anew if the world or the ranks' shares have
+  /// changed. Nothing to do for a program: step does it.
+  void rewind();
+  /// The step under way is done.
+  void committed();
+  /// One of this rank's shares of it is (Strategy::shares_per_rank).
+  void share_ended() { step_.clear(); }
+
+ private:
+  std::shared_ptr<const Batch> take();
+  DataCursor cursor_of_others(std::int64_t steps_per_epoch) const;
+  void note_cursor() const;
+  SamplerOptions sampling() const;
+  std::shared_ptr<const Batch> make_here();
+  std::shared_ptr<const Batch> receive();
+  void start();
+  void start_shares(DataLoaderOptions options);
+  std::optional<BatchDone> load_share();
+  void stop();
+
+  Rank* rank_;
+  std::shared_ptr<const Dataset> dataset_;
+  caf::actor loader_;                   // who makes the batches, or
+  std::optional<DirectLoader> direct_;  // this thread does
+  DataCursor cursor_;                   // the step that the batches of `step_` belong to ...
+  std::int64_t steps_done_ = 0;         // ... and how many were done before it
+  int loader_rank_ = 0, loader_world_size_ = 1;
+  std::vector<std::int64_t> loader_shares_;
+  std::deque<std::shared_ptr<const Batch>> again_, step_;  // to be handed out once more; of the step under way
+  std::vector<BatchMaker> share_makers_;                   // where shares are taken by demand: who makes which index's
+  bool ended_ = false;
+};
+
+/// A range over the batches of a rank until all ranks ran out; see Rank::uneven. Goes through them once.
+template <class Range>
+class UnevenBatches {
+ public:
+  using Value = std::decay_t<decltype(*std::begin(std::declval<Range&>()))>;
+
+  UnevenBatches(Rank& rank, Range&& batches) : rank_(&rank), batches_(std::forward<Range>(batches)) {}
+  ~UnevenBatches() { rank_->end_uneven(); }
+  UnevenBatches(const UnevenBatches&) = delete;
+  UnevenBatches& operator=(const UnevenBatches&) = delete;
+
+  struct End {};
+  class Iterator {
+   public:
+    explicit Iterator(UnevenBatches* owner) : owner_(owner), next_(std::begin(owner->batches_)) { ++*this; }
+    const Value& operator*() const { return *batch_; }
+    const Value* operator->() const { return &*batch_; }
+    Iterator& operator++() {
+      const bool more = next_ != std::end(owner_->batches_);
+      if (more) {
+        batch_.emplace(*next_);
+        ++next_;
+      }
+      ended_ = !owner_->rank_->begin_uneven(more ? samples_of(*batch_) : 0, batch_.has_value());
+      return *this;
+    }
+    bool operator==(End) const noexcept { return ended_; }
+
+   private:
+    UnevenBatches* owner_;
+    decltype(std::begin(std::declval<Range&>())) next_;
+    std::optional<Value> batch_;  // the last one, which a rank that ran out repeats
+    bool ended_ = false;
+  };
+  Iterator begin() { return Iterator(this); }
+  End end() const noexcept { return {}; }
+
+ private:
+  Rank* rank_;
+  Range batches_;  // a reference where the range has a name
+};
+
+/// The program's `main`: parses config and environment, becomes a rank of the job that launched it, N simulated ranks
+/// (`--ranks N`), or one rank alone; calls `body` on each rank's thread; reports what it throws; returns the exit code.
+int main(int argc, char** argv, const std::function<void(Rank&)>& body,
+         const std::function<void(Config&)>& declare = {});
+
+}  // namespace troupe

@@ -1,0 +1,52 @@
+#pragma once
+#include <mutex>
+#include <string>
+
+#include "actors/compute/compute.hpp"
+
+namespace troupe {
+
+/// Where the time of one rank's steps went: sums over all its steps, and a table of their means for `--profile`. Pure.
+class StepProfile {
+ public:
+  /// `compute_ms`: from a batch's arrival to the end of its backward, over all micro-batches.
+  void add(const StepReport& report, double compute_ms);
+  /// One line for each part, in ms a step and in percent. The parts add up to the step; the reducer works beside them.
+  std::string table() const;
+  /// As Rank::overlap and Rank::exposed_communication.
+  double overlap() const noexcept { return reduce_ms_ > 0 ? hidden_ms_ / reduce_ms_ : 1; }
+  double exposed_communication() const noexcept { return step_ms_ > 0 ? (exposed_ms_ + inside_ms_) / step_ms_ : 0; }
+  std::int64_t steps() const noexcept { return steps_; }  ///< counted so far
+  /// Another rank's steps, or another life's.
+  void add(const StepProfile& other);
+  /// One line with what the two shares are made of.
+  std::string describe_overlap() const;
+
+ private:
+  std::int64_t steps_ = 0;
+  double step_ms_ = 0, data_ms_ = 0, compute_ms_ = 0, exposed_ms_ = 0, optimizer_ms_ = 0, reduce_ms_ = 0,
+         inside_ms_ = 0;
+  double hidden_ms_ = 0;  // of reduce_ms_: no less than this ran while compute did not wait
+  std::int64_t buckets_ = 0, launched_before_end_ = 0;
+};
+
+/// The steps of all ranks that this process had since its last troupe::main or troupe::run began: what a test asks
+/// after a run. Any thread.
+class ProcessProfile {
+ public:
+  void add(const StepProfile& rank);
+  void reset();
+  StepProfile get() const;
+
+ private:
+  mutable std::mutex mutex_;
+  StepProfile sum_;  // guarded by mutex_
+};
+ProcessProfile& profile_of_process();
+
+/// Of the last troupe::main or troupe::run of this process, all its ranks together; see Rank::overlap,
+/// Rank::exposed_communication.
+inline double overlap() { return profile_of_process().get().overlap(); }
+inline double exposed_communication() { return profile_of_process().get().exposed_communication(); }
+
+}  // namespace troupe

@@ -1,0 +1,41 @@
+#pragma once
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "tensor_io/communicator/communicator.hpp"
+
+namespace troupe {
+
+/// What one call of a synchronised BatchNorm, and its backward, need beside tensors.
+struct BatchNormCall : torch::CustomClassHolder {
+  std::shared_ptr<Communicator> lane;
+  std::string label;          // of its collectives, and in errors
+  std::int64_t counted = -1;  // of this rank's samples, those in the statistics; negative: all
+  double eps = 0;
+  double total = 0;  // on the CPU: values per channel on all ranks
+
+  /// Runs a collective of the layer's. A lane that a lost rank broke stays broken, and the step's vote fails on it: the
+  /// step is given up there, not inside the user's forward. Returns false then.
+  static bool reached(const std::function<void()>& collective);
+  /// Throws Error(usage) unless statistics over so many values per channel have a variance.
+  void check_total(double values) const;
+};
+
+/// Normalises by statistics over the samples of all ranks, on a device: LibTorch's own operators, those of PyTorch's
+/// SyncBatchNorm, in f32 (f64 for an f64 input). One gather in forward, one sum in backward, both of some numbers per
+/// channel.
+///
+/// Nothing waits for the device, but where this rank's part has fewer than two values per channel: then it takes a look
+/// at how many all have.
+///
+/// `input` (N, C, ...), contiguous or channels-last. weight, bias, running_mean, running_var (C,) or undefined; the
+/// running ones move.
+at::Tensor device_batch_norm(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
+                             const at::Tensor& running_mean, const at::Tensor& running_var, double momentum,
+                             const c10::intrusive_ptr<BatchNormCall>& call);
+
+}  // namespace troupe

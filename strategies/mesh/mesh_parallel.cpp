@@ -1,0 +1,506 @@
+#include "strategies/mesh/mesh_parallel.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "strategies/mesh/sharded_mesh.hpp"
+#include "strategies/mesh/stage_balance.hpp"
+#include "tensor_io/base/fault_point.hpp"
+#include "tensor_io/kernels/gradient_clip.hpp"
+
+namespace troupe {
+namespace {
+
+Mesh mesh_of(const StrategyContext& context) {
+  return parse_mesh(context.options.mesh, context.world_size,
+                    context.options.strategy == "tensor_parallel" ? "tp" : "pp");
+}
+
+Error pipeline_refused(const std::string& cause, const std::string& remedy = {}) {
+  return Error(ErrorCode::usage, "pipeline", cause, remedy);
+}
+
+void refuse_options(const StrategyOptions& options, const Mesh& mesh) {
+  if (options.comm_hook != "none") {
+    throw Error(ErrorCode::usage, "comm_hook",
+                "'" + options.comm_hook + "' works on ddp's buckets, which " + options.strategy + " has not",
+                "leave it at none");
+  }
+  if (options.sync_batchnorm) {
+    throw Error(ErrorCode::usage, "sync_batchnorm", "it would wait for ranks that run another stage or micro-batch",
+                "leave it off with " + options.strategy);
+  }
+  if (options.pipeline_chunks > 1 && mesh.pp == 1)
+    throw Error(ErrorCode::usage, "pipeline_chunks", "the mesh " + mesh.to_string() + " has no pipeline",
+                "set it to 1, or pp above 1");
+  if (options.sequence_parallel && mesh.tp == 1)
+    throw Error(ErrorCode::usage, "sequence_parallel", "the mesh " + mesh.to_string() + " shares no layers",
+                "leave it off, or set tp above 1");
+}
+
+}  // namespace
+
+MeshParallel::MeshParallel(StrategyContext context) : context_(std::move(context)) {
+  const auto& options = context_.options;
+  mesh_ = mesh_of(context_);
+  place_ = mesh_.place_of(context_.rank);
+  refuse_options(options, mesh_);
+  if (mesh_.tp > 1) plan_ = parse_tensor_plan(options.tensor_plan);  // a program's plan is for all meshes
+  if (mesh_.tp > 1 && plan_.empty()) {
+    throw Error(ErrorCode::usage, "tensor_plan",
+                "the mesh " + mesh_.to_string() + " shares layers, and no plan says which",
+                "name them, as in layers.*.up: column, layers.*.down: row");
+  }
+}
+
+MeshParallel::~MeshParallel() {
+  for (auto& parameter : parameters_) {
+    if (parameter.tensor.requires_grad()) parameter.tensor.remove_hook(parameter.hook);
+    if (!parameter.whole.defined()) continue;
+    parameter.tensor.mutable_grad() = at::Tensor();
+    parameter.tensor.set_data(parameter.whole);
+  }
+}
+
+std::shared_ptr<Communicator> MeshParallel::split_lane(Communicator& from, int color, const std::string& what) const {
+  std::shared_ptr<Communicator> made = from.split(color, context_.rank);
+  context_.register_lane(what + " group " + std::to_string(color), made);
+  return made;
+}
+
+void MeshParallel::make_lanes() {
+  links_.reset();
+  cells_.clear();
+  const auto copy = place_.dp * mesh_.fsdp + place_.fsdp;  // of those that see different samples
+  auto& all = *context_.program_lane;
+  tp_lane_ = split_lane(all, place_.pp * mesh_.dp * mesh_.fsdp + copy, "tensor parallel");
+  dp_lane_ = split_lane(all, (place_.pp * mesh_.fsdp + place_.fsdp) * mesh_.tp + place_.tp, "data parallel");
+  pp_lane_ = split_lane(all, copy * mesh_.tp + place_.tp, "pipeline");
+  if (mesh_.pp > 1) links_ = std::make_unique<StageLinks>(context_, *pp_lane_, context_.options.pipeline_chunks > 1);
+}
+
+void MeshParallel::attach(std::shared_ptr<torch::nn::Module> model) {
+  model_ = std::move(model);
+  collect_parameters();
+  if (!context_.newcomer) {
+    NamedTensors all;
+    for (const auto& parameter : parameters_) all.emplace_back(parameter.name, parameter.tensor);
+    broadcast_tensors(all, *context_.program_lane, "parameters");
+  }
+  buffers_ = std::make_unique<FlatBuffers>(*model_);
+  if (!context_.newcomer) buffers_->broadcast(*context_.program_lane);
+  make_lanes();
+  const auto shared = share_layers(*model_, plan_, {tp_lane_, context_.options.sequence_parallel}, /*cut_values=*/true);
+  for (auto& parameter : parameters_) {
+    if (const auto cut = shared.cuts.find(parameter.name); cut != shared.cuts.end()) parameter.cut = cut->second;
+    parameter.partial = std::find(shared.partial.begin(), shared.partial.end(), parameter.name) != shared.partial.end();
+  }
+  if (mesh_.pp > 1) {
+    runner_ = std::make_unique<StageRunner>(*model_);
+    if (context_.options.pipeline_schedule == "zero_bubble") {
+      for (const auto& module : model_->modules()) {
+        if (auto* linear = dynamic_cast<nn::LinearImpl*>(module.get())) linear->may_defer_weight(true);
+      }
+    }
+    for (auto& parameter : parameters_) parameter.block = block_of(parameter.name);
+    for (const auto& item : model_->named_buffers()) {
+      if (block_of(item.key()) < 0)
+        throw pipeline_refused(
+            "buffer " + item.key() + " is outside of all blocks, where several stages would change it",
+            "move it into a block");
+    }
+  }
+  agree_on_cut();
+}
+
+// Outermost block that a parameter or buffer lies in; -1: outside of all.
+int MeshParallel::block_of(const std::string& name) const {
+  const auto& blocks = runner_->blocks();
+  const auto found =
+      std::find_if(blocks.begin(), blocks.end(), [&](const auto& block) { return name.starts_with(block.name + "."); });
+  return found == blocks.end() ? -1 : static_cast<int>(found - blocks.begin());
+}
+
+int MeshParallel::stage_of_block(int block) const {
+  return static_cast<int>(std::upper_bound(borders_.begin(), borders_.end(), block) - borders_.begin()) - 1;
+}
+
+// Of the model as it is whole.
+std::vector<ParameterLayout> MeshParallel::layout() const {
+  std::vector<ParameterLayout> layout;
+  for (const auto& p : parameters_)
+    layout.push_back({p.name, p.sizes, p.tensor.scalar_type(), p.tensor.requires_grad()});
+  return layout;
+}
+
+// The model as it is whole; the same on all ranks.
+void MeshParallel::collect_parameters() {
+  for (const auto& item : model_->named_parameters()) {
+    Parameter parameter;
+    parameter.name = item.key();
+    parameter.tensor = item.value();
+    parameter.sizes = item.value().sizes().vec();
+    if (!index_.emplace(item.value().unsafeGetTensorImpl(), parameters_.size()).second)
+      throw pipeline_refused("parameter " + item.key() + " is in the model under two names",
+                             "use it through one module");
+    if (item.value().scalar_type() != at::kFloat)
+      throw pipeline_refused("parameter " + item.key() + " is not float32",
+                             "a mesh trains float32 parameters; use_amp computes in bf16");
+    names_.push_back(item.key());
+    parameter.whole = parameter.tensor.detach();
+    if (item.value().requires_grad())
+      parameter.hook = parameter.tensor.register_hook(
+          [this, i = parameters_.size()](const at::Tensor&) { parameters_[i].used = true; });
+    parameters_.push_back(std::move(parameter));
+  }
+  agree_on_layout(layout(), *context_.program_lane);
+  layout_ = layout_hash(layout());
+}
+
+void MeshParallel::rejoin(StrategyContext context) {
+  const auto ranks = mesh_.ranks();
+  context_ = std::move(context);
+  if (context_.world_size != ranks) {
+    throw Error(ErrorCode::state_lost, "recovery",
+                "the mesh " + mesh_.to_string() + " needs " + std::to_string(ranks) + " ranks, and " +
+                    std::to_string(context_.world_size) + " are left",
+                "start again with --resume latest, on as many ranks as before or with another mesh");
+  }
+  place_ = mesh_.place_of(context_.rank);
+  agree_on_layout(layout(), *context_.program_lane);
+  make_lanes();
+  share_layers(*model_, plan_, {tp_lane_, context_.options.sequence_parallel}, /*cut_values=*/false);
+  agree_on_cut();
+}
+
+// Newcomers take the others' cut; in the job's first generation it is made here, unless costs are to be measured.
+void MeshParallel::agree_on_cut() {
+  const auto cuts = context_.program_lane->all_gather_bytes(order_text(borders_), "stages");
+  const auto known = std::find_if(cuts.begin(), cuts.end(), [](const auto& text) { return !text.empty(); });
+  if (known != cuts.end()) {
+    if (borders_.empty()) cut_at(order_of_text(*known));
+    return;
+  }
+  const auto& costs = context_.options.pipeline_costs;
+  if (mesh_.pp == 1) {
+    cut_at({0, 0});
+  } else if (costs == "measured") {
+    if (flat_.defined()) return;
+    hold_parameters();
+  } else if (costs == "parameters") {
+    cut_by({});
+  } else {
+    cut_by(parse_costs(costs, runner_->blocks().size()));
+  }
+}
+
+// Empty costs: by the number of parameters.
+void MeshParallel::cut_by(const std::vector<double>& costs) {
+  auto by_block = costs;
+  if (by_block.empty()) {
+    by_block.assign(runner_->blocks().size(), 0);
+    for (const auto& parameter : parameters_) {
+      if (parameter.block >= 0)
+        by_block[static_cast<std::size_t>(parameter.block)] += static_cast<double>(parameter.tensor.numel());
+    }
+  }
+  cut_at(balance_stages(by_block, stages()));
+}
+
+void MeshParallel::cut_at(std::vector<int> borders) {
+  borders_ = std::move(borders);
+  release_others();
+  hold_parameters();
+}
+
+void MeshParallel::release_others() {
+  torch::NoGradGuard no_grad;
+  if (mesh_.pp == 1) return;
+  for (auto& parameter : parameters_) {
+    if (parameter.block < 0) continue;
+    const int stage = stage_of_block(parameter.block);
+    parameter.own = stage % mesh_.pp == place_.pp;
+    if (parameter.own) continue;
+    absent_.push_back(std::make_unique<AbsentMemory>(
+        parameter.tensor.nbytes(), "parameter " + parameter.name + " is on stage " + std::to_string(stage) +
+                                       " of the pipeline, not on this rank"));
+    parameter.tensor.mutable_grad() = at::Tensor();
+    parameter.tensor.set_data(at::from_blob(absent_.back()->data(), parameter.tensor.sizes(),
+                                            parameter.tensor.options().requires_grad(false)));
+  }
+}
+
+// One flat tensor: what is outside of blocks first, since the stages add that up.
+void MeshParallel::hold_parameters() {
+  constexpr std::int64_t kLine = 16;  // floats in 64 bytes
+  std::int64_t numel = 0;
+  std::vector<std::pair<Parameter*, std::int64_t>> places;
+  for (const bool shared : {true, false}) {
+    for (auto& parameter : parameters_) {
+      if ((parameter.block < 0) != shared || !parameter.own || !parameter.tensor.requires_grad()) continue;
+      places.emplace_back(&parameter, numel);
+      numel += (parameter.tensor.numel() + kLine - 1) / kLine * kLine;
+    }
+    if (shared) shared_numel_ = numel;
+  }
+  flat_ = at::zeros({numel});
+  for (const auto& [parameter, offset] : places)
+    parameter->gradient = flat_.narrow(0, offset, parameter->tensor.numel()).view(parameter->tensor.sizes());
+}
+
+NamedTensors MeshParallel::replicated_tensors() {
+  NamedTensors tensors;
+  for (const auto& parameter : parameters_) {
+    if (parameter.own) tensors.emplace_back(parameter.name, parameter.tensor.detach());
+  }
+  for (const auto& item : model_->named_buffers()) tensors.emplace_back(item.key(), item.value());
+  return tensors;
+}
+
+void MeshParallel::forget_wholes() {
+  for (auto& parameter : parameters_) parameter.whole = at::Tensor();
+}
+
+void MeshParallel::remember_state() {
+  forget_wholes();
+  buffers_->begin();
+}
+
+void MeshParallel::begin_step(std::int64_t step) {
+  step_ = step;
+  for (const auto& lane : {tp_lane_, dp_lane_, pp_lane_}) lane->ledger().set_step(step);
+  if (links_) links_->set_step(step);
+  for (auto& parameter : parameters_) parameter.used = false;
+  clear_gradients();
+}
+
+void MeshParallel::clear_gradients() {
+  flat_.zero_();
+  for (auto& parameter : parameters_) parameter.tensor.mutable_grad() = parameter.gradient;
+}
+
+void MeshParallel::measure(MicroBatches& work) {
+  {
+    torch::NoGradGuard no_grad;
+    runner_->begin_measuring();
+    work.try_forward(0);
+    runner_->end();
+    buffers_->roll_back();
+  }
+  const auto& times = runner_->times();
+  auto mine = at::empty({static_cast<std::int64_t>(times.size())}, at::kDouble);
+  for (std::size_t i = 0; i < times.size(); ++i)
+    mine[static_cast<std::int64_t>(i)] = static_cast<double>(times[i].count());
+  context_.program_lane->all_reduce(mine, ReduceOp::sum, "costs of blocks");
+  cut_by(std::vector<double>(mine.data_ptr<double>(), mine.data_ptr<double>() + mine.numel()));
+  begin_step(step_);
+}
+
+void MeshParallel::run_micro_batches(MicroBatches& work) {
+  if (borders_.empty()) measure(work);
+  if (schedule_.empty()) {
+    const PipelineShape shape{mesh_.pp, work.count(), static_cast<int>(context_.options.pipeline_chunks)};
+    schedule_ = make_schedule(context_.options.pipeline_schedule, shape)[static_cast<std::size_t>(place_.pp)];
+  }
+  (void)links_->take_waited();
+  begin_backward(/*synchronise=*/false, 1);
+  for (std::size_t i = 0; i < schedule_.size(); ++i) {
+    if (i + 1 == schedule_.size())
+      begin_backward(/*synchronise=*/true, 1);  // what it completes need not wait for the end
+    run(schedule_[i], work);
+  }
+  end_backward();
+  links_->finish();
+  cells_.clear();
+  waited_ = links_->take_waited();
+  waited_in_all_ += waited_;
+}
+
+std::chrono::nanoseconds MeshParallel::time_waited() const {
+  return waited_in_all_ + (tp_lane_ ? tp_lane_->ledger().time_inside() : std::chrono::nanoseconds(0));
+}
+
+at::Tensor MeshParallel::receive_input(int stage, int micro_batch) {
+  if (stage == 0) return {};
+  auto input = links_->receive(StageLinks::Way::activations, stage, micro_batch);
+  if (at::isFloatingType(input.scalar_type())) input.requires_grad_(at::GradMode::is_enabled());
+  return input;
+}
+
+void MeshParallel::run(const StageInstruction& instruction, MicroBatches& work) {
+  const int stage = stage_of(instruction.chunk), m = instruction.micro_batch;
+  const std::pair key{instruction.chunk, m};
+  switch (instruction.kind) {
+    case StageInstruction::Kind::forward: {
+      auto& cell = cells_[key];
+      cell.input = receive_input(stage, m);
+      runner_->begin(borders_[static_cast<std::size_t>(stage)], borders_[static_cast<std::size_t>(stage) + 1],
+                     cell.input);
+      try {
+        cell.output = work.forward(m);
+      } catch (const StageEnded&) {
+        cell.output = runner_->output();
+        fault_point("forward", step_);
+        links_->send(StageLinks::Way::activations, stage + 1, m, cell.output);
+      }
+      runner_->end();
+      break;
+    }
+    case StageInstruction::Kind::backward:
+      backward(cells_.at(key), stage, m, false);
+      cells_.erase(key);
+      break;
+    case StageInstruction::Kind::backward_input: backward(cells_.at(key), stage, m, true); break;
+    case StageInstruction::Kind::backward_weight:
+      for (const auto& weight : cells_.at(key).weights->run()) {
+        mark_used(weight);
+        weight_arrived(weight);
+      }
+      cells_.erase(key);
+      break;
+  }
+}
+
+void MeshParallel::backward(Cell& cell, int stage, int micro_batch, bool weights_later) {
+  at::Tensor gradient;
+  if (stage + 1 < stages()) gradient = links_->receive(StageLinks::Way::gradients, stage, micro_batch);
+  if (weights_later) cell.weights = std::make_unique<DeferredWeights>();
+  if (cell.output.requires_grad()) {
+    std::optional<DeferredWeights::Scope> scope;
+    if (weights_later) scope.emplace(*cell.weights);
+    torch::autograd::backward({cell.output}, {gradient});
+  }
+  if (stage > 0) {
+    links_->send(StageLinks::Way::gradients, stage - 1, micro_batch,
+                 cell.input.grad().defined() ? cell.input.grad() : at::zeros_like(cell.input));
+  }
+  cell.output = cell.input = at::Tensor();
+}
+
+void MeshParallel::mark_used(const at::Tensor& parameter) {
+  parameters_[index_.at(parameter.unsafeGetTensorImpl())].used = true;
+}
+
+bool MeshParallel::evaluate(const std::function<void()>& forward) {
+  if (mesh_.pp == 1) {
+    forward();
+    return place_.tp == 0;
+  }
+  if (borders_.empty()) cut_by({});
+  const int number = evaluations_++ % 1'000'000;
+  bool ended = false;
+  for (int chunk = 0; chunk < static_cast<int>(context_.options.pipeline_chunks); ++chunk) {
+    const int stage = stage_of(chunk);
+    runner_->begin(borders_[static_cast<std::size_t>(stage)], borders_[static_cast<std::size_t>(stage) + 1],
+                   receive_input(stage, number));
+    try {
+      forward();
+      ended = true;
+    } catch (const StageEnded&) {
+      links_->send(StageLinks::Way::activations, stage + 1, number, runner_->output());
+    }
+    runner_->end();
+  }
+  links_->finish();
+  return ended && place_.tp == 0;
+}
+
+std::uint64_t MeshParallel::step_hash() const {
+  return layout_ ^ std::hash<std::string>()(mesh_.to_string() + " " + order_text(borders_));
+}
+
+GradientSummary MeshParallel::reduce_gradients() {
+  GradientSummary summary;
+  summary.layout_hash = step_hash();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const auto& parameter = parameters_[i];
+    summary.used.push_back(parameter.used);
+    if (summary.not_finite_parameter < 0 && parameter.gradient.defined() &&
+        !std::isfinite(sum_of_squares(parameter.gradient)))
+      summary.not_finite_parameter = static_cast<std::int32_t>(i);
+  }
+  if (mesh_.tp > 1) {
+    for (const auto& parameter : parameters_) {
+      if (parameter.partial && parameter.gradient.defined())
+        tp_lane_->all_reduce(parameter.gradient.view(-1), ReduceOp::sum, "gradients of one's own tokens");
+    }
+  }
+  if (mesh_.pp > 1 && shared_numel_ > 0)
+    pp_lane_->all_reduce(flat_.narrow(0, 0, shared_numel_), ReduceOp::sum, "gradients outside of blocks");
+  if (mesh_.dp > 1 && flat_.numel() > 0) dp_lane_->all_reduce(flat_, ReduceOp::avg, "gradients");
+  if (context_.options.broadcast_buffers && mesh_.dp > 1) buffers_->stage(*dp_lane_);
+  return summary;
+}
+
+double MeshParallel::gradient_norm() {
+  double mine = 0;
+  for (const auto& parameter : parameters_) {
+    if (parameter.gradient.defined() && place_.dp == 0 && counts(parameter)) mine += sum_of_squares(parameter.gradient);
+  }
+  return norm_over_ranks(mine, *context_.program_lane);
+}
+
+void MeshParallel::scale_gradients(double factor) { flat_.mul_(factor); }
+
+void MeshParallel::end_step(const std::vector<bool>& used, bool, bool commit) {
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    parameters_[i].tensor.mutable_grad() = used[i] ? parameters_[i].gradient : at::Tensor();
+  commit ? buffers_->commit() : buffers_->roll_back();
+}
+
+void MeshParallel::roll_back() {
+  abandon_schedule();
+  if (flat_.defined()) flat_.zero_();
+  buffers_->roll_back();
+}
+
+void MeshParallel::abandon_schedule() {
+  cells_.clear();
+  if (runner_) {
+    try {
+      runner_->end();
+    } catch (const Error&) {  // a forward that was given up
+    }
+  }
+}
+
+std::optional<ReplicaGroup> MeshParallel::replica_group() const {
+  return ReplicaGroup{dp_lane_, mesh_.replicas_of(context_.rank)};
+}
+
+void MeshParallel::shard_optimizer(Optimizer& optimizer) {
+  if (mesh_.pp == 1 || borders_.empty() || !placed_.insert(&optimizer).second) return;
+  optimizer.replace_parameters([&](const at::Tensor& parameter) {
+    const auto found = index_.find(parameter.unsafeGetTensorImpl());
+    if (found == index_.end()) {
+      throw Error(ErrorCode::usage, "optimizer", "it holds a parameter that the distributed model does not have",
+                  "construct it from the model's parameters");
+    }
+    return parameters_[found->second].own ? parameter : at::empty({0});
+  });
+}
+
+std::string MeshParallel::describe() const {
+  auto text = name() + ": mesh " + mesh_.to_string();
+  if (mesh_.pp == 1) return text;
+  text += ", " + context_.options.pipeline_schedule + ", stages of ";
+  if (borders_.empty()) return text + "blocks to be measured";
+  for (std::size_t s = 1; s < borders_.size(); ++s)
+    text += (s > 1 ? "+" : "") + std::to_string(borders_[s] - borders_[s - 1]);
+  return text + " blocks";
+}
+
+void register_mesh_parallel() {
+  const auto factory = [](StrategyContext context) -> std::unique_ptr<Strategy> {
+    if (mesh_of(context).fsdp > 1) return std::make_unique<ShardedMesh>(std::move(context));
+    return std::make_unique<MeshParallel>(std::move(context));
+  };
+  register_strategy(
+      "pipeline",
+      "ranks run the model's blocks one behind the other, micro-batch by micro-batch (mesh, pipeline_schedule)",
+      factory);
+  register_strategy("tensor_parallel", "ranks share the layers that tensor_plan names (mesh)", factory);
+}
+
+}  // namespace troupe

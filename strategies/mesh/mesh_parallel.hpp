@@ -1,0 +1,165 @@
+#pragma once
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "actors/strategy/strategy.hpp"
+#include "strategies/mesh/mesh.hpp"
+#include "strategies/mesh/pipeline_schedule.hpp"
+#include "strategies/mesh/stage_links.hpp"
+#include "strategies/mesh/stage_runner.hpp"
+#include "strategies/mesh/tensor_plan.hpp"
+#include "strategies/replicated/model_sync.hpp"
+#include "tensor_io/layers/deferred_weights.hpp"
+#include "tensor_io/memory/released_memory.hpp"
+
+namespace troupe {
+
+/// The model is cut over the ranks of a mesh: its chain of blocks into stages (pp), its layers into parts (tp), with
+/// copies of all that (dp). Where a mesh has shards of that, too (fsdp), it is a ShardedMesh.
+///
+/// - **pp.** A rank keeps the parameters of its stages' blocks and those outside of blocks, which are on all stages:
+/// their gradients are
+///   added up over the pipeline, so that tied weights need no word. Each rank runs its list of instructions
+///   (pipeline_schedule.hpp), and waits for nothing but its inputs.
+/// - **tp.** tensor_plan says which layers are cut (tensor_plan.hpp).
+/// - **dp.** Gradients are averaged once a step, after the last backward, in one collective.
+///
+/// A rank that is lost is healed by one with the same place in another copy. Where there is none (dp 1) its part is
+/// gone with it: Error(state_lost), and the job begins anew from its last checkpoint. A job never goes on with fewer
+/// ranks than its mesh has.
+class MeshParallel : public Strategy {
+ public:
+  explicit MeshParallel(StrategyContext context);
+  ~MeshParallel() override;
+
+  std::string name() const override { return context_.options.strategy; }
+  void attach(std::shared_ptr<torch::nn::Module> model) override;
+  void rejoin(StrategyContext context) override;
+  NamedTensors replicated_tensors() override;
+  bool replicas_equal() const override { return false; }
+  const std::vector<std::string>& parameter_names() const override { return names_; }
+  void remember_state() override;
+  void begin_evaluation() override { evaluations_ = 0; }
+  void begin_step(std::int64_t step) override;
+  void begin_backward(bool, double) override {}
+  void end_backward() override {}
+  bool orders_micro_batches() const override { return mesh_.pp > 1; }
+  void run_micro_batches(MicroBatches& work) override;
+  GradientSummary reduce_gradients() override;
+  double gradient_norm() override;
+  void scale_gradients(double factor) override;
+  void end_step(const std::vector<bool>& used, bool rebuild, bool commit) override;
+  void roll_back() override;
+  void after_update() override {}
+  std::chrono::nanoseconds time_waited() const override;
+  std::optional<DataShard> data_shard() const override {
+    return DataShard{place_.dp * mesh_.fsdp + place_.fsdp, mesh_.dp * mesh_.fsdp};
+  }
+  bool counts_samples() const override { return place_.tp == 0 && place_.pp == mesh_.pp - 1; }
+  bool evaluate(const std::function<void()>& forward) override;
+  std::optional<ReplicaGroup> replica_group() const override;
+  void shard_optimizer(Optimizer& optimizer) override;
+  bool shards_state() const override { return mesh_.tp * mesh_.pp > 1; }
+  std::map<std::string, std::string> state() override;
+  std::vector<TensorPart> state_parts(Optimizer& optimizer, int rank, int world_size) override;
+  void read_state(const StateReader& state, Optimizer& optimizer) override;
+  std::string describe() const override;
+
+  const Mesh& mesh() const noexcept { return mesh_; }
+  /// First block of each stage, and behind the last; empty before the model is cut.
+  const std::vector<int>& borders() const noexcept { return borders_; }
+  /// What this rank waited for its neighbours in the last step's schedule.
+  std::chrono::nanoseconds waited() const noexcept { return waited_; }
+
+ protected:
+  struct Parameter {
+    std::string name;
+    at::Tensor tensor;                // this rank's part, or an outline without memory
+    std::vector<std::int64_t> sizes;  // of the whole
+    int block = -1;                   // outermost block; -1: outside of all
+    bool own = true;                  // its values are here
+    bool partial = false;             // sequence parallel: the ranks' sum is the gradient
+    ParameterCut cut;
+    at::Tensor gradient;  // view of flat_
+    bool used = false;
+    at::Tensor whole;  // before the cut, until all have joined: attach may come again
+    unsigned hook = 0;
+  };
+  struct Cell {  // a micro-batch in a chunk, between forward and backward
+    at::Tensor input, output;
+    std::unique_ptr<DeferredWeights> weights;
+  };
+
+  /// What this rank holds is known: memory for its gradients.
+  virtual void hold_parameters();
+  /// Between steps, or before the first: parameters have no gradients.
+  virtual void clear_gradients();
+  /// A weight's `.grad` was added to after its backward.
+  virtual void weight_arrived(const at::Tensor&) {}
+  std::uint64_t step_hash() const;
+  /// Whether this rank's is the one that counts of what several ranks of a copy have alike.
+  bool counts(const Parameter& parameter) const noexcept {
+    return (parameter.block >= 0 || place_.pp == 0) && (parameter.cut.dim >= 0 || place_.tp == 0);
+  }
+  std::shared_ptr<Communicator> split_lane(Communicator& from, int color, const std::string& what) const;
+  void abandon_schedule();
+  void forget_wholes();
+
+  bool has_buffer(const std::string& name) const;
+  /// Throws Error(mismatch) where the saved model is another one, or a moment has not the shape of its parameter.
+  void check_model(const StateReader& state) const;
+  std::map<std::string, ParameterCut> cuts() const;  ///< of this rank, by parameter
+  std::set<std::string> elsewhere() const;           ///< parameters of other stages
+
+  StrategyContext context_;
+  Mesh mesh_;
+  Mesh::Place place_;
+  std::shared_ptr<torch::nn::Module> model_;
+  std::shared_ptr<Communicator> tp_lane_, dp_lane_, pp_lane_;
+  std::unique_ptr<FlatBuffers> buffers_;
+  std::vector<std::string> names_;
+  std::vector<Parameter> parameters_;  // as names_
+
+ private:
+  void make_lanes();
+  int block_of(const std::string& name) const;
+  int stage_of_block(int block) const;
+  std::vector<ParameterLayout> layout() const;
+  void collect_parameters();
+  void measure(MicroBatches& work);
+  void cut_by(const std::vector<double>& costs);
+  void cut_at(std::vector<int> borders);
+  void agree_on_cut();
+  void release_others();
+  int stage_of(int chunk) const noexcept { return chunk * mesh_.pp + place_.pp; }
+  int stages() const noexcept { return mesh_.pp * static_cast<int>(context_.options.pipeline_chunks); }
+  void run(const StageInstruction& instruction, MicroBatches& work);
+  at::Tensor receive_input(int stage, int micro_batch);
+  void backward(Cell& cell, int stage, int micro_batch, bool weights_later);
+  void mark_used(const at::Tensor& parameter);
+
+  std::vector<TensorPlanEntry> plan_;
+  std::unique_ptr<StageLinks> links_;
+  std::unique_ptr<StageRunner> runner_;
+  std::map<const c10::TensorImpl*, std::size_t> index_;
+  std::vector<std::unique_ptr<AbsentMemory>> absent_;
+  std::vector<int> borders_;
+  StageSchedule schedule_;
+  std::map<std::pair<int, int>, Cell> cells_;  // by chunk and micro-batch
+  at::Tensor flat_;                            // (numel,): gradients, those outside of blocks first
+  std::int64_t shared_numel_ = 0;              // of flat_
+  std::uint64_t layout_ = 0;
+  std::set<const Optimizer*> placed_;
+  std::int64_t step_ = 0;
+  int evaluations_ = 0;
+  std::chrono::nanoseconds waited_{0}, waited_in_all_{0};  // for other stages
+};
+
+/// Makes `pipeline` and `tensor_parallel` known to make_strategy: the same, but for what an empty mesh means.
+void register_mesh_parallel();
+
+}  // namespace troupe

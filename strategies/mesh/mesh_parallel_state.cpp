@@ -1,0 +1,113 @@
+// Parts of a model on a mesh as checkpoints have them: each parameter once, whole, under its full name.
+#include "strategies/mesh/mesh_parallel.hpp"
+#include "strategies/mesh/partitioned_state.hpp"
+#include "tensor_io/checkpoint/state_matching.hpp"
+#include "tensor_io/checkpoint/state_parts.hpp"
+
+namespace troupe {
+namespace {
+
+constexpr std::string_view kOptimizerPrefix = "optimizer.";
+
+}  // namespace
+
+std::map<std::string, std::string> MeshParallel::state() {
+  std::string text;
+  for (const int border : borders_) text += (text.empty() ? "" : ",") + std::to_string(border);
+  return {{"mesh", mesh_.to_string()}, {"pipeline.stages", text}};
+}
+
+bool MeshParallel::has_buffer(const std::string& name) const {
+  if (mesh_.pp == 1) return true;
+  return stage_of_block(block_of(name)) % mesh_.pp == place_.pp;
+}
+
+// What several ranks have alike the copies share out; what is cut each rank of a copy writes, the copies in turn.
+std::vector<TensorPart> MeshParallel::state_parts(Optimizer& optimizer, int, int) {
+  torch::NoGradGuard no_grad;
+  if (borders_.empty()) cut_by({});
+  shard_optimizer(optimizer);
+  std::map<std::string, const Parameter*> by_name;
+  for (const auto& parameter : parameters_) by_name[parameter.name] = &parameter;
+  std::vector<TensorPart> parts;
+  NamedTensors alike;
+  std::size_t turn = 0;
+  const auto add = [&](const std::string& name, const Parameter& parameter, const at::Tensor& value) {
+    if (!parameter.own || !counts(parameter)) return;
+    if (value.dim() > 0 && parameter.cut.dim >= 0) {
+      if (static_cast<int>(turn++ % static_cast<std::size_t>(mesh_.dp)) == place_.dp)
+        parts.push_back(part_of_cut(name, value, parameter.sizes, parameter.cut, *tp_lane_));
+    } else if (place_.tp == 0) {  // a moment that is one number is not cut
+      alike.emplace_back(name, value.detach());
+    }
+  };
+  for (const auto& parameter : parameters_) add("model." + parameter.name, parameter, parameter.tensor);
+  for (const auto& [name, value] : optimizer.state())
+    add("optimizer." + name, *by_name.at(name.substr(0, name.rfind('.'))), value);
+  for (const auto& item : model_->named_buffers()) {
+    if (place_.tp == 0 && has_buffer(item.key())) alike.emplace_back("model." + item.key(), item.value());
+  }
+  for (auto& part : share_of(alike, place_.dp, mesh_.dp)) parts.push_back(std::move(part));
+  return parts;
+}
+
+void MeshParallel::check_model(const StateReader& state) const {
+  NamedTensors expected;
+  for (const auto& parameter : parameters_)
+    expected.emplace_back("model." + parameter.name,
+                          at::empty({}, parameter.tensor.options().requires_grad(false)).expand(parameter.sizes));
+  for (const auto& item : model_->named_buffers()) expected.emplace_back("model." + item.key(), item.value());
+  const auto difference = compare_state(outlines(state, "model."), expected);
+  if (!difference.empty()) throw Error(ErrorCode::mismatch, "resume", "loading the model: " + difference.describe());
+  std::map<std::string, const Parameter*> by_name;
+  for (const auto& parameter : parameters_) by_name[parameter.name] = &parameter;
+  for (const auto& [name, entry] : state.entries()) {
+    if (!name.starts_with(kOptimizerPrefix) || entry.shape.empty()) continue;
+    const auto found = by_name.find(parameter_in(name));
+    if (found != by_name.end() && entry.shape != found->second->sizes)
+      throw Error(ErrorCode::mismatch, "resume",
+                  "loading the optimizer: " + name + " has not the shape of its parameter");
+  }
+}
+
+std::map<std::string, ParameterCut> MeshParallel::cuts() const {
+  std::map<std::string, ParameterCut> cuts;
+  for (const auto& parameter : parameters_) {
+    if (parameter.cut.dim >= 0) cuts.emplace(parameter.name, parameter.cut);
+  }
+  return cuts;
+}
+
+std::set<std::string> MeshParallel::elsewhere() const {
+  std::set<std::string> names;
+  for (const auto& parameter : parameters_) {
+    if (!parameter.own) names.insert(parameter.name);
+  }
+  return names;
+}
+
+void MeshParallel::read_state(const StateReader& state, Optimizer& optimizer) {
+  torch::NoGradGuard no_grad;
+  if (borders_.empty()) {  // to be measured: as it was cut for the checkpoint is not known, and the state has to lie
+                           // somewhere
+    cut_by({});
+  }
+  shard_optimizer(optimizer);
+  check_model(state);
+  for (auto& item : model_->named_buffers()) state.read("model." + item.key(), item.value());
+  const CutStateReader own(state, cuts(), elsewhere());
+  NamedTensors moments;
+  std::set<std::string> held;
+  for (const auto& parameter : parameters_) {
+    if (!parameter.own) continue;
+    held.insert(parameter.name);
+    own.read("model." + parameter.name, parameter.tensor.detach());
+  }
+  for (const auto& [name, entry] : own.entries()) {
+    if (name.starts_with(kOptimizerPrefix) && held.contains(parameter_in(name)))
+      moments.emplace_back(name.substr(kOptimizerPrefix.size()), own.read(name));
+  }
+  optimizer.load_state(moments);
+}
+
+}  // namespace troupe

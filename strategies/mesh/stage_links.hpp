@@ -1,0 +1,63 @@
+#pragma once
+#include <caf/all.hpp>
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+
+#include "actors/strategy/own_actor.hpp"
+
+namespace troupe {
+
+/// What a sending actor is asked for, and its answer. They stay in the process: tensors go by reference.
+struct SendToStage {
+  std::shared_ptr<Communicator> lane;
+  int destination = 0;
+  at::Tensor header, values;
+};
+struct SentToStage {};
+using StageSenderActor = caf::typed_actor<caf::replies_to<SendToStage>::with<SentToStage>>;
+
+/// The tensors that the stages of one pipeline hand on: activations to the next rank of the ring, gradients to the one
+/// before.
+///
+/// Tensors go over the communicator, as all tensors do; CAF would copy them through one thread. Its send waits for the
+/// receiver, and two neighbours that send to each other would wait for ever: so for each direction a rank has an actor
+/// that sends, on a thread and a lane of its own, while compute goes on. A lane joins two ranks, one of which only
+/// sends. What comes in another order than it is wanted is kept.
+///
+/// One in each generation; the constructor is collective over `pipeline`. Compute's thread.
+class StageLinks {
+ public:
+  /// `closed`: the last rank hands on to the first, too, as ranks with several stages need it.
+  StageLinks(const StrategyContext& context, Communicator& pipeline, bool closed);
+
+  enum class Way { activations, gradients };
+  /// Returns at once. `stage`: the one that it is for. The values must not change until `finish`.
+  void send(Way way, int stage, int micro_batch, const at::Tensor& values);
+  /// Waits for it. Throws what the lane throws; Error(internal) where something is sent twice.
+  at::Tensor receive(Way way, int stage, int micro_batch);
+  /// Waits until all that was sent has arrived; throws what a sending actor's lane threw.
+  void finish();
+  /// What `receive` and `finish` have waited since the last call.
+  std::chrono::nanoseconds take_waited() { return std::exchange(waited_, std::chrono::nanoseconds(0)); }
+  void set_step(std::int64_t step);
+
+ private:
+  struct Direction {
+    std::shared_ptr<Communicator> out, in;  // two ranks each; null at the end of a line
+    std::unique_ptr<OwnActor<StageSenderActor>> sender;
+    int under_way = 0;
+    std::map<std::pair<int, int>, at::Tensor> early;  // by stage and micro-batch
+  };
+  Direction& direction(Way way) { return directions_[static_cast<std::size_t>(way)]; }
+
+  Direction directions_[2];
+  std::chrono::nanoseconds waited_{0};
+};
+
+}  // namespace troupe
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::SendToStage)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::SentToStage)

@@ -1,0 +1,47 @@
+#pragma once
+#include <torch/torch.h>
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tensor_io/layers/parallel_layers.hpp"
+
+namespace troupe {
+
+/// Which layers the ranks of a tensor-parallel group share, and how, as text:
+///
+///     layers.*.attention.qkv: column/3, layers.*.attention.out: row, tokens: vocabulary, norm: sequence
+///
+/// column   a Linear's outputs are shared out; column/3: of three equal parts (query, key, value) a part each
+/// gather   as column, and all ranks get all outputs: an output layer
+/// row      a Linear's inputs are shared out, as column has left them
+/// vocabulary  an Embedding's rows are
+/// sequence    not shared; but with sequence_parallel it sees this rank's tokens alone, so that its gradients are to be
+/// summed
+///
+/// Paths are those of modules; `*` stands for one name, `**` for any number of them. A path with `?` behind it may fit
+/// nothing.
+struct TensorPlanEntry {
+  std::string pattern;
+  LayerSplit split = LayerSplit::none;  ///< none: sequence
+  std::int64_t stack = 1;
+  bool optional = false;
+};
+/// Throws Error(usage) naming the entry that is wrong.
+std::vector<TensorPlanEntry> parse_tensor_plan(std::string_view text);
+
+/// What a plan makes of a model's parameters, by name.
+struct SharedParameters {
+  std::map<std::string, ParameterCut> cuts;  ///< of those that are cut
+  std::vector<std::string> partial;          ///< whole ones whose gradient is a part: the ranks' sum is the gradient
+};
+
+/// Cuts the layers that the plan names: each rank keeps its part of the parameters. `cut_values` false: they have been
+/// cut, the lane is a new generation's. Throws Error(usage) where a pattern fits no layer, the layer is no troupe::nn
+/// one, or can't be divided.
+SharedParameters share_layers(torch::nn::Module& model, const std::vector<TensorPlanEntry>& plan,
+                              const TensorParallel& group, bool cut_values);
+
+}  // namespace troupe

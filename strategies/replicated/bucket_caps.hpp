@@ -1,0 +1,20 @@
+#pragma once
+#include <c10/core/Device.h>
+
+#include <cstdint>
+
+#include "actors/rank/strategy_options.hpp"
+#include "tensor_io/layout/bucket_tuning.hpp"
+
+namespace troupe {
+
+/// What the options say of buckets, in bytes. Where they leave it open: NCCL's launches cost, so a GPU has PyTorch's 25
+/// MiB. Over a network what counts is that the wire has something to do from the first layer on, and in shared memory
+/// buckets cost next to nothing: 5 MiB (docs/benchmarks.md).
+inline BucketCaps bucket_caps(const StrategyOptions& options, at::Device device) {
+  const auto bytes = [](double mib) { return static_cast<std::int64_t>(mib * (1 << 20)); };
+  const double cap = options.bucket_cap_mb > 0 ? options.bucket_cap_mb : device.is_cpu() ? 5 : 25;
+  return {bytes(cap), bytes(options.first_bucket_mb)};
+}
+
+}  // namespace troupe

@@ -1,0 +1,256 @@
+#include "strategies/replicated/ddp.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
+#include <sstream>
+#include <utility>
+
+#include "strategies/replicated/bucket_caps.hpp"
+#include "tensor_io/base/steady_time.hpp"
+#include "tensor_io/optimizer/element_update.hpp"
+
+namespace troupe {
+namespace {
+
+// What a thread itself used: where rank and reducer share a core, the reducer may work while the sender stands still.
+std::int64_t thread_cpu_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
+}
+
+// What reading that clock costs: a system call, about a tenth of sending a message.
+std::int64_t clock_cost_ns() {
+  static const std::int64_t cost = [] {
+    constexpr int kReadings = 64;
+    const auto begin = thread_cpu_ns();
+    for (int i = 0; i < kReadings; ++i) thread_cpu_ns();
+    return (thread_cpu_ns() - begin) / kReadings;
+  }();
+  return cost;
+}
+
+}  // namespace
+
+Ddp::Ddp(StrategyContext context) : Replica(std::move(context)), hook_(make_comm_hook(this->context().options)) {
+  const auto& options = this->context().options;
+  caps_ = bucket_caps(options, this->context().program_lane->device());
+  if (options.tune_buckets) tuner_.emplace();
+  if (!options.early_update) return;
+  const auto refuse = [](const std::string& why, const char* instead) {
+    throw Error(ErrorCode::usage, "early_update", why, instead);
+  };
+  if (options.comm_hook != "none")
+    refuse("comm_hook " + options.comm_hook + " makes whole gradients, and they are updated piece by piece",
+           "leave one of them out");
+  if (!this->context().program_lane->device().is_cpu())
+    refuse("it works on the CPU only so far", "leave it out, or use --device cpu");
+  early_hook_ = std::make_shared<EarlyUpdateHook>();
+  hook_ = early_hook_;
+}
+
+void Ddp::set_early(std::shared_ptr<EarlyUpdate> update) {
+  early_ = std::move(update);
+  if (early_hook_) early_hook_->set(early_);
+}
+
+void Ddp::attach(std::shared_ptr<torch::nn::Module> model) {
+  for (const auto& item : model->named_parameters()) {
+    if (!early_hook_ || !item.value().requires_grad() || item.value().scalar_type() == at::kFloat) continue;
+    throw Error(ErrorCode::usage, "early_update",
+                "parameter " + item.key() + " is " + c10::toString(item.value().scalar_type()) + ", and it updates f32",
+                "leave it out");
+  }
+  Replica::attach(std::move(model));
+  send_plan();
+}
+
+void Ddp::bucket_full(std::int32_t bucket) {
+  const auto& view = view_of(bucket);
+  if (view.ready) view.ready->record(DeviceStream::current(view.flat.device()));
+  bucket_replayed(bucket);
+}
+
+void Ddp::bucket_replayed(std::int32_t bucket) {
+  const auto before = thread_cpu_ns();
+  caf::anon_send(context().reducer, BucketReady{step(), bucket, steady_now_ns()});
+  send_ns_ += thread_cpu_ns() - before - clock_cost_ns();
+}
+
+void Ddp::send_plan() {
+  views_ = buckets().bucket_views();
+  caf::anon_send(context().reducer, InstallPlan{views_, hook_, tuner_.has_value()});
+}
+
+void Ddp::rejoin(StrategyContext next) {
+  const auto order = bucket_order();
+  rebuild_pending_ = false;
+  next_order_.clear();
+  if (next_caps_) caps_ = *std::exchange(next_caps_, std::nullopt);
+  if (tuner_) tuner_->reset();
+  if (rolled_back_) hook_->roll_back(step());  // not before: only now the reducer has left the old lane
+  rolled_back_ = false;
+  set_early(nullptr);  // its memory is the old lane's: parameters stay there until the next step has been made
+  Replica::rejoin(std::move(next));
+  // A rank that was interrupted while the others got their new order follows the plan that comes with the heal.
+  buckets().rebuild(order);
+  send_plan();
+}
+
+const std::vector<std::int32_t>& Ddp::bucket_order() const {
+  return next_order_.empty() ? buckets().plan().order : next_order_;
+}
+
+void Ddp::install(const std::vector<std::int32_t>& order) {
+  buckets().rebuild(order);
+  set_early(
+      nullptr);  // laid out as the buckets were; parameters stay where this step's forward may have kept views of them
+  measured_ = true;
+  next_order_.clear();
+  send_plan();
+}
+
+void Ddp::begin_step(std::int64_t step) {
+  step_open_ = true;
+  send_ns_ = 0;
+  if (next_caps_) {
+    caps_ = *std::exchange(next_caps_, std::nullopt);
+    buckets().set_caps(caps_.cap_bytes, caps_.first_cap_bytes);
+    const bool measured = measured_ || !next_order_.empty();
+    install(bucket_order());
+    measured_ = measured;
+  }
+  if (!next_order_.empty()) install(next_order_);
+  buckets().time_arrivals(context().world_size > 1 && tuner_ && tuner_->measures());
+  Replica::begin_step(step);
+}
+
+void Ddp::combine_gradients(GradientSummary& summary) {
+  const auto& plan = buckets().plan();
+  if (!plan.buckets.empty()) {
+    summary.await(context(), step());
+    // The reducer's stream is in order: after its last bucket all are reduced.
+    const auto& last = views_->back();
+    if (last.reduced) DeviceStream::current(last.flat.device()).wait(*last.reduced);
+    summary.message_us += static_cast<double>(send_ns_) / 1e3;
+    if (context().world_size > 1 && tuner_ && tuner_->measures())
+      tuner_->add(buckets().arrival_ms(), summary.reduced.bucket_ms);
+  }
+  if (context().rank != 0 || (context().options.static_graph && measured_)) return;
+  auto arrival = buckets().arrival_order();
+  const bool differs = !std::equal(arrival.begin(), arrival.end(), plan.order.begin());
+  // Once measured, only an order that repeats is worth new buckets; a model that alternates would rebuild for ever.
+  summary.order_changed = differs && !arrival.empty() && (!measured_ || arrival == last_arrival_);
+  last_arrival_ = std::move(arrival);
+}
+
+bool Ddp::begin_update(double lr) {
+  if (early_) early_->begin(lr);
+  return early_ != nullptr;
+}
+
+void Ddp::update(Optimizer& optimizer, double lr) {
+  if (early_) return early_->update(lr);
+  early_hook_ ? update_elements(optimizer, lr, "early_update") : optimizer.step(lr);
+}
+
+void Ddp::end_step(const std::vector<bool>& used, bool rebuild, bool commit) {
+  const bool early = early_ && early_->begun();
+  // Nobody has the reduced gradients then.
+  Replica::end_step(early ? std::vector<bool>(used.size(), false) : used, rebuild, commit);
+  if (early) commit ? early_->commit(used) : early_->drop();
+  rebuild_pending_ = rebuild;
+  if (commit) step_open_ = false;
+}
+
+void Ddp::end_step_on_device(const std::vector<bool>& used, bool rebuild, const DeviceDecision& decision) {
+  Replica::end_step_on_device(used, rebuild, decision);
+  rebuild_pending_ = rebuild;
+  step_open_ = false;
+}
+
+void Ddp::roll_back() {
+  rolled_back_ = step_open_;
+  if (early_) early_->drop();
+  Replica::roll_back();
+}
+
+void Ddp::prepare_updates(Optimizer& optimizer) {
+  if (!early_hook_ || early_ || !next_order_.empty() || next_caps_)
+    return;  // the next step's buckets would want other copies
+  std::vector<at::Tensor> parameters;
+  for (const auto& item : model().named_parameters()) parameters.push_back(item.value());
+  set_early(std::make_shared<EarlyUpdate>(parameters, plan(), optimizer, *context().bucket_lane));
+}
+
+std::vector<HeldMemory> Ddp::held_memory() const {
+  auto held = Replica::held_memory();
+  if (early_) held.push_back({"two copies of what is updated early", early_->bytes()});
+  return held;
+}
+
+void Ddp::after_update() {
+  if (rebuild_pending_) {
+    rebuild_pending_ = false;
+    // Laid out when the next step begins: until then the gradients stay where the program can read them.
+    next_order_ = order_of_text(context().program_lane->broadcast_bytes(order_text(last_arrival_), 0, "bucket order"));
+    measured_ = true;
+    if (tuner_) tuner_->reset();
+  }
+  tune();
+}
+
+// By what all ranks measured, alike on all. The new buckets are laid out when the next step begins, as those of a new
+// order are.
+void Ddp::tune() {
+  if (!tuner_ || context().world_size == 1 || !tuner_->step_done()) return;
+  const auto choice = tuner_->look(buckets().layout(), plan(), caps_, *context().program_lane);
+  if (choice.caps == caps_) return;
+  next_caps_ = choice.caps;
+  char text[200];
+  const auto mib = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
+  std::snprintf(
+      text, sizeof text,
+      "step %lld: buckets of up to %.4g MiB (the first %.4g) instead of %.4g: reduced after %.2f ms instead of %.2f",
+      static_cast<long long>(step()) + 1, mib(choice.caps.cap_bytes), mib(choice.caps.first_cap_bytes),
+      mib(caps_.cap_bytes), choice.then_ms, choice.now_ms);
+  notices_.emplace_back(text);
+}
+
+std::map<std::string, std::string> Ddp::state() {
+  std::map<std::string, std::string> state{{"ddp.bucket_order", order_text(bucket_order())},
+                                           {"ddp.measured", measured_ ? "1" : "0"}};
+  const auto caps = next_caps_.value_or(caps_);
+  if (tuner_) state["ddp.bucket_caps"] = std::to_string(caps.cap_bytes) + " " + std::to_string(caps.first_cap_bytes);
+  return state;
+}
+
+void Ddp::load_state(const std::map<std::string, std::string>& state) {
+  const auto order = state.find("ddp.bucket_order");
+  const auto measured = state.find("ddp.measured");
+  if (order == state.end() || measured == state.end()) return;
+  if (const auto caps = state.find("ddp.bucket_caps"); tuner_ && caps != state.end()) {
+    std::istringstream numbers(caps->second);
+    if (BucketCaps found;
+        numbers >> found.cap_bytes >> found.first_cap_bytes && found.cap_bytes > 0 && found.first_cap_bytes > 0) {
+      caps_ = found;
+      next_caps_.reset();
+      buckets().set_caps(caps_.cap_bytes, caps_.first_cap_bytes);
+    }
+  }
+  install(order_of_text(order->second));
+  measured_ = measured->second == "1";
+}
+
+std::string Ddp::describe() const {
+  return "ddp: " + (attached() ? plan().describe() : std::string("not attached")) + ", hook " +
+         context().options.comm_hook;
+}
+
+void register_ddp() {
+  register_strategy("ddp", "every rank holds the model, gradients are averaged in buckets during backward",
+                    [](StrategyContext context) { return std::make_unique<Ddp>(std::move(context)); });
+}
+
+}  // namespace troupe

@@ -1,0 +1,72 @@
+#pragma once
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "strategies/replicated/bucket_tuner.hpp"
+#include "strategies/replicated/early_update.hpp"
+#include "strategies/replicated/replicated_strategy.hpp"
+
+namespace troupe {
+
+/// Every rank holds the whole model; gradients are averaged in buckets while backward goes on. The bucket design is
+/// that of PyTorch's DDP (Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB
+/// 2020).
+class Ddp final : public Replica {
+ public:
+  explicit Ddp(StrategyContext context);
+
+  void attach(std::shared_ptr<torch::nn::Module> model) override;
+  void rejoin(StrategyContext context) override;
+  void begin_step(std::int64_t step) override;
+  void end_step(const std::vector<bool>& used, bool rebuild, bool commit) override;
+  void end_step_on_device(const std::vector<bool>& used, bool rebuild, const DeviceDecision& decision) override;
+  void roll_back() override;
+  bool begin_update(double lr) override;
+  void update(Optimizer& optimizer, double lr) override;
+  void after_update() override;
+  void prepare_updates(Optimizer& optimizer) override;
+  std::vector<HeldMemory> held_memory() const override;
+  std::map<std::string, std::string> state() override;
+  void load_state(const std::map<std::string, std::string>& state) override;
+  std::string describe() const override;
+  std::vector<std::string> take_notices() override { return std::exchange(notices_, {}); }
+
+  const BucketPlan& plan() const { return buckets().plan(); }
+  /// The parameters' order in the next step's buckets.
+  const std::vector<std::int32_t>& bucket_order() const;
+
+ protected:
+  void combine_gradients(GradientSummary& summary) override;
+  void bucket_full(std::int32_t bucket) override;
+  std::shared_ptr<DeviceEvent> bucket_event(std::int32_t bucket) override { return view_of(bucket).ready; }
+  void bucket_replayed(std::int32_t bucket) override;
+
+ private:
+  void install(const std::vector<std::int32_t>& order);
+  void send_plan();
+  const BucketView& view_of(std::int32_t bucket) const { return (*views_)[static_cast<std::size_t>(bucket)]; }
+  void tune();
+  void set_early(std::shared_ptr<EarlyUpdate> update);
+
+  std::shared_ptr<CommHook> hook_;
+  std::shared_ptr<EarlyUpdateHook> early_hook_;  // with early_update: hook_
+  std::shared_ptr<EarlyUpdate> early_;  // ... after the first step whose buckets stay, of a generation and of new ones
+  std::shared_ptr<std::vector<BucketView>> views_;  // the reducer's, of the plan
+  std::vector<std::int32_t> last_arrival_;
+  std::vector<std::int32_t> next_order_;  // of the buckets that the next step lays out; empty: they stay
+  std::optional<BucketTuner> tuner_;
+  BucketCaps caps_;
+  std::optional<BucketCaps> next_caps_;  // as next_order_
+  std::vector<std::string> notices_;
+  std::int64_t send_ns_ = 0;  // of this step, in the hooks
+  bool measured_ = false;     // the plan follows a measured order
+  bool rebuild_pending_ = false;
+  bool step_open_ = false;    ///< it has begun, and is not committed
+  bool rolled_back_ = false;  ///< it was open when it was rolled back
+};
+
+/// Makes `ddp` known to make_strategy.
+void register_ddp();
+
+}  // namespace troupe

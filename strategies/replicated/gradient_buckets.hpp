@@ -1,0 +1,136 @@
+#pragma once
+#include <torch/torch.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "actors/rank/comm_hook.hpp"
+#include "tensor_io/communicator/communicator.hpp"
+#include "tensor_io/layout/bucket_plan.hpp"
+
+namespace troupe {
+
+/// The slot's part of a flat buffer with the sizes of `parameter`, and its strides where these leave no holes.
+at::Tensor slot_view(const at::Tensor& flat, const BucketSlot& slot, const at::Tensor& parameter);
+
+/// Gradients as views of flat buckets, and the hooks that fill them.
+///
+/// LibTorch hands each gradient over as a tensor of its own (zero_grad drops the old one). A post-accumulate hook per
+/// parameter copies it into the bucket in one pass that also looks for NaN and infinity, and points `.grad` back at the
+/// bucket, so that a second micro-batch adds in place. The copy is the only one before the wire.
+///
+/// On a device nothing is looked at on the way, since the host would have to wait: autograd's tensors are kept until
+/// the bucket is whole, and then copied by one kernel; whether all is finite is asked once, of the reduced buckets
+/// (device_checks).
+///
+/// Compute's thread, but for the hooks, which autograd may run on a thread of its own: they touch only their
+/// parameter's entry, the atomic count of its bucket and, since a device has one autograd thread, the order of arrival.
+class GradientBuckets {
+ public:
+  using BucketFull = std::function<void(std::int32_t bucket)>;
+
+  /// `parameters`: all of the model, frozen ones too, in layout order. `lane` gives the memory that its collectives
+  /// need no staging for.
+  GradientBuckets(const std::vector<std::pair<std::string, at::Tensor>>& parameters, Communicator& lane,
+                  std::int64_t cap_bytes, std::int64_t first_cap_bytes, BucketFull full);
+  ~GradientBuckets();
+  GradientBuckets(const GradientBuckets&) = delete;
+  GradientBuckets& operator=(const GradientBuckets&) = delete;
+
+  /// Drops the gradients of the step before.
+  void begin_step();
+  void begin_backward(bool synchronise, double weight);
+  /// Where `synchronise` was set: parameters without a gradient count as zero, and every bucket is full now.
+  void end_backward();
+
+  /// What a backward on a device leaves on the host.
+  struct BackwardTrail {
+    std::vector<bool> seen;             ///< by parameter: had a gradient in this step so far
+    std::vector<std::int32_t> arrived;  ///< of a synchronised one, in order
+  };
+  BackwardTrail trail() const;
+  /// The same backward has run again, in the place of autograd and end_backward.
+  void follow(const BackwardTrail& trail);
+
+  const BucketPlan& plan() const noexcept { return plan_; }
+  /// Another number whenever buckets are laid out, in this process, and where parameters lie elsewhere or others
+  /// require a gradient.
+  std::uint64_t graphs_fit() const;
+  /// Of which parameters had a gradient in this step so far.
+  std::uint64_t seen_hash() const;
+  std::vector<ParameterLayout> layout() const;  ///< as it is now: requires_grad may have changed
+  /// Parameters in the order in which their gradients came in the last synchronised backward.
+  std::vector<std::int32_t> arrival_order() const { return arrival_; }
+  /// In ms from the start of the last synchronised backward, by parameter; not a number for one without gradient. Empty
+  /// unless timed.
+  std::vector<double> arrival_ms() const;
+  /// Backwards from now on note when each gradient comes, which costs each a reading of the clock. Of the host: not for
+  /// a device.
+  void time_arrivals(bool timed) noexcept { timed_ = timed; }
+  /// Of the buckets that the next rebuild makes.
+  void set_caps(std::int64_t cap_bytes, std::int64_t first_cap_bytes) noexcept {
+    cap_bytes_ = cap_bytes;
+    first_cap_bytes_ = first_cap_bytes;
+  }
+  /// New buckets in this order, in the same memory. Undefines all gradients.
+  void rebuild(const std::vector<std::int32_t>& order);
+  std::shared_ptr<std::vector<BucketView>> bucket_views() const;
+
+  std::vector<bool> used() const;  ///< had a gradient in this step, by parameter
+  std::int32_t not_finite_parameter() const noexcept { return not_finite_; }  ///< first one of this step, or -1
+  /// Parameters used on any rank get their view as gradient, the others none.
+  void set_gradients(const std::vector<bool>& used_anywhere);
+  /// The reduced gradients that are defined, in layout order.
+  std::vector<at::Tensor> gradients() const;
+  const std::vector<at::Tensor>& flats() const noexcept { return flats_; }
+  /// On a device, where gradients are not looked at one by one: (flats, 2) f64 there, the sum of squares of each flat
+  /// and how many of its elements are not finite. Undefined on the CPU. Does not wait for the device.
+  at::Tensor device_checks() const;
+  /// The first parameter whose gradient is not finite now, or -1. On a device it waits for each: for after the fact.
+  std::int32_t find_not_finite() const;
+
+ private:
+  struct Entry {
+    std::string name;
+    at::Tensor parameter;
+    at::Tensor view;  // in the bucket, with the parameter's sizes and strides; undefined for a frozen one
+    std::int32_t bucket = -1;
+    bool seen = false;   // the view holds data of this step
+    bool ready = false;  // counted in this backward
+    at::Tensor source;   // on a device: autograd's own, to be packed with the rest of the bucket
+  };
+  class Hook;
+
+  void place();
+  void arrived(std::size_t index);
+  void arrived_on_device(Entry& entry, at::Tensor& grad);
+  void pack_bucket(std::int32_t bucket);
+  void mark_ready(std::size_t index);
+  const at::Tensor& flat_of(at::ScalarType dtype) const;
+
+  // Constant after construction.
+  bool on_device_ = false;
+  BucketFull full_;
+  std::vector<at::Tensor> flats_;            // one per dtype, memory of the lane
+  std::shared_ptr<GradientBuckets*> alive_;  // hooks outlive us on the parameters
+
+  // Compute's thread between backwards, autograd's during one.
+  std::int64_t cap_bytes_, first_cap_bytes_;
+  BucketPlan plan_;
+  std::uint64_t layout_number_ = 0;
+  std::vector<Entry> entries_;
+  std::vector<std::int32_t> arrival_;
+  bool timed_ = false;
+  std::int64_t began_ns_ = 0;             // the synchronised backward
+  std::vector<std::int64_t> arrived_ns_;  // as arrival_, where it is timed
+  std::unique_ptr<std::atomic<std::int32_t>[]> pending_;
+  bool synchronise_ = true;
+  double weight_ = 1;
+  std::int32_t not_finite_ = -1;
+};
+
+}  // namespace troupe

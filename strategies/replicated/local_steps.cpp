@@ -1,0 +1,312 @@
+#include "strategies/replicated/local_steps.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <sstream>
+
+#include <nlohmann/json.hpp>
+
+#include "tensor_io/base/steady_time.hpp"
+
+namespace troupe {
+namespace {
+
+template <class Work>
+void for_each_parameter(const NamedTensors& parameters, const std::vector<std::size_t>& indices, Work&& work) {
+  std::int64_t offset = 0;
+  for (const auto index : indices) {
+    const auto parameter = parameters[index].second.detach();
+    work(parameter, offset);
+    offset += parameter.numel();
+  }
+}
+
+}  // namespace
+
+void OuterOptions::check() const {
+  const auto steps = [](std::int64_t n) { return std::to_string(n) + (n == 1 ? " step" : " steps"); };
+  if (fragments > every) {
+    throw Error(ErrorCode::usage, "diloco_fragments",
+                std::to_string(fragments) + " fragments cannot meet in turn within " + steps(every),
+                "at most sync_every, which is " + std::to_string(every));
+  }
+  if (overlap * fragments >= every && overlap > 0) {
+    throw Error(ErrorCode::usage, "diloco_overlap",
+                "a fragment would be under way for " + steps(overlap) + ", and the next one begins after " +
+                    steps(every / fragments),
+                "less than sync_every / diloco_fragments");
+  }
+}
+
+std::vector<std::int32_t> cut_fragments(const std::vector<std::int64_t>& numel, std::int64_t count) {
+  const auto total = std::accumulate(numel.begin(), numel.end(), std::int64_t{0});
+  std::vector<std::int32_t> fragment(numel.size(), 0);
+  std::int64_t before = 0;
+  for (std::size_t p = 0; p < numel.size(); ++p) {
+    // By where its middle lies.
+    if (total > 0)
+      fragment[p] = static_cast<std::int32_t>(std::min(count - 1, (2 * before + numel[p]) * count / (2 * total)));
+    before += numel[p];
+  }
+  return fragment;
+}
+
+LocalSteps::LocalSteps(StrategyContext context, OuterOptions outer)
+    : Replica(std::move(context)), outer_(outer), hook_(make_comm_hook(this->context().options)) {
+  outer_.check();
+  if (this->context().options.comm_hook == "powersgd") {
+    throw Error(ErrorCode::usage, "comm_hook",
+                "powersgd keeps what it owes by bucket of gradients, and " + name() + " sends none",
+                "none, fp16 or bf16");
+  }
+}
+
+void LocalSteps::make_fragments() {
+  std::vector<std::int64_t> numel;
+  for (const auto& [name, parameter] : parameters()) {
+    if (!parameter.is_floating_point() || parameter.scalar_type() != parameters().front().second.scalar_type()) {
+      throw Error(ErrorCode::usage, "parameter " + name, name + " has another dtype than the model's first parameter",
+                  "train models of one dtype with " + this->name());
+    }
+    numel.push_back(parameter.numel());
+  }
+  const auto cut = cut_fragments(numel, outer_.fragments);
+  std::map<std::int32_t, Fragment> made;
+  for (std::size_t p = 0; p < cut.size(); ++p) made[cut[p]].parameters.push_back(p);
+  for (auto& [index, fragment] : made) {
+    std::int64_t elements = 0;
+    for (const auto p : fragment.parameters) elements += numel[p];
+    const auto options = parameters().front().second.options().requires_grad(false);
+    fragment.outer = at::zeros({elements}, options);
+    if (outer_.momentum > 0) fragment.momentum = at::zeros({elements}, options);
+    fragment.next = context().switched_at.value_or(0) + outer_.every * (index + 1) / outer_.fragments;
+    fragments_.push_back(std::move(fragment));
+  }
+}
+
+void LocalSteps::take_outer_from_parameters() {
+  torch::NoGradGuard no_grad;
+  for (auto& fragment : fragments_) {
+    for_each_parameter(parameters(), fragment.parameters, [&](const at::Tensor& parameter, std::int64_t offset) {
+      fragment.outer.narrow(0, offset, parameter.numel()).view(parameter.sizes()).copy_(parameter);
+    });
+    if (fragment.momentum.defined()) fragment.momentum.zero_();
+  }
+}
+
+void LocalSteps::joined() {
+  const bool first = fragments_.empty();
+  if (first) {
+    make_fragments();
+    take_outer_from_parameters();
+  }
+  under_way_.reset();
+  for (std::size_t f = 0; f < fragments_.size(); ++f) {
+    auto& fragment = fragments_[f];
+    fragment.difference = context().bucket_lane->allocate(fragment.outer.numel(), fragment.outer.scalar_type());
+    BucketView view;
+    view.is_last = true;
+    view.label = "fragment " + std::to_string(f);
+    view.flat = fragment.difference;
+    for_each_parameter(parameters(), fragment.parameters, [&](const at::Tensor& parameter, std::int64_t offset) {
+      view.gradients.push_back(fragment.difference.narrow(0, offset, parameter.numel()).view(parameter.sizes()));
+    });
+    for (const auto p : fragment.parameters) view.names.push_back(parameters()[p].first);
+    if (const auto device = view.flat.device(); !device.is_cpu()) {
+      view.ready = std::make_shared<DeviceEvent>(device);
+      view.reduced = std::make_shared<DeviceEvent>(device);
+    }
+    fragment.plan = std::make_shared<std::vector<BucketView>>(1, std::move(view));
+  }
+  if (!first || context().newcomer || context().switched_at) catch_up();
+}
+
+// Outer steps are a count, so the highest tells who has the last one. Newcomers get all by the heal.
+void LocalSteps::catch_up() {
+  met_ = false;
+  auto& lane = *context().program_lane;
+  const std::int64_t mine = context().newcomer ? -1 : outer_steps_;
+  const auto counts = lane.all_gather_bytes({reinterpret_cast<const char*>(&mine), sizeof mine}, "outer steps");
+  std::int64_t highest = -1, lowest = std::numeric_limits<std::int64_t>::max();
+  int ahead = 0;
+  for (int r = 0; r < lane.world_size(); ++r) {
+    std::int64_t count = -1;
+    std::memcpy(&count, counts[static_cast<std::size_t>(r)].data(), sizeof count);
+    if (count < 0) continue;
+    lowest = std::min(lowest, count);
+    if (count > highest) {
+      highest = count;
+      ahead = r;
+    }
+  }
+  if (highest < 0)
+    throw Error(ErrorCode::state_lost, "recovery", "no rank has the outer parameters",
+                "start again with --resume latest");
+  if (lowest == highest) return;
+  // What comes is kept apart until all of it is there: the rank that gives it may be lost meanwhile.
+  const bool behind = mine < highest;
+  auto got = fragments_;
+  for (auto& fragment : got) {
+    if (behind) fragment.outer = fragment.outer.clone();
+    lane.broadcast(fragment.outer, ahead, "outer parameters");
+    if (!fragment.momentum.defined()) continue;
+    if (behind) fragment.momentum = fragment.momentum.clone();
+    lane.broadcast(fragment.momentum, ahead, "outer momentum");
+  }
+  const auto counters = lane.broadcast_bytes(nlohmann::json(state()).dump(), ahead, "outer steps");
+  if (!behind) return;
+  fragments_ = std::move(got);
+  load_state(nlohmann::json::parse(counters).get<std::map<std::string, std::string>>());
+  if (mine >= 0) take(fragments_.at(last_), outer_.overlap > 0 ? outer_.mixing : 0);
+}
+
+void LocalSteps::move_on(Fragment& fragment, std::int64_t done) const {
+  while (fragment.next <= done) fragment.next += outer_.every;
+}
+
+void LocalSteps::after_update() {
+  const auto done = step() + 1;
+  met_ = false;
+  if (context().world_size == 1 && outer_.momentum == 0 && outer_.lr == 1) {  // the mean of one
+    for (auto& fragment : fragments_) move_on(fragment, done);
+    return;
+  }
+  if (under_way_ && done >= under_way_->apply_at) finish();
+  std::size_t finished = 0;
+  for (std::size_t f = 0; f < fragments_.size() && !under_way_; ++f) {
+    if (fragments_[f].next > done) continue;
+    start(f, done);
+    if (outer_.overlap > 0) break;
+    finish();
+    ++finished;
+  }
+  met_ = finished == fragments_.size();
+}
+
+void LocalSteps::start(std::size_t index, std::int64_t done) {
+  torch::NoGradGuard no_grad;
+  auto& fragment = fragments_[index];
+  for_each_parameter(parameters(), fragment.parameters, [&](const at::Tensor& parameter, std::int64_t offset) {
+    const auto part = [&](const at::Tensor& flat) {
+      return flat.narrow(0, offset, parameter.numel()).view(parameter.sizes());
+    };
+    auto difference = part(fragment.difference);
+    at::sub_out(difference, part(fragment.outer), parameter);
+  });
+  under_way_ = UnderWay{index, done, done + outer_.overlap};
+  if (const auto& ready = fragment.plan->front().ready)
+    ready->record(DeviceStream::current(fragment.difference.device()));
+  caf::anon_send(context().reducer, InstallPlan{fragment.plan, hook_});
+  caf::anon_send(context().reducer, BucketReady{done, 0, steady_now_ns()});
+}
+
+void LocalSteps::finish() {
+  torch::NoGradGuard no_grad;
+  const auto what = *under_way_;
+  (void)context().wait_reduced(what.since);
+  const auto& view = fragments_[what.fragment].plan->front();
+  if (view.reduced) DeviceStream::current(view.flat.device()).wait(*view.reduced);
+  // Rank 0's, as after each step of ddp; shown below, once nothing can fail.
+  const bool with_buffers = context().options.broadcast_buffers && !buffers().empty() && context().world_size > 1;
+  if (with_buffers) buffers().stage(*context().program_lane);
+  auto& fragment = fragments_[what.fragment];
+  auto& gradient = fragment.difference;
+  if (fragment.momentum.defined()) {
+    fragment.momentum.mul_(outer_.momentum).add_(gradient);
+    gradient.add_(fragment.momentum, outer_.momentum);  // Nesterov, as torch.optim.SGD has it
+  }
+  fragment.outer.sub_(gradient, outer_.lr);
+  take(fragment, outer_.overlap > 0 ? outer_.mixing : 0);
+  if (with_buffers) buffers().commit();
+  move_on(fragment, what.since);
+  ++outer_steps_;
+  last_ = what.fragment;
+  under_way_.reset();
+}
+
+void LocalSteps::take(const Fragment& fragment, double kept) {
+  torch::NoGradGuard no_grad;
+  for_each_parameter(parameters(), fragment.parameters, [&](const at::Tensor& parameter, std::int64_t offset) {
+    const auto outer = fragment.outer.narrow(0, offset, parameter.numel()).view(parameter.sizes());
+    if (kept == 0) {
+      parameter.copy_(outer);
+    } else {
+      parameter.mul_(kept).add_(outer, 1 - kept);
+    }
+  });
+}
+
+NamedTensors LocalSteps::own_tensors() {
+  NamedTensors tensors;
+  for (const auto& fragment : fragments_) {
+    for_each_parameter(parameters(), fragment.parameters,
+                       [&, p = fragment.parameters.begin()](const at::Tensor& parameter, std::int64_t offset) mutable {
+                         const auto& name = parameters()[*p++].first;
+                         const auto part = [&](const at::Tensor& flat) {
+                           return flat.narrow(0, offset, parameter.numel()).view(parameter.sizes());
+                         };
+                         tensors.emplace_back("outer." + name, part(fragment.outer));
+                         if (fragment.momentum.defined())
+                           tensors.emplace_back("outer_momentum." + name, part(fragment.momentum));
+                       });
+  }
+  return tensors;
+}
+
+std::map<std::string, std::string> LocalSteps::state() {
+  std::string next;
+  for (const auto& fragment : fragments_) next += (next.empty() ? "" : " ") + std::to_string(fragment.next);
+  return {{"local_steps.outer_steps", std::to_string(outer_steps_)},
+          {"local_steps.last", std::to_string(last_)},
+          {"local_steps.next", next}};
+}
+
+void LocalSteps::load_state(const std::map<std::string, std::string>& state) {
+  const auto count = state.find("local_steps.outer_steps"), last = state.find("local_steps.last"),
+             next = state.find("local_steps.next");
+  if (count == state.end() || last == state.end() || next == state.end()) return;
+  std::istringstream numbers(next->second);
+  std::vector<std::int64_t> found;
+  for (std::int64_t n = 0; numbers >> n;) found.push_back(n);
+  if (found.size() != fragments_.size()) return;  // saved with other settings: the parts meet when theirs come
+  for (std::size_t f = 0; f < found.size(); ++f) fragments_[f].next = found[f];
+  outer_steps_ = std::stoll(count->second);
+  last_ = std::stoul(last->second);
+}
+
+void LocalSteps::read_state(const StateReader& state, Optimizer& optimizer) {
+  Replica::read_state(state, optimizer);
+  // Of another strategy, or saved without momentum.
+  const auto own = own_tensors();
+  const bool complete = std::all_of(
+      own.begin(), own.end(), [&](const auto& entry) { return state.entries().contains("strategy." + entry.first); });
+  if (!complete) take_outer_from_parameters();
+}
+
+std::string LocalSteps::describe() const {
+  std::string text = name() + ": an outer step every " + std::to_string(outer_.every) + " steps";
+  if (outer_.fragments > 1) text += " in " + std::to_string(outer_.fragments) + " fragments";
+  if (outer_.overlap > 0) text += ", overlapped with " + std::to_string(outer_.overlap);
+  return text + ", hook " + context().options.comm_hook;
+}
+
+void register_local_steps() {
+  register_strategy("local_sgd", "every rank trains its own copy; every sync_every steps all take their mean",
+                    [](StrategyContext context) {
+                      OuterOptions outer;
+                      outer.every = context.options.sync_every;
+                      return std::make_unique<LocalSteps>(std::move(context), outer);
+                    });
+  register_strategy("diloco",
+                    "every rank trains its own copy; every sync_every steps their mean change is an outer gradient",
+                    [](StrategyContext context) {
+                      const auto& options = context.options;
+                      const OuterOptions outer{options.sync_every,       options.outer_lr,       options.outer_momentum,
+                                               options.diloco_fragments, options.diloco_overlap, options.diloco_mixing};
+                      return std::make_unique<LocalSteps>(std::move(context), outer);
+                    });
+}
+
+}  // namespace troupe

@@ -1,0 +1,96 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "strategies/replicated/replicated_strategy.hpp"
+
+namespace troupe {
+
+/// How often replicas that train by themselves meet, and what they make of it.
+struct OuterOptions {
+  std::int64_t every = 100;  ///< inner steps between two outer steps of the same fragment
+  double lr = 1;        ///< of the outer optimizer; with 1 and no momentum an outer step takes the mean of the replicas
+  double momentum = 0;  ///< Nesterov's
+  std::int64_t fragments = 1;  ///< parts of the model that meet one after the other, evenly over `every`
+  std::int64_t overlap = 0;    ///< inner steps that go on while a fragment is averaged
+  double mixing = 0;  ///< with overlap: how much of a rank's own parameters stays when the averaged ones come in
+
+  /// Throws Error(usage) naming the setting.
+  void check() const;
+};
+
+/// Of `numel` by parameter, the fragment of each: `count` runs of neighbours, of about as many elements each. Pure.
+std::vector<std::int32_t> cut_fragments(const std::vector<std::int64_t>& numel, std::int64_t count);
+
+/// Ranks train by themselves (inner steps: no gradient leaves the rank), and every so often their parameters meet in an
+/// outer step: the mean over ranks of (outer parameters - a rank's parameters) is a gradient to the outer parameters,
+/// from which all go on.
+///
+/// `local_sgd`: the outer step takes the mean (Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019).
+/// `diloco`: SGD with Nesterov momentum (Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language
+/// Models", 2023, arXiv 2311.08105); by fragment, and overlapped with inner steps (Douillard et al., "Streaming DiLoCo
+/// with overlapping communication", 2025, arXiv 2501.18512).
+///
+/// The average is one all-reduce by the rank's reducer, through the communication hook. An outer step is applied when
+/// its sum is there, on each rank by itself, between two steps; a rank lost meanwhile may leave some ranks with it and
+/// some without. So outer steps are counted, and in a new generation those that are behind take the outer parameters of
+/// those that are ahead. One that nobody has done is done after the next step.
+class LocalSteps final : public Replica {
+ public:
+  LocalSteps(StrategyContext context, OuterOptions outer);
+
+  bool replicas_equal() const override { return false; }
+  void after_update() override;
+  void finish_pending() override {
+    if (under_way_) finish();
+  }
+  NamedTensors own_tensors() override;
+  std::map<std::string, std::string> state() override;
+  void load_state(const std::map<std::string, std::string>& state) override;
+  void read_state(const StateReader& state, Optimizer& optimizer) override;
+  std::string describe() const override;
+
+  std::int64_t outer_steps() const noexcept { return outer_steps_; }
+
+ protected:
+  void joined() override;
+  bool replicas_differ_now() const override { return !met_; }
+
+ private:
+  struct Fragment {
+    std::vector<std::size_t> parameters;  // indices into parameters()
+    at::Tensor difference;       // (numel,), the reducer's: outer parameters - this rank's; then the mean over ranks
+    at::Tensor outer, momentum;  // (numel,)
+    std::int64_t next = 0;       // it is averaged once so many steps are done
+    std::shared_ptr<std::vector<BucketView>> plan;
+  };
+  struct UnderWay {
+    std::size_t fragment = 0;
+    std::int64_t since = 0, apply_at = 0;  // steps done
+  };
+  void make_fragments();
+  void take_outer_from_parameters();
+  void start(std::size_t index, std::int64_t done);
+  void finish();
+  /// The outer parameters become this rank's, but for `kept` of its own.
+  void take(const Fragment& fragment, double kept);
+  void catch_up();
+  void move_on(Fragment& fragment, std::int64_t done) const;
+
+  const OuterOptions outer_;
+  std::shared_ptr<CommHook> hook_;
+  std::vector<Fragment> fragments_;
+  std::optional<UnderWay> under_way_;
+  std::int64_t outer_steps_ = 0;  // of all fragments, in the run
+  std::size_t last_ = 0;          // the fragment of the last one
+  bool met_ = true;               // all parameters are the outer ones on all ranks
+};
+
+/// Makes `local_sgd` and `diloco` known to make_strategy.
+void register_local_steps();
+
+}  // namespace troupe

@@ -1,0 +1,175 @@
+#include "strategies/replicated/replicated_strategy.hpp"
+
+#include "strategies/batch_norm/sync_batch_norm.hpp"
+#include "strategies/replicated/bucket_caps.hpp"
+#include "tensor_io/checkpoint/state_parts.hpp"
+#include "tensor_io/kernels/gradient_clip.hpp"
+
+namespace troupe {
+
+class Replica::Written final : public Strategy::HostPart {
+ public:
+  GradientBuckets::BackwardTrail trail;
+  std::vector<std::int32_t> full;                    // buckets, in the order in which they were
+  std::vector<std::shared_ptr<DeviceEvent>> events;  // that the graph marks
+};
+
+Replica::Replica(StrategyContext context) : context_(std::move(context)) {}
+
+void Replica::attach(std::shared_ptr<torch::nn::Module> model) {
+  model_ = std::move(model);
+  for (const auto& item : model_->named_parameters()) {
+    names_.push_back(item.key());
+    if (item.value().requires_grad()) parameters_.emplace_back(item.key(), item.value());
+  }
+  make_buckets();
+  buffers_ = std::make_unique<FlatBuffers>(*model_);
+  if (!context_.newcomer && !context_.switched_at) {
+    NamedTensors all;
+    for (const auto& item : model_->named_parameters()) all.emplace_back(item.key(), item.value());
+    broadcast_tensors(all, *context_.program_lane, "parameters");
+    buffers_->broadcast(*context_.program_lane);
+  }
+  joined();
+}
+
+void Replica::rejoin(StrategyContext context) {
+  context_ = std::move(context);
+  make_buckets();
+  move_sync_batchnorm(*model_, context_.program_lane);
+  joined();
+}
+
+void Replica::make_buckets() {
+  std::vector<std::pair<std::string, at::Tensor>> parameters;
+  std::vector<ParameterLayout> layout;
+  for (const auto& item : model_->named_parameters()) {
+    const auto& parameter = item.value();
+    parameters.emplace_back(item.key(), parameter);
+    layout.push_back({item.key(), parameter.sizes().vec(), parameter.scalar_type(), parameter.requires_grad()});
+  }
+  agree_on_layout(layout, *context_.program_lane);
+  const auto caps = bucket_caps(context_.options, context_.program_lane->device());
+  buckets_.reset();  // its hooks leave the parameters before the new ones come
+  buckets_ = std::make_unique<GradientBuckets>(std::move(parameters), *context_.bucket_lane, caps.cap_bytes,
+                                               caps.first_cap_bytes, [this](std::int32_t bucket) { on_full(bucket); });
+}
+
+NamedTensors Replica::replicated_tensors() {
+  NamedTensors tensors;
+  for (const auto& item : model_->named_parameters()) tensors.emplace_back(item.key(), item.value().detach());
+  for (const auto& item : model_->named_buffers()) tensors.emplace_back(item.key(), item.value());
+  return tensors;
+}
+
+void Replica::begin_step(std::int64_t step) {
+  step_ = step;
+  buckets_->begin_step();
+}
+
+void Replica::begin_backward(bool synchronise, double weight) {
+  synchronise_ = synchronise;
+  buckets_->begin_backward(synchronise, weight);
+}
+
+void Replica::end_backward() {
+  if (synchronise_ && graph_ == nullptr) context_.progress->backward_ended.store(step_, std::memory_order_release);
+  buckets_->end_backward();
+}
+
+void Replica::on_full(std::int32_t bucket) {
+  if (graph_ == nullptr) return bucket_full(bucket);
+  written_->full.push_back(bucket);
+  if (auto event = bucket_event(bucket)) {
+    graph_->mark(*event);
+    written_->events.push_back(std::move(event));
+  }
+}
+
+void Replica::begin_writing(DeviceGraph& graph) {
+  graph_ = &graph;
+  written_ = std::make_shared<Written>();
+}
+
+std::shared_ptr<const Strategy::HostPart> Replica::end_writing() {
+  graph_ = nullptr;
+  if (written_) written_->trail = buckets_->trail();
+  return std::exchange(written_, nullptr);
+}
+
+void Replica::replayed(const HostPart& part) {
+  const auto& written = dynamic_cast<const Written&>(part);
+  buckets_->follow(written.trail);
+  for (const auto bucket : written.full)
+    bucket_replayed(bucket);  // all of them while backward goes on, which the device has just begun
+}
+
+GradientSummary Replica::reduce_gradients() {
+  GradientSummary summary;
+  summary.layout_hash = layout_hash(buckets_->layout()) ^ buckets_->plan().hash;
+  summary.not_finite_parameter = buckets_->not_finite_parameter();
+  summary.used = buckets_->used();
+  combine_gradients(summary);
+  summary.device_checks = buckets_->device_checks();
+  if (replicas_equal() && context_.options.broadcast_buffers && context_.world_size > 1)
+    buffers_->stage(*context_.program_lane);
+  return summary;
+}
+
+double Replica::gradient_norm() { return global_norm(buckets_->gradients()); }
+
+void Replica::scale_gradients(double factor) {
+  for (const auto& flat : buckets_->flats()) flat.mul_(factor);
+}
+
+void Replica::end_step(const std::vector<bool>& used, bool, bool commit) {
+  buckets_->set_gradients(replicas_equal() ? used : buckets_->used());
+  commit ? buffers_->commit() : buffers_->roll_back();
+}
+
+std::string Replica::why_not_late() const {
+  return replicas_equal() ? "" : "the replicas of strategy " + name() + " differ";
+}
+
+void Replica::end_step_on_device(const std::vector<bool>& used, bool, const DeviceDecision& decision) {
+  buckets_->set_gradients(used);
+  if (decision.factor.defined()) {
+    for (const auto& flat : buckets_->flats()) scale_by(flat, decision.factor);
+  }
+  buffers_->commit_unless(decision.skip);
+}
+
+void Replica::roll_back() {
+  buckets_->begin_step();
+  buffers_->roll_back();
+}
+
+std::vector<HeldMemory> Replica::held_memory() const {
+  if (!buckets_) return {};
+  const auto device = context_.program_lane->device();
+  return {{"parameters", bytes_on(device, model_->parameters())},
+          {"buffers", bytes_on(device, model_->buffers())},
+          {"gradient buckets", bytes_on(device, buckets_->flats())}};
+}
+
+std::vector<TensorPart> Replica::state_parts(Optimizer& optimizer, int rank, int world_size) {
+  if (replicas_equal()) return Strategy::state_parts(optimizer, rank, world_size);
+  torch::NoGradGuard no_grad;
+  NamedTensors alike;
+  for (const auto& [name, tensor] : replicated_tensors()) {
+    const bool averages = replicas_differ_now() && tensor.is_floating_point();
+    auto value = averages ? tensor.clone(at::MemoryFormat::Contiguous) : tensor;
+    if (averages) context_.program_lane->all_reduce(value.view(-1), ReduceOp::avg, "mean of the replicas");
+    alike.emplace_back("model." + name, value);
+  }
+  for (const auto& [name, tensor] : own_tensors()) alike.emplace_back("strategy." + name, tensor);
+  auto parts = share_of(alike, rank, world_size);
+  if (rank == 0) {
+    NamedTensors mine;
+    for (const auto& [name, tensor] : optimizer.state()) mine.emplace_back("optimizer." + name, tensor);
+    for (auto& part : share_of(mine, 0, 1)) parts.push_back(std::move(part));
+  }
+  return parts;
+}
+
+}  // namespace troupe

@@ -1,0 +1,110 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "actors/strategy/strategy.hpp"
+#include "strategies/replicated/gradient_buckets.hpp"
+#include "strategies/replicated/model_sync.hpp"
+
+namespace troupe {
+
+/// A strategy where every rank holds the whole model: the base of ddp, of diloco, and of most that a user would write.
+///
+/// What all of them need is here: ranks agree on the model, rank 0's values go to all, gradients are views of flat
+/// tensors, buffers are a transaction, newcomers are healed, the state is shared out over the ranks' checkpoint parts.
+/// What is left to decide are three calls: combine_gradients (before the vote), after_update (after the optimizer), and
+/// joined, where lanes and actors of one's own are made. Without any of them each rank trains alone.
+class Replica : public Strategy {
+ public:
+  explicit Replica(StrategyContext context);
+
+  // To override.
+  /// False if replicas differ between steps (Strategy::replicas_equal). Gradients that only other ranks had stay
+  /// undefined then, and a checkpoint has the mean of the replicas, and rank 0's optimizer.
+  bool replicas_equal() const override { return true; }
+  /// After each step that was not given up, on all ranks: the optimizer has changed parameters(). Collectives on the
+  /// program lane are allowed; what they bring must first lie in memory of one's own, so that a failure leaves the
+  /// parameters as they were.
+  void after_update() override {}
+  std::string name() const override { return context_.options.strategy; }
+  std::string describe() const override { return name(); }
+
+  // Done.
+  void attach(std::shared_ptr<torch::nn::Module> model) override;
+  void rejoin(StrategyContext context) override;
+  NamedTensors replicated_tensors() override;
+  const std::vector<std::string>& parameter_names() const override { return names_; }
+  void remember_state() override { buffers_->begin(); }
+  void begin_step(std::int64_t step) override;
+  void begin_backward(bool synchronise, double weight) override;
+  void end_backward() override;
+  GradientSummary reduce_gradients() override;
+  std::int32_t find_not_finite() override { return buckets_->find_not_finite(); }
+  double gradient_norm() override;
+  void scale_gradients(double factor) override;
+  void end_step(const std::vector<bool>& used, bool rebuild, bool commit) override;
+  std::string why_not_late() const override;
+  void end_step_on_device(const std::vector<bool>& used, bool rebuild, const DeviceDecision& decision) override;
+  std::string why_not_graphs() const override { return ""; }
+  std::uint64_t graphs_fit() const override { return buckets_->graphs_fit(); }
+  std::uint64_t gradients_so_far() const override { return buckets_->seen_hash(); }
+  void begin_writing(DeviceGraph& graph) override;
+  std::shared_ptr<const HostPart> end_writing() override;
+  void replayed(const HostPart& part) override;
+  void roll_back() override;
+  std::vector<TensorPart> state_parts(Optimizer& optimizer, int rank, int world_size) override;
+  std::vector<HeldMemory> held_memory() const override;
+
+ protected:
+  // To override, too.
+  /// This rank's gradients of the step are whole: make of gradients() in place what the optimizer is to apply. Every
+  /// rank is here, also one whose gradients are not finite; a collective on the program lane is allowed. The step may
+  /// come again after it.
+  virtual void combine_gradients(GradientSummary& /*summary*/) {}
+  /// A new generation, in attach and in each rejoin, with the model in place: context() has new lanes. Collective. What
+  /// was under way on the old ones is gone.
+  virtual void joined() {}
+  /// During backward: all gradients of one bucket are there. Autograd's thread. Of a backward that is a graph of the
+  /// device, in bucket_replayed.
+  virtual void bucket_full(std::int32_t /*bucket*/) {}
+  /// Of a backward that is a graph: what each replay marks when the gradients of the bucket are there; nullptr:
+  /// nothing.
+  virtual std::shared_ptr<DeviceEvent> bucket_event(std::int32_t /*bucket*/) { return nullptr; }
+  /// ... and what is to be done on the host then, for each bucket, in order: the device will come to the mark.
+  /// Compute's thread.
+  virtual void bucket_replayed(std::int32_t bucket) { bucket_full(bucket); }
+  /// Of replicas that may differ: whether they do now. A checkpoint takes the mean then.
+  virtual bool replicas_differ_now() const { return !replicas_equal(); }
+
+  const StrategyContext& context() const noexcept { return context_; }
+  /// Of the model, by name, those that require a gradient; live.
+  const NamedTensors& parameters() const noexcept { return parameters_; }
+  /// All gradients, one flat tensor per dtype, laid out alike on all ranks: (numel,), where each parameter's `.grad` is
+  /// a view.
+  const std::vector<at::Tensor>& gradients() const noexcept { return buckets_->flats(); }
+  std::int64_t step() const noexcept { return step_; }
+  torch::nn::Module& model() noexcept { return *model_; }
+  GradientBuckets& buckets() noexcept { return *buckets_; }
+  const GradientBuckets& buckets() const noexcept { return *buckets_; }
+  bool attached() const noexcept { return buckets_ != nullptr; }
+  FlatBuffers& buffers() noexcept { return *buffers_; }
+
+ private:
+  class Written;
+  void make_buckets();
+  void on_full(std::int32_t bucket);
+
+  StrategyContext context_;
+  std::shared_ptr<torch::nn::Module> model_;
+  std::vector<std::string> names_;  // of all parameters
+  NamedTensors parameters_;
+  std::unique_ptr<GradientBuckets> buckets_;
+  std::unique_ptr<FlatBuffers> buffers_;
+  std::int64_t step_ = 0;
+  bool synchronise_ = true;
+  DeviceGraph* graph_ = nullptr;      // that backward is written into
+  std::shared_ptr<Written> written_;  // ... and what will have to be done for it
+};
+
+}  // namespace troupe

@@ -1,0 +1,67 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "tensor_io/communicator/communicator.hpp"
+#include "tensor_io/device/device_stream.hpp"
+
+namespace troupe {
+
+/// Buffers for whole gradients on their way from autograd to the reducer: a few that go round, so that a model's
+/// gradients never are in memory all at once.
+///
+/// Who takes waits while the reducer has one of them and is sure to give it back; in all other cases a buffer beyond
+/// the few is made, so that no order of units can lock up. Extra buffers are kept and reused. Compute's thread takes,
+/// the reducer's gives back.
+///
+/// On a device a buffer is given back when its reduction is launched; the current stream of who takes it waits for the
+/// end of that.
+class GradientRing {
+ public:
+  /// Collective: `count` buffers of `numel` from the lane.
+  GradientRing(Communicator& lane, int count, std::int64_t numel, at::ScalarType dtype,
+               std::chrono::milliseconds patience);
+
+  /// (numel,) with numel at most the buffers' own. `may_wait`: nothing keeps the reducer from giving back what it was
+  /// handed.
+  at::Tensor take(std::int64_t numel, bool may_wait);
+  /// To the reducer, which will give it back.
+  void hand_over(const at::Tensor& buffer);
+  void give_back(const at::Tensor& buffer);
+  /// The reducer failed: nobody waits any more.
+  void break_up();
+  /// A new step: all buffers are free.
+  void reset();
+
+  ~GradientRing();
+  GradientRing(const GradientRing&) = delete;
+  GradientRing& operator=(const GradientRing&) = delete;
+
+  int extra() const;           ///< buffers made beyond the first few
+  std::int64_t bytes() const;  ///< of all
+
+ private:
+  enum class Use { free, filling, reducing };
+  struct Buffer {
+    at::Tensor memory;
+    Use use;
+    DeviceEvent reduced;
+  };
+  Buffer* in_use(Use use);
+  Buffer& buffer_of(const at::Tensor& memory);
+
+  const std::chrono::milliseconds patience_;
+  const std::int64_t numel_;
+  const int count_;
+  mutable std::mutex mutex_;
+  std::condition_variable given_back_;
+  std::vector<Buffer> buffers_;
+  bool broken_ = false;
+};
+
+}  // namespace troupe

@@ -1,0 +1,255 @@
+#include "strategies/sharded/shard_copy.hpp"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <span>
+#include <utility>
+
+#include "tensor_io/base/error.hpp"
+#include "tensor_io/files/bounded_json.hpp"
+#include "tensor_io/files/xxh3.hpp"
+#include "tensor_io/kernels/reduce_kernels.hpp"
+
+namespace troupe {
+namespace {
+
+constexpr std::int64_t kAlignment = 64;
+constexpr std::int64_t kHash = 8, kBegin = 16;  // end of the hash, begin of the head
+constexpr std::int64_t kPiece = 256 << 10;      // stays in a core's cache
+constexpr const char* kWhere = "the copy of a shard";
+
+[[noreturn]] void refuse(const std::string& cause) {
+  throw Error(ErrorCode::bad_data, kWhere, cause, "check the memory and network of the host that kept it");
+}
+
+std::int64_t aligned(std::int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+std::span<const std::byte> span_of(const void* data, std::int64_t bytes) {
+  return {static_cast<const std::byte*>(data), static_cast<std::size_t>(bytes)};
+}
+
+// Of pieces that pass by in order.
+class PieceHash {
+ public:
+  void add(const void* piece, std::int64_t bytes) { pieces_.push_back(xxh3(span_of(piece, bytes))); }
+  std::uint64_t value() const { return xxh3(std::as_bytes(std::span(pieces_))); }
+
+ private:
+  std::vector<std::uint64_t> pieces_;
+};
+
+// Of what comes behind the hash itself.
+std::uint64_t hash_of(const at::Tensor& bytes) {
+  const auto* data = static_cast<const char*>(bytes.const_data_ptr());
+  PieceHash hash;
+  for (std::int64_t at = kHash; at < bytes.numel(); at += kPiece)
+    hash.add(data + at, std::min(kPiece, bytes.numel() - at));
+  return hash.value();
+}
+
+// Bytes of an element; 0 for a type of which no copy is kept.
+std::int64_t width_of(int dtype) {
+  switch (static_cast<at::ScalarType>(dtype)) {
+    case at::kByte:
+    case at::kChar:
+    case at::kShort:
+    case at::kInt:
+    case at::kLong:
+    case at::kHalf:
+    case at::kFloat:
+    case at::kDouble:
+    case at::kBool:
+    case at::kBFloat16: return static_cast<std::int64_t>(c10::elementSize(static_cast<at::ScalarType>(dtype)));
+    default: return 0;
+  }
+}
+
+// JSON's numbers, in their range: nlohmann cuts off what does not fit.
+template <class Number>
+Number number(const nlohmann::json& value, const char* name) {
+  if (!value.is_number_integer()) refuse(std::string("'") + name + "' is no whole number");
+  if constexpr (std::is_unsigned_v<Number>) {
+    if (!value.is_number_unsigned()) refuse(std::string("'") + name + "' is negative");
+    return value.get<Number>();
+  } else {
+    const bool fits =
+        !value.is_number_unsigned() || value.get<std::uint64_t>() <= static_cast<std::uint64_t>(INT64_MAX);
+    const auto wide = value.get<std::int64_t>();
+    if (!fits || !std::in_range<Number>(wide)) refuse(std::string("'") + name + "' is out of range");
+    return static_cast<Number>(wide);
+  }
+}
+
+const nlohmann::json& field(const nlohmann::json& object, const char* name) {
+  const auto found = object.find(name);
+  if (!object.is_object() || found == object.end()) refuse(std::string("no '") + name + "'");
+  return *found;
+}
+
+std::string text_of(const nlohmann::json& value, const char* name) {
+  if (!value.is_string()) refuse(std::string("'") + name + "' is no text");
+  return value.get<std::string>();
+}
+
+// Fills in everything but `bytes`: views of `data`, where the tensors begin.
+void read_head(ShardCopy& copy, std::string_view head, const at::Tensor& data) {
+  const auto root = parse_bounded_json(head, kWhere, {.depth = 5});
+  copy.held = {number<std::uint64_t>(field(root, "generation"), "generation"),
+               number<std::int64_t>(field(root, "step"), "step"), number<std::int32_t>(field(root, "shard"), "shard"),
+               number<std::int32_t>(field(root, "shards"), "shards")};
+  copy.note = text_of(field(root, "note"), "note");
+  const auto& entries = field(root, "tensors");
+  if (!entries.is_array()) refuse("'tensors' is no list");
+  std::set<std::string> names;
+  std::int64_t end = 0;
+  for (const auto& entry : entries) {
+    if (!entry.is_array() || entry.size() != 4 || !entry[2].is_array())
+      refuse("an entry of 'tensors' is not [name, type, sizes, offset]");
+    const auto name = text_of(entry[0], "name");
+    if (!names.insert(name).second) refuse("tensor '" + name + "' comes twice");
+    const auto dtype = number<int>(entry[1], "type");
+    const auto width = width_of(dtype);
+    if (width == 0) refuse("a tensor of type " + std::to_string(dtype));
+    std::vector<std::int64_t> sizes;
+    std::int64_t length = width;
+    for (const auto& entry_size : entry[2]) {
+      const auto size = number<std::int64_t>(entry_size, "size");
+      if (size < 0 || sizes.size() >= 64) refuse("tensor '" + name + "' has no such shape");
+      sizes.push_back(size);
+      if (__builtin_mul_overflow(length, size, &length))
+        refuse("tensor '" + name + "' has more elements than there can be");
+    }
+    const auto begin = number<std::int64_t>(entry[3], "offset");
+    if (begin != end)
+      refuse("tensor '" + name + "' begins at " + std::to_string(begin) + ", not at " + std::to_string(end));
+    if (length > data.numel() - begin) refuse("tensor '" + name + "' reaches beyond the end");
+    copy.tensors.emplace_back(name, data.narrow(0, begin, length).view(static_cast<at::ScalarType>(dtype)).view(sizes));
+    end = std::min(begin + aligned(length), data.numel());
+  }
+  if (end != data.numel()) refuse(std::to_string(data.numel() - end) + " bytes belong to no tensor");
+}
+
+// A tensor on the CPU without gaps, and where in the copy it goes.
+struct Part {
+  std::int64_t begin, end;
+  const char* source;
+};
+
+std::pair<std::string_view, at::Tensor> cut(const at::Tensor& bytes) {
+  std::uint64_t length = 0;
+  if (bytes.numel() < kBegin) refuse("it has " + std::to_string(bytes.numel()) + " bytes");
+  const auto* data = static_cast<const char*>(bytes.const_data_ptr());
+  std::memcpy(&length, data + kHash, sizeof length);
+  if (length > static_cast<std::uint64_t>(bytes.numel() - kBegin))
+    refuse("its head has " + std::to_string(length) + " bytes");
+  const auto begin = aligned(kBegin + static_cast<std::int64_t>(length));
+  if (begin > bytes.numel()) refuse("its head reaches beyond the end");
+  return {std::string_view(data + kBegin, length), bytes.narrow(0, begin, bytes.numel() - begin)};
+}
+
+}  // namespace
+
+std::string to_text(const std::vector<HeldShard>& held) {
+  auto list = nlohmann::json::array();
+  for (const auto& copy : held) list.push_back({copy.generation, copy.step, copy.shard, copy.shards});
+  return list.dump();
+}
+
+std::vector<HeldShard> held_shards_of(std::string_view text) {
+  const auto list = parse_bounded_json(text, "what a rank has copies of", {.depth = 3});
+  if (!list.is_array()) refuse("what a rank has copies of is no list");
+  std::vector<HeldShard> held;
+  for (const auto& entry : list) {
+    if (!entry.is_array() || entry.size() != 4) refuse("what a rank has copies of is no list of four numbers each");
+    held.push_back({number<std::uint64_t>(entry[0], "generation"), number<std::int64_t>(entry[1], "step"),
+                    number<std::int32_t>(entry[2], "shard"), number<std::int32_t>(entry[3], "shards")});
+  }
+  return held;
+}
+
+ShardPacker::ShardPacker(const HeldShard& held, const std::string& note, NamedTensors tensors)
+    : held_(held), tensors_(std::move(tensors)) {
+  auto entries = nlohmann::json::array();
+  std::set<std::string> names;
+  std::int64_t end = 0;
+  for (const auto& [name, tensor] : tensors_) {
+    const auto cannot = [&name = name](const std::string& cause) {
+      return Error(ErrorCode::usage, kWhere, "tensor '" + name + "' " + cause,
+                   "--snapshot_every 0 does without copies");
+    };
+    if (width_of(static_cast<int>(tensor.scalar_type())) == 0)
+      throw cannot(std::string("is of type ") + c10::toString(tensor.scalar_type()));
+    if (!names.insert(name).second) throw cannot("is there twice");
+    entries.push_back({name, static_cast<int>(tensor.scalar_type()), tensor.sizes().vec(), end});
+    end += aligned(static_cast<std::int64_t>(tensor.nbytes()));
+  }
+  head_ = nlohmann::json{{"generation", held.generation}, {"step", held.step}, {"shard", held.shard},
+                         {"shards", held.shards},         {"note", note},      {"tensors", entries}}
+              .dump();
+  // NOLINTNEXTLINE(cppcoreguidelines-prefer-member-initializer): of the head, which is made here
+  begin_ = aligned(kBegin + static_cast<std::int64_t>(head_.size()));
+  bytes_ = begin_ + end;
+}
+
+void ShardPacker::pack(const at::Tensor& memory) const {
+  auto* data = reinterpret_cast<char*>(memory.data_ptr<std::uint8_t>());
+  const std::uint64_t length = head_.size();
+  std::memset(data, 0, static_cast<std::size_t>(begin_));
+  std::memcpy(data + kHash, &length, sizeof length);
+  std::copy(head_.begin(), head_.end(), data + kBegin);
+
+  std::vector<Part> parts;
+  std::int64_t end = begin_;
+  for (const auto& [name, tensor] : tensors_) {
+    const auto begin = end, used = static_cast<std::int64_t>(tensor.nbytes());
+    end += aligned(used);
+    std::memset(data + begin + used, 0, static_cast<std::size_t>(end - begin - used));
+    if (tensor.device().is_cpu() && tensor.is_contiguous() && !tensor.is_neg() && !tensor.is_conj()) {
+      parts.push_back({begin, begin + used, static_cast<const char*>(tensor.const_data_ptr())});
+    } else {
+      memory.narrow(0, begin, used).view(tensor.scalar_type()).view(tensor.sizes()).copy_(tensor.detach());
+    }
+  }
+
+  PieceHash hash;
+  auto part = parts.begin();
+  for (std::int64_t at = kHash; at < bytes_; at += kPiece) {
+    const auto stop = std::min(at + kPiece, bytes_);
+    while (part != parts.end() && part->end <= at) ++part;
+    if (part != parts.end() && part->begin <= at && stop <= part->end) {
+      const auto* source = part->source + (at - part->begin);
+      copy_streaming(data + at, source, static_cast<std::size_t>(stop - at));
+      hash.add(source, stop - at);
+      continue;
+    }
+    for (auto next = part; next != parts.end() && next->begin < stop; ++next) {
+      const auto from = std::max(at, next->begin), to = std::min(stop, next->end);
+      if (from < to) std::memcpy(data + from, next->source + (from - next->begin), static_cast<std::size_t>(to - from));
+    }
+    hash.add(data + at, stop - at);
+  }
+  const auto value = hash.value();
+  std::memcpy(data, &value, sizeof value);
+}
+
+at::Tensor ShardPacker::pack() const {
+  auto memory = at::empty({bytes_}, at::TensorOptions().dtype(at::kByte));
+  pack(memory);
+  return memory;
+}
+
+ShardCopy ShardCopy::unpack(at::Tensor bytes) {
+  const auto [text, memory] = cut(bytes);
+  std::uint64_t stated = 0;
+  std::memcpy(&stated, static_cast<const char*>(bytes.const_data_ptr()), sizeof stated);
+  if (hash_of(bytes) != stated) refuse("its XXH3 is not the one that was taken when it was made");
+  ShardCopy copy;
+  read_head(copy, text, memory);
+  copy.bytes = std::move(bytes);
+  return copy;
+}
+
+}  // namespace troupe

@@ -1,0 +1,58 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tensor_io/layout/named_state.hpp"
+
+namespace troupe {
+
+/// Which shard of the state a rank has a copy of, and of when.
+struct HeldShard {
+  std::uint64_t generation = 0;  ///< whose cut of the state it is
+  std::int64_t step = 0;         ///< steps done
+  std::int32_t shard = 0, shards = 1;
+
+  bool operator==(const HeldShard&) const = default;
+};
+
+/// As ranks tell each other what they hold. Throws Error(bad_data).
+std::string to_text(const std::vector<HeldShard>& held);
+std::vector<HeldShard> held_shards_of(std::string_view text);
+
+/// Tensors end to end, with their names, and what they are a copy of. Its bytes are: a hash of all behind it (u64:
+/// XXH3-64 of the XXH3-64 of each 256 KiB), length of the head (u64), the head (JSON), the tensors in its order, each
+/// at 64 bytes.
+struct ShardCopy {
+  HeldShard held;
+  std::string note;      ///< the program's
+  NamedTensors tensors;  ///< views of `bytes`
+  at::Tensor bytes;      ///< (n,) u8: all of it, as it travels
+
+  /// Of bytes that a ShardPacker made, on this rank or another. Throws Error(bad_data) for any others: what does not
+  /// tile the memory, a name that comes twice, a flipped bit.
+  static ShardCopy unpack(at::Tensor bytes);
+};
+
+/// Writes a ShardCopy's bytes into memory that is there. Keeps the tensors, no copy of them.
+class ShardPacker {
+ public:
+  ShardPacker(const HeldShard& held, const std::string& note, NamedTensors tensors);
+
+  const HeldShard& held() const { return held_; }
+  std::int64_t bytes() const { return bytes_; }
+  /// Fills `memory` (bytes(),) u8, at 64 bytes: one pass over the tensors, which hashes each piece while it is in the
+  /// cache.
+  void pack(const at::Tensor& memory) const;
+  /// Into memory of its own.
+  at::Tensor pack() const;
+
+ private:
+  HeldShard held_;
+  NamedTensors tensors_;
+  std::string head_;
+  std::int64_t begin_ = 0, bytes_ = 0;  // of the first tensor; of all
+};
+
+}  // namespace troupe

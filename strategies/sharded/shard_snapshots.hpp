@@ -1,0 +1,60 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "strategies/sharded/shard_copy.hpp"
+#include "tensor_io/communicator/communicator.hpp"
+
+namespace troupe {
+
+/// From where a state is put together again.
+struct RestorePlan {
+  std::uint64_t generation = 0;
+  std::int64_t step = 0;
+  std::vector<int> holders;  ///< by shard: the rank whose copy is taken
+};
+
+/// The newest step of which every shard has a copy somewhere; nothing if there is none. `held` by rank. A pure
+/// function.
+std::optional<RestorePlan> plan_restore(const std::vector<std::vector<HeldShard>>& held);
+
+/// Rank r's buddy is rank (r + shift) % n: the smallest shift with which each rank's buddy is on another host, else the
+/// one with which most are. 0 for one rank.
+int buddy_shift(const std::vector<std::string>& hosts);
+
+/// The copies that this rank can reach: all ranks' where they have memory in common, which outlives each of them; else
+/// of its own shard and of its ward's, the rank that it is the buddy of. A set of one step is replaced only when every
+/// rank has the next one, so a rank that dies at any moment leaves a whole set behind, unless its buddy dies too before
+/// the job has gone on.
+class ShardSnapshots {
+ public:
+  /// Collective over `lane`. Puts the copy of this rank's shard where another rank has it, too.
+  void exchange(const ShardPacker& own, const std::vector<std::string>& hosts, Communicator& lane);
+  /// Collective over `lane`, of the ranks that are left and those that are new: every shard of the newest whole set,
+  /// one after the other, is brought to all and handed to `place`. Nothing if there is no whole set.
+  std::optional<RestorePlan> restore(Communicator& lane, const std::function<void(const ShardCopy&)>& place);
+  /// As restore. Throws Error(state_lost) if there is no whole set.
+  void restore_all(Communicator& lane, const std::function<void(const ShardCopy&)>& place);
+
+ private:
+  struct Kept {
+    HeldShard held;
+    at::Tensor bytes;  // as ShardPacker wrote them
+  };
+  using Room = std::vector<at::Tensor>;  // by rank: the memory for its copy, which all ranks share
+
+  const Room* room_for(std::uint64_t generation, const std::vector<std::int64_t>& lengths, Communicator& lane);
+  void give_to_buddy(const ShardPacker& own, const std::vector<std::string>& hosts,
+                     const std::vector<std::int64_t>& lengths, Communicator& lane);
+
+  std::vector<Kept> copies_;
+  std::array<Room, 2> rooms_;  // taken in turns, so that the set before stays
+  std::size_t turn_ = 0;
+  std::uint64_t generation_ = 0;  // whose the rooms are
+};
+
+}  // namespace troupe

@@ -1,0 +1,106 @@
+// Sharded state in copies: taken between steps, put together again for whatever ranks there are after a loss.
+#include <algorithm>
+
+#include "strategies/sharded/sharded_strategy.hpp"
+
+namespace troupe {
+namespace {
+
+/// The first field of `name` up to a dot; `name` is what follows.
+std::string next_field(std::string_view& name) {
+  const auto dot = std::min(name.find('.'), name.size());
+  std::string field(name.substr(0, dot));
+  name.remove_prefix(std::min(dot + 1, name.size()));
+  return field;
+}
+
+/// Elements that two ranges have in common, one of which begins at `begin` and is `from`, the other `to`.
+void copy_common(std::int64_t from_begin, const at::Tensor& from, std::int64_t to_begin, const at::Tensor& to) {
+  const auto begin = std::max(from_begin, to_begin), end = std::min(from_begin + from.numel(), to_begin + to.numel());
+  if (begin < end) to.narrow(0, begin - to_begin, end - begin).copy_(from.narrow(0, begin - from_begin, end - begin));
+}
+
+}  // namespace
+
+void Sharded::take_snapshot(Optimizer& optimizer, std::uint64_t generation, std::int64_t step,
+                            const std::string& note) {
+  snapshots_.exchange(
+      ShardPacker({generation, step, group_->rank(), group_->world_size()}, note, snapshot_tensors(optimizer)),
+      context_.hosts, *context_.program_lane);
+}
+
+NamedTensors Sharded::snapshot_tensors(Optimizer& optimizer) {
+  torch::NoGradGuard no_grad;
+  const auto& flats = parameters_->flats();
+  const auto& parameters = parameters_->parameters();
+  NamedTensors tensors;
+  for (std::size_t f = 0; f < flats.size(); ++f) tensors.emplace_back("flat." + std::to_string(f), flats[f].master);
+  std::map<std::string, std::size_t> index;
+  for (std::size_t p = 0; p < parameters.size(); ++p) index[parameters[p].name] = p;
+  for (const auto& [name, value] : optimizer.state()) {
+    const auto dot = name.rfind('.');
+    const auto p = index.at(name.substr(0, dot));
+    const auto* slice = parameters_->slice_at(p);
+    if (slice != nullptr)
+      tensors.emplace_back("moment." + std::to_string(p) + "." + std::to_string(slice->place.begin) + name.substr(dot),
+                           value);
+  }
+  if (group_->rank() == 0) {  // the first one of a generation is taken when the step's forward has moved them
+    for (const auto& [name, value] : buffers_->before()) tensors.emplace_back("buffer." + name, value);
+  }
+  return tensors;
+}
+
+void Sharded::restore() {
+  torch::NoGradGuard no_grad;
+  restored_moments_.clear();
+  restored_.reset();
+  snapshots_.restore_all(*context_.program_lane, [this](const ShardCopy& copy) {
+    restored_ = {copy.held.step, copy.note};
+    place_copy(copy.held.shard, copy);
+  });
+  parameters_->publish();
+}
+
+void Sharded::place_copy(std::int32_t shard, const ShardCopy& copy) {
+  torch::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : copy.tensors) {
+    try {
+      place_tensor(shard, name, tensor);
+    } catch (const std::logic_error&) {
+      throw Error(ErrorCode::bad_data, "the copy of a shard", "tensor '" + name + "' is none of this model's");
+    }
+  }
+}
+
+// What of another cut's shard is this rank's now. A flat parameter's elements have the same places in every cut.
+void Sharded::place_tensor(std::int32_t shard, std::string_view name, const at::Tensor& tensor) {
+  const auto kind = next_field(name);
+  if (kind == "flat") {
+    auto& flat = parameters_->flats().at(std::stoul(std::string(name)));
+    copy_common(shard * tensor.numel(), tensor, group_->rank() * flat.plan->shard_numel, flat.master);
+    return;
+  }
+  if (kind == "buffer") {
+    const auto buffers = model_->named_buffers();
+    const auto* buffer = buffers.find(std::string(name));
+    if (buffer == nullptr) throw std::out_of_range("no such buffer");
+    at::Tensor(*buffer).copy_(tensor);
+    return;
+  }
+  const auto& parameters = parameters_->parameters();
+  const auto p = std::stoul(next_field(name));
+  const auto begin = std::stoll(next_field(name));
+  const auto& parameter = parameters.at(p);
+  const auto* slice = parameters_->slice_at(p);
+  if (slice == nullptr) return;
+  auto& moment = restored_moments_[parameter.name][std::string(name)];
+  if (tensor.dim() == 0) {
+    moment = tensor.clone();
+    return;
+  }
+  if (!moment.defined()) moment = at::zeros({slice->place.numel}, tensor.options());
+  copy_common(begin, tensor.view(-1), slice->place.begin, moment);
+}
+
+}  // namespace troupe

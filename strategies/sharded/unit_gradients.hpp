@@ -1,0 +1,130 @@
+#pragma once
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "actors/rank/comm_hook.hpp"
+#include "strategies/sharded/gradient_ring.hpp"
+#include "strategies/sharded/sharded_parameters.hpp"
+
+namespace troupe {
+
+/// Gradients of sharded parameters on their way to the owners of the shards.
+///
+/// A post-accumulate hook per parameter copies its gradient into the whole gradient of its flat parameter, looks for
+/// NaN and infinity in the same pass, and lets go of autograd's tensor. A whole gradient that is full goes to the
+/// reducer, which reduces it, cuts it, and gives its memory back. Either every flat has a buffer of its own
+/// (`keep_whole`), or a few go round (GradientRing).
+///
+/// On a device nothing is looked at on the way, since the host would have to wait: autograd's tensors are kept until a
+/// whole gradient is full, and packed by one kernel; the reducer's stream asks of the reduced shard whether it is
+/// finite (device_checks). Where shards lie in the host's memory, it goes there from the reducer's stream.
+///
+/// Compute's thread, and autograd's during a backward; the reduction runs on the reducer's.
+class UnitGradients {
+ public:
+  struct Options {
+    bool keep_whole = false;         ///< whole gradients stay in memory: micro-batches add up there
+    bool every_micro_batch = false;  ///< reduce after each micro-batch and add up shards: less memory, more traffic
+    int buffers = 2;                 ///< that go round, where whole gradients don't stay
+    at::ScalarType reduce_dtype = at::ScalarType::Undefined;  ///< Undefined: the parameters' own
+    std::chrono::milliseconds patience{2000};                 ///< for a buffer, before an extra one is made
+  };
+  using FlatFull = std::function<void(std::int32_t position)>;
+  using Flats = std::vector<std::int32_t>;
+
+  /// Collective over `lane` (the reducer's, while no step is under way). `replicas`: ranks that hold the same shard, or
+  /// nullptr; used by the reducer's thread, as `group`, the lane of the parameters' group.
+  UnitGradients(ShardedParameters& parameters, std::shared_ptr<Communicator> group,
+                std::shared_ptr<Communicator> replicas, Options options, FlatFull full);
+  ~UnitGradients();
+  UnitGradients(const UnitGradients&) = delete;
+  UnitGradients& operator=(const UnitGradients&) = delete;
+
+  void begin_step();
+  /// Returns whether this micro-batch is reduced.
+  bool begin_backward(bool last, double weight);
+  /// Where this micro-batch is reduced: parameters without a gradient count as zero, and every flat is full now.
+  void end_backward();
+  /// The parameter's `.grad` is taken away: autograd's hooks call it, and whoever else adds to one.
+  void arrived(std::size_t parameter);
+
+  /// Trainable flats in the order in which the reducer takes them.
+  const Flats& order() const noexcept { return order_; }
+  Flats arrival_order() const { return arrival_; }
+  void set_order(Flats order);
+  std::shared_ptr<std::vector<BucketView>> bucket_views() const noexcept { return views_; }
+  std::shared_ptr<CommHook> reduction() const noexcept;
+
+  /// On a device: the current stream waits for what the reducer was handed and has launched.
+  void receive() const;
+  /// Collective over `group` (the parameters' group). On a device: (ranks of the group, 2) f64 there, of each rank's
+  /// shards the sum of squares and how many elements are not finite; the same on all ranks. Undefined on the CPU. Does
+  /// not wait for the device.
+  at::Tensor device_checks(Communicator& group) const;
+  /// The first parameter of which this rank's part is not finite now, or -1. On a device it waits for each: for after
+  /// the fact.
+  std::int32_t find_not_finite() const;
+
+  std::vector<bool> used() const;
+  std::int32_t not_finite_parameter() const noexcept { return not_finite_; }
+  /// Parameters used on any rank have their reduced slice as gradient, the others none.
+  void set_gradients(const std::vector<bool>& used_anywhere);
+  int extra_buffers() const;
+  /// Of whole gradients: those that go round, those that stay, and earlier micro-batches'.
+  std::int64_t buffer_bytes() const;
+
+ private:
+  struct Entry {
+    std::int32_t flat = -1;
+    std::int64_t offset = 0, numel = 0;
+    bool seen = false;        // a gradient came in this step
+    bool in_buffer = false;   // the flat's buffer holds data of this step
+    bool in_earlier = false;  // so does `earlier`
+    bool ready = false;       // counted in this backward
+    at::Tensor source;        // on a device: autograd's own, to be packed with the rest of the flat
+  };
+  struct FlatState {
+    at::Tensor buffer;   // (numel,) in the reduce dtype, while something is in it
+    at::Tensor kept;     // the same, where it stays
+    at::Tensor earlier;  // micro-batches that were not reduced, where buffers go round
+    std::int32_t position = -1;
+    std::int32_t pending = 0;
+  };
+  class Hook;
+  class Reduction;
+
+  at::ScalarType reduce_dtype(const FlatParameter& flat) const;
+  at::Tensor view_of(const at::Tensor& flat, std::size_t parameter) const;
+  void count(std::size_t parameter);
+  void take_buffer(std::size_t flat);
+  void send(std::size_t flat);
+  /// The kernel packs it where it belongs.
+  bool is_packable(std::size_t parameter, const at::Tensor& gradient) const;
+  void pack_sources(std::size_t flat);
+  GradientRing& ring(at::ScalarType dtype) { return *rings_.at(dtype); }
+
+  ShardedParameters& parameters_;
+  Options options_;
+  FlatFull full_;
+  std::vector<Entry> entries_;  // by parameter
+  std::vector<FlatState> flats_;
+  std::map<at::ScalarType, std::unique_ptr<GradientRing>> rings_;
+  at::Tensor checks_;  // on a device: (trainable flats, 2) f64, by position
+  Flats order_, arrival_;
+  std::shared_ptr<std::vector<BucketView>> views_ = std::make_shared<std::vector<BucketView>>();
+  std::shared_ptr<Reduction> reduction_;
+  std::shared_ptr<UnitGradients*> alive_;
+  bool reduces_ = true;
+  int rounds_ = 0;  // of this step
+  double weight_ = 1;
+  std::int32_t not_finite_ = -1;
+  std::int32_t sent_ = 0, sent_in_order_ = 0;
+  std::vector<bool> was_sent_;  // by position
+};
+
+}  // namespace troupe

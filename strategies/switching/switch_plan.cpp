@@ -1,0 +1,68 @@
+#include "strategies/switching/switch_plan.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <sstream>
+
+namespace troupe {
+namespace {
+
+std::string percent(double share) { return std::to_string(std::lround(100 * share)) + "%"; }
+
+}  // namespace
+
+std::string unswitchable(const std::string& strategy) {
+  if (strategy == "ddp" || strategy == "local_sgd" || strategy == "diloco") return {};
+  if (strategy == "fsdp" || strategy == "zero1" || strategy == "zero2")
+    return strategy + " keeps a shard of the state on each rank: save, and resume with another strategy";
+  if (strategy == "pipeline" || strategy == "tensor_parallel")
+    return strategy + " keeps a part of the model on each rank: save, and resume with another strategy";
+  return "a running job is switched between ddp, local_sgd and diloco only, not to or from '" + strategy + "'";
+}
+
+std::string parse_switches(const std::string& text, std::vector<StrategyPhase>& phases) {
+  phases.clear();
+  if (text.empty()) return {};
+  std::istringstream items(text);
+  for (std::string item; std::getline(items, item, ',');) {
+    const auto colon = item.find(':');
+    StrategyPhase phase;
+    const auto [end, error] = std::from_chars(item.data(), item.data() + std::min(colon, item.size()), phase.from);
+    if (colon == std::string::npos || error != std::errc() || end != item.data() + colon || phase.from < 1)
+      return "'" + item + "' is not STEP:STRATEGY, as in 200:ddp+bf16";
+    if (!phases.empty() && phase.from <= phases.back().from)
+      return "step " + std::to_string(phase.from) + " does not come after the one before";
+    const auto name = item.substr(colon + 1);
+    const auto plus = name.find('+');
+    phase.strategy = name.substr(0, plus);
+    if (plus != std::string::npos) phase.hook = name.substr(plus + 1);
+    if (phase.strategy.empty() || phase.hook.empty()) return "'" + item + "' is not STEP:STRATEGY, as in 200:ddp+bf16";
+    if (auto reason = unswitchable(phase.strategy); !reason.empty()) return reason;
+    phases.push_back(std::move(phase));
+  }
+  return text.ends_with(",") ? "a step and its strategy are missing after the last comma" : "";
+}
+
+const StrategyPhase& phase_after(const std::vector<StrategyPhase>& phases, std::int64_t done) {
+  const auto later =
+      std::find_if(phases.begin() + 1, phases.end(), [&](const StrategyPhase& phase) { return phase.from > done; });
+  return *(later - 1);
+}
+
+LinkChoice choose_level(LinkLevel now, const LinkTimes& times, const LinkLimits& limits) {
+  if (!(times.step_ms > 0)) return {now, {}};
+  const double exposed = times.exposed_ms / times.step_ms;
+  if (now != LinkLevel::alone && exposed > limits.high) {
+    return {now == LinkLevel::whole ? LinkLevel::half : LinkLevel::alone,
+            "gradients were waited for in " + percent(exposed) + " of a step"};
+  }
+  if (now == LinkLevel::whole) return {now, {}};
+  const double more = now == LinkLevel::half ? times.wire_ms : times.wire_ms / 2;
+  const double then = (now == LinkLevel::half ? times.exposed_ms + more : more) / (times.step_ms + more);
+  if (then >= limits.low) return {now, {}};
+  return {now == LinkLevel::half ? LinkLevel::whole : LinkLevel::half,
+          "gradients would be waited for in " + percent(then) + " of a step"};
+}
+
+}  // namespace troupe

@@ -1,0 +1,21 @@
+#pragma once
+#include <string>
+
+#include "tensor_io/files/file_layer.hpp"
+#include "tensor_io/layout/named_state.hpp"
+
+namespace troupe {
+
+/// The zip files of torch.save, for exchange with Python only: checkpoints are safetensors.
+
+/// One file at `path`, whole or not at all: a dict of tensors that `torch.load(path)` opens with its safe default
+/// (weights_only). Tensors on any device; unique names. Throws Error(io).
+void save_plain_archive(const std::string& path, const NamedTensors& tensors, FileLayer& files = real_files());
+
+/// What `torch.save(dict(state_dict), path)` wrote: the tensors of a dict, those of dicts and lists inside it under
+/// `outer.inner`. What is no tensor is left out, its name goes to `skipped`. LibTorch's reader makes data of it and
+/// runs no code of the file, but it was not built for hostile ones. Throws Error(bad_data) with the two remedies for an
+/// OrderedDict, a pickled class, TorchScript and old formats.
+NamedTensors load_plain_archive(const std::string& path, std::vector<std::string>* skipped = nullptr);
+
+}  // namespace troupe

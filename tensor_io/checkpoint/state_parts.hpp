@@ -1,0 +1,26 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tensor_io/layout/named_state.hpp"
+
+namespace troupe {
+
+/// The block of `shape` that starts at `offsets`. A view.
+at::Tensor block_of(at::Tensor tensor, at::IntArrayRef offsets, at::IntArrayRef shape);
+
+/// The whole tensor as a part.
+TensorPart whole_part(const std::string& name, const at::Tensor& tensor);
+/// Rows [begin, end) of the first dimension; `tensor` is the whole one, and the part a view of it.
+TensorPart rows_part(const std::string& name, const at::Tensor& tensor, std::int64_t begin, std::int64_t end);
+
+/// What rank `rank` of `ranks` writes of tensors that every rank has: about as many bytes as each other rank, cut
+/// between the rows of a tensor. Views of the tensors. The same tensors give each rank its own share, and nothing
+/// twice. A pure function of names and shapes.
+std::vector<TensorPart> share_of(const NamedTensors& tensors, std::int64_t rank, std::int64_t ranks);
+
+/// A part's values as one tensor of its shape on the CPU; a view where it is one piece.
+at::Tensor values_of(const TensorPart& part);
+
+}  // namespace troupe

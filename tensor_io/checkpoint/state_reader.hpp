@@ -1,0 +1,48 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tensor_io/layout/named_state.hpp"
+
+namespace troupe {
+
+/// Where a rank reads a state from, tensor by tensor and no more than it needs. One thread.
+class StateReader {
+ public:
+  struct Entry {
+    at::ScalarType dtype = at::ScalarType::Float;
+    std::vector<std::int64_t> shape;
+  };
+  virtual ~StateReader() = default;
+  /// What there is, by name.
+  virtual const std::map<std::string, Entry, std::less<>>& entries() const noexcept = 0;
+  /// The block that starts at `offsets` and has the shape of `target`, whose strides are any, and whose dtype is the
+  /// entry's. Throws Error(bad_data), Error(io); Error(internal) for a block that is not there.
+  virtual void read(const std::string& name, at::IntArrayRef offsets, const at::Tensor& target) const = 0;
+  /// All of it.
+  void read(const std::string& name, const at::Tensor& target) const;
+  at::Tensor read(const std::string& name) const;
+};
+
+/// Tensors that this process has.
+class TensorsReader final : public StateReader {
+ public:
+  explicit TensorsReader(const NamedTensors& tensors);
+  const std::map<std::string, Entry, std::less<>>& entries() const noexcept override { return entries_; }
+  using StateReader::read;
+  void read(const std::string& name, at::IntArrayRef offsets, const at::Tensor& target) const override;
+
+ private:
+  std::map<std::string, at::Tensor> tensors_;
+  std::map<std::string, Entry, std::less<>> entries_;
+};
+
+/// For compare_state: tensors without memory, of those whose name starts with `prefix`.
+NamedTensors outlines(const StateReader& reader, std::string_view prefix);
+
+}  // namespace troupe

@@ -1,0 +1,31 @@
+#pragma once
+#include "tensor_io/communicator/communicator.hpp"
+
+namespace troupe {
+
+/// A group of one rank: every collective is a copy, or nothing.
+class SingleCommunicator final : public Communicator {
+ public:
+  explicit SingleCommunicator(CommunicatorOptions options) : Communicator(std::move(options)) {}
+  std::string_view backend() const noexcept override { return "single"; }
+
+ private:
+  void do_all_reduce(const at::Tensor&, ReduceOp, const CollectiveRecord&) override {}
+  void do_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
+                         const CollectiveRecord& record) override;
+  void do_all_gather(const at::Tensor& output, const at::Tensor& input, const CollectiveRecord& record) override;
+  void do_broadcast(const at::Tensor&, int, const CollectiveRecord&) override {}
+  void do_reduce(const at::Tensor&, int, ReduceOp, const CollectiveRecord&) override {}
+  void do_gather(const at::Tensor& output, const at::Tensor& input, int root, const CollectiveRecord& record) override;
+  void do_scatter(const at::Tensor& output, const at::Tensor& input, int root, const CollectiveRecord& record) override;
+  void do_all_to_all(const at::Tensor& output, const at::Tensor& input, const CollectiveRecord& record) override;
+  void do_send(const at::Tensor&, int, const CollectiveRecord&) override {}  // the checks leave nobody to send to
+  void do_recv(const at::Tensor&, int, const CollectiveRecord&) override {}
+  void do_barrier(const CollectiveRecord&) override {}
+  at::Tensor do_allocate_shared(std::int64_t bytes, const CollectiveRecord& record) override {
+    return do_allocate(bytes, record);
+  }
+  void do_abort(const ErrorReport&) noexcept override {}
+};
+
+}  // namespace troupe

@@ -1,0 +1,24 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <string>
+
+#include "tensor_io/base/error.hpp"
+#include "tensor_io/communicator/communicator.hpp"
+#include "tensor_io/communicator/nccl/nccl_api.hpp"
+
+namespace troupe {
+
+/// How NCCL counts a tensor's elements. A bool is a byte of 0 or 1. Error(usage) where NCCL has no such type.
+NcclType nccl_type(at::ScalarType dtype);
+/// A bool's sum is or, which is the larger byte; its product is and, the smaller one.
+NcclOp nccl_op(ReduceOp op, at::ScalarType dtype);
+
+/// What a result that is neither success nor in_progress means: the code says what becomes of the job (a peer's fault
+/// may be recovered, a CUDA error ends this process), the remedy what to look at. `detail` is NCCL's last error.
+ErrorReport nccl_failure(NcclResult result, const std::string& call, const std::string& detail);
+std::string_view to_string(NcclResult result) noexcept;
+/// 22809 -> "2.28.9".
+std::string nccl_version_text(int version);
+
+}  // namespace troupe

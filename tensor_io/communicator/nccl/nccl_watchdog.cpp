@@ -1,0 +1,104 @@
+#include "tensor_io/communicator/nccl/nccl_watchdog.hpp"
+
+#include <utility>
+
+namespace troupe {
+namespace {
+
+constexpr std::chrono::milliseconds kBetweenLooks{10};
+
+}  // namespace
+
+NcclFlights::NcclFlights(Options options) : options_(std::move(options)) {
+  if (options_.own_thread) thread_ = std::thread([this] { watch(); });
+}
+
+NcclFlights::~NcclFlights() { stop(); }
+
+void NcclFlights::stop() noexcept {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void NcclFlights::add(const CollectiveRecord& record, const DeviceStream& stream, std::vector<at::Tensor> tensors,
+                      const DeviceStream* user) {
+  std::lock_guard lock(mutex_);
+  if (spare_.empty()) spare_.emplace_back(options_.device);
+  auto event = std::move(spare_.back());
+  spare_.pop_back();
+  event.record(stream);
+  if (user != nullptr) user->wait(event);
+  flights_.push_back({record, std::move(event), options_.now(), std::move(tensors)});
+  if (flights_.size() == 1) changed_.notify_all();
+}
+
+void NcclFlights::look() {
+  std::vector<at::Tensor> over;  // let go of outside of the lock
+  std::optional<ErrorReport> failure;
+  {
+    std::lock_guard lock(mutex_);
+    if (failed_) return;
+    try {
+      while (!flights_.empty() && flights_.front().end.done()) {
+        auto& first = flights_.front();
+        for (auto& tensor : first.tensors) over.push_back(std::move(tensor));
+        spare_.push_back(std::move(first.end));
+        flights_.pop_front();
+      }
+    } catch (const std::exception&
+                 error) {  // c10::Error: the device has failed, and whatever is asked of it fails from now on
+      failure = ErrorReport{ErrorCode::internal,
+                            -1,
+                            {},
+                            -1,
+                            flights_.front().record.describe(),
+                            std::string("the device has failed: ") + error.what(),
+                            "this process cannot use it again; CUDA_LAUNCH_BLOCKING=1 shows which kernel it was"};
+    }
+    if (!failure && options_.background_failure) failure = options_.background_failure();
+    if (!failure && !flights_.empty() && options_.now() - flights_.front().launched > options_.timeout) {
+      failure =
+          ErrorReport{ErrorCode::timeout,
+                      -1,
+                      {},
+                      -1,
+                      flights_.front().record.describe(),
+                      "not over on the device " + std::to_string(options_.timeout.count()) + " ms after its launch",
+                      "a rank did not launch it, or died in it; raise collective_timeout if ranks are that far apart"};
+    }
+    if (failure) failed_ = true;
+  }
+  if (failure) options_.fail(*failure);
+}
+
+std::size_t NcclFlights::count() const {
+  std::lock_guard lock(mutex_);
+  return flights_.size();
+}
+
+void NcclFlights::give_up() {
+  std::lock_guard lock(mutex_);
+  failed_ = true;
+  changed_.notify_all();
+}
+
+void NcclFlights::watch() {
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    if (flights_.empty() || failed_) {
+      changed_.wait(lock, [this] { return stopping_ || (!flights_.empty() && !failed_); });
+    } else {
+      changed_.wait_for(lock, kBetweenLooks, [this] { return stopping_; });
+    }
+    if (stopping_) return;
+    lock.unlock();
+    look();
+    lock.lock();
+  }
+}
+
+}  // namespace troupe

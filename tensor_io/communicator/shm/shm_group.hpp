@@ -1,0 +1,91 @@
+#pragma once
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tensor_io/communicator/communicator.hpp"
+#include "tensor_io/communicator/shm/process_watch.hpp"
+#include "tensor_io/communicator/shm/shm_layout.hpp"
+#include "tensor_io/memory/shared_segment.hpp"
+
+namespace troupe {
+
+/// Ranks of one host that meet in shared memory. The problem: ranks that wait for each other a few times per operation,
+/// in a few hundred nanoseconds where all are there, without burning a core where one is late, and without waiting for
+/// one that is dead, that does something else, or that was told to stop. The solution: each rank counts the meetings it
+/// came to in its own cache line; a waiter looks at these for some microseconds, giving its core away between two looks
+/// where the host's ranks outnumber its cores, then sleeps on a futex, and looks every 100 ms whether who is missing
+/// still lives. One thread; `abort` and `failure` any thread.
+class ShmGroup {
+ public:
+  /// Collective. nullptr, on all ranks alike, where some rank cannot map the memory; `why_not` then says which and why.
+  static std::unique_ptr<ShmGroup> join(const CommunicatorOptions& options, std::string* why_not);
+  ~ShmGroup();
+
+  /// Comes to the next meeting and waits for all others. With a `record`, it is the first of an operation: what the
+  /// ranks are about to do is compared before any data moves. `words` are shown to the others (peer_words).
+  void meet(const CollectiveRecord& record, std::int64_t word0, std::int64_t word1);
+  /// A later meeting of the same operation.
+  void meet_again(const CollectiveRecord& record);
+
+  /// Where this rank puts data for the next meeting, kOutboxBytes.
+  std::byte* outbox() const noexcept { return box(rank_, (meeting_ + 1) & 1); }
+  /// What `rank` put there for the last meeting. It is there until this rank comes to the next but one.
+  std::byte* inbox(int rank) const noexcept { return box(rank, meeting_ & 1); }
+  /// The two words of `rank`, until this rank comes to the next meeting but one.
+  const std::int64_t* peer_words(int rank) const noexcept { return slot(rank).words[meeting_ & 1]; }
+
+  void send(const std::byte* data, std::int64_t bytes, int destination, const CollectiveRecord& record);
+  void recv(std::byte* data, std::int64_t bytes, int source, const CollectiveRecord& record);
+
+  void abort(const ErrorReport& reason) noexcept;
+  /// The process that rank `rank` lives in.
+  pid_t pid(int rank) const noexcept { return watches_[rank].pid(); }
+  int rank() const noexcept { return rank_; }
+  int world_size() const noexcept { return world_size_; }
+
+ private:
+  ShmGroup(const CommunicatorOptions& options, std::shared_ptr<SharedSegment> segment,
+           std::vector<ProcessWatch> watches);
+
+  template <class T>
+  T* at(std::size_t offset) const noexcept {
+    return reinterpret_cast<T*>(segment_->data() + offset);
+  }
+  shm::Header& header() const noexcept { return *at<shm::Header>(0); }
+  shm::Slot& slot(int rank) const noexcept { return at<shm::Slot>(shm::slots_offset())[rank]; }
+  shm::Channel& channel(int from, int to) const noexcept {
+    return at<shm::Channel>(shm::channels_offset(world_size_))[from * world_size_ + to];
+  }
+  std::byte* box(int rank, unsigned parity) const noexcept {
+    return at<std::byte>(shm::outboxes_offset(world_size_) + (2 * rank + parity) * shm::kOutboxBytes);
+  }
+  std::byte* parcel(int rank, unsigned parity) const noexcept {
+    return at<std::byte>(shm::parcels_offset(world_size_) + (2 * rank + parity) * shm::kParcelBytes);
+  }
+
+  void arrive();
+  bool came(int rank, std::uint32_t meeting) const noexcept {
+    return static_cast<std::int32_t>(slot(rank).meeting.load(std::memory_order_seq_cst) - meeting) >= 0;
+  }
+  bool all_came() const noexcept;
+  void wait_for_all();
+  void check_agreement(const CollectiveRecord& record, std::uint64_t fingerprint) const;
+  template <class Ready, class Missing>
+  void wait(shm::Bell& bell, Ready ready, Missing missing);
+  void check_alive(const std::vector<int>& missing) const;
+  void throw_if_failed() const;
+  std::string names(const std::vector<int>& ranks) const;
+
+  const CommunicatorOptions options_;
+  const int rank_;
+  const int world_size_;
+  const bool crowded_;  // more ranks on the host than cores
+  std::shared_ptr<SharedSegment> segment_;
+  std::vector<ProcessWatch> watches_;
+  std::uint32_t meeting_ = 0;
+};
+
+}  // namespace troupe

@@ -1,0 +1,166 @@
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "tensor_io/base/philox.hpp"
+#include "tensor_io/cuda/device_kernels_cuda.hpp"
+
+// The kernels move each byte once and are bound by memory: so a plain grid-stride loop, enough blocks to fill the
+// device, and no more.
+namespace troupe::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr std::int64_t kMaskBlocks = 2048;
+constexpr int kPackBlocksPerItem =
+    32;  // an item of 25 MiB keeps a large device busy; the blocks of a small one leave at once
+
+__device__ inline float as_float(float x) { return x; }
+__device__ inline float as_float(__half x) { return __half2float(x); }
+__device__ inline float as_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+template <class T>
+__device__ inline T from_float(float x);
+template <>
+__device__ inline float from_float<float>(float x) {
+  return x;
+}
+template <>
+__device__ inline __half from_float<__half>(float x) {
+  return __float2half_rn(x);
+}
+template <>
+__device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float x) {
+  return __float2bfloat16_rn(x);
+}
+
+// Block (b, i) works at item i.
+template <class To, class From>
+__global__ void pack_kernel(To* bucket, const __grid_constant__ PackItems items, float scale) {
+  const int item = static_cast<int>(blockIdx.y);
+  const From* from = static_cast<const From*>(items.sources[item]);
+  To* to = bucket + items.offsets[item];
+  const std::int64_t numel = items.numels[item];
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < numel; i += stride) {
+    to[i] = from_float<To>(__fmul_rn(as_float(from[i]), scale));
+  }
+}
+
+// The sum over the block's threads, in a fixed order, at thread 0.
+__device__ inline double block_sum(double value, double* shared) {
+  shared[threadIdx.x] = value;
+  __syncthreads();
+  for (int half = kThreads / 2; half > 0; half /= 2) {
+    if (static_cast<int>(threadIdx.x) < half) shared[threadIdx.x] += shared[threadIdx.x + half];
+    __syncthreads();
+  }
+  const double sum = shared[0];
+  __syncthreads();
+  return sum;
+}
+
+// Which elements a thread adds, and in which order, follows from the number of blocks alone, which is fixed.
+template <class T>
+__global__ void check_kernel(T* data, std::int64_t numel, float scale, double* partials) {
+  __shared__ double shared[kThreads];
+  double squares = 0, not_finite = 0;
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < numel; i += stride) {
+    T element = data[i];
+    if (scale != 1.0f) {
+      element = from_float<T>(__fmul_rn(as_float(element), scale));
+      data[i] = element;
+    }
+    const double value = as_float(element);
+    squares = __dadd_rn(squares, __dmul_rn(value, value));
+    if (!isfinite(value)) not_finite += 1;
+  }
+  squares = block_sum(squares, shared);
+  not_finite = block_sum(not_finite, shared);
+  if (threadIdx.x == 0) {
+    partials[2 * blockIdx.x] = squares;
+    partials[2 * blockIdx.x + 1] = not_finite;
+  }
+}
+
+__global__ void add_partials_kernel(const double* partials, int count, double* result) {
+  __shared__ double shared[kThreads];
+  double squares = 0, not_finite = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
+    squares += partials[2 * i];
+    not_finite += partials[2 * i + 1];
+  }
+  squares = block_sum(squares, shared);
+  not_finite = block_sum(not_finite, shared);
+  if (threadIdx.x == 0) {
+    result[0] = squares;
+    result[1] = not_finite;
+  }
+}
+
+__global__ void dropout_kernel(bool* keep, std::int64_t numel, std::uint64_t dropped_below, std::uint64_t key_given,
+                               const std::int64_t* key_there, std::uint64_t subsequence) {
+  const std::uint64_t key = key_there == nullptr ? key_given : static_cast<std::uint64_t>(*key_there);
+  const std::int64_t counts = (numel + 3) / 4;
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  for (std::int64_t count = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; count < counts;
+       count += stride) {
+    const PhiloxNumbers numbers = philox(key, subsequence, static_cast<std::uint64_t>(count));
+    for (int k = 0; k < 4 && 4 * count + k < numel; ++k) keep[4 * count + k] = numbers.of[k] >= dropped_below;
+  }
+}
+
+template <class To>
+void launch_pack(void* bucket, const PackItems& items, Number source_type, float scale, cudaStream_t stream) {
+  const dim3 blocks(kPackBlocksPerItem, static_cast<unsigned>(items.count));
+  auto* to = static_cast<To*>(bucket);
+  switch (source_type) {
+    case Number::f32: pack_kernel<To, float><<<blocks, kThreads, 0, stream>>>(to, items, scale); break;
+    case Number::f16: pack_kernel<To, __half><<<blocks, kThreads, 0, stream>>>(to, items, scale); break;
+    case Number::bf16: pack_kernel<To, __nv_bfloat16><<<blocks, kThreads, 0, stream>>>(to, items, scale); break;
+  }
+}
+
+}  // namespace
+
+int pack(void* bucket, Number bucket_type, const PackItems& items, Number source_type, float scale, void* stream) {
+  if (items.count == 0) return 0;
+  auto* on = static_cast<cudaStream_t>(stream);
+  switch (bucket_type) {
+    case Number::f32: launch_pack<float>(bucket, items, source_type, scale, on); break;
+    case Number::f16: launch_pack<__half>(bucket, items, source_type, scale, on); break;
+    case Number::bf16: launch_pack<__nv_bfloat16>(bucket, items, source_type, scale, on); break;
+  }
+  return static_cast<int>(cudaGetLastError());
+}
+
+int scale_and_check(void* data, std::int64_t numel, Number type, float scale, double* partials, double* result,
+                    void* stream) {
+  auto* on = static_cast<cudaStream_t>(stream);
+  switch (type) {
+    case Number::f32:
+      check_kernel<<<kPartials, kThreads, 0, on>>>(static_cast<float*>(data), numel, scale, partials);
+      break;
+    case Number::f16:
+      check_kernel<<<kPartials, kThreads, 0, on>>>(static_cast<__half*>(data), numel, scale, partials);
+      break;
+    case Number::bf16:
+      check_kernel<<<kPartials, kThreads, 0, on>>>(static_cast<__nv_bfloat16*>(data), numel, scale, partials);
+      break;
+  }
+  add_partials_kernel<<<1, kThreads, 0, on>>>(partials, kPartials, result);
+  return static_cast<int>(cudaGetLastError());
+}
+
+int dropout_mask(bool* keep, std::int64_t numel, std::uint64_t dropped_below, std::uint64_t key,
+                 const std::int64_t* key_there, std::uint64_t subsequence, void* stream) {
+  if (numel == 0) return 0;
+  const auto blocks = std::min<std::int64_t>((numel + 4 * kThreads - 1) / (4 * kThreads), kMaskBlocks);
+  dropout_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+      keep, numel, dropped_below, key, key_there, subsequence);
+  return static_cast<int>(cudaGetLastError());
+}
+
+}  // namespace troupe::cuda

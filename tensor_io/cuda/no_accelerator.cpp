@@ -1,0 +1,7 @@
+#include "tensor_io/device/accelerator.hpp"
+
+namespace troupe {
+
+Accelerator* accelerator() noexcept { return nullptr; }
+
+}  // namespace troupe

@@ -1,0 +1,45 @@
+#pragma once
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tensor_io/data/datasets.hpp"
+
+namespace troupe {
+
+/// A data set whose bad samples are left out (on_bad_sample = "skip"): the next good one stands in for each, so that
+/// batches keep their sizes, and the same one on every rank and in every run. Only Error(bad_data) of a sample is
+/// passed over, and no more than kMostInARow of them behind each other.
+class SkipBadSamples final : public Dataset {
+ public:
+  static constexpr std::int64_t kMostInARow = 100;
+
+  explicit SkipBadSamples(std::shared_ptr<const Dataset> inner) : inner_(std::move(inner)) {}
+  std::int64_t size() const override { return inner_->size(); }
+  Example get(std::int64_t index, const SampleContext& context) const override;
+  Batch get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const override;
+  bool quick(std::int64_t samples) const override { return inner_->quick(samples); }
+  std::vector<std::int64_t> shard_sizes() const override { return inner_->shard_sizes(); }
+  std::uint64_t files_hash() const override { return inner_->files_hash(); }
+  std::vector<std::string> take_notices() const override;
+  std::int64_t tokens_per_sample() const override { return inner_->tokens_per_sample(); }
+  std::string name() const override { return inner_->name(); }
+  /// Different samples that this rank has met and skipped.
+  std::int64_t skipped() const;
+
+ private:
+  std::int64_t good_from(std::int64_t index, const SampleContext& context,
+                         Example& example) const;  // the sample that was read
+
+  std::shared_ptr<const Dataset> inner_;
+  mutable std::mutex mutex_;
+  mutable std::set<std::int64_t> bad_;        // guarded by mutex_
+  mutable std::vector<std::string> notices_;  // guarded by mutex_
+};
+
+/// As options.on_bad_sample says: the data sets as they are, or without their bad samples.
+TrainAndHeldOut heed_bad_samples(TrainAndHeldOut data, const DataOptions& options);
+
+}  // namespace troupe

@@ -1,0 +1,73 @@
+#include "tensor_io/data/braces.hpp"
+
+#include <charconv>
+#include <cstdint>
+#include <optional>
+
+#include "tensor_io/base/error.hpp"
+
+namespace troupe {
+namespace {
+
+constexpr std::size_t kMostNames = 1'000'000;
+
+[[noreturn]] void refuse(const std::string& pattern, const std::string& cause) {
+  throw Error(ErrorCode::usage, "data_dir", "'" + pattern.substr(0, 200) + "': " + cause,
+              "write name-{000000..000146}.tar");
+}
+
+std::optional<std::uint64_t> number(const std::string& text) {
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() && !text.empty() ? std::optional(value)
+                                                                                   : std::nullopt;
+}
+
+std::vector<std::string> choices(const std::string& pattern, const std::string& group) {
+  std::vector<std::string> words;
+  const auto dots = group.find("..");
+  if (dots == std::string::npos) {
+    if (group.find(',') == std::string::npos)
+      refuse(pattern, "{" + group + "} is neither a range of numbers nor a list");
+    for (std::size_t begin = 0; begin <= group.size();) {
+      const auto end = std::min(group.find(',', begin), group.size());
+      words.push_back(group.substr(begin, end - begin));
+      begin = end + 1;
+    }
+    return words;
+  }
+  const auto first_text = group.substr(0, dots);
+  const auto first = number(first_text), last = number(group.substr(dots + 2));
+  if (!first || !last || *last < *first) refuse(pattern, "{" + group + "} is no range of numbers");
+  if (*last - *first >= kMostNames) refuse(pattern, "{" + group + "} is more than a million names");
+  for (auto value = *first; value <= *last; ++value) {
+    auto text = std::to_string(value);
+    if (text.size() < first_text.size()) text.insert(0, first_text.size() - text.size(), '0');
+    words.push_back(std::move(text));
+  }
+  return words;
+}
+
+}  // namespace
+
+std::vector<std::string> expand_braces(const std::string& pattern) {
+  std::vector<std::string> names{""};
+  for (std::size_t begin = 0; begin < pattern.size();) {
+    const auto open = pattern.find('{', begin);
+    for (auto& name : names) name.append(pattern, begin, open == std::string::npos ? open : open - begin);
+    if (open == std::string::npos) break;
+    const auto close = pattern.find('}', open);
+    if (close == std::string::npos) refuse(pattern, "a { is not closed");
+    const auto words = choices(pattern, pattern.substr(open + 1, close - open - 1));
+    if (words.size() * names.size() > kMostNames) refuse(pattern, "it stands for more than a million names");
+    std::vector<std::string> longer;
+    for (const auto& name : names) {
+      for (const auto& word : words) longer.push_back(name + word);
+    }
+    names = std::move(longer);
+    begin = close + 1;
+  }
+  return names;
+}
+
+}  // namespace troupe

@@ -1,0 +1,83 @@
+#include "tensor_io/device/device_stream.hpp"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <atomic>
+#include <thread>
+
+namespace troupe {
+namespace {
+
+std::atomic<std::int64_t> waits{0};
+
+}  // namespace
+
+DeviceStream DeviceStream::current(c10::Device device) {
+  if (device.is_cpu()) return {device, std::nullopt};
+  return {device, c10::impl::VirtualGuardImpl(device.type()).getStream(device)};
+}
+
+DeviceStream DeviceStream::from_pool(c10::Device device, bool high_priority) {
+  if (device.is_cpu()) return {device, std::nullopt};
+  return {device, c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, high_priority)};
+}
+
+void* DeviceStream::native() const {
+  return stream_ ? c10::impl::getDeviceGuardImpl(device_.type())->getStreamNativeHandle(*stream_) : nullptr;
+}
+
+void DeviceStream::wait(const DeviceEvent& event) const {
+  if (stream_ && event.event_) event.event_->block(*stream_);
+}
+
+void DeviceStream::use(const at::Tensor& tensor, const DeviceEvent& event) const {
+  wait(event);
+  if (stream_) c10::impl::VirtualGuardImpl(device_.type()).recordDataPtrOnStream(tensor.storage().data_ptr(), *stream_);
+}
+
+// LibTorch's own default is an event without a time, a device's one with it.
+DeviceEvent::DeviceEvent(c10::Device device, bool timed) {
+  if (!device.is_cpu())
+    event_.emplace(device.type(), timed ? c10::EventFlag::BACKEND_DEFAULT : c10::EventFlag::PYTORCH_DEFAULT);
+}
+
+void DeviceEvent::record(const DeviceStream& stream) {
+  if (event_ && stream.stream_) event_->record(*stream.stream_);
+}
+
+bool DeviceEvent::done() const { return !event_ || event_->query(); }
+
+double DeviceEvent::milliseconds_until(const DeviceEvent& end) const {
+  return event_ && end.event_ ? event_->elapsedTime(*end.event_) : 0;
+}
+
+CurrentStream::CurrentStream(const DeviceStream& stream) {
+  if (!stream.stream_) return;
+  const c10::impl::VirtualGuardImpl guard(stream.device_.type());
+  device_before_ = guard.exchangeDevice(stream.device_);
+  before_ = guard.exchangeStream(*stream.stream_);
+}
+
+CurrentStream::~CurrentStream() {
+  if (!before_) return;
+  const c10::impl::VirtualGuardImpl guard(before_->device_type());
+  guard.exchangeStream(*before_);
+  guard.uncheckedSetDevice(*device_before_);
+}
+
+void host_wait(const DeviceEvent& event, const std::function<void()>& give_up) {
+  waits.fetch_add(1, std::memory_order_relaxed);
+  const auto yielding_until = std::chrono::steady_clock::now() + std::chrono::microseconds(50);
+  while (!event.done()) {
+    give_up();
+    if (std::chrono::steady_clock::now() < yielding_until) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+  }
+}
+
+std::int64_t host_waits() noexcept { return waits.load(std::memory_order_relaxed); }
+
+}  // namespace troupe

@@ -1,0 +1,81 @@
+#pragma once
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "tensor_io/files/xxh3.hpp"
+
+namespace troupe {
+
+/// Every change that a checkpoint makes on disk goes through here, one call of the operating system each, so that tests
+/// can refuse the n-th of them or end the process's life there. Results and errno are those of the system calls.
+class FileLayer {
+ public:
+  virtual ~FileLayer() = default;
+  virtual int create(const std::string& path);  ///< write only; fails where something of that name is
+  virtual ssize_t write(int fd, const void* data, std::size_t bytes);
+  virtual int sync(int fd);
+  virtual int close(int fd);
+  virtual int make_directory(const std::string& path);
+  virtual int sync_directory(const std::string& path);
+  virtual int rename(const std::string& from, const std::string& to);
+  virtual int remove_file(const std::string& path);
+  virtual int remove_directory(const std::string& path);
+};
+
+/// The one that asks the operating system. Any thread.
+FileLayer& real_files() noexcept;
+
+/// A new file that is written from front to back and hashed on the way. One thread. Everything throws Error(io) with
+/// the path; without `finish` the file is closed and stays behind, unfinished.
+///
+/// It goes past the page cache (O_DIRECT) where the file system can: a checkpoint is not read again soon, and copying
+/// it there costs more processor time than all the rest. What is appended at a page's start, both in memory and in the
+/// file, is not copied at all.
+class DurableFile {
+ public:
+  static constexpr std::size_t kPage = 4096;
+
+  DurableFile(FileLayer& files, std::string path);
+  ~DurableFile();
+  DurableFile(const DurableFile&) = delete;
+  DurableFile& operator=(const DurableFile&) = delete;
+
+  void append(std::span<const std::byte> bytes);
+  /// Hashes of what will be appended, by chunks of the file that have not begun: DigestBuilder::expect.
+  void expect(const ChunkHashes& known) { digest_.expect(known); }
+  void append(std::string_view text) { append(std::as_bytes(std::span(text.data(), text.size()))); }
+  /// Writes what is left, fsyncs, closes. Once.
+  FileDigest finish();
+
+ private:
+  void write_out(std::span<const std::byte> bytes);
+  void flush();
+  bool go_through_cache() noexcept;
+
+  FileLayer& files_;
+  const std::string path_;
+  int fd_ = -1;
+  bool direct_ = false;
+  std::unique_ptr<std::byte, void (*)(void*)> buffer_;  // whole pages but for the last ones
+  std::size_t buffered_ = 0;
+  DigestBuilder digest_;
+};
+
+/// A file at `path`, whole or not at all: `write` fills one beside it, which is fsynced and renamed over it. Nothing
+/// stays of one that throws. Throws Error(io).
+void replace_file(const std::string& path, FileLayer& files, const std::function<void(DurableFile&)>& write);
+
+/// Throws Error(io): `operation` on `path` failed with `errno_value`; says what to do where that is known.
+[[noreturn]] void throw_io_error(const std::string& operation, const std::string& path, int errno_value);
+
+/// Removes a file, or a folder with everything in it; symbolic links are removed, not followed. Nothing there is fine.
+void remove_tree(FileLayer& files, const std::string& path);
+
+}  // namespace troupe

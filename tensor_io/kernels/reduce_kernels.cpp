@@ -1,0 +1,51 @@
+#include "tensor_io/kernels/reduce_kernels.hpp"
+
+#include <cstring>
+
+#include "tensor_io/base/instruction_set.hpp"
+
+namespace troupe {
+
+#define TROUPE_DECLARE_KERNELS(set)                                                               \
+  namespace set {                                                                                 \
+  void reduce(const ReduceTask& task) noexcept;                                                   \
+  void copy_streaming(void* to, const void* from, std::size_t bytes, std::size_t ahead) noexcept; \
+  }
+TROUPE_DECLARE_KERNELS(kernels_generic)
+#if defined(__x86_64__)
+TROUPE_DECLARE_KERNELS(kernels_avx2)
+TROUPE_DECLARE_KERNELS(kernels_avx512)
+#endif
+
+namespace {
+
+struct Kernels {
+  const char* name;
+  void (*reduce)(const ReduceTask&) noexcept;
+  void (*copy_streaming)(void*, const void*, std::size_t, std::size_t) noexcept;
+};
+
+Kernels choose() noexcept {
+  switch (instruction_set()) {
+#if defined(__x86_64__)
+    case InstructionSet::avx512: return {"avx512", kernels_avx512::reduce, kernels_avx512::copy_streaming};
+    case InstructionSet::avx2: return {"avx2", kernels_avx2::reduce, kernels_avx2::copy_streaming};
+#endif
+    default: return {"generic", kernels_generic::reduce, kernels_generic::copy_streaming};
+  }
+}
+
+// Not by ifunc (target_clones): its resolvers run before the sanitizers are set up.
+const Kernels kernels = choose();
+
+}  // namespace
+
+void reduce(const ReduceTask& task) noexcept {
+  if (task.numel > 0) kernels.reduce(task);
+}
+void copy_streaming(void* to, const void* from, std::size_t bytes, std::size_t ahead) noexcept {
+  kernels.copy_streaming(to, from, bytes, ahead);
+}
+const char* reduce_kernel_name() noexcept { return kernels.name; }
+
+}  // namespace troupe

@@ -1,0 +1,101 @@
+#pragma once
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tensor_io/layers/tensor_parallel.hpp"
+
+namespace troupe {
+
+/// How a layer is shared by the ranks of a tensor-parallel group.
+enum class LayerSplit : std::uint8_t {
+  none,
+  column,      ///< each rank has a part of the outputs, which stays where it is
+  gather,      ///< as column, and all ranks get all outputs
+  row,         ///< each rank has a part of the inputs, as column leaves them; outputs are summed
+  vocabulary,  ///< of an embedding: each rank has a part of the rows
+};
+
+/// Which rows or columns of a parameter a rank holds: in each of `stack` equal parts of dimension `dim` one run of
+/// neighbours.
+struct ParameterCut {
+  int dim = -1;  ///< negative: all ranks hold all of it
+  std::int64_t stack = 1;
+  int ranks = 1, rank = 0;
+
+  struct Run {
+    std::int64_t whole = 0, own = 0,
+                 length = 0;  ///< where it begins in the whole parameter and in the rank's, along `dim`
+  };
+  /// Of a parameter whose whole dimension is `length`. Throws Error(usage) naming `what` where it can't be divided.
+  std::vector<Run> runs(std::int64_t length, const std::string& what) const;
+};
+
+namespace nn {
+
+/// torch::nn::Linear, which a tensor-parallel strategy may share among ranks: Shoeybi et al., "Megatron-LM", 2019,
+/// arXiv 1909.08053. Alone it is torch::nn::Linear to the bit. Within a DeferredWeights::Scope backward leaves the
+/// weight's gradient for later.
+class LinearImpl : public torch::nn::LinearImpl {
+ public:
+  using torch::nn::LinearImpl::LinearImpl;
+
+  /// (..., in) -> (..., out). Shared: column (..., in) -> (..., out / ranks), row (..., in / ranks) -> (..., out). With
+  /// sequence parallel, column takes and row returns (B, T / ranks, ...). Throws what the lane throws.
+  at::Tensor forward(const at::Tensor& x);
+
+  /// The weight is this rank's part now; `group` is the lane of this generation.
+  void share(LayerSplit split, TensorParallel group) {
+    split_ = split;
+    group_ = std::move(group);
+  }
+  LayerSplit split() const noexcept { return split_; }
+  /// A pipeline cuts backward in two (DeferredWeights).
+  void may_defer_weight(bool may) noexcept { may_defer_ = may; }
+
+ private:
+  at::Tensor product(const at::Tensor& x, const at::Tensor& bias) const;
+  LayerSplit split_ = LayerSplit::none;
+  TensorParallel group_;
+  bool may_defer_ = false;
+};
+TORCH_MODULE(Linear);
+
+/// torch::nn::Embedding whose rows ranks may share, and which may be the output layer too.
+class EmbeddingImpl : public torch::nn::EmbeddingImpl {
+ public:
+  using torch::nn::EmbeddingImpl::EmbeddingImpl;
+
+  /// ids (...) i64 -> (..., C).
+  at::Tensor forward(const at::Tensor& ids);
+  /// x (..., C) -> (..., V): each row's product with x, all of them on all ranks. With sequence parallel x is (B, T /
+  /// ranks, C).
+  at::Tensor scores(const at::Tensor& x);
+
+  void share(LayerSplit split, TensorParallel group) {
+    split_ = split;
+    group_ = std::move(group);
+  }
+
+ private:
+  LayerSplit split_ = LayerSplit::none;
+  TensorParallel group_;
+};
+TORCH_MODULE(Embedding);
+
+/// Where tokens are shared out: with sequence parallel (B, T, ...) -> (B, T / ranks, ...), else nothing happens.
+class TokenSplitImpl : public torch::nn::Module {
+ public:
+  at::Tensor forward(const at::Tensor& x) { return group_.sequence ? split_tokens(x, group_) : x; }
+  void share(TensorParallel group) { group_ = std::move(group); }
+
+ private:
+  TensorParallel group_;
+};
+TORCH_MODULE(TokenSplit);
+
+}  // namespace nn
+}  // namespace troupe

@@ -1,0 +1,202 @@
+#include "tensor_io/layout/bucket_plan.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <sstream>
+
+#include "tensor_io/base/error.hpp"
+
+namespace troupe {
+namespace {
+
+constexpr std::int64_t kAlignment = 64;
+
+class Fnv {
+ public:
+  void mix(std::uint64_t value) noexcept {
+    for (int i = 0; i < 8; ++i) byte(static_cast<unsigned char>(value >> (8 * i)));
+  }
+  void mix(const std::string& text) noexcept {
+    for (const char c : text) byte(static_cast<unsigned char>(c));
+    byte(0);
+  }
+  std::uint64_t value() const noexcept { return hash_; }
+
+ private:
+  void byte(unsigned char b) noexcept { hash_ = (hash_ ^ b) * 1099511628211ull; }
+  std::uint64_t hash_ = 1469598103934665603ull;
+};
+
+std::int64_t padded(std::int64_t numel, std::int64_t element_bytes) {
+  const std::int64_t per_line = kAlignment / element_bytes;
+  return (numel + per_line - 1) / per_line * per_line;
+}
+
+struct OpenBucket {
+  Bucket bucket;
+  std::size_t last_position = 0;
+};
+
+}  // namespace
+
+std::int64_t ParameterLayout::numel() const noexcept {
+  std::int64_t n = 1;
+  for (const auto extent : shape) n *= extent;
+  return n;
+}
+
+std::string ParameterLayout::describe() const {
+  std::string text = name + " (";
+  for (std::size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
+  text += std::string(") ") + c10::toString(dtype);
+  if (!requires_grad) text += " frozen";
+  return text;
+}
+
+std::vector<std::int32_t> registration_order(std::span<const ParameterLayout> layout) {
+  std::vector<std::int32_t> order;
+  for (auto i = static_cast<std::int32_t>(layout.size()); i-- > 0;) {
+    if (layout[static_cast<std::size_t>(i)].requires_grad) order.push_back(i);
+  }
+  return order;
+}
+
+BucketPlan plan_buckets(std::span<const ParameterLayout> layout, std::span<const std::int32_t> order,
+                        std::int64_t cap_bytes, std::int64_t first_cap_bytes) {
+  BucketPlan plan;
+  std::vector<bool> placed(layout.size(), false);
+  for (const auto index : order) {
+    const auto i = static_cast<std::size_t>(index);
+    if (i >= layout.size() || placed[i] || !layout[i].requires_grad) continue;
+    placed[i] = true;
+    plan.order.push_back(index);
+  }
+  for (const auto index : registration_order(layout)) {
+    if (!placed[static_cast<std::size_t>(index)]) plan.order.push_back(index);
+  }
+
+  std::map<at::ScalarType, OpenBucket> open;
+  std::vector<OpenBucket> closed;
+  for (std::size_t position = 0; position < plan.order.size(); ++position) {
+    const auto& parameter = layout[static_cast<std::size_t>(plan.order[position])];
+    auto& current = open[parameter.dtype];
+    current.bucket.dtype = parameter.dtype;
+    current.bucket.slots.push_back({plan.order[position], 0, parameter.numel()});
+    current.last_position = position;
+    const auto element_bytes = static_cast<std::int64_t>(c10::elementSize(parameter.dtype));
+    current.bucket.end += padded(parameter.numel(), element_bytes);  // its length for now; placed below
+    if (current.bucket.end * element_bytes >= (closed.empty() ? first_cap_bytes : cap_bytes)) {
+      closed.push_back(std::move(current));
+      open.erase(parameter.dtype);
+    }
+  }
+  for (auto& [dtype, rest] : open) closed.push_back(std::move(rest));
+  // A bucket is full when its last parameter is ready.
+  std::stable_sort(closed.begin(), closed.end(),
+                   [](const auto& a, const auto& b) { return a.last_position < b.last_position; });
+
+  std::map<at::ScalarType, std::int64_t> length;
+  Fnv hash;
+  hash.mix(layout_hash(layout));
+  for (auto& [bucket, position] : closed) {
+    auto& offset = length[bucket.dtype];
+    bucket.begin = offset;
+    for (auto& slot : bucket.slots) {
+      slot.offset = offset;
+      offset += padded(slot.numel, static_cast<std::int64_t>(c10::elementSize(bucket.dtype)));
+      hash.mix(static_cast<std::uint64_t>(slot.parameter));
+    }
+    bucket.end = offset;
+    hash.mix(static_cast<std::uint64_t>(bucket.end));
+    plan.buckets.push_back(std::move(bucket));
+  }
+  for (const auto& [dtype, numel] : length) plan.flats.push_back({dtype, numel});
+  plan.hash = hash.value();
+  return plan;
+}
+
+std::string BucketPlan::describe() const {
+  std::string text = std::to_string(order.size()) + " parameters in " + std::to_string(buckets.size()) + " bucket" +
+                     (buckets.size() == 1 ? "" : "s");
+  for (std::size_t i = 0; i < buckets.size(); ++i) {
+    char size[32];
+    std::snprintf(
+        size, sizeof size, "%.1f",
+        static_cast<double>(buckets[i].numel()) * static_cast<double>(c10::elementSize(buckets[i].dtype)) / (1 << 20));
+    text += (i == 0 ? ": " : ", ") + std::string(size);
+  }
+  return text + (buckets.empty() ? "" : " MiB");
+}
+
+std::string order_text(std::span<const std::int32_t> order) {
+  std::string text;
+  for (const auto index : order) text += (text.empty() ? "" : " ") + std::to_string(index);
+  return text;
+}
+
+std::vector<std::int32_t> order_of_text(const std::string& text) {
+  std::vector<std::int32_t> order;
+  std::istringstream in(text);
+  for (std::int32_t index = 0; in >> index;) order.push_back(index);
+  return order;
+}
+
+std::uint64_t layout_hash(std::span<const ParameterLayout> layout) noexcept {
+  Fnv hash;
+  for (const auto& parameter : layout) {
+    hash.mix(parameter.name);
+    hash.mix(parameter.shape.size());
+    for (const auto extent : parameter.shape) hash.mix(static_cast<std::uint64_t>(extent));
+    hash.mix(static_cast<std::uint64_t>(parameter.dtype) * 2 + (parameter.requires_grad ? 1 : 0));
+  }
+  return hash.value();
+}
+
+std::string layout_difference(std::span<const ParameterLayout> mine, int my_rank,
+                              std::span<const ParameterLayout> theirs, int their_rank) {
+  for (std::size_t i = 0; i < std::max(mine.size(), theirs.size()); ++i) {
+    if (i < mine.size() && i < theirs.size() && mine[i] == theirs[i]) continue;
+    const auto side = [i](std::span<const ParameterLayout> layout, int rank) {
+      return (i < layout.size() ? "is " + layout[i].describe() : std::string("does not exist")) + " on rank " +
+             std::to_string(rank);
+    };
+    return "parameter " + std::to_string(i) + " " + side(theirs, their_rank) + " and " + side(mine, my_rank);
+  }
+  return {};
+}
+
+std::string serialize_layout(std::span<const ParameterLayout> layout) {
+  std::ostringstream out;
+  for (const auto& parameter : layout) {
+    out << static_cast<int>(parameter.dtype) << ' ' << (parameter.requires_grad ? 1 : 0) << ' '
+        << parameter.shape.size();
+    for (const auto extent : parameter.shape) out << ' ' << extent;
+    out << ' ' << parameter.name << '\n';
+  }
+  return out.str();
+}
+
+std::vector<ParameterLayout> parse_layout(const std::string& text) {
+  std::vector<ParameterLayout> layout;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream fields(line);
+    ParameterLayout parameter;
+    int dtype = -1, requires_grad = 0;
+    std::size_t dimensions = 0;
+    fields >> dtype >> requires_grad >> dimensions;
+    if (!fields || dimensions > 64)
+      throw Error(ErrorCode::bad_data, "a rank's parameter layout", "line '" + line + "' cannot be read");
+    parameter.shape.resize(dimensions);
+    for (auto& extent : parameter.shape) fields >> extent;
+    fields.get();
+    std::getline(fields, parameter.name);
+    parameter.dtype = static_cast<at::ScalarType>(dtype);
+    parameter.requires_grad = requires_grad != 0;
+    layout.push_back(std::move(parameter));
+  }
+  return layout;
+}
+
+}  // namespace troupe

@@ -1,0 +1,67 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tensor_io/kernels/update_kernels.hpp"
+#include "tensor_io/layout/named_state.hpp"
+
+namespace troupe {
+
+/// Parameters that share hyper-parameters.
+struct ParameterGroup {
+  NamedTensors parameters;   ///< leaves of the model, by their names in it
+  double lr_scale = 1;       ///< multiplies the scheduled rate
+  double weight_decay = -1;  ///< negative: the optimizer's default
+};
+
+/// One parameter, for whoever makes its updates in the optimizer's place (Optimizer::elements).
+struct ElementState {
+  std::string name;          ///< as in the groups
+  at::Tensor parameter;      ///< as in the groups
+  at::Tensor first, second;  ///< moments, in the parameter's shape and strides; undefined where the optimizer has none
+  at::Tensor step;           ///< () f32: updates so far
+  /// What the update number `step` (from 1) is at the schedule's `lr`. May outlive the optimizer.
+  std::function<UpdateRule(double lr, double step)> rule;
+  /// Of the update that comes.
+  UpdateRule next_rule(double lr) const { return rule(lr, static_cast<double>(*step.const_data_ptr<float>()) + 1); }
+};
+
+/// An element-wise optimizer: applies the `.grad` of its parameters to them. Parameters whose gradient is undefined are
+/// left alone (not decayed either). Compute's thread only. State is keyed by parameter name, so that any world size can
+/// load it.
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+  virtual std::string name() const = 0;  ///< sgd, adamw, or a class of torch::optim
+  /// One step at this rate (the schedule's; groups scale it).
+  virtual void step(double lr) = 0;
+  /// As step where `skip` is 0, and nothing at all where it is 1: () f32 beside the parameters, which the host does not
+  /// read. Throws Error(usage) in an optimizer that decides on the host, as the default does.
+  virtual void step_unless(const at::Tensor& skip, double lr);
+  /// As in a checkpoint without its "optimizer" in front: PARAMETER.momentum_buffer, PARAMETER.exp_avg, PARAMETER.step
+  /// and so on. The tensors are the live ones.
+  virtual NamedTensors state() = 0;
+  /// Copies values in; creates state that does not exist yet. Throws Error(mismatch) for a missing or unknown name or
+  /// another shape.
+  virtual void load_state(const NamedTensors& state) = 0;
+  virtual const std::vector<ParameterGroup>& groups() const = 0;
+  /// For an update that is made elsewhere, and not by step: all parameters, with the live tensors, which may be given
+  /// other memory (set_data). Who makes an update writes new values and adds 1 to `step`. Empty where there is more to
+  /// an update than a rule for each element, or the values are not f32 on the CPU; `why_not` then says what.
+  virtual std::vector<ElementState> elements(std::string& why_not);
+
+  /// Given a parameter, what is to be updated in its place: the slice of it that this rank owns, empty where it owns
+  /// none.
+  using Replacement = std::function<at::Tensor(const at::Tensor& parameter)>;
+  /// Before the first step: keeps names, groups and hyper-parameters, and forgets parameters whose replacement is
+  /// empty. A strategy that shards the state calls it. Throws Error(usage) after a step; the default does so always.
+  virtual void replace_parameters(const Replacement& replacement);
+  /// As if replace_parameters had never been called and no step been made. Does nothing where that is so.
+  virtual void restore_parameters() {}
+};
+
+}  // namespace troupe

@@ -1,0 +1,15 @@
+#pragma once
+#include <cstdint>
+
+#include "tensor_io/optimizer/optimizer_options.hpp"
+
+namespace troupe {
+
+/// The learning rate of optimizer step `step` (from 0), as a pure function: linear warm-up from 0, reaching lr at step
+/// `warmup_steps`, then constant, cosine down to lr_min at step `total_steps`, the one after the last (Loshchilov and
+/// Hutter, 2017), or lr_step_factor every lr_step_epochs. The rates of PyTorch's LinearLR followed by CosineAnnealingLR
+/// or StepLR. Throws Error(usage) for an unknown schedule.
+double scheduled_lr(const OptimizerOptions& options, std::int64_t step, std::int64_t steps_per_epoch,
+                    std::int64_t total_steps);
+
+}  // namespace troupe

@@ -1,0 +1,38 @@
+#pragma once
+#include <torch/torch.h>
+
+#include <vector>
+
+#include "tensor_io/optimizer/optimizer.hpp"
+
+namespace troupe {
+
+/// A torch::optim optimizer of the user's, behind our interface: element-wise ones (SGD, Adam, AdamW, RMSprop,
+/// Adagrad). Their state, which LibTorch keeps by pointer, is named by parameter here. LBFGS needs a closure that runs
+/// forward again and is refused.
+class TorchOptimizer final : public Optimizer {
+ public:
+  /// Borrows the optimizer; `model` names its parameters. Throws Error(usage) for LBFGS, for a class whose state has no
+  /// names here, and for a parameter that is not the model's.
+  TorchOptimizer(torch::optim::Optimizer& optimizer, const torch::nn::Module& model);
+
+  std::string name() const override { return "torch::optim"; }
+  /// Sets the first group's rate to `lr`, every other one's in the ratio that the groups had at construction, and
+  /// steps.
+  void step(double lr) override;
+  /// What LibTorch has created so far: nothing for a parameter that never had a gradient. `step` is a copy, the tensors
+  /// are the live ones.
+  NamedTensors state() override;
+  /// All or nothing. A parameter of which `state` knows nothing is one that never had a gradient.
+  void load_state(const NamedTensors& state) override;
+  const std::vector<ParameterGroup>& groups() const override { return groups_; }
+  void replace_parameters(const Replacement& replacement) override;
+  void restore_parameters() override;
+
+ private:
+  torch::optim::Optimizer& optimizer_;
+  std::vector<ParameterGroup> groups_, replaced_;
+  double adagrad_start_ = 0;  // what its sums begin with
+};
+
+}  // namespace troupe

@@ -1,2 +1,0 @@
-#define TROUPE_KERNELS kernels_avx2
-#include "tensor_io/reduce_kernels.inc"

@@ -1,0 +1,47 @@
+#include "launch/config/device_settings.hpp"
+
+#include "tests/catch.hpp"
+
+using namespace troupe;
+
+namespace {
+
+std::string refused_there(const std::function<void(Config&)>& change, c10::Device device) {
+  Config config;
+  change(config);
+  try {
+    check_device_settings(config, device);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("[L03] what works on the CPU only is refused on a GPU by its setting's name, and only there") {
+  const c10::Device gpu(c10::kCUDA, 1), cpu(c10::kCPU);
+  const std::vector<std::pair<std::string, std::function<void(Config&)>>> settings = {
+      {"strategy: 'pipeline'", [](Config& c) { c.strategy = "pipeline"; }},
+      {"strategy: 'tensor_parallel'", [](Config& c) { c.strategy = "tensor_parallel"; }},
+      {"strategy: 'parameter_server'", [](Config& c) { c.strategy = "parameter_server"; }},
+      {"adapt: 'link'", [](Config& c) { c.adapt = "link"; }},
+      {"tune_buckets: 'true'", [](Config& c) { c.tune_buckets = true; }},
+      {"fsdp_tune_prefetch: 'true'", [](Config& c) { c.strategy = "fsdp", c.fsdp_tune_prefetch = true; }},
+      {"balance: 'speed'", [](Config& c) { c.balance = "speed"; }},
+      {"deferred_init: 'true'", [](Config& c) { c.deferred_init = true; }},
+  };
+  for (const auto& [field, change] : settings) {
+    CHECK_THAT(refused_there(change, gpu),
+               Catch::StartsWith(field) && Catch::Contains("trains on cuda:1") && Catch::Contains("--device cpu"));
+    CHECK(refused_there(change, cpu).empty());
+  }
+  for (const std::string works : {"fp16", "bf16", "powersgd"})
+    CHECK(refused_there([&](Config& c) { c.comm_hook = works; }, gpu).empty());
+  CHECK(refused_there([](Config& c) { c.switch_at = "9:diloco"; }, gpu).empty());
+  CHECK(refused_there([](Config& c) { c.sync_batchnorm = true, c.activation_checkpointing = "block"; }, gpu).empty());
+  CHECK(refused_there([](Config& c) { c.strategy = "my_own"; }, gpu).empty());
+  for (const std::string works : {"ddp", "fsdp", "zero1", "zero2", "local_sgd", "diloco"}) {
+    CHECK(refused_there([&](Config& c) { c.strategy = works, c.fsdp_cpu_offload = true; }, gpu).empty());
+  }
+}

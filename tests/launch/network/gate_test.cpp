@@ -1,0 +1,361 @@
+#include "launch/network/gate.hpp"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <future>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "launch/network/frame_check.hpp"
+#include "launch/network/secure_link.hpp"
+#include "tensor_io/base/error.hpp"
+#include "tests/catch.hpp"
+
+using namespace troupe;
+using namespace std::chrono_literals;
+
+namespace {
+
+std::string frame(unsigned operation, std::uint32_t length, const std::string& payload = {}) {
+  std::string text(32, '\0');
+  text[0] = static_cast<char>(operation);
+  for (std::size_t i = 0; i < 4; ++i) text[4 + i] = static_cast<char>(length >> (24 - 8 * i) & 255u);
+  return text + payload;
+}
+
+std::string greeting() { return frame(1, 5, "hello"); }
+
+const char* judged(FrameCheck& check, const std::string& bytes, std::size_t at_once) {
+  for (std::size_t at = 0; at < bytes.size(); at += at_once) {
+    if (const char* wrong =
+            check.take(std::as_bytes(std::span(bytes).subspan(at, std::min(at_once, bytes.size() - at)))))
+      return wrong;
+  }
+  return nullptr;
+}
+
+// Where CAF would be: a local socket that takes whatever the gate lets in.
+class Inside {
+ public:
+  Inside() {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    socklen_t size = sizeof address;
+    REQUIRE(::bind(listener_, reinterpret_cast<const sockaddr*>(&address), sizeof(sa_family_t)) == 0);
+    REQUIRE(::listen(listener_, 16) == 0);
+    REQUIRE(::getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size) == 0);
+    name_.assign(address.sun_path, size - offsetof(sockaddr_un, sun_path));
+    timeval patience{10, 0};
+    ::setsockopt(listener_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  }
+  ~Inside() { ::close(listener_); }
+  const std::string& name() const { return name_; }
+  int accept() const { return ::accept(listener_, nullptr, nullptr); }
+  bool nobody() const {
+    return ::recv(listener_, nullptr, 0, MSG_DONTWAIT) < 0 && ::accept4(quiet(), nullptr, nullptr, 0) < 0;
+  }
+
+ private:
+  int quiet() const {
+    timeval none{0, 1000};
+    ::setsockopt(listener_, SOL_SOCKET, SO_RCVTIMEO, &none, sizeof none);
+    return listener_;
+  }
+  int listener_ = ::socket(AF_UNIX, SOCK_STREAM, 0);
+  std::string name_;
+};
+
+class Lines {
+ public:
+  void add(const std::string& line) {
+    const std::lock_guard lock(mutex_);
+    lines_.push_back(line);
+  }
+  bool wait_for(const std::string& part) {
+    for (int i = 0; i < 1000; ++i) {
+      {
+        const std::lock_guard lock(mutex_);
+        for (const auto& line : lines_) {
+          if (line.find(part) != std::string::npos) return true;
+        }
+      }
+      std::this_thread::sleep_for(10ms);
+    }
+    return false;
+  }
+  std::string all() {
+    const std::lock_guard lock(mutex_);
+    std::string text;
+    for (const auto& line : lines_) text += line + "\n";
+    return text;
+  }
+  std::string last() {
+    const std::lock_guard lock(mutex_);
+    return lines_.empty() ? "" : lines_.back();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> lines_;
+};
+
+// A gate, its thread, and what is behind it.
+struct GateWorld {
+  explicit GateWorld(std::optional<JobKeys> keys, std::chrono::milliseconds patience = 5s,
+                     std::size_t waiting_per_address = 64) {
+    GateOptions options;
+    options.keys = std::move(keys);
+    options.inside = inside.name();
+    options.patience = patience;
+    options.waiting_per_address = waiting_per_address;
+    options.log = [this](const std::string& line) { lines.add(line); };
+    gate.emplace(io, options);
+  }
+  ~GateWorld() { end(); }
+  void end() {
+    if (!gate) return;
+    gate.reset();
+    work.reset();
+    thread.join();
+  }
+
+  Inside inside;
+  Lines lines;
+  asio::io_context io;
+  asio::executor_work_guard<asio::io_context::executor_type> work = asio::make_work_guard(io);
+  std::optional<Gate> gate;
+  std::thread thread{[this] { io.run(); }};
+};
+
+int plain_connection(std::uint16_t port) {
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  REQUIRE(::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+  timeval patience{10, 0};
+  ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  return fd;
+}
+
+void send_all(int fd, const std::string& bytes) { (void)!::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
+
+std::string receive(int fd, std::size_t n) {
+  std::string text(n, '\0');
+  const auto got = ::recv(fd, text.data(), n, MSG_WAITALL);
+  text.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+  return text;
+}
+
+// The other side ends the connection, rather than a timeout.
+bool ends(int fd) {
+  char byte = 0;
+  ssize_t n = 0;
+  while ((n = ::recv(fd, &byte, 1, 0)) > 0) {
+  }
+  return n == 0 || errno == ECONNRESET;
+}
+
+std::string link_failure(GateWorld& world, const JobKeys& keys) {
+  try {
+    ::close(open_secure_link(world.io, keys, "127.0.0.1", world.gate->port(), 5s).get());
+    return "";
+  } catch (const Error& error) {
+    return error.report().cause;
+  }
+}
+
+}  // namespace
+
+TEST_CASE("[L08] frames that CAF does not survive are seen however they are cut") {
+  const std::string good = greeting() + frame(6, 0) + frame(2, 3, "abc") + frame(5, 1, "x") + frame(6, 0);
+  for (std::size_t at_once = 1; at_once <= good.size(); ++at_once) {
+    FrameCheck check(FrameCheck::From::client);
+    CHECK(judged(check, good, at_once) == nullptr);
+    CHECK(check.greeted());
+  }
+  struct Case {
+    std::string bytes;
+    const char* why;
+  };
+  const std::vector<Case> cases{{frame(0, 0), "the first frame is no handshake"},
+                                {frame(1, 0), "a frame with the wrong length"},
+                                {frame(2, 3, "abc"), "the first frame is no handshake"},
+                                {frame(7, 1), "no such operation in a frame"},
+                                {frame(255, 1), "no such operation in a frame"},
+                                {frame(1, 70'000), "a handshake that is too long"},
+                                {frame(1, ~0u), "a handshake that is too long"},
+                                {greeting() + greeting() + frame(1, 0), "a frame with the wrong length"},
+                                {greeting() + frame(0, 9), "a server's handshake"},
+                                {greeting() + frame(2, 0), "a frame with the wrong length"},
+                                {greeting() + frame(3, 0), "a frame with the wrong length"},
+                                {greeting() + frame(6, 1), "a frame with the wrong length"},
+                                {greeting() + frame(2, 1u << 31), "a frame that is too long"},
+                                {greeting() + frame(2, FrameCheck::kLongestPayload + 1), "a frame that is too long"}};
+  for (const auto& bad : cases) {
+    for (const std::size_t at_once : {1, 7, 32, 1000}) {
+      FrameCheck check(FrameCheck::From::client);
+      const char* found = judged(check, bad.bytes, at_once);
+      REQUIRE(found != nullptr);
+      CHECK(std::string(found) == bad.why);
+    }
+  }
+  FrameCheck server(FrameCheck::From::server);
+  CHECK(judged(server, frame(0, 5, "hello"), 3) == nullptr);
+  FrameCheck other(FrameCheck::From::server);
+  CHECK(judged(other, greeting(), 3) != nullptr);
+}
+
+TEST_CASE("[L08] the gate lets the job's own in, and carries bytes both ways") {
+  const KeyMaker job;
+  GateWorld world(job.keys_for("coordinator"));
+  const int outside = open_secure_link(world.io, job.keys_for("rank"), "127.0.0.1", world.gate->port(), 5s).get();
+  const int inside = world.inside.accept();
+  REQUIRE(inside >= 0);
+  send_all(inside, frame(0, 5, "hello"));
+  CHECK(receive(outside, 37) == frame(0, 5, "hello"));
+  send_all(outside, greeting());
+  CHECK(receive(inside, 37) == greeting());
+  // More than any buffer on the way holds, in both directions at once.
+  const std::string much(5 << 20, 'm');
+  const auto sent = std::async(std::launch::async,
+                               [&] { send_all(outside, frame(2, static_cast<std::uint32_t>(much.size()), much)); });
+  const auto back = std::async(std::launch::async,
+                               [&] { send_all(inside, frame(2, static_cast<std::uint32_t>(much.size()), much)); });
+  const auto theirs = std::async(std::launch::async, [&] { return receive(outside, 32 + much.size()); });
+  CHECK((receive(inside, 32 + much.size()) == frame(2, static_cast<std::uint32_t>(much.size()), much)));
+  CHECK((const_cast<std::future<std::string>&>(theirs).get().substr(32) == much));
+  // The last words before an end arrive.
+  send_all(inside, frame(6, 0));
+  ::close(inside);
+  CHECK(receive(outside, 32) == frame(6, 0));
+  CHECK(ends(outside));
+  ::close(outside);
+  world.end();
+  CHECK(world.lines.last().empty());
+}
+
+TEST_CASE("[L08] patience is for handshakes: a connection may be silent afterwards, on both sides") {
+  const KeyMaker job;
+  GateWorld world(job.keys_for("coordinator"), 300ms);
+  const int outside = open_secure_link(world.io, job.keys_for("rank"), "127.0.0.1", world.gate->port(), 300ms).get();
+  const int inside = world.inside.accept();
+  send_all(inside, frame(0, 5, "hello"));
+  send_all(outside, greeting());
+  CHECK(receive(outside, 37).size() == 37);
+  CHECK(receive(inside, 37).size() == 37);
+  std::this_thread::sleep_for(700ms);
+  send_all(inside, frame(6, 0));
+  send_all(outside, frame(6, 0));
+  CHECK(receive(outside, 32) == frame(6, 0));
+  CHECK(receive(inside, 32) == frame(6, 0));
+  ::close(inside);
+  ::close(outside);
+  world.end();
+  CHECK(world.lines.all().empty());
+}
+
+TEST_CASE("[L08] the gate refuses strangers, says why, and counts them") {
+  const KeyMaker job, other;
+  const auto ours = job.keys_for("rank"), theirs = other.keys_for("rank");
+  GateWorld world(job.keys_for("coordinator"), 300ms);
+  const auto port = world.gate->port();
+  const std::vector<std::string> shouts{frame(0, 0), frame(1, 0), "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+                                        std::string(4096, '\xff'), "\n\n\n\n\n"};
+  for (const auto& shout : shouts) {
+    const int fd = plain_connection(port);
+    send_all(fd, shout);
+    CHECK(ends(fd));
+    ::close(fd);
+  }
+  CHECK(world.lines.wait_for("no TLS 1.3"));
+  const int silent = plain_connection(port);
+  CHECK(ends(silent));
+  ::close(silent);
+  CHECK(world.lines.wait_for("127.0.0.1 was refused: too slow"));
+
+  CHECK(!link_failure(world, theirs).empty());
+  // The right authority to trust, and a certificate of another's.
+  CHECK(link_failure(world, {ours.authority, theirs.certificate, theirs.key, ours.token})
+            .find("does not take our keys") != std::string::npos);
+  INFO(world.lines.all());
+  CHECK(world.lines.wait_for("a certificate that is not the job's"));
+  // A certificate of the job's with another token: stolen, or a job's before.
+  CHECK(
+      link_failure(world, {ours.authority, ours.certificate, ours.key, theirs.token}).find("does not take our keys") !=
+      std::string::npos);
+  CHECK(world.lines.wait_for("a wrong token"));
+  CHECK(world.inside.nobody());
+
+  CHECK(link_failure(world, ours).empty());
+  world.end();
+  CHECK(world.lines.last().find("connections were refused: ") != std::string::npos);
+}
+
+TEST_CASE("[L08] a certificate that has expired does not open the gate") {
+  const KeyMaker job;
+  const auto now = std::time(nullptr);
+  auto old = job.keys_for("rank", now - 8 * 24 * 3600);
+  GateWorld world(job.keys_for("coordinator"));
+  CHECK(link_failure(world, old).find("does not take our keys") != std::string::npos);
+  CHECK(world.lines.wait_for("a certificate that has expired"));
+}
+
+TEST_CASE("[L08] a peer with keys that sends what CAF does not survive is cut off before CAF sees it") {
+  const KeyMaker job;
+  GateWorld world(job.keys_for("coordinator"));
+  for (const auto& bytes : {frame(0, 0), frame(1, 0), frame(1, ~0u), greeting() + frame(2, 1u << 31)}) {
+    const int outside = open_secure_link(world.io, job.keys_for("rank"), "127.0.0.1", world.gate->port(), 5s).get();
+    const int inside = world.inside.accept();
+    send_all(outside, bytes);
+    CHECK(ends(outside));
+    const auto seen = receive(inside, 100);
+    CHECK((seen.empty() || seen == greeting()));
+    ::close(outside);
+    ::close(inside);
+  }
+  CHECK(world.lines.wait_for("a frame that is too long"));
+}
+
+TEST_CASE("[L08] silent peers hold no more than their places, and keep nobody out") {
+  const KeyMaker job;
+  GateWorld world(job.keys_for("coordinator"), 60s, 8);
+  std::vector<int> silent;
+  for (int i = 0; i < 40; ++i) silent.push_back(plain_connection(world.gate->port()));
+  // 32 of them had to make place, long before their minute is over.
+  for (int i = 0; i < 32; ++i) CHECK(ends(silent[static_cast<std::size_t>(i)]));
+  CHECK(world.lines.wait_for("too many at once (32 so far)"));
+  CHECK(link_failure(world, job.keys_for("rank")).empty());
+  for (const int fd : silent) ::close(fd);
+}
+
+TEST_CASE("[L08] without keys the gate checks frames, and wants a handshake in time") {
+  GateWorld world(std::nullopt, 300ms);
+  const int bad = plain_connection(world.gate->port());
+  send_all(bad, frame(1, 0));
+  CHECK(ends(bad));
+  const int silent = plain_connection(world.gate->port());
+  CHECK(ends(silent));
+  const int good = plain_connection(world.gate->port());
+  send_all(good, greeting());
+  int inside = -1;
+  std::string seen;
+  for (int i = 0; i < 3 && seen != greeting(); ++i) {
+    if (inside >= 0) ::close(inside);
+    inside = world.inside.accept();
+    seen = receive(inside, 37);
+  }
+  CHECK(seen == greeting());
+  // The handshake is through: it may be silent for as long as it likes.
+  std::this_thread::sleep_for(500ms);
+  send_all(good, frame(6, 0));
+  CHECK(receive(inside, 32) == frame(6, 0));
+  for (const int fd : {bad, silent, good, inside}) ::close(fd);
+}

@@ -1,0 +1,255 @@
+// Training on a device, without one: its operators run on the host at once, its streams only write down what they are
+// asked for (tests/support/fake_device.hpp), and NCCL is threads. What is held: the same losses and weights as on the
+// CPU, who waits for whom, and that the host waits for the device once in a step.
+#include <atomic>
+#include <thread>
+
+#include "tensor_io/communicator/nccl/nccl_communicator.hpp"
+#include "tensor_io/data/datasets.hpp"
+#include "tensor_io/data/device_feed.hpp"
+#include "tensor_io/device/device_stream.hpp"
+#include "tests/support/fake_device.hpp"
+#include "tests/support/scripted_nccl.hpp"
+#include "tests/support/small_training.hpp"
+#include "tests/support/thread_nccl.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+using troupe::test::FakeDevice;
+
+namespace {
+
+struct DeviceLinearImpl : torch::nn::Module {
+  explicit DeviceLinearImpl(torch::nn::LinearImpl& host)
+      : weight(register_parameter("weight", host.weight.detach().to(FakeDevice::device()))),
+        bias(register_parameter("bias", host.bias.detach().to(FakeDevice::device()))) {}
+  at::Tensor weight, bias;
+};
+
+// SmallMlp's values. Not by `to`, which LibTorch allows to its own devices only.
+struct DeviceMlpImpl : torch::nn::Module {
+  explicit DeviceMlpImpl(SmallMlpImpl& host)
+      : first(register_module("first", std::make_shared<DeviceLinearImpl>(*host.first))),
+        second(register_module("second", std::make_shared<DeviceLinearImpl>(*host.second))),
+        last(register_module("last", std::make_shared<DeviceLinearImpl>(*host.last))) {}
+  at::Tensor forward(const at::Tensor& x) const {
+    const auto hidden = torch::tanh(torch::nn::functional::linear(x, first->weight, first->bias));
+    return torch::nn::functional::linear(
+        torch::tanh(torch::nn::functional::linear(hidden, second->weight, second->bias)), last->weight, last->bias);
+  }
+  std::shared_ptr<DeviceLinearImpl> first, second, last;
+};
+
+// Small batches and models; `work` may change the training before it runs.
+SmallTraining::Result train_on(bool device, const std::string& strategy, int ranks,
+                               const std::function<void(SmallTraining&)>& work = {}) {
+  FakeDevice::reset();
+  SmallTraining training(strategy, ranks);
+  training.steps = 12;
+  if (work) work(training);
+  if (device) {
+    training.jobs.options.device = FakeDevice::device();
+    training.jobs.options.nccl = std::make_shared<troupe::test::ThreadNccl>();
+    training.model = [make = training.model] {
+      return std::make_shared<DeviceMlpImpl>(dynamic_cast<SmallMlpImpl&>(*make()));
+    };
+    training.forward = [](torch::nn::Module& model, const at::Tensor& input) {
+      return dynamic_cast<DeviceMlpImpl&>(model).forward(input.to(FakeDevice::device()));
+    };
+  }
+  return training.run();
+}
+
+void check_equal(const std::function<void(SmallTraining&)>& work, int ranks, double tolerance = 0) {
+  const auto cpu = train_on(false, "ddp", ranks, work);
+  const auto device = train_on(true, "ddp", ranks, work);
+  REQUIRE(joined(cpu.errors) == "");
+  REQUIRE(joined(device.errors) == "");
+  CHECK((cpu.losses.size() == 12));
+  CHECK(largest_difference(cpu.losses, device.losses) <= tolerance);
+  CHECK(largest_difference(model_part(cpu.state), model_part(device.state)) <= tolerance);
+}
+
+}  // namespace
+
+TEST_CASE("[L03] ddp trains on a device to the losses and weights of the CPU") {
+  const int ranks = GENERATE(1, 2, 3);
+  check_equal([](SmallTraining& training) { training.optimizer.momentum = 0.9; }, ranks);
+}
+
+TEST_CASE("[L03] on a device micro-batches add up, and AdamW and clipping see the CPU's gradients") {
+  check_equal([](SmallTraining& training) { training.jobs.options.training.grad_accum_steps = 2; }, 2);
+  check_equal([](SmallTraining& training) { training.optimizer.optimizer = "adamw"; }, 2);
+  // The norm is added up in another order than on the CPU.
+  check_equal([](SmallTraining& training) { training.jobs.options.training.clip_norm = 0.05; }, 2, 1e-6);
+}
+
+TEST_CASE("[L03] on a device the host waits once in a step, for the vote, and reads no value besides") {
+  const std::int64_t steps = 12;
+  const int ranks = GENERATE(1, 2);
+  std::int64_t before = 0;
+  int items = 0;
+  const auto result = train_on(true, "ddp", ranks, [&](SmallTraining& training) {
+    training.jobs.options.training.verify_every = 0;
+    training.before_step = [&](RankSystem& system, torch::nn::Module&, std::int64_t step) {
+      if (system.compute().rank() != 0 || step != 2) return;
+      before = host_waits();
+      items = FakeDevice::items();
+    };
+    training.at_end = [&](RankSystem& system, Optimizer&) {
+      system.compute().program_lane().barrier("end");
+      if (system.compute().rank() != 0) return;
+      // Steps 2 to 11 of rank 0; the other rank may be up to one step ahead or behind where the count began.
+      const auto waits = host_waits() - before;
+      CHECK(waits >= ranks * (steps - 2) - 1);
+      CHECK(waits <= ranks * (steps - 2) + 1);
+      CHECK((FakeDevice::items() == items));
+    };
+  });
+  CHECK(joined(result.errors) == "");
+}
+
+TEST_CASE("[L03] a rank's device is the current one of the thread that its program runs on") {
+  bool before = true;
+  std::atomic<bool> chosen{false};
+  auto cluster = ddp_cluster(1);
+  cluster.options.device = FakeDevice::device();
+  std::thread([&] {
+    before = FakeDevice::is_chosen_here();
+    check_no_errors(cluster.run([&](RankSystem&) { chosen = FakeDevice::is_chosen_here(); }));
+  }).join();
+  CHECK_FALSE(before);
+  CHECK(chosen);
+}
+
+TEST_CASE(
+    "[L03] on a device backward marks a bucket before the reducer's stream takes it, and the optimizer comes after the "
+    "last") {
+  std::vector<std::string> calls;
+  const auto result = train_on(true, "ddp", 1, [&](SmallTraining& training) {
+    training.steps = 4;
+    training.before_step = [&](RankSystem&, torch::nn::Module&, std::int64_t step) {
+      if (step == 3) calls.clear(), FakeDevice::forget();
+    };
+    training.at_end = [&](RankSystem&, Optimizer&) { calls = FakeDevice::calls(); };
+  });
+  REQUIRE(joined(result.errors) == "");
+  // Alone there is no NCCL: what is left is compute (s0), the reducer (a stream of its own), and their events.
+  std::string reducer;
+  std::set<std::string> marked, reduced;
+  for (const auto& call : calls) {
+    const auto last = call.substr(call.rfind(' ') + 1), first = call.substr(0, call.find(' '));
+    if (call.find(" marks s0") != std::string::npos) marked.insert(first);
+    if (call.find(" waits for ") != std::string::npos && first != "s0") {
+      CHECK(marked.count(last) == 1);  // what the reducer takes, backward has marked
+      reducer = first;
+    }
+    if (call.find(" marks ") != std::string::npos && last != "s0") reduced.insert(first);
+    if (call.rfind("s0 waits for ", 0) == 0) CHECK(reduced.count(last) == 1);
+  }
+  CHECK_FALSE(reducer.empty());
+  CHECK(reduced.size() >= 2);
+  CHECK(std::any_of(calls.begin(), calls.end(),
+                    [](const std::string& call) { return call.rfind("s0 waits for ", 0) == 0; }));
+}
+
+TEST_CASE("[L03] on a device a loss that is not finite is found at the vote, and its rank named by all") {
+  const auto result = train_on(true, "ddp", 2, [](SmallTraining& training) {
+    training.before_step = [](RankSystem& system, torch::nn::Module& model, std::int64_t step) {
+      if (step != 3 || system.compute().rank() != 1) return;
+      at::NoGradGuard no_grad;
+      model.named_parameters()["second.bias"].fill_(std::nan(""));
+    };
+  });
+  REQUIRE((result.errors.size() == 2));
+  for (const auto& error : result.errors)
+    CHECK_THAT(error, Catch::StartsWith("rank 1, compute, step 3: vote: the loss is not finite"));
+}
+
+TEST_CASE("[T01] on a device a gradient that is not finite skips the step on all ranks, by name") {
+  std::vector<StepReport> reports;
+  std::mutex mutex;
+  auto cluster = ddp_cluster(2);
+  cluster.options.device = FakeDevice::device();
+  cluster.options.nccl = std::make_shared<troupe::test::ThreadNccl>();
+  cluster.options.training.on_not_finite = "skip";
+  const auto errors = cluster.run([&](RankSystem& system) {
+    auto& compute = system.compute();
+    const auto model = std::make_shared<DeviceMlpImpl>(*make_seeded<SmallMlpImpl>(1));
+    compute.distribute(model);
+    const auto optimizer = make_optimizer(OptimizerOptions{}, one_group(*model));
+    const auto before = model->second->weight.detach().cpu().clone();
+    const auto input = small_batch(0).first.to(FakeDevice::device());
+    const auto loss = model->forward(input).square().mean();
+    // Finite itself, its gradient is not: on rank 1 alone.
+    const auto extra = (model->second->bias - model->second->bias.detach()).abs().sqrt().sum();
+    compute.backward(compute.rank() == 1 ? loss + extra : loss, 16);
+    const auto report = compute.step(*optimizer, 0.1);
+    if (!torch::equal(before, model->second->weight.detach().cpu())) throw std::runtime_error("the step was applied");
+    std::lock_guard lock(mutex);
+    reports.push_back(report);
+  });
+  CHECK(joined(errors) == "");
+  REQUIRE((reports.size() == 2));
+  for (const auto& report : reports) {
+    CHECK_FALSE(report.committed);
+    CHECK_THAT(report.reason, Catch::Contains("the gradient of second.bias is not finite"));
+  }
+}
+
+TEST_CASE(
+    "[L03] a batch goes to the device on a stream of copies, and its user's stream waits for it, the host for "
+    "nothing") {
+  FakeDevice::reset();
+  const auto waits = host_waits();
+  const auto items = FakeDevice::items();
+  const DeviceFeed feed(FakeDevice::device());
+  Batch batch;
+  batch.input = torch::randn({4, 3});
+  batch.target = torch::arange(4);
+  batch.index = torch::arange(4);
+  FakeDevice::hold();  // the copy is not over
+  const auto sent = feed.send(batch);
+  CHECK((sent.input.device() == FakeDevice::device()));
+  CHECK((sent.target.device() == FakeDevice::device()));
+  CHECK(sent.index.is_cpu());
+  CHECK_FALSE(sent.arrived->done());
+  DeviceFeed::receive(sent);
+  CHECK((FakeDevice::calls() == std::vector<std::string>{"e1 marks s1", "s0 waits for e1", "s0 uses memory",
+                                                         "s0 waits for e1", "s0 uses memory"}));
+  CHECK((host_waits() == waits));
+  CHECK((FakeDevice::items() == items));
+  FakeDevice::release();
+  CHECK(sent.arrived->done());
+  CHECK(torch::equal(sent.input.cpu(), batch.input));
+  CHECK_NOTHROW(DeviceFeed::receive(batch));  // one that was not sent
+}
+
+namespace {
+
+/// Notes on which device's behalf its memory is given back.
+struct FreeingNccl final : troupe::test::ScriptedNccl {
+  NcclResult free_memory(void* data) override {
+    on_device = FakeDevice::is_chosen_here();
+    return ScriptedNccl::free_memory(data);
+  }
+  std::atomic<bool> on_device{false};
+};
+
+}  // namespace
+
+TEST_CASE("[L03] nccl: memory that a thread without a device drops is given back on its own device") {
+  FakeDevice::reset();
+  const auto api = std::make_shared<FreeingNccl>();
+  CommunicatorOptions options;
+  options.backend = "nccl";
+  options.device = FakeDevice::device();
+  options.nccl = api;
+  NcclCommunicator communicator(options, nullptr);
+  auto tensor = communicator.allocate(4, at::kFloat);
+  std::thread([&] {
+    CHECK_FALSE(FakeDevice::is_chosen_here());
+    tensor = at::Tensor();
+  }).join();
+  CHECK(api->on_device);
+}

@@ -1,0 +1,334 @@
+// Jobs whose strategy changes while they run.
+#include "strategies/switching/switching_strategy.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <stdexcept>
+#include <thread>
+
+#include "actors/compute/heal.hpp"
+#include "tensor_io/base/fault_point.hpp"
+#include "tests/catch.hpp"
+#include "tests/support/small_training.hpp"
+
+using namespace troupe;
+using testing::largest_difference;
+using testing::SmallTraining;
+
+namespace {
+
+struct SwitchedRun {
+  SmallTraining::Result result;
+  std::vector<std::string> notices, names;  // rank 0's; the strategy after each step
+};
+
+SwitchedRun switched_run(int ranks, std::int64_t steps, const std::function<void(SmallTraining&)>& set) {
+  SmallTraining training("ddp", ranks);
+  training.steps = steps;
+  training.jobs.options.strategy.sync_every = 4;
+  SwitchedRun run;
+  training.before_step = [&](RankSystem& system, torch::nn::Module&, std::int64_t) {
+    if (system.compute().rank() == 0) run.names.push_back(system.compute().strategy().describe());
+  };
+  set(training);
+  run.result = training.run();
+  CHECK(testing::joined(run.result.errors) == "");
+  return run;
+}
+
+std::string switch_refusal(const std::function<void(StrategyOptions&)>& set) {
+  SmallTraining training("ddp", 2);
+  set(training.jobs.options.strategy);
+  training.steps = 1;
+  return training.run().errors.front();
+}
+
+// A link that one can slow down: collectives of buckets take so long more.
+std::atomic<int> link_delay_ms{0};
+
+class SlowLink final : public CommHook {
+ public:
+  explicit SlowLink(int share) : share_(share) {}
+  void reduce(BucketView& bucket, Communicator& communicator) override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(link_delay_ms / share_));
+    communicator.all_reduce(bucket.flat, ReduceOp::avg, bucket.label);
+  }
+
+ private:
+  int share_;  // of the bytes: one in so many
+};
+
+}  // namespace
+
+TEST_CASE("[X06] ddp with the bf16 hook from step 6 on has the bits of a run that was saved at step 6 and goes on so") {
+  const auto first = switched_run(2, 6, [](SmallTraining&) {});
+  SmallTraining rest("ddp", 2);
+  rest.saved = first.result.state;
+  rest.first_step = 6;
+  rest.steps = 6;
+  rest.jobs.options.strategy.comm_hook = "bf16";
+  const auto expected = rest.run();
+  CHECK(testing::joined(expected.errors) == "");
+  const auto found = switched_run(2, 12, [](SmallTraining& t) { t.jobs.options.strategy.switch_at = "6:ddp+bf16"; });
+  CHECK(largest_difference(found.result.state, expected.state) == 0);
+  const auto plain = switched_run(2, 12, [](SmallTraining&) {});
+  CHECK(largest_difference(found.result.state, plain.result.state) > 0);
+  CHECK_THAT(found.names.at(5), Catch::Contains("hook none"));
+  CHECK_THAT(found.names.at(6), Catch::Contains("hook bf16"));
+}
+
+TEST_CASE(
+    "[X06] diloco from step 6 on begins with the model of step 6, its optimizer, and outer parameters that are the "
+    "model") {
+  const int ranks = GENERATE(2, 4);
+  const auto first = switched_run(ranks, 6, [](SmallTraining& t) { t.optimizer.momentum = 0.9; });
+  SmallTraining rest("diloco", ranks);
+  rest.optimizer.momentum = 0.9;
+  rest.saved = first.result.state;
+  rest.first_step = 6;
+  rest.steps = 10;
+  rest.jobs.options.strategy.sync_every = 4;
+  rest.before_step = [](RankSystem& system, torch::nn::Module&,
+                        std::int64_t step) {  // outer steps are counted from the switch on
+    if (step == 6)
+      system.compute().strategy().load_state(
+          {{"local_steps.outer_steps", "0"}, {"local_steps.last", "0"}, {"local_steps.next", "10"}});
+  };
+  const auto expected = rest.run();
+  CHECK(testing::joined(expected.errors) == "");
+  const auto found = switched_run(ranks, 16, [](SmallTraining& t) {
+    t.optimizer.momentum = 0.9;
+    t.jobs.options.strategy.switch_at = "6:diloco";
+  });
+  CHECK(largest_difference(found.result.state, expected.state) == 0);
+}
+
+TEST_CASE("[X06] back from diloco the model is the mean of the replicas, and all ranks go on alike") {
+  const int overlap = GENERATE(0, 2);
+  std::mutex mutex;
+  std::map<std::string, at::Tensor> mean, moment;
+  std::map<std::string, std::vector<at::Tensor>> after;
+  const auto collect = [&](RankSystem& system, Optimizer& optimizer) {
+    std::lock_guard lock(mutex);
+    for (const auto& [name, tensor] : system.compute().strategy().replicated_tensors())
+      after[name].push_back(tensor.clone());
+    for (const auto& [name, tensor] : optimizer.state()) after["optimizer." + name].push_back(tensor.clone());
+  };
+  const auto set = [&](SmallTraining& t, const char* plan) {
+    t.optimizer.momentum = 0.9;
+    t.jobs.options.strategy.diloco_overlap = overlap;
+    t.jobs.options.strategy.switch_at = plan;
+    t.at_end = collect;
+  };
+  // Step 6 is the last of diloco, and between two outer steps, or with one under way: only a switch brings the replicas
+  // together.
+  (void)switched_run(3, 7, [&](SmallTraining& t) { set(t, "2:diloco,7:ddp"); });
+  for (const auto& [name, replicas] : after) {
+    INFO(name);
+    REQUIRE(replicas.size() == 3);
+    for (const auto& replica : replicas) CHECK(replica.equal(replicas.front()));
+  }
+  const auto together = std::exchange(after, {});
+  if (overlap == 0) {
+    (void)switched_run(3, 7, [&](SmallTraining& t) { set(t, "2:diloco"); });
+    for (const auto& [name, replicas] : after) {
+      INFO(name);
+      if (name == "first.weight") CHECK_FALSE(replicas[0].equal(replicas[1]));
+      if (!replicas[0].is_floating_point()) continue;
+      const auto by_hand = (replicas[0] + replicas[1] + replicas[2]) / 3;
+      CHECK((together.at(name).front() - by_hand).abs().max().item<double>() < 1e-6);
+    }
+  }
+  const auto found = switched_run(3, 60, [&](SmallTraining& t) {
+    set(t, "20:ddp+bf16,30:diloco,50:ddp");
+    t.jobs.options.training.verify_every = 3;  // replicas that differ would be named
+    t.jobs.options.training.on_divergence = "stop";
+    t.at_end = [](auto&, auto&) {};
+  });
+  CHECK(found.result.losses.back() < 0.7 * found.result.losses.front());
+}
+
+namespace {
+
+// Ends what a rank's thread does at a place in step 4.
+class Interruption final : public FaultWatch {
+ public:
+  explicit Interruption(std::string place) : place_(std::move(place)) {}
+  void at(const char* place, std::int64_t step) override {
+    if (step == 4 && place == place_) throw std::runtime_error("interrupted");
+  }
+
+ private:
+  std::string place_;
+};
+
+}  // namespace
+
+// Rank 1 has heard nothing of the barrier that the others have passed: as where a rank is lost just there.
+TEST_CASE("[X06] a rank that is interrupted behind the barrier of a switch follows the others in the next generation") {
+  SmallTraining training("ddp", 3);
+  auto& options = training.jobs.options;
+  options.strategy.switch_at = "2:diloco,5:ddp";
+  options.training.verify_every = 1;  // replicas that differ would be named
+  options.training.on_divergence = "stop";
+  training.optimizer.momentum = 0.9;
+  const auto errors = training.jobs.run([&](RankSystem& system) {
+    auto& compute = system.compute();
+    const auto model = training.model();
+    compute.distribute(model);
+    const auto optimizer = training.make(*model);
+    const auto watch = fault_watch();
+    set_fault_watch(std::make_shared<Interruption>(compute.rank() == 1 ? "switch" : "switched"));
+    for (std::int64_t s = 0; s < 9; ++s) {
+      const auto [input, target] = testing::small_batch(s, 15);
+      compute.backward(
+          torch::nn::functional::cross_entropy(training.forward(*model, input.narrow(0, compute.rank() * 5, 5)),
+                                               target.narrow(0, compute.rank() * 5, 5)),
+          5);
+      auto& strategy = compute.strategy();
+      if (s != 4) {
+        (void)compute.step(*optimizer, 0.1);
+        continue;
+      }
+      CHECK_THROWS_WITH(compute.step(*optimizer, 0.1), "interrupted");
+      CHECK(strategy.name() == (compute.rank() == 1 ? "diloco" : "ddp"));
+      strategy.rejoin(testing::next_generation(compute));
+      strategy.remember_state();
+      CHECK(strategy.name() == "ddp");
+      CHECK((strategy.take_notices() ==
+             std::vector<std::string>{"step 5: the strategy is now ddp, before it was diloco (as switch_at says)"}));
+      for (const auto& state : {strategy.replicated_tensors(), optimizer->state()}) {
+        const auto hash = hash_tensors(state);
+        for (const auto& other :
+             compute.program_lane().all_gather_bytes({reinterpret_cast<const char*>(&hash), sizeof hash}))
+          CHECK(std::memcmp(other.data(), &hash, sizeof hash) == 0);
+      }
+    }
+    set_fault_watch(watch);
+  });
+  testing::check_no_errors(errors);
+}
+
+TEST_CASE("[X06] each switch is told once, with its reason") {
+  std::mutex mutex;
+  std::vector<std::string> notices;
+  SmallTraining training("ddp", 2);
+  training.jobs.options.strategy.switch_at = "3:ddp+fp16,5:local_sgd";
+  auto& jobs = training.jobs;
+  const auto errors = jobs.run([&](RankSystem& system) {
+    const auto model = training.model();
+    system.compute().distribute(model);
+    const auto optimizer = training.make(*model);
+    for (std::int64_t s = 0; s < 8; ++s) {
+      const auto [input, target] = testing::small_batch(s);
+      const auto part = input.narrow(0, system.compute().rank() * 8, 8);
+      system.compute().backward(torch::nn::functional::cross_entropy(training.forward(*model, part),
+                                                                     target.narrow(0, system.compute().rank() * 8, 8)),
+                                8);
+      const auto report = system.compute().step(*optimizer, 0.1);
+      std::lock_guard lock(mutex);
+      if (system.compute().rank() == 0) notices.insert(notices.end(), report.notices.begin(), report.notices.end());
+    }
+  });
+  testing::check_no_errors(errors);
+  CHECK((notices == std::vector<std::string>{
+                        "step 3: the strategy is now ddp+fp16, before it was ddp (as switch_at says)",
+                        "step 5: the strategy is now local_sgd, before it was ddp+fp16 (as switch_at says)"}));
+}
+
+TEST_CASE("[X06] a job whose link becomes slow sends less, and more again when the link is fast") {
+  (void)switched_run(1, 1, [](SmallTraining&) {});  // the first run of a process registers the usual hooks
+  register_comm_hook("none", [](const StrategyOptions&) { return std::make_shared<SlowLink>(1); });
+  register_comm_hook("bf16", [](const StrategyOptions&) { return std::make_shared<SlowLink>(2); });
+  const auto found = switched_run(2, 200, [](SmallTraining& t) {
+    t.jobs.options.strategy.adapt = "link";
+    t.jobs.options.strategy.bucket_cap_mb = t.jobs.options.strategy.first_bucket_mb = 1;  // one bucket
+    t.before_step = [names = t.before_step](RankSystem& system, torch::nn::Module& model, std::int64_t step) {
+      names(system, model, step);
+      if (system.compute().rank() == 0) link_delay_ms = step >= 25 && step < 100 ? 120 : 0;
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // a step, beside which a fast link is nothing
+    };
+  });
+  register_comm_hooks();
+  CHECK_THAT(found.names.at(24), Catch::Contains("hook none") && Catch::Contains("adapts to the link"));
+  CHECK_THAT(found.names.at(50), Catch::Contains("hook bf16"));
+  CHECK_THAT(found.names.at(99), Catch::StartsWith("diloco"));
+  CHECK_THAT(found.names.at(199), Catch::StartsWith("ddp") && Catch::Contains("hook none"));
+}
+
+namespace {
+
+// Collectives whose start costs more than what they carry.
+class SlowStart final : public CommHook {
+ public:
+  void reduce(BucketView& bucket, Communicator& communicator) override {
+    std::this_thread::sleep_for(std::chrono::microseconds(5000 + bucket.flat.nbytes()));
+    communicator.all_reduce(bucket.flat, ReduceOp::avg, bucket.label);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("[X06] buckets are tuned to what collectives cost, once for all ranks, and the sums keep their bits") {
+  register_comm_hook("slow start", [](const StrategyOptions&) { return std::make_shared<SlowStart>(); });
+  const int ranks = GENERATE(2, 3);
+  const auto run = [&](bool tuned) {
+    return switched_run(ranks, 50, [&](SmallTraining& t) {
+      auto& options = t.jobs.options.strategy;
+      options.comm_hook = tuned ? "slow start" : "none";
+      options.tune_buckets = tuned;
+      t.jobs.options.training.verify_every = 5;
+      t.jobs.options.training.on_divergence = "stop";
+    });
+  };
+  const auto plain = run(false), tuned = run(true);
+  CHECK_THAT(tuned.names.at(15), Catch::Contains("6 parameters in 5 buckets"));
+  CHECK_THAT(tuned.names.at(49), Catch::Contains("6 parameters in 1 bucket:"));
+  CHECK_THAT(plain.names.at(49), Catch::Contains("6 parameters in 5 buckets"));
+  CHECK(largest_difference(tuned.result.state, plain.result.state) == 0);
+}
+
+TEST_CASE("[X06] tuned buckets go into a checkpoint and come back") {
+  std::map<std::string, std::string> saved;
+  std::mutex mutex;
+  const auto tuned = [](SmallTraining& t) { t.jobs.options.strategy.tune_buckets = true; };
+  (void)switched_run(2, 1, [&](SmallTraining& t) {
+    tuned(t);
+    t.at_end = [&](RankSystem& system, Optimizer&) {
+      auto& strategy = system.compute().strategy();
+      auto state = strategy.state();
+      CHECK(state.at("ddp.bucket_caps") == "104 104");  // of 1e-4 MiB
+      state["ddp.bucket_caps"] = "2000 300";
+      strategy.load_state(state);
+      std::lock_guard lock(mutex);
+      saved = strategy.state();
+      CHECK_THAT(strategy.describe(), Catch::Contains("6 parameters in 3 buckets"));
+      state["ddp.bucket_caps"] = "-1 none";
+      strategy.load_state(state);  // of another version, say: it keeps what it has
+      CHECK(strategy.state() == saved);
+    };
+  });
+  CHECK(saved.at("ddp.bucket_caps") == "2000 300");
+}
+
+TEST_CASE("[X06] what cannot be switched while it runs is refused before the first step, with the reason") {
+  CHECK_THAT(switch_refusal([](StrategyOptions& o) { o.strategy = "fsdp", o.switch_at = "5:ddp"; }),
+             Catch::Contains("switch_at") && Catch::Contains("keeps a shard"));
+  CHECK_THAT(switch_refusal([](StrategyOptions& o) { o.strategy = "zero1", o.adapt = "link"; }),
+             Catch::Contains("adapt: zero1 keeps"));
+  CHECK_THAT(switch_refusal([](StrategyOptions& o) { o.strategy = "zero2", o.fsdp_tune_prefetch = true; }),
+             Catch::Contains("fsdp_tune_prefetch: strategy zero2 does not tune it"));
+  CHECK_THAT(switch_refusal([](StrategyOptions& o) { o.strategy = "pipeline", o.switch_at = "5:ddp"; }),
+             Catch::Contains("part of the model"));
+  CHECK_THAT(switch_refusal([](StrategyOptions& o) { o.switch_at = "5:gossip"; }), Catch::Contains("'gossip'"));
+  CHECK_THAT(switch_refusal([](StrategyOptions& o) { o.switch_at = "5:ddp+bf61"; }),
+             Catch::Contains("no communication hook 'bf61'"));
+  CHECK_THAT(
+      switch_refusal([](StrategyOptions& o) { o.switch_at = "5:diloco", o.diloco_fragments = 5, o.sync_every = 4; }),
+      Catch::Contains("diloco_fragments"));
+  CHECK_THAT(switch_refusal([](StrategyOptions& o) { o.switch_at = "5:diloco", o.adapt = "link"; }),
+             Catch::Contains("adapt"));
+  CHECK_THAT(switch_refusal([](StrategyOptions& o) { o.comm_hook = "bf16", o.adapt = "link"; }),
+             Catch::Contains("begins with ddp+bf16"));
+}
