@@ -1,9 +1,10 @@
-"""No include points up, and third-party headers stay where they belong: include_arrows.py [ROOT]
+"""Includes follow the architecture: include_arrows.py [--table] [ROOT]
 
     tests, bench, examples -> troupe -> launch -> strategies -> actors -> tensor_io
 
-Prints one line per include that breaks a rule, and exits with 1 if there was one. Before that it judges sources with one sin each, so that
-a check that sees nothing cannot pass.
+No include points up, no folders include each other in a circle, third-party headers stay where they belong, and no folder has more than 45
+files. Prints one line per break of a rule, and exits with 1 if there was one. Before that it judges sources with one sin each, so that a
+check that sees nothing cannot pass. --table prints every folder with its files and lines instead.
 """
 import pathlib
 import re
@@ -11,41 +12,97 @@ import sys
 
 RANKS = {"tensor_io": 0, "actors": 1, "strategies": 2, "launch": 3, "troupe": 4, "examples": 5, "tests": 5, "bench": 5}
 
+MAX_FILES = 45  # of a folder, beside those in its sub-folders
+
 # What is included, who may, and why.
 PLACES = [
-    (r"caf/(io|openssl)/", r"launch/", "only launch opens connections between actor systems"),
+    (r"caf/(io|openssl)/", r"launch/network/", "only launch/network opens connections between actor systems"),
     (r"caf/", r"(?!tensor_io/)", "tensor_io moves tensors and knows no actors"),
     (r"nccl\.h", r"tensor_io/cuda/nccl_library\.", "only the table of NCCL's calls sees NCCL"),
     (r"(cuda|cublas|cupti|c10/cuda/|ATen/cuda/|torch/cuda)|tensor_io/cuda/device_kernels_cuda",
      r"tensor_io/cuda/(cuda_accelerator|cuda_graph|device_kernels_cuda|nccl_library)\.|tests/gpu/\w+\.cu$", "only the files of a build with CUDA see it"),
     (r"gloo/", r"tensor_io/communicator/gloo/|bench/", "only the Gloo communicator sees Gloo"),
-    (r"openssl/", r"(tests/)?launch/", "only launch speaks TLS"),
+    (r"openssl/", r"(tests/)?launch/network/", "only launch/network speaks TLS"),
     (r"cereal/", r"launch/(rank/rank\.hpp|launcher/journal\.cpp)|tensor_io/checkpoint/rank_state\.cpp|tests/", "cereal stays in the files that serialise"),
 ]
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.M)
 
 
+def folder_of(path):
+    return path.rpartition("/")[0]
+
+
+def arrows(sources):
+    """folder -> {folder that it includes: (path, included)}"""
+    found = {}
+    for path, text in sources.items():
+        for included in INCLUDE.findall(text):
+            beside = f"{folder_of(path)}/{included}"
+            target = folder_of(included if included in sources else beside if beside in sources else path)
+            if target != folder_of(path):
+                found.setdefault(folder_of(path), {}).setdefault(target, (path, included))
+    return found
+
+
+def circles(sources):
+    """Lists of folders of which each includes the next, and the last the first: one for each folder that closes a circle."""
+    graph, done, found = arrows(sources), set(), []
+
+    def visit(folder, way):
+        if folder in way:
+            found.append(way[way.index(folder):])
+        elif folder not in done:
+            for target in sorted(graph.get(folder, {})):
+                visit(target, [*way, folder])
+            done.add(folder)
+
+    for folder in sorted(graph):
+        visit(folder, [])
+    return [(circle, [graph[a][b] for a, b in zip(circle, circle[1:] + circle[:1])]) for circle in found]
+
+
+def files_by_folder(names):
+    found = {}
+    for name in names:
+        found.setdefault(folder_of(name), []).append(name)
+    return found
+
+
 def findings(sources):
-    """sources: path -> text. Yields (path, included, why)."""
+    """sources: path -> text. Yields (path, what is wrong)."""
     for path, text in sources.items():
         folder = path.split("/")[0]
         for included in INCLUDE.findall(text):
             target = included.split("/")[0]
             if "/" in included and target in RANKS and RANKS[target] > RANKS[folder]:
-                yield path, included, f"{folder} lies below {target}"
+                yield path, f"includes {included}, but {folder} lies below {target}"
             for what, where, why in PLACES:
                 if re.match(what, included):
                     if not re.match(where, path):
-                        yield path, included, why
+                        yield path, f"includes {included}, but {why}"
                     break
+    for circle, includes in circles(sources):
+        yield includes[0][0], "folders in a circle: " + "; ".join(f"{path} includes {included}" for path, included in includes)
+
+
+def crowded(names):
+    for folder, files in files_by_folder(names).items():
+        if len(files) > MAX_FILES:
+            yield folder, f"has {len(files)} files; {MAX_FILES} are the most: make sub-folders"
 
 
 def read(root):
+    """(names of all files, path -> text of the sources)"""
+    names, sources = [], {}
     for folder in RANKS:
         for file in sorted((root / folder).rglob("*")):
-            if file.suffix in (".hpp", ".cpp", ".h", ".inc", ".cu", ".cuh"):
-                yield file.relative_to(root).as_posix(), file.read_text()
+            name = file.relative_to(root).as_posix()
+            if file.is_file() and "__pycache__" not in name:
+                names.append(name)
+                if file.suffix in (".hpp", ".cpp", ".h", ".inc", ".cu", ".cuh"):
+                    sources[name] = file.read_text()
+    return names, sources
 
 
 def self_test():
@@ -65,27 +122,53 @@ def self_test():
         "actors/h.hpp": "#include <cereal/cereal.hpp>\n",
         "strategies/i.cpp": "#include <gloo/context.h>\n",
         "actors/j.cpp": "#include <openssl/ssl.h>\n",
+        "launch/rank/s.cpp": "#include <openssl/ssl.h>\n",
+        "launch/t.cpp": "#include <caf/io/all.hpp>\n",
         "launch/k.cpp": '#include "troupe/troupe.hpp"\n',
     }
     virtues = {
-        "launch/l.cpp": '#include <caf/io/all.hpp>\n#include "tensor_io/base/error.hpp"\n// #include "tests/catch.hpp"\n',
+        "launch/network/l.cpp": '#include <caf/io/all.hpp>\n#include "tensor_io/base/error.hpp"\n// #include "tests/catch.hpp"\n',
         "tensor_io/cuda/nccl_library.cpp": "#include <nccl.h>\n",
         "tensor_io/cuda/device_kernels_cuda.cu": '#include <cuda_fp16.h>\n#include "tensor_io/cuda/device_kernels_cuda.hpp"\n',
         "actors/m.cpp": "#include <caf/all.hpp>\n",
         "tests/gpu/r.cu": "#include <cuda_runtime.h>\n",
     }
-    found = [path for path, _, _ in findings(sins | virtues)]
+    found = [path for path, _ in findings(sins | virtues)]
     assert found == list(sins), f"the rules should find each of {list(sins)}, and found {found}"
+    triangle = {
+        "actors/a/x.hpp": "",
+        "actors/a/y.cpp": '#include "actors/b/x.hpp"\n',
+        "actors/b/x.hpp": '#include "actors/c/x.hpp"\n',
+        "actors/c/x.hpp": "",
+        "actors/c/y.cpp": '#include "actors/a/x.hpp"\n',
+    }
+    assert [sorted(circle) for circle, _ in circles(triangle)] == [["actors/a", "actors/b", "actors/c"]], circles(triangle)
+    assert len(list(findings(triangle))) == 1
+    del triangle["actors/c/y.cpp"]
+    assert circles(triangle) == []
+    names = [f"launch/{i}.cpp" for i in range(MAX_FILES)] + ["launch/rank/x.cpp"]
+    assert list(crowded(names)) == [] and [folder for folder, _ in crowded([*names, "launch/y.hpp"])] == ["launch"]
+
+
+def print_table(names, root):
+    print("| folder | files | lines |\n|---|---|---|")
+    for folder, files in sorted(files_by_folder(names).items()):
+        print(f"| {folder} | {len(files)} | {sum((root / name).read_bytes().count(10) for name in files)} |")
 
 
 def main():
-    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parents[2])
+    words = sys.argv[1:]
+    table = "--table" in words
+    words = [word for word in words if word != "--table"]
+    root = pathlib.Path(words[0] if words else pathlib.Path(__file__).parents[2])
     self_test()
-    sources = dict(read(root))
-    broken = list(findings(sources))
-    for path, included, why in broken:
-        print(f"{path}: includes {included}, but {why}")
-    print(f"{len(sources)} files, {len(broken)} includes that break a rule")
+    names, sources = read(root)
+    if table:
+        return print_table(names, root)
+    broken = [*findings(sources), *crowded(names)]
+    for path, wrong in broken:
+        print(f"{path}: {wrong}")
+    print(f"{len(sources)} sources in {len(files_by_folder(names))} folders, {len(broken)} breaks of a rule")
     return 1 if broken or len(sources) < 10 else 0
 
 
