@@ -1,8 +1,9 @@
-"""Every header compiles alone: headers_alone.py --compiler CXX --cache FOLDER [--include FOLDER]... [ROOT]
+"""Every header compiles alone: headers_alone.py --compiler CXX --cache FOLDER [--include FOLDER].. [--seconds N] [--root ROOT] [HEADER..]
 
 LibTorch and CAF take 5 to 20 s to read, so headers are grouped by which of them they reach, themselves or through headers of ours, and
 each group has a precompiled header of exactly those: nothing is visible to a header that it does not bring in itself. A header that
-passed is not compiled again until it, or one that it includes, changes.
+passed is not compiled again until it, or one that it includes, changes. With HEADERs only these are compiled. After N seconds none is begun
+any more, and the exit code is 75 if none that was looked at has failed.
 """
 import argparse
 import concurrent.futures
@@ -13,6 +14,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 
 FOLDERS = ["tensor_io", "actors", "strategies", "launch", "troupe", "tests", "examples", "bench"]
 HEAVY = ["torch/torch.h", "ATen/core/Tensor.h", "caf/all.hpp"]
@@ -20,12 +22,16 @@ INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.M)
 
 
 class Tree:
+    """The headers of a checkout: path -> text."""
+
     def __init__(self, root):
-        self.root = root
-        self.texts = {}
-        for folder in FOLDERS:
-            for file in sorted((root / folder).rglob("*.hpp")):
-                self.texts[file.relative_to(root).as_posix()] = file.read_text()
+        self.texts = {file.relative_to(root).as_posix(): file.read_text() for folder in FOLDERS for file in sorted((root / folder).rglob("*.hpp"))}
+
+    @classmethod
+    def of(cls, texts):
+        tree = cls.__new__(cls)
+        tree.texts = texts
+        return tree
 
     def closure(self, header):
         """The headers of ours that it reaches, itself among them, and those of others."""
@@ -85,7 +91,9 @@ def main():
     parser.add_argument("--compiler", required=True)
     parser.add_argument("--cache", required=True, type=pathlib.Path)
     parser.add_argument("--include", action="append", default=[])
-    parser.add_argument("root", nargs="?", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parents[2])
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parents[2])
+    parser.add_argument("headers", nargs="*")
     arguments = parser.parse_args()
     command = [arguments.compiler, "-std=c++20", "-O0", "-w", f"-I{arguments.root}",
                f'-DTROUPE_SOURCE_DIR="{arguments.root}"', '-DTROUPE_PROGRAM=""', '-DTROUPE_RANK_PROBE=""']  # the tests' headers read files of theirs
@@ -96,25 +104,31 @@ def main():
     tree = Tree(arguments.root)
     passed = arguments.cache / "passed"
     passed.mkdir(parents=True, exist_ok=True)
-    todo = [header for header in tree.texts if not (passed / tree.key(header, command)).exists()]
-    failed = 0
-    for header in [header for header in tree.texts if not tree.texts[header].startswith("#pragma once\n")]:
-        print(f"{header}: its first line is not #pragma once")
-        failed += 1
+    wanted = [header for header in arguments.headers if header in tree.texts] if arguments.headers else list(tree.texts)
+    todo = [header for header in wanted if not (passed / tree.key(header, command)).exists()]
+    over = time.monotonic() + arguments.seconds
+    failed = left = 0
+
+    def in_time(work, *words):
+        return work(*words) if time.monotonic() < over else None
+
     with concurrent.futures.ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
         groups = sorted({tree.group(header) for header in todo})
-        precompiled = dict(zip(groups, pool.map(lambda group: precompile(command, group, arguments.cache) if group else None, groups)))
-        complaints = pool.map(lambda header: compile_alone(command, precompiled[tree.group(header)], header, arguments.root), todo)
+        precompiled = dict(zip(groups, pool.map(lambda group: in_time(precompile, command, group, arguments.cache) if group else None, groups)))
+        complaints = pool.map(
+            lambda header: in_time(compile_alone, command, precompiled[tree.group(header)], header, arguments.root), todo)
         for header, complaint in zip(todo, complaints):
-            if complaint:
+            if complaint is None:
+                left += 1
+            elif complaint:
                 print(f"{header} does not stand alone:\n{complaint}")
                 failed += 1
             else:
                 (passed / tree.key(header, command)).touch()
     for file in arguments.cache.glob("*.gch"):  # 100 MB each
         file.unlink()
-    print(f"{len(tree.texts)} headers, {len(todo)} of them compiled in {len(groups)} groups, {failed} complaints")
-    return 1 if failed or not tree.texts else 0
+    print(f"{len(wanted)} headers, {len(todo) - left} of them compiled in {len(groups)} groups, {failed} complaints, {left} left")
+    return 1 if failed else 75 if left else 0
 
 
 if __name__ == "__main__":
