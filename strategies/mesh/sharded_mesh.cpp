@@ -7,7 +7,7 @@
 namespace troupe {
 namespace {
 
-void refuse_options(const StrategyOptions& options, const Mesh& mesh) {
+void refuse_shard_options(const StrategyOptions& options, const Mesh& mesh) {
   const auto& mode = options.fsdp_mode;
   if (mode != "full_shard" && mode != "shard_grad_op") {
     throw Error(ErrorCode::usage, "fsdp_mode",
@@ -45,7 +45,7 @@ ShardedMode mode_of(const StrategyOptions& options, const Mesh& mesh) {
 }  // namespace
 
 ShardedMesh::ShardedMesh(StrategyContext context) : MeshParallel(std::move(context)) {
-  refuse_options(context_.options, mesh_);
+  refuse_shard_options(context_.options, mesh_);
 }
 
 // The job as the ranks with the same part of the model are one. Collective.

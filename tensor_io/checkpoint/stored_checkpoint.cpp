@@ -20,7 +20,7 @@ namespace troupe {
 
 namespace {
 
-constexpr const char* kOperation = "reading the checkpoint";
+constexpr const char* kReading = "reading the checkpoint";
 
 // Of what has `shape`: the elements of one row of dimension 0.
 std::int64_t row_elements(at::IntArrayRef shape) {
@@ -42,10 +42,10 @@ class CheckpointFolder::Folder {
     if (fd_ >= 0) return;
     const int why = errno;
     if (why == ELOOP || why == ENOTDIR)
-      throw Error(ErrorCode::bad_data, std::string(kOperation) + ": " + path,
+      throw Error(ErrorCode::bad_data, std::string(kReading) + ": " + path,
                   "is not a folder (symbolic links are not followed)");
-    if (why == ENOENT) throw Error(ErrorCode::bad_data, std::string(kOperation) + ": " + path, "is missing");
-    throw Error(ErrorCode::io, std::string(kOperation) + ": " + path, std::system_category().message(why));
+    if (why == ENOENT) throw Error(ErrorCode::bad_data, std::string(kReading) + ": " + path, "is missing");
+    throw Error(ErrorCode::io, std::string(kReading) + ": " + path, std::system_category().message(why));
   }
   Folder(const Folder&) = delete;
   Folder& operator=(const Folder&) = delete;
@@ -78,7 +78,7 @@ struct CheckpointFolder::TensorFile {
 CheckpointFolder::~CheckpointFolder() = default;
 
 BoundedFile CheckpointFolder::open(const std::string& name) const {
-  return BoundedFile(kOperation, folder_->fd(), name, path_ + "/" + name);
+  return BoundedFile(kReading, folder_->fd(), name, path_ + "/" + name);
 }
 
 CheckpointFolder::CheckpointFolder(std::string path) : path_(std::move(path)) {
@@ -164,12 +164,12 @@ std::string CheckpointFolder::rank_state(std::int64_t rank) const {
 void CheckpointFolder::read(const std::string& name, at::IntArrayRef offsets, const at::Tensor& target) const {
   const auto found = tensors_.find(name);
   if (found == tensors_.end())
-    throw Error(ErrorCode::internal, kOperation, "there is no tensor " + printable(name) + " in " + path_);
+    throw Error(ErrorCode::internal, kReading, "there is no tensor " + printable(name) + " in " + path_);
   const auto& tensor = *found->second;
   const auto dimensions = tensor.shape.size();
   if (offsets.size() != dimensions || static_cast<std::size_t>(target.dim()) != dimensions ||
       target.scalar_type() != tensor.dtype)
-    throw Error(ErrorCode::internal, kOperation,
+    throw Error(ErrorCode::internal, kReading,
                 "tensor " + printable(name) + " was asked for in another shape or dtype");
   for (const auto& slice : tensor.slices) {
     // What they have in common, as it lies in the slice and in the target.
@@ -198,7 +198,7 @@ void CheckpointFolder::read(const std::string& name, at::IntArrayRef offsets, co
       file.hashed.read(begin, bytes_of(wanted));
       continue;
     }
-    const auto rows = empty_tensor(rows_shape, tensor.dtype, std::string(kOperation) + ": " + path_);
+    const auto rows = empty_tensor(rows_shape, tensor.dtype, std::string(kReading) + ": " + path_);
     file.hashed.read(begin, bytes_of(rows));
     if (dimensions > 0) in_slice[0] = 0;
     wanted.copy_(block_of(rows, in_slice, shape));
@@ -214,7 +214,7 @@ TrainingState CheckpointFolder::read_all() const {
   check();
   for (std::int64_t rank = 0; rank < manifest_.ranks; ++rank) state.rank_state.push_back(rank_state(rank));
   for (const auto& tensor : manifest_.tensors) {
-    const auto whole = empty_tensor(tensor.shape, tensor.dtype, std::string(kOperation) + ": " + path_);
+    const auto whole = empty_tensor(tensor.shape, tensor.dtype, std::string(kReading) + ": " + path_);
     read(tensor.name, whole);
     state.tensors.emplace_back(tensor.name, whole);
   }

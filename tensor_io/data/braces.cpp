@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kMostNames = 1'000'000;
 
-[[noreturn]] void refuse(const std::string& pattern, const std::string& cause) {
+[[noreturn]] void refuse_pattern(const std::string& pattern, const std::string& cause) {
   throw Error(ErrorCode::usage, "data_dir", "'" + pattern.substr(0, 200) + "': " + cause,
               "write name-{000000..000146}.tar");
 }
@@ -28,7 +28,7 @@ std::vector<std::string> choices(const std::string& pattern, const std::string& 
   const auto dots = group.find("..");
   if (dots == std::string::npos) {
     if (group.find(',') == std::string::npos)
-      refuse(pattern, "{" + group + "} is neither a range of numbers nor a list");
+      refuse_pattern(pattern, "{" + group + "} is neither a range of numbers nor a list");
     for (std::size_t begin = 0; begin <= group.size();) {
       const auto end = std::min(group.find(',', begin), group.size());
       words.push_back(group.substr(begin, end - begin));
@@ -38,8 +38,8 @@ std::vector<std::string> choices(const std::string& pattern, const std::string& 
   }
   const auto first_text = group.substr(0, dots);
   const auto first = number(first_text), last = number(group.substr(dots + 2));
-  if (!first || !last || *last < *first) refuse(pattern, "{" + group + "} is no range of numbers");
-  if (*last - *first >= kMostNames) refuse(pattern, "{" + group + "} is more than a million names");
+  if (!first || !last || *last < *first) refuse_pattern(pattern, "{" + group + "} is no range of numbers");
+  if (*last - *first >= kMostNames) refuse_pattern(pattern, "{" + group + "} is more than a million names");
   for (auto value = *first; value <= *last; ++value) {
     auto text = std::to_string(value);
     if (text.size() < first_text.size()) text.insert(0, first_text.size() - text.size(), '0');
@@ -57,9 +57,9 @@ std::vector<std::string> expand_braces(const std::string& pattern) {
     for (auto& name : names) name.append(pattern, begin, open == std::string::npos ? open : open - begin);
     if (open == std::string::npos) break;
     const auto close = pattern.find('}', open);
-    if (close == std::string::npos) refuse(pattern, "a { is not closed");
+    if (close == std::string::npos) refuse_pattern(pattern, "a { is not closed");
     const auto words = choices(pattern, pattern.substr(open + 1, close - open - 1));
-    if (words.size() * names.size() > kMostNames) refuse(pattern, "it stands for more than a million names");
+    if (words.size() * names.size() > kMostNames) refuse_pattern(pattern, "it stands for more than a million names");
     std::vector<std::string> longer;
     for (const auto& name : names) {
       for (const auto& word : words) longer.push_back(name + word);

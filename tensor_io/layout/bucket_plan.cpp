@@ -10,7 +10,7 @@
 namespace troupe {
 namespace {
 
-constexpr std::int64_t kAlignment = 64;
+constexpr std::int64_t kCacheLine = 64;
 
 class Fnv {
  public:
@@ -29,7 +29,7 @@ class Fnv {
 };
 
 std::int64_t padded(std::int64_t numel, std::int64_t element_bytes) {
-  const std::int64_t per_line = kAlignment / element_bytes;
+  const std::int64_t per_line = kCacheLine / element_bytes;
   return (numel + per_line - 1) / per_line * per_line;
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 at::Tensor flat(const at::Tensor& dense) { return dense.as_strided({dense.numel()}, {1}); }
 
-at::Tensor padded(const at::Tensor& dense) {
+at::Tensor whole_lines(const at::Tensor& dense) {
   constexpr std::int64_t kLine = 16;
   auto copy = at::zeros({(dense.numel() + kLine - 1) / kLine * kLine}, at::kFloat);
   copy.narrow(0, 0, dense.numel()).copy_(flat(dense));
@@ -28,7 +28,7 @@ void take_back(const at::Tensor& from, const at::Tensor& to) {
 at::Tensor gradient_lines(const ElementState& element) {
   at::NoGradGuard no_grad;
   const auto& given = element.parameter.grad();
-  return given.defined() ? padded(kernel_gradient(element.name, element.parameter, given)) : at::Tensor();
+  return given.defined() ? whole_lines(kernel_gradient(element.name, element.parameter, given)) : at::Tensor();
 }
 
 void update_element(const ElementState& element, const at::Tensor& gradient, double lr, const UpdatedState& state,
@@ -47,7 +47,7 @@ void update_elements(Optimizer& optimizer, double lr, const char* field) {
   for (const auto& element : elements) {
     const auto gradient = gradient_lines(element);
     if (!gradient.defined()) continue;
-    const auto state = UpdatedState{element.parameter, element.first, element.second}.map(padded);
+    const auto state = UpdatedState{element.parameter, element.first, element.second}.map(whole_lines);
     const auto next = state.map([](const at::Tensor& tensor) { return at::empty_like(tensor); });
     update_element(element, gradient, lr, state, next);
     take_back(next.parameter, element.parameter);

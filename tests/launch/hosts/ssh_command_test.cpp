@@ -88,7 +88,7 @@ const Words kOdd = {"",          "plain",
                     "{a,b}",     "a=b",
                     "^x^y"};
 
-Host host_of(const std::string& line) { return parse_host_list(line, "hosts").front(); }
+Host ssh_host_of(const std::string& line) { return parse_host_list(line, "hosts").front(); }
 bool has(const Words& words, const std::string& word) {
   return std::find(words.begin(), words.end(), word) != words.end();
 }
@@ -124,7 +124,7 @@ TEST_CASE("[L02] the remote command runs in its folder with its environment") {
   options.environment = {{"TROUPE_TEXT", "a b'c\\d!e$HOME\nf"}, {"EMPTY", ""}};
   Words command{"sh", "-c", R"(printf '%s\0' "$PWD" "$TROUPE_TEXT" "[$EMPTY]" "$@")", "name"};
   command.insert(command.end(), kOdd.begin(), kOdd.end());
-  const auto arguments = ssh_command(host_of("worker-1"), command, options);
+  const auto arguments = ssh_command(ssh_host_of("worker-1"), command, options);
   Words expected{folder, options.environment["TROUPE_TEXT"], "[]"};
   expected.insert(expected.end(), kOdd.begin(), kOdd.end());
   for (const auto& shell : shells()) {
@@ -134,16 +134,17 @@ TEST_CASE("[L02] the remote command runs in its folder with its environment") {
     CHECK(split(result.output) == expected);
   }
   SECTION("its exit code comes through, and a folder that is not there is an error") {
-    CHECK(run({"sh", "-c", ssh_command(host_of("a"), {"sh", "-c", "exit 65"}).back()}).status == 65);
+    CHECK(run({"sh", "-c", ssh_command(ssh_host_of("a"), {"sh", "-c", "exit 65"}).back()}).status == 65);
     options.working_directory = scratch / "absent";
-    CHECK(run({"sh", "-c", ssh_command(host_of("a"), {"true"}, options).back() + " 2>/dev/null"}).status != 0);
+    CHECK(run({"sh", "-c", ssh_command(ssh_host_of("a"), {"true"}, options).back() + " 2>/dev/null"}).status != 0);
   }
 }
 
 TEST_CASE("[L02] ssh is asked for nothing but the command") {
   SshOptions options;
   options.extra_arguments = {"-F", "/tmp/some config"};
-  const auto words = ssh_command(host_of("worker-1 port=2222 user=ann address=10.0.0.2"), {"troupe", "node"}, options);
+  const auto words =
+      ssh_command(ssh_host_of("worker-1 port=2222 user=ann address=10.0.0.2"), {"troupe", "node"}, options);
   CHECK(words.front() == "ssh");
   for (const char* word : {"BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5", "ServerAliveCountMax=3",
                            "HostName=10.0.0.2", "2222", "ann"})
@@ -152,12 +153,12 @@ TEST_CASE("[L02] ssh is asked for nothing but the command") {
   const auto given = std::find(words.begin(), words.end(), "-F");
   CHECK(*(given + 1) == "/tmp/some config");
   CHECK(given < std::find(words.begin(), words.end(), "ConnectTimeout=10"));
-  const auto plain = ssh_command(host_of("worker-1"), {"true"});
+  const auto plain = ssh_command(ssh_host_of("worker-1"), {"true"});
   CHECK_FALSE(has(plain, "-p"));
   CHECK_FALSE(has(plain, "-l"));
   CHECK(
       std::none_of(plain.begin(), plain.end(), [](const std::string& word) { return word.starts_with("HostName="); }));
-  CHECK(has(ssh_command(host_of("a address=fe80::1%eth0"), {"true"}), "HostName=fe80::1%%eth0"));
+  CHECK(has(ssh_command(ssh_host_of("a address=fe80::1%eth0"), {"true"}), "HostName=fe80::1%%eth0"));
 }
 
 TEST_CASE("[L02] ssh itself understands what we ask") {
@@ -168,7 +169,7 @@ TEST_CASE("[L02] ssh itself understands what we ask") {
   SshOptions options;
   options.extra_arguments = {"-F", "/dev/null", "-G"};  // prints its settings instead of connecting
   const auto said =
-      run(ssh_command(host_of("worker-1 port=2222 user=ann address=fe80::1%eth0"), {"troupe", "node"}, options));
+      run(ssh_command(ssh_host_of("worker-1 port=2222 user=ann address=fe80::1%eth0"), {"troupe", "node"}, options));
   CHECK(said.status == 0);
   for (const char* line :
        {"\nhostname fe80::1%eth0\n", "\nport 2222\n", "user ann\n", "\nbatchmode yes\n", "\nconnecttimeout 10\n",
@@ -184,7 +185,7 @@ TEST_CASE("[L02] secrets never stand on a command line") {
     CHECK_FALSE(looks_secret(name));
   SshOptions options;
   options.environment = {{"WANDB_API_KEY", "abc"}};
-  CHECK_THROWS_WITH(ssh_command(host_of("a"), {"true"}, options),
+  CHECK_THROWS_WITH(ssh_command(ssh_host_of("a"), {"true"}, options),
                     Contains("WANDB_API_KEY") && Contains("secret") && !Contains("abc"));
 
   const std::map<std::string, std::string> all = {
@@ -195,13 +196,13 @@ TEST_CASE("[L02] secrets never stand on a command line") {
 }
 
 TEST_CASE("[L02] what ssh or a shell could misread is refused") {
-  Host host = host_of("a");
+  Host host = ssh_host_of("a");
   host.name = "-oProxyCommand=reboot";
   CHECK_THROWS_AS(ssh_command(host, {"true"}), Error);
-  host = host_of("a");
+  host = ssh_host_of("a");
   host.user = "-l";
   CHECK_THROWS_AS(ssh_command(host, {"true"}), Error);
-  host = host_of("a");
+  host = ssh_host_of("a");
   CHECK_THROWS_AS(ssh_command(host, {}), Error);
   CHECK_THROWS_AS(ssh_command(host, {""}), Error);
   CHECK_THROWS_AS(ssh_command(host, {"-i"}), Error);
