@@ -167,9 +167,7 @@ class ModuleBody final : public BlockBody {
   }
   Result take() {
     if constexpr (!std::is_void_v<Result>) {
-      Result result = std::move(*result_);
-      result_.reset();
-      return result;
+      return std::move(*std::exchange(result_, std::nullopt));
     }
   }
 
