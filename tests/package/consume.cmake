@@ -42,47 +42,62 @@ if(result EQUAL 0)
 endif()
 must_contain("-DTorch_DIR=<site-packages>/torch/share/cmake/Torch")
 
-# With what torch.utils.cmake_prefix_path says.
+# Each project configures alone, with what torch.utils.cmake_prefix_path says, as its own page shows.
 cmake_path(SET torch_prefix NORMALIZE "${torch}/../../share/cmake")
-run(${configure} -B ${work}/build -D CMAKE_PREFIX_PATH=${torch_prefix})
+run(${prefix}/bin/troupe new ${work}/my-digits)
+must_contain("--config train.toml")
+set(projects hello_troupe custom_strategy external_project my-digits)
+foreach(project ${projects})
+  run(${CMAKE_COMMAND} -G ${generator} -D CMAKE_CXX_COMPILER=${compiler} -S ${work}/${project} -B ${work}/alone/${project} -D CMAKE_PREFIX_PATH=${torch_prefix})
+endforeach()
+
+# They are built together, so that LibTorch's headers are compiled once.
+file(WRITE ${work}/CMakeLists.txt "cmake_minimum_required(VERSION 3.25)
+project(projects CXX)
+find_package(troupe 0.1 REQUIRED)
+add_compile_options(-fPIC -fpch-preprocess)
+file(WRITE \${CMAKE_BINARY_DIR}/headers.cpp \"\")
+add_library(headers OBJECT \${CMAKE_BINARY_DIR}/headers.cpp)
+target_link_libraries(headers PRIVATE troupe::troupe)
+target_precompile_headers(headers PRIVATE <troupe/troupe.hpp>)
+enable_testing()
+foreach(folder ${projects})
+  add_subdirectory(\${folder})
+endforeach()
+foreach(program hello_troupe custom_strategy check_strategy train my-digits)
+  target_precompile_headers(\${program} REUSE_FROM headers)
+endforeach()
+")
+set(configure ${CMAKE_COMMAND} -G ${generator} -D CMAKE_CXX_COMPILER=${compiler} -D CMAKE_CXX_COMPILER_LAUNCHER=${launcher} -D CMAKE_PREFIX_PATH=${torch_prefix})
+run(${configure} -S ${work} -B ${work}/build -D CMAKE_BUILD_TYPE=Release)
 run(${CMAKE_COMMAND} --build ${work}/build)
-run(${work}/build/hello_troupe --max_steps 20 --checkpoint_dir ${work}/checkpoints)
+
+run(${work}/build/hello_troupe/hello_troupe --max_steps 20 --checkpoint_dir ${work}/checkpoints)
 must_contain("held-out")
-run(${prefix}/bin/troupe launch --nproc 2 --run-dir ${work}/run ${work}/build/hello_troupe --max_steps 20 --checkpoint_dir ${work}/checkpoints2)
+run(${prefix}/bin/troupe launch --nproc 2 --run-dir ${work}/run ${work}/build/hello_troupe/hello_troupe --max_steps 20 --checkpoint_dir ${work}/checkpoints2)
 must_contain("[rank 0]")
 
 # A Debug program finds the same package, which holds no Debug libraries, and runs.
-run(${CMAKE_COMMAND} -G ${generator} -D CMAKE_BUILD_TYPE=Debug -D CMAKE_CXX_COMPILER=${compiler} -D CMAKE_CXX_COMPILER_LAUNCHER=${launcher}
-  -S ${work}/hello_troupe -B ${work}/build_debug -D CMAKE_PREFIX_PATH=${torch_prefix})
+run(${configure} -S ${work}/hello_troupe -B ${work}/build_debug -D CMAKE_BUILD_TYPE=Debug)
 run(${CMAKE_COMMAND} --build ${work}/build_debug)
 run(${work}/build_debug/hello_troupe --max_steps 5 --ranks 2 --checkpoint_dir ${work}/checkpoints_debug)
 must_contain("held-out")
 
 # A strategy of one's own, with its own actor: trained on two processes, and held against the conformance suite.
-run(${CMAKE_COMMAND} -G ${generator} -D CMAKE_BUILD_TYPE=Release -D CMAKE_CXX_COMPILER=${compiler} -D CMAKE_CXX_COMPILER_LAUNCHER=${launcher}
-  -S ${work}/custom_strategy -B ${work}/build_strategy -D CMAKE_PREFIX_PATH=${torch_prefix})
-run(${CMAKE_COMMAND} --build ${work}/build_strategy)
-run(${prefix}/bin/troupe launch --nproc 2 --run-dir ${work}/run3 ${work}/build_strategy/custom_strategy --strategy gossip --max_steps 20
+run(${prefix}/bin/troupe launch --nproc 2 --run-dir ${work}/run3 ${work}/build/custom_strategy/custom_strategy --strategy gossip --max_steps 20
   --checkpoint_dir ${work}/checkpoints3)
 must_contain("model: gossip; 2 ranks")
-run(${work}/build_strategy/check_strategy 5)
+run(${work}/build/custom_strategy/check_strategy 5)
 must_contain("gossip conforms")
 
-# What `troupe new` writes, built and started as it says.
-run(${prefix}/bin/troupe new ${work}/my-digits)
-must_contain("--config train.toml")
-run(${CMAKE_COMMAND} -G ${generator} -D CMAKE_CXX_COMPILER=${compiler} -D CMAKE_CXX_COMPILER_LAUNCHER=${launcher} -S ${work}/my-digits -B ${work}/my-digits/build
-  -D CMAKE_PREFIX_PATH=${torch_prefix})
-run(${CMAKE_COMMAND} --build ${work}/my-digits/build)
-run(${prefix}/bin/troupe launch --nproc 2 --run-dir ${work}/run4 ${work}/my-digits/build/my-digits --config ${work}/my-digits/train.toml --epochs 3
+# What `troupe new` writes, started as it says.
+run(${prefix}/bin/troupe launch --nproc 2 --run-dir ${work}/run4 ${work}/build/my-digits/my-digits --config ${work}/my-digits/train.toml --epochs 3
   --checkpoint_dir ${work}/checkpoints4)
 must_contain("2 ranks, backend shm; data: digits, 1438 samples")
 must_contain("best held-out accuracy: 9")
+
 # A project with a test of its own.
-run(${CMAKE_COMMAND} -G ${generator} -D CMAKE_CXX_COMPILER=${compiler} -D CMAKE_CXX_COMPILER_LAUNCHER=${launcher} -S ${work}/external_project
-  -B ${work}/build_external -D CMAKE_PREFIX_PATH=${torch_prefix})
-run(${CMAKE_COMMAND} --build ${work}/build_external)
-run(${CMAKE_CTEST_COMMAND} --test-dir ${work}/build_external --no-tests=error --output-on-failure)
+run(${CMAKE_CTEST_COMMAND} --test-dir ${work}/build/external_project --no-tests=error --output-on-failure)
 must_contain("two ranks train")
-run(${prefix}/bin/troupe launch --nproc 2 --run-dir ${work}/run_external ${work}/build_external/train --epochs 2 --hidden 8 --checkpoint_dir ${work}/checkpoints_external)
+run(${prefix}/bin/troupe launch --nproc 2 --run-dir ${work}/run_external ${work}/build/external_project/train --epochs 2 --hidden 8 --checkpoint_dir ${work}/checkpoints_external)
 must_contain("held-out")
