@@ -84,7 +84,7 @@ SmallTraining::Result train_blocks(c10::Device device, const BlocksWay& way, std
 }  // namespace
 
 TEST_CASE("[F07] [L03] gpu: checkpointed training has the bits of what keeps its activations, and the CPU's losses",
-          "[gpu]") {
+          "[gpu][sharded]") {
   troupe::test::need_devices(1);
   BlocksWay way;
   way.strategy = GENERATE(as<std::string>{}, "ddp", "fsdp full_shard");
@@ -102,7 +102,8 @@ TEST_CASE("[F07] [L03] gpu: checkpointed training has the bits of what keeps its
     CHECK(largest_difference(replayed.losses, train_blocks(at::kCPU, way).losses) < (way.autocast ? 5e-2 : 1e-3));
 }
 
-TEST_CASE("[D09] [L03] gpu: SyncBatchNorm trains to the CPU's losses, with one wait of the host in a step", "[gpu]") {
+TEST_CASE("[D09] [L03] gpu: SyncBatchNorm trains to the CPU's losses, with one wait of the host in a step",
+          "[gpu][more]") {
   troupe::test::need_devices(1);
   BlocksWay way;
   way.synchronises = true;
@@ -113,7 +114,8 @@ TEST_CASE("[D09] [L03] gpu: SyncBatchNorm trains to the CPU's losses, with one w
   CHECK(largest_difference(device.state, cpu.state) < 1e-2);
 }
 
-TEST_CASE("[D09] gpu: the operators of SyncBatchNorm are LibTorch's BatchNorm, in each layout and precision", "[gpu]") {
+TEST_CASE("[D09] gpu: the operators of SyncBatchNorm are LibTorch's BatchNorm, in each layout and precision",
+          "[gpu][more]") {
   troupe::test::need_devices(1);
   const auto dtype = GENERATE(at::kFloat, at::kDouble, at::kHalf, at::kBFloat16);
   const bool channels_last = GENERATE(false, true), in_dtype = GENERATE(false, true);
@@ -148,7 +150,7 @@ TEST_CASE("[D09] gpu: the operators of SyncBatchNorm are LibTorch's BatchNorm, i
   for (std::size_t i = 0; i < ours.size(); ++i) CHECK((ours[i] - stock[i]).abs().max().item<double>() < tolerance);
 }
 
-TEST_CASE("[D09] [L03] gpu: on two GPUs parts of a batch are normalised as the whole is on the CPU", "[gpu]") {
+TEST_CASE("[D09] [L03] gpu: on two GPUs parts of a batch are normalised as the whole is on the CPU", "[gpu][more]") {
   troupe::test::need_devices(2);
   const auto rendezvous = std::make_shared<LocalRendezvous>();
   const auto batch = torch::sin(torch::arange(12 * 6 * 5 * 4) * 0.7).view({12, 6, 5, 4});

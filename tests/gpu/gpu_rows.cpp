@@ -1,5 +1,6 @@
 // The rows of docs/gpu.md that are numbers of our own: `gpu_rows` prints all of them, `gpu_rows NAME` those of kernels,
-// ddp, optimizer, overlap or abort.
+// ddp, optimizer, overlap or abort. `gpu_rows versions` prints those of CUDA and NCCL; `gpu_rows once` launches each
+// kernel once, for a profiler.
 #include "tensor_io/communicator/nccl/nccl_communicator.hpp"
 #include "tensor_io/device/device_kernels.hpp"
 #include "tensor_io/device/device_stream.hpp"
@@ -13,32 +14,58 @@ using namespace troupe::testing;
 
 namespace {
 
-void kernels() {
-  const auto f32 = at::TensorOptions().dtype(at::kFloat).device(torch::kCUDA);
-  const std::int64_t numel = 25LL << 18;  // 25 MiB
+at::TensorOptions f32() { return at::TensorOptions().dtype(at::kFloat).device(torch::kCUDA); }
+
+// Sources of equal size, and the bucket they go into.
+struct Packed {
   std::vector<at::Tensor> sources;
   std::vector<std::int64_t> offsets;
-  for (int i = 0; i < 64; ++i) {
-    sources.push_back(torch::randn({numel / 64}, f32));
-    offsets.push_back(i * (numel / 64));
+  at::Tensor bucket;
+
+  Packed(int count, std::int64_t numel) : bucket(torch::empty({count * numel}, f32())) {
+    for (int i = 0; i < count; ++i) {
+      sources.push_back(torch::randn({numel}, f32()));
+      offsets.push_back(i * numel);
+    }
   }
-  const auto bucket = torch::empty({numel}, f32);
-  const auto packed = in_turns(
-      200, [&] { pack(bucket, sources, offsets); },
-      [&] {
-        for (int i = 0; i < 64; ++i)
-          bucket.narrow(0, offsets[static_cast<std::size_t>(i)], numel / 64)
-              .copy_(sources[static_cast<std::size_t>(i)]);
-      });
-  row("pack of 64 gradients, 25 MiB, beside 64 copies", text("%.1f us", 1e6 * packed.ours),
-      text("%.1f us", 1e6 * packed.other), packed.ratio, "1.0");
-  const auto result = torch::zeros({2}, f32.dtype(at::kDouble));
+  void pack() const { troupe::pack(bucket, sources, offsets); }
+  void copy() const {
+    for (std::size_t i = 0; i < sources.size(); ++i) bucket.narrow(0, offsets[i], sources[i].numel()).copy_(sources[i]);
+  }
+};
+
+constexpr int kItems = 64;
+constexpr std::int64_t kItemNumel = (25LL << 18) / kItems;  // 25 MiB together
+constexpr std::int64_t kEmbeddingNumel = 50257LL * 768;     // GPT-124M's, 154 MB
+
+void pack_row(const char* name, int times, const Packed& packed) {
+  const auto found = in_turns(
+      times, [&] { packed.pack(); }, [&] { packed.copy(); });
+  row(name, text("%.1f us", 1e6 * found.ours), text("%.1f us", 1e6 * found.other), found.ratio, "1.0");
+}
+
+void kernels() {
+  const Packed many(kItems, kItemNumel);
+  pack_row("pack of 64 gradients, 25 MiB, beside 64 copies", 200, many);
+  pack_row("pack of one gradient of 154 MB, beside one copy", 20, Packed(1, kEmbeddingNumel));
+  const auto& bucket = many.bucket;
+  const auto result = torch::zeros({2}, f32().dtype(at::kDouble));
   const auto checked = in_turns(
       200, [&] { scale_and_check(bucket, 1, result); },
       [&] { result[0].copy_(bucket.square().sum()), result[1].copy_(bucket.isfinite().logical_not().sum()); });
   row("norm and finite check of 25 MiB, beside LibTorch's operators", text("%.1f us", 1e6 * checked.ours),
       text("%.1f us", 1e6 * checked.other), checked.ratio, "1.0");
 }
+
+void once() {
+  const Packed many(kItems, kItemNumel), one(1, kEmbeddingNumel);
+  many.pack();
+  one.pack();
+  scale_and_check(many.bucket, 1, torch::zeros({2}, f32().dtype(at::kDouble)));
+  torch::cuda::synchronize();
+}
+
+void versions() { std::printf("%s\n", accelerator()->versions().c_str()); }
 
 struct WideMlpImpl : torch::nn::Module {
   WideMlpImpl() {
@@ -113,7 +140,9 @@ int main(int argc, char** argv) {
                                                     {"ddp", ddp_rows},
                                                     {"optimizer", optimizer_rows},
                                                     {"overlap", overlap_rows},
-                                                    {"abort", abort_time}};
+                                                    {"abort", abort_time},
+                                                    {"versions", versions},
+                                                    {"once", once}};
   int failed = 0;
   for (const auto& [name, rows] : all) {
     if (argc > 1 && std::string(argv[1]) != name) continue;

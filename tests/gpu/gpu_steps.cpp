@@ -12,6 +12,8 @@
 //   of one step, the
 //                             block's by N, the device's end included
 //   stuck     a collective that one rank never joins is aborted -> `abort_s T`: until its end
+//   lonely    NCCL's set-up, to which rank 1 never comes, ends at its deadline -> `set_up_s T`
+//   assert    a kernel fails before a step
 //   quit
 #include <signal.h>
 #include <sys/prctl.h>
@@ -26,6 +28,8 @@
 
 #include "bench/processes.hpp"
 #include "bench/step_job.hpp"
+#include "tensor_io/communicator/nccl/nccl_lifecycle.hpp"
+#include "tensor_io/device/accelerator.hpp"
 #include "tensor_io/device/device_stream.hpp"
 #include "tensor_io/layers/autocast.hpp"
 #include "troupe/troupe.hpp"
@@ -89,29 +93,39 @@ Job job_of(const troupe::Rank& rank, const Options& options) {
   return job;
 }
 
+double run_step(troupe::Rank& rank, const Options& options, const Job& job, troupe::Optimizer& optimizer) {
+  const auto batch = std::make_shared<troupe::Batch>();
+  const auto next = static_cast<std::size_t>(rank.steps_done()) % kBatches;
+  batch->input = job.inputs[next];
+  batch->target = job.targets[next];
+  rank.run_micro_batches({batch}, [&](const troupe::Batch& of) -> troupe::Rank::MicroBatch {
+    const troupe::AutocastGuard autocast(options.precision == "bf16" && options.strategy == "ddp", at::kBFloat16,
+                                         rank.device().type());
+    return {job.criterion(*job.model, of.input, of.target), {}};
+  });
+  return rank.step(optimizer).loss;
+}
+
 void run_block(troupe::Rank& rank, const Options& options, const Job& job, troupe::Optimizer& optimizer, int count) {
   std::vector<double> losses;
   const auto waits = troupe::host_waits();
   wait_for_device(rank.device());
   const auto begin = std::chrono::steady_clock::now();
-  for (int i = 0; i < count; ++i) {
-    const auto batch = std::make_shared<troupe::Batch>();
-    const auto next = static_cast<std::size_t>(rank.steps_done()) % kBatches;
-    batch->input = job.inputs[next];
-    batch->target = job.targets[next];
-    rank.run_micro_batches({batch}, [&](const troupe::Batch& of) -> troupe::Rank::MicroBatch {
-      const troupe::AutocastGuard autocast(options.precision == "bf16" && options.strategy == "ddp", at::kBFloat16,
-                                           rank.device().type());
-      return {job.criterion(*job.model, of.input, of.target), {}};
-    });
-    losses.push_back(rank.step(optimizer).loss);
-  }
+  for (int i = 0; i < count; ++i) losses.push_back(run_step(rank, options, job, optimizer));
   wait_for_device(rank.device());
   const double step_ms = ms_since(begin) / count;
   if (!rank.is_main()) return;
   print_exact("host_waits", {static_cast<double>(troupe::host_waits() - waits) / count});
   print_exact("losses", losses);
   print_exact("step_ms", {step_ms});
+}
+
+// The device, and the ranks' lanes, go on.
+void check_lanes(troupe::Rank& rank) {
+  const auto one = torch::ones({10}, at::TensorOptions().device(rank.device()));
+  rank.all_reduce(one);
+  if (one.sum().item<float>() != static_cast<float>(10 * rank.world_size()))
+    throw std::runtime_error("a sum after the failure is wrong");
 }
 
 // Rank 0 launches what the others never do, sees that it does not end, and aborts. Returns the seconds until all of it
@@ -146,12 +160,41 @@ double abort_stuck(troupe::Rank& rank) {
   rank.barrier();
   if (group) group->abort(reason);
   group.reset();
-  // The device, and the ranks' other lanes, go on.
-  const auto one = torch::ones({10}, tensor.options());
-  rank.all_reduce(one);
-  if (one.sum().item<float>() != static_cast<float>(10 * rank.world_size()))
-    throw std::runtime_error("a sum after the abort is wrong");
+  check_lanes(rank);
   return seconds;
+}
+
+// Returns the seconds until rank 0 has given up a communicator of two.
+double abandon_set_up(troupe::Rank& rank) {
+  auto* cuda = troupe::accelerator();
+  if (cuda == nullptr) throw std::invalid_argument("lonely: this program was built without CUDA and NCCL");
+  double seconds = 0;
+  if (rank.is_main()) {
+    troupe::NcclLifeOptions options;
+    options.api = cuda->nccl();
+    options.name = "lonely";
+    options.timeout = std::chrono::seconds(2);
+    std::string id;
+    if (options.api->unique_id(&id) != troupe::NcclResult::success) throw std::runtime_error("NCCL gives no unique id");
+    const auto begin = std::chrono::steady_clock::now();
+    try {
+      troupe::NcclLife life(options);
+      life.connect(2, 0, id, {});
+      throw std::runtime_error("the set-up was over without rank 1");
+    } catch (const troupe::Error& error) {
+      if (error.code() != troupe::ErrorCode::timeout) throw;
+    }
+    seconds = ms_since(begin) / 1e3;
+  }
+  rank.barrier();
+  check_lanes(rank);
+  return seconds;
+}
+
+// An index that is out of bounds stops the device's kernel, and with it all that this process has there.
+void fail_kernel(const troupe::Rank& rank) {
+  const auto device = rank.device();
+  torch::zeros({10}, device).index_select(0, torch::full({1}, 99, at::TensorOptions().dtype(at::kLong).device(device)));
 }
 
 // Rank 0 reads the lines and tells the others.
@@ -170,6 +213,12 @@ void serve(troupe::Rank& rank, const Options& options) {
     } else if (line == "stuck") {
       const double seconds = abort_stuck(rank);
       if (rank.is_main()) print_exact("abort_s", {seconds});
+    } else if (line == "lonely") {
+      const double seconds = abandon_set_up(rank);
+      if (rank.is_main()) print_exact("set_up_s", {seconds});
+    } else if (line == "assert") {
+      fail_kernel(rank);
+      run_step(rank, options, job, *optimizer);
     } else if (line == "quit") {
       return;
     } else {

@@ -11,7 +11,7 @@
 using namespace troupe;
 using namespace troupe::test;
 
-TEST_CASE("[T01] gpu: pack has the bits of its twin on the CPU", "[gpu]") {
+TEST_CASE("[T01] gpu: pack has the bits of its twin on the CPU", "[gpu][kernels][sanitized]") {
   need_devices(1);
   const auto to = GENERATE(at::kFloat, at::kHalf, at::kBFloat16);
   const auto from = GENERATE(at::kFloat, at::kHalf, at::kBFloat16);
@@ -32,7 +32,8 @@ TEST_CASE("[T01] gpu: pack has the bits of its twin on the CPU", "[gpu]") {
   CHECK(torch::equal(bucket, there.cpu()));
 }
 
-TEST_CASE("[T01] gpu: one pass scales with the CPU's bits, and finds its norm and what is not finite", "[gpu]") {
+TEST_CASE("[T01] gpu: one pass scales with the CPU's bits, and finds its norm and what is not finite",
+          "[gpu][kernels]") {
   need_devices(1);
   const auto dtype = GENERATE(at::kFloat, at::kHalf, at::kBFloat16);
   const std::int64_t numel = GENERATE(0, 1, 255, 100'003, 10'000'019);
@@ -56,7 +57,8 @@ TEST_CASE("[T01] gpu: one pass scales with the CPU's bits, and finds its norm an
   CHECK(result_there[1].item<double>() == 1);
 }
 
-TEST_CASE("[L03] gpu: a dropout's mask has the bits of its twin on the CPU, in a stream, without a wait", "[gpu]") {
+TEST_CASE("[L03] gpu: a dropout's mask has the bits of its twin on the CPU, in a stream, without a wait",
+          "[gpu][kernels]") {
   need_devices(1);
   const std::int64_t numel = GENERATE(0, 1, 3, 4, 1023, 10'000'019);
   const double p = GENERATE(0.1, 0.5, 1.0);
@@ -66,7 +68,7 @@ TEST_CASE("[L03] gpu: a dropout's mask has the bits of its twin on the CPU, in a
   CHECK(torch::equal(dropout_mask({numel}, p, 0x0123456789abcdef, 7), there.cpu()));
 }
 
-TEST_CASE("[L03] gpu: batches that are sent ahead arrive whole", "[gpu]") {
+TEST_CASE("[L03] gpu: batches that are sent ahead arrive whole", "[gpu][kernels]") {
   need_devices(1);
   const DeviceFeed feed({at::kCUDA, 0});
   std::vector<Batch> batches, sent;

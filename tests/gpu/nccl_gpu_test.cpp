@@ -1,5 +1,6 @@
 // The conformance of the real NCCL: on one device a group of one, on several a group of as many threads, each with its
 // own.
+#include <c10/util/Exception.h>
 #include <torch/torch.h>
 
 #include <thread>
@@ -58,7 +59,7 @@ void on_devices(int at_least, const std::function<void(Communicator&, int world_
 
 }  // namespace
 
-TEST_CASE("[L03] gpu: nccl reduces, gathers and scatters every type exactly", "[gpu]") {
+TEST_CASE("[L03] gpu: nccl reduces, gathers and scatters every type exactly", "[gpu][nccl]") {
   on_devices(1, [](Communicator& communicator, int world) {
     const int rank = communicator.rank();
     const auto device = communicator.device();
@@ -111,7 +112,7 @@ TEST_CASE("[L03] gpu: nccl reduces, gathers and scatters every type exactly", "[
   });
 }
 
-TEST_CASE("[L03] gpu: nccl sends between ranks, and cuts groups out", "[gpu]") {
+TEST_CASE("[L03] gpu: nccl sends between ranks, and cuts groups out", "[gpu][nccl]") {
   on_devices(2, [](Communicator& communicator, int world) {
     const int rank = communicator.rank(), next = (rank + 1) % world, before = (rank + world - 1) % world;
     const auto there = torch::full({1000}, rank, at::TensorOptions().dtype(at::kFloat).device(communicator.device()));
@@ -126,7 +127,7 @@ TEST_CASE("[L03] gpu: nccl sends between ranks, and cuts groups out", "[gpu]") {
   });
 }
 
-TEST_CASE("[L03] gpu: a set-up whose peer never comes ends at its deadline, and the device goes on", "[gpu]") {
+TEST_CASE("[L03] gpu: a set-up whose peer never comes ends at its deadline, and the device goes on", "[gpu][nccl]") {
   need_devices(1);
   NcclLifeOptions options;
   options.api = nccl_library();
@@ -147,7 +148,7 @@ TEST_CASE("[L03] gpu: a set-up whose peer never comes ends at its deadline, and 
 }
 
 TEST_CASE("[L03] gpu: a collective that a rank never joins is aborted at its deadline, and the device goes on",
-          "[gpu]") {
+          "[gpu][nccl]") {
   need_devices(2);
   const auto rendezvous = std::make_shared<LocalRendezvous>();
   std::vector<std::thread> threads;
@@ -180,9 +181,11 @@ TEST_CASE("[L03] gpu: a collective that a rank never joins is aborted at its dea
   CHECK(torch::ones({10}, torch::kCUDA).sum().item<float>() == 10);
 }
 
-TEST_CASE("[L03] gpu: 100 communicators are made, used and aborted, and nothing is left", "[gpu]") {
+namespace {
+
+void make_communicators(int count) {
   need_devices(1);
-  for (int round = 0; round < 100; ++round) {
+  for (int round = 0; round < count; ++round) {
     CommunicatorOptions options;
     options.backend = "nccl";
     options.device = {at::kCUDA, 0};
@@ -194,4 +197,39 @@ TEST_CASE("[L03] gpu: 100 communicators are made, used and aborted, and nothing 
     if (round % 2 == 0) communicator->abort({ErrorCode::aborted, 0, {}, -1, {}, "on purpose", {}});
     CHECK(tensor.sum().item<float>() == 1000);
   }
+}
+
+// LibTorch's allocator gets all of the device's memory, and keeps it when the tensors are gone.
+void fill_cache() {
+  const auto bytes = at::TensorOptions().dtype(at::kByte).device(torch::kCUDA);
+  std::vector<at::Tensor> held;
+  for (const std::int64_t size : {1LL << 30, 1LL << 26, 1LL << 24}) {
+    try {
+      for (;;) held.push_back(torch::empty({size}, bytes));
+    } catch (const c10::OutOfMemoryError&) {
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("[L03] gpu: 20 communicators are made, used and aborted, and nothing is left", "[gpu][nccl]") {
+  make_communicators(20);
+}
+
+TEST_CASE("[L03] gpu: 100 communicators are made, used and aborted, and nothing is left", "[gpu][more]") {
+  make_communicators(100);
+}
+
+TEST_CASE("[L03] gpu: buckets find memory while LibTorch's cache holds all of it", "[gpu][faults]") {
+  need_devices(1);
+  CommunicatorOptions options;
+  options.backend = "nccl";
+  options.device = {at::kCUDA, 0};
+  const auto communicator = make_nccl_communicator(options);
+  fill_cache();
+  const auto bucket = communicator->allocate(1 << 26, at::kFloat);
+  communicator->all_reduce(bucket.fill_(1));
+  communicator->wait_on_host();
+  CHECK(bucket[0].item<float>() == 1);
 }

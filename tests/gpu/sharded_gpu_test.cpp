@@ -76,7 +76,7 @@ SmallTraining::Result train_sharded(at::Device device, const How& how, std::int6
 }  // namespace
 
 TEST_CASE("[L03] gpu: fsdp trains to the CPU's losses, with offload and without, with one wait of the host in a step",
-          "[gpu]") {
+          "[gpu][sharded]") {
   troupe::test::need_devices(1);
   const auto cpu = train_sharded(at::kCPU, {});
   REQUIRE(joined(cpu.errors) == "");
@@ -93,7 +93,7 @@ TEST_CASE("[L03] gpu: fsdp trains to the CPU's losses, with offload and without,
   }
 }
 
-TEST_CASE("[L03] gpu: fsdp in bf16 stays near the CPU's losses, and gives the same bits twice", "[gpu]") {
+TEST_CASE("[L03] gpu: fsdp in bf16 stays near the CPU's losses, and gives the same bits twice", "[gpu][sharded]") {
   troupe::test::need_devices(1);
   const How bf16{.param_dtype = "bfloat16"};
   const auto cpu = train_sharded(at::kCPU, {});
