@@ -1,6 +1,6 @@
 """The rows of docs/gpu.md that stand beside PyTorch: step times of ours and of DDP or FSDP2, in turns on one device.
 
-    python3 tests/gpu/step_rows.py FOLDER [--device cuda|cpu] [--tiny] [--blocks 10] [--row ROW]
+    python3 tests/gpu/step_rows.py FOLDER [--device cuda|cpu] [--tiny] [--blocks 10] [--row ROW] [--memory MIB]
 
 FOLDER has gpu_steps. PyTorch is that of TROUPE_TORCH_PYTHON, of this Python, or of .venv-bench. Each side is a process, which waits while the
 other works. PyTorch's side begins with two short blocks of each of its settings, and goes on with the fastest. Then blocks in turns; the
@@ -8,7 +8,9 @@ ratio is that of the medians, the interval what 95 % of 2,000 draws of whole blo
 must stay together. `--tiny` with `--device cpu` tries all of that without a GPU.
 """
 import argparse
+import contextlib
 import dataclasses
+import functools
 import os
 import pathlib
 import statistics
@@ -25,6 +27,7 @@ TARGET = 1.0
 TRIAL_STEPS = 5
 LOSS_TOLERANCE = {"fp32": 1e-4, "bf16": 0.02}  # relative; bf16 has 8 bits, and each side's kernels round where they like
 COMPARED_STEPS = 10  # from equal weights; later ones drift
+SMALL_MEMORY_MIB = 40_000  # a device with less gets a quarter of the batches
 
 
 @dataclasses.dataclass
@@ -54,21 +57,50 @@ def libraries(folder, torch_folder):
     return [str(site / "torch/lib"), *sorted(str(found) for found in site.glob("nvidia/*/lib")), str(pathlib.Path(folder).resolve() / "lib")]
 
 
-def own_environment(folder, python=sys.executable):
+def pythons():
+    candidates = [os.environ.get("TROUPE_TORCH_PYTHON"), os.environ.get("TROUPE_PYTHON"), sys.executable,
+                  str(HERE.parents[1] / ".venv-bench/bin/python3")]
+    return [python for python in filter(None, candidates) if os.path.exists(python)]
+
+
+def torch_folder(python):
+    """Where a Python has torch; empty where it has none."""
+    where = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
+    found = subprocess.run([os.path.abspath(python), "-c", where], capture_output=True, text=True)
+    return found.stdout.strip() if found.returncode == 0 else ""
+
+
+@functools.cache
+def library_folder():
+    """Of the first that has torch, whole or not; empty where none has."""
+    return next(filter(None, map(torch_folder, pythons())), "")
+
+
+def own_environment(folder):
     """Of our programs: a packed one does not know where this machine has LibTorch. The caller's LD_LIBRARY_PATH comes first."""
     variables = dict(os.environ)
     if (pathlib.Path(folder) / "lib").is_dir():
-        where = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
-        found = subprocess.run([os.path.abspath(python), "-c", where], capture_output=True, text=True)
-        folders = libraries(folder, found.stdout.strip()) if found.returncode == 0 else [str(pathlib.Path(folder).resolve() / "lib")]
+        found = library_folder()
+        folders = libraries(folder, found) if found else [str(pathlib.Path(folder).resolve() / "lib")]
         variables["LD_LIBRARY_PATH"] = ":".join(filter(None, [variables.get("LD_LIBRARY_PATH", ""), *folders]))
     return variables
 
 
-def ours(folder, *, python=sys.executable, job, batch, strategy, precision, device, errors=None, **more):
+def command_of(folder, *, job, batch, strategy, precision, device, **more):
     flags = {"--job": job, "--batch": batch, "--strategy": strategy, "--precision": precision, "--device": device, **more}
-    command = [str(pathlib.Path(folder).resolve() / "gpu_steps"), *(str(word) for flag in flags.items() for word in flag)]
-    return harness.Program(command, " ".join(command), own_environment(folder, python), errors)
+    return [str(pathlib.Path(folder).resolve() / "gpu_steps"), *(str(word) for flag in flags.items() for word in flag)]
+
+
+def ours(folder, *, errors=None, **options):
+    command = command_of(folder, **options)
+    return harness.Program(command, " ".join(command), own_environment(folder), errors)
+
+
+def end_of(folder, line, **options):
+    """(exit code, standard error) of a gpu_steps that is given this one line."""
+    done = subprocess.run(command_of(folder, **options), input=line + "\n", env=own_environment(folder),
+                          capture_output=True, text=True)
+    return done.returncode, done.stderr
 
 
 def peer(python, *, job, batch, strategy, precision, device):
@@ -100,15 +132,18 @@ def largest_relative_difference(a, b):
 def measure(row, folder, python, device, blocks):
     """{ours, peer: ms; ratio; spread; setting; loss_difference}"""
     shape = {"job": row.job, "batch": row.batch, "strategy": row.strategy, "precision": row.precision, "device": device}
-    other = peer(python, **shape)
-    setting = fastest_setting(other)
-    other.ask(f"use {setting}", "using")
-    mine = ours(folder, python=python, **shape, **({"--graphs": "true"} if row.graphs else {}))
-    programs = {"ours": mine, "peer": other}
-    first = {name: block(program, COMPARED_STEPS)[1] for name, program in programs.items()}
-    found = harness.in_turns(programs, blocks, lambda name: block(programs[name], row.steps)[0])
-    for program in programs.values():
-        program.quit()
+    with contextlib.ExitStack() as started:  # one that fails leaves the other no device to hold
+        def start(program):
+            started.callback(program.process.kill)
+            return program
+        programs = {"peer": start(peer(python, **shape))}
+        setting = fastest_setting(programs["peer"])
+        programs["peer"].ask(f"use {setting}", "using")
+        programs["ours"] = start(ours(folder, **shape, **({"--graphs": "true"} if row.graphs else {})))
+        first = {name: block(program, COMPARED_STEPS)[1] for name, program in programs.items()}
+        found = harness.in_turns(["ours", "peer"], blocks, lambda name: block(programs[name], row.steps)[0])
+        for program in programs.values():
+            program.quit()
     return summary(found["ours"], found["peer"], setting, largest_relative_difference(first["ours"], first["peer"]))
 
 
@@ -132,26 +167,33 @@ def problem(row, found):
     return ""
 
 
-def has_torch(python):
-    return subprocess.run([os.path.abspath(python), "-c", "import torch.distributed.fsdp"], capture_output=True).returncode == 0
+@functools.cache
+def torch_of(python):
+    """What a Python's torch is good for: "cuda", "cpu", or nothing where a part of it is missing."""
+    what = "import torch, torch.distributed.fsdp; print('cuda' if torch.cuda.is_available() else 'cpu')"
+    found = subprocess.run([os.path.abspath(python), "-c", what], capture_output=True, text=True)
+    return found.stdout.strip() if found.returncode == 0 else ""
 
 
 def torch_python():
     """The first Python that has all of torch; nothing where none has."""
-    candidates = [os.environ.get("TROUPE_TORCH_PYTHON"), os.environ.get("TROUPE_PYTHON"), sys.executable,
-                  str(HERE.parents[1] / ".venv-bench/bin/python3")]
-    return next((python for python in filter(None, candidates) if os.path.exists(python) and has_torch(python)), None)
+    return next(filter(torch_of, pythons()), None)
 
 
-def run(rows, folder, python, device, blocks):
-    """Prints the rows; the problems."""
+def rows_for(memory_mib):
+    divisor = 4 if 0 < memory_mib < SMALL_MEMORY_MIB else 1
+    return [dataclasses.replace(row, batch=row.batch // divisor) for row in ROWS]
+
+
+def run(rows, folder, python, device, blocks, measure=measure):
+    """Prints the rows; the problems. One row's failure keeps no other from its turn."""
     problems = []
     for row in rows:
         try:
             found = measure(row, folder, python, device, blocks)
-        except SystemExit as ended:  # a program that fails has said why on standard error
+        except (Exception, SystemExit) as ended:  # SystemExit: the program has said why. Else it left half an answer
             problems.append(f"{row.name}: {ended}")
-            print(f"| {row.name} | FAILED: {ended} | | | {TARGET} |", flush=True)
+            print(f"| {row.name} | FAILED: {type(ended).__name__}: {ended} | | | {TARGET} |", flush=True)
             continue
         print(line(row, found), flush=True)
         if problem(row, found):
@@ -170,6 +212,8 @@ def self_test():
     assert "do not train the same" in problem(row, {"loss_difference": largest_relative_difference([1.0, float("nan")], [1.0, 1.0])})
     assert largest_relative_difference([1.0, 2.2], [1.0, 2.0]) - 0.1 < 1e-9
     assert line(row, found).count("|") == 6
+    assert [row.batch for row in rows_for(81559)] == [row.batch for row in rows_for(0)] == [64, 8, 8, 64, 8]
+    assert [row.batch for row in rows_for(24564)] == [16, 2, 2, 16, 2]
 
 
 def main():
@@ -180,12 +224,16 @@ def main():
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--blocks", type=int, default=10)
     parser.add_argument("--row", default="", help="those whose name has this")
+    parser.add_argument("--memory", type=int, default=0, metavar="MIB", help="a small device gets smaller batches")
     options = parser.parse_args()
     python = torch_python()
     if python is None:
         print("NOT RUN: no Python here has all of PyTorch (./dev interop installs it into .venv-bench; TROUPE_TORCH_PYTHON names another)")
         return 77
-    rows = [row for row in (TINY_ROWS if options.tiny else ROWS) if options.row in row.name]
+    if options.device == "cuda" and torch_of(python) != "cuda":
+        print(f"NOT RUN: no GPU here, says the torch of {python}")
+        return 77
+    rows = [row for row in (TINY_ROWS if options.tiny else rows_for(options.memory)) if options.row in row.name]
     problems = run(rows, options.folder, python, options.device, options.blocks)
     for each in problems:
         print(each, file=sys.stderr)

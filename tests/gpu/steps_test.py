@@ -20,12 +20,19 @@ BATCH = 4
 TOLERANCE = {("cpu", "gpt_tiny"): 1e-5, ("cpu", "resnet_tiny"): 1e-4, ("cuda", "gpt_tiny"): 1e-3, ("cuda", "resnet_tiny"): 0.1}
 BF16_TOLERANCE = 0.02
 TWO_RANKS_TOLERANCE = {"cpu": 1e-5, "cuda": 1e-3}
-# What a machine may be without: a GPU, a NCCL that lets two ranks use one.
-CANNOT = re.compile(r"there is no GPU[^;\n]*|.*(?:Duplicate GPU|NCCL set-up of communicator).*")
+# What a machine may be without. A NCCL that does not come to be is a failure.
+CANNOT = re.compile(r"there is no GPU[^;\n]*")
+DEVICE_LOST = 70
 
 
 class NotRun(Exception):
     pass
+
+
+def failure_of(said, ended):
+    """What a program that has ended so, and said that, comes to."""
+    reason = CANNOT.search(said)
+    return NotRun(reason.group(0).strip()) if reason else AssertionError(f"{ended}\n{said}")
 
 
 def train(folder, *lines, last="step_ms", **options):
@@ -40,9 +47,7 @@ def train(folder, *lines, last="step_ms", **options):
         except SystemExit as ended:
             errors.seek(0)
             said = errors.read()
-            if reason := CANNOT.search(said):
-                raise NotRun(reason.group(0).strip()) from None
-            raise AssertionError(f"{ended}\n{said}") from None
+            raise failure_of(said, ended) from None
 
 
 def losses(answer):
@@ -86,13 +91,27 @@ def two_ranks(folder, device, strategy):
     check_close(f"two ranks of {strategy} and one with the samples of both", losses(both), losses(alone), TWO_RANKS_TOLERANCE[device])
 
 
-def abort_seconds(folder, device):
+def seconds_of(folder, device, line, last):
+    """Of two ranks, which share a GPU."""
     share = {"--share-device": "true"} if device == "cuda" else {}
-    return float(train(folder, "stuck", last="abort_s", device=device, **{"--ranks": 2}, **share)[0]["abort_s"][0])
+    return float(train(folder, line, last=last, device=device, **{"--ranks": 2}, **share)[0][last][0])
 
 
 def stuck(folder, device):
-    print(f"a collective that one rank never joined was over {abort_seconds(folder, device):.3f} s after its abort")
+    seconds = seconds_of(folder, device, "stuck", "abort_s")
+    print(f"| abort of a collective that a rank never joins, to its end | {seconds:.3f} s | | {seconds:.3f} | 1 s |")
+
+
+def lonely(folder, device):
+    seconds = seconds_of(folder, device, "lonely", "set_up_s")
+    print(f"a set-up to which one of two never came was over after {seconds:.3f} s")
+
+
+def lost_device(folder, device):
+    options = {"job": "gpt_tiny", "batch": BATCH, "strategy": "ddp", "precision": "fp32", "device": device}
+    code, said = step_rows.end_of(folder, "assert", **options)
+    if code != DEVICE_LOST:
+        raise failure_of(said, f"the exit code is {code}, not {DEVICE_LOST}")
 
 
 CASES = {
@@ -102,6 +121,10 @@ CASES = {
     "[L03] gpu: two processes of ddp on one device train to one rank's losses": lambda folder, device: two_ranks(folder, device, "ddp"),
     "[L03] gpu: two processes of fsdp on one device train to one rank's losses": lambda folder, device: two_ranks(folder, device, "fsdp"),
     "[L03] gpu: a collective that is stuck ends with an abort, and device and lanes go on": stuck,
+}
+ON_A_DEVICE = {
+    "[L03] gpu: a set-up beside another process that never comes ends at its deadline, and the lanes go on": lonely,
+    "[L03] gpu: a process whose kernel fails ends with 70": lost_device,
 }
 
 
@@ -114,30 +137,43 @@ def record(python):
     GOLDEN.write_text(json.dumps(golden, indent=1) + "\n")
 
 
+def self_test():
+    no_gpu = failure_of("error: 'cuda' was asked for, and there is no GPU: there is no NVIDIA driver; look", "x")
+    assert isinstance(no_gpu, NotRun) and str(no_gpu) == "there is no GPU: there is no NVIDIA driver"
+    for failure in ("NCCL set-up of communicator 'buckets': not over after 9 ms", "Duplicate GPU detected"):
+        assert isinstance(failure_of(failure, "x"), AssertionError), failure
+
+
+def run(name, case, options):
+    """The exit code of one case."""
+    try:
+        case(options.folder, options.device)
+    except NotRun as why:
+        print(f"NOT RUN: {why}")
+        return 77
+    except AssertionError as failure:
+        print(f"{name}: {failure}")
+        return 1
+    return 0
+
+
 def main():
+    self_test()
     parser = argparse.ArgumentParser()
     parser.add_argument("folder")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--case", choices=CASES)
+    parser.add_argument("--case", choices={**CASES, **ON_A_DEVICE})
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--record", metavar="PYTHON")
     options = parser.parse_args()
+    cases = {**CASES, **(ON_A_DEVICE if options.device == "cuda" else {})}
     if options.list:
-        print("\n".join(CASES))
+        print("\n".join(cases))
         return 0
     if options.record:
         return record(options.record)
-    for name, case in CASES.items():
-        if options.case in (None, name):
-            try:
-                case(options.folder, options.device)
-            except NotRun as why:
-                print(f"NOT RUN: {why}")
-                return 77
-            except AssertionError as failure:
-                print(f"{name}: {failure}")
-                return 1
-    return 0
+    codes = {run(name, case, options) for name, case in cases.items() if options.case in (None, name)}
+    return 1 if 1 in codes else max(codes, default=2)  # a case that did not run keeps no other from running
 
 
 if __name__ == "__main__":
