@@ -55,6 +55,10 @@ std::vector<at::Tensor> for_each_batch(Make make) {
   return batches;
 }
 
+at::Tensor at_least_f32(const at::Tensor& scores) {
+  return scores.to(c10::promoteTypes(scores.scalar_type(), at::kFloat));
+}
+
 // A norm's weight is 1 and its bias 0.
 void set_values(torch::nn::Module& model, bool biases) {
   torch::NoGradGuard no_grad;
@@ -110,7 +114,7 @@ Job gpt(int rank, std::int64_t batch, const GptShape& shape) {
           for_each_batch([&](std::size_t k) { return tokens(target_stream(rank, k)); }),
           [](torch::nn::Module& m, const at::Tensor& input, const at::Tensor& target) {
             const auto scores = m.as<GptImpl>()->forward(input).flatten(0, 1);
-            return torch::nn::functional::cross_entropy(scores.to(at::kFloat), target.flatten());
+            return torch::nn::functional::cross_entropy(at_least_f32(scores), target.flatten());
           }};
 }
 
@@ -124,7 +128,7 @@ Job images(Model model, int rank, std::int64_t batch, std::int64_t side, std::in
           for_each_batch([&](std::size_t k) { return integers(target_stream(rank, k), {batch}, classes); }),
           [](torch::nn::Module& m, const at::Tensor& input, const at::Tensor& target) {
             using Impl = std::remove_reference_t<decltype(*std::declval<Model>())>;
-            return torch::nn::functional::cross_entropy(m.as<Impl>()->forward(input).to(at::kFloat), target);
+            return torch::nn::functional::cross_entropy(at_least_f32(m.as<Impl>()->forward(input)), target);
           }};
 }
 

@@ -1,6 +1,6 @@
 """PyTorch's side of docs/gpu.md's rows: one rank on one device, DDP or FSDP2 (fully_shard around each layer), driven by lines.
 
-    python3 bench/peer/device_steps.py --job gpt124m --batch 8 [--strategy ddp|fsdp] [--precision fp32|bf16] [--device cuda|cpu]
+    python3 bench/peer/device_steps.py --job gpt124m --batch 8 [--strategy ddp|fsdp] [--precision fp64|fp32|bf16] [--device cuda|cpu]
 
 `settings` answers the names of what may be set, `use NAME` begins anew with that one, `block N` trains N steps and answers `losses L1 .. LN`
 and `step_ms T`, the block's time by N, the device's end included; see bench/README.md. Nothing but torch is needed.
@@ -31,8 +31,10 @@ class Trainer:
         self.autocast = options.precision == "bf16" and options.strategy == "ddp"
         self.steps = 0
         self.job = jobs.JOBS[options.job](0, options.batch)
-        self.job.model.to(self.device)
-        self.inputs, self.targets = ([tensor.to(self.device) for tensor in tensors] for tensors in (self.job.inputs, self.job.targets))
+        dtype = torch.float64 if options.precision == "fp64" else torch.float32
+        self.job.model.to(self.device, dtype)
+        self.inputs, self.targets = ([tensor.to(self.device, dtype if tensor.is_floating_point() else None) for tensor in tensors]
+                                     for tensors in (self.job.inputs, self.job.targets))
         self.model = self.wrap(options, SETTINGS[options.strategy][setting])
         self.optimizer = jobs.make_optimizer(options.job, self.model.parameters())
 
@@ -65,7 +67,7 @@ class Trainer:
         losses = [self.step() for _ in range(int(count))]  # read after the block: the host runs ahead
         self.synchronise()
         ms = (time.perf_counter() - begin) * 1e3 / len(losses)
-        return "losses " + " ".join(f"{loss.item():.9g}" for loss in losses) + f"\nstep_ms {ms:.9g}"
+        return "losses " + " ".join(f"{loss.item():.17g}" for loss in losses) + f"\nstep_ms {ms:.9g}"
 
 
 def main():
@@ -73,7 +75,7 @@ def main():
     parser.add_argument("--job", choices=jobs.JOBS, required=True)
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--strategy", choices=SETTINGS, default="ddp")
-    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    parser.add_argument("--precision", choices=("fp64", "fp32", "bf16"), default="fp32")
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args()
     on_gpu = torch.device(options.device).type == "cuda"

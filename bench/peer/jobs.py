@@ -147,7 +147,7 @@ class GptJob:
 
     @staticmethod
     def loss(scores, targets):
-        return functional.cross_entropy(scores.flatten(0, 1).float(), targets.flatten())
+        return functional.cross_entropy(scores.flatten(0, 1).to(torch.promote_types(scores.dtype, torch.float32)), targets.flatten())
 
 
 class Images:
@@ -160,7 +160,7 @@ class Images:
 
     @staticmethod
     def loss(scores, targets):
-        return functional.cross_entropy(scores.float(), targets)
+        return functional.cross_entropy(scores.to(torch.promote_types(scores.dtype, torch.float32)), targets)
 
 
 def channels_last(job):

@@ -1,7 +1,7 @@
 // Our side of the rows beside PyTorch: optimizer steps of the jobs of bench/README.md on a device, driven by lines.
 //
-//   printf 'block 5\n' | build/cuda/tests/gpu/gpu_steps --job gpt_tiny --batch 2 [--strategy ddp|fsdp] [--precision
-//   fp32|bf16]
+//   printf 'block 5\n' | build/cuda/tests/gpu/gpu_steps --job gpt_tiny --batch 2 [--strategy ddp|fsdp]
+//                          [--precision fp64|fp32|bf16]
 //                          [--device auto] [--ranks 1] [--share-device false] [--as-ranks 1] [--offload false]
 //                          [--graphs false]
 //
@@ -66,8 +66,8 @@ Options parse(int argc, char** argv) {
     else
       throw std::invalid_argument("there is no " + name);
   }
-  if (options.precision != "fp32" && options.precision != "bf16")
-    throw std::invalid_argument("--precision is fp32 or bf16");
+  if (options.precision != "fp64" && options.precision != "fp32" && options.precision != "bf16")
+    throw std::invalid_argument("--precision is fp64, fp32 or bf16");
   if (options.batch < 1 || options.ranks < 1 || options.as_ranks < 1)
     throw std::invalid_argument("--batch, --ranks and --as-ranks are at least 1");
   return options;
@@ -75,7 +75,7 @@ Options parse(int argc, char** argv) {
 
 void print_exact(const char* name, const std::vector<double>& numbers) {
   std::printf("%s", name);
-  for (const double number : numbers) std::printf(" %.9g", number);
+  for (const double number : numbers) std::printf(" %.17g", number);
   std::printf("\n");
 }
 
@@ -87,8 +87,12 @@ Job job_of(const troupe::Rank& rank, const Options& options) {
   std::vector<Job> ranks;
   for (int r = 0; r < options.as_ranks; ++r) ranks.push_back(make_job(options.job, rank.rank() + r, options.batch, 8));
   auto job = joined(ranks);
+  if (options.precision == "fp64") job.model->to(at::kDouble);
   for (auto* tensors : {&job.inputs, &job.targets}) {
-    for (auto& tensor : *tensors) tensor = tensor.to(rank.device());
+    for (auto& tensor : *tensors) {
+      const bool wide = options.precision == "fp64" && tensor.is_floating_point();
+      tensor = tensor.to(rank.device(), wide ? at::kDouble : tensor.scalar_type());
+    }
   }
   return job;
 }
