@@ -2,6 +2,8 @@
 #include "strategies/mesh/sharded_mesh.hpp"
 
 #include <atomic>
+#include <functional>
+#include <map>
 #include <random>
 
 #include "examples/gpt/gpt.hpp"
@@ -10,6 +12,7 @@
 #include "tensor_io/layers/autocast.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/run_program.hpp"
+#include "tests/support/share.hpp"
 #include "tests/support/small_training.hpp"
 
 using namespace troupe;
@@ -346,6 +349,7 @@ TEST_CASE("[X04] each combination with fsdp trains as one rank does, on 2, 4, 8 
   const bool mapped = GENERATE(true, false);  // false: units are gathered, as between hosts
   const bool sequence = GENERATE(false, true);
   if (sequence && mesh.find("tp") == std::string::npos) return;
+  if (!testing::in_share(0.4, mesh + (mapped ? "mapped" : "") + (sequence ? "sequence" : ""))) return;
   MeshRun run("pipeline", ranks, mesh);
   run.config.fsdp_mapped = mapped;
   run.config.sequence_parallel = sequence;
@@ -409,6 +413,7 @@ TEST_CASE("[X04] a state is the same whatever the mesh: one rank goes on from a 
   const auto mesh =
       GENERATE(std::string("dp=2,tp=2,pp=2"), std::string("dp=2,pp=4"), std::string("dp=1,tp=4,pp=2"),
                std::string("fsdp=2,tp=2,pp=2"), std::string("dp=2,fsdp=2,tp=2"), std::string("fsdp=4,pp=2"));
+  if (!testing::in_share(0.4, mesh)) return;
   const auto from = [](const NamedTensors& state, const std::string& strategy, int ranks, const std::string& mesh) {
     MeshRun run(strategy, ranks, mesh);
     run.saved = state;
@@ -444,6 +449,23 @@ void kill_at(SimulationOptions& simulation, const std::vector<int>& slots, const
   };
 }
 
+/// Of a job that nothing happens to: kept, since many tests compare with the same one.
+struct Outcome {
+  decltype(MeshRun::losses) losses;
+  decltype(MeshRun::state) state;
+};
+const Outcome& undisturbed(const std::string& strategy, int ranks, const std::string& mesh, const std::string& kind,
+                           const std::function<void(Config&)>& configure) {
+  static std::map<std::string, Outcome> known;
+  const auto key = strategy + " " + std::to_string(ranks) + " " + mesh + " " + kind;
+  if (const auto found = known.find(key); found != known.end()) return found->second;
+  MeshRun run(strategy, ranks, mesh);
+  configure(run.config);
+  run.run();
+  REQUIRE(joined(run.errors) == "");
+  return known[key] = {run.losses, run.state};
+}
+
 }  // namespace
 
 TEST_CASE("[X04] a lost rank is healed by its like in the other copy, and no step is lost") {
@@ -453,18 +475,18 @@ TEST_CASE("[X04] a lost rank is healed by its like in the other copy, and no ste
                                                           {"tensor_parallel", 4, "dp=2,tp=2", 1},
                                                           {"pipeline", 8, "dp=2,tp=2,pp=2", 6}}));
   const auto place = GENERATE("forward", "backward", "reduced", "voted", "committed", "optimizer");
+  if (!testing::in_share(0.4, strategy + mesh + std::to_string(slot) + place)) return;
+  const auto configure = [](Config& config) { config.max_steps = 5; };
   MeshRun run(strategy, ranks, mesh);
-  run.config.max_steps = 5;
+  configure(run.config);
   run.simulate_with = [&, slot = slot](SimulationOptions& simulation) { kill_at(simulation, {slot}, place, 2); };
   INFO(mesh << " rank " << slot << " killed at " << place);
   run.run();
-  MeshRun undisturbed(strategy, ranks, mesh);
-  undisturbed.config.max_steps = 5;
-  undisturbed.run();
+  const auto& expected = undisturbed(strategy, ranks, mesh, "5 steps", configure);
   REQUIRE(joined(run.errors) == "");
   CHECK((run.generations == 2));
-  CHECK((run.losses == undisturbed.losses));  // to the bit
-  CHECK((largest_difference(run.state, undisturbed.state) == 0));
+  CHECK((run.losses == expected.losses));  // to the bit
+  CHECK((largest_difference(run.state, expected.state) == 0));
 }
 
 TEST_CASE("[X04] what forward and backward wait for other ranks is told, whatever they wait for") {
@@ -487,20 +509,22 @@ TEST_CASE("[X04] a lost rank of fsdp comes back from a copy of its shard, and al
       {{4, "fsdp=2,pp=2", 3}, {4, "fsdp=2,tp=2", 1}, {8, "fsdp=2,tp=2,pp=2", 6}, {8, "dp=2,fsdp=2,pp=2", 0}}));
   const auto place = GENERATE("forward", "reduced", "committed", "snapshot");
   const bool mapped = GENERATE(true, false);
-  MeshRun run("pipeline", ranks, mesh), undisturbed("pipeline", ranks, mesh);
-  for (auto* each : {&run, &undisturbed}) {
-    each->config.max_steps = 5;
-    each->config.fsdp_mapped = mapped;
-    each->config.snapshot_every = 2;
-  }
+  if (!testing::in_share(0.4, mesh + place + (mapped ? "mapped" : ""))) return;
+  const auto configure = [mapped = mapped](Config& config) {
+    config.max_steps = 5;
+    config.fsdp_mapped = mapped;
+    config.snapshot_every = 2;
+  };
+  MeshRun run("pipeline", ranks, mesh);
+  configure(run.config);
   run.simulate_with = [&, slot = slot](SimulationOptions& simulation) { kill_at(simulation, {slot}, place, 2); };
   INFO(mesh << (mapped ? " mapped" : " gathered") << ", rank " << slot << " killed at " << place);
   run.run();
-  undisturbed.run();
+  const auto& expected = undisturbed("pipeline", ranks, mesh, mapped ? "mapped" : "gathered", configure);
   REQUIRE(joined(run.errors) == "");
   CHECK((run.generations == 2));
-  CHECK((run.losses == undisturbed.losses));  // to the bit
-  CHECK((largest_difference(run.state, undisturbed.state) == 0));
+  CHECK((run.losses == expected.losses));  // to the bit
+  CHECK((largest_difference(run.state, expected.state) == 0));
 }
 
 TEST_CASE(
