@@ -40,13 +40,15 @@ BoundedFile::BoundedFile(std::string operation, int directory_fd, const std::str
     refuse("is not a regular file", "put a file there");
   }
   bytes_ = static_cast<std::uint64_t>(status.st_size);
+  owner_ = status.st_uid;
 }
 
 BoundedFile::BoundedFile(BoundedFile&& other) noexcept
     : operation_(std::move(other.operation_)),
       path_(std::move(other.path_)),
       fd_(std::exchange(other.fd_, -1)),
-      bytes_(other.bytes_) {}
+      bytes_(other.bytes_),
+      owner_(other.owner_) {}
 
 BoundedFile::~BoundedFile() {
   if (fd_ >= 0) ::close(fd_);

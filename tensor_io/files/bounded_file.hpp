@@ -24,6 +24,8 @@ class BoundedFile {
   const std::string& operation() const noexcept { return operation_; }
   /// When it was opened.
   std::uint64_t bytes() const noexcept { return bytes_; }
+  /// The user it belongs to.
+  std::uint32_t owner() const noexcept { return owner_; }
   /// Fills `out`, or throws: a file that ends before (somebody truncated it) is Error(bad_data).
   void read_at(std::uint64_t offset, std::span<std::byte> out) const;
   /// The whole file; Error(bad_data) before anything is allocated if it has more than `limit` bytes.
@@ -37,6 +39,7 @@ class BoundedFile {
   std::string path_;
   int fd_ = -1;
   std::uint64_t bytes_ = 0;
+  std::uint32_t owner_ = 0;
 };
 
 /// A name out of an untrusted file as it may be printed: quoted, at most 80 characters, nothing but printable ASCII.

@@ -19,7 +19,7 @@ import tempfile
 from case import Case, faults_of, run
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
-from made_files import png, tar
+from made_files import png, tar, torch_file, torch_tensor
 
 arguments = sys.argv[1:]
 judges_memory = "--no-memory" not in arguments
@@ -215,6 +215,23 @@ weights(33, "an empty name", safetensors({"": tensor([1], 0, 4)}, bytes(4)))
 weights(33, "a name of 1 MiB", safetensors({"n" * (1 << 20): tensor([1], 0, 4)}, bytes(4)))
 weights(37, "a pickle", pickle.dumps({"a": 1}), "pickle")
 weights(37, "a TorchScript archive", b"PK\3\4" + bytes(200))
+
+
+def torch_weights(number, what, data, *says):
+    case(number, f"weights, {what}", [CLASSIFIER, *SHORT, "--init_from", "w.pt"], 65, "w.pt", *says, make=text_file("w.pt", data))
+    case(number, f"inspect, {what}", [TROUPE, "checkpoint", "inspect", "w.pt"], 65, "w.pt", *says, make=text_file("w.pt", data))
+
+
+torch_weights(58, "a .pt with sizes beyond its storage", torch_file({"layer.w": torch_tensor(1, sizes=(256, 256, 3, 3), strides=(2304, 9, 3, 1))}, bytes(4)), "layer.w", "589824")
+torch_weights(58, "a .pt with an offset beyond its storage", torch_file({"layer.w": torch_tensor(offset=2**40)}, bytes(8)), "layer.w")
+torch_weights(58, "a .pt with a negative stride", torch_file({"layer.w": torch_tensor(offset=1, strides=(-1,))}, bytes(8)), "layer.w", "stride")
+torch_weights(58, "a .pt with a storage of 2^40 elements", torch_file({"layer.w": torch_tensor(elements=2**40)}, bytes(8)), "layer.w")
+torch_weights(59, "a .pt with a sparse tensor", torch_file({"layer.w": torch_tensor(rebuild="_rebuild_sparse_tensor")}, bytes(8)), "layer.w", "sparse")
+torch_weights(59, "a .pt with a type that we do not know", torch_file({"layer.w": torch_tensor(kind="QInt8Storage")}, bytes(8)), "layer.w", "QInt8Storage")
+torch_weights(59, "a .pt that names a function", torch_file({"layer.w": b"cos\nsystem\n(X\4\0\0\0truetR"}), "layer.w", "os.system")
+torch_weights(60, "a .pt that holds itself", torch_file(b"\x80\x02}q\0X\1\0\0\0ah\0s."), "nested")
+torch_weights(60, "a .pt of 2 million values", torch_file(b"\x80\x02](" + b"N" * 2_000_000 + b"e."), "values")
+torch_weights(60, "a .pt with a compressed bomb", torch_file({"layer.w": torch_tensor(elements=2**24, sizes=(2**24,))}, bytes(2**26), compression=8), "compressed")
 case(34, "weights of another model", [CLASSIFIER, *SHORT, "--init_from", "w.safetensors"], 65, "w.safetensors", make=text_file("w.safetensors", safetensors({"other": tensor([1], 0, 4)}, bytes(4))))
 case(36, "weights, a FIFO", [CLASSIFIER, *SHORT, "--init_from", "w.safetensors"], 65, "w.safetensors", make=lambda folder: os.mkfifo(folder / "w.safetensors"))
 case(36, "weights, a device", [CLASSIFIER, *SHORT, "--init_from", "/dev/zero"], 65, "/dev/zero")
@@ -497,11 +514,11 @@ run_folder("of tomorrow", in_run(lambda path: path.write_text('{"schema":2,"kind
 
 
 def faults_of_page(page):
-    """Rows 1 to 57, each with tests that are there; `bad_input` in those that have a case here, and only there."""
+    """Rows 1 to 61, each with tests that are there; `bad_input` in those that have a case here, and only there."""
     tests = pathlib.Path(__file__).parents[1]
     rows = {int(number): row.split("|")[-2] for number, row in re.findall(r"^\| (\d+) (\|.*)$", page, re.M)}
     numbers = {each.number for each in CASES}
-    for number in range(1, 58):
+    for number in range(1, 62):
         named = [word.strip() for word in rows.get(number, "").split(",") if word.strip()]
         if not named:
             yield f"{number}: docs/bad_input.md names no test"

@@ -7,7 +7,7 @@ import struct
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
-from made_files import png, tar
+from made_files import png, tar, torch_file, torch_tensor
 
 root = pathlib.Path(sys.argv[1])
 
@@ -277,3 +277,18 @@ for i, data in enumerate([good, good[:1000], good[:512], b"", tar(("a.jpg", JPEG
     seed("pictures", f"tar_skip{i}", bytes([66]) + data)
 for i, text in enumerate(['{"shardlist": [{"url": "part-0.tar", "nsamples": 3}]}', "[]", '{"shardlist": [{"url": 1}]}', '{"shardlist": [{"url": "part-0.tar", "nsamples": 1e300}]}']):
     seed("pictures", f"index{i}", b"\3" + text.encode())
+
+tensors = [{}, {"offset": 1, "sizes": (1,)}, {"offset": 1}, {"offset": -1}, {"sizes": (256,)}, {"sizes": (256, 256, 3, 3), "strides": (2304, 9, 3, 1), "elements": 1}, {"sizes": (-2,)},
+           {"strides": (-1,), "offset": 1}, {"strides": (2**62,)}, {"sizes": (2**62, 2**62), "strides": (0, 0)}, {"sizes": (0,)}, {"sizes": (), "strides": ()}, {"elements": 2**40},
+           {"elements": -1}, {"storage": "1"}, {"kind": "QInt8Storage"}, {"kind": "BoolStorage"}, {"kind": "UntypedStorage"}, {"rebuild": "_rebuild_sparse_tensor"},
+           {"rebuild": "_rebuild_qtensor"}, {"rebuild": "_rebuild_tensor_v3"}, {"sizes": (1,) * 65, "strides": (1,) * 65}]
+eight = struct.pack("<2f", 1, 2)
+for i, fields in enumerate(tensors):
+    seed("plain_archive", f"tensor{i}", torch_file({"w": torch_tensor(**fields)}, eight))
+good = torch_file({"w": torch_tensor(), "b": torch_tensor(offset=1, sizes=(1,)), "n": b"}X\1\0\0\0kK\7s", "l": b"]" + torch_tensor() + b"a"}, eight)
+pickles = [b"\x80\x02}q\0X\1\0\0\0sh\0s.", b"\x80\x02" + b"]" * 1000 + b"a" * 999 + b".", b"\x80\x02X\xff\xff\xff\xff", b"\x80\x02}r\xff\xff\xff\xff.", b"\x80\x04.",
+           b"\x80\x02cos\nsystem\n(X\4\0\0\0truetR.", b"\x80\x02}(X\1\0\0\0a" + torch_tensor() + b"X\1\0\0\0bK\1G" + bytes(8) + b"N\x88\x89M\1\0J\1\0\0\0)\x87\x86\x85eu.", b"u", b""]
+for i, data in enumerate([good, good[:-1], good[:200], torch_file({"w": torch_tensor()}, eight, compression=8), torch_file({}, eight), *(torch_file(data, eight) for data in pickles)]):
+    seed("plain_archive", f"file{i}", data)
+for i, data in enumerate([*pickles, b"\x80\x02}(X\1\0\0\0w" + torch_tensor() + b"u."]):
+    seed("plain_archive", f"pickle{i}", data)
