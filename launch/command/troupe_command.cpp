@@ -52,7 +52,7 @@ constexpr const char* kLaunchHelp =
     "  --park-after S         without a quorum: save and end after so long (60)\n"
     "  --no-recovery          the first rank that dies ends the job\n"
     "  --keys DIR             with --nnodes, on every node: what `troupe keys DIR` made; a host list needs none\n"
-    "  --insecure-network     lets hosts steer the job over the network without keys\n"
+    "  --insecure-network     no keys: whatever reaches the job may steer it\n"
     "  --chaos seed=7,mtbf=30s,kinds=kill+stop+slow+net+disk+nan   hurts ranks, the same way for the same seed, and "
     "tells the goodput\n"
     "\n"

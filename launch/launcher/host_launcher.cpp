@@ -59,8 +59,8 @@ class HostLauncher {
     place_ranks();
     job_ = make_job_id();
     address_ = options_.address.empty() ? default_address() : options_.address;
+    if (!options_.insecure) key_maker_.emplace();  // other users of this machine reach its loopback interface, too
     if (!is_loopback(address_)) {
-      if (!options_.insecure) key_maker_.emplace();
       std::fprintf(stderr, "troupe: listening on %s for %zu hosts; %s: use a private network\n", address_.c_str(),
                    agents_.size(),
                    options_.insecure

@@ -41,10 +41,16 @@ namespace {
 LaunchOutcome launch_as_node(const LauncherOptions& options, int starts_over) {
   tell_fatal_signals();
   require_threads(4);
-  const bool alone = options.nnodes == 0;
+  const bool alone = options.nnodes == 0, one_node = options.nnodes <= 1;
+  if (!one_node && options.keys.empty() && !options.insecure) {
+    throw Error(ErrorCode::usage, "--nnodes",
+                "without keys whatever reaches " + options.master_addr + ":" + std::to_string(options.master_port) +
+                    " could steer the job",
+                "troupe keys DIR makes some for --keys DIR on every node; --insecure-network does without");
+  }
   const StopSignals signals;
   RankProcessOptions ranks;
-  ranks.job_id = alone ? make_job_id() : "static-" + options.master_addr + "-" + std::to_string(options.master_port);
+  ranks.job_id = one_node ? make_job_id() : "static-" + options.master_addr + "-" + std::to_string(options.master_port);
   ranks.program = find_program(options.command[0]);
   ranks.command = options.command;
   ranks.run_dir = options.run_dir;
@@ -63,7 +69,7 @@ LaunchOutcome launch_as_node(const LauncherOptions& options, int starts_over) {
   if (!options.keys.empty()) {
     keys = KeyFolder::read(options.keys);
     ranks.keys = options.keys;
-  } else if (alone && !options.insecure) {  // other users of this machine reach its loopback interface, too
+  } else if (!options.insecure) {  // other users of this machine reach its loopback interface, too
     keys = KeyMaker().keys_for("localhost");
     ranks.keys = own_keys.emplace(*keys).path();
   }

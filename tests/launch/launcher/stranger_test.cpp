@@ -1,0 +1,120 @@
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "tests/catch.hpp"
+#include "tests/support/running_process.hpp"
+#include "tests/support/scratch_directory.hpp"
+
+using namespace troupe;
+
+namespace {
+
+/// A socket on loopback; port 0: bound to any, or else connected.
+class LoopbackSocket {
+ public:
+  explicit LoopbackSocket(int port = 0) {
+    address_.sin_family = AF_INET;
+    address_.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address_.sin_port = htons(static_cast<std::uint16_t>(port));
+    auto* address = reinterpret_cast<sockaddr*>(&address_);
+    socklen_t length = sizeof address_;
+    REQUIRE((port == 0 ? ::bind(fd_, address, length) : ::connect(fd_, address, length)) == 0);
+    REQUIRE(::getsockname(fd_, address, &length) == 0);
+  }
+  ~LoopbackSocket() { ::close(fd_); }
+  LoopbackSocket(const LoopbackSocket&) = delete;
+  LoopbackSocket& operator=(const LoopbackSocket&) = delete;
+  int port() const { return ntohs(address_.sin_port); }
+
+  /// The first bytes that come after `words`; empty: the other side closes.
+  std::string answer_to(const std::string& words) const {
+    REQUIRE(::send(fd_, words.data(), words.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(words.size()));
+    std::array<char, 64> block{};
+    const auto n = ::recv(fd_, block.data(), block.size(), 0);
+    return {block.data(), n > 0 ? static_cast<std::size_t>(n) : 0};
+  }
+
+ private:
+  int fd_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address_{};
+};
+
+/// A variable in the environment of one of the job's processes; empty: in none.
+std::string variable_of_job(const std::string& folder, const std::string& name) {
+  for (const auto pid : testing::processes_of(folder)) {
+    std::ifstream file("/proc/" + std::to_string(pid) + "/environ", std::ios::binary);
+    for (std::string entry; std::getline(file, entry, '\0');) {
+      if (entry.starts_with(name + "=")) return entry.substr(name.size() + 1);
+    }
+  }
+  return {};
+}
+
+std::string free_port() { return std::to_string(LoopbackSocket().port()); }
+
+}  // namespace
+
+TEST_CASE("[K01] every kind of launch on loopback turns a stranger without keys away") {
+  using Words = std::vector<std::string>;
+  const auto words = GENERATE(as<Words>{}, Words{"--nproc", "2"}, Words{"--hosts", "localhost:2"},
+                              Words{"--hosts", "127.0.0.1:1,localhost:1"},
+                              Words{"--nnodes", "1", "--node-rank", "0", "--nproc-per-node", "2", "--master-addr",
+                                    "127.0.0.1", "--master-port", free_port()});
+  const testing::ScratchDirectory folder;
+  Words command{TROUPE_PROGRAM, "launch", "--run-dir", folder / "run"};
+  command.insert(command.end(), words.begin(), words.end());
+  for (const auto& word : Words{TROUPE_RANK_PROBE, "--batch_size", "16", "--checkpoint_dir", folder / "checkpoints",
+                                "--epochs", "100000", "--pause_ms", "2"})
+    command.push_back(word);
+  testing::RunningProcess job(command);
+  const bool trains = job.wait_for("step 10/");
+  INFO(job.output());
+  REQUIRE(trains);
+
+  const auto coordinator = variable_of_job(folder.path(), "TROUPE_COORDINATOR");
+  REQUIRE(coordinator.starts_with("127."));
+  const LoopbackSocket stranger(std::stoi(coordinator.substr(coordinator.find(':') + 1)));
+  // As CAF greets: a frame of 32 bytes. A gate without keys lets it in, and CAF answers with its own.
+  std::string greeting(32, '\0');
+  greeting[0] = 1;
+  greeting[7] = 5;
+  const auto answer = stranger.answer_to(greeting + "hello");
+  CHECK((answer.empty() || answer[0] == '\x15'));  // an alert of TLS
+  CHECK(job.wait_for("was refused: no TLS 1.3"));
+  const auto id = variable_of_job(folder.path(), "TROUPE_JOB_ID");
+  CHECK((id.size() == 32 && id.find_first_not_of("0123456789abcdef") == id.npos));
+  job.signal(SIGINT);
+  const auto done = job.finish();
+  INFO(done.output);
+  CHECK(done.code == 130);
+}
+
+TEST_CASE("[K01] several nodes without keys are refused with both ways on, on loopback too") {
+  const auto address = GENERATE(as<std::string>{}, "127.0.0.1", "localhost", "10.1.2.3");
+  const auto rank = GENERATE(as<std::string>{}, "0", "1");
+  const auto done = testing::RunningProcess({TROUPE_PROGRAM, "launch", "--nnodes", "2", "--node-rank", rank,
+                                             "--master-addr", address, TROUPE_RANK_PROBE})
+                        .finish();
+  INFO(done.output);
+  CHECK(done.code == 2);
+  CHECK_THAT(done.output, Catch::Contains("--keys DIR") && Catch::Contains("--insecure-network") &&
+                              Catch::Contains(address + ":29500"));
+  CHECK(std::count(done.output.begin(), done.output.end(), '\n') == 1);
+}
+
+TEST_CASE("[K03] a log that is a pipe without a reader ends the launch, and does not hang it") {
+  const testing::ScratchDirectory folder;
+  std::filesystem::create_directories(folder / "run");
+  REQUIRE(::mkfifo((folder / "run/rank0.log").c_str(), 0600) == 0);
+  const auto done =
+      testing::RunningProcess({TROUPE_PROGRAM, "launch", "--run-dir", folder / "run", TROUPE_RANK_PROBE}).finish();
+  INFO(done.output);
+  CHECK(done.code == 74);
+  CHECK_THAT(done.output, Catch::Contains("run/rank0.log: No such device or address"));
+}
