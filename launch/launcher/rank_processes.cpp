@@ -1,5 +1,6 @@
 #include "launch/launcher/rank_processes.hpp"
 
+#include <fcntl.h>
 #include <signal.h>
 
 #include <cstring>
@@ -21,7 +22,11 @@ RankProcesses::RankProcesses(RankProcessOptions options, Exited exited)
     slot.local_rank = static_cast<int>(slots_.size());
     slot.label = kind + std::string(" ") + std::to_string(number);
     slot.log_path = options_.run_dir + "/" + kind + std::to_string(number) + ".log";
-    slot.log.reset(std::fopen(slot.log_path.c_str(), options_.starts_over > 0 ? "a" : "w"));
+    // Opening a pipe that nothing reads must fail, not wait.
+    const int fd =
+        ::open(slot.log_path.c_str(),
+               O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_APPEND | (options_.starts_over > 0 ? 0 : O_TRUNC), 0666);
+    if (fd >= 0) slot.log.reset(::fdopen(fd, "a"));
     if (!slot.log) throw Error(ErrorCode::io, slot.log_path, std::strerror(errno), "choose another --run-dir");
     slots_.emplace(number, std::move(slot));
   };

@@ -152,13 +152,14 @@ void require_pem(const std::string& path, const std::string& text, Read read) {
 }
 
 std::string read_secret(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (fd < 0) throw Error(ErrorCode::io, path, std::strerror(errno), "is it a folder of a job's keys?");
   struct stat facts {};
   std::string text(kMostBytes + 1, '\0');
   const auto n = ::fstat(fd, &facts) == 0 ? ::read(fd, text.data(), text.size()) : -1;
   const int error = errno;
   ::close(fd);
+  if (!S_ISREG(facts.st_mode)) throw Error(ErrorCode::bad_data, path, "it is no regular file", "make new keys");
   if (n < 0) throw Error(ErrorCode::io, path, std::strerror(error));
   if ((facts.st_mode & 077) != 0)
     throw Error(ErrorCode::bad_data, path, "others may read it", "chmod 600, and make new keys");

@@ -30,8 +30,9 @@ void AppendFile::open() {
   std::error_code failure;
   std::filesystem::create_directories(std::filesystem::path(path_).parent_path(), failure);
   if (failure) fail(path_, failure.value());
-  fd_ = ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-  if (fd_ < 0) fail(path_, errno);
+  // Opening a pipe that nothing reads must fail, not wait.
+  fd_ = ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
+  if (fd_ < 0 || ::fcntl(fd_, F_SETFL, O_APPEND) != 0) fail(path_, errno);
 }
 
 void AppendFile::append(std::string_view record) {

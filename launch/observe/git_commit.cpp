@@ -1,21 +1,33 @@
 #include "launch/observe/git_commit.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
-#include <fstream>
+#include <sstream>
+
+#include "tensor_io/base/error.hpp"
+#include "tensor_io/files/bounded_file.hpp"
 
 namespace troupe {
 namespace {
 
 namespace fs = std::filesystem;
 
-// The first line of a small file, without its end.
+// A folder above the program may be another user's, and so may what lies there: only plain files of ours or root's.
+std::string text_of(const fs::path& path, std::uint64_t limit) {
+  try {
+    const BoundedFile file("reading the commit", path.string());
+    return file.owner() == 0 || file.owner() == ::geteuid() ? file.read_all(limit) : std::string();
+  } catch (const Error&) {
+    return {};
+  }
+}
+
 std::string first_line_of(const fs::path& path) {
-  std::ifstream file(path);
-  std::string line(4096, '\0');
-  file.read(line.data(), static_cast<std::streamsize>(line.size()));
-  line.resize(static_cast<std::size_t>(file.gcount()));
+  constexpr std::uint64_t kMostBytes = 4096;
+  auto line = text_of(path, kMostBytes);
   line.resize(std::min(line.size(), line.find('\n')));
   while (!line.empty() && std::isspace(static_cast<unsigned char>(line.back()))) line.pop_back();
   return line;
@@ -27,8 +39,9 @@ std::string commit_or_nothing(const std::string& text) {
 }
 
 std::string packed_commit(const fs::path& path, const std::string& name) {
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
+  constexpr std::uint64_t kMostBytes = 16 << 20;
+  std::istringstream lines(text_of(path, kMostBytes));
+  for (std::string line; std::getline(lines, line);) {
     const auto blank = line.find(' ');
     if (blank != std::string::npos && line.compare(blank + 1, std::string::npos, name) == 0)
       return commit_or_nothing(line.substr(0, blank));

@@ -1,6 +1,9 @@
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <csignal>
@@ -8,10 +11,12 @@
 #include <memory>
 #include <regex>
 #include <set>
+#include <thread>
 
 #include <nlohmann/json.hpp>
 
 #include "actors/metrics/metric.hpp"
+#include "launch/observe/append_file.hpp"
 #include "launch/observe/event_file.hpp"
 #include "launch/observe/git_commit.hpp"
 #include "launch/observe/json_lines.hpp"
@@ -296,4 +301,49 @@ TEST_CASE(
   write("side/.git", "nonsense");
   CHECK(git_commit(folder / "side").empty());
   CHECK(git_commit(folder / "not there").empty());
+}
+
+TEST_CASE("[K03] the commit is read from plain files of this user or root: no pipe, link, giant or stranger's file") {
+  const std::string commit(40, 'a');
+  testing::ScratchDirectory folder;
+  std::filesystem::create_directories(folder / "tree/.git");
+  const std::string head = folder / "tree/.git/HEAD";
+
+  REQUIRE(::mkfifo(head.c_str(), 0600) == 0);
+  std::thread writer([&] {  // waits until something opens the pipe to read
+    sigset_t broken_pipe;
+    sigemptyset(&broken_pipe);
+    sigaddset(&broken_pipe, SIGPIPE);
+    ::pthread_sigmask(SIG_BLOCK, &broken_pipe, nullptr);
+    const int fd = ::open(head.c_str(), O_WRONLY);
+    (void)!::write(fd, commit.data(), commit.size());
+    ::close(fd);
+  });
+  CHECK(git_commit(folder / "tree").empty());
+  const int reader = ::open(head.c_str(), O_RDONLY | O_NONBLOCK);
+  writer.join();
+  ::close(reader);
+  std::filesystem::remove(head);
+
+  testing::write_text(folder / "elsewhere", commit);
+  std::filesystem::create_symlink(folder / "elsewhere", head);
+  CHECK(git_commit(folder / "tree").empty());
+  std::filesystem::remove(head);
+
+  testing::write_text(head, commit + std::string(1 << 20, '\n'));
+  CHECK(git_commit(folder / "tree").empty());
+
+  testing::write_text(head, commit);
+  CHECK(git_commit(folder / "tree") == commit);
+  if (::geteuid() == 0) {
+    REQUIRE(::chown(head.c_str(), 65534, 65534) == 0);
+    CHECK(git_commit(folder / "tree").empty());
+  }
+}
+
+TEST_CASE("[K03] a record's file that is a pipe without a reader is an error, and no wait") {
+  testing::ScratchDirectory folder;
+  REQUIRE(::mkfifo((folder / "metrics.jsonl").c_str(), 0600) == 0);
+  AppendFile file(folder / "metrics.jsonl");
+  CHECK_THROWS_WITH(file.append("x\n"), Catch::Contains("metrics.jsonl: No such device or address"));
 }
