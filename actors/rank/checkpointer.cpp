@@ -49,7 +49,8 @@ class FullDisk : public FileLayer {
 }  // namespace
 
 void CheckpointerState::open() {
-  if (!writer) writer = std::make_unique<CheckpointWriter>(options.directory, options.keep_last, files(), under_way);
+  if (!writer)
+    writer = std::make_unique<CheckpointWriter>(options.directory, options.keep_last, files(), under_way, options.lock);
 }
 
 void CheckpointerState::save(Self self, const SaveCheckpoint& request) {

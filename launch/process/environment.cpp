@@ -83,7 +83,10 @@ RankEnvironment read_environment(const Get& given) {
       throw Error(ErrorCode::usage, "environment variable TROUPE_COORDINATOR", "'" + text + "' is not host:port");
     place.coordinator_host = text.substr(0, colon);
     place.coordinator_port = static_cast<std::uint16_t>(*port);
-  } else if (place.world_size > 1 && place.master_port == 0) {
+  } else if (number(get, "TORCHELASTIC_RESTART_COUNT", 0, 1'000'000).value_or(0) > 0) {
+    place.restarted = true;
+  }
+  if (place.coordinator_host.empty() && place.world_size > 1 && place.master_port == 0) {
     throw Error(ErrorCode::usage, "environment variable MASTER_PORT",
                 "it is not set, and neither is TROUPE_COORDINATOR", "start the program with troupe launch or torchrun");
   }

@@ -30,6 +30,7 @@ struct RankEnvironment {
       false;  ///< TROUPE_INSECURE_NETWORK=1: rank 0 may host the coordinator on an address of the network without keys
   bool recovery = true;     ///< TROUPE_RECOVERY=0: the first rank that is lost ends the job
   bool start_over = false;  ///< TROUPE_START_OVER=1: the job lost its state and begins anew from its last checkpoint
+  bool restarted = false;   ///< torchrun has started the job again
   std::string run_dir;      ///< TROUPE_RUN_DIR, from our launcher: its logs are there
   std::string node = "localhost";  ///< ranks of one node may share memory
 };

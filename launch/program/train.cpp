@@ -361,6 +361,7 @@ class TrainingLoop {
 }  // namespace
 
 void train(const Job& job, Rank& rank) {
+  rank.claim_checkpoints();
   TrainingLoop loop(job, rank);
   try {
     loop.run();

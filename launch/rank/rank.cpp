@@ -8,6 +8,7 @@
 #include "actors/block/activation_checkpointing.hpp"
 #include "actors/rank/data_loader.hpp"
 #include "launch/config/device_settings.hpp"
+#include "launch/process/displayable.hpp"
 #include "launch/rank/gathered_model.hpp"
 #include "launch/rank/loop_records.hpp"
 #include "launch/rank/model_file.hpp"
@@ -16,6 +17,8 @@
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/base/random_seed.hpp"
 #include "tensor_io/base/steady_time.hpp"
+#include "tensor_io/checkpoint/checkpoint_store.hpp"
+#include "tensor_io/checkpoint/directory_lock.hpp"
 #include "tensor_io/optimizer/fused_optimizer.hpp"
 #include "tensor_io/optimizer/schedule.hpp"
 #include "tensor_io/optimizer/torch_optimizer.hpp"
@@ -400,6 +403,19 @@ DataCursor Rank::cursor() const {
   return stream_ != nullptr ? stream_->cursor() : DataCursor{start_epoch_, start_step_};
 }
 
+void Rank::claim_checkpoints() {
+  if (config_.save_every < 0 || !is_main() || system_->compute().membership().generation > 1) return;
+  const auto& directory = config_.checkpoint_dir;
+  if (!checkpoint_lock_) checkpoint_lock_ = std::make_shared<DirectoryLock>(directory);
+  if (!config_.resume.empty() || !system_->options().begins) return;
+  const auto others = list_checkpoints(directory);
+  if (others.empty()) return;
+  throw Error(ErrorCode::usage, "checkpoint_dir",
+              displayable(directory, 200) + " holds another run's checkpoints, the newest of step " +
+                  std::to_string(others.back().step),
+              "--resume latest goes on from it, another --checkpoint_dir starts beside it");
+}
+
 void Rank::keep_checkpoints(Optimizer& optimizer) {
   if (!model_)
     throw Error(ErrorCode::usage, "keep_checkpoints", "no model was distributed",
@@ -408,6 +424,7 @@ void Rank::keep_checkpoints(Optimizer& optimizer) {
     throw Error(ErrorCode::usage, "keep_checkpoints", "it was called before", "one call is for the whole loop");
   if (stream_ != nullptr)
     throw Error(ErrorCode::usage, "keep_checkpoints", "the loader has begun", "call it before rank.loader(dataset)");
+  claim_checkpoints();
   checkpoints_ = std::make_unique<RunCheckpoints>(*this, optimizer);
   auto& compute = system_->compute();
   const bool joined_late = compute.membership().generation > 1;

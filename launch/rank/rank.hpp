@@ -41,6 +41,7 @@ std::int64_t samples_of(const std::pair<Input, Target>& batch) {
   return samples_of(batch.first);
 }
 
+class DirectoryLock;
 class RunCheckpoints;
 class LoopRecords;
 
@@ -235,6 +236,10 @@ class Rank {
   void set_schedule_length(std::int64_t steps_per_epoch, std::int64_t total_steps);
   /// The loader's cursor: where the next loader starts.
   void set_cursor(std::int64_t epoch, std::int64_t step_in_epoch);
+  /// Takes checkpoint_dir for this job before anything is loaded, where the config has checkpoints saved. For who keeps
+  /// them; rank 0 of a job that begins does it. Throws Error(usage) where the job is not resumed and another run's
+  /// checkpoints lie there, Error(unavailable) where another job writes there; neither touches what is there.
+  void claim_checkpoints();
   /// Where the time of this rank's steps went so far.
   const StepProfile& profile() const noexcept { return profile_; }
   /// Collective: where the trace's window is over, and it was not gathered. The first thing between two steps, for who
@@ -320,8 +325,9 @@ class Rank {
   std::vector<std::pair<torch::optim::Optimizer*, std::unique_ptr<Optimizer>>> adapters_;
   std::shared_ptr<torch::nn::Module> model_;
   std::function<void(std::int64_t)> between_steps_;
-  std::unique_ptr<RunCheckpoints> checkpoints_;  // of a loop of one's own
-  bool keeps_checkpoints_ = false;               // somebody does
+  std::unique_ptr<RunCheckpoints> checkpoints_;     // of a loop of one's own
+  bool keeps_checkpoints_ = false;                  // somebody does
+  std::shared_ptr<DirectoryLock> checkpoint_lock_;  // until checkpoints are kept
   double batch_samples_ = 0, batch_weight_ = 1;
   std::unique_ptr<LoopRecords> records_;
   bool keeps_records_ = false;

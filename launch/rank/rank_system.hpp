@@ -12,6 +12,8 @@
 
 namespace troupe {
 
+class RunLock;
+
 struct RankSystemOptions {
   ProcessId process{0, 0};  ///< incarnation 0: drawn at random
   int world_size = 1;       ///< that the job began with
@@ -19,6 +21,7 @@ struct RankSystemOptions {
   std::string host = "localhost";
   std::string interface_address = "127.0.0.1";
   std::string job_id;
+  bool begins = true;  ///< false: the job has had another life, and what lies in its folders may be its own
   std::string build_id;
   std::string ledger_path;  ///< for the last collectives, when somebody hangs; empty: none
   std::string config_hash;
@@ -28,6 +31,7 @@ struct RankSystemOptions {
   at::Device device = at::kCPU;          ///< where the rank trains
   std::shared_ptr<NcclApi> nccl;         ///< empty: the one that the program was built with
   std::shared_ptr<TraceRecorder> trace;  ///< what the rank's threads record into; empty: nobody asked for a trace
+  std::shared_ptr<RunLock> run_lock;     ///< rank 0 takes it before it writes to run_dir; empty: somebody else has it
   CoordinatorActor coordinator;
   std::function<void(ChaosKind, std::chrono::milliseconds)>
       hurt;  ///< --chaos: kills, stops or slows this process; empty: it is spared

@@ -33,7 +33,10 @@ Error from_json(const nlohmann::json& json, int rank = -1) {
 }  // namespace
 
 RunCheckpoints::RunCheckpoints(Rank& rank, Optimizer& optimizer)
-    : rank_(rank), optimizer_(optimizer), snapshot_(rank.config().staging_limit_mb << 20) {
+    : rank_(rank),
+      optimizer_(optimizer),
+      lock_(std::move(rank.checkpoint_lock_)),
+      snapshot_(rank.config().staging_limit_mb << 20) {
   rank_.keeps_checkpoints_ = true;
 }
 
@@ -45,6 +48,7 @@ void RunCheckpoints::start_checkpointer(const SaveAttempt& first, bool publishes
   options.rank = rank_.rank();
   options.publishes = publishes;
   options.first = first;
+  options.lock = lock_;
   options.supervisor = caf::actor_cast<caf::actor>(rank_.system().supervisor());
   checkpointer_ = caf::actor_cast<caf::actor>(rank_.system().system().spawn<caf::detached>(make_checkpointer, options));
 }
@@ -157,11 +161,13 @@ std::map<std::string, std::string> RunCheckpoints::metadata(const Position& posi
   return metadata;
 }
 
-// Another one for each try: of this job, of this generation.
+// Another one for each try, of whichever run: of this process, of this generation.
 SaveAttempt RunCheckpoints::next_attempt() {
   const auto& compute = rank_.system().compute();
-  return {compute.steps_done(), xxh3_text(xxh3(rank_.system().options().job_id)) + "-" +
-                                    std::to_string(compute.membership().generation) + "-" + std::to_string(++saves_)};
+  const auto& options = rank_.system().options();
+  const auto process = options.job_id + " " + std::to_string(options.process.incarnation);
+  return {compute.steps_done(), xxh3_text(xxh3(process)) + "-" + std::to_string(compute.membership().generation) + "-" +
+                                    std::to_string(++saves_)};
 }
 
 void RunCheckpoints::save(const Position& position, bool best) {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "launch/rank/rank.hpp"
+#include "tensor_io/checkpoint/directory_lock.hpp"
 #include "tensor_io/checkpoint/snapshot.hpp"
 
 namespace troupe {
@@ -47,6 +48,7 @@ class RunCheckpoints {
 
   Rank& rank_;
   Optimizer& optimizer_;
+  std::shared_ptr<DirectoryLock> lock_;  // of the rank 0 with which the job began
   caf::actor checkpointer_;
   Snapshot snapshot_;  // what the save under way writes
   int saves_ = 0;

@@ -1,15 +1,10 @@
 #include "tensor_io/checkpoint/checkpoint_writer.hpp"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <optional>
-#include <thread>
 
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/checkpoint/checkpoint_reader.hpp"
@@ -22,11 +17,8 @@
 namespace troupe {
 
 namespace fs = std::filesystem;
-using namespace std::chrono_literals;
 
 namespace {
-
-constexpr auto kLockDeadline = 5s;
 
 bool exists(const std::string& path) {
   std::error_code error;
@@ -85,44 +77,18 @@ void write_checkpoint_part(const std::string& directory, const SaveAttempt& atte
 }
 
 CheckpointWriter::CheckpointWriter(std::string directory, std::int64_t keep_last, FileLayer& files,
-                                   const SaveAttempt& under_way)
-    : directory_(std::move(directory)), keep_last_(keep_last), files_(files) {
+                                   const SaveAttempt& under_way, std::shared_ptr<DirectoryLock> lock)
+    : directory_(std::move(directory)), keep_last_(keep_last), files_(files), lock_(std::move(lock)) {
   if (keep_last_ < 1)
     throw Error(ErrorCode::usage, "writing checkpoints to " + directory_, "keep_last is " + std::to_string(keep_last_),
                 "at least 1 checkpoint must stay");
-  std::error_code error;
-  fs::create_directories(directory_, error);
-  if (error) throw_io_error("creating the checkpoint directory", directory_, error.value());
-  lock();
-  try {
-    clear_leftovers(under_way);
-  } catch (...) {
-    ::close(lock_fd_);
-    throw;
-  }
+  if (!lock_) lock_ = std::make_shared<DirectoryLock>(directory_);
+  clear_leftovers(under_way);
 }
-
-CheckpointWriter::~CheckpointWriter() { ::close(lock_fd_); }
 
 std::string CheckpointWriter::path(std::string_view name) const { return (fs::path(directory_) / name).string(); }
 std::string CheckpointWriter::temporary(std::string_view name) const {
   return path(std::string(kTemporaryPrefix) + std::string(name));
-}
-
-void CheckpointWriter::lock() {
-  lock_fd_ = ::open(directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (lock_fd_ < 0) throw_io_error("opening the checkpoint directory", directory_, errno);
-  // A rank that was killed a moment ago may still hold the lock.
-  const auto deadline = std::chrono::steady_clock::now() + kLockDeadline;
-  while (::flock(lock_fd_, LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK && errno != EINTR) return;  // a file system without locks
-    if (std::chrono::steady_clock::now() > deadline) {
-      ::close(lock_fd_);
-      throw Error(ErrorCode::unavailable, "writing checkpoints to " + directory_,
-                  "another job writes its checkpoints there", "give each job a checkpoint_dir of its own");
-    }
-    std::this_thread::sleep_for(20ms);
-  }
 }
 
 void CheckpointWriter::clear_leftovers(const SaveAttempt& under_way) {

@@ -1,10 +1,12 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
+#include "tensor_io/checkpoint/directory_lock.hpp"
 #include "tensor_io/checkpoint/manifest.hpp"
 #include "tensor_io/files/file_layer.hpp"
 #include "tensor_io/layout/named_state.hpp"
@@ -29,12 +31,11 @@ void write_checkpoint_part(const std::string& directory, const SaveAttempt& atte
 /// stops, the last one that was complete. One owner per directory, one thread.
 class CheckpointWriter {
  public:
-  /// Creates the directory, locks it against other writers and clears away what a killed run left, but for the folder
-  /// of `under_way`. Throws Error(usage) for keep_last < 1, Error(unavailable) if another process keeps writing there
-  /// for 5 s, Error(io).
+  /// Creates the directory, locks it against other writers, unless `lock` is there already, and clears away what a
+  /// killed run left, but for the folder of `under_way`. Throws Error(usage) for keep_last < 1, Error(unavailable) if
+  /// another process keeps writing there for 5 s, Error(io).
   CheckpointWriter(std::string directory, std::int64_t keep_last, FileLayer& files = real_files(),
-                   const SaveAttempt& under_way = {});
-  ~CheckpointWriter();
+                   const SaveAttempt& under_way = {}, std::shared_ptr<DirectoryLock> lock = nullptr);
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
@@ -58,7 +59,6 @@ class CheckpointWriter {
  private:
   std::string path(std::string_view name) const;
   std::string temporary(std::string_view name) const;
-  void lock();
   std::uint64_t finish_folder(const SaveAttempt& attempt, std::int64_t ranks);
   std::optional<Manifest> finished(const SaveAttempt& attempt, const std::string& folder) const;
   void rename_into_place(const std::string& folder, const std::string& name);
@@ -69,7 +69,7 @@ class CheckpointWriter {
   const std::string directory_;
   const std::int64_t keep_last_;
   FileLayer& files_;
-  int lock_fd_ = -1;
+  std::shared_ptr<DirectoryLock> lock_;
   int saves_ = 0;
 };
 

@@ -94,7 +94,8 @@ TEST_CASE(
       "--data",         kind, "--data_dir",    folder / (kind == "webdataset" ? "shards" : "classes"),
       "--image_size",   "16", "--num_classes", "3",
       "--batch_size",   "4",  "--epochs",      "1",
-      "--log_interval", "1",  "--ranks",       "2"};
+      "--log_interval", "1",  "--ranks",       "2",
+      "--save_every",   "-1"};
   const auto done = classify(folder, arguments);
   INFO(done.output);
   CHECK(done.code == 0);

@@ -40,6 +40,15 @@ TEST_CASE("[L02] torchrun's environment is understood") {
             .interface_address == "127.0.0.1");
 }
 
+TEST_CASE("[R01] torchrun's restarts of a job are told from its first start, and from our launcher's lives of a rank") {
+  std::map<std::string, std::string> variables{{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"TORCHELASTIC_RESTART_COUNT", "0"}};
+  CHECK_FALSE(read(variables).restarted);
+  variables["TORCHELASTIC_RESTART_COUNT"] = "2";
+  CHECK(read(variables).restarted);
+  variables["TROUPE_COORDINATOR"] = "127.0.0.1:4242";
+  CHECK_FALSE(read(variables).restarted);
+}
+
 TEST_CASE("[L02] our own environment names the coordinator") {
   const auto place =
       read({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"TROUPE_COORDINATOR", "127.0.0.1:4242"}, {"TROUPE_JOB_ID", "job"}});
