@@ -224,10 +224,11 @@ Gate::Gate(asio::io_context& io, GateOptions options) : state_(std::make_shared<
   try {
     state_->listen();
   } catch (const std::system_error& error) {
-    throw Error(ErrorCode::unavailable, "coordinator",
-                "cannot listen on " + state_->options.address + ":" + std::to_string(state_->options.port) + " (" +
-                    error.code().message() + ")",
-                "choose another port");
+    throw Error(
+        ErrorCode::unavailable, "coordinator",
+        "cannot listen on " + state_->options.address + ":" + std::to_string(state_->options.port) + " (" +
+            error.code().message() + ")",
+        error.code() == asio::error::address_in_use ? "choose another port" : "is it an address of this machine?");
   }
   asio::post(io, [state = state_] { state->accept(); });
 }
