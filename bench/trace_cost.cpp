@@ -186,7 +186,8 @@ nlohmann::json trace_costs(const std::string& folder) {
   // In turns, so that what the machine does meanwhile hits all alike.
   std::vector<std::vector<StepCost>> costs(std::size(kVariants));
   for (int round = 0; round < kRounds; ++round) {
-    for (std::size_t v = 0; v < std::size(kVariants); ++v) costs[v].push_back(run_in_process(v, folder));
+    for (std::size_t v = 0; v < std::size(kVariants); ++v)
+      costs[v].push_back(run_in_process(v, folder + "/" + std::to_string(round) + "-" + std::to_string(v)));
   }
   nlohmann::json steps = nlohmann::json::array();
   const auto over = [&](std::size_t v, auto value) {

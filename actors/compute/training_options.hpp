@@ -33,8 +33,8 @@ struct TrainingOptions : LossScalerOptions {
   std::string resume;                    ///< "", "latest", or the path of a checkpoint
   std::string init_from;    ///< where the model's first values come from, unless a run is resumed; "": the program
   std::string init_rename;  ///< `old=new,...`: beginnings of names in that file
-  bool init_allow_missing = false;      ///< take from it what fits
-  std::string run_dir = "runs/latest";  ///< logs, metrics.jsonl, run.json
+  bool init_allow_missing = false;  ///< take from it what fits
+  std::string run_dir = "auto";     ///< logs, metrics.jsonl, run.json; auto: a new folder below runs/
   std::string profile =
       "off";  ///< off, true (a table at the end), steps=10:13 (and a trace): launch/config/profile_setting.hpp
 };

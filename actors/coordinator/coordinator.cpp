@@ -33,6 +33,7 @@ CoordinatorActor::behavior_type CoordinatorState::make_behavior() {
       [this](const JoinNode& node) { return join_node(node, self->current_sender()); },
       [this](PutValue& value) { put(std::move(value)); },
       [this](const GetValue& get) -> caf::result<bool, std::string> {
+        if (get.key == kRunKey) return {true, options.job_id + "\n" + options.run_dir};
         const auto found = values.find(get.key);
         return {found != values.end(), found != values.end() ? found->second : std::string()};
       },

@@ -38,8 +38,12 @@ struct RecoveryOptions {
   std::chrono::milliseconds park_after{60'000};  ///< without a quorum
 };
 
+/// GetValue's key of the job's id and the run's folder, a line each.
+inline constexpr const char* kRunKey = "run";
+
 struct CoordinatorOptions {
   std::string job_id;
+  std::string run_dir;  ///< the run's folder, for who asks for kRunKey
   int world_size = 1;
   RecoveryOptions recovery;
   std::optional<ChaosOptions> chaos;                ///< hurts ranks on purpose

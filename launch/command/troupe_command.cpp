@@ -39,7 +39,8 @@ constexpr const char* kLaunchHelp =
     "each node;\n"
     "                         MIN:MAX: begins with MIN nodes, the others may join while it runs\n"
     "  --last-call S          MIN:MAX, --min-ranks: seconds from the start to wait for more than the least (5, 120)\n"
-    "  --run-dir DIR          logs of the ranks, the job's journal (runs/latest)\n"
+    "  --run-dir DIR          logs of the ranks, the job's journal (a new folder below runs/; runs/latest leads to "
+    "it)\n"
     "  --spares N             processes that wait, ready, for a rank to die (0)\n"
     "  --min-ranks N          go on with as few as N ranks, the global batch kept; fewer: save and end with exit code "
     "75 (1)\n"
@@ -280,7 +281,7 @@ int coordinate(const std::vector<std::string>& words) {
   troupe::CoordinatorProcessOptions options;
   std::vector<std::pair<std::string, std::string>> flags;
   read_flags(words,
-             {"--job", "--world-size", "--address", "--port", "--journal", "--min-start", "--min-ranks",
+             {"--job", "--world-size", "--address", "--port", "--run-dir", "--journal", "--min-start", "--min-ranks",
               "--max-restarts", "--replace-timeout-ms", "--suspect-ms", "--fence-ms", "--hang-ms",
               "--restart-window-ms", "--park-ms", "--last-call-ms", "--chaos", "--life"},
              {"--recovery", "--keys-on-stdin", "--insecure-network"}, flags);
@@ -294,6 +295,7 @@ int coordinate(const std::vector<std::string>& words) {
     if (name == "--world-size") options.world_size = whole_number(name, value, 1, 1'000'000);
     if (name == "--address") options.address = value;
     if (name == "--port") options.port = whole_number(name, value, 0, 65535);
+    if (name == "--run-dir") options.run_dir = value;
     if (name == "--journal") options.journal = value;
     if (name == "--recovery") recovery.enabled = true;
     if (name == "--keys-on-stdin") options.keys_on_stdin = true;

@@ -371,7 +371,8 @@ const std::vector<ConfigField>& config_fields() {
       {"run",
        "run_dir",
        at(&Config::run_dir),
-       "logs, metrics.jsonl, run.json, event files; empty: none",
+       "logs, metrics.jsonl, run.json, event files; auto: a new folder below runs/, to which runs/latest leads; "
+       "empty: none",
        0,
        0,
        {},

@@ -85,6 +85,8 @@ void CoordinatorChild::start() {
                      "coordinator",
                      "--job",
                      options_.job_id,
+                     "--run-dir",
+                     options_.run_dir,
                      "--world-size",
                      std::to_string(options_.world_size),
                      "--address",

@@ -19,6 +19,7 @@ int run_coordinator(const CoordinatorProcessOptions& options) {
   require_threads(6);
   CoordinatorOptions coordinator_options;
   coordinator_options.job_id = options.job_id;
+  coordinator_options.run_dir = options.run_dir;
   coordinator_options.world_size = options.world_size;
   coordinator_options.recovery = options.recovery;
   coordinator_options.chaos = options.chaos;

@@ -6,7 +6,7 @@
 namespace troupe {
 
 struct CoordinatorProcessOptions {
-  std::string job_id;
+  std::string job_id, run_dir;
   int world_size = 1;
   RecoveryOptions recovery;
   std::optional<ChaosOptions> chaos;

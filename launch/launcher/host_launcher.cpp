@@ -53,12 +53,12 @@ struct Agent {
 
 class HostLauncher {
  public:
-  HostLauncher(const LauncherOptions& options, int starts_over) : options_(options), starts_over_(starts_over) {}
+  HostLauncher(const LauncherOptions& options, std::string job_id, RunLock& lock, int starts_over)
+      : options_(options), lock_(lock), starts_over_(starts_over), job_(std::move(job_id)) {}
 
   LaunchOutcome run() {
     place_ranks();
-    job_ = make_job_id();
-    address_ = options_.address.empty() ? default_address() : options_.address;
+    address_ = options_.address.empty() ? default_address() : ipv4_address_of(options_.address);
     if (!options_.insecure) key_maker_.emplace();  // other users of this machine reach its loopback interface, too
     if (!is_loopback(address_)) {
       std::fprintf(stderr, "troupe: listening on %s for %zu hosts; %s: use a private network\n", address_.c_str(),
@@ -69,6 +69,8 @@ class HostLauncher {
     }
     std::optional<JobKeys> keys;
     if (key_maker_) keys = key_maker_->keys_for("launcher");
+    (void)find_program(options_.command[0]);
+    lock_.take();
     coordinator_.emplace(CoordinatorChild::Options{options_.troupe_program, options_.run_dir, job_, world_size_,
                                                    address_, 0, options_.recovery, options_.chaos, starts_over_, keys,
                                                    options_.insecure});
@@ -90,6 +92,9 @@ class HostLauncher {
 
  private:
   void place_ranks() {
+    for (const auto& host : options_.hosts) {
+      if (!is_here(host) && host.address.find(':') != std::string::npos) (void)ipv4_address_of(host.address);
+    }
     for (const auto& host : options_.hosts) agents_.push_back({host, {}, {}, nullptr, {}, {}, {}});
     const auto places = assign_ranks(options_.hosts);
     world_size_ = static_cast<int>(places.size());
@@ -255,8 +260,10 @@ class HostLauncher {
 
   const StopSignals signals_;
   const LauncherOptions& options_;
+  RunLock& lock_;
   const int starts_over_;
-  std::string job_, address_;
+  const std::string job_;
+  std::string address_;
   int world_size_ = 0;
   std::vector<Agent> agents_;
   std::optional<KeyMaker> key_maker_;
@@ -273,8 +280,9 @@ class HostLauncher {
 
 }  // namespace
 
-LaunchOutcome launch_on_hosts(const LauncherOptions& options, int starts_over) {
-  return HostLauncher(options, starts_over).run();
+LaunchOutcome launch_on_hosts(const LauncherOptions& options, const std::string& job_id, RunLock& lock,
+                              int starts_over) {
+  return HostLauncher(options, job_id, lock, starts_over).run();
 }
 
 }  // namespace troupe

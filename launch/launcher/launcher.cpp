@@ -9,17 +9,18 @@
 #include <cstdio>
 #include <cstring>
 #include <optional>
-#include <random>
 #include <thread>
 
 #include "launch/launcher/coordinator_child.hpp"
 #include "launch/launcher/failure_report.hpp"
 #include "launch/launcher/host_launcher.hpp"
 #include "launch/launcher/node_agent.hpp"
+#include "launch/network/actor_system.hpp"
 #include "launch/network/job_keys.hpp"
 #include "launch/process/fatal_signals.hpp"
 #include "launch/process/local_address.hpp"
 #include "launch/process/process_limits.hpp"
+#include "launch/process/run_lock.hpp"
 #include "launch/process/stop_signals.hpp"
 #include "launch/process/terminal.hpp"
 #include "tensor_io/base/error.hpp"
@@ -28,17 +29,31 @@ namespace troupe {
 
 using namespace std::chrono_literals;
 
-std::string make_job_id() {
-  std::random_device random;
-  char text[33];
-  std::snprintf(text, sizeof text, "%08x%08x%08x%08x", random(), random(), random(), random());
-  return text;
-}
-
 namespace {
 
+// Learns from node 0's coordinator which run this node's ranks belong to. Returns the signal that came meanwhile.
+int join_run(RankProcessOptions& ranks, const std::optional<JobKeys>& keys, const StopSignals& signals) {
+  int signal = 0;
+  ActorSystemConfig config(true, keys);
+  caf::actor_system system(config);
+  try {
+    const auto coordinator =
+        connect_coordinator(system, ranks.coordinator_host, static_cast<std::uint16_t>(ranks.coordinator_port), 60s,
+                            [&] { return (signal = signals.take()) != 0; });
+    const auto run = run_of(system, coordinator);
+    ranks.job_id = run.job_id;
+    if (ranks.run_dir == kNewRunFolder) ranks.run_dir = run.run_dir;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::interrupted) throw;
+    return signal;
+  }
+  point_latest_to(ranks.run_dir);
+  return 0;
+}
+
 // One node of a job: the only one, or one of several on which the same command was typed. Node 0 has the coordinator.
-LaunchOutcome launch_as_node(const LauncherOptions& options, int starts_over) {
+LaunchOutcome launch_as_node(const LauncherOptions& options, const std::string& job_id, RunLock& lock,
+                             int starts_over) {
   tell_fatal_signals();
   require_threads(4);
   const bool alone = options.nnodes == 0, one_node = options.nnodes <= 1;
@@ -50,7 +65,7 @@ LaunchOutcome launch_as_node(const LauncherOptions& options, int starts_over) {
   }
   const StopSignals signals;
   RankProcessOptions ranks;
-  ranks.job_id = one_node ? make_job_id() : "static-" + options.master_addr + "-" + std::to_string(options.master_port);
+  ranks.job_id = job_id;
   ranks.program = find_program(options.command[0]);
   ranks.command = options.command;
   ranks.run_dir = options.run_dir;
@@ -59,8 +74,9 @@ LaunchOutcome launch_as_node(const LauncherOptions& options, int starts_over) {
   ranks.starts_over = starts_over;
   if (!alone) {
     ranks.host = "node" + std::to_string(options.node_rank);
-    ranks.coordinator_host = ranks.master_addr = options.master_addr;
-    ranks.address = local_address_towards(options.master_addr, options.master_port);
+    ranks.coordinator_host = ipv4_address_of(options.master_addr);
+    ranks.master_addr = options.master_addr;
+    ranks.address = local_address_towards(ranks.coordinator_host, options.master_port);
     ranks.node_rank = options.node_rank;
     ranks.nodes = options.nnodes;
   }
@@ -74,11 +90,14 @@ LaunchOutcome launch_as_node(const LauncherOptions& options, int starts_over) {
     ranks.keys = own_keys.emplace(*keys).path();
   }
   std::optional<CoordinatorChild> coordinator;
-  if (ranks.node_rank == 0) {
-    coordinator.emplace(CoordinatorChild::Options{options.troupe_program, options.run_dir, ranks.job_id,
-                                                  ranks.world_size, alone ? "127.0.0.1" : options.master_addr,
-                                                  ranks.coordinator_port, options.recovery, options.chaos, starts_over,
-                                                  keys, options.insecure});
+  if (ranks.node_rank > 0) {
+    if (const int signal = join_run(ranks, keys, signals); signal != 0) return {128 + signal, {}};
+  } else {
+    lock.take();
+    if (!alone) note_loopback_name(options.master_addr, ranks.coordinator_host);
+    coordinator.emplace(CoordinatorChild::Options{
+        options.troupe_program, options.run_dir, ranks.job_id, ranks.world_size, ranks.coordinator_host,
+        ranks.coordinator_port, options.recovery, options.chaos, starts_over, keys, options.insecure});
     ranks.coordinator_port = coordinator->port();
     for (int s = 0; s < options.spares; ++s) ranks.spares.push_back(ranks.world_size + s);
   }
@@ -122,9 +141,15 @@ int ended(int code) {
 
 }  // namespace
 
-int launch(const LauncherOptions& options) {
+int launch(const LauncherOptions& given) {
+  auto options = given;
+  const auto run = new_run_identity();
+  const bool is_new = options.run_dir == kNewRunFolder, joins = options.nnodes > 0 && options.node_rank > 0;
+  if (is_new && !joins) options.run_dir = run_folder_of(run, options.command[0]);
+  RunLock lock(options.run_dir, is_new);
   return ended(run_until_kept(options.recovery, [&](int starts_over) {
-    return options.hosts.empty() ? launch_as_node(options, starts_over) : launch_on_hosts(options, starts_over);
+    return options.hosts.empty() ? launch_as_node(options, run.id, lock, starts_over)
+                                 : launch_on_hosts(options, run.id, lock, starts_over);
   }));
 }
 

@@ -5,6 +5,7 @@
 #include "actors/coordinator/coordinator.hpp"
 #include "launch/hosts/host_list.hpp"
 #include "launch/launcher/start_over.hpp"
+#include "launch/process/run_identity.hpp"
 
 namespace troupe {
 
@@ -14,7 +15,7 @@ struct LauncherOptions {
   int spares = 0;           ///< processes that wait for a rank to die
   RecoveryOptions recovery;
   std::string chaos;                    ///< parse_chaos's text: hurts ranks on purpose; empty: it does not
-  std::string run_dir = "runs/latest";  ///< rank<k>.log, the journal
+  std::string run_dir = kNewRunFolder;  ///< rank<k>.log, the journal
   std::string troupe_program;           ///< our own executable, for coordinator and agents
   std::vector<std::string> command;     ///< the program and its arguments
   std::string
@@ -34,7 +35,8 @@ struct LauncherOptions {
 /// failing rank's, or 128 + signal after Ctrl-C, SIGTERM or SIGHUP, which the ranks get as a request to finish their
 /// step; a second one kills them. A job that has lost its state begins anew from its last checkpoint, as often as a
 /// slot may restart; not where the same command was typed on each node. No process is left behind, whatever happens.
-/// Main thread only. Throws Error where nothing could be started.
+/// The run's folder is locked meanwhile; where the same command was typed on each node, the others learn from node 0's
+/// coordinator which it is. Main thread only. Throws Error where nothing could be started.
 int launch(const LauncherOptions& options);
 
 /// What an agent is told on its command line (`troupe node`).

@@ -23,9 +23,7 @@ RankProcesses::RankProcesses(RankProcessOptions options, Exited exited)
     slot.label = kind + std::string(" ") + std::to_string(number);
     slot.log_path = options_.run_dir + "/" + kind + std::to_string(number) + ".log";
     // Opening a pipe that nothing reads must fail, not wait.
-    const int fd =
-        ::open(slot.log_path.c_str(),
-               O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_APPEND | (options_.starts_over > 0 ? 0 : O_TRUNC), 0666);
+    const int fd = ::open(slot.log_path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_APPEND, 0666);
     if (fd >= 0) slot.log.reset(::fdopen(fd, "a"));
     if (!slot.log) throw Error(ErrorCode::io, slot.log_path, std::strerror(errno), "choose another --run-dir");
     slots_.emplace(number, std::move(slot));

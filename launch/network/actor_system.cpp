@@ -9,6 +9,7 @@
 
 #include "launch/hosts/host_facts.hpp"
 #include "launch/network/guarded_middleman.hpp"
+#include "launch/process/local_address.hpp"
 
 namespace troupe {
 namespace {
@@ -70,7 +71,8 @@ ActorSystemConfig::ActorSystemConfig(bool network, std::optional<JobKeys> keys,
 }
 
 std::uint16_t publish_coordinator(caf::actor_system& system, const CoordinatorActor& coordinator, std::uint16_t port,
-                                  const std::string& interface_address, bool insecure) {
+                                  const std::string& name, bool insecure) {
+  const auto interface_address = ipv4_address_of(name);
   auto& guarded = GuardedMiddleman::of(system);
   if (!guarded.has_keys() && !insecure && !is_loopback(interface_address)) {
     throw Error(ErrorCode::usage, "coordinator",
@@ -91,15 +93,21 @@ caf::strong_actor_ptr try_coordinator(caf::actor_system& system, const std::stri
 }
 
 CoordinatorActor connect_coordinator(caf::actor_system& system, const std::string& host, std::uint16_t port,
-                                     std::chrono::milliseconds timeout) {
+                                     std::chrono::milliseconds timeout, const std::function<bool()>& stopped) {
   using namespace std::chrono_literals;
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   std::string why;
   for (auto pause = 10ms; std::chrono::steady_clock::now() < deadline;
        pause = std::min(pause * 2, std::chrono::milliseconds(500))) {
-    auto coordinator = connect(system, host, port);
-    if (coordinator) return *coordinator;
-    why = system.render(coordinator.error());
+    if (stopped && stopped()) throw Error(ErrorCode::interrupted, "coordinator", "asked to stop");
+    try {
+      auto coordinator = connect(system, ipv4_address_of(host), port);
+      if (coordinator) return *coordinator;
+      why = system.render(coordinator.error());
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::unavailable) throw;
+      why = error.report().cause;
+    }
     std::this_thread::sleep_for(pause);
   }
   throw Error(ErrorCode::unavailable, "coordinator",
@@ -108,6 +116,18 @@ CoordinatorActor connect_coordinator(caf::actor_system& system, const std::strin
               why.find(std::strerror(EMFILE)) == std::string::npos
                   ? "is the launcher running, and is the address right?"
                   : "raise the limit of open files (ulimit -n)");
+}
+
+RunOfCoordinator run_of(caf::actor_system& system, const CoordinatorActor& coordinator) {
+  std::string text, failure;
+  caf::scoped_actor self(system);
+  self->request(coordinator, std::chrono::seconds(30), GetValue{kRunKey})
+      .receive([&](bool, std::string& value) { text = std::move(value); },
+               [&](caf::error& error) { failure = system.render(error); });
+  const auto end = text.find('\n');
+  if (end == std::string::npos)
+    throw Error(ErrorCode::unavailable, "coordinator", "it did not say which run it is of: " + failure);
+  return {text.substr(0, end), text.substr(end + 1)};
 }
 
 }  // namespace troupe

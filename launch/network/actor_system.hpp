@@ -21,16 +21,24 @@ class ActorSystemConfig : public caf::actor_system_config {
                              std::function<void(const std::string&)> log = {});
 };
 
-/// Publishes a coordinator behind a Gate on `interface_address`. Returns the port. Throws Error(unavailable), and
-/// Error(usage) for an address of the network where the system has no keys, unless `insecure`.
+/// Publishes a coordinator behind a Gate on `interface_address`, a name or an IPv4 address. Returns the port. Throws
+/// Error(unavailable), and Error(usage) for an address of the network where the system has no keys, unless `insecure`.
 std::uint16_t publish_coordinator(caf::actor_system& system, const CoordinatorActor& coordinator, std::uint16_t port,
                                   const std::string& interface_address, bool insecure = false);
 
 /// Connects to the coordinator, once. Empty: nobody answers.
 caf::strong_actor_ptr try_coordinator(caf::actor_system& system, const std::string& host, std::uint16_t port);
 
-/// Connects to the coordinator, retrying until `timeout`. Throws Error(unavailable).
+/// Connects to the coordinator, retrying until `timeout`. Throws Error(unavailable), Error(usage) for an IPv6 address,
+/// Error(interrupted) once `stopped` says so.
 CoordinatorActor connect_coordinator(caf::actor_system& system, const std::string& host, std::uint16_t port,
-                                     std::chrono::milliseconds timeout);
+                                     std::chrono::milliseconds timeout, const std::function<bool()>& stopped = {});
+
+/// Which run a coordinator's is.
+struct RunOfCoordinator {
+  std::string job_id, run_dir;
+};
+/// Asks for it. Throws Error(unavailable).
+RunOfCoordinator run_of(caf::actor_system& system, const CoordinatorActor& coordinator);
 
 }  // namespace troupe

@@ -23,6 +23,8 @@
 #include "launch/process/fatal_signals.hpp"
 #include "launch/process/local_address.hpp"
 #include "launch/process/process_limits.hpp"
+#include "launch/process/run_identity.hpp"
+#include "launch/process/run_lock.hpp"
 #include "launch/program/simulate.hpp"
 #include "launch/rank/rank.hpp"
 #include "strategies/hooks/comm_hooks.hpp"
@@ -54,8 +56,24 @@ void handle_signals() {
 }
 
 std::string ledger_path(const Config& config, const RankEnvironment& place, int slot) {
-  const auto& folder = place.run_dir.empty() ? config.run_dir : place.run_dir;
+  const auto& folder = place.coordinator_host.empty() || place.run_dir.empty() ? config.run_dir : place.run_dir;
   return folder.empty() ? std::string() : folder + "/ledger-rank" + std::to_string(slot) + ".jsonl";
+}
+
+// Names the run, where our launcher has not, and its folder, where the user has not. Who is to lock that.
+std::shared_ptr<RunLock> name_run(Config& config, RankEnvironment& place, const std::string& program) {
+  const bool launched = !place.coordinator_host.empty(), unnamed = config.run_dir == kNewRunFolder;
+  if (unnamed) config.sources.erase("run_dir");
+  if (launched) {
+    if (unnamed) config.run_dir = place.run_dir;
+    return config.run_dir == place.run_dir ? nullptr : std::make_shared<RunLock>(config.run_dir);
+  }
+  // torchrun starts the program again for the same run.
+  const auto parent = place.job_id.empty() ? std::nullopt : parent_identity();
+  const auto run = parent ? *parent : new_run_identity();
+  place.job_id += (place.job_id.empty() ? "" : "-") + run.id;
+  if (unnamed) config.run_dir = run_folder_of(run, program);
+  return std::make_shared<RunLock>(config.run_dir, unnamed);
 }
 
 RankSystemOptions options_of(const Config& config, const RankEnvironment& place, at::Device device) {
@@ -67,8 +85,9 @@ RankSystemOptions options_of(const Config& config, const RankEnvironment& place,
   options.host = place.node;
   options.interface_address = place.interface_address.empty()
                                   ? local_address_towards(place.master_addr, place.master_port)
-                                  : place.interface_address;
+                                  : ipv4_address_of(place.interface_address);
   options.job_id = place.job_id;
+  options.begins = !place.start_over && !place.restarted;
   options.build_id = program_build_id();
   options.config_hash = config_hash(config);
   options.training = static_cast<const TrainingOptions&>(config);
@@ -176,16 +195,17 @@ bool traces_operators(const Config& config) {
   return profile.traces() && profile.operators;
 }
 
-int run_simulated(Config config, const std::function<void(Rank&)>& body) {
+int run_simulated(Config config, const std::string& program, const std::function<void(Rank&)>& body) {
   std::fprintf(
       stderr,
       "note: %lld ranks as threads of this process: a simulated cluster, for tests; troupe launch starts processes\n",
       static_cast<long long>(config.ranks));
   RankEnvironment place;
-  place.job_id = "simulated";
+  const auto lock = name_run(config, place, program);
   SimulationOptions simulation;
   simulation.world_size = static_cast<int>(config.ranks);
   simulation.rank = options_of(config, place, choose_device(config, device_facts(), {0, simulation.world_size, true}));
+  simulation.rank.run_lock = lock;
   if (traces_operators(config)) OperatorTrace::initialise(!simulation.rank.device.is_cpu());
   if (!config.chaos.empty()) {
     simulation.chaos = parse_chaos(config.chaos);
@@ -194,21 +214,30 @@ int run_simulated(Config config, const std::function<void(Rank&)>& body) {
   }
   return run_until_kept(simulation.recovery, [&](int starts_over) {
     if (starts_over > 0 && !list_checkpoints(config.checkpoint_dir).empty()) config.resume = "latest";
+    simulation.rank.begins = starts_over == 0;
     if (simulation.chaos) simulation.chaos->life = 1'000 * static_cast<std::uint64_t>(starts_over);
     return simulate_once(config, simulation, body);
   });
 }
 
-int run_alone(const Config& config, const std::function<void(Rank&)>& body) {
+int run_alone(Config config, const RankEnvironment& given, const std::string& program,
+              const std::function<void(Rank&)>& body) {
   ActorSystemConfig system_config(false);
   caf::actor_system system(system_config);
   RankEnvironment place;
-  place.job_id = "alone";
+  place.job_id = given.job_id;
+  place.restarted = given.restarted;
+  const auto lock = name_run(config, place, program);
   auto options = options_of(config, place, choose_device(config, device_facts(), {}));
+  options.run_lock = lock;
   return tell(run_rank(system, config, options, body));
 }
 
-int run_launched(const Config& config, const RankEnvironment& place, const std::function<void(Rank&)>& body) {
+int run_launched(Config config, RankEnvironment place, const std::string& program,
+                 const std::function<void(Rank&)>& body) {
+  const auto rendezvous = place.job_id;
+  const bool unnamed = config.run_dir == kNewRunFolder;
+  const auto lock = name_run(config, place, program);
   tell_fatal_signals();
   require_threads(8);
   std::optional<JobKeys> keys;
@@ -223,6 +252,7 @@ int run_launched(const Config& config, const RankEnvironment& place, const std::
   if (config.share_device && !device.is_cpu())
     setenv("NCCL_HOSTID", (place.job_id + "-" + std::to_string(place.slot)).c_str(), 0);
   auto options = options_of(config, place, device);
+  options.run_lock = lock;
   options.hurt = hurt_this_process;
   options.recovery = place.recovery;
   CoordinatorActor hosted;
@@ -239,13 +269,21 @@ int run_launched(const Config& config, const RankEnvironment& place, const std::
     if (place.rank == 0) {
       CoordinatorOptions coordinator_options;
       coordinator_options.job_id = place.job_id;
+      coordinator_options.run_dir = config.run_dir;
       coordinator_options.world_size = place.world_size;
       hosted = system.spawn(coordinator, coordinator_options);
-      publish_coordinator(system, hosted, port, place.master_addr == "localhost" ? "127.0.0.1" : place.master_addr,
-                          place.insecure);
+      const auto address = ipv4_address_of(place.master_addr);
+      if (place.local_world_size < place.world_size) note_loopback_name(place.master_addr, address);
+      publish_coordinator(system, hosted, port, address, place.insecure);
       options.coordinator = hosted;
     } else {
       options.coordinator = connect_coordinator(system, place.master_addr, port, std::chrono::seconds(60));
+      const auto run = run_of(system, options.coordinator);
+      if (!rendezvous.empty() && !run.job_id.starts_with(rendezvous + "-"))
+        throw Error(ErrorCode::mismatch, "join", "job id " + rendezvous + " is not this job's (" + run.job_id + ")");
+      options.job_id = run.job_id;
+      if (unnamed) config.run_dir = run.run_dir;
+      options.ledger_path = ledger_path(config, place, place.slot);
     }
   }
   const int code = tell(run_rank(system, config, options, [&](Rank& rank) {
@@ -295,9 +333,10 @@ int main(int argc, char** argv, const std::function<void(Rank&)>& body, const st
     register_parameter_server();
     register_comm_hooks();
     handle_signals();
-    if (config.ranks > 1) return run_simulated(config, body);
-    if (!place.launched || (place.world_size == 1 && place.coordinator_host.empty())) return run_alone(config, body);
-    return run_launched(config, place, body);
+    if (config.ranks > 1) return run_simulated(config, argv[0], body);
+    if (!place.launched || (place.world_size == 1 && place.coordinator_host.empty()))
+      return run_alone(config, place, argv[0], body);
+    return run_launched(config, place, argv[0], body);
   } catch (...) {
     return report(report_of(std::current_exception()));
   }

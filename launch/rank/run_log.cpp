@@ -15,6 +15,8 @@
 #include "launch/observe/mlflow_sink.hpp"
 #include "launch/observe/run_info.hpp"
 #include "launch/observe/run_warnings.hpp"
+#include "launch/process/run_identity.hpp"
+#include "launch/process/run_lock.hpp"
 
 namespace troupe {
 namespace {
@@ -63,6 +65,15 @@ RunRecord run_record_of(Rank& rank) {
   return record;
 }
 
+// A folder that nobody named is this run's alone.
+Config config_for_another_run(Config config) {
+  const auto source = config.sources.find("run_dir");
+  if (source != config.sources.end() && source->second != "TROUPE_RUN_DIR") return config;
+  config.run_dir = kNewRunFolder;
+  config.sources.erase("run_dir");
+  return config;
+}
+
 MlflowRunInfo mlflow_run_of(Rank& rank) {
   const auto& config = rank.config();
   MlflowRunInfo info;
@@ -93,11 +104,14 @@ void RunLog::begin_run() {
   const auto& config = rank_.config();
   if (config.metrics_port > 0) open_page();
   if (config.run_dir.empty()) return;
+  const auto& options = rank_.system().options();
+  if (options.run_lock) options.run_lock->take();
+  if (config.resume.empty() && options.begins) refuse_records_in(config.run_dir);
   std::error_code failure;
   std::filesystem::create_directories(config.run_dir, failure);
   if (failure) throw Error(ErrorCode::io, config.run_dir, failure.message(), "choose another --run_dir");
   for (const auto& [name, text] :
-       {std::pair<std::string, std::string>{"config.toml", config_to_toml(config)},
+       {std::pair<std::string, std::string>{"config.toml", config_to_toml(config_for_another_run(config))},
         std::pair<std::string, std::string>{"run.json", to_json(run_record_of(rank_), config)}}) {
     std::ofstream file(config.run_dir + "/" + name);
     file << text;

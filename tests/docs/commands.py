@@ -205,7 +205,9 @@ def run_block(block, folder):
         lines, command = block.text.splitlines(), [sys.executable, "-c", block.text]
     if not lines:
         return False, None
-    env = {**os.environ, **SMALL, "PATH": f"{folder}/bin:{os.environ['PATH']}", "TMPDIR": str(folder)}
+    # A block that names no folder for checkpoints is a run of its own.
+    own = {"TROUPE_CHECKPOINT_DIR": "checkpoints-" + re.sub(r"\D+", "-", block.place).strip("-")}
+    env = {**os.environ, **SMALL, **own, "PATH": f"{folder}/bin:{os.environ['PATH']}", "TMPDIR": str(folder)}
     shell = subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE,
                              stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, errors="replace", start_new_session=True)
     try:

@@ -158,6 +158,7 @@ std::string run_to_end(const NumericsJob& job, Config config, NumericsOutcome& o
       if (!list_checkpoints(config.checkpoint_dir).empty()) config.resume = "latest";
     }
     outcome.starts = starts_over + 1;
+    simulation.rank.begins = starts_over == 0;
     failure.clear();
     std::optional<JobOver> over;
     const auto body = [&job](Rank& rank) { train(program_of(job, rank), rank); };

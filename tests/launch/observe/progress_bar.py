@@ -4,6 +4,7 @@ Runs `troupe launch` and the probe alone on pseudo-terminals and in pipes, and r
 """
 import fcntl
 import os
+import pathlib
 import pty
 import re
 import select
@@ -15,7 +16,7 @@ import termios
 import time
 
 TROUPE, PROBE = sys.argv[1:3]
-FLAGS = ["--batch_size", "16", "--epochs", "3", "--pause_ms", "15", "--log_interval", "8"]
+FLAGS = ["--batch_size", "16", "--epochs", "3", "--pause_ms", "15", "--log_interval", "8", "--save_every", "-1"]
 failures = []
 
 
@@ -82,13 +83,14 @@ def judge(name, text, columns, marker):
 
 
 with tempfile.TemporaryDirectory() as scratch:
-    launched = [TROUPE, "launch", "--nproc", "2", "--run-dir", f"{scratch}/run", PROBE, "--checkpoint_dir", f"{scratch}/c", *FLAGS]
-    alone = [PROBE, "--run_dir", f"{scratch}/alone", "--checkpoint_dir", f"{scratch}/d", *FLAGS]
+    os.chdir(scratch)  # each run makes a folder of its own there
+    launched = [TROUPE, "launch", "--nproc", "2", PROBE, *FLAGS]
+    alone = [PROBE, *FLAGS]
     for columns in (160, 60):
         judge(f"launched, {columns} columns", on_terminal(launched, columns, {"TERM": "xterm"}), columns, "[rank 0] ")
     with open(f"{scratch}/hosts", "w") as file:  # agents of two hosts, both this one, as far as the launcher knows
         file.write("a slots=1 address=127.0.0.1\nb slots=1 address=127.0.0.2\n")
-    on_hosts = [TROUPE, "launch", "--hosts", f"{scratch}/hosts", "--run-dir", f"{scratch}/hosts-run", PROBE, "--checkpoint_dir", f"{scratch}/e", *FLAGS]
+    on_hosts = [TROUPE, "launch", "--hosts", f"{scratch}/hosts", PROBE, *FLAGS]
     for columns in (160, 60):
         judge(f"two hosts, {columns} columns", on_terminal(on_hosts, columns, {"TERM": "xterm"}), columns, "[rank 0] ")
     judge("alone, NO_COLOR", on_terminal(alone, 160, {"TERM": "xterm", "NO_COLOR": "1"}), 160, "")
@@ -100,7 +102,9 @@ with tempfile.TemporaryDirectory() as scratch:
         done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"TERM": "xterm", "OMP_NUM_THREADS": "1"}, timeout=120)
         check(f"{name}: plain lines", done.returncode == 0 and "\r" not in done.stdout and "\x1b" not in done.stdout and "step 48/48" in done.stdout,
               done.stdout + done.stderr)
-    for folder in ("run", "hosts-run"):
-        text = open(f"{scratch}/{folder}/rank0.log").read()
-        check(f"no bar in a rank's log: {folder}", "%  epoch" not in text and "step 48/48" in text, text)
+    logs = sorted(pathlib.Path("runs").glob("2*/rank0.log"))
+    check("each launch has left a log", len(logs) == 7, logs)
+    for log in logs:
+        text = log.read_text()
+        check(f"no bar in a rank's log: {log}", "%  epoch" not in text and "step 48/48" in text, text)
 sys.exit(1 if failures else 0)

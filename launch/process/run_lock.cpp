@@ -1,0 +1,107 @@
+#include "launch/process/run_lock.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include "launch/process/displayable.hpp"
+#include "tensor_io/base/error.hpp"
+
+namespace troupe {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kRuns = "runs";
+constexpr const char* kLatest = "latest";
+
+fs::path normal(const std::string& folder) {
+  auto path = fs::path(folder).lexically_normal();
+  return path.has_filename() ? path : path.parent_path();  // `runs/a/` ends in an empty name
+}
+
+[[noreturn]] void fail(const std::string& path, int error) {
+  throw Error(ErrorCode::io, displayable(path, 200), std::strerror(error), "choose another --run-dir");
+}
+
+std::string holder_of(int fd) {
+  char text[256] = "";
+  const auto n = ::pread(fd, text, sizeof text - 1, 0);
+  std::string holder(text, n > 0 ? static_cast<std::size_t>(n) : 0);
+  holder.resize(std::min(holder.size(), holder.find('\n')));
+  return holder.empty() ? "another job" : "another job (" + displayable(holder, 120) + ")";
+}
+
+std::string own_name() {
+  char host[HOST_NAME_MAX + 1] = "";
+  ::gethostname(host, HOST_NAME_MAX);
+  return "process " + std::to_string(::getpid()) + " on " + host + "\n";
+}
+
+}  // namespace
+
+RunLock::~RunLock() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void RunLock::take() {
+  if (fd_ >= 0 || folder_.empty()) return;
+  const auto path = normal(folder_);
+  if (path.filename() == kLatest && path.parent_path().filename() == kRuns)
+    throw Error(ErrorCode::usage, "run_dir", "'" + displayable(folder_, 200) + "' is the link to the newest run",
+                "leave it out, and the run makes a folder of its own, or name another");
+  std::error_code failure;
+  fs::create_directories(folder_, failure);
+  if (failure) fail(folder_, failure.value());
+  const auto file = folder_ + "/lock";
+  const int fd = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+  if (fd < 0) fail(file, errno);
+  if (::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {  // else: a file system without locks
+    const auto holder = holder_of(fd);
+    ::close(fd);
+    throw Error(ErrorCode::unavailable, displayable(folder_, 200), holder + " has this folder, and goes on",
+                "give each run a --run-dir of its own, or leave it out");
+  }
+  fd_ = fd;
+  const auto name = own_name();
+  if (::ftruncate(fd_, 0) != 0 || ::pwrite(fd_, name.data(), name.size(), 0) < 0) fail(file, errno);
+  point_latest_to(folder_);
+  if (is_new_) std::fprintf(stderr, "run folder: %s\n", folder_.c_str());
+}
+
+void point_latest_to(const std::string& folder) {
+  const auto path = normal(folder);
+  if (path.parent_path() != kRuns) return;
+  const auto link = fs::path(kRuns) / kLatest, made = fs::path(kRuns) / (".latest-" + path.filename().string());
+  std::error_code failure;
+  const auto there = fs::symlink_status(link, failure);
+  if (fs::exists(there) && !fs::is_symlink(there)) {
+    std::fprintf(stderr,
+                 "note: %s is no link but a run's own, of an older version, and stays as it is; this run is in %s\n",
+                 link.c_str(), displayable(folder, 200).c_str());
+    return;
+  }
+  fs::remove(made, failure);
+  fs::create_symlink(path.filename(), made, failure);
+  if (!failure) fs::rename(made, link, failure);
+  if (!failure) return;
+  std::fprintf(stderr, "note: %s does not lead to this run, %s: %s\n", link.c_str(), displayable(folder, 200).c_str(),
+               failure.message().c_str());
+}
+
+void refuse_records_in(const std::string& folder) {
+  std::error_code failure;
+  const auto records = folder + "/metrics.jsonl";
+  if (!fs::is_regular_file(records, failure) || fs::file_size(records, failure) == 0) return;
+  throw Error(ErrorCode::usage, displayable(folder, 200), "it holds another run's metrics.jsonl",
+              "another --run_dir starts a new run, --resume latest goes on with that one");
+}
+
+}  // namespace troupe

@@ -1,0 +1,36 @@
+#pragma once
+#include <string>
+#include <utility>
+
+namespace troupe {
+
+/// A run's folder, which one living job at a time may have: locked by flock, free at once when the holder dies.
+class RunLock {
+ public:
+  /// Does nothing yet. `is_new`: the folder was chosen for this run, and the user is to hear of it. An empty name is no
+  /// folder.
+  explicit RunLock(std::string folder, bool is_new = false) : folder_(std::move(folder)), is_new_(is_new) {}
+  ~RunLock();
+  RunLock(const RunLock&) = delete;
+  RunLock& operator=(const RunLock&) = delete;
+
+  /// Makes the folder, locks it, and lets runs/latest point to it where it lies in runs/; later calls do nothing. One
+  /// thread. Throws Error(unavailable) where another job has it, with host and process, Error(usage) for runs/latest
+  /// itself, Error(io).
+  void take();
+
+ private:
+  const std::string folder_;
+  const bool is_new_;
+  int fd_ = -1;
+};
+
+/// Lets runs/latest, a relative symbolic link, point to `folder`, where that lies in runs/. A problem is one line on
+/// standard error.
+void point_latest_to(const std::string& folder);
+
+/// Throws Error(usage) where `folder` holds the records of a run, metrics.jsonl. A run that failed before its first
+/// record has left none.
+void refuse_records_in(const std::string& folder);
+
+}  // namespace troupe

@@ -1,0 +1,326 @@
+// What a second run does to the files of the first: nothing.
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <regex>
+#include <set>
+
+#include <nlohmann/json.hpp>
+
+#include "launch/process/local_address.hpp"
+#include "tensor_io/base/error.hpp"
+#include "tests/catch.hpp"
+#include "tests/support/launch.hpp"
+
+using namespace troupe;
+using testing::Finished;
+using testing::RunningProcess;
+using testing::ScratchDirectory;
+
+namespace fs = std::filesystem;
+
+namespace {
+
+using Words = std::vector<std::string>;
+using Variables = std::map<std::string, std::string>;
+
+Words operator+(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+// A run of 16 steps.
+const Words kProbe{TROUPE_RANK_PROBE, "--batch_size", "16", "--epochs", "1"};
+const Words kAlone = kProbe, kSimulated = kProbe + Words{"--ranks", "2"};
+
+Words launched(const Words& flags) { return Words{TROUPE_PROGRAM, "launch"} + flags + kProbe; }
+
+RunningProcess start_in(const std::string& folder, const Words& words, const Variables& environment = {}) {
+  return RunningProcess(Words{"/bin/sh", "-c", "cd \"$0\" && exec \"$@\"", folder} + words, environment);
+}
+
+Finished run_in(const ScratchDirectory& folder, const Words& words, const Variables& environment = {}) {
+  return start_in(folder.path(), words, environment).finish();
+}
+
+// By name: contents, or where a link leads.
+std::map<std::string, std::string> files_of(const std::string& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (entry.is_symlink()) {
+      files[entry.path()] = fs::read_symlink(entry.path());
+    } else if (entry.is_regular_file()) {
+      files[entry.path()] = testing::read_text(entry.path());
+    }
+  }
+  return files;
+}
+
+std::set<std::string> names_in(const std::string& folder) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename());
+  return names;
+}
+
+std::size_t count(const std::string& text, const std::string& what) {
+  std::size_t n = 0;
+  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++n;
+  return n;
+}
+
+nlohmann::json manifest_of(const std::string& checkpoint) {
+  return nlohmann::json::parse(testing::read_text(checkpoint + "/manifest.json"));
+}
+
+Variables torchrun(int rank, const std::string& port, int restarts) {
+  const auto id = std::to_string(rank);
+  return {{"RANK", id},
+          {"LOCAL_RANK", id},
+          {"WORLD_SIZE", "2"},
+          {"LOCAL_WORLD_SIZE", "2"},
+          {"MASTER_ADDR", "localhost"},
+          {"MASTER_PORT", port},
+          {"TORCHELASTIC_RESTART_COUNT", std::to_string(restarts)},
+          {"TORCHELASTIC_RUN_ID", "none"}};
+}
+
+// Of a range that other tests do not take; two in a row are needed.
+std::string port_for(int use) { return std::to_string(21'000 + 2 * (::getpid() % 2'000) + 5'000 * use); }
+
+void check_refused(const Finished& done, const std::string& folder) {
+  INFO(done.output);
+  CHECK(done.code == 2);
+  CHECK_THAT(done.output, Catch::Contains(folder + " holds another run's checkpoints, the newest of step 16; ") &&
+                              Catch::Contains("--resume latest goes on from it, another --checkpoint_dir starts"));
+  CHECK(count(done.output, "error: rank 0") == 1 + count(done.output, "its last line"));
+  CHECK_THAT(done.output, !Catch::Contains("model: "));
+}
+
+}  // namespace
+
+TEST_CASE("[R02] a run that does not resume leaves another run's checkpoints as they are, and names both ways on") {
+  const ScratchDirectory folder;
+  const auto checkpoints = folder / "c";
+  const Words there{"--run_dir", "", "--checkpoint_dir", checkpoints};
+  REQUIRE(run_in(folder, kAlone + there).code == 0);
+  const auto files = files_of(checkpoints);
+  REQUIRE(files.size() >= 4);
+
+  check_refused(run_in(folder, kAlone + there + Words{"--probe_model", "plain"}), checkpoints);
+  check_refused(run_in(folder, kSimulated + there), checkpoints);
+  check_refused(run_in(folder, launched({"--nproc", "2"}) + there), checkpoints);
+  check_refused(run_in(folder, launched({"--nproc", "2", "--no-recovery"}) + there), checkpoints);
+  check_refused(run_in(folder, kAlone + there + Words{"--probe_own_loop"}), checkpoints);
+  CHECK(files_of(checkpoints) == files);
+
+  SECTION("a run that saves nothing may name the folder") {
+    CHECK(run_in(folder, kSimulated + there + Words{"--save_every", "-1"}).code == 0);
+    CHECK(files_of(checkpoints) == files);
+  }
+  SECTION("a run that resumes goes on from there") {
+    const auto done = run_in(folder, launched({"--nproc", "2"}) + there + Words{"--resume", "latest", "--epochs", "2"});
+    INFO(done.output);
+    CHECK(done.code == 0);
+    CHECK_THAT(done.output, Catch::Contains("resume from") && Catch::Contains("step-00000032"));
+  }
+  SECTION("torchrun's first start is refused, its restart is the same run") {
+    const auto job = [&](int restarts) {
+      const auto port = port_for(restarts);
+      auto zero = start_in(folder.path(), kProbe + there, torchrun(0, port, restarts));
+      auto one = start_in(folder.path(), kProbe + there, torchrun(1, port, restarts));
+      const auto done = zero.finish();
+      CHECK((one.finish().code == 0) == (restarts > 0));
+      return done;
+    };
+    check_refused(job(0), checkpoints);
+    CHECK(files_of(checkpoints) == files);
+    CHECK(job(1).code == 0);
+  }
+}
+
+TEST_CASE("[R02] a second job with the checkpoint folder of one that trains is refused before it builds a model") {
+  testing::Launch first(2, {"--epochs", "500", "--pause_ms", "20", "--log_interval", "1"});
+  REQUIRE(first.wait_for("step 3/"));
+  const ScratchDirectory other;
+  const auto second =
+      run_in(other, kAlone + Words{"--run_dir", "", "--checkpoint_dir", first.folder() / "checkpoints"});
+  INFO(second.output);
+  CHECK(second.code == 69);
+  CHECK_THAT(second.output, Catch::Contains(first.folder() / "checkpoints") &&
+                                Catch::Contains("another job writes its checkpoints there") &&
+                                !Catch::Contains("model: "));
+  first.signal(SIGTERM);
+  CHECK(first.finish().code == 143);
+}
+
+TEST_CASE("[R01] each run has a folder of its own, and runs/latest leads to the newest") {
+  const ScratchDirectory folder;
+  const Words quick{"--max_steps", "2", "--log_interval", "1", "--save_every", "-1"};
+  std::set<std::string> before;
+  for (const auto& words :
+       {kAlone, kAlone, kSimulated, launched({"--nproc", "2"}), launched({"--hosts", "localhost:2"}),
+        launched({"--nproc", "2"}) + Words{"--run_dir", "auto"}}) {
+    const auto done = run_in(folder, words + quick);
+    INFO(done.output);
+    REQUIRE(done.code == 0);
+    auto runs = names_in(folder / "runs");
+    CHECK(runs.erase("latest") == 1);
+    REQUIRE(runs.size() == before.size() + 1);
+    const auto made = *std::find_if(runs.begin(), runs.end(), [&](auto& name) { return !before.contains(name); });
+    CHECK(std::regex_match(made, std::regex("[0-9]{8}-[0-9]{6}-rank_probe-[a-z]{4}")));
+    CHECK(fs::read_symlink(folder / "runs/latest") == made);
+    CHECK(fs::exists(folder / "runs/latest/metrics.jsonl"));
+    CHECK_THAT(testing::read_text(folder / "runs/latest/config.toml"), Catch::Contains("run_dir = \"auto\""));
+    CHECK_THAT(done.output, Catch::Contains("run folder: runs/" + made));
+    before = runs;
+  }
+  CHECK(run_in(folder, {TROUPE_PROGRAM, "report"}).code == 0);
+  CHECK(fs::exists(folder / "runs/latest/report.html"));
+  CHECK_THAT(run_in(folder, {TROUPE_PROGRAM, "top", "--once"}).output, Catch::Contains("runs/latest"));
+  const auto named = run_in(folder, kAlone + quick + Words{"--run_dir", "runs/latest"});
+  CHECK(named.code == 2);
+  CHECK_THAT(named.output, Catch::Contains("runs/latest") && Catch::Contains("link to the newest run"));
+}
+
+TEST_CASE("[R01] a folder runs/latest of an older version stays as it is") {
+  const ScratchDirectory folder;
+  fs::create_directories(folder / "runs/latest");
+  testing::write_text(folder / "runs/latest/metrics.jsonl", "mine");
+  const auto done = run_in(folder, launched({"--nproc", "1"}) + Words{"--save_every", "-1"});
+  INFO(done.output);
+  CHECK(done.code == 0);
+  CHECK_THAT(done.output, Catch::Contains("note: runs/latest is no link") && Catch::Contains("stays as it is"));
+  CHECK(testing::read_text(folder / "runs/latest/metrics.jsonl") == "mine");
+  CHECK(names_in(folder / "runs").size() == 2);
+}
+
+TEST_CASE("[R01] a second job with the run folder of one that trains is refused, and that one loses nothing") {
+  testing::Launch first(2, {"--epochs", "500", "--pause_ms", "20", "--log_interval", "1"}, {});
+  REQUIRE(first.wait_for("step 3/"));
+  const auto folder = first.folder() / "run";
+  const auto log = testing::read_text(folder + "/rank0.log"), facts = testing::read_text(folder + "/run.json");
+  const ScratchDirectory other;
+  for (const auto& words :
+       {launched({"--nproc", "2", "--run-dir", folder}), kAlone + Words{"--run_dir", folder},
+        kSimulated + Words{"--run_dir", folder}, launched({"--nproc", "1"}) + Words{"--run_dir", folder}}) {
+    const auto second = run_in(other, words + Words{"--checkpoint_dir", other / "c"});
+    INFO(second.output);
+    CHECK(second.code == 69);
+    CHECK_THAT(second.output,
+               Catch::Contains(folder + ": another job (process " + std::to_string(first.pid()) + " on ") &&
+                   Catch::Contains("--run-dir of its own"));
+    CHECK(!fs::exists(other / "c/latest"));
+  }
+  CHECK(testing::read_text(folder + "/rank0.log").starts_with(log));
+  CHECK(testing::read_text(folder + "/run.json") == facts);
+  // Its journal is the one that it has open: a new coordinator takes the job over.
+  ::kill(testing::process_of(TROUPE_PROGRAM, "coordinator", first.pid()), SIGKILL);
+  CHECK(first.wait_for("the coordinator takes over at generation 1"));
+  first.signal(SIGTERM);
+  CHECK(first.finish().code == 143);
+}
+
+TEST_CASE("[R01] a run folder that holds another run's records is refused, unless the run is resumed") {
+  const ScratchDirectory folder;
+  const Words there{"--checkpoint_dir", folder / "c"};
+  const auto run = folder / "run";
+  REQUIRE(run_in(folder, kAlone + there + Words{"--run_dir", run}).code == 0);
+  const auto files = files_of(run);
+  const Words elsewhere{"--checkpoint_dir", folder / "d"};
+  for (const auto& words : {kAlone + Words{"--run_dir", run}, kSimulated + Words{"--run_dir", run},
+                            launched({"--nproc", "2", "--run-dir", run})}) {
+    const auto done = run_in(folder, words + elsewhere);
+    INFO(done.output);
+    CHECK(done.code == 2);
+    CHECK_THAT(done.output, Catch::Contains(run + ": it holds another run's metrics.jsonl; another --run_dir starts") &&
+                                Catch::Contains("--resume latest") && !Catch::Contains("model: "));
+  }
+  auto now = files_of(run);
+  for (const auto& [name, content] : files) {
+    if (!name.ends_with("/lock")) CHECK(now[name] == content);
+  }
+  const auto resumed = run_in(
+      folder, launched({"--nproc", "2", "--run-dir", run}) + there + Words{"--resume", "latest", "--epochs", "2"});
+  INFO(resumed.output);
+  CHECK(resumed.code == 0);
+  CHECK(testing::read_text(run + "/metrics.jsonl").starts_with(files.at(run + "/metrics.jsonl")));
+}
+
+TEST_CASE("[R01] checkpoints and saves of two runs bear two names, however these are started") {
+  const ScratchDirectory folder;
+  std::set<std::string> jobs, attempts;
+  int runs = 0;
+  for (const auto& words : {kAlone, kAlone, kSimulated, kSimulated,
+                            launched({"--nnodes", "1", "--nproc-per-node", "1", "--master-port", port_for(2)}),
+                            launched({"--nnodes", "1", "--nproc-per-node", "1", "--master-port", port_for(2)})}) {
+    const auto checkpoints = folder / std::to_string(++runs);
+    const auto done = run_in(folder, words + Words{"--checkpoint_dir", checkpoints});
+    INFO(done.output);
+    REQUIRE(done.code == 0);
+    const auto manifest = manifest_of(checkpoints + "/step-00000016");
+    jobs.insert(manifest["metadata"]["job"].get<std::string>());
+    attempts.insert(manifest["attempt"].get<std::string>());
+  }
+  CHECK(jobs.size() == 6);
+  CHECK(attempts.size() == 6);
+}
+
+TEST_CASE("[R06] the same command on two nodes meets by a host's name, and is one run in one folder") {
+  const ScratchDirectory folder;
+  const auto node = [&](const std::string& number) {
+    return start_in(folder.path(), launched({"--nnodes", "2", "--node-rank", number, "--nproc-per-node", "1",
+                                             "--master-addr", "localhost", "--master-port", port_for(1)}));
+  };
+  auto one = node("1");  // before there is anything to find
+  auto zero = node("0");
+  const auto done = zero.finish(), other = one.finish();
+  INFO(done.output << other.output);
+  CHECK(done.code == 0);
+  CHECK(other.code == 0);
+  CHECK(names_in(folder / "runs").size() == 2);
+  for (const char* file : {"rank0.log", "rank1.log", "metrics.jsonl"})
+    CHECK(fs::exists(folder / "runs/latest/" + file));
+}
+
+TEST_CASE("[R06] a name is taken wherever an address is: a host list, Slurm's nodes, torchrun's master") {
+  const ScratchDirectory folder;
+  const Words quick{"--max_steps", "2", "--save_every", "-1"};
+  const auto hosts = run_in(folder, launched({"--hosts", "localhost:2", "--address", "localhost"}) + quick);
+  INFO(hosts.output);
+  CHECK(hosts.code == 0);
+  const auto slurm =
+      run_in(folder, launched({"--slurm", "--nproc-per-node", "2", "--master-port", port_for(3)}) + quick,
+             {{"SLURM_JOB_ID", "1"},
+              {"SLURM_JOB_NODELIST", "localhost"},
+              {"SLURM_TASKS_PER_NODE", "1"},
+              {"SLURM_NODEID", "0"},
+              {"SLURM_PROCID", "0"},
+              {"SLURM_LOCALID", "0"}});
+  INFO(slurm.output);
+  CHECK(slurm.code == 0);
+  const auto port = port_for(4);
+  auto zero = start_in(folder.path(), kProbe + quick, torchrun(0, port, 0));
+  auto one = start_in(folder.path(), kProbe + quick, torchrun(1, port, 0));
+  CHECK(zero.finish().code == 0);
+  CHECK(one.finish().code == 0);
+}
+
+TEST_CASE("[R06] a name is its IPv4 address; IPv6 and a name that nobody knows are refused by name") {
+  CHECK(ipv4_address_of("localhost") == "127.0.0.1");
+  CHECK(ipv4_address_of("127.0.0.3") == "127.0.0.3");
+  CHECK(local_address_towards("localhost", 22) == "127.0.0.1");
+  for (const char* address : {"::1", "[::1]", "fd00::7"})
+    CHECK_THROWS_WITH(ipv4_address_of(address), Catch::Contains(address) && Catch::Contains("IPv6 address alone"));
+  CHECK_THROWS_WITH(ipv4_address_of("no-such-host.invalid"), Catch::Contains("no-such-host.invalid"));
+
+  const ScratchDirectory folder;
+  for (const auto& flags : {Words{"--nnodes", "1", "--master-addr", "::1"},
+                            Words{"--hosts", "localhost:2", "--address", "::1"}, Words{"--hosts", "[fd00::1]:2"}}) {
+    const auto done = run_in(folder, launched(flags));
+    INFO(done.output);
+    CHECK(done.code == 2);
+    CHECK(count(done.output, "\n") == 1);
+    CHECK_THAT(done.output, Catch::Contains("IPv6 address alone, and ranks speak IPv4"));
+  }
+  CHECK(!fs::exists(folder / "runs"));
+}
