@@ -19,7 +19,7 @@ constexpr std::int64_t kChunkBytes =
     4 * 1024 * 1024;  // of a large reduction; two are under way, which bounds the scratch memory
 constexpr std::int64_t kTreeBytes = 1024 * 1024;  // passed on while the next is received
 
-std::byte* bytes_of(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.data_ptr()); }
+std::byte* data_of(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.data_ptr()); }
 std::int64_t size_of(const at::Tensor& tensor) { return static_cast<std::int64_t>(tensor.nbytes()); }
 
 void copy_bytes(std::byte* to, const std::byte* from, std::int64_t bytes) {
@@ -85,8 +85,8 @@ void GlooCommunicator::reduce_parts(const std::byte* own, const std::byte* scrat
 void GlooCommunicator::do_all_reduce(const at::Tensor& tensor, ReduceOp op, const CollectiveRecord& record) {
   guarded(record, [&] {
     const auto bytes = size_of(tensor);
-    bytes <= kOneRoundBytes ? all_reduce_small(bytes_of(tensor), bytes, op, record)
-                            : all_reduce_large(bytes_of(tensor), bytes, op, record);
+    bytes <= kOneRoundBytes ? all_reduce_small(data_of(tensor), bytes, op, record)
+                            : all_reduce_large(data_of(tensor), bytes, op, record);
   });
 }
 
@@ -176,10 +176,10 @@ void GlooCommunicator::do_reduce_scatter(const at::Tensor& output, const at::Ten
       for (int r = 0; r < world_size(); ++r) {
         if (r == rank()) continue;
         incoming.push_back(mesh_->recv(parts + r * stride, count, r, slot_of(record)));
-        outgoing.push_back(mesh_->send(bytes_of(input) + r * bytes + at, count, r, slot_of(record)));
+        outgoing.push_back(mesh_->send(data_of(input) + r * bytes + at, count, r, slot_of(record)));
       }
       wait_received(*mesh_, incoming);
-      reduce_parts(bytes_of(input) + rank() * bytes + at, parts, stride, bytes_of(output) + at, count, op, record);
+      reduce_parts(data_of(input) + rank() * bytes + at, parts, stride, data_of(output) + at, count, op, record);
       wait_sent(*mesh_, outgoing);
     }
   });
@@ -193,10 +193,10 @@ void GlooCommunicator::do_all_gather(const at::Tensor& output, const at::Tensor&
     Transfers outgoing;
     for (int r = 0; r < world_size(); ++r) {
       if (r == rank()) continue;
-      incoming.push_back(mesh_->recv(bytes_of(output) + r * bytes, bytes, r, slot_of(record)));
-      outgoing.push_back(mesh_->send(bytes_of(input), bytes, r, slot_of(record)));
+      incoming.push_back(mesh_->recv(data_of(output) + r * bytes, bytes, r, slot_of(record)));
+      outgoing.push_back(mesh_->send(data_of(input), bytes, r, slot_of(record)));
     }
-    copy_bytes(bytes_of(output) + rank() * bytes, bytes_of(input), bytes);
+    copy_bytes(data_of(output) + rank() * bytes, data_of(input), bytes);
     wait_received(*mesh_, incoming);
     wait_sent(*mesh_, outgoing);
   });
@@ -213,13 +213,13 @@ void GlooCommunicator::do_broadcast(const at::Tensor& tensor, int root, const Co
     Transfers outgoing;
     for (std::int64_t at = 0; at < size_of(tensor) && distance > 0; at += kTreeBytes) {
       incoming.push_back(
-          mesh_->recv(bytes_of(tensor) + at, std::min(kTreeBytes, size_of(tensor) - at), parent, slot_of(record)));
+          mesh_->recv(data_of(tensor) + at, std::min(kTreeBytes, size_of(tensor) - at), parent, slot_of(record)));
     }
     std::size_t chunk = 0;
     for (std::int64_t at = 0; at < size_of(tensor); at += kTreeBytes, ++chunk) {
       if (distance > 0) mesh_->wait_received(incoming[chunk]);
       for (int bit = reach; distance + bit < world_size(); bit *= 2) {
-        outgoing.push_back(mesh_->send(bytes_of(tensor) + at, std::min(kTreeBytes, size_of(tensor) - at),
+        outgoing.push_back(mesh_->send(data_of(tensor) + at, std::min(kTreeBytes, size_of(tensor) - at),
                                        (distance + bit + root) % world_size(), slot_of(record)));
       }
     }
@@ -235,7 +235,7 @@ void GlooCommunicator::do_reduce(const at::Tensor& tensor, int root, ReduceOp op
     for (std::int64_t at = 0; at < bytes; at += kTreeBytes) {
       const auto count = std::min(part, bytes - at);
       if (rank() != root) {
-        mesh_->wait_sent(mesh_->send(bytes_of(tensor) + at, count, root, slot_of(record)));
+        mesh_->wait_sent(mesh_->send(data_of(tensor) + at, count, root, slot_of(record)));
         continue;
       }
       Transfers incoming;
@@ -243,7 +243,7 @@ void GlooCommunicator::do_reduce(const at::Tensor& tensor, int root, ReduceOp op
         if (r != root) incoming.push_back(mesh_->recv(parts + r * part, count, r, slot_of(record)));
       }
       wait_received(*mesh_, incoming);
-      reduce_parts(bytes_of(tensor) + at, parts, part, bytes_of(tensor) + at, count, op, record);
+      reduce_parts(data_of(tensor) + at, parts, part, data_of(tensor) + at, count, op, record);
     }
   });
 }
@@ -252,12 +252,12 @@ void GlooCommunicator::do_gather(const at::Tensor& output, const at::Tensor& inp
                                  const CollectiveRecord& record) {
   guarded(record, [&] {
     const auto bytes = size_of(input);
-    if (rank() != root) return mesh_->wait_sent(mesh_->send(bytes_of(input), bytes, root, slot_of(record)));
+    if (rank() != root) return mesh_->wait_sent(mesh_->send(data_of(input), bytes, root, slot_of(record)));
     Transfers incoming;
     for (int r = 0; r < world_size(); ++r) {
-      if (r != root) incoming.push_back(mesh_->recv(bytes_of(output) + r * bytes, bytes, r, slot_of(record)));
+      if (r != root) incoming.push_back(mesh_->recv(data_of(output) + r * bytes, bytes, r, slot_of(record)));
     }
-    copy_bytes(bytes_of(output) + root * bytes, bytes_of(input), bytes);
+    copy_bytes(data_of(output) + root * bytes, data_of(input), bytes);
     wait_received(*mesh_, incoming);
   });
 }
@@ -266,12 +266,12 @@ void GlooCommunicator::do_scatter(const at::Tensor& output, const at::Tensor& in
                                   const CollectiveRecord& record) {
   guarded(record, [&] {
     const auto bytes = size_of(output);
-    if (rank() != root) return mesh_->wait_received(mesh_->recv(bytes_of(output), bytes, root, slot_of(record)));
+    if (rank() != root) return mesh_->wait_received(mesh_->recv(data_of(output), bytes, root, slot_of(record)));
     Transfers outgoing;
     for (int r = 0; r < world_size(); ++r) {
-      if (r != root) outgoing.push_back(mesh_->send(bytes_of(input) + r * bytes, bytes, r, slot_of(record)));
+      if (r != root) outgoing.push_back(mesh_->send(data_of(input) + r * bytes, bytes, r, slot_of(record)));
     }
-    copy_bytes(bytes_of(output), bytes_of(input) + root * bytes, bytes);
+    copy_bytes(data_of(output), data_of(input) + root * bytes, bytes);
     wait_sent(*mesh_, outgoing);
   });
 }
@@ -284,10 +284,10 @@ void GlooCommunicator::do_all_to_all(const at::Tensor& output, const at::Tensor&
     Transfers outgoing;
     for (int r = 0; r < world_size(); ++r) {
       if (r == rank()) continue;
-      incoming.push_back(mesh_->recv(bytes_of(output) + r * bytes, bytes, r, slot_of(record)));
-      outgoing.push_back(mesh_->send(bytes_of(input) + r * bytes, bytes, r, slot_of(record)));
+      incoming.push_back(mesh_->recv(data_of(output) + r * bytes, bytes, r, slot_of(record)));
+      outgoing.push_back(mesh_->send(data_of(input) + r * bytes, bytes, r, slot_of(record)));
     }
-    copy_bytes(bytes_of(output) + rank() * bytes, bytes_of(input) + rank() * bytes, bytes);
+    copy_bytes(data_of(output) + rank() * bytes, data_of(input) + rank() * bytes, bytes);
     wait_received(*mesh_, incoming);
     wait_sent(*mesh_, outgoing);
   });
@@ -297,14 +297,14 @@ void GlooCommunicator::do_send(const at::Tensor& tensor, int destination, const 
   guarded(record, [&] {
     std::byte receipt{1};
     const auto answer = mesh_->recv(&receipt, 1, destination, slot_of(record, 1));
-    mesh_->wait_sent(mesh_->send(bytes_of(tensor), size_of(tensor), destination, slot_of(record)));
+    mesh_->wait_sent(mesh_->send(data_of(tensor), size_of(tensor), destination, slot_of(record)));
     mesh_->wait_received(answer);
   });
 }
 
 void GlooCommunicator::do_recv(const at::Tensor& tensor, int source, const CollectiveRecord& record) {
   guarded(record, [&] {
-    mesh_->wait_received(mesh_->recv(bytes_of(tensor), size_of(tensor), source, slot_of(record)));
+    mesh_->wait_received(mesh_->recv(data_of(tensor), size_of(tensor), source, slot_of(record)));
     const std::byte receipt{1};
     mesh_->wait_sent(mesh_->send(&receipt, 1, source, slot_of(record, 1)));
   });
