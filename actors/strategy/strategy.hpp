@@ -139,8 +139,8 @@ class Strategy {
   /// (verify_every), the gradient is clipped by each rank's own norm, and a newcomer becomes a copy of the first rank
   /// that has the state, its optimizer's too.
   virtual bool replicas_equal() const { return true; }
-  /// What the strategy itself keeps, the same on all ranks between steps: newcomers get it, and checkpoints have it as
-  /// `strategy.<name>`.
+  /// What the strategy itself keeps, the same on all ranks between steps. Newcomers get it, and checkpoints have it
+  /// with `strategy.` before its name.
   virtual NamedTensors own_tensors() { return {}; }
   /// Parameter names in layout order, as in the votes.
   virtual const std::vector<std::string>& parameter_names() const = 0;
