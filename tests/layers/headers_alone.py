@@ -1,9 +1,8 @@
-"""Every header compiles alone: headers_alone.py --compiler CXX --cache FOLDER [--include FOLDER].. [--seconds N] [--root ROOT] [HEADER..]
+"""Every header compiles alone: headers_alone.py --compiler CXX --cache FOLDER [--include FOLDER].. [--root ROOT] [HEADER..]
 
 LibTorch and CAF take 5 to 20 s to read, so headers are grouped by which of them they reach, themselves or through headers of ours, and
 each group has a precompiled header of exactly those: nothing is visible to a header that it does not bring in itself. A header that
-passed is not compiled again until it, or one that it includes, changes. With HEADERs only these are compiled. After N seconds none is begun
-any more, and the exit code is 75 if none that was looked at has failed.
+passed is not compiled again until it, or one that it includes, changes. With HEADERs only these are compiled.
 """
 import argparse
 import concurrent.futures
@@ -14,7 +13,6 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 
 FOLDERS = ["tensor_io", "actors", "strategies", "launch", "troupe", "tests", "examples", "bench"]
 HEAVY = ["torch/torch.h", "ATen/core/Tensor.h", "caf/all.hpp"]
@@ -91,7 +89,6 @@ def main():
     parser.add_argument("--compiler", required=True)
     parser.add_argument("--cache", required=True, type=pathlib.Path)
     parser.add_argument("--include", action="append", default=[])
-    parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parents[2])
     parser.add_argument("headers", nargs="*")
     arguments = parser.parse_args()
@@ -106,29 +103,21 @@ def main():
     passed.mkdir(parents=True, exist_ok=True)
     wanted = [header for header in arguments.headers if header in tree.texts] if arguments.headers else list(tree.texts)
     todo = [header for header in wanted if not (passed / tree.key(header, command)).exists()]
-    over = time.monotonic() + arguments.seconds
-    failed = left = 0
-
-    def in_time(work, *words):
-        return work(*words) if time.monotonic() < over else None
-
+    failed = 0
     with concurrent.futures.ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
         groups = sorted({tree.group(header) for header in todo})
-        precompiled = dict(zip(groups, pool.map(lambda group: in_time(precompile, command, group, arguments.cache) if group else None, groups)))
-        complaints = pool.map(
-            lambda header: in_time(compile_alone, command, precompiled[tree.group(header)], header, arguments.root), todo)
+        precompiled = dict(zip(groups, pool.map(lambda group: precompile(command, group, arguments.cache) if group else None, groups)))
+        complaints = pool.map(lambda header: compile_alone(command, precompiled[tree.group(header)], header, arguments.root), todo)
         for header, complaint in zip(todo, complaints):
-            if complaint is None:
-                left += 1
-            elif complaint:
+            if complaint:
                 print(f"{header} does not stand alone:\n{complaint}")
                 failed += 1
             else:
                 (passed / tree.key(header, command)).touch()
     for file in arguments.cache.glob("*.gch"):  # 100 MB each
         file.unlink()
-    print(f"{len(wanted)} headers, {len(todo) - left} of them compiled in {len(groups)} groups, {failed} complaints, {left} left")
-    return 1 if failed else 75 if left else 0
+    print(f"{len(wanted)} headers, {len(todo)} of them compiled in {len(groups)} groups, {failed} complaints")
+    return 1 if failed or not wanted else 0
 
 
 if __name__ == "__main__":
