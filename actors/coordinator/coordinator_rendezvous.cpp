@@ -18,12 +18,7 @@ std::string CoordinatorRendezvous::get(const std::string& key, std::chrono::mill
   caf::scoped_actor self(system_);
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   for (auto pause = 1ms;; pause = std::min(pause * 2, std::chrono::milliseconds(20))) {
-    {
-      std::lock_guard lock(mutex_);
-      if (aborted_)
-        throw Error(
-            ErrorReport{ErrorCode::aborted, -1, {}, -1, "rendezvous for '" + key + "'", aborted_->to_string(), {}});
-    }
+    throw_if_aborted("rendezvous for '" + key + "'");
     const auto coordinator = link_->get();
     {
       std::lock_guard lock(mutex_);
@@ -49,6 +44,11 @@ std::string CoordinatorRendezvous::get(const std::string& key, std::chrono::mill
     }
     std::this_thread::sleep_for(pause);
   }
+}
+
+void CoordinatorRendezvous::throw_if_aborted(const std::string& operation) {
+  const std::lock_guard lock(mutex_);
+  if (aborted_) throw Error(ErrorReport{ErrorCode::aborted, -1, {}, -1, operation, aborted_->to_string(), {}});
 }
 
 void CoordinatorRendezvous::abort(const ErrorReport& reason) noexcept {

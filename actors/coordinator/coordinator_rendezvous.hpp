@@ -38,6 +38,7 @@ class CoordinatorRendezvous final : public Rendezvous {
   void put(const std::string& key, std::string value) override;
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
   void abort(const ErrorReport& reason) noexcept override;
+  void throw_if_aborted(const std::string& operation) override;
 
  private:
   caf::actor_system& system_;

@@ -23,6 +23,7 @@ class ModelRendezvous final : public Rendezvous {
   void put(const std::string&, std::string) override {}
   std::string get(const std::string&, std::chrono::milliseconds) override { return {}; }
   void abort(const ErrorReport& reason) noexcept override { aborted_(reason); }
+  void throw_if_aborted(const std::string&) override {}  // nothing of the model waits
 
  private:
   std::function<void(const ErrorReport&)> aborted_;

@@ -15,14 +15,21 @@ void LocalRendezvous::put(const std::string& key, std::string value) {
 std::string LocalRendezvous::get(const std::string& key, std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
   const bool there = changed_.wait_for(lock, timeout, [&] { return aborted_ || values_.contains(key); });
-  if (aborted_) {
-    throw Error(ErrorReport{ErrorCode::aborted, -1, {}, -1, "rendezvous for '" + key + "'", aborted_->to_string(), {}});
-  }
+  check("rendezvous for '" + key + "'");
   if (!there) {
     throw Error(ErrorCode::timeout, "rendezvous for '" + key + "'",
                 "nobody published it within " + std::to_string(timeout.count()) + " ms", "is every rank running?");
   }
   return values_.at(key);
+}
+
+void LocalRendezvous::throw_if_aborted(const std::string& operation) {
+  const std::lock_guard lock(mutex_);
+  check(operation);
+}
+
+void LocalRendezvous::check(const std::string& operation) const {
+  if (aborted_) throw Error(ErrorReport{ErrorCode::aborted, -1, {}, -1, operation, aborted_->to_string(), {}});
 }
 
 void LocalRendezvous::abort(const ErrorReport& reason) noexcept {

@@ -23,6 +23,9 @@ class Rendezvous {
   virtual std::string get(const std::string& key, std::chrono::milliseconds timeout) = 0;
   /// Frees every waiter, now and later; the first reason wins.
   virtual void abort(const ErrorReport& reason) noexcept = 0;
+  /// Throws Error(aborted) naming `operation` once `abort` was called. A wait of the set-up that is not `get`'s asks
+  /// this again and again: the peer that it waits for may have left.
+  virtual void throw_if_aborted(const std::string& operation) = 0;
 };
 
 /// A rendezvous of ranks that share a process.
@@ -31,8 +34,10 @@ class LocalRendezvous final : public Rendezvous {
   void put(const std::string& key, std::string value) override;
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
   void abort(const ErrorReport& reason) noexcept override;
+  void throw_if_aborted(const std::string& operation) override;
 
  private:
+  void check(const std::string& operation) const;  // under mutex_
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::string, std::string> values_;

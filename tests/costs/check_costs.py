@@ -5,6 +5,7 @@ the clock, and a machine that is slow would count more of it. Those of a bucket 
 gradients. How the two threads meet differs from run to run, so what is too much is counted again, up to TRIES times, and the least of each
 count is taken. Exits with 1 and says what grew, where something costs more than costs.json says.
 """
+import concurrent.futures
 import json
 import pathlib
 import re
@@ -14,7 +15,8 @@ import tempfile
 
 PROBE = sys.argv[1]
 LAYERS = 9
-STEPS = (30, 60)
+COUNTED_FROM, STEPS = 30, 60  # the probe has callgrind count from there on, to the end of the job
+BUCKETS = ("one", "each")
 TRIES = 3
 THREADS = ("troupe::Compute::step(", "troupe::ReducerState::ready(")  # what only these two call
 ALLOWED = json.loads(pathlib.Path(__file__).with_name("costs.json").read_text())
@@ -25,24 +27,27 @@ def probe(*words):
     return json.loads(run.stdout)
 
 
-def instructions(steps, buckets):
+def instructions(buckets):
+    """Of a step, on the two threads."""
     with tempfile.TemporaryDirectory() as scratch:
-        run = subprocess.run(["valgrind", "--tool=callgrind", "--separate-threads=yes", f"--callgrind-out-file={scratch}/out", PROBE, "1", str(steps),
-                              str(LAYERS), buckets], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=300)
+        # Nothing is counted until the probe says so: LibTorch's start under callgrind takes longer than all steps.
+        run = subprocess.run(["valgrind", "--tool=callgrind", "--instr-atstart=no", "--separate-threads=yes", f"--callgrind-out-file={scratch}/out",
+                              PROBE, "1", str(STEPS), str(LAYERS), buckets], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                             timeout=300)
         if run.returncode != 0:
             sys.exit(f"valgrind: {run.stderr[-2000:]}")
         threads = [path.read_text() for path in pathlib.Path(scratch).glob("out-*")]
     of_interest = [text for text in threads if any(name in text for name in THREADS)]
     if len(of_interest) != len(THREADS):
         sys.exit(f"{len(of_interest)} threads call one of {', '.join(THREADS)}: what are these two called now?")
-    return sum(int(re.search(r"^(?:totals|summary): (\d+)", text, re.M)[1]) for text in of_interest)
+    return sum(int(re.search(r"^(?:totals|summary): (\d+)", text, re.M)[1]) for text in of_interest) / (STEPS - COUNTED_FROM)
 
 
 def step_and_bucket(least):
-    for buckets in ("one", "each"):
-        for steps in STEPS:
-            least[buckets, steps] = min(instructions(steps, buckets), least.get((buckets, steps), sys.maxsize))
-    one, each = ((least[buckets, STEPS[1]] - least[buckets, STEPS[0]]) / (STEPS[1] - STEPS[0]) for buckets in ("one", "each"))
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        for buckets, counted in zip(BUCKETS, pool.map(instructions, BUCKETS)):
+            least[buckets] = min(counted, least.get(buckets, counted))
+    one, each = (least[buckets] for buckets in BUCKETS)
     return {"step_instructions": round(one), "bucket_instructions": round((each - one) / (LAYERS - 1))}
 
 

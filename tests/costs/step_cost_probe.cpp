@@ -5,9 +5,10 @@
 //
 // LAYERS x Linear(48), all in one bucket or each in one of its own. Prints a JSON line: by step after the first ones,
 // the most that any rank's reducer allocated between two steps' last buckets, that its loader allocated beyond the data
-// set's own, and how often a step copied each gradient.
+// set's own, and how often a step copied each gradient. Callgrind counts from step kCountFrom on.
 #include <errno.h>
 #include <malloc.h>
+#include <valgrind/callgrind.h>
 
 #include <algorithm>
 #include <array>
@@ -64,7 +65,7 @@ namespace {
 
 using namespace troupe;
 
-constexpr std::int64_t kWidth = 48, kSamples = 8, kWarmUp = 10;
+constexpr std::int64_t kWidth = 48, kSamples = 8, kWarmUp = 10, kCountFrom = 30;
 std::atomic<std::int64_t> copies{0};  // of gradients
 
 // The largest step from one number to the next, after the first ones.
@@ -161,6 +162,7 @@ int run(int ranks, std::int64_t steps, int layers, bool one_bucket) {
         if (rank.is_main()) copied = copies.load();
         rank.barrier();
       }
+      if (rank.is_main() && rank.steps_done() == kCountFrom) CALLGRIND_START_INSTRUMENTATION;
       auto input = batch.input;
       rank.backward(model->forward(input).square().mean());
       rank.step(*optimizer);

@@ -19,8 +19,8 @@ def tests_of(sources):
         if path.endswith(".cpp"):
             names = re.findall(r'TEST_CASE\(\s*"([^"]*)"', text)
         else:
-            names = re.findall(r'troupe_script_test\("([^"]*)"', text)
-            scripts = re.findall(r'troupe_script_test\("[^"]*"\s+(?:[\w/]+/)?(\w+)\.py', text)
+            calls = re.findall(r'(?:troupe_script_test|net_test)\("([^"]*)"\s+(?:[\w/]+/)?(\w+)\.py', text)
+            names, scripts = [name for name, _ in calls], [script for _, script in calls]
         for i, name in enumerate(names):
             file = pathlib.Path(path).stem if path.endswith(".cpp") else scripts[i]
             for number in re.findall(r"fault (\d+)[:,]", name):

@@ -24,7 +24,7 @@ class FileRendezvous final : public Rendezvous {
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override {
     const auto deadline = std::chrono::steady_clock::now() + timeout;
     while (!std::filesystem::exists(path_of(key))) {
-      if (aborted_) throw Error(ErrorCode::aborted, "rendezvous for '" + key + "'", "aborted");
+      throw_if_aborted("rendezvous for '" + key + "'");
       if (std::chrono::steady_clock::now() > deadline)
         throw Error(ErrorCode::timeout, "rendezvous for '" + key + "'", "nobody published it");
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -35,6 +35,9 @@ class FileRendezvous final : public Rendezvous {
   }
 
   void abort(const ErrorReport&) noexcept override { aborted_ = true; }
+  void throw_if_aborted(const std::string& operation) override {
+    if (aborted_) throw Error(ErrorCode::aborted, operation, "aborted");
+  }
 
  private:
   std::filesystem::path path_of(std::string key) const {

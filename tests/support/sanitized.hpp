@@ -8,6 +8,12 @@ inline constexpr bool kAddressSanitizer = true;
 #else
 inline constexpr bool kAddressSanitizer = false;
 #endif
+/// Whether ThreadSanitizer does: what touches much memory takes some twenty times as long.
+#if defined(__SANITIZE_THREAD__)
+inline constexpr bool kThreadSanitizer = true;
+#else
+inline constexpr bool kThreadSanitizer = false;
+#endif
 
 }  // namespace troupe::testing
 

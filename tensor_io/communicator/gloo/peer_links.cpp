@@ -21,6 +21,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kMostStrangers = 64;  // that have not said a token yet, at one port; the oldest go first
 constexpr int kBacklog = 128;
+constexpr std::int64_t kLook_ms = 50;  // for an abort of the rendezvous, while nothing comes
 
 class Socket {
  public:
@@ -98,7 +99,8 @@ class Connecting {
                        [](const auto& a) { return a.state != Attempt::State::done; })) {
       const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
       if (left <= 0) give_up();
-      poll(static_cast<int>(std::min<std::int64_t>(left, 1000)));
+      options_.rendezvous->throw_if_aborted(operation_);  // the peer may have left for that, before it came here
+      poll(static_cast<int>(std::min(left, kLook_ms)));
     }
     for (auto& attempt : attempts_) attempt.link->fd = attempt.talks.front().socket.release();
   }

@@ -54,7 +54,7 @@ const std::vector<std::string> kDeferred = {"--deferred_init", "true"};
 
 }  // namespace
 
-TEST_CASE("[F08] no rank ever holds a model that gets its values unit by unit") {
+TEST_CASE("[F08] no rank ever holds a model that gets its values unit by unit", "[share]") {
   NOT_UNDER_ADDRESS_SANITIZER("it keeps what was freed");
   const std::vector<std::string> how{"--strategy",  "fsdp", "--probe_width",    "1448",
                                      "--max_steps", "1",    "--snapshot_every", "0"};
@@ -96,7 +96,7 @@ TEST_CASE("[F08] a job that defers its model begins from a saved one with the sa
   check_same(train(2, how, from).state, train(2, how, from + kDeferred).state);
 }
 
-TEST_CASE("[F08] a newcomer's deferred model gets the values of the others'") {
+TEST_CASE("[F08] a newcomer's deferred model gets the values of the others'", "[share]") {
   const std::string strategy = GENERATE("fsdp", "ddp");
   INFO(strategy);
   const std::vector<std::string> how = {"--probe_model", "wide",   "--probe_width",    "160",

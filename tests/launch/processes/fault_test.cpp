@@ -62,7 +62,8 @@ TEST_CASE("[L05] fault 9: a rank that stands still for half a second is not repl
 
 TEST_CASE(
     "[L04] fault 10: a coordinator that stands still for ten seconds stops nobody, accuses nobody, and does its work "
-    "afterwards") {
+    "afterwards",
+    "[share]") {
   Launch launch(
       2, {"--probe_model", "norm", "--log_interval", "1", "--run_dir", "", "--pause_ms", "20", "--epochs", "48"}, {});
   REQUIRE(launch.wait_for("step 10/"));
@@ -83,7 +84,8 @@ TEST_CASE(
   CHECK_THAT(done.output, Catch::Contains("generation 2: 1 rank replaced") && !Catch::Contains("silent"));
 }
 
-TEST_CASE("[L04] fault 11: a coordinator killed at any write of its journal takes the job over without a lost step") {
+TEST_CASE("[L04] fault 11: a coordinator killed at any write of its journal takes the job over without a lost step",
+          "[share]") {
   // Step 1: the first membership, 2: that of the recovery; 0: what it writes when it starts.
   const std::string fault = GENERATE(as<std::string>{}, "slot=coordinator,step=0,at=journal",  //
                                      "slot=coordinator,step=0,at=journalled",                  //
@@ -399,7 +401,7 @@ TEST_CASE("[L05] fault 36: when all spares are used up the job shrinks") {
                              Catch::Contains("generation 3: shrinks from 3 to 2 ranks"));
 }
 
-TEST_CASE("[L05] fault 38: with too few file descriptors a job ends with an error that says so") {
+TEST_CASE("[L05] fault 38: with too few file descriptors a job ends with an error that says so", "[share]") {
   NOT_UNDER_ADDRESS_SANITIZER("UndefinedBehaviorSanitizer needs a pipe to look at memory");
   int failed = 0;
   const auto judge = [&failed](const testing::Finished& done) {

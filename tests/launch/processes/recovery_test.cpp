@@ -31,19 +31,22 @@ void check_death_in(const std::string& phase) {
 
 TEST_CASE(
     "[L05] fault 1: a rank killed in forward or backward is replaced, and the job ends with the bits of an undisturbed "
-    "one") {
+    "one",
+    "[share]") {
   check_death_in(GENERATE(as<std::string>{}, "data", "forward", "backward"));
 }
 
 TEST_CASE(
     "[L05] fault 2: a rank killed between its first bucket and the vote is replaced, and the step is run again with "
-    "the same bits") {
+    "the same bits",
+    "[share]") {
   check_death_in(GENERATE(as<std::string>{}, "buckets", "collective", "reduced", "vote"));
 }
 
 TEST_CASE(
     "[L05] fault 3: a rank killed after the vote and before the commit is replaced, and the survivors agree on the "
-    "step") {
+    "step",
+    "[share]") {
   check_death_in(GENERATE(as<std::string>{}, "voted", "committed"));
 }
 
@@ -53,7 +56,8 @@ TEST_CASE("[L05] fault 4: a rank killed in the optimizer is replaced, and healed
 
 TEST_CASE(
     "[D16] [L05] a rank killed around an early update is replaced, and the job ends with the bits of an undisturbed "
-    "one") {
+    "one",
+    "[share]") {
   const std::vector<std::string> early = {"--early_update",  "true", "--first_bucket_mb", "0.001",
                                           "--bucket_cap_mb", "0.001"};
   const auto fault = GENERATE(as<std::string>{}, "step=1,at=allocate", "step=11,at=buckets", "step=11,at=collective",
@@ -135,7 +139,8 @@ TEST_CASE("[L05] without a replacement the job shrinks and keeps its global batc
 
 TEST_CASE(
     "[X06] ranks with unequal shares outlive one of them: with the bits of an undisturbed job, or with new shares "
-    "where it shrinks") {
+    "where it shrinks",
+    "[share]") {
   const std::vector<std::string> weighted{"--balance", "1,3,2,2"};
   const Run reference(4, {}, "", weighted);
   const Run replaced(4, {}, "slot=1,step=11,at=" + GENERATE(as<std::string>{}, "forward", "vote", "committed"),
@@ -151,7 +156,8 @@ TEST_CASE(
 }
 
 // Step 11 is the last before the switch, which is done between its commit and the next step.
-TEST_CASE("[X06] a rank killed around a switch of strategy is replaced, and all ranks go on with one strategy") {
+TEST_CASE("[X06] a rank killed around a switch of strategy is replaced, and all ranks go on with one strategy",
+          "[share]") {
   const auto plan = GENERATE(as<std::string>{}, "12:diloco", "4:diloco,12:ddp");
   const auto phase = GENERATE(as<std::string>{}, "slot=2,step=11,at=vote", "slot=2,step=11,at=committed",
                               "slot=0,step=11,at=optimizer", "slot=2,step=11,at=stage", "slot=2,step=11,at=switch",
@@ -191,7 +197,7 @@ TEST_CASE("[L05] with too few ranks left the job saves and ends with exit code 7
   CHECK(load_checkpoint(launch.folder() / "checkpoints", "latest").state.step == 11);
 }
 
-TEST_CASE("[L05] fault 7: a newcomer or a donor that dies during the heal is replaced too") {
+TEST_CASE("[L05] fault 7: a newcomer or a donor that dies during the heal is replaced too", "[share]") {
   const std::string second = GENERATE("slot=2,step=11,at=heal,life=1", "slot=0,step=11,at=heal");
   const Run run(4, {}, "slot=2,step=11,at=forward;" + second);
   INFO(run.output);
@@ -237,7 +243,8 @@ void check_chaos(const Run& run) {
 
 TEST_CASE(
     "[L05] fault 40: a job that --chaos hurts again and again ends with the bits of an undisturbed one, and tells its "
-    "goodput") {
+    "goodput",
+    "[share]") {
   const Run run(4, kChaos, "", kPause);
   INFO(run.output);
   check_chaos(run);
@@ -245,7 +252,8 @@ TEST_CASE(
   check_bits(run, undisturbed());
 }
 
-TEST_CASE("[L05] fault 40: --chaos hurts simulated ranks by the same schedule as processes, and changes no bit") {
+TEST_CASE("[L05] fault 40: --chaos hurts simulated ranks by the same schedule as processes, and changes no bit",
+          "[share]") {
   auto flags = kPause;
   flags.insert(flags.end(), kChaos.begin(), kChaos.end());
   const auto run = Run::of_simulated(4, flags);
@@ -284,7 +292,7 @@ TEST_CASE("[L05] fault 39: a slot that dies again and again is given up") {
              Catch::Contains("it is not started again") && Catch::Contains("shrinks from 4 to 3 ranks at step 13"));
 }
 
-TEST_CASE("[L04] a slot that died too often cools down, is started again, and the job grows back") {
+TEST_CASE("[L04] a slot that died too often cools down, is started again, and the job grows back", "[share]") {
   Launch launch(3, {"--batch_size", "12", "--epochs", "500", "--pause_ms", "20", "--run_dir", ""},
                 {"--max-restarts", "1", "--restart-window", "15"},
                 {{"TROUPE_FAULT", "slot=1,step=5,at=forward;slot=1,step=8,at=forward,life=1"}});

@@ -18,7 +18,8 @@ NamedTensors latest(const Launch& launch) {
 
 }  // namespace
 
-TEST_CASE("[F06] sharded processes that are killed after a checkpoint resume bit-equal to the uninterrupted run") {
+TEST_CASE("[F06] sharded processes that are killed after a checkpoint resume bit-equal to the uninterrupted run",
+          "[share]") {
   const std::string strategy = GENERATE("zero1", "zero2", "fsdp");
   INFO(strategy);
   const std::vector<std::string> run = {"--strategy", strategy, "--optimizer",  "adamw", "--lr",        "0.01",
@@ -92,7 +93,8 @@ testing::RecoveryRun sharded_run(std::vector<std::string> how, const std::string
 
 TEST_CASE(
     "[C04] a sharded job goes on without its dead rank's process, from the copy in another's memory, with the bits of "
-    "an undisturbed one") {
+    "an undisturbed one",
+    "[share]") {
   const std::vector<std::string> how =
       GENERATE(std::vector<std::string>{"--strategy", "fsdp"}, std::vector<std::string>{"--strategy", "zero2"},
                std::vector<std::string>{"--strategy", "fsdp", "--fsdp_mapped", "false"},
@@ -111,7 +113,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "[C04] a sharded job that loses a rank between two steps, or after the last, runs those since its snapshot again") {
+    "[C04] a sharded job that loses a rank between two steps, or after the last, runs those since its snapshot again",
+    "[share]") {
   const std::vector<std::string> how{"--strategy", GENERATE("fsdp", "zero2")};
   INFO(how.back());
   const auto reference = sharded_run(how, "");
@@ -136,7 +139,8 @@ TEST_CASE("[T08] a sharded job that goes back to the end of a trace's window gat
   check_bits(run, sharded_run({"--strategy", "fsdp"}, ""));
 }
 
-TEST_CASE("[C04] a sharded loop of one's own, which catches nothing, outlives a rank that dies anywhere in a step") {
+TEST_CASE("[C04] a sharded loop of one's own, which catches nothing, outlives a rank that dies anywhere in a step",
+          "[share]") {
   const auto run = [](const std::string& fault) {
     Launch launch(2,
                   {"--probe_own_loop", "true", "--probe_model", "wide", "--probe_width", "64", "--strategy", "fsdp",
@@ -169,8 +173,8 @@ TEST_CASE("[C04] a sharded job shrinks, and its loss stays that of four ranks") 
   for (const auto& [step, loss] : reference.losses) CHECK(run.losses.at(step) == Approx(loss).margin(1e-4));
 }
 
-TEST_CASE(
-    "[C04] fault 6: a rank and its buddy that die together leave their shards in the memory that all ranks share") {
+TEST_CASE("[C04] fault 6: a rank and its buddy that die together leave their shards in the memory that all ranks share",
+          "[share]") {
   const std::string strategy = GENERATE("zero1", "fsdp");
   INFO(strategy);
   const auto reference = sharded_run({"--strategy", strategy}, "");
@@ -185,7 +189,8 @@ TEST_CASE(
 TEST_CASE(
     "[C04] fault 6: without memory in common a rank and its buddy that die together take a shard with them, and the "
     "job begins anew "
-    "from its last checkpoint") {
+    "from its last checkpoint",
+    "[share]") {
   const std::string strategy = GENERATE("zero1", "fsdp");
   INFO(strategy);
   const std::vector<std::string> how{"--strategy", strategy, "--backend", "gloo"};
@@ -210,7 +215,8 @@ TEST_CASE("[C04] fault 6: a job that may not begin anew ends with what is lost a
 
 TEST_CASE(
     "[C04] fault 6: replicas that all die at once begin anew from the last checkpoint, or where there is none from the "
-    "start") {
+    "start",
+    "[share]") {
   const int step = GENERATE(13, 3);
   std::string faults;
   for (int slot = 0; slot < 4; ++slot)

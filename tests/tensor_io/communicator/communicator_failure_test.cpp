@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <future>
 #include <mutex>
 #include <thread>
 
@@ -417,6 +418,7 @@ class StrangerRendezvous final : public Rendezvous {
     return inner_.get(key, timeout);
   }
   void abort(const ErrorReport& reason) noexcept override { inner_.abort(reason); }
+  void throw_if_aborted(const std::string& operation) override { inner_.throw_if_aborted(operation); }
   int visits() const { return visits_; }
   /// Once more to every port that there ever was: how many let it in.
   int let_in() const {
@@ -469,4 +471,40 @@ TEST_CASE("[L05] fault 19: a stranger at the data ports is not taken for a peer,
     }
   }));
   CHECK(rendezvous->visits() == 6);  // two ports a rank
+}
+
+namespace {
+
+/// Rank 1 of two is interrupted when all addresses are known, and leaves before it has connected.
+class InterruptedRendezvous final : public Rendezvous {
+ public:
+  void put(const std::string& key, std::string value) override { inner_.put(key, std::move(value)); }
+  std::string get(const std::string& key, std::chrono::milliseconds timeout) override {
+    auto value = inner_.get(key, timeout);
+    if (key.ends_with("/gloo/1-0")) rank_0_knows_.set_value();
+    if (key.ends_with("/gloo/0-1")) {
+      rank_0_knows_.get_future().wait();
+      inner_.abort({ErrorCode::aborted, -1, {}, -1, {}, "another rank joins", {}});
+      inner_.throw_if_aborted(key);
+    }
+    return value;
+  }
+  void abort(const ErrorReport& reason) noexcept override { inner_.abort(reason); }
+  void throw_if_aborted(const std::string& operation) override { inner_.throw_if_aborted(operation); }
+
+ private:
+  LocalRendezvous inner_;
+  std::promise<void> rank_0_knows_;
+};
+
+}  // namespace
+
+TEST_CASE("[L05] an interruption ends the set-up of a communicator wherever it waits", "[communicator]") {
+  auto group = group_of({"gloo", "gloo"}, 2);
+  group.rendezvous = std::make_shared<InterruptedRendezvous>();
+  const auto failures = run_ranks_catching(group, [](Communicator&) {});
+  REQUIRE(failures[0]);
+  INFO(failures[0]->text);
+  CHECK((failures[0]->report.code == ErrorCode::aborted));  // else it waits for rank 1 until its deadline
+  CHECK((failures[0]->text.find("another rank joins") != std::string::npos));
 }
