@@ -11,6 +11,7 @@
 #include "tensor_io/base/random_seed.hpp"
 #include "tensor_io/base/trace.hpp"
 #include "tensor_io/layers/deferred_init.hpp"
+#include "tensor_io/layout/named_parameters.hpp"
 
 namespace troupe {
 namespace {
@@ -176,6 +177,9 @@ void Compute::distribute(std::shared_ptr<torch::nn::Module> model) {
       recover(error);
     }
   }
+  for (auto& [name, parameter] : unique_parameters(*model_)) {
+    if (!parameter.requires_grad()) frozen_.emplace_back(name, parameter);
+  }
   distributed_ = true;
   strategy_->remember_state();
   place_dropout(*model_, position_);
@@ -215,7 +219,22 @@ void Compute::seed_micro_batch() {
                  services_.program_lane ? services_.program_lane->device() : at::kCPU);
 }
 
+// A strategy lays out gradients for what is trained when it gets the model.
+void Compute::refuse_unfrozen() const {
+  for (const auto& [name, parameter] : frozen_) {
+    if (!parameter.requires_grad()) continue;
+    throw Error(complete({ErrorCode::usage,
+                          -1,
+                          {},
+                          -1,
+                          "backward",
+                          "parameter " + name + " is trained now, and was frozen when the model was distributed",
+                          "freeze it after rank.distribute, or resume with a model in which it is not frozen"}));
+  }
+}
+
 void Compute::begin_votes() {
+  refuse_unfrozen();
   vote_ = Vote{};
   vote_.step = step_;
   overflowed_ = false;
@@ -363,6 +382,7 @@ std::vector<Vote> Compute::vote(const GradientSummary& summary, double norm) {
   vote_.dataset_size = dataset_size_;
   vote_.data_hash = data_hash_;
   vote_.not_finite_parameter = summary.not_finite_parameter;
+  vote_.made_by_hook = summary.made_by_hook ? 1 : 0;
   vote_.gradient_norm = norm;
   const int signal = process_stop_signal.load();
   vote_.stop_signal = static_cast<std::uint8_t>(signal != 0 ? signal : services_.status->stop_signal.load());
@@ -481,7 +501,7 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
   }
   StepReport report;
   report.step = report.measured_step = step_;
-  report.lr = lr;
+  report.lr = optimizer.first_rate(lr);
   report.loss_scale = loss_scaler_.scale();
   strategy_->shard_optimizer(optimizer);
   check_begun_update(optimizer, lr);

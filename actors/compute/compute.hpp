@@ -293,6 +293,7 @@ class Compute {
   void move_on();
   Share place() const;
   void seed_micro_batch();
+  void refuse_unfrozen() const;
   void begin_votes();
   void check_is_scalar(const at::Tensor& loss) const;
   void check_micro_batch_is_due() const;
@@ -381,6 +382,7 @@ class Compute {
   std::uint64_t snapshot_generation_ = 0;  // of the last snapshot that has ended
   std::int32_t sections_done_ = 0;
   std::map<std::string, std::string> notes_;
+  NamedTensors frozen_;  // did not require a gradient when the model was distributed
   LossScaler loss_scaler_;
   std::shared_ptr<ForwardPosition> position_ = std::make_shared<ForwardPosition>();  // the model's layers read it
   Vote vote_;

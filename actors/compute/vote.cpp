@@ -17,7 +17,7 @@ struct Wire {
   std::int64_t dataset_size = 0;
   double loss_sum = 0, samples = 0, correct = 0, gradient_norm = 0;
   std::int32_t not_finite_parameter = 0;
-  std::uint8_t not_finite_loss = 0, stop_signal = 0, rebuild = 0, reserved = 0;
+  std::uint8_t not_finite_loss = 0, stop_signal = 0, rebuild = 0, made_by_hook = 0;
   SectionTimes own;
   std::uint32_t data_hash = 0;
 };
@@ -56,7 +56,7 @@ void encode_vote(const Vote& vote, std::span<std::uint8_t> bytes) {
                   vote.not_finite_loss,
                   vote.stop_signal,
                   vote.rebuild,
-                  vote.reserved,
+                  vote.made_by_hook,
                   vote.own,
                   vote.data_hash};
   std::memset(bytes.data(), 0, bytes.size());
@@ -82,7 +82,7 @@ Vote decode_vote(std::span<const std::uint8_t> bytes, std::size_t parameters) {
             wire.not_finite_loss,
             wire.stop_signal,
             wire.rebuild,
-            wire.reserved,
+            wire.made_by_hook,
             wire.parameter_hash,
             wire.own,
             {}};
@@ -147,7 +147,7 @@ Decision decide(std::span<const Vote> votes, std::span<const std::string> parame
                             ? "the loss is not finite"
                             : "the gradient of " +
                                   (index < parameter_names.size() ? parameter_names[index] : "a parameter") +
-                                  " is not finite";
+                                  (vote.made_by_hook ? " is beyond what comm_hook's type holds" : " is not finite");
     }
   }
   decision.rebuild = votes[0].rebuild != 0;

@@ -23,9 +23,9 @@ struct Vote {
   double gradient_norm = 0;                ///< of the reduced gradient; 0 where nobody asked for it
   std::int32_t not_finite_parameter = -1;  ///< first parameter whose local gradient is NaN or infinite
   std::uint8_t not_finite_loss = 0;
-  std::uint8_t stop_signal = 0;  ///< SIGINT, SIGTERM: end after this step
-  std::uint8_t rebuild = 0;      ///< rank 0: gradients came in another order than planned
-  std::uint8_t reserved = 0;
+  std::uint8_t stop_signal = 0;   ///< SIGINT, SIGTERM: end after this step
+  std::uint8_t rebuild = 0;       ///< rank 0: gradients came in another order than planned
+  std::uint8_t made_by_hook = 0;  ///< it was finite on every rank before the communication hook reduced it
   std::uint64_t parameter_hash =
       0;                   ///< of the replicated parameters before this step's update; 0: not taken in this step
   SectionTimes own;        ///< what this rank spent on its own part of the step

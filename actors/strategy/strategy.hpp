@@ -56,6 +56,7 @@ struct StrategyContext {
 struct GradientSummary {
   std::uint64_t layout_hash = 0;           ///< of names, shapes, dtypes, requires_grad and buckets
   std::int32_t not_finite_parameter = -1;  ///< the first that has NaN or infinity in it; -1: none
+  bool made_by_hook = false;               ///< only once the communication hook had reduced it
   bool order_changed = false;              ///< gradients came in another order than the plan's, twice running
   std::vector<bool> used;                  ///< by parameter
   BucketsReduced reduced;                  ///< what the reducer said

@@ -8,24 +8,12 @@
 #include "launch/rank/run_checkpoints.hpp"
 #include "launch/rank/run_log.hpp"
 #include "tensor_io/base/fault_point.hpp"
-#include "tensor_io/base/random_seed.hpp"
 #include "tensor_io/base/trace.hpp"
 #include "tensor_io/data/sampler.hpp"
-#include "tensor_io/layers/autocast.hpp"
-#include "tensor_io/layers/deferred_init.hpp"
 #include "tensor_io/optimizer/schedule.hpp"
 
 namespace troupe {
 namespace {
-
-// LibTorch's generator is one per process: simulated ranks build their models one after the other, each from the same
-// seed.
-std::shared_ptr<torch::nn::Module> build_model(const Job& job, const Config& config) {
-  const auto lock = seed_model(config.seed);
-  return config.deferred_init ? deferred_init([&] { return job.model(config); }) : job.model(config);
-}
-
-at::ScalarType amp_dtype(const Config& config) { return config.amp_dtype == "fp16" ? at::kHalf : at::kBFloat16; }
 
 double milliseconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
@@ -50,7 +38,7 @@ ValidationReport validate(const Job& job, Rank& rank, torch::nn::Module& model, 
     batch.counted = batch.numel();
     batch.input = batch.input.to(rank.device());
     batch.target = batch.target.to(rank.device());
-    const AutocastGuard autocast(rank.config().use_amp, amp_dtype(rank.config()), rank.device().type());
+    const auto autocast = rank.autocast();
     std::optional<Loss> loss;
     const bool mine = strategy.evaluate([&] { loss.emplace(job.loss(model, batch, rank.config())); });
     if (!mine) continue;  // another rank has the result
@@ -110,8 +98,7 @@ class TrainingLoop {
  private:
   void set_up() {
     check_device_settings(config_, rank_.device());
-    model_ = build_model(job_, config_);
-    rank_.distribute(model_);
+    model_ = rank_.distribute([this] { return job_.model(config_); });
     optimizer_ = job_.optimizer ? job_.optimizer(*model_, config_) : rank_.make_optimizer(*model_);
     data_ = job_.data(config_);
     checkpoints_.emplace(rank_, *optimizer_);
@@ -130,7 +117,7 @@ class TrainingLoop {
         set_best(position_.best);
       });
     }
-    if (!joined_late) compute.section_done(kSave);  // nothing to do before the first step
+    if (!joined_late) compute.section_done(Rank::kSaveSection);  // nothing to do before the first step
     model_->train();
   }
 
@@ -139,7 +126,8 @@ class TrainingLoop {
     auto last = rank_.system().compute().last_step();
     const auto done = rank_.system().compute().steps_done(), per_epoch = rank_.steps_per_epoch();
     if (!last || !last->committed || last->step + 1 != done || done % config_.log_interval != 0) return;
-    last->lr = scheduled_lr(config_, done - 1, per_epoch, rank_.total_steps());
+    last->lr = optimizer_->has_own_rates() ? optimizer_->first_rate(1)
+                                           : scheduled_lr(config_, done - 1, per_epoch, rank_.total_steps());
     MetricsReport metrics{
         {},  (done - 1) / per_epoch, config_.epochs, done, (done - 1) % per_epoch + 1, per_epoch, rank_.total_steps(),
         true};
@@ -152,7 +140,7 @@ class TrainingLoop {
       between_steps();
       const auto batch = stream_->next();
       if (rank_.system().compute().section_due(
-              kSave)) {  // all went back to an earlier step while this rank waited for the batch
+              Rank::kSaveSection)) {  // all went back to an earlier step while this rank waited for the batch
         stream_->rewind();
         continue;
       }
@@ -181,7 +169,7 @@ class TrainingLoop {
 
   bool run_micro_batch(const std::shared_ptr<const Batch>& batch) {
     const auto loss_of = [&](const Batch& of) {
-      const AutocastGuard autocast(config_.use_amp, amp_dtype(config_), rank_.device().type());
+      const auto autocast = rank_.autocast();
       return job_.loss(*model_, of, config_);
     };
     try {
@@ -249,24 +237,25 @@ class TrainingLoop {
     auto& compute = rank_.system().compute();
     rank_.gather_trace_if_due();  // once more, where a rank was lost after it
     rank_.retry([&] {
+      rank_.run_program_task();
       position_ = {stream_->cursor().epoch, stream_->cursor().step,
                    -1};  // another one if the loss of a rank took all back
-      if (compute.section_due(kValidate)) {
+      if (compute.section_due(Rank::kValidationSection)) {
         if (validates() && epoch_is_over() && position_.epoch % config_.validate_every == 0) {
           const auto started = std::chrono::steady_clock::now();
           hold_out(position_.epoch - 1, true);
           validation_ms_ += milliseconds_since(started);
         }
-        compute.section_done(kValidate);
+        compute.section_done(Rank::kValidationSection);
       }
-      if (compute.section_due(kSave)) {
+      if (compute.section_due(Rank::kSaveSection)) {
         const auto started = std::chrono::steady_clock::now();
         if (saves_now()) {
           const TraceSpan span("checkpoint", TraceEvent::Kind::phase);
           checkpoints_->save(with_best(), is_best());
         }
         checkpoint_ms_ += milliseconds_since(started);
-        compute.section_done(kSave);
+        compute.section_done(Rank::kSaveSection);
       }
     });
   }
@@ -278,13 +267,13 @@ class TrainingLoop {
     return rank_.retry([&] {
       between_steps();
       if (compute.steps_done() < done) return false;
-      if (compute.section_due(kLastValidation)) {
+      if (compute.section_due(Rank::kLastValidationSection)) {
         if (validates() && !epoch_is_over() && !rank_.stop_requested()) hold_out(position_.epoch, false);
-        compute.section_done(kLastValidation);
+        compute.section_done(Rank::kLastValidationSection);
       }
-      if (compute.section_due(kLastSave)) {
+      if (compute.section_due(Rank::kLastSaveSection)) {
         if (!saves_now()) checkpoints_->save(with_best(), false);
-        compute.section_done(kLastSave);
+        compute.section_done(Rank::kLastSaveSection);
       }
       // Nobody leaves before the last checkpoint is on disk, so that a rank lost while writing it can still be
       // replaced.
@@ -337,8 +326,6 @@ class TrainingLoop {
     return found != compute.notes().end() && found->second == std::to_string(compute.steps_done());
   }
   RunCheckpoints::Position with_best() const { return {position_.epoch, position_.step_in_epoch, best()}; }
-
-  enum Section { kValidate = Rank::kTraceSection + 1, kSave, kLastValidation, kLastSave };
 
   const Job& job_;
   Rank& rank_;

@@ -19,15 +19,13 @@
 #include "tensor_io/base/steady_time.hpp"
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
 #include "tensor_io/checkpoint/directory_lock.hpp"
+#include "tensor_io/layout/named_parameters.hpp"
 #include "tensor_io/optimizer/fused_optimizer.hpp"
 #include "tensor_io/optimizer/schedule.hpp"
 #include "tensor_io/optimizer/torch_optimizer.hpp"
 
 namespace troupe {
 namespace {
-
-// What comes between two steps, in this order. After the loss of a rank all do again what one of them had not finished.
-enum Section { kTrace = Rank::kTraceSection, kUsers, kSave, kLastSave };
 
 // Of Compute::notes: steps done, and the epoch and step of the data to come.
 constexpr const char* kCursorNote = "data_cursor";
@@ -66,6 +64,17 @@ Rank::Rank(caf::actor_system& system, Config config, RankSystemOptions options)
 
 Rank::~Rank() { profile_of_process().add(profile_); }
 
+void Rank::refuse_built(const torch::nn::Module& model) const {
+  if (!config_.deferred_init) return;
+  const auto parameters = model.parameters();
+  const bool deferred = std::any_of(parameters.begin(), parameters.end(), is_deferred);
+  const bool small = std::none_of(parameters.begin(), parameters.end(),
+                                  [](const at::Tensor& p) { return p.nbytes() >= kLeastDeferredBytes; });
+  if (deferred || small) return;
+  throw Error(ErrorCode::usage, "deferred_init", "the model that rank.distribute was given has its memory already",
+              "give it what makes the model: rank.distribute([&] { return MyModel(...); })");
+}
+
 void Rank::distribute_module(std::shared_ptr<torch::nn::Module> model) {
   check_device_settings(config_, device());
   open_records();
@@ -100,9 +109,8 @@ void Rank::initialise(torch::nn::Module& model) const {
 
 std::unique_ptr<Optimizer> Rank::make_optimizer(const torch::nn::Module& model) const {
   ParameterGroup group;
-  for (const auto& item : model.named_parameters()) {
-    if (item.value().requires_grad()) group.parameters.emplace_back(item.key(), item.value());
-  }
+  group.parameters = unique_parameters(model);
+  std::erase_if(group.parameters, [](const auto& entry) { return !entry.second.requires_grad(); });
   return troupe::make_optimizer(config_, {std::move(group)});
 }
 
@@ -151,6 +159,7 @@ bool Rank::begin_uneven(std::int64_t samples, bool has_batch) {
                 "take them from rank.loader, or set staleness to 0 and server_shares to 1");
   }
   if (stop_requested()) return false;  // the same on all ranks, since the vote carried it
+  if (config_.max_steps > 0 && steps_done() >= config_.max_steps) return false;
   const auto weight = uneven_step(samples);
   if (!weight) return false;
   if (!has_batch) {
@@ -172,6 +181,11 @@ void Rank::end_uneven() noexcept {
   if (model_) count_samples_in_sync_batchnorm(*model_, -1);
 }
 
+AutocastGuard Rank::autocast() {
+  has_autocast_ = true;
+  return AutocastGuard(config_.use_amp, config_.amp_dtype == "fp16" ? at::kHalf : at::kBFloat16, device().type());
+}
+
 void Rank::backward(const at::Tensor& loss, const CorrectSamples& correct) {
   backward(loss, correct, batch_samples_, batch_weight_);
 }
@@ -180,6 +194,10 @@ void Rank::backward(const at::Tensor& loss, const CorrectSamples& correct, doubl
   if (system_->compute().uses_graphs()) {
     throw Error(ErrorCode::usage, "cuda_graphs", "forward was not handed over, so it can't be a part of a graph",
                 "call rank.run_micro_batches(batches, forward) in the place of backward, or leave cuda_graphs out");
+  }
+  if (config_.use_amp && !has_autocast_) {
+    throw Error(ErrorCode::usage, "use_amp", "use_amp is set, and this program's loop runs forward without autocast",
+                "put `const auto autocast = rank.autocast();` before forward");
   }
   auto& compute = system_->compute();
   compute.expect_rate(learning_rate());
@@ -243,8 +261,38 @@ int Rank::stop_signal() const {
   return found == notes.end() ? 0 : std::stoi(found->second);
 }
 
-double Rank::learning_rate() const {
-  return scheduled_lr(config_, system_->compute().steps_done(), steps_per_epoch_, total_steps_);
+double Rank::learning_rate() const { return scheduled(config_); }
+
+double Rank::scheduled(const OptimizerOptions& options) const {
+  const auto total = total_steps_ > 0 ? total_steps_ : config_.max_steps;
+  if (options.schedule == "cosine" && total == 0) {
+    throw Error(ErrorCode::usage, "schedule",
+                "cosine goes by the run's length, which a loop without rank.loader does not tell", "set max_steps");
+  }
+  if (options.schedule == "step" && steps_per_epoch_ == 0) {
+    throw Error(ErrorCode::usage, "schedule", "step goes by epochs, and a loop without rank.loader has none",
+                "use constant or cosine");
+  }
+  return scheduled_lr(options, system_->compute().steps_done(), steps_per_epoch_, total);
+}
+
+double Rank::rate_for(const Optimizer& optimizer) const {
+  if (!optimizer.has_own_rates()) return learning_rate();
+  const Config usual;
+  if (const auto given = config_.sources.find("lr"); given != config_.sources.end() && config_.lr != usual.lr) {
+    throw Error(ErrorCode::usage, "lr",
+                given->second + " sets it, and this program's " + optimizer.name() + " optimizer has rates of its own",
+                "give the rate to its constructor, or take rank.make_optimizer");
+  }
+  if (config_.schedule == "cosine" && config_.lr_min != 0) {
+    throw Error(ErrorCode::usage, "lr_min",
+                "it is a rate, and this program's " + optimizer.name() +
+                    " optimizer has rates of its own, which a schedule multiplies",
+                "leave it at 0");
+  }
+  OptimizerOptions factor = config_;
+  factor.lr = 1;
+  return scheduled(factor);
 }
 
 // Too few ranks are left: what is committed goes to disk, without the others, while the program still holds model and
@@ -261,7 +309,7 @@ auto Rank::saving_if_parked(Work&& work) {
 }
 
 StepReport Rank::step(Optimizer& optimizer) {
-  auto report = saving_if_parked([&] { return system_->compute().step(optimizer, learning_rate()); });
+  auto report = saving_if_parked([&] { return system_->compute().step(optimizer, rate_for(optimizer)); });
   if (report.pending) {
     forward_started_ = std::chrono::steady_clock::now();
     if (stream_ != nullptr) stream_->share_ended();
@@ -316,9 +364,9 @@ void Rank::gather_trace_if_due() {
   auto& compute = system_->compute();
   if (!trace_ || compute.micro_batch() != 0) return;
   retry([&] {
-    if (!trace_->due(compute.steps_done()) || !compute.section_due(kTrace)) return;
+    if (!trace_->due(compute.steps_done()) || !compute.section_due(kTraceSection)) return;
     const auto line = trace_->gather(communicator(), compute.membership());
-    compute.section_done(kTrace);
+    compute.section_done(kTraceSection);
     if (!line.empty()) tell_trace(line);
     compute.begin_step_time();
     forward_started_ = std::chrono::steady_clock::now();
@@ -354,18 +402,22 @@ void Rank::give_up_trace() noexcept {
   }
 }
 
+void Rank::run_program_task() {
+  auto& compute = system_->compute();
+  if (!between_steps_ || compute.steps_done() == 0 || !compute.section_due(kProgramSection)) return;
+  between_steps_(compute.steps_done());
+  compute.section_done(kProgramSection);
+}
+
 void Rank::run_between_steps() {
   auto& compute = system_->compute();
   if (compute.micro_batch() != 0 || compute.steps_done() == 0) return;
   gather_trace_if_due();  // once more, where a rank was lost after it
   retry([&] {
-    if (between_steps_ && compute.section_due(kUsers)) {
-      between_steps_(compute.steps_done());
-      compute.section_done(kUsers);
-    }
-    if (checkpoints_ && compute.section_due(kSave)) {
+    run_program_task();
+    if (checkpoints_ && compute.section_due(kSaveSection)) {
       if (saves_now()) checkpoints_->save(position(cursor()), false);
-      compute.section_done(kSave);
+      compute.section_done(kSaveSection);
     }
   });
 }
@@ -382,9 +434,9 @@ bool Rank::end_of_steps() {
   const bool ended = retry([&] {
     run_between_steps();
     if (compute.steps_done() < done) return false;
-    if (compute.section_due(kLastSave)) {
+    if (compute.section_due(kLastSaveSection)) {
       if (!saves_now()) checkpoints_->save(position(cursor()), false);
-      compute.section_done(kLastSave);
+      compute.section_done(kLastSaveSection);
     }
     path = checkpoints_->finish([this] { checkpoints_->save(position(cursor()), false); });
     return true;
@@ -436,7 +488,7 @@ void Rank::keep_checkpoints(Optimizer& optimizer) {
       set_cursor(position.epoch, position.step_in_epoch);
     });
   }
-  if (!joined_late) compute.section_done(kSave);  // nothing to do before the first step
+  if (!joined_late) compute.section_done(kSaveSection);  // nothing to do before the first step
 }
 
 void Rank::keep_checkpoints(torch::optim::Optimizer& optimizer) {
@@ -480,8 +532,7 @@ BatchStream::BatchStream(Rank& rank, std::shared_ptr<const Dataset> dataset)
   const auto& config = rank.config();
   compute.share_batches(config.batch_size / config.grad_accum_steps, rank.system().options().world_size);
   const DistributedSampler sampler(sampling());
-  const auto steps = sampler.steps_per_epoch(), all = config.epochs * steps;
-  rank.set_schedule_length(steps, config.max_steps > 0 ? std::min(config.max_steps, all) : all);
+  const auto steps = sampler.steps_per_epoch();
   steps_done_ = compute.steps_done();
   const bool first = !std::exchange(rank.had_stream_, true);
   if (first && compute.membership().generation > 1 && rank.start_epoch_ == 0 && rank.start_step_ == 0) {
@@ -489,6 +540,11 @@ BatchStream::BatchStream(Rank& rank, std::shared_ptr<const Dataset> dataset)
   } else {
     cursor_ = {rank.start_epoch_ + rank.start_step_ / steps, rank.start_step_ % steps};
   }
+  // By steps done, not by the cursor: a run that was resumed with another batch size has done more or fewer than lie
+  // before it.
+  const auto left = std::max<std::int64_t>(0, (config.epochs - cursor_.epoch) * steps - cursor_.step);
+  const auto all = steps_done_ + left;
+  rank.set_schedule_length(steps, config.max_steps > 0 ? std::min(config.max_steps, all) : all);
   note_cursor();
   rank.stream_ = this;
   start();
@@ -541,8 +597,7 @@ void BatchStream::start() {
   options.start = cursor_;
   options.epochs = config.epochs;
   if (config.max_steps > 0) {
-    options.max_steps =
-        std::max<std::int64_t>(0, config.max_steps - (cursor_.epoch * rank_->steps_per_epoch() + cursor_.step));
+    options.max_steps = std::max<std::int64_t>(0, config.max_steps - steps_done_);
     if (options.max_steps == 0) options.epochs = 0;
   }
   options.num_workers = config.num_workers;
@@ -573,9 +628,7 @@ void BatchStream::start_shares(DataLoaderOptions options) {
 std::optional<BatchDone> BatchStream::load_share() {
   const auto& config = rank_->config();
   const auto steps = rank_->steps_per_epoch();
-  if (cursor_.epoch >= config.epochs ||
-      (config.max_steps > 0 && cursor_.epoch * steps + cursor_.step >= config.max_steps))
-    return std::nullopt;
+  if (cursor_.epoch >= config.epochs || (config.max_steps > 0 && steps_done_ >= config.max_steps)) return std::nullopt;
   const auto share = rank_->system().compute().strategy().next_share();
   BatchOrder order;
   order.epoch = cursor_.epoch;

@@ -24,6 +24,8 @@
 #include "launch/rank/step_profile.hpp"
 #include "tensor_io/base/random_seed.hpp"
 #include "tensor_io/data/dataset.hpp"
+#include "tensor_io/layers/autocast.hpp"
+#include "tensor_io/layers/deferred_init.hpp"
 #include "tensor_io/optimizer/optimizer.hpp"
 
 namespace troupe {
@@ -58,9 +60,16 @@ class LoopRecords;
 ///     });
 class Rank {
  public:
-  /// The first of what may lie between two steps (Compute::section_due): gathering the trace. Others are numbered after
-  /// it.
-  static constexpr int kTraceSection = 0;
+  /// What may lie between two steps, in this order (Compute::section_due). One numbering for all loops: a rank that
+  /// was lost in one of them has all ranks do again what comes from there on.
+  enum Section : std::uint8_t {
+    kTraceSection,       ///< gathering the trace
+    kProgramSection,     ///< the program's own work (between_steps)
+    kValidationSection,  ///< of an epoch's end
+    kSaveSection,
+    kLastValidationSection,
+    kLastSaveSection
+  };
   /// Made by troupe::main and troupe::run.
   Rank(caf::actor_system& system, Config config, RankSystemOptions options);
   ~Rank();
@@ -79,18 +88,21 @@ class Rank {
   ///
   /// Or what makes the model: `rank.distribute([&] { return MyModel(…); })`. Then simulated ranks, which share
   /// LibTorch's generator, build one after the other, each from the config's seed, as processes do anyway.
+  /// With deferred_init such a model is built without memory; one that is built already, and all of it in memory, is
+  /// refused with Error(usage).
   template <class Model>
   auto distribute(Model model) {
-    if constexpr (requires { model.ptr(); }) {
-      distribute_module(model.ptr());
-      return model;
-    } else if constexpr (std::invocable<Model&>) {
-      return distribute([&] {
-        const auto building = seed_model(config_.seed);
-        return model();
-      }());
-    } else {
-      distribute_module(model);
+    if constexpr (!requires { model.ptr(); }) {  // a holder, which can be called, too, but not to be made
+      if constexpr (std::invocable<Model&>) {
+        auto made = build(model);
+        distribute_module(module_of(made));
+        return made;
+      }
+    }
+    if constexpr (
+        requires { model.ptr(); } || requires { model->parameters(); }) {
+      refuse_built(*module_of(model));
+      distribute_module(module_of(model));
       return model;
     }
   }
@@ -127,6 +139,9 @@ class Rank {
   /// (count_samples_in_sync_batchnorm). Collective.
   std::optional<double> uneven_step(std::int64_t samples);
 
+  /// Autocast as the config says (use_amp, amp_dtype), while what it returns lives; nothing without use_amp. For a loop
+  /// of one's own, around forward and loss: with use_amp and without it backward throws Error(usage).
+  [[nodiscard]] AutocastGuard autocast();
   /// Backward of one micro-batch's mean loss. `correct`: samples that were right, for the accuracy in reports. Throws
   /// what broke the job.
   void backward(const at::Tensor& loss, const CorrectSamples& correct = 0.0);
@@ -150,8 +165,12 @@ class Rank {
   /// again from the loader.
   StepReport step(Optimizer& optimizer);
   StepReport step(torch::optim::Optimizer& optimizer);
-  /// The rate of the next step, by the config's schedule.
+  /// The rate of the next step, by the config's lr and schedule. A torch::optim optimizer has rates of its own, which
+  /// the schedule multiplies; they are not in it. Throws Error(usage) for a schedule that needs a length where there is
+  /// none: without rank.loader and max_steps.
   double learning_rate() const;
+  /// What Compute::step is given: learning_rate, or the schedule's factor for an optimizer with rates of its own.
+  double rate_for(const Optimizer& optimizer) const;
   /// Checkpoints of a loop of one's own, by the same settings as the framework's: goes on from `resume` if that is set,
   /// which moves the next loader to where it stopped; saves every `save_every` steps, at the loader's end and after a
   /// stop request. Collective; once, after distribute and before the loader. `optimizer` must outlive the loop. Rank 0
@@ -182,6 +201,8 @@ class Rank {
   /// do it again, the replacement too; where it was done before the loss, nobody does. It must not count on having run
   /// on this process after every step. Replaces the one before.
   void between_steps(std::function<void(std::int64_t steps_done)> work) { between_steps_ = std::move(work); }
+  /// The program's work between two steps, if it is due. For a loop that does other things there, before them.
+  void run_program_task();
   /// Optimizer steps done in the run.
   std::int64_t steps_done() const noexcept { return system_->compute().steps_done(); }
   /// After `error` in collectives outside of a step or in forward: joins the next generation, or throws what can't be
@@ -270,6 +291,21 @@ class Rank {
   friend class RunCheckpoints;
   template <class Range>
   friend class UnevenBatches;
+  template <class Build>
+  auto build(Build& make) {
+    const auto building = seed_model(config_.seed);
+    return config_.deferred_init ? deferred_init(make) : make();
+  }
+  template <class Model>
+  static std::shared_ptr<torch::nn::Module> module_of(Model& model) {
+    if constexpr (requires { model.ptr(); }) {
+      return model.ptr();
+    } else {
+      return model;
+    }
+  }
+  double scheduled(const OptimizerOptions& options) const;
+  void refuse_built(const torch::nn::Module& model) const;
   void distribute_module(std::shared_ptr<torch::nn::Module> model);
   void run_graphed(const std::vector<std::shared_ptr<const Batch>>& batches,
                    const std::function<MicroBatch(const Batch&)>& forward);
@@ -321,7 +357,8 @@ class Rank {
   std::unique_ptr<RankTrace> trace_;  // where the config wants one
   std::unique_ptr<RankSystem> system_;
   std::function<void(const std::string&)> say_trace_;
-  bool trace_ended_ = false;  // it was cut off by the run's end, and gathered
+  bool has_autocast_ = false;  // the loop asked for it
+  bool trace_ended_ = false;   // it was cut off by the run's end, and gathered
   std::vector<std::pair<torch::optim::Optimizer*, std::unique_ptr<Optimizer>>> adapters_;
   std::shared_ptr<torch::nn::Module> model_;
   std::function<void(std::int64_t)> between_steps_;

@@ -8,6 +8,7 @@
 
 #include "strategies/replicated/bucket_caps.hpp"
 #include "tensor_io/base/steady_time.hpp"
+#include "tensor_io/layout/named_parameters.hpp"
 #include "tensor_io/optimizer/element_update.hpp"
 
 namespace troupe {
@@ -180,7 +181,7 @@ void Ddp::prepare_updates(Optimizer& optimizer) {
   if (!early_hook_ || early_ || !next_order_.empty() || next_caps_)
     return;  // the next step's buckets would want other copies
   std::vector<at::Tensor> parameters;
-  for (const auto& item : model().named_parameters()) parameters.push_back(item.value());
+  for (const auto& [name, parameter] : unique_parameters(model())) parameters.push_back(parameter);
   set_early(std::make_shared<EarlyUpdate>(parameters, plan(), optimizer, *context().bucket_lane));
 }
 

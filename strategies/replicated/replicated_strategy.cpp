@@ -4,6 +4,7 @@
 #include "strategies/replicated/bucket_caps.hpp"
 #include "tensor_io/checkpoint/state_parts.hpp"
 #include "tensor_io/kernels/gradient_clip.hpp"
+#include "tensor_io/layout/named_parameters.hpp"
 
 namespace troupe {
 
@@ -18,16 +19,14 @@ Replica::Replica(StrategyContext context) : context_(std::move(context)) {}
 
 void Replica::attach(std::shared_ptr<torch::nn::Module> model) {
   model_ = std::move(model);
-  for (const auto& item : model_->named_parameters()) {
-    names_.push_back(item.key());
-    if (item.value().requires_grad()) parameters_.emplace_back(item.key(), item.value());
+  for (const auto& [name, parameter] : unique_parameters(*model_)) {
+    names_.push_back(name);
+    if (parameter.requires_grad()) parameters_.emplace_back(name, parameter);
   }
   make_buckets();
   buffers_ = std::make_unique<FlatBuffers>(*model_);
   if (!context_.newcomer && !context_.switched_at) {
-    NamedTensors all;
-    for (const auto& item : model_->named_parameters()) all.emplace_back(item.key(), item.value());
-    broadcast_tensors(all, *context_.program_lane, "parameters");
+    broadcast_tensors(unique_parameters(*model_), *context_.program_lane, "parameters");
     buffers_->broadcast(*context_.program_lane);
   }
   joined();
@@ -41,13 +40,10 @@ void Replica::rejoin(StrategyContext context) {
 }
 
 void Replica::make_buckets() {
-  std::vector<std::pair<std::string, at::Tensor>> parameters;
+  auto parameters = unique_parameters(*model_);
   std::vector<ParameterLayout> layout;
-  for (const auto& item : model_->named_parameters()) {
-    const auto& parameter = item.value();
-    parameters.emplace_back(item.key(), parameter);
-    layout.push_back({item.key(), parameter.sizes().vec(), parameter.scalar_type(), parameter.requires_grad()});
-  }
+  for (const auto& [name, parameter] : parameters)
+    layout.push_back({name, parameter.sizes().vec(), parameter.scalar_type(), parameter.requires_grad()});
   agree_on_layout(layout, *context_.program_lane);
   const auto caps = bucket_caps(context_.options, context_.program_lane->device());
   buckets_.reset();  // its hooks leave the parameters before the new ones come
@@ -110,6 +106,12 @@ GradientSummary Replica::reduce_gradients() {
   summary.not_finite_parameter = buckets_->not_finite_parameter();
   summary.used = buckets_->used();
   combine_gradients(summary);
+  // What is finite here may be beyond the type that a hook sends. On a device the reduced values are looked at anyway.
+  if (summary.not_finite_parameter < 0 && context_.options.comm_hook != "none" &&
+      context_.program_lane->device().is_cpu()) {
+    summary.not_finite_parameter = buckets_->find_not_finite();
+    summary.made_by_hook = summary.not_finite_parameter >= 0;
+  }
   summary.device_checks = buckets_->device_checks();
   if (replicas_equal() && context_.options.broadcast_buffers && context_.world_size > 1)
     buffers_->stage(*context_.program_lane);

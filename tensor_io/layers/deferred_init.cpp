@@ -17,8 +17,6 @@ namespace {
 
 using torch::jit::Stack;
 
-constexpr std::size_t kLargeBytes = std::size_t{64} << 10;
-
 /// The operators that write values into their first argument and read no other tensor. `overwrites`: nor it.
 struct Kind {
   std::string_view name;
@@ -82,7 +80,7 @@ const Kind* fill_kind(const c10::OperatorHandle& op, const Stack& stack, std::si
 bool may_lose_its_memory(const at::Tensor& tensor) {
   return tensor.has_storage() && tensor.layout() == at::kStrided && tensor.device().is_cpu() &&
          tensor.storage().unsafeGetStorageImpl()->resizable() && tensor.storage().use_count() == 1 &&
-         tensor.storage().nbytes() >= kLargeBytes;
+         tensor.storage().nbytes() >= kLeastDeferredBytes;
 }
 
 bool covers_its_storage(const at::Tensor& tensor) {

@@ -1,11 +1,14 @@
 #pragma once
 #include <torch/nn/module.h>
 
+#include <cstddef>
 #include <memory>
 #include <type_traits>
 #include <utility>
 
 namespace troupe {
+
+inline constexpr std::size_t kLeastDeferredBytes = std::size_t{64} << 10;  ///< of a tensor that is deferred
 
 /// While one lives, what this thread fills a tensor with (uniform_, normal_, zero_ …) is not done but written down with
 /// the tensor, if it is 64 KiB or larger; until it is materialized such a tensor has no memory. Random numbers are

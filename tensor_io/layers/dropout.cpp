@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <mutex>
+#include <set>
 #include <utility>
 
 #include "tensor_io/base/error.hpp"
@@ -93,8 +94,10 @@ void DropoutDraws::note(Draw draw) {
 
 int place_dropout(torch::nn::Module& model, const std::shared_ptr<const ForwardPosition>& position) {
   int layers = 0;
+  std::set<const torch::nn::Module*> seen;  // one that is registered twice has its first number
   for (const auto& module : model.modules()) {
-    if (auto* dropout = dynamic_cast<nn::DropoutImpl*>(module.get())) dropout->place(position, layers++);
+    auto* dropout = dynamic_cast<nn::DropoutImpl*>(module.get());
+    if (dropout != nullptr && seen.insert(dropout).second) dropout->place(position, layers++);
   }
   return layers;
 }

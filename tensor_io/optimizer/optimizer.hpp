@@ -37,8 +37,12 @@ class Optimizer {
  public:
   virtual ~Optimizer() = default;
   virtual std::string name() const = 0;  ///< sgd, adamw, or a class of torch::optim
-  /// One step at this rate (the schedule's; groups scale it).
+  /// One step at this rate (the schedule's; groups scale it). Has own rates: `lr` is the schedule's factor of each.
   virtual void step(double lr) = 0;
+  /// Its groups have rates of their own, as a torch::optim optimizer's do; a schedule gives a factor, 1 without one.
+  virtual bool has_own_rates() const { return false; }
+  /// The first group's rate in a step that is given `lr`: what is reported.
+  virtual double first_rate(double lr) const { return lr; }
   /// As step where `skip` is 0, and nothing at all where it is 1: () f32 beside the parameters, which the host does not
   /// read. Throws Error(usage) in an optimizer that decides on the host, as the default does.
   virtual void step_unless(const at::Tensor& skip, double lr);

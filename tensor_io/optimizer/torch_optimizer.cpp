@@ -6,6 +6,7 @@
 #include <set>
 
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/layout/named_parameters.hpp"
 
 namespace troupe {
 namespace {
@@ -108,12 +109,13 @@ TorchOptimizer::TorchOptimizer(torch::optim::Optimizer& optimizer, const torch::
   if (!fresh_state(optimizer))
     throw Error(ErrorCode::usage, "optimizer", "this torch::optim optimizer's state can't be saved by parameter name",
                 kKnown);
-  std::map<void*, std::string> names;
-  for (const auto& item : model.named_parameters()) names[item.value().unsafeGetTensorImpl()] = item.key();
-  const double first_lr = optimizer.param_groups().empty() ? 0 : optimizer.param_groups().front().options().get_lr();
-  for (const auto& group : optimizer.param_groups()) {
+  std::map<const void*, std::string> names;
+  for (const auto& [name, parameter] : unique_parameters(model)) names[parameter.unsafeGetTensorImpl()] = name;
+  std::set<const void*> taken;
+  for (auto& group : optimizer.param_groups()) {
     auto& named = groups_.emplace_back();
-    named.lr_scale = first_lr > 0 ? group.options().get_lr() / first_lr : 1;
+    // Listed twice it would be stepped twice: a tensor of two names that came by LibTorch's parameters().
+    std::erase_if(group.params(), [&](const at::Tensor& p) { return !taken.insert(p.unsafeGetTensorImpl()).second; });
     for (const auto& parameter : group.params()) {
       const auto name = names.find(parameter.unsafeGetTensorImpl());
       if (name == names.end())
@@ -124,10 +126,22 @@ TorchOptimizer::TorchOptimizer(torch::optim::Optimizer& optimizer, const torch::
   }
 }
 
-void TorchOptimizer::step(double lr) {
-  for (std::size_t g = 0; g < groups_.size(); ++g)
-    optimizer_.param_groups()[g].options().set_lr(lr * groups_[g].lr_scale);
+void TorchOptimizer::step(double factor) {
+  if (factor == 1) {
+    optimizer_.step();
+    return;
+  }
+  std::vector<double> own;
+  for (auto& group : optimizer_.param_groups()) {
+    own.push_back(group.options().get_lr());
+    group.options().set_lr(own.back() * factor);
+  }
   optimizer_.step();
+  for (std::size_t g = 0; g < own.size(); ++g) optimizer_.param_groups()[g].options().set_lr(own[g]);
+}
+
+double TorchOptimizer::first_rate(double factor) const {
+  return optimizer_.param_groups().empty() ? factor : optimizer_.param_groups().front().options().get_lr() * factor;
 }
 
 void TorchOptimizer::replace_parameters(const Replacement& replacement) {

@@ -17,9 +17,11 @@ class TorchOptimizer final : public Optimizer {
   TorchOptimizer(torch::optim::Optimizer& optimizer, const torch::nn::Module& model);
 
   std::string name() const override { return "torch::optim"; }
-  /// Sets the first group's rate to `lr`, every other one's in the ratio that the groups had at construction, and
-  /// steps.
-  void step(double lr) override;
+  /// Steps with each group's own rate times `factor`. Between steps the rates are the program's own: it may read and
+  /// set them, as a scheduler of its own would.
+  void step(double factor) override;
+  bool has_own_rates() const override { return true; }
+  double first_rate(double factor) const override;
   /// What LibTorch has created so far: nothing for a parameter that never had a gradient. `step` is a copy, the tensors
   /// are the live ones.
   NamedTensors state() override;

@@ -178,3 +178,53 @@ TEST_CASE(
     CHECK_THAT(error, Catch::Contains("rank 1") && Catch::Contains("sample 19 is rotten"));
   CHECK(errors.size() == 2);
 }
+
+TEST_CASE("[T01] a setting that a loop of one's own does not honour is refused before the first step") {
+  auto config = loop_config(1, "ddp");
+  int steps = 0;
+  const auto run = [&](bool asks_for_autocast, bool theirs) {
+    return testing::run_program(1, config, [&](Rank& rank) {
+      auto model = rank.distribute([] { return SumNet(); });
+      const auto ours = rank.make_optimizer(*model);
+      torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.1));
+      for (const auto& batch : rank.loader(std::make_shared<Numbers>())) {
+        if (asks_for_autocast) (void)rank.autocast();
+        rank.backward(torch::nn::functional::cross_entropy(model->forward(batch.input), batch.target));
+        theirs ? (void)rank.step(sgd) : (void)rank.step(*ours);
+        ++steps;
+      }
+    })[0];
+  };
+  SECTION("autocast") {
+    config.use_amp = true;
+    CHECK_THAT(run(false, false), Catch::Contains("use_amp") && Catch::Contains("rank.autocast()"));
+    CHECK(steps == 0);
+    CHECK(run(true, false) == "");
+  }
+  SECTION("the config's rate beside an optimizer that has its own") {
+    config.lr = 0.5;
+    config.sources["lr"] = "--lr";
+    CHECK_THAT(run(false, true), Catch::Contains("--lr sets it") && Catch::Contains("rates of its own"));
+    CHECK(steps == 0);
+    config.lr = Config().lr;  // of a config that was printed and read again
+    CHECK(run(false, true) == "");
+    config.sources.clear();
+    config.schedule = "cosine";
+    config.lr_min = 0.001;
+    CHECK_THAT(run(false, true), Catch::Contains("lr_min"));
+  }
+  SECTION("a model that is in memory already") {
+    config.deferred_init = true;
+    const auto distributes = [&](bool built) {
+      return testing::run_program(1, config, [&](Rank& rank) {
+        if (built) {
+          rank.distribute(torch::nn::Linear(256, 256));
+        } else {
+          rank.distribute([] { return torch::nn::Linear(256, 256); });
+        }
+      })[0];
+    };
+    CHECK_THAT(distributes(true), Catch::Contains("deferred_init") && Catch::Contains("has its memory already"));
+    CHECK(distributes(false) == "");
+  }
+}

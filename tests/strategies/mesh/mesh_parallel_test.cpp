@@ -11,8 +11,8 @@
 #include "tensor_io/data/datasets.hpp"
 #include "tensor_io/layers/autocast.hpp"
 #include "tests/catch.hpp"
-#include "tests/support/run_program.hpp"
 #include "tests/share.hpp"
+#include "tests/support/run_program.hpp"
 #include "tests/support/small_training.hpp"
 
 using namespace troupe;

@@ -70,18 +70,46 @@ TEST_CASE(
   CHECK(max_difference(whole.weight, pattern({6, 4}, 1)) > 0);
 }
 
-TEST_CASE("the schedule sets the rate of every group, in the ratio that the user gave them") {
+TEST_CASE("[T01] a torch::optim optimizer keeps its groups' own rates, which a schedule multiplies") {
   ModelImpl model;
   std::vector<torch::optim::OptimizerParamGroup> groups;
-  groups.emplace_back(std::vector<at::Tensor>{model.weight});
+  groups.emplace_back(std::vector<at::Tensor>{model.weight}, std::make_unique<torch::optim::SGDOptions>(0));
   groups.emplace_back(std::vector<at::Tensor>{model.bias}, std::make_unique<torch::optim::SGDOptions>(0.02));
   torch::optim::SGD sgd(groups, torch::optim::SGDOptions(0.2));
   TorchOptimizer optimizer(sgd, model);
-  model.weight.mutable_grad() = at::ones({6, 4});
-  model.bias.mutable_grad() = at::ones({6});
-  optimizer.step(0.5);
-  CHECK(max_difference(model.weight, pattern({6, 4}, 1) - 0.5) < 1e-6);
-  CHECK(max_difference(model.bias, pattern({6}, 2) - 0.05) < 1e-6);
+  const auto step = [&](double factor) {
+    model.weight.mutable_grad() = at::ones({6, 4});
+    model.bias.mutable_grad() = at::ones({6});
+    optimizer.step(factor);
+  };
+  step(0.5);
+  CHECK(at::equal(model.weight, pattern({6, 4}, 1)));
+  CHECK(max_difference(model.bias, pattern({6}, 2) - 0.01) < 1e-7);
+  CHECK(sgd.param_groups()[1].options().get_lr() == 0.02);  // the program may go by it
+  sgd.param_groups()[0].options().set_lr(0.1);              // as a scheduler of its own does
+  CHECK(optimizer.first_rate(0.5) == Approx(0.05));
+  step(1);
+  CHECK(max_difference(model.weight, pattern({6, 4}, 1) - 0.1) < 1e-7);
+  CHECK(max_difference(model.bias, pattern({6}, 2) - 0.03) < 1e-7);
+}
+
+TEST_CASE("[T01] a tensor of two names has its first one in the state, and is stepped once however it is listed") {
+  struct Tied : torch::nn::Module {
+    Tied() {
+      first = register_parameter("first", pattern({3}, 1));
+      register_parameter("second", first);
+    }
+    at::Tensor first;
+  } model;
+  REQUIRE(model.parameters().size() == 2);
+  torch::optim::SGD sgd(model.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  TorchOptimizer optimizer(sgd, model);
+  model.first.mutable_grad() = at::ones({3});
+  optimizer.step(1);
+  CHECK(max_difference(model.first, pattern({3}, 1) - 0.1) < 1e-7);
+  const auto state = optimizer.state();
+  REQUIRE(state.size() == 1);
+  CHECK(state.front().first == "first.momentum_buffer");
 }
 
 TEST_CASE("LibTorch's AdamW and the fused one take the same steps and name their state alike") {
