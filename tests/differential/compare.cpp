@@ -1,0 +1,112 @@
+#include "tests/differential/compare.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <set>
+
+#include "tests/differential/reference.hpp"
+#include "tests/differential/subject.hpp"
+#include "tests/support/scratch_directory.hpp"
+
+namespace troupe::differential {
+namespace {
+
+std::string text_of(double value) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%.12g", value);
+  return text;
+}
+
+/// How far two numbers may be apart, as a share of the larger one.
+double tolerance(const Job& job) {
+  if (job.comm_hook == "bf16" || job.amp == "bf16" || job.odd == "bfloat16") return 3e-2;
+  if (job.comm_hook == "fp16" || job.amp == "fp16") return 5e-3;
+  return job.dtype == "float64" ? 1e-9 : 1e-3;
+}
+
+bool apart(double a, double b, double tolerance, double floor) {
+  if (std::isnan(a) || std::isnan(b)) return std::isnan(a) != std::isnan(b);
+  if (std::isinf(a) || std::isinf(b)) return a != b;
+  return std::abs(a - b) > tolerance * std::max(std::abs(a), std::abs(b)) + floor;
+}
+
+std::string difference(const std::string& name, const at::Tensor& found, const at::Tensor& right, double tolerance) {
+  if (found.sizes() != right.sizes()) return name + " has another shape";
+  if (right.numel() == 0) return {};
+  const auto a = found.to(at::kDouble).flatten(), b = right.to(at::kDouble).flatten();
+  if (!a.isfinite().all().item<bool>() && b.isfinite().all().item<bool>()) return name + " is not finite";
+  const double most = (a - b).abs().max().item<double>(),
+               size = std::max(b.abs().max().item<double>(), tolerance < 1e-6 ? 1e-6 : 1e-2);
+  if (most <= tolerance * size) return {};
+  const auto at = (a - b).abs().argmax().item<std::int64_t>();
+  return name + "[" + std::to_string(at) + "] is " + text_of(a[at].item<double>()) + ", right is " +
+         text_of(b[at].item<double>());
+}
+
+}  // namespace
+
+std::string difference(const Job& job, const Outcome& found, const Outcome& right) {
+  const double t = tolerance(job), floor = t < 1e-6 ? 1e-12 : t * 1e-2;
+  for (const auto& [number, step] : right.steps) {
+    const auto seen = found.steps.find(number);
+    const auto of = "step " + std::to_string(number) + ": ";
+    if (seen == found.steps.end()) return of + "it was not run";
+    const auto& mine = seen->second;
+    const auto differs = [&](const char* what, double a, double b) {
+      return of + what + " is " + text_of(a) + ", right is " + text_of(b);
+    };
+    if (mine.committed != step.committed)
+      return of + (step.committed ? "it was skipped" : "it was applied, and should not be");
+    if (apart(mine.rate, step.rate, 1e-12, 0)) return differs("the rate", mine.rate, step.rate);
+    if (mine.samples >= 0 && mine.samples != step.samples) return differs("samples", mine.samples, step.samples);
+    if (!step.committed) continue;
+    if (mine.type != step.type) return of + "the model's output is " + mine.type + ", right is " + step.type;
+    if (apart(mine.loss, step.loss, t, floor)) return differs("the loss", mine.loss, step.loss);
+    if (t < 1e-6 && mine.correct >= 0 && mine.correct != step.correct)
+      return differs("what was right", mine.correct, step.correct);
+    if (job.clip_norm > 0 && apart(mine.norm, step.norm, t, floor))
+      return differs("the gradient's norm", mine.norm, step.norm);
+  }
+  if (found.steps.size() > right.steps.size())
+    return "it ran " + std::to_string(found.steps.size()) + " steps, right are " + std::to_string(right.steps.size());
+  if (job.validate > 0 && job.loop == "framework" && apart(found.held_out_loss, right.held_out_loss, t, floor))
+    return "the held-out loss is " + text_of(found.held_out_loss) + ", right is " + text_of(right.held_out_loss);
+  if (found.states.empty()) return "it left no state";
+  for (const auto& [step, state] : right.states) {
+    const auto seen = found.states.find(step);
+    if (seen == found.states.end()) {
+      if (step == right.states.rbegin()->first) return "there is no state of step " + std::to_string(step);
+      continue;
+    }
+    for (const auto& [name, tensor] : state) {
+      const bool model_only = job.feed == "uneven";  // keeps no checkpoint
+      if (model_only && !name.starts_with("model.")) continue;
+      const auto mine = seen->second.find(name);
+      const auto of = "after step " + std::to_string(step) + ": ";
+      if (mine == seen->second.end()) return of + "there is no " + name;
+      if (const auto text = difference(name, mine->second, tensor, t); !text.empty()) return of + text;
+    }
+  }
+  if (job.feed != "uneven" && job.event != "kill" && found.between_steps != right.between_steps)
+    return "the program was called between steps " + std::to_string(found.between_steps) + " times, right are " +
+           std::to_string(right.between_steps);
+  return {};
+}
+
+std::string verdict(const Job& job) {
+  const testing::ScratchDirectory folder;
+  Order order;
+  const auto found = subject(job, folder.path(), order);
+  if (!found.error.empty()) return "ended: " + found.error;
+  for (const auto& [epoch, samples] : order) {
+    std::set<std::int64_t> seen;
+    for (const auto& [position, sample] : samples) {
+      if (sample < 0 || sample >= job.samples || !seen.insert(sample).second)
+        return "epoch " + std::to_string(epoch) + " has sample " + std::to_string(sample) + " twice, or there is none";
+    }
+  }
+  return difference(job, found, reference(job, order));
+}
+
+}  // namespace troupe::differential

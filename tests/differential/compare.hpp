@@ -1,0 +1,16 @@
+#pragma once
+#include <string>
+
+#include "tests/differential/job.hpp"
+#include "tests/differential/outcome.hpp"
+
+namespace troupe::differential {
+
+/// What differs, with both values; empty: nothing does. f64 jobs to 1e-9, others to what their types round.
+std::string difference(const Job& job, const Outcome& found, const Outcome& right);
+
+/// Runs the job both ways. The first thing that differs, or how the job ended where it should not have; empty: all is
+/// right.
+std::string verdict(const Job& job);
+
+}  // namespace troupe::differential

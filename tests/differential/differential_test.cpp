@@ -1,0 +1,71 @@
+// Jobs that were at fault once, by kind. `./dev differential` finds more; a job is written down by what differs from
+// the simplest one (job.hpp).
+#include "tests/catch.hpp"
+#include "tests/differential/compare.hpp"
+
+using namespace troupe::differential;
+
+namespace {
+
+/// What is wrong with the job; empty: nothing.
+std::string verdict_of(const std::string& job) { return verdict(nlohmann::json::parse(job).get<Job>()); }
+
+void right(const std::vector<std::string>& jobs) {
+  for (const auto& job : jobs) {
+    INFO(job);
+    CHECK(verdict_of(job) == "");
+  }
+}
+
+void refused(const std::string& job, const std::string& says) {
+  INFO(job);
+  CHECK_THAT(verdict_of(job), Catch::StartsWith("ended: ") && Catch::Contains(says));
+}
+
+}  // namespace
+
+TEST_CASE("[T01] the simplest job is one rank's loop, and so are its like on more ranks") {
+  right({"{}", R"({"ranks": 2})", R"({"ranks": 3, "strategy": "fsdp", "model": "conv", "norm": "batch"})",
+         R"({"ranks": 2, "strategy": "diloco", "model": "tokens", "cells": 2})",
+         R"({"ranks": 2, "dropout": 0.25, "model": "tokens", "accumulate": 2})"});
+}
+
+TEST_CASE("[T01] a tensor of two names is one tensor: in optimizer state, in every strategy, after a resume") {
+  right(
+      {R"({"ranks": 2, "strategy": "fsdp", "tie": "two_names", "optimizer": "torch.AdamW"})",
+       R"({"ranks": 2, "strategy": "fsdp", "tie": "two_names", "optimizer": "torch.SGD", "rule": "momentum", "event": "resume"})",
+       R"({"ranks": 2, "tie": "two_names", "optimizer": "torch.AdamW", "listed": "twice"})",
+       R"({"ranks": 2, "tie": "two_names", "optimizer": "torch.SGD", "listed": "twice", "strategy": "local_sgd"})",
+       R"({"ranks": 2, "tie": "module_twice", "dropout": 0.25, "cells": 2})"});
+}
+
+TEST_CASE("[T01] a torch::optim optimizer keeps its own rates, and a schedule multiplies them") {
+  right({R"({"optimizer": "torch.SGD"})", R"({"optimizer": "torch.Adam", "groups": "zero", "schedule": "cosine"})",
+         R"({"optimizer": "torch.Adagrad", "groups": "rates", "warmup_steps": 3, "loop": "framework", "ranks": 2})"});
+}
+
+TEST_CASE(
+    "[T01] steps are counted by steps, also after a resume with another batch size and in a loop without a loader") {
+  right({R"({"event": "resume", "batch_size": 24, "resume_batch": 12, "max_steps": 6})",
+         R"({"event": "resume", "resume_batch": 24, "max_steps": 6, "schedule": "cosine"})",
+         R"({"feed": "uneven", "ranks": 2, "schedule": "cosine", "max_steps": 6})"});
+  refused(R"({"feed": "uneven", "ranks": 2, "schedule": "cosine"})", "schedule: cosine goes by the run's length");
+  refused(R"({"feed": "uneven", "ranks": 2, "schedule": "step"})", "schedule: step goes by epochs");
+}
+
+TEST_CASE(
+    "[T01] a parameter may be frozen and trained again, or is refused by name where it was frozen from the start") {
+  right({R"({"ranks": 2, "frozen": "later"})", R"({"ranks": 2, "frozen": "toggled"})",
+         R"({"ranks": 2, "frozen": "toggled", "strategy": "fsdp"})", R"({"ranks": 2, "frozen": "always"})"});
+  refused(R"({"ranks": 2, "frozen": "first"})", "parameter cell0.linear.weight is trained now, and was frozen");
+}
+
+TEST_CASE("[T01] a gradient that a communication hook makes infinite skips the step") {
+  right({R"({"ranks": 2, "comm_hook": "fp16", "scale": 1e6})",
+         R"({"ranks": 2, "comm_hook": "fp16", "dtype": "float32"})"});
+}
+
+TEST_CASE("[T01] what a program does between steps is called in both loops, and both run under autocast") {
+  right({R"({"loop": "framework", "ranks": 2})", R"({"ranks": 2})", R"({"loop": "framework", "amp": "bf16"})",
+         R"({"amp": "bf16"})"});
+}

@@ -1,0 +1,238 @@
+"""What `./dev differential` draws: the dimensions of a job and their values, which jobs make no sense, and which are refused."""
+
+import random
+
+# Of each dimension the first value is the simplest, and job.hpp's default.
+DIMENSIONS = {
+    "ranks": [1, 2, 3, 4],
+    "strategy": ["ddp", "fsdp", "fsdp/gathered", "shard_grad_op", "hybrid_shard", "no_shard", "zero1", "zero2", "local_sgd", "diloco",
+                 "parameter_server", "pipeline", "tensor_parallel", "pipeline/dp=2,pp=2", "tensor_parallel/dp=2,tp=2", "pipeline/fsdp=2,tp=2"],
+    "backend": ["shm", "gloo"],
+    "loop": ["custom", "framework"],
+    "model": ["mlp", "conv", "tokens"],
+    "cells": [1, 2, 3],
+    "dtype": ["float64", "float64", "float64", "float32"],
+    "norm": ["none", "layer", "batch"],
+    "dropout": [0, 0.25],
+    "tie": ["none", "two_names", "module_twice", "output"],
+    "odd": ["none", "scalar", "empty", "strided", "bfloat16"],
+    "frozen": ["none", "always", "later", "first", "toggled"],
+    "unused": ["none", "always", "step", "micro_batch", "rank", "data"],
+    "padding_idx": [-1, 0],
+    "optimizer": ["sgd", "adamw", "torch.SGD", "torch.Adam", "torch.AdamW", "torch.RMSprop", "torch.Adagrad"],
+    "rule": ["plain", "momentum", "other"],
+    "groups": ["one", "rates", "zero", "decay"],
+    "listed": ["once", "twice"],
+    "weight_decay": [0, 0.1],
+    "clip_norm": [0, 0.3],
+    "schedule": ["constant", "cosine", "step"],
+    "warmup_steps": [0, 3],
+    "loss": ["mean", "masked"],
+    "scale": [1, 1e6],
+    "samples": [48, 50, 29, 13, 3, 1],
+    "batch_size": [12, 24],
+    "accumulate": [1, 2],
+    "drop_last": [True, False],
+    "shuffle": [False, True],
+    "feed": ["loader", "uneven"],
+    "max_steps": [0, 6],
+    "bucket_mb": [25, 1e-3],
+    "comm_hook": ["none", "fp16", "bf16"],
+    "broadcast_buffers": [True, False],
+    "sync_batchnorm": [False, True],
+    "static_graph": [False, True],
+    "early_update": [False, True],
+    "checkpointing": ["none", "block"],
+    "amp": ["none", "bf16"],
+    "validate": [0, 7],
+    "loss_scaler": ["auto", "on"],
+    "sync_every": [2, 3],
+    "outer_momentum": [0.9, 0],
+    "verify_every": [0, 2],
+    "snapshot_every": [10, 2],
+    "event": ["none", "resume", "kill", "infinite"],
+    "resume_ranks": [0, 1, 2],
+    "resume_batch": [0, 12, 24],
+    "resume_strategy": ["", "ddp", "fsdp", "zero1"],
+    "kill_at": ["backward", "forward", "collective", "vote", "voted", "committed", "optimizer", "data"],
+}
+
+# What is drawn less often than the other values of its dimension: one value in so many draws.
+RARE = {("scale", 1e6): 12, ("feed", "uneven"): 6, ("samples", 3): 12, ("samples", 1): 12, ("comm_hook", "fp16"): 8, ("comm_hook", "bf16"): 8,
+        ("odd", "bfloat16"): 12, ("event", "kill"): 6, ("event", "infinite"): 8, ("early_update", True): 6, ("static_graph", True): 6,
+        ("dtype", "float32"): 6, ("strategy", "parameter_server"): 2, **{("strategy", mesh): 3 for mesh in DIMENSIONS["strategy"] if mesh.startswith(("pipeline", "tensor"))}, ("amp", "bf16"): 8}
+
+SIMPLEST = {name: values[0] for name, values in DIMENSIONS.items()}
+
+
+class Refusal:
+    """Jobs that Troupe refuses before the first step: `when` says which, `says` is in the line, `between` are the dimensions of which one has to change."""
+
+    def __init__(self, between, when, says):
+        self.between, self.when, self.says = between.split(), when, says
+
+
+SHARDED = ("fsdp", "fsdp/gathered", "shard_grad_op", "hybrid_shard", "no_shard", "zero1", "zero2")
+LOCAL = ("local_sgd", "diloco")
+
+
+def is_mesh(strategy):
+    return strategy.startswith(("pipeline", "tensor_parallel"))
+
+
+def has_branch(job):
+    """Its steps do not all use the same parameters."""
+    return job["unused"] not in ("none", "always") or job["frozen"] in ("later", "first", "toggled")
+
+
+def is_rough(job):
+    """Something of it is rounded to few bits."""
+    return job["comm_hook"] != "none" or job["amp"] != "none" or job["odd"] == "bfloat16"
+
+
+def phases(job):
+    """(ranks, batch size, strategy) of the run and of the one that resumes it."""
+    first = job["ranks"], job["batch_size"], job["strategy"]
+    second = job["resume_ranks"] or first[0], job["resume_batch"] or first[1], job["resume_strategy"] or first[2]
+    return [first, second] if job["event"] == "resume" else [first]
+
+
+def is_cut(job, ranks, batch):
+    return batch % (job["accumulate"] * ranks) == 0
+
+
+REFUSED = [
+    Refusal("samples drop_last resume_batch batch_size", lambda j: j["feed"] == "loader" and j["drop_last"] and any(
+        j["samples"] < batch for _, batch, _ in phases(j)), "fewer than one batch"),
+    Refusal("batch_size accumulate ranks resume_batch resume_ranks", lambda j: j["feed"] == "loader" and any(
+        not is_cut(j, ranks, batch) for ranks, batch, _ in phases(j)), "can't be cut"),
+    Refusal("frozen", lambda j: j["frozen"] == "first", "is trained now, and was frozen"),
+    Refusal("feed schedule max_steps", lambda j: j["feed"] == "uneven" and (
+        j["schedule"] == "step" or j["schedule"] == "cosine" and j["max_steps"] == 0), "schedule: "),
+    Refusal("strategy tie", lambda j: j["tie"] != "none" and any(s.startswith("pipeline") for _, _, s in phases(j)), "is in the"),
+    Refusal("feed accumulate", lambda j: j["feed"] == "uneven" and j["accumulate"] > 1, "grad_accum_steps is"),
+    Refusal("early_update clip_norm", lambda j: j["early_update"] and j["clip_norm"] > 0, "early_update"),
+    Refusal("early_update loss_scaler", lambda j: j["early_update"] and j["loss_scaler"] == "on", "early_update"),
+    Refusal("early_update comm_hook", lambda j: j["early_update"] and j["comm_hook"] != "none", "early_update"),
+    Refusal("early_update strategy resume_strategy", lambda j: j["early_update"] and any(s != "ddp" for _, _, s in phases(j)), "early_update"),
+    Refusal("early_update optimizer", lambda j: j["early_update"] and j["optimizer"].startswith("torch."), "early_update"),
+    Refusal("comm_hook strategy resume_strategy", lambda j: j["comm_hook"] != "none" and any(
+        s in SHARDED or is_mesh(s) or s == "parameter_server" for _, _, s in phases(j)), "comm_hook"),
+    Refusal("strategy ranks resume_ranks", lambda j: any(s == "hybrid_shard" and r % 2 for r, _, s in phases(j)), "hybrid_shard"),
+    Refusal("odd strategy", lambda j: j["odd"] == "bfloat16" and any(s in LOCAL or is_mesh(s) for _, _, s in phases(j)), "dtype"),
+    Refusal("strategy accumulate", lambda j: j["accumulate"] > 1 and any(s == "parameter_server" for _, _, s in phases(j)), "grad_accum_steps"),
+    Refusal("strategy sync_batchnorm", lambda j: j["sync_batchnorm"] and any(
+        s == "parameter_server" or is_mesh(s) for _, _, s in phases(j)), "sync_batchnorm"),
+]
+
+
+def settle(job):
+    """Gives dimensions that mean nothing in this job their simplest value, and makes the numbers fit. Changes the job, and returns it."""
+    before = None
+    while job != before:
+        before = dict(job)
+        settle_once(job)
+    return job
+
+
+def settle_once(job):
+    simple = lambda *names: job.update({name: SIMPLEST[name] for name in names})
+    if job["model"] != "tokens":
+        simple("padding_idx")
+        if job["tie"] == "output":
+            simple("tie")
+    if job["event"] != "resume":
+        simple("resume_ranks", "resume_batch", "resume_strategy")
+    if is_mesh(job["strategy"]):  # f32 only; which samples a rank has is for the other strategies to show
+        job["dtype"] = "float32"
+        simple("unused", "dropout", "feed")
+        job["ranks"] = 4 if "/" in job["strategy"] else max(job["ranks"], 2)
+        if job["event"] == "resume":
+            simple("resume_ranks")
+        if job["norm"] == "batch":
+            simple("norm")
+        if "pp" in job["strategy"] or job["strategy"].startswith("pipeline"):
+            job["cells"] = 3 if job["strategy"] != "pipeline" else max(job["cells"], job["ranks"])
+            job["cells"] = min(job["cells"], 3)
+            if job["ranks"] == 4 and "/" not in job["strategy"]:
+                job["ranks"] = 3
+            if job["tie"] == "module_twice":  # a block is called once
+                simple("tie")
+    if job["tie"] == "none" or not job["optimizer"].startswith("torch."):
+        simple("listed")
+    if job["early_update"]:
+        job["dtype"] = "float32"
+        if job["odd"] == "bfloat16":
+            simple("odd")
+    if is_rough(job):
+        job["dtype"] = "float32"
+        if not job["optimizer"].lower().endswith("sgd"):  # Adam makes whole steps of gradients that are nothing but rounding
+            simple("optimizer")
+    if job["optimizer"] == "adamw":
+        simple("rule")
+    if job["norm"] != "batch":
+        simple("sync_batchnorm", "broadcast_buffers")
+    if job["strategy"] not in LOCAL:
+        simple("sync_every")
+    if job["strategy"] != "diloco":
+        simple("outer_momentum")
+    if job["accumulate"] == 1 and job["unused"] == "micro_batch":
+        simple("unused")
+    if job["unused"] == "rank" and job["ranks"] == 1:
+        simple("unused")
+    if job["static_graph"] and has_branch(job):
+        simple("static_graph")  # a promise that this job breaks
+    if job["feed"] == "uneven":  # a loop with data of its own
+        job["loop"] = "custom"
+        simple("samples", "batch_size", "drop_last", "shuffle")
+        if job["event"] == "resume":
+            simple("event", "resume_ranks", "resume_batch", "resume_strategy")
+    if job["loop"] == "custom":
+        simple("validate")
+    if job["event"] == "resume" and (job["strategy"] in LOCAL or job["resume_strategy"] in LOCAL):
+        simple("event", "resume_ranks", "resume_batch", "resume_strategy")  # resumes from the mean: a rule of its own
+    if job["event"] != "kill":
+        simple("kill_at")
+    if job["event"] == "kill" and (job["ranks"] == 1 or job["strategy"] in LOCAL):
+        simple("event", "kill_at")
+    if job["scale"] != 1:  # its gradients are large, and nothing else about it
+        simple("clip_norm")
+        if job["comm_hook"] == "bf16" or job["strategy"] in LOCAL:
+            simple("scale")
+    if job["norm"] == "batch":  # a batch of one sample has no statistics, and batches of unequal sizes are for later
+        simple("samples", "drop_last", "feed", "validate")
+        if job["strategy"] == "parameter_server":
+            simple("norm", "sync_batchnorm", "broadcast_buffers")
+    if not job["drop_last"] or job["feed"] == "uneven" or job["samples"] < 4:
+        simple("dropout")  # a mask goes by a rank's place in the batch
+    if job["strategy"] == "parameter_server":
+        simple("shuffle", "unused", "dropout")  # ranks take shares by demand
+
+
+def refusals(job):
+    return [refusal for refusal in REFUSED if refusal.when(job)]
+
+
+def draw(seed, only=None):
+    """The job of a seed. Of those that would be refused most become others. `only`: name -> values, to draw from these alone."""
+    rng = random.Random(seed)
+    job = {}
+    for name, values in {**DIMENSIONS, **(only or {})}.items():
+        job[name] = rng.choices(values, [1 / RARE.get((name, value), 1) for value in values])[0]
+    settle(job)
+    if rng.random() < 0.1:
+        return job
+    for _ in range(20):
+        listed = refusals(job)
+        if not listed:
+            break
+        name = rng.choice(listed[0].between)
+        values = (only or {}).get(name) or ([SIMPLEST[name]] if rng.random() < 0.7 else DIMENSIONS[name])
+        job[name] = rng.choice(values)
+        settle(job)
+    return job
+
+
+def short(job):
+    """What differs from the simplest job."""
+    return {name: value for name, value in job.items() if value != SIMPLEST[name]}

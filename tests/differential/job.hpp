@@ -1,0 +1,112 @@
+#pragma once
+// What a drawn job is, as plain data. This header, net.hpp and samples.hpp include nothing of Troupe: the reference
+// reads them, too.
+#include <cstdint>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+namespace troupe::differential {
+
+/// One small training job. Each field is a dimension of dimensions.py, which says what values it takes; a default is
+/// the simplest value, so that a job is written down by what differs from it.
+struct Job {
+  // The ranks.
+  int ranks = 1;
+  std::string strategy = "ddp";  ///< as `--strategy`; fsdp's modes are fsdp, shard_grad_op, hybrid_shard, no_shard
+  std::string backend = "shm";
+  std::string loop = "custom";  ///< custom, framework (troupe::train)
+
+  // The model.
+  std::string model = "mlp";      ///< mlp, conv, tokens
+  int cells = 1;                  ///< blocks in a row
+  std::string dtype = "float64";  ///< of parameters and inputs
+  std::string norm = "none";      ///< in each cell: none, layer, batch
+  double dropout = 0;             ///< in each cell
+  std::string tie = "none";       ///< none, two_names, module_twice, output (tokens: the embedding scores the words)
+  std::string odd = "none";       ///< one more parameter: none, scalar, empty, strided, bfloat16
+  std::string frozen =
+      "none";  ///< the first cell's weights: none, always, later (from kChangeStep), first
+               ///< (until it, and so when it is distributed), toggled (from the first forward until it)
+  std::string unused = "none";  ///< a branch: none, always, step, micro_batch, rank, data
+  int padding_idx = -1;         ///< tokens: of the embedding; -1: none
+
+  // The optimizer.
+  std::string optimizer =
+      "sgd";  ///< ours: sgd, adamw; torch::optim's: torch.SGD, torch.Adam, torch.AdamW, torch.RMSprop, torch.Adagrad
+  std::string rule = "plain";  ///< plain, momentum, other: Nesterov, amsgrad, centered RMSprop, Adagrad with lr_decay
+  std::string groups =
+      "one";  ///< one, rates (the second half at half the rate), zero (at rate 0), decay (without weight decay)
+  std::string listed =
+      "once";  ///< a tied tensor is handed to torch::optim once, or twice as LibTorch's parameters() lists it
+  double weight_decay = 0;
+  double clip_norm = 0;
+  std::string schedule = "constant";
+  int warmup_steps = 0;
+  std::string loss = "mean";  ///< mean, masked (over the targets that count, of which batches have unequal numbers)
+  double scale = 1;           ///< of the loss
+
+  // The data.
+  int samples = 48;
+  int batch_size = 12;
+  int accumulate = 1;  ///< grad_accum_steps
+  bool drop_last = true;
+  bool shuffle = false;
+  std::string feed = "loader";  ///< loader, uneven (rank.uneven)
+  std::string balance = "equal";
+  int max_steps = 0;
+
+  // How it runs.
+  double bucket_mb = 25;
+  std::string comm_hook = "none";
+  bool broadcast_buffers = true;
+  bool sync_batchnorm = false;
+  bool static_graph = false;
+  bool early_update = false;
+  std::string checkpointing = "none";
+  std::string amp = "none";  ///< none, bf16, fp16
+  std::string loss_scaler = "auto";
+  int sync_every = 2;           ///< local_sgd, diloco
+  double outer_momentum = 0.9;  ///< diloco
+  std::string switch_at = "";
+  int verify_every = 0;
+  int snapshot_every = 10;
+  int validate = 0;  ///< held-out samples; 0: none
+
+  // What happens.
+  std::string event = "none";        ///< none, resume, kill, infinite (a gradient of kChangeStep)
+  int resume_ranks = 0;              ///< 0: as many as before
+  int resume_batch = 0;              ///< 0: as before
+  std::string resume_strategy = "";  ///< empty: as before
+  std::string kill_at = "backward";  ///< a place of fault_point
+  int seed = 42;
+};
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Job, ranks, strategy, backend, loop, model, cells, dtype, norm, dropout,
+                                                tie, odd, frozen, unused, padding_idx, optimizer, rule, groups, listed,
+                                                weight_decay, clip_norm, schedule, warmup_steps, loss, scale, samples,
+                                                batch_size, accumulate, drop_last, shuffle, feed, balance, max_steps,
+                                                bucket_mb, comm_hook, broadcast_buffers, sync_batchnorm, static_graph,
+                                                early_update, checkpointing, amp, loss_scaler, sync_every,
+                                                outer_momentum, switch_at, verify_every, snapshot_every, validate,
+                                                event, resume_ranks, resume_batch, resume_strategy, kill_at, seed)
+
+inline constexpr double kEps = 1e-3;   ///< of the optimizers: a gradient that is nothing but rounding must not count
+inline constexpr double kRate = 0.05;  ///< of the optimizer's first group
+inline constexpr int kChangeStep = 3;  ///< in which a parameter is frozen, a gradient infinite, a rank killed
+inline constexpr int kResumeStep = 4;  ///< after which a run ends that is resumed
+inline constexpr int kSteps = 8;       ///< that a job takes at least, unless max_steps is less
+inline constexpr int kHeldOut = 5000;  ///< the number of the first held-out sample
+inline constexpr int kClasses = 3;
+inline constexpr int kWords = 12;  ///< tokens' vocabulary
+inline constexpr int kLength = 4;  ///< tokens of a sample
+inline constexpr int kWidth = 12;  ///< of cells
+
+/// Passes over the data: enough for kSteps.
+inline std::int64_t epochs_of(const Job& job) {
+  const std::int64_t n = job.samples, b = job.batch_size;
+  const auto per_epoch = job.drop_last ? n / b : (n + b - 1) / b;
+  return per_epoch == 0 ? 1 : (kSteps + per_epoch - 1) / per_epoch;
+}
+
+}  // namespace troupe::differential

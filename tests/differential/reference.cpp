@@ -1,0 +1,431 @@
+#include "tests/differential/reference.hpp"
+
+#include <ATen/autocast_mode.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <memory>
+#include <numbers>
+#include <set>
+
+#include "tests/differential/dropout_reference.hpp"
+#include "tests/differential/net.hpp"
+#include "tests/differential/samples.hpp"
+
+namespace troupe::differential {
+namespace {
+
+namespace optim = torch::optim;
+
+/// LibTorch's own layers. Dropout's masks are the reference's, by the formula that docs/numbers.md gives.
+struct TorchKit {
+  using Linear = torch::nn::Linear;
+  using Embedding = torch::nn::Embedding;
+  using BatchNorm = torch::nn::BatchNorm1d;
+  using Dropout = ReferenceDropout;
+  template <class Impl>
+  using Block = torch::nn::ModuleHolder<Impl>;
+  static at::Tensor scores(Embedding& words, const at::Tensor& x) { return at::linear(x, words->weight); }
+};
+using Net = NetImpl<TorchKit>;
+
+/// Each parameter once, by its first name.
+std::vector<std::pair<std::string, at::Tensor>> parameters_of(const torch::nn::Module& net) {
+  std::vector<std::pair<std::string, at::Tensor>> unique;
+  std::set<const void*> seen;
+  for (const auto& item : net.named_parameters()) {
+    if (seen.insert(item.value().unsafeGetTensorImpl()).second) unique.emplace_back(item.key(), item.value());
+  }
+  return unique;
+}
+
+template <class Options>
+std::unique_ptr<optim::OptimizerOptions> with(Options options, double weight_decay) {
+  options.weight_decay(weight_decay);
+  return std::make_unique<Options>(options);
+}
+
+std::unique_ptr<optim::OptimizerOptions> rule_of(const Job& job, double rate, double decay) {
+  const bool momentum = job.rule != "plain", other = job.rule == "other";
+  if (job.optimizer == "sgd" || job.optimizer == "torch.SGD")
+    return with(optim::SGDOptions(rate).momentum(momentum ? 0.9 : 0).nesterov(other), decay);
+  if (job.optimizer == "adamw") return with(optim::AdamWOptions(rate).eps(kEps), decay);
+  if (job.optimizer == "torch.Adam") return with(optim::AdamOptions(rate).eps(kEps).amsgrad(other), decay);
+  if (job.optimizer == "torch.AdamW") return with(optim::AdamWOptions(rate).eps(kEps).amsgrad(other), decay);
+  if (job.optimizer == "torch.RMSprop")
+    return with(optim::RMSpropOptions(rate).eps(kEps).momentum(job.rule == "momentum" ? 0.9 : 0).centered(other),
+                decay);
+  return with(optim::AdagradOptions(rate).eps(kEps).lr_decay(other ? 0.1 : 0), decay);
+}
+
+std::unique_ptr<optim::Optimizer> optimizer_of(const Job& job, std::vector<optim::OptimizerParamGroup> groups) {
+  const auto own = job.optimizer.substr(job.optimizer.find('.') + 1);
+  if (own == "sgd" || own == "SGD") return std::make_unique<optim::SGD>(std::move(groups), optim::SGDOptions(kRate));
+  if (own == "Adam") return std::make_unique<optim::Adam>(std::move(groups));
+  if (own == "RMSprop") return std::make_unique<optim::RMSprop>(std::move(groups));
+  if (own == "Adagrad") return std::make_unique<optim::Adagrad>(std::move(groups));
+  return std::make_unique<optim::AdamW>(std::move(groups));
+}
+
+void add_state(State& state, const std::string& name, optim::OptimizerParamState& of) {
+  const auto add = [&](const char* slot, const at::Tensor& value) {
+    if (value.defined()) state["optimizer." + name + "." + slot] = value.clone();
+  };
+  const auto step = [&](std::int64_t n) { add("step", torch::tensor(static_cast<float>(n))); };
+  if (auto* s = dynamic_cast<optim::SGDParamState*>(&of)) add("momentum_buffer", s->momentum_buffer());
+  const auto adam = [&](auto* s) {
+    if (s == nullptr) return;
+    step(s->step());
+    add("exp_avg", s->exp_avg());
+    add("exp_avg_sq", s->exp_avg_sq());
+    add("max_exp_avg_sq", s->max_exp_avg_sq());
+  };
+  adam(dynamic_cast<optim::AdamParamState*>(&of));
+  adam(dynamic_cast<optim::AdamWParamState*>(&of));
+  if (auto* s = dynamic_cast<optim::RMSpropParamState*>(&of)) {
+    step(s->step());
+    add("square_avg", s->square_avg());
+    add("momentum_buffer", s->momentum_buffer());
+    add("grad_avg", s->grad_avg());
+  }
+  if (auto* s = dynamic_cast<optim::AdagradParamState*>(&of)) {
+    step(s->step());
+    add("sum", s->sum());
+  }
+}
+
+/// A model with its optimizer: one in all where gradients are averaged, one for each rank where they are not.
+struct Replica {
+  explicit Replica(const Job& job) : net(std::make_shared<Net>(job)) {
+    fill(*net, job);
+    place_reference_dropout(*net, job.seed);
+    freeze(*net, job, 0);
+    parameters = parameters_of(*net);
+    std::vector<at::Tensor> members[2];
+    for (const auto& [name, parameter] : parameters) {
+      const bool second = job.groups != "one" && in_second_group(name);
+      members[second ? 1 : 0].push_back(parameter);
+    }
+    const double rates[2] = {job.groups == "zero" ? 0 : kRate, job.groups == "rates" ? kRate / 2 : kRate};
+    std::vector<optim::OptimizerParamGroup> groups;
+    for (int g = 0; g < (job.groups == "one" ? 1 : 2); ++g) {
+      const double decay = g == 1 && job.groups == "decay" ? 0 : job.weight_decay;
+      groups.emplace_back(members[g], rule_of(job, rates[g], decay));
+      base.push_back(rates[g]);
+    }
+    optimizer = optimizer_of(job, std::move(groups));
+  }
+
+  void step(double factor) {
+    for (std::size_t g = 0; g < base.size(); ++g) optimizer->param_groups()[g].options().set_lr(base[g] * factor);
+    optimizer->step();
+  }
+
+  std::shared_ptr<Net> net;
+  std::vector<std::pair<std::string, at::Tensor>> parameters;
+  std::unique_ptr<optim::Optimizer> optimizer;
+  std::vector<double> base;
+};
+
+constexpr double kLargestHalf = 65504;
+
+bool keeps_replicas(const std::string& strategy) { return strategy == "local_sgd" || strategy == "diloco"; }
+
+/// Douillard et al., "DiLoCo", 2023: every `sync_every` steps the mean change is a gradient to SGD with Nesterov
+/// momentum. With rate 1 and no momentum it is local_sgd (Stich, 2019).
+class OuterSteps {
+ public:
+  OuterSteps(const Job& job, const Replica& first)
+      : every_(job.sync_every),
+        rate_(job.strategy == "diloco" ? 0.7 : 1),
+        momentum_(job.strategy == "diloco" ? job.outer_momentum : 0) {
+    for (const auto& [name, parameter] : first.parameters) {
+      outer_.push_back(parameter.detach().clone());
+      velocity_.push_back(at::zeros_like(outer_.back()));
+    }
+  }
+  void after_step(std::int64_t done, std::vector<Replica>& replicas) {
+    if (done % every_ != 0) return;
+    torch::NoGradGuard no_grad;
+    for (std::size_t p = 0; p < outer_.size(); ++p) {
+      auto gradient = at::zeros_like(outer_[p]);
+      for (const auto& replica : replicas) gradient += outer_[p] - replica.parameters[p].second;
+      gradient /= static_cast<double>(replicas.size());
+      velocity_[p] = momentum_ * velocity_[p] + gradient;
+      outer_[p] -= rate_ * (gradient + momentum_ * velocity_[p]);
+      for (auto& replica : replicas) replica.parameters[p].second.copy_(outer_[p]);
+    }
+    for (std::size_t r = 1; r < replicas.size(); ++r) copy_buffers(*replicas[0].net, *replicas[r].net);
+  }
+
+ private:
+  static void copy_buffers(const Net& from, Net& to) {
+    auto target = to.named_buffers();
+    for (const auto& item : from.named_buffers()) target[item.key()].copy_(item.value());
+  }
+  int every_;
+  double rate_, momentum_;
+  std::vector<at::Tensor> outer_, velocity_;
+};
+
+/// LibTorch's own autocast on the CPU.
+class Autocast {
+ public:
+  explicit Autocast(const std::string& type) : on_(type != "none") {
+    if (!on_) return;
+    at::autocast::set_autocast_dtype(at::kCPU, type == "fp16" ? at::kHalf : at::kBFloat16);
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+  }
+  ~Autocast() {
+    if (!on_) return;
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+    at::autocast::clear_cache();
+  }
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+
+ private:
+  bool on_;
+};
+
+/// The samples of a step: by micro-batch, by rank.
+using Batches = std::vector<std::vector<std::vector<std::int64_t>>>;
+
+class Run {
+ public:
+  Run(const Job& job, const Order& order) : job_(job), order_(order) {
+    for (int r = 0; r < (keeps_replicas(job.strategy) ? job.ranks : 1); ++r) replicas_.emplace_back(job);
+    if (keeps_replicas(job.strategy)) outer_.emplace(job_, replicas_.front());
+  }
+
+  Outcome run() {
+    phase(job_.event == "resume" ? kResumeStep : 0);
+    if (job_.event == "resume") {
+      if (job_.resume_ranks > 0) job_.ranks = job_.resume_ranks;
+      if (job_.resume_batch > 0) job_.batch_size = job_.resume_batch;
+      phase(0);
+    }
+    return std::move(outcome_);
+  }
+
+ private:
+  std::int64_t per_epoch() const {
+    const auto n = std::int64_t{job_.samples}, b = std::int64_t{job_.batch_size};
+    return job_.drop_last ? n / b : (n + b - 1) / b;
+  }
+
+  void phase(std::int64_t until) {
+    if (job_.feed == "uneven") return uneven();
+    const auto left = epochs_ * per_epoch() - (epoch_ * per_epoch() + in_epoch_);
+    auto last = step_ + left;
+    if (job_.max_steps > 0) last = std::min<std::int64_t>(last, job_.max_steps);
+    total_ = last;
+    if (until > 0) last = std::min(last, until);
+    while (step_ < last) {
+      step(batches());
+      if (++in_epoch_ == per_epoch()) {
+        in_epoch_ = 0;
+        ++epoch_;
+        hold_out();
+      }
+    }
+    if (until == 0 && in_epoch_ > 0) hold_out();
+    keep_state();
+  }
+
+  void uneven() {
+    total_ = job_.max_steps > 0 ? job_.max_steps : kSteps;
+    for (int b = 0; b < (job_.max_steps > 0 ? std::min(job_.max_steps, kSteps) : kSteps); ++b) {
+      Batches of_step(1);
+      for (int r = 0; r < job_.ranks; ++r) {
+        const auto all = uneven_batches(job_, r);
+        of_step[0].push_back(b < static_cast<int>(all.size()) ? all[static_cast<std::size_t>(b)]
+                                                              : std::vector<std::int64_t>());
+      }
+      step(of_step);
+    }
+    keep_state();
+  }
+
+  Batches batches() const {
+    const auto begin = in_epoch_ * job_.batch_size, end = std::min<std::int64_t>(begin + job_.batch_size, job_.samples);
+    Batches all(static_cast<std::size_t>(job_.accumulate));
+    const std::int64_t part = job_.batch_size / job_.accumulate;
+    for (std::size_t m = 0; m < all.size(); ++m) {
+      for (int r = 0; r < job_.ranks; ++r) {
+        auto& mine = all[m].emplace_back();
+        const auto first = begin + static_cast<std::int64_t>(m) * part;
+        for (auto p = first + part * r / job_.ranks; p < first + part * (r + 1) / job_.ranks && p < end; ++p)
+          mine.push_back(sample(p));
+      }
+    }
+    return all;
+  }
+  std::int64_t sample(std::int64_t position) const {
+    const auto epoch = order_.find(epoch_);
+    if (epoch == order_.end()) return position;
+    const auto found = epoch->second.find(position);
+    return found == epoch->second.end() ? position : found->second;
+  }
+
+  /// The schedule's factor of each group's own rate.
+  double factor() const {
+    if (step_ < job_.warmup_steps) return static_cast<double>(step_ + 1) / (job_.warmup_steps + 1);
+    if (job_.schedule == "cosine") {
+      const auto done = static_cast<double>(step_ - job_.warmup_steps) /
+                        static_cast<double>(std::max<std::int64_t>(1, total_ - job_.warmup_steps));
+      return 0.5 * (1 + std::cos(std::numbers::pi * std::min(1.0, done)));
+    }
+    if (job_.schedule == "step") return std::pow(0.5, static_cast<double>(step_ / per_epoch()));
+    return 1;
+  }
+
+  // Each rank's statistics are its own in a BatchNorm that is not synchronised, and rank 0's are kept.
+  bool by_rank() const { return outer_ || (job_.norm == "batch" && !job_.sync_batchnorm); }
+
+  void step(const Batches& batches) {
+    std::int64_t all = 0, samples = 0;
+    for (const auto& micro_batch : batches) {
+      for (const auto& mine : micro_batch) {
+        samples += static_cast<std::int64_t>(mine.size());
+        if (!mine.empty()) all += counted(mine);
+      }
+    }
+    StepSeen seen;
+    seen.samples = static_cast<double>(samples);
+    for (auto& replica : replicas_) {
+      freeze(*replica.net, job_, step_);
+      replica.optimizer->zero_grad();
+    }
+    for (std::size_t m = 0; m < batches.size(); ++m) {
+      if (by_rank()) {
+        for (int r = 0; r < job_.ranks; ++r)
+          forward_backward(static_cast<int>(m), {r}, {batches[m][static_cast<std::size_t>(r)]}, all, seen);
+      } else {
+        std::vector<int> ranks;
+        for (int r = 0; r < job_.ranks; ++r) ranks.push_back(r);
+        forward_backward(static_cast<int>(m), ranks, batches[m], all, seen);
+      }
+    }
+    const double rate = factor();
+    seen.rate = (job_.optimizer.starts_with("torch.") ? replicas_.front().base.front() : kRate) * rate;
+    seen.committed = std::isfinite(seen.loss) && all > 0;
+    if (job_.comm_hook == "fp16" && largest_gradient() > kLargestHalf) seen.committed = false;
+    for (auto& replica : replicas_) seen.norm = std::max(seen.norm, clip(replica));
+    if (seen.committed) {
+      for (auto& replica : replicas_) replica.step(rate);
+    }
+    outcome_.steps[step_++] = seen;
+    if (outer_) outer_->after_step(step_, replicas_);
+    ++outcome_.between_steps;
+    if (step_ % 5 == 0) keep_state();
+  }
+
+  std::int64_t counted(const std::vector<std::int64_t>& indices) const {
+    return samples_at(job_, indices).target.ne(-100).sum().item<std::int64_t>();
+  }
+
+  void forward_backward(int micro_batch, const std::vector<int>& ranks,
+                        const std::vector<std::vector<std::int64_t>>& of_ranks, std::int64_t all, StepSeen& seen) {
+    Place place{step_, micro_batch, {}};
+    std::vector<std::int64_t> indices;
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      if (of_ranks[i].empty()) continue;
+      place.parts.push_back({ranks[i], of_ranks[i].front(), static_cast<std::int64_t>(of_ranks[i].size())});
+      indices.insert(indices.end(), of_ranks[i].begin(), of_ranks[i].end());
+    }
+    if (indices.empty()) return;
+    auto& replica = replicas_[outer_ ? static_cast<std::size_t>(ranks.front()) : 0];
+    move_reference_dropout(*replica.net, place);
+    std::vector<at::Tensor> buffers;
+    const bool keeps = ranks.front() == 0 || outer_;
+    for (const auto& buffer : replica.net->buffers()) buffers.push_back(buffer.clone());
+    const auto batch = samples_at(job_, indices);
+    const Autocast autocast(job_.amp);
+    const auto output = replica.net->forward(batch.input, place);
+    const auto loss = loss_parts(job_, output, batch.target);
+    seen.type = c10::toString(output.scalar_type());
+    auto value = loss.sum / static_cast<double>(std::max<std::int64_t>(1, all));
+    if (job_.event == "infinite" && step_ == kChangeStep && ranks.front() == 0)
+      value = value * std::numeric_limits<double>::infinity();
+    seen.loss += value.item<double>();
+    seen.correct += static_cast<double>(loss.correct);
+    if (value.requires_grad()) (value * (outer_ ? job_.ranks : 1)).backward();
+    if (!keeps) {
+      torch::NoGradGuard no_grad;
+      auto now = replica.net->buffers();
+      for (std::size_t b = 0; b < now.size(); ++b) now[b].copy_(buffers[b]);
+    }
+  }
+
+  double largest_gradient() const {
+    double largest = 0;
+    for (const auto& [name, parameter] : replicas_.front().parameters) {
+      if (parameter.grad().defined() && parameter.numel() > 0)
+        largest = std::max(largest, parameter.grad().abs().max().item<double>());
+    }
+    return largest;
+  }
+
+  double clip(Replica& replica) const {
+    if (job_.clip_norm == 0) return 0;
+    double squares = 0;
+    for (const auto& [name, parameter] : replica.parameters) {
+      if (parameter.grad().defined()) squares += parameter.grad().to(at::kDouble).pow(2).sum().item<double>();
+    }
+    const double norm = std::sqrt(squares);
+    if (norm + 1e-6 > job_.clip_norm) {
+      for (const auto& [name, parameter] : replica.parameters) {
+        if (parameter.grad().defined()) parameter.mutable_grad().mul_(job_.clip_norm / (norm + 1e-6));
+      }
+    }
+    return norm;
+  }
+
+  // Of the epoch's end, with the model in eval mode.
+  void hold_out() {
+    if (job_.validate == 0) return;
+    torch::NoGradGuard no_grad;
+    std::vector<std::int64_t> indices;
+    for (int i = 0; i < job_.validate; ++i) indices.push_back(kHeldOut + i);
+    const auto batch = samples_at(job_, indices);
+    auto& net = *replicas_.front().net;
+    net.eval();
+    const Autocast autocast(job_.amp);
+    const auto loss =
+        loss_parts(job_, net.forward(batch.input, Place{step_, 0, {{0, kHeldOut, job_.validate}}}), batch.target);
+    net.train();
+    outcome_.held_out_loss = loss.sum.item<double>() / static_cast<double>(std::max<std::int64_t>(1, loss.count));
+  }
+
+  void keep_state() {
+    auto& state = outcome_.states[step_];
+    const auto& first = replicas_.front();
+    for (std::size_t p = 0; p < first.parameters.size(); ++p) {
+      auto mean = first.parameters[p].second.detach().clone();
+      for (std::size_t r = 1; r < replicas_.size(); ++r) mean += replicas_[r].parameters[p].second.detach();
+      if (replicas_.size() > 1) mean /= static_cast<double>(replicas_.size());
+      state["model." + first.parameters[p].first] = mean;
+      const auto found = first.optimizer->state().find(first.parameters[p].second.unsafeGetTensorImpl());
+      if (found != first.optimizer->state().end()) add_state(state, first.parameters[p].first, *found->second);
+    }
+    std::set<const void*> seen;
+    for (const auto& item : first.net->named_buffers()) {
+      if (seen.insert(item.value().unsafeGetTensorImpl()).second) state["model." + item.key()] = item.value().clone();
+    }
+  }
+
+  Job job_;
+  const std::int64_t epochs_ = epochs_of(job_);
+  const Order& order_;
+  std::vector<Replica> replicas_;
+  std::optional<OuterSteps> outer_;
+  Outcome outcome_;
+  std::int64_t step_ = 0, epoch_ = 0, in_epoch_ = 0, total_ = 0;
+};
+
+}  // namespace
+
+Outcome reference(const Job& job, const Order& order) { return Run(job, order).run(); }
+
+}  // namespace troupe::differential

@@ -1,0 +1,270 @@
+#!/usr/bin/env python3
+"""Troupe beside a plain LibTorch loop on drawn jobs: ./dev differential."""
+
+import argparse
+import collections
+import itertools
+import json
+import os
+import pathlib
+import re
+import selectors
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from dimensions import DIMENSIONS, SIMPLEST, draw, refusals, settle, short  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PROGRAM = ROOT / "build/release/tests/differential/differential"
+DEADLINE_S = 60  # of one job
+
+
+class Worker:
+    """A process that runs one job after the other. A crash or a hang is a verdict, and the next job gets a new process."""
+
+    def __init__(self):
+        self.process, self.busy = None, None
+
+    def start(self, tag, job):
+        if self.process is None or self.process.poll() is not None:
+            # Files go to memory where there is some: a job writes three checkpoints.
+            environment = dict(os.environ, OMP_NUM_THREADS="1", TMPDIR="/dev/shm" if os.access("/dev/shm", os.W_OK) else "/tmp")
+            self.process = subprocess.Popen([PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        self.busy, self.began = (tag, job), time.monotonic()
+        self.process.stdin.write((json.dumps(job) + "\n").encode())
+        self.process.stdin.flush()
+
+    def answer(self):
+        """Blocks until the line is there; None: the process has died."""
+        line = self.process.stdout.readline()
+        if line:
+            return json.loads(line)
+        code = self.process.wait()
+        self.process = None
+        return {"verdict": f"crashed: exit code {code}", "ms": 0}
+
+    def stop(self):
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+
+def run_all(jobs, workers):
+    """Yields (tag, job, answer) as they come; `jobs` yields (tag, job)."""
+    pool, waiting = [Worker() for _ in range(workers)], iter(jobs)
+    selector = selectors.DefaultSelector()
+
+    def feed(worker):
+        following = next(waiting, None)
+        if following is None:
+            return False
+        before = worker.process
+        worker.start(*following)
+        if worker.process is not before:
+            selector.register(worker.process.stdout, selectors.EVENT_READ, worker)
+        return True
+
+    try:
+        busy = sum(feed(worker) for worker in pool)
+        while busy:
+            ready = selector.select(timeout=1)
+            done = [key.data for key, _ in ready]
+            for worker in pool:
+                if worker.busy and worker not in done and time.monotonic() - worker.began > DEADLINE_S:
+                    selector.unregister(worker.process.stdout)
+                    worker.stop()
+                    tag, job = worker.busy
+                    yield tag, job, {"verdict": f"hangs: not over after {DEADLINE_S} s", "ms": 1000 * DEADLINE_S}
+                    worker.busy = None
+                    busy -= not feed(worker)
+            for worker in done:
+                stream = worker.process.stdout
+                answer = worker.answer()
+                if worker.process is None:
+                    selector.unregister(stream)
+                tag, job = worker.busy
+                worker.busy = None
+                yield tag, job, answer
+                busy -= not feed(worker)
+    finally:
+        for worker in pool:
+            worker.stop()
+
+
+def judge(job, verdict):
+    """What is wrong about the verdict; empty: nothing. A job that is listed as refused must be refused, any other must not."""
+    listed = refusals(job)
+    if not listed:
+        return verdict
+    if any(refusal.says in verdict for refusal in listed):
+        return ""
+    return f"listed as refused ({listed[0].says}), but: {verdict or 'it ran'}"
+
+
+def kind_of(fault):
+    """Faults alike but for numbers and names."""
+    return re.sub(r"\[\d+\]|-?\d+(\.\d+)?(e-?\d+)?", "#", re.sub(r"(model|optimizer)\.[\w.]+", r"\1.X", fault))[:90]
+
+
+def fault_of(worker, job):
+    worker.start(None, job)
+    deadline = time.monotonic() + DEADLINE_S
+    with selectors.DefaultSelector() as selector:
+        selector.register(worker.process.stdout, selectors.EVENT_READ)
+        if not selector.select(timeout=deadline - time.monotonic()):
+            worker.stop()
+            return f"hangs: not over after {DEADLINE_S} s"
+    return judge(job, worker.answer()["verdict"])
+
+
+def shrink(job, say=lambda text: None):
+    """The job with every dimension at its simplest value with which it is still at fault, and the fault."""
+    worker = Worker()
+    try:
+        fault = fault_of(worker, job)
+        if not fault:
+            return job, ""
+        changed = True
+        while changed:
+            changed = False
+            for name in DIMENSIONS:
+                values = list(dict.fromkeys(DIMENSIONS[name]))
+                for value in values[:values.index(job[name])]:
+                    trial = settle(dict(job, **{name: value}))
+                    if trial == job:
+                        continue
+                    found = fault_of(worker, trial)
+                    if found and found.split(":")[0] == fault.split(":")[0]:
+                        job, fault, changed = trial, found, True
+                        say(json.dumps(short(job)))
+                        break
+        return job, fault
+    finally:
+        worker.stop()
+
+
+def catch2_test(job, fault):
+    return f'TEST_CASE("[T01] {fault.splitlines()[0][:80]}") {{\n  CHECK(verdict(R"({json.dumps(short(job))})") == "");\n}}'
+
+
+def commit():
+    name = subprocess.run(["git", "describe", "--always", "--dirty", "--exclude", "*", "--abbrev=12"], cwd=ROOT, capture_output=True, text=True)
+    return name.stdout.strip() or "unknown"
+
+
+def coverage(results, least=20):
+    """How often pairs of values ran to their end, and the pairs that did so fewer than `least` times."""
+    counts = collections.Counter()
+    for job in results:
+        counts.update(itertools.combinations(((name, json.dumps(job[name])) for name in DIMENSIONS), 2))
+    possible = [((a, json.dumps(x)), (b, json.dumps(y))) for a, b in itertools.combinations(DIMENSIONS, 2)
+                for x in dict.fromkeys(DIMENSIONS[a]) for y in dict.fromkeys(DIMENSIONS[b])]
+    return [(pair, counts[pair]) for pair in possible if counts[pair] < least], len(possible)
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="./dev differential", description=__doc__)
+    parser.add_argument("seeds", nargs="?", type=int, default=200)
+    parser.add_argument("first", nargs="?", type=int, default=0)
+    parser.add_argument("--shrink", type=int, metavar="SEED", help="make this seed's job as simple as it can be and still be at fault")
+    parser.add_argument("--job", help="run this job (JSON), or shrink it with --shrink -1")
+    parser.add_argument("--seconds", type=float, help="stop after so long")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE,..", help="draw this dimension from these values only")
+    parser.add_argument("--kinds", type=int, default=0, metavar="N", help="shrink the first seed of so many kinds of faults")
+    parser.add_argument("--table", action="store_true", help="print the pairs of values that ran too seldom")
+    options = parser.parse_args()
+
+    defaults = json.loads(subprocess.run([PROGRAM, "--defaults"], capture_output=True, text=True, check=True).stdout)
+    for name, value in SIMPLEST.items():
+        if defaults.get(name) != value:
+            sys.exit(f"dimensions.py says that {name} is {value!r} at its simplest, job.hpp {defaults.get(name)!r}")
+
+    only = {}
+    for text in options.set:
+        name, _, values = text.partition("=")
+        if name not in DIMENSIONS:
+            sys.exit(f"--set {text}: there is no dimension '{name}'; there are {', '.join(DIMENSIONS)}")
+        known_values = {str(value).lower(): value for value in DIMENSIONS[name]}
+        unknown = [value for value in values.split(",") if value.lower() not in known_values]
+        if unknown:
+            sys.exit(f"--set {text}: {name} is one of {', '.join(known_values)}")
+        only[name] = [known_values[value.lower()] for value in values.split(",")]
+
+    if options.job or options.shrink is not None:
+        job = settle(dict(SIMPLEST, **json.loads(options.job))) if options.job else draw(options.shrink, only)
+        if options.shrink in (None, -1) and not options.job:
+            sys.exit("--shrink -1 goes with --job")
+        if options.shrink is None:
+            worker = Worker()
+            print(fault_of(worker, job) or "right")
+            worker.stop()
+            return 0
+        job, fault = shrink(job, lambda text: print("  " + text, file=sys.stderr))
+        if not fault:
+            print("right")
+            return 0
+        print(f"{fault}\nagain: ./dev differential --job '{json.dumps(short(job))}'\n{catch2_test(job, fault)}")
+        return 1
+
+    began = time.monotonic()
+    folder = ROOT / "build/differential"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{commit()}.jsonl"
+    known = {}
+    if path.exists() and "dirty" not in path.name and not only:
+        known = {entry["seed"]: entry for entry in map(json.loads, path.read_text().splitlines())}
+
+    def jobs():
+        for seed in range(options.first, options.first + options.seeds):
+            if options.seconds and time.monotonic() - began > options.seconds:
+                return
+            if seed not in known:
+                yield seed, draw(seed, only)
+
+    ran, refused, faults, total_ms = [], 0, [], 0
+    with (open(os.devnull, "w") if only else path.open("a")) as log:
+        def note(seed, job, fault, ms):
+            nonlocal refused, total_ms
+            total_ms += ms
+            if fault:
+                faults.append((seed, job, fault))
+                print(f"seed {seed}: {fault}\n  again: ./dev differential 1 {seed}; smaller: ./dev differential --shrink {seed}", flush=True)
+            elif refusals(job):
+                refused += 1
+            else:
+                ran.append(job)
+
+        for seed, entry in sorted(known.items()):
+            if options.first <= seed < options.first + options.seeds:
+                note(seed, draw(seed), entry["fault"], entry["ms"])
+        for seed, job, answer in run_all(jobs(), os.cpu_count() or 1):
+            fault = judge(job, answer["verdict"])
+            log.write(json.dumps({"seed": seed, "fault": fault, "ms": answer["ms"]}) + "\n")
+            log.flush()
+            note(seed, job, fault, answer["ms"])
+
+    seconds = time.monotonic() - began
+    count = len(ran) + refused + len(faults)
+    kinds = collections.defaultdict(list)
+    for seed, job, fault in faults:
+        kinds[kind_of(fault)].append((seed, job, fault))
+    for kind, of_kind in sorted(kinds.items(), key=lambda item: -len(item[1])):
+        print(f"{len(of_kind):5} x {kind}  (seed {of_kind[0][0]})")
+    for kind, of_kind in list(sorted(kinds.items(), key=lambda item: -len(item[1])))[:options.kinds]:
+        job, fault = shrink(of_kind[0][1])
+        print(f"smallest of '{kind}':\n  {json.dumps(short(job))}\n  {fault}", flush=True)
+    if options.table:
+        rare, possible = coverage(ran)
+        for pair, times in rare:
+            print(f"{times:5} x {pair[0][0]}={pair[0][1]} {pair[1][0]}={pair[1][1]}")
+        print(f"{len(rare)} of {possible} pairs of values ran fewer than 20 times")
+    print(f"{count} seeds from {options.first}: {len(ran)} right, {refused} refused as listed, {len(faults)} at fault; "
+          f"{seconds:.0f} s, {count / max(seconds, 0.001):.1f} seeds/s, {total_ms / max(count, 1):.0f} ms each")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
