@@ -69,7 +69,7 @@ const std::vector<ConfigField>& config_fields() {
        0,
        0,
        {"stop", "skip"}},
-      {"data", "drop_last", at(&Config::drop_last), "drop the last, smaller batch of an epoch instead of padding it"},
+      {"data", "drop_last", at(&Config::drop_last), "drop the last batch of an epoch where it is smaller"},
       {"data", "augment", at(&Config::augment), "random crop and flip, a function of (seed, epoch, sample)"},
       {"data", "num_classes", at(&Config::num_classes), "classes of the model's output", 2, kMany},
       {"data", "in_channels", at(&Config::in_channels), "channels of an image", 1, 4096},

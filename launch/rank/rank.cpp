@@ -788,6 +788,10 @@ std::shared_ptr<const Batch> BatchStream::take() {
   step_.push_back(batch);
   rank_->batch_samples_ = static_cast<double>(batch->numel());
   rank_->batch_weight_ = batch->weight;
+  if (rank_->repeats_batch_ != (batch->counted == 0)) {
+    rank_->repeats_batch_ = batch->counted == 0;
+    count_samples_in_sync_batchnorm(*rank_->model_, rank_->repeats_batch_ ? 0 : -1);
+  }
   compute.seed_forward();
   rank_->forward_started_ = std::chrono::steady_clock::now();
   return batch;

@@ -366,6 +366,7 @@ class Rank {
   bool keeps_checkpoints_ = false;                  // somebody does
   std::shared_ptr<DirectoryLock> checkpoint_lock_;  // until checkpoints are kept
   double batch_samples_ = 0, batch_weight_ = 1;
+  bool repeats_batch_ = false;  // an epoch's last batch has no sample for this rank
   std::unique_ptr<LoopRecords> records_;
   bool keeps_records_ = false;
   StepProfile profile_;

@@ -91,6 +91,11 @@ class Sharing {
       linear->share(entry.split, group_);
     } else if (auto* embedding = dynamic_cast<nn::EmbeddingImpl*>(module.get());
                embedding != nullptr && entry.split == LayerSplit::vocabulary) {
+      const auto& options = embedding->options;
+      if (options.max_norm() || options.scale_grad_by_freq() || options.sparse()) {
+        throw plan_refused(path + " has max_norm, scale_grad_by_freq or sparse, which a part of its rows can't follow",
+                           "leave the option out, or the layer out of the plan");
+      }
       cut("weight", embedding->weight, 0);
       embedding->share(entry.split, group_);
     } else {

@@ -106,8 +106,8 @@ GradientSummary Replica::reduce_gradients() {
   summary.not_finite_parameter = buckets_->not_finite_parameter();
   summary.used = buckets_->used();
   combine_gradients(summary);
-  // What is finite here may be beyond the type that a hook sends. On a device the reduced values are looked at anyway.
-  if (summary.not_finite_parameter < 0 && context_.options.comm_hook != "none" &&
+  // What is finite here may be beyond what f16 holds. On a device the reduced values are looked at anyway.
+  if (summary.not_finite_parameter < 0 && context_.options.comm_hook == "fp16" &&
       context_.program_lane->device().is_cpu()) {
     summary.not_finite_parameter = buckets_->find_not_finite();
     summary.made_by_hook = summary.not_finite_parameter >= 0;

@@ -259,10 +259,11 @@ void Sharded::read_state(const StateReader& state, Optimizer& optimizer) {
     for (const auto& slot : slots[parameter.name]) {
       const auto name = "optimizer." + parameter.name + "." + slot;
       const auto& entry = state.entries().find(name)->second;
-      auto value =
-          at::empty(entry.shape.empty() ? std::vector<std::int64_t>{} : std::vector<std::int64_t>{slice.place.numel},
-                    at::TensorOptions().dtype(entry.dtype));
-      if (entry.shape.empty()) {
+      // One number of the parameter, as its count of steps; a parameter without dimensions has moments like that, too.
+      const bool one_number = entry.shape.empty() && (slot == "step" || !parameter.sizes.empty());
+      auto value = at::empty(one_number ? std::vector<std::int64_t>{} : std::vector<std::int64_t>{slice.place.numel},
+                             at::TensorOptions().dtype(entry.dtype));
+      if (one_number) {
         state.read(name, value);
       } else if (entry.shape == parameter.sizes) {
         read(name, value);

@@ -14,7 +14,7 @@ struct DataOptions {
   bool shuffle = true;
   std::int64_t shuffle_buffer = 1024;  ///< data read by shards: samples that are shuffled among themselves
   std::string on_bad_sample = "stop";  ///< a sample that cannot be read: stop, or skip
-  bool drop_last = true;               ///< drop the last, smaller batch of an epoch; otherwise pad it
+  bool drop_last = true;               ///< drop the last batch of an epoch where it is smaller
   bool augment = false;                ///< random crop and flip
   std::int64_t num_classes = 10;
   std::int64_t in_channels = 3;

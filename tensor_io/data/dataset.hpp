@@ -31,8 +31,9 @@ struct Batch {
   std::int64_t epoch = 0;        ///< that the samples are of, 0-based
   std::int64_t step = 0;         ///< optimizer step within the epoch
   std::int64_t micro_batch = 0;  ///< 0 .. grad_accum_steps - 1
-  std::int64_t counted = 0;  ///< the first `counted` samples count; the rest pads (repeats), so that every rank has n
-  double weight = 1;  ///< this rank's share of the micro-batch times the number of ranks: what its mean loss counts
+  std::int64_t counted = 0;  ///< n; 0: an epoch's last batch has none for this rank, which repeats one with weight 0
+  double weight =
+      1;  ///< what its mean loss counts: this rank's share of the step's samples times ranks and micro-batches
   bool last_of_step = true;    ///< the optimizer step follows
   bool last_of_epoch = false;  ///< of the data
   std::shared_ptr<const DeviceEvent>

@@ -105,26 +105,30 @@ SampledBatch DistributedSampler::batch(std::int64_t epoch, std::int64_t step, st
                             : std::accumulate(o.shares.begin(), o.shares.begin() + rank, std::int64_t{0});
   };
   const auto first = begin_of(o.rank), share = begin_of(o.rank + 1) - first;
-  const auto begin = step * o.batch_size + micro_batch * all + first;
+  const auto of_step = std::min(o.batch_size, o.dataset_size - step * o.batch_size);  // an epoch's last one is smaller
   SampledBatch batch;
-  batch.weight = static_cast<double>(share * o.world_size) / static_cast<double>(all);
   batch.indices.reserve(static_cast<std::size_t>(share));
   if (shards_) {
     // A rank's micro-batches lie one behind the other, so that its slots of the whole step are contiguous.
     const auto slot = first * o.micro_batches + micro_batch * share;
-    auto places = shards_->slots(epoch, step, slot, slot + share);
-    // Lanes end one by one, and what counts comes first.
-    const auto end =
-        std::stable_partition(places.begin(), places.end(), [](const auto& place) { return !place.padding; });
-    batch.counted = end - places.begin();
-    for (const auto& place : places) batch.indices.push_back(place.index);
-    return batch;
+    for (const auto& place : shards_->slots(epoch, step, slot, slot + share)) {
+      if (!place.padding) batch.indices.push_back(place.index);
+    }
+  } else {
+    // What there is, cut as a whole batch is.
+    const auto begin = of_step * micro_batch / o.micro_batches, end = of_step * (micro_batch + 1) / o.micro_batches;
+    const auto place = [&](std::int64_t part) { return step * o.batch_size + begin + (end - begin) * part / all; };
+    for (auto position = place(first); position < place(first + share); ++position) batch.indices.push_back(position);
+    if (o.shuffle) order.apply(batch.indices);
   }
-  for (auto position = begin; position < begin + share; ++position) {
-    if (position < o.dataset_size) ++batch.counted;
-    batch.indices.push_back(position % o.dataset_size);
+  batch.counted = static_cast<std::int64_t>(batch.indices.size());
+  batch.weight = of_step == o.batch_size ? static_cast<double>(share * o.world_size) / static_cast<double>(all)
+                                         : static_cast<double>(batch.counted * o.world_size * o.micro_batches) /
+                                               static_cast<double>(of_step);
+  if (batch.indices.empty()) {  // every collective of the step finds the rank there
+    batch.indices.assign(static_cast<std::size_t>(share), step * o.batch_size);
+    if (o.shuffle && !shards_) order.apply(batch.indices);
   }
-  if (o.shuffle) order.apply(batch.indices);
   return batch;
 }
 

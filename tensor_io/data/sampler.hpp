@@ -35,7 +35,7 @@ struct SamplerOptions {
   int rank = 0;
   int world_size = 1;
   bool shuffle = true;
-  bool drop_last = true;  ///< otherwise the last batch is padded by repeating samples from the epoch's start
+  bool drop_last = true;  ///< otherwise the last batch is smaller
   std::uint64_t seed = 42;
   bool uneven = false;  ///< ranks' shares may differ by one sample: a job that lost a rank keeps its global batch
   std::vector<std::int64_t> shard_sizes{};  ///< the data set's: read by shards (ShardOrder), where there are any
@@ -44,10 +44,11 @@ struct SamplerOptions {
 };
 
 struct SampledBatch {
-  std::vector<std::int64_t>
-      indices;        // batch_size / micro_batches / world_size of them, one more or less where shares are uneven
-  double weight = 1;  // this rank's share of the micro-batch times world_size
-  std::int64_t counted = 0;  // the first so many are no padding
+  std::vector<std::int64_t> indices;  // batch_size / micro_batches / world_size of them, one more or less where shares
+                                      // are uneven; fewer in a last batch
+  double weight = 1;                  // this rank's share of the step's samples times world_size and micro_batches
+  std::int64_t counted =
+      0;  // all of them; 0: a last batch has none for this rank, which repeats one that does not count
 };
 
 /// Which samples a rank sees, as a pure function of (seed, epoch, position): the epoch is part of the question, so

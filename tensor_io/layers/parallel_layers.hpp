@@ -64,12 +64,13 @@ class LinearImpl : public torch::nn::LinearImpl {
 };
 TORCH_MODULE(Linear);
 
-/// torch::nn::Embedding whose rows ranks may share, and which may be the output layer too.
+/// torch::nn::Embedding whose rows ranks may share, and which may be the output layer too. Of its options padding_idx
+/// holds when it is shared; a plan refuses max_norm, scale_grad_by_freq and sparse.
 class EmbeddingImpl : public torch::nn::EmbeddingImpl {
  public:
   using torch::nn::EmbeddingImpl::EmbeddingImpl;
 
-  /// ids (...) i64 -> (..., C).
+  /// ids (...) i64 -> (..., C). Throws for an id that is no row, as LibTorch does: shared, Error(usage) (CPU only).
   at::Tensor forward(const at::Tensor& ids);
   /// x (..., C) -> (..., V): each row's product with x, all of them on all ranks. With sequence parallel x is (B, T /
   /// ranks, C).

@@ -98,17 +98,31 @@ TEST_CASE(
   CHECK_THROWS_WITH(DistributedSampler(shared), Catch::Contains("not those of the batch"));
 }
 
-TEST_CASE("[S01] the last batch is dropped, or padded with what counts said") {
+TEST_CASE("[S01] the last batch is dropped, or smaller, and each of its samples weighs as much as the others") {
   CHECK(DistributedSampler(options(70, 16)).steps_per_epoch() == 4);
-  auto padded = options(70, 16, 2, 1);
-  padded.drop_last = false;
-  const DistributedSampler sampler(padded);
-  CHECK(sampler.steps_per_epoch() == 5);
-  const auto last = sampler.batch(0, 4, 0);  // positions 72 .. 79 of 70
-  CHECK(last.indices.size() == 8);
-  CHECK(last.counted == 0);
-  padded.rank = 0;
-  CHECK(DistributedSampler(padded).batch(0, 4, 0).counted == 6);
+  const auto [size, world_size, micro_batches] =
+      GENERATE(table<std::int64_t, int, std::int64_t>({{70, 2, 1}, {70, 2, 2}, {65, 4, 2}, {71, 1, 4}, {3, 4, 2}}));
+  auto o = options(size, 16, world_size);
+  o.drop_last = false;
+  o.micro_batches = micro_batches;
+  const auto last = DistributedSampler(o).steps_per_epoch() - 1;
+  const auto left = size - last * 16;
+  std::multiset<std::int64_t> seen;
+  double weights = 0;
+  for (o.rank = 0; o.rank < world_size; ++o.rank) {
+    for (std::int64_t m = 0; m < micro_batches; ++m) {
+      const auto batch = DistributedSampler(o).batch(0, last, m);
+      INFO(size << " samples, rank " << o.rank << ", micro-batch " << m);
+      REQUIRE_FALSE(batch.indices.empty());
+      CHECK(batch.weight ==
+            Approx(static_cast<double>(batch.counted * world_size * micro_batches) / static_cast<double>(left)));
+      if (batch.counted > 0) seen.insert(batch.indices.begin(), batch.indices.end());
+      weights += batch.weight;
+    }
+  }
+  CHECK(seen.size() == static_cast<std::size_t>(left));
+  CHECK(std::set<std::int64_t>(seen.begin(), seen.end()).size() == seen.size());
+  CHECK(weights == Approx(world_size * micro_batches));
 }
 
 TEST_CASE("[S02] validation sees every sample once, in order, whatever the number of ranks") {
