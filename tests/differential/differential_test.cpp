@@ -69,3 +69,26 @@ TEST_CASE("[T01] what a program does between steps is called in both loops, and 
   right({R"({"loop": "framework", "ranks": 2})", R"({"ranks": 2})", R"({"loop": "framework", "amp": "bf16"})",
          R"({"amp": "bf16"})"});
 }
+
+TEST_CASE("[T01] an option that a layer has holds when ranks share it") {
+  right(
+      {R"({"ranks": 2, "strategy": "tensor_parallel", "model": "tokens", "padding_idx": 0, "dtype": "float32"})",
+       R"({"ranks": 3, "strategy": "tensor_parallel", "model": "tokens", "padding_idx": 0, "tie": "output", "dtype": "float32"})"});
+}
+
+TEST_CASE("[T01] a parameter without dimensions keeps its moments from one strategy to another") {
+  right(
+      {R"({"odd": "scalar", "optimizer": "adamw", "event": "resume", "resume_strategy": "fsdp"})",
+       R"({"odd": "scalar", "optimizer": "adamw", "event": "resume", "strategy": "zero1", "resume_strategy": "ddp", "ranks": 2})",
+       R"({"odd": "scalar", "optimizer": "torch.Adagrad", "event": "resume", "resume_strategy": "zero1", "ranks": 2})"});
+}
+
+TEST_CASE("[T01] each sample of an epoch's last batch weighs as much as one of a whole batch") {
+  right(
+      {R"({"samples": 50, "drop_last": false})", R"({"samples": 50, "drop_last": false, "ranks": 3, "accumulate": 2})",
+       R"({"samples": 50, "drop_last": false, "ranks": 4, "strategy": "fsdp", "clip_norm": 0.3})",
+       R"({"samples": 13, "drop_last": false, "ranks": 2, "strategy": "local_sgd"})",
+       R"({"samples": 1, "drop_last": false, "ranks": 3, "loop": "framework"})",
+       R"({"samples": 50, "drop_last": false, "ranks": 2, "strategy": "pipeline", "cells": 2, "accumulate": 2, "dtype": "float32"})",
+       R"({"samples": 50, "drop_last": false, "ranks": 2, "strategy": "parameter_server"})"});
+}

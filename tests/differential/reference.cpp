@@ -247,16 +247,20 @@ class Run {
     keep_state();
   }
 
+  // An epoch's last batch is cut as a whole one is.
   Batches batches() const {
-    const auto begin = in_epoch_ * job_.batch_size, end = std::min<std::int64_t>(begin + job_.batch_size, job_.samples);
+    const auto begin = in_epoch_ * job_.batch_size,
+               of_step = std::min<std::int64_t>(job_.batch_size, job_.samples - begin);
     Batches all(static_cast<std::size_t>(job_.accumulate));
     const std::int64_t part = job_.batch_size / job_.accumulate;
     for (std::size_t m = 0; m < all.size(); ++m) {
+      const auto number = static_cast<std::int64_t>(m);
+      const auto first = begin + of_step * number / job_.accumulate,
+                 last = begin + of_step * (number + 1) / job_.accumulate;
+      const auto place = [&](int rank) { return first + (last - first) * (part * rank / job_.ranks) / part; };
       for (int r = 0; r < job_.ranks; ++r) {
         auto& mine = all[m].emplace_back();
-        const auto first = begin + static_cast<std::int64_t>(m) * part;
-        for (auto p = first + part * r / job_.ranks; p < first + part * (r + 1) / job_.ranks && p < end; ++p)
-          mine.push_back(sample(p));
+        for (auto p = place(r); p < place(r + 1); ++p) mine.push_back(sample(p));
       }
     }
     return all;

@@ -201,8 +201,11 @@ class Notes {
   }
   void samples(const Job& job, const Batch& batch, const DataShard& shard) {
     std::lock_guard lock(mutex_);
+    const auto of_step = std::min<std::int64_t>(job.batch_size, job.samples - batch.step * job.batch_size);
+    const auto begin = of_step * batch.micro_batch / job.accumulate,
+               end = of_step * (batch.micro_batch + 1) / job.accumulate;
     const auto part = std::int64_t{job.batch_size} / job.accumulate;
-    const auto first = batch.step * job.batch_size + batch.micro_batch * part + part * shard.index / shard.count;
+    const auto first = batch.step * job.batch_size + begin + (end - begin) * (part * shard.index / shard.count) / part;
     const auto index = batch.index.accessor<std::int64_t, 1>();
     for (std::int64_t i = 0; i < batch.counted; ++i) order_[batch.epoch][first + i] = index[i];
   }
