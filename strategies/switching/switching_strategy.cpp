@@ -9,6 +9,7 @@
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/base/steady_time.hpp"
 #include "tensor_io/base/upper_median.hpp"
+#include "tensor_io/layout/named_parameters.hpp"
 
 namespace troupe {
 namespace {
@@ -93,16 +94,16 @@ NamedTensors Switching::replicated_tensors() {
 
 void Switching::attach(std::shared_ptr<torch::nn::Module> model) {
   model_ = std::move(model);
-  for (const auto& item : model_->named_parameters()) names_.push_back(item.key());
+  const auto parameters = unique_parameters(*model_);  // as the strategies number them
+  for (const auto& [name, parameter] : parameters) names_.push_back(name);
   const bool differ =
       std::any_of(phases_.begin(), phases_.end(), [](const auto& phase) { return phase.strategy != "ddp"; });
   std::optional<at::ScalarType> dtype;
-  for (const auto& item : model_->named_parameters()) {  // else only the step of the switch would tell
-    if (!differ || !item.value().requires_grad()) continue;
-    if (!dtype) dtype = item.value().scalar_type();
-    if (item.value().scalar_type() == *dtype) continue;
-    throw Error(ErrorCode::usage, "parameter " + item.key(),
-                item.key() + " has another dtype than the model's first parameter",
+  for (const auto& [name, parameter] : parameters) {  // else only the step of the switch would tell
+    if (!differ || !parameter.requires_grad()) continue;
+    if (!dtype) dtype = parameter.scalar_type();
+    if (parameter.scalar_type() == *dtype) continue;
+    throw Error(ErrorCode::usage, "parameter " + name, name + " has another dtype than the model's first parameter",
                 "train models of one dtype with local_sgd and diloco");
   }
   agree();
