@@ -10,7 +10,6 @@
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/base/trace.hpp"
 #include "tensor_io/data/sampler.hpp"
-#include "tensor_io/optimizer/schedule.hpp"
 
 namespace troupe {
 namespace {
@@ -126,8 +125,7 @@ class TrainingLoop {
     auto last = rank_.system().compute().last_step();
     const auto done = rank_.system().compute().steps_done(), per_epoch = rank_.steps_per_epoch();
     if (!last || !last->committed || last->step + 1 != done || done % config_.log_interval != 0) return;
-    last->lr = optimizer_->has_own_rates() ? optimizer_->first_rate(1)
-                                           : scheduled_lr(config_, done - 1, per_epoch, rank_.total_steps());
+    last->lr = optimizer_->first_rate(rank_.rate_for(*optimizer_, last->step));
     MetricsReport metrics{
         {},  (done - 1) / per_epoch, config_.epochs, done, (done - 1) % per_epoch + 1, per_epoch, rank_.total_steps(),
         true};

@@ -261,9 +261,9 @@ int Rank::stop_signal() const {
   return found == notes.end() ? 0 : std::stoi(found->second);
 }
 
-double Rank::learning_rate() const { return scheduled(config_); }
+double Rank::learning_rate() const { return scheduled(config_, steps_done()); }
 
-double Rank::scheduled(const OptimizerOptions& options) const {
+double Rank::scheduled(const OptimizerOptions& options, std::int64_t step) const {
   const auto total = total_steps_ > 0 ? total_steps_ : config_.max_steps;
   if (options.schedule == "cosine" && total == 0) {
     throw Error(ErrorCode::usage, "schedule",
@@ -273,13 +273,13 @@ double Rank::scheduled(const OptimizerOptions& options) const {
     throw Error(ErrorCode::usage, "schedule", "step goes by epochs, and a loop without rank.loader has none",
                 "use constant or cosine");
   }
-  return scheduled_lr(options, system_->compute().steps_done(), steps_per_epoch_, total);
+  return scheduled_lr(options, step, steps_per_epoch_, total);
 }
 
-double Rank::rate_for(const Optimizer& optimizer) const {
-  if (!optimizer.has_own_rates()) return learning_rate();
-  const Config usual;
-  if (const auto given = config_.sources.find("lr"); given != config_.sources.end() && config_.lr != usual.lr) {
+double Rank::rate_for(const Optimizer& optimizer, std::int64_t step) const {
+  if (!optimizer.has_own_rates()) return scheduled(config_, step);
+  const auto given = config_.sources.find("lr");
+  if (given != config_.sources.end() && config_.lr != OptimizerOptions().lr) {  // a printed config has the default, too
     throw Error(ErrorCode::usage, "lr",
                 given->second + " sets it, and this program's " + optimizer.name() + " optimizer has rates of its own",
                 "give the rate to its constructor, or take rank.make_optimizer");
@@ -292,7 +292,7 @@ double Rank::rate_for(const Optimizer& optimizer) const {
   }
   OptimizerOptions factor = config_;
   factor.lr = 1;
-  return scheduled(factor);
+  return scheduled(factor, step);
 }
 
 // Too few ranks are left: what is committed goes to disk, without the others, while the program still holds model and

@@ -92,18 +92,15 @@ class Rank {
   /// refused with Error(usage).
   template <class Model>
   auto distribute(Model model) {
-    if constexpr (!requires { model.ptr(); }) {  // a holder, which can be called, too, but not to be made
-      if constexpr (std::invocable<Model&>) {
-        auto made = build(model);
-        distribute_module(module_of(made));
-        return made;
-      }
-    }
     if constexpr (
         requires { model.ptr(); } || requires { model->parameters(); }) {
       refuse_built(*module_of(model));
       distribute_module(module_of(model));
       return model;
+    } else {
+      auto made = build(model);
+      distribute_module(module_of(made));
+      return made;
     }
   }
 
@@ -170,7 +167,9 @@ class Rank {
   /// none: without rank.loader and max_steps.
   double learning_rate() const;
   /// What Compute::step is given: learning_rate, or the schedule's factor for an optimizer with rates of its own.
-  double rate_for(const Optimizer& optimizer) const;
+  double rate_for(const Optimizer& optimizer) const { return rate_for(optimizer, steps_done()); }
+  /// The same of step `step`.
+  double rate_for(const Optimizer& optimizer, std::int64_t step) const;
   /// Checkpoints of a loop of one's own, by the same settings as the framework's: goes on from `resume` if that is set,
   /// which moves the next loader to where it stopped; saves every `save_every` steps, at the loader's end and after a
   /// stop request. Collective; once, after distribute and before the loader. `optimizer` must outlive the loop. Rank 0
@@ -304,7 +303,7 @@ class Rank {
       return model;
     }
   }
-  double scheduled(const OptimizerOptions& options) const;
+  double scheduled(const OptimizerOptions& options, std::int64_t step) const;
   void refuse_built(const torch::nn::Module& model) const;
   void distribute_module(std::shared_ptr<torch::nn::Module> model);
   void run_graphed(const std::vector<std::shared_ptr<const Batch>>& batches,

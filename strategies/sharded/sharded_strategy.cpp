@@ -14,6 +14,7 @@
 #include "strategies/replicated/bucket_caps.hpp"
 #include "tensor_io/base/steady_time.hpp"
 #include "tensor_io/kernels/gradient_clip.hpp"
+#include "tensor_io/layout/named_parameters.hpp"
 
 namespace troupe {
 namespace {
@@ -62,22 +63,19 @@ Sharded::Sharded(StrategyContext context, ShardedMode mode, ShardedPart part)
 Sharded::~Sharded() = default;
 
 void Sharded::collect_parameters() {
-  std::set<const c10::TensorImpl*> seen;  // a shared parameter counts once, under its first name
-  for (const auto& item : model_->named_parameters()) {
-    const auto& parameter = item.value();
-    if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
-    if (part_.elsewhere.contains(item.key())) {
+  for (const auto& [name, parameter] : unique_parameters(*model_)) {
+    if (part_.elsewhere.contains(name)) {
       elsewhere_.insert(parameter.unsafeGetTensorImpl());
       continue;
     }
     if (const auto device = context_.program_lane->device(); parameter.device() != device) {
-      throw Error(ErrorCode::usage, "parameter " + item.key(),
+      throw Error(ErrorCode::usage, "parameter " + name,
                   "it is on " + parameter.device().str() + ", this rank trains on " + device.str(),
                   "leave the model to distribute, which moves it; --device says where to");
     }
     const auto dense = parameter.is_non_overlapping_and_dense() ? parameter : parameter.detach().contiguous();
-    names_.push_back(item.key());
-    found_.push_back({item.key(), parameter, parameter.scalar_type(), parameter.sizes().vec(), dense.strides().vec()});
+    names_.push_back(name);
+    found_.push_back({name, parameter, parameter.scalar_type(), parameter.sizes().vec(), dense.strides().vec()});
   }
 }
 

@@ -75,14 +75,16 @@ at::Tensor LinearImpl::forward(const at::Tensor& x) {
 at::Tensor EmbeddingImpl::forward(const at::Tensor& ids) {
   if (split_ == LayerSplit::none || group_.ranks() == 1) return torch::nn::EmbeddingImpl::forward(ids);
   const auto own = weight.size(0), first = group_.rank() * own;
-  if (ids.is_cpu() && ids.numel() > 0 &&
-      (ids.min().item<std::int64_t>() < 0 || ids.max().item<std::int64_t>() >= own * group_.ranks())) {
-    throw Error(ErrorCode::usage, "embedding",
-                "an id is not in 0 to " + std::to_string(own * group_.ranks() - 1) + ", the rows that it has",
-                "check the data's vocabulary");
+  if (ids.is_cpu() && ids.numel() > 0) {
+    const auto [least, most] = at::aminmax(ids);
+    if (least.item<std::int64_t>() < 0 || most.item<std::int64_t>() >= own * group_.ranks()) {
+      throw Error(ErrorCode::usage, "embedding",
+                  "an id is not in 0 to " + std::to_string(own * group_.ranks() - 1) + ", the rows that it has",
+                  "check the data's vocabulary");
+    }
   }
   const auto elsewhere = ids.lt(first).logical_or(ids.ge(first + own));
-  // Whoever has the padding row leaves it out of the gradient.
+  // The rank that has the padding row leaves it out of the gradient.
   const auto padding = options.padding_idx().value_or(-1);
   const auto rows = at::embedding(weight, (ids - first).masked_fill(elsewhere, 0),
                                   padding >= first && padding < first + own ? padding - first : -1);

@@ -127,10 +127,6 @@ TorchOptimizer::TorchOptimizer(torch::optim::Optimizer& optimizer, const torch::
 }
 
 void TorchOptimizer::step(double factor) {
-  if (factor == 1) {
-    optimizer_.step();
-    return;
-  }
   std::vector<double> own;
   for (auto& group : optimizer_.param_groups()) {
     own.push_back(group.options().get_lr());

@@ -60,7 +60,8 @@ DIMENSIONS = {
 # What is drawn less often than the other values of its dimension: one value in so many draws.
 RARE = {("scale", 1e6): 12, ("feed", "uneven"): 6, ("samples", 3): 12, ("samples", 1): 12, ("comm_hook", "fp16"): 8, ("comm_hook", "bf16"): 8,
         ("odd", "bfloat16"): 12, ("event", "kill"): 6, ("event", "infinite"): 8, ("early_update", True): 6, ("static_graph", True): 6,
-        ("dtype", "float32"): 6, ("strategy", "parameter_server"): 2, **{("strategy", mesh): 3 for mesh in DIMENSIONS["strategy"] if mesh.startswith(("pipeline", "tensor"))}, ("amp", "bf16"): 8}
+        ("dtype", "float32"): 6, ("strategy", "parameter_server"): 2, ("amp", "bf16"): 8}
+RARE |= {("strategy", mesh): 3 for mesh in DIMENSIONS["strategy"] if mesh.startswith(("pipeline", "tensor_parallel"))}
 
 SIMPLEST = {name: values[0] for name, values in DIMENSIONS.items()}
 
@@ -151,11 +152,9 @@ def settle_once(job):
             simple("resume_ranks")
         if job["norm"] == "batch":
             simple("norm")
-        if "pp" in job["strategy"] or job["strategy"].startswith("pipeline"):
-            job["cells"] = 3 if job["strategy"] != "pipeline" else max(job["cells"], job["ranks"])
-            job["cells"] = min(job["cells"], 3)
-            if job["ranks"] == 4 and "/" not in job["strategy"]:
-                job["ranks"] = 3
+        if job["strategy"].startswith("pipeline"):  # a cell for each stage at least
+            job["ranks"] = job["ranks"] if "/" in job["strategy"] else min(job["ranks"], 3)
+            job["cells"] = max(job["cells"], min(job["ranks"], 3)) if job["strategy"] == "pipeline" else 3
             if job["tie"] == "module_twice":  # a block is called once
                 simple("tie")
     if job["tie"] == "none" or not job["optimizer"].startswith("torch."):

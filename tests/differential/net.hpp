@@ -26,11 +26,11 @@ struct Place {
 /// x (n, ..., kWidth) -> the same shape: norm, then attention over the tokens where there are some, then a layer.
 template <class Kit>
 struct CellImpl : torch::nn::Module {
-  explicit CellImpl(const Job& job) : attends_(job.model == "tokens"), norm_(job.norm) {
-    if (norm_ == "layer")
+  explicit CellImpl(const Job& job) {
+    if (job.norm == "layer")
       layer_norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({kWidth})));
-    if (norm_ == "batch") batch_norm = register_module("norm", typename Kit::BatchNorm(kWidth));
-    if (attends_) qkv = register_module("qkv", typename Kit::Linear(kWidth, 3 * kWidth));
+    if (job.norm == "batch") batch_norm = register_module("norm", typename Kit::BatchNorm(kWidth));
+    if (job.model == "tokens") qkv = register_module("qkv", typename Kit::Linear(kWidth, 3 * kWidth));
     linear = register_module("linear", typename Kit::Linear(kWidth, kWidth));
     if (job.dropout > 0) dropout = register_module("dropout", typename Kit::Dropout(job.dropout));
   }
@@ -39,7 +39,7 @@ struct CellImpl : torch::nn::Module {
     auto y = x;
     if (layer_norm) y = layer_norm(y);
     if (batch_norm) y = batch_norm(y.reshape({-1, kWidth})).view(x.sizes());
-    if (attends_) {
+    if (qkv) {
       const auto parts = qkv(y).chunk(3, -1);
       const auto weights = (parts[0].matmul(parts[1].transpose(-1, -2)) / std::sqrt(double{kWidth})).softmax(-1);
       y = weights.matmul(parts[2]);
@@ -52,10 +52,6 @@ struct CellImpl : torch::nn::Module {
   typename Kit::BatchNorm batch_norm{nullptr};
   typename Kit::Linear qkv{nullptr}, linear{nullptr};
   typename Kit::Dropout dropout{nullptr};
-
- private:
-  bool attends_;
-  std::string norm_;
 };
 
 template <class Kit>

@@ -10,6 +10,7 @@
 
 #include "tests/differential/dropout_reference.hpp"
 #include "tests/differential/net.hpp"
+#include "tests/differential/optimizers.hpp"
 #include "tests/differential/samples.hpp"
 
 namespace troupe::differential {
@@ -37,34 +38,6 @@ std::vector<std::pair<std::string, at::Tensor>> parameters_of(const torch::nn::M
     if (seen.insert(item.value().unsafeGetTensorImpl()).second) unique.emplace_back(item.key(), item.value());
   }
   return unique;
-}
-
-template <class Options>
-std::unique_ptr<optim::OptimizerOptions> with(Options options, double weight_decay) {
-  options.weight_decay(weight_decay);
-  return std::make_unique<Options>(options);
-}
-
-std::unique_ptr<optim::OptimizerOptions> rule_of(const Job& job, double rate, double decay) {
-  const bool momentum = job.rule != "plain", other = job.rule == "other";
-  if (job.optimizer == "sgd" || job.optimizer == "torch.SGD")
-    return with(optim::SGDOptions(rate).momentum(momentum ? 0.9 : 0).nesterov(other), decay);
-  if (job.optimizer == "adamw") return with(optim::AdamWOptions(rate).eps(kEps), decay);
-  if (job.optimizer == "torch.Adam") return with(optim::AdamOptions(rate).eps(kEps).amsgrad(other), decay);
-  if (job.optimizer == "torch.AdamW") return with(optim::AdamWOptions(rate).eps(kEps).amsgrad(other), decay);
-  if (job.optimizer == "torch.RMSprop")
-    return with(optim::RMSpropOptions(rate).eps(kEps).momentum(job.rule == "momentum" ? 0.9 : 0).centered(other),
-                decay);
-  return with(optim::AdagradOptions(rate).eps(kEps).lr_decay(other ? 0.1 : 0), decay);
-}
-
-std::unique_ptr<optim::Optimizer> optimizer_of(const Job& job, std::vector<optim::OptimizerParamGroup> groups) {
-  const auto own = job.optimizer.substr(job.optimizer.find('.') + 1);
-  if (own == "sgd" || own == "SGD") return std::make_unique<optim::SGD>(std::move(groups), optim::SGDOptions(kRate));
-  if (own == "Adam") return std::make_unique<optim::Adam>(std::move(groups));
-  if (own == "RMSprop") return std::make_unique<optim::RMSprop>(std::move(groups));
-  if (own == "Adagrad") return std::make_unique<optim::Adagrad>(std::move(groups));
-  return std::make_unique<optim::AdamW>(std::move(groups));
 }
 
 void add_state(State& state, const std::string& name, optim::OptimizerParamState& of) {
@@ -101,19 +74,8 @@ struct Replica {
     place_reference_dropout(*net, job.seed);
     freeze(*net, job, 0);
     parameters = parameters_of(*net);
-    std::vector<at::Tensor> members[2];
-    for (const auto& [name, parameter] : parameters) {
-      const bool second = job.groups != "one" && in_second_group(name);
-      members[second ? 1 : 0].push_back(parameter);
-    }
-    const double rates[2] = {job.groups == "zero" ? 0 : kRate, job.groups == "rates" ? kRate / 2 : kRate};
-    std::vector<optim::OptimizerParamGroup> groups;
-    for (int g = 0; g < (job.groups == "one" ? 1 : 2); ++g) {
-      const double decay = g == 1 && job.groups == "decay" ? 0 : job.weight_decay;
-      groups.emplace_back(members[g], rule_of(job, rates[g], decay));
-      base.push_back(rates[g]);
-    }
-    optimizer = optimizer_of(job, std::move(groups));
+    optimizer = torch_optimizer(job, parameters);
+    for (const auto& group : optimizer->param_groups()) base.push_back(group.options().get_lr());
   }
 
   void step(double factor) {
@@ -341,9 +303,10 @@ class Run {
     if (indices.empty()) return;
     auto& replica = replicas_[outer_ ? static_cast<std::size_t>(ranks.front()) : 0];
     move_reference_dropout(*replica.net, place);
-    std::vector<at::Tensor> buffers;
-    const bool keeps = ranks.front() == 0 || outer_;
-    for (const auto& buffer : replica.net->buffers()) buffers.push_back(buffer.clone());
+    std::vector<at::Tensor> buffers;  // to be put back
+    if (ranks.front() != 0 && !outer_) {
+      for (const auto& buffer : replica.net->buffers()) buffers.push_back(buffer.clone());
+    }
     const auto batch = samples_at(job_, indices);
     const Autocast autocast(job_.amp);
     const auto output = replica.net->forward(batch.input, place);
@@ -355,11 +318,9 @@ class Run {
     seen.loss += value.item<double>();
     seen.correct += static_cast<double>(loss.correct);
     if (value.requires_grad()) (value * (outer_ ? job_.ranks : 1)).backward();
-    if (!keeps) {
-      torch::NoGradGuard no_grad;
-      auto now = replica.net->buffers();
-      for (std::size_t b = 0; b < now.size(); ++b) now[b].copy_(buffers[b]);
-    }
+    torch::NoGradGuard no_grad;
+    auto now = replica.net->buffers();
+    for (std::size_t b = 0; b < buffers.size(); ++b) now[b].copy_(buffers[b]);
   }
 
   double largest_gradient() const {

@@ -147,7 +147,9 @@ def shrink(job, say=lambda text: None):
 
 
 def catch2_test(job, fault):
-    return f'TEST_CASE("[T01] {fault.splitlines()[0][:80]}") {{\n  CHECK(verdict(R"({json.dumps(short(job))})") == "");\n}}'
+    return f'''TEST_CASE("[T01] {fault.splitlines()[0][:80]}") {{
+  right({{R"({json.dumps(short(job))})"}});
+}}'''
 
 
 def commit():

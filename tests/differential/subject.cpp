@@ -14,9 +14,11 @@
 #include "tensor_io/layers/autocast.hpp"
 #include "tensor_io/layers/dropout.hpp"
 #include "tensor_io/layers/parallel_layers.hpp"
+#include "tensor_io/layout/named_parameters.hpp"
 #include "tensor_io/optimizer/fused_optimizer.hpp"
 #include "tensor_io/optimizer/torch_optimizer.hpp"
 #include "tests/differential/net.hpp"
+#include "tests/differential/optimizers.hpp"
 #include "tests/differential/samples.hpp"
 #include "tests/support/run_program.hpp"
 #include "tests/support/scratch_directory.hpp"
@@ -139,50 +141,16 @@ std::vector<ParameterGroup> our_groups(const Job& job, const torch::nn::Module& 
   if (job.groups == "rates") groups[1].lr_scale = 0.5;
   if (job.groups == "zero") groups[0].lr_scale = 0;
   if (job.groups == "decay") groups[1].weight_decay = 0;
-  std::set<const void*> seen;
-  for (const auto& item : net.named_parameters()) {
-    if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
-    groups[groups.size() > 1 && in_second_group(item.key()) ? 1 : 0].parameters.emplace_back(item.key(), item.value());
-  }
+  for (const auto& [name, parameter] : unique_parameters(net))
+    groups[groups.size() > 1 && in_second_group(name) ? 1 : 0].parameters.emplace_back(name, parameter);
   return groups;
 }
 
-template <class Options>
-std::unique_ptr<optim::OptimizerOptions> with(Options options, double weight_decay) {
-  options.weight_decay(weight_decay);
-  return std::make_unique<Options>(options);
-}
-
-std::unique_ptr<optim::OptimizerOptions> torch_options(const Job& job, double rate, double decay) {
-  const bool other = job.rule == "other";
-  if (job.optimizer == "torch.SGD")
-    return with(optim::SGDOptions(rate).momentum(job.rule == "plain" ? 0 : 0.9).nesterov(other), decay);
-  if (job.optimizer == "torch.Adam") return with(optim::AdamOptions(rate).eps(kEps).amsgrad(other), decay);
-  if (job.optimizer == "torch.AdamW") return with(optim::AdamWOptions(rate).eps(kEps).amsgrad(other), decay);
-  if (job.optimizer == "torch.RMSprop")
-    return with(optim::RMSpropOptions(rate).eps(kEps).momentum(job.rule == "momentum" ? 0.9 : 0).centered(other),
-                decay);
-  return with(optim::AdagradOptions(rate).eps(kEps).lr_decay(other ? 0.1 : 0), decay);
-}
-
-std::unique_ptr<optim::Optimizer> torch_optimizer(const Job& job, const torch::nn::Module& net) {
-  std::vector<at::Tensor> members[2];
-  std::set<const void*> seen;
-  for (const auto& item : net.named_parameters()) {
-    const bool again = !seen.insert(item.value().unsafeGetTensorImpl()).second;
-    if (again && job.listed == "once") continue;
-    members[job.groups != "one" && in_second_group(item.key()) ? 1 : 0].push_back(item.value());
-  }
-  std::vector<optim::OptimizerParamGroup> groups;
-  groups.emplace_back(members[0], torch_options(job, job.groups == "zero" ? 0 : kRate, job.weight_decay));
-  if (job.groups != "one")
-    groups.emplace_back(members[1], torch_options(job, job.groups == "rates" ? kRate / 2 : kRate,
-                                                  job.groups == "decay" ? 0 : job.weight_decay));
-  if (job.optimizer == "torch.SGD") return std::make_unique<optim::SGD>(std::move(groups), optim::SGDOptions(kRate));
-  if (job.optimizer == "torch.Adam") return std::make_unique<optim::Adam>(std::move(groups));
-  if (job.optimizer == "torch.AdamW") return std::make_unique<optim::AdamW>(std::move(groups));
-  if (job.optimizer == "torch.RMSprop") return std::make_unique<optim::RMSprop>(std::move(groups));
-  return std::make_unique<optim::Adagrad>(std::move(groups));
+/// As a program makes it: of `parameters()`, which lists a tied tensor twice, or of each tensor once.
+std::unique_ptr<optim::Optimizer> their_optimizer(const Job& job, const torch::nn::Module& net) {
+  NamedTensors listed;
+  for (const auto& item : net.named_parameters()) listed.emplace_back(item.key(), item.value());
+  return torch_optimizer(job, job.listed == "once" ? unique_parameters(net) : listed);
 }
 
 /// The ranks' threads write down here what they see.
@@ -277,7 +245,7 @@ class Life {
     const auto net = make_net();
     rank_.distribute(net);
     if (is_torch(job_)) {
-      const auto optimizer = torch_optimizer(job_, *net);
+      const auto optimizer = their_optimizer(job_, *net);
       loop(*net, *optimizer);
     } else {
       const auto optimizer = job_.groups == "one" && job_.frozen != "first"
@@ -349,7 +317,7 @@ class Life {
     };
     if (is_torch(job_)) {
       job.optimizer = [&](const torch::nn::Module& net, const Config&) -> std::unique_ptr<troupe::Optimizer> {
-        theirs = torch_optimizer(job_, net);
+        theirs = their_optimizer(job_, net);
         return std::make_unique<TorchOptimizer>(*theirs, net);
       };
     } else if (job_.groups != "one" || job_.frozen == "first") {
