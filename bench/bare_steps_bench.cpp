@@ -13,7 +13,9 @@
 #include "bench/processes.hpp"
 #include "bench/step_job.hpp"
 
-int main(int argc, char** argv) {
+namespace bench_bare_steps {
+
+int run(int argc, char** argv) {
   if ((argc != 5 && argc != 7) || std::string(argv[1]) != "--batch" || std::atoi(argv[2]) < 1 ||
       std::string(argv[3]) != "--job" || (argc == 7 && std::string(argv[5]) != "--core")) {
     std::fprintf(
@@ -66,3 +68,5 @@ int main(int argc, char** argv) {
   }
   return 0;
 }
+
+}  // namespace bench_bare_steps

@@ -18,6 +18,8 @@
 #include "tensor_io/data/image_folder.hpp"
 #include "troupe/troupe.hpp"
 
+namespace bench_loader {
+
 namespace {
 
 constexpr std::int64_t kSide = 28, kClasses = 10, kUntimed = 8;
@@ -109,7 +111,7 @@ class Consumer {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   if (argc != 4) return std::fputs("usage: bench_loader folder|memory PATH WORKERS\n", stderr), 2;
   torch::set_num_threads(1);
   const auto job = std::string(argv[1]) == "folder" ? folder_job(argv[2]) : memory_job(argv[2]);
@@ -140,4 +142,7 @@ int main(int argc, char** argv) {
     }
     std::fflush(stdout);
   }
+  return 0;
 }
+
+}  // namespace bench_loader

@@ -25,6 +25,8 @@
 #include "launch/observe/live_page.hpp"
 #include "launch/observe/metrics_page.hpp"
 
+namespace bench_observe {
+
 using namespace troupe;
 
 namespace {
@@ -51,7 +53,7 @@ double cost(int calls, const std::function<void()>& work, const std::function<do
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   if (argc > 1 && std::string(argv[1]) == "trace") {
     const std::string below =
         argc > 2 ? argv[2] : (std::filesystem::temp_directory_path() / "troupe-bench-trace").string();
@@ -125,3 +127,5 @@ int main(int argc, char** argv) {
   std::filesystem::remove_all(folder);
   return 0;
 }
+
+}  // namespace bench_observe

@@ -11,7 +11,6 @@
 #include <thread>
 
 #include <nlohmann/json.hpp>
-#include <troupe/troupe.hpp>
 
 #include "launch/network/actor_system.hpp"
 #include "launch/program/simulate.hpp"
@@ -19,6 +18,9 @@
 #include "tensor_io/base/steady_time.hpp"
 #include "tensor_io/data/datasets.hpp"
 #include "tensor_io/layers/deferred_weights.hpp"
+#include "troupe/troupe.hpp"
+
+namespace bench_pipeline {
 
 using namespace troupe;
 
@@ -109,9 +111,7 @@ std::vector<double> bubbles(const std::string& schedule, int chunks, int steps) 
       if (!batch->last_of_step) continue;
       rank.barrier();
       Step step{steady_now_ns(), 0};
-      rank.run_micro_batches(of_step, [&](const Batch& of) {
-        return Rank::MicroBatch{model->forward(of.input).mean(), 0};
-      });
+      rank.run_micro_batches(of_step, [&](const Batch& of) { return Loss(model->forward(of.input).mean()); });
       step.end = steady_now_ns();
       of_step.clear();
       rank.step(*optimizer);
@@ -135,7 +135,7 @@ std::vector<double> bubbles(const std::string& schedule, int chunks, int steps) 
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   const int steps = argc > 1 ? std::atoi(argv[1]) : 5;
   if (steps < 1) return std::fprintf(stderr, "usage: bench_pipeline [STEPS], at least 1\n"), 2;
   register_mesh_parallel();
@@ -152,3 +152,5 @@ int main(int argc, char** argv) {
   }
   return 0;
 }
+
+}  // namespace bench_pipeline

@@ -15,6 +15,8 @@
 #include "tensor_io/data/token_dataset.hpp"
 #include "tensor_io/optimizer/fused_optimizer.hpp"
 
+namespace bench_slow_rank {
+
 namespace {
 
 using troupe::Config;
@@ -55,7 +57,7 @@ thread_local std::unique_ptr<Pace> pace;  // a rank's thread's
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   register_gossip();
   troupe::Job job;
   job.declare = declare;
@@ -89,3 +91,5 @@ int main(int argc, char** argv) {
       },
       declare);
 }
+
+}  // namespace bench_slow_rank

@@ -4,15 +4,19 @@
 
 #include "troupe/troupe.hpp"
 
-int main(int argc, char** argv) {
+namespace bench_start {
+
+int run(int argc, char** argv) {
   return troupe::main(
       argc, argv,
       [](troupe::Rank& rank) {
         auto model = rank.distribute(torch::nn::Linear(1, 1));
         auto optimizer = rank.make_optimizer(*model);
-        rank.backward(model->forward(torch::ones({1, 1})).sum(), 0, 1, 1);
+        rank.backward(troupe::Loss(model->forward(torch::ones({1, 1})).sum()), 1, 1);
         (void)rank.step(*optimizer);
         if (rank.is_main()) std::printf("first step\n"), std::fflush(stdout);
       },
       [](troupe::Config& config) { config.save_every = -1; });
 }
+
+}  // namespace bench_start

@@ -33,6 +33,8 @@
 #include "tensor_io/checkpoint/state_parts.hpp"
 #include "troupe/troupe.hpp"
 
+namespace bench_steps {
+
 using namespace step_job;
 
 namespace {
@@ -189,7 +191,7 @@ void serve(troupe::Rank& rank, const Options& options) {
       const double blocking_ms = ms_since(begin_save);
       for (int i = 0; i < std::atoi(argument.c_str()); ++i) {
         const auto begin = std::chrono::steady_clock::now();
-        rank.backward(job.loss(steps), 0, static_cast<double>(options.batch), 1);
+        rank.backward(troupe::Loss(job.loss(steps)), static_cast<double>(options.batch), 1);
         const auto report = rank.step(*optimizer);
         step_ms.push_back(ms_since(begin));
         actors_us.push_back(report.message_us);
@@ -234,7 +236,7 @@ void serve(troupe::Rank& rank, const Options& options) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   Options options;
   try {
     options = parse(argc, argv);
@@ -260,3 +262,5 @@ int main(int argc, char** argv) {
         config.keep_last = 1;
       });
 }
+
+}  // namespace bench_steps

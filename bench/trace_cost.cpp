@@ -154,8 +154,8 @@ StepCost run(const Variant& variant, const std::string& folder) {
 
 // In a process of its own, as a user's is: what Kineto does for the first time is in it.
 StepCost run_in_process(std::size_t variant, const std::string& folder) {
-  const auto command = std::filesystem::read_symlink("/proc/self/exe").string() + " trace-run " +
-                       std::to_string(variant) + " '" + folder + "'";
+  const auto program = std::filesystem::read_symlink("/proc/self/exe").replace_filename("bench_observe").string();
+  const auto command = program + " trace-run " + std::to_string(variant) + " '" + folder + "'";
   FILE* child = ::popen(command.c_str(), "r");
   if (child == nullptr) std::exit(1);
   std::string last;
