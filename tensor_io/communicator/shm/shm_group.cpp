@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "tensor_io/communicator/communicator_errors.hpp"
+#include "tensor_io/communicator/shm/gone_ranks.hpp"
 #include "tensor_io/kernels/reduce_kernels.hpp"
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -104,16 +105,9 @@ void ShmGroup::abort(const ErrorReport& reason) noexcept {
   }
 }
 
-void ShmGroup::check_alive(const std::vector<int>& missing) const {
-  std::vector<int> dead;
-  std::vector<int> left;
-  for (const int r : missing) {
-    if (!watches_[r].alive()) {
-      dead.push_back(r);
-    } else if (slot(r).left.load(std::memory_order_acquire) != 0) {
-      left.push_back(r);
-    }
-  }
+void ShmGroup::throw_if_any(const std::vector<int>& gone) const {
+  std::vector<int> dead, left;
+  for (const int r : gone) (watches_[r].alive() ? left : dead).push_back(r);
   if (!dead.empty()) {
     std::string pids;
     for (const int r : dead) pids += (pids.empty() ? "" : ", ") + std::to_string(watches_[r].pid());
@@ -155,9 +149,10 @@ void ShmGroup::wait(shm::Bell& bell, Ready ready, Missing missing) {
     bell.sleepers.fetch_sub(1, std::memory_order_seq_cst);
     if (ready()) return;
     throw_if_failed();
+    throw_if_any(gone_ranks(
+        missing, [&](int r) { return !watches_[r].alive() || slot(r).left.load(std::memory_order_acquire) != 0; }));
     const std::vector<int> absent = missing();
-    check_alive(absent);
-    if (ready()) return;
+    if (absent.empty()) return;
     if (Clock::now() >= deadline) {
       throw Error(ErrorCode::timeout, {},
                   names(absent) + " did not come within " + std::to_string(options_.timeout.count()) + " ms",
@@ -239,10 +234,10 @@ void ShmGroup::send(const std::byte* data, std::int64_t bytes, int destination, 
     if (way.bell.sleepers.load(std::memory_order_seq_cst) > 0) ring(way.bell);
   };
   const auto wait_until_taken = [&](std::uint32_t but) {
-    wait(
-        way.bell,
-        [&] { return way.sent.load(std::memory_order_relaxed) - way.taken.load(std::memory_order_seq_cst) <= but; },
-        [&] { return std::vector<int>{destination}; });
+    const auto is_taken = [&] {
+      return way.sent.load(std::memory_order_relaxed) - way.taken.load(std::memory_order_seq_cst) <= but;
+    };
+    wait(way.bell, is_taken, [&] { return is_taken() ? std::vector<int>() : std::vector<int>{destination}; });
   };
   throw_if_failed();
   way.fingerprint = record.fingerprint();
@@ -270,9 +265,8 @@ void ShmGroup::recv(std::byte* data, std::int64_t bytes, int source, const Colle
   do {
     const auto count = std::min<std::int64_t>(bytes - done, shm::kParcelBytes);
     const auto taken = way.taken.load(std::memory_order_relaxed);
-    wait(
-        way.bell, [&] { return way.sent.load(std::memory_order_seq_cst) != taken; },
-        [&] { return std::vector<int>{source}; });
+    const auto is_sent = [&] { return way.sent.load(std::memory_order_seq_cst) != taken; };
+    wait(way.bell, is_sent, [&] { return is_sent() ? std::vector<int>() : std::vector<int>{source}; });
     if (done == 0 && way.fingerprint != record.fingerprint()) {
       throw Error(
           ErrorCode::mismatch, {},

@@ -75,7 +75,7 @@ class ShmGroup {
   void check_agreement(const CollectiveRecord& record, std::uint64_t fingerprint) const;
   template <class Ready, class Missing>
   void wait(shm::Bell& bell, Ready ready, Missing missing);
-  void check_alive(const std::vector<int>& missing) const;
+  void throw_if_any(const std::vector<int>& gone) const;
   void throw_if_failed() const;
   std::string names(const std::vector<int>& ranks) const;
 
