@@ -236,7 +236,7 @@ void CoordinatorState::plan() {
 void CoordinatorState::announce(Membership next) {
   if (next.resume_step > last_resume || phase == Phase::forming) fruitless = 0;
   last_resume = next.resume_step;
-  if (++fruitless > kFruitless + 1) {
+  if (!next.only_adds_to(current) && ++fruitless > kFruitless + 1) {
     return abort(
         {ErrorCode::aborted,
          -1,

@@ -110,6 +110,12 @@ bool Membership::has_newcomers() const noexcept {
   return std::any_of(members.begin(), members.end(), [](const Member& m) { return m.newcomer; });
 }
 
+bool Membership::only_adds_to(const Membership& before) const noexcept {
+  return members.size() > before.members.size() &&
+         std::all_of(before.members.begin(), before.members.end(),
+                     [&](const Member& m) { return rank_of(m.process) >= 0; });
+}
+
 MembershipAnswer plan_membership(const MembershipQuestion& q) {
   MembershipAnswer answer;
   if (q.current.members.empty()) {

@@ -39,6 +39,8 @@ struct Membership {
   int world_size() const noexcept { return static_cast<int>(members.size()); }
   int rank_of(const ProcessId& process) const noexcept;  ///< -1: not a member
   bool has_newcomers() const noexcept;
+  /// It has all processes of `before`, and others: nobody was lost in between.
+  bool only_adds_to(const Membership& before) const noexcept;
 };
 
 /// Where a survivor stands when its generation was interrupted.

@@ -19,7 +19,7 @@ struct Job {
   explicit Job(int world_size, const std::optional<Membership>& resumed = {}, bool recovers = false)
       : Job(options(world_size, resumed, recovers)) {}
   explicit Job(const CoordinatorOptions& options)
-      : system(config), coordinator(system.spawn(troupe::coordinator, options)) {}
+      : world_size_(options.world_size), system(config), coordinator(system.spawn(troupe::coordinator, options)) {}
   static CoordinatorOptions options(int world_size, const std::optional<Membership>& resumed, bool recovers) {
     CoordinatorOptions options;
     options.job_id = "job";
@@ -38,7 +38,7 @@ struct Job {
     options.reconnect = std::move(reconnect);
     join.job_id = join.job_id.empty() ? "job" : join.job_id;
     join.process = {rank, static_cast<std::uint64_t>(10 + ranks.size())};
-    join.world_size = static_cast<std::int32_t>(2);
+    join.world_size = world_size_;
     options.join = join;
     options.coordinator = caf::actor_cast<caf::strong_actor_ptr>(coordinator);
     options.compute = caf::actor(self);
@@ -53,6 +53,7 @@ struct Job {
     return why;
   }
 
+  const std::int32_t world_size_;
   caf::actor_system_config config;
   caf::actor_system system;
   caf::scoped_actor self{system};
@@ -403,6 +404,40 @@ TEST_CASE("[L05] a replacement that comes when the job is done ends, too") {
   job.self->receive([&](const AbortJob& abort) { report = abort.report; }, caf::after(10s) >> [] {});
   CHECK((report.code == ErrorCode::ok));
   CHECK(report.cause == "the job is done");
+}
+
+TEST_CASE("[L05] a job grows rank by rank within one step, and that is no interruption without progress") {
+  auto options = Job::options(2, {}, true);
+  constexpr int kSlots = 8;
+  options.world_size = kSlots;
+  options.recovery.min_start = 1;
+  options.recovery.last_call = 0ms;
+  Job job(options);
+  const auto membership = [&] {
+    Membership next;
+    job.self->receive([&](Membership& m) { next = std::move(m); },
+                      [](const AbortJob& abort) { FAIL(abort.report.to_string()); },
+                      caf::after(10s) >> [] { FAIL("no membership"); });
+    return next;
+  };
+  CHECK(job.refused(job.add_rank(0)).empty());
+  auto current = membership();
+  for (int slot = 1; slot < kSlots; ++slot) {
+    CHECK(job.refused(job.add_rank(slot)).empty());
+    for (int rank = 0; rank < current.world_size(); ++rank) {
+      job.self->receive([](const InterruptRanks&) {}, caf::after(10s) >> [] { FAIL("nobody was interrupted"); });
+    }
+    for (int rank = 0; rank < current.world_size(); ++rank) {
+      RankInterrupted report;
+      report.process = current.members[static_cast<std::size_t>(rank)].process;
+      report.generation = current.generation;
+      report.steps_done = 5;
+      caf::anon_send(job.ranks[static_cast<std::size_t>(rank)], report);
+    }
+    for (int rank = 0; rank <= slot; ++rank) current = membership();
+    CHECK(current.world_size() == slot + 1);
+    CHECK(current.resume_step == 5);
+  }
 }
 
 namespace {
