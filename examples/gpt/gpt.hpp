@@ -43,7 +43,8 @@ TROUPE_BLOCK(TransformerBlock);
 inline constexpr const char* kGptPlan =
     "layers.*.attention.qkv: column/3, layers.*.attention.out: row, layers.*.up: column, layers.*.down: row, tokens: "
     "vocabulary, "
-    "head?: gather, layers.*.attention_norm: sequence, layers.*.mlp_norm: sequence, norm: sequence";
+    "head?: gather, layers.*.attention_norm: sequence, layers.*.mlp_norm: sequence, norm: sequence, "
+    "dropout: whole, layers.*.attention.dropout: sequence, layers.*.dropout: sequence";
 
 /// A decoder-only transformer. Its layers are blocks: what FSDP shards, activation checkpointing recomputes, a pipeline
 /// cuts between.

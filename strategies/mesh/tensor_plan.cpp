@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <charconv>
+#include <set>
 
 #include "actors/block/wrap_policy.hpp"
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/layers/dropout.hpp"
 
 namespace troupe {
 namespace {
@@ -34,15 +36,13 @@ TensorPlanEntry parse_entry(std::string_view item) {
       throw plan_refused("'" + shown + "': only column has parts, a number of them, as in column/3");
     how = how.substr(0, slash);
   }
-  static const std::map<std::string_view, LayerSplit> kinds{{"column", LayerSplit::column},
-                                                            {"gather", LayerSplit::gather},
-                                                            {"row", LayerSplit::row},
-                                                            {"vocabulary", LayerSplit::vocabulary},
-                                                            {"sequence", LayerSplit::none}};
+  static const std::map<std::string_view, LayerSplit> kinds{
+      {"column", LayerSplit::column},         {"gather", LayerSplit::gather}, {"row", LayerSplit::row},
+      {"vocabulary", LayerSplit::vocabulary}, {"whole", LayerSplit::whole},   {"sequence", LayerSplit::none}};
   const auto kind = kinds.find(how);
   if (kind == kinds.end() || entry.pattern.empty())
     throw plan_refused("'" + shown + "': '" + std::string(how) +
-                       "' is none of column, gather, row, vocabulary, sequence");
+                       "' is none of column, gather, row, vocabulary, sequence, whole");
   entry.split = kind->second;
   entry.optional = entry.pattern.ends_with('?');
   if (entry.optional) entry.pattern.pop_back();
@@ -78,17 +78,20 @@ class Sharing {
       if (cut_values_) cut_parameter(parameter, how, name);
       found_.cuts[name] = how;
     };
-    if (entry.split == LayerSplit::none) {
+    if (auto* dropout = dynamic_cast<nn::DropoutImpl*>(module.get())) {
+      share_dropout(path, *dropout, entry);
+    } else if (entry.split == LayerSplit::none) {
       if (group_.sequence) {
         for (const auto& item : module->named_parameters()) found_.partial.push_back(path + "." + item.key());
       }
     } else if (auto* linear = dynamic_cast<nn::LinearImpl*>(module.get());
-               linear != nullptr && entry.split != LayerSplit::vocabulary) {
+               linear != nullptr && entry.split != LayerSplit::vocabulary && entry.split != LayerSplit::whole) {
       const bool row = entry.split == LayerSplit::row;
       cut("weight", linear->weight, row ? 1 : 0);
       if (!row) cut("bias", linear->bias, 0);
       if (row && group_.sequence && linear->bias.defined()) found_.partial.push_back(path + ".bias");
       linear->share(entry.split, group_);
+      has_columns_ = has_columns_ || entry.split == LayerSplit::column;
     } else if (auto* embedding = dynamic_cast<nn::EmbeddingImpl*>(module.get());
                embedding != nullptr && entry.split == LayerSplit::vocabulary) {
       const auto& options = embedding->options;
@@ -103,11 +106,34 @@ class Sharing {
                          "column, gather and row are for troupe::nn::Linear, vocabulary for troupe::nn::Embedding");
     }
   }
+  /// Every dropout's part is known.
+  void check_dropouts(const std::vector<Named>& modules) const {
+    if (group_.ranks() == 1 || !(group_.sequence || has_columns_)) return;
+    for (const auto& [path, module] : modules) {
+      const auto* dropout = dynamic_cast<const nn::DropoutImpl*>(module.get());
+      if (dropout == nullptr || dropout->options.p() == 0 || placed_.contains(dropout)) continue;
+      throw plan_refused("'" + path + "' drops elements, and the plan does not say which part of its input a rank has",
+                         "add '" + path + ": whole', or column between a column and a row layer, or sequence");
+    }
+  }
   SharedParameters take() { return std::move(found_); }
 
  private:
+  void share_dropout(const std::string& path, nn::DropoutImpl& dropout, const TensorPlanEntry& entry) {
+    placed_.insert(&dropout);
+    if (entry.split == LayerSplit::column && entry.stack == 1) {
+      dropout.share(-1, group_.rank(), group_.ranks());
+    } else if (entry.split == LayerSplit::none) {
+      if (group_.sequence) dropout.share(1, group_.rank(), group_.ranks());
+    } else if (entry.split != LayerSplit::whole) {
+      throw plan_refused(path + " is a dropout", "column, sequence and whole are for it");
+    }
+  }
+
   const TensorParallel& group_;
   bool cut_values_;
+  bool has_columns_ = false;
+  std::set<const torch::nn::Module*> placed_;  // dropouts whose part is known
   SharedParameters found_;
 };
 
@@ -140,6 +166,7 @@ SharedParameters share_layers(torch::nn::Module& model, const std::vector<Tensor
     }
     if (!fits && !entry.optional) throw plan_refused("'" + entry.pattern + "' fits no module of the model");
   }
+  sharing.check_dropouts(modules);
   for (const auto& [path, module] : modules) {
     if (auto* split = dynamic_cast<nn::TokenSplitImpl*>(module.get())) split->share(group);
   }

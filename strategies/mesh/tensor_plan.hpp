@@ -21,6 +21,10 @@ namespace troupe {
 /// sequence    not shared; but with sequence_parallel it sees this rank's tokens alone, so that its gradients are to be
 /// summed
 ///
+/// A troupe::nn::Dropout drops what it drops on one rank, so the plan says which part of its input a rank has: column
+/// (between a column and a row layer: along the last dimension), sequence, or whole. Without column layers and
+/// sequence_parallel it is whole, and need not be named.
+///
 /// Paths are those of modules; `*` stands for one name, `**` for any number of them. A path with `?` behind it may fit
 /// nothing.
 struct TensorPlanEntry {

@@ -110,6 +110,18 @@ void DropoutImpl::place(std::shared_ptr<const ForwardPosition> position, std::in
   visit_ = calls_ = 0;
 }
 
+at::Tensor DropoutImpl::mask(const at::Tensor& input, const DropoutKey& key, std::uint64_t subsequence) const {
+  const auto of = [&](at::IntArrayRef sizes) {
+    return dropout_mask(sizes, this->options.p(), key, subsequence, input.device());
+  };
+  if (part_.ranks == 1) return of(input.sizes());
+  const auto dim = part_.dim < 0 ? part_.dim + input.dim() : part_.dim;
+  const auto own = input.size(dim);
+  auto whole = input.sizes().vec();
+  whole[static_cast<std::size_t>(dim)] *= part_.ranks;
+  return of(whole).narrow(dim, part_.rank * own, own);
+}
+
 at::Tensor DropoutImpl::forward(const at::Tensor& input) {
   const double p = this->options.p();
   if (!this->is_training() || p == 0) return input;
@@ -135,7 +147,7 @@ at::Tensor DropoutImpl::forward(const at::Tensor& input) {
                 "register it in the model before rank.distribute(model)");
   }
   const auto mask_key = key_in_memory != nullptr ? DropoutKey(*key_in_memory) : DropoutKey(key);
-  auto factor = dropout_mask(input.sizes(), p, mask_key, subsequence, input.device()).to(input.scalar_type());
+  auto factor = mask(input, mask_key, subsequence).to(input.scalar_type());
   if (p < 1) factor.div_(1 - p);
   return input * factor;
 }

@@ -80,8 +80,17 @@ class DropoutImpl : public torch::nn::detail::_DropoutNd<DropoutImpl> {
 
   /// Masks by this position from now on, as layer number `layer` of the model.
   void place(std::shared_ptr<const ForwardPosition> position, std::int64_t layer);
+  /// Its input is part `rank` of `ranks` equal ones along dimension `dim` (negative: from the last): masks are that
+  /// part of the whole's.
+  void share(int dim, int rank, int ranks) { part_ = {dim, rank, ranks}; }
 
  private:
+  struct Part {
+    int dim = 0, rank = 0, ranks = 1;
+  };
+  at::Tensor mask(const at::Tensor& input, const DropoutKey& key, std::uint64_t subsequence) const;
+
+  Part part_;
   std::shared_ptr<const ForwardPosition> position_;
   std::int64_t layer_ = 0;
   std::uint64_t visit_ = 0, calls_ = 0;  // a layer that is called twice in a forward draws twice

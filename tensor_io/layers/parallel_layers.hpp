@@ -17,6 +17,7 @@ enum class LayerSplit : std::uint8_t {
   gather,      ///< as column, and all ranks get all outputs
   row,         ///< each rank has a part of the inputs, as column leaves them; outputs are summed
   vocabulary,  ///< of an embedding: each rank has a part of the rows
+  whole,       ///< of a dropout: all ranks have its whole input
 };
 
 /// Which rows or columns of a parameter a rank holds: in each of `stack` equal parts of dimension `dim` one run of

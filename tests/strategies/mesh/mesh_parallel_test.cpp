@@ -98,7 +98,7 @@ struct MeshRun {
           if (batch->micro_batch == 0) of_step.clear();
           of_step.push_back(batch);
           if (!batch->last_of_step) continue;
-          rank.run_micro_batches(of_step, [&](const Batch& of) { return Rank::MicroBatch{loss_of(of), 0}; });
+          rank.run_micro_batches(of_step, [&](const Batch& of) { return Loss(loss_of(of)); });
         } else {
           rank.backward(loss_of(*batch));
         }
@@ -317,6 +317,7 @@ TEST_CASE("[X03] tensor parallel trains as one rank does, on 2 and 4 ranks, with
   MeshRun alone("ddp", 1), run("tensor_parallel", ranks);
   alone.model.tied_head = run.model.tied_head = tied;
   alone.model.rotary = run.model.rotary = !tied;
+  alone.model.dropout = run.model.dropout = 0.2;
   run.config.sequence_parallel = sequence;
   alone.run();
   run.run();
@@ -718,7 +719,7 @@ struct RootImpl : torch::nn::Module {
   torch::nn::Linear head = register_module("head", torch::nn::Linear(4, 12));
   at::Tensor nothing = register_parameter("nothing", torch::zeros({0, 3}));
   RootImpl() {
-    for (int i = 0; i < 4; ++i) layers.push_back(register_module("layer" + std::to_string(i), Counter()));
+    for (int i = 0; i < 4; ++i) layers.emplace_back(register_module("layer" + std::to_string(i), Counter()));
     for (auto& parameter : layers[1]->parameters()) parameter.requires_grad_(false);
   }
   at::Tensor forward(const at::Tensor& ids) {
@@ -782,7 +783,7 @@ struct SometimesChainImpl : torch::nn::Module {
   torch::nn::Embedding embed = register_module("embed", torch::nn::Embedding(12, 4));
   torch::nn::Linear head = register_module("head", torch::nn::Linear(4, 12));
   SometimesChainImpl() {
-    for (int i = 0; i < 4; ++i) layers.push_back(register_module("layer" + std::to_string(i), Sometimes()));
+    for (int i = 0; i < 4; ++i) layers.emplace_back(register_module("layer" + std::to_string(i), Sometimes()));
   }
   at::Tensor forward(const at::Tensor& ids) {
     auto x = embed(ids);

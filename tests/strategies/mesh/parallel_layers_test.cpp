@@ -3,6 +3,7 @@
 
 #include "strategies/mesh/tensor_plan.hpp"
 #include "tensor_io/layers/deferred_weights.hpp"
+#include "tensor_io/layers/dropout.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/rank_threads.hpp"
 
@@ -10,12 +11,14 @@ using namespace troupe;
 
 namespace {
 
-/// An MLP with an embedding in front and its rows as output layer behind.
+/// An MLP with an embedding in front and its rows as output layer behind, and dropout before, between and behind layers
+/// that are shared.
 struct SharedMlpImpl : torch::nn::Module {
   troupe::nn::Embedding rows{nullptr};
   troupe::nn::TokenSplit token_split{nullptr};
   torch::nn::LayerNorm norm{nullptr};
   troupe::nn::Linear up{nullptr}, down{nullptr}, head{nullptr};
+  troupe::nn::Dropout first{nullptr}, hidden{nullptr}, last{nullptr};
   explicit SharedMlpImpl() {
     torch::manual_seed(3);
     rows = register_module("rows", troupe::nn::Embedding(12, 6));
@@ -24,15 +27,23 @@ struct SharedMlpImpl : torch::nn::Module {
     up = register_module("up", troupe::nn::Linear(6, 8));
     down = register_module("down", troupe::nn::Linear(8, 6));
     head = register_module("head", troupe::nn::Linear(6, 4));
+    const auto position = std::make_shared<ForwardPosition>();
+    for (auto& [name, dropout] :
+         std::map<std::string, troupe::nn::Dropout*>{{"first", &first}, {"hidden", &hidden}, {"last", &last}}) {
+      *dropout = register_module(name, troupe::nn::Dropout(0.3));
+      (*dropout)->place(position, static_cast<std::int64_t>(name.size()));
+    }
   }
   std::pair<at::Tensor, at::Tensor> forward(const at::Tensor& ids) {
-    auto x = token_split(rows(ids));
-    x = x + down(torch::tanh(up(norm(x))));
+    auto x = token_split(first(rows(ids)));
+    x = x + last(down(hidden(torch::tanh(up(norm(x))))));
     return {rows->scores(x), head(x)};
   }
 };
 
-constexpr const char* kMlpPlan = "rows: vocabulary, up: column, down: row, head: gather, norm: sequence";
+constexpr const char* kMlpPlan =
+    "rows: vocabulary, up: column, down: row, head: gather, norm: sequence, first: whole, hidden: column, last: "
+    "sequence";
 
 at::Tensor mlp_loss(SharedMlpImpl& model) {
   const auto ids = torch::randint(12, {3, 4}, at::detail::createCPUGenerator(4), at::TensorOptions().dtype(at::kLong));
@@ -60,7 +71,8 @@ std::string plan_error(const std::string& text) {
 }  // namespace
 
 TEST_CASE(
-    "[X03] column, row, gathered and vocabulary-parallel layers give one rank's loss and gradients, on 2 and 4 ranks") {
+    "[X03] column, row, gathered and vocabulary-parallel layers give one rank's loss and gradients, on 2 and 4 ranks, "
+    "with what dropout drops on one") {
   const int ranks = GENERATE(2, 4);
   const bool sequence = GENERATE(false, true);
   SharedMlpImpl whole;
@@ -103,16 +115,39 @@ TEST_CASE(
 TEST_CASE("[X03] a plan that can't be is refused on one line, naming the entry") {
   CHECK_THAT(plan_error("up"), Catch::Contains("'up' says not how"));
   CHECK_THAT(plan_error("up: colunm"),
-             Catch::Contains("'colunm' is none of column, gather, row, vocabulary, sequence"));
+             Catch::Contains("'colunm' is none of column, gather, row, vocabulary, sequence, whole"));
   CHECK_THAT(plan_error("up: row/2"), Catch::Contains("only column has parts"));
   CHECK_THAT(plan_error("upp: column"), Catch::Contains("'upp' fits no module"));
   CHECK_THAT(plan_error("norm: column"), Catch::Contains("norm can't be shared so"));
+  CHECK_THAT(plan_error("hidden: row"), Catch::Contains("hidden is a dropout"));
+  CHECK_THAT(plan_error("up: whole"), Catch::Contains("up can't be shared so"));
   CHECK_THAT(plan_error("rows: column"), Catch::Contains("rows can't be shared so"));
   CHECK_THAT(plan_error("up: column, *: column"), Catch::Contains("can't be shared so") || Catch::Contains("twice"));
   CHECK((plan_error("upp?: column, {").find('\n') == std::string::npos));
   CHECK((plan_error("{up: column, upp?: row}").empty()));
   CHECK_THROWS_WITH((ParameterCut{0, 3, 2, 0}.runs(9, "layer.weight")),
                     Catch::Contains("layer.weight has 9 in 3 parts"));
+}
+
+TEST_CASE("[X03] a plan that does not say which part of its input a dropout has is refused") {
+  const auto error_with = [](const std::string& plan, double p, bool sequence) {
+    const auto failures = test::run_ranks_catching({test::all_backends()[0], 2}, [&](Communicator& lane) {
+      struct ModelImpl : torch::nn::Module {
+        troupe::nn::Linear up = register_module("up", troupe::nn::Linear(4, 4));
+        troupe::nn::Dropout drop = register_module("drop", troupe::nn::Dropout());
+      } model;
+      model.drop->options.p(p);
+      share_layers(model, parse_tensor_plan(plan), {std::shared_ptr<Communicator>(&lane, [](auto*) {}), sequence},
+                   false);
+    });
+    return failures[0] ? failures[0]->text : "";
+  };
+  CHECK_THAT(error_with("up: column", 0.5, false),
+             Catch::Contains("'drop' drops elements") && Catch::Contains("drop: whole"));
+  CHECK_THAT(error_with("up: gather", 0.5, true), Catch::Contains("'drop' drops elements"));
+  CHECK(error_with("up: column, drop: column", 0.5, true) == "");
+  CHECK(error_with("up: gather", 0.5, false) == "");
+  CHECK(error_with("up: column", 0, true) == "");
 }
 
 TEST_CASE("[X02] a linear layer's backward leaves the weight's gradient for later, and the same comes of it") {
