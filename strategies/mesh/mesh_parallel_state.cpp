@@ -44,10 +44,12 @@ std::vector<TensorPart> MeshParallel::state_parts(Optimizer& optimizer, int, int
   for (const auto& parameter : parameters_) add("model." + parameter.name, parameter, parameter.tensor);
   for (const auto& [name, value] : optimizer.state())
     add("optimizer." + name, *by_name.at(name.substr(0, name.rfind('.'))), value);
+  NamedTensors buffers;
   for (const auto& item : model_->named_buffers()) {
-    if (place_.tp == 0 && has_buffer(item.key())) alike.emplace_back("model." + item.key(), item.value());
+    if (place_.tp == 0 && has_buffer(item.key())) buffers.emplace_back("model." + item.key(), item.value());
   }
   for (auto& part : share_of(alike, place_.dp, mesh_.dp)) parts.push_back(std::move(part));
+  for (auto& part : parts_of_first(buffers, place_.dp)) parts.push_back(std::move(part));
   return parts;
 }
 

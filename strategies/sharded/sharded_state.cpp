@@ -213,8 +213,10 @@ std::vector<TensorPart> Sharded::state_parts(Optimizer& optimizer, int rank, int
         shared.emplace_back("model." + name, at::empty(parameter.sizes, at::TensorOptions().dtype(parameter.dtype)));
     }
   }
-  for (const auto& item : model_->named_buffers()) shared.emplace_back("model." + item.key(), item.value());
+  NamedTensors buffers;
+  for (const auto& item : model_->named_buffers()) buffers.emplace_back("model." + item.key(), item.value());
   for (auto& part : share_of(shared, rank, world_size)) parts.push_back(std::move(part));
+  for (auto& part : parts_of_first(buffers, rank)) parts.push_back(std::move(part));
   return parts;
 }
 

@@ -98,6 +98,7 @@ struct TensorClaim {
 
 std::vector<std::int64_t> numbers(const std::vector<PickleValue*>& values) {
   std::vector<std::int64_t> numbers;
+  numbers.reserve(values.size());
   for (const auto* value : values) numbers.push_back(value->number);
   return numbers;
 }

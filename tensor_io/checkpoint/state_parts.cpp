@@ -60,6 +60,10 @@ std::vector<TensorPart> share_of(const NamedTensors& tensors, std::int64_t rank,
   return parts;
 }
 
+std::vector<TensorPart> parts_of_first(const NamedTensors& tensors, std::int64_t rank) {
+  return rank == 0 ? share_of(tensors, 0, 1) : std::vector<TensorPart>();
+}
+
 at::Tensor values_of(const TensorPart& part) {
   if (part.pieces.size() == 1) return part.pieces[0].detach().cpu().contiguous().view(part.shape);
   std::vector<at::Tensor> flat;

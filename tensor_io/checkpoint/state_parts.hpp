@@ -20,6 +20,9 @@ TensorPart rows_part(const std::string& name, const at::Tensor& tensor, std::int
 /// twice. A pure function of names and shapes.
 std::vector<TensorPart> share_of(const NamedTensors& tensors, std::int64_t rank, std::int64_t ranks);
 
+/// What rank `rank` writes of tensors of which each rank may have its own (buffers): rank 0 all of them.
+std::vector<TensorPart> parts_of_first(const NamedTensors& tensors, std::int64_t rank);
+
 /// A part's values as one tensor of its shape on the CPU; a view where it is one piece.
 at::Tensor values_of(const TensorPart& part);
 

@@ -282,9 +282,18 @@ NamedTensors FusedOptimizer::state() {
 void FusedOptimizer::load_state(const NamedTensors& loaded) {
   at::NoGradGuard no_grad;
   std::map<std::string, at::Tensor> values(loaded.begin(), loaded.end());
-  std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // all or nothing: checked before the first is written
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies;      // all or nothing: checked before the first is written
+  const auto is_of_empty = [this](const std::string& name) {  // strategies that shard save nothing of such a parameter
+    for (const auto& group : groups_) {
+      for (const auto& [parameter, tensor] : group.parameters) {
+        if (tensor.numel() == 0 && name.starts_with(parameter + ".")) return true;
+      }
+    }
+    return false;
+  };
   for (auto& [name, mine] : state()) {
     const auto found = values.find(name);
+    if (found == values.end() && is_of_empty(name)) continue;
     if (found == values.end()) {
       throw Error(ErrorCode::mismatch, "optimizer state", "there is no " + name,
                   "resume with the optimizer that wrote the checkpoint (this one is " + this->name() + ")");

@@ -220,6 +220,8 @@ void TorchOptimizer::load_state(const NamedTensors& loaded) {
       auto state = fresh_state(optimizer_);
       if (take(name, parameter.detach(), *state, values)) {
         states[parameter.unsafeGetTensorImpl()] = std::move(state);
+      } else if (always_there && parameter.numel() == 0) {  // strategies that shard save nothing of it
+        states[parameter.unsafeGetTensorImpl()] = std::move(optimizer_.state()[parameter.unsafeGetTensorImpl()]);
       } else if (always_there) {
         throw Error(ErrorCode::mismatch, "optimizer state", "there is no " + name + ".sum",
                     "resume with the optimizer that wrote the checkpoint");
