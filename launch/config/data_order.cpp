@@ -10,12 +10,22 @@ std::vector<std::string> data_order_changes(std::string_view saved, const Config
   const auto before = nlohmann::json::parse(saved, nullptr, false), now = nlohmann::json::parse(config_to_json(config));
   std::vector<std::string> changes;
   if (!before.is_object()) return changes;
-  for (const char* name : {"batch_size", "shuffle", "shuffle_buffer", "seed", "data"}) {
+  for (const char* name : {"shuffle", "shuffle_buffer", "seed", "data"}) {
     const auto was = before.find(name), is = now.find(name);
     if (was == before.end() || is == now.end() || *was == *is) continue;
     changes.push_back(std::string(name) + " was " + was->dump().substr(0, 80) + ", is " + is->dump());
   }
   return changes;
+}
+
+std::int64_t same_sample(std::string_view saved, const Config& config, std::int64_t& step_in_epoch) {
+  const auto before = nlohmann::json::parse(saved, nullptr, false);
+  if (!before.is_object() || !before.contains("batch_size") || !before["batch_size"].is_number_integer()) return 0;
+  const auto was = before["batch_size"].get<std::int64_t>();
+  std::int64_t seen = 0;
+  if (was <= 0 || __builtin_mul_overflow(step_in_epoch, was, &seen)) return 0;
+  step_in_epoch = seen / config.batch_size;
+  return seen % config.batch_size;
 }
 
 }  // namespace troupe

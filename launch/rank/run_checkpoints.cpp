@@ -96,7 +96,7 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector,
       const auto best = manifest.metadata.find("best"), saved = manifest.metadata.find("config");
       if (saved != manifest.metadata.end()) saved_config = saved->second;
       position = {manifest.epoch, manifest.step_in_epoch,
-                  best == manifest.metadata.end() ? -1.0 : std::stod(best->second)};
+                  best == manifest.metadata.end() ? -1.0 : std::stod(best->second), manifest.step_in_epoch};
       accept = [&compute, counters, metadata = manifest.metadata, step = manifest.step] {
         compute.strategy().load_state(metadata);
         compute.set_steps_done(step);
@@ -121,8 +121,11 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector,
     accept();
     for (const auto& refused : choice.refused) log("refused " + refused.path + ": " + refused.reason);
     log("resume from " + path + ", step " + std::to_string(compute.steps_done()));
-    // At an epoch's end any order may follow; in the middle, what was seen is counted in steps of the former order.
+    // At an epoch's end any order may follow; in the middle, what was seen is counted in samples of the former order.
     if (position.step_in_epoch > 0) {
+      if (const auto again = same_sample(saved_config, rank_.config(), position.step_in_epoch); again > 0)
+        log("warning: the batch size has changed, and " + std::to_string(again) + " samples of epoch " +
+            std::to_string(position.epoch) + " come again, so that batches are whole");
       for (const auto& change : data_order_changes(saved_config, rank_.config()))
         log("warning: " + change + ": the rest of epoch " + std::to_string(position.epoch) +
             " repeats samples and leaves others out; resume "

@@ -20,7 +20,8 @@ class RunCheckpoints {
 
   struct Position {
     std::int64_t epoch = 0, step_in_epoch = 0;
-    double best = -1;  ///< best held-out accuracy so far
+    double best = -1;        ///< best held-out accuracy so far
+    std::int64_t round = 0;  ///< of a loop over uneven batches: step_in_epoch as it was saved
   };
   /// Collective. Every rank reads what it needs of the checkpoint that `selector` means, see choose_checkpoint; refused
   /// ones are told to `log`. Throws on all ranks if none is good for all.
