@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -44,7 +45,14 @@ struct StrategyContext {
   std::function<void(const std::string& name, std::shared_ptr<Communicator> lane)> register_lane;
   /// Waits for the reducer; throws what failed. Compute's thread.
   std::function<BucketsReduced(std::int64_t step)> wait_reduced;
-  caf::actor_system* system = nullptr;        ///< for actors of the strategy's own (OwnActor)
+  caf::actor_system* system = nullptr;  ///< for actors of the strategy's own (OwnActor)
+  /// Parameters that did not require a gradient when the model was distributed; empty: those that do not now.
+  std::shared_ptr<const std::set<const void*>> frozen;
+  /// Whether a layout has a place for the parameter's gradient. A newcomer's parameters are as the program made them,
+  /// so this does not go by what was frozen since.
+  bool trains(const at::Tensor& parameter) const {
+    return frozen ? !frozen->contains(parameter.unsafeGetTensorImpl()) : parameter.requires_grad();
+  }
   std::chrono::milliseconds timeout{60'000};  ///< for an answer of another actor: longer than any collective's
 
   /// A lane of the strategy's own, over all ranks, for one thread. Collective; `name` is unique on the rank. Dies with

@@ -17,8 +17,8 @@ Mesh mesh_of(const StrategyContext& context) {
                     context.options.strategy == "tensor_parallel" ? "tp" : "pp");
 }
 
-Error pipeline_refused(const std::string& cause, const std::string& remedy = {}) {
-  return Error(ErrorCode::usage, "pipeline", cause, remedy);
+Error mesh_refused(const std::string& cause, const std::string& remedy = {}) {
+  return Error(ErrorCode::usage, "mesh", cause, remedy);
 }
 
 void refuse_options(const StrategyOptions& options, const Mesh& mesh) {
@@ -56,7 +56,7 @@ MeshParallel::MeshParallel(StrategyContext context) : context_(std::move(context
 
 MeshParallel::~MeshParallel() {
   for (auto& parameter : parameters_) {
-    if (parameter.tensor.requires_grad()) parameter.tensor.remove_hook(parameter.hook);
+    if (context_.trains(parameter.tensor)) parameter.tensor.remove_hook(parameter.hook);
     if (!parameter.whole.defined()) continue;
     parameter.tensor.mutable_grad() = at::Tensor();
     parameter.tensor.set_data(parameter.whole);
@@ -106,9 +106,8 @@ void MeshParallel::attach(std::shared_ptr<torch::nn::Module> model) {
     for (auto& parameter : parameters_) parameter.block = block_of(parameter.name);
     for (const auto& item : model_->named_buffers()) {
       if (block_of(item.key()) < 0)
-        throw pipeline_refused(
-            "buffer " + item.key() + " is outside of all blocks, where several stages would change it",
-            "move it into a block");
+        throw mesh_refused("buffer " + item.key() + " is outside of all blocks, where several stages would change it",
+                           "move it into a block");
     }
   }
   agree_on_cut();
@@ -130,7 +129,7 @@ int MeshParallel::stage_of_block(int block) const {
 std::vector<ParameterLayout> MeshParallel::layout() const {
   std::vector<ParameterLayout> layout;
   for (const auto& p : parameters_)
-    layout.push_back({p.name, p.sizes, p.tensor.scalar_type(), p.tensor.requires_grad()});
+    layout.push_back({p.name, p.sizes, p.tensor.scalar_type(), context_.trains(p.tensor)});
   return layout;
 }
 
@@ -142,14 +141,13 @@ void MeshParallel::collect_parameters() {
     parameter.tensor = item.value();
     parameter.sizes = item.value().sizes().vec();
     if (!index_.emplace(item.value().unsafeGetTensorImpl(), parameters_.size()).second)
-      throw pipeline_refused("parameter " + item.key() + " is in the model under two names",
-                             "use it through one module");
+      throw mesh_refused("parameter " + item.key() + " is in the model under two names", "use it through one module");
     if (item.value().scalar_type() != at::kFloat)
-      throw pipeline_refused("parameter " + item.key() + " is not float32",
-                             "a mesh trains float32 parameters; use_amp computes in bf16");
+      throw mesh_refused("parameter " + item.key() + " is not float32",
+                         "a mesh trains float32 parameters; use_amp computes in bf16");
     names_.push_back(item.key());
     parameter.whole = parameter.tensor.detach();
-    if (item.value().requires_grad())
+    if (context_.trains(item.value()))
       parameter.hook = parameter.tensor.register_hook(
           [this, i = parameters_.size()](const at::Tensor&) { parameters_[i].used = true; });
     parameters_.push_back(std::move(parameter));
@@ -238,7 +236,7 @@ void MeshParallel::hold_parameters() {
   std::vector<std::pair<Parameter*, std::int64_t>> places;
   for (const bool shared : {true, false}) {
     for (auto& parameter : parameters_) {
-      if ((parameter.block < 0) != shared || !parameter.own || !parameter.tensor.requires_grad()) continue;
+      if ((parameter.block < 0) != shared || !parameter.own || !context_.trains(parameter.tensor)) continue;
       places.emplace_back(&parameter, numel);
       numel += (parameter.tensor.numel() + kLine - 1) / kLine * kLine;
     }

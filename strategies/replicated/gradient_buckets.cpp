@@ -29,9 +29,11 @@ class GradientBuckets::Hook final : public torch::autograd::PostAccumulateGradHo
   std::size_t index_;
 };
 
-GradientBuckets::GradientBuckets(const std::vector<std::pair<std::string, at::Tensor>>& parameters, Communicator& lane,
-                                 std::int64_t cap_bytes, std::int64_t first_cap_bytes, BucketFull full)
-    : full_(std::move(full)),
+GradientBuckets::GradientBuckets(const std::vector<std::pair<std::string, at::Tensor>>& parameters,
+                                 std::vector<ParameterLayout> shape, Communicator& lane, std::int64_t cap_bytes,
+                                 std::int64_t first_cap_bytes, BucketFull full)
+    : shape_(std::move(shape)),
+      full_(std::move(full)),
       alive_(std::make_shared<GradientBuckets*>(this)),
       cap_bytes_(cap_bytes),
       first_cap_bytes_(first_cap_bytes) {
@@ -43,13 +45,12 @@ GradientBuckets::GradientBuckets(const std::vector<std::pair<std::string, at::Te
     }
     entries_.push_back({name, parameter, {}, -1, false, false, {}});
   }
-  const auto shape = layout();
-  plan_ = plan_buckets(shape, registration_order(shape), cap_bytes_, first_cap_bytes_);
+  plan_ = plan_buckets(shape_, registration_order(shape_), cap_bytes_, first_cap_bytes_);
   on_device_ = !lane.device().is_cpu();
   for (const auto& flat : plan_.flats) flats_.push_back(lane.allocate(flat.numel, flat.dtype));
   place();
   for (std::size_t i = 0; i < entries_.size(); ++i) {
-    if (entries_[i].parameter.requires_grad()) {
+    if (shape_[i].requires_grad) {
       torch::autograd::impl::set_post_acc_grad_hooks(entries_[i].parameter, std::make_unique<Hook>(alive_, i));
     }
   }
@@ -116,7 +117,7 @@ std::shared_ptr<std::vector<BucketView>> GradientBuckets::bucket_views() const {
 
 void GradientBuckets::begin_step() {
   for (auto& entry : entries_) {
-    entry.seen = false;
+    entry.seen = entry.used = false;
     entry.source = at::Tensor();
     entry.parameter.mutable_grad() = at::Tensor();
   }
@@ -162,6 +163,7 @@ void GradientBuckets::arrived(std::size_t index) {
   }
   if (!finite && not_finite_ < 0) not_finite_ = static_cast<std::int32_t>(index);
   entry.seen = true;
+  entry.used = entry.used || weight_ != 0;
   if (synchronise_ && !entry.ready) {
     arrival_.push_back(static_cast<std::int32_t>(index));
     if (timed_) arrived_ns_.push_back(steady_now_ns());
@@ -262,11 +264,7 @@ std::vector<double> GradientBuckets::arrival_ms() const {
 }
 
 void GradientBuckets::rebuild(const std::vector<std::int32_t>& order) {
-  // The plan covers what had a slot from the start; a parameter frozen since keeps its slot, so the memory never
-  // changes.
-  auto shape = layout();
-  for (std::size_t i = 0; i < entries_.size(); ++i) shape[i].requires_grad = entries_[i].view.defined();
-  plan_ = plan_buckets(shape, order, cap_bytes_, first_cap_bytes_);
+  plan_ = plan_buckets(shape_, order, cap_bytes_, first_cap_bytes_);
   for (auto& entry : entries_) entry.parameter.mutable_grad() = at::Tensor();
   place();
 }
@@ -286,12 +284,16 @@ std::uint64_t GradientBuckets::seen_hash() const {
   return hash;
 }
 
-GradientBuckets::BackwardTrail GradientBuckets::trail() const { return {used(), arrival_}; }
+GradientBuckets::BackwardTrail GradientBuckets::trail() const {
+  std::vector<bool> seen;
+  for (const auto& entry : entries_) seen.push_back(entry.seen);
+  return {std::move(seen), arrival_};
+}
 
 void GradientBuckets::follow(const BackwardTrail& trail) {
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     auto& entry = entries_[i];
-    entry.seen = trail.seen[i];
+    entry.seen = entry.used = trail.seen[i];
     if (entry.seen) entry.parameter.mutable_grad() = entry.view;
   }
   if (synchronise_) arrival_ = trail.arrived;
@@ -299,7 +301,7 @@ void GradientBuckets::follow(const BackwardTrail& trail) {
 
 std::vector<bool> GradientBuckets::used() const {
   std::vector<bool> used(entries_.size());
-  for (std::size_t i = 0; i < entries_.size(); ++i) used[i] = entries_[i].seen;
+  for (std::size_t i = 0; i < entries_.size(); ++i) used[i] = entries_[i].used;
   return used;
 }
 

@@ -33,10 +33,10 @@ class GradientBuckets {
  public:
   using BucketFull = std::function<void(std::int32_t bucket)>;
 
-  /// `parameters`: all of the model, frozen ones too, in layout order. `lane` gives the memory that its collectives
-  /// need no staging for.
-  GradientBuckets(const std::vector<std::pair<std::string, at::Tensor>>& parameters, Communicator& lane,
-                  std::int64_t cap_bytes, std::int64_t first_cap_bytes, BucketFull full);
+  /// `parameters`: all of the model, frozen ones too, in layout order; `shape` says which of them have a place. `lane`
+  /// gives the memory that its collectives need no staging for.
+  GradientBuckets(const std::vector<std::pair<std::string, at::Tensor>>& parameters, std::vector<ParameterLayout> shape,
+                  Communicator& lane, std::int64_t cap_bytes, std::int64_t first_cap_bytes, BucketFull full);
   ~GradientBuckets();
   GradientBuckets(const GradientBuckets&) = delete;
   GradientBuckets& operator=(const GradientBuckets&) = delete;
@@ -94,12 +94,14 @@ class GradientBuckets {
   std::int32_t find_not_finite() const;
 
  private:
+  const std::vector<ParameterLayout> shape_;  // requires_grad: it has a place, though it may be frozen now
   struct Entry {
     std::string name;
     at::Tensor parameter;
     at::Tensor view;  // in the bucket, with the parameter's sizes and strides; undefined for a frozen one
     std::int32_t bucket = -1;
     bool seen = false;   // the view holds data of this step
+    bool used = false;   // ... of a micro-batch that counts
     bool ready = false;  // counted in this backward
     at::Tensor source;   // on a device: autograd's own, to be packed with the rest of the bucket
   };

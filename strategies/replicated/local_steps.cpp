@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tensor_io/base/steady_time.hpp"
+#include "tensor_io/kernels/pack.hpp"
 
 namespace troupe {
 namespace {
@@ -208,6 +209,11 @@ void LocalSteps::finish() {
   (void)context().wait_reduced(what.since);
   const auto& view = fragments_[what.fragment].plan->front();
   if (view.reduced) DeviceStream::current(view.flat.device()).wait(*view.reduced);
+  // On the CPU, where it costs no wait. All ranks see the same.
+  if (context().options.comm_hook == "fp16" && view.flat.is_cpu() && !all_finite(view.flat)) {
+    throw Error(ErrorCode::not_finite, view.label, "the ranks' mean change is beyond what comm_hook's type holds",
+                "set comm_hook to bf16 or none, or lower lr or sync_every");
+  }
   // Rank 0's, as after each step of ddp; shown below, once nothing can fail.
   const bool with_buffers = context().options.broadcast_buffers && !buffers().empty() && context().world_size > 1;
   if (with_buffers) buffers().stage(*context().program_lane);

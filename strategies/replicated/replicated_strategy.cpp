@@ -21,7 +21,7 @@ void Replica::attach(std::shared_ptr<torch::nn::Module> model) {
   model_ = std::move(model);
   for (const auto& [name, parameter] : unique_parameters(*model_)) {
     names_.push_back(name);
-    if (parameter.requires_grad()) parameters_.emplace_back(name, parameter);
+    if (context_.trains(parameter)) parameters_.emplace_back(name, parameter);
   }
   make_buckets();
   buffers_ = std::make_unique<FlatBuffers>(*model_);
@@ -43,12 +43,13 @@ void Replica::make_buckets() {
   auto parameters = unique_parameters(*model_);
   std::vector<ParameterLayout> layout;
   for (const auto& [name, parameter] : parameters)
-    layout.push_back({name, parameter.sizes().vec(), parameter.scalar_type(), parameter.requires_grad()});
+    layout.push_back({name, parameter.sizes().vec(), parameter.scalar_type(), context_.trains(parameter)});
   agree_on_layout(layout, *context_.program_lane);
   const auto caps = bucket_caps(context_.options, context_.program_lane->device());
   buckets_.reset();  // its hooks leave the parameters before the new ones come
-  buckets_ = std::make_unique<GradientBuckets>(std::move(parameters), *context_.bucket_lane, caps.cap_bytes,
-                                               caps.first_cap_bytes, [this](std::int32_t bucket) { on_full(bucket); });
+  buckets_ =
+      std::make_unique<GradientBuckets>(std::move(parameters), std::move(layout), *context_.bucket_lane, caps.cap_bytes,
+                                        caps.first_cap_bytes, [this](std::int32_t bucket) { on_full(bucket); });
 }
 
 NamedTensors Replica::replicated_tensors() {
@@ -155,17 +156,29 @@ std::vector<HeldMemory> Replica::held_memory() const {
 }
 
 std::vector<TensorPart> Replica::state_parts(Optimizer& optimizer, int rank, int world_size) {
-  if (replicas_equal()) return Strategy::state_parts(optimizer, rank, world_size);
   torch::NoGradGuard no_grad;
-  NamedTensors alike;
+  if (replicas_equal()) {
+    auto alike = replicated_state(*this, optimizer);
+    const auto known = model_->named_buffers();
+    const auto buffers = std::stable_partition(alike.begin(), alike.end(), [&](const auto& entry) {
+      return !entry.first.starts_with("model.") || !known.contains(entry.first.substr(6));
+    });
+    auto parts = share_of({alike.begin(), buffers}, rank, world_size);
+    for (auto& part : parts_of_first({buffers, alike.end()}, rank)) parts.push_back(std::move(part));
+    return parts;
+  }
+  NamedTensors alike, numbers;  // numbers: each rank's own, and no mean can be of them
+  const auto buffers = model_->named_buffers();
   for (const auto& [name, tensor] : replicated_tensors()) {
-    const bool averages = replicas_differ_now() && tensor.is_floating_point();
+    const bool differs = replicas_differ_now() || (!context_.options.broadcast_buffers && buffers.contains(name));
+    const bool averages = differs && tensor.is_floating_point();
     auto value = averages ? tensor.clone(at::MemoryFormat::Contiguous) : tensor;
     if (averages) context_.program_lane->all_reduce(value.view(-1), ReduceOp::avg, "mean of the replicas");
-    alike.emplace_back("model." + name, value);
+    (differs && !averages ? numbers : alike).emplace_back("model." + name, value);
   }
   for (const auto& [name, tensor] : own_tensors()) alike.emplace_back("strategy." + name, tensor);
   auto parts = share_of(alike, rank, world_size);
+  for (auto& part : parts_of_first(numbers, rank)) parts.push_back(std::move(part));
   if (rank == 0) {
     NamedTensors mine;
     for (const auto& [name, tensor] : optimizer.state()) mine.emplace_back("optimizer." + name, tensor);

@@ -86,6 +86,13 @@ std::vector<ParameterLayout> Sharded::layout() const {
   return layout;
 }
 
+std::vector<ParameterLayout> Sharded::shape() const {
+  auto shape = layout();
+  const auto& parameters = parameters_ ? parameters_->parameters() : found_;
+  for (std::size_t i = 0; i < shape.size(); ++i) shape[i].requires_grad = context_.trains(parameters[i].tensor);
+  return shape;
+}
+
 void Sharded::make_groups() {
   group_ = context_.program_lane;
   reduce_group_ = context_.bucket_lane;
@@ -117,7 +124,7 @@ void Sharded::make_groups() {
 }
 
 std::vector<Sharded::Unit> Sharded::cut_into_buckets(const std::vector<std::int32_t>& parameters) const {
-  const auto whole = layout();
+  const auto whole = shape();
   std::vector<ParameterLayout> shape;
   shape.reserve(parameters.size());
   for (const auto p : parameters) shape.push_back(whole[static_cast<std::size_t>(p)]);
@@ -228,7 +235,7 @@ void Sharded::place(std::shared_ptr<torch::nn::Module> model) {
 // The model's parameters become views of flat ones, cut for the ranks that there are now.
 void Sharded::place_model(bool keep_values) {
   const auto& options = context_.options;
-  const auto shape = layout();
+  const auto shape = this->shape();
   agree_on_layout(shape, *context_.program_lane);
   make_groups();
 

@@ -124,7 +124,8 @@ class Sharded final : public Strategy {
   void hook_units(const std::vector<Unit>& units);
   void end_micro_batchs_gathers();
   void tune_prefetch();
-  std::vector<ParameterLayout> layout() const;
+  std::vector<ParameterLayout> layout() const;  // as it is now: requires_grad may have changed
+  std::vector<ParameterLayout> shape() const;   // requires_grad: the parameter has a place
 
   StrategyContext context_;
   ShardedMode mode_;

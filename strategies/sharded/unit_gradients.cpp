@@ -193,7 +193,7 @@ void UnitGradients::set_order(Flats order) {
 
 void UnitGradients::begin_step() {
   for (std::size_t p = 0; p < entries_.size(); ++p) {
-    entries_[p].seen = entries_[p].in_buffer = entries_[p].in_earlier = false;
+    entries_[p].used = entries_[p].in_buffer = entries_[p].in_earlier = false;
     entries_[p].source = at::Tensor();
     parameters_.parameters()[p].tensor.mutable_grad() = at::Tensor();
   }
@@ -249,7 +249,7 @@ void UnitGradients::arrived(std::size_t p) {
   const auto f = static_cast<std::size_t>(entry.flat);
   auto& state = flats_[f];
   bool finite = true;
-  entry.seen = true;
+  entry.used = entry.used || weight_ != 0;
   if (!reduces_ && !options_.keep_whole) {  // adds up until the micro-batch that is reduced
     if (!state.earlier.defined()) {
       const auto& plan = *parameters_.flats()[f].plan;
@@ -377,7 +377,7 @@ std::int32_t UnitGradients::find_not_finite() const {
 
 std::vector<bool> UnitGradients::used() const {
   std::vector<bool> used(entries_.size());
-  for (std::size_t p = 0; p < entries_.size(); ++p) used[p] = entries_[p].seen;
+  for (std::size_t p = 0; p < entries_.size(); ++p) used[p] = entries_[p].used;
   return used;
 }
 

@@ -82,7 +82,7 @@ class UnitGradients {
   struct Entry {
     std::int32_t flat = -1;
     std::int64_t offset = 0, numel = 0;
-    bool seen = false;        // a gradient came in this step
+    bool used = false;        // a gradient came in this step, of a micro-batch that counts
     bool in_buffer = false;   // the flat's buffer holds data of this step
     bool in_earlier = false;  // so does `earlier`
     bool ready = false;       // counted in this backward

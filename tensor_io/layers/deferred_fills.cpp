@@ -1,10 +1,10 @@
 #include "tensor_io/layers/deferred_fills.hpp"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <sys/mman.h>
-#include <torch/csrc/autograd/grad_mode.h>
 
 #include <algorithm>
 #include <memory>
@@ -86,7 +86,7 @@ void FillTape::add(Fill fill) {
 
 void FillTape::play(const at::Tensor& tensor) const {
   const c10::impl::ExcludeDispatchKeyGuard really(kDeferredKey);
-  const torch::NoGradGuard no_grad;
+  const at::NoGradGuard no_grad;
   auto& storage = storage_of(tensor);
   const auto made = mapped_like(storage, at::kByte);
   for (const auto& fill : fills_) {

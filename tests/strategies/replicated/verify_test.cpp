@@ -33,6 +33,11 @@ Outcome train(int world_size, int culprit, const std::string& rule, const std::s
     auto& compute = rank.compute();
     const auto r = static_cast<std::size_t>(compute.rank());
     auto model = std::make_shared<torch::nn::LinearImpl>(6, 3);
+    {
+      torch::NoGradGuard no_grad;  // ranks are threads, and share LibTorch's generator
+      for (auto& parameter : model->parameters())
+        parameter.copy_(at::randn(parameter.sizes(), at::detail::createCPUGenerator(3)));
+    }
     compute.distribute(model);
     OptimizerOptions options;
     options.optimizer = optimizer_name;
@@ -40,14 +45,19 @@ Outcome train(int world_size, int culprit, const std::string& rule, const std::s
     ParameterGroup group;
     for (const auto& item : model->named_parameters()) group.parameters.emplace_back(item.key(), item.value());
     auto optimizer = make_optimizer(options, {group});
-    for (int s = 0; s < kSteps; ++s) {
-      if (s == kFlip && compute.rank() == culprit) static_cast<std::uint32_t*>(model->weight.data_ptr())[7] ^= 1u << 12;
-      const auto input = at::randn({4, 6}, at::detail::createCPUGenerator(std::uint64_t{10} * s + compute.rank()));
+    bool flipped = false;
+    while (compute.steps_done() < kSteps) {
+      const auto s = compute.steps_done();
+      if (s == kFlip && compute.rank() == culprit && !std::exchange(flipped, true))
+        static_cast<std::uint32_t*>(model->weight.data_ptr())[7] ^= 1u << 12;
+      const auto input =
+          at::randn({4, 6}, at::detail::createCPUGenerator(static_cast<std::uint64_t>(10 * s + compute.rank())));
       compute.backward(model->forward(input).pow(2).mean(), 4);
       const auto report = compute.step(*optimizer, 0.05);
+      if (r == 0) outcome.notices.insert(outcome.notices.end(), report.notices.begin(), report.notices.end());
+      if (report.repeat) continue;
       outcome.weights[r].push_back(hash_tensors({{"weight", model->weight}, {"bias", model->bias}}));
       outcome.moments[r].push_back(hash_tensors(optimizer->state()));
-      if (r == 0) outcome.notices.insert(outcome.notices.end(), report.notices.begin(), report.notices.end());
     }
   });
   return outcome;
@@ -76,6 +86,19 @@ TEST_CASE(
   CHECK_THAT(outcome.notices[0],
              Catch::Contains("step 7: rank " + std::to_string(culprit) + " holds other parameters than ranks ") &&
                  Catch::Contains("healed"));
+}
+
+TEST_CASE(
+    "[L05] fault 31: a step in which a replica was found wrong is run again, so that nothing of its gradient is left") {
+  const std::string optimizer = GENERATE(as<std::string>{}, "sgd", "adamw");
+  const auto healed = train(3, 1, "heal", optimizer, 1), undisturbed = train(3, -1, "heal", optimizer, 1);
+  for (const auto& error : healed.errors) CHECK(error == "");
+  CHECK(healed.notices.size() == 1);
+  CHECK(undisturbed.notices.empty());
+  for (std::size_t r = 0; r < 3; ++r) {
+    CHECK(healed.weights[r] == undisturbed.weights[r]);
+    CHECK(healed.moments[r] == undisturbed.moments[r]);
+  }
 }
 
 TEST_CASE(
