@@ -57,12 +57,17 @@ TEST_CASE(
     "[T01] a parameter may be frozen and trained again, or is refused by name where it was frozen from the start") {
   right({R"({"ranks": 2, "frozen": "later"})", R"({"ranks": 2, "frozen": "toggled"})",
          R"({"ranks": 2, "frozen": "toggled", "strategy": "fsdp"})", R"({"ranks": 2, "frozen": "always"})"});
+  right({R"({"ranks": 2, "frozen": "later", "event": "kill", "kill_at": "voted"})",
+         R"({"ranks": 2, "frozen": "later", "event": "kill", "strategy": "fsdp", "snapshot_every": 2})",
+         R"({"ranks": 3, "frozen": "toggled", "event": "kill", "strategy": "zero1"})"});
   refused(R"({"ranks": 2, "frozen": "first"})", "parameter cell0.linear.weight is trained now, and was frozen");
 }
 
 TEST_CASE("[T01] a gradient that a communication hook makes infinite skips the step") {
   right({R"({"ranks": 2, "comm_hook": "fp16", "scale": 1e6})",
          R"({"ranks": 2, "comm_hook": "fp16", "dtype": "float32"})"});
+  refused(R"({"ranks": 2, "strategy": "local_sgd", "comm_hook": "fp16", "scale": 1e9})",
+          "the ranks' mean change is beyond what comm_hook's type holds");
 }
 
 TEST_CASE("[T01] what a program does between steps is called in both loops, and both run under autocast") {
@@ -81,6 +86,54 @@ TEST_CASE("[T01] a parameter without dimensions keeps its moments from one strat
       {R"({"odd": "scalar", "optimizer": "adamw", "event": "resume", "resume_strategy": "fsdp"})",
        R"({"odd": "scalar", "optimizer": "adamw", "event": "resume", "strategy": "zero1", "resume_strategy": "ddp", "ranks": 2})",
        R"({"odd": "scalar", "optimizer": "torch.Adagrad", "event": "resume", "resume_strategy": "zero1", "ranks": 2})"});
+}
+
+TEST_CASE("[T01] a loss over elements is their mean, however many each rank and micro-batch has") {
+  right(
+      {R"({"loss": "masked", "ranks": 3, "model": "tokens"})",
+       R"({"loss": "masked", "ranks": 2, "accumulate": 2, "clip_norm": 0.3, "loop": "framework", "validate": 7})",
+       R"({"loss": "masked", "ranks": 4, "strategy": "fsdp", "samples": 50, "drop_last": false, "accumulate": 2, "batch_size": 24})",
+       R"({"loss": "masked", "ranks": 2, "strategy": "zero2", "loss_scaler": "on", "clip_norm": 0.3})",
+       R"({"loss": "masked", "ranks": 2, "strategy": "local_sgd", "clip_norm": 0.3})",
+       R"({"loss": "masked", "ranks": 2, "strategy": "pipeline", "cells": 2, "accumulate": 2, "dtype": "float32", "clip_norm": 0.3})",
+       R"({"loss": "masked", "ranks": 2, "strategy": "tensor_parallel", "dtype": "float32"})",
+       R"({"loss": "masked", "ranks": 2, "feed": "uneven", "model": "tokens"})",
+       R"({"loss": "masked", "ranks": 2, "event": "kill"})",
+       R"({"loss": "masked", "samples": 1, "drop_last": false, "ranks": 2})"});  // of which nothing counts
+  refused(R"({"loss": "masked", "ranks": 2, "early_update": true, "dtype": "float32"})", "early_update updates");
+  refused(R"({"loss": "masked", "ranks": 2, "strategy": "parameter_server"})", "the loss is a sum");
+}
+
+TEST_CASE("[T01] batches of unequal numbers come again after the loss of a rank, and a resumed run goes on with them") {
+  right(
+      {R"({"feed": "uneven", "ranks": 2, "event": "kill"})",
+       R"({"feed": "uneven", "ranks": 3, "event": "kill", "kill_at": "voted"})",
+       R"({"feed": "uneven", "ranks": 2, "event": "kill", "kill_at": "forward", "strategy": "fsdp", "snapshot_every": 2})",
+       R"({"feed": "uneven", "ranks": 2, "event": "resume"})"});
+}
+
+TEST_CASE("[T01] a rank that has run out of data takes no step of its own, and uses no parameter") {
+  right(
+      {R"({"feed": "uneven", "ranks": 2, "strategy": "local_sgd", "weight_decay": 0.1})",
+       R"({"feed": "uneven", "ranks": 2, "unused": "rank", "weight_decay": 0.1})",
+       R"({"samples": 13, "drop_last": false, "ranks": 2, "strategy": "fsdp", "unused": "rank", "weight_decay": 0.1})"});
+}
+
+TEST_CASE("[T01] a parameter without elements may be saved by one strategy and resumed by another") {
+  right(
+      {R"({"odd": "empty", "rule": "momentum", "event": "resume", "strategy": "fsdp", "resume_strategy": "ddp"})",
+       R"({"odd": "empty", "optimizer": "torch.Adagrad", "event": "resume", "strategy": "zero1", "resume_strategy": "ddp"})",
+       R"({"odd": "empty", "optimizer": "adamw", "event": "resume", "strategy": "ddp", "resume_strategy": "fsdp", "ranks": 2})"});
+}
+
+TEST_CASE("[T01] buffers that each rank has its own of are rank 0's in a checkpoint") {
+  right({R"({"ranks": 2, "norm": "batch", "broadcast_buffers": false})",
+         R"({"ranks": 3, "norm": "batch", "broadcast_buffers": false, "strategy": "fsdp", "event": "resume"})"});
+}
+
+TEST_CASE("[T01] a sample that can't be read counts once: its neighbour's in training, and not at all in validation") {
+  right({R"({"bad_sample": 4, "loop": "framework", "validate": 7})",
+         R"({"bad_sample": 4, "loop": "framework", "validate": 7, "ranks": 3, "loss": "masked", "shuffle": true})"});
 }
 
 TEST_CASE("[T01] each sample of an epoch's last batch weighs as much as one of a whole batch") {

@@ -36,6 +36,7 @@ DIMENSIONS = {
     "shuffle": [False, True],
     "feed": ["loader", "uneven"],
     "max_steps": [0, 6],
+    "bad_sample": [-1, 4],
     "bucket_mb": [25, 1e-3],
     "comm_hook": ["none", "fp16", "bf16"],
     "broadcast_buffers": [True, False],
@@ -58,7 +59,7 @@ DIMENSIONS = {
 }
 
 # What is drawn less often than the other values of its dimension: one value in so many draws.
-RARE = {("scale", 1e6): 12, ("feed", "uneven"): 6, ("samples", 3): 12, ("samples", 1): 12, ("comm_hook", "fp16"): 8, ("comm_hook", "bf16"): 8,
+RARE = {("scale", 1e6): 12, ("feed", "uneven"): 6, ("samples", 3): 12, ("bad_sample", 4): 6, ("samples", 1): 12, ("comm_hook", "fp16"): 8, ("comm_hook", "bf16"): 8,
         ("odd", "bfloat16"): 12, ("event", "kill"): 6, ("event", "infinite"): 8, ("early_update", True): 6, ("static_graph", True): 6,
         ("dtype", "float32"): 6, ("strategy", "parameter_server"): 2, ("amp", "bf16"): 8}
 RARE |= {("strategy", mesh): 3 for mesh in DIMENSIONS["strategy"] if mesh.startswith(("pipeline", "tensor_parallel"))}
@@ -98,29 +99,41 @@ def phases(job):
     return [first, second] if job["event"] == "resume" else [first]
 
 
-def is_cut(job, ranks, batch):
-    return batch % (job["accumulate"] * ranks) == 0
+def data_ranks(strategy, ranks):
+    """How many ranks have samples of their own."""
+    if not is_mesh(strategy):
+        return ranks
+    return 2 if "dp=2" in strategy or "fsdp=2" in strategy else 1
+
+
+def is_cut(job, ranks, batch, strategy):
+    return batch % (job["accumulate"] * data_ranks(strategy, ranks)) == 0
 
 
 REFUSED = [
     Refusal("samples drop_last resume_batch batch_size", lambda j: j["feed"] == "loader" and j["drop_last"] and any(
         j["samples"] < batch for _, batch, _ in phases(j)), "fewer than one batch"),
     Refusal("batch_size accumulate ranks resume_batch resume_ranks", lambda j: j["feed"] == "loader" and any(
-        not is_cut(j, ranks, batch) for ranks, batch, _ in phases(j)), "can't be cut"),
+        not is_cut(j, *phase) for phase in phases(j)), "can't be cut"),
     Refusal("frozen", lambda j: j["frozen"] == "first", "is trained now, and was frozen"),
     Refusal("feed schedule max_steps", lambda j: j["feed"] == "uneven" and (
         j["schedule"] == "step" or j["schedule"] == "cosine" and j["max_steps"] == 0), "schedule: "),
-    Refusal("strategy tie", lambda j: j["tie"] != "none" and any(s.startswith("pipeline") for _, _, s in phases(j)), "is in the"),
+    Refusal("strategy tie", lambda j: j["tie"] not in ("none", "output") and any(
+        is_mesh(s) for _, _, s in phases(j)), "is in the"),
+    Refusal("feed strategy", lambda j: j["feed"] == "uneven" and any(is_mesh(s) for _, _, s in phases(j)), "several ranks work on the same samples"),
     Refusal("feed accumulate", lambda j: j["feed"] == "uneven" and j["accumulate"] > 1, "grad_accum_steps is"),
     Refusal("early_update clip_norm", lambda j: j["early_update"] and j["clip_norm"] > 0, "early_update"),
     Refusal("early_update loss_scaler", lambda j: j["early_update"] and j["loss_scaler"] == "on", "early_update"),
+    Refusal("early_update loss", lambda j: j["early_update"] and j["loss"] == "masked", "early_update"),
+    Refusal("strategy loss", lambda j: j["loss"] == "masked" and any(s == "parameter_server" for _, _, s in phases(j)), "the loss is a sum"),
     Refusal("early_update comm_hook", lambda j: j["early_update"] and j["comm_hook"] != "none", "early_update"),
     Refusal("early_update strategy resume_strategy", lambda j: j["early_update"] and any(s != "ddp" for _, _, s in phases(j)), "early_update"),
     Refusal("early_update optimizer", lambda j: j["early_update"] and j["optimizer"].startswith("torch."), "early_update"),
     Refusal("comm_hook strategy resume_strategy", lambda j: j["comm_hook"] != "none" and any(
         s in SHARDED or is_mesh(s) or s == "parameter_server" for _, _, s in phases(j)), "comm_hook"),
-    Refusal("strategy ranks resume_ranks", lambda j: any(s == "hybrid_shard" and r % 2 for r, _, s in phases(j)), "hybrid_shard"),
-    Refusal("odd strategy", lambda j: j["odd"] == "bfloat16" and any(s in LOCAL or is_mesh(s) for _, _, s in phases(j)), "dtype"),
+    Refusal("strategy ranks resume_ranks", lambda j: any(s == "hybrid_shard" and r > 1 and r % 2 for r, _, s in phases(j)), "hybrid_shard"),
+    Refusal("odd strategy", lambda j: j["odd"] == "bfloat16" and any(s in LOCAL for _, _, s in phases(j)), "dtype"),
+    Refusal("odd strategy", lambda j: j["odd"] == "bfloat16" and any(is_mesh(s) for _, _, s in phases(j)), "is not float32"),
     Refusal("strategy accumulate", lambda j: j["accumulate"] > 1 and any(s == "parameter_server" for _, _, s in phases(j)), "grad_accum_steps"),
     Refusal("strategy sync_batchnorm", lambda j: j["sync_batchnorm"] and any(
         s == "parameter_server" or is_mesh(s) for _, _, s in phases(j)), "sync_batchnorm"),
@@ -146,7 +159,7 @@ def settle_once(job):
         simple("resume_ranks", "resume_batch", "resume_strategy")
     if is_mesh(job["strategy"]):  # f32 only; which samples a rank has is for the other strategies to show
         job["dtype"] = "float32"
-        simple("unused", "dropout", "feed")
+        simple("unused")
         job["ranks"] = 4 if "/" in job["strategy"] else max(job["ranks"], 2)
         if job["event"] == "resume":
             simple("resume_ranks")
@@ -155,8 +168,6 @@ def settle_once(job):
         if job["strategy"].startswith("pipeline"):  # a cell for each stage at least
             job["ranks"] = job["ranks"] if "/" in job["strategy"] else min(job["ranks"], 3)
             job["cells"] = max(job["cells"], min(job["ranks"], 3)) if job["strategy"] == "pipeline" else 3
-            if job["tie"] == "module_twice":  # a block is called once
-                simple("tie")
     if job["tie"] == "none" or not job["optimizer"].startswith("torch."):
         simple("listed")
     if job["early_update"]:
@@ -167,12 +178,17 @@ def settle_once(job):
         job["dtype"] = "float32"
         if not job["optimizer"].lower().endswith("sgd"):  # Adam makes whole steps of gradients that are nothing but rounding
             simple("optimizer")
+    if job["comm_hook"] == "fp16":  # how a scale falls until its gradients fit is not the reference's to say
+        simple("loss_scaler")
     if job["optimizer"] == "adamw":
         simple("rule")
     if job["norm"] != "batch":
         simple("sync_batchnorm", "broadcast_buffers")
     if job["strategy"] not in LOCAL:
         simple("sync_every")
+    else:
+        simple("validate", "scale")
+        simple("sync_batchnorm")  # the reference runs one replica after the other
     if job["strategy"] != "diloco":
         simple("outer_momentum")
     if job["accumulate"] == 1 and job["unused"] == "micro_batch":
@@ -181,21 +197,30 @@ def settle_once(job):
         simple("unused")
     if job["static_graph"] and has_branch(job):
         simple("static_graph")  # a promise that this job breaks
+    if job["samples"] <= job["bad_sample"] or job["feed"] == "uneven":
+        simple("bad_sample")
     if job["feed"] == "uneven":  # a loop with data of its own
         job["loop"] = "custom"
         simple("samples", "batch_size", "drop_last", "shuffle")
-        if job["event"] == "resume":
-            simple("event", "resume_ranks", "resume_batch", "resume_strategy")
-    if job["loop"] == "custom":
+        simple("resume_ranks", "resume_batch")
+    if job["loop"] == "custom" or job["unused"] in ("rank", "data"):  # whose branch goes by how samples are shared out
         simple("validate")
     if job["event"] == "resume" and (job["strategy"] in LOCAL or job["resume_strategy"] in LOCAL):
         simple("event", "resume_ranks", "resume_batch", "resume_strategy")  # resumes from the mean: a rule of its own
     if job["event"] != "kill":
         simple("kill_at")
-    if job["event"] == "kill" and (job["ranks"] == 1 or job["strategy"] in LOCAL):
+    # Of a mesh without copies a lost rank takes its part along.
+    alone = is_mesh(job["strategy"]) and data_ranks(job["strategy"], job["ranks"]) == 1
+    if job["event"] == "kill" and (job["ranks"] == 1 or job["strategy"] in LOCAL or alone):
         simple("event", "kill_at")
+    if job["comm_hook"] != "fp16":
+        simple("scale")
     if job["scale"] != 1:  # its gradients are large, and nothing else about it
         simple("clip_norm")
+        if not job["optimizer"].lower().endswith("sgd"):
+            simple("optimizer")
+    if job["amp"] != "none" and job["norm"] == "batch":  # variances of a few rows in bf16
+        simple("norm")
         if job["comm_hook"] == "bf16" or job["strategy"] in LOCAL:
             simple("scale")
     if job["norm"] == "batch":  # a batch of one sample has no statistics, and batches of unequal sizes are for later

@@ -55,6 +55,7 @@ struct Job {
   std::string feed = "loader";  ///< loader, uneven (rank.uneven)
   std::string balance = "equal";
   int max_steps = 0;
+  int bad_sample = -1;  ///< that can't be read, in both sets: the next one is trained on, and validation leaves it out
 
   // How it runs.
   double bucket_mb = 25;
@@ -86,13 +87,12 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Job, ranks, strategy, backend, l
                                                 tie, odd, frozen, unused, padding_idx, optimizer, rule, groups, listed,
                                                 weight_decay, clip_norm, schedule, warmup_steps, loss, scale, samples,
                                                 batch_size, accumulate, drop_last, shuffle, feed, balance, max_steps,
-                                                bucket_mb, comm_hook, broadcast_buffers, sync_batchnorm, static_graph,
-                                                early_update, checkpointing, amp, loss_scaler, sync_every,
+                                                bad_sample, bucket_mb, comm_hook, broadcast_buffers, sync_batchnorm,
+                                                static_graph, early_update, checkpointing, amp, loss_scaler, sync_every,
                                                 outer_momentum, switch_at, verify_every, snapshot_every, validate,
                                                 event, resume_ranks, resume_batch, resume_strategy, kill_at, seed)
 
 inline constexpr double kEps = 1e-3;   ///< of the optimizers: a gradient that is nothing but rounding must not count
-inline constexpr double kRate = 0.05;  ///< of the optimizer's first group
 inline constexpr int kChangeStep = 3;  ///< in which a parameter is frozen, a gradient infinite, a rank killed
 inline constexpr int kResumeStep = 4;  ///< after which a run ends that is resumed
 inline constexpr int kSteps = 8;       ///< that a job takes at least, unless max_steps is less
@@ -101,6 +101,11 @@ inline constexpr int kClasses = 3;
 inline constexpr int kWords = 12;  ///< tokens' vocabulary
 inline constexpr int kLength = 4;  ///< tokens of a sample
 inline constexpr int kWidth = 12;  ///< of cells
+
+/// Of the optimizer's first group: small if rounding would grow from step to step otherwise.
+inline double rate_of(const Job& job) {
+  return job.dtype == "float64" && job.optimizer != "torch.RMSprop" ? 0.05 : 0.005;
+}
 
 /// Passes over the data: enough for kSteps.
 inline std::int64_t epochs_of(const Job& job) {

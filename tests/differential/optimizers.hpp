@@ -35,7 +35,8 @@ inline std::unique_ptr<optim::OptimizerOptions> rule_of(const Job& job, double r
 
 inline std::unique_ptr<optim::Optimizer> optimizer_of(const Job& job, std::vector<optim::OptimizerParamGroup> groups) {
   const auto own = job.optimizer.substr(job.optimizer.find('.') + 1);
-  if (own == "sgd" || own == "SGD") return std::make_unique<optim::SGD>(std::move(groups), optim::SGDOptions(kRate));
+  if (own == "sgd" || own == "SGD")
+    return std::make_unique<optim::SGD>(std::move(groups), optim::SGDOptions(rate_of(job)));
   if (own == "Adam") return std::make_unique<optim::Adam>(std::move(groups));
   if (own == "RMSprop") return std::make_unique<optim::RMSprop>(std::move(groups));
   if (own == "Adagrad") return std::make_unique<optim::Adagrad>(std::move(groups));
@@ -49,9 +50,9 @@ inline std::unique_ptr<optim::Optimizer> torch_optimizer(
   for (const auto& [name, parameter] : parameters)
     members[job.groups != "one" && in_second_group(name) ? 1 : 0].push_back(parameter);
   std::vector<optim::OptimizerParamGroup> groups;
-  groups.emplace_back(members[0], rule_of(job, job.groups == "zero" ? 0 : kRate, job.weight_decay));
+  groups.emplace_back(members[0], rule_of(job, job.groups == "zero" ? 0 : rate_of(job), job.weight_decay));
   if (job.groups != "one")
-    groups.emplace_back(members[1], rule_of(job, job.groups == "rates" ? kRate / 2 : kRate,
+    groups.emplace_back(members[1], rule_of(job, job.groups == "rates" ? rate_of(job) / 2 : rate_of(job),
                                             job.groups == "decay" ? 0 : job.weight_decay));
   return optimizer_of(job, std::move(groups));
 }

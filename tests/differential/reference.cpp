@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 #include <numbers>
+#include <numeric>
 #include <set>
 
 #include "tests/differential/dropout_reference.hpp"
@@ -91,6 +92,12 @@ struct Replica {
 
 constexpr double kLargestHalf = 65504;
 
+/// How many ranks have samples of their own.
+int data_ranks(const Job& job) {
+  if (!job.strategy.starts_with("pipeline") && !job.strategy.starts_with("tensor_parallel")) return job.ranks;
+  return job.strategy.find("dp=2") != std::string::npos || job.strategy.find("fsdp=2") != std::string::npos ? 2 : 1;
+}
+
 bool keeps_replicas(const std::string& strategy) { return strategy == "local_sgd" || strategy == "diloco"; }
 
 /// Douillard et al., "DiLoCo", 2023: every `sync_every` steps the mean change is a gradient to SGD with Nesterov
@@ -99,6 +106,7 @@ class OuterSteps {
  public:
   OuterSteps(const Job& job, const Replica& first)
       : every_(job.sync_every),
+        broadcasts_(job.broadcast_buffers),
         rate_(job.strategy == "diloco" ? 0.7 : 1),
         momentum_(job.strategy == "diloco" ? job.outer_momentum : 0) {
     for (const auto& [name, parameter] : first.parameters) {
@@ -117,7 +125,7 @@ class OuterSteps {
       outer_[p] -= rate_ * (gradient + momentum_ * velocity_[p]);
       for (auto& replica : replicas) replica.parameters[p].second.copy_(outer_[p]);
     }
-    for (std::size_t r = 1; r < replicas.size(); ++r) copy_buffers(*replicas[0].net, *replicas[r].net);
+    for (std::size_t r = 1; r < replicas.size() && broadcasts_; ++r) copy_buffers(*replicas[0].net, *replicas[r].net);
   }
 
  private:
@@ -126,6 +134,7 @@ class OuterSteps {
     for (const auto& item : from.named_buffers()) target[item.key()].copy_(item.value());
   }
   int every_;
+  bool broadcasts_;
   double rate_, momentum_;
   std::vector<at::Tensor> outer_, velocity_;
 };
@@ -164,20 +173,25 @@ class Run {
     phase(job_.event == "resume" ? kResumeStep : 0);
     if (job_.event == "resume") {
       if (job_.resume_ranks > 0) job_.ranks = job_.resume_ranks;
-      if (job_.resume_batch > 0) job_.batch_size = job_.resume_batch;
+      if (job_.resume_batch > 0) {  // at the same sample, as far as whole batches go
+        in_epoch_ = in_epoch_ * job_.batch_size / job_.resume_batch;
+        job_.batch_size = job_.resume_batch;
+      }
+      if (!job_.resume_strategy.empty()) job_.strategy = job_.resume_strategy;
       phase(0);
     }
     return std::move(outcome_);
   }
 
  private:
+  int ranks() const { return data_ranks(job_); }
   std::int64_t per_epoch() const {
     const auto n = std::int64_t{job_.samples}, b = std::int64_t{job_.batch_size};
     return job_.drop_last ? n / b : (n + b - 1) / b;
   }
 
   void phase(std::int64_t until) {
-    if (job_.feed == "uneven") return uneven();
+    if (job_.feed == "uneven") return uneven(until);
     const auto left = epochs_ * per_epoch() - (epoch_ * per_epoch() + in_epoch_);
     auto last = step_ + left;
     if (job_.max_steps > 0) last = std::min<std::int64_t>(last, job_.max_steps);
@@ -195,14 +209,16 @@ class Run {
     keep_state();
   }
 
-  void uneven() {
+  void uneven(std::int64_t until) {
     total_ = job_.max_steps > 0 ? job_.max_steps : kSteps;
-    for (int b = 0; b < (job_.max_steps > 0 ? std::min(job_.max_steps, kSteps) : kSteps); ++b) {
+    auto last = std::min<std::int64_t>(total_, kSteps);
+    if (until > 0) last = std::min(last, until);
+    while (step_ < last) {
       Batches of_step(1);
       for (int r = 0; r < job_.ranks; ++r) {
         const auto all = uneven_batches(job_, r);
-        of_step[0].push_back(b < static_cast<int>(all.size()) ? all[static_cast<std::size_t>(b)]
-                                                              : std::vector<std::int64_t>());
+        const auto b = static_cast<std::size_t>(step_);
+        of_step[0].push_back(b < all.size() ? all[b] : std::vector<std::int64_t>());
       }
       step(of_step);
     }
@@ -219,8 +235,8 @@ class Run {
       const auto number = static_cast<std::int64_t>(m);
       const auto first = begin + of_step * number / job_.accumulate,
                  last = begin + of_step * (number + 1) / job_.accumulate;
-      const auto place = [&](int rank) { return first + (last - first) * (part * rank / job_.ranks) / part; };
-      for (int r = 0; r < job_.ranks; ++r) {
+      const auto place = [&](int rank) { return first + (last - first) * (part * rank / ranks()) / part; };
+      for (int r = 0; r < ranks(); ++r) {
         auto& mine = all[m].emplace_back();
         for (auto p = place(r); p < place(r + 1); ++p) mine.push_back(sample(p));
       }
@@ -229,9 +245,8 @@ class Run {
   }
   std::int64_t sample(std::int64_t position) const {
     const auto epoch = order_.find(epoch_);
-    if (epoch == order_.end()) return position;
-    const auto found = epoch->second.find(position);
-    return found == epoch->second.end() ? position : found->second;
+    if (epoch != order_.end() && epoch->second.contains(position)) position = epoch->second.at(position);
+    return position == job_.bad_sample ? (position + 1) % job_.samples : position;
   }
 
   /// The schedule's factor of each group's own rate.
@@ -242,7 +257,10 @@ class Run {
                         static_cast<double>(std::max<std::int64_t>(1, total_ - job_.warmup_steps));
       return 0.5 * (1 + std::cos(std::numbers::pi * std::min(1.0, done)));
     }
-    if (job_.schedule == "step") return std::pow(0.5, static_cast<double>(step_ / per_epoch()));
+    if (job_.schedule == "step") {
+      const auto whole_epochs = step_ / per_epoch();
+      return std::pow(0.5, static_cast<double>(whole_epochs));
+    }
     return 1;
   }
 
@@ -259,28 +277,29 @@ class Run {
     }
     StepSeen seen;
     seen.samples = static_cast<double>(samples);
+    std::vector<std::vector<at::Tensor>> buffers;  // of a step that is skipped nothing stays
+    for (const auto& replica : replicas_) buffers.push_back(copies_of_buffers(*replica.net));
     for (auto& replica : replicas_) {
       freeze(*replica.net, job_, step_);
       replica.optimizer->zero_grad();
     }
     for (std::size_t m = 0; m < batches.size(); ++m) {
       if (by_rank()) {
-        for (int r = 0; r < job_.ranks; ++r)
+        for (int r = 0; r < ranks(); ++r)
           forward_backward(static_cast<int>(m), {r}, {batches[m][static_cast<std::size_t>(r)]}, all, seen);
       } else {
-        std::vector<int> ranks;
-        for (int r = 0; r < job_.ranks; ++r) ranks.push_back(r);
-        forward_backward(static_cast<int>(m), ranks, batches[m], all, seen);
+        std::vector<int> together(static_cast<std::size_t>(ranks()));
+        std::iota(together.begin(), together.end(), 0);
+        forward_backward(static_cast<int>(m), together, batches[m], all, seen);
       }
     }
     const double rate = factor();
-    seen.rate = (job_.optimizer.starts_with("torch.") ? replicas_.front().base.front() : kRate) * rate;
+    seen.rate = (job_.optimizer.starts_with("torch.") ? replicas_.front().base.front() : rate_of(job_)) * rate;
     seen.committed = std::isfinite(seen.loss) && all > 0;
-    if (job_.comm_hook == "fp16" && largest_gradient() > kLargestHalf) seen.committed = false;
+    if (job_.comm_hook == "fp16" && !outer_ && largest_gradient() > kLargestHalf) seen.committed = false;
     for (auto& replica : replicas_) seen.norm = std::max(seen.norm, clip(replica));
-    if (seen.committed) {
-      for (auto& replica : replicas_) replica.step(rate);
-    }
+    for (std::size_t r = 0; r < replicas_.size(); ++r)
+      seen.committed ? replicas_[r].step(rate) : put_buffers_back(*replicas_[r].net, buffers[r]);
     outcome_.steps[step_++] = seen;
     if (outer_) outer_->after_step(step_, replicas_);
     ++outcome_.between_steps;
@@ -303,24 +322,34 @@ class Run {
     if (indices.empty()) return;
     auto& replica = replicas_[outer_ ? static_cast<std::size_t>(ranks.front()) : 0];
     move_reference_dropout(*replica.net, place);
-    std::vector<at::Tensor> buffers;  // to be put back
-    if (ranks.front() != 0 && !outer_) {
-      for (const auto& buffer : replica.net->buffers()) buffers.push_back(buffer.clone());
-    }
+    const auto buffers = copies_of_buffers(*replica.net);
     const auto batch = samples_at(job_, indices);
-    const Autocast autocast(job_.amp);
-    const auto output = replica.net->forward(batch.input, place);
-    const auto loss = loss_parts(job_, output, batch.target);
+    at::Tensor output;
+    LossParts loss;
+    {
+      const Autocast autocast(job_.amp);
+      output = replica.net->forward(batch.input, place);
+      loss = loss_parts(job_, output, batch.target);
+    }
     seen.type = c10::toString(output.scalar_type());
     auto value = loss.sum / static_cast<double>(std::max<std::int64_t>(1, all));
-    if (job_.event == "infinite" && step_ == kChangeStep && ranks.front() == 0)
+    if (job_.event == "infinite" && step_ == kChangeStep && place.parts.front().rank == 0)
       value = value * std::numeric_limits<double>::infinity();
     seen.loss += value.item<double>();
     seen.correct += static_cast<double>(loss.correct);
     if (value.requires_grad()) (value * (outer_ ? job_.ranks : 1)).backward();
+    if (ranks.front() != 0 && !outer_) put_buffers_back(*replica.net, buffers);
+  }
+
+  static std::vector<at::Tensor> copies_of_buffers(const Net& net) {
+    std::vector<at::Tensor> copies;
+    for (const auto& buffer : net.buffers()) copies.push_back(buffer.clone());
+    return copies;
+  }
+  static void put_buffers_back(const Net& net, const std::vector<at::Tensor>& copies) {
     torch::NoGradGuard no_grad;
-    auto now = replica.net->buffers();
-    for (std::size_t b = 0; b < buffers.size(); ++b) now[b].copy_(buffers[b]);
+    auto now = net.buffers();
+    for (std::size_t b = 0; b < copies.size(); ++b) now[b].copy_(copies[b]);
   }
 
   double largest_gradient() const {
@@ -352,13 +381,15 @@ class Run {
     if (job_.validate == 0) return;
     torch::NoGradGuard no_grad;
     std::vector<std::int64_t> indices;
-    for (int i = 0; i < job_.validate; ++i) indices.push_back(kHeldOut + i);
+    for (int i = 0; i < job_.validate; ++i) {
+      if (i != job_.bad_sample) indices.push_back(kHeldOut + i);
+    }
     const auto batch = samples_at(job_, indices);
     auto& net = *replicas_.front().net;
     net.eval();
     const Autocast autocast(job_.amp);
     const auto loss =
-        loss_parts(job_, net.forward(batch.input, Place{step_, 0, {{0, kHeldOut, job_.validate}}}), batch.target);
+        loss_parts(job_, net.forward(batch.input, Place{step_, 0, {{0, kHeldOut, batch.input.size(0)}}}), batch.target);
     net.train();
     outcome_.held_out_loss = loss.sum.item<double>() / static_cast<double>(std::max<std::int64_t>(1, loss.count));
   }
@@ -376,7 +407,12 @@ class Run {
     }
     std::set<const void*> seen;
     for (const auto& item : first.net->named_buffers()) {
-      if (seen.insert(item.value().unsafeGetTensorImpl()).second) state["model." + item.key()] = item.value().clone();
+      if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
+      auto value = item.value().clone();
+      for (std::size_t r = 1; r < replicas_.size() && value.is_floating_point(); ++r)
+        value += replicas_[r].net->named_buffers()[item.key()];
+      if (value.is_floating_point()) value /= static_cast<double>(replicas_.size());
+      state["model." + item.key()] = value;
     }
   }
 

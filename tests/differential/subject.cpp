@@ -11,6 +11,7 @@
 #include "strategies/batch_norm/sync_batch_norm.hpp"
 #include "tensor_io/checkpoint/checkpoint_reader.hpp"
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
+#include "tensor_io/data/bad_samples.hpp"
 #include "tensor_io/layers/autocast.hpp"
 #include "tensor_io/layers/dropout.hpp"
 #include "tensor_io/layers/parallel_layers.hpp"
@@ -45,6 +46,7 @@ class SampleSet final : public Dataset {
   SampleSet(const Job& job, std::int64_t first, std::int64_t size) : job_(job), first_(first), size_(size) {}
   std::int64_t size() const override { return size_; }
   Example get(std::int64_t index, const SampleContext&) const override {
+    if (index == job_.bad_sample) throw Error(ErrorCode::bad_data, "sample", "it can't be read", "");
     return {input_of(job_, first_ + index), target_of(job_, first_ + index)};
   }
   bool quick(std::int64_t) const override { return true; }
@@ -53,6 +55,10 @@ class SampleSet final : public Dataset {
   const Job& job_;
   std::int64_t first_, size_;
 };
+
+std::shared_ptr<const Dataset> sample_set(const Job& job, std::int64_t first, std::int64_t size) {
+  return std::make_shared<SkipBadSamples>(std::make_shared<SampleSet>(job, first, size));
+}
 
 bool is_torch(const Job& job) { return job.optimizer.starts_with("torch."); }
 
@@ -99,7 +105,7 @@ Config config_of(const Job& job, const std::string& folder) {
   config.epochs = epochs_of(job);
   config.max_steps = job.max_steps;
   config.optimizer = is_torch(job) ? "sgd" : job.optimizer;
-  if (!is_torch(job)) config.lr = kRate;
+  if (!is_torch(job)) config.lr = rate_of(job);
   config.momentum = job.rule == "plain" ? 0 : 0.9;
   config.nesterov = job.rule == "other";
   config.weight_decay = job.weight_decay;
@@ -185,11 +191,6 @@ class Notes {
   void finish() {
     for (auto& [step, seen] : outcome_.steps) seen.type = types_[step];
   }
-  void state(std::int64_t step, const NamedTensors& model) {
-    std::lock_guard lock(mutex_);
-    auto& state = outcome_.states[step];
-    for (const auto& [name, tensor] : model) state["model." + name] = tensor;
-  }
 
  private:
   std::mutex mutex_;
@@ -224,10 +225,13 @@ class Life {
     const auto output = net.forward(input, place);
     const auto parts = loss_parts(job_, output, target);
     if (net.is_training()) notes_.output(place.step, output.scalar_type());
-    auto value = parts.sum / static_cast<double>(std::max<std::int64_t>(1, parts.count));
-    if (job_.event == "infinite" && place.step == kChangeStep && rank_.is_main())
-      value = value * std::numeric_limits<double>::infinity();
-    return {value, static_cast<double>(parts.correct)};
+    auto sum = parts.sum;
+    const bool is_first = rank_.system().compute().data_shard().index == 0;
+    if (job_.event == "infinite" && place.step == kChangeStep && is_first)
+      sum = sum * std::numeric_limits<double>::infinity();
+    const auto correct = static_cast<double>(parts.correct);
+    if (job_.loss == "masked") return Loss::sum(sum, parts.count, correct);
+    return {sum / static_cast<double>(std::max<std::int64_t>(1, parts.count)), correct};
   }
   Loss loss_of(Net& net, const Batch& batch) {
     if (net.is_training()) notes_.samples(job_, batch, rank_.system().compute().data_shard());
@@ -260,20 +264,16 @@ class Life {
     if (job_.feed == "uneven") return uneven(net, optimizer);
     rank_.keep_checkpoints(optimizer);
     std::vector<std::shared_ptr<const Batch>> of_step;
-    auto stream = rank_.loader(std::make_shared<SampleSet>(job_, 0, job_.samples));
+    auto stream = rank_.loader(sample_set(job_, 0, job_.samples));
     while (const auto batch = stream.next()) {
       try {
         if (rank_.orders_micro_batches()) {
           if (batch->micro_batch == 0) of_step.clear();
           of_step.push_back(batch);
           if (!batch->last_of_step) continue;
-          rank_.run_micro_batches(of_step, [&](const Batch& of) {
-            const auto loss = loss_of(net, of);
-            return Rank::MicroBatch{loss.value, loss.correct};
-          });
+          rank_.run_micro_batches(of_step, [&](const Batch& of) { return loss_of(net, of); });
         } else {
-          const auto loss = loss_of(net, *batch);
-          rank_.backward(loss.value, loss.correct);
+          rank_.backward(loss_of(net, *batch));
           if (!batch->last_of_step) continue;
         }
       } catch (const Error& error) {
@@ -287,6 +287,7 @@ class Life {
 
   template <class Optimizer>
   void uneven(Net& net, Optimizer& optimizer) {
+    rank_.keep_checkpoints(optimizer);
     std::vector<at::Tensor> batches;
     for (const auto& batch : uneven_batches(job_, rank_.rank())) batches.push_back(torch::tensor(batch, at::kLong));
     for (const auto& batch : rank_.uneven(batches)) {
@@ -295,12 +296,10 @@ class Life {
       const auto samples = samples_at(job_, indices);
       const auto loss = loss_of(net, samples.input, samples.target,
                                 {rank_.steps_done(), 0, {{rank_.rank(), indices.front(), batch.size(0)}}});
-      rank_.backward(loss.value, loss.correct);
+      rank_.backward(loss);
       const auto report = rank_.step(optimizer);
-      if (rank_.is_main()) notes_.step(report);
+      if (!report.repeat && rank_.is_main()) notes_.step(report);
     }
-    const auto model = rank_.state_dict(optimizer);
-    if (rank_.is_main()) notes_.state(rank_.steps_done(), model);
   }
 
   void framework() {
@@ -308,8 +307,8 @@ class Life {
     troupe::Job job;
     job.model = [&](const Config&) { return make_net(); };
     job.data = [&](const Config&) {
-      Datasets sets{std::make_shared<SampleSet>(job_, 0, job_.samples), {}};
-      if (job_.validate > 0) sets.held_out = std::make_shared<SampleSet>(job_, kHeldOut, job_.validate);
+      Datasets sets{sample_set(job_, 0, job_.samples), {}};
+      if (job_.validate > 0) sets.held_out = sample_set(job_, kHeldOut, job_.validate);
       return sets;
     };
     job.loss = [&](torch::nn::Module& net, const Batch& batch, const Config&) {
@@ -339,12 +338,12 @@ void read_metrics(const std::string& path, Outcome& outcome) {
   for (std::string line; std::getline(lines, line);) {
     const auto entry = nlohmann::json::parse(line, nullptr, false);
     if (entry.is_discarded()) continue;
-    if (entry["kind"] == "validation") outcome.held_out_loss = entry.value("validation_metrics/loss", 0.0);
-    if (entry["kind"] != "train") continue;
-    auto& seen = outcome.steps[entry["step"].get<std::int64_t>() - 1];
     const auto number = [&](const char* name) {
       return entry.contains(name) && entry[name].is_number() ? entry[name].get<double>() : std::nan("");
     };
+    if (entry["kind"] == "validation") outcome.held_out_loss = number("validation_metrics/loss");
+    if (entry["kind"] != "train") continue;
+    auto& seen = outcome.steps[entry["step"].get<std::int64_t>() - 1];
     seen.loss = number("loss_metrics/global_avg_loss");
     seen.norm = number("grad_norm");
     seen.rate = number("lr");
@@ -399,7 +398,7 @@ Outcome subject(const Job& job, const std::string& folder, Order& order) {
   if (job.shuffle) order = notes.order();
   if (!outcome.error.empty()) return outcome;
   if (job.loop == "framework") read_metrics(config.run_dir + "/metrics.jsonl", outcome);
-  if (job.feed != "uneven") read_checkpoints(config.checkpoint_dir, outcome);
+  read_checkpoints(config.checkpoint_dir, outcome);
   notes.finish();
   return outcome;
 }
