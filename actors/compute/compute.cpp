@@ -138,6 +138,7 @@ StrategyContext Compute::strategy_context(bool newcomer) {
   context.reducer = services_.reducer;
   context.progress = services_.progress;
   context.system = &self_->system();
+  context.frozen = frozen_;
   context.timeout = options_.timeout;
   context.wait_reduced = [this](std::int64_t step) {
     const Awaiting told(services_.status->awaits_reducer);
@@ -155,6 +156,11 @@ void Compute::distribute(std::shared_ptr<torch::nn::Module> model) {
     throw Error(ErrorCode::usage, "distribute", "this rank has a model already",
                 "put several networks into one torch::nn::Module");
   model_ = std::move(model);
+  auto frozen = std::make_shared<std::set<const void*>>();
+  for (auto& [name, parameter] : unique_parameters(*model_)) {
+    if (!parameter.requires_grad()) frozen->insert(parameter.unsafeGetTensorImpl());
+  }
+  frozen_ = std::move(frozen);
   for (;;) {
     try {
       strategy_ = make_strategy(strategy_context(heal_pending_));
@@ -176,9 +182,6 @@ void Compute::distribute(std::shared_ptr<torch::nn::Module> model) {
       strategy_.reset();
       recover(error);
     }
-  }
-  for (auto& [name, parameter] : unique_parameters(*model_)) {
-    if (!parameter.requires_grad()) frozen_.emplace_back(name, parameter);
   }
   distributed_ = true;
   strategy_->remember_state();
@@ -221,8 +224,9 @@ void Compute::seed_micro_batch() {
 
 // A strategy lays out gradients for what is trained when it gets the model.
 void Compute::refuse_unfrozen() const {
-  for (const auto& [name, parameter] : frozen_) {
-    if (!parameter.requires_grad()) continue;
+  if (frozen_->empty()) return;
+  for (const auto& [name, parameter] : unique_parameters(*model_)) {
+    if (!parameter.requires_grad() || !frozen_->contains(parameter.unsafeGetTensorImpl())) continue;
     throw Error(complete({ErrorCode::usage,
                           -1,
                           {},
@@ -240,6 +244,10 @@ void Compute::begin_votes() {
   overflowed_ = false;
   begun_rate_.reset();
   device_losses_.clear();
+  // A power of two, so that it changes no bits.
+  const auto shards = data_shard().count;
+  sum_divisor_ = std::exp2(std::max(0.0, std::round(std::log2(expected_elements_ / shards))));
+  vote_.gradient_divisor = sum_divisor_ * shards;
   if (late_ && late_->unvoted < 0) late_->scale.load(loss_scaler_);
   services_.program_lane->ledger().set_step(step_);
   strategy_->begin_step(step_);
@@ -256,6 +264,38 @@ void Compute::check_is_scalar(const at::Tensor& loss) const {
                         "reduce it to its mean"}));
 }
 
+void Compute::check_loss(const Loss& loss) const {
+  check_is_scalar(loss.value);
+  if (loss.elements) refuse_sum();
+  const bool first = vote_.elements == Vote::kNoLoss, sums = vote_.elements >= 0;
+  if (first || loss.elements.has_value() == sums) return;
+  throw Error(complete({ErrorCode::usage,
+                        -1,
+                        {},
+                        -1,
+                        "backward",
+                        std::string("this micro-batch's loss is a ") + (sums ? "mean" : "sum") + ", the ones before " +
+                            (sums ? "are sums" : "are means"),
+                        "give Loss::sum for every micro-batch, or for none"}));
+}
+
+// They use the gradient before the ranks' counts are known.
+void Compute::refuse_sum() const {
+  const char* why = nullptr;
+  if (options_.strategy.early_update) why = "early_update updates parameters";
+  if (shares_per_rank() > 0) why = "the strategy's server updates parameters";
+  if (graphs_) why = "cuda_graphs fixes what is computed";
+  if (late_) why = "vote late lets the device update parameters";
+  if (why == nullptr) return;
+  throw Error(complete({ErrorCode::usage,
+                        -1,
+                        {},
+                        -1,
+                        "backward",
+                        std::string("the loss is a sum, and ") + why + " before all ranks' elements are counted",
+                        "give the mean of the loss, or leave that setting out"}));
+}
+
 void Compute::check_micro_batch_is_due() const {
   if (micro_batch_ < options_.training.grad_accum_steps) return;
   throw Error(
@@ -268,22 +308,31 @@ void Compute::check_micro_batch_is_due() const {
                 "call rank.step(optimizer) after the last one"}));
 }
 
-void Compute::count_loss(const MicroBatchLoss& loss) {
-  if (loss.weight == 0) return;
-  const bool counts = strategy_->counts_samples();
-  if (loss.value.is_cpu()) {
-    count_value(loss.value.item<double>(), loss.samples, counts);
+void Compute::count_loss(const MicroBatchLoss& micro_batch) {
+  const auto& [value, correct, elements] = micro_batch.loss;
+  const bool counts = strategy_->counts_samples(), is_sum = elements.has_value();
+  if (vote_.elements == Vote::kNoLoss) vote_.elements = is_sum ? 0 : Vote::kMeans;
+  if (micro_batch.weight == 0) return;
+  const double times = is_sum ? 1 : micro_batch.samples;
+  if (value.is_cpu()) {
+    count_value(value.item<double>(), times, counts);
   } else {
     // To read them now would wait for the whole forward.
-    device_losses_.push_back(
-        {loss.value.detach(), counts ? loss.correct.on_device() : at::Tensor(), loss.samples, counts});
+    device_losses_.push_back({value.detach(), counts ? correct.on_device() : at::Tensor(), times, counts});
   }
   if (!counts) return;
-  vote_.samples += loss.samples;
-  if (loss.value.is_cpu() || !loss.correct.on_device().defined()) vote_.correct += loss.correct.value();
+  if (is_sum) vote_.elements += *elements;
+  vote_.samples += micro_batch.samples;
+  if (value.is_cpu() || !correct.on_device().defined()) vote_.correct += correct.value();
 }
 
-double Compute::backward_factor(double weight) {
+double Compute::backward_factor(const MicroBatchLoss& micro_batch) {
+  if (!micro_batch.loss.elements) return mean_factor(micro_batch.weight);
+  const bool poisoned = services_.status->poisoned.exchange(false);
+  return poisoned ? std::nan("") : (micro_batch.weight == 0 ? 0 : loss_scaler_.scale() / sum_divisor_);
+}
+
+double Compute::mean_factor(double weight) {
   const bool poisoned = services_.status->poisoned.exchange(false);
   return poisoned ? std::nan("")
                   : weight * loss_scaler_.scale() / static_cast<double>(options_.training.grad_accum_steps);
@@ -299,11 +348,11 @@ void Compute::run_micro_batches(const std::function<MicroBatchLoss(std::int64_t)
         : compute_(compute), forward_(forward) {}
     int count() const override { return static_cast<int>(compute_.options_.training.grad_accum_steps); }
     at::Tensor forward(int micro_batch) override {
-      const auto loss = run(micro_batch);
+      const auto result = run(micro_batch);
       fault_point("forward", compute_.step_);
-      compute_.check_is_scalar(loss.value);
-      compute_.count_loss(loss);
-      return loss.value * compute_.backward_factor(loss.weight);
+      compute_.check_loss(result.loss);
+      compute_.count_loss(result);
+      return result.loss.value * compute_.backward_factor(result);
     }
     void try_forward(int micro_batch) override { (void)run(micro_batch); }
 
@@ -329,7 +378,7 @@ void Compute::run_micro_batches(const std::function<MicroBatchLoss(std::int64_t)
   move_on();
 }
 
-void Compute::backward(const at::Tensor& loss, double samples, const CorrectSamples& correct, double weight) {
+void Compute::backward(const MicroBatchLoss& micro_batch) {
   if (!strategy_)
     throw Error(ErrorCode::usage, "backward", "no model was distributed",
                 "call rank.distribute(model) before the loop");
@@ -344,26 +393,28 @@ void Compute::backward(const at::Tensor& loss, double samples, const CorrectSamp
          "strategy " + options_.strategy.strategy + " runs a step's forwards and backwards in an order of its own",
          "call rank.run_micro_batches, or leave the loop to troupe::run"}));
   }
-  check_is_scalar(loss);  // before anything of the step begins
+  check_is_scalar(micro_batch.loss.value);  // before anything of the step begins
   if (micro_batch_ == 0 && !has_share_) begin_votes();
-  backward_begun({loss, samples, correct, weight});
+  check_loss(micro_batch.loss);
+  backward_begun(micro_batch);
 }
 
-void Compute::backward_begun(const MicroBatchLoss& loss) {
+void Compute::backward_begun(const MicroBatchLoss& micro_batch) {
+  const auto& loss = micro_batch.loss.value;
   trace_since(nanoseconds(mark_), "forward");
   end_section(DeviceTimes::Part::forward);
   fault_point("forward", step_);
-  count_loss(loss);
+  count_loss(micro_batch);
   const bool last = micro_batch_ + 1 == options_.training.grad_accum_steps;
   if (last) begin_update();
-  strategy_->begin_backward(last, loss.weight);
+  strategy_->begin_backward(last, micro_batch.weight);
   fault_point("backward", step_);
   if (late_) {
-    start_of_late_backward(loss.value, loss.weight).backward();
-  } else if (const double factor = backward_factor(loss.weight); factor == 1) {
-    loss.value.backward();
+    start_of_late_backward(loss, micro_batch.weight).backward();
+  } else if (const double factor = backward_factor(micro_batch); factor == 1) {
+    loss.backward();
   } else {
-    (loss.value * factor).backward();
+    (loss * factor).backward();
   }
   strategy_->end_backward();
   trace_since(nanoseconds(mark_), "backward");
@@ -424,10 +475,10 @@ Decision Compute::decide_by(const std::vector<Vote>& votes) const {
                 late_ && late_->unvoted >= 0 ? std::optional(late_->unvoted) : std::nullopt);
 }
 
-void Compute::apply(Optimizer& optimizer, double lr, double norm) {
+void Compute::apply(Optimizer& optimizer, double lr, double norm, double gradient_factor) {
   // Same guard against division by zero as torch.nn.utils.clip_grad_norm_.
   const double clip = options_.training.clip_norm;
-  double factor = 1 / loss_scaler_.scale();
+  double factor = gradient_factor / loss_scaler_.scale();
   if (clip > 0 && norm + 1e-6 > clip) factor *= clip / (norm + 1e-6);
   if (factor != 1) strategy_->scale_gradients(factor);
   strategy_->update(optimizer, lr);
@@ -437,7 +488,9 @@ void Compute::commit(const Decision& decision, Optimizer& optimizer, double lr) 
   strategy_->end_step(decision.used, decision.rebuild, decision.commit);
   fault_point("committed", step_);
   if (decision.commit && !begun_rate_)
-    apply(optimizer, lr, strategy_->replicas_equal() ? decision.gradient_norm : vote_.gradient_norm);
+    apply(optimizer, lr,
+          strategy_->replicas_equal() ? decision.gradient_norm : vote_.gradient_norm * decision.gradient_factor,
+          decision.gradient_factor);
   loss_scaler_.update(decision.not_finite);
   end_step();
 }
@@ -530,8 +583,13 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
     trace_since(nanoseconds(vote_started), "vote");
     report.exposed_ms += milliseconds_since(vote_started);
     const auto decision = decide_by(votes);
-    heal_diverged(votes, optimizer, report);
+    const bool healed = heal_diverged(votes, optimizer, report);
     watch_pace(votes, report);
+    if (healed && !late_) {  // with a late vote the device has the step already
+      run_step_again(decision, report);
+      end_step_time(report);
+      return report;
+    }
     const auto update_started = std::chrono::steady_clock::now();
     const bool is_first = !optimizer_bytes_;
     if (is_first) note_optimizer(optimizer);
@@ -566,11 +624,15 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
       if (step_ < report.step) report.reason += ", from the snapshot of step " + std::to_string(step_);
     }
   }
+  end_step_time(report);
+  return report;
+}
+
+void Compute::end_step_time(StepReport& report) {
   report.step_ms = milliseconds_since(step_started_);
   if (active_track() != nullptr)  // the name that HolisticTraceAnalysis knows steps by
     trace_since(nanoseconds(step_started_), "ProfilerStep#" + std::to_string(report.step), TraceEvent::Kind::step);
   step_started_ = std::chrono::steady_clock::now();
-  return report;
 }
 
 }  // namespace troupe

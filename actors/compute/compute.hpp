@@ -7,12 +7,13 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "actors/compute/batch_split.hpp"
-#include "actors/compute/correct_samples.hpp"
 #include "actors/compute/device_times.hpp"
 #include "actors/compute/heal.hpp"
+#include "actors/compute/loss.hpp"
 #include "actors/compute/straggler.hpp"
 #include "actors/compute/training_options.hpp"
 #include "actors/compute/vote.hpp"
@@ -39,9 +40,9 @@ struct StepReport {
   bool committed = true;  ///< false: skipped or to be repeated, `reason` says why
   bool pending = false;  ///< one share of the step is done, another one comes (Strategy::shares_per_rank): no field but
                          ///< `step` counts
-  bool repeat = false;   ///< a rank was lost: the step's micro-batches come again, nothing of it was applied
+  bool repeat = false;   ///< a rank was lost or healed: the micro-batches come again, nothing of the step was applied
   std::string reason;
-  double loss = 0;      ///< mean over the samples of all ranks and micro-batches
+  double loss = 0;      ///< mean over the samples of all ranks and micro-batches, or over the elements of Loss::sum
   double max_loss = 0;  ///< the largest of the ranks' means
   double samples = 0;   ///< of all ranks
   double correct = 0;
@@ -156,30 +157,33 @@ class Compute {
   /// Seeds LibTorch's generator for this forward: a function of (seed, step, micro-batch, rank), not of what ran
   /// before.
   void seed_forward();
-  /// Backward of one micro-batch's mean loss over `samples` samples, of which `correct` were right. `weight`: this
-  /// rank's share of the global batch times world size; 1 where all ranks have as many samples.
-  void backward(const at::Tensor& loss, double samples, const CorrectSamples& correct = 0.0, double weight = 1);
+  struct MicroBatchLoss {
+    Loss loss;
+    double samples = 0;  ///< of the micro-batch
+    /// Of a mean: this rank's share of the global batch times world size, 1 where all ranks have as many samples. 0: it
+    /// counts nothing.
+    double weight = 1;
+  };
+  /// Backward of one micro-batch's loss. Throws Error(usage) for a sum where a step has a mean already or the other way
+  /// round, and with settings that need the gradient's factor before the vote (refuse_sum).
+  void backward(const MicroBatchLoss& loss);
+  void backward(const at::Tensor& mean, double samples, const CorrectSamples& correct = 0.0, double weight = 1) {
+    backward({{mean, correct}, samples, weight});
+  }
+  /// A step's batch has about so many elements: gradients of sums are reduced divided by it, and get the exact factor
+  /// with the vote. Half precision needs to know. The same on all ranks.
+  void expect_elements(double elements) noexcept { expected_elements_ = elements; }
   /// What `step` will be given as rate, told before the step's last backward: with early_update the update begins
   /// there. Needs not be told.
   void expect_rate(double lr) noexcept { expected_rate_ = lr; }
-  struct MicroBatchLoss {
-    at::Tensor value;  ///< as backward's
-    double samples = 0;
-    CorrectSamples correct;
-    double weight = 1;
-  };
   /// In the place of seed_forward and backward, where micro-batches are graphs of the device (uses_graphs).
   struct GraphedMicroBatch {
     std::vector<at::Tensor> inputs;  ///< on the device; all that changes from one micro-batch to the next
     double samples = 0, weight = 1;  ///< as backward's
     std::string kind;                ///< other numbers of the host's that forward depends on: another graph for each
-    struct Result {
-      at::Tensor loss;  ///< as backward's
-      CorrectSamples correct;
-    };
     /// Called with `inputs`, or with tensors of their shapes that have no values, or not at all: it launches kernels
-    /// and does nothing else.
-    std::function<Result(const std::vector<at::Tensor>& inputs)> forward;
+    /// and does nothing else. Returns a mean.
+    std::function<Loss(const std::vector<at::Tensor>& inputs)> forward;
   };
   void run_graphed(const GraphedMicroBatch& micro_batch);
   /// cuda_graphs is set, and this rank trains on a device. Since distribute.
@@ -296,10 +300,13 @@ class Compute {
   void refuse_unfrozen() const;
   void begin_votes();
   void check_is_scalar(const at::Tensor& loss) const;
+  void check_loss(const Loss& loss) const;
+  void refuse_sum() const;
   void check_micro_batch_is_due() const;
   void count_loss(const MicroBatchLoss& loss);
   void backward_begun(const MicroBatchLoss& loss);
-  double backward_factor(double weight);
+  double backward_factor(const MicroBatchLoss& loss);
+  double mean_factor(double weight);
   std::vector<Vote> vote(const GradientSummary& summary, double norm);
   std::vector<Vote> exchange_votes();
   std::vector<Vote> decode_votes(std::string_view votes) const;
@@ -313,12 +320,14 @@ class Compute {
   void note_optimizer(Optimizer& optimizer);
   NamedTensors replicated_parameters();
   std::uint64_t parameter_hash_if_due();
-  void heal_diverged(const std::vector<Vote>& votes, Optimizer& optimizer, StepReport& report);
+  bool heal_diverged(const std::vector<Vote>& votes, Optimizer& optimizer, StepReport& report);
+  void run_step_again(const Decision& decision, StepReport& report);
+  void end_step_time(StepReport& report);
   void watch_pace(const std::vector<Vote>& votes, StepReport& report);
   bool end_share(Optimizer& optimizer, double lr);
   bool wants_norm() const;
   double gradient_norm();
-  void apply(Optimizer& optimizer, double lr, double norm);
+  void apply(Optimizer& optimizer, double lr, double norm, double gradient_factor = 1);
   void commit(const Decision& decision, Optimizer& optimizer, double lr);
   void end_step();
   void fill_report(StepReport& report, const Decision& decision) const;
@@ -366,10 +375,11 @@ class Compute {
   std::unique_ptr<Strategy> strategy_;
   std::int64_t step_ = 0;
   std::int64_t micro_batch_ = 0;
-  bool has_share_ = false;                   // of the step under way, after one that is done
-  bool overflowed_ = false;                  // an update within the step was not finite
-  std::optional<double> expected_rate_;      // of the step under way
-  std::optional<double> begun_rate_;         // the strategy makes the step's update itself, with this one
+  bool has_share_ = false;                          // of the step under way, after one that is done
+  bool overflowed_ = false;                         // an update within the step was not finite
+  std::optional<double> expected_rate_;             // of the step under way
+  double expected_elements_ = 1, sum_divisor_ = 1;  // of a step; what a rank's sums are divided by before backward
+  std::optional<double> begun_rate_;                // the strategy makes the step's update itself, with this one
   const Optimizer* prepared_for_ = nullptr;  // the one that all steps of the membership are to have; not to be used
   double shares_wait_ms_ = 0;                // at the ends of the step's shares
   Services services_;
@@ -382,7 +392,7 @@ class Compute {
   std::uint64_t snapshot_generation_ = 0;  // of the last snapshot that has ended
   std::int32_t sections_done_ = 0;
   std::map<std::string, std::string> notes_;
-  NamedTensors frozen_;  // did not require a gradient when the model was distributed
+  std::shared_ptr<const std::set<const void*>> frozen_;  // as StrategyContext's
   LossScaler loss_scaler_;
   std::shared_ptr<ForwardPosition> position_ = std::make_shared<ForwardPosition>();  // the model's layers read it
   Vote vote_;

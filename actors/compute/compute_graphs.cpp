@@ -36,9 +36,9 @@ void Compute::run_graphed(const GraphedMicroBatch& micro_batch) {
   if (micro_batch.weight != 0) turn = graphs_->next(kind, strategy_->graphs_fit());
   if (turn.what == GraphKinds::Turn::run) {
     const StreamBetween place(graphs_->stream);
-    const auto result = micro_batch.forward(micro_batch.inputs);
-    check_is_scalar(result.loss);
-    return backward_begun({result.loss, micro_batch.samples, result.correct, micro_batch.weight});
+    const auto loss = micro_batch.forward(micro_batch.inputs);
+    check_loss(loss);
+    return backward_begun({loss, micro_batch.samples, micro_batch.weight});
   }
   fault_point("forward", step_);
   strategy_->begin_backward(last, micro_batch.weight);
@@ -83,16 +83,16 @@ void Compute::write(StepGraph& graph, const GraphedMicroBatch& micro_batch) {
     strategy_->begin_writing(*graph.graph);
     const DropoutKeyInMemory key(graph.dropout_key);
     const auto result = micro_batch.forward(graph.inputs);
-    check_is_scalar(result.loss);
-    if (result.loss.is_cpu() || (!result.correct.on_device().defined() && result.correct.value() != 0)) {
+    check_loss(result);
+    if (result.value.is_cpu() || (!result.correct.on_device().defined() && result.correct.value() != 0)) {
       throw Error(ErrorCode::usage, "cuda_graphs",
                   "the loss, or how many samples were right, is a number of the host's",
                   "leave both on the device, as tensors: a graph computes them anew, and the vote reads them");
     }
-    start_of_written_backward(result.loss, graph.factor).backward();
+    start_of_written_backward(result.value, graph.factor).backward();
     strategy_->end_backward();
     graph.host_part = strategy_->end_writing();
-    graph.loss = result.loss.detach();
+    graph.loss = result.value.detach();
     graph.correct = result.correct.on_device();
     writing.end();
   } catch (const Error& error) {
@@ -131,15 +131,15 @@ void Compute::replay(StepGraph& graph, const GraphedMicroBatch& micro_batch) {
     graph.factor.copy_(late_->scale.start(poisoned ? std::nan("") : micro_batch.weight,
                                           static_cast<double>(options_.training.grad_accum_steps)));
   } else {
-    graph.factor.fill_(backward_factor(micro_batch.weight));
+    graph.factor.fill_(mean_factor(micro_batch.weight));
   }
   graph.dropout_key.fill_(static_cast<std::int64_t>(dropout_key(*position_)));
   graph.graph->replay();
   strategy_->replayed(*graph.host_part);
   // Copies: the next replay writes there again, and the vote may be later.
   const auto out = [](const at::Tensor& value) { return value.to(at::kDouble, /*non_blocking=*/false, /*copy=*/true); };
-  count_loss({out(graph.loss), micro_batch.samples,
-              graph.correct.defined() ? CorrectSamples(out(graph.correct)) : CorrectSamples(), micro_batch.weight});
+  const auto correct = graph.correct.defined() ? CorrectSamples(out(graph.correct)) : CorrectSamples();
+  count_loss({{out(graph.loss), correct}, micro_batch.samples, micro_batch.weight});
 }
 
 }  // namespace troupe

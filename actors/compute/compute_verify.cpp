@@ -71,9 +71,9 @@ std::uint64_t Compute::parameter_hash_if_due() {
   return parameters.empty() ? 0 : hash_tensors(parameters);
 }
 
-void Compute::heal_diverged(const std::vector<Vote>& votes, Optimizer& optimizer, StepReport& report) {
+bool Compute::heal_diverged(const std::vector<Vote>& votes, Optimizer& optimizer, StepReport& report) {
   const auto divergence = find_divergence(votes);
-  if (!divergence) return;
+  if (!divergence) return false;
   std::string hosts;
   for (const int rank : divergence->diverged) {
     const auto& host = membership_.members[static_cast<std::size_t>(rank)].host;
@@ -95,6 +95,20 @@ void Compute::heal_diverged(const std::vector<Vote>& votes, Optimizer& optimizer
   report.notices.push_back("step " + std::to_string(step_) + ": " + divergence->describe() + " (" + hosts +
                            "): healed from " + rank_list(divergence->trusted) +
                            (divergence->majority ? "" : ", rank 0's side"));
+  return true;
+}
+
+// The average has a gradient of parameters that were wrong. What the decision says of the plan and of used parameters
+// holds for the step as it comes again.
+void Compute::run_step_again(const Decision& decision, StepReport& report) {
+  strategy_->end_step(decision.used, decision.rebuild, false);
+  expected_rate_.reset();
+  micro_batch_ = 0;
+  has_share_ = false;
+  move_on();
+  report.committed = false;
+  report.repeat = true;
+  report.reason = "a replica was healed";
 }
 
 void Compute::share_batches(std::int64_t samples, int ranks) {

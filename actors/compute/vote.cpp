@@ -16,12 +16,14 @@ struct Wire {
   std::uint64_t layout_hash = 0, parameter_hash = 0;
   std::int64_t dataset_size = 0;
   double loss_sum = 0, samples = 0, correct = 0, gradient_norm = 0;
+  std::int64_t elements = 0;
+  double gradient_divisor = 1;
   std::int32_t not_finite_parameter = 0;
   std::uint8_t not_finite_loss = 0, stop_signal = 0, rebuild = 0, made_by_hook = 0;
   SectionTimes own;
   std::uint32_t data_hash = 0;
 };
-static_assert(std::is_trivially_copyable_v<Wire> && sizeof(Wire) == 88);
+static_assert(std::is_trivially_copyable_v<Wire> && sizeof(Wire) == 104);
 
 // The ranks whose value differs from the most common one; rank 0's side wins a tie.
 template <class Value>
@@ -39,6 +41,51 @@ std::vector<int> minority(std::span<const Vote> votes, Value value) {
   return ranks;
 }
 
+// Some ranks have no loss: earlier stages of a pipeline.
+void check_kinds_of_loss(std::span<const Vote> votes) {
+  std::vector<int> means, sums;
+  for (std::size_t r = 0; r < votes.size(); ++r) {
+    if (votes[r].elements == Vote::kMeans) means.push_back(static_cast<int>(r));
+    if (votes[r].elements >= 0) sums.push_back(static_cast<int>(r));
+  }
+  if (means.empty() || sums.empty()) return;
+  throw Error(ErrorReport{ErrorCode::mismatch, -1, "compute", votes[0].step, "vote",
+                          rank_list(sums) + " gave the sum of a loss, and " + rank_list(means) + " a mean",
+                          "give Loss::sum on every rank, or on none"});
+}
+
+// What the sums of all ranks are over: nothing where losses are means.
+std::optional<std::int64_t> elements_of(std::span<const Vote> votes) {
+  std::optional<std::int64_t> elements;
+  for (const auto& vote : votes) {
+    if (vote.elements >= 0) elements = elements.value_or(0) + vote.elements;
+  }
+  return elements;
+}
+
+void divide_by_elements(Decision& decision, std::span<const Vote> votes, double loss_sum) {
+  const auto elements = elements_of(votes);
+  if (!elements) return;
+  decision.loss = decision.max_loss = 0;
+  if (*elements == 0) {
+    if (decision.not_finite) return;
+    decision.commit = false;
+    decision.reason = "no element of any rank's batch counts in the loss";
+    return;
+  }
+  double divisor = 1;
+  decision.max_loss = -std::numeric_limits<double>::infinity();
+  for (const auto& vote : votes) {
+    if (vote.elements < 0) continue;
+    divisor = vote.gradient_divisor;
+    if (vote.elements > 0)
+      decision.max_loss = std::max(decision.max_loss, vote.loss_sum / static_cast<double>(vote.elements));
+  }
+  decision.loss = loss_sum / static_cast<double>(*elements);
+  decision.gradient_factor = divisor / static_cast<double>(*elements);
+  decision.gradient_norm *= decision.gradient_factor;
+}
+
 }  // namespace
 
 std::size_t vote_bytes(std::size_t parameters) noexcept { return sizeof(Wire) + (parameters + 7) / 8; }
@@ -52,6 +99,8 @@ void encode_vote(const Vote& vote, std::span<std::uint8_t> bytes) {
                   vote.samples,
                   vote.correct,
                   vote.gradient_norm,
+                  vote.elements,
+                  vote.gradient_divisor,
                   vote.not_finite_parameter,
                   vote.not_finite_loss,
                   vote.stop_signal,
@@ -76,6 +125,8 @@ Vote decode_vote(std::span<const std::uint8_t> bytes, std::size_t parameters) {
             wire.data_hash,
             wire.loss_sum,
             wire.samples,
+            wire.elements,
+            wire.gradient_divisor,
             wire.correct,
             wire.gradient_norm,
             wire.not_finite_parameter,
@@ -120,6 +171,7 @@ Decision decide(std::span<const Vote> votes, std::span<const std::string> parame
         rank_list(odd) + " drew from other files than the others: their names or lengths below data_dir differ",
         "put the same files on every host"});
   }
+  check_kinds_of_loss(votes);
   Decision decision;
   decision.used.assign(votes[0].used.size(), false);
   double loss_sum = 0, max_loss = -std::numeric_limits<double>::infinity();
@@ -157,6 +209,7 @@ Decision decide(std::span<const Vote> votes, std::span<const std::string> parame
     decision.not_finite = true;
     decision.reason = "the reduced gradient is not finite although every rank's own is: it overflows when added up";
   }
+  divide_by_elements(decision, votes, loss_sum);
   if (decision.not_finite) {
     decision.commit = false;
     if (loss_not_finite ? stop.loss : stop.gradient) {

@@ -17,10 +17,13 @@ struct Vote {
   std::uint64_t layout_hash = 0;  ///< parameters and bucket plan that this step's gradients were laid out by
   std::int64_t dataset_size = 0;  ///< samples of the data set that the loader draws from; 0: there is no loader
   std::uint32_t data_hash = 0;    ///< of its files (Dataset::files_hash), folded; 0: it says nothing of them
-  double loss_sum = 0;            ///< loss times samples, summed over the rank's micro-batches
+  double loss_sum = 0;            ///< over the rank's micro-batches: of means times samples, or of sums
   double samples = 0;
-  double correct = 0;                      ///< samples that were right, where the job counts them
-  double gradient_norm = 0;                ///< of the reduced gradient; 0 where nobody asked for it
+  static constexpr std::int64_t kNoLoss = -2, kMeans = -1;
+  std::int64_t elements = kNoLoss;  ///< that the sums are over; kMeans; kNoLoss: another rank has this one's losses
+  double gradient_divisor = 1;      ///< the gradient that was reduced is that of the sums over this
+  double correct = 0;               ///< samples that were right, where the job counts them
+  double gradient_norm = 0;         ///< of the reduced gradient; 0 where nobody asked for it
   std::int32_t not_finite_parameter = -1;  ///< first parameter whose local gradient is NaN or infinite
   std::uint8_t not_finite_loss = 0;
   std::uint8_t stop_signal = 0;   ///< SIGINT, SIGTERM: end after this step
@@ -40,11 +43,13 @@ struct Decision {
   bool not_finite = false;
   int stop_signal = 0;
   bool rebuild = false;
-  double loss = 0;      ///< mean over all samples
+  double loss = 0;      ///< mean over all samples, or over all elements
   double max_loss = 0;  ///< the largest of the ranks' means
   double samples = 0;
   double correct = 0;
   double gradient_norm = 0;
+  /// What makes the reduced gradient the step's: 1, or gradient_divisor over the elements of all ranks.
+  double gradient_factor = 1;
   std::vector<bool> used;  ///< used on at least one rank
 };
 

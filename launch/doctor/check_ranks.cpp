@@ -67,7 +67,7 @@ void check_gradients(Rank& rank) {
   rank.distribute(shared);
   auto optimizer = rank.make_optimizer(*shared);
   const auto part = [&](const at::Tensor& all) { return all.narrow(0, 4 * rank.rank(), 4); };
-  rank.backward(torch::mse_loss(shared->forward(part(input)), part(target)), 0, 4, 1);
+  rank.backward(troupe::Loss(torch::mse_loss(shared->forward(part(input)), part(target))), 4, 1);
   const auto report = rank.step(*optimizer);
   double difference = 0, norm = 0;
   for (std::size_t i = 0; i < whole->parameters().size(); ++i) {

@@ -3,19 +3,11 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <utility>
 
+#include "actors/compute/loss.hpp"
 #include "launch/rank/rank.hpp"
 
 namespace troupe {
-
-/// What the loss function says about one batch.
-struct Loss {
-  Loss(at::Tensor loss_value) : value(std::move(loss_value)) {}  // NOLINT: a plain loss converts
-  Loss(at::Tensor loss_value, CorrectSamples right) : value(std::move(loss_value)), correct(std::move(right)) {}
-  at::Tensor value;        ///< scalar, mean over the batch
-  CorrectSamples correct;  ///< samples that were right, for the accuracy; 0 where nobody counts
-};
 
 struct Datasets {
   std::shared_ptr<const Dataset> train;     ///< drawn from by the sampler

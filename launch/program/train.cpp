@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "launch/config/device_settings.hpp"
@@ -18,6 +19,16 @@ double milliseconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
 }
 
+// on_bad_sample skip puts another sample in a bad one's place, which is held out and counted itself.
+Batch without_substitutes(Batch batch, std::span<const std::int64_t> asked) {
+  if (!batch.index.defined()) return batch;
+  const auto own = batch.index == torch::tensor(at::ArrayRef<std::int64_t>(asked.data(), asked.size()), at::kLong);
+  if (own.all().item<bool>()) return batch;
+  const auto rows = own.nonzero().flatten();
+  for (auto* part : {&batch.input, &batch.target, &batch.index}) *part = part->index_select(0, rows);
+  return batch;
+}
+
 /// Held-out loss and accuracy: every sample once, each rank a part, sums over all ranks.
 ValidationReport validate(const Job& job, Rank& rank, torch::nn::Module& model, const Dataset& dataset) {
   const TraceSpan span("validation", TraceEvent::Kind::phase);
@@ -26,14 +37,15 @@ ValidationReport validate(const Job& job, Rank& rank, torch::nn::Module& model, 
   model.eval();
   auto& strategy = rank.system().compute().strategy();
   strategy.begin_evaluation();
-  auto sums = at::zeros({3}, at::kDouble);  // loss, right, samples
+  auto sums = at::zeros({4}, at::kDouble);  // loss, what it is over, right, samples
   const auto shard = rank.system().compute().data_shard();
   const auto [first, last] = validation_part(dataset.size(), shard.index, shard.count);
   const auto share = std::max<std::int64_t>(1, rank.config().batch_size / shard.count);
   for (auto begin = first; begin < last; begin += share) {
     std::vector<std::int64_t> indices;
     for (auto i = begin; i < std::min(last, begin + share); ++i) indices.push_back(i);
-    auto batch = dataset.get_batch(indices, SampleContext{rank.config().seed, 0});
+    auto batch = without_substitutes(dataset.get_batch(indices, SampleContext{rank.config().seed, 0}), indices);
+    if (batch.numel() == 0) continue;
     batch.counted = batch.numel();
     batch.input = batch.input.to(rank.device());
     batch.target = batch.target.to(rank.device());
@@ -41,17 +53,21 @@ ValidationReport validate(const Job& job, Rank& rank, torch::nn::Module& model, 
     std::optional<Loss> loss;
     const bool mine = strategy.evaluate([&] { loss.emplace(job.loss(model, batch, rank.config())); });
     if (!mine) continue;  // another rank has the result
-    const auto n = static_cast<double>(indices.size());
-    sums += torch::tensor({loss->value.item<double>() * n, loss->correct.value(), n}, torch::kFloat64);
+    const auto n = static_cast<double>(batch.numel());
+    const auto value = loss->value.item<double>();
+    const bool is_sum = loss->elements.has_value();
+    sums += torch::tensor(
+        {is_sum ? value : value * n, is_sum ? static_cast<double>(*loss->elements) : n, loss->correct.value(), n},
+        torch::kFloat64);
   }
   strategy.end_evaluation();
   fault_point("validate", rank.steps_done());
   model.train();
   rank.all_reduce(sums, ReduceOp::sum, "validation");
   ValidationReport report;
-  report.samples = sums[2].item<double>();
-  report.loss = sums[0].item<double>() / std::max(1.0, report.samples);
-  report.accuracy = sums[1].item<double>() / std::max(1.0, report.samples);
+  report.samples = sums[3].item<double>();
+  report.loss = sums[0].item<double>() / std::max(1.0, sums[1].item<double>());
+  report.accuracy = sums[2].item<double>() / std::max(1.0, report.samples);
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   return report;
 }
@@ -176,15 +192,11 @@ class TrainingLoop {
           of_step_.clear();  // the step before, or this one where the loss of a rank has interrupted it
         of_step_.push_back(batch);
         if (batch->last_of_step) {
-          rank_.run_micro_batches(of_step_, [&](const Batch& of) {
-            auto loss = loss_of(of);
-            return Rank::MicroBatch{loss.value, loss.correct};
-          });
+          rank_.run_micro_batches(of_step_, loss_of);
         }
         return true;
       }
-      const auto loss = loss_of(*batch);
-      rank_.backward(loss.value, loss.correct);
+      rank_.backward(loss_of(*batch));
       return true;
     } catch (const Error& error) {  // a collective in forward or backward
       rank_.recover(error);

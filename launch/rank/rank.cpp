@@ -13,6 +13,7 @@
 #include "launch/rank/loop_records.hpp"
 #include "launch/rank/model_file.hpp"
 #include "launch/rank/run_checkpoints.hpp"
+#include "launch/rank/uneven_batches.hpp"
 #include "strategies/batch_norm/sync_batch_norm.hpp"
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/base/random_seed.hpp"
@@ -142,40 +143,17 @@ std::optional<double> Rank::uneven_step(std::int64_t samples) {
   return static_cast<double>(samples) * world_size() / static_cast<double>(total);
 }
 
-bool Rank::begin_uneven(std::int64_t samples, bool has_batch) {
-  if (!model_)
-    throw Error(ErrorCode::usage, "uneven", "no model was distributed", "call rank.distribute(model) before the loop");
-  if (config_.grad_accum_steps > 1) {
-    throw Error(ErrorCode::usage, "uneven", "grad_accum_steps is " + std::to_string(config_.grad_accum_steps),
-                "set it to 1: how much a micro-batch weighs is known only once the step's last one is");
-  }
-  if (config_.balance != "equal") {
-    throw Error(ErrorCode::usage, "uneven",
-                "balance is '" + config_.balance + "', and here the program says how much each rank has",
-                "set balance to equal");
-  }
-  if (system_->compute().shares_per_rank() > 1) {
-    throw Error(ErrorCode::usage, "uneven", config_.strategy + " lets ranks do unequally many batches of a step itself",
-                "take them from rank.loader, or set staleness to 0 and server_shares to 1");
-  }
-  if (stop_requested()) return false;  // the same on all ranks, since the vote carried it
-  if (config_.max_steps > 0 && steps_done() >= config_.max_steps) return false;
-  const auto weight = uneven_step(samples);
-  if (!weight) return false;
-  if (!has_batch) {
-    throw Error(ErrorCode::usage, "uneven", "this rank has no batch at all, others have",
-                "give each rank one at least");
-  }
+void Rank::begin_uneven(std::int64_t samples, double weight) {
   batch_samples_ = static_cast<double>(samples);
-  batch_weight_ = *weight;
+  batch_weight_ = weight;
   count_samples_in_sync_batchnorm(*model_, samples == 0 ? 0 : -1);
   update_trace();
   system_->compute().seed_forward();
   forward_started_ = std::chrono::steady_clock::now();
-  return true;
 }
 
 void Rank::end_uneven() noexcept {
+  uneven_ = nullptr;
   batch_samples_ = 0;
   batch_weight_ = 1;
   if (model_) count_samples_in_sync_batchnorm(*model_, -1);
@@ -186,11 +164,7 @@ AutocastGuard Rank::autocast() {
   return AutocastGuard(config_.use_amp, config_.amp_dtype == "fp16" ? at::kHalf : at::kBFloat16, device().type());
 }
 
-void Rank::backward(const at::Tensor& loss, const CorrectSamples& correct) {
-  backward(loss, correct, batch_samples_, batch_weight_);
-}
-
-void Rank::backward(const at::Tensor& loss, const CorrectSamples& correct, double samples, double weight) {
+void Rank::backward(const Loss& loss, double samples, double weight) {
   if (system_->compute().uses_graphs()) {
     throw Error(ErrorCode::usage, "cuda_graphs", "forward was not handed over, so it can't be a part of a graph",
                 "call rank.run_micro_batches(batches, forward) in the place of backward, or leave cuda_graphs out");
@@ -201,12 +175,12 @@ void Rank::backward(const at::Tensor& loss, const CorrectSamples& correct, doubl
   }
   auto& compute = system_->compute();
   compute.expect_rate(learning_rate());
-  compute.backward(loss, samples, correct, weight);
+  compute.backward({loss, samples, weight});
   step_compute_ms_ += lap_ms(forward_started_);
 }
 
 void Rank::run_micro_batches(const std::vector<std::shared_ptr<const Batch>>& batches,
-                             const std::function<MicroBatch(const Batch&)>& forward) {
+                             const std::function<Loss(const Batch&)>& forward) {
   const auto wanted = static_cast<std::size_t>(config_.grad_accum_steps);
   if (batches.size() != wanted) {
     throw Error(ErrorCode::usage, "run_micro_batches",
@@ -219,21 +193,19 @@ void Rank::run_micro_batches(const std::vector<std::shared_ptr<const Batch>>& ba
   } else if (orders_micro_batches()) {
     compute.run_micro_batches([&](std::int64_t m) {
       const auto& batch = *batches.at(static_cast<std::size_t>(m));
-      const auto result = forward(batch);
-      return Compute::MicroBatchLoss{result.loss, static_cast<double>(batch.numel()), result.correct, batch.weight};
+      return Compute::MicroBatchLoss{forward(batch), static_cast<double>(batch.numel()), batch.weight};
     });
   } else {
     for (const auto& batch : batches) {
       compute.seed_forward();
-      const auto result = forward(*batch);
-      backward(result.loss, result.correct, static_cast<double>(batch->numel()), batch->weight);
+      backward(forward(*batch), static_cast<double>(batch->numel()), batch->weight);
     }
   }
   step_compute_ms_ += lap_ms(forward_started_);
 }
 
 void Rank::run_graphed(const std::vector<std::shared_ptr<const Batch>>& batches,
-                       const std::function<MicroBatch(const Batch&)>& forward) {
+                       const std::function<Loss(const Batch&)>& forward) {
   for (const auto& batch : batches) {
     Compute::GraphedMicroBatch micro_batch;
     for (const auto* part : {&batch->input, &batch->target}) {
@@ -248,8 +220,7 @@ void Rank::run_graphed(const std::vector<std::shared_ptr<const Batch>>& batches,
       std::size_t next = 0;
       if (batch->input.defined()) of_graph.input = inputs[next++];
       if (batch->target.defined()) of_graph.target = inputs[next++];
-      const auto result = forward(of_graph);
-      return Compute::GraphedMicroBatch::Result{result.loss, result.correct};
+      return forward(of_graph);
     };
     system_->compute().run_graphed(micro_batch);
   }
@@ -290,7 +261,7 @@ double Rank::rate_for(const Optimizer& optimizer, std::int64_t step) const {
                     " optimizer has rates of its own, which a schedule multiplies",
                 "leave it at 0");
   }
-  OptimizerOptions factor = config_;
+  auto factor = static_cast<const OptimizerOptions&>(config_);
   factor.lr = 1;
   return scheduled(factor, step);
 }
@@ -333,6 +304,7 @@ StepReport Rank::step(Optimizer& optimizer) {
         system_->compute().membership().reason + ", from the snapshot of step " + std::to_string(steps_done());
     update_trace();
   }
+  if (report.repeat) uneven_interrupted_ = true;
   return report;
 }
 
@@ -452,7 +424,8 @@ bool Rank::saves_now() const {
 }
 
 DataCursor Rank::cursor() const {
-  return stream_ != nullptr ? stream_->cursor() : DataCursor{start_epoch_, start_step_};
+  if (stream_ != nullptr) return stream_->cursor();
+  return uneven_ != nullptr ? uneven_->cursor() : DataCursor{start_epoch_, start_step_};
 }
 
 void Rank::claim_checkpoints() {
@@ -486,6 +459,7 @@ void Rank::keep_checkpoints(Optimizer& optimizer) {
         if (is_main()) std::fprintf(stderr, "%s\n", line.c_str());
       });
       set_cursor(position.epoch, position.step_in_epoch);
+      start_round_ = position.round;
     });
   }
   if (!joined_late) compute.section_done(kSaveSection);  // nothing to do before the first step
@@ -510,6 +484,7 @@ void Rank::recover(const Error& error) {
   step_data_ms_ = step_compute_ms_ = step_queue_ms_ = 0;  // the step begins anew, and the stand-still is no part of it
   system_->compute().begin_step_time();
   if (stream_ != nullptr) stream_->rewind();
+  uneven_interrupted_ = true;
   gather_trace_if_due();  // where all went back to the window's end: a newcomer gathers in distribute
 }
 
@@ -530,6 +505,8 @@ BatchStream::BatchStream(Rank& rank, std::shared_ptr<const Dataset> dataset)
   auto& compute = rank.system().compute();
   compute.set_dataset(dataset_->size(), dataset_->files_hash());
   const auto& config = rank.config();
+  compute.expect_elements(
+      static_cast<double>(config.batch_size * std::max<std::int64_t>(1, dataset_->tokens_per_sample())));
   compute.share_batches(config.batch_size / config.grad_accum_steps, rank.system().options().world_size);
   const DistributedSampler sampler(sampling());
   const auto steps = sampler.steps_per_epoch();

@@ -17,6 +17,7 @@
 #include <cereal/types/string.hpp>
 #include <cereal/types/vector.hpp>
 
+#include "actors/compute/loss.hpp"
 #include "actors/rank/data_loader.hpp"
 #include "launch/config/config.hpp"
 #include "launch/rank/rank_system.hpp"
@@ -31,6 +32,7 @@
 namespace troupe {
 
 class BatchStream;
+class UnevenLoop;
 template <class Range>
 class UnevenBatches;
 
@@ -124,11 +126,12 @@ class Rank {
   /// Gradients are those of one rank with all samples of the step. `batches` is any range whose elements have a
   /// samples_of; it is copied or moved in, or referred to where it has a name, and must hold a batch at least where any
   /// rank has one. A BatchNorm that is not synchronised does see the repeated batch. Ends early after a stop request.
-  /// Throws Error(usage) before distribute and with grad_accum_steps above 1. Every round is collective.
+  /// A step that is interrupted by the loss of a rank is run again with the same batches. A replacement passes over
+  /// those of its own that the others are past; a rank that is not replaced takes its batches along. With
+  /// keep_checkpoints, a resumed run goes on with the batch at which it stopped. Throws Error(usage) before distribute
+  /// and with grad_accum_steps above 1. Every round is collective.
   template <class Range>
-  UnevenBatches<Range> uneven(Range&& batches) {
-    return UnevenBatches<Range>(*this, std::forward<Range>(batches));
-  }
+  UnevenBatches<Range> uneven(Range&& batches);
 
   /// What `uneven` is made of, for a loop that is no range. Agrees on how many samples each rank has now (0: it ran
   /// out). Returns this rank's weight for `backward`, or nothing once all ran out. A rank that ran out repeats its last
@@ -139,24 +142,22 @@ class Rank {
   /// Autocast as the config says (use_amp, amp_dtype), while what it returns lives; nothing without use_amp. For a loop
   /// of one's own, around forward and loss: with use_amp and without it backward throws Error(usage).
   [[nodiscard]] AutocastGuard autocast();
-  /// Backward of one micro-batch's mean loss. `correct`: samples that were right, for the accuracy in reports. Throws
-  /// what broke the job.
-  void backward(const at::Tensor& loss, const CorrectSamples& correct = 0.0);
-  void backward(const at::Tensor& loss, const CorrectSamples& correct, double samples, double weight);
+  /// Backward of one micro-batch's loss: a mean, or Loss::sum. `correct`: samples that were right, for the accuracy in
+  /// reports. Throws what broke the job.
+  void backward(const Loss& loss) { backward(loss, batch_samples_, batch_weight_); }
+  void backward(const at::Tensor& mean, const CorrectSamples& correct = 0.0) { backward(Loss(mean, correct)); }
+  /// Of a batch that is not the loader's: its samples, and Compute::backward's weight.
+  void backward(const Loss& loss, double samples, double weight);
   /// A strategy that orders a step's forwards and backwards itself (pipeline): call run_micro_batches in the place of
   /// backward.
   bool orders_micro_batches() const { return system_->compute().strategy().orders_micro_batches(); }
-  struct MicroBatch {
-    at::Tensor loss;         ///< its mean, a scalar
-    CorrectSamples correct;  ///< samples that were right, for the accuracy
-  };
   /// Forward and backward of all `batches` of a step, in the order that the strategy takes; with any strategy.
   /// `forward` is called for each of them, perhaps several times, and may be left by an exception that is none of the
   /// program's (StageEnded) where other ranks go on. With cuda_graphs, on a device, it is called until it is a graph,
   /// and then no more: its batch has only input, target and counted, and it launches kernels and does nothing else.
   /// Throws Error(usage) where there are not grad_accum_steps of them, and what broke the job. step comes next.
   void run_micro_batches(const std::vector<std::shared_ptr<const Batch>>& batches,
-                         const std::function<MicroBatch(const Batch&)>& forward);
+                         const std::function<Loss(const Batch&)>& forward);
   /// Reduce, vote, apply at the schedule's rate. On all ranks or on none: `committed` says which. If a rank was lost,
   /// this waits until the others go on without it or with its replacement; `repeat` says that the step's batches come
   /// again from the loader.
@@ -288,8 +289,7 @@ class Rank {
  private:
   friend class BatchStream;
   friend class RunCheckpoints;
-  template <class Range>
-  friend class UnevenBatches;
+  friend class UnevenLoop;
   template <class Build>
   auto build(Build& make) {
     const auto building = seed_model(config_.seed);
@@ -307,7 +307,7 @@ class Rank {
   void refuse_built(const torch::nn::Module& model) const;
   void distribute_module(std::shared_ptr<torch::nn::Module> model);
   void run_graphed(const std::vector<std::shared_ptr<const Batch>>& batches,
-                   const std::function<MicroBatch(const Batch&)>& forward);
+                   const std::function<Loss(const Batch&)>& forward);
   void initialise(torch::nn::Module& model) const;
   Optimizer& adapted(torch::optim::Optimizer& optimizer, const char* operation);
   void run_between_steps();
@@ -320,8 +320,7 @@ class Rank {
   DataCursor cursor() const;
   template <class Work>
   auto saving_if_parked(Work&& work);
-  /// False once all ranks ran out. `has_batch`: there is one to repeat.
-  bool begin_uneven(std::int64_t samples, bool has_batch);
+  void begin_uneven(std::int64_t samples, double weight);
   void end_uneven() noexcept;
 
   template <class T, class Combine>
@@ -372,9 +371,13 @@ class Rank {
   double step_data_ms_ = 0, step_compute_ms_ = 0, step_queue_ms_ = 0;  // of the step under way
   std::chrono::steady_clock::time_point forward_started_ = std::chrono::steady_clock::now();
   BatchStream* stream_ = nullptr;  // the one that is being read
+  UnevenLoop* uneven_ = nullptr;   // the same of rounds
+  std::int64_t uneven_loops_ = 0;  // that began
+  DataCursor uneven_start_;        // the loop and round that the first one goes on from
+  bool uneven_interrupted_ = false;
   bool had_stream_ = false;
   std::int64_t steps_per_epoch_ = 0, total_steps_ = 0;
-  std::int64_t start_epoch_ = 0, start_step_ = 0;
+  std::int64_t start_epoch_ = 0, start_step_ = 0, start_round_ = 0;
   std::int64_t epoch_ = 0;
 };
 
@@ -450,51 +453,11 @@ class BatchStream {
   bool ended_ = false;
 };
 
-/// A range over the batches of a rank until all ranks ran out; see Rank::uneven. Goes through them once.
-template <class Range>
-class UnevenBatches {
- public:
-  using Value = std::decay_t<decltype(*std::begin(std::declval<Range&>()))>;
-
-  UnevenBatches(Rank& rank, Range&& batches) : rank_(&rank), batches_(std::forward<Range>(batches)) {}
-  ~UnevenBatches() { rank_->end_uneven(); }
-  UnevenBatches(const UnevenBatches&) = delete;
-  UnevenBatches& operator=(const UnevenBatches&) = delete;
-
-  struct End {};
-  class Iterator {
-   public:
-    explicit Iterator(UnevenBatches* owner) : owner_(owner), next_(std::begin(owner->batches_)) { ++*this; }
-    const Value& operator*() const { return *batch_; }
-    const Value* operator->() const { return &*batch_; }
-    Iterator& operator++() {
-      const bool more = next_ != std::end(owner_->batches_);
-      if (more) {
-        batch_.emplace(*next_);
-        ++next_;
-      }
-      ended_ = !owner_->rank_->begin_uneven(more ? samples_of(*batch_) : 0, batch_.has_value());
-      return *this;
-    }
-    bool operator==(End) const noexcept { return ended_; }
-
-   private:
-    UnevenBatches* owner_;
-    decltype(std::begin(std::declval<Range&>())) next_;
-    std::optional<Value> batch_;  // the last one, which a rank that ran out repeats
-    bool ended_ = false;
-  };
-  Iterator begin() { return Iterator(this); }
-  End end() const noexcept { return {}; }
-
- private:
-  Rank* rank_;
-  Range batches_;  // a reference where the range has a name
-};
-
 /// The program's `main`: parses config and environment, becomes a rank of the job that launched it, N simulated ranks
 /// (`--ranks N`), or one rank alone; calls `body` on each rank's thread; reports what it throws; returns the exit code.
 int main(int argc, char** argv, const std::function<void(Rank&)>& body,
          const std::function<void(Config&)>& declare = {});
 
 }  // namespace troupe
+
+#include "launch/rank/uneven_batches.hpp"  // IWYU pragma: export

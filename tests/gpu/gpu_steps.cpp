@@ -102,10 +102,10 @@ double run_step(troupe::Rank& rank, const Options& options, const Job& job, trou
   const auto next = static_cast<std::size_t>(rank.steps_done()) % kBatches;
   batch->input = job.inputs[next];
   batch->target = job.targets[next];
-  rank.run_micro_batches({batch}, [&](const troupe::Batch& of) -> troupe::Rank::MicroBatch {
+  rank.run_micro_batches({batch}, [&](const troupe::Batch& of) -> troupe::Loss {
     const troupe::AutocastGuard autocast(options.precision == "bf16" && options.strategy == "ddp", at::kBFloat16,
                                          rank.device().type());
-    return {job.criterion(*job.model, of.input, of.target), {}};
+    return job.criterion(*job.model, of.input, of.target);
   });
   return rank.step(optimizer).loss;
 }

@@ -178,9 +178,8 @@ struct SmallTraining {
           const auto work = [&](const at::Tensor& x, const at::Tensor& y) {
             const auto output = forward(*mine, x);
             const auto there = y.to(output.device());
-            return Compute::GraphedMicroBatch::Result{
-                torch::nn::functional::cross_entropy(output.to(at::kFloat), there),
-                counts_correct ? CorrectSamples(output.argmax(1).eq(there).sum()) : CorrectSamples()};
+            return Loss(torch::nn::functional::cross_entropy(output.to(at::kFloat), there),
+                        counts_correct ? CorrectSamples(output.argmax(1).eq(there).sum()) : CorrectSamples());
           };
           const auto x = input.narrow(0, begin, part), y = target.narrow(0, begin, part);
           if (compute.uses_graphs()) {
@@ -193,8 +192,7 @@ struct SmallTraining {
           } else {
             if (seeds) compute.seed_forward();
             compute.expect_rate(lr);
-            const auto result = work(x, y);
-            compute.backward(result.loss, static_cast<double>(part), result.correct, weight);
+            compute.backward({work(x, y), static_cast<double>(part), weight});
           }
         }
         const auto report = compute.step(*made, lr);

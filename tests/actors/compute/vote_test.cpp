@@ -29,6 +29,9 @@ TEST_CASE("a vote survives its wire format") {
   vote.correct = 3;
   vote.parameter_hash = 0xfedcba9876543210;
   vote.own = {1.5f, 2.5f, 3.5f};
+  vote.elements = 12;
+  vote.gradient_divisor = 64;
+  vote.made_by_hook = 1;
   vote.used = {true, false, true, true, false, false, true, false, true};
   std::vector<std::uint8_t> bytes(vote_bytes(9));
   encode_vote(vote, bytes);
@@ -39,6 +42,9 @@ TEST_CASE("a vote survives its wire format") {
   CHECK(back.not_finite_parameter == 2);
   CHECK(back.stop_signal == 15);
   CHECK(back.correct == 3);
+  CHECK(back.elements == 12);
+  CHECK(back.gradient_divisor == 64);
+  CHECK(back.made_by_hook == 1);
   CHECK(back.parameter_hash == 0xfedcba9876543210);
   CHECK(back.own.data_ms == 1.5f);
   CHECK(back.own.forward_ms == 2.5f);
@@ -53,6 +59,51 @@ TEST_CASE("[T03] the loss of a step is the mean over the samples of all ranks") 
   CHECK(decision.commit);
   CHECK(decision.loss == Approx(12.0 / 5));
   CHECK(decision.samples == 5);
+}
+
+TEST_CASE("[T03] the loss of sums is their mean over the elements of all ranks, and the gradient gets that factor") {
+  auto all = votes(3);
+  for (auto& vote : all) vote.gradient_divisor = 64;
+  all[0].elements = 3;
+  all[1].elements = 13;
+  all[1].loss_sum = 39;
+  all[2].elements = Vote::kNoLoss;  // an earlier stage of a pipeline
+  all[2].loss_sum = all[2].samples = 0;
+  for (auto& vote : all) vote.gradient_norm = 2;
+  const auto decision = decide(all, kNames, {true, true});
+  CHECK(decision.commit);
+  CHECK(decision.loss == Approx(47.0 / 16));
+  CHECK(decision.max_loss == 3);
+  CHECK(decision.samples == 8);
+  CHECK(decision.gradient_factor == 4);
+  CHECK(decision.gradient_norm == 8);
+  CHECK(decide(votes(2), kNames, {true, true}).gradient_factor == 1);
+}
+
+TEST_CASE("[T03] a step in which no element counts is skipped, unless its loss is not finite") {
+  auto all = votes(2);
+  for (auto& vote : all) vote.elements = 0;
+  const auto skipped = decide(all, kNames, {true, true});
+  CHECK_FALSE(skipped.commit);
+  CHECK_FALSE(skipped.not_finite);
+  CHECK_THAT(skipped.reason, Catch::Contains("no element"));
+  CHECK(skipped.loss == 0);
+  all[1].not_finite_loss = 1;
+  CHECK_THAT(decide(all, kNames, {false, false}).reason, Catch::Contains("not finite"));
+}
+
+TEST_CASE("[T03] a sum on one rank and a mean on another end the job, and both are named") {
+  auto all = votes(3);
+  all[0].elements = all[2].elements = Vote::kMeans;
+  all[1].elements = 5;
+  try {
+    (void)decide(all, kNames, {true, true});
+    FAIL("must throw");
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::mismatch);
+    CHECK_THAT(error.what(), Catch::Contains("rank 1 gave the sum") && Catch::Contains("ranks 0, 2 a mean") &&
+                                 Catch::Contains("Loss::sum"));
+  }
 }
 
 TEST_CASE("[D06] a parameter counts as used when one rank used it") {

@@ -228,3 +228,26 @@ TEST_CASE("[T01] a setting that a loop of one's own does not honour is refused b
     CHECK(distributes(false) == "");
   }
 }
+
+TEST_CASE("[T03] a step's losses are all sums or all means, and a sum's count is not negative") {
+  const auto error_of = [](const std::function<Loss(const at::Tensor& sum, int micro_batch)>& loss) {
+    auto config = loop_config(1, "ddp");
+    config.grad_accum_steps = 2;
+    const auto errors = testing::run_program(1, config, [&](Rank& rank) {
+      auto model = rank.distribute([] { return SumNet(); });
+      const auto optimizer = rank.make_optimizer(*model);
+      for (const auto& batch : rank.loader(std::make_shared<Numbers>())) {
+        rank.backward(loss(model->forward(batch.input).square().sum(), static_cast<int>(batch.micro_batch)));
+        if (batch.last_of_step) rank.step(*optimizer);
+      }
+    });
+    return errors.at(0);
+  };
+  CHECK(error_of([](const at::Tensor& sum, int) { return Loss::sum(sum, 12); }) == "");
+  CHECK_THAT(error_of([](const at::Tensor& sum, int m) { return m == 0 ? Loss::sum(sum, 12) : Loss(sum); }),
+             Catch::Contains("this micro-batch's loss is a mean, the ones before are sums"));
+  CHECK_THAT(error_of([](const at::Tensor& sum, int m) { return m == 1 ? Loss::sum(sum, 12) : Loss(sum); }),
+             Catch::Contains("this micro-batch's loss is a sum, the ones before are means"));
+  CHECK_THAT(error_of([](const at::Tensor& sum, int) { return Loss::sum(sum, -1); }),
+             Catch::Contains("the count is -1"));
+}

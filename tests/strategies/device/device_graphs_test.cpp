@@ -305,7 +305,7 @@ TEST_CASE("[L03] a micro-batch is another graph where those before it gave gradi
           const auto x = small_batch(step).first.narrow(0, 0, rows).to(FakeDevice::device());
           if (graphs) {
             compute.run_graphed({{x}, static_cast<double>(rows), 1, {}, [&](const std::vector<at::Tensor>& inputs) {
-                                   return Compute::GraphedMicroBatch::Result{loss_of(inputs[0]), {}};
+                                   return Loss(loss_of(inputs[0]));
                                  }});
           } else {
             compute.backward(loss_of(x), static_cast<double>(rows));
