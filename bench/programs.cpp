@@ -5,36 +5,19 @@
 #include <map>
 #include <string>
 
-namespace bench_bare_steps {
-int run(int argc, char** argv);
-}
-namespace bench_loader {
-int run(int argc, char** argv);
-}
-namespace bench_observe {
-int run(int argc, char** argv);
-}
-namespace bench_pipeline {
-int run(int argc, char** argv);
-}
-namespace bench_slow_rank {
-int run(int argc, char** argv);
-}
-namespace bench_start {
-int run(int argc, char** argv);
-}
-namespace bench_steps {
-int run(int argc, char** argv);
-}
+#define FOR_EACH_BENCHMARK(work) \
+  work(bare_steps) work(loader) work(observe) work(pipeline) work(slow_rank) work(start) work(steps)
+
+#define DECLARE(name)               \
+  namespace bench_##name {          \
+    int run(int argc, char** argv); \
+  }
+FOR_EACH_BENCHMARK(DECLARE)
+
+#define ENTRY(name) {"bench_" #name, bench_##name::run},
 
 int main(int argc, char** argv) {
-  const std::map<std::string, int (*)(int, char**)> programs{{"bench_bare_steps", bench_bare_steps::run},
-                                                             {"bench_loader", bench_loader::run},
-                                                             {"bench_observe", bench_observe::run},
-                                                             {"bench_pipeline", bench_pipeline::run},
-                                                             {"bench_slow_rank", bench_slow_rank::run},
-                                                             {"bench_start", bench_start::run},
-                                                             {"bench_steps", bench_steps::run}};
+  const std::map<std::string, int (*)(int, char**)> programs{FOR_EACH_BENCHMARK(ENTRY)};
   const auto name = std::filesystem::path(argv[0]).filename().string();
   const auto found = programs.find(name);
   if (found != programs.end()) return found->second(argc, argv);

@@ -138,7 +138,9 @@ StrategyContext Compute::strategy_context(bool newcomer) {
   context.reducer = services_.reducer;
   context.progress = services_.progress;
   context.system = &self_->system();
-  context.frozen = frozen_;
+  auto frozen = std::make_shared<std::set<const void*>>();
+  for (const auto& [name, parameter] : frozen_) frozen->insert(parameter.unsafeGetTensorImpl());
+  context.frozen = std::move(frozen);
   context.timeout = options_.timeout;
   context.wait_reduced = [this](std::int64_t step) {
     const Awaiting told(services_.status->awaits_reducer);
@@ -156,11 +158,9 @@ void Compute::distribute(std::shared_ptr<torch::nn::Module> model) {
     throw Error(ErrorCode::usage, "distribute", "this rank has a model already",
                 "put several networks into one torch::nn::Module");
   model_ = std::move(model);
-  auto frozen = std::make_shared<std::set<const void*>>();
   for (auto& [name, parameter] : unique_parameters(*model_)) {
-    if (!parameter.requires_grad()) frozen->insert(parameter.unsafeGetTensorImpl());
+    if (!parameter.requires_grad()) frozen_.emplace_back(name, parameter);
   }
-  frozen_ = std::move(frozen);
   for (;;) {
     try {
       strategy_ = make_strategy(strategy_context(heal_pending_));
@@ -224,9 +224,8 @@ void Compute::seed_micro_batch() {
 
 // A strategy lays out gradients for what is trained when it gets the model.
 void Compute::refuse_unfrozen() const {
-  if (frozen_->empty()) return;
-  for (const auto& [name, parameter] : unique_parameters(*model_)) {
-    if (!parameter.requires_grad() || !frozen_->contains(parameter.unsafeGetTensorImpl())) continue;
+  for (const auto& [name, parameter] : frozen_) {
+    if (!parameter.requires_grad()) continue;
     throw Error(complete({ErrorCode::usage,
                           -1,
                           {},
@@ -327,15 +326,10 @@ void Compute::count_loss(const MicroBatchLoss& micro_batch) {
 }
 
 double Compute::backward_factor(const MicroBatchLoss& micro_batch) {
-  if (!micro_batch.loss.elements) return mean_factor(micro_batch.weight);
-  const bool poisoned = services_.status->poisoned.exchange(false);
-  return poisoned ? std::nan("") : (micro_batch.weight == 0 ? 0 : loss_scaler_.scale() / sum_divisor_);
-}
-
-double Compute::mean_factor(double weight) {
-  const bool poisoned = services_.status->poisoned.exchange(false);
-  return poisoned ? std::nan("")
-                  : weight * loss_scaler_.scale() / static_cast<double>(options_.training.grad_accum_steps);
+  if (services_.status->poisoned.exchange(false)) return std::nan("");
+  const auto weight = micro_batch.weight, scale = loss_scaler_.scale();
+  if (micro_batch.loss.elements) return weight == 0 ? 0 : scale / sum_divisor_;
+  return weight * scale / static_cast<double>(options_.training.grad_accum_steps);
 }
 
 void Compute::run_micro_batches(const std::function<MicroBatchLoss(std::int64_t)>& forward) {
@@ -497,12 +491,16 @@ void Compute::commit(const Decision& decision, Optimizer& optimizer, double lr) 
 
 void Compute::end_step() {
   fault_point("optimizer", step_);
-  expected_rate_.reset();
   begun_rate_.reset();
-  micro_batch_ = 0;
-  has_share_ = false;
+  forget_micro_batches();
   sections_done_ = 0;
   set_steps_done(step_ + 1);
+}
+
+void Compute::forget_micro_batches() {
+  expected_rate_.reset();
+  micro_batch_ = 0;
+  has_share_ = false;
 }
 
 void Compute::fill_report(StepReport& report, const Decision& decision) const {

@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 
 #include "actors/compute/batch_split.hpp"
@@ -170,8 +169,8 @@ class Compute {
   void backward(const at::Tensor& mean, double samples, const CorrectSamples& correct = 0.0, double weight = 1) {
     backward({{mean, correct}, samples, weight});
   }
-  /// A step's batch has about so many elements: gradients of sums are reduced divided by it, and get the exact factor
-  /// with the vote. Half precision needs to know. The same on all ranks.
+  /// About how many elements a step's batch has. Gradients of sums are reduced divided by it, so that half precision
+  /// holds them, and get the exact factor with the vote. The same on all ranks.
   void expect_elements(double elements) noexcept { expected_elements_ = elements; }
   /// What `step` will be given as rate, told before the step's last backward: with early_update the update begins
   /// there. Needs not be told.
@@ -306,7 +305,6 @@ class Compute {
   void count_loss(const MicroBatchLoss& loss);
   void backward_begun(const MicroBatchLoss& loss);
   double backward_factor(const MicroBatchLoss& loss);
-  double mean_factor(double weight);
   std::vector<Vote> vote(const GradientSummary& summary, double norm);
   std::vector<Vote> exchange_votes();
   std::vector<Vote> decode_votes(std::string_view votes) const;
@@ -330,6 +328,7 @@ class Compute {
   void apply(Optimizer& optimizer, double lr, double norm, double gradient_factor = 1);
   void commit(const Decision& decision, Optimizer& optimizer, double lr);
   void end_step();
+  void forget_micro_batches();
   void fill_report(StepReport& report, const Decision& decision) const;
 
   RankInterrupted interruption(const ErrorReport& why, const std::vector<int>& unreachable = {}) const;
@@ -392,7 +391,7 @@ class Compute {
   std::uint64_t snapshot_generation_ = 0;  // of the last snapshot that has ended
   std::int32_t sections_done_ = 0;
   std::map<std::string, std::string> notes_;
-  std::shared_ptr<const std::set<const void*>> frozen_;  // as StrategyContext's
+  NamedTensors frozen_;  // did not require a gradient when the model was distributed
   LossScaler loss_scaler_;
   std::shared_ptr<ForwardPosition> position_ = std::make_shared<ForwardPosition>();  // the model's layers read it
   Vote vote_;

@@ -131,7 +131,7 @@ void Compute::replay(StepGraph& graph, const GraphedMicroBatch& micro_batch) {
     graph.factor.copy_(late_->scale.start(poisoned ? std::nan("") : micro_batch.weight,
                                           static_cast<double>(options_.training.grad_accum_steps)));
   } else {
-    graph.factor.fill_(mean_factor(micro_batch.weight));
+    graph.factor.fill_(backward_factor({graph.loss, micro_batch.samples, micro_batch.weight}));
   }
   graph.dropout_key.fill_(static_cast<std::int64_t>(dropout_key(*position_)));
   graph.graph->replay();

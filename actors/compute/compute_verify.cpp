@@ -102,9 +102,7 @@ bool Compute::heal_diverged(const std::vector<Vote>& votes, Optimizer& optimizer
 // holds for the step as it comes again.
 void Compute::run_step_again(const Decision& decision, StepReport& report) {
   strategy_->end_step(decision.used, decision.rebuild, false);
-  expected_rate_.reset();
-  micro_batch_ = 0;
-  has_share_ = false;
+  forget_micro_batches();
   move_on();
   report.committed = false;
   report.repeat = true;

@@ -31,7 +31,7 @@ struct Loss {
 
   at::Tensor value;                      ///< scalar
   CorrectSamples correct;                ///< samples that were right, for the accuracy; 0 if the program counts none
-  std::optional<std::int64_t> elements;  ///< `value` is the sum over so many; empty: it is a mean over samples
+  std::optional<std::int64_t> elements;  ///< that `value` is the sum over; empty: it is a mean over samples
 };
 
 }  // namespace troupe

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <sstream>
 
-#include "strategies/batch_norm/sync_batch_norm.hpp"
-
 namespace troupe {
 namespace {
 
@@ -30,11 +28,12 @@ void UnevenLoop::check_settings() const {
     refuse("balance is '" + config.balance + "', and here the program says how much each rank has",
            "set balance to equal");
   }
-  if (rank_->system().compute().strategy().data_shard()) {
+  auto& compute = rank_->system().compute();
+  if (compute.strategy().data_shard()) {
     refuse("with strategy " + config.strategy + " several ranks work on the same samples",
            "take batches from rank.loader");
   }
-  if (rank_->system().compute().shares_per_rank() > 1) {
+  if (compute.shares_per_rank() > 1) {
     refuse(config.strategy + " lets ranks do unequally many batches of a step itself",
            "take them from rank.loader, or set staleness to 0 and server_shares to 1");
   }
@@ -43,11 +42,11 @@ void UnevenLoop::check_settings() const {
 // A newcomer goes by the others' note, and a resumed run by its checkpoint.
 void UnevenLoop::enter() {
   loop_ = rank_->uneven_loops_++;
-  const auto& compute = rank_->system().compute();
   if (loop_ == 0) {
+    auto& compute = rank_->system().compute();
     auto& start = rank_->uneven_start_;
     start = {rank_->start_epoch_, rank_->start_round_};
-    const auto& notes = rank_->system().compute().notes();
+    const auto& notes = compute.notes();
     const auto found = notes.find(kNote);
     if (compute.membership().generation > 1 && found != notes.end()) {
       std::istringstream text(found->second);
@@ -99,8 +98,8 @@ void UnevenLoop::throw_gone() const {
 
 // Snapshots are taken every so many steps, and the one before the last may be what all go back to.
 std::int64_t UnevenLoop::keep_from() const {
-  const auto& compute = rank_->system().compute();
-  const bool goes_back = compute.options().may_recover && rank_->system().compute().strategy().keeps_snapshots();
+  auto& compute = rank_->system().compute();
+  const bool goes_back = compute.options().may_recover && compute.strategy().keeps_snapshots();
   return round_ - (goes_back ? 2 * std::max<std::int64_t>(1, compute.options().training.snapshot_every) : 0);
 }
 
