@@ -176,6 +176,7 @@ def main():
     parser.add_argument("--seconds", type=float, help="stop after so long")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE,..", help="draw this dimension from these values only")
     parser.add_argument("--kinds", type=int, default=0, metavar="N", help="shrink the first seed of so many kinds of faults")
+    parser.add_argument("--stop", action="store_true", help="end at the first fault")
     parser.add_argument("--table", action="store_true", help="print the pairs of values that ran too seldom")
     options = parser.parse_args()
 
@@ -221,7 +222,7 @@ def main():
 
     def jobs():
         for seed in range(options.first, options.first + options.seeds):
-            if options.seconds and time.monotonic() - began > options.seconds:
+            if options.seconds and time.monotonic() - began > options.seconds or options.stop and faults:
                 return
             if seed not in known:
                 yield seed, draw(seed, only)
@@ -247,6 +248,8 @@ def main():
             log.write(json.dumps({"seed": seed, "fault": fault, "ms": answer["ms"]}) + "\n")
             log.flush()
             note(seed, job, fault, answer["ms"])
+            if options.stop and fault:
+                break
 
     seconds = time.monotonic() - began
     count = len(ran) + refused + len(faults)

@@ -11,31 +11,15 @@ Exit code: 0 where every break was seen, else 1.
 """
 import argparse
 import datetime
-import html
 import json
-import os
-import pathlib
-import re
-import resource
-import signal
-import subprocess
 import sys
 import time
 import tomllib
-import xml.etree.ElementTree
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = ROOT / "build" / "release"
+from mutated import ROOT, Mutated, begin, build, one_line, restore, run_tests, say
+
 RESULTS = ROOT / "build" / "mutations.json"
-KEPT = ROOT / "build" / "mutation-original"  # the file under mutation: its path in the first line, then its text
 TEST_SECONDS = 240
-# Catch2 may write without end where two ranks' threads fail at once: it was not made for that. The tests' own files are smaller.
-FILE_BYTES = 4 << 30
-REPORT_BYTES = 16 << 20
-
-
-def say(text):
-    print(text, flush=True)
 
 
 def squeezed(text):
@@ -54,88 +38,22 @@ def squeezed(text):
     return "".join(kept), places
 
 
-class Mutated:
-    """The file with the break in it, for a `with`."""
-
-    def __init__(self, mutation):
-        self.path = ROOT / mutation["file"]
-        self.original = self.path.read_text()
-        text, places = squeezed(self.original)
-        old, _ = squeezed(mutation["old"])
-        n = text.count(old)
-        if n != 1:
-            raise SystemExit(f"mutations: {mutation['row']}: its old text occurs {n} times in {mutation['file']}, not once")
-        first = text.index(old)
-        begin, end = places[first], places[first + len(old) - 1] + 1
-        self.broken = self.original[:begin] + mutation["new"] + self.original[end:]
-
-    def __enter__(self):
-        KEPT.write_text(str(self.path.relative_to(ROOT)) + "\n" + self.original)
-        self.path.write_text(self.broken)
-
-    def __exit__(self, *_):
-        restore()
+def with_break(mutation):
+    path = ROOT / mutation["file"]
+    original = path.read_text()
+    text, places = squeezed(original)
+    old, _ = squeezed(mutation["old"])
+    n = text.count(old)
+    if n != 1:
+        raise SystemExit(f"mutations: {mutation['row']}: its old text occurs {n} times in {mutation['file']}, not once")
+    first = text.index(old)
+    begins, ends = places[first], places[first + len(old) - 1] + 1
+    return Mutated(path, original[:begins] + mutation["new"] + original[ends:])
 
 
-def restore():
-    """Puts a file back that a run, this one or one that was killed, has broken."""
-    if not KEPT.exists():
-        return
-    name, text = KEPT.read_text().split("\n", 1)
-    (ROOT / name).write_text(text)
-    KEPT.unlink()
-
-
-def build(programs, log):
-    return subprocess.run(["ninja", "-C", str(BUILD), "-j1", *programs], stdout=log, stderr=log).returncode == 0
-
-
-def folder_of(program):
-    found = [path for path in BUILD.glob(f"tests/**/{program}") if path.is_file()]
-    if not found:
-        raise SystemExit(f"mutations: there is no {program} in {BUILD.relative_to(ROOT)}: ./dev build first")
-    return found[0]
-
-
-def run_tests(program, prefix, log):
-    """(how many ran, what went red): names of test cases, or how the program ended if it named none."""
+def run_rows(program, prefix, log):
     escaped = "".join("\\" + c if c in "[],\\" else c for c in prefix)
-    report = BUILD / f"mutation-{os.getpid()}.xml"
-    report.unlink(missing_ok=True)
-    command = [str(folder_of(program)), escaped + "*", "-r", "xml", "-o", str(report)]
-    child = subprocess.Popen(command, cwd=BUILD, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
-                             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES)),
-                             env={**os.environ, "OMP_NUM_THREADS": "1"})
-    try:
-        code = child.wait(TEST_SECONDS)
-    except subprocess.TimeoutExpired:
-        code = None
-    finally:
-        if child.poll() is None:
-            os.killpg(child.pid, signal.SIGKILL)  # the group that this child leads
-            child.wait()
-    text = ""
-    if report.exists():
-        with open(report, "rb") as file:
-            text = file.read(REPORT_BYTES).decode(errors="replace")
-    report.unlink(missing_ok=True)
-    try:
-        cases = list(xml.etree.ElementTree.fromstring(text).iter("TestCase"))
-        red = [case.get("name") for case in cases if case.find("OverallResult").get("success") != "true"]
-    except (xml.etree.ElementTree.ParseError, AttributeError):  # it died in the middle of its report
-        named = re.findall(r'<TestCase name="([^"]*)"', text)
-        cases, red = [None], [html.unescape(name) for name in named[-1:]]
-    if code is None:
-        red.append(f"(no end after {TEST_SECONDS} s)")
-    elif code < 0 and not red:
-        red.append(f"(ended by {signal.Signals(-code).name})")
-    elif code != 0 and not red:
-        red.append(f"(exit code {code})")
-    return len(cases), red
-
-
-def one_line(text):
-    return " ".join(text.split())
+    return run_tests(program, [escaped + "*"], TEST_SECONDS, log)
 
 
 def keep(mutation, red, every):
@@ -171,7 +89,7 @@ def main():
     arguments.add_argument("--check", action="store_true", help="only that every break fits its source")
     options = arguments.parse_args()
     if not options.check:
-        restore()
+        begin()
     with open(ROOT / "tests" / "mutations" / "mutations.toml", "rb") as file:
         every = tomllib.load(file)["mutation"]
     unknown = set(options.rows) - {mutation["row"] for mutation in every}
@@ -183,10 +101,9 @@ def main():
             say(f"{mutation['row']}  {mutation['file']}: {mutation['says']}")
         return 0
     for mutation in chosen:
-        Mutated(mutation)  # every old text is there, before anything is built
+        with_break(mutation)  # every old text is there, before anything is built
     if options.check:
         return 0
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
     programs = sorted({mutation["program"] for mutation in chosen})
     log_path = ROOT / "build" / "mutations.log"
@@ -195,7 +112,7 @@ def main():
         if not build(programs, log):
             raise SystemExit(f"mutations: the code does not build before any break; see {log_path}")
         for program, prefix in sorted({(mutation["program"], mutation["tests"]) for mutation in chosen}):
-            n, red = run_tests(program, prefix, log)
+            n, red = run_rows(program, prefix, log)
             if n == 0 or red:
                 raise SystemExit(f"mutations: {program} '{prefix}*' without any break: {n} tests, red: {red}; see {log_path}")
         try:
@@ -203,9 +120,9 @@ def main():
                 started = time.monotonic()
                 log.write(f"\n=== {mutation['row']}: {mutation['says']}\n")
                 log.flush()
-                with Mutated(mutation):
+                with with_break(mutation):
                     built = build([mutation["program"]], log)
-                    red = run_tests(mutation["program"], mutation["tests"], log)[1] if built else []
+                    red = run_rows(mutation["program"], mutation["tests"], log)[1] if built else []
                 seen = built and bool(red)
                 if not seen:
                     bad.append(mutation["row"])
