@@ -31,6 +31,13 @@ double tolerance(const Job& job) {
   return job.optimizer.ends_with("sgd") || job.optimizer.ends_with("SGD") ? 1e-8 : 1e-7;
 }
 
+/// The share by which numbers of the job are rounded in each step.
+double rounding(const Job& job) {
+  if (job.amp == "bf16" || job.comm_hook == "bf16" || job.odd == "bfloat16") return 0x1p-8;
+  if (job.amp == "fp16" || job.comm_hook == "fp16") return 0x1p-10;
+  return 0x1p-22;
+}
+
 bool apart(double a, double b, double tolerance, double floor) {
   if (std::isnan(a) || std::isnan(b)) return std::isnan(a) != std::isnan(b);
   if (std::isinf(a) || std::isinf(b)) return a != b;
@@ -50,22 +57,33 @@ std::string difference(const std::string& name, const at::Tensor& found, const a
          text_of(b[at].item<double>());
 }
 
+/// For a person who looks at one job with --log.
+void print_steps(const Outcome& found, const Outcome& right) {
+  for (const auto& [number, step] : right.steps) {
+    const auto seen = found.steps.find(number);
+    const auto mine = seen == found.steps.end() ? StepSeen() : seen->second;
+    std::fprintf(stderr, "step %ld: loss %.9g, right %.9g; norm %.9g, right %.9g\n", static_cast<long>(number),
+                 mine.loss, step.loss, mine.norm, step.norm);
+  }
+}
+
 /// A strategy that shards keeps no state of a parameter without elements.
 bool is_of_empty(const Job& job, const std::string& name) {
   return job.odd == "empty" && name.starts_with("optimizer.odd.");
 }
 
+/// The reference in f64, with its gradients off by what the job's types round.
+Outcome rounded_otherwise(const Job& job, const Order& order) {
+  auto exact = job;
+  exact.exact = true;
+  auto outcome = reference(exact, order, rounding(job));
+  for (auto& [number, step] : outcome.steps) step.type = step.type == "Double" ? "Float" : step.type;
+  return outcome;
+}
+
 }  // namespace
 
 std::string difference(const Job& job, const Outcome& found, const Outcome& right) {
-  if (std::getenv("TROUPE_DIFFERENTIAL_STEPS") != nullptr) {  // for a person who looks at one job with --log
-    for (const auto& [number, step] : right.steps) {
-      const auto seen = found.steps.find(number);
-      const auto mine = seen == found.steps.end() ? StepSeen() : seen->second;
-      std::fprintf(stderr, "step %ld: loss %.9g, right %.9g; norm %.9g, right %.9g\n", static_cast<long>(number),
-                   mine.loss, step.loss, mine.norm, step.norm);
-    }
-  }
   const double t = tolerance(job), floor = t < 1e-6 ? 1e-12 : t * 1e-2;
   for (const auto& [number, step] : right.steps) {
     const auto seen = found.steps.find(number);
@@ -129,7 +147,13 @@ std::string verdict(const Job& job) {
         return "epoch " + std::to_string(epoch) + " has sample " + std::to_string(sample) + " twice, or there is none";
     }
   }
-  return difference(job, found, reference(job, order));
+  const auto right = reference(job, order);
+  const auto text = difference(job, found, right);
+  if (std::getenv("TROUPE_DIFFERENTIAL_STEPS") != nullptr) print_steps(found, right);
+  // Of some jobs rounding alone makes as much: f32 that divides by small roots, statistics of a few rows.
+  if (!text.empty() && job.dtype != "float64" && !difference(job, rounded_otherwise(job, order), right).empty())
+    return "rough: " + text;
+  return text;
 }
 
 }  // namespace troupe::differential

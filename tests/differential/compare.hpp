@@ -6,11 +6,11 @@
 
 namespace troupe::differential {
 
-/// What differs, with both values; empty: nothing does. f64 jobs to 1e-9, others to what their types round.
+/// What differs, with both values; empty: nothing does. Bounds go by what the job's types round.
 std::string difference(const Job& job, const Outcome& found, const Outcome& right);
 
 /// Runs the job both ways. The first thing that differs, or how the job ended where it should not have; empty: all is
-/// right.
+/// right. "rough: " and the difference if the reference in f64, with its gradients rounded, differs from itself, too.
 std::string verdict(const Job& job);
 
 }  // namespace troupe::differential

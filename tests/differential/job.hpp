@@ -81,6 +81,7 @@ struct Job {
   std::string resume_strategy = "";  ///< empty: as before
   std::string kill_at = "backward";  ///< a place of fault_point
   int seed = 42;
+  bool exact = false;  ///< not drawn: the reference computes in f64, whatever dtype says
 };
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Job, ranks, strategy, backend, loop, model, cells, dtype, norm, dropout,

@@ -164,8 +164,11 @@ using Batches = std::vector<std::vector<std::vector<std::int64_t>>>;
 
 class Run {
  public:
-  Run(const Job& job, const Order& order) : job_(job), order_(order) {
+  Run(const Job& job, const Order& order, double rounding) : job_(job), order_(order), rounding_(rounding) {
     for (int r = 0; r < (keeps_replicas(job.strategy) ? job.ranks : 1); ++r) replicas_.emplace_back(job);
+    const torch::NoGradGuard no_grad;
+    for (auto& [name, parameter] : replicas_.front().parameters) disturb(parameter);
+    for (auto& replica : replicas_) copy_parameters(replicas_.front(), replica);
     if (keeps_replicas(job.strategy)) outer_.emplace(job_, replicas_.front());
   }
 
@@ -297,13 +300,28 @@ class Run {
     seen.rate = (job_.optimizer.starts_with("torch.") ? replicas_.front().base.front() : rate_of(job_)) * rate;
     seen.committed = std::isfinite(seen.loss) && all > 0;
     if (job_.comm_hook == "fp16" && !outer_ && largest_gradient() > kLargestHalf) seen.committed = false;
-    for (auto& replica : replicas_) seen.norm = std::max(seen.norm, clip(replica));
+    for (auto& replica : replicas_) {
+      for (auto& [name, parameter] : replica.parameters) disturb(parameter.mutable_grad());
+      seen.norm = std::max(seen.norm, clip(replica));
+    }
     for (std::size_t r = 0; r < replicas_.size(); ++r)
       seen.committed ? replicas_[r].step(rate) : put_buffers_back(*replicas_[r].net, buffers[r]);
     outcome_.steps[step_++] = seen;
     if (outer_) outer_->after_step(step_, replicas_);
     ++outcome_.between_steps;
     if (step_ % 5 == 0) keep_state();
+  }
+
+  // As if it had been rounded to few bits.
+  void disturb(at::Tensor tensor) {
+    if (rounding_ == 0 || !tensor.defined() || tensor.is_sparse()) return;
+    tensor.mul_(1 + rounding_ * (2 * at::rand(tensor.sizes(), noise_, tensor.options().requires_grad(false)) - 1));
+  }
+  static void copy_parameters(const Replica& from, Replica& to) {
+    for (std::size_t p = 0; p < from.parameters.size(); ++p) {
+      auto target = to.parameters[p].second;
+      target.copy_(from.parameters[p].second);
+    }
   }
 
   std::int64_t counted(const std::vector<std::int64_t>& indices) const {
@@ -419,6 +437,8 @@ class Run {
   Job job_;
   const std::int64_t epochs_ = epochs_of(job_);
   const Order& order_;
+  const double rounding_;
+  at::Generator noise_ = at::detail::createCPUGenerator(1);
   std::vector<Replica> replicas_;
   std::optional<OuterSteps> outer_;
   Outcome outcome_;
@@ -427,6 +447,6 @@ class Run {
 
 }  // namespace
 
-Outcome reference(const Job& job, const Order& order) { return Run(job, order).run(); }
+Outcome reference(const Job& job, const Order& order, double rounding) { return Run(job, order, rounding).run(); }
 
 }  // namespace troupe::differential

@@ -95,10 +95,11 @@ def run_all(jobs, workers):
 
 
 def judge(job, verdict):
-    """What is wrong about the verdict; empty: nothing. A job that is listed as refused must be refused, any other must not."""
+    """What is wrong about the verdict; empty: nothing. A job that is listed as refused must be refused, any other must not.
+    A rough one differs by what its own rounding makes."""
     listed = refusals(job)
     if not listed:
-        return verdict
+        return "" if verdict.startswith("rough: ") else verdict
     if any(refusal.says in verdict for refusal in listed):
         return ""
     return f"listed as refused ({listed[0].says}), but: {verdict or 'it ran'}"
@@ -227,11 +228,13 @@ def main():
             if seed not in known:
                 yield seed, draw(seed, only)
 
-    ran, refused, faults, total_ms = [], 0, [], 0
+    ran, refused, rough, faults, total_ms = [], 0, 0, [], 0
     with (open(os.devnull, "w") if only else path.open("a")) as log:
-        def note(seed, job, fault, ms):
-            nonlocal refused, total_ms
-            total_ms += ms
+        def note(seed, job, entry):
+            nonlocal refused, rough, total_ms
+            fault = entry["fault"]
+            total_ms += entry["ms"]
+            rough += entry["rough"]
             if fault:
                 faults.append((seed, job, fault))
                 print(f"seed {seed}: {fault}\n  again: ./dev differential 1 {seed}; smaller: ./dev differential --shrink {seed}", flush=True)
@@ -242,12 +245,13 @@ def main():
 
         for seed, entry in sorted(known.items()):
             if options.first <= seed < options.first + options.seeds:
-                note(seed, draw(seed), entry["fault"], entry["ms"])
+                note(seed, draw(seed), entry)
         for seed, job, answer in run_all(jobs(), os.cpu_count() or 1):
             fault = judge(job, answer["verdict"])
-            log.write(json.dumps({"seed": seed, "fault": fault, "ms": answer["ms"]}) + "\n")
+            entry = {"seed": seed, "fault": fault, "rough": answer["verdict"].startswith("rough: "), "ms": answer["ms"]}
+            log.write(json.dumps(entry) + "\n")
             log.flush()
-            note(seed, job, fault, answer["ms"])
+            note(seed, job, entry)
             if options.stop and fault:
                 break
 
@@ -266,7 +270,7 @@ def main():
         for pair, times in rare:
             print(f"{times:5} x {pair[0][0]}={pair[0][1]} {pair[1][0]}={pair[1][1]}")
         print(f"{len(rare)} of {possible} pairs of values ran fewer than 20 times")
-    print(f"{count} seeds from {options.first}: {len(ran)} right, {refused} refused as listed, {len(faults)} at fault; "
+    print(f"{count} seeds from {options.first}: {len(ran)} right ({rough} too rough to tell), {refused} refused as listed, {len(faults)} at fault; "
           f"{seconds:.0f} s, {count / max(seconds, 0.001):.1f} seeds/s, {total_ms / max(count, 1):.0f} ms each")
     return 1 if faults else 0
 

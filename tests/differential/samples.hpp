@@ -10,7 +10,9 @@
 
 namespace troupe::differential {
 
-inline at::ScalarType dtype_of(const Job& job) { return job.dtype == "float64" ? at::kDouble : at::kFloat; }
+inline at::ScalarType dtype_of(const Job& job) {
+  return job.dtype == "float64" || job.exact ? at::kDouble : at::kFloat;
+}
 
 /// Sample i: mlp (kWidth,), conv (1, 4, 4), tokens (kLength,) i64, in which word 0 is padding.
 inline at::Tensor input_of(const Job& job, std::int64_t i) {
