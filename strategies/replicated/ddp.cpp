@@ -216,7 +216,7 @@ void Ddp::tune() {
       "step %lld: buckets of up to %.4g MiB (the first %.4g) instead of %.4g: reduced after %.2f ms instead of %.2f",
       static_cast<long long>(step()) + 1, mib(choice.caps.cap_bytes), mib(choice.caps.first_cap_bytes),
       mib(caps_.cap_bytes), choice.then_ms, choice.now_ms);
-  notices_.emplace_back(text);
+  announce(text);
 }
 
 std::map<std::string, std::string> Ddp::state() {

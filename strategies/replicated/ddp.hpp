@@ -30,7 +30,6 @@ class Ddp final : public Replica {
   std::map<std::string, std::string> state() override;
   void load_state(const std::map<std::string, std::string>& state) override;
   std::string describe() const override;
-  std::vector<std::string> take_notices() override { return std::exchange(notices_, {}); }
 
   const BucketPlan& plan() const { return buckets().plan(); }
   /// The parameters' order in the next step's buckets.
@@ -41,6 +40,7 @@ class Ddp final : public Replica {
   void bucket_full(std::int32_t bucket) override;
   std::shared_ptr<DeviceEvent> bucket_event(std::int32_t bucket) override { return view_of(bucket).ready; }
   void bucket_replayed(std::int32_t bucket) override;
+  CommHook* hook() noexcept override { return hook_.get(); }
 
  private:
   void install(const std::vector<std::int32_t>& order);
@@ -58,9 +58,8 @@ class Ddp final : public Replica {
   std::optional<BucketTuner> tuner_;
   BucketCaps caps_;
   std::optional<BucketCaps> next_caps_;  // as next_order_
-  std::vector<std::string> notices_;
-  std::int64_t send_ns_ = 0;  // of this step, in the hooks
-  bool measured_ = false;     // the plan follows a measured order
+  std::int64_t send_ns_ = 0;             // of this step, in the hooks
+  bool measured_ = false;                // the plan follows a measured order
   bool rebuild_pending_ = false;
   bool step_open_ = false;    ///< it has begun, and is not committed
   bool rolled_back_ = false;  ///< it was open when it was rolled back

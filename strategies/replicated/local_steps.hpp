@@ -59,6 +59,7 @@ class LocalSteps final : public Replica {
  protected:
   void joined() override;
   bool replicas_differ_now() const override { return !met_; }
+  CommHook* hook() noexcept override { return hook_.get(); }
 
  private:
   struct Fragment {

@@ -1,5 +1,8 @@
 #include "strategies/replicated/replicated_strategy.hpp"
 
+#include <algorithm>
+#include <set>
+
 #include "strategies/batch_norm/sync_batch_norm.hpp"
 #include "strategies/replicated/bucket_caps.hpp"
 #include "tensor_io/checkpoint/state_parts.hpp"
@@ -157,16 +160,28 @@ std::vector<HeldMemory> Replica::held_memory() const {
 
 std::vector<TensorPart> Replica::state_parts(Optimizer& optimizer, int rank, int world_size) {
   torch::NoGradGuard no_grad;
-  if (replicas_equal()) {
-    auto alike = replicated_state(*this, optimizer);
-    const auto known = model_->named_buffers();
-    const auto buffers = std::stable_partition(alike.begin(), alike.end(), [&](const auto& entry) {
-      return !entry.first.starts_with("model.") || !known.contains(entry.first.substr(6));
-    });
-    auto parts = share_of({alike.begin(), buffers}, rank, world_size);
-    for (auto& part : parts_of_first({buffers, alike.end()}, rank)) parts.push_back(std::move(part));
-    return parts;
-  }
+  auto parts =
+      replicas_equal() ? parts_of_equals(optimizer, rank, world_size) : parts_of_means(optimizer, rank, world_size);
+  if (hook() == nullptr) return parts;
+  NamedTensors mine;
+  for (const auto& [name, tensor] : hook()->state())
+    mine.emplace_back(hook_prefix() + std::to_string(rank) + "." + name, tensor);
+  for (auto& part : share_of(mine, 0, 1)) parts.push_back(std::move(part));
+  return parts;
+}
+
+std::vector<TensorPart> Replica::parts_of_equals(Optimizer& optimizer, int rank, int world_size) {
+  auto alike = replicated_state(*this, optimizer);
+  const auto known = model_->named_buffers();
+  const auto buffers = std::stable_partition(alike.begin(), alike.end(), [&](const auto& entry) {
+    return !entry.first.starts_with("model.") || !known.contains(entry.first.substr(6));
+  });
+  auto parts = share_of({alike.begin(), buffers}, rank, world_size);
+  for (auto& part : parts_of_first({buffers, alike.end()}, rank)) parts.push_back(std::move(part));
+  return parts;
+}
+
+std::vector<TensorPart> Replica::parts_of_means(Optimizer& optimizer, int rank, int world_size) {
   NamedTensors alike, numbers;  // numbers: each rank's own, and no mean can be of them
   const auto buffers = model_->named_buffers();
   for (const auto& [name, tensor] : replicated_tensors()) {
@@ -185,6 +200,27 @@ std::vector<TensorPart> Replica::state_parts(Optimizer& optimizer, int rank, int
     for (auto& part : share_of(mine, 0, 1)) parts.push_back(std::move(part));
   }
   return parts;
+}
+
+void Replica::read_state(const StateReader& state, Optimizer& optimizer) {
+  Strategy::read_state(state, optimizer);
+  if (hook() != nullptr) read_hook_state(state);
+}
+
+void Replica::read_hook_state(const StateReader& state) {
+  const auto prefix = hook_prefix(), own = prefix + std::to_string(context_.rank) + ".";
+  std::set<std::string> ranks;
+  NamedTensors mine;
+  for (const auto& [name, entry] : state.entries()) {
+    if (!name.starts_with(prefix)) continue;
+    ranks.insert(name.substr(prefix.size(), name.find('.', prefix.size()) - prefix.size()));
+    if (name.starts_with(own)) mine.emplace_back(name.substr(own.size()), state.read(name));
+  }
+  if (ranks.empty()) return;
+  if (ranks.size() == static_cast<std::size_t>(context_.world_size)) return hook()->load_state(mine);
+  announce("comm_hook " + context_.options.comm_hook + " begins without the state of the " +
+           std::to_string(ranks.size()) + " ranks that saved it: there are " + std::to_string(context_.world_size) +
+           " now");
 }
 
 }  // namespace troupe

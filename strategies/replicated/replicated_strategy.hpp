@@ -1,6 +1,7 @@
 #pragma once
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "actors/strategy/strategy.hpp"
@@ -54,6 +55,8 @@ class Replica : public Strategy {
   void replayed(const HostPart& part) override;
   void roll_back() override;
   std::vector<TensorPart> state_parts(Optimizer& optimizer, int rank, int world_size) override;
+  void read_state(const StateReader& state, Optimizer& optimizer) override;
+  std::vector<std::string> take_notices() override { return std::exchange(notices_, {}); }
   std::vector<HeldMemory> held_memory() const override;
 
  protected:
@@ -76,6 +79,8 @@ class Replica : public Strategy {
   virtual void bucket_replayed(std::int32_t bucket) { bucket_full(bucket); }
   /// Of replicas that may differ: whether they do now. A checkpoint takes the mean then.
   virtual bool replicas_differ_now() const { return !replicas_equal(); }
+  /// Whose state checkpoints keep for each rank; nullptr: there is none.
+  virtual CommHook* hook() noexcept { return nullptr; }
 
   const StrategyContext& context() const noexcept { return context_; }
   /// Of the model, by name, those that require a gradient; live.
@@ -89,11 +94,17 @@ class Replica : public Strategy {
   const GradientBuckets& buckets() const noexcept { return *buckets_; }
   bool attached() const noexcept { return buckets_ != nullptr; }
   FlatBuffers& buffers() noexcept { return *buffers_; }
+  /// News for the user, the same on all ranks (Strategy::take_notices).
+  void announce(std::string news) { notices_.push_back(std::move(news)); }
 
  private:
   class Written;
   void make_buckets();
   void on_full(std::int32_t bucket);
+  std::vector<TensorPart> parts_of_equals(Optimizer& optimizer, int rank, int world_size);
+  std::vector<TensorPart> parts_of_means(Optimizer& optimizer, int rank, int world_size);
+  std::string hook_prefix() const { return "strategy.hook." + context_.options.comm_hook + "."; }
+  void read_hook_state(const StateReader& state);
 
   StrategyContext context_;
   std::shared_ptr<torch::nn::Module> model_;
@@ -101,6 +112,7 @@ class Replica : public Strategy {
   NamedTensors parameters_;
   std::unique_ptr<GradientBuckets> buckets_;
   std::unique_ptr<FlatBuffers> buffers_;
+  std::vector<std::string> notices_;
   std::int64_t step_ = 0;
   bool synchronise_ = true;
   DeviceGraph* graph_ = nullptr;      // that backward is written into

@@ -145,3 +145,24 @@ TEST_CASE("[T01] each sample of an epoch's last batch weighs as much as one of a
        R"({"samples": 50, "drop_last": false, "ranks": 2, "strategy": "pipeline", "cells": 2, "accumulate": 2, "dtype": "float32"})",
        R"({"samples": 50, "drop_last": false, "ranks": 2, "strategy": "parameter_server"})"});
 }
+
+TEST_CASE(
+    "[T01] what a communication hook owes is saved and comes back: an interface that promises a state is called") {
+  right({R"({"dtype": "float32", "clip_norm": 0.3, "comm_hook": "powersgd", "event": "resume"})",
+         R"({"ranks": 2, "dtype": "float32", "comm_hook": "powersgd", "powersgd_rank": 2, "event": "resume"})",
+         R"({"ranks": 2, "dtype": "float32", "comm_hook": "powersgd", "event": "infinite"})"});
+}
+
+TEST_CASE("[T01] fragments meet in turn, and a switch of strategy takes what is under way") {
+  right({R"({"ranks": 2, "strategy": "diloco", "fragments": 2, "sync_every": 3, "overlap": 1, "cells": 2})",
+         R"({"ranks": 2, "strategy": "diloco", "fragments": 2, "frozen": "always"})",
+         R"({"ranks": 2, "strategy": "diloco", "overlap": 1, "switch_at": "3:ddp", "rule": "momentum"})",
+         R"({"ranks": 3, "switch_at": "4:diloco", "optimizer": "torch.Adam"})",
+         R"({"ranks": 2, "strategy": "local_sgd", "switch_at": "3:ddp", "optimizer": "adamw"})"});
+}
+
+TEST_CASE("[T01] unequal shares of a batch have the loss and gradient of equal ones") {
+  right({R"({"ranks": 3, "balance": "weights"})",
+         R"({"ranks": 2, "balance": "weights", "strategy": "zero1", "loss": "masked", "accumulate": 2})"});
+  refused(R"({"ranks": 2, "balance": "weights", "strategy": "parameter_server"})", "balance: ");
+}

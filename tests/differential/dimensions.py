@@ -35,10 +35,12 @@ DIMENSIONS = {
     "drop_last": [True, False],
     "shuffle": [False, True],
     "feed": ["loader", "uneven"],
+    "balance": ["equal", "weights"],
     "max_steps": [0, 6],
     "bad_sample": [-1, 4],
     "bucket_mb": [25, 1e-3],
-    "comm_hook": ["none", "fp16", "bf16"],
+    "comm_hook": ["none", "fp16", "bf16", "powersgd"],
+    "powersgd_rank": [1, 2],
     "broadcast_buffers": [True, False],
     "sync_batchnorm": [False, True],
     "static_graph": [False, True],
@@ -49,6 +51,9 @@ DIMENSIONS = {
     "loss_scaler": ["auto", "on"],
     "sync_every": [2, 3],
     "outer_momentum": [0.9, 0],
+    "fragments": [1, 2],
+    "overlap": [0, 1],
+    "switch_at": ["", "3:ddp", "3:local_sgd", "4:diloco"],
     "verify_every": [0, 2],
     "snapshot_every": [10, 2],
     "event": ["none", "resume", "kill", "infinite"],
@@ -60,6 +65,7 @@ DIMENSIONS = {
 
 # What is drawn less often than the other values of its dimension: one value in so many draws.
 RARE = {("backend", "gloo"): 4, ("scale", 1e6): 12, ("feed", "uneven"): 6, ("samples", 3): 12, ("bad_sample", 4): 6, ("samples", 1): 12, ("comm_hook", "fp16"): 8, ("comm_hook", "bf16"): 8,
+        ("comm_hook", "powersgd"): 6, ("switch_at", "3:ddp"): 3, ("switch_at", "3:local_sgd"): 3, ("switch_at", "4:diloco"): 3, ("balance", "weights"): 4,
         ("odd", "bfloat16"): 12, ("event", "kill"): 6, ("event", "infinite"): 8, ("early_update", True): 6, ("static_graph", True): 6,
         ("dtype", "float32"): 6, ("strategy", "parameter_server"): 2, ("amp", "bf16"): 8}
 RARE |= {("strategy", mesh): 3 for mesh in DIMENSIONS["strategy"] if mesh.startswith(("pipeline", "tensor_parallel"))}
@@ -80,6 +86,15 @@ LOCAL = ("local_sgd", "diloco")
 
 def is_mesh(strategy):
     return strategy.startswith(("pipeline", "tensor_parallel"))
+
+
+def is_local(job):
+    """Its ranks train apart, all the time or some of it."""
+    return job["strategy"] in LOCAL or job["switch_at"].endswith(LOCAL)
+
+
+def is_diloco(job):
+    return "diloco" in (job["strategy"], job["switch_at"][2:])
 
 
 def has_branch(job):
@@ -132,7 +147,11 @@ REFUSED = [
     Refusal("comm_hook strategy resume_strategy", lambda j: j["comm_hook"] != "none" and any(
         s in SHARDED or is_mesh(s) or s == "parameter_server" for _, _, s in phases(j)), "comm_hook"),
     Refusal("strategy ranks resume_ranks", lambda j: any(s == "hybrid_shard" and r > 1 and r % 2 for r, _, s in phases(j)), "hybrid_shard"),
-    Refusal("odd strategy", lambda j: j["odd"] == "bfloat16" and any(s in LOCAL for _, _, s in phases(j)), "dtype"),
+    Refusal("odd strategy switch_at", lambda j: j["odd"] == "bfloat16" and (is_local(j) or any(s in LOCAL for _, _, s in phases(j))), "dtype"),
+    Refusal("comm_hook strategy switch_at", lambda j: j["comm_hook"] == "powersgd" and is_local(j), "powersgd keeps what it owes"),
+    Refusal("overlap fragments sync_every", lambda j: j["overlap"] > 0 and j["overlap"] * j["fragments"] >= j["sync_every"], "diloco_overlap"),
+    Refusal("strategy balance", lambda j: j["balance"] != "equal" and any(s == "parameter_server" for _, _, s in phases(j)), "balance"),
+    Refusal("feed balance", lambda j: j["feed"] == "uneven" and j["balance"] != "equal", "balance is"),
     Refusal("odd strategy", lambda j: j["odd"] == "bfloat16" and any(is_mesh(s) for _, _, s in phases(j)), "is not float32"),
     Refusal("strategy accumulate", lambda j: j["accumulate"] > 1 and any(s == "parameter_server" for _, _, s in phases(j)), "grad_accum_steps"),
     Refusal("strategy sync_batchnorm", lambda j: j["sync_batchnorm"] and any(
@@ -184,13 +203,36 @@ def settle_once(job):
         simple("rule")
     if job["norm"] != "batch":
         simple("sync_batchnorm", "broadcast_buffers")
-    if job["strategy"] not in LOCAL:
+    if job["switch_at"]:
+        if job["strategy"] not in ("ddp",) + LOCAL or job["strategy"] == job["switch_at"][2:]:
+            simple("switch_at")
+        # Of what only some ranks use optimizers have no mean; buffers and what a checkpoint says of the strategy are for later.
+        simple("unused", "norm", "event", "early_update")
+    if not is_local(job):
         simple("sync_every")
     else:
         simple("validate", "scale")
         simple("sync_batchnorm")  # the reference runs one replica after the other
-    if job["strategy"] != "diloco":
-        simple("outer_momentum")
+    if not is_diloco(job):
+        simple("outer_momentum", "fragments", "overlap")
+    if job["comm_hook"] != "powersgd":
+        simple("powersgd_rank")
+    else:
+        job["dtype"] = "float32"
+        # Of a parameter that a step does not use the error waits; a lost rank's error is lost; ranks have their own.
+        simple("unused", "frozen", "loss", "sync_batchnorm", "loss_scaler", "amp", "resume_ranks", "resume_strategy")
+        if job["event"] == "kill":
+            simple("event")
+    if is_mesh(job["strategy"]) and job["balance"] != "equal" or job["ranks"] == 1:
+        simple("balance")
+    if job["balance"] != "equal":  # whose samples they are is for equal parts to show
+        simple("shuffle", "dropout")
+        if job["unused"] in ("rank", "data"):
+            simple("unused")
+        if job["norm"] == "batch":
+            simple("norm")
+        if is_local(job):
+            simple("balance")
     if job["accumulate"] == 1 and job["unused"] == "micro_batch":
         simple("unused")
     if job["unused"] == "rank" and job["ranks"] == 1:
@@ -211,7 +253,7 @@ def settle_once(job):
         simple("kill_at")
     # Of a mesh without copies a lost rank takes its part along.
     alone = is_mesh(job["strategy"]) and data_ranks(job["strategy"], job["ranks"]) == 1
-    if job["event"] == "kill" and (job["ranks"] == 1 or job["strategy"] in LOCAL or alone):
+    if job["event"] == "kill" and (job["ranks"] == 1 or is_local(job) or alone):
         simple("event", "kill_at")
     if job["comm_hook"] != "fp16" or job["loss"] == "masked":  # sums travel divided by a number that is Troupe's to choose
         simple("scale")
@@ -221,8 +263,11 @@ def settle_once(job):
             simple("optimizer")
     if job["amp"] != "none" and job["norm"] == "batch":  # variances of a few rows in bf16
         simple("norm")
-        if job["comm_hook"] == "bf16" or job["strategy"] in LOCAL:
+        if job["comm_hook"] == "bf16" or is_local(job):
             simple("scale")
+    # The rank of which the first gradient is infinite must have a sample in that step.
+    if job["event"] == "infinite" and is_mesh(job["strategy"]) and not job["drop_last"]:
+        simple("event")
     if job["norm"] == "batch":  # a batch of one sample has no statistics, and batches of unequal sizes are for later
         simple("samples", "drop_last", "feed", "validate")
         if job["strategy"] == "parameter_server":

@@ -52,14 +52,15 @@ struct Job {
   int accumulate = 1;  ///< grad_accum_steps
   bool drop_last = true;
   bool shuffle = false;
-  std::string feed = "loader";  ///< loader, uneven (rank.uneven)
-  std::string balance = "equal";
+  std::string feed = "loader";    ///< loader, uneven (rank.uneven)
+  std::string balance = "equal";  ///< equal, weights (1, 2, .. by rank)
   int max_steps = 0;
   int bad_sample = -1;  ///< that can't be read, in both sets: the next one is trained on, and validation leaves it out
 
   // How it runs.
   double bucket_mb = 25;
-  std::string comm_hook = "none";
+  std::string comm_hook = "none";  ///< none, fp16, bf16, powersgd
+  int powersgd_rank = 1;
   bool broadcast_buffers = true;
   bool sync_batchnorm = false;
   bool static_graph = false;
@@ -69,7 +70,9 @@ struct Job {
   std::string loss_scaler = "auto";
   int sync_every = 2;           ///< local_sgd, diloco
   double outer_momentum = 0.9;  ///< diloco
-  std::string switch_at = "";
+  int fragments = 1;            ///< diloco
+  int overlap = 0;              ///< diloco, steps
+  std::string switch_at = "";   ///< as `--switch_at`, one switch
   int verify_every = 0;
   int snapshot_every = 10;
   int validate = 0;  ///< held-out samples; 0: none
@@ -88,16 +91,18 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Job, ranks, strategy, backend, l
                                                 tie, odd, frozen, unused, padding_idx, optimizer, rule, groups, listed,
                                                 weight_decay, clip_norm, schedule, warmup_steps, loss, scale, samples,
                                                 batch_size, accumulate, drop_last, shuffle, feed, balance, max_steps,
-                                                bad_sample, bucket_mb, comm_hook, broadcast_buffers, sync_batchnorm,
-                                                static_graph, early_update, checkpointing, amp, loss_scaler, sync_every,
-                                                outer_momentum, switch_at, verify_every, snapshot_every, validate,
-                                                event, resume_ranks, resume_batch, resume_strategy, kill_at, seed)
+                                                bad_sample, bucket_mb, comm_hook, powersgd_rank, broadcast_buffers,
+                                                sync_batchnorm, static_graph, early_update, checkpointing, amp,
+                                                loss_scaler, sync_every, outer_momentum, fragments, overlap, switch_at,
+                                                verify_every, snapshot_every, validate, event, resume_ranks,
+                                                resume_batch, resume_strategy, kill_at, seed)
 
-inline constexpr double kEps = 1e-3;   ///< of the optimizers: a gradient that is nothing but rounding must not count
-inline constexpr int kChangeStep = 3;  ///< in which a parameter is frozen, a gradient infinite, a rank killed
-inline constexpr int kResumeStep = 4;  ///< after which a run ends that is resumed
-inline constexpr int kSteps = 8;       ///< that a job takes at least, unless max_steps is less
-inline constexpr int kHeldOut = 5000;  ///< the number of the first held-out sample
+inline constexpr double kEps = 1e-3;    ///< of the optimizers: a gradient that is nothing but rounding must not count
+inline constexpr double kMixing = 0.5;  ///< of diloco's overlapped fragments
+inline constexpr int kChangeStep = 3;   ///< in which a parameter is frozen, a gradient infinite, a rank killed
+inline constexpr int kResumeStep = 4;   ///< after which a run ends that is resumed
+inline constexpr int kSteps = 8;        ///< that a job takes at least, unless max_steps is less
+inline constexpr int kHeldOut = 5000;   ///< the number of the first held-out sample
 inline constexpr int kClasses = 3;
 inline constexpr int kWords = 12;  ///< tokens' vocabulary
 inline constexpr int kLength = 4;  ///< tokens of a sample

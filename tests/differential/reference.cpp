@@ -7,88 +7,16 @@
 #include <memory>
 #include <numbers>
 #include <numeric>
+#include <optional>
 #include <set>
 
-#include "tests/differential/dropout_reference.hpp"
-#include "tests/differential/net.hpp"
-#include "tests/differential/optimizers.hpp"
+#include "tests/differential/outer_steps.hpp"
+#include "tests/differential/power_sgd_reference.hpp"
+#include "tests/differential/replica.hpp"
 #include "tests/differential/samples.hpp"
 
 namespace troupe::differential {
 namespace {
-
-namespace optim = torch::optim;
-
-/// LibTorch's own layers. Dropout's masks are the reference's, by the formula that docs/numbers.md gives.
-struct TorchKit {
-  using Linear = torch::nn::Linear;
-  using Embedding = torch::nn::Embedding;
-  using BatchNorm = torch::nn::BatchNorm1d;
-  using Dropout = ReferenceDropout;
-  template <class Impl>
-  using Block = torch::nn::ModuleHolder<Impl>;
-  static at::Tensor scores(Embedding& words, const at::Tensor& x) { return at::linear(x, words->weight); }
-};
-using Net = NetImpl<TorchKit>;
-
-/// Each parameter once, by its first name.
-std::vector<std::pair<std::string, at::Tensor>> parameters_of(const torch::nn::Module& net) {
-  std::vector<std::pair<std::string, at::Tensor>> unique;
-  std::set<const void*> seen;
-  for (const auto& item : net.named_parameters()) {
-    if (seen.insert(item.value().unsafeGetTensorImpl()).second) unique.emplace_back(item.key(), item.value());
-  }
-  return unique;
-}
-
-void add_state(State& state, const std::string& name, optim::OptimizerParamState& of) {
-  const auto add = [&](const char* slot, const at::Tensor& value) {
-    if (value.defined()) state["optimizer." + name + "." + slot] = value.clone();
-  };
-  const auto step = [&](std::int64_t n) { add("step", torch::tensor(static_cast<float>(n))); };
-  if (auto* s = dynamic_cast<optim::SGDParamState*>(&of)) add("momentum_buffer", s->momentum_buffer());
-  const auto adam = [&](auto* s) {
-    if (s == nullptr) return;
-    step(s->step());
-    add("exp_avg", s->exp_avg());
-    add("exp_avg_sq", s->exp_avg_sq());
-    add("max_exp_avg_sq", s->max_exp_avg_sq());
-  };
-  adam(dynamic_cast<optim::AdamParamState*>(&of));
-  adam(dynamic_cast<optim::AdamWParamState*>(&of));
-  if (auto* s = dynamic_cast<optim::RMSpropParamState*>(&of)) {
-    step(s->step());
-    add("square_avg", s->square_avg());
-    add("momentum_buffer", s->momentum_buffer());
-    add("grad_avg", s->grad_avg());
-  }
-  if (auto* s = dynamic_cast<optim::AdagradParamState*>(&of)) {
-    step(s->step());
-    add("sum", s->sum());
-  }
-}
-
-/// A model with its optimizer: one in all where gradients are averaged, one for each rank where they are not.
-struct Replica {
-  explicit Replica(const Job& job) : net(std::make_shared<Net>(job)) {
-    fill(*net, job);
-    place_reference_dropout(*net, job.seed);
-    freeze(*net, job, 0);
-    parameters = parameters_of(*net);
-    optimizer = torch_optimizer(job, parameters);
-    for (const auto& group : optimizer->param_groups()) base.push_back(group.options().get_lr());
-  }
-
-  void step(double factor) {
-    for (std::size_t g = 0; g < base.size(); ++g) optimizer->param_groups()[g].options().set_lr(base[g] * factor);
-    optimizer->step();
-  }
-
-  std::shared_ptr<Net> net;
-  std::vector<std::pair<std::string, at::Tensor>> parameters;
-  std::unique_ptr<optim::Optimizer> optimizer;
-  std::vector<double> base;
-};
 
 constexpr double kLargestHalf = 65504;
 
@@ -99,45 +27,6 @@ int data_ranks(const Job& job) {
 }
 
 bool keeps_replicas(const std::string& strategy) { return strategy == "local_sgd" || strategy == "diloco"; }
-
-/// Douillard et al., "DiLoCo", 2023: every `sync_every` steps the mean change is a gradient to SGD with Nesterov
-/// momentum. With rate 1 and no momentum it is local_sgd (Stich, 2019).
-class OuterSteps {
- public:
-  OuterSteps(const Job& job, const Replica& first)
-      : every_(job.sync_every),
-        broadcasts_(job.broadcast_buffers),
-        rate_(job.strategy == "diloco" ? 0.7 : 1),
-        momentum_(job.strategy == "diloco" ? job.outer_momentum : 0) {
-    for (const auto& [name, parameter] : first.parameters) {
-      outer_.push_back(parameter.detach().clone());
-      velocity_.push_back(at::zeros_like(outer_.back()));
-    }
-  }
-  void after_step(std::int64_t done, std::vector<Replica>& replicas) {
-    if (done % every_ != 0) return;
-    torch::NoGradGuard no_grad;
-    for (std::size_t p = 0; p < outer_.size(); ++p) {
-      auto gradient = at::zeros_like(outer_[p]);
-      for (const auto& replica : replicas) gradient += outer_[p] - replica.parameters[p].second;
-      gradient /= static_cast<double>(replicas.size());
-      velocity_[p] = momentum_ * velocity_[p] + gradient;
-      outer_[p] -= rate_ * (gradient + momentum_ * velocity_[p]);
-      for (auto& replica : replicas) replica.parameters[p].second.copy_(outer_[p]);
-    }
-    for (std::size_t r = 1; r < replicas.size() && broadcasts_; ++r) copy_buffers(*replicas[0].net, *replicas[r].net);
-  }
-
- private:
-  static void copy_buffers(const Net& from, Net& to) {
-    auto target = to.named_buffers();
-    for (const auto& item : from.named_buffers()) target[item.key()].copy_(item.value());
-  }
-  int every_;
-  bool broadcasts_;
-  double rate_, momentum_;
-  std::vector<at::Tensor> outer_, velocity_;
-};
 
 /// LibTorch's own autocast on the CPU.
 class Autocast {
@@ -165,11 +54,13 @@ using Batches = std::vector<std::vector<std::vector<std::int64_t>>>;
 class Run {
  public:
   Run(const Job& job, const Order& order, double rounding) : job_(job), order_(order), rounding_(rounding) {
-    for (int r = 0; r < (keeps_replicas(job.strategy) ? job.ranks : 1); ++r) replicas_.emplace_back(job);
-    const torch::NoGradGuard no_grad;
-    for (auto& [name, parameter] : replicas_.front().parameters) disturb(parameter);
-    for (auto& replica : replicas_) copy_parameters(replicas_.front(), replica);
-    if (keeps_replicas(job.strategy)) outer_.emplace(job_, replicas_.front());
+    replicas_.emplace_back(job);
+    {
+      const torch::NoGradGuard no_grad;
+      for (auto& [name, parameter] : replicas_.front().parameters) disturb(parameter);
+    }
+    if (keeps_replicas(job.strategy)) train_apart(job.strategy);
+    if (job.comm_hook == "powersgd") power_sgd_.emplace(job.powersgd_rank);
   }
 
   Outcome run() {
@@ -268,7 +159,7 @@ class Run {
   }
 
   // Each rank's statistics are its own in a BatchNorm that is not synchronised, and rank 0's are kept.
-  bool by_rank() const { return outer_ || (job_.norm == "batch" && !job_.sync_batchnorm); }
+  bool by_rank() const { return outer_ || power_sgd_ || (job_.norm == "batch" && !job_.sync_batchnorm); }
 
   void step(const Batches& batches) {
     std::int64_t all = 0, samples = 0;
@@ -296,6 +187,7 @@ class Run {
         forward_backward(static_cast<int>(m), together, batches[m], all, seen);
       }
     }
+    if (power_sgd_) compress();
     const double rate = factor();
     seen.rate = (job_.optimizer.starts_with("torch.") ? replicas_.front().base.front() : rate_of(job_)) * rate;
     seen.committed = std::isfinite(seen.loss) && all > 0;
@@ -306,22 +198,64 @@ class Run {
     }
     for (std::size_t r = 0; r < replicas_.size(); ++r)
       seen.committed ? replicas_[r].step(rate) : put_buffers_back(*replicas_[r].net, buffers[r]);
+    if (power_sgd_) seen.committed ? power_sgd_->keep() : power_sgd_->forget();
     outcome_.steps[step_++] = seen;
     if (outer_) outer_->after_step(step_, replicas_);
+    switch_if_due();
     ++outcome_.between_steps;
     if (step_ % 5 == 0) keep_state();
+  }
+
+  void train_apart(const std::string& strategy) {
+    while (static_cast<int>(replicas_.size()) < job_.ranks) {
+      replicas_.emplace_back(job_);
+      replicas_.back().copy(replicas_.front());
+    }
+    outer_.emplace(job_, strategy, replicas_.front(), step_);
+  }
+
+  // Where ranks have trained apart all become their mean.
+  void switch_if_due() {
+    const auto colon = job_.switch_at.find(':');
+    if (colon == std::string::npos || step_ != std::stoll(job_.switch_at)) return;
+    if (outer_) {
+      outer_->end(replicas_);
+      average_into_first(replicas_);
+      replicas_.erase(replicas_.begin() + 1, replicas_.end());
+      outer_.reset();
+    }
+    const auto strategy = job_.switch_at.substr(colon + 1);
+    if (keeps_replicas(strategy)) train_apart(strategy);
+  }
+
+  // The gradients of micro-batch and rank, kept apart for PowerSGD.
+  void set_aside(int rank) {
+    auto& parameters = replicas_.front().parameters;
+    of_ranks_.resize(parameters.size());
+    for (std::size_t p = 0; p < parameters.size(); ++p) {
+      auto& gradient = parameters[p].second.mutable_grad();
+      if (!gradient.defined()) continue;
+      auto& of_ranks = of_ranks_[p];
+      while (static_cast<int>(of_ranks.size()) < job_.ranks)
+        of_ranks.push_back(at::zeros_like(parameters[p].second.detach()));
+      of_ranks[static_cast<std::size_t>(rank)] += gradient * job_.ranks;
+      gradient.reset();
+    }
+  }
+  void compress() {
+    auto& parameters = replicas_.front().parameters;
+    for (std::size_t p = 0; p < of_ranks_.size(); ++p) {
+      if (of_ranks_[p].empty()) continue;
+      auto& [name, parameter] = parameters[p];
+      parameter.mutable_grad() = power_sgd_->reduce(name, of_ranks_[p]).to(parameter.scalar_type());
+    }
+    of_ranks_.clear();
   }
 
   // As if it had been rounded to few bits.
   void disturb(at::Tensor tensor) {
     if (rounding_ == 0 || !tensor.defined() || tensor.is_sparse()) return;
     tensor.mul_(1 + rounding_ * (2 * at::rand(tensor.sizes(), noise_, tensor.options().requires_grad(false)) - 1));
-  }
-  static void copy_parameters(const Replica& from, Replica& to) {
-    for (std::size_t p = 0; p < from.parameters.size(); ++p) {
-      auto target = to.parameters[p].second;
-      target.copy_(from.parameters[p].second);
-    }
   }
 
   std::int64_t counted(const std::vector<std::int64_t>& indices) const {
@@ -356,15 +290,16 @@ class Run {
     seen.loss += value.item<double>();
     seen.correct += static_cast<double>(loss.correct);
     if (value.requires_grad()) (value * (outer_ ? job_.ranks : 1)).backward();
+    if (power_sgd_) set_aside(ranks.front());
     if (ranks.front() != 0 && !outer_) put_buffers_back(*replica.net, buffers);
   }
 
-  static std::vector<at::Tensor> copies_of_buffers(const Net& net) {
+  static std::vector<at::Tensor> copies_of_buffers(const ReferenceNet& net) {
     std::vector<at::Tensor> copies;
     for (const auto& buffer : net.buffers()) copies.push_back(buffer.clone());
     return copies;
   }
-  static void put_buffers_back(const Net& net, const std::vector<at::Tensor>& copies) {
+  static void put_buffers_back(const ReferenceNet& net, const std::vector<at::Tensor>& copies) {
     torch::NoGradGuard no_grad;
     auto now = net.buffers();
     for (std::size_t b = 0; b < copies.size(); ++b) now[b].copy_(copies[b]);
@@ -420,8 +355,11 @@ class Run {
       for (std::size_t r = 1; r < replicas_.size(); ++r) mean += replicas_[r].parameters[p].second.detach();
       if (replicas_.size() > 1) mean /= static_cast<double>(replicas_.size());
       state["model." + first.parameters[p].first] = mean;
-      const auto found = first.optimizer->state().find(first.parameters[p].second.unsafeGetTensorImpl());
-      if (found != first.optimizer->state().end()) add_state(state, first.parameters[p].first, *found->second);
+      auto* of = first.state_of(p);
+      if (of == nullptr) continue;
+      const auto name = "optimizer." + first.parameters[p].first + ".";
+      for (const auto& [slot, tensor] : slots_of(*of)) state[name + slot] = tensor->clone();
+      if (const auto steps = step_of(*of)) state[name + "step"] = torch::tensor(static_cast<float>(*steps));
     }
     std::set<const void*> seen;
     for (const auto& item : first.net->named_buffers()) {
@@ -441,6 +379,8 @@ class Run {
   at::Generator noise_ = at::detail::createCPUGenerator(1);
   std::vector<Replica> replicas_;
   std::optional<OuterSteps> outer_;
+  std::optional<ReferencePowerSgd> power_sgd_;
+  std::vector<std::vector<at::Tensor>> of_ranks_;  // gradients for PowerSGD, by parameter and rank
   Outcome outcome_;
   std::int64_t step_ = 0, epoch_ = 0, in_epoch_ = 0, total_ = 0;
 };

@@ -102,6 +102,10 @@ Config config_of(const Job& job, const std::string& folder) {
   config.drop_last = job.drop_last;
   config.shuffle = job.shuffle;
   config.balance = job.balance;
+  if (job.balance == "weights") {
+    config.balance = "1";
+    for (int r = 1; r < job.ranks; ++r) config.balance += "," + std::to_string(r + 1);
+  }
   config.epochs = epochs_of(job);
   config.max_steps = job.max_steps;
   config.optimizer = is_torch(job) ? "sgd" : job.optimizer;
@@ -129,6 +133,11 @@ Config config_of(const Job& job, const std::string& folder) {
   config.loss_scaler = job.loss_scaler;
   config.sync_every = job.sync_every;
   config.outer_momentum = job.outer_momentum;
+  config.diloco_fragments = job.fragments;
+  config.diloco_overlap = job.overlap;
+  config.diloco_mixing = kMixing;
+  config.powersgd_rank = job.powersgd_rank;
+  config.powersgd_start_step = 0;
   config.switch_at = job.switch_at;
   config.verify_every = job.verify_every;
   config.snapshot_every = job.snapshot_every;

@@ -1,0 +1,97 @@
+#pragma once
+// The outer optimizer of local_sgd and diloco. Includes nothing of Troupe.
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/differential/replica.hpp"
+
+namespace troupe::differential {
+
+/// Douillard et al., "DiLoCo", 2023: every `sync_every` steps the mean change is a gradient to SGD with Nesterov
+/// momentum. With rate 1 and no momentum it is local_sgd (Stich, 2019). In fragments, overlapped and mixed: Douillard
+/// et al., "Streaming DiLoCo with overlapping communication", 2025.
+class OuterSteps {
+ public:
+  /// `begun`: the step that these begin with.
+  OuterSteps(const Job& job, const std::string& strategy, const Replica& first, std::int64_t begun)
+      : every_(job.sync_every), broadcasts_(job.broadcast_buffers) {
+    std::int64_t fragments = 1;
+    if (strategy == "diloco") {
+      rate_ = 0.7;
+      momentum_ = job.outer_momentum;
+      overlap_ = job.overlap;
+      fragments = job.fragments;
+    }
+    const auto elements = [&](const at::Tensor& parameter) {  // that are cut
+      return job.frozen == "always" && !parameter.requires_grad() ? 0 : parameter.numel();
+    };
+    std::int64_t total = 0, before = 0;
+    for (const auto& [name, parameter] : first.parameters) total += elements(parameter);
+    next_.resize(static_cast<std::size_t>(fragments));
+    for (std::int64_t f = 0; f < fragments; ++f)
+      next_[static_cast<std::size_t>(f)] = begun + every_ * (f + 1) / fragments;
+    for (const auto& [name, parameter] : first.parameters) {  // a parameter is in the fragment where its middle lies
+      const auto fragment = (2 * before + elements(parameter)) * fragments / (2 * total);
+      before += elements(parameter);
+      fragment_.push_back(static_cast<std::size_t>(std::min(fragment, fragments - 1)));
+      outer_.push_back(parameter.detach().clone());
+      velocity_.push_back(at::zeros_like(outer_.back()));
+    }
+  }
+
+  void after_step(std::int64_t done, std::vector<Replica>& replicas) {
+    torch::NoGradGuard no_grad;
+    if (under_way_ && done >= since_ + overlap_) finish(replicas);
+    for (std::size_t f = 0; f < next_.size() && !under_way_; ++f) {
+      if (next_[f] > done) continue;
+      start(f, done, replicas);
+      if (overlap_ == 0) finish(replicas);
+    }
+  }
+
+  /// What is under way is taken now.
+  void end(std::vector<Replica>& replicas) {
+    torch::NoGradGuard no_grad;
+    if (under_way_) finish(replicas);
+  }
+
+ private:
+  void start(std::size_t fragment, std::int64_t done, const std::vector<Replica>& replicas) {
+    under_way_ = fragment;
+    since_ = done;
+    change_.clear();
+    for (std::size_t p = 0; p < outer_.size(); ++p) {
+      change_.push_back(at::zeros_like(outer_[p]));
+      for (const auto& replica : replicas) change_[p] += outer_[p] - replica.parameters[p].second;
+      change_[p] /= static_cast<double>(replicas.size());
+    }
+  }
+  void finish(std::vector<Replica>& replicas) {
+    for (std::size_t p = 0; p < outer_.size(); ++p) {
+      if (fragment_[p] != *under_way_) continue;
+      velocity_[p] = momentum_ * velocity_[p] + change_[p];
+      outer_[p] -= rate_ * (change_[p] + momentum_ * velocity_[p]);
+      const double kept = overlap_ > 0 ? kMixing : 0;
+      for (auto& replica : replicas) {
+        auto parameter = replica.parameters[p].second;
+        parameter.copy_(kept * parameter + (1 - kept) * outer_[p]);
+      }
+    }
+    for (std::size_t r = 1; r < replicas.size() && broadcasts_; ++r) replicas[r].copy_buffers(*replicas[0].net);
+    while (next_[*under_way_] <= since_) next_[*under_way_] += every_;
+    under_way_.reset();
+  }
+
+  const std::int64_t every_;
+  const bool broadcasts_;
+  double rate_ = 1, momentum_ = 0;
+  std::int64_t overlap_ = 0, since_ = 0;
+  std::vector<std::int64_t> next_;  // by fragment
+  std::vector<std::size_t> fragment_;
+  std::vector<at::Tensor> outer_, velocity_, change_;
+  std::optional<std::size_t> under_way_;
+};
+
+}  // namespace troupe::differential

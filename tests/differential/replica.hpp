@@ -1,0 +1,137 @@
+#pragma once
+// The reference's model with its optimizer. Includes nothing of Troupe.
+#include <torch/torch.h>
+
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/differential/dropout_reference.hpp"
+#include "tests/differential/net.hpp"
+#include "tests/differential/optimizers.hpp"
+#include "tests/differential/outcome.hpp"
+
+namespace troupe::differential {
+
+/// LibTorch's own layers. Dropout's masks are the reference's, by the formula that docs/numbers.md gives.
+struct TorchKit {
+  using Linear = torch::nn::Linear;
+  using Embedding = torch::nn::Embedding;
+  using BatchNorm = torch::nn::BatchNorm1d;
+  using Dropout = ReferenceDropout;
+  template <class Impl>
+  using Block = torch::nn::ModuleHolder<Impl>;
+  static at::Tensor scores(Embedding& words, const at::Tensor& x) { return at::linear(x, words->weight); }
+};
+using ReferenceNet = NetImpl<TorchKit>;
+
+/// Each parameter once, by its first name.
+inline std::vector<std::pair<std::string, at::Tensor>> parameters_of(const torch::nn::Module& net) {
+  std::vector<std::pair<std::string, at::Tensor>> unique;
+  std::set<const void*> seen;
+  for (const auto& item : net.named_parameters()) {
+    if (seen.insert(item.value().unsafeGetTensorImpl()).second) unique.emplace_back(item.key(), item.value());
+  }
+  return unique;
+}
+
+/// The tensors of a parameter's state, by their names in PyTorch.
+inline std::vector<std::pair<const char*, at::Tensor*>> slots_of(optim::OptimizerParamState& of) {
+  std::vector<std::pair<const char*, at::Tensor*>> slots;
+  if (auto* s = dynamic_cast<optim::SGDParamState*>(&of)) slots = {{"momentum_buffer", &s->momentum_buffer()}};
+  const auto adam = [&](auto* s) {
+    if (s != nullptr)
+      slots = {{"exp_avg", &s->exp_avg()}, {"exp_avg_sq", &s->exp_avg_sq()}, {"max_exp_avg_sq", &s->max_exp_avg_sq()}};
+  };
+  adam(dynamic_cast<optim::AdamParamState*>(&of));
+  adam(dynamic_cast<optim::AdamWParamState*>(&of));
+  if (auto* s = dynamic_cast<optim::RMSpropParamState*>(&of))
+    slots = {
+        {"square_avg", &s->square_avg()}, {"momentum_buffer", &s->momentum_buffer()}, {"grad_avg", &s->grad_avg()}};
+  if (auto* s = dynamic_cast<optim::AdagradParamState*>(&of)) slots = {{"sum", &s->sum()}};
+  std::erase_if(slots, [](const auto& slot) { return !slot.second->defined(); });
+  return slots;
+}
+
+/// Empty for an optimizer that does not count.
+inline std::optional<std::int64_t> step_of(const optim::OptimizerParamState& of) {
+  if (const auto* s = dynamic_cast<const optim::AdamParamState*>(&of)) return s->step();
+  if (const auto* s = dynamic_cast<const optim::AdamWParamState*>(&of)) return s->step();
+  if (const auto* s = dynamic_cast<const optim::RMSpropParamState*>(&of)) return s->step();
+  if (const auto* s = dynamic_cast<const optim::AdagradParamState*>(&of)) return s->step();
+  return {};
+}
+
+/// A model with its optimizer: one in all where gradients are averaged, one for each rank where they are not.
+struct Replica {
+  explicit Replica(const Job& job) : net(std::make_shared<ReferenceNet>(job)) {
+    fill(*net, job);
+    place_reference_dropout(*net, job.seed);
+    freeze(*net, job, 0);
+    parameters = parameters_of(*net);
+    optimizer = torch_optimizer(job, parameters);
+    for (const auto& group : optimizer->param_groups()) base.push_back(group.options().get_lr());
+  }
+
+  void step(double factor) {
+    for (std::size_t g = 0; g < base.size(); ++g) optimizer->param_groups()[g].options().set_lr(base[g] * factor);
+    optimizer->step();
+  }
+
+  /// Of parameter p; null: it has none.
+  optim::OptimizerParamState* state_of(std::size_t p) const {
+    const auto found = optimizer->state().find(parameters[p].second.unsafeGetTensorImpl());
+    return found == optimizer->state().end() ? nullptr : found->second.get();
+  }
+
+  /// Parameters, buffers and optimizer state become the other's.
+  void copy(const Replica& other) {
+    torch::NoGradGuard no_grad;
+    for (std::size_t p = 0; p < parameters.size(); ++p) {
+      parameters[p].second.copy_(other.parameters[p].second);
+      const auto* state = other.state_of(p);
+      if (state == nullptr) continue;
+      auto mine = state->clone();
+      for (const auto& [name, tensor] : slots_of(*mine)) *tensor = tensor->clone();
+      optimizer->state()[parameters[p].second.unsafeGetTensorImpl()] = std::move(mine);
+    }
+    copy_buffers(*other.net);
+  }
+  void copy_buffers(const ReferenceNet& from) {
+    torch::NoGradGuard no_grad;
+    auto mine = net->named_buffers();
+    for (const auto& item : from.named_buffers()) mine[item.key()].copy_(item.value());
+  }
+
+  std::shared_ptr<ReferenceNet> net;
+  std::vector<std::pair<std::string, at::Tensor>> parameters;
+  std::unique_ptr<optim::Optimizer> optimizer;
+  std::vector<double> base;
+};
+
+/// The first replica's parameters, buffers and optimizer state become the mean over all.
+inline void average_into_first(std::vector<Replica>& replicas) {
+  torch::NoGradGuard no_grad;
+  auto& first = replicas.front();
+  const auto count = static_cast<double>(replicas.size());
+  const auto average = [&](at::Tensor mean, auto&& of) {
+    if (!mean.is_floating_point()) return;
+    for (std::size_t r = 1; r < replicas.size(); ++r) mean.add_(of(replicas[r]));
+    mean.div_(count);
+  };
+  for (std::size_t p = 0; p < first.parameters.size(); ++p) {
+    average(first.parameters[p].second, [&](const Replica& other) { return other.parameters[p].second; });
+    auto* state = first.state_of(p);
+    if (state == nullptr) continue;
+    const auto slots = slots_of(*state);
+    for (std::size_t s = 0; s < slots.size(); ++s)
+      average(*slots[s].second, [&](const Replica& other) { return *slots_of(*other.state_of(p))[s].second; });
+  }
+  for (const auto& item : first.net->named_buffers())
+    average(item.value(), [&](const Replica& other) { return other.net->named_buffers()[item.key()]; });
+}
+
+}  // namespace troupe::differential
