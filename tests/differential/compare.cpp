@@ -9,7 +9,6 @@
 #include <set>
 
 #include "tests/differential/reference.hpp"
-#include "tests/differential/subject.hpp"
 #include "tests/support/scratch_directory.hpp"
 
 namespace troupe::differential {
@@ -135,10 +134,10 @@ std::string difference(const Job& job, const Outcome& found, const Outcome& righ
   return {};
 }
 
-std::string verdict(const Job& job) {
+std::string verdict(const Job& job, Ranks ranks) {
   const testing::ScratchDirectory folder;
   Order order;
-  const auto found = subject(job, folder.path(), order);
+  const auto found = subject(job, folder.path(), order, ranks);
   if (!found.error.empty()) return "ended: " + found.error;
   for (const auto& [epoch, samples] : order) {
     std::set<std::int64_t> seen;

@@ -3,6 +3,7 @@
 
 #include "tests/differential/job.hpp"
 #include "tests/differential/outcome.hpp"
+#include "tests/differential/subject.hpp"
 
 namespace troupe::differential {
 
@@ -11,6 +12,6 @@ std::string difference(const Job& job, const Outcome& found, const Outcome& righ
 
 /// Runs the job both ways. The first thing that differs, or how the job ended where it should not have; empty: all is
 /// right. "rough: " and the difference if the reference in f64, with its gradients rounded, differs from itself, too.
-std::string verdict(const Job& job);
+std::string verdict(const Job& job, Ranks ranks = Ranks::threads);
 
 }  // namespace troupe::differential

@@ -1,5 +1,6 @@
 // Jobs, one a line of JSON on standard input; for each a line of JSON on standard output: the verdict and the
-// milliseconds. dimensions.py draws them. `--defaults`: the job that nothing was said of.
+// milliseconds. dimensions.py draws them. `--processes`: each rank is a process; `--log`: show what the ranks print;
+// `--defaults`: the job that nothing was said of; `--rank FOLDER`: be one of these processes.
 #include <ATen/Parallel.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include <iostream>
 
 #include "tests/differential/compare.hpp"
+#include "tests/differential/processes.hpp"
 
 using namespace troupe::differential;
 
@@ -17,10 +19,16 @@ int main(int argc, char** argv) {
     std::cout << nlohmann::ordered_json(nlohmann::json(Job())).dump() << "\n";
     return 0;
   }
+  if (argc > 2 && std::strcmp(argv[1], "--rank") == 0) return rank_main(argv[2]);
   at::set_num_threads(1);
   // The ranks' own lines go nowhere; ours to where they went.
   FILE* answers = ::fdopen(::dup(1), "w");
-  const bool loud = argc > 1 && std::strcmp(argv[1], "--log") == 0;
+  bool loud = false;
+  auto ranks = Ranks::threads;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--log") == 0) loud = true;
+    if (std::strcmp(argv[i], "--processes") == 0) ranks = Ranks::processes;
+  }
   for (FILE* stream : {stdout, stderr}) {
     if (!loud && std::freopen("/dev/null", "w", stream) == nullptr) return 70;
   }
@@ -28,7 +36,7 @@ int main(int argc, char** argv) {
     const auto started = std::chrono::steady_clock::now();
     std::string text;
     try {
-      text = verdict(nlohmann::json::parse(line).get<Job>());
+      text = verdict(nlohmann::json::parse(line).get<Job>(), ranks);
     } catch (const std::exception& error) {
       text = std::string("threw: ") + error.what();
     }

@@ -18,20 +18,31 @@ from dimensions import DIMENSIONS, SIMPLEST, draw, refusals, settle, short  # no
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "build/release/tests/differential/differential"
-DEADLINE_S = 60  # of one job
+
+
+class Way:
+    """How jobs are run: with threads for ranks, or with a process for each."""
+
+    def __init__(self, processes=False):
+        cores = os.cpu_count() or 1
+        self.flags = ["--processes"] if processes else []
+        self.workers = max(1, cores // 2) if processes else cores
+        self.deadline_s = 120 if processes else 60  # of one job
+        self.again = " ".join(["./dev differential", *self.flags])
+        self.results = f"{commit()}{'-processes' if processes else ''}.jsonl"
 
 
 class Worker:
     """A process that runs one job after the other. A crash or a hang is a verdict, and the next job gets a new process."""
 
-    def __init__(self):
-        self.process, self.busy = None, None
+    def __init__(self, way):
+        self.way, self.process, self.busy = way, None, None
 
     def start(self, tag, job):
         if self.process is None or self.process.poll() is not None:
             # Files go to memory where there is some: a job writes three checkpoints.
             environment = dict(os.environ, OMP_NUM_THREADS="1", TMPDIR="/dev/shm" if os.access("/dev/shm", os.W_OK) else "/tmp")
-            self.process = subprocess.Popen([PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+            self.process = subprocess.Popen([PROGRAM, *self.way.flags], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         self.busy, self.began = (tag, job), time.monotonic()
         self.process.stdin.write((json.dumps(job) + "\n").encode())
         self.process.stdin.flush()
@@ -52,9 +63,9 @@ class Worker:
             self.process = None
 
 
-def run_all(jobs, workers):
+def run_all(jobs, way):
     """Yields (tag, job, answer) as they come; `jobs` yields (tag, job)."""
-    pool, waiting = [Worker() for _ in range(workers)], iter(jobs)
+    pool, waiting = [Worker(way) for _ in range(way.workers)], iter(jobs)
     selector = selectors.DefaultSelector()
 
     def feed(worker):
@@ -73,11 +84,11 @@ def run_all(jobs, workers):
             ready = selector.select(timeout=1)
             done = [key.data for key, _ in ready]
             for worker in pool:
-                if worker.busy and worker not in done and time.monotonic() - worker.began > DEADLINE_S:
+                if worker.busy and worker not in done and time.monotonic() - worker.began > way.deadline_s:
                     selector.unregister(worker.process.stdout)
                     worker.stop()
                     tag, job = worker.busy
-                    yield tag, job, {"verdict": f"hangs: not over after {DEADLINE_S} s", "ms": 1000 * DEADLINE_S}
+                    yield tag, job, {"verdict": f"hangs: not over after {way.deadline_s} s", "ms": 1000 * way.deadline_s}
                     worker.busy = None
                     busy -= not feed(worker)
             for worker in done:
@@ -112,18 +123,17 @@ def kind_of(fault):
 
 def fault_of(worker, job):
     worker.start(None, job)
-    deadline = time.monotonic() + DEADLINE_S
     with selectors.DefaultSelector() as selector:
         selector.register(worker.process.stdout, selectors.EVENT_READ)
-        if not selector.select(timeout=deadline - time.monotonic()):
+        if not selector.select(timeout=worker.way.deadline_s):
             worker.stop()
-            return f"hangs: not over after {DEADLINE_S} s"
+            return f"hangs: not over after {worker.way.deadline_s} s"
     return judge(job, worker.answer()["verdict"])
 
 
-def shrink(job, say=lambda text: None):
+def shrink(job, way, say=lambda text: None):
     """The job with every dimension at its simplest value with which it is still at fault, and the fault."""
-    worker = Worker()
+    worker = Worker(way)
     try:
         fault = fault_of(worker, job)
         if not fault:
@@ -172,6 +182,7 @@ def main():
     parser = argparse.ArgumentParser(prog="./dev differential", description=__doc__)
     parser.add_argument("seeds", nargs="?", type=int, default=200)
     parser.add_argument("first", nargs="?", type=int, default=0)
+    parser.add_argument("--processes", action="store_true", help="each rank is a process that `troupe launch` starts, and is killed by SIGKILL")
     parser.add_argument("--shrink", type=int, metavar="SEED", help="make this seed's job as simple as it can be and still be at fault")
     parser.add_argument("--job", help="run this job (JSON), or shrink it with --shrink -1")
     parser.add_argument("--seconds", type=float, help="stop after so long")
@@ -180,6 +191,7 @@ def main():
     parser.add_argument("--stop", action="store_true", help="end at the first fault")
     parser.add_argument("--table", action="store_true", help="print the pairs of values that ran too seldom")
     options = parser.parse_args()
+    way = Way(options.processes)
 
     defaults = json.loads(subprocess.run([PROGRAM, "--defaults"], capture_output=True, text=True, check=True).stdout)
     for name, value in SIMPLEST.items():
@@ -202,21 +214,21 @@ def main():
         if options.shrink in (None, -1) and not options.job:
             sys.exit("--shrink -1 goes with --job")
         if options.shrink is None:
-            worker = Worker()
+            worker = Worker(way)
             print(fault_of(worker, job) or "right")
             worker.stop()
             return 0
-        job, fault = shrink(job, lambda text: print("  " + text, file=sys.stderr))
+        job, fault = shrink(job, way, lambda text: print("  " + text, file=sys.stderr))
         if not fault:
             print("right")
             return 0
-        print(f"{fault}\nagain: ./dev differential --job '{json.dumps(short(job))}'\n{catch2_test(job, fault)}")
+        print(f"{fault}\nagain: {way.again} --job '{json.dumps(short(job))}'\n{catch2_test(job, fault)}")
         return 1
 
     began = time.monotonic()
     folder = ROOT / "build/differential"
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{commit()}.jsonl"
+    path = folder / way.results
     known = {}
     if path.exists() and "dirty" not in path.name and not only:
         known = {entry["seed"]: entry for entry in map(json.loads, path.read_text().splitlines())}
@@ -237,7 +249,7 @@ def main():
             rough += entry["rough"]
             if fault:
                 faults.append((seed, job, fault))
-                print(f"seed {seed}: {fault}\n  again: ./dev differential 1 {seed}; smaller: ./dev differential --shrink {seed}", flush=True)
+                print(f"seed {seed}: {fault}\n  again: {way.again} 1 {seed}; smaller: {way.again} --shrink {seed}", flush=True)
             elif refusals(job):
                 refused += 1
             else:
@@ -246,7 +258,7 @@ def main():
         for seed, entry in sorted(known.items()):
             if options.first <= seed < options.first + options.seeds:
                 note(seed, draw(seed), entry)
-        for seed, job, answer in run_all(jobs(), os.cpu_count() or 1):
+        for seed, job, answer in run_all(jobs(), way):
             fault = judge(job, answer["verdict"])
             entry = {"seed": seed, "fault": fault, "rough": answer["verdict"].startswith("rough: "), "ms": answer["ms"]}
             log.write(json.dumps(entry) + "\n")
@@ -263,7 +275,7 @@ def main():
     for kind, of_kind in sorted(kinds.items(), key=lambda item: -len(item[1])):
         print(f"{len(of_kind):5} x {kind}  (seed {of_kind[0][0]})")
     for kind, of_kind in list(sorted(kinds.items(), key=lambda item: -len(item[1])))[:options.kinds]:
-        job, fault = shrink(of_kind[0][1])
+        job, fault = shrink(of_kind[0][1], way)
         print(f"smallest of '{kind}':\n  {json.dumps(short(job))}\n  {fault}", flush=True)
     if options.table:
         rare, possible = coverage(ran)

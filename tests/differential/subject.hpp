@@ -6,8 +6,11 @@
 
 namespace troupe::differential {
 
-/// The job as Troupe runs it, on ranks that are threads of this process. `folder` is for its files. `order` gets the
-/// numbers of the samples in the order in which they were handed out.
-Outcome subject(const Job& job, const std::string& folder, Order& order);
+/// What the ranks of a job are: threads of this process, or a process each that `troupe launch` starts.
+enum class Ranks { threads, processes };
+
+/// The job as Troupe runs it. `folder` is for its files. `order` gets the numbers of the samples in the order in which
+/// they were handed out. Main thread.
+Outcome subject(const Job& job, const std::string& folder, Order& order, Ranks ranks);
 
 }  // namespace troupe::differential

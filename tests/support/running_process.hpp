@@ -44,8 +44,8 @@ class RunningProcess {
   bool wait_for(const std::string& text) {
     return wait_until([&] { return output_.find(text) != std::string::npos; });
   }
-  Finished finish() {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(90);
+  Finished finish(std::chrono::seconds limit = std::chrono::seconds(90)) {
+    const auto deadline = std::chrono::steady_clock::now() + limit;
     while (read_some() && std::chrono::steady_clock::now() < deadline) {
     }
     while (!child_.poll_exit() && std::chrono::steady_clock::now() < deadline)

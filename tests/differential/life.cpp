@@ -1,0 +1,215 @@
+#include "tests/differential/life.hpp"
+
+#include <csignal>
+
+#include "actors/block/block.hpp"
+#include "launch/program/job.hpp"
+#include "strategies/batch_norm/sync_batch_norm.hpp"
+#include "tensor_io/data/bad_samples.hpp"
+#include "tensor_io/layers/autocast.hpp"
+#include "tensor_io/layers/dropout.hpp"
+#include "tensor_io/layers/parallel_layers.hpp"
+#include "tensor_io/layout/named_parameters.hpp"
+#include "tensor_io/optimizer/fused_optimizer.hpp"
+#include "tensor_io/optimizer/torch_optimizer.hpp"
+#include "tests/differential/net.hpp"
+#include "tests/differential/optimizers.hpp"
+#include "tests/differential/samples.hpp"
+
+namespace troupe::differential {
+namespace {
+
+namespace optim = torch::optim;
+
+struct TroupeKit {
+  using Linear = troupe::nn::Linear;
+  using Embedding = troupe::nn::Embedding;
+  using BatchNorm = troupe::nn::BatchNorm;
+  using Dropout = troupe::nn::Dropout;
+  template <class Impl>
+  using Block = BlockHolder<Impl>;
+  static at::Tensor scores(Embedding& words, const at::Tensor& x) { return words->scores(x); }
+};
+using Net = NetImpl<TroupeKit>;
+
+class SampleSet final : public Dataset {
+ public:
+  SampleSet(const Job& job, std::int64_t first, std::int64_t size) : job_(job), first_(first), size_(size) {}
+  std::int64_t size() const override { return size_; }
+  Example get(std::int64_t index, const SampleContext&) const override {
+    if (index == job_.bad_sample) throw Error(ErrorCode::bad_data, "sample", "it can't be read", "");
+    return {input_of(job_, first_ + index), target_of(job_, first_ + index)};
+  }
+  bool quick(std::int64_t) const override { return true; }
+
+ private:
+  const Job& job_;
+  std::int64_t first_, size_;
+};
+
+std::shared_ptr<const Dataset> sample_set(const Job& job, std::int64_t first, std::int64_t size) {
+  return std::make_shared<SkipBadSamples>(std::make_shared<SampleSet>(job, first, size));
+}
+
+std::vector<ParameterGroup> our_groups(const Job& job, const torch::nn::Module& net) {
+  std::vector<ParameterGroup> groups(job.groups == "one" ? 1 : 2);
+  if (job.groups == "rates") groups[1].lr_scale = 0.5;
+  if (job.groups == "zero") groups[0].lr_scale = 0;
+  if (job.groups == "decay") groups[1].weight_decay = 0;
+  for (const auto& [name, parameter] : unique_parameters(net))
+    groups[groups.size() > 1 && in_second_group(name) ? 1 : 0].parameters.emplace_back(name, parameter);
+  return groups;
+}
+
+/// As a program makes it: of `parameters()`, which lists a tied tensor twice, or of each tensor once.
+std::unique_ptr<optim::Optimizer> their_optimizer(const Job& job, const torch::nn::Module& net) {
+  NamedTensors listed;
+  for (const auto& item : net.named_parameters()) listed.emplace_back(item.key(), item.value());
+  return torch_optimizer(job, job.listed == "once" ? unique_parameters(net) : listed);
+}
+
+/// A life of a rank.
+class Life {
+ public:
+  Life(const Job& job, Rank& rank, std::int64_t stop_after, const TakeNote& note)
+      : job_(job), rank_(rank), stop_after_(stop_after), note_(note) {}
+
+  void run() {
+    rank_.between_steps([this](std::int64_t) {
+      if (rank_.is_main()) note_(note_of_call());
+    });
+    job_.loop == "framework" ? framework() : custom();
+  }
+
+ private:
+  std::shared_ptr<Net> make_net() const {
+    auto net = std::make_shared<Net>(job_);
+    fill(*net, job_);
+    if (job_.frozen != "toggled") freeze(*net, job_, 0);  // else once it is distributed
+    return net;
+  }
+
+  Loss loss_of(Net& net, const at::Tensor& input, const at::Tensor& target, const Place& place) {
+    freeze(net, job_, rank_.steps_done());
+    stop_if_due();
+    const auto autocast = rank_.autocast();
+    const auto output = net.forward(input, place);
+    const auto parts = loss_parts(job_, output, target);
+    if (net.is_training()) note_(note_of_output(place.step, output.scalar_type()));
+    auto sum = parts.sum;
+    const bool is_first = rank_.system().compute().data_shard().index == 0;
+    if (job_.event == "infinite" && place.step == kChangeStep && is_first)
+      sum = sum * std::numeric_limits<double>::infinity();
+    const auto correct = static_cast<double>(parts.correct);
+    if (job_.loss == "masked") return Loss::sum(sum, parts.count, correct);
+    return {sum / static_cast<double>(std::max<std::int64_t>(1, parts.count)), correct};
+  }
+  Loss loss_of(Net& net, const Batch& batch) {
+    if (net.is_training()) note_(note_of_samples(job_, batch, rank_.system().compute().data_shard()));
+    const Place place{rank_.steps_done(),
+                      static_cast<int>(batch.micro_batch),
+                      {{rank_.rank(), batch.index[0].item<std::int64_t>(), batch.numel()}}};
+    return loss_of(net, batch.input, batch.target, place);
+  }
+  void stop_if_due() {
+    if (stop_after_ > 0 && rank_.steps_done() == stop_after_ - 1)
+      rank_.system().compute().services().status->stop_signal.store(SIGTERM);
+  }
+
+  void custom() {
+    const auto net = make_net();
+    rank_.distribute(net);
+    if (is_torch(job_)) {
+      const auto optimizer = their_optimizer(job_, *net);
+      loop(*net, *optimizer);
+    } else {
+      const auto optimizer = job_.groups == "one" && job_.frozen != "first"
+                                 ? rank_.make_optimizer(*net)
+                                 : troupe::make_optimizer(rank_.config(), our_groups(job_, *net));
+      loop(*net, *optimizer);
+    }
+  }
+
+  template <class Optimizer>
+  void loop(Net& net, Optimizer& optimizer) {
+    if (job_.feed == "uneven") return uneven(net, optimizer);
+    rank_.keep_checkpoints(optimizer);
+    std::vector<std::shared_ptr<const Batch>> of_step;
+    auto stream = rank_.loader(sample_set(job_, 0, job_.samples));
+    while (const auto batch = stream.next()) {
+      try {
+        if (rank_.orders_micro_batches()) {
+          if (batch->micro_batch == 0) of_step.clear();
+          of_step.push_back(batch);
+          if (!batch->last_of_step) continue;
+          rank_.run_micro_batches(of_step, [&](const Batch& of) { return loss_of(net, of); });
+        } else {
+          rank_.backward(loss_of(net, *batch));
+          if (!batch->last_of_step) continue;
+        }
+      } catch (const Error& error) {
+        rank_.recover(error);
+        continue;
+      }
+      const auto report = rank_.step(optimizer);
+      if (!report.repeat && !report.pending && rank_.is_main()) note_(note_of_step(report));
+    }
+  }
+
+  template <class Optimizer>
+  void uneven(Net& net, Optimizer& optimizer) {
+    rank_.keep_checkpoints(optimizer);
+    std::vector<at::Tensor> batches;
+    for (const auto& batch : uneven_batches(job_, rank_.rank())) batches.push_back(torch::tensor(batch, at::kLong));
+    for (const auto& batch : rank_.uneven(batches)) {
+      const std::vector<std::int64_t> indices(batch.data_ptr<std::int64_t>(),
+                                              batch.data_ptr<std::int64_t>() + batch.numel());
+      const auto samples = samples_at(job_, indices);
+      const auto loss = loss_of(net, samples.input, samples.target,
+                                {rank_.steps_done(), 0, {{rank_.rank(), indices.front(), batch.size(0)}}});
+      rank_.backward(loss);
+      const auto report = rank_.step(optimizer);
+      if (!report.repeat && rank_.is_main()) note_(note_of_step(report));
+    }
+  }
+
+  void framework() {
+    std::unique_ptr<optim::Optimizer> theirs;
+    troupe::Job job;
+    job.model = [&](const Config&) { return make_net(); };
+    job.data = [&](const Config&) {
+      Datasets sets{sample_set(job_, 0, job_.samples), {}};
+      if (job_.validate > 0) sets.held_out = sample_set(job_, kHeldOut, job_.validate);
+      return sets;
+    };
+    job.loss = [&](torch::nn::Module& net, const Batch& batch, const Config&) {
+      return loss_of(dynamic_cast<Net&>(net), batch);
+    };
+    if (is_torch(job_)) {
+      job.optimizer = [&](const torch::nn::Module& net, const Config&) -> std::unique_ptr<troupe::Optimizer> {
+        theirs = their_optimizer(job_, net);
+        return std::make_unique<TorchOptimizer>(*theirs, net);
+      };
+    } else if (job_.groups != "one" || job_.frozen == "first") {
+      job.optimizer = [&](const torch::nn::Module& net, const Config& config) {
+        return troupe::make_optimizer(config, our_groups(job_, net));
+      };
+    }
+    troupe::train(job, rank_);
+  }
+
+  const Job& job_;
+  Rank& rank_;
+  std::int64_t stop_after_;
+  const TakeNote& note_;
+};
+
+}  // namespace
+
+bool is_torch(const Job& job) { return job.optimizer.starts_with("torch."); }
+
+void live(const Job& job, std::int64_t stop_after, Rank& rank, const TakeNote& note) {
+  Life(job, rank, stop_after, note).run();
+}
+
+}  // namespace troupe::differential

@@ -1,0 +1,68 @@
+#include "tests/differential/notes.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+namespace troupe::differential {
+namespace {
+
+/// JSON's numbers can't be infinite.
+std::string text_of(double value) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%.17g", value);
+  return text;
+}
+
+double number_of(const nlohmann::json& text) { return std::strtod(text.get<std::string>().c_str(), nullptr); }
+
+}  // namespace
+
+nlohmann::json note_of_step(const StepReport& report) {
+  return {{"step", report.step},
+          {"committed", report.committed},
+          {"loss", text_of(report.loss)},
+          {"samples", text_of(report.samples)},
+          {"correct", text_of(report.correct)},
+          {"norm", text_of(report.gradient_norm)},
+          {"rate", text_of(report.lr)}};
+}
+
+nlohmann::json note_of_call() { return {{"called", true}}; }
+
+nlohmann::json note_of_output(std::int64_t step, at::ScalarType type) {
+  return {{"step", step}, {"type", c10::toString(type)}};
+}
+
+nlohmann::json note_of_samples(const Job& job, const Batch& batch, const DataShard& shard) {
+  const auto of_step = std::min<std::int64_t>(job.batch_size, job.samples - batch.step * job.batch_size);
+  const auto begin = of_step * batch.micro_batch / job.accumulate,
+             end = of_step * (batch.micro_batch + 1) / job.accumulate;
+  const auto part = std::int64_t{job.batch_size} / job.accumulate;
+  const auto first = batch.step * job.batch_size + begin + (end - begin) * (part * shard.index / shard.count) / part;
+  const auto numbers = batch.index.contiguous();
+  const auto* index = numbers.data_ptr<std::int64_t>();
+  return {
+      {"epoch", batch.epoch}, {"first", first}, {"samples", std::vector<std::int64_t>(index, index + batch.counted)}};
+}
+
+void Notes::add(const nlohmann::json& note) {
+  std::lock_guard lock(mutex_);
+  if (note.contains("called")) {
+    ++outcome_.between_steps;
+  } else if (note.contains("type")) {
+    types_[note["step"]] = note["type"];
+  } else if (note.contains("epoch")) {
+    std::int64_t position = note["first"];
+    for (const std::int64_t sample : note["samples"]) order_[note["epoch"]][position++] = sample;
+  } else {
+    outcome_.steps[note["step"]] = {note["committed"],          number_of(note["loss"]), number_of(note["samples"]),
+                                    number_of(note["correct"]), number_of(note["norm"]), number_of(note["rate"])};
+  }
+}
+
+void Notes::finish() {
+  for (auto& [step, seen] : outcome_.steps) seen.type = types_[step];
+}
+
+}  // namespace troupe::differential
