@@ -41,8 +41,8 @@ class CommHook {
   /// What must be in a checkpoint for a bit-equal resume (error feedback). Called between steps.
   virtual NamedTensors state() { return {}; }
   virtual void load_state(const NamedTensors&) {}
-  /// `step` was given up after some or all of its buckets were reduced, and will come again: the state goes back to
-  /// what it was before it. Called between steps.
+  /// `step` was given up after some or all of its buckets were reduced, and comes again or is skipped: the state goes
+  /// back to what it was before it. Called between steps.
   virtual void roll_back(std::int64_t step) {}
 };
 

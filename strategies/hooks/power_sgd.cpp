@@ -5,6 +5,7 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 
@@ -28,6 +29,16 @@ std::int64_t padded(std::int64_t numel) { return (numel + 15) / 16 * 16; }
 // the same.
 at::Tensor in_memory_order(const at::Tensor& tensor, std::int64_t rows, std::int64_t columns) {
   return tensor.as_strided({rows, columns}, {columns, 1});
+}
+
+// Whether this rank's gradient has anything in it, as a number to be averaged.
+void note_use(const at::Tensor& gradient, const at::Tensor& used) {
+  if (!gradient.is_cpu()) {
+    used.copy_(gradient.ne(0).any());
+    return;
+  }
+  const auto* values = gradient.const_data_ptr<float>();
+  *used.data_ptr<float>() = std::any_of(values, values + gradient.numel(), [](float x) { return x != 0; }) ? 1 : 0;
 }
 
 }  // namespace
@@ -75,7 +86,7 @@ PowerSgd::Parcel PowerSgd::compress(const BucketView& bucket) {
   std::int64_t numel_p = 0, numel_q = 0;
   for (const auto& gradient : bucket.gradients) {
     const auto rank = rank_for(gradient);
-    numel_p += padded(rank > 0 ? gradient.size(0) * rank : gradient.numel());
+    numel_p += padded(rank > 0 ? gradient.size(0) * rank + 1 : gradient.numel());
     if (rank > 0) numel_q += padded(rank * (gradient.numel() / gradient.size(0)));
   }
   Parcel parcel;
@@ -104,13 +115,17 @@ PowerSgd::Parcel PowerSgd::compress(const BucketView& bucket) {
       fill_zero_rows(factors.q, history.start);
     }
     const auto values = in_memory_order(gradient, rows, columns);
-    Matrix matrix{&history, values, is_f32 ? values : values.to(at::kFloat),
+    Matrix matrix{&history,
+                  values,
+                  is_f32 ? values : values.to(at::kFloat),
                   parcel.p.narrow(0, begin_p, rows * rank).view({rows, rank}),
-                  parcel.q.narrow(0, begin_q, rank * columns).view({rank, columns})};
+                  parcel.q.narrow(0, begin_q, rank * columns).view({rank, columns}),
+                  parcel.p.select(0, begin_p + rows * rank)};
+    note_use(matrix.gradient, matrix.used);
     matrix.gradient.add_(factors.error);
     at::mm_out(matrix.p, matrix.gradient, factors.q.t());
     parcel.matrices.push_back(std::move(matrix));
-    begin_p += padded(rows * rank);
+    begin_p += padded(rows * rank + 1);
     begin_q += padded(rank * columns);
   }
   return parcel;
@@ -141,12 +156,19 @@ void PowerSgd::finish(const BucketView& bucket, Parcel& parcel, Communicator& co
   }
   for (auto& [gradient, place] : parcel.whole) gradient.copy_(place);
   if (parcel.matrices.empty()) return;
+  const auto is_used = [](const Matrix& matrix) { return *matrix.used.const_data_ptr<float>() > 0; };
   for (auto& matrix : parcel.matrices) {
+    if (!is_used(matrix)) {
+      matrix.values.zero_();
+      matrix.q.zero_();
+      continue;
+    }
     orthonormalise_columns(matrix.p.data_ptr<float>(), matrix.p.size(0), matrix.p.size(1));
     at::mm_out(matrix.q, matrix.p.t(), matrix.gradient);
   }
   communicator.all_reduce(parcel.q, ReduceOp::avg, bucket.label);
   for (auto& matrix : parcel.matrices) {
+    if (!is_used(matrix)) continue;
     auto& history = *matrix.history;
     history.current = 1 - history.current;
     history.step = bucket.step;
@@ -177,9 +199,10 @@ void PowerSgd::finish_on_device(const BucketView& bucket, Parcel& parcel, Commun
     history.step = bucket.step;
     auto next = history.pairs[history.current];
     const auto approximation = matrix.p.mm(matrix.q);
-    at::where_out(next.q, finite, matrix.q, before.q);
-    at::where_out(next.error, finite, matrix.gradient.sub(approximation), before.error);
-    matrix.gradient.copy_(approximation);
+    const auto used = matrix.used.gt(0), learns = finite.logical_and(used);
+    at::where_out(next.q, learns, matrix.q, before.q);
+    at::where_out(next.error, learns, matrix.gradient.sub(approximation), before.error);
+    matrix.gradient.copy_(at::where(used, approximation, at::zeros_like(approximation)));
     if (!is_f32) matrix.values.copy_(matrix.gradient);
   }
 }

@@ -18,6 +18,8 @@ namespace troupe {
 /// step starts from this one's Q (warm start: one power iteration a step follows the slowly moving subspace). Vectors,
 /// and matrices that P and Q would not make smaller, travel whole, together with the P's. Per bucket two collectives.
 ///
+/// A gradient that is zero on all ranks, of a parameter that the step does not use, stays zero: what is owed waits.
+///
 /// The result is the same bits on all ranks: P and Q are, and what is computed from them is one loop in a fixed order,
 /// or, on devices of one kind, the same operators. The error is each rank's own, so `state` must be kept per rank. It
 /// takes twice the memory of the compressed gradients: a step that is given up must find the error that it began with.
@@ -55,6 +57,7 @@ class PowerSgd final : public CommHook {
     at::Tensor gradient;  // the same, or its f32 copy
     at::Tensor p;         // (rows, rank), a view of what is sent
     at::Tensor q;         // (rank, columns), a view of what is sent
+    at::Tensor used;      // (), a view of what is sent: above 0 if a rank's own gradient is not zero
   };
   /// What travels of a bucket, P's and whole ones first.
   struct Parcel {

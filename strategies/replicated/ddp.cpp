@@ -162,7 +162,8 @@ void Ddp::end_step(const std::vector<bool>& used, bool rebuild, bool commit) {
   Replica::end_step(early ? std::vector<bool>(used.size(), false) : used, rebuild, commit);
   if (early) commit ? early_->commit(used) : early_->drop();
   rebuild_pending_ = rebuild;
-  if (commit) step_open_ = false;
+  if (!commit) return hook_->roll_back(step());
+  step_open_ = false;
 }
 
 void Ddp::end_step_on_device(const std::vector<bool>& used, bool rebuild, const DeviceDecision& decision) {

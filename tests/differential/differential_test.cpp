@@ -153,6 +153,12 @@ TEST_CASE(
          R"({"ranks": 2, "dtype": "float32", "comm_hook": "powersgd", "event": "infinite"})"});
 }
 
+TEST_CASE("[T01] what a hook owes waits for a step that is applied, and for one that uses the parameter") {
+  right({R"({"ranks": 2, "dtype": "float32", "comm_hook": "powersgd", "unused": "step"})",
+         R"({"ranks": 2, "dtype": "float32", "comm_hook": "powersgd", "loss": "masked", "unused": "rank"})",
+         R"({"ranks": 2, "dtype": "float32", "comm_hook": "powersgd", "frozen": "toggled", "clip_norm": 0.3})"});
+}
+
 TEST_CASE("[T01] fragments meet in turn, and a switch of strategy takes what is under way") {
   right({R"({"ranks": 2, "strategy": "diloco", "fragments": 2, "sync_every": 3, "overlap": 1, "cells": 2})",
          R"({"ranks": 2, "strategy": "diloco", "fragments": 2, "frozen": "always"})",

@@ -148,7 +148,7 @@ REFUSED = [
         s in SHARDED or is_mesh(s) or s == "parameter_server" for _, _, s in phases(j)), "comm_hook"),
     Refusal("strategy ranks resume_ranks", lambda j: any(s == "hybrid_shard" and r > 1 and r % 2 for r, _, s in phases(j)), "hybrid_shard"),
     Refusal("odd strategy switch_at", lambda j: j["odd"] == "bfloat16" and (is_local(j) or any(s in LOCAL for _, _, s in phases(j))), "dtype"),
-    Refusal("comm_hook strategy switch_at", lambda j: j["comm_hook"] == "powersgd" and is_local(j), "powersgd keeps what it owes"),
+    Refusal("comm_hook strategy", lambda j: j["comm_hook"] == "powersgd" and j["strategy"] in LOCAL, "powersgd keeps what it owes"),
     Refusal("overlap fragments sync_every", lambda j: j["overlap"] > 0 and j["overlap"] * j["fragments"] >= j["sync_every"], "diloco_overlap"),
     Refusal("strategy balance", lambda j: j["balance"] != "equal" and any(s == "parameter_server" for _, _, s in phases(j)), "balance"),
     Refusal("feed balance", lambda j: j["feed"] == "uneven" and j["balance"] != "equal", "balance is"),
@@ -207,7 +207,7 @@ def settle_once(job):
         if job["strategy"] not in ("ddp",) + LOCAL or job["strategy"] == job["switch_at"][2:]:
             simple("switch_at")
         # Of what only some ranks use optimizers have no mean; buffers and what a checkpoint says of the strategy are for later.
-        simple("unused", "norm", "event", "early_update")
+        simple("unused", "norm", "event", "early_update", "samples", "drop_last", "feed")
     if not is_local(job):
         simple("sync_every")
     else:
@@ -219,14 +219,16 @@ def settle_once(job):
         simple("powersgd_rank")
     else:
         job["dtype"] = "float32"
-        # Of a parameter that a step does not use the error waits; a lost rank's error is lost; ranks have their own.
-        simple("unused", "frozen", "loss", "sync_batchnorm", "loss_scaler", "amp", "resume_ranks", "resume_strategy")
+        # A lost rank's error is lost; ranks have their own; a scale that changes, and sums of another batch size, change its unit.
+        simple("sync_batchnorm", "loss_scaler", "amp", "resume_ranks", "resume_strategy", "resume_batch")
         if job["event"] == "kill":
             simple("event")
     if is_mesh(job["strategy"]) and job["balance"] != "equal" or job["ranks"] == 1:
         simple("balance")
     if job["balance"] != "equal":  # whose samples they are is for equal parts to show
         simple("shuffle", "dropout")
+        if job["event"] == "infinite":
+            simple("event")
         if job["unused"] in ("rank", "data"):
             simple("unused")
         if job["norm"] == "batch":

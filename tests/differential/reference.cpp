@@ -187,7 +187,7 @@ class Run {
         forward_backward(static_cast<int>(m), together, batches[m], all, seen);
       }
     }
-    if (power_sgd_) compress();
+    if (power_sgd_) compress(all);
     const double rate = factor();
     seen.rate = (job_.optimizer.starts_with("torch.") ? replicas_.front().base.front() : rate_of(job_)) * rate;
     seen.committed = std::isfinite(seen.loss) && all > 0;
@@ -218,6 +218,7 @@ class Run {
   void switch_if_due() {
     const auto colon = job_.switch_at.find(':');
     if (colon == std::string::npos || step_ != std::stoll(job_.switch_at)) return;
+    power_sgd_.reset();  // a switch says no hook
     if (outer_) {
       outer_->end(replicas_);
       average_into_first(replicas_);
@@ -242,12 +243,15 @@ class Run {
       gradient.reset();
     }
   }
-  void compress() {
+  // With sums what is owed is in units of sums, too.
+  void compress(std::int64_t all) {
+    const double unit = job_.loss == "masked" ? static_cast<double>(std::max<std::int64_t>(1, all)) : 1;
     auto& parameters = replicas_.front().parameters;
     for (std::size_t p = 0; p < of_ranks_.size(); ++p) {
       if (of_ranks_[p].empty()) continue;
       auto& [name, parameter] = parameters[p];
-      parameter.mutable_grad() = power_sgd_->reduce(name, of_ranks_[p]).to(parameter.scalar_type());
+      for (auto& gradient : of_ranks_[p]) gradient *= unit;
+      parameter.mutable_grad() = power_sgd_->reduce(name, of_ranks_[p]).to(parameter.scalar_type()) / unit;
     }
     of_ranks_.clear();
   }
