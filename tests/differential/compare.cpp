@@ -148,7 +148,7 @@ std::string verdict(const Job& job, Ranks ranks) {
     }
   }
   const auto right = reference(job, order);
-  const auto text = difference(job, found, right);
+  auto text = difference(job, found, right);
   if (std::getenv("TROUPE_DIFFERENTIAL_STEPS") != nullptr) print_steps(found, right);
   // Of some jobs rounding alone makes as much: f32 that divides by small roots, statistics of a few rows.
   if (!text.empty() && !difference(job, rounded_otherwise(job, order), right).empty()) return "rough: " + text;

@@ -58,14 +58,14 @@ std::string run_processes(const Run& run, Notes& notes) {
   const auto fault = fault_of(run.job);
   std::vector<std::string> command{TROUPE_PROGRAM, "launch",      "--nproc", std::to_string(run.job.ranks),
                                    "--run-dir",    config.run_dir};
-  if (fault.empty()) command.push_back("--no-recovery");
+  if (fault.empty()) command.emplace_back("--no-recovery");
   if (!fault.empty()) command.insert(command.end(), {"--replace-timeout", "60"});
   command.insert(command.end(), {TROUPE_DIFFERENTIAL, "--rank", folder.path()});
   const auto done = testing::RunningProcess(command, {{"TROUPE_FAULT", fault}}).finish(kLimit);
   std::fputs(done.output.c_str(), stderr);
   read_notes(folder / "notes", notes);
 
-  const auto errors = errors_in(done.output);
+  auto errors = errors_in(done.output);
   if (done.code < 0)
     return "hangs: the processes were not over after " + std::to_string(kLimit.count()) + " s; " + errors;
   const bool stopped = run.stop_after > 0 && done.code == 128 + SIGTERM;
