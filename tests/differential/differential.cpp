@@ -1,18 +1,68 @@
 // Jobs, one a line of JSON on standard input; for each a line of JSON on standard output: the verdict and the
 // milliseconds. dimensions.py draws them. `--processes`: each rank is a process; `--log`: show what the ranks print;
-// `--defaults`: the job that nothing was said of; `--rank FOLDER`: be one of these processes.
+// `--reference`: the reference's outcome in place of the verdict, for beside_pytorch.py; `--defaults`: the job that
+// nothing was said of; `--rank FOLDER`: be one of these processes.
 #include <ATen/Parallel.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <iostream>
 
 #include "tests/differential/compare.hpp"
 #include "tests/differential/processes.hpp"
+#include "tests/differential/reference.hpp"
 
 using namespace troupe::differential;
+
+namespace {
+
+/// JSON has no numbers that are not finite: they are "nan", "inf", "-inf".
+nlohmann::json json_of(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+  return value;
+}
+
+nlohmann::json json_of(const at::Tensor& tensor) {
+  const auto values = tensor.to(at::kDouble).flatten().contiguous();
+  auto list = nlohmann::json::array();
+  for (std::int64_t i = 0; i < values.numel(); ++i) list.push_back(json_of(values.const_data_ptr<double>()[i]));
+  return list;
+}
+
+nlohmann::json json_of(const Outcome& outcome) {
+  nlohmann::json all = {{"steps", nlohmann::json::object()},
+                        {"states", nlohmann::json::object()},
+                        {"held_out_loss", json_of(outcome.held_out_loss)}};
+  for (const auto& [number, step] : outcome.steps)
+    all["steps"][std::to_string(number)] = {{"committed", step.committed},      {"loss", json_of(step.loss)},
+                                            {"samples", json_of(step.samples)}, {"correct", json_of(step.correct)},
+                                            {"norm", json_of(step.norm)},       {"rate", json_of(step.rate)}};
+  for (const auto& [number, state] : outcome.states) {
+    auto& tensors = all["states"][std::to_string(number)] = nlohmann::json::object();
+    for (const auto& [name, tensor] : state) tensors[name] = json_of(tensor);
+  }
+  return all;
+}
+
+/// Each job's outcome as the reference has it, without a run of Troupe.
+int print_references() {
+  for (std::string line; std::getline(std::cin, line);) {
+    nlohmann::json answer;
+    try {
+      answer = json_of(reference(nlohmann::json::parse(line).get<Job>(), {}));
+    } catch (const std::exception& error) {
+      answer["error"] = error.what();
+    }
+    std::cout << answer.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n" << std::flush;
+  }
+  return 0;
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   if (argc > 1 && std::strcmp(argv[1], "--defaults") == 0) {
@@ -21,6 +71,7 @@ int main(int argc, char** argv) {
   }
   if (argc > 2 && std::strcmp(argv[1], "--rank") == 0) return rank_main(argv[2]);
   at::set_num_threads(1);
+  if (argc > 1 && std::strcmp(argv[1], "--reference") == 0) return print_references();
   // The ranks' own lines go nowhere; ours to where they went.
   FILE* answers = ::fdopen(::dup(1), "w");
   bool loud = false;

@@ -280,6 +280,15 @@ def settle_once(job):
         simple("shuffle", "unused", "dropout")  # ranks take shares by demand
 
 
+def for_python(job):
+    """The job with what pytorch.py does not cover at its simplest. Changes the job, and returns it."""
+    for name in ("shuffle", "comm_hook", "amp", "switch_at"):
+        job[name] = SIMPLEST[name]
+    if job["strategy"] in LOCAL or job["feed"] == "uneven" and is_mesh(job["strategy"]):
+        job["strategy"] = SIMPLEST["strategy"]
+    return settle(job)
+
+
 def refusals(job):
     return [refusal for refusal in REFUSED if refusal.when(job)]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Troupe beside a plain LibTorch loop on drawn jobs: ./dev differential."""
+"""Troupe beside a plain LibTorch loop on drawn jobs, or that loop beside Python's PyTorch: ./dev differential."""
 
 import argparse
 import collections
@@ -14,22 +14,31 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from dimensions import DIMENSIONS, SIMPLEST, draw, refusals, settle, short  # noqa: E402
+from dimensions import DIMENSIONS, SIMPLEST, draw, for_python, refusals, settle, short  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "build/release/tests/differential/differential"
+BESIDE_PYTORCH = ROOT / "tests/differential/beside_pytorch.py"
+PYTHON = os.environ.get("TROUPE_PYTHON") or str(ROOT / ".venv-bench/bin/python3")  # one that has PyTorch
 
 
 class Way:
-    """How jobs are run: with threads for ranks, or with a process for each."""
+    """How jobs are judged: Troupe beside the reference, with threads for ranks or a process for each, or the reference beside Python's PyTorch."""
 
-    def __init__(self, processes=False):
+    def __init__(self, kind="threads"):
         cores = os.cpu_count() or 1
-        self.flags = ["--processes"] if processes else []
-        self.workers = max(1, cores // 2) if processes else cores
-        self.deadline_s = 120 if processes else 60  # of one job
-        self.again = " ".join(["./dev differential", *self.flags])
-        self.results = f"{commit()}{'-processes' if processes else ''}.jsonl"
+        self.python = kind == "python"
+        self.command = {"threads": [PROGRAM], "processes": [PROGRAM, "--processes"], "python": [PYTHON, BESIDE_PYTORCH, PROGRAM]}[kind]
+        self.workers = max(1, cores // 2) if kind == "processes" else cores
+        self.deadline_s = 120 if kind == "processes" else 60  # of one job
+        self.again = "./dev differential" + ("" if kind == "threads" else f" --{kind}")
+        self.results = f"{commit()}{'' if kind == 'threads' else '-' + kind}.jsonl"
+
+    def draw(self, seed, only=None):
+        return for_python(draw(seed, only)) if self.python else draw(seed, only)
+
+    def refusals(self, job):
+        return [] if self.python else refusals(job)  # those are Troupe's
 
 
 class Worker:
@@ -42,7 +51,7 @@ class Worker:
         if self.process is None or self.process.poll() is not None:
             # Files go to memory where there is some: a job writes three checkpoints.
             environment = dict(os.environ, OMP_NUM_THREADS="1", TMPDIR="/dev/shm" if os.access("/dev/shm", os.W_OK) else "/tmp")
-            self.process = subprocess.Popen([PROGRAM, *self.way.flags], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+            self.process = subprocess.Popen(self.way.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         self.busy, self.began = (tag, job), time.monotonic()
         self.process.stdin.write((json.dumps(job) + "\n").encode())
         self.process.stdin.flush()
@@ -105,12 +114,12 @@ def run_all(jobs, way):
             worker.stop()
 
 
-def judge(job, verdict):
+def judge(job, verdict, way):
     """What is wrong about the verdict; empty: nothing. A job that is listed as refused must be refused, any other must not.
-    A rough one differs by what its own rounding makes."""
-    listed = refusals(job)
+    A rough one differs by what its own rounding makes; PyTorch's side does not cover all."""
+    listed = way.refusals(job)
     if not listed:
-        return "" if verdict.startswith("rough: ") else verdict
+        return "" if verdict.startswith(("rough: ", "not run: ")) else verdict
     if any(refusal.says in verdict for refusal in listed):
         return ""
     return f"listed as refused ({listed[0].says}), but: {verdict or 'it ran'}"
@@ -121,14 +130,18 @@ def kind_of(fault):
     return re.sub(r"\[\d+\]|-?\d+(\.\d+)?(e-?\d+)?", "#", re.sub(r"(model|optimizer)\.[\w.]+", r"\1.X", fault))[:90]
 
 
-def fault_of(worker, job):
+def verdict_of(worker, job):
     worker.start(None, job)
     with selectors.DefaultSelector() as selector:
         selector.register(worker.process.stdout, selectors.EVENT_READ)
         if not selector.select(timeout=worker.way.deadline_s):
             worker.stop()
             return f"hangs: not over after {worker.way.deadline_s} s"
-    return judge(job, worker.answer()["verdict"])
+    return worker.answer()["verdict"]
+
+
+def fault_of(worker, job):
+    return judge(job, verdict_of(worker, job), worker.way)
 
 
 def shrink(job, way, say=lambda text: None):
@@ -157,6 +170,13 @@ def shrink(job, way, say=lambda text: None):
         worker.stop()
 
 
+def has_pytorch():
+    try:
+        return subprocess.run([PYTHON, "-c", "import torch"], capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
 def catch2_test(job, fault):
     return f'''TEST_CASE("[T01] {fault.splitlines()[0][:80]}") {{
   right({{R"({json.dumps(short(job))})"}});
@@ -182,7 +202,9 @@ def main():
     parser = argparse.ArgumentParser(prog="./dev differential", description=__doc__)
     parser.add_argument("seeds", nargs="?", type=int, default=200)
     parser.add_argument("first", nargs="?", type=int, default=0)
-    parser.add_argument("--processes", action="store_true", help="each rank is a process that `troupe launch` starts, and is killed by SIGKILL")
+    sides = parser.add_mutually_exclusive_group()
+    sides.add_argument("--processes", action="store_const", dest="kind", const="processes", help="each rank is a process that `troupe launch` starts, and is killed by SIGKILL")
+    sides.add_argument("--python", action="store_const", dest="kind", const="python", help="the plain LibTorch loop beside Python's PyTorch, without Troupe")
     parser.add_argument("--shrink", type=int, metavar="SEED", help="make this seed's job as simple as it can be and still be at fault")
     parser.add_argument("--job", help="run this job (JSON), or shrink it with --shrink -1")
     parser.add_argument("--seconds", type=float, help="stop after so long")
@@ -191,7 +213,10 @@ def main():
     parser.add_argument("--stop", action="store_true", help="end at the first fault")
     parser.add_argument("--table", action="store_true", help="print the pairs of values that ran too seldom")
     options = parser.parse_args()
-    way = Way(options.processes)
+    way = Way(options.kind or "threads")
+    if way.python and not has_pytorch():
+        print(f"{PYTHON} can't import torch: run ./dev interop first, which installs it", file=sys.stderr)
+        return 2
 
     defaults = json.loads(subprocess.run([PROGRAM, "--defaults"], capture_output=True, text=True, check=True).stdout)
     for name, value in SIMPLEST.items():
@@ -210,19 +235,20 @@ def main():
         only[name] = [known_values[value.lower()] for value in values.split(",")]
 
     if options.job or options.shrink is not None:
-        job = settle(dict(SIMPLEST, **json.loads(options.job))) if options.job else draw(options.shrink, only)
+        job = settle(dict(SIMPLEST, **json.loads(options.job))) if options.job else way.draw(options.shrink, only)
         if options.shrink in (None, -1) and not options.job:
             sys.exit("--shrink -1 goes with --job")
         if options.shrink is None:
             worker = Worker(way)
-            print(fault_of(worker, job) or "right")
+            verdict = verdict_of(worker, job)
             worker.stop()
+            print(judge(job, verdict, way) or (verdict if verdict.startswith("not run: ") else "right"))
             return 0
         job, fault = shrink(job, way, lambda text: print("  " + text, file=sys.stderr))
         if not fault:
             print("right")
             return 0
-        print(f"{fault}\nagain: {way.again} --job '{json.dumps(short(job))}'\n{catch2_test(job, fault)}")
+        print(f"{fault}\nagain: {way.again} --job '{json.dumps(short(job))}'" + ("" if way.python else "\n" + catch2_test(job, fault)))
         return 1
 
     began = time.monotonic()
@@ -238,29 +264,30 @@ def main():
             if options.seconds and time.monotonic() - began > options.seconds or options.stop and faults:
                 return
             if seed not in known:
-                yield seed, draw(seed, only)
+                yield seed, way.draw(seed, only)
 
-    ran, refused, rough, faults, total_ms = [], 0, 0, [], 0
+    ran, left_out, rough, faults, total_ms = [], 0, 0, [], 0
     with (open(os.devnull, "w") if only else path.open("a")) as log:
         def note(seed, job, entry):
-            nonlocal refused, rough, total_ms
+            nonlocal left_out, rough, total_ms
             fault = entry["fault"]
             total_ms += entry["ms"]
             rough += entry["rough"]
             if fault:
                 faults.append((seed, job, fault))
                 print(f"seed {seed}: {fault}\n  again: {way.again} 1 {seed}; smaller: {way.again} --shrink {seed}", flush=True)
-            elif refusals(job):
-                refused += 1
+            elif entry["not_run"] or way.refusals(job):
+                left_out += 1
             else:
                 ran.append(job)
 
         for seed, entry in sorted(known.items()):
             if options.first <= seed < options.first + options.seeds:
-                note(seed, draw(seed), entry)
+                note(seed, way.draw(seed), entry)
         for seed, job, answer in run_all(jobs(), way):
-            fault = judge(job, answer["verdict"])
-            entry = {"seed": seed, "fault": fault, "rough": answer["verdict"].startswith("rough: "), "ms": answer["ms"]}
+            verdict = answer["verdict"]
+            fault = judge(job, verdict, way)
+            entry = {"seed": seed, "fault": fault, "rough": verdict.startswith("rough: "), "not_run": verdict.startswith("not run: "), "ms": answer["ms"]}
             log.write(json.dumps(entry) + "\n")
             log.flush()
             note(seed, job, entry)
@@ -268,7 +295,7 @@ def main():
                 break
 
     seconds = time.monotonic() - began
-    count = len(ran) + refused + len(faults)
+    count = len(ran) + left_out + len(faults)
     kinds = collections.defaultdict(list)
     for seed, job, fault in faults:
         kinds[kind_of(fault)].append((seed, job, fault))
@@ -282,7 +309,10 @@ def main():
         for pair, times in rare:
             print(f"{times:5} x {pair[0][0]}={pair[0][1]} {pair[1][0]}={pair[1][1]}")
         print(f"{len(rare)} of {possible} pairs of values ran fewer than 20 times")
-    print(f"{count} seeds from {options.first}: {len(ran)} right ({rough} too rough to tell), {refused} refused as listed, {len(faults)} at fault; "
+    right = f"{len(ran)} right ({rough} too rough to tell), {left_out} refused as listed"
+    if way.python:
+        right = f"{len(ran)} compared and right, {left_out} not run"
+    print(f"{count} seeds from {options.first}: {right}, {len(faults)} at fault; "
           f"{seconds:.0f} s, {count / max(seconds, 0.001):.1f} seeds/s, {total_ms / max(count, 1):.0f} ms each")
     return 1 if faults else 0
 
