@@ -15,17 +15,6 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from pytorch import outcome_of, plain  # noqa: E402
 
 
-def tolerance(job):
-    """How far two numbers may be apart, as a share of the larger one: compare.cpp's."""
-    if job["odd"] == "bfloat16":
-        return 3e-2
-    if job["dtype"] != "float64":
-        return 3e-3
-    if job["optimizer"] == "torch.RMSprop":
-        return 1e-6
-    return 1e-8 if job["optimizer"].lower().endswith("sgd") else 1e-7
-
-
 def floor_of(share):
     return 1e-12 if share < 1e-6 else share * 1e-2
 
@@ -38,8 +27,7 @@ def apart(a, b, share=0.0, floor=0.0):
     return abs(a - b) > share * max(abs(a), abs(b)) + floor
 
 
-def difference_of_steps(job, found, right):
-    share = tolerance(job)
+def difference_of_steps(share, found, right):
     if found.keys() != right.keys():
         return f"there are {len(found)} steps, PyTorch has {len(right)}"
     for number, step in right.items():
@@ -54,8 +42,7 @@ def difference_of_steps(job, found, right):
     return ""
 
 
-def difference_of_states(job, found, right):
-    share = tolerance(job)
+def difference_of_states(share, found, right):
     if found.keys() != right.keys():
         return f"there are states after steps {', '.join(found)}, PyTorch's after {', '.join(right)}"
     for step, state in right.items():
@@ -74,9 +61,9 @@ def difference_of_states(job, found, right):
     return ""
 
 
-def difference(job, found, right):
-    share = tolerance(job)
-    text = difference_of_steps(job, found["steps"], right["steps"]) or difference_of_states(job, found["states"], right["states"])
+def difference(found, right):
+    share = found["tolerance"]
+    text = difference_of_steps(share, found["steps"], right["steps"]) or difference_of_states(share, found["states"], right["states"])
     if not text and apart(found["held_out_loss"], right["held_out_loss"], share, floor_of(share)):
         text = f"the held-out loss is {found['held_out_loss']}, PyTorch's is {right['held_out_loss']}"
     return text
@@ -89,7 +76,7 @@ def verdict(job, line, reference):
     reference.stdin.write(line)
     reference.stdin.flush()
     found = json.loads(reference.stdout.readline())
-    return "the reference threw: " + found["error"] if "error" in found else difference(job, found, right)
+    return "the reference threw: " + found["error"] if "error" in found else difference(found, right)
 
 
 def main():

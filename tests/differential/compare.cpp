@@ -12,15 +12,7 @@
 #include "tests/support/scratch_directory.hpp"
 
 namespace troupe::differential {
-namespace {
 
-std::string text_of(double value) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%.12g", value);
-  return text;
-}
-
-/// How far two numbers may be apart, as a share of the larger one.
 double tolerance(const Job& job) {
   if (job.amp == "bf16") return 0.1;  // LibTorch's own layers add up in another order, in bf16
   if (job.comm_hook == "bf16" || job.odd == "bfloat16") return 3e-2;
@@ -28,6 +20,14 @@ double tolerance(const Job& job) {
   if (job.dtype != "float64" || job.comm_hook == "powersgd") return 3e-3;
   if (job.optimizer == "torch.RMSprop") return 1e-6;  // it divides by roots of sums that are small at first
   return job.optimizer.ends_with("sgd") || job.optimizer.ends_with("SGD") ? 1e-8 : 1e-7;
+}
+
+namespace {
+
+std::string text_of(double value) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%.12g", value);
+  return text;
 }
 
 /// The share by which numbers of the job are rounded in each step.

@@ -7,6 +7,9 @@
 
 namespace troupe::differential {
 
+/// How far two numbers of the job may be apart, as a share of the larger one.
+double tolerance(const Job& job);
+
 /// What differs, with both values; empty: nothing does. Bounds go by what the job's types round.
 std::string difference(const Job& job, const Outcome& found, const Outcome& right);
 

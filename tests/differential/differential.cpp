@@ -6,12 +6,12 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <iostream>
 
 #include "tests/differential/compare.hpp"
+#include "tests/differential/json_numbers.hpp"
 #include "tests/differential/processes.hpp"
 #include "tests/differential/reference.hpp"
 
@@ -19,28 +19,22 @@ using namespace troupe::differential;
 
 namespace {
 
-/// JSON has no numbers that are not finite: they are "nan", "inf", "-inf".
-nlohmann::json json_of(double value) {
-  if (std::isnan(value)) return "nan";
-  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
-  return value;
-}
-
 nlohmann::json json_of(const at::Tensor& tensor) {
   const auto values = tensor.to(at::kDouble).flatten().contiguous();
   auto list = nlohmann::json::array();
-  for (std::int64_t i = 0; i < values.numel(); ++i) list.push_back(json_of(values.const_data_ptr<double>()[i]));
+  for (std::int64_t i = 0; i < values.numel(); ++i) list.push_back(json_number(values.const_data_ptr<double>()[i]));
   return list;
 }
 
 nlohmann::json json_of(const Outcome& outcome) {
   nlohmann::json all = {{"steps", nlohmann::json::object()},
                         {"states", nlohmann::json::object()},
-                        {"held_out_loss", json_of(outcome.held_out_loss)}};
+                        {"held_out_loss", json_number(outcome.held_out_loss)}};
   for (const auto& [number, step] : outcome.steps)
-    all["steps"][std::to_string(number)] = {{"committed", step.committed},      {"loss", json_of(step.loss)},
-                                            {"samples", json_of(step.samples)}, {"correct", json_of(step.correct)},
-                                            {"norm", json_of(step.norm)},       {"rate", json_of(step.rate)}};
+    all["steps"][std::to_string(number)] = {
+        {"committed", step.committed},          {"loss", json_number(step.loss)},
+        {"samples", json_number(step.samples)}, {"correct", json_number(step.correct)},
+        {"norm", json_number(step.norm)},       {"rate", json_number(step.rate)}};
   for (const auto& [number, state] : outcome.states) {
     auto& tensors = all["states"][std::to_string(number)] = nlohmann::json::object();
     for (const auto& [name, tensor] : state) tensors[name] = json_of(tensor);
@@ -53,7 +47,9 @@ int print_references() {
   for (std::string line; std::getline(std::cin, line);) {
     nlohmann::json answer;
     try {
-      answer = json_of(reference(nlohmann::json::parse(line).get<Job>(), {}));
+      const auto job = nlohmann::json::parse(line).get<Job>();
+      answer = json_of(reference(job, {}));
+      answer["tolerance"] = tolerance(job);
     } catch (const std::exception& error) {
       answer["error"] = error.what();
     }

@@ -1,31 +1,19 @@
 #include "tests/differential/notes.hpp"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
+
+#include "tests/differential/json_numbers.hpp"
 
 namespace troupe::differential {
-namespace {
-
-/// JSON's numbers can't be infinite.
-std::string text_of(double value) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%.17g", value);
-  return text;
-}
-
-double number_of(const nlohmann::json& text) { return std::strtod(text.get<std::string>().c_str(), nullptr); }
-
-}  // namespace
 
 nlohmann::json note_of_step(const StepReport& report) {
   return {{"step", report.step},
           {"committed", report.committed},
-          {"loss", text_of(report.loss)},
-          {"samples", text_of(report.samples)},
-          {"correct", text_of(report.correct)},
-          {"norm", text_of(report.gradient_norm)},
-          {"rate", text_of(report.lr)}};
+          {"loss", json_number(report.loss)},
+          {"samples", json_number(report.samples)},
+          {"correct", json_number(report.correct)},
+          {"norm", json_number(report.gradient_norm)},
+          {"rate", json_number(report.lr)}};
 }
 
 nlohmann::json note_of_call() { return {{"called", true}}; }

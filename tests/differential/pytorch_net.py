@@ -35,7 +35,7 @@ def samples_at(job, indices):
 
 
 def uneven_batches(job, rank):
-    """Of a rank with data of its own: batches of 2 to 4 samples, one fewer with each rank."""
+    """Of a rank with unequal data: batches of 2 to 4 samples, one fewer with each rank."""
     following, batches = 1000 * (rank + 1), []
     for b in range(STEPS - rank):
         rows = 2 + (b + rank) % 3

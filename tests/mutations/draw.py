@@ -28,7 +28,7 @@ REPORTS = re.compile(r"\b(?:log|say|warn|line|show|\w*printf|fflush|fault_point|
 TEXTS = {"to_string", "Error", "ErrorReport", "refuse", "fail", "broken", "require", "describe", "rank_list", "name_ranks", "printable",
          "milliseconds", "seconds", "microseconds", "nanoseconds"}
 # Functions that make texts; CAF's inspect names the fields of a message for both ends.
-TELLS = re.compile(r"\b(?:describe|to_string|summary|explain|say|\w*text|text_of|printable|how|name_of|what|show|inspect|\w*trace\w*)"
+MAKES_TEXT = re.compile(r"\b(?:describe|to_string|summary|explain|say|\w*text|text_of|printable|how|name_of|what|show|inspect|\w*trace\w*)"
                    r"\([^;{}]*\)[^;{}()]*\{")
 DECLARED = re.compile(r"(?<![\w:.>])((?:\w+::)*\w+(?:<[^;(){}]*?>)?(?:::\w+)?[&*]*) (\w+)(?= ?[;,)=({\[])")
 NUMBER = re.compile(r"(?:std::)?(?:u?int(?:8|16|32|64)_t|size_t|int|unsigned|long|double|float|bool)")
@@ -46,7 +46,7 @@ class Source:
         self.lines = [m.start() for m in re.finditer("^", self.text, re.M)]
         self.read_brackets()
         self.banned = [m.span() for m in NOT_DRAWN.finditer(self.code)]
-        self.banned += [(m.start(), self.partner[m.end() - 1]) for m in TELLS.finditer(self.code)]
+        self.banned += [(m.start(), self.partner[m.end() - 1]) for m in MAKES_TEXT.finditer(self.code)]
         self.reports = {span for span in self.statements if self.only_reports(*span)}  # and what throws
         self.banned += self.reports
         self.types = collections.defaultdict(set)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Breaks the code in small ways that nobody chose, and sees whether a test or ./dev differential notices.
+"""Breaks the code in small ways, drawn at random, and sees whether a test or ./dev differential notices.
 
     ./dev mutants SEED [N]                N mutants (60): SEED, number and sources decide which
     ./dev mutants SEED [N] --list         only prints them
