@@ -9,9 +9,11 @@ if(CMAKE_CXX_COMPILER_LAUNCHER STREQUAL "" OR NOT DEFINED CMAKE_CXX_COMPILER_LAU
 endif()
 # Where a step's time goes is LibTorch, and the files that say KERNELS; for the rest -O3 is 40 % of the compiler's time, and nothing else.
 add_compile_options($<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>)
-# ccache needs this to see through a precompiled header.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # ccache needs the first to see through a precompiled header.
   add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess;-Wno-restrict;-Wno-stringop-overflow>")
+  # GCC looks for garbage each time its memory has doubled from 128 MB: an eighth of the time, for an eighth of the memory.
+  add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:--param=ggc-min-heapsize=4000000>")
   # GCC 12 finds an overflow in "text" + std::string (https://gcc.gnu.org/PR105651).
   if(CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-array-bounds>)

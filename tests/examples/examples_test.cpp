@@ -78,7 +78,8 @@ TEST_CASE("[E01] the image classifier trains on synthetic images and on CIFAR-10
 
 TEST_CASE(
     "[S05] the image classifier trains on pictures in folders and in tar shards by flags alone, and heeds "
-    "on_bad_sample") {
+    "on_bad_sample",
+    "[share]") {
   testing::ScratchDirectory folder;
   const auto wrote =
       testing::RunningProcess({"/usr/bin/python3", TROUPE_SOURCE_DIR "/tests/python/write_data.py", folder.path()})
@@ -123,7 +124,7 @@ TEST_CASE(
              Catch::Contains(kind == "webdataset" ? "samples are used" : "skipped (1 so far on this rank)"));
 }
 
-TEST_CASE("[L05] a loop of one's own goes on when a rank dies, also between two steps") {
+TEST_CASE("[L05] a loop of one's own goes on when a rank dies, also between two steps", "[share]") {
   testing::ScratchDirectory folder;
   const std::string fault = GENERATE(as<std::string>{}, "", "slot=1,step=150,at=collective",
                                      "slot=0,step=199,at=optimizer", "slot=1,step=200,at=data");
@@ -148,7 +149,8 @@ TEST_CASE("[L05] a loop of one's own goes on when a rank dies, also between two 
 }
 TEST_CASE(
     "[C01] a loop of one's own resumes with the bits of one that was never stopped, and saves again what a lost rank "
-    "spoilt") {
+    "spoilt",
+    "[share]") {
   const std::string strategy = GENERATE("ddp", "fsdp");
   INFO(strategy);
   testing::ScratchDirectory folder;

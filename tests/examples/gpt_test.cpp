@@ -69,7 +69,7 @@ std::vector<double> logged(const testing::ScratchDirectory& folder, const std::s
 
 }  // namespace
 
-TEST_CASE("[E02] gpt learns text on two processes and goes on from its checkpoint") {
+TEST_CASE("[E02] gpt learns text on two processes and goes on from its checkpoint", "[share]") {
   testing::ScratchDirectory folder;
   const auto model =
       GENERATE(Arguments{}, Arguments{"--positions", "rotary", "--tied_head", "false", "--dropout", "0.1"});
@@ -150,7 +150,7 @@ TEST_CASE("[T01] gpt trains in fp16 with a loss scale, which a resumed run and a
   CHECK(logged(third, "loss_metrics/global_avg_loss") == losses);
 }
 
-TEST_CASE("[E02] gpt trains on token shards, and bad files and options are refused with one line") {
+TEST_CASE("[E02] gpt trains on token shards, and bad files and options are refused with one line", "[share]") {
   testing::ScratchDirectory folder;
   std::string ids;
   for (int i = 0; i < 4000; ++i) {
@@ -206,7 +206,8 @@ testing::Finished on_a_mesh(const testing::ScratchDirectory& folder, const Argum
 
 }  // namespace
 
-TEST_CASE("[X04] gpt trains on a mesh of processes with one rank's loss, and a killed rank is healed by its like") {
+TEST_CASE("[X04] gpt trains on a mesh of processes with one rank's loss, and a killed rank is healed by its like",
+          "[share]") {
   testing::ScratchDirectory folder, healed, one;
   const Arguments mesh{"--mesh", "dp=2,pp=2"};
   const auto done = on_a_mesh(folder, mesh);

@@ -18,7 +18,8 @@ void save(const std::string& directory, int step) { CheckpointWriter(directory, 
 }  // namespace
 
 TEST_CASE(
-    "[C03] fault 27: a SIGKILL at any system call of a save leaves a checkpoint that loads, and the next save works") {
+    "[C03] fault 27: a SIGKILL at any system call of a save leaves a checkpoint that loads, and the next save works",
+    "[share]") {
   const bool halfway = GENERATE(false, true);
   int call = 1, was_new = 0;
   for (; call < 200; ++call) {

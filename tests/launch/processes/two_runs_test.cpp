@@ -98,7 +98,8 @@ void check_refused(const Finished& done, const std::string& folder) {
 
 }  // namespace
 
-TEST_CASE("[R02] a run that does not resume leaves another run's checkpoints as they are, and names both ways on") {
+TEST_CASE("[R02] a run that does not resume leaves another run's checkpoints as they are, and names both ways on",
+          "[share]") {
   const ScratchDirectory folder;
   const auto checkpoints = folder / "c";
   const Words there{"--run_dir", "", "--checkpoint_dir", checkpoints};

@@ -597,7 +597,8 @@ TEST_CASE("[X04] a mesh whose ranks are not there any more ends with state lost,
 
 TEST_CASE(
     "[X02] whoever is slow when, a pipeline never deadlocks and has the same bits, under 40 random schedules of its "
-    "ranks") {
+    "ranks",
+    "[share]") {
   static const std::vector<std::string> places{"data", "forward", "collective", "backward", "reduced",
                                                "vote", "voted",   "committed",  "optimizer"};
   for (const auto& [schedule, chunks] :
