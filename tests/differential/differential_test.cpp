@@ -172,3 +172,12 @@ TEST_CASE("[T01] unequal shares of a batch have the loss and gradient of equal o
          R"({"ranks": 2, "balance": "weights", "strategy": "zero1", "loss": "masked", "accumulate": 2})"});
   refused(R"({"ranks": 2, "balance": "weights", "strategy": "parameter_server"})", "balance: ");
 }
+
+TEST_CASE("[T01] a user's hook with a state is saved, goes back with a step, and is of the ranks that are left") {
+  right({R"({"comm_hook": "owing", "event": "resume"})",
+         R"({"ranks": 3, "comm_hook": "owing", "event": "resume", "clip_norm": 0.3})",
+         R"({"ranks": 3, "comm_hook": "owing", "event": "resume", "resume_ranks": 2})",
+         R"({"ranks": 2, "comm_hook": "owing", "event": "infinite", "loss": "masked"})",
+         R"({"ranks": 2, "comm_hook": "owing", "event": "kill", "kill_at": "collective"})",
+         R"({"ranks": 3, "comm_hook": "owing", "event": "kill", "kill_at": "voted"})"});
+}

@@ -39,7 +39,7 @@ DIMENSIONS = {
     "max_steps": [0, 6],
     "bad_sample": [-1, 4],
     "bucket_mb": [25, 1e-3],
-    "comm_hook": ["none", "fp16", "bf16", "powersgd"],
+    "comm_hook": ["none", "fp16", "bf16", "powersgd", "owing"],
     "powersgd_rank": [1, 2],
     "broadcast_buffers": [True, False],
     "sync_batchnorm": [False, True],
@@ -65,7 +65,7 @@ DIMENSIONS = {
 
 # What is drawn less often than the other values of its dimension: one value in so many draws.
 RARE = {("backend", "gloo"): 4, ("scale", 1e6): 12, ("feed", "uneven"): 6, ("samples", 3): 12, ("bad_sample", 4): 6, ("samples", 1): 12, ("comm_hook", "fp16"): 8, ("comm_hook", "bf16"): 8,
-        ("comm_hook", "powersgd"): 6, ("switch_at", "3:ddp"): 3, ("switch_at", "3:local_sgd"): 3, ("switch_at", "4:diloco"): 3, ("balance", "weights"): 4,
+        ("comm_hook", "powersgd"): 6, ("comm_hook", "owing"): 4, ("switch_at", "3:ddp"): 3, ("switch_at", "3:local_sgd"): 3, ("switch_at", "4:diloco"): 3, ("balance", "weights"): 4,
         ("odd", "bfloat16"): 12, ("event", "kill"): 6, ("event", "infinite"): 8, ("early_update", True): 6, ("static_graph", True): 6,
         ("dtype", "float32"): 6, ("strategy", "parameter_server"): 2, ("amp", "bf16"): 8}
 RARE |= {("strategy", mesh): 3 for mesh in DIMENSIONS["strategy"] if mesh.startswith(("pipeline", "tensor_parallel"))}
@@ -104,7 +104,7 @@ def has_branch(job):
 
 def is_rough(job):
     """Something of it is rounded to few bits."""
-    return job["comm_hook"] != "none" or job["amp"] != "none" or job["odd"] == "bfloat16"
+    return job["comm_hook"] not in ("none", "owing") or job["amp"] != "none" or job["odd"] == "bfloat16"
 
 
 def phases(job):
@@ -219,10 +219,20 @@ def settle_once(job):
         simple("powersgd_rank")
     else:
         job["dtype"] = "float32"
-        # A lost rank's error is lost; ranks have their own; a scale that changes, and sums of another batch size, change its unit.
-        simple("sync_batchnorm", "loss_scaler", "amp", "resume_ranks", "resume_strategy", "resume_batch")
-        if job["event"] == "kill":
+        if job["event"] == "kill":  # a lost rank's error is lost
             simple("event")
+    if job["comm_hook"] in ("powersgd", "owing"):
+        # Ranks have their own state; a scale that changes, and sums of another batch size, change its unit.
+        simple("sync_batchnorm", "loss_scaler", "amp", "resume_batch")
+    if job["comm_hook"] == "owing":
+        # It sends of what it owes to a parameter that no rank uses, too.
+        simple("unused")
+        if job["frozen"] in ("later", "toggled"):
+            simple("frozen")
+        if is_local(job):
+            simple("comm_hook")
+        if job["event"] == "kill":  # how much of what is owed is a rank's
+            simple("balance")
     if is_mesh(job["strategy"]) and job["balance"] != "equal" or job["ranks"] == 1:
         simple("balance")
     if job["balance"] != "equal":  # whose samples they are is for equal parts to show

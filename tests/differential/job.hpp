@@ -59,7 +59,7 @@ struct Job {
 
   // How it runs.
   double bucket_mb = 25;
-  std::string comm_hook = "none";  ///< none, fp16, bf16, powersgd
+  std::string comm_hook = "none";  ///< none, fp16, bf16, powersgd, owing
   int powersgd_rank = 1;
   bool broadcast_buffers = true;
   bool sync_batchnorm = false;

@@ -10,14 +10,16 @@
 #include <string>
 #include <vector>
 
+#include "tests/differential/reference_hook.hpp"
+
 namespace troupe::differential {
 
-class ReferencePowerSgd {
+class ReferencePowerSgd final : public ReferenceHook {
  public:
   explicit ReferencePowerSgd(std::int64_t rank) : rank_(rank) {}
 
-  /// What the ranks' gradients of a parameter become; f32 between ranks. Kept for the next step with `keep`.
-  at::Tensor reduce(const std::string& name, const std::vector<at::Tensor>& gradients) {
+  /// f32 between ranks.
+  at::Tensor reduce(const std::string& name, const std::vector<at::Tensor>& gradients) override {
     const auto mean = mean_of(gradients);
     const auto rows = mean.dim() < 2 || mean.numel() == 0 ? 0 : mean.size(0),
                columns = rows == 0 ? 0 : mean.numel() / rows;
@@ -47,24 +49,18 @@ class ReferencePowerSgd {
     result.as_strided({mean.numel()}, {1}).copy_(approximation.reshape({-1}));
     return result;
   }
-  /// The step was applied.
-  void keep() {
+  void keep() override {
     for (auto& [name, history] : begun_) kept_[name] = std::move(history);
     begun_.clear();
   }
-  /// It was not.
-  void forget() { begun_.clear(); }
+  void forget() override { begun_.clear(); }
+  void restart() override { kept_.clear(); }
 
  private:
   struct History {
     at::Tensor q;                    // (rank, columns)
     std::vector<at::Tensor> errors;  // by rank, (rows, columns)
   };
-  static at::Tensor mean_of(const std::vector<at::Tensor>& of) {
-    auto mean = of.front().clone();
-    for (std::size_t r = 1; r < of.size(); ++r) mean += of[r];
-    return mean / static_cast<double>(of.size());
-  }
   static at::Tensor in_memory_order(const at::Tensor& tensor) { return tensor.as_strided({tensor.numel()}, {1}); }
   /// Gram and Schmidt, in f64.
   static at::Tensor orthonormal(const at::Tensor& p) {

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "launch/observe/append_file.hpp"
+#include "tests/differential/owing_hook.hpp"
 #include "tests/support/running_process.hpp"
 #include "tests/support/scratch_directory.hpp"
 
@@ -83,6 +84,7 @@ int rank_main(const std::string& folder) {
   };
   std::string words[] = {"differential", "--config", folder + "/config.toml"};
   char* arguments[] = {words[0].data(), words[1].data(), words[2].data(), nullptr};
+  OwingHook::add();
   return troupe::main(3, arguments, [&](Rank& rank) { live(job, run.at("stop_after"), rank, take); });
 }
 

@@ -60,13 +60,17 @@ class Run {
       for (auto& [name, parameter] : replicas_.front().parameters) disturb(parameter);
     }
     if (keeps_replicas(job.strategy)) train_apart(job.strategy);
-    if (job.comm_hook == "powersgd") power_sgd_.emplace(job.powersgd_rank);
+    if (job.comm_hook == "powersgd") hook_ = std::make_unique<ReferencePowerSgd>(job.powersgd_rank);
+    if (job.comm_hook == "owing") hook_ = std::make_unique<ReferenceOwing>();
   }
 
   Outcome run() {
     phase(job_.event == "resume" ? kResumeStep : 0);
     if (job_.event == "resume") {
-      if (job_.resume_ranks > 0) job_.ranks = job_.resume_ranks;
+      if (job_.resume_ranks > 0) {
+        if (hook_ && job_.resume_ranks != job_.ranks) hook_->restart();  // what it has is by rank
+        job_.ranks = job_.resume_ranks;
+      }
       if (job_.resume_batch > 0) {  // at the same sample, as far as whole batches go
         in_epoch_ = in_epoch_ * job_.batch_size / job_.resume_batch;
         job_.batch_size = job_.resume_batch;
@@ -159,7 +163,7 @@ class Run {
   }
 
   // Each rank's statistics are its own in a BatchNorm that is not synchronised, and rank 0's are kept.
-  bool by_rank() const { return outer_ || power_sgd_ || (job_.norm == "batch" && !job_.sync_batchnorm); }
+  bool by_rank() const { return outer_ || hook_ || (job_.norm == "batch" && !job_.sync_batchnorm); }
 
   void step(const Batches& batches) {
     std::int64_t all = 0, samples = 0;
@@ -169,6 +173,8 @@ class Run {
         if (!mine.empty()) all += counted(mine);
       }
     }
+    if (hook_ && job_.event == "kill" && step_ == kChangeStep + (dies_with_the_step_made() ? 1 : 0))
+      hook_->lose(static_cast<std::size_t>(job_.ranks - 1));
     StepSeen seen;
     seen.samples = static_cast<double>(samples);
     std::vector<std::vector<at::Tensor>> buffers;  // of a step that is skipped nothing stays
@@ -187,7 +193,7 @@ class Run {
         forward_backward(static_cast<int>(m), together, batches[m], all, seen);
       }
     }
-    if (power_sgd_) compress(all);
+    if (hook_) reduce_by_hook(all);
     const double rate = factor();
     seen.rate = (job_.optimizer.starts_with("torch.") ? replicas_.front().base.front() : rate_of(job_)) * rate;
     seen.committed = std::isfinite(seen.loss) && all > 0;
@@ -198,7 +204,7 @@ class Run {
     }
     for (std::size_t r = 0; r < replicas_.size(); ++r)
       seen.committed ? replicas_[r].step(rate) : put_buffers_back(*replicas_[r].net, buffers[r]);
-    if (power_sgd_) seen.committed ? power_sgd_->keep() : power_sgd_->forget();
+    if (hook_) seen.committed ? hook_->keep() : hook_->forget();
     outcome_.steps[step_++] = seen;
     if (outer_) outer_->after_step(step_, replicas_);
     switch_if_due();
@@ -218,7 +224,7 @@ class Run {
   void switch_if_due() {
     const auto colon = job_.switch_at.find(':');
     if (colon == std::string::npos || step_ != std::stoll(job_.switch_at)) return;
-    power_sgd_.reset();  // a switch says no hook
+    hook_.reset();  // a switch says no hook
     if (outer_) {
       outer_->end(replicas_);
       average_into_first(replicas_);
@@ -229,7 +235,11 @@ class Run {
     if (keeps_replicas(strategy)) train_apart(strategy);
   }
 
-  // The gradients of micro-batch and rank, kept apart for PowerSGD.
+  bool dies_with_the_step_made() const {
+    return job_.kill_at == "voted" || job_.kill_at == "committed" || job_.kill_at == "optimizer";
+  }
+
+  // The gradients of micro-batch and rank, kept apart for a hook with a state.
   void set_aside(int rank) {
     auto& parameters = replicas_.front().parameters;
     of_ranks_.resize(parameters.size());
@@ -244,14 +254,14 @@ class Run {
     }
   }
   // With sums what is owed is in units of sums, too.
-  void compress(std::int64_t all) {
+  void reduce_by_hook(std::int64_t all) {
     const double unit = job_.loss == "masked" ? static_cast<double>(std::max<std::int64_t>(1, all)) : 1;
     auto& parameters = replicas_.front().parameters;
     for (std::size_t p = 0; p < of_ranks_.size(); ++p) {
       if (of_ranks_[p].empty()) continue;
       auto& [name, parameter] = parameters[p];
       for (auto& gradient : of_ranks_[p]) gradient *= unit;
-      parameter.mutable_grad() = power_sgd_->reduce(name, of_ranks_[p]).to(parameter.scalar_type()) / unit;
+      parameter.mutable_grad() = hook_->reduce(name, of_ranks_[p]).to(parameter.scalar_type()) / unit;
     }
     of_ranks_.clear();
   }
@@ -294,7 +304,7 @@ class Run {
     seen.loss += value.item<double>();
     seen.correct += static_cast<double>(loss.correct);
     if (value.requires_grad()) (value * (outer_ ? job_.ranks : 1)).backward();
-    if (power_sgd_) set_aside(ranks.front());
+    if (hook_) set_aside(ranks.front());
     if (ranks.front() != 0 && !outer_) put_buffers_back(*replica.net, buffers);
   }
 
@@ -383,8 +393,8 @@ class Run {
   at::Generator noise_ = at::detail::createCPUGenerator(1);
   std::vector<Replica> replicas_;
   std::optional<OuterSteps> outer_;
-  std::optional<ReferencePowerSgd> power_sgd_;
-  std::vector<std::vector<at::Tensor>> of_ranks_;  // gradients for PowerSGD, by parameter and rank
+  std::unique_ptr<ReferenceHook> hook_;
+  std::vector<std::vector<at::Tensor>> of_ranks_;  // gradients for hook_, by parameter and rank
   Outcome outcome_;
   std::int64_t step_ = 0, epoch_ = 0, in_epoch_ = 0, total_ = 0;
 };

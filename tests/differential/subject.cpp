@@ -5,6 +5,7 @@
 #include "tensor_io/checkpoint/checkpoint_reader.hpp"
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
 #include "tests/differential/life.hpp"
+#include "tests/differential/owing_hook.hpp"
 #include "tests/differential/processes.hpp"
 #include "tests/support/run_program.hpp"
 #include "tests/support/scratch_directory.hpp"
@@ -155,6 +156,7 @@ std::string run_threads(const Run& run, Notes& notes) {
 }  // namespace
 
 Outcome subject(const Job& job, const std::string& folder, Order& order, Ranks ranks) {
+  OwingHook::add();
   Outcome outcome;
   Notes notes(outcome);
   const auto run = ranks == Ranks::processes ? run_processes : run_threads;

@@ -1,0 +1,59 @@
+#pragma once
+// What the reference's communication hooks have in common, and the one of owing_hook.hpp. Includes nothing of Troupe.
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace troupe::differential {
+
+class ReferenceHook {
+ public:
+  virtual ~ReferenceHook() = default;
+  /// What the ranks' gradients of a parameter become. What is left over is for the next step once `keep` is called.
+  virtual at::Tensor reduce(const std::string& name, const std::vector<at::Tensor>& gradients) = 0;
+  /// The step was applied.
+  virtual void keep() = 0;
+  /// It was not.
+  virtual void forget() = 0;
+  /// As at the start of a run.
+  virtual void restart() = 0;
+  /// A rank was replaced, and what it owed is gone.
+  virtual void lose(std::size_t) {}
+
+ protected:
+  static at::Tensor mean_of(const std::vector<at::Tensor>& of) {
+    auto mean = of.front().clone();
+    for (std::size_t r = 1; r < of.size(); ++r) mean += of[r];
+    return mean / static_cast<double>(of.size());
+  }
+};
+
+class ReferenceOwing final : public ReferenceHook {
+ public:
+  at::Tensor reduce(const std::string& name, const std::vector<at::Tensor>& gradients) override {
+    auto& owed = begun_[name];
+    const auto found = kept_.find(name);
+    for (std::size_t r = 0; r < gradients.size(); ++r)
+      owed.push_back(found == kept_.end() ? gradients[r] : gradients[r] + found->second[r]);
+    const auto sent = mean_of(owed) * 0.75;
+    for (auto& of_rank : owed) of_rank = of_rank * 0.25;
+    return sent;
+  }
+  void keep() override {
+    for (auto& [name, owed] : begun_) kept_[name] = std::move(owed);
+    begun_.clear();
+  }
+  void forget() override { begun_.clear(); }
+  void restart() override { kept_.clear(); }
+  void lose(std::size_t rank) override {
+    for (auto& [name, owed] : kept_) owed[rank] = at::zeros_like(owed[rank]);
+  }
+
+ private:
+  std::map<std::string, std::vector<at::Tensor>> kept_, begun_;  // by rank
+};
+
+}  // namespace troupe::differential
