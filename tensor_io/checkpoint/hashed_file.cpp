@@ -29,7 +29,7 @@ void HashedFile::read_chunk(std::uint64_t index, std::span<std::byte> out) {
 std::span<std::byte> HashedFile::chunk_of(std::uint64_t index) {
   const auto begin = index * FileDigest::kChunkBytes;
   const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(FileDigest::kChunkBytes, digest_.bytes - begin));
-  buffer_.resize(FileDigest::kChunkBytes);
+  buffer_.resize(std::max(buffer_.size(), bytes));
   const auto chunk = std::span(buffer_).first(bytes);
   if (buffered_ == index) return chunk;
   buffered_ = UINT64_MAX;
