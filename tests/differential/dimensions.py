@@ -1,6 +1,7 @@
 """What `./dev differential` draws: the dimensions of a job and their values, which jobs make no sense, and which are refused."""
 
 import random
+import re
 
 # Of each dimension the first value is the simplest, and job.hpp's default.
 DIMENSIONS = {
@@ -74,10 +75,15 @@ SIMPLEST = {name: values[0] for name, values in DIMENSIONS.items()}
 
 
 class Refusal:
-    """Jobs that Troupe refuses before the first step: `when` says which, `says` is in the line, `between` are the dimensions of which one has to change."""
+    """Jobs that Troupe refuses before the first update: `when` says which, `says` is the line's words as docs/numbers.md has them (… for a value),
+    `between` are the dimensions of which one has to change."""
 
     def __init__(self, between, when, says):
         self.between, self.when, self.says = between.split(), when, says
+        self.words = re.compile(".*".join(map(re.escape, says.split("…"))))
+
+    def is_in(self, verdict):
+        return self.words.search(verdict) is not None
 
 
 SHARDED = ("fsdp", "fsdp/gathered", "shard_grad_op", "hybrid_shard", "no_shard", "zero1", "zero2")
@@ -122,40 +128,70 @@ def data_ranks(strategy, ranks):
 
 
 def is_cut(job, ranks, batch, strategy):
-    return batch % (job["accumulate"] * data_ranks(strategy, ranks)) == 0
+    parts = 1 if job["balance"] != "equal" else data_ranks(strategy, ranks)  # else shares need not be equal
+    return batch % (job["accumulate"] * parts) == 0
+
+
+def any_phase(job, holds):
+    """Of a phase's strategy."""
+    return any(holds(strategy) for _, _, strategy in phases(job))
+
+
+def is_server(strategy):
+    return strategy == "parameter_server"
 
 
 REFUSED = [
     Refusal("samples drop_last resume_batch batch_size", lambda j: j["feed"] == "loader" and j["drop_last"] and any(
-        j["samples"] < batch for _, batch, _ in phases(j)), "fewer than one batch"),
+        j["samples"] < batch for _, batch, _ in phases(j)), "… samples are fewer than one batch of …"),
     Refusal("batch_size accumulate ranks resume_batch resume_ranks", lambda j: j["feed"] == "loader" and any(
-        not is_cut(j, *phase) for phase in phases(j)), "can't be cut"),
-    Refusal("frozen", lambda j: j["frozen"] == "first", "is trained now, and was frozen"),
-    Refusal("feed schedule max_steps", lambda j: j["feed"] == "uneven" and (
-        j["schedule"] == "step" or j["schedule"] == "cosine" and j["max_steps"] == 0), "schedule: "),
-    Refusal("strategy tie", lambda j: j["tie"] not in ("none", "output") and any(
-        is_mesh(s) for _, _, s in phases(j)), "is in the"),
-    Refusal("feed strategy", lambda j: j["feed"] == "uneven" and any(is_mesh(s) for _, _, s in phases(j)), "several ranks work on the same samples"),
-    Refusal("feed accumulate", lambda j: j["feed"] == "uneven" and j["accumulate"] > 1, "grad_accum_steps is"),
-    Refusal("early_update clip_norm", lambda j: j["early_update"] and j["clip_norm"] > 0, "early_update"),
-    Refusal("early_update loss_scaler", lambda j: j["early_update"] and j["loss_scaler"] == "on", "early_update"),
-    Refusal("early_update loss", lambda j: j["early_update"] and j["loss"] == "masked", "early_update"),
-    Refusal("strategy loss", lambda j: j["loss"] == "masked" and any(s == "parameter_server" for _, _, s in phases(j)), "the loss is a sum"),
-    Refusal("early_update comm_hook", lambda j: j["early_update"] and j["comm_hook"] != "none", "early_update"),
-    Refusal("early_update strategy resume_strategy", lambda j: j["early_update"] and any(s != "ddp" for _, _, s in phases(j)), "early_update"),
-    Refusal("early_update optimizer", lambda j: j["early_update"] and j["optimizer"].startswith("torch."), "early_update"),
-    Refusal("comm_hook strategy resume_strategy", lambda j: j["comm_hook"] != "none" and any(
-        s in SHARDED or is_mesh(s) or s == "parameter_server" for _, _, s in phases(j)), "comm_hook"),
-    Refusal("strategy ranks resume_ranks", lambda j: any(s == "hybrid_shard" and r > 1 and r % 2 for r, _, s in phases(j)), "hybrid_shard"),
-    Refusal("odd strategy switch_at", lambda j: j["odd"] == "bfloat16" and (is_local(j) or any(s in LOCAL for _, _, s in phases(j))), "dtype"),
-    Refusal("comm_hook strategy", lambda j: j["comm_hook"] == "powersgd" and j["strategy"] in LOCAL, "powersgd keeps what it owes"),
-    Refusal("overlap fragments sync_every", lambda j: j["overlap"] > 0 and j["overlap"] * j["fragments"] >= j["sync_every"], "diloco_overlap"),
-    Refusal("strategy balance", lambda j: j["balance"] != "equal" and any(s == "parameter_server" for _, _, s in phases(j)), "balance"),
-    Refusal("feed balance", lambda j: j["feed"] == "uneven" and j["balance"] != "equal", "balance is"),
-    Refusal("odd strategy", lambda j: j["odd"] == "bfloat16" and any(is_mesh(s) for _, _, s in phases(j)), "is not float32"),
-    Refusal("strategy accumulate", lambda j: j["accumulate"] > 1 and any(s == "parameter_server" for _, _, s in phases(j)), "grad_accum_steps"),
-    Refusal("strategy sync_batchnorm", lambda j: j["sync_batchnorm"] and any(
-        s == "parameter_server" or is_mesh(s) for _, _, s in phases(j)), "sync_batchnorm"),
+        not is_cut(j, *phase) for phase in phases(j)), "… samples can't be cut into … micro-batches for … ranks"),
+    Refusal("frozen", lambda j: j["frozen"] == "first", "parameter … is trained now, and was frozen when the model was distributed"),
+    Refusal("feed schedule", lambda j: j["feed"] == "uneven" and j["schedule"] == "step",
+            "step goes by epochs, and a loop without rank.loader has none"),
+    Refusal("feed schedule max_steps", lambda j: j["feed"] == "uneven" and j["schedule"] == "cosine" and j["max_steps"] == 0,
+            "cosine goes by the run's length"),
+    Refusal("strategy tie", lambda j: j["tie"] not in ("none", "output") and any_phase(j, is_mesh), "parameter … is in the model under two names"),
+    Refusal("feed strategy", lambda j: j["feed"] == "uneven" and any_phase(j, is_mesh),
+            "uneven: with strategy … several ranks work on the same samples"),
+    Refusal("feed accumulate", lambda j: j["feed"] == "uneven" and j["accumulate"] > 1, "uneven: grad_accum_steps is …"),
+    Refusal("feed balance", lambda j: j["feed"] == "uneven" and j["balance"] != "equal",
+            "balance is '…', and here the program says how much each rank has"),
+    Refusal("balance strategy", lambda j: j["balance"] != "equal" and any_phase(j, is_mesh),
+            "balance: with strategy … several ranks work on the same samples"),
+    Refusal("balance strategy", lambda j: j["balance"] != "equal" and any_phase(j, is_server), "ranks take parts of a batch by demand"),
+    Refusal("early_update clip_norm", lambda j: j["early_update"] and j["clip_norm"] > 0,
+            "clip_norm must know all of the gradient before any of it is applied"),
+    Refusal("early_update loss_scaler", lambda j: j["early_update"] and j["loss_scaler"] == "on",
+            "the loss scaler must see all of the gradient before any of it is applied"),
+    Refusal("early_update loss", lambda j: j["early_update"] and j["loss"] == "masked",
+            "early_update updates parameters"),
+    Refusal("early_update comm_hook", lambda j: j["early_update"] and j["comm_hook"] != "none",
+            "comm_hook … makes whole gradients, and they are updated piece by piece"),
+    Refusal("early_update strategy resume_strategy", lambda j: j["early_update"] and any_phase(j, lambda s: s != "ddp"),
+            "strategy … has its own way to update"),
+    Refusal("early_update switch_at", lambda j: j["early_update"] and j["switch_at"], "switch_at and adapt change what updates the model"),
+    Refusal("early_update optimizer", lambda j: j["early_update"] and j["optimizer"].startswith("torch."),
+            "the optimizer … updates whole parameters only"),
+    Refusal("strategy loss", lambda j: j["loss"] == "masked" and any_phase(j, is_server),
+            "the strategy's server updates parameters"),
+    Refusal("comm_hook strategy resume_strategy", lambda j: j["comm_hook"] != "none" and any_phase(j, lambda s: s in SHARDED),
+            "reduces whole gradients, … reduces shards"),
+    Refusal("comm_hook strategy", lambda j: j["comm_hook"] != "none" and any_phase(j, is_mesh), "works on ddp's buckets, which … has not"),
+    Refusal("comm_hook strategy", lambda j: j["comm_hook"] != "none" and any_phase(j, is_server), "is for buckets of gradients, and … has none"),
+    Refusal("comm_hook strategy", lambda j: j["comm_hook"] == "powersgd" and j["strategy"] in LOCAL,
+            "powersgd keeps what it owes by bucket of gradients"),
+    Refusal("strategy ranks resume_ranks", lambda j: any(s == "hybrid_shard" and r > 1 and r % 2 for r, _, s in phases(j)),
+            "so their shards do not match"),
+    Refusal("odd strategy switch_at", lambda j: j["odd"] == "bfloat16" and (is_local(j) or any_phase(j, lambda s: s in LOCAL)),
+            "has another dtype than the model's first parameter"),
+    Refusal("odd strategy", lambda j: j["odd"] == "bfloat16" and any_phase(j, is_mesh), "parameter … is not float32"),
+    Refusal("overlap fragments sync_every", lambda j: j["overlap"] > 0 and j["overlap"] * j["fragments"] >= j["sync_every"],
+            "a fragment would be under way for …, and the next one begins after …"),
+    Refusal("strategy accumulate", lambda j: j["accumulate"] > 1 and any_phase(j, is_server), "cuts a step's batch itself"),
+    Refusal("sync_batchnorm", lambda j: j["sync_batchnorm"] and any_phase(j, is_server), "the ranks of … run forward at different times"),
+    Refusal("sync_batchnorm", lambda j: j["sync_batchnorm"] and any_phase(j, is_mesh),
+            "it would wait for ranks that run another stage or micro-batch"),
 ]
 
 
@@ -202,12 +238,14 @@ def settle_once(job):
     if job["optimizer"] == "adamw":
         simple("rule")
     if job["norm"] != "batch":
-        simple("sync_batchnorm", "broadcast_buffers")
+        simple("broadcast_buffers")
+        if not is_mesh(job["strategy"]) and not is_server(job["strategy"]):  # which refuse it
+            simple("sync_batchnorm")
     if job["switch_at"]:
         if job["strategy"] not in ("ddp",) + LOCAL or job["strategy"] == job["switch_at"][2:]:
             simple("switch_at")
         # Of what only some ranks use optimizers have no mean; buffers and what a checkpoint says of the strategy are for later.
-        simple("unused", "norm", "event", "early_update", "samples", "drop_last", "feed")
+        simple("unused", "norm", "event", "samples", "drop_last", "feed")
     if not is_local(job):
         simple("sync_every")
     else:
@@ -233,7 +271,7 @@ def settle_once(job):
             simple("comm_hook")
         if job["event"] == "kill":  # how much of what is owed is a rank's
             simple("balance")
-    if is_mesh(job["strategy"]) and job["balance"] != "equal" or job["ranks"] == 1:
+    if job["ranks"] == 1:
         simple("balance")
     if job["balance"] != "equal":  # whose samples they are is for equal parts to show
         simple("shuffle", "dropout")
@@ -283,7 +321,7 @@ def settle_once(job):
     if job["norm"] == "batch":  # a batch of one sample has no statistics, and batches of unequal sizes are for later
         simple("samples", "drop_last", "feed", "validate")
         if job["strategy"] == "parameter_server":
-            simple("norm", "sync_batchnorm", "broadcast_buffers")
+            simple("norm")
     if not job["drop_last"] or job["feed"] == "uneven" or job["samples"] < 4:
         simple("dropout")  # a mask goes by a rank's place in the batch
     if job["strategy"] == "parameter_server":

@@ -121,7 +121,7 @@ def judge(job, verdict, way):
     listed = way.refusals(job)
     if not listed:
         return "" if verdict.startswith(("rough: ", "not run: ")) else verdict
-    if any(refusal.says in verdict for refusal in listed):
+    if any(refusal.is_in(verdict) for refusal in listed):
         return ""
     return f"listed as refused ({listed[0].says}), but: {verdict or 'it ran'}"
 
