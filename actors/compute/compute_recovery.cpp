@@ -163,7 +163,7 @@ void Compute::go_back() {
 // its dead are gone.
 void Compute::take_snapshot_if_due(Optimizer& optimizer) {
   const auto every = options_.training.snapshot_every;
-  if (every <= 0 || world_size() == 1 || !options_.may_recover || !strategy_->keeps_snapshots()) return;
+  if (every <= 0 || !options_.may_recover || !strategy_->keeps_snapshots()) return;
   if (snapshot_generation_ == membership_.generation && (micro_batch_ != 0 || step_ % every != 0)) return;
   const nlohmann::json note{{"loss_scale", loss_scaler_.scale()},
                             {"loss_scale_growth_tracker", loss_scaler_.growth_tracker()}};
