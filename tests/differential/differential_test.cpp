@@ -146,6 +146,14 @@ TEST_CASE("[T01] each sample of an epoch's last batch weighs as much as one of a
        R"({"samples": 50, "drop_last": false, "ranks": 2, "strategy": "parameter_server"})"});
 }
 
+TEST_CASE("[T01] broken connections and a full disk change no number where every rank lives, a single one included") {
+  right({R"({"strategy": "fsdp", "event": "net"})", R"({"strategy": "zero1", "event": "net", "kill_at": "optimizer"})",
+         R"({"ranks": 2, "strategy": "shard_grad_op", "event": "net", "snapshot_every": 2})",
+         R"({"ranks": 2, "strategy": "pipeline", "cells": 2, "dtype": "float32", "event": "net", "kill_at": "voted"})",
+         R"({"ranks": 2, "dtype": "float32", "comm_hook": "powersgd", "event": "net", "kill_at": "reduced"})",
+         R"({"ranks": 2, "loop": "framework", "event": "disk"})"});
+}
+
 TEST_CASE(
     "[T01] what a communication hook owes is saved and comes back: an interface that promises a state is called") {
   right({R"({"dtype": "float32", "clip_norm": 0.3, "comm_hook": "powersgd", "event": "resume"})",

@@ -57,17 +57,17 @@ DIMENSIONS = {
     "switch_at": ["", "3:ddp", "3:local_sgd", "4:diloco"],
     "verify_every": [0, 2],
     "snapshot_every": [10, 2],
-    "event": ["none", "resume", "kill", "infinite"],
+    "event": ["none", "resume", "kill", "infinite", "net", "disk"],
     "resume_ranks": [0, 1, 2],
     "resume_batch": [0, 12, 24],
     "resume_strategy": ["", "ddp", "fsdp", "zero1"],
-    "kill_at": ["backward", "forward", "collective", "vote", "voted", "committed", "optimizer", "data"],
+    "kill_at": ["backward", "forward", "collective", "vote", "voted", "committed", "optimizer", "data", "buckets", "reduced"],
 }
 
 # What is drawn less often than the other values of its dimension: one value in so many draws.
 RARE = {("backend", "gloo"): 4, ("scale", 1e6): 12, ("feed", "uneven"): 6, ("samples", 3): 12, ("bad_sample", 4): 6, ("samples", 1): 12, ("comm_hook", "fp16"): 8, ("comm_hook", "bf16"): 8,
         ("comm_hook", "powersgd"): 6, ("comm_hook", "owing"): 4, ("switch_at", "3:ddp"): 3, ("switch_at", "3:local_sgd"): 3, ("switch_at", "4:diloco"): 3, ("balance", "weights"): 4,
-        ("odd", "bfloat16"): 12, ("event", "kill"): 6, ("event", "infinite"): 8, ("early_update", True): 6, ("static_graph", True): 6,
+        ("odd", "bfloat16"): 12, ("event", "kill"): 6, ("event", "infinite"): 8, ("event", "net"): 6, ("event", "disk"): 12, ("early_update", True): 6, ("static_graph", True): 6,
         ("dtype", "float32"): 6, ("strategy", "parameter_server"): 2, ("amp", "bf16"): 8}
 RARE |= {("strategy", mesh): 3 for mesh in DIMENSIONS["strategy"] if mesh.startswith(("pipeline", "tensor_parallel"))}
 
@@ -299,7 +299,9 @@ def settle_once(job):
         simple("validate")
     if job["event"] == "resume" and (job["strategy"] in LOCAL or job["resume_strategy"] in LOCAL):
         simple("event", "resume_ranks", "resume_batch", "resume_strategy")  # resumes from the mean: a rule of its own
-    if job["event"] != "kill":
+    if job["event"] == "net" and is_local(job):  # an outer step that is interrupted comes a step later, or not
+        simple("event")
+    if job["event"] not in ("kill", "net", "disk"):
         simple("kill_at")
     # Of a mesh without copies a lost rank takes its part along.
     alone = is_mesh(job["strategy"]) and data_ranks(job["strategy"], job["ranks"]) == 1
@@ -334,6 +336,13 @@ def for_python(job):
         job[name] = SIMPLEST[name]
     if job["strategy"] in LOCAL or job["feed"] == "uneven" and is_mesh(job["strategy"]):
         job["strategy"] = SIMPLEST["strategy"]
+    return settle(job)
+
+
+def for_processes(job):
+    """A process is hurt by a signal. Changes the job, and returns it."""
+    if job["event"] in ("net", "disk"):
+        job["event"] = "kill"
     return settle(job)
 
 

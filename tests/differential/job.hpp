@@ -78,7 +78,8 @@ struct Job {
   int validate = 0;  ///< held-out samples; 0: none
 
   // What happens.
-  std::string event = "none";        ///< none, resume, kill, infinite (a gradient of kChangeStep)
+  std::string event = "none";        ///< none, resume, infinite (a gradient of kChangeStep), kill (a rank),
+                                     ///< net (its connections break), disk (its next checkpoint finds that full)
   int resume_ranks = 0;              ///< 0: as many as before
   int resume_batch = 0;              ///< 0: as before
   std::string resume_strategy = "";  ///< empty: as before

@@ -14,7 +14,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from dimensions import DIMENSIONS, SIMPLEST, draw, for_python, refusals, settle, short  # noqa: E402
+from dimensions import DIMENSIONS, SIMPLEST, draw, for_processes, for_python, refusals, settle, short  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "build/release/tests/differential/differential"
@@ -28,6 +28,7 @@ class Way:
     def __init__(self, kind="threads"):
         cores = os.cpu_count() or 1
         self.python = kind == "python"
+        self.fit = {"threads": lambda job: job, "processes": for_processes, "python": for_python}[kind]
         self.command = {"threads": [PROGRAM], "processes": [PROGRAM, "--processes"], "python": [PYTHON, BESIDE_PYTORCH, PROGRAM]}[kind]
         # More than cores: in an eighth of a job's time all of its threads wait.
         self.workers = {"threads": cores + cores // 2, "processes": max(1, cores // 2), "python": cores}[kind]
@@ -36,7 +37,7 @@ class Way:
         self.results = f"{commit()}{'' if kind == 'threads' else '-' + kind}.jsonl"
 
     def draw(self, seed, only=None):
-        return for_python(draw(seed, only)) if self.python else draw(seed, only)
+        return self.fit(draw(seed, only))
 
     def refusals(self, job):
         return [] if self.python else refusals(job)  # those are Troupe's

@@ -130,16 +130,23 @@ void read_checkpoints(const std::string& folder, Outcome& outcome) {
   }
 }
 
+/// What hurts the last rank in kChangeStep.
+std::optional<ChaosKind> fault_of(const Job& job) {
+  for (const auto kind : {ChaosKind::kill, ChaosKind::net, ChaosKind::disk}) {
+    if (job.event == name_of(kind)) return kind;
+  }
+  return {};
+}
+
 /// Runs it on ranks that are threads. Returns what it ended with, empty if all is well.
 std::string run_threads(const Run& run, Notes& notes) {
   auto simulation = testing::simulation_of(run.config);
-  if (run.job.event == "kill") {
+  if (const auto kind = fault_of(run.job)) {
     simulation.recovery.enabled = true;
     simulation.recovery.replace_timeout = 60s;
-    simulation.faults = [&](int slot, int life) {
+    simulation.faults = [&run, kind](int slot, int life) {
       const bool mine = slot == run.job.ranks - 1 && life == 0;
-      return mine ? std::vector<PlacedFault>{{run.job.kill_at, kChangeStep, ChaosKind::kill, 0ms}}
-                  : std::vector<PlacedFault>();
+      return mine ? std::vector<PlacedFault>{{run.job.kill_at, kChangeStep, *kind, 0ms}} : std::vector<PlacedFault>();
     };
   }
   std::string errors;
