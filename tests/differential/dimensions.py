@@ -299,8 +299,11 @@ def settle_once(job):
         simple("validate")
     if job["event"] == "resume" and (job["strategy"] in LOCAL or job["resume_strategy"] in LOCAL):
         simple("event", "resume_ranks", "resume_batch", "resume_strategy")  # resumes from the mean: a rule of its own
-    if job["event"] == "net" and is_local(job):  # an outer step that is interrupted comes a step later, or not
-        simple("event")
+    if job["event"] == "net" and is_local(job):  # an outer step that is interrupted may come a step later
+        job["sync_every"] = 3
+        simple("fragments", "overlap")
+        if job["kill_at"] in ("collective", "buckets", "reduced"):
+            simple("kill_at")
     if job["event"] not in ("kill", "net", "disk"):
         simple("kill_at")
     # Of a mesh without copies a lost rank takes its part along.
