@@ -172,3 +172,11 @@ TEST_CASE("[T01] unequal shares of a batch have the loss and gradient of equal o
          R"({"ranks": 2, "balance": "weights", "strategy": "zero1", "loss": "masked", "accumulate": 2})"});
   refused(R"({"ranks": 2, "balance": "weights", "strategy": "parameter_server"})", "balance: ");
 }
+
+TEST_CASE("[T01] outer steps keep their turn over a resume, also in a run that had none before it") {
+  right({R"({"event": "resume", "resume_strategy": "diloco"})",
+         R"({"ranks": 2, "event": "resume", "strategy": "zero1", "resume_strategy": "local_sgd", "sync_every": 3})",
+         R"({"ranks": 2, "event": "resume", "strategy": "local_sgd", "resume_strategy": "diloco", "fragments": 2})",
+         R"({"ranks": 3, "event": "resume", "strategy": "diloco", "sync_every": 3, "overlap": 1, "fragments": 2})",
+         R"({"ranks": 3, "event": "resume", "strategy": "diloco", "resume_strategy": "fsdp", "norm": "batch"})"});
+}

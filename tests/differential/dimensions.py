@@ -59,7 +59,7 @@ DIMENSIONS = {
     "event": ["none", "resume", "kill", "infinite"],
     "resume_ranks": [0, 1, 2],
     "resume_batch": [0, 12, 24],
-    "resume_strategy": ["", "ddp", "fsdp", "zero1"],
+    "resume_strategy": ["", "ddp", "fsdp", "zero1", "local_sgd", "diloco"],
     "kill_at": ["backward", "forward", "collective", "vote", "voted", "committed", "optimizer", "data"],
 }
 
@@ -90,11 +90,11 @@ def is_mesh(strategy):
 
 def is_local(job):
     """Its ranks train apart, all the time or some of it."""
-    return job["strategy"] in LOCAL or job["switch_at"].endswith(LOCAL)
+    return job["strategy"] in LOCAL or job["resume_strategy"] in LOCAL or job["switch_at"].endswith(LOCAL)
 
 
 def is_diloco(job):
-    return "diloco" in (job["strategy"], job["switch_at"][2:])
+    return "diloco" in (job["strategy"], job["resume_strategy"], job["switch_at"][2:])
 
 
 def has_branch(job):
@@ -249,8 +249,6 @@ def settle_once(job):
         simple("resume_ranks", "resume_batch")
     if job["loop"] == "custom" or job["unused"] in ("rank", "data"):  # whose branch goes by how samples are shared out
         simple("validate")
-    if job["event"] == "resume" and (job["strategy"] in LOCAL or job["resume_strategy"] in LOCAL):
-        simple("event", "resume_ranks", "resume_batch", "resume_strategy")  # resumes from the mean: a rule of its own
     if job["event"] != "kill":
         simple("kill_at")
     # Of a mesh without copies a lost rank takes its part along.
@@ -284,6 +282,8 @@ def for_python(job):
     """The job with what pytorch.py does not cover at its simplest. Changes the job, and returns it."""
     for name in ("shuffle", "comm_hook", "amp", "switch_at"):
         job[name] = SIMPLEST[name]
+    if job["resume_strategy"] in LOCAL:
+        job["resume_strategy"] = SIMPLEST["resume_strategy"]
     if job["strategy"] in LOCAL or job["feed"] == "uneven" and is_mesh(job["strategy"]):
         job["strategy"] = SIMPLEST["strategy"]
     return settle(job)

@@ -41,6 +41,22 @@ class OuterSteps {
     }
   }
 
+  /// docs/strategies.md: a checkpoint has outer parameters, momentum and when fragments meet, but nothing that is under
+  /// way. What these settings ask for and `saved` lacks begins anew, and fragments meet as if it had been so from the
+  /// run's beginning.
+  void resume(std::int64_t done, const std::optional<OuterSteps>& saved) {
+    if (saved && saved->next_.size() == next_.size()) {
+      next_ = saved->next_;
+    } else {
+      for (auto& next : next_) {
+        while (next <= done) next += every_;
+      }
+    }
+    if (!saved || (momentum_ > 0 && saved->momentum_ == 0)) return;
+    outer_ = saved->outer_;
+    velocity_ = saved->velocity_;
+  }
+
   void after_step(std::int64_t done, std::vector<Replica>& replicas) {
     torch::NoGradGuard no_grad;
     if (under_way_ && done >= since_ + overlap_) finish(replicas);

@@ -59,25 +59,36 @@ class Run {
       const torch::NoGradGuard no_grad;
       for (auto& [name, parameter] : replicas_.front().parameters) disturb(parameter);
     }
-    if (keeps_replicas(job.strategy)) train_apart(job.strategy);
+    if (keeps_replicas(job.strategy)) train_apart(job.strategy, 0);
     if (job.comm_hook == "powersgd") power_sgd_.emplace(job.powersgd_rank);
   }
 
   Outcome run() {
     phase(job_.event == "resume" ? kResumeStep : 0);
     if (job_.event == "resume") {
-      if (job_.resume_ranks > 0) job_.ranks = job_.resume_ranks;
-      if (job_.resume_batch > 0) {  // at the same sample, as far as whole batches go
-        in_epoch_ = in_epoch_ * job_.batch_size / job_.resume_batch;
-        job_.batch_size = job_.resume_batch;
-      }
-      if (!job_.resume_strategy.empty()) job_.strategy = job_.resume_strategy;
+      resume();
       phase(0);
     }
     return std::move(outcome_);
   }
 
  private:
+  // docs/strategies.md: replicas that differ go on from their mean, with rank 0's optimizer.
+  void resume() {
+    if (job_.resume_ranks > 0) job_.ranks = job_.resume_ranks;
+    if (job_.resume_batch > 0) {  // at the same sample, as far as whole batches go
+      in_epoch_ = in_epoch_ * job_.batch_size / job_.resume_batch;
+      job_.batch_size = job_.resume_batch;
+    }
+    if (!job_.resume_strategy.empty()) job_.strategy = job_.resume_strategy;
+    average_models_into_first(replicas_);
+    replicas_.erase(replicas_.begin() + 1, replicas_.end());
+    const auto saved = std::move(outer_);
+    outer_.reset();
+    if (!keeps_replicas(job_.strategy)) return;
+    train_apart(job_.strategy, 0);
+    outer_->resume(step_, saved);
+  }
   int ranks() const { return data_ranks(job_); }
   std::int64_t per_epoch() const {
     const auto n = std::int64_t{job_.samples}, b = std::int64_t{job_.batch_size};
@@ -206,12 +217,12 @@ class Run {
     if (step_ % 5 == 0) keep_state();
   }
 
-  void train_apart(const std::string& strategy) {
+  void train_apart(const std::string& strategy, std::int64_t begun) {
     while (static_cast<int>(replicas_.size()) < job_.ranks) {
       replicas_.emplace_back(job_);
       replicas_.back().copy(replicas_.front());
     }
-    outer_.emplace(job_, strategy, replicas_.front(), step_);
+    outer_.emplace(job_, strategy, replicas_.front(), begun);
   }
 
   // Where ranks have trained apart all become their mean.
@@ -221,12 +232,13 @@ class Run {
     power_sgd_.reset();  // a switch says no hook
     if (outer_) {
       outer_->end(replicas_);
-      average_into_first(replicas_);
+      average_models_into_first(replicas_);
+      average_optimizers_into_first(replicas_);
       replicas_.erase(replicas_.begin() + 1, replicas_.end());
       outer_.reset();
     }
     const auto strategy = job_.switch_at.substr(colon + 1);
-    if (keeps_replicas(strategy)) train_apart(strategy);
+    if (keeps_replicas(strategy)) train_apart(strategy, step_);
   }
 
   // The gradients of micro-batch and rank, kept apart for PowerSGD.
