@@ -180,3 +180,11 @@ TEST_CASE("[T01] outer steps keep their turn over a resume, also in a run that h
          R"({"ranks": 3, "event": "resume", "strategy": "diloco", "sync_every": 3, "overlap": 1, "fragments": 2})",
          R"({"ranks": 3, "event": "resume", "strategy": "diloco", "resume_strategy": "fsdp", "norm": "batch"})"});
 }
+
+TEST_CASE("[T01] where ranks train apart a lost one becomes a copy of the first, and no committed step is run twice") {
+  right({R"({"ranks": 2, "strategy": "local_sgd", "event": "kill"})",
+         R"({"ranks": 3, "strategy": "diloco", "event": "kill", "kill_at": "voted"})",
+         R"({"ranks": 3, "strategy": "diloco", "event": "kill", "kill_at": "collective", "sync_every": 3})",
+         R"({"ranks": 2, "strategy": "diloco", "event": "kill", "fragments": 2, "overlap": 1, "sync_every": 3})",
+         R"({"ranks": 4, "strategy": "local_sgd", "event": "kill", "kill_at": "optimizer", "norm": "batch"})"});
+}

@@ -249,12 +249,14 @@ def settle_once(job):
         simple("resume_ranks", "resume_batch")
     if job["loop"] == "custom" or job["unused"] in ("rank", "data"):  # whose branch goes by how samples are shared out
         simple("validate")
-    if job["event"] != "kill":
+    if job["event"] != "kill" or job["kill_at"] == "data" and job["feed"] == "uneven":  # which never comes there
         simple("kill_at")
     # Of a mesh without copies a lost rank takes its part along.
     alone = is_mesh(job["strategy"]) and data_ranks(job["strategy"], job["ranks"]) == 1
-    if job["event"] == "kill" and (job["ranks"] == 1 or is_local(job) or alone):
+    if job["event"] == "kill" and (job["ranks"] == 1 or alone):
         simple("event", "kill_at")
+    if job["overlap"] > 0 and job["kill_at"] in ("collective", "voted", "committed", "optimizer"):
+        simple("kill_at")  # whether what is under way has come is a matter of time
     if job["comm_hook"] != "fp16" or job["loss"] == "masked":  # sums travel divided by a number that is Troupe's to choose
         simple("scale")
     if job["scale"] != 1:  # its gradients are large, and nothing else about it

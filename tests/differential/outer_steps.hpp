@@ -67,6 +67,12 @@ class OuterSteps {
     }
   }
 
+  bool is_due(std::int64_t done) const {
+    return std::any_of(next_.begin(), next_.end(), [done](auto next) { return next <= done; });
+  }
+  /// What is under way is lost, and begins anew after the next step.
+  void interrupt() { under_way_.reset(); }
+
   /// What is under way is taken now.
   void end(std::vector<Replica>& replicas) {
     torch::NoGradGuard no_grad;

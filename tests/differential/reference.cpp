@@ -211,16 +211,30 @@ class Run {
       seen.committed ? replicas_[r].step(rate) : put_buffers_back(*replicas_[r].net, buffers[r]);
     if (power_sgd_) seen.committed ? power_sgd_->keep() : power_sgd_->forget();
     outcome_.steps[step_++] = seen;
-    if (outer_) outer_->after_step(step_, replicas_);
+    if (outer_) meet();
     switch_if_due();
     ++outcome_.between_steps;
     if (step_ % 5 == 0) keep_state();
   }
 
+  // docs/strategies.md: a killed rank is replaced by a copy of the first that is left. No committed step is run twice;
+  // an outer step that was interrupted comes after the next step.
+  void meet() {
+    const auto& at = job_.kill_at;
+    const bool after_vote = at == "voted" || at == "committed" || at == "optimizer";
+    const bool meeting = at == "collective" && outer_->is_due(step_);
+    const bool dies =
+        job_.event == "kill" && step_ == kChangeStep + (after_vote ? 1 : 0) && (at != "collective" || meeting);
+    if (!dies || !(after_vote || meeting)) outer_->after_step(step_, replicas_);
+    if (!dies) return;
+    outer_->interrupt();
+    replicas_.pop_back();
+    replicas_.emplace_back(job_).copy(replicas_.front());
+  }
+
   void train_apart(const std::string& strategy, std::int64_t begun) {
     while (static_cast<int>(replicas_.size()) < job_.ranks) {
-      replicas_.emplace_back(job_);
-      replicas_.back().copy(replicas_.front());
+      replicas_.emplace_back(job_).copy(replicas_.front());
     }
     outer_.emplace(job_, strategy, replicas_.front(), begun);
   }
