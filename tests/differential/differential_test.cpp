@@ -185,6 +185,13 @@ TEST_CASE("[T01] where ranks train apart a lost one becomes a copy of the first,
   right({R"({"ranks": 2, "strategy": "local_sgd", "event": "kill"})",
          R"({"ranks": 3, "strategy": "diloco", "event": "kill", "kill_at": "voted"})",
          R"({"ranks": 3, "strategy": "diloco", "event": "kill", "kill_at": "collective", "sync_every": 3})",
-         R"({"ranks": 2, "strategy": "diloco", "event": "kill", "fragments": 2, "overlap": 1, "sync_every": 3})",
+         R"({"ranks": 2, "strategy": "diloco", "event": "kill", "overlap": 1, "sync_every": 3})",
          R"({"ranks": 4, "strategy": "local_sgd", "event": "kill", "kill_at": "optimizer", "norm": "batch"})"});
+}
+
+TEST_CASE("[T01] a job goes on with fewer ranks and the same batches") {
+  right({R"({"ranks": 2, "event": "lose"})", R"({"ranks": 3, "event": "lose", "strategy": "fsdp", "kill_at": "voted"})",
+         R"({"ranks": 3, "event": "lose", "feed": "uneven"})",
+         R"({"ranks": 4, "event": "lose", "strategy": "local_sgd"})",
+         R"({"ranks": 3, "event": "lose", "strategy": "diloco", "kill_at": "committed", "accumulate": 2})"});
 }

@@ -56,7 +56,7 @@ DIMENSIONS = {
     "switch_at": ["", "3:ddp", "3:local_sgd", "4:diloco"],
     "verify_every": [0, 2],
     "snapshot_every": [10, 2],
-    "event": ["none", "resume", "kill", "infinite"],
+    "event": ["none", "resume", "kill", "lose", "infinite"],
     "resume_ranks": [0, 1, 2],
     "resume_batch": [0, 12, 24],
     "resume_strategy": ["", "ddp", "fsdp", "zero1", "local_sgd", "diloco"],
@@ -66,7 +66,7 @@ DIMENSIONS = {
 # What is drawn less often than the other values of its dimension: one value in so many draws.
 RARE = {("backend", "gloo"): 4, ("scale", 1e6): 12, ("feed", "uneven"): 6, ("samples", 3): 12, ("bad_sample", 4): 6, ("samples", 1): 12, ("comm_hook", "fp16"): 8, ("comm_hook", "bf16"): 8,
         ("comm_hook", "powersgd"): 6, ("switch_at", "3:ddp"): 3, ("switch_at", "3:local_sgd"): 3, ("switch_at", "4:diloco"): 3, ("balance", "weights"): 4,
-        ("odd", "bfloat16"): 12, ("event", "kill"): 6, ("event", "infinite"): 8, ("early_update", True): 6, ("static_graph", True): 6,
+        ("odd", "bfloat16"): 12, ("event", "kill"): 6, ("event", "lose"): 8, ("event", "infinite"): 8, ("early_update", True): 6, ("static_graph", True): 6,
         ("dtype", "float32"): 6, ("strategy", "parameter_server"): 2, ("amp", "bf16"): 8}
 RARE |= {("strategy", mesh): 3 for mesh in DIMENSIONS["strategy"] if mesh.startswith(("pipeline", "tensor_parallel"))}
 
@@ -95,6 +95,10 @@ def is_local(job):
 
 def is_diloco(job):
     return "diloco" in (job["strategy"], job["resume_strategy"], job["switch_at"][2:])
+
+
+def kills(job):
+    return job["event"] in ("kill", "lose")
 
 
 def has_branch(job):
@@ -221,7 +225,7 @@ def settle_once(job):
         job["dtype"] = "float32"
         # A lost rank's error is lost; ranks have their own; a scale that changes, and sums of another batch size, change its unit.
         simple("sync_batchnorm", "loss_scaler", "amp", "resume_ranks", "resume_strategy", "resume_batch")
-        if job["event"] == "kill":
+        if kills(job):
             simple("event")
     if is_mesh(job["strategy"]) and job["balance"] != "equal" or job["ranks"] == 1:
         simple("balance")
@@ -249,14 +253,27 @@ def settle_once(job):
         simple("resume_ranks", "resume_batch")
     if job["loop"] == "custom" or job["unused"] in ("rank", "data"):  # whose branch goes by how samples are shared out
         simple("validate")
-    if job["event"] != "kill" or job["kill_at"] == "data" and job["feed"] == "uneven":  # which never comes there
+    if not kills(job) or job["kill_at"] == "data" and job["feed"] == "uneven":  # which never comes there
         simple("kill_at")
     # Of a mesh without copies a lost rank takes its part along.
     alone = is_mesh(job["strategy"]) and data_ranks(job["strategy"], job["ranks"]) == 1
-    if job["event"] == "kill" and (job["ranks"] == 1 or alone):
+    if kills(job) and (job["ranks"] == 1 or alone):
         simple("event", "kill_at")
-    if job["overlap"] > 0 and job["kill_at"] in ("collective", "voted", "committed", "optimizer"):
-        simple("kill_at")  # whether what is under way has come is a matter of time
+    if job["event"] == "lose" and (is_mesh(job["strategy"]) or job["strategy"] == "hybrid_shard"):
+        simple("event", "kill_at")  # of which the number of ranks is fixed
+    if job["event"] == "lose" and job["strategy"] not in ("ddp",) + LOCAL:  # they may run steps again, with fewer ranks
+        simple("dropout", "feed", "norm")
+        if job["unused"] in ("rank", "data"):
+            simple("unused")
+    if kills(job) and is_local(job):  # if a rank dies in or just behind an outer step, time decides which of the others have done it
+        early = job["kill_at"] in ("backward", "forward", "vote", "data")
+        if job["overlap"] > 0:
+            job["sync_every"] = 3
+            simple("fragments", "comm_hook")
+            if not early:
+                simple("kill_at")
+        elif early:
+            simple("sync_every", "fragments")
     if job["comm_hook"] != "fp16" or job["loss"] == "masked":  # sums travel divided by a number that is Troupe's to choose
         simple("scale")
     if job["scale"] != 1:  # its gradients are large, and nothing else about it

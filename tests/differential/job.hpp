@@ -78,7 +78,8 @@ struct Job {
   int validate = 0;  ///< held-out samples; 0: none
 
   // What happens.
-  std::string event = "none";        ///< none, resume, kill, infinite (a gradient of kChangeStep)
+  std::string event = "none";        ///< none, resume, kill (the last rank, which is replaced), lose (it is not),
+                                     ///< infinite (a gradient of kChangeStep)
   int resume_ranks = 0;              ///< 0: as many as before
   int resume_batch = 0;              ///< 0: as before
   std::string resume_strategy = "";  ///< empty: as before
@@ -107,6 +108,8 @@ inline constexpr int kClasses = 3;
 inline constexpr int kWords = 12;  ///< tokens' vocabulary
 inline constexpr int kLength = 4;  ///< tokens of a sample
 inline constexpr int kWidth = 12;  ///< of cells
+
+inline bool kills(const Job& job) { return job.event == "kill" || job.event == "lose"; }
 
 /// Of the optimizer's first group: small if rounding would grow from step to step otherwise.
 inline double rate_of(const Job& job) {

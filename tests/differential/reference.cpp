@@ -211,7 +211,7 @@ class Run {
       seen.committed ? replicas_[r].step(rate) : put_buffers_back(*replicas_[r].net, buffers[r]);
     if (power_sgd_) seen.committed ? power_sgd_->keep() : power_sgd_->forget();
     outcome_.steps[step_++] = seen;
-    if (outer_) meet();
+    meet();
     switch_if_due();
     ++outcome_.between_steps;
     if (step_ % 5 == 0) keep_state();
@@ -221,15 +221,19 @@ class Run {
   // an outer step that was interrupted comes after the next step.
   void meet() {
     const auto& at = job_.kill_at;
-    const bool after_vote = at == "voted" || at == "committed" || at == "optimizer";
-    const bool meeting = at == "collective" && outer_->is_due(step_);
-    const bool dies =
-        job_.event == "kill" && step_ == kChangeStep + (after_vote ? 1 : 0) && (at != "collective" || meeting);
-    if (!dies || !(after_vote || meeting)) outer_->after_step(step_, replicas_);
+    const bool voted = at == "voted" || at == "committed" || at == "optimizer", meeting = outer_ && at == "collective";
+    const bool dies = kills(job_) && step_ == kChangeStep + (voted ? 1 : 0) && (!meeting || outer_->is_due(step_));
+    if (outer_ && !(dies && (voted || meeting))) outer_->after_step(step_, replicas_);
     if (!dies) return;
-    outer_->interrupt();
-    replicas_.pop_back();
-    replicas_.emplace_back(job_).copy(replicas_.front());
+    if (outer_) {
+      outer_->interrupt();
+      replicas_.pop_back();
+    }
+    if (job_.event == "lose") {
+      --job_.ranks;
+    } else if (outer_) {
+      replicas_.emplace_back(job_).copy(replicas_.front());
+    }
   }
 
   void train_apart(const std::string& strategy, std::int64_t begun) {

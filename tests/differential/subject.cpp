@@ -132,9 +132,11 @@ void read_checkpoints(const std::string& folder, Outcome& outcome) {
 /// Runs it on ranks that are threads. Returns what it ended with, empty if all is well.
 std::string run_threads(const Run& run, Notes& notes) {
   auto simulation = testing::simulation_of(run.config);
-  if (run.job.event == "kill") {
+  if (kills(run.job)) {
     simulation.recovery.enabled = true;
-    simulation.recovery.replace_timeout = 60s;
+    const bool replaces = run.job.event == "kill";
+    simulation.recovery.replace_timeout = replaces ? 60s : 0s;
+    if (!replaces) simulation.recovery.max_restarts = 0;
     simulation.faults = [&](int slot, int life) {
       const bool mine = slot == run.job.ranks - 1 && life == 0;
       return mine ? std::vector<PlacedFault>{{run.job.kill_at, kChangeStep, ChaosKind::kill, 0ms}}
