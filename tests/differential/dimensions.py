@@ -215,7 +215,7 @@ def settle_once(job):
     if not is_local(job):
         simple("sync_every")
     else:
-        simple("validate", "scale")
+        simple("scale")
         simple("sync_batchnorm")  # the reference runs one replica after the other
     if not is_diloco(job):
         simple("outer_momentum", "fragments", "overlap")

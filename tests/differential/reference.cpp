@@ -363,22 +363,30 @@ class Run {
     return norm;
   }
 
-  // Of the epoch's end, with the model in eval mode.
+  // Of the epoch's end, with the model in eval mode. Each replica has an equal part of the samples.
   void hold_out() {
     if (job_.validate == 0) return;
     torch::NoGradGuard no_grad;
-    std::vector<std::int64_t> indices;
-    for (int i = 0; i < job_.validate; ++i) {
-      if (i != job_.bad_sample) indices.push_back(kHeldOut + i);
+    double sum = 0;
+    std::int64_t count = 0;
+    const auto replicas = static_cast<int>(replicas_.size());
+    for (int r = 0; r < replicas; ++r) {
+      std::vector<std::int64_t> indices;
+      for (int i = job_.validate * r / replicas; i < job_.validate * (r + 1) / replicas; ++i) {
+        if (i != job_.bad_sample) indices.push_back(kHeldOut + i);
+      }
+      if (indices.empty()) continue;
+      const auto batch = samples_at(job_, indices);
+      auto& net = *replicas_[static_cast<std::size_t>(r)].net;
+      net.eval();
+      const Autocast autocast(job_.amp);
+      const auto loss = loss_parts(
+          job_, net.forward(batch.input, Place{step_, 0, {{r, indices.front(), batch.input.size(0)}}}), batch.target);
+      net.train();
+      sum += loss.sum.item<double>();
+      count += loss.count;
     }
-    const auto batch = samples_at(job_, indices);
-    auto& net = *replicas_.front().net;
-    net.eval();
-    const Autocast autocast(job_.amp);
-    const auto loss =
-        loss_parts(job_, net.forward(batch.input, Place{step_, 0, {{0, kHeldOut, batch.input.size(0)}}}), batch.target);
-    net.train();
-    outcome_.held_out_loss = loss.sum.item<double>() / static_cast<double>(std::max<std::int64_t>(1, loss.count));
+    outcome_.held_out_loss = sum / static_cast<double>(std::max<std::int64_t>(1, count));
   }
 
   void keep_state() {
