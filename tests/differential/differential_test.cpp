@@ -195,3 +195,12 @@ TEST_CASE("[T01] a job goes on with fewer ranks and the same batches") {
          R"({"ranks": 4, "event": "lose", "strategy": "local_sgd"})",
          R"({"ranks": 3, "event": "lose", "strategy": "diloco", "kill_at": "committed", "accumulate": 2})"});
 }
+
+TEST_CASE("[T01] a run goes on with the strategy that it has switched to, and with the mean of the buffers") {
+  right(
+      {R"({"ranks": 2, "switch_at": "3:local_sgd", "event": "resume", "resume_ranks": 1})",
+       R"({"ranks": 2, "switch_at": "4:diloco", "event": "resume", "fragments": 2, "norm": "batch"})",
+       R"({"ranks": 3, "strategy": "diloco", "switch_at": "3:ddp", "norm": "batch", "tie": "module_twice"})",
+       R"({"ranks": 2, "strategy": "local_sgd", "switch_at": "4:diloco", "unused": "step", "optimizer": "torch.Adam"})"});
+  refused(R"({"ranks": 2, "switch_at": "3:local_sgd", "early_update": true, "dtype": "float32"})", "early_update");
+}

@@ -147,6 +147,7 @@ REFUSED = [
     Refusal("strategy loss", lambda j: j["loss"] == "masked" and any(s == "parameter_server" for _, _, s in phases(j)), "the loss is a sum"),
     Refusal("early_update comm_hook", lambda j: j["early_update"] and j["comm_hook"] != "none", "early_update"),
     Refusal("early_update strategy resume_strategy", lambda j: j["early_update"] and any(s != "ddp" for _, _, s in phases(j)), "early_update"),
+    Refusal("early_update switch_at", lambda j: j["early_update"] and j["switch_at"] != "", "early_update"),
     Refusal("early_update optimizer", lambda j: j["early_update"] and j["optimizer"].startswith("torch."), "early_update"),
     Refusal("comm_hook strategy resume_strategy", lambda j: j["comm_hook"] != "none" and any(
         s in SHARDED or is_mesh(s) or s == "parameter_server" for _, _, s in phases(j)), "comm_hook"),
@@ -210,8 +211,14 @@ def settle_once(job):
     if job["switch_at"]:
         if job["strategy"] not in ("ddp",) + LOCAL or job["strategy"] == job["switch_at"][2:]:
             simple("switch_at")
-        # Of what only some ranks use optimizers have no mean; buffers and what a checkpoint says of the strategy are for later.
-        simple("unused", "norm", "event", "early_update", "samples", "drop_last", "feed")
+        # Of what only some ranks use, and of unequal numbers of steps, optimizers have no mean. In ddp ranks may have their own buffers.
+        simple("broadcast_buffers", "resume_strategy")
+        if job["strategy"] in LOCAL:
+            simple("samples", "drop_last", "feed")
+        if job["unused"] in ("rank", "data"):
+            simple("unused")
+        if kills(job):
+            simple("event", "kill_at")
     if not is_local(job):
         simple("sync_every")
     else:
@@ -288,7 +295,9 @@ def settle_once(job):
     if job["event"] == "infinite" and is_mesh(job["strategy"]) and not job["drop_last"]:
         simple("event")
     if job["norm"] == "batch":  # a batch of one sample has no statistics, and batches of unequal sizes are for later
-        simple("samples", "drop_last", "feed", "validate")
+        simple("samples", "drop_last", "feed")
+        if not job["broadcast_buffers"]:
+            simple("validate")  # of each rank's own
         if job["strategy"] == "parameter_server":
             simple("norm", "sync_batchnorm", "broadcast_buffers")
     if not job["drop_last"] or job["feed"] == "uneven" or job["samples"] < 4:
@@ -301,8 +310,9 @@ def for_python(job):
     """The job with what pytorch.py does not cover at its simplest. Changes the job, and returns it."""
     for name in ("shuffle", "comm_hook", "amp", "switch_at"):
         job[name] = SIMPLEST[name]
-    if job["resume_strategy"] in LOCAL:
-        job["resume_strategy"] = SIMPLEST["resume_strategy"]
+    for name, values in (("resume_strategy", LOCAL), ("event", ("lose",))):
+        if job[name] in values:
+            job[name] = SIMPLEST[name]
     if job["strategy"] in LOCAL or job["feed"] == "uneven" and is_mesh(job["strategy"]):
         job["strategy"] = SIMPLEST["strategy"]
     return settle(job)

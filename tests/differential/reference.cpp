@@ -255,8 +255,8 @@ class Run {
       replicas_.erase(replicas_.begin() + 1, replicas_.end());
       outer_.reset();
     }
-    const auto strategy = job_.switch_at.substr(colon + 1);
-    if (keeps_replicas(strategy)) train_apart(strategy, step_);
+    job_.strategy = job_.switch_at.substr(colon + 1);  // with which a resumed run goes on
+    if (keeps_replicas(job_.strategy)) train_apart(job_.strategy, step_);
   }
 
   // The gradients of micro-batch and rank, kept apart for PowerSGD.
