@@ -126,7 +126,8 @@ def data_ranks(strategy, ranks):
 
 
 def is_cut(job, ranks, batch, strategy):
-    return batch % (job["accumulate"] * data_ranks(strategy, ranks)) == 0
+    parts = 1 if job["balance"] != "equal" else data_ranks(strategy, ranks)
+    return batch % (job["accumulate"] * parts) == 0
 
 
 REFUSED = [
