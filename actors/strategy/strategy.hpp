@@ -250,7 +250,7 @@ class Strategy {
   /// News for the user since the last call, the same on all ranks.
   virtual std::vector<std::string> take_notices() { return {}; }
   /// For the checkpoint: facts that a bit-equal resume needs (the bucket plan), and their return. load_state comes
-  /// after attach.
+  /// after attach. A resume adds `step`, the number of steps done.
   virtual std::map<std::string, std::string> state() { return {}; }
   virtual void load_state(const std::map<std::string, std::string>&) {}
   /// Forward without backward follows, perhaps not equally often on all ranks, until the end. Both are collective.

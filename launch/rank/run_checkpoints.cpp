@@ -97,7 +97,8 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector,
       if (saved != manifest.metadata.end()) saved_config = saved->second;
       position = {manifest.epoch, manifest.step_in_epoch,
                   best == manifest.metadata.end() ? -1.0 : std::stod(best->second), manifest.step_in_epoch};
-      accept = [&compute, counters, metadata = manifest.metadata, step = manifest.step] {
+      accept = [&compute, counters, metadata = manifest.metadata, step = manifest.step]() mutable {
+        metadata["step"] = std::to_string(step);
         compute.strategy().load_state(metadata);
         compute.set_steps_done(step);
         const auto scale = counters.find(kLossScale), tracker = counters.find(kLossScaleTracker);

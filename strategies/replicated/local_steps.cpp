@@ -272,11 +272,16 @@ std::map<std::string, std::string> LocalSteps::state() {
 void LocalSteps::load_state(const std::map<std::string, std::string>& state) {
   const auto count = state.find("local_steps.outer_steps"), last = state.find("local_steps.last"),
              next = state.find("local_steps.next");
-  if (count == state.end() || last == state.end() || next == state.end()) return;
-  std::istringstream numbers(next->second);
+  std::istringstream numbers(next == state.end() ? "" : next->second);
   std::vector<std::int64_t> found;
   for (std::int64_t n = 0; numbers >> n;) found.push_back(n);
-  if (found.size() != fragments_.size()) return;  // saved with other settings: the parts meet when theirs come
+  if (count == state.end() || last == state.end() || found.size() != fragments_.size()) {
+    // Saved with another strategy or cut otherwise: they meet as if it had been so from the run's beginning.
+    if (const auto done = state.find("step"); done != state.end()) {
+      for (auto& fragment : fragments_) move_on(fragment, std::stoll(done->second));
+    }
+    return;
+  }
   for (std::size_t f = 0; f < found.size(); ++f) fragments_[f].next = found[f];
   outer_steps_ = std::stoll(count->second);
   last_ = std::stoul(last->second);

@@ -128,7 +128,7 @@ std::string difference(const Job& job, const Outcome& found, const Outcome& righ
       if (const auto text = difference(name, mine->second, tensor, t); !text.empty()) return of + text;
     }
   }
-  const bool goes_back = job.event == "kill" || job.event == "net";  // steps may come again
+  const bool goes_back = kills(job) || job.event == "net";  // steps may come again
   if (!goes_back && found.between_steps != right.between_steps)
     return "the program was called between steps " + std::to_string(found.between_steps) + " times, right are " +
            std::to_string(right.between_steps);

@@ -189,3 +189,35 @@ TEST_CASE("[T01] a user's hook with a state is saved, goes back with a step, and
          R"({"ranks": 2, "comm_hook": "owing", "event": "kill", "kill_at": "collective"})",
          R"({"ranks": 3, "comm_hook": "owing", "event": "kill", "kill_at": "voted"})"});
 }
+
+TEST_CASE("[T01] outer steps keep their turn over a resume, also in a run that had none before it") {
+  right({R"({"event": "resume", "resume_strategy": "diloco"})",
+         R"({"ranks": 2, "event": "resume", "strategy": "zero1", "resume_strategy": "local_sgd", "sync_every": 3})",
+         R"({"ranks": 2, "event": "resume", "strategy": "local_sgd", "resume_strategy": "diloco", "fragments": 2})",
+         R"({"ranks": 3, "event": "resume", "strategy": "diloco", "sync_every": 3, "overlap": 1, "fragments": 2})",
+         R"({"ranks": 3, "event": "resume", "strategy": "diloco", "resume_strategy": "fsdp", "norm": "batch"})"});
+}
+
+TEST_CASE("[T01] where ranks train apart a lost one becomes a copy of the first, and no committed step is run twice") {
+  right({R"({"ranks": 2, "strategy": "local_sgd", "event": "kill"})",
+         R"({"ranks": 3, "strategy": "diloco", "event": "kill", "kill_at": "voted"})",
+         R"({"ranks": 3, "strategy": "diloco", "event": "kill", "kill_at": "collective", "sync_every": 3})",
+         R"({"ranks": 2, "strategy": "diloco", "event": "kill", "overlap": 1, "sync_every": 3})",
+         R"({"ranks": 4, "strategy": "local_sgd", "event": "kill", "kill_at": "optimizer", "norm": "batch"})"});
+}
+
+TEST_CASE("[T01] a job goes on with fewer ranks and the same batches") {
+  right({R"({"ranks": 2, "event": "lose"})", R"({"ranks": 3, "event": "lose", "strategy": "fsdp", "kill_at": "voted"})",
+         R"({"ranks": 3, "event": "lose", "feed": "uneven"})",
+         R"({"ranks": 4, "event": "lose", "strategy": "local_sgd"})",
+         R"({"ranks": 3, "event": "lose", "strategy": "diloco", "kill_at": "committed", "accumulate": 2})"});
+}
+
+TEST_CASE("[T01] a run goes on with the strategy that it has switched to, and with the mean of the buffers") {
+  right(
+      {R"({"ranks": 2, "switch_at": "3:local_sgd", "event": "resume", "resume_ranks": 1})",
+       R"({"ranks": 2, "switch_at": "4:diloco", "event": "resume", "fragments": 2, "norm": "batch"})",
+       R"({"ranks": 3, "strategy": "diloco", "switch_at": "3:ddp", "norm": "batch", "tie": "module_twice"})",
+       R"({"ranks": 2, "strategy": "local_sgd", "switch_at": "4:diloco", "unused": "step", "optimizer": "torch.Adam"})"});
+  refused(R"({"ranks": 2, "switch_at": "3:local_sgd", "early_update": true, "dtype": "float32"})", "early_update");
+}

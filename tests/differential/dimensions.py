@@ -57,17 +57,17 @@ DIMENSIONS = {
     "switch_at": ["", "3:ddp", "3:local_sgd", "4:diloco"],
     "verify_every": [0, 2],
     "snapshot_every": [10, 2],
-    "event": ["none", "resume", "kill", "infinite", "net", "disk"],
+    "event": ["none", "resume", "kill", "lose", "infinite", "net", "disk"],
     "resume_ranks": [0, 1, 2],
     "resume_batch": [0, 12, 24],
-    "resume_strategy": ["", "ddp", "fsdp", "zero1"],
+    "resume_strategy": ["", "ddp", "fsdp", "zero1", "local_sgd", "diloco"],
     "kill_at": ["backward", "forward", "collective", "vote", "voted", "committed", "optimizer", "data", "buckets", "reduced"],
 }
 
 # What is drawn less often than the other values of its dimension: one value in so many draws.
 RARE = {("backend", "gloo"): 4, ("scale", 1e6): 12, ("feed", "uneven"): 6, ("samples", 3): 12, ("bad_sample", 4): 6, ("samples", 1): 12, ("comm_hook", "fp16"): 8, ("comm_hook", "bf16"): 8,
         ("comm_hook", "powersgd"): 6, ("comm_hook", "owing"): 4, ("switch_at", "3:ddp"): 3, ("switch_at", "3:local_sgd"): 3, ("switch_at", "4:diloco"): 3, ("balance", "weights"): 4,
-        ("odd", "bfloat16"): 12, ("event", "kill"): 6, ("event", "infinite"): 8, ("event", "net"): 6, ("event", "disk"): 12, ("early_update", True): 6, ("static_graph", True): 6,
+        ("odd", "bfloat16"): 12, ("event", "kill"): 6, ("event", "lose"): 8, ("event", "infinite"): 8, ("event", "net"): 6, ("event", "disk"): 12, ("early_update", True): 6, ("static_graph", True): 6,
         ("dtype", "float32"): 6, ("strategy", "parameter_server"): 2, ("amp", "bf16"): 8}
 RARE |= {("strategy", mesh): 3 for mesh in DIMENSIONS["strategy"] if mesh.startswith(("pipeline", "tensor_parallel"))}
 
@@ -96,11 +96,20 @@ def is_mesh(strategy):
 
 def is_local(job):
     """Its ranks train apart, all the time or some of it."""
-    return job["strategy"] in LOCAL or job["switch_at"].endswith(LOCAL)
+    return job["strategy"] in LOCAL or job["resume_strategy"] in LOCAL or job["switch_at"].endswith(LOCAL)
 
 
 def is_diloco(job):
-    return "diloco" in (job["strategy"], job["switch_at"][2:])
+    return "diloco" in (job["strategy"], job["resume_strategy"], job["switch_at"][2:])
+
+
+def kills(job):
+    return job["event"] in ("kill", "lose")
+
+
+def hurts(job):
+    """Something happens to a rank at `kill_at`."""
+    return kills(job) or job["event"] in ("net", "disk")
 
 
 def has_branch(job):
@@ -244,12 +253,18 @@ def settle_once(job):
     if job["switch_at"]:
         if job["strategy"] not in ("ddp",) + LOCAL or job["strategy"] == job["switch_at"][2:]:
             simple("switch_at")
-        # Of what only some ranks use optimizers have no mean; buffers and what a checkpoint says of the strategy are for later.
-        simple("unused", "norm", "event", "samples", "drop_last", "feed")
+        # Of what only some ranks use, and of unequal numbers of steps, optimizers have no mean. In ddp ranks may have their own buffers.
+        simple("broadcast_buffers", "resume_strategy")
+        if job["strategy"] in LOCAL:
+            simple("samples", "drop_last", "feed")
+        if job["unused"] in ("rank", "data"):
+            simple("unused")
+        if hurts(job):
+            simple("event", "kill_at")
     if not is_local(job):
         simple("sync_every")
     else:
-        simple("validate", "scale")
+        simple("scale")
         simple("sync_batchnorm")  # the reference runs one replica after the other
     if not is_diloco(job):
         simple("outer_momentum", "fragments", "overlap")
@@ -257,7 +272,7 @@ def settle_once(job):
         simple("powersgd_rank")
     else:
         job["dtype"] = "float32"
-        if job["event"] == "kill":  # a lost rank's error is lost
+        if kills(job):  # a lost rank's error is lost
             simple("event")
     if job["comm_hook"] in ("powersgd", "owing"):
         # Ranks have their own state; a scale that changes, and sums of another batch size, change its unit.
@@ -269,7 +284,9 @@ def settle_once(job):
             simple("frozen")
         if is_local(job):
             simple("comm_hook")
-        if job["event"] == "kill":  # how much of what is owed is a rank's
+        if job["event"] == "lose":
+            simple("event")
+        if kills(job):  # how much of what is owed is a rank's
             simple("balance")
     if job["ranks"] == 1:
         simple("balance")
@@ -297,19 +314,34 @@ def settle_once(job):
         simple("resume_ranks", "resume_batch")
     if job["loop"] == "custom" or job["unused"] in ("rank", "data"):  # whose branch goes by how samples are shared out
         simple("validate")
-    if job["event"] == "resume" and (job["strategy"] in LOCAL or job["resume_strategy"] in LOCAL):
-        simple("event", "resume_ranks", "resume_batch", "resume_strategy")  # resumes from the mean: a rule of its own
     if job["event"] == "net" and is_local(job):  # an outer step that is interrupted may come a step later
         job["sync_every"] = 3
         simple("fragments", "overlap")
         if job["kill_at"] in ("collective", "buckets", "reduced"):
             simple("kill_at")
-    if job["event"] not in ("kill", "net", "disk"):
+    if not hurts(job) or job["kill_at"] == "data" and job["feed"] == "uneven":  # which never comes there
         simple("kill_at")
     # Of a mesh without copies a lost rank takes its part along.
     alone = is_mesh(job["strategy"]) and data_ranks(job["strategy"], job["ranks"]) == 1
-    if job["event"] == "kill" and (job["ranks"] == 1 or is_local(job) or alone):
+    if kills(job) and (job["ranks"] == 1 or alone):
         simple("event", "kill_at")
+    if job["event"] == "lose" and (is_mesh(job["strategy"]) or job["strategy"] == "hybrid_shard"):
+        simple("event", "kill_at")  # of which the number of ranks is fixed
+    if job["event"] == "lose" and job["strategy"] not in ("ddp",) + LOCAL:  # they may run steps again, with fewer ranks
+        simple("dropout", "feed", "norm")
+        if job["unused"] in ("rank", "data"):
+            simple("unused")
+    if kills(job) and is_local(job) and job["kill_at"] in ("buckets", "reduced"):  # places of outer steps only
+        simple("kill_at")
+    if kills(job) and is_local(job):  # if a rank dies in or just behind an outer step, time decides which of the others have done it
+        early = job["kill_at"] in ("backward", "forward", "vote", "data")
+        if job["overlap"] > 0:
+            job["sync_every"] = 3
+            simple("fragments", "comm_hook")
+            if not early:
+                simple("kill_at")
+        elif early:
+            simple("sync_every", "fragments")
     if job["comm_hook"] != "fp16" or job["loss"] == "masked":  # sums travel divided by a number that is Troupe's to choose
         simple("scale")
     if job["scale"] != 1:  # its gradients are large, and nothing else about it
@@ -324,7 +356,9 @@ def settle_once(job):
     if job["event"] == "infinite" and is_mesh(job["strategy"]) and not job["drop_last"]:
         simple("event")
     if job["norm"] == "batch":  # a batch of one sample has no statistics, and batches of unequal sizes are for later
-        simple("samples", "drop_last", "feed", "validate")
+        simple("samples", "drop_last", "feed")
+        if not job["broadcast_buffers"]:
+            simple("validate")  # of each rank's own
         if job["strategy"] == "parameter_server":
             simple("norm")
     if not job["drop_last"] or job["feed"] == "uneven" or job["samples"] < 4:
@@ -337,6 +371,9 @@ def for_python(job):
     """The job with what pytorch.py does not cover at its simplest. Changes the job, and returns it."""
     for name in ("shuffle", "comm_hook", "amp", "switch_at"):
         job[name] = SIMPLEST[name]
+    for name, values in (("resume_strategy", LOCAL), ("event", ("lose",))):
+        if job[name] in values:
+            job[name] = SIMPLEST[name]
     if job["strategy"] in LOCAL or job["feed"] == "uneven" and is_mesh(job["strategy"]):
         job["strategy"] = SIMPLEST["strategy"]
     return settle(job)

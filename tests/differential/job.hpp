@@ -78,10 +78,11 @@ struct Job {
   int validate = 0;  ///< held-out samples; 0: none
 
   // What happens.
-  std::string event = "none";        ///< none, resume, infinite (a gradient of kChangeStep), kill (a rank),
-                                     ///< net (its connections break), disk (its next checkpoint finds that full)
-  int resume_ranks = 0;              ///< 0: as many as before
-  int resume_batch = 0;              ///< 0: as before
+  std::string event = "none";  ///< none, resume, infinite (a gradient of kChangeStep), kill (the last rank, which is
+                               ///< replaced), lose (it is not), net (its connections break), disk (its next
+                               ///< checkpoint finds that full)
+  int resume_ranks = 0;        ///< 0: as many as before
+  int resume_batch = 0;        ///< 0: as before
   std::string resume_strategy = "";  ///< empty: as before
   std::string kill_at = "backward";  ///< a place of fault_point
   int seed = 42;
@@ -108,6 +109,8 @@ inline constexpr int kClasses = 3;
 inline constexpr int kWords = 12;  ///< tokens' vocabulary
 inline constexpr int kLength = 4;  ///< tokens of a sample
 inline constexpr int kWidth = 12;  ///< of cells
+
+inline bool kills(const Job& job) { return job.event == "kill" || job.event == "lose"; }
 
 /// Of the optimizer's first group: small if rounding would grow from step to step otherwise.
 inline double rate_of(const Job& job) {

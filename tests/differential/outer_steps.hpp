@@ -41,6 +41,22 @@ class OuterSteps {
     }
   }
 
+  /// docs/strategies.md: a checkpoint has outer parameters, momentum and when fragments meet, but nothing that is under
+  /// way. What these settings ask for and `saved` lacks begins anew, and fragments meet as if it had been so from the
+  /// run's beginning.
+  void resume(std::int64_t done, const std::optional<OuterSteps>& saved) {
+    if (saved && saved->next_.size() == next_.size()) {
+      next_ = saved->next_;
+    } else {
+      for (auto& next : next_) {
+        while (next <= done) next += every_;
+      }
+    }
+    if (!saved || (momentum_ > 0 && saved->momentum_ == 0)) return;
+    outer_ = saved->outer_;
+    velocity_ = saved->velocity_;
+  }
+
   void after_step(std::int64_t done, std::vector<Replica>& replicas) {
     torch::NoGradGuard no_grad;
     if (under_way_ && done >= since_ + overlap_) finish(replicas);
@@ -50,6 +66,12 @@ class OuterSteps {
       if (overlap_ == 0) finish(replicas);
     }
   }
+
+  bool is_due(std::int64_t done) const {
+    return std::any_of(next_.begin(), next_.end(), [done](auto next) { return next <= done; });
+  }
+  /// What is under way is lost, and begins anew after the next step.
+  void interrupt() { under_way_.reset(); }
 
   /// What is under way is taken now.
   void end(std::vector<Replica>& replicas) {

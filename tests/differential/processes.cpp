@@ -19,7 +19,7 @@ namespace {
 constexpr std::chrono::seconds kLimit{50};  // of one run
 
 std::string fault_of(const Job& job) {
-  if (job.event != "kill") return {};
+  if (!kills(job)) return {};
   return "slot=" + std::to_string(job.ranks - 1) + ",step=" + std::to_string(kChangeStep) + ",at=" + job.kill_at;
 }
 
@@ -60,7 +60,8 @@ std::string run_processes(const Run& run, Notes& notes) {
   std::vector<std::string> command{TROUPE_PROGRAM, "launch",      "--nproc", std::to_string(run.job.ranks),
                                    "--run-dir",    config.run_dir};
   if (fault.empty()) command.emplace_back("--no-recovery");
-  if (!fault.empty()) command.insert(command.end(), {"--replace-timeout", "60"});
+  if (!fault.empty()) command.insert(command.end(), {"--replace-timeout", run.job.event == "lose" ? "0" : "60"});
+  if (run.job.event == "lose") command.insert(command.end(), {"--max-restarts", "0"});
   command.insert(command.end(), {TROUPE_DIFFERENTIAL, "--rank", folder.path()});
   const auto done = testing::RunningProcess(command, {{"TROUPE_FAULT", fault}}).finish(kLimit);
   std::fputs(done.output.c_str(), stderr);

@@ -59,7 +59,7 @@ class Run {
       const torch::NoGradGuard no_grad;
       for (auto& [name, parameter] : replicas_.front().parameters) disturb(parameter);
     }
-    if (keeps_replicas(job.strategy)) train_apart(job.strategy);
+    if (keeps_replicas(job.strategy)) train_apart(job.strategy, 0);
     if (job.comm_hook == "powersgd") hook_ = std::make_unique<ReferencePowerSgd>(job.powersgd_rank);
     if (job.comm_hook == "owing") hook_ = std::make_unique<ReferenceOwing>();
   }
@@ -67,21 +67,32 @@ class Run {
   Outcome run() {
     phase(job_.event == "resume" ? kResumeStep : 0);
     if (job_.event == "resume") {
-      if (job_.resume_ranks > 0) {
-        if (hook_ && job_.resume_ranks != job_.ranks) hook_->restart();  // what it has is by rank
-        job_.ranks = job_.resume_ranks;
-      }
-      if (job_.resume_batch > 0) {  // at the same sample, as far as whole batches go
-        in_epoch_ = in_epoch_ * job_.batch_size / job_.resume_batch;
-        job_.batch_size = job_.resume_batch;
-      }
-      if (!job_.resume_strategy.empty()) job_.strategy = job_.resume_strategy;
+      resume();
       phase(0);
     }
     return std::move(outcome_);
   }
 
  private:
+  // docs/strategies.md: replicas that differ go on from their mean, with rank 0's optimizer.
+  void resume() {
+    if (job_.resume_ranks > 0) {
+      if (hook_ && job_.resume_ranks != job_.ranks) hook_->restart();  // what it has is by rank
+      job_.ranks = job_.resume_ranks;
+    }
+    if (job_.resume_batch > 0) {  // at the same sample, as far as whole batches go
+      in_epoch_ = in_epoch_ * job_.batch_size / job_.resume_batch;
+      job_.batch_size = job_.resume_batch;
+    }
+    if (!job_.resume_strategy.empty()) job_.strategy = job_.resume_strategy;
+    average_models_into_first(replicas_);
+    replicas_.erase(replicas_.begin() + 1, replicas_.end());
+    const auto saved = std::move(outer_);
+    outer_.reset();
+    if (!keeps_replicas(job_.strategy)) return;
+    train_apart(job_.strategy, 0);
+    outer_->resume(step_, saved);
+  }
   int ranks() const { return data_ranks(job_); }
   std::int64_t per_epoch() const {
     const auto n = std::int64_t{job_.samples}, b = std::int64_t{job_.batch_size};
@@ -173,8 +184,6 @@ class Run {
         if (!mine.empty()) all += counted(mine);
       }
     }
-    if (hook_ && job_.event == "kill" && step_ == kChangeStep + (dies_with_the_step_made() ? 1 : 0))
-      hook_->lose(static_cast<std::size_t>(job_.ranks - 1));
     StepSeen seen;
     seen.samples = static_cast<double>(samples);
     std::vector<std::vector<at::Tensor>> buffers;  // of a step that is skipped nothing stays
@@ -206,18 +215,37 @@ class Run {
       seen.committed ? replicas_[r].step(rate) : put_buffers_back(*replicas_[r].net, buffers[r]);
     if (hook_) seen.committed ? hook_->keep() : hook_->forget();
     outcome_.steps[step_++] = seen;
-    if (outer_) outer_->after_step(step_, replicas_);
+    meet();
     switch_if_due();
     ++outcome_.between_steps;
     if (step_ % 5 == 0) keep_state();
   }
 
-  void train_apart(const std::string& strategy) {
-    while (static_cast<int>(replicas_.size()) < job_.ranks) {
-      replicas_.emplace_back(job_);
-      replicas_.back().copy(replicas_.front());
+  // docs/strategies.md: a killed rank is replaced by a copy of the first that is left. No committed step is run twice;
+  // an outer step that was interrupted comes after the next step.
+  void meet() {
+    const auto& at = job_.kill_at;
+    const bool voted = at == "voted" || at == "committed" || at == "optimizer", meeting = outer_ && at == "collective";
+    const bool dies = kills(job_) && step_ == kChangeStep + (voted ? 1 : 0) && (!meeting || outer_->is_due(step_));
+    if (outer_ && !(dies && (voted || meeting))) outer_->after_step(step_, replicas_);
+    if (!dies) return;
+    if (hook_) hook_->lose(static_cast<std::size_t>(job_.ranks - 1));
+    if (outer_) {
+      outer_->interrupt();
+      replicas_.pop_back();
     }
-    outer_.emplace(job_, strategy, replicas_.front(), step_);
+    if (job_.event == "lose") {
+      --job_.ranks;
+    } else if (outer_) {
+      replicas_.emplace_back(job_).copy(replicas_.front());
+    }
+  }
+
+  void train_apart(const std::string& strategy, std::int64_t begun) {
+    while (static_cast<int>(replicas_.size()) < job_.ranks) {
+      replicas_.emplace_back(job_).copy(replicas_.front());
+    }
+    outer_.emplace(job_, strategy, replicas_.front(), begun);
   }
 
   // Where ranks have trained apart all become their mean.
@@ -227,16 +255,13 @@ class Run {
     hook_.reset();  // a switch says no hook
     if (outer_) {
       outer_->end(replicas_);
-      average_into_first(replicas_);
+      average_models_into_first(replicas_);
+      average_optimizers_into_first(replicas_);
       replicas_.erase(replicas_.begin() + 1, replicas_.end());
       outer_.reset();
     }
-    const auto strategy = job_.switch_at.substr(colon + 1);
-    if (keeps_replicas(strategy)) train_apart(strategy);
-  }
-
-  bool dies_with_the_step_made() const {
-    return job_.kill_at == "voted" || job_.kill_at == "committed" || job_.kill_at == "optimizer";
+    job_.strategy = job_.switch_at.substr(colon + 1);  // with which a resumed run goes on
+    if (keeps_replicas(job_.strategy)) train_apart(job_.strategy, step_);
   }
 
   // The gradients of micro-batch and rank, kept apart for a hook with a state.
@@ -343,22 +368,30 @@ class Run {
     return norm;
   }
 
-  // Of the epoch's end, with the model in eval mode.
+  // Of the epoch's end, with the model in eval mode. Each replica has an equal part of the samples.
   void hold_out() {
     if (job_.validate == 0) return;
     torch::NoGradGuard no_grad;
-    std::vector<std::int64_t> indices;
-    for (int i = 0; i < job_.validate; ++i) {
-      if (i != job_.bad_sample) indices.push_back(kHeldOut + i);
+    double sum = 0;
+    std::int64_t count = 0;
+    const auto replicas = static_cast<int>(replicas_.size());
+    for (int r = 0; r < replicas; ++r) {
+      std::vector<std::int64_t> indices;
+      for (int i = job_.validate * r / replicas; i < job_.validate * (r + 1) / replicas; ++i) {
+        if (i != job_.bad_sample) indices.push_back(kHeldOut + i);
+      }
+      if (indices.empty()) continue;
+      const auto batch = samples_at(job_, indices);
+      auto& net = *replicas_[static_cast<std::size_t>(r)].net;
+      net.eval();
+      const Autocast autocast(job_.amp);
+      const auto loss = loss_parts(
+          job_, net.forward(batch.input, Place{step_, 0, {{r, indices.front(), batch.input.size(0)}}}), batch.target);
+      net.train();
+      sum += loss.sum.item<double>();
+      count += loss.count;
     }
-    const auto batch = samples_at(job_, indices);
-    auto& net = *replicas_.front().net;
-    net.eval();
-    const Autocast autocast(job_.amp);
-    const auto loss =
-        loss_parts(job_, net.forward(batch.input, Place{step_, 0, {{0, kHeldOut, batch.input.size(0)}}}), batch.target);
-    net.train();
-    outcome_.held_out_loss = loss.sum.item<double>() / static_cast<double>(std::max<std::int64_t>(1, loss.count));
+    outcome_.held_out_loss = sum / static_cast<double>(std::max<std::int64_t>(1, count));
   }
 
   void keep_state() {

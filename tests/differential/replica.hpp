@@ -112,26 +112,36 @@ struct Replica {
   std::vector<double> base;
 };
 
-/// The first replica's parameters, buffers and optimizer state become the mean over all.
-inline void average_into_first(std::vector<Replica>& replicas) {
+/// `mean`, a tensor of the first replica, becomes the mean over all; `of` gives another one's.
+template <class Of>
+void average(at::Tensor mean, const std::vector<Replica>& replicas, const Of& of) {
   torch::NoGradGuard no_grad;
-  auto& first = replicas.front();
-  const auto count = static_cast<double>(replicas.size());
-  const auto average = [&](at::Tensor mean, auto&& of) {
-    if (!mean.is_floating_point()) return;
-    for (std::size_t r = 1; r < replicas.size(); ++r) mean.add_(of(replicas[r]));
-    mean.div_(count);
-  };
-  for (std::size_t p = 0; p < first.parameters.size(); ++p) {
-    average(first.parameters[p].second, [&](const Replica& other) { return other.parameters[p].second; });
-    auto* state = first.state_of(p);
+  if (!mean.is_floating_point()) return;
+  for (std::size_t r = 1; r < replicas.size(); ++r) mean.add_(of(replicas[r]));
+  mean.div_(static_cast<double>(replicas.size()));
+}
+
+/// The first replica's parameters and buffers become the mean over all.
+inline void average_models_into_first(std::vector<Replica>& replicas) {
+  const auto& first = replicas.front();
+  for (std::size_t p = 0; p < first.parameters.size(); ++p)
+    average(first.parameters[p].second, replicas, [p](const auto& other) { return other.parameters[p].second; });
+  std::set<const void*> seen;
+  for (const auto& item : first.net->named_buffers()) {
+    if (seen.insert(item.value().unsafeGetTensorImpl()).second)
+      average(item.value(), replicas, [&](const auto& other) { return other.net->named_buffers()[item.key()]; });
+  }
+}
+
+/// ... and its optimizer's state.
+inline void average_optimizers_into_first(std::vector<Replica>& replicas) {
+  for (std::size_t p = 0; p < replicas.front().parameters.size(); ++p) {
+    auto* state = replicas.front().state_of(p);
     if (state == nullptr) continue;
     const auto slots = slots_of(*state);
     for (std::size_t s = 0; s < slots.size(); ++s)
-      average(*slots[s].second, [&](const Replica& other) { return *slots_of(*other.state_of(p))[s].second; });
+      average(*slots[s].second, replicas, [&](const auto& other) { return *slots_of(*other.state_of(p))[s].second; });
   }
-  for (const auto& item : first.net->named_buffers())
-    average(item.value(), [&](const Replica& other) { return other.net->named_buffers()[item.key()]; });
 }
 
 }  // namespace troupe::differential

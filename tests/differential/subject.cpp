@@ -132,7 +132,8 @@ void read_checkpoints(const std::string& folder, Outcome& outcome) {
 
 /// What hurts the last rank in kChangeStep.
 std::optional<ChaosKind> fault_of(const Job& job) {
-  for (const auto kind : {ChaosKind::kill, ChaosKind::net, ChaosKind::disk}) {
+  if (kills(job)) return ChaosKind::kill;
+  for (const auto kind : {ChaosKind::net, ChaosKind::disk}) {
     if (job.event == name_of(kind)) return kind;
   }
   return {};
@@ -143,7 +144,9 @@ std::string run_threads(const Run& run, Notes& notes) {
   auto simulation = testing::simulation_of(run.config);
   if (const auto kind = fault_of(run.job)) {
     simulation.recovery.enabled = true;
-    simulation.recovery.replace_timeout = 60s;
+    const bool replaces = run.job.event != "lose";
+    simulation.recovery.replace_timeout = replaces ? 60s : 0s;
+    if (!replaces) simulation.recovery.max_restarts = 0;
     simulation.faults = [&run, kind](int slot, int life) {
       const bool mine = slot == run.job.ranks - 1 && life == 0;
       return mine ? std::vector<PlacedFault>{{run.job.kill_at, kChangeStep, *kind, 0ms}} : std::vector<PlacedFault>();
