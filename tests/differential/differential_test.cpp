@@ -75,6 +75,16 @@ TEST_CASE("[T01] what a program does between steps is called in both loops, and 
          R"({"amp": "bf16"})"});
 }
 
+TEST_CASE("[T01] a loss scale grows and falls as PyTorch's, and a step that overflows f16 is skipped") {
+  right(
+      {R"({"amp": "fp16", "dtype": "float32", "loss_scale_interval": 2})",
+       R"({"ranks": 3, "amp": "fp16", "dtype": "float32", "loss_scale_interval": 2, "strategy": "fsdp", "model": "tokens"})",
+       R"({"amp": "fp16", "dtype": "float32", "loss_scale_interval": 2, "model": "tokens", "tie": "module_twice"})",
+       R"({"ranks": 2, "loss_scaler": "on", "loss_scale_interval": 2, "event": "infinite"})",
+       R"({"ranks": 2, "amp": "fp16", "dtype": "float32", "loss_scale_interval": 2, "on_not_finite": "stop", "event": "resume"})"});
+  refused(R"({"ranks": 2, "amp": "fp16", "event": "infinite", "on_not_finite": "stop"})", "the loss is not finite");
+}
+
 TEST_CASE("[T01] an option that a layer has holds when ranks share it") {
   right(
       {R"({"ranks": 2, "strategy": "tensor_parallel", "model": "tokens", "padding_idx": 0, "dtype": "float32"})",

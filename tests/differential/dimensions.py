@@ -46,9 +46,11 @@ DIMENSIONS = {
     "static_graph": [False, True],
     "early_update": [False, True],
     "checkpointing": ["none", "block"],
-    "amp": ["none", "bf16"],
+    "amp": ["none", "bf16", "fp16"],
     "validate": [0, 7],
     "loss_scaler": ["auto", "on"],
+    "loss_scale_interval": [2000, 2],
+    "on_not_finite": ["skip", "stop"],
     "sync_every": [2, 3],
     "outer_momentum": [0.9, 0],
     "fragments": [1, 2],
@@ -67,7 +69,7 @@ DIMENSIONS = {
 RARE = {("backend", "gloo"): 4, ("scale", 1e6): 12, ("feed", "uneven"): 6, ("samples", 3): 12, ("bad_sample", 4): 6, ("samples", 1): 12, ("comm_hook", "fp16"): 8, ("comm_hook", "bf16"): 8,
         ("comm_hook", "powersgd"): 6, ("switch_at", "3:ddp"): 3, ("switch_at", "3:local_sgd"): 3, ("switch_at", "4:diloco"): 3, ("balance", "weights"): 4,
         ("odd", "bfloat16"): 12, ("event", "kill"): 6, ("event", "infinite"): 8, ("early_update", True): 6, ("static_graph", True): 6,
-        ("dtype", "float32"): 6, ("strategy", "parameter_server"): 2, ("amp", "bf16"): 8}
+        ("dtype", "float32"): 6, ("strategy", "parameter_server"): 2, ("amp", "bf16"): 8, ("amp", "fp16"): 8, ("on_not_finite", "stop"): 3}
 RARE |= {("strategy", mesh): 3 for mesh in DIMENSIONS["strategy"] if mesh.startswith(("pipeline", "tensor_parallel"))}
 
 SIMPLEST = {name: values[0] for name, values in DIMENSIONS.items()}
@@ -107,6 +109,10 @@ def is_rough(job):
     return job["comm_hook"] != "none" or job["amp"] != "none" or job["odd"] == "bfloat16"
 
 
+def has_scaler(job):
+    return job["loss_scaler"] == "on" or job["amp"] == "fp16"
+
+
 def phases(job):
     """(ranks, batch size, strategy) of the run and of the one that resumes it."""
     first = job["ranks"], job["batch_size"], job["strategy"]
@@ -138,7 +144,8 @@ REFUSED = [
     Refusal("feed strategy", lambda j: j["feed"] == "uneven" and any(is_mesh(s) for _, _, s in phases(j)), "several ranks work on the same samples"),
     Refusal("feed accumulate", lambda j: j["feed"] == "uneven" and j["accumulate"] > 1, "grad_accum_steps is"),
     Refusal("early_update clip_norm", lambda j: j["early_update"] and j["clip_norm"] > 0, "early_update"),
-    Refusal("early_update loss_scaler", lambda j: j["early_update"] and j["loss_scaler"] == "on", "early_update"),
+    Refusal("early_update loss_scaler amp", lambda j: j["early_update"] and has_scaler(j), "early_update"),
+    Refusal("on_not_finite event", lambda j: j["on_not_finite"] == "stop" and j["event"] == "infinite", "the loss is not finite"),
     Refusal("early_update loss", lambda j: j["early_update"] and j["loss"] == "masked", "early_update"),
     Refusal("strategy loss", lambda j: j["loss"] == "masked" and any(s == "parameter_server" for _, _, s in phases(j)), "the loss is a sum"),
     Refusal("early_update comm_hook", lambda j: j["early_update"] and j["comm_hook"] != "none", "early_update"),
@@ -199,6 +206,16 @@ def settle_once(job):
             simple("optimizer")
     if job["comm_hook"] == "fp16":  # how a scale falls until its gradients fit is not the reference's to say
         simple("loss_scaler")
+    if job["amp"] == "fp16":  # what fits goes by each rank's own mean, and sums travel divided by a number that is Troupe's to choose
+        simple("loss", "balance")
+        if job["tie"] == "module_twice" and job["ranks"] > 1:  # LibTorch's casts are all threads', and gone when another rank's forward ends
+            simple("tie")
+    if not has_scaler(job):
+        simple("loss_scale_interval")
+        if job["comm_hook"] == "fp16":  # it may overflow
+            simple("on_not_finite")
+    if job["event"] == "infinite" and job["on_not_finite"] == "stop":  # the rank with that loss must have a sample then
+        simple("drop_last", "feed")
     if job["optimizer"] == "adamw":
         simple("rule")
     if job["norm"] != "batch":

@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 
+#include "tests/differential/grad_scaler_reference.hpp"
 #include "tests/differential/outer_steps.hpp"
 #include "tests/differential/power_sgd_reference.hpp"
 #include "tests/differential/replica.hpp"
@@ -158,8 +159,14 @@ class Run {
     return 1;
   }
 
-  // Each rank's statistics are its own in a BatchNorm that is not synchronised, and rank 0's are kept.
-  bool by_rank() const { return outer_ || power_sgd_ || (job_.norm == "batch" && !job_.sync_batchnorm); }
+  // Each rank's statistics are its own in a BatchNorm that is not synchronised, and rank 0's are kept. Its scaled
+  // gradients are its own, too, when f16 may overflow.
+  bool by_rank() const {
+    return outer_ || sets_aside() || job_.amp == "fp16" || (job_.norm == "batch" && !job_.sync_batchnorm);
+  }
+  // A rank's own mean is what f16 has to hold, and what a replica trains on.
+  double times() const { return outer_ || job_.amp == "fp16" ? ranks() : 1; }
+  bool sets_aside() const { return power_sgd_ || (job_.comm_hook == "fp16" && scaler_.is_on() && !outer_); }
 
   void step(const Batches& batches) {
     std::int64_t all = 0, samples = 0;
@@ -187,11 +194,13 @@ class Run {
         forward_backward(static_cast<int>(m), together, batches[m], all, seen);
       }
     }
-    if (power_sgd_) compress(all);
+    if (sets_aside()) combine(all);
+    const bool finite = unscale();
     const double rate = factor();
     seen.rate = (job_.optimizer.starts_with("torch.") ? replicas_.front().base.front() : rate_of(job_)) * rate;
-    seen.committed = std::isfinite(seen.loss) && all > 0;
-    if (job_.comm_hook == "fp16" && !outer_ && largest_gradient() > kLargestHalf) seen.committed = false;
+    seen.scale = scaler_.scale();
+    seen.committed = finite && std::isfinite(seen.loss) && all > 0;
+    scaler_.update(!finite || !std::isfinite(seen.loss));
     for (auto& replica : replicas_) {
       for (auto& [name, parameter] : replica.parameters) disturb(parameter.mutable_grad());
       seen.norm = std::max(seen.norm, clip(replica));
@@ -219,6 +228,7 @@ class Run {
     const auto colon = job_.switch_at.find(':');
     if (colon == std::string::npos || step_ != std::stoll(job_.switch_at)) return;
     power_sgd_.reset();  // a switch says no hook
+    job_.comm_hook = "none";
     if (outer_) {
       outer_->end(replicas_);
       average_into_first(replicas_);
@@ -229,7 +239,7 @@ class Run {
     if (keeps_replicas(strategy)) train_apart(strategy);
   }
 
-  // The gradients of micro-batch and rank, kept apart for PowerSGD.
+  // The gradients of micro-batch and rank, kept apart for what travels between ranks.
   void set_aside(int rank) {
     auto& parameters = replicas_.front().parameters;
     of_ranks_.resize(parameters.size());
@@ -239,19 +249,27 @@ class Run {
       auto& of_ranks = of_ranks_[p];
       while (static_cast<int>(of_ranks.size()) < job_.ranks)
         of_ranks.push_back(at::zeros_like(parameters[p].second.detach()));
-      of_ranks[static_cast<std::size_t>(rank)] += gradient * job_.ranks;
+      of_ranks[static_cast<std::size_t>(rank)] += gradient;
       gradient.reset();
     }
   }
-  // With sums what is owed is in units of sums, too.
-  void compress(std::int64_t all) {
+  // With sums what PowerSGD owes is in units of sums, too.
+  void combine(std::int64_t all) {
     const double unit = job_.loss == "masked" ? static_cast<double>(std::max<std::int64_t>(1, all)) : 1;
     auto& parameters = replicas_.front().parameters;
     for (std::size_t p = 0; p < of_ranks_.size(); ++p) {
-      if (of_ranks_[p].empty()) continue;
+      auto& of_ranks = of_ranks_[p];
+      if (of_ranks.empty()) continue;
       auto& [name, parameter] = parameters[p];
-      for (auto& gradient : of_ranks_[p]) gradient *= unit;
-      parameter.mutable_grad() = power_sgd_->reduce(name, of_ranks_[p]).to(parameter.scalar_type()) / unit;
+      auto& mean = parameter.mutable_grad();
+      if (power_sgd_) {
+        for (auto& gradient : of_ranks) gradient *= unit * job_.ranks;
+        mean = power_sgd_->reduce(name, of_ranks).to(parameter.scalar_type()) / unit;
+      } else {
+        auto sum = at::zeros_like(of_ranks.front());
+        for (const auto& gradient : of_ranks) sum += (gradient / times()).to(at::kHalf);
+        mean = sum.to(at::kHalf).to(parameter.scalar_type()) * times();
+      }
     }
     of_ranks_.clear();
   }
@@ -293,8 +311,8 @@ class Run {
       value = value * std::numeric_limits<double>::infinity();
     seen.loss += value.item<double>();
     seen.correct += static_cast<double>(loss.correct);
-    if (value.requires_grad()) (value * (outer_ ? job_.ranks : 1)).backward();
-    if (power_sgd_) set_aside(ranks.front());
+    if (value.requires_grad()) (value * (times() * scaler_.scale())).backward();
+    if (sets_aside()) set_aside(ranks.front());
     if (ranks.front() != 0 && !outer_) put_buffers_back(*replica.net, buffers);
   }
 
@@ -309,13 +327,20 @@ class Run {
     for (std::size_t b = 0; b < copies.size(); ++b) now[b].copy_(copies[b]);
   }
 
-  double largest_gradient() const {
-    double largest = 0;
-    for (const auto& [name, parameter] : replicas_.front().parameters) {
-      if (parameter.grad().defined() && parameter.numel() > 0)
-        largest = std::max(largest, parameter.grad().abs().max().item<double>());
+  // False: a gradient is not finite, or is more than travels.
+  bool unscale() {
+    const bool travels = job_.comm_hook == "fp16" && !outer_ && !sets_aside();
+    const auto most = travels ? kLargestHalf : std::numeric_limits<double>::max();
+    bool finite = true;
+    for (auto& replica : replicas_) {
+      for (auto& [name, parameter] : replica.parameters) {
+        auto& gradient = parameter.mutable_grad();
+        if (!gradient.defined() || parameter.numel() == 0) continue;
+        finite = finite && gradient.abs().max().item<double>() <= most;
+        gradient.div_(scaler_.scale() * (outer_ ? 1 : times()));
+      }
     }
-    return largest;
+    return finite;
   }
 
   double clip(Replica& replica) const {
@@ -384,7 +409,8 @@ class Run {
   std::vector<Replica> replicas_;
   std::optional<OuterSteps> outer_;
   std::optional<ReferencePowerSgd> power_sgd_;
-  std::vector<std::vector<at::Tensor>> of_ranks_;  // gradients for PowerSGD, by parameter and rank
+  ReferenceGradScaler scaler_{job_};
+  std::vector<std::vector<at::Tensor>> of_ranks_;  // gradients set aside, by parameter and rank
   Outcome outcome_;
   std::int64_t step_ = 0, epoch_ = 0, in_epoch_ = 0, total_ = 0;
 };
