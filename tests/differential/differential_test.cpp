@@ -65,7 +65,8 @@ TEST_CASE(
 
 TEST_CASE("[T01] a gradient that a communication hook makes infinite skips the step") {
   right({R"({"ranks": 2, "comm_hook": "fp16", "scale": 1e6})",
-         R"({"ranks": 2, "comm_hook": "fp16", "dtype": "float32"})"});
+         R"({"ranks": 2, "comm_hook": "fp16", "dtype": "float32"})",
+         R"({"ranks": 3, "comm_hook": "fp16", "dtype": "float32", "loss_scaler": "on", "loss_scale_interval": 2})"});
   refused(R"({"ranks": 2, "strategy": "local_sgd", "comm_hook": "fp16", "scale": 1e9})",
           "the ranks' mean change is beyond what comm_hook's type holds");
 }

@@ -204,11 +204,9 @@ def settle_once(job):
         job["dtype"] = "float32"
         if not job["optimizer"].lower().endswith("sgd"):  # Adam makes whole steps of gradients that are nothing but rounding
             simple("optimizer")
-    if job["comm_hook"] == "fp16":  # how a scale falls until its gradients fit is not the reference's to say
-        simple("loss_scaler")
-    if job["amp"] == "fp16":  # what fits goes by each rank's own mean, and sums travel divided by a number that is Troupe's to choose
-        simple("loss", "balance")
-        if job["tie"] == "module_twice" and job["ranks"] > 1:  # LibTorch's casts are all threads', and gone when another rank's forward ends
+    if job["amp"] == "fp16" or job["comm_hook"] == "fp16" and has_scaler(job):  # what fits goes by each rank's own mean, and sums travel divided by a number that is Troupe's to choose
+        simple("loss", "balance", "sync_batchnorm")
+        if job["amp"] == "fp16" and job["tie"] == "module_twice" and job["ranks"] > 1:  # LibTorch's casts are all threads', and gone when another rank's forward ends
             simple("tie")
     if not has_scaler(job):
         simple("loss_scale_interval")

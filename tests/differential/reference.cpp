@@ -266,9 +266,10 @@ class Run {
         for (auto& gradient : of_ranks) gradient *= unit * job_.ranks;
         mean = power_sgd_->reduce(name, of_ranks).to(parameter.scalar_type()) / unit;
       } else {
+        const auto own = parameter.scalar_type(), wire = parameter.element_size() > 2 ? at::kHalf : own;
         auto sum = at::zeros_like(of_ranks.front());
-        for (const auto& gradient : of_ranks) sum += (gradient / times()).to(at::kHalf);
-        mean = sum.to(at::kHalf).to(parameter.scalar_type()) * times();
+        for (const auto& gradient : of_ranks) sum += (gradient / times()).to(wire);
+        mean = sum.to(wire).to(own) * times();
       }
     }
     of_ranks_.clear();
