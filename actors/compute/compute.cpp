@@ -346,6 +346,7 @@ void Compute::run_micro_batches(const std::function<MicroBatchLoss(std::int64_t)
       fault_point("forward", compute_.step_);
       compute_.check_loss(result.loss);
       compute_.count_loss(result);
+      if (result.weight == 0) return at::zeros({});  // no gradient comes from it: 0 times infinity is NaN
       return result.loss.value * compute_.backward_factor(result);
     }
     void try_forward(int micro_batch) override { (void)run(micro_batch); }

@@ -282,9 +282,6 @@ def settle_once(job):
         simple("norm")
         if job["comm_hook"] == "bf16" or is_local(job):
             simple("scale")
-    # The rank of which the first gradient is infinite must have a sample in that step.
-    if job["event"] == "infinite" and is_mesh(job["strategy"]) and not job["drop_last"]:
-        simple("event")
     if job["norm"] == "batch":  # a batch of one sample has no statistics, and batches of unequal sizes are for later
         simple("samples", "drop_last", "feed", "validate")
         if job["strategy"] == "parameter_server":
