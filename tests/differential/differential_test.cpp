@@ -127,7 +127,8 @@ TEST_CASE("[T01] a mesh drops what a sample of weight 0 brings, also where that 
   right(
       {R"({"ranks": 4, "strategy": "tensor_parallel/dp=2,tp=2", "samples": 13, "drop_last": false, "event": "infinite", "dtype": "float32"})",
        R"({"ranks": 4, "strategy": "pipeline/dp=2,pp=2", "cells": 3, "samples": 13, "drop_last": false, "event": "infinite", "dtype": "float32"})",
-       R"({"ranks": 4, "strategy": "pipeline/fsdp=2,tp=2", "cells": 3, "samples": 13, "drop_last": false, "event": "infinite", "dtype": "float32"})"});
+       R"({"ranks": 4, "strategy": "pipeline/fsdp=2,tp=2", "cells": 3, "samples": 13, "drop_last": false, "event": "infinite", "dtype": "float32"})",
+       R"({"ranks": 4, "strategy": "tensor_parallel/dp=2,tp=2", "samples": 13, "drop_last": false, "unused": "rank", "rule": "momentum", "dtype": "float32"})"});
 }
 
 TEST_CASE("[T01] a rank that has run out of data takes no step of its own, and uses no parameter") {

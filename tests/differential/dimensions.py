@@ -183,9 +183,8 @@ def settle_once(job):
             simple("tie")
     if job["event"] != "resume":
         simple("resume_ranks", "resume_batch", "resume_strategy")
-    if is_mesh(job["strategy"]):  # f32 only; which samples a rank has is for the other strategies to show
+    if is_mesh(job["strategy"]):  # f32 only
         job["dtype"] = "float32"
-        simple("unused")
         job["ranks"] = 4 if "/" in job["strategy"] else max(job["ranks"], 2)
         if job["event"] == "resume":
             simple("resume_ranks")
