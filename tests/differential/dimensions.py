@@ -281,8 +281,10 @@ def settle_once(job):
         simple("norm")
         if job["comm_hook"] == "bf16" or is_local(job):
             simple("scale")
-    if job["norm"] == "batch":  # a batch of one sample has no statistics, and batches of unequal sizes are for later
-        simple("samples", "drop_last", "feed", "validate")
+    if job["norm"] == "batch":  # a batch of one sample has no statistics, and a rank that repeats one takes its statistics
+        simple("samples", "drop_last", "validate")
+        if is_local(job):
+            simple("feed")
         if job["strategy"] == "parameter_server":
             simple("norm", "sync_batchnorm", "broadcast_buffers")
     if not job["drop_last"] or job["feed"] == "uneven" or job["samples"] < 4:
