@@ -529,7 +529,7 @@ bool Compute::end_share(Optimizer& optimizer, double lr) {
   has_share_ = strategy_->end_share([&] {
     const double norm = gradient_norm();
     overflowed_ = overflowed_ || !std::isfinite(norm);
-    apply(optimizer, lr, norm);
+    if (!overflowed_) apply(optimizer, lr, norm);  // else the next share's loss would not be finite either
   });
   trace_since(nanoseconds(started), "exchange with the server");
   shares_wait_ms_ += milliseconds_since(started);

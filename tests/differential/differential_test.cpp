@@ -186,6 +186,12 @@ TEST_CASE("[T01] fragments meet in turn, and a switch of strategy takes what is 
          R"({"ranks": 2, "strategy": "local_sgd", "switch_at": "3:ddp", "optimizer": "adamw"})"});
 }
 
+TEST_CASE("[T01] an update that overflows leaves the other updates of its step a model that is finite") {
+  right(
+      {R"({"strategy": "parameter_server", "staleness": 2, "optimizer": "adamw", "clip_norm": 0.3, "event": "infinite"})",
+       R"({"strategy": "parameter_server", "staleness": 1, "model": "tokens", "tie": "module_twice", "amp": "fp16", "loss_scale_interval": 2, "dtype": "float32", "on_not_finite": "stop"})"});
+}
+
 TEST_CASE("[T01] unequal shares of a batch have the loss and gradient of equal ones") {
   right({R"({"ranks": 3, "balance": "weights"})",
          R"({"ranks": 2, "balance": "weights", "strategy": "zero1", "loss": "masked", "accumulate": 2})"});

@@ -56,6 +56,7 @@ DIMENSIONS = {
     "fragments": [1, 2],
     "overlap": [0, 1],
     "switch_at": ["", "3:ddp", "3:local_sgd", "4:diloco"],
+    "staleness": [0, 1, 2],
     "verify_every": [0, 2],
     "snapshot_every": [10, 2],
     "event": ["none", "resume", "kill", "infinite"],
@@ -291,6 +292,10 @@ def settle_once(job):
         simple("dropout")  # a mask goes by a rank's place in the batch
     if job["strategy"] == "parameter_server":
         simple("shuffle", "unused", "dropout")  # ranks take shares by demand
+    if job["strategy"] != "parameter_server" or job["ranks"] > 1:  # whose gradient is how old goes by who is first
+        simple("staleness")
+    if job["staleness"] > 0:
+        simple("resume_ranks", "feed")
 
 
 def for_python(job):

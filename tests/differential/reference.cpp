@@ -80,6 +80,8 @@ class Run {
 
  private:
   int ranks() const { return data_ranks(job_); }
+  // Of a step. The one rank of a parameter server applies each before it takes its next part of the batch.
+  int updates() const { return job_.strategy == "parameter_server" ? job_.staleness + 1 : 1; }
   std::int64_t per_epoch() const {
     const auto n = std::int64_t{job_.samples}, b = std::int64_t{job_.batch_size};
     return job_.drop_last ? n / b : (n + b - 1) / b;
@@ -124,12 +126,11 @@ class Run {
   Batches batches() const {
     const auto begin = in_epoch_ * job_.batch_size,
                of_step = std::min<std::int64_t>(job_.batch_size, job_.samples - begin);
-    Batches all(static_cast<std::size_t>(job_.accumulate));
-    const std::int64_t part = job_.batch_size / job_.accumulate;
+    const std::int64_t parts = job_.accumulate * updates(), part = job_.batch_size / parts;
+    Batches all(static_cast<std::size_t>(parts));
     for (std::size_t m = 0; m < all.size(); ++m) {
       const auto number = static_cast<std::int64_t>(m);
-      const auto first = begin + of_step * number / job_.accumulate,
-                 last = begin + of_step * (number + 1) / job_.accumulate;
+      const auto first = begin + of_step * number / parts, last = begin + of_step * (number + 1) / parts;
       const auto place = [&](int rank) { return first + (last - first) * (part * rank / ranks()) / part; };
       for (int r = 0; r < ranks(); ++r) {
         auto& mine = all[m].emplace_back();
@@ -165,7 +166,7 @@ class Run {
     return outer_ || sets_aside() || job_.amp == "fp16" || (job_.norm == "batch" && !job_.sync_batchnorm);
   }
   // A rank's own mean is what f16 has to hold, and what a replica trains on.
-  double times() const { return outer_ || job_.amp == "fp16" ? ranks() : 1; }
+  double times() const { return outer_ || job_.amp == "fp16" ? ranks() * updates() : 1; }
   bool sets_aside() const { return power_sgd_ || (job_.comm_hook == "fp16" && scaler_.is_on() && !outer_); }
 
   void step(const Batches& batches) {
@@ -184,7 +185,17 @@ class Run {
       freeze(*replica.net, job_, step_);
       replica.optimizer->zero_grad();
     }
+    std::optional<Replica> start;  // of a step of several updates
+    if (updates() > 1) start.emplace(job_).copy(replicas_.front());
+    const double rate = factor();
+    bool finite = true;
     for (std::size_t m = 0; m < batches.size(); ++m) {
+      if (m > 0 && start) {
+        finite = unscale() && finite;
+        clip(replicas_.front());
+        replicas_.front().step(rate);
+        replicas_.front().optimizer->zero_grad();
+      }
       if (by_rank()) {
         for (int r = 0; r < ranks(); ++r)
           forward_backward(static_cast<int>(m), {r}, {batches[m][static_cast<std::size_t>(r)]}, all, seen);
@@ -195,8 +206,7 @@ class Run {
       }
     }
     if (sets_aside()) combine(all);
-    const bool finite = unscale();
-    const double rate = factor();
+    finite = unscale() && finite;
     seen.rate = (job_.optimizer.starts_with("torch.") ? replicas_.front().base.front() : rate_of(job_)) * rate;
     seen.scale = scaler_.scale();
     seen.committed = finite && std::isfinite(seen.loss) && all > 0;
@@ -207,6 +217,7 @@ class Run {
     }
     for (std::size_t r = 0; r < replicas_.size(); ++r)
       seen.committed ? replicas_[r].step(rate) : put_buffers_back(*replicas_[r].net, buffers[r]);
+    if (start && !seen.committed) replicas_.front().copy(*start);
     if (power_sgd_) seen.committed ? power_sgd_->keep() : power_sgd_->forget();
     outcome_.steps[step_++] = seen;
     if (outer_) outer_->after_step(step_, replicas_);
@@ -338,7 +349,7 @@ class Run {
         auto& gradient = parameter.mutable_grad();
         if (!gradient.defined() || parameter.numel() == 0) continue;
         finite = finite && gradient.abs().max().item<double>() <= most;
-        gradient.div_(scaler_.scale() * (outer_ ? 1 : times()));
+        gradient.div_(scaler_.scale() * (outer_ ? 1 : times()) / updates());
       }
     }
     return finite;

@@ -100,7 +100,10 @@ struct Replica {
     for (std::size_t p = 0; p < parameters.size(); ++p) {
       parameters[p].second.copy_(other.parameters[p].second);
       const auto* state = other.state_of(p);
-      if (state == nullptr) continue;
+      if (state == nullptr) {
+        optimizer->state().erase(parameters[p].second.unsafeGetTensorImpl());
+        continue;
+      }
       auto mine = state->clone();
       for (const auto& [name, tensor] : slots_of(*mine)) *tensor = tensor->clone();
       optimizer->state()[parameters[p].second.unsafeGetTensorImpl()] = std::move(mine);

@@ -47,7 +47,7 @@ Config config_of(const Job& job, const std::string& folder) {
     }
     if (config.tensor_plan.starts_with(", ")) config.tensor_plan.erase(0, 2);
   }
-  config.staleness = 0;
+  config.staleness = job.staleness;
   config.seed = static_cast<std::uint64_t>(job.seed);
   config.batch_size = job.batch_size;
   config.grad_accum_steps = job.accumulate;
