@@ -186,6 +186,11 @@ TEST_CASE("[T01] fragments meet in turn, and a switch of strategy takes what is 
          R"({"ranks": 2, "strategy": "local_sgd", "switch_at": "3:ddp", "optimizer": "adamw"})"});
 }
 
+TEST_CASE("[T01] a rank that is lost in SyncBatchNorm is not taken for samples that are missing") {
+  right(
+      {R"({"ranks": 2, "model": "tokens", "norm": "batch", "sync_batchnorm": true, "samples": 13, "drop_last": false, "checkpointing": "block", "event": "kill", "kill_at": "forward"})"});
+}
+
 TEST_CASE("[T01] an update that overflows leaves the other updates of its step a model that is finite") {
   right(
       {R"({"strategy": "parameter_server", "staleness": 2, "optimizer": "adamw", "clip_norm": 0.3, "event": "infinite"})",
