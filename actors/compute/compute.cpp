@@ -346,6 +346,7 @@ void Compute::run_micro_batches(const std::function<MicroBatchLoss(std::int64_t)
       fault_point("forward", compute_.step_);
       compute_.check_loss(result.loss);
       compute_.count_loss(result);
+      if (result.weight == 0) return at::zeros({});  // no gradient comes from it: 0 times infinity is NaN
       return result.loss.value * compute_.backward_factor(result);
     }
     void try_forward(int micro_batch) override { (void)run(micro_batch); }
@@ -528,7 +529,7 @@ bool Compute::end_share(Optimizer& optimizer, double lr) {
   has_share_ = strategy_->end_share([&] {
     const double norm = gradient_norm();
     overflowed_ = overflowed_ || !std::isfinite(norm);
-    apply(optimizer, lr, norm);
+    if (!overflowed_) apply(optimizer, lr, norm);  // else the next share's loss would not be finite either
   });
   trace_since(nanoseconds(started), "exchange with the server");
   shares_wait_ms_ += milliseconds_since(started);

@@ -16,8 +16,8 @@ struct Statistics {
   double total = 0;
 };
 
-void reduce_over_ranks(const at::Tensor& sums, const BatchNormCall& call) {
-  BatchNormCall::reached([&] { call.lane->all_reduce(sums, ReduceOp::sum, call.label); });
+bool reduce_over_ranks(const at::Tensor& sums, const BatchNormCall& call) {
+  return BatchNormCall::reached([&] { call.lane->all_reduce(sums, ReduceOp::sum, call.label); });
 }
 
 Statistics over_all_ranks(const at::Tensor& input, const BatchNormCall& call) {
@@ -37,10 +37,10 @@ Statistics over_all_ranks(const at::Tensor& input, const BatchNormCall& call) {
     sums.narrow(0, channels, channels).copy_((variance.to(at::kDouble) + mean64.square()) * count);
     sums[2 * channels] = count;
   }
-  reduce_over_ranks(sums, call);
+  const bool reached = reduce_over_ranks(sums, call);
   Statistics all;
   all.total = sums[2 * channels].item<double>();
-  call.check_total(all.total);
+  if (reached) call.check_total(all.total);
   all.mean = sums.narrow(0, 0, channels) / all.total;
   all.variance = (sums.narrow(0, channels, channels) / all.total - all.mean.square()).clamp_min_(0);
   return all;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "strategies/mesh/sharded_mesh.hpp"
 #include "strategies/mesh/stage_balance.hpp"
@@ -148,8 +149,9 @@ void MeshParallel::collect_parameters() {
     names_.push_back(item.key());
     parameter.whole = parameter.tensor.detach();
     if (context_.trains(item.value()))
-      parameter.hook = parameter.tensor.register_hook(
-          [this, i = parameters_.size()](const at::Tensor&) { parameters_[i].used = true; });
+      parameter.hook = parameter.tensor.register_hook([this, i = parameters_.size()](const at::Tensor&) {
+        if (!drops_gradients_) parameters_[i].used = true;
+      });
     parameters_.push_back(std::move(parameter));
   }
   agree_on_layout(layout(), *context_.program_lane);
@@ -275,6 +277,17 @@ void MeshParallel::begin_step(std::int64_t step) {
 
 void MeshParallel::clear_gradients() {
   flat_.zero_();
+  for (auto& parameter : parameters_) parameter.tensor.mutable_grad() = parameter.gradient;
+}
+
+void MeshParallel::begin_backward(bool, double weight) {
+  drops_gradients_ = weight == 0;
+  if (!drops_gradients_) return;
+  for (auto& parameter : parameters_) parameter.tensor.mutable_grad() = at::Tensor();  // 0 times infinity is NaN
+}
+
+void MeshParallel::end_backward() {
+  if (!std::exchange(drops_gradients_, false)) return;
   for (auto& parameter : parameters_) parameter.tensor.mutable_grad() = parameter.gradient;
 }
 

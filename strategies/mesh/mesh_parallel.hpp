@@ -45,8 +45,8 @@ class MeshParallel : public Strategy {
   void remember_state() override;
   void begin_evaluation() override { evaluations_ = 0; }
   void begin_step(std::int64_t step) override;
-  void begin_backward(bool, double) override {}
-  void end_backward() override {}
+  void begin_backward(bool synchronise, double weight) override;
+  void end_backward() override;
   bool orders_micro_batches() const override { return mesh_.pp > 1; }
   void run_micro_batches(MicroBatches& work) override;
   GradientSummary reduce_gradients() override;
@@ -123,6 +123,7 @@ class MeshParallel : public Strategy {
   std::unique_ptr<FlatBuffers> buffers_;
   std::vector<std::string> names_;
   std::vector<Parameter> parameters_;  // as names_
+  bool drops_gradients_ = false;       // of this backward: its samples have no weight
 
  private:
   void make_lanes();

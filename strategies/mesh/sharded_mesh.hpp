@@ -29,8 +29,14 @@ class ShardedMesh final : public MeshParallel {
   void begin_step(std::int64_t step) override;
   void begin_evaluation() override;
   void end_evaluation() override { shards_->end_evaluation(); }
-  void begin_backward(bool synchronise, double weight) override { shards_->begin_backward(synchronise, weight); }
-  void end_backward() override { shards_->end_backward(); }
+  void begin_backward(bool synchronise, double weight) override {
+    drops_gradients_ = weight == 0;  // the shards do it
+    shards_->begin_backward(synchronise, weight);
+  }
+  void end_backward() override {
+    shards_->end_backward();
+    drops_gradients_ = false;
+  }
   GradientSummary reduce_gradients() override;
   std::int32_t find_not_finite() override { return outer(shards_->find_not_finite()); }
   double gradient_norm() override;

@@ -65,7 +65,8 @@ TEST_CASE(
 
 TEST_CASE("[T01] a gradient that a communication hook makes infinite skips the step") {
   right({R"({"ranks": 2, "comm_hook": "fp16", "scale": 1e6})",
-         R"({"ranks": 2, "comm_hook": "fp16", "dtype": "float32"})"});
+         R"({"ranks": 2, "comm_hook": "fp16", "dtype": "float32"})",
+         R"({"ranks": 3, "comm_hook": "fp16", "dtype": "float32", "loss_scaler": "on", "loss_scale_interval": 2})"});
   refused(R"({"ranks": 2, "strategy": "local_sgd", "comm_hook": "fp16", "scale": 1e9})",
           "the ranks' mean change is beyond what comm_hook's type holds");
 }
@@ -73,6 +74,16 @@ TEST_CASE("[T01] a gradient that a communication hook makes infinite skips the s
 TEST_CASE("[T01] what a program does between steps is called in both loops, and both run under autocast") {
   right({R"({"loop": "framework", "ranks": 2})", R"({"ranks": 2})", R"({"loop": "framework", "amp": "bf16"})",
          R"({"amp": "bf16"})"});
+}
+
+TEST_CASE("[T01] a loss scale grows and falls as PyTorch's, and a step that overflows f16 is skipped") {
+  right(
+      {R"({"amp": "fp16", "dtype": "float32", "loss_scale_interval": 2})",
+       R"({"ranks": 3, "amp": "fp16", "dtype": "float32", "loss_scale_interval": 2, "strategy": "fsdp", "model": "tokens"})",
+       R"({"amp": "fp16", "dtype": "float32", "loss_scale_interval": 2, "model": "tokens", "tie": "module_twice"})",
+       R"({"ranks": 2, "loss_scaler": "on", "loss_scale_interval": 2, "event": "infinite"})",
+       R"({"ranks": 2, "amp": "fp16", "dtype": "float32", "loss_scale_interval": 2, "on_not_finite": "stop", "event": "resume"})"});
+  refused(R"({"ranks": 2, "amp": "fp16", "event": "infinite", "on_not_finite": "stop"})", "the loss is not finite");
 }
 
 TEST_CASE("[T01] an option that a layer has holds when ranks share it") {
@@ -110,6 +121,14 @@ TEST_CASE("[T01] batches of unequal numbers come again after the loss of a rank,
        R"({"feed": "uneven", "ranks": 3, "event": "kill", "kill_at": "voted"})",
        R"({"feed": "uneven", "ranks": 2, "event": "kill", "kill_at": "forward", "strategy": "fsdp", "snapshot_every": 2})",
        R"({"feed": "uneven", "ranks": 2, "event": "resume"})"});
+}
+
+TEST_CASE("[T01] a mesh drops what a sample of weight 0 brings, also where that is infinite") {
+  right(
+      {R"({"ranks": 4, "strategy": "tensor_parallel/dp=2,tp=2", "samples": 13, "drop_last": false, "event": "infinite", "dtype": "float32"})",
+       R"({"ranks": 4, "strategy": "pipeline/dp=2,pp=2", "cells": 3, "samples": 13, "drop_last": false, "event": "infinite", "dtype": "float32"})",
+       R"({"ranks": 4, "strategy": "pipeline/fsdp=2,tp=2", "cells": 3, "samples": 13, "drop_last": false, "event": "infinite", "dtype": "float32"})",
+       R"({"ranks": 4, "strategy": "tensor_parallel/dp=2,tp=2", "samples": 13, "drop_last": false, "unused": "rank", "rule": "momentum", "dtype": "float32"})"});
 }
 
 TEST_CASE("[T01] a rank that has run out of data takes no step of its own, and uses no parameter") {
@@ -173,6 +192,17 @@ TEST_CASE("[T01] fragments meet in turn, and a switch of strategy takes what is 
          R"({"ranks": 2, "strategy": "diloco", "overlap": 1, "switch_at": "3:ddp", "rule": "momentum"})",
          R"({"ranks": 3, "switch_at": "4:diloco", "optimizer": "torch.Adam"})",
          R"({"ranks": 2, "strategy": "local_sgd", "switch_at": "3:ddp", "optimizer": "adamw"})"});
+}
+
+TEST_CASE("[T01] a rank that is lost in SyncBatchNorm is not taken for samples that are missing") {
+  right(
+      {R"({"ranks": 2, "model": "tokens", "norm": "batch", "sync_batchnorm": true, "samples": 13, "drop_last": false, "checkpointing": "block", "event": "kill", "kill_at": "forward"})"});
+}
+
+TEST_CASE("[T01] an update that overflows leaves the other updates of its step a model that is finite") {
+  right(
+      {R"({"strategy": "parameter_server", "staleness": 2, "optimizer": "adamw", "clip_norm": 0.3, "event": "infinite"})",
+       R"({"strategy": "parameter_server", "staleness": 1, "model": "tokens", "tie": "module_twice", "amp": "fp16", "loss_scale_interval": 2, "dtype": "float32", "on_not_finite": "stop"})"});
 }
 
 TEST_CASE("[T01] unequal shares of a batch have the loss and gradient of equal ones") {

@@ -47,14 +47,17 @@ DIMENSIONS = {
     "static_graph": [False, True],
     "early_update": [False, True],
     "checkpointing": ["none", "block"],
-    "amp": ["none", "bf16"],
+    "amp": ["none", "bf16", "fp16"],
     "validate": [0, 7],
     "loss_scaler": ["auto", "on"],
+    "loss_scale_interval": [2000, 2],
+    "on_not_finite": ["skip", "stop"],
     "sync_every": [2, 3],
     "outer_momentum": [0.9, 0],
     "fragments": [1, 2],
     "overlap": [0, 1],
     "switch_at": ["", "3:ddp", "3:local_sgd", "4:diloco"],
+    "staleness": [0, 1, 2],
     "verify_every": [0, 2],
     "snapshot_every": [10, 2],
     "event": ["none", "resume", "kill", "lose", "infinite", "net", "disk"],
@@ -68,7 +71,7 @@ DIMENSIONS = {
 RARE = {("backend", "gloo"): 4, ("scale", 1e6): 12, ("feed", "uneven"): 6, ("samples", 3): 12, ("bad_sample", 4): 6, ("samples", 1): 12, ("comm_hook", "fp16"): 8, ("comm_hook", "bf16"): 8,
         ("comm_hook", "powersgd"): 6, ("comm_hook", "owing"): 4, ("switch_at", "3:ddp"): 3, ("switch_at", "3:local_sgd"): 3, ("switch_at", "4:diloco"): 3, ("balance", "weights"): 4,
         ("odd", "bfloat16"): 12, ("event", "kill"): 6, ("event", "lose"): 8, ("event", "infinite"): 8, ("event", "net"): 6, ("event", "disk"): 12, ("early_update", True): 6, ("static_graph", True): 6,
-        ("dtype", "float32"): 6, ("strategy", "parameter_server"): 2, ("amp", "bf16"): 8}
+        ("dtype", "float32"): 6, ("strategy", "parameter_server"): 2, ("amp", "bf16"): 8, ("amp", "fp16"): 8, ("on_not_finite", "stop"): 3}
 RARE |= {("strategy", mesh): 3 for mesh in DIMENSIONS["strategy"] if mesh.startswith(("pipeline", "tensor_parallel"))}
 
 SIMPLEST = {name: values[0] for name, values in DIMENSIONS.items()}
@@ -122,6 +125,10 @@ def is_rough(job):
     return job["comm_hook"] not in ("none", "owing") or job["amp"] != "none" or job["odd"] == "bfloat16"
 
 
+def has_scaler(job):
+    return job["loss_scaler"] == "on" or job["amp"] == "fp16"
+
+
 def phases(job):
     """(ranks, batch size, strategy) of the run and of the one that resumes it."""
     first = job["ranks"], job["batch_size"], job["strategy"]
@@ -171,7 +178,7 @@ REFUSED = [
     Refusal("balance strategy", lambda j: j["balance"] != "equal" and any_phase(j, is_server), "ranks take parts of a batch by demand"),
     Refusal("early_update clip_norm", lambda j: j["early_update"] and j["clip_norm"] > 0,
             "clip_norm must know all of the gradient before any of it is applied"),
-    Refusal("early_update loss_scaler", lambda j: j["early_update"] and j["loss_scaler"] == "on",
+    Refusal("early_update loss_scaler amp", lambda j: j["early_update"] and has_scaler(j),
             "the loss scaler must see all of the gradient before any of it is applied"),
     Refusal("early_update loss", lambda j: j["early_update"] and j["loss"] == "masked",
             "early_update updates parameters"),
@@ -201,6 +208,7 @@ REFUSED = [
     Refusal("sync_batchnorm", lambda j: j["sync_batchnorm"] and any_phase(j, is_server), "the ranks of … run forward at different times"),
     Refusal("sync_batchnorm", lambda j: j["sync_batchnorm"] and any_phase(j, is_mesh),
             "it would wait for ranks that run another stage or micro-batch"),
+    Refusal("on_not_finite event", lambda j: j["on_not_finite"] == "stop" and j["event"] == "infinite", "the loss is not finite"),
 ]
 
 
@@ -221,9 +229,8 @@ def settle_once(job):
             simple("tie")
     if job["event"] != "resume":
         simple("resume_ranks", "resume_batch", "resume_strategy")
-    if is_mesh(job["strategy"]):  # f32 only; which samples a rank has is for the other strategies to show
+    if is_mesh(job["strategy"]):  # f32 only
         job["dtype"] = "float32"
-        simple("unused")
         job["ranks"] = 4 if "/" in job["strategy"] else max(job["ranks"], 2)
         if job["event"] == "resume":
             simple("resume_ranks")
@@ -242,8 +249,16 @@ def settle_once(job):
         job["dtype"] = "float32"
         if not job["optimizer"].lower().endswith("sgd"):  # Adam makes whole steps of gradients that are nothing but rounding
             simple("optimizer")
-    if job["comm_hook"] == "fp16":  # how a scale falls until its gradients fit is not the reference's to say
-        simple("loss_scaler")
+    if job["amp"] == "fp16" or job["comm_hook"] == "fp16" and has_scaler(job):  # what fits goes by each rank's own mean, and sums travel divided by a number that is Troupe's to choose
+        simple("loss", "balance", "sync_batchnorm")
+        if job["amp"] == "fp16" and job["tie"] == "module_twice" and job["ranks"] > 1:  # LibTorch's casts are all threads', and gone when another rank's forward ends
+            simple("tie")
+    if not has_scaler(job):
+        simple("loss_scale_interval")
+        if job["comm_hook"] == "fp16":  # it may overflow
+            simple("on_not_finite")
+    if job["event"] == "infinite" and job["on_not_finite"] == "stop":  # the rank with that loss must have a sample then
+        simple("drop_last", "feed")
     if job["optimizer"] == "adamw":
         simple("rule")
     if job["norm"] != "batch":
@@ -352,11 +367,11 @@ def settle_once(job):
         simple("norm")
         if job["comm_hook"] == "bf16" or is_local(job):
             simple("scale")
-    # The rank of which the first gradient is infinite must have a sample in that step.
-    if job["event"] == "infinite" and is_mesh(job["strategy"]) and not job["drop_last"]:
-        simple("event")
-    if job["norm"] == "batch":  # a batch of one sample has no statistics, and batches of unequal sizes are for later
-        simple("samples", "drop_last", "feed")
+    # A batch of one sample has no statistics, and a rank that repeats one takes its statistics.
+    if job["norm"] == "batch":
+        simple("samples", "drop_last")
+        if is_local(job):
+            simple("feed")
         if not job["broadcast_buffers"]:
             simple("validate")  # of each rank's own
         if job["strategy"] == "parameter_server":
@@ -365,6 +380,10 @@ def settle_once(job):
         simple("dropout")  # a mask goes by a rank's place in the batch
     if job["strategy"] == "parameter_server":
         simple("shuffle", "unused", "dropout")  # ranks take shares by demand
+    if job["strategy"] != "parameter_server" or job["ranks"] > 1:  # whose gradient is how old goes by who is first
+        simple("staleness")
+    if job["staleness"] > 0:
+        simple("resume_ranks", "feed")
 
 
 def for_python(job):

@@ -68,11 +68,14 @@ struct Job {
   std::string checkpointing = "none";
   std::string amp = "none";  ///< none, bf16, fp16
   std::string loss_scaler = "auto";
+  int loss_scale_interval = 2000;
+  std::string on_not_finite = "skip";
   int sync_every = 2;           ///< local_sgd, diloco
   double outer_momentum = 0.9;  ///< diloco
   int fragments = 1;            ///< diloco
   int overlap = 0;              ///< diloco, steps
   std::string switch_at = "";   ///< as `--switch_at`, one switch
+  int staleness = 0;            ///< parameter_server, on one rank: a step is one update more than this
   int verify_every = 0;
   int snapshot_every = 10;
   int validate = 0;  ///< held-out samples; 0: none
@@ -89,15 +92,13 @@ struct Job {
   bool exact = false;  ///< not drawn: the reference computes in f64, whatever dtype says
 };
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Job, ranks, strategy, backend, loop, model, cells, dtype, norm, dropout,
-                                                tie, odd, frozen, unused, padding_idx, optimizer, rule, groups, listed,
-                                                weight_decay, clip_norm, schedule, warmup_steps, loss, scale, samples,
-                                                batch_size, accumulate, drop_last, shuffle, feed, balance, max_steps,
-                                                bad_sample, bucket_mb, comm_hook, powersgd_rank, broadcast_buffers,
-                                                sync_batchnorm, static_graph, early_update, checkpointing, amp,
-                                                loss_scaler, sync_every, outer_momentum, fragments, overlap, switch_at,
-                                                verify_every, snapshot_every, validate, event, resume_ranks,
-                                                resume_batch, resume_strategy, kill_at, seed)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(
+    Job, ranks, strategy, backend, loop, model, cells, dtype, norm, dropout, tie, odd, frozen, unused, padding_idx,
+    optimizer, rule, groups, listed, weight_decay, clip_norm, schedule, warmup_steps, loss, scale, samples, batch_size,
+    accumulate, drop_last, shuffle, feed, balance, max_steps, bad_sample, bucket_mb, comm_hook, powersgd_rank,
+    broadcast_buffers, sync_batchnorm, static_graph, early_update, checkpointing, amp, loss_scaler, loss_scale_interval,
+    on_not_finite, sync_every, outer_momentum, fragments, overlap, switch_at, staleness, verify_every, snapshot_every,
+    validate, event, resume_ranks, resume_batch, resume_strategy, kill_at, seed)
 
 inline constexpr double kEps = 1e-3;    ///< of the optimizers: a gradient that is nothing but rounding must not count
 inline constexpr double kMixing = 0.5;  ///< of diloco's overlapped fragments

@@ -106,9 +106,10 @@ class Life {
   }
   Loss loss_of(Net& net, const Batch& batch) {
     if (net.is_training()) note_(note_of_samples(job_, batch, rank_.system().compute().data_shard()));
-    const Place place{rank_.steps_done(),
-                      static_cast<int>(batch.micro_batch),
-                      {{rank_.rank(), batch.index[0].item<std::int64_t>(), batch.numel()}}};
+    const Place place{
+        rank_.steps_done(),
+        static_cast<int>(batch.micro_batch),
+        {{rank_.system().compute().data_shard().index, batch.index[0].item<std::int64_t>(), batch.numel()}}};
     return loss_of(net, batch.input, batch.target, place);
   }
   void stop_if_due() {

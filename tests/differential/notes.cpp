@@ -13,7 +13,8 @@ nlohmann::json note_of_step(const StepReport& report) {
           {"samples", json_number(report.samples)},
           {"correct", json_number(report.correct)},
           {"norm", json_number(report.gradient_norm)},
-          {"rate", json_number(report.lr)}};
+          {"rate", json_number(report.lr)},
+          {"scale", json_number(report.loss_scale)}};
 }
 
 nlohmann::json note_of_call() { return {{"called", true}}; }
@@ -45,7 +46,8 @@ void Notes::add(const nlohmann::json& note) {
     for (const std::int64_t sample : note["samples"]) order_[note["epoch"]][position++] = sample;
   } else {
     outcome_.steps[note["step"]] = {note["committed"],          number_of(note["loss"]), number_of(note["samples"]),
-                                    number_of(note["correct"]), number_of(note["norm"]), number_of(note["rate"])};
+                                    number_of(note["correct"]), number_of(note["norm"]), number_of(note["rate"]),
+                                    number_of(note["scale"])};
   }
 }
 

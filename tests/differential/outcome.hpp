@@ -14,6 +14,7 @@ struct StepSeen {
   double loss = 0, samples = 0, correct = 0;
   double norm = 0;   ///< of the gradient before clipping; where the job clips
   double rate = 0;   ///< of the first group
+  double scale = 1;  ///< of the loss, by the scaler
   std::string type;  ///< of the model's output
 };
 

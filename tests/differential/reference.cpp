@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 
+#include "tests/differential/grad_scaler_reference.hpp"
 #include "tests/differential/outer_steps.hpp"
 #include "tests/differential/power_sgd_reference.hpp"
 #include "tests/differential/replica.hpp"
@@ -94,6 +95,8 @@ class Run {
     outer_->resume(step_, saved);
   }
   int ranks() const { return data_ranks(job_); }
+  // Of a step. The one rank of a parameter server applies each before it takes its next part of the batch.
+  int updates() const { return job_.strategy == "parameter_server" ? job_.staleness + 1 : 1; }
   std::int64_t per_epoch() const {
     const auto n = std::int64_t{job_.samples}, b = std::int64_t{job_.batch_size};
     return job_.drop_last ? n / b : (n + b - 1) / b;
@@ -138,12 +141,11 @@ class Run {
   Batches batches() const {
     const auto begin = in_epoch_ * job_.batch_size,
                of_step = std::min<std::int64_t>(job_.batch_size, job_.samples - begin);
-    Batches all(static_cast<std::size_t>(job_.accumulate));
-    const std::int64_t part = job_.batch_size / job_.accumulate;
+    const std::int64_t parts = job_.accumulate * updates(), part = job_.batch_size / parts;
+    Batches all(static_cast<std::size_t>(parts));
     for (std::size_t m = 0; m < all.size(); ++m) {
       const auto number = static_cast<std::int64_t>(m);
-      const auto first = begin + of_step * number / job_.accumulate,
-                 last = begin + of_step * (number + 1) / job_.accumulate;
+      const auto first = begin + of_step * number / parts, last = begin + of_step * (number + 1) / parts;
       const auto place = [&](int rank) { return first + (last - first) * (part * rank / ranks()) / part; };
       for (int r = 0; r < ranks(); ++r) {
         auto& mine = all[m].emplace_back();
@@ -173,8 +175,14 @@ class Run {
     return 1;
   }
 
-  // Each rank's statistics are its own in a BatchNorm that is not synchronised, and rank 0's are kept.
-  bool by_rank() const { return outer_ || hook_ || (job_.norm == "batch" && !job_.sync_batchnorm); }
+  // Each rank's statistics are its own in a BatchNorm that is not synchronised, and rank 0's are kept. Its scaled
+  // gradients are its own, too, when f16 may overflow.
+  bool by_rank() const {
+    return outer_ || sets_aside() || job_.amp == "fp16" || (job_.norm == "batch" && !job_.sync_batchnorm);
+  }
+  // A rank's own mean is what f16 has to hold, and what a replica trains on.
+  double times() const { return outer_ || job_.amp == "fp16" ? ranks() * updates() : 1; }
+  bool sets_aside() const { return hook_ || (job_.comm_hook == "fp16" && scaler_.is_on() && !outer_); }
 
   void step(const Batches& batches) {
     std::int64_t all = 0, samples = 0;
@@ -192,7 +200,17 @@ class Run {
       freeze(*replica.net, job_, step_);
       replica.optimizer->zero_grad();
     }
+    std::optional<Replica> start;  // of a step of several updates
+    if (updates() > 1) start.emplace(job_).copy(replicas_.front());
+    const double rate = factor();
+    bool finite = true;
     for (std::size_t m = 0; m < batches.size(); ++m) {
+      if (m > 0 && start) {
+        finite = unscale() && finite;
+        clip(replicas_.front());
+        replicas_.front().step(rate);
+        replicas_.front().optimizer->zero_grad();
+      }
       if (by_rank()) {
         for (int r = 0; r < ranks(); ++r)
           forward_backward(static_cast<int>(m), {r}, {batches[m][static_cast<std::size_t>(r)]}, all, seen);
@@ -202,17 +220,19 @@ class Run {
         forward_backward(static_cast<int>(m), together, batches[m], all, seen);
       }
     }
-    if (hook_) reduce_by_hook(all);
-    const double rate = factor();
+    if (sets_aside()) combine(all);
+    finite = unscale() && finite;
     seen.rate = (job_.optimizer.starts_with("torch.") ? replicas_.front().base.front() : rate_of(job_)) * rate;
-    seen.committed = std::isfinite(seen.loss) && all > 0;
-    if (job_.comm_hook == "fp16" && !outer_ && largest_gradient() > kLargestHalf) seen.committed = false;
+    seen.scale = scaler_.scale();
+    seen.committed = finite && std::isfinite(seen.loss) && all > 0;
+    scaler_.update(!finite || !std::isfinite(seen.loss));
     for (auto& replica : replicas_) {
       for (auto& [name, parameter] : replica.parameters) disturb(parameter.mutable_grad());
       seen.norm = std::max(seen.norm, clip(replica));
     }
     for (std::size_t r = 0; r < replicas_.size(); ++r)
       seen.committed ? replicas_[r].step(rate) : put_buffers_back(*replicas_[r].net, buffers[r]);
+    if (start && !seen.committed) replicas_.front().copy(*start);
     if (hook_) seen.committed ? hook_->keep() : hook_->forget();
     outcome_.steps[step_++] = seen;
     meet();
@@ -253,6 +273,7 @@ class Run {
     const auto colon = job_.switch_at.find(':');
     if (colon == std::string::npos || step_ != std::stoll(job_.switch_at)) return;
     hook_.reset();  // a switch says no hook
+    job_.comm_hook = "none";
     if (outer_) {
       outer_->end(replicas_);
       average_models_into_first(replicas_);
@@ -264,7 +285,7 @@ class Run {
     if (keeps_replicas(job_.strategy)) train_apart(job_.strategy, step_);
   }
 
-  // The gradients of micro-batch and rank, kept apart for a hook with a state.
+  // The gradients of micro-batch and rank, kept apart for what travels between ranks.
   void set_aside(int rank) {
     auto& parameters = replicas_.front().parameters;
     of_ranks_.resize(parameters.size());
@@ -274,19 +295,28 @@ class Run {
       auto& of_ranks = of_ranks_[p];
       while (static_cast<int>(of_ranks.size()) < job_.ranks)
         of_ranks.push_back(at::zeros_like(parameters[p].second.detach()));
-      of_ranks[static_cast<std::size_t>(rank)] += gradient * job_.ranks;
+      of_ranks[static_cast<std::size_t>(rank)] += gradient;
       gradient.reset();
     }
   }
-  // With sums what is owed is in units of sums, too.
-  void reduce_by_hook(std::int64_t all) {
+  // With sums what a hook owes is in units of sums, too.
+  void combine(std::int64_t all) {
     const double unit = job_.loss == "masked" ? static_cast<double>(std::max<std::int64_t>(1, all)) : 1;
     auto& parameters = replicas_.front().parameters;
     for (std::size_t p = 0; p < of_ranks_.size(); ++p) {
-      if (of_ranks_[p].empty()) continue;
+      auto& of_ranks = of_ranks_[p];
+      if (of_ranks.empty()) continue;
       auto& [name, parameter] = parameters[p];
-      for (auto& gradient : of_ranks_[p]) gradient *= unit;
-      parameter.mutable_grad() = hook_->reduce(name, of_ranks_[p]).to(parameter.scalar_type()) / unit;
+      auto& mean = parameter.mutable_grad();
+      if (hook_) {
+        for (auto& gradient : of_ranks) gradient *= unit * job_.ranks;
+        mean = hook_->reduce(name, of_ranks).to(parameter.scalar_type()) / unit;
+      } else {
+        const auto own = parameter.scalar_type(), wire = parameter.element_size() > 2 ? at::kHalf : own;
+        auto sum = at::zeros_like(of_ranks.front());
+        for (const auto& gradient : of_ranks) sum += (gradient / times()).to(wire);
+        mean = sum.to(wire).to(own) * times();
+      }
     }
     of_ranks_.clear();
   }
@@ -328,8 +358,8 @@ class Run {
       value = value * std::numeric_limits<double>::infinity();
     seen.loss += value.item<double>();
     seen.correct += static_cast<double>(loss.correct);
-    if (value.requires_grad()) (value * (outer_ ? job_.ranks : 1)).backward();
-    if (hook_) set_aside(ranks.front());
+    if (value.requires_grad()) (value * (times() * scaler_.scale())).backward();
+    if (sets_aside()) set_aside(ranks.front());
     if (ranks.front() != 0 && !outer_) put_buffers_back(*replica.net, buffers);
   }
 
@@ -344,13 +374,20 @@ class Run {
     for (std::size_t b = 0; b < copies.size(); ++b) now[b].copy_(copies[b]);
   }
 
-  double largest_gradient() const {
-    double largest = 0;
-    for (const auto& [name, parameter] : replicas_.front().parameters) {
-      if (parameter.grad().defined() && parameter.numel() > 0)
-        largest = std::max(largest, parameter.grad().abs().max().item<double>());
+  // False: a gradient is not finite, or is more than travels.
+  bool unscale() {
+    const bool travels = job_.comm_hook == "fp16" && !outer_ && !sets_aside();
+    const auto most = travels ? kLargestHalf : std::numeric_limits<double>::max();
+    bool finite = true;
+    for (auto& replica : replicas_) {
+      for (auto& [name, parameter] : replica.parameters) {
+        auto& gradient = parameter.mutable_grad();
+        if (!gradient.defined() || parameter.numel() == 0) continue;
+        finite = finite && gradient.abs().max().item<double>() <= most;
+        gradient.div_(scaler_.scale() * (outer_ ? 1 : times()) / updates());
+      }
     }
-    return largest;
+    return finite;
   }
 
   double clip(Replica& replica) const {
@@ -427,7 +464,8 @@ class Run {
   std::vector<Replica> replicas_;
   std::optional<OuterSteps> outer_;
   std::unique_ptr<ReferenceHook> hook_;
-  std::vector<std::vector<at::Tensor>> of_ranks_;  // gradients for hook_, by parameter and rank
+  ReferenceGradScaler scaler_{job_};
+  std::vector<std::vector<at::Tensor>> of_ranks_;  // gradients set aside, by parameter and rank
   Outcome outcome_;
   std::int64_t step_ = 0, epoch_ = 0, in_epoch_ = 0, total_ = 0;
 };

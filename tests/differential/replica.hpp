@@ -16,9 +16,16 @@
 
 namespace troupe::differential {
 
+/// As Python's. LibTorch's own is a product of the transposed weight, which autocast casts anew for each use.
+struct ReferenceLinearImpl : torch::nn::LinearImpl {
+  using torch::nn::LinearImpl::LinearImpl;
+  at::Tensor forward(const at::Tensor& x) { return at::linear(x, weight, bias); }
+};
+TORCH_MODULE(ReferenceLinear);
+
 /// LibTorch's own layers. Dropout's masks are the reference's, by the formula that docs/numbers.md gives.
 struct TorchKit {
-  using Linear = torch::nn::Linear;
+  using Linear = ReferenceLinear;
   using Embedding = torch::nn::Embedding;
   using BatchNorm = torch::nn::BatchNorm1d;
   using Dropout = ReferenceDropout;
@@ -93,7 +100,10 @@ struct Replica {
     for (std::size_t p = 0; p < parameters.size(); ++p) {
       parameters[p].second.copy_(other.parameters[p].second);
       const auto* state = other.state_of(p);
-      if (state == nullptr) continue;
+      if (state == nullptr) {
+        optimizer->state().erase(parameters[p].second.unsafeGetTensorImpl());
+        continue;
+      }
       auto mine = state->clone();
       for (const auto& [name, tensor] : slots_of(*mine)) *tensor = tensor->clone();
       optimizer->state()[parameters[p].second.unsafeGetTensorImpl()] = std::move(mine);

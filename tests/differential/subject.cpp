@@ -48,7 +48,7 @@ Config config_of(const Job& job, const std::string& folder) {
     }
     if (config.tensor_plan.starts_with(", ")) config.tensor_plan.erase(0, 2);
   }
-  config.staleness = 0;
+  config.staleness = job.staleness;
   config.seed = static_cast<std::uint64_t>(job.seed);
   config.batch_size = job.batch_size;
   config.grad_accum_steps = job.accumulate;
@@ -72,7 +72,7 @@ Config config_of(const Job& job, const std::string& folder) {
   config.lr_step_epochs = 1;
   config.lr_step_factor = 0.5;
   config.warmup_steps = job.warmup_steps;
-  config.on_not_finite = "skip";
+  config.on_not_finite = job.on_not_finite;
   config.bucket_cap_mb = job.bucket_mb;
   config.first_bucket_mb = std::min(1.0, job.bucket_mb);
   config.comm_hook = job.comm_hook;
@@ -84,6 +84,7 @@ Config config_of(const Job& job, const std::string& folder) {
   config.use_amp = job.amp != "none";
   if (config.use_amp) config.amp_dtype = job.amp;
   config.loss_scaler = job.loss_scaler;
+  config.loss_scale_interval = job.loss_scale_interval;
   config.sync_every = job.sync_every;
   config.outer_momentum = job.outer_momentum;
   config.diloco_fragments = job.fragments;
@@ -119,7 +120,7 @@ void read_metrics(const std::string& path, Outcome& outcome) {
     seen.norm = number("grad_norm");
     seen.rate = number("lr");
     seen.committed = number("skipped_steps") == 0;
-    seen.samples = seen.correct = -1;
+    seen.samples = seen.correct = seen.scale = -1;
   }
 }
 
