@@ -195,7 +195,7 @@ REFUSED = [
             "reduces whole gradients, … reduces shards"),
     Refusal("comm_hook strategy", lambda j: j["comm_hook"] != "none" and any_phase(j, is_mesh), "works on ddp's buckets, which … has not"),
     Refusal("comm_hook strategy", lambda j: j["comm_hook"] != "none" and any_phase(j, is_server), "is for buckets of gradients, and … has none"),
-    Refusal("comm_hook strategy", lambda j: j["comm_hook"] == "powersgd" and j["strategy"] in LOCAL,
+    Refusal("comm_hook strategy resume_strategy", lambda j: j["comm_hook"] == "powersgd" and any_phase(j, lambda s: s in LOCAL),
             "powersgd keeps what it owes by bucket of gradients"),
     Refusal("strategy ranks resume_ranks", lambda j: any(s == "hybrid_shard" and r > 1 and r % 2 for r, _, s in phases(j)),
             "so their shards do not match"),
