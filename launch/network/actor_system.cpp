@@ -110,12 +110,13 @@ CoordinatorActor connect_coordinator(caf::actor_system& system, const std::strin
     }
     std::this_thread::sleep_for(pause);
   }
+  const auto because = [&](int number) { return why.find(std::strerror(number)) != std::string::npos; };
   throw Error(ErrorCode::unavailable, "coordinator",
               "no answer from " + host + ":" + std::to_string(port) + " within " + std::to_string(timeout.count()) +
                   " ms (" + why + ")",
-              why.find(std::strerror(EMFILE)) == std::string::npos
-                  ? "is the launcher running, and is the address right?"
-                  : "raise the limit of open files (ulimit -n)");
+              because(EMFILE)          ? "raise the limit of open files (ulimit -n)"
+              : because(EADDRNOTAVAIL) ? "raise the limit of ports (net.ipv4.ip_local_port_range)"
+                                       : "is the launcher running, and is the address right?");
 }
 
 RunOfCoordinator run_of(caf::actor_system& system, const CoordinatorActor& coordinator) {
