@@ -12,7 +12,7 @@ add_compile_options($<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # ccache needs the first to see through a precompiled header.
   add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess;-Wno-restrict;-Wno-stringop-overflow>")
-  # GCC looks for garbage each time its memory has doubled from 128 MB: an eighth of the time, for an eighth of the memory.
+  # GCC looks for garbage each time its memory has doubled from 128 MB. Without: an eighth less time, an eighth more memory.
   add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:--param=ggc-min-heapsize=4000000>")
   # GCC 12 finds an overflow in "text" + std::string (https://gcc.gnu.org/PR105651).
   if(CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)

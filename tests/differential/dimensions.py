@@ -67,12 +67,27 @@ DIMENSIONS = {
     "kill_at": ["backward", "forward", "collective", "vote", "voted", "committed", "optimizer", "data", "buckets", "reduced"],
 }
 
+MESHES = [strategy for strategy in DIMENSIONS["strategy"] if strategy.startswith(("pipeline", "tensor_parallel"))]
+
 # What is drawn less often than the other values of its dimension: one value in so many draws.
-RARE = {("backend", "gloo"): 4, ("scale", 1e6): 12, ("feed", "uneven"): 6, ("samples", 3): 12, ("bad_sample", 4): 6, ("samples", 1): 12, ("comm_hook", "fp16"): 8, ("comm_hook", "bf16"): 8,
-        ("comm_hook", "powersgd"): 6, ("comm_hook", "owing"): 4, ("switch_at", "3:ddp"): 3, ("switch_at", "3:local_sgd"): 3, ("switch_at", "4:diloco"): 3, ("balance", "weights"): 4,
-        ("odd", "bfloat16"): 12, ("event", "kill"): 6, ("event", "lose"): 8, ("event", "infinite"): 8, ("event", "net"): 6, ("event", "disk"): 12, ("early_update", True): 6, ("static_graph", True): 6,
-        ("dtype", "float32"): 6, ("strategy", "parameter_server"): 2, ("amp", "bf16"): 8, ("amp", "fp16"): 8, ("on_not_finite", "stop"): 3}
-RARE |= {("strategy", mesh): 3 for mesh in DIMENSIONS["strategy"] if mesh.startswith(("pipeline", "tensor_parallel"))}
+RARE = {
+    "strategy": {"parameter_server": 2} | {mesh: 3 for mesh in MESHES},
+    "backend": {"gloo": 4},
+    "dtype": {"float32": 6},
+    "odd": {"bfloat16": 12},
+    "scale": {1e6: 12},
+    "samples": {3: 12, 1: 12},
+    "feed": {"uneven": 6},
+    "balance": {"weights": 4},
+    "bad_sample": {4: 6},
+    "comm_hook": {"fp16": 8, "bf16": 8, "powersgd": 6, "owing": 4},
+    "static_graph": {True: 6},
+    "early_update": {True: 6},
+    "amp": {"bf16": 8, "fp16": 8},
+    "on_not_finite": {"stop": 3},
+    "switch_at": {"3:ddp": 3, "3:local_sgd": 3, "4:diloco": 3},
+    "event": {"kill": 6, "lose": 8, "infinite": 8, "net": 6, "disk": 12},
+}
 
 SIMPLEST = {name: values[0] for name, values in DIMENSIONS.items()}
 
@@ -249,9 +264,11 @@ def settle_once(job):
         job["dtype"] = "float32"
         if not job["optimizer"].lower().endswith("sgd"):  # Adam makes whole steps of gradients that are nothing but rounding
             simple("optimizer")
-    if job["amp"] == "fp16" or job["comm_hook"] == "fp16" and has_scaler(job):  # what fits goes by each rank's own mean, and sums travel divided by a number that is Troupe's to choose
+    # What fits goes by each rank's own mean, and sums travel divided by a number that is Troupe's to choose.
+    if job["amp"] == "fp16" or job["comm_hook"] == "fp16" and has_scaler(job):
         simple("loss", "balance", "sync_batchnorm")
-        if job["amp"] == "fp16" and job["tie"] == "module_twice" and job["ranks"] > 1:  # LibTorch's casts are all threads', and gone when another rank's forward ends
+        # LibTorch's casts are all threads', and gone when another rank's forward ends.
+        if job["amp"] == "fp16" and job["tie"] == "module_twice" and job["ranks"] > 1:
             simple("tie")
     if not has_scaler(job):
         simple("loss_scale_interval")
@@ -268,7 +285,8 @@ def settle_once(job):
     if job["switch_at"]:
         if job["strategy"] not in ("ddp",) + LOCAL or job["strategy"] == job["switch_at"][2:]:
             simple("switch_at")
-        # Of what only some ranks use, and of unequal numbers of steps, optimizers have no mean. In ddp ranks may have their own buffers.
+        # Of what only some ranks use, and of unequal numbers of steps, optimizers have no mean.
+        # In ddp ranks may have their own buffers.
         simple("broadcast_buffers", "resume_strategy")
         if job["strategy"] in LOCAL:
             simple("samples", "drop_last", "feed")
@@ -348,7 +366,8 @@ def settle_once(job):
             simple("unused")
     if kills(job) and is_local(job) and job["kill_at"] in ("buckets", "reduced"):  # places of outer steps only
         simple("kill_at")
-    if kills(job) and is_local(job):  # if a rank dies in or just behind an outer step, time decides which of the others have done it
+    # If a rank dies in or just behind an outer step, time decides which of the others have done it.
+    if kills(job) and is_local(job):
         early = job["kill_at"] in ("backward", "forward", "vote", "data")
         if job["overlap"] > 0:
             job["sync_every"] = 3
@@ -414,7 +433,7 @@ def draw(seed, only=None):
     rng = random.Random(seed)
     job = {}
     for name, values in {**DIMENSIONS, **(only or {})}.items():
-        job[name] = rng.choices(values, [1 / RARE.get((name, value), 1) for value in values])[0]
+        job[name] = rng.choices(values, [1 / RARE.get(name, {}).get(value, 1) for value in values])[0]
     settle(job)
     if rng.random() < 0.1:
         return job

@@ -14,7 +14,12 @@
 
 namespace troupe::differential {
 
-class ReferencePowerSgd final : public ReferenceHook {
+struct PowerSgdHistory {
+  at::Tensor q;                    // (rank, columns)
+  std::vector<at::Tensor> errors;  // by rank, (rows, columns)
+};
+
+class ReferencePowerSgd final : public RememberingHook<PowerSgdHistory> {
  public:
   explicit ReferencePowerSgd(std::int64_t rank) : rank_(rank) {}
 
@@ -31,7 +36,7 @@ class ReferencePowerSgd final : public ReferenceHook {
     const auto found = kept_.find(name);
     auto& now = begun_[name];
     const auto first = first_q(name, rank, columns);
-    now = found != kept_.end() ? found->second : History{first, {}};
+    now = found != kept_.end() ? found->second : PowerSgdHistory{first, {}};
     for (std::int64_t k = 0; k < rank; ++k) {
       if (now.q[k].eq(0).all().item<bool>()) now.q[k].copy_(first[k]);
     }
@@ -49,18 +54,8 @@ class ReferencePowerSgd final : public ReferenceHook {
     result.as_strided({mean.numel()}, {1}).copy_(approximation.reshape({-1}));
     return result;
   }
-  void keep() override {
-    for (auto& [name, history] : begun_) kept_[name] = std::move(history);
-    begun_.clear();
-  }
-  void forget() override { begun_.clear(); }
-  void restart() override { kept_.clear(); }
 
  private:
-  struct History {
-    at::Tensor q;                    // (rank, columns)
-    std::vector<at::Tensor> errors;  // by rank, (rows, columns)
-  };
   static at::Tensor in_memory_order(const at::Tensor& tensor) { return tensor.as_strided({tensor.numel()}, {1}); }
   /// Gram and Schmidt, in f64.
   static at::Tensor orthonormal(const at::Tensor& p) {
@@ -92,7 +87,6 @@ class ReferencePowerSgd final : public ReferenceHook {
   }
 
   const std::int64_t rank_;
-  std::map<std::string, History> kept_, begun_;
 };
 
 }  // namespace troupe::differential

@@ -14,12 +14,9 @@ class ReferenceHook {
   virtual ~ReferenceHook() = default;
   /// What the ranks' gradients of a parameter become. What is left over is for the next step once `keep` is called.
   virtual at::Tensor reduce(const std::string& name, const std::vector<at::Tensor>& gradients) = 0;
-  /// The step was applied.
-  virtual void keep() = 0;
-  /// It was not.
-  virtual void forget() = 0;
-  /// As at the start of a run.
-  virtual void restart() = 0;
+  virtual void keep() = 0;     ///< the step was applied
+  virtual void forget() = 0;   ///< it was not
+  virtual void restart() = 0;  ///< as at the start of a run
   /// A rank was replaced, and what it owed is gone.
   virtual void lose(std::size_t) {}
 
@@ -31,7 +28,22 @@ class ReferenceHook {
   }
 };
 
-class ReferenceOwing final : public ReferenceHook {
+/// One that keeps a `Memory` of each parameter.
+template <class Memory>
+class RememberingHook : public ReferenceHook {
+ public:
+  void keep() override {
+    for (auto& [name, memory] : begun_) kept_[name] = std::move(memory);
+    begun_.clear();
+  }
+  void forget() override { begun_.clear(); }
+  void restart() override { kept_.clear(); }
+
+ protected:
+  std::map<std::string, Memory> kept_, begun_;  // of the steps that were applied; of the one under way
+};
+
+class ReferenceOwing final : public RememberingHook<std::vector<at::Tensor>> {  // by rank
  public:
   at::Tensor reduce(const std::string& name, const std::vector<at::Tensor>& gradients) override {
     auto& owed = begun_[name];
@@ -42,18 +54,9 @@ class ReferenceOwing final : public ReferenceHook {
     for (auto& of_rank : owed) of_rank = of_rank * 0.25;
     return sent;
   }
-  void keep() override {
-    for (auto& [name, owed] : begun_) kept_[name] = std::move(owed);
-    begun_.clear();
-  }
-  void forget() override { begun_.clear(); }
-  void restart() override { kept_.clear(); }
   void lose(std::size_t rank) override {
     for (auto& [name, owed] : kept_) owed[rank] = at::zeros_like(owed[rank]);
   }
-
- private:
-  std::map<std::string, std::vector<at::Tensor>> kept_, begun_;  // by rank
 };
 
 }  // namespace troupe::differential

@@ -29,7 +29,7 @@ TEXTS = {"to_string", "Error", "ErrorReport", "refuse", "fail", "broken", "requi
          "milliseconds", "seconds", "microseconds", "nanoseconds"}
 # Functions that make texts; CAF's inspect names the fields of a message for both ends.
 MAKES_TEXT = re.compile(r"\b(?:describe|to_string|summary|explain|say|\w*text|text_of|printable|how|name_of|what|show|inspect|\w*trace\w*)"
-                   r"\([^;{}]*\)[^;{}()]*\{")
+                        r"\([^;{}]*\)[^;{}()]*\{")
 DECLARED = re.compile(r"(?<![\w:.>])((?:\w+::)*\w+(?:<[^;(){}]*?>)?(?:::\w+)?[&*]*) (\w+)(?= ?[;,)=({\[])")
 NUMBER = re.compile(r"(?:std::)?(?:u?int(?:8|16|32|64)_t|size_t|int|unsigned|long|double|float|bool)")
 SYMMETRIC = {"min", "max", "swap", "gcd", "equal"}

@@ -462,7 +462,7 @@ TEST_CASE("[L05] fault 38: where no port is left a job ends with an error that s
     const auto done = limited(folder, "exec unshare --net /bin/sh " + script + R"( "$@";)", "", "gloo");
     INFO(done.output);
     CHECK(done.code == 69);
-    // Whoever comes too late: one that listens, or one that connects to the coordinator.
+    // The rank that comes too late either listens, or connects to the coordinator.
     CHECK_THAT(done.output,
                Catch::Contains("Address already in use") || Catch::Contains("Cannot assign requested address"));
     CHECK_THAT(done.output, Catch::Contains("ip_local_port_range"));
