@@ -321,6 +321,8 @@ def settle_once(job):
             simple("event")
         if kills(job):  # how much of what is owed is a rank's
             simple("balance")
+        if job["kill_at"] == "buckets":  # that of a second bucket, which not every job has
+            simple("kill_at")
     if job["ranks"] == 1:
         simple("balance")
     if job["balance"] != "equal":  # whose samples they are is for equal parts to show
