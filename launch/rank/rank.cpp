@@ -14,7 +14,7 @@
 #include "launch/rank/model_file.hpp"
 #include "launch/rank/run_checkpoints.hpp"
 #include "launch/rank/uneven_batches.hpp"
-#include "strategies/batch_norm/sync_batch_norm.hpp"
+#include "strategies/batch_norm/uncounted_forward.hpp"
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/base/random_seed.hpp"
 #include "tensor_io/base/steady_time.hpp"
@@ -63,7 +63,10 @@ Rank::Rank(caf::actor_system& system, Config config, RankSystemOptions options)
   (void)seed_model(config_.seed);
 }
 
-Rank::~Rank() { profile_of_process().add(profile_); }
+Rank::~Rank() {
+  forget_uncounted();
+  profile_of_process().add(profile_);
+}
 
 void Rank::refuse_built(const torch::nn::Module& model) const {
   if (!config_.deferred_init) return;
@@ -134,29 +137,26 @@ BatchStream Rank::loader(std::shared_ptr<const Dataset> dataset) {
   return BatchStream(*this, std::move(dataset));
 }
 
-std::optional<double> Rank::uneven_step(std::int64_t samples) {
-  const auto mine = at::full({1}, samples, at::kLong);
-  auto all = at::empty({world_size()}, at::kLong);
-  communicator().all_gather(all, mine, "samples");
-  const auto total = all.sum().item<std::int64_t>();
-  if (total == 0) return std::nullopt;
-  return static_cast<double>(samples) * world_size() / static_cast<double>(total);
-}
-
-void Rank::begin_uneven(std::int64_t samples, double weight) {
+void Rank::begin_forward(std::int64_t samples, double weight) {
   batch_samples_ = static_cast<double>(samples);
   batch_weight_ = weight;
-  count_samples_in_sync_batchnorm(*model_, samples == 0 ? 0 : -1);
-  update_trace();
+  forget_uncounted();
+  if (weight == 0 && model_) uncounted_ = std::make_unique<UncountedForward>(*model_);
   system_->compute().seed_forward();
   forward_started_ = std::chrono::steady_clock::now();
+}
+
+// Its forward is not done, or its step was given up.
+void Rank::forget_uncounted() noexcept {
+  if (uncounted_) uncounted_->keep_buffers();
+  uncounted_.reset();
 }
 
 void Rank::end_uneven() noexcept {
   uneven_ = nullptr;
   batch_samples_ = 0;
   batch_weight_ = 1;
-  if (model_) count_samples_in_sync_batchnorm(*model_, -1);
+  forget_uncounted();
 }
 
 AutocastGuard Rank::autocast() {
@@ -176,6 +176,7 @@ void Rank::backward(const Loss& loss, double samples, double weight) {
   auto& compute = system_->compute();
   compute.expect_rate(learning_rate());
   compute.backward({loss, samples, weight});
+  uncounted_.reset();
   step_compute_ms_ += lap_ms(forward_started_);
 }
 
@@ -188,17 +189,20 @@ void Rank::run_micro_batches(const std::vector<std::shared_ptr<const Batch>>& ba
                 "collect the loader's batches up to last_of_step");
   }
   auto& compute = system_->compute();
+  forget_uncounted();  // the last of them was, as yet without its forward
   if (compute.uses_graphs()) {
     run_graphed(batches, forward);
   } else if (orders_micro_batches()) {
     compute.run_micro_batches([&](std::int64_t m) {
       const auto& batch = *batches.at(static_cast<std::size_t>(m));
+      std::optional<UncountedForward> uncounted;
+      if (batch.weight == 0) uncounted.emplace(*model_);
       return Compute::MicroBatchLoss{forward(batch), static_cast<double>(batch.numel()), batch.weight};
     });
   } else {
     for (const auto& batch : batches) {
-      compute.seed_forward();
-      backward(forward(*batch), static_cast<double>(batch->numel()), batch->weight);
+      begin_forward(batch->numel(), batch->weight);
+      backward(forward(*batch), batch_samples_, batch_weight_);
     }
   }
   step_compute_ms_ += lap_ms(forward_started_);
@@ -222,6 +226,8 @@ void Rank::run_graphed(const std::vector<std::shared_ptr<const Batch>>& batches,
       if (batch->target.defined()) of_graph.target = inputs[next++];
       return forward(of_graph);
     };
+    std::optional<UncountedForward> uncounted;
+    if (batch->weight == 0) uncounted.emplace(*model_);
     system_->compute().run_graphed(micro_batch);
   }
 }
@@ -763,14 +769,7 @@ std::shared_ptr<const Batch> BatchStream::take() {
   if (!batch) return nullptr;
   DeviceFeed::receive(*batch);
   step_.push_back(batch);
-  rank_->batch_samples_ = static_cast<double>(batch->numel());
-  rank_->batch_weight_ = batch->weight;
-  if (rank_->repeats_batch_ != (batch->counted == 0)) {
-    rank_->repeats_batch_ = batch->counted == 0;
-    count_samples_in_sync_batchnorm(*rank_->model_, rank_->repeats_batch_ ? 0 : -1);
-  }
-  compute.seed_forward();
-  rank_->forward_started_ = std::chrono::steady_clock::now();
+  rank_->begin_forward(batch->numel(), batch->weight);
   return batch;
 }
 

@@ -48,6 +48,7 @@ std::int64_t samples_of(const std::pair<Input, Target>& batch) {
 class DirectoryLock;
 class RunCheckpoints;
 class LoopRecords;
+class UncountedForward;
 
 /// One rank of a job, as a program sees it: for a training loop of one's own. One thread uses it, the one that made it.
 ///
@@ -122,22 +123,16 @@ class Rank {
   ///     }
   ///
   /// A rank that ran out gets its last batch again until all have ended: it counts nothing (not in gradients, loss,
-  /// accuracy, nor in the statistics of a SyncBatchNorm), but every collective of the step finds the rank there.
+  /// accuracy, nor in the statistics of a BatchNorm), but every collective of the step finds the rank there.
   /// Gradients are those of one rank with all samples of the step. `batches` is any range whose elements have a
   /// samples_of; it is copied or moved in, or referred to where it has a name, and must hold a batch at least where any
-  /// rank has one. A BatchNorm that is not synchronised does see the repeated batch. Ends early after a stop request.
+  /// rank has one. Ends early after a stop request.
   /// A step that is interrupted by the loss of a rank is run again with the same batches. A replacement passes over
   /// those of its own that the others are past; a rank that is not replaced takes its batches along. With
   /// keep_checkpoints, a resumed run goes on with the batch at which it stopped. Throws Error(usage) before distribute
   /// and with grad_accum_steps above 1. Every round is collective.
   template <class Range>
   UnevenBatches<Range> uneven(Range&& batches);
-
-  /// What `uneven` is made of, for a loop that is no range. Agrees on how many samples each rank has now (0: it ran
-  /// out). Returns this rank's weight for `backward`, or nothing once all ran out. A rank that ran out repeats its last
-  /// batch with weight 0, so that every collective of the step finds it there; its SyncBatchNorms leave that batch out
-  /// (count_samples_in_sync_batchnorm). Collective.
-  std::optional<double> uneven_step(std::int64_t samples);
 
   /// Autocast as the config says (use_amp, amp_dtype), while what it returns lives; nothing without use_amp. For a loop
   /// of one's own, around forward and loss: with use_amp and without it backward throws Error(usage).
@@ -320,7 +315,8 @@ class Rank {
   DataCursor cursor() const;
   template <class Work>
   auto saving_if_parked(Work&& work);
-  void begin_uneven(std::int64_t samples, double weight);
+  void begin_forward(std::int64_t samples, double weight);
+  void forget_uncounted() noexcept;
   void end_uneven() noexcept;
 
   template <class T, class Combine>
@@ -364,7 +360,7 @@ class Rank {
   bool keeps_checkpoints_ = false;                  // somebody does
   std::shared_ptr<DirectoryLock> checkpoint_lock_;  // until checkpoints are kept
   double batch_samples_ = 0, batch_weight_ = 1;
-  bool repeats_batch_ = false;  // an epoch's last batch has no sample for this rank
+  std::unique_ptr<UncountedForward> uncounted_;  // of the batch handed out last, which this rank repeats
   std::unique_ptr<LoopRecords> records_;
   bool keeps_records_ = false;
   StepProfile profile_;

@@ -133,7 +133,8 @@ UnevenLoop::Answer UnevenLoop::begin_round() {
   begun_.emplace_back(round_, rank_->steps_done());
   while (begun_.front().first < keep_from()) begun_.pop_front();
   note();
-  rank_->begin_uneven(samples, *weight);
+  rank_->update_trace();
+  rank_->begin_forward(samples, *weight);
   return Answer::run;
 }
 

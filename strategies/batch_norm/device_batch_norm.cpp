@@ -39,7 +39,7 @@ at::Tensor own_statistics(const at::Tensor& input, std::int64_t values, const Ba
 }
 
 GatheredStatistics gather_statistics(const at::Tensor& input, const at::Tensor& running_mean,
-                                     const at::Tensor& running_var, double momentum, const BatchNormCall& call) {
+                                     const at::Tensor& running_var, double momentum, BatchNormCall& call) {
   const auto channels = input.size(1);
   const auto counted = input.narrow(0, 0, counted_of(input, call));
   const auto values = counted.numel() / channels;
@@ -48,8 +48,11 @@ GatheredStatistics gather_statistics(const at::Tensor& input, const at::Tensor& 
   if (!BatchNormCall::reached([&] { call.lane->all_gather(all.view(-1), mine, call.label); })) all.copy_(mine);
   const auto counts = all.select(1, 2 * channels);
   // Where there are too few on all ranks, no rank has two.
-  if (values < 2 && BatchNormCall::reached([&] { call.lane->wait_on_host(call.label); }))
-    call.check_total(counts.sum().item<double>());
+  if (values < 2 && BatchNormCall::reached([&] { call.lane->wait_on_host(call.label); }) &&
+      !call.has_values(counts.sum().item<double>())) {
+    const auto zeros = at::zeros({channels}, mine.options());
+    return {zeros, zeros + 1, at::zeros_like(counts, at::kInt).contiguous()};
+  }
   // One dtype for all that goes in: LibTorch takes them as they are.
   const auto mean = in_precision(running_mean, all.scalar_type()),
              variance = in_precision(running_var, all.scalar_type());
@@ -128,11 +131,10 @@ bool BatchNormCall::reached(const std::function<void()>& collective) {
   }
 }
 
-void BatchNormCall::check_total(double values) const {
-  // A rank without any says 1e-30.
-  if (values >= 1.5) return;
-  throw Error(ErrorCode::usage, label,
-              "all ranks together have " + std::to_string(static_cast<std::int64_t>(values)) + " values per channel",
+bool BatchNormCall::has_values(double values) {
+  counts = values >= 0.5;  // a rank without any says 1e-30
+  if (!counts || values >= 1.5) return counts;
+  throw Error(ErrorCode::usage, label, "all ranks together have 1 value per channel",
               "statistics need two or more: use larger batches, or eval()");
 }
 

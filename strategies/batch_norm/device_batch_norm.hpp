@@ -16,13 +16,15 @@ struct BatchNormCall : torch::CustomClassHolder {
   std::string label;          // of its collectives, and in errors
   std::int64_t counted = -1;  // of this rank's samples, those in the statistics; negative: all
   double eps = 0;
-  double total = 0;  // on the CPU: values per channel on all ranks
+  double total = 0;    // on the CPU: values per channel on all ranks
+  bool counts = true;  // false after forward: no rank had any
 
   /// Runs a collective of the layer's. A lane that a lost rank broke stays broken, and the step's vote fails on it: the
   /// step is given up there, not inside the user's forward. Returns false then.
   static bool reached(const std::function<void()>& collective);
-  /// Throws Error(usage) unless statistics over so many values per channel have a variance.
-  void check_total(double values) const;
+  /// Whether all ranks together have `values` per channel; `counts` is that from then on. Throws Error(usage) where it
+  /// is one, which has no variance.
+  bool has_values(double values);
 };
 
 /// Normalises by statistics over the samples of all ranks, on a device: LibTorch's own operators, those of PyTorch's

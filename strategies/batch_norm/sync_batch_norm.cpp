@@ -20,7 +20,7 @@ bool reduce_over_ranks(const at::Tensor& sums, const BatchNormCall& call) {
   return BatchNormCall::reached([&] { call.lane->all_reduce(sums, ReduceOp::sum, call.label); });
 }
 
-Statistics over_all_ranks(const at::Tensor& input, const BatchNormCall& call) {
+Statistics over_all_ranks(const at::Tensor& input, BatchNormCall& call) {
   const auto channels = input.size(1);
   auto sums = at::zeros({2 * channels + 1}, at::kDouble);  // of values, of squares; count
   const auto counted = call.counted < 0 ? input : input.narrow(0, 0, call.counted);
@@ -40,7 +40,7 @@ Statistics over_all_ranks(const at::Tensor& input, const BatchNormCall& call) {
   const bool reached = reduce_over_ranks(sums, call);
   Statistics all;
   all.total = sums[2 * channels].item<double>();
-  if (reached) call.check_total(all.total);
+  if (reached && !call.has_values(all.total)) return {at::zeros({channels}), at::ones({channels}), 0};
   all.mean = sums.narrow(0, 0, channels) / all.total;
   all.variance = (sums.narrow(0, channels, channels) / all.total - all.mean.square()).clamp_min_(0);
   return all;
@@ -56,7 +56,7 @@ struct SyncBatchNorm : torch::autograd::Function<SyncBatchNorm> {
     const auto running_mean = mean_so_far.value_or(at::Tensor()), running_var = var_so_far.value_or(at::Tensor());
     const auto statistics = over_all_ranks(input, *call);
     call->total = statistics.total;
-    if (running_mean.defined()) {
+    if (running_mean.defined() && call->counts) {
       running_mean.copy_(running_mean.to(at::kDouble) * (1 - momentum) + statistics.mean * momentum);
       running_var.copy_(running_var.to(at::kDouble) * (1 - momentum) +
                         statistics.variance * (momentum * statistics.total / (statistics.total - 1)));
@@ -105,18 +105,20 @@ void SynchronisedStatistics::synchronise(std::shared_ptr<Communicator> lane, con
   label_ = name.empty() ? "sync_batch_norm" : "sync_batch_norm " + name;
 }
 
-at::Tensor SynchronisedStatistics::normalise(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
-                                             const at::Tensor& running_mean, const at::Tensor& running_var,
-                                             double momentum, double eps) const {
+std::pair<at::Tensor, bool> SynchronisedStatistics::normalise(const at::Tensor& input, const at::Tensor& weight,
+                                                              const at::Tensor& bias, const at::Tensor& running_mean,
+                                                              const at::Tensor& running_var, double momentum,
+                                                              double eps) const {
   auto call = c10::make_intrusive<BatchNormCall>();
   call->lane = lane_;
   call->label = label_;
   call->counted = counted_ < 0 ? -1 : std::min(counted_, input.size(0));
   call->eps = eps;
   const auto dense = input.contiguous(input.suggest_memory_format());
-  if (!input.is_cpu()) return device_batch_norm(dense, weight, bias, running_mean, running_var, momentum, call);
-  return SyncBatchNorm::apply(dense, Maybe(weight), Maybe(bias), Maybe(running_mean), Maybe(running_var), momentum,
-                              std::move(call));
+  auto output = input.is_cpu() ? SyncBatchNorm::apply(dense, Maybe(weight), Maybe(bias), Maybe(running_mean),
+                                                      Maybe(running_var), momentum, call)
+                               : device_batch_norm(dense, weight, bias, running_mean, running_var, momentum, call);
+  return {std::move(output), call->counts};
 }
 
 void check_batch_norm_input(const at::Tensor& input, std::int64_t features, int dims) {

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "tensor_io/communicator/communicator.hpp"
 
@@ -26,13 +27,14 @@ class SynchronisedStatistics {
   /// Only the first `samples` of a batch count in the statistics, negative: all. 0: this rank has run out of data and
   /// only joins in.
   void count_samples(std::int64_t samples) { counted_ = samples; }
+  bool synchronised() const { return lane_ && (lane_->world_size() > 1 || counted_ >= 0); }
 
  protected:
-  bool synchronised() const { return lane_ && (lane_->world_size() > 1 || counted_ >= 0); }
-  /// Throws Error(usage) where all ranks together have fewer than two values per channel.
-  at::Tensor normalise(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
-                       const at::Tensor& running_mean, const at::Tensor& running_var, double momentum,
-                       double eps) const;
+  /// The output, and whether any rank had a value: where none has, the running statistics stay. Throws Error(usage)
+  /// where all ranks together have one value per channel.
+  std::pair<at::Tensor, bool> normalise(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
+                                        const at::Tensor& running_mean, const at::Tensor& running_var, double momentum,
+                                        double eps) const;
 
  private:
   std::shared_ptr<Communicator> lane_;
@@ -59,14 +61,14 @@ class BatchNormImplBase : public torch::nn::BatchNormImplBase<Dims, Derived>, pu
   at::Tensor forward(const at::Tensor& input) {
     if (!this->is_training() || !synchronised()) return Base::forward(input);
     _check_input_dim(input);
+    const bool tracks = this->options.track_running_stats();
     double momentum = this->options.momentum().value_or(0);
-    if (this->options.track_running_stats()) {
-      this->num_batches_tracked += 1;
-      if (!this->options.momentum())
-        momentum = 1 / this->num_batches_tracked.template item<double>();  // the average of all
-    }
-    return normalise(input, this->weight, this->bias, this->running_mean, this->running_var, momentum,
-                     this->options.eps());
+    if (tracks && !this->options.momentum())
+      momentum = 1 / (this->num_batches_tracked.template item<double>() + 1);  // the average of all
+    const auto [output, counted] = normalise(input, this->weight, this->bias, this->running_mean, this->running_var,
+                                             momentum, this->options.eps());
+    if (tracks && counted) this->num_batches_tracked += 1;
+    return output;
   }
 
   void pretty_print(std::ostream& stream) const override {

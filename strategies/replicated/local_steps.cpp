@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 #include <sstream>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -87,12 +88,16 @@ void LocalSteps::make_fragments() {
   }
 }
 
-void LocalSteps::take_outer_from_parameters() {
+void LocalSteps::take_outer_from_parameters(Fragment& fragment) {
   torch::NoGradGuard no_grad;
+  for_each_parameter(parameters(), fragment.parameters, [&](const at::Tensor& parameter, std::int64_t offset) {
+    fragment.outer.narrow(0, offset, parameter.numel()).view(parameter.sizes()).copy_(parameter);
+  });
+}
+
+void LocalSteps::begin_outer() {
   for (auto& fragment : fragments_) {
-    for_each_parameter(parameters(), fragment.parameters, [&](const at::Tensor& parameter, std::int64_t offset) {
-      fragment.outer.narrow(0, offset, parameter.numel()).view(parameter.sizes()).copy_(parameter);
-    });
+    take_outer_from_parameters(fragment);
     if (fragment.momentum.defined()) fragment.momentum.zero_();
   }
 }
@@ -101,9 +106,10 @@ void LocalSteps::joined() {
   const bool first = fragments_.empty();
   if (first) {
     make_fragments();
-    take_outer_from_parameters();
+    begin_outer();
   }
-  under_way_.reset();
+  const auto interrupted = std::exchange(under_way_, std::nullopt);
+  const auto done = outer_steps_;
   for (std::size_t f = 0; f < fragments_.size(); ++f) {
     auto& fragment = fragments_[f];
     fragment.difference = context().bucket_lane->allocate(fragment.outer.numel(), fragment.outer.scalar_type());
@@ -122,6 +128,7 @@ void LocalSteps::joined() {
     fragment.plan = std::make_shared<std::vector<BucketView>>(1, std::move(view));
   }
   if (!first || context().newcomer || context().switched_at) catch_up();
+  if (interrupted && outer_steps_ == done) hook_->roll_back(interrupted->since);  // else the others have applied it
 }
 
 // Outer steps are a count, so the highest tells who has the last one. Newcomers get all by the heal.
@@ -171,7 +178,10 @@ void LocalSteps::after_update() {
   const auto done = step() + 1;
   met_ = false;
   if (context().world_size == 1 && outer_.momentum == 0 && outer_.lr == 1) {  // the mean of one
-    for (auto& fragment : fragments_) move_on(fragment, done);
+    for (auto& fragment : fragments_) {
+      if (fragment.next <= done) take_outer_from_parameters(fragment);
+      move_on(fragment, done);
+    }
     return;
   }
   if (under_way_ && done >= under_way_->apply_at) finish();
@@ -293,7 +303,7 @@ void LocalSteps::read_state(const StateReader& state, Optimizer& optimizer) {
   const auto own = own_tensors();
   const bool complete = std::all_of(
       own.begin(), own.end(), [&](const auto& entry) { return state.entries().contains("strategy." + entry.first); });
-  if (!complete) take_outer_from_parameters();
+  if (!complete) begin_outer();
 }
 
 std::string LocalSteps::describe() const {

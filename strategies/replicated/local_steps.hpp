@@ -74,7 +74,9 @@ class LocalSteps final : public Replica {
     std::int64_t since = 0, apply_at = 0;  // steps done
   };
   void make_fragments();
-  void take_outer_from_parameters();
+  void take_outer_from_parameters(Fragment& fragment);
+  /// As at the start of a run.
+  void begin_outer();
   void start(std::size_t index, std::int64_t done);
   void finish();
   /// The outer parameters become this rank's, but for `kept` of its own.

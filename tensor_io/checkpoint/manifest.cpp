@@ -21,6 +21,9 @@ using nlohmann::ordered_json;
 constexpr std::string_view kFormat = "troupe checkpoint", kPartFormat = "troupe checkpoint part";
 // The text ends with these around the 16 digits that hash everything before them.
 constexpr std::string_view kBeforeHash = ",\n  \"xxh3\": \"", kAfterHash = "\"\n}\n";
+// Of 64 MiB of slices: about eight bytes of memory for each of the text's.
+constexpr JsonLimits kLimits{.keys = 3'000'000, .values = 12'000'000};
+constexpr const char* kWriting = "writing a checkpoint's manifest";
 constexpr std::size_t kTailBytes = kBeforeHash.size() + 16 + kAfterHash.size();
 
 std::string numbered(std::int64_t rank, const char* extension) {
@@ -226,6 +229,28 @@ Manifest merge_manifests(std::vector<Manifest> parts, const std::string& where) 
   return merged;
 }
 
+// What from_text would refuse for its size is not written.
+void Manifest::check_readable(const std::string& text) const {
+  const auto refuse = [](const std::string& why) {
+    throw Error(ErrorCode::usage, kWriting, why, "save with fewer ranks, or a model of fewer and larger parameters");
+  };
+  for (const auto& tensor : tensors) {
+    if (tensor.slices.size() > kMaxSlices) {
+      refuse("tensor " + printable(tensor.name) + " lies in " + std::to_string(tensor.slices.size()) +
+             " slices, and readers accept " + std::to_string(kMaxSlices));
+    }
+  }
+  if (text.size() > kMaxBytes) {
+    refuse("it would have " + std::to_string(text.size() >> 20) + " MiB, and readers accept " +
+           std::to_string(kMaxBytes >> 20));
+  }
+  try {
+    parse_bounded_json(text, kWriting, kLimits);
+  } catch (const Error& error) {
+    refuse("it would have " + error.report().cause);
+  }
+}
+
 std::string Manifest::to_text(Kind kind) const {
   std::vector<ordered_json> file_entries, tensor_entries;
   for (const auto& [name, digest] : files)
@@ -256,19 +281,17 @@ std::string Manifest::to_text(Kind kind) const {
     add("files", lines(file_entries));
     add("tensors", lines(tensor_entries));
   } catch (const nlohmann::json::exception&) {
-    throw Error(ErrorCode::usage, "writing a checkpoint's manifest", "a name or a metadata value is not valid UTF-8");
+    throw Error(ErrorCode::usage, kWriting, "a name or a metadata value is not valid UTF-8");
   }
   const auto hash = xxh3_text(xxh3(text));
   text.append(kBeforeHash).append(hash).append(kAfterHash);
-  if (text.size() > kMaxBytes)
-    throw Error(ErrorCode::usage, "writing a checkpoint's manifest",
-                "it has " + std::to_string(text.size()) + " bytes, more than readers accept");
+  check_readable(text);
   return text;
 }
 
 Manifest Manifest::from_text(std::string_view text, const std::string& where, Kind kind) {
   check_hash(text, where);
-  const auto root = parse_bounded_json(text, where, {});
+  const auto root = parse_bounded_json(text, where, kLimits);
   const Reader reader(where);
   const std::string in = "manifest:";
   const bool whole = kind == Kind::whole;

@@ -54,6 +54,9 @@ struct Manifest {
   /// Believes nothing: the hash first, then version, types, ranges, names, and, of a whole one, that slices fill their
   /// tensors exactly. Throws Error(bad_data) whose operation is `where`.
   static Manifest from_text(std::string_view text, const std::string& where, Kind kind = Kind::whole);
+
+ private:
+  void check_readable(const std::string& text) const;
 };
 
 /// The manifest of a checkpoint out of its ranks' parts, by rank; step and metadata are the first one's. Throws

@@ -315,8 +315,8 @@ def settle_once(job):
         simple("unused")
         if job["frozen"] in ("later", "toggled"):
             simple("frozen")
-        if is_local(job):
-            simple("comm_hook")
+        if is_local(job) != (job["resume_strategy"] in LOCAL if job["resume_strategy"] else is_local(job)):
+            simple("resume_strategy")  # gradients and changes of parameters are owed in different units
         if job["event"] == "lose":
             simple("event")
         if kills(job):  # how much of what is owed is a rank's
@@ -388,11 +388,9 @@ def settle_once(job):
         simple("norm")
         if job["comm_hook"] == "bf16" or is_local(job):
             simple("scale")
-    # A batch of one sample has no statistics, and a rank that repeats one takes its statistics.
     if job["norm"] == "batch":
-        simple("samples", "drop_last")
-        if is_local(job):
-            simple("feed")
+        if job["model"] == "mlp":  # of one sample it has no statistics
+            simple("samples", "drop_last")
         if not job["broadcast_buffers"]:
             simple("validate")  # of each rank's own
         if job["strategy"] == "parameter_server":

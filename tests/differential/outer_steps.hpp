@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/differential/reference_hook.hpp"
 #include "tests/differential/replica.hpp"
 
 namespace troupe::differential {
@@ -14,9 +15,9 @@ namespace troupe::differential {
 /// et al., "Streaming DiLoCo with overlapping communication", 2025.
 class OuterSteps {
  public:
-  /// `begun`: the step that these begin with.
-  OuterSteps(const Job& job, const std::string& strategy, const Replica& first, std::int64_t begun)
-      : every_(job.sync_every), broadcasts_(job.broadcast_buffers) {
+  /// `begun`: the step that these begin with; `hook`: through which changes travel, or nothing.
+  OuterSteps(const Job& job, const std::string& strategy, const Replica& first, std::int64_t begun, ReferenceHook* hook)
+      : every_(job.sync_every), broadcasts_(job.broadcast_buffers), hook_(hook) {
     std::int64_t fragments = 1;
     if (strategy == "diloco") {
       rate_ = 0.7;
@@ -71,7 +72,10 @@ class OuterSteps {
     return std::any_of(next_.begin(), next_.end(), [done](auto next) { return next <= done; });
   }
   /// What is under way is lost, and begins anew after the next step.
-  void interrupt() { under_way_.reset(); }
+  void interrupt() {
+    under_way_.reset();
+    if (hook_ != nullptr) hook_->forget();
+  }
 
   /// What is under way is taken now.
   void end(std::vector<Replica>& replicas) {
@@ -85,9 +89,13 @@ class OuterSteps {
     since_ = done;
     change_.clear();
     for (std::size_t p = 0; p < outer_.size(); ++p) {
-      change_.push_back(at::zeros_like(outer_[p]));
-      for (const auto& replica : replicas) change_[p] += outer_[p] - replica.parameters[p].second;
-      change_[p] /= static_cast<double>(replicas.size());
+      std::vector<at::Tensor> changes;
+      for (const auto& replica : replicas) changes.push_back(outer_[p] - replica.parameters[p].second);
+      if (hook_ != nullptr && fragment_[p] == fragment) {
+        change_.push_back(hook_->reduce(replicas.front().parameters[p].first, changes));
+      } else {
+        change_.push_back(mean_of(changes));
+      }
     }
   }
   void finish(std::vector<Replica>& replicas) {
@@ -103,11 +111,13 @@ class OuterSteps {
     }
     for (std::size_t r = 1; r < replicas.size() && broadcasts_; ++r) replicas[r].copy_buffers(*replicas[0].net);
     while (next_[*under_way_] <= since_) next_[*under_way_] += every_;
+    if (hook_ != nullptr) hook_->keep();
     under_way_.reset();
   }
 
   const std::int64_t every_;
   const bool broadcasts_;
+  ReferenceHook* const hook_;
   double rate_ = 1, momentum_ = 0;
   std::int64_t overlap_ = 0, since_ = 0;
   std::vector<std::int64_t> next_;  // by fragment

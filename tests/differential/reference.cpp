@@ -60,9 +60,9 @@ class Run {
       const torch::NoGradGuard no_grad;
       for (auto& [name, parameter] : replicas_.front().parameters) disturb(parameter);
     }
-    if (keeps_replicas(job.strategy)) train_apart(job.strategy, 0);
     if (job.comm_hook == "powersgd") hook_ = std::make_unique<ReferencePowerSgd>(job.powersgd_rank);
     if (job.comm_hook == "owing") hook_ = std::make_unique<ReferenceOwing>();
+    if (keeps_replicas(job.strategy)) train_apart(job.strategy, 0);
   }
 
   Outcome run() {
@@ -182,7 +182,7 @@ class Run {
   }
   // A rank's own mean is what f16 has to hold, and what a replica trains on.
   double times() const { return outer_ || job_.amp == "fp16" ? ranks() * updates() : 1; }
-  bool sets_aside() const { return hook_ || (job_.comm_hook == "fp16" && scaler_.is_on() && !outer_); }
+  bool sets_aside() const { return (hook_ && !outer_) || (job_.comm_hook == "fp16" && scaler_.is_on() && !outer_); }
 
   void step(const Batches& batches) {
     std::int64_t all = 0, samples = 0;
@@ -233,7 +233,7 @@ class Run {
     for (std::size_t r = 0; r < replicas_.size(); ++r)
       seen.committed ? replicas_[r].step(rate) : put_buffers_back(*replicas_[r].net, buffers[r]);
     if (start && !seen.committed) replicas_.front().copy(*start);
-    if (hook_) seen.committed ? hook_->keep() : hook_->forget();
+    if (hook_ && !outer_) seen.committed ? hook_->keep() : hook_->forget();
     outcome_.steps[step_++] = seen;
     meet();
     switch_if_due();
@@ -265,17 +265,17 @@ class Run {
     while (static_cast<int>(replicas_.size()) < job_.ranks) {
       replicas_.emplace_back(job_).copy(replicas_.front());
     }
-    outer_.emplace(job_, strategy, replicas_.front(), begun);
+    outer_.emplace(job_, strategy, replicas_.front(), begun, hook_.get());
   }
 
   // Where ranks have trained apart all become their mean.
   void switch_if_due() {
     const auto colon = job_.switch_at.find(':');
     if (colon == std::string::npos || step_ != std::stoll(job_.switch_at)) return;
+    if (outer_) outer_->end(replicas_);
     hook_.reset();  // a switch says no hook
     job_.comm_hook = "none";
     if (outer_) {
-      outer_->end(replicas_);
       average_models_into_first(replicas_);
       average_optimizers_into_first(replicas_);
       replicas_.erase(replicas_.begin() + 1, replicas_.end());

@@ -9,6 +9,12 @@
 
 namespace troupe::differential {
 
+inline at::Tensor mean_of(const std::vector<at::Tensor>& of) {
+  auto mean = of.front().clone();
+  for (std::size_t r = 1; r < of.size(); ++r) mean += of[r];
+  return mean / static_cast<double>(of.size());
+}
+
 class ReferenceHook {
  public:
   virtual ~ReferenceHook() = default;
@@ -19,13 +25,6 @@ class ReferenceHook {
   virtual void restart() = 0;  ///< as at the start of a run
   /// A rank was replaced, and what it owed is gone.
   virtual void lose(std::size_t) {}
-
- protected:
-  static at::Tensor mean_of(const std::vector<at::Tensor>& of) {
-    auto mean = of.front().clone();
-    for (std::size_t r = 1; r < of.size(); ++r) mean += of[r];
-    return mean / static_cast<double>(of.size());
-  }
 };
 
 /// One that keeps a `Memory` of each parameter.

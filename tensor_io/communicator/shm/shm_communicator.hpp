@@ -43,6 +43,10 @@ class ShmCommunicator final : public Communicator {
   at::Tensor do_allocate_shared(std::int64_t bytes, const CollectiveRecord& record) override;
   void do_abort(const ErrorReport& reason) noexcept override { group_->abort(reason); }
 
+  /// After an allocation: whether all have mapped what they are to; `problem`: why this rank has not. Throws on all
+  /// ranks or on none.
+  void agree_on_memory(const CollectiveRecord& record, std::string problem);
+
   /// Meets, showing where this rank's tensor lies. True, with `pointers_` to every rank's, where all lie in windows.
   bool meet_in_windows(const at::Tensor& tensor, const CollectiveRecord& record);
   /// Where `tensor` has its place in every rank's memory: in rank order where it lies in a window, one place where all

@@ -40,14 +40,24 @@ at::Tensor ShmCommunicator::do_allocate(std::int64_t bytes, const CollectiveReco
       problem = error.what();
     }
   }
-  group_->meet_again(
-      record);  // all have mapped all; and who has died since took its descriptors with it, which this finds
-  if (!problem.empty()) throw Error(ErrorCode::unavailable, {}, problem);
+  agree_on_memory(record, problem);
   own->close_descriptor();
   windows_.push_back(window);
   // The window table keeps the addresses taken until the communicator ends, but the pages go back with the tensor.
   return at::from_blob(
       own->data(), {bytes}, [own](void*) { own->release_pages(); }, at::TensorOptions().dtype(at::kByte));
+}
+
+// All have mapped all, or none goes on. A rank that died took its memory along, perhaps after it came to the first of
+// these meetings: it does not come to the second, which says that it was lost.
+void ShmCommunicator::agree_on_memory(const CollectiveRecord& record, std::string problem) {
+  group_->meet(record, problem.empty() ? 1 : 0, 0);
+  for (int r = 0; r < world_size(); ++r) {
+    if (group_->peer_words(r)[0] == 0 && problem.empty()) problem = name_ranks(options(), {r}) + " could not map it";
+  }
+  if (problem.empty()) return;
+  group_->meet_again(record);
+  throw Error(ErrorCode::unavailable, {}, problem);
 }
 
 at::Tensor ShmCommunicator::do_allocate_shared(std::int64_t bytes, const CollectiveRecord& record) {
@@ -73,8 +83,7 @@ at::Tensor ShmCommunicator::do_allocate_shared(std::int64_t bytes, const Collect
       problem = error.what();
     }
   }
-  group_->meet_again(record);  // all have mapped it, or one has died since
-  if (!problem.empty()) throw Error(ErrorCode::unavailable, {}, problem);
+  agree_on_memory(record, problem);
   if (rank() == 0) segment->close_descriptor();
   std::erase_if(shared_, [](const auto& gone) { return gone.expired(); });
   shared_.push_back(segment);

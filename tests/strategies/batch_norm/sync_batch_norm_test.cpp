@@ -158,6 +158,23 @@ TEST_CASE("[D09] a rank without data joins in and does not count") {
   CHECK(parts[1].grad_input.abs().max().item<float>() == 0);
 }
 
+TEST_CASE("[D09] a batch that every rank only repeats counts nothing, and the ranks go on") {
+  run_ranks({{"shm", "shm"}, 2}, [](Communicator& communicator) {
+    nn::BatchNorm1d norm(torch::nn::BatchNormOptions(3).momentum(std::nullopt));
+    norm->synchronise(std::shared_ptr<Communicator>(std::shared_ptr<void>(), &communicator));
+    norm->forward(pattern({4, 3}, 10));
+    const auto mean = norm->running_mean.clone(), variance = norm->running_var.clone();
+    norm->count_samples(0);
+    auto input = pattern({2, 3}, 20).requires_grad_();
+    const auto output = norm->forward(input);
+    (output.sum() * 0).backward();
+    require(output.isfinite().all().item<bool>(), "what comes out is finite");
+    require(input.grad().abs().sum().item<float>() == 0, "no gradient comes from it");
+    require(at::equal(norm->running_mean, mean) && at::equal(norm->running_var, variance), "statistics stay");
+    require(norm->num_batches_tracked.item<std::int64_t>() == 1, "one batch was counted");
+  });
+}
+
 TEST_CASE("[D09] samples that pad a batch do not count") {
   const auto batch = pattern({10, 4, 3, 3}, 1), weights = pattern({10, 4, 3, 3}, 5);
   auto stock = make_norm<torch::nn::BatchNorm2d>(4);
@@ -252,7 +269,7 @@ TEST_CASE("a synchronised BatchNorm refuses what has no statistics") {
   });
   for (const auto& failure : failures) {
     REQUIRE(failure.has_value());
-    CHECK_THAT(failure->text, Catch::Contains("head") && Catch::Contains("1 values per channel"));
+    CHECK_THAT(failure->text, Catch::Contains("head") && Catch::Contains("1 value per channel"));
   }
   nn::BatchNorm2d norm(3);
   CHECK_THROWS_WITH(norm->forward(at::ones({2, 3})), Catch::Contains("2 dimensions"));

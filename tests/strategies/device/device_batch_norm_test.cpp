@@ -218,7 +218,7 @@ TEST_CASE("[D09] [L03] on a device a synchronised BatchNorm refuses what has no 
   });
   for (const auto& failure : failures) {
     REQUIRE(failure.has_value());
-    CHECK_THAT(failure->text, Catch::Contains("head") && Catch::Contains("1 values per channel"));
+    CHECK_THAT(failure->text, Catch::Contains("head") && Catch::Contains("1 value per channel"));
   }
 }
 

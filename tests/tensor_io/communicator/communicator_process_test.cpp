@@ -10,8 +10,11 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <sstream>
+#include <thread>
 
+#include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/communicator/communicator.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/file_rendezvous.hpp"
@@ -100,6 +103,39 @@ void compute(Communicator& communicator) {
   }
 }
 
+// In `allocate`, when all know where the others' memory is: rank 1 tells its process id and goes on to the meeting of
+// those that have mapped all. Rank 0 ends it there, before it has mapped anything itself.
+class KillsTheOtherBeforeItMaps final : public FaultWatch {
+ public:
+  KillsTheOtherBeforeItMaps(int rank, std::filesystem::path file) : rank_(rank), file_(std::move(file)) {}
+  void at(const char* place, std::int64_t) override {
+    if (std::string(place) != "allocate") return;
+    if (rank_ == 1) {
+      std::ofstream(file_.string() + ".new") << ::getpid();
+      return std::filesystem::rename(file_.string() + ".new", file_);
+    }
+    pid_t other = 0;
+    wait_until([&] { return static_cast<bool>(std::ifstream(file_) >> other); });
+    wait_until([&] { return state_of(other) == 'S'; });
+    ::kill(other, SIGKILL);
+    wait_until([&] { return state_of(other) == 'Z'; });
+  }
+
+ private:
+  static void wait_until(const std::function<bool()>& is_so) {
+    const auto deadline = std::chrono::steady_clock::now() + 20s;
+    while (!is_so() && std::chrono::steady_clock::now() < deadline) std::this_thread::sleep_for(1ms);
+  }
+  static char state_of(pid_t process) {
+    std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+    const std::string text(std::istreambuf_iterator<char>(file), {});
+    const auto end = text.rfind(") ");
+    return end == std::string::npos ? 'Z' : text[end + 2];
+  }
+  const int rank_;
+  const std::filesystem::path file_;
+};
+
 }  // namespace
 
 TEST_CASE("one rank of a process test", "[.rank-process]") {
@@ -124,6 +160,9 @@ TEST_CASE("one rank of a process test", "[.rank-process]") {
     start = std::chrono::steady_clock::now();
     if (scenario == "compute") {
       compute(*communicator);
+    } else if (scenario == "killed before the other maps") {
+      set_fault_watch(std::make_shared<KillsTheOtherBeforeItMaps>(options.rank, folder / "pid"));
+      (void)communicator->allocate(1'000'000, at::kFloat);
     } else {
       const auto tensor = communicator->allocate(1'000'000, at::kFloat);
       for (int i = 0;; ++i) {
@@ -165,4 +204,11 @@ TEST_CASE("a process that is killed is named by the others, long before the dead
       CHECK(outcomes[r].status == 0);
     }
   }
+}
+
+TEST_CASE("a rank that dies while the others map its memory is a lost one, not one without memory",
+          "[communicator][process]") {
+  const auto outcomes = run_processes("killed before the other maps", "shm", 2);
+  CHECK(WIFSIGNALED(outcomes[1].status));
+  CHECK_THAT(outcomes[0].said, Catch::StartsWith("peer_lost: ") && Catch::Contains("rank 1 died"));
 }
