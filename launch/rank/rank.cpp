@@ -14,6 +14,7 @@
 #include "launch/rank/model_file.hpp"
 #include "launch/rank/run_checkpoints.hpp"
 #include "launch/rank/uneven_batches.hpp"
+#include "strategies/batch_norm/sync_batch_norm.hpp"
 #include "strategies/batch_norm/uncounted_forward.hpp"
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/base/random_seed.hpp"

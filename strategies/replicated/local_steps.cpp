@@ -177,7 +177,8 @@ void LocalSteps::move_on(Fragment& fragment, std::int64_t done) const {
 void LocalSteps::after_update() {
   const auto done = step() + 1;
   met_ = false;
-  if (context().world_size == 1 && outer_.momentum == 0 && outer_.lr == 1) {  // the mean of one
+  const auto& hook = context().options.comm_hook;
+  if (context().world_size == 1 && outer_.momentum == 0 && outer_.lr == 1 && hook == "none") {  // the mean of one
     for (auto& fragment : fragments_) {
       if (fragment.next <= done) take_outer_from_parameters(fragment);
       move_on(fragment, done);
@@ -206,6 +207,10 @@ void LocalSteps::start(std::size_t index, std::int64_t done) {
     auto difference = part(fragment.difference);
     at::sub_out(difference, part(fragment.outer), parameter);
   });
+  hook_before_.clear();
+  if (outer_.overlap > 0) {
+    for (const auto& [name, tensor] : hook_->state()) hook_before_.emplace_back(name, tensor.clone());
+  }
   under_way_ = UnderWay{index, done, done + outer_.overlap};
   if (const auto& ready = fragment.plan->front().ready)
     ready->record(DeviceStream::current(fragment.difference.device()));

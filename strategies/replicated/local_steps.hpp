@@ -60,6 +60,7 @@ class LocalSteps final : public Replica {
   void joined() override;
   bool replicas_differ_now() const override { return !met_; }
   CommHook* hook() noexcept override { return hook_.get(); }
+  NamedTensors hook_state() override { return under_way_ ? hook_before_ : hook_->state(); }
 
  private:
   struct Fragment {
@@ -86,6 +87,7 @@ class LocalSteps final : public Replica {
 
   const OuterOptions outer_;
   std::shared_ptr<CommHook> hook_;
+  NamedTensors hook_before_;  // its state at the start of what is under way, where steps go on meanwhile
   std::vector<Fragment> fragments_;
   std::optional<UnderWay> under_way_;
   std::int64_t outer_steps_ = 0;  // of all fragments, in the run

@@ -162,9 +162,8 @@ std::vector<TensorPart> Replica::state_parts(Optimizer& optimizer, int rank, int
   torch::NoGradGuard no_grad;
   auto parts =
       replicas_equal() ? parts_of_equals(optimizer, rank, world_size) : parts_of_means(optimizer, rank, world_size);
-  if (hook() == nullptr) return parts;
   NamedTensors mine;
-  for (const auto& [name, tensor] : hook()->state())
+  for (const auto& [name, tensor] : hook_state())
     mine.emplace_back(hook_prefix() + std::to_string(rank) + "." + name, tensor);
   for (auto& part : share_of(mine, 0, 1)) parts.push_back(std::move(part));
   return parts;

@@ -81,6 +81,8 @@ class Replica : public Strategy {
   virtual bool replicas_differ_now() const { return !replicas_equal(); }
   /// Whose state checkpoints keep for each rank; nullptr: there is none.
   virtual CommHook* hook() noexcept { return nullptr; }
+  /// What of it a checkpoint needs: nothing of sums that are under way.
+  virtual NamedTensors hook_state() { return hook() == nullptr ? NamedTensors() : hook()->state(); }
 
   const StrategyContext& context() const noexcept { return context_; }
   /// Of the model, by name, those that require a gradient; live.

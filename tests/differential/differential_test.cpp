@@ -220,6 +220,21 @@ TEST_CASE("[T01] a user's hook with a state is saved, goes back with a step, and
          R"({"ranks": 3, "comm_hook": "owing", "event": "kill", "kill_at": "voted"})"});
 }
 
+TEST_CASE("[T01] of an outer step that is under way or interrupted a user's hook owes nothing") {
+  right({R"({"strategy": "local_sgd", "comm_hook": "owing"})",
+         R"({"strategy": "diloco", "comm_hook": "owing", "overlap": 1, "event": "resume"})",
+         R"({"ranks": 3, "strategy": "local_sgd", "comm_hook": "owing", "event": "kill", "kill_at": "collective"})"});
+}
+
+TEST_CASE("[T01] a batch that counts nothing leaves the buffers as they were") {
+  right(
+      {R"({"ranks": 2, "model": "tokens", "norm": "batch", "samples": 13, "drop_last": false})",
+       R"({"ranks": 2, "model": "tokens", "norm": "batch", "samples": 13, "drop_last": false, "accumulate": 2})",
+       R"({"ranks": 3, "model": "tokens", "norm": "batch", "samples": 1, "drop_last": false, "strategy": "local_sgd"})",
+       R"({"ranks": 2, "model": "tokens", "norm": "batch", "samples": 13, "drop_last": false, "accumulate": 2,
+             "sync_batchnorm": true})"});
+}
+
 TEST_CASE("[T01] outer steps keep their turn over a resume, also in a run that had none before it") {
   right({R"({"event": "resume", "resume_strategy": "diloco"})",
          R"({"ranks": 2, "event": "resume", "strategy": "zero1", "resume_strategy": "local_sgd", "sync_every": 3})",

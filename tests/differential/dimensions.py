@@ -315,7 +315,7 @@ def settle_once(job):
         simple("unused")
         if job["frozen"] in ("later", "toggled"):
             simple("frozen")
-        if is_local(job) != (job["resume_strategy"] in LOCAL if job["resume_strategy"] else is_local(job)):
+        if job["resume_strategy"] and (job["strategy"] in LOCAL) != (job["resume_strategy"] in LOCAL):
             simple("resume_strategy")  # gradients and changes of parameters are owed in different units
         if job["event"] == "lose":
             simple("event")
@@ -389,7 +389,7 @@ def settle_once(job):
         if job["comm_hook"] == "bf16" or is_local(job):
             simple("scale")
     if job["norm"] == "batch":
-        if job["model"] == "mlp":  # of one sample it has no statistics
+        if job["model"] != "tokens":  # of one sample it has no statistics
             simple("samples", "drop_last")
         if not job["broadcast_buffers"]:
             simple("validate")  # of each rank's own

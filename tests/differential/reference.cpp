@@ -88,6 +88,7 @@ class Run {
     if (!job_.resume_strategy.empty()) job_.strategy = job_.resume_strategy;
     average_models_into_first(replicas_);
     replicas_.erase(replicas_.begin() + 1, replicas_.end());
+    if (outer_) outer_->interrupt();
     const auto saved = std::move(outer_);
     outer_.reset();
     if (!keeps_replicas(job_.strategy)) return;

@@ -11,6 +11,7 @@ import re
 import selectors
 import subprocess
 import sys
+import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
@@ -53,7 +54,8 @@ class Worker:
         if self.process is None or self.process.poll() is not None:
             # Files go to memory where there is some: a job writes three checkpoints.
             environment = dict(os.environ, OMP_NUM_THREADS="1", TMPDIR="/dev/shm" if os.access("/dev/shm", os.W_OK) else "/tmp")
-            self.process = subprocess.Popen(self.way.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+            self.said = tempfile.TemporaryFile()
+            self.process = subprocess.Popen(self.way.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said, env=environment)
         self.busy, self.began = (tag, job), time.monotonic()
         self.process.stdin.write((json.dumps(job) + "\n").encode())
         self.process.stdin.flush()
@@ -65,7 +67,9 @@ class Worker:
             return json.loads(line)
         code = self.process.wait()
         self.process = None
-        return {"verdict": f"crashed: exit code {code}", "ms": 0}
+        self.said.seek(0)
+        last = [line for line in self.said.read()[-2000:].decode(errors="replace").splitlines() if line.strip()][-3:]
+        return {"verdict": f"crashed: exit code {code}: {' / '.join(last)}", "ms": 0}
 
     def stop(self):
         if self.process is not None:

@@ -210,5 +210,5 @@ TEST_CASE("a rank that dies while the others map its memory is a lost one, not o
           "[communicator][process]") {
   const auto outcomes = run_processes("killed before the other maps", "shm", 2);
   CHECK(WIFSIGNALED(outcomes[1].status));
-  CHECK_THAT(outcomes[0].said, Catch::StartsWith("peer_lost: ") && Catch::Contains("rank 1 died"));
+  CHECK_THAT(outcomes[0].said, Catch::StartsWith("peer lost: ") && Catch::Contains("rank 1 died"));
 }
