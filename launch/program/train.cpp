@@ -11,6 +11,7 @@
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/base/trace.hpp"
 #include "tensor_io/data/sampler.hpp"
+#include "tensor_io/layers/module_modes.hpp"
 
 namespace troupe {
 namespace {
@@ -34,6 +35,7 @@ ValidationReport validate(const Job& job, Rank& rank, torch::nn::Module& model, 
   const TraceSpan span("validation", TraceEvent::Kind::phase);
   const auto started = std::chrono::steady_clock::now();
   torch::NoGradGuard no_grad;
+  const ModuleModes modes(model);
   model.eval();
   auto& strategy = rank.system().compute().strategy();
   strategy.begin_evaluation();
@@ -62,7 +64,6 @@ ValidationReport validate(const Job& job, Rank& rank, torch::nn::Module& model, 
   }
   strategy.end_evaluation();
   fault_point("validate", rank.steps_done());
-  model.train();
   rank.all_reduce(sums, ReduceOp::sum, "validation");
   ValidationReport report;
   report.samples = sums[3].item<double>();
@@ -133,7 +134,6 @@ class TrainingLoop {
       });
     }
     if (!joined_late) compute.section_done(Rank::kSaveSection);  // nothing to do before the first step
-    model_->train();
   }
 
   // The step that the others committed by the votes of a rank 0 that died before it could.

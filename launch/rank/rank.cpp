@@ -21,6 +21,7 @@
 #include "tensor_io/base/steady_time.hpp"
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
 #include "tensor_io/checkpoint/directory_lock.hpp"
+#include "tensor_io/layers/module_modes.hpp"
 #include "tensor_io/layout/named_parameters.hpp"
 #include "tensor_io/optimizer/fused_optimizer.hpp"
 #include "tensor_io/optimizer/schedule.hpp"
@@ -384,7 +385,9 @@ void Rank::give_up_trace() noexcept {
 void Rank::run_program_task() {
   auto& compute = system_->compute();
   if (!between_steps_ || compute.steps_done() == 0 || !compute.section_due(kProgramSection)) return;
+  ModuleModes modes(*model_);
   between_steps_(compute.steps_done());
+  modes.forget();
   compute.section_done(kProgramSection);
 }
 

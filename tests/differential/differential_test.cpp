@@ -226,6 +226,11 @@ TEST_CASE("[T01] of an outer step that is under way or interrupted a user's hook
          R"({"ranks": 3, "strategy": "local_sgd", "comm_hook": "owing", "event": "kill", "kill_at": "collective"})"});
 }
 
+TEST_CASE("[T01] a validation that is interrupted does not leave the model in eval mode") {
+  right({R"({"strategy": "fsdp/gathered", "loop": "framework", "norm": "batch", "validate": 7, "event": "net"})",
+         R"({"ranks": 2, "loop": "framework", "norm": "batch", "validate": 7, "event": "net", "strategy": "fsdp"})"});
+}
+
 TEST_CASE("[T01] a batch that counts nothing leaves the buffers as they were") {
   right(
       {R"({"ranks": 2, "model": "tokens", "norm": "batch", "samples": 13, "drop_last": false})",

@@ -67,6 +67,7 @@ DIMENSIONS = {
     "kill_at": ["backward", "forward", "collective", "vote", "voted", "committed", "optimizer", "data", "buckets", "reduced"],
 }
 
+LOCAL = ("local_sgd", "diloco")
 MESHES = [strategy for strategy in DIMENSIONS["strategy"] if strategy.startswith(("pipeline", "tensor_parallel"))]
 
 # What is drawn less often than the other values of its dimension: one value in so many draws.
@@ -89,6 +90,24 @@ RARE = {
     "event": {"kill": 6, "lose": 8, "infinite": 8, "net": 6, "disk": 12},
 }
 
+# Values that seldom meet others if each dimension is drawn for itself: five of six jobs are drawn from one of these lines.
+EVENTS = ["kill", "lose", "net", "disk"]
+PLACES = ["forward", "collective", "vote", "voted", "committed", "optimizer", "data", "buckets", "reduced"]
+THEMES = [
+    {"strategy": ["parameter_server"], "ranks": [1], "staleness": [1, 2], "event": ["none", "resume", "infinite", "net", "disk"]},
+    {"scale": [1e6], "comm_hook": ["fp16"], "loss": ["mean"], "loss_scaler": ["on"], "optimizer": ["sgd", "torch.SGD"]},
+    *2 * [{"samples": [3, 1], "drop_last": [False], "event": ["none", "resume", *EVENTS]}],
+    {"odd": ["bfloat16"], "event": ["none", "resume", *EVENTS], "early_update": [False], "strategy": ["ddp", "fsdp", "zero1"]},
+    {"strategy": MESHES, "event": ["none", "resume", *EVENTS]},
+    *9 * [{"ranks": [2, 3, 4], "event": EVENTS, "kill_at": PLACES}],
+    {"ranks": [2, 3, 4], "event": EVENTS, "strategy": LOCAL},
+    {"strategy": ["parameter_server"], "event": ["none", "resume", "infinite", *EVENTS]},
+    *2 * [{"event": ["resume"], "resume_strategy": ["ddp", "fsdp", "zero1", "local_sgd", "diloco"]}],
+    {"unused": ["rank", "data", "micro_batch"], "ranks": [2, 3, 4], "accumulate": [2]},
+    {"static_graph": [True], "unused": ["none", "always"], "frozen": ["none", "always"]},
+    {"early_update": [True], "strategy": ["ddp"]},
+]
+
 SIMPLEST = {name: values[0] for name, values in DIMENSIONS.items()}
 
 
@@ -105,7 +124,6 @@ class Refusal:
 
 
 SHARDED = ("fsdp", "fsdp/gathered", "shard_grad_op", "hybrid_shard", "no_shard", "zero1", "zero2")
-LOCAL = ("local_sgd", "diloco")
 
 
 def is_mesh(strategy):
@@ -268,7 +286,7 @@ def settle_once(job):
     if job["amp"] == "fp16" or job["comm_hook"] == "fp16" and has_scaler(job):
         simple("loss", "balance", "sync_batchnorm")
         # LibTorch's casts are all threads', and gone when another rank's forward ends.
-        if job["amp"] == "fp16" and job["tie"] == "module_twice" and job["ranks"] > 1:
+        if job["amp"] == "fp16" and job["tie"] in ("two_names", "module_twice") and job["ranks"] > 1:
             simple("tie")
     if not has_scaler(job):
         simple("loss_scale_interval")
@@ -431,9 +449,10 @@ def refusals(job):
 def draw(seed, only=None):
     """The job of a seed. Of those that would be refused most become others. `only`: name -> values, to draw from these alone."""
     rng = random.Random(seed)
-    job = {}
-    for name, values in {**DIMENSIONS, **(only or {})}.items():
-        job[name] = rng.choices(values, [1 / RARE.get(name, {}).get(value, 1) for value in values])[0]
+    job, theme = {}, rng.choice(THEMES) if rng.random() < 0.85 else {}
+    for name, values in {**DIMENSIONS, **theme, **(only or {})}.items():
+        rare = {} if name in theme else RARE.get(name, {})
+        job[name] = rng.choices(values, [1 / rare.get(value, 1) for value in values])[0]
     settle(job)
     if rng.random() < 0.1:
         return job

@@ -99,6 +99,34 @@ TEST_CASE("[C01] a run that stops after step 30 and resumes on the same ranks is
   check_equal(resumed, uninterrupted);
 }
 
+TEST_CASE("[S04] a module that a program keeps in eval() stays there while the rest trains, also after a validation") {
+  testing::ScratchDirectory folder;
+  Config config;
+  config.checkpoint_dir = folder.path();
+  config.run_dir = "";
+  config.batch_size = 64;
+  config.epochs = 2;
+  config.validate_every = 1;
+  auto mine = job();
+  mine.model = [](const Config& settings) {
+    auto model = job().model(settings);
+    model->children()[2]->eval();
+    return model;
+  };
+  std::map<std::string, std::set<bool>> trains;
+  mine.loss = [&, loss = mine.loss](torch::nn::Module& model, const Batch& batch, const Config& settings) {
+    const std::string when = at::GradMode::is_enabled() ? "training: " : "validation: ";
+    for (const auto i : {0, 2}) trains[when + std::to_string(i)].insert(model.children()[i]->is_training());
+    return loss(model, batch, settings);
+  };
+  const auto errors = testing::run_program(1, config, [&](Rank& rank) { train(mine, rank); });
+  CHECK(errors == std::vector<std::string>{""});
+  CHECK(
+      (trains ==
+       std::map<std::string, std::set<bool>>{
+           {"training: 0", {true}}, {"training: 2", {false}}, {"validation: 0", {false}}, {"validation: 2", {false}}}));
+}
+
 TEST_CASE("[S04] a checkpoint resumes at another world size, in the middle of an epoch, with the same samples") {
   testing::ScratchDirectory one, other;
   Config config;
