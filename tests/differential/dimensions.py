@@ -382,8 +382,12 @@ def settle_once(job):
         simple("event", "kill_at")  # of which the number of ranks is fixed
     if job["event"] == "lose" and job["strategy"] not in ("ddp",) + LOCAL:  # they may run steps again, with fewer ranks
         simple("dropout", "feed", "norm")
+        if job["amp"] == "fp16":  # what is beyond f16 goes by a rank's number of samples
+            simple("amp")
         if job["unused"] in ("rank", "data"):
             simple("unused")
+    if job["event"] == "lose" and job["kill_at"] == "buckets":  # not every job has a second one
+        simple("kill_at")
     if kills(job) and is_local(job) and job["kill_at"] in ("buckets", "reduced"):  # places of outer steps only
         simple("kill_at")
     # If a rank dies in or just behind an outer step, time decides which of the others have done it.

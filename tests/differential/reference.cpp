@@ -359,7 +359,7 @@ class Run {
       value = value * std::numeric_limits<double>::infinity();
     seen.loss += value.item<double>();
     seen.correct += static_cast<double>(loss.correct);
-    if (value.requires_grad()) (value * (times() * scaler_.scale())).backward();
+    if (value.requires_grad()) (value * (times() * scaler_.scale() * nudge())).backward();
     if (sets_aside()) set_aside(ranks.front());
     if (ranks.front() != 0 && !outer_) put_buffers_back(*replica.net, buffers);
   }
@@ -375,6 +375,8 @@ class Run {
     for (std::size_t b = 0; b < copies.size(); ++b) now[b].copy_(copies[b]);
   }
 
+  // With `rounding`: what is within a part in 500 of f16's largest value may be beyond it, or not.
+  double nudge() const { return job_.amp != "fp16" || rounding_ == 0 ? 1 : rounding_ > 0 ? 1 - 0.002 : 1 + 0.002; }
   // False: a gradient is not finite, or is more than travels.
   bool unscale() {
     const bool travels = job_.comm_hook == "fp16" && !outer_ && !sets_aside();
@@ -385,7 +387,7 @@ class Run {
         auto& gradient = parameter.mutable_grad();
         if (!gradient.defined() || parameter.numel() == 0) continue;
         finite = finite && gradient.abs().max().item<double>() <= most;
-        gradient.div_(scaler_.scale() * (outer_ ? 1 : times()) / updates());
+        gradient.div_(scaler_.scale() * nudge() * (outer_ ? 1 : times()) / updates());
       }
     }
     return finite;
