@@ -2,6 +2,7 @@
 // The reference's model with its optimizer. Includes nothing of Troupe.
 #include <torch/torch.h>
 
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <set>
@@ -116,6 +117,33 @@ struct Replica {
     for (const auto& item : from.named_buffers()) mine[item.key()].copy_(item.value());
   }
 
+  std::vector<at::Tensor> copies_of_buffers() const {
+    std::vector<at::Tensor> copies;
+    for (const auto& buffer : net->buffers()) copies.push_back(buffer.clone());
+    return copies;
+  }
+  void put_buffers_back(const std::vector<at::Tensor>& copies) {
+    torch::NoGradGuard no_grad;
+    auto now = net->buffers();
+    for (std::size_t b = 0; b < copies.size(); ++b) now[b].copy_(copies[b]);
+  }
+
+  /// The gradient's norm, which is at most `most` from then on. 0: does nothing.
+  double clip(double most) {
+    if (most == 0) return 0;
+    double squares = 0;
+    for (const auto& [name, parameter] : parameters) {
+      if (parameter.grad().defined()) squares += parameter.grad().to(at::kDouble).pow(2).sum().item<double>();
+    }
+    const double norm = std::sqrt(squares);
+    if (norm + 1e-6 > most) {
+      for (const auto& [name, parameter] : parameters) {
+        if (parameter.grad().defined()) parameter.mutable_grad().mul_(most / (norm + 1e-6));
+      }
+    }
+    return norm;
+  }
+
   std::shared_ptr<ReferenceNet> net;
   std::vector<std::pair<std::string, at::Tensor>> parameters;
   std::unique_ptr<optim::Optimizer> optimizer;
@@ -153,5 +181,56 @@ inline void average_optimizers_into_first(std::vector<Replica>& replicas) {
       average(*slots[s].second, replicas, [&](const auto& other) { return *slots_of(*other.state_of(p))[s].second; });
   }
 }
+
+/// By the names of checkpoints: the means over all, and the first one's optimizer.
+inline State state_of(const std::vector<Replica>& replicas) {
+  State state;
+  const auto& first = replicas.front();
+  for (std::size_t p = 0; p < first.parameters.size(); ++p) {
+    auto& mean = state["model." + first.parameters[p].first] = first.parameters[p].second.detach().clone();
+    average(mean, replicas, [p](const auto& other) { return other.parameters[p].second; });
+    auto* of = first.state_of(p);
+    if (of == nullptr) continue;
+    const auto name = "optimizer." + first.parameters[p].first + ".";
+    for (const auto& [slot, tensor] : slots_of(*of)) state[name + slot] = tensor->clone();
+    if (const auto steps = step_of(*of)) state[name + "step"] = torch::tensor(static_cast<float>(*steps));
+  }
+  std::set<const void*> seen;
+  for (const auto& item : first.net->named_buffers()) {
+    if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
+    auto& mean = state["model." + item.key()] = item.value().clone();
+    average(mean, replicas, [&](const auto& other) { return other.net->named_buffers()[item.key()]; });
+  }
+  return state;
+}
+
+/// The gradients of each rank, kept apart for what travels between ranks.
+class GradientsApart {
+ public:
+  /// Adds the replica's to those of `rank` of `ranks`, and leaves it without.
+  void take(Replica& replica, int rank, int ranks) {
+    of_.resize(replica.parameters.size());
+    for (std::size_t p = 0; p < of_.size(); ++p) {
+      auto& gradient = replica.parameters[p].second.mutable_grad();
+      if (!gradient.defined()) continue;
+      while (static_cast<int>(of_[p].size()) < ranks)
+        of_[p].push_back(at::zeros_like(replica.parameters[p].second.detach()));
+      of_[p][static_cast<std::size_t>(rank)] += gradient;
+      gradient.reset();
+    }
+  }
+  /// The replica's become what `reduce(name, parameter, gradients by rank)` makes of them.
+  template <class Reduce>
+  void give_back(Replica& replica, const Reduce& reduce) {
+    for (std::size_t p = 0; p < of_.size(); ++p) {
+      auto& [name, parameter] = replica.parameters[p];
+      if (!of_[p].empty()) parameter.mutable_grad() = reduce(name, parameter, of_[p]);
+    }
+    of_.clear();
+  }
+
+ private:
+  std::vector<std::vector<at::Tensor>> of_;  // by parameter and rank
+};
 
 }  // namespace troupe::differential
