@@ -92,7 +92,7 @@ RARE = {
 
 # Values that seldom meet others if each dimension is drawn for itself: five of six jobs are drawn from one of these lines.
 EVENTS = ["kill", "lose", "net", "disk"]
-PLACES = ["forward", "collective", "vote", "voted", "committed", "optimizer", "data", "buckets", "reduced"]
+PLACES = DIMENSIONS["kill_at"][1:]
 THEMES = [
     {"strategy": ["parameter_server"], "ranks": [1], "staleness": [1, 2], "event": ["none", "resume", "infinite", "net", "disk"]},
     {"scale": [1e6], "comm_hook": ["fp16"], "loss": ["mean"], "loss_scaler": ["on"], "optimizer": ["sgd", "torch.SGD"]},
@@ -102,7 +102,7 @@ THEMES = [
     *9 * [{"ranks": [2, 3, 4], "event": EVENTS, "kill_at": PLACES}],
     {"ranks": [2, 3, 4], "event": EVENTS, "strategy": LOCAL},
     {"strategy": ["parameter_server"], "event": ["none", "resume", "infinite", *EVENTS]},
-    *2 * [{"event": ["resume"], "resume_strategy": ["ddp", "fsdp", "zero1", "local_sgd", "diloco"]}],
+    *2 * [{"event": ["resume"], "resume_strategy": DIMENSIONS["resume_strategy"][1:]}],
     {"unused": ["rank", "data", "micro_batch"], "ranks": [2, 3, 4], "accumulate": [2]},
     {"static_graph": [True], "unused": ["none", "always"], "frozen": ["none", "always"]},
     {"early_update": [True], "strategy": ["ddp"]},

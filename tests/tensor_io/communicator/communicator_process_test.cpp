@@ -103,8 +103,8 @@ void compute(Communicator& communicator) {
   }
 }
 
-// In `allocate`, when all know where the others' memory is: rank 1 tells its process id and goes on to the meeting of
-// those that have mapped all. Rank 0 ends it there, before it has mapped anything itself.
+// In `allocate`, when all know where the others' memory is: rank 1 writes down its process id and goes on to the
+// meeting of those that have mapped all. Rank 0 ends it there, before it has mapped anything itself.
 class KillsTheOtherBeforeItMaps final : public FaultWatch {
  public:
   KillsTheOtherBeforeItMaps(int rank, std::filesystem::path file) : rank_(rank), file_(std::move(file)) {}
