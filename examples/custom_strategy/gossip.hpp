@@ -50,12 +50,14 @@ class Gossip : public troupe::Replica {
     lane_ = context().make_lane("gossip");
     actor_ = std::make_unique<troupe::OwnActor<GossipActor>>(context(), "gossip", gossip_behavior);
     under_way_ = false;
+    after_join_ = true;
   }
 
   // Before the vote: if the partner is lost, the step comes again.
   void combine_gradients(troupe::GradientSummary&) override {
     if (under_way_) actor_->receive<Exchanged>("exchange of parameters");
     arrived_ = std::exchange(under_way_, false);
+    after_join_ = false;
   }
 
   // After the optimizer: half of the way to what the partner was a step ago, as it goes half of the way to this rank,
@@ -65,15 +67,19 @@ class Gossip : public troupe::Replica {
     if (std::exchange(arrived_, false)) {
       const auto pull = (theirs_ - mine_).mul_(0.5);
       std::int64_t offset = 0;
-      for (const auto& [name, parameter] : parameters()) {
-        parameter.detach().add_(pull.narrow(0, offset, parameter.numel()).view(parameter.sizes()));
+      for (const auto& [name, parameter] : exchanged_) {
+        if (parameter.requires_grad())
+          parameter.detach().add_(pull.narrow(0, offset, parameter.numel()).view(parameter.sizes()));
         offset += parameter.numel();
       }
     }
+    // Of a step that ends in a new generation the others may have been here before it began: they send nothing more.
+    if (after_join_) return;
     const int partner = gossip_partner(context().rank, context().world_size, step());
     if (partner == context().rank) return;
     std::vector<at::Tensor> flat;
-    for (const auto& [name, parameter] : parameters()) flat.push_back(parameter.detach().reshape(-1));
+    exchanged_ = parameters();
+    for (const auto& [name, parameter] : exchanged_) flat.push_back(parameter.detach().reshape(-1));
     mine_ = at::cat(flat);
     theirs_ = at::empty_like(mine_);
     actor_->send(Exchange{lane_, mine_, theirs_, partner});
@@ -83,8 +89,10 @@ class Gossip : public troupe::Replica {
  private:
   std::shared_ptr<troupe::Communicator> lane_;  // the actor's
   std::unique_ptr<troupe::OwnActor<GossipActor>> actor_;
-  at::Tensor mine_, theirs_;  // (numel,), the actor's while an exchange is under way
+  troupe::NamedTensors exchanged_;  // parameters, as they were laid out then
+  at::Tensor mine_, theirs_;        // (numel,), the actor's while an exchange is under way
   bool under_way_ = false, arrived_ = false;
+  bool after_join_ = false;  // no gradients have been combined in this generation
 };
 
 inline void register_gossip() {

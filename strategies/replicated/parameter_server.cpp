@@ -51,9 +51,6 @@ ParameterLinkActor::behavior_type parameter_link(ParameterLinkActor::pointer) {
 
 ParameterServer::ParameterServer(StrategyContext context) : Replica(std::move(context)) {
   const auto& options = this->context().options;
-  if (options.comm_hook != "none")
-    throw Error(ErrorCode::usage, "comm_hook",
-                options.comm_hook + " is for buckets of gradients, and " + name() + " has none", "none");
   if (options.sync_batchnorm) {
     throw Error(ErrorCode::usage, "sync_batchnorm", "the ranks of " + name() + " run forward at different times",
                 "leave it off, or train with ddp");

@@ -21,6 +21,9 @@ class Replica::Written final : public Strategy::HostPart {
 Replica::Replica(StrategyContext context) : context_(std::move(context)) {}
 
 void Replica::attach(std::shared_ptr<torch::nn::Module> model) {
+  if (const auto& named = context_.options.comm_hook; named != "none" && hook() == nullptr)
+    throw Error(ErrorCode::usage, "comm_hook", named + " is for buckets of gradients, and " + name() + " has none",
+                "none");
   model_ = std::move(model);
   for (const auto& [name, parameter] : unique_parameters(*model_)) {
     names_.push_back(name);

@@ -256,6 +256,66 @@ TEST_CASE("[T01] where ranks train apart a lost one becomes a copy of the first,
          R"({"ranks": 4, "strategy": "local_sgd", "event": "kill", "kill_at": "optimizer", "norm": "batch"})"});
 }
 
+TEST_CASE("[T01] a user's strategy whose ranks meet behind the next step keeps what is frozen meanwhile") {
+  right(
+      {R"({"ranks": 2, "strategy": "gossip", "frozen": "later"})",
+       R"({"ranks": 3, "strategy": "gossip", "model": "tokens", "loss": "masked", "samples": 13, "drop_last": false})",
+       R"({"ranks": 4, "strategy": "gossip", "event": "kill", "kill_at": "voted"})",
+       R"({"ranks": 3, "strategy": "gossip", "event": "lose"})",
+       R"({"ranks": 2, "strategy": "gossip", "event": "resume", "resume_ranks": 1, "norm": "batch"})"});
+  refused(R"({"ranks": 2, "strategy": "gossip", "comm_hook": "bf16", "dtype": "float32"})", "gossip has none");
+}
+
+TEST_CASE(
+    "[L05] fault 40: a rank that is killed at any place of a step is replaced, and the job ends with the same bits") {
+  const std::string strategy = GENERATE("ddp", "fsdp");
+  for (const std::string place : {"data", "forward", "backward", "buckets", "collective", "reduced", "vote", "voted",
+                                  "committed", "optimizer", "save"}) {
+    const std::string rank = place[0] % 2 == 0 ? "first" : "last";  // now this one, now that
+    right({R"({"ranks": 2, "cells": 2, "norm": "batch", "dropout": 0.25, "bucket_mb": 0.001, "loop": "framework",
+               "validate": 7, "event": "kill", "strategy": ")" +
+           strategy + R"(", "kill_at": ")" + place + R"(", "hurt_rank": ")" + rank + "\"}"});
+  }
+}
+
+TEST_CASE("[L05] a rank that dies while another is replaced, or while it gets the model, changes no bit") {
+  right({R"({"ranks": 2, "event": "kill", "kill_at": "forward", "again": "newcomer"})",
+         R"({"ranks": 3, "event": "kill", "again": "newcomer", "hurt_rank": "first", "optimizer": "adamw"})",
+         R"({"ranks": 3, "event": "kill", "again": "other", "strategy": "zero1"})",
+         R"({"ranks": 2, "event": "net", "again": "other", "strategy": "fsdp", "hurt_step": 0})"});
+}
+
+TEST_CASE("[L05] a step that is committed stays so when rank 0 dies before it has sent the new order of buckets") {
+  for (const std::string place : {"committed", "optimizer"})
+    right({R"({"ranks": 2, "event": "kill", "hurt_step": 0, "hurt_rank": "first", "bucket_mb": 0.001, "kill_at": ")" +
+           place + "\"}"});
+}
+
+TEST_CASE("[L05] what PowerSGD owes after a committed step is still owed when the connections break") {
+  for (const std::string place : {"forward", "reduced", "vote", "voted", "committed", "optimizer"}) {
+    for (const std::string step : {"0", "3"})
+      right({R"({"ranks": 2, "dtype": "float32", "comm_hook": "powersgd", "event": "net", "hurt_rank": "first",
+                 "hurt_step": )" +
+             step + R"(, "kill_at": ")" + place + "\"}"});
+  }
+}
+
+TEST_CASE("[L05] sharded ranks that lose one in their first step go back to buffers that no forward has moved") {
+  right(
+      {R"({"ranks": 2, "strategy": "fsdp", "norm": "batch", "event": "kill", "kill_at": "optimizer", "hurt_step": 0})"});
+}
+
+TEST_CASE("[L05] fault 8: a rank that stands still too long is killed and replaced; a shorter stop changes nothing") {
+  right({R"({"ranks": 2, "event": "hang"})", R"({"ranks": 2, "strategy": "fsdp", "event": "stop"})",
+         R"({"ranks": 2, "event": "slow", "kill_at": "vote", "hurt_rank": "first"})"});
+}
+
+TEST_CASE("[L05] fault 6: ranks that all die begin again from their last checkpoint, or from nothing") {
+  right({R"({"ranks": 2, "event": "all", "kill_at": "forward", "hurt_step": 6, "loop": "framework"})",
+         R"({"ranks": 3, "event": "all", "hurt_step": 6, "strategy": "fsdp", "shuffle": true, "optimizer": "adamw"})",
+         R"({"ranks": 2, "event": "all", "strategy": "zero1"})"});
+}
+
 TEST_CASE("[T01] a job goes on with fewer ranks and the same batches") {
   right({R"({"ranks": 2, "event": "lose"})", R"({"ranks": 3, "event": "lose", "strategy": "fsdp", "kill_at": "voted"})",
          R"({"ranks": 3, "event": "lose", "feed": "uneven"})",

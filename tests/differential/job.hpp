@@ -2,11 +2,15 @@
 // What a drawn job is, as plain data. This header, net.hpp and samples.hpp include nothing of Troupe: the reference
 // reads them, too.
 #include <cstdint>
+#include <set>
 #include <string>
 
 #include <nlohmann/json.hpp>
 
 namespace troupe::differential {
+
+inline constexpr int kChangeStep = 3;  ///< in which a parameter is frozen, a gradient infinite
+inline constexpr int kSaveEvery = 5;   ///< steps
 
 /// One small training job. Each field is a dimension of dimensions.py, which says what values it takes; a default is
 /// the simplest value, so that a job is written down by what differs from it.
@@ -81,13 +85,19 @@ struct Job {
   int validate = 0;  ///< held-out samples; 0: none
 
   // What happens.
-  std::string event = "none";  ///< none, resume, infinite (a gradient of kChangeStep), kill (the last rank, which is
-                               ///< replaced), lose (it is not), net (its connections break), disk (its next
-                               ///< checkpoint finds that full)
+  std::string event = "none";  ///< none, resume, infinite (a gradient of kChangeStep), kill (a rank, which is
+                               ///< replaced), lose (it is not), all (all ranks are killed, and the job begins again
+                               ///< from its last checkpoint), net (a rank's connections break), disk (its next
+                               ///< checkpoint finds that full), stop (it stands still for a moment), hang (for so
+                               ///< long that it is replaced), slow (for a while it is)
   int resume_ranks = 0;        ///< 0: as many as before
   int resume_batch = 0;        ///< 0: as before
   std::string resume_strategy = "";  ///< empty: as before
-  std::string kill_at = "backward";  ///< a place of fault_point
+  std::string kill_at = "backward";  ///< where a rank is hurt: a place of fault_point
+  int hurt_step = kChangeStep;       ///< ... and in which step; at "save" it is the one of the first checkpoint
+  std::string hurt_rank = "last";    ///< ... and which: last, first
+  std::string again = "none";        ///< other: one step later another rank is hurt, too; newcomer: the one that
+                                     ///< replaces it dies while it gets the model
   int seed = 42;
   bool exact = false;  ///< not drawn: the reference computes in f64, whatever dtype says
 };
@@ -98,11 +108,10 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(
     accumulate, drop_last, shuffle, feed, balance, max_steps, bad_sample, bucket_mb, comm_hook, powersgd_rank,
     broadcast_buffers, sync_batchnorm, static_graph, early_update, checkpointing, amp, loss_scaler, loss_scale_interval,
     on_not_finite, sync_every, outer_momentum, fragments, overlap, switch_at, staleness, verify_every, snapshot_every,
-    validate, event, resume_ranks, resume_batch, resume_strategy, kill_at, seed)
+    validate, event, resume_ranks, resume_batch, resume_strategy, kill_at, hurt_step, hurt_rank, again, seed)
 
 inline constexpr double kEps = 1e-3;    ///< of the optimizers: a gradient that is nothing but rounding must not count
 inline constexpr double kMixing = 0.5;  ///< of diloco's overlapped fragments
-inline constexpr int kChangeStep = 3;   ///< in which a parameter is frozen, a gradient infinite, a rank killed
 inline constexpr int kResumeStep = 4;   ///< after which a run ends that is resumed
 inline constexpr int kSteps = 8;        ///< that a job takes at least, unless max_steps is less
 inline constexpr int kHeldOut = 5000;   ///< the number of the first held-out sample
@@ -112,6 +121,18 @@ inline constexpr int kLength = 4;  ///< tokens of a sample
 inline constexpr int kWidth = 12;  ///< of cells
 
 inline bool kills(const Job& job) { return job.event == "kill" || job.event == "lose"; }
+/// Something happens to a rank.
+inline bool hurts(const Job& job) {
+  static const std::set<std::string> events{"kill", "lose", "all", "net", "disk", "stop", "hang", "slow"};
+  return events.contains(job.event);
+}
+inline std::int64_t hurt_step_of(const Job& job) { return job.kill_at == "save" ? kSaveEvery : job.hurt_step; }
+inline int hurt_rank_of(const Job& job) { return job.hurt_rank == "first" ? 0 : job.ranks - 1; }
+
+/// The ranks of such a strategy have models that differ.
+inline bool trains_apart(const std::string& strategy) {
+  return strategy == "local_sgd" || strategy == "diloco" || strategy == "gossip";
+}
 
 /// Of the optimizer's first group: small if rounding would grow from step to step otherwise.
 inline double rate_of(const Job& job) {

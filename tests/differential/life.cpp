@@ -3,6 +3,7 @@
 #include <csignal>
 
 #include "actors/block/block.hpp"
+#include "examples/custom_strategy/gossip.hpp"
 #include "launch/program/job.hpp"
 #include "strategies/batch_norm/sync_batch_norm.hpp"
 #include "tensor_io/data/bad_samples.hpp"
@@ -14,6 +15,7 @@
 #include "tensor_io/optimizer/torch_optimizer.hpp"
 #include "tests/differential/net.hpp"
 #include "tests/differential/optimizers.hpp"
+#include "tests/differential/owing_hook.hpp"
 #include "tests/differential/samples.hpp"
 
 namespace troupe::differential {
@@ -153,7 +155,7 @@ class Life {
         continue;
       }
       const auto report = rank_.step(optimizer);
-      if (!report.repeat && !report.pending && rank_.is_main()) note_(note_of_step(report));
+      if (!report.repeat && !report.pending) note_(note_of_step(report, rank_.is_main()));
     }
   }
 
@@ -170,7 +172,7 @@ class Life {
                                 {rank_.steps_done(), 0, {{rank_.rank(), indices.front(), batch.size(0)}}});
       rank_.backward(loss);
       const auto report = rank_.step(optimizer);
-      if (!report.repeat && rank_.is_main()) note_(note_of_step(report));
+      if (!report.repeat) note_(note_of_step(report, rank_.is_main()));
     }
   }
 
@@ -206,6 +208,11 @@ class Life {
 };
 
 }  // namespace
+
+void add_extensions() {
+  OwingHook::add();
+  register_gossip();
+}
 
 bool is_torch(const Job& job) { return job.optimizer.starts_with("torch."); }
 

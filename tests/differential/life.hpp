@@ -12,6 +12,9 @@ struct Run {
 };
 
 /// Is the optimizer one of torch::optim?
+/// Adds the strategy and the hook that are a user's: examples/custom_strategy and owing_hook.hpp.
+void add_extensions();
+
 bool is_torch(const Job& job);
 
 /// A rank's life in a run, on the rank's thread: the program that a user would write. `job` outlives it.

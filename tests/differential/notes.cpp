@@ -6,8 +6,9 @@
 
 namespace troupe::differential {
 
-nlohmann::json note_of_step(const StepReport& report) {
+nlohmann::json note_of_step(const StepReport& report, bool main) {
   return {{"step", report.step},
+          {"main", main},
           {"committed", report.committed},
           {"loss", json_number(report.loss)},
           {"samples", json_number(report.samples)},
@@ -45,9 +46,11 @@ void Notes::add(const nlohmann::json& note) {
     std::int64_t position = note["first"];
     for (const std::int64_t sample : note["samples"]) order_[note["epoch"]][position++] = sample;
   } else {
-    outcome_.steps[note["step"]] = {note["committed"],          number_of(note["loss"]), number_of(note["samples"]),
-                                    number_of(note["correct"]), number_of(note["norm"]), number_of(note["rate"]),
-                                    number_of(note["scale"])};
+    const std::int64_t step = note["step"];
+    if (!note["main"] && outcome_.steps.contains(step)) return;
+    outcome_.steps[step] = {note["committed"],          number_of(note["loss"]), number_of(note["samples"]),
+                            number_of(note["correct"]), number_of(note["norm"]), number_of(note["rate"]),
+                            number_of(note["scale"])};
   }
 }
 

@@ -17,8 +17,8 @@ namespace troupe::differential {
 /// Takes down one note of a rank, on that rank's thread.
 using TakeNote = std::function<void(const nlohmann::json& note)>;
 
-/// A step is done. To be noted by rank 0.
-nlohmann::json note_of_step(const StepReport& report);
+/// A step is done. What rank 0 (`main`) says counts, unless it was lost before it did.
+nlohmann::json note_of_step(const StepReport& report, bool main);
 /// The program was called between two steps. To be noted by rank 0.
 nlohmann::json note_of_call();
 /// The model's output in a step has this type.

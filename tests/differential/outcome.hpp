@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,7 @@ struct Outcome {
   std::map<std::int64_t, StepSeen> steps;          ///< by their numbers
   std::map<std::int64_t, State> states;            ///< after so many steps
   std::int64_t between_steps = 0;                  ///< calls of the program's work between steps
+  std::optional<std::int64_t> twice;               ///< a step that the metrics have more than once
   double held_out_loss = 0, held_out_correct = 0;  ///< of the last validation
 };
 

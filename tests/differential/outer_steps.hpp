@@ -6,14 +6,14 @@
 #include <vector>
 
 #include "tests/differential/reference_hook.hpp"
-#include "tests/differential/replica.hpp"
+#include "tests/differential/steps_apart.hpp"
 
 namespace troupe::differential {
 
 /// Douillard et al., "DiLoCo", 2023: every `sync_every` steps the mean change is a gradient to SGD with Nesterov
 /// momentum. With rate 1 and no momentum it is local_sgd (Stich, 2019). In fragments, overlapped and mixed: Douillard
 /// et al., "Streaming DiLoCo with overlapping communication", 2025.
-class OuterSteps {
+class OuterSteps final : public StepsApart {
  public:
   /// `begun`: the step that these begin with; `hook`: through which changes travel, or nothing.
   OuterSteps(const Job& job, const std::string& strategy, const Replica& first, std::int64_t begun, ReferenceHook* hook)
@@ -45,20 +45,21 @@ class OuterSteps {
   /// docs/strategies.md: a checkpoint has outer parameters, momentum and when fragments meet, but nothing that is under
   /// way. What these settings ask for and `saved` lacks begins anew, and fragments meet as if it had been so from the
   /// run's beginning.
-  void resume(std::int64_t done, const std::optional<OuterSteps>& saved) {
-    if (saved && saved->next_.size() == next_.size()) {
+  void resume(std::int64_t done, const StepsApart* of) override {
+    const auto* saved = dynamic_cast<const OuterSteps*>(of);
+    if (saved != nullptr && saved->next_.size() == next_.size()) {
       next_ = saved->next_;
     } else {
       for (auto& next : next_) {
         while (next <= done) next += every_;
       }
     }
-    if (!saved || (momentum_ > 0 && saved->momentum_ == 0)) return;
+    if (saved == nullptr || (momentum_ > 0 && saved->momentum_ == 0)) return;
     outer_ = saved->outer_;
     velocity_ = saved->velocity_;
   }
 
-  void after_step(std::int64_t done, std::vector<Replica>& replicas) {
+  void after_step(std::int64_t done, std::vector<Replica>& replicas) override {
     torch::NoGradGuard no_grad;
     if (under_way_ && done >= since_ + overlap_) finish(replicas);
     for (std::size_t f = 0; f < next_.size() && !under_way_; ++f) {
@@ -68,17 +69,17 @@ class OuterSteps {
     }
   }
 
-  bool is_due(std::int64_t done) const {
+  bool is_due(std::int64_t done) const override {
     return std::any_of(next_.begin(), next_.end(), [done](auto next) { return next <= done; });
   }
   /// What is under way is lost, and begins anew after the next step.
-  void interrupt() {
+  void interrupt() override {
     under_way_.reset();
     if (hook_ != nullptr) hook_->forget();
   }
 
   /// What is under way is taken now.
-  void end(std::vector<Replica>& replicas) {
+  void end(std::vector<Replica>& replicas) override {
     torch::NoGradGuard no_grad;
     if (under_way_) finish(replicas);
   }

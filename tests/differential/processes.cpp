@@ -9,7 +9,6 @@
 #include <sstream>
 
 #include "launch/observe/append_file.hpp"
-#include "tests/differential/owing_hook.hpp"
 #include "tests/support/running_process.hpp"
 #include "tests/support/scratch_directory.hpp"
 
@@ -20,7 +19,8 @@ constexpr std::chrono::seconds kLimit{50};  // of one run
 
 std::string fault_of(const Job& job) {
   if (!kills(job)) return {};
-  return "slot=" + std::to_string(job.ranks - 1) + ",step=" + std::to_string(kChangeStep) + ",at=" + job.kill_at;
+  return "slot=" + std::to_string(hurt_rank_of(job)) + ",step=" + std::to_string(hurt_step_of(job)) +
+         ",at=" + job.kill_at;
 }
 
 /// What the processes, or the launcher, said of errors, in one line.
@@ -85,7 +85,7 @@ int rank_main(const std::string& folder) {
   };
   std::string words[] = {"differential", "--config", folder + "/config.toml"};
   char* arguments[] = {words[0].data(), words[1].data(), words[2].data(), nullptr};
-  OwingHook::add();
+  add_extensions();
   return troupe::main(3, arguments, [&](Rank& rank) { live(job, run.at("stop_after"), rank, take); });
 }
 

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from dimensions import LOCAL, SIMPLEST, data_ranks  # noqa: E402
+from dimensions import APART, SIMPLEST, data_ranks  # noqa: E402
 from pytorch_net import CHANGE_STEP, STEPS, Net, Place, optimizer_of, rate_of, samples_at, target_of, uneven_batches  # noqa: E402
 
 RESUME_STEP, HELD_OUT = 4, 5000
@@ -25,7 +25,7 @@ def why_not(job):
     for name, value in (("shuffle", False), ("comm_hook", "none"), ("amp", "none"), ("switch_at", "")):
         if getattr(job, name) != value:
             return f"{name} is {getattr(job, name)}"
-    return f"strategy is {job.strategy}" if job.strategy in LOCAL or job.resume_strategy in LOCAL else ""
+    return f"strategy is {job.strategy}" if job.strategy in APART or job.resume_strategy in APART else ""
 
 
 class Run:

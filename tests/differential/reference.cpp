@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "tests/differential/autocast_reference.hpp"
+#include "tests/differential/gossip_steps.hpp"
 #include "tests/differential/grad_scaler_reference.hpp"
 #include "tests/differential/outer_steps.hpp"
 #include "tests/differential/power_sgd_reference.hpp"
@@ -20,8 +21,6 @@ namespace {
 
 constexpr double kLargestHalf = 65504;
 
-bool keeps_replicas(const std::string& strategy) { return strategy == "local_sgd" || strategy == "diloco"; }
-
 class Run {
  public:
   Run(const Job& job, const Order& order, double rounding) : job_(job), data_(job_, order), rounding_(rounding) {
@@ -32,10 +31,11 @@ class Run {
     }
     if (job.comm_hook == "powersgd") hook_ = std::make_unique<ReferencePowerSgd>(job.powersgd_rank);
     if (job.comm_hook == "owing") hook_ = std::make_unique<ReferenceOwing>();
-    if (keeps_replicas(job.strategy)) train_apart(job.strategy, 0);
+    if (trains_apart(job.strategy)) train_apart(job.strategy, 0);
   }
 
   Outcome run() {
+    if (dies_now() && !(outer_ && job_.kill_at == "collective")) lose_rank();
     phase(job_.event == "resume" ? kResumeStep : 0);
     if (job_.event == "resume") {
       resume();
@@ -61,9 +61,9 @@ class Run {
     if (outer_) outer_->interrupt();
     const auto saved = std::move(outer_);
     outer_.reset();
-    if (!keeps_replicas(job_.strategy)) return;
+    if (!trains_apart(job_.strategy)) return;
     train_apart(job_.strategy, 0);
-    outer_->resume(step_, saved);
+    outer_->resume(step_, saved.get());
   }
 
   void phase(std::int64_t until) {
@@ -162,20 +162,30 @@ class Run {
   // docs/strategies.md: a killed rank is replaced by a copy of the first that is left. No committed step is run twice;
   // an outer step that was interrupted comes after the next step.
   void meet() {
-    const auto& at = job_.kill_at;
-    const bool voted = at == "voted" || at == "committed" || at == "optimizer", meeting = outer_ && at == "collective";
-    const bool dies = kills(job_) && step_ == kChangeStep + (voted ? 1 : 0) && (!meeting || outer_->is_due(step_));
-    if (outer_ && !(dies && (voted || meeting))) outer_->after_step(step_, replicas_);
-    if (!dies) return;
-    if (hook_) hook_->lose(static_cast<std::size_t>(job_.ranks - 1));
+    const bool meeting = outer_ && job_.kill_at == "collective";
+    const bool dies = dies_now() && (!meeting || outer_->is_due(step_));
+    if (outer_ && !(dies && (dies_voted() || meeting) && outer_->waits())) outer_->after_step(step_, replicas_);
+    if (dies) lose_rank();
+  }
+  // Behind the vote, so that the step counts.
+  bool dies_voted() const {
+    return job_.kill_at == "voted" || job_.kill_at == "committed" || job_.kill_at == "optimizer";
+  }
+  bool dies_now() const { return kills(job_) && step_ == hurt_step_of(job_) + (dies_voted() ? 1 : 0); }
+
+  void lose_rank() {
+    const auto lost = hurt_rank_of(job_);
+    if (hook_) hook_->lose(static_cast<std::size_t>(lost));
     if (outer_) {
       outer_->interrupt();
-      replicas_.pop_back();
+      replicas_.erase(replicas_.begin() + lost);
     }
     if (job_.event == "lose") {
       --job_.ranks;
     } else if (outer_) {
-      replicas_.emplace_back(job_).copy(replicas_.front());
+      Replica newcomer(job_);
+      newcomer.copy(replicas_.front());
+      replicas_.insert(replicas_.begin() + lost, std::move(newcomer));
     }
   }
 
@@ -183,7 +193,10 @@ class Run {
     while (static_cast<int>(replicas_.size()) < job_.ranks) {
       replicas_.emplace_back(job_).copy(replicas_.front());
     }
-    outer_.emplace(job_, strategy, replicas_.front(), begun, hook_.get());
+    if (strategy == "gossip")
+      outer_ = std::make_unique<GossipSteps>();
+    else
+      outer_ = std::make_unique<OuterSteps>(job_, strategy, replicas_.front(), begun, hook_.get());
   }
 
   // Where ranks have trained apart all become their mean.
@@ -200,7 +213,7 @@ class Run {
       outer_.reset();
     }
     job_.strategy = job_.switch_at.substr(colon + 1);  // with which a resumed run goes on
-    if (keeps_replicas(job_.strategy)) train_apart(job_.strategy, step_);
+    if (trains_apart(job_.strategy)) train_apart(job_.strategy, step_);
   }
 
   // With sums what a hook owes is in units of sums, too.
@@ -311,7 +324,7 @@ class Run {
   const double rounding_;
   at::Generator noise_ = at::detail::createCPUGenerator(1);
   std::vector<Replica> replicas_;
-  std::optional<OuterSteps> outer_;
+  std::unique_ptr<StepsApart> outer_;
   std::unique_ptr<ReferenceHook> hook_;
   ReferenceGradScaler scaler_{job_};
   GradientsApart apart_;

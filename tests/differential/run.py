@@ -15,7 +15,8 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from dimensions import DIMENSIONS, SIMPLEST, draw, for_processes, for_python, refusals, settle, short  # noqa: E402
+from dimensions import DIMENSIONS, SIMPLEST, for_processes, for_python, refusals, settle, short  # noqa: E402
+from drawing import LEAST, Drawing, all_pairs, count_pairs, meet, read_weights, shown  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "build/release/tests/differential/differential"
@@ -35,10 +36,11 @@ class Way:
         self.workers = {"threads": cores + cores // 2, "processes": max(1, cores // 2), "python": cores}[kind]
         self.deadline_s = 120 if kind == "processes" else 60  # of one job
         self.again = "./dev differential" + ("" if kind == "threads" else f" --{kind}")
+        self.drawing = Drawing(read_weights())
         self.results = f"{commit()}{'' if kind == 'threads' else '-' + kind}.jsonl"
 
     def draw(self, seed, only=None):
-        return self.fit(draw(seed, only))
+        return self.fit(self.drawing.draw(seed, only))
 
     def refusals(self, job):
         return [] if self.python else refusals(job)  # those are Troupe's
@@ -194,14 +196,17 @@ def commit():
     return name.stdout.strip() or "unknown"
 
 
-def coverage(results, least=20):
-    """How often pairs of values ran to their end, and the pairs that did so fewer than `least` times."""
-    counts = collections.Counter()
-    for job in results:
-        counts.update(itertools.combinations(((name, json.dumps(job[name])) for name in DIMENSIONS), 2))
-    possible = [((a, json.dumps(x)), (b, json.dumps(y))) for a, b in itertools.combinations(DIMENSIONS, 2)
-                for x in dict.fromkeys(DIMENSIONS[a]) for y in dict.fromkeys(DIMENSIONS[b])]
-    return [(pair, counts[pair]) for pair in possible if counts[pair] < least], len(possible)
+def print_coverage(jobs):
+    """The pairs of values that these jobs have too seldom, but for those that no job can have."""
+    counts = count_pairs(jobs)
+    seldom = [pair for pair in all_pairs() if counts[pair] < LEAST]
+    never = {pair for pair in seldom if not counts[pair] and not meet(pair)}
+    for pair in seldom:
+        if pair not in never:
+            print(f"{counts[pair]:5} x {shown(*pair[0])} {shown(*pair[1])}")
+    possible = sum(1 for _ in all_pairs()) - len(never)
+    print(f"{len(seldom) - len(never)} of {possible} pairs of values ran fewer than {LEAST} times; "
+          f"{len(never)} others are refused, or one excludes what the other is about")
 
 
 def main():
@@ -311,10 +316,7 @@ def main():
         job, fault = shrink(of_kind[0][1], way)
         print(f"smallest of '{kind}':\n  {json.dumps(short(job))}\n  {fault}", flush=True)
     if options.table:
-        rare, possible = coverage(ran)
-        for pair, times in rare:
-            print(f"{times:5} x {pair[0][0]}={pair[0][1]} {pair[1][0]}={pair[1][1]}")
-        print(f"{len(rare)} of {possible} pairs of values ran fewer than 20 times")
+        print_coverage(ran)
     right = f"{len(ran)} right ({rough} too rough to tell), {left_out} refused as listed"
     if way.python:
         right = f"{len(ran)} compared and right, {left_out} not run"

@@ -2,10 +2,11 @@
 
 #include <sstream>
 
+#include "launch/launcher/start_over.hpp"
+#include "launch/network/agent_link.hpp"
 #include "tensor_io/checkpoint/checkpoint_reader.hpp"
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
 #include "tests/differential/life.hpp"
-#include "tests/differential/owing_hook.hpp"
 #include "tests/differential/processes.hpp"
 #include "tests/support/run_program.hpp"
 #include "tests/support/scratch_directory.hpp"
@@ -96,7 +97,7 @@ Config config_of(const Job& job, const std::string& folder) {
   config.verify_every = job.verify_every;
   config.snapshot_every = job.snapshot_every;
   config.validate_every = job.validate > 0 ? 1 : 0;
-  config.save_every = 5;
+  config.save_every = kSaveEvery;
   config.keep_last = 100;
   config.log_interval = 1;
   config.checkpoint_dir = folder + "/checkpoints";
@@ -115,7 +116,9 @@ void read_metrics(const std::string& path, Outcome& outcome) {
     };
     if (entry["kind"] == "validation") outcome.held_out_loss = number("validation_metrics/loss");
     if (entry["kind"] != "train") continue;
-    auto& seen = outcome.steps[entry["step"].get<std::int64_t>() - 1];
+    const auto step = entry["step"].get<std::int64_t>() - 1;
+    auto& seen = outcome.steps[step];
+    if (seen.samples == -1) outcome.twice = step;
     seen.loss = number("loss_metrics/global_avg_loss");
     seen.norm = number("grad_norm");
     seen.rate = number("lr");
@@ -131,35 +134,60 @@ void read_checkpoints(const std::string& folder, Outcome& outcome) {
   }
 }
 
-/// What hurts the last rank in kChangeStep.
-std::optional<ChaosKind> fault_of(const Job& job) {
-  if (kills(job)) return ChaosKind::kill;
-  for (const auto kind : {ChaosKind::net, ChaosKind::disk}) {
+ChaosKind kind_of(const Job& job) {
+  if (job.event == "hang") return ChaosKind::stop;
+  for (const auto kind : {ChaosKind::net, ChaosKind::disk, ChaosKind::stop, ChaosKind::slow}) {
     if (job.event == name_of(kind)) return kind;
   }
+  return ChaosKind::kill;
+}
+
+std::vector<PlacedFault> faults_of(const Job& job, int slot, int life) {
+  const auto kind = kind_of(job);
+  const auto step = hurt_step_of(job);
+  const auto lasts = kind != ChaosKind::stop && kind != ChaosKind::slow ? 0ms : job.event == "hang" ? 4'000ms : 50ms;
+  const int first = hurt_rank_of(job), other = (first + 1) % job.ranks;
+  if (life == 0 && (slot == first || job.event == "all")) return {{job.kill_at, step, kind, lasts}};
+  if (life == 0 && slot == other && job.again == "other") return {{job.kill_at, step + 1, kind, lasts}};
+  if (life == 1 && slot == first && job.again == "newcomer") return {{"heal", step, ChaosKind::kill, 0ms}};
   return {};
 }
 
-/// Runs it on ranks that are threads. Returns what it ended with, empty if all is well.
+SimulationOptions simulation_of(const Job& job, const Config& config) {
+  auto simulation = testing::simulation_of(config);
+  if (!hurts(job)) return simulation;
+  const bool replaces = job.event != "lose";
+  simulation.recovery.enabled = true;
+  simulation.recovery.fence_after = 2s;
+  simulation.recovery.replace_timeout = replaces ? 60s : 0s;
+  if (!replaces) simulation.recovery.max_restarts = 0;
+  simulation.faults = [&job](int slot, int life) { return faults_of(job, slot, life); };
+  return simulation;
+}
+
+/// Runs it on ranks that are threads, again from its last checkpoint if all of them are lost. Returns what it ended
+/// with, empty if all is well.
 std::string run_threads(const Run& run, Notes& notes) {
-  auto simulation = testing::simulation_of(run.config);
-  if (const auto kind = fault_of(run.job)) {
-    simulation.recovery.enabled = true;
-    const bool replaces = run.job.event != "lose";
-    simulation.recovery.replace_timeout = replaces ? 60s : 0s;
-    if (!replaces) simulation.recovery.max_restarts = 0;
-    simulation.faults = [&run, kind](int slot, int life) {
-      const bool mine = slot == run.job.ranks - 1 && life == 0;
-      return mine ? std::vector<PlacedFault>{{run.job.kill_at, kChangeStep, *kind, 0ms}} : std::vector<PlacedFault>();
-    };
-  }
+  auto config = run.config;
+  auto simulation = simulation_of(run.job, config);
   std::string errors;
   const auto take = [&](const nlohmann::json& note) { notes.add(note); };
-  const int code = testing::run_simulation(
-      run.config, simulation, [&](Rank& rank) { live(run.job, run.stop_after, rank, take); },
-      [&](int slot, const ErrorReport& report) {
-        errors += "slot " + std::to_string(slot) + ": " + report.to_string() + "; ";
-      });
+  const int code = run_until_kept(simulation.recovery, [&](int starts_over) {
+    if (starts_over > 0) {
+      simulation.faults = {};
+      if (!list_checkpoints(config.checkpoint_dir).empty()) config.resume = "latest";
+    }
+    simulation.rank.begins = starts_over == 0;
+    errors.clear();
+    std::optional<JobOver> over;
+    const int status = testing::run_simulation(
+        config, simulation, [&](Rank& rank) { live(run.job, run.stop_after, rank, take); },
+        [&](int slot, const ErrorReport& report) {
+          errors += "slot " + std::to_string(slot) + ": " + report.to_string() + "; ";
+        },
+        &over);
+    return LaunchOutcome{status, lost_state(over, 0)};
+  });
   if (code != 0 && errors.empty() && run.stop_after == 0) return "exit code " + std::to_string(code);
   return errors;
 }
@@ -167,7 +195,7 @@ std::string run_threads(const Run& run, Notes& notes) {
 }  // namespace
 
 Outcome subject(const Job& job, const std::string& folder, Order& order, Ranks ranks) {
-  OwingHook::add();
+  add_extensions();
   Outcome outcome;
   Notes notes(outcome);
   const auto run = ranks == Ranks::processes ? run_processes : run_threads;

@@ -8,7 +8,8 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/differential"))
-from dimensions import REFUSED, draw, refusals  # noqa: E402
+from dimensions import REFUSED, refusals  # noqa: E402
+from drawing import Drawing, read_weights  # noqa: E402
 
 MOST_SEEDS = 20_000
 
@@ -27,9 +28,9 @@ def literals():
 
 
 def undrawn():
-    left = list(REFUSED)
+    left, drawing = list(REFUSED), Drawing(read_weights())
     for seed in range(MOST_SEEDS):
-        for refusal in refusals(draw(seed)):
+        for refusal in refusals(drawing.draw(seed)):
             if refusal in left:
                 left.remove(refusal)
         if not left:

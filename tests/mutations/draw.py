@@ -1,6 +1,6 @@
 """Small changes of meaning that the sources allow. They are read as clang-format leaves them: `a < b` compares, `vector<int>` does not.
 
-Texts, log lines, traces and times stay as they are: no test is to hold them to the letter.
+Texts, log lines, traces, times and a device's streams stay as they are: no test is to hold them to the letter.
 """
 import bisect
 import collections
@@ -25,6 +25,8 @@ NOT_DRAWN = re.compile(r"\b(?:template\s*<|static_assert|operator|using|typedef|
 REPORTS = re.compile(r"\b(?:log|say|warn|line|show|\w*printf|fflush|fault_point|notices|reasons?|why|cause|remedy|text|label|what|\w*trace\w*|log_|"
                      r"\w*record_?|\w*ledger\w*|console_?|window_|metrics|tell_notices|tell_end|note_membership|reserve|stragglers|"
                      r"report\.(?:own|actor|operation)|on_device|(?:\w*_)?(?:ms|ns|us|mark|started|began|since)_?|events_)(?!\w)")
+# What does something on a device only, and is judged there: ./dev gpu-check.
+ON_DEVICE = re.compile(r"^.*\b(?:DeviceStream|DeviceEvent|CurrentStream|own_stream|stream\(\)).*", re.M)
 TEXTS = {"to_string", "Error", "ErrorReport", "refuse", "fail", "broken", "require", "describe", "rank_list", "name_ranks", "printable",
          "milliseconds", "seconds", "microseconds", "nanoseconds"}
 # Functions that make texts; CAF's inspect names the fields of a message for both ends.
@@ -45,7 +47,7 @@ class Source:
         self.code = SILENT.sub(lambda m: re.sub(r"[^\n]", "~" if LITERAL.fullmatch(m[0]) else " ", m[0]), self.text)
         self.lines = [m.start() for m in re.finditer("^", self.text, re.M)]
         self.read_brackets()
-        self.banned = [m.span() for m in NOT_DRAWN.finditer(self.code)]
+        self.banned = [m.span() for of in (NOT_DRAWN, ON_DEVICE) for m in of.finditer(self.code)]
         self.banned += [(m.start(), self.partner[m.end() - 1]) for m in MAKES_TEXT.finditer(self.code)]
         self.reports = {span for span in self.statements if self.only_reports(*span)}  # and what throws
         self.banned += self.reports

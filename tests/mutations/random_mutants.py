@@ -78,12 +78,12 @@ def red_seed(seeds, first):
     return (re.search(r"^seed \d+: .*", text, re.M) or re.search(r".*\Z", text.rstrip() or f"exit code {code}"))[0]
 
 
-def judge(mutant, first, seeds, log):
-    """(who has seen it, what it said); who is None for a survivor."""
+def judge(mutant, first, seeds, results, log):
+    """(who has seen it, what it said); who is None for a survivor. Quick programs come first."""
     path = ROOT / mutant.file
     text = path.read_text()
     with Mutated(path, text[:mutant.begin] + mutant.new + text[mutant.end:]):
-        for program in programs_of(mutant.file):
+        for program in sorted(programs_of(mutant.file), key=lambda name: (results.get(name) or {"seconds": 0})["seconds"]):
             if not build([program], log, JOBS):
                 return NOT_BUILT, ""
             red = red_tests(program, log)
@@ -128,10 +128,11 @@ def check_without(programs, results, log):
         stop(f"the code does not build without a mutant; see {LOG.relative_to(ROOT)}")
     for program in programs:
         if not results.get(program):
+            started = time.monotonic()
             red = red_tests(program, log)
             if red:
                 stop(f"{program} is red without a mutant: {one_line(red[0])}")
-            results.keep(program)
+            results.keep(program, seconds=time.monotonic() - started)
 
 
 def judge_first_that_compiles(number, mutants, options, results, log):
@@ -142,7 +143,7 @@ def judge_first_that_compiles(number, mutants, options, results, log):
             log.write(f"\n=== {shown(number, mutant)}\n")
             log.flush()
             started = time.monotonic()
-            who, what = judge(mutant, (1000 * options.seed + number) * options.seeds, options.seeds, log)
+            who, what = judge(mutant, (1000 * options.seed + number) * options.seeds, options.seeds, results, log)
             results.keep(key, who=who, what=what, seconds=round(time.monotonic() - started))
             result = results.known[key]
         if result["who"] != NOT_BUILT:

@@ -27,8 +27,7 @@ std::vector<Number> whole_numbers(const std::string& text) {
 void refuse(const std::string& why) {
   std::fprintf(stderr,
                "simulate: %s\nusage: ./dev simulate [SEEDS [FIRST_SEED]] [--faults 0,2] [--log] [--plant BUG] | "
-               "--ranks 1000,10000 | "
-               "--numerics [SEEDS [FIRST_SEED]] [--faults 0,2] [--log]\n",
+               "--ranks 1000,10000\n",
                why.c_str());
   std::exit(2);
 }

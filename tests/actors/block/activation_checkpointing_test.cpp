@@ -361,3 +361,35 @@ TEST_CASE("[F07] a policy that can't be is refused", "[checkpointing]") {
   troupe::checkpoint_activations(net, "name:pair.second");
   CHECK(troupe::stock_random_module(*net) == "pair.second.stock");
 }
+
+namespace {
+
+/// A block with a layer that no forward of these tests runs.
+struct HolderImpl : torch::nn::Module {
+  explicit HolderImpl(std::shared_ptr<torch::nn::Module> layer) { register_module("layer", std::move(layer)); }
+  at::Tensor forward(const at::Tensor& x) { return x; }
+};
+TROUPE_BLOCK(Holder);
+
+}  // namespace
+
+TEST_CASE("[F07] each layer of LibTorch that draws random numbers is found in a block that is checkpointed") {
+  namespace nn = torch::nn;
+  const auto found = [](std::shared_ptr<nn::Module> layer) {
+    const auto model = std::make_shared<nn::Module>();
+    model->register_module("holder", Holder(std::move(layer)).ptr());
+    troupe::checkpoint_activations(model, "block");
+    return troupe::stock_random_module(*model).value_or("");
+  };
+  const auto attention = [](double dropout) {
+    return nn::MultiheadAttention(nn::MultiheadAttentionOptions(4, 2).dropout(dropout)).ptr();
+  };
+  for (const auto& layer : std::vector<std::shared_ptr<nn::Module>>{
+           nn::Dropout(0.1).ptr(), nn::Dropout2d(0.1).ptr(), nn::Dropout3d(0.1).ptr(), nn::AlphaDropout(0.1).ptr(),
+           nn::FeatureAlphaDropout(0.1).ptr(), nn::RReLU().ptr(), attention(0.1)}) {
+    INFO(layer->name());
+    CHECK(found(layer) == "holder.layer");
+  }
+  CHECK(found(nn::Dropout(0.).ptr()) == "");
+  CHECK(found(attention(0)) == "");
+}

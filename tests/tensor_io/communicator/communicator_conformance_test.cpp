@@ -8,9 +8,15 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <semaphore>
 
 #include "tensor_io/communicator/communicator.hpp"
@@ -386,7 +392,7 @@ TEST_CASE("[L03] send and recv deliver in order between any two ranks", "[commun
     const int world = group.world_size;
     const int rank = communicator.rank();
     // A ring in which rank 0 starts; then a collective, which must not be confused by who talked to whom before.
-    for (const std::int64_t numel : {0, 1, 999, 200'003}) {
+    for (const std::int64_t numel : {0, 1, 999, 65'536, 65'600, 200'003}) {  // shm's parcels are of 256 KiB
       for (int round = 0; round < 2; ++round) {
         const auto token = rank == 0 ? input_of(round, numel, at::kFloat) : at::zeros({numel}, at::kFloat);
         if (rank > 0) communicator.recv(token, rank - 1, "token");
@@ -407,6 +413,46 @@ TEST_CASE("[L03] send and recv deliver in order between any two ranks", "[commun
       require(sum.item<int>() == world, "all_reduce after send");
     }
   });
+}
+
+namespace {
+
+/// `S` of a thread that sleeps, as the kernel has it.
+char state_of_thread(int tid) {
+  std::ifstream file("/proc/self/task/" + std::to_string(tid) + "/stat");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const auto name_ends = text.rfind(')');
+  return name_ends == std::string::npos || name_ends + 2 >= text.size() ? '?' : text[name_ends + 2];
+}
+
+}  // namespace
+
+TEST_CASE("[L03] a rank that waits for another sleeps meanwhile", "[communicator]") {
+  for (const auto& backend : all_backends()) {
+    GroupOptions group;
+    group.backend = backend;
+    std::atomic<int> waiting{0};
+    run_ranks(group, [&](Communicator& communicator) {
+      const auto value = at::ones({3}, at::kFloat);
+      for (int round = 0; round < 3; ++round) {  // the first wait may be unlike those after it
+        communicator.barrier();
+        if (communicator.rank() == 0) {
+          waiting = static_cast<int>(::gettid());
+          communicator.recv(value, 1);
+          waiting = 0;
+          continue;
+        }
+        // It may look around for a moment first. A thread that turns in a circle is not asleep at ten looks in a row.
+        const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+        for (int asleep = 0; asleep < 10;) {
+          require(std::chrono::steady_clock::now() < until, "rank 0 sleeps");
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+          asleep = waiting != 0 && state_of_thread(waiting) == 'S' ? asleep + 1 : 0;
+        }
+        communicator.send(value, 0);
+      }
+    });
+  }
 }
 
 TEST_CASE("byte strings of any length come back by rank", "[communicator]") {
