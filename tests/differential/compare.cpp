@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -153,8 +154,8 @@ bool promises_bits(const Job& job) {
 
 std::string other_bits(const Outcome& found, const Outcome& undisturbed) {
   for (const auto& [number, step] : undisturbed.steps) {
-    const auto loss = found.steps.at(number).loss;
-    if (std::memcmp(&loss, &step.loss, sizeof loss) != 0) return "step " + std::to_string(number) + "'s loss";
+    if (std::bit_cast<std::uint64_t>(found.steps.at(number).loss) != std::bit_cast<std::uint64_t>(step.loss))
+      return "step " + std::to_string(number) + "'s loss";
   }
   for (const auto& [number, state] : undisturbed.states) {
     const auto seen = found.states.find(number);

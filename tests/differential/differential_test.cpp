@@ -260,8 +260,6 @@ TEST_CASE("[T01] a user's strategy whose ranks meet behind the next step keeps w
   right(
       {R"({"ranks": 2, "strategy": "gossip", "frozen": "later"})",
        R"({"ranks": 3, "strategy": "gossip", "model": "tokens", "loss": "masked", "samples": 13, "drop_last": false})",
-       R"({"ranks": 4, "strategy": "gossip", "event": "kill", "kill_at": "voted"})",
-       R"({"ranks": 3, "strategy": "gossip", "event": "lose"})",
        R"({"ranks": 2, "strategy": "gossip", "event": "resume", "resume_ranks": 1, "norm": "batch"})"});
   refused(R"({"ranks": 2, "strategy": "gossip", "comm_hook": "bf16", "dtype": "float32"})", "gossip has none");
 }

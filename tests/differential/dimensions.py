@@ -364,8 +364,8 @@ def settle_once(job):
         simple("fragments", "overlap")
         if job["kill_at"] in ("collective", "buckets", "reduced"):
             simple("kill_at")
-    # Time decides whether the step was committed before the vote was interrupted, and so how much of what is under way is lost.
-    if job["event"] == "net" and job["strategy"] == "gossip":
+    # Time decides how much of what is under way is lost.
+    if job["event"] in ("kill", "lose", "net") and job["strategy"] == "gossip":
         simple("event")
     if job["kill_at"] == "data" and job["feed"] == "uneven":  # which never comes there
         simple("kill_at")
@@ -379,9 +379,6 @@ def settle_once(job):
         simple("hurt_step")
     if job["event"] == "lose" and job["feed"] == "uneven":  # whose batches are left is for the last rank to show
         simple("hurt_rank")
-    # Time decides whether what the dying rank has sent of a step that counts arrives.
-    if job["strategy"] == "gossip" and job["kill_at"] in ("voted", "committed", "optimizer"):
-        simple("kill_at")
     if trains_apart(job) and job["kill_at"] == "data":  # where the next step's batch may be made already
         simple("hurt_rank")
     if job["event"] not in ("kill", "net") or job["event"] == "net" and job["again"] == "newcomer":
