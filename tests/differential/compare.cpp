@@ -140,6 +140,8 @@ std::string difference(const Job& job, const Outcome& found, const Outcome& righ
   return {};
 }
 
+namespace {
+
 /// docs/numbers.md: "the same bits as an undisturbed run".
 bool promises_bits(const Job& job) {
   if (trains_apart(job.strategy) || job.strategy == "parameter_server" || !job.switch_at.empty()) return false;
@@ -182,6 +184,8 @@ std::string disturbed(const Job& job, const Outcome& found, Ranks ranks) {
   const auto what = other_bits(found, undisturbed);
   return what.empty() ? what : what + " has other bits than in an undisturbed run";
 }
+
+}  // namespace
 
 std::string verdict(const Job& job, Ranks ranks) {
   const testing::ScratchDirectory folder;

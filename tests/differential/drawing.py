@@ -13,7 +13,7 @@ import sys
 from dimensions import DIMENSIONS, LOCAL, RARE, SIMPLEST, refusals, settle
 
 SELDOM = pathlib.Path(__file__).parent / "seldom_pairs.txt"
-SEEDS, LEAST = 10_000, 20  # in so many seeds each pair is to run so often
+SEEDS, LEAST = 10_000, 20  # each pair is to run LEAST times in the first SEEDS seeds
 
 HURTS = ["kill", "lose", "all", "net", "disk", "stop"]
 OF_TORCH = [name for name in DIMENSIONS["optimizer"] if name.startswith("torch.")]

@@ -3,7 +3,6 @@
 
 import argparse
 import collections
-import itertools
 import json
 import os
 import pathlib

@@ -15,14 +15,13 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <semaphore>
 
 #include "tensor_io/communicator/communicator.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/rank_threads.hpp"
 #include "tests/support/sanitized.hpp"
+#include "tests/support/task_state.hpp"
 #include "tests/support/thread_nccl.hpp"
 
 using namespace troupe;
@@ -415,18 +414,6 @@ TEST_CASE("[L03] send and recv deliver in order between any two ranks", "[commun
   });
 }
 
-namespace {
-
-/// `S` of a thread that sleeps, as the kernel has it.
-char state_of_thread(int tid) {
-  std::ifstream file("/proc/self/task/" + std::to_string(tid) + "/stat");
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  const auto name_ends = text.rfind(')');
-  return name_ends == std::string::npos || name_ends + 2 >= text.size() ? '?' : text[name_ends + 2];
-}
-
-}  // namespace
-
 TEST_CASE("[L03] a rank that waits for another sleeps meanwhile", "[communicator]") {
   for (const auto& backend : all_backends()) {
     GroupOptions group;
@@ -447,7 +434,7 @@ TEST_CASE("[L03] a rank that waits for another sleeps meanwhile", "[communicator
         for (int asleep = 0; asleep < 10;) {
           require(std::chrono::steady_clock::now() < until, "rank 0 sleeps");
           std::this_thread::sleep_for(std::chrono::milliseconds(1));
-          asleep = waiting != 0 && state_of_thread(waiting) == 'S' ? asleep + 1 : 0;
+          asleep = waiting != 0 && state_of_task(waiting) == 'S' ? asleep + 1 : 0;
         }
         communicator.send(value, 0);
       }

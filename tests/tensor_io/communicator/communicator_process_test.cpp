@@ -19,6 +19,7 @@
 #include "tests/catch.hpp"
 #include "tests/support/file_rendezvous.hpp"
 #include "tests/support/rank_threads.hpp"
+#include "tests/support/task_state.hpp"
 
 using namespace troupe;
 using namespace troupe::test;
@@ -116,21 +117,15 @@ class KillsTheOtherBeforeItMaps final : public FaultWatch {
     }
     pid_t other = 0;
     wait_until([&] { return static_cast<bool>(std::ifstream(file_) >> other); });
-    wait_until([&] { return state_of(other) == 'S'; });
+    wait_until([&] { return test::state_of_task(other) == 'S'; });
     ::kill(other, SIGKILL);
-    wait_until([&] { return state_of(other) == 'Z'; });
+    wait_until([&] { return test::state_of_task(other) == 'Z'; });
   }
 
  private:
   static void wait_until(const std::function<bool()>& is_so) {
     const auto deadline = std::chrono::steady_clock::now() + 20s;
     while (!is_so() && std::chrono::steady_clock::now() < deadline) std::this_thread::sleep_for(1ms);
-  }
-  static char state_of(pid_t process) {
-    std::ifstream file("/proc/" + std::to_string(process) + "/stat");
-    const std::string text(std::istreambuf_iterator<char>(file), {});
-    const auto end = text.rfind(") ");
-    return end == std::string::npos ? 'Z' : text[end + 2];
   }
   const int rank_;
   const std::filesystem::path file_;
