@@ -1,4 +1,5 @@
 """A command in a process group of its own, that ends at its deadline with all its processes."""
+import contextlib
 import ctypes
 import os
 import signal
@@ -42,20 +43,34 @@ def reap_group(process):
     return False
 
 
+@contextlib.contextmanager
+def signals_wait():
+    """Signals that end this call come when the block is over; yields the mask before, for a child."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+    try:
+        yield before
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def run(command, environment, log, seconds, wait=is_over):
     """(exit code, output): of the leader, after which the rest of the group is killed. No code: it was not over."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
-    with open(log, "wb") as output:
-        try:
-            process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=output,
-                                       stderr=subprocess.STDOUT, start_new_session=True)
-        except OSError as error:
-            return 127, str(error)
+    process = None
     try:
+        with open(log, "wb") as output, signals_wait() as before:  # a child that is not known yet would stay
+            process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=output,
+                                       stderr=subprocess.STDOUT, start_new_session=True,
+                                       preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before))
         in_time = wait(process.pid, seconds)
+    except OSError as error:
+        if process is not None:
+            raise
+        return 127, str(error)
     finally:
-        kill_group(process.pid)
-        gone = reap_group(process)
+        if process is not None:
+            kill_group(process.pid)
+            gone = reap_group(process)
     text = log.read_text(errors="replace")
     if not gone:
         text += f"\nprocesses of group {process.pid} are still there {PATIENCE_SECONDS} s after SIGKILL\n"
