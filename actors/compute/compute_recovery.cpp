@@ -20,11 +20,13 @@ RankInterrupted Compute::interruption(const ErrorReport& why, const std::vector<
   report.steps_done = step_;
   report.voted_step = voted_step_;
   report.sections_done = sections_done_;
+  report.distributed = distributed_;
   report.whole = whole_ && distributed_;
   report.why = why.to_string();
   report.hung = why.code == ErrorCode::timeout;
   report.unreachable.assign(unreachable.begin(), unreachable.end());
   report.goes_back = strategy_ && strategy_->keeps_snapshots();
+  report.save = save_begun_;
   if (votes_step_ >= 0) {
     const auto& out = vote_out_[votes_step_ % 2];
     report.votes_step = votes_step_;
@@ -219,6 +221,7 @@ void Compute::heal() {
 
 void Compute::settle_optimizer(Optimizer& optimizer) {
   if (!optimizer_pending_) return;
+  strategy_->shard_optimizer(optimizer);  // a save may be the first that sees it
   const auto group = replica_group();
   heal_optimizer(optimizer, heal_roles(membership_, !strategy_->replicas_equal(), group.members), *group.lane);
   optimizer_pending_ = false;

@@ -112,6 +112,7 @@ struct CoordinatorState {
   void announce(Membership next);
   void over_if_all_ended();
   void lost_in_saves(const ProcessId& process, const std::string& why);
+  void interrupted_in_saves(const RankInterrupted& report);
   void go_on_with_saves();
   void remember(const SaveEnded& ended);
   void tell_of_slow_saves();
@@ -128,6 +129,7 @@ struct CoordinatorState {
     SaveRound round;
     caf::actor_clock::time_point told;
   };
+  static void without_interrupted(Save& save, const RankInterrupted& report);
 
   CoordinatorActor::pointer self = nullptr;
   CoordinatorOptions options;

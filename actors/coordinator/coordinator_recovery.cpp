@@ -26,6 +26,7 @@ void CoordinatorState::interrupted(const RankInterrupted& report) {
   }
   found->second.interrupted = report;
   found->second.heard = now();
+  interrupted_in_saves(report);
   if (!options.recovery.enabled) {
     // Who is to blame shows in a moment: its connection closes, or it says so itself. Else this rank's word stands.
     if (phase == Phase::training) {

@@ -149,8 +149,8 @@ MembershipAnswer plan_membership(const MembershipQuestion& q) {
 
   const bool fresh =
       std::none_of(q.survivors.begin(), q.survivors.end(), [](const Survivor& s) { return s.report->whole; });
-  const bool started =
-      std::any_of(q.survivors.begin(), q.survivors.end(), [](const Survivor& s) { return s.report->steps_done > 0; });
+  const bool started = std::any_of(q.survivors.begin(), q.survivors.end(),
+                                   [](const Survivor& s) { return s.report->distributed || s.report->steps_done > 0; });
   if (fresh && started) return {Action::start_over, "no rank that is left has the whole state", {}, {}};
 
   // Where they go on. A rank whose heal was interrupted has no say: it is healed again, wherever it stands.

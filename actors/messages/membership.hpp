@@ -50,6 +50,7 @@ struct RankInterrupted {
   std::int64_t steps_done = 0;            ///< committed
   std::int64_t voted_step = -1;           ///< the last step that it voted on: its gradients are reduced and still there
   std::int32_t sections_done = 0;         ///< after the last committed step
+  bool distributed = true;                ///< has a model, with the state of its optimizer or without it
   bool whole = true;                      ///< has all state; false for a newcomer whose heal was interrupted
   std::int64_t votes_step = -1;           ///< the last step of which it has all votes ...
   std::string votes;                      ///< ... and these
@@ -57,6 +58,7 @@ struct RankInterrupted {
   bool hung = false;                      ///< ... a collective in which somebody was missing for too long
   std::vector<std::int32_t> unreachable;  ///< ranks of that generation to which it got no data connection
   bool goes_back = false;                 ///< keeps snapshots: all ranks go back to one, wherever they stand
+  std::string save;                       ///< id of the last save of which it has begun its part; empty: none yet
 };
 
 /// A process that joined and is no member: a replacement, a spare, a host that came late.

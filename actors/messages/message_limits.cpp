@@ -62,7 +62,8 @@ std::string problem_with(const CollectiveState& state) {
 std::string problem_with(const RankExited& exit) { return slot(exit.process.slot); }
 
 std::string problem_with(const RankInterrupted& report) {
-  return first_of(slot(report.process.slot), length("why", report.why, kText), length("votes", report.votes, kVotes));
+  return first_of(slot(report.process.slot), length("why", report.why, kText), length("votes", report.votes, kVotes),
+                  length("save", report.save, kKey));
 }
 
 std::string problem_with(const CheckpointPublished& message) {

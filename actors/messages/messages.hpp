@@ -265,7 +265,8 @@ typename Inspector::result_type inspect(Inspector& f, Membership& x) {
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RankInterrupted& x) {
   return f(caf::meta::type_name("RankInterrupted"), x.process, x.generation, x.steps_done, x.voted_step,
-           x.sections_done, x.whole, x.votes_step, x.votes, x.why, x.hung, x.unreachable, x.goes_back);
+           x.sections_done, x.distributed, x.whole, x.votes_step, x.votes, x.why, x.hung, x.unreachable, x.goes_back,
+           x.save);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RankFailed& x) {

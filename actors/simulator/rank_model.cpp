@@ -539,9 +539,11 @@ RankInterrupted RankModel::interruption(const ErrorReport& why) const {
   report.steps_done = step_;
   report.voted_step = voted_step_;
   report.sections_done = sections_done_;
+  report.distributed = distributed_;
   report.whole = whole_ && distributed_;
   report.why = why.to_string();
   report.hung = why.code == ErrorCode::timeout;
+  report.save = under_way_.id;
   if (votes_step_ >= 0) {
     report.votes_step = votes_step_;
     report.votes = votes_;

@@ -114,9 +114,9 @@ struct ReplicaGroup {
 ///
 /// - Thread: all calls come from the compute thread, one at a time.
 /// - A step: begin_step; for each micro-batch forward, begin_backward, autograd, end_backward; reduce_gradients; the
-/// vote; end_step; the
-///   optimizer; after_update; remember_state. Up to the vote nothing may change that roll_back does not put back,
-///   except in the strategy's own staging memory. Between the vote and after_update nothing may fail: no collectives.
+///   vote; end_step; the optimizer; after_update; remember_state. A skipped step leaves out the optimizer only. Up to
+///   the vote nothing may change that roll_back does not put back, except in the strategy's own staging memory. Between
+///   the vote and after_update nothing may fail: no collectives.
 /// - Messages: a strategy sends the rank's reducer InstallPlan and BucketReady, and awaits its BucketsReduced. To other
 /// ranks it sends
 ///   tensors over lanes, never CAF messages.

@@ -220,6 +220,7 @@ void RunCheckpoints::send(const Position& position, const SaveAttempt& attempt, 
   const auto live = snapshot_.take(*part);
   compute.mailbox().send(checkpointer_,
                          SaveCheckpoint{std::move(part), attempt, compute.membership().generation, best, live});
+  compute.begins_save(attempt.id);
   under_way_ = true;
   lost_ = false;
   // What did not fit into the copy must not change before it is written.

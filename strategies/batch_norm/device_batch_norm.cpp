@@ -24,10 +24,6 @@ at::Tensor in_precision(const at::Tensor& tensor, at::ScalarType dtype) {
   return tensor.defined() ? tensor.to(dtype) : tensor;
 }
 
-std::int64_t counted_of(const at::Tensor& input, const BatchNormCall& call) {
-  return call.counted < 0 ? input.size(0) : std::min(call.counted, input.size(0));
-}
-
 // (2 C + 1): mean, 1 / sqrt(variance + eps), count.
 at::Tensor own_statistics(const at::Tensor& input, std::int64_t values, const BatchNormCall& call) {
   const auto channels = input.size(1);
@@ -41,7 +37,7 @@ at::Tensor own_statistics(const at::Tensor& input, std::int64_t values, const Ba
 GatheredStatistics gather_statistics(const at::Tensor& input, const at::Tensor& running_mean,
                                      const at::Tensor& running_var, double momentum, BatchNormCall& call) {
   const auto channels = input.size(1);
-  const auto counted = input.narrow(0, 0, counted_of(input, call));
+  const auto counted = input.narrow(0, 0, call.counted_of(input));
   const auto values = counted.numel() / channels;
   const auto mine = own_statistics(counted, values, call);
   const auto all = at::empty({call.lane->world_size() * mine.numel()}, mine.options()).view({-1, mine.numel()});
@@ -87,7 +83,7 @@ struct DeviceBatchNorm : torch::autograd::Function<DeviceBatchNorm> {
     const auto capsule = ctx->saved_data["call"].toCapsule();
     const auto& call = static_cast<const BatchNormCall&>(*capsule);
     const auto weight = in_precision(given, mean.scalar_type());
-    const auto dy = gradients[0].contiguous(input.suggest_memory_format());
+    const auto dy = call.counted_gradient(gradients[0], input);
     const bool affine = weight.defined();
 
     auto sum_dy = at::zeros_like(mean), sum_dy_xmu = sum_dy, grad_weight = sum_dy, grad_bias = sum_dy;
@@ -99,20 +95,15 @@ struct DeviceBatchNorm : torch::autograd::Function<DeviceBatchNorm> {
     const auto sums = at::cat({sum_dy, sum_dy_xmu});
     BatchNormCall::reached([&] { call.lane->all_reduce(sums, ReduceOp::sum, call.label); });
     const auto channels = mean.numel();
-    const auto gradient_of = [&](std::int64_t samples, const at::Tensor& all) {
-      return at::batch_norm_backward_elemt(dy.narrow(0, 0, samples), input.narrow(0, 0, samples), mean, inverse_stddev,
-                                           weight, all.narrow(0, 0, channels), all.narrow(0, channels, channels),
-                                           counts);
-    };
-    const auto counted = counted_of(input, call);
-    at::Tensor grad_input;
-    if (input.numel() == 0) {
-      grad_input = at::empty_like(input);
-    } else if (counted == input.size(0)) {
-      grad_input = gradient_of(counted, sums);
-    } else {
-      grad_input = gradient_of(input.size(0), at::zeros_like(sums));
-      if (counted > 0) grad_input.narrow(0, 0, counted).copy_(gradient_of(counted, sums));
+    auto grad_input = at::zeros_like(input);
+    if (const auto counted = call.counted_of(input); counted > 0 && input.numel() > 0) {
+      const auto of_counted = at::batch_norm_backward_elemt(dy.narrow(0, 0, counted), input.narrow(0, 0, counted), mean,
+                                                            inverse_stddev, weight, sums.narrow(0, 0, channels),
+                                                            sums.narrow(0, channels, channels), counts);
+      if (counted == input.size(0))
+        grad_input = of_counted;
+      else
+        grad_input.narrow(0, 0, counted).copy_(of_counted);
     }
     if (!affine) return {grad_input, {}, {}, {}, {}, {}, {}};
     return {grad_input, grad_weight.to(given.scalar_type()), grad_bias.to(given.scalar_type()), {}, {}, {}, {}};
@@ -120,6 +111,19 @@ struct DeviceBatchNorm : torch::autograd::Function<DeviceBatchNorm> {
 };
 
 }  // namespace
+
+std::int64_t BatchNormCall::counted_of(const at::Tensor& input) const {
+  return counted < 0 ? input.size(0) : std::min(counted, input.size(0));
+}
+
+at::Tensor BatchNormCall::counted_gradient(const at::Tensor& gradient, const at::Tensor& input) const {
+  auto dy = gradient.contiguous(input.suggest_memory_format());
+  const auto samples = counted_of(input);
+  if (samples == input.size(0)) return dy;
+  auto of_counted = at::zeros_like(dy);
+  of_counted.narrow(0, 0, samples).copy_(dy.narrow(0, 0, samples));
+  return of_counted;
+}
 
 bool BatchNormCall::reached(const std::function<void()>& collective) {
   try {

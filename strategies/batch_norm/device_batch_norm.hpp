@@ -19,6 +19,10 @@ struct BatchNormCall : torch::CustomClassHolder {
   double total = 0;    // on the CPU: values per channel on all ranks
   bool counts = true;  // false after forward: no rank had any
 
+  std::int64_t counted_of(const at::Tensor& input) const;
+  /// The output's gradient in the input's layout, without that of samples that do not count: their loss may be
+  /// infinite, and all ranks' gradients are summed.
+  at::Tensor counted_gradient(const at::Tensor& gradient, const at::Tensor& input) const;
   /// Runs a collective of the layer's. A lane that a lost rank broke stays broken, and the step's vote fails on it: the
   /// step is given up there, not inside the user's forward. Returns false then.
   static bool reached(const std::function<void()>& collective);

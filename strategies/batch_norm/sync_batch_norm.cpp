@@ -23,7 +23,7 @@ bool reduce_over_ranks(const at::Tensor& sums, const BatchNormCall& call) {
 Statistics over_all_ranks(const at::Tensor& input, BatchNormCall& call) {
   const auto channels = input.size(1);
   auto sums = at::zeros({2 * channels + 1}, at::kDouble);  // of values, of squares; count
-  const auto counted = call.counted < 0 ? input : input.narrow(0, 0, call.counted);
+  const auto counted = input.narrow(0, 0, call.counted_of(input));
   if (counted.numel() > 0) {
     // LibTorch's own pass over the data. It updates running statistics, which decide the precision too: f32 for a bf16
     // input.
@@ -78,7 +78,7 @@ struct SyncBatchNorm : torch::autograd::Function<SyncBatchNorm> {
 
     // As if mean and variance were constants; then what their dependence on the input adds. Sums over all ranks'
     // samples go into that.
-    const auto dy = gradients[0].contiguous(input.suggest_memory_format());
+    const auto dy = call.counted_gradient(gradients[0], input);
     auto [grad_input, grad_weight, grad_bias] = at::native_batch_norm_backward(
         dy, input, weight, mean, variance, {}, {}, /*train=*/false, call.eps, {true, true, true});
     const auto sums = at::cat({grad_bias.to(at::kDouble), grad_weight.to(at::kDouble)});  // of dy, of dy * normalised
@@ -88,8 +88,7 @@ struct SyncBatchNorm : torch::autograd::Function<SyncBatchNorm> {
     if (weight.defined()) scale = scale * weight.to(at::kDouble);
     const auto constant = scale * sums.narrow(0, 0, channels);
     const auto slope = scale * sums.narrow(0, channels, channels) * inverse_stddev;
-    const auto counted = call.counted < 0 ? input.size(0) : call.counted;
-    if (counted > 0)
+    if (const auto counted = call.counted_of(input); counted > 0)
       subtract_per_channel(grad_input.narrow(0, 0, counted), input.narrow(0, 0, counted), mean, constant, slope);
     if (!weight.defined()) grad_weight = grad_bias = at::Tensor();
     return {grad_input, grad_weight, grad_bias, {}, {}, {}, {}};
@@ -112,7 +111,7 @@ std::pair<at::Tensor, bool> SynchronisedStatistics::normalise(const at::Tensor& 
   auto call = c10::make_intrusive<BatchNormCall>();
   call->lane = lane_;
   call->label = label_;
-  call->counted = counted_ < 0 ? -1 : std::min(counted_, input.size(0));
+  call->counted = counted_;
   call->eps = eps;
   const auto dense = input.contiguous(input.suggest_memory_format());
   auto output = input.is_cpu() ? SyncBatchNorm::apply(dense, Maybe(weight), Maybe(bias), Maybe(running_mean),

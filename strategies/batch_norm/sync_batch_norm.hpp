@@ -24,8 +24,8 @@ class SynchronisedStatistics {
   void move(const std::shared_ptr<Communicator>& lane) {
     if (lane_) lane_ = lane;
   }
-  /// Only the first `samples` of a batch count in the statistics, negative: all. 0: this rank has run out of data and
-  /// only joins in.
+  /// Only the first `samples` of a batch count, in the statistics and in the gradient; negative: all. 0: this rank has
+  /// run out of data and only joins in.
   void count_samples(std::int64_t samples) { counted_ = samples; }
   bool synchronised() const { return lane_ && (lane_->world_size() > 1 || counted_ >= 0); }
 

@@ -83,6 +83,7 @@ void Communicator::perform(CollectiveRecord record, Work&& work) {
     ledger_->finish();
     return;
   } catch (const Error& error) {
+    if (error.code() == ErrorCode::fenced) throw;  // the others go on without it, and see that it has left
     failure = error.report();
   } catch (const std::exception& error) {
     failure = ErrorReport{ErrorCode::internal, -1, {}, -1, {}, error.what(), {}};

@@ -123,6 +123,12 @@ TEST_CASE("[T01] batches of unequal numbers come again after the loss of a rank,
        R"({"feed": "uneven", "ranks": 2, "event": "resume"})"});
 }
 
+TEST_CASE("[T01] SyncBatchNorm sums no gradient of a repeated sample, which may be infinite") {
+  right(
+      {R"({"ranks": 4, "model": "tokens", "norm": "batch", "samples": 29, "batch_size": 24, "accumulate": 2, "drop_last": false,
+             "sync_batchnorm": true, "event": "infinite"})"});
+}
+
 TEST_CASE("[T01] a mesh drops what a sample of weight 0 brings, also where that is infinite") {
   right(
       {R"({"ranks": 4, "strategy": "tensor_parallel/dp=2,tp=2", "samples": 13, "drop_last": false, "event": "infinite", "dtype": "float32"})",
@@ -277,10 +283,13 @@ TEST_CASE(
 }
 
 TEST_CASE("[L05] a rank that dies while another is replaced, or while it gets the model, changes no bit") {
-  right({R"({"ranks": 2, "event": "kill", "kill_at": "forward", "again": "newcomer"})",
-         R"({"ranks": 3, "event": "kill", "again": "newcomer", "hurt_rank": "first", "optimizer": "adamw"})",
-         R"({"ranks": 3, "event": "kill", "again": "other", "strategy": "zero1"})",
-         R"({"ranks": 2, "event": "net", "again": "other", "strategy": "fsdp", "hurt_step": 0})"});
+  right(
+      {R"({"ranks": 2, "event": "kill", "kill_at": "forward", "again": "newcomer"})",
+       R"({"ranks": 3, "event": "kill", "again": "newcomer", "hurt_rank": "first", "optimizer": "adamw"})",
+       R"({"ranks": 3, "event": "kill", "again": "other", "strategy": "zero1"})",
+       R"({"ranks": 2, "event": "net", "again": "other", "strategy": "fsdp", "hurt_step": 0})",
+       // A save comes before the second newcomer's first step.
+       R"({"ranks": 4, "strategy": "pipeline/dp=2,pp=2", "cells": 3, "event": "kill", "kill_at": "voted", "again": "other"})"});
 }
 
 TEST_CASE("[L05] a step that is committed stays so when rank 0 dies before it has sent the new order of buckets") {

@@ -374,9 +374,6 @@ def settle_once(job):
     # They go on from a mean; and where the last of them sees that another is replaced, what that one owed is lost.
     if job["event"] == "all" and (trains_apart(job) or job["comm_hook"] in ("owing", "powersgd")):
         simple("event")
-    # A known fault: in one of some hundred jobs a rank that is late in `distribute` and those that others have become disagree about who heals.
-    if job["event"] == "all" and job["hurt_step"] == 0:
-        simple("hurt_step")
     if job["event"] == "lose" and job["feed"] == "uneven":  # whose batches are left is for the last rank to show
         simple("hurt_rank")
     if trains_apart(job) and job["kill_at"] == "data":  # where the next step's batch may be made already

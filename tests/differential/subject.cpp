@@ -157,6 +157,7 @@ SimulationOptions simulation_of(const Job& job, const Config& config) {
   auto simulation = testing::simulation_of(config);
   if (!hurts(job)) return simulation;
   const bool replaces = job.event != "lose";
+  simulation.log = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
   simulation.recovery.enabled = true;
   simulation.recovery.fence_after = 2s;
   simulation.recovery.replace_timeout = replaces ? 60s : 0s;

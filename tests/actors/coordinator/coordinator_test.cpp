@@ -324,7 +324,8 @@ struct SavingJob : Job {
       checkpointers.push_back(system.spawn<caf::detached>(make_checkpointer, options));
     }
     for (int i = 0; i < 2; ++i)
-      self->receive([](const Membership&) {}, caf::after(10s) >> [] { FAIL("no membership"); });
+      self->receive([&](Membership& next) { membership = std::move(next); },
+                    caf::after(10s) >> [] { FAIL("no membership"); });
   }
   ~SavingJob() {
     for (auto& checkpointer : checkpointers) {
@@ -340,6 +341,16 @@ struct SavingJob : Job {
     part->rank_state = "{}";
     self->send(checkpointers[static_cast<std::size_t>(rank)], SaveCheckpoint{part, {step, "a"}, generation, false, 0});
   }
+  /// `rank` leaves the first generation, after it has begun its part of the save `begun`.
+  void interrupt(int rank, const std::string& begun) {
+    RankInterrupted report;
+    report.process = membership.members[static_cast<std::size_t>(rank)].process;
+    report.generation = membership.generation;
+    report.save = begun;
+    caf::anon_send(ranks[static_cast<std::size_t>(rank)], report);
+    for (int i = 0; i < 2; ++i)
+      self->receive([](const InterruptRanks&) {}, caf::after(10s) >> [] { FAIL("nobody was interrupted"); });
+  }
   /// The next answer: a path, or why not.
   std::string answer() {
     std::string text = "nothing came";
@@ -350,6 +361,7 @@ struct SavingJob : Job {
 
   testing::ScratchDirectory scratch;
   std::vector<Checkpointer> checkpointers;
+  Membership membership;
 };
 
 }  // namespace
@@ -383,6 +395,25 @@ TEST_CASE(
     job.self->receive([](const InterruptRanks&) {}, caf::after(10s) >> [] { FAIL("nobody was interrupted"); });
     job.save(0, 10);
     CHECK_THAT(job.answer(), Catch::Contains("rank 1 was lost before its part was on disk"));
+  }
+  SECTION("interrupted after the others have written, and before it has begun") {
+    SavingJob job(true);
+    job.save(0, 10);
+    job.interrupt(1, "the one before");
+    CHECK_THAT(job.answer(), Catch::Contains("it was interrupted before it had begun to write"));
+  }
+  SECTION("interrupted before anybody has written") {
+    SavingJob job(true);
+    job.interrupt(1, "");
+    job.save(0, 10);
+    CHECK_THAT(job.answer(), Catch::Contains("it was interrupted before it had begun to write"));
+  }
+  SECTION("interrupted while it writes") {
+    SavingJob job(true);
+    job.save(0, 10);
+    job.interrupt(1, "a");
+    job.save(1, 10);
+    for (int rank = 0; rank < 2; ++rank) CHECK(job.answer() == job.scratch / "step-00000010");
   }
   SECTION("another generation") {
     SavingJob job;

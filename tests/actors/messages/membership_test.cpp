@@ -236,7 +236,11 @@ TEST_CASE("[L05] a rank whose heal was interrupted is healed again, and is nobod
   }
   for (auto& survivor : q.survivors) survivor.report->whole = false;
   CHECK(plan_membership(q).action == Action::start_over);
-  for (auto& survivor : q.survivors) survivor.report->steps_done = 0;  // nobody has begun: all start alike
+  for (auto& survivor : q.survivors) survivor.report->steps_done = 0;
+  for (auto& survivor : q.survivors) survivor.report->distributed = false;
+  q.survivors[1].report->distributed = true;  // it would wait for its optimizer's state, the others for a model
+  CHECK(plan_membership(q).action == Action::start_over);
+  q.survivors[1].report->distributed = false;  // nobody has begun: all start alike
   answer = plan_membership(q);
   REQUIRE(answer.action == Action::go);
   CHECK_FALSE(answer.next.has_newcomers());

@@ -15,6 +15,7 @@
 #include <mutex>
 #include <thread>
 
+#include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/communicator/communicator.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/rank_threads.hpp"
@@ -385,6 +386,23 @@ TEST_CASE("who destroys its communicator while others wait for it is named", "[c
       CHECK_THAT(failures[r]->text, Catch::Contains("rank 1") && Catch::Contains("left the group"));
       CHECK(failures[r]->after < 10s);
     }
+  }
+}
+
+TEST_CASE("[L05] who is ended within a call says nothing more: the others lose a peer, and may go on without it",
+          "[communicator]") {
+  struct EndsIt final : FaultWatch {
+    void at(const char*, std::int64_t) override { throw Error(ErrorCode::fenced, {}, "it was killed"); }
+  };
+  const auto failures = run_ranks_catching(group_of(kShm, 3), [](Communicator& communicator) {
+    if (communicator.rank() == 1) set_fault_watch(std::make_shared<EndsIt>());
+    (void)communicator.allocate(1000, at::kFloat);
+  });
+  for (const auto& failure : failures) REQUIRE(failure);
+  CHECK(failures[1]->report.code == ErrorCode::fenced);
+  for (const int other : {0, 2}) {
+    CHECK(failures[other]->report.code == ErrorCode::peer_lost);
+    CHECK_THAT(failures[other]->text, Catch::Contains("rank 1 left the group"));
   }
 }
 
