@@ -289,7 +289,8 @@ TEST_CASE("[L05] a rank that dies while another is replaced, or while it gets th
        R"({"ranks": 3, "event": "kill", "again": "other", "strategy": "zero1"})",
        R"({"ranks": 2, "event": "net", "again": "other", "strategy": "fsdp", "hurt_step": 0})",
        // A save comes before the second newcomer's first step.
-       R"({"ranks": 4, "strategy": "pipeline/dp=2,pp=2", "cells": 3, "event": "kill", "kill_at": "voted", "again": "other"})"});
+       R"({"ranks": 4, "strategy": "pipeline/dp=2,pp=2", "cells": 3, "dtype": "float32", "event": "kill", "kill_at": "voted",
+             "again": "other"})"});
 }
 
 TEST_CASE("[L05] a step that is committed stays so when rank 0 dies before it has sent the new order of buckets") {

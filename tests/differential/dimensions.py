@@ -382,9 +382,11 @@ def settle_once(job):
         simple("again")
     if job["ranks"] == 1 or trains_apart(job) or job["comm_hook"] in ("owing", "powersgd"):
         simple("again")
-    # Its buffers are gone, or moved on, where each rank has its own.
+    # Rank 0's buffers are gone, or moved on, where each rank has its own.
     if job["ranks"] == 1 or not job["broadcast_buffers"]:
-        simple("hurt_rank")
+        simple("hurt_rank", "again")
+    if job["event"] == "all" and job["ranks"] > 1 and not job["broadcast_buffers"]:
+        simple("event")
     # Of a mesh without copies a lost rank takes its part along.
     alone = is_mesh(job["strategy"]) and data_ranks(job["strategy"], job["ranks"]) == 1
     if kills(job) and (job["ranks"] == 1 or alone):

@@ -221,7 +221,7 @@ class Run {
     const double unit = job_.loss == "masked" ? static_cast<double>(std::max<std::int64_t>(1, all)) : 1;
     apart_.give_back(replicas_.front(), [&](const auto& name, const at::Tensor& parameter, auto& of_ranks) {
       if (hook_) {
-        for (auto& gradient : of_ranks) gradient *= unit * job_.ranks;
+        for (auto& gradient : of_ranks) disturb(gradient *= unit * job_.ranks);
         return hook_->reduce(name, of_ranks).to(parameter.scalar_type()) / unit;
       }
       const auto own = parameter.scalar_type(), wire = parameter.element_size() > 2 ? at::kHalf : own;
@@ -231,10 +231,11 @@ class Run {
     });
   }
 
-  // As if it had been rounded to few bits.
+  // As if it had been rounded to few bits. What is small beside the others may be the rest of large terms.
   void disturb(at::Tensor tensor) {
-    if (rounding_ == 0 || !tensor.defined() || tensor.is_sparse()) return;
-    tensor.mul_(1 + rounding_ * (2 * at::rand(tensor.sizes(), noise_, tensor.options().requires_grad(false)) - 1));
+    if (rounding_ == 0 || !tensor.defined() || tensor.is_sparse() || tensor.numel() == 0) return;
+    const auto noise = 2 * at::rand(tensor.sizes(), noise_, tensor.options().requires_grad(false)) - 1;
+    tensor.add_(noise * tensor.abs().max(), rounding_);
   }
 
   std::int64_t counted(const std::vector<std::int64_t>& indices) const {
