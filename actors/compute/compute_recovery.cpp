@@ -177,7 +177,7 @@ std::optional<StepReport> Compute::last_step() const {
   if (membership_.votes.empty() || !strategy_) return std::nullopt;
   StepReport report;
   fill_report(report, decide_by(decode_votes(membership_.votes)));
-  report.step = membership_.resume_step - 1;
+  report.step = report.measured_step = membership_.resume_step - 1;
   return report;
 }
 

@@ -136,17 +136,20 @@ class TrainingLoop {
     if (!joined_late) compute.section_done(Rank::kSaveSection);  // nothing to do before the first step
   }
 
-  // The step that the others committed by the votes of a rank 0 that died before it could.
+  // The step that the others ended by the votes of a rank 0 that died before it could.
   void keep_lost_step() {
     auto last = rank_.system().compute().last_step();
     const auto done = rank_.system().compute().steps_done(), per_epoch = rank_.steps_per_epoch();
-    if (!last || !last->committed || last->step + 1 != done || done % config_.log_interval != 0) return;
-    last->lr = optimizer_->first_rate(rank_.rate_for(*optimizer_, last->step));
-    MetricsReport metrics{
-        {},  (done - 1) / per_epoch, config_.epochs, done, (done - 1) % per_epoch + 1, per_epoch, rank_.total_steps(),
-        true};
-    metrics.window.add(*last);
-    log_.keep(metrics);
+    if (!last || last->step + 1 != done) return;
+    const auto epoch = (done - 1) / per_epoch;
+    if (done % config_.log_interval == 0) {
+      last->lr = optimizer_->first_rate(rank_.rate_for(*optimizer_, last->step));
+      MetricsReport metrics{
+          {}, epoch, config_.epochs, done, (done - 1) % per_epoch + 1, per_epoch, rank_.total_steps(), true};
+      metrics.window.add(*last);
+      log_.keep(metrics);
+    }
+    note_if_skipped(*last, epoch);  // the log begins with what is kept by now
   }
 
   void run_steps() {
@@ -204,13 +207,17 @@ class TrainingLoop {
     }
   }
 
+  void note_if_skipped(const StepReport& report, std::int64_t epoch) {
+    if (!report.committed)
+      log_.note("skipped", "step " + std::to_string(report.measured_step) + " skipped: " + report.reason, epoch);
+  }
+
   void show(const StepReport& report, const Batch& batch) {
     window_.add(report);
     window_.validation_ms += std::exchange(validation_ms_, 0);
     window_.checkpoint_ms += std::exchange(checkpoint_ms_, 0);
     bar_window_.add(report);
-    if (!report.committed)
-      log_.note("skipped", "step " + std::to_string(report.measured_step) + " skipped: " + report.reason, batch.epoch);
+    note_if_skipped(report, batch.epoch);
     const auto done = rank_.system().compute().steps_done();
     MetricsReport metrics{
         {}, batch.epoch, config_.epochs, done, batch.step + 1, rank_.steps_per_epoch(), rank_.total_steps(), true};

@@ -293,6 +293,12 @@ TEST_CASE("[L05] a rank that dies while another is replaced, or while it gets th
              "again": "other"})"});
 }
 
+TEST_CASE("[L05] a step that is skipped when rank 0 dies is in the metrics, as others are") {
+  right(
+      {R"({"ranks": 2, "loop": "framework", "dtype": "float32", "amp": "fp16", "scale": 1e6, "event": "kill", "kill_at": "optimizer",
+             "hurt_step": 0, "hurt_rank": "first"})"});
+}
+
 TEST_CASE("[L05] a step that is committed stays so when rank 0 dies before it has sent the new order of buckets") {
   for (const std::string place : {"committed", "optimizer"})
     right({R"({"ranks": 2, "event": "kill", "hurt_step": 0, "hurt_rank": "first", "bucket_mb": 0.001, "kill_at": ")" +

@@ -145,7 +145,7 @@ class Run {
     seen.committed = finite && std::isfinite(seen.loss) && all > 0;
     scaler_.update(!finite || !std::isfinite(seen.loss));
     for (auto& replica : replicas_) {
-      for (auto& [name, parameter] : replica.parameters) disturb(parameter.mutable_grad());
+      disturb_gradients(replica);
       seen.norm = std::max(seen.norm, replica.clip(job_.clip_norm));
     }
     for (std::size_t r = 0; r < replicas_.size(); ++r)
@@ -231,11 +231,25 @@ class Run {
     });
   }
 
-  // As if it had been rounded to few bits. What is small beside the others may be the rest of large terms.
-  void disturb(at::Tensor tensor) {
-    if (rounding_ == 0 || !tensor.defined() || tensor.is_sparse() || tensor.numel() == 0) return;
+  // As if terms of the size `most` had been rounded to few bits, of which it is the sum. Nothing is exact but 0.
+  void disturb(at::Tensor tensor, const at::Tensor& most) {
+    if (rounding_ == 0 || !tensor.defined() || tensor.is_sparse()) return;
     const auto noise = 2 * at::rand(tensor.sizes(), noise_, tensor.options().requires_grad(false)) - 1;
-    tensor.add_(noise * tensor.abs().max(), rounding_);
+    tensor.add_(noise * (tensor != 0) * most, rounding_);
+  }
+  void disturb(at::Tensor tensor) {
+    if (tensor.numel() > 0) disturb(tensor, tensor.detach().abs().max());
+  }
+  // A layer's may cancel where a layer behind it takes the mean away.
+  void disturb_gradients(Replica& replica) {
+    auto most = torch::zeros({});
+    for (const auto& [name, parameter] : replica.parameters) {
+      const auto& gradient = parameter.grad();
+      if (!gradient.defined() || gradient.is_sparse() || gradient.numel() == 0) continue;
+      const auto own = gradient.abs().max();
+      if (own.isfinite().item<bool>()) most = at::maximum(most.to(own.scalar_type()), own);
+    }
+    for (auto& [name, parameter] : replica.parameters) disturb(parameter.mutable_grad(), most);
   }
 
   std::int64_t counted(const std::vector<std::int64_t>& indices) const {
