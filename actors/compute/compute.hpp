@@ -248,7 +248,7 @@ class Compute {
   /// Collective, before the optimizer's state is used: newcomers of this generation get it from the others. Does
   /// nothing the second time.
   void settle_optimizer(Optimizer& optimizer);
-  /// This rank has begun its part of the save with this id: the others' ends without it where this is not said.
+  /// This rank's part of the save with this id is on its way. A rank that is interrupted before ends that save for all.
   void begins_save(std::string id) { save_begun_ = std::move(id); }
 
   Strategy& strategy() { return *strategy_; }
@@ -392,7 +392,7 @@ class Compute {
   bool distributed_ = false;               // the model is on all ranks
   std::uint64_t snapshot_generation_ = 0;  // of the last snapshot that has ended
   std::int32_t sections_done_ = 0;
-  std::string save_begun_;
+  std::string save_begun_;  // id of the last save in which this rank took part
   std::map<std::string, std::string> notes_;
   NamedTensors frozen_;  // did not require a gradient when the model was distributed
   LossScaler loss_scaler_;

@@ -39,6 +39,8 @@ std::string Fault::to_string() const {
     case FaultKind::slow_rank: return "slow " + rank + when + " for " + text(lasts);
     case FaultKind::slow_network: return "slow the network" + when + " for " + text(lasts);
     case FaultKind::full_disk: return "fill the disk of " + rank + when;
+    case FaultKind::break_data_at:
+      return "break the data connections of " + rank + " after '" + point + "' of step " + std::to_string(step);
     case FaultKind::replay: return "repeat old messages" + when + ", up to " + text(lasts) + " late";
   }
   return {};
@@ -49,7 +51,7 @@ std::vector<Fault> draw_faults(std::uint64_t seed, int ranks, int hosts, std::in
   std::vector<Fault> faults(static_cast<std::size_t>(draw.in(1, 8)));
   for (auto& fault : faults) {
     // Ranks die more often than all else.
-    const auto number = draw.in(-6, static_cast<int>(FaultKind::replay));
+    const auto number = draw.in(-6, static_cast<int>(FaultKind::break_data_at));
     fault.kind = number >= 0    ? static_cast<FaultKind>(number)
                  : number >= -2 ? FaultKind::kill_rank
                                 : FaultKind::kill_rank_at;

@@ -21,7 +21,8 @@ enum class FaultKind : std::uint8_t {
   slow_rank,     ///< computes ten times as long
   slow_network,  ///< every message takes 50 ms more
   full_disk,     ///< the rank's next part of a checkpoint can't be written
-  replay         ///< old messages arrive once more, up to 30 s late
+  replay,        ///< old messages arrive once more, up to 30 s late
+  break_data_at  ///< the rank's data connections break within 20 ms after it comes to `point` of `step`
 };
 
 /// One thing that goes wrong in a simulation.
@@ -36,7 +37,7 @@ struct Fault {
   std::string to_string() const;
 };
 
-/// Where a rank can die: `forward`, `reduced`, `vote`, `voted`, `committed`, `heal`, `save`, `written`, `publish`,
+/// Where a rank can be hurt: `forward`, `reduced`, `vote`, `voted`, `committed`, `heal`, `save`, `written`, `publish`,
 /// `published`.
 const std::vector<std::string>& fault_points();
 

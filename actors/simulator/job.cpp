@@ -21,7 +21,7 @@ constexpr int kMostStarts = 12;
 Job::Job(JobOptions options) : options_(std::move(options)), world_(options_.seed), draw_(options_.seed, "job") {
   world_.keep_lines = options_.keep_log;
   for (const auto& fault : options_.faults) {
-    if (fault.kind == FaultKind::kill_rank_at) {
+    if (fault.kind == FaultKind::kill_rank_at || fault.kind == FaultKind::break_data_at) {
       at_points_.push_back(fault);
     } else if (fault.kind == FaultKind::kill_at_journal) {
       at_journal_.push_back(fault);
@@ -402,12 +402,19 @@ void Job::rank_ended(RankProcess& rank, int wait_status) {
 
 bool Job::comes_to(RankModel& rank, Process& process, const char* point, std::int64_t step) {
   if (!process.alive) return false;
-  for (auto fault = at_points_.begin(); fault != at_points_.end(); ++fault) {
-    if (fault->target != rank.id().slot || fault->point != point || step < fault->step) continue;
-    note("fault: " + fault->to_string() + ": it comes there at step " + std::to_string(step));
-    at_points_.erase(fault);
-    kill_rank(*of(process));
-    return false;
+  for (auto at = at_points_.begin(); at != at_points_.end();) {
+    if (at->target != rank.id().slot || at->point != point || step < at->step) {
+      ++at;
+      continue;
+    }
+    const auto fault = *at;
+    at = at_points_.erase(at);
+    note("fault: " + fault.to_string() + ": it comes there at step " + std::to_string(step));
+    if (fault.kind == FaultKind::kill_rank_at) {
+      kill_rank(*of(process));
+      return false;
+    }
+    world_.after(std::chrono::microseconds(draw_.in(0, 20'000)), [this, fault] { inflict(fault); });
   }
   return true;
 }

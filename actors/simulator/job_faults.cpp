@@ -61,6 +61,7 @@ void Job::inflict(const Fault& fault) {
     }
     case FaultKind::cut_link:
     case FaultKind::break_data:
+    case FaultKind::break_data_at:
       if (rank) {
         const std::string kind = fault.kind == FaultKind::cut_link ? " control" : " data";
         const auto connections = rank->process->connections;

@@ -19,13 +19,17 @@ JobOptions job_with(std::vector<Fault> faults) {
   return options;
 }
 
-Fault kill_at(int slot, const std::string& point, std::int64_t step) {
+Fault at_point(FaultKind kind, int slot, const std::string& point, std::int64_t step) {
   Fault fault;
-  fault.kind = FaultKind::kill_rank_at;
+  fault.kind = kind;
   fault.target = slot;
   fault.point = point;
   fault.step = step;
   return fault;
+}
+
+Fault kill_at(int slot, const std::string& point, std::int64_t step) {
+  return at_point(FaultKind::kill_rank_at, slot, point, step);
 }
 
 Fault at_time(FaultKind kind, std::chrono::milliseconds at, int target, std::chrono::milliseconds lasts = 0ms) {
@@ -118,6 +122,22 @@ TEST_CASE("[L06] fault 2: simulated: a rank dies between its reduction and its v
   const int slot = GENERATE(0, 1, 3);
   const auto point = GENERATE(as<std::string>(), "reduced", "vote");
   goes_on_after({kill_at(slot, point, 7)});
+}
+
+TEST_CASE("[L06] a rank whose connections break as a save begins keeps nobody waiting for its part") {
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    auto options = job_with({});
+    options.seed = seed;
+    options.keep_log = true;
+    for (const std::int64_t step : {10, 20, 30, 40, 50})
+      options.faults.push_back(at_point(FaultKind::break_data_at, static_cast<int>(seed % 3), "committed", step));
+    const auto outcome = simulate(options);
+    INFO("seed " << seed << ": " << outcome.violation.value_or(""));
+    REQUIRE_FALSE(outcome.violation);
+    CHECK(outcome.steps == 60);
+    CHECK(outcome.starts == 1);
+    for (const auto& line : outcome.log) CHECK_THAT(line, !Catch::Contains("it hangs"));
+  }
 }
 
 TEST_CASE("[L06] fault 3: simulated: a rank dies after its vote, before or after it commits") {
