@@ -129,7 +129,6 @@ struct CoordinatorState {
     SaveRound round;
     caf::actor_clock::time_point told;
   };
-  static void without_interrupted(Save& save, const RankInterrupted& report);
 
   CoordinatorActor::pointer self = nullptr;
   CoordinatorOptions options;

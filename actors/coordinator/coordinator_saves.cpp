@@ -36,7 +36,7 @@ void CoordinatorState::part_saved(const PartSaved& part) {
       const bool alive =
           process != processes.end() && process->second.joined.process == member.process && !process->second.ended;
       if (!alive && !awaited) save->round.lost(member.process, "it is gone");
-      if (alive && process->second.interrupted) without_interrupted(*save, *process->second.interrupted);
+      if (alive && process->second.interrupted) save->round.interrupted(*process->second.interrupted);
     }
     if (!is_of_now) {
       save->round.published(failed_save(part.attempt, {ErrorCode::peer_lost,
@@ -65,15 +65,8 @@ void CoordinatorState::published(const CheckpointPublished& message) {
   }
 }
 
-// A rank that leaves the generation before it has begun its part begins another save in the next, and waits there for
-// those that have.
-void CoordinatorState::without_interrupted(Save& save, const RankInterrupted& report) {
-  if (report.save != save.round.attempt().id)
-    save.round.lost(report.process, "it was interrupted before it had begun to write");
-}
-
 void CoordinatorState::interrupted_in_saves(const RankInterrupted& report) {
-  for (auto& save : saves) without_interrupted(save, report);
+  for (auto& save : saves) save.round.interrupted(report);
   go_on_with_saves();
 }
 

@@ -47,6 +47,10 @@ void SaveRound::lost(const ProcessId& process, const std::string& why) {
   }
 }
 
+void SaveRound::interrupted(const RankInterrupted& report) {
+  if (report.save != attempt_.id) lost(report.process, "it was interrupted before it had begun to write");
+}
+
 void SaveRound::came_back(const ProcessId& process) {
   const int rank = rank_of(process);
   lost_.erase(rank);

@@ -22,6 +22,9 @@ class SaveRound {
   void written(const PartSaved& part);
   void published(const SaveEnded& ended);
   void lost(const ProcessId& process, const std::string& why);
+  /// A rank that leaves the generation before it has begun its part never writes it: it begins another save in the
+  /// next, and waits there for those that have.
+  void interrupted(const RankInterrupted& report);
   /// Over another connection; it may have been taken for lost. If it was to publish, the order, or its answer, may be
   /// lost with the old one. It gets the order again, which does no harm.
   void came_back(const ProcessId& process);

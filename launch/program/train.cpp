@@ -149,7 +149,7 @@ class TrainingLoop {
       metrics.window.add(*last);
       log_.keep(metrics);
     }
-    note_if_skipped(*last, epoch);  // the log begins with what is kept by now
+    log_.note_if_skipped(*last, epoch);  // the log begins with what is kept by now
   }
 
   void run_steps() {
@@ -207,17 +207,12 @@ class TrainingLoop {
     }
   }
 
-  void note_if_skipped(const StepReport& report, std::int64_t epoch) {
-    if (!report.committed)
-      log_.note("skipped", "step " + std::to_string(report.measured_step) + " skipped: " + report.reason, epoch);
-  }
-
   void show(const StepReport& report, const Batch& batch) {
     window_.add(report);
     window_.validation_ms += std::exchange(validation_ms_, 0);
     window_.checkpoint_ms += std::exchange(checkpoint_ms_, 0);
     bar_window_.add(report);
-    note_if_skipped(report, batch.epoch);
+    log_.note_if_skipped(report, batch.epoch);
     const auto done = rank_.system().compute().steps_done();
     MetricsReport metrics{
         {}, batch.epoch, config_.epochs, done, batch.step + 1, rank_.steps_per_epoch(), rank_.total_steps(), true};

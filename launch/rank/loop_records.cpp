@@ -7,8 +7,7 @@ void LoopRecords::add(const StepReport& report, const Place& place) {
   for (const auto& notice : report.notices) log_.note("notice", notice, place.epoch);
   log_.note_membership(place.epoch);
   if (report.repeat) return;
-  if (!report.committed)
-    log_.note("skipped", "step " + std::to_string(report.measured_step) + " skipped: " + report.reason, place.epoch);
+  log_.note_if_skipped(report, place.epoch);
   window_.add(report);
   const auto& config = rank_.config();
   const auto done = rank_.steps_done();

@@ -217,6 +217,11 @@ void RunLog::note(const std::string& event, const std::string& line, std::int64_
   caf::anon_send(metrics_, std::move(record));
 }
 
+void RunLog::note_if_skipped(const StepReport& report, std::int64_t epoch) {
+  if (!report.committed)
+    note("skipped", "step " + std::to_string(report.measured_step) + " skipped: " + report.reason, epoch);
+}
+
 void RunLog::note_membership(std::int64_t epoch) {
   const auto& compute = rank_.system().compute();
   const auto& membership = compute.membership();

@@ -28,6 +28,7 @@ class RunLog {
   void keep(const MetricsReport& report);
   /// Something that happened, for the records and the console.
   void note(const std::string& event, const std::string& line, std::int64_t epoch);
+  void note_if_skipped(const StepReport& report, std::int64_t epoch);
   /// Writes the membership down where it is another than at the last call. To be called on every rank, after each step.
   void note_membership(std::int64_t epoch);
   /// The error that the run ends with.

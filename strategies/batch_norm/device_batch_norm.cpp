@@ -16,6 +16,14 @@ struct GatheredStatistics {
   at::Tensor counts;                // (ranks,) int32: values per channel
 };
 
+// `first`, and zeros for the other samples of a batch like `batch`.
+at::Tensor filled_up(const at::Tensor& first, const at::Tensor& batch) {
+  if (first.size(0) == batch.size(0)) return first;
+  auto all = at::zeros_like(batch);
+  all.narrow(0, 0, first.size(0)).copy_(first);
+  return all;
+}
+
 at::ScalarType precision_of(const at::Tensor& input) {
   return input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
@@ -95,16 +103,13 @@ struct DeviceBatchNorm : torch::autograd::Function<DeviceBatchNorm> {
     const auto sums = at::cat({sum_dy, sum_dy_xmu});
     BatchNormCall::reached([&] { call.lane->all_reduce(sums, ReduceOp::sum, call.label); });
     const auto channels = mean.numel();
-    auto grad_input = at::zeros_like(input);
+    auto grad_input = input.narrow(0, 0, 0);
     if (const auto counted = call.counted_of(input); counted > 0 && input.numel() > 0) {
-      const auto of_counted = at::batch_norm_backward_elemt(dy.narrow(0, 0, counted), input.narrow(0, 0, counted), mean,
-                                                            inverse_stddev, weight, sums.narrow(0, 0, channels),
-                                                            sums.narrow(0, channels, channels), counts);
-      if (counted == input.size(0))
-        grad_input = of_counted;
-      else
-        grad_input.narrow(0, 0, counted).copy_(of_counted);
+      grad_input = at::batch_norm_backward_elemt(dy.narrow(0, 0, counted), input.narrow(0, 0, counted), mean,
+                                                 inverse_stddev, weight, sums.narrow(0, 0, channels),
+                                                 sums.narrow(0, channels, channels), counts);
     }
+    grad_input = filled_up(grad_input, input);
     if (!affine) return {grad_input, {}, {}, {}, {}, {}, {}};
     return {grad_input, grad_weight.to(given.scalar_type()), grad_bias.to(given.scalar_type()), {}, {}, {}, {}};
   }
@@ -117,12 +122,8 @@ std::int64_t BatchNormCall::counted_of(const at::Tensor& input) const {
 }
 
 at::Tensor BatchNormCall::counted_gradient(const at::Tensor& gradient, const at::Tensor& input) const {
-  auto dy = gradient.contiguous(input.suggest_memory_format());
-  const auto samples = counted_of(input);
-  if (samples == input.size(0)) return dy;
-  auto of_counted = at::zeros_like(dy);
-  of_counted.narrow(0, 0, samples).copy_(dy.narrow(0, 0, samples));
-  return of_counted;
+  const auto dy = gradient.contiguous(input.suggest_memory_format());
+  return filled_up(dy.narrow(0, 0, counted_of(input)), dy);
 }
 
 bool BatchNormCall::reached(const std::function<void()>& collective) {

@@ -124,9 +124,8 @@ TEST_CASE("[T01] batches of unequal numbers come again after the loss of a rank,
 }
 
 TEST_CASE("[T01] SyncBatchNorm sums no gradient of a repeated sample, which may be infinite") {
-  right(
-      {R"({"ranks": 4, "model": "tokens", "norm": "batch", "samples": 29, "batch_size": 24, "accumulate": 2, "drop_last": false,
-             "sync_batchnorm": true, "event": "infinite"})"});
+  right({R"({"ranks": 4, "model": "tokens", "norm": "batch", "samples": 29, "batch_size": 24, "accumulate": 2,
+             "drop_last": false, "sync_batchnorm": true, "event": "infinite"})"});
 }
 
 TEST_CASE("[T01] a mesh drops what a sample of weight 0 brings, also where that is infinite") {
@@ -283,20 +282,18 @@ TEST_CASE(
 }
 
 TEST_CASE("[L05] a rank that dies while another is replaced, or while it gets the model, changes no bit") {
-  right(
-      {R"({"ranks": 2, "event": "kill", "kill_at": "forward", "again": "newcomer"})",
-       R"({"ranks": 3, "event": "kill", "again": "newcomer", "hurt_rank": "first", "optimizer": "adamw"})",
-       R"({"ranks": 3, "event": "kill", "again": "other", "strategy": "zero1"})",
-       R"({"ranks": 2, "event": "net", "again": "other", "strategy": "fsdp", "hurt_step": 0})",
-       // A save comes before the second newcomer's first step.
-       R"({"ranks": 4, "strategy": "pipeline/dp=2,pp=2", "cells": 3, "dtype": "float32", "event": "kill", "kill_at": "voted",
-             "again": "other"})"});
+  right({R"({"ranks": 2, "event": "kill", "kill_at": "forward", "again": "newcomer"})",
+         R"({"ranks": 3, "event": "kill", "again": "newcomer", "hurt_rank": "first", "optimizer": "adamw"})",
+         R"({"ranks": 3, "event": "kill", "again": "other", "strategy": "zero1"})",
+         R"({"ranks": 2, "event": "net", "again": "other", "strategy": "fsdp", "hurt_step": 0})",
+         // A save comes before the second newcomer's first step.
+         R"({"ranks": 4, "strategy": "pipeline/dp=2,pp=2", "cells": 3, "dtype": "float32", "event": "kill",
+             "kill_at": "voted", "again": "other"})"});
 }
 
 TEST_CASE("[L05] a step that is skipped when rank 0 dies is in the metrics, as others are") {
-  right(
-      {R"({"ranks": 2, "loop": "framework", "dtype": "float32", "amp": "fp16", "scale": 1e6, "event": "kill", "kill_at": "optimizer",
-             "hurt_step": 0, "hurt_rank": "first"})"});
+  right({R"({"ranks": 2, "loop": "framework", "dtype": "float32", "amp": "fp16", "scale": 1e6, "event": "kill",
+             "kill_at": "optimizer", "hurt_step": 0, "hurt_rank": "first"})"});
 }
 
 TEST_CASE("[L05] a step that is committed stays so when rank 0 dies before it has sent the new order of buckets") {

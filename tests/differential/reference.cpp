@@ -231,25 +231,24 @@ class Run {
     });
   }
 
-  // As if terms of the size `most` had been rounded to few bits, of which it is the sum. Nothing is exact but 0.
-  void disturb(at::Tensor tensor, const at::Tensor& most) {
+  // As if it were the sum of terms as large as `most` that had been rounded to few bits. Nothing is exact but 0.
+  void disturb(at::Tensor tensor, double most) {
     if (rounding_ == 0 || !tensor.defined() || tensor.is_sparse()) return;
     const auto noise = 2 * at::rand(tensor.sizes(), noise_, tensor.options().requires_grad(false)) - 1;
-    tensor.add_(noise * (tensor != 0) * most, rounding_);
+    tensor.add_(noise * (tensor != 0), rounding_ * most);
   }
-  void disturb(at::Tensor tensor) {
-    if (tensor.numel() > 0) disturb(tensor, tensor.detach().abs().max());
-  }
+  void disturb(const at::Tensor& tensor) { disturb(tensor, largest(tensor)); }
   // A layer's may cancel where a layer behind it takes the mean away.
   void disturb_gradients(Replica& replica) {
-    auto most = torch::zeros({});
-    for (const auto& [name, parameter] : replica.parameters) {
-      const auto& gradient = parameter.grad();
-      if (!gradient.defined() || gradient.is_sparse() || gradient.numel() == 0) continue;
-      const auto own = gradient.abs().max();
-      if (own.isfinite().item<bool>()) most = at::maximum(most.to(own.scalar_type()), own);
-    }
+    double most = 0;
+    for (const auto& [name, parameter] : replica.parameters) most = std::max(most, largest(parameter.grad()));
     for (auto& [name, parameter] : replica.parameters) disturb(parameter.mutable_grad(), most);
+  }
+  // 0 where there is none, or where it is not finite.
+  static double largest(const at::Tensor& tensor) {
+    if (!tensor.defined() || tensor.is_sparse() || tensor.numel() == 0) return 0;
+    const auto most = tensor.detach().abs().max().item<double>();
+    return std::isfinite(most) ? most : 0;
   }
 
   std::int64_t counted(const std::vector<std::int64_t>& indices) const {

@@ -1,5 +1,6 @@
 #include "tests/differential/subject.hpp"
 
+#include <cstdio>
 #include <sstream>
 
 #include "launch/launcher/start_over.hpp"

@@ -1,6 +1,6 @@
 """A command in a process group of its own, that ends at its deadline with all its processes."""
-import contextlib
 import ctypes
+import functools
 import os
 import signal
 import subprocess
@@ -43,34 +43,25 @@ def reap_group(process):
     return False
 
 
-@contextlib.contextmanager
-def signals_wait():
-    """Signals that end this call come when the block is over; yields the mask before, for a child."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
-    try:
-        yield before
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def run(command, environment, log, seconds, wait=is_over):
     """(exit code, output): of the leader, after which the rest of the group is killed. No code: it was not over."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
-    process = None
+    with open(log, "wb") as output:
+        # What ends this call waits until the child is known that has to end, too.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+        take_signals = functools.partial(signal.pthread_sigmask, signal.SIG_SETMASK, before)
+        try:
+            process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                                       start_new_session=True, preexec_fn=take_signals)
+        except OSError as error:
+            take_signals()
+            return 127, str(error)
     try:
-        with open(log, "wb") as output, signals_wait() as before:  # a child that is not known yet would stay
-            process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=output,
-                                       stderr=subprocess.STDOUT, start_new_session=True,
-                                       preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before))
+        take_signals()
         in_time = wait(process.pid, seconds)
-    except OSError as error:
-        if process is not None:
-            raise
-        return 127, str(error)
     finally:
-        if process is not None:
-            kill_group(process.pid)
-            gone = reap_group(process)
+        kill_group(process.pid)
+        gone = reap_group(process)
     text = log.read_text(errors="replace")
     if not gone:
         text += f"\nprocesses of group {process.pid} are still there {PATIENCE_SECONDS} s after SIGKILL\n"

@@ -124,7 +124,7 @@ TEST_CASE("[L06] fault 2: simulated: a rank dies between its reduction and its v
   goes_on_after({kill_at(slot, point, 7)});
 }
 
-TEST_CASE("[L06] a rank whose connections break as a save begins keeps nobody waiting for its part") {
+TEST_CASE("[L06] a rank whose connections break as a save begins does not keep the others waiting for its part") {
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     auto options = job_with({});
     options.seed = seed;

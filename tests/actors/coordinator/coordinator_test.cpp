@@ -52,6 +52,10 @@ struct Job {
         .receive([&](const JoinAccepted& accepted) { why = accepted.refused; }, [](caf::error&) {});
     return why;
   }
+  /// One of the ranks does.
+  void hears_interruption() {
+    self->receive([](const InterruptRanks&) {}, caf::after(10s) >> [] { FAIL("no rank was interrupted"); });
+  }
 
   const std::int32_t world_size_;
   caf::actor_system_config config;
@@ -348,8 +352,7 @@ struct SavingJob : Job {
     report.generation = membership.generation;
     report.save = begun;
     caf::anon_send(ranks[static_cast<std::size_t>(rank)], report);
-    for (int i = 0; i < 2; ++i)
-      self->receive([](const InterruptRanks&) {}, caf::after(10s) >> [] { FAIL("nobody was interrupted"); });
+    for (int i = 0; i < 2; ++i) hears_interruption();
   }
   /// The next answer: a path, or why not.
   std::string answer() {
@@ -392,7 +395,7 @@ TEST_CASE(
   SECTION("lost before anybody has written") {
     SavingJob job(true);
     caf::anon_send_exit(job.ranks[1], caf::exit_reason::kill);
-    job.self->receive([](const InterruptRanks&) {}, caf::after(10s) >> [] { FAIL("nobody was interrupted"); });
+    job.hears_interruption();
     job.save(0, 10);
     CHECK_THAT(job.answer(), Catch::Contains("rank 1 was lost before its part was on disk"));
   }
@@ -455,9 +458,7 @@ TEST_CASE("[L05] a job grows rank by rank within one step, and that is no interr
   auto current = membership();
   for (int slot = 1; slot < kSlots; ++slot) {
     CHECK(job.refused(job.add_rank(slot)).empty());
-    for (int rank = 0; rank < current.world_size(); ++rank) {
-      job.self->receive([](const InterruptRanks&) {}, caf::after(10s) >> [] { FAIL("nobody was interrupted"); });
-    }
+    for (int rank = 0; rank < current.world_size(); ++rank) job.hears_interruption();
     for (int rank = 0; rank < current.world_size(); ++rank) {
       RankInterrupted report;
       report.process = current.members[static_cast<std::size_t>(rank)].process;

@@ -240,7 +240,7 @@ TEST_CASE("[L05] a rank whose heal was interrupted is healed again, and is nobod
   for (auto& survivor : q.survivors) survivor.report->distributed = false;
   q.survivors[1].report->distributed = true;  // it would wait for its optimizer's state, the others for a model
   CHECK(plan_membership(q).action == Action::start_over);
-  q.survivors[1].report->distributed = false;  // nobody has begun: all start alike
+  q.survivors[1].report->distributed = false;  // none has begun: all start alike
   answer = plan_membership(q);
   REQUIRE(answer.action == Action::go);
   CHECK_FALSE(answer.next.has_newcomers());
