@@ -3,6 +3,7 @@
 #include <cmath>
 #include <iterator>
 
+#include "tests/share.hpp"
 #include "tests/support/recovery_run.hpp"
 
 using namespace troupe;
@@ -16,6 +17,7 @@ namespace {
 
 void check_death_in(const std::string& phase) {
   const int slot = GENERATE(0, 2);
+  if (!testing::in_share(0.4, phase + std::to_string(slot))) return;
   INFO(phase << ", slot " << slot);
   const Run run(4, {}, "slot=" + std::to_string(slot) + ",step=11,at=" + phase,
                 {"--first_bucket_mb", "0.001", "--bucket_cap_mb", "0.001"});
@@ -31,22 +33,19 @@ void check_death_in(const std::string& phase) {
 
 TEST_CASE(
     "[L05] fault 1: a rank killed in forward or backward is replaced, and the job ends with the bits of an undisturbed "
-    "one",
-    "[share]") {
+    "one") {
   check_death_in(GENERATE(as<std::string>{}, "data", "forward", "backward"));
 }
 
 TEST_CASE(
     "[L05] fault 2: a rank killed between its first bucket and the vote is replaced, and the step is run again with "
-    "the same bits",
-    "[share]") {
+    "the same bits") {
   check_death_in(GENERATE(as<std::string>{}, "buckets", "collective", "reduced", "vote"));
 }
 
 TEST_CASE(
     "[L05] fault 3: a rank killed after the vote and before the commit is replaced, and the survivors agree on the "
-    "step",
-    "[share]") {
+    "step") {
   check_death_in(GENERATE(as<std::string>{}, "voted", "committed"));
 }
 
@@ -56,12 +55,12 @@ TEST_CASE("[L05] fault 4: a rank killed in the optimizer is replaced, and healed
 
 TEST_CASE(
     "[D16] [L05] a rank killed around an early update is replaced, and the job ends with the bits of an undisturbed "
-    "one",
-    "[share]") {
+    "one") {
   const std::vector<std::string> early = {"--early_update",  "true", "--first_bucket_mb", "0.001",
                                           "--bucket_cap_mb", "0.001"};
   const auto fault = GENERATE(as<std::string>{}, "step=1,at=allocate", "step=11,at=buckets", "step=11,at=collective",
                               "step=11,at=voted", "step=11,at=committed", "step=12,at=optimizer");
+  if (!testing::in_share(0.4, "early " + fault)) return;
   static const Run reference(4, {}, "", early);
   const Run run(4, {}, "slot=2," + fault, early);
   INFO(run.output);
@@ -156,12 +155,12 @@ TEST_CASE(
 }
 
 // Step 11 is the last before the switch, which is done between its commit and the next step.
-TEST_CASE("[X06] a rank killed around a switch of strategy is replaced, and all ranks go on with one strategy",
-          "[share]") {
+TEST_CASE("[X06] a rank killed around a switch of strategy is replaced, and all ranks go on with one strategy") {
   const auto plan = GENERATE(as<std::string>{}, "12:diloco", "4:diloco,12:ddp");
   const auto phase = GENERATE(as<std::string>{}, "slot=2,step=11,at=vote", "slot=2,step=11,at=committed",
                               "slot=0,step=11,at=optimizer", "slot=2,step=11,at=stage", "slot=2,step=11,at=switch",
                               "slot=0,step=11,at=switched");
+  if (!testing::in_share(0.25, plan + phase)) return;
   const std::vector<std::string> settings{"--switch_at",    plan, "--sync_every",    "5",
                                           "--verify_every", "3",  "--on_divergence", "stop"};
   INFO(plan << ", " << phase);
