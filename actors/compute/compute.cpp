@@ -494,7 +494,7 @@ void Compute::end_step() {
   fault_point("optimizer", step_);
   begun_rate_.reset();
   forget_micro_batches();
-  sections_done_ = 0;
+  tasks_done_ = 0;
   set_steps_done(step_ + 1);
 }
 

@@ -145,8 +145,8 @@ class Compute {
   std::optional<StepReport> last_step() const;
   /// What lies between two steps (validation, saving), numbered from 0 after each step: whether number `index` is still
   /// to be done. After a loss in one of them it is to be done again, on all ranks.
-  bool section_due(int index) const noexcept { return sections_done_ <= index; }
-  void section_done(int index) noexcept { sections_done_ = index + 1; }
+  bool task_due(int index) const noexcept { return tasks_done_ <= index; }
+  void task_done(int index) noexcept { tasks_done_ = index + 1; }
   /// What was done since the last step (a trace was gathered) is no part of the next one's `step_ms`.
   void begin_step_time() noexcept { step_started_ = std::chrono::steady_clock::now(); }
 
@@ -391,7 +391,7 @@ class Compute {
   bool optimizer_pending_ = false;
   bool distributed_ = false;               // the model is on all ranks
   std::uint64_t snapshot_generation_ = 0;  // of the last snapshot that has ended
-  std::int32_t sections_done_ = 0;
+  std::int32_t tasks_done_ = 0;
   std::string save_begun_;  // id of the last save in which this rank took part
   std::map<std::string, std::string> notes_;
   NamedTensors frozen_;  // did not require a gradient when the model was distributed

@@ -19,7 +19,7 @@ RankInterrupted Compute::interruption(const ErrorReport& why, const std::vector<
   report.generation = membership_.generation;
   report.steps_done = step_;
   report.voted_step = voted_step_;
-  report.sections_done = sections_done_;
+  report.tasks_done = tasks_done_;
   report.distributed = distributed_;
   report.whole = whole_ && distributed_;
   report.why = why.to_string();
@@ -72,7 +72,7 @@ void Compute::enter(const Membership& next) {
   prepared_for_ = nullptr;
   shares_wait_ms_ = 0;
   voted_step_ = votes_step_ = -1;
-  sections_done_ = next.sections_done;
+  tasks_done_ = next.tasks_done;
   if (late_) late_->unvoted = -1, late_->settled.reset();
   if (listener_) listener_(next);
   services_ = builder_(next);
@@ -156,7 +156,7 @@ void Compute::go_back() {
   loss_scaler_.load(note["loss_scale"].get<double>(), note["loss_scale_growth_tracker"].get<std::int64_t>());
   whole_ = true;
   optimizer_pending_ = false;  // the optimizer gets its part when it is next seen
-  sections_done_ = 0;
+  tasks_done_ = 0;
   set_steps_done(restored->step);
   services_.program_lane->ledger().set_step(step_);
 }

@@ -160,15 +160,15 @@ MembershipAnswer plan_membership(const MembershipQuestion& q) {
     if (counts(survivor)) done = std::max(done, survivor.report->steps_done);
   }
   answer.next.resume_step = done;
-  answer.next.sections_done = -1;
+  answer.next.tasks_done = -1;
   bool behind = false;
   for (const auto& survivor : q.survivors) {
     if (!counts(survivor)) continue;
     const auto& report = *survivor.report;
     if (report.steps_done == done) {
       if (report.votes_step == done - 1 && answer.next.votes.empty()) answer.next.votes = report.votes;
-      if (answer.next.sections_done < 0 || report.sections_done < answer.next.sections_done)
-        answer.next.sections_done = report.sections_done;
+      if (answer.next.tasks_done < 0 || report.tasks_done < answer.next.tasks_done)
+        answer.next.tasks_done = report.tasks_done;
       continue;
     }
     behind = true;
@@ -182,7 +182,7 @@ MembershipAnswer plan_membership(const MembershipQuestion& q) {
               report.process};
     }
   }
-  if (behind) answer.next.sections_done = 0;
+  if (behind) answer.next.tasks_done = 0;
 
   // Who takes part.
   auto candidates = q.candidates;

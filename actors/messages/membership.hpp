@@ -29,9 +29,9 @@ struct Member {
 /// Who trains now, by rank, and where they go on. Announced by the coordinator, the same to all; generations only grow.
 struct Membership {
   std::uint64_t generation = 0;
-  std::vector<Member> members;     // by rank
-  std::int64_t resume_step = 0;    // the step that runs next
-  std::int32_t sections_done = 0;  // of what comes between the step before and that one (validation, saving)
+  std::vector<Member> members;   // by rank
+  std::int64_t resume_step = 0;  // the step that runs next
+  std::int32_t tasks_done = 0;   // of what comes between the step before and that one (validation, saving)
   std::string votes;   // of step resume_step - 1, all ranks' of the generation before, if anybody saw them: who did not
                        // commits by them
   std::string reason;  // one sentence
@@ -49,7 +49,7 @@ struct RankInterrupted {
   std::uint64_t generation = 0;
   std::int64_t steps_done = 0;            ///< committed
   std::int64_t voted_step = -1;           ///< the last step that it voted on: its gradients are reduced and still there
-  std::int32_t sections_done = 0;         ///< after the last committed step
+  std::int32_t tasks_done = 0;            ///< after the last committed step
   bool distributed = true;                ///< has a model, with the state of its optimizer or without it
   bool whole = true;                      ///< has all state; false for a newcomer whose heal was interrupted
   std::int64_t votes_step = -1;           ///< the last step of which it has all votes ...

@@ -259,14 +259,12 @@ typename Inspector::result_type inspect(Inspector& f, Member& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, Membership& x) {
-  return f(caf::meta::type_name("Membership"), x.generation, x.members, x.resume_step, x.sections_done, x.votes,
-           x.reason);
+  return f(caf::meta::type_name("Membership"), x.generation, x.members, x.resume_step, x.tasks_done, x.votes, x.reason);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RankInterrupted& x) {
-  return f(caf::meta::type_name("RankInterrupted"), x.process, x.generation, x.steps_done, x.voted_step,
-           x.sections_done, x.distributed, x.whole, x.votes_step, x.votes, x.why, x.hung, x.unreachable, x.goes_back,
-           x.save);
+  return f(caf::meta::type_name("RankInterrupted"), x.process, x.generation, x.steps_done, x.voted_step, x.tasks_done,
+           x.distributed, x.whole, x.votes_step, x.votes, x.why, x.hung, x.unreachable, x.goes_back, x.save);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RankFailed& x) {

@@ -178,7 +178,7 @@ void RankModel::enter(const Membership& next) {
   heal_pending_ = optimizer_pending_ = next.has_newcomers();
   voted_step_ = votes_step_ = -1;
   votes_.clear();
-  sections_done_ = next.sections_done;
+  tasks_done_ = next.tasks_done;
   step_ = next.resume_step;
   status_->steps_done = step_;
   broken_.reset();
@@ -344,9 +344,9 @@ void RankModel::resume() {
 void RankModel::go_on() {
   const auto& options = job_.options();
   if (job_.resumes() && step_ == 0 && !resumed_ && membership_.resume_step == 0) return resume();
-  if (step_ > 0 && sections_done_ <= 0 && step_ % options.save_every == 0) {
+  if (step_ > 0 && tasks_done_ <= 0 && step_ % options.save_every == 0) {
     return save([this] {
-      sections_done_ = 1;
+      tasks_done_ = 1;
       go_on();
     });
   }
@@ -451,7 +451,7 @@ void RankModel::commit(const std::vector<Slice>& slices, std::uint64_t generatio
   apply_step(state_, step_, hash_of_samples(step_, slices));
   job_.history().applied(join_.process, generation, step_, slices, state_);
   ++step_;
-  sections_done_ = 0;
+  tasks_done_ = 0;
   status_->steps_done = step_;
 }
 
@@ -538,7 +538,7 @@ RankInterrupted RankModel::interruption(const ErrorReport& why) const {
   report.generation = membership_.generation;
   report.steps_done = step_;
   report.voted_step = voted_step_;
-  report.sections_done = sections_done_;
+  report.tasks_done = tasks_done_;
   report.distributed = distributed_;
   report.whole = whole_ && distributed_;
   report.why = why.to_string();

@@ -128,7 +128,7 @@ class RankModel {
   Membership membership_;
   int rank_ = 0;
   std::int64_t step_ = 0, voted_step_ = -1, votes_step_ = -1;
-  std::int32_t sections_done_ = 0;
+  std::int32_t tasks_done_ = 0;
   std::string votes_;
   std::vector<Slice> slices_;  // of the step that was reduced last
   bool whole_ = true, distributed_ = false, heal_pending_ = false, optimizer_pending_ = false, resumed_ = false;

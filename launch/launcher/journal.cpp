@@ -50,7 +50,7 @@ void fields(Archive& archive, Membership& x, std::size_t most) {
     archive(newcomer);
     member.newcomer = newcomer != 0;
   }
-  archive(x.resume_step, x.sections_done);
+  archive(x.resume_step, x.tasks_done);
   fields(archive, x.votes, most);
   fields(archive, x.reason, most);
 }

@@ -145,7 +145,7 @@ RankEnd run_rank(caf::actor_system& system, const Config& config, const RankSyst
   try {
     Rank rank(system, config, options);
     try {
-      rank.keep_records(true);
+      rank.keep_records();
       body(rank);
       rank.end_trace();
       rank.end_records({});

@@ -10,8 +10,6 @@
 namespace troupe {
 namespace {
 
-constexpr std::string_view kModel = "model.";
-
 nlohmann::json to_json(const std::vector<TensorPart>& parts) {
   auto list = nlohmann::json::array();
   for (const auto& part : parts)
@@ -35,7 +33,7 @@ NamedTensors whole_model(Compute& compute, Optimizer& optimizer, int root) {
   }
   compute.settle_optimizer(optimizer);
   auto parts = compute.strategy().state_parts(optimizer, rank, world_size);
-  std::erase_if(parts, [](const TensorPart& part) { return !part.name.starts_with(kModel); });
+  std::erase_if(parts, [](const TensorPart& part) { return !part.name.starts_with(kModelPrefix); });
   const auto lists = lane.all_gather_bytes(to_json(parts).dump(), "state_dict");
 
   NamedTensors whole;
@@ -50,7 +48,7 @@ NamedTensors whole_model(Compute& compute, Optimizer& optimizer, int root) {
         lane.send(values_of(parts[own++]).contiguous(), root, "state_dict");
         continue;
       }
-      const auto name = entry["name"].get<std::string>().substr(kModel.size());
+      const auto name = entry["name"].get<std::string>().substr(kModelPrefix.size());
       const auto dtype = static_cast<at::ScalarType>(entry["dtype"].get<int>());
       const auto [found, added] = known.try_emplace(name, whole.size());
       if (added) whole.emplace_back(name, at::empty(entry["global_shape"].get<std::vector<std::int64_t>>(), dtype));

@@ -8,6 +8,7 @@
 #include <optional>
 #include <sstream>
 
+#include "launch/rank/gathered_model.hpp"
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/checkpoint/checkpoint_reader.hpp"
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
@@ -22,8 +23,6 @@ namespace troupe {
 namespace fs = std::filesystem;
 
 namespace {
-
-constexpr std::string_view kModel = "model.";
 
 bool ends_like_torch_save(const std::string& path) {
   return path.ends_with(".pt") || path.ends_with(".pth") || path.ends_with(".bin");
@@ -99,7 +98,8 @@ NamedTensors read_model(const std::string& path, bool everything, std::vector<st
   NamedTensors model;
   for (const auto& [name, entry] : checkpoint.entries()) {
     if (everything) model.emplace_back(name, checkpoint.read(name));
-    if (!everything && name.starts_with(kModel)) model.emplace_back(name.substr(kModel.size()), checkpoint.read(name));
+    if (!everything && name.starts_with(kModelPrefix))
+      model.emplace_back(name.substr(kModelPrefix.size()), checkpoint.read(name));
   }
   if (model.empty()) throw Error(ErrorCode::bad_data, path, "the checkpoint holds no tensor of a model");
   return model;

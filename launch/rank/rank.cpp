@@ -9,11 +9,14 @@
 #include "actors/rank/data_loader.hpp"
 #include "launch/config/device_settings.hpp"
 #include "launch/process/displayable.hpp"
+#include "launch/rank/batch_stream.hpp"
 #include "launch/rank/gathered_model.hpp"
-#include "launch/rank/loop_records.hpp"
 #include "launch/rank/model_file.hpp"
 #include "launch/rank/run_checkpoints.hpp"
+#include "launch/rank/run_records.hpp"
+#include "launch/rank/step_tasks.hpp"
 #include "launch/rank/uneven_batches.hpp"
+#include "launch/rank/validation.hpp"
 #include "strategies/batch_norm/sync_batch_norm.hpp"
 #include "strategies/batch_norm/uncounted_forward.hpp"
 #include "tensor_io/base/fault_point.hpp"
@@ -30,16 +33,18 @@
 namespace troupe {
 namespace {
 
-// Of Compute::notes: steps done, and the epoch and step of the data to come.
-constexpr const char* kCursorNote = "data_cursor";
-
 // Since `mark`, which is now from here on.
 double lap_ms(std::chrono::steady_clock::time_point& mark) {
   const auto now = std::chrono::steady_clock::now();
   return std::chrono::duration<double, std::milli>(now - std::exchange(mark, now)).count();
 }
 
-RunCheckpoints::Position position(const DataCursor& cursor) { return {cursor.epoch, cursor.step, -1}; }
+RunCheckpoints::Position position(const DataCursor& cursor) { return {cursor.epoch, cursor.step}; }
+
+RunRecords::Place place_of_step(const BatchStream* stream) {
+  if (stream == nullptr) return {};
+  return {stream->cursor().epoch, stream->cursor().step + 1, &stream->dataset()};
+}
 
 std::unique_ptr<RankTrace> make_trace(const Config& config, const RankSystemOptions& options) {
   auto setting = profile_setting(config.profile);
@@ -59,7 +64,9 @@ RankSystemOptions with_trace(RankSystemOptions options, const std::unique_ptr<Ra
 Rank::Rank(caf::actor_system& system, Config config, RankSystemOptions options)
     : config_(std::move(config)),
       trace_(make_trace(config_, options)),
-      system_(std::make_unique<RankSystem>(system, with_trace(std::move(options), trace_))) {
+      system_(std::make_unique<RankSystem>(system, with_trace(std::move(options), trace_))),
+      tasks_(std::make_unique<StepTasks>(system_->compute())) {
+  set_tasks();
   // What the program builds before distribute. Simulated ranks share the generator: a model that distribute does not
   // build itself depends on the order of their draws.
   (void)seed_model(config_.seed);
@@ -131,12 +138,21 @@ void Rank::set_cursor(std::int64_t epoch, std::int64_t step_in_epoch) {
 }
 
 BatchStream Rank::loader(std::shared_ptr<const Dataset> dataset) {
-  if (!config_.resume.empty() && !keeps_checkpoints_) {
+  if (!config_.resume.empty() && !checkpoints_) {
     throw Error(ErrorCode::usage, "resume", "resume is '" + config_.resume + "', and this program keeps no checkpoints",
                 "call rank.keep_checkpoints(optimizer) before rank.loader(dataset)");
   }
   open_records();
-  return BatchStream(*this, std::move(dataset));
+  const bool begins = system_->compute().membership().generation == 1;
+  if (records_ && shows_progress_ && begins) {
+    say("model: " + system_->compute().strategy().describe() + "; " + std::to_string(world_size()) + " rank" +
+        (world_size() == 1 ? "" : "s") + ", backend " + std::string(communicator().backend()) +
+        (device().is_cpu() ? "" : ", device " + device().str()) + "; data: " + dataset->name() + ", " +
+        std::to_string(dataset->size()) + " samples");
+  }
+  BatchStream batches(*this, std::move(dataset));
+  if (optimizer_ != nullptr) begin_records();  // else the first step does it
+  return batches;
 }
 
 void Rank::begin_forward(std::int64_t samples, double weight) {
@@ -288,6 +304,9 @@ auto Rank::saving_if_parked(Work&& work) {
 }
 
 StepReport Rank::step(Optimizer& optimizer) {
+  optimizer_ = &optimizer;
+  begin_records();
+  const auto place = place_of_step(stream_);
   auto report = saving_if_parked([&] { return system_->compute().step(optimizer, rate_for(optimizer)); });
   if (report.pending) {
     forward_started_ = std::chrono::steady_clock::now();
@@ -297,7 +316,6 @@ StepReport Rank::step(Optimizer& optimizer) {
   report.data_ms = step_data_ms_;
   report.batch_queue_ms = step_queue_ms_;
   profile_.add(report, step_compute_ms_);
-  record(report);
   step_data_ms_ = step_compute_ms_ = step_queue_ms_ = 0;
   forward_started_ = std::chrono::steady_clock::now();
   if (report.stop_signal != 0) system_->compute().notes()["stop_signal"] = std::to_string(report.stop_signal);
@@ -313,49 +331,70 @@ StepReport Rank::step(Optimizer& optimizer) {
     update_trace();
   }
   if (report.repeat) uneven_interrupted_ = true;
+  if (records_) records_->add(report, place);
   return report;
 }
 
-void Rank::open_records() {
-  if (keeps_records_ && !records_) records_ = std::make_unique<LoopRecords>(*this);
+void Rank::show_progress() {
+  keeps_records_ = shows_progress_ = true;
+  open_records();
 }
 
-void Rank::record(const StepReport& report) {
+void Rank::open_records() {
+  if (!keeps_records_ || records_) return;
+  records_ = std::make_unique<RunRecords>(*this, shows_progress_ ? RunLog::Voice::console : RunLog::Voice::silent);
+}
+
+// Where the loop begins: its optimizer is known, and so is the rate of a step that a dead rank 0 has not written down.
+void Rank::begin_records() {
   open_records();
-  if (!records_) return;
-  LoopRecords::Place place;
-  if (stream_ != nullptr)
-    place = {stream_->cursor().epoch, stream_->cursor().step + 1,
-             stream_->dataset().tokens_per_sample()};  // of the step just done
-  records_->add(report, place);
+  if (!records_ || records_->has_begun()) return;
+  RunRecords::Place last;
+  if (stream_ != nullptr) {
+    const auto& cursor = stream_->cursor();
+    const bool at_start = cursor.step == 0 && cursor.epoch > 0;
+    last = {cursor.epoch - (at_start ? 1 : 0), at_start ? steps_per_epoch_ : cursor.step, &stream_->dataset()};
+  }
+  const auto lr = optimizer_ != nullptr && steps_done() > 0
+                      ? optimizer_->first_rate(rate_for(*optimizer_, steps_done() - 1))
+                      : std::numeric_limits<double>::quiet_NaN();
+  records_->begin(last, lr);
+}
+
+// For the console where Troupe has it; else it is rank 0's on standard error.
+void Rank::say(const std::string& line) const {
+  if (records_ && shows_progress_) return records_->line(line);
+  if (is_main()) std::fprintf(stderr, "%s\n", line.c_str());
 }
 
 void Rank::end_records(const std::string& error) noexcept {
   if (!records_) return;
   records_->fail(error);
   records_.reset();
+  keeps_records_ = false;
 }
 
 void Rank::update_trace() {
   if (trace_ && model_) trace_->update(steps_done());
 }
 
+void Rank::gather_trace() {
+  if (!trace_ || !trace_->due(steps_done())) return;
+  const auto line = trace_->gather(communicator(), system_->compute().membership());
+  if (!line.empty()) tell_trace(line);
+  system_->compute().begin_step_time();
+  forward_started_ = std::chrono::steady_clock::now();
+}
+
 void Rank::gather_trace_if_due() {
-  auto& compute = system_->compute();
-  if (!trace_ || compute.micro_batch() != 0) return;
-  retry([&] {
-    if (!trace_->due(compute.steps_done()) || !compute.section_due(kTraceSection)) return;
-    const auto line = trace_->gather(communicator(), compute.membership());
-    compute.section_done(kTraceSection);
-    if (!line.empty()) tell_trace(line);
-    compute.begin_step_time();
-    forward_started_ = std::chrono::steady_clock::now();
-  });
+  if (!trace_ || system_->compute().micro_batch() != 0) return;
+  retry([&] { tasks_->run(StepTasks::trace, StepTasks::trace); });
 }
 
 void Rank::tell_trace(const std::string& line) {
   if (records_) records_->note("trace", line);
   if (say_trace_) return say_trace_(line);
+  if (records_ && shows_progress_) return;  // it was shown
   std::printf("%s\n", line.c_str());
   std::fflush(stdout);
 }
@@ -382,55 +421,96 @@ void Rank::give_up_trace() noexcept {
   }
 }
 
-void Rank::run_program_task() {
-  auto& compute = system_->compute();
-  if (!between_steps_ || compute.steps_done() == 0 || !compute.section_due(kProgramSection)) return;
-  ModuleModes modes(*model_);
-  between_steps_(compute.steps_done());
-  modes.forget();
-  compute.section_done(kProgramSection);
-}
-
-void Rank::run_between_steps() {
-  auto& compute = system_->compute();
-  if (compute.micro_batch() != 0 || compute.steps_done() == 0) return;
-  gather_trace_if_due();  // once more, where a rank was lost after it
-  retry([&] {
-    run_program_task();
-    if (checkpoints_ && compute.section_due(kSaveSection)) {
-      if (saves_now()) checkpoints_->save(position(cursor()), false);
-      compute.section_done(kSaveSection);
-    }
+void Rank::set_tasks() {
+  tasks_->set(StepTasks::trace, [this] { gather_trace(); });
+  tasks_->set(StepTasks::program, [this] {
+    if (!between_steps_) return;
+    ModuleModes modes(*model_);
+    between_steps_(steps_done());
+    modes.forget();
+  });
+  tasks_->set(StepTasks::validation, [this] {
+    const auto epoch = cursor().epoch;
+    if (epoch_is_over() && epoch % std::max<std::int64_t>(1, config_.validate_every) == 0) validate(epoch - 1, true);
+  });
+  tasks_->set(StepTasks::save, [this] {
+    if (saves_now()) save();
+  });
+  tasks_->set(StepTasks::last_validation, [this] {
+    if (!epoch_is_over() && !stop_requested()) validate(cursor().epoch, false);
+  });
+  tasks_->set(StepTasks::last_save, [this] {
+    if (!saves_now()) save();
   });
 }
 
-// The last checkpoint. False where the loss of a rank took all back to a snapshot meanwhile: the steps from there on
-// are run again.
+bool Rank::epoch_is_over() const { return cursor().step == 0 && cursor().epoch > 0; }
+
+void Rank::validate(std::int64_t epoch, bool may_be_best) {
+  if (!validation_) return;
+  auto report = validation_->run();
+  report.epoch = epoch;
+  auto& compute = system_->compute();
+  const auto best = BestAccuracy::of(compute);
+  if (may_be_best && (report.accuracy > best.value || best.step == steps_done())) {
+    report.best = true;
+    BestAccuracy{report.accuracy, steps_done()}.keep(compute);
+  }
+  begin_records();
+  if (records_) records_->add(report, validation_->held_out());
+}
+
+bool Rank::saves_now() const {
+  const auto done = steps_done();
+  return BestAccuracy::of(system_->compute()).step == done ||
+         (config_.save_every > 0 && done > 0 && done % config_.save_every == 0);
+}
+
+void Rank::save() {
+  if (!checkpoints_) return;
+  const TraceSpan span("checkpoint", TraceEvent::Kind::phase);
+  auto mark = std::chrono::steady_clock::now();
+  checkpoints_->save(position(cursor()), BestAccuracy::of(system_->compute()).step == steps_done());
+  if (records_) records_->add_checkpoint(lap_ms(mark));
+}
+
+void Rank::run_between_steps() {
+  if (system_->compute().micro_batch() != 0 || steps_done() == 0) return;
+  gather_trace_if_due();  // once more, where a rank was lost after it
+  retry([&] { tasks_->run(StepTasks::program, StepTasks::save); });
+}
+
+// False where the loss of a rank took all back to a snapshot meanwhile: the steps from there on are run again.
 bool Rank::end_of_steps() {
   auto& compute = system_->compute();
   if (compute.micro_batch() != 0) return true;
   compute.settle();
-  if (!checkpoints_) return true;
+  begin_records();
   const auto done = compute.steps_done();
   std::string path;
   const bool ended = retry([&] {
     run_between_steps();
     if (compute.steps_done() < done) return false;
-    if (compute.section_due(kLastSaveSection)) {
-      if (!saves_now()) checkpoints_->save(position(cursor()), false);
-      compute.section_done(kLastSaveSection);
-    }
-    path = checkpoints_->finish([this] { checkpoints_->save(position(cursor()), false); });
+    tasks_->run(StepTasks::last_validation, StepTasks::last_save);
+    // No rank leaves before the last checkpoint is on disk, so that one that is lost meanwhile can still be replaced.
+    if (checkpoints_) path = checkpoints_->finish([this] { save(); });
     return true;
   });
-  if (!ended) return false;
-  if (is_main() && !path.empty()) std::fprintf(stderr, "checkpoint: %s\n", path.c_str());
-  if (checkpoints_->failure()) throw Error(*checkpoints_->failure());
-  return true;
+  if (ended) tell_end(path);
+  return ended;
 }
 
-bool Rank::saves_now() const {
-  return config_.save_every > 0 && steps_done() > 0 && steps_done() % config_.save_every == 0;
+void Rank::tell_end(const std::string& checkpoint) {
+  if (const auto best = BestAccuracy::of(system_->compute()).value; validation_ && records_ && best >= 0) {
+    char text[64];
+    std::snprintf(text, sizeof text, "best held-out accuracy: %.2f%%", 100 * best);
+    records_->line(text);
+  }
+  if (!checkpoint.empty()) say("checkpoint: " + checkpoint);
+  if (records_ && checkpoints_ && stop_requested())
+    records_->note("notice",
+                   "stopped by a signal after step " + std::to_string(steps_done()) + "; --resume latest goes on");
+  if (checkpoints_ && checkpoints_->failure()) throw Error(*checkpoints_->failure());
 }
 
 DataCursor Rank::cursor() const {
@@ -452,27 +532,31 @@ void Rank::claim_checkpoints() {
 }
 
 void Rank::keep_checkpoints(Optimizer& optimizer) {
-  if (!model_)
-    throw Error(ErrorCode::usage, "keep_checkpoints", "no model was distributed",
-                "call rank.distribute(model) before it");
-  if (checkpoints_)
-    throw Error(ErrorCode::usage, "keep_checkpoints", "it was called before", "one call is for the whole loop");
-  if (stream_ != nullptr)
-    throw Error(ErrorCode::usage, "keep_checkpoints", "the loader has begun", "call it before rank.loader(dataset)");
+  refuse_late("keep_checkpoints", checkpoints_ != nullptr);
   claim_checkpoints();
+  optimizer_ = &optimizer;
   checkpoints_ = std::make_unique<RunCheckpoints>(*this, optimizer);
-  auto& compute = system_->compute();
-  const bool joined_late = compute.membership().generation > 1;
-  if (!config_.resume.empty() && compute.steps_done() == 0) {
+  if (!config_.resume.empty() && steps_done() == 0) {
     retry([&] {
-      const auto position = checkpoints_->resume(config_.resume, [this](const std::string& line) {
-        if (is_main()) std::fprintf(stderr, "%s\n", line.c_str());
-      });
+      const auto position = checkpoints_->resume(config_.resume, [this](const std::string& line) { say(line); });
       set_cursor(position.epoch, position.step_in_epoch);
       start_round_ = position.round;
     });
   }
-  if (!joined_late) compute.section_done(kSaveSection);  // nothing to do before the first step
+  if (system_->compute().membership().generation == 1) tasks_->pass(StepTasks::save);
+}
+
+void Rank::validate_on(std::shared_ptr<const Dataset> held_out, std::function<Loss(const Batch&)> loss) {
+  refuse_late("validate_on", validation_ != nullptr);
+  if (config_.validate_every > 0)
+    validation_ = std::make_unique<Validation>(*this, *model_, std::move(held_out), std::move(loss));
+}
+
+void Rank::refuse_late(const char* call, bool called) const {
+  if (!model_) throw Error(ErrorCode::usage, call, "no model was distributed", "call rank.distribute(model) before it");
+  if (called) throw Error(ErrorCode::usage, call, "it was called before", "one call is for the whole loop");
+  if (stream_ != nullptr)
+    throw Error(ErrorCode::usage, call, "the loader has begun", "call it before rank.loader(dataset)");
 }
 
 void Rank::keep_checkpoints(torch::optim::Optimizer& optimizer) {
@@ -508,273 +592,6 @@ Optimizer& Rank::adapted(torch::optim::Optimizer& optimizer, const char* operati
     throw Error(ErrorCode::usage, operation, "no model was distributed", "call rank.distribute(model) before the loop");
   adapters_.emplace_back(&optimizer, std::make_unique<TorchOptimizer>(optimizer, *model_));
   return *adapters_.back().second;
-}
-
-BatchStream::BatchStream(Rank& rank, std::shared_ptr<const Dataset> dataset)
-    : rank_(&rank), dataset_(std::move(dataset)) {
-  auto& compute = rank.system().compute();
-  compute.set_dataset(dataset_->size(), dataset_->files_hash());
-  const auto& config = rank.config();
-  compute.expect_elements(
-      static_cast<double>(config.batch_size * std::max<std::int64_t>(1, dataset_->tokens_per_sample())));
-  compute.share_batches(config.batch_size / config.grad_accum_steps, rank.system().options().world_size);
-  const DistributedSampler sampler(sampling());
-  const auto steps = sampler.steps_per_epoch();
-  steps_done_ = compute.steps_done();
-  const bool first = !std::exchange(rank.had_stream_, true);
-  if (first && compute.membership().generation > 1 && rank.start_epoch_ == 0 && rank.start_step_ == 0) {
-    cursor_ = cursor_of_others(steps);
-  } else {
-    cursor_ = {rank.start_epoch_ + rank.start_step_ / steps, rank.start_step_ % steps};
-  }
-  // By steps done, not by the cursor: a run that was resumed with another batch size has done more or fewer than lie
-  // before it.
-  const auto left = std::max<std::int64_t>(0, (config.epochs - cursor_.epoch) * steps - cursor_.step);
-  const auto all = steps_done_ + left;
-  rank.set_schedule_length(steps, config.max_steps > 0 ? std::min(config.max_steps, all) : all);
-  note_cursor();
-  rank.stream_ = this;
-  start();
-}
-
-// A newcomer to a running job begins where the others are. A run that was resumed with another batch size need not have
-// done as many steps as lie before its cursor, so they say where that is.
-DataCursor BatchStream::cursor_of_others(std::int64_t steps_per_epoch) const {
-  auto at = steps_done_;
-  const auto& notes = rank_->system().compute().notes();
-  if (const auto found = notes.find(kCursorNote); found != notes.end()) {
-    std::istringstream text(found->second);
-    std::int64_t done = 0, epoch = 0, step = 0;
-    if (text >> done >> epoch >> step) at = epoch * steps_per_epoch + step + steps_done_ - done;
-  }
-  return {at / steps_per_epoch, at % steps_per_epoch};
-}
-
-void BatchStream::note_cursor() const {
-  rank_->system().compute().notes()[kCursorNote] =
-      std::to_string(steps_done_) + " " + std::to_string(cursor_.epoch) + " " + std::to_string(cursor_.step);
-}
-
-SamplerOptions BatchStream::sampling() const {
-  const auto& config = rank_->config();
-  const auto& compute = rank_->system().compute();
-  const auto shard = compute.data_shard();
-  return {dataset_->size(),
-          config.batch_size,
-          std::max(config.grad_accum_steps, compute.shares_per_rank()),
-          shard.index,
-          shard.count,
-          config.shuffle,
-          config.drop_last,
-          config.seed,
-          rank_->world_size() != rank_->system().options().world_size,
-          dataset_->shard_sizes(),
-          config.shuffle_buffer,
-          compute.batch_shares()};
-}
-
-void BatchStream::start() {
-  const auto& config = rank_->config();
-  DataLoaderOptions options;
-  options.rank = loader_rank_ = rank_->rank();
-  loader_world_size_ = rank_->world_size();
-  options.dataset = dataset_;
-  options.sampler = sampling();
-  loader_shares_ = options.sampler.shares;
-  options.start = cursor_;
-  options.epochs = config.epochs;
-  if (config.max_steps > 0) {
-    options.max_steps = std::max<std::int64_t>(0, config.max_steps - steps_done_);
-    if (options.max_steps == 0) options.epochs = 0;
-  }
-  options.num_workers = config.num_workers;
-  options.prefetch = config.prefetch;
-  if (!rank_->device().is_cpu()) options.feed = std::make_shared<DeviceFeed>(rank_->device());
-  options.consumer = rank_->system().compute().address();
-  options.supervisor = rank_->system().supervisor();
-  ended_ = false;
-  if (rank_->system().compute().shares_per_rank() > 0) return start_shares(std::move(options));
-  if (DirectLoader::suits(options)) {
-    direct_.emplace(options);
-    return;
-  }
-  loader_ = caf::actor_cast<caf::actor>(rank_->system().system().spawn<caf::detached>(data_loader, options));
-  caf::anon_send(loader_, GrantBatches{2});
-}
-
-// Which share comes next is known when the one before is done, so nothing is loaded ahead: each is loaded here, when it
-// is handed out.
-void BatchStream::start_shares(DataLoaderOptions options) {
-  share_makers_.clear();
-  for (int index = 0; index < loader_world_size_; ++index) {
-    options.sampler.rank = index;
-    share_makers_.emplace_back(options, DistributedSampler(options.sampler));
-  }
-}
-
-std::optional<BatchDone> BatchStream::load_share() {
-  const auto& config = rank_->config();
-  const auto steps = rank_->steps_per_epoch();
-  if (cursor_.epoch >= config.epochs || (config.max_steps > 0 && steps_done_ >= config.max_steps)) return std::nullopt;
-  const auto share = rank_->system().compute().strategy().next_share();
-  BatchOrder order;
-  order.epoch = cursor_.epoch;
-  order.step = cursor_.step;
-  order.micro_batch = share.micro_batch;
-  order.last_of_epoch = cursor_.step + 1 == steps;
-  return share_makers_.at(static_cast<std::size_t>(share.index)).load(order);
-}
-
-void BatchStream::stop() {
-  direct_.reset();
-  share_makers_.clear();
-  if (!loader_) return;
-  caf::anon_send_exit(loader_, caf::exit_reason::user_shutdown);
-  auto& mailbox = rank_->system().compute().mailbox();
-  mailbox.wait_for(loader_);
-  loader_ = {};
-  // What was under way is of no use to the next loader.
-  bool more = true;
-  while (more) {
-    mailbox.receive([](const BatchLoaded&) {}, [](const DataEnded&) {},
-                    caf::after(std::chrono::seconds(0)) >> [&] { more = false; });
-  }
-}
-
-BatchStream::BatchStream(BatchStream&& other) noexcept
-    : rank_(other.rank_),
-      dataset_(std::move(other.dataset_)),
-      loader_(std::exchange(other.loader_, {})),
-      direct_(std::move(other.direct_)),
-      cursor_(other.cursor_),
-      steps_done_(other.steps_done_),
-      loader_rank_(other.loader_rank_),
-      loader_world_size_(other.loader_world_size_),
-      loader_shares_(std::move(other.loader_shares_)),
-      again_(std::move(other.again_)),
-      step_(std::move(other.step_)),
-      share_makers_(std::move(other.share_makers_)),
-      ended_(other.ended_) {
-  if (rank_->stream_ == &other) rank_->stream_ = this;
-}
-
-BatchStream::~BatchStream() {
-  stop();
-  if (rank_->stream_ == this) rank_->stream_ = nullptr;
-}
-
-void BatchStream::committed() {
-  if (step_.empty()) return;
-  cursor_ = step_.back()->last_of_epoch ? DataCursor{step_.back()->epoch + 1, 0}
-                                        : DataCursor{step_.back()->epoch, step_.back()->step + 1};
-  ++steps_done_;
-  step_.clear();
-  note_cursor();
-}
-
-void BatchStream::rewind() {
-  const auto back = steps_done_ - rank_->system().compute().steps_done();
-  if (back > 0) {  // all ranks went back to a snapshot
-    const auto steps = rank_->steps_per_epoch(), at = cursor_.epoch * steps + cursor_.step - back;
-    cursor_ = {at / steps, at % steps};
-    steps_done_ -= back;
-    note_cursor();
-    again_.clear();
-    step_.clear();
-    stop();
-    start();
-    return;
-  }
-  if (!share_makers_.empty()) step_.clear();  // they are handed out anew
-  for (; !step_.empty(); step_.pop_back()) again_.push_front(step_.back());
-  if (rank_->rank() == loader_rank_ && rank_->world_size() == loader_world_size_ &&
-      rank_->system().compute().batch_shares() == loader_shares_)
-    return;
-  again_.clear();
-  stop();
-  start();
-}
-
-std::shared_ptr<const Batch> BatchStream::next() {
-  for (;;) {
-    if (auto batch = take()) return batch;
-    if (rank_->end_of_steps()) return nullptr;
-  }
-}
-
-namespace {
-
-// A batch was loaded, in whichever thread.
-void trace_load(double load_ms, std::int64_t loaded_ns) {
-  if (active_track() == nullptr) return;
-  auto& track = trace_recorder()->track("data loader");
-  TraceEvent load;
-  load.set_name("load batch");
-  load.begin_ns = loaded_ns - static_cast<std::int64_t>(load_ms * 1e6);
-  load.end_ns = loaded_ns;
-  if (load.begin_ns >= track.began_ns()) track.add(load);
-}
-
-}  // namespace
-
-std::shared_ptr<const Batch> BatchStream::receive() {
-  auto& compute = rank_->system().compute();
-  const auto loaded = compute.receive_next<BatchLoaded, DataEnded>("data loader", "the next batch");
-  if (!loaded) return nullptr;
-  trace_load(loaded->load_ms, loaded->loaded_ns);
-  if (active_track() != nullptr) trace_message("BatchLoaded", "data loader", loaded->loaded_ns - 1);
-  rank_->step_queue_ms_ += 1e-6 * static_cast<double>(std::max<std::int64_t>(0, steady_now_ns() - loaded->loaded_ns));
-  caf::anon_send(loader_, GrantBatches{1});
-  return loaded->batch;
-}
-
-std::shared_ptr<const Batch> BatchStream::make_here() {
-  rank_->system().compute().throw_if_interrupted();
-  const auto made = direct_ ? direct_->next() : load_share();
-  if (!made) return nullptr;
-  if (!made->batch) {  // told as a loader's actor tells it: compute first, which throws it
-    caf::anon_send(rank_->system().compute().address(), RankFailed{made->report});
-    caf::anon_send(rank_->system().supervisor(), RankFailed{made->report});
-    return receive();
-  }
-  trace_load(made->load_ms, made->loaded_ns);
-  return made->batch;
-}
-
-std::shared_ptr<const Batch> BatchStream::take() {
-  auto& compute = rank_->system().compute();
-  rank_->run_between_steps();
-  if (rank_->stop_requested() && compute.micro_batch() == 0) return nullptr;
-  if (compute.micro_batch() == 0) rank_->update_trace();
-  auto started = std::chrono::steady_clock::now();
-  fault_point("data", compute.steps_done());
-  std::shared_ptr<const Batch> batch;
-  while (!batch) {
-    if (!again_.empty()) {
-      batch = again_.front();
-      again_.pop_front();
-    } else if (ended_) {
-      break;
-    } else {
-      try {
-        batch = direct_ || !share_makers_.empty() ? make_here() : receive();
-        ended_ = !batch;
-      } catch (const Error& error) {  // the generation was interrupted while this rank waited for data
-        rank_->recover(error);
-        rank_->run_between_steps();  // the loss may have made it due again
-        started = std::chrono::steady_clock::now();
-      }
-    }
-  }
-  const auto waited_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - started).count();
-  trace_since(started.time_since_epoch().count(), "data");
-  rank_->step_data_ms_ += waited_ms;
-  compute.count_data_wait(waited_ms);
-  if (!batch) return nullptr;
-  DeviceFeed::receive(*batch);
-  step_.push_back(batch);
-  rank_->begin_forward(batch->numel(), batch->weight);
-  return batch;
 }
 
 }  // namespace troupe

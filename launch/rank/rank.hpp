@@ -3,7 +3,6 @@
 
 #include <chrono>
 #include <concepts>
-#include <deque>
 #include <functional>
 #include <iterator>
 #include <memory>
@@ -47,8 +46,10 @@ std::int64_t samples_of(const std::pair<Input, Target>& batch) {
 
 class DirectoryLock;
 class RunCheckpoints;
-class LoopRecords;
+class RunRecords;
+class StepTasks;
 class UncountedForward;
+class Validation;
 
 /// One rank of a job, as a program sees it: for a training loop of one's own. One thread uses it, the one that made it.
 ///
@@ -63,16 +64,6 @@ class UncountedForward;
 ///     });
 class Rank {
  public:
-  /// What may lie between two steps, in this order (Compute::section_due). One numbering for all loops: a rank that
-  /// was lost in one of them has all ranks do again what comes from there on.
-  enum Section : std::uint8_t {
-    kTraceSection,       ///< gathering the trace
-    kProgramSection,     ///< the program's own work (between_steps)
-    kValidationSection,  ///< of an epoch's end
-    kSaveSection,
-    kLastValidationSection,
-    kLastSaveSection
-  };
   /// Made by troupe::main and troupe::run.
   Rank(caf::actor_system& system, Config config, RankSystemOptions options);
   ~Rank();
@@ -143,9 +134,11 @@ class Rank {
   void backward(const at::Tensor& mean, const CorrectSamples& correct = 0.0) { backward(Loss(mean, correct)); }
   /// Of a batch that is not the loader's: its samples, and Compute::backward's weight.
   void backward(const Loss& loss, double samples, double weight);
-  /// A strategy that orders a step's forwards and backwards itself (pipeline): call run_micro_batches in the place of
-  /// backward.
-  bool orders_micro_batches() const { return system_->compute().strategy().orders_micro_batches(); }
+  /// A strategy that orders a step's forwards and backwards itself (pipeline), or cuda_graphs: call run_micro_batches
+  /// in the place of backward.
+  bool orders_micro_batches() const {
+    return system_->compute().strategy().orders_micro_batches() || system_->compute().uses_graphs();
+  }
   /// Forward and backward of all `batches` of a step, in the order that the strategy takes; with any strategy.
   /// `forward` is called for each of them, perhaps several times, and may be left by an exception that is none of the
   /// program's (StageEnded) where other ranks go on. With cuda_graphs, on a device, it is called until it is a graph,
@@ -174,6 +167,13 @@ class Rank {
   /// A loop that is left before the loader ends (break) saves nothing more. Throws what resuming found wrong.
   void keep_checkpoints(Optimizer& optimizer);
   void keep_checkpoints(torch::optim::Optimizer& optimizer);
+  /// Held-out data of a loop of one's own, by the same settings as the framework's: evaluated at the end of every
+  /// `validate_every`-th epoch, and once more where the run ends within one. Every sample counts once, whatever the
+  /// number of ranks; loss and accuracy go to the run's records, and the checkpoint of the best accuracy is marked
+  /// `best`. A loop over uneven batches has no epochs and is evaluated at its end. `loss` is called as in the loop, but
+  /// in eval mode and without gradients. Once, after distribute and before the loader; `loss` must outlive the loop.
+  /// Throws Error(usage).
+  void validate_on(std::shared_ptr<const Dataset> held_out, std::function<Loss(const Batch&)> loss);
   /// The whole model's parameters and buffers by their names on `root`, in memory of their own; nothing elsewhere.
   /// Whatever the strategy: of a sharded one the parts are sent there. Collective, between steps.
   NamedTensors state_dict(Optimizer& optimizer, int root = 0);
@@ -196,8 +196,6 @@ class Rank {
   /// do it again, the replacement too; where it was done before the loss, nobody does. It must not count on having run
   /// on this process after every step. Replaces the one before.
   void between_steps(std::function<void(std::int64_t steps_done)> work) { between_steps_ = std::move(work); }
-  /// The program's work between two steps, if it is due. For a loop that does other things there, before them.
-  void run_program_task();
   /// Optimizer steps done in the run.
   std::int64_t steps_done() const noexcept { return system_->compute().steps_done(); }
   /// After `error` in collectives outside of a step or in forward: joins the next generation, or throws what can't be
@@ -258,20 +256,20 @@ class Rank {
   void claim_checkpoints();
   /// Where the time of this rank's steps went so far.
   const StepProfile& profile() const noexcept { return profile_; }
-  /// Collective: where the trace's window is over, and it was not gathered. The first thing between two steps, for who
-  /// does other things there; after `step` and in the loader it is done.
-  void gather_trace_if_due();
   /// After the last step: where the run ends within the trace's window, what there is of it is written. Collective. For
   /// troupe::main.
   void end_trace();
   /// The job has failed: what this rank has of the trace goes to a file of its own. For troupe::main.
   void give_up_trace() noexcept;
-  /// Its steps are written down as troupe::run's are (docs/observe.md), by this rank while it is rank 0. For
-  /// troupe::main, which asks for it, and a loop that does so itself, which takes it back.
-  void keep_records(bool wanted) { keeps_records_ = wanted; }
-  /// The loop is over; `error`: what it ended with. For troupe::main.
+  /// Its steps are written down (docs/observe.md), by this rank while it is rank 0. For troupe::main, which asks for
+  /// it.
+  void keep_records() noexcept { keeps_records_ = true; }
+  /// They are shown on the console, too, and begin now; before distribute. For a loop that leaves the console to
+  /// Troupe. Throws Error(usage) where run_dir holds another run's records, Error(io) where it can't be made.
+  void show_progress();
+  /// The loop is over; `error`: what it ended with, empty where all is well.
   void end_records(const std::string& error) noexcept;
-  /// What rank 0 says of the trace; standard output where nobody listens.
+  /// What rank 0 says of the trace, in the place of standard output.
   void on_trace(std::function<void(const std::string&)> say) { say_trace_ = std::move(say); }
   /// Share, 0 to 1, of the time its reducer was in collectives that was hidden behind compute, over this rank's steps
   /// so far. No less than this: collectives that ran while compute waited count as not hidden, even where it waited for
@@ -305,11 +303,20 @@ class Rank {
                    const std::function<Loss(const Batch&)>& forward);
   void initialise(torch::nn::Module& model) const;
   Optimizer& adapted(torch::optim::Optimizer& optimizer, const char* operation);
+  void set_tasks();
+  void gather_trace();
+  void gather_trace_if_due();
   void run_between_steps();
   bool end_of_steps();
+  void tell_end(const std::string& checkpoint);
   bool saves_now() const;
+  void refuse_late(const char* call, bool called) const;
+  void save();
+  bool epoch_is_over() const;
+  void validate(std::int64_t epoch, bool may_be_best);
   void open_records();
-  void record(const StepReport& report);
+  void begin_records();
+  void say(const std::string& line) const;
   void update_trace();
   void tell_trace(const std::string& line);
   DataCursor cursor() const;
@@ -356,13 +363,15 @@ class Rank {
   std::vector<std::pair<torch::optim::Optimizer*, std::unique_ptr<Optimizer>>> adapters_;
   std::shared_ptr<torch::nn::Module> model_;
   std::function<void(std::int64_t)> between_steps_;
-  std::unique_ptr<RunCheckpoints> checkpoints_;     // of a loop of one's own
-  bool keeps_checkpoints_ = false;                  // somebody does
+  std::unique_ptr<StepTasks> tasks_;
+  std::unique_ptr<RunCheckpoints> checkpoints_;
   std::shared_ptr<DirectoryLock> checkpoint_lock_;  // until checkpoints are kept
+  std::unique_ptr<Validation> validation_;
+  const Optimizer* optimizer_ = nullptr;  // the one that was seen last
   double batch_samples_ = 0, batch_weight_ = 1;
   std::unique_ptr<UncountedForward> uncounted_;  // of the batch handed out last, which this rank repeats
-  std::unique_ptr<LoopRecords> records_;
-  bool keeps_records_ = false;
+  std::unique_ptr<RunRecords> records_;
+  bool keeps_records_ = false, shows_progress_ = false;
   StepProfile profile_;
   double step_data_ms_ = 0, step_compute_ms_ = 0, step_queue_ms_ = 0;  // of the step under way
   std::chrono::steady_clock::time_point forward_started_ = std::chrono::steady_clock::now();
@@ -374,79 +383,6 @@ class Rank {
   bool had_stream_ = false;
   std::int64_t steps_per_epoch_ = 0, total_steps_ = 0;
   std::int64_t start_epoch_ = 0, start_step_ = 0, start_round_ = 0;
-  std::int64_t epoch_ = 0;
-};
-
-/// The batches of a loader as a range; each increment takes the next one from the DataLoader actor and grants it room
-/// for another.
-class BatchStream {
- public:
-  BatchStream(Rank& rank, std::shared_ptr<const Dataset> dataset);
-  ~BatchStream();
-  BatchStream(BatchStream&&) noexcept;
-  BatchStream& operator=(BatchStream&&) = delete;
-
-  /// The next batch, or nullptr at the end of the last epoch or after a stop request. Waits for the loader.
-  std::shared_ptr<const Batch> next();
-
-  class Iterator {
-   public:
-    using iterator_category = std::input_iterator_tag;
-    using value_type = Batch;
-    using difference_type = std::ptrdiff_t;
-    using pointer = const Batch*;
-    using reference = const Batch&;
-    Iterator() = default;
-    explicit Iterator(BatchStream* stream) : stream_(stream) { ++*this; }
-    reference operator*() const { return *batch_; }
-    pointer operator->() const { return batch_.get(); }
-    Iterator& operator++() {
-      batch_ = stream_->next();
-      return *this;
-    }
-    void operator++(int) { ++*this; }
-    bool operator==(const Iterator& other) const { return batch_ == other.batch_; }
-
-   private:
-    BatchStream* stream_ = nullptr;
-    std::shared_ptr<const Batch> batch_;
-  };
-  Iterator begin() { return Iterator(this); }
-  Iterator end() { return {}; }
-
-  const DataCursor& cursor() const noexcept { return cursor_; }
-  const Dataset& dataset() const noexcept { return *dataset_; }
-  /// The step under way was given up: its batches come again. They are cut anew if the world or the ranks' shares have
-  /// changed. Nothing to do for a program: step does it.
-  void rewind();
-  /// The step under way is done.
-  void committed();
-  /// One of this rank's shares of it is (Strategy::shares_per_rank).
-  void share_ended() { step_.clear(); }
-
- private:
-  std::shared_ptr<const Batch> take();
-  DataCursor cursor_of_others(std::int64_t steps_per_epoch) const;
-  void note_cursor() const;
-  SamplerOptions sampling() const;
-  std::shared_ptr<const Batch> make_here();
-  std::shared_ptr<const Batch> receive();
-  void start();
-  void start_shares(DataLoaderOptions options);
-  std::optional<BatchDone> load_share();
-  void stop();
-
-  Rank* rank_;
-  std::shared_ptr<const Dataset> dataset_;
-  caf::actor loader_;                   // who makes the batches, or
-  std::optional<DirectLoader> direct_;  // this thread does
-  DataCursor cursor_;                   // the step that the batches of `step_` belong to ...
-  std::int64_t steps_done_ = 0;         // ... and how many were done before it
-  int loader_rank_ = 0, loader_world_size_ = 1;
-  std::vector<std::int64_t> loader_shares_;
-  std::deque<std::shared_ptr<const Batch>> again_, step_;  // to be handed out once more; of the step under way
-  std::vector<BatchMaker> share_makers_;                   // where shares are taken by demand: who makes which index's
-  bool ended_ = false;
 };
 
 /// The program's `main`: parses config and environment, becomes a rank of the job that launched it, N simulated ranks
@@ -456,4 +392,5 @@ int main(int argc, char** argv, const std::function<void(Rank&)>& body,
 
 }  // namespace troupe
 
+#include "launch/rank/batch_stream.hpp"    // IWYU pragma: export
 #include "launch/rank/uneven_batches.hpp"  // IWYU pragma: export

@@ -4,6 +4,7 @@
 
 #include "actors/rank/checkpointer.hpp"
 #include "launch/config/data_order.hpp"
+#include "launch/rank/validation.hpp"
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/checkpoint/checkpoint_reader.hpp"
 #include "tensor_io/checkpoint/rank_state.hpp"
@@ -36,9 +37,7 @@ RunCheckpoints::RunCheckpoints(Rank& rank, Optimizer& optimizer)
     : rank_(rank),
       optimizer_(optimizer),
       lock_(std::move(rank.checkpoint_lock_)),
-      snapshot_(rank.config().staging_limit_mb << 20) {
-  rank_.keeps_checkpoints_ = true;
-}
+      snapshot_(rank.config().staging_limit_mb << 20) {}
 
 void RunCheckpoints::start_checkpointer(const SaveAttempt& first, bool publishes) {
   if (checkpointer_) return;
@@ -95,9 +94,10 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector,
       compute.strategy().read_state(folder, optimizer_);
       const auto best = manifest.metadata.find("best"), saved = manifest.metadata.find("config");
       if (saved != manifest.metadata.end()) saved_config = saved->second;
-      position = {manifest.epoch, manifest.step_in_epoch,
-                  best == manifest.metadata.end() ? -1.0 : std::stod(best->second), manifest.step_in_epoch};
-      accept = [&compute, counters, metadata = manifest.metadata, step = manifest.step]() mutable {
+      position = {manifest.epoch, manifest.step_in_epoch, manifest.step_in_epoch};
+      const BestAccuracy so_far{best == manifest.metadata.end() ? -1.0 : std::stod(best->second)};
+      accept = [&compute, so_far, counters, metadata = manifest.metadata, step = manifest.step]() mutable {
+        so_far.keep(compute);
         metadata["step"] = std::to_string(step);
         compute.strategy().load_state(metadata);
         compute.set_steps_done(step);
@@ -151,7 +151,7 @@ std::string RunCheckpoints::own_state(const Position& position) const {
 }
 
 // Facts for whoever reads it; the same on all ranks.
-std::map<std::string, std::string> RunCheckpoints::metadata(const Position& position) const {
+std::map<std::string, std::string> RunCheckpoints::metadata() const {
   auto& compute = rank_.system().compute();
   auto metadata = compute.strategy().state();
   metadata["config"] = config_to_json(rank_.config());
@@ -160,7 +160,7 @@ std::map<std::string, std::string> RunCheckpoints::metadata(const Position& posi
   metadata["world_size"] = std::to_string(rank_.world_size());
   metadata["job"] = rank_.system().options().job_id;
   char text[32];
-  std::snprintf(text, sizeof text, "%.17g", position.best);
+  std::snprintf(text, sizeof text, "%.17g", BestAccuracy::of(compute).value);
   metadata["best"] = text;
   return metadata;
 }
@@ -214,7 +214,7 @@ void RunCheckpoints::send(const Position& position, const SaveAttempt& attempt, 
   part->step_in_epoch = position.step_in_epoch;
   part->rank = rank;
   part->ranks = ranks;
-  part->metadata = metadata(position);
+  part->metadata = metadata();
   part->rank_state = own_state(position);
   part->tensors = std::move(parts);
   const auto live = snapshot_.take(*part);

@@ -20,7 +20,6 @@ class RunCheckpoints {
 
   struct Position {
     std::int64_t epoch = 0, step_in_epoch = 0;
-    double best = -1;        ///< best held-out accuracy so far
     std::int64_t round = 0;  ///< of a loop over uneven batches: step_in_epoch as it was saved
   };
   /// Collective. Every rank reads what it needs of the checkpoint that `selector` means, see choose_checkpoint; refused
@@ -43,7 +42,7 @@ class RunCheckpoints {
   void send(const Position& position, const SaveAttempt& attempt, bool best, int rank, int ranks,
             std::vector<TensorPart> parts);
   std::string own_state(const Position& position) const;
-  std::map<std::string, std::string> metadata(const Position& position) const;
+  std::map<std::string, std::string> metadata() const;
   bool await(bool copied);
   void await_end();
 

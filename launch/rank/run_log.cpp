@@ -171,6 +171,12 @@ void RunLog::listen(MetricsOptions& options) {
   options.on_line = [console = console_](const std::string& text) { console->line(text); };
 }
 
+void RunLog::fail(const std::string& error) {
+  error_ = error;
+  const bool begins = rank_.system().compute().membership().generation == 1;
+  if (!error.empty() && begins) ready();  // a run that fails before its first report has an end record, too
+}
+
 RunLog::~RunLog() {
   if (!metrics_) return;
   const bool failed = std::uncaught_exceptions() > 0 || !error_.empty();

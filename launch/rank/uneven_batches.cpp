@@ -57,6 +57,7 @@ void UnevenLoop::enter() {
   over_ = loop_ < rank_->uneven_start_.epoch;
   if (loop_ == rank_->uneven_start_.epoch) round_ = rank_->uneven_start_.step;
   rank_->uneven_ = this;
+  if (rank_->optimizer_ != nullptr) rank_->begin_records();
 }
 
 void UnevenLoop::note() const {

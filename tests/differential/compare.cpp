@@ -112,8 +112,7 @@ std::string difference(const Job& job, const Outcome& found, const Outcome& righ
     return "it ran " + std::to_string(found.steps.size()) + " steps, right are " + std::to_string(right.steps.size());
   const bool both_infinite =
       !std::isfinite(found.held_out_loss) && !std::isfinite(right.held_out_loss);  // null in JSON
-  if (job.validate > 0 && job.loop == "framework" && !both_infinite &&
-      apart(found.held_out_loss, right.held_out_loss, t, floor))
+  if (job.validate > 0 && !both_infinite && apart(found.held_out_loss, right.held_out_loss, t, floor))
     return "the held-out loss is " + text_of(found.held_out_loss) + ", right is " + text_of(right.held_out_loss);
   if (found.states.empty()) return "it left no state";
   for (const auto& [step, state] : right.states) {

@@ -357,7 +357,7 @@ def settle_once(job):
         job["loop"] = "custom"
         simple("samples", "batch_size", "drop_last", "shuffle")
         simple("resume_ranks", "resume_batch")
-    if job["loop"] == "custom" or job["unused"] in ("rank", "data"):  # whose branch goes by how samples are shared out
+    if job["unused"] in ("rank", "data"):  # whose branch goes by how samples are shared out
         simple("validate")
     if job["event"] == "net" and is_local(job):  # an outer step that is interrupted may come a step later
         job["sync_every"] = 3
@@ -404,6 +404,9 @@ def settle_once(job):
     if job["event"] == "lose" and job["kill_at"] == "buckets":  # not every job has a second one
         simple("kill_at")
     if kills(job) and trains_apart(job) and job["kill_at"] in ("buckets", "reduced"):  # places of outer steps only
+        simple("kill_at")
+    # If a rank dies while it saves, time decides whether the save is made of its steps or made again of the newcomer's.
+    if kills(job) and is_local(job) and job["kill_at"] == "save":
         simple("kill_at")
     # If a rank dies in or just behind an outer step, time decides which of the others have done it.
     if kills(job) and is_local(job):

@@ -47,7 +47,6 @@ NEEDS = [
     ("broadcast_buffers", [False], {"norm": ["batch"]}),
     ("sync_batchnorm", [True], {"norm": ["batch"]}),
     ("samples", [3, 1], {"drop_last": [False]}),
-    ("validate", [7], {"loop": ["framework"]}),
     ("early_update", [True], {"strategy": ["ddp"], "comm_hook": ["none"], "clip_norm": [0], "loss": ["mean"], "switch_at": [""],
                               "loss_scaler": ["auto"], "amp": ["none"], "optimizer": ["sgd", "adamw"]}),
 ]

@@ -77,10 +77,12 @@ class Life {
       : job_(job), rank_(rank), stop_after_(stop_after), note_(note) {}
 
   void run() {
+    rank_.keep_records();
     rank_.between_steps([this](std::int64_t) {
       if (rank_.is_main()) note_(note_of_call());
     });
     job_.loop == "framework" ? framework() : custom();
+    rank_.end_records({});
   }
 
  private:
@@ -119,6 +121,8 @@ class Life {
       rank_.system().compute().services().status->stop_signal.store(SIGTERM);
   }
 
+  std::shared_ptr<const Dataset> held_out() const { return sample_set(job_, kHeldOut, job_.validate); }
+
   void custom() {
     const auto net = make_net();
     rank_.distribute(net);
@@ -135,8 +139,9 @@ class Life {
 
   template <class Optimizer>
   void loop(Net& net, Optimizer& optimizer) {
-    if (job_.feed == "uneven") return uneven(net, optimizer);
     rank_.keep_checkpoints(optimizer);
+    if (job_.validate > 0) rank_.validate_on(held_out(), [&](const Batch& batch) { return loss_of(net, batch); });
+    if (job_.feed == "uneven") return uneven(net, optimizer);
     std::vector<std::shared_ptr<const Batch>> of_step;
     auto stream = rank_.loader(sample_set(job_, 0, job_.samples));
     while (const auto batch = stream.next()) {
@@ -161,7 +166,6 @@ class Life {
 
   template <class Optimizer>
   void uneven(Net& net, Optimizer& optimizer) {
-    rank_.keep_checkpoints(optimizer);
     std::vector<at::Tensor> batches;
     for (const auto& batch : uneven_batches(job_, rank_.rank())) batches.push_back(torch::tensor(batch, at::kLong));
     for (const auto& batch : rank_.uneven(batches)) {
@@ -182,7 +186,7 @@ class Life {
     job.model = [&](const Config&) { return make_net(); };
     job.data = [&](const Config&) {
       Datasets sets{sample_set(job_, 0, job_.samples), {}};
-      if (job_.validate > 0) sets.held_out = sample_set(job_, kHeldOut, job_.validate);
+      if (job_.validate > 0) sets.held_out = held_out();
       return sets;
     };
     job.loss = [&](torch::nn::Module& net, const Batch& batch, const Config&) {

@@ -21,9 +21,9 @@ namespace {
 
 constexpr double kLargestHalf = 65504;
 
-class Run {
+class PlainRun {
  public:
-  Run(const Job& job, const Order& order, double rounding) : job_(job), data_(job_, order), rounding_(rounding) {
+  PlainRun(const Job& job, const Order& order, double rounding) : job_(job), data_(job_, order), rounding_(rounding) {
     replicas_.emplace_back(job);
     {
       const torch::NoGradGuard no_grad;
@@ -348,6 +348,6 @@ class Run {
 
 }  // namespace
 
-Outcome reference(const Job& job, const Order& order, double rounding) { return Run(job, order, rounding).run(); }
+Outcome reference(const Job& job, const Order& order, double rounding) { return PlainRun(job, order, rounding).run(); }
 
 }  // namespace troupe::differential

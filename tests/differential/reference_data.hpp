@@ -31,7 +31,7 @@ class ReferenceData {
     return job_.drop_last ? n / b : (n + b - 1) / b;
   }
   std::int64_t steps_left() const { return (epochs_ - epoch_) * per_epoch() - in_epoch_; }
-  bool is_within_epoch() const { return in_epoch_ > 0; }
+  bool is_within_epoch() const { return in_epoch_ > 0 || job_.feed == "uneven"; }
 
   Batches of_step(std::int64_t step) const { return job_.feed == "uneven" ? uneven(step) : cut(); }
   /// True: an epoch has ended.

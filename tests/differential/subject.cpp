@@ -135,6 +135,23 @@ void read_checkpoints(const std::string& folder, Outcome& outcome) {
   }
 }
 
+/// What a custom loop's reports say of its steps, where it is not what its records say; else empty.
+std::string unlike(const Outcome& reported, const Outcome& recorded) {
+  const auto same = [](double a, double b) {  // but for a product and its quotient
+    return std::abs(a - b) <= 1e-14 * std::abs(a) || (!std::isfinite(a) && !std::isfinite(b));
+  };
+  for (const auto& [number, step] : reported.steps) {
+    const auto of = "step " + std::to_string(number);
+    const auto found = recorded.steps.find(number);
+    if (found == recorded.steps.end()) return of + " is not in the records";
+    const auto& other = found->second;
+    if (step.committed != other.committed || !same(step.rate, other.rate) ||
+        (step.committed && (!same(step.loss, other.loss) || !same(step.norm, other.norm))))
+      return of + " is not in the records as it was reported";
+  }
+  return recorded.steps.size() == reported.steps.size() ? "" : "the records have steps that were not reported";
+}
+
 ChaosKind kind_of(const Job& job) {
   if (job.event == "hang") return ChaosKind::stop;
   for (const auto kind : {ChaosKind::net, ChaosKind::disk, ChaosKind::stop, ChaosKind::slow}) {
@@ -216,7 +233,15 @@ Outcome subject(const Job& job, const std::string& folder, Order& order, Ranks r
   }
   if (job.shuffle) order = notes.order();
   if (!outcome.error.empty()) return outcome;
-  if (job.loop == "framework") read_metrics(config.run_dir + "/metrics.jsonl", outcome);
+  Outcome recorded;
+  read_metrics(config.run_dir + "/metrics.jsonl", recorded);
+  outcome.held_out_loss = recorded.held_out_loss;
+  outcome.twice = recorded.twice;
+  if (job.loop == "framework") {
+    outcome.steps = std::move(recorded.steps);
+  } else if (outcome.error = unlike(outcome, recorded); !outcome.error.empty()) {
+    return outcome;
+  }
   read_checkpoints(config.checkpoint_dir, outcome);
   notes.finish();
   return outcome;

@@ -170,13 +170,13 @@ TEST_CASE("[L05] what one survivor has committed all commit that voted on it") {
   q.survivors[0].report->steps_done = 8;  // it saw all votes of step 7
   q.survivors[0].report->votes_step = 7;
   q.survivors[0].report->votes = "seven";
-  q.survivors[0].report->sections_done = 2;
+  q.survivors[0].report->tasks_done = 2;
   for (const std::size_t i : {1u, 2u}) q.survivors[i].report->voted_step = 7;
   auto answer = plan_membership(q);
   REQUIRE(answer.action == Action::go);
   CHECK(answer.next.resume_step == 8);
   CHECK(answer.next.votes == "seven");
-  CHECK(answer.next.sections_done == 0);
+  CHECK(answer.next.tasks_done == 0);
 
   q.survivors[2].report->voted_step = 6;  // it did not vote, so nobody can have committed: its state fits nobody's
   answer = plan_membership(q);
@@ -194,7 +194,7 @@ TEST_CASE("[L05] [C04] who has gone back to a snapshot already, while another ha
   REQUIRE(answer.action == Action::go);
   CHECK((slots(answer.next) == std::vector<int>{0, 1, 2, 3}));
   CHECK(answer.next.resume_step == 7);
-  CHECK(answer.next.sections_done == 0);
+  CHECK(answer.next.tasks_done == 0);
 
   q.survivors[0].report->goes_back = false;  // a replica has nothing to go back to
   answer = plan_membership(q);
@@ -213,10 +213,10 @@ TEST_CASE("[L05] nobody having committed, the step is run again by all") {
 
 TEST_CASE("[L05] what lies between two steps is done again if one of the survivors had not finished it") {
   auto q = question({0, 1, 3});
-  q.survivors[0].report->sections_done = 2;
-  q.survivors[1].report->sections_done = 1;
-  q.survivors[2].report->sections_done = 2;
-  CHECK(plan_membership(q).next.sections_done == 1);
+  q.survivors[0].report->tasks_done = 2;
+  q.survivors[1].report->tasks_done = 1;
+  q.survivors[2].report->tasks_done = 2;
+  CHECK(plan_membership(q).next.tasks_done == 1);
 }
 
 TEST_CASE("[L05] a rank whose heal was interrupted is healed again, and is nobody's donor") {

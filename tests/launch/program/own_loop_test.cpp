@@ -1,7 +1,13 @@
 // What a loop of one's own has beside the steps, on simulated ranks; examples_test.cpp has the program.
+#include <filesystem>
+#include <map>
 #include <mutex>
+#include <sstream>
 #include <thread>
 
+#include <nlohmann/json.hpp>
+
+#include "launch/program/job.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/run_program.hpp"
 #include "tests/support/scratch_directory.hpp"
@@ -65,7 +71,75 @@ NamedTensors whole_after_steps(int ranks, const std::string& strategy, int root,
   return whole;
 }
 
+Loss loss_of(SumNetImpl& model, const Batch& batch) {
+  const auto scores = model.forward(batch.input);
+  return {torch::nn::functional::cross_entropy(scores, batch.target), scores.argmax(1).eq(batch.target).sum()};
+}
+
+void train_by_hand(Rank& rank) {
+  rank.keep_records();
+  auto model = rank.distribute([] { return SumNet(); });
+  const auto optimizer = rank.make_optimizer(*model);
+  rank.keep_checkpoints(*optimizer);
+  rank.validate_on(std::make_shared<Numbers>(), [&](const Batch& batch) { return loss_of(*model, batch); });
+  for (const auto& batch : rank.loader(std::make_shared<Numbers>())) {
+    rank.backward(loss_of(*model, batch));
+    rank.step(*optimizer);
+  }
+}
+
+void train_by_framework(Rank& rank) {
+  Job job;
+  job.model = [](const Config&) { return SumNet().ptr(); };
+  job.data = [](const Config&) { return Datasets{std::make_shared<Numbers>(), std::make_shared<Numbers>()}; };
+  job.loss = [](torch::nn::Module& model, const Batch& batch, const Config&) {
+    return loss_of(dynamic_cast<SumNetImpl&>(model), batch);
+  };
+  train(job, rank);
+}
+
+// What a run leaves behind but for times and addresses: a line for each record, and which checkpoints there are.
+std::string left_behind(Config config, const std::function<void(Rank&)>& body) {
+  testing::ScratchDirectory folder;
+  config.run_dir = folder / "run";
+  config.checkpoint_dir = folder / "checkpoints";
+  for (const auto& error : testing::run_program(static_cast<int>(config.ranks), config, body)) CHECK(error.empty());
+  std::string left;
+  std::istringstream lines(testing::read_text(folder / "run/metrics.jsonl"));
+  for (std::string line; std::getline(lines, line);) {
+    const auto record = nlohmann::json::parse(line);
+    left += record["kind"].dump();
+    for (const char* name : {"step", "epoch", "loss_metrics/global_avg_loss", "accuracy", "lr", "samples_seen",
+                             "validation_metrics/loss", "validation_metrics/accuracy", "best", "event", "text"})
+      if (record.contains(name)) left += std::string(" ") + name + "=" + record[name].dump();
+    left += "\n";
+  }
+  for (const char* name : {"best", "latest"}) {
+    const auto link = std::filesystem::path(config.checkpoint_dir) / name;
+    left += std::string(name) + ": " + (std::filesystem::exists(link) ? testing::read_text(link.string()) : "") + "\n";
+  }
+  return left;
+}
+
 }  // namespace
+
+TEST_CASE(
+    "[T07] [C01] a loop of one's own leaves the records, validations and checkpoints behind that the framework's "
+    "leaves") {
+  auto config = loop_config(GENERATE(1, 2), GENERATE(as<std::string>{}, "ddp", "fsdp"));
+  config.epochs = 3;
+  config.save_every = 2;
+  config.log_interval = 1;
+  config.validate_every = GENERATE(0, 1, 2);
+  config.max_steps = GENERATE(0, 3);  // 3: it ends within an epoch
+  const auto framework = left_behind(config, train_by_framework);
+  CHECK(left_behind(config, train_by_hand) == framework);
+  const bool validates = config.validate_every == 1 || (config.validate_every == 2 && config.max_steps == 0);
+  CHECK((framework.find("validation_metrics/accuracy") != std::string::npos) ==
+        (validates || (config.validate_every > 0 && config.max_steps == 3)));
+  CHECK(framework.ends_with("latest: \n") == false);
+  CHECK((framework.find("best: \n") == std::string::npos) == validates);
+}
 
 TEST_CASE("[F05] state_dict gives one rank the whole model, whatever the strategy") {
   const bool torch_optimizer = GENERATE(false, true);
@@ -99,7 +173,7 @@ TEST_CASE("[C01] a loop of one's own that keeps no checkpoints refuses to resume
              Catch::Contains("resume is 'latest'") && Catch::Contains("call rank.keep_checkpoints(optimizer)"));
 }
 
-TEST_CASE("[C01] keep_checkpoints comes after distribute, once, and before the loader") {
+TEST_CASE("[C01] keep_checkpoints and validate_on come after distribute, once, and before the loader") {
   testing::ScratchDirectory folder;
   auto config = loop_config(1, "ddp");
   config.checkpoint_dir = folder / "checkpoints";
@@ -114,7 +188,9 @@ TEST_CASE("[C01] keep_checkpoints comes after distribute, once, and before the l
         refused.push_back(error.report().cause);
       }
     };
+    const auto nothing = [](const Batch&) { return Loss(at::zeros({})); };
     expect([&] { rank.keep_checkpoints(*early); });
+    expect([&] { rank.validate_on(std::make_shared<Numbers>(), nothing); });
     expect([&] { (void)rank.state_dict(*early); });
     auto model = rank.distribute([] { return SumNet(); });
     const auto optimizer = rank.make_optimizer(*model);
@@ -122,13 +198,17 @@ TEST_CASE("[C01] keep_checkpoints comes after distribute, once, and before the l
     {
       const auto loader = rank.loader(std::make_shared<Numbers>());
       expect([&] { rank.keep_checkpoints(*optimizer); });
+      expect([&] { rank.validate_on(std::make_shared<Numbers>(), nothing); });
     }
     rank.keep_checkpoints(*optimizer);
     expect([&] { rank.keep_checkpoints(*optimizer); });
+    rank.validate_on(std::make_shared<Numbers>(), nothing);
+    expect([&] { rank.validate_on(std::make_shared<Numbers>(), nothing); });
   });
   CHECK(errors[0].empty());
   CHECK((refused == std::vector<std::string>{"no model was distributed", "no model was distributed",
-                                             "there is no rank 1", "the loader has begun", "it was called before"}));
+                                             "no model was distributed", "there is no rank 1", "the loader has begun",
+                                             "the loader has begun", "it was called before", "it was called before"}));
 }
 
 TEST_CASE(

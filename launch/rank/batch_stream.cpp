@@ -1,0 +1,283 @@
+#include "launch/rank/batch_stream.hpp"
+
+#include <algorithm>
+#include <sstream>
+#include <utility>
+
+#include "tensor_io/base/fault_point.hpp"
+#include "tensor_io/base/steady_time.hpp"
+#include "tensor_io/base/trace.hpp"
+#include "tensor_io/data/sampler.hpp"
+
+namespace troupe {
+namespace {
+
+// Of Compute::notes: steps done, and the epoch and step of the data to come.
+constexpr const char* kCursorNote = "data_cursor";
+
+// A batch was loaded, in whichever thread.
+void trace_load(double load_ms, std::int64_t loaded_ns) {
+  if (active_track() == nullptr) return;
+  auto& track = trace_recorder()->track("data loader");
+  TraceEvent load;
+  load.set_name("load batch");
+  load.begin_ns = loaded_ns - static_cast<std::int64_t>(load_ms * 1e6);
+  load.end_ns = loaded_ns;
+  if (load.begin_ns >= track.began_ns()) track.add(load);
+}
+
+}  // namespace
+
+BatchStream::BatchStream(Rank& rank, std::shared_ptr<const Dataset> dataset)
+    : rank_(&rank), dataset_(std::move(dataset)) {
+  auto& compute = rank.system().compute();
+  compute.set_dataset(dataset_->size(), dataset_->files_hash());
+  const auto& config = rank.config();
+  compute.expect_elements(
+      static_cast<double>(config.batch_size * std::max<std::int64_t>(1, dataset_->tokens_per_sample())));
+  compute.share_batches(config.batch_size / config.grad_accum_steps, rank.system().options().world_size);
+  const DistributedSampler sampler(sampling());
+  const auto steps = sampler.steps_per_epoch();
+  steps_done_ = compute.steps_done();
+  const bool first = !std::exchange(rank.had_stream_, true);
+  if (first && compute.membership().generation > 1 && rank.start_epoch_ == 0 && rank.start_step_ == 0) {
+    cursor_ = cursor_of_others(steps);
+  } else {
+    cursor_ = {rank.start_epoch_ + rank.start_step_ / steps, rank.start_step_ % steps};
+  }
+  // By steps done, not by the cursor: a run that was resumed with another batch size has done more or fewer than lie
+  // before it.
+  const auto left = std::max<std::int64_t>(0, (config.epochs - cursor_.epoch) * steps - cursor_.step);
+  const auto all = steps_done_ + left;
+  rank.set_schedule_length(steps, config.max_steps > 0 ? std::min(config.max_steps, all) : all);
+  note_cursor();
+  rank.stream_ = this;
+  start();
+}
+
+// A newcomer to a running job begins where the others are. A run that was resumed with another batch size need not have
+// done as many steps as lie before its cursor, so they say where that is.
+DataCursor BatchStream::cursor_of_others(std::int64_t steps_per_epoch) const {
+  auto at = steps_done_;
+  const auto& notes = rank_->system().compute().notes();
+  if (const auto found = notes.find(kCursorNote); found != notes.end()) {
+    std::istringstream text(found->second);
+    std::int64_t done = 0, epoch = 0, step = 0;
+    if (text >> done >> epoch >> step) at = epoch * steps_per_epoch + step + steps_done_ - done;
+  }
+  return {at / steps_per_epoch, at % steps_per_epoch};
+}
+
+void BatchStream::note_cursor() const {
+  rank_->system().compute().notes()[kCursorNote] =
+      std::to_string(steps_done_) + " " + std::to_string(cursor_.epoch) + " " + std::to_string(cursor_.step);
+}
+
+SamplerOptions BatchStream::sampling() const {
+  const auto& config = rank_->config();
+  const auto& compute = rank_->system().compute();
+  const auto shard = compute.data_shard();
+  return {dataset_->size(),
+          config.batch_size,
+          std::max(config.grad_accum_steps, compute.shares_per_rank()),
+          shard.index,
+          shard.count,
+          config.shuffle,
+          config.drop_last,
+          config.seed,
+          rank_->world_size() != rank_->system().options().world_size,
+          dataset_->shard_sizes(),
+          config.shuffle_buffer,
+          compute.batch_shares()};
+}
+
+void BatchStream::start() {
+  const auto& config = rank_->config();
+  DataLoaderOptions options;
+  options.rank = loader_rank_ = rank_->rank();
+  loader_world_size_ = rank_->world_size();
+  options.dataset = dataset_;
+  options.sampler = sampling();
+  loader_shares_ = options.sampler.shares;
+  options.start = cursor_;
+  options.epochs = config.epochs;
+  if (config.max_steps > 0) {
+    options.max_steps = std::max<std::int64_t>(0, config.max_steps - steps_done_);
+    if (options.max_steps == 0) options.epochs = 0;
+  }
+  options.num_workers = config.num_workers;
+  options.prefetch = config.prefetch;
+  if (!rank_->device().is_cpu()) options.feed = std::make_shared<DeviceFeed>(rank_->device());
+  options.consumer = rank_->system().compute().address();
+  options.supervisor = rank_->system().supervisor();
+  ended_ = false;
+  if (rank_->system().compute().shares_per_rank() > 0) return start_shares(std::move(options));
+  if (DirectLoader::suits(options)) {
+    direct_.emplace(options);
+    return;
+  }
+  loader_ = caf::actor_cast<caf::actor>(rank_->system().system().spawn<caf::detached>(data_loader, options));
+  caf::anon_send(loader_, GrantBatches{2});
+}
+
+// Which share comes next is known when the one before is done, so nothing is loaded ahead: each is loaded here, when it
+// is handed out.
+void BatchStream::start_shares(DataLoaderOptions options) {
+  share_makers_.clear();
+  for (int index = 0; index < loader_world_size_; ++index) {
+    options.sampler.rank = index;
+    share_makers_.emplace_back(options, DistributedSampler(options.sampler));
+  }
+}
+
+std::optional<BatchDone> BatchStream::load_share() {
+  const auto& config = rank_->config();
+  const auto steps = rank_->steps_per_epoch();
+  if (cursor_.epoch >= config.epochs || (config.max_steps > 0 && steps_done_ >= config.max_steps)) return std::nullopt;
+  const auto share = rank_->system().compute().strategy().next_share();
+  BatchOrder order;
+  order.epoch = cursor_.epoch;
+  order.step = cursor_.step;
+  order.micro_batch = share.micro_batch;
+  order.last_of_epoch = cursor_.step + 1 == steps;
+  return share_makers_.at(static_cast<std::size_t>(share.index)).load(order);
+}
+
+void BatchStream::stop() {
+  direct_.reset();
+  share_makers_.clear();
+  if (!loader_) return;
+  caf::anon_send_exit(loader_, caf::exit_reason::user_shutdown);
+  auto& mailbox = rank_->system().compute().mailbox();
+  mailbox.wait_for(loader_);
+  loader_ = {};
+  // What was under way is of no use to the next loader.
+  bool more = true;
+  while (more) {
+    mailbox.receive([](const BatchLoaded&) {}, [](const DataEnded&) {},
+                    caf::after(std::chrono::seconds(0)) >> [&] { more = false; });
+  }
+}
+
+BatchStream::BatchStream(BatchStream&& other) noexcept
+    : rank_(other.rank_),
+      dataset_(std::move(other.dataset_)),
+      loader_(std::exchange(other.loader_, {})),
+      direct_(std::move(other.direct_)),
+      cursor_(other.cursor_),
+      steps_done_(other.steps_done_),
+      loader_rank_(other.loader_rank_),
+      loader_world_size_(other.loader_world_size_),
+      loader_shares_(std::move(other.loader_shares_)),
+      again_(std::move(other.again_)),
+      step_(std::move(other.step_)),
+      share_makers_(std::move(other.share_makers_)),
+      ended_(other.ended_) {
+  if (rank_->stream_ == &other) rank_->stream_ = this;
+}
+
+BatchStream::~BatchStream() {
+  stop();
+  if (rank_->stream_ == this) rank_->stream_ = nullptr;
+}
+
+void BatchStream::committed() {
+  if (step_.empty()) return;
+  cursor_ = step_.back()->last_of_epoch ? DataCursor{step_.back()->epoch + 1, 0}
+                                        : DataCursor{step_.back()->epoch, step_.back()->step + 1};
+  ++steps_done_;
+  step_.clear();
+  note_cursor();
+}
+
+void BatchStream::rewind() {
+  const auto back = steps_done_ - rank_->system().compute().steps_done();
+  if (back > 0) {  // all ranks went back to a snapshot
+    const auto steps = rank_->steps_per_epoch(), at = cursor_.epoch * steps + cursor_.step - back;
+    cursor_ = {at / steps, at % steps};
+    steps_done_ -= back;
+    note_cursor();
+    again_.clear();
+    step_.clear();
+    stop();
+    start();
+    return;
+  }
+  if (!share_makers_.empty()) step_.clear();  // they are handed out anew
+  for (; !step_.empty(); step_.pop_back()) again_.push_front(step_.back());
+  if (rank_->rank() == loader_rank_ && rank_->world_size() == loader_world_size_ &&
+      rank_->system().compute().batch_shares() == loader_shares_)
+    return;
+  again_.clear();
+  stop();
+  start();
+}
+
+std::shared_ptr<const Batch> BatchStream::next() {
+  for (;;) {
+    if (auto batch = take()) return batch;
+    if (rank_->end_of_steps()) return nullptr;
+  }
+}
+
+std::shared_ptr<const Batch> BatchStream::receive() {
+  auto& compute = rank_->system().compute();
+  const auto loaded = compute.receive_next<BatchLoaded, DataEnded>("data loader", "the next batch");
+  if (!loaded) return nullptr;
+  trace_load(loaded->load_ms, loaded->loaded_ns);
+  if (active_track() != nullptr) trace_message("BatchLoaded", "data loader", loaded->loaded_ns - 1);
+  rank_->step_queue_ms_ += 1e-6 * static_cast<double>(std::max<std::int64_t>(0, steady_now_ns() - loaded->loaded_ns));
+  caf::anon_send(loader_, GrantBatches{1});
+  return loaded->batch;
+}
+
+std::shared_ptr<const Batch> BatchStream::make_here() {
+  rank_->system().compute().throw_if_interrupted();
+  const auto made = direct_ ? direct_->next() : load_share();
+  if (!made) return nullptr;
+  if (!made->batch) {  // told as a loader's actor tells it: compute first, which throws it
+    caf::anon_send(rank_->system().compute().address(), RankFailed{made->report});
+    caf::anon_send(rank_->system().supervisor(), RankFailed{made->report});
+    return receive();
+  }
+  trace_load(made->load_ms, made->loaded_ns);
+  return made->batch;
+}
+
+std::shared_ptr<const Batch> BatchStream::take() {
+  auto& compute = rank_->system().compute();
+  rank_->run_between_steps();
+  if (rank_->stop_requested() && compute.micro_batch() == 0) return nullptr;
+  if (compute.micro_batch() == 0) rank_->update_trace();
+  auto started = std::chrono::steady_clock::now();
+  fault_point("data", compute.steps_done());
+  std::shared_ptr<const Batch> batch;
+  while (!batch) {
+    if (!again_.empty()) {
+      batch = again_.front();
+      again_.pop_front();
+    } else if (ended_) {
+      break;
+    } else {
+      try {
+        batch = direct_ || !share_makers_.empty() ? make_here() : receive();
+        ended_ = !batch;
+      } catch (const Error& error) {  // the generation was interrupted while this rank waited for data
+        rank_->recover(error);
+        rank_->run_between_steps();  // the loss may have made it due again
+        started = std::chrono::steady_clock::now();
+      }
+    }
+  }
+  const auto waited_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - started).count();
+  trace_since(started.time_since_epoch().count(), "data");
+  rank_->step_data_ms_ += waited_ms;
+  compute.count_data_wait(waited_ms);
+  if (!batch) return nullptr;
+  DeviceFeed::receive(*batch);
+  step_.push_back(batch);
+  rank_->begin_forward(batch->numel(), batch->weight);
+  return batch;
+}
+
+}  // namespace troupe

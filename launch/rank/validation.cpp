@@ -1,0 +1,89 @@
+#include "launch/rank/validation.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tensor_io/base/fault_point.hpp"
+#include "tensor_io/base/trace.hpp"
+#include "tensor_io/data/sampler.hpp"
+#include "tensor_io/layers/module_modes.hpp"
+
+namespace troupe {
+namespace {
+
+constexpr const char *kBest = "best", *kBestStep = "best_step";  // of Compute::notes
+
+// on_bad_sample skip puts another sample in a bad one's place, which is held out and counted itself.
+Batch without_substitutes(Batch batch, std::span<const std::int64_t> asked) {
+  if (!batch.index.defined()) return batch;
+  const auto own = batch.index == torch::tensor(at::ArrayRef<std::int64_t>(asked.data(), asked.size()), at::kLong);
+  if (own.all().item<bool>()) return batch;
+  const auto rows = own.nonzero().flatten();
+  for (auto* part : {&batch.input, &batch.target, &batch.index}) *part = part->index_select(0, rows);
+  return batch;
+}
+
+}  // namespace
+
+BestAccuracy BestAccuracy::of(Compute& compute) {
+  const auto& notes = compute.notes();
+  const auto value = notes.find(kBest), step = notes.find(kBestStep);
+  return {value == notes.end() ? -1 : std::stod(value->second), step == notes.end() ? -1 : std::stoll(step->second)};
+}
+
+void BestAccuracy::keep(Compute& compute) const {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.17g", value);
+  compute.notes()[kBest] = text;
+  compute.notes()[kBestStep] = std::to_string(step);
+}
+
+ValidationReport Validation::run() const {
+  const TraceSpan span("validation", TraceEvent::Kind::phase);
+  const auto started = std::chrono::steady_clock::now();
+  torch::NoGradGuard no_grad;
+  const ModuleModes modes(model_);
+  model_.eval();
+  auto& compute = rank_.system().compute();
+  auto& strategy = compute.strategy();
+  strategy.begin_evaluation();
+  auto sums = at::zeros({4}, at::kDouble);  // loss, what it is over, right, samples
+  const auto shard = compute.data_shard();
+  const auto [first, last] = validation_part(held_out_->size(), shard.index, shard.count);
+  const auto share = std::max<std::int64_t>(1, rank_.config().batch_size / shard.count);
+  for (auto begin = first; begin < last; begin += share) {
+    std::vector<std::int64_t> indices;
+    for (auto i = begin; i < std::min(last, begin + share); ++i) indices.push_back(i);
+    auto batch = without_substitutes(held_out_->get_batch(indices, SampleContext{rank_.config().seed, 0}), indices);
+    if (batch.numel() == 0) continue;
+    batch.counted = batch.numel();
+    batch.input = batch.input.to(rank_.device());
+    batch.target = batch.target.to(rank_.device());
+    std::optional<Loss> loss;
+    const bool mine = strategy.evaluate([&] { loss.emplace(loss_(batch)); });
+    if (!mine) continue;  // another rank has the result
+    const auto n = static_cast<double>(batch.numel());
+    const auto value = loss->value.item<double>();
+    const bool is_sum = loss->elements.has_value();
+    sums += torch::tensor(
+        {is_sum ? value : value * n, is_sum ? static_cast<double>(*loss->elements) : n, loss->correct.value(), n},
+        torch::kFloat64);
+  }
+  strategy.end_evaluation();
+  fault_point("validate", rank_.steps_done());
+  rank_.all_reduce(sums, ReduceOp::sum, "validation");
+  ValidationReport report;
+  report.step = rank_.steps_done();
+  report.samples = sums[3].item<double>();
+  report.loss = sums[0].item<double>() / std::max(1.0, sums[1].item<double>());
+  report.accuracy = sums[2].item<double>() / std::max(1.0, report.samples);
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  return report;
+}
+
+}  // namespace troupe
