@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "actors/rank/data_loader.hpp"
+#include "tensor_io/base/steady_time.hpp"
 #include "tensor_io/data/datasets.hpp"
 #include "tensor_io/data/image_dataset.hpp"
 #include "tensor_io/data/image_folder.hpp"
@@ -52,10 +53,6 @@ Job memory_job(const std::string& file) {
   return {std::make_shared<troupe::ImageDataset>("memory", images, torch::arange(n).remainder(kClasses), kClasses,
                                                  transform),
           128};
-}
-
-double milliseconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
 }
 
 /// Takes one batch after another as compute does (BatchStream), and does nothing with them: from the loader's actor,
@@ -129,7 +126,7 @@ int run(int argc, char** argv) {
       for (std::int64_t i = 0; i < kUntimed; ++i) consumer.take();  // what was made ahead while nobody took it
       const auto start = std::chrono::steady_clock::now();
       for (std::int64_t i = 0; i < batches; ++i) consumer.take();
-      std::printf("batch_ms %.6f\n", milliseconds_since(start) / static_cast<double>(batches));
+      std::printf("batch_ms %.6f\n", troupe::milliseconds_since(start) / static_cast<double>(batches));
     } else if (verb == "values") {
       std::vector<std::int64_t> first(32);
       std::iota(first.begin(), first.end(), 0);

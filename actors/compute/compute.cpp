@@ -9,16 +9,13 @@
 #include "actors/compute/step_graphs.hpp"
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/base/random_seed.hpp"
+#include "tensor_io/base/steady_time.hpp"
 #include "tensor_io/base/trace.hpp"
 #include "tensor_io/layers/deferred_init.hpp"
 #include "tensor_io/layout/named_parameters.hpp"
 
 namespace troupe {
 namespace {
-
-double milliseconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-}
 
 std::int64_t nanoseconds(std::chrono::steady_clock::time_point time) { return time.time_since_epoch().count(); }
 
@@ -184,7 +181,7 @@ void Compute::distribute(std::shared_ptr<torch::nn::Module> model) {
     }
   }
   distributed_ = true;
-  strategy_->remember_state();
+  strategy_->set_rollback_point();
   place_dropout(*model_, position_);
   move_on();
   step_started_ = std::chrono::steady_clock::now();
@@ -207,7 +204,7 @@ void Compute::allocate_votes() {
 
 void Compute::seed_forward() {
   if (micro_batch_ == 0 && strategy_) {
-    strategy_->remember_state();
+    strategy_->set_rollback_point();
     strategy_->begin_forward(step_);
   }
   seed_micro_batch();
@@ -361,7 +358,7 @@ void Compute::run_micro_batches(const std::function<MicroBatchLoss(std::int64_t)
     Compute& compute_;
     const std::function<MicroBatchLoss(std::int64_t)>& forward_;
   };
-  strategy_->remember_state();
+  strategy_->set_rollback_point();
   begin_section();
   begin_votes();
   StepsMicroBatches work(*this, forward);
@@ -610,7 +607,7 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
       if (prepared_for_ == nullptr) prepared_for_ = &optimizer;
     }
     for (auto& notice : strategy_->take_notices()) report.notices.push_back(std::move(notice));
-    strategy_->remember_state();
+    strategy_->set_rollback_point();
     take_snapshot_if_due(optimizer);
   } catch (const Error& error) {
     if (!may_be_recovered(error.code())) throw;

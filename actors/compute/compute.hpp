@@ -172,8 +172,8 @@ class Compute {
   /// About how many elements a step's batch has. Gradients of sums are reduced divided by it, so that half precision
   /// holds them, and get the exact factor with the vote. The same on all ranks.
   void expect_elements(double elements) noexcept { expected_elements_ = elements; }
-  /// What `step` will be given as rate, told before the step's last backward: with early_update the update begins
-  /// there. Needs not be told.
+  /// Optional: the rate of the coming `step`, known before its last backward; with early_update the update begins
+  /// there.
   void expect_rate(double lr) noexcept { expected_rate_ = lr; }
   /// In the place of seed_forward and backward, where micro-batches are graphs of the device (uses_graphs).
   struct GraphedMicroBatch {

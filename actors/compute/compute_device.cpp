@@ -81,7 +81,7 @@ bool Compute::checks_late_vote() const {
     refuse(
         "a step is applied before the ranks have said that all is well, and this job is to outlive the loss of a rank",
         "start it with --no-recovery, or leave vote at step");
-  if (const auto why = strategy_->why_not_late(); !why.empty()) refuse(why, "leave vote at step");
+  if (const auto why = strategy_->late_vote_obstacle(); !why.empty()) refuse(why, "leave vote at step");
   return true;
 }
 

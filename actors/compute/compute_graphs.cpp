@@ -17,7 +17,7 @@ std::unique_ptr<StepGraphs> Compute::make_graphs() const {
   const auto device = services_.program_lane->device();
   if (!options_.training.cuda_graphs || device.is_cpu()) return nullptr;
   const auto refuse = [](const std::string& why) { throw Error(ErrorCode::usage, "cuda_graphs", why, "leave it out"); };
-  if (const auto why = strategy_->why_not_graphs(); !why.empty()) refuse(why);
+  if (const auto why = strategy_->capture_obstacle(); !why.empty()) refuse(why);
   if (options_.training.activation_checkpointing != "none")
     refuse("activation_checkpointing puts back the state of random numbers in backward");
   if (!has_device_graphs(device.type())) refuse("a device like " + device.str() + " has no graphs");
@@ -33,7 +33,7 @@ void Compute::run_graphed(const GraphedMicroBatch& micro_batch) {
                     std::to_string(strategy_->gradients_so_far());
   StepGraphs::Turn turn{GraphKinds::Turn::run, nullptr};
   // One that counts nothing (the rank has run out of data) is rare, and hands on other gradients.
-  if (micro_batch.weight != 0) turn = graphs_->next(kind, strategy_->graphs_fit());
+  if (micro_batch.weight != 0) turn = graphs_->next(kind, strategy_->captured_layout_version());
   if (turn.what == GraphKinds::Turn::run) {
     const StreamBetween place(graphs_->stream);
     const auto loss = micro_batch.forward(micro_batch.inputs);
@@ -46,7 +46,7 @@ void Compute::run_graphed(const GraphedMicroBatch& micro_batch) {
     try {
       write(*turn.graph, micro_batch);
     } catch (...) {
-      (void)strategy_->end_writing();
+      (void)strategy_->end_capture();
       graphs_->drop(kind);
       throw;
     }
@@ -79,8 +79,8 @@ void Compute::write(StepGraph& graph, const GraphedMicroBatch& micro_batch) {
   try {
     const StreamBetween place(
         graphs_->stream);  // LibTorch fills what random numbers go by, which a replay may still read
-    GraphWriting writing(*graph.graph, graphs_->stream);
-    strategy_->begin_writing(*graph.graph);
+    CaptureScope writing(*graph.graph, graphs_->stream);
+    strategy_->begin_capture(*graph.graph);
     const DropoutKeyInMemory key(graph.dropout_key);
     const auto result = micro_batch.forward(graph.inputs);
     check_loss(result);
@@ -91,7 +91,7 @@ void Compute::write(StepGraph& graph, const GraphedMicroBatch& micro_batch) {
     }
     start_of_written_backward(result.value, graph.factor).backward();
     strategy_->end_backward();
-    graph.host_part = strategy_->end_writing();
+    graph.host_part = strategy_->end_capture();
     graph.loss = result.value.detach();
     graph.correct = result.correct.on_device();
     writing.end();
@@ -135,7 +135,7 @@ void Compute::replay(StepGraph& graph, const GraphedMicroBatch& micro_batch) {
   }
   graph.dropout_key.fill_(static_cast<std::int64_t>(dropout_key(*position_)));
   graph.graph->replay();
-  strategy_->replayed(*graph.host_part);
+  strategy_->on_replay(*graph.host_part);
   // Copies: the next replay writes there again, and the vote may be later.
   const auto out = [](const at::Tensor& value) { return value.to(at::kDouble, /*non_blocking=*/false, /*copy=*/true); };
   const auto correct = graph.correct.defined() ? CorrectSamples(out(graph.correct)) : CorrectSamples();

@@ -9,6 +9,7 @@
 #include "actors/compute/heal_header.hpp"
 #include "actors/compute/rejoin.hpp"
 #include "tensor_io/base/fault_point.hpp"
+#include "tensor_io/base/steady_time.hpp"
 #include "tensor_io/communicator/communicator_errors.hpp"
 
 namespace troupe {
@@ -89,7 +90,7 @@ void Compute::enter(const Membership& next) {
 std::optional<Decision> Compute::rejoin(ErrorReport why, Optimizer* optimizer, double lr) {
   const auto started = std::chrono::steady_clock::now();
   auto decision = rejoin_next(std::move(why), optimizer, lr);
-  recovery_ms_ = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - started).count();
+  recovery_ms_ = milliseconds_since(started);
   return decision;
 }
 
@@ -134,7 +135,7 @@ std::optional<Decision> Compute::rejoin_next(ErrorReport why, Optimizer* optimiz
         allocate_votes();
         heal();
         go_back();
-        strategy_->remember_state();
+        strategy_->set_rollback_point();
         if (shares_per_rank() > 0) move_on();  // which share comes next goes by the new rank
       }
       return decision;
@@ -211,7 +212,7 @@ void Compute::heal() {
   of_buffers.first_alone = roles.first_alone || !options_.strategy.broadcast_buffers;  // each rank has its own then
   heal_tensors({model.begin(), buffers}, roles, *group.lane, "model");
   if (buffers != model.end()) heal_tensors({buffers, model.end()}, of_buffers, *group.lane, "buffers");
-  if (const auto own = strategy_->own_tensors(); !own.empty())
+  if (const auto own = strategy_->strategy_tensors(); !own.empty())
     heal_tensors(own, heal_roles(membership_), lane, "the strategy's tensors");
   strategy_->load_state(header.strategy);
   notes_ = header.notes;

@@ -6,7 +6,7 @@
 namespace troupe {
 
 /// Where a rank stands that is about to enter the next generation.
-struct Standing {
+struct RankProgress {
   std::int64_t steps_done = 0;
   std::int64_t voted_step = -1;  ///< the last step that it voted on: its gradients are reduced and still there
   bool whole = true;             ///< has all state
@@ -22,6 +22,6 @@ enum class Rejoin : std::uint8_t {
 };
 
 /// What becomes of the step that a rank was in. Pure: the coordinator's plan and all ranks decide by the same facts.
-Rejoin how_to_rejoin(const Membership& next, const Standing& standing) noexcept;
+Rejoin how_to_rejoin(const Membership& next, const RankProgress& progress) noexcept;
 
 }  // namespace troupe

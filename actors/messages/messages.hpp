@@ -51,12 +51,11 @@ struct BucketsReduced {
   std::int32_t buckets = 0;
   std::int32_t launched_before_end = 0;  ///< of them, before backward ended: what overlap is made of
   double busy_ms = 0;                    ///< time inside collectives and hooks
-  std::int64_t awaited_ns = 0;     ///< steady clock: when the last bucket could have been taken from the mailbox ...
-  std::int64_t taken_ns = 0;       ///< ... when it was ...
-  std::int64_t finished_ns = 0;    ///< ... and when this was sent
-  double queued_ms = 0;            ///< full buckets waited for the reducer: the sum over buckets
-  std::int64_t bytes = 0;          ///< of all buckets
-  std::vector<float> bucket_ms{};  ///< time inside its collectives and hook, by bucket, where the plan is timed
+  std::int64_t awaited_ns = 0;   ///< steady clock: when the last bucket could have been taken from the mailbox ...
+  std::int64_t taken_ns = 0;     ///< ... when it was ...
+  std::int64_t finished_ns = 0;  ///< ... and when this was sent
+  double queued_ms = 0;          ///< full buckets waited for the reducer: the sum over buckets
+  std::int64_t bytes = 0;        ///< of all buckets
   std::vector<TimedInterval>
       on_device;  ///< on a device: when its stream was in the collectives and hook of each bucket, in order
 };
@@ -285,7 +284,7 @@ typename Inspector::result_type inspect(Inspector& f, BucketReady& x) {
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, BucketsReduced& x) {
   return f(caf::meta::type_name("BucketsReduced"), x.step, x.buckets, x.launched_before_end, x.busy_ms, x.awaited_ns,
-           x.taken_ns, x.finished_ns, x.queued_ms, x.bytes, x.bucket_ms);
+           x.taken_ns, x.finished_ns, x.queued_ms, x.bytes);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, CheckpointSaved& x) {

@@ -108,7 +108,7 @@ BatchDone BatchMaker::load(const BatchOrder& order) const {
   } catch (const std::exception& error) {
     failed(ErrorCode::user, error.what());
   }
-  result.load_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - started).count();
+  result.load_ms = milliseconds_since(started);
   result.loaded_ns = steady_now_ns();
   return result;
 }

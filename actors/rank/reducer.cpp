@@ -104,9 +104,7 @@ void ReducerState::launch(std::size_t index) {
     if (bucket.reduced) bucket.reduced->record(stream());
   }
   free_since_ns = steady_now_ns();
-  const auto took_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - before).count();
-  result.busy_ms += took_ms;
-  if (plan.timed) result.bucket_ms.push_back(static_cast<float>(took_ms));
+  result.busy_ms += milliseconds_since(before);
 }
 
 }  // namespace troupe

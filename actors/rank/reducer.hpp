@@ -18,7 +18,6 @@ namespace troupe {
 struct InstallPlan {
   std::shared_ptr<std::vector<BucketView>> buckets;
   std::shared_ptr<CommHook> hook;
-  bool timed = false;  ///< BucketsReduced is to tell each bucket's time
 };
 
 /// The reducer's lane of a new generation: it forgets the step that was under way. Answered once it has left the old

@@ -8,10 +8,8 @@ namespace troupe {
 struct StrategyOptions {
   std::string strategy = "ddp";
   std::string switch_at;       ///< strategies to come, by step: 200:ddp+bf16,400:diloco
-  std::string adapt = "off";   ///< off, link: the strategy follows the pace of the link
   double bucket_cap_mb = 0;    ///< MiB of gradients in a bucket; 0: 25 on a GPU, 5 on CPUs
   double first_bucket_mb = 1;  ///< MiB in the bucket that fills first
-  bool tune_buckets = false;   ///< ddp: the caps follow what is measured of gradients and collectives
   bool early_update = false;   ///< ddp on CPUs: the optimizer's update is made as buckets are reduced, in a second copy
   bool broadcast_buffers = true;         ///< rank 0's buffers (BatchNorm's running statistics) to all before each step
   bool static_graph = false;             ///< promise that every step uses the same parameters in the same order
@@ -47,7 +45,6 @@ struct StrategyOptions {
       false;  ///< on a device: shards, their gradients and the optimizer's state in the host's memory
   std::int64_t fsdp_prefetch =
       2;  ///< units gathered ahead: a block within a block is one, and both are asked for at once
-  bool fsdp_tune_prefetch = false;       ///< the depth follows what is waited for
   double fsdp_prefetch_mb = 512;         ///< MiB that units gathered ahead may take
   bool fsdp_sync_micro_batches = false;  ///< reduce after each micro-batch instead of keeping whole gradients
   std::string param_dtype = "float32";   ///< of forward and backward in sharded strategies; the master stays as it is

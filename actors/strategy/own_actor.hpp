@@ -13,7 +13,7 @@
 
 namespace troupe {
 
-/// An exception as what the rank reports of it.
+/// Converts an exception to the ErrorReport that the rank sends.
 ErrorReport report_of_own_actor(const std::exception_ptr& error);
 
 /// A strategy's own actor, on a thread of its own, for what goes on while the rank computes: an exchange over a lane,

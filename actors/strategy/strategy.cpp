@@ -78,7 +78,7 @@ NamedTensors replicated_state(Strategy& strategy, Optimizer& optimizer) {
   NamedTensors tensors;
   for (const auto& [name, tensor] : strategy.replicated_tensors()) tensors.emplace_back("model." + name, tensor);
   for (const auto& [name, tensor] : optimizer.state()) tensors.emplace_back("optimizer." + name, tensor);
-  for (const auto& [name, tensor] : strategy.own_tensors()) tensors.emplace_back("strategy." + name, tensor);
+  for (const auto& [name, tensor] : strategy.strategy_tensors()) tensors.emplace_back("strategy." + name, tensor);
   return tensors;
 }
 
@@ -96,7 +96,7 @@ void Strategy::read_state(const StateReader& state, Optimizer& optimizer) {
   std::sort(live.begin(), live.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   for (const auto& [name, tensor] : live) state.read(name, tensor);
   // A checkpoint of another strategy has none of these.
-  for (const auto& [name, tensor] : own_tensors()) {
+  for (const auto& [name, tensor] : strategy_tensors()) {
     const auto found = state.entries().find("strategy." + name);
     if (found != state.entries().end() && tensor.sizes() == found->second.shape &&
         tensor.scalar_type() == found->second.dtype)
@@ -132,25 +132,16 @@ std::unique_ptr<Strategy> make_strategy(StrategyContext context) {
                 "known: " + names_of(registered));
   }
   const auto options = context.options;
-  const bool switches = !options.switch_at.empty() || options.adapt != "off";
+  const bool switches = !options.switch_at.empty();
   if (options.early_update && (switches || options.strategy != "ddp")) {
     throw Error(ErrorCode::usage, "early_update",
-                switches ? "switch_at and adapt change what updates the model"
+                switches ? "switch_at changes what updates the model"
                          : "strategy " + options.strategy + " has its own way to update",
                 "train with ddp alone, or leave it out");
   }
   if (switches) {
     if (strategy_switch()) return strategy_switch()(std::move(context));
-    throw Error(ErrorCode::usage, options.adapt != "off" ? "adapt" : "switch_at",
-                "this program has no strategies that switch", "call register_switching");
-  }
-  if (options.tune_buckets && options.strategy != "ddp") {
-    throw Error(ErrorCode::usage, "tune_buckets", "strategy " + options.strategy + " has no buckets to tune",
-                "train with ddp, or leave it out");
-  }
-  if (options.fsdp_tune_prefetch && options.strategy != "fsdp") {
-    throw Error(ErrorCode::usage, "fsdp_tune_prefetch", "strategy " + options.strategy + " does not tune it",
-                "train with fsdp, or leave it out");
+    throw Error(ErrorCode::usage, "switch_at", "this program has no strategies that switch", "call register_switching");
   }
   auto strategy = found->second.factory(std::move(context));
   if (!options.mesh.empty() && !strategy->data_shard()) {

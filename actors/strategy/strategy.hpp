@@ -114,9 +114,9 @@ struct ReplicaGroup {
 ///
 /// - Thread: all calls come from the compute thread, one at a time.
 /// - A step: begin_step; for each micro-batch forward, begin_backward, autograd, end_backward; reduce_gradients; the
-///   vote; end_step; the optimizer; after_update; remember_state. A skipped step leaves out the optimizer only. Up to
-///   the vote nothing may change that roll_back does not put back, except in the strategy's own staging memory. Between
-///   the vote and after_update nothing may fail: no collectives.
+///   vote; end_step; the optimizer; after_update; set_rollback_point. A skipped step leaves out the optimizer only. Up
+///   to the vote nothing may change that roll_back does not put back, except in the strategy's own staging memory.
+///   Between the vote and after_update nothing may fail: no collectives.
 /// - Messages: a strategy sends the rank's reducer InstallPlan and BucketReady, and awaits its BucketsReduced. To other
 /// ranks it sends
 ///   tensors over lanes, never CAF messages.
@@ -150,12 +150,12 @@ class Strategy {
   virtual bool replicas_equal() const { return true; }
   /// What the strategy itself keeps, the same on all ranks between steps. Newcomers get it, and checkpoints have it
   /// with `strategy.` before its name.
-  virtual NamedTensors own_tensors() { return {}; }
+  virtual NamedTensors strategy_tensors() { return {}; }
   /// Parameter names in layout order, as in the votes.
   virtual const std::vector<std::string>& parameter_names() const = 0;
 
   /// Between steps: what roll_back goes back to.
-  virtual void remember_state() = 0;
+  virtual void set_rollback_point() = 0;
   /// Forward of a step's first micro-batch comes next, as far as the loop says so: before begin_step, perhaps more than
   /// once, perhaps never.
   virtual void begin_forward(std::int64_t /*step*/) {}
@@ -182,17 +182,17 @@ class Strategy {
   /// After end_step committed a step whose update was not begun: applies the gradients that the parameters have. Local.
   virtual void update(Optimizer& optimizer, double lr) { optimizer.step(lr); }
   /// Why the strategy can't leave to the device whether a step is applied (end_step_on_device); empty: it can.
-  virtual std::string why_not_late() const { return "strategy " + name() + " waits for the vote"; }
+  virtual std::string late_vote_obstacle() const { return "strategy " + name() + " waits for the vote"; }
   /// In the place of scale_gradients and end_step, where the device decides (vote late). Waits for nothing.
   virtual void end_step_on_device(const std::vector<bool>& /*used*/, bool /*rebuild*/,
                                   const DeviceDecision& /*decision*/) {}
   /// Why a micro-batch's forward and backward can't be a graph of the device (cuda_graphs); empty: they can.
-  virtual std::string why_not_graphs() const {
+  virtual std::string capture_obstacle() const {
     return "strategy " + name() + " does more in forward and backward than launch kernels";
   }
-  /// Changes where graphs that were written before are of no use any more: gradients lie elsewhere, or are reduced in
-  /// another order.
-  virtual std::uint64_t graphs_fit() const { return 0; }
+  /// A version number: captured graphs are valid only while it stays the same. It changes where gradients lie elsewhere
+  /// or are reduced in another order.
+  virtual std::uint64_t captured_layout_version() const { return 0; }
   /// Which parameters had a gradient in this step so far: a graph stores what comes for the others, and adds to those.
   virtual std::uint64_t gradients_so_far() const { return 0; }
   /// What is the host's to do for a backward that was written into a graph, each time the graph is replayed.
@@ -201,11 +201,11 @@ class Strategy {
     virtual ~HostPart() = default;
   };
   /// After begin_backward: what follows of backward, to the end of end_backward, is written into `graph` and not run.
-  /// Nothing of it is to be handed on. end_writing, also after an exception, says what a replay's `replayed` is to do;
-  /// `replayed` comes in the place of autograd and end_backward.
-  virtual void begin_writing(DeviceGraph& /*graph*/) {}
-  virtual std::shared_ptr<const HostPart> end_writing() { return nullptr; }
-  virtual void replayed(const HostPart& /*part*/) {}
+  /// Nothing of it is to be handed on. end_capture, also after an exception, says what a replay's `on_replay` is to do;
+  /// `on_replay` comes in the place of autograd and end_backward.
+  virtual void begin_capture(DeviceGraph& /*graph*/) {}
+  virtual std::shared_ptr<const HostPart> end_capture() { return nullptr; }
+  virtual void on_replay(const HostPart& /*part*/) {}
   /// The step was given up before its vote: buffers go back, gradients are dropped. Local.
   virtual void roll_back() = 0;
   /// After the optimizer, collective: nothing that the step's outcome depends on.
@@ -302,7 +302,7 @@ void register_strategy(const std::string& name, const std::string& description, 
 std::unique_ptr<Strategy> make_strategy(StrategyContext context);
 std::map<std::string, std::string> strategies();  ///< name -> description
 
-/// What makes the strategy of a job that changes its strategy while it runs (options: switch_at, adapt).
+/// What makes the strategy of a job that changes its strategy while it runs (option: switch_at).
 void register_strategy_switch(StrategyFactory factory);
 
 void register_comm_hook(const std::string& name, CommHookFactory factory);

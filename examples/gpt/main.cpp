@@ -75,7 +75,7 @@ troupe::Datasets data(const Config& config) {
       if (std::filesystem::exists(path)) options.paths.emplace_back(path);
     }
   }
-  auto [train, held_out] = troupe::heed_bad_samples(troupe::read_tokens(options), config);
+  auto [train, held_out] = troupe::skip_bad_samples(troupe::read_tokens(options), config);
   return {train, held_out};
 }
 

@@ -197,20 +197,9 @@ const std::vector<ConfigField>& config_fields() {
        false,
        "empty, or STEP:STRATEGY[+HOOK],... with ddp, local_sgd, diloco",
        check_switches},
-      {"strategy",
-       "adapt",
-       at(&Config::adapt),
-       "link: ddp becomes ddp with bf16, then diloco, where gradients are waited for too long, and goes back where "
-       "they would not be",
-       0,
-       0,
-       {"off", "link"}},
       {"strategy", "bucket_cap_mb", at(&Config::bucket_cap_mb),
        "MiB of gradients in a bucket; 0: 25 on a GPU, 5 on CPUs", 0, 1e6},
       {"strategy", "first_bucket_mb", at(&Config::first_bucket_mb), "MiB in the bucket that fills first", 1e-6, 1e6},
-      {"strategy", "tune_buckets", at(&Config::tune_buckets),
-       "ddp: bucket sizes for which the last bucket is reduced first, from measured times; bucket_cap_mb is what it "
-       "begins with"},
       {"strategy", "early_update", at(&Config::early_update),
        "ddp on CPUs: the optimizer's update is made as buckets are reduced, in a second copy of parameters and "
        "moments"},
@@ -266,9 +255,6 @@ const std::vector<ConfigField>& config_fields() {
       {"strategy", "deferred_init", at(&Config::deferred_init),
        "build the model without memory: a sharded strategy gives one unit after the other its values, the same ones"},
       {"strategy", "fsdp_prefetch", at(&Config::fsdp_prefetch), "units gathered ahead", 0, 1024},
-      {"strategy", "fsdp_tune_prefetch", at(&Config::fsdp_tune_prefetch),
-       "more units gathered ahead as long as that shortens what a step waits for them; fsdp_prefetch is what it begins "
-       "with"},
       {"strategy", "fsdp_prefetch_mb", at(&Config::fsdp_prefetch_mb), "MiB that units gathered ahead may take", 1e-6,
        1e6},
       {"strategy", "fsdp_sync_micro_batches", at(&Config::fsdp_sync_micro_batches),

@@ -21,10 +21,6 @@ void check_device_settings(const Config& config, c10::Device device) {
   for (const auto name : kHostStrategies) {
     if (config.strategy == name) refuse("strategy", config.strategy, device, "use ddp");
   }
-  if (config.adapt != "off") refuse("adapt", config.adapt, device, "leave it out");
-  if (config.tune_buckets) refuse("tune_buckets", "true", device, "leave it out");
-  if (config.fsdp_tune_prefetch)
-    refuse("fsdp_tune_prefetch", "true", device, "leave it out");  // waits are in streams there
   if (config.balance == "speed")
     refuse("balance", "speed", device, "use weights by rank");  // the host's times are not the device's
   if (config.cuda_graphs && config.sync_batchnorm) {

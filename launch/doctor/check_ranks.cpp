@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "launch/rank/rank.hpp"
+#include "tensor_io/base/steady_time.hpp"
 
 namespace {
 
@@ -47,7 +48,7 @@ void measure_pace(Rank& rank) {
   constexpr int kTimes = 3;
   const auto started = std::chrono::steady_clock::now();
   for (int i = 0; i < kTimes; ++i) rank.all_reduce(tensor, troupe::ReduceOp::avg, "pace");
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count() / kTimes;
+  const double seconds = troupe::seconds_since(started) / kTimes;
   say(rank, "pace", true,
       format("all_reduce of 16 MiB takes %.1f ms, %.0f Mbit/s", seconds * 1e3, 16 * 8.388608 / seconds), "");
 }

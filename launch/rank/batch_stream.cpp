@@ -269,7 +269,7 @@ std::shared_ptr<const Batch> BatchStream::take() {
       }
     }
   }
-  const auto waited_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - started).count();
+  const auto waited_ms = milliseconds_since(started);
   trace_since(started.time_since_epoch().count(), "data");
   rank_->step_data_ms_ += waited_ms;
   compute.count_data_wait(waited_ms);

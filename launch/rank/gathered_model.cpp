@@ -23,7 +23,7 @@ nlohmann::json to_json(const std::vector<TensorPart>& parts) {
 
 }  // namespace
 
-NamedTensors whole_model(Compute& compute, Optimizer& optimizer, int root) {
+NamedTensors gathered_model(Compute& compute, Optimizer& optimizer, int root) {
   torch::NoGradGuard no_grad;
   auto& lane = compute.program_lane();
   const int rank = lane.rank(), world_size = lane.world_size();

@@ -13,6 +13,6 @@ inline constexpr std::string_view kModelPrefix = "model.";
 /// The model's parameters and buffers, put together from what each rank would write into a checkpoint: on `root` by
 /// name, in memory of their own and in the layout's order; nothing elsewhere. Collective, between steps; compute's
 /// thread.
-NamedTensors whole_model(Compute& compute, Optimizer& optimizer, int root);
+NamedTensors gathered_model(Compute& compute, Optimizer& optimizer, int root);
 
 }  // namespace troupe

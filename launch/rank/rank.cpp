@@ -566,7 +566,7 @@ void Rank::keep_checkpoints(torch::optim::Optimizer& optimizer) {
 NamedTensors Rank::state_dict(Optimizer& optimizer, int root) {
   if (!model_)
     throw Error(ErrorCode::usage, "state_dict", "no model was distributed", "call rank.distribute(model) before it");
-  return whole_model(system_->compute(), optimizer, root);
+  return gathered_model(system_->compute(), optimizer, root);
 }
 
 NamedTensors Rank::state_dict(torch::optim::Optimizer& optimizer, int root) {

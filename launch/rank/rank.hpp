@@ -140,10 +140,10 @@ class Rank {
     return system_->compute().strategy().orders_micro_batches() || system_->compute().uses_graphs();
   }
   /// Forward and backward of all `batches` of a step, in the order that the strategy takes; with any strategy.
-  /// `forward` is called for each of them, perhaps several times, and may be left by an exception that is none of the
-  /// program's (StageEnded) where other ranks go on. With cuda_graphs, on a device, it is called until it is a graph,
-  /// and then no more: its batch has only input, target and counted, and it launches kernels and does nothing else.
-  /// Throws Error(usage) where there are not grad_accum_steps of them, and what broke the job. step comes next.
+  /// `forward` is called for each of them, perhaps several times, and may exit by StageEnded, Troupe's own exception:
+  /// let it pass. With cuda_graphs, on a device, it is called until it is a graph, and then no more: its batch has only
+  /// input, target and counted, and it launches kernels and does nothing else. Throws Error(usage) where there are not
+  /// grad_accum_steps of them, and what broke the job. step comes next.
   void run_micro_batches(const std::vector<std::shared_ptr<const Batch>>& batches,
                          const std::function<Loss(const Batch&)>& forward);
   /// Reduce, vote, apply at the schedule's rate. On all ranks or on none: `committed` says which. If a rank was lost,

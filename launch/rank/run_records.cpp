@@ -1,4 +1,5 @@
 #include "launch/rank/run_records.hpp"
+#include "tensor_io/base/steady_time.hpp"
 
 #include <cstdio>
 
@@ -97,7 +98,7 @@ void RunRecords::show(const Place& place) {
 
 // At the pace since the loop began, validations and saves included.
 double RunRecords::seconds_left(std::int64_t done) const {
-  const auto elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
+  const auto elapsed = seconds_since(began_);
   const auto steps = done - began_at_step_;
   return steps > 0 && rank_.total_steps() > 0
              ? elapsed / static_cast<double>(steps) * static_cast<double>(rank_.total_steps() - done)

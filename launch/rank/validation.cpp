@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tensor_io/base/fault_point.hpp"
+#include "tensor_io/base/steady_time.hpp"
 #include "tensor_io/base/trace.hpp"
 #include "tensor_io/data/sampler.hpp"
 #include "tensor_io/layers/module_modes.hpp"
@@ -82,7 +83,7 @@ ValidationReport Validation::run() const {
   report.samples = sums[3].item<double>();
   report.loss = sums[0].item<double>() / std::max(1.0, sums[1].item<double>());
   report.accuracy = sums[2].item<double>() / std::max(1.0, report.samples);
-  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  report.seconds = seconds_since(started);
   return report;
 }
 

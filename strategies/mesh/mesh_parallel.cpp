@@ -262,7 +262,7 @@ void MeshParallel::forget_wholes() {
   for (auto& parameter : parameters_) parameter.whole = at::Tensor();
 }
 
-void MeshParallel::remember_state() {
+void MeshParallel::set_rollback_point() {
   forget_wholes();
   buffers_->begin();
 }

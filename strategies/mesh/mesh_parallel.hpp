@@ -42,7 +42,7 @@ class MeshParallel : public Strategy {
   NamedTensors replicated_tensors() override;
   bool replicas_equal() const override { return false; }
   const std::vector<std::string>& parameter_names() const override { return names_; }
-  void remember_state() override;
+  void set_rollback_point() override;
   void begin_evaluation() override { evaluations_ = 0; }
   void begin_step(std::int64_t step) override;
   void begin_backward(bool synchronise, double weight) override;

@@ -114,9 +114,9 @@ void ShardedMesh::take_snapshot(Optimizer& optimizer, std::uint64_t generation, 
                       *context_.program_lane);
 }
 
-void ShardedMesh::remember_state() {
+void ShardedMesh::set_rollback_point() {
   forget_wholes();
-  shards_->remember_state();
+  shards_->set_rollback_point();
 }
 
 void ShardedMesh::begin_step(std::int64_t step) {

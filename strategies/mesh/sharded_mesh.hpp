@@ -25,7 +25,7 @@ class ShardedMesh final : public MeshParallel {
   void attach(std::shared_ptr<torch::nn::Module> model) override;
   void rejoin(StrategyContext context) override;
   NamedTensors replicated_tensors() override { return {}; }
-  void remember_state() override;
+  void set_rollback_point() override;
   void begin_step(std::int64_t step) override;
   void begin_evaluation() override;
   void end_evaluation() override { shards_->end_evaluation(); }

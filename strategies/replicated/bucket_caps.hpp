@@ -4,9 +4,12 @@
 #include <cstdint>
 
 #include "actors/rank/strategy_options.hpp"
-#include "tensor_io/layout/bucket_tuning.hpp"
 
 namespace troupe {
+
+struct BucketCaps {
+  std::int64_t cap_bytes = 0, first_cap_bytes = 0;
+};
 
 /// What the options say of buckets, in bytes. Where they leave it open: NCCL's launches cost, so a GPU has PyTorch's 25
 /// MiB. Over a network what counts is that the wire has something to do from the first layer on, and in shared memory

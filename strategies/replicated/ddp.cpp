@@ -1,12 +1,9 @@
 #include "strategies/replicated/ddp.hpp"
 
 #include <algorithm>
-#include <cstdio>
 #include <ctime>
-#include <sstream>
 #include <utility>
 
-#include "strategies/replicated/bucket_caps.hpp"
 #include "tensor_io/base/steady_time.hpp"
 #include "tensor_io/layout/named_parameters.hpp"
 #include "tensor_io/optimizer/element_update.hpp"
@@ -36,8 +33,6 @@ std::int64_t clock_cost_ns() {
 
 Ddp::Ddp(StrategyContext context) : Replica(std::move(context)), hook_(make_comm_hook(this->context().options)) {
   const auto& options = this->context().options;
-  caps_ = bucket_caps(options, this->context().program_lane->device());
-  if (options.tune_buckets) tuner_.emplace();
   if (!options.early_update) return;
   const auto refuse = [](const std::string& why, const char* instead) {
     throw Error(ErrorCode::usage, "early_update", why, instead);
@@ -70,10 +65,10 @@ void Ddp::attach(std::shared_ptr<torch::nn::Module> model) {
 void Ddp::bucket_full(std::int32_t bucket) {
   const auto& view = view_of(bucket);
   if (view.ready) view.ready->record(DeviceStream::current(view.flat.device()));
-  bucket_replayed(bucket);
+  send_bucket(bucket);
 }
 
-void Ddp::bucket_replayed(std::int32_t bucket) {
+void Ddp::send_bucket(std::int32_t bucket) {
   const auto before = thread_cpu_ns();
   caf::anon_send(context().reducer, BucketReady{step(), bucket, steady_now_ns()});
   send_ns_ += thread_cpu_ns() - before - clock_cost_ns();
@@ -81,15 +76,13 @@ void Ddp::bucket_replayed(std::int32_t bucket) {
 
 void Ddp::send_plan() {
   views_ = buckets().bucket_views();
-  caf::anon_send(context().reducer, InstallPlan{views_, hook_, tuner_.has_value()});
+  caf::anon_send(context().reducer, InstallPlan{views_, hook_});
 }
 
 void Ddp::rejoin(StrategyContext next) {
   const auto order = bucket_order();
   rebuild_pending_ = false;
   next_order_.clear();
-  if (next_caps_) caps_ = *std::exchange(next_caps_, std::nullopt);
-  if (tuner_) tuner_->reset();
   if (rolled_back_) hook_->roll_back(step());  // not before: only now the reducer has left the old lane
   rolled_back_ = false;
   set_early(nullptr);  // its memory is the old lane's: parameters stay there until the next step has been made
@@ -115,15 +108,7 @@ void Ddp::install(const std::vector<std::int32_t>& order) {
 void Ddp::begin_step(std::int64_t step) {
   step_open_ = true;
   send_ns_ = 0;
-  if (next_caps_) {
-    caps_ = *std::exchange(next_caps_, std::nullopt);
-    buckets().set_caps(caps_.cap_bytes, caps_.first_cap_bytes);
-    const bool measured = measured_ || !next_order_.empty();
-    install(bucket_order());
-    measured_ = measured;
-  }
   if (!next_order_.empty()) install(next_order_);
-  buckets().time_arrivals(context().world_size > 1 && tuner_ && tuner_->measures());
   Replica::begin_step(step);
 }
 
@@ -135,8 +120,6 @@ void Ddp::combine_gradients(GradientSummary& summary) {
     const auto& last = views_->back();
     if (last.reduced) DeviceStream::current(last.flat.device()).wait(*last.reduced);
     summary.message_us += static_cast<double>(send_ns_) / 1e3;
-    if (context().world_size > 1 && tuner_ && tuner_->measures())
-      tuner_->add(buckets().arrival_ms(), summary.reduced.bucket_ms);
   }
   if (context().rank != 0 || (context().options.static_graph && measured_)) return;
   auto arrival = buckets().arrival_order();
@@ -179,8 +162,7 @@ void Ddp::roll_back() {
 }
 
 void Ddp::prepare_updates(Optimizer& optimizer) {
-  if (!early_hook_ || early_ || !next_order_.empty() || next_caps_)
-    return;  // the next step's buckets would want other copies
+  if (!early_hook_ || early_ || !next_order_.empty()) return;  // the next step's buckets would want other copies
   std::vector<at::Tensor> parameters;
   for (const auto& [name, parameter] : unique_parameters(model())) parameters.push_back(parameter);
   set_early(std::make_shared<EarlyUpdate>(parameters, plan(), optimizer, *context().bucket_lane));
@@ -193,54 +175,21 @@ std::vector<HeldMemory> Ddp::held_memory() const {
 }
 
 void Ddp::after_update() {
-  if (rebuild_pending_) {
-    rebuild_pending_ = false;
-    // Laid out when the next step begins: until then the gradients stay where the program can read them.
-    next_order_ = order_of_text(context().program_lane->broadcast_bytes(order_text(last_arrival_), 0, "bucket order"));
-    measured_ = true;
-    if (tuner_) tuner_->reset();
-  }
-  tune();
-}
-
-// By what all ranks measured, alike on all. The new buckets are laid out when the next step begins, as those of a new
-// order are.
-void Ddp::tune() {
-  if (!tuner_ || context().world_size == 1 || !tuner_->step_done()) return;
-  const auto choice = tuner_->look(buckets().layout(), plan(), caps_, *context().program_lane);
-  if (choice.caps == caps_) return;
-  next_caps_ = choice.caps;
-  char text[200];
-  const auto mib = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
-  std::snprintf(
-      text, sizeof text,
-      "step %lld: buckets of up to %.4g MiB (the first %.4g) instead of %.4g: reduced after %.2f ms instead of %.2f",
-      static_cast<long long>(step()) + 1, mib(choice.caps.cap_bytes), mib(choice.caps.first_cap_bytes),
-      mib(caps_.cap_bytes), choice.then_ms, choice.now_ms);
-  announce(text);
+  if (!rebuild_pending_) return;
+  rebuild_pending_ = false;
+  // Laid out when the next step begins: until then the gradients stay where the program can read them.
+  next_order_ = order_of_text(context().program_lane->broadcast_bytes(order_text(last_arrival_), 0, "bucket order"));
+  measured_ = true;
 }
 
 std::map<std::string, std::string> Ddp::state() {
-  std::map<std::string, std::string> state{{"ddp.bucket_order", order_text(bucket_order())},
-                                           {"ddp.measured", measured_ ? "1" : "0"}};
-  const auto caps = next_caps_.value_or(caps_);
-  if (tuner_) state["ddp.bucket_caps"] = std::to_string(caps.cap_bytes) + " " + std::to_string(caps.first_cap_bytes);
-  return state;
+  return {{"ddp.bucket_order", order_text(bucket_order())}, {"ddp.measured", measured_ ? "1" : "0"}};
 }
 
 void Ddp::load_state(const std::map<std::string, std::string>& state) {
   const auto order = state.find("ddp.bucket_order");
   const auto measured = state.find("ddp.measured");
   if (order == state.end() || measured == state.end()) return;
-  if (const auto caps = state.find("ddp.bucket_caps"); tuner_ && caps != state.end()) {
-    std::istringstream numbers(caps->second);
-    if (BucketCaps found;
-        numbers >> found.cap_bytes >> found.first_cap_bytes && found.cap_bytes > 0 && found.first_cap_bytes > 0) {
-      caps_ = found;
-      next_caps_.reset();
-      buckets().set_caps(caps_.cap_bytes, caps_.first_cap_bytes);
-    }
-  }
   install(order_of_text(order->second));
   measured_ = measured->second == "1";
 }

@@ -1,9 +1,7 @@
 #pragma once
 #include <memory>
-#include <optional>
 #include <utility>
 
-#include "strategies/replicated/bucket_tuner.hpp"
 #include "strategies/replicated/early_update.hpp"
 #include "strategies/replicated/replicated_strategy.hpp"
 
@@ -39,14 +37,13 @@ class Ddp final : public Replica {
   void combine_gradients(GradientSummary& summary) override;
   void bucket_full(std::int32_t bucket) override;
   std::shared_ptr<DeviceEvent> bucket_event(std::int32_t bucket) override { return view_of(bucket).ready; }
-  void bucket_replayed(std::int32_t bucket) override;
+  void send_bucket(std::int32_t bucket) override;
   CommHook* hook() noexcept override { return hook_.get(); }
 
  private:
   void install(const std::vector<std::int32_t>& order);
   void send_plan();
   const BucketView& view_of(std::int32_t bucket) const { return (*views_)[static_cast<std::size_t>(bucket)]; }
-  void tune();
   void set_early(std::shared_ptr<EarlyUpdate> update);
 
   std::shared_ptr<CommHook> hook_;
@@ -55,11 +52,8 @@ class Ddp final : public Replica {
   std::shared_ptr<std::vector<BucketView>> views_;  // the reducer's, of the plan
   std::vector<std::int32_t> last_arrival_;
   std::vector<std::int32_t> next_order_;  // of the buckets that the next step lays out; empty: they stay
-  std::optional<BucketTuner> tuner_;
-  BucketCaps caps_;
-  std::optional<BucketCaps> next_caps_;  // as next_order_
-  std::int64_t send_ns_ = 0;             // of this step, in the hooks
-  bool measured_ = false;                // the plan follows a measured order
+  std::int64_t send_ns_ = 0;              // of this step, in the hooks
+  bool measured_ = false;                 // the plan follows a measured order
   bool rebuild_pending_ = false;
   bool step_open_ = false;    ///< it has begun, and is not committed
   bool rolled_back_ = false;  ///< it was open when it was rolled back

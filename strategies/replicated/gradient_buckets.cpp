@@ -2,10 +2,7 @@
 
 #include <torch/csrc/autograd/function_hook.h>
 
-#include <limits>
-
 #include "tensor_io/base/mix_seed.hpp"
-#include "tensor_io/base/steady_time.hpp"
 #include "tensor_io/device/device_kernels.hpp"
 #include "tensor_io/kernels/pack.hpp"
 
@@ -33,10 +30,10 @@ GradientBuckets::GradientBuckets(const std::vector<std::pair<std::string, at::Te
                                  std::vector<ParameterLayout> shape, Communicator& lane, std::int64_t cap_bytes,
                                  std::int64_t first_cap_bytes, BucketFull full)
     : shape_(std::move(shape)),
-      full_(std::move(full)),
-      alive_(std::make_shared<GradientBuckets*>(this)),
       cap_bytes_(cap_bytes),
-      first_cap_bytes_(first_cap_bytes) {
+      first_cap_bytes_(first_cap_bytes),
+      full_(std::move(full)),
+      alive_(std::make_shared<GradientBuckets*>(this)) {
   for (const auto& [name, parameter] : parameters) {
     if (parameter.device() != lane.device()) {
       throw Error(ErrorCode::usage, "parameter " + name,
@@ -133,8 +130,6 @@ void GradientBuckets::begin_backward(bool synchronise, double weight) {
   }
   if (!synchronise) return;
   arrival_.clear();
-  arrived_ns_.clear();
-  if (timed_) began_ns_ = steady_now_ns();
   for (auto& entry : entries_) entry.ready = false;
   for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
     pending_[b].store(static_cast<std::int32_t>(plan_.buckets[b].slots.size()), std::memory_order_relaxed);
@@ -166,7 +161,6 @@ void GradientBuckets::arrived(std::size_t index) {
   entry.used = entry.used || weight_ != 0;
   if (synchronise_ && !entry.ready) {
     arrival_.push_back(static_cast<std::int32_t>(index));
-    if (timed_) arrived_ns_.push_back(steady_now_ns());
     mark_ready(index);
   }
 }
@@ -255,21 +249,13 @@ void GradientBuckets::end_backward() {
   }
 }
 
-std::vector<double> GradientBuckets::arrival_ms() const {
-  if (arrived_ns_.empty()) return {};
-  std::vector<double> times(entries_.size(), std::numeric_limits<double>::quiet_NaN());
-  for (std::size_t i = 0; i < arrival_.size() && i < arrived_ns_.size(); ++i)
-    times[static_cast<std::size_t>(arrival_[i])] = 1e-6 * static_cast<double>(arrived_ns_[i] - began_ns_);
-  return times;
-}
-
 void GradientBuckets::rebuild(const std::vector<std::int32_t>& order) {
   plan_ = plan_buckets(shape_, order, cap_bytes_, first_cap_bytes_);
   for (auto& entry : entries_) entry.parameter.mutable_grad() = at::Tensor();
   place();
 }
 
-std::uint64_t GradientBuckets::graphs_fit() const {
+std::uint64_t GradientBuckets::captured_layout_version() const {
   auto fit = layout_number_;
   for (const auto& entry : entries_) {
     const bool trained = entry.parameter.requires_grad();

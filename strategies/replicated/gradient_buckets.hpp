@@ -59,23 +59,12 @@ class GradientBuckets {
   const BucketPlan& plan() const noexcept { return plan_; }
   /// Another number whenever buckets are laid out, in this process, and where parameters lie elsewhere or others
   /// require a gradient.
-  std::uint64_t graphs_fit() const;
+  std::uint64_t captured_layout_version() const;
   /// Of which parameters had a gradient in this step so far.
   std::uint64_t seen_hash() const;
   std::vector<ParameterLayout> layout() const;  ///< as it is now: requires_grad may have changed
   /// Parameters in the order in which their gradients came in the last synchronised backward.
   std::vector<std::int32_t> arrival_order() const { return arrival_; }
-  /// In ms from the start of the last synchronised backward, by parameter; not a number for one without gradient. Empty
-  /// unless timed.
-  std::vector<double> arrival_ms() const;
-  /// Backwards from now on note when each gradient comes, which costs each a reading of the clock. Of the host: not for
-  /// a device.
-  void time_arrivals(bool timed) noexcept { timed_ = timed; }
-  /// Of the buckets that the next rebuild makes.
-  void set_caps(std::int64_t cap_bytes, std::int64_t first_cap_bytes) noexcept {
-    cap_bytes_ = cap_bytes;
-    first_cap_bytes_ = first_cap_bytes;
-  }
   /// New buckets in this order, in the same memory. Undefines all gradients.
   void rebuild(const std::vector<std::int32_t>& order);
   std::shared_ptr<std::vector<BucketView>> bucket_views() const;
@@ -115,20 +104,17 @@ class GradientBuckets {
   const at::Tensor& flat_of(at::ScalarType dtype) const;
 
   // Constant after construction.
+  const std::int64_t cap_bytes_, first_cap_bytes_;
   bool on_device_ = false;
   BucketFull full_;
   std::vector<at::Tensor> flats_;            // one per dtype, memory of the lane
   std::shared_ptr<GradientBuckets*> alive_;  // hooks outlive us on the parameters
 
   // Compute's thread between backwards, autograd's during one.
-  std::int64_t cap_bytes_, first_cap_bytes_;
   BucketPlan plan_;
   std::uint64_t layout_number_ = 0;
   std::vector<Entry> entries_;
   std::vector<std::int32_t> arrival_;
-  bool timed_ = false;
-  std::int64_t began_ns_ = 0;             // the synchronised backward
-  std::vector<std::int64_t> arrived_ns_;  // as arrival_, where it is timed
   std::unique_ptr<std::atomic<std::int32_t>[]> pending_;
   bool synchronise_ = true;
   double weight_ = 1;

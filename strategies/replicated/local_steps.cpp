@@ -259,7 +259,7 @@ void LocalSteps::take(const Fragment& fragment, double kept) {
   });
 }
 
-NamedTensors LocalSteps::own_tensors() {
+NamedTensors LocalSteps::strategy_tensors() {
   NamedTensors tensors;
   for (const auto& fragment : fragments_) {
     for_each_parameter(parameters(), fragment.parameters,
@@ -305,7 +305,7 @@ void LocalSteps::load_state(const std::map<std::string, std::string>& state) {
 void LocalSteps::read_state(const StateReader& state, Optimizer& optimizer) {
   Replica::read_state(state, optimizer);
   // Of another strategy, or saved without momentum.
-  const auto own = own_tensors();
+  const auto own = strategy_tensors();
   const bool complete = std::all_of(
       own.begin(), own.end(), [&](const auto& entry) { return state.entries().contains("strategy." + entry.first); });
   if (!complete) begin_outer();

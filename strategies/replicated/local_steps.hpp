@@ -48,7 +48,7 @@ class LocalSteps final : public Replica {
   void finish_pending() override {
     if (under_way_) finish();
   }
-  NamedTensors own_tensors() override;
+  NamedTensors strategy_tensors() override;
   std::map<std::string, std::string> state() override;
   void load_state(const std::map<std::string, std::string>& state) override;
   void read_state(const StateReader& state, Optimizer& optimizer) override;

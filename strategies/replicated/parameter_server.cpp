@@ -95,8 +95,8 @@ void ParameterServer::drop_links() {
   server_.reset();
 }
 
-void ParameterServer::remember_state() {
-  if (!round_open_) Replica::remember_state();
+void ParameterServer::set_rollback_point() {
+  if (!round_open_) Replica::set_rollback_point();
 }
 
 void ParameterServer::begin_forward(std::int64_t step) { open_round(step); }

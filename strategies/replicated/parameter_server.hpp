@@ -44,7 +44,7 @@ class ParameterServer final : public Replica {
   ~ParameterServer() override { drop_links(); }
 
   void shard_optimizer(Optimizer& optimizer) override { optimizer_ = &optimizer; }
-  void remember_state() override;
+  void set_rollback_point() override;
   void begin_forward(std::int64_t step) override;
   void begin_step(std::int64_t step) override;
   void end_step(const std::vector<bool>& used, bool rebuild, bool commit) override;

@@ -89,22 +89,22 @@ void Replica::on_full(std::int32_t bucket) {
   }
 }
 
-void Replica::begin_writing(DeviceGraph& graph) {
+void Replica::begin_capture(DeviceGraph& graph) {
   graph_ = &graph;
   written_ = std::make_shared<Written>();
 }
 
-std::shared_ptr<const Strategy::HostPart> Replica::end_writing() {
+std::shared_ptr<const Strategy::HostPart> Replica::end_capture() {
   graph_ = nullptr;
   if (written_) written_->trail = buckets_->trail();
   return std::exchange(written_, nullptr);
 }
 
-void Replica::replayed(const HostPart& part) {
+void Replica::on_replay(const HostPart& part) {
   const auto& written = dynamic_cast<const Written&>(part);
   buckets_->follow(written.trail);
   for (const auto bucket : written.full)
-    bucket_replayed(bucket);  // all of them while backward goes on, which the device has just begun
+    send_bucket(bucket);  // all of them while backward goes on, which the device has just begun
 }
 
 GradientSummary Replica::reduce_gradients() {
@@ -136,7 +136,7 @@ void Replica::end_step(const std::vector<bool>& used, bool, bool commit) {
   commit ? buffers_->commit() : buffers_->roll_back();
 }
 
-std::string Replica::why_not_late() const {
+std::string Replica::late_vote_obstacle() const {
   return replicas_equal() ? "" : "the replicas of strategy " + name() + " differ";
 }
 
@@ -193,7 +193,7 @@ std::vector<TensorPart> Replica::parts_of_means(Optimizer& optimizer, int rank, 
     if (averages) context_.program_lane->all_reduce(value.view(-1), ReduceOp::avg, "mean of the replicas");
     (differs && !averages ? numbers : alike).emplace_back("model." + name, value);
   }
-  for (const auto& [name, tensor] : own_tensors()) alike.emplace_back("strategy." + name, tensor);
+  for (const auto& [name, tensor] : strategy_tensors()) alike.emplace_back("strategy." + name, tensor);
   auto parts = share_of(alike, rank, world_size);
   for (auto& part : parts_of_first(numbers, rank)) parts.push_back(std::move(part));
   if (rank == 0) {

@@ -36,7 +36,7 @@ class Replica : public Strategy {
   void rejoin(StrategyContext context) override;
   NamedTensors replicated_tensors() override;
   const std::vector<std::string>& parameter_names() const override { return names_; }
-  void remember_state() override { buffers_->begin(); }
+  void set_rollback_point() override { buffers_->begin(); }
   void begin_step(std::int64_t step) override;
   void begin_backward(bool synchronise, double weight) override;
   void end_backward() override;
@@ -45,14 +45,14 @@ class Replica : public Strategy {
   double gradient_norm() override;
   void scale_gradients(double factor) override;
   void end_step(const std::vector<bool>& used, bool rebuild, bool commit) override;
-  std::string why_not_late() const override;
+  std::string late_vote_obstacle() const override;
   void end_step_on_device(const std::vector<bool>& used, bool rebuild, const DeviceDecision& decision) override;
-  std::string why_not_graphs() const override { return ""; }
-  std::uint64_t graphs_fit() const override { return buckets_->graphs_fit(); }
+  std::string capture_obstacle() const override { return ""; }
+  std::uint64_t captured_layout_version() const override { return buckets_->captured_layout_version(); }
   std::uint64_t gradients_so_far() const override { return buckets_->seen_hash(); }
-  void begin_writing(DeviceGraph& graph) override;
-  std::shared_ptr<const HostPart> end_writing() override;
-  void replayed(const HostPart& part) override;
+  void begin_capture(DeviceGraph& graph) override;
+  std::shared_ptr<const HostPart> end_capture() override;
+  void on_replay(const HostPart& part) override;
   void roll_back() override;
   std::vector<TensorPart> state_parts(Optimizer& optimizer, int rank, int world_size) override;
   void read_state(const StateReader& state, Optimizer& optimizer) override;
@@ -69,14 +69,14 @@ class Replica : public Strategy {
   /// was under way on the old ones is gone.
   virtual void joined() {}
   /// During backward: all gradients of one bucket are there. Autograd's thread. Of a backward that is a graph of the
-  /// device, in bucket_replayed.
+  /// device, in send_bucket.
   virtual void bucket_full(std::int32_t /*bucket*/) {}
   /// Of a backward that is a graph: what each replay marks when the gradients of the bucket are there; nullptr:
   /// nothing.
   virtual std::shared_ptr<DeviceEvent> bucket_event(std::int32_t /*bucket*/) { return nullptr; }
   /// ... and what is to be done on the host then, for each bucket, in order: the device will come to the mark.
   /// Compute's thread.
-  virtual void bucket_replayed(std::int32_t bucket) { bucket_full(bucket); }
+  virtual void send_bucket(std::int32_t bucket) { bucket_full(bucket); }
   /// Of replicas that may differ: whether they do now. A checkpoint takes the mean then.
   virtual bool replicas_differ_now() const { return !replicas_equal(); }
   /// Whose state checkpoints keep for each rank; nullptr: there is none.

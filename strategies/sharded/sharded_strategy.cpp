@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <map>
 #include <numeric>
 #include <set>
@@ -196,11 +195,6 @@ void Sharded::hook_units(const std::vector<Unit>& units) {
     options.timeout = context_.timeout;
     options.for_phase = mode_.keeps_units;
     gathers_ = std::make_shared<UnitGathers>(*parameters_, std::move(lane), options);
-    if (context_.options.fsdp_tune_prefetch && context_.world_size > 1) {
-      tuner_.emplace(options.prefetch, static_cast<std::int64_t>(units.size()));
-      waited_ms_ = 0;
-      last_step_ = std::chrono::steady_clock::now();
-    }
   }
   UnitHooks::Options options;
   options.reshard_after_forward = mode_.reshard_after_forward;
@@ -279,7 +273,6 @@ void Sharded::replace(StrategyContext context) {
   last_arrival_.clear();
   // In the reverse order of their making: each holds the ones before.
   hooks_.reset();
-  tuner_.reset();
   gathers_.reset();
   gradients_.reset();
   if (parameters_) found_ = parameters_->take_parameters();
@@ -290,7 +283,7 @@ void Sharded::replace(StrategyContext context) {
 
 NamedTensors Sharded::replicated_tensors() { return {}; }
 
-void Sharded::remember_state() { buffers_->begin(); }
+void Sharded::set_rollback_point() { buffers_->begin(); }
 
 void Sharded::begin_step(std::int64_t step) {
   step_ = step;
@@ -367,7 +360,7 @@ void Sharded::end_step(const std::vector<bool>& used, bool rebuild, bool commit)
   commit ? buffers_->commit() : buffers_->roll_back();
 }
 
-std::string Sharded::why_not_late() const {
+std::string Sharded::late_vote_obstacle() const {
   return context_.options.fsdp_cpu_offload
              ? "fsdp_cpu_offload has the optimizer in the host's memory, which waits for the gradients"
              : "";
@@ -391,31 +384,8 @@ std::chrono::nanoseconds Sharded::time_waited() const {
   return gathers_ ? gathers_->counts().waited_time : std::chrono::nanoseconds(0);
 }
 
-// By what all ranks measured, alike on all: one that gathers later holds up the others.
-void Sharded::tune_prefetch() {
-  const double waited = std::chrono::duration<double, std::milli>(time_waited()).count();
-  const auto now = std::chrono::steady_clock::now();
-  const std::chrono::duration<double, std::milli> step = now - std::exchange(last_step_, now);
-  if (!tuner_->add({waited - std::exchange(waited_ms_, waited), step.count()})) return;
-  const auto mine = tuner_->measured();
-  auto times = at::tensor({mine.waited, mine.step}, at::kDouble);
-  context_.program_lane->all_reduce(times, ReduceOp::avg, "times of gathers");
-  const auto before = tuner_->depth();
-  const PrefetchTuner::Times all{times[0].item<double>(), times[1].item<double>()};
-  const auto depth = tuner_->decide(all);
-  if (depth == before) return;
-  gathers_->set_prefetch(depth);
-  char text[160];
-  std::snprintf(text, sizeof text,
-                "step %lld: %lld %s gathered ahead instead of %lld; a step of %.4g ms waited %.3g ms for gathers",
-                static_cast<long long>(step_) + 1, static_cast<long long>(depth), depth == 1 ? "unit" : "units",
-                static_cast<long long>(before), all.step, all.waited);
-  notices_.emplace_back(text);
-}
-
 void Sharded::after_update() {
   parameters_->publish();
-  if (tuner_) tune_prefetch();
   if (!rebuild_pending_) return;
   rebuild_pending_ = false;
   measured_ = true;

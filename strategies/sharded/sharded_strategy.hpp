@@ -10,7 +10,6 @@
 
 #include "actors/strategy/strategy.hpp"
 #include "strategies/replicated/model_sync.hpp"
-#include "strategies/sharded/prefetch_tuner.hpp"
 #include "strategies/sharded/shard_snapshots.hpp"
 #include "strategies/sharded/sharded_parameters.hpp"
 #include "strategies/sharded/unit_gradients.hpp"
@@ -61,7 +60,7 @@ class Sharded final : public Strategy {
   void replace(StrategyContext context);
   NamedTensors replicated_tensors() override;
   const std::vector<std::string>& parameter_names() const override { return names_; }
-  void remember_state() override;
+  void set_rollback_point() override;
   void begin_step(std::int64_t step) override;
   void begin_backward(bool synchronise, double weight) override;
   void end_backward() override;
@@ -70,7 +69,7 @@ class Sharded final : public Strategy {
   double gradient_norm() override;
   void scale_gradients(double factor) override;
   void end_step(const std::vector<bool>& used, bool rebuild, bool commit) override;
-  std::string why_not_late() const override;
+  std::string late_vote_obstacle() const override;
   void end_step_on_device(const std::vector<bool>& used, bool rebuild, const DeviceDecision& decision) override;
   void roll_back() override;
   void after_update() override;
@@ -95,7 +94,6 @@ class Sharded final : public Strategy {
   void place_copy(std::int32_t shard, const ShardCopy& copy);
   void forget_restored_moments() { restored_moments_.clear(); }
   std::optional<Restored> take_restored() override { return std::exchange(restored_, std::nullopt); }
-  std::vector<std::string> take_notices() override { return std::exchange(notices_, {}); }
   std::vector<HeldMemory> held_memory() const override;
   std::string describe() const override;
   /// The parameter's `.grad` was added to, and not by autograd.
@@ -105,7 +103,6 @@ class Sharded final : public Strategy {
   const UnitGradients& gradients() const { return *gradients_; }
   /// nullptr where the parameters are always there.
   const UnitGathers* gathers() const { return gathers_.get(); }
-  const std::optional<PrefetchTuner>& prefetch_tuner() const { return tuner_; }
 
  private:
   void collect_parameters();
@@ -123,7 +120,6 @@ class Sharded final : public Strategy {
   std::vector<Unit> cut_into_buckets(const std::vector<std::int32_t>& parameters) const;
   void hook_units(const std::vector<Unit>& units);
   void end_micro_batchs_gathers();
-  void tune_prefetch();
   std::vector<ParameterLayout> layout() const;  // as it is now: requires_grad may have changed
   std::vector<ParameterLayout> shape() const;   // requires_grad: the parameter has a place
 
@@ -138,9 +134,6 @@ class Sharded final : public Strategy {
   std::unique_ptr<ShardedParameters> parameters_;
   std::unique_ptr<UnitGradients> gradients_;
   std::shared_ptr<UnitGathers> gathers_;
-  std::optional<PrefetchTuner> tuner_;
-  double waited_ms_ = 0;                             // for gathers, up to the last step
-  std::chrono::steady_clock::time_point last_step_;  // its end
   std::unique_ptr<UnitHooks> hooks_;
   std::unique_ptr<FlatBuffers> buffers_;
   ShardSnapshots snapshots_;
@@ -151,7 +144,6 @@ class Sharded final : public Strategy {
   int settling_ = 0;                         // steps until the process's memory is what it will be
   std::map<const Optimizer*, int> sharded_;  // at which placing
   std::vector<std::int32_t> last_arrival_;
-  std::vector<std::string> notices_;
   std::int64_t step_ = 0;
   bool measured_ = false;
   bool reduces_ = true, last_ = true;

@@ -318,14 +318,6 @@ void UnitGathers::end_phase() {
   ahead_ = ahead_bytes_ = 0;
 }
 
-void UnitGathers::set_prefetch(std::int64_t units) {
-  {
-    std::lock_guard lock(mutex_);
-    options_.prefetch = units;
-  }
-  work_.notify_all();
-}
-
 std::vector<TimedInterval> UnitGathers::take_device_waits() {
   std::lock_guard lock(mutex_);
   return waits_.take();

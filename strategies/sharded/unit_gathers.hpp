@@ -73,9 +73,6 @@ class UnitGathers {
   /// why the lane broke.
   void end_phase();
 
-  /// Of this rank: a gather is as early as the last rank's.
-  void set_prefetch(std::int64_t units);
-
   /// On a device: when compute's stream waited for units that were not there yet, since the last call.
   std::vector<TimedInterval> take_device_waits();
 

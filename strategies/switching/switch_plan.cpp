@@ -2,15 +2,9 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <sstream>
 
 namespace troupe {
-namespace {
-
-std::string percent(double share) { return std::to_string(std::lround(100 * share)) + "%"; }
-
-}  // namespace
 
 std::string unswitchable(const std::string& strategy) {
   if (strategy == "ddp" || strategy == "local_sgd" || strategy == "diloco") return {};
@@ -48,21 +42,6 @@ const StrategyPhase& phase_after(const std::vector<StrategyPhase>& phases, std::
   const auto later =
       std::find_if(phases.begin() + 1, phases.end(), [&](const StrategyPhase& phase) { return phase.from > done; });
   return *(later - 1);
-}
-
-LinkChoice choose_level(LinkLevel now, const LinkTimes& times, const LinkLimits& limits) {
-  if (!(times.step_ms > 0)) return {now, {}};
-  const double exposed = times.exposed_ms / times.step_ms;
-  if (now != LinkLevel::alone && exposed > limits.high) {
-    return {now == LinkLevel::whole ? LinkLevel::half : LinkLevel::alone,
-            "gradients were waited for in " + percent(exposed) + " of a step"};
-  }
-  if (now == LinkLevel::whole) return {now, {}};
-  const double more = now == LinkLevel::half ? times.wire_ms : times.wire_ms / 2;
-  const double then = (now == LinkLevel::half ? times.exposed_ms + more : more) / (times.step_ms + more);
-  if (then >= limits.low) return {now, {}};
-  return {now == LinkLevel::half ? LinkLevel::whole : LinkLevel::half,
-          "gradients would be waited for in " + percent(then) + " of a step"};
 }
 
 }  // namespace troupe

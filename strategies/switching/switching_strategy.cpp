@@ -7,18 +7,10 @@
 
 #include "strategies/batch_norm/sync_batch_norm.hpp"
 #include "tensor_io/base/fault_point.hpp"
-#include "tensor_io/base/steady_time.hpp"
-#include "tensor_io/base/upper_median.hpp"
 #include "tensor_io/layout/named_parameters.hpp"
 
 namespace troupe {
 namespace {
-
-// Steps between two looks at the link, and outer steps where replicas train alone.
-constexpr std::size_t kLookEvery = 20;
-constexpr std::size_t kOuterSteps = 2;
-
-double milliseconds(std::int64_t ns) { return 1e-6 * static_cast<double>(ns); }
 
 // The mean over ranks of those that are numbers with a point, in memory of their own.
 NamedTensors means_of(const NamedTensors& tensors, Communicator& lane, const char* what) {
@@ -38,29 +30,17 @@ std::string outline(const NamedTensors& tensors) {
   return text;
 }
 
-[[noreturn]] void refuse(const std::string& field, const std::string& reason) {
-  throw Error(ErrorCode::usage, field, reason, "leave " + field + " out, or begin with ddp, local_sgd or diloco");
+[[noreturn]] void refuse(const std::string& reason) {
+  throw Error(ErrorCode::usage, "switch_at", reason, "leave switch_at out, or begin with ddp, local_sgd or diloco");
 }
 
 }  // namespace
 
 Switching::Switching(StrategyContext context) : context_(std::move(context)) {
   const auto& options = context_.options;
-  by_link_ = options.adapt == "link";
-  const std::string field = by_link_ ? "adapt" : "switch_at";
-  if (by_link_ && !options.switch_at.empty()) refuse("adapt", "switch_at says already when the strategy changes");
-  if (const auto reason = unswitchable(options.strategy); !reason.empty()) refuse(field, reason);
-  if (const auto wrong = parse_switches(options.switch_at, phases_); !wrong.empty()) refuse(field, wrong);
+  if (const auto reason = unswitchable(options.strategy); !reason.empty()) refuse(reason);
+  if (const auto wrong = parse_switches(options.switch_at, phases_); !wrong.empty()) refuse(wrong);
   phases_.insert(phases_.begin(), StrategyPhase{0, options.strategy, options.comm_hook});
-  if (by_link_) {
-    if (phases_[0].text() != "ddp")
-      refuse("adapt", "it goes from ddp to ddp+bf16 and diloco, and the job begins with " + phases_[0].text());
-    phases_ = {{0, "ddp", "none"}, {0, "ddp", "bf16"}, {0, "diloco", "none"}};
-  }
-  if (by_link_ && options.diloco_overlap > 0)
-    throw Error(ErrorCode::usage, "adapt",
-                "with diloco_overlap nobody waits for what travels, so nothing shows how slow the link is",
-                "set diloco_overlap to 0, or say with switch_at when the strategy changes");
   phase_ = phases_[0];
   for (const auto& phase : phases_)
     (void)make_strategy(context_of(phase));  // what a strategy refuses is refused now, not at its step
@@ -71,14 +51,11 @@ StrategyContext Switching::context_of(const StrategyPhase& phase) const {
   context.options.strategy = phase.strategy;
   context.options.comm_hook = phase.hook;
   context.options.switch_at.clear();
-  context.options.adapt = "off";
-  context.options.tune_buckets = context_.options.tune_buckets && phase.strategy == "ddp";
   return context;
 }
 
 std::string Switching::describe() const {
   auto text = inner_ ? inner_->describe() : phase_.text();
-  if (by_link_) return text + "; adapts to the link";
   for (const auto& phase : phases_) {
     if (phase.from > 0) text += "; " + phase.text() + " from step " + std::to_string(phase.from);
   }
@@ -144,8 +121,6 @@ void Switching::agree() {
 
 void Switching::rejoin(StrategyContext context) {
   context_ = std::move(context);
-  window_ = {};
-  step_ended_ns_ = 0;
   move_sync_batchnorm(*model_, context_.program_lane);
   agree();
   staged_ = false;
@@ -176,82 +151,17 @@ void Switching::begin_step(std::int64_t step) {
   inner_->begin_step(step);
 }
 
-GradientSummary Switching::reduce_gradients() {
-  const auto began = steady_now_ns();
-  auto summary = inner_->reduce_gradients();
-  step_exposed_ms_ = milliseconds(steady_now_ns() - began);
-  step_wire_ms_ = summary.reduced.busy_ms;
-  return summary;
-}
-
-void Switching::roll_back() {
-  step_ended_ns_ = 0;
-  if (inner_) inner_->roll_back();
-}
-
 void Switching::after_update() {
-  const auto began = steady_now_ns();
   inner_->after_update();
-  measure(milliseconds(steady_now_ns() - began));
-  std::string why;
-  const auto next = wanted(step_ + 1, why);
-  if (!next.same_as(phase_) && !(given_up_ && next.same_as(*given_up_))) switch_to(next, why, step_ + 1);
+  const auto next = phase_after(phases_, step_ + 1);
+  if (!next.same_as(phase_) && !(given_up_ && next.same_as(*given_up_))) switch_to(next, step_ + 1);
 }
 
-LinkLevel Switching::level() const {
-  if (phase_.strategy != "ddp") return LinkLevel::alone;
-  return phase_.hook == "none" ? LinkLevel::whole : LinkLevel::half;
-}
-
-void Switching::measure(double after_update_ms) {
-  if (!by_link_) return;
-  const auto now = steady_now_ns();
-  const auto step_ms = step_ended_ns_ == 0 ? 0 : milliseconds(now - step_ended_ns_);
-  step_ended_ns_ = now;
-  bool met = false;
-  if (!replicas_equal()) {
-    auto outer_steps = inner_->state().at("local_steps.outer_steps");
-    met = outer_steps != outer_steps_;
-    outer_steps_ = std::move(outer_steps);
-  }
-  if (step_ms == 0) return;  // the first one of a generation, or after a switch
-  if (replicas_equal()) {
-    window_.step_ms.push_back(step_ms);
-    window_.exposed_ms.push_back(step_exposed_ms_);
-    window_.wire_ms.push_back(step_wire_ms_);
-    return;
-  }
-  if (met) window_.wire_ms.push_back(after_update_ms * static_cast<double>(context_.options.diloco_fragments));
-  window_.step_ms.push_back(met ? step_ms - after_update_ms : step_ms);
-}
-
-// Which strategy the steps to come are for. Collective where it depends on the link, at the same steps on all ranks.
-StrategyPhase Switching::wanted(std::int64_t done, std::string& why) {
-  if (!by_link_) {
-    why = "as switch_at says";
-    return phase_after(phases_, done);
-  }
-  const bool look = replicas_equal() ? window_.step_ms.size() >= kLookEvery : window_.wire_ms.size() >= kOuterSteps;
-  if (context_.world_size == 1 || !look) return phase_;
-  const auto times = torch::tensor(
-      {upper_median(window_.step_ms), upper_median(window_.exposed_ms), upper_median(window_.wire_ms)}, at::kDouble);
-  window_.step_ms.clear();
-  window_.exposed_ms.clear();
-  window_.wire_ms.clear();
-  context_.program_lane->all_reduce(times, ReduceOp::min, "times of the link");
-  const auto* least = times.const_data_ptr<double>();
-  auto choice = choose_level(level(), {least[0], least[1], least[2]});
-  why = std::move(choice.why);
-  if (choice.level == level()) return phase_;
-  return phases_[static_cast<std::size_t>(choice.level)];
-}
-
-void Switching::switch_to(const StrategyPhase& next, const std::string& why, std::int64_t done) {
+void Switching::switch_to(const StrategyPhase& next, std::int64_t done) {
   const auto was = phase_;
   const auto carried = inner_->state();
   inner_->finish_pending();
   next_ = next;
-  next_why_ = why;
   if (!stage()) {
     given_up_ = next;
     notices_.push_back("step " + std::to_string(done) + ": the strategy stays " + was.text() +
@@ -266,8 +176,6 @@ void Switching::switch_to(const StrategyPhase& next, const std::string& why, std
   install(done);
   if (was.strategy == "ddp" && phase_.strategy == "ddp")
     inner_->load_state(carried);  // the measured order of its buckets
-  window_ = {};
-  step_ended_ns_ = 0;
 }
 
 // What all ranks have to have before any of them may switch. False, on all alike: it can't be had.
@@ -297,7 +205,7 @@ void Switching::show() {
   staged_optimizer_.clear();
   staged_ = false;
   notices_.push_back("step " + std::to_string(step_ + 1) + ": the strategy is now " + next_.text() +
-                     ", before it was " + phase_.text() + " (" + next_why_ + ")");
+                     ", before it was " + phase_.text());
   phase_ = next_;
   ++switches_;
   if (inner_) {
@@ -334,7 +242,7 @@ void Switching::load_state(const std::map<std::string, std::string>& state) {
       phase_ = found;
       install(0);
       torch::NoGradGuard no_grad;
-      const auto own = inner_->own_tensors();
+      const auto own = inner_->strategy_tensors();
       const bool complete = std::all_of(own.begin(), own.end(), [&](const auto& entry) {
         const auto saved = saved_own_.find(entry.first);
         return saved != saved_own_.end() && saved->second.sizes() == entry.second.sizes();

@@ -12,9 +12,8 @@
 
 namespace troupe {
 
-/// A strategy that becomes another one between two steps, because the config says so (`switch_at`) or because the link
-/// has become slower or faster (`adapt = link`). It hands each call to the strategy of the time, which holds no more
-/// than that one would alone.
+/// A strategy that becomes another one between two steps (config: switch_at). It hands each call to the strategy of the
+/// time, which holds no more than that one would alone.
 ///
 /// A switch is all ranks' or nobody's. What it takes of other ranks (the mean of replicas that differ, with their
 /// optimizers' state) is brought into memory of its own first; then comes a barrier; what comes after it cannot fail
@@ -25,29 +24,29 @@ class Switching final : public Strategy {
  public:
   explicit Switching(StrategyContext context);
 
-  std::string why_not_graphs() const override {
-    return "switch_at and adapt go over to other memory while the job runs";
-  }
+  std::string capture_obstacle() const override { return "switch_at goes over to other memory while the job runs"; }
   std::string name() const override { return phase_.strategy; }
   std::string describe() const override;
   void attach(std::shared_ptr<torch::nn::Module> model) override;
   void rejoin(StrategyContext context) override;
   NamedTensors replicated_tensors() override;
   bool replicas_equal() const override { return inner_ ? inner_->replicas_equal() : phase_.strategy == "ddp"; }
-  NamedTensors own_tensors() override { return inner_ ? inner_->own_tensors() : NamedTensors{}; }
+  NamedTensors strategy_tensors() override { return inner_ ? inner_->strategy_tensors() : NamedTensors{}; }
   const std::vector<std::string>& parameter_names() const override { return names_; }
-  void remember_state() override { inner_->remember_state(); }
+  void set_rollback_point() override { inner_->set_rollback_point(); }
   void begin_step(std::int64_t step) override;
   void begin_backward(bool synchronise, double weight) override { inner_->begin_backward(synchronise, weight); }
   void end_backward() override { inner_->end_backward(); }
-  GradientSummary reduce_gradients() override;
+  GradientSummary reduce_gradients() override { return inner_->reduce_gradients(); }
   std::int32_t find_not_finite() override { return inner_->find_not_finite(); }
   double gradient_norm() override { return inner_->gradient_norm(); }
   void scale_gradients(double factor) override { inner_->scale_gradients(factor); }
   void end_step(const std::vector<bool>& used, bool rebuild, bool commit) override {
     inner_->end_step(used, rebuild, commit);
   }
-  void roll_back() override;
+  void roll_back() override {
+    if (inner_) inner_->roll_back();
+  }
   void after_update() override;
   std::map<std::string, std::string> state() override;
   void load_state(const std::map<std::string, std::string>& state) override;
@@ -61,23 +60,15 @@ class Switching final : public Strategy {
   std::vector<std::string> take_notices() override;
 
  private:
-  /// What is measured of the link since the last look, on this rank.
-  struct Window {
-    std::vector<double> step_ms, exposed_ms, wire_ms;
-  };
   StrategyContext context_of(const StrategyPhase& phase) const;
   void install(std::int64_t done);
   void agree();
-  StrategyPhase wanted(std::int64_t done, std::string& why);
-  void measure(double after_update_ms);
-  LinkLevel level() const;
-  void switch_to(const StrategyPhase& next, const std::string& why, std::int64_t done);
+  void switch_to(const StrategyPhase& next, std::int64_t done);
   bool stage();
   void show();
 
   StrategyContext context_;
-  std::vector<StrategyPhase> phases_;  // by steps, or the link's levels
-  bool by_link_ = false;
+  std::vector<StrategyPhase> phases_;  // by steps
   std::shared_ptr<torch::nn::Module> model_;
   std::vector<std::string> names_;  // of all parameters
   std::unique_ptr<Strategy> inner_;
@@ -89,20 +80,15 @@ class Switching final : public Strategy {
   Optimizer* optimizer_ = nullptr;  // of the step under way
   // Of a switch that is under way: what the model and the optimizer will be.
   StrategyPhase next_;
-  std::string next_why_;
   NamedTensors staged_model_, staged_optimizer_;
   bool staged_ = false;
   std::optional<StrategyPhase> given_up_;  // a switch that cannot be: not tried again in this generation
 
   std::map<std::string, at::Tensor> saved_own_;  // of a checkpoint, by name, until it is known which strategy wrote it
   std::vector<std::string> notices_;
-  Window window_;
-  double step_exposed_ms_ = 0, step_wire_ms_ = 0;
-  std::int64_t step_ended_ns_ = 0;
-  std::string outer_steps_;  // of replicas that train alone, so far
 };
 
-/// Lets make_strategy do what `switch_at` and `adapt` ask for.
+/// Lets make_strategy do what `switch_at` asks for.
 void register_switching();
 
 }  // namespace troupe

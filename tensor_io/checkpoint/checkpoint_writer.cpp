@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/base/steady_time.hpp"
 #include "tensor_io/checkpoint/checkpoint_reader.hpp"
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
 #include "tensor_io/checkpoint/manifest.hpp"
@@ -211,7 +212,7 @@ SavedCheckpoint CheckpointWriter::publish(const SaveAttempt& attempt, std::int64
   } catch (const Error& error) {
     saved.warning = error.what();
   }
-  saved.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  saved.seconds = seconds_since(start);
   return saved;
 }
 

@@ -79,10 +79,10 @@ class Communicator {
   /// In place: (numel,) on every rank. `label` says what it is for in errors and in the ledger.
   void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum, std::string_view label = {});
   /// The average of `gradients` over all ranks, f32 on the CPU, in (numel,), and what an optimizer makes of it:
-  /// `update.next` is written, the same bits on all ranks. `gradients` come out as anything. Where all ranks map each
-  /// other's memory, the owner of a slice makes its update and pushes it to all (a rank computes 1 / world_size of it),
-  /// so `update` has to be the same on all ranks; else each rank updates what was reduced. What lies in memory that is
-  /// one for all ranks may be written by each of them, with the same bits.
+  /// `update.next` is written, the same bits on all ranks. `gradients` is overwritten with unspecified values. Where
+  /// all ranks map each other's memory, the owner of a slice makes its update and pushes it to all (a rank computes 1 /
+  /// world_size of it), so `update` has to be the same on all ranks; else each rank updates what was reduced. What lies
+  /// in memory that is one for all ranks may be written by each of them, with the same bits.
   void all_reduce_update(const at::Tensor& gradients, const ReducedUpdate& update, std::string_view label = {});
   /// input (world_size * numel,) -> output (numel,), the reduced slice of this rank.
   void reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op = ReduceOp::sum,

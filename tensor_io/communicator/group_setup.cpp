@@ -18,8 +18,9 @@ int name_of(const CommunicatorOptions& options, int rank) {
 
 }  // namespace
 
-std::vector<std::string> exchange(const CommunicatorOptions& options, const std::string& topic,
-                                  const std::string& value, std::chrono::steady_clock::time_point deadline) {
+std::vector<std::string> all_gather_at_rendezvous(const CommunicatorOptions& options, const std::string& topic,
+                                                  const std::string& value,
+                                                  std::chrono::steady_clock::time_point deadline) {
   const std::string prefix = options.name + "/" + topic + "/";
   options.rendezvous->put(prefix + std::to_string(options.rank), value);
   std::vector<std::string> values(options.world_size);
@@ -50,7 +51,7 @@ std::vector<std::string> exchange(const CommunicatorOptions& options, const std:
 
 std::string agree(const CommunicatorOptions& options, const std::string& topic, const std::string& problem,
                   std::chrono::steady_clock::time_point deadline) {
-  const auto problems = exchange(options, topic, problem, deadline);
+  const auto problems = all_gather_at_rendezvous(options, topic, problem, deadline);
   std::string all;
   for (int r = 0; r < options.world_size; ++r) {
     if (!problems[r].empty())

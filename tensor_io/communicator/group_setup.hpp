@@ -9,8 +9,9 @@ namespace troupe {
 
 /// All-gather over the rendezvous, for the time before there is a communicator. Collective over `options`; `topic` is
 /// used once per communicator name. Throws Error(timeout) that names the ranks that did not come before `deadline`.
-std::vector<std::string> exchange(const CommunicatorOptions& options, const std::string& topic,
-                                  const std::string& value, std::chrono::steady_clock::time_point deadline);
+std::vector<std::string> all_gather_at_rendezvous(const CommunicatorOptions& options, const std::string& topic,
+                                                  const std::string& value,
+                                                  std::chrono::steady_clock::time_point deadline);
 
 /// Every rank says what keeps it from going on, or nothing. Returns all reasons on one line, the same on all ranks;
 /// empty when all is well.

@@ -71,7 +71,7 @@ std::int64_t SkipBadSamples::skipped() const {
   return static_cast<std::int64_t>(bad_.size());
 }
 
-TrainAndHeldOut heed_bad_samples(TrainAndHeldOut data, const DataOptions& options) {
+TrainAndHeldOut skip_bad_samples(TrainAndHeldOut data, const DataOptions& options) {
   if (options.on_bad_sample != "skip") return data;
   const auto skipping = [](std::shared_ptr<const Dataset> inner) -> std::shared_ptr<const Dataset> {
     return inner ? std::make_shared<SkipBadSamples>(std::move(inner)) : nullptr;

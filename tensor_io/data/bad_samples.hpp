@@ -40,6 +40,6 @@ class SkipBadSamples final : public Dataset {
 };
 
 /// As options.on_bad_sample says: the data sets as they are, or without their bad samples.
-TrainAndHeldOut heed_bad_samples(TrainAndHeldOut data, const DataOptions& options);
+TrainAndHeldOut skip_bad_samples(TrainAndHeldOut data, const DataOptions& options);
 
 }  // namespace troupe

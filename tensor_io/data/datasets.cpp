@@ -291,7 +291,7 @@ TrainAndHeldOut read_datasets(const DataOptions& options, std::uint64_t seed) {
 }  // namespace
 
 TrainAndHeldOut make_datasets(const DataOptions& options, std::uint64_t seed) {
-  return heed_bad_samples(read_datasets(options, seed), options);
+  return skip_bad_samples(read_datasets(options, seed), options);
 }
 
 }  // namespace troupe

@@ -51,7 +51,7 @@ DeviceGraph* graph_under_way(c10::Device device) noexcept {
   return found == graphs.by_stream.end() ? nullptr : found->second;
 }
 
-GraphWriting::GraphWriting(DeviceGraph& graph, const DeviceStream& stream)
+CaptureScope::CaptureScope(DeviceGraph& graph, const DeviceStream& stream)
     : graph_(graph), place_(stream), stream_(stream.native()) {
   try {
     graph_.begin();
@@ -65,12 +65,12 @@ GraphWriting::GraphWriting(DeviceGraph& graph, const DeviceStream& stream)
   writing.fetch_add(1, std::memory_order_release);
 }
 
-void GraphWriting::end() {
+void CaptureScope::end() {
   graph_.end();
   under_way_ = false;
 }
 
-GraphWriting::~GraphWriting() {
+CaptureScope::~CaptureScope() {
   {
     auto& graphs = under_way();
     const std::lock_guard lock(graphs.mutex);

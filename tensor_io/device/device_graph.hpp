@@ -6,10 +6,9 @@
 
 namespace troupe {
 
-/// A stream's work, written down once and then put into streams as often as wanted, each time by one launch: what CUDA
-/// calls a graph (NVIDIA, "CUDA C++ Programming Guide", chapter CUDA Graphs). The same kernels run on the same memory
-/// each time; what changes from time to time must lie in that memory. The host's part of the work (hooks, messages,
-/// whatever reads a clock) is not in it.
+/// A captured sequence of kernels that can be replayed with one launch: a CUDA graph (NVIDIA, "CUDA C++ Programming
+/// Guide", chapter CUDA Graphs). The same kernels run on the same memory each time; what changes from time to time must
+/// lie in that memory. The host's part of the work (hooks, messages, whatever reads a clock) is not in it.
 ///
 /// Between `begin` and `end` the calling thread's current stream, and every other thread that works in it (autograd's),
 /// writes down and runs nothing: tensors made meanwhile have shapes and no values, and their memory stays the graph's,
@@ -49,12 +48,12 @@ DeviceGraph* graph_under_way(c10::Device device) noexcept;
 
 /// Writes down what happens in a scope, in a stream of its own. The last thing in the scope is `end`; without it, the
 /// graph is given up.
-class GraphWriting {
+class CaptureScope {
  public:
-  GraphWriting(DeviceGraph& graph, const DeviceStream& stream);
-  ~GraphWriting();
-  GraphWriting(const GraphWriting&) = delete;
-  GraphWriting& operator=(const GraphWriting&) = delete;
+  CaptureScope(DeviceGraph& graph, const DeviceStream& stream);
+  ~CaptureScope();
+  CaptureScope(const CaptureScope&) = delete;
+  CaptureScope& operator=(const CaptureScope&) = delete;
   void end();
 
  private:

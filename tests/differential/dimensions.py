@@ -210,7 +210,7 @@ REFUSED = [
             "comm_hook … makes whole gradients, and they are updated piece by piece"),
     Refusal("early_update strategy resume_strategy", lambda j: j["early_update"] and any_phase(j, lambda s: s != "ddp"),
             "strategy … has its own way to update"),
-    Refusal("early_update switch_at", lambda j: j["early_update"] and j["switch_at"], "switch_at and adapt change what updates the model"),
+    Refusal("early_update switch_at", lambda j: j["early_update"] and j["switch_at"], "switch_at changes what updates the model"),
     Refusal("early_update optimizer", lambda j: j["early_update"] and j["optimizer"].startswith("torch."),
             "the optimizer … updates whole parameters only"),
     Refusal("strategy loss", lambda j: j["loss"] == "masked" and any_phase(j, is_server),

@@ -40,7 +40,8 @@ std::unique_ptr<Communicator> make_communicator(CommunicatorOptions options) {
   if (options.backend == "gloo") return std::make_unique<GlooCommunicator>(std::move(options));
 
   const auto deadline = std::chrono::steady_clock::now() + options.timeout;
-  auto hosts = exchange(options, "host", options.host + kDevice + c10::DeviceTypeName(options.device.type()), deadline);
+  auto hosts = all_gather_at_rendezvous(options, "host",
+                                        options.host + kDevice + c10::DeviceTypeName(options.device.type()), deadline);
   take_devices(options, hosts);
   const auto neighbours = std::count(hosts.begin(), hosts.end(), hosts[static_cast<std::size_t>(options.rank)]);
   options.ranks_on_host = std::max(options.ranks_on_host, static_cast<int>(neighbours));

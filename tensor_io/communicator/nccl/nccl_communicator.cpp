@@ -103,7 +103,7 @@ NcclCommunicator::NcclCommunicator(CommunicatorOptions given, std::unique_ptr<Co
       throw Error(nccl_failure(result, "unique id", life_->api().last_error(nullptr)));
     }
   }
-  if (world_size() > 1) id = exchange(options(), "nccl", id, deadline)[0];
+  if (world_size() > 1) id = all_gather_at_rendezvous(options(), "nccl", id, deadline)[0];
   life_->connect(world_size(), rank(), id, settings_of(options()));
   watch();
 }

@@ -70,7 +70,7 @@ std::unique_ptr<ShmGroup> ShmGroup::join(const CommunicatorOptions& options, std
       problem = error.what();
     }
   }
-  const auto announced = exchange(options, "shm", own.to_string(), deadline);
+  const auto announced = all_gather_at_rendezvous(options, "shm", own.to_string(), deadline);
   std::vector<ProcessWatch> watches;
   for (const auto& text : announced) {
     const auto process = Announcement::parse(text);

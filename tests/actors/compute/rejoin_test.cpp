@@ -6,10 +6,10 @@ using namespace troupe;
 
 namespace {
 
-Rejoin way(std::int64_t resume_step, const Standing& standing) {
+Rejoin way(std::int64_t resume_step, const RankProgress& progress) {
   Membership next;
   next.resume_step = resume_step;
-  return how_to_rejoin(next, standing);
+  return how_to_rejoin(next, progress);
 }
 
 }  // namespace

@@ -25,9 +25,6 @@ TEST_CASE("[L03] what works on the CPU only is refused on a GPU by its setting's
       {"strategy: 'pipeline'", [](Config& c) { c.strategy = "pipeline"; }},
       {"strategy: 'tensor_parallel'", [](Config& c) { c.strategy = "tensor_parallel"; }},
       {"strategy: 'parameter_server'", [](Config& c) { c.strategy = "parameter_server"; }},
-      {"adapt: 'link'", [](Config& c) { c.adapt = "link"; }},
-      {"tune_buckets: 'true'", [](Config& c) { c.tune_buckets = true; }},
-      {"fsdp_tune_prefetch: 'true'", [](Config& c) { c.strategy = "fsdp", c.fsdp_tune_prefetch = true; }},
       {"balance: 'speed'", [](Config& c) { c.balance = "speed"; }},
       {"deferred_init: 'true'", [](Config& c) { c.deferred_init = true; }},
   };

@@ -103,12 +103,12 @@ TEST_CASE("[X05] [L03] on a device a rank that missed an outer step takes it ove
         state["local_steps.outer_steps"] = "0";
         state["local_steps.next"] = "4";
         strategy.load_state(state);
-        for (const auto& [name, tensor] : strategy.own_tensors()) tensor.fill_(7);
+        for (const auto& [name, tensor] : strategy.strategy_tensors()) tensor.fill_(7);
       }
       const auto before = model.parameters().front().detach().cpu().clone();
       strategy.rejoin(testing::next_generation(compute));
       CHECK(strategy.state()["local_steps.outer_steps"] == "1");
-      const auto outer = strategy.own_tensors().front().second.cpu();
+      const auto outer = strategy.strategy_tensors().front().second.cpu();
       CHECK(outer.eq(7).sum().item<std::int64_t>() == 0);
       const auto now = model.parameters().front().detach().cpu();
       CHECK((compute.rank() == 1 ? now.equal(outer) : now.equal(before)));

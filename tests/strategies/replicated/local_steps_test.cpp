@@ -206,18 +206,18 @@ TEST_CASE("[X05] a rank that missed an outer step takes it over in the next gene
         state["local_steps.outer_steps"] = "0";
         state["local_steps.next"] = "4";
         strategy.load_state(state);
-        for (const auto& [name, tensor] : strategy.own_tensors()) tensor.fill_(7);
+        for (const auto& [name, tensor] : strategy.strategy_tensors()) tensor.fill_(7);
       }
       const auto before = model.parameters().front().detach().clone();
       strategy.rejoin(testing::next_generation(compute));
 
       CHECK(strategy.state()["local_steps.outer_steps"] == "1");
       CHECK(strategy.state()["local_steps.next"] == "8");
-      const auto hash = hash_tensors(strategy.own_tensors());
+      const auto hash = hash_tensors(strategy.strategy_tensors());
       for (const auto& other :
            compute.program_lane().all_gather_bytes({reinterpret_cast<const char*>(&hash), sizeof hash}))
         CHECK(std::memcmp(other.data(), &hash, sizeof hash) == 0);
-      const auto outer = strategy.own_tensors().front().second;
+      const auto outer = strategy.strategy_tensors().front().second;
       CHECK(outer.eq(7).sum().item<std::int64_t>() == 0);
       const auto now = model.parameters().front().detach();
       CHECK((compute.rank() == 1 ? now.equal(outer) : now.equal(before)));  // the others keep their inner steps

@@ -155,33 +155,6 @@ TEST_CASE("[F04] in the steady state units are gathered ahead of their calls, as
   }
 }
 
-TEST_CASE("[X06] all ranks tune alike how far units are gathered ahead, and the bits do not depend on it", "[fsdp]") {
-  constexpr std::int64_t kSteps = 2 * PrefetchTuner::kSteps + 1;
-  const auto run = [](bool tuned, const std::function<void(int, Sharded&)>& look) {
-    SmallTraining training("fsdp full_shard", 3);
-    training.jobs.options.strategy.fsdp_mapped = false;
-    training.jobs.options.strategy.fsdp_tune_prefetch = tuned;
-    use_stack(training, true);
-    training.steps = kSteps;
-    training.at_end = [&](RankSystem& system, Optimizer&) {
-      look(system.compute().rank(), dynamic_cast<Sharded&>(system.compute().strategy()));
-    };
-    auto result = training.run();
-    REQUIRE(joined(result.errors) == "");
-    return result;
-  };
-  std::array<std::int64_t, 3> decisions{}, depths{};
-  const auto tuned = run(true, [&](int rank, Sharded& sharded) {
-    decisions.at(static_cast<std::size_t>(rank)) = sharded.prefetch_tuner()->decisions();
-    depths.at(static_cast<std::size_t>(rank)) = sharded.prefetch_tuner()->depth();
-  });
-  const auto plain = run(false, [](int, Sharded& sharded) { CHECK(!sharded.prefetch_tuner()); });
-  CHECK((decisions[0] == 1 || decisions[0] == 2));  // it rests where nothing is waited for
-  CHECK((decisions[1] == decisions[0] && decisions[2] == decisions[0]));
-  CHECK((depths[1] == depths[0] && depths[2] == depths[0]));
-  CHECK(largest_difference(tuned.state, plain.state) == 0);
-}
-
 TEST_CASE("[F04] full_shard keeps few units in memory, and none between steps", "[fsdp]") {
   std::array<std::int64_t, 2> most{}, unit{};
   std::array<bool, 2> gone{};

@@ -1,11 +1,8 @@
 // Jobs whose strategy changes while they run.
 #include "strategies/switching/switching_strategy.hpp"
 
-#include <atomic>
-#include <chrono>
 #include <cstring>
 #include <stdexcept>
-#include <thread>
 
 #include "actors/compute/heal.hpp"
 #include "tensor_io/base/fault_point.hpp"
@@ -43,21 +40,6 @@ std::string switch_refusal(const std::function<void(StrategyOptions&)>& set) {
   training.steps = 1;
   return training.run().errors.front();
 }
-
-// A link that one can slow down: collectives of buckets take so long more.
-std::atomic<int> link_delay_ms{0};
-
-class SlowLink final : public CommHook {
- public:
-  explicit SlowLink(int share) : share_(share) {}
-  void reduce(BucketView& bucket, Communicator& communicator) override {
-    std::this_thread::sleep_for(std::chrono::milliseconds(link_delay_ms / share_));
-    communicator.all_reduce(bucket.flat, ReduceOp::avg, bucket.label);
-  }
-
- private:
-  int share_;  // of the bytes: one in so many
-};
 
 }  // namespace
 
@@ -194,10 +176,10 @@ TEST_CASE("[X06] a rank that is interrupted behind the barrier of a switch follo
       CHECK_THROWS_WITH(compute.step(*optimizer, 0.1), "interrupted");
       CHECK(strategy.name() == (compute.rank() == 1 ? "diloco" : "ddp"));
       strategy.rejoin(testing::next_generation(compute));
-      strategy.remember_state();
+      strategy.set_rollback_point();
       CHECK(strategy.name() == "ddp");
       CHECK((strategy.take_notices() ==
-             std::vector<std::string>{"step 5: the strategy is now ddp, before it was diloco (as switch_at says)"}));
+             std::vector<std::string>{"step 5: the strategy is now ddp, before it was diloco"}));
       for (const auto& state : {strategy.replicated_tensors(), optimizer->state()}) {
         const auto hash = hash_tensors(state);
         for (const auto& other :
@@ -232,93 +214,13 @@ TEST_CASE("[X06] each switch is told once, with its reason") {
     }
   });
   testing::check_no_errors(errors);
-  CHECK((notices == std::vector<std::string>{
-                        "step 3: the strategy is now ddp+fp16, before it was ddp (as switch_at says)",
-                        "step 5: the strategy is now local_sgd, before it was ddp+fp16 (as switch_at says)"}));
-}
-
-TEST_CASE("[X06] a job whose link becomes slow sends less, and more again when the link is fast") {
-  (void)switched_run(1, 1, [](SmallTraining&) {});  // the first run of a process registers the usual hooks
-  register_comm_hook("none", [](const StrategyOptions&) { return std::make_shared<SlowLink>(1); });
-  register_comm_hook("bf16", [](const StrategyOptions&) { return std::make_shared<SlowLink>(2); });
-  const auto found = switched_run(2, 200, [](SmallTraining& t) {
-    t.jobs.options.strategy.adapt = "link";
-    t.jobs.options.strategy.bucket_cap_mb = t.jobs.options.strategy.first_bucket_mb = 1;  // one bucket
-    t.before_step = [names = t.before_step](RankSystem& system, torch::nn::Module& model, std::int64_t step) {
-      names(system, model, step);
-      if (system.compute().rank() == 0) link_delay_ms = step >= 25 && step < 100 ? 120 : 0;
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // a step, beside which a fast link is nothing
-    };
-  });
-  register_comm_hooks();
-  CHECK_THAT(found.names.at(24), Catch::Contains("hook none") && Catch::Contains("adapts to the link"));
-  CHECK_THAT(found.names.at(50), Catch::Contains("hook bf16"));
-  CHECK_THAT(found.names.at(99), Catch::StartsWith("diloco"));
-  CHECK_THAT(found.names.at(199), Catch::StartsWith("ddp") && Catch::Contains("hook none"));
-}
-
-namespace {
-
-// Collectives whose start costs more than what they carry.
-class SlowStart final : public CommHook {
- public:
-  void reduce(BucketView& bucket, Communicator& communicator) override {
-    std::this_thread::sleep_for(std::chrono::microseconds(5000 + bucket.flat.nbytes()));
-    communicator.all_reduce(bucket.flat, ReduceOp::avg, bucket.label);
-  }
-};
-
-}  // namespace
-
-TEST_CASE("[X06] buckets are tuned to what collectives cost, once for all ranks, and the sums keep their bits") {
-  register_comm_hook("slow start", [](const StrategyOptions&) { return std::make_shared<SlowStart>(); });
-  const int ranks = GENERATE(2, 3);
-  const auto run = [&](bool tuned) {
-    return switched_run(ranks, 50, [&](SmallTraining& t) {
-      auto& options = t.jobs.options.strategy;
-      options.comm_hook = tuned ? "slow start" : "none";
-      options.tune_buckets = tuned;
-      t.jobs.options.training.verify_every = 5;
-      t.jobs.options.training.on_divergence = "stop";
-    });
-  };
-  const auto plain = run(false), tuned = run(true);
-  CHECK_THAT(tuned.names.at(15), Catch::Contains("6 parameters in 5 buckets"));
-  CHECK_THAT(tuned.names.at(49), Catch::Contains("6 parameters in 1 bucket:"));
-  CHECK_THAT(plain.names.at(49), Catch::Contains("6 parameters in 5 buckets"));
-  CHECK(largest_difference(tuned.result.state, plain.result.state) == 0);
-}
-
-TEST_CASE("[X06] tuned buckets go into a checkpoint and come back") {
-  std::map<std::string, std::string> saved;
-  std::mutex mutex;
-  const auto tuned = [](SmallTraining& t) { t.jobs.options.strategy.tune_buckets = true; };
-  (void)switched_run(2, 1, [&](SmallTraining& t) {
-    tuned(t);
-    t.at_end = [&](RankSystem& system, Optimizer&) {
-      auto& strategy = system.compute().strategy();
-      auto state = strategy.state();
-      CHECK(state.at("ddp.bucket_caps") == "104 104");  // of 1e-4 MiB
-      state["ddp.bucket_caps"] = "2000 300";
-      strategy.load_state(state);
-      std::lock_guard lock(mutex);
-      saved = strategy.state();
-      CHECK_THAT(strategy.describe(), Catch::Contains("6 parameters in 3 buckets"));
-      state["ddp.bucket_caps"] = "-1 none";
-      strategy.load_state(state);  // of another version, say: it keeps what it has
-      CHECK(strategy.state() == saved);
-    };
-  });
-  CHECK(saved.at("ddp.bucket_caps") == "2000 300");
+  CHECK((notices == std::vector<std::string>{"step 3: the strategy is now ddp+fp16, before it was ddp",
+                                             "step 5: the strategy is now local_sgd, before it was ddp+fp16"}));
 }
 
 TEST_CASE("[X06] what cannot be switched while it runs is refused before the first step, with the reason") {
   CHECK_THAT(switch_refusal([](StrategyOptions& o) { o.strategy = "fsdp", o.switch_at = "5:ddp"; }),
              Catch::Contains("switch_at") && Catch::Contains("keeps a shard"));
-  CHECK_THAT(switch_refusal([](StrategyOptions& o) { o.strategy = "zero1", o.adapt = "link"; }),
-             Catch::Contains("adapt: zero1 keeps"));
-  CHECK_THAT(switch_refusal([](StrategyOptions& o) { o.strategy = "zero2", o.fsdp_tune_prefetch = true; }),
-             Catch::Contains("fsdp_tune_prefetch: strategy zero2 does not tune it"));
   CHECK_THAT(switch_refusal([](StrategyOptions& o) { o.strategy = "pipeline", o.switch_at = "5:ddp"; }),
              Catch::Contains("part of the model"));
   CHECK_THAT(switch_refusal([](StrategyOptions& o) { o.switch_at = "5:gossip"; }), Catch::Contains("'gossip'"));
@@ -327,8 +229,4 @@ TEST_CASE("[X06] what cannot be switched while it runs is refused before the fir
   CHECK_THAT(
       switch_refusal([](StrategyOptions& o) { o.switch_at = "5:diloco", o.diloco_fragments = 5, o.sync_every = 4; }),
       Catch::Contains("diloco_fragments"));
-  CHECK_THAT(switch_refusal([](StrategyOptions& o) { o.switch_at = "5:diloco", o.adapt = "link"; }),
-             Catch::Contains("adapt"));
-  CHECK_THAT(switch_refusal([](StrategyOptions& o) { o.comm_hook = "bf16", o.adapt = "link"; }),
-             Catch::Contains("begins with ddp+bf16"));
 }
