@@ -171,10 +171,14 @@ void RunLog::listen(MetricsOptions& options) {
   options.on_line = [console = console_](const std::string& text) { console->line(text); };
 }
 
-void RunLog::fail(const std::string& error) {
+void RunLog::fail(const std::string& error) noexcept {
   error_ = error;
-  const bool begins = rank_.system().compute().membership().generation == 1;
-  if (!error.empty() && begins) ready();  // a run that fails before its first report has an end record, too
+  if (error.empty() || rank_.system().compute().membership().generation > 1) return;
+  try {
+    ready();  // a run that fails before its first report has an end record, too
+  } catch (const std::exception& failure) {
+    warn(failure.what());
+  }
 }
 
 RunLog::~RunLog() {

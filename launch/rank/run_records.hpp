@@ -34,7 +34,7 @@ class RunRecords {
   /// A line of rank 0's for the console.
   void line(const std::string& text) { log_.line(text); }
   /// The error that the run ends with.
-  void fail(const std::string& error) { log_.fail(error); }
+  void fail(const std::string& error) noexcept { log_.fail(error); }
 
  private:
   void keep_lost_step(const Place& place, double lr);
