@@ -44,7 +44,7 @@ struct StepWindow {
   std::vector<SectionTimes> means_by_rank() const;
 };
 
-/// What the framework's loop says after an interval of steps.
+/// What a loop says after an interval of steps.
 struct MetricsReport {
   StepWindow window;
   std::int64_t epoch = 0, epochs = 0;

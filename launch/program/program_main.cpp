@@ -148,7 +148,7 @@ RankEnd run_rank(caf::actor_system& system, const Config& config, const RankSyst
       rank.keep_records();
       body(rank);
       rank.end_trace();
-      rank.end_records({});
+      rank.end_loop({});
       if (profile_setting(config.profile).table && rank.is_main()) {
         std::fputs(rank.profile().table().c_str(), stdout);
         std::fflush(stdout);
@@ -156,7 +156,7 @@ RankEnd run_rank(caf::actor_system& system, const Config& config, const RankSyst
     } catch (...) {
       const auto failure = rank.system().fail(std::current_exception());
       if (failure.code != ErrorCode::fenced) rank.give_up_trace();  // a fenced one's successor writes that file
-      rank.end_records(failure.to_string());
+      rank.end_loop(failure.to_string());
       return {failure, exit_code(failure.code)};
     }
     const int signal = rank.stop_signal();

@@ -28,7 +28,7 @@ void run_steps(Rank& rank, const std::shared_ptr<const Dataset>& data, Optimizer
 
 }  // namespace
 
-void train(const Job& job, Rank& rank) {
+void train(const Job& job, Rank& rank) try {
   const auto& config = rank.config();
   rank.claim_checkpoints();
   rank.show_progress();
@@ -43,7 +43,10 @@ void train(const Job& job, Rank& rank) {
   if (data.held_out) rank.validate_on(data.held_out, loss_of);
   run_steps(rank, data.train, *optimizer, loss_of);
   rank.end_trace();
-  rank.end_records({});
+  rank.end_loop({});
+} catch (const std::exception& error) {  // model and optimizer are gone
+  rank.end_loop(error.what());
+  throw;
 }
 
 int run(const Job& job, int argc, char** argv) {

@@ -216,7 +216,11 @@ void BatchStream::rewind() {
 std::shared_ptr<const Batch> BatchStream::next() {
   for (;;) {
     if (auto batch = take()) return batch;
-    if (rank_->end_of_steps()) return nullptr;
+    try {
+      if (rank_->end_of_steps()) return nullptr;
+    } catch (const Error& error) {
+      rank_->recover(error);
+    }
   }
 }
 

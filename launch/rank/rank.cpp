@@ -1,8 +1,7 @@
 #include "launch/rank/rank.hpp"
 
 #include <algorithm>
-#include <csignal>
-#include <sstream>
+#include <limits>
 #include <utility>
 
 #include "actors/block/activation_checkpointing.hpp"
@@ -19,9 +18,7 @@
 #include "launch/rank/validation.hpp"
 #include "strategies/batch_norm/sync_batch_norm.hpp"
 #include "strategies/batch_norm/uncounted_forward.hpp"
-#include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/base/random_seed.hpp"
-#include "tensor_io/base/steady_time.hpp"
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
 #include "tensor_io/checkpoint/directory_lock.hpp"
 #include "tensor_io/layers/module_modes.hpp"
@@ -297,7 +294,8 @@ auto Rank::saving_if_parked(Work&& work) {
   try {
     return work();
   } catch (const Error& error) {
-    if (checkpoints_ && error.code() == ErrorCode::parked && error.report().rank == rank())
+    const bool loops = stream_ != nullptr || uneven_ != nullptr;  // else nothing says where the data stands
+    if (checkpoints_ && loops && error.code() == ErrorCode::parked && error.report().rank == rank())
       checkpoints_->save_alone(position(cursor()));
     throw;
   }
@@ -367,9 +365,11 @@ void Rank::say(const std::string& line) const {
   if (is_main()) std::fprintf(stderr, "%s\n", line.c_str());
 }
 
-void Rank::end_records(const std::string& error) noexcept {
-  if (!records_) return;
-  records_->fail(error);
+void Rank::end_loop(const std::string& error) noexcept {
+  checkpoints_.reset();
+  validation_.reset();
+  optimizer_ = nullptr;
+  if (records_) records_->fail(error);
   records_.reset();
   keeps_records_ = false;
 }
@@ -444,7 +444,7 @@ void Rank::set_tasks() {
   });
 }
 
-bool Rank::epoch_is_over() const { return cursor().step == 0 && cursor().epoch > 0; }
+bool Rank::epoch_is_over() const { return uneven_ == nullptr && cursor().step == 0 && cursor().epoch > 0; }
 
 void Rank::validate(std::int64_t epoch, bool may_be_best) {
   if (!validation_) return;
@@ -480,24 +480,26 @@ void Rank::run_between_steps() {
   retry([&] { tasks_->run(StepTasks::program, StepTasks::save); });
 }
 
-// False where the loss of a rank took all back to a snapshot meanwhile: the steps from there on are run again.
+// False where the loss of a rank took all back to a snapshot meanwhile: the steps from there on are run again. Throws
+// where it interrupts: all ranks are to find out again whether the loop is over.
 bool Rank::end_of_steps() {
   auto& compute = system_->compute();
   if (compute.micro_batch() != 0) return true;
+  const auto done = compute.steps_done();
   compute.settle();
   begin_records();
-  const auto done = compute.steps_done();
-  std::string path;
-  const bool ended = retry([&] {
-    run_between_steps();
-    if (compute.steps_done() < done) return false;
-    tasks_->run(StepTasks::last_validation, StepTasks::last_save);
-    // No rank leaves before the last checkpoint is on disk, so that one that is lost meanwhile can still be replaced.
-    if (checkpoints_) path = checkpoints_->finish([this] { save(); });
-    return true;
-  });
-  if (ended) tell_end(path);
-  return ended;
+  run_between_steps();
+  if (compute.steps_done() < done) return false;
+  tasks_->run(StepTasks::last_validation, StepTasks::last_save);
+  // No rank leaves before the others are done, and the last checkpoint is on disk: one that is lost meanwhile can still
+  // be replaced.
+  if (checkpoints_) {
+    tell_end(checkpoints_->finish([this] { save(); }));
+  } else if (validation_) {
+    barrier();
+    tell_end({});
+  }
+  return true;
 }
 
 void Rank::tell_end(const std::string& checkpoint) {

@@ -159,20 +159,21 @@ class Rank {
   double rate_for(const Optimizer& optimizer) const { return rate_for(optimizer, steps_done()); }
   /// The same of step `step`.
   double rate_for(const Optimizer& optimizer, std::int64_t step) const;
-  /// Checkpoints of a loop of one's own, by the same settings as the framework's: goes on from `resume` if that is set,
+  /// Checkpoints, by the config's settings: goes on from `resume` if that is set,
   /// which moves the next loader to where it stopped; saves every `save_every` steps, at the loader's end and after a
   /// stop request. Collective; once, after distribute and before the loader. `optimizer` must outlive the loop. Rank 0
-  /// tells on standard error which was read and written.
+  /// names what was read and written on standard error, or on Troupe's console (show_progress).
   ///
   /// A loop that is left before the loader ends (break) saves nothing more. Throws what resuming found wrong.
   void keep_checkpoints(Optimizer& optimizer);
   void keep_checkpoints(torch::optim::Optimizer& optimizer);
-  /// Held-out data of a loop of one's own, by the same settings as the framework's: evaluated at the end of every
-  /// `validate_every`-th epoch, and once more where the run ends within one. Every sample counts once, whatever the
+  /// Held-out data, by the config's settings: evaluated at the end of every `validate_every`-th epoch, and once more
+  /// where the run ends within one, unless it was stopped. Every sample counts once, whatever the
   /// number of ranks; loss and accuracy go to the run's records, and the checkpoint of the best accuracy is marked
   /// `best`. A loop over uneven batches has no epochs and is evaluated at its end. `loss` is called as in the loop, but
-  /// in eval mode and without gradients. Once, after distribute and before the loader; `loss` must outlive the loop.
-  /// Throws Error(usage).
+  /// in eval mode and without gradients. Once, after distribute and before the loader; what `loss` refers to must
+  /// outlive the loop, which goes through rank.loader or rank.uneven: in another nothing is evaluated. Throws
+  /// Error(usage).
   void validate_on(std::shared_ptr<const Dataset> held_out, std::function<Loss(const Batch&)> loss);
   /// The whole model's parameters and buffers by their names on `root`, in memory of their own; nothing elsewhere.
   /// Whatever the strategy: of a sharded one the parts are sent there. Collective, between steps.
@@ -247,9 +248,6 @@ class Rank {
   /// Steps of an epoch and of the run, known once a loader was made.
   std::int64_t steps_per_epoch() const noexcept { return steps_per_epoch_; }
   std::int64_t total_steps() const noexcept { return total_steps_; }
-  void set_schedule_length(std::int64_t steps_per_epoch, std::int64_t total_steps);
-  /// The loader's cursor: where the next loader starts.
-  void set_cursor(std::int64_t epoch, std::int64_t step_in_epoch);
   /// Takes checkpoint_dir for this job before anything is loaded, where the config has checkpoints saved. For who keeps
   /// them; rank 0 of a job that begins does it. Throws Error(usage) where the job is not resumed and another run's
   /// checkpoints lie there, Error(unavailable) where another job writes there; neither touches what is there.
@@ -267,8 +265,9 @@ class Rank {
   /// They are shown on the console, too, and begin now; before distribute. For a loop that leaves the console to
   /// Troupe. Throws Error(usage) where run_dir holds another run's records, Error(io) where it can't be made.
   void show_progress();
-  /// The loop is over; `error`: what it ended with, empty where all is well.
-  void end_records(const std::string& error) noexcept;
+  /// The loop is over: waits for a save that is under way, ends the records, and refers to nothing of the program's any
+  /// more. `error`: what the loop ended with, empty where all is well.
+  void end_loop(const std::string& error) noexcept;
   /// What rank 0 says of the trace, in the place of standard output.
   void on_trace(std::function<void(const std::string&)> say) { say_trace_ = std::move(say); }
   /// Share, 0 to 1, of the time its reducer was in collectives that was hidden behind compute, over this rank's steps
@@ -296,6 +295,8 @@ class Rank {
       return model;
     }
   }
+  void set_schedule_length(std::int64_t steps_per_epoch, std::int64_t total_steps);
+  void set_cursor(std::int64_t epoch, std::int64_t step_in_epoch);  // where the next loader starts
   double scheduled(const OptimizerOptions& options, std::int64_t step) const;
   void refuse_built(const torch::nn::Module& model) const;
   void distribute_module(std::shared_ptr<torch::nn::Module> model);

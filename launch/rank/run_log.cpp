@@ -171,16 +171,6 @@ void RunLog::listen(MetricsOptions& options) {
   options.on_line = [console = console_](const std::string& text) { console->line(text); };
 }
 
-void RunLog::fail(const std::string& error) noexcept {
-  error_ = error;
-  if (error.empty() || rank_.system().compute().membership().generation > 1) return;
-  try {
-    ready();  // a run that fails before its first report has an end record, too
-  } catch (const std::exception& failure) {
-    warn(failure.what());
-  }
-}
-
 RunLog::~RunLog() {
   if (!metrics_) return;
   const bool failed = std::uncaught_exceptions() > 0 || !error_.empty();

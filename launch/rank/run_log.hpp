@@ -32,7 +32,7 @@ class RunLog {
   /// Writes the membership down where it is another than at the last call. To be called on every rank, after each step.
   void note_membership(std::int64_t epoch);
   /// The error that the run ends with.
-  void fail(const std::string& error) noexcept;
+  void fail(const std::string& error) { error_ = error; }
   /// A line of rank 0's, after everything sent before.
   void line(const std::string& text);
   bool has_bar() { return rank_.is_main() && console_->has_bar(); }

@@ -14,9 +14,9 @@ namespace troupe {
 class RunRecords {
  public:
   /// Throws what RunLog throws.
-  RunRecords(Rank& rank, RunLog::Voice voice) : rank_(rank), log_(rank, voice) {}
+  RunRecords(Rank& rank, RunLog::Voice voice) : rank_(rank), voice_(voice), log_(rank, voice) {}
 
-  /// Where in its data a step lies: of the loader's cursor, or of the round in a loop over uneven batches.
+  /// Where in the loader's data a step lies; in another loop nowhere.
   struct Place {
     std::int64_t epoch = 0, step_in_epoch = 0;  ///< from 0; from 1, and 0 where there are no epochs
     const Dataset* data = nullptr;              ///< the loader's; nullptr: there is none
@@ -34,7 +34,7 @@ class RunRecords {
   /// A line of rank 0's for the console.
   void line(const std::string& text) { log_.line(text); }
   /// The error that the run ends with.
-  void fail(const std::string& error) noexcept { log_.fail(error); }
+  void fail(const std::string& error) { log_.fail(error); }
 
  private:
   void keep_lost_step(const Place& place, double lr);
@@ -44,6 +44,7 @@ class RunRecords {
   double seconds_left(std::int64_t done) const;
 
   Rank& rank_;
+  const RunLog::Voice voice_;
   RunLog log_;
   StepWindow window_, bar_window_;
   double validation_ms_ = 0, checkpoint_ms_ = 0;  // of the step under way

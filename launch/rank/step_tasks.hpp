@@ -7,9 +7,9 @@
 
 namespace troupe {
 
-/// What all ranks do together between two steps, and after the last one, in this order, in every loop. Where the loss
-/// of a rank interrupts one, all ranks do it again, the newcomer too, and those after it; those before it are done.
-/// Compute's thread.
+/// What all ranks do together between two steps, and after the last one, in this order, in every loop through a loader.
+/// Where the loss of a rank interrupts one, all ranks do it again, the newcomer too, and those after it; those before
+/// it are done. Compute's thread.
 class StepTasks {
  public:
   enum Task : std::uint8_t {
@@ -22,7 +22,6 @@ class StepTasks {
   };
   explicit StepTasks(Compute& compute) : compute_(compute) {}
   void set(Task task, std::function<void()> work) { work_.at(task) = std::move(work); }
-  bool due(Task task) const noexcept { return compute_.task_due(task); }
   /// Those from `first` to `last` that are due. Throws what they throw; then all ranks are to come here again.
   void run(Task first, Task last) {
     for (int task = first; task <= last; ++task) {

@@ -116,7 +116,7 @@ class UnitGathers {
 
   ShardedParameters& parameters_;
   std::shared_ptr<Communicator> lane_;
-  Options options_;  // prefetch: guarded by mutex_
+  const Options options_;
 
   const DeviceStream stream_;          // the own thread's
   DeviceEvent updated_, last_gather_;  // in compute's stream, in the own

@@ -63,7 +63,7 @@ DIMENSIONS = {
     "resume_ranks": [0, 1, 2],
     "resume_batch": [0, 12, 24],
     "resume_strategy": ["", "ddp", "fsdp", "zero1", "local_sgd", "diloco", "gossip"],
-    "kill_at": ["backward", "forward", "collective", "vote", "voted", "committed", "optimizer", "data", "buckets", "reduced", "save"],
+    "kill_at": ["backward", "forward", "collective", "vote", "voted", "committed", "optimizer", "data", "buckets", "reduced", "save", "validate"],
     "hurt_step": [3, 0, 6],
     "hurt_rank": ["last", "first"],
     "again": ["none", "other", "newcomer"],
@@ -369,6 +369,11 @@ def settle_once(job):
         simple("event")
     if job["kill_at"] == "data" and job["feed"] == "uneven":  # which never comes there
         simple("kill_at")
+    if job["kill_at"] == "validate" and (job["validate"] == 0 or trains_apart(job)):  # whose parts of the loss go by the rank
+        simple("kill_at")
+    if job["kill_at"] == "validate":  # the run's last
+        simple("hurt_step")
+        job["again"] = "newcomer" if job["again"] == "newcomer" else "none"
     if job["kill_at"] == "save" or 0 < job["max_steps"] <= job["hurt_step"]:
         simple("hurt_step")
     # They go on from a mean; and where the last of them sees that another is replaced, what that one owed is lost.

@@ -1,6 +1,7 @@
 #pragma once
 // What a drawn job is, as plain data. This header, net.hpp and samples.hpp include nothing of Troupe: the reference
 // reads them, too.
+#include <algorithm>
 #include <cstdint>
 #include <set>
 #include <string>
@@ -94,7 +95,9 @@ struct Job {
   int resume_batch = 0;        ///< 0: as before
   std::string resume_strategy = "";  ///< empty: as before
   std::string kill_at = "backward";  ///< where a rank is hurt: a place of fault_point
-  int hurt_step = kChangeStep;       ///< ... and in which step; at "save" it is the one of the first checkpoint
+  int hurt_step = kChangeStep;       ///< ... and in which step; at "save" it is that of the first checkpoint, at
+                                     ///< "validate" the last one
+                                     ///< "validate" the run's end
   std::string hurt_rank = "last";    ///< ... and which: last, first
   std::string again = "none";        ///< other: one step later another rank is hurt, too; newcomer: the one that
                                      ///< replaces it dies while it gets the model
@@ -126,7 +129,6 @@ inline bool hurts(const Job& job) {
   static const std::set<std::string> events{"kill", "lose", "all", "net", "disk", "stop", "hang", "slow"};
   return events.contains(job.event);
 }
-inline std::int64_t hurt_step_of(const Job& job) { return job.kill_at == "save" ? kSaveEvery : job.hurt_step; }
 inline int hurt_rank_of(const Job& job) { return job.hurt_rank == "first" ? 0 : job.ranks - 1; }
 
 /// The ranks of such a strategy have models that differ.
@@ -139,11 +141,22 @@ inline double rate_of(const Job& job) {
   return job.dtype == "float64" && job.optimizer != "torch.RMSprop" ? 0.05 : 0.005;
 }
 
+inline std::int64_t steps_per_epoch_of(const Job& job) {
+  const std::int64_t n = job.samples, b = job.batch_size;
+  return job.drop_last ? n / b : (n + b - 1) / b;
+}
 /// Passes over the data: enough for kSteps.
 inline std::int64_t epochs_of(const Job& job) {
-  const std::int64_t n = job.samples, b = job.batch_size;
-  const auto per_epoch = job.drop_last ? n / b : (n + b - 1) / b;
+  const auto per_epoch = steps_per_epoch_of(job);
   return per_epoch == 0 ? 1 : (kSteps + per_epoch - 1) / per_epoch;
+}
+inline std::int64_t steps_of(const Job& job) {
+  const auto steps = job.feed == "uneven" ? kSteps : epochs_of(job) * steps_per_epoch_of(job);
+  return job.max_steps > 0 ? std::min<std::int64_t>(job.max_steps, steps) : steps;
+}
+inline std::int64_t hurt_step_of(const Job& job) {
+  if (job.kill_at == "validate") return steps_of(job);
+  return job.kill_at == "save" ? kSaveEvery : job.hurt_step;
 }
 
 }  // namespace troupe::differential

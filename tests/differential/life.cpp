@@ -82,7 +82,7 @@ class Life {
       if (rank_.is_main()) note_(note_of_call());
     });
     job_.loop == "framework" ? framework() : custom();
-    rank_.end_records({});
+    rank_.end_loop({});
   }
 
  private:

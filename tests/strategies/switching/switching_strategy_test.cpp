@@ -192,7 +192,7 @@ TEST_CASE("[X06] a rank that is interrupted behind the barrier of a switch follo
   testing::check_no_errors(errors);
 }
 
-TEST_CASE("[X06] each switch is told once, with its reason") {
+TEST_CASE("[X06] each switch is reported once") {
   std::mutex mutex;
   std::vector<std::string> notices;
   SmallTraining training("ddp", 2);
