@@ -239,7 +239,7 @@ std::shared_ptr<const Batch> BatchStream::make_here() {
   rank_->system().compute().throw_if_interrupted();
   const auto made = direct_ ? direct_->next() : load_share();
   if (!made) return nullptr;
-  if (!made->batch) {  // told as a loader's actor tells it: compute first, which throws it
+  if (!made->batch) {  // reported as a loader's actor does: to compute first, which throws it
     caf::anon_send(rank_->system().compute().address(), RankFailed{made->report});
     caf::anon_send(rank_->system().supervisor(), RankFailed{made->report});
     return receive();

@@ -43,6 +43,9 @@ RunRecords::Place place_of_step(const BatchStream* stream) {
   return {stream->cursor().epoch, stream->cursor().step + 1, &stream->dataset()};
 }
 
+// The step just done was the best one that was held out.
+bool is_best(Compute& compute) { return BestAccuracy::of(compute).step == compute.steps_done(); }
+
 std::unique_ptr<RankTrace> make_trace(const Config& config, const RankSystemOptions& options) {
   auto setting = profile_setting(config.profile);
   if (!setting.traces()) return nullptr;
@@ -451,8 +454,7 @@ void Rank::validate(std::int64_t epoch, bool may_be_best) {
   auto report = validation_->run();
   report.epoch = epoch;
   auto& compute = system_->compute();
-  const auto best = BestAccuracy::of(compute);
-  if (may_be_best && (report.accuracy > best.value || best.step == steps_done())) {
+  if (may_be_best && (report.accuracy > BestAccuracy::of(compute).value || is_best(compute))) {
     report.best = true;
     BestAccuracy{report.accuracy, steps_done()}.keep(compute);
   }
@@ -462,15 +464,14 @@ void Rank::validate(std::int64_t epoch, bool may_be_best) {
 
 bool Rank::saves_now() const {
   const auto done = steps_done();
-  return BestAccuracy::of(system_->compute()).step == done ||
-         (config_.save_every > 0 && done > 0 && done % config_.save_every == 0);
+  return is_best(system_->compute()) || (config_.save_every > 0 && done > 0 && done % config_.save_every == 0);
 }
 
 void Rank::save() {
   if (!checkpoints_) return;
   const TraceSpan span("checkpoint", TraceEvent::Kind::phase);
   auto mark = std::chrono::steady_clock::now();
-  checkpoints_->save(position(cursor()), BestAccuracy::of(system_->compute()).step == steps_done());
+  checkpoints_->save(position(cursor()), is_best(system_->compute()));
   if (records_) records_->add_checkpoint(lap_ms(mark));
 }
 

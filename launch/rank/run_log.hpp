@@ -35,6 +35,7 @@ class RunLog {
   void fail(const std::string& error) { error_ = error; }
   /// A line of rank 0's, after everything sent before.
   void line(const std::string& text);
+  bool is_silent() const noexcept { return voice_ == Voice::silent; }
   bool has_bar() { return rank_.is_main() && console_->has_bar(); }
 
  private:

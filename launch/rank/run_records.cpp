@@ -60,13 +60,12 @@ void RunRecords::add(const ValidationReport& report, const Dataset& held_out) {
   log_.send(report);
 }
 
-// Each rank reads samples of its own: rank 0 names them in the records and on Troupe's console, all others in their
+// Ranks read different samples: rank 0 names them in the records and on Troupe's console, all others in their
 // logs.
 void RunRecords::tell_notices(const Dataset& data, std::int64_t epoch) {
   for (const auto& notice : data.take_notices()) {
     log_.note("bad sample", notice, epoch);
-    if (!rank_.is_main() || voice_ == RunLog::Voice::silent)
-      std::fprintf(stderr, "rank %d: %s\n", rank_.rank(), notice.c_str());
+    if (!rank_.is_main() || log_.is_silent()) std::fprintf(stderr, "rank %d: %s\n", rank_.rank(), notice.c_str());
   }
 }
 

@@ -14,7 +14,7 @@ namespace troupe {
 class RunRecords {
  public:
   /// Throws what RunLog throws.
-  RunRecords(Rank& rank, RunLog::Voice voice) : rank_(rank), voice_(voice), log_(rank, voice) {}
+  RunRecords(Rank& rank, RunLog::Voice voice) : rank_(rank), log_(rank, voice) {}
 
   /// Where in the loader's data a step lies; in another loop nowhere.
   struct Place {
@@ -44,7 +44,6 @@ class RunRecords {
   double seconds_left(std::int64_t done) const;
 
   Rank& rank_;
-  const RunLog::Voice voice_;
   RunLog log_;
   StepWindow window_, bar_window_;
   double validation_ms_ = 0, checkpoint_ms_ = 0;  // of the step under way

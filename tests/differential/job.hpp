@@ -97,7 +97,6 @@ struct Job {
   std::string kill_at = "backward";  ///< where a rank is hurt: a place of fault_point
   int hurt_step = kChangeStep;       ///< ... and in which step; at "save" it is that of the first checkpoint, at
                                      ///< "validate" the last one
-                                     ///< "validate" the run's end
   std::string hurt_rank = "last";    ///< ... and which: last, first
   std::string again = "none";        ///< other: one step later another rank is hurt, too; newcomer: the one that
                                      ///< replaces it dies while it gets the model

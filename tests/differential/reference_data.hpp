@@ -26,10 +26,7 @@ class ReferenceData {
   }
   /// Of a step. The one rank of a parameter server applies each before it takes its next part of the batch.
   int updates() const { return job_.strategy == "parameter_server" ? job_.staleness + 1 : 1; }
-  std::int64_t per_epoch() const {
-    const auto n = std::int64_t{job_.samples}, b = std::int64_t{job_.batch_size};
-    return job_.drop_last ? n / b : (n + b - 1) / b;
-  }
+  std::int64_t per_epoch() const { return steps_per_epoch_of(job_); }
   std::int64_t steps_left() const { return (epochs_ - epoch_) * per_epoch() - in_epoch_; }
   bool is_within_epoch() const { return in_epoch_ > 0 || job_.feed == "uneven"; }
 

@@ -104,7 +104,7 @@ GlooMesh::GlooMesh(const CommunicatorOptions& options) : timeout_(options.timeou
     return std::max(std::chrono::milliseconds(1),
                     std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()));
   };
-  all_gather_at_rendezvous(options, "gloo", {}, deadline);  // names whoever does not come
+  all_gather_at_rendezvous(options, "gloo", {}, deadline);  // names the ranks that do not come
   const auto key = [&](int from, int to) {
     return options.name + "/gloo/" + std::to_string(from) + "-" + std::to_string(to);
   };

@@ -1,6 +1,5 @@
 // What a loop of one's own has beside the steps, on simulated ranks; examples_test.cpp has the program.
 #include <filesystem>
-#include <map>
 #include <mutex>
 #include <sstream>
 #include <thread>
@@ -124,8 +123,7 @@ std::string left_behind(Config config, const std::function<void(Rank&)>& body) {
 }  // namespace
 
 TEST_CASE(
-    "[T07] [C01] a loop of one's own leaves the records, validations and checkpoints behind that the framework's "
-    "leaves") {
+    "[T07] [C01] a custom loop leaves the records, validations and checkpoints behind that the framework's leaves") {
   auto config = loop_config(GENERATE(1, 2), GENERATE(as<std::string>{}, "ddp", "fsdp"));
   config.epochs = 3;
   config.save_every = 2;
