@@ -7,11 +7,13 @@
 
 #include "actors/compute/heal.hpp"
 #include "actors/compute/step_graphs.hpp"
+#include "actors/strategy/device_memory.hpp"
+#include "actors/strategy/early_updates.hpp"
+#include "actors/strategy/micro_batch_order.hpp"
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/base/random_seed.hpp"
 #include "tensor_io/base/steady_time.hpp"
 #include "tensor_io/base/trace.hpp"
-#include "tensor_io/layers/deferred_init.hpp"
 #include "tensor_io/layout/named_parameters.hpp"
 
 namespace troupe {
@@ -87,7 +89,8 @@ void Compute::note_optimizer(Optimizer& optimizer) {
 }
 
 std::vector<HeldMemory> Compute::held_memory() const {
-  auto held = strategy_ ? strategy_->held_memory() : std::vector<HeldMemory>();
+  const auto* memory = capability<DeviceMemory>();
+  auto held = memory == nullptr ? std::vector<HeldMemory>() : memory->held_memory();
   if (strategy_) held.push_back({"optimizer state", optimizer_bytes_.value_or(0)});
   return held;
 }
@@ -107,7 +110,13 @@ void Compute::set_steps_done(std::int64_t step) {
 
 // Random numbers are those of the samples, whichever rank has them.
 Share Compute::place() const {
-  return shares_per_rank() > 0 ? strategy_->next_share() : Share{micro_batch_, data_shard().index};
+  if (const auto* shares = capability<DemandShares>()) return shares->next_share();
+  return {micro_batch_, data_shard().index};
+}
+
+std::int64_t Compute::shares_per_rank() const {
+  const auto* shares = capability<DemandShares>();
+  return shares == nullptr ? 0 : shares->shares_per_rank();
 }
 
 void Compute::move_on() {
@@ -116,8 +125,8 @@ void Compute::move_on() {
 }
 
 DataShard Compute::data_shard() const {
-  const auto shard = strategy_ ? strategy_->data_shard() : std::nullopt;
-  return shard.value_or(DataShard{rank_, world_size()});
+  const auto* placement = capability<Placement>();
+  return placement == nullptr ? DataShard{rank_, world_size()} : placement->data_shard();
 }
 
 StrategyContext Compute::strategy_context(bool newcomer) {
@@ -139,6 +148,7 @@ StrategyContext Compute::strategy_context(bool newcomer) {
   for (const auto& [name, parameter] : frozen_) frozen->insert(parameter.unsafeGetTensorImpl());
   context.frozen = std::move(frozen);
   context.timeout = options_.timeout;
+  context.announce = [this](std::string news) { notices_.push_back(std::move(news)); };
   context.wait_reduced = [this](std::int64_t step) {
     const Awaiting told(services_.status->awaits_reducer);
     for (;;) {
@@ -164,11 +174,10 @@ void Compute::distribute(std::shared_ptr<torch::nn::Module> model) {
       late_ = checks_late_vote() ? std::make_unique<LateVote>(options_.training, services_.program_lane->device())
                                  : nullptr;
       check_early_update();
-      if (strategy_->shares_per_rank() > 0 && options_.training.grad_accum_steps > 1) {
+      if (shares_per_rank() > 0 && options_.training.grad_accum_steps > 1) {
         throw Error(ErrorCode::usage, "grad_accum_steps", options_.strategy.strategy + " cuts a step's batch itself",
                     "leave it at 1");
       }
-      if (!strategy_->takes_deferred()) materialize(*model_);
       graphs_ = make_graphs();
       strategy_->attach(model_);
       allocate_votes();
@@ -205,7 +214,7 @@ void Compute::allocate_votes() {
 void Compute::seed_forward() {
   if (micro_batch_ == 0 && strategy_) {
     strategy_->set_rollback_point();
-    strategy_->begin_forward(step_);
+    if (auto* shares = capability<DemandShares>()) shares->begin_forward(step_);
   }
   seed_micro_batch();
   begin_section();
@@ -306,7 +315,8 @@ void Compute::check_micro_batch_is_due() const {
 
 void Compute::count_loss(const MicroBatchLoss& micro_batch) {
   const auto& [value, correct, elements] = micro_batch.loss;
-  const bool counts = strategy_->counts_samples(), is_sum = elements.has_value();
+  const auto* placement = capability<Placement>();
+  const bool counts = placement == nullptr || placement->counts_samples(), is_sum = elements.has_value();
   if (vote_.elements == Vote::kNoLoss) vote_.elements = is_sum ? 0 : Vote::kMeans;
   if (micro_batch.weight == 0) return;
   const double times = is_sum ? 1 : micro_batch.samples;
@@ -358,11 +368,21 @@ void Compute::run_micro_batches(const std::function<MicroBatchLoss(std::int64_t)
     Compute& compute_;
     const std::function<MicroBatchLoss(std::int64_t)>& forward_;
   };
+  auto* order = capability<MicroBatchOrder>();
+  if (order == nullptr) {
+    throw Error(complete({ErrorCode::usage,
+                          -1,
+                          {},
+                          -1,
+                          "backward",
+                          "strategy " + options_.strategy.strategy + " leaves the order of micro-batches to the loop",
+                          "call rank.backward for each of them"}));
+  }
   strategy_->set_rollback_point();
   begin_section();
   begin_votes();
   StepsMicroBatches work(*this, forward);
-  strategy_->run_micro_batches(work);
+  order->run_micro_batches(work);
   trace_since(nanoseconds(mark_), "forward and backward");
   fault_point("backward", step_);
   end_section(DeviceTimes::Part::forward);
@@ -375,7 +395,7 @@ void Compute::backward(const MicroBatchLoss& micro_batch) {
     throw Error(ErrorCode::usage, "backward", "no model was distributed",
                 "call rank.distribute(model) before the loop");
   check_micro_batch_is_due();
-  if (strategy_->orders_micro_batches()) {
+  if (capability<MicroBatchOrder>() != nullptr) {
     throw Error(complete(
         {ErrorCode::usage,
          -1,
@@ -473,7 +493,8 @@ void Compute::apply(Optimizer& optimizer, double lr, double norm, double gradien
   double factor = gradient_factor / loss_scaler_.scale();
   if (clip > 0 && norm + 1e-6 > clip) factor *= clip / (norm + 1e-6);
   if (factor != 1) strategy_->scale_gradients(factor);
-  strategy_->update(optimizer, lr);
+  if (auto* early = capability<EarlyUpdates>()) return early->update(optimizer, lr);
+  optimizer.step(lr);
 }
 
 void Compute::commit(const Decision& decision, Optimizer& optimizer, double lr) {
@@ -523,7 +544,7 @@ double Compute::gradient_norm() { return wants_norm() ? strategy_->gradient_norm
 bool Compute::end_share(Optimizer& optimizer, double lr) {
   settle_optimizer(optimizer);  // it is used before the vote
   const auto started = std::chrono::steady_clock::now();
-  has_share_ = strategy_->end_share([&] {
+  has_share_ = capability<DemandShares>()->end_share([&] {
     const double norm = gradient_norm();
     overflowed_ = overflowed_ || !std::isfinite(norm);
     if (!overflowed_) apply(optimizer, lr, norm);  // else the next share's loss would not be finite either
@@ -556,7 +577,7 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
   check_begun_update(optimizer, lr);
   try {
     take_snapshot_if_due(optimizer);
-    if (strategy_->shares_per_rank() > 0 && end_share(optimizer, lr)) {
+    if (shares_per_rank() > 0 && end_share(optimizer, lr)) {
       report.committed = false;
       report.pending = true;
       return report;
@@ -602,11 +623,11 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
     report.bucket_bytes = summary.reduced.bytes;
     report.inside_ms = std::exchange(inside_ms_, 0);
     strategy_->after_update();
-    if (options_.strategy.early_update) {
-      strategy_->prepare_updates(optimizer);
+    if (auto* early = capability<EarlyUpdates>()) {
+      early->prepare_updates(optimizer);
       if (prepared_for_ == nullptr) prepared_for_ = &optimizer;
     }
-    for (auto& notice : strategy_->take_notices()) report.notices.push_back(std::move(notice));
+    for (auto& notice : std::exchange(notices_, {})) report.notices.push_back(std::move(notice));
     strategy_->set_rollback_point();
     take_snapshot_if_due(optimizer);
   } catch (const Error& error) {

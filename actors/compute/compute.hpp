@@ -20,10 +20,13 @@
 #include "actors/rank/rank_supervisor.hpp"
 #include "actors/rank/reducer.hpp"
 #include "actors/rank/thread_actor.hpp"
+#include "actors/strategy/demand_shares.hpp"
+#include "actors/strategy/placement.hpp"
 #include "actors/strategy/strategy.hpp"
 #include "tensor_io/communicator/communicator.hpp"
 #include "tensor_io/device/device_stream.hpp"
 #include "tensor_io/layers/dropout.hpp"
+#include "tensor_io/memory/memory_shortage.hpp"
 #include "tensor_io/optimizer/loss_scaler.hpp"
 #include "tensor_io/optimizer/optimizer.hpp"
 #include "tensor_io/optimizer/step_decision_on_device.hpp"
@@ -37,9 +40,9 @@ struct StepReport {
   /// vote the step before; -1: there is none yet.
   std::int64_t measured_step = 0;
   bool committed = true;  ///< false: skipped or to be repeated, `reason` says why
-  bool pending = false;  ///< one share of the step is done, another one comes (Strategy::shares_per_rank): no field but
-                         ///< `step` counts
-  bool repeat = false;   ///< a rank was lost or healed: the micro-batches come again, nothing of the step was applied
+  bool pending = false;   ///< one share of the step is done, another one comes (DemandShares): no field but
+                          ///< `step` counts
+  bool repeat = false;    ///< a rank was lost or healed: the micro-batches come again, nothing of the step was applied
   std::string reason;
   double loss = 0;      ///< mean over the samples of all ranks and micro-batches, or over the elements of Loss::sum
   double max_loss = 0;  ///< the largest of the ranks' means
@@ -109,8 +112,6 @@ class Compute {
   /// Error(ok) in a spare that was not needed.
   void join(LaneBuilder builder, RankSupervisorActor supervisor, std::shared_ptr<RankStatus> status,
             std::chrono::milliseconds timeout);
-  /// Called after each change of membership, with the new rank and world size in place.
-  void on_membership(std::function<void(const Membership&)> listener) { listener_ = std::move(listener); }
   /// After `error` in a collective outside of a step: joins the next generation, if the error may be recovered. Throws
   /// what can't be.
   void recover(const Error& error);
@@ -194,8 +195,8 @@ class Compute {
   void run_micro_batches(const std::function<MicroBatchLoss(std::int64_t micro_batch)>& forward);
   /// Which part of the data this rank trains on.
   DataShard data_shard() const;
-  /// Strategy::shares_per_rank; 0 before distribute.
-  std::int64_t shares_per_rank() const { return strategy_ ? strategy_->shares_per_rank() : 0; }
+  /// Of a strategy whose ranks take a step's batch by demand; 0: it has none, or before distribute.
+  std::int64_t shares_per_rank() const;
   /// The rank waited so long for its data loader: part of its own time of the step.
   void count_data_wait(double milliseconds) { own_.data_ms += static_cast<float>(milliseconds); }
   /// Reduce, vote, apply. Throws Error(usage) if micro-batches are missing.
@@ -291,6 +292,10 @@ class Compute {
     std::optional<StepReport> settled;  // ... and what those of the last one came to, until a report has it
   };
 
+  template <class Capability>
+  Capability* capability() const {
+    return strategy_ ? strategy_->capability<Capability>() : nullptr;
+  }
   [[noreturn]] void throw_failure(const ErrorReport& report);
   [[noreturn]] void throw_abort(const ErrorReport& report);
   [[noreturn]] void throw_interrupted(const InterruptRanks& message);
@@ -369,7 +374,6 @@ class Compute {
   ComputeOptions options_;
   ThreadActor self_;
   LaneBuilder builder_;
-  std::function<void(const Membership&)> listener_;
 
   // Compute's own thread.
   std::shared_ptr<torch::nn::Module> model_;
@@ -394,7 +398,8 @@ class Compute {
   std::int32_t tasks_done_ = 0;
   std::string save_begun_;  // id of the last save in which this rank took part
   std::map<std::string, std::string> notes_;
-  NamedTensors frozen_;  // did not require a gradient when the model was distributed
+  std::vector<std::string> notices_;  // for the next report
+  NamedTensors frozen_;               // did not require a gradient when the model was distributed
   LossScaler loss_scaler_;
   std::shared_ptr<ForwardPosition> position_ = std::make_shared<ForwardPosition>();  // the model's layers read it
   Vote vote_;

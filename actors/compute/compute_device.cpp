@@ -9,6 +9,8 @@
 
 #include "actors/compute/compute.hpp"
 
+#include "actors/strategy/late_voting.hpp"
+
 namespace troupe {
 namespace {
 
@@ -81,7 +83,10 @@ bool Compute::checks_late_vote() const {
     refuse(
         "a step is applied before the ranks have said that all is well, and this job is to outlive the loss of a rank",
         "start it with --no-recovery, or leave vote at step");
-  if (const auto why = strategy_->late_vote_obstacle(); !why.empty()) refuse(why, "leave vote at step");
+  const auto able = strategy_->capabilities();
+  if (able.get<LateVoting>() == nullptr)
+    refuse("strategy " + strategy_->name() + " " + able.refusal<LateVoting>("waits for the vote"),
+           "leave vote at step");
   return true;
 }
 
@@ -155,7 +160,7 @@ void Compute::settle_by(const Decision& decision) {
 }
 
 void Compute::commit_late(const Decision& decision, Optimizer& optimizer, double lr) {
-  strategy_->end_step_on_device(decision.used, decision.rebuild, late_->decision);
+  capability<LateVoting>()->end_step_on_device(decision.used, decision.rebuild, late_->decision);
   fault_point("committed", step_);
   optimizer.step_unless(late_->decision.skip, lr);
   late_->scale.update(late_->decision.skip);

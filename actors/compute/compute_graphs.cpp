@@ -6,6 +6,7 @@
 
 #include "actors/compute/compute.hpp"
 #include "actors/compute/step_graphs.hpp"
+#include "actors/strategy/graph_capture.hpp"
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/base/trace.hpp"
 
@@ -17,7 +18,10 @@ std::unique_ptr<StepGraphs> Compute::make_graphs() const {
   const auto device = services_.program_lane->device();
   if (!options_.training.cuda_graphs || device.is_cpu()) return nullptr;
   const auto refuse = [](const std::string& why) { throw Error(ErrorCode::usage, "cuda_graphs", why, "leave it out"); };
-  if (const auto why = strategy_->capture_obstacle(); !why.empty()) refuse(why);
+  const auto able = strategy_->capabilities();
+  if (able.get<GraphCapture>() == nullptr)
+    refuse("strategy " + strategy_->name() + " " +
+           able.refusal<GraphCapture>("does more in forward and backward than launch kernels"));
   if (options_.training.activation_checkpointing != "none")
     refuse("activation_checkpointing puts back the state of random numbers in backward");
   if (!has_device_graphs(device.type())) refuse("a device like " + device.str() + " has no graphs");
@@ -30,10 +34,10 @@ void Compute::run_graphed(const GraphedMicroBatch& micro_batch) {
   const bool first = micro_batch_ == 0, last = micro_batch_ + 1 == options_.training.grad_accum_steps;
   if (first) begin_votes();  // which may lay out other buckets
   const auto kind = graph_kind(micro_batch.inputs, model_->is_training(), first, last) + micro_batch.kind + " " +
-                    std::to_string(strategy_->gradients_so_far());
+                    std::to_string(capability<GraphCapture>()->gradients_so_far());
   StepGraphs::Turn turn{GraphKinds::Turn::run, nullptr};
   // One that counts nothing (the rank has run out of data) is rare, and hands on other gradients.
-  if (micro_batch.weight != 0) turn = graphs_->next(kind, strategy_->captured_layout_version());
+  if (micro_batch.weight != 0) turn = graphs_->next(kind, capability<GraphCapture>()->captured_layout_version());
   if (turn.what == GraphKinds::Turn::run) {
     const StreamBetween place(graphs_->stream);
     const auto loss = micro_batch.forward(micro_batch.inputs);
@@ -46,7 +50,7 @@ void Compute::run_graphed(const GraphedMicroBatch& micro_batch) {
     try {
       write(*turn.graph, micro_batch);
     } catch (...) {
-      (void)strategy_->end_capture();
+      (void)capability<GraphCapture>()->end_capture();
       graphs_->drop(kind);
       throw;
     }
@@ -80,7 +84,7 @@ void Compute::write(StepGraph& graph, const GraphedMicroBatch& micro_batch) {
     const StreamBetween place(
         graphs_->stream);  // LibTorch fills what random numbers go by, which a replay may still read
     CaptureScope writing(*graph.graph, graphs_->stream);
-    strategy_->begin_capture(*graph.graph);
+    capability<GraphCapture>()->begin_capture(*graph.graph);
     const DropoutKeyInMemory key(graph.dropout_key);
     const auto result = micro_batch.forward(graph.inputs);
     check_loss(result);
@@ -91,7 +95,7 @@ void Compute::write(StepGraph& graph, const GraphedMicroBatch& micro_batch) {
     }
     start_of_written_backward(result.value, graph.factor).backward();
     strategy_->end_backward();
-    graph.host_part = strategy_->end_capture();
+    graph.host_part = capability<GraphCapture>()->end_capture();
     graph.loss = result.value.detach();
     graph.correct = result.correct.on_device();
     writing.end();
@@ -135,7 +139,7 @@ void Compute::replay(StepGraph& graph, const GraphedMicroBatch& micro_batch) {
   }
   graph.dropout_key.fill_(static_cast<std::int64_t>(dropout_key(*position_)));
   graph.graph->replay();
-  strategy_->on_replay(*graph.host_part);
+  capability<GraphCapture>()->on_replay(*graph.host_part);
   // Copies: the next replay writes there again, and the vote may be later.
   const auto out = [](const at::Tensor& value) { return value.to(at::kDouble, /*non_blocking=*/false, /*copy=*/true); };
   const auto correct = graph.correct.defined() ? CorrectSamples(out(graph.correct)) : CorrectSamples();

@@ -8,6 +8,8 @@
 #include "actors/compute/heal.hpp"
 #include "actors/compute/heal_header.hpp"
 #include "actors/compute/rejoin.hpp"
+#include "actors/strategy/saved_state.hpp"
+#include "actors/strategy/snapshots.hpp"
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/base/steady_time.hpp"
 #include "tensor_io/communicator/communicator_errors.hpp"
@@ -26,7 +28,7 @@ RankInterrupted Compute::interruption(const ErrorReport& why, const std::vector<
   report.why = why.to_string();
   report.hung = why.code == ErrorCode::timeout;
   report.unreachable.assign(unreachable.begin(), unreachable.end());
-  report.goes_back = strategy_ && strategy_->keeps_snapshots();
+  report.goes_back = capability<Snapshots>() != nullptr;
   report.save = save_begun_;
   if (votes_step_ >= 0) {
     const auto& out = vote_out_[votes_step_ % 2];
@@ -75,7 +77,6 @@ void Compute::enter(const Membership& next) {
   voted_step_ = votes_step_ = -1;
   tasks_done_ = next.tasks_done;
   if (late_) late_->unvoted = -1, late_->settled.reset();
-  if (listener_) listener_(next);
   services_ = builder_(next);
   set_steps_done(next.resume_step);
   services_.program_lane->ledger().set_step(step_);
@@ -112,7 +113,7 @@ std::optional<Decision> Compute::rejoin_next(ErrorReport why, Optimizer* optimiz
       throw;
     }
     try {
-      const bool goes_back = strategy_ && strategy_->keeps_snapshots();
+      const bool goes_back = capability<Snapshots>() != nullptr;
       const auto way = how_to_rejoin(next, {step_, voted_step_, whole_, optimizer != nullptr, goes_back});
       if (way == Rejoin::commit) {
         decision = decide_by(decode_votes(next.votes));
@@ -151,7 +152,8 @@ std::optional<Decision> Compute::rejoin_next(ErrorReport why, Optimizer* optimiz
 
 // A strategy that keeps snapshots has gone back to one, on all ranks.
 void Compute::go_back() {
-  const auto restored = strategy_->take_restored();
+  auto* snapshots = capability<Snapshots>();
+  const auto restored = snapshots == nullptr ? std::nullopt : snapshots->take_restored();
   if (!restored) return;
   const auto note = nlohmann::json::parse(restored->note);
   loss_scaler_.load(note["loss_scale"].get<double>(), note["loss_scale_growth_tracker"].get<std::int64_t>());
@@ -166,11 +168,12 @@ void Compute::go_back() {
 // its dead are gone.
 void Compute::take_snapshot_if_due(Optimizer& optimizer) {
   const auto every = options_.training.snapshot_every;
-  if (every <= 0 || !options_.may_recover || !strategy_->keeps_snapshots()) return;
+  auto* snapshots = capability<Snapshots>();
+  if (every <= 0 || !options_.may_recover || snapshots == nullptr) return;
   if (snapshot_generation_ == membership_.generation && (micro_batch_ != 0 || step_ % every != 0)) return;
   const nlohmann::json note{{"loss_scale", loss_scaler_.scale()},
                             {"loss_scale_growth_tracker", loss_scaler_.growth_tracker()}};
-  strategy_->take_snapshot(optimizer, membership_.generation, step_, note.dump());
+  snapshots->take_snapshot(optimizer, membership_.generation, step_, note.dump());
   snapshot_generation_ = membership_.generation;
 }
 
@@ -191,7 +194,8 @@ void Compute::heal() {
   auto& lane = *services_.program_lane;
   const auto donor = heal_roles(membership_).first_donor;
   HealHeader header;
-  if (rank_ == donor) header = {strategy_->state(), notes_, loss_scaler_.scale(), loss_scaler_.growth_tracker()};
+  if (rank_ == donor)
+    header = {strategy_->saved_state().state(), notes_, loss_scaler_.scale(), loss_scaler_.growth_tracker()};
   header = HealHeader::of(lane.broadcast_bytes(rank_ == donor ? header.to_text() : std::string(), donor, "heal"));
   const auto group = replica_group();
   const auto roles = heal_roles(membership_, !strategy_->replicas_equal(), group.members);
@@ -214,7 +218,7 @@ void Compute::heal() {
   if (buffers != model.end()) heal_tensors({buffers, model.end()}, of_buffers, *group.lane, "buffers");
   if (const auto own = strategy_->strategy_tensors(); !own.empty())
     heal_tensors(own, heal_roles(membership_), lane, "the strategy's tensors");
-  strategy_->load_state(header.strategy);
+  strategy_->saved_state().load_state(header.strategy);
   notes_ = header.notes;
   loss_scaler_.load(header.loss_scale, header.growth_tracker);
   heal_pending_ = false;
@@ -229,9 +233,9 @@ void Compute::settle_optimizer(Optimizer& optimizer) {
 }
 
 ReplicaGroup Compute::replica_group() const {
-  auto group = strategy_->replica_group();
-  if (group) return std::move(*group);
-  return {services_.program_lane, {}};
+  const auto* placement = capability<Placement>();
+  auto group = placement == nullptr ? std::nullopt : placement->replica_group();
+  return group ? std::move(*group) : ReplicaGroup{services_.program_lane, {}};
 }
 
 void Compute::heal_optimizer(Optimizer& optimizer, const HealRoles& roles, Communicator& lane) {

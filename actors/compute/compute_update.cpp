@@ -1,6 +1,8 @@
 // Compute where the strategy makes a step's update during backward (early_update).
 #include "actors/compute/compute.hpp"
 
+#include "actors/strategy/early_updates.hpp"
+
 namespace troupe {
 
 void Compute::check_early_update() const {
@@ -14,7 +16,9 @@ void Compute::check_early_update() const {
 
 // Not in a step that compares the replicas: whoever differs is healed before the update.
 void Compute::begin_update() {
-  if (expected_rate_ && !verifies_now() && strategy_->begin_update(*expected_rate_)) begun_rate_ = expected_rate_;
+  auto* early = capability<EarlyUpdates>();
+  if (early != nullptr && expected_rate_ && !verifies_now() && early->begin_update(*expected_rate_))
+    begun_rate_ = expected_rate_;
 }
 
 void Compute::check_begun_update(const Optimizer& optimizer, double lr) const {

@@ -2,6 +2,8 @@
 #include "actors/compute/compute.hpp"
 #include "actors/compute/divergence.hpp"
 #include "actors/messages/rank_list.hpp"
+#include "actors/strategy/peer_waits.hpp"
+#include "actors/strategy/saved_state.hpp"
 
 namespace troupe {
 
@@ -9,7 +11,7 @@ void Compute::mark_time() {
   mark_ = std::chrono::steady_clock::now();
   waited_at_mark_ = std::chrono::nanoseconds(0);
   if (services_.program_lane) waited_at_mark_ += services_.program_lane->ledger().time_inside();
-  if (strategy_) waited_at_mark_ += strategy_->time_waited();
+  if (const auto* waits = capability<PeerWaits>()) waited_at_mark_ += waits->time_waited();
 }
 
 // Without what the compute thread waited for other ranks.
@@ -24,7 +26,9 @@ float Compute::own_time_since_mark() {
 
 std::vector<TimedInterval> Compute::take_device_waits() {
   auto waits = services_.program_lane->take_device_waits();
-  for (auto& wait : strategy_->take_device_waits()) waits.push_back(std::move(wait));
+  if (auto* within = capability<PeerWaits>()) {
+    for (auto& wait : within->take_device_waits()) waits.push_back(std::move(wait));
+  }
   return waits;
 }
 
@@ -114,12 +118,12 @@ void Compute::share_batches(std::int64_t samples, int ranks) {
   if (const auto wrong = Balance::parse(options_.training.balance, balance); !wrong.empty())
     throw Error(ErrorCode::usage, "balance", wrong);
   balance.check(ranks);
-  if (balance.by == Balance::By::speed && strategy_ && strategy_->shards_state()) {
+  if (balance.by == Balance::By::speed && strategy_ && strategy_->saved_state().shards_state()) {
     throw Error(ErrorCode::usage, "balance",
                 "with strategy " + strategy_->name() + " ranks wait for each other within forward and backward",
                 "give weights, or train with ddp");
   }
-  if (balance.by != Balance::By::equal && strategy_ && strategy_->data_shard()) {
+  if (balance.by != Balance::By::equal && capability<Placement>() != nullptr) {
     throw Error(ErrorCode::usage, "balance",
                 "with strategy " + strategy_->name() + " several ranks work on the same samples",
                 "set it to equal; pipeline_costs balances stages");

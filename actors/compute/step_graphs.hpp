@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "actors/compute/graph_kinds.hpp"
-#include "actors/strategy/strategy.hpp"
+#include "actors/strategy/graph_capture.hpp"
 #include "tensor_io/device/device_graph.hpp"
 
 namespace troupe {
@@ -19,7 +19,7 @@ struct StepGraph {
   at::Tensor dropout_key;  ///< () i64: of troupe::nn::Dropout
   // What it leaves.
   at::Tensor loss, correct;  ///< (); correct is undefined where nobody counts
-  std::shared_ptr<const Strategy::HostPart> host_part;
+  std::shared_ptr<const GraphCapture::HostPart> host_part;
   std::unique_ptr<DeviceGraph> graph;  // last: it goes first
 };
 

@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <mutex>
 
+#include "actors/strategy/evaluation.hpp"
+#include "actors/strategy/placement.hpp"
+#include "actors/strategy/saved_state.hpp"
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/base/steady_time.hpp"
-#include "tensor_io/checkpoint/state_matching.hpp"
-#include "tensor_io/checkpoint/state_parts.hpp"
 
 namespace troupe {
 namespace {
@@ -74,50 +75,25 @@ void GradientSummary::await(const StrategyContext& context, std::int64_t step) {
   message_us = static_cast<double>(queued + answered) / 1e3;
 }
 
-NamedTensors replicated_state(Strategy& strategy, Optimizer& optimizer) {
-  NamedTensors tensors;
-  for (const auto& [name, tensor] : strategy.replicated_tensors()) tensors.emplace_back("model." + name, tensor);
-  for (const auto& [name, tensor] : optimizer.state()) tensors.emplace_back("optimizer." + name, tensor);
-  for (const auto& [name, tensor] : strategy.strategy_tensors()) tensors.emplace_back("strategy." + name, tensor);
-  return tensors;
+Strategy::Strategy() = default;
+Strategy::~Strategy() = default;
+
+const StrategyCapabilities& Strategy::own_capabilities() {
+  if (!own_) own_ = StrategyCapabilities::of(*this);
+  return *own_;
 }
 
-std::vector<TensorPart> Strategy::state_parts(Optimizer& optimizer, int rank, int world_size) {
-  return share_of(replicated_state(*this, optimizer), rank, world_size);
+SavedState& Strategy::saved_state() {
+  if (auto* own = capability<SavedState>()) return *own;
+  if (!replicated_state_) replicated_state_ = std::make_unique<ReplicatedState>(*this);
+  return *replicated_state_;
 }
 
-void Strategy::read_state(const StateReader& state, Optimizer& optimizer) {
-  torch::NoGradGuard no_grad;
-  NamedTensors live;
-  for (const auto& [name, tensor] : replicated_tensors()) live.emplace_back("model." + name, tensor.detach());
-  const auto difference = compare_state(outlines(state, "model."), live);
-  if (!difference.empty()) throw Error(ErrorCode::mismatch, "resume", "loading the model: " + difference.describe());
-  // In the order of the files, so that each piece of them is read once.
-  std::sort(live.begin(), live.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  for (const auto& [name, tensor] : live) state.read(name, tensor);
-  // A checkpoint of another strategy has none of these.
-  for (const auto& [name, tensor] : strategy_tensors()) {
-    const auto found = state.entries().find("strategy." + name);
-    if (found != state.entries().end() && tensor.sizes() == found->second.shape &&
-        tensor.scalar_type() == found->second.dtype)
-      state.read("strategy." + name, tensor.detach());
-  }
-  // An optimizer that keeps no state before its first step gets its names from the file.
-  constexpr std::string_view kPrefix = "optimizer.";
-  const auto present = optimizer.state();
-  const std::map<std::string, at::Tensor> mine(present.begin(), present.end());
-  NamedTensors moments;
-  for (const auto& [name, entry] : state.entries()) {
-    if (!name.starts_with(kPrefix)) continue;
-    const auto moment = name.substr(kPrefix.size());
-    // What is as large as a parameter goes to where it belongs; load_state sees that it is there.
-    const auto found = mine.find(moment);
-    const bool fits = found != mine.end() && !entry.shape.empty() && found->second.sizes() == entry.shape &&
-                      found->second.scalar_type() == entry.dtype;
-    if (fits) state.read(name, found->second.detach());
-    moments.emplace_back(moment, fits ? found->second : state.read(name));
-  }
-  optimizer.load_state(moments);
+Evaluation& Strategy::evaluation() {
+  class NothingToDo final : public Evaluation {};
+  static NothingToDo nothing_to_do;
+  auto* own = capability<Evaluation>();
+  return own == nullptr ? nothing_to_do : *own;
 }
 
 void register_strategy(const std::string& name, const std::string& description, StrategyFactory factory) {
@@ -144,7 +120,7 @@ std::unique_ptr<Strategy> make_strategy(StrategyContext context) {
     throw Error(ErrorCode::usage, "switch_at", "this program has no strategies that switch", "call register_switching");
   }
   auto strategy = found->second.factory(std::move(context));
-  if (!options.mesh.empty() && !strategy->data_shard()) {
+  if (!options.mesh.empty() && strategy->capability<Placement>() == nullptr) {
     throw Error(ErrorCode::usage, "mesh",
                 "strategy " + options.strategy + " has no mesh, and mesh is '" + options.mesh + "'",
                 "set strategy to pipeline or tensor_parallel, or leave mesh empty");

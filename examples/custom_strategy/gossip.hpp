@@ -38,9 +38,9 @@ inline int gossip_partner(int rank, int world_size, std::int64_t step) {
   return closes_ring && world_size % 2 == 1 ? rank : partner;  // an odd ring has one too many
 }
 
-class Gossip : public troupe::Replica {
+class Gossip : public troupe::ReplicatedStrategy {
  public:
-  using Replica::Replica;
+  using ReplicatedStrategy::ReplicatedStrategy;
   bool replicas_equal() const override { return false; }
 
  protected:

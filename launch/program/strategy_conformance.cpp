@@ -10,6 +10,8 @@
 #include <random>
 #include <thread>
 
+#include "actors/strategy/evaluation.hpp"
+#include "actors/strategy/saved_state.hpp"
 #include "launch/network/actor_system.hpp"
 #include "launch/program/simulate.hpp"
 #include "launch/rank/rank.hpp"
@@ -117,14 +119,14 @@ struct Running {
       auto& strategy = rank.system().compute().strategy();
       std::vector<std::int64_t> all(kSamples);
       for (std::int64_t i = 0; i < kSamples; ++i) all[static_cast<std::size_t>(i)] = i;
-      strategy.begin_evaluation();
+      strategy.evaluation().begin_evaluation();
       const double last = loss_of(model, dataset->get_batch(all, {})).item<double>();
-      strategy.end_evaluation();
+      strategy.evaluation().end_evaluation();
       rank.barrier();
       std::lock_guard lock(mutex);
       outcome.last[rank.rank()] = last;
       outcome.replicas_equal = strategy.replicas_equal();
-      outcome.shards_state = strategy.shards_state();
+      outcome.shards_state = strategy.saved_state().shards_state();
     });
   }
 

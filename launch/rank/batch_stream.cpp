@@ -134,7 +134,7 @@ std::optional<BatchDone> BatchStream::load_share() {
   const auto& config = rank_->config();
   const auto steps = rank_->steps_per_epoch();
   if (cursor_.epoch >= config.epochs || (config.max_steps > 0 && steps_done_ >= config.max_steps)) return std::nullopt;
-  const auto share = rank_->system().compute().strategy().next_share();
+  const auto share = rank_->system().compute().strategy().capability<DemandShares>()->next_share();
   BatchOrder order;
   order.epoch = cursor_.epoch;
   order.step = cursor_.step;

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "actors/strategy/saved_state.hpp"
 #include "tensor_io/checkpoint/state_parts.hpp"
 
 namespace troupe {
@@ -32,7 +33,7 @@ NamedTensors gathered_model(Compute& compute, Optimizer& optimizer, int root) {
                 "ranks are 0 to " + std::to_string(world_size - 1));
   }
   compute.settle_optimizer(optimizer);
-  auto parts = compute.strategy().state_parts(optimizer, rank, world_size);
+  auto parts = compute.strategy().saved_state().state_parts(optimizer, rank, world_size);
   std::erase_if(parts, [](const TensorPart& part) { return !part.name.starts_with(kModelPrefix); });
   const auto lists = lane.all_gather_bytes(to_json(parts).dump(), "state_dict");
 

@@ -18,6 +18,7 @@
 
 #include "actors/compute/loss.hpp"
 #include "actors/rank/data_loader.hpp"
+#include "actors/strategy/micro_batch_order.hpp"
 #include "launch/config/config.hpp"
 #include "launch/rank/rank_system.hpp"
 #include "launch/rank/rank_trace.hpp"
@@ -137,7 +138,7 @@ class Rank {
   /// A strategy that orders a step's forwards and backwards itself (pipeline), or cuda_graphs: call run_micro_batches
   /// in the place of backward.
   bool orders_micro_batches() const {
-    return system_->compute().strategy().orders_micro_batches() || system_->compute().uses_graphs();
+    return system_->compute().strategy().capability<MicroBatchOrder>() != nullptr || system_->compute().uses_graphs();
   }
   /// Forward and backward of all `batches` of a step, in the order that the strategy takes; with any strategy.
   /// `forward` is called for each of them, perhaps several times, and may exit by StageEnded, Troupe's own exception:

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "actors/rank/checkpointer.hpp"
+#include "actors/strategy/saved_state.hpp"
 #include "launch/config/data_order.hpp"
 #include "launch/rank/validation.hpp"
 #include "tensor_io/base/fault_point.hpp"
@@ -91,7 +92,7 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector,
       std::map<std::string, double> counters;
       if (manifest.ranks > 0)
         counters = RankState::from_json(folder.rank_state(0), path + "/" + rank_state_file(0)).counters;
-      compute.strategy().read_state(folder, optimizer_);
+      compute.strategy().saved_state().read_state(folder, optimizer_);
       const auto best = manifest.metadata.find("best"), saved = manifest.metadata.find("config");
       if (saved != manifest.metadata.end()) saved_config = saved->second;
       position = {manifest.epoch, manifest.step_in_epoch, manifest.step_in_epoch};
@@ -99,7 +100,7 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector,
       accept = [&compute, so_far, counters, metadata = manifest.metadata, step = manifest.step]() mutable {
         so_far.keep(compute);
         metadata["step"] = std::to_string(step);
-        compute.strategy().load_state(metadata);
+        compute.strategy().saved_state().load_state(metadata);
         compute.set_steps_done(step);
         const auto scale = counters.find(kLossScale), tracker = counters.find(kLossScaleTracker);
         if (scale != counters.end() && tracker != counters.end())
@@ -118,7 +119,7 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector,
       refuse_checkpoint(choice, path, *refusal);
       continue;
     }
-    compute.strategy().publish_state();
+    compute.strategy().saved_state().publish_state();
     accept();
     for (const auto& refused : choice.refused) log("refused " + refused.path + ": " + refused.reason);
     log("resume from " + path + ", step " + std::to_string(compute.steps_done()));
@@ -153,7 +154,7 @@ std::string RunCheckpoints::own_state(const Position& position) const {
 // Facts for whoever reads it; the same on all ranks.
 std::map<std::string, std::string> RunCheckpoints::metadata() const {
   auto& compute = rank_.system().compute();
-  auto metadata = compute.strategy().state();
+  auto metadata = compute.strategy().saved_state().state();
   metadata["config"] = config_to_json(rank_.config());
   metadata["strategy"] = compute.strategy().name();
   metadata["optimizer"] = optimizer_.name();
@@ -185,7 +186,7 @@ void RunCheckpoints::save(const Position& position, bool best) {
   auto attempt = next_attempt();
   attempt.id = compute.program_lane().all_gather_bytes(attempt.id, "checkpoint").front();
   start_checkpointer(attempt, rank_.is_main());
-  auto parts = compute.strategy().state_parts(optimizer_, rank_.rank(), rank_.world_size());
+  auto parts = compute.strategy().saved_state().state_parts(optimizer_, rank_.rank(), rank_.world_size());
   send(position, attempt, best, rank_.rank(), rank_.world_size(), std::move(parts));
   fault_point("save", compute.steps_done());
 }
@@ -193,7 +194,7 @@ void RunCheckpoints::save(const Position& position, bool best) {
 void RunCheckpoints::save_alone(const Position& position) {
   auto& strategy = rank_.system().compute().strategy();
   if (rank_.config().save_every < 0) return;
-  if (strategy.shards_state()) {
+  if (strategy.saved_state().shards_state()) {
     std::fprintf(stderr, "warning: step %lld is not saved: the other ranks' shards are out of reach\n",
                  static_cast<long long>(rank_.system().compute().steps_done()));
     return;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <sstream>
 
+#include "actors/strategy/snapshots.hpp"
+
 namespace troupe {
 namespace {
 
@@ -29,7 +31,7 @@ void UnevenLoop::check_settings() const {
            "set balance to equal");
   }
   auto& compute = rank_->system().compute();
-  if (compute.strategy().data_shard()) {
+  if (compute.strategy().capability<Placement>() != nullptr) {
     refuse("with strategy " + config.strategy + " several ranks work on the same samples",
            "take batches from rank.loader");
   }
@@ -100,7 +102,7 @@ void UnevenLoop::throw_gone() const {
 // Snapshots are taken every so many steps, and the one before the last may be what all go back to.
 std::int64_t UnevenLoop::keep_from() const {
   auto& compute = rank_->system().compute();
-  const bool goes_back = compute.options().may_recover && compute.strategy().keeps_snapshots();
+  const bool goes_back = compute.options().may_recover && compute.strategy().capability<Snapshots>() != nullptr;
   return round_ - (goes_back ? 2 * std::max<std::int64_t>(1, compute.options().training.snapshot_every) : 0);
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/strategy/evaluation.hpp"
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/base/steady_time.hpp"
 #include "tensor_io/base/trace.hpp"
@@ -51,8 +52,8 @@ ValidationReport Validation::run() const {
   const ModuleModes modes(model_);
   model_.eval();
   auto& compute = rank_.system().compute();
-  auto& strategy = compute.strategy();
-  strategy.begin_evaluation();
+  auto& evaluation = compute.strategy().evaluation();
+  evaluation.begin_evaluation();
   auto sums = at::zeros({4}, at::kDouble);  // loss, what it is over, right, samples
   const auto shard = compute.data_shard();
   const auto [first, last] = validation_part(held_out_->size(), shard.index, shard.count);
@@ -66,7 +67,7 @@ ValidationReport Validation::run() const {
     batch.input = batch.input.to(rank_.device());
     batch.target = batch.target.to(rank_.device());
     std::optional<Loss> loss;
-    const bool mine = strategy.evaluate([&] { loss.emplace(loss_(batch)); });
+    const bool mine = evaluation.evaluate([&] { loss.emplace(loss_(batch)); });
     if (!mine) continue;  // another rank has the result
     const auto n = static_cast<double>(batch.numel());
     const auto value = loss->value.item<double>();
@@ -75,7 +76,7 @@ ValidationReport Validation::run() const {
         {is_sum ? value : value * n, is_sum ? static_cast<double>(*loss->elements) : n, loss->correct.value(), n},
         torch::kFloat64);
   }
-  strategy.end_evaluation();
+  evaluation.end_evaluation();
   fault_point("validate", rank_.steps_done());
   rank_.all_reduce(sums, ReduceOp::sum, "validation");
   ValidationReport report;

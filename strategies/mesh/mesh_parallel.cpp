@@ -9,6 +9,7 @@
 #include "strategies/mesh/stage_balance.hpp"
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/kernels/gradient_clip.hpp"
+#include "tensor_io/layers/deferred_init.hpp"
 
 namespace troupe {
 namespace {
@@ -81,8 +82,15 @@ void MeshParallel::make_lanes() {
   if (mesh_.pp > 1) links_ = std::make_unique<StageLinks>(context_, *pp_lane_, context_.options.pipeline_chunks > 1);
 }
 
+StrategyCapabilities MeshParallel::capabilities() {
+  auto all = own_capabilities();
+  if (mesh_.pp == 1) all.refuse<MicroBatchOrder>("has no pipeline");
+  return all;
+}
+
 void MeshParallel::attach(std::shared_ptr<torch::nn::Module> model) {
   model_ = std::move(model);
+  materialize(*model_);
   collect_parameters();
   if (!context_.newcomer) {
     NamedTensors all;

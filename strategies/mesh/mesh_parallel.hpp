@@ -6,6 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "actors/strategy/evaluation.hpp"
+#include "actors/strategy/micro_batch_order.hpp"
+#include "actors/strategy/peer_waits.hpp"
+#include "actors/strategy/placement.hpp"
+#include "actors/strategy/saved_state.hpp"
 #include "actors/strategy/strategy.hpp"
 #include "strategies/mesh/mesh.hpp"
 #include "strategies/mesh/pipeline_schedule.hpp"
@@ -31,12 +36,18 @@ namespace troupe {
 /// A rank that is lost is healed by one with the same place in another copy. Where there is none (dp 1) its part is
 /// gone with it: Error(state_lost), and the job begins anew from its last checkpoint. A job never goes on with fewer
 /// ranks than its mesh has.
-class MeshParallel : public Strategy {
+class MeshParallel : public Strategy,
+                     public SavedState,
+                     public Placement,
+                     public MicroBatchOrder,
+                     public Evaluation,
+                     public PeerWaits {
  public:
   explicit MeshParallel(StrategyContext context);
   ~MeshParallel() override;
 
   std::string name() const override { return context_.options.strategy; }
+  StrategyCapabilities capabilities() override;
   void attach(std::shared_ptr<torch::nn::Module> model) override;
   void rejoin(StrategyContext context) override;
   NamedTensors replicated_tensors() override;
@@ -47,7 +58,6 @@ class MeshParallel : public Strategy {
   void begin_step(std::int64_t step) override;
   void begin_backward(bool synchronise, double weight) override;
   void end_backward() override;
-  bool orders_micro_batches() const override { return mesh_.pp > 1; }
   void run_micro_batches(MicroBatches& work) override;
   GradientSummary reduce_gradients() override;
   double gradient_norm() override;
@@ -56,9 +66,7 @@ class MeshParallel : public Strategy {
   void roll_back() override;
   void after_update() override {}
   std::chrono::nanoseconds time_waited() const override;
-  std::optional<DataShard> data_shard() const override {
-    return DataShard{place_.dp * mesh_.fsdp + place_.fsdp, mesh_.dp * mesh_.fsdp};
-  }
+  DataShard data_shard() const override { return {place_.dp * mesh_.fsdp + place_.fsdp, mesh_.dp * mesh_.fsdp}; }
   bool counts_samples() const override { return place_.tp == 0 && place_.pp == mesh_.pp - 1; }
   bool evaluate(const std::function<void()>& forward) override;
   std::optional<ReplicaGroup> replica_group() const override;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "actors/strategy/late_voting.hpp"
 #include "tensor_io/kernels/gradient_clip.hpp"
 
 namespace troupe {
@@ -64,6 +65,12 @@ StrategyContext ShardedMesh::make_part() {
   return part;
 }
 
+StrategyCapabilities ShardedMesh::capabilities() {
+  auto all = MeshParallel::capabilities();
+  all.refuse<LateVoting>("waits for the vote");
+  return shards_ ? all.over(shards_->capabilities()) : all;
+}
+
 void ShardedMesh::attach(std::shared_ptr<torch::nn::Module> model) {
   MeshParallel::attach(std::move(model));
   if (context_.newcomer) restore();
@@ -75,7 +82,7 @@ void ShardedMesh::hold_parameters() {
     if (mesh_.pp > 1 && parameter.block < 0) part.apart.insert(parameter.name);
   }
   buffers_.reset();  // they go along with the shards
-  shards_ = std::make_unique<Sharded>(make_part(), mode_of(context_.options, mesh_), std::move(part));
+  shards_ = std::make_unique<ShardedStrategy>(make_part(), mode_of(context_.options, mesh_), std::move(part));
   shards_->place(model_);
   std::map<std::string, std::int32_t> index;
   for (std::size_t p = 0; p < parameters_.size(); ++p) index[parameters_[p].name] = static_cast<std::int32_t>(p);

@@ -1,4 +1,5 @@
 #pragma once
+#include "actors/strategy/snapshots.hpp"
 #include "strategies/mesh/mesh_parallel.hpp"
 #include "strategies/sharded/shard_snapshots.hpp"
 #include "strategies/sharded/sharded_strategy.hpp"
@@ -8,9 +9,9 @@ namespace troupe {
 /// A mesh with an axis `fsdp`: what stages and shared layers leave to a rank is cut once more, into a shard for each of
 /// `fsdp` ranks, which see different samples, as do `dp` copies of all that.
 ///
-/// Sharded does it, over the ranks that hold the same part of the model, and is told which parameters lie elsewhere.
-/// Sums and averages may change places: gradients are averaged and cut first, so that what a pipeline, or ranks with
-/// sequence parallel, add up are shards.
+/// ShardedStrategy does it, over the ranks that hold the same part of the model, and is told which parameters lie
+/// elsewhere. Sums and averages may change places: gradients are averaged and cut first, so that what a pipeline, or
+/// ranks with sequence parallel, add up are shards.
 ///
 /// Without a pipeline a unit's parameters come and go, and its gradients are reduced, while forward and backward go on.
 /// In a pipeline, whose micro-batches are under way at once, parameters that were gathered stay until the step's end,
@@ -18,10 +19,11 @@ namespace troupe {
 ///
 /// A lost rank's shard comes back from the copies of `snapshot_every`, of all ranks one step; without one:
 /// Error(state_lost).
-class ShardedMesh final : public MeshParallel {
+class ShardedMesh final : public MeshParallel, public Snapshots {
  public:
   explicit ShardedMesh(StrategyContext context);
 
+  StrategyCapabilities capabilities() override;
   void attach(std::shared_ptr<torch::nn::Module> model) override;
   void rejoin(StrategyContext context) override;
   NamedTensors replicated_tensors() override { return {}; }
@@ -51,14 +53,12 @@ class ShardedMesh final : public MeshParallel {
   std::vector<TensorPart> state_parts(Optimizer& optimizer, int rank, int world_size) override;
   void read_state(const StateReader& state, Optimizer& optimizer) override;
   void publish_state() override { shards_->publish_state(); }
-  bool keeps_snapshots() const override { return true; }
   void take_snapshot(Optimizer& optimizer, std::uint64_t generation, std::int64_t step,
                      const std::string& note) override;
   std::optional<Restored> take_restored() override { return std::exchange(restored_, std::nullopt); }
-  std::vector<std::string> take_notices() override { return shards_->take_notices(); }
   std::string describe() const override;
 
-  Sharded& shards() noexcept { return *shards_; }
+  ShardedStrategy& shards() noexcept { return *shards_; }
 
  private:
   void hold_parameters() override;
@@ -67,7 +67,7 @@ class ShardedMesh final : public MeshParallel {
   StrategyContext make_part();
   Mesh one_copy() const;
   void restore();
-  /// Of one of Sharded's parameters the index here; -1 stays.
+  /// Of one of ShardedStrategy's parameters the index here; -1 stays.
   std::int32_t outer(std::int32_t parameter) const {
     return parameter < 0 ? parameter : outer_[static_cast<std::size_t>(parameter)];
   }
@@ -78,8 +78,8 @@ class ShardedMesh final : public MeshParallel {
                          std::vector<TensorPart>& parts);
   at::Tensor gather_whole(std::size_t parameter, const at::Tensor& own, at::ScalarType dtype);
 
-  std::unique_ptr<Sharded> shards_;
-  std::vector<std::int32_t> outer_;                    // by Sharded's parameter
+  std::unique_ptr<ShardedStrategy> shards_;
+  std::vector<std::int32_t> outer_;                    // by ShardedStrategy's parameter
   std::shared_ptr<Communicator> part_, part_buckets_;  // of the ranks that hold the same part of the model
   ShardSnapshots snapshots_;
   std::optional<Restored> restored_;

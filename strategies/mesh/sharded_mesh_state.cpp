@@ -5,9 +5,9 @@
 
 namespace troupe {
 
-// Sharded's parts are of what this rank's group holds: they are moved to where that lies in the whole. What several
-// groups have alike one of them writes. A part of a stacked layer would be several runs of the whole, and a file has
-// each tensor once: those are put together.
+// ShardedStrategy's parts are of what this rank's group holds: they are moved to where that lies in the whole. What
+// several groups have alike one of them writes. A part of a stacked layer would be several runs of the whole, and a
+// file has each tensor once: those are put together.
 std::vector<TensorPart> ShardedMesh::state_parts(Optimizer& optimizer, int, int) {
   torch::NoGradGuard no_grad;
   std::map<std::string, const Parameter*> by_name;

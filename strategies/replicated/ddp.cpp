@@ -31,7 +31,8 @@ std::int64_t clock_cost_ns() {
 
 }  // namespace
 
-Ddp::Ddp(StrategyContext context) : Replica(std::move(context)), hook_(make_comm_hook(this->context().options)) {
+Ddp::Ddp(StrategyContext context)
+    : ReplicatedStrategy(std::move(context)), hook_(make_comm_hook(this->context().options)) {
   const auto& options = this->context().options;
   if (!options.early_update) return;
   const auto refuse = [](const std::string& why, const char* instead) {
@@ -51,6 +52,12 @@ void Ddp::set_early(std::shared_ptr<EarlyUpdate> update) {
   if (early_hook_) early_hook_->set(early_);
 }
 
+StrategyCapabilities Ddp::capabilities() {
+  auto all = ReplicatedStrategy::capabilities();
+  if (!early_hook_) all.refuse<EarlyUpdates>("has no early_update");
+  return all;
+}
+
 void Ddp::attach(std::shared_ptr<torch::nn::Module> model) {
   for (const auto& item : model->named_parameters()) {
     if (!early_hook_ || !item.value().requires_grad() || item.value().scalar_type() == at::kFloat) continue;
@@ -58,7 +65,7 @@ void Ddp::attach(std::shared_ptr<torch::nn::Module> model) {
                 "parameter " + item.key() + " is " + c10::toString(item.value().scalar_type()) + ", and it updates f32",
                 "leave it out");
   }
-  Replica::attach(std::move(model));
+  ReplicatedStrategy::attach(std::move(model));
   send_plan();
 }
 
@@ -86,7 +93,7 @@ void Ddp::rejoin(StrategyContext next) {
   if (rolled_back_) hook_->roll_back(step());  // not before: only now the reducer has left the old lane
   rolled_back_ = false;
   set_early(nullptr);  // its memory is the old lane's: parameters stay there until the next step has been made
-  Replica::rejoin(std::move(next));
+  ReplicatedStrategy::rejoin(std::move(next));
   // A rank that was interrupted while the others got their new order follows the plan that comes with the heal.
   buckets().rebuild(order);
   send_plan();
@@ -109,7 +116,7 @@ void Ddp::begin_step(std::int64_t step) {
   step_open_ = true;
   send_ns_ = 0;
   if (!next_order_.empty()) install(next_order_);
-  Replica::begin_step(step);
+  ReplicatedStrategy::begin_step(step);
 }
 
 void Ddp::combine_gradients(GradientSummary& summary) {
@@ -135,14 +142,13 @@ bool Ddp::begin_update(double lr) {
 }
 
 void Ddp::update(Optimizer& optimizer, double lr) {
-  if (early_) return early_->update(lr);
-  early_hook_ ? update_elements(optimizer, lr, "early_update") : optimizer.step(lr);
+  early_ ? early_->update(lr) : update_elements(optimizer, lr, "early_update");
 }
 
 void Ddp::end_step(const std::vector<bool>& used, bool rebuild, bool commit) {
   const bool early = early_ && early_->begun();
   // Nobody has the reduced gradients then.
-  Replica::end_step(early ? std::vector<bool>(used.size(), false) : used, rebuild, commit);
+  ReplicatedStrategy::end_step(early ? std::vector<bool>(used.size(), false) : used, rebuild, commit);
   if (early) commit ? early_->commit(used) : early_->drop();
   rebuild_pending_ = rebuild;
   if (!commit) return hook_->roll_back(step());
@@ -150,7 +156,7 @@ void Ddp::end_step(const std::vector<bool>& used, bool rebuild, bool commit) {
 }
 
 void Ddp::end_step_on_device(const std::vector<bool>& used, bool rebuild, const DeviceDecision& decision) {
-  Replica::end_step_on_device(used, rebuild, decision);
+  ReplicatedStrategy::end_step_on_device(used, rebuild, decision);
   rebuild_pending_ = rebuild;
   step_open_ = false;
 }
@@ -158,7 +164,7 @@ void Ddp::end_step_on_device(const std::vector<bool>& used, bool rebuild, const 
 void Ddp::roll_back() {
   rolled_back_ = step_open_;
   if (early_) early_->drop();
-  Replica::roll_back();
+  ReplicatedStrategy::roll_back();
 }
 
 void Ddp::prepare_updates(Optimizer& optimizer) {
@@ -169,7 +175,7 @@ void Ddp::prepare_updates(Optimizer& optimizer) {
 }
 
 std::vector<HeldMemory> Ddp::held_memory() const {
-  auto held = Replica::held_memory();
+  auto held = ReplicatedStrategy::held_memory();
   if (early_) held.push_back({"two copies of what is updated early", early_->bytes()});
   return held;
 }

@@ -2,6 +2,7 @@
 #include <memory>
 #include <utility>
 
+#include "actors/strategy/early_updates.hpp"
 #include "strategies/replicated/early_update.hpp"
 #include "strategies/replicated/replicated_strategy.hpp"
 
@@ -10,10 +11,11 @@ namespace troupe {
 /// Every rank holds the whole model; gradients are averaged in buckets while backward goes on. The bucket design is
 /// that of PyTorch's DDP (Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB
 /// 2020).
-class Ddp final : public Replica {
+class Ddp final : public ReplicatedStrategy, public EarlyUpdates {
  public:
   explicit Ddp(StrategyContext context);
 
+  StrategyCapabilities capabilities() override;
   void attach(std::shared_ptr<torch::nn::Module> model) override;
   void rejoin(StrategyContext context) override;
   void begin_step(std::int64_t step) override;

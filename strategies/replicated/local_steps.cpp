@@ -9,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "actors/strategy/saved_state.hpp"
 #include "tensor_io/base/steady_time.hpp"
 #include "tensor_io/kernels/pack.hpp"
 
@@ -56,7 +57,7 @@ std::vector<std::int32_t> cut_fragments(const std::vector<std::int64_t>& numel, 
 }
 
 LocalSteps::LocalSteps(StrategyContext context, OuterOptions outer)
-    : Replica(std::move(context)), outer_(outer), hook_(make_comm_hook(this->context().options)) {
+    : ReplicatedStrategy(std::move(context)), outer_(outer), hook_(make_comm_hook(this->context().options)) {
   outer_.check();
   if (this->context().options.comm_hook == "powersgd") {
     throw Error(ErrorCode::usage, "comm_hook",
@@ -303,7 +304,7 @@ void LocalSteps::load_state(const std::map<std::string, std::string>& state) {
 }
 
 void LocalSteps::read_state(const StateReader& state, Optimizer& optimizer) {
-  Replica::read_state(state, optimizer);
+  ReplicatedStrategy::read_state(state, optimizer);
   // Of another strategy, or saved without momentum.
   const auto own = strategy_tensors();
   const bool complete = std::all_of(

@@ -39,7 +39,7 @@ std::vector<std::int32_t> cut_fragments(const std::vector<std::int64_t>& numel, 
 /// its sum is there, on each rank by itself, between two steps; a rank lost meanwhile may leave some ranks with it and
 /// some without. So outer steps are counted, and in a new generation those that are behind take the outer parameters of
 /// those that are ahead. One that nobody has done is done after the next step.
-class LocalSteps final : public Replica {
+class LocalSteps final : public ReplicatedStrategy {
  public:
   LocalSteps(StrategyContext context, OuterOptions outer);
 

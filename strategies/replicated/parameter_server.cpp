@@ -49,7 +49,7 @@ ParameterLinkActor::behavior_type parameter_link(ParameterLinkActor::pointer) {
 
 }  // namespace
 
-ParameterServer::ParameterServer(StrategyContext context) : Replica(std::move(context)) {
+ParameterServer::ParameterServer(StrategyContext context) : ReplicatedStrategy(std::move(context)) {
   const auto& options = this->context().options;
   if (options.sync_batchnorm) {
     throw Error(ErrorCode::usage, "sync_batchnorm", "the ranks of " + name() + " run forward at different times",
@@ -96,14 +96,14 @@ void ParameterServer::drop_links() {
 }
 
 void ParameterServer::set_rollback_point() {
-  if (!round_open_) Replica::set_rollback_point();
+  if (!round_open_) ReplicatedStrategy::set_rollback_point();
 }
 
 void ParameterServer::begin_forward(std::int64_t step) { open_round(step); }
 
 void ParameterServer::begin_step(std::int64_t step) {
   if (added_up_) return;  // another share of the step
-  Replica::begin_step(step);
+  ReplicatedStrategy::begin_step(step);
   open_round(step);
 }
 
@@ -224,12 +224,12 @@ void ParameterServer::close_round(bool go_back) {
 }
 
 void ParameterServer::end_step(const std::vector<bool>& used, bool rebuild, bool commit) {
-  Replica::end_step(used, rebuild, commit);
+  ReplicatedStrategy::end_step(used, rebuild, commit);
   close_round(!commit);
 }
 
 void ParameterServer::roll_back() {
-  Replica::roll_back();
+  ReplicatedStrategy::roll_back();
   // Its lanes are broken, and its actors are to end before what they read is written.
   drop_links();
   close_round(true);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/strategy/demand_shares.hpp"
 #include "actors/strategy/own_actor.hpp"
 #include "strategies/replicated/replicated_strategy.hpp"
 #include "strategies/replicated/update_server.hpp"
@@ -38,7 +39,7 @@ using ParameterLinkActor = caf::typed_actor<caf::replies_to<ServeRound>::with<Ro
 ///
 /// A round is a transaction as a step is: parameters and optimizer state are copied at its start, where it has more
 /// than one update. The last update is applied after the vote, by compute.
-class ParameterServer final : public Replica {
+class ParameterServer final : public ReplicatedStrategy, public DemandShares {
  public:
   explicit ParameterServer(StrategyContext context);
   ~ParameterServer() override { drop_links(); }

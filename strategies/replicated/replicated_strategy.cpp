@@ -7,24 +7,26 @@
 #include "strategies/replicated/bucket_caps.hpp"
 #include "tensor_io/checkpoint/state_parts.hpp"
 #include "tensor_io/kernels/gradient_clip.hpp"
+#include "tensor_io/layers/deferred_init.hpp"
 #include "tensor_io/layout/named_parameters.hpp"
 
 namespace troupe {
 
-class Replica::Written final : public Strategy::HostPart {
+class ReplicatedStrategy::Written final : public GraphCapture::HostPart {
  public:
   GradientBuckets::BackwardTrail trail;
   std::vector<std::int32_t> full;                    // buckets, in the order in which they were
   std::vector<std::shared_ptr<DeviceEvent>> events;  // that the graph marks
 };
 
-Replica::Replica(StrategyContext context) : context_(std::move(context)) {}
+ReplicatedStrategy::ReplicatedStrategy(StrategyContext context) : context_(std::move(context)) {}
 
-void Replica::attach(std::shared_ptr<torch::nn::Module> model) {
+void ReplicatedStrategy::attach(std::shared_ptr<torch::nn::Module> model) {
   if (const auto& named = context_.options.comm_hook; named != "none" && hook() == nullptr)
     throw Error(ErrorCode::usage, "comm_hook", named + " is for buckets of gradients, and " + name() + " has none",
                 "none");
   model_ = std::move(model);
+  materialize(*model_);
   for (const auto& [name, parameter] : unique_parameters(*model_)) {
     names_.push_back(name);
     if (context_.trains(parameter)) parameters_.emplace_back(name, parameter);
@@ -38,14 +40,14 @@ void Replica::attach(std::shared_ptr<torch::nn::Module> model) {
   joined();
 }
 
-void Replica::rejoin(StrategyContext context) {
+void ReplicatedStrategy::rejoin(StrategyContext context) {
   context_ = std::move(context);
   make_buckets();
   move_sync_batchnorm(*model_, context_.program_lane);
   joined();
 }
 
-void Replica::make_buckets() {
+void ReplicatedStrategy::make_buckets() {
   auto parameters = unique_parameters(*model_);
   std::vector<ParameterLayout> layout;
   for (const auto& [name, parameter] : parameters)
@@ -58,29 +60,29 @@ void Replica::make_buckets() {
                                         caps.first_cap_bytes, [this](std::int32_t bucket) { on_full(bucket); });
 }
 
-NamedTensors Replica::replicated_tensors() {
+NamedTensors ReplicatedStrategy::replicated_tensors() {
   NamedTensors tensors;
   for (const auto& item : model_->named_parameters()) tensors.emplace_back(item.key(), item.value().detach());
   for (const auto& item : model_->named_buffers()) tensors.emplace_back(item.key(), item.value());
   return tensors;
 }
 
-void Replica::begin_step(std::int64_t step) {
+void ReplicatedStrategy::begin_step(std::int64_t step) {
   step_ = step;
   buckets_->begin_step();
 }
 
-void Replica::begin_backward(bool synchronise, double weight) {
+void ReplicatedStrategy::begin_backward(bool synchronise, double weight) {
   synchronise_ = synchronise;
   buckets_->begin_backward(synchronise, weight);
 }
 
-void Replica::end_backward() {
+void ReplicatedStrategy::end_backward() {
   if (synchronise_ && graph_ == nullptr) context_.progress->backward_ended.store(step_, std::memory_order_release);
   buckets_->end_backward();
 }
 
-void Replica::on_full(std::int32_t bucket) {
+void ReplicatedStrategy::on_full(std::int32_t bucket) {
   if (graph_ == nullptr) return bucket_full(bucket);
   written_->full.push_back(bucket);
   if (auto event = bucket_event(bucket)) {
@@ -89,25 +91,25 @@ void Replica::on_full(std::int32_t bucket) {
   }
 }
 
-void Replica::begin_capture(DeviceGraph& graph) {
+void ReplicatedStrategy::begin_capture(DeviceGraph& graph) {
   graph_ = &graph;
   written_ = std::make_shared<Written>();
 }
 
-std::shared_ptr<const Strategy::HostPart> Replica::end_capture() {
+std::shared_ptr<const GraphCapture::HostPart> ReplicatedStrategy::end_capture() {
   graph_ = nullptr;
   if (written_) written_->trail = buckets_->trail();
   return std::exchange(written_, nullptr);
 }
 
-void Replica::on_replay(const HostPart& part) {
+void ReplicatedStrategy::on_replay(const HostPart& part) {
   const auto& written = dynamic_cast<const Written&>(part);
   buckets_->follow(written.trail);
   for (const auto bucket : written.full)
     send_bucket(bucket);  // all of them while backward goes on, which the device has just begun
 }
 
-GradientSummary Replica::reduce_gradients() {
+GradientSummary ReplicatedStrategy::reduce_gradients() {
   GradientSummary summary;
   summary.layout_hash = layout_hash(buckets_->layout()) ^ buckets_->plan().hash;
   summary.not_finite_parameter = buckets_->not_finite_parameter();
@@ -125,22 +127,24 @@ GradientSummary Replica::reduce_gradients() {
   return summary;
 }
 
-double Replica::gradient_norm() { return global_norm(buckets_->gradients()); }
+double ReplicatedStrategy::gradient_norm() { return global_norm(buckets_->gradients()); }
 
-void Replica::scale_gradients(double factor) {
+void ReplicatedStrategy::scale_gradients(double factor) {
   for (const auto& flat : buckets_->flats()) flat.mul_(factor);
 }
 
-void Replica::end_step(const std::vector<bool>& used, bool, bool commit) {
+void ReplicatedStrategy::end_step(const std::vector<bool>& used, bool, bool commit) {
   buckets_->set_gradients(replicas_equal() ? used : buckets_->used());
   commit ? buffers_->commit() : buffers_->roll_back();
 }
 
-std::string Replica::late_vote_obstacle() const {
-  return replicas_equal() ? "" : "the replicas of strategy " + name() + " differ";
+StrategyCapabilities ReplicatedStrategy::capabilities() {
+  auto all = own_capabilities();
+  if (!replicas_equal()) all.refuse<LateVoting>("has replicas that differ");
+  return all;
 }
 
-void Replica::end_step_on_device(const std::vector<bool>& used, bool, const DeviceDecision& decision) {
+void ReplicatedStrategy::end_step_on_device(const std::vector<bool>& used, bool, const DeviceDecision& decision) {
   buckets_->set_gradients(used);
   if (decision.factor.defined()) {
     for (const auto& flat : buckets_->flats()) scale_by(flat, decision.factor);
@@ -148,12 +152,12 @@ void Replica::end_step_on_device(const std::vector<bool>& used, bool, const Devi
   buffers_->commit_unless(decision.skip);
 }
 
-void Replica::roll_back() {
+void ReplicatedStrategy::roll_back() {
   buckets_->begin_step();
   buffers_->roll_back();
 }
 
-std::vector<HeldMemory> Replica::held_memory() const {
+std::vector<HeldMemory> ReplicatedStrategy::held_memory() const {
   if (!buckets_) return {};
   const auto device = context_.program_lane->device();
   return {{"parameters", bytes_on(device, model_->parameters())},
@@ -161,7 +165,7 @@ std::vector<HeldMemory> Replica::held_memory() const {
           {"gradient buckets", bytes_on(device, buckets_->flats())}};
 }
 
-std::vector<TensorPart> Replica::state_parts(Optimizer& optimizer, int rank, int world_size) {
+std::vector<TensorPart> ReplicatedStrategy::state_parts(Optimizer& optimizer, int rank, int world_size) {
   torch::NoGradGuard no_grad;
   auto parts =
       replicas_equal() ? parts_of_equals(optimizer, rank, world_size) : parts_of_means(optimizer, rank, world_size);
@@ -172,7 +176,7 @@ std::vector<TensorPart> Replica::state_parts(Optimizer& optimizer, int rank, int
   return parts;
 }
 
-std::vector<TensorPart> Replica::parts_of_equals(Optimizer& optimizer, int rank, int world_size) {
+std::vector<TensorPart> ReplicatedStrategy::parts_of_equals(Optimizer& optimizer, int rank, int world_size) {
   auto alike = replicated_state(*this, optimizer);
   const auto known = model_->named_buffers();
   const auto buffers = std::stable_partition(alike.begin(), alike.end(), [&](const auto& entry) {
@@ -183,7 +187,7 @@ std::vector<TensorPart> Replica::parts_of_equals(Optimizer& optimizer, int rank,
   return parts;
 }
 
-std::vector<TensorPart> Replica::parts_of_means(Optimizer& optimizer, int rank, int world_size) {
+std::vector<TensorPart> ReplicatedStrategy::parts_of_means(Optimizer& optimizer, int rank, int world_size) {
   NamedTensors alike, numbers;  // numbers: each rank's own, and no mean can be of them
   const auto buffers = model_->named_buffers();
   for (const auto& [name, tensor] : replicated_tensors()) {
@@ -204,12 +208,12 @@ std::vector<TensorPart> Replica::parts_of_means(Optimizer& optimizer, int rank, 
   return parts;
 }
 
-void Replica::read_state(const StateReader& state, Optimizer& optimizer) {
-  Strategy::read_state(state, optimizer);
+void ReplicatedStrategy::read_state(const StateReader& state, Optimizer& optimizer) {
+  ReplicatedState(*this).read_state(state, optimizer);
   if (hook() != nullptr) read_hook_state(state);
 }
 
-void Replica::read_hook_state(const StateReader& state) {
+void ReplicatedStrategy::read_hook_state(const StateReader& state) {
   const auto prefix = hook_prefix(), own = prefix + std::to_string(context_.rank) + ".";
   std::set<std::string> ranks;
   NamedTensors mine;
@@ -220,9 +224,9 @@ void Replica::read_hook_state(const StateReader& state) {
   }
   if (ranks.empty()) return;
   if (ranks.size() == static_cast<std::size_t>(context_.world_size)) return hook()->load_state(mine);
-  announce("comm_hook " + context_.options.comm_hook + " begins without the state of the " +
-           std::to_string(ranks.size()) + " ranks that saved it: there are " + std::to_string(context_.world_size) +
-           " now");
+  context_.announce("comm_hook " + context_.options.comm_hook + " begins without the state of the " +
+                    std::to_string(ranks.size()) + " ranks that saved it: there are " +
+                    std::to_string(context_.world_size) + " now");
 }
 
 }  // namespace troupe

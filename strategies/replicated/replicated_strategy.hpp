@@ -4,6 +4,10 @@
 #include <utility>
 #include <vector>
 
+#include "actors/strategy/device_memory.hpp"
+#include "actors/strategy/graph_capture.hpp"
+#include "actors/strategy/late_voting.hpp"
+#include "actors/strategy/saved_state.hpp"
 #include "actors/strategy/strategy.hpp"
 #include "strategies/replicated/gradient_buckets.hpp"
 #include "strategies/replicated/model_sync.hpp"
@@ -16,9 +20,13 @@ namespace troupe {
 /// tensors, buffers are a transaction, newcomers are healed, the state is shared out over the ranks' checkpoint parts.
 /// What is left to decide are three calls: combine_gradients (before the vote), after_update (after the optimizer), and
 /// joined, where lanes and actors of one's own are made. Without any of them each rank trains alone.
-class Replica : public Strategy {
+class ReplicatedStrategy : public Strategy,
+                           public SavedState,
+                           public LateVoting,
+                           public GraphCapture,
+                           public DeviceMemory {
  public:
-  explicit Replica(StrategyContext context);
+  explicit ReplicatedStrategy(StrategyContext context);
 
   // To override.
   /// False if replicas differ between steps (Strategy::replicas_equal). Gradients that only other ranks had stay
@@ -32,6 +40,7 @@ class Replica : public Strategy {
   std::string describe() const override { return name(); }
 
   // Done.
+  StrategyCapabilities capabilities() override;
   void attach(std::shared_ptr<torch::nn::Module> model) override;
   void rejoin(StrategyContext context) override;
   NamedTensors replicated_tensors() override;
@@ -45,9 +54,7 @@ class Replica : public Strategy {
   double gradient_norm() override;
   void scale_gradients(double factor) override;
   void end_step(const std::vector<bool>& used, bool rebuild, bool commit) override;
-  std::string late_vote_obstacle() const override;
   void end_step_on_device(const std::vector<bool>& used, bool rebuild, const DeviceDecision& decision) override;
-  std::string capture_obstacle() const override { return ""; }
   std::uint64_t captured_layout_version() const override { return buckets_->captured_layout_version(); }
   std::uint64_t gradients_so_far() const override { return buckets_->seen_hash(); }
   void begin_capture(DeviceGraph& graph) override;
@@ -56,7 +63,6 @@ class Replica : public Strategy {
   void roll_back() override;
   std::vector<TensorPart> state_parts(Optimizer& optimizer, int rank, int world_size) override;
   void read_state(const StateReader& state, Optimizer& optimizer) override;
-  std::vector<std::string> take_notices() override { return std::exchange(notices_, {}); }
   std::vector<HeldMemory> held_memory() const override;
 
  protected:
@@ -96,8 +102,6 @@ class Replica : public Strategy {
   const GradientBuckets& buckets() const noexcept { return *buckets_; }
   bool attached() const noexcept { return buckets_ != nullptr; }
   FlatBuffers& buffers() noexcept { return *buffers_; }
-  /// News for the user, the same on all ranks (Strategy::take_notices).
-  void announce(std::string news) { notices_.push_back(std::move(news)); }
 
  private:
   class Written;
@@ -114,7 +118,6 @@ class Replica : public Strategy {
   NamedTensors parameters_;
   std::unique_ptr<GradientBuckets> buckets_;
   std::unique_ptr<FlatBuffers> buffers_;
-  std::vector<std::string> notices_;
   std::int64_t step_ = 0;
   bool synchronise_ = true;
   DeviceGraph* graph_ = nullptr;      // that backward is written into

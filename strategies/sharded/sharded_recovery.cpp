@@ -22,14 +22,14 @@ void copy_common(std::int64_t from_begin, const at::Tensor& from, std::int64_t t
 
 }  // namespace
 
-void Sharded::take_snapshot(Optimizer& optimizer, std::uint64_t generation, std::int64_t step,
-                            const std::string& note) {
+void ShardedStrategy::take_snapshot(Optimizer& optimizer, std::uint64_t generation, std::int64_t step,
+                                    const std::string& note) {
   snapshots_.exchange(
       ShardPacker({generation, step, group_->rank(), group_->world_size()}, note, snapshot_tensors(optimizer)),
       context_.hosts, *context_.program_lane);
 }
 
-NamedTensors Sharded::snapshot_tensors(Optimizer& optimizer) {
+NamedTensors ShardedStrategy::snapshot_tensors(Optimizer& optimizer) {
   torch::NoGradGuard no_grad;
   const auto& flats = parameters_->flats();
   const auto& parameters = parameters_->parameters();
@@ -51,7 +51,7 @@ NamedTensors Sharded::snapshot_tensors(Optimizer& optimizer) {
   return tensors;
 }
 
-void Sharded::restore() {
+void ShardedStrategy::restore() {
   torch::NoGradGuard no_grad;
   restored_moments_.clear();
   restored_.reset();
@@ -62,7 +62,7 @@ void Sharded::restore() {
   parameters_->publish();
 }
 
-void Sharded::place_copy(std::int32_t shard, const ShardCopy& copy) {
+void ShardedStrategy::place_copy(std::int32_t shard, const ShardCopy& copy) {
   torch::NoGradGuard no_grad;
   for (const auto& [name, tensor] : copy.tensors) {
     try {
@@ -74,7 +74,7 @@ void Sharded::place_copy(std::int32_t shard, const ShardCopy& copy) {
 }
 
 // What of another cut's shard is this rank's now. A flat parameter's elements have the same places in every cut.
-void Sharded::place_tensor(std::int32_t shard, std::string_view name, const at::Tensor& tensor) {
+void ShardedStrategy::place_tensor(std::int32_t shard, std::string_view name, const at::Tensor& tensor) {
   const auto kind = next_field(name);
   if (kind == "flat") {
     auto& flat = parameters_->flats().at(std::stoul(std::string(name)));

@@ -124,7 +124,7 @@ class Fringes {
 
 }  // namespace
 
-std::vector<TensorPart> Sharded::state_parts(Optimizer& optimizer, int rank, int world_size) {
+std::vector<TensorPart> ShardedStrategy::state_parts(Optimizer& optimizer, int rank, int world_size) {
   torch::NoGradGuard no_grad;
   shard_optimizer(optimizer);
   const auto& parameters = parameters_->parameters();
@@ -220,7 +220,7 @@ std::vector<TensorPart> Sharded::state_parts(Optimizer& optimizer, int rank, int
   return parts;
 }
 
-void Sharded::read_state(const StateReader& state, Optimizer& optimizer) {
+void ShardedStrategy::read_state(const StateReader& state, Optimizer& optimizer) {
   torch::NoGradGuard no_grad;
   shard_optimizer(optimizer);
   if (parameters_->offloads()) context_.program_lane->wait_on_host("copies of the shards");  // they may be read still
@@ -279,7 +279,7 @@ void Sharded::read_state(const StateReader& state, Optimizer& optimizer) {
   optimizer.load_state(moments);
 }
 
-std::vector<HeldMemory> Sharded::held_memory() const {
+std::vector<HeldMemory> ShardedStrategy::held_memory() const {
   if (!parameters_ || !gradients_) return {};
   const auto device = parameters_->device();
   std::vector<at::Tensor> wholes, masters, shards;

@@ -48,7 +48,8 @@ ShardedMode sharded_mode(const StrategyOptions& options) {
               "known: full_shard, shard_grad_op, hybrid_shard, no_shard");
 }
 
-Sharded::Sharded(StrategyContext context) : context_(std::move(context)), mode_(sharded_mode(context_.options)) {
+ShardedStrategy::ShardedStrategy(StrategyContext context)
+    : context_(std::move(context)), mode_(sharded_mode(context_.options)) {
   if (context_.options.comm_hook != "none") {
     throw Error(ErrorCode::usage, "comm_hook",
                 "'" + context_.options.comm_hook + "' reduces whole gradients, " + name() + " reduces shards",
@@ -56,12 +57,12 @@ Sharded::Sharded(StrategyContext context) : context_(std::move(context)), mode_(
   }
 }
 
-Sharded::Sharded(StrategyContext context, ShardedMode mode, ShardedPart part)
+ShardedStrategy::ShardedStrategy(StrategyContext context, ShardedMode mode, ShardedPart part)
     : context_(std::move(context)), mode_(std::move(mode)), part_(std::move(part)) {}
 
-Sharded::~Sharded() = default;
+ShardedStrategy::~ShardedStrategy() = default;
 
-void Sharded::collect_parameters() {
+void ShardedStrategy::collect_parameters() {
   for (const auto& [name, parameter] : unique_parameters(*model_)) {
     if (part_.elsewhere.contains(name)) {
       elsewhere_.insert(parameter.unsafeGetTensorImpl());
@@ -78,21 +79,21 @@ void Sharded::collect_parameters() {
   }
 }
 
-std::vector<ParameterLayout> Sharded::layout() const {
+std::vector<ParameterLayout> ShardedStrategy::layout() const {
   std::vector<ParameterLayout> layout;
   for (const auto& parameter : parameters_ ? parameters_->parameters() : found_)
     layout.push_back({parameter.name, parameter.sizes, parameter.dtype, parameter.tensor.requires_grad()});
   return layout;
 }
 
-std::vector<ParameterLayout> Sharded::shape() const {
+std::vector<ParameterLayout> ShardedStrategy::shape() const {
   auto shape = layout();
   const auto& parameters = parameters_ ? parameters_->parameters() : found_;
   for (std::size_t i = 0; i < shape.size(); ++i) shape[i].requires_grad = context_.trains(parameters[i].tensor);
   return shape;
 }
 
-void Sharded::make_groups() {
+void ShardedStrategy::make_groups() {
   group_ = context_.program_lane;
   reduce_group_ = context_.bucket_lane;
   replicas_ = nullptr;
@@ -122,7 +123,8 @@ void Sharded::make_groups() {
   }
 }
 
-std::vector<Sharded::Unit> Sharded::cut_into_buckets(const std::vector<std::int32_t>& parameters) const {
+std::vector<ShardedStrategy::Unit> ShardedStrategy::cut_into_buckets(
+    const std::vector<std::int32_t>& parameters) const {
   const auto whole = shape();
   std::vector<ParameterLayout> shape;
   shape.reserve(parameters.size());
@@ -144,7 +146,7 @@ std::vector<Sharded::Unit> Sharded::cut_into_buckets(const std::vector<std::int3
   return units;
 }
 
-void Sharded::add_buckets(const std::vector<std::int32_t>& parameters, std::vector<Unit>& units) const {
+void ShardedStrategy::add_buckets(const std::vector<std::int32_t>& parameters, std::vector<Unit>& units) const {
   std::vector<std::int32_t> apart, others;
   for (const auto p : parameters)
     (part_.apart.contains(names_[static_cast<std::size_t>(p)]) ? apart : others).push_back(p);
@@ -154,7 +156,7 @@ void Sharded::add_buckets(const std::vector<std::int32_t>& parameters, std::vect
   }
 }
 
-std::vector<Sharded::Unit> Sharded::units() const {
+std::vector<ShardedStrategy::Unit> ShardedStrategy::units() const {
   std::vector<Unit> units;
   if (!mode_.gathers_units) {
     std::vector<std::int32_t> all(names_.size());
@@ -184,7 +186,7 @@ std::vector<Sharded::Unit> Sharded::units() const {
   return units;
 }
 
-void Sharded::hook_units(const std::vector<Unit>& units) {
+void ShardedStrategy::hook_units(const std::vector<Unit>& units) {
   const auto& flats = parameters_->flats();
   if (std::any_of(flats.begin(), flats.end(), [](const auto& flat) { return flat.residence == Residence::gathered; })) {
     std::shared_ptr<Communicator> lane = group_->split(0, context_.rank);
@@ -207,12 +209,12 @@ void Sharded::hook_units(const std::vector<Unit>& units) {
   }
 }
 
-void Sharded::attach(std::shared_ptr<torch::nn::Module> model) {
+void ShardedStrategy::attach(std::shared_ptr<torch::nn::Module> model) {
   place(std::move(model));
   if (context_.newcomer) restore();
 }
 
-void Sharded::place(std::shared_ptr<torch::nn::Module> model) {
+void ShardedStrategy::place(std::shared_ptr<torch::nn::Module> model) {
   model_ = std::move(model);
   collect_parameters();
   place_model(!context_.newcomer);
@@ -227,7 +229,7 @@ void Sharded::place(std::shared_ptr<torch::nn::Module> model) {
 }
 
 // The model's parameters become views of flat ones, cut for the ranks that there are now.
-void Sharded::place_model(bool keep_values) {
+void ShardedStrategy::place_model(bool keep_values) {
   const auto& options = context_.options;
   const auto shape = this->shape();
   agree_on_layout(shape, *context_.program_lane);
@@ -262,12 +264,12 @@ void Sharded::place_model(bool keep_values) {
   caf::anon_send(context_.reducer, InstallPlan{gradients_->bucket_views(), gradients_->reduction()});
 }
 
-void Sharded::rejoin(StrategyContext context) {
+void ShardedStrategy::rejoin(StrategyContext context) {
   replace(std::move(context));
   restore();
 }
 
-void Sharded::replace(StrategyContext context) {
+void ShardedStrategy::replace(StrategyContext context) {
   context_ = std::move(context);
   rebuild_pending_ = measured_ = false;
   last_arrival_.clear();
@@ -281,23 +283,23 @@ void Sharded::replace(StrategyContext context) {
   move_sync_batchnorm(*model_, context_.program_lane);
 }
 
-NamedTensors Sharded::replicated_tensors() { return {}; }
+NamedTensors ShardedStrategy::replicated_tensors() { return {}; }
 
-void Sharded::set_rollback_point() { buffers_->begin(); }
+void ShardedStrategy::set_rollback_point() { buffers_->begin(); }
 
-void Sharded::begin_step(std::int64_t step) {
+void ShardedStrategy::begin_step(std::int64_t step) {
   step_ = step;
   if (settling_ > 0) --settling_, give_back_free_memory();
   gradients_->begin_step();
   if (gathers_ && mode_.keeps_units) gathers_->begin_phase();
 }
 
-void Sharded::begin_backward(bool synchronise, double weight) {
+void ShardedStrategy::begin_backward(bool synchronise, double weight) {
   last_ = synchronise;
   reduces_ = gradients_->begin_backward(synchronise, weight);
 }
 
-void Sharded::end_backward() {
+void ShardedStrategy::end_backward() {
   if (last_) context_.progress->backward_ended.store(step_, std::memory_order_release);
   gradients_->end_backward();
   if (hooks_) hooks_->end_backward();
@@ -310,7 +312,7 @@ void Sharded::end_backward() {
 
 // Before a wait for the others' gradients: a rank that comes to them by way of other units has them first. What broke
 // is told, and the step given up, in reduce_gradients.
-void Sharded::end_micro_batchs_gathers() {
+void ShardedStrategy::end_micro_batchs_gathers() {
   if (!gathers_) return;
   try {
     gathers_->end_phase();
@@ -319,7 +321,7 @@ void Sharded::end_micro_batchs_gathers() {
   }
 }
 
-GradientSummary Sharded::reduce_gradients() {
+GradientSummary ShardedStrategy::reduce_gradients() {
   GradientSummary summary;
   summary.layout_hash = layout_hash(layout()) ^ parameters_->plan().hash;
   for (const auto f : gradients_->order())
@@ -340,7 +342,7 @@ GradientSummary Sharded::reduce_gradients() {
   return summary;
 }
 
-double Sharded::gradient_norm() {
+double ShardedStrategy::gradient_norm() {
   double mine = 0;
   for (const auto& slice : parameters_->slices()) {
     if (slice.gradient.defined()) mine += sum_of_squares(slice.gradient);
@@ -348,25 +350,26 @@ double Sharded::gradient_norm() {
   return norm_over_ranks(mine, *group_);
 }
 
-void Sharded::scale_gradients(double factor) {
+void ShardedStrategy::scale_gradients(double factor) {
   for (const auto& flat : parameters_->flats()) {
     if (flat.gradient.defined()) flat.gradient.mul_(factor);
   }
 }
 
-void Sharded::end_step(const std::vector<bool>& used, bool rebuild, bool commit) {
+void ShardedStrategy::end_step(const std::vector<bool>& used, bool rebuild, bool commit) {
   gradients_->set_gradients(used);
   rebuild_pending_ = rebuild;
   commit ? buffers_->commit() : buffers_->roll_back();
 }
 
-std::string Sharded::late_vote_obstacle() const {
-  return context_.options.fsdp_cpu_offload
-             ? "fsdp_cpu_offload has the optimizer in the host's memory, which waits for the gradients"
-             : "";
+StrategyCapabilities ShardedStrategy::capabilities() {
+  auto all = own_capabilities();
+  if (context_.options.fsdp_cpu_offload)
+    all.refuse<LateVoting>("with fsdp_cpu_offload has the optimizer in the host's memory, which waits for gradients");
+  return all;
 }
 
-void Sharded::end_step_on_device(const std::vector<bool>& used, bool rebuild, const DeviceDecision& decision) {
+void ShardedStrategy::end_step_on_device(const std::vector<bool>& used, bool rebuild, const DeviceDecision& decision) {
   gradients_->set_gradients(used);
   rebuild_pending_ = rebuild;
   for (const auto& flat : parameters_->flats()) {
@@ -375,16 +378,16 @@ void Sharded::end_step_on_device(const std::vector<bool>& used, bool rebuild, co
   buffers_->commit_unless(decision.skip);
 }
 
-void Sharded::roll_back() {
+void ShardedStrategy::roll_back() {
   gradients_->begin_step();
   buffers_->roll_back();
 }
 
-std::chrono::nanoseconds Sharded::time_waited() const {
+std::chrono::nanoseconds ShardedStrategy::time_waited() const {
   return gathers_ ? gathers_->counts().waited_time : std::chrono::nanoseconds(0);
 }
 
-void Sharded::after_update() {
+void ShardedStrategy::after_update() {
   parameters_->publish();
   if (!rebuild_pending_) return;
   rebuild_pending_ = false;
@@ -394,15 +397,15 @@ void Sharded::after_update() {
   caf::anon_send(context_.reducer, InstallPlan{gradients_->bucket_views(), gradients_->reduction()});
 }
 
-void Sharded::begin_evaluation() {
+void ShardedStrategy::begin_evaluation() {
   if (gathers_) gathers_->begin_evaluation();
 }
 
-void Sharded::end_evaluation() {
+void ShardedStrategy::end_evaluation() {
   if (gathers_) gathers_->end_phase();
 }
 
-void Sharded::shard_optimizer(Optimizer& optimizer) {
+void ShardedStrategy::shard_optimizer(Optimizer& optimizer) {
   auto& placing = sharded_[&optimizer];
   const auto& groups = optimizer.groups();
   const bool has_slices = std::none_of(groups.begin(), groups.end(), [&](const auto& group) {
@@ -434,9 +437,11 @@ void Sharded::shard_optimizer(Optimizer& optimizer) {
   optimizer.load_state(moments);
 }
 
-void Sharded::gradient_arrived(const at::Tensor& parameter) { gradients_->arrived(parameters_->index_of(parameter)); }
+void ShardedStrategy::gradient_arrived(const at::Tensor& parameter) {
+  gradients_->arrived(parameters_->index_of(parameter));
+}
 
-std::string Sharded::describe() const {
+std::string ShardedStrategy::describe() const {
   std::string text = name() + (name() == "fsdp" ? " " + mode_.name : "") + ": ";
   if (!parameters_) return text + "not attached";
   text += parameters_->plan().describe();
@@ -449,7 +454,7 @@ std::string Sharded::describe() const {
 }
 
 void register_sharded() {
-  const auto factory = [](StrategyContext context) { return std::make_unique<Sharded>(std::move(context)); };
+  const auto factory = [](StrategyContext context) { return std::make_unique<ShardedStrategy>(std::move(context)); };
   register_strategy("zero1", "every rank holds the model; optimizer state is sharded", factory);
   register_strategy("zero2", "every rank holds the model; optimizer state and gradients are sharded", factory);
   register_strategy("fsdp", "parameters, gradients and optimizer state are sharded (fsdp_mode)", factory);

@@ -8,6 +8,12 @@
 #include <utility>
 #include <vector>
 
+#include "actors/strategy/device_memory.hpp"
+#include "actors/strategy/evaluation.hpp"
+#include "actors/strategy/late_voting.hpp"
+#include "actors/strategy/peer_waits.hpp"
+#include "actors/strategy/saved_state.hpp"
+#include "actors/strategy/snapshots.hpp"
 #include "actors/strategy/strategy.hpp"
 #include "strategies/replicated/model_sync.hpp"
 #include "strategies/sharded/shard_snapshots.hpp"
@@ -45,14 +51,20 @@ ShardedMode sharded_mode(const StrategyOptions& options);
 /// Gradients of a unit are averaged and cut while backward goes on. After the vote each rank updates its own slices,
 /// and then forward sees the new values: at once where the shards lie in memory that all ranks map (one barrier, no
 /// byte moved), else after an all-gather.
-class Sharded final : public Strategy {
+class ShardedStrategy final : public Strategy,
+                              public SavedState,
+                              public Snapshots,
+                              public LateVoting,
+                              public Evaluation,
+                              public PeerWaits,
+                              public DeviceMemory {
  public:
-  explicit Sharded(StrategyContext context);
-  Sharded(StrategyContext context, ShardedMode mode, ShardedPart part);
-  ~Sharded() override;
+  explicit ShardedStrategy(StrategyContext context);
+  ShardedStrategy(StrategyContext context, ShardedMode mode, ShardedPart part);
+  ~ShardedStrategy() override;
 
   std::string name() const override { return context_.options.strategy; }
-  bool takes_deferred() const override { return true; }
+  StrategyCapabilities capabilities() override;
   void attach(std::shared_ptr<torch::nn::Module> model) override;
   void rejoin(StrategyContext context) override;
   /// What attach and rejoin begin with; whoever calls these brings the values back in a way of his own.
@@ -69,7 +81,6 @@ class Sharded final : public Strategy {
   double gradient_norm() override;
   void scale_gradients(double factor) override;
   void end_step(const std::vector<bool>& used, bool rebuild, bool commit) override;
-  std::string late_vote_obstacle() const override;
   void end_step_on_device(const std::vector<bool>& used, bool rebuild, const DeviceDecision& decision) override;
   void roll_back() override;
   void after_update() override;
@@ -84,7 +95,6 @@ class Sharded final : public Strategy {
   std::vector<TensorPart> state_parts(Optimizer& optimizer, int rank, int world_size) override;
   void read_state(const StateReader& state, Optimizer& optimizer) override;
   void publish_state() override { parameters_->publish(); }
-  bool keeps_snapshots() const override { return true; }
   void take_snapshot(Optimizer& optimizer, std::uint64_t generation, std::int64_t step,
                      const std::string& note) override;
   /// What a copy of this rank's shard is made of; buffers are with the first rank of the group. Live tensors.

@@ -1,10 +1,11 @@
 #include "strategies/switching/switching_strategy.hpp"
 
 #include <algorithm>
-#include <iterator>
 
 #include <nlohmann/json.hpp>
 
+#include "actors/strategy/graph_capture.hpp"
+#include "actors/strategy/late_voting.hpp"
 #include "strategies/batch_norm/sync_batch_norm.hpp"
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/layout/named_parameters.hpp"
@@ -36,7 +37,7 @@ std::string outline(const NamedTensors& tensors) {
 
 }  // namespace
 
-Switching::Switching(StrategyContext context) : context_(std::move(context)) {
+SwitchingStrategy::SwitchingStrategy(StrategyContext context) : context_(std::move(context)) {
   const auto& options = context_.options;
   if (const auto reason = unswitchable(options.strategy); !reason.empty()) refuse(reason);
   if (const auto wrong = parse_switches(options.switch_at, phases_); !wrong.empty()) refuse(wrong);
@@ -46,7 +47,7 @@ Switching::Switching(StrategyContext context) : context_(std::move(context)) {
     (void)make_strategy(context_of(phase));  // what a strategy refuses is refused now, not at its step
 }
 
-StrategyContext Switching::context_of(const StrategyPhase& phase) const {
+StrategyContext SwitchingStrategy::context_of(const StrategyPhase& phase) const {
   auto context = context_;
   context.options.strategy = phase.strategy;
   context.options.comm_hook = phase.hook;
@@ -54,7 +55,14 @@ StrategyContext Switching::context_of(const StrategyPhase& phase) const {
   return context;
 }
 
-std::string Switching::describe() const {
+StrategyCapabilities SwitchingStrategy::capabilities() {
+  auto all = own_capabilities();
+  all.refuse<LateVoting>("waits for the vote before it switches");
+  all.refuse<GraphCapture>("with switch_at goes over to other memory while the job runs");
+  return inner_ ? all.over(inner_->capabilities()) : all;
+}
+
+std::string SwitchingStrategy::describe() const {
   auto text = inner_ ? inner_->describe() : phase_.text();
   for (const auto& phase : phases_) {
     if (phase.from > 0) text += "; " + phase.text() + " from step " + std::to_string(phase.from);
@@ -62,14 +70,14 @@ std::string Switching::describe() const {
   return text;
 }
 
-NamedTensors Switching::replicated_tensors() {
+NamedTensors SwitchingStrategy::replicated_tensors() {
   NamedTensors tensors;
   for (const auto& item : model_->named_parameters()) tensors.emplace_back(item.key(), item.value().detach());
   for (const auto& item : model_->named_buffers()) tensors.emplace_back(item.key(), item.value());
   return tensors;
 }
 
-void Switching::attach(std::shared_ptr<torch::nn::Module> model) {
+void SwitchingStrategy::attach(std::shared_ptr<torch::nn::Module> model) {
   model_ = std::move(model);
   const auto parameters = unique_parameters(*model_);  // as the strategies number them
   for (const auto& [name, parameter] : parameters) names_.push_back(name);
@@ -90,7 +98,7 @@ void Switching::attach(std::shared_ptr<torch::nn::Module> model) {
 }
 
 // Who has done the most switches has the strategy that all go on with. Collective.
-void Switching::agree() {
+void SwitchingStrategy::agree() {
   const nlohmann::json mine{
       {"switches", context_.newcomer ? -1 : switches_}, {"strategy", phase_.strategy}, {"hook", phase_.hook}};
   std::int64_t most = -1;
@@ -119,7 +127,7 @@ void Switching::agree() {
   show();
 }
 
-void Switching::rejoin(StrategyContext context) {
+void SwitchingStrategy::rejoin(StrategyContext context) {
   context_ = std::move(context);
   move_sync_batchnorm(*model_, context_.program_lane);
   agree();
@@ -135,7 +143,7 @@ void Switching::rejoin(StrategyContext context) {
 }
 
 // The strategy of phase_ in the place of the one before, whose hooks leave the parameters first. Collective.
-void Switching::install(std::int64_t done) {
+void SwitchingStrategy::install(std::int64_t done) {
   inner_.reset();
   auto context = context_of(phase_);
   context.switched_at = done;
@@ -145,27 +153,27 @@ void Switching::install(std::int64_t done) {
   installed_ = phase_;
 }
 
-void Switching::begin_step(std::int64_t step) {
+void SwitchingStrategy::begin_step(std::int64_t step) {
   trained_ = true;
   step_ = step;
   inner_->begin_step(step);
 }
 
-void Switching::after_update() {
+void SwitchingStrategy::after_update() {
   inner_->after_update();
   const auto next = phase_after(phases_, step_ + 1);
   if (!next.same_as(phase_) && !(given_up_ && next.same_as(*given_up_))) switch_to(next, step_ + 1);
 }
 
-void Switching::switch_to(const StrategyPhase& next, std::int64_t done) {
+void SwitchingStrategy::switch_to(const StrategyPhase& next, std::int64_t done) {
   const auto was = phase_;
-  const auto carried = inner_->state();
+  const auto carried = inner_->saved_state().state();
   inner_->finish_pending();
   next_ = next;
   if (!stage()) {
     given_up_ = next;
-    notices_.push_back("step " + std::to_string(done) + ": the strategy stays " + was.text() +
-                       ": the ranks' optimizers keep state of different parameters, which has no mean");
+    context_.announce("step " + std::to_string(done) + ": the strategy stays " + was.text() +
+                      ": the ranks' optimizers keep state of different parameters, which has no mean");
     return;
   }
   fault_point("stage", step_);
@@ -175,11 +183,11 @@ void Switching::switch_to(const StrategyPhase& next, std::int64_t done) {
   fault_point("switched", step_);
   install(done);
   if (was.strategy == "ddp" && phase_.strategy == "ddp")
-    inner_->load_state(carried);  // the measured order of its buckets
+    inner_->saved_state().load_state(carried);  // the measured order of its buckets
 }
 
 // What all ranks have to have before any of them may switch. False, on all alike: it can't be had.
-bool Switching::stage() {
+bool SwitchingStrategy::stage() {
   staged_model_.clear();
   staged_optimizer_.clear();
   auto& lane = *context_.program_lane;
@@ -196,7 +204,7 @@ bool Switching::stage() {
   return true;
 }
 
-void Switching::show() {
+void SwitchingStrategy::show() {
   torch::NoGradGuard no_grad;
   const auto live = replicated_tensors();
   for (std::size_t i = 0; i < staged_model_.size(); ++i) live[i].second.copy_(staged_model_[i].second);
@@ -204,26 +212,15 @@ void Switching::show() {
   staged_model_.clear();
   staged_optimizer_.clear();
   staged_ = false;
-  notices_.push_back("step " + std::to_string(step_ + 1) + ": the strategy is now " + next_.text() +
-                     ", before it was " + phase_.text());
+  context_.announce("step " + std::to_string(step_ + 1) + ": the strategy is now " + next_.text() + ", before it was " +
+                    phase_.text());
   phase_ = next_;
   ++switches_;
-  if (inner_) {
-    auto last = inner_->take_notices();
-    notices_.insert(notices_.end(), std::make_move_iterator(last.begin()), std::make_move_iterator(last.end()));
-  }
   inner_.reset();  // whatever comes now, it is not for the strategy before
 }
 
-std::vector<std::string> Switching::take_notices() {
-  auto notices = inner_ ? inner_->take_notices() : std::vector<std::string>{};
-  notices.insert(notices.end(), std::make_move_iterator(notices_.begin()), std::make_move_iterator(notices_.end()));
-  notices_.clear();
-  return notices;
-}
-
-std::map<std::string, std::string> Switching::state() {
-  auto state = inner_ ? inner_->state() : std::map<std::string, std::string>{};
+std::map<std::string, std::string> SwitchingStrategy::state() {
+  auto state = inner_ ? inner_->saved_state().state() : std::map<std::string, std::string>{};
   state["switching.strategy"] = phase_.strategy;
   state["switching.hook"] = phase_.hook;
   state["switching.switches"] = std::to_string(switches_);
@@ -231,7 +228,7 @@ std::map<std::string, std::string> Switching::state() {
 }
 
 // A checkpoint's strategy, which may be another one than this run began with. Collective then.
-void Switching::load_state(const std::map<std::string, std::string>& state) {
+void SwitchingStrategy::load_state(const std::map<std::string, std::string>& state) {
   const auto strategy = state.find("switching.strategy"), hook = state.find("switching.hook"),
              count = state.find("switching.switches");
   if (strategy != state.end() && hook != state.end() && count != state.end() &&
@@ -253,11 +250,11 @@ void Switching::load_state(const std::map<std::string, std::string>& state) {
     }
   }
   saved_own_.clear();
-  inner_->load_state(state);
+  inner_->saved_state().load_state(state);
 }
 
-void Switching::read_state(const StateReader& state, Optimizer& optimizer) {
-  inner_->read_state(state, optimizer);
+void SwitchingStrategy::read_state(const StateReader& state, Optimizer& optimizer) {
+  inner_->saved_state().read_state(state, optimizer);
   constexpr std::string_view kPrefix = "strategy.";
   saved_own_.clear();
   for (const auto& [name, entry] : state.entries()) {
@@ -266,7 +263,8 @@ void Switching::read_state(const StateReader& state, Optimizer& optimizer) {
 }
 
 void register_switching() {
-  register_strategy_switch([](StrategyContext context) { return std::make_unique<Switching>(std::move(context)); });
+  register_strategy_switch(
+      [](StrategyContext context) { return std::make_unique<SwitchingStrategy>(std::move(context)); });
 }
 
 }  // namespace troupe

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "actors/strategy/saved_state.hpp"
 #include "actors/strategy/strategy.hpp"
 #include "strategies/switching/switch_plan.hpp"
 
@@ -20,11 +21,12 @@ namespace troupe {
 /// but for making the new strategy, which a new generation makes good. A rank that passed the barrier shows that all
 /// have what it takes, so in a new generation those that were interrupted there follow those that were not; switches
 /// are counted for that.
-class Switching final : public Strategy {
+class SwitchingStrategy final : public Strategy, public SavedState {
  public:
-  explicit Switching(StrategyContext context);
+  explicit SwitchingStrategy(StrategyContext context);
 
-  std::string capture_obstacle() const override { return "switch_at goes over to other memory while the job runs"; }
+  /// Its own, and whatever the strategy of the time has.
+  StrategyCapabilities capabilities() override;
   std::string name() const override { return phase_.strategy; }
   std::string describe() const override;
   void attach(std::shared_ptr<torch::nn::Module> model) override;
@@ -50,14 +52,11 @@ class Switching final : public Strategy {
   void after_update() override;
   std::map<std::string, std::string> state() override;
   void load_state(const std::map<std::string, std::string>& state) override;
-  void begin_evaluation() override { inner_->begin_evaluation(); }
-  void end_evaluation() override { inner_->end_evaluation(); }
   void shard_optimizer(Optimizer& optimizer) override { optimizer_ = &optimizer; }
   std::vector<TensorPart> state_parts(Optimizer& optimizer, int rank, int world_size) override {
-    return inner_->state_parts(optimizer, rank, world_size);
+    return inner_->saved_state().state_parts(optimizer, rank, world_size);
   }
   void read_state(const StateReader& state, Optimizer& optimizer) override;
-  std::vector<std::string> take_notices() override;
 
  private:
   StrategyContext context_of(const StrategyPhase& phase) const;
@@ -85,7 +84,6 @@ class Switching final : public Strategy {
   std::optional<StrategyPhase> given_up_;  // a switch that cannot be: not tried again in this generation
 
   std::map<std::string, at::Tensor> saved_own_;  // of a checkpoint, by name, until it is known which strategy wrote it
-  std::vector<std::string> notices_;
 };
 
 /// Lets make_strategy do what `switch_at` asks for.

@@ -36,16 +36,16 @@ void conforms(const ConformanceReport& report) {
 }
 
 // Adds gradients up, and does not divide.
-struct SummedGradients : Replica {
-  using Replica::Replica;
+struct SummedGradients : ReplicatedStrategy {
+  using ReplicatedStrategy::ReplicatedStrategy;
   void combine_gradients(GradientSummary&) override {
     for (const auto& flat : gradients()) context().program_lane->all_reduce(flat, ReduceOp::sum, "gradients");
   }
 };
 
 // The same, right: the shortest strategy there is.
-struct MeanGradients : Replica {
-  using Replica::Replica;
+struct MeanGradients : ReplicatedStrategy {
+  using ReplicatedStrategy::ReplicatedStrategy;
   void combine_gradients(GradientSummary&) override {
     for (const auto& flat : gradients()) context().program_lane->all_reduce(flat, ReduceOp::avg, "gradients");
   }

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "actors/strategy/saved_state.hpp"
 #include "strategies/hooks/comm_hooks.hpp"
 #include "strategies/mesh/mesh_parallel.hpp"
 #include "strategies/replicated/ddp.hpp"
@@ -93,6 +94,7 @@ inline StrategyContext next_generation(Compute& compute) {
   context.wait_reduced = [&compute](std::int64_t) {
     return compute.receive<BucketsReduced>("reducer", "the step's buckets");
   };
+  context.announce = [](const std::string&) {};
   return context;
 }
 
@@ -163,8 +165,8 @@ struct SmallTraining {
       compute.distribute(mine);
       const auto made = make(*mine);
       if (!saved.empty()) {
-        compute.strategy().read_state(TensorsReader(saved), *made);
-        compute.strategy().publish_state();
+        compute.strategy().saved_state().read_state(TensorsReader(saved), *made);
+        compute.strategy().saved_state().publish_state();
         compute.set_steps_done(first_step);
       }
       const auto micro = system.options().training.grad_accum_steps;
@@ -203,7 +205,7 @@ struct SmallTraining {
         after_step(report);
       }
       at_end(system, *made);
-      auto mine_of_state = compute.strategy().state_parts(*made, compute.rank(), compute.world_size());
+      auto mine_of_state = compute.strategy().saved_state().state_parts(*made, compute.rank(), compute.world_size());
       for (auto& part : mine_of_state) part.pieces.assign(1, values_of(part).clone());
       std::lock_guard lock(mutex);
       for (auto& part : mine_of_state) parts.push_back(std::move(part));

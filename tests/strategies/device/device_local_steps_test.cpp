@@ -1,4 +1,5 @@
 // Strategies whose ranks train by themselves, on a device, without one: see device_training_test.cpp.
+#include "actors/strategy/saved_state.hpp"
 #include "strategies/replicated/local_steps.hpp"
 #include "tensor_io/device/device_stream.hpp"
 #include "tests/support/fake_device.hpp"
@@ -98,16 +99,16 @@ TEST_CASE("[X05] [L03] on a device a rank that missed an outer step takes it ove
       torch::NoGradGuard no_grad;
       auto& compute = system.compute();
       auto& strategy = compute.strategy();
-      auto state = strategy.state();
+      auto state = strategy.saved_state().state();
       if (compute.rank() == 1) {
         state["local_steps.outer_steps"] = "0";
         state["local_steps.next"] = "4";
-        strategy.load_state(state);
+        strategy.saved_state().load_state(state);
         for (const auto& [name, tensor] : strategy.strategy_tensors()) tensor.fill_(7);
       }
       const auto before = model.parameters().front().detach().cpu().clone();
       strategy.rejoin(testing::next_generation(compute));
-      CHECK(strategy.state()["local_steps.outer_steps"] == "1");
+      CHECK(strategy.saved_state().state()["local_steps.outer_steps"] == "1");
       const auto outer = strategy.strategy_tensors().front().second.cpu();
       CHECK(outer.eq(7).sum().item<std::int64_t>() == 0);
       const auto now = model.parameters().front().detach().cpu();

@@ -3,6 +3,7 @@
 #include <c10/core/AutogradState.h>
 
 #include "actors/block/block.hpp"
+#include "actors/strategy/evaluation.hpp"
 #include "tensor_io/device/device_stream.hpp"
 #include "tests/support/fake_device.hpp"
 #include "tests/support/small_training.hpp"
@@ -89,7 +90,7 @@ void check_as_on_cpu(const std::string& strategy, int ranks, const Change& chang
   CHECK(largest_difference(cpu.state, device.state) <= tolerance);
 }
 
-Sharded& sharded_of(RankSystem& system) { return dynamic_cast<Sharded&>(system.compute().strategy()); }
+ShardedStrategy& sharded_of(RankSystem& system) { return dynamic_cast<ShardedStrategy&>(system.compute().strategy()); }
 
 const std::vector<std::string> kSharded = {
     "zero1", "zero2", "fsdp full_shard", "fsdp shard_grad_op", "fsdp hybrid_shard", "fsdp no_shard"};
@@ -159,7 +160,7 @@ TEST_CASE("[L03] sharded on a device, no stream touches memory before those that
       if (step == 1) FakeDevice::look_for_races();
       if (step != 3) return;
       torch::NoGradGuard no_grad;
-      auto& own = system.compute().strategy();
+      auto& own = system.compute().strategy().evaluation();
       own.begin_evaluation();
       (void)dynamic_cast<UnitStackImpl&>(model).forward(at::ones({2, 8}).to(FakeDevice::device()));
       own.end_evaluation();

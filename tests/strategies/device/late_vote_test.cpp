@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "actors/block/block.hpp"
+#include "actors/strategy/saved_state.hpp"
 #include "tensor_io/device/device_stream.hpp"
 #include "tensor_io/optimizer/torch_optimizer.hpp"
 #include "tests/support/fake_device.hpp"
@@ -125,7 +126,7 @@ struct LateTraining {
     }
     at_end(system);
     if (const auto& last = compute.settle()) keep(*last);
-    auto mine = compute.strategy().state_parts(*made, compute.rank(), compute.world_size());
+    auto mine = compute.strategy().saved_state().state_parts(*made, compute.rank(), compute.world_size());
     for (auto& part : mine) part.pieces.assign(1, values_of(part).clone());
     std::lock_guard lock(mutex);
     for (auto& part : mine) parts.push_back(std::move(part));
@@ -331,11 +332,11 @@ TEST_CASE("[L03] a late vote is refused where something needs to wait, by what t
   SECTION("shards in the host's memory") {
     training.strategy = "fsdp full_shard";
     training.change = [](RankSystemOptions& options) { options.strategy.fsdp_cpu_offload = true; };
-    wanted = "vote: late: fsdp_cpu_offload has the optimizer in the host's memory";
+    wanted = "vote: late: strategy fsdp with fsdp_cpu_offload has the optimizer in the host's memory";
   }
   SECTION("replicas that differ") {
     training.strategy = "local_sgd";
-    wanted = "vote: late: the replicas of strategy local_sgd differ";
+    wanted = "vote: late: strategy local_sgd has replicas that differ";
   }
   SECTION("an optimizer of torch::optim") {
     std::vector<std::shared_ptr<torch::optim::Optimizer>> theirs;

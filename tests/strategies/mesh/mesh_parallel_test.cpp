@@ -6,12 +6,16 @@
 #include <map>
 #include <random>
 
+#include "actors/strategy/evaluation.hpp"
+#include "actors/strategy/peer_waits.hpp"
+#include "actors/strategy/saved_state.hpp"
 #include "examples/gpt/gpt.hpp"
 #include "tensor_io/checkpoint/state_reader.hpp"
 #include "tensor_io/data/datasets.hpp"
 #include "tensor_io/layers/autocast.hpp"
 #include "tests/catch.hpp"
 #include "tests/share.hpp"
+#include "tests/support/lost_capabilities.hpp"
 #include "tests/support/run_program.hpp"
 #include "tests/support/small_training.hpp"
 
@@ -82,8 +86,8 @@ struct MeshRun {
     auto& compute = rank.system().compute();
     auto& strategy = compute.strategy();
     if (!saved.empty()) {
-      strategy.read_state(TensorsReader(saved), *optimizer);
-      strategy.publish_state();
+      strategy.saved_state().read_state(TensorsReader(saved), *optimizer);
+      strategy.saved_state().publish_state();
     }
     const auto loss_of = [&](const Batch& batch) {
       return torch::nn::functional::cross_entropy(forward(*module, batch.input).flatten(0, 1), batch.target.flatten());
@@ -114,7 +118,8 @@ struct MeshRun {
           static_cast<std::size_t>(std::max<std::int64_t>(static_cast<std::int64_t>(losses.size()), report.step + 1)));
       losses[static_cast<std::size_t>(report.step)] = report.loss;  // on all ranks the same
       inside_ms[rank.rank()] += report.inside_ms;
-      waited_ms[rank.rank()] = std::chrono::duration<double, std::milli>(strategy.time_waited()).count();
+      waited_ms[rank.rank()] =
+          std::chrono::duration<double, std::milli>(strategy.capability<PeerWaits>()->time_waited()).count();
       if (rank.rank() == 0) {
         norms.push_back(report.gradient_norm);
         samples.push_back(report.samples);
@@ -127,20 +132,20 @@ struct MeshRun {
       std::vector<std::int64_t> all(64);
       for (std::int64_t i = 0; i < 64; ++i) all[static_cast<std::size_t>(i)] = i;
       module->eval();
-      strategy.begin_evaluation();
+      strategy.evaluation().begin_evaluation();
       for (int times = 0; times < 2; ++times) {
         at::Tensor loss;
-        if (strategy.evaluate([&] { loss = loss_of(data->get_batch(all, {})); })) {
+        if (strategy.evaluation().evaluate([&] { loss = loss_of(data->get_batch(all, {})); })) {
           sums[0] += loss.item<double>();
           sums[1] += 1;
         }
       }
-      strategy.end_evaluation();
+      strategy.evaluation().end_evaluation();
       rank.all_reduce(sums);
       std::lock_guard lock(mutex_);
       held_out = (sums[0] / sums[1]).item<double>();
     }
-    auto parts = strategy.state_parts(*optimizer, rank.rank(), rank.world_size());
+    auto parts = strategy.saved_state().state_parts(*optimizer, rank.rank(), rank.world_size());
     for (auto& part : parts) part.pieces.assign(1, values_of(part).clone());
     std::lock_guard lock(mutex_);
     std::set<std::string> names;
@@ -357,6 +362,18 @@ TEST_CASE("[X04] each combination with fsdp trains as one rank does, on 2, 4, 8 
   INFO(mesh << (mapped ? " mapped" : " gathered"));
   run.run();
   equals_one_rank(run, one_rank());
+}
+
+TEST_CASE("[X04] a mesh of shards can do what its shards can, or says why not") {
+  MeshRun run("pipeline", 2, "fsdp=2");
+  run.config.max_steps = 1;
+  run.between = [](Rank& rank, torch::nn::Module&) {
+    auto& mesh = dynamic_cast<ShardedMesh&>(rank.system().compute().strategy());
+    CHECK(testing::lost_capabilities(mesh.capabilities(), mesh.shards().capabilities()) == "");
+    CHECK(mesh.capability<DeviceMemory>() != nullptr);
+  };
+  run.run();
+  CHECK(joined(run.errors) == "");
 }
 
 TEST_CASE(

@@ -1,6 +1,7 @@
 // Strategies whose ranks train by themselves between outer steps.
 #include "strategies/replicated/local_steps.hpp"
 
+#include "actors/strategy/saved_state.hpp"
 #include "launch/program/strategy_conformance.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/small_training.hpp"
@@ -134,7 +135,7 @@ TEST_CASE("[X05] a diloco run that is saved at an outer step goes on with the bi
     t.before_step = [](RankSystem& system, torch::nn::Module&,
                        std::int64_t step) {  // as the checkpoint's metadata would
       if (step == 8)
-        system.compute().strategy().load_state(
+        system.compute().strategy().saved_state().load_state(
             {{"local_steps.outer_steps", "2"}, {"local_steps.last", "0"}, {"local_steps.next", "12"}});
     };
   });
@@ -200,19 +201,19 @@ TEST_CASE("[X05] a rank that missed an outer step takes it over in the next gene
       torch::NoGradGuard no_grad;
       auto& compute = system.compute();
       auto& strategy = compute.strategy();
-      auto state = strategy.state();
+      auto state = strategy.saved_state().state();
       CHECK(state["local_steps.outer_steps"] == "1");
       if (compute.rank() == 1) {
         state["local_steps.outer_steps"] = "0";
         state["local_steps.next"] = "4";
-        strategy.load_state(state);
+        strategy.saved_state().load_state(state);
         for (const auto& [name, tensor] : strategy.strategy_tensors()) tensor.fill_(7);
       }
       const auto before = model.parameters().front().detach().clone();
       strategy.rejoin(testing::next_generation(compute));
 
-      CHECK(strategy.state()["local_steps.outer_steps"] == "1");
-      CHECK(strategy.state()["local_steps.next"] == "8");
+      CHECK(strategy.saved_state().state()["local_steps.outer_steps"] == "1");
+      CHECK(strategy.saved_state().state()["local_steps.next"] == "8");
       const auto hash = hash_tensors(strategy.strategy_tensors());
       for (const auto& other :
            compute.program_lane().all_gather_bytes({reinterpret_cast<const char*>(&hash), sizeof hash}))

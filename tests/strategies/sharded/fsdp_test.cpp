@@ -5,6 +5,7 @@
 
 #include "actors/block/activation_checkpointing.hpp"
 #include "actors/block/block.hpp"
+#include "actors/strategy/evaluation.hpp"
 #include "strategies/sharded/sharded_strategy.hpp"
 #include "tensor_io/layers/deferred_init.hpp"
 #include "tests/catch.hpp"
@@ -82,7 +83,7 @@ SmallTraining::Result alone(std::int64_t steps, std::function<void(StackImpl&)> 
 }
 
 const UnitGathers* gathers_of(RankSystem& system) {
-  return dynamic_cast<Sharded&>(system.compute().strategy()).gathers();
+  return dynamic_cast<ShardedStrategy&>(system.compute().strategy()).gathers();
 }
 
 }  // namespace
@@ -164,7 +165,7 @@ TEST_CASE("[F04] full_shard keeps few units in memory, and none between steps", 
   training.steps = 4;
   training.at_end = [&](RankSystem& system, Optimizer&) {
     const auto r = static_cast<std::size_t>(system.compute().rank());
-    auto& parameters = dynamic_cast<Sharded&>(system.compute().strategy()).parameters();
+    auto& parameters = dynamic_cast<ShardedStrategy&>(system.compute().strategy()).parameters();
     most[r] = gathers_of(system)->counts().most_bytes;
     gone[r] = true;
     for (std::size_t f = 0; f < parameters.flats().size(); ++f) {
@@ -370,7 +371,7 @@ TEST_CASE("[F01] ranks evaluate unequally often between steps", "[fsdp]") {
     if (step % 2 == 0) return;
     torch::NoGradGuard no_grad;
     const int r = system.compute().rank();
-    auto& strategy = system.compute().strategy();
+    auto& strategy = system.compute().strategy().evaluation();
     strategy.begin_evaluation();
     for (int i = 0; i < 1 + 2 * r; ++i) seen[static_cast<std::size_t>(r)] = call_block(model, at::ones({2, 8})).clone();
     strategy.end_evaluation();

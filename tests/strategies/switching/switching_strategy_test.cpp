@@ -1,12 +1,16 @@
 // Jobs whose strategy changes while they run.
 #include "strategies/switching/switching_strategy.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 
 #include "actors/compute/heal.hpp"
+#include "actors/strategy/device_memory.hpp"
+#include "actors/strategy/saved_state.hpp"
 #include "tensor_io/base/fault_point.hpp"
 #include "tests/catch.hpp"
+#include "tests/support/lost_capabilities.hpp"
 #include "tests/support/small_training.hpp"
 
 using namespace troupe;
@@ -74,7 +78,7 @@ TEST_CASE(
   rest.before_step = [](RankSystem& system, torch::nn::Module&,
                         std::int64_t step) {  // outer steps are counted from the switch on
     if (step == 6)
-      system.compute().strategy().load_state(
+      system.compute().strategy().saved_state().load_state(
           {{"local_steps.outer_steps", "0"}, {"local_steps.last", "0"}, {"local_steps.next", "10"}});
   };
   const auto expected = rest.run();
@@ -161,6 +165,7 @@ TEST_CASE("[X06] a rank that is interrupted behind the barrier of a switch follo
     compute.distribute(model);
     const auto optimizer = training.make(*model);
     const auto watch = fault_watch();
+    std::vector<std::string> news;
     set_fault_watch(std::make_shared<Interruption>(compute.rank() == 1 ? "switch" : "switched"));
     for (std::int64_t s = 0; s < 9; ++s) {
       const auto [input, target] = testing::small_batch(s, 15);
@@ -170,16 +175,16 @@ TEST_CASE("[X06] a rank that is interrupted behind the barrier of a switch follo
           5);
       auto& strategy = compute.strategy();
       if (s != 4) {
-        (void)compute.step(*optimizer, 0.1);
+        for (const auto& notice : compute.step(*optimizer, 0.1).notices) news.push_back(notice);
         continue;
       }
       CHECK_THROWS_WITH(compute.step(*optimizer, 0.1), "interrupted");
       CHECK(strategy.name() == (compute.rank() == 1 ? "diloco" : "ddp"));
-      strategy.rejoin(testing::next_generation(compute));
+      auto next = testing::next_generation(compute);
+      next.announce = [&](std::string notice) { news.push_back(std::move(notice)); };
+      strategy.rejoin(std::move(next));
       strategy.set_rollback_point();
       CHECK(strategy.name() == "ddp");
-      CHECK((strategy.take_notices() ==
-             std::vector<std::string>{"step 5: the strategy is now ddp, before it was diloco"}));
       for (const auto& state : {strategy.replicated_tensors(), optimizer->state()}) {
         const auto hash = hash_tensors(state);
         for (const auto& other :
@@ -188,8 +193,28 @@ TEST_CASE("[X06] a rank that is interrupted behind the barrier of a switch follo
       }
     }
     set_fault_watch(watch);
+    CHECK((news == std::vector<std::string>{"step 2: the strategy is now diloco, before it was ddp",
+                                            "step 5: the strategy is now ddp, before it was diloco"}));
   });
   testing::check_no_errors(errors);
+}
+
+TEST_CASE("[X06] a strategy that switches can do what the one of the time can, or says why not") {
+  for (const auto* strategy : {"ddp", "local_sgd", "diloco"}) {
+    SmallTraining training(strategy, 2);
+    training.steps = 1;
+    training.jobs.options.strategy.switch_at = "2:ddp";
+    training.before_step = [&](RankSystem& system, torch::nn::Module&, std::int64_t) {
+      StrategyContext context = testing::next_generation(system.compute());
+      context.options.switch_at.clear();
+      auto& switching = system.compute().strategy();
+      const auto alone = make_strategy(std::move(context));
+      CHECK(testing::lost_capabilities(switching.capabilities(), alone->capabilities()) == "");
+      const auto held = switching.capability<DeviceMemory>()->held_memory();
+      CHECK(std::any_of(held.begin(), held.end(), [](const auto& part) { return part.what == "gradient buckets"; }));
+    };
+    CHECK(testing::joined(training.run().errors) == "");
+  }
 }
 
 TEST_CASE("[X06] each switch is reported once") {

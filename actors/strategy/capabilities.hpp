@@ -1,0 +1,58 @@
+#pragma once
+#include <tuple>
+
+namespace troupe {
+
+class Strategy;
+class DemandShares;
+class DeviceMemory;
+class EarlyUpdates;
+class Evaluation;
+class GraphCapture;
+class LateVoting;
+class MicroBatchOrder;
+class PeerWaits;
+class Placement;
+class SavedState;
+class Snapshots;
+
+/// What a strategy can do beyond the calls that all have: of each capability the object that has it, or nothing, or
+/// nothing with the reason. Each has a header of its name in this folder. A value; the objects live as long as the
+/// strategy.
+class StrategyCapabilities {
+ public:
+  template <class Capability>
+  struct Entry {
+    Capability* object = nullptr;
+    const char* refused = nullptr;  ///< why it is not there, with the strategy as the subject; static
+  };
+  using Entries = std::tuple<Entry<DemandShares>, Entry<DeviceMemory>, Entry<EarlyUpdates>, Entry<Evaluation>,
+                             Entry<GraphCapture>, Entry<LateVoting>, Entry<MicroBatchOrder>, Entry<PeerWaits>,
+                             Entry<Placement>, Entry<SavedState>, Entry<Snapshots>>;
+
+  /// The interfaces that the strategy's class derives from.
+  static StrategyCapabilities of(Strategy& strategy);
+  /// For a strategy around another: these, and of `inner` whatever is neither here nor refused here.
+  StrategyCapabilities over(const StrategyCapabilities& inner) const;
+
+  template <class Capability>
+  Capability* get() const noexcept {
+    return std::get<Entry<Capability>>(entries_).object;
+  }
+  template <class Capability>
+  void refuse(const char* why) noexcept {
+    std::get<Entry<Capability>>(entries_) = {nullptr, why};
+  }
+  /// Why it is not there; `otherwise` where that was not said.
+  template <class Capability>
+  const char* refusal(const char* otherwise) const noexcept {
+    const auto* said = std::get<Entry<Capability>>(entries_).refused;
+    return said == nullptr ? otherwise : said;
+  }
+  const Entries& entries() const noexcept { return entries_; }
+
+ private:
+  Entries entries_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,18 @@
+#pragma once
+#include <vector>
+
+#include "tensor_io/memory/memory_shortage.hpp"
+
+namespace troupe {
+
+/// Capability of a Strategy that can say what it and the model hold on this rank's device.
+class DeviceMemory {
+ public:
+  /// For whoever runs out of memory there: after forward, backward or the optimizer has thrown.
+  virtual std::vector<HeldMemory> held_memory() const = 0;
+
+ protected:
+  ~DeviceMemory() = default;
+};
+
+}  // namespace troupe

@@ -1,0 +1,35 @@
+#pragma once
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "tensor_io/communicator/communicator.hpp"
+
+namespace troupe {
+
+/// Which part of the data a rank trains on.
+struct DataShard {
+  int index = 0, count = 1;
+};
+
+/// Ranks that hold the same part of the state: who heals a newcomer among them.
+struct ReplicaGroup {
+  std::shared_ptr<Communicator> lane;  ///< over the members
+  std::vector<int> members;            ///< ranks, by their rank in the lane
+};
+
+/// Capability of a Strategy whose ranks have different places: not all train on samples of their own, or hold the same
+/// part of the state. Compute's thread.
+class Placement {
+ public:
+  virtual DataShard data_shard() const = 0;
+  /// False: another rank counts the same samples and their loss.
+  virtual bool counts_samples() const = 0;
+  /// Nothing: all are alike, or a lost rank's part is got back in another way.
+  virtual std::optional<ReplicaGroup> replica_group() const = 0;
+
+ protected:
+  ~Placement() = default;
+};
+
+}  // namespace troupe
