@@ -23,10 +23,10 @@
 #include <thread>
 #include <vector>
 
+#include "actors/strategy/saved_state.hpp"
 #include "bench/plain_write.hpp"
 #include "bench/processes.hpp"
 #include "bench/step_job.hpp"
-#include "actors/strategy/saved_state.hpp"
 #include "launch/rank/run_checkpoints.hpp"
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
 #include "tensor_io/checkpoint/checkpoint_writer.hpp"
@@ -113,7 +113,8 @@ double thread_cpu_ms() {
 // Of this rank's share of a checkpoint.
 std::size_t saved_bytes(troupe::Strategy& strategy, troupe::Optimizer& optimizer, const troupe::Rank& rank) {
   std::size_t bytes = 0;
-  for (const auto& part : strategy.saved_state().state_parts(optimizer, rank.rank(), rank.world_size())) bytes += part.bytes();
+  for (const auto& part : strategy.saved_state().state_parts(optimizer, rank.rank(), rank.world_size()))
+    bytes += part.bytes();
   return bytes;
 }
 

@@ -10,6 +10,7 @@
 #include "actors/strategy/device_memory.hpp"
 #include "actors/strategy/early_updates.hpp"
 #include "actors/strategy/micro_batch_order.hpp"
+#include "actors/strategy/snapshots.hpp"
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/base/random_seed.hpp"
 #include "tensor_io/base/steady_time.hpp"
@@ -32,7 +33,7 @@ struct Awaiting {
 }  // namespace
 
 Compute::Compute(caf::actor_system& system, ComputeOptions options)
-    : options_(std::move(options)), self_(system), rank_(options_.process.slot) {
+    : options_(std::move(options)), self_(system), protocol_(options_.process) {
   const auto& training = options_.training;
   const bool fp16 = training.use_amp && training.amp_dtype == "fp16";
   loss_scaler_ = LossScaler(training, training.loss_scaler == "on" || (training.loss_scaler == "auto" && fp16));
@@ -47,7 +48,7 @@ void Compute::join(LaneBuilder builder, RankSupervisorActor supervisor, std::sha
   services_.status = std::move(status);
   std::optional<ErrorReport> why;
   for (;;) {
-    if (why) caf::anon_send(services_.supervisor, interruption(*why));
+    if (why) caf::anon_send(services_.supervisor, protocol_.interruption(*why));
     const auto next = await_membership(timeout);
     try {
       enter(next);
@@ -65,17 +66,17 @@ void Compute::throw_abort(const ErrorReport& report) {
   using enum ErrorCode;
   if (report.code == ok || report.code == parked || report.code == state_lost || report.code == fenced)
     throw Error(report);
-  throw Error(
-      ErrorReport{ErrorCode::aborted, rank_, "compute", step_, {}, "the job was aborted: " + report.to_string(), {}});
+  throw Error(ErrorReport{
+      ErrorCode::aborted, rank(), "compute", steps_done(), {}, "the job was aborted: " + report.to_string(), {}});
 }
 
 void Compute::throw_interrupted(const InterruptRanks& message) {
-  throw Error(ErrorReport{ErrorCode::aborted, rank_, "compute", step_, {}, message.reason.cause, {}});
+  throw Error(ErrorReport{ErrorCode::aborted, rank(), "compute", steps_done(), {}, message.reason.cause, {}});
 }
 
 void Compute::throw_timeout(const char* actor, const char* what) {
   throw Error(ErrorReport{
-      ErrorCode::internal, rank_, "compute", step_, what,
+      ErrorCode::internal, rank(), "compute", steps_done(), what,
       std::string("the ") + actor + " did not answer within " + std::to_string(options_.timeout.count()) + " ms",
       "raise collective_timeout if that is its pace"});
 }
@@ -96,15 +97,19 @@ std::vector<HeldMemory> Compute::held_memory() const {
 }
 
 ErrorReport Compute::complete(ErrorReport report) const {
-  if (report.rank < 0) report.rank = rank_;
+  if (report.rank < 0) report.rank = rank();
   if (report.actor.empty()) report.actor = "compute";
-  if (report.step < 0) report.step = step_;
+  if (report.step < 0) report.step = steps_done();
   return report;
 }
 
-void Compute::set_steps_done(std::int64_t step) {
-  step_ = step;
-  services_.status->steps_done = step;
+void Compute::resume_at(std::int64_t step) {
+  protocol_.resumed(step);
+  show_steps_done();
+}
+
+void Compute::show_steps_done() {
+  services_.status->steps_done = steps_done();
   move_on();
 }
 
@@ -121,17 +126,17 @@ std::int64_t Compute::shares_per_rank() const {
 
 void Compute::move_on() {
   const auto at = place();
-  *position_ = {options_.training.seed, step_, at.micro_batch, at.index, position_->visit + 1};
+  *position_ = {options_.training.seed, steps_done(), at.micro_batch, at.index, position_->visit + 1};
 }
 
 DataShard Compute::data_shard() const {
   const auto* placement = capability<Placement>();
-  return placement == nullptr ? DataShard{rank_, world_size()} : placement->data_shard();
+  return placement == nullptr ? DataShard{rank(), world_size()} : placement->data_shard();
 }
 
 StrategyContext Compute::strategy_context(bool newcomer) {
   StrategyContext context;
-  context.rank = rank_;
+  context.rank = rank();
   context.world_size = world_size();
   context.newcomer = newcomer;
   context.options = options_.strategy;
@@ -170,7 +175,8 @@ void Compute::distribute(std::shared_ptr<torch::nn::Module> model) {
   }
   for (;;) {
     try {
-      strategy_ = make_strategy(strategy_context(heal_pending_));
+      strategy_ = make_strategy(strategy_context(protocol_.must_heal()));
+      protocol_.keeps_snapshots(capability<Snapshots>() != nullptr);
       late_ = checks_late_vote() ? std::make_unique<LateVote>(options_.training, services_.program_lane->device())
                                  : nullptr;
       check_early_update();
@@ -181,15 +187,16 @@ void Compute::distribute(std::shared_ptr<torch::nn::Module> model) {
       graphs_ = make_graphs();
       strategy_->attach(model_);
       allocate_votes();
-      if (heal_pending_) heal();
+      if (protocol_.must_heal()) heal();
       go_back();
       break;
     } catch (const Error& error) {
       strategy_.reset();
+      protocol_.keeps_snapshots(false);
       recover(error);
     }
   }
-  distributed_ = true;
+  protocol_.became_distributed();
   strategy_->set_rollback_point();
   place_dropout(*model_, position_);
   move_on();
@@ -199,8 +206,7 @@ void Compute::distribute(std::shared_ptr<torch::nn::Module> model) {
 void Compute::allocate_votes() {
   const auto bytes = static_cast<std::int64_t>(vote_bytes(strategy_->parameter_names().size()));
   vote_in_ = at::zeros({bytes}, at::kByte);
-  for (auto& out : vote_out_) out = at::zeros({bytes * world_size()}, at::kByte);
-  votes_step_ = -1;
+  votes_out_ = at::zeros({bytes * world_size()}, at::kByte);
   pace_.reset();
   shares_.reset(world_size());
   own_ = {};
@@ -214,7 +220,7 @@ void Compute::allocate_votes() {
 void Compute::seed_forward() {
   if (micro_batch_ == 0 && strategy_) {
     strategy_->set_rollback_point();
-    if (auto* shares = capability<DemandShares>()) shares->begin_forward(step_);
+    if (auto* shares = capability<DemandShares>()) shares->begin_forward(steps_done());
   }
   seed_micro_batch();
   begin_section();
@@ -223,7 +229,7 @@ void Compute::seed_forward() {
 void Compute::seed_micro_batch() {
   const auto at = place();
   seed_generator(options_.training.seed,
-                 {static_cast<std::uint64_t>(step_), static_cast<std::uint64_t>(at.micro_batch),
+                 {static_cast<std::uint64_t>(steps_done()), static_cast<std::uint64_t>(at.micro_batch),
                   static_cast<std::uint64_t>(at.index)},
                  services_.program_lane ? services_.program_lane->device() : at::kCPU);
 }
@@ -245,7 +251,7 @@ void Compute::refuse_unfrozen() const {
 void Compute::begin_votes() {
   refuse_unfrozen();
   vote_ = Vote{};
-  vote_.step = step_;
+  vote_.step = steps_done();
   overflowed_ = false;
   begun_rate_.reset();
   device_losses_.clear();
@@ -254,8 +260,8 @@ void Compute::begin_votes() {
   sum_divisor_ = std::exp2(std::max(0.0, std::round(std::log2(expected_elements_ / shards))));
   vote_.gradient_divisor = sum_divisor_ * shards;
   if (late_ && late_->unvoted < 0) late_->scale.load(loss_scaler_);
-  services_.program_lane->ledger().set_step(step_);
-  strategy_->begin_step(step_);
+  services_.program_lane->ledger().set_step(steps_done());
+  strategy_->begin_step(steps_done());
 }
 
 void Compute::check_is_scalar(const at::Tensor& loss) const {
@@ -350,7 +356,7 @@ void Compute::run_micro_batches(const std::function<MicroBatchLoss(std::int64_t)
     int count() const override { return static_cast<int>(compute_.options_.training.grad_accum_steps); }
     at::Tensor forward(int micro_batch) override {
       const auto result = run(micro_batch);
-      fault_point("forward", compute_.step_);
+      fault_point("forward", compute_.steps_done());
       compute_.check_loss(result.loss);
       compute_.count_loss(result);
       if (result.weight == 0) return at::zeros({});  // no gradient comes from it: 0 times infinity is NaN
@@ -384,7 +390,7 @@ void Compute::run_micro_batches(const std::function<MicroBatchLoss(std::int64_t)
   StepsMicroBatches work(*this, forward);
   order->run_micro_batches(work);
   trace_since(nanoseconds(mark_), "forward and backward");
-  fault_point("backward", step_);
+  fault_point("backward", steps_done());
   end_section(DeviceTimes::Part::forward);
   micro_batch_ = options_.training.grad_accum_steps;
   move_on();
@@ -415,12 +421,12 @@ void Compute::backward_begun(const MicroBatchLoss& micro_batch) {
   const auto& loss = micro_batch.loss.value;
   trace_since(nanoseconds(mark_), "forward");
   end_section(DeviceTimes::Part::forward);
-  fault_point("forward", step_);
+  fault_point("forward", steps_done());
   count_loss(micro_batch);
   const bool last = micro_batch_ + 1 == options_.training.grad_accum_steps;
   if (last) begin_update();
   strategy_->begin_backward(last, micro_batch.weight);
-  fault_point("backward", step_);
+  fault_point("backward", steps_done());
   if (late_) {
     start_of_late_backward(loss, micro_batch.weight).backward();
   } else if (const double factor = backward_factor(micro_batch); factor == 1) {
@@ -458,14 +464,14 @@ std::vector<Vote> Compute::vote(const GradientSummary& summary, double norm) {
 
 std::vector<Vote> Compute::exchange_votes() {
   encode_vote(vote_, {vote_in_.data_ptr<std::uint8_t>(), static_cast<std::size_t>(vote_in_.numel())});
-  auto& out = vote_out_[step_ % 2];
-  fault_point("vote", step_);
-  voted_step_ = step_;
-  services_.program_lane->all_gather(out, vote_in_, "vote");
-  votes_step_ = step_;
-  fault_point("voted", step_);
-  return decode_votes(
-      {reinterpret_cast<const char*>(out.data_ptr<std::uint8_t>()), static_cast<std::size_t>(out.numel())});
+  fault_point("vote", steps_done());
+  protocol_.vote();
+  services_.program_lane->all_gather(votes_out_, vote_in_, "vote");
+  const std::string votes(reinterpret_cast<const char*>(votes_out_.data_ptr<std::uint8_t>()),
+                          static_cast<std::size_t>(votes_out_.numel()));
+  protocol_.votes_came(votes);
+  fault_point("voted", steps_done());
+  return decode_votes(votes);
 }
 
 std::vector<Vote> Compute::decode_votes(std::string_view votes) const {
@@ -499,7 +505,7 @@ void Compute::apply(Optimizer& optimizer, double lr, double norm, double gradien
 
 void Compute::commit(const Decision& decision, Optimizer& optimizer, double lr) {
   strategy_->end_step(decision.used, decision.rebuild, decision.commit);
-  fault_point("committed", step_);
+  fault_point("committed", steps_done());
   if (decision.commit && !begun_rate_)
     apply(optimizer, lr,
           strategy_->replicas_equal() ? decision.gradient_norm : vote_.gradient_norm * decision.gradient_factor,
@@ -509,11 +515,11 @@ void Compute::commit(const Decision& decision, Optimizer& optimizer, double lr) 
 }
 
 void Compute::end_step() {
-  fault_point("optimizer", step_);
+  fault_point("optimizer", steps_done());
   begun_rate_.reset();
   forget_micro_batches();
-  tasks_done_ = 0;
-  set_steps_done(step_ + 1);
+  protocol_.end_step();
+  show_steps_done();
 }
 
 void Compute::forget_micro_batches() {
@@ -570,7 +576,7 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
                           "call rank.backward for each micro-batch"}));
   }
   StepReport report;
-  report.step = report.measured_step = step_;
+  report.step = report.measured_step = steps_done();
   report.lr = optimizer.first_rate(lr);
   report.loss_scale = loss_scaler_.scale();
   strategy_->shard_optimizer(optimizer);
@@ -587,7 +593,7 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
     auto summary = strategy_->reduce_gradients();
     device_times_.end_reduction(summary.reduced.on_device, take_device_waits());
     trace_since(nanoseconds(wait_started), "wait for gradients");
-    fault_point("reduced", step_);
+    fault_point("reduced", steps_done());
     report.exposed_ms = milliseconds_since(wait_started) + std::exchange(shares_wait_ms_, 0);
     report.reduce_ms = summary.reduced.busy_ms;
     double norm = late_ ? decide_late(summary) : read_device(summary);
@@ -634,11 +640,11 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
     if (!may_be_recovered(error.code())) throw;
     const auto rolled_forward = rejoin(error.report(), &optimizer, lr);
     if (rolled_forward) fill_report(report, *rolled_forward);
-    if (step_ <= report.step) {  // not where it failed after the commit, or is committed now
+    if (steps_done() <= report.step) {  // not where it failed after the commit, or is committed now
       report.committed = false;
       report.repeat = true;
       report.reason = membership_.reason;
-      if (step_ < report.step) report.reason += ", from the snapshot of step " + std::to_string(step_);
+      if (steps_done() < report.step) report.reason += ", from the snapshot of step " + std::to_string(steps_done());
     }
   }
   end_step_time(report);

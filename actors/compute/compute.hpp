@@ -13,6 +13,7 @@
 #include "actors/compute/device_times.hpp"
 #include "actors/compute/heal.hpp"
 #include "actors/compute/loss.hpp"
+#include "actors/compute/step_protocol.hpp"
 #include "actors/compute/straggler.hpp"
 #include "actors/compute/training_options.hpp"
 #include "actors/compute/vote.hpp"
@@ -119,7 +120,7 @@ class Compute {
   /// none.
   double recovery_ms() const noexcept { return recovery_ms_; }
 
-  int rank() const noexcept { return rank_; }
+  int rank() const noexcept { return protocol_.rank(); }
   int world_size() const noexcept { return membership_.world_size(); }
   const Membership& membership() const noexcept { return membership_; }
 
@@ -146,8 +147,8 @@ class Compute {
   std::optional<StepReport> last_step() const;
   /// What lies between two steps (validation, saving), numbered from 0 after each step: whether number `index` is still
   /// to be done. After a loss in one of them it is to be done again, on all ranks.
-  bool task_due(int index) const noexcept { return tasks_done_ <= index; }
-  void task_done(int index) noexcept { tasks_done_ = index + 1; }
+  bool task_due(int index) const noexcept { return protocol_.task_due(index); }
+  void task_done(int index) noexcept { protocol_.task_done(index); }
   /// What was done since the last step (a trace was gathered) is no part of the next one's `step_ms`.
   void begin_step_time() noexcept { step_started_ = std::chrono::steady_clock::now(); }
 
@@ -209,9 +210,10 @@ class Compute {
   /// when the steps are over.
   const std::optional<StepReport>& settle();
 
-  std::int64_t steps_done() const noexcept { return step_; }
+  std::int64_t steps_done() const noexcept { return protocol_.steps_done(); }
   std::int64_t micro_batch() const noexcept { return micro_batch_; }
-  void set_steps_done(std::int64_t step);
+  /// The state is a checkpoint's.
+  void resume_at(std::int64_t step);
 
   /// Receives one message of type T; throws what a failing actor or an abort reports, Error(timeout) naming `what` and
   /// `actor`.
@@ -250,7 +252,7 @@ class Compute {
   /// nothing the second time.
   void settle_optimizer(Optimizer& optimizer);
   /// This rank's part of the save with this id is on its way. A rank that is interrupted before ends that save for all.
-  void begins_save(std::string id) { save_begun_ = std::move(id); }
+  void begins_save(std::string id) { protocol_.begins_save(std::move(id)); }
 
   Strategy& strategy() { return *strategy_; }
   Communicator& program_lane() { return *services_.program_lane; }
@@ -301,6 +303,7 @@ class Compute {
   [[noreturn]] void throw_interrupted(const InterruptRanks& message);
   [[noreturn]] void throw_timeout(const char* actor, const char* what);
   void move_on();
+  void show_steps_done();
   Share place() const;
   void seed_micro_batch();
   void refuse_unfrozen() const;
@@ -338,7 +341,6 @@ class Compute {
   void forget_micro_batches();
   void fill_report(StepReport& report, const Decision& decision) const;
 
-  RankInterrupted interruption(const ErrorReport& why, const std::vector<int>& unreachable = {}) const;
   Membership await_membership(std::chrono::milliseconds timeout);
   StrategyContext strategy_context(bool newcomer);
   void enter(const Membership& next);
@@ -378,7 +380,7 @@ class Compute {
   // Compute's own thread.
   std::shared_ptr<torch::nn::Module> model_;
   std::unique_ptr<Strategy> strategy_;
-  std::int64_t step_ = 0;
+  StepProtocol protocol_;
   std::int64_t micro_batch_ = 0;
   bool has_share_ = false;                          // of the step under way, after one that is done
   bool overflowed_ = false;                         // an update within the step was not finite
@@ -389,14 +391,7 @@ class Compute {
   double shares_wait_ms_ = 0;                // at the ends of the step's shares
   Services services_;
   Membership membership_;
-  int rank_ = 0;
-  bool whole_ = true;          // has the state that its membership goes on from
-  bool heal_pending_ = false;  // the membership has newcomers, and the model has not been healed
-  bool optimizer_pending_ = false;
-  bool distributed_ = false;               // the model is on all ranks
   std::uint64_t snapshot_generation_ = 0;  // of the last snapshot that has ended
-  std::int32_t tasks_done_ = 0;
-  std::string save_begun_;  // id of the last save in which this rank took part
   std::map<std::string, std::string> notes_;
   std::vector<std::string> notices_;  // for the next report
   NamedTensors frozen_;               // did not require a gradient when the model was distributed
@@ -417,9 +412,7 @@ class Compute {
   std::chrono::nanoseconds waited_at_mark_{0};  // on the program lane and the strategy's own
   StragglerWatch pace_;
   BatchShares shares_;
-  at::Tensor vote_in_,
-      vote_out_[2];  // by step parity: the votes of the last step stay while those of the next one come in
-  std::int64_t voted_step_ = -1, votes_step_ = -1;
+  at::Tensor vote_in_, votes_out_;
   std::chrono::steady_clock::time_point step_started_ = std::chrono::steady_clock::now();
 };
 

@@ -111,9 +111,9 @@ at::Tensor Compute::start_of_late_backward(const at::Tensor& loss, double weight
 // In the place of the wait: what decides on the step is launched, and its numbers sent; the vote gets those of the step
 // before. Returns that one's norm.
 double Compute::decide_late(GradientSummary& summary) {
-  auto& next = late_->numbers[static_cast<std::size_t>(step_ % 2)];
+  auto& next = late_->numbers[static_cast<std::size_t>(steps_done() % 2)];
   next = {};
-  next.step = step_;
+  next.step = steps_done();
   next.losses = std::exchange(device_losses_, {});
   next.samples = std::exchange(vote_.samples, 0);
   next.correct = std::exchange(vote_.correct, 0);
@@ -161,10 +161,10 @@ void Compute::settle_by(const Decision& decision) {
 
 void Compute::commit_late(const Decision& decision, Optimizer& optimizer, double lr) {
   capability<LateVoting>()->end_step_on_device(decision.used, decision.rebuild, late_->decision);
-  fault_point("committed", step_);
+  fault_point("committed", steps_done());
   optimizer.step_unless(late_->decision.skip, lr);
   late_->scale.update(late_->decision.skip);
-  late_->unvoted = step_;
+  late_->unvoted = steps_done();
   end_step();
 }
 
@@ -188,7 +188,7 @@ const std::optional<StepReport>& Compute::settle() {
   if (!late_) return nothing;
   if (late_->unvoted >= 0) {
     vote_ = Vote{};
-    vote_.step = step_;
+    vote_.step = steps_done();
     GradientSummary none;
     vote_.gradient_norm = take_late_numbers(none);
     vote_.not_finite_parameter = none.not_finite_parameter;

@@ -44,7 +44,7 @@ void Compute::run_graphed(const GraphedMicroBatch& micro_batch) {
     check_loss(loss);
     return backward_begun({loss, micro_batch.samples, micro_batch.weight});
   }
-  fault_point("forward", step_);
+  fault_point("forward", steps_done());
   strategy_->begin_backward(last, micro_batch.weight);
   if (turn.what == GraphKinds::Turn::write) {
     try {
@@ -57,7 +57,7 @@ void Compute::run_graphed(const GraphedMicroBatch& micro_batch) {
   }
   replay(*turn.graph, micro_batch);
   trace_since(mark_.time_since_epoch().count(), "forward and backward");
-  fault_point("backward", step_);
+  fault_point("backward", steps_done());
   end_section(DeviceTimes::Part::forward);
   ++micro_batch_;
   move_on();

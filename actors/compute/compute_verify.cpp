@@ -66,7 +66,7 @@ NamedTensors Compute::replicated_parameters() {
 
 bool Compute::verifies_now() const {
   const auto every = options_.training.verify_every;
-  return every != 0 && (step_ + 1) % every == 0 && world_size() > 1 && strategy_->replicas_equal();
+  return every != 0 && (steps_done() + 1) % every == 0 && world_size() > 1 && strategy_->replicas_equal();
 }
 
 std::uint64_t Compute::parameter_hash_if_due() {
@@ -86,17 +86,17 @@ bool Compute::heal_diverged(const std::vector<Vote>& votes, Optimizer& optimizer
   const auto& rule = options_.training.on_divergence;
   if (rule == "stop" || (!divergence->majority && rule != "rank_0")) {
     throw Error(ErrorReport{
-        ErrorCode::mismatch, divergence->diverged.front(), "compute", step_, "comparing parameters",
+        ErrorCode::mismatch, divergence->diverged.front(), "compute", steps_done(), "comparing parameters",
         divergence->describe() + " (" + hosts + ")" +
             (divergence->majority ? "" : ", and no side has more than half of the ranks: nobody knows which is right"),
         "check the memory of these hosts, start again with --resume latest; on_divergence says what to do instead"});
   }
   HealRoles roles{divergence->trusted.front(), std::vector<bool>(votes.size(), false), false};
   for (const int rank : divergence->diverged) roles.newcomer[static_cast<std::size_t>(rank)] = true;
-  if (roles.newcomer[static_cast<std::size_t>(rank_)]) whole_ = false;  // until heal_optimizer is done
+  if (roles.newcomer[static_cast<std::size_t>(rank())]) protocol_.lost_state();
   heal_tensors(replicated_parameters(), roles, *services_.program_lane, "model");
   heal_optimizer(optimizer, roles, *services_.program_lane);
-  report.notices.push_back("step " + std::to_string(step_) + ": " + divergence->describe() + " (" + hosts +
+  report.notices.push_back("step " + std::to_string(steps_done()) + ": " + divergence->describe() + " (" + hosts +
                            "): healed from " + rank_list(divergence->trusted) +
                            (divergence->majority ? "" : ", rank 0's side"));
   return true;
@@ -143,7 +143,7 @@ void Compute::watch_pace(const std::vector<Vote>& votes, StepReport& report) {
     times.push_back(vote.own);
     totals.push_back(vote.own.total_ms());
   }
-  if (shares_.add(totals)) report.notices.push_back("step " + std::to_string(step_) + ": " + shares_.describe());
+  if (shares_.add(totals)) report.notices.push_back("step " + std::to_string(steps_done()) + ": " + shares_.describe());
   const auto before = pace_.slow();
   const bool changed = pace_.add(times);
   report.own = std::move(times);
@@ -151,14 +151,14 @@ void Compute::watch_pace(const std::vector<Vote>& votes, StepReport& report) {
     straggler.host = membership_.members[static_cast<std::size_t>(straggler.rank)].host;
     const auto same = [&](const Straggler& other) { return other.rank == straggler.rank; };
     if (changed && std::none_of(before.begin(), before.end(), same))
-      report.notices.push_back("step " + std::to_string(step_) + ": " + straggler.describe());
+      report.notices.push_back("step " + std::to_string(steps_done()) + ": " + straggler.describe());
     report.stragglers.push_back(std::move(straggler));
   }
   if (!changed) return;
   for (const auto& straggler : before) {
     const auto same = [&](const Straggler& other) { return other.rank == straggler.rank; };
     if (std::none_of(pace_.slow().begin(), pace_.slow().end(), same))
-      report.notices.push_back("step " + std::to_string(step_) + ": rank " + std::to_string(straggler.rank) +
+      report.notices.push_back("step " + std::to_string(steps_done()) + ": rank " + std::to_string(straggler.rank) +
                                " keeps up again");
   }
 }

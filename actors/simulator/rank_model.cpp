@@ -4,7 +4,6 @@
 #include <sstream>
 
 #include "actors/compute/heal.hpp"
-#include "actors/compute/rejoin.hpp"
 #include "actors/simulator/job.hpp"
 #include "actors/simulator/model_lane.hpp"
 
@@ -33,6 +32,14 @@ std::string text(const ModelState& state, std::int64_t step) {
   return std::to_string(step) + " " + std::to_string(state.weights) + " " + std::to_string(state.moments);
 }
 
+std::vector<Vote> decoded(const std::string& votes) {
+  std::vector<Vote> decoded;
+  const auto bytes = vote_bytes(0);
+  for (std::size_t at = 0; at + bytes <= votes.size(); at += bytes)
+    decoded.push_back(decode_vote({reinterpret_cast<const std::uint8_t*>(votes.data()) + at, bytes}, 0));
+  return decoded;
+}
+
 std::int64_t parse(const std::string& bytes, ModelState& state) {
   std::istringstream in(bytes);
   std::int64_t step = 0;
@@ -50,7 +57,7 @@ RankModel::RankModel(caf::event_based_actor* self, Job& job, Process& process, c
       join_(join),
       status_(std::move(status)),
       draw_(job.options().seed, process.name),
-      rank_(join.process.slot) {}
+      protocol_(join.process) {}
 
 caf::behavior RankModel::make_behavior() {
   return {
@@ -100,7 +107,7 @@ void RankModel::wait(std::string what, milliseconds limit) {
   wait_ends = job_.world().now() + limit;
 }
 
-bool RankModel::is_here(const char* point) { return job_.comes_to(*this, process_, point, step_); }
+bool RankModel::is_here(const char* point) { return job_.comes_to(*this, process_, point, steps_done()); }
 
 // ---------------------------------------------------------------- joining
 
@@ -117,7 +124,7 @@ void RankModel::ask_to_join() {
           [this](const JoinAccepted& accepted) {
             waits_for.clear();
             if (!accepted.refused.empty())
-              return end({ErrorCode::mismatch, rank_, "rank supervisor", -1, "join", accepted.refused, {}});
+              return end({ErrorCode::mismatch, rank(), "rank supervisor", -1, "join", accepted.refused, {}});
             await_membership();
           },
           [this](caf::error&) {
@@ -130,7 +137,7 @@ void RankModel::await_membership() {
   ++turn_;
   continuation_ = nullptr;
   if (abort_) return end(abort_->report);
-  wait("a membership", distributed_ ? 2 * job_.options().collective_timeout + 65s : 3600s);
+  wait("a membership", protocol_.distributed() ? 2 * job_.options().collective_timeout + 65s : 3600s);
   awaits_membership_ = true;
   while (awaits_membership_ && !memberships_.empty()) {
     const auto next = memberships_.front();
@@ -144,43 +151,23 @@ void RankModel::take(const Membership& next) {
   if (membership.generation <= membership_.generation || ending_) return;
   awaits_membership_ = false;
   waits_for.clear();
-  if (distributed_ && !membership_.members.empty()) {
-    const auto way = how_to_rejoin(membership, {step_, voted_step_, whole_, voted_step_ >= 0, false});
-    if (way == Rejoin::commit) {
-      std::vector<Vote> votes;
-      const auto bytes = vote_bytes(0);
-      for (std::size_t at = 0; at + bytes <= membership.votes.size(); at += bytes)
-        votes.push_back(decode_vote({reinterpret_cast<const std::uint8_t*>(membership.votes.data()) + at, bytes}, 0));
-      if (votes.empty()) {
-        return end({ErrorCode::internal, rank_, "compute", step_, "recovery", "there are no votes to commit by", {}});
-      }
-      decide(votes, {}, {});
+  const auto group = StepGroup::of(membership);
+  try {
+    if (protocol_.distributed() && protocol_.leave_for(group, true) == Rejoin::commit) {
+      decide(decoded(group.votes), {}, {});
       commit(slices_, membership_.generation);
-    } else if (way == Rejoin::refuse) {
-      return end({ErrorCode::internal,
-                  rank_,
-                  "compute",
-                  step_,
-                  "recovery",
-                  "the others go on at step " + std::to_string(membership.resume_step),
-                  {}});
     }
+    protocol_.join(group);
+  } catch (const Error& error) {
+    return end(error.report());
   }
   enter(membership);
 }
 
 void RankModel::enter(const Membership& next) {
   membership_ = next;
-  rank_ = next.rank_of(join_.process);
-  if (rank_ < 0) return end({ErrorCode::fenced, -1, "compute", step_, {}, "the job goes on without this process", {}});
-  whole_ = !next.members[static_cast<std::size_t>(rank_)].newcomer;
   job_.history().entered(join_.process, next.generation);
-  heal_pending_ = optimizer_pending_ = next.has_newcomers();
-  voted_step_ = votes_step_ = -1;
-  votes_.clear();
-  tasks_done_ = next.tasks_done;
-  step_ = next.resume_step;
-  status_->steps_done = step_;
+  status_->steps_done = steps_done();
   broken_.reset();
   gone_.reset();
   collective_.reset();
@@ -201,21 +188,21 @@ void RankModel::put_address() {
   if (!coordinator || coordinator == told_) return;
   told_ = coordinator;
   caf::anon_send(caf::actor_cast<CoordinatorActor>(coordinator),
-                 PutValue{"g" + std::to_string(membership_.generation) + "/" + std::to_string(rank_), process_.name});
+                 PutValue{"g" + std::to_string(membership_.generation) + "/" + std::to_string(rank()), process_.name});
 }
 
 // As CoordinatorRendezvous::get, of one peer after the other.
 void RankModel::exchange_addresses(int peer, milliseconds pause) {
-  if (peer == rank_) ++peer;
+  if (peer == rank()) ++peer;
   if (peer >= membership_.world_size()) return connected();
   const auto generation = membership_.generation;
   const auto again = [this, peer, pause, generation] {
     if (generation != membership_.generation || waits_for != "addresses") return;
     if (job_.world().now() > wait_ends - 3s)
       return leave({ErrorCode::timeout,
-                    rank_,
+                    rank(),
                     "compute",
-                    step_,
+                    steps_done(),
                     "rendezvous",
                     "rank " + std::to_string(peer) + " published nothing",
                     {}});
@@ -237,14 +224,14 @@ void RankModel::exchange_addresses(int peer, milliseconds pause) {
           [this, peer, generation, again](bool there, const std::string&) {
             if (generation != membership_.generation || waits_for != "addresses") return;
             if (!there) return again();
-            const auto made = job_.connect_data(process_, generation, rank_, peer,
+            const auto made = job_.connect_data(process_, generation, rank(), peer,
                                                 membership_.members[static_cast<std::size_t>(peer)].process);
             if (made == Connected::later) return again();
             if (made == Connected::refused)
               return leave({ErrorCode::peer_lost,
-                            rank_,
+                            rank(),
                             "compute",
-                            step_,
+                            steps_done(),
                             "connect",
                             "rank " + std::to_string(peer) + " can't be reached",
                             {}});
@@ -257,7 +244,7 @@ void RankModel::connected() {
   waits_for.clear();
   for (int lane = 0; lane < 2; ++lane) {
     CommunicatorOptions options;
-    options.rank = rank_;
+    options.rank = rank();
     options.world_size = membership_.world_size();
     options.name = kLaneNames[lane];
     const auto generation = membership_.generation;
@@ -269,15 +256,15 @@ void RankModel::connected() {
   }
   for (const auto& piece : std::exchange(early_, {})) arrived(piece);
   collective(kProgram, "connect", {}, [this](const Pieces&) {
-    if (heal_pending_) return heal();
-    distributed_ = true;
+    if (protocol_.must_heal()) return heal();
+    protocol_.became_distributed();
     go_on();
   });
 }
 
 // ---------------------------------------------------------------- state for newcomers
 
-std::string RankModel::encoded_state() const { return text(state_, step_); }
+std::string RankModel::encoded_state() const { return text(state_, steps_done()); }
 
 void RankModel::heal() {
   if (!is_here("heal")) return;
@@ -292,32 +279,31 @@ void RankModel::heal() {
         return end({ErrorCode::mismatch,
                     static_cast<int>(r),
                     "compute",
-                    step_,
+                    steps_done(),
                     "heal of model",
                     "it holds other values than the others",
                     {}});
     }
-    if (roles.newcomer[static_cast<std::size_t>(rank_)]) state_.weights = given.weights;
+    if (roles.newcomer[static_cast<std::size_t>(rank())]) state_.weights = given.weights;
     collective(kProgram, "healed", {}, [this](const Pieces&) {
-      heal_pending_ = false;
-      distributed_ = true;
+      protocol_.healed();
+      protocol_.became_distributed();
       go_on();
     });
   });
 }
 
 void RankModel::settle_optimizer(std::function<void()> then) {
-  if (!optimizer_pending_) return then();
+  if (!protocol_.must_settle_optimizer()) return then();
   collective(kProgram, "optimizer", encoded_state(), [this, then = std::move(then)](const Pieces& pieces) {
     const auto roles = heal_roles(membership_);
     ModelState given;
     parse(pieces[static_cast<std::size_t>(roles.first_donor)], given);
-    if (roles.newcomer[static_cast<std::size_t>(rank_)]) {
+    if (roles.newcomer[static_cast<std::size_t>(rank())]) {
       state_.moments = given.moments;
-      job_.history().took_state(join_.process, step_, state_);
+      job_.history().took_state(join_.process, steps_done(), state_);
     }
-    whole_ = true;
-    optimizer_pending_ = false;
+    protocol_.settled_optimizer();
     then();
   });
 }
@@ -325,14 +311,14 @@ void RankModel::settle_optimizer(std::function<void()> then) {
 void RankModel::resume() {
   const auto* latest = job_.latest();
   std::string offer;
-  if (rank_ == 0 && latest != nullptr) offer = text(latest->parts.at(0).state, latest->step);
+  if (rank() == 0 && latest != nullptr) offer = text(latest->parts.at(0).state, latest->step);
   collective(kProgram, "checkpoint", offer, [this](const Pieces& pieces) {
     collective(kProgram, "checkpoint", {}, [this, offer = pieces.front()](const Pieces&) {
       resumed_ = true;
       if (!offer.empty()) {
-        step_ = parse(offer, state_);
-        status_->steps_done = step_;
-        job_.history().took_state(join_.process, step_, state_);
+        protocol_.resumed(parse(offer, state_));
+        status_->steps_done = steps_done();
+        job_.history().took_state(join_.process, steps_done(), state_);
       }
       go_on();
     });
@@ -343,14 +329,14 @@ void RankModel::resume() {
 
 void RankModel::go_on() {
   const auto& options = job_.options();
-  if (job_.resumes() && step_ == 0 && !resumed_ && membership_.resume_step == 0) return resume();
-  if (step_ > 0 && tasks_done_ <= 0 && step_ % options.save_every == 0) {
+  if (job_.resumes() && steps_done() == 0 && !resumed_ && membership_.resume_step == 0) return resume();
+  if (steps_done() > 0 && protocol_.task_due(0) && steps_done() % options.save_every == 0) {
     return save([this] {
-      tasks_done_ = 1;
+      protocol_.task_done(0);
       go_on();
     });
   }
-  if (step_ >= options.steps) return finish();
+  if (steps_done() >= options.steps) return finish();
   step();
 }
 
@@ -361,13 +347,15 @@ void RankModel::save(std::function<void()> then) {
     return;
   }
   settle_optimizer([this, then] {
-    const SaveAttempt mine{step_, std::to_string(job_.starts()) + "-" + std::to_string(membership_.generation) + "-" +
-                                      std::to_string(++saves_)};
+    const SaveAttempt mine{steps_done(), std::to_string(job_.starts()) + "-" + std::to_string(membership_.generation) +
+                                             "-" + std::to_string(++saves_)};
     collective(kProgram, "checkpoint", mine.id, [this, then](const Pieces& pieces) {
-      under_way_ = {step_, pieces.front()};
+      under_way_ = {steps_done(), pieces.front()};
+      protocol_.begins_save(under_way_.id);
       saving_ = true;
-      self_->send(checkpointer_,
-                  SavePart{under_way_, membership_.generation, rank_, membership_.world_size(), {step_, state_}});
+      self_->send(
+          checkpointer_,
+          SavePart{under_way_, membership_.generation, rank(), membership_.world_size(), {steps_done(), state_}});
       if (is_here("save")) then();
     });
   });
@@ -382,24 +370,24 @@ void RankModel::finish() {
   collective(kProgram, "last checkpoint", save_lost_ ? "-" : "+", [this](const Pieces& pieces) {
     save_lost_ = false;
     if (std::find(pieces.begin(), pieces.end(), "-") != pieces.end()) return save([this] { finish(); });
-    end({ErrorCode::ok, rank_, "compute", step_, {}, {}, {}});
+    end({ErrorCode::ok, rank(), "compute", steps_done(), {}, {}, {}});
   });
 }
 
 void RankModel::step() {
   const auto work = std::chrono::microseconds(draw_.in(20'000, 60'000)) * (job_.is_slow(join_.process.slot) ? 10 : 1);
-  for (auto& lane : lanes_) lane->ledger().set_step(step_);
+  for (auto& lane : lanes_) lane->ledger().set_step(steps_done());
   if (!is_here("forward")) return;
   after(work, [this] {
     if (!job_.options().user_collectives) return reduce();
     const auto norm = [this](const Pieces&) { collective(kProgram, "norm", {}, [this](const Pieces&) { reduce(); }); };
-    if (skip_at == step_) return norm({});
+    if (skip_at == steps_done()) return norm({});
     collective(kProgram, "mean", {}, norm);
   });
 }
 
 void RankModel::reduce() {
-  const auto slice = slice_of(rank_, membership_.world_size());
+  const auto slice = slice_of(rank(), membership_.world_size());
   collective(kBuckets, "bucket 0", std::to_string(slice.first) + " " + std::to_string(slice.end),
              [this](const Pieces& all) { reduced(all); });
 }
@@ -418,24 +406,20 @@ void RankModel::reduced(const Pieces& pieces) {
 
 void RankModel::vote() {
   Vote mine;
-  mine.step = step_;
+  mine.step = steps_done();
   mine.samples = static_cast<double>(kGlobalBatch) / membership_.world_size();
   mine.stop_signal = static_cast<std::uint8_t>(status_->stop_signal.load());
   std::string bytes(vote_bytes(0), '\0');
   encode_vote(mine, {reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size()});
   if (!is_here("vote")) return;
-  voted_step_ = step_;
+  protocol_.vote();
   collective(kProgram, "vote", bytes, [this](const Pieces& pieces) {
-    votes_.clear();
-    std::vector<Vote> votes;
-    for (const auto& piece : pieces) {
-      votes_ += piece;
-      votes.push_back(decode_vote({reinterpret_cast<const std::uint8_t*>(piece.data()), piece.size()}, 0));
-    }
-    votes_step_ = step_;
+    std::string votes;
+    for (const auto& piece : pieces) votes += piece;
+    protocol_.votes_came(votes);
     if (!is_here("voted")) return;
     try {
-      decide(votes, {}, {});
+      decide(decoded(votes), {}, {});
     } catch (const Error& error) {
       return end(error.report());
     }
@@ -448,11 +432,10 @@ void RankModel::vote() {
 }
 
 void RankModel::commit(const std::vector<Slice>& slices, std::uint64_t generation) {
-  apply_step(state_, step_, hash_of_samples(step_, slices));
-  job_.history().applied(join_.process, generation, step_, slices, state_);
-  ++step_;
-  tasks_done_ = 0;
-  status_->steps_done = step_;
+  apply_step(state_, steps_done(), hash_of_samples(steps_done(), slices));
+  job_.history().applied(join_.process, generation, steps_done(), slices, state_);
+  protocol_.end_step();
+  status_->steps_done = steps_done();
 }
 
 // ---------------------------------------------------------------- collectives
@@ -464,19 +447,19 @@ void RankModel::collective(int lane, const std::string& label, std::string bytes
   if (gone_) return leave(*gone_);
   CollectiveRecord record;
   record.kind = CollectiveKind::all_gather;
-  record.numel = lane == kBuckets && other_numel_at == step_ ? 2 : 1;
+  record.numel = lane == kBuckets && other_numel_at == steps_done() ? 2 : 1;
   label.copy(record.label.data(), record.label.size() - 1);
   record.started_ns = job_.world().now().time_since_epoch().count();
   auto& ledger = lanes_[lane]->ledger();
-  ledger.set_step(step_);
+  ledger.set_step(steps_done());
   record = ledger.begin(record);
   collective_ = Collective{lane, record.sequence, record.fingerprint(), label, std::move(then)};
   wait(label, job_.options().collective_timeout + 1s);
-  Piece mine{membership_.generation, lane, record.sequence, record.fingerprint(), rank_, std::move(bytes)};
+  Piece mine{membership_.generation, lane, record.sequence, record.fingerprint(), rank(), std::move(bytes)};
   for (int peer = 0; peer < membership_.world_size(); ++peer) {
-    if (peer != rank_) job_.send_piece(process_, mine, peer);
+    if (peer != rank()) job_.send_piece(process_, mine, peer);
   }
-  pieces_[{lane, mine.sequence, mine.fingerprint}][rank_] = mine.bytes;
+  pieces_[{lane, mine.sequence, mine.fingerprint}][rank()] = mine.bytes;
   const auto what = waits_for;
   const auto ends = wait_ends;
   after(job_.options().collective_timeout, [this, label] {
@@ -485,7 +468,7 @@ void RankModel::collective(int lane, const std::string& label, std::string bytes
     for (int r = 0; r < membership_.world_size(); ++r) {
       if (!here.contains(r)) missing += " " + std::to_string(r);
     }
-    leave({ErrorCode::timeout, rank_, "reducer", step_, label, "no word from" + missing, {}});
+    leave({ErrorCode::timeout, rank(), "reducer", steps_done(), label, "no word from" + missing, {}});
   });
   waits_for = what;
   wait_ends = ends;
@@ -496,9 +479,9 @@ void RankModel::collective(int lane, const std::string& label, std::string bytes
 void RankModel::lost_peer(const PeerGone& gone) {
   if (gone.generation != membership_.generation || broken_ || gone_) return;
   gone_ = ErrorReport{ErrorCode::peer_lost,
-                      rank_,
+                      rank(),
                       "reducer",
-                      step_,
+                      steps_done(),
                       {},
                       "rank " + std::to_string(gone.rank) + " closed its connection",
                       {}};
@@ -532,25 +515,6 @@ void RankModel::complete_if_all() {
 
 // ---------------------------------------------------------------- the ends of a generation, and of the rank
 
-RankInterrupted RankModel::interruption(const ErrorReport& why) const {
-  RankInterrupted report;
-  report.process = join_.process;
-  report.generation = membership_.generation;
-  report.steps_done = step_;
-  report.voted_step = voted_step_;
-  report.tasks_done = tasks_done_;
-  report.distributed = distributed_;
-  report.whole = whole_ && distributed_;
-  report.why = why.to_string();
-  report.hung = why.code == ErrorCode::timeout;
-  report.save = under_way_.id;
-  if (votes_step_ >= 0) {
-    report.votes_step = votes_step_;
-    report.votes = votes_;
-  }
-  return report;
-}
-
 void RankModel::leave(const ErrorReport& why) {
   ++turn_;
   continuation_ = nullptr;
@@ -560,7 +524,7 @@ void RankModel::leave(const ErrorReport& why) {
   job_.close_data(process_, membership_.generation);
   if (abort_) return end(abort_->report);
   if (!may_be_recovered(why.code)) return end(why);
-  caf::anon_send(supervisor_, interruption(why));
+  caf::anon_send(supervisor_, protocol_.interruption(why));
   await_membership();
 }
 
@@ -582,8 +546,8 @@ void RankModel::end(const ErrorReport& report) {
   after_save_ = nullptr;
   job_.close_data(process_, membership_.generation);
   status_->loop_ended = true;
-  if (report.code == ErrorCode::parked && report.rank == rank_ && distributed_ && whole_)
-    job_.save_alone(step_, state_, process_);
+  if (report.code == ErrorCode::parked && report.rank == rank() && protocol_.distributed() && protocol_.whole())
+    job_.save_alone(steps_done(), state_, process_);
   if (report.code != ErrorCode::ok && !abort_) caf::anon_send(supervisor_, RankFailed{report});
   const auto code = exit_code(report.code);
   wait("the coordinator's word", 6s);

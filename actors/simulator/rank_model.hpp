@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/compute/step_protocol.hpp"
 #include "actors/compute/vote.hpp"
 #include "actors/coordinator/coordinator.hpp"
 #include "actors/rank/rank_supervisor.hpp"
@@ -61,9 +62,9 @@ class ModelLane;
 enum class Connected : std::uint8_t { yes, refused, later };
 
 /// The model of Compute: a loop of steps (forward, reduce, vote, commit), saves between them, and the way from one
-/// generation to the next, with numbers in place of tensors. What is decided (votes, what becomes of an interrupted
-/// step, who heals whom) is decided by the functions that Compute calls. Unlike Compute it never blocks: where that
-/// waits, it has a continuation.
+/// generation to the next, with numbers in place of tensors. Its part in the group's steps is the StepProtocol that
+/// Compute follows, and votes and heals are decided by the functions that Compute calls. Unlike Compute it never
+/// blocks: where that waits, it has a continuation.
 class RankModel {
  public:
   RankModel(caf::event_based_actor* self, Job& job, Process& process, const JoinJob& join,
@@ -72,8 +73,8 @@ class RankModel {
   void begin(const RankSupervisorActor& supervisor, caf::actor checkpointer);
   const ProcessId& id() const noexcept { return join_.process; }
   std::uint64_t generation() const noexcept { return membership_.generation; }
-  int rank() const noexcept { return rank_; }
-  std::int64_t steps_done() const noexcept { return step_; }
+  int rank() const noexcept { return protocol_.rank(); }
+  std::int64_t steps_done() const noexcept { return protocol_.steps_done(); }
   RankStatus& status() noexcept { return *status_; }
   /// What it waits for, and the deadline of that; empty if it computes.
   std::string waits_for;
@@ -112,7 +113,6 @@ class RankModel {
   bool is_here(const char* point);
   void after(std::chrono::nanoseconds delay, std::function<void()> then);
   void wait(std::string what, milliseconds limit);
-  RankInterrupted interruption(const ErrorReport& why) const;
   std::string encoded_state() const;
 
   caf::event_based_actor* self_;
@@ -126,12 +126,9 @@ class RankModel {
 
   ModelState state_;
   Membership membership_;
-  int rank_ = 0;
-  std::int64_t step_ = 0, voted_step_ = -1, votes_step_ = -1;
-  std::int32_t tasks_done_ = 0;
-  std::string votes_;
+  StepProtocol protocol_;
   std::vector<Slice> slices_;  // of the step that was reduced last
-  bool whole_ = true, distributed_ = false, heal_pending_ = false, optimizer_pending_ = false, resumed_ = false;
+  bool resumed_ = false;
   bool awaits_membership_ = false, ending_ = false;
   std::deque<Membership> memberships_;  // that came before they were awaited
   std::optional<ErrorReport> broken_;   // the generation's lanes ...

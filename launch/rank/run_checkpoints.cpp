@@ -101,7 +101,7 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector,
         so_far.keep(compute);
         metadata["step"] = std::to_string(step);
         compute.strategy().saved_state().load_state(metadata);
-        compute.set_steps_done(step);
+        compute.resume_at(step);
         const auto scale = counters.find(kLossScale), tracker = counters.find(kLossScaleTracker);
         if (scale != counters.end() && tracker != counters.end())
           compute.loss_scaler().load(scale->second, static_cast<std::int64_t>(tracker->second));

@@ -167,7 +167,7 @@ struct SmallTraining {
       if (!saved.empty()) {
         compute.strategy().saved_state().read_state(TensorsReader(saved), *made);
         compute.strategy().saved_state().publish_state();
-        compute.set_steps_done(first_step);
+        compute.resume_at(first_step);
       }
       const auto micro = system.options().training.grad_accum_steps;
       for (auto s = first_step; s < first_step + steps; ++s) {

@@ -118,8 +118,8 @@ struct MeshRun {
           static_cast<std::size_t>(std::max<std::int64_t>(static_cast<std::int64_t>(losses.size()), report.step + 1)));
       losses[static_cast<std::size_t>(report.step)] = report.loss;  // on all ranks the same
       inside_ms[rank.rank()] += report.inside_ms;
-      waited_ms[rank.rank()] =
-          std::chrono::duration<double, std::milli>(strategy.capability<PeerWaits>()->time_waited()).count();
+      if (const auto* waits = strategy.capability<PeerWaits>())
+        waited_ms[rank.rank()] = std::chrono::duration<double, std::milli>(waits->time_waited()).count();
       if (rank.rank() == 0) {
         norms.push_back(report.gradient_norm);
         samples.push_back(report.samples);

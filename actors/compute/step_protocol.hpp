@@ -1,0 +1,94 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "actors/compute/step_group.hpp"
+
+namespace troupe {
+
+/// What becomes of the step that a rank was in when its generation ended.
+enum class Rejoin : std::uint8_t {
+  roll_back,  ///< what it has begun is undone and runs again
+  commit,     ///< somebody committed the step that it voted on: it commits it too, by the group's votes
+  refuse      ///< its state fits nobody's
+};
+
+/// A rank's part in the steps of its group, as states and nothing else: no tensor, no message, no wait. Compute follows
+/// it, and so does the rank of the simulator, which thus tries what ships.
+///
+/// A generation: join; where there are newcomers, heal, and settle_optimizer before anything that needs the optimizer's
+/// state; distributed once the model is there. A step: its gradients are reduced; vote; votes_came; end_step, whether
+/// it is committed or skipped. Between two steps: the tasks (task_due, task_done), and saves. Interrupted anywhere, the
+/// rank sends `interruption`, and asks `way_into` the group that comes next.
+///
+/// A call that is not due throws Error(internal).
+class StepProtocol {
+ public:
+  explicit StepProtocol(ProcessId process) : process_(process), rank_(process.slot) {}
+
+  /// Of the generation; before the first one the process's slot.
+  int rank() const noexcept { return rank_; }
+  int world_size() const noexcept { return static_cast<int>(group_.ranks.size()); }
+  const StepGroup& group() const noexcept { return group_; }
+  std::int64_t steps_done() const noexcept { return step_; }
+  bool distributed() const noexcept { return distributed_; }
+  /// Has all state that its group goes on from.
+  bool whole() const noexcept { return whole_; }
+
+  /// What the coordinator plans the next generation by.
+  RankInterrupted interruption(const ErrorReport& why, std::vector<std::int32_t> unreachable = {}) const;
+  /// `in_step`: an optimizer is at hand to commit a step with. Changes nothing.
+  Rejoin way_into(const StepGroup& next, bool in_step) const noexcept;
+  /// The step that this rank has not committed ends as the others' did: by the votes of `next`. Throws Error(internal)
+  /// for Rejoin::refuse. end_step follows a commit.
+  Rejoin leave_for(const StepGroup& next, bool in_step) const;
+  /// Throws Error(fenced) where the group goes on without this process.
+  void join(StepGroup next);
+
+  /// The group has newcomers, and the model has not been given to them.
+  bool must_heal() const noexcept { return heal_pending_; }
+  void healed() noexcept { heal_pending_ = false; }
+  /// ... and the optimizer's state has not.
+  bool must_settle_optimizer() const noexcept { return optimizer_pending_; }
+  void settled_optimizer();
+  /// The model is on all ranks.
+  void became_distributed();
+  /// Some of this rank's state was found to be wrong: until settled_optimizer it has none to give.
+  void lost_state() noexcept { whole_ = false; }
+  /// All ranks have gone back to a snapshot, in which the state is whole.
+  void went_back(std::int64_t step) noexcept;
+  /// The state is a checkpoint's.
+  void resumed(std::int64_t step) noexcept { step_ = step; }
+  void keeps_snapshots(bool keeps) noexcept { goes_back_ = keeps; }
+
+  /// Before the votes are exchanged: from now on somebody may commit the step.
+  void vote();
+  /// All ranks', in their order.
+  void votes_came(std::string votes);
+  /// Applied or skipped, by this generation's votes or the next one's.
+  void end_step();
+
+  /// What lies between two steps is numbered from 0: whether number `index` is still to be done.
+  bool task_due(int index) const noexcept { return tasks_done_ <= index; }
+  void task_done(int index) noexcept { tasks_done_ = index + 1; }
+  /// This rank's part of the save with this id is on its way. Interrupted before, it ends that save for all.
+  void begins_save(std::string id) { save_begun_ = std::move(id); }
+
+ private:
+  void expect(bool due, const char* call) const;
+
+  ProcessId process_;
+  StepGroup group_;
+  int rank_;
+  std::int64_t step_ = 0;
+  std::int64_t voted_step_ = -1;  // in this generation
+  std::int64_t votes_step_ = -1;
+  std::string votes_;
+  std::int32_t tasks_done_ = 0;
+  std::string save_begun_;
+  bool whole_ = true, distributed_ = false, goes_back_ = false;
+  bool heal_pending_ = false, optimizer_pending_ = false;
+};
+
+}  // namespace troupe
