@@ -94,12 +94,12 @@ void Balance::check(int ranks) const {
               "give one for each rank, or set it to speed or equal");
 }
 
-BatchShares::BatchShares(Balance balance, std::int64_t total, int ranks, Options options)
+BatchSplit::BatchSplit(Balance balance, std::int64_t total, int ranks, Options options)
     : balance_(std::move(balance)), total_(total), options_(options) {
   reset(ranks);
 }
 
-void BatchShares::reset(int ranks) {
+void BatchSplit::reset(int ranks) {
   recent_.assign(static_cast<std::size_t>(ranks), {});
   shares_.clear();
   if (balance_.by == Balance::By::equal) return;
@@ -107,7 +107,7 @@ void BatchShares::reset(int ranks) {
   shares_ = share_out(weighs ? balance_.weights : std::vector<double>(static_cast<std::size_t>(ranks), 1.0), total_);
 }
 
-bool BatchShares::add(std::span<const double> own_ms) {
+bool BatchSplit::add(std::span<const double> own_ms) {
   if (balance_.by != Balance::By::speed || own_ms.size() < 2 || own_ms.size() != shares_.size()) return false;
   for (std::size_t r = 0; r < own_ms.size(); ++r) recent_[r].push_back(own_ms[r]);
   if (recent_[0].size() < options_.window) return false;

@@ -32,17 +32,17 @@ std::vector<std::int64_t> share_out(std::span<const double> speeds, std::int64_t
 /// shares come when the slowest rank would be done earlier by more than `gain` of its time: what noise would win is
 /// less than that, and a rank whose steps have a fixed cost is met after two or three changes. After each change the
 /// window begins anew.
-class BatchShares {
+class BatchSplit {
  public:
   struct Options {
     std::size_t window = 16;  ///< steps
     double gain = 0.08;       ///< share of the slowest rank's time that a change must win
   };
-  BatchShares() = default;  ///< equal parts, for ever
+  BatchSplit() = default;  ///< equal parts, for ever
   /// `total`: samples of a micro-batch, over all ranks. Throws Error(usage) where there are fewer samples than ranks.
-  BatchShares(Balance balance, std::int64_t total, int ranks)
-      : BatchShares(std::move(balance), total, ranks, Options()) {}
-  BatchShares(Balance balance, std::int64_t total, int ranks, Options options);
+  BatchSplit(Balance balance, std::int64_t total, int ranks)
+      : BatchSplit(std::move(balance), total, ranks, Options()) {}
+  BatchSplit(Balance balance, std::int64_t total, int ranks, Options options);
 
   /// Another membership: forgets what was measured. Weights stay while there are as many ranks as weights, and are
   /// equal otherwise.

@@ -35,7 +35,7 @@ BatchStream::BatchStream(Rank& rank, std::shared_ptr<const Dataset> dataset)
   const auto& config = rank.config();
   compute.expect_elements(
       static_cast<double>(config.batch_size * std::max<std::int64_t>(1, dataset_->tokens_per_sample())));
-  compute.share_batches(config.batch_size / config.grad_accum_steps, rank.system().options().world_size);
+  compute.split_batches(config.batch_size / config.grad_accum_steps, rank.system().options().world_size);
   const DistributedSampler sampler(sampling());
   const auto steps = sampler.steps_per_epoch();
   steps_done_ = compute.steps_done();
@@ -88,7 +88,7 @@ SamplerOptions BatchStream::sampling() const {
           rank_->world_size() != rank_->system().options().world_size,
           dataset_->shard_sizes(),
           config.shuffle_buffer,
-          compute.batch_shares()};
+          compute.batch_split()};
 }
 
 void BatchStream::start() {
@@ -148,7 +148,7 @@ void BatchStream::stop() {
   share_makers_.clear();
   if (!loader_) return;
   caf::anon_send_exit(loader_, caf::exit_reason::user_shutdown);
-  auto& mailbox = rank_->system().compute().mailbox();
+  auto& mailbox = rank_->system().compute().mailbox().actor();
   mailbox.wait_for(loader_);
   loader_ = {};
   // What was under way is of no use to the next loader.
@@ -206,7 +206,7 @@ void BatchStream::rewind() {
   if (!share_makers_.empty()) step_.clear();  // they are handed out anew
   for (; !step_.empty(); step_.pop_back()) again_.push_front(step_.back());
   if (rank_->rank() == loader_rank_ && rank_->world_size() == loader_world_size_ &&
-      rank_->system().compute().batch_shares() == loader_shares_)
+      rank_->system().compute().batch_split() == loader_shares_)
     return;
   again_.clear();
   stop();
@@ -226,7 +226,7 @@ std::shared_ptr<const Batch> BatchStream::next() {
 
 std::shared_ptr<const Batch> BatchStream::receive() {
   auto& compute = rank_->system().compute();
-  const auto loaded = compute.receive_next<BatchLoaded, DataEnded>("data loader", "the next batch");
+  const auto loaded = compute.mailbox().receive_next<BatchLoaded, DataEnded>("data loader", "the next batch");
   if (!loaded) return nullptr;
   trace_load(loaded->load_ms, loaded->loaded_ns);
   if (active_track() != nullptr) trace_message("BatchLoaded", "data loader", loaded->loaded_ns - 1);
@@ -236,7 +236,7 @@ std::shared_ptr<const Batch> BatchStream::receive() {
 }
 
 std::shared_ptr<const Batch> BatchStream::make_here() {
-  rank_->system().compute().throw_if_interrupted();
+  rank_->system().compute().mailbox().throw_if_interrupted();
   const auto made = direct_ ? direct_->next() : load_share();
   if (!made) return nullptr;
   if (!made->batch) {  // reported as a loader's actor does: to compute first, which throws it

@@ -101,6 +101,7 @@ RankSystem::RankSystem(caf::actor_system& system, RankSystemOptions options)
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     for (bool answered = false; !answered;) {
       compute_->mailbox()
+          .actor()
           .request(supervisor_, std::chrono::seconds(60), JoinRank{one_try})
           .receive(
               [&](const JoinAccepted& accepted) {
@@ -167,6 +168,7 @@ Compute::Services RankSystem::make_lanes(const Membership& membership) {
     // It may still be on its way out of the old lane, which was aborted.
     std::string problem;
     compute_->mailbox()
+        .actor()
         .request(reducer_, std::chrono::seconds(10), InstallLane{services.bucket_lane})
         .receive([](bool) {}, [&](caf::error& error) { problem = system_.render(error); });
     if (!problem.empty())
@@ -187,6 +189,7 @@ void RankSystem::finish(const ErrorReport& report) {
   finished_ = true;
   status_->loop_ended = true;
   compute_->mailbox()
+      .actor()
       .request(supervisor_, std::chrono::seconds(5), FinishRank{report})
       .receive([](bool) {}, [](caf::error&) {});  // a coordinator that is gone needs no telling
 }
@@ -207,11 +210,11 @@ void RankSystem::shut_down() {
   join_trace(nullptr, {});
   if (reducer_) {
     caf::anon_send_exit(reducer_, caf::exit_reason::user_shutdown);
-    compute_->mailbox().wait_for(reducer_);
+    compute_->mailbox().actor().wait_for(reducer_);
   }
   if (supervisor_) {
     caf::anon_send_exit(supervisor_, caf::exit_reason::user_shutdown);
-    compute_->mailbox().wait_for(supervisor_);
+    compute_->mailbox().actor().wait_for(supervisor_);
   }
   reducer_ = ReducerActor();
   supervisor_ = RankSupervisorActor();

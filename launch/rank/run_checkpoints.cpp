@@ -56,7 +56,7 @@ void RunCheckpoints::start_checkpointer(const SaveAttempt& first, bool publishes
 RunCheckpoints::~RunCheckpoints() {
   if (!checkpointer_) return;
   caf::anon_send_exit(checkpointer_, caf::exit_reason::user_shutdown);
-  rank_.system().compute().mailbox().wait_for(checkpointer_);
+  rank_.system().compute().mailbox().actor().wait_for(checkpointer_);
 }
 
 RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector,
@@ -219,8 +219,8 @@ void RunCheckpoints::send(const Position& position, const SaveAttempt& attempt, 
   part->rank_state = own_state(position);
   part->tensors = std::move(parts);
   const auto live = snapshot_.take(*part);
-  compute.mailbox().send(checkpointer_,
-                         SaveCheckpoint{std::move(part), attempt, compute.membership().generation, best, live});
+  compute.mailbox().actor().send(checkpointer_,
+                                 SaveCheckpoint{std::move(part), attempt, compute.membership().generation, best, live});
   compute.begins_save(attempt.id);
   under_way_ = true;
   lost_ = false;
@@ -232,7 +232,7 @@ void RunCheckpoints::send(const Position& position, const SaveAttempt& attempt, 
 // save waits.
 bool RunCheckpoints::await(bool copied) {
   bool came = false;
-  rank_.system().compute().mailbox().receive(
+  rank_.system().compute().mailbox().actor().receive(
       [&](CheckpointSaved& saved) {
         last_path_ = saved.path;
         under_way_ = false;

@@ -175,7 +175,7 @@ RunLog::~RunLog() {
   if (!metrics_) return;
   const bool failed = std::uncaught_exceptions() > 0 || !error_.empty();
   const std::chrono::milliseconds patience = failed ? kPatienceToFail : kPatience;
-  auto& mailbox = rank_.system().compute().mailbox();
+  auto& mailbox = rank_.system().compute().mailbox().actor();
   bool done = false;
   mailbox.request(metrics_, patience + 2s, FinishMetrics{patience, failed, error_})
       .receive([&](bool) { done = true; }, [](caf::error&) {});

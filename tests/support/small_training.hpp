@@ -92,7 +92,7 @@ inline StrategyContext next_generation(Compute& compute) {
   context.reducer = compute.services().reducer;
   context.progress = compute.services().progress;
   context.wait_reduced = [&compute](std::int64_t) {
-    return compute.receive<BucketsReduced>("reducer", "the step's buckets");
+    return compute.mailbox().receive<BucketsReduced>("reducer", "the step's buckets");
   };
   context.announce = [](const std::string&) {};
   return context;

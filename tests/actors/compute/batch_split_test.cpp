@@ -25,7 +25,7 @@ std::string balance_fault(const std::string& text) {
 
 // Steps of ranks with these speeds (samples per ms) and a fixed cost of each step. Returns how often the shares
 // changed.
-int run_steps(BatchShares& shares, const std::vector<double>& speeds, double fixed_ms, double noise, int steps) {
+int run_steps(BatchSplit& shares, const std::vector<double>& speeds, double fixed_ms, double noise, int steps) {
   std::mt19937 generator(5);
   std::lognormal_distribution<double> scatter(0.0, noise);
   int changes = 0;
@@ -76,7 +76,7 @@ TEST_CASE(
   Balance balance;
   balance.by = Balance::By::speed;
   const auto fixed_ms = GENERATE(0.0, 5.0);
-  BatchShares shares(balance, 64, 2);
+  BatchSplit shares(balance, 64, 2);
   CHECK((shares.by_rank() == Shares{32, 32}));
   const auto changes = run_steps(shares, {3, 1}, fixed_ms, 0, 200);
   if (fixed_ms == 0) CHECK((shares.by_rank() == Shares{48, 16}));
@@ -90,14 +90,14 @@ TEST_CASE(
 TEST_CASE("[X06] noise of equal ranks moves no share") {
   Balance balance;
   balance.by = Balance::By::speed;
-  BatchShares shares(balance, 64, 4);
+  BatchSplit shares(balance, 64, 4);
   CHECK(run_steps(shares, {1, 1.01, 0.99, 1}, 2, 0.05, 2000) == 0);
 }
 
 TEST_CASE("[X06] all ranks that see the same votes have the same shares, and a new membership begins with equal ones") {
   Balance balance;
   balance.by = Balance::By::speed;
-  BatchShares one(balance, 60, 3), other(balance, 60, 3);
+  BatchSplit one(balance, 60, 3), other(balance, 60, 3);
   run_steps(one, {1, 2, 3}, 1, 0.2, 300);
   run_steps(other, {1, 2, 3}, 1, 0.2, 300);
   CHECK((one.by_rank() == other.by_rank()));
@@ -109,7 +109,7 @@ TEST_CASE("[X06] all ranks that see the same votes have the same shares, and a n
 TEST_CASE("[X06] weights are fixed shares, which a membership of another number of ranks does without") {
   Balance balance;
   REQUIRE(Balance::parse("2,1,1", balance).empty());
-  BatchShares shares(balance, 16, 3);
+  BatchSplit shares(balance, 16, 3);
   CHECK((shares.by_rank() == Shares{8, 4, 4}));
   CHECK_FALSE(shares.add(std::vector<double>{1, 50, 50}));
   shares.reset(2);

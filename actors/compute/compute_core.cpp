@@ -1,0 +1,97 @@
+#include "actors/compute/compute_core.hpp"
+
+#include <atomic>
+#include <set>
+
+#include "actors/strategy/demand_shares.hpp"
+#include "tensor_io/base/trace.hpp"
+#include "tensor_io/layout/named_parameters.hpp"
+
+namespace troupe {
+namespace {
+
+struct Awaiting {
+  std::atomic<bool>& flag;
+  explicit Awaiting(std::atomic<bool>& told) : flag(told) { flag.store(true); }
+  ~Awaiting() { flag = false; }
+  Awaiting(const Awaiting&) = delete;
+  Awaiting& operator=(const Awaiting&) = delete;
+};
+
+}  // namespace
+
+ComputeCore::ComputeCore(caf::actor_system& system, ComputeOptions of_rank)
+    : options(std::move(of_rank)), protocol(options.process), mailbox(system, protocol, options.timeout) {
+  const auto& training = options.training;
+  const bool fp16 = training.use_amp && training.amp_dtype == "fp16";
+  loss_scaler = LossScaler(training, training.loss_scaler == "on" || (training.loss_scaler == "auto" && fp16));
+}
+
+DataShard ComputeCore::data_shard() const {
+  const auto* placement = capability<Placement>();
+  return placement == nullptr ? DataShard{rank(), world_size()} : placement->data_shard();
+}
+
+std::int64_t ComputeCore::shares_per_rank() const {
+  const auto* shares = capability<DemandShares>();
+  return shares == nullptr ? 0 : shares->shares_per_rank();
+}
+
+ErrorReport ComputeCore::complete(ErrorReport report) const {
+  if (report.rank < 0) report.rank = rank();
+  if (report.actor.empty()) report.actor = "compute";
+  if (report.step < 0) report.step = step();
+  return report;
+}
+
+void ComputeCore::refuse(const char* place, const std::string& cause, const std::string& remedy) const {
+  throw Error(ErrorReport{ErrorCode::usage, rank(), "compute", step(), place, cause, remedy});
+}
+
+void ComputeCore::take_model(std::shared_ptr<torch::nn::Module> taken) {
+  model = std::move(taken);
+  for (auto& [name, parameter] : unique_parameters(*model)) {
+    if (!parameter.requires_grad()) frozen_.emplace_back(name, parameter);
+  }
+}
+
+void ComputeCore::refuse_unfrozen() const {
+  for (const auto& [name, parameter] : frozen_) {
+    if (parameter.requires_grad())
+      refuse("backward", "parameter " + name + " is trained now, and was frozen when the model was distributed",
+             "freeze it after rank.distribute, or resume with a model in which it is not frozen");
+  }
+}
+
+StrategyContext ComputeCore::strategy_context(bool newcomer) {
+  StrategyContext context;
+  context.rank = rank();
+  context.world_size = world_size();
+  context.newcomer = newcomer;
+  context.options = options.strategy;
+  for (const auto& member : membership.members) context.hosts.push_back(member.host);
+  context.register_lane = [this](const std::string& name, std::shared_ptr<Communicator> lane) {
+    caf::anon_send(services.supervisor, RegisterLane{name, membership.generation, std::move(lane)});
+  };
+  context.bucket_lane = services.bucket_lane;
+  context.program_lane = services.program_lane;
+  context.reducer = services.reducer;
+  context.progress = services.progress;
+  context.system = &mailbox.actor().system();
+  auto frozen = std::make_shared<std::set<const void*>>();
+  for (const auto& [name, parameter] : frozen_) frozen->insert(parameter.unsafeGetTensorImpl());
+  context.frozen = std::move(frozen);
+  context.timeout = options.timeout;
+  context.announce = [this](std::string news) { notices_.push_back(std::move(news)); };
+  context.wait_reduced = [this](std::int64_t of_step) {
+    const Awaiting told(services.status->awaits_reducer);
+    for (;;) {
+      auto reduced = mailbox.receive<BucketsReduced>("reducer", "the step's buckets");
+      trace_message("BucketsReduced", "reducer", reduced.finished_ns);
+      if (reduced.step == of_step) return reduced;
+    }
+  };
+  return context;
+}
+
+}  // namespace troupe

@@ -1,0 +1,92 @@
+#pragma once
+#include <torch/torch.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "actors/compute/compute_mailbox.hpp"
+#include "actors/compute/step_protocol.hpp"
+#include "actors/compute/training_options.hpp"
+#include "actors/rank/rank_supervisor.hpp"
+#include "actors/rank/reducer.hpp"
+#include "actors/strategy/placement.hpp"
+#include "actors/strategy/strategy.hpp"
+#include "tensor_io/communicator/communicator.hpp"
+#include "tensor_io/layout/named_state.hpp"
+#include "tensor_io/optimizer/loss_scaler.hpp"
+
+namespace troupe {
+
+struct ComputeOptions {
+  ProcessId process;
+  TrainingOptions training;
+  StrategyOptions strategy;
+  std::chrono::milliseconds timeout{60'000};  ///< for a message of the rank's other actors
+  bool may_recover = false;  ///< the job outlives the loss of a rank, so copies of sharded state are of use
+};
+
+/// What a rank has in one generation.
+struct ComputeServices {
+  RankSupervisorActor supervisor;
+  ReducerActor reducer;
+  std::shared_ptr<Communicator> bucket_lane;
+  std::shared_ptr<Communicator> program_lane;
+  std::shared_ptr<StepProgress> progress;
+  std::shared_ptr<RankStatus> status;
+};
+
+/// What the parts of Compute share: who the rank is, what it trains, and where its step stands. Each part keeps the
+/// rest to itself. Compute's thread.
+struct ComputeCore {
+  ComputeCore(caf::actor_system& system, ComputeOptions of_rank);
+  ComputeCore(const ComputeCore&) = delete;
+  ComputeCore& operator=(const ComputeCore&) = delete;
+
+  int rank() const noexcept { return protocol.rank(); }
+  int world_size() const noexcept { return membership.world_size(); }
+  std::int64_t step() const noexcept { return protocol.steps_done(); }
+  Communicator& program_lane() const { return *services.program_lane; }
+  c10::Device device() const { return services.program_lane->device(); }
+
+  /// nullptr: the strategy has not, or there is no strategy yet.
+  template <class Capability>
+  Capability* capability() const {
+    return strategy ? strategy->capability<Capability>() : nullptr;
+  }
+  /// Which part of the data this rank trains on.
+  DataShard data_shard() const;
+  /// Of a strategy whose ranks take a step's batch by demand; 0: it has none, or there is no strategy yet.
+  std::int64_t shares_per_rank() const;
+
+  /// `report` with rank, actor and step filled in where they are missing.
+  ErrorReport complete(ErrorReport report) const;
+  /// Throws Error(usage) of this rank and step.
+  [[noreturn]] void refuse(const char* place, const std::string& cause, const std::string& remedy) const;
+
+  /// Takes the model, and keeps in mind what of it is frozen.
+  void take_model(std::shared_ptr<torch::nn::Module> taken);
+  /// Throws Error(usage): a strategy lays out gradients for what is trained when it gets the model.
+  void refuse_unfrozen() const;
+  /// What a strategy may use in this generation.
+  StrategyContext strategy_context(bool newcomer);
+  /// News of the strategy since the last call.
+  std::vector<std::string> take_notices() { return std::exchange(notices_, {}); }
+
+  const ComputeOptions options;
+  StepProtocol protocol;
+  ComputeMailbox mailbox;
+  ComputeServices services;
+  Membership membership;
+  std::shared_ptr<torch::nn::Module> model;
+  std::unique_ptr<Strategy> strategy;
+  LossScaler loss_scaler;  ///< changes with each step's decision, the same on all ranks
+
+ private:
+  NamedTensors frozen_;  // did not require a gradient when the model was distributed
+  std::vector<std::string> notices_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,58 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+
+#include "actors/compute/compute_core.hpp"
+#include "actors/compute/device_numbers.hpp"
+#include "actors/compute/step_losses.hpp"
+#include "actors/compute/step_report.hpp"
+#include "actors/compute/vote_exchange.hpp"
+#include "tensor_io/optimizer/optimizer.hpp"
+#include "tensor_io/optimizer/step_decision_on_device.hpp"
+
+namespace troupe {
+
+/// A vote that is one step late (TrainingOptions::vote): the device decides whether a step is applied, and the ranks
+/// vote on what the step before came to. Compute's thread.
+class LateVote {
+ public:
+  /// Whether the options ask for it, and this rank trains on a device. Throws Error(usage) where that can't be.
+  static bool is_wanted(const ComputeCore& core);
+  LateVote(ComputeCore& core, StepLosses& losses, VoteExchange& votes);
+
+  void begin_step();
+  /// What backward starts from.
+  at::Tensor start_of_backward(const at::Tensor& loss, double weight);
+  /// As factor of a backward that is a graph: () on the device.
+  at::Tensor start_of_replay(double weight);
+
+  /// In the place of the wait: what decides on the step is launched, and its numbers sent; the vote gets those of the
+  /// step before. Returns that one's norm.
+  double decide(GradientSummary& summary, bool wants_norm);
+  /// The step whose numbers the vote has, if there was one.
+  std::optional<std::int64_t> measured() const noexcept;
+  /// The votes had the numbers of an earlier step: what that step came to.
+  void settle_by(const Decision& decision);
+  /// In the place of the host's commit: waits for nothing.
+  void commit(const Decision& decision, Optimizer& optimizer, double lr);
+  void report(StepReport& report, const Decision& decision);
+  /// Collective, between steps: waits for what the last step came to, and votes on it.
+  const std::optional<StepReport>& settle(bool wants_norm);
+  /// A generation begins.
+  void forget();
+
+ private:
+  double take_numbers(GradientSummary& summary, bool wants_norm);
+  double steps_micro_batches() const { return static_cast<double>(core_.options.training.grad_accum_steps); }
+
+  ComputeCore& core_;
+  StepLosses& losses_;
+  VoteExchange& votes_;
+  DeviceLossScale scale_;
+  DeviceDecision decision_;            // of the step under way
+  DeviceNumbers numbers_[2];           // by step parity
+  std::int64_t unvoted_ = -1;          // the step whose numbers no vote has had
+  std::optional<StepReport> settled_;  // ... and what those of the last one came to, until a report has it
+};
+
+}  // namespace troupe

@@ -1,0 +1,118 @@
+#include "actors/compute/micro_batch_graphs.hpp"
+
+#include "tensor_io/base/fault_point.hpp"
+
+namespace troupe {
+
+std::unique_ptr<MicroBatchGraphs> MicroBatchGraphs::make(ComputeCore& core, StepLosses& losses, LateVote* late) {
+  const auto device = core.device();
+  if (!core.options.training.cuda_graphs || device.is_cpu()) return nullptr;
+  const auto refuse = [](const std::string& why) { throw Error(ErrorCode::usage, "cuda_graphs", why, "leave it out"); };
+  const auto able = core.strategy->capabilities();
+  if (able.get<GraphCapture>() == nullptr)
+    refuse("strategy " + core.strategy->name() + " " +
+           able.refusal<GraphCapture>("does more in forward and backward than launch kernels"));
+  if (core.options.training.activation_checkpointing != "none")
+    refuse("activation_checkpointing puts back the state of random numbers in backward");
+  if (!has_device_graphs(device.type())) refuse("a device like " + device.str() + " has no graphs");
+  return std::make_unique<MicroBatchGraphs>(core, losses, late);
+}
+
+MicroBatchGraphs::MicroBatchGraphs(ComputeCore& core, StepLosses& losses, LateVote* late)
+    : core_(core), losses_(losses), late_(late), graphs_(core.device()) {}
+
+StepGraphs::Turn MicroBatchGraphs::next(const GraphedMicroBatch& micro_batch, bool first, bool last) {
+  const auto* capture = core_.capability<GraphCapture>();
+  kind_ = graph_kind(micro_batch.inputs, core_.model->is_training(), first, last) + micro_batch.kind + " " +
+          std::to_string(capture->gradients_so_far());
+  // One that counts nothing (the rank has run out of data) is rare, and hands on other gradients.
+  if (micro_batch.weight == 0) return {GraphKinds::Turn::run, nullptr};
+  return graphs_.next(kind_, capture->captured_layout_version());
+}
+
+void MicroBatchGraphs::run(const StepGraphs::Turn& turn, const GraphedMicroBatch& micro_batch,
+                           const ForwardPosition& position) {
+  if (turn.what == GraphKinds::Turn::write) {
+    try {
+      write(*turn.graph, micro_batch);
+    } catch (...) {
+      (void)core_.capability<GraphCapture>()->end_capture();
+      graphs_.drop(kind_);
+      throw;
+    }
+  }
+  replay(*turn.graph, micro_batch, position);
+}
+
+void MicroBatchGraphs::write(StepGraph& graph, const GraphedMicroBatch& micro_batch) {
+  const auto device = core_.device();
+  for (const auto& input : micro_batch.inputs) {
+    if (input.device() != device) {
+      core_.refuse("cuda_graphs", "a batch is on " + input.device().str() + ", the graph's memory on " + device.str(),
+                   "take it from rank.loader, or move it to rank.device()");
+    }
+    graph.inputs.push_back(at::empty_like(input));
+  }
+  graph.factor = at::empty({}, at::TensorOptions().dtype(at::kDouble).device(device));
+  graph.dropout_key = at::empty({}, at::TensorOptions().dtype(at::kLong).device(device));
+  graph.graph = make_device_graph(device);
+  try {
+    const StreamBetween place(
+        graphs_.stream);  // LibTorch fills what random numbers go by, which a replay may still read
+    CaptureScope writing(*graph.graph, graphs_.stream);
+    core_.capability<GraphCapture>()->begin_capture(*graph.graph);
+    const DropoutKeyInMemory key(graph.dropout_key);
+    const auto result = micro_batch.forward(graph.inputs);
+    losses_.check(result);
+    if (result.value.is_cpu() || (!result.correct.on_device().defined() && result.correct.value() != 0)) {
+      throw Error(ErrorCode::usage, "cuda_graphs",
+                  "the loss, or how many samples were right, is a number of the host's",
+                  "leave both on the device, as tensors: a graph computes them anew, and the vote reads them");
+    }
+    start_of_backward(result.value, graph.factor).backward();
+    core_.strategy->end_backward();
+    graph.host_part = core_.capability<GraphCapture>()->end_capture();
+    graph.loss = result.value.detach();
+    graph.correct = result.correct.on_device();
+    writing.end();
+  } catch (const Error& error) {
+    throw Error(core_.complete(error.report()));
+  } catch (const c10::Error& error) {
+    const std::string text = error.what_without_backtrace();
+    if (text.find("captur") == std::string::npos) throw;  // CUDA's own word for it
+    core_.refuse("cuda_graphs",
+                 "forward or backward does what can't be a graph of the device: " + text.substr(0, text.find('\n')),
+                 "take out of it what reads a value (item, a print, a branch on one) or copies from the host, or leave "
+                 "cuda_graphs out");
+  }
+}
+
+// The factor lies in the device's memory, in f64: the host's next to it, or what the late vote has there.
+at::Tensor MicroBatchGraphs::start_of_backward(const at::Tensor& loss, const at::Tensor& factor) const {
+  if (late_) {
+    const auto narrow = DeviceLossScale::factor_of(loss, factor);
+    return loss.to(narrow.scalar_type()) * narrow;
+  }
+  const auto dtype = loss.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  return loss.to(dtype) * factor.to(dtype);
+}
+
+void MicroBatchGraphs::replay(StepGraph& graph, const GraphedMicroBatch& micro_batch, const ForwardPosition& position) {
+  at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < graph.inputs.size(); ++i)
+    graph.inputs[i].copy_(micro_batch.inputs[i], /*non_blocking=*/true);
+  if (late_) {
+    graph.factor.copy_(late_->start_of_replay(micro_batch.weight));
+  } else {
+    graph.factor.fill_(losses_.backward_factor({graph.loss, micro_batch.samples, micro_batch.weight}));
+  }
+  graph.dropout_key.fill_(static_cast<std::int64_t>(dropout_key(position)));
+  graph.graph->replay();
+  core_.capability<GraphCapture>()->on_replay(*graph.host_part);
+  // Copies: the next replay writes there again, and the vote may be later.
+  const auto out = [](const at::Tensor& value) { return value.to(at::kDouble, /*non_blocking=*/false, /*copy=*/true); };
+  const auto correct = graph.correct.defined() ? CorrectSamples(out(graph.correct)) : CorrectSamples();
+  losses_.count({{out(graph.loss), correct}, micro_batch.samples, micro_batch.weight});
+}
+
+}  // namespace troupe

@@ -1,0 +1,58 @@
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "actors/compute/compute_core.hpp"
+#include "actors/compute/late_vote.hpp"
+#include "actors/compute/loss.hpp"
+#include "actors/compute/step_graphs.hpp"
+#include "actors/compute/step_losses.hpp"
+#include "tensor_io/layers/dropout.hpp"
+
+namespace troupe {
+
+/// A micro-batch whose forward and backward may be a graph of the device (cuda_graphs).
+struct GraphedMicroBatch {
+  std::vector<at::Tensor> inputs;  ///< on the device; all that changes from one micro-batch to the next
+  double samples = 0, weight = 1;  ///< as MicroBatchLoss has them
+  std::string kind;                ///< other numbers of the host's that forward depends on: another graph for each
+  /// Called with `inputs`, or with tensors of their shapes that have no values, or not at all: it launches kernels
+  /// and does nothing else. Returns a mean.
+  std::function<Loss(const std::vector<at::Tensor>& inputs)> forward;
+};
+
+/// Micro-batches as graphs of the device: the kernels of forward and backward are launched at once, and all that the
+/// host has to do with a step stays where it is: the reducer launches the collectives, behind marks that the graph
+/// sets. Compute's thread.
+class MicroBatchGraphs {
+ public:
+  /// nullptr where the options do not ask for graphs, or this rank trains on the CPU. `late`: nullptr, where the host
+  /// decides on steps. Throws Error(usage) where there can't be any.
+  static std::unique_ptr<MicroBatchGraphs> make(ComputeCore& core, StepLosses& losses, LateVote* late);
+  MicroBatchGraphs(ComputeCore& core, StepLosses& losses, LateVote* late);
+
+  /// What is to be done with this micro-batch, the first and the last of its step or not.
+  StepGraphs::Turn next(const GraphedMicroBatch& micro_batch, bool first, bool last);
+  /// Where all of a micro-batch is launched, also one that is `run` kernel by kernel.
+  const DeviceStream& stream() const noexcept { return graphs_.stream; }
+  /// `write` and `replay`, after the strategy's begin_backward: forward and backward, to the end of end_backward.
+  void run(const StepGraphs::Turn& turn, const GraphedMicroBatch& micro_batch, const ForwardPosition& position);
+  /// A generation begins.
+  void forget() { graphs_.forget(); }
+  std::size_t written() const noexcept { return graphs_.written(); }
+
+ private:
+  void write(StepGraph& graph, const GraphedMicroBatch& micro_batch);
+  void replay(StepGraph& graph, const GraphedMicroBatch& micro_batch, const ForwardPosition& position);
+  at::Tensor start_of_backward(const at::Tensor& loss, const at::Tensor& factor) const;
+
+  ComputeCore& core_;
+  StepLosses& losses_;
+  LateVote* late_;
+  StepGraphs graphs_;
+  std::string kind_;  // of the micro-batch that next was asked about
+};
+
+}  // namespace troupe

@@ -1,0 +1,26 @@
+#pragma once
+#include <cstdint>
+
+#include "actors/compute/compute_core.hpp"
+#include "tensor_io/optimizer/optimizer.hpp"
+
+namespace troupe {
+
+/// When a strategy that keeps snapshots takes one (snapshot_every), and what of the step goes back with it. Compute's
+/// thread.
+class SnapshotSchedule {
+ public:
+  explicit SnapshotSchedule(ComputeCore& core) : core_(core) {}
+
+  /// Every so many steps, and at the start of a generation: the copies of the one before are another cut's, and those
+  /// of its dead are gone. Collective. `in_step`: micro-batches of the step have been run.
+  void take_if_due(Optimizer& optimizer, bool in_step);
+  /// In a new generation: true where all ranks have gone back to a snapshot, and the step is another one.
+  bool went_back();
+
+ private:
+  ComputeCore& core_;
+  std::uint64_t generation_ = 0;  // of the last snapshot that has ended
+};
+
+}  // namespace troupe

@@ -1,0 +1,34 @@
+#pragma once
+#include <map>
+#include <string>
+
+#include "actors/compute/compute_core.hpp"
+#include "actors/compute/heal.hpp"
+#include "tensor_io/optimizer/optimizer.hpp"
+
+namespace troupe {
+
+/// How those that have the state give it to those that have not: to newcomers, the model when they join and the
+/// optimizer's state when it is first needed; to a replica that was found to differ. Compute's thread.
+class StateHealing {
+ public:
+  explicit StateHealing(ComputeCore& core) : core_(core) {}
+
+  /// Small things of the program that a newcomer needs and a checkpoint keeps, equal on all ranks.
+  std::map<std::string, std::string>& notes() noexcept { return notes_; }
+  /// Collective, at the start of a generation: the model, and what the strategy and the program keep. Throws
+  /// Error(state_lost) where a part of the state died with its rank.
+  void heal_model();
+  /// Collective, before the optimizer's state is used. Does nothing where all have it.
+  void settle_optimizer(Optimizer& optimizer);
+  /// Collective over `lane`.
+  void heal_optimizer(Optimizer& optimizer, const HealRoles& roles, Communicator& lane);
+
+ private:
+  ReplicaGroup replica_group() const;
+
+  ComputeCore& core_;
+  std::map<std::string, std::string> notes_;
+};
+
+}  // namespace troupe

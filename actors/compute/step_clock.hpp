@@ -1,0 +1,58 @@
+#pragma once
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "actors/compute/compute_core.hpp"
+#include "actors/compute/device_times.hpp"
+#include "actors/compute/step_report.hpp"
+
+namespace troupe {
+
+/// What a rank's own part of a step takes: forward, backward and the wait for data, without the waits for other ranks.
+/// By the host's clock, on a device by the device's. Compute's thread.
+class StepClock {
+ public:
+  explicit StepClock(const ComputeCore& core) : core_(core) {}
+
+  /// A generation begins, or the first.
+  void reset();
+  /// A micro-batch is there.
+  void begin_section();
+  /// Its forward, or its backward, is over; the next part begins.
+  void end_section(DeviceTimes::Part part);
+  /// When the part under way began, for traces.
+  std::int64_t section_ns() const { return mark_.time_since_epoch().count(); }
+  void count_data_wait(double milliseconds) { own_.data_ms += static_cast<float>(milliseconds); }
+  /// At the end of a share of the step.
+  void count_share_wait(double milliseconds) { shares_wait_ms_ += milliseconds; }
+
+  void end_backward() { device_times_.end_backward(); }
+  /// The gradients are there: `waited_ms` after the step's last backward.
+  void report_reduction(StepReport& report, const BucketsReduced& reduced, double waited_ms);
+  /// On a device: once the host has waited for the step's numbers, or has not, with a late vote.
+  void report_device(StepReport& report);
+  /// What a vote tells the others. The next step's begins.
+  SectionTimes take_own() { return std::exchange(own_, {}); }
+  double take_inside() { return std::exchange(inside_ms_, 0); }
+
+  /// What was done since the last step (a trace was gathered) is no part of the next one's `step_ms`.
+  void begin_step() noexcept { step_started_ = std::chrono::steady_clock::now(); }
+  void end_step(StepReport& report);
+
+ private:
+  void mark();
+  float own_time_since_mark();
+  std::vector<TimedInterval> take_device_waits();
+
+  const ComputeCore& core_;
+  SectionTimes own_;           // of the step under way
+  double inside_ms_ = 0;       // ... and what compute waited within forward and backward
+  double shares_wait_ms_ = 0;  // ... at the ends of its shares
+  DeviceTimes device_times_;
+  std::chrono::steady_clock::time_point mark_ = std::chrono::steady_clock::now();
+  std::chrono::nanoseconds waited_at_mark_{0};  // on the program's communicator and the strategy's own
+  std::chrono::steady_clock::time_point step_started_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace troupe

@@ -1,0 +1,31 @@
+#pragma once
+#include <vector>
+
+#include "actors/compute/batch_split.hpp"
+#include "actors/compute/compute_core.hpp"
+#include "actors/compute/step_report.hpp"
+#include "actors/compute/straggler.hpp"
+#include "actors/compute/vote.hpp"
+
+namespace troupe {
+
+/// Which ranks are slow, and how a batch is split by that: from what the votes say of each rank's part of the step, so
+/// that all ranks see the same. Compute's thread.
+class StepPace {
+ public:
+  explicit StepPace(const ComputeCore& core) : core_(core) {}
+
+  /// As Compute::split_batches.
+  void split_batches(std::int64_t samples, int ranks);
+  const std::vector<std::int64_t>& batch_split() const noexcept { return split_.by_rank(); }
+  /// A generation begins.
+  void reset();
+  void watch(const std::vector<Vote>& votes, StepReport& report);
+
+ private:
+  const ComputeCore& core_;
+  StragglerWatch watch_;
+  BatchSplit split_;
+};
+
+}  // namespace troupe

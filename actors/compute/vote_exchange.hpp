@@ -1,0 +1,42 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "actors/compute/compute_core.hpp"
+#include "actors/compute/vote.hpp"
+
+namespace troupe {
+
+/// This rank's vote on the step under way, and all ranks' votes. Compute's thread.
+class VoteExchange {
+ public:
+  explicit VoteExchange(ComputeCore& core) : core_(core) {}
+
+  /// The strategy has the model, in a new generation or in the first.
+  void allocate();
+  /// Of the data that the steps from now on are drawn from: a rank with another number of samples, or other files
+  /// (Dataset::files_hash), is named at the vote.
+  void set_dataset(std::int64_t samples, std::uint64_t files_hash) noexcept;
+
+  /// A step begins.
+  void begin();
+  /// This rank's.
+  Vote& mine() noexcept { return mine_; }
+  const Vote& mine() const noexcept { return mine_; }
+  /// Collective. All ranks', in their order.
+  std::vector<Vote> exchange();
+  std::vector<Vote> decode(std::string_view votes) const;
+  /// `measured`: as `decide` has it.
+  Decision decide_by(const std::vector<Vote>& votes, std::optional<std::int64_t> measured) const;
+
+ private:
+  ComputeCore& core_;
+  Vote mine_;
+  std::int64_t dataset_size_ = 0;
+  std::uint32_t data_hash_ = 0;
+  at::Tensor in_, out_;  // u8, encoded
+};
+
+}  // namespace troupe
