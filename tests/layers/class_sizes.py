@@ -44,7 +44,7 @@ def flat(body):
 
 def data_members(body):
     names = set()
-    for statement in flat(body).split(";"):
+    for statement in flat(body).replace("_{}", "_").split(";"):
         statement = statement.rsplit("}", 1)[-1].strip()
         head = re.split(r"[={]", statement, 1)[0]
         if re.search(r"\b(using|friend|class|struct|enum|static|return|virtual|template)\b", statement) or re.search(r"\w\s*\([^)]*\)\s*(const|noexcept|override|$)", head) and "std::function" not in head:
