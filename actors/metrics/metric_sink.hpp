@@ -7,8 +7,8 @@
 namespace troupe {
 
 /// Where the records of a run go: a file, a port, a server. The metrics actor owns it, and calls it from its own
-/// thread. What it throws is told once and costs the record at most: training goes on, and the next record is tried
-/// again.
+/// thread. An exception costs this record at most: it is logged the first time, training goes on, and the next
+/// record is tried again.
 class MetricSink {
  public:
   MetricSink() = default;

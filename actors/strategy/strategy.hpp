@@ -51,15 +51,12 @@ struct GradientSummary {
 ///   to the vote nothing may change that roll_back does not put back, except in the strategy's own staging memory.
 ///   Between the vote and after_update nothing may fail: no collectives.
 /// - Messages: a strategy sends the rank's reducer InstallPlan and BucketReady, and awaits its BucketsReduced. To other
-/// ranks it sends
-///   tensors over lanes, never CAF messages.
-/// - Actors: it may spawn actors of its own on its rank (OwnActor), each with a lane of its own
-/// (StrategyContext::make_lane), so that every
-///   lane has one thread and one order of calls.
-/// - Waits: every one has a deadline. Lanes bring theirs and throw; a strategy lets it through. Error(peer_lost),
-/// (timeout) and (aborted)
-///   begin a new generation, in which `rejoin` brings new lanes; what was under way with the old ones is to be
-///   forgotten.
+///   ranks it sends tensors over communicators, never CAF messages.
+/// - Actors: it may spawn actors on its rank (OwnActor). Each has a communicator that no other thread uses
+///   (StrategyContext::make_lane), so that every communicator has one thread and one order of calls.
+/// - Waits: every one has a deadline. Communicators bring theirs and throw; a strategy lets the exception through.
+///   Error(peer_lost), (timeout) and (aborted) begin a new generation: `rejoin` brings new communicators, and what was
+///   under way with the old ones is forgotten.
 /// - Errors: Error(usage) for a setting that makes no sense, from the constructor; Error(mismatch) where ranks differ.
 class Strategy {
  public:

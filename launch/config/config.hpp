@@ -18,11 +18,9 @@ namespace troupe {
 
 using ConfigValue = std::variant<bool, std::int64_t, double, std::string>;
 
-/// Every setting of a run, flat: `config.lr`. One list of fields (config_fields.cpp) is where the file, the flags, the
-/// environment,
-/// `--help`,
-/// `--print-config`, the reference page and the hash come from. Strength: default < file < environment (TROUPE_LR) <
-/// flag (--lr).
+/// Every setting of a run, flat: `config.lr`. The file, the flags, the environment, `--help`, `--print-config`, the
+/// reference page and the hash all come from one list of fields (config_fields.cpp). Strength: default < file <
+/// environment (TROUPE_LR) < flag (--lr).
 struct Config : DataOptions,
                 CommunicatorSettings,
                 OptimizerOptions,

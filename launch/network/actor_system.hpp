@@ -13,7 +13,7 @@
 namespace troupe {
 
 /// CAF's configuration for a process of a job. Work sharing with one worker: CAF's default work stealing burns 1 % of a
-/// core per idle system and wakes later (docs/how_it_works.md). `network`: the process exchanges messages with others;
+/// core per idle system and wakes later. `network`: the process exchanges messages with others;
 /// with `keys` only with those that have the job's, over mutual TLS. A gate's lines go to `log`, on its thread.
 class ActorSystemConfig : public caf::actor_system_config {
  public:

@@ -26,10 +26,9 @@ namespace troupe {
 /// The model is cut over the ranks of a mesh: its chain of blocks into stages (pp), its layers into parts (tp), with
 /// copies of all that (dp). Where a mesh has shards of that, too (fsdp), it is a ShardedMesh.
 ///
-/// - **pp.** A rank keeps the parameters of its stages' blocks and those outside of blocks, which are on all stages:
-/// their gradients are
-///   added up over the pipeline, so that tied weights need no word. Each rank runs its list of instructions
-///   (pipeline_schedule.hpp), and waits for nothing but its inputs.
+/// - **pp.** A rank keeps the parameters of its stages' blocks and those outside of blocks. The latter are on all
+///   stages, and their gradients are added up over the pipeline, so that tied weights need no setting. Each rank runs
+///   its list of instructions (pipeline_schedule.hpp), and waits for nothing but its inputs.
 /// - **tp.** tensor_plan says which layers are cut (tensor_plan.hpp).
 /// - **dp.** Gradients are averaged once a step, after the last backward, in one collective.
 ///

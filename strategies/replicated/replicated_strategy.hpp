@@ -18,8 +18,8 @@ namespace troupe {
 ///
 /// What all of them need is here: ranks agree on the model, rank 0's values go to all, gradients are views of flat
 /// tensors, buffers are a transaction, newcomers are healed, the state is shared out over the ranks' checkpoint parts.
-/// What is left to decide are three calls: combine_gradients (before the vote), after_update (after the optimizer), and
-/// joined, where lanes and actors of one's own are made. Without any of them each rank trains alone.
+/// Three calls are left to override: combine_gradients (before the vote), after_update (after the optimizer), and
+/// joined, where the strategy makes its communicators and actors. Without any of them each rank trains alone.
 class ReplicatedStrategy : public Strategy,
                            public SavedState,
                            public LateVoting,

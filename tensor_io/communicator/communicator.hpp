@@ -50,21 +50,18 @@ struct CommunicatorOptions {
 /// A group of ranks that move tensors together: the contract that every back end keeps and one conformance suite
 /// checks.
 ///
-/// - Every rank of the group makes the same calls in the same order from one thread at a time. Another order, shape,
-/// dtype or
-///   operation is an Error(mismatch) that names the ranks, on a back end that can see it at once (shm), or from the
-///   watchdog that compares the ledgers; never a wrong result.
-/// - Tensors are contiguous, on the CPU, f32, f64, f16, bf16, i32, i64, u8 or bool, of any number of elements; with
-/// nccl also on
-///   `options.device`, of these types and the two f8 that NCCL has. Anything else is Error(usage) before a peer is
-///   touched.
-/// - A call returns when the result is there and the input may be rewritten; on a device, when that is so for whatever
-/// the calling thread's
-///   current stream is given next (NcclCommunicator says how). Reductions of f16 and bf16 add in f32. For a given
-///   back end, world size and placement of the tensor the result is the same bits each time, and the same on all ranks.
+/// - Every rank of the group makes the same calls in the same order, from one thread at a time. Another order, shape,
+///   dtype or operation is an Error(mismatch) that names the ranks: at once on a back end that can see it (shm), else
+///   from the watchdog that compares the ledgers. It is never a wrong result.
+/// - Tensors are contiguous, on the CPU, f32, f64, f16, bf16, i32, i64, u8 or bool, of any number of elements. With
+///   nccl they may also lie on `options.device`, of these types and the two f8 that NCCL has. Anything else is
+///   Error(usage) before a peer is touched.
+/// - A call returns when the result is there and the input may be rewritten. On a device it returns when that is so for
+///   whatever the calling thread's current stream is given next (NcclCommunicator says how).
+/// - Reductions of f16 and bf16 add in f32. For a given back end, world size and placement of the tensor the result has
+///   the same bits each time, and the same on all ranks.
 /// - Every wait ends: by the peers, by `timeout` (Error(timeout) names the ranks that did not come), by `abort` within
-/// 1 s.
-///   After any Error but usage the communicator is broken and every later call throws the first reason.
+///   1 s. After any Error but usage the communicator is broken, and every later call throws the first reason.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -115,7 +112,7 @@ class Communicator {
   at::Tensor allocate(std::int64_t numel, at::ScalarType dtype);
 
   /// Zeroed memory that is one and the same on all ranks, 64-byte aligned: what one writes, the others read after the
-  /// next collective. Nobody may write where another reads or writes before that. Undefined, on all ranks alike, where
+  /// next collective. No rank may write where another reads or writes before that. Undefined, on all ranks alike, where
   /// they have no memory in common (neither shm nor a single rank). Collective; outlives the communicator as long as
   /// any rank holds the tensor.
   at::Tensor allocate_shared(std::int64_t numel, at::ScalarType dtype);

@@ -52,7 +52,7 @@ struct SampledBatch {
 };
 
 /// Which samples a rank sees, as a pure function of (seed, epoch, position): the epoch is part of the question, so
-/// nobody can forget to set it. A step's samples are the same set whatever the number of ranks: step s covers positions
+/// it can't be forgotten. A step's samples are the same set whatever the number of ranks: step s covers positions
 /// [s·B, (s+1)·B) of the epoch's order, cut into micro-batches and these into ranks.
 class DistributedSampler {
  public:

@@ -14,8 +14,7 @@ namespace troupe {
 at::Tensor kernel_gradient(const std::string& name, const at::Tensor& parameter, const at::Tensor& gradient);
 
 /// SGD and AdamW (Loshchilov and Hutter, 2019) through LibTorch's fused kernels, one call per parameter group: the bits
-/// are those of torch.optim with fused=True, and the time a twelfth of LibTorch's C++ optimizers
-/// (docs/how_it_works.md).
+/// are those of torch.optim with fused=True, and the time a twelfth of LibTorch's C++ optimizers.
 ///
 /// The moments of a group lie in one flat buffer per dtype, each at 64 bytes and in its parameter's strides. A
 /// parameter without a gradient keeps its own count of steps, so that AdamW's bias correction and SGD's first step are

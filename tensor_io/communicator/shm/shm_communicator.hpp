@@ -11,9 +11,8 @@ namespace troupe {
 ///
 /// Where every rank's tensor lies in memory from allocate() ("a window": each rank maps all of them), the ranks work in
 /// place: the owner of a slice reads it from all and *pushes* the result into every rank's memory. Pulling would leave
-/// the lines shared between cores, and the next gradient that is written there would wait for each of them
-/// (performance.md, section 0). Else data goes in chunks through outboxes in the control segment, written past the
-/// caches.
+/// the lines shared between cores, and the next gradient that is written there would wait for each of them. Else data
+/// goes in chunks through outboxes in the control segment, written past the caches.
 class ShmCommunicator final : public Communicator {
  public:
   ShmCommunicator(CommunicatorOptions options, std::unique_ptr<ShmGroup> group);
