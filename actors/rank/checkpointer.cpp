@@ -130,8 +130,6 @@ Checkpointer::behavior_type make_checkpointer(Checkpointer::stateful_pointer<Che
   auto& state = self->state;
   state.options = std::move(options);
   state.under_way = state.options.first;
-  if (state.options.supervisor)
-    caf::anon_send(state.options.supervisor, RegisterCheckpointer{caf::actor_cast<caf::actor>(self)});
   if (state.options.publishes) {
     const auto report = report_of(state.options.rank, -1, [&] { state.open(); });
     if (report.code != ErrorCode::ok) tell_supervisor(state.options, report);
