@@ -1,220 +1,168 @@
 #include "actors/coordinator/coordinator.hpp"
 
+#include <utility>
+
 #include "actors/messages/message_limits.hpp"
 
 namespace troupe {
 
 namespace {
 
-ErrorReport job_is_done() { return {ErrorCode::ok, -1, {}, -1, {}, "the job is done", {}}; }
+ErrorReport job_is_done() { return {.code = ErrorCode::ok, .cause = "the job is done"}; }
+
+// Why a process is none of this job's; empty: it is.
+std::string refusal(const JoinJob& join, const CoordinatorOptions& options) {
+  const int slot = join.process.slot;
+  if (auto problem = problem_with(join); !problem.empty()) return problem;
+  if (join.job_id != options.job_id) return "job id " + join.job_id + " is not this job's (" + options.job_id + ")";
+  if (join.world_size != options.world_size) {
+    return "world size " + std::to_string(join.world_size) + " is not this job's (" +
+           std::to_string(options.world_size) + ")";
+  }
+  if (slot < 0 || (slot >= options.world_size && !options.recovery.enabled))
+    return "rank " + std::to_string(slot) + " is outside the world size";
+  return {};
+}
 
 }  // namespace
 
 CoordinatorActor::behavior_type coordinator(CoordinatorActor::stateful_pointer<CoordinatorState> self,
                                             CoordinatorOptions options) {
-  auto& state = self->state;
-  state.self = self;
-  state.options = std::move(options);
-  if (state.options.chaos) state.chaos.emplace(*state.options.chaos, state.options.world_size);
-  state.begun = state.since = state.last_tick = state.now();
-  if (state.options.resumed) {
-    // The journal says who was in; they are given time to come back, then those that did not are lost.
-    state.make_current(*state.options.resumed);
-    state.phase = CoordinatorState::Phase::training;
-  }
+  self->state.self = self;
+  self->state.options = std::move(options);
+  self->state.start();
   self->set_down_handler([self](caf::down_msg& message) { self->state.down(message); });
   self->delayed_send(self, kCoordinatorTick, CoordinatorTick{});
-  return state.make_behavior();
+  return self->state.make_behavior();
+}
+
+void CoordinatorState::start() {
+  if (!options.log) options.log = [](const std::string&) {};
+  since = now();
+  slots = SlotTable(options.recovery, options.world_size);
+  if (options.chaos) chaos = ChaosInjector(*options.chaos, options.world_size);
+  detector = FailureDetector(options.recovery, since);
+  filter = MessageFilter(options.log);
+  if (options.resumed) {
+    // The journal says who was in; they are given time to come back, then those that did not are lost.
+    resumption = Resumption(since + options.recovery.fence_after);
+    processes.make_current(*options.resumed);
+    phase = Phase::training;
+  }
 }
 
 CoordinatorActor::behavior_type CoordinatorState::make_behavior() {
   return {
       [this](const JoinJob& join) { return this->join(join, self->current_sender()); },
       [this](const JoinNode& node) { return join_node(node, self->current_sender()); },
-      [this](PutValue& value) { put(std::move(value)); },
+      [this](PutValue& value) {
+        if (!filter.is_nonsense(problem_with(value))) filter.is_nonsense(values.put(std::move(value)));
+      },
       [this](const GetValue& get) -> caf::result<bool, std::string> {
         if (get.key == kRunKey) return {true, options.job_id + "\n" + options.run_dir};
-        const auto found = values.find(get.key);
-        return {found != values.end(), found != values.end() ? found->second : std::string()};
+        const auto* value = values.find(get.key);
+        return {value != nullptr, value != nullptr ? *value : std::string()};
       },
       [this](const CollectiveState& state) { consider(state); },
       [this](const Heartbeat& beat) { heard(beat); },
       [this](const RankInterrupted& report) { interrupted(report); },
       [this](const RankExited& exit) { exited(exit); },
-      [this](const PartSaved& part) { part_saved(part); },
-      [this](const CheckpointPublished& message) { published(message); },
-      [this](const RankEnded& ended) {
-        end(ended);
+      [this](const PartSaved& part) { send(saves.part_saved(part, processes, resumption.pending(), now())); },
+      [this](const CheckpointPublished& message) {
+        if (!filter.is_nonsense(problem_with(message))) send(saves.published(message.ended, processes));
+      },
+      [this](const RankEnded& message) {
+        ended(message);
         return true;
       },
-      [this](const StopJob& message) { stop(message); },
+      [this](const StopJob& stop) {
+        for (const auto& [slot, process] : processes.all()) {
+          if (!process.ended) self->send(process.supervisor, stop);
+        }
+      },
       [this](const CoordinatorTick&) { tick(); },
   };
 }
 
-caf::actor_clock::time_point CoordinatorState::now() const { return self->clock().now(); }
-
-void CoordinatorState::say(const std::string& text) const {
-  if (options.log) options.log(text);
-}
-
-int CoordinatorState::rank_of(int slot) const {
-  const auto found = processes.find(slot);
-  const int rank = found == processes.end() ? -1 : member_rank(found->second.joined.process);
-  return rank >= 0 ? rank : slot;
-}
-
-// As Membership::rank_of, without looking at all of them.
-int CoordinatorState::member_rank(const ProcessId& process) const {
-  const auto found = rank_by_slot.find(process.slot);
-  if (found == rank_by_slot.end()) return -1;
-  return current.members[static_cast<std::size_t>(found->second)].process == process ? found->second : -1;
-}
-
-void CoordinatorState::make_current(Membership next) {
-  current = std::move(next);
-  rank_by_slot.clear();
-  for (int rank = 0; rank < current.world_size(); ++rank)
-    rank_by_slot[current.members[static_cast<std::size_t>(rank)].process.slot] = rank;
+void CoordinatorState::enter(Phase next) {
+  phase = next;
+  since = now();
 }
 
 JoinAccepted CoordinatorState::join(const JoinJob& join, const caf::strong_actor_ptr& sender) {
-  const auto refuse = [](std::string why) { return JoinAccepted{std::move(why)}; };
-  const auto accept = [this] { return JoinAccepted{{}, options.recovery.park_after.count()}; };
+  const JoinAccepted accepted{{}, options.recovery.park_after.count()};
   const int slot = join.process.slot;
-  if (const auto problem = problem_with(join); !problem.empty()) return refuse(problem);
-  if (!sender) return refuse("a rank that joins says who it is");
-  if (join.job_id != options.job_id)
-    return refuse("job id " + join.job_id + " is not this job's (" + options.job_id + ")");
-  if (join.world_size != options.world_size) {
-    return refuse("world size " + std::to_string(join.world_size) + " is not this job's (" +
-                  std::to_string(options.world_size) + ")");
-  }
-  if (slot < 0 || (slot >= options.world_size && !options.recovery.enabled))
-    return refuse("rank " + std::to_string(slot) + " is outside the world size");
-  if (aborted) return refuse("the job is over: " + aborted->to_string());
+  if (auto why = refusal(join, options); !why.empty()) return {std::move(why)};
+  if (!sender) return {"a rank that joins says who it is"};
+  if (aborted) return {"the job is over: " + aborted->to_string()};
+  const auto supervisor = caf::actor_cast<RankSupervisorActor>(sender);
   if (phase == Phase::over) {  // done, and this one was to replace a rank that was lost at the end
-    self->send(caf::actor_cast<RankSupervisorActor>(sender), AbortJob{job_is_done()});
-    return accept();
+    self->send(supervisor, AbortJob{job_is_done()});
+    return accepted;
   }
-  for (const auto& [other, process] : processes) {
-    if (process.ended || process.fenced || other == slot) continue;
-    if (process.joined.build_id != join.build_id) {
-      return refuse("the program differs from rank " + std::to_string(other) + "'s (build " + join.build_id + ", " +
-                    process.joined.build_id + ")");
-    }
-    if (process.joined.config_hash != join.config_hash) {
-      return refuse("the config differs from rank " + std::to_string(other) +
-                    "'s: start every rank with the same flags, file and environment");
-    }
-    break;  // the others have been compared with it
-  }
-  const auto known = processes.find(slot);
-  const bool alive = known != processes.end() && !known->second.ended && !known->second.fenced;
-  if (alive && known->second.joined.process != join.process)
-    return refuse("rank " + std::to_string(slot) + " has joined already: two processes have the same rank");
-  // It may have missed the last announcement: the coordinator died between writing it down and making it.
-  const bool member = member_rank(join.process) >= 0 && join.generation <= current.generation;
-  if (!member && join.generation > 0)
-    return refuse("fenced: generation " + std::to_string(current.generation) + " goes on without it");
+  if (auto why = processes.refusal(join); !why.empty()) return {std::move(why)};
 
-  auto supervisor = caf::actor_cast<RankSupervisorActor>(sender);
-  const bool monitored = alive && known->second.supervisor.address() == supervisor.address();
+  const bool member = processes.is_member(join);
+  const auto* known = processes.find(join.process);
+  const bool monitored = known != nullptr && known->is_active() && known->supervisor.address() == supervisor.address();
   if (!monitored) self->monitor(supervisor);
-  slot_of_address[supervisor.address()] = slot;
-  Process process;
-  process.supervisor = supervisor;
-  process.joined = join;
-  process.member = member;
-  process.heard = now();
-  processes[slot] = std::move(process);
+  processes.add({.supervisor = supervisor, .joined = join, .member = member});
+  detector.joined(slot, now());
   std::erase(unproved, join.process);
-  slots[slot].starting = false;
-  slots[slot].host = join.host;
+  slots.set_starting(slot, false);
+  slots.set_host(slot, join.host);
   if (member) {
     tell_again(join, supervisor);
-    return accept();
-  }
-  if (phase == Phase::training && current.world_size() < options.world_size) {
-    recover({ErrorCode::ok, -1, {}, -1, {}, "slot " + std::to_string(slot) + " on " + join.host + " joins", {}});
+  } else if (phase == Phase::training && processes.current().world_size() < options.world_size) {
+    recover({.code = ErrorCode::ok, .cause = "slot " + std::to_string(slot) + " on " + join.host + " joins"});
   } else if (phase == Phase::recovering ||
-             (phase == Phase::forming && static_cast<int>(processes.size()) >= options.world_size)) {
+             (phase == Phase::forming && static_cast<int>(processes.all().size()) >= options.world_size)) {
     plan_if_all_are_heard();  // one that is late is looked for ten times a second
   }
-  return accept();
+  return accepted;
 }
 
 // A member has come back over another connection: what was sent over the one that broke may be lost.
 void CoordinatorState::tell_again(const JoinJob& join, const RankSupervisorActor& supervisor) {
+  const auto& current = processes.current();
   if (join.generation < current.generation) self->send(supervisor, current);
   if (phase == Phase::recovering) {
     unheard.insert(join.process.slot);
     self->send(supervisor, InterruptRanks{current.generation, interruption});
   }
-  for (auto& save : saves) save.round.came_back(join.process);
-  go_on_with_saves();
+  send(saves.came_back(join.process, processes));
 }
 
-void CoordinatorState::put(PutValue value) {
-  constexpr std::size_t kMostValues = 1'000'000;  // of one generation: 1,000 ranks that connect each with each
-  if (is_nonsense(problem_with(value)) || (values.size() >= kMostValues && is_nonsense("there are too many values")))
-    return;
-  values.insert_or_assign(std::move(value.key), std::move(value.value));
+void CoordinatorState::send(const SaveRounds::Messages& messages) {
+  for (const auto& [to, message] : messages)
+    std::visit([this, &to = to](const auto& content) { self->send(to, content); }, message);
 }
 
-// What no rank of this version sends is dropped, and the user told of the first.
-bool CoordinatorState::is_nonsense(const std::string& problem) {
-  if (problem.empty()) return false;
-  if (nonsense++ == 0) say("dropped a message that makes no sense: " + problem);
-  return true;
-}
-
-void CoordinatorState::end(const RankEnded& ended) {
-  const auto found = processes.find(ended.process.slot);
-  if (found == processes.end() || found->second.ended || found->second.joined.process != ended.process) return;
-  found->second.ended = ended.report;
+void CoordinatorState::ended(const RankEnded& ended) {
+  auto* process = processes.find(ended.process);
+  if (process == nullptr || process->ended) return;
+  process->ended = ended.report;
   if (phase == Phase::over) return;
   // A rank that was told to abort has nothing new to say.
-  if (ended.report.code != ErrorCode::ok && ended.report.code != ErrorCode::interrupted) {
-    abort(ended.report);
-  } else {
-    over_if_all_ended();
-    unheard.erase(ended.process.slot);
-    if (phase == Phase::recovering) plan_if_all_are_heard();
-  }
-}
-
-void CoordinatorState::over_if_all_ended() {
-  if (current.members.empty()) return;
-  for (const auto& member : current.members) {
-    const auto found = processes.find(member.process.slot);
-    if (found == processes.end() || found->second.joined.process != member.process || !found->second.ended) return;
-  }
-  phase = Phase::over;
-  end_chaos();
-  const auto done = job_is_done();
-  for (const auto& [slot, process] : processes) {
-    if (!process.ended) self->send(process.supervisor, AbortJob{done});
-  }
-  for (const auto& [host, agent] : agents) self->send(agent, JobOver{done, 0});
+  if (ended.report.code != ErrorCode::ok && ended.report.code != ErrorCode::interrupted) return abort(ended.report);
+  if (processes.all_ended()) end_job({job_is_done(), 0});
+  unheard.erase(ended.process.slot);
+  if (phase == Phase::recovering) plan_if_all_are_heard();
 }
 
 void CoordinatorState::abort(const ErrorReport& reason, int code) {
   if (phase == Phase::over) return;
   aborted = reason;
-  phase = Phase::over;
-  end_chaos();
-  for (const auto& [slot, process] : processes) {
-    if (process.supervisor) self->send(process.supervisor, AbortJob{reason});
-  }
-  for (const auto& [host, agent] : agents)
-    self->send(agent, JobOver{reason, code != 0 ? code : exit_code(reason.code)});
+  end_job({reason, code != 0 ? code : exit_code(reason.code)});
 }
 
-void CoordinatorState::stop(const StopJob& stop) {
-  for (const auto& [slot, process] : processes) {
-    if (!process.ended) self->send(process.supervisor, stop);
+void CoordinatorState::end_job(const JobOver& verdict) {
+  phase = Phase::over;
+  if (const auto line = chaos.end(); !line.empty()) options.log(line);
+  for (const auto& [slot, process] : processes.all()) {
+    if (aborted || !process.ended) self->send(process.supervisor, AbortJob{verdict.report});
   }
+  for (const auto& [host, agent] : slots.agents()) self->send(agent, verdict);
 }
 
 }  // namespace troupe

@@ -1,74 +1,151 @@
 // Coordinator between two generations: why one is over, who makes the next.
+#include <utility>
+
 #include "actors/coordinator/coordinator.hpp"
-
-#include <algorithm>
-
 #include "actors/messages/message_limits.hpp"
 
 namespace troupe {
 namespace {
 
 using namespace std::chrono_literals;
+using Action = MembershipAnswer::Action;
 
 constexpr auto kProof = 1'000ms;  // how long to wait for an agent's word on how a process ended
-constexpr int kFruitless = 3;
+constexpr const char* kStartAgain = "start again with --resume latest";
+
+/// Why the job can't go on where rank `finished` has ended well. `alone`: all others live, so it is what they missed.
+ErrorReport end_of_one(int finished, bool alone) {
+  const auto name = "rank " + std::to_string(finished);
+  if (alone) {
+    return {.code = ErrorCode::mismatch,
+            .cause = name + " has left the training loop while the others go on",
+            .remedy = "where ranks have unequal amounts of data, the loop goes through Rank::uneven"};
+  }
+  return {
+      .code = ErrorCode::peer_lost, .cause = "a rank was lost while " + name + " had finished", .remedy = kStartAgain};
+}
+
+std::chrono::milliseconds in_ms(caf::actor_clock::duration_type spent) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(spent);
+}
+
+ErrorReport death_of(int rank, const std::string& why) {
+  return {.code = ErrorCode::peer_lost,
+          .rank = rank,
+          .cause = "rank " + std::to_string(rank) + " died (" + why + ")",
+          .remedy = "its log and exit status say why"};
+}
+
+// All but the processes.
+MembershipQuestion question_of(const CoordinatorState& state) {
+  const auto& recovery = state.options.recovery;
+  const int world_size = state.options.world_size;
+  const bool forming = state.phase == CoordinatorState::Phase::forming;
+  return {.world_size = world_size,
+          .min_ranks = recovery.enabled ? recovery.min_ranks : world_size,
+          .current = state.processes.current(),
+          .unreachable = static_cast<int>(state.unproved.size()),
+          .absent = state.slots.absent(),
+          .min_start = recovery.enabled && recovery.min_start > 0 ? recovery.min_start : world_size,
+          .replacements_coming = state.slots.starting(),
+          .waited = in_ms(state.now() - state.since),
+          .replace_timeout = forming ? recovery.last_call : recovery.replace_timeout};
+}
+
+// A survivor that has not left its step by now hangs, so it is expelled.
+void expel_hung(const MembershipQuestion& question, MembershipAnswer& answer) {
+  for (const auto& survivor : question.survivors) {
+    if (survivor.report) continue;
+    answer.action = Action::expel;
+    answer.expelled = survivor.member.process;
+    answer.reason = "it hangs: it did not leave its step within " + std::to_string(question.waited.count()) + " ms";
+    return;
+  }
+}
+
+// Why a job ends that can't go on; nullopt: it waits.
+std::optional<ErrorReport> end_of_job(const MembershipQuestion& question, const MembershipAnswer& answer, bool forming,
+                                      const CoordinatorOptions& options) {
+  if (answer.action == Action::wait) {
+    if (!forming || question.waited <= options.join_timeout) return std::nullopt;
+    return ErrorReport{.code = ErrorCode::unavailable,
+                       .operation = "start",
+                       .cause = answer.reason + " within " + std::to_string(options.join_timeout.count() / 1000) + " s",
+                       .remedy = "is every host reachable, and every rank started?"};
+  }
+  ErrorReport end{
+      .code = ErrorCode::state_lost, .operation = "recovery", .cause = answer.reason, .remedy = kStartAgain};
+  if (answer.action == Action::start_over) return end;
+  if (question.unreachable > 0 && question.waited <= options.recovery.park_after) return std::nullopt;
+  if (forming) {
+    end.code = ErrorCode::unavailable;
+    end.operation = "start";
+    end.remedy = "see which host failed, or lower --min-ranks";
+  } else {
+    end.code = ErrorCode::parked;
+    if (!question.survivors.empty()) end.rank = question.current.rank_of(question.survivors.front().member.process);
+  }
+  return end;
+}
+
+// Why a membership is not in the journal; nullopt: it is, or there is no journal.
+std::optional<ErrorReport> record(const Membership& next, const CoordinatorOptions& options) {
+  try {
+    if (options.record) options.record(next);
+    return std::nullopt;
+  } catch (const Error& error) {
+    return error.report();
+  }
+}
 
 }  // namespace
 
+ErrorReport report_of(const RankInterrupted& interrupted, int rank) {
+  return {.code = interrupted.hung ? ErrorCode::timeout : ErrorCode::peer_lost,
+          .rank = rank,
+          .step = interrupted.steps_done,
+          .cause = interrupted.why};
+}
+
 void CoordinatorState::interrupted(const RankInterrupted& report) {
-  if (phase == Phase::over || is_nonsense(problem_with(report)) ||
-      is_stale(report.generation, "report of an interrupted rank"))
+  const int slot = report.process.slot;
+  if (phase == Phase::over || filter.is_nonsense(problem_with(report)) ||
+      filter.is_stale(report.generation, processes.current().generation, "report of an interrupted rank"))
     return;
-  const auto found = processes.find(report.process.slot);
-  if (found == processes.end() || found->second.joined.process != report.process) {
-    ++stale;
-    return;
-  }
-  found->second.interrupted = report;
-  found->second.heard = now();
-  interrupted_in_saves(report);
-  if (!options.recovery.enabled) {
+  auto* process = processes.find(report.process);
+  if (process == nullptr) return filter.count_stale();
+  process->interrupted = report;
+  detector.heard(slot, now());
+  send(saves.interrupted(report, processes));
+  if (phase == Phase::training && options.recovery.enabled) {
+    recover(report_of(report, processes.rank_of(slot)));
+  } else if (phase == Phase::training) {
     // Who is to blame shows in a moment: its connection closes, or it says so itself. Else this rank's word stands.
-    if (phase == Phase::training) {
-      phase = Phase::recovering;
-      since = now();
-    }
-    return;
-  }
-  if (phase == Phase::training) {
-    const auto code = report.hung ? ErrorCode::timeout : ErrorCode::peer_lost;
-    recover({code, rank_of(report.process.slot), {}, report.steps_done, {}, report.why, {}});
-  } else {
-    unheard.erase(report.process.slot);
+    enter(Phase::recovering);
+  } else if (options.recovery.enabled) {
+    unheard.erase(slot);
     plan_if_all_are_heard();
   }
 }
 
-void CoordinatorState::lose(int number, const std::string& why, bool proved) {
-  auto& process = processes.at(number);
-  const auto rank = rank_of(number);
-  const bool was_member = process.member && member_rank(process.joined.process) >= 0;
-  const ErrorReport report{ErrorCode::peer_lost,
-                           rank,
-                           {},
-                           -1,
-                           {},
-                           "rank " + std::to_string(rank) + " died (" + why + ")",
-                           "its log and exit status say why"};
+void CoordinatorState::lose(int slot, const std::string& why, bool proved) {
+  auto& process = *processes.in_slot(slot);
+  const bool was_member = process.member && processes.member_rank(process.joined.process) >= 0;
+  const auto report = death_of(processes.rank_of(slot), why);
   process.ended = report;
-  unheard.erase(number);
+  unheard.erase(slot);
   if (phase == Phase::over) return;
-  lost_in_saves(process.joined.process, why);
+  send(saves.lost(process.joined.process, why, processes));
   if (!was_member) {
-    say("the process in slot " + std::to_string(number) + " is gone (" + why + ")");
+    options.log("the process in slot " + std::to_string(slot) + " is gone (" + why + ")");
     if (phase == Phase::forming) return abort(report);
   } else if (!options.recovery.enabled) {
     return abort(report);
   } else if (!proved) {
     unproved.push_back(process.joined.process);
   }
-  if (!process.hurt) slots[number].deaths.push_back(now());
-  if (proved) replace(number);
+  if (!process.hurt) slots.add_death(slot, now());
+  if (proved) replace(slot);
   if (was_member && phase == Phase::training) {
     recover(report);
   } else if (phase == Phase::recovering) {
@@ -78,28 +155,27 @@ void CoordinatorState::lose(int number, const std::string& why, bool proved) {
 
 // Lost until its agent says that it is dead.
 void CoordinatorState::fence(int slot, const std::string& why) {
-  auto& process = processes.at(slot);
+  auto& process = *processes.in_slot(slot);
   process.fenced = true;
-  const auto agent = agents.find(process.joined.host);
-  if (agent != agents.end()) self->send(agent->second, KillRank{process.joined.process, why});
+  kill(process.joined.process, process.joined.host, why);
   self->send(process.supervisor, FenceRank{process.joined.process, why});
   if (phase == Phase::recovering) {
     since = now();  // its replacement has all its time
-    say("rank " + std::to_string(rank_of(slot)) + " is killed: " + why);
+    options.log("rank " + std::to_string(processes.rank_of(slot)) + " is killed: " + why);
   }
   lose(slot, why, false);
 }
 
 void CoordinatorState::recover(const ErrorReport& reason) {
-  phase = Phase::recovering;
+  const auto generation = processes.current().generation;
+  enter(Phase::recovering);
   interruption = reason;
-  since = now();
-  say((reason.code == ErrorCode::ok ? "" : "generation " + std::to_string(current.generation) + " is interrupted: ") +
-      reason.cause);
+  options.log((reason.code == ErrorCode::ok ? "" : "generation " + std::to_string(generation) + " is interrupted: ") +
+              reason.cause);
   unheard.clear();
-  for (auto& [slot, process] : processes) {
+  for (const auto& [slot, process] : processes.all()) {
     if (!process.member || process.ended) continue;
-    self->send(process.supervisor, InterruptRanks{current.generation, reason});
+    self->send(process.supervisor, InterruptRanks{generation, reason});
     if (!process.interrupted) unheard.insert(slot);
   }
   plan_if_all_are_heard();
@@ -110,166 +186,62 @@ void CoordinatorState::plan_if_all_are_heard() {
   if (unheard.empty()) plan();
 }
 
-// After a restart: members that the journal names are back, or dead for all that their agent knows, or, when they are
-// late, not to be reached. Before that nothing is to be decided about who goes on.
-bool CoordinatorState::all_accounted_for(bool late) {
-  if (!options.resumed) return true;
-  std::vector<const Member*> missing;
-  for (const auto& member : current.members) {
-    if (processes.contains(member.process.slot)) continue;
-    missing.push_back(&member);
-    if (!late && std::find(gone.begin(), gone.end(), member.process.slot) == gone.end()) return false;
-  }
-  options.resumed.reset();
-  for (const auto* member : missing) {
-    const int slot = member->process.slot;
-    slots[slot].host = member->host;
-    lost_in_saves(member->process, "it did not come back");
-    if (std::find(gone.begin(), gone.end(), slot) == gone.end()) {
+// How many members did not come back to a restarted coordinator; nullopt: it is too early to say.
+std::optional<std::size_t> CoordinatorState::settle_resumption() {
+  const auto missing = resumption.settle(processes, now());
+  if (!missing) return std::nullopt;
+  for (const auto& [member, dead] : *missing) {
+    const int slot = member.process.slot;
+    slots.set_host(slot, member.host);
+    send(saves.lost(member.process, "it did not come back", processes));
+    if (!dead) {
       // It stands still, perhaps with an order of the coordinator before: it must not wake up and do it.
-      unproved.push_back(member->process);
-      const auto agent = agents.find(member->host);
-      if (agent != agents.end())
-        self->send(agent->second, KillRank{member->process, "it did not come back to the restarted coordinator"});
-    } else if (!slots[slot].starting) {
+      unproved.push_back(member.process);
+      kill(member.process, member.host, "it did not come back to the restarted coordinator");
+    } else if (!slots.is_starting(slot)) {
       replace(slot);
     }
   }
-  return true;
+  return missing->size();
 }
-
-namespace {
-
-/// Why the job can't go on where rank `finished` has ended well. `alone`: all others live, so it is what they missed.
-ErrorReport end_of_one(int finished, bool alone) {
-  const auto name = "rank " + std::to_string(finished);
-  if (alone) {
-    return {ErrorCode::mismatch,
-            -1,
-            {},
-            -1,
-            {},
-            name + " has left the training loop while the others go on",
-            "where ranks have unequal amounts of data, the loop goes through Rank::uneven"};
-  }
-  return {ErrorCode::peer_lost,
-          -1,
-          {},
-          -1,
-          {},
-          "a rank was lost while " + name + " had finished",
-          "start again with --resume latest"};
-}
-
-}  // namespace
 
 void CoordinatorState::plan() {
-  if (phase == Phase::training || !all_accounted_for(now() - begun > options.recovery.fence_after)) return;
-  MembershipQuestion question;
-  question.world_size = options.world_size;
-  question.min_ranks = options.recovery.enabled ? options.recovery.min_ranks : options.world_size;
-  question.current = current;
-  question.min_start =
-      options.recovery.enabled && options.recovery.min_start > 0 ? options.recovery.min_start : options.world_size;
-  for (const auto& [number, slot] : slots) question.absent += slot.absent ? 1 : 0;
-  question.unreachable = static_cast<int>(unproved.size());
-  question.waited = std::chrono::duration_cast<std::chrono::milliseconds>(now() - since);
-  question.replace_timeout = phase == Phase::forming ? options.recovery.last_call : options.recovery.replace_timeout;
-  int finished = -1;  // a rank that has ended well, and how many of them
-  std::size_t ended_well = 0;
-  for (const auto& member : current.members) {
-    const auto found = processes.find(member.process.slot);
-    if (found == processes.end() || found->second.joined.process != member.process) continue;
-    const auto& process = found->second;
-    if (!process.ended) question.survivors.push_back({member, process.interrupted});
-    if (process.ended && (process.ended->code == ErrorCode::ok || process.ended->code == ErrorCode::interrupted))
-      finished = rank_of(member.process.slot), ++ended_well;
+  if (phase == Phase::training || !settle_resumption()) return;
+  auto question = question_of(*this);
+  if (const auto finished = processes.describe(question); !finished.empty()) {
+    const bool alone = question.survivors.size() + finished.size() == question.current.members.size();
+    return abort(end_of_one(finished.back(), alone));
   }
-  if (finished >= 0)
-    return abort(end_of_one(finished, question.survivors.size() + ended_well == current.members.size()));
-  for (const auto& [slot, process] : processes) {
-    if (!process.member && !process.ended && !process.fenced)
-      question.candidates.push_back({process.joined.process, process.joined.host, process.joined.spare});
-  }
-  for (const auto& [number, slot] : slots) question.replacements_coming += slot.starting ? 1 : 0;
   // An agent is about to say how its process ended.
   for (const auto& process : unproved) {
-    if (agents.contains(slots[process.slot].host) && question.waited < kProof) return;
+    if (slots.has_agent(process.slot) && question.waited < kProof) return;
   }
 
   auto answer = options.plan(question);
-  using Action = MembershipAnswer::Action;
-  if (answer.action == Action::wait) {
-    if (phase == Phase::recovering && question.waited > options.recovery.hang_after) {
-      for (const auto& survivor : question.survivors) {
-        if (!survivor.report)
-          return fence(survivor.member.process.slot,
-                       "it hangs: it did not leave its step within " + std::to_string(question.waited.count()) + " ms");
-      }
-    } else if (phase == Phase::forming && question.waited > options.join_timeout) {
-      abort({ErrorCode::unavailable,
-             -1,
-             {},
-             -1,
-             "start",
-             answer.reason + " within " + std::to_string(options.join_timeout.count() / 1000) + " s",
-             "is every host reachable, and every rank started?"});
-    }
-  } else if (answer.action == Action::go) {
-    announce(std::move(answer.next));
-  } else if (answer.action == Action::expel) {
-    if (answer.link_fault) slots[answer.expelled.slot].held_until = now() + options.recovery.link_hold_down;
-    fence(answer.expelled.slot, answer.reason);
-  } else if (answer.action == Action::start_over) {
-    abort({ErrorCode::state_lost, -1, {}, -1, "recovery", answer.reason, "start again with --resume latest"});
-  } else if (unproved.empty() || question.waited > options.recovery.park_after) {
-    int writer = -1;
-    for (const auto& survivor : question.survivors) {
-      if (writer < 0) writer = member_rank(survivor.member.process);
-    }
-    if (phase == Phase::forming)
-      return abort(
-          {ErrorCode::unavailable, -1, {}, -1, "start", answer.reason, "see which host failed, or lower --min-ranks"});
-    abort({ErrorCode::parked, writer, {}, -1, "recovery", answer.reason, "start again with --resume latest"});
+  if (answer.action == Action::wait && phase == Phase::recovering && question.waited > options.recovery.hang_after)
+    expel_hung(question, answer);
+  if (answer.action == Action::go) return announce(std::move(answer.next));
+  if (answer.action == Action::expel) {
+    if (answer.link_fault) slots.hold_down(answer.expelled.slot, now());
+    return fence(answer.expelled.slot, answer.reason);
   }
+  if (const auto end = end_of_job(question, answer, phase == Phase::forming, options)) abort(*end);
 }
 
 void CoordinatorState::announce(Membership next) {
-  if (next.resume_step > last_resume || phase == Phase::forming) fruitless = 0;
-  last_resume = next.resume_step;
-  if (!next.only_adds_to(current) && ++fruitless > kFruitless + 1) {
-    return abort(
-        {ErrorCode::aborted,
-         -1,
-         {},
-         next.resume_step,
-         "recovery",
-         "step " + std::to_string(next.resume_step) + " was interrupted " + std::to_string(fruitless - 1) + " times",
-         "see the ranks' logs"});
-  }
-  if (options.record) {
-    try {
-      options.record(next);
-    } catch (const Error& error) {
-      return abort(error.report());
-    }
-  }
-  if (phase == Phase::recovering) {
-    const auto spent = std::chrono::duration_cast<std::chrono::milliseconds>(now() - since).count();
-    say("generation " + std::to_string(next.generation) + ": " + next.reason + " (after " + std::to_string(spent) +
-        " ms)");
-  }
-  make_current(std::move(next));
+  if (const auto fruitless = progress.judge(next, processes.current())) return abort(*fruitless);
+  if (const auto failure = record(next, options)) return abort(*failure);
+  if (phase == Phase::recovering)
+    options.log("generation " + std::to_string(next.generation) + ": " + next.reason + " (after " +
+                std::to_string(in_ms(now() - since).count()) + " ms)");
+  processes.make_current(std::move(next));
   unproved.clear();
   unheard.clear();
-  stalled.clear();
+  stalls.clear();
   values.clear();
-  phase = Phase::training;
-  since = now();
-  const auto announcement = caf::make_message(current);  // one for all: it names every rank
-  for (auto& [slot, process] : processes) {
-    process.interrupted.reset();
-    process.member = !process.ended && member_rank(process.joined.process) >= 0;
+  enter(Phase::training);
+  const auto announcement = caf::make_message(processes.current());  // one for all: it names every rank
+  for (const auto& [slot, process] : processes.all()) {
     if (process.member) caf::anon_send(caf::actor_cast<caf::actor>(process.supervisor), announcement);
   }
 }

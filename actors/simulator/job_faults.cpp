@@ -102,15 +102,15 @@ void Job::check_bounds(const CoordinatorState& state) {
       history_.broken(
           "I7", "the coordinator keeps " + std::to_string(n) + " " + what + ", more than " + std::to_string(most));
   };
-  bound("processes", state.processes.size(), all);
+  bound("processes", state.processes.all().size(), all);
   bound("slots", state.slots.size(), all);
-  bound("agents", state.agents.size(), static_cast<std::size_t>(options_.hosts));
+  bound("agents", state.slots.agents().size(), static_cast<std::size_t>(options_.hosts));
   bound("unproved deaths", state.unproved.size(), all);
-  bound("slots that are gone", state.gone.size(), all);
+  bound("slots that are gone", state.resumption.dead(), all);
   bound("values", state.values.size(), 2 * all);
-  bound("saves under way", state.saves.size(), 4);
-  bound("ended saves", state.ended_saves.size(), 8);
-  for (const auto& [name, lane] : state.stalled) bound("states of a lane", lane.states.size(), all);
+  bound("saves under way", state.saves.under_way(), 4);
+  bound("ended saves", state.saves.remembered(), 8);
+  bound("states of a lane", state.stalls.most_reports(), all);
 }
 
 }  // namespace troupe::simulator

@@ -164,7 +164,7 @@ TEST_CASE(
   Job job(options);
   std::int64_t at_coordinator = 0, at_ranks = 0;
   while (job.step()) {
-    if (const auto* state = job.coordinator_state()) at_coordinator = std::max(at_coordinator, state->stale);
+    if (const auto* state = job.coordinator_state()) at_coordinator = std::max(at_coordinator, state->filter.stale());
     at_ranks = std::max(at_ranks, job.stale_at_ranks());
   }
   INFO(job.history().violation().value_or(""));

@@ -1,0 +1,68 @@
+#pragma once
+#include <caf/all.hpp>
+
+#include <map>
+#include <utility>
+
+#include "actors/rank/rank_supervisor.hpp"
+
+namespace troupe {
+
+/// A process that has joined the job.
+struct JoinedProcess {
+  RankSupervisorActor supervisor;
+  JoinJob joined;
+  bool member = false;
+  bool fenced = false;
+  bool hurt = false;  ///< on purpose: its death does not count
+  std::int64_t steps_done = 0;
+  std::optional<ErrorReport> ended;
+  std::optional<RankInterrupted> interrupted;  ///< in this generation
+
+  bool is_active() const noexcept { return !ended && !fenced; }
+};
+
+/// The processes that have joined, one for each slot, and the current membership. A value; sends nothing.
+class ProcessTable {
+ public:
+  /// Takes the place of the life before in the same slot.
+  void add(JoinedProcess process);
+  /// This very process; null: it has not joined, or another life has its slot.
+  const JoinedProcess* find(const ProcessId& process) const;
+  JoinedProcess* find(const ProcessId& process) { return writable(std::as_const(*this).find(process)); }
+  /// The newest life in a slot; null: none yet.
+  const JoinedProcess* in_slot(int slot) const;
+  JoinedProcess* in_slot(int slot) { return writable(std::as_const(*this).in_slot(slot)); }
+  const std::map<int, JoinedProcess>& all() const noexcept { return processes_; }  ///< by slot
+  /// Forgets a supervisor's address, and returns its slot; nullopt: no address that is known.
+  std::optional<int> take_address(const caf::actor_addr& address);
+
+  const Membership& current() const noexcept { return current_; }
+  /// The next generation begins: no process is interrupted in it yet.
+  void make_current(Membership next);
+  /// -1: not a member.
+  int member_rank(const ProcessId& process) const;
+  /// A slot's rank, or its number if there is no member in it.
+  int rank_of(int slot) const;
+  /// Whether it joins as a member of the current membership. It may have missed the last announcement: a coordinator
+  /// may die between writing it down and making it.
+  bool is_member(const JoinJob& join) const;
+  /// Why a process can't join beside the others; empty: it can.
+  std::string refusal(const JoinJob& join) const;
+
+  /// Puts the members that have not ended, and the processes that could become members, into a question. Returns the
+  /// ranks that have ended well.
+  std::vector<int> describe(MembershipQuestion& question) const;
+  /// Whether there are members, and all have ended.
+  bool all_ended() const;
+
+ private:
+  static JoinedProcess* writable(const JoinedProcess* process) { return const_cast<JoinedProcess*>(process); }
+
+  std::map<int, JoinedProcess> processes_;          // by slot
+  std::map<caf::actor_addr, int> slot_of_address_;  // of those that are there
+  Membership current_;
+  std::map<int, int> rank_by_slot_;  // of its members
+};
+
+}  // namespace troupe

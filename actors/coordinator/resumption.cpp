@@ -1,0 +1,29 @@
+#include "actors/coordinator/resumption.hpp"
+
+#include <algorithm>
+
+namespace troupe {
+
+void Resumption::heard_of(const JoinNode& node, const Membership& current) {
+  if (!pending_) return;
+  for (const auto& member : current.members) {
+    if (member.host == node.host &&
+        std::find(node.started.begin(), node.started.end(), member.process) == node.started.end())
+      dead_.push_back(member.process.slot);
+  }
+}
+
+std::optional<std::vector<Resumption::Missing>> Resumption::settle(const ProcessTable& processes, Time now) {
+  std::vector<Missing> missing;
+  if (!pending_) return missing;
+  for (const auto& member : processes.current().members) {
+    const int slot = member.process.slot;
+    if (processes.in_slot(slot) != nullptr) continue;
+    missing.push_back({member, std::find(dead_.begin(), dead_.end(), slot) != dead_.end()});
+    if (now <= deadline_ && !missing.back().dead) return std::nullopt;
+  }
+  pending_ = false;
+  return missing;
+}
+
+}  // namespace troupe

@@ -1,0 +1,46 @@
+#pragma once
+#include <chrono>
+#include <deque>
+#include <variant>
+
+#include "actors/coordinator/process_table.hpp"
+#include "actors/coordinator/save_round.hpp"
+
+namespace troupe {
+
+/// The saves that are under way, and the last ones that have ended. It sends nothing: what is to be sent is returned.
+class SaveRounds {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+  /// To be sent in this order.
+  using Messages = std::vector<std::pair<RankSupervisorActor, std::variant<PublishCheckpoint, SaveEnded>>>;
+
+  /// The first part of a save begins its round. `resuming`: members that are not there may come back.
+  Messages part_saved(const PartSaved& part, const ProcessTable& processes, bool resuming, Time now);
+  Messages published(const SaveEnded& ended, const ProcessTable& processes);
+  Messages interrupted(const RankInterrupted& report, const ProcessTable& processes);
+  Messages lost(const ProcessId& process, const std::string& why, const ProcessTable& processes);
+  Messages came_back(const ProcessId& process, const ProcessTable& processes);
+  /// A line for each save that takes long; each again after a minute.
+  std::vector<std::string> slow(Time now);
+
+  std::size_t under_way() const noexcept { return saves_.size(); }
+  std::size_t remembered() const noexcept { return ended_.size(); }
+
+ private:
+  struct Save {
+    SaveRound round;
+    Time told;
+  };
+  Save* find(const SaveAttempt& attempt);
+  const SaveEnded* find_ended(const SaveAttempt& attempt) const;
+  SaveRound first_part(const PartSaved& part, const ProcessTable& processes, bool resuming) const;
+  /// What all rounds want now.
+  Messages decide(const ProcessTable& processes);
+  void remember(const SaveEnded& ended);
+
+  std::vector<Save> saves_;  // under way
+  std::deque<SaveEnded> ended_;
+};
+
+}  // namespace troupe
