@@ -48,7 +48,7 @@ std::string CoordinatorRendezvous::get(const std::string& key, std::chrono::mill
 
 void CoordinatorRendezvous::throw_if_aborted(const std::string& operation) {
   const std::lock_guard lock(mutex_);
-  if (aborted_) throw Error(ErrorReport{ErrorCode::aborted, -1, {}, -1, operation, aborted_->to_string(), {}});
+  if (aborted_) throw Error({.code = ErrorCode::aborted, .operation = operation, .cause = aborted_->to_string()});
 }
 
 void CoordinatorRendezvous::abort(const ErrorReport& reason) noexcept {

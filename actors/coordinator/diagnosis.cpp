@@ -24,6 +24,16 @@ std::optional<ErrorReport> diagnose(std::span<const CollectiveState> states, std
   const auto* first =
       *std::min_element(waiting.begin(), waiting.end(), [](auto* a, auto* b) { return a->sequence < b->sequence; });
 
+  const auto accuse = [&](const CollectiveState& accused, const char* actor, const std::string& cause) {
+    return ErrorReport{.code = ErrorCode::mismatch,
+                       .rank = accused.rank,
+                       .actor = actor,
+                       .step = accused.step,
+                       .operation = "collective " + std::to_string(first->sequence) + " on lane " + first->lane,
+                       .cause = cause,
+                       .remedy = "every rank must launch the same collectives in the same order"};
+  };
+
   // Those that stand at the same place of the sequence, by what they are in.
   std::map<std::uint64_t, std::vector<const CollectiveState*>> groups;
   for (const auto* state : waiting) {
@@ -45,13 +55,7 @@ std::optional<ErrorReport> diagnose(std::span<const CollectiveState> states, std
       cause += (cause.empty() ? "" : "; ") + list_of(members) + " is in " + members.front()->what;
     }
     cause += ", while " + list_of(*majority) + " wait in " + majority->front()->what;
-    return ErrorReport{ErrorCode::mismatch,
-                       accused->rank,
-                       "reducer",
-                       accused->step,
-                       "collective " + std::to_string(first->sequence) + " on lane " + first->lane,
-                       cause,
-                       "every rank must launch the same collectives in the same order"};
+    return accuse(*accused, "reducer", cause);
   }
 
   // Two lanes that wait for each other: a rank's Compute stands in a collective of its own, and so sends its Reducer
@@ -74,28 +78,19 @@ std::optional<ErrorReport> diagnose(std::span<const CollectiveState> states, std
     const bool fewer_stuck = stuck.size() < elsewhere.size() ||
                              (stuck.size() == elsewhere.size() && stuck.front()->rank > elsewhere.front()->rank);
     const auto* accused = (fewer_stuck ? stuck : elsewhere).front();
-    return ErrorReport{ErrorCode::mismatch,
-                       accused->rank,
-                       "compute",
-                       accused->step,
-                       "collective " + std::to_string(first->sequence) + " on lane " + first->lane,
-                       list_of(elsewhere) + " is in " + elsewhere.front()->program_what + ", which " + list_of(stuck) +
-                           " did not launch before " + first->what,
-                       "every rank must launch the same collectives in the same order"};
+    return accuse(*accused, "compute",
+                  list_of(elsewhere) + " is in " + elsewhere.front()->program_what + ", which " + list_of(stuck) +
+                      " did not launch before " + first->what);
   }
 
   for (const auto& state : states) {
-    if (state.ended && state.sequence < first->sequence) {
-      return ErrorReport{ErrorCode::mismatch,
-                         state.rank,
-                         "compute",
-                         state.step,
-                         "collective " + std::to_string(first->sequence) + " on lane " + first->lane,
+    if (!state.ended || state.sequence >= first->sequence) continue;
+    auto report = accuse(state, "compute",
                          "rank " + std::to_string(state.rank) + " has left the training loop after " +
                              std::to_string(state.sequence) + " collectives, while " + list_of(waiting) + " wait in " +
-                             first->what,
-                         "give every rank the same number of steps, or wrap uneven data in Rank::uneven"};
-    }
+                             first->what);
+    report.remedy = "give every rank the same number of steps, or wrap uneven data in Rank::uneven";
+    return report;
   }
   return std::nullopt;
 }

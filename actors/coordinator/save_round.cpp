@@ -35,16 +35,18 @@ void SaveRound::lost(const ProcessId& process, const std::string& why) {
   if (rank < 0 || outcome_) return;
   lost_.insert(rank);
   if (publisher_ == rank) publisher_ = -1;
-  if (!written_.contains(rank)) {
-    outcome_ =
-        failed_save(attempt_, {ErrorCode::peer_lost,
-                               rank,
-                               "coordinator",
-                               attempt_.step,
-                               "saving a checkpoint",
-                               "rank " + std::to_string(rank) + " was lost before its part was on disk (" + why + ")",
-                               {}});
-  }
+  if (!written_.contains(rank))
+    fail(rank, "rank " + std::to_string(rank) + " was lost before its part was on disk (" + why + ")");
+}
+
+void SaveRound::fail(int rank, const std::string& cause) {
+  if (outcome_) return;
+  outcome_ = failed_save(attempt_, {.code = ErrorCode::peer_lost,
+                                    .rank = rank,
+                                    .actor = "coordinator",
+                                    .step = attempt_.step,
+                                    .operation = "saving a checkpoint",
+                                    .cause = cause});
 }
 
 void SaveRound::interrupted(const RankInterrupted& report) {
@@ -73,9 +75,7 @@ SaveRound::Decision SaveRound::decide() {
     publisher_ = rank;
     return {Action::publish, members_[static_cast<std::size_t>(rank)], {}};
   }
-  outcome_ = failed_save(
-      attempt_,
-      {ErrorCode::peer_lost, -1, "coordinator", attempt_.step, "saving a checkpoint", "all its ranks were lost", {}});
+  fail(-1, "all its ranks were lost");
   return {Action::end, {}, *outcome_};
 }
 

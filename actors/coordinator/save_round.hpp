@@ -22,6 +22,8 @@ class SaveRound {
   void written(const PartSaved& part);
   void published(const SaveEnded& ended);
   void lost(const ProcessId& process, const std::string& why);
+  /// Ends the save, unless it has ended. `rank`: which is at fault, or -1.
+  void fail(int rank, const std::string& cause);
   /// A rank that leaves the generation before it has begun its part never writes it: it begins another save in the
   /// next, and waits there for those that have.
   void interrupted(const RankInterrupted& report);

@@ -40,13 +40,8 @@ SaveRound SaveRounds::first_part(const PartSaved& part, const ProcessTable& proc
     if (!alive && !awaited) round.lost(member, "it is gone");
     if (alive && process->interrupted) round.interrupted(*process->interrupted);
   }
-  if (part.generation != current.generation || part.ranks != current.world_size()) {
-    round.published(failed_save(part.attempt, {.code = ErrorCode::peer_lost,
-                                               .actor = "coordinator",
-                                               .step = part.attempt.step,
-                                               .operation = "saving a checkpoint",
-                                               .cause = "a rank was lost before all had written their parts"}));
-  }
+  if (part.generation != current.generation || part.ranks != current.world_size())
+    round.fail(-1, "a rank was lost before all had written their parts");
   return round;
 }
 
