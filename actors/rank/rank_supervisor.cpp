@@ -9,6 +9,8 @@
 namespace troupe {
 namespace {
 
+constexpr const char* kSupervisor = "rank supervisor";
+
 double waited_ms(const CollectiveRecord& record, caf::actor_clock::time_point at) {
   return static_cast<double>(at.time_since_epoch().count() - record.started_ns) / 1e6;
 }
@@ -54,7 +56,7 @@ RankSupervisorActor::behavior_type RankSupervisorState::make_behavior() {
       [this](const InterruptRanks& message) { interrupt(message); },
       [this](const FenceRank& fence) {
         if (fence.process != options.join.process) return;
-        abort({ErrorCode::fenced, rank(), "rank supervisor", -1, {}, fence.reason, {}});
+        abort({.code = ErrorCode::fenced, .rank = rank(), .actor = kSupervisor, .cause = fence.reason});
         options.coordinator = nullptr;  // from here on it is as silent as the dead
       },
       [this](const AbortJob& job) { abort(job.report); },
@@ -64,15 +66,13 @@ RankSupervisorActor::behavior_type RankSupervisorState::make_behavior() {
           if (lane.name == request.lane) tell_coordinator(state_of(lane, now()));
         }
       },
-      [this](const RegisterCheckpointer& message) { checkpointer = message.checkpointer; },
+      [this](const RegisterCheckpointer& message) { saves.connect(message.checkpointer); },
       [this](const PartSaved& part) { told_of_part(part); },
-      [this](const PublishCheckpoint& order) {
-        if (checkpointer) caf::anon_send(checkpointer, order);
-      },
+      [this](const PublishCheckpoint& order) { saves.tell_checkpointer(order); },
       [this](const CheckpointPublished& message) {
         tell_coordinator(CheckpointPublished{options.join.process, message.ended});
       },
-      [this](const SaveEnded& ended) { end_save(ended); },
+      [this](const SaveEnded& ended) { saves.end(ended); },
       [this](const CoordinatorFound& found) { found_coordinator(found.coordinator); },
       [this](const CoordinatorBeat&) { heard_coordinator = now(); },
       [this](const InjectFault& fault) { inject(fault); },
@@ -170,7 +170,7 @@ void RankSupervisorState::abort(ErrorReport reason) {
   options.status->job_over = true;
   if (rendezvous) rendezvous->abort(reason);
   for (const auto& lane : lanes) lane.communicator->abort(reason);
-  if (part_saved) end_save(failed_save(part_saved->attempt, reason));
+  saves.fail(reason);
   if (options.compute) caf::anon_send(options.compute, AbortJob{reason});
 }
 
@@ -178,13 +178,11 @@ void RankSupervisorState::lost_coordinator() {
   options.coordinator = nullptr;
   if (aborted || options.status->loop_ended) return;
   if (!options.reconnect)
-    return abort({ErrorCode::peer_lost,
-                  rank(),
-                  "rank supervisor",
-                  -1,
-                  {},
-                  "the coordinator is gone",
-                  "see the launcher's output"});
+    return abort({.code = ErrorCode::peer_lost,
+                  .rank = rank(),
+                  .actor = kSupervisor,
+                  .cause = "the coordinator is gone",
+                  .remedy = "see the launcher's output"});
   if (options.find_coordinator) return options.find_coordinator(caf::actor_cast<RankSupervisorActor>(self), park_after);
   // Connecting blocks, so a thread of its own does it; the rank trains on meanwhile. The address is an argument because
   // CAF 0.17 dereferences a null pointer where there is none.
@@ -206,13 +204,11 @@ void RankSupervisorState::lost_coordinator() {
 // Rank 0 saves what is committed: the side of a cut that has it, and nobody beside it.
 void RankSupervisorState::park(const std::string& why) {
   const auto seconds = std::to_string(static_cast<double>(park_after.count()) / 1000);
-  abort({ErrorCode::parked,
-         0,
-         "rank supervisor",
-         -1,
-         {},
-         why + " for " + seconds.substr(0, seconds.find('.') + 2) + " s",
-         "start again with --resume latest"});
+  abort({.code = ErrorCode::parked,
+         .rank = 0,
+         .actor = kSupervisor,
+         .cause = why + " for " + seconds.substr(0, seconds.find('.') + 2) + " s",
+         .remedy = "start again with --resume latest"});
 }
 
 void RankSupervisorState::found_coordinator(const caf::strong_actor_ptr& coordinator) {
@@ -228,26 +224,24 @@ void RankSupervisorState::found_coordinator(const caf::strong_actor_ptr& coordin
       .then(
           [this](const JoinAccepted& accepted) {
             if (!accepted.refused.empty())
-              return abort({ErrorCode::fenced, rank(), "rank supervisor", -1, "join", accepted.refused, {}});
+              return abort({.code = ErrorCode::fenced,
+                            .rank = rank(),
+                            .actor = kSupervisor,
+                            .operation = "join",
+                            .cause = accepted.refused});
             park_after = std::chrono::milliseconds(accepted.park_after_ms);
             if (last_interrupted) tell_coordinator(*last_interrupted);
-            if (save_ended) tell_coordinator(CheckpointPublished{options.join.process, *save_ended});
-            if (part_saved) tell_coordinator(*part_saved);
+            if (saves.ended()) tell_coordinator(CheckpointPublished{options.join.process, *saves.ended()});
+            if (saves.part()) tell_coordinator(*saves.part());
           },
           [](caf::error&) {});  // gone again: its DOWN comes too
 }
 
 void RankSupervisorState::told_of_part(PartSaved part) {
   part.process = options.join.process;
-  part_saved = part;
-  if (aborted) return end_save(failed_save(part.attempt, *aborted));
+  saves.part_saved(part);
+  if (aborted) return saves.fail(*aborted);
   tell_coordinator(part);
-}
-
-void RankSupervisorState::end_save(const SaveEnded& ended) {
-  if (part_saved && part_saved->attempt == ended.attempt) part_saved.reset();
-  save_ended = ended;
-  if (checkpointer) caf::anon_send(checkpointer, ended);
 }
 
 CollectiveState RankSupervisorState::state_of(const RegisterLane& lane, caf::actor_clock::time_point at) const {
@@ -308,12 +302,12 @@ void RankSupervisorState::inject(const InjectFault& fault) {
     case ChaosKind::nan: options.status->poisoned = true; break;
     case ChaosKind::net:
       for (const auto& lane : lanes)
-        lane.communicator->abort(
-            {ErrorCode::peer_lost, rank(), "chaos", -1, {}, "its data connections were broken (--chaos)", {}});
+        lane.communicator->abort({.code = ErrorCode::peer_lost,
+                                  .rank = rank(),
+                                  .actor = "chaos",
+                                  .cause = "its data connections were broken (--chaos)"});
       break;
-    case ChaosKind::disk:
-      if (checkpointer) caf::anon_send(checkpointer, fault);
-      break;
+    case ChaosKind::disk: saves.tell_checkpointer(fault); break;
     default:
       if (options.hurt) options.hurt(fault.kind, std::chrono::milliseconds(fault.lasts_ms));
   }

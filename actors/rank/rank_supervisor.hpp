@@ -10,6 +10,7 @@
 
 #include "actors/messages/membership.hpp"
 #include "actors/messages/messages.hpp"
+#include "actors/rank/save_relay.hpp"
 #include "tensor_io/communicator/communicator.hpp"
 
 namespace troupe {
@@ -118,7 +119,6 @@ struct RankSupervisorState {
   void inject(const InjectFault& fault);
   CollectiveState state_of(const RegisterLane& lane, caf::actor_clock::time_point at) const;
   void told_of_part(PartSaved part);
-  void end_save(const SaveEnded& ended);
   caf::result<bool> finish(const ErrorReport& report);
   int rank() const;
   caf::actor_clock::time_point now() const;
@@ -134,9 +134,7 @@ struct RankSupervisorState {
   std::optional<RankInterrupted> last_interrupted;  // told again to a restarted coordinator
   std::vector<RegisterLane> lanes;
   std::shared_ptr<Rendezvous> rendezvous;
-  caf::actor checkpointer;
-  std::optional<PartSaved> part_saved;  // until the save has ended ...
-  std::optional<SaveEnded> save_ended;  // ... and the last that has: told again to a restarted coordinator
+  SaveRelay saves;
   std::optional<ErrorReport> aborted;
   caf::actor_clock::time_point heard_coordinator, last_check;
   std::chrono::milliseconds park_after{60'000};  // unheard; the coordinator says it when it lets the rank in

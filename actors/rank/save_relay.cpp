@@ -1,0 +1,15 @@
+#include "actors/rank/save_relay.hpp"
+
+namespace troupe {
+
+void SaveRelay::end(const SaveEnded& ended) {
+  if (part_ && part_->attempt == ended.attempt) part_.reset();
+  ended_ = ended;
+  tell_checkpointer(ended);
+}
+
+void SaveRelay::fail(const ErrorReport& reason) {
+  if (part_) end(failed_save(part_->attempt, reason));
+}
+
+}  // namespace troupe

@@ -1,0 +1,37 @@
+#pragma once
+#include <caf/all.hpp>
+
+#include <optional>
+#include <utility>
+
+#include "actors/messages/messages.hpp"
+
+namespace troupe {
+
+/// What a rank's supervisor passes on about saves, from the coordinator to the rank's Checkpointer. Keeps what a
+/// restarted coordinator is to be told again. The supervisor's thread.
+class SaveRelay {
+ public:
+  void connect(caf::actor checkpointer) { checkpointer_ = std::move(checkpointer); }
+  /// Dropped if there is no Checkpointer.
+  template <class Message>
+  void tell_checkpointer(const Message& message) const {
+    if (checkpointer_) caf::anon_send(checkpointer_, message);
+  }
+  void part_saved(const PartSaved& part) { part_ = part; }
+  void end(const SaveEnded& ended);
+  /// Ends the save whose part this rank has written, if there is one.
+  void fail(const ErrorReport& reason);
+
+  /// This rank's part, until its save has ended.
+  const std::optional<PartSaved>& part() const noexcept { return part_; }
+  /// The last save that has ended.
+  const std::optional<SaveEnded>& ended() const noexcept { return ended_; }
+
+ private:
+  caf::actor checkpointer_;
+  std::optional<PartSaved> part_;
+  std::optional<SaveEnded> ended_;
+};
+
+}  // namespace troupe
