@@ -1,42 +1,19 @@
 #include "actors/strategy/strategy.hpp"
 
 #include <algorithm>
-#include <mutex>
 
 #include "actors/strategy/evaluation.hpp"
 #include "actors/strategy/placement.hpp"
 #include "actors/strategy/saved_state.hpp"
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/base/registry.hpp"
 #include "tensor_io/base/steady_time.hpp"
 
 namespace troupe {
 namespace {
 
-struct Registered {
-  std::string description;
-  StrategyFactory factory;
-};
-
-// By name. Any thread: simulated ranks register and look up at the same time.
-template <class Value>
-class Registry {
- public:
-  void add(const std::string& name, Value value) {
-    std::lock_guard lock(mutex_);
-    values_[name] = std::move(value);
-  }
-  std::map<std::string, Value> all() const {
-    std::lock_guard lock(mutex_);
-    return values_;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::map<std::string, Value> values_;  // guarded by mutex_
-};
-
-Registry<Registered>& strategy_registry() {
-  static Registry<Registered> registry;
+Registry<StrategyFactory>& strategy_registry() {
+  static Registry<StrategyFactory> registry;
   return registry;
 }
 
@@ -48,13 +25,6 @@ StrategyFactory& strategy_switch() {
 Registry<CommHookFactory>& hook_registry() {
   static Registry<CommHookFactory> registry;
   return registry;
-}
-
-template <class Map>
-std::string names_of(const Map& known) {
-  std::string names;
-  for (const auto& [name, value] : known) names += (names.empty() ? "" : ", ") + name;
-  return names;
 }
 
 }  // namespace
@@ -97,15 +67,14 @@ Evaluation& Strategy::evaluation() {
 }
 
 void register_strategy(const std::string& name, const std::string& description, StrategyFactory factory) {
-  strategy_registry().add(name, {description, std::move(factory)});
+  strategy_registry().add(name, description, std::move(factory));
 }
 
 std::unique_ptr<Strategy> make_strategy(StrategyContext context) {
-  const auto registered = strategy_registry().all();
-  const auto found = registered.find(context.options.strategy);
-  if (found == registered.end()) {
+  const auto factory = strategy_registry().find(context.options.strategy);
+  if (!factory) {
     throw Error(ErrorCode::usage, "strategy", "there is no strategy '" + context.options.strategy + "'",
-                "known: " + names_of(registered));
+                "known: " + name_list(strategy_registry().sorted_names()));
   }
   const auto options = context.options;
   const bool switches = !options.switch_at.empty();
@@ -119,7 +88,7 @@ std::unique_ptr<Strategy> make_strategy(StrategyContext context) {
     if (strategy_switch()) return strategy_switch()(std::move(context));
     throw Error(ErrorCode::usage, "switch_at", "this program has no strategies that switch", "call register_switching");
   }
-  auto strategy = found->second.factory(std::move(context));
+  auto strategy = (*factory)(std::move(context));
   if (!options.mesh.empty() && strategy->capability<Placement>() == nullptr) {
     throw Error(ErrorCode::usage, "mesh",
                 "strategy " + options.strategy + " has no mesh, and mesh is '" + options.mesh + "'",
@@ -130,24 +99,23 @@ std::unique_ptr<Strategy> make_strategy(StrategyContext context) {
 
 std::map<std::string, std::string> strategies() {
   std::map<std::string, std::string> known;
-  for (const auto& [name, registered] : strategy_registry().all()) known[name] = registered.description;
+  for (const auto& [name, description] : strategy_registry().names()) known[name] = description;
   return known;
 }
 
 void register_strategy_switch(StrategyFactory factory) { strategy_switch() = std::move(factory); }
 
 void register_comm_hook(const std::string& name, CommHookFactory factory) {
-  hook_registry().add(name, std::move(factory));
+  hook_registry().add(name, {}, std::move(factory));
 }
 
 std::shared_ptr<CommHook> make_comm_hook(const StrategyOptions& options) {
-  const auto registered = hook_registry().all();
-  const auto found = registered.find(options.comm_hook);
-  if (found == registered.end()) {
+  const auto factory = hook_registry().find(options.comm_hook);
+  if (!factory) {
     throw Error(ErrorCode::usage, "comm_hook", "there is no communication hook '" + options.comm_hook + "'",
-                "known: " + names_of(registered));
+                "known: " + name_list(hook_registry().sorted_names()));
   }
-  return found->second(options);
+  return (*factory)(options);
 }
 
 }  // namespace troupe
