@@ -30,9 +30,9 @@ std::string number(double value) {
 }
 
 std::string allowed(const ConfigField& field) {
-  if (!field.choices.empty()) {
+  if (const auto choices = choices_of(field); !choices.empty()) {
     std::string list;
-    for (const auto& choice : field.choices) list += (list.empty() ? "" : ", ") + choice;
+    for (const auto& choice : choices) list += (list.empty() ? "" : ", ") + choice;
     return "one of " + list;
   }
   struct Visitor {
@@ -74,8 +74,9 @@ struct Assign {
 
   std::string operator()(bool Config::*member) const { return parse_bool(text, config.*member) ? "" : refused; }
   std::string operator()(std::string Config::*member) const {
-    if (!field.choices.empty() && std::find(field.choices.begin(), field.choices.end(), text) == field.choices.end()) {
-      const auto near = nearest_name(text, field.choices);
+    const auto choices = choices_of(field);
+    if (!choices.empty() && std::find(choices.begin(), choices.end(), text) == choices.end()) {
+      const auto near = nearest_name(text, choices);
       return refused + (near.empty() ? "" : "; did you mean " + near + "?");
     }
     if (text.find('\0') != std::string::npos) return "the text holds a NUL byte";
@@ -319,6 +320,12 @@ std::string config_help(const Config& config, const std::string& program) {
     std::string left = std::string("  --") + field.name + " " + render(defaults, field);
     left.resize(std::max<std::size_t>(left.size() + 1, 38), ' ');
     text += left + field.help + "\n";
+    if (field.registered == nullptr) continue;
+    for (const auto& [name, description] : field.registered()) {
+      std::string line = std::string(40, ' ') + name;
+      line.resize(std::max<std::size_t>(line.size() + 1, 54), ' ');
+      text += line + description + "\n";
+    }
   }
   if (!config.declared.empty()) text += "\n[program]\n";
   for (const auto& [name, declared] : config.declared) {

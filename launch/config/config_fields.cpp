@@ -3,6 +3,8 @@
 #include "actors/compute/batch_split.hpp"
 #include "launch/config/profile_setting.hpp"
 #include "strategies/switching/switch_plan.hpp"
+#include "tensor_io/communicator/communicator_registry.hpp"
+#include "tensor_io/data/dataset_registry.hpp"
 
 namespace troupe {
 namespace {
@@ -33,13 +35,11 @@ std::string check_profile(const std::string& text) {
 
 const std::vector<ConfigField>& config_fields() {
   static const std::vector<ConfigField> fields{
-      {"data",
-       "data",
-       at(&Config::data),
-       "the data set",
-       0,
-       0,
-       {"synthetic", "digits", "mnist", "cifar10", "csv", "image_folder", "webdataset", "tokens"}},
+      {.section = "data",
+       .name = "data",
+       .member = at(&Config::data),
+       .help = "the data set",
+       .registered = known_datasets},
       {"data",
        "data_dir",
        at(&Config::data_dir),
@@ -281,13 +281,11 @@ const std::vector<ConfigField>& config_fields() {
        0,
        {"float32", "bfloat16", "float16"}},
 
-      {"communication",
-       "backend",
-       at(&Config::backend),
-       "how ranks exchange tensors",
-       0,
-       0,
-       {"auto", "shm", "gloo", "hierarchical", "nccl"}},
+      {.section = "communication",
+       .name = "backend",
+       .member = at(&Config::backend),
+       .help = "how ranks exchange tensors",
+       .registered = known_communicators},
       {"communication", "device", at(&Config::device),
        "where ranks train: auto, cpu, cuda (each rank its local rank's), or cuda:N"},
       {"communication", "share_device", at(&Config::share_device),
@@ -378,6 +376,13 @@ const std::vector<ConfigField>& config_fields() {
        check_profile},
   };
   return fields;
+}
+
+std::vector<std::string> choices_of(const ConfigField& field) {
+  if (field.registered == nullptr) return field.choices;
+  std::vector<std::string> names;
+  for (const auto& known : field.registered()) names.push_back(known.name);
+  return names;
 }
 
 }  // namespace troupe

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "launch/config/config.hpp"
+#include "tensor_io/base/registry.hpp"
 
 namespace troupe {
 
@@ -18,12 +19,17 @@ struct ConfigField {
   const char* help;
   double minimum = -std::numeric_limits<double>::infinity();
   double maximum = std::numeric_limits<double>::infinity();
-  std::vector<std::string> choices = {};                    ///< empty: any string
+  std::vector<std::string> choices = {};                    ///< empty: any string, or those that are registered
   bool shared = true;                                       ///< must be equal on all ranks: part of the hash
   bool may_stand_alone = false;                             ///< a text whose flag without a value says `true`
   const char* form = nullptr;                               ///< of a text, where it is not any
   std::string (*check)(const std::string& text) = nullptr;  ///< of a text: what is wrong with it, or nothing
+  std::vector<RegisteredName> (*registered)() = nullptr;    ///< of a text: its values are the names in a registry
 };
+
+/// The values that a text may have now, in the order of the help: `choices`, or the names that are registered. Empty:
+/// any text.
+std::vector<std::string> choices_of(const ConfigField& field);
 
 /// The one list of settings.
 const std::vector<ConfigField>& config_fields();

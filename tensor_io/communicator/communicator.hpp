@@ -32,7 +32,7 @@ struct CommunicatorOptions {
   int rank = 0;                    ///< 0 .. world_size - 1
   int world_size = 1;              ///< ranks of the group
   std::string name = "world";      ///< unique in the job and generation: it prefixes the keys of the rendezvous
-  std::string backend = "auto";    ///< auto, shm, gloo, hierarchical, nccl
+  std::string backend = "auto";    ///< auto, shm, gloo, hierarchical, nccl, or one of register_communicator
   std::string host = "localhost";  ///< ranks with the same name may share memory (it is proved, not believed)
   std::string interface_address = "127.0.0.1";  ///< where Gloo listens
   std::chrono::milliseconds timeout{60'000};    ///< deadline of each wait inside one operation, and of the set-up
@@ -71,7 +71,8 @@ class Communicator {
   int rank() const noexcept { return options_.rank; }                 ///< of this process in the group
   int world_size() const noexcept { return options_.world_size; }     ///< ranks of the group
   const std::string& name() const noexcept { return options_.name; }  ///< as in the options
-  virtual std::string_view backend() const noexcept = 0;              ///< single, shm, gloo, hierarchical, nccl
+  virtual std::string_view backend()
+      const noexcept = 0;  ///< single, shm, gloo, hierarchical, nccl, or a registered one's
 
   /// In place: (numel,) on every rank. `label` says what it is for in errors and in the ledger.
   void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum, std::string_view label = {});
@@ -198,8 +199,9 @@ class Communicator {
 
 /// Collective over the ranks of `options`. `auto`: one rank -> a communicator of one (so it is with every back end, but
 /// for nccl with an NCCL that the options bring); a device -> nccl; all ranks on one host and their memory proved to be
-/// shared -> shm; several ranks on several hosts -> hierarchical; else gloo. Throws Error(unavailable) where a forced
-/// back end cannot work.
+/// shared -> shm; several ranks on several hosts -> hierarchical; else gloo. Another name is that of a back end that
+/// ships or was registered (register_communicator), which makes it. Throws Error(unavailable) where a forced back end
+/// cannot work.
 std::unique_ptr<Communicator> make_communicator(CommunicatorOptions options);
 
 }  // namespace troupe

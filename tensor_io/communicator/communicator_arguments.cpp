@@ -5,6 +5,8 @@
 #include <string>
 #include <tuple>
 
+#include "tensor_io/communicator/communicator_registry.hpp"
+
 namespace troupe {
 namespace {
 
@@ -150,17 +152,17 @@ void check_options(const CommunicatorOptions& options) {
     refuse(operation, "names of " + std::to_string(options.members.size()) + " members for " +
                           std::to_string(options.world_size) + " ranks");
   }
-  if (options.backend != "auto" && options.backend != "shm" && options.backend != "gloo" &&
-      options.backend != "hierarchical" && options.backend != "nccl") {
-    refuse(operation, "no such back end: '" + options.backend + "'", "use auto, shm, gloo, hierarchical or nccl");
+  const auto backend = detail::find_communicator(options.backend);
+  if (!backend) {
+    refuse(operation, "no such back end: '" + options.backend + "'", "use " + name_list(known_communicators(), " or "));
   }
-  if (!options.device.is_cpu() && options.backend != "auto" && options.backend != "nccl") {
+  if (!options.device.is_cpu() && backend->moves == TensorPlace::cpu) {
     refuse(operation,
            "back end " + options.backend + " moves tensors of the CPU, the device is " + options.device.str(),
            "use backend = auto or nccl, or device = cpu");
   }
-  if (options.device.is_cpu() && options.backend == "nccl" && !options.nccl) {
-    refuse(operation, "back end nccl moves tensors of a GPU, the device is the CPU",
+  if (options.device.is_cpu() && backend->moves == TensorPlace::device && !options.nccl) {
+    refuse(operation, "back end " + options.backend + " moves tensors of a GPU, the device is the CPU",
            "use device = cuda, or backend = auto");
   }
 }

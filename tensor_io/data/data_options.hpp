@@ -6,7 +6,7 @@ namespace troupe {
 
 /// What to train on and how it is cut into batches.
 struct DataOptions {
-  std::string data = "synthetic";  ///< synthetic, digits, mnist, cifar10, csv, image_folder, webdataset, tokens
+  std::string data = "synthetic";  ///< a name of known_datasets(): one that ships, or of register_dataset
   std::string data_dir;            ///< the file or folder of the data set; digits: empty finds the one that is shipped
   std::int64_t batch_size = 64;    ///< samples of one optimizer step, over all ranks and micro-batches
   std::int64_t num_workers = 1;    ///< loader threads of a rank; 0 loads in the loader's own thread

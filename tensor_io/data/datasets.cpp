@@ -266,32 +266,55 @@ Batch TensorDataset::get_batch(std::span<const std::int64_t> indices, const Samp
   return batch;
 }
 
-namespace {
-
-TrainAndHeldOut read_datasets(const DataOptions& options, std::uint64_t seed) {
-  if (options.data != "synthetic" && options.data != "digits" && options.data_dir.empty()) {
+// What a data set of files needs.
+static const DataOptions& with_files(const DataOptions& options) {
+  if (options.data_dir.empty()) {
     throw Error(ErrorCode::usage, "data_dir", "data set " + options.data + " is read from your files",
                 "set data_dir to the file or folder that holds it");
   }
-  if (options.data == "digits") return read_digits(options);
-  if (options.data == "mnist") return read_mnist(options);
-  if (options.data == "cifar10") return read_cifar10(options);
-  if (options.data == "csv") return read_csv(options);
-  if (options.data == "image_folder") return read_image_folder(options);
-  if (options.data == "webdataset") return read_webdataset(options);
-  if (options.data == "tokens") {
-    throw Error(ErrorCode::usage, "data", "this program learns from samples with a label, not from tokens",
-                "use a language model (examples/gpt), which calls read_tokens");
-  }
+  return options;
+}
+
+#define TROUPE_DATASET(name, description, make) TrainAndHeldOut make(const DataOptions& options, std::uint64_t seed);
+#include "tensor_io/data/shipped_datasets.inc"
+#undef TROUPE_DATASET
+
+TrainAndHeldOut make_synthetic(const DataOptions& options, std::uint64_t seed) {
   return {std::make_shared<SyntheticImages>(options, seed, 0, options.synthetic_size),
           std::make_shared<SyntheticImages>(options, seed, options.synthetic_size,
                                             std::max<std::int64_t>(1, options.synthetic_size / 10))};
 }
+TrainAndHeldOut make_digits(const DataOptions& options, std::uint64_t) { return read_digits(options); }
+TrainAndHeldOut make_mnist(const DataOptions& options, std::uint64_t) { return read_mnist(with_files(options)); }
+TrainAndHeldOut make_cifar10(const DataOptions& options, std::uint64_t) { return read_cifar10(with_files(options)); }
+TrainAndHeldOut make_csv(const DataOptions& options, std::uint64_t) { return read_csv(with_files(options)); }
+TrainAndHeldOut make_image_folder(const DataOptions& options, std::uint64_t) {
+  return read_image_folder(with_files(options));
+}
+TrainAndHeldOut make_webdataset(const DataOptions& options, std::uint64_t) {
+  return read_webdataset(with_files(options));
+}
+TrainAndHeldOut make_tokens(const DataOptions& options, std::uint64_t) {
+  with_files(options);
+  throw Error(ErrorCode::usage, "data", "this program learns from samples with a label, not from tokens",
+              "use a language model (examples/gpt), which calls read_tokens");
+}
 
-}  // namespace
+static TrainAndHeldOut make_shipped(const DataOptions& options, std::uint64_t seed) {
+#define TROUPE_DATASET(name, description, make) \
+  if (options.data == (name)) return make(options, seed);
+#include "tensor_io/data/shipped_datasets.inc"
+#undef TROUPE_DATASET
+  throw Error(ErrorCode::internal, "data", "data set " + options.data + " was registered without a factory");
+}
 
 TrainAndHeldOut make_datasets(const DataOptions& options, std::uint64_t seed) {
-  return skip_bad_samples(read_datasets(options, seed), options);
+  const auto factory = detail::find_dataset(options.data);
+  if (!factory) {
+    throw Error(ErrorCode::usage, "data", "there is no data set '" + options.data + "'",
+                "known: " + name_list(known_datasets()));
+  }
+  return skip_bad_samples(*factory ? (*factory)(options, seed) : make_shipped(options, seed), options);
 }
 
 }  // namespace troupe

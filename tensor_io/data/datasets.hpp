@@ -1,17 +1,12 @@
 #pragma once
 #include <memory>
 #include <string>
-#include <utility>
 
 #include "tensor_io/data/data_options.hpp"
 #include "tensor_io/data/dataset.hpp"
+#include "tensor_io/data/dataset_registry.hpp"
 
 namespace troupe {
-
-using TrainAndHeldOut = std::pair<std::shared_ptr<const Dataset>, std::shared_ptr<const Dataset>>;
-
-/// The data set that the options name: what to train on, and what to measure on. Errors name file and offset.
-TrainAndHeldOut make_datasets(const DataOptions& options, std::uint64_t seed);
 
 /// UCI handwritten digits (data/README.md), 8×8 unless image_size says otherwise: 1,438 to train, 359 held out.
 TrainAndHeldOut read_digits(const DataOptions& options);

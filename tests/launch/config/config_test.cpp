@@ -78,7 +78,7 @@ TEST_CASE("[T04] every field can be set, appears in the help and refuses nonsens
     INFO(field.name);
     CHECK_THAT(help, Catch::Contains(std::string("--") + field.name));
     if (std::holds_alternative<std::string Config::*>(field.member)) {
-      if (!field.choices.empty())
+      if (!choices_of(field).empty())
         CHECK_THAT(refused({std::string("--") + field.name, "nonsense"}), Catch::Contains("one of"));
     } else {
       CHECK_THAT(refused({std::string("--") + field.name, "ten"}),
