@@ -2,11 +2,13 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "tensor_io/communicator/communicator.hpp"
+#include "tensor_io/communicator/conformance/rank_threads.hpp"
 
 namespace troupe::test {
 
@@ -30,12 +32,7 @@ inline std::vector<Backend> all_backends() {
   };
 }
 
-/// What a rank's thread threw.
-struct RankFailure {
-  ErrorReport report;
-  std::string text;
-  std::chrono::milliseconds after{0};
-};
+using conformance::RankFailure;
 
 struct GroupOptions {
   Backend backend;
@@ -49,35 +46,19 @@ using RankBody = std::function<void(Communicator&)>;
 /// Runs `body` on a thread per rank, each with its own communicator of one group. Returns what each threw, by rank.
 inline std::vector<std::optional<RankFailure>> run_ranks_catching(const GroupOptions& group, const RankBody& body) {
   const auto rendezvous = group.rendezvous ? group.rendezvous : std::make_shared<LocalRendezvous>();
-  std::vector<std::optional<RankFailure>> failures(group.world_size);
-  std::vector<std::thread> threads;
-  for (int r = 0; r < group.world_size; ++r) {
-    threads.emplace_back([&, r] {
-      const auto start = std::chrono::steady_clock::now();
-      const auto after = [&] {
-        return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - start);
-      };
-      try {
-        CommunicatorOptions options;
-        options.rank = r;
-        options.world_size = group.world_size;
-        options.backend = group.backend.backend;
-        options.host = group.backend.host(r);
-        options.timeout = group.timeout;
-        options.rendezvous = rendezvous;
-        options.nccl = group.backend.nccl;
-        options.device = group.backend.device;
-        const auto communicator = make_communicator(options);
-        body(*communicator);
-      } catch (const Error& error) {
-        failures[r] = RankFailure{error.report(), error.what(), after()};
-      } catch (const std::exception& error) {
-        failures[r] = RankFailure{ErrorReport{}, error.what(), after()};
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
-  return failures;
+  const auto make = [&](int rank) {
+    CommunicatorOptions options;
+    options.rank = rank;
+    options.world_size = group.world_size;
+    options.backend = group.backend.backend;
+    options.host = group.backend.host(rank);
+    options.timeout = group.timeout;
+    options.rendezvous = rendezvous;
+    options.nccl = group.backend.nccl;
+    options.device = group.backend.device;
+    return make_communicator(options);
+  };
+  return conformance::run_rank_threads(group.world_size, make, body);
 }
 
 /// The same where nobody may fail: throws the first failure with its rank.
@@ -90,8 +71,6 @@ inline void run_ranks(const GroupOptions& group, const RankBody& body) {
 }
 
 /// Catch2's assertions are for one thread; ranks throw.
-inline void require(bool condition, const std::string& claim) {
-  if (!condition) throw std::runtime_error("not true: " + claim);
-}
+using conformance::require;
 
 }  // namespace troupe::test
