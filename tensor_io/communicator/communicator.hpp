@@ -71,8 +71,8 @@ class Communicator {
   int rank() const noexcept { return options_.rank; }                 ///< of this process in the group
   int world_size() const noexcept { return options_.world_size; }     ///< ranks of the group
   const std::string& name() const noexcept { return options_.name; }  ///< as in the options
-  virtual std::string_view backend()
-      const noexcept = 0;  ///< single, shm, gloo, hierarchical, nccl, or a registered one's
+  /// single, shm, gloo, hierarchical, nccl, or the name of one from outside.
+  virtual std::string_view backend() const noexcept = 0;
 
   /// In place: (numel,) on every rank. `label` says what it is for in errors and in the ledger.
   void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum, std::string_view label = {});
