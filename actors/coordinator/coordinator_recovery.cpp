@@ -198,7 +198,7 @@ std::optional<std::size_t> CoordinatorState::settle_resumption() {
       // It stands still, perhaps with an order of the coordinator before: it must not wake up and do it.
       unproved.push_back(member.process);
       kill(member.process, member.host, "it did not come back to the restarted coordinator");
-    } else if (!slots.is_starting(slot)) {
+    } else if (!slots.is_starting(slot) && processes.in_slot(slot) == nullptr) {
       replace(slot);
     }
   }

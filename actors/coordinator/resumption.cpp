@@ -18,7 +18,8 @@ std::optional<std::vector<Resumption::Missing>> Resumption::settle(const Process
   if (!pending_) return missing;
   for (const auto& member : processes.current().members) {
     const int slot = member.process.slot;
-    if (processes.in_slot(slot) != nullptr) continue;
+    // Not its slot: the life that replaces it may have joined already.
+    if (processes.find(member.process) != nullptr) continue;
     missing.push_back({member, std::find(dead_.begin(), dead_.end(), slot) != dead_.end()});
     if (now <= deadline_ && !missing.back().dead) return std::nullopt;
   }

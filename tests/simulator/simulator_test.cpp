@@ -74,6 +74,14 @@ TEST_CASE("[L06] fault 40: 200 simulated jobs under random faults keep every pro
   CHECK(events > 100'000);
 }
 
+// 1957: a rank dies, and the coordinator after it, while all others wait for the end of the last save.
+TEST_CASE("[L06] seeds that once broke a promise keep it") {
+  for (const std::uint64_t seed : {1957}) {
+    INFO("seed " << seed);
+    CHECK(simulate(job_of_seed(seed)).violation.value_or("") == "");
+  }
+}
+
 TEST_CASE("[L06] a seed replays byte by byte, and another one does not") {
   for (const std::uint64_t seed : {3, 17}) {
     auto options = job_of_seed(seed);
