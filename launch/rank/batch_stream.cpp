@@ -4,6 +4,7 @@
 #include <sstream>
 #include <utility>
 
+#include "launch/rank/rank_parts.hpp"
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/base/steady_time.hpp"
 #include "tensor_io/base/trace.hpp"
@@ -28,8 +29,8 @@ void trace_load(double load_ms, std::int64_t loaded_ns) {
 
 }  // namespace
 
-BatchStream::BatchStream(Rank& rank, std::shared_ptr<const Dataset> dataset)
-    : rank_(&rank), dataset_(std::move(dataset)) {
+BatchStream::BatchStream(Rank& rank, RankParts& parts, std::shared_ptr<const Dataset> dataset)
+    : rank_(&rank), parts_(&parts), dataset_(std::move(dataset)) {
   auto& compute = rank.system().compute();
   compute.set_dataset(dataset_->size(), dataset_->files_hash());
   const auto& config = rank.config();
@@ -39,19 +40,18 @@ BatchStream::BatchStream(Rank& rank, std::shared_ptr<const Dataset> dataset)
   const DistributedSampler sampler(sampling());
   const auto steps = sampler.steps_per_epoch();
   steps_done_ = compute.steps_done();
-  const bool first = !std::exchange(rank.had_stream_, true);
-  if (first && compute.membership().generation > 1 && rank.start_epoch_ == 0 && rank.start_step_ == 0) {
-    cursor_ = cursor_of_others(steps);
+  if (const auto start = parts.position.begin_stream(compute.membership().generation > 1)) {
+    cursor_ = {start->epoch + start->step / steps, start->step % steps};
   } else {
-    cursor_ = {rank.start_epoch_ + rank.start_step_ / steps, rank.start_step_ % steps};
+    cursor_ = cursor_of_others(steps);
   }
   // By steps done, not by the cursor: a run that was resumed with another batch size has done more or fewer than lie
   // before it.
   const auto left = std::max<std::int64_t>(0, (config.epochs - cursor_.epoch) * steps - cursor_.step);
   const auto all = steps_done_ + left;
-  rank.set_schedule_length(steps, config.max_steps > 0 ? std::min(config.max_steps, all) : all);
+  parts.schedule.set_length(steps, config.max_steps > 0 ? std::min(config.max_steps, all) : all);
   note_cursor();
-  rank.stream_ = this;
+  parts.position.set_stream(this);
   start();
 }
 
@@ -161,6 +161,7 @@ void BatchStream::stop() {
 
 BatchStream::BatchStream(BatchStream&& other) noexcept
     : rank_(other.rank_),
+      parts_(other.parts_),
       dataset_(std::move(other.dataset_)),
       loader_(std::exchange(other.loader_, {})),
       direct_(std::move(other.direct_)),
@@ -173,12 +174,12 @@ BatchStream::BatchStream(BatchStream&& other) noexcept
       step_(std::move(other.step_)),
       share_makers_(std::move(other.share_makers_)),
       ended_(other.ended_) {
-  if (rank_->stream_ == &other) rank_->stream_ = this;
+  parts_->position.replace_stream(&other, this);
 }
 
 BatchStream::~BatchStream() {
   stop();
-  if (rank_->stream_ == this) rank_->stream_ = nullptr;
+  parts_->position.replace_stream(this, nullptr);
 }
 
 void BatchStream::committed() {
@@ -217,7 +218,7 @@ std::shared_ptr<const Batch> BatchStream::next() {
   for (;;) {
     if (auto batch = take()) return batch;
     try {
-      if (rank_->end_of_steps()) return nullptr;
+      if (parts_->tasks.end_of_steps()) return nullptr;
     } catch (const Error& error) {
       rank_->recover(error);
     }
@@ -230,7 +231,7 @@ std::shared_ptr<const Batch> BatchStream::receive() {
   if (!loaded) return nullptr;
   trace_load(loaded->load_ms, loaded->loaded_ns);
   if (active_track() != nullptr) trace_message("BatchLoaded", "data loader", loaded->loaded_ns - 1);
-  rank_->step_queue_ms_ += 1e-6 * static_cast<double>(std::max<std::int64_t>(0, steady_now_ns() - loaded->loaded_ns));
+  parts_->times.count_queue(1e-6 * static_cast<double>(std::max<std::int64_t>(0, steady_now_ns() - loaded->loaded_ns)));
   caf::anon_send(loader_, GrantBatches{1});
   return loaded->batch;
 }
@@ -250,9 +251,9 @@ std::shared_ptr<const Batch> BatchStream::make_here() {
 
 std::shared_ptr<const Batch> BatchStream::take() {
   auto& compute = rank_->system().compute();
-  rank_->run_between_steps();
+  parts_->tasks.run();
   if (rank_->stop_requested() && compute.micro_batch() == 0) return nullptr;
-  if (compute.micro_batch() == 0) rank_->update_trace();
+  if (compute.micro_batch() == 0) parts_->trace.update(compute.steps_done());
   auto started = std::chrono::steady_clock::now();
   fault_point("data", compute.steps_done());
   std::shared_ptr<const Batch> batch;
@@ -268,19 +269,19 @@ std::shared_ptr<const Batch> BatchStream::take() {
         ended_ = !batch;
       } catch (const Error& error) {  // the generation was interrupted while this rank waited for data
         rank_->recover(error);
-        rank_->run_between_steps();  // the loss may have made it due again
+        parts_->tasks.run();  // the loss may have made it due again
         started = std::chrono::steady_clock::now();
       }
     }
   }
   const auto waited_ms = milliseconds_since(started);
   trace_since(started.time_since_epoch().count(), "data");
-  rank_->step_data_ms_ += waited_ms;
+  parts_->times.count_data_wait(waited_ms);
   compute.count_data_wait(waited_ms);
   if (!batch) return nullptr;
   DeviceFeed::receive(*batch);
   step_.push_back(batch);
-  rank_->begin_forward(batch->numel(), batch->weight);
+  parts_->micro_batches.begin(batch->numel(), batch->weight);
   return batch;
 }
 

@@ -16,7 +16,7 @@ namespace troupe {
 /// for another.
 class BatchStream {
  public:
-  BatchStream(Rank& rank, std::shared_ptr<const Dataset> dataset);
+  BatchStream(Rank& rank, RankParts& parts, std::shared_ptr<const Dataset> dataset);
   ~BatchStream();
   BatchStream(BatchStream&&) noexcept;
   BatchStream& operator=(BatchStream&&) = delete;
@@ -72,6 +72,7 @@ class BatchStream {
   void stop();
 
   Rank* rank_;
+  RankParts* parts_;
   std::shared_ptr<const Dataset> dataset_;
   caf::actor loader_;                   // who makes the batches, or
   std::optional<DirectLoader> direct_;  // this thread does

@@ -1,10 +1,7 @@
 #pragma once
 #include <torch/torch.h>
 
-#include <chrono>
-#include <concepts>
 #include <functional>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -18,10 +15,8 @@
 
 #include "actors/compute/loss.hpp"
 #include "actors/rank/data_loader.hpp"
-#include "actors/strategy/micro_batch_order.hpp"
 #include "launch/config/config.hpp"
 #include "launch/rank/rank_system.hpp"
-#include "launch/rank/rank_trace.hpp"
 #include "launch/rank/step_profile.hpp"
 #include "tensor_io/base/random_seed.hpp"
 #include "tensor_io/data/dataset.hpp"
@@ -32,7 +27,7 @@
 namespace troupe {
 
 class BatchStream;
-class UnevenLoop;
+struct RankParts;
 template <class Range>
 class UnevenBatches;
 
@@ -44,13 +39,6 @@ template <class Input, class Target>
 std::int64_t samples_of(const std::pair<Input, Target>& batch) {
   return samples_of(batch.first);
 }
-
-class DirectoryLock;
-class RunCheckpoints;
-class RunRecords;
-class StepTasks;
-class UncountedForward;
-class Validation;
 
 /// One rank of a job, as a program sees it: for a training loop of one's own. One thread uses it, the one that made it.
 ///
@@ -70,12 +58,12 @@ class Rank {
   ~Rank();
 
   /// They change when ranks are lost, replaced or added: between two steps, inside `step`.
-  int rank() const noexcept { return system_->compute().rank(); }
-  int world_size() const noexcept { return system_->compute().world_size(); }  ///< ranks that train now
+  int rank() const noexcept { return system_.compute().rank(); }
+  int world_size() const noexcept { return system_.compute().world_size(); }  ///< ranks that train now
   bool is_main() const noexcept { return rank() == 0; }  ///< rank 0, which prints and saves what is one for all
   /// Where this rank trains (config: device). `distribute` moves the model there, the loader its batches; what else
   /// forward needs is the program's to move.
-  at::Device device() const noexcept { return system_->options().device; }
+  at::Device device() const noexcept { return system_.options().device; }
   const Config& config() const noexcept { return config_; }  ///< what was set, by whom: `sources`
 
   /// Hands the model to the config's strategy; collective. Returns what it was given (a module holder or a shared_ptr),
@@ -131,15 +119,13 @@ class Rank {
   [[nodiscard]] AutocastGuard autocast();
   /// Backward of one micro-batch's loss: a mean, or Loss::sum. `correct`: samples that were right, for the accuracy in
   /// reports. Throws what broke the job.
-  void backward(const Loss& loss) { backward(loss, batch_samples_, batch_weight_); }
+  void backward(const Loss& loss);
   void backward(const at::Tensor& mean, const CorrectSamples& correct = 0.0) { backward(Loss(mean, correct)); }
   /// Of a batch that is not the loader's: its samples, and Compute::backward's weight.
   void backward(const Loss& loss, double samples, double weight);
   /// A strategy that orders a step's forwards and backwards itself (pipeline), or cuda_graphs: call run_micro_batches
   /// in the place of backward.
-  bool orders_micro_batches() const {
-    return system_->compute().strategy().capability<MicroBatchOrder>() != nullptr || system_->compute().uses_graphs();
-  }
+  bool orders_micro_batches() const;
   /// Forward and backward of all `batches` of a step, in the order that the strategy takes; with any strategy.
   /// `forward` is called for each of them, perhaps several times, and may exit by StageEnded, Troupe's own exception:
   /// let it pass. With cuda_graphs, on a device, it is called until it is a graph, and then no more: its batch has only
@@ -197,9 +183,9 @@ class Rank {
   /// each step, before it hands out the next batch, and after the last one. Where a lost rank interrupts it, all ranks
   /// do it again, the replacement too; where it was done before the loss, nobody does. It must not count on having run
   /// on this process after every step. Replaces the one before.
-  void between_steps(std::function<void(std::int64_t steps_done)> work) { between_steps_ = std::move(work); }
+  void between_steps(std::function<void(std::int64_t steps_done)> work);
   /// Optimizer steps done in the run.
-  std::int64_t steps_done() const noexcept { return system_->compute().steps_done(); }
+  std::int64_t steps_done() const noexcept { return system_.compute().steps_done(); }
   /// After `error` in collectives outside of a step or in forward: joins the next generation, or throws what can't be
   /// recovered. The step's batches come again.
   void recover(const Error& error);
@@ -207,7 +193,7 @@ class Rank {
   int stop_signal() const;                                    ///< the same on all ranks, after a step
 
   /// Collectives for the program's own use, in the same order on every rank.
-  Communicator& communicator() { return system_->compute().program_lane(); }
+  Communicator& communicator() { return system_.compute().program_lane(); }
   void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum, std::string_view label = "user") {
     communicator().all_reduce(tensor, op, label);
   }
@@ -245,16 +231,16 @@ class Rank {
     return unpack<T>({communicator().broadcast_bytes(pack(object), root, "object")}).front();
   }
 
-  RankSystem& system() noexcept { return *system_; }
+  RankSystem& system() noexcept { return system_; }
   /// Steps of an epoch and of the run, known once a loader was made.
-  std::int64_t steps_per_epoch() const noexcept { return steps_per_epoch_; }
-  std::int64_t total_steps() const noexcept { return total_steps_; }
+  std::int64_t steps_per_epoch() const noexcept;
+  std::int64_t total_steps() const noexcept;
   /// Takes checkpoint_dir for this job before anything is loaded, where the config has checkpoints saved. For who keeps
   /// them; rank 0 of a job that begins does it. Throws Error(usage) where the job is not resumed and another run's
   /// checkpoints lie there, Error(unavailable) where another job writes there; neither touches what is there.
   void claim_checkpoints();
   /// Where the time of this rank's steps went so far.
-  const StepProfile& profile() const noexcept { return profile_; }
+  const StepProfile& profile() const noexcept;
   /// After the last step: where the run ends within the trace's window, what there is of it is written. Collective. For
   /// troupe::main.
   void end_trace();
@@ -262,27 +248,22 @@ class Rank {
   void give_up_trace() noexcept;
   /// Its steps are written down (docs/observe.md), by this rank while it is rank 0. For troupe::main, which asks for
   /// it.
-  void keep_records() noexcept { keeps_records_ = true; }
+  void keep_records() noexcept;
   /// They are shown on the console, too, and begin now; before distribute. For a loop that leaves the console to
   /// Troupe. Throws Error(usage) where run_dir holds another run's records, Error(io) where it can't be made.
   void show_progress();
   /// The loop is over: waits for a save that is under way, ends the records, and refers to nothing of the program's any
   /// more. `error`: what the loop ended with, empty where all is well.
   void end_loop(const std::string& error) noexcept;
-  /// What rank 0 says of the trace, in the place of standard output.
-  void on_trace(std::function<void(const std::string&)> say) { say_trace_ = std::move(say); }
   /// Share, 0 to 1, of the time its reducer was in collectives that was hidden behind compute, over this rank's steps
   /// so far. No less than this: collectives that ran while compute waited count as not hidden, even where it waited for
   /// something else. 1 where there were none.
-  double overlap() const noexcept { return profile_.overlap(); }
+  double overlap() const noexcept { return profile().overlap(); }
   /// Share, 0 to 1, of the steps' time that compute waited for communication: for gradients and the vote, and within
   /// forward and backward.
-  double exposed_communication() const noexcept { return profile_.exposed_communication(); }
+  double exposed_communication() const noexcept { return profile().exposed_communication(); }
 
  private:
-  friend class BatchStream;
-  friend class RunCheckpoints;
-  friend class UnevenLoop;
   template <class Build>
   auto build(Build& make) {
     const auto building = seed_model(config_.seed);
@@ -296,37 +277,10 @@ class Rank {
       return model;
     }
   }
-  void set_schedule_length(std::int64_t steps_per_epoch, std::int64_t total_steps);
-  void set_cursor(std::int64_t epoch, std::int64_t step_in_epoch);  // where the next loader starts
-  double scheduled(const OptimizerOptions& options, std::int64_t step) const;
   void refuse_built(const torch::nn::Module& model) const;
   void distribute_module(std::shared_ptr<torch::nn::Module> model);
-  void run_graphed(const std::vector<std::shared_ptr<const Batch>>& batches,
-                   const std::function<Loss(const Batch&)>& forward);
   void initialise(torch::nn::Module& model) const;
   Optimizer& adapted(torch::optim::Optimizer& optimizer, const char* operation);
-  void set_tasks();
-  void gather_trace();
-  void gather_trace_if_due();
-  void run_between_steps();
-  bool end_of_steps();
-  void tell_end(const std::string& checkpoint);
-  bool saves_now() const;
-  void refuse_late(const char* call, bool called) const;
-  void save();
-  bool epoch_is_over() const;
-  void validate(std::int64_t epoch, bool may_be_best);
-  void open_records();
-  void begin_records();
-  void say(const std::string& line) const;
-  void update_trace();
-  void tell_trace(const std::string& line);
-  DataCursor cursor() const;
-  template <class Work>
-  auto saving_if_parked(Work&& work);
-  void begin_forward(std::int64_t samples, double weight);
-  void forget_uncounted() noexcept;
-  void end_uneven() noexcept;
 
   template <class T, class Combine>
   static T fold(std::vector<T> objects, Combine&& combine) {
@@ -356,35 +310,9 @@ class Rank {
     return objects;
   }
 
-  Config config_;
-  std::unique_ptr<RankTrace> trace_;  // where the config wants one
-  std::unique_ptr<RankSystem> system_;
-  std::function<void(const std::string&)> say_trace_;
-  bool has_autocast_ = false;  // the loop asked for it
-  bool trace_ended_ = false;   // it was cut off by the run's end, and gathered
-  std::vector<std::pair<torch::optim::Optimizer*, std::unique_ptr<Optimizer>>> adapters_;
-  std::shared_ptr<torch::nn::Module> model_;
-  std::function<void(std::int64_t)> between_steps_;
-  std::unique_ptr<StepTasks> tasks_;
-  std::unique_ptr<RunCheckpoints> checkpoints_;
-  std::shared_ptr<DirectoryLock> checkpoint_lock_;  // until checkpoints are kept
-  std::unique_ptr<Validation> validation_;
-  const Optimizer* optimizer_ = nullptr;  // the one that was seen last
-  double batch_samples_ = 0, batch_weight_ = 1;
-  std::unique_ptr<UncountedForward> uncounted_;  // of the batch handed out last, which this rank repeats
-  std::unique_ptr<RunRecords> records_;
-  bool keeps_records_ = false, shows_progress_ = false;
-  StepProfile profile_;
-  double step_data_ms_ = 0, step_compute_ms_ = 0, step_queue_ms_ = 0;  // of the step under way
-  std::chrono::steady_clock::time_point forward_started_ = std::chrono::steady_clock::now();
-  BatchStream* stream_ = nullptr;  // the one that is being read
-  UnevenLoop* uneven_ = nullptr;   // the same of rounds
-  std::int64_t uneven_loops_ = 0;  // that began
-  DataCursor uneven_start_;        // the loop and round that the first one goes on from
-  bool uneven_interrupted_ = false;
-  bool had_stream_ = false;
-  std::int64_t steps_per_epoch_ = 0, total_steps_ = 0;
-  std::int64_t start_epoch_ = 0, start_step_ = 0, start_round_ = 0;
+  const Config config_;
+  const std::unique_ptr<RankParts> parts_;
+  RankSystem& system_;  // one of them
 };
 
 /// The program's `main`: parses config and environment, becomes a rank of the job that launched it, N simulated ranks

@@ -34,11 +34,8 @@ Error from_json(const nlohmann::json& json, int rank = -1) {
 
 }  // namespace
 
-RunCheckpoints::RunCheckpoints(Rank& rank, Optimizer& optimizer)
-    : rank_(rank),
-      optimizer_(optimizer),
-      lock_(std::move(rank.checkpoint_lock_)),
-      snapshot_(rank.config().staging_limit_mb << 20) {}
+RunCheckpoints::RunCheckpoints(Rank& rank, Optimizer& optimizer, std::shared_ptr<DirectoryLock> lock)
+    : rank_(rank), optimizer_(optimizer), lock_(std::move(lock)), snapshot_(rank.config().staging_limit_mb << 20) {}
 
 void RunCheckpoints::start_checkpointer(const SaveAttempt& first, bool publishes) {
   if (checkpointer_) return;

@@ -14,7 +14,8 @@ namespace troupe {
 /// under way at a time), brings it back on resume. Compute's thread.
 class RunCheckpoints {
  public:
-  RunCheckpoints(Rank& rank, Optimizer& optimizer);
+  /// `lock`: of the checkpoints' folder, on the rank 0 with which the job began.
+  RunCheckpoints(Rank& rank, Optimizer& optimizer, std::shared_ptr<DirectoryLock> lock = {});
   /// Waits for a save that is under way.
   ~RunCheckpoints();
 
@@ -48,7 +49,7 @@ class RunCheckpoints {
 
   Rank& rank_;
   Optimizer& optimizer_;
-  std::shared_ptr<DirectoryLock> lock_;  // of the rank 0 with which the job began
+  std::shared_ptr<DirectoryLock> lock_;
   caf::actor checkpointer_;
   Snapshot snapshot_;  // what the save under way writes
   int saves_ = 0;

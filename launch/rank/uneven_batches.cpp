@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "actors/strategy/snapshots.hpp"
+#include "launch/rank/rank_parts.hpp"
 
 namespace troupe {
 namespace {
@@ -13,7 +14,7 @@ constexpr const char* kNote = "uneven_round";  // of Compute::notes: steps done,
 }  // namespace
 
 UnevenLoop::~UnevenLoop() {
-  if (rank_->uneven_ == this) rank_->end_uneven();
+  if (parts_->position.end_uneven(this)) parts_->micro_batches.end_loop();
 }
 
 void UnevenLoop::check_settings() const {
@@ -21,7 +22,7 @@ void UnevenLoop::check_settings() const {
   const auto refuse = [](const std::string& why, const char* remedy) {
     throw Error(ErrorCode::usage, "uneven", why, remedy);
   };
-  if (!rank_->model_) refuse("no model was distributed", "call rank.distribute(model) before the loop");
+  if (!parts_->model) refuse("no model was distributed", "call rank.distribute(model) before the loop");
   if (config.grad_accum_steps > 1) {
     refuse("grad_accum_steps is " + std::to_string(config.grad_accum_steps),
            "set it to 1: how much a micro-batch weighs is known only once the step's last one is");
@@ -43,23 +44,22 @@ void UnevenLoop::check_settings() const {
 
 // A newcomer goes by the others' note, and a resumed run by its checkpoint.
 void UnevenLoop::enter() {
-  loop_ = rank_->uneven_loops_++;
-  if (loop_ == 0) {
-    auto& compute = rank_->system().compute();
-    auto& start = rank_->uneven_start_;
-    start = {rank_->start_epoch_, rank_->start_round_};
-    const auto& notes = compute.notes();
-    const auto found = notes.find(kNote);
-    if (compute.membership().generation > 1 && found != notes.end()) {
-      std::istringstream text(found->second);
-      std::int64_t steps = 0;
-      if (text >> steps >> start.epoch >> start.step) start.step += compute.steps_done() - steps;
-    }
+  auto& position = parts_->position;
+  loop_ = position.begin_uneven(this);
+  auto& compute = rank_->system().compute();
+  const auto& notes = compute.notes();
+  const auto found = notes.find(kNote);
+  if (loop_ == 0 && compute.membership().generation > 1 && found != notes.end()) {
+    auto start = position.uneven_start();
+    std::istringstream text(found->second);
+    std::int64_t steps = 0;
+    if (text >> steps >> start.epoch >> start.step) start.step += compute.steps_done() - steps;
+    position.set_uneven_start(start);
   }
-  over_ = loop_ < rank_->uneven_start_.epoch;
-  if (loop_ == rank_->uneven_start_.epoch) round_ = rank_->uneven_start_.step;
-  rank_->uneven_ = this;
-  if (rank_->optimizer_ != nullptr) rank_->begin_records();
+  const auto& start = position.uneven_start();
+  over_ = loop_ < start.epoch;
+  if (loop_ == start.epoch) round_ = start.step;
+  if (parts_->records.has_optimizer()) parts_->records.begin();
 }
 
 void UnevenLoop::note() const {
@@ -69,7 +69,7 @@ void UnevenLoop::note() const {
 
 // The round before is over: the next one, or that one again if its step was interrupted.
 void UnevenLoop::find_round() {
-  const bool interrupted = std::exchange(rank_->uneven_interrupted_, false);
+  const bool interrupted = parts_->position.take_interrupted();
   planned_at_ = rank_->steps_done();
   if (begun_.empty()) return;
   round_ = begun_.back().first + 1;
@@ -78,7 +78,7 @@ void UnevenLoop::find_round() {
 
 // The loss of a rank between two rounds may have taken all back to an earlier step.
 void UnevenLoop::follow() {
-  rank_->uneven_interrupted_ = false;
+  (void)parts_->position.take_interrupted();
   const auto steps = rank_->steps_done();
   if (steps >= planned_at_) return;
   round_ -= std::exchange(planned_at_, steps) - steps;
@@ -136,8 +136,8 @@ UnevenLoop::Answer UnevenLoop::begin_round() {
   begun_.emplace_back(round_, rank_->steps_done());
   while (begun_.front().first < keep_from()) begun_.pop_front();
   note();
-  rank_->update_trace();
-  rank_->begin_forward(samples, *weight);
+  parts_->trace.update(rank_->steps_done());
+  parts_->micro_batches.begin(samples, *weight);
   return Answer::run;
 }
 
@@ -147,7 +147,7 @@ bool UnevenLoop::next() {
   find_round();
   while (!over_) {
     try {
-      rank_->run_between_steps();
+      parts_->tasks.run();
       follow();
       const auto& config = rank_->config();
       over_ = rank_->stop_requested() || (config.max_steps > 0 && rank_->steps_done() >= config.max_steps);
@@ -156,7 +156,7 @@ bool UnevenLoop::next() {
         if (answer == Answer::run) return true;
         over_ = answer == Answer::over;
       }
-      if (over_ && !rank_->end_of_steps()) {
+      if (over_ && !parts_->tasks.end_of_steps()) {
         over_ = false;
         follow();
       }

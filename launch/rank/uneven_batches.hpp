@@ -16,7 +16,7 @@ namespace troupe {
 /// the checkpoint's. One thread, the rank's.
 class UnevenLoop {
  public:
-  explicit UnevenLoop(Rank& rank) : rank_(&rank) {}
+  UnevenLoop(Rank& rank, RankParts& parts) : rank_(&rank), parts_(&parts) {}
   virtual ~UnevenLoop();
   UnevenLoop(const UnevenLoop&) = delete;
   UnevenLoop& operator=(const UnevenLoop&) = delete;
@@ -48,6 +48,7 @@ class UnevenLoop {
   void note() const;
 
   Rank* rank_;
+  RankParts* parts_;
   std::int64_t loop_ = -1, round_ = 0;
   std::int64_t planned_at_ = 0;  // steps done when round_ was found
   bool over_ = false;
@@ -60,7 +61,8 @@ class UnevenBatches final : private UnevenLoop {
  public:
   using Value = std::decay_t<decltype(*std::begin(std::declval<Range&>()))>;
 
-  UnevenBatches(Rank& rank, Range&& batches) : UnevenLoop(rank), batches_(std::forward<Range>(batches)) {}
+  UnevenBatches(Rank& rank, RankParts& parts, Range&& batches)
+      : UnevenLoop(rank, parts), batches_(std::forward<Range>(batches)) {}
 
   struct End {};
   class Iterator {
@@ -109,7 +111,7 @@ class UnevenBatches final : private UnevenLoop {
 
 template <class Range>
 UnevenBatches<Range> Rank::uneven(Range&& batches) {
-  return UnevenBatches<Range>(*this, std::forward<Range>(batches));
+  return UnevenBatches<Range>(*this, *parts_, std::forward<Range>(batches));
 }
 
 }  // namespace troupe

@@ -1,0 +1,33 @@
+#include "launch/rank/data_position.hpp"
+
+#include "launch/rank/batch_stream.hpp"
+#include "launch/rank/uneven_batches.hpp"
+
+namespace troupe {
+
+DataCursor DataPosition::cursor() const {
+  if (stream_ != nullptr) return stream_->cursor();
+  return uneven_ != nullptr ? uneven_->cursor() : start_;
+}
+
+bool DataPosition::epoch_is_over() const { return uneven_ == nullptr && cursor().step == 0 && cursor().epoch > 0; }
+
+std::optional<DataCursor> DataPosition::begin_stream(bool newcomer) noexcept {
+  const bool first = !std::exchange(had_stream_, true);
+  if (first && newcomer && start_.epoch == 0 && start_.step == 0) return std::nullopt;
+  return start_;
+}
+
+std::int64_t DataPosition::begin_uneven(const UnevenLoop* loop) noexcept {
+  uneven_ = loop;
+  if (uneven_loops_ == 0) uneven_start_ = {start_.epoch, start_round_};
+  return uneven_loops_++;
+}
+
+bool DataPosition::end_uneven(const UnevenLoop* loop) noexcept {
+  if (uneven_ != loop) return false;
+  uneven_ = nullptr;
+  return true;
+}
+
+}  // namespace troupe
