@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "actors/compute/compute_mailbox.hpp"
-#include "actors/compute/step_protocol.hpp"
-#include "actors/compute/training_options.hpp"
 #include "actors/rank/rank_supervisor.hpp"
 #include "actors/rank/reducer.hpp"
+#include "actors/step/step_protocol.hpp"
+#include "actors/step/training_options.hpp"
 #include "actors/strategy/placement.hpp"
 #include "actors/strategy/strategy.hpp"
 #include "tensor_io/communicator/communicator.hpp"

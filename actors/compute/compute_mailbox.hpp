@@ -5,10 +5,10 @@
 #include <optional>
 #include <utility>
 
-#include "actors/compute/step_protocol.hpp"
 #include "actors/messages/messages.hpp"
 #include "actors/rank/reducer.hpp"
 #include "actors/rank/thread_actor.hpp"
+#include "actors/step/step_protocol.hpp"
 
 namespace troupe {
 

@@ -5,8 +5,8 @@
 #include "actors/compute/compute_core.hpp"
 #include "actors/compute/device_numbers.hpp"
 #include "actors/compute/step_losses.hpp"
-#include "actors/compute/step_report.hpp"
 #include "actors/compute/vote_exchange.hpp"
+#include "actors/step/step_report.hpp"
 #include "tensor_io/optimizer/optimizer.hpp"
 #include "tensor_io/optimizer/step_decision_on_device.hpp"
 

@@ -6,9 +6,9 @@
 
 #include "actors/compute/compute_core.hpp"
 #include "actors/compute/late_vote.hpp"
-#include "actors/compute/loss.hpp"
 #include "actors/compute/step_graphs.hpp"
 #include "actors/compute/step_losses.hpp"
+#include "actors/step/loss.hpp"
 #include "tensor_io/layers/dropout.hpp"
 
 namespace troupe {

@@ -2,9 +2,9 @@
 
 #include <string>
 
-#include "actors/compute/divergence.hpp"
 #include "actors/compute/heal.hpp"
 #include "actors/messages/rank_list.hpp"
+#include "actors/step/divergence.hpp"
 
 namespace troupe {
 

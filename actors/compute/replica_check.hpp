@@ -4,8 +4,8 @@
 
 #include "actors/compute/compute_core.hpp"
 #include "actors/compute/state_healing.hpp"
-#include "actors/compute/step_report.hpp"
-#include "actors/compute/vote.hpp"
+#include "actors/step/step_report.hpp"
+#include "actors/step/vote.hpp"
 
 namespace troupe {
 

@@ -5,7 +5,7 @@
 
 #include "actors/compute/compute_core.hpp"
 #include "actors/compute/device_times.hpp"
-#include "actors/compute/step_report.hpp"
+#include "actors/step/step_report.hpp"
 
 namespace troupe {
 

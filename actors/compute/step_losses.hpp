@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "actors/compute/compute_core.hpp"
-#include "actors/compute/loss.hpp"
-#include "actors/compute/vote.hpp"
+#include "actors/step/loss.hpp"
+#include "actors/step/vote.hpp"
 
 namespace troupe {
 

@@ -1,11 +1,11 @@
 #pragma once
 #include <vector>
 
-#include "actors/compute/batch_split.hpp"
 #include "actors/compute/compute_core.hpp"
-#include "actors/compute/step_report.hpp"
-#include "actors/compute/straggler.hpp"
-#include "actors/compute/vote.hpp"
+#include "actors/step/batch_split.hpp"
+#include "actors/step/step_report.hpp"
+#include "actors/step/straggler.hpp"
+#include "actors/step/vote.hpp"
 
 namespace troupe {
 

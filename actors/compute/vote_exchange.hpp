@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "actors/compute/compute_core.hpp"
-#include "actors/compute/vote.hpp"
+#include "actors/step/vote.hpp"
 
 namespace troupe {
 

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "actors/compute/straggler.hpp"
+#include "actors/step/straggler.hpp"
 
 namespace troupe {
 

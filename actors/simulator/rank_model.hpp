@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "actors/compute/step_protocol.hpp"
-#include "actors/compute/vote.hpp"
 #include "actors/coordinator/coordinator.hpp"
 #include "actors/rank/rank_supervisor.hpp"
 #include "actors/simulator/history.hpp"
 #include "actors/simulator/world.hpp"
+#include "actors/step/step_protocol.hpp"
+#include "actors/step/vote.hpp"
 #include "tensor_io/communicator/communicator.hpp"
 
 namespace troupe::simulator {

@@ -5,8 +5,8 @@
 #include <variant>
 #include <vector>
 
-#include "actors/compute/training_options.hpp"
 #include "actors/rank/strategy_options.hpp"
+#include "actors/step/training_options.hpp"
 #include "launch/config/launch_options.hpp"
 #include "launch/config/observe_options.hpp"
 #include "tensor_io/base/error.hpp"

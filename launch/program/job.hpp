@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "actors/compute/loss.hpp"
+#include "actors/step/loss.hpp"
 #include "launch/rank/rank.hpp"
 
 namespace troupe {

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "actors/compute/loss.hpp"
+#include "actors/step/loss.hpp"
 #include "launch/config/config.hpp"
 #include "launch/rank/loop_times.hpp"
 #include "launch/rank/rank_system.hpp"

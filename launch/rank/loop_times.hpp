@@ -2,7 +2,7 @@
 #include <chrono>
 #include <utility>
 
-#include "actors/compute/step_report.hpp"
+#include "actors/step/step_report.hpp"
 #include "launch/rank/step_profile.hpp"
 
 namespace troupe {

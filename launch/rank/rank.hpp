@@ -13,8 +13,8 @@
 #include <cereal/types/string.hpp>
 #include <cereal/types/vector.hpp>
 
-#include "actors/compute/loss.hpp"
 #include "actors/rank/data_loader.hpp"
+#include "actors/step/loss.hpp"
 #include "launch/config/config.hpp"
 #include "launch/rank/rank_system.hpp"
 #include "launch/rank/step_profile.hpp"

@@ -1,5 +1,5 @@
 // What ranks send each other about a step.
-#include "actors/compute/vote.hpp"
+#include "actors/step/vote.hpp"
 
 #include "tests/fuzz/fuzz.hpp"
 

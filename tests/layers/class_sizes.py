@@ -10,7 +10,14 @@ import sys
 
 MOST_MEMBERS, MOST_LINES = 20, 400
 # Those that are larger today: their members and lines, which may only become fewer.
-LARGER = {}
+LARGER = {
+    "Job": (28, 609),
+    "MeshParallel": (27, 574),
+    "RankModel": (34, 507),
+    "ShardedStrategy": (27, 648),
+    "StepWindow": (27, 400),
+    "UnitGathers": (28, 400),
+}
 FOLDERS = ("actors", "tensor_io", "strategies", "launch", "troupe")
 # Only what has functions outside of its body is judged: structs of settings, messages and reports are lists by nature.
 CLASS = re.compile(r"^(?: *)(?:class|struct) (?:alignas\(\d+\) )?(\w+(?:::\w+)*)(?: final)?(?: : [^;{]*| *)\{", re.M)

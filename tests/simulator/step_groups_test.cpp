@@ -6,7 +6,7 @@
 #include <random>
 #include <set>
 
-#include "actors/compute/step_protocol.hpp"
+#include "actors/step/step_protocol.hpp"
 #include "tests/catch.hpp"
 
 using namespace troupe;

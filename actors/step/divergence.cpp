@@ -1,4 +1,4 @@
-#include "actors/compute/divergence.hpp"
+#include "actors/step/divergence.hpp"
 
 #include <map>
 

@@ -1,4 +1,4 @@
-#include "actors/compute/straggler.hpp"
+#include "actors/step/straggler.hpp"
 
 #include <cmath>
 #include <random>

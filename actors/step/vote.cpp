@@ -1,4 +1,4 @@
-#include "actors/compute/vote.hpp"
+#include "actors/step/vote.hpp"
 
 #include <algorithm>
 #include <cmath>

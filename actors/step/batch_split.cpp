@@ -1,4 +1,4 @@
-#include "actors/compute/batch_split.hpp"
+#include "actors/step/batch_split.hpp"
 
 #include <algorithm>
 #include <charconv>

@@ -1,4 +1,4 @@
-#include "actors/compute/step_group.hpp"
+#include "actors/step/step_group.hpp"
 
 #include <algorithm>
 

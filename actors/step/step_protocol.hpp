@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "actors/compute/step_group.hpp"
+#include "actors/step/step_group.hpp"
 
 namespace troupe {
 

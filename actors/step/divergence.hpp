@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "actors/compute/vote.hpp"
+#include "actors/step/vote.hpp"
 
 namespace troupe {
 

@@ -1,4 +1,4 @@
-#include "actors/compute/step_report.hpp"
+#include "actors/step/step_report.hpp"
 
 namespace troupe {
 

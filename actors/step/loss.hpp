@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "actors/compute/correct_samples.hpp"
+#include "actors/step/correct_samples.hpp"
 #include "tensor_io/base/error.hpp"
 
 namespace troupe {

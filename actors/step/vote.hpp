@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "actors/compute/straggler.hpp"
+#include "actors/step/straggler.hpp"
 #include "tensor_io/base/error.hpp"
 
 namespace troupe {

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "actors/compute/straggler.hpp"
-#include "actors/compute/vote.hpp"
+#include "actors/step/straggler.hpp"
+#include "actors/step/vote.hpp"
 
 namespace troupe {
 

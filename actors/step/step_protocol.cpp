@@ -1,4 +1,4 @@
-#include "actors/compute/step_protocol.hpp"
+#include "actors/step/step_protocol.hpp"
 
 #include <utility>
 
