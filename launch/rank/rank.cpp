@@ -13,6 +13,7 @@
 #include "tensor_io/optimizer/fused_optimizer.hpp"
 
 namespace troupe {
+
 Rank::Rank(caf::actor_system& system, Config config, RankSystemOptions options)
     : config_(std::move(config)),
       parts_(std::make_unique<RankParts>(*this, system, config_, std::move(options))),

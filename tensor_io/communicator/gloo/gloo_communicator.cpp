@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tensor_io/communicator/byte_slice.hpp"
 #include "tensor_io/communicator/communicator_arguments.hpp"
 #include "tensor_io/communicator/gloo/gloo_guard.hpp"
 #include "tensor_io/communicator/gloo/gloo_mesh.hpp"
@@ -13,7 +14,6 @@ namespace {
 
 using Transfers = std::vector<GlooMesh::Transfer>;
 
-constexpr std::int64_t kLine = 64;
 constexpr std::int64_t kOneRoundBytes = 32 * 1024;  // up to here everybody sends everything to everybody: one round
 constexpr std::int64_t kChunkBytes =
     4 * 1024 * 1024;  // of a large reduction; two are under way, which bounds the scratch memory
@@ -37,18 +37,6 @@ void wait_received(GlooMesh& mesh, const Transfers& transfers) {
 }
 void wait_sent(GlooMesh& mesh, const Transfers& transfers) {
   for (const auto& transfer : transfers) mesh.wait_sent(transfer);
-}
-
-struct Slice {
-  std::int64_t begin;
-  std::int64_t count;
-};
-
-Slice slice_of(std::int64_t bytes, int rank, int world_size) {
-  const std::int64_t lines = (bytes + kLine - 1) / kLine;
-  const std::int64_t part = (lines + world_size - 1) / world_size * kLine;
-  const std::int64_t begin = std::min(bytes, rank * part);
-  return {begin, std::min(bytes - begin, part)};
 }
 
 }  // namespace
@@ -119,21 +107,21 @@ void GlooCommunicator::all_reduce_large(std::byte* data, std::int64_t bytes, Red
 
   const auto post_slices = [&](std::int64_t chunk) {
     auto* begin = data + chunk * kChunkBytes;
-    const Slice own = slice_of(chunk_bytes(chunk), rank(), world_size());
+    const ByteSlice own = slice_of(chunk_bytes(chunk), rank(), world_size());
     auto& in = incoming[chunk % 2];
     auto& out = outgoing[chunk % 2];
     in.clear();
     out.clear();
     for (int r = 0; r < world_size(); ++r) {
       if (r == rank()) continue;
-      const Slice theirs = slice_of(chunk_bytes(chunk), r, world_size());
+      const ByteSlice theirs = slice_of(chunk_bytes(chunk), r, world_size());
       in.push_back(mesh_->recv(parts + chunk % 2 * set + r * part, own.count, r, slot_of(record, 0)));
       out.push_back(mesh_->send(begin + theirs.begin, theirs.count, r, slot_of(record, 0)));
     }
   };
   const auto post_results = [&](std::int64_t chunk) {
     auto* begin = data + chunk * kChunkBytes;
-    const Slice own = slice_of(chunk_bytes(chunk), rank(), world_size());
+    const ByteSlice own = slice_of(chunk_bytes(chunk), rank(), world_size());
     wait_received(*mesh_, incoming[chunk % 2]);
     reduce_parts(begin + own.begin, parts + chunk % 2 * set, part, begin + own.begin, own.count, op, record);
     wait_sent(*mesh_, outgoing[chunk % 2]);  // the results are about to overwrite these slices
@@ -143,7 +131,7 @@ void GlooCommunicator::all_reduce_large(std::byte* data, std::int64_t bytes, Red
     out.clear();
     for (int r = 0; r < world_size(); ++r) {
       if (r == rank()) continue;
-      const Slice theirs = slice_of(chunk_bytes(chunk), r, world_size());
+      const ByteSlice theirs = slice_of(chunk_bytes(chunk), r, world_size());
       in.push_back(mesh_->recv(begin + theirs.begin, theirs.count, r, slot_of(record, 1)));
       out.push_back(mesh_->send(begin + own.begin, own.count, r, slot_of(record, 1)));
     }
@@ -166,7 +154,7 @@ void GlooCommunicator::do_reduce_scatter(const at::Tensor& output, const at::Ten
                                          const CollectiveRecord& record) {
   guarded(record, [&] {
     const auto bytes = size_of(output);
-    const auto part = std::max(kLine, kChunkBytes / world_size() / kLine * kLine);
+    const auto part = std::max(kCacheLine, kChunkBytes / world_size() / kCacheLine * kCacheLine);
     auto* parts = scratch(std::min(part, bytes) * world_size());
     const auto stride = std::min(part, bytes);
     for (std::int64_t at = 0; at < bytes; at += part) {

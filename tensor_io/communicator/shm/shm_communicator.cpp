@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tensor_io/communicator/byte_slice.hpp"
 #include "tensor_io/communicator/communicator_arguments.hpp"
 #include "tensor_io/kernels/reduce_kernels.hpp"
 
 namespace troupe {
 namespace {
 
-constexpr std::int64_t kLine = 64;
 constexpr auto kOutbox = static_cast<std::int64_t>(shm::kOutboxBytes);
 // Up to here one meeting, and each rank adds everything itself, is faster than two meetings and a slice each.
 constexpr std::int64_t kSmallBytes = 8 * 1024;
@@ -29,19 +29,6 @@ void stage(void* to, const void* from, std::int64_t bytes) {
   bytes < kStreamBytes ? copy_bytes(to, from, bytes) : copy_streaming(to, from, bytes);
 }
 
-struct Slice {
-  std::int64_t begin;
-  std::int64_t count;
-};
-
-// Rank `rank`'s part of `bytes`, cut between cache lines.
-Slice slice_of(std::int64_t bytes, int rank, int world_size) {
-  const std::int64_t lines = (bytes + kLine - 1) / kLine;
-  const std::int64_t part = (lines + world_size - 1) / world_size * kLine;
-  const std::int64_t begin = std::min(bytes, rank * part);
-  return {begin, std::min(bytes - begin, part)};
-}
-
 }  // namespace
 
 ShmCommunicator::ShmCommunicator(CommunicatorOptions options, std::unique_ptr<ShmGroup> group)
@@ -50,7 +37,7 @@ ShmCommunicator::ShmCommunicator(CommunicatorOptions options, std::unique_ptr<Sh
   outputs_.reserve(world_size());
 }
 
-std::int64_t ShmCommunicator::part_bytes() const noexcept { return kOutbox / world_size() / kLine * kLine; }
+std::int64_t ShmCommunicator::part_bytes() const noexcept { return kOutbox / world_size() / kCacheLine * kCacheLine; }
 
 template <class Stage, class Take>
 void ShmCommunicator::in_chunks(std::int64_t bytes, std::int64_t capacity, const CollectiveRecord& record,
@@ -107,7 +94,7 @@ void ShmCommunicator::all_reduce_in_words(const at::Tensor& tensor, ReduceOp op,
 }
 
 void ShmCommunicator::all_reduce_in_place(const at::Tensor& tensor, ReduceOp op, const CollectiveRecord& record) {
-  const Slice slice = slice_of(static_cast<std::int64_t>(tensor.nbytes()), rank(), world_size());
+  const ByteSlice slice = slice_of(static_cast<std::int64_t>(tensor.nbytes()), rank(), world_size());
   inputs_.clear();
   outputs_.clear();
   for (auto* pointer : pointers_) {
@@ -138,7 +125,7 @@ void ShmCommunicator::all_reduce_by_slices(const at::Tensor& tensor, ReduceOp op
       static_cast<std::int64_t>(tensor.nbytes()), kOutbox, record, true,
       [&](std::int64_t at, std::int64_t count) { stage(group_->outbox(), data + at, count); },
       [&](std::int64_t at, std::int64_t count) {
-        const Slice slice = slice_of(count, rank(), world_size());
+        const ByteSlice slice = slice_of(count, rank(), world_size());
         const auto* result = group_->inbox(rank());
         inputs_.clear();
         outputs_.clear();
@@ -165,7 +152,7 @@ void ShmCommunicator::do_all_reduce_update(const at::Tensor& gradients, const Re
     throw Error(ErrorCode::usage, "all_reduce_update", "the gradients are not in memory of this communicator",
                 "take it from allocate()");
   }
-  const Slice slice = slice_of(static_cast<std::int64_t>(gradients.nbytes()), rank(), world_size());
+  const ByteSlice slice = slice_of(static_cast<std::int64_t>(gradients.nbytes()), rank(), world_size());
   std::vector<const float*> inputs;
   for (const auto* pointer : pointers_) inputs.push_back(reinterpret_cast<const float*>(pointer));
   constexpr auto kElement = static_cast<std::int64_t>(sizeof(float));
