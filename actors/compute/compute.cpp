@@ -333,7 +333,6 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
     trace_since(nanoseconds(wait_started), "wait for gradients");
     fault_point("reduced", steps_done());
     clock_.report_reduction(report, summary.reduced, milliseconds_since(wait_started));
-    report.message_us = summary.message_us;
     double norm = late_ ? late_->decide(summary, wants_norm()) : wait_for_numbers(summary);
     clock_.report_device(report);
     if (overflowed_) norm = std::numeric_limits<double>::infinity();
@@ -365,6 +364,7 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
     if (is_first && *optimizer_bytes_ == 0) note_optimizer(optimizer);  // one that makes its state in its first step
     trace_since(nanoseconds(update_started), "optimizer");
     report.optimizer_ms = milliseconds_since(update_started);
+    StepClock::report_buckets(report, summary);
     report.inside_ms = clock_.take_inside();
     strategy.after_update();
     early_.prepare(optimizer);

@@ -41,6 +41,12 @@ struct ComputeServices {
 /// What the parts of Compute share: who the rank is, what it trains, and where its step stands. Each part keeps the
 /// rest to itself. Compute's thread.
 struct ComputeCore {
+ private:
+  // Above `strategy`, which may use them to its end.
+  NamedTensors frozen_;  // did not require a gradient when the model was distributed
+  std::vector<std::string> notices_;
+
+ public:
   ComputeCore(caf::actor_system& system, ComputeOptions of_rank);
   ComputeCore(const ComputeCore&) = delete;
   ComputeCore& operator=(const ComputeCore&) = delete;
@@ -83,10 +89,6 @@ struct ComputeCore {
   std::shared_ptr<torch::nn::Module> model;
   std::unique_ptr<Strategy> strategy;
   LossScaler loss_scaler;  ///< changes with each step's decision, the same on all ranks
-
- private:
-  NamedTensors frozen_;  // did not require a gradient when the model was distributed
-  std::vector<std::string> notices_;
 };
 
 }  // namespace troupe

@@ -56,10 +56,14 @@ void StepClock::report_reduction(StepReport& report, const BucketsReduced& reduc
   device_times_.end_reduction(reduced.on_device, take_device_waits());
   report.exposed_ms = waited_ms + std::exchange(shares_wait_ms_, 0);
   report.reduce_ms = reduced.busy_ms;
-  report.buckets = reduced.buckets;
-  report.launched_before_end = reduced.launched_before_end;
-  report.bucket_queue_ms = reduced.queued_ms;
-  report.bucket_bytes = reduced.bytes;
+}
+
+void StepClock::report_buckets(StepReport& report, const GradientSummary& summary) {
+  report.buckets = summary.reduced.buckets;
+  report.launched_before_end = summary.reduced.launched_before_end;
+  report.message_us = summary.message_us;
+  report.bucket_queue_ms = summary.reduced.queued_ms;
+  report.bucket_bytes = summary.reduced.bytes;
 }
 
 // By the device's clock, and one share at a time: where the host does not wait for the device, a step's times come with

@@ -30,6 +30,8 @@ class StepClock {
   void end_backward() { device_times_.end_backward(); }
   /// The gradients are there: `waited_ms` after the step's last backward.
   void report_reduction(StepReport& report, const BucketsReduced& reduced, double waited_ms);
+  /// Of a step that was decided.
+  static void report_buckets(StepReport& report, const GradientSummary& summary);
   /// On a device: once the host has waited for the step's numbers, or has not, with a late vote.
   void report_device(StepReport& report);
   /// What a vote tells the others. The next step's begins.

@@ -117,7 +117,7 @@ JoinAccepted CoordinatorState::join(const JoinJob& join, const caf::strong_actor
     recover({.code = ErrorCode::ok, .cause = "slot " + std::to_string(slot) + " on " + join.host + " joins"});
   } else if (phase == Phase::recovering ||
              (phase == Phase::forming && static_cast<int>(processes.all().size()) >= options.world_size)) {
-    plan_if_all_are_heard();  // one that is late is looked for ten times a second
+    if (unheard.empty()) plan();  // one that is late is looked for ten times a second
   }
   return accepted;
 }
@@ -147,7 +147,7 @@ void CoordinatorState::ended(const RankEnded& ended) {
   if (ended.report.code != ErrorCode::ok && ended.report.code != ErrorCode::interrupted) return abort(ended.report);
   if (processes.all_ended()) end_job({job_is_done(), 0});
   unheard.erase(ended.process.slot);
-  if (phase == Phase::recovering) plan_if_all_are_heard();
+  if (phase == Phase::recovering && unheard.empty()) plan();
 }
 
 void CoordinatorState::abort(const ErrorReport& reason, int code) {

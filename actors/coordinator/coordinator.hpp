@@ -65,7 +65,6 @@ struct CoordinatorState {
   void recover(const ErrorReport& reason);
   std::optional<std::size_t> settle_resumption();
   void enter(Phase next);
-  void plan_if_all_are_heard();
   void plan();
   void announce(Membership next);
   void send(const SaveRounds::Messages& messages);

@@ -37,6 +37,7 @@ bool CoordinatorState::join_node(const JoinNode& node, const caf::strong_actor_p
 
 void CoordinatorState::exited(const RankExited& exit) {
   if (filter.is_nonsense(problem_with(exit))) return;
+  resumption.exited(exit.process, processes);
   const int slot = exit.process.slot;
   const bool waited_for = std::erase(unproved, exit.process) > 0;
   const auto* process = processes.find(exit.process);

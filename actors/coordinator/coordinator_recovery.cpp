@@ -124,7 +124,7 @@ void CoordinatorState::interrupted(const RankInterrupted& report) {
     enter(Phase::recovering);
   } else if (options.recovery.enabled) {
     unheard.erase(slot);
-    plan_if_all_are_heard();
+    if (unheard.empty()) plan();
   }
 }
 
@@ -178,11 +178,6 @@ void CoordinatorState::recover(const ErrorReport& reason) {
     self->send(process.supervisor, InterruptRanks{generation, reason});
     if (!process.interrupted) unheard.insert(slot);
   }
-  plan_if_all_are_heard();
-}
-
-// A plan looks at every rank, so it is not made for every report of one: with the last of them, and ten times a second.
-void CoordinatorState::plan_if_all_are_heard() {
   if (unheard.empty()) plan();
 }
 
@@ -205,6 +200,7 @@ std::optional<std::size_t> CoordinatorState::settle_resumption() {
   return missing->size();
 }
 
+// Looks at every rank, so it is not called for every report of one: with the last of them, and ten times a second.
 void CoordinatorState::plan() {
   if (phase == Phase::training || !settle_resumption()) return;
   auto question = question_of(*this);

@@ -13,6 +13,10 @@ void Resumption::heard_of(const JoinNode& node, const Membership& current) {
   }
 }
 
+void Resumption::exited(const ProcessId& process, const ProcessTable& processes) {
+  if (pending_ && processes.member_rank(process) >= 0) dead_.push_back(process.slot);
+}
+
 std::optional<std::vector<Resumption::Missing>> Resumption::settle(const ProcessTable& processes, Time now) {
   std::vector<Missing> missing;
   if (!pending_) return missing;

@@ -22,6 +22,8 @@ class Resumption {
   bool pending() const noexcept { return pending_; }
   /// An agent says which processes it runs: members on its host that are not among them are dead.
   void heard_of(const JoinNode& node, const Membership& current);
+  /// An agent saw this process end.
+  void exited(const ProcessId& process, const ProcessTable& processes);
   /// Members that did not come back, once all are accounted for; nullopt: it is too early to say. Ends the resumption,
   /// so later calls return none.
   std::optional<std::vector<Missing>> settle(const ProcessTable& processes, Time now);

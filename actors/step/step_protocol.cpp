@@ -29,28 +29,17 @@ RankInterrupted StepProtocol::interruption(const ErrorReport& why, std::vector<s
   return report;
 }
 
-Rejoin StepProtocol::way_into(const StepGroup& next, bool in_step) const noexcept {
-  if (goes_back_) return Rejoin::roll_back;
-  if (next.resume_step == step_ + 1 && voted_step_ == step_ && in_step) return Rejoin::commit;
-  if (next.resume_step != step_ && whole_) return Rejoin::refuse;
-  return Rejoin::roll_back;
-}
-
 Rejoin StepProtocol::leave_for(const StepGroup& next, bool in_step) const {
-  const auto way = way_into(next, in_step);
-  if (way == Rejoin::refuse) {
-    throw Error(ErrorReport{ErrorCode::internal,
-                            rank_,
-                            "compute",
-                            step_,
-                            "recovery",
-                            "the others go on at step " + std::to_string(next.resume_step),
-                            {}});
+  const auto refuse = [this](std::string why) {
+    throw Error(ErrorReport{ErrorCode::internal, rank_, "compute", step_, "recovery", std::move(why), {}});
+  };
+  if (goes_back_) return Rejoin::roll_back;
+  if (next.resume_step == step_ + 1 && voted_step_ == step_ && in_step) {
+    if (next.votes.empty()) refuse("there are no votes to commit by");
+    return Rejoin::commit;
   }
-  if (way == Rejoin::commit && next.votes.empty())
-    throw Error(
-        ErrorReport{ErrorCode::internal, rank_, "compute", step_, "recovery", "there are no votes to commit by", {}});
-  return way;
+  if (next.resume_step != step_ && whole_) refuse("the others go on at step " + std::to_string(next.resume_step));
+  return Rejoin::roll_back;
 }
 
 void StepProtocol::join(StepGroup next) {

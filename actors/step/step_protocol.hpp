@@ -10,8 +10,7 @@ namespace troupe {
 /// What becomes of the step that a rank was in when its generation ended.
 enum class Rejoin : std::uint8_t {
   roll_back,  ///< what it has begun is undone and runs again
-  commit,     ///< somebody committed the step that it voted on: it commits it too, by the group's votes
-  refuse      ///< its state fits nobody's
+  commit      ///< another rank committed the step that it voted on: it commits it too, by the group's votes
 };
 
 /// A rank's part in the steps of its group, as states and nothing else: no tensor, no message, no wait. Compute follows
@@ -20,7 +19,7 @@ enum class Rejoin : std::uint8_t {
 /// A generation: join; where there are newcomers, heal, and settle_optimizer before anything that needs the optimizer's
 /// state; distributed once the model is there. A step: its gradients are reduced; vote; votes_came; end_step, whether
 /// it is committed or skipped. Between two steps: the tasks (task_due, task_done), and saves. Interrupted anywhere, the
-/// rank sends `interruption`, and asks `way_into` the group that comes next.
+/// rank sends `interruption`, and asks leave_for how it gets into the group that comes next.
 ///
 /// A call that is not due throws Error(internal).
 class StepProtocol {
@@ -29,7 +28,6 @@ class StepProtocol {
 
   /// Of the generation; before the first one the process's slot.
   int rank() const noexcept { return rank_; }
-  int world_size() const noexcept { return static_cast<int>(group_.ranks.size()); }
   const StepGroup& group() const noexcept { return group_; }
   std::int64_t steps_done() const noexcept { return step_; }
   bool distributed() const noexcept { return distributed_; }
@@ -38,10 +36,9 @@ class StepProtocol {
 
   /// What the coordinator plans the next generation by.
   RankInterrupted interruption(const ErrorReport& why, std::vector<std::int32_t> unreachable = {}) const;
-  /// `in_step`: an optimizer is at hand to commit a step with. Changes nothing.
-  Rejoin way_into(const StepGroup& next, bool in_step) const noexcept;
-  /// The step that this rank has not committed ends as the others' did: by the votes of `next`. Throws Error(internal)
-  /// for Rejoin::refuse. end_step follows a commit.
+  /// How the step that this rank has not committed ends: as the others' did, by the votes of `next`, or undone.
+  /// `in_step`: an optimizer is at hand to commit it with. Changes nothing; end_step follows a commit. Throws
+  /// Error(internal) where this rank's state fits no other's.
   Rejoin leave_for(const StepGroup& next, bool in_step) const;
   /// Throws Error(fenced) where the group goes on without this process.
   void join(StepGroup next);

@@ -50,7 +50,7 @@ struct StepReport {
 
 /// The fields of `report` that a step's decision says.
 void report_decision(StepReport& report, const Decision& decision);
-/// The same fields, of another step's report.
+/// What an earlier step came to, as its report has it; not its times, nor a stop signal.
 void report_measured(StepReport& report, const StepReport& measured);
 
 }  // namespace troupe

@@ -56,7 +56,7 @@ class BatchStream {
   void rewind();
   /// The step under way is done.
   void committed();
-  /// One of this rank's shares of it is (Strategy::shares_per_rank).
+  /// One of this rank's shares of it is (DemandShares).
   void share_ended() { step_.clear(); }
 
  private:

@@ -46,3 +46,16 @@ TEST_CASE("[L05] a member is missing where its replacement has joined in its pla
   CHECK(missing->front().member.process == life(0));
   CHECK(missing->front().dead);
 }
+
+TEST_CASE("[L05] a member that dies before it comes back is dead, not late") {
+  Resumption resumption(kStart);
+  const auto processes = table({life(0, 2), life(1)});
+  resumption.heard_of({.host = "host", .started = {life(0), life(1)}}, processes.current());
+  CHECK_FALSE(resumption.settle(processes, kStart - 1s));
+  resumption.exited(life(0), processes);
+  resumption.exited(life(1, 7), processes);  // no member
+  const auto missing = resumption.settle(processes, kStart - 1s);
+  REQUIRE(missing);
+  REQUIRE(missing->size() == 1);
+  CHECK((missing->front().member.process == life(0) && missing->front().dead));
+}

@@ -29,26 +29,30 @@ StepProtocol rank_at(std::int64_t steps, bool voted) {
   return rank;
 }
 
+void refuses(const StepProtocol& rank, std::int64_t resume_step, bool in_step) {
+  CHECK_THROWS_WITH(rank.leave_for(group(2, 2, resume_step), in_step),
+                    Catch::Contains("the others go on at step " + std::to_string(resume_step)));
+}
+
 }  // namespace
 
 TEST_CASE("[L05] a rank commits the step that it voted on if anybody did, and runs it again if nobody did") {
-  CHECK((rank_at(7, true).way_into(group(2, 2, 8), true) == Rejoin::commit));
-  CHECK((rank_at(7, true).way_into(group(2, 2, 7), true) == Rejoin::roll_back));
-  CHECK((rank_at(7, false).way_into(group(2, 2, 7), true) == Rejoin::roll_back));
+  CHECK((rank_at(7, true).leave_for(group(2, 2, 8), true) == Rejoin::commit));
+  CHECK((rank_at(7, true).leave_for(group(2, 2, 7), true) == Rejoin::roll_back));
+  CHECK((rank_at(7, false).leave_for(group(2, 2, 7), true) == Rejoin::roll_back));
 }
 
 TEST_CASE("[L05] a rank whose state fits nobody's is refused, one that will be healed is not") {
-  CHECK((rank_at(7, false).way_into(group(2, 2, 8), true) == Rejoin::refuse));  // it did not vote
-  CHECK((rank_at(7, true).way_into(group(2, 2, 9), true) == Rejoin::refuse));   // two steps behind
-  CHECK((rank_at(8, false).way_into(group(2, 2, 7), true) == Rejoin::refuse));  // ahead of all others
-  CHECK((rank_at(7, true).way_into(group(2, 2, 8), false) == Rejoin::refuse));  // it has left the step
-  CHECK_THROWS_WITH(rank_at(7, false).leave_for(group(2, 2, 8), true), Catch::Contains("the others go on at step 8"));
+  refuses(rank_at(7, false), 8, true);  // it did not vote
+  refuses(rank_at(7, true), 9, true);   // two steps behind
+  refuses(rank_at(8, false), 7, true);  // ahead of all others
+  refuses(rank_at(7, true), 8, false);  // it has left the step
   auto lost = rank_at(7, true);
   lost.lost_state();
-  CHECK((lost.way_into(group(2, 2, 9), true) == Rejoin::roll_back));
+  CHECK((lost.leave_for(group(2, 2, 9), true) == Rejoin::roll_back));
   auto back = rank_at(7, true);
   back.keeps_snapshots(true);
-  CHECK((back.way_into(group(2, 2, 9), true) == Rejoin::roll_back));  // all go back to a snapshot
+  CHECK((back.leave_for(group(2, 2, 9), true) == Rejoin::roll_back));  // all go back to a snapshot
 }
 
 TEST_CASE("[L05] a rank that was interrupted says where it stands") {
