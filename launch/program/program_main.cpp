@@ -27,13 +27,7 @@
 #include "launch/process/run_lock.hpp"
 #include "launch/program/simulate.hpp"
 #include "launch/rank/rank.hpp"
-#include "strategies/hooks/comm_hooks.hpp"
-#include "strategies/mesh/mesh_parallel.hpp"
-#include "strategies/replicated/ddp.hpp"
-#include "strategies/replicated/local_steps.hpp"
-#include "strategies/replicated/parameter_server.hpp"
-#include "strategies/sharded/sharded_strategy.hpp"
-#include "strategies/switching/switching_strategy.hpp"
+#include "strategies/shipped_strategies.hpp"
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
 #include "tensor_io/communicator/choice/device_selection.hpp"
 #include "tensor_io/memory/tensor_memory.hpp"
@@ -325,13 +319,7 @@ int main(int argc, char** argv, const std::function<void(Rank&)>& body, const st
     } else if (shared) {
       at::set_num_threads(1);
     }
-    register_ddp();
-    register_sharded();
-    register_local_steps();
-    register_switching();
-    register_mesh_parallel();
-    register_parameter_server();
-    register_comm_hooks();
+    register_shipped_strategies();
     handle_signals();
     if (config.ranks > 1) return run_simulated(config, argv[0], body);
     if (!place.launched || (place.world_size == 1 && place.coordinator_host.empty()))

@@ -15,13 +15,7 @@
 #include "launch/network/actor_system.hpp"
 #include "launch/program/simulate.hpp"
 #include "launch/rank/rank.hpp"
-#include "strategies/hooks/comm_hooks.hpp"
-#include "strategies/mesh/mesh_parallel.hpp"
-#include "strategies/replicated/ddp.hpp"
-#include "strategies/replicated/local_steps.hpp"
-#include "strategies/replicated/parameter_server.hpp"
-#include "strategies/sharded/sharded_strategy.hpp"
-#include "strategies/switching/switching_strategy.hpp"
+#include "strategies/shipped_strategies.hpp"
 #include "tensor_io/base/random_seed.hpp"
 #include "tensor_io/data/datasets.hpp"
 
@@ -364,14 +358,7 @@ std::string ConformanceReport::to_string() const {
 }
 
 ConformanceReport strategy_conformance(const ConformanceOptions& options) {
-  const auto known = strategies();
-  if (!known.contains("ddp")) register_ddp();
-  if (!known.contains("zero1")) register_sharded();
-  if (!known.contains("diloco")) register_local_steps();
-  if (!known.contains("pipeline")) register_mesh_parallel();
-  if (!known.contains("parameter_server")) register_parameter_server();
-  register_switching();
-  register_comm_hooks();
+  register_shipped_strategies();
   StrategyContext probe;
   if (!strategies().contains(options.strategy)) {
     probe.options.strategy = options.strategy;

@@ -7,13 +7,7 @@
 #include "launch/network/actor_system.hpp"
 #include "launch/program/simulate.hpp"
 #include "launch/rank/rank.hpp"
-#include "strategies/hooks/comm_hooks.hpp"
-#include "strategies/mesh/mesh_parallel.hpp"
-#include "strategies/replicated/ddp.hpp"
-#include "strategies/replicated/local_steps.hpp"
-#include "strategies/replicated/parameter_server.hpp"
-#include "strategies/sharded/sharded_strategy.hpp"
-#include "strategies/switching/switching_strategy.hpp"
+#include "strategies/shipped_strategies.hpp"
 
 namespace troupe::testing {
 
@@ -34,13 +28,7 @@ inline int run_simulation(const Config& config, const SimulationOptions& simulat
                           const std::function<void(Rank&)>& body,
                           const std::function<void(int slot, const ErrorReport&)>& failed,
                           std::optional<JobOver>* over = nullptr) {
-  register_ddp();
-  register_sharded();
-  register_local_steps();
-  register_switching();
-  register_mesh_parallel();
-  register_parameter_server();
-  register_comm_hooks();
+  register_shipped_strategies();
   ActorSystemConfig system_config(false);
   caf::actor_system system(system_config);
   std::mutex one_at_a_time;

@@ -11,13 +11,7 @@
 #include <vector>
 
 #include "actors/strategy/saved_state.hpp"
-#include "strategies/hooks/comm_hooks.hpp"
-#include "strategies/mesh/mesh_parallel.hpp"
-#include "strategies/replicated/ddp.hpp"
-#include "strategies/replicated/local_steps.hpp"
-#include "strategies/replicated/parameter_server.hpp"
-#include "strategies/sharded/sharded_strategy.hpp"
-#include "strategies/switching/switching_strategy.hpp"
+#include "strategies/shipped_strategies.hpp"
 #include "tensor_io/checkpoint/state_parts.hpp"
 #include "tensor_io/optimizer/fused_optimizer.hpp"
 #include "tests/support/cluster.hpp"
@@ -123,17 +117,7 @@ struct SmallTraining {
   NamedTensors saved;  ///< loaded before the first step
 
   SmallTraining(const std::string& strategy, int world_size) {
-    static const bool registered = [] {
-      register_ddp();
-      register_sharded();
-      register_local_steps();
-      register_switching();
-      register_mesh_parallel();
-      register_parameter_server();
-      register_comm_hooks();
-      return true;
-    }();
-    (void)registered;
+    register_shipped_strategies();
     jobs.world_size = world_size;
     auto& options = jobs.options.strategy;
     options.strategy = strategy.substr(0, strategy.find(' '));

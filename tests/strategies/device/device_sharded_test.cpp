@@ -4,6 +4,7 @@
 
 #include "actors/block/block.hpp"
 #include "actors/strategy/evaluation.hpp"
+#include "strategies/sharded/sharded_strategy.hpp"
 #include "tensor_io/device/device_stream.hpp"
 #include "tests/support/fake_device.hpp"
 #include "tests/support/small_training.hpp"
