@@ -6,6 +6,7 @@
 
 #include "actors/coordinator/chaos_injector.hpp"
 #include "actors/coordinator/failure_detector.hpp"
+#include "actors/coordinator/membership_plan.hpp"
 #include "actors/coordinator/message_filter.hpp"
 #include "actors/coordinator/recovery_progress.hpp"
 #include "actors/coordinator/rendezvous_store.hpp"

@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "actors/coordinator/membership_plan.hpp"
 #include "actors/rank/rank_supervisor.hpp"
 
 namespace troupe {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "actors/coordinator/coordinator.hpp"
+#include "actors/coordinator/membership_plan.hpp"
 #include "actors/simulator/fault.hpp"
 #include "actors/simulator/history.hpp"
 #include "actors/simulator/rank_model.hpp"

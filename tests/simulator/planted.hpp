@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "actors/messages/membership.hpp"
+#include "actors/coordinator/membership_plan.hpp"
 
 namespace troupe::simulator {
 

@@ -1,3 +1,4 @@
+#include "actors/coordinator/membership_plan.hpp"
 #include "actors/simulator/simulation.hpp"
 
 #include "actors/simulator/scale.hpp"

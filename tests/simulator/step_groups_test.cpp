@@ -6,6 +6,7 @@
 #include <random>
 #include <set>
 
+#include "actors/coordinator/membership_plan.hpp"
 #include "actors/step/step_protocol.hpp"
 #include "tests/catch.hpp"
 

@@ -1,4 +1,4 @@
-#include "actors/messages/membership.hpp"
+#include "actors/coordinator/membership_plan.hpp"
 
 #include "tests/catch.hpp"
 
