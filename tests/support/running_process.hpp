@@ -78,7 +78,8 @@ inline std::vector<pid_t> processes_of(const std::string& folder) {
     const auto name = entry.path().filename().string();
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
     std::ifstream file(entry.path() / "cmdline");
-    const std::string line((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    std::string line;  // empty where the process ends meanwhile: getline lets no exception of the buffer out
+    std::getline(file, line);
     if (line.find(folder) != std::string::npos) found.push_back(static_cast<pid_t>(std::stol(name)));
   }
   return found;
