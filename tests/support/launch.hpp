@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "tests/catch.hpp"
+#include "tests/support/proc_file.hpp"
 #include "tests/support/running_process.hpp"
 #include "tests/support/scratch_directory.hpp"
 
@@ -56,9 +57,7 @@ class Launch {
 // The child of `parent` whose command line has both words; -1: none.
 inline pid_t process_of(const std::string& program, const std::string& verb, pid_t parent) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
-    std::ifstream file(entry.path() / "cmdline"), status(entry.path() / "status");
-    const std::string line((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-    const std::string facts((std::istreambuf_iterator<char>(status)), std::istreambuf_iterator<char>());
+    const auto line = proc_file(entry.path() / "cmdline"), facts = proc_file(entry.path() / "status");
     if (line.find(program) != std::string::npos && line.find(verb) != std::string::npos &&
         facts.find("PPid:\t" + std::to_string(parent) + "\n") != std::string::npos)
       return std::stoi(entry.path().filename().string());

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "launch/process/child_process.hpp"
+#include "tests/support/proc_file.hpp"
 
 namespace troupe::testing {
 
@@ -77,10 +78,8 @@ inline std::vector<pid_t> processes_of(const std::string& folder) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     const auto name = entry.path().filename().string();
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    std::ifstream file(entry.path() / "cmdline");
-    std::string line;  // empty where the process ends meanwhile: getline lets no exception of the buffer out
-    std::getline(file, line);
-    if (line.find(folder) != std::string::npos) found.push_back(static_cast<pid_t>(std::stol(name)));
+    if (proc_file(entry.path() / "cmdline").find(folder) != std::string::npos)
+      found.push_back(static_cast<pid_t>(std::stol(name)));
   }
   return found;
 }
