@@ -1,8 +1,6 @@
 #pragma once
 #include <sys/types.h>
 
-#include <fstream>
-#include <iterator>
 #include <string>
 
 #include "tests/support/proc_file.hpp"
