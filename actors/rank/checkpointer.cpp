@@ -144,4 +144,11 @@ Checkpointer::behavior_type make_checkpointer(Checkpointer::stateful_pointer<Che
           [self](const InjectFault&) { self->state.disk_full = true; }};
 }
 
+Checkpointer spawn_checkpointer(caf::actor_system& system, const CheckpointerOptions& options) {
+  auto checkpointer = system.spawn<caf::detached>(make_checkpointer, options);
+  if (options.supervisor)
+    caf::anon_send(options.supervisor, RegisterCheckpointer{caf::actor_cast<caf::actor>(checkpointer)});
+  return checkpointer;
+}
+
 }  // namespace troupe

@@ -31,8 +31,7 @@ struct CheckpointerOptions {
   std::shared_ptr<DirectoryLock> lock = nullptr;  ///< on the directory, where the rank has it already
 };
 
-/// Blocks on the disk, so it has a thread of its own: system.spawn<caf::detached>(make_checkpointer, options). Nothing
-/// else touches it.
+/// Blocks on the disk, so it has a thread that nothing else uses (caf::detached).
 struct CheckpointerState {
   using Self = Checkpointer::stateful_pointer<CheckpointerState>;
   const char* name = "checkpointer";
@@ -57,5 +56,8 @@ struct CheckpointerState {
 
 Checkpointer::behavior_type make_checkpointer(Checkpointer::stateful_pointer<CheckpointerState> self,
                                               CheckpointerOptions options);
+/// Spawns it and makes it known to `options.supervisor`. That is sent from here, not by the actor, whose thread may
+/// begin late: what the supervisor passes on to it would be lost until then.
+Checkpointer spawn_checkpointer(caf::actor_system& system, const CheckpointerOptions& options);
 
 }  // namespace troupe

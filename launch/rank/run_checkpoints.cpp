@@ -47,9 +47,7 @@ void RunCheckpoints::start_checkpointer(const SaveAttempt& first, bool publishes
   options.first = first;
   options.lock = lock_;
   options.supervisor = caf::actor_cast<caf::actor>(rank_.system().supervisor());
-  checkpointer_ = caf::actor_cast<caf::actor>(rank_.system().system().spawn<caf::detached>(make_checkpointer, options));
-  // Here, not by the actor, whose thread may begin late: what the supervisor passes on to it would be lost until then.
-  caf::anon_send(options.supervisor, RegisterCheckpointer{checkpointer_});
+  checkpointer_ = caf::actor_cast<caf::actor>(spawn_checkpointer(rank_.system().system(), options));
 }
 
 RunCheckpoints::~RunCheckpoints() {

@@ -325,7 +325,7 @@ struct SavingJob : Job {
       options.publishes = rank == 0;
       options.first = {10, "a"};  // it may clear away what others left, but not this
       options.supervisor = caf::actor_cast<caf::actor>(ranks.back());
-      checkpointers.push_back(system.spawn<caf::detached>(make_checkpointer, options));
+      checkpointers.push_back(spawn_checkpointer(system, options));
     }
     for (int i = 0; i < 2; ++i)
       self->receive([&](Membership& next) { membership = std::move(next); },
