@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""A class has one subject: at most so many data members, and so many lines of source, its header's and its functions' together.
+"""A class has one subject: at most so many data members, and so many lines of source, its header's and its functions' together. Strategy has
+at most so many virtual functions.
 
 class_sizes.py [--table N]: with N it prints the N largest and judges nothing. Before it judges, it counts a class with known
 sizes, so that a count that sees nothing cannot pass."""
@@ -18,6 +19,8 @@ LARGER = {
     "StepWindow": (27, 400),
     "UnitGathers": (28, 400),
 }
+# What every strategy has to know; what only some can do is a capability, in a header beside it.
+MOST_VIRTUALS = {"actors/strategy/strategy.hpp": 22}
 FOLDERS = ("actors", "tensor_io", "strategies", "launch", "troupe")
 # Only what has functions outside of its body is judged: structs of settings, messages and reports are lists by nature.
 CLASS = re.compile(r"^(?: *)(?:class|struct) (?:alignas\(\d+\) )?(\w+(?:::\w+)*)(?: final)?(?: : [^;{]*| *)\{", re.M)
@@ -150,6 +153,10 @@ def main():
                          f"at most {members} and {lines}: give a part of it a class")
     wrong += [f"tests/layers/class_sizes.py: {name} is no longer larger than others" for name in LARGER
               if name not in found or (found[name]["members"] <= MOST_MEMBERS and found[name]["lines"] <= MOST_LINES)]
+    for path, most in MOST_VIRTUALS.items():
+        virtuals = len(re.findall(r"\bvirtual (?!~)", without_comments((root / path).read_text())))
+        if virtuals > most:
+            wrong.append(f"{path}: {virtuals} virtual functions, at most {most}: make a capability of what only some classes override")
     print("\n".join(wrong))
     return bool(wrong)
 
