@@ -11,14 +11,24 @@
 #include "tensor_io/communicator/conformance/rank_threads.hpp"
 
 namespace troupe::conformance {
+namespace {
+
+// All ranks' inputs, end to end.
+template <class Input>
+at::Tensor inputs_of(int ranks, const Input& input) {
+  std::vector<at::Tensor> all;
+  all.reserve(static_cast<std::size_t>(ranks));
+  for (int r = 0; r < ranks; ++r) all.push_back(input(r));
+  return at::cat(all);
+}
+
+}  // namespace
 
 void check_gathers(ConformanceRun& run, Communicator& communicator) {
   const int world = run.world_size;
   const int rank = communicator.rank();
   const auto everyone = [&](std::int64_t numel, at::ScalarType dtype) {
-    std::vector<at::Tensor> all;
-    for (int r = 0; r < world; ++r) all.push_back(input_of(r, numel, dtype));
-    return at::cat(all);
+    return inputs_of(world, [&](int r) { return input_of(r, numel, dtype); });
   };
   for (const auto dtype : kTypes) {
     for (const std::int64_t numel : {0, 1, 37, 4'001, dtype == at::kFloat && world <= 3 ? 280'001 : 4'002}) {
@@ -45,9 +55,9 @@ void check_gathers(ConformanceRun& run, Communicator& communicator) {
 
       const auto exchanged = at::zeros({numel * world}, dtype);
       communicator.all_to_all(exchanged, input_of(rank, numel * world, dtype));
-      std::vector<at::Tensor> expected;
-      for (int r = 0; r < world; ++r) expected.push_back(input_of(r, numel, dtype, ReduceOp::sum, numel * rank));
-      require(same_bits(exchanged, at::cat(expected)), name("all_to_all"));
+      const auto expected =
+          inputs_of(world, [&](int r) { return input_of(r, numel, dtype, ReduceOp::sum, numel * rank); });
+      require(same_bits(exchanged, expected), name("all_to_all"));
 
       const auto spread = rank == root ? own.clone() : at::zeros({numel}, dtype);
       communicator.broadcast(spread, root);
@@ -63,9 +73,8 @@ void check_all_gather_into_allocated(ConformanceRun&, Communicator& communicator
   for (int round = 0; round < 3; ++round) {
     output.zero_();
     communicator.all_gather(output, input_of(communicator.rank(), numel, at::kFloat, ReduceOp::sum, round));
-    std::vector<at::Tensor> all;
-    for (int r = 0; r < 3; ++r) all.push_back(input_of(r, numel, at::kFloat, ReduceOp::sum, round));
-    require(same_bits(output, at::cat(all)), "all_gather in windows");
+    const auto all = inputs_of(3, [&](int r) { return input_of(r, numel, at::kFloat, ReduceOp::sum, round); });
+    require(same_bits(output, all), "all_gather in windows");
   }
 }
 

@@ -9,6 +9,7 @@ std::vector<std::optional<RankFailure>> run_rank_threads(int world_size, const M
                                                          const std::function<void(Communicator&)>& body) {
   std::vector<std::optional<RankFailure>> failures(static_cast<std::size_t>(world_size));
   std::vector<std::thread> threads;
+  threads.reserve(static_cast<std::size_t>(world_size));
   for (int r = 0; r < world_size; ++r) {
     threads.emplace_back([&, r] {
       auto& failure = failures[static_cast<std::size_t>(r)];
