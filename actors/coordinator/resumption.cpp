@@ -9,12 +9,12 @@ void Resumption::heard_of(const JoinNode& node, const Membership& current) {
   for (const auto& member : current.members) {
     if (member.host == node.host &&
         std::find(node.started.begin(), node.started.end(), member.process) == node.started.end())
-      dead_.push_back(member.process.slot);
+      dead_.insert(member.process.slot);
   }
 }
 
 void Resumption::exited(const ProcessId& process, const ProcessTable& processes) {
-  if (pending_ && processes.member_rank(process) >= 0) dead_.push_back(process.slot);
+  if (pending_ && processes.member_rank(process) >= 0) dead_.insert(process.slot);
 }
 
 std::optional<std::vector<Resumption::Missing>> Resumption::settle(const ProcessTable& processes, Time now) {
@@ -24,7 +24,7 @@ std::optional<std::vector<Resumption::Missing>> Resumption::settle(const Process
     const int slot = member.process.slot;
     // Not its slot: the life that replaces it may have joined already.
     if (processes.find(member.process) != nullptr) continue;
-    missing.push_back({member, std::find(dead_.begin(), dead_.end(), slot) != dead_.end()});
+    missing.push_back({member, dead_.contains(slot)});
     if (now <= deadline_ && !missing.back().dead) return std::nullopt;
   }
   pending_ = false;

@@ -1,4 +1,6 @@
 #pragma once
+#include <set>
+
 #include "actors/coordinator/process_table.hpp"
 
 namespace troupe {
@@ -32,7 +34,7 @@ class Resumption {
  private:
   bool pending_ = false;
   Time deadline_;
-  std::vector<int> dead_;  // slots of members that their agent does not run any more
+  std::set<int> dead_;  // slots of members that their agent does not run any more
 };
 
 }  // namespace troupe

@@ -53,7 +53,9 @@ TEST_CASE("[L05] a member that dies before it comes back is dead, not late") {
   resumption.heard_of({.host = "host", .started = {life(0), life(1)}}, processes.current());
   CHECK_FALSE(resumption.settle(processes, kStart - 1s));
   resumption.exited(life(0), processes);
+  resumption.exited(life(0), processes);
   resumption.exited(life(1, 7), processes);  // no member
+  CHECK(resumption.dead() == 1);
   const auto missing = resumption.settle(processes, kStart - 1s);
   REQUIRE(missing);
   REQUIRE(missing->size() == 1);
