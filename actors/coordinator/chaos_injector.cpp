@@ -29,7 +29,7 @@ std::vector<ChaosInjector::Injection> ChaosInjector::due(ProcessTable& processes
 }
 
 std::string ChaosInjector::end() {
-  const auto line = run_ && first_step_ ? run_->summary() : std::string();
+  auto line = run_ && first_step_ ? run_->summary() : std::string();
   run_.reset();
   return line;
 }

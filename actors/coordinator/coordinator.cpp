@@ -90,7 +90,7 @@ void CoordinatorState::enter(Phase next) {
 }
 
 JoinAccepted CoordinatorState::join(const JoinJob& join, const caf::strong_actor_ptr& sender) {
-  const JoinAccepted accepted{{}, options.recovery.park_after.count()};
+  JoinAccepted accepted{{}, options.recovery.park_after.count()};
   const int slot = join.process.slot;
   if (auto why = refusal(join, options); !why.empty()) return {std::move(why)};
   if (!sender) return {"a rank that joins says who it is"};
