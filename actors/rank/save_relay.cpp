@@ -2,6 +2,10 @@
 
 namespace troupe {
 
+void SaveRelay::part_saved(const PartSaved& part) {
+  if (!ended_ || ended_->attempt != part.attempt) part_ = part;
+}
+
 void SaveRelay::end(const SaveEnded& ended) {
   if (part_ && part_->attempt == ended.attempt) part_.reset();
   ended_ = ended;

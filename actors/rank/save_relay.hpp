@@ -18,7 +18,8 @@ class SaveRelay {
   void tell_checkpointer(const Message& message) const {
     if (checkpointer_) caf::anon_send(checkpointer_, message);
   }
-  void part_saved(const PartSaved& part) { part_ = part; }
+  /// A part whose save has ended meanwhile, for another rank's sake, is kept no more: the next save's may be there.
+  void part_saved(const PartSaved& part);
   void end(const SaveEnded& ended);
   /// Ends the save whose part this rank has written, if there is one.
   void fail(const ErrorReport& reason);
