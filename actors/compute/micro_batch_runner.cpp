@@ -122,7 +122,7 @@ void MicroBatchRunner::run_backward(const MicroBatchLoss& micro_batch) {
   fault_point("forward", core_.step());
   losses_.count(micro_batch);
   const bool last = micro_batch_ + 1 == core_.options.training.grad_accum_steps;
-  // Not in a step that compares the replicas: whoever differs is healed before the update.
+  // Not in a step that compares the replicas: one that differs is healed before the update.
   if (last && !replicas_.is_due()) early_.begin_update();
   core_.strategy->begin_backward(last, micro_batch.weight);
   fault_point("backward", core_.step());

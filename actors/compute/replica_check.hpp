@@ -9,7 +9,7 @@
 
 namespace troupe {
 
-/// Whether the replicas are still equal, every so many steps (verify_every), and what becomes of one that is not
+/// Whether the replicas are still equal, every `verify_every` steps, and what becomes of one that is not
 /// (on_divergence). Compute's thread.
 class ReplicaCheck {
  public:

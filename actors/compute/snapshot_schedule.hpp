@@ -12,8 +12,8 @@ class SnapshotSchedule {
  public:
   explicit SnapshotSchedule(ComputeCore& core) : core_(core) {}
 
-  /// Every so many steps, and at the start of a generation: the copies of the one before are another cut's, and those
-  /// of its dead are gone. Collective. `in_step`: micro-batches of the step have been run.
+  /// Every `snapshot_every` steps, and at the start of a generation: the copies of the one before are another cut's,
+  /// and those of its dead are gone. Collective. `in_step`: micro-batches of the step have been run.
   void take_if_due(Optimizer& optimizer, bool in_step);
   /// In a new generation: true where all ranks have gone back to a snapshot, and the step is another one.
   bool went_back();

@@ -20,7 +20,7 @@ void StateHealing::heal_model() {
       HealHeader::of(lane.broadcast_bytes(core_.rank() == donor ? header.to_text() : std::string(), donor, "heal"));
   const auto group = replica_group();
   const auto roles = heal_roles(core_.membership, !core_.strategy->replicas_equal(), group.members);
-  // On all ranks alike, so that nobody waits for what nobody has.
+  // On all ranks alike, so that no rank waits for what none has.
   const auto orphans = lane.all_gather_bytes(roles.first_donor < 0 ? "lost" : "", "heal");
   for (std::size_t r = 0; r < orphans.size(); ++r) {
     if (orphans[r].empty()) continue;

@@ -34,7 +34,7 @@ class StepClock {
   static void report_buckets(StepReport& report, const GradientSummary& summary);
   /// On a device: once the host has waited for the step's numbers, or has not, with a late vote.
   void report_device(StepReport& report);
-  /// What a vote tells the others. The next step's begins.
+  /// For this rank's vote. The next step's begins.
   SectionTimes take_own() { return std::exchange(own_, {}); }
   double take_inside() { return std::exchange(inside_ms_, 0); }
 

@@ -18,7 +18,7 @@ class SaveRelay {
   void tell_checkpointer(const Message& message) const {
     if (checkpointer_) caf::anon_send(checkpointer_, message);
   }
-  /// A part whose save has ended meanwhile, for another rank's sake, is kept no more: the next save's may be there.
+  /// Not kept if its save has ended: `part` may be of the next one.
   void part_saved(const PartSaved& part);
   void end(const SaveEnded& ended);
   /// Ends the save whose part this rank has written, if there is one.

@@ -8,7 +8,7 @@ namespace troupe {
 class EarlyUpdates {
  public:
   /// Backward of the step's last micro-batch begins, and the optimizer would be called with this rate. True where the
-  /// update begins now: nobody sees it before end_step commits, and `update` is not called.
+  /// update begins now: it is not seen before end_step commits, and `update` is not called.
   virtual bool begin_update(double lr) = 0;
   /// After end_step committed a step whose update was not begun: applies the gradients that the parameters have. Local.
   virtual void update(Optimizer& optimizer, double lr) = 0;

@@ -3,7 +3,7 @@
 
 namespace troupe {
 
-/// A step's micro-batches, for a strategy that runs them in an order of its own.
+/// A step's micro-batches, for a strategy that decides on their order.
 class MicroBatches {
  public:
   virtual ~MicroBatches() = default;

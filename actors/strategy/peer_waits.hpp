@@ -6,7 +6,7 @@
 
 namespace troupe {
 
-/// Capability of a Strategy whose forward and backward wait for other ranks on communicators of its own. Compute's
+/// Capability of a Strategy whose forward and backward wait for other ranks on communicators that it made. Compute's
 /// thread.
 class PeerWaits {
  public:

@@ -21,7 +21,7 @@ class SavedState {
   virtual void load_state(const std::map<std::string, std::string>& /*state*/) {}
   /// Collective. What this rank writes of the job's state: `model.<parameter or buffer>`,
   /// `optimizer.<parameter>.<moment>`. The parts of all ranks are disjoint and complete. They may be views of live
-  /// tensors, which nobody changes before they are copied or written.
+  /// tensors, which do not change before they are copied or written.
   virtual std::vector<TensorPart> state_parts(Optimizer& optimizer, int rank, int world_size) = 0;
   /// Reads what this rank needs of a saved state. Not collective, so that one rank may find what is wrong; once all
   /// have read, publish_state follows on all. Throws Error(mismatch) for a state of another model, and what the reader
