@@ -1,5 +1,7 @@
 #include "actors/simulator/checkpointer_model.hpp"
 
+#include <algorithm>
+
 #include "actors/simulator/job.hpp"
 
 namespace troupe::simulator {
@@ -50,8 +52,12 @@ caf::behavior checkpointer_model(caf::stateful_actor<CheckpointerModel>* self, J
   state.supervisor = supervisor;
   state.draw = Draw(job->options().seed, process->name + " disk");
   caf::anon_send(supervisor, RegisterCheckpointer{caf::actor_cast<caf::actor>(self)});
+  // One thing after the other, as the thread of Checkpointer does them.
   const auto disk_time = [&state] {
-    return std::chrono::microseconds(state.draw.in(500, state.draw.once_in(10) ? 400'000 : 20'000));
+    const auto now = state.job->world().now();
+    const std::chrono::microseconds takes(state.draw.in(500, state.draw.once_in(10) ? 400'000 : 20'000));
+    state.disk_free = std::max(now, state.disk_free) + takes;
+    return state.disk_free - now;
   };
   return {
       [self, disk_time](const SavePart& save) {

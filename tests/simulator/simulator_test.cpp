@@ -76,8 +76,7 @@ TEST_CASE("[L06] fault 40: 200 simulated jobs under random faults keep every pro
 }
 
 // 649: an agent says twice that a member is dead. 1957: a rank dies, and the coordinator after it, while all others
-// wait for the end of the last save. 3179: a rank's part of a save that has failed is written after its part of the
-// next one.
+// wait for the end of the last save. 3179: the model's disk wrote several parts at once, which Checkpointer never does.
 TEST_CASE("[L06] seeds that once broke a promise keep it") {
   for (const std::uint64_t seed : {649, 1957, 3179}) {
     INFO("seed " << seed);
