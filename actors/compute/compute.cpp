@@ -18,6 +18,9 @@ namespace {
 
 std::int64_t nanoseconds(std::chrono::steady_clock::time_point time) { return time.time_since_epoch().count(); }
 
+// It may have to be restarted first.
+constexpr std::chrono::seconds kCoordinatorAway{60};
+
 }  // namespace
 
 Compute::Compute(caf::actor_system& system, ComputeOptions options) : core_(system, std::move(options)) {}
@@ -67,6 +70,15 @@ void Compute::resume_at(std::int64_t step) {
   show_steps_done();
 }
 
+void Compute::leave_loop() {
+  if (world_size() == 1) return;
+  caf::anon_send(core_.services.supervisor, core_.protocol.end_of_loop());
+  LeaveLoop answer;
+  do {
+    answer = core_.mailbox.receive<LeaveLoop>("coordinator", "the end of the other ranks' loops", kCoordinatorAway);
+  } while (!core_.protocol.may_leave(answer));
+}
+
 void Compute::recover(const Error& error) {
   if (!may_be_recovered(error.code())) throw error;
   rejoin(error.report(), nullptr, 0);
@@ -93,7 +105,7 @@ std::optional<Decision> Compute::rejoin_next(ErrorReport why, Optimizer* optimiz
                    core_.protocol.interruption(complete(why), std::exchange(unreachable, {})));
     Membership next;
     try {
-      next = core_.mailbox.await_membership(options().timeout + std::chrono::seconds(60));
+      next = core_.mailbox.await_membership(options().timeout + kCoordinatorAway);
     } catch (const Error&) {
       if (strategy && !decision && !rolled_back) strategy->roll_back();  // what is committed may still be saved
       throw;

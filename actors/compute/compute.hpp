@@ -134,6 +134,9 @@ class Compute {
   std::int64_t micro_batch() const noexcept { return runner_.micro_batch(); }
   /// The state is a checkpoint's.
   void resume_at(std::int64_t step);
+  /// The last step is done, and all that follows it: returns on all ranks or on none. Throws what interrupts the wait;
+  /// after recover it is to be called again.
+  void leave_loop();
 
   /// Collective, before the optimizer's state is used: newcomers of this generation get it from the others. Does
   /// nothing the second time.

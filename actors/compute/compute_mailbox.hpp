@@ -24,16 +24,16 @@ class ComputeMailbox {
   caf::actor address() const { return self_.handle(); }
   caf::blocking_actor& actor() { return *self_; }
 
-  /// One message of type T; errors name `what` and `actor`.
+  /// One message of type T; errors name `what` and `actor`, which may be away for so long in addition.
   template <class T>
-  T receive(const char* actor, const char* what) {
+  T receive(const char* actor, const char* what, std::chrono::milliseconds away = {}) {
     std::optional<T> result;
     while (!result) {
       self_->receive(
           [&](T& message) { result = std::move(message); }, [&](RankFailed& failed) { throw Error(failed.report); },
           [&](LaneFailed& failed) { throw Error(failed.report); },
           [&](InterruptRanks& message) { throw_interrupted(message); }, [&](AbortJob& job) { throw_abort(job.report); },
-          caf::after(timeout_) >> [&] { throw_timeout(actor, what); });
+          caf::after(timeout_ + away) >> [&] { throw_timeout(actor, what); });
     }
     return std::move(*result);
   }

@@ -71,6 +71,10 @@ CoordinatorActor::behavior_type CoordinatorState::make_behavior() {
       [this](const CheckpointPublished& message) {
         if (!filter.is_nonsense(problem_with(message))) send(saves.published(message.ended, processes));
       },
+      [this](const LoopDone& done) {
+        processes.loop_done(done);
+        if (phase == Phase::training) send(processes.leave_loop());
+      },
       [this](const RankEnded& message) {
         ended(message);
         return true;
@@ -94,10 +98,10 @@ JoinAccepted CoordinatorState::join(const JoinJob& join, const caf::strong_actor
   const int slot = join.process.slot;
   if (auto why = refusal(join, options); !why.empty()) return {std::move(why)};
   if (!sender) return {"a rank that joins says who it is"};
-  if (aborted) return {"the job is over: " + aborted->to_string()};
   const auto supervisor = caf::actor_cast<RankSupervisorActor>(sender);
-  if (phase == Phase::over) {  // done, and this one was to replace a rank that was lost at the end
-    self->send(supervisor, AbortJob{job_is_done()});
+  if (phase == Phase::over) {
+    if (verdict.report.code != ErrorCode::ok) return {"the job is over: " + verdict.report.to_string()};
+    self->send(supervisor, AbortJob{verdict.report});  // it was to replace a rank that was lost at the end
     return accepted;
   }
   if (auto why = processes.refusal(join); !why.empty()) return {std::move(why)};
@@ -133,7 +137,7 @@ void CoordinatorState::tell_again(const JoinJob& join, const RankSupervisorActor
   send(saves.came_back(join.process, processes));
 }
 
-void CoordinatorState::send(const SaveRounds::Messages& messages) {
+void CoordinatorState::send(const RankMessages& messages) {
   for (const auto& [to, message] : messages)
     std::visit([this, &to = to](const auto& content) { self->send(to, content); }, message);
 }
@@ -146,21 +150,21 @@ void CoordinatorState::ended(const RankEnded& ended) {
   // A rank that was told to abort has nothing new to say.
   if (ended.report.code != ErrorCode::ok && ended.report.code != ErrorCode::interrupted) return abort(ended.report);
   if (processes.all_ended()) end_job({job_is_done(), 0});
+  if (phase == Phase::training) send(processes.leave_loop());
   unheard.erase(ended.process.slot);
   if (phase == Phase::recovering && unheard.empty()) plan();
 }
 
 void CoordinatorState::abort(const ErrorReport& reason, int code) {
-  if (phase == Phase::over) return;
-  aborted = reason;
-  end_job({reason, code != 0 ? code : exit_code(reason.code)});
+  if (phase != Phase::over) end_job({reason, code != 0 ? code : exit_code(reason.code)});
 }
 
-void CoordinatorState::end_job(const JobOver& verdict) {
+void CoordinatorState::end_job(const JobOver& end) {
   phase = Phase::over;
+  verdict = end;
   if (const auto line = chaos.end(); !line.empty()) options.log(line);
   for (const auto& [slot, process] : processes.all()) {
-    if (aborted || !process.ended) self->send(process.supervisor, AbortJob{verdict.report});
+    if (!process.ended || end.report.code != ErrorCode::ok) self->send(process.supervisor, AbortJob{verdict.report});
   }
   for (const auto& [host, agent] : slots.agents()) self->send(agent, verdict);
 }

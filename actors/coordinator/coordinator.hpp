@@ -68,19 +68,19 @@ struct CoordinatorState {
   void enter(Phase next);
   void plan();
   void announce(Membership next);
-  void send(const SaveRounds::Messages& messages);
+  void send(const RankMessages& messages);
   void abort(const ErrorReport& reason, int code = 0);
-  void end_job(const JobOver& verdict);
+  void end_job(const JobOver& end);
   caf::actor_clock::time_point now() const { return self->clock().now(); }
 
   CoordinatorActor::pointer self = nullptr;
   CoordinatorOptions options;
   Phase phase = Phase::forming;
   caf::actor_clock::time_point since;  // the phase began, or was prolonged
-  std::optional<ErrorReport> aborted;
-  ErrorReport interruption;         // why the last generation that was interrupted is over
-  std::set<int> unheard;            // slots of members that have not left the interrupted generation
-  std::vector<ProcessId> unproved;  // lost members of this generation whose death is not proved yet
+  JobOver verdict;                     // of a job that is over
+  ErrorReport interruption;            // why the last generation that was interrupted is over
+  std::set<int> unheard;               // slots of members that have not left the interrupted generation
+  std::vector<ProcessId> unproved;     // lost members of this generation whose death is not proved yet
   ProcessTable processes;
   SlotTable slots;
   RendezvousStore values;

@@ -29,9 +29,7 @@ bool CoordinatorState::join_node(const JoinNode& node, const caf::strong_actor_p
     if (processes.in_slot(process.slot) == nullptr && !comes_back) slots.set_starting(process.slot, true);
   }
   resumption.heard_of(node, processes.current());
-  if (phase == Phase::over)
-    self->send(agent,
-               JobOver{aborted.value_or(ErrorReport{.code = ErrorCode::ok}), aborted ? exit_code(aborted->code) : 0});
+  if (phase == Phase::over) self->send(agent, verdict);
   return true;
 }
 

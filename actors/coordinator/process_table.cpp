@@ -32,6 +32,7 @@ void ProcessTable::make_current(Membership next) {
     rank_by_slot_[current_.members[static_cast<std::size_t>(rank)].process.slot] = rank;
   for (auto& [slot, process] : processes_) {
     process.interrupted.reset();
+    process.loop_done.reset();
     process.member = !process.ended && member_rank(process.joined.process) >= 0;
   }
 }
@@ -96,6 +97,29 @@ bool ProcessTable::all_ended() const {
            const auto* process = find(member.process);
            return process != nullptr && process->ended;
          });
+}
+
+void ProcessTable::loop_done(const LoopDone& done) {
+  auto* process = find(done.process);
+  if (process == nullptr || !process->member || done.generation != current_.generation) return;
+  process->loop_done = done;
+  process->may_leave = false;
+}
+
+RankMessages ProcessTable::leave_loop() {
+  RankMessages messages;
+  std::optional<std::int64_t> steps;
+  for (const auto& member : current_.members) {
+    const auto* process = find(member.process);
+    if (process != nullptr && process->ended) continue;
+    if (process == nullptr || !process->loop_done) return {};
+    const auto done = process->loop_done->steps_done;
+    if (steps.value_or(done) != done) return {};
+    steps = done;
+    if (!process->may_leave) messages.emplace_back(process->supervisor, LeaveLoop{current_.generation, done});
+  }
+  for (auto& [slot, process] : processes_) process.may_leave = process.loop_done.has_value();
+  return messages;
 }
 
 }  // namespace troupe

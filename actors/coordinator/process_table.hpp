@@ -3,11 +3,16 @@
 
 #include <map>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "actors/coordinator/membership_plan.hpp"
 #include "actors/rank/rank_supervisor.hpp"
 
 namespace troupe {
+
+/// What a part of the coordinator has ranks told, in this order.
+using RankMessages = std::vector<std::pair<RankSupervisorActor, std::variant<PublishCheckpoint, SaveEnded, LeaveLoop>>>;
 
 /// A process that has joined the job.
 struct JoinedProcess {
@@ -19,6 +24,8 @@ struct JoinedProcess {
   std::int64_t steps_done = 0;
   std::optional<ErrorReport> ended;
   std::optional<RankInterrupted> interrupted;  ///< in this generation
+  std::optional<LoopDone> loop_done;           ///< in this generation
+  bool may_leave = false;                      ///< the loop; it was told so
 
   bool is_active() const noexcept { return !ended && !fenced; }
 };
@@ -56,6 +63,10 @@ class ProcessTable {
   std::vector<int> describe(MembershipQuestion& question) const;
   /// Whether there are members, and all have ended.
   bool all_ended() const;
+  /// A member waits at the end of its loop. Drops what is of another generation.
+  void loop_done(const LoopDone& done);
+  /// Those that wait there may leave once all members have come to it, after the same steps, or have ended.
+  RankMessages leave_loop();
 
  private:
   static JoinedProcess* writable(const JoinedProcess* process) { return const_cast<JoinedProcess*>(process); }

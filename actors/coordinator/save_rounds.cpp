@@ -16,8 +16,7 @@ const SaveEnded* SaveRounds::find_ended(const SaveAttempt& attempt) const {
   return found != ended_.end() ? &*found : nullptr;
 }
 
-SaveRounds::Messages SaveRounds::part_saved(const PartSaved& part, const ProcessTable& processes, bool resuming,
-                                            Time now) {
+RankMessages SaveRounds::part_saved(const PartSaved& part, const ProcessTable& processes, bool resuming, Time now) {
   const auto* process = processes.find(part.process);
   if (process == nullptr) return {};
   if (const auto* ended = find_ended(part.attempt)) return {{process->supervisor, *ended}};
@@ -45,7 +44,7 @@ SaveRound SaveRounds::first_part(const PartSaved& part, const ProcessTable& proc
   return round;
 }
 
-SaveRounds::Messages SaveRounds::published(const SaveEnded& ended, const ProcessTable& processes) {
+RankMessages SaveRounds::published(const SaveEnded& ended, const ProcessTable& processes) {
   if (auto* save = find(ended.attempt)) {
     save->round.published(ended);
     return decide(processes);
@@ -54,23 +53,23 @@ SaveRounds::Messages SaveRounds::published(const SaveEnded& ended, const Process
   return {};
 }
 
-SaveRounds::Messages SaveRounds::interrupted(const RankInterrupted& report, const ProcessTable& processes) {
+RankMessages SaveRounds::interrupted(const RankInterrupted& report, const ProcessTable& processes) {
   for (auto& save : saves_) save.round.interrupted(report);
   return decide(processes);
 }
 
-SaveRounds::Messages SaveRounds::lost(const ProcessId& process, const std::string& why, const ProcessTable& processes) {
+RankMessages SaveRounds::lost(const ProcessId& process, const std::string& why, const ProcessTable& processes) {
   for (auto& save : saves_) save.round.lost(process, why);
   return decide(processes);
 }
 
-SaveRounds::Messages SaveRounds::came_back(const ProcessId& process, const ProcessTable& processes) {
+RankMessages SaveRounds::came_back(const ProcessId& process, const ProcessTable& processes) {
   for (auto& save : saves_) save.round.came_back(process);
   return decide(processes);
 }
 
-SaveRounds::Messages SaveRounds::decide(const ProcessTable& processes) {
-  Messages messages;
+RankMessages SaveRounds::decide(const ProcessTable& processes) {
+  RankMessages messages;
   for (auto save = saves_.begin(); save != saves_.end();) {
     const auto decision = save->round.decide();
     if (decision.action == SaveRound::Action::publish) {

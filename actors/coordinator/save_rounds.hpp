@@ -1,7 +1,6 @@
 #pragma once
 #include <chrono>
 #include <deque>
-#include <variant>
 
 #include "actors/coordinator/process_table.hpp"
 #include "actors/coordinator/save_round.hpp"
@@ -12,15 +11,13 @@ namespace troupe {
 class SaveRounds {
  public:
   using Time = std::chrono::steady_clock::time_point;
-  /// To be sent in this order.
-  using Messages = std::vector<std::pair<RankSupervisorActor, std::variant<PublishCheckpoint, SaveEnded>>>;
 
   /// The first part of a save begins its round. `resuming`: members that are not there may come back.
-  Messages part_saved(const PartSaved& part, const ProcessTable& processes, bool resuming, Time now);
-  Messages published(const SaveEnded& ended, const ProcessTable& processes);
-  Messages interrupted(const RankInterrupted& report, const ProcessTable& processes);
-  Messages lost(const ProcessId& process, const std::string& why, const ProcessTable& processes);
-  Messages came_back(const ProcessId& process, const ProcessTable& processes);
+  RankMessages part_saved(const PartSaved& part, const ProcessTable& processes, bool resuming, Time now);
+  RankMessages published(const SaveEnded& ended, const ProcessTable& processes);
+  RankMessages interrupted(const RankInterrupted& report, const ProcessTable& processes);
+  RankMessages lost(const ProcessId& process, const std::string& why, const ProcessTable& processes);
+  RankMessages came_back(const ProcessId& process, const ProcessTable& processes);
   /// A line for each save that takes long; each again after a minute.
   std::vector<std::string> slow(Time now);
 
@@ -36,7 +33,7 @@ class SaveRounds {
   const SaveEnded* find_ended(const SaveAttempt& attempt) const;
   SaveRound first_part(const PartSaved& part, const ProcessTable& processes, bool resuming) const;
   /// What all rounds want now.
-  Messages decide(const ProcessTable& processes);
+  RankMessages decide(const ProcessTable& processes);
   void remember(const SaveEnded& ended);
 
   std::vector<Save> saves_;  // under way

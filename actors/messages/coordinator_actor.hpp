@@ -24,6 +24,7 @@ using CoordinatorActor =
                      caf::reacts_to<RankExited>,                          //
                      caf::reacts_to<PartSaved>,                           //
                      caf::reacts_to<CheckpointPublished>,                 //
+                     caf::reacts_to<LoopDone>,                            //
                      caf::replies_to<RankEnded>::with<bool>,              // acknowledged
                      caf::reacts_to<StopJob>,                             //
                      caf::reacts_to<CoordinatorTick>>;

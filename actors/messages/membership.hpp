@@ -61,4 +61,17 @@ struct RankInterrupted {
   std::string save;                       ///< id of the last save of which it has begun its part; empty: none yet
 };
 
+/// Rank -> Coordinator: nothing is left to do in its training loop, in which so many steps were done. It waits for the
+/// others. Said again to a coordinator that was restarted.
+struct LoopDone {
+  ProcessId process;
+  std::uint64_t generation = 0;
+  std::int64_t steps_done = 0;
+};
+/// Coordinator -> ranks: all have said so, and leave it.
+struct LeaveLoop {
+  std::uint64_t generation = 0;
+  std::int64_t steps_done = 0;
+};
+
 }  // namespace troupe

@@ -389,6 +389,14 @@ typename Inspector::result_type inspect(Inspector& f, ReportCollectives& x) {
   return f(caf::meta::type_name("ReportCollectives"), x.lane);
 }
 template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, LoopDone& x) {
+  return f(caf::meta::type_name("LoopDone"), x.process, x.generation, x.steps_done);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, LeaveLoop& x) {
+  return f(caf::meta::type_name("LeaveLoop"), x.generation, x.steps_done);
+}
+template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RankEnded& x) {
   return f(caf::meta::type_name("RankEnded"), x.process, x.report);
 }

@@ -73,6 +73,16 @@ RankSupervisorActor::behavior_type RankSupervisorState::make_behavior() {
         tell_coordinator(CheckpointPublished{options.join.process, message.ended});
       },
       [this](const SaveEnded& ended) { saves.end(ended); },
+      [this](const LoopDone& done) {
+        loop_done = done;
+        waits_to_leave = true;
+        tell_coordinator(done);
+      },
+      [this](const LeaveLoop& leave) {
+        if (leave.generation != generation || generation <= interrupted) return void(++stale);
+        waits_to_leave = false;
+        if (options.compute) caf::anon_send(options.compute, leave);
+      },
       [this](const CoordinatorFound& found) { found_coordinator(found.coordinator); },
       [this](const CoordinatorBeat&) { heard_coordinator = now(); },
       [this](const InjectFault& fault) { inject(fault); },
@@ -126,6 +136,7 @@ bool RankSupervisorState::enter(const Membership& next) {
   generation = next.generation;
   own_rank = next.rank_of(options.join.process);
   last_interrupted.reset();
+  loop_done.reset();
   lanes.clear();
   rendezvous.reset();
   return true;
@@ -139,6 +150,7 @@ void RankSupervisorState::interrupt(const InterruptRanks& message) {
   interrupted = message.generation;
   interruption = message.reason;
   interruption.code = ErrorCode::aborted;
+  waits_to_leave = false;
   dump_if_hung(message.reason);
   if (rendezvous) rendezvous->abort(interruption);
   for (const auto& lane : lanes) lane.communicator->abort(interruption);
@@ -231,6 +243,7 @@ void RankSupervisorState::found_coordinator(const caf::strong_actor_ptr& coordin
                             .cause = accepted.refused});
             park_after = std::chrono::milliseconds(accepted.park_after_ms);
             if (last_interrupted) tell_coordinator(*last_interrupted);
+            if (loop_done) tell_coordinator(*loop_done);
             if (saves.ended()) tell_coordinator(CheckpointPublished{options.join.process, *saves.ended()});
             if (saves.part()) tell_coordinator(*saves.part());
           },
@@ -251,7 +264,7 @@ CollectiveState RankSupervisorState::state_of(const RegisterLane& lane, caf::act
   state.generation = lane.generation;
   state.lane = lane.name;
   state.step = ledger.step();
-  state.ended = options.status->loop_ended;
+  state.ended = options.status->loop_ended || waits_to_leave;
   state.sequence = ledger.finished_count();
   // Of sends and receives no two ranks need do the same: they prove nothing against anybody.
   if (const auto record = ledger.in_flight(); record && !record->point_to_point()) {

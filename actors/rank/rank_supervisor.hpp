@@ -63,6 +63,8 @@ using RankSupervisorActor = caf::typed_actor<caf::replies_to<JoinRank>::with<Joi
                                              caf::reacts_to<PublishCheckpoint>,              //
                                              caf::reacts_to<CheckpointPublished>,            //
                                              caf::reacts_to<SaveEnded>,                      //
+                                             caf::reacts_to<LoopDone>,                       //
+                                             caf::reacts_to<LeaveLoop>,                      //
                                              caf::reacts_to<CoordinatorFound>,               //
                                              caf::reacts_to<CoordinatorBeat>,                //
                                              caf::reacts_to<InjectFault>,                    //
@@ -131,7 +133,9 @@ struct RankSupervisorState {
   int own_rank = -1;                                // in it
   std::uint64_t interrupted = 0;                    // generations up to this one are over
   ErrorReport interruption;                         // why the last one is
-  std::optional<RankInterrupted> last_interrupted;  // told again to a restarted coordinator
+  std::optional<RankInterrupted> last_interrupted;  // told again to a restarted coordinator ...
+  std::optional<LoopDone> loop_done;                // ... and so is this
+  bool waits_to_leave = false;                      // the loop, until all have come to its end
   std::vector<RegisterLane> lanes;
   std::shared_ptr<Rendezvous> rendezvous;
   SaveRelay saves;

@@ -16,6 +16,11 @@ constexpr auto kRestartCoordinator = 300ms;  // the launcher sees that it is gon
 constexpr auto kGiveUp = 600s;               // without faults, for the job to end
 constexpr int kMostStarts = 12;
 
+template <class... Kinds>
+bool is_any_of(const caf::message& message) {
+  return (message.match_elements<Kinds>() || ...);
+}
+
 }  // namespace
 
 Job::Job(JobOptions options) : options_(std::move(options)), world_(options_.seed), draw_(options_.seed, "job") {
@@ -33,11 +38,8 @@ Job::Job(JobOptions options) : options_(std::move(options)), world_(options_.see
   calm_from_ = std::max(calm_from_, world_.now());
   // All that say of which generation or process they are.
   world_.may_repeat = [](const caf::message& message) {
-    return message.match_elements<Heartbeat>() || message.match_elements<RankInterrupted>() ||
-           message.match_elements<CollectiveState>() || message.match_elements<PartSaved>() ||
-           message.match_elements<Membership>() || message.match_elements<InterruptRanks>() ||
-           message.match_elements<FenceRank>() || message.match_elements<SaveEnded>() ||
-           message.match_elements<CoordinatorBeat>();
+    return is_any_of<Heartbeat, RankInterrupted, CollectiveState, PartSaved, Membership, InterruptRanks, FenceRank,
+                     SaveEnded, CoordinatorBeat, LoopDone, LeaveLoop>(message);
   };
   start_job();
 }

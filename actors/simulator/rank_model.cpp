@@ -14,6 +14,7 @@ using namespace std::chrono_literals;
 
 constexpr int kProgram = 0, kBuckets = 1;
 const char* const kLaneNames[] = {"program", "buckets"};
+const std::string kOthersEnd = "the end of the other ranks' loops";
 
 /// What stops waiting for a generation's addresses when it is over: the supervisor aborts it as it does the lanes.
 class ModelRendezvous final : public Rendezvous {
@@ -71,7 +72,10 @@ caf::behavior RankModel::make_behavior() {
         if (message.generation != membership_.generation || broken_) return;
         broken_ = message.reason;
         job_.close_data(process_, membership_.generation);
-        if (collective_ || waits_for == "addresses") leave(message.reason);
+        if (collective_ || waits_for == "addresses" || waits_for == kOthersEnd) leave(message.reason);
+      },
+      [this](const LeaveLoop& answer) {
+        if (waits_for == kOthersEnd && protocol_.may_leave(answer)) end(report(ErrorCode::ok));
       },
       [this](const PeerGone& gone) { lost_peer(gone); },
       [this](const Piece& piece) { arrived(piece); },
@@ -92,6 +96,10 @@ caf::behavior RankModel::make_behavior() {
         then();
       },
   };
+}
+
+ErrorReport RankModel::report(ErrorCode code, std::string operation, std::string cause) const {
+  return {code, rank(), "compute", steps_done(), std::move(operation), std::move(cause), {}};
 }
 
 // ---------------------------------------------------------------- waiting
@@ -199,13 +207,7 @@ void RankModel::exchange_addresses(int peer, milliseconds pause) {
   const auto again = [this, peer, pause, generation] {
     if (generation != membership_.generation || waits_for != "addresses") return;
     if (job_.world().now() > wait_ends - 3s)
-      return leave({ErrorCode::timeout,
-                    rank(),
-                    "compute",
-                    steps_done(),
-                    "rendezvous",
-                    "rank " + std::to_string(peer) + " published nothing",
-                    {}});
+      return leave(report(ErrorCode::timeout, "rendezvous", "rank " + std::to_string(peer) + " published nothing"));
     const auto ends = wait_ends;
     after(pause, [this, peer, pause, ends] {
       waits_for = "addresses";
@@ -228,13 +230,8 @@ void RankModel::exchange_addresses(int peer, milliseconds pause) {
                                                 membership_.members[static_cast<std::size_t>(peer)].process);
             if (made == Connected::later) return again();
             if (made == Connected::refused)
-              return leave({ErrorCode::peer_lost,
-                            rank(),
-                            "compute",
-                            steps_done(),
-                            "connect",
-                            "rank " + std::to_string(peer) + " can't be reached",
-                            {}});
+              return leave(
+                  report(ErrorCode::peer_lost, "connect", "rank " + std::to_string(peer) + " is out of reach"));
             exchange_addresses(peer + 1, 1ms);
           },
           [again](caf::error&) { again(); });
@@ -370,7 +367,9 @@ void RankModel::finish() {
   collective(kProgram, "last checkpoint", save_lost_ ? "-" : "+", [this](const Pieces& pieces) {
     save_lost_ = false;
     if (std::find(pieces.begin(), pieces.end(), "-") != pieces.end()) return save([this] { finish(); });
-    end({ErrorCode::ok, rank(), "compute", steps_done(), {}, {}, {}});
+    if (!is_here("end")) return;
+    wait(kOthersEnd, job_.options().collective_timeout + 60s);
+    caf::anon_send(supervisor_, protocol_.end_of_loop());
   });
 }
 
@@ -478,13 +477,7 @@ void RankModel::collective(int lane, const std::string& label, std::string bytes
 // Who has given all that this collective needs of it may go: the next one finds out.
 void RankModel::lost_peer(const PeerGone& gone) {
   if (gone.generation != membership_.generation || broken_ || gone_) return;
-  gone_ = ErrorReport{ErrorCode::peer_lost,
-                      rank(),
-                      "reducer",
-                      steps_done(),
-                      {},
-                      "rank " + std::to_string(gone.rank) + " closed its connection",
-                      {}};
+  gone_ = report(ErrorCode::peer_lost, {}, "rank " + std::to_string(gone.rank) + " closed its connection");
   const bool given =
       collective_ && pieces_[{collective_->lane, collective_->sequence, collective_->fingerprint}].contains(gone.rank);
   if ((collective_ && !given) || waits_for == "addresses") leave(*gone_);

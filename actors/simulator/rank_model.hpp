@@ -114,6 +114,7 @@ class RankModel {
   void after(std::chrono::nanoseconds delay, std::function<void()> then);
   void wait(std::string what, milliseconds limit);
   std::string encoded_state() const;
+  ErrorReport report(ErrorCode code, std::string operation = {}, std::string cause = {}) const;
 
   caf::event_based_actor* self_;
   Job& job_;

@@ -36,6 +36,12 @@ class StepProtocol {
 
   /// What the coordinator plans the next generation by.
   RankInterrupted interruption(const ErrorReport& why, std::vector<std::int32_t> unreachable = {}) const;
+  /// What the coordinator hears when nothing is left to do. One rank may have seen the group's last collective succeed,
+  /// and another one see it fail: so none leaves the loop before the coordinator has this of all, and answers.
+  LoopDone end_of_loop() const { return {process_, group_.generation, step_}; }
+  bool may_leave(const LeaveLoop& answer) const {
+    return answer.generation == group_.generation && answer.steps_done == step_;
+  }
   /// How the step that this rank has not committed ends: as the others' did, by the votes of `next`, or undone.
   /// `in_step`: an optimizer is at hand to commit it with. Changes nothing; end_step follows a commit. Throws
   /// Error(internal) where this rank's state fits no other's.

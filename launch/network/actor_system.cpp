@@ -41,6 +41,8 @@ ActorSystemConfig::ActorSystemConfig(bool network, std::optional<JobKeys> keys,
   add_message_type<GetValue>("GetValue");
   add_message_type<CollectiveState>("CollectiveState");
   add_message_type<ReportCollectives>("ReportCollectives");
+  add_message_type<LoopDone>("LoopDone");
+  add_message_type<LeaveLoop>("LeaveLoop");
   add_message_type<RankEnded>("RankEnded");
   add_message_type<AbortJob>("AbortJob");
   add_message_type<StopJob>("StopJob");

@@ -6,6 +6,7 @@
 
 #include "launch/process/displayable.hpp"
 #include "launch/rank/rank_parts.hpp"
+#include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/base/steady_time.hpp"
 #include "tensor_io/base/trace.hpp"
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
@@ -106,12 +107,11 @@ bool LoopTasks::end_of_steps() {
   tasks_.run(StepTasks::last_validation, StepTasks::last_save);
   // No rank leaves before the others are done, and the last checkpoint is on disk: one that is lost meanwhile can still
   // be replaced.
-  if (checkpoints_) {
-    tell_end(checkpoints_->finish([this] { save(); }));
-  } else if (validation_) {
-    rank_.barrier();
-    tell_end({});
-  }
+  std::string checkpoint;
+  if (checkpoints_) checkpoint = checkpoints_->finish([this] { save(); });
+  fault_point("end", compute_.steps_done());
+  compute_.leave_loop();
+  tell_end(checkpoint);
   return true;
 }
 

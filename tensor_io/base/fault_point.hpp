@@ -10,9 +10,9 @@ namespace troupe {
 /// it throws passes through. Without either it costs two loads and branches. Any thread.
 ///
 /// Places: allocate (in step -1), data, forward, backward, buckets, collective, reduced, vote, voted, committed,
-/// optimizer, stage, switch, switched, validate, save, snapshot (with the copy in its place), heal, trace (gathering
-/// it; step: the window's LAST); of `slot=coordinator`, with the generation as step (0: its own start): journal,
-/// journalled.
+/// optimizer, stage, switch, switched, validate, save, end (of the loop: the rank has nothing left to do), snapshot
+/// (with the copy in its place), heal, trace (gathering it; step: the window's LAST); of `slot=coordinator`, with the
+/// generation as step (0: its own start): journal, journalled.
 void fault_point(const char* place, std::int64_t step);
 
 /// Stands in for the process where several ranks share one: what happens to a rank happens to its threads.

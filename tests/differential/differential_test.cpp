@@ -273,7 +273,7 @@ TEST_CASE(
     "[L05] fault 40: a rank that is killed at any place of a step is replaced, and the job ends with the same bits") {
   const std::string strategy = GENERATE("ddp", "fsdp");
   for (const std::string place : {"data", "forward", "backward", "buckets", "collective", "reduced", "vote", "voted",
-                                  "committed", "optimizer", "save"}) {
+                                  "committed", "optimizer", "save", "end"}) {
     const std::string rank = place[0] % 2 == 0 ? "first" : "last";  // now this one, now that
     right({R"({"ranks": 2, "cells": 2, "norm": "batch", "dropout": 0.25, "bucket_mb": 0.001, "loop": "framework",
                "validate": 7, "event": "kill", "strategy": ")" +

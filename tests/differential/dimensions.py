@@ -63,7 +63,7 @@ DIMENSIONS = {
     "resume_ranks": [0, 1, 2],
     "resume_batch": [0, 12, 24],
     "resume_strategy": ["", "ddp", "fsdp", "zero1", "local_sgd", "diloco", "gossip"],
-    "kill_at": ["backward", "forward", "collective", "vote", "voted", "committed", "optimizer", "data", "buckets", "reduced", "save", "validate"],
+    "kill_at": ["backward", "forward", "collective", "vote", "voted", "committed", "optimizer", "data", "buckets", "reduced", "save", "validate", "end"],
     "hurt_step": [3, 0, 6],
     "hurt_rank": ["last", "first"],
     "again": ["none", "other", "newcomer"],
@@ -371,7 +371,7 @@ def settle_once(job):
         simple("kill_at")
     if job["kill_at"] == "validate" and (job["validate"] == 0 or trains_apart(job)):  # whose parts of the loss go by the rank
         simple("kill_at")
-    if job["kill_at"] == "validate":  # the run's last
+    if job["kill_at"] in ("validate", "end"):  # the run's last
         simple("hurt_step")
         job["again"] = "newcomer" if job["again"] == "newcomer" else "none"
     if job["kill_at"] == "save" or 0 < job["max_steps"] <= job["hurt_step"]:

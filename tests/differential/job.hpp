@@ -154,7 +154,7 @@ inline std::int64_t steps_of(const Job& job) {
   return job.max_steps > 0 ? std::min<std::int64_t>(job.max_steps, steps) : steps;
 }
 inline std::int64_t hurt_step_of(const Job& job) {
-  if (job.kill_at == "validate") return steps_of(job);
+  if (job.kill_at == "validate" || job.kill_at == "end") return steps_of(job);
   return job.kill_at == "save" ? kSaveEvery : job.hurt_step;
 }
 

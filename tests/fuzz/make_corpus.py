@@ -187,7 +187,7 @@ def varint(n):
 text = lambda s: varint(len(s)) + (s if isinstance(s, bytes) else s.encode())
 process = lambda slot, incarnation: struct.pack(">iQ", slot, incarnation)
 report = lambda code=0, cause="": struct.pack(">Bi", code, -1) + text("") + struct.pack(">q", -1) + text("") + text(cause) + text("")
-kinds = "JoinJob JoinNode PutValue GetValue CollectiveState Heartbeat RankInterrupted RankExited PartSaved CheckpointPublished RankEnded StopJob".split()
+kinds = "JoinJob JoinNode PutValue GetValue CollectiveState Heartbeat RankInterrupted RankExited PartSaved CheckpointPublished RankEnded StopJob LoopDone".split()
 
 
 def join(slot=0, incarnation=1, job="job", world=3, host="host", build="build", config="config", spare=0, generation=0):
@@ -210,6 +210,7 @@ def node(host="host", started=(), job="job"):
 exited = lambda slot, incarnation, status=9: ("RankExited", process(slot, incarnation) + struct.pack(">i", status))
 heartbeat = lambda slot, incarnation, generation=1, done=3: ("Heartbeat", process(slot, incarnation) + struct.pack(">Qq", generation, done))
 ended = lambda slot, incarnation, code=0: ("RankEnded", process(slot, incarnation) + report(code, "why"))
+done = lambda slot, generation=1, steps=3: ("LoopDone", process(slot, slot + 1) + struct.pack(">Qq", generation, steps))
 put = lambda key, value: ("PutValue", text(key) + text(value))
 attempt = struct.pack(">q", 10) + text("a")
 part = lambda slot, generation=1, rank=0, ranks=3, code=0: ("PartSaved", process(slot, slot + 1) + struct.pack(">Q", generation) + attempt + struct.pack(">iiB", rank, ranks, 0) + report(code))
@@ -222,9 +223,9 @@ def converse(mode, *steps):
     out = bytes([3, mode])
     for step in steps:
         if isinstance(step, int):
-            out += bytes([14, step])
+            out += bytes([len(kinds) + 1, step])
         elif isinstance(step, str):
-            out += bytes([12, int(step.split()[1])])
+            out += bytes([len(kinds), int(step.split()[1])])
         else:
             sender, (kind, body) = step
             out += bytes([kinds.index(kind), sender, len(body) & 255, len(body) >> 8]) + body
@@ -232,13 +233,13 @@ def converse(mode, *steps):
 
 
 good = [join(), node(started=[(0, 1), (1, 2)]), put("g1/program/address/0", b"\1\2\3"), ("GetValue", text("g1/x")), state(0, 5, 1), heartbeat(0, 1), interrupted(0, unreachable=[1, 2]), exited(0, 1), part(0), published,
-        ended(0, 1), ("StopJob", struct.pack(">i", 2))]
+        ended(0, 1), ("StopJob", struct.pack(">i", 2)), done(0)]
 for i, (kind, body) in enumerate(good):
     seed("messages", f"kind{i}", bytes([0, kinds.index(kind)]) + body)
     seed("messages", f"cut{i}", bytes([0, kinds.index(kind)]) + body[:-1])
     for n, damage in enumerate([b"\xff" * 10, b"\xff\xff\xff\xff\x0f", b"\x80" * 10 + b"\1"]):  # a length of ten continuation bytes, of 2^32 - 1 ...
         seed("messages", f"length{i}-{n}", bytes([0, kinds.index(kind)]) + damage + body[1:])
-for i in range(19):
+for i in range(20):
     seed("messages", f"from{i}", bytes([1, i]) + report(3, "a cause") + bytes(200))
 frame = lambda name, body: bytes([2]) + text(name) + body
 for i, data in enumerate([frame("@<>+JoinJob", join()[1]), frame("JoinJob", join()[1]), frame("@<>", b""), frame("@<>+@i32+@str", struct.pack(">i", 1) + text("x")), frame("@<>+unknown", b""), frame("@<>" + "+@i32" * 300, b""),
@@ -254,6 +255,7 @@ for i, data in enumerate([
         converse(3, (3, node(started=[(0, 1), (1, 2), (2, 3)])), (3, exited(1, 2)), 9, (1, join(1, 44)), *((r, interrupted(r)) for r in (0, 2)), 5),
         converse(3, (3, node(started=[(-5, 1), (2**31 - 1, 2)])), (3, exited(-1, 2)), (3, exited(70_000, 2)), (3, exited(2, 3, 0x7f)), 9), converse(3, "kill 1", 60, (0, interrupted(0)), (2, interrupted(2)), 60),
         converse(3, (0, ended(0, 1)), (1, ended(1, 2, 255)), (2, ended(2, 3, 10)), 3), converse(3, *((r, part(r, rank=r)) for r in range(3)), (0, published), 3), converse(3, *((r, part(r, rank=r)) for r in range(3)), (0, endless), 3), converse(3, (0, part(0, ranks=-1, rank=2**31 - 1)), (1, part(1, generation=9)), "kill 0", 40),
+        converse(3, (0, done(0)), (1, done(1)), (2, done(2)), (1, done(1)), 3), converse(3, (0, done(0)), (1, done(1, steps=-2**63)), (0, ended(0, 1)), (2, interrupted(2)), (1, done(1, generation=2)), 60),
         converse(3, (0, put("k" * 1024, "v")), (0, put("k" * 1025, "v")), (0, put("k", "v" * 60_000)), (0, ("StopJob", struct.pack(">i", -1))), 3), converse(3, 63, 63, 63, 63, 63),
         converse(3, (0, interrupted(0, done=2**63 - 1)), (1, interrupted(1, done=-2**63)), (2, interrupted(2, voted=-2**63)), 60),
         converse(3, (0, interrupted(0, done=6, votes=b"v" * 40)), (1, interrupted(1)), (2, interrupted(2)), 9), converse(3, *((r, interrupted(r, unreachable=[-1, 0, 1, 2, 3, 2**31 - 1])) for r in range(3)), 60)]):

@@ -19,11 +19,11 @@ using namespace std::chrono_literals;
 namespace {
 
 using FromPeers = std::tuple<JoinJob, JoinNode, PutValue, GetValue, CollectiveState, Heartbeat, RankInterrupted,
-                             RankExited, PartSaved, CheckpointPublished, RankEnded, StopJob>;
+                             RankExited, PartSaved, CheckpointPublished, RankEnded, StopJob, LoopDone>;
 using FromCoordinator =
     std::tuple<ErrorReport, JoinAccepted, SaveAttempt, CheckpointSaved, PublishCheckpoint, SaveEnded, ReportCollectives,
                AbortJob, ProcessId, Member, Membership, CoordinatorTick, CoordinatorBeat, InterruptRanks, FenceRank,
-               InjectFault, StartRank, KillRank, JobOver>;
+               InjectFault, StartRank, KillRank, JobOver, LeaveLoop>;
 
 constexpr int kPeers = 4, kWorld = 3;
 

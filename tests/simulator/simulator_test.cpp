@@ -77,8 +77,9 @@ TEST_CASE("[L06] fault 40: 200 simulated jobs under random faults keep every pro
 
 // 649: an agent says twice that a member is dead. 1957: a rank dies, and the coordinator after it, while all others
 // wait for the end of the last save. 3179: the model's disk wrote several parts at once, which Checkpointer never does.
+// 6656, 6666, 7943: connections break when some ranks have seen the job's very last collective succeed, and have left.
 TEST_CASE("[L06] seeds that once broke a promise keep it") {
-  for (const std::uint64_t seed : {649, 1957, 3179}) {
+  for (const std::uint64_t seed : {649, 1957, 3179, 6656, 6666, 7943}) {
     INFO("seed " << seed);
     CHECK(simulate(job_of_seed(seed)).violation.value_or("") == "");
   }
@@ -233,6 +234,24 @@ TEST_CASE("[L06] a rank may die at any time of a job's last steps") {
       REQUIRE_FALSE(outcome.violation);
     }
   }
+}
+
+TEST_CASE("[L06] connections may break, and the coordinator may die, at any time of a job's end") {
+  auto undisturbed = job_with({});
+  Job job(undisturbed);
+  while (job.step()) {
+  }
+  const auto end = job.world().time();
+  for (auto at = end - 400ms; at < end; at += 1ms) {
+    for (const auto kind : {FaultKind::break_data, FaultKind::cut_link, FaultKind::kill_coordinator}) {
+      INFO(at.count() << " ms");
+      goes_on_after({at_time(kind, at, static_cast<int>(at.count() % 4))});
+    }
+  }
+}
+
+TEST_CASE("[L06] a rank that dies when it has nothing left to do is replaced, and the others wait for it") {
+  goes_on_after({kill_at(GENERATE(0, 1, 3), "end", 60)});
 }
 
 TEST_CASE("[L06] a network cut in two goes on in the larger part, or parks and begins anew") {

@@ -1,0 +1,66 @@
+#include "actors/coordinator/process_table.hpp"
+
+#include "tests/catch.hpp"
+
+using namespace troupe;
+
+namespace {
+
+ProcessId life(int slot) { return {slot, 1}; }
+
+/// Three ranks of generation 2.
+struct Table : ProcessTable {
+  Table() {
+    Membership members{.generation = 2, .members = {{life(0)}, {life(1)}, {life(2)}}};
+    for (int slot = 0; slot < 3; ++slot) join(slot);
+    make_current(members);
+  }
+  void join(int slot, bool member = false) {
+    JoinedProcess entry;
+    entry.joined.process = life(slot);
+    entry.member = member;
+    add(std::move(entry));
+  }
+  /// How many may leave when this rank has come to its loop's end.
+  std::size_t leave_at(int slot, std::int64_t steps, std::uint64_t generation = 2) {
+    loop_done({life(slot), generation, steps});
+    return leave_loop().size();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("[L05] ranks leave their loop when all have come to its end, each once") {
+  Table table;
+  CHECK(table.leave_at(0, 60) == 0);
+  CHECK(table.leave_at(0, 60) == 0);
+  CHECK(table.leave_at(1, 60) == 0);
+  CHECK(table.leave_at(2, 60, 1) == 0);  // it was in the generation before
+  CHECK(table.leave_at(2, 60) == 3);
+  CHECK(table.leave_loop().empty());
+  // Its connection broke, and the answer may be lost with it.
+  table.join(1, true);
+  CHECK(table.leave_at(1, 60) == 1);
+  // The program has another loop.
+  CHECK(table.leave_at(0, 90) == 0);
+  CHECK(table.leave_at(1, 90) == 0);
+  CHECK(table.leave_at(2, 90) == 3);
+}
+
+TEST_CASE("[L05] a rank that has ended keeps no other in its loop, and a new generation begins without any at its end") {
+  Table table;
+  table.leave_at(0, 60);
+  table.leave_at(1, 60);
+  SECTION("ended") {
+    table.find(life(2))->ended = ErrorReport{.code = ErrorCode::ok};
+    CHECK(table.leave_loop().size() == 2);
+  }
+  SECTION("a new generation") {
+    auto next = table.current();
+    ++next.generation;
+    table.make_current(next);
+    CHECK(table.leave_at(2, 60, 3) == 0);
+    CHECK(table.leave_at(0, 60, 3) == 0);
+    CHECK(table.leave_at(1, 60, 3) == 3);
+  }
+}
