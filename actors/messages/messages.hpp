@@ -4,9 +4,12 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <tuple>
+#include <type_traits>
 #include <vector>
 
 #include "actors/messages/chaos.hpp"
+#include "actors/messages/fields.hpp"
 #include "actors/messages/membership.hpp"
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
@@ -14,8 +17,8 @@
 #include "tensor_io/device/timed_mark.hpp"
 #include "tensor_io/layout/named_state.hpp"
 
-/// Every message of the project. Events are in the past tense, commands in the imperative. A message that crosses a
-/// process has an `inspect`; one that carries tensors by reference stays inside a rank and is marked so for CAF.
+/// Every message of the project. Events are in the past tense, commands in the imperative. A message that crosses
+/// processes is one of the WireMessages; any other stays inside a rank and is marked so for CAF.
 namespace troupe {
 
 // ---------------------------------------------------------------- any actor of a rank -> RankSupervisor
@@ -229,187 +232,42 @@ struct StopJob {
   std::int32_t signal = 2;
 };
 
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, ErrorReport& x) {
-  auto code = static_cast<std::uint8_t>(x.code);
-  auto store = [&]() -> caf::error {
-    x.code = static_cast<ErrorCode>(code);
-    return caf::none;
+/// Those that cross processes, and the values in them: CAF writes all fields, in the order of their declaration.
+using WireMessages =
+    std::tuple<ErrorReport, ProcessId, Member, Membership, SaveAttempt, CheckpointSaved, JoinJob, JoinAccepted,
+               Heartbeat, CoordinatorTick, CoordinatorBeat, InterruptRanks, RankInterrupted, FenceRank, InjectFault,
+               LoopDone, LeaveLoop, RankEnded, AbortJob, StopJob, PartSaved, PublishCheckpoint, SaveEnded,
+               CheckpointPublished, PutValue, GetValue, CollectiveState, ReportCollectives, JoinNode, StartRank,
+               KillRank, RankExited, JobOver>;
+template <class T, class Messages>
+inline constexpr bool is_one_of = false;
+template <class T, class... Messages>
+inline constexpr bool is_one_of<T, std::tuple<Messages...>> = (std::is_same_v<T, Messages> || ...);
+
+template <class Inspector, class T>
+requires is_one_of<T, WireMessages>
+typename Inspector::result_type inspect(Inspector& f, T& x) {
+  static const std::string name(name_of_struct<T>());
+  return std::apply([&](auto&... field) { return f(caf::meta::type_name(name.c_str()), field...); }, fields_of(x));
+}
+/// Makes a CAF configuration know them.
+inline void add_wire_messages(caf::actor_system_config& config) {
+  const auto add = [&]<class... T>(const std::tuple<T...>*) {
+    (config.add_message_type<T>(std::string(name_of_struct<T>())), ...);
   };
-  return f(caf::meta::type_name("ErrorReport"), code, x.rank, x.actor, x.step, x.operation, x.cause, x.remedy,
-           caf::meta::load_callback(store));
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, InjectFault& x) {
-  auto kind = static_cast<std::uint8_t>(x.kind);
-  auto store = [&]() -> caf::error {
-    x.kind = static_cast<ChaosKind>(kind);
-    return caf::none;
-  };
-  return f(caf::meta::type_name("InjectFault"), kind, x.lasts_ms, caf::meta::load_callback(store));
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, ProcessId& x) {
-  return f(caf::meta::type_name("ProcessId"), x.slot, x.incarnation);
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, Member& x) {
-  return f(caf::meta::type_name("Member"), x.process, x.host, x.newcomer);
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, Membership& x) {
-  return f(caf::meta::type_name("Membership"), x.generation, x.members, x.resume_step, x.tasks_done, x.votes, x.reason);
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, RankInterrupted& x) {
-  return f(caf::meta::type_name("RankInterrupted"), x.process, x.generation, x.steps_done, x.voted_step, x.tasks_done,
-           x.distributed, x.whole, x.votes_step, x.votes, x.why, x.hung, x.unreachable, x.goes_back, x.save);
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, RankFailed& x) {
-  return f(caf::meta::type_name("RankFailed"), x.report);
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, GrantBatches& x) {
-  return f(caf::meta::type_name("GrantBatches"), x.credits);
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, DataEnded&) {
-  return f(caf::meta::type_name("DataEnded"));
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, BucketReady& x) {
-  return f(caf::meta::type_name("BucketReady"), x.step, x.index, x.sent_ns);
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, BucketsReduced& x) {
-  return f(caf::meta::type_name("BucketsReduced"), x.step, x.buckets, x.launched_before_end, x.busy_ms, x.awaited_ns,
-           x.taken_ns, x.finished_ns, x.queued_ms, x.bytes);
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, CheckpointSaved& x) {
-  return f(caf::meta::type_name("CheckpointSaved"), x.step, x.path, x.bytes, x.seconds, x.warning);
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, CheckpointFailed& x) {
-  return f(caf::meta::type_name("CheckpointFailed"), x.step, x.report);
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, SaveAttempt& x) {
-  return f(caf::meta::type_name("SaveAttempt"), x.step, x.id);
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, PartCopied&) {
-  return f(caf::meta::type_name("PartCopied"));
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, PartSaved& x) {
-  return f(caf::meta::type_name("PartSaved"), x.process, x.generation, x.attempt, x.rank, x.ranks, x.best, x.report);
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, PublishCheckpoint& x) {
-  return f(caf::meta::type_name("PublishCheckpoint"), x.attempt, x.ranks, x.best);
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, SaveEnded& x) {
-  return f(caf::meta::type_name("SaveEnded"), x.attempt, x.saved, x.report);
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, CheckpointPublished& x) {
-  return f(caf::meta::type_name("CheckpointPublished"), x.process, x.ended);
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, JoinJob& x) {
-  return f(caf::meta::type_name("JoinJob"), x.job_id, x.process, x.world_size, x.host, x.build_id, x.config_hash,
-           x.spare, x.generation);
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, JoinAccepted& x) {
-  return f(caf::meta::type_name("JoinAccepted"), x.refused, x.park_after_ms);
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, Heartbeat& x) {
-  return f(caf::meta::type_name("Heartbeat"), x.process, x.generation, x.steps_done);
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, CoordinatorTick&) {
-  return f(caf::meta::type_name("CoordinatorTick"));
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, CoordinatorBeat&) {
-  return f(caf::meta::type_name("CoordinatorBeat"));
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, InterruptRanks& x) {
-  return f(caf::meta::type_name("InterruptRanks"), x.generation, x.reason);
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, FenceRank& x) {
-  return f(caf::meta::type_name("FenceRank"), x.process, x.reason);
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, LaneFailed& x) {
-  return f(caf::meta::type_name("LaneFailed"), x.report);
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, JoinNode& x) {
-  return f(caf::meta::type_name("JoinNode"), x.job_id, x.host, x.started);
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, StartRank& x) {
-  return f(caf::meta::type_name("StartRank"), x.process, x.restarts);
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, KillRank& x) {
-  return f(caf::meta::type_name("KillRank"), x.process, x.reason);
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, RankExited& x) {
-  return f(caf::meta::type_name("RankExited"), x.process, x.wait_status);
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, JobOver& x) {
-  return f(caf::meta::type_name("JobOver"), x.report, x.exit_code);
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, PutValue& x) {
-  return f(caf::meta::type_name("PutValue"), x.key, x.value);
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, GetValue& x) {
-  return f(caf::meta::type_name("GetValue"), x.key);
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, CollectiveState& x) {
-  return f(caf::meta::type_name("CollectiveState"), x.generation, x.rank, x.lane, x.in_flight, x.sequence,
-           x.fingerprint, x.what, x.step, x.waited_ms, x.ended, x.awaits_reducer, x.program_sequence, x.program_what);
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, ReportCollectives& x) {
-  return f(caf::meta::type_name("ReportCollectives"), x.lane);
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, LoopDone& x) {
-  return f(caf::meta::type_name("LoopDone"), x.process, x.generation, x.steps_done);
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, LeaveLoop& x) {
-  return f(caf::meta::type_name("LeaveLoop"), x.generation, x.steps_done);
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, RankEnded& x) {
-  return f(caf::meta::type_name("RankEnded"), x.process, x.report);
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, AbortJob& x) {
-  return f(caf::meta::type_name("AbortJob"), x.report);
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, StopJob& x) {
-  return f(caf::meta::type_name("StopJob"), x.signal);
+  add(static_cast<const WireMessages*>(nullptr));
 }
 
 }  // namespace troupe
 
+// They stay inside a rank.
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::RankFailed)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::LaneFailed)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::GrantBatches)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::BatchLoaded)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::DataEnded)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::BucketReady)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::BucketsReduced)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::PartCopied)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::CheckpointFailed)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::SaveCheckpoint)

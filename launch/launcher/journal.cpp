@@ -5,13 +5,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cereal/archives/portable_binary.hpp>
+#include <caf/all.hpp>
 
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
-#include <sstream>
+#include <vector>
 
+#include "actors/messages/messages.hpp"
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/files/xxh3.hpp"
@@ -20,58 +21,27 @@ namespace troupe {
 
 namespace {
 
-constexpr char kMagic[8] = {'T', 'R', 'J', 'L', 1, 0, 0, 0};
+constexpr char kMagic[8] = {'T', 'R', 'J', 'L', 2, 0, 0, 0};
 constexpr std::uint32_t kStarted = 1, kMembership = 2;
 constexpr std::size_t kHead = 8, kHash = 8;
 constexpr std::size_t kMaxRecord = 64 << 20, kMaxFile = 1 << 30;
-constexpr std::size_t kMemberBytes = 21;  // at least: slot, incarnation, length of the host's name, newcomer
-
-// In cereal's own form, but a size is not believed before it is compared with what there is: a vector of that length
-// would be made first.
-template <class Archive>
-void fields(Archive& archive, std::string& text, std::size_t most) {
-  cereal::size_type length = text.size();
-  archive(cereal::make_size_tag(length));
-  if (length > most) throw cereal::Exception("a text of " + std::to_string(length) + " bytes");
-  text.resize(static_cast<std::size_t>(length));
-  archive(cereal::binary_data(text.data(), text.size()));
-}
-template <class Archive>
-void fields(Archive& archive, Membership& x, std::size_t most) {
-  archive(x.generation);
-  cereal::size_type members = x.members.size();
-  archive(cereal::make_size_tag(members));
-  if (members > most / kMemberBytes) throw cereal::Exception(std::to_string(members) + " members");
-  x.members.resize(static_cast<std::size_t>(members));
-  for (auto& member : x.members) {
-    archive(member.process.slot, member.process.incarnation);
-    fields(archive, member.host, most);
-    auto newcomer = static_cast<std::uint8_t>(member.newcomer);  // a bool has two values only
-    archive(newcomer);
-    member.newcomer = newcomer != 0;
-  }
-  archive(x.resume_step, x.tasks_done);
-  fields(archive, x.votes, most);
-  fields(archive, x.reason, most);
-}
 
 template <class T>
-std::string pack(const T& object) {
-  std::ostringstream out;
-  {
-    cereal::PortableBinaryOutputArchive archive(out);
-    auto copy = object;
-    fields(archive, copy, SIZE_MAX);
-  }
-  return out.str();
+std::string pack(T object) {
+  std::vector<char> bytes;
+  caf::binary_serializer sink(nullptr, bytes);
+  if (const auto error = sink(object)) throw Error(ErrorCode::internal, "journal", caf::to_string(error));
+  return {bytes.begin(), bytes.end()};
 }
 
+// A size that is written there is believed only as far as there are bytes.
 template <class T>
-T unpack(const std::string& bytes) {
-  std::istringstream in(bytes);
-  cereal::PortableBinaryInputArchive archive(in);
+T unpack(const std::string& bytes, const std::string& where) {
+  caf::binary_deserializer source(nullptr, bytes.data(), bytes.size());
   T object;
-  fields(archive, object, bytes.size());
+  if (const auto error = source(object))
+    throw Error(ErrorCode::bad_data, where, "it can't be read: " + caf::to_string(error),
+                "start the job again with --resume latest");
   return object;
 }
 
@@ -114,18 +84,14 @@ Journal::Journal(std::string path, const std::string& job_id)
                     "start the job again with --resume latest");
       }
       const auto payload = text.substr(at + kHead, length);
-      try {
-        if (type == kStarted) {
-          ++starts_;
-          if (const auto job = unpack<std::string>(payload); job != job_id)
-            throw Error(ErrorCode::mismatch, path_, "it is of job " + job + ", this is " + job_id,
-                        "choose another --run-dir");
-        } else if (type == kMembership) {
-          last_ = unpack<Membership>(payload);
-        }
-      } catch (const cereal::Exception& error) {
-        throw Error(ErrorCode::bad_data, path_,
-                    "a record at offset " + std::to_string(at) + " that can't be read: " + error.what());
+      const auto where = path_ + ", record at offset " + std::to_string(at);
+      if (type == kStarted) {
+        ++starts_;
+        if (const auto job = unpack<std::string>(payload, where); job != job_id)
+          throw Error(ErrorCode::mismatch, path_, "it is of job " + job + ", this is " + job_id,
+                      "choose another --run-dir");
+      } else if (type == kMembership) {
+        last_ = unpack<Membership>(payload, where);
       }
       at += kHead + length + kHash;
     }

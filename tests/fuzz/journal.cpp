@@ -29,7 +29,7 @@ TROUPE_FUZZ_TARGET(const std::uint8_t* data, std::size_t bytes) {
   const auto text = fuzz::text_of(data + 1, bytes - 1);
   std::string content(text);
   if (const auto type = data[0] % 4; type != 0)
-    content = std::string("TRJL\1\0\0\0", 8) + record(type, text) + record(2, text);
+    content = std::string("TRJL\2\0\0\0", 8) + record(type, text) + record(2, text);
   const auto path = file.write(content);
   return fuzz::try_input([&] {
     Membership membership;

@@ -38,19 +38,19 @@ for i, text in enumerate([
         "-checkpoint_dir=../../$(id)", "-run_dir=-rf", "-strategy=fsdp+ddp"]):
     seed("config", f"{i}", text)
 
-header = b"\0TRJL" + struct.pack("<I", 1)
+header = b"\0TRJL" + struct.pack("<I", 2)
 for i, data in enumerate([header, b"", header + struct.pack("<II", 0xffffffff, 1), header + struct.pack("<II", 4, 2) + b"abcd" + b"\0" * 8,
                           b"\0TRJL" + struct.pack("<I", 99), b"\0PK\3\4",
                           header + struct.pack("<II", 4, 1) + b"abcd" + bytes(7), header + (struct.pack("<II", 1, 1) + b"a" + bytes(8)) * 3]):
     seed("journal", f"{i}", data)
-# A record whose hash is right: the first byte is its type. cereal's portable binary: a byte for the order, sizes in 8 bytes.
-size = lambda n: struct.pack("<Q", n)
-member = struct.pack("<iQ", 0, 7) + size(1) + b"a" + b"\0"
-after = struct.pack("<qi", 12, 0) + size(0) + size(2) + b"ok"
-for i, data in enumerate([b"\1\1" + size(16) + b"0123456789abcdef", b"\1\1" + size(5) + b"other", b"\1\1" + size(2**63) + b"x", b"\1\1" + size(2**64 - 1),
-                          b"\2\1" + struct.pack("<Q", 3) + size(1) + member + after, b"\2\1" + struct.pack("<Q", 3) + size(2**32) + member + after,
-                          b"\2\1" + struct.pack("<Q", 3) + size(2**60) + member, b"\2\1" + struct.pack("<Q", 2**64 - 1) + size(0) + after,
-                          b"\2\1" + struct.pack("<Q", 3) + size(1) + member[:-1] + b"\7" + after, b"\2\1" + struct.pack("<Q", 3) + size(3000) + member * 3000 + after,
+# A record whose hash is right: the first byte is its type. The rest is as CAF writes it: big-endian, sizes as varints.
+member = struct.pack(">iQ", 0, 7) + b"\1a\0"
+after = struct.pack(">qi", 12, 0) + b"\0\2ok"
+generation = struct.pack(">Q", 3)
+for i, data in enumerate([b"\1\x100123456789abcdef", b"\1\5other", b"\1" + b"\xff" * 9 + b"\1x", b"\1\xff\xff\xff\xff\x0f",
+                          b"\2" + generation + b"\1" + member + after, b"\2" + generation + b"\xff\xff\xff\xff\x0f" + member + after,
+                          b"\2" + generation + b"\xff" * 9 + b"\1" + member, b"\2" + struct.pack(">Q", 2**64 - 1) + b"\0" + after,
+                          b"\2" + generation + b"\1" + member[:-1] + b"\7" + after, b"\2" + generation + b"\xb8\x17" + member * 3000 + after,
                           b"\2\0", b"\2", b"\3\1"]):
     seed("journal", f"record{i}", data)
 

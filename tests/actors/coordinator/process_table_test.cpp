@@ -6,24 +6,24 @@ using namespace troupe;
 
 namespace {
 
-ProcessId life(int slot) { return {slot, 1}; }
+ProcessId member_in(int slot) { return {slot, 1}; }
 
 /// Three ranks of generation 2.
 struct Table : ProcessTable {
   Table() {
-    Membership members{.generation = 2, .members = {{life(0)}, {life(1)}, {life(2)}}};
+    Membership members{.generation = 2, .members = {{member_in(0)}, {member_in(1)}, {member_in(2)}}};
     for (int slot = 0; slot < 3; ++slot) join(slot);
     make_current(members);
   }
   void join(int slot, bool member = false) {
     JoinedProcess entry;
-    entry.joined.process = life(slot);
+    entry.joined.process = member_in(slot);
     entry.member = member;
     add(std::move(entry));
   }
   /// How many may leave when this rank has come to its loop's end.
   std::size_t leave_at(int slot, std::int64_t steps, std::uint64_t generation = 2) {
-    loop_done({life(slot), generation, steps});
+    loop_done({member_in(slot), generation, steps});
     return leave_loop().size();
   }
 };
@@ -47,12 +47,13 @@ TEST_CASE("[L05] ranks leave their loop when all have come to its end, each once
   CHECK(table.leave_at(2, 90) == 3);
 }
 
-TEST_CASE("[L05] a rank that has ended keeps no other in its loop, and a new generation begins without any at its end") {
+TEST_CASE(
+    "[L05] a rank that has ended keeps no other in its loop, and a new generation begins without any at its end") {
   Table table;
   table.leave_at(0, 60);
   table.leave_at(1, 60);
   SECTION("ended") {
-    table.find(life(2))->ended = ErrorReport{.code = ErrorCode::ok};
+    table.find(member_in(2))->ended = ErrorReport{.code = ErrorCode::ok};
     CHECK(table.leave_loop().size() == 2);
   }
   SECTION("a new generation") {
