@@ -410,8 +410,8 @@ def settle_once(job):
         simple("kill_at")
     if kills(job) and trains_apart(job) and job["kill_at"] in ("buckets", "reduced"):  # places of outer steps only
         simple("kill_at")
-    # If a rank dies while it saves, time decides whether the save is made of its steps or made again of the newcomer's.
-    if kills(job) and is_local(job) and job["kill_at"] == "save":
+    # If a rank dies in the last save or behind it, that may be made of its steps, or made again of the newcomer's.
+    if kills(job) and is_local(job) and job["kill_at"] in ("save", "end"):
         simple("kill_at")
     # If a rank dies in or just behind an outer step, time decides which of the others have done it.
     if kills(job) and is_local(job):
