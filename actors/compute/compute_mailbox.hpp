@@ -24,7 +24,8 @@ class ComputeMailbox {
   caf::actor address() const { return self_.handle(); }
   caf::blocking_actor& actor() { return *self_; }
 
-  /// One message of type T; errors name `what` and `actor`, which may be away for so long in addition.
+  /// One message of type T; errors name `what` and `actor`. `away`: the actor may be gone for this long, which is added
+  /// to the timeout.
   template <class T>
   T receive(const char* actor, const char* what, std::chrono::milliseconds away = {}) {
     std::optional<T> result;

@@ -78,11 +78,11 @@ constexpr auto fields_of(T& x) {
   }
 }
 
-/// The struct's name without its namespaces.
+/// The struct's name without its namespaces. GCC's text ends with "[with T = troupe::JoinJob; ...]", Clang's with
+/// "[T = troupe::JoinJob]".
 template <class T>
 constexpr std::string_view name_of_struct() {
-  std::string_view name =
-      __PRETTY_FUNCTION__;  // "... [with T = troupe::JoinJob; ...]", Clang: "... [T = troupe::JoinJob]"
+  std::string_view name = __PRETTY_FUNCTION__;
   name.remove_prefix(name.find("T = ") + 4);
   name = name.substr(0, name.find_first_of(";]"));
   return name.substr(name.rfind(':') + 1);

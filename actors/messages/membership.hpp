@@ -61,8 +61,8 @@ struct RankInterrupted {
   std::string save;                       ///< id of the last save of which it has begun its part; empty: none yet
 };
 
-/// Rank -> Coordinator: nothing is left to do in its training loop, in which so many steps were done. It waits for the
-/// others. Said again to a coordinator that was restarted.
+/// Rank -> Coordinator: nothing is left to do in its training loop, and the rank waits for the others. It says so again
+/// to a coordinator that was restarted.
 struct LoopDone {
   ProcessId process;
   std::uint64_t generation = 0;

@@ -137,6 +137,7 @@ bool RankSupervisorState::enter(const Membership& next) {
   own_rank = next.rank_of(options.join.process);
   last_interrupted.reset();
   loop_done.reset();
+  waits_to_leave = false;
   lanes.clear();
   rendezvous.reset();
   return true;
@@ -150,7 +151,6 @@ void RankSupervisorState::interrupt(const InterruptRanks& message) {
   interrupted = message.generation;
   interruption = message.reason;
   interruption.code = ErrorCode::aborted;
-  waits_to_leave = false;
   dump_if_hung(message.reason);
   if (rendezvous) rendezvous->abort(interruption);
   for (const auto& lane : lanes) lane.communicator->abort(interruption);

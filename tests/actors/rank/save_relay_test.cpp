@@ -20,7 +20,7 @@ SaveEnded end_of(const std::string& id) {
 
 }  // namespace
 
-TEST_CASE("[C02] a restarted coordinator is told of the part whose save has not ended, and of the last end") {
+TEST_CASE("[C02] a restarted coordinator hears of the part whose save has not ended, and of the last end") {
   SaveRelay relay;
   relay.part_saved(part_of("a"));
   REQUIRE(relay.part());
