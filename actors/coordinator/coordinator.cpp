@@ -107,9 +107,7 @@ JoinAccepted CoordinatorState::join(const JoinJob& join, const caf::strong_actor
   if (auto why = processes.refusal(join); !why.empty()) return {std::move(why)};
 
   const bool member = processes.is_member(join);
-  const auto* known = processes.find(join.process);
-  const bool monitored = known != nullptr && known->is_active() && known->supervisor.address() == supervisor.address();
-  if (!monitored) self->monitor(supervisor);
+  if (!processes.knows(supervisor.address())) self->monitor(supervisor);
   processes.add({.supervisor = supervisor, .joined = join, .member = member});
   detector.joined(slot, now());
   std::erase(unproved, join.process);

@@ -53,7 +53,10 @@ void CoordinatorState::down(const caf::down_msg& message) {
   if (const auto slot = processes.take_address(message.source)) {
     const auto* process = processes.in_slot(*slot);
     if (process == nullptr || process->supervisor.address() != message.source || process->ended) return;
-    lose(*slot, "its connection closed", !slots.agents().contains(process->joined.host));
+    const bool watched = slots.agents().contains(process->joined.host);
+    // It may be at its end, and comes back to say so; if it is dead its agent says so.
+    if (phase == Phase::training && process->may_leave && watched) return;
+    lose(*slot, "its connection closed", !watched);
   } else if (const auto host = slots.remove_agent(message.source)) {
     if (phase != Phase::over) options.log("the agent of " + *host + " is gone");
     if (phase == Phase::recovering || phase == Phase::forming) plan();

@@ -33,6 +33,7 @@ void ProcessTable::make_current(Membership next) {
   for (auto& [slot, process] : processes_) {
     process.interrupted.reset();
     process.loop_done.reset();
+    process.may_leave = false;
     process.member = !process.ended && member_rank(process.joined.process) >= 0;
   }
 }

@@ -42,6 +42,7 @@ class ProcessTable {
   const JoinedProcess* in_slot(int slot) const;
   JoinedProcess* in_slot(int slot) { return writable(std::as_const(*this).in_slot(slot)); }
   const std::map<int, JoinedProcess>& all() const noexcept { return processes_; }  ///< by slot
+  bool knows(const caf::actor_addr& address) const { return slot_of_address_.contains(address); }
   /// Forgets a supervisor's address, and returns its slot; nullopt: no address that is known.
   std::optional<int> take_address(const caf::actor_addr& address);
 

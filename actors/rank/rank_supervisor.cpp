@@ -179,7 +179,7 @@ void RankSupervisorState::abort(ErrorReport reason) {
   if (const auto path = dump_if_hung(reason); !path.empty())
     reason.remedy += (reason.remedy.empty() ? "" : ", ") + ("this rank's last collectives are in " + path);
   aborted = reason;
-  options.status->job_over = true;
+  let_go();
   if (rendezvous) rendezvous->abort(reason);
   for (const auto& lane : lanes) lane.communicator->abort(reason);
   saves.fail(reason);
@@ -188,7 +188,8 @@ void RankSupervisorState::abort(ErrorReport reason) {
 
 void RankSupervisorState::lost_coordinator() {
   options.coordinator = nullptr;
-  if (aborted || options.status->loop_ended) return;
+  if (options.status->job_over) return;
+  if (!options.reconnect && options.status->loop_ended) return let_go();
   if (!options.reconnect)
     return abort({.code = ErrorCode::peer_lost,
                   .rank = rank(),
@@ -204,7 +205,7 @@ void RankSupervisorState::lost_coordinator() {
           caf::event_based_actor*, const RankSupervisorActor& address) {
         const auto deadline = std::chrono::steady_clock::now() + patience;
         caf::strong_actor_ptr found;
-        while (!found && !status->loop_ended && !status->job_over && std::chrono::steady_clock::now() < deadline) {
+        while (!found && !status->job_over && std::chrono::steady_clock::now() < deadline) {
           found = reconnect();
           if (!found) std::this_thread::sleep_for(std::chrono::milliseconds(50));
         }
@@ -215,6 +216,7 @@ void RankSupervisorState::lost_coordinator() {
 
 // Rank 0 saves what is committed: the side of a cut that has it, and nobody beside it.
 void RankSupervisorState::park(const std::string& why) {
+  if (options.status->loop_ended) return let_go();  // it has nothing left to save
   const auto seconds = std::to_string(static_cast<double>(park_after.count()) / 1000);
   abort({.code = ErrorCode::parked,
          .rank = 0,
@@ -224,7 +226,7 @@ void RankSupervisorState::park(const std::string& why) {
 }
 
 void RankSupervisorState::found_coordinator(const caf::strong_actor_ptr& coordinator) {
-  if (aborted) return;
+  if (options.status->job_over) return;
   if (!coordinator) return park("there is no coordinator");
   heard_coordinator = now();
   options.coordinator = coordinator;
@@ -246,6 +248,7 @@ void RankSupervisorState::found_coordinator(const caf::strong_actor_ptr& coordin
             if (loop_done) tell_coordinator(*loop_done);
             if (saves.ended()) tell_coordinator(CheckpointPublished{options.join.process, *saves.ended()});
             if (saves.part()) tell_coordinator(*saves.part());
+            if (end) tell_end();
           },
           [](caf::error&) {});  // gone again: its DOWN comes too
 }
@@ -295,7 +298,7 @@ void RankSupervisorState::check_lanes() {
   const auto at = now();
   if (at - last_check > 10 * options.check_interval) heard_coordinator = at;  // it is we who did not listen
   last_check = at;
-  if (options.coordinator && !aborted && generation > 0 && !options.status->loop_ended &&
+  if (options.coordinator && !options.status->job_over && (generation > 0 || end) &&
       at - heard_coordinator > park_after)
     park("the coordinator can't be reached");
   if (options.coordinator && !aborted) {
@@ -327,10 +330,26 @@ void RankSupervisorState::inject(const InjectFault& fault) {
 }
 
 caf::result<bool> RankSupervisorState::finish(const ErrorReport& report) {
-  if (!options.coordinator) return true;
-  if (aborted && report.code != ErrorCode::ok) return true;  // told already
-  return self->delegate(caf::actor_cast<CoordinatorActor>(options.coordinator),
-                        RankEnded{options.join.process, report});
+  if (options.status->job_over || (!options.coordinator && !options.reconnect)) return true;
+  end = RankEnded{options.join.process, report};
+  waits_for_end = self->make_response_promise<bool>();
+  const auto promise = *waits_for_end;
+  tell_end();
+  return promise;
+}
+
+// Again to a coordinator that is found again, until one has heard it: it counts a rank that goes without a word as lost.
+void RankSupervisorState::tell_end() {
+  if (!options.coordinator) return;
+  self->request(caf::actor_cast<CoordinatorActor>(options.coordinator), caf::infinite, *end)
+      .then([this](bool) { let_go(); }, [](caf::error&) {});  // gone: its DOWN comes too
+}
+
+// Nothing is left to wait for.
+void RankSupervisorState::let_go() {
+  options.status->job_over = true;
+  if (waits_for_end) waits_for_end->deliver(true);
+  waits_for_end.reset();
 }
 
 }  // namespace troupe

@@ -32,7 +32,8 @@ struct RegisterCheckpointer {
 };
 /// Looks at the ledgers: sent by the supervisor to itself.
 struct CheckLanes {};
-/// Compute has left its loop: `report.code` ok, or why not. Answered once the coordinator knows.
+/// Compute has left its loop: `report.code` ok, or why not. Answered once the coordinator knows, the job is over, or no
+/// coordinator was heard for `park_after`.
 struct FinishRank {
   ErrorReport report;
 };
@@ -79,7 +80,7 @@ struct RankStatus {
   std::atomic<int> stop_signal{0};          ///< SIGINT or SIGTERM was received: finish the step
   std::atomic<bool> loop_ended{false};      ///< Compute has left its loop
   std::atomic<bool> awaits_reducer{false};  ///< Compute waits for the step's buckets
-  std::atomic<bool> job_over{false};        ///< aborted for good: nothing is to be waited for any more
+  std::atomic<bool> job_over{false};        ///< aborted, or its end is known: nothing is to be waited for any more
   std::atomic<bool> poisoned{false};        ///< --chaos: the next backward's gradients are not numbers
   std::atomic<std::int64_t> steps_done{0};
 };
@@ -122,6 +123,8 @@ struct RankSupervisorState {
   CollectiveState state_of(const RegisterLane& lane, caf::actor_clock::time_point at) const;
   void told_of_part(PartSaved part);
   caf::result<bool> finish(const ErrorReport& report);
+  void tell_end();
+  void let_go();
   int rank() const;
   caf::actor_clock::time_point now() const;
   template <class Message>
@@ -136,6 +139,8 @@ struct RankSupervisorState {
   std::optional<RankInterrupted> last_interrupted;  // told again to a restarted coordinator ...
   std::optional<LoopDone> loop_done;                // ... and so is this
   bool waits_to_leave = false;                      // the loop, until all have come to its end
+  std::optional<RankEnded> end;                     // ... and this
+  std::optional<caf::typed_response_promise<bool>> waits_for_end;
   std::vector<RegisterLane> lanes;
   std::shared_ptr<Rendezvous> rendezvous;
   SaveRelay saves;

@@ -319,7 +319,7 @@ void Job::join_rank(RankProcess& rank) {
   options.reconnect = [] { return caf::strong_actor_ptr(); };
   options.find_coordinator = [this, &rank](const RankSupervisorActor& supervisor, milliseconds patience) {
     find_coordinator(
-        *rank.process, patience, [&rank] { return rank.status->loop_ended || rank.status->job_over; },
+        *rank.process, patience, [&rank] { return rank.status->job_over.load(); },
         [supervisor](caf::strong_actor_ptr found) { caf::anon_send(supervisor, CoordinatorFound{std::move(found)}); });
   };
   options.on_coordinator = [&rank](const caf::strong_actor_ptr& found) { rank.coordinator = found; };

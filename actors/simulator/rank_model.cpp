@@ -543,8 +543,8 @@ void RankModel::end(const ErrorReport& report) {
     job_.save_alone(steps_done(), state_, process_);
   if (report.code != ErrorCode::ok && !abort_) caf::anon_send(supervisor_, RankFailed{report});
   const auto code = exit_code(report.code);
-  wait("the coordinator's word", 6s);
-  self_->request(supervisor_, 5s, FinishRank{report})
+  wait("the coordinator's word", 61s);
+  self_->request(supervisor_, caf::infinite, FinishRank{report})
       .then([this, code](bool) { job_.exit_rank(process_, code); },
             [this, code](caf::error&) { job_.exit_rank(process_, code); });
 }

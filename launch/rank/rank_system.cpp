@@ -190,8 +190,8 @@ void RankSystem::finish(const ErrorReport& report) {
   status_->loop_ended = true;
   compute_->mailbox()
       .actor()
-      .request(supervisor_, std::chrono::seconds(5), FinishRank{report})
-      .receive([](bool) {}, [](caf::error&) {});  // a coordinator that is gone needs no telling
+      .request(supervisor_, caf::infinite, FinishRank{report})  // the supervisor has the deadline
+      .receive([](bool) {}, [](caf::error&) {});
 }
 
 ErrorReport RankSystem::fail(const std::exception_ptr& error) {
