@@ -4,15 +4,12 @@
 #include <cstdint>
 #include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "tensor_io/files/xxh3.hpp"
+#include "tensor_io/layout/named_tensors.hpp"  // IWYU pragma: export
 
 namespace troupe {
-
-/// Tensors by name, in a fixed order: a model's state dict, an optimizer's moments.
-using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 /// Everything that a job needs to go on from a step, in one process.
 /// Tensor names: `model.<parameter or buffer>`, `optimizer.<parameter>.<moment>`.

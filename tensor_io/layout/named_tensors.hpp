@@ -1,0 +1,13 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace troupe {
+
+/// Tensors by name, in a fixed order: a model's state dict, an optimizer's moments, what a batch holds.
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+}  // namespace troupe
