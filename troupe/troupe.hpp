@@ -16,6 +16,7 @@
 #include "tensor_io/communicator/communicator.hpp"
 #include "tensor_io/communicator/communicator_registry.hpp"
 #include "tensor_io/communicator/conformance/communicator_conformance.hpp"
+#include "tensor_io/data/collate.hpp"
 #include "tensor_io/data/dataset.hpp"
 #include "tensor_io/data/dataset_registry.hpp"
 #include "tensor_io/layers/deferred_init.hpp"

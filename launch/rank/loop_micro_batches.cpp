@@ -6,6 +6,26 @@
 
 namespace troupe {
 
+GraphedMicroBatch graphed_micro_batch(const Batch& batch, const std::function<Loss(const Batch&)>& forward) {
+  GraphedMicroBatch graphed;
+  for (const auto& [name, tensor] : batch.fields()) {
+    graphed.inputs.push_back(tensor);
+    graphed.kind += name + " ";
+  }
+  graphed.samples = static_cast<double>(batch.numel());
+  graphed.weight = batch.weight;
+  if (batch.counted != batch.numel()) graphed.kind += "counted " + std::to_string(batch.counted);
+  graphed.forward = [&](const std::vector<at::Tensor>& inputs) {
+    auto fields = batch.fields();
+    for (std::size_t i = 0; i < fields.size(); ++i) fields[i].second = inputs.at(i);
+    Batch of_graph;
+    of_graph.counted = batch.counted;
+    of_graph.set_fields(fields);
+    return forward(of_graph);
+  };
+  return graphed;
+}
+
 void LoopMicroBatches::begin(std::int64_t samples, double weight) {
   samples_ = static_cast<double>(samples);
   weight_ = weight;
@@ -85,24 +105,9 @@ void LoopMicroBatches::run(const std::vector<std::shared_ptr<const Batch>>& batc
 void LoopMicroBatches::run_graphed(const std::vector<std::shared_ptr<const Batch>>& batches,
                                    const std::function<Loss(const Batch&)>& forward) {
   for (const auto& batch : batches) {
-    Compute::GraphedMicroBatch micro_batch;
-    for (const auto* part : {&batch->input, &batch->target}) {
-      if (part->defined()) micro_batch.inputs.push_back(*part);
-    }
-    micro_batch.samples = static_cast<double>(batch->numel());
-    micro_batch.weight = batch->weight;
-    if (batch->counted != batch->numel()) micro_batch.kind = "counted " + std::to_string(batch->counted);
-    micro_batch.forward = [&](const std::vector<at::Tensor>& inputs) {
-      Batch of_graph;  // the host's numbers in it would be those of the batch that the graph was written with
-      of_graph.counted = batch->counted;
-      std::size_t next = 0;
-      if (batch->input.defined()) of_graph.input = inputs[next++];
-      if (batch->target.defined()) of_graph.target = inputs[next++];
-      return forward(of_graph);
-    };
     std::optional<UncountedForward> uncounted;
     if (batch->weight == 0) uncounted.emplace(*model_);
-    system_.compute().run_graphed(micro_batch);
+    system_.compute().run_graphed(graphed_micro_batch(*batch, forward));
   }
 }
 

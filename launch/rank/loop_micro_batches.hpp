@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "actors/compute/micro_batch_graphs.hpp"
 #include "actors/step/loss.hpp"
 #include "launch/config/config.hpp"
 #include "launch/rank/loop_times.hpp"
@@ -17,6 +18,11 @@
 #include "tensor_io/layers/autocast.hpp"
 
 namespace troupe {
+
+/// The batch as cuda_graphs take it: all of its fields are a graph's inputs, and `forward` gets a batch with the inputs
+/// in their places. Of the rest that batch has `counted` alone: the host's numbers would be those of the batch that the
+/// graph was written with. Batches whose fields have other names are of another kind. Both must outlive it.
+GraphedMicroBatch graphed_micro_batch(const Batch& batch, const std::function<Loss(const Batch&)>& forward);
 
 /// Forward and backward of the batches that a program's loop is handed, one by one or a step's all together. Compute's
 /// thread.

@@ -129,7 +129,7 @@ class Rank {
   /// Forward and backward of all `batches` of a step, in the order that the strategy takes; with any strategy.
   /// `forward` is called for each of them, perhaps several times, and may exit by StageEnded, Troupe's own exception:
   /// let it pass. With cuda_graphs, on a device, it is called until it is a graph, and then no more: its batch has only
-  /// input, target and counted, and it launches kernels and does nothing else. Throws Error(usage) where there are not
+  /// its fields and counted, and it launches kernels and does nothing else. Throws Error(usage) where there are not
   /// grad_accum_steps of them, and what broke the job. step comes next.
   void run_micro_batches(const std::vector<std::shared_ptr<const Batch>>& batches,
                          const std::function<Loss(const Batch&)>& forward);

@@ -4,8 +4,8 @@
 #include <chrono>
 #include <cstdio>
 #include <optional>
-#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "actors/strategy/evaluation.hpp"
@@ -20,14 +20,20 @@ namespace {
 
 constexpr const char *kBest = "best", *kBestStep = "best_step";  // of Compute::notes
 
-// on_bad_sample skip puts another sample in a bad one's place, which is held out and counted itself.
-Batch without_substitutes(Batch batch, std::span<const std::int64_t> asked) {
-  if (!batch.index.defined()) return batch;
-  const auto own = batch.index == torch::tensor(at::ArrayRef<std::int64_t>(asked.data(), asked.size()), at::kLong);
-  if (own.all().item<bool>()) return batch;
-  const auto rows = own.nonzero().flatten();
-  for (auto* part : {&batch.input, &batch.target, &batch.index}) *part = part->index_select(0, rows);
-  return batch;
+// on_bad_sample skip puts another sample in a bad one's place, which is held out and counted itself. The batch is then
+// made anew, since only its data set can leave a sample out. Empty: all samples are bad.
+Batch without_substitutes(const Dataset& held_out, std::vector<std::int64_t> asked, const SampleContext& context) {
+  while (!asked.empty()) {
+    auto batch = held_out.get_batch(asked, context);
+    if (!batch.index.defined()) return batch;
+    std::vector<std::int64_t> own;
+    for (std::size_t i = 0; i < asked.size(); ++i) {
+      if (batch.index[static_cast<std::int64_t>(i)].item<std::int64_t>() == asked[i]) own.push_back(asked[i]);
+    }
+    if (own.size() == asked.size()) return batch;
+    asked = std::move(own);
+  }
+  return {};
 }
 
 }  // namespace
@@ -61,11 +67,12 @@ ValidationReport Validation::run() const {
   for (auto begin = first; begin < last; begin += share) {
     std::vector<std::int64_t> indices;
     for (auto i = begin; i < std::min(last, begin + share); ++i) indices.push_back(i);
-    auto batch = without_substitutes(held_out_->get_batch(indices, SampleContext{rank_.config().seed, 0}), indices);
+    auto batch = without_substitutes(*held_out_, std::move(indices), SampleContext{rank_.config().seed, 0});
     if (batch.numel() == 0) continue;
     batch.counted = batch.numel();
-    batch.input = batch.input.to(rank_.device());
-    batch.target = batch.target.to(rank_.device());
+    auto fields = batch.fields();
+    for (auto& [name, tensor] : fields) tensor = tensor.to(rank_.device());
+    batch.set_fields(fields);
     std::optional<Loss> loss;
     const bool mine = evaluation.evaluate([&] { loss.emplace(loss_(batch)); });
     if (!mine) continue;  // another rank has the result

@@ -1,6 +1,5 @@
 #include "tensor_io/data/bad_samples.hpp"
 
-#include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
@@ -45,16 +44,12 @@ Batch SkipBadSamples::get_batch(std::span<const std::int64_t> indices, const Sam
     if (error.code() != ErrorCode::bad_data) throw;
   }
   std::vector<std::int64_t> read;
-  std::vector<at::Tensor> inputs, targets;
-  for (const auto index : indices) {
-    Example example;
-    read.push_back(good_from(index, context, example));
-    inputs.push_back(std::move(example.input));
-    targets.push_back(std::move(example.target));
+  std::vector<Example> examples(indices.size());
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    read.push_back(good_from(indices[i], context, examples[i]));
+    examples[i].index = read.back();
   }
-  Batch batch;
-  batch.input = at::stack(inputs);
-  batch.target = at::stack(targets);
+  auto batch = collate(examples);
   batch.index = at::tensor(at::ArrayRef<std::int64_t>(read.data(), read.size()), at::kLong);
   return batch;
 }

@@ -19,6 +19,7 @@ class SkipBadSamples final : public Dataset {
   explicit SkipBadSamples(std::shared_ptr<const Dataset> inner) : inner_(std::move(inner)) {}
   std::int64_t size() const override { return inner_->size(); }
   Example get(std::int64_t index, const SampleContext& context) const override;
+  Batch collate(const std::vector<Example>& examples) const override { return inner_->collate(examples); }
   Batch get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const override;
   bool quick(std::int64_t samples) const override { return inner_->quick(samples); }
   std::vector<std::int64_t> shard_sizes() const override { return inner_->shard_sizes(); }

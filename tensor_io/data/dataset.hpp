@@ -5,7 +5,10 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include "tensor_io/layout/named_tensors.hpp"
 
 namespace troupe {
 
@@ -16,9 +19,15 @@ struct SampleContext {
   std::int64_t epoch = 0;  ///< 0-based
 };
 
+/// One sample, on the CPU, without a batch dimension. Any of its tensors may be left out, but not all of them.
 struct Example {
-  at::Tensor input;   ///< one sample, without a batch dimension
-  at::Tensor target;  ///< one label, or whatever the loss wants
+  at::Tensor input = {};
+  at::Tensor target = {};   ///< one label, or whatever the loss wants
+  NamedTensors named = {};  ///< further ones: `{{"input_ids", ids}, {"labels", labels}}`
+  std::int64_t index = -1;  ///< its number in the data set; get_batch fills it before collate
+
+  /// The tensors that are there, by name: input, target, then the named ones.
+  NamedTensors fields() const;
 };
 
 class DeviceEvent;
@@ -27,6 +36,7 @@ class DeviceEvent;
 struct Batch {
   at::Tensor input;              ///< (n, ...)
   at::Tensor target;             ///< (n, ...)
+  NamedTensors named;            ///< further ones, (n, ...) unless collate makes another shape
   at::Tensor index;              ///< (n,) i64, the samples' numbers in the data set
   std::int64_t epoch = 0;        ///< that the samples are of, 0-based
   std::int64_t step = 0;         ///< optimizer step within the epoch
@@ -34,12 +44,20 @@ struct Batch {
   std::int64_t counted = 0;  ///< n; 0: an epoch's last batch has none for this rank, which repeats one with weight 0
   double weight =
       1;  ///< what its mean loss counts: this rank's share of the step's samples times ranks and micro-batches
-  bool last_of_step = true;    ///< the optimizer step follows
-  bool last_of_epoch = false;  ///< of the data
-  std::shared_ptr<const DeviceEvent>
-      arrived;  ///< on a device: input and target are there after it (DeviceFeed); else empty
+  bool last_of_step = true;                    ///< the optimizer step follows
+  bool last_of_epoch = false;                  ///< of the data
+  std::shared_ptr<const DeviceEvent> arrived;  ///< on a device: its fields are there after it (DeviceFeed); else empty
 
-  std::int64_t numel() const { return input.defined() ? input.size(0) : 0; }  ///< samples in it
+  /// The field of this name, "input" and "target" among them; it lives as long as the batch. Throws Error(usage) with
+  /// the names that there are.
+  const at::Tensor& operator[](std::string_view name) const;
+  /// The tensors that are there, by name: input, target, then the named ones. The index is not one of them. What copies
+  /// or moves a batch goes through fields and set_fields, so that it loses none.
+  NamedTensors fields() const;
+  /// Replaces all fields: "input" and "target" go to the members of this name, the others to `named`.
+  void set_fields(const NamedTensors& fields);
+  /// Samples in it: the index has one entry each. Without an index it is the first field's first dimension.
+  std::int64_t numel() const;
 };
 
 /// A data set with random access. Implementations are immutable after construction: loader workers call them from many
@@ -49,7 +67,11 @@ class Dataset {
   virtual ~Dataset() = default;
   virtual std::int64_t size() const = 0;  ///< samples
   virtual Example get(std::int64_t index, const SampleContext& context) const = 0;
-  /// Stacks `get` by default; a data set in memory overrides it with one gather. Fills input, target and index.
+  /// How samples become a batch: its fields, not its index. By default `stack` (collate.hpp), which wants equal names,
+  /// shapes and dtypes; override it with `pad_to_longest` or with code of your own. Not for data sets that override
+  /// get_batch. There is one sample at least; many threads at once. What it throws ends the job.
+  virtual Batch collate(const std::vector<Example>& examples) const;
+  /// Collates what `get` returns by default; a data set in memory overrides it with one gather. Fills fields and index.
   virtual Batch get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const;
   /// Whether a batch of so many samples takes less time than waking a thread to make it (some 50 µs): small, in memory,
   /// nothing to decode. The loader then makes it where it is asked for (DirectLoader). Constant.

@@ -10,12 +10,13 @@ Batch DeviceFeed::send(Batch batch) const {
   const at::NoGradGuard no_grad;
   const CurrentStream place(copies_);
   const auto sent = [this](const at::Tensor& tensor) {
-    if (!tensor.defined() || tensor.device() == device_) return tensor;
+    if (tensor.device() == device_) return tensor;
     // LibTorch keeps pinned memory until the copy out of it is over.
     return (device_.is_cuda() ? tensor.pin_memory() : tensor).to(device_, /*non_blocking=*/true);
   };
-  batch.input = sent(batch.input);
-  batch.target = sent(batch.target);
+  auto fields = batch.fields();
+  for (auto& [name, tensor] : fields) tensor = sent(tensor);
+  batch.set_fields(fields);
   const auto arrived = std::make_shared<DeviceEvent>(device_);
   arrived->record(copies_);
   batch.arrived = arrived;
@@ -24,8 +25,8 @@ Batch DeviceFeed::send(Batch batch) const {
 
 void DeviceFeed::receive(const Batch& batch) {
   if (!batch.arrived) return;
-  for (const auto& tensor : {batch.input, batch.target}) {
-    if (tensor.defined() && !tensor.is_cpu()) DeviceStream::current(tensor.device()).use(tensor, *batch.arrived);
+  for (const auto& [name, tensor] : batch.fields()) {
+    if (!tensor.is_cpu()) DeviceStream::current(tensor.device()).use(tensor, *batch.arrived);
   }
 }
 

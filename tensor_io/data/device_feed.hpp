@@ -14,7 +14,7 @@ class DeviceFeed {
  public:
   explicit DeviceFeed(c10::Device device);
 
-  /// The batch, with input and target on the device once what `arrived` marks is over. Any thread.
+  /// The batch, with its fields on the device once what `arrived` marks is over. Any thread.
   Batch send(Batch batch) const;
   /// Makes the calling thread's current stream wait for a batch that was sent; it may be used there and dropped any
   /// time. Nothing to do for one that was not sent.

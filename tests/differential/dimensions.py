@@ -34,7 +34,7 @@ DIMENSIONS = {
     "accumulate": [1, 2],
     "drop_last": [True, False],
     "shuffle": [False, True],
-    "feed": ["loader", "uneven"],
+    "feed": ["loader", "named", "uneven"],
     "balance": ["equal", "weights"],
     "max_steps": [0, 6],
     "bad_sample": [-1, 4],
@@ -82,7 +82,7 @@ RARE = {
     "odd": {"bfloat16": 12},
     "scale": {1e6: 12},
     "samples": {3: 12, 1: 12},
-    "feed": {"uneven": 6},
+    "feed": {"named": 4, "uneven": 6},
     "balance": {"weights": 4},
     "bad_sample": {4: 6},
     "comm_hook": {"fp16": 8, "bf16": 8, "powersgd": 6, "owing": 4},
@@ -182,9 +182,9 @@ def is_server(strategy):
 
 
 REFUSED = [
-    Refusal("samples drop_last resume_batch batch_size", lambda j: j["feed"] == "loader" and j["drop_last"] and any(
+    Refusal("samples drop_last resume_batch batch_size", lambda j: j["feed"] != "uneven" and j["drop_last"] and any(
         j["samples"] < batch for _, batch, _ in phases(j)), "… samples are fewer than one batch of …"),
-    Refusal("batch_size accumulate ranks resume_batch resume_ranks", lambda j: j["feed"] == "loader" and any(
+    Refusal("batch_size accumulate ranks resume_batch resume_ranks", lambda j: j["feed"] != "uneven" and any(
         not is_cut(j, *phase) for phase in phases(j)), "… samples can't be cut into … micro-batches for … ranks"),
     Refusal("frozen", lambda j: j["frozen"] == "first", "parameter … is trained now, and was frozen when the model was distributed"),
     Refusal("feed schedule", lambda j: j["feed"] == "uneven" and j["schedule"] == "step",
@@ -248,6 +248,7 @@ def settle(job):
 
 def settle_once(job):
     simple = lambda *names: job.update({name: SIMPLEST[name] for name in names})
+    uneven = ["feed"] if job["feed"] == "uneven" else []
     if job["model"] != "tokens":
         simple("padding_idx")
         if job["tie"] == "output":
@@ -285,7 +286,7 @@ def settle_once(job):
         if job["comm_hook"] == "fp16":  # it may overflow
             simple("on_not_finite")
     if job["event"] == "infinite" and job["on_not_finite"] == "stop":  # the rank with that loss must have a sample then
-        simple("drop_last", "feed")
+        simple("drop_last", *uneven)
     if job["optimizer"] == "adamw":
         simple("rule")
     if job["norm"] != "batch":
@@ -299,7 +300,7 @@ def settle_once(job):
         # In ddp ranks may have their own buffers.
         simple("broadcast_buffers", "resume_strategy")
         if job["strategy"] in LOCAL:
-            simple("samples", "drop_last", "feed")
+            simple("samples", "drop_last", *uneven)
         if job["unused"] in ("rank", "data"):
             simple("unused")
         if hurts(job):
@@ -399,7 +400,7 @@ def settle_once(job):
     if job["event"] == "lose" and (is_mesh(job["strategy"]) or job["strategy"] == "hybrid_shard"):
         simple("event")  # of which the number of ranks is fixed
     if job["event"] == "lose" and job["strategy"] not in ("ddp", *APART):  # they may run steps again, with fewer ranks
-        simple("dropout", "feed", "norm")
+        simple("dropout", "norm", *uneven)
         if job["hurt_step"] == 0:  # before there is a copy of its shard
             simple("hurt_step")
         if job["amp"] == "fp16":  # what is beyond f16 goes by a rank's number of samples
@@ -447,7 +448,7 @@ def settle_once(job):
     if job["strategy"] != "parameter_server" or job["ranks"] > 1:  # whose gradient is how old goes by who is first
         simple("staleness")
     if job["staleness"] > 0:
-        simple("resume_ranks", "feed")
+        simple("resume_ranks", *uneven)
     if not hurts(job):
         simple("kill_at", "hurt_step", "hurt_rank", "again")
 

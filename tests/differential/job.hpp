@@ -57,7 +57,8 @@ struct Job {
   int accumulate = 1;  ///< grad_accum_steps
   bool drop_last = true;
   bool shuffle = false;
-  std::string feed = "loader";    ///< loader, uneven (rank.uneven)
+  std::string feed = "loader";    ///< loader, named (the loader's samples have no input, and labels of unequal lengths,
+                                  ///< which are padded), uneven (rank.uneven)
   std::string balance = "equal";  ///< equal, weights (1, 2, .. by rank)
   int max_steps = 0;
   int bad_sample = -1;  ///< that can't be read, in both sets: the next one is trained on, and validation leaves it out

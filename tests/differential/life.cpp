@@ -7,6 +7,7 @@
 #include "launch/program/job.hpp"
 #include "strategies/batch_norm/sync_batch_norm.hpp"
 #include "tensor_io/data/bad_samples.hpp"
+#include "tensor_io/data/collate.hpp"
 #include "tensor_io/layers/autocast.hpp"
 #include "tensor_io/layers/dropout.hpp"
 #include "tensor_io/layers/parallel_layers.hpp"
@@ -34,13 +35,29 @@ struct TroupeKit {
 };
 using Net = NetImpl<TroupeKit>;
 
+std::int64_t label_count(const Job& job) { return job.model == "tokens" ? kLength : 1; }
+
+/// A sample's labels (at most label_count,), without those at the end that do not count.
+at::Tensor cut_labels(const at::Tensor& target) {
+  const auto labels = target.view({-1});
+  auto n = labels.size(0);
+  while (n > 0 && labels[n - 1].item<std::int64_t>() == -100) --n;
+  return labels.narrow(0, 0, n);
+}
+
 class SampleSet final : public Dataset {
  public:
   SampleSet(const Job& job, std::int64_t first, std::int64_t size) : job_(job), first_(first), size_(size) {}
   std::int64_t size() const override { return size_; }
   Example get(std::int64_t index, const SampleContext&) const override {
     if (index == job_.bad_sample) throw Error(ErrorCode::bad_data, "sample", "it can't be read", "");
-    return {input_of(job_, first_ + index), target_of(job_, first_ + index)};
+    const auto input = input_of(job_, first_ + index), target = target_of(job_, first_ + index);
+    if (job_.feed != "named") return {input, target};
+    return {.named = {{"x", input}, {"labels", cut_labels(target)}}};
+  }
+  Batch collate(const std::vector<Example>& examples) const override {
+    if (job_.feed != "named") return Dataset::collate(examples);
+    return pad_to_longest(examples, {.values = {{"labels", -100}}}, name());
   }
   bool quick(std::int64_t) const override { return true; }
 
@@ -48,6 +65,13 @@ class SampleSet final : public Dataset {
   const Job& job_;
   std::int64_t first_, size_;
 };
+
+at::Tensor input_in(const Batch& batch) { return batch[batch.input.defined() ? "input" : "x"]; }
+at::Tensor target_in(const Job& job, const Batch& batch) {
+  if (batch.target.defined()) return batch["target"];
+  const auto& labels = batch["labels"];
+  return at::constant_pad_nd(labels, {0, label_count(job) - labels.size(1)}, -100);
+}
 
 std::shared_ptr<const Dataset> sample_set(const Job& job, std::int64_t first, std::int64_t size) {
   return std::make_shared<SkipBadSamples>(std::make_shared<SampleSet>(job, first, size));
@@ -114,7 +138,7 @@ class Life {
         rank_.steps_done(),
         static_cast<int>(batch.micro_batch),
         {{rank_.system().compute().data_shard().index, batch.index[0].item<std::int64_t>(), batch.numel()}}};
-    return loss_of(net, batch.input, batch.target, place);
+    return loss_of(net, input_in(batch), target_in(job_, batch), place);
   }
   void stop_if_due() {
     if (stop_after_ > 0 && rank_.steps_done() == stop_after_ - 1)

@@ -76,13 +76,14 @@ TEST_CASE("[L03] gpu: batches that are sent ahead arrive whole", "[gpu][kernels]
     Batch batch;
     batch.input = torch::full({256, 3, 32, 32}, i);
     batch.target = torch::full({256}, i, at::kLong);
+    batch.named = {{"mask", torch::full({256, 3}, i)}};
     sent.push_back(feed.send(batch));
     batches.push_back(std::move(batch));
   }
   for (int i = 0; i < 20; ++i) {
     DeviceFeed::receive(sent[static_cast<std::size_t>(i)]);
-    const auto sum = sent[static_cast<std::size_t>(i)].input.sum();
+    const auto sum = sent[static_cast<std::size_t>(i)].input.sum() + sent[static_cast<std::size_t>(i)]["mask"].sum();
     sent[static_cast<std::size_t>(i)] = {};  // its memory may go to the next
-    CHECK(sum.item<double>() == 256.0 * 3 * 32 * 32 * i);
+    CHECK(sum.item<double>() == 256.0 * 3 * (32 * 32 + 1) * i);
   }
 }

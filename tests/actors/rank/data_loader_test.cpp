@@ -1,8 +1,10 @@
 #include "actors/rank/data_loader.hpp"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/scalar_tensor.h>
 
+#include "tensor_io/data/collate.hpp"
 #include "tensor_io/data/datasets.hpp"
 #include "tests/catch.hpp"
 
@@ -115,6 +117,47 @@ TEST_CASE("[S03] a quick data set's batches are made where they are asked for, t
   }
   CHECK(by_actor.batches.size() == 8);
   CHECK_FALSE(loader.next());
+}
+
+TEST_CASE("[S03] workers and the asking thread make the same padded batches of named tensors, counted by samples") {
+  struct Sentences final : Numbers {
+    using Numbers::Numbers;
+    Example get(std::int64_t index, const SampleContext&) const override {
+      return {.named = {{"input_ids", at::full({index % 5}, index, at::kLong)}}};
+    }
+    Batch collate(const std::vector<Example>& examples) const override { return pad_to_longest(examples); }
+  };
+  auto o = options(GENERATE(0, 3));
+  o.dataset = std::make_shared<Sentences>(40);
+  const auto loaded = drain(o);
+  REQUIRE(loaded.batches.size() == 20);
+  DirectLoader loader(o);
+  for (const auto& batch : loaded.batches) {
+    const auto made = loader.next();
+    REQUIRE((made && made->batch));
+    CHECK(batch->numel() == 4);
+    CHECK(batch->counted == 4);
+    for (const char* name : {"input_ids", "attention_mask"}) CHECK((*made->batch)[name].equal((*batch)[name]));
+    CHECK((*batch)["attention_mask"].sum(1).equal(batch->index % 5));
+    CHECK((*batch)["input_ids"].sum(1).equal(batch->index * (batch->index % 5)));
+  }
+}
+
+TEST_CASE("[S03] samples that can't be stacked end the loader with step, data set, field and sample") {
+  struct Sentences final : Numbers {
+    using Numbers::Numbers;
+    Example get(std::int64_t index, const SampleContext&) const override { return {at::full({1 + index}, 1)}; }
+    std::string name() const override { return "sentences"; }
+  };
+  auto o = options(1);
+  o.sampler.shuffle = false;
+  o.dataset = std::make_shared<Sentences>(40);
+  const auto loaded = drain(o);
+  REQUIRE(loaded.failed);
+  CHECK(loaded.failed->code == ErrorCode::usage);
+  CHECK_THAT(loaded.failed->to_string(),
+             Catch::Contains("batch of step 0 in epoch 0 of sentences: sentences: field input: sample 1 has the shape "
+                             "[2], sample 0 has [1]; for sequences of unequal lengths let collate return"));
 }
 
 TEST_CASE("[S04] a loader that starts at a cursor gives what the uninterrupted one gives from there") {

@@ -207,21 +207,25 @@ TEST_CASE(
   Batch batch;
   batch.input = torch::randn({4, 3});
   batch.target = torch::arange(4);
+  batch.named = {{"mask", torch::ones({4, 3})}};
   batch.index = torch::arange(4);
   FakeDevice::hold();  // the copy is not over
   const auto sent = feed.send(batch);
   CHECK((sent.input.device() == FakeDevice::device()));
   CHECK((sent.target.device() == FakeDevice::device()));
+  CHECK((sent["mask"].device() == FakeDevice::device()));
   CHECK(sent.index.is_cpu());
   CHECK_FALSE(sent.arrived->done());
   DeviceFeed::receive(sent);
   CHECK((FakeDevice::calls() == std::vector<std::string>{"e1 marks s1", "s0 waits for e1", "s0 uses memory",
-                                                         "s0 waits for e1", "s0 uses memory"}));
+                                                         "s0 waits for e1", "s0 uses memory", "s0 waits for e1",
+                                                         "s0 uses memory"}));
   CHECK((host_waits() == waits));
   CHECK((FakeDevice::items() == items));
   FakeDevice::release();
   CHECK(sent.arrived->done());
   CHECK(torch::equal(sent.input.cpu(), batch.input));
+  CHECK(torch::equal(sent["mask"].cpu(), batch["mask"]));
   CHECK_NOTHROW(DeviceFeed::receive(batch));  // one that was not sent
 }
 
