@@ -411,8 +411,8 @@ def settle_once(job):
         simple("kill_at")
     if kills(job) and trains_apart(job) and job["kill_at"] in ("buckets", "reduced"):  # places of outer steps only
         simple("kill_at")
-    # If a rank dies in the last save or behind it, that may be made of its steps, or made again of the newcomer's.
-    if kills(job) and is_local(job) and job["kill_at"] in ("save", "end"):
+    # If a rank dies in a save, that may be made of its steps, or made again of the newcomer's.
+    if kills(job) and is_local(job) and job["kill_at"] == "save":
         simple("kill_at")
     # If a rank dies in or just behind an outer step, time decides which of the others have done it.
     if kills(job) and is_local(job):

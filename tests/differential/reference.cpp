@@ -171,7 +171,10 @@ class PlainRun {
   bool dies_voted() const {
     return job_.kill_at == "voted" || job_.kill_at == "committed" || job_.kill_at == "optimizer";
   }
-  bool dies_now() const { return kills(job_) && step_ == hurt_step_of(job_) + (dies_voted() ? 1 : 0); }
+  // Behind the last save (`end`) there is nothing left to change.
+  bool dies_now() const {
+    return kills(job_) && job_.kill_at != "end" && step_ == hurt_step_of(job_) + (dies_voted() ? 1 : 0);
+  }
 
   void lose_rank() {
     const auto lost = hurt_rank_of(job_);
