@@ -14,6 +14,7 @@
 
 #include "launch/network/actor_system.hpp"
 #include "launch/program/simulate.hpp"
+#include "launch/rank/rank_system.hpp"
 #include "strategies/mesh/mesh_parallel.hpp"
 #include "tensor_io/base/steady_time.hpp"
 #include "tensor_io/data/datasets.hpp"
@@ -118,7 +119,7 @@ std::vector<double> bubbles(const std::string& schedule, int chunks, int steps) 
       std::lock_guard lock(mutex);
       times[static_cast<std::size_t>(options.process.slot)].push_back(step);
     }
-    rank.system().finish({ErrorCode::ok, options.process.slot, {}, -1, {}, {}, {}});
+    system_of(rank).finish({ErrorCode::ok, options.process.slot, {}, -1, {}, {}, {}});
     return 0;
   });
   if (code != 0) std::exit(code);

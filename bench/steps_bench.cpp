@@ -27,6 +27,7 @@
 #include "bench/plain_write.hpp"
 #include "bench/processes.hpp"
 #include "bench/step_job.hpp"
+#include "launch/rank/rank_system.hpp"
 #include "launch/rank/run_checkpoints.hpp"
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
 #include "tensor_io/checkpoint/checkpoint_writer.hpp"
@@ -184,7 +185,7 @@ void serve(troupe::Rank& rank, const Options& options) {
       int safe_after = 0;
       if (verb == "write") {
         if (!plain)
-          plain = std::make_unique<PlainWrite>(saved_bytes(rank.system().compute().strategy(), *optimizer, rank));
+          plain = std::make_unique<PlainWrite>(saved_bytes(system_of(rank).compute().strategy(), *optimizer, rank));
         rank.barrier();
         plain->begin(directory + "-plain-" + std::to_string(rank.rank()));  // beside the folder, whose files are read
       }
@@ -228,7 +229,7 @@ void serve(troupe::Rank& rank, const Options& options) {
       if (rank.is_main()) print("read_ms", {ms});
     } else if (verb == "writer") {
       if (rank.is_main())
-        print("cpu_ms_per_gib", {writer_cpu_ms(argument, rank.system().compute().strategy(), *optimizer)});
+        print("cpu_ms_per_gib", {writer_cpu_ms(argument, system_of(rank).compute().strategy(), *optimizer)});
     } else if (verb == "quit") {
       return;
     }

@@ -12,18 +12,13 @@
 #include <vector>
 
 #include "actors/messages/messages.hpp"
+#include "actors/rank/data_cursor.hpp"
 #include "actors/rank/rank_supervisor.hpp"
 #include "tensor_io/data/dataset.hpp"
 #include "tensor_io/data/device_feed.hpp"
 #include "tensor_io/data/sampler.hpp"
 
 namespace troupe {
-
-/// Where a run stands in the data: the next step to load.
-struct DataCursor {
-  std::int64_t epoch = 0;
-  std::int64_t step = 0;  ///< within the epoch
-};
 
 struct DataLoaderOptions {
   int rank = 0;

@@ -338,7 +338,8 @@ caf::result<bool> RankSupervisorState::finish(const ErrorReport& report) {
   return promise;
 }
 
-// Again to a coordinator that is found again, until one has heard it: it counts a rank that goes without a word as lost.
+// Again to a coordinator that is found again, until one has heard it: it counts a rank that goes without a word as
+// lost.
 void RankSupervisorState::tell_end() {
   if (!options.coordinator) return;
   self->request(caf::actor_cast<CoordinatorActor>(options.coordinator), caf::infinite, *end)

@@ -9,6 +9,8 @@
 
 namespace {
 
+namespace nn = torch::nn;
+
 // Which of two half moons a point lies on.
 class Moons : public troupe::Dataset {
  public:
@@ -28,22 +30,20 @@ class Moons : public troupe::Dataset {
   std::int64_t first_;
 };
 
+nn::Sequential model() {
+  return nn::Sequential(nn::Linear(2, 32), nn::Tanh(), nn::Linear(32, 32), nn::Tanh(), nn::Linear(32, 2));
+}
+
+troupe::Loss loss(nn::Sequential& net, const troupe::Batch& batch) {
+  const auto scores = net->forward(batch.input);
+  const auto correct = scores.argmax(1).eq(batch.target).sum();
+  return {nn::functional::cross_entropy(scores, batch.target), correct};
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   register_gossip();
-  troupe::Job job;
-  job.model = [](const troupe::Config&) {
-    namespace nn = torch::nn;
-    return nn::Sequential(nn::Linear(2, 32), nn::Tanh(), nn::Linear(32, 32), nn::Tanh(), nn::Linear(32, 2)).ptr();
-  };
-  job.data = [](const troupe::Config&) {
-    return troupe::Datasets{std::make_shared<Moons>(0), std::make_shared<Moons>(4000)};
-  };
-  job.loss = [](torch::nn::Module& model, const troupe::Batch& batch, const troupe::Config&) {
-    const auto scores = model.as<torch::nn::SequentialImpl>()->forward(batch.input);
-    const auto correct = scores.argmax(1).eq(batch.target).sum();
-    return troupe::Loss(torch::nn::functional::cross_entropy(scores, batch.target), correct);
-  };
-  return troupe::run(job, argc, argv);
+  const troupe::Datasets data{std::make_shared<Moons>(0), std::make_shared<Moons>(4000)};
+  return troupe::run<nn::Sequential>(argc, argv, {.model = model, .data = data, .loss = loss});
 }

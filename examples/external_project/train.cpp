@@ -21,22 +21,23 @@ class Wave : public troupe::Dataset {
   double offset_;
 };
 
+namespace nn = torch::nn;
+
+nn::Sequential model(const troupe::Config& config) {
+  const auto hidden = config.get<std::int64_t>("hidden");
+  return nn::Sequential(nn::Linear(1, hidden), nn::Tanh(), nn::Linear(hidden, 1));
+}
+
+troupe::Loss loss(nn::Sequential& net, const troupe::Batch& batch) {
+  return torch::mse_loss(net->forward(batch.input), batch.target);
+}
+
+void declare(troupe::Config& config) {
+  config.lr = 0.05;
+  config.declare("hidden", std::int64_t{16}, "width of the hidden layer");
+}
+
 int main(int argc, char** argv) {
-  troupe::Job job;
-  job.declare = [](troupe::Config& config) {
-    config.lr = 0.05;
-    config.declare("hidden", std::int64_t{16}, "width of the hidden layer");
-  };
-  job.model = [](const troupe::Config& config) {
-    namespace nn = torch::nn;
-    const auto hidden = config.get<std::int64_t>("hidden");
-    return nn::Sequential(nn::Linear(1, hidden), nn::Tanh(), nn::Linear(hidden, 1)).ptr();
-  };
-  job.data = [](const troupe::Config&) {
-    return troupe::Datasets{std::make_shared<Wave>(0), std::make_shared<Wave>(0.5)};
-  };
-  job.loss = [](torch::nn::Module& model, const troupe::Batch& batch, const troupe::Config&) {
-    return troupe::Loss(torch::mse_loss(model.as<torch::nn::SequentialImpl>()->forward(batch.input), batch.target));
-  };
-  return troupe::run(job, argc, argv);
+  const troupe::Datasets data{std::make_shared<Wave>(0), std::make_shared<Wave>(0.5)};
+  return troupe::run<nn::Sequential>(argc, argv, {.model = model, .data = data, .loss = loss, .declare = declare});
 }

@@ -14,11 +14,6 @@
 #include <nlohmann/json.hpp>
 
 #include "gpt.hpp"
-#include "tensor_io/checkpoint/checkpoint_reader.hpp"
-#include "tensor_io/checkpoint/state_matching.hpp"
-#include "tensor_io/data/bad_samples.hpp"
-#include "tensor_io/data/token_dataset.hpp"
-#include "tensor_io/optimizer/fused_optimizer.hpp"
 
 namespace {
 
@@ -61,6 +56,8 @@ GptOptions model_options(const Config& config) {
   return options;
 }
 
+Gpt model(const Config& config) { return Gpt(model_options(config)); }
+
 troupe::Datasets data(const Config& config) {
   troupe::TokenOptions options;
   options.block_size = config.get<std::int64_t>("block_size");
@@ -79,8 +76,8 @@ troupe::Datasets data(const Config& config) {
   return {train, held_out};
 }
 
-troupe::Loss loss(torch::nn::Module& model, const troupe::Batch& batch, const Config& config) {
-  const auto scores = model.as<GptImpl>()->forward(batch.input).flatten(0, 1);
+troupe::Loss loss(Gpt& net, const troupe::Batch& batch, const Config& config) {
+  const auto scores = net(batch.input).flatten(0, 1);
   const auto target = batch.target.flatten();
   const auto value = torch::nn::functional::cross_entropy(
       scores, target, torch::nn::functional::CrossEntropyFuncOptions().label_smoothing(config.label_smoothing));
@@ -89,9 +86,9 @@ troupe::Loss loss(torch::nn::Module& model, const troupe::Batch& batch, const Co
 }
 
 /// Weight decay is for matrices, not for biases and norms.
-std::unique_ptr<troupe::Optimizer> optimizer(const torch::nn::Module& model, const Config& config) {
+std::unique_ptr<troupe::Optimizer> optimizer(const GptImpl& net, const Config& config) {
   troupe::ParameterGroup matrices, rest;
-  for (const auto& item : model.named_parameters()) {
+  for (const auto& item : net.named_parameters()) {
     (item.value().dim() > 1 ? matrices : rest).parameters.emplace_back(item.key(), item.value());
   }
   rest.weight_decay = 0;
@@ -172,12 +169,7 @@ void generate_text(const Config& settings) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  troupe::Job job;
-  job.declare = declare;
-  job.model = [](const Config& config) { return Gpt(model_options(config)).ptr(); };
-  job.data = data;
-  job.loss = loss;
-  job.optimizer = optimizer;
+  const troupe::JobOf<Gpt> job{.model = model, .data = data, .loss = loss, .optimizer = optimizer};
   return troupe::main(
       argc, argv,
       [&](troupe::Rank& rank) {

@@ -33,16 +33,13 @@ class Spirals : public troupe::Dataset {
   std::int64_t first_;
 };
 
+troupe::Loss loss(Net& net, const troupe::Batch& batch) {
+  const auto scores = net(batch.input);
+  const auto correct = scores.argmax(1).eq(batch.target).sum();
+  return {torch::nn::functional::cross_entropy(scores, batch.target), correct};
+}
+
 int main(int argc, char** argv) {
-  troupe::Job job;
-  job.model = [](const troupe::Config&) { return Net().ptr(); };
-  job.data = [](const troupe::Config&) {
-    return troupe::Datasets{std::make_shared<Spirals>(0), std::make_shared<Spirals>(4000)};
-  };
-  job.loss = [](torch::nn::Module& model, const troupe::Batch& batch, const troupe::Config&) {
-    const auto scores = model.as<NetImpl>()->forward(batch.input);
-    const auto correct = scores.argmax(1).eq(batch.target).sum();
-    return troupe::Loss(torch::nn::functional::cross_entropy(scores, batch.target), correct);
-  };
-  return troupe::run(job, argc, argv);
+  const troupe::Datasets data{std::make_shared<Spirals>(0), std::make_shared<Spirals>(4000)};
+  return troupe::run<Net>(argc, argv, {.data = data, .loss = loss});
 }

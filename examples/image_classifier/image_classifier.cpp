@@ -10,20 +10,21 @@
 // expect: a falling loss, a held-out accuracy after each epoch (digits: above 0.97 after a few), and the path of the
 // last checkpoint.
 #include "mini_resnet.hpp"
-#include "tensor_io/data/datasets.hpp"
+
+MiniResNet model(const troupe::Config& config) { return MiniResNet(config.in_channels, config.num_classes); }
+
+troupe::Datasets data(const troupe::Config& config) {
+  auto [train, held_out] = troupe::make_datasets(config, config.seed);
+  return {train, held_out};
+}
+
+troupe::Loss loss(MiniResNet& net, const troupe::Batch& batch, const troupe::Config& config) {
+  const auto scores = net(batch.input);
+  const auto loss = torch::nn::functional::cross_entropy(
+      scores, batch.target, torch::nn::functional::CrossEntropyFuncOptions().label_smoothing(config.label_smoothing));
+  return {loss, scores.argmax(1).eq(batch.target).sum()};
+}
 
 int main(int argc, char** argv) {
-  troupe::Job job;
-  job.model = [](const troupe::Config& config) { return MiniResNet(config.in_channels, config.num_classes).ptr(); };
-  job.data = [](const troupe::Config& config) {
-    auto [train, held_out] = troupe::make_datasets(config, config.seed);
-    return troupe::Datasets{train, held_out};
-  };
-  job.loss = [](torch::nn::Module& model, const troupe::Batch& batch, const troupe::Config& config) {
-    const auto scores = model.as<MiniResNetImpl>()->forward(batch.input);
-    const auto loss = torch::nn::functional::cross_entropy(
-        scores, batch.target, torch::nn::functional::CrossEntropyFuncOptions().label_smoothing(config.label_smoothing));
-    return troupe::Loss(loss, scores.argmax(1).eq(batch.target).sum());
-  };
-  return troupe::run(job, argc, argv);
+  return troupe::run<MiniResNet>(argc, argv, {.model = model, .data = data, .loss = loss});
 }

@@ -2,8 +2,6 @@
 // line of train.toml.
 #include <troupe/troupe.hpp>
 
-#include "tensor_io/data/datasets.hpp"
-
 // The model. TROUPE_BLOCK instead of TORCH_MODULE makes a part that --strategy fsdp can shard and gather by itself.
 struct LayerImpl : torch::nn::Module {
   LayerImpl(std::int64_t in, std::int64_t out) : linear(register_module("linear", torch::nn::Linear(in, out))) {}
@@ -23,32 +21,28 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
+Net model(const troupe::Config& config) {
+  const auto pixels = config.in_channels * config.image_size * config.image_size;
+  return Net(pixels, config.get<std::int64_t>("hidden"), config.num_classes);
+}
+
+// What to train on, and what to measure on. `--data image_folder --data_dir PICTURES` and others work at once; a data
+// set of your own is a class with size() and get(i), derived from troupe::Dataset.
+troupe::Datasets data(const troupe::Config& config) {
+  auto [train, held_out] = troupe::make_datasets(config, config.seed);
+  return {train, held_out};
+}
+
+// The mean loss of a batch, and how many of it were right.
+troupe::Loss loss(Net& net, const troupe::Batch& batch) {
+  const auto scores = net(batch.input);
+  const auto correct = scores.argmax(1).eq(batch.target).sum();
+  return {torch::nn::functional::cross_entropy(scores, batch.target), correct};
+}
+
+// Settings of your own, beside Troupe's: --hidden 256, or `hidden = 256` under [program] in train.toml.
+void declare(troupe::Config& config) { config.declare("hidden", std::int64_t{128}, "width of the inner layers"); }
+
 int main(int argc, char** argv) {
-  troupe::Job job;
-
-  // Settings of your own, beside Troupe's: --hidden 256, or `hidden = 256` under [program] in train.toml.
-  job.declare = [](troupe::Config& config) {
-    config.declare("hidden", std::int64_t{128}, "width of the inner layers");
-  };
-
-  job.model = [](const troupe::Config& config) {
-    const auto pixels = config.in_channels * config.image_size * config.image_size;
-    return Net(pixels, config.get<std::int64_t>("hidden"), config.num_classes).ptr();
-  };
-
-  // What to train on, and what to measure on. `--data image_folder --data_dir PICTURES` and others work at once; a data
-  // set of your own is a class with size() and get(i), derived from troupe::Dataset.
-  job.data = [](const troupe::Config& config) {
-    auto [train, held_out] = troupe::make_datasets(config, config.seed);
-    return troupe::Datasets{train, held_out};
-  };
-
-  // The mean loss of a batch, and how many of it were right.
-  job.loss = [](torch::nn::Module& model, const troupe::Batch& batch, const troupe::Config&) {
-    const auto scores = model.as<NetImpl>()->forward(batch.input);
-    const auto correct = scores.argmax(1).eq(batch.target).sum();
-    return troupe::Loss(torch::nn::functional::cross_entropy(scores, batch.target), correct);
-  };
-
-  return troupe::run(job, argc, argv);
+  return troupe::run<Net>(argc, argv, {.model = model, .data = data, .loss = loss, .declare = declare});
 }

@@ -31,6 +31,9 @@ struct Job {
 /// so on all work.
 int run(const Job& job, int argc, char** argv);
 
+/// Throws Error(usage) for a job without a part that is needed.
+void check(const Job& job);
+
 /// The loop itself, on one rank.
 void train(const Job& job, Rank& rank);
 

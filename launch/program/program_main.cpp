@@ -27,6 +27,7 @@
 #include "launch/process/run_lock.hpp"
 #include "launch/program/simulate.hpp"
 #include "launch/rank/rank.hpp"
+#include "launch/rank/rank_system.hpp"
 #include "strategies/shipped_strategies.hpp"
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
 #include "tensor_io/communicator/choice/device_selection.hpp"
@@ -148,14 +149,14 @@ RankEnd run_rank(caf::actor_system& system, const Config& config, const RankSyst
         std::fflush(stdout);
       }
     } catch (...) {
-      const auto failure = rank.system().fail(std::current_exception());
+      const auto failure = system_of(rank).fail(std::current_exception());
       if (failure.code != ErrorCode::fenced) rank.give_up_trace();  // a fenced one's successor writes that file
       rank.end_loop(failure.to_string());
       return {failure, exit_code(failure.code)};
     }
     const int signal = rank.stop_signal();
     const ErrorReport ended{signal == 0 ? ErrorCode::ok : ErrorCode::interrupted, rank.rank(), {}, -1, {}, {}, {}};
-    rank.system().finish(ended);
+    system_of(rank).finish(ended);
     return {ended, signal == 0 ? 0 : 128 + signal};
   } catch (...) {
     auto failure = report_of(std::current_exception());  // code ok: of a spare that was not needed

@@ -15,6 +15,7 @@
 #include "launch/network/actor_system.hpp"
 #include "launch/program/simulate.hpp"
 #include "launch/rank/rank.hpp"
+#include "launch/rank/rank_system.hpp"
 #include "strategies/shipped_strategies.hpp"
 #include "tensor_io/base/random_seed.hpp"
 #include "tensor_io/data/datasets.hpp"
@@ -110,7 +111,7 @@ struct Running {
     }
     rank.retry([&] {
       torch::NoGradGuard no_grad;
-      auto& strategy = rank.system().compute().strategy();
+      auto& strategy = system_of(rank).compute().strategy();
       std::vector<std::int64_t> all(kSamples);
       for (std::int64_t i = 0; i < kSamples; ++i) all[static_cast<std::size_t>(i)] = i;
       strategy.evaluation().begin_evaluation();
@@ -130,9 +131,9 @@ struct Running {
       Rank rank(system, config, options);
       try {
         train(rank);
-        rank.system().finish(ended);
+        system_of(rank).finish(ended);
       } catch (...) {
-        ended = rank.system().fail(std::current_exception());
+        ended = system_of(rank).fail(std::current_exception());
       }
     } catch (...) {
       ended = report_of(std::current_exception());

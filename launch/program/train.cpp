@@ -1,3 +1,4 @@
+#include <string>
 #include <vector>
 
 #include "launch/program/job.hpp"
@@ -28,7 +29,15 @@ void run_steps(Rank& rank, const std::shared_ptr<const Dataset>& data, Optimizer
 
 }  // namespace
 
+void check(const Job& job) {
+  const char* missing = !job.model ? "model" : !job.data ? "data" : !job.loss ? "loss" : nullptr;
+  if (missing == nullptr) return;
+  const std::string part = missing;
+  throw Error(ErrorCode::usage, part, "the job has no " + part, "set job." + part + ", as examples/hello_troupe does");
+}
+
 void train(const Job& job, Rank& rank) try {
+  check(job);
   const auto& config = rank.config();
   rank.claim_checkpoints();
   rank.show_progress();

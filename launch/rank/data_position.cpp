@@ -1,19 +1,19 @@
 #include "launch/rank/data_position.hpp"
 
-#include "launch/rank/batch_stream.hpp"
+#include "launch/rank/batch_source.hpp"
 #include "launch/rank/uneven_batches.hpp"
 
 namespace troupe {
 
 DataCursor DataPosition::cursor() const {
-  if (stream_ != nullptr) return stream_->cursor();
+  if (source_ != nullptr) return source_->cursor();
   return uneven_ != nullptr ? uneven_->cursor() : start_;
 }
 
 bool DataPosition::epoch_is_over() const { return uneven_ == nullptr && cursor().step == 0 && cursor().epoch > 0; }
 
-std::optional<DataCursor> DataPosition::begin_stream(bool newcomer) noexcept {
-  const bool first = !std::exchange(had_stream_, true);
+std::optional<DataCursor> DataPosition::begin_source(bool newcomer) noexcept {
+  const bool first = !std::exchange(had_source_, true);
   if (first && newcomer && start_.epoch == 0 && start_.step == 0) return std::nullopt;
   return start_;
 }

@@ -3,18 +3,18 @@
 #include <optional>
 #include <utility>
 
-#include "actors/rank/data_loader.hpp"
+#include "actors/rank/data_cursor.hpp"
 
 namespace troupe {
 
-class BatchStream;
+class BatchSource;
 class UnevenLoop;
 
-/// Where in the data a program's loop is: in a stream, in the rounds of uneven batches, or in neither. Compute's
-/// thread.
+/// Where in the data a program's loop is: in a loader's batches, in the rounds of uneven batches, or in neither.
+/// Compute's thread.
 class DataPosition {
  public:
-  /// A checkpoint says where the first loop begins: at `start` in a stream, at `start.epoch` and `round` with uneven
+  /// A checkpoint says where the first loop begins: at `start` with a loader, at `start.epoch` and `round` with uneven
   /// batches.
   void resume_at(const DataCursor& start, std::int64_t round) noexcept {
     start_ = start;
@@ -24,19 +24,15 @@ class DataPosition {
   /// The step, or the loop and round, that comes next.
   DataCursor cursor() const;
   /// Batches are being handed out; else nothing says where the data stands.
-  bool has_loop() const noexcept { return stream_ != nullptr || uneven_ != nullptr; }
-  /// Of a stream: no batch of the next epoch is used up yet.
+  bool has_loop() const noexcept { return source_ != nullptr || uneven_ != nullptr; }
+  /// Of a loader: no batch of the next epoch is used up yet.
   bool epoch_is_over() const;
 
-  /// The stream that is being read; nullptr: there is none.
-  BatchStream* stream() const noexcept { return stream_; }
-  /// Where a stream begins that is made now. Empty: where the other ranks are, on a `newcomer`.
-  std::optional<DataCursor> begin_stream(bool newcomer) noexcept;
-  void set_stream(BatchStream* stream) noexcept { stream_ = stream; }
-  /// `to` takes the place of `from`, if that is being read.
-  void replace_stream(const BatchStream* from, BatchStream* to) noexcept {
-    if (stream_ == from) stream_ = to;
-  }
+  /// The loader that is being read; nullptr: there is none.
+  BatchSource* source() const noexcept { return source_; }
+  /// Where a loader begins that is made now. Empty: where the other ranks are, on a `newcomer`.
+  std::optional<DataCursor> begin_source(bool newcomer) noexcept;
+  void set_source(BatchSource* source) noexcept { source_ = source; }
 
   /// Returns the loop's number among the program's, from 0.
   std::int64_t begin_uneven(const UnevenLoop* loop) noexcept;
@@ -53,8 +49,8 @@ class DataPosition {
  private:
   DataCursor start_;
   std::int64_t start_round_ = 0;
-  BatchStream* stream_ = nullptr;
-  bool had_stream_ = false;
+  BatchSource* source_ = nullptr;
+  bool had_source_ = false;
   const UnevenLoop* uneven_ = nullptr;
   std::int64_t uneven_loops_ = 0;  // that began
   DataCursor uneven_start_;

@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <limits>
 
-#include "launch/rank/batch_stream.hpp"
+#include "launch/rank/batch_source.hpp"
 
 namespace troupe {
 
@@ -22,10 +22,10 @@ void LoopRecords::begin() {
   open();
   if (!records_ || records_->has_begun()) return;
   RunRecords::Place last;
-  if (const auto* stream = position_.stream()) {
-    const auto& cursor = stream->cursor();
+  if (const auto* source = position_.source()) {
+    const auto& cursor = source->cursor();
     const bool at_start = cursor.step == 0 && cursor.epoch > 0;
-    last = {cursor.epoch - (at_start ? 1 : 0), at_start ? rank_.steps_per_epoch() : cursor.step, &stream->dataset()};
+    last = {cursor.epoch - (at_start ? 1 : 0), at_start ? rank_.steps_per_epoch() : cursor.step, &source->dataset()};
   }
   const auto done = rank_.steps_done();
   const auto lr = optimizer_ != nullptr && done > 0 ? optimizer_->first_rate(rank_.rate_for(*optimizer_, done - 1))
@@ -34,9 +34,9 @@ void LoopRecords::begin() {
 }
 
 RunRecords::Place LoopRecords::place_of_step() const {
-  const auto* stream = position_.stream();
-  if (stream == nullptr) return {};
-  return {stream->cursor().epoch, stream->cursor().step + 1, &stream->dataset()};
+  const auto* source = position_.source();
+  if (source == nullptr) return {};
+  return {source->cursor().epoch, source->cursor().step + 1, &source->dataset()};
 }
 
 void LoopRecords::add(const StepReport& report, const RunRecords::Place& place) {

@@ -166,7 +166,7 @@ void LoopTasks::refuse_late(const char* call, bool called) const {
   if (!parts_.model)
     throw Error(ErrorCode::usage, call, "no model was distributed", "call rank.distribute(model) before it");
   if (called) throw Error(ErrorCode::usage, call, "it was called before", "one call is for the whole loop");
-  if (parts_.position.stream() != nullptr)
+  if (parts_.position.source() != nullptr)
     throw Error(ErrorCode::usage, call, "the loader has begun", "call it before rank.loader(dataset)");
 }
 

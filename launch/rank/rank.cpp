@@ -5,6 +5,7 @@
 
 #include "actors/block/activation_checkpointing.hpp"
 #include "launch/config/device_settings.hpp"
+#include "launch/rank/batch_source.hpp"
 #include "launch/rank/gathered_model.hpp"
 #include "launch/rank/model_file.hpp"
 #include "launch/rank/rank_parts.hpp"
@@ -22,6 +23,18 @@ Rank::Rank(caf::actor_system& system, Config config, RankSystemOptions options)
   // build itself depends on the order of their draws.
   (void)seed_model(config_.seed);
 }
+
+RankSystem& system_of(Rank& rank) noexcept { return rank.system_; }
+
+int Rank::rank() const noexcept { return system_.compute().rank(); }
+
+int Rank::world_size() const noexcept { return system_.compute().world_size(); }
+
+at::Device Rank::device() const noexcept { return system_.options().device; }
+
+std::int64_t Rank::steps_done() const noexcept { return system_.compute().steps_done(); }
+
+Communicator& Rank::communicator() { return system_.compute().program_lane(); }
 
 Rank::~Rank() { profile_of_process().add(profile()); }
 
@@ -90,7 +103,7 @@ BatchStream Rank::loader(std::shared_ptr<const Dataset> dataset) {
                  (device().is_cpu() ? "" : ", device " + device().str()) + "; data: " + dataset->name() + ", " +
                  std::to_string(dataset->size()) + " samples");
   }
-  BatchStream batches(*this, *parts_, std::move(dataset));
+  BatchStream batches(std::make_unique<BatchSource>(*this, *parts_, std::move(dataset)));
   if (records.has_optimizer()) records.begin();  // else the first step does it
   return batches;
 }
@@ -136,16 +149,16 @@ StepReport Rank::step(Optimizer& optimizer) {
   records.begin();
   const auto place = records.place_of_step();
   auto report = tasks.saving_if_parked([&] { return system_.compute().step(optimizer, rate_for(optimizer)); });
-  auto* const stream = position.stream();
+  auto* const source = position.source();
   if (report.pending) {
     times.begin_forward();
-    if (stream != nullptr) stream->share_ended();
+    if (source != nullptr) source->share_ended();
     return report;
   }
   times.end_step(report);
   if (report.stop_signal != 0) system_.compute().notes()["stop_signal"] = std::to_string(report.stop_signal);
-  if (stream != nullptr && !report.repeat) stream->committed();
-  if (stream != nullptr) stream->rewind();
+  if (source != nullptr && !report.repeat) source->committed();
+  if (source != nullptr) source->rewind();
   trace.update(steps_done());
   tasks.gather_trace_if_due();
   if (!report.repeat && steps_done() <= report.step) {  // a rank was lost meanwhile, and all went back
@@ -203,7 +216,7 @@ void Rank::recover(const Error& error) {
   parts_->tasks.saving_if_parked([&] { system_.compute().recover(error); });
   parts_->times.forget_step();  // the step begins anew, and the stand-still is no part of it
   system_.compute().begin_step_time();
-  if (auto* const stream = parts_->position.stream()) stream->rewind();
+  if (auto* const source = parts_->position.source()) source->rewind();
   parts_->position.interrupt();
   parts_->tasks.gather_trace_if_due();  // where all went back to the window's end: a newcomer gathers in distribute
 }

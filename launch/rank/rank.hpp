@@ -13,21 +13,28 @@
 #include <cereal/types/string.hpp>
 #include <cereal/types/vector.hpp>
 
-#include "actors/rank/data_loader.hpp"
+#include "actors/rank/data_cursor.hpp"
 #include "actors/step/loss.hpp"
+#include "actors/step/step_report.hpp"
 #include "launch/config/config.hpp"
-#include "launch/rank/rank_system.hpp"
 #include "launch/rank/step_profile.hpp"
 #include "tensor_io/base/random_seed.hpp"
+#include "tensor_io/communicator/communicator.hpp"
 #include "tensor_io/data/dataset.hpp"
 #include "tensor_io/layers/autocast.hpp"
 #include "tensor_io/layers/deferred_init.hpp"
 #include "tensor_io/optimizer/optimizer.hpp"
 
+namespace caf {
+class actor_system;
+}
+
 namespace troupe {
 
 class BatchStream;
 struct RankParts;
+class RankSystem;
+struct RankSystemOptions;
 template <class Range>
 class UnevenBatches;
 
@@ -58,12 +65,12 @@ class Rank {
   ~Rank();
 
   /// They change when ranks are lost, replaced or added: between two steps, inside `step`.
-  int rank() const noexcept { return system_.compute().rank(); }
-  int world_size() const noexcept { return system_.compute().world_size(); }  ///< ranks that train now
+  int rank() const noexcept;
+  int world_size() const noexcept;                       ///< ranks that train now
   bool is_main() const noexcept { return rank() == 0; }  ///< rank 0, which prints and saves what is one for all
   /// Where this rank trains (config: device). `distribute` moves the model there, the loader its batches; what else
   /// forward needs is the program's to move.
-  at::Device device() const noexcept { return system_.options().device; }
+  at::Device device() const noexcept;
   const Config& config() const noexcept { return config_; }  ///< what was set, by whom: `sources`
 
   /// Hands the model to the config's strategy; collective. Returns what it was given (a module holder or a shared_ptr),
@@ -185,7 +192,7 @@ class Rank {
   /// on this process after every step. Replaces the one before.
   void between_steps(std::function<void(std::int64_t steps_done)> work);
   /// Optimizer steps done in the run.
-  std::int64_t steps_done() const noexcept { return system_.compute().steps_done(); }
+  std::int64_t steps_done() const noexcept;
   /// After `error` in collectives outside of a step or in forward: joins the next generation, or throws what can't be
   /// recovered. The step's batches come again.
   void recover(const Error& error);
@@ -193,7 +200,7 @@ class Rank {
   int stop_signal() const;                                    ///< the same on all ranks, after a step
 
   /// Collectives for the program's own use, in the same order on every rank.
-  Communicator& communicator() { return system_.compute().program_lane(); }
+  Communicator& communicator();
   void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum, std::string_view label = "user") {
     communicator().all_reduce(tensor, op, label);
   }
@@ -231,7 +238,6 @@ class Rank {
     return unpack<T>({communicator().broadcast_bytes(pack(object), root, "object")}).front();
   }
 
-  RankSystem& system() noexcept { return system_; }
   /// Steps of an epoch and of the run, known once a loader was made.
   std::int64_t steps_per_epoch() const noexcept;
   std::int64_t total_steps() const noexcept;
@@ -264,6 +270,7 @@ class Rank {
   double exposed_communication() const noexcept { return profile().exposed_communication(); }
 
  private:
+  friend RankSystem& system_of(Rank& rank) noexcept;
   template <class Build>
   auto build(Build& make) {
     const auto building = seed_model(config_.seed);

@@ -12,6 +12,7 @@
 
 namespace troupe {
 
+class Rank;
 class RunLock;
 
 struct RankSystemOptions {
@@ -84,6 +85,9 @@ class RankSystem {
   std::shared_ptr<StepProgress> progress_ = std::make_shared<StepProgress>();
   bool finished_ = false;
 };
+
+/// What a Rank stands on; not for programs.
+RankSystem& system_of(Rank& rank) noexcept;
 
 /// An exception as a report: a troupe::Error's own, anything else as the user's. `device`: where the rank trains.
 ErrorReport report_of(const std::exception_ptr& error, c10::Device device = c10::kCPU);

@@ -5,6 +5,7 @@
 #include "actors/rank/checkpointer.hpp"
 #include "actors/strategy/saved_state.hpp"
 #include "launch/config/data_order.hpp"
+#include "launch/rank/rank_system.hpp"
 #include "launch/rank/validation.hpp"
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/checkpoint/checkpoint_reader.hpp"
@@ -46,19 +47,19 @@ void RunCheckpoints::start_checkpointer(const SaveAttempt& first, bool publishes
   options.publishes = publishes;
   options.first = first;
   options.lock = lock_;
-  options.supervisor = caf::actor_cast<caf::actor>(rank_.system().supervisor());
-  checkpointer_ = caf::actor_cast<caf::actor>(spawn_checkpointer(rank_.system().system(), options));
+  options.supervisor = caf::actor_cast<caf::actor>(system_of(rank_).supervisor());
+  checkpointer_ = caf::actor_cast<caf::actor>(spawn_checkpointer(system_of(rank_).system(), options));
 }
 
 RunCheckpoints::~RunCheckpoints() {
   if (!checkpointer_) return;
   caf::anon_send_exit(checkpointer_, caf::exit_reason::user_shutdown);
-  rank_.system().compute().mailbox().actor().wait_for(checkpointer_);
+  system_of(rank_).compute().mailbox().actor().wait_for(checkpointer_);
 }
 
 RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector,
                                                 const std::function<void(const std::string&)>& log) {
-  auto& compute = rank_.system().compute();
+  auto& compute = system_of(rank_).compute();
   auto& lane = compute.program_lane();
   // Rank 0 looks which there are; what it finds, or why it finds none, goes to all, so that nobody waits for a rank
   // that has thrown.
@@ -141,7 +142,7 @@ std::string RunCheckpoints::own_state(const Position& position) const {
   mine.step_in_epoch = position.step_in_epoch;
   const auto random = at::detail::getDefaultCPUGenerator().get_state();
   mine.rng.assign(random.data_ptr<std::uint8_t>(), random.data_ptr<std::uint8_t>() + random.numel());
-  if (const auto& scaler = rank_.system().compute().loss_scaler(); scaler.enabled()) {
+  if (const auto& scaler = system_of(rank_).compute().loss_scaler(); scaler.enabled()) {
     mine.counters[kLossScale] = scaler.scale();
     mine.counters[kLossScaleTracker] = static_cast<double>(scaler.growth_tracker());
   }
@@ -150,13 +151,13 @@ std::string RunCheckpoints::own_state(const Position& position) const {
 
 // Facts for whoever reads it; the same on all ranks.
 std::map<std::string, std::string> RunCheckpoints::metadata() const {
-  auto& compute = rank_.system().compute();
+  auto& compute = system_of(rank_).compute();
   auto metadata = compute.strategy().saved_state().state();
   metadata["config"] = config_to_json(rank_.config());
   metadata["strategy"] = compute.strategy().name();
   metadata["optimizer"] = optimizer_.name();
   metadata["world_size"] = std::to_string(rank_.world_size());
-  metadata["job"] = rank_.system().options().job_id;
+  metadata["job"] = system_of(rank_).options().job_id;
   char text[32];
   std::snprintf(text, sizeof text, "%.17g", BestAccuracy::of(compute).value);
   metadata["best"] = text;
@@ -165,8 +166,8 @@ std::map<std::string, std::string> RunCheckpoints::metadata() const {
 
 // Another one for each try, of whichever run: of this process, of this generation.
 SaveAttempt RunCheckpoints::next_attempt() {
-  const auto& compute = rank_.system().compute();
-  const auto& options = rank_.system().options();
+  const auto& compute = system_of(rank_).compute();
+  const auto& options = system_of(rank_).options();
   const auto process = options.job_id + " " + std::to_string(options.process.incarnation);
   return {compute.steps_done(), xxh3_text(xxh3(process)) + "-" + std::to_string(compute.membership().generation) + "-" +
                                     std::to_string(++saves_)};
@@ -174,7 +175,7 @@ SaveAttempt RunCheckpoints::next_attempt() {
 
 void RunCheckpoints::save(const Position& position, bool best) {
   if (rank_.config().save_every < 0) return;
-  auto& compute = rank_.system().compute();
+  auto& compute = system_of(rank_).compute();
   compute.settle();
   await_end();
   compute.settle_optimizer(optimizer_);
@@ -189,11 +190,11 @@ void RunCheckpoints::save(const Position& position, bool best) {
 }
 
 void RunCheckpoints::save_alone(const Position& position) {
-  auto& strategy = rank_.system().compute().strategy();
+  auto& strategy = system_of(rank_).compute().strategy();
   if (rank_.config().save_every < 0) return;
   if (strategy.saved_state().shards_state()) {
     std::fprintf(stderr, "warning: step %lld is not saved: the other ranks' shards are out of reach\n",
-                 static_cast<long long>(rank_.system().compute().steps_done()));
+                 static_cast<long long>(system_of(rank_).compute().steps_done()));
     return;
   }
   await_end();
@@ -205,7 +206,7 @@ void RunCheckpoints::save_alone(const Position& position) {
 
 void RunCheckpoints::send(const Position& position, const SaveAttempt& attempt, bool best, int rank, int ranks,
                           std::vector<TensorPart> parts) {
-  auto& compute = rank_.system().compute();
+  auto& compute = system_of(rank_).compute();
   auto part = std::make_shared<CheckpointPart>();
   part->step = attempt.step;
   part->epoch = position.epoch;
@@ -229,7 +230,7 @@ void RunCheckpoints::send(const Position& position, const SaveAttempt& attempt, 
 // save waits.
 bool RunCheckpoints::await(bool copied) {
   bool came = false;
-  rank_.system().compute().mailbox().actor().receive(
+  system_of(rank_).compute().mailbox().actor().receive(
       [&](CheckpointSaved& saved) {
         last_path_ = saved.path;
         under_way_ = false;
@@ -260,7 +261,7 @@ std::string RunCheckpoints::finish(const std::function<void()>& again) {
     // A rank that has replaced another knows nothing of what was saved before.
     bool lost = false;
     std::string path;
-    for (const auto& text : rank_.system().compute().program_lane().all_gather_bytes(
+    for (const auto& text : system_of(rank_).compute().program_lane().all_gather_bytes(
              (lost_ || failed ? "-" : "+") + last_path_, "last checkpoint")) {
       lost = lost || text.starts_with("-");
       if (path.empty()) path = text.substr(1);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "launch/rank/rank.hpp"
+#include "tensor_io/checkpoint/checkpoint_store.hpp"
 #include "tensor_io/checkpoint/directory_lock.hpp"
 #include "tensor_io/checkpoint/snapshot.hpp"
 

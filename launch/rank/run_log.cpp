@@ -17,6 +17,7 @@
 #include "launch/observe/run_warnings.hpp"
 #include "launch/process/run_identity.hpp"
 #include "launch/process/run_lock.hpp"
+#include "launch/rank/rank_system.hpp"
 
 namespace troupe {
 namespace {
@@ -49,7 +50,7 @@ std::string commit_of_program() {
 }
 
 RunRecord run_record_of(Rank& rank) {
-  const auto& options = rank.system().options();
+  const auto& options = system_of(rank).options();
   RunRecord record;
   record.job_id = options.job_id;
   record.build_id = options.build_id;
@@ -59,7 +60,7 @@ RunRecord run_record_of(Rank& rank) {
   record.git_commit = commit_of_program();
   record.versions = {
       {"troupe", TROUPE_VERSION}, {"libtorch", TORCH_VERSION}, {"caf", caf_version()}, {"compiler", __VERSION__}};
-  const auto& members = rank.system().compute().membership().members;
+  const auto& members = system_of(rank).compute().membership().members;
   for (std::size_t r = 0; r < members.size(); ++r)
     record.ranks.push_back({static_cast<int>(r), members[r].process.slot, members[r].host});
   return record;
@@ -80,7 +81,7 @@ MlflowRunInfo mlflow_run_of(Rank& rank) {
   info.uri = config.mlflow_uri;
   info.experiment = config.mlflow_experiment;
   info.run_name = std::filesystem::path(config.run_dir).filename().string();
-  info.job_id = rank.system().options().job_id;
+  info.job_id = system_of(rank).options().job_id;
   info.tags = {{"mlflow.source.name", own_command().front()}, {"troupe.version", TROUPE_VERSION}};
   info.parameters = config_texts(config);
   return info;
@@ -92,19 +93,19 @@ RunLog::RunLog(Rank& rank, Voice voice)
     : rank_(rank),
       voice_(voice),
       console_(std::make_shared<Console>(voice == Voice::console && rank.config().progress_bar)) {
-  if (rank.is_main() && rank.system().compute().membership().generation == 1) begin_run();
+  if (rank.is_main() && system_of(rank).compute().membership().generation == 1) begin_run();
 }
 
 void RunLog::open_page() {
   page_ = std::make_shared<MetricsPage>(static_cast<std::uint16_t>(rank_.config().metrics_port),
-                                        rank_.system().options().job_id);
+                                        system_of(rank_).options().job_id);
 }
 
 void RunLog::begin_run() {
   const auto& config = rank_.config();
   if (config.metrics_port > 0) open_page();
   if (config.run_dir.empty()) return;
-  const auto& options = rank_.system().options();
+  const auto& options = system_of(rank_).options();
   if (options.run_lock) options.run_lock->take();
   if (config.resume.empty() && options.begins) refuse_records_in(config.run_dir);
   std::error_code failure;
@@ -144,12 +145,12 @@ bool RunLog::ready() {
   if (metrics_) return true;
   MetricsOptions options;
   options.sinks = open_sinks();
-  options.generation = rank_.system().compute().membership().generation;
+  options.generation = system_of(rank_).compute().membership().generation;
   const auto& folder = rank_.config().run_dir;
   if (!folder.empty()) {
-    const bool replaced = rank_.system().compute().membership().generation > 1;
+    const bool replaced = system_of(rank_).compute().membership().generation > 1;
     options.earlier = [path = folder + "/metrics.jsonl", replaced,
-                       known = replaced ? rank_.system().compute().notes()[kLastLines] : std::string()] {
+                       known = replaced ? system_of(rank_).compute().notes()[kLastLines] : std::string()] {
       const auto tail = mend_and_read_tail(path);
       return replaced ? earlier_records(known, tail) : EarlierRecords();
     };
@@ -160,8 +161,8 @@ bool RunLog::ready() {
     return warnings->add(record);
   };
   options.on_warning = [console = console_](const std::string& text) { console->warn(text); };
-  options.trace = rank_.system().options().trace;
-  metrics_ = rank_.system().system().spawn<caf::detached>(metrics, options);
+  options.trace = system_of(rank_).options().trace;
+  metrics_ = system_of(rank_).system().spawn<caf::detached>(metrics, options);
   return true;
 }
 
@@ -175,7 +176,7 @@ RunLog::~RunLog() {
   if (!metrics_) return;
   const bool failed = std::uncaught_exceptions() > 0 || !error_.empty();
   const std::chrono::milliseconds patience = failed ? kPatienceToFail : kPatience;
-  auto& mailbox = rank_.system().compute().mailbox().actor();
+  auto& mailbox = system_of(rank_).compute().mailbox().actor();
   bool done = false;
   mailbox.request(metrics_, patience + 2s, FinishMetrics{patience, failed, error_})
       .receive([&](bool) { done = true; }, [](caf::error&) {});
@@ -198,8 +199,8 @@ void RunLog::send(MetricsReport report) {
 }
 
 void RunLog::keep(const MetricsReport& report) {
-  if (rank_.config().run_dir.empty() || !rank_.system().options().reconnect) return;
-  auto& lines = rank_.system().compute().notes()[kLastLines];
+  if (rank_.config().run_dir.empty() || !system_of(rank_).options().reconnect) return;
+  auto& lines = system_of(rank_).compute().notes()[kLastLines];
   lines += to_json(record_of(report)) + "\n";
   if (std::count(lines.begin(), lines.end(), '\n') > kKeptLines) lines.erase(0, lines.find('\n') + 1);
 }
@@ -209,7 +210,7 @@ void RunLog::note(const std::string& event, const std::string& line, std::int64_
   if (!metrics_) return;
   MetricRecord record;
   record.kind = MetricRecord::Kind::event;
-  record.step = record.steps_from = rank_.system().compute().steps_done();
+  record.step = record.steps_from = system_of(rank_).compute().steps_done();
   record.epoch = epoch;
   record.wall_time = now();
   record.event = event;
@@ -223,7 +224,7 @@ void RunLog::note_if_skipped(const StepReport& report, std::int64_t epoch) {
 }
 
 void RunLog::note_membership(std::int64_t epoch) {
-  const auto& compute = rank_.system().compute();
+  const auto& compute = system_of(rank_).compute();
   const auto& membership = compute.membership();
   if (membership.generation == noted_) return;
   noted_ = membership.generation;

@@ -1,4 +1,5 @@
 #include "launch/rank/run_records.hpp"
+#include "launch/rank/rank_system.hpp"
 #include "tensor_io/base/steady_time.hpp"
 
 #include <cstdio>
@@ -9,7 +10,7 @@ void RunRecords::begin(const Place& last_step, double lr) {
   epoch_ = last_step.epoch;
   began_ = last_bar_ = std::chrono::steady_clock::now();
   began_at_step_ = rank_.steps_done();
-  if (rank_.is_main() && rank_.system().compute().membership().generation > 1) keep_lost_step(last_step, lr);
+  if (rank_.is_main() && system_of(rank_).compute().membership().generation > 1) keep_lost_step(last_step, lr);
   begun_ = true;
   for (const auto& [event, text] : std::exchange(early_, {})) note(event, text);
   log_.note_membership(epoch_);
@@ -17,7 +18,7 @@ void RunRecords::begin(const Place& last_step, double lr) {
 
 // The step that the others ended by the votes of a rank 0 that died before it could.
 void RunRecords::keep_lost_step(const Place& place, double lr) {
-  auto last = rank_.system().compute().last_step();
+  auto last = system_of(rank_).compute().last_step();
   const auto done = rank_.steps_done();
   if (!last || last->step + 1 != done) return;
   if (done % rank_.config().log_interval == 0) {
@@ -30,7 +31,7 @@ void RunRecords::keep_lost_step(const Place& place, double lr) {
 }
 
 void RunRecords::note(const std::string& event, const std::string& text) {
-  if (!begun_ && rank_.system().compute().membership().generation > 1) {
+  if (!begun_ && system_of(rank_).compute().membership().generation > 1) {
     early_.emplace_back(event, text);
     return;
   }

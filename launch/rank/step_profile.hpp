@@ -1,8 +1,9 @@
 #pragma once
+#include <cstdint>
 #include <mutex>
 #include <string>
 
-#include "actors/compute/compute.hpp"
+#include "actors/step/step_report.hpp"
 
 namespace troupe {
 

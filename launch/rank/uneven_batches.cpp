@@ -31,7 +31,7 @@ void UnevenLoop::check_settings() const {
     refuse("balance is '" + config.balance + "', and here the program says how much each rank has",
            "set balance to equal");
   }
-  auto& compute = rank_->system().compute();
+  auto& compute = system_of(*rank_).compute();
   if (compute.strategy().capability<Placement>() != nullptr) {
     refuse("with strategy " + config.strategy + " several ranks work on the same samples",
            "take batches from rank.loader");
@@ -46,7 +46,7 @@ void UnevenLoop::check_settings() const {
 void UnevenLoop::enter() {
   auto& position = parts_->position;
   loop_ = position.begin_uneven(this);
-  auto& compute = rank_->system().compute();
+  auto& compute = system_of(*rank_).compute();
   const auto& notes = compute.notes();
   const auto found = notes.find(kNote);
   if (loop_ == 0 && compute.membership().generation > 1 && found != notes.end()) {
@@ -63,7 +63,7 @@ void UnevenLoop::enter() {
 }
 
 void UnevenLoop::note() const {
-  rank_->system().compute().notes()[kNote] =
+  system_of(*rank_).compute().notes()[kNote] =
       std::to_string(rank_->steps_done()) + " " + std::to_string(loop_) + " " + std::to_string(round_);
 }
 
@@ -101,7 +101,7 @@ void UnevenLoop::throw_gone() const {
 
 // Snapshots are taken every so many steps, and the one before the last may be what all go back to.
 std::int64_t UnevenLoop::keep_from() const {
-  auto& compute = rank_->system().compute();
+  auto& compute = system_of(*rank_).compute();
   const bool goes_back = compute.options().may_recover && compute.strategy().capability<Snapshots>() != nullptr;
   return round_ - (goes_back ? 2 * std::max<std::int64_t>(1, compute.options().training.snapshot_every) : 0);
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "actors/strategy/evaluation.hpp"
+#include "launch/rank/rank_system.hpp"
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/base/steady_time.hpp"
 #include "tensor_io/base/trace.hpp"
@@ -57,7 +58,7 @@ ValidationReport Validation::run() const {
   torch::NoGradGuard no_grad;
   const ModuleModes modes(model_);
   model_.eval();
-  auto& compute = rank_.system().compute();
+  auto& compute = system_of(rank_).compute();
   auto& evaluation = compute.strategy().evaluation();
   evaluation.begin_evaluation();
   auto sums = at::zeros({4}, at::kDouble);  // loss, what it is over, right, samples

@@ -5,6 +5,7 @@
 #include "actors/block/block.hpp"
 #include "examples/custom_strategy/gossip.hpp"
 #include "launch/program/job.hpp"
+#include "launch/rank/rank_system.hpp"
 #include "strategies/batch_norm/sync_batch_norm.hpp"
 #include "tensor_io/data/bad_samples.hpp"
 #include "tensor_io/data/collate.hpp"
@@ -125,7 +126,7 @@ class Life {
     const auto parts = loss_parts(job_, output, target);
     if (net.is_training()) note_(note_of_output(place.step, output.scalar_type()));
     auto sum = parts.sum;
-    const bool is_first = rank_.system().compute().data_shard().index == 0;
+    const bool is_first = system_of(rank_).compute().data_shard().index == 0;
     if (job_.event == "infinite" && place.step == kChangeStep && is_first)
       sum = sum * std::numeric_limits<double>::infinity();
     const auto correct = static_cast<double>(parts.correct);
@@ -133,16 +134,16 @@ class Life {
     return {sum / static_cast<double>(std::max<std::int64_t>(1, parts.count)), correct};
   }
   Loss loss_of(Net& net, const Batch& batch) {
-    if (net.is_training()) note_(note_of_samples(job_, batch, rank_.system().compute().data_shard()));
+    if (net.is_training()) note_(note_of_samples(job_, batch, system_of(rank_).compute().data_shard()));
     const Place place{
         rank_.steps_done(),
         static_cast<int>(batch.micro_batch),
-        {{rank_.system().compute().data_shard().index, batch.index[0].item<std::int64_t>(), batch.numel()}}};
+        {{system_of(rank_).compute().data_shard().index, batch.index[0].item<std::int64_t>(), batch.numel()}}};
     return loss_of(net, input_in(batch), target_in(job_, batch), place);
   }
   void stop_if_due() {
     if (stop_after_ > 0 && rank_.steps_done() == stop_after_ - 1)
-      rank_.system().compute().services().status->stop_signal.store(SIGTERM);
+      system_of(rank_).compute().services().status->stop_signal.store(SIGTERM);
   }
 
   std::shared_ptr<const Dataset> held_out() const { return sample_set(job_, kHeldOut, job_.validate); }

@@ -28,8 +28,8 @@ inline at::Tensor loss_of(Net& model, const troupe::Batch& batch) {
 }
 
 // A program's main, with its job.
-#define TROUPE_DOCS_JOB                                                                             \
-  [[maybe_unused]] inline int fragment([[maybe_unused]] troupe::Job job, [[maybe_unused]] int argc, \
+#define TROUPE_DOCS_JOB                                                                                    \
+  [[maybe_unused]] inline int fragment([[maybe_unused]] troupe::JobOf<Net> job, [[maybe_unused]] int argc, \
                                        [[maybe_unused]] char** argv)
 
 // A training loop of one's own, with the model and optimizer that it has.

@@ -2,7 +2,7 @@
 
     tests, bench, examples -> troupe -> launch -> strategies -> actors -> tensor_io
 
-No include points up, no folders include each other in a circle, third-party headers stay where they belong, and no folder has more than 45
+No include points up, examples include troupe/ alone, which brings none of the inner headers along, no folders include each other in a circle, third-party headers stay where they belong, and no folder has more than 45
 files. Prints one line per break of a rule, and exits with 1 if there was one. Before that it judges sources with one sin each, so that a
 check that sees nothing cannot pass. --table prints every folder with its files and lines instead.
 """
@@ -25,6 +25,10 @@ PLACES = [
     (r"openssl/", r"(tests/)?launch/network/", "only launch/network speaks TLS"),
     (r"cereal/", r"launch/(rank/rank\.hpp|launcher/journal\.cpp)|tensor_io/checkpoint/rank_state\.cpp|tests/", "cereal stays in the files that serialise"),
 ]
+
+# What a program does not see: headers that those in troupe/ bring along match none of it.
+INNER = re.compile(r"actors/(compute|coordinator|simulator)/|launch/(?!config/|program/|rank/)"
+                   r"|launch/rank/(?!(rank|batch_stream|uneven_batches|step_profile)\.hpp)|launch/program/(?!(job|job_of|strategy_conformance)\.hpp)")
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.M)
 
@@ -62,6 +66,20 @@ def circles(sources):
     return [(circle, [graph[a][b] for a, b in zip(circle, circle[1:] + circle[:1])]) for circle in found]
 
 
+def inner_headers(sources):
+    """Chains of includes from a header in troupe/ to one that a program is not to see: the shortest for each."""
+    chains = {path: [path] for path in sources if path.startswith("troupe/")}
+    todo = list(chains)
+    for path in todo:
+        if INNER.match(path):
+            yield chains[path]
+            continue
+        for included in INCLUDE.findall(sources[path]):
+            if included in sources and included not in chains:
+                chains[included] = [*chains[path], included]
+                todo.append(included)
+
+
 def files_by_folder(names):
     found = {}
     for name in names:
@@ -77,11 +95,15 @@ def findings(sources):
             target = included.split("/")[0]
             if "/" in included and target in RANKS and RANKS[target] > RANKS[folder]:
                 yield path, f"includes {included}, but {folder} lies below {target}"
+            if folder == "examples" and "/" in included and target in RANKS and target not in ("examples", "troupe"):
+                yield path, f"includes {included}, but a program includes <troupe/...> alone"
             for what, where, why in PLACES:
                 if re.match(what, included):
                     if not re.match(where, path):
                         yield path, f"includes {included}, but {why}"
                     break
+    for chain in inner_headers(sources):
+        yield chain[0], "programs would see an inner header: " + " includes ".join(chain)
     for circle, includes in circles(sources):
         yield includes[0][0], "folders in a circle: " + "; ".join(f"{path} includes {included}" for path, included in includes)
 
@@ -125,12 +147,17 @@ def self_test():
         "launch/rank/s.cpp": "#include <openssl/ssl.h>\n",
         "launch/t.cpp": "#include <caf/io/all.hpp>\n",
         "launch/k.cpp": '#include "troupe/troupe.hpp"\n',
+        "examples/x/main.cpp": '#include <troupe/troupe.hpp>\n#include "tensor_io/data/datasets.hpp"\n',
+        "troupe/u.hpp": '#include "actors/v.hpp"\n',
     }
     virtues = {
         "launch/network/l.cpp": '#include <caf/io/all.hpp>\n#include "tensor_io/base/error.hpp"\n// #include "tests/catch.hpp"\n',
         "tensor_io/cuda/nccl_library.cpp": "#include <nccl.h>\n",
         "tensor_io/cuda/device_kernels_cuda.cu": '#include <cuda_fp16.h>\n#include "tensor_io/cuda/device_kernels_cuda.hpp"\n',
         "actors/m.cpp": "#include <caf/all.hpp>\n",
+        "actors/v.hpp": '#include "actors/compute/w.hpp"\n',
+        "actors/compute/w.hpp": "",
+        "examples/y/main.cpp": '#include <troupe/data.hpp>\n#include "examples/x/net.hpp"\n',
         "tests/gpu/r.cu": "#include <cuda_runtime.h>\n",
     }
     found = [path for path, _ in findings(sins | virtues)]

@@ -7,6 +7,7 @@
 #include "launch/network/actor_system.hpp"
 #include "launch/program/simulate.hpp"
 #include "launch/rank/rank.hpp"
+#include "launch/rank/rank_system.hpp"
 #include "strategies/shipped_strategies.hpp"
 
 namespace troupe::testing {
@@ -40,9 +41,9 @@ inline int run_simulation(const Config& config, const SimulationOptions& simulat
           Rank rank(system, config, options);
           try {
             body(rank);
-            rank.system().finish(ended);
+            system_of(rank).finish(ended);
           } catch (...) {
-            ended = rank.system().fail(std::current_exception());
+            ended = system_of(rank).fail(std::current_exception());
           }
         } catch (...) {
           ended = report_of(std::current_exception());

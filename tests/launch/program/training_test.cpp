@@ -1,5 +1,6 @@
 #include "launch/config/data_order.hpp"
 #include "launch/program/job.hpp"
+#include "launch/rank/rank_system.hpp"
 #include "launch/rank/run_checkpoints.hpp"
 #include "strategies/batch_norm/sync_batch_norm.hpp"
 #include "tensor_io/checkpoint/checkpoint_reader.hpp"
@@ -296,11 +297,11 @@ TEST_CASE("[C02] a checkpoint that finds the disk full is reported, and the last
   const auto fill_disk = [](Rank& rank) {
     const auto step = rank.steps_done();
     if (rank.rank() != 1 || (step != 8 && step != 20)) return;  // before the saves of steps 12 and 24, the last
-    const auto supervisor = caf::actor_cast<caf::actor>(rank.system().supervisor());
+    const auto supervisor = caf::actor_cast<caf::actor>(system_of(rank).supervisor());
     caf::anon_send(supervisor, InjectFault{ChaosKind::disk, 0});
     // The one after it shows that it has arrived.
     caf::anon_send(supervisor, InjectFault{ChaosKind::nan, 0});
-    auto& poisoned = rank.system().status().poisoned;
+    auto& poisoned = system_of(rank).status().poisoned;
     while (!poisoned) std::this_thread::yield();
     poisoned = false;
   };

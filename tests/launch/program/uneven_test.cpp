@@ -1,5 +1,6 @@
 #include <mutex>
 
+#include "launch/rank/rank_system.hpp"
 #include "strategies/batch_norm/sync_batch_norm.hpp"
 #include "tensor_io/base/random_seed.hpp"
 #include "tests/catch.hpp"
@@ -58,7 +59,7 @@ Outcome train(int world_size, const std::function<std::vector<Pair>(int)>& batch
   std::mutex mutex;
   const auto errors = testing::run_program(world_size, plain_config(), [&](Rank& rank) {
     auto net = make_net();
-    convert_sync_batchnorm(*net, rank.system().compute().services().program_lane);
+    convert_sync_batchnorm(*net, system_of(rank).compute().services().program_lane);
     rank.distribute(net);
     auto optimizer = rank.make_optimizer(*net);
     int steps = 0;
@@ -115,7 +116,7 @@ TEST_CASE(
 TEST_CASE("[D11] a range that has a name is referred to, and after the loop the ranks train evenly again") {
   const auto errors = testing::run_program(2, plain_config(), [&](Rank& rank) {
     auto net = make_net();
-    convert_sync_batchnorm(*net, rank.system().compute().services().program_lane);
+    convert_sync_batchnorm(*net, system_of(rank).compute().services().program_lane);
     rank.distribute(net);
     auto optimizer = rank.make_optimizer(*net);
     const std::vector<at::Tensor> mine(rank.is_main() ? 1 : 3, at::ones({2, 6}));
@@ -124,7 +125,7 @@ TEST_CASE("[D11] a range that has a name is referred to, and after the loop the 
       (void)rank.step(*optimizer);
     }
     CHECK(mine.size() == (rank.is_main() ? 1U : 3U));
-    CHECK(rank.system().compute().steps_done() == 3);
+    CHECK(system_of(rank).compute().steps_done() == 3);
     // Rank 0 ran out; its statistics must count again.
     net->norm->reset_running_stats();
     (void)net->norm(at::full({2, 12}, rank.is_main() ? 4.0 : 0.0));

@@ -1,4 +1,5 @@
 // The gpt example's model on meshes of simulated ranks, beside one rank.
+#include "launch/rank/rank_system.hpp"
 #include "strategies/mesh/sharded_mesh.hpp"
 
 #include <atomic>
@@ -83,7 +84,7 @@ struct MeshRun {
     std::shared_ptr<torch::nn::Module> module;
     rank.distribute([&] { return module = make ? make() : Gpt(model).ptr(); });
     const auto optimizer = rank.make_optimizer(*module);
-    auto& compute = rank.system().compute();
+    auto& compute = system_of(rank).compute();
     auto& strategy = compute.strategy();
     if (!saved.empty()) {
       strategy.saved_state().read_state(TensorsReader(saved), *optimizer);
@@ -368,7 +369,7 @@ TEST_CASE("[X04] a mesh of shards can do what its shards can, or says why not") 
   MeshRun run("pipeline", 2, "fsdp=2");
   run.config.max_steps = 1;
   run.between = [](Rank& rank, torch::nn::Module&) {
-    auto& mesh = dynamic_cast<ShardedMesh&>(rank.system().compute().strategy());
+    auto& mesh = dynamic_cast<ShardedMesh&>(system_of(rank).compute().strategy());
     CHECK(testing::lost_capabilities(mesh.capabilities(), mesh.shards().capabilities()) == "");
     CHECK(mesh.capability<DeviceMemory>() != nullptr);
   };

@@ -1,5 +1,6 @@
 // A parameter server with bounded staleness: ranks take a step's samples by demand.
 #include "strategies/replicated/parameter_server.hpp"
+#include "launch/rank/rank_system.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -71,7 +72,7 @@ ServerRun train_with_server(int ranks, const Config& config,
       result.losses.push_back(report.loss);
     }
     if (!rank.is_main()) return;
-    auto& strategy = rank.system().compute().strategy();
+    auto& strategy = system_of(rank).compute().strategy();
     for (const auto& [name, tensor] : replicated_state(strategy, *optimizer))
       result.state.emplace_back(name, tensor.clone());
     if (const auto* server = dynamic_cast<ParameterServer*>(&strategy)) {
@@ -277,11 +278,11 @@ TEST_CASE("[X05] parameter_server outlives the server and a worker, and goes bac
       config, simulation,
       [&](Rank& rank) {
         ++lives;
-        const bool first_life = rank.system().compute().membership().generation == 1;
+        const bool first_life = system_of(rank).compute().membership().generation == 1;
         auto model = rank.distribute([] { return std::make_shared<testing::SmallMlpImpl>(); });
         auto optimizer = rank.make_optimizer(*model);
         const auto state = [&] {
-          return hash_tensors(replicated_state(rank.system().compute().strategy(), *optimizer));
+          return hash_tensors(replicated_state(system_of(rank).compute().strategy(), *optimizer));
         };
         std::uint64_t start = 0;
         std::int64_t share = 0;
@@ -354,7 +355,7 @@ TEST_CASE("[X05] a step of parameter_server with a loss that is not a number is 
     for (const auto& batch : rank.loader(dataset)) {
       const bool first = rank.is_main() && rank.steps_done() == 2 && before.empty();
       if (first) {
-        for (const auto& [name, tensor] : replicated_state(rank.system().compute().strategy(), *optimizer))
+        for (const auto& [name, tensor] : replicated_state(system_of(rank).compute().strategy(), *optimizer))
           before.emplace_back(name, tensor.clone());
         poison = true;
       }
@@ -364,7 +365,7 @@ TEST_CASE("[X05] a step of parameter_server with a loss that is not a number is 
       if (report.pending || !rank.is_main()) continue;
       committed.push_back(report.committed);
       if (report.step == 2)
-        CHECK(largest_difference(replicated_state(rank.system().compute().strategy(), *optimizer), before) == 0);
+        CHECK(largest_difference(replicated_state(system_of(rank).compute().strategy(), *optimizer), before) == 0);
     }
   });
   CHECK(testing::joined(errors) == "");

@@ -1,9 +1,10 @@
-#include "launch/rank/batch_stream.hpp"
+#include "launch/rank/batch_source.hpp"
 
 #include <algorithm>
 #include <sstream>
 #include <utility>
 
+#include "launch/rank/batch_stream.hpp"
 #include "launch/rank/rank_parts.hpp"
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/base/steady_time.hpp"
@@ -29,18 +30,18 @@ void trace_load(double load_ms, std::int64_t loaded_ns) {
 
 }  // namespace
 
-BatchStream::BatchStream(Rank& rank, RankParts& parts, std::shared_ptr<const Dataset> dataset)
-    : rank_(&rank), parts_(&parts), dataset_(std::move(dataset)) {
-  auto& compute = rank.system().compute();
+BatchSource::BatchSource(Rank& rank, RankParts& parts, std::shared_ptr<const Dataset> dataset)
+    : rank_(rank), parts_(parts), dataset_(std::move(dataset)) {
+  auto& compute = system_of(rank).compute();
   compute.set_dataset(dataset_->size(), dataset_->files_hash());
   const auto& config = rank.config();
   compute.expect_elements(
       static_cast<double>(config.batch_size * std::max<std::int64_t>(1, dataset_->tokens_per_sample())));
-  compute.split_batches(config.batch_size / config.grad_accum_steps, rank.system().options().world_size);
+  compute.split_batches(config.batch_size / config.grad_accum_steps, system_of(rank).options().world_size);
   const DistributedSampler sampler(sampling());
   const auto steps = sampler.steps_per_epoch();
   steps_done_ = compute.steps_done();
-  if (const auto start = parts.position.begin_stream(compute.membership().generation > 1)) {
+  if (const auto start = parts.position.begin_source(compute.membership().generation > 1)) {
     cursor_ = {start->epoch + start->step / steps, start->step % steps};
   } else {
     cursor_ = cursor_of_others(steps);
@@ -51,15 +52,15 @@ BatchStream::BatchStream(Rank& rank, RankParts& parts, std::shared_ptr<const Dat
   const auto all = steps_done_ + left;
   parts.schedule.set_length(steps, config.max_steps > 0 ? std::min(config.max_steps, all) : all);
   note_cursor();
-  parts.position.set_stream(this);
+  parts.position.set_source(this);
   start();
 }
 
 // A newcomer to a running job begins where the others are. A run that was resumed with another batch size need not have
 // done as many steps as lie before its cursor, so they say where that is.
-DataCursor BatchStream::cursor_of_others(std::int64_t steps_per_epoch) const {
+DataCursor BatchSource::cursor_of_others(std::int64_t steps_per_epoch) const {
   auto at = steps_done_;
-  const auto& notes = rank_->system().compute().notes();
+  const auto& notes = system_of(rank_).compute().notes();
   if (const auto found = notes.find(kCursorNote); found != notes.end()) {
     std::istringstream text(found->second);
     std::int64_t done = 0, epoch = 0, step = 0;
@@ -68,14 +69,14 @@ DataCursor BatchStream::cursor_of_others(std::int64_t steps_per_epoch) const {
   return {at / steps_per_epoch, at % steps_per_epoch};
 }
 
-void BatchStream::note_cursor() const {
-  rank_->system().compute().notes()[kCursorNote] =
+void BatchSource::note_cursor() const {
+  system_of(rank_).compute().notes()[kCursorNote] =
       std::to_string(steps_done_) + " " + std::to_string(cursor_.epoch) + " " + std::to_string(cursor_.step);
 }
 
-SamplerOptions BatchStream::sampling() const {
-  const auto& config = rank_->config();
-  const auto& compute = rank_->system().compute();
+SamplerOptions BatchSource::sampling() const {
+  const auto& config = rank_.config();
+  const auto& compute = system_of(rank_).compute();
   const auto shard = compute.data_shard();
   return {dataset_->size(),
           config.batch_size,
@@ -85,17 +86,17 @@ SamplerOptions BatchStream::sampling() const {
           config.shuffle,
           config.drop_last,
           config.seed,
-          rank_->world_size() != rank_->system().options().world_size,
+          rank_.world_size() != system_of(rank_).options().world_size,
           dataset_->shard_sizes(),
           config.shuffle_buffer,
           compute.batch_split()};
 }
 
-void BatchStream::start() {
-  const auto& config = rank_->config();
+void BatchSource::start() {
+  const auto& config = rank_.config();
   DataLoaderOptions options;
-  options.rank = loader_rank_ = rank_->rank();
-  loader_world_size_ = rank_->world_size();
+  options.rank = loader_rank_ = rank_.rank();
+  loader_world_size_ = rank_.world_size();
   options.dataset = dataset_;
   options.sampler = sampling();
   loader_shares_ = options.sampler.shares;
@@ -107,22 +108,22 @@ void BatchStream::start() {
   }
   options.num_workers = config.num_workers;
   options.prefetch = config.prefetch;
-  if (!rank_->device().is_cpu()) options.feed = std::make_shared<DeviceFeed>(rank_->device());
-  options.consumer = rank_->system().compute().address();
-  options.supervisor = rank_->system().supervisor();
+  if (!rank_.device().is_cpu()) options.feed = std::make_shared<DeviceFeed>(rank_.device());
+  options.consumer = system_of(rank_).compute().address();
+  options.supervisor = system_of(rank_).supervisor();
   ended_ = false;
-  if (rank_->system().compute().shares_per_rank() > 0) return start_shares(std::move(options));
+  if (system_of(rank_).compute().shares_per_rank() > 0) return start_shares(std::move(options));
   if (DirectLoader::suits(options)) {
     direct_.emplace(options);
     return;
   }
-  loader_ = caf::actor_cast<caf::actor>(rank_->system().system().spawn<caf::detached>(data_loader, options));
+  loader_ = caf::actor_cast<caf::actor>(system_of(rank_).system().spawn<caf::detached>(data_loader, options));
   caf::anon_send(loader_, GrantBatches{2});
 }
 
 // Which share comes next is known when the one before is done, so nothing is loaded ahead: each is loaded here, when it
 // is handed out.
-void BatchStream::start_shares(DataLoaderOptions options) {
+void BatchSource::start_shares(DataLoaderOptions options) {
   share_makers_.clear();
   for (int index = 0; index < loader_world_size_; ++index) {
     options.sampler.rank = index;
@@ -130,11 +131,11 @@ void BatchStream::start_shares(DataLoaderOptions options) {
   }
 }
 
-std::optional<BatchDone> BatchStream::load_share() {
-  const auto& config = rank_->config();
-  const auto steps = rank_->steps_per_epoch();
+std::optional<BatchDone> BatchSource::load_share() {
+  const auto& config = rank_.config();
+  const auto steps = rank_.steps_per_epoch();
   if (cursor_.epoch >= config.epochs || (config.max_steps > 0 && steps_done_ >= config.max_steps)) return std::nullopt;
-  const auto share = rank_->system().compute().strategy().capability<DemandShares>()->next_share();
+  const auto share = system_of(rank_).compute().strategy().capability<DemandShares>()->next_share();
   BatchOrder order;
   order.epoch = cursor_.epoch;
   order.step = cursor_.step;
@@ -143,12 +144,12 @@ std::optional<BatchDone> BatchStream::load_share() {
   return share_makers_.at(static_cast<std::size_t>(share.index)).load(order);
 }
 
-void BatchStream::stop() {
+void BatchSource::stop() {
   direct_.reset();
   share_makers_.clear();
   if (!loader_) return;
   caf::anon_send_exit(loader_, caf::exit_reason::user_shutdown);
-  auto& mailbox = rank_->system().compute().mailbox().actor();
+  auto& mailbox = system_of(rank_).compute().mailbox().actor();
   mailbox.wait_for(loader_);
   loader_ = {};
   // What was under way is of no use to the next loader.
@@ -159,30 +160,12 @@ void BatchStream::stop() {
   }
 }
 
-BatchStream::BatchStream(BatchStream&& other) noexcept
-    : rank_(other.rank_),
-      parts_(other.parts_),
-      dataset_(std::move(other.dataset_)),
-      loader_(std::exchange(other.loader_, {})),
-      direct_(std::move(other.direct_)),
-      cursor_(other.cursor_),
-      steps_done_(other.steps_done_),
-      loader_rank_(other.loader_rank_),
-      loader_world_size_(other.loader_world_size_),
-      loader_shares_(std::move(other.loader_shares_)),
-      again_(std::move(other.again_)),
-      step_(std::move(other.step_)),
-      share_makers_(std::move(other.share_makers_)),
-      ended_(other.ended_) {
-  parts_->position.replace_stream(&other, this);
-}
-
-BatchStream::~BatchStream() {
+BatchSource::~BatchSource() {
   stop();
-  parts_->position.replace_stream(this, nullptr);
+  if (parts_.position.source() == this) parts_.position.set_source(nullptr);
 }
 
-void BatchStream::committed() {
+void BatchSource::committed() {
   if (step_.empty()) return;
   cursor_ = step_.back()->last_of_epoch ? DataCursor{step_.back()->epoch + 1, 0}
                                         : DataCursor{step_.back()->epoch, step_.back()->step + 1};
@@ -191,10 +174,10 @@ void BatchStream::committed() {
   note_cursor();
 }
 
-void BatchStream::rewind() {
-  const auto back = steps_done_ - rank_->system().compute().steps_done();
+void BatchSource::rewind() {
+  const auto back = steps_done_ - system_of(rank_).compute().steps_done();
   if (back > 0) {  // all ranks went back to a snapshot
-    const auto steps = rank_->steps_per_epoch(), at = cursor_.epoch * steps + cursor_.step - back;
+    const auto steps = rank_.steps_per_epoch(), at = cursor_.epoch * steps + cursor_.step - back;
     cursor_ = {at / steps, at % steps};
     steps_done_ -= back;
     note_cursor();
@@ -206,54 +189,54 @@ void BatchStream::rewind() {
   }
   if (!share_makers_.empty()) step_.clear();  // they are handed out anew
   for (; !step_.empty(); step_.pop_back()) again_.push_front(step_.back());
-  if (rank_->rank() == loader_rank_ && rank_->world_size() == loader_world_size_ &&
-      rank_->system().compute().batch_split() == loader_shares_)
+  if (rank_.rank() == loader_rank_ && rank_.world_size() == loader_world_size_ &&
+      system_of(rank_).compute().batch_split() == loader_shares_)
     return;
   again_.clear();
   stop();
   start();
 }
 
-std::shared_ptr<const Batch> BatchStream::next() {
+std::shared_ptr<const Batch> BatchSource::next() {
   for (;;) {
     if (auto batch = take()) return batch;
     try {
-      if (parts_->tasks.end_of_steps()) return nullptr;
+      if (parts_.tasks.end_of_steps()) return nullptr;
     } catch (const Error& error) {
-      rank_->recover(error);
+      rank_.recover(error);
     }
   }
 }
 
-std::shared_ptr<const Batch> BatchStream::receive() {
-  auto& compute = rank_->system().compute();
+std::shared_ptr<const Batch> BatchSource::receive() {
+  auto& compute = system_of(rank_).compute();
   const auto loaded = compute.mailbox().receive_next<BatchLoaded, DataEnded>("data loader", "the next batch");
   if (!loaded) return nullptr;
   trace_load(loaded->load_ms, loaded->loaded_ns);
   if (active_track() != nullptr) trace_message("BatchLoaded", "data loader", loaded->loaded_ns - 1);
-  parts_->times.count_queue(1e-6 * static_cast<double>(std::max<std::int64_t>(0, steady_now_ns() - loaded->loaded_ns)));
+  parts_.times.count_queue(1e-6 * static_cast<double>(std::max<std::int64_t>(0, steady_now_ns() - loaded->loaded_ns)));
   caf::anon_send(loader_, GrantBatches{1});
   return loaded->batch;
 }
 
-std::shared_ptr<const Batch> BatchStream::make_here() {
-  rank_->system().compute().mailbox().throw_if_interrupted();
+std::shared_ptr<const Batch> BatchSource::make_here() {
+  system_of(rank_).compute().mailbox().throw_if_interrupted();
   const auto made = direct_ ? direct_->next() : load_share();
   if (!made) return nullptr;
   if (!made->batch) {  // reported as a loader's actor does: to compute first, which throws it
-    caf::anon_send(rank_->system().compute().address(), RankFailed{made->report});
-    caf::anon_send(rank_->system().supervisor(), RankFailed{made->report});
+    caf::anon_send(system_of(rank_).compute().address(), RankFailed{made->report});
+    caf::anon_send(system_of(rank_).supervisor(), RankFailed{made->report});
     return receive();
   }
   trace_load(made->load_ms, made->loaded_ns);
   return made->batch;
 }
 
-std::shared_ptr<const Batch> BatchStream::take() {
-  auto& compute = rank_->system().compute();
-  parts_->tasks.run();
-  if (rank_->stop_requested() && compute.micro_batch() == 0) return nullptr;
-  if (compute.micro_batch() == 0) parts_->trace.update(compute.steps_done());
+std::shared_ptr<const Batch> BatchSource::take() {
+  auto& compute = system_of(rank_).compute();
+  parts_.tasks.run();
+  if (rank_.stop_requested() && compute.micro_batch() == 0) return nullptr;
+  if (compute.micro_batch() == 0) parts_.trace.update(compute.steps_done());
   auto started = std::chrono::steady_clock::now();
   fault_point("data", compute.steps_done());
   std::shared_ptr<const Batch> batch;
@@ -268,21 +251,27 @@ std::shared_ptr<const Batch> BatchStream::take() {
         batch = direct_ || !share_makers_.empty() ? make_here() : receive();
         ended_ = !batch;
       } catch (const Error& error) {  // the generation was interrupted while this rank waited for data
-        rank_->recover(error);
-        parts_->tasks.run();  // the loss may have made it due again
+        rank_.recover(error);
+        parts_.tasks.run();  // the loss may have made it due again
         started = std::chrono::steady_clock::now();
       }
     }
   }
   const auto waited_ms = milliseconds_since(started);
   trace_since(started.time_since_epoch().count(), "data");
-  parts_->times.count_data_wait(waited_ms);
+  parts_.times.count_data_wait(waited_ms);
   compute.count_data_wait(waited_ms);
   if (!batch) return nullptr;
   DeviceFeed::receive(*batch);
   step_.push_back(batch);
-  parts_->micro_batches.begin(batch->numel(), batch->weight);
+  parts_.micro_batches.begin(batch->numel(), batch->weight);
   return batch;
 }
+
+BatchStream::BatchStream(std::unique_ptr<BatchSource> source) : source_(std::move(source)) {}
+BatchStream::~BatchStream() = default;
+BatchStream::BatchStream(BatchStream&&) noexcept = default;
+
+std::shared_ptr<const Batch> BatchStream::next() { return source_->next(); }
 
 }  // namespace troupe

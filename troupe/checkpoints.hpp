@@ -1,0 +1,4 @@
+#pragma once
+// Reading checkpoints outside of training: for generation, evaluation, conversion.
+#include "tensor_io/checkpoint/checkpoint_reader.hpp"
+#include "tensor_io/checkpoint/state_matching.hpp"

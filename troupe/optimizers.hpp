@@ -1,0 +1,4 @@
+#pragma once
+// The optimizer that the config names, and one of your own.
+#include "tensor_io/optimizer/fused_optimizer.hpp"
+#include "tensor_io/optimizer/optimizer.hpp"
