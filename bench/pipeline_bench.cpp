@@ -88,7 +88,7 @@ std::vector<double> bubbles(const std::string& schedule, int chunks, int steps) 
   config.pipeline_chunks = chunks;
   config.grad_accum_steps = config.batch_size = kMicroBatches;
   config.lr = 1e-6;
-  config.max_steps = steps + 1;  // the first one is no measurement: lanes and pages are new
+  config.max_steps = steps + 1;  // the first one is no measurement: communicators and pages are new
   config.epochs = steps + 1;
   simulation.rank.training = static_cast<const TrainingOptions&>(config);
   simulation.rank.strategy = static_cast<const StrategyOptions&>(config);

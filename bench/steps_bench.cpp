@@ -123,7 +123,7 @@ std::size_t saved_bytes(troupe::Strategy& strategy, troupe::Optimizer& optimizer
 double writer_cpu_ms(const std::string& directory, troupe::Strategy& strategy, troupe::Optimizer& optimizer) {
   troupe::Snapshot snapshot;
   troupe::CheckpointPart part;
-  part.tensors = troupe::share_of(troupe::replicated_state(strategy, optimizer), 0, 1);
+  part.tensors = troupe::parts_for(troupe::replicated_state(strategy, optimizer), 0, 1);
   part.rank_state = "{}";
   snapshot.take(part);
   const troupe::SaveAttempt attempt{0, "bench"};

@@ -56,7 +56,7 @@ void Compute::enter(const Membership& next) {
   if (late_) late_->forget();
   core_.services = builder_(next);
   show_steps_done();
-  core_.program_lane().ledger().set_step(steps_done());
+  core_.program_communicator().ledger().set_step(steps_done());
   core_.mailbox.drop_of_last_generation();
 }
 
@@ -151,7 +151,7 @@ void Compute::begin_generation() {
 void Compute::go_back() {
   if (!snapshots_.went_back()) return;
   show_steps_done();
-  core_.program_lane().ledger().set_step(steps_done());
+  core_.program_communicator().ledger().set_step(steps_done());
 }
 
 std::optional<StepReport> Compute::last_step() const {
@@ -249,7 +249,7 @@ double Compute::wait_for_numbers(GradientSummary& summary) {
   numbers.send(core_.device(), has_norm ? summary.device_checks.sum(0) : at::Tensor(), {});
   double norm = 0;
   if (numbers.over) {
-    core_.program_lane().wait_on_host(*numbers.over, "losses and gradient norm");
+    core_.program_communicator().wait_on_host(*numbers.over, "losses and gradient norm");
     norm = numbers.take(losses_);
     votes_.mine().correct += numbers.correct;
     if (numbers.not_finite) summary.not_finite_parameter = core_.strategy->find_not_finite();

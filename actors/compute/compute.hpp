@@ -64,7 +64,7 @@ class Compute {
   int world_size() const noexcept { return core_.world_size(); }
   const Membership& membership() const noexcept { return core_.membership; }
   Strategy& strategy() { return *core_.strategy; }
-  Communicator& program_lane() { return core_.program_lane(); }
+  Communicator& program_communicator() { return core_.program_communicator(); }
   const Services& services() const { return core_.services; }
   const ComputeOptions& options() const { return core_.options; }
   LossScaler& loss_scaler() noexcept { return core_.loss_scaler; }

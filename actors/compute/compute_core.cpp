@@ -70,11 +70,11 @@ StrategyContext ComputeCore::strategy_context(bool newcomer) {
   context.newcomer = newcomer;
   context.options = options.strategy;
   for (const auto& member : membership.members) context.hosts.push_back(member.host);
-  context.register_lane = [this](const std::string& name, std::shared_ptr<Communicator> lane) {
-    caf::anon_send(services.supervisor, RegisterLane{name, membership.generation, std::move(lane)});
+  context.register_communicator = [this](const std::string& name, std::shared_ptr<Communicator> communicator) {
+    caf::anon_send(services.supervisor, RegisterCommunicator{name, membership.generation, std::move(communicator)});
   };
-  context.bucket_lane = services.bucket_lane;
-  context.program_lane = services.program_lane;
+  context.gradient_communicator = services.gradient_communicator;
+  context.program_communicator = services.program_communicator;
   context.reducer = services.reducer;
   context.progress = services.progress;
   context.system = &mailbox.actor().system();

@@ -32,8 +32,8 @@ struct ComputeOptions {
 struct ComputeServices {
   RankSupervisorActor supervisor;
   ReducerActor reducer;
-  std::shared_ptr<Communicator> bucket_lane;
-  std::shared_ptr<Communicator> program_lane;
+  std::shared_ptr<Communicator> gradient_communicator;
+  std::shared_ptr<Communicator> program_communicator;
   std::shared_ptr<StepProgress> progress;
   std::shared_ptr<RankStatus> status;
 };
@@ -54,8 +54,8 @@ struct ComputeCore {
   int rank() const noexcept { return protocol.rank(); }
   int world_size() const noexcept { return membership.world_size(); }
   std::int64_t step() const noexcept { return protocol.steps_done(); }
-  Communicator& program_lane() const { return *services.program_lane; }
-  c10::Device device() const { return services.program_lane->device(); }
+  Communicator& program_communicator() const { return *services.program_communicator; }
+  c10::Device device() const { return services.program_communicator->device(); }
 
   /// nullptr: the strategy has not, or there is no strategy yet.
   template <class Capability>

@@ -17,7 +17,7 @@ Membership ComputeMailbox::await_membership(std::chrono::milliseconds timeout) {
         [&](Membership& membership) {
           if (membership.generation > protocol_.group().generation) next = std::move(membership);
         },
-        [](InterruptRanks&) {}, [](LaneFailed&) {}, [](BucketsReduced&) {},
+        [](InterruptRanks&) {}, [](CommunicatorFailed&) {}, [](BucketsReduced&) {},
         [](RankFailed& failed) { throw Error(failed.report); }, [&](AbortJob& job) { throw_abort(job.report); },
         caf::after(timeout) >>
             [&] {
@@ -41,7 +41,7 @@ void ComputeMailbox::await_abort() {
 void ComputeMailbox::drop_of_last_generation() {
   bool more = true;
   while (more) {
-    self_->receive([](const LaneFailed&) {}, [](const BucketsReduced&) {}, [](const InterruptRanks&) {},
+    self_->receive([](const CommunicatorFailed&) {}, [](const BucketsReduced&) {}, [](const InterruptRanks&) {},
                    caf::after(std::chrono::seconds(0)) >> [&] { more = false; });
   }
 }

@@ -32,7 +32,7 @@ class ComputeMailbox {
     while (!result) {
       self_->receive(
           [&](T& message) { result = std::move(message); }, [&](RankFailed& failed) { throw Error(failed.report); },
-          [&](LaneFailed& failed) { throw Error(failed.report); },
+          [&](CommunicatorFailed& failed) { throw Error(failed.report); },
           [&](InterruptRanks& message) { throw_interrupted(message); }, [&](AbortJob& job) { throw_abort(job.report); },
           caf::after(timeout_ + away) >> [&] { throw_timeout(actor, what); });
     }

@@ -59,11 +59,11 @@ std::uint64_t hash_tensors(const NamedTensors& tensors) {
   return hash_of(flats);
 }
 
-void heal_tensors(const NamedTensors& tensors, const HealRoles& roles, Communicator& lane, const char* what) {
+void heal_tensors(const NamedTensors& tensors, const HealRoles& roles, Communicator& communicator, const char* what) {
   at::NoGradGuard no_grad;
   const auto& newcomer = roles.newcomer;
   std::vector<int> donors, newcomers, everyone;
-  for (int r = 0; r < lane.world_size(); ++r) {
+  for (int r = 0; r < communicator.world_size(); ++r) {
     const bool receives = newcomer[static_cast<std::size_t>(r)];
     if (!receives && roles.first_alone && r != roles.first_donor) continue;
     (receives ? newcomers : donors).push_back(r);
@@ -71,14 +71,14 @@ void heal_tensors(const NamedTensors& tensors, const HealRoles& roles, Communica
   }
   if (newcomers.empty()) return;
   if (donors.empty()) throw Error(ErrorCode::internal, what, "nobody has the state");
-  const int me = lane.rank();
+  const int me = communicator.rank();
   const bool receiving = newcomer[static_cast<std::size_t>(me)];
 
   std::vector<at::Tensor> flats;  // contiguous, the live memory where that is
   for (const auto& [name, tensor] : tensors) flats.push_back(tensor.detach().contiguous());
   const auto compare = [&](const std::vector<int>& ranks, const char* when) {
     const auto hash = hash_of(flats);
-    const auto hashes = lane.all_gather_bytes({reinterpret_cast<const char*>(&hash), sizeof hash}, what);
+    const auto hashes = communicator.all_gather_bytes({reinterpret_cast<const char*>(&hash), sizeof hash}, what);
     if (const int odd = odd_one(hashes, ranks); odd >= 0) {
       throw Error(ErrorReport{ErrorCode::mismatch, odd, "compute", -1, std::string("heal of ") + what,
                               "rank " + std::to_string(odd) + " holds other values than the others " + when,
@@ -86,7 +86,7 @@ void heal_tensors(const NamedTensors& tensors, const HealRoles& roles, Communica
     }
   };
   compare(donors, "before it");
-  fault_point("heal", lane.ledger().step());
+  fault_point("heal", communicator.ledger().step());
   std::size_t turn = 0;
   for (const auto& flat : flats) {
     const auto bytes = static_cast<std::int64_t>(flat.nbytes());
@@ -95,8 +95,8 @@ void heal_tensors(const NamedTensors& tensors, const HealRoles& roles, Communica
       const int donor = donors[turn++ % donors.size()];
       const auto piece = raw.narrow(0, begin, std::min(kPiece, bytes - begin));
       for (const int target : newcomers) {
-        if (me == donor) lane.send(piece, target, what);
-        if (me == target) lane.recv(piece, donor, what);
+        if (me == donor) communicator.send(piece, target, what);
+        if (me == target) communicator.recv(piece, donor, what);
       }
     }
   }

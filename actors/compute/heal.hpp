@@ -25,6 +25,6 @@ std::uint64_t hash_tensors(const NamedTensors& tensors);
 /// The values of those that have them to the newcomers, in place. Collective; all pass the same names and shapes.
 /// Pieces of 1 MiB come from the donors in turn, so that no one's link is the limit. Before that the donors compare
 /// hashes (XXH3-64), after it the newcomers theirs: Error(mismatch) names the rank that differs.
-void heal_tensors(const NamedTensors& tensors, const HealRoles& roles, Communicator& lane, const char* what);
+void heal_tensors(const NamedTensors& tensors, const HealRoles& roles, Communicator& communicator, const char* what);
 
 }  // namespace troupe

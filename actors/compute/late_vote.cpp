@@ -76,7 +76,7 @@ double LateVote::take_numbers(GradientSummary& summary, bool wants_norm) {
   if (unvoted_ < 0) return 0;
   auto& numbers = numbers_[static_cast<std::size_t>(unvoted_ % 2)];
   if (!numbers.over->done())
-    core_.program_lane().wait_on_host(*numbers.over, "losses and gradient norm of the step before");
+    core_.program_communicator().wait_on_host(*numbers.over, "losses and gradient norm of the step before");
   const double norm = numbers.take(losses_);
   votes_.mine().samples = numbers.samples;
   votes_.mine().correct = numbers.correct;

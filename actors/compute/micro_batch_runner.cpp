@@ -67,7 +67,7 @@ void MicroBatchRunner::seed() {
   seed_generator(core_.options.training.seed,
                  {static_cast<std::uint64_t>(core_.step()), static_cast<std::uint64_t>(at.micro_batch),
                   static_cast<std::uint64_t>(at.index)},
-                 core_.services.program_lane ? core_.device() : at::kCPU);
+                 core_.services.program_communicator ? core_.device() : at::kCPU);
 }
 
 void MicroBatchRunner::begin_step() {
@@ -76,7 +76,7 @@ void MicroBatchRunner::begin_step() {
   early_.begin_step();
   losses_.begin();
   if (late_ != nullptr) late_->begin_step();
-  core_.program_lane().ledger().set_step(core_.step());
+  core_.program_communicator().ledger().set_step(core_.step());
   core_.strategy->begin_step(core_.step());
 }
 

@@ -46,8 +46,8 @@ bool ReplicaCheck::heal_diverged(const std::vector<Vote>& votes, Optimizer& opti
   HealRoles roles{divergence->trusted.front(), std::vector<bool>(votes.size(), false), false};
   for (const int rank : divergence->diverged) roles.newcomer[static_cast<std::size_t>(rank)] = true;
   if (roles.newcomer[static_cast<std::size_t>(core_.rank())]) core_.protocol.lost_state();
-  heal_tensors(parameters(), roles, core_.program_lane(), "model");
-  healing_.heal_optimizer(optimizer, roles, core_.program_lane());
+  heal_tensors(parameters(), roles, core_.program_communicator(), "model");
+  healing_.heal_optimizer(optimizer, roles, core_.program_communicator());
   report.notices.push_back("step " + std::to_string(core_.step()) + ": " + divergence->describe() + " (" + hosts +
                            "): healed from " + rank_list(divergence->trusted) +
                            (divergence->majority ? "" : ", rank 0's side"));

@@ -10,18 +10,18 @@
 namespace troupe {
 
 void StateHealing::heal_model() {
-  auto& lane = core_.program_lane();
+  auto& communicator = core_.program_communicator();
   const auto donor = heal_roles(core_.membership).first_donor;
   HealHeader header;
   if (core_.rank() == donor)
     header = {core_.strategy->saved_state().state(), notes_, core_.loss_scaler.scale(),
               core_.loss_scaler.growth_tracker()};
-  header =
-      HealHeader::of(lane.broadcast_bytes(core_.rank() == donor ? header.to_text() : std::string(), donor, "heal"));
+  header = HealHeader::of(
+      communicator.broadcast_bytes(core_.rank() == donor ? header.to_text() : std::string(), donor, "heal"));
   const auto group = replica_group();
   const auto roles = heal_roles(core_.membership, !core_.strategy->replicas_equal(), group.members);
   // On all ranks alike, so that no rank waits for what none has.
-  const auto orphans = lane.all_gather_bytes(roles.first_donor < 0 ? "lost" : "", "heal");
+  const auto orphans = communicator.all_gather_bytes(roles.first_donor < 0 ? "lost" : "", "heal");
   for (std::size_t r = 0; r < orphans.size(); ++r) {
     if (orphans[r].empty()) continue;
     throw Error(
@@ -36,10 +36,10 @@ void StateHealing::heal_model() {
   auto of_buffers = roles;
   of_buffers.first_alone =
       roles.first_alone || !core_.options.strategy.broadcast_buffers;  // each rank has its own then
-  heal_tensors({model.begin(), buffers}, roles, *group.lane, "model");
-  if (buffers != model.end()) heal_tensors({buffers, model.end()}, of_buffers, *group.lane, "buffers");
+  heal_tensors({model.begin(), buffers}, roles, *group.communicator, "model");
+  if (buffers != model.end()) heal_tensors({buffers, model.end()}, of_buffers, *group.communicator, "buffers");
   if (const auto own = core_.strategy->strategy_tensors(); !own.empty())
-    heal_tensors(own, heal_roles(core_.membership), lane, "the strategy's tensors");
+    heal_tensors(own, heal_roles(core_.membership), communicator, "the strategy's tensors");
   core_.strategy->saved_state().load_state(header.strategy);
   notes_ = header.notes;
   core_.loss_scaler.load(header.loss_scale, header.growth_tracker);
@@ -51,21 +51,21 @@ void StateHealing::settle_optimizer(Optimizer& optimizer) {
   core_.strategy->shard_optimizer(optimizer);  // a save may be the first that sees it
   const auto group = replica_group();
   heal_optimizer(optimizer, heal_roles(core_.membership, !core_.strategy->replicas_equal(), group.members),
-                 *group.lane);
+                 *group.communicator);
 }
 
 ReplicaGroup StateHealing::replica_group() const {
   const auto* placement = core_.capability<Placement>();
   auto group = placement == nullptr ? std::nullopt : placement->replica_group();
-  return group ? std::move(*group) : ReplicaGroup{core_.services.program_lane, {}};
+  return group ? std::move(*group) : ReplicaGroup{core_.services.program_communicator, {}};
 }
 
-void StateHealing::heal_optimizer(Optimizer& optimizer, const HealRoles& roles, Communicator& lane) {
-  const bool receiving = roles.newcomer[static_cast<std::size_t>(lane.rank())];
+void StateHealing::heal_optimizer(Optimizer& optimizer, const HealRoles& roles, Communicator& communicator) {
+  const bool receiving = roles.newcomer[static_cast<std::size_t>(communicator.rank())];
   auto state = receiving ? NamedTensors{} : optimizer.state();
-  const auto shapes = lane.broadcast_bytes(shapes_of(state), roles.first_donor, "heal");
+  const auto shapes = communicator.broadcast_bytes(shapes_of(state), roles.first_donor, "heal");
   if (receiving) state = zeros_of_shapes(shapes);
-  heal_tensors(state, roles, lane, "optimizer state");
+  heal_tensors(state, roles, communicator, "optimizer state");
   if (receiving) optimizer.load_state(state);
   core_.protocol.settled_optimizer();
 }

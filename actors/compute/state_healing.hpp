@@ -21,8 +21,8 @@ class StateHealing {
   void heal_model();
   /// Collective, before the optimizer's state is used. Does nothing where all have it.
   void settle_optimizer(Optimizer& optimizer);
-  /// Collective over `lane`.
-  void heal_optimizer(Optimizer& optimizer, const HealRoles& roles, Communicator& lane);
+  /// Collective over `communicator`.
+  void heal_optimizer(Optimizer& optimizer, const HealRoles& roles, Communicator& communicator);
 
  private:
   ReplicaGroup replica_group() const;

@@ -18,7 +18,7 @@ void StepClock::reset() {
 void StepClock::mark() {
   mark_ = std::chrono::steady_clock::now();
   waited_at_mark_ = std::chrono::nanoseconds(0);
-  if (core_.services.program_lane) waited_at_mark_ += core_.program_lane().ledger().time_inside();
+  if (core_.services.program_communicator) waited_at_mark_ += core_.program_communicator().ledger().time_inside();
   if (const auto* waits = core_.capability<PeerWaits>()) waited_at_mark_ += waits->time_waited();
 }
 
@@ -33,7 +33,7 @@ float StepClock::own_time_since_mark() {
 }
 
 std::vector<TimedInterval> StepClock::take_device_waits() {
-  auto waits = core_.program_lane().take_device_waits();
+  auto waits = core_.program_communicator().take_device_waits();
   if (auto* within = core_.capability<PeerWaits>()) {
     for (auto& wait : within->take_device_waits()) waits.push_back(std::move(wait));
   }

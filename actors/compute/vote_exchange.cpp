@@ -28,7 +28,7 @@ std::vector<Vote> VoteExchange::exchange() {
   encode_vote(mine_, {in_.data_ptr<std::uint8_t>(), static_cast<std::size_t>(in_.numel())});
   fault_point("vote", core_.step());
   core_.protocol.vote();
-  core_.program_lane().all_gather(out_, in_, "vote");
+  core_.program_communicator().all_gather(out_, in_, "vote");
   const std::string votes(reinterpret_cast<const char*>(out_.data_ptr<std::uint8_t>()),
                           static_cast<std::size_t>(out_.numel()));
   core_.protocol.votes_came(votes);

@@ -28,7 +28,7 @@ void CoordinatorState::consider(const CollectiveState& state) {
   if (!stalls.report(state, now())) return;
   for (const auto& [slot, process] : processes.all()) {
     if (process.member && !process.ended && processes.rank_of(slot) != state.rank)
-      self->send(process.supervisor, ReportCollectives{state.lane});
+      self->send(process.supervisor, ReportCollectives{state.communicator});
   }
 }
 

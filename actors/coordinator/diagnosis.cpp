@@ -25,13 +25,14 @@ std::optional<ErrorReport> diagnose(std::span<const CollectiveState> states, std
       *std::min_element(waiting.begin(), waiting.end(), [](auto* a, auto* b) { return a->sequence < b->sequence; });
 
   const auto accuse = [&](const CollectiveState& accused, const char* actor, const std::string& cause) {
-    return ErrorReport{.code = ErrorCode::mismatch,
-                       .rank = accused.rank,
-                       .actor = actor,
-                       .step = accused.step,
-                       .operation = "collective " + std::to_string(first->sequence) + " on lane " + first->lane,
-                       .cause = cause,
-                       .remedy = "every rank must launch the same collectives in the same order"};
+    return ErrorReport{
+        .code = ErrorCode::mismatch,
+        .rank = accused.rank,
+        .actor = actor,
+        .step = accused.step,
+        .operation = "collective " + std::to_string(first->sequence) + " on communicator " + first->communicator,
+        .cause = cause,
+        .remedy = "every rank must launch the same collectives in the same order"};
   };
 
   // Those that stand at the same place of the sequence, by what they are in.
@@ -58,12 +59,12 @@ std::optional<ErrorReport> diagnose(std::span<const CollectiveState> states, std
     return accuse(*accused, "reducer", cause);
   }
 
-  // Two lanes that wait for each other: a rank's Compute stands in a collective of its own, and so sends its Reducer
-  // nothing, while the Compute of those who wait in the Reducer's has not come there and does not until their Reducer
-  // is done. Who is right shows once all have been heard.
+  // Two communicators that wait for each other: a rank's Compute stands in a collective of its own, and so sends its
+  // Reducer nothing, while the Compute of those who wait in the Reducer's has not come there and does not until their
+  // Reducer is done. Who is right shows once all have been heard.
   std::vector<const CollectiveState*> stuck, elsewhere;
   for (const auto* state : waiting) {
-    if (state->lane == kBucketLane && state->sequence == first->sequence && state->awaits_reducer &&
+    if (state->communicator == kGradientCommunicator && state->sequence == first->sequence && state->awaits_reducer &&
         state->program_what.empty())
       stuck.push_back(state);
   }

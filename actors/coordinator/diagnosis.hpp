@@ -6,7 +6,8 @@
 
 namespace troupe {
 
-/// Decides who keeps the others waiting, from where the ranks that were heard (of `ranks`) stand on one lane. Pure.
+/// Decides who keeps the others waiting, from where the ranks that were heard (of `ranks`) stand on one communicator.
+/// Pure.
 ///
 /// A rank is accused on proof only: it is inside another collective than the others at the same place of the sequence;
 /// or its Compute stands in a collective of its own that those who wait for its gradients have not launched, and can't;

@@ -55,7 +55,7 @@ std::string problem_with(const PutValue& value) {
 }
 
 std::string problem_with(const CollectiveState& state) {
-  return first_of(slot(state.rank), length("lane", state.lane, kKey), length("what", state.what, kText),
+  return first_of(slot(state.rank), length("communicator", state.communicator, kKey), length("what", state.what, kText),
                   length("program_what", state.program_what, kText));
 }
 

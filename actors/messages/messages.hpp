@@ -153,7 +153,7 @@ struct FenceRank {
   std::string reason;
 };
 /// Compute -> Reducer and back: a collective was given up; the generation is over, the rank is not.
-struct LaneFailed {
+struct CommunicatorFailed {
   ErrorReport report;
 };
 
@@ -190,14 +190,14 @@ struct PutValue {
 struct GetValue {
   std::string key;
 };
-/// Where a rank stands on one lane (communicator): sent when it has waited long, and on request.
-/// The lane whose collectives Compute's thread launches itself, and the Reducer's.
-inline constexpr const char* kProgramLane = "program";
-inline constexpr const char* kBucketLane = "buckets";
+/// Where a rank stands on one communicator: sent when it has waited long, and on request.
+/// The communicator whose collectives Compute's thread launches itself, and the Reducer's.
+inline constexpr const char* kProgramCommunicator = "program";
+inline constexpr const char* kGradientCommunicator = "buckets";
 struct CollectiveState {
-  std::uint64_t generation = 0;  ///< whose rank and lane these are
+  std::uint64_t generation = 0;  ///< whose rank and communicator these are
   std::int32_t rank = 0;
-  std::string lane;
+  std::string communicator;
   bool in_flight = false;
   std::uint64_t sequence = 0;     ///< of the collective under way, or of the last one finished
   std::uint64_t fingerprint = 0;  ///< of the collective under way
@@ -207,11 +207,11 @@ struct CollectiveState {
   bool ended = false;           ///< the rank has left its training loop
   bool awaits_reducer = false;  ///< its Compute waits for its own Reducer, and does nothing else meanwhile
   std::uint64_t program_sequence =
-      0;  ///< on the lane of Compute itself: of the collective under way, or of the last one finished
+      0;  ///< on the communicator of Compute itself: of the collective under way, or of the last one finished
   std::string program_what;  ///< the collective that Compute itself has waited in for a while; empty: none
 };
 struct ReportCollectives {
-  std::string lane;
+  std::string communicator;
 };
 /// A rank is done (code ok) or failed.
 struct RankEnded {
@@ -262,7 +262,7 @@ inline void add_wire_messages(caf::actor_system_config& config) {
 
 // They stay inside a rank.
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::RankFailed)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::LaneFailed)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::CommunicatorFailed)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::GrantBatches)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::BatchLoaded)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::DataEnded)

@@ -9,16 +9,16 @@
 
 namespace troupe {
 
-std::string dump_ledgers(const std::string& path, int rank, std::span<const RegisterLane> lanes) {
+std::string dump_ledgers(const std::string& path, int rank, std::span<const RegisterCommunicator> communicators) {
   std::error_code ignored;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
   std::ofstream file(path, std::ios::trunc);
   const auto now = steady_now_ns();
-  for (const auto& lane : lanes) {
-    for (const auto& record : lane.communicator->ledger().snapshot()) {
+  for (const auto& watched : communicators) {
+    for (const auto& record : watched.communicator->ledger().snapshot()) {
       file << nlohmann::json{{"rank", rank},
-                             {"generation", lane.generation},
-                             {"lane", lane.name},
+                             {"generation", watched.generation},
+                             {"communicator", watched.name},
                              {"sequence", record.sequence},
                              {"collective", std::string(to_string(record.kind))},
                              {"label", std::string(record.label.data())},

@@ -26,17 +26,17 @@ RankSupervisorActor::behavior_type rank_supervisor(RankSupervisorActor::stateful
     if (coordinator && coordinator->address() == down.source) self->state.lost_coordinator();
   });
   if (self->state.options.coordinator) self->monitor(caf::actor_cast<caf::actor>(self->state.options.coordinator));
-  self->delayed_send(self, self->state.options.check_interval, CheckLanes{});
+  self->delayed_send(self, self->state.options.check_interval, CheckCommunicators{});
   return self->state.make_behavior();
 }
 
 RankSupervisorActor::behavior_type RankSupervisorState::make_behavior() {
   return {
       [this](const JoinRank& request) { return join(request.timeout); },
-      [this](const RegisterLane& lane) {
-        lanes.push_back(lane);
-        if (aborted) lane.communicator->abort(*aborted);
-        if (lane.generation <= interrupted) lane.communicator->abort(interruption);
+      [this](const RegisterCommunicator& watched) {
+        communicators.push_back(watched);
+        if (aborted) watched.communicator->abort(*aborted);
+        if (watched.generation <= interrupted) watched.communicator->abort(interruption);
       },
       [this](const RegisterRendezvous& message) {
         rendezvous = message.rendezvous;
@@ -62,8 +62,8 @@ RankSupervisorActor::behavior_type RankSupervisorState::make_behavior() {
       [this](const AbortJob& job) { abort(job.report); },
       [this](const StopJob& stop) { options.status->stop_signal = stop.signal; },
       [this](const ReportCollectives& request) {
-        for (const auto& lane : lanes) {
-          if (lane.name == request.lane) tell_coordinator(state_of(lane, now()));
+        for (const auto& watched : communicators) {
+          if (watched.name == request.communicator) tell_coordinator(state_of(watched, now()));
         }
       },
       [this](const RegisterCheckpointer& message) { saves.connect(message.checkpointer); },
@@ -86,7 +86,7 @@ RankSupervisorActor::behavior_type RankSupervisorState::make_behavior() {
       [this](const CoordinatorFound& found) { found_coordinator(found.coordinator); },
       [this](const CoordinatorBeat&) { heard_coordinator = now(); },
       [this](const InjectFault& fault) { inject(fault); },
-      [this](const CheckLanes&) { check_lanes(); },
+      [this](const CheckCommunicators&) { check_communicators(); },
       [this](const FinishRank& request) { return finish(request.report); },
   };
 }
@@ -138,7 +138,7 @@ bool RankSupervisorState::enter(const Membership& next) {
   last_interrupted.reset();
   loop_done.reset();
   waits_to_leave = false;
-  lanes.clear();
+  communicators.clear();
   rendezvous.reset();
   return true;
 }
@@ -153,7 +153,7 @@ void RankSupervisorState::interrupt(const InterruptRanks& message) {
   interruption.code = ErrorCode::aborted;
   dump_if_hung(message.reason);
   if (rendezvous) rendezvous->abort(interruption);
-  for (const auto& lane : lanes) lane.communicator->abort(interruption);
+  for (const auto& watched : communicators) watched.communicator->abort(interruption);
   if (options.compute) caf::anon_send(options.compute, message);
 }
 
@@ -166,9 +166,10 @@ void RankSupervisorState::fail(const ErrorReport& report) {
 
 std::string RankSupervisorState::dump_if_hung(const ErrorReport& reason) {
   const bool hung = reason.code == ErrorCode::timeout || reason.code == ErrorCode::mismatch;
-  if (!hung || options.ledger_path.empty() || lanes.empty() || dumped == lanes.front().generation) return {};
-  dumped = lanes.front().generation;
-  auto path = dump_ledgers(options.ledger_path, rank(), lanes);
+  if (!hung || options.ledger_path.empty() || communicators.empty() || dumped == communicators.front().generation)
+    return {};
+  dumped = communicators.front().generation;
+  auto path = dump_ledgers(options.ledger_path, rank(), communicators);
   if (options.log && !path.empty())
     options.log("the last collectives of rank " + std::to_string(rank()) + " are in " + path);
   return path;
@@ -181,7 +182,7 @@ void RankSupervisorState::abort(ErrorReport reason) {
   aborted = reason;
   let_go();
   if (rendezvous) rendezvous->abort(reason);
-  for (const auto& lane : lanes) lane.communicator->abort(reason);
+  for (const auto& watched : communicators) watched.communicator->abort(reason);
   saves.fail(reason);
   if (options.compute) caf::anon_send(options.compute, AbortJob{reason});
 }
@@ -260,12 +261,13 @@ void RankSupervisorState::told_of_part(PartSaved part) {
   tell_coordinator(part);
 }
 
-CollectiveState RankSupervisorState::state_of(const RegisterLane& lane, caf::actor_clock::time_point at) const {
-  auto& ledger = lane.communicator->ledger();
+CollectiveState RankSupervisorState::state_of(const RegisterCommunicator& watched,
+                                              caf::actor_clock::time_point at) const {
+  auto& ledger = watched.communicator->ledger();
   CollectiveState state;
   state.rank = rank();
-  state.generation = lane.generation;
-  state.lane = lane.name;
+  state.generation = watched.generation;
+  state.communicator = watched.name;
   state.step = ledger.step();
   state.ended = options.status->loop_ended || waits_to_leave;
   state.sequence = ledger.finished_count();
@@ -277,9 +279,9 @@ CollectiveState RankSupervisorState::state_of(const RegisterLane& lane, caf::act
     state.what = record->describe();
     state.waited_ms = waited_ms(*record, at);
   }
-  const auto program =
-      std::find_if(lanes.begin(), lanes.end(), [](const auto& other) { return other.name == kProgramLane; });
-  if (program == lanes.end()) return state;
+  const auto program = std::find_if(communicators.begin(), communicators.end(),
+                                    [](const auto& other) { return other.name == kProgramCommunicator; });
+  if (program == communicators.end()) return state;
   auto& own = program->communicator->ledger();
   state.awaits_reducer = options.status->awaits_reducer;
   state.program_sequence = own.finished_count();
@@ -294,7 +296,7 @@ CollectiveState RankSupervisorState::state_of(const RegisterLane& lane, caf::act
   return state;
 }
 
-void RankSupervisorState::check_lanes() {
+void RankSupervisorState::check_communicators() {
   const auto at = now();
   if (at - last_check > 10 * options.check_interval) heard_coordinator = at;  // it is we who did not listen
   last_check = at;
@@ -302,14 +304,14 @@ void RankSupervisorState::check_lanes() {
       at - heard_coordinator > park_after)
     park("the coordinator can't be reached");
   if (options.coordinator && !aborted) {
-    for (const auto& lane : lanes) {
-      const auto state = state_of(lane, at);
+    for (const auto& watched : communicators) {
+      const auto state = state_of(watched, at);
       if (state.in_flight && state.waited_ms > static_cast<double>(options.stall_after.count()))
         tell_coordinator(state);
     }
     tell_coordinator(Heartbeat{options.join.process, generation, options.status->steps_done});
   }
-  self->delayed_send(self, options.check_interval, CheckLanes{});
+  self->delayed_send(self, options.check_interval, CheckCommunicators{});
 }
 
 void RankSupervisorState::inject(const InjectFault& fault) {
@@ -317,11 +319,11 @@ void RankSupervisorState::inject(const InjectFault& fault) {
   switch (fault.kind) {
     case ChaosKind::nan: options.status->poisoned = true; break;
     case ChaosKind::net:
-      for (const auto& lane : lanes)
-        lane.communicator->abort({.code = ErrorCode::peer_lost,
-                                  .rank = rank(),
-                                  .actor = "chaos",
-                                  .cause = "its data connections were broken (--chaos)"});
+      for (const auto& watched : communicators)
+        watched.communicator->abort({.code = ErrorCode::peer_lost,
+                                     .rank = rank(),
+                                     .actor = "chaos",
+                                     .cause = "its data connections were broken (--chaos)"});
       break;
     case ChaosKind::disk: saves.tell_checkpointer(fault); break;
     default:

@@ -16,12 +16,12 @@
 namespace troupe {
 
 /// A communicator that the supervisor watches, and aborts when its generation or the job is over.
-struct RegisterLane {
+struct RegisterCommunicator {
   std::string name;
   std::uint64_t generation = 1;
   std::shared_ptr<Communicator> communicator;
 };
-/// As RegisterLane, for what builds communicators.
+/// As RegisterCommunicator, for what builds communicators.
 struct RegisterRendezvous {
   std::uint64_t generation = 1;
   std::shared_ptr<Rendezvous> rendezvous;
@@ -31,7 +31,7 @@ struct RegisterCheckpointer {
   caf::actor checkpointer;
 };
 /// Looks at the ledgers: sent by the supervisor to itself.
-struct CheckLanes {};
+struct CheckCommunicators {};
 /// Compute has left its loop: `report.code` ok, or why not. Answered once the coordinator knows, the job is over, or no
 /// coordinator was heard for `park_after`.
 struct FinishRank {
@@ -49,7 +49,7 @@ struct CoordinatorFound {
 /// Root of a rank's actors: knows who failed, tells the coordinator, frees everyone who waits. Outlives the
 /// coordinator: it looks for a restarted one while the rank trains on.
 using RankSupervisorActor = caf::typed_actor<caf::replies_to<JoinRank>::with<JoinAccepted>,  //
-                                             caf::reacts_to<RegisterLane>,                   //
+                                             caf::reacts_to<RegisterCommunicator>,           //
                                              caf::reacts_to<RegisterRendezvous>,             //
                                              caf::reacts_to<RankFailed>,                     //
                                              caf::reacts_to<RankInterrupted>,                //
@@ -69,7 +69,7 @@ using RankSupervisorActor = caf::typed_actor<caf::replies_to<JoinRank>::with<Joi
                                              caf::reacts_to<CoordinatorFound>,               //
                                              caf::reacts_to<CoordinatorBeat>,                //
                                              caf::reacts_to<InjectFault>,                    //
-                                             caf::reacts_to<CheckLanes>,                     //
+                                             caf::reacts_to<CheckCommunicators>,             //
                                              caf::replies_to<FinishRank>::with<bool>>;
 
 /// Set by the process's signal handler: SIGINT or SIGTERM. Every rank of the process reads it with its vote.
@@ -118,9 +118,9 @@ struct RankSupervisorState {
   void lost_coordinator();
   void park(const std::string& why);
   void found_coordinator(const caf::strong_actor_ptr& coordinator);
-  void check_lanes();
+  void check_communicators();
   void inject(const InjectFault& fault);
-  CollectiveState state_of(const RegisterLane& lane, caf::actor_clock::time_point at) const;
+  CollectiveState state_of(const RegisterCommunicator& watched, caf::actor_clock::time_point at) const;
   void told_of_part(PartSaved part);
   caf::result<bool> finish(const ErrorReport& report);
   void tell_end();
@@ -141,7 +141,7 @@ struct RankSupervisorState {
   bool waits_to_leave = false;                      // the loop, until all have come to its end
   std::optional<RankEnded> end;                     // ... and this
   std::optional<caf::typed_response_promise<bool>> waits_for_end;
-  std::vector<RegisterLane> lanes;
+  std::vector<RegisterCommunicator> communicators;
   std::shared_ptr<Rendezvous> rendezvous;
   SaveRelay saves;
   std::optional<ErrorReport> aborted;
@@ -158,9 +158,9 @@ RankSupervisorActor::behavior_type rank_supervisor(RankSupervisorActor::stateful
 }  // namespace troupe
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::JoinRank)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::RegisterLane)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::RegisterCommunicator)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::RegisterCheckpointer)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::RegisterRendezvous)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::CheckLanes)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::CheckCommunicators)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::FinishRank)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::CoordinatorFound)

@@ -16,7 +16,7 @@ ReducerActor::behavior_type reducer(ReducerActor::stateful_pointer<ReducerState>
 ReducerActor::behavior_type ReducerState::make_behavior() {
   return {
       [this](const InstallPlan& message) { install(message); },
-      [this](const InstallLane& message) {
+      [this](const InstallCommunicator& message) {
         options.communicator = message.communicator;
         failed = false;
         next = 0;
@@ -72,7 +72,7 @@ void ReducerState::fail(ErrorReport report) {
   if (report.actor.empty()) report.actor = "reducer";
   if (report.step < 0) report.step = step;
   if (may_be_recovered(report.code)) {  // compute knows what to do
-    caf::anon_send(options.compute, LaneFailed{report});
+    caf::anon_send(options.compute, CommunicatorFailed{report});
     return;
   }
   self->send(options.supervisor, RankFailed{report});

@@ -20,9 +20,9 @@ struct InstallPlan {
   std::shared_ptr<CommHook> hook;
 };
 
-/// The reducer's lane of a new generation: it forgets the step that was under way. Answered once it has left the old
-/// lane.
-struct InstallLane {
+/// The reducer's communicator of a new generation: it forgets the step that was under way. Answered once it has left
+/// the old communicator.
+struct InstallCommunicator {
   std::shared_ptr<Communicator> communicator;
 };
 
@@ -35,13 +35,13 @@ struct StepProgress {
 /// Launches every bucket collective of its rank, in plan order, from one thread. A bucket that is full before its turn
 /// is held back: the order is never that of arrival, which differs between ranks, so that ranks can't wait for each
 /// other in a circle.
-using ReducerActor = caf::typed_actor<caf::reacts_to<InstallPlan>, caf::replies_to<InstallLane>::with<bool>,
+using ReducerActor = caf::typed_actor<caf::reacts_to<InstallPlan>, caf::replies_to<InstallCommunicator>::with<bool>,
                                       caf::reacts_to<BucketReady>>;
 
 struct ReducerOptions {
   int rank = 0;
   std::shared_ptr<Communicator> communicator;
-  caf::actor compute;  ///< gets BucketsReduced, LaneFailed where the generation may be at fault, or RankFailed
+  caf::actor compute;  ///< gets BucketsReduced, CommunicatorFailed where the generation may be at fault, or RankFailed
   RankSupervisorActor supervisor;
   std::shared_ptr<StepProgress> progress;
   std::shared_ptr<FaultWatch> watch;  ///< of the rank's threads: for this one
@@ -76,4 +76,4 @@ ReducerActor::behavior_type reducer(ReducerActor::stateful_pointer<ReducerState>
 }  // namespace troupe
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::InstallPlan)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::InstallLane)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::InstallCommunicator)

@@ -110,7 +110,7 @@ void Job::check_bounds(const CoordinatorState& state) {
   bound("values", state.values.size(), 2 * all);
   bound("saves under way", state.saves.under_way(), 4);
   bound("ended saves", state.saves.remembered(), 8);
-  bound("states of a lane", state.stalls.most_reports(), all);
+  bound("states of a communicator", state.stalls.most_reports(), all);
 }
 
 }  // namespace troupe::simulator

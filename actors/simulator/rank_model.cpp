@@ -5,7 +5,7 @@
 
 #include "actors/compute/heal.hpp"
 #include "actors/simulator/job.hpp"
-#include "actors/simulator/model_lane.hpp"
+#include "actors/simulator/model_communicator.hpp"
 
 namespace troupe::simulator {
 namespace {
@@ -13,10 +13,11 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr int kProgram = 0, kBuckets = 1;
-const char* const kLaneNames[] = {"program", "buckets"};
+const char* const kCommunicatorNames[] = {"program", "buckets"};
 const std::string kOthersEnd = "the end of the other ranks' loops";
 
-/// What stops waiting for a generation's addresses when it is over: the supervisor aborts it as it does the lanes.
+/// What stops waiting for a generation's addresses when it is over: the supervisor aborts it as it does the
+/// communicators.
 class ModelRendezvous final : public Rendezvous {
  public:
   explicit ModelRendezvous(std::function<void(const ErrorReport&)> aborted) : aborted_(std::move(aborted)) {}
@@ -66,9 +67,9 @@ caf::behavior RankModel::make_behavior() {
         memberships_.push_back(next);
         if (awaits_membership_) take(next);
       },
-      [](const InterruptRanks&) {},  // its lanes are aborted, too
+      [](const InterruptRanks&) {},  // its communicators are aborted, too
       [this](const AbortJob& job) { aborted(job); },
-      [this](const LanesAborted& message) {
+      [this](const CommunicatorsAborted& message) {
         if (message.generation != membership_.generation || broken_) return;
         broken_ = message.reason;
         job_.close_data(process_, membership_.generation);
@@ -183,7 +184,7 @@ void RankModel::enter(const Membership& next) {
   told_ = nullptr;
   const auto generation = next.generation;
   const auto aborted = [self = caf::actor_cast<caf::actor>(self_), generation](const ErrorReport& reason) {
-    caf::anon_send(self, LanesAborted{generation, reason});
+    caf::anon_send(self, CommunicatorsAborted{generation, reason});
   };
   caf::anon_send(supervisor_, RegisterRendezvous{generation, std::make_shared<ModelRendezvous>(aborted)});
   put_address();
@@ -239,17 +240,18 @@ void RankModel::exchange_addresses(int peer, milliseconds pause) {
 
 void RankModel::connected() {
   waits_for.clear();
-  for (int lane = 0; lane < 2; ++lane) {
+  for (int communicator = 0; communicator < 2; ++communicator) {
     CommunicatorOptions options;
     options.rank = rank();
     options.world_size = membership_.world_size();
-    options.name = kLaneNames[lane];
+    options.name = kCommunicatorNames[communicator];
     const auto generation = membership_.generation;
-    lanes_[lane] = std::make_shared<ModelLane>(
+    communicators_[communicator] = std::make_shared<ModelCommunicator>(
         options, [self = caf::actor_cast<caf::actor>(self_), generation](const ErrorReport& reason) {
-          caf::anon_send(self, LanesAborted{generation, reason});
+          caf::anon_send(self, CommunicatorsAborted{generation, reason});
         });
-    caf::anon_send(supervisor_, RegisterLane{kLaneNames[lane], generation, lanes_[lane]});
+    caf::anon_send(supervisor_,
+                   RegisterCommunicator{kCommunicatorNames[communicator], generation, communicators_[communicator]});
   }
   for (const auto& piece : std::exchange(early_, {})) arrived(piece);
   collective(kProgram, "connect", {}, [this](const Pieces&) {
@@ -375,7 +377,7 @@ void RankModel::finish() {
 
 void RankModel::step() {
   const auto work = std::chrono::microseconds(draw_.in(20'000, 60'000)) * (job_.is_slow(join_.process.slot) ? 10 : 1);
-  for (auto& lane : lanes_) lane->ledger().set_step(steps_done());
+  for (auto& communicator : communicators_) communicator->ledger().set_step(steps_done());
   if (!is_here("forward")) return;
   after(work, [this] {
     if (!job_.options().user_collectives) return reduce();
@@ -439,31 +441,31 @@ void RankModel::commit(const std::vector<Slice>& slices, std::uint64_t generatio
 
 // ---------------------------------------------------------------- collectives
 
-void RankModel::collective(int lane, const std::string& label, std::string bytes,
+void RankModel::collective(int communicator, const std::string& label, std::string bytes,
                            std::function<void(const Pieces&)> then) {
   if (abort_) return end(abort_->report);
   if (broken_) return leave(*broken_);
   if (gone_) return leave(*gone_);
   CollectiveRecord record;
   record.kind = CollectiveKind::all_gather;
-  record.numel = lane == kBuckets && other_numel_at == steps_done() ? 2 : 1;
+  record.numel = communicator == kBuckets && other_numel_at == steps_done() ? 2 : 1;
   label.copy(record.label.data(), record.label.size() - 1);
   record.started_ns = job_.world().now().time_since_epoch().count();
-  auto& ledger = lanes_[lane]->ledger();
+  auto& ledger = communicators_[communicator]->ledger();
   ledger.set_step(steps_done());
   record = ledger.begin(record);
-  collective_ = Collective{lane, record.sequence, record.fingerprint(), label, std::move(then)};
+  collective_ = Collective{communicator, record.sequence, record.fingerprint(), label, std::move(then)};
   wait(label, job_.options().collective_timeout + 1s);
-  Piece mine{membership_.generation, lane, record.sequence, record.fingerprint(), rank(), std::move(bytes)};
+  Piece mine{membership_.generation, communicator, record.sequence, record.fingerprint(), rank(), std::move(bytes)};
   for (int peer = 0; peer < membership_.world_size(); ++peer) {
     if (peer != rank()) job_.send_piece(process_, mine, peer);
   }
-  pieces_[{lane, mine.sequence, mine.fingerprint}][rank()] = mine.bytes;
+  pieces_[{communicator, mine.sequence, mine.fingerprint}][rank()] = mine.bytes;
   const auto what = waits_for;
   const auto ends = wait_ends;
   after(job_.options().collective_timeout, [this, label] {
     std::string missing;
-    const auto& here = pieces_[{collective_->lane, collective_->sequence, collective_->fingerprint}];
+    const auto& here = pieces_[{collective_->communicator, collective_->sequence, collective_->fingerprint}];
     for (int r = 0; r < membership_.world_size(); ++r) {
       if (!here.contains(r)) missing += " " + std::to_string(r);
     }
@@ -479,25 +481,26 @@ void RankModel::lost_peer(const PeerGone& gone) {
   if (gone.generation != membership_.generation || broken_ || gone_) return;
   gone_ = report(ErrorCode::peer_lost, {}, "rank " + std::to_string(gone.rank) + " closed its connection");
   const bool given =
-      collective_ && pieces_[{collective_->lane, collective_->sequence, collective_->fingerprint}].contains(gone.rank);
+      collective_ &&
+      pieces_[{collective_->communicator, collective_->sequence, collective_->fingerprint}].contains(gone.rank);
   if ((collective_ && !given) || waits_for == "addresses") leave(*gone_);
 }
 
 void RankModel::arrived(const Piece& piece) {
   if (piece.generation > membership_.generation) early_.push_back(piece);  // the other heard of it first
   if (piece.generation != membership_.generation) return;
-  pieces_[{piece.lane, piece.sequence, piece.fingerprint}][piece.rank] = piece.bytes;
+  pieces_[{piece.communicator, piece.sequence, piece.fingerprint}][piece.rank] = piece.bytes;
   complete_if_all();
 }
 
 void RankModel::complete_if_all() {
   if (!collective_) return;
-  const auto found = pieces_.find({collective_->lane, collective_->sequence, collective_->fingerprint});
+  const auto found = pieces_.find({collective_->communicator, collective_->sequence, collective_->fingerprint});
   if (found == pieces_.end() || found->second.size() < static_cast<std::size_t>(membership_.world_size())) return;
   Pieces pieces;
   for (auto& [rank, bytes] : found->second) pieces.push_back(std::move(bytes));
   pieces_.erase(found);
-  lanes_[collective_->lane]->ledger().finish();
+  communicators_[collective_->communicator]->ledger().finish();
   auto then = std::move(collective_->then);
   collective_.reset();
   ++turn_;

@@ -25,7 +25,7 @@ class Job;
 /// A piece of a collective, from another rank.
 struct Piece {
   std::uint64_t generation = 0;
-  int lane = 0;
+  int communicator = 0;
   std::uint64_t sequence = 0, fingerprint = 0;
   int rank = 0;
   std::string bytes;
@@ -35,8 +35,8 @@ struct PeerGone {
   std::uint64_t generation = 0;
   int rank = 0;
 };
-/// The supervisor has aborted the generation's lanes.
-struct LanesAborted {
+/// The supervisor has aborted the generation's communicators.
+struct CommunicatorsAborted {
   std::uint64_t generation = 0;
   ErrorReport reason;
 };
@@ -56,7 +56,7 @@ struct SaveAnswered {
   ErrorReport report;
 };
 
-class ModelLane;
+class ModelCommunicator;
 
 /// Of a data connection: made, refused by the other rank, or nobody answers.
 enum class Connected : std::uint8_t { yes, refused, later };
@@ -106,7 +106,8 @@ class RankModel {
   void leave(const ErrorReport& why);
   void aborted(const AbortJob& job);
   void end(const ErrorReport& report);
-  void collective(int lane, const std::string& label, std::string bytes, std::function<void(const Pieces&)> then);
+  void collective(int communicator, const std::string& label, std::string bytes,
+                  std::function<void(const Pieces&)> then);
   void arrived(const Piece& piece);
   void lost_peer(const PeerGone& gone);
   void complete_if_all();
@@ -132,15 +133,15 @@ class RankModel {
   bool resumed_ = false;
   bool awaits_membership_ = false, ending_ = false;
   std::deque<Membership> memberships_;  // that came before they were awaited
-  std::optional<ErrorReport> broken_;   // the generation's lanes ...
+  std::optional<ErrorReport> broken_;   // the generation's communicators ...
   std::optional<ErrorReport> gone_;     // ... and the first rank that has left them
   std::optional<AbortJob> abort_;
 
   std::uint64_t turn_ = 0;  // of continuations: those of an earlier one are void
   std::function<void()> continuation_;
-  std::shared_ptr<ModelLane> lanes_[2];
+  std::shared_ptr<ModelCommunicator> communicators_[2];
   struct Collective {
-    int lane = 0;
+    int communicator = 0;
     std::uint64_t sequence = 0, fingerprint = 0;
     std::string what;
     std::function<void(const Pieces&)> then;
@@ -159,7 +160,7 @@ class RankModel {
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::simulator::Piece)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::simulator::PeerGone)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::simulator::LanesAborted)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::simulator::CommunicatorsAborted)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::simulator::Continue)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::simulator::SavePart)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::simulator::SaveAnswered)

@@ -10,8 +10,8 @@
 
 namespace troupe {
 
-/// What each rank says at the end of a step, before anything is applied. All ranks gather all votes on the program lane
-/// and decide alike.
+/// What each rank says at the end of a step, before anything is applied. All ranks gather all votes on the program
+/// communicator and decide alike.
 struct Vote {
   std::int64_t step = 0;
   std::uint64_t layout_hash = 0;  ///< parameters and bucket plan that this step's gradients were laid out by

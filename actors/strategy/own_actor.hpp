@@ -16,13 +16,13 @@ namespace troupe {
 /// Converts an exception to the ErrorReport that the rank sends.
 ErrorReport report_of_own_actor(const std::exception_ptr& error);
 
-/// A strategy's own actor, on a thread of its own, for what goes on while the rank computes: an exchange over a lane,
-/// say.
+/// A strategy's own actor, on a thread of its own, for what goes on while the rank computes: an exchange over a
+/// communicator, say.
 ///
 /// What its handlers throw ends it, and `receive` throws the same on the compute thread, so that a lost peer begins a
 /// new generation as it does everywhere. Each message is answered once. Make a new one in each generation
-/// (ReplicatedStrategy::joined): no answer of the old one can reach it. Its behavior must wait for nothing but lanes,
-/// which have deadlines: the destructor waits for what was sent. Compute's thread.
+/// (ReplicatedStrategy::joined): no answer of the old one can reach it. Its behavior must wait for nothing but
+/// communicators, which have deadlines: the destructor waits for what was sent. Compute's thread.
 template <class Handle>
 class OwnActor {
  public:

@@ -14,8 +14,8 @@ struct DataShard {
 
 /// Ranks that hold the same part of the state: who heals a newcomer among them.
 struct ReplicaGroup {
-  std::shared_ptr<Communicator> lane;  ///< over the members
-  std::vector<int> members;            ///< ranks, by their rank in the lane
+  std::shared_ptr<Communicator> communicator;  ///< over the members
+  std::vector<int> members;                    ///< ranks, by their rank in the communicator
 };
 
 /// Capability of a Strategy whose ranks have different places: not all train on samples of their own, or hold the same

@@ -18,7 +18,7 @@ NamedTensors replicated_state(Strategy& strategy, Optimizer& optimizer) {
 }
 
 std::vector<TensorPart> ReplicatedState::state_parts(Optimizer& optimizer, int rank, int world_size) {
-  return share_of(replicated_state(strategy_, optimizer), rank, world_size);
+  return parts_for(replicated_state(strategy_, optimizer), rank, world_size);
 }
 
 void ReplicatedState::read_state(const StateReader& state, Optimizer& optimizer) {

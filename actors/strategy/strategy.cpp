@@ -29,10 +29,10 @@ Registry<CommHookFactory>& hook_registry() {
 
 }  // namespace
 
-std::shared_ptr<Communicator> StrategyContext::make_lane(const std::string& name) const {
-  std::shared_ptr<Communicator> lane = program_lane->split(0, rank);
-  register_lane(name, lane);
-  return lane;
+std::shared_ptr<Communicator> StrategyContext::make_communicator(const std::string& name) const {
+  std::shared_ptr<Communicator> communicator = program_communicator->split(0, rank);
+  register_communicator(name, communicator);
+  return communicator;
 }
 
 // What a message costs is what nobody computes in: a bucket that lies in the mailbox while backward goes on costs

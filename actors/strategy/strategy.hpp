@@ -53,7 +53,7 @@ struct GradientSummary {
 /// - Messages: a strategy sends the rank's reducer InstallPlan and BucketReady, and awaits its BucketsReduced. To other
 ///   ranks it sends tensors over communicators, never CAF messages.
 /// - Actors: it may spawn actors on its rank (OwnActor). Each has a communicator that no other thread uses
-///   (StrategyContext::make_lane), so that every communicator has one thread and one order of calls.
+///   (StrategyContext::make_communicator), so that every communicator has one thread and one order of calls.
 /// - Waits: every one has a deadline. Communicators bring theirs and throw; a strategy lets the exception through.
 ///   Error(peer_lost), (timeout) and (aborted) begin a new generation: `rejoin` brings new communicators, and what was
 ///   under way with the old ones is forgotten.

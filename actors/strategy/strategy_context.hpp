@@ -28,13 +28,14 @@ struct StrategyContext {
   StrategyOptions options;         ///< the config's
   std::vector<std::string> hosts;  ///< by rank
   std::shared_ptr<Communicator>
-      bucket_lane;  ///< the reducer's; a strategy only allocates from it, while no step is under way
-  std::shared_ptr<Communicator> program_lane;  ///< collectives that the compute thread waits for, in program order
-  ReducerActor reducer;                        ///< of this rank
-  std::shared_ptr<StepProgress> progress;      ///< what the reducer and compute tell each other within a step
-  /// Makes a lane of the strategy's own known to the supervisor, which aborts it with the others. `name` is unique on
-  /// the rank.
-  std::function<void(const std::string& name, std::shared_ptr<Communicator> lane)> register_lane;
+      gradient_communicator;  ///< the reducer's; a strategy only allocates from it, while no step is under way
+  std::shared_ptr<Communicator>
+      program_communicator;                ///< collectives that the compute thread waits for, in program order
+  ReducerActor reducer;                    ///< of this rank
+  std::shared_ptr<StepProgress> progress;  ///< what the reducer and compute tell each other within a step
+  /// Makes a communicator of the strategy's own known to the supervisor, which aborts it with the others. `name` is
+  /// unique on the rank.
+  std::function<void(const std::string& name, std::shared_ptr<Communicator> communicator)> register_communicator;
   /// Waits for the reducer; throws what failed. Compute's thread.
   std::function<BucketsReduced(std::int64_t step)> wait_reduced;
   /// News for the user, the same on all ranks: it comes with the step's report. Compute's thread.
@@ -49,9 +50,9 @@ struct StrategyContext {
   }
   std::chrono::milliseconds timeout{60'000};  ///< for an answer of another actor: longer than any collective's
 
-  /// A lane of the strategy's own, over all ranks, for one thread. Collective; `name` is unique on the rank. Dies with
-  /// the generation.
-  std::shared_ptr<Communicator> make_lane(const std::string& name) const;
+  /// A communicator of the strategy's own, over all ranks, for one thread. Collective; `name` is unique on the rank.
+  /// Dies with the generation.
+  std::shared_ptr<Communicator> make_communicator(const std::string& name) const;
 };
 
 }  // namespace troupe

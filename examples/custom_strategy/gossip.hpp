@@ -8,7 +8,7 @@
 // What the compute thread asks of the strategy's actor, and the answer. They stay in the process: tensors go by
 // reference.
 struct Exchange {
-  std::shared_ptr<troupe::Communicator> lane;
+  std::shared_ptr<troupe::Communicator> communicator;
   at::Tensor mine, theirs;  // (numel,)
   int partner = 0;
 };
@@ -16,16 +16,17 @@ struct Exchanged {};
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(Exchange)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(Exchanged)
 
-// The actor, on a thread of its own. What the lane throws, when a rank is lost say, ends it, and reaches the strategy.
+// The actor, on a thread of its own. What the communicator throws, when a rank is lost say, ends it, and reaches the
+// strategy.
 using GossipActor = caf::typed_actor<caf::replies_to<Exchange>::with<Exchanged>>;
 
 inline GossipActor::behavior_type gossip_behavior(GossipActor::pointer) {
   return {[](const Exchange& exchange) {
-    const auto& [lane, mine, theirs, partner] = exchange;
-    const bool sends_first = lane->rank() < partner;  // send waits for recv: one of the two has to begin
-    if (sends_first) lane->send(mine, partner, "gossip");
-    lane->recv(theirs, partner, "gossip");
-    if (!sends_first) lane->send(mine, partner, "gossip");
+    const auto& [communicator, mine, theirs, partner] = exchange;
+    const bool sends_first = communicator->rank() < partner;  // send waits for recv: one of the two has to begin
+    if (sends_first) communicator->send(mine, partner, "gossip");
+    communicator->recv(theirs, partner, "gossip");
+    if (!sends_first) communicator->send(mine, partner, "gossip");
     return Exchanged{};
   }};
 }
@@ -44,10 +45,10 @@ class Gossip : public troupe::ReplicatedStrategy {
   bool replicas_equal() const override { return false; }
 
  protected:
-  // New lanes: what was under way is gone, and the actor with it.
+  // New communicators: what was under way is gone, and the actor with it.
   void joined() override {
     actor_.reset();
-    lane_ = context().make_lane("gossip");
+    communicator_ = context().make_communicator("gossip");
     actor_ = std::make_unique<troupe::OwnActor<GossipActor>>(context(), "gossip", gossip_behavior);
     under_way_ = false;
     after_join_ = true;
@@ -82,12 +83,12 @@ class Gossip : public troupe::ReplicatedStrategy {
     for (const auto& [name, parameter] : exchanged_) flat.push_back(parameter.detach().reshape(-1));
     mine_ = at::cat(flat);
     theirs_ = at::empty_like(mine_);
-    actor_->send(Exchange{lane_, mine_, theirs_, partner});
+    actor_->send(Exchange{communicator_, mine_, theirs_, partner});
     under_way_ = true;
   }
 
  private:
-  std::shared_ptr<troupe::Communicator> lane_;  // the actor's
+  std::shared_ptr<troupe::Communicator> communicator_;  // the actor's
   std::unique_ptr<troupe::OwnActor<GossipActor>> actor_;
   troupe::NamedTensors exchanged_;  // parameters, as they were laid out then
   at::Tensor mine_, theirs_;        // (numel,), the actor's while an exchange is under way

@@ -10,7 +10,7 @@ namespace {
 
 using troupe::Rank;
 
-void say(Rank& rank, const char* check, bool good, const std::string& found, const std::string& remedy) {
+void print_check(Rank& rank, const char* check, bool good, const std::string& found, const std::string& remedy) {
   if (!rank.is_main()) return;
   std::printf("%s\t%s\t%s\t%s\n", check, good ? "ok" : "fail", found.c_str(), good ? "" : remedy.c_str());
   std::fflush(stdout);
@@ -33,12 +33,12 @@ void check_sum(Rank& rank) {
     wrong += tensor.ne(n * (n + 1) / 2).sum();
   }
   rank.all_reduce(wrong);
-  say(rank, "collective", wrong.item<std::int64_t>() == 0,
-      wrong.item<std::int64_t>() == 0
-          ? format("%d ranks add up 1, 1,000 and 1,000,000 numbers over %s", n,
-                   std::string(rank.communicator().backend()).c_str())
-          : format("%lld sums are wrong", static_cast<long long>(wrong.item<std::int64_t>())),
-      "check the memory and the network of the hosts, one after the other with --hosts");
+  print_check(rank, "collective", wrong.item<std::int64_t>() == 0,
+              wrong.item<std::int64_t>() == 0
+                  ? format("%d ranks add up 1, 1,000 and 1,000,000 numbers over %s", n,
+                           std::string(rank.communicator().backend()).c_str())
+                  : format("%lld sums are wrong", static_cast<long long>(wrong.item<std::int64_t>())),
+              "check the memory and the network of the hosts, one after the other with --hosts");
 }
 
 // How fast the slowest link lets an all-reduce be: the bytes of the tensor, each way, in a second.
@@ -49,8 +49,8 @@ void measure_pace(Rank& rank) {
   const auto started = std::chrono::steady_clock::now();
   for (int i = 0; i < kTimes; ++i) rank.all_reduce(tensor, troupe::ReduceOp::avg, "pace");
   const double seconds = troupe::seconds_since(started) / kTimes;
-  say(rank, "pace", true,
-      format("all_reduce of 16 MiB takes %.1f ms, %.0f Mbit/s", seconds * 1e3, 16 * 8.388608 / seconds), "");
+  print_check(rank, "pace", true,
+              format("all_reduce of 16 MiB takes %.1f ms, %.0f Mbit/s", seconds * 1e3, 16 * 8.388608 / seconds), "");
 }
 
 // A model's gradients over all ranks against those of one process with the whole batch.
@@ -79,9 +79,9 @@ void check_gradients(Rank& rank) {
   auto worst = torch::tensor({difference / norm}, at::kDouble);
   rank.all_reduce(worst, troupe::ReduceOp::max);
   const bool good = report.committed && worst.item<double>() < 1e-5;
-  say(rank, "gradients", good,
-      format("those of %d ranks and of one process differ by %.1e of the largest", n, worst.item<double>()),
-      "a host computes other numbers: compare processors, LibTorch's builds and memory");
+  print_check(rank, "gradients", good,
+              format("those of %d ranks and of one process differ by %.1e of the largest", n, worst.item<double>()),
+              "a host computes other numbers: compare processors, LibTorch's builds and memory");
 }
 
 }  // namespace

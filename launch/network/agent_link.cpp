@@ -73,7 +73,7 @@ void find_coordinator(caf::stateful_actor<LinkState>* self, const AgentLink::Opt
   self->home_system().spawn<caf::detached>(std::move(find), caf::actor_cast<caf::actor>(self));
 }
 
-void tell(caf::stateful_actor<LinkState>* self, const TellCoordinator& what) {
+void report(caf::stateful_actor<LinkState>* self, const TellCoordinator& what) {
   if (!self->state.coordinator) {
     self->state.waiting.push_back(what);
     return;
@@ -107,9 +107,9 @@ caf::behavior link_actor(caf::stateful_actor<LinkState>* self, SharedPtr shared)
         self->send(caf::actor_cast<CoordinatorActor>(found.coordinator), join);
         auto waiting = std::move(self->state.waiting);
         self->state.waiting.clear();
-        for (const auto& message : waiting) tell(self, message);
+        for (const auto& message : waiting) report(self, message);
       },
-      [self](const TellCoordinator& what) { tell(self, what); },
+      [self](const TellCoordinator& what) { report(self, what); },
       [](bool) {},  // the coordinator knows this node
       [shared](const StartRank& command) { shared->push(command); },
       [shared](const KillRank& command) { shared->push(command); },

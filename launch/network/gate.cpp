@@ -123,10 +123,10 @@ struct Gate::State : std::enable_shared_from_this<Gate::State> {
     if (closing) return;
     if (counts) limit.failed(address, Clock::now());
     const auto line = refusals.count(address, reason);
-    if (!line.empty()) say(line);
+    if (!line.empty()) log(line);
   }
 
-  void say(const std::string& line) const {
+  void log(const std::string& line) const {
     if (options.log) options.log("gate: " + line);
   }
 
@@ -136,7 +136,7 @@ struct Gate::State : std::enable_shared_from_this<Gate::State> {
     pause.cancel();
     closing = true;
     while (!waiting.empty()) std::exchange(waiting.front().end, {})("the end");
-    if (const auto line = refusals.summary(); !line.empty()) say(line);
+    if (const auto line = refusals.summary(); !line.empty()) log(line);
   }
 
   // A peer between TCP's handshake and its proof.

@@ -259,7 +259,7 @@ class Substitutes {
           event.set_name("ncclDevKernel_" + camel_case(event.name.data()));
           add(event, event.begin_ns, event.end_ns, streams_, launches);
         }
-        names_[streams_] = name + "'s lanes";
+        names_[streams_] = name + "'s communicators";
       }
       events.insert(events.end(), launches.begin(), launches.end());
     }

@@ -23,11 +23,11 @@ struct SimulationOptions {
 /// process would have.
 using RankLife = std::function<int(const RankSystemOptions&)>;
 
-/// A simulated cluster: N ranks as threads of this process, each with its own actors and lanes, under one coordinator;
-/// the numerics are those of N processes. With recovery, what an agent does for the processes of its host is done for
-/// these threads: ranks can be killed (SimulatedProcess), and another thread takes a dead one's place. Returns when all
-/// have ended, with the exit status of the rank that failed of itself, 0 if none did; `over` gets what the coordinator
-/// told the agent at the end, nothing without recovery.
+/// A simulated cluster: N ranks as threads of this process, each with its own actors and communicators, under one
+/// coordinator; the numerics are those of N processes. With recovery, what an agent does for the processes of its host
+/// is done for these threads: ranks can be killed (SimulatedProcess), and another thread takes a dead one's place.
+/// Returns when all have ended, with the exit status of the rank that failed of itself, 0 if none did; `over` gets what
+/// the coordinator told the agent at the end, nothing without recovery.
 int simulate(caf::actor_system& system, const SimulationOptions& options, const RankLife& run_rank,
              std::optional<JobOver>* over = nullptr);
 

@@ -23,9 +23,9 @@ struct PlacedFault {
 /// What a process is to a rank, for a rank that shares one with others: what can be killed and stopped.
 ///
 /// A thread can't be killed, but until it comes to something that others see (a collective, a message, a file) nobody
-/// can tell. So a kill makes the supervisor silent and breaks the rank's lanes at once, and the rank's threads end by
-/// an exception at the next such place. The proof of its death, RankExited, comes when they have ended. A stop holds
-/// the supervisor up, and with it the heartbeats, and each thread at its next fault point. Any thread.
+/// can tell. So a kill makes the supervisor silent and breaks the rank's communicators at once, and the rank's threads
+/// end by an exception at the next such place. The proof of its death, RankExited, comes when they have ended. A stop
+/// holds the supervisor up, and with it the heartbeats, and each thread at its next fault point. Any thread.
 class SimulatedProcess final : public FaultWatch {
  public:
   explicit SimulatedProcess(ProcessId id, std::vector<PlacedFault> faults = {}) : id_(id), faults_(std::move(faults)) {}

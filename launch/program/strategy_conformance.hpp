@@ -31,7 +31,7 @@ struct ConformanceReport {
 };
 
 /// The suite that every strategy of ours passes, for one of a user's own. Trains a small model on simulated ranks
-/// (threads of this process, with their true actors, lanes and numerics; one job at a time) and checks that it
+/// (threads of this process, with their true actors, communicators and numerics; one job at a time) and checks that it
 ///
 /// 1. converges: on each world of `ranks` the last loss, over all samples, is within loss_bound of one rank's under
 /// ddp;

@@ -26,8 +26,8 @@ nlohmann::json to_json(const std::vector<TensorPart>& parts) {
 
 NamedTensors gathered_model(Compute& compute, Optimizer& optimizer, int root) {
   torch::NoGradGuard no_grad;
-  auto& lane = compute.program_lane();
-  const int rank = lane.rank(), world_size = lane.world_size();
+  auto& communicator = compute.program_communicator();
+  const int rank = communicator.rank(), world_size = communicator.world_size();
   if (root < 0 || root >= world_size) {
     throw Error(ErrorCode::usage, "state_dict", "there is no rank " + std::to_string(root),
                 "ranks are 0 to " + std::to_string(world_size - 1));
@@ -35,7 +35,7 @@ NamedTensors gathered_model(Compute& compute, Optimizer& optimizer, int root) {
   compute.settle_optimizer(optimizer);
   auto parts = compute.strategy().saved_state().state_parts(optimizer, rank, world_size);
   std::erase_if(parts, [](const TensorPart& part) { return !part.name.starts_with(kModelPrefix); });
-  const auto lists = lane.all_gather_bytes(to_json(parts).dump(), "state_dict");
+  const auto lists = communicator.all_gather_bytes(to_json(parts).dump(), "state_dict");
 
   NamedTensors whole;
   std::map<std::string, std::size_t> known;
@@ -46,7 +46,7 @@ NamedTensors gathered_model(Compute& compute, Optimizer& optimizer, int root) {
                  shape = entry["shape"].get<std::vector<std::int64_t>>();
       if (rank != root && rank != source) continue;
       if (rank != root) {
-        lane.send(values_of(parts[own++]).contiguous(), root, "state_dict");
+        communicator.send(values_of(parts[own++]).contiguous(), root, "state_dict");
         continue;
       }
       const auto name = entry["name"].get<std::string>().substr(kModelPrefix.size());
@@ -57,7 +57,7 @@ NamedTensors gathered_model(Compute& compute, Optimizer& optimizer, int root) {
       if (source == root) {
         values = values_of(parts[own++]);
       } else {
-        lane.recv(values, source, "state_dict");
+        communicator.recv(values, source, "state_dict");
       }
       block_of(whole[found->second].second, offsets, shape).copy_(values);
     }

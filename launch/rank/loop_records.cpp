@@ -66,7 +66,7 @@ void LoopRecords::line(const std::string& text) {
   if (records_) records_->line(text);
 }
 
-void LoopRecords::say(const std::string& text) {
+void LoopRecords::log(const std::string& text) {
   if (are_shown()) return line(text);
   if (rank_.is_main()) std::fprintf(stderr, "%s\n", text.c_str());
 }

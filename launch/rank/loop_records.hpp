@@ -36,7 +36,7 @@ class LoopRecords {
   /// For the console alone.
   void line(const std::string& text);
   /// The same, from rank 0 on standard error if Troupe has no console.
-  void say(const std::string& text);
+  void log(const std::string& text);
   /// As Rank::end_loop.
   void end(const std::string& error);
 

@@ -111,17 +111,17 @@ bool LoopTasks::end_of_steps() {
   if (checkpoints_) checkpoint = checkpoints_->finish([this] { save(); });
   fault_point("end", compute_.steps_done());
   compute_.leave_loop();
-  tell_end(checkpoint);
+  report_end(checkpoint);
   return true;
 }
 
-void LoopTasks::tell_end(const std::string& checkpoint) {
+void LoopTasks::report_end(const std::string& checkpoint) {
   if (const auto best = BestAccuracy::of(compute_).value; validation_ && best >= 0) {
     char text[64];
     std::snprintf(text, sizeof text, "best held-out accuracy: %.2f%%", 100 * best);
     parts_.records.line(text);
   }
-  if (!checkpoint.empty()) parts_.records.say("checkpoint: " + checkpoint);
+  if (!checkpoint.empty()) parts_.records.log("checkpoint: " + checkpoint);
   if (checkpoints_ && rank_.stop_requested())
     parts_.records.note(
         "notice", "stopped by a signal after step " + std::to_string(rank_.steps_done()) + "; --resume latest goes on");
@@ -149,7 +149,7 @@ void LoopTasks::keep_checkpoints(Optimizer& optimizer) {
   if (!config_.resume.empty() && rank_.steps_done() == 0) {
     rank_.retry([&] {
       const auto position =
-          checkpoints_->resume(config_.resume, [this](const std::string& line) { parts_.records.say(line); });
+          checkpoints_->resume(config_.resume, [this](const std::string& line) { parts_.records.log(line); });
       parts_.position.resume_at({position.epoch, position.step_in_epoch}, position.round);
     });
   }

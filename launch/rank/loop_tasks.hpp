@@ -56,7 +56,7 @@ class LoopTasks {
   bool saves_now() const;
   void save();
   void save_if_parked(const Error& error);
-  void tell_end(const std::string& checkpoint);
+  void report_end(const std::string& checkpoint);
 
   Rank& rank_;
   RankParts& parts_;

@@ -28,7 +28,7 @@ void LoopTrace::update(std::int64_t steps_done) {
 }
 
 void LoopTrace::write(Compute& compute, LoopRecords& records) {
-  const auto line = trace_->gather(compute.program_lane(), compute.membership());
+  const auto line = trace_->gather(compute.program_communicator(), compute.membership());
   if (!line.empty()) records.report("trace", line);
 }
 

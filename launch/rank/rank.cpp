@@ -34,7 +34,7 @@ at::Device Rank::device() const noexcept { return system_.options().device; }
 
 std::int64_t Rank::steps_done() const noexcept { return system_.compute().steps_done(); }
 
-Communicator& Rank::communicator() { return system_.compute().program_lane(); }
+Communicator& Rank::communicator() { return system_.compute().program_communicator(); }
 
 Rank::~Rank() { profile_of_process().add(profile()); }
 
@@ -53,7 +53,7 @@ void Rank::distribute_module(std::shared_ptr<torch::nn::Module> model) {
   check_device_settings(config_, device());
   parts_->records.open();
   parts_->model = model;
-  if (config_.sync_batchnorm) convert_sync_batchnorm(*model, system_.compute().services().program_lane);
+  if (config_.sync_batchnorm) convert_sync_batchnorm(*model, system_.compute().services().program_communicator);
   initialise(*model);
   checkpoint_activations(model, config_.activation_checkpointing);
   if (config_.ranks > 1 && device().is_cpu()) {

@@ -21,7 +21,7 @@ ReducerActor::behavior_type traced_reducer(ReducerActor::stateful_pointer<Reduce
   join_trace(trace, "reducer");
   return {
       [self](const InstallPlan& message) { self->state.install(message); },
-      [plain = std::make_shared<caf::behavior>(std::move(behavior.unbox()))](const InstallLane& message) {
+      [plain = std::make_shared<caf::behavior>(std::move(behavior.unbox()))](const InstallCommunicator& message) {
         auto content = caf::make_message(message);
         (*plain)(content);
         return true;
@@ -116,8 +116,8 @@ RankSystem::RankSystem(caf::actor_system& system, RankSystemOptions options)
     }
     if (!refused.empty())
       throw Error(ErrorReport{ErrorCode::mismatch, options_.process.slot, "rank supervisor", -1, "join", refused, {}});
-    compute_->join([this](const Membership& membership) { return make_lanes(membership); }, supervisor_, status_,
-                   options_.spare ? std::chrono::hours(24 * 365) : std::chrono::hours(1));
+    compute_->join([this](const Membership& membership) { return make_communicators(membership); }, supervisor_,
+                   status_, options_.spare ? std::chrono::hours(24 * 365) : std::chrono::hours(1));
   } catch (...) {
     fail(std::current_exception());
     shut_down();
@@ -125,7 +125,7 @@ RankSystem::RankSystem(caf::actor_system& system, RankSystemOptions options)
   }
 }
 
-Compute::Services RankSystem::make_lanes(const Membership& membership) {
+Compute::Services RankSystem::make_communicators(const Membership& membership) {
   const auto generation = membership.generation;
   std::shared_ptr<Rendezvous> rendezvous;
   if (options_.coordinator) {
@@ -136,7 +136,7 @@ Compute::Services RankSystem::make_lanes(const Membership& membership) {
   caf::anon_send(supervisor_, RegisterRendezvous{generation, rendezvous});
   const auto timeout =
       std::chrono::milliseconds(static_cast<std::int64_t>(options_.communicator.collective_timeout * 1000));
-  const auto lane = [&](const char* name) {
+  const auto communicator = [&](const char* name) {
     CommunicatorOptions communicator;
     communicator.rank = compute_->rank();
     communicator.world_size = membership.world_size();
@@ -148,28 +148,28 @@ Compute::Services RankSystem::make_lanes(const Membership& membership) {
     communicator.interface_address = options_.interface_address;
     communicator.timeout = timeout;
     communicator.rendezvous = rendezvous;
-    communicator.timed = name == std::string_view(kProgramLane);  // compute's stream waits for its collectives
+    communicator.timed = name == std::string_view(kProgramCommunicator);  // compute's stream waits for its collectives
     std::shared_ptr<Communicator> made = make_communicator(communicator);
-    caf::anon_send(supervisor_, RegisterLane{name, generation, made});
+    caf::anon_send(supervisor_, RegisterCommunicator{name, generation, made});
     return made;
   };
   Compute::Services services;
   services.supervisor = supervisor_;
   services.progress = progress_;
   services.status = status_;
-  services.program_lane = lane(kProgramLane);
-  services.bucket_lane = lane(kBucketLane);
+  services.program_communicator = communicator(kProgramCommunicator);
+  services.gradient_communicator = communicator(kGradientCommunicator);
   if (!reducer_) {
     reducer_ = system_.spawn<caf::detached>(traced_reducer,
-                                            ReducerOptions{compute_->rank(), services.bucket_lane, compute_->address(),
-                                                           supervisor_, progress_, fault_watch()},
+                                            ReducerOptions{compute_->rank(), services.gradient_communicator,
+                                                           compute_->address(), supervisor_, progress_, fault_watch()},
                                             options_.trace);
   } else {
-    // It may still be on its way out of the old lane, which was aborted.
+    // It may still be on its way out of the old communicator, which was aborted.
     std::string problem;
     compute_->mailbox()
         .actor()
-        .request(reducer_, std::chrono::seconds(10), InstallLane{services.bucket_lane})
+        .request(reducer_, std::chrono::seconds(10), InstallCommunicator{services.gradient_communicator})
         .receive([](bool) {}, [&](caf::error& error) { problem = system_.render(error); });
     if (!problem.empty())
       throw Error(ErrorReport{ErrorCode::internal,
@@ -177,7 +177,7 @@ Compute::Services RankSystem::make_lanes(const Membership& membership) {
                               "reducer",
                               -1,
                               "recovery",
-                              "it did not leave the old lane: " + problem,
+                              "it did not leave the old communicator: " + problem,
                               {}});
   }
   services.reducer = reducer_;
@@ -200,7 +200,7 @@ ErrorReport RankSystem::fail(const std::exception_ptr& error) {
     const auto held = describe(compute_->held_memory());
     report.cause += held.empty() ? "" : "; " + held;
   }
-  // The supervisor aborts the lanes first, so that no thread of this rank stays in a collective.
+  // The supervisor aborts the communicators first, so that no thread of this rank stays in a collective.
   caf::anon_send(supervisor_, RankFailed{report});
   finish(report);
   return report;

@@ -44,12 +44,12 @@ struct RankSystemOptions {
       reconnect;  ///< finds a restarted coordinator; empty: the job ends with its coordinator
 };
 
-/// The actors of one rank and its two lanes. The thread that constructs it is Compute's. Ranks may share a process and
-/// its actor_system.
+/// The actors of one rank and its two communicators. The thread that constructs it is Compute's. Ranks may share a
+/// process and its actor_system.
 ///
-/// Two lanes: the reducer launches buckets on one, in plan order; the compute thread launches what it waits for (vote,
-/// SyncBatchNorm, buffers, the user's own) on the other, in program order. Each has one thread and one order, so they
-/// can't wait for each other in a circle. A generation has lanes of its own; the actors stay.
+/// Two communicators: the reducer launches buckets on one, in plan order; the compute thread launches what it waits for
+/// (vote, SyncBatchNorm, buffers, the user's own) on the other, in program order. Each has one thread and one order, so
+/// they can't wait for each other in a circle. A generation has communicators of its own; the actors stay.
 class RankSystem {
  public:
   /// Collective; a spare waits here until it is needed. Throws what kept the rank from joining, after telling the
@@ -73,7 +73,7 @@ class RankSystem {
 
  private:
   void shut_down();
-  Compute::Services make_lanes(const Membership& membership);
+  Compute::Services make_communicators(const Membership& membership);
 
   caf::actor_system& system_;
   RankSystemOptions options_;

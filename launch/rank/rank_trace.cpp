@@ -32,19 +32,19 @@ TraceTotals totals_of(const at::Tensor& words) {
   return {word[0], word[1], word[2], word[3], word[4], word[5], word[6]};
 }
 
-void send_part(Communicator& lane, const TracePart& part) {
-  lane.send(words_of(part.totals, part.events.size()), 0, kLabel);
+void send_part(Communicator& communicator, const TracePart& part) {
+  communicator.send(words_of(part.totals, part.events.size()), 0, kLabel);
   auto bytes = at::empty({static_cast<std::int64_t>(part.events.size())}, at::kByte);
   std::memcpy(bytes.data_ptr(), part.events.data(), part.events.size());
-  lane.send(bytes, 0, kLabel);
+  communicator.send(bytes, 0, kLabel);
 }
 
-TracePart receive_part(Communicator& lane, int source) {
+TracePart receive_part(Communicator& communicator, int source) {
   auto words = words_of(TraceTotals(), 0);
-  lane.recv(words, source, kLabel);
+  communicator.recv(words, source, kLabel);
   TracePart part{totals_of(words), {}};
   auto bytes = at::empty({words_of(words)[7]}, at::kByte);
-  lane.recv(bytes, source, kLabel);
+  communicator.recv(bytes, source, kLabel);
   part.events.assign(static_cast<const char*>(bytes.data_ptr()), static_cast<std::size_t>(bytes.numel()));
   return part;
 }
@@ -96,30 +96,30 @@ void RankTrace::record_until_now() {
   if (recorder_->recording()) close();
 }
 
-std::string RankTrace::gather(Communicator& lane, const Membership& membership) {
+std::string RankTrace::gather(Communicator& communicator, const Membership& membership) {
   record_until_now();
   const auto host_of = [&](int rank) { return membership.members[static_cast<std::size_t>(rank)].host; };
-  const auto clocks = measure_clocks(lane, [&](int rank) { return host_of(rank) == host_of(0); });
-  const auto rank = lane.rank();
+  const auto clocks = measure_clocks(communicator, [&](int rank) { return host_of(rank) == host_of(0); });
+  const auto rank = communicator.rank();
   fault_point("trace", options_.setting.last);
   const TraceSource source{rank, host_of(rank), clocks[static_cast<std::size_t>(rank)].offset_ns};
   auto part = trace_part(recorded_, source);
-  const auto steps = steps_of_all(lane, part.totals);
+  const auto steps = steps_of_all(communicator, part.totals);
   if (steps <= written_)
     return {};  // all went back to before, and what there is by now is less than what the files have
   std::optional<TraceFile> file;
-  if (rank == 0) file.emplace(options_.run_dir, options_.job_id, options_.setting, lane.world_size());
-  for (int from = 0; from < lane.world_size(); ++from) {
-    if (rank == from && rank != 0) send_part(lane, part);
+  if (rank == 0) file.emplace(options_.run_dir, options_.job_id, options_.setting, communicator.world_size());
+  for (int from = 0; from < communicator.world_size(); ++from) {
+    if (rank == from && rank != 0) send_part(communicator, part);
     if (rank == 0) {
-      if (from > 0) part = receive_part(lane, from);
+      if (from > 0) part = receive_part(communicator, from);
       file->add({from, host_of(from), part.totals, clocks[static_cast<std::size_t>(from)]}, part.events);
     }
-    lane.barrier(
+    communicator.barrier(
         kLabel);  // collective_timeout is to bound one rank's part on its way to the disk, not those of all ranks
   }
   if (rank == 0) file->finish();
-  lane.barrier(kLabel);
+  communicator.barrier(kLabel);
   written_ = steps;  // not before: if one dies meanwhile, rank 0 asks all the others again
   if (rank != 0) return {};
   if (!file->problem().empty()) return "trace: it cannot be written: " + file->problem() + "; training goes on without";
@@ -129,10 +129,10 @@ std::string RankTrace::gather(Communicator& lane, const Membership& membership) 
 }
 
 // Steps that the ranks recorded, together; also finds out how many were written, which newcomers do not know.
-std::int64_t RankTrace::steps_of_all(Communicator& lane, const TraceTotals& own) {
+std::int64_t RankTrace::steps_of_all(Communicator& communicator, const TraceTotals& own) {
   const auto mine = at::tensor({own.first_step < 0 ? 0 : own.last_step - own.first_step + 1, written_}, at::kLong);
-  auto all = at::empty({lane.world_size(), 2}, at::kLong);
-  lane.all_gather(all, mine, kLabel);
+  auto all = at::empty({communicator.world_size(), 2}, at::kLong);
+  communicator.all_gather(all, mine, kLabel);
   written_ = all.select(1, 1).max().item<std::int64_t>();
   return all.select(1, 0).sum().item<std::int64_t>();
 }

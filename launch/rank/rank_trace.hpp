@@ -42,8 +42,8 @@ class RankTrace {
     return options_.setting.first < steps_done && steps_done < options_.setting.last;
   }
   /// Collective. Clocks are compared, rank 0 writes one rank's events after the other. Returns there the line to say,
-  /// elsewhere nothing. Throws what the lane throws; what was recorded is kept then, for another try.
-  std::string gather(Communicator& lane, const Membership& membership);
+  /// elsewhere nothing. Throws what the communicator throws; what was recorded is kept then, for another try.
+  std::string gather(Communicator& communicator, const Membership& membership);
   /// The job has failed, nobody is there to gather: this rank's file alone, with its own clock. Returns the line to
   /// say, or nothing.
   std::string write_alone(int rank, const std::string& host);
@@ -51,7 +51,7 @@ class RankTrace {
  private:
   void close();
   void record_until_now();
-  std::int64_t steps_of_all(Communicator& lane, const TraceTotals& own);
+  std::int64_t steps_of_all(Communicator& communicator, const TraceTotals& own);
 
   const RankTraceOptions options_;
   const std::shared_ptr<TraceRecorder> recorder_ = std::make_shared<TraceRecorder>();

@@ -60,7 +60,7 @@ RunCheckpoints::~RunCheckpoints() {
 RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector,
                                                 const std::function<void(const std::string&)>& log) {
   auto& compute = system_of(rank_).compute();
-  auto& lane = compute.program_lane();
+  auto& communicator = compute.program_communicator();
   // Rank 0 looks which there are; what it finds, or why it finds none, goes to all, so that nobody waits for a rank
   // that has thrown.
   nlohmann::json header;
@@ -74,7 +74,7 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector,
       header = to_json(error);
     }
   }
-  header = nlohmann::json::parse(lane.broadcast_bytes(header.dump(), 0, "checkpoint"));
+  header = nlohmann::json::parse(communicator.broadcast_bytes(header.dump(), 0, "checkpoint"));
   if (header.contains("code")) throw from_json(header);
   CheckpointChoice choice{header["paths"], {}, header["asked"]};
   for (const auto& entry : header["refused"]) choice.refused.push_back({entry[0], entry[1]});
@@ -107,7 +107,7 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector,
     } catch (const Error& error) {
       outcome = to_json(error);
     }
-    const auto outcomes = lane.all_gather_bytes(outcome.dump(), "checkpoint");
+    const auto outcomes = communicator.all_gather_bytes(outcome.dump(), "checkpoint");
     std::optional<Error> refusal;
     for (std::size_t rank = 0; rank < outcomes.size() && !refusal; ++rank) {
       const auto other = nlohmann::json::parse(outcomes[rank]);
@@ -182,7 +182,7 @@ void RunCheckpoints::save(const Position& position, bool best) {
   // Rank 0 knows how many there were in this generation. When all have come here the save before has ended on all of
   // them, also one that was published without rank 0: only then may a new rank 0 clear away what others left.
   auto attempt = next_attempt();
-  attempt.id = compute.program_lane().all_gather_bytes(attempt.id, "checkpoint").front();
+  attempt.id = compute.program_communicator().all_gather_bytes(attempt.id, "checkpoint").front();
   start_checkpointer(attempt, rank_.is_main());
   auto parts = compute.strategy().saved_state().state_parts(optimizer_, rank_.rank(), rank_.world_size());
   send(position, attempt, best, rank_.rank(), rank_.world_size(), std::move(parts));
@@ -200,7 +200,7 @@ void RunCheckpoints::save_alone(const Position& position) {
   await_end();
   const auto attempt = next_attempt();
   start_checkpointer(attempt, true);
-  send(position, attempt, false, 0, 1, share_of(replicated_state(strategy, optimizer_), 0, 1));
+  send(position, attempt, false, 0, 1, parts_for(replicated_state(strategy, optimizer_), 0, 1));
   await_end();
 }
 
@@ -261,7 +261,7 @@ std::string RunCheckpoints::finish(const std::function<void()>& again) {
     // A rank that has replaced another knows nothing of what was saved before.
     bool lost = false;
     std::string path;
-    for (const auto& text : system_of(rank_).compute().program_lane().all_gather_bytes(
+    for (const auto& text : system_of(rank_).compute().program_communicator().all_gather_bytes(
              (lost_ || failed ? "-" : "+") + last_path_, "last checkpoint")) {
       lost = lost || text.starts_with("-");
       if (path.empty()) path = text.substr(1);

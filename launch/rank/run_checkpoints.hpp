@@ -1,4 +1,6 @@
 #pragma once
+#include <caf/all.hpp>
+
 #include <map>
 #include <memory>
 #include <optional>

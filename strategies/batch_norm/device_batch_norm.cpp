@@ -48,11 +48,11 @@ GatheredStatistics gather_statistics(const at::Tensor& input, const at::Tensor& 
   const auto counted = input.narrow(0, 0, call.counted_of(input));
   const auto values = counted.numel() / channels;
   const auto mine = own_statistics(counted, values, call);
-  const auto all = at::empty({call.lane->world_size() * mine.numel()}, mine.options()).view({-1, mine.numel()});
-  if (!BatchNormCall::reached([&] { call.lane->all_gather(all.view(-1), mine, call.label); })) all.copy_(mine);
+  const auto all = at::empty({call.communicator->world_size() * mine.numel()}, mine.options()).view({-1, mine.numel()});
+  if (!BatchNormCall::reached([&] { call.communicator->all_gather(all.view(-1), mine, call.label); })) all.copy_(mine);
   const auto counts = all.select(1, 2 * channels);
   // Where there are too few on all ranks, no rank has two.
-  if (values < 2 && BatchNormCall::reached([&] { call.lane->wait_on_host(call.label); }) &&
+  if (values < 2 && BatchNormCall::reached([&] { call.communicator->wait_on_host(call.label); }) &&
       !call.has_values(counts.sum().item<double>())) {
     const auto zeros = at::zeros({channels}, mine.options());
     return {zeros, zeros + 1, at::zeros_like(counts, at::kInt).contiguous()};
@@ -101,7 +101,7 @@ struct DeviceBatchNorm : torch::autograd::Function<DeviceBatchNorm> {
     }
     // What mean and variance add to the gradient of each sample that is in them.
     const auto sums = at::cat({sum_dy, sum_dy_xmu});
-    BatchNormCall::reached([&] { call.lane->all_reduce(sums, ReduceOp::sum, call.label); });
+    BatchNormCall::reached([&] { call.communicator->all_reduce(sums, ReduceOp::sum, call.label); });
     const auto channels = mean.numel();
     auto grad_input = input.narrow(0, 0, 0);
     if (const auto counted = call.counted_of(input); counted > 0 && input.numel() > 0) {

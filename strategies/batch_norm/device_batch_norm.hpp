@@ -12,7 +12,7 @@ namespace troupe {
 
 /// What one call of a synchronised BatchNorm, and its backward, need beside tensors.
 struct BatchNormCall : torch::CustomClassHolder {
-  std::shared_ptr<Communicator> lane;
+  std::shared_ptr<Communicator> communicator;
   std::string label;          // of its collectives, and in errors
   std::int64_t counted = -1;  // of this rank's samples, those in the statistics; negative: all
   double eps = 0;
@@ -23,8 +23,8 @@ struct BatchNormCall : torch::CustomClassHolder {
   /// The output's gradient in the input's layout, without that of samples that do not count: their loss may be
   /// infinite, and all ranks' gradients are summed.
   at::Tensor counted_gradient(const at::Tensor& gradient, const at::Tensor& input) const;
-  /// Runs a collective of the layer's. A lane that a lost rank broke stays broken, and the step's vote fails on it: the
-  /// step is given up there, not inside the user's forward. Returns false then.
+  /// Runs a collective of the layer's. A communicator that a lost rank broke stays broken, and the step's vote fails on
+  /// it: the step is given up there, not inside the user's forward. Returns false then.
   static bool reached(const std::function<void()>& collective);
   /// Whether all ranks together have `values` per channel; `counts` is that from then on. Throws Error(usage) where it
   /// is one, which has no variance.

@@ -17,7 +17,7 @@ struct Statistics {
 };
 
 bool reduce_over_ranks(const at::Tensor& sums, const BatchNormCall& call) {
-  return BatchNormCall::reached([&] { call.lane->all_reduce(sums, ReduceOp::sum, call.label); });
+  return BatchNormCall::reached([&] { call.communicator->all_reduce(sums, ReduceOp::sum, call.label); });
 }
 
 Statistics over_all_ranks(const at::Tensor& input, BatchNormCall& call) {
@@ -99,8 +99,8 @@ struct SyncBatchNorm : torch::autograd::Function<SyncBatchNorm> {
 
 namespace nn {
 
-void SynchronisedStatistics::synchronise(std::shared_ptr<Communicator> lane, const std::string& name) {
-  lane_ = std::move(lane);
+void SynchronisedStatistics::synchronise(std::shared_ptr<Communicator> communicator, const std::string& name) {
+  communicator_ = std::move(communicator);
   label_ = name.empty() ? "sync_batch_norm" : "sync_batch_norm " + name;
 }
 
@@ -109,7 +109,7 @@ std::pair<at::Tensor, bool> SynchronisedStatistics::normalise(const at::Tensor& 
                                                               const at::Tensor& running_var, double momentum,
                                                               double eps) const {
   auto call = c10::make_intrusive<BatchNormCall>();
-  call->lane = lane_;
+  call->communicator = communicator_;
   call->label = label_;
   call->counted = counted_;
   call->eps = eps;
@@ -138,7 +138,7 @@ void check_batch_norm_input(const at::Tensor& input, std::int64_t features, int 
 
 }  // namespace nn
 
-int convert_sync_batchnorm(torch::nn::Module& model, const std::shared_ptr<Communicator>& lane) {
+int convert_sync_batchnorm(torch::nn::Module& model, const std::shared_ptr<Communicator>& communicator) {
   std::vector<std::pair<nn::SynchronisedStatistics*, std::string>> ours;
   for (const auto& item : model.named_modules("", /*include_self=*/true)) {
     auto* module = item.value().get();
@@ -156,14 +156,14 @@ int convert_sync_batchnorm(torch::nn::Module& model, const std::shared_ptr<Commu
                 "module '" + item.key() + "' is a torch::nn::" + type + ", which can't be converted from outside",
                 "declare it as troupe::nn::" + type + ": same options, parameters and buffers");
   }
-  for (auto& [norm, name] : ours) norm->synchronise(lane, name);
+  for (auto& [norm, name] : ours) norm->synchronise(communicator, name);
   return static_cast<int>(ours.size());
 }
 
-void move_sync_batchnorm(torch::nn::Module& model, const std::shared_ptr<Communicator>& lane) {
+void move_sync_batchnorm(torch::nn::Module& model, const std::shared_ptr<Communicator>& communicator) {
   for (const auto& module : model.modules()) {
     auto* norm = dynamic_cast<nn::SynchronisedStatistics*>(module.get());
-    if (norm != nullptr) norm->move(lane);
+    if (norm != nullptr) norm->move(communicator);
   }
 }
 

@@ -16,18 +16,18 @@ class SynchronisedStatistics {
  public:
   virtual ~SynchronisedStatistics() = default;
 
-  /// Statistics over the ranks of this lane from now on, while in training mode; nullptr: this rank's alone. Forward
-  /// and backward launch one collective each from the thread that calls them, so every rank must call this module
-  /// equally often and in the same order.
-  void synchronise(std::shared_ptr<Communicator> lane, const std::string& name = {});
-  /// Another lane for statistics that are synchronised already.
-  void move(const std::shared_ptr<Communicator>& lane) {
-    if (lane_) lane_ = lane;
+  /// Statistics over the ranks of this communicator from now on, while in training mode; nullptr: this rank's alone.
+  /// Forward and backward launch one collective each from the thread that calls them, so every rank must call this
+  /// module equally often and in the same order.
+  void synchronise(std::shared_ptr<Communicator> communicator, const std::string& name = {});
+  /// Another communicator for statistics that are synchronised already.
+  void move(const std::shared_ptr<Communicator>& communicator) {
+    if (communicator_) communicator_ = communicator;
   }
   /// Only the first `samples` of a batch count, in the statistics and in the gradient; negative: all. 0: this rank has
   /// run out of data and only joins in.
   void count_samples(std::int64_t samples) { counted_ = samples; }
-  bool synchronised() const { return lane_ && (lane_->world_size() > 1 || counted_ >= 0); }
+  bool synchronised() const { return communicator_ && (communicator_->world_size() > 1 || counted_ >= 0); }
 
  protected:
   /// The output, and whether any rank had a value: where none has, the running statistics stay. Throws Error(usage)
@@ -37,7 +37,7 @@ class SynchronisedStatistics {
                                         double eps) const;
 
  private:
-  std::shared_ptr<Communicator> lane_;
+  std::shared_ptr<Communicator> communicator_;
   std::string label_;
   std::int64_t counted_ = -1;
 };
@@ -106,13 +106,13 @@ TORCH_MODULE(BatchNorm3d);
 
 }  // namespace nn
 
-/// Every troupe::nn::BatchNorm of the model synchronises its statistics over `lane` (nullptr: stops to). Returns how
-/// many. Throws Error(usage), having changed nothing, naming a torch::nn::BatchNorm that it finds, since that one would
-/// silently stay local.
-int convert_sync_batchnorm(torch::nn::Module& model, const std::shared_ptr<Communicator>& lane);
+/// Every troupe::nn::BatchNorm of the model synchronises its statistics over `communicator` (nullptr: stops to).
+/// Returns how many. Throws Error(usage), having changed nothing, naming a torch::nn::BatchNorm that it finds, since
+/// that one would silently stay local.
+int convert_sync_batchnorm(torch::nn::Module& model, const std::shared_ptr<Communicator>& communicator);
 
-/// After a change of membership: the modules that are synchronised go on over the new lane.
-void move_sync_batchnorm(torch::nn::Module& model, const std::shared_ptr<Communicator>& lane);
+/// After a change of membership: the modules that are synchronised go on over the new communicator.
+void move_sync_batchnorm(torch::nn::Module& model, const std::shared_ptr<Communicator>& communicator);
 
 /// For uneven inputs: only the first `samples` of this rank's next batches count in the synchronised statistics of the
 /// model; negative: all. The rank still has to call forward and backward as often as the others.

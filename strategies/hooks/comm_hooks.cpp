@@ -27,10 +27,10 @@ class HalfPrecision final : public CommHook {
     const auto numel = bucket.flat.numel();
     // One buffer for all buckets: they come one after the other. Collective, so that it needs no staging; every rank
     // sees the same buckets. A replaced rank's begins with the generation, so that of the others does too; the ledger
-    // tells one lane from the next.
-    if (const auto ledger = communicator.shared_ledger(); ledger != lane_) {
+    // tells one communicator from the next.
+    if (const auto ledger = communicator.shared_ledger(); ledger != ledger_) {
       wire_ = at::Tensor();
-      lane_ = ledger;
+      ledger_ = ledger;
     }
     if (!wire_.defined() || wire_.numel() < numel) wire_ = communicator.allocate(numel, wire_dtype_);
     const auto wire = wire_.narrow(0, 0, numel);
@@ -43,7 +43,7 @@ class HalfPrecision final : public CommHook {
  private:
   at::ScalarType wire_dtype_;
   at::Tensor wire_;
-  std::shared_ptr<CollectiveLedger> lane_;  // of the communicator that wire_ is of
+  std::shared_ptr<CollectiveLedger> ledger_;  // of the communicator that wire_ is of
 };
 
 }  // namespace

@@ -65,21 +65,21 @@ MeshParallel::~MeshParallel() {
   }
 }
 
-std::shared_ptr<Communicator> MeshParallel::split_lane(Communicator& from, int color, const std::string& what) const {
+std::shared_ptr<Communicator> MeshParallel::split_off(Communicator& from, int color, const std::string& what) const {
   std::shared_ptr<Communicator> made = from.split(color, context_.rank);
-  context_.register_lane(what + " group " + std::to_string(color), made);
+  context_.register_communicator(what + " group " + std::to_string(color), made);
   return made;
 }
 
-void MeshParallel::make_lanes() {
+void MeshParallel::make_communicators() {
   links_.reset();
   cells_.clear();
   const auto copy = place_.dp * mesh_.fsdp + place_.fsdp;  // of those that see different samples
-  auto& all = *context_.program_lane;
-  tp_lane_ = split_lane(all, place_.pp * mesh_.dp * mesh_.fsdp + copy, "tensor parallel");
-  dp_lane_ = split_lane(all, (place_.pp * mesh_.fsdp + place_.fsdp) * mesh_.tp + place_.tp, "data parallel");
-  pp_lane_ = split_lane(all, copy * mesh_.tp + place_.tp, "pipeline");
-  if (mesh_.pp > 1) links_ = std::make_unique<StageLinks>(context_, *pp_lane_, context_.options.pipeline_chunks > 1);
+  auto& all = *context_.program_communicator;
+  tp_group_ = split_off(all, place_.pp * mesh_.dp * mesh_.fsdp + copy, "tensor parallel");
+  dp_group_ = split_off(all, (place_.pp * mesh_.fsdp + place_.fsdp) * mesh_.tp + place_.tp, "data parallel");
+  pp_group_ = split_off(all, copy * mesh_.tp + place_.tp, "pipeline");
+  if (mesh_.pp > 1) links_ = std::make_unique<StageLinks>(context_, *pp_group_, context_.options.pipeline_chunks > 1);
 }
 
 StrategyCapabilities MeshParallel::capabilities() {
@@ -95,12 +95,13 @@ void MeshParallel::attach(std::shared_ptr<torch::nn::Module> model) {
   if (!context_.newcomer) {
     NamedTensors all;
     for (const auto& parameter : parameters_) all.emplace_back(parameter.name, parameter.tensor);
-    broadcast_tensors(all, *context_.program_lane, "parameters");
+    broadcast_tensors(all, *context_.program_communicator, "parameters");
   }
   buffers_ = std::make_unique<FlatBuffers>(*model_);
-  if (!context_.newcomer) buffers_->broadcast(*context_.program_lane);
-  make_lanes();
-  const auto shared = share_layers(*model_, plan_, {tp_lane_, context_.options.sequence_parallel}, /*cut_values=*/true);
+  if (!context_.newcomer) buffers_->broadcast(*context_.program_communicator);
+  make_communicators();
+  const auto shared =
+      share_layers(*model_, plan_, {tp_group_, context_.options.sequence_parallel}, /*cut_values=*/true);
   for (auto& parameter : parameters_) {
     if (const auto cut = shared.cuts.find(parameter.name); cut != shared.cuts.end()) parameter.cut = cut->second;
     parameter.partial = std::find(shared.partial.begin(), shared.partial.end(), parameter.name) != shared.partial.end();
@@ -162,7 +163,7 @@ void MeshParallel::collect_parameters() {
       });
     parameters_.push_back(std::move(parameter));
   }
-  agree_on_layout(layout(), *context_.program_lane);
+  agree_on_layout(layout(), *context_.program_communicator);
   layout_ = layout_hash(layout());
 }
 
@@ -176,15 +177,15 @@ void MeshParallel::rejoin(StrategyContext context) {
                 "start again with --resume latest, on as many ranks as before or with another mesh");
   }
   place_ = mesh_.place_of(context_.rank);
-  agree_on_layout(layout(), *context_.program_lane);
-  make_lanes();
-  share_layers(*model_, plan_, {tp_lane_, context_.options.sequence_parallel}, /*cut_values=*/false);
+  agree_on_layout(layout(), *context_.program_communicator);
+  make_communicators();
+  share_layers(*model_, plan_, {tp_group_, context_.options.sequence_parallel}, /*cut_values=*/false);
   agree_on_cut();
 }
 
 // Newcomers take the others' cut; in the job's first generation it is made here, unless costs are to be measured.
 void MeshParallel::agree_on_cut() {
-  const auto cuts = context_.program_lane->all_gather_bytes(order_text(borders_), "stages");
+  const auto cuts = context_.program_communicator->all_gather_bytes(order_text(borders_), "stages");
   const auto known = std::find_if(cuts.begin(), cuts.end(), [](const auto& text) { return !text.empty(); });
   if (known != cuts.end()) {
     if (borders_.empty()) cut_at(order_of_text(*known));
@@ -277,7 +278,7 @@ void MeshParallel::set_rollback_point() {
 
 void MeshParallel::begin_step(std::int64_t step) {
   step_ = step;
-  for (const auto& lane : {tp_lane_, dp_lane_, pp_lane_}) lane->ledger().set_step(step);
+  for (const auto& communicator : {tp_group_, dp_group_, pp_group_}) communicator->ledger().set_step(step);
   if (links_) links_->set_step(step);
   for (auto& parameter : parameters_) parameter.used = false;
   clear_gradients();
@@ -311,7 +312,7 @@ void MeshParallel::measure(MicroBatches& work) {
   auto mine = at::empty({static_cast<std::int64_t>(times.size())}, at::kDouble);
   for (std::size_t i = 0; i < times.size(); ++i)
     mine[static_cast<std::int64_t>(i)] = static_cast<double>(times[i].count());
-  context_.program_lane->all_reduce(mine, ReduceOp::sum, "costs of blocks");
+  context_.program_communicator->all_reduce(mine, ReduceOp::sum, "costs of blocks");
   cut_by(std::vector<double>(mine.data_ptr<double>(), mine.data_ptr<double>() + mine.numel()));
   begin_step(step_);
 }
@@ -337,7 +338,7 @@ void MeshParallel::run_micro_batches(MicroBatches& work) {
 }
 
 std::chrono::nanoseconds MeshParallel::time_waited() const {
-  return waited_in_all_ + (tp_lane_ ? tp_lane_->ledger().time_inside() : std::chrono::nanoseconds(0));
+  return waited_in_all_ + (tp_group_ ? tp_group_->ledger().time_inside() : std::chrono::nanoseconds(0));
 }
 
 at::Tensor MeshParallel::receive_input(int stage, int micro_batch) {
@@ -442,13 +443,13 @@ GradientSummary MeshParallel::reduce_gradients() {
   if (mesh_.tp > 1) {
     for (const auto& parameter : parameters_) {
       if (parameter.partial && parameter.gradient.defined())
-        tp_lane_->all_reduce(parameter.gradient.view(-1), ReduceOp::sum, "gradients of one's own tokens");
+        tp_group_->all_reduce(parameter.gradient.view(-1), ReduceOp::sum, "gradients of one's own tokens");
     }
   }
   if (mesh_.pp > 1 && shared_numel_ > 0)
-    pp_lane_->all_reduce(flat_.narrow(0, 0, shared_numel_), ReduceOp::sum, "gradients outside of blocks");
-  if (mesh_.dp > 1 && flat_.numel() > 0) dp_lane_->all_reduce(flat_, ReduceOp::avg, "gradients");
-  if (context_.options.broadcast_buffers && mesh_.dp > 1) buffers_->stage(*dp_lane_);
+    pp_group_->all_reduce(flat_.narrow(0, 0, shared_numel_), ReduceOp::sum, "gradients outside of blocks");
+  if (mesh_.dp > 1 && flat_.numel() > 0) dp_group_->all_reduce(flat_, ReduceOp::avg, "gradients");
+  if (context_.options.broadcast_buffers && mesh_.dp > 1) buffers_->stage(*dp_group_);
   return summary;
 }
 
@@ -457,7 +458,7 @@ double MeshParallel::gradient_norm() {
   for (const auto& parameter : parameters_) {
     if (parameter.gradient.defined() && place_.dp == 0 && counts(parameter)) mine += sum_of_squares(parameter.gradient);
   }
-  return norm_over_ranks(mine, *context_.program_lane);
+  return norm_over_ranks(mine, *context_.program_communicator);
 }
 
 void MeshParallel::scale_gradients(double factor) { flat_.mul_(factor); }
@@ -485,7 +486,7 @@ void MeshParallel::abandon_schedule() {
 }
 
 std::optional<ReplicaGroup> MeshParallel::replica_group() const {
-  return ReplicaGroup{dp_lane_, mesh_.replicas_of(context_.rank)};
+  return ReplicaGroup{dp_group_, mesh_.replicas_of(context_.rank)};
 }
 
 void MeshParallel::shard_optimizer(Optimizer& optimizer) {

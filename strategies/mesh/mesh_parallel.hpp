@@ -112,7 +112,7 @@ class MeshParallel : public Strategy,
   bool counts(const Parameter& parameter) const noexcept {
     return (parameter.block >= 0 || place_.pp == 0) && (parameter.cut.dim >= 0 || place_.tp == 0);
   }
-  std::shared_ptr<Communicator> split_lane(Communicator& from, int color, const std::string& what) const;
+  std::shared_ptr<Communicator> split_off(Communicator& from, int color, const std::string& what) const;
   void abandon_schedule();
   void forget_wholes();
 
@@ -126,14 +126,14 @@ class MeshParallel : public Strategy,
   Mesh mesh_;
   Mesh::Place place_;
   std::shared_ptr<torch::nn::Module> model_;
-  std::shared_ptr<Communicator> tp_lane_, dp_lane_, pp_lane_;
+  std::shared_ptr<Communicator> tp_group_, dp_group_, pp_group_;
   std::unique_ptr<FlatBuffers> buffers_;
   std::vector<std::string> names_;
   std::vector<Parameter> parameters_;  // as names_
   bool drops_gradients_ = false;       // of this backward: its samples have no weight
 
  private:
-  void make_lanes();
+  void make_communicators();
   int block_of(const std::string& name) const;
   int stage_of_block(int block) const;
   std::vector<ParameterLayout> layout() const;

@@ -36,7 +36,7 @@ std::vector<TensorPart> MeshParallel::state_parts(Optimizer& optimizer, int, int
     if (!parameter.own || !counts(parameter)) return;
     if (value.dim() > 0 && parameter.cut.dim >= 0) {
       if (static_cast<int>(turn++ % static_cast<std::size_t>(mesh_.dp)) == place_.dp)
-        parts.push_back(part_of_cut(name, value, parameter.sizes, parameter.cut, *tp_lane_));
+        parts.push_back(part_of_cut(name, value, parameter.sizes, parameter.cut, *tp_group_));
     } else if (place_.tp == 0) {  // a moment that is one number is not cut
       alike.emplace_back(name, value.detach());
     }
@@ -48,7 +48,7 @@ std::vector<TensorPart> MeshParallel::state_parts(Optimizer& optimizer, int, int
   for (const auto& item : model_->named_buffers()) {
     if (place_.tp == 0 && has_buffer(item.key())) buffers.emplace_back("model." + item.key(), item.value());
   }
-  for (auto& part : share_of(alike, place_.dp, mesh_.dp)) parts.push_back(std::move(part));
+  for (auto& part : parts_for(alike, place_.dp, mesh_.dp)) parts.push_back(std::move(part));
   for (auto& part : parts_of_first(buffers, place_.dp)) parts.push_back(std::move(part));
   return parts;
 }

@@ -43,13 +43,13 @@ void CutStateReader::read(const std::string& name, at::IntArrayRef offsets, cons
 }
 
 TensorPart part_of_cut(const std::string& name, const at::Tensor& own, const std::vector<std::int64_t>& sizes,
-                       const ParameterCut& cut, Communicator& lane) {
+                       const ParameterCut& cut, Communicator& communicator) {
   const auto dim = static_cast<std::size_t>(cut.dim);
   auto values = own.detach().contiguous();
   auto run = cut.runs(sizes[dim], name).front();
   if (cut.stack > 1) {
     auto all = at::empty({cut.ranks * values.numel()}, values.options());
-    lane.all_gather(all, values.view(-1), "parts of " + name);
+    communicator.all_gather(all, values.view(-1), "parts of " + name);
     std::vector<at::Tensor> runs;  // in the order of the whole
     for (std::int64_t s = 0; s < cut.stack; ++s) {
       for (int r = 0; r < cut.ranks; ++r) {

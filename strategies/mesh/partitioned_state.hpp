@@ -33,8 +33,8 @@ class CutStateReader final : public StateReader {
 };
 
 /// What this rank writes of a parameter that is cut, or of a moment of it: one run. Where it holds several (column/3)
-/// the ranks exchange theirs, since a file has each tensor once. Collective over `lane`.
+/// the ranks exchange theirs, since a file has each tensor once. Collective over `communicator`.
 TensorPart part_of_cut(const std::string& name, const at::Tensor& own, const std::vector<std::int64_t>& sizes,
-                       const ParameterCut& cut, Communicator& lane);
+                       const ParameterCut& cut, Communicator& communicator);
 
 }  // namespace troupe

@@ -52,11 +52,11 @@ ShardedMesh::ShardedMesh(StrategyContext context) : MeshParallel(std::move(conte
 // The job as the ranks with the same part of the model are one. Collective.
 StrategyContext ShardedMesh::make_part() {
   const int color = place_.pp * mesh_.tp + place_.tp;
-  part_ = split_lane(*context_.program_lane, color, "part");
-  part_buckets_ = split_lane(*context_.bucket_lane, color, "buckets of part");
+  part_ = split_off(*context_.program_communicator, color, "part");
+  part_buckets_ = split_off(*context_.gradient_communicator, color, "buckets of part");
   auto part = context_;
-  part.program_lane = part_;
-  part.bucket_lane = part_buckets_;
+  part.program_communicator = part_;
+  part.gradient_communicator = part_buckets_;
   part.rank = part_->rank();
   part.world_size = part_->world_size();
   part.options.strategy = "fsdp";
@@ -105,7 +105,7 @@ Mesh ShardedMesh::one_copy() const {
 void ShardedMesh::restore() {
   shards_->forget_restored_moments();
   restored_.reset();
-  snapshots_.restore_all(*context_.program_lane, [this](const ShardCopy& copy) {
+  snapshots_.restore_all(*context_.program_communicator, [this](const ShardCopy& copy) {
     restored_ = {copy.held.step, copy.note};
     const auto place = one_copy().place_of(copy.held.shard);
     if (place.tp == place_.tp && place.pp == place_.pp) shards_->place_copy(place.fsdp, copy);
@@ -118,7 +118,7 @@ void ShardedMesh::take_snapshot(Optimizer& optimizer, std::uint64_t generation, 
   const auto one = one_copy();
   const HeldShard held{generation, step, one.rank_at({0, place_.tp, place_.pp, place_.fsdp}), one.ranks()};
   snapshots_.exchange(ShardPacker(held, note, shards_->snapshot_tensors(optimizer)), context_.hosts,
-                      *context_.program_lane);
+                      *context_.program_communicator);
 }
 
 void ShardedMesh::set_rollback_point() {
@@ -145,12 +145,12 @@ GradientSummary ShardedMesh::reduce_gradients() {
   for (const auto& parameter : parameters_) summary.used.push_back(parameter.used);
   for (const auto& slice : shards_->parameters().slices()) {
     if (parameter_at(slice.place.parameter).partial && slice.gradient.defined())
-      tp_lane_->all_reduce(slice.gradient, ReduceOp::sum, "gradients of one's own tokens");
+      tp_group_->all_reduce(slice.gradient, ReduceOp::sum, "gradients of one's own tokens");
   }
   if (mesh_.pp == 1) return summary;
   for (const auto& flat : shards_->parameters().flats()) {
     if (flat.gradient.defined() && parameter_at(flat.plan->slots.front().parameter).block < 0)
-      pp_lane_->all_reduce(flat.gradient, ReduceOp::sum, "gradients outside of blocks");
+      pp_group_->all_reduce(flat.gradient, ReduceOp::sum, "gradients outside of blocks");
   }
   return summary;
 }
@@ -161,7 +161,7 @@ double ShardedMesh::gradient_norm() {
     if (slice.gradient.defined() && place_.dp == 0 && counts(parameter_at(slice.place.parameter)))
       mine += sum_of_squares(slice.gradient);
   }
-  return norm_over_ranks(mine, *context_.program_lane);
+  return norm_over_ranks(mine, *context_.program_communicator);
 }
 
 void ShardedMesh::end_step(const std::vector<bool>& used, bool rebuild, bool commit) {

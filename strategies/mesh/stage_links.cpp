@@ -10,8 +10,8 @@ constexpr std::size_t kHeader = 12, kSizes = 4;
 
 StageSenderActor::behavior_type stage_sender(StageSenderActor::pointer) {
   return {[](const SendToStage& work) {
-    work.lane->send(work.header, work.destination, "stage header");
-    if (work.values.numel() > 0) work.lane->send(work.values, work.destination, "stage tensor");
+    work.communicator->send(work.header, work.destination, "stage header");
+    if (work.values.numel() > 0) work.communicator->send(work.values, work.destination, "stage tensor");
     return SentToStage{};
   }};
 }
@@ -35,11 +35,11 @@ StageLinks::StageLinks(const StrategyContext& context, Communicator& pipeline, b
     const bool forward = way == Way::activations;
     for (int edge = 0; edge < ranks - 1 + (closed ? 1 : 0); ++edge) {
       const int from = forward ? edge : (edge + 1) % ranks, to = forward ? (edge + 1) % ranks : edge;
-      std::shared_ptr<Communicator> lane = pipeline.split(me == from || me == to ? 0 : -1, me == from ? 0 : 1);
-      if (!lane) continue;
-      context.register_lane(std::string(forward ? "activations" : "gradients") + " of edge " + std::to_string(edge),
-                            lane);
-      (me == from ? mine.out : mine.in) = lane;
+      std::shared_ptr<Communicator> communicator = pipeline.split(me == from || me == to ? 0 : -1, me == from ? 0 : 1);
+      if (!communicator) continue;
+      context.register_communicator(
+          std::string(forward ? "activations" : "gradients") + " of edge " + std::to_string(edge), communicator);
+      (me == from ? mine.out : mine.in) = communicator;
     }
     if (mine.out) {
       mine.sender = std::make_unique<OwnActor<StageSenderActor>>(
@@ -92,8 +92,8 @@ void StageLinks::finish() {
 
 void StageLinks::set_step(std::int64_t step) {
   for (auto& mine : directions_) {
-    for (const auto& lane : {mine.out, mine.in}) {
-      if (lane) lane->ledger().set_step(step);
+    for (const auto& communicator : {mine.out, mine.in}) {
+      if (communicator) communicator->ledger().set_step(step);
     }
   }
 }

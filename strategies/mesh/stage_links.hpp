@@ -13,7 +13,7 @@ namespace troupe {
 
 /// What a sending actor is asked for, and its answer. They stay in the process: tensors go by reference.
 struct SendToStage {
-  std::shared_ptr<Communicator> lane;
+  std::shared_ptr<Communicator> communicator;
   int destination = 0;
   at::Tensor header, values;
 };
@@ -25,8 +25,8 @@ using StageSenderActor = caf::typed_actor<caf::replies_to<SendToStage>::with<Sen
 ///
 /// Tensors go over the communicator, as all tensors do; CAF would copy them through one thread. Its send waits for the
 /// receiver, and two neighbours that send to each other would wait for ever: so for each direction a rank has an actor
-/// that sends, on a thread and a lane of its own, while compute goes on. A lane joins two ranks, one of which only
-/// sends. What comes in another order than it is wanted is kept.
+/// that sends, on a thread and a communicator of its own, while compute goes on. A communicator joins two ranks, one of
+/// which only sends. What comes in another order than it is wanted is kept.
 ///
 /// One in each generation; the constructor is collective over `pipeline`. Compute's thread.
 class StageLinks {
@@ -37,9 +37,9 @@ class StageLinks {
   enum class Way { activations, gradients };
   /// Returns at once. `stage`: the one that it is for. The values must not change until `finish`.
   void send(Way way, int stage, int micro_batch, const at::Tensor& values);
-  /// Waits for it. Throws what the lane throws; Error(internal) where something is sent twice.
+  /// Waits for it. Throws what the communicator throws; Error(internal) where something is sent twice.
   at::Tensor receive(Way way, int stage, int micro_batch);
-  /// Waits until all that was sent has arrived; throws what a sending actor's lane threw.
+  /// Waits until all that was sent has arrived; throws what a sending actor's communicator threw.
   void finish();
   /// What `receive` and `finish` have waited since the last call.
   std::chrono::nanoseconds take_waited() { return std::exchange(waited_, std::chrono::nanoseconds(0)); }

@@ -43,8 +43,8 @@ struct SharedParameters {
 };
 
 /// Cuts the layers that the plan names: each rank keeps its part of the parameters. `cut_values` false: they have been
-/// cut, the lane is a new generation's. Throws Error(usage) where a pattern fits no layer, the layer is no troupe::nn
-/// one, or can't be divided.
+/// cut, the communicator is a new generation's. Throws Error(usage) where a pattern fits no layer, the layer is no
+/// troupe::nn one, or can't be divided.
 SharedParameters share_layers(torch::nn::Module& model, const std::vector<TensorPlanEntry>& plan,
                               const TensorParallel& group, bool cut_values);
 

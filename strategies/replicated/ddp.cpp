@@ -41,7 +41,7 @@ Ddp::Ddp(StrategyContext context)
   if (options.comm_hook != "none")
     refuse("comm_hook " + options.comm_hook + " makes whole gradients, and they are updated piece by piece",
            "leave one of them out");
-  if (!this->context().program_lane->device().is_cpu())
+  if (!this->context().program_communicator->device().is_cpu())
     refuse("it works on the CPU only so far", "leave it out, or use --device cpu");
   early_hook_ = std::make_shared<EarlyUpdateHook>();
   hook_ = early_hook_;
@@ -90,9 +90,9 @@ void Ddp::rejoin(StrategyContext next) {
   const auto order = bucket_order();
   rebuild_pending_ = false;
   next_order_.clear();
-  if (rolled_back_) hook_->roll_back(step());  // not before: only now the reducer has left the old lane
+  if (rolled_back_) hook_->roll_back(step());  // not before: only now the reducer has left the old communicator
   rolled_back_ = false;
-  set_early(nullptr);  // its memory is the old lane's: parameters stay there until the next step has been made
+  set_early(nullptr);  // its memory is the old communicator's: parameters stay there until the next step has been made
   ReplicatedStrategy::rejoin(std::move(next));
   // A rank that was interrupted while the others got their new order follows the plan that comes with the heal.
   buckets().rebuild(order);
@@ -171,7 +171,7 @@ void Ddp::prepare_updates(Optimizer& optimizer) {
   if (!early_hook_ || early_ || !next_order_.empty()) return;  // the next step's buckets would want other copies
   std::vector<at::Tensor> parameters;
   for (const auto& [name, parameter] : unique_parameters(model())) parameters.push_back(parameter);
-  set_early(std::make_shared<EarlyUpdate>(parameters, plan(), optimizer, *context().bucket_lane));
+  set_early(std::make_shared<EarlyUpdate>(parameters, plan(), optimizer, *context().gradient_communicator));
 }
 
 std::vector<HeldMemory> Ddp::held_memory() const {
@@ -184,7 +184,8 @@ void Ddp::after_update() {
   if (!rebuild_pending_) return;
   rebuild_pending_ = false;
   // Laid out when the next step begins: until then the gradients stay where the program can read them.
-  next_order_ = order_of_text(context().program_lane->broadcast_bytes(order_text(last_arrival_), 0, "bucket order"));
+  next_order_ =
+      order_of_text(context().program_communicator->broadcast_bytes(order_text(last_arrival_), 0, "bucket order"));
   measured_ = true;
 }
 

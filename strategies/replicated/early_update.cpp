@@ -28,13 +28,13 @@ UpdatedState part(const UpdatedState& state, std::int64_t begin, std::int64_t en
 }  // namespace
 
 EarlyUpdate::EarlyUpdate(const std::vector<at::Tensor>& parameters, const BucketPlan& plan, Optimizer& optimizer,
-                         Communicator& lane) {
+                         Communicator& communicator) {
   torch::NoGradGuard no_grad;
   std::string why;
   elements_ = optimizer.elements(why);
   if (!why.empty())
     throw Error(ErrorCode::usage, "early_update", why, "use the framework's sgd or adamw, or leave early_update out");
-  allocate(plan.flats.empty() ? 0 : plan.flats.front().numel, lane);
+  allocate(plan.flats.empty() ? 0 : plan.flats.front().numel, communicator);
   place_slots(parameters, plan);
   take_in();
 }
@@ -50,19 +50,19 @@ EarlyUpdate::~EarlyUpdate() {
   }
 }
 
-void EarlyUpdate::allocate(std::int64_t numel, Communicator& lane) {
+void EarlyUpdate::allocate(std::int64_t numel, Communicator& communicator) {
   const auto any = [&](auto moment) {
     return std::any_of(elements_.begin(), elements_.end(),
                        [&](const auto& element) { return (element.*moment).defined(); });
   };
   const auto of_moments = [&] {
-    auto memory = lane.allocate_shared(numel, at::kFloat);
-    if (!memory.defined()) return lane.allocate(numel, at::kFloat);
-    sharers_ = lane.world_size();
+    auto memory = communicator.allocate_shared(numel, at::kFloat);
+    if (!memory.defined()) return communicator.allocate(numel, at::kFloat);
+    sharers_ = communicator.world_size();
     return memory;
   };
   for (auto& copy : copies_) {
-    copy.parameter = lane.allocate(numel, at::kFloat);
+    copy.parameter = communicator.allocate(numel, at::kFloat);
     if (any(&ElementState::first)) copy.first = of_moments();
     if (any(&ElementState::second)) copy.second = of_moments();
   }
@@ -169,9 +169,9 @@ void EarlyUpdate::make_runs(double lr) {
   }
 }
 
-void EarlyUpdate::reduce(const BucketView& bucket, Communicator& lane) const {
-  lane.all_reduce_update(bucket.flat, updates_[live_][static_cast<std::size_t>(bucket.index)],
-                         bucket.label + ", update");
+void EarlyUpdate::reduce(const BucketView& bucket, Communicator& communicator) const {
+  communicator.all_reduce_update(bucket.flat, updates_[live_][static_cast<std::size_t>(bucket.index)],
+                                 bucket.label + ", update");
 }
 
 void EarlyUpdate::update(double lr) {

@@ -20,11 +20,11 @@ namespace troupe {
 /// that nobody sees until the step commits; then the copies change places. So a step stays a transaction, though its
 /// update is over before the vote.
 ///
-/// The copies are two flat tensors of each, laid out as the gradients are, in memory of the lane: on one host each rank
-/// updates 1 / world_size of the elements, pushes the parameters to the others and writes the moments where all ranks
-/// read them (Communicator::all_reduce_update, allocate_shared). The sharded update is that of Xu et al., "Automatic
-/// Cross-Replica Sharding of Weight Update in Data-Parallel Training" (2020); here every rank has all of the state in
-/// its reach, so that any may be lost.
+/// The copies are two flat tensors of each, laid out as the gradients are, in memory of the communicator: on one host
+/// each rank updates 1 / world_size of the elements, pushes the parameters to the others and writes the moments where
+/// all ranks read them (Communicator::all_reduce_update, allocate_shared). The sharded update is that of Xu et al.,
+/// "Automatic Cross-Replica Sharding of Weight Update in Data-Parallel Training" (2020); here every rank has all of the
+/// state in its reach, so that any may be lost.
 ///
 /// What a step writes is never what the step before shows: nobody writes moments where another rank may read them. All
 /// ranks write the same values, each step has a vote that a rank gives when it has read and written what the step
@@ -34,10 +34,10 @@ namespace troupe {
 /// Compute's thread, but for `reduce`, the reducer's: between `begin` and the end of the step's last bucket.
 class EarlyUpdate {
  public:
-  /// Moves parameters and moments, the values stay. Collective: `lane` gives the memory; it must be idle. `parameters`:
-  /// all of the model, in layout order, f32. Throws what allocate throws, and nothing has moved then.
+  /// Moves parameters and moments, the values stay. Collective: `communicator` gives the memory; it must be idle.
+  /// `parameters`: all of the model, in layout order, f32. Throws what allocate throws, and nothing has moved then.
   EarlyUpdate(const std::vector<at::Tensor>& parameters, const BucketPlan& plan, Optimizer& optimizer,
-              Communicator& lane);
+              Communicator& communicator);
   /// Moments that somebody else has, too, lie in memory of this rank alone from now on. Parameters stay where they are.
   ~EarlyUpdate();
   EarlyUpdate(const EarlyUpdate&) = delete;
@@ -47,8 +47,8 @@ class EarlyUpdate {
   /// updated so.
   void begin(double lr);
   bool begun() const noexcept { return begun_; }
-  /// The bucket's gradients become its elements' update. Throws what the lane throws.
-  void reduce(const BucketView& bucket, Communicator& lane) const;
+  /// The bucket's gradients become its elements' update. Throws what the communicator throws.
+  void reduce(const BucketView& bucket, Communicator& communicator) const;
   /// Shows what the step made of the parameters that are `used` anywhere, by parameter; the others stay. All buckets
   /// must be reduced.
   void commit(const std::vector<bool>& used);
@@ -68,7 +68,7 @@ class EarlyUpdate {
     std::array<UpdatedState, 2> views;      // of the copies, in the parameter's sizes and strides
   };
 
-  void allocate(std::int64_t numel, Communicator& lane);
+  void allocate(std::int64_t numel, Communicator& communicator);
   void place_slots(const std::vector<at::Tensor>& parameters, const BucketPlan& plan);
   std::optional<std::size_t> element_of(const at::Tensor& parameter) const;
   void take_in();

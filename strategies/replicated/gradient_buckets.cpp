@@ -27,7 +27,7 @@ class GradientBuckets::Hook final : public torch::autograd::PostAccumulateGradHo
 };
 
 GradientBuckets::GradientBuckets(const std::vector<std::pair<std::string, at::Tensor>>& parameters,
-                                 std::vector<ParameterLayout> shape, Communicator& lane, std::int64_t cap_bytes,
+                                 std::vector<ParameterLayout> shape, Communicator& communicator, std::int64_t cap_bytes,
                                  std::int64_t first_cap_bytes, BucketFull full)
     : shape_(std::move(shape)),
       cap_bytes_(cap_bytes),
@@ -35,16 +35,16 @@ GradientBuckets::GradientBuckets(const std::vector<std::pair<std::string, at::Te
       full_(std::move(full)),
       alive_(std::make_shared<GradientBuckets*>(this)) {
   for (const auto& [name, parameter] : parameters) {
-    if (parameter.device() != lane.device()) {
+    if (parameter.device() != communicator.device()) {
       throw Error(ErrorCode::usage, "parameter " + name,
-                  "it is on " + parameter.device().str() + ", this rank trains on " + lane.device().str(),
+                  "it is on " + parameter.device().str() + ", this rank trains on " + communicator.device().str(),
                   "leave the model to distribute, which moves it; --device says where to");
     }
     entries_.push_back({name, parameter, {}, -1, false, false, {}});
   }
   plan_ = plan_buckets(shape_, registration_order(shape_), cap_bytes_, first_cap_bytes_);
-  on_device_ = !lane.device().is_cpu();
-  for (const auto& flat : plan_.flats) flats_.push_back(lane.allocate(flat.numel, flat.dtype));
+  on_device_ = !communicator.device().is_cpu();
+  for (const auto& flat : plan_.flats) flats_.push_back(communicator.allocate(flat.numel, flat.dtype));
   place();
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     if (shape_[i].requires_grad) {

@@ -33,10 +33,10 @@ class GradientBuckets {
  public:
   using BucketFull = std::function<void(std::int32_t bucket)>;
 
-  /// `parameters`: all of the model, frozen ones too, in layout order; `shape` says which of them have a place. `lane`
-  /// gives the memory that its collectives need no staging for.
+  /// `parameters`: all of the model, frozen ones too, in layout order; `shape` says which of them have a place.
+  /// `communicator` gives the memory that its collectives need no staging for.
   GradientBuckets(const std::vector<std::pair<std::string, at::Tensor>>& parameters, std::vector<ParameterLayout> shape,
-                  Communicator& lane, std::int64_t cap_bytes, std::int64_t first_cap_bytes, BucketFull full);
+                  Communicator& communicator, std::int64_t cap_bytes, std::int64_t first_cap_bytes, BucketFull full);
   ~GradientBuckets();
   GradientBuckets(const GradientBuckets&) = delete;
   GradientBuckets& operator=(const GradientBuckets&) = delete;
@@ -107,7 +107,7 @@ class GradientBuckets {
   const std::int64_t cap_bytes_, first_cap_bytes_;
   bool on_device_ = false;
   BucketFull full_;
-  std::vector<at::Tensor> flats_;            // one per dtype, memory of the lane
+  std::vector<at::Tensor> flats_;            // one per dtype, memory of the communicator
   std::shared_ptr<GradientBuckets*> alive_;  // hooks outlive us on the parameters
 
   // Compute's thread between backwards, autograd's during one.

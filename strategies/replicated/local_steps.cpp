@@ -113,7 +113,8 @@ void LocalSteps::joined() {
   const auto done = outer_steps_;
   for (std::size_t f = 0; f < fragments_.size(); ++f) {
     auto& fragment = fragments_[f];
-    fragment.difference = context().bucket_lane->allocate(fragment.outer.numel(), fragment.outer.scalar_type());
+    fragment.difference =
+        context().gradient_communicator->allocate(fragment.outer.numel(), fragment.outer.scalar_type());
     BucketView view;
     view.is_last = true;
     view.label = "fragment " + std::to_string(f);
@@ -135,12 +136,12 @@ void LocalSteps::joined() {
 // Outer steps are a count, so the highest tells who has the last one. Newcomers get all by the heal.
 void LocalSteps::catch_up() {
   met_ = false;
-  auto& lane = *context().program_lane;
+  auto& communicator = *context().program_communicator;
   const std::int64_t mine = context().newcomer ? -1 : outer_steps_;
-  const auto counts = lane.all_gather_bytes({reinterpret_cast<const char*>(&mine), sizeof mine}, "outer steps");
+  const auto counts = communicator.all_gather_bytes({reinterpret_cast<const char*>(&mine), sizeof mine}, "outer steps");
   std::int64_t highest = -1, lowest = std::numeric_limits<std::int64_t>::max();
   int ahead = 0;
-  for (int r = 0; r < lane.world_size(); ++r) {
+  for (int r = 0; r < communicator.world_size(); ++r) {
     std::int64_t count = -1;
     std::memcpy(&count, counts[static_cast<std::size_t>(r)].data(), sizeof count);
     if (count < 0) continue;
@@ -159,12 +160,12 @@ void LocalSteps::catch_up() {
   auto got = fragments_;
   for (auto& fragment : got) {
     if (behind) fragment.outer = fragment.outer.clone();
-    lane.broadcast(fragment.outer, ahead, "outer parameters");
+    communicator.broadcast(fragment.outer, ahead, "outer parameters");
     if (!fragment.momentum.defined()) continue;
     if (behind) fragment.momentum = fragment.momentum.clone();
-    lane.broadcast(fragment.momentum, ahead, "outer momentum");
+    communicator.broadcast(fragment.momentum, ahead, "outer momentum");
   }
-  const auto counters = lane.broadcast_bytes(nlohmann::json(state()).dump(), ahead, "outer steps");
+  const auto counters = communicator.broadcast_bytes(nlohmann::json(state()).dump(), ahead, "outer steps");
   if (!behind) return;
   fragments_ = std::move(got);
   load_state(nlohmann::json::parse(counters).get<std::map<std::string, std::string>>());
@@ -232,7 +233,7 @@ void LocalSteps::finish() {
   }
   // Rank 0's, as after each step of ddp; shown below, once nothing can fail.
   const bool with_buffers = context().options.broadcast_buffers && !buffers().empty() && context().world_size > 1;
-  if (with_buffers) buffers().stage(*context().program_lane);
+  if (with_buffers) buffers().stage(*context().program_communicator);
   auto& fragment = fragments_[what.fragment];
   auto& gradient = fragment.difference;
   if (fragment.momentum.defined()) {

@@ -9,18 +9,18 @@
 
 namespace troupe {
 
-double norm_over_ranks(double own_squares, Communicator& lane) {
-  auto all = at::zeros({lane.world_size()}, at::kDouble);
-  lane.all_gather(all, at::full({1}, own_squares, at::kDouble), "gradient norm");
+double norm_over_ranks(double own_squares, Communicator& communicator) {
+  auto all = at::zeros({communicator.world_size()}, at::kDouble);
+  communicator.all_gather(all, at::full({1}, own_squares, at::kDouble), "gradient norm");
   double sum = 0;  // in the order of ranks: the same bits everywhere
-  for (int r = 0; r < lane.world_size(); ++r) sum += all[r].item<double>();
+  for (int r = 0; r < communicator.world_size(); ++r) sum += all[r].item<double>();
   return std::sqrt(sum);
 }
 
-void agree_on_layout(std::span<const ParameterLayout> layout, Communicator& lane) {
-  const auto all = lane.all_gather_bytes(serialize_layout(layout), "layout");
+void agree_on_layout(std::span<const ParameterLayout> layout, Communicator& communicator) {
+  const auto all = communicator.all_gather_bytes(serialize_layout(layout), "layout");
   const auto reference = parse_layout(all[0]);
-  for (int r = 1; r < lane.world_size(); ++r) {
+  for (int r = 1; r < communicator.world_size(); ++r) {
     const auto difference = layout_difference(reference, 0, parse_layout(all[static_cast<std::size_t>(r)]), r);
     if (!difference.empty()) {
       throw Error(ErrorReport{ErrorCode::mismatch, r, "compute", -1, "distribute", difference,
@@ -29,7 +29,7 @@ void agree_on_layout(std::span<const ParameterLayout> layout, Communicator& lane
   }
 }
 
-void broadcast_tensors(const NamedTensors& tensors, Communicator& lane, const char* what) {
+void broadcast_tensors(const NamedTensors& tensors, Communicator& communicator, const char* what) {
   torch::NoGradGuard no_grad;
   XXH3_state_t* state = XXH3_createState();
   XXH3_64bits_reset(state);
@@ -37,15 +37,15 @@ void broadcast_tensors(const NamedTensors& tensors, Communicator& lane, const ch
     auto flat = tensor.detach();
     const bool direct = flat.is_contiguous();
     if (!direct) flat = flat.contiguous();
-    lane.broadcast(flat.view(-1), 0, what);
+    communicator.broadcast(flat.view(-1), 0, what);
     if (!direct) tensor.detach().copy_(flat);
     const auto bytes = flat.cpu();  // itself, where it is there
     XXH3_64bits_update(state, bytes.data_ptr(), bytes.nbytes());
   }
   const std::uint64_t hash = XXH3_64bits_digest(state);
   XXH3_freeState(state);
-  const auto hashes = lane.all_gather_bytes({reinterpret_cast<const char*>(&hash), sizeof hash}, what);
-  for (int r = 1; r < lane.world_size(); ++r) {
+  const auto hashes = communicator.all_gather_bytes({reinterpret_cast<const char*>(&hash), sizeof hash}, what);
+  for (int r = 1; r < communicator.world_size(); ++r) {
     if (hashes[static_cast<std::size_t>(r)] != hashes[0]) {
       throw Error(ErrorReport{ErrorCode::mismatch, r, "compute", -1, std::string("broadcast of ") + what,
                               "rank " + std::to_string(r) + " holds other values than rank 0 after the broadcast",
@@ -82,8 +82,8 @@ FlatBuffers::FlatBuffers(const torch::nn::Module& model) {
   begin();
 }
 
-void FlatBuffers::broadcast(Communicator& lane) {
-  for (const auto& flat : flats_) lane.broadcast(flat, 0, "buffers");
+void FlatBuffers::broadcast(Communicator& communicator) {
+  for (const auto& flat : flats_) communicator.broadcast(flat, 0, "buffers");
 }
 
 void FlatBuffers::begin() {
@@ -91,10 +91,10 @@ void FlatBuffers::begin() {
   for (std::size_t i = 0; i < flats_.size(); ++i) before_[i].copy_(flats_[i]);
 }
 
-void FlatBuffers::stage(Communicator& lane) {
+void FlatBuffers::stage(Communicator& communicator) {
   for (std::size_t i = 0; i < flats_.size(); ++i) {
-    if (lane.rank() == 0) staged_[i].copy_(flats_[i]);
-    lane.broadcast(staged_[i], 0, "buffers");
+    if (communicator.rank() == 0) staged_[i].copy_(flats_[i]);
+    communicator.broadcast(staged_[i], 0, "buffers");
   }
   is_staged_ = true;
 }

@@ -9,13 +9,13 @@ namespace {
 constexpr const char* kLabel = "parameter server";
 
 void serve(const ServeRound& round) {
-  auto& lane = *round.lane;
+  auto& communicator = *round.communicator;
   const auto version = at::empty({1}, at::kLong);
   const auto header = at::empty({3}, at::kLong);
   for (;;) {
-    lane.recv(version, 1, kLabel);
-    lane.recv(round.incoming.used, 1, kLabel);
-    for (const auto& flat : round.incoming.gradients) lane.recv(flat, 1, kLabel);
+    communicator.recv(version, 1, kLabel);
+    communicator.recv(round.incoming.used, 1, kLabel);
+    for (const auto& flat : round.incoming.gradients) communicator.recv(flat, 1, kLabel);
     const auto seen = version.item<std::int64_t>();
     auto answer = round.server->add(round.rank, seen, round.incoming);
     if (answer.share < 0) {
@@ -24,11 +24,11 @@ void serve(const ServeRound& round) {
     }
     header[0] = answer.share;
     header[1] = answer.complete;
-    lane.send(header, 1, kLabel);
+    communicator.send(header, 1, kLabel);
     for (auto u = seen; u < answer.complete; ++u) {
       const auto& update = round.server->update(u);
-      lane.send(update.used, 1, kLabel);
-      for (const auto& flat : update.gradients) lane.send(flat, 1, kLabel);
+      communicator.send(update.used, 1, kLabel);
+      for (const auto& flat : update.gradients) communicator.send(flat, 1, kLabel);
     }
     if (answer.share < 0) return;
   }
@@ -69,13 +69,13 @@ void ParameterServer::joined() {
   if (me == 0)
     server_ = std::make_shared<UpdateServer>(UpdateServer::Round{ranks, updates(), shares()}, like, parameters);
   for (int r = 1; r < ranks; ++r) {
-    std::shared_ptr<Communicator> lane = context().program_lane->split(me == 0 || me == r ? 0 : -1, me);
-    if (!lane) continue;
-    context().register_lane("parameter server, rank " + std::to_string(r), lane);
-    if (me == r) lane_ = lane;
+    std::shared_ptr<Communicator> communicator = context().program_communicator->split(me == 0 || me == r ? 0 : -1, me);
+    if (!communicator) continue;
+    context().register_communicator("parameter server, rank " + std::to_string(r), communicator);
+    if (me == r) communicator_ = communicator;
     if (me != 0) continue;
     Link link;
-    link.lane = lane;
+    link.communicator = communicator;
     link.actor = std::make_unique<OwnActor<ParameterLinkActor>>(context(), "parameter server", parameter_link);
     for (const auto& flat : like) link.incoming.gradients.push_back(at::empty_like(flat));
     link.incoming.used = at::zeros({parameters}, at::kByte);
@@ -83,15 +83,15 @@ void ParameterServer::joined() {
   }
 }
 
-// Their actors wait for lanes, or for the round's end: an open round ends here.
+// Their actors wait for communicators, or for the round's end: an open round ends here.
 void ParameterServer::drop_links() {
   const ErrorReport over{ErrorCode::aborted, context().rank, kLabel, step(), {}, "the generation is over", {}};
   if (server_) server_->fail(over);
   if (round_open_) {
-    for (const auto& link : links_) link.lane->abort(over);
+    for (const auto& link : links_) link.communicator->abort(over);
   }
   links_.clear();
-  lane_.reset();
+  communicator_.reset();
   server_.reset();
 }
 
@@ -111,12 +111,12 @@ void ParameterServer::begin_step(std::int64_t step) {
 void ParameterServer::open_round(std::int64_t step) {
   if (std::exchange(round_open_, true)) return;
   share_ = context().rank;
-  if (lane_) lane_->ledger().set_step(step);
+  if (communicator_) communicator_->ledger().set_step(step);
   if (server_) server_->begin_round();
   for (const auto& link : links_) {
-    link.lane->ledger().set_step(step);
+    link.communicator->ledger().set_step(step);
     const auto rank = static_cast<int>(&link - links_.data()) + 1;
-    link.actor->send(ServeRound{server_, link.lane, rank, link.incoming, context().timeout});
+    link.actor->send(ServeRound{server_, link.communicator, rank, link.incoming, context().timeout});
   }
 }
 
@@ -143,7 +143,7 @@ bool ParameterServer::end_share(const std::function<void()>& update) {
   added_up_ = more;
   if (more) return true;
   for (const auto& flat : gradients()) {
-    context().program_lane->all_reduce(flat, ReduceOp::sum, "gradients");
+    context().program_communicator->all_reduce(flat, ReduceOp::sum, "gradients");
     flat.div_(shares());
   }
   return false;
@@ -168,15 +168,15 @@ bool ParameterServer::exchange_here(const std::function<void()>& apply) {
 
 bool ParameterServer::exchange_with_server(const std::function<void()>& apply) {
   const auto mine = gradient();
-  lane_->send(at::full({1}, taken_, at::kLong), 0, kLabel);
-  lane_->send(mine.used, 0, kLabel);
-  for (const auto& flat : mine.gradients) lane_->send(flat, 0, kLabel);
+  communicator_->send(at::full({1}, taken_, at::kLong), 0, kLabel);
+  communicator_->send(mine.used, 0, kLabel);
+  for (const auto& flat : mine.gradients) communicator_->send(flat, 0, kLabel);
   const auto header = at::empty({3}, at::kLong);
-  lane_->recv(header, 0, kLabel);
+  communicator_->recv(header, 0, kLabel);
   share_ = header[0].item<std::int64_t>();
   for (const auto complete = header[1].item<std::int64_t>(); taken_ < complete;) {
-    lane_->recv(mine.used, 0, kLabel);
-    for (const auto& flat : mine.gradients) lane_->recv(flat, 0, kLabel);  // what was there is with the server
+    communicator_->recv(mine.used, 0, kLabel);
+    for (const auto& flat : mine.gradients) communicator_->recv(flat, 0, kLabel);  // what was there is with the server
     taken(mine.used, apply);
   }
   return share_ >= 0;
@@ -230,7 +230,7 @@ void ParameterServer::end_step(const std::vector<bool>& used, bool rebuild, bool
 
 void ParameterServer::roll_back() {
   ReplicatedStrategy::roll_back();
-  // Its lanes are broken, and its actors are to end before what they read is written.
+  // Its communicators are broken, and its actors are to end before what they read is written.
   drop_links();
   close_round(true);
 }

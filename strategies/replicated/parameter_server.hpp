@@ -16,9 +16,9 @@ namespace troupe {
 /// What an actor of the server is asked for: to be there for one rank until the round's end. It stays in the process.
 struct ServeRound {
   std::shared_ptr<UpdateServer> server;
-  std::shared_ptr<Communicator> lane;  // two ranks: the server's is 0
-  int rank = 0;                        // the other one, in the job
-  UpdateServer::Update incoming;       // where its gradient comes in
+  std::shared_ptr<Communicator> communicator;  // two ranks: the server's is 0
+  int rank = 0;                                // the other one, in the job
+  UpdateServer::Update incoming;               // where its gradient comes in
   std::chrono::milliseconds timeout{60'000};
 };
 struct RoundServed {};
@@ -64,7 +64,7 @@ class ParameterServer final : public ReplicatedStrategy, public DemandShares {
 
  private:
   struct Link {
-    std::shared_ptr<Communicator> lane;
+    std::shared_ptr<Communicator> communicator;
     std::unique_ptr<OwnActor<ParameterLinkActor>> actor;
     UpdateServer::Update incoming;
   };
@@ -81,10 +81,10 @@ class ParameterServer final : public ReplicatedStrategy, public DemandShares {
   void close_round(bool go_back);
   void drop_links();
 
-  std::shared_ptr<UpdateServer> server_;  // rank 0
-  std::vector<Link> links_;               // rank 0: to each other rank
-  std::shared_ptr<Communicator> lane_;    // of the others, to the server
-  Optimizer* optimizer_ = nullptr;        // the program's
+  std::shared_ptr<UpdateServer> server_;        // rank 0
+  std::vector<Link> links_;                     // rank 0: to each other rank
+  std::shared_ptr<Communicator> communicator_;  // of the others, to the server
+  Optimizer* optimizer_ = nullptr;              // the program's
   bool round_open_ = false;
   bool added_up_ = false;          // gradients() has those of this rank's earlier shares of the step
   std::int64_t share_ = 0;         // of the round, that this rank has; the first of them is its rank

@@ -34,8 +34,8 @@ void ReplicatedStrategy::attach(std::shared_ptr<torch::nn::Module> model) {
   make_buckets();
   buffers_ = std::make_unique<FlatBuffers>(*model_);
   if (!context_.newcomer && !context_.switched_at) {
-    broadcast_tensors(unique_parameters(*model_), *context_.program_lane, "parameters");
-    buffers_->broadcast(*context_.program_lane);
+    broadcast_tensors(unique_parameters(*model_), *context_.program_communicator, "parameters");
+    buffers_->broadcast(*context_.program_communicator);
   }
   joined();
 }
@@ -43,7 +43,7 @@ void ReplicatedStrategy::attach(std::shared_ptr<torch::nn::Module> model) {
 void ReplicatedStrategy::rejoin(StrategyContext context) {
   context_ = std::move(context);
   make_buckets();
-  move_sync_batchnorm(*model_, context_.program_lane);
+  move_sync_batchnorm(*model_, context_.program_communicator);
   joined();
 }
 
@@ -52,12 +52,12 @@ void ReplicatedStrategy::make_buckets() {
   std::vector<ParameterLayout> layout;
   for (const auto& [name, parameter] : parameters)
     layout.push_back({name, parameter.sizes().vec(), parameter.scalar_type(), context_.trains(parameter)});
-  agree_on_layout(layout, *context_.program_lane);
-  const auto caps = bucket_caps(context_.options, context_.program_lane->device());
+  agree_on_layout(layout, *context_.program_communicator);
+  const auto caps = bucket_caps(context_.options, context_.program_communicator->device());
   buckets_.reset();  // its hooks leave the parameters before the new ones come
-  buckets_ =
-      std::make_unique<GradientBuckets>(std::move(parameters), std::move(layout), *context_.bucket_lane, caps.cap_bytes,
-                                        caps.first_cap_bytes, [this](std::int32_t bucket) { on_full(bucket); });
+  buckets_ = std::make_unique<GradientBuckets>(std::move(parameters), std::move(layout),
+                                               *context_.gradient_communicator, caps.cap_bytes, caps.first_cap_bytes,
+                                               [this](std::int32_t bucket) { on_full(bucket); });
 }
 
 NamedTensors ReplicatedStrategy::replicated_tensors() {
@@ -117,13 +117,13 @@ GradientSummary ReplicatedStrategy::reduce_gradients() {
   combine_gradients(summary);
   // What is finite here may be beyond what f16 holds. On a device the reduced values are looked at anyway.
   if (summary.not_finite_parameter < 0 && context_.options.comm_hook == "fp16" &&
-      context_.program_lane->device().is_cpu()) {
+      context_.program_communicator->device().is_cpu()) {
     summary.not_finite_parameter = buckets_->find_not_finite();
     summary.made_by_hook = summary.not_finite_parameter >= 0;
   }
   summary.device_checks = buckets_->device_checks();
   if (replicas_equal() && context_.options.broadcast_buffers && context_.world_size > 1)
-    buffers_->stage(*context_.program_lane);
+    buffers_->stage(*context_.program_communicator);
   return summary;
 }
 
@@ -159,7 +159,7 @@ void ReplicatedStrategy::roll_back() {
 
 std::vector<HeldMemory> ReplicatedStrategy::held_memory() const {
   if (!buckets_) return {};
-  const auto device = context_.program_lane->device();
+  const auto device = context_.program_communicator->device();
   return {{"parameters", bytes_on(device, model_->parameters())},
           {"buffers", bytes_on(device, model_->buffers())},
           {"gradient buckets", bytes_on(device, buckets_->flats())}};
@@ -172,7 +172,7 @@ std::vector<TensorPart> ReplicatedStrategy::state_parts(Optimizer& optimizer, in
   NamedTensors mine;
   for (const auto& [name, tensor] : hook_state())
     mine.emplace_back(hook_prefix() + std::to_string(rank) + "." + name, tensor);
-  for (auto& part : share_of(mine, 0, 1)) parts.push_back(std::move(part));
+  for (auto& part : parts_for(mine, 0, 1)) parts.push_back(std::move(part));
   return parts;
 }
 
@@ -182,7 +182,7 @@ std::vector<TensorPart> ReplicatedStrategy::parts_of_equals(Optimizer& optimizer
   const auto buffers = std::stable_partition(alike.begin(), alike.end(), [&](const auto& entry) {
     return !entry.first.starts_with("model.") || !known.contains(entry.first.substr(6));
   });
-  auto parts = share_of({alike.begin(), buffers}, rank, world_size);
+  auto parts = parts_for({alike.begin(), buffers}, rank, world_size);
   for (auto& part : parts_of_first({buffers, alike.end()}, rank)) parts.push_back(std::move(part));
   return parts;
 }
@@ -194,16 +194,16 @@ std::vector<TensorPart> ReplicatedStrategy::parts_of_means(Optimizer& optimizer,
     const bool differs = replicas_differ_now() || (!context_.options.broadcast_buffers && buffers.contains(name));
     const bool averages = differs && tensor.is_floating_point();
     auto value = averages ? tensor.clone(at::MemoryFormat::Contiguous) : tensor;
-    if (averages) context_.program_lane->all_reduce(value.view(-1), ReduceOp::avg, "mean of the replicas");
+    if (averages) context_.program_communicator->all_reduce(value.view(-1), ReduceOp::avg, "mean of the replicas");
     (differs && !averages ? numbers : alike).emplace_back("model." + name, value);
   }
   for (const auto& [name, tensor] : strategy_tensors()) alike.emplace_back("strategy." + name, tensor);
-  auto parts = share_of(alike, rank, world_size);
+  auto parts = parts_for(alike, rank, world_size);
   for (auto& part : parts_of_first(numbers, rank)) parts.push_back(std::move(part));
   if (rank == 0) {
     NamedTensors mine;
     for (const auto& [name, tensor] : optimizer.state()) mine.emplace_back("optimizer." + name, tensor);
-    for (auto& part : share_of(mine, 0, 1)) parts.push_back(std::move(part));
+    for (auto& part : parts_for(mine, 0, 1)) parts.push_back(std::move(part));
   }
   return parts;
 }

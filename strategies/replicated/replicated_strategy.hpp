@@ -33,8 +33,8 @@ class ReplicatedStrategy : public Strategy,
   /// undefined then, and a checkpoint has the mean of the replicas, and rank 0's optimizer.
   bool replicas_equal() const override { return true; }
   /// After each step that was not given up, on all ranks: the optimizer has changed parameters(). Collectives on the
-  /// program lane are allowed; what they bring must first lie in memory of one's own, so that a failure leaves the
-  /// parameters as they were.
+  /// program communicator are allowed; what they bring must first lie in memory of one's own, so that a failure leaves
+  /// the parameters as they were.
   void after_update() override {}
   std::string name() const override { return context_.options.strategy; }
   std::string describe() const override { return name(); }
@@ -68,11 +68,11 @@ class ReplicatedStrategy : public Strategy,
  protected:
   // To override, too.
   /// This rank's gradients of the step are whole: make of gradients() in place what the optimizer is to apply. Every
-  /// rank is here, also one whose gradients are not finite; a collective on the program lane is allowed. The step may
-  /// come again after it.
+  /// rank is here, also one whose gradients are not finite; a collective on the program communicator is allowed. The
+  /// step may come again after it.
   virtual void combine_gradients(GradientSummary& /*summary*/) {}
-  /// A new generation, in attach and in each rejoin, with the model in place: context() has new lanes. Collective. What
-  /// was under way on the old ones is gone.
+  /// A new generation, in attach and in each rejoin, with the model in place: context() has new communicators.
+  /// Collective. What was under way on the old ones is gone.
   virtual void joined() {}
   /// During backward: all gradients of one bucket are there. Autograd's thread. Of a backward that is a graph of the
   /// device, in send_bucket.

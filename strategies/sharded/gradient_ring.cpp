@@ -4,14 +4,14 @@
 
 namespace troupe {
 
-GradientRing::GradientRing(Communicator& lane, int count, std::int64_t numel, at::ScalarType dtype,
+GradientRing::GradientRing(Communicator& communicator, int count, std::int64_t numel, at::ScalarType dtype,
                            std::chrono::milliseconds patience)
     : patience_(patience), numel_(numel), count_(count) {
   for (int i = 0; i < count; ++i)
-    buffers_.push_back({lane.allocate(numel, dtype), Use::free, DeviceEvent(lane.device())});
+    buffers_.push_back({communicator.allocate(numel, dtype), Use::free, DeviceEvent(communicator.device())});
 }
 
-// Memory that was not the lane's goes back to compute's stream.
+// Memory that was not the communicator's goes back to compute's stream.
 GradientRing::~GradientRing() {
   try {
     for (const auto& buffer : buffers_) DeviceStream::current(buffer.memory.device()).wait(buffer.reduced);

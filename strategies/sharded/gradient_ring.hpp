@@ -23,8 +23,8 @@ namespace troupe {
 /// end of that.
 class GradientRing {
  public:
-  /// Collective: `count` buffers of `numel` from the lane.
-  GradientRing(Communicator& lane, int count, std::int64_t numel, at::ScalarType dtype,
+  /// Collective: `count` buffers of `numel` from the communicator.
+  GradientRing(Communicator& communicator, int count, std::int64_t numel, at::ScalarType dtype,
                std::chrono::milliseconds patience);
 
   /// (numel,) with numel at most the buffers' own. `may_wait`: nothing keeps the reducer from giving back what it was

@@ -75,34 +75,35 @@ int buddy_shift(const std::vector<std::string>& hosts) {
   return n > 1 ? static_cast<int>(best) : 0;
 }
 
-void ShardSnapshots::exchange(const ShardPacker& own, const std::vector<std::string>& hosts, Communicator& lane) {
+void ShardSnapshots::exchange(const ShardPacker& own, const std::vector<std::string>& hosts,
+                              Communicator& communicator) {
   std::vector<std::int64_t> lengths;
   std::vector<HeldShard> shards;
-  for (const auto& text : lane.all_gather_bytes(announcement(own), "snapshot")) {
+  for (const auto& text : communicator.all_gather_bytes(announcement(own), "snapshot")) {
     const auto [length, shard] = announced(text);
     lengths.push_back(length);
     shards.push_back(shard);
   }
   const auto kept = copies_.size();
-  if (const auto* room = room_for(own.held().generation, lengths, lane)) {
+  if (const auto* room = room_for(own.held().generation, lengths, communicator)) {
     const auto place = [&](std::size_t r) { return (*room)[r].narrow(0, 0, lengths[r]); };
-    own.pack(place(static_cast<std::size_t>(lane.rank())));
+    own.pack(place(static_cast<std::size_t>(communicator.rank())));
     fault_point("snapshot", own.held().step);
-    lane.barrier("snapshot");  // whoever comes out knows that all have packed theirs
+    communicator.barrier("snapshot");  // whoever comes out knows that all have packed theirs
     for (std::size_t r = 0; r < shards.size(); ++r) copies_.push_back({shards[r], place(r)});
     turn_ = 1 - turn_;
   } else {
-    give_to_buddy(own, hosts, lengths, lane);
+    give_to_buddy(own, hosts, lengths, communicator);
     fault_point("snapshot", own.held().step);
-    lane.barrier("snapshot");  // whoever comes out knows that all have theirs
+    communicator.barrier("snapshot");  // whoever comes out knows that all have theirs
   }
   copies_.erase(copies_.begin(), copies_.begin() + static_cast<std::ptrdiff_t>(kept));
 }
 
 // Where the next set goes; nothing where the ranks have no memory in common. All decide alike, by what all have said.
 const ShardSnapshots::Room* ShardSnapshots::room_for(std::uint64_t generation, const std::vector<std::int64_t>& lengths,
-                                                     Communicator& lane) {
-  if (lane.world_size() == 1 || !lane.device().is_cpu()) return nullptr;
+                                                     Communicator& communicator) {
+  if (communicator.world_size() == 1 || !communicator.device().is_cpu()) return nullptr;
   if (generation != generation_) rooms_ = {};  // other ranks; copies keep the memory that they lie in
   generation_ = generation;
   auto& room = rooms_[turn_];
@@ -111,7 +112,8 @@ const ShardSnapshots::Room* ShardSnapshots::room_for(std::uint64_t generation, c
   if (!fits) {
     room.clear();
     for (const auto length : lengths) {  // one by one: nobody waits for more than one shard's pages
-      const auto memory = lane.allocate_shared((length / kPage + 2) * kPage, at::kByte);  // the note in a copy may grow
+      const auto memory =
+          communicator.allocate_shared((length / kPage + 2) * kPage, at::kByte);  // the note in a copy may grow
       if (!memory.defined()) return nullptr;
       room.push_back(memory);
     }
@@ -120,8 +122,8 @@ const ShardSnapshots::Room* ShardSnapshots::room_for(std::uint64_t generation, c
 }
 
 void ShardSnapshots::give_to_buddy(const ShardPacker& own, const std::vector<std::string>& hosts,
-                                   const std::vector<std::int64_t>& lengths, Communicator& lane) {
-  const int n = lane.world_size(), rank = lane.rank(), shift = buddy_shift(hosts);
+                                   const std::vector<std::int64_t>& lengths, Communicator& communicator) {
+  const int n = communicator.world_size(), rank = communicator.rank(), shift = buddy_shift(hosts);
   const auto mine = own.pack();
   copies_.push_back({own.held(), mine});
   if (shift == 0) return;
@@ -133,19 +135,20 @@ void ShardSnapshots::give_to_buddy(const ShardPacker& own, const std::vector<std
     for (int r = rank; r != rank % std::gcd(shift, n); r = (r - shift + n) % n) ++steps;
     return steps;
   }();
-  if (ring % 2 == 0) lane.send(mine, buddy, "snapshot");
-  lane.recv(theirs, ward, "snapshot");
-  if (ring % 2 != 0) lane.send(mine, buddy, "snapshot");
+  if (ring % 2 == 0) communicator.send(mine, buddy, "snapshot");
+  communicator.recv(theirs, ward, "snapshot");
+  if (ring % 2 != 0) communicator.send(mine, buddy, "snapshot");
   const auto held = ShardCopy::unpack(theirs).held;  // the network may have damaged it
   copies_.push_back({held, std::move(theirs)});
 }
 
-std::optional<RestorePlan> ShardSnapshots::restore(Communicator& lane,
+std::optional<RestorePlan> ShardSnapshots::restore(Communicator& communicator,
                                                    const std::function<void(const ShardCopy&)>& place) {
   std::vector<HeldShard> mine;
   for (const auto& copy : copies_) mine.push_back(copy.held);
   std::vector<std::vector<HeldShard>> held;
-  for (const auto& text : lane.all_gather_bytes(to_text(mine), "snapshots")) held.push_back(held_shards_of(text));
+  for (const auto& text : communicator.all_gather_bytes(to_text(mine), "snapshots"))
+    held.push_back(held_shards_of(text));
   auto plan = plan_restore(held);
   if (!plan) return plan;
   for (std::size_t shard = 0; shard < plan->holders.size(); ++shard) {
@@ -154,10 +157,10 @@ std::optional<RestorePlan> ShardSnapshots::restore(Communicator& lane,
                            static_cast<std::int32_t>(plan->holders.size())};
     const auto found =
         std::find_if(copies_.begin(), copies_.end(), [&](const auto& copy) { return copy.held == wanted; });
-    const auto length = length_of(
-        lane.broadcast_bytes(lane.rank() == holder ? std::to_string(found->bytes.numel()) : "", holder, "snapshot"));
-    auto bytes = lane.rank() == holder ? found->bytes : bytes_of_length(length);
-    lane.broadcast(bytes, holder, "snapshot");
+    const auto length = length_of(communicator.broadcast_bytes(
+        communicator.rank() == holder ? std::to_string(found->bytes.numel()) : "", holder, "snapshot"));
+    auto bytes = communicator.rank() == holder ? found->bytes : bytes_of_length(length);
+    communicator.broadcast(bytes, holder, "snapshot");
     const auto copy = ShardCopy::unpack(std::move(bytes));
     if (copy.held != wanted) {
       throw Error(
@@ -169,8 +172,8 @@ std::optional<RestorePlan> ShardSnapshots::restore(Communicator& lane,
   return plan;
 }
 
-void ShardSnapshots::restore_all(Communicator& lane, const std::function<void(const ShardCopy&)>& place) {
-  if (restore(lane, place)) return;
+void ShardSnapshots::restore_all(Communicator& communicator, const std::function<void(const ShardCopy&)>& place) {
+  if (restore(communicator, place)) return;
   throw Error(ErrorCode::state_lost, "recovery",
               "a lost rank took its shard of the state with it, and no other rank has a copy",
               "start again with --resume latest; snapshot_every keeps copies");

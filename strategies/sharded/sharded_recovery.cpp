@@ -26,7 +26,7 @@ void ShardedStrategy::take_snapshot(Optimizer& optimizer, std::uint64_t generati
                                     const std::string& note) {
   snapshots_.exchange(
       ShardPacker({generation, step, group_->rank(), group_->world_size()}, note, snapshot_tensors(optimizer)),
-      context_.hosts, *context_.program_lane);
+      context_.hosts, *context_.program_communicator);
 }
 
 NamedTensors ShardedStrategy::snapshot_tensors(Optimizer& optimizer) {
@@ -55,7 +55,7 @@ void ShardedStrategy::restore() {
   torch::NoGradGuard no_grad;
   restored_moments_.clear();
   restored_.reset();
-  snapshots_.restore_all(*context_.program_lane, [this](const ShardCopy& copy) {
+  snapshots_.restore_all(*context_.program_communicator, [this](const ShardCopy& copy) {
     restored_ = {copy.held.step, copy.note};
     place_copy(copy.held.shard, copy);
   });

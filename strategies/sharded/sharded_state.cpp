@@ -215,7 +215,7 @@ std::vector<TensorPart> ShardedStrategy::state_parts(Optimizer& optimizer, int r
   }
   NamedTensors buffers;
   for (const auto& item : model_->named_buffers()) buffers.emplace_back("model." + item.key(), item.value());
-  for (auto& part : share_of(shared, rank, world_size)) parts.push_back(std::move(part));
+  for (auto& part : parts_for(shared, rank, world_size)) parts.push_back(std::move(part));
   for (auto& part : parts_of_first(buffers, rank)) parts.push_back(std::move(part));
   return parts;
 }
@@ -223,7 +223,7 @@ std::vector<TensorPart> ShardedStrategy::state_parts(Optimizer& optimizer, int r
 void ShardedStrategy::read_state(const StateReader& state, Optimizer& optimizer) {
   torch::NoGradGuard no_grad;
   shard_optimizer(optimizer);
-  if (parameters_->offloads()) context_.program_lane->wait_on_host("copies of the shards");  // they may be read still
+  if (parameters_->offloads()) context_.program_communicator->wait_on_host("copies of the shards");  // still read
   const auto& parameters = parameters_->parameters();
   NamedTensors expected;
   for (const auto& item : model_->named_parameters()) {

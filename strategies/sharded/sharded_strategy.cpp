@@ -68,7 +68,7 @@ void ShardedStrategy::collect_parameters() {
       elsewhere_.insert(parameter.unsafeGetTensorImpl());
       continue;
     }
-    if (const auto device = context_.program_lane->device(); parameter.device() != device) {
+    if (const auto device = context_.program_communicator->device(); parameter.device() != device) {
       throw Error(ErrorCode::usage, "parameter " + name,
                   "it is on " + parameter.device().str() + ", this rank trains on " + device.str(),
                   "leave the model to distribute, which moves it; --device says where to");
@@ -94,8 +94,8 @@ std::vector<ParameterLayout> ShardedStrategy::shape() const {
 }
 
 void ShardedStrategy::make_groups() {
-  group_ = context_.program_lane;
-  reduce_group_ = context_.bucket_lane;
+  group_ = context_.program_communicator;
+  reduce_group_ = context_.gradient_communicator;
   replicas_ = nullptr;
   if (mode_.shards && !mode_.has_replicas) return;
   int color = 0;
@@ -107,14 +107,14 @@ void ShardedStrategy::make_groups() {
     const auto& hosts = context_.hosts;
     for (color = 0; hosts[static_cast<std::size_t>(color)] != hosts[static_cast<std::size_t>(context_.rank)];) ++color;
   }
-  const auto lane = [&](Communicator& from, int of, const char* what) {
+  const auto communicator = [&](Communicator& from, int of, const char* what) {
     std::shared_ptr<Communicator> made = from.split(of, context_.rank);
-    context_.register_lane(std::string(what) + " " + std::to_string(of) + " of " + from.name(), made);
+    context_.register_communicator(std::string(what) + " " + std::to_string(of) + " of " + from.name(), made);
     return made;
   };
-  group_ = lane(*context_.program_lane, color, "shards");
-  reduce_group_ = lane(*context_.bucket_lane, color, "shards");
-  replicas_ = lane(*context_.bucket_lane, group_->rank(), "replicas");
+  group_ = communicator(*context_.program_communicator, color, "shards");
+  reduce_group_ = communicator(*context_.gradient_communicator, color, "shards");
+  replicas_ = communicator(*context_.gradient_communicator, group_->rank(), "replicas");
   const int groups_of_shard = replicas_->world_size() * group_->world_size();
   if (groups_of_shard != context_.world_size) {
     throw Error(ErrorCode::usage, "hybrid_shard",
@@ -129,7 +129,7 @@ std::vector<ShardedStrategy::Unit> ShardedStrategy::cut_into_buckets(
   std::vector<ParameterLayout> shape;
   shape.reserve(parameters.size());
   for (const auto p : parameters) shape.push_back(whole[static_cast<std::size_t>(p)]);
-  const auto caps = bucket_caps(context_.options, context_.program_lane->device());
+  const auto caps = bucket_caps(context_.options, context_.program_communicator->device());
   const auto plan = plan_buckets(shape, registration_order(shape), caps.cap_bytes, caps.first_cap_bytes);
   std::vector<Unit> units;
   for (std::size_t b = plan.buckets.size(); b-- > 0;) {  // in the order of forward
@@ -189,14 +189,14 @@ std::vector<ShardedStrategy::Unit> ShardedStrategy::units() const {
 void ShardedStrategy::hook_units(const std::vector<Unit>& units) {
   const auto& flats = parameters_->flats();
   if (std::any_of(flats.begin(), flats.end(), [](const auto& flat) { return flat.residence == Residence::gathered; })) {
-    std::shared_ptr<Communicator> lane = group_->split(0, context_.rank);
-    context_.register_lane("gathers of " + group_->name(), lane);
+    std::shared_ptr<Communicator> communicator = group_->split(0, context_.rank);
+    context_.register_communicator("gathers of " + group_->name(), communicator);
     UnitGathers::Options options;
     options.prefetch = context_.options.fsdp_prefetch;
     options.prefetch_bytes = static_cast<std::int64_t>(context_.options.fsdp_prefetch_mb * (1 << 20));
     options.timeout = context_.timeout;
     options.for_phase = mode_.keeps_units;
-    gathers_ = std::make_shared<UnitGathers>(*parameters_, std::move(lane), options);
+    gathers_ = std::make_shared<UnitGathers>(*parameters_, std::move(communicator), options);
   }
   UnitHooks::Options options;
   options.reshard_after_forward = mode_.reshard_after_forward;
@@ -225,14 +225,14 @@ void ShardedStrategy::place(std::shared_ptr<torch::nn::Module> model) {
     }
   }
   buffers_ = std::make_unique<FlatBuffers>(*model_);
-  if (!context_.newcomer) buffers_->broadcast(*context_.program_lane);
+  if (!context_.newcomer) buffers_->broadcast(*context_.program_communicator);
 }
 
 // The model's parameters become views of flat ones, cut for the ranks that there are now.
 void ShardedStrategy::place_model(bool keep_values) {
   const auto& options = context_.options;
   const auto shape = this->shape();
-  agree_on_layout(shape, *context_.program_lane);
+  agree_on_layout(shape, *context_.program_communicator);
   make_groups();
 
   const auto units = this->units();
@@ -248,7 +248,7 @@ void ShardedStrategy::place_model(bool keep_values) {
                                                                              : Residence::replica);
   }
   parameters_ = std::make_unique<ShardedParameters>(found_, plan_shards(shape, members, group_->world_size()), group_,
-                                                    *context_.program_lane, placing);
+                                                    *context_.program_communicator, placing);
   found_.clear();  // not before: a rank may be lost meanwhile
   settling_ = 3;
   ++placings_;
@@ -280,7 +280,7 @@ void ShardedStrategy::replace(StrategyContext context) {
   if (parameters_) found_ = parameters_->take_parameters();
   parameters_.reset();
   place_model(false);
-  move_sync_batchnorm(*model_, context_.program_lane);
+  move_sync_batchnorm(*model_, context_.program_communicator);
 }
 
 NamedTensors ShardedStrategy::replicated_tensors() { return {}; }
@@ -332,7 +332,7 @@ GradientSummary ShardedStrategy::reduce_gradients() {
   if (!gradients_->order().empty()) summary.await(context_, step_);
   gradients_->receive();
   summary.device_checks = gradients_->device_checks(*group_);
-  if (context_.options.broadcast_buffers && context_.world_size > 1) buffers_->stage(*context_.program_lane);
+  if (context_.options.broadcast_buffers && context_.world_size > 1) buffers_->stage(*context_.program_communicator);
   if (context_.rank == 0 && !(context_.options.static_graph && measured_)) {
     auto arrival = gradients_->arrival_order();
     // As in ddp: once measured, only an order that repeats is worth a change.
@@ -393,7 +393,7 @@ void ShardedStrategy::after_update() {
   rebuild_pending_ = false;
   measured_ = true;
   gradients_->set_order(
-      order_of_text(context_.program_lane->broadcast_bytes(order_text(last_arrival_), 0, "unit order")));
+      order_of_text(context_.program_communicator->broadcast_bytes(order_text(last_arrival_), 0, "unit order")));
   caf::anon_send(context_.reducer, InstallPlan{gradients_->bucket_views(), gradients_->reduction()});
 }
 

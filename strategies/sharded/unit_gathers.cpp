@@ -18,9 +18,9 @@ std::int64_t hash_of(const std::vector<std::int32_t>& units) {
 
 }  // namespace
 
-UnitGathers::UnitGathers(ShardedParameters& parameters, std::shared_ptr<Communicator> lane, Options options)
+UnitGathers::UnitGathers(ShardedParameters& parameters, std::shared_ptr<Communicator> communicator, Options options)
     : parameters_(parameters),
-      lane_(std::move(lane)),
+      communicator_(std::move(communicator)),
       options_(options),
       stream_(DeviceStream::from_pool(parameters.device(), true)),
       updated_(parameters.device()),
@@ -48,7 +48,7 @@ UnitGathers::~UnitGathers() {
     under_way = open_ || ending_;
   }
   work_.notify_all();
-  if (under_way) lane_->abort({ErrorCode::aborted, -1, {}, -1, {}, "the rank gave up its model", {}});
+  if (under_way) communicator_->abort({ErrorCode::aborted, -1, {}, -1, {}, "the rank gave up its model", {}});
   thread_.join();
   try {  // its memory was allocated for the own stream: who gets it there comes after compute
     updated_.record(DeviceStream::current(parameters_.device()));
@@ -122,10 +122,10 @@ void UnitGathers::gather_flat(std::size_t f, const at::Tensor& memory, const std
   if (shard.device() == memory.device()) {
     shard = shard.to(memory.scalar_type());
   } else {
-    shard = memory.narrow(0, lane_->rank() * flat.plan->shard_numel, flat.plan->shard_numel);
+    shard = memory.narrow(0, communicator_->rank() * flat.plan->shard_numel, flat.plan->shard_numel);
     shard.copy_(flat.master, /*non_blocking=*/true);
   }
-  lane_->all_gather(memory, shard, label);
+  communicator_->all_gather(memory, shard, label);
 }
 
 bool UnitGathers::gather(std::int32_t index, std::unique_lock<std::mutex>& lock) {
@@ -164,15 +164,15 @@ void UnitGathers::gather_next(std::unique_lock<std::mutex>& lock) { gather(plan_
 
 void UnitGathers::round(std::unique_lock<std::mutex>& lock) {
   const auto mine = at::tensor(std::vector<std::int64_t>{wanted_, ending_ ? 1 : 0, hash_of(asked_)}, at::kLong);
-  auto all = at::empty({3 * lane_->world_size()}, at::kLong);
+  auto all = at::empty({3 * communicator_->world_size()}, at::kLong);
   ++counts_.rounds;
   lock.unlock();
-  lane_->all_gather(all, mine, "wanted units");
+  communicator_->all_gather(all, mine, "wanted units");
   lock.lock();
   const auto* said = all.const_data_ptr<std::int64_t>();
   std::set<std::int32_t> wanted;
   bool all_end = true, all_alike = true;
-  for (int r = 0; r < lane_->world_size(); ++r) {
+  for (int r = 0; r < communicator_->world_size(); ++r) {
     if (said[3 * r] >= 0) wanted.insert(static_cast<std::int32_t>(said[3 * r]));
     all_end = all_end && said[3 * r + 1] == 1;
     all_alike = all_alike && said[3 * r + 2] == said[2];

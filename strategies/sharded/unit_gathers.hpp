@@ -19,12 +19,12 @@ namespace troupe {
 ///
 /// The problem: a gather is a collective, and what a rank needs next is decided by its forward, which may differ from
 /// the others': another order, a unit that is not used, one that is called twice. Ranks that just gathered what they
-/// need would wait for each other for ever. The solution: a thread with a lane of its own, and two ways to go on. What
-/// all ranks asked for in the last phase, in the same order, is the plan of this one: every rank goes through all of
-/// it, ahead of what its forward needs, at its own pace. What is not in the plan is negotiated: a round in which each
-/// rank says what it waits for, if anything, and all take part in gathering that. A phase (a step, an evaluation) ends
-/// with rounds until nobody wants anything. Nobody waits for a rank that only computes: in the plan it comes to the
-/// same place, in the rounds its phase ends.
+/// need would wait for each other for ever. The solution: a thread with a communicator of its own, and two ways to go
+/// on. What all ranks asked for in the last phase, in the same order, is the plan of this one: every rank goes through
+/// all of it, ahead of what its forward needs, at its own pace. What is not in the plan is negotiated: a round in which
+/// each rank says what it waits for, if anything, and all take part in gathering that. A phase (a step, an evaluation)
+/// ends with rounds until nobody wants anything. Nobody waits for a rank that only computes: in the plan it comes to
+/// the same place, in the rounds its phase ends.
 ///
 /// A rank that waits for others elsewhere, as one of a pipeline does for the stage before, neither computes nor takes
 /// part in rounds, and another's want may be what all of them wait for. There (`for_phase`) nothing is negotiated: the
@@ -41,7 +41,7 @@ class UnitGathers {
     std::int64_t prefetch = 2;                ///< units gathered ahead of what was asked for
     std::int64_t prefetch_bytes = 512 << 20;  ///< that these may take; one is always allowed
     std::chrono::milliseconds timeout{
-        60'000};             ///< for a unit to come: longer than the lane's, whose error says who is missing
+        60'000};             ///< for a unit to come: longer than the communicator's, whose error says who is missing
     bool for_phase = false;  ///< all units come as a phase begins, asked for or not, and stay: `begin_phase`
   };
   struct Counts {
@@ -53,15 +53,16 @@ class UnitGathers {
     std::chrono::nanoseconds waited_time{0};  ///< by compute, for units that were not there
   };
 
-  /// `lane`: of the parameters' group, used by nobody else.
-  UnitGathers(ShardedParameters& parameters, std::shared_ptr<Communicator> lane, Options options);
+  /// `communicator`: of the parameters' group, used by nobody else.
+  UnitGathers(ShardedParameters& parameters, std::shared_ptr<Communicator> communicator, Options options);
   /// Gives up what is under way.
   ~UnitGathers();
   UnitGathers(const UnitGathers&) = delete;
   UnitGathers& operator=(const UnitGathers&) = delete;
 
-  /// The unit's parameters are there when it returns. Where a lost rank broke the lane they are zeros from then on, and
-  /// end_phase throws why: the step is given up there, not inside the user's forward. Throws what can't be recovered.
+  /// The unit's parameters are there when it returns. Where a lost rank broke the communicator they are zeros from then
+  /// on, and end_phase throws why: the step is given up there, not inside the user's forward. Throws what can't be
+  /// recovered.
   void need(std::int32_t unit);
   void release(std::int32_t unit);
   void release_all();
@@ -70,7 +71,7 @@ class UnitGathers {
   /// The phase that begins is no step: all of it is negotiated, and the plan of steps stays.
   void begin_evaluation();
   /// Collective: all ranks are done with this phase. Units are released; what all asked for becomes the plan. Throws
-  /// why the lane broke.
+  /// why the communicator broke.
   void end_phase();
 
   /// On a device: when compute's stream waited for units that were not there yet, since the last call.
@@ -115,7 +116,7 @@ class UnitGathers {
   void wait(std::unique_lock<std::mutex>& lock, const char* what, const std::function<bool()>& ready);
 
   ShardedParameters& parameters_;
-  std::shared_ptr<Communicator> lane_;
+  std::shared_ptr<Communicator> communicator_;
   const Options options_;
 
   const DeviceStream stream_;          // the own thread's

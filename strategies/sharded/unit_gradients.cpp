@@ -61,10 +61,10 @@ class UnitGradients::Reduction final : public CommHook {
   Reduction(std::shared_ptr<Communicator> group, std::shared_ptr<Communicator> replicas)
       : group_(std::move(group)), replicas_(std::move(replicas)) {}
 
-  void reduce(BucketView& bucket, Communicator& lane) override {
+  void reduce(BucketView& bucket, Communicator& communicator) override {
     torch::NoGradGuard no_grad;
     auto& target = targets[static_cast<std::size_t>(bucket.index)];
-    auto& group = group_ ? *group_ : lane;
+    auto& group = group_ ? *group_ : communicator;
     auto result = target.gradient;
     const bool away = result.device() != bucket.flat.device();
     const bool direct = !adds && !away && result.scalar_type() == bucket.flat.scalar_type();

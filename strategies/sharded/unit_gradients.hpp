@@ -37,8 +37,8 @@ class UnitGradients {
   using FlatFull = std::function<void(std::int32_t position)>;
   using Flats = std::vector<std::int32_t>;
 
-  /// Collective over `lane` (the reducer's, while no step is under way). `replicas`: ranks that hold the same shard, or
-  /// nullptr; used by the reducer's thread, as `group`, the lane of the parameters' group.
+  /// Collective over `communicator` (the reducer's, while no step is under way). `replicas`: ranks that hold the same
+  /// shard, or nullptr; used by the reducer's thread, as `group`, the communicator of the parameters' group.
   UnitGradients(ShardedParameters& parameters, std::shared_ptr<Communicator> group,
                 std::shared_ptr<Communicator> replicas, Options options, FlatFull full);
   ~UnitGradients();

@@ -14,12 +14,12 @@ namespace troupe {
 namespace {
 
 // The mean over ranks of those that are numbers with a point, in memory of their own.
-NamedTensors means_of(const NamedTensors& tensors, Communicator& lane, const char* what) {
+NamedTensors means_of(const NamedTensors& tensors, Communicator& communicator, const char* what) {
   torch::NoGradGuard no_grad;
   NamedTensors means;
   for (const auto& [name, tensor] : tensors) {
     auto value = tensor.detach().clone(at::MemoryFormat::Contiguous);
-    if (value.is_floating_point() && value.numel() > 0) lane.all_reduce(value.view(-1), ReduceOp::avg, what);
+    if (value.is_floating_point() && value.numel() > 0) communicator.all_reduce(value.view(-1), ReduceOp::avg, what);
     means.emplace_back(name, std::move(value));
   }
   return means;
@@ -103,7 +103,7 @@ void SwitchingStrategy::agree() {
       {"switches", context_.newcomer ? -1 : switches_}, {"strategy", phase_.strategy}, {"hook", phase_.hook}};
   std::int64_t most = -1;
   StrategyPhase found = phase_;
-  for (const auto& text : context_.program_lane->all_gather_bytes(mine.dump(), "strategy")) {
+  for (const auto& text : context_.program_communicator->all_gather_bytes(mine.dump(), "strategy")) {
     const auto other = nlohmann::json::parse(text);
     if (other["switches"].get<std::int64_t>() <= most) continue;
     most = other["switches"].get<std::int64_t>();
@@ -129,7 +129,7 @@ void SwitchingStrategy::agree() {
 
 void SwitchingStrategy::rejoin(StrategyContext context) {
   context_ = std::move(context);
-  move_sync_batchnorm(*model_, context_.program_lane);
+  move_sync_batchnorm(*model_, context_.program_communicator);
   agree();
   staged_ = false;
   staged_model_.clear();
@@ -177,7 +177,7 @@ void SwitchingStrategy::switch_to(const StrategyPhase& next, std::int64_t done) 
     return;
   }
   fault_point("stage", step_);
-  context_.program_lane->barrier("switch of strategy");
+  context_.program_communicator->barrier("switch of strategy");
   fault_point("switch", step_);
   show();
   fault_point("switched", step_);
@@ -190,15 +190,15 @@ void SwitchingStrategy::switch_to(const StrategyPhase& next, std::int64_t done) 
 bool SwitchingStrategy::stage() {
   staged_model_.clear();
   staged_optimizer_.clear();
-  auto& lane = *context_.program_lane;
+  auto& communicator = *context_.program_communicator;
   if (!inner_->replicas_equal() && context_.world_size > 1) {
     const auto optimizer = optimizer_->state();
     const auto mine = outline(optimizer);
-    for (const auto& other : lane.all_gather_bytes(mine, "optimizer state")) {
+    for (const auto& other : communicator.all_gather_bytes(mine, "optimizer state")) {
       if (other != mine) return false;
     }
-    staged_model_ = means_of(replicated_tensors(), lane, "mean of the replicas");
-    staged_optimizer_ = means_of(optimizer, lane, "mean of the optimizers");
+    staged_model_ = means_of(replicated_tensors(), communicator, "mean of the replicas");
+    staged_optimizer_ = means_of(optimizer, communicator, "mean of the optimizers");
   }
   staged_ = true;
   return true;

@@ -29,7 +29,6 @@ at::Tensor allocate(std::int64_t bytes) {
                 "a checkpoint needs this rank's part of the state once more: lower staging_limit_mb, or give the rank "
                 "more memory");
   ::madvise(memory, static_cast<std::size_t>(rounded), MADV_HUGEPAGE);
-  std::memset(memory, 0, static_cast<std::size_t>(rounded));
   return at::from_blob(
       memory, {rounded}, [alignment](void* freed) { ::operator delete(freed, alignment); }, at::kByte);
 }

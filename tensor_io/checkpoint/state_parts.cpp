@@ -30,7 +30,7 @@ TensorPart rows_part(const std::string& name, const at::Tensor& tensor, std::int
   return part;
 }
 
-std::vector<TensorPart> share_of(const NamedTensors& tensors, std::int64_t rank, std::int64_t ranks) {
+std::vector<TensorPart> parts_for(const NamedTensors& tensors, std::int64_t rank, std::int64_t ranks) {
   std::uint64_t total = 0;
   for (const auto& [name, tensor] : tensors) total += tensor.nbytes();
   // A row belongs to the rank in whose share of all bytes it begins.
@@ -61,7 +61,7 @@ std::vector<TensorPart> share_of(const NamedTensors& tensors, std::int64_t rank,
 }
 
 std::vector<TensorPart> parts_of_first(const NamedTensors& tensors, std::int64_t rank) {
-  return rank == 0 ? share_of(tensors, 0, 1) : std::vector<TensorPart>();
+  return rank == 0 ? parts_for(tensors, 0, 1) : std::vector<TensorPart>();
 }
 
 at::Tensor values_of(const TensorPart& part) {

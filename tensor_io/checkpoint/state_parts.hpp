@@ -18,7 +18,7 @@ TensorPart rows_part(const std::string& name, const at::Tensor& tensor, std::int
 /// What rank `rank` of `ranks` writes of tensors that every rank has: about as many bytes as each other rank, cut
 /// between the rows of a tensor. Views of the tensors. The same tensors give each rank its own share, and nothing
 /// twice. A pure function of names and shapes.
-std::vector<TensorPart> share_of(const NamedTensors& tensors, std::int64_t rank, std::int64_t ranks);
+std::vector<TensorPart> parts_for(const NamedTensors& tensors, std::int64_t rank, std::int64_t ranks);
 
 /// What rank `rank` writes of tensors of which each rank may have its own (buffers): rank 0 all of them.
 std::vector<TensorPart> parts_of_first(const NamedTensors& tensors, std::int64_t rank);

@@ -25,17 +25,17 @@ ClockOffset offset_of(const std::vector<ClockSample>& samples, bool same_host) {
   return measured;
 }
 
-std::vector<ClockOffset> measure_clocks(Communicator& lane, const std::function<bool(int)>& same_host,
+std::vector<ClockOffset> measure_clocks(Communicator& communicator, const std::function<bool(int)>& same_host,
                                         const std::function<std::int64_t()>& clock) {
   const auto now = [&] { return clock ? clock() : steady_now_ns(); };
   const auto word = at::zeros({1}, at::kLong);
-  const auto world = lane.world_size();
+  const auto world = communicator.world_size();
   const auto offsets = at::zeros({world, 2}, at::kLong);
-  if (lane.rank() != 0) {
+  if (communicator.rank() != 0) {
     for (int i = 0; i < kQuestions; ++i) {
-      lane.recv(word, 0, kLabel);
+      communicator.recv(word, 0, kLabel);
       word.fill_(now());
-      lane.send(word, 0, kLabel);
+      communicator.send(word, 0, kLabel);
     }
   } else {
     for (int rank = 1; rank < world; ++rank) {
@@ -43,8 +43,8 @@ std::vector<ClockOffset> measure_clocks(Communicator& lane, const std::function<
       for (int i = 0; i < kQuestions; ++i) {
         ClockSample sample;
         sample.asked_ns = now();
-        lane.send(word, rank, kLabel);
-        lane.recv(word, rank, kLabel);
+        communicator.send(word, rank, kLabel);
+        communicator.recv(word, rank, kLabel);
         sample.answered_ns = now();
         sample.remote_ns = word.item<std::int64_t>();
         samples.push_back(sample);
@@ -54,7 +54,7 @@ std::vector<ClockOffset> measure_clocks(Communicator& lane, const std::function<
       offsets[rank][1] = offset.error_ns;
     }
   }
-  lane.broadcast(offsets, 0, kLabel);
+  communicator.broadcast(offsets, 0, kLabel);
   std::vector<ClockOffset> result;
   result.reserve(static_cast<std::size_t>(world));
   for (int rank = 0; rank < world; ++rank)

@@ -25,8 +25,8 @@ ClockOffset offset_of(const std::vector<ClockSample>& samples, bool same_host);
 
 /// Collective: rank 0 asks every rank eight times, one after the other, over send and recv. By rank of the group, on
 /// all ranks. `same_host` says of a rank whether it is on rank 0's host; `clock` stands in for the steady clock in
-/// tests. Throws what the lane throws.
-std::vector<ClockOffset> measure_clocks(Communicator& lane, const std::function<bool(int rank)>& same_host,
+/// tests. Throws what the communicator throws.
+std::vector<ClockOffset> measure_clocks(Communicator& communicator, const std::function<bool(int rank)>& same_host,
                                         const std::function<std::int64_t()>& clock = {});
 
 }  // namespace troupe

@@ -45,10 +45,10 @@ class LinearImpl : public torch::nn::LinearImpl {
   using torch::nn::LinearImpl::LinearImpl;
 
   /// (..., in) -> (..., out). Shared: column (..., in) -> (..., out / ranks), row (..., in / ranks) -> (..., out). With
-  /// sequence parallel, column takes and row returns (B, T / ranks, ...). Throws what the lane throws.
+  /// sequence parallel, column takes and row returns (B, T / ranks, ...). Throws what the communicator throws.
   at::Tensor forward(const at::Tensor& x);
 
-  /// The weight is this rank's part now; `group` is the lane of this generation.
+  /// The weight is this rank's part now; `group` is the communicator of this generation.
   void share(LayerSplit split, TensorParallel group) {
     split_ = split;
     group_ = std::move(group);

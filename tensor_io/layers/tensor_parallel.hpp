@@ -7,19 +7,19 @@
 
 namespace troupe {
 
-/// The ranks that share layers, and how. A null lane: nothing is shared.
+/// The ranks that share layers, and how. A null communicator: nothing is shared.
 struct TensorParallel {
-  std::shared_ptr<Communicator> lane;
+  std::shared_ptr<Communicator> communicator;
   bool sequence = false;  ///< between the shared layers each rank has its own part of the tokens (dimension 1)
 
-  int ranks() const noexcept { return lane ? lane->world_size() : 1; }
-  int rank() const noexcept { return lane ? lane->rank() : 0; }
+  int ranks() const noexcept { return communicator ? communicator->world_size() : 1; }
+  int rank() const noexcept { return communicator ? communicator->rank() : 0; }
 };
 
 /// Pairs of a collective and its derivative, as differentiable functions: f, g of Shoeybi et al., "Megatron-LM", 2019,
 /// arXiv 1909.08053, and their counterparts over tokens of Korthikanti et al., 2022, arXiv 2205.05198. Each returns its
-/// input where nothing is shared. The compute thread's, in the same order on all ranks of the lane, forward and
-/// backward; they throw what the lane throws.
+/// input where nothing is shared. The compute thread's, in the same order on all ranks of the communicator, forward and
+/// backward; they throw what the communicator throws.
 ///
 /// x on all ranks alike; its gradient is the sum over ranks.
 at::Tensor copy_to_ranks(const at::Tensor& x, const TensorParallel& group);

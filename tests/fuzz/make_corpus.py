@@ -199,8 +199,8 @@ def interrupted(slot, generation=1, done=5, voted=5, unreachable=(), votes=b"", 
                                varint(len(unreachable)) + b"".join(struct.pack(">i", r) for r in unreachable))
 
 
-def state(rank, sequence, fingerprint, generation=1, lane="buckets"):
-    return "CollectiveState", (struct.pack(">Qi", generation, rank) + text(lane) + struct.pack(">BQQ", 1, sequence, fingerprint) + text("all_reduce") + struct.pack(">q", 3) + bytes(8) + b"\0")
+def state(rank, sequence, fingerprint, generation=1, communicator="buckets"):
+    return "CollectiveState", (struct.pack(">Qi", generation, rank) + text(communicator) + struct.pack(">BQQ", 1, sequence, fingerprint) + text("all_reduce") + struct.pack(">q", 3) + bytes(8) + b"\0")
 
 
 def node(host="host", started=(), job="job"):

@@ -66,9 +66,10 @@ SmallTraining::Result train_blocks(c10::Device device, const BlocksWay& way, std
   std::int64_t before = 0;
   training.before_step = [&](RankSystem& system, torch::nn::Module& model, std::int64_t step) {
     if (step == 0 && way.synchronises) {
-      const auto& lane = system.compute().services().program_lane;
-      convert_sync_batchnorm(model, lane);
-      if (lane->world_size() == 1) count_samples_in_sync_batchnorm(model, 16);  // alone too, by the same operators
+      const auto& communicator = system.compute().services().program_communicator;
+      convert_sync_batchnorm(model, communicator);
+      if (communicator->world_size() == 1)
+        count_samples_in_sync_batchnorm(model, 16);  // alone too, by the same operators
     }
     system.compute().seed_forward();
     if (step == 10) before = host_waits();
@@ -123,14 +124,14 @@ TEST_CASE("[D09] gpu: the operators of SyncBatchNorm are LibTorch's BatchNorm, i
   CommunicatorOptions options;
   options.rendezvous = std::make_shared<LocalRendezvous>();
   options.device = kDevice;
-  const std::shared_ptr<Communicator> lane = make_communicator(options);
+  const std::shared_ptr<Communicator> communicator = make_communicator(options);
   const auto run = [&](bool synchronises) {
     nn::BatchNorm2d norm(6);
     norm->to(kDevice);
     if (in_dtype) norm->to(dtype);
     if (!in_dtype && dtype == at::kDouble) norm->to(dtype);
     if (synchronises) {
-      norm->synchronise(lane, "norm");
+      norm->synchronise(communicator, "norm");
       norm->count_samples(12);
     }
     auto input = torch::sin(torch::arange(12 * 6 * 5 * 4, at::kDouble) * 0.7).view({12, 6, 5, 4}).to(kDevice, dtype);
@@ -170,13 +171,13 @@ TEST_CASE("[D09] [L03] gpu: on two GPUs parts of a batch are normalised as the w
       options.rendezvous = rendezvous;
       const auto own = static_cast<std::size_t>(r);
       try {
-        const std::shared_ptr<Communicator> lane = make_communicator(options);
+        const std::shared_ptr<Communicator> communicator = make_communicator(options);
         nn::BatchNorm2d norm(6);
         norm->to(options.device);
-        norm->synchronise(lane, "norm");
+        norm->synchronise(communicator, "norm");
         auto input = batch.narrow(0, 5 * r, 5 + 2 * r).to(options.device).requires_grad_();
         (norm->forward(input) * weights.narrow(0, 5 * r, 5 + 2 * r).to(options.device)).sum().backward();
-        lane->wait_on_host();
+        communicator->wait_on_host();
         gradients[own] = input.grad().cpu();
         variances[own] = norm->running_var.cpu();
       } catch (const std::exception& error) {

@@ -124,8 +124,8 @@ void run_block(troupe::Rank& rank, const Options& options, const Job& job, troup
   print_exact("step_ms", {step_ms});
 }
 
-// The device, and the ranks' lanes, go on.
-void check_lanes(troupe::Rank& rank) {
+// The device, and the ranks' communicators, go on.
+void check_communicators(troupe::Rank& rank) {
   const auto one = torch::ones({10}, at::TensorOptions().device(rank.device()));
   rank.all_reduce(one);
   if (one.sum().item<float>() != static_cast<float>(10 * rank.world_size()))
@@ -164,7 +164,7 @@ double abort_stuck(troupe::Rank& rank) {
   rank.barrier();
   if (group) group->abort(reason);
   group.reset();
-  check_lanes(rank);
+  check_communicators(rank);
   return seconds;
 }
 
@@ -191,7 +191,7 @@ double abandon_set_up(troupe::Rank& rank) {
     seconds = ms_since(begin) / 1e3;
   }
   rank.barrier();
-  check_lanes(rank);
+  check_communicators(rank);
   return seconds;
 }
 

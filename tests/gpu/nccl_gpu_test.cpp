@@ -105,7 +105,7 @@ TEST_CASE("[L03] gpu: nccl reduces, gathers and scatters every type exactly", "[
               std::string("all_to_all of ") + c10::toString(dtype));
       }
     }
-    auto host = torch::ones({3});  // the CPU's tensors have a lane of their own
+    auto host = torch::ones({3});  // the CPU's tensors have a communicator of their own
     communicator.all_reduce(host);
     say(host[2].item<float>() == static_cast<float>(world), "a tensor of the CPU");
     say(communicator.all_gather_bytes(std::to_string(rank)).back() == std::to_string(world - 1), "bytes");

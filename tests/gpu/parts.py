@@ -51,8 +51,8 @@ FSDP = "[L03] gpu: fsdp trains to PyTorch's losses, with offload too"
 BF16 = "[L03] gpu: bf16 stays near f32's losses, by autocast and by fsdp's own dtype"
 TWO_DDP = "[L03] gpu: two processes of ddp on one device train to one rank's losses"
 TWO_FSDP = "[L03] gpu: two processes of fsdp on one device train to one rank's losses"
-STUCK = "[L03] gpu: a collective that is stuck ends with an abort, and device and lanes go on"
-LONELY = "[L03] gpu: a set-up beside another process that never comes ends at its deadline, and the lanes go on"
+STUCK = "[L03] gpu: a collective that is stuck ends with an abort, and device and communicators go on"
+LONELY = "[L03] gpu: a set-up beside another process that never comes ends at its deadline, and the communicators go on"
 ASSERT = "[L03] gpu: a process whose kernel fails ends with 70"
 
 # In the order in which they are worth a lent machine's minutes.

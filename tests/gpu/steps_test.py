@@ -125,10 +125,10 @@ CASES = {
     "[L03] gpu: bf16 stays near f32's losses, by autocast and by fsdp's own dtype": bf16_losses,
     "[L03] gpu: two processes of ddp on one device train to one rank's losses": lambda folder, device: two_ranks(folder, device, "ddp"),
     "[L03] gpu: two processes of fsdp on one device train to one rank's losses": lambda folder, device: two_ranks(folder, device, "fsdp"),
-    "[L03] gpu: a collective that is stuck ends with an abort, and device and lanes go on": stuck,
+    "[L03] gpu: a collective that is stuck ends with an abort, and device and communicators go on": stuck,
 }
 ON_A_DEVICE = {
-    "[L03] gpu: a set-up beside another process that never comes ends at its deadline, and the lanes go on": lonely,
+    "[L03] gpu: a set-up beside another process that never comes ends at its deadline, and the communicators go on": lonely,
     "[L03] gpu: a process whose kernel fails ends with 70": lost_device,
 }
 

@@ -39,7 +39,7 @@ void conforms(const ConformanceReport& report) {
 struct SummedGradients : ReplicatedStrategy {
   using ReplicatedStrategy::ReplicatedStrategy;
   void combine_gradients(GradientSummary&) override {
-    for (const auto& flat : gradients()) context().program_lane->all_reduce(flat, ReduceOp::sum, "gradients");
+    for (const auto& flat : gradients()) context().program_communicator->all_reduce(flat, ReduceOp::sum, "gradients");
   }
 };
 
@@ -47,7 +47,7 @@ struct SummedGradients : ReplicatedStrategy {
 struct MeanGradients : ReplicatedStrategy {
   using ReplicatedStrategy::ReplicatedStrategy;
   void combine_gradients(GradientSummary&) override {
-    for (const auto& flat : gradients()) context().program_lane->all_reduce(flat, ReduceOp::avg, "gradients");
+    for (const auto& flat : gradients()) context().program_communicator->all_reduce(flat, ReduceOp::avg, "gradients");
   }
 };
 
@@ -56,11 +56,11 @@ struct SendsFirst : MeanGradients {
   using MeanGradients::MeanGradients;
   void after_update() override {
     if (step() != 2) return;
-    auto& lane = *context().program_lane;
-    const int other = lane.rank() ^ 1;
-    if (other >= lane.world_size()) return;
-    lane.send(torch::ones({1}), other, "token");
-    lane.recv(torch::zeros({1}), other, "token");
+    auto& communicator = *context().program_communicator;
+    const int other = communicator.rank() ^ 1;
+    if (other >= communicator.world_size()) return;
+    communicator.send(torch::ones({1}), other, "token");
+    communicator.recv(torch::zeros({1}), other, "token");
   }
 };
 

@@ -17,8 +17,8 @@
 
 namespace troupe::testing {
 
-/// N ranks as threads of this process with their true actors, lanes and numerics: what `--ranks N` runs, without a
-/// config.
+/// N ranks as threads of this process with their true actors, communicators and numerics: what `--ranks N` runs,
+/// without a config.
 struct Cluster {
   int world_size = 2;
   RankSystemOptions options;

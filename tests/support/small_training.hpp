@@ -75,14 +75,14 @@ inline NamedTensors assemble(const std::vector<TensorPart>& parts) {
   return {whole.begin(), whole.end()};
 }
 
-/// What a strategy gets for a generation of the same ranks and lanes.
+/// What a strategy gets for a generation of the same ranks and communicators.
 inline StrategyContext next_generation(Compute& compute) {
   StrategyContext context;
   context.rank = compute.rank();
   context.world_size = compute.world_size();
   context.options = compute.options().strategy;
-  context.bucket_lane = compute.services().bucket_lane;
-  context.program_lane = compute.services().program_lane;
+  context.gradient_communicator = compute.services().gradient_communicator;
+  context.program_communicator = compute.services().program_communicator;
   context.reducer = compute.services().reducer;
   context.progress = compute.services().progress;
   context.wait_reduced = [&compute](std::int64_t) {
@@ -169,7 +169,7 @@ struct SmallTraining {
           };
           const auto x = input.narrow(0, begin, part), y = target.narrow(0, begin, part);
           if (compute.uses_graphs()) {
-            const auto device = compute.program_lane().device();
+            const auto device = compute.program_communicator().device();
             compute.run_graphed({{x.to(device), y.to(device)},
                                  static_cast<double>(part),
                                  weight,

@@ -47,7 +47,7 @@ inline CheckpointPart part_of(const TrainingState& state, std::int64_t rank) {
                       rank,
                       ranks,
                       state.metadata,
-                      share_of(state.tensors, rank, ranks),
+                      parts_for(state.tensors, rank, ranks),
                       state.rank_state[static_cast<std::size_t>(rank)]};
   sort_for_file(part.tensors);
   return part;

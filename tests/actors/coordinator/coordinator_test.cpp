@@ -270,7 +270,7 @@ TEST_CASE("[L05] fault 18: what was said in a generation that is over is dropped
     CollectiveState state;
     state.generation = generation;
     state.rank = rank;
-    state.lane = "buckets";
+    state.communicator = "buckets";
     state.in_flight = true;
     state.sequence = 5;
     state.fingerprint = fingerprint;
@@ -474,7 +474,7 @@ TEST_CASE("[L05] a job grows rank by rank within one step, and that is no interr
 
 namespace {
 
-/// Says once who has asked it for a lane's state.
+/// Says once who has asked it for a communicator's state.
 struct Stalled : Job {
   Stalled() : Job(2, {}, true) {
     for (int rank = 0; rank < 2; ++rank) CHECK(refused(add_rank(rank)).empty());
@@ -485,7 +485,7 @@ struct Stalled : Job {
     CollectiveState state;
     state.rank = rank;
     state.generation = generation;
-    state.lane = "program";
+    state.communicator = "program";
     state.in_flight = true;
     state.sequence = 5;
     state.fingerprint = fingerprint;

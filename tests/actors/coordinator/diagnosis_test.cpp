@@ -10,7 +10,7 @@ namespace {
 CollectiveState waiting(int rank, std::uint64_t sequence, std::uint64_t fingerprint, std::string what) {
   CollectiveState state;
   state.rank = rank;
-  state.lane = "program";
+  state.communicator = "program";
   state.in_flight = true;
   state.sequence = sequence;
   state.fingerprint = fingerprint;
@@ -21,7 +21,7 @@ CollectiveState waiting(int rank, std::uint64_t sequence, std::uint64_t fingerpr
 CollectiveState computing(int rank, std::uint64_t finished) {
   CollectiveState state;
   state.rank = rank;
-  state.lane = "program";
+  state.communicator = "program";
   state.sequence = finished;
   return state;
 }
@@ -63,13 +63,14 @@ TEST_CASE("[D13] a rank that is behind is slow, and nobody is accused") {
   CHECK_FALSE(diagnose({}, 2));
 }
 
-TEST_CASE("[D13] a rank whose Compute stands in a collective that the others never launched is named across lanes") {
+TEST_CASE(
+    "[D13] a rank whose Compute stands in a collective that the others never launched is named across communicators") {
   auto stuck = waiting(0, 7, 1, "all_reduce of 10 Float (bucket 0, step 3)");
-  stuck.lane = "buckets";
+  stuck.communicator = "buckets";
   stuck.awaits_reducer = true;
   stuck.program_sequence = 4;
   auto apart = computing(1, 6);
-  apart.lane = "buckets";
+  apart.communicator = "buckets";
   apart.program_sequence = 5;
   apart.program_what = "all_gather of 64 Byte (user, step 3)";
   const auto accused = diagnose(std::vector<CollectiveState>{stuck, apart}, 2);
@@ -85,7 +86,7 @@ TEST_CASE("[D13] a rank whose Compute stands in a collective that the others nev
 
   CHECK_FALSE(diagnose(std::vector<CollectiveState>{stuck, apart}, 3));  // the third may say who is alone
   auto gather = stuck;
-  gather.lane = "gathers of host a";
+  gather.communicator = "gathers of host a";
   CHECK_FALSE(diagnose(std::vector<CollectiveState>{gather, apart}, 2));  // its Compute waits for something else
 
   // It computes still, and may come there; it has been there; the other has launched the bucket; nobody knows of such a
@@ -110,9 +111,11 @@ TEST_CASE("[D13] a rank whose Compute stands in a collective that the others nev
 TEST_CASE("[D13] sends and receives say nothing about who keeps the others waiting") {
   RankSupervisorState supervisor;
   supervisor.options.status = std::make_shared<RankStatus>();
-  const auto lane = std::make_shared<SingleCommunicator>(CommunicatorOptions{});
-  auto& ledger = lane->ledger();
-  const auto state = [&] { return supervisor.state_of({"program", 1, lane}, std::chrono::steady_clock::now()); };
+  const auto communicator = std::make_shared<SingleCommunicator>(CommunicatorOptions{});
+  auto& ledger = communicator->ledger();
+  const auto state = [&] {
+    return supervisor.state_of({"program", 1, communicator}, std::chrono::steady_clock::now());
+  };
   const auto begin = [&](CollectiveKind kind, std::int64_t numel) {
     CollectiveRecord record;
     record.kind = kind;

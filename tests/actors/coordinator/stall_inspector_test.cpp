@@ -9,10 +9,11 @@ namespace {
 
 const StallInspector::Time kNow{1h};
 
-CollectiveState stalled_in(int rank, std::uint64_t sequence, std::uint64_t fingerprint, const std::string& lane) {
+CollectiveState stalled_in(int rank, std::uint64_t sequence, std::uint64_t fingerprint,
+                           const std::string& communicator) {
   CollectiveState state;
   state.rank = rank;
-  state.lane = lane;
+  state.communicator = communicator;
   state.in_flight = true;
   state.sequence = sequence;
   state.fingerprint = fingerprint;
@@ -35,7 +36,7 @@ TEST_CASE("[D13] all ranks are asked once about a collective, and again after a 
   CHECK(stalls.most_reports() == 3);
 }
 
-TEST_CASE("[D13] a lane is judged when it has news, beside no other lane's reports") {
+TEST_CASE("[D13] a communicator is judged when it has news, beside no other communicator's reports") {
   StallInspector stalls;
   stalls.report(stalled_in(0, 5, 1, "buckets"), kNow);
   stalls.report(stalled_in(1, 5, 2, "program"), kNow);

@@ -82,7 +82,7 @@ TEST_CASE(
     const auto has = [&](const std::string& text) {
       return std::find(shown["shown"].begin(), shown["shown"].end(), text) != shown["shown"].end();
     };
-    for (const std::string thread : {"compute", "blocks", "operators", "reducer", "reducer's lanes"}) {
+    for (const std::string thread : {"compute", "blocks", "operators", "reducer", "reducer's communicators"}) {
       INFO(thread);
       const auto is_thread = [&, thread](const auto& named) { return named.second == thread; };
       const auto number = std::find_if(trace.names.begin(), trace.names.end(), is_thread)->first.second;
@@ -121,7 +121,7 @@ TEST_CASE(
       CHECK(trace.count(rank, "compute", phase) >= 6);
     CHECK(trace.count(rank, "operators", "aten::addmm") > 0);
     CHECK(trace.count(rank, "reducer", strategy == "ddp" ? "all_reduce (bucket 0)" : "reduce_scatter (flat 0)") == 6);
-    CHECK(trace.count(rank, "reducer's lanes", "ncclDevKernel_") >= 6);
+    CHECK(trace.count(rank, "reducer's communicators", "ncclDevKernel_") >= 6);
     CHECK(trace.count(rank, "data loader", "load batch") > 0);
     std::size_t forward = 0, backward = 0;
     for (const auto& span : trace.of(rank, "blocks")) {

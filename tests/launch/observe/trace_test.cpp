@@ -365,10 +365,10 @@ TEST_CASE("[T08] ranks whose clocks began at other times find the offset to rank
     INFO(backend.name);
     constexpr std::int64_t kSkew = 123'456'789'000;
     std::vector<ClockOffset> found[3];
-    test::run_ranks({backend, 3}, [&](Communicator& lane) {
-      const auto rank = lane.rank();
+    test::run_ranks({backend, 3}, [&](Communicator& communicator) {
+      const auto rank = communicator.rank();
       found[rank] = measure_clocks(
-          lane, [](int) { return false; }, [rank] { return steady_now_ns() - rank * kSkew; });
+          communicator, [](int) { return false; }, [rank] { return steady_now_ns() - rank * kSkew; });
     });
     for (const auto& offsets : found) {
       REQUIRE(offsets.size() == 3);

@@ -178,7 +178,7 @@ TEST_CASE(
     }
   });
   INFO(run.output);
-  CHECK(knocks >= 4 * 12);  // two lanes, two connections of each rank on each
+  CHECK(knocks >= 4 * 12);  // two communicators, two connections of each rank on each
   CHECK(open == 0);
   CHECK(run.recoveries().empty());
   check_bits(run, calm);

@@ -17,6 +17,7 @@
 #include "actors/block/block.hpp"
 #include "launch/program/job.hpp"
 #include "strategies/batch_norm/sync_batch_norm.hpp"
+#include "tensor_io/base/trace.hpp"
 #include "tensor_io/data/datasets.hpp"
 #include "tensor_io/layers/dropout.hpp"
 #include "tests/support/peak_memory.hpp"

@@ -68,7 +68,7 @@ std::vector<double> losses(const Run& run, const std::function<Model()>& make) {
     }();
     const auto parameters = model->parameters();
     auto& compute = rank.compute();
-    if (run.sync_batchnorm) convert_sync_batchnorm(*model, compute.services().program_lane);
+    if (run.sync_batchnorm) convert_sync_batchnorm(*model, compute.services().program_communicator);
     compute.distribute(model.ptr());
     OptimizerOptions options;  // sgd with momentum and weight decay
     ParameterGroup group;

@@ -26,7 +26,7 @@ struct Sized : torch::nn::Module {
   torch::nn::Linear layer;
 };
 
-Datasets data() { return {std::make_shared<TensorDataset>(at::ones({16, 1}), at::ones({16, 1}), "ones"), {}}; }
+Datasets data() { return {std::make_shared<TensorDataset>(at::ones({256, 1}), at::ones({256, 1}), "ones"), {}}; }
 
 int run_on_two(const Job& job, std::vector<std::string> more = {}) {
   std::vector<std::string> words{"program", "--ranks", "2", "--save_every", "-1", "--run_dir", "", "--max_steps", "2"};

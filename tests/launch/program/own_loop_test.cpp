@@ -135,6 +135,11 @@ TEST_CASE(
   const bool validates = config.validate_every == 1 || (config.validate_every == 2 && config.max_steps == 0);
   CHECK((framework.find("validation_metrics/accuracy") != std::string::npos) ==
         (validates || (config.validate_every > 0 && config.max_steps == 3)));
+  if (config.validate_every == 1) CHECK_THAT(framework, Catch::Contains("\"validation\" step=2 epoch=0 "));
+  if (validates && config.max_steps == 0) {
+    const auto last_of = config.validate_every == 1 ? "step=6 epoch=2 " : "step=4 epoch=1 ";
+    CHECK_THAT(framework, Catch::Contains(std::string("\"validation\" ") + last_of));
+  }
   CHECK(framework.ends_with("latest: \n") == false);
   CHECK((framework.find("best: \n") == std::string::npos) == validates);
 }

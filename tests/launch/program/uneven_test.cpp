@@ -59,7 +59,7 @@ Outcome train(int world_size, const std::function<std::vector<Pair>(int)>& batch
   std::mutex mutex;
   const auto errors = testing::run_program(world_size, plain_config(), [&](Rank& rank) {
     auto net = make_net();
-    convert_sync_batchnorm(*net, system_of(rank).compute().services().program_lane);
+    convert_sync_batchnorm(*net, system_of(rank).compute().services().program_communicator);
     rank.distribute(net);
     auto optimizer = rank.make_optimizer(*net);
     int steps = 0;
@@ -116,7 +116,7 @@ TEST_CASE(
 TEST_CASE("[D11] a range that has a name is referred to, and after the loop the ranks train evenly again") {
   const auto errors = testing::run_program(2, plain_config(), [&](Rank& rank) {
     auto net = make_net();
-    convert_sync_batchnorm(*net, system_of(rank).compute().services().program_lane);
+    convert_sync_batchnorm(*net, system_of(rank).compute().services().program_communicator);
     rank.distribute(net);
     auto optimizer = rank.make_optimizer(*net);
     const std::vector<at::Tensor> mine(rank.is_main() ? 1 : 3, at::ones({2, 6}));

@@ -96,11 +96,11 @@ TEST_CASE(
   constexpr int kRanks = 5;
   testing::ScratchDirectory folder;
   std::vector<std::vector<CollectiveRecord>> ledgers(kRanks);
-  test::run_ranks({test::all_backends()[0], kRanks}, [&](Communicator& lane) {
+  test::run_ranks({test::all_backends()[0], kRanks}, [&](Communicator& communicator) {
     RankTrace trace(traced(folder.path()));
     record_a_step(trace);
-    (void)trace.gather(lane, hosts_of(kRanks));
-    ledgers[static_cast<std::size_t>(lane.rank())] = lane.ledger().snapshot();
+    (void)trace.gather(communicator, hosts_of(kRanks));
+    ledgers[static_cast<std::size_t>(communicator.rank())] = communicator.ledger().snapshot();
   });
   for (int rank = 1; rank < kRanks; ++rank) {
     INFO("rank " << rank);

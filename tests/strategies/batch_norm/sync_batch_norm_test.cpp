@@ -235,7 +235,7 @@ TEST_CASE("a synchronised BatchNorm launches nothing in eval and averages all ba
 }
 
 TEST_CASE("[D09] a model's BatchNorms are converted wherever they are, and one of LibTorch's is refused by name") {
-  const std::shared_ptr<Communicator> lane = [] {
+  const std::shared_ptr<Communicator> communicator = [] {
     CommunicatorOptions options;
     options.rendezvous = std::make_shared<LocalRendezvous>();
     return make_communicator(options);
@@ -249,13 +249,13 @@ TEST_CASE("[D09] a model's BatchNorms are converted wherever they are, and one o
     nn::BatchNorm last = register_module("3", nn::BatchNorm(3));
   };
   const auto model = std::make_shared<NestImpl>(inner);
-  CHECK(convert_sync_batchnorm(*model, lane) == 3);
+  CHECK(convert_sync_batchnorm(*model, communicator) == 3);
   std::ostringstream printed;
   printed << *inner;
   CHECK_THAT(printed.str(), Catch::Contains("troupe::nn::BatchNorm1d(3"));
 
   inner->push_back("stock", torch::nn::BatchNorm1d(3));
-  CHECK_THROWS_WITH(convert_sync_batchnorm(*model, lane),
+  CHECK_THROWS_WITH(convert_sync_batchnorm(*model, communicator),
                     Catch::Contains("2.stock") && Catch::Contains("troupe::nn::BatchNorm1d"));
   CHECK(inner->forward(at::ones({2, 4})).sizes() == at::IntArrayRef({2, 3}));
 }

@@ -259,7 +259,7 @@ testing::SmallTraining::Result train_norms(bool on_device, const std::string& st
     return model;
   };
   training.before_step = [](RankSystem& system, torch::nn::Module& model, std::int64_t step) {
-    if (step == 0) convert_sync_batchnorm(model, system.compute().services().program_lane);
+    if (step == 0) convert_sync_batchnorm(model, system.compute().services().program_communicator);
   };
   training.forward = [device](torch::nn::Module& model, const at::Tensor& input) {
     return dynamic_cast<NormStackImpl&>(model).forward(input.to(device));
@@ -298,7 +298,7 @@ TEST_CASE("[D09] [L03] on a device SyncBatchNorm waits for nothing on the host, 
       items = FakeDevice::items();
     };
     training.at_end = [&](RankSystem& system, Optimizer&) {
-      system.compute().program_lane().barrier("end");
+      system.compute().program_communicator().barrier("end");
       if (system.compute().rank() == 0) {
         const auto waits =
             host_waits() - before;  // the other rank may be up to one step ahead or behind where the count began
@@ -306,7 +306,7 @@ TEST_CASE("[D09] [L03] on a device SyncBatchNorm waits for nothing on the host, 
         CHECK(waits <= 2 * (kNormSteps - 2) + 1);
         CHECK((FakeDevice::items() == items));
       }
-      system.compute().program_lane().barrier("counted");
+      system.compute().program_communicator().barrier("counted");
     };
   });
 }

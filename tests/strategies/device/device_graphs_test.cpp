@@ -337,7 +337,7 @@ TEST_CASE("[L03] graphs begin anew where a layer is frozen, and where the model 
   CHECK(run.replays == 5 + 2);  // steps 4 to 8, and 12 and 13
 }
 
-TEST_CASE("[T11] after a change of membership graphs begin anew, in the new lanes' memory") {
+TEST_CASE("[T11] after a change of membership graphs begin anew, in the new communicators' memory") {
   GraphTraining training;
   std::size_t before = 0;
   training.change = [&](SmallTraining& small) {

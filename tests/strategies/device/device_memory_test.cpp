@@ -143,10 +143,10 @@ TEST_CASE("[L05] a device without memory for a unit that is gathered ends the jo
     const auto model = std::make_shared<HungryModelImpl>();
     compute.distribute(model);
     const auto optimizer = make_optimizer(OptimizerOptions{}, one_group(*model));
-    compute.program_lane().barrier("distributed");
+    compute.program_communicator().barrier("distributed");
     if (compute.rank() == 0)
       FakeDevice::fail_allocation(1, 100);  // gathers are in streams of high priority: one of the two ranks'
-    compute.program_lane().barrier("hungry");
+    compute.program_communicator().barrier("hungry");
     compute.seed_forward();
     compute.backward(model->forward(small_batch(0).first.to(FakeDevice::device())).square().mean(), 16);
     compute.step(*optimizer, 0.01);

@@ -191,16 +191,16 @@ TEST_CASE("[L03] sharded on a device, forward and backward are launched while no
     compute.distribute(model);
     const auto optimizer = make_optimizer(OptimizerOptions{}, one_group(*model));
     for (std::int64_t step = 0; step < 4; ++step) {
-      compute.program_lane().barrier("held");
+      compute.program_communicator().barrier("held");
       if (step == 2 && compute.rank() == 0) FakeDevice::hold();
-      compute.program_lane().barrier("held");
+      compute.program_communicator().barrier("held");
       const auto waits = host_waits();
       compute.backward(model->forward(small_batch(step).first.to(FakeDevice::device())).square().mean(), 16);
       if (host_waits() != waits) throw std::runtime_error("the host waited for the device");
-      compute.program_lane().barrier("launched");
+      compute.program_communicator().barrier("launched");
       if (step == 2) ++launched;
       if (compute.rank() == 0) FakeDevice::release();
-      compute.program_lane().barrier("released");
+      compute.program_communicator().barrier("released");
       compute.step(*optimizer, 0.1);
     }
   });
@@ -221,7 +221,7 @@ TEST_CASE("[L03] sharded on a device, the host waits once in a step, for the vot
       items = FakeDevice::items();
     };
     training.at_end = [&](RankSystem& system, Optimizer&) {
-      system.compute().program_lane().barrier("end");
+      system.compute().program_communicator().barrier("end");
       if (system.compute().rank() == 0) {
         const auto waits =
             host_waits() - before;  // the other rank may be up to one step ahead or behind where the count began
@@ -229,7 +229,7 @@ TEST_CASE("[L03] sharded on a device, the host waits once in a step, for the vot
         CHECK(waits <= 2 * (steps - 2) + 1);
         CHECK((FakeDevice::items() == items));
       }
-      system.compute().program_lane().barrier("counted");  // the state that is read next has values to read
+      system.compute().program_communicator().barrier("counted");  // the state that is read next has values to read
     };
   });
 }

@@ -97,7 +97,7 @@ TEST_CASE("[L03] on a device the host waits once in a step, for the vote, and re
       items = FakeDevice::items();
     };
     training.at_end = [&](RankSystem& system, Optimizer&) {
-      system.compute().program_lane().barrier("end");
+      system.compute().program_communicator().barrier("end");
       if (system.compute().rank() != 0) return;
       // Steps 2 to 11 of rank 0; the other rank may be up to one step ahead or behind where the count began.
       const auto waits = host_waits() - before;

@@ -237,15 +237,15 @@ TEST_CASE("[L03] with a late vote the host waits for the device in no step, and 
   int items = 0;
   training.before_step = [&](RankSystem& system, std::int64_t step) {
     if (step != 2) return;
-    system.compute().program_lane().barrier("count");  // so that no rank is in an earlier step
+    system.compute().program_communicator().barrier("count");  // so that no rank is in an earlier step
     if (system.compute().rank() == 0) before = host_waits(), items = FakeDevice::items();
-    system.compute().program_lane().barrier("count");
+    system.compute().program_communicator().barrier("count");
   };
   training.at_end = [&](RankSystem& system) {
-    system.compute().program_lane().barrier("end");
+    system.compute().program_communicator().barrier("end");
     CHECK((host_waits() == before));
     CHECK((FakeDevice::items() == items));
-    system.compute().program_lane().barrier("end");
+    system.compute().program_communicator().barrier("end");
   };
   CHECK(joined(training.run().errors) == "");
 }

@@ -57,9 +57,9 @@ at::Tensor mlp_loss(SharedMlpImpl& model) {
 std::string plan_error(const std::string& text) {
   try {
     SharedMlpImpl model;
-    const auto lane = std::make_shared<LocalRendezvous>();
+    const auto communicator = std::make_shared<LocalRendezvous>();
     CommunicatorOptions options;
-    options.rendezvous = lane;
+    options.rendezvous = communicator;
     const std::shared_ptr<Communicator> alone = make_communicator(options);
     share_layers(model, parse_tensor_plan(text), {alone, true}, true);
   } catch (const Error& error) {
@@ -78,7 +78,7 @@ TEST_CASE(
   SharedMlpImpl whole;
   const auto expected = mlp_loss(whole);
   expected.backward();
-  const auto failures = test::run_ranks_catching({test::all_backends()[0], ranks}, [&](Communicator& lane) {
+  const auto failures = test::run_ranks_catching({test::all_backends()[0], ranks}, [&](Communicator& communicator) {
     std::shared_ptr<SharedMlpImpl> built;
     {
       static std::mutex generator;
@@ -86,11 +86,12 @@ TEST_CASE(
       built = std::make_shared<SharedMlpImpl>();
     }
     auto& model = *built;
-    const TensorParallel group{std::shared_ptr<Communicator>(&lane, [](auto*) {}), sequence};
+    const TensorParallel group{std::shared_ptr<Communicator>(&communicator, [](auto*) {}), sequence};
     const auto shared = share_layers(model, parse_tensor_plan(kMlpPlan), group, true);
     const auto loss = mlp_loss(model);
     loss.backward();
-    for (const auto& name : shared.partial) lane.all_reduce(model.named_parameters()[name].mutable_grad().view(-1));
+    for (const auto& name : shared.partial)
+      communicator.all_reduce(model.named_parameters()[name].mutable_grad().view(-1));
     {
       CHECK((std::abs(loss.item<double>() - expected.item<double>()) < 1e-6));
       CHECK((model.up->weight.size(0) == 8 / ranks));
@@ -131,14 +132,14 @@ TEST_CASE("[X03] a plan that can't be is refused on one line, naming the entry")
 
 TEST_CASE("[X03] a plan that does not say which part of its input a dropout has is refused") {
   const auto error_with = [](const std::string& plan, double p, bool sequence) {
-    const auto failures = test::run_ranks_catching({test::all_backends()[0], 2}, [&](Communicator& lane) {
+    const auto failures = test::run_ranks_catching({test::all_backends()[0], 2}, [&](Communicator& communicator) {
       struct ModelImpl : torch::nn::Module {
         troupe::nn::Linear up = register_module("up", troupe::nn::Linear(4, 4));
         troupe::nn::Dropout drop = register_module("drop", troupe::nn::Dropout());
       } model;
       model.drop->options.p(p);
-      share_layers(model, parse_tensor_plan(plan), {std::shared_ptr<Communicator>(&lane, [](auto*) {}), sequence},
-                   false);
+      share_layers(model, parse_tensor_plan(plan),
+                   {std::shared_ptr<Communicator>(&communicator, [](auto*) {}), sequence}, false);
     });
     return failures[0] ? failures[0]->text : "";
   };

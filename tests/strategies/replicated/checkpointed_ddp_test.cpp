@@ -68,7 +68,7 @@ std::vector<at::Tensor> train(int world_size, Random random, const std::string& 
       model = std::make_shared<ModelImpl>(random);
     }
     auto& compute = rank.compute();
-    if (sync_batchnorm) convert_sync_batchnorm(*model, compute.services().program_lane);
+    if (sync_batchnorm) convert_sync_batchnorm(*model, compute.services().program_communicator);
     checkpoint_activations(model, policy);
     compute.distribute(model);
     ParameterGroup group;

@@ -431,7 +431,7 @@ TEST_CASE("[D13] fault 21: a rank that freezes a parameter in the middle is name
 
 TEST_CASE("[D13] fault 20: a collective that one rank alone calls is named and nobody hangs") {
   const auto backend = GENERATE(as<std::string>{}, "shm", "gloo");
-  const bool before_backward = GENERATE(false, true);  // then the other waits on the lane of the buckets
+  const bool before_backward = GENERATE(false, true);  // then the other waits on the communicator of the buckets
   INFO(backend << (before_backward ? ", before backward" : ", after backward"));
   auto jobs = ddp_cluster(2);
   jobs.options.communicator.backend = backend;
@@ -443,10 +443,10 @@ TEST_CASE("[D13] fault 20: a collective that one rank alone calls is named and n
     for (int s = 0; s < 3; ++s) {
       const auto [input, target] = global_batch(s);
       if (before_backward && s == 1 && rank.compute().rank() == 1)
-        rank.compute().program_lane().all_reduce(at::ones({3}), ReduceOp::sum, "extra");
+        rank.compute().program_communicator().all_reduce(at::ones({3}), ReduceOp::sum, "extra");
       rank.compute().backward(mean_loss(*model, input, target), 16);
       if (!before_backward && s == 1 && rank.compute().rank() == 1)
-        rank.compute().program_lane().all_reduce(at::ones({3}), ReduceOp::sum, "extra");
+        rank.compute().program_communicator().all_reduce(at::ones({3}), ReduceOp::sum, "extra");
       (void)rank.compute().step(*optimizer, 0.1);
     }
   });

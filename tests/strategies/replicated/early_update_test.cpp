@@ -197,7 +197,7 @@ TEST_CASE(
   test::GroupOptions group;
   group.backend = {"shm", "shm"};
   group.world_size = 3;
-  CHECK_NOTHROW(test::run_ranks(group, [&](Communicator& lane) {
+  CHECK_NOTHROW(test::run_ranks(group, [&](Communicator& communicator) {
     const auto model = testing::make_seeded<testing::SmallMlpImpl>(1);
     std::vector<at::Tensor> parameters;
     std::vector<ParameterLayout> layout;
@@ -211,25 +211,25 @@ TEST_CASE(
     std::string why;
     auto moment = optimizer->elements(why).at(0).first;
     auto update = std::make_unique<EarlyUpdate>(parameters, plan_buckets(layout, registration_order(layout), 1, 1),
-                                                *optimizer, lane);
+                                                *optimizer, communicator);
     const auto shown = moment.detach();
     for (auto& parameter : parameters) parameter.mutable_grad() = at::ones_like(parameter);
     update->update(0.1);
     test::require(at::equal(shown, at::zeros_like(shown)), "what the step before shows is not written");
     const auto value = moment.clone();
     test::require(value.abs().min().item<float>() > 0, "the step changed the moment");
-    lane.barrier();
-    if (lane.rank() == 1) moment.fill_(7);
-    lane.barrier();
+    communicator.barrier();
+    if (communicator.rank() == 1) moment.fill_(7);
+    communicator.barrier();
     test::require(at::equal(moment, at::full_like(moment, 7)), "the moment is the one that rank 1 wrote");
-    lane.barrier();
-    if (lane.rank() == 1) moment.copy_(value);
-    lane.barrier();
+    communicator.barrier();
+    if (communicator.rank() == 1) moment.copy_(value);
+    communicator.barrier();
     update.reset();
-    lane.barrier();
-    moment.fill_(static_cast<float>(lane.rank()));
-    lane.barrier();
-    test::require(at::equal(moment, at::full_like(moment, lane.rank())), "the moment is this rank's own");
+    communicator.barrier();
+    moment.fill_(static_cast<float>(communicator.rank()));
+    communicator.barrier();
+    test::require(at::equal(moment, at::full_like(moment, communicator.rank())), "the moment is this rank's own");
     test::require(optimizer->elements(why).at(0).first.const_data_ptr() == moment.const_data_ptr(),
                   "the optimizer has the same tensor");
   }));

@@ -216,7 +216,7 @@ TEST_CASE("[X05] a rank that missed an outer step takes it over in the next gene
       CHECK(strategy.saved_state().state()["local_steps.next"] == "8");
       const auto hash = hash_tensors(strategy.strategy_tensors());
       for (const auto& other :
-           compute.program_lane().all_gather_bytes({reinterpret_cast<const char*>(&hash), sizeof hash}))
+           compute.program_communicator().all_gather_bytes({reinterpret_cast<const char*>(&hash), sizeof hash}))
         CHECK(std::memcmp(other.data(), &hash, sizeof hash) == 0);
       const auto outer = strategy.strategy_tensors().front().second;
       CHECK(outer.eq(7).sum().item<std::int64_t>() == 0);

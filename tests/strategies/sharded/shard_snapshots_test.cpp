@@ -14,21 +14,21 @@ at::Tensor shard_of(int rank, std::int64_t step) {
   return torch::arange(1000 + 70'000 * rank, torch::kFloat) + 10'000.0f * step;
 }
 
-void take(ShardSnapshots& snapshots, Communicator& lane, std::uint64_t generation, std::int64_t step,
+void take(ShardSnapshots& snapshots, Communicator& communicator, std::uint64_t generation, std::int64_t step,
           const std::string& note = "") {
-  const std::vector<std::string> hosts(static_cast<std::size_t>(lane.world_size()), "here");
-  const HeldShard held{generation, step, lane.rank(), lane.world_size()};
-  snapshots.exchange(ShardPacker(held, note, {{"flat.0", shard_of(lane.rank(), step)}}), hosts, lane);
+  const std::vector<std::string> hosts(static_cast<std::size_t>(communicator.world_size()), "here");
+  const HeldShard held{generation, step, communicator.rank(), communicator.world_size()};
+  snapshots.exchange(ShardPacker(held, note, {{"flat.0", shard_of(communicator.rank(), step)}}), hosts, communicator);
 }
 
 ShardCopy packed_copy(const HeldShard& held, const std::string& note, const NamedTensors& tensors) {
   return ShardCopy::unpack(ShardPacker(held, note, tensors).pack());
 }
 
-// The step of the set that comes back to the ranks of `lane`; -1 if none does.
-std::int64_t step_restored(ShardSnapshots& snapshots, Communicator& lane) {
+// The step of the set that comes back to the ranks of `communicator`; -1 if none does.
+std::int64_t step_restored(ShardSnapshots& snapshots, Communicator& communicator) {
   std::vector<std::int64_t> placed;
-  const auto plan = snapshots.restore(lane, [&](const ShardCopy& copy) {
+  const auto plan = snapshots.restore(communicator, [&](const ShardCopy& copy) {
     placed.push_back(copy.held.step);
     test::require(copy.tensors.size() == 1 && copy.tensors[0].second.equal(shard_of(copy.held.shard, copy.held.step)),
                   "shard " + std::to_string(copy.held.shard) + " has the values of its step");
@@ -139,16 +139,16 @@ TEST_CASE(
     "does") {
   const std::string backend = GENERATE("shm", "gloo");
   INFO(backend);
-  CHECK_NOTHROW(test::run_ranks({{backend, backend}, 3}, [&](Communicator& lane) {
+  CHECK_NOTHROW(test::run_ranks({{backend, backend}, 3}, [&](Communicator& communicator) {
     ShardSnapshots snapshots;
-    test::require(step_restored(snapshots, lane) == -1, "there is none at first");
-    for (std::int64_t step = 0; step < 5; ++step) take(snapshots, lane, 1, step);
-    take(snapshots, lane, 1, 5, std::string(20'000, 'n'));  // a note that outgrew its place
-    take(snapshots, lane, 1, 6);
-    test::require(step_restored(snapshots, lane) == 6, "the newest comes back");
-    const auto two = lane.split(lane.rank() == 0 ? -1 : 0, 0);  // rank 0 is dead
+    test::require(step_restored(snapshots, communicator) == -1, "there is none at first");
+    for (std::int64_t step = 0; step < 5; ++step) take(snapshots, communicator, 1, step);
+    take(snapshots, communicator, 1, 5, std::string(20'000, 'n'));  // a note that outgrew its place
+    take(snapshots, communicator, 1, 6);
+    test::require(step_restored(snapshots, communicator) == 6, "the newest comes back");
+    const auto two = communicator.split(communicator.rank() == 0 ? -1 : 0, 0);  // rank 0 is dead
     if (two) test::require(step_restored(snapshots, *two) == 6, "two of three have it all");
-    const auto one = lane.split(lane.rank() == 2 ? 0 : -1, 0);  // and so is its buddy
+    const auto one = communicator.split(communicator.rank() == 2 ? 0 : -1, 0);  // and so is its buddy
     if (one)
       test::require(step_restored(snapshots, *one) == (backend == "shm" ? 6 : -1),
                     "one has it all in common memory only");
@@ -165,20 +165,20 @@ TEST_CASE("[C04] a rank that dies while a set is taken leaves the one before") {
   const std::string backend = GENERATE("shm", "gloo");
   INFO(backend);
   std::array<ShardSnapshots, 3> snapshots;
-  const auto failures = test::run_ranks_catching({{backend, backend}, 3}, [&](Communicator& lane) {
-    auto& mine = snapshots[static_cast<std::size_t>(lane.rank())];
-    for (std::int64_t step = 0; step < 4; ++step) take(mine, lane, 1, step);
-    if (lane.rank() != 1) return take(mine, lane, 1, 4);
-    lane.all_gather_bytes("100 [[1,4,1,3]]", "snapshot");  // the others begin to write
-    lane.abort({.code = ErrorCode::peer_lost, .cause = "killed by the test"});
+  const auto failures = test::run_ranks_catching({{backend, backend}, 3}, [&](Communicator& communicator) {
+    auto& mine = snapshots[static_cast<std::size_t>(communicator.rank())];
+    for (std::int64_t step = 0; step < 4; ++step) take(mine, communicator, 1, step);
+    if (communicator.rank() != 1) return take(mine, communicator, 1, 4);
+    communicator.all_gather_bytes("100 [[1,4,1,3]]", "snapshot");  // the others begin to write
+    communicator.abort({.code = ErrorCode::peer_lost, .cause = "killed by the test"});
   });
   CHECK((failures[0] && failures[2]));
-  CHECK_NOTHROW(test::run_ranks({{backend, backend}, 2}, [&](Communicator& lane) {
-    auto& mine = snapshots[lane.rank() == 0 ? 0 : 2];
-    test::require(step_restored(mine, lane) == 3, "all have the one before");
-    take(mine, lane, 2, 3);
-    take(mine, lane, 2, 4);
-    test::require(step_restored(mine, lane) == 4, "and go on");
+  CHECK_NOTHROW(test::run_ranks({{backend, backend}, 2}, [&](Communicator& communicator) {
+    auto& mine = snapshots[communicator.rank() == 0 ? 0 : 2];
+    test::require(step_restored(mine, communicator) == 3, "all have the one before");
+    take(mine, communicator, 2, 3);
+    take(mine, communicator, 2, 4);
+    test::require(step_restored(mine, communicator) == 4, "and go on");
   }));
 }
 

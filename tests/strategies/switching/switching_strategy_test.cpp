@@ -188,7 +188,7 @@ TEST_CASE("[X06] a rank that is interrupted behind the barrier of a switch follo
       for (const auto& state : {strategy.replicated_tensors(), optimizer->state()}) {
         const auto hash = hash_tensors(state);
         for (const auto& other :
-             compute.program_lane().all_gather_bytes({reinterpret_cast<const char*>(&hash), sizeof hash}))
+             compute.program_communicator().all_gather_bytes({reinterpret_cast<const char*>(&hash), sizeof hash}))
           CHECK(std::memcmp(other.data(), &hash, sizeof hash) == 0);
       }
     }

@@ -64,7 +64,7 @@ TEST_CASE("[C02] ranks that have all of a state write equal shares of it, and no
     std::vector<TensorPart> all;
     for (std::int64_t rank = 0; rank < ranks; ++rank) {
       std::size_t bytes = 0;
-      for (auto& part : share_of(tensors, rank, ranks)) {
+      for (auto& part : parts_for(tensors, rank, ranks)) {
         bytes += part.bytes();
         all.push_back(std::move(part));
       }

@@ -35,7 +35,7 @@ struct Watched {
 
 CommunicatorOptions fake_options(const std::shared_ptr<NcclApi>& api) {
   CommunicatorOptions options;
-  options.name = "lane";
+  options.name = "communicator";
   options.backend = "nccl";
   options.device = FakeDevice::device();
   options.nccl = api;

@@ -7,10 +7,11 @@
 
 namespace troupe::simulator {
 
-/// A lane without wires: the rank's model moves the pieces; the ledger and `abort` are what the supervisor sees of it.
-class ModelLane final : public Communicator {
+/// A communicator without wires: the rank's model moves the pieces; the ledger and `abort` are what the supervisor sees
+/// of it.
+class ModelCommunicator final : public Communicator {
  public:
-  ModelLane(CommunicatorOptions options, std::function<void(const ErrorReport&)> aborted)
+  ModelCommunicator(CommunicatorOptions options, std::function<void(const ErrorReport&)> aborted)
       : Communicator(std::move(options)), aborted_(std::move(aborted)) {}
   std::string_view backend() const noexcept override { return "model"; }
 
