@@ -100,11 +100,10 @@ void MeshParallel::attach(std::shared_ptr<torch::nn::Module> model) {
   buffers_ = std::make_unique<FlatBuffers>(*model_);
   if (!context_.newcomer) buffers_->broadcast(*context_.program_communicator);
   make_communicators();
-  const auto shared =
-      share_layers(*model_, plan_, {tp_group_, context_.options.sequence_parallel}, /*cut_values=*/true);
+  const auto parts = share_layers(*model_, plan_, {tp_group_, context_.options.sequence_parallel}, /*cut_values=*/true);
   for (auto& parameter : parameters_) {
-    if (const auto cut = shared.cuts.find(parameter.name); cut != shared.cuts.end()) parameter.cut = cut->second;
-    parameter.partial = std::find(shared.partial.begin(), shared.partial.end(), parameter.name) != shared.partial.end();
+    if (const auto cut = parts.cuts.find(parameter.name); cut != parts.cuts.end()) parameter.cut = cut->second;
+    parameter.partial = std::find(parts.partial.begin(), parts.partial.end(), parameter.name) != parts.partial.end();
   }
   if (mesh_.pp > 1) {
     runner_ = std::make_unique<StageRunner>(*model_);

@@ -64,6 +64,21 @@ TEST_CASE("[X06] ddp with the bf16 hook from step 6 on has the bits of a run tha
   CHECK_THAT(found.names.at(6), Catch::Contains("hook bf16"));
 }
 
+TEST_CASE("[X06] ddp with another hook keeps the measured order of its buckets") {
+  std::vector<std::map<std::string, std::string>> states;
+  const auto found = switched_run(2, 8, [&](SmallTraining& training) {
+    training.jobs.options.strategy.switch_at = "6:ddp+bf16";
+    training.before_step = [&](RankSystem& system, torch::nn::Module&, std::int64_t) {
+      auto& compute = system.compute();
+      if (compute.rank() == 0) states.push_back(compute.strategy().saved_state().state());
+    };
+  });
+  REQUIRE(states.size() == 8);
+  CHECK(states[5].at("ddp.measured") == "1");
+  CHECK(states[6].at("ddp.measured") == "1");
+  CHECK(states[6].at("ddp.bucket_order") == states[5].at("ddp.bucket_order"));
+}
+
 TEST_CASE(
     "[X06] diloco from step 6 on begins with the model of step 6, its optimizer, and outer parameters that are the "
     "model") {
