@@ -13,6 +13,8 @@ TEST_CASE("[L05] fault 40: what --chaos is told, and what it refuses") {
   CHECK((all.kinds == std::vector{ChaosKind::kill, ChaosKind::stop, ChaosKind::nan}));
   const auto nothing = parse_chaos("");
   CHECK((nothing.mtbf == 30s));
+  CHECK(parse_chaos("mtbf=24h").mtbf == std::chrono::hours(24));
+  CHECK(parse_chaos("mtbf=100ms").mtbf == std::chrono::milliseconds(100));
   CHECK(nothing.kinds.size() == 5);  // all but nan, which ends a job that was not told to skip such steps
   CHECK((parse_chaos("mtbf=1.5m").mtbf == 90s));
   const auto [text, reason] =

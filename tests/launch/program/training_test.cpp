@@ -100,6 +100,36 @@ TEST_CASE("[C01] a run that stops after step 30 and resumes on the same ranks is
   check_equal(resumed, uninterrupted);
 }
 
+TEST_CASE("[S04] total_steps is what the run will have done, also when it is resumed, or over") {
+  testing::ScratchDirectory folder;
+  const auto steps_of = [&](std::int64_t epochs, const std::string& resume) {
+    std::int64_t total = 0, taken = 0;
+    Config config;
+    config.checkpoint_dir = folder.path();
+    config.run_dir = "";
+    config.batch_size = 16;
+    config.epochs = epochs;
+    config.resume = resume;
+    const auto errors = testing::run_program(1, config, [&](Rank& rank) {
+      auto net = rank.distribute([] { return torch::nn::Linear(6, 2); });
+      const auto optimizer = rank.make_optimizer(*net);
+      rank.keep_checkpoints(*optimizer);
+      auto batches = rank.loader(job().data(config).train);
+      total = rank.total_steps();
+      for (const auto& batch : batches) {
+        rank.backward(torch::nn::functional::cross_entropy(net(batch.input), batch.target));
+        rank.step(*optimizer);
+        ++taken;
+      }
+    });
+    for (const auto& error : errors) CHECK(error.empty());
+    return std::pair(total, taken);
+  };
+  CHECK(steps_of(2, "") == std::pair<std::int64_t, std::int64_t>(24, 24));
+  CHECK(steps_of(2, "latest") == std::pair<std::int64_t, std::int64_t>(24, 0));
+  CHECK(steps_of(3, "latest") == std::pair<std::int64_t, std::int64_t>(36, 12));
+}
+
 TEST_CASE("[S04] a module that a program keeps in eval() stays there while the rest trains, also after a validation") {
   testing::ScratchDirectory folder;
   Config config;

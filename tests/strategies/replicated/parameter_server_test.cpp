@@ -385,7 +385,13 @@ TEST_CASE("[X05] settings that parameter_server can't keep are refused by their 
   };
   CHECK_THAT(refusal([](Config& c) { c.comm_hook = "bf16"; }), Catch::Contains("comm_hook"));
   CHECK_THAT(refusal([](Config& c) { c.sync_batchnorm = true; }), Catch::Contains("sync_batchnorm"));
-  CHECK_THAT(refusal([](Config& c) { c.grad_accum_steps = 2; }), Catch::Contains("grad_accum_steps"));
+  const auto cuts_itself = Catch::Contains("grad_accum_steps: parameter_server cuts a step's batch itself");
+  CHECK_THAT(refusal([](Config& c) { c.grad_accum_steps = 2; }), cuts_itself);
+  CHECK_THAT(refusal([](Config& c) {
+               c.grad_accum_steps = 2;
+               c.staleness = 0;  // one share for each rank
+             }),
+             cuts_itself);
   CHECK_THAT(refusal([](Config& c) { c.batch_size = 30; }), Catch::Contains("batch_size"));
   CHECK_THAT(refusal([](Config&) {}), Catch::Contains("uneven"));
 }

@@ -19,6 +19,13 @@ using testing::SmallTraining;
 
 namespace {
 
+// Its gradients come in another order than that of its parameters, backwards.
+struct LastFirstImpl : torch::nn::Module {
+  torch::nn::Linear last = register_module("last", torch::nn::Linear(33, 3));
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(8, 33));
+  at::Tensor forward(const at::Tensor& x) { return last(torch::tanh(first(x))); }
+};
+
 struct SwitchedRun {
   SmallTraining::Result result;
   std::vector<std::string> notices, names;  // rank 0's; the strategy after each step
@@ -68,6 +75,10 @@ TEST_CASE("[X06] ddp with another hook keeps the measured order of its buckets")
   std::vector<std::map<std::string, std::string>> states;
   const auto found = switched_run(2, 8, [&](SmallTraining& training) {
     training.jobs.options.strategy.switch_at = "6:ddp+bf16";
+    training.model = [] { return testing::make_seeded<LastFirstImpl>(1); };
+    training.forward = [](torch::nn::Module& model, const at::Tensor& x) {
+      return dynamic_cast<LastFirstImpl&>(model).forward(x);
+    };
     training.before_step = [&](RankSystem& system, torch::nn::Module&, std::int64_t) {
       auto& compute = system.compute();
       if (compute.rank() == 0) states.push_back(compute.strategy().saved_state().state());
