@@ -783,6 +783,22 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("[X04] a mesh without fsdp saves the buffers of its blocks, each once") {
+  const auto [ranks, mesh] = GENERATE(table<int, std::string>({{2, "pp=2"}, {4, "dp=2,pp=2"}}));
+  MeshRun run("pipeline", ranks, mesh);
+  use_root(run);
+  run.config.save_every = -1;
+  run.run();
+  REQUIRE(joined(run.errors) == "");
+  int buffers = 0;
+  for (const auto& [name, tensor] : run.state) {
+    if (!name.ends_with(".calls")) continue;
+    ++buffers;
+    CHECK((tensor[0].item<float>() == 24));  // steps x micro-batches
+  }
+  CHECK(buffers == 4);
+}
+
 namespace {
 
 /// A block in which another one is called where that is said.

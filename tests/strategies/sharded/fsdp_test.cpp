@@ -88,6 +88,23 @@ const UnitGathers* gathers_of(RankSystem& system) {
 
 }  // namespace
 
+TEST_CASE("[D05] gradients that a program leaves behind between two steps count in none") {
+  const std::string strategy = GENERATE("ddp", "zero1", "zero2", "fsdp full_shard");
+  const auto run = [&](bool leaves) {
+    SmallTraining training(strategy, 2);
+    training.steps = 4;
+    training.jobs.options.training.grad_accum_steps = 2;
+    training.before_step = [leaves](RankSystem&, torch::nn::Module& model, std::int64_t) {
+      if (!leaves) return;
+      for (auto& parameter : model.parameters()) parameter.mutable_grad() = at::ones_like(parameter);
+    };
+    auto result = training.run();
+    CHECK(testing::joined(result.errors) == "");
+    return result.state;
+  };
+  CHECK(testing::largest_difference(run(true), run(false)) == 0);
+}
+
 TEST_CASE("[F01] units that are gathered for their calls train as one rank does", "[fsdp]") {
   const std::string mode = GENERATE("full_shard", "shard_grad_op", "hybrid_shard");
   const int world_size = GENERATE(2, 4);
