@@ -190,7 +190,7 @@ TEST_CASE("[X06] a rank that is interrupted behind the barrier of a switch follo
     const auto model = training.model();
     compute.distribute(model);
     const auto optimizer = training.make(*model);
-    const auto watch = fault_watch();
+    auto watch = fault_watch();
     std::vector<std::string> news;
     set_fault_watch(std::make_shared<Interruption>(compute.rank() == 1 ? "switch" : "switched"));
     for (std::int64_t s = 0; s < 9; ++s) {
@@ -218,7 +218,7 @@ TEST_CASE("[X06] a rank that is interrupted behind the barrier of a switch follo
           CHECK(std::memcmp(other.data(), &hash, sizeof hash) == 0);
       }
     }
-    set_fault_watch(watch);
+    set_fault_watch(std::move(watch));
     CHECK((news == std::vector<std::string>{"step 2: the strategy is now diloco, before it was ddp",
                                             "step 5: the strategy is now ddp, before it was diloco"}));
   });
