@@ -32,7 +32,7 @@ struct Job {
 int run(const Job& job, int argc, char** argv);
 
 /// Throws Error(usage) for a job without a part that is needed.
-void check(const Job& job);
+void check_parts(const Job& job);
 
 /// The loop itself, on one rank.
 void train(const Job& job, Rank& rank);

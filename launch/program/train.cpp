@@ -29,7 +29,7 @@ void run_steps(Rank& rank, const std::shared_ptr<const Dataset>& data, Optimizer
 
 }  // namespace
 
-void check(const Job& job) {
+void check_parts(const Job& job) {
   const char* missing = !job.model ? "model" : !job.data ? "data" : !job.loss ? "loss" : nullptr;
   if (missing == nullptr) return;
   const std::string part = missing;
@@ -37,7 +37,7 @@ void check(const Job& job) {
 }
 
 void train(const Job& job, Rank& rank) try {
-  check(job);
+  check_parts(job);
   const auto& config = rank.config();
   rank.claim_checkpoints();
   rank.show_progress();

@@ -26,8 +26,8 @@ class HalfPrecision final : public CommHook {
     }
     const auto numel = bucket.flat.numel();
     // One buffer for all buckets: they come one after the other. Collective, so that it needs no staging; every rank
-    // sees the same buckets. A replaced rank's begins with the generation, so that of the others does too; the ledger
-    // tells one communicator from the next.
+    // sees the same buckets. A replaced rank's begins with the generation, so that of the others does too. Its
+    // communicator is another one, which the ledger shows.
     if (const auto ledger = communicator.shared_ledger(); ledger != ledger_) {
       wire_ = at::Tensor();
       ledger_ = ledger;

@@ -89,13 +89,13 @@ void ShardSnapshots::exchange(const ShardPacker& own, const std::vector<std::str
     const auto place = [&](std::size_t r) { return (*room)[r].narrow(0, 0, lengths[r]); };
     own.pack(place(static_cast<std::size_t>(communicator.rank())));
     fault_point("snapshot", own.held().step);
-    communicator.barrier("snapshot");  // whoever comes out knows that all have packed theirs
+    communicator.barrier("snapshot");  // a rank that comes out knows that all have packed theirs
     for (std::size_t r = 0; r < shards.size(); ++r) copies_.push_back({shards[r], place(r)});
     turn_ = 1 - turn_;
   } else {
     give_to_buddy(own, hosts, lengths, communicator);
     fault_point("snapshot", own.held().step);
-    communicator.barrier("snapshot");  // whoever comes out knows that all have theirs
+    communicator.barrier("snapshot");  // a rank that comes out knows that all have theirs
   }
   copies_.erase(copies_.begin(), copies_.begin() + static_cast<std::ptrdiff_t>(kept));
 }

@@ -23,7 +23,7 @@ namespace troupe {
 /// on. What all ranks asked for in the last phase, in the same order, is the plan of this one: every rank goes through
 /// all of it, ahead of what its forward needs, at its own pace. What is not in the plan is negotiated: a round in which
 /// each rank says what it waits for, if anything, and all take part in gathering that. A phase (a step, an evaluation)
-/// ends with rounds until nobody wants anything. Nobody waits for a rank that only computes: in the plan it comes to
+/// ends with rounds until no rank wants anything. None waits for a rank that only computes: in the plan it comes to
 /// the same place, in the rounds its phase ends.
 ///
 /// A rank that waits for others elsewhere, as one of a pipeline does for the stage before, neither computes nor takes
@@ -53,7 +53,7 @@ class UnitGathers {
     std::chrono::nanoseconds waited_time{0};  ///< by compute, for units that were not there
   };
 
-  /// `communicator`: of the parameters' group, used by nobody else.
+  /// `communicator`: of the parameters' group, used by nothing else.
   UnitGathers(ShardedParameters& parameters, std::shared_ptr<Communicator> communicator, Options options);
   /// Gives up what is under way.
   ~UnitGathers();

@@ -1,5 +1,6 @@
 // A typed job: its parts as values, and as functions with or without the config.
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,12 +29,17 @@ struct Sized : torch::nn::Module {
 
 Datasets data() { return {std::make_shared<TensorDataset>(at::ones({256, 1}), at::ones({256, 1}), "ones"), {}}; }
 
-int run_on_two(const Job& job, std::vector<std::string> more = {}) {
+/// Two steps on two ranks, by `run(argc, argv)`.
+int on_two_ranks(const std::function<int(int, char**)>& run, const std::vector<std::string>& more = {}) {
   std::vector<std::string> words{"program", "--ranks", "2", "--save_every", "-1", "--run_dir", "", "--max_steps", "2"};
   words.insert(words.end(), more.begin(), more.end());
   std::vector<char*> arguments;
   for (auto& word : words) arguments.push_back(word.data());
-  return run(job, static_cast<int>(arguments.size()), arguments.data());
+  return run(static_cast<int>(arguments.size()), arguments.data());
+}
+
+int run_on_two(const Job& job, const std::vector<std::string>& more = {}) {
+  return on_two_ranks([&](int argc, char** argv) { return run(job, argc, argv); }, more);
 }
 
 Loss loss_of(Held& net, const Batch& batch) { return torch::mse_loss(net(batch.input), batch.target); }
@@ -41,10 +47,8 @@ Loss loss_of(Held& net, const Batch& batch) { return torch::mse_loss(net(batch.i
 }  // namespace
 
 TEST_CASE("[E03] a typed job is given data as a value and its loss as a plain function") {
-  std::vector<std::string> words{"program", "--ranks", "2", "--save_every", "-1", "--run_dir", "", "--max_steps", "2"};
-  std::vector<char*> arguments;
-  for (auto& word : words) arguments.push_back(word.data());
-  CHECK(run<Held>(static_cast<int>(arguments.size()), arguments.data(), {.data = data(), .loss = loss_of}) == 0);
+  CHECK(on_two_ranks([](int argc, char** argv) { return run<Held>(argc, argv, {.data = data(), .loss = loss_of}); }) ==
+        0);
 }
 
 TEST_CASE("[E03] a typed job's functions get the config, or leave it out, and the rank's own model") {
@@ -92,7 +96,7 @@ TEST_CASE("[E03] a class of modules without a holder is made of the config") {
 TEST_CASE("[E03] a job that lacks a part is refused by the part's name before anything begins") {
   const auto refusal = [](const Job& job) {
     try {
-      check(job);
+      check_parts(job);
       return std::string();
     } catch (const Error& error) {
       return std::string(error.what());
