@@ -354,6 +354,7 @@ StepReport Compute::step(Optimizer& optimizer, double lr) {
     trace_since(nanoseconds(vote_started), "vote");
     report.exposed_ms += milliseconds_since(vote_started);
     const auto decision = decide_by(votes);
+    votes_.count_skipped(decision);
     const bool healed = replicas_.heal_diverged(votes, optimizer, report);
     pace_.watch(votes, report);
     if (healed && !late_) {  // with a late vote the device has the step already

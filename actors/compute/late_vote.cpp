@@ -128,7 +128,9 @@ const std::optional<StepReport>& LateVote::settle(bool wants_norm) {
     votes_.mine().gradient_norm = take_numbers(none, wants_norm);
     votes_.mine().not_finite_parameter = none.not_finite_parameter;
     votes_.mine().used.resize(core_.strategy->parameter_names().size());
-    settle_by(votes_.decide_by(votes_.exchange(), measured()));
+    const auto decision = votes_.decide_by(votes_.exchange(), measured());
+    votes_.count_skipped(decision);
+    settle_by(decision);
   }
   return settled_;
 }

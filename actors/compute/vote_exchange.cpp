@@ -46,13 +46,28 @@ std::vector<Vote> VoteExchange::decode(std::string_view votes) const {
   return decoded;
 }
 
+bool VoteExchange::scaler_looks() const {
+  const auto& scaler = core_.loss_scaler;
+  return scaler.enabled() && !scaler.exhausted();
+}
+
 Decision VoteExchange::decide_by(const std::vector<Vote>& votes, std::optional<std::int64_t> measured) const {
   const bool stop = core_.options.training.on_not_finite == "stop";
-  const auto& scaler = core_.loss_scaler;
   // An overflow at a large loss scale is what the scaler looks for; a loss that is not finite, or an overflow without
   // scale, is not.
-  return decide(votes, core_.strategy->parameter_names(), {stop, stop && (!scaler.enabled() || scaler.exhausted())},
-                measured);
+  return decide(votes, core_.strategy->parameter_names(), {stop, stop && !scaler_looks()}, measured);
+}
+
+void VoteExchange::count_skipped(const Decision& decision) {
+  if (!decision.not_finite) skipped_ = 0;
+  const bool of_the_loss = decision.parameter < 0;
+  if (!decision.not_finite || (scaler_looks() && !of_the_loss)) return;
+  const auto most = core_.options.training.max_skipped_steps;
+  if (++skipped_ < most || most == 0) return;
+  throw Error(ErrorReport{ErrorCode::not_finite, decision.culprit, "compute", core_.step(), "vote",
+                          std::to_string(skipped_) + (skipped_ == 1 ? " step was" : " steps in a row were") +
+                              " skipped, the last because " + decision.reason,
+                          "lower lr, clip with clip_norm, look at the data, or raise max_skipped_steps"});
 }
 
 }  // namespace troupe

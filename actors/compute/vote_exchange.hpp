@@ -30,13 +30,19 @@ class VoteExchange {
   std::vector<Vote> decode(std::string_view votes) const;
   /// `measured`: as `decide` has it.
   Decision decide_by(const std::vector<Vote>& votes, std::optional<std::int64_t> measured) const;
+  /// Throws Error(not_finite) where max_skipped_steps in a row were skipped, this one the last.
+  void count_skipped(const Decision& decision);
 
  private:
+  /// An overflow is how the loss scale is found.
+  bool scaler_looks() const;
+
   ComputeCore& core_;
   Vote mine_;
   std::int64_t dataset_size_ = 0;
   std::uint32_t data_hash_ = 0;
-  at::Tensor in_, out_;  // u8, encoded
+  at::Tensor in_, out_;       // u8, encoded
+  std::int64_t skipped_ = 0;  // in a row, as this process saw it
 };
 
 }  // namespace troupe

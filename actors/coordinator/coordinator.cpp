@@ -59,7 +59,7 @@ CoordinatorActor::behavior_type CoordinatorState::make_behavior() {
         if (!filter.is_nonsense(problem_with(value))) filter.is_nonsense(values.put(std::move(value)));
       },
       [this](const GetValue& get) -> caf::result<bool, std::string> {
-        if (get.key == kRunKey) return {true, options.job_id + "\n" + options.run_dir};
+        if (get.key == kRunKey) return {true, options.run};
         const auto* value = values.find(get.key);
         return {value != nullptr, value != nullptr ? *value : std::string()};
       },

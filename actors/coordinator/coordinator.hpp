@@ -19,12 +19,12 @@ namespace troupe {
 
 constexpr std::chrono::milliseconds kCoordinatorTick{100};
 
-/// GetValue's key of the job's id and the run's folder, a line each.
+/// GetValue's key of what ranks and agents are to know of the run.
 inline constexpr const char* kRunKey = "run";
 
 struct CoordinatorOptions {
   std::string job_id;
-  std::string run_dir;  ///< the run's folder, for who asks for kRunKey
+  std::string run;  ///< for who asks for kRunKey
   int world_size = 1;
   RecoveryOptions recovery;
   std::optional<ChaosOptions> chaos;                ///< hurts ranks on purpose

@@ -16,6 +16,15 @@ std::string how(std::int32_t wait_status, bool ours = false) {
   return "exit code " + std::to_string(WEXITSTATUS(wait_status));
 }
 
+// What the program did; SIGKILL, SIGTERM and their like come from others.
+std::string doing(std::int32_t wait_status) {
+  if (!WIFSIGNALED(wait_status)) return how(wait_status);
+  for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) {
+    if (WTERMSIG(wait_status) == own) return how(wait_status);
+  }
+  return {};
+}
+
 }  // namespace
 
 bool CoordinatorState::join_node(const JoinNode& node, const caf::strong_actor_ptr& sender) {
@@ -40,6 +49,7 @@ void CoordinatorState::exited(const RankExited& exit) {
   const bool waited_for = std::erase(unproved, exit.process) > 0;
   const auto* process = processes.find(exit.process);
   if (process == nullptr) return exited_before_join(exit);
+  if (!process->hurt && !process->fenced) slots.explain_death(slot, {doing(exit.wait_status), process->steps_made()});
   if (!process->ended) return lose(slot, how(exit.wait_status, process->hurt), true);
   if (phase != Phase::recovering) return;
   if (waited_for) {
@@ -65,6 +75,7 @@ void CoordinatorState::exited_before_join(const RankExited& exit) {
     abort({.code = ErrorCode::unavailable, .rank = slot, .cause = "it " + what}, code);
   } else if (options.recovery.enabled) {
     slots.add_death(slot, now());
+    slots.explain_death(slot, {doing(exit.wait_status), 0});
     options.log("the process in slot " + std::to_string(slot) + " " + what);
     replace(slot);
     plan();

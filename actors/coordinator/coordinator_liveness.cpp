@@ -45,6 +45,7 @@ void CoordinatorState::heard(const Heartbeat& beat) {
     return;
   }
   process->steps_done = beat.steps_done;
+  if (process->steps_at_first < 0) process->steps_at_first = beat.steps_done;
   detector.heard(slot, now());
   if (detector.clear_suspicion(slot)) options.log("rank " + std::to_string(processes.rank_of(slot)) + " answers again");
 }

@@ -1,4 +1,5 @@
 // Coordinator between two generations: why one is over, who makes the next.
+#include <algorithm>
 #include <utility>
 
 #include "actors/coordinator/coordinator.hpp"
@@ -61,6 +62,14 @@ void expel_hung(const MembershipQuestion& question, MembershipAnswer& answer) {
     answer.reason = "it hangs: it did not leave its step within " + std::to_string(question.waited.count()) + " ms";
     return;
   }
+}
+
+// Another life would end of the same: the survivors save what there is.
+MembershipAnswer park_once_heard(const MembershipQuestion& question, const std::string& fault) {
+  const bool heard = std::all_of(question.survivors.begin(), question.survivors.end(),
+                                 [](const auto& s) { return s.report.has_value(); });
+  return {.action = heard ? Action::park : Action::wait,
+          .reason = fault + ": a fault of the program, which another life would have again"};
 }
 
 // Why a job ends that can't go on; nullopt: it waits.
@@ -213,15 +222,20 @@ void CoordinatorState::plan() {
     if (slots.has_agent(process.slot) && question.waited < kProof) return;
   }
 
-  auto answer = options.plan(question);
-  if (answer.action == Action::wait && phase == Phase::recovering && question.waited > options.recovery.hang_after)
+  const auto& fault = slots.program_fault();
+  auto answer = fault.empty() ? options.plan(question) : park_once_heard(question, fault);
+  if (answer.action == Action::wait && phase == Phase::recovering && question.waited > options.recovery.hang_after) {
     expel_hung(question, answer);
+    if (const auto* hung = processes.find(answer.expelled); answer.action == Action::expel && hung != nullptr)
+      slots.explain_death(answer.expelled.slot, {"a hang", hung->steps_made()});
+  }
   if (answer.action == Action::go) return announce(std::move(answer.next));
   if (answer.action == Action::expel) {
     if (answer.link_fault) slots.hold_down(answer.expelled.slot, now());
     return fence(answer.expelled.slot, answer.reason);
   }
-  if (const auto end = end_of_job(question, answer, phase == Phase::forming, options)) abort(*end);
+  if (const auto end = end_of_job(question, answer, phase == Phase::forming, options))
+    abort(*end, fault.empty() ? 0 : exit_code(ErrorCode::internal));
 }
 
 void CoordinatorState::announce(Membership next) {

@@ -20,13 +20,14 @@ struct JoinedProcess {
   JoinJob joined;
   bool member = false;
   bool fenced = false;
-  bool hurt = false;  ///< on purpose: its death does not count
-  std::int64_t steps_done = 0;
+  bool hurt = false;                                 ///< on purpose: its death does not count
+  std::int64_t steps_done = 0, steps_at_first = -1;  ///< of the job, by the newest and the first heartbeat
   std::optional<ErrorReport> ended;
   std::optional<RankInterrupted> interrupted;  ///< in this generation
   std::optional<LoopDone> loop_done;           ///< in this generation
   bool may_leave = false;                      ///< the loop; it was told so
 
+  std::int64_t steps_made() const noexcept { return steps_at_first < 0 ? 0 : steps_done - steps_at_first; }
   bool is_active() const noexcept { return !ended && !fenced; }
 };
 

@@ -46,4 +46,10 @@ RestartDecision may_restart(std::span<const milliseconds> slot_deaths, std::span
   return {};
 }
 
+bool is_program_fault(const LifeEnd& before, const LifeEnd& now) {
+  constexpr std::int64_t kHeard = 2;  // heartbeats are fewer than steps
+  if (now.cause.empty() || now.cause != before.cause) return false;
+  return now.steps_made <= kHeard || std::abs(now.steps_made - before.steps_made) <= kHeard;
+}
+
 }  // namespace troupe

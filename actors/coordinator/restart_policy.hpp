@@ -1,5 +1,6 @@
 #pragma once
 #include <chrono>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,5 +26,15 @@ struct RestartDecision {
 /// keeps failing, whichever of its slots it takes down. A pure function.
 RestartDecision may_restart(std::span<const std::chrono::milliseconds> slot_deaths,
                             std::span<const std::chrono::milliseconds> host_deaths, const RestartLimits& limits);
+
+/// How a life of a slot ended.
+struct LifeEnd {
+  std::string cause;            ///< what the program did: "signal 11", "exit code 3", "a hang"; empty: not its doing
+  std::int64_t steps_made = 0;  ///< in this life, as far as was heard
+};
+
+/// Whether two lives of a slot, one after the other, ended of the same fault of the program, and another would, too:
+/// the same cause, and at once, or after as many steps as before. A pure function.
+bool is_program_fault(const LifeEnd& before, const LifeEnd& now);
 
 }  // namespace troupe

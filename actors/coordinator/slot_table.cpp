@@ -39,10 +39,19 @@ int SlotTable::absent() const {
   return static_cast<int>(std::count_if(slots_.begin(), slots_.end(), [](const auto& e) { return e.second.absent; }));
 }
 
+void SlotTable::explain_death(int number, const LifeEnd& end) {
+  auto& slot = slots_[number];
+  if (program_fault_.empty() && is_program_fault(slot.last_end, end))
+    program_fault_ = "slot " + std::to_string(number) + (slot.host.empty() ? "" : " on " + slot.host) +
+                     " ended in two lives of the same: " + end.cause +
+                     (end.steps_made > 0 ? ", step " + std::to_string(end.steps_made) + " of its life" : "");
+  slot.last_end = end;
+}
+
 SlotTable::Restart SlotTable::restart(int number, Time now, const std::function<std::uint64_t()>& draw_incarnation) {
   auto& slot = slots_[number];
   auto agent = agent_on(slot.host);
-  if (!recovery_.enabled || !agent || number >= world_size_) return {};
+  if (!recovery_.enabled || !agent || number >= world_size_ || !program_fault_.empty()) return {};
   if (recovery_.max_restarts == 0) return {};  // never is not later
   const auto decision = decide(slot, now);
   slot.cooling = !decision.start;

@@ -36,6 +36,10 @@ class SlotTable {
   void set_starting(int slot, bool starting) { slots_[slot].starting = starting; }
   void set_absent(int slot) { slots_[slot].absent = true; }
   void add_death(int slot, Time now) { slots_[slot].deaths.push_back(now); }
+  /// How the slot's last life ended: a second time of the same fault is program_fault from now on.
+  void explain_death(int slot, const LifeEnd& end);
+  /// A sentence; empty: none is known, and what dies may be started again.
+  const std::string& program_fault() const noexcept { return program_fault_; }
   /// A link of its host's has failed.
   void hold_down(int slot, Time now) { slots_[slot].held_until = now + recovery_.link_hold_down; }
   bool is_starting(int slot) const;
@@ -56,6 +60,7 @@ class SlotTable {
     bool starting = false, absent = false;
     bool cooling = false;  // died too often to be started again now
     int restarts = 0;
+    LifeEnd last_end;
     Time held_until;  // not started before
   };
 
@@ -64,6 +69,7 @@ class SlotTable {
 
   RecoveryOptions recovery_;
   int world_size_ = 0;
+  std::string program_fault_;
   std::map<int, Slot> slots_;
   std::map<std::string, NodeAgentActor> agents_;  // by host
 };

@@ -17,20 +17,21 @@ struct TrainingOptions : LossScalerOptions {
   std::string activation_checkpointing = "none";  ///< which blocks compute their forward again in backward
   double clip_norm = 0;                           ///< clip the gradient's global norm; 0: don't
   std::string on_not_finite = "stop";             ///< stop, skip: a step whose loss or gradient is NaN or infinite
+  std::int64_t max_skipped_steps = 10;            ///< skipped in a row, they end the job; 0: no limit
   std::string vote = "step";  ///< step, late: on a device, whether the host waits in each step for what it came to
   bool cuda_graphs = false;   ///< on a device, forward and backward are a graph of it once their shapes repeat
   std::int64_t verify_every = 100;  ///< steps between two comparisons of all replicas' parameters; 0: never
   std::string on_divergence =
       "heal";  ///< replicas that differ: heal (from more than half, else stop), rank_0 (else rank 0 is right), stop
   std::uint64_t seed = 42;
-  std::int64_t log_interval = 10;   ///< steps between two log lines
-  std::int64_t validate_every = 1;  ///< epochs between two validations; 0: never
-  std::string checkpoint_dir = "checkpoints";
+  std::int64_t log_interval = 10;        ///< steps between two log lines
+  std::int64_t validate_every = 1;       ///< epochs between two validations; 0: never
+  std::string checkpoint_dir = "auto";   ///< auto: `checkpoints` in run_dir
   std::int64_t save_every = 0;           ///< steps between two checkpoints; 0: only at the end; -1: never
   std::int64_t keep_last = 3;            ///< checkpoints to keep, `best` not counted
   std::int64_t snapshot_every = 10;      ///< steps between two copies of sharded state that outlive a rank; 0: none
   std::int64_t staging_limit_mb = 8192;  ///< memory for the copy of a rank's part while it is written
-  std::string resume;                    ///< "", "latest", or the path of a checkpoint
+  std::string resume;                    ///< "", "latest", "auto", a run (RUN or RUN@STEP), or the path of a checkpoint
   std::string init_from;    ///< where the model's first values come from, unless a run is resumed; "": the program
   std::string init_rename;  ///< `old=new,...`: beginnings of names in that file
   bool init_allow_missing = false;  ///< take from it what fits

@@ -7,9 +7,11 @@
 //
 // expect: a loss that falls from 5.5 to about 1.4 in 1,000 steps (a few minutes), tokens per second on every line, the
 // path of the last checkpoint; then 200 bytes that look much like a licence.
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <sstream>
+#include <string_view>
 
 #include <nlohmann/json.hpp>
 
@@ -170,6 +172,9 @@ void generate_text(const Config& settings) {
 
 int main(int argc, char** argv) {
   const troupe::JobOf<Gpt> job{.model = model, .data = data, .loss = loss, .optimizer = optimizer};
+  const bool generates = std::any_of(argv + 1, argv + argc, [](const char* word) {
+    return std::string_view(word).starts_with("--generate");
+  });
   return troupe::main(
       argc, argv,
       [&](troupe::Rank& rank) {
@@ -179,5 +184,8 @@ int main(int argc, char** argv) {
           generate_text(rank.config());
         }
       },
-      declare);
+      [&](Config& config) {
+        declare(config);
+        if (generates) config.run_dir.clear(), config.resume = "latest";  // reads a run, and is none itself
+      });
 }

@@ -280,10 +280,11 @@ int launch(const std::vector<std::string>& words) {
 int coordinate(const std::vector<std::string>& words) {
   troupe::CoordinatorProcessOptions options;
   std::vector<std::pair<std::string, std::string>> flags;
-  read_flags(words,
-             {"--job", "--world-size", "--address", "--port", "--run-dir", "--journal", "--min-start", "--min-ranks",
-              "--max-restarts", "--replace-timeout-ms", "--suspect-ms", "--fence-ms", "--hang-ms",
-              "--restart-window-ms", "--park-ms", "--last-call-ms", "--chaos", "--life"},
+  read_flags(words, {"--job",        "--world-size",   "--address",      "--port",
+                     "--run-dir",    "--run",          "--checkpoint",   "--journal",
+                     "--min-start",  "--min-ranks",    "--max-restarts", "--replace-timeout-ms",
+                     "--suspect-ms", "--fence-ms",     "--hang-ms",      "--restart-window-ms",
+                     "--park-ms",    "--last-call-ms", "--chaos",        "--life"},
              {"--recovery", "--keys-on-stdin", "--insecure-network"}, flags);
   auto& recovery = options.recovery;
   std::uint64_t life = 0;
@@ -291,11 +292,13 @@ int coordinate(const std::vector<std::string>& words) {
     const auto milliseconds = [&, &name = name, &value = value] {
       return std::chrono::milliseconds(whole_number(name, value, 0, 1'000'000'000));
     };
-    if (name == "--job") options.job_id = value;
+    if (name == "--job") options.run.job_id = value;
+    if (name == "--run") options.run.run_id = value;
+    if (name == "--checkpoint") options.run.checkpoint = value;
     if (name == "--world-size") options.world_size = whole_number(name, value, 1, 1'000'000);
     if (name == "--address") options.address = value;
     if (name == "--port") options.port = whole_number(name, value, 0, 65535);
-    if (name == "--run-dir") options.run_dir = value;
+    if (name == "--run-dir") options.run.folder = value;
     if (name == "--journal") options.journal = value;
     if (name == "--recovery") recovery.enabled = true;
     if (name == "--keys-on-stdin") options.keys_on_stdin = true;
@@ -327,13 +330,15 @@ std::vector<int> numbers(const std::string& flag, const std::string& text) {
 int node(const std::vector<std::string>& words) {
   troupe::NodeOptions options;
   std::vector<std::pair<std::string, std::string>> flags;
-  const auto first =
-      read_flags(words,
-                 {"--job", "--host", "--address", "--coordinator", "--master-addr", "--world-size", "--node-rank",
-                  "--nodes", "--slots", "--spares", "--run-dir", "--starts-over", "--bar-columns"},
-                 {"--no-recovery", "--keys-on-stdin"}, flags);
+  const auto first = read_flags(
+      words,
+      {"--job", "--host", "--address", "--coordinator", "--master-addr", "--world-size", "--node-rank", "--nodes",
+       "--slots", "--spares", "--run-dir", "--run", "--checkpoint", "--starts-over", "--bar-columns"},
+      {"--no-recovery", "--keys-on-stdin"}, flags);
   for (const auto& [name, value] : flags) {
-    if (name == "--job") options.job_id = value;
+    if (name == "--job") options.run.job_id = value;
+    if (name == "--run") options.run.run_id = value;
+    if (name == "--checkpoint") options.run.checkpoint = value;
     if (name == "--host") options.host = value;
     if (name == "--address") options.address = value;
     if (name == "--coordinator") {
@@ -349,7 +354,7 @@ int node(const std::vector<std::string>& words) {
     if (name == "--nodes") options.nodes = whole_number(name, value, 1, 10'000);
     if (name == "--slots") options.slots = numbers(name, value);
     if (name == "--spares") options.spares = numbers(name, value);
-    if (name == "--run-dir") options.run_dir = value;
+    if (name == "--run-dir") options.run.folder = value;
     if (name == "--no-recovery") options.recovery = false;
     if (name == "--keys-on-stdin") options.keys_on_stdin = true;
     if (name == "--starts-over") options.starts_over = whole_number(name, value, 0, 1'000'000);

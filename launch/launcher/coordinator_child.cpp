@@ -25,9 +25,9 @@ std::string number(std::chrono::milliseconds duration) { return std::to_string(d
 
 CoordinatorChild::CoordinatorChild(Options options) : options_(std::move(options)) {
   std::error_code failure;
-  std::filesystem::create_directories(options_.run_dir, failure);
-  if (failure) throw Error(ErrorCode::io, options_.run_dir, failure.message(), "choose another --run-dir");
-  std::filesystem::remove(options_.run_dir + "/journal", failure);  // of a job before
+  std::filesystem::create_directories(options_.run.folder, failure);
+  if (failure) throw Error(ErrorCode::io, options_.run.folder, failure.message(), "choose another --run-dir");
+  std::filesystem::remove(options_.run.folder + "/journal", failure);  // of a job before
   start();
   while (starting_) {
     pollfd ready{child_->stdout_fd(), POLLIN, 0};
@@ -84,9 +84,13 @@ void CoordinatorChild::start() {
   child.arguments = {options_.troupe_program,
                      "coordinator",
                      "--job",
-                     options_.job_id,
+                     options_.run.job_id,
                      "--run-dir",
-                     options_.run_dir,
+                     options_.run.folder,
+                     "--run",
+                     options_.run.run_id,
+                     "--checkpoint",
+                     options_.run.checkpoint,
                      "--world-size",
                      std::to_string(options_.world_size),
                      "--address",
@@ -96,7 +100,7 @@ void CoordinatorChild::start() {
   if (recovery.enabled) {
     for (const auto& word : std::vector<std::string>{"--recovery",
                                                      "--journal",
-                                                     options_.run_dir + "/journal",
+                                                     options_.run.folder + "/journal",
                                                      "--last-call-ms",
                                                      number(recovery.last_call),
                                                      "--min-start",

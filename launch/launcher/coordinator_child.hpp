@@ -13,6 +13,7 @@
 #include "launch/network/job_keys.hpp"
 #include "launch/process/child_process.hpp"
 #include "launch/process/output_lines.hpp"
+#include "launch/process/run_of_job.hpp"
 
 namespace troupe {
 
@@ -21,7 +22,8 @@ namespace troupe {
 class CoordinatorChild {
  public:
   struct Options {
-    std::string troupe_program, run_dir, job_id;
+    std::string troupe_program;
+    RunOfJob run;
     int world_size = 1;
     std::string address = "127.0.0.1";
     int port = 0;  ///< 0: any

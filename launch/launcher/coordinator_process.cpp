@@ -18,8 +18,8 @@ int run_coordinator(const CoordinatorProcessOptions& options) {
   tell_fatal_signals();
   require_threads(6);
   CoordinatorOptions coordinator_options;
-  coordinator_options.job_id = options.job_id;
-  coordinator_options.run_dir = options.run_dir;
+  coordinator_options.job_id = options.run.job_id;
+  coordinator_options.run = options.run.to_text();
   coordinator_options.world_size = options.world_size;
   coordinator_options.recovery = options.recovery;
   coordinator_options.chaos = options.chaos;
@@ -29,7 +29,7 @@ int run_coordinator(const CoordinatorProcessOptions& options) {
   if (options.keys_on_stdin) keys = JobKeys::read_framed(0);
   std::optional<Journal> journal;
   if (!options.journal.empty()) {
-    journal.emplace(options.journal, options.job_id);
+    journal.emplace(options.journal, options.run.job_id);
     coordinator_options.resumed = journal->last();
     coordinator_options.record = [&journal](const Membership& membership) { journal->append(membership); };
     if (journal->last())

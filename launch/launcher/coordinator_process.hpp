@@ -2,11 +2,12 @@
 #include <string>
 
 #include "actors/coordinator/coordinator.hpp"
+#include "launch/process/run_of_job.hpp"
 
 namespace troupe {
 
 struct CoordinatorProcessOptions {
-  std::string job_id, run_dir;
+  RunOfJob run;
   int world_size = 1;
   RecoveryOptions recovery;
   std::optional<ChaosOptions> chaos;

@@ -53,8 +53,8 @@ struct Agent {
 
 class HostLauncher {
  public:
-  HostLauncher(const LauncherOptions& options, std::string job_id, RunLock& lock, int starts_over)
-      : options_(options), lock_(lock), starts_over_(starts_over), job_(std::move(job_id)) {}
+  HostLauncher(const LauncherOptions& options, RunOfJob run, RunLock& lock, int starts_over)
+      : options_(options), lock_(lock), starts_over_(starts_over), run_(std::move(run)) {}
 
   LaunchOutcome run() {
     place_ranks();
@@ -71,11 +71,11 @@ class HostLauncher {
     if (key_maker_) keys = key_maker_->keys_for("launcher");
     (void)find_program(options_.command[0]);
     lock_.take();
-    coordinator_.emplace(CoordinatorChild::Options{options_.troupe_program, options_.run_dir, job_, world_size_,
-                                                   address_, 0, options_.recovery, options_.chaos, starts_over_, keys,
+    coordinator_.emplace(CoordinatorChild::Options{options_.troupe_program, run_, world_size_, address_, 0,
+                                                   options_.recovery, options_.chaos, starts_over_, keys,
                                                    options_.insecure});
     AgentLink::Options link;
-    link.job_id = job_;
+    link.job_id = run_.job_id;
     link.host = "(launcher)";
     link.coordinator_host = address_;
     link.coordinator_port = static_cast<std::uint16_t>(coordinator_->port());
@@ -119,7 +119,11 @@ class HostLauncher {
         here || options_.remote_troupe.empty() ? options_.troupe_program : options_.remote_troupe,
         "node",
         "--job",
-        job_,
+        run_.job_id,
+        "--run",
+        run_.run_id,
+        "--checkpoint",
+        run_.checkpoint,
         "--host",
         agent.host.name,
         "--coordinator",
@@ -135,7 +139,7 @@ class HostLauncher {
         "--slots",
         join(agent.slots),
         "--run-dir",
-        options_.run_dir};
+        run_.folder};
     if (!agent.spares.empty()) words.insert(words.end(), {"--spares", join(agent.spares)});
     if (!options_.recovery.enabled) words.emplace_back("--no-recovery");
     if (key_maker_) words.emplace_back("--keys-on-stdin");
@@ -262,7 +266,7 @@ class HostLauncher {
   const LauncherOptions& options_;
   RunLock& lock_;
   const int starts_over_;
-  const std::string job_;
+  const RunOfJob run_;
   std::string address_;
   int world_size_ = 0;
   std::vector<Agent> agents_;
@@ -280,9 +284,8 @@ class HostLauncher {
 
 }  // namespace
 
-LaunchOutcome launch_on_hosts(const LauncherOptions& options, const std::string& job_id, RunLock& lock,
-                              int starts_over) {
-  return HostLauncher(options, job_id, lock, starts_over).run();
+LaunchOutcome launch_on_hosts(const LauncherOptions& options, const RunOfJob& run, RunLock& lock, int starts_over) {
+  return HostLauncher(options, run, lock, starts_over).run();
 }
 
 }  // namespace troupe

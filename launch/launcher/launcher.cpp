@@ -11,6 +11,7 @@
 #include <optional>
 #include <thread>
 
+#include "launch/config/settings_ahead.hpp"
 #include "launch/launcher/coordinator_child.hpp"
 #include "launch/launcher/failure_report.hpp"
 #include "launch/launcher/host_launcher.hpp"
@@ -20,9 +21,10 @@
 #include "launch/process/fatal_signals.hpp"
 #include "launch/process/local_address.hpp"
 #include "launch/process/process_limits.hpp"
-#include "launch/process/run_lock.hpp"
 #include "launch/process/stop_signals.hpp"
 #include "launch/process/terminal.hpp"
+#include "launch/run/run_choice.hpp"
+#include "launch/run/run_lock.hpp"
 #include "tensor_io/base/error.hpp"
 
 namespace troupe {
@@ -40,20 +42,19 @@ int join_run(RankProcessOptions& ranks, const std::optional<JobKeys>& keys, cons
     const auto coordinator =
         connect_coordinator(system, ranks.coordinator_host, static_cast<std::uint16_t>(ranks.coordinator_port), 60s,
                             [&] { return (signal = signals.take()) != 0; });
-    const auto run = run_of(system, coordinator);
-    ranks.job_id = run.job_id;
-    if (ranks.run_dir == kNewRunFolder) ranks.run_dir = run.run_dir;
+    const auto folder = ranks.run.folder;
+    ranks.run = run_of(system, coordinator);
+    if (folder != kNewRunFolder) ranks.run.folder = folder;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::interrupted) throw;
     return signal;
   }
-  point_latest_to(ranks.run_dir);
+  point_latest_to(ranks.run.folder);
   return 0;
 }
 
 // One node of a job: the only one, or one of several on which the same command was typed. Node 0 has the coordinator.
-LaunchOutcome launch_as_node(const LauncherOptions& options, const std::string& job_id, RunLock& lock,
-                             int starts_over) {
+LaunchOutcome launch_as_node(const LauncherOptions& options, const RunOfJob& run, RunLock& lock, int starts_over) {
   tell_fatal_signals();
   require_threads(4);
   const bool alone = options.nnodes == 0, one_node = options.nnodes <= 1;
@@ -65,10 +66,9 @@ LaunchOutcome launch_as_node(const LauncherOptions& options, const std::string& 
   }
   const StopSignals signals;
   RankProcessOptions ranks;
-  ranks.job_id = job_id;
+  ranks.run = run;
   ranks.program = find_program(options.command[0]);
   ranks.command = options.command;
-  ranks.run_dir = options.run_dir;
   ranks.world_size = std::max(1, options.nnodes) * options.nproc;
   ranks.coordinator_port = alone ? 0 : options.master_port;
   ranks.starts_over = starts_over;
@@ -95,9 +95,9 @@ LaunchOutcome launch_as_node(const LauncherOptions& options, const std::string& 
   } else {
     lock.take();
     if (!alone) note_loopback_name(options.master_addr, ranks.coordinator_host);
-    coordinator.emplace(CoordinatorChild::Options{
-        options.troupe_program, options.run_dir, ranks.job_id, ranks.world_size, ranks.coordinator_host,
-        ranks.coordinator_port, options.recovery, options.chaos, starts_over, keys, options.insecure});
+    coordinator.emplace(CoordinatorChild::Options{options.troupe_program, run, ranks.world_size, ranks.coordinator_host,
+                                                  ranks.coordinator_port, options.recovery, options.chaos, starts_over,
+                                                  keys, options.insecure});
     ranks.coordinator_port = coordinator->port();
     for (int s = 0; s < options.spares; ++s) ranks.spares.push_back(ranks.world_size + s);
   }
@@ -132,6 +132,21 @@ LaunchOutcome launch_as_node(const LauncherOptions& options, const std::string& 
   return {agent.verdict(), lost};
 }
 
+// Our own flag wins over what the program is given.
+RunSettings run_settings(const LauncherOptions& options) {
+  RunSettings settings;
+  const auto ahead = settings_ahead(options.command, {"run_dir", "checkpoint_dir", "resume"});
+  const auto take = [&](const char* name, std::string& value) {
+    if (const auto found = ahead.find(name); found != ahead.end()) value = found->second;
+  };
+  take("run_dir", settings.run_dir);
+  take("checkpoint_dir", settings.checkpoint_dir);
+  take("resume", settings.resume);
+  if (options.run_dir != kNewRunFolder) settings.run_dir = options.run_dir;
+  if (settings.run_dir.empty()) settings.run_dir = kNewRunFolder;  // the program wants none; the ranks' logs need one
+  return settings;
+}
+
 // The state is on disk, and the same command goes on from it.
 int ended(int code) {
   if (code == exit_code(ErrorCode::parked))
@@ -141,15 +156,21 @@ int ended(int code) {
 
 }  // namespace
 
-int launch(const LauncherOptions& given) {
-  auto options = given;
-  const auto run = new_run_identity();
-  const bool is_new = options.run_dir == kNewRunFolder, joins = options.nnodes > 0 && options.node_rank > 0;
-  if (is_new && !joins) options.run_dir = run_folder_of(run, options.command[0]);
-  RunLock lock(options.run_dir, is_new);
+int launch(const LauncherOptions& options) {
+  const bool joins = options.nnodes > 0 && options.node_rank > 0;  // node 0 chooses
+  const auto fresh = new_run_identity();
+  RunOfJob run{fresh.id, options.run_dir, fresh.id, {}};
+  bool is_new = false;
+  if (!joins) {
+    const auto choice = choose_run(run_settings(options), fresh, options.command[0]);
+    run = {fresh.id, choice.folder, choice.id, choice.resume};
+    is_new = choice.is_new_folder;
+    if (!choice.note.empty()) std::fprintf(stderr, "resume: %s\n", choice.note.c_str());
+  }
+  RunLock lock(run.folder, is_new);
   return ended(run_until_kept(options.recovery, [&](int starts_over) {
-    return options.hosts.empty() ? launch_as_node(options, run.id, lock, starts_over)
-                                 : launch_on_hosts(options, run.id, lock, starts_over);
+    return options.hosts.empty() ? launch_as_node(options, run, lock, starts_over)
+                                 : launch_on_hosts(options, run, lock, starts_over);
   }));
 }
 
@@ -161,10 +182,9 @@ int run_node(const NodeOptions& options) {
   const StopSignals signals;
   RankProcessOptions ranks;
   if (keys) ranks.keys = keys->path();
-  ranks.job_id = options.job_id;
+  ranks.run = options.run;
   ranks.program = find_program(options.command[0]);
   ranks.command = options.command;
-  ranks.run_dir = options.run_dir;
   ranks.host = options.host;
   ranks.address = options.address.empty() ? local_address_towards(options.coordinator_host, options.coordinator_port)
                                           : options.address;

@@ -5,7 +5,8 @@
 #include "actors/coordinator/coordinator.hpp"
 #include "launch/hosts/host_list.hpp"
 #include "launch/launcher/start_over.hpp"
-#include "launch/process/run_identity.hpp"
+#include "launch/process/run_of_job.hpp"
+#include "launch/run/run_identity.hpp"
 
 namespace troupe {
 
@@ -41,7 +42,8 @@ int launch(const LauncherOptions& options);
 
 /// What an agent is told on its command line (`troupe node`).
 struct NodeOptions {
-  std::string job_id, host, address, coordinator_host, master_addr, run_dir;
+  RunOfJob run;
+  std::string host, address, coordinator_host, master_addr;
   int coordinator_port = 0, world_size = 1, node_rank = 0, nodes = 1;
   bool recovery = true, keys_on_stdin = false;
   int starts_over = 0;

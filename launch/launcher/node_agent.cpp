@@ -26,7 +26,7 @@ NodeAgent::NodeAgent(const RankProcessOptions& options)
       processes_(options, [this](const ProcessId& process, int status) { exited(process, status); }) {
   processes_.start_all();
   AgentLink::Options link;
-  link.job_id = options_.job_id;
+  link.job_id = options_.run.job_id;
   link.host = options_.host;
   link.coordinator_host = options_.coordinator_host;
   link.coordinator_port = static_cast<std::uint16_t>(options_.coordinator_port);
@@ -121,8 +121,11 @@ int NodeAgent::verdict() {
   std::fputs(
       describe_failure({root->slot, options_.host, how, root->log_path, root->last_line}, options_.nodes > 1).c_str(),
       stderr);
-  const int code = exit_code_of_wait_status(root->wait_status);
-  return over_ && over_->exit_code == 75 ? 75 : code;
+  if (!over_ || (over_->exit_code != 75 && over_->report.code != ErrorCode::parked))
+    return exit_code_of_wait_status(root->wait_status);
+  // It ended because of how that rank did, and with a code that says more.
+  if (over_->exit_code != 75) std::fprintf(stderr, "troupe: the job ended: %s\n", over_->report.to_string().c_str());
+  return over_->exit_code;
 }
 
 }  // namespace troupe

@@ -14,14 +14,14 @@ namespace troupe {
 RankProcesses::RankProcesses(RankProcessOptions options, Exited exited)
     : options_(std::move(options)), exited_(std::move(exited)) {
   std::error_code failure;
-  std::filesystem::create_directories(options_.run_dir, failure);
-  if (failure) throw Error(ErrorCode::io, options_.run_dir, failure.message(), "choose another --run-dir");
+  std::filesystem::create_directories(options_.run.folder, failure);
+  if (failure) throw Error(ErrorCode::io, options_.run.folder, failure.message(), "choose another --run-dir");
   const auto add = [&](int number, const char* kind) {
     Slot slot;
     slot.number = number;
     slot.local_rank = static_cast<int>(slots_.size());
     slot.label = kind + std::string(" ") + std::to_string(number);
-    slot.log_path = options_.run_dir + "/" + kind + std::to_string(number) + ".log";
+    slot.log_path = options_.run.folder + "/" + kind + std::to_string(number) + ".log";
     // Opening a pipe that nothing reads must fail, not wait.
     const int fd = ::open(slot.log_path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_APPEND, 0666);
     if (fd >= 0) slot.log.reset(::fdopen(fd, "a"));
@@ -63,9 +63,9 @@ void RankProcesses::start(const ProcessId& process, int restarts) {
       {"MASTER_PORT", std::to_string(options_.coordinator_port + 1)},
       {"TORCHELASTIC_RESTART_COUNT", lives},
       {"TORCHELASTIC_MAX_RESTARTS", "0"},
-      {"TORCHELASTIC_RUN_ID", options_.job_id},
+      {"TORCHELASTIC_RUN_ID", options_.run.job_id},
       {"TROUPE_COORDINATOR", options_.coordinator_host + ":" + std::to_string(options_.coordinator_port)},
-      {"TROUPE_JOB_ID", options_.job_id},
+      {"TROUPE_JOB_ID", options_.run.job_id},
       {"TROUPE_NODE", options_.host},
       {"TROUPE_ADDRESS", options_.address},
       {"TROUPE_SLOT", id},
@@ -74,7 +74,9 @@ void RankProcesses::start(const ProcessId& process, int restarts) {
       {"TROUPE_SPARE", process.slot >= options_.world_size ? "1" : "0"},
       {"TROUPE_RECOVERY", options_.recovery ? "1" : "0"},
       {"TROUPE_START_OVER", options_.starts_over > 0 ? "1" : "0"},
-      {"TROUPE_RUN_DIR", options_.run_dir}};
+      {"TROUPE_RUN", options_.run.run_id},
+      {"TROUPE_CHECKPOINT", options_.run.checkpoint},
+      {"TROUPE_RUN_DIR", options_.run.folder}};
   if (std::getenv("OMP_NUM_THREADS") == nullptr) child.environment["OMP_NUM_THREADS"] = "1";  // ranks share the cores
   if (!options_.keys.empty()) child.environment["TROUPE_KEYS"] = options_.keys;
   if (options_.terminal || options_.bar_columns > 0) {

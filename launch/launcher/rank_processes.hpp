@@ -12,15 +12,15 @@
 #include "actors/messages/membership.hpp"
 #include "launch/process/child_process.hpp"
 #include "launch/process/output_lines.hpp"
+#include "launch/process/run_of_job.hpp"
 
 namespace troupe {
 
 /// What every rank process of a job on this host is told.
 struct RankProcessOptions {
-  std::string job_id;
+  RunOfJob run;
   std::string program;               ///< path of the executable
   std::vector<std::string> command;  ///< argv
-  std::string run_dir;
   std::string host = "localhost";
   std::string address = "127.0.0.1";  ///< where this host's ranks listen
   std::string coordinator_host = "127.0.0.1";

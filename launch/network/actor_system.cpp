@@ -89,16 +89,14 @@ CoordinatorActor connect_coordinator(caf::actor_system& system, const std::strin
                                        : "is the launcher running, and is the address right?");
 }
 
-RunOfCoordinator run_of(caf::actor_system& system, const CoordinatorActor& coordinator) {
+RunOfJob run_of(caf::actor_system& system, const CoordinatorActor& coordinator) {
   std::string text, failure;
   caf::scoped_actor self(system);
   self->request(coordinator, std::chrono::seconds(30), GetValue{kRunKey})
       .receive([&](bool, std::string& value) { text = std::move(value); },
                [&](caf::error& error) { failure = system.render(error); });
-  const auto end = text.find('\n');
-  if (end == std::string::npos)
-    throw Error(ErrorCode::unavailable, "coordinator", "it did not say which run it is of: " + failure);
-  return {text.substr(0, end), text.substr(end + 1)};
+  if (text.empty()) throw Error(ErrorCode::unavailable, "coordinator", "it did not say which run it is of: " + failure);
+  return RunOfJob::from_text(text);
 }
 
 }  // namespace troupe

@@ -9,6 +9,7 @@
 
 #include "actors/coordinator/coordinator.hpp"
 #include "launch/network/job_keys.hpp"
+#include "launch/process/run_of_job.hpp"
 
 namespace troupe {
 
@@ -34,11 +35,7 @@ caf::strong_actor_ptr try_coordinator(caf::actor_system& system, const std::stri
 CoordinatorActor connect_coordinator(caf::actor_system& system, const std::string& host, std::uint16_t port,
                                      std::chrono::milliseconds timeout, const std::function<bool()>& stopped = {});
 
-/// Which run a coordinator's is.
-struct RunOfCoordinator {
-  std::string job_id, run_dir;
-};
-/// Asks for it. Throws Error(unavailable).
-RunOfCoordinator run_of(caf::actor_system& system, const CoordinatorActor& coordinator);
+/// Asks a coordinator for its run. Throws Error(unavailable).
+RunOfJob run_of(caf::actor_system& system, const CoordinatorActor& coordinator);
 
 }  // namespace troupe

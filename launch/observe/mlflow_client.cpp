@@ -115,31 +115,48 @@ std::string MlflowClient::find_experiment() {
   return found.at("experiment").at("experiment_id");
 }
 
-std::string MlflowClient::find_run(const std::string& experiment) {
+MlflowClient::FoundRun MlflowClient::find_run(const std::string& experiment) {
   const json query{{"experiment_ids", {experiment}},
-                   {"filter", "tags.`troupe.job_id` = '" + info_.job_id + "'"},
+                   {"filter", "tags.`troupe.run_id` = '" + info_.run_id + "'"},
                    {"max_results", 1}};
-  const auto found = connection_->post("runs/search", query);
-  if (found.contains("runs") && !found["runs"].empty()) return found["runs"][0].at("info").at("run_id");
+  const auto answer = connection_->post("runs/search", query);
+  if (answer.contains("runs") && !answer["runs"].empty()) {
+    const auto& run = answer["runs"][0];
+    FoundRun found{run.at("info").at("run_id"), {}};
+    for (const auto& parameter : run.value("data", json::object()).value("params", json::array()))
+      found.parameters[parameter.at("key")] = parameter.at("value");
+    connection_->post("runs/update", {{"run_id", found.id}, {"status", "RUNNING"}});
+    return found;
+  }
   auto tags = info_.tags;
-  tags["troupe.job_id"] = info_.job_id;
+  tags["troupe.run_id"] = info_.run_id;
   const json run{
       {"experiment_id", experiment}, {"start_time", now_ms()}, {"run_name", info_.run_name}, {"tags", pairs(tags)}};
-  return connection_->post("runs/create", run).at("run").at("info").at("run_id");
+  return {connection_->post("runs/create", run).at("run").at("info").at("run_id"), {}};
 }
 
 void MlflowClient::begin() {
   if (!run_id_.empty()) return;
   try {
     const auto run = find_run(find_experiment());
-    const auto parameters = pairs(info_.parameters);
+    std::map<std::string, std::string> news, changed;
+    for (const auto& [name, value] : info_.parameters) {
+      const auto before = run.parameters.find(name);
+      if (before == run.parameters.end()) {
+        news[name] = value;
+      } else if (before->second != value.substr(0, kTextOfParameter)) {
+        changed["now." + name] = value;
+      }
+    }
+    const auto parameters = pairs(news);
     for (std::size_t i = 0; i < parameters.size(); i += kParametersOfCall) {
       const auto end =
           parameters.begin() + static_cast<std::ptrdiff_t>(std::min(parameters.size(), i + kParametersOfCall));
-      connection_->post("runs/log-batch",
-                        {{"run_id", run}, {"params", json(parameters.begin() + static_cast<std::ptrdiff_t>(i), end)}});
+      connection_->post("runs/log-batch", {{"run_id", run.id},
+                                           {"params", json(parameters.begin() + static_cast<std::ptrdiff_t>(i), end)}});
     }
-    run_id_ = run;
+    if (!changed.empty()) connection_->post("runs/log-batch", {{"run_id", run.id}, {"tags", pairs(changed)}});
+    run_id_ = run.id;
   } catch (const json::exception& error) {
     throw Error(ErrorCode::unavailable, info_.uri, error.what(), "is this an MLflow tracking server?");
   }

@@ -13,7 +13,7 @@ struct MlflowRunInfo {
   std::string uri;  ///< of the tracking server: http://127.0.0.1:5000, https://host/prefix
   std::string experiment = "Default";
   std::string run_name;
-  std::string job_id;  ///< a tag: a rank 0 that takes over finds the run by it
+  std::string run_id;  ///< a tag: a rank 0 that takes over, and a further life of the run, find it by it
   std::map<std::string, std::string> tags, parameters;
 };
 
@@ -30,7 +30,8 @@ class MlflowClient {
   MlflowClient(const MlflowClient&) = delete;
   MlflowClient& operator=(const MlflowClient&) = delete;
 
-  /// Finds the experiment and the run, makes what is missing. Does nothing once it has succeeded.
+  /// Finds the experiment and the run, makes what is missing. A parameter that is another now than in an earlier life
+  /// of the run becomes the tag `now.NAME`: MLflow changes none. Does nothing once it has succeeded.
   void begin();
   void log(const std::vector<MetricRecord>& records);
   /// `status`: FINISHED, FAILED.
@@ -41,7 +42,11 @@ class MlflowClient {
  private:
   struct Connection;
   std::string find_experiment();
-  std::string find_run(const std::string& experiment);
+  struct FoundRun {
+    std::string id;
+    std::map<std::string, std::string> parameters;  // that the server has, and keeps
+  };
+  FoundRun find_run(const std::string& experiment);
 
   const MlflowRunInfo info_;
   std::unique_ptr<Connection> connection_;

@@ -14,14 +14,17 @@ struct RunRecord {
     int rank = 0, slot = 0;
     std::string host;
   };
-  std::string job_id, build_id, backend, strategy;
+  std::string run_id, job_id, build_id, backend, strategy;
   std::string git_commit;            ///< of the tree that the program lies in, or was started in; empty: in none
   std::vector<std::string> command;  ///< rank 0's
   std::map<std::string, std::string> versions;  ///< of what it was built with
   std::vector<Place> ranks;                     ///< when it began
 };
 
-/// run.json: schema, start in UTC, the record, the whole config with its hash, and the seeds.
-std::string to_json(const RunRecord& record, const Config& config);
+/// run.json: schema, start in UTC, the record, the whole config with its hash, and the seeds. `earlier`: what lay
+/// there, whose start and lives stay if it is of the same run.
+std::string to_json(const RunRecord& record, const Config& config, const std::string& earlier = {});
+/// A folder's run.json; empty where there is none that could be read.
+std::string read_run_json(const std::string& folder);
 
 }  // namespace troupe

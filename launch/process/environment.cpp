@@ -62,16 +62,18 @@ RankEnvironment read_environment(const Get& given) {
   } else if (place.local_world_size < place.world_size) {
     place.interface_address.clear();
   }
-  if (const char* folder = get("TROUPE_RUN_DIR")) place.run_dir = folder;
+  if (const char* folder = get("TROUPE_RUN_DIR")) place.run.folder = folder;
+  if (const char* id = get("TROUPE_RUN")) place.run.run_id = id;
+  if (const char* checkpoint = get("TROUPE_CHECKPOINT")) place.run.checkpoint = checkpoint;
   if (const char* node = get("TROUPE_NODE")) {
     place.node = node;
   } else if (const auto group = number(get, "GROUP_RANK", 0, 1'000'000)) {
     place.node = "node" + std::to_string(*group);
   }
   if (const char* job = get("TROUPE_JOB_ID")) {
-    place.job_id = job;
+    place.run.job_id = job;
   } else if (const char* run = get("TORCHELASTIC_RUN_ID")) {
-    place.job_id = run;
+    place.run.job_id = run;
   }
   if (const char* coordinator = get("TROUPE_COORDINATOR")) {
     const std::string text(coordinator);

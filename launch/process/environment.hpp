@@ -4,6 +4,8 @@
 #include <optional>
 #include <string>
 
+#include "launch/process/run_of_job.hpp"
+
 namespace troupe {
 
 /// A process's place in its job, from the environment that our launcher or torchrun sets.
@@ -21,7 +23,6 @@ struct RankEnvironment {
   std::string
       coordinator_host;  ///< TROUPE_COORDINATOR=host:port, from our launcher; empty: rank 0 hosts the coordinator
   std::uint16_t coordinator_port = 0;
-  std::string job_id;
   /// TROUPE_ADDRESS: where this node's ranks listen for the others. Empty: there are other nodes, and it is not said:
   /// the address from which master_addr is reached.
   std::string interface_address = "127.0.0.1";
@@ -31,7 +32,9 @@ struct RankEnvironment {
   bool recovery = true;     ///< TROUPE_RECOVERY=0: the first rank that is lost ends the job
   bool start_over = false;  ///< TROUPE_START_OVER=1: the job lost its state and begins anew from its last checkpoint
   bool restarted = false;   ///< torchrun has started the job again
-  std::string run_dir;      ///< TROUPE_RUN_DIR, from our launcher: its logs are there
+  /// From our launcher TROUPE_JOB_ID, TROUPE_RUN_DIR (its logs are there), TROUPE_RUN and TROUPE_CHECKPOINT; of
+  /// another's only the job's id, TORCHELASTIC_RUN_ID.
+  RunOfJob run;
   std::string node = "localhost";  ///< ranks of one node may share memory
 };
 

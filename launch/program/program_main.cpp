@@ -23,11 +23,12 @@
 #include "launch/process/fatal_signals.hpp"
 #include "launch/process/local_address.hpp"
 #include "launch/process/process_limits.hpp"
-#include "launch/process/run_identity.hpp"
-#include "launch/process/run_lock.hpp"
 #include "launch/program/simulate.hpp"
 #include "launch/rank/rank.hpp"
 #include "launch/rank/rank_system.hpp"
+#include "launch/run/run_choice.hpp"
+#include "launch/run/run_identity.hpp"
+#include "launch/run/run_lock.hpp"
 #include "strategies/shipped_strategies.hpp"
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
 #include "tensor_io/communicator/choice/device_selection.hpp"
@@ -51,24 +52,44 @@ void handle_signals() {
 }
 
 std::string ledger_path(const Config& config, const RankEnvironment& place, int slot) {
-  const auto& folder = place.coordinator_host.empty() || place.run_dir.empty() ? config.run_dir : place.run_dir;
+  const auto& folder = place.coordinator_host.empty() || place.run.folder.empty() ? config.run_dir : place.run.folder;
   return folder.empty() ? std::string() : folder + "/ledger-rank" + std::to_string(slot) + ".jsonl";
 }
 
-// Names the run, where our launcher has not, and its folder, where the user has not. Who is to lock that.
-std::shared_ptr<RunLock> name_run(Config& config, RankEnvironment& place, const std::string& program) {
-  const bool launched = !place.coordinator_host.empty(), unnamed = config.run_dir == kNewRunFolder;
-  if (unnamed) config.sources.erase("run_dir");
-  if (launched) {
-    if (unnamed) config.run_dir = place.run_dir;
-    return config.run_dir == place.run_dir ? nullptr : std::make_shared<RunLock>(config.run_dir);
+void take_folders(Config& config, const RunOfJob& run) {
+  for (const auto& [name, folder] :
+       {std::pair{"run_dir", &config.run_dir}, {"checkpoint_dir", &config.checkpoint_dir}}) {
+    if (*folder == kNewRunFolder) config.sources.erase(name);
   }
-  // torchrun starts the program again for the same run.
-  const auto parent = place.job_id.empty() ? std::nullopt : parent_identity();
-  const auto run = parent ? *parent : new_run_identity();
-  place.job_id += (place.job_id.empty() ? "" : "-") + run.id;
-  if (unnamed) config.run_dir = run_folder_of(run, program);
-  return std::make_shared<RunLock>(config.run_dir, unnamed);
+  if (!config.run_dir.empty()) config.run_dir = run.folder;
+  config.checkpoint_dir = checkpoint_folder(config.checkpoint_dir, config.run_dir);
+  if (!run.checkpoint.empty()) config.resume = run.checkpoint;
+}
+
+// Finds out which run this is, where our launcher has not. Who is to lock its folder.
+std::shared_ptr<RunLock> choose_run(Config& config, RankEnvironment& place, const std::string& program) {
+  std::shared_ptr<RunLock> lock;
+  RunSettings settings{config.run_dir, config.checkpoint_dir, config.resume};
+  if (!place.coordinator_host.empty()) {
+    if (place.run.checkpoint.empty() && !config.resume.empty()) {  // launched by a command that we could not read ahead
+      settings.run_dir = place.run.folder;
+      place.run.checkpoint = choose_run(settings, {place.run.run_id, 0}, program).resume;
+      config.resume.clear();
+    }
+  } else {
+    // torchrun starts the program again for the same run.
+    const auto parent = place.run.job_id.empty() ? std::nullopt : parent_identity();
+    const auto fresh = parent ? *parent : new_run_identity();
+    const auto choice = choose_run(settings, fresh, program);
+    const auto job = (place.run.job_id.empty() ? "" : place.run.job_id + "-") + fresh.id;
+    place.run = {job, choice.folder, choice.id, choice.resume};
+    config.resume.clear();
+    if (place.rank == 0 && !choice.note.empty()) std::fprintf(stderr, "resume: %s\n", choice.note.c_str());
+    lock = std::make_shared<RunLock>(choice.folder, choice.is_new_folder);
+  }
+  take_folders(config, place.run);
+  if (place.start_over && !list_checkpoints(config.checkpoint_dir).empty()) config.resume = "latest";
+  return lock;
 }
 
 RankSystemOptions options_of(const Config& config, const RankEnvironment& place, at::Device device) {
@@ -81,7 +102,8 @@ RankSystemOptions options_of(const Config& config, const RankEnvironment& place,
   options.interface_address = place.interface_address.empty()
                                   ? local_address_towards(place.master_addr, place.master_port)
                                   : ipv4_address_of(place.interface_address);
-  options.job_id = place.job_id;
+  options.job_id = place.run.job_id;
+  options.run_id = place.run.run_id;
   options.begins = !place.start_over && !place.restarted;
   options.build_id = program_build_id();
   options.config_hash = config_hash(config);
@@ -196,7 +218,7 @@ int run_simulated(Config config, const std::string& program, const std::function
       "note: %lld ranks as threads of this process: a simulated cluster, for tests; troupe launch starts processes\n",
       static_cast<long long>(config.ranks));
   RankEnvironment place;
-  const auto lock = name_run(config, place, program);
+  const auto lock = choose_run(config, place, program);
   SimulationOptions simulation;
   simulation.world_size = static_cast<int>(config.ranks);
   simulation.rank = options_of(config, place, choose_device(config, device_facts(), {0, simulation.world_size, true}));
@@ -220,9 +242,9 @@ int run_alone(Config config, const RankEnvironment& given, const std::string& pr
   ActorSystemConfig system_config(false);
   caf::actor_system system(system_config);
   RankEnvironment place;
-  place.job_id = given.job_id;
+  place.run.job_id = given.run.job_id;
   place.restarted = given.restarted;
-  const auto lock = name_run(config, place, program);
+  const auto lock = choose_run(config, place, program);
   auto options = options_of(config, place, choose_device(config, device_facts(), {}));
   options.run_lock = lock;
   return tell(run_rank(system, config, options, body));
@@ -230,9 +252,9 @@ int run_alone(Config config, const RankEnvironment& given, const std::string& pr
 
 int run_launched(Config config, RankEnvironment place, const std::string& program,
                  const std::function<void(Rank&)>& body) {
-  const auto rendezvous = place.job_id;
-  const bool unnamed = config.run_dir == kNewRunFolder;
-  const auto lock = name_run(config, place, program);
+  const auto rendezvous = place.run.job_id;
+  const auto given = config;
+  const auto lock = choose_run(config, place, program);
   tell_fatal_signals();
   require_threads(8);
   std::optional<JobKeys> keys;
@@ -245,7 +267,7 @@ int run_launched(Config config, RankEnvironment place, const std::string& progra
   // NCCL refuses two ranks of one host on one device; told that they are on two hosts, it takes the network between
   // them.
   if (config.share_device && !device.is_cpu())
-    setenv("NCCL_HOSTID", (place.job_id + "-" + std::to_string(place.slot)).c_str(), 0);
+    setenv("NCCL_HOSTID", (place.run.job_id + "-" + std::to_string(place.slot)).c_str(), 0);
   auto options = options_of(config, place, device);
   options.run_lock = lock;
   options.hurt = hurt_this_process;
@@ -263,8 +285,8 @@ int run_launched(Config config, RankEnvironment place, const std::string& progra
     const auto port = static_cast<std::uint16_t>(place.master_port + 1);
     if (place.rank == 0) {
       CoordinatorOptions coordinator_options;
-      coordinator_options.job_id = place.job_id;
-      coordinator_options.run_dir = config.run_dir;
+      coordinator_options.job_id = place.run.job_id;
+      coordinator_options.run = place.run.to_text();
       coordinator_options.world_size = place.world_size;
       hosted = system.spawn(coordinator, coordinator_options);
       const auto address = ipv4_address_of(place.master_addr);
@@ -277,7 +299,9 @@ int run_launched(Config config, RankEnvironment place, const std::string& progra
       if (!rendezvous.empty() && !run.job_id.starts_with(rendezvous + "-"))
         throw Error(ErrorCode::mismatch, "join", "job id " + rendezvous + " is not this job's (" + run.job_id + ")");
       options.job_id = run.job_id;
-      if (unnamed) config.run_dir = run.run_dir;
+      options.run_id = run.run_id;
+      config.run_dir = given.run_dir, config.checkpoint_dir = given.checkpoint_dir, config.resume.clear();
+      take_folders(config, run);
       options.ledger_path = ledger_path(config, place, place.slot);
     }
   }
@@ -313,7 +337,6 @@ int main(int argc, char** argv, const std::function<void(Rank&)>& body, const st
       throw Error(ErrorCode::usage, "chaos", "there are no simulated ranks to hurt",
                   "add --ranks N, or give --chaos to troupe launch, before the program's name");
     }
-    if (place.start_over && !list_checkpoints(config.checkpoint_dir).empty()) config.resume = "latest";
     const bool shared = place.world_size > 1 || config.ranks > 1;
     if (config.threads > 0) {
       at::set_num_threads(static_cast<int>(config.threads));

@@ -28,6 +28,14 @@ void trace_load(double load_ms, std::int64_t loaded_ns) {
   if (load.begin_ns >= track.began_ns()) track.add(load);
 }
 
+// For a run that goes on at `start` with other data.
+std::string what_follows(const DataCursor& start, std::int64_t steps) {
+  const auto epoch = std::to_string(start.epoch);
+  if (start.step == 0) return ": epoch " + epoch + " begins with it";
+  if (start.step >= steps) return ": epoch " + epoch + " is over after " + std::to_string(steps) + " steps of it";
+  return ": the rest of epoch " + epoch + " repeats samples and leaves others out";
+}
+
 }  // namespace
 
 BatchSource::BatchSource(Rank& rank, RankParts& parts, std::shared_ptr<const Dataset> dataset)
@@ -42,7 +50,10 @@ BatchSource::BatchSource(Rank& rank, RankParts& parts, std::shared_ptr<const Dat
   const auto steps = sampler.steps_per_epoch();
   steps_done_ = compute.steps_done();
   if (const auto start = parts.position.begin_source(compute.membership().generation > 1)) {
-    cursor_ = {start->epoch + start->step / steps, start->step % steps};
+    // Where the epoch has become shorter than what was done of it, the next one begins: none is left out.
+    cursor_ = start->step < steps ? *start : DataCursor{start->epoch + 1, 0};
+    const auto change = data_change(parts.position.take_start_data(), facts());
+    if (!change.empty()) parts.records.log("warning: " + change + what_follows(*start, steps));
   } else {
     cursor_ = cursor_of_others(steps);
   }

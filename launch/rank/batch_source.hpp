@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "actors/rank/data_loader.hpp"
+#include "launch/rank/data_position.hpp"
 #include "launch/rank/rank.hpp"
 #include "tensor_io/data/dataset.hpp"
 
@@ -23,6 +24,7 @@ class BatchSource {
   std::shared_ptr<const Batch> next();
 
   const DataCursor& cursor() const noexcept { return cursor_; }
+  DataFacts facts() const { return {dataset_->size(), dataset_->files_hash()}; }
   const Dataset& dataset() const noexcept { return *dataset_; }
   /// The step under way was given up: its batches come again. They are cut anew if the world or the ranks' shares have
   /// changed.

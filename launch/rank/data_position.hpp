@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "actors/rank/data_cursor.hpp"
@@ -10,16 +11,28 @@ namespace troupe {
 class BatchSource;
 class UnevenLoop;
 
+/// What the data is, as far as a checkpoint can tell it from other data.
+struct DataFacts {
+  std::int64_t samples = 0;  ///< 0: unknown
+  std::uint64_t files = 0;   ///< Dataset::files_hash
+};
+
+/// For a person: that `now` is not what it was, and what follows; empty: it is, as far as is known.
+std::string data_change(const DataFacts& before, const DataFacts& now);
+
 /// Where in the data a program's loop is: in a loader's batches, in the rounds of uneven batches, or in neither.
 /// Compute's thread.
 class DataPosition {
  public:
   /// A checkpoint says where the first loop begins: at `start` with a loader, at `start.epoch` and `round` with uneven
-  /// batches.
-  void resume_at(const DataCursor& start, std::int64_t round) noexcept {
+  /// batches. `of`: the data in which that place is.
+  void resume_at(const DataCursor& start, std::int64_t round, const DataFacts& of) noexcept {
     start_ = start;
     start_round_ = round;
+    start_data_ = of;
   }
+  /// The data that a checkpoint's place is in, at the first call.
+  DataFacts take_start_data() noexcept { return std::exchange(start_data_, {}); }
 
   /// The step, or the loop and round, that comes next.
   DataCursor cursor() const;
@@ -49,6 +62,7 @@ class DataPosition {
  private:
   DataCursor start_;
   std::int64_t start_round_ = 0;
+  DataFacts start_data_;
   BatchSource* source_ = nullptr;
   bool had_source_ = false;
   const UnevenLoop* uneven_ = nullptr;

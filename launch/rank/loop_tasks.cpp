@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "launch/process/displayable.hpp"
+#include "launch/rank/batch_source.hpp"
 #include "launch/rank/rank_parts.hpp"
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/base/steady_time.hpp"
@@ -16,7 +17,10 @@
 namespace troupe {
 namespace {
 
-RunCheckpoints::Position position_of(const DataCursor& cursor) { return {cursor.epoch, cursor.step}; }
+RunCheckpoints::Position position_in(const DataPosition& data) {
+  const auto cursor = data.cursor();
+  return {cursor.epoch, cursor.step, 0, data.source() != nullptr ? data.source()->facts() : DataFacts{}};
+}
 
 }  // namespace
 
@@ -87,7 +91,7 @@ void LoopTasks::save() {
   if (!checkpoints_) return;
   const TraceSpan span("checkpoint", TraceEvent::Kind::phase);
   const auto started = std::chrono::steady_clock::now();
-  checkpoints_->save(position_of(parts_.position.cursor()), is_best());
+  checkpoints_->save(position_in(parts_.position), is_best());
   parts_.records.add_checkpoint(milliseconds_since(started));
 }
 
@@ -150,7 +154,7 @@ void LoopTasks::keep_checkpoints(Optimizer& optimizer) {
     rank_.retry([&] {
       const auto position =
           checkpoints_->resume(config_.resume, [this](const std::string& line) { parts_.records.log(line); });
-      parts_.position.resume_at({position.epoch, position.step_in_epoch}, position.round);
+      parts_.position.resume_at({position.epoch, position.step_in_epoch}, position.round, position.data);
     });
   }
   if (compute_.membership().generation == 1) tasks_.pass(StepTasks::save);
@@ -173,7 +177,7 @@ void LoopTasks::refuse_late(const char* call, bool called) const {
 void LoopTasks::save_if_parked(const Error& error) {
   if (checkpoints_ && parts_.position.has_loop() && error.code() == ErrorCode::parked &&
       error.report().rank == rank_.rank())
-    checkpoints_->save_alone(position_of(parts_.position.cursor()));
+    checkpoints_->save_alone(position_in(parts_.position));
 }
 
 }  // namespace troupe

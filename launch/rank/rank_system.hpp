@@ -22,6 +22,7 @@ struct RankSystemOptions {
   std::string host = "localhost";
   std::string interface_address = "127.0.0.1";
   std::string job_id;
+  std::string run_id;  ///< of the run that the job is a life of; empty: the job's
   bool begins = true;  ///< false: the job has had another life, and what lies in its folders may be its own
   std::string build_id;
   std::string ledger_path;  ///< for the last collectives, when somebody hangs; empty: none

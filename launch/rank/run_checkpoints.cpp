@@ -33,6 +33,14 @@ Error from_json(const nlohmann::json& json, int rank = -1) {
       static_cast<ErrorCode>(json["code"].get<int>()), rank, {}, -1, json["operation"], json["cause"], json["remedy"]});
 }
 
+DataFacts data_of(const std::map<std::string, std::string>& metadata) {
+  const auto number = [&](const char* name) {
+    const auto found = metadata.find(name);
+    return found == metadata.end() ? 0 : std::strtoull(found->second.c_str(), nullptr, 10);
+  };
+  return {static_cast<std::int64_t>(number("samples")), number("files_hash")};
+}
+
 }  // namespace
 
 RunCheckpoints::RunCheckpoints(Rank& rank, Optimizer& optimizer, std::shared_ptr<DirectoryLock> lock)
@@ -93,7 +101,7 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector,
       compute.strategy().saved_state().read_state(folder, optimizer_);
       const auto best = manifest.metadata.find("best"), saved = manifest.metadata.find("config");
       if (saved != manifest.metadata.end()) saved_config = saved->second;
-      position = {manifest.epoch, manifest.step_in_epoch, manifest.step_in_epoch};
+      position = {manifest.epoch, manifest.step_in_epoch, manifest.step_in_epoch, data_of(manifest.metadata)};
       const BestAccuracy so_far{best == manifest.metadata.end() ? -1.0 : std::stod(best->second)};
       accept = [&compute, so_far, counters, metadata = manifest.metadata, step = manifest.step]() mutable {
         so_far.keep(compute);
@@ -150,13 +158,17 @@ std::string RunCheckpoints::own_state(const Position& position) const {
 }
 
 // Facts for whoever reads it; the same on all ranks.
-std::map<std::string, std::string> RunCheckpoints::metadata() const {
+std::map<std::string, std::string> RunCheckpoints::metadata(const DataFacts& data) const {
   auto& compute = system_of(rank_).compute();
   auto metadata = compute.strategy().saved_state().state();
   metadata["config"] = config_to_json(rank_.config());
   metadata["strategy"] = compute.strategy().name();
   metadata["optimizer"] = optimizer_.name();
   metadata["world_size"] = std::to_string(rank_.world_size());
+  metadata["run"] = system_of(rank_).options().run_id;
+  if (data.samples > 0) metadata["samples"] = std::to_string(data.samples);
+  if (data.files != 0) metadata["files_hash"] = std::to_string(data.files);
+  metadata["run_dir"] = rank_.config().run_dir;
   metadata["job"] = system_of(rank_).options().job_id;
   char text[32];
   std::snprintf(text, sizeof text, "%.17g", BestAccuracy::of(compute).value);
@@ -213,7 +225,7 @@ void RunCheckpoints::send(const Position& position, const SaveAttempt& attempt, 
   part->step_in_epoch = position.step_in_epoch;
   part->rank = rank;
   part->ranks = ranks;
-  part->metadata = metadata();
+  part->metadata = metadata(position.data);
   part->rank_state = own_state(position);
   part->tensors = std::move(parts);
   const auto live = snapshot_.take(*part);

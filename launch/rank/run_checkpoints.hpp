@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "launch/rank/data_position.hpp"
 #include "launch/rank/rank.hpp"
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
 #include "tensor_io/checkpoint/directory_lock.hpp"
@@ -25,6 +26,7 @@ class RunCheckpoints {
   struct Position {
     std::int64_t epoch = 0, step_in_epoch = 0;
     std::int64_t round = 0;  ///< of a loop over uneven batches: step_in_epoch as it was saved
+    DataFacts data;          ///< in which the epoch is
   };
   /// Collective. Every rank reads what it needs of the checkpoint that `selector` means, see choose_checkpoint; refused
   /// ones are told to `log`. Throws on all ranks if none is good for all.
@@ -46,7 +48,7 @@ class RunCheckpoints {
   void send(const Position& position, const SaveAttempt& attempt, bool best, int rank, int ranks,
             std::vector<TensorPart> parts);
   std::string own_state(const Position& position) const;
-  std::map<std::string, std::string> metadata() const;
+  std::map<std::string, std::string> metadata(const DataFacts& data) const;
   bool await(bool copied);
   void await_end();
 

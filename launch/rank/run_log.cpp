@@ -15,9 +15,9 @@
 #include "launch/observe/mlflow_sink.hpp"
 #include "launch/observe/run_info.hpp"
 #include "launch/observe/run_warnings.hpp"
-#include "launch/process/run_identity.hpp"
-#include "launch/process/run_lock.hpp"
 #include "launch/rank/rank_system.hpp"
+#include "launch/run/run_identity.hpp"
+#include "launch/run/run_lock.hpp"
 
 namespace troupe {
 namespace {
@@ -52,6 +52,7 @@ std::string commit_of_program() {
 RunRecord run_record_of(Rank& rank) {
   const auto& options = system_of(rank).options();
   RunRecord record;
+  record.run_id = options.run_id;
   record.job_id = options.job_id;
   record.build_id = options.build_id;
   record.backend = rank.communicator().backend();
@@ -66,12 +67,14 @@ RunRecord run_record_of(Rank& rank) {
   return record;
 }
 
-// A folder that nobody named is this run's alone.
+// Folders that were not given are this run's alone.
 Config config_for_another_run(Config config) {
   const auto source = config.sources.find("run_dir");
-  if (source != config.sources.end() && source->second != "TROUPE_RUN_DIR") return config;
-  config.run_dir = kNewRunFolder;
-  config.sources.erase("run_dir");
+  if (source == config.sources.end() || source->second == "TROUPE_RUN_DIR") {
+    config.run_dir = kNewRunFolder;
+    config.sources.erase("run_dir");
+  }
+  if (!config.sources.contains("checkpoint_dir")) config.checkpoint_dir = kNewRunFolder;
   return config;
 }
 
@@ -81,7 +84,7 @@ MlflowRunInfo mlflow_run_of(Rank& rank) {
   info.uri = config.mlflow_uri;
   info.experiment = config.mlflow_experiment;
   info.run_name = std::filesystem::path(config.run_dir).filename().string();
-  info.job_id = system_of(rank).options().job_id;
+  info.run_id = system_of(rank).options().run_id;
   info.tags = {{"mlflow.source.name", own_command().front()}, {"troupe.version", TROUPE_VERSION}};
   info.parameters = config_texts(config);
   return info;
@@ -113,7 +116,8 @@ void RunLog::begin_run() {
   if (failure) throw Error(ErrorCode::io, config.run_dir, failure.message(), "choose another --run_dir");
   for (const auto& [name, text] :
        {std::pair<std::string, std::string>{"config.toml", config_to_toml(config_for_another_run(config))},
-        std::pair<std::string, std::string>{"run.json", to_json(run_record_of(rank_), config)}}) {
+        std::pair<std::string, std::string>{"run.json",
+                                            to_json(run_record_of(rank_), config, read_run_json(config.run_dir))}}) {
     std::ofstream file(config.run_dir + "/" + name);
     file << text;
     if (!file.flush()) warn(config.run_dir + "/" + name + " cannot be written; is the disk full? training goes on");

@@ -52,8 +52,7 @@ testing::Finished run(Arguments command, const Arguments& arguments, const std::
 }
 
 testing::Finished two_processes(const Arguments& arguments, const std::string& fault = "") {
-  const testing::ScratchDirectory logs;  // not where another test's job is
-  return run({TROUPE_PROGRAM, "launch", "--nproc", "2", "--run-dir", logs.path(), TROUPE_GPT}, arguments, fault);
+  return run({TROUPE_PROGRAM, "launch", "--nproc", "2", TROUPE_GPT}, arguments, fault);
 }
 testing::Finished alone(const Arguments& arguments) { return run({TROUPE_GPT}, arguments); }
 

@@ -20,11 +20,11 @@ SNAPSHOT_EVERY = 10
 def train(cluster, troupe, probe, scratch):
     return Job.of_probe(cluster, troupe, probe, scratch, batch_size=12,
                         arguments=["--probe_model", "plain", "--strategy", "fsdp", "--optimizer", "adamw", "--lr", "0.01", "--epochs", "4",
-                                   "--pause_ms", "20", "--snapshot_every", str(SNAPSHOT_EVERY), "--run_dir", f"{scratch}/metrics"])
+                                   "--pause_ms", "20", "--snapshot_every", str(SNAPSHOT_EVERY), "--run_dir", f"{scratch}/run"])
 
 
 def losses(scratch):
-    lines = map(json.loads, pathlib.Path(scratch, "metrics/metrics.jsonl").read_text().splitlines())
+    lines = map(json.loads, pathlib.Path(scratch, "run/metrics.jsonl").read_text().splitlines())
     return {line["step"]: line["loss_metrics/global_avg_loss"] for line in lines if line["kind"] == "train"}
 
 

@@ -34,11 +34,11 @@ def train(cluster, troupe, probe, scratch, job_keys, epochs):
     """The same command on two nodes, as a user types it."""
     return [Job(cluster, [troupe, "launch", "--nnodes", "2", "--node-rank", str(k), "--nproc-per-node", "2", "--master-addr", cluster.address("h0"),
                           "--master-port", str(PORT), "--keys", job_keys, "--run-dir", f"{scratch}/run{k}", *probe_words(probe, scratch),
-                          "--run_dir", f"{scratch}/metrics", "--epochs", str(epochs), "--pause_ms", "20"], host=f"h{k}") for k in (0, 1)]
+                          "--run_dir", f"{scratch}/run{k}", "--epochs", str(epochs), "--pause_ms", "20"], host=f"h{k}") for k in (0, 1)]
 
 
 def losses(scratch):
-    lines = map(json.loads, pathlib.Path(scratch, "metrics/metrics.jsonl").read_text().splitlines())
+    lines = map(json.loads, pathlib.Path(scratch, "run0/metrics.jsonl").read_text().splitlines())
     return [(line["step"], line["loss_metrics/global_avg_loss"]) for line in lines if line["kind"] == "train"]
 
 

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <memory>
 
 #include "tests/catch.hpp"
@@ -41,8 +42,10 @@ class Launch {
  private:
   std::vector<std::string> command(int nproc, const std::vector<std::string>& arguments,
                                    const std::vector<std::string>& launch_flags) {
-    std::vector<std::string> all{TROUPE_PROGRAM,        "launch",    "--nproc",
-                                 std::to_string(nproc), "--run-dir", folder() / "run"};
+    std::vector<std::string> all{TROUPE_PROGRAM, "launch", "--nproc", std::to_string(nproc)};
+    const auto own = std::find(arguments.begin(), arguments.end(), "--run_dir");
+    if (own == arguments.end() || std::next(own)->empty())
+      all.insert(all.end(), {"--run-dir", folder() / "run"});  // it would win over the program's
     all.insert(all.end(), launch_flags.begin(), launch_flags.end());
     for (const std::string word : {TROUPE_RANK_PROBE, "--batch_size", "16", "--checkpoint_dir"}) all.push_back(word);
     all.push_back(folder() / "checkpoints");

@@ -58,8 +58,6 @@ struct RecoveryRun {
     if (!fault.empty()) environment["TROUPE_FAULT"] = fault;
     auto arguments = kRecoveryProbe;
     arguments.insert(arguments.end(), more.begin(), more.end());
-    ScratchDirectory metrics;
-    arguments.insert(arguments.end(), {"--run_dir", metrics / "run"});
     Launch launch(nproc, arguments, flags, environment);
     if (during) during(launch);
     const auto done = launch.finish();
@@ -67,7 +65,7 @@ struct RecoveryRun {
     INFO(output);
     REQUIRE(done.code == 0);
     state = load_checkpoint(launch.folder() / "checkpoints", "latest").state;
-    losses = losses_of(read_text(metrics / "run/metrics.jsonl"), &repeated);
+    losses = losses_of(read_text(launch.folder() / "run/metrics.jsonl"), &repeated);
     CHECK(processes_of(launch.folder().path()).empty());
   }
   /// The same job, but for LibTorch's dropout, on simulated ranks.

@@ -38,3 +38,13 @@ TEST_CASE(
   CHECK((refused.wait == 200s));
   CHECK(decide_restart({0s}, {100s, 200s, 300s, 700s}).start);
 }
+
+TEST_CASE("[R07] the same end of two lives, at once or after as many steps, is the program's fault") {
+  CHECK(is_program_fault({"signal 11", 57}, {"signal 11", 0}));
+  CHECK(is_program_fault({"exit code 3", 40}, {"exit code 3", 41}));
+  CHECK(is_program_fault({"a hang", 0}, {"a hang", 1}));
+  CHECK_FALSE(is_program_fault({"signal 11", 57}, {"signal 6", 0}));
+  CHECK_FALSE(is_program_fault({"signal 11", 57}, {"signal 11", 500}));
+  CHECK_FALSE(is_program_fault({"", 0}, {"", 0}));  // killed from outside
+  CHECK_FALSE(is_program_fault({}, {"signal 11", 0}));
+}

@@ -28,3 +28,27 @@ TEST_CASE("[L05] a slot is started again where recovery is on, its host has an a
   CHECK(slots.starting() == (recovery.enabled ? 1 : 0));
   if (recovery.enabled) CHECK((started.order.process == ProcessId{0, 1}));
 }
+
+TEST_CASE("[R07] after the same end of two lives in a row nothing is started again") {
+  caf::actor_system_config config;
+  caf::actor_system system(config);
+  caf::scoped_actor self(system);
+  RecoveryOptions recovery;
+  recovery.enabled = true;
+  SlotTable slots(recovery, 2);
+  slots.set_agent("a", caf::actor_cast<NodeAgentActor>(caf::actor(self)));
+  for (const int slot : {0, 1}) slots.set_host(slot, "a");
+  const auto restarts = [&](int slot) {
+    return static_cast<bool>(slots.restart(slot, SlotTable::Time{}, [] { return std::uint64_t{7}; }).agent);
+  };
+  slots.explain_death(1, {"signal 11", 5});
+  slots.explain_death(0, {"signal 11", 0});  // of another slot
+  slots.explain_death(1, {"", 0});           // by another's hand, between two of the same
+  slots.explain_death(1, {"signal 11", 0});
+  CHECK(slots.program_fault().empty());
+  CHECK(restarts(1));
+  slots.explain_death(1, {"signal 11", 1});
+  CHECK(slots.program_fault() == "slot 1 on a ended in two lives of the same: signal 11, step 1 of its life");
+  CHECK_FALSE(restarts(1));
+  CHECK_FALSE(restarts(0));
+}

@@ -34,7 +34,7 @@ TEST_CASE("[L02] torchrun's environment is understood") {
   CHECK(place.node == "node1");
   CHECK(place.master_addr == "10.0.0.1");
   CHECK(place.master_port == 29500);
-  CHECK(place.job_id == "run");
+  CHECK(place.run.job_id == "run");
   CHECK(place.interface_address == "");  // there are other nodes: not loopback
   CHECK(read({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_PORT", "29500"}})
             .interface_address == "127.0.0.1");
@@ -54,7 +54,7 @@ TEST_CASE("[L02] our own environment names the coordinator") {
       read({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"TROUPE_COORDINATOR", "127.0.0.1:4242"}, {"TROUPE_JOB_ID", "job"}});
   CHECK(place.coordinator_host == "127.0.0.1");
   CHECK(place.coordinator_port == 4242);
-  CHECK(place.job_id == "job");
+  CHECK(place.run.job_id == "job");
   CHECK(place.recovery);
 }
 

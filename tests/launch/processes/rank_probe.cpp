@@ -24,11 +24,12 @@
 
 namespace {
 
-// Whether this process is to misbehave now. A slot's next life behaves.
+// Whether this process is to misbehave now.
 bool misbehaves(const troupe::Config& config, std::int64_t step) {
   const char *rank = std::getenv("RANK"), *restarts = std::getenv("TROUPE_RESTARTS");
   return rank != nullptr && std::atoi(rank) == config.get<std::int64_t>("fail_rank") &&
-         step >= config.get<std::int64_t>("fail_step") && (restarts == nullptr || std::atoi(restarts) == 0);
+         step >= config.get<std::int64_t>("fail_step") &&
+         (restarts == nullptr || std::atoi(restarts) < config.get<std::int64_t>("fail_lives"));
 }
 
 // Samples, and on the rank that misbehaves a disk that fails or stands still.
@@ -154,10 +155,12 @@ int main(int argc, char** argv) {
   job.declare = [](troupe::Config& config) {
     config.declare("fail_rank", std::int64_t{-1}, "the rank that misbehaves");
     config.declare("fail_step", std::int64_t{3}, "when");
-    config.declare("fail_how", std::string("throw"),
-                   "throw, exit, kill, abort, touch (a parameter of the last block), hang, slow, flip, load_throw, "
-                   "load_stall; new, "
-                   "tensor: there is no memory; grow: takes all");
+    config.declare("fail_lives", std::int64_t{1}, "so many lives of its slot do; the next one behaves");
+    config.declare(
+        "fail_how", std::string("throw"),
+        "throw, exit, leave, kill, abort, touch (a parameter of the last block), hang, slow, flip, load_throw, "
+        "load_stall; new, "
+        "tensor: there is no memory; grow: takes all");
     config.declare("pause_ms", std::int64_t{0}, "in every step");
     config.declare("probe_load_ms", std::int64_t{0}, "for every batch, in the loader");
     config.declare(
@@ -208,6 +211,7 @@ int main(int argc, char** argv) {
     if (misbehaves(config, step) && step == config.get<std::int64_t>("fail_step")) {
       const auto how = config.get<std::string>("fail_how");
       if (how == "exit") _exit(7);
+      if (how == "leave") _exit(0);
       if (how == "kill") ::kill(::getpid(), SIGKILL);
       if (how == "abort") std::abort();
       if (how == "touch") (void)model.parameters()[32].sum().item<float>();

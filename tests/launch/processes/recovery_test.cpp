@@ -196,6 +196,27 @@ TEST_CASE("[L05] with too few ranks left the job saves and ends with exit code 7
   CHECK(load_checkpoint(launch.folder() / "checkpoints", "latest").state.step == 11);
 }
 
+TEST_CASE("[R07] a program that ends of the same in two lives of a rank ends the job, which saves what there is") {
+  struct Case {
+    std::string how, cause;
+    std::vector<std::string> more = {};
+  };
+  const auto [how, cause, more] = GENERATE(Case{"abort", "signal 6"}, Case{"exit", "exit code 7"},
+                                           Case{"leave", "exit code 0"}, Case{"hang", "a hang", {"--hang-after", "2"}});
+  CAPTURE(how);
+  auto arguments = kRecoveryProbe;
+  arguments.insert(arguments.end(), {"--run_dir", "", "--fail_rank", "1", "--fail_step", "11", "--fail_lives", "9",
+                                     "--fail_how", how, "--collective_timeout", "2"});
+  Launch launch(2, arguments, more);
+  const auto done = launch.finish();
+  INFO(done.output);
+  CHECK(done.code == 70);
+  CHECK_THAT(done.output, Catch::Contains("slot 1 on localhost ended in two lives of the same: " + cause) &&
+                              Catch::Contains("a fault of the program, which another life would have again"));
+  CHECK((testing::lives_in(done.output) == std::map<std::string, int>{{"rank 0", 1}, {"rank 1", 2}}));
+  CHECK(load_checkpoint(launch.folder() / "checkpoints", "latest").state.step == 11);
+}
+
 TEST_CASE("[L05] fault 7: a newcomer or a donor that dies during the heal is replaced too", "[share]") {
   const std::string second = GENERATE("slot=2,step=11,at=heal,life=1", "slot=0,step=11,at=heal");
   const Run run(4, {}, "slot=2,step=11,at=forward;" + second);

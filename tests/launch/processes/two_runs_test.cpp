@@ -247,6 +247,68 @@ TEST_CASE("[R01] a run folder that holds another run's records is refused, unles
   CHECK(testing::read_text(run + "/metrics.jsonl").starts_with(files.at(run + "/metrics.jsonl")));
 }
 
+TEST_CASE("[R01] a run that is resumed goes on in its folder and as itself, however it is started") {
+  for (const auto& start : {kAlone, kSimulated, launched({"--nproc", "2"}), launched({"--hosts", "localhost:2"})}) {
+    const ScratchDirectory folder;
+    CAPTURE(start);
+    REQUIRE(run_in(folder, start).code == 0);
+    const auto first = folder.path() + "/runs/" + fs::read_symlink(folder / "runs/latest").string();
+    CHECK(fs::exists(first + "/checkpoints/step-00000016"));
+    REQUIRE(run_in(folder, start).code == 0);
+    const auto second = folder.path() + "/runs/" + fs::read_symlink(folder / "runs/latest").string();
+    REQUIRE(first != second);
+    const auto untouched = files_of(first);
+    const auto before = nlohmann::json::parse(testing::read_text(second + "/run.json"));
+
+    const auto resumed = run_in(folder, start + Words{"--resume", "latest", "--epochs", "2"});
+    INFO(resumed.output);
+    REQUIRE(resumed.code == 0);
+    CHECK_THAT(resumed.output, Catch::Contains("resume: goes on with runs/"));
+    CHECK(files_of(first) == untouched);
+    CHECK(names_in(folder / "runs").size() == 3);
+    CHECK(fs::exists(second + "/checkpoints/step-00000032"));
+    const auto after = nlohmann::json::parse(testing::read_text(second + "/run.json"));
+    CHECK(after["run_id"] == before["run_id"]);
+    CHECK(after["started"] == before["started"]);
+    CHECK(after["job_id"] != before["job_id"]);
+    REQUIRE(after["lives"].size() == 2);
+    CHECK(after["lives"][0] == before["lives"][0]);
+    CHECK(manifest_of(second + "/checkpoints/step-00000032")["metadata"]["run"] == before["run_id"]);
+
+    const auto named = fs::path(first).filename().string();
+    CHECK(run_in(folder, start + Words{"--resume", named + "@16", "--epochs", "2"}).code == 0);
+    CHECK(fs::exists(first + "/checkpoints/step-00000032"));
+    const auto nothing = run_in(folder, start + Words{"--resume", named + "@17", "--epochs", "2"});
+    CHECK(nothing.code == 2);
+    CHECK_THAT(nothing.output, Catch::Contains("no checkpoint of step 17"));
+    const auto complete = run_in(folder, start + Words{"--resume", "auto"});
+    CHECK(complete.code == 0);
+    CHECK(names_in(folder / "runs").size() == 3);
+  }
+}
+
+TEST_CASE("[R04] a program's run_dir is the launcher's, from wherever it is given; the launcher's own flag wins") {
+  const ScratchDirectory folder;
+  testing::write_text(folder / "train.toml", "[run]\nrun_dir = \"file\"\n");
+  const Words quick{"--max_steps", "2", "--log_interval", "1", "--save_every", "-1"};
+  const auto check = [&](const Words& words, const Variables& variables, const std::string& expected) {
+    CAPTURE(words, expected);
+    const auto done = run_in(folder, words + quick, variables);
+    INFO(done.output);
+    REQUIRE(done.code == 0);
+    for (const auto* name : {"/metrics.jsonl", "/run.json", "/rank0.log", "/rank1.log"})
+      CHECK(fs::exists(folder.path() + "/" + expected + name));
+    CHECK_FALSE(fs::exists(folder / "runs"));
+    fs::remove_all(folder.path() + "/" + expected);
+  };
+  check(launched({"--nproc", "2"}) + Words{"--config", "train.toml"}, {}, "file");
+  check(launched({"--nproc", "2"}) + Words{"--config", "train.toml"}, {{"TROUPE_RUN_DIR", "variable"}}, "variable");
+  check(launched({"--nproc", "2"}) + Words{"--config", "train.toml", "--run-dir", "flag"}, {}, "flag");
+  check(launched({"--hosts", "localhost:2"}) + Words{"--run_dir", "flag"}, {}, "flag");
+  check(launched({"--nproc", "2", "--run-dir", "ours"}) + Words{"--run_dir", "flag"}, {}, "ours");
+  check(launched({"--nproc", "2", "--run-dir", "ours"}) + Words{"--config", "train.toml"}, {}, "ours");
+}
+
 TEST_CASE("[R01] checkpoints and saves of two runs bear two names, however these are started") {
   const ScratchDirectory folder;
   std::set<std::string> jobs, attempts;

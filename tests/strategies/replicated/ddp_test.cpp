@@ -508,6 +508,36 @@ TEST_CASE(
                              Catch::Contains(in_loss ? "the loss is not finite" : "the gradient of second.bias"));
 }
 
+TEST_CASE("[R08] a job whose steps are all skipped ends after max_skipped_steps of them in a row") {
+  const std::int64_t most = GENERATE(1, 3, 0);
+  auto jobs = ddp_cluster(2);
+  jobs.options.training.on_not_finite = "skip";
+  jobs.options.training.max_skipped_steps = most;
+  std::array<int, 2> skipped{};
+  const auto errors = jobs.run([&](RankSystem& rank) {
+    auto model = make_mlp();
+    rank.compute().distribute(model);
+    auto optimizer = sgd(*model);
+    for (int s = 0; s < 12; ++s) {
+      const auto [input, target] = global_batch(s);
+      const bool good = s < 2 || (s == 4 && most != 1);  // one between two bad ones begins the count anew
+      auto loss = mean_loss(*model, input, target);
+      if (!good && rank.compute().rank() == 1) loss = loss / 0;
+      rank.compute().backward(loss, 16);
+      if (!rank.compute().step(*optimizer, 0.1).committed) ++skipped[static_cast<std::size_t>(rank.compute().rank())];
+    }
+  });
+  const int before = most == 1 ? 0 : most == 3 ? 4 : 9;  // those that ended nothing
+  for (const std::size_t r : {0, 1}) {
+    CHECK(skipped[r] == before);
+    if (most == 0) CHECK(errors[r].empty());
+    if (most == 1) CHECK_THAT(errors[r], Catch::Contains("1 step was skipped, the last because the loss"));
+    if (most == 3)
+      CHECK_THAT(errors[r], Catch::Contains("3 steps in a row were skipped, the last because the loss"));
+    if (most > 0) CHECK_THAT(errors[r], Catch::Contains("raise max_skipped_steps"));
+  }
+}
+
 TEST_CASE("[T06] fault 22: an exception on one rank ends the others within the deadline with its text") {
   const auto started = std::chrono::steady_clock::now();
   const auto errors = ddp_cluster(3).run([&](RankSystem& rank) {

@@ -1,4 +1,4 @@
-#include "launch/process/run_lock.hpp"
+#include "launch/run/run_lock.hpp"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -12,6 +12,7 @@
 #include <filesystem>
 
 #include "launch/process/displayable.hpp"
+#include "launch/run/run_identity.hpp"
 #include "tensor_io/base/error.hpp"
 
 namespace troupe {
@@ -19,7 +20,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kRuns = "runs";
 constexpr const char* kLatest = "latest";
 
 fs::path normal(const std::string& folder) {
@@ -54,7 +54,7 @@ RunLock::~RunLock() {
 void RunLock::take() {
   if (fd_ >= 0 || folder_.empty()) return;
   const auto path = normal(folder_);
-  if (path.filename() == kLatest && path.parent_path().filename() == kRuns)
+  if (path.filename() == kLatest && path.parent_path().filename() == kRunsFolder)
     throw Error(ErrorCode::usage, "run_dir", "'" + displayable(folder_, 200) + "' is the link to the newest run",
                 "leave it out, and the run makes a folder of its own, or name another");
   std::error_code failure;
@@ -78,8 +78,9 @@ void RunLock::take() {
 
 void point_latest_to(const std::string& folder) {
   const auto path = normal(folder);
-  if (path.parent_path() != kRuns) return;
-  const auto link = fs::path(kRuns) / kLatest, made = fs::path(kRuns) / (".latest-" + path.filename().string());
+  if (path.parent_path() != kRunsFolder) return;
+  const auto link = fs::path(kRunsFolder) / kLatest,
+             made = fs::path(kRunsFolder) / (".latest-" + path.filename().string());
   std::error_code failure;
   const auto there = fs::symlink_status(link, failure);
   if (fs::exists(there) && !fs::is_symlink(there)) {

@@ -1,4 +1,4 @@
-#include "launch/process/run_identity.hpp"
+#include "launch/run/run_identity.hpp"
 
 #include <unistd.h>
 
@@ -79,7 +79,7 @@ std::string run_folder_of(const RunIdentity& run, const std::string& program) {
   auto hash = hash_of(run.id);
   std::string letters;
   for (int i = 0; i < 4; ++i, hash /= 26) letters += static_cast<char>('a' + hash % 26);
-  return std::string("runs/") + time + "-" + name + "-" + letters;
+  return std::string(kRunsFolder) + "/" + time + "-" + name + "-" + letters;
 }
 
 }  // namespace troupe

@@ -7,6 +7,8 @@ namespace troupe {
 
 /// The value of run_dir for which each run makes a folder of its own below runs/.
 inline constexpr const char* kNewRunFolder = "auto";
+/// Where these folders are made.
+inline constexpr const char* kRunsFolder = "runs";
 
 /// 128 random bits, as text.
 std::string make_job_id();

@@ -1,0 +1,18 @@
+#pragma once
+#include <string>
+
+namespace troupe {
+
+/// What the parts of a job are told of its run.
+struct RunOfJob {
+  std::string job_id;      ///< of this life
+  std::string folder;      ///< empty: none
+  std::string run_id;      ///< of the run's first life
+  std::string checkpoint;  ///< that this life goes on from; empty: the program says
+
+  /// A line each, and back. Throws Error(bad_data) for another number of lines.
+  std::string to_text() const;
+  static RunOfJob from_text(const std::string& text);
+};
+
+}  // namespace troupe

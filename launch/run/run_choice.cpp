@@ -1,0 +1,211 @@
+#include "launch/run/run_choice.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "launch/process/displayable.hpp"
+#include "tensor_io/base/error.hpp"
+#include "tensor_io/checkpoint/checkpoint_store.hpp"
+
+namespace troupe {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uintmax_t kLargestFile = 16 << 20;  // of a run.json, of a manifest
+constexpr const char* kCheckpoints = "checkpoints";
+constexpr const char* kStartOne = "leave --resume out to start one";
+
+nlohmann::json read_json(const fs::path& path) {
+  std::error_code failure;
+  if (!fs::is_regular_file(path, failure) || fs::file_size(path, failure) > kLargestFile) return {};
+  std::ifstream file(path);
+  return nlohmann::json::parse(file, nullptr, false);
+}
+
+std::string text_of(const nlohmann::json& object, const char* key) {
+  if (!object.is_object()) return {};
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+bool has_checkpoints(const std::string& folder) {
+  try {
+    return !list_checkpoints(folder).empty();
+  } catch (const Error&) {
+    return false;  // who reads them says why they can't be read
+  }
+}
+
+struct EarlierRun {
+  std::string id, folder, program;
+  std::string started;  // its last life
+};
+
+std::optional<EarlierRun> run_in(const std::string& folder) {
+  const auto facts = read_json(fs::path(folder) / "run.json");
+  EarlierRun run{text_of(facts, "run_id"), folder, {}, text_of(facts, "started")};
+  if (facts.is_object() && facts.contains("lives") && facts["lives"].is_array() && !facts["lives"].empty())
+    run.started = text_of(facts["lives"].back(), "started");
+  if (run.id.empty()) run.id = text_of(facts, "job_id");  // of an older version
+  if (run.id.empty()) return std::nullopt;
+  const auto command = facts.find("command");
+  if (command != facts.end() && command->is_array() && !command->empty() && command->front().is_string())
+    run.program = fs::path(command->front().get<std::string>()).filename().string();
+  return run;
+}
+
+// Those of a program below runs/, the newest first.
+std::vector<EarlierRun> runs_of(const std::string& program) {
+  std::vector<EarlierRun> runs;
+  std::error_code failure;
+  for (const auto& entry : fs::directory_iterator(kRunsFolder, failure)) {
+    if (entry.is_symlink(failure) || !entry.is_directory(failure)) continue;
+    auto run = run_in(entry.path().string());
+    if (run && run->program == fs::path(program).filename().string()) runs.push_back(std::move(*run));
+  }
+  std::sort(runs.begin(), runs.end(),
+            [](const auto& a, const auto& b) { return std::tie(a.started, a.folder) > std::tie(b.started, b.folder); });
+  return runs;
+}
+
+// `RUN@STEP` as the two.
+std::pair<std::string, std::optional<std::int64_t>> split_step(const std::string& resume) {
+  const auto at = resume.rfind('@');
+  const auto digits = at == std::string::npos ? std::string() : resume.substr(at + 1);
+  const bool number = !digits.empty() && digits.size() < 18 &&
+                      std::all_of(digits.begin(), digits.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
+  if (!number) return {resume, std::nullopt};
+  return {resume.substr(0, at), std::stoll(digits)};
+}
+
+class Chooser {
+ public:
+  Chooser(const RunSettings& settings, const RunIdentity& fresh, const std::string& program)
+      : settings_(settings), fresh_(fresh), program_(program) {}
+
+  RunChoice choose() {
+    if (settings_.resume.empty()) return new_run();
+    const bool may_begin = settings_.resume == "auto";
+    if (!may_begin && settings_.resume != "latest") return named();
+    const bool a_run_is_given = given(settings_.run_dir) && !settings_.run_dir.empty();
+    if (!a_run_is_given && !given(settings_.checkpoint_dir)) return newest(may_begin);
+    const auto folder = checkpoint_folder(settings_.checkpoint_dir, given(settings_.run_dir) ? settings_.run_dir : "");
+    if (may_begin && !has_checkpoints(folder)) return new_run();
+    return of_checkpoints(folder, folder, "latest");
+  }
+
+ private:
+  static bool given(const std::string& folder) { return folder != kNewRunFolder; }
+
+  RunChoice with_folder(std::string id, std::string resume, const std::string& folder) const {
+    RunChoice run;
+    run.id = std::move(id);
+    run.is_new_folder = folder == kNewRunFolder;
+    run.folder = run.is_new_folder ? run_folder_of(fresh_, program_) : folder;
+    run.checkpoint_dir = checkpoint_folder(settings_.checkpoint_dir, run.folder);
+    run.resume = std::move(resume);
+    return run;
+  }
+
+  RunChoice new_run() const { return with_folder(fresh_.id, "", settings_.run_dir); }
+
+  // Goes on in the run's own folder, if the settings name no other.
+  RunChoice of_run(const EarlierRun& run, std::optional<std::int64_t> step) const {
+    auto choice = with_folder(run.id, "latest", given(settings_.run_dir) ? settings_.run_dir : run.folder);
+    const auto there = given(settings_.checkpoint_dir) ? settings_.checkpoint_dir : run.folder + "/" + kCheckpoints;
+    if (step) choice.resume = there + "/" + step_folder_name(*step);
+    if (there != choice.checkpoint_dir && !step) choice.resume = there;
+    return choice;
+  }
+
+  // A checkpoint, or a folder of them: says itself which run it is of.
+  RunChoice of_checkpoints(const std::string& path, const std::string& folder, const std::string& resume) const {
+    auto manifest = read_json(fs::path(path) / "manifest.json");
+    if (manifest.is_null() && has_checkpoints(folder))
+      manifest = read_json(fs::path(list_checkpoints(folder).back().path) / "manifest.json");
+    const auto metadata = manifest.is_object() ? manifest.value("metadata", nlohmann::json()) : nlohmann::json();
+    auto id = text_of(metadata, "run");
+    if (id.empty()) id = text_of(metadata, "job");  // of an older version
+    if (id.empty()) id = fresh_.id;
+    const auto its_folder = text_of(metadata, "run_dir");
+    const bool goes_on_there =
+        !given(settings_.run_dir) && !its_folder.empty() && run_id_in(its_folder).value_or("") == id;
+    return with_folder(id, resume, goes_on_there ? its_folder : settings_.run_dir);
+  }
+
+  RunChoice newest(bool may_begin) const {
+    const auto runs = runs_of(program_);
+    for (const auto& run : runs) {
+      if (!has_checkpoints(run.folder + "/" + kCheckpoints)) continue;
+      auto choice = of_run(run, std::nullopt);
+      choice.note = "goes on with " + run.folder;
+      if (&run != &runs.front()) choice.note += "; " + runs.front().folder + " is newer and has no checkpoint";
+      return choice;
+    }
+    if (may_begin) return new_run();
+    throw Error(ErrorCode::unavailable, "resume",
+                "no run of " + displayable(fs::path(program_).filename().string(), 80) + " below " + kRunsFolder +
+                    "/ has a checkpoint",
+                kStartOne);
+  }
+
+  RunChoice named() const {
+    const auto& text = settings_.resume;
+    std::error_code failure;
+    // What is there comes before what the text may mean otherwise.
+    for (const auto& path : {text, settings_.checkpoint_dir + "/" + text}) {
+      if (fs::exists(fs::path(path) / "manifest.json", failure) || has_checkpoints(path))
+        return of_checkpoints(path, path, text);
+    }
+    const auto [name, step] = split_step(text);
+    for (const auto& folder : {name, std::string(kRunsFolder) + "/" + name}) {
+      auto run = run_in(folder);
+      if (!run) continue;
+      if (fs::is_symlink(folder, failure))  // runs/latest
+        run->folder = (fs::path(folder).parent_path() / fs::read_symlink(folder, failure)).lexically_normal().string();
+      const auto there = given(settings_.checkpoint_dir) ? settings_.checkpoint_dir : run->folder + "/" + kCheckpoints;
+      if (!step && !has_checkpoints(there))
+        throw Error(ErrorCode::unavailable, "resume", displayable(run->folder, 200) + " has no checkpoint", kStartOne);
+      if (step && !fs::exists(fs::path(there) / step_folder_name(*step), failure)) throw no_such_step(there, *step);
+      return of_run(*run, step);
+    }
+    return with_folder(fresh_.id, text, settings_.run_dir);  // choose_checkpoint says what it is, or that it is nothing
+  }
+
+  static Error no_such_step(const std::string& folder, std::int64_t step) {
+    std::string steps;
+    for (const auto& entry : list_checkpoints(folder))
+      steps += (steps.empty() ? "" : ", ") + std::to_string(entry.step);
+    return {ErrorCode::usage, "resume", displayable(folder, 200) + " has no checkpoint of step " + std::to_string(step),
+            steps.empty() ? kStartOne : "it has those of steps " + steps};
+  }
+
+  const RunSettings& settings_;
+  const RunIdentity& fresh_;
+  const std::string& program_;
+};
+
+}  // namespace
+
+std::string checkpoint_folder(const std::string& checkpoint_dir, const std::string& run_folder) {
+  if (checkpoint_dir != kNewRunFolder) return checkpoint_dir;
+  return run_folder.empty() ? kCheckpoints : run_folder + "/" + kCheckpoints;
+}
+
+std::optional<std::string> run_id_in(const std::string& folder) {
+  const auto run = run_in(folder);
+  if (!run) return std::nullopt;
+  return run->id;
+}
+
+RunChoice choose_run(const RunSettings& settings, const RunIdentity& fresh, const std::string& program) {
+  return Chooser(settings, fresh, program).choose();
+}
+
+}  // namespace troupe

@@ -1,0 +1,41 @@
+#pragma once
+#include <optional>
+#include <string>
+
+#include "launch/run/run_identity.hpp"
+
+namespace troupe {
+
+/// What the settings say about a run.
+struct RunSettings {
+  std::string run_dir = kNewRunFolder;         ///< kNewRunFolder: not given; empty: none
+  std::string checkpoint_dir = kNewRunFolder;  ///< kNewRunFolder: not given
+  /// Empty: a new run. `latest`: where neither folder is given, the newest checkpoint of this program's newest run below
+  /// runs/; otherwise the newest in the folder given. `auto`: as latest where there is one, else a new run. RUN or
+  /// RUN@STEP: a run's folder, or its name below runs/. A checkpoint's path, or that of a folder of them; its name in
+  /// checkpoint_dir, `best` among them.
+  std::string resume;
+};
+
+/// The run that a job is a life of.
+struct RunChoice {
+  std::string id;              ///< that of the run's first life
+  std::string folder;          ///< empty: none
+  std::string checkpoint_dir;  ///< where its checkpoints go
+  std::string resume;          ///< for choose_checkpoint; empty: it is a new run
+  bool is_new_folder = false;  ///< the folder was chosen for it
+  std::string note;            ///< what a person should know of the choice; may be empty
+};
+
+/// Looks for the run below the working directory. `fresh`: who the job is if its run is a new one. `program`: what is
+/// run; of its path only the file's name counts. Throws Error(usage) where `resume` names nothing that is there,
+/// Error(unavailable) where there is no checkpoint for `latest`.
+RunChoice choose_run(const RunSettings& settings, const RunIdentity& fresh, const std::string& program);
+
+/// `checkpoint_dir`, or the place for checkpoints in a run's folder where that is kNewRunFolder.
+std::string checkpoint_folder(const std::string& checkpoint_dir, const std::string& run_folder);
+
+/// The id of the run whose folder this is, as run.json says. Nothing: it is no run's.
+std::optional<std::string> run_id_in(const std::string& folder);
+
+}  // namespace troupe

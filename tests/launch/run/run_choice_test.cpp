@@ -1,0 +1,198 @@
+#include "launch/run/run_choice.hpp"
+
+#include <filesystem>
+
+#include <nlohmann/json.hpp>
+
+#include "launch/config/settings_ahead.hpp"
+#include "launch/process/run_of_job.hpp"
+#include "tensor_io/base/error.hpp"
+#include "tests/catch.hpp"
+#include "tests/support/scratch_directory.hpp"
+
+using namespace troupe;
+using testing::ScratchDirectory;
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// A working directory with runs in it.
+class Runs {
+ public:
+  Runs() : before_(fs::current_path()) { fs::current_path(folder_.path()); }
+  ~Runs() { fs::current_path(before_); }
+  Runs(const Runs&) = delete;
+  Runs& operator=(const Runs&) = delete;
+
+  static void checkpoint(const std::string& path, const std::string& run, const std::string& run_dir) {
+    fs::create_directories(path);
+    const nlohmann::json manifest{{"metadata", {{"run", run}, {"run_dir", run_dir}}}};
+    testing::write_text(path + "/manifest.json", manifest.dump());
+  }
+  static void run(const std::string& name, const std::string& id, const std::string& started,
+                  const std::vector<std::string>& steps, const std::string& program = "train") {
+    const auto folder = "runs/" + name;
+    fs::create_directories(folder);
+    const nlohmann::json facts{{"run_id", id},
+                               {"job_id", id},
+                               {"started", "2026"},
+                               {"lives", {{{"started", started}}}},
+                               {"command", {"/bin/" + program, "--lr", "1"}}};
+    testing::write_text(folder + "/run.json", facts.dump());
+    for (const auto& step : steps) checkpoint(folder + "/checkpoints/" + step, id, folder);
+  }
+
+ private:
+  ScratchDirectory folder_;
+  const fs::path before_;
+};
+
+const RunIdentity kFresh{"fresh", 1'000'000'000};
+
+RunChoice choose(const RunSettings& settings) { return choose_run(settings, kFresh, "./train"); }
+
+}  // namespace
+
+TEST_CASE("[R01] a run has a folder, and its checkpoints lie in it, unless the settings say otherwise") {
+  const Runs runs;
+  const auto none = choose({});
+  CHECK(none.id == "fresh");
+  CHECK(none.is_new_folder);
+  CHECK(none.folder.starts_with("runs/2001"));
+  CHECK(none.folder.find("-train-") != std::string::npos);
+  CHECK(none.checkpoint_dir == none.folder + "/checkpoints");
+  CHECK(none.resume.empty());
+
+  const auto given = choose({"a", kNewRunFolder, ""});
+  CHECK_FALSE(given.is_new_folder);
+  CHECK(given.folder == "a");
+  CHECK(given.checkpoint_dir == "a/checkpoints");
+  CHECK(choose({"a", "c", ""}).checkpoint_dir == "c");
+  CHECK(choose({"", kNewRunFolder, ""}).checkpoint_dir == "checkpoints");
+}
+
+TEST_CASE("[R01] resume latest goes on with this program's newest run, in its folder and under its id") {
+  const Runs runs;
+  Runs::run("a", "A", "2026-02-01", {"step-00000018"});
+  Runs::run("b", "B", "2026-03-01", {"step-00000018", "step-00000036"});
+  Runs::run("c", "C", "2026-04-01", {"step-00000018"}, "another");
+  for (const auto* word : {"latest", "auto"}) {
+    const auto choice = choose({kNewRunFolder, kNewRunFolder, word});
+    CHECK(choice.id == "B");
+    CHECK(choice.folder == "runs/b");
+    CHECK(choice.checkpoint_dir == "runs/b/checkpoints");
+    CHECK(choice.resume == "latest");
+    CHECK_FALSE(choice.is_new_folder);
+  }
+
+  SECTION("a newer one without a checkpoint is passed over, and said") {
+    Runs::run("d", "D", "2026-05-01", {});
+    const auto choice = choose({kNewRunFolder, kNewRunFolder, "latest"});
+    CHECK(choice.id == "B");
+    CHECK(choice.note == "goes on with runs/b; runs/d is newer and has no checkpoint");
+  }
+  SECTION("an earlier run that was resumed last is the newest") {
+    Runs::run("a", "A", "2026-06-01", {"step-00000018"});
+    CHECK(choose({kNewRunFolder, kNewRunFolder, "latest"}).id == "A");
+  }
+  SECTION("a program without a run folder of its own reads there") {
+    const auto choice = choose({"", kNewRunFolder, "latest"});
+    CHECK(choice.folder.empty());
+    CHECK(choice.resume == "runs/b/checkpoints");
+  }
+  SECTION("in the folder given") {
+    CHECK(choose({"runs/a", kNewRunFolder, "latest"}).id == "A");
+    const auto checkpoints = choose({kNewRunFolder, "runs/a/checkpoints", "latest"});
+    CHECK(checkpoints.id == "A");
+    CHECK(checkpoints.folder == "runs/a");
+    CHECK(checkpoints.checkpoint_dir == "runs/a/checkpoints");
+  }
+}
+
+TEST_CASE("[R01] resume auto begins where there is nothing to go on from, resume latest is refused there") {
+  const Runs runs;
+  Runs::run("a", "A", "2026-02-01", {});
+  const auto choice = choose({kNewRunFolder, kNewRunFolder, "auto"});
+  CHECK(choice.id == "fresh");
+  CHECK(choice.resume.empty());
+  CHECK(choice.is_new_folder);
+  CHECK(choose({"mine", kNewRunFolder, "auto"}).resume.empty());
+  CHECK_THROWS_WITH(choose({kNewRunFolder, kNewRunFolder, "latest"}),
+                    Catch::Contains("no run of train below runs/ has a checkpoint") &&
+                        Catch::Contains("leave --resume out to start one"));
+}
+
+TEST_CASE("[R01] a run is named by its folder or its name, with a step or without") {
+  const Runs runs;
+  Runs::run("a", "A", "2026-02-01", {"step-00000018", "step-00000036"});
+  Runs::run("b", "B", "2026-03-01", {"step-00000018"});
+  fs::create_directory_symlink("a", "runs/latest");
+  for (const auto* name : {"a", "runs/a", "./runs/a/", "latest@36", "runs/latest"}) {
+    const auto choice = choose({kNewRunFolder, kNewRunFolder, name});
+    CAPTURE(name);
+    CHECK(choice.id == "A");
+    CHECK(fs::equivalent(choice.folder, "runs/a"));
+    CHECK_FALSE(fs::is_symlink(choice.folder));
+  }
+  const auto step = choose({kNewRunFolder, kNewRunFolder, "a@18"});
+  CHECK(step.resume == "runs/a/checkpoints/step-00000018");
+  CHECK(step.checkpoint_dir == "runs/a/checkpoints");
+  CHECK_THROWS_WITH(choose({kNewRunFolder, kNewRunFolder, "a@19"}),
+                    Catch::Contains("no checkpoint of step 19; it has those of steps 18, 36"));
+
+  SECTION("a checkpoint's path says which run it is of") {
+    const auto choice = choose({kNewRunFolder, kNewRunFolder, "runs/a/checkpoints/step-00000018"});
+    CHECK(choice.id == "A");
+    CHECK(choice.folder == "runs/a");
+    CHECK(choice.resume == "runs/a/checkpoints/step-00000018");
+  }
+  SECTION("a copy of a checkpoint goes on as its run, in a new folder where the run's is gone") {
+    Runs::checkpoint("copy/step-00000018", "gone", "runs/gone");
+    const auto choice = choose({kNewRunFolder, kNewRunFolder, "copy/step-00000018"});
+    CHECK(choice.id == "gone");
+    CHECK(choice.is_new_folder);
+  }
+  SECTION("a folder that is now another run's is not taken for the checkpoint's") {
+    Runs::checkpoint("copy/step-00000018", "before", "runs/a");
+    CHECK(choose({kNewRunFolder, kNewRunFolder, "copy/step-00000018"}).is_new_folder);
+  }
+}
+
+TEST_CASE("[R04] the launcher reads ahead what a program is given, and the later wins") {
+  const ScratchDirectory folder;
+  const auto file = folder / "train.toml";
+  testing::write_text(
+      file, "[run]\nrun_dir = \"file\"\n[checkpoint]\nresume = \"latest\"\n[odd]\nx = 1\n");
+  const std::vector<std::string> names{"run_dir", "resume"};
+  const auto ahead = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), "./train");
+    return settings_ahead(words, names);
+  };
+  CHECK(ahead({}).empty());
+  CHECK(ahead({"--config", file})["run_dir"] == "file");
+  CHECK(ahead({"--config=" + file, "--lr", "1"})["resume"] == "latest");
+  for (const auto& words : std::vector<std::vector<std::string>>{{"--run_dir", "flag"},
+                                                                 {"--run-dir=flag"},
+                                                                 {"--run.run_dir", "flag"},
+                                                                 {"--progress_bar", "--run-dir", "flag"}})
+    CHECK(ahead(words)["run_dir"] == "flag");
+  CHECK(ahead({"--config", file, "--run_dir", ""}).at("run_dir").empty());
+  ::setenv("TROUPE_RUN_DIR", "variable", 1);
+  CHECK(ahead({"--config", file})["run_dir"] == "variable");
+  CHECK(ahead({"--run_dir", "flag"})["run_dir"] == "flag");
+  ::unsetenv("TROUPE_RUN_DIR");
+  testing::write_text(file, "run_dir = ");
+  CHECK(ahead({"--config", file}).empty());
+  CHECK(ahead({"--config", folder / "none.toml"}).empty());
+}
+
+TEST_CASE("what the parts of a job know of the run comes back from its text") {
+  const RunOfJob run{"job", "runs/a", "run", ""};
+  const auto back = RunOfJob::from_text(run.to_text());
+  CHECK(back.job_id == "job");
+  CHECK(back.folder == "runs/a");
+  CHECK(back.run_id == "run");
+  CHECK(back.checkpoint.empty());
+  CHECK_THROWS_AS(RunOfJob::from_text("job\nruns/a\n"), Error);
+}
