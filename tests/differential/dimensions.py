@@ -50,7 +50,7 @@ DIMENSIONS = {
     "validate": [0, 7],
     "loss_scaler": ["auto", "on"],
     "loss_scale_interval": [2000, 2],
-    "on_not_finite": ["skip", "stop"],
+    "on_not_finite": ["skip", "stop", "skip:1"],  # the last: max_skipped_steps 1
     "sync_every": [2, 3],
     "outer_momentum": [0.9, 0],
     "fragments": [1, 2],
@@ -89,7 +89,7 @@ RARE = {
     "static_graph": {True: 6},
     "early_update": {True: 6},
     "amp": {"bf16": 8, "fp16": 8},
-    "on_not_finite": {"stop": 3},
+    "on_not_finite": {"stop": 3, "skip:1": 3},
     "switch_at": {"3:ddp": 3, "3:local_sgd": 3, "4:diloco": 3},
     "event": {"kill": 6, "lose": 8, "all": 12, "infinite": 8, "net": 6, "disk": 12, "stop": 12},
 }
@@ -234,6 +234,7 @@ REFUSED = [
     Refusal("sync_batchnorm", lambda j: j["sync_batchnorm"] and any_phase(j, is_mesh),
             "it would wait for ranks that run another stage or micro-batch"),
     Refusal("on_not_finite event", lambda j: j["on_not_finite"] == "stop" and j["event"] == "infinite", "the loss is not finite"),
+    Refusal("on_not_finite event", lambda j: j["on_not_finite"] == "skip:1" and j["event"] == "infinite", "step was… skipped, the last because"),
 ]
 
 
@@ -285,7 +286,7 @@ def settle_once(job):
         simple("loss_scale_interval")
         if job["comm_hook"] == "fp16":  # it may overflow
             simple("on_not_finite")
-    if job["event"] == "infinite" and job["on_not_finite"] == "stop":  # the rank with that loss must have a sample then
+    if job["event"] == "infinite" and job["on_not_finite"] != "skip":  # the rank with that loss must have a sample then
         simple("drop_last", *uneven)
     if job["optimizer"] == "adamw":
         simple("rule")

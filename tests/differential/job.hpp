@@ -75,7 +75,7 @@ struct Job {
   std::string amp = "none";  ///< none, bf16, fp16
   std::string loss_scaler = "auto";
   int loss_scale_interval = 2000;
-  std::string on_not_finite = "skip";
+  std::string on_not_finite = "skip";  ///< skip, stop; skip:1: max_skipped_steps is 1
   int sync_every = 2;           ///< local_sgd, diloco
   double outer_momentum = 0.9;  ///< diloco
   int fragments = 1;            ///< diloco

@@ -74,7 +74,8 @@ Config config_of(const Job& job, const std::string& folder) {
   config.lr_step_epochs = 1;
   config.lr_step_factor = 0.5;
   config.warmup_steps = job.warmup_steps;
-  config.on_not_finite = job.on_not_finite;
+  config.on_not_finite = job.on_not_finite.substr(0, 4);
+  if (job.on_not_finite == "skip:1") config.max_skipped_steps = 1;
   config.bucket_cap_mb = job.bucket_mb;
   config.first_bucket_mb = std::min(1.0, job.bucket_mb);
   config.comm_hook = job.comm_hook;

@@ -100,6 +100,52 @@ TEST_CASE("[C01] a run that stops after step 30 and resumes on the same ranks is
   check_equal(resumed, uninterrupted);
 }
 
+TEST_CASE("[R06] a run that resumes with fewer samples leaves no epoch out, and with more it begins none too early") {
+  testing::ScratchDirectory folder;
+  // The steps of each epoch that a run takes on so many samples.
+  const auto steps_of = [&](std::int64_t samples, std::int64_t epochs, const std::string& resume) {
+    Config config;
+    config.checkpoint_dir = folder.path();
+    config.run_dir = "";
+    config.batch_size = 16;
+    config.validate_every = 0;
+    config.epochs = epochs;
+    config.save_every = 7;
+    config.keep_last = 10;
+    config.resume = resume;
+    std::map<std::int64_t, int> steps;
+    const auto errors = testing::run_program(1, config, [&](Rank& rank) {
+      const auto model = rank.distribute([&] { return job().model(config); });
+      const auto optimizer = rank.make_optimizer(*model);
+      rank.keep_checkpoints(*optimizer);
+      const auto input = torch::zeros({samples, 6});
+      for (const auto& batch :
+           rank.loader(std::make_shared<TensorDataset>(input, torch::zeros({samples}, torch::kLong)))) {
+        rank.backward(job().loss(*model, batch, config));
+        rank.step(*optimizer);
+        ++steps[batch.epoch];
+      }
+    });
+    for (const auto& error : errors) CHECK(error.empty());
+    return steps;
+  };
+  using Steps = std::map<std::int64_t, int>;
+  CHECK((steps_of(160, 1, "") == Steps{{0, 10}}));
+  const auto middle = folder / "step-00000007", end = folder / "step-00000010";
+  CHECK((steps_of(160, 2, middle) == Steps{{0, 3}, {1, 10}}));
+  CHECK((steps_of(32, 3, middle) == Steps{{1, 2}, {2, 2}}));  // the epoch's 2 steps are over
+  CHECK((steps_of(320, 2, middle) == Steps{{0, 13}, {1, 20}}));
+  CHECK((steps_of(32, 3, end) == Steps{{1, 2}, {2, 2}}));
+}
+
+TEST_CASE("[R06] other data than a checkpoint's is told by what is known of both") {
+  CHECK(data_change({160, 5}, {32, 6}) == "the data had 160 samples, and has 32");
+  CHECK(data_change({160, 5}, {160, 6}) == "the data is in other files: their names or lengths differ");
+  CHECK(data_change({160, 5}, {160, 5}).empty());
+  CHECK(data_change({160, 0}, {160, 6}).empty());
+  CHECK(data_change({0, 0}, {160, 6}).empty());  // of an older version
+}
+
 TEST_CASE("[S04] total_steps is what the run will have done, also when it is resumed, or over") {
   testing::ScratchDirectory folder;
   const auto steps_of = [&](std::int64_t epochs, const std::string& resume) {
@@ -216,9 +262,10 @@ TEST_CASE("[S04] what of a checkpoint's data order changed is told by name, with
   CHECK((data_order_changes(saved, config) == std::vector<std::string>{"shuffle_buffer was 1024, is 7"}));
   config = {};
   config.seed = 9;
+  config.drop_last = false;
   config.shuffle = false;
   CHECK((data_order_changes(saved, config) ==
-         std::vector<std::string>{"shuffle was true, is false", "seed was 42, is 9"}));
+         std::vector<std::string>{"shuffle was true, is false", "seed was 42, is 9", "drop_last was true, is false"}));
   for (const char* other : {"", "{}", "[]", "{\"batch_size\":", "7"}) CHECK(data_order_changes(other, config).empty());
 }
 
