@@ -165,10 +165,9 @@ int launch(const LauncherOptions& options) {
     const auto choice = choose_run(run_settings(options), fresh, options.command[0]);
     run = {fresh.id, choice.folder, choice.id, choice.resume};
     is_new = choice.is_new_folder;
-    if (run.checkpoint.empty()) refuse_records_in(run.folder);  // before the ranks' logs are opened in it
     if (!choice.note.empty()) std::fprintf(stderr, "resume: %s\n", choice.note.c_str());
   }
-  RunLock lock(run.folder, is_new);
+  RunLock lock(run.folder, is_new, run.checkpoint.empty());
   return ended(run_until_kept(options.recovery, [&](int starts_over) {
     return options.hosts.empty() ? launch_as_node(options, run, lock, starts_over)
                                  : launch_on_hosts(options, run, lock, starts_over);

@@ -10,10 +10,10 @@ namespace troupe {
 struct RunSettings {
   std::string run_dir = kNewRunFolder;         ///< kNewRunFolder: not given; empty: none
   std::string checkpoint_dir = kNewRunFolder;  ///< kNewRunFolder: not given
-  /// Empty: a new run. `latest`: where neither folder is given, the newest checkpoint of this program's newest run below
-  /// runs/; otherwise the newest in the folder given. `auto`: as latest where there is one, else a new run. RUN or
-  /// RUN@STEP: a run's folder, or its name below runs/. A checkpoint's path, or that of a folder of them; its name in
-  /// checkpoint_dir, `best` among them.
+  /// Empty: a new run. `latest`: where neither folder is given, the newest checkpoint of this program's newest run
+  /// below runs/; otherwise the newest in the folder given. `auto`: as latest where there is one, else a new run. RUN
+  /// or RUN@STEP: a run's folder, or its name below runs/. A checkpoint's path, or that of a folder of them; its name
+  /// in checkpoint_dir, `best` among them.
   std::string resume;
 };
 

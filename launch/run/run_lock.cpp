@@ -70,6 +70,7 @@ void RunLock::take() {
                 "give each run a --run-dir of its own, or leave it out");
   }
   fd_ = fd;
+  if (begins_) refuse_records_in(folder_);
   const auto name = own_name();
   if (::ftruncate(fd_, 0) != 0 || ::pwrite(fd_, name.data(), name.size(), 0) < 0) fail(file, errno);
   point_latest_to(folder_);

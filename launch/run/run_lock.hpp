@@ -7,21 +7,22 @@ namespace troupe {
 /// A run's folder, which one living job at a time may have: locked by flock, free at once when the holder dies.
 class RunLock {
  public:
-  /// Does nothing yet. `is_new`: the folder was chosen for this run, and the user is to hear of it. An empty name is no
-  /// folder.
-  explicit RunLock(std::string folder, bool is_new = false) : folder_(std::move(folder)), is_new_(is_new) {}
+  /// Does nothing yet. `is_new`: the folder was chosen for this run, and the user is to hear of it. `begins`: a new
+  /// run, which is refused another's records. An empty name is no folder.
+  explicit RunLock(std::string folder, bool is_new = false, bool begins = false)
+      : folder_(std::move(folder)), is_new_(is_new), begins_(begins) {}
   ~RunLock();
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 
   /// Makes the folder, locks it, and lets runs/latest point to it where it lies in runs/; later calls do nothing. One
   /// thread. Throws Error(unavailable) where another job has it, with host and process, Error(usage) for runs/latest
-  /// itself, Error(io).
+  /// itself and for another run's records, Error(io).
   void take();
 
  private:
   const std::string folder_;
-  const bool is_new_;
+  const bool is_new_, begins_;
   int fd_ = -1;
 };
 
