@@ -1,6 +1,7 @@
-"""CSV files of many dialects, and what pandas.read_csv reads in them: `rows`, one number a field. Whether the first line names the columns is
-pandas' argument `header`, which is given as the file was drawn; our reader has to see it in the file.
+"""CSV files of many dialects, and what pandas.read_csv reads in them: `rows`, one number a field. Whether the first line names the columns
+is pandas' argument `header`, which is given as the file was drawn; our reader has to see it in the file.
 """
+
 import gzip
 import io
 import random
@@ -25,8 +26,14 @@ def usual(data, header):
     """What pandas reads, or None where it refuses or does not read numbers."""
     compression = "gzip" if data[:2] == b"\x1f\x8b" else None
     try:
-        table = pandas.read_csv(io.BytesIO(data), header=0 if header else None, comment="#", float_precision="round_trip",
-                                compression=compression, index_col=False if header else None)
+        table = pandas.read_csv(
+            io.BytesIO(data),
+            header=0 if header else None,
+            comment="#",
+            float_precision="round_trip",
+            compression=compression,
+            index_col=False if header else None,
+        )
     except Exception:  # pandas has many kinds
         return None
     if not all(pandas.api.types.is_numeric_dtype(kind) and kind != bool for kind in table.dtypes):
@@ -63,8 +70,37 @@ def packed(draw, data):
     return b"".join(parts) + (bytes(draw.randrange(1, 9)) if kind == "padded" else b"")
 
 
-BAD = ["", "nan", "NA", "N/A", "null", "None", "inf", "-inf", "Infinity", "x", "0x1F", "1_000", "1;2", "True", "1e400", "3.5e38", "--1", "+-1", "1e",
-       "\u22121", "1 2", ".", "-", "1.2.3", "12a", "1\t2", "1e5.5", "#N/A", "12,5"]
+BAD = [
+    "",
+    "nan",
+    "NA",
+    "N/A",
+    "null",
+    "None",
+    "inf",
+    "-inf",
+    "Infinity",
+    "x",
+    "0x1F",
+    "1_000",
+    "1;2",
+    "True",
+    "1e400",
+    "3.5e38",
+    "--1",
+    "+-1",
+    "1e",
+    "\u22121",
+    "1 2",
+    ".",
+    "-",
+    "1.2.3",
+    "12a",
+    "1\t2",
+    "1e5.5",
+    "#N/A",
+    "12,5",
+]
 
 
 def drawn(draw, at, bad):
@@ -144,14 +180,22 @@ def by_hand():
     yield refused("a longer row", "1,2,0\n3,4,1,5\n", "a.csv:2: it has 4 columns, the lines before have 3")
     yield refused("a comma at each line's end", "1,2,0,\n3,4,1,\n", "a.csv:1: column 4: it is empty", MISSING)
     yield refused("a comma at one line's end", "1,2,0\n3,4,1,\n", "remove the comma at its end")
-    yield refused("one field more than names, as R writes", "x,label\n1,5,0\n2,6,1\n", "a.csv:2: it has 3 columns", "pandas takes the first for the rows' names", True)
+    yield refused(
+        "one field more than names, as R writes",
+        "x,label\n1,5,0\n2,6,1\n",
+        "a.csv:2: it has 3 columns",
+        "pandas takes the first for the rows' names",
+        True,
+    )
     yield refused("semicolons", "x;y;label\n1;2;0\n", "a.csv:1: its columns are not separated by commas", "", True)
     yield refused("semicolons, no header", "1;2;0\n3;4;1\n", "a.csv:1: its columns are not separated by commas")
     yield refused("decimal commas", "1,5;2,5;0\n", "a.csv:1: column 2: '5;2'")
     yield refused("tabs", "x\ty\tlabel\n1\t2\t0\n", "a.csv:1: its columns are not separated by commas", "", True)
     yield refused("thousands", 'x,label\n"1,000",0\n', "a.csv:2: column 1 ('x'): '1,000' is no finite number", "", True)
     yield refused("a quote that stays open", 'x,label\n1,0\n"2,1\n3,0\n', "a.csv:3: a quote opens and is not closed", "", True)
-    yield refused("text behind a quote", 'x,label\n"1"2,0\n', "a.csv:2: text stands behind the closing quote", "pandas glues both together", True)
+    yield refused(
+        "text behind a quote", 'x,label\n"1"2,0\n', "a.csv:2: text stands behind the closing quote", "pandas glues both together", True
+    )
     yield refused("a comment behind a row", "1,2,0 # why\n3,4,1\n", "a.csv:1: column 3", "a '#' in a row may belong to the value")
     for kind in ("utf-16", "utf-16-le", "utf-16-be", "utf-32"):
         yield refused(kind, "x,y,label\n1,2,0\n".encode(kind), "a.csv:1: it is no UTF-8", "", True)

@@ -1,6 +1,7 @@
-"""Token files of all widths, and what numpy reads in them: `ids`. .npy files are written by numpy.save; llm.c's header and Megatron-LM's index
-are laid out by hand as their readers read them (llm.c: dev/data/data_common.py, Megatron-LM: core/datasets/indexed_dataset.py).
+"""Token files of all widths, and what numpy reads in them: `ids`. numpy writes the .npy files; llm.c's header and Megatron-LM's index are
+laid out by hand as their readers read them (llm.c: dev/data/data_common.py, Megatron-LM: core/datasets/indexed_dataset.py).
 """
+
 import io
 import random
 import struct
@@ -31,8 +32,13 @@ def llm(ids, magic, version, kind, count=None):
 
 def index(lengths, code, magic=b"MMIDIDX\x00\x00", version=1):
     ends = numpy.cumsum([0] + lengths[:-1], dtype="<i8") * numpy.dtype(MEGATRON.get(code, "float32")).itemsize
-    return (magic + struct.pack("<QBQQ", version, code, len(lengths), len(lengths) + 1) + numpy.array(lengths, dtype="<i4").tobytes()
-            + ends.tobytes() + numpy.arange(len(lengths) + 1, dtype="<i8").tobytes())
+    return (
+        magic
+        + struct.pack("<QBQQ", version, code, len(lengths), len(lengths) + 1)
+        + numpy.array(lengths, dtype="<i4").tobytes()
+        + ends.tobytes()
+        + numpy.arange(len(lengths) + 1, dtype="<i8").tobytes()
+    )
 
 
 def read(name, files, ids, vocab=50257, **settings):
@@ -90,36 +96,91 @@ def by_hand():
     yield refused("npy of two dimensions", {"a.npy": npy(ids.astype("<u2").reshape(3, 4))}, "'(3, 4)' is not one dimension", SHAPE)
     yield refused("npy of one number", {"a.npy": npy(numpy.array(5, dtype="<u2"))}, "'()' is not one dimension", SHAPE)
     yield refused("npy that is cut off", {"a.npy": npy(ids.astype("<u2"))[:-4]}, "number of tokens: 12, but the file holds 10")
-    yield refused("npy with more behind it", {"a.npy": npy(ids.astype("<u2")) * 2}, "number of tokens: 12, but the file holds", "numpy leaves the rest")
+    yield refused(
+        "npy with more behind it",
+        {"a.npy": npy(ids.astype("<u2")) * 2},
+        "number of tokens: 12, but the file holds",
+        "numpy leaves the rest",
+    )
     yield refused("npy whose header is cut off", {"a.npy": npy(ids.astype("<u2"))[:40]}, "shape")
-    yield refused("npy whose header says 32 bits, a setting 16", {"a.npy": npy(ids.astype("<u4"))}, "token_bits is 16, its header says 32",
-                  "the setting contradicts the file", token_bits=16)
-    yield refused("a negative id", {"a.npy": npy(numpy.array([5, -1, 7] * 4, dtype="<i4"))}, "token id -1 is not below vocab_size",
-                  "there is no such token")
-    yield refused("an id as large as the vocabulary", {"a.bin": numpy.array([5, 50257, 7, 9], dtype="<u2").tobytes()},
-                  "offset 2: token id 50257 is not below vocab_size 50257", "there is no such token")
-    yield refused("16 bits read as 32", {"a.bin": ids.astype("<u2").tobytes()}, "is not below vocab_size", "the setting contradicts the file", token_bits=32)
-    yield refused("64 bits read as 32", {"a.bin": ids.astype("<i8").tobytes()}, "every second of its 32-bit numbers is near 0", WIDTH, token_bits=32)
-    yield refused("an odd number of bytes", {"a.bin": ids.astype("<u2").tobytes()[:-1]}, "offset 22: its 23 bytes are no whole number of uint16")
-    yield refused("three bytes too few for 32 bits", {"a.bin": ids.astype("<u4").tobytes()[:-3]}, "no whole number of uint32", token_bits=32)
-    yield refused("text", {"a.bin": b"to be, or not to be, that is the question\n"}, "all its bytes are text", "numpy reads any bytes as numbers")
+    yield refused(
+        "npy whose header says 32 bits, a setting 16",
+        {"a.npy": npy(ids.astype("<u4"))},
+        "token_bits is 16, its header says 32",
+        "the setting contradicts the file",
+        token_bits=16,
+    )
+    yield refused(
+        "a negative id",
+        {"a.npy": npy(numpy.array([5, -1, 7] * 4, dtype="<i4"))},
+        "token id -1 is not below vocab_size",
+        "there is no such token",
+    )
+    yield refused(
+        "an id as large as the vocabulary",
+        {"a.bin": numpy.array([5, 50257, 7, 9], dtype="<u2").tobytes()},
+        "offset 2: token id 50257 is not below vocab_size 50257",
+        "there is no such token",
+    )
+    yield refused(
+        "16 bits read as 32",
+        {"a.bin": ids.astype("<u2").tobytes()},
+        "is not below vocab_size",
+        "the setting contradicts the file",
+        token_bits=32,
+    )
+    yield refused(
+        "64 bits read as 32", {"a.bin": ids.astype("<i8").tobytes()}, "every second of its 32-bit numbers is near 0", WIDTH, token_bits=32
+    )
+    yield refused(
+        "an odd number of bytes", {"a.bin": ids.astype("<u2").tobytes()[:-1]}, "offset 22: its 23 bytes are no whole number of uint16"
+    )
+    yield refused(
+        "three bytes too few for 32 bits", {"a.bin": ids.astype("<u4").tobytes()[:-3]}, "no whole number of uint32", token_bits=32
+    )
+    yield refused(
+        "text", {"a.bin": b"to be, or not to be, that is the question\n"}, "all its bytes are text", "numpy reads any bytes as numbers"
+    )
     yield refused("zeros", {"a.bin": bytes(64)}, "every second of its 16-bit numbers is near 0", WIDTH)
     yield read("zeros, by setting", {"a.bin": bytes(64)}, numpy.zeros(32), token_bits=16)
-    yield read("a vocabulary of three", {"a.bin": numpy.array([0, 1, 2, 2, 1, 0] * 3, dtype="<u2").tobytes()}, numpy.array([0, 1, 2, 2, 1, 0] * 3), 3)
-    yield read("every second is 0, by setting", {"a.bin": numpy.array([500, 0] * 6, dtype="<u2").tobytes()}, numpy.array([500, 0] * 6), token_bits=16)
+    yield read(
+        "a vocabulary of three",
+        {"a.bin": numpy.array([0, 1, 2, 2, 1, 0] * 3, dtype="<u2").tobytes()},
+        numpy.array([0, 1, 2, 2, 1, 0] * 3),
+        3,
+    )
+    yield read(
+        "every second is 0, by setting",
+        {"a.bin": numpy.array([500, 0] * 6, dtype="<u2").tobytes()},
+        numpy.array([500, 0] * 6),
+        token_bits=16,
+    )
     yield read("a large vocabulary in 16 bits, by setting", {"a.bin": ids.astype("<u2").tobytes()}, ids, 128256, token_bits=16)
-    for count in (11, 13, 2 ** 31 - 1):
-        yield refused(f"llm.c's header promises {count}", {"a.bin": llm(ids, 20240520, 1, "<u2", count)}, f"number of tokens: {count}, but the file holds 12")
+    for count in (11, 13, 2**31 - 1):
+        yield refused(
+            f"llm.c's header promises {count}",
+            {"a.bin": llm(ids, 20240520, 1, "<u2", count)},
+            f"number of tokens: {count}, but the file holds 12",
+        )
     for magic, version in ((20240520, 2), (20240801, 1)):
         yield refused(f"llm.c's {magic}, version {version}", {"a.bin": llm(ids, magic, version, "<u2")}, f"offset 4, version: {version}")
     wide = ids.astype("<i4").tobytes()
     yield refused("Megatron's floats", {"a.bin": wide, "a.idx": index([12], 6)}, "offset 17, dtype: 6 is no integer")
     yield refused("Megatron's index of version 2", {"a.bin": wide, "a.idx": index([12], 4, version=2)}, "offset 9, version: 2")
-    yield refused("Megatron's older index", {"a.bin": wide, "a.idx": index([12], 4, magic=b"TNTIDX\x00\x00\x00")}, "offset 0, magic: it is no index")
+    yield refused(
+        "Megatron's older index", {"a.bin": wide, "a.idx": index([12], 4, magic=b"TNTIDX\x00\x00\x00")}, "offset 0, magic: it is no index"
+    )
     yield refused("Megatron's index that is cut off", {"a.bin": wide, "a.idx": index([12] * 9, 4)[:40]}, "offset 18, sequences: 9")
-    yield refused("Megatron's ids that are cut off", {"a.bin": wide[:-8], "a.idx": index([7, 5], 4)}, "number of tokens: 12, but the file holds 10")
-    yield refused("Megatron's index, a setting against it", {"a.bin": wide, "a.idx": index([12], 4)}, "token_bits is 16, its header says 32",
-                  "the setting contradicts the file", token_bits=16)
+    yield refused(
+        "Megatron's ids that are cut off", {"a.bin": wide[:-8], "a.idx": index([7, 5], 4)}, "number of tokens: 12, but the file holds 10"
+    )
+    yield refused(
+        "Megatron's index, a setting against it",
+        {"a.bin": wide, "a.idx": index([12], 4)},
+        "token_bits is 16, its header says 32",
+        "the setting contradicts the file",
+        token_bits=16,
+    )
 
 
 def cases():
