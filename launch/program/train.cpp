@@ -6,8 +6,17 @@
 namespace troupe {
 namespace {
 
-void run_steps(Rank& rank, const std::shared_ptr<const Dataset>& data, Optimizer& optimizer,
-               const std::function<Loss(const Batch&)>& loss_of) {
+// LibTorch's message for shapes that don't fit names neither the model nor the batch.
+Error first_batch_error(const c10::Error& error, const std::string& model, const Dataset& data, const Batch& batch) {
+  std::string fields;
+  for (const auto& [name, tensor] : batch.fields())
+    fields += (fields.empty() ? "" : ", ") + name + " " + c10::str(tensor.sizes());
+  return {ErrorCode::user, "the first batch", error.what_without_backtrace(),
+          "see whether " + model + " takes what the data set gives (" + data.name() + ": " + fields + ")"};
+}
+
+void run_steps(Rank& rank, const std::shared_ptr<const Dataset>& data, const torch::nn::Module& model,
+               Optimizer& optimizer, const std::function<Loss(const Batch&)>& loss_of) {
   std::vector<std::shared_ptr<const Batch>> of_step;  // where the strategy runs them all at once
   auto batches = rank.loader(data);
   while (const auto batch = batches.next()) {
@@ -22,6 +31,11 @@ void run_steps(Rank& rank, const std::shared_ptr<const Dataset>& data, Optimizer
     } catch (const Error& error) {  // a collective in forward or backward
       rank.recover(error);
       continue;
+    } catch (const c10::OutOfMemoryError&) {
+      throw;
+    } catch (const c10::Error& error) {
+      if (rank.steps_done() > 0) throw;
+      throw first_batch_error(error, model.name(), *data, *batch);
     }
     if (batch->last_of_step) rank.step(optimizer);
   }
@@ -50,7 +64,7 @@ void train(const Job& job, Rank& rank) try {
   };
   rank.keep_checkpoints(*optimizer);
   if (data.held_out) rank.validate_on(data.held_out, loss_of);
-  run_steps(rank, data.train, *optimizer, loss_of);
+  run_steps(rank, data.train, *model, *optimizer, loss_of);
   rank.end_trace();
   rank.end_loop({});
 } catch (const std::exception& error) {  // model and optimizer are gone

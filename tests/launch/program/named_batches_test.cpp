@@ -5,6 +5,7 @@
 #include "launch/program/job.hpp"
 #include "launch/rank/loop_micro_batches.hpp"
 #include "tensor_io/data/collate.hpp"
+#include "tensor_io/data/datasets.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/run_program.hpp"
 
@@ -150,4 +151,26 @@ TEST_CASE("[L03] all fields of a batch are a graph's inputs, and other names are
   CHECK(graphed.kind == graphed_micro_batch(batch_of({{"input", c}, {"mask", a}, {"labels", b}}), forward).kind);
   CHECK(graphed.kind != graphed_micro_batch(batch_of({{"input", a}, {"labels", c}, {"mask", b}}), forward).kind);
   CHECK(graphed.kind != graphed_micro_batch(batch_of({{"target", a}, {"mask", b}, {"labels", c}}), forward).kind);
+}
+
+TEST_CASE("[D7] a model that does not take its first batch is named, with the batch's shapes") {
+  Job job;
+  job.model = [](const Config&) { return torch::nn::Conv2d(1, 2, 3).ptr(); };
+  job.data = [](const Config&) {
+    return Datasets{std::make_shared<TensorDataset>(at::zeros({8, 64}), at::zeros({8}, at::kLong), "flat rows"), {}};
+  };
+  int calls = 0;
+  bool takes_one = false;
+  job.loss = [&](torch::nn::Module& model, const Batch& batch, const Config&) -> Loss {
+    const auto input = takes_one && calls++ == 0 ? batch.input.view({-1, 1, 8, 8}) : batch.input;
+    return model.as<torch::nn::Conv2dImpl>()->forward(input).mean();
+  };
+  auto config = small_job();
+  config.batch_size = 4;
+  const auto first = testing::run_program(1, config, [&](Rank& rank) { train(job, rank); });
+  CHECK_THAT(first.at(0), Catch::Contains("conv2d") && Catch::Contains("Conv2dImpl takes what the data set gives") &&
+                              Catch::Contains("flat rows: input [4, 64], target [4]"));
+  takes_one = true;
+  const auto second = testing::run_program(1, config, [&](Rank& rank) { train(job, rank); });
+  CHECK_THAT(second.at(0), Catch::Contains("conv2d") && !Catch::Contains("the first batch"));
 }
