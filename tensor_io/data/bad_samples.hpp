@@ -16,7 +16,9 @@ class SkipBadSamples final : public Dataset {
  public:
   static constexpr std::int64_t kMostInARow = 100;
 
-  explicit SkipBadSamples(std::shared_ptr<const Dataset> inner) : inner_(std::move(inner)) {}
+  explicit SkipBadSamples(std::shared_ptr<const Dataset> inner) : inner_(std::move(inner)) {
+    set_description(inner_->description());
+  }
   std::int64_t size() const override { return inner_->size(); }
   Example get(std::int64_t index, const SampleContext& context) const override;
   Batch collate(const std::vector<Example>& examples) const override { return inner_->collate(examples); }

@@ -89,6 +89,13 @@ class Dataset {
   virtual std::int64_t tokens_per_sample() const { return 0; }
   /// For logs and errors: "digits", a path.
   virtual std::string name() const { return "data set"; }
+  /// For the line at a run's start (data_line.hpp): what the files were read as; of held-out data, how it was chosen.
+  /// Its reader sets it before any other thread sees the data set. Empty: the name stands there.
+  const std::string& description() const noexcept { return description_; }
+  void set_description(std::string text) { description_ = std::move(text); }
+
+ private:
+  std::string description_;
 };
 
 }  // namespace troupe
