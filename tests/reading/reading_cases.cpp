@@ -120,13 +120,14 @@ std::vector<ReadingCase> reading_cases(const std::string& reader) {
     ReadingCase one;
     one.name = entry.at("name");
     for (const auto& [path, data] : entry.at("files").items()) one.files[path] = from_base64(data);
-    for (const auto& [path, target] : entry.value("links", nlohmann::json::object()).items()) one.links[path] = target;
+    const auto links = entry.value("links", nlohmann::json::object());
+    for (const auto& [path, target] : links.items()) one.links[path] = target;
     one.settings = entry.value("settings", nlohmann::json::object());
     one.refused = entry.value("refused", "");
     one.tolerance = entry.value("tolerance", 0.0);
     one.on_purpose = entry.value("on_purpose", "");
-    for (const auto& [name, tensor] : entry.value("values", nlohmann::json::object()).items())
-      one.values.emplace_back(name, tensor_of(tensor));
+    const auto values = entry.value("values", nlohmann::json::object());
+    for (const auto& [name, tensor] : values.items()) one.values.emplace_back(name, tensor_of(tensor));
     if (one.refused.empty() == one.values.empty()) throw std::runtime_error(one.name + ": either values or a refusal");
     cases.push_back(std::move(one));
   }
