@@ -25,6 +25,7 @@ void declare(Config& config) {
   config.tensor_plan = kGptPlan;
   config.declare("vocab_size", std::int64_t{256}, "256: bytes of text; the tokenizer's for .bin shards (GPT-2: 50257)");
   config.declare("block_size", std::int64_t{128}, "tokens of a sample, the most that the model looks back on");
+  config.declare("token_bits", std::int64_t{0}, "16 or 32, of .bin shards without a header; 0: as their ids suggest");
   config.declare("n_layer", std::int64_t{4}, "transformer layers");
   config.declare("n_head", std::int64_t{4}, "attention heads");
   config.declare("n_embd", std::int64_t{128}, "channels");
@@ -62,6 +63,7 @@ troupe::Datasets data(const Config& config) {
   troupe::TokenOptions options;
   options.block_size = config.get<std::int64_t>("block_size");
   options.vocab_size = config.get<std::int64_t>("vocab_size");
+  options.token_bits = config.get<std::int64_t>("token_bits");
   if (options.block_size < 1) throw wrong("block_size", "it is at least 1");
   if (config.data != "tokens" && config.sources.contains("data"))
     throw wrong("data", "a language model reads tokens, not " + config.data);

@@ -25,6 +25,8 @@ class LoopTasks {
   void claim_checkpoints();
   void keep_checkpoints(Optimizer& optimizer);
   void validate_on(std::shared_ptr<const Dataset> held_out, std::function<Loss(const Batch&)> loss);
+  /// What was given to it; nullptr: nothing yet.
+  const Dataset* held_out() const noexcept { return validation_ ? &validation_->held_out() : nullptr; }
 
   bool keeps_checkpoints() const noexcept { return checkpoints_ != nullptr; }
   /// Collective, at the end of a step.

@@ -10,6 +10,7 @@
 #include "launch/rank/model_file.hpp"
 #include "launch/rank/rank_parts.hpp"
 #include "strategies/batch_norm/sync_batch_norm.hpp"
+#include "tensor_io/data/data_line.hpp"
 #include "tensor_io/layout/named_parameters.hpp"
 #include "tensor_io/optimizer/fused_optimizer.hpp"
 
@@ -100,8 +101,8 @@ BatchStream Rank::loader(std::shared_ptr<const Dataset> dataset) {
   if (records.are_shown() && begins) {
     records.line("model: " + system_.compute().strategy().describe() + "; " + std::to_string(world_size()) + " rank" +
                  (world_size() == 1 ? "" : "s") + ", backend " + std::string(communicator().backend()) +
-                 (device().is_cpu() ? "" : ", device " + device().str()) + "; data: " + dataset->name() + ", " +
-                 std::to_string(dataset->size()) + " samples");
+                 (device().is_cpu() ? "" : ", device " + device().str()));
+    records.line(data_line(*dataset, parts_->tasks.held_out()));
   }
   BatchStream batches(std::make_unique<BatchSource>(*this, *parts_, std::move(dataset)));
   if (records.has_optimizer()) records.begin();  // else the first step does it

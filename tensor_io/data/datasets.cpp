@@ -9,10 +9,12 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <sstream>
 
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/base/random_seed.hpp"
 #include "tensor_io/data/bad_samples.hpp"
+#include "tensor_io/data/data_line.hpp"
 #include "tensor_io/data/image_dataset.hpp"
 #include "tensor_io/data/image_folder.hpp"
 #include "tensor_io/data/text_table.hpp"
@@ -29,6 +31,38 @@ std::pair<at::Tensor, at::Tensor> split_rows(std::int64_t rows) {
   std::vector<std::int64_t> train, rest;
   for (std::int64_t i = 0; i < rows; ++i) (held_out(i) ? rest : train).push_back(i);
   return {at::tensor(train, at::kLong), at::tensor(rest, at::kLong)};
+}
+
+constexpr const char* kEveryFifth = "every 5th";
+
+std::string described(const std::string& path, const NumberTable& table, const std::string& numbers) {
+  return std::filesystem::path(path).filename().string() + ", " + with_commas(table.rows) + " rows of " +
+         with_commas(table.columns - 1) + " " + numbers + " and a label, " +
+         (table.header.empty() ? "no header" : "a header") +
+         (table.comments == 0 ? "" : ", " + with_commas(table.comments) + " lines of comment passed over");
+}
+
+// A cell that counts something, from 0 to below `end`.
+void require_whole(const std::string& path, const NumberTable& table, std::int64_t row, std::int64_t column,
+                   std::int64_t end, const std::string& what, const std::string& remedy) {
+  const double value = table.at(row, column);
+  if (value == std::floor(value) && value >= 0 && value < static_cast<double>(end)) return;
+  std::ostringstream cause;
+  cause << table.column_name(column) << ": " << value << " is no " << what;
+  throw Error(ErrorCode::bad_data, path + ":" + std::to_string(table.lines[static_cast<std::size_t>(row)]), cause.str(),
+              remedy);
+}
+
+// The last column.
+at::Tensor labels_of(const std::string& path, const NumberTable& table, std::int64_t classes) {
+  for (std::int64_t row = 0; row < table.rows; ++row)
+    require_whole(path, table, row, table.columns - 1, classes,
+                  "label from 0 to " + std::to_string(classes - 1) + " (num_classes " + std::to_string(classes) + ")",
+                  "set num_classes, or mend the line");
+  return at::tensor(table.values, at::kDouble)
+      .view({table.rows, table.columns})
+      .select(1, table.columns - 1)
+      .to(at::kLong);
 }
 
 std::string shipped_digits() {
@@ -61,14 +95,16 @@ std::string existing(const std::string& folder, const std::string& name,
 }
 
 TrainAndHeldOut images(const std::string& name, const DataOptions& options, std::array<at::Tensor, 4> parts,
-                       ImageTransform transform) {
-  auto make = [&](const at::Tensor& pixels, const at::Tensor& labels, bool augment) {
+                       ImageTransform transform, const std::string& understood, const std::string& held_out) {
+  auto make = [&](const at::Tensor& pixels, const at::Tensor& labels, bool augment, const std::string& description) {
     auto mine = transform;
     mine.augment = augment;
-    return std::make_shared<ImageDataset>(name, fit_images(pixels, options.in_channels, options.image_size), labels,
-                                          options.num_classes, mine);
+    auto made = std::make_shared<ImageDataset>(name, fit_images(pixels, options.in_channels, options.image_size),
+                                               labels, options.num_classes, mine);
+    made->set_description(description);
+    return made;
   };
-  return {make(parts[0], parts[1], options.augment), make(parts[2], parts[3], false)};
+  return {make(parts[0], parts[1], options.augment, understood), make(parts[2], parts[3], false, held_out)};
 }
 
 std::pair<at::Tensor, at::Tensor> read_cifar_file(const std::string& path, std::int64_t classes) {
@@ -162,7 +198,10 @@ TrainAndHeldOut read_mnist(const DataOptions& options) {
   transform.mean = {0.1307f};
   transform.stddev = {0.3081f};
   transform.flip = false;
-  return images("mnist", options, parts, transform);
+  return images("mnist", options, parts, transform,
+                "mnist, IDX files in " + options.data_dir + ", pictures of " + std::to_string(parts[0].size(2)) +
+                    " x " + std::to_string(parts[0].size(3)),
+                "the t10k files");
 }
 
 TrainAndHeldOut read_cifar10(const DataOptions& options) {
@@ -181,7 +220,8 @@ TrainAndHeldOut read_cifar10(const DataOptions& options) {
   ImageTransform transform;
   transform.mean = {0.4914f, 0.4822f, 0.4465f};
   transform.stddev = {0.2470f, 0.2435f, 0.2616f};
-  return images("cifar10", options, {at::cat(pixels), at::cat(labels), test_pixels, test_labels}, transform);
+  return images("cifar10", options, {at::cat(pixels), at::cat(labels), test_pixels, test_labels}, transform,
+                "cifar10, 5 batches in " + options.data_dir + ", pictures of 32 x 32", "test_batch.bin");
 }
 
 TrainAndHeldOut read_digits(const DataOptions& options) {
@@ -191,14 +231,13 @@ TrainAndHeldOut read_digits(const DataOptions& options) {
     throw Error(ErrorCode::bad_data, path,
                 "it has " + std::to_string(table.columns) + " columns, 64 pixels and a label are due",
                 "leave data_dir empty for the file that ships");
+  for (std::int64_t row = 0; row < table.rows; ++row) {
+    for (std::int64_t column = 0; column < 64; ++column)
+      require_whole(path, table, row, column, 17, "pixel from 0 to 16", "leave data_dir empty for the file that ships");
+  }
+  const auto labels = labels_of(path, table, options.num_classes);
   const auto all = at::tensor(table.values, at::kDouble).view({table.rows, 65});
-  const auto pixels = all.narrow(1, 0, 64);
-  if (pixels.min().item<double>() < 0 || pixels.max().item<double>() > 16)
-    throw Error(ErrorCode::bad_data, path, "a pixel lies outside 0 .. 16",
-                "leave data_dir empty for the file that ships");
-  const auto bytes = pixels.to(at::kByte).view({table.rows, 1, 8, 8});
-  const auto labels = all.select(1, 64).to(at::kLong);
-  require_labels(path, labels, options.num_classes);
+  const auto bytes = all.narrow(1, 0, 64).to(at::kByte).view({table.rows, 1, 8, 8});
   const auto [train, rest] = split_rows(table.rows);
   ImageTransform transform;
   transform.scale = 1.0f / 16;
@@ -209,7 +248,7 @@ TrainAndHeldOut read_digits(const DataOptions& options) {
   return images("digits", options,
                 {bytes.index_select(0, train), labels.index_select(0, train), bytes.index_select(0, rest),
                  labels.index_select(0, rest)},
-                transform);
+                transform, described(path, table, "pixels"), kEveryFifth);
 }
 
 TrainAndHeldOut read_csv(const DataOptions& options) {
@@ -217,21 +256,17 @@ TrainAndHeldOut read_csv(const DataOptions& options) {
   if (table.columns < 2)
     throw Error(ErrorCode::bad_data, options.data_dir, "it has one column; features and a label are due",
                 "put the label behind a comma, as the last column");
-  for (std::int64_t row = 0; row < table.rows; ++row) {
-    const double label = table.at(row, table.columns - 1);
-    if (label != std::floor(label) || label < 0 || label >= static_cast<double>(options.num_classes)) {
-      throw Error(ErrorCode::bad_data, options.data_dir,
-                  "row " + std::to_string(row + 1) + ", column " + std::to_string(table.columns) + ": label " +
-                      std::to_string(label) + " is no class below num_classes " + std::to_string(options.num_classes),
-                  "set num_classes, or mend the line");
-    }
-  }
+  const auto target = labels_of(options.data_dir, table, options.num_classes);
   const auto all = at::tensor(table.values, at::kDouble).view({table.rows, table.columns});
   const auto input = all.narrow(1, 0, table.columns - 1).to(at::kFloat);
-  const auto target = all.select(1, table.columns - 1).to(at::kLong);
   const auto [train, rest] = split_rows(table.rows);
-  return {std::make_shared<TensorDataset>(input.index_select(0, train), target.index_select(0, train), "csv"),
-          std::make_shared<TensorDataset>(input.index_select(0, rest), target.index_select(0, rest), "csv")};
+  const auto make = [&](const at::Tensor& rows, const std::string& description) -> std::shared_ptr<const Dataset> {
+    if (rows.numel() == 0) return nullptr;
+    auto made = std::make_shared<TensorDataset>(input.index_select(0, rows), target.index_select(0, rows), "csv");
+    made->set_description(description);
+    return made;
+  };
+  return {make(train, described(options.data_dir, table, "numbers")), make(rest, kEveryFifth)};
 }
 
 SyntheticImages::SyntheticImages(const DataOptions& options, std::uint64_t seed, std::int64_t first, std::int64_t size)
@@ -304,9 +339,10 @@ static const DataOptions& with_files(const DataOptions& options) {
 #undef TROUPE_DATASET
 
 TrainAndHeldOut make_synthetic(const DataOptions& options, std::uint64_t seed) {
-  return {std::make_shared<SyntheticImages>(options, seed, 0, options.synthetic_size),
-          std::make_shared<SyntheticImages>(options, seed, options.synthetic_size,
-                                            std::max<std::int64_t>(1, options.synthetic_size / 10))};
+  const auto held_out = std::max<std::int64_t>(1, options.synthetic_size / 10);
+  const auto train = std::make_shared<SyntheticImages>(options, seed, 0, options.synthetic_size);
+  train->set_description("synthetic, pictures made on the fly");
+  return {train, std::make_shared<SyntheticImages>(options, seed, options.synthetic_size, held_out)};
 }
 TrainAndHeldOut make_digits(const DataOptions& options, std::uint64_t) { return read_digits(options); }
 TrainAndHeldOut make_mnist(const DataOptions& options, std::uint64_t) { return read_mnist(with_files(options)); }

@@ -3,12 +3,14 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <bit>
-#include <cstring>
+#include <cctype>
 #include <filesystem>
+#include <set>
 
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/data/data_line.hpp"
 #include "tensor_io/data/files_hash.hpp"
+#include "tensor_io/files/bounded_file.hpp"
 
 namespace troupe {
 namespace {
@@ -17,20 +19,21 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMaxTextBytes = std::uint64_t{1} << 30;  // of one file, and of all together
 constexpr std::int64_t kHeldOutEvery = 20;
-constexpr std::uint64_t kLlmHeaderBytes = 256 * 4;
-
-/// llm.c's two kinds (dev/data/data_common.py): ids of GPT-2's tokenizer, and of Llama 3's.
-struct LlmFormat {
-  std::uint32_t magic, version;
-  std::uint64_t id_bytes;
-};
-constexpr LlmFormat kLlmFormats[] = {{20240520, 1, 2}, {20240801, 7, 4}};
 constexpr const char* kReading = "reading tokens";
 
-static_assert(std::endian::native == std::endian::little,
-              "token shards are little-endian, as are all hosts that LibTorch runs on");
+bool is_shard(const fs::path& path) { return path.extension() == ".bin" || path.extension() == ".npy"; }
 
-bool is_shard(const fs::path& path) { return path.extension() == ".bin"; }
+/// Whether `test` stands in a file's name as a word: such a part is for neither training nor validation.
+bool is_test(const fs::path& path) {
+  const auto name = path.filename().string();
+  const auto is_letter = [&](std::size_t at) {
+    return at < name.size() && std::isalnum(static_cast<unsigned char>(name[at])) != 0;
+  };
+  for (auto at = name.find("test"); at != std::string::npos; at = name.find("test", at + 1)) {
+    if ((at == 0 || !is_letter(at - 1)) && !is_letter(at + 4)) return true;
+  }
+  return false;
+}
 
 /// Regular files below a folder, in the order of their paths, so that every rank sees the same.
 std::vector<std::string> files_below(const std::string& folder) {
@@ -54,13 +57,15 @@ std::string read_text(const std::string& path, bool named) {
   const auto nul = text.find('\0');
   if (nul == std::string::npos) return text;
   if (named)
-    file.refuse("offset " + std::to_string(nul) + ": a NUL byte, so it is no text", "token shards are named *.bin");
+    file.refuse("offset " + std::to_string(nul) + ": a NUL byte, so it is no text",
+                "token shards are named *.bin or *.npy");
   return {};
 }
 
 struct Found {
   std::vector<std::string> shards;
   std::vector<std::pair<std::string, bool>> texts;  // path, named by the user
+  std::int64_t tests = 0;                           // shards passed over
 };
 
 Found find_files(const std::vector<std::string>& paths) {
@@ -68,7 +73,7 @@ Found find_files(const std::vector<std::string>& paths) {
   for (const auto& path : paths) {
     if (!fs::exists(path)) {
       throw Error(ErrorCode::unavailable, std::string(kReading) + ": " + path, "there is no such file or folder",
-                  "set data_dir to text files, folders or .bin shards");
+                  "set data_dir to text files, folders or .bin and .npy shards");
     }
     if (!fs::is_directory(path)) {
       if (is_shard(path)) {
@@ -81,7 +86,7 @@ Found find_files(const std::vector<std::string>& paths) {
     const auto files = files_below(path);
     const bool has_shards = std::any_of(files.begin(), files.end(), [](const auto& file) { return is_shard(file); });
     for (const auto& file : files) {
-      if (has_shards && is_shard(file)) found.shards.push_back(file);
+      if (has_shards && is_shard(file)) is_test(file) ? void(++found.tests) : found.shards.push_back(file);
       if (!has_shards) found.texts.emplace_back(file, false);
     }
   }
@@ -104,68 +109,30 @@ std::string join_texts(const std::vector<std::pair<std::string, bool>>& files) {
   return all;
 }
 
+/// "tokens: 20,000 of 32 bits in 2 shards, largest 128,255".
+std::string described(const std::vector<TokenDataset::Source>& sources, std::int64_t tests) {
+  std::int64_t tokens = 0, shards = 0, largest = -1;
+  std::set<std::int64_t> widths;
+  bool all_seen = true;
+  for (const auto& source : sources) {
+    tokens += source.tokens();
+    if (!source.shard) continue;
+    ++shards;
+    widths.insert(source.shard->bits());
+    largest = std::max(largest, source.shard->largest());
+    all_seen = all_seen && source.shard->all_seen();
+  }
+  auto text = "tokens: " + with_commas(tokens);
+  if (shards == 0) return text + " bytes of text";
+  std::string bits;
+  for (const auto width : widths) bits += (bits.empty() ? " of " : " and ") + std::to_string(width);
+  text += bits + " bits in " + with_commas(shards) + (shards == 1 ? " shard" : " shards");
+  if (static_cast<std::size_t>(shards) < sources.size()) text += " and text";
+  text += (all_seen ? ", largest " : ", largest of those looked at ") + with_commas(largest);
+  return tests == 0 ? text : text + ", " + with_commas(tests) + " named test passed over";
+}
+
 }  // namespace
-
-TokenShard::TokenShard(const std::string& path) : path_(path) {
-  const BoundedFile file(kReading, path);
-  std::array<std::uint32_t, 3> header{};
-  if (file.bytes() >= kLlmHeaderBytes) file.read_at(0, std::as_writable_bytes(std::span(header)));
-  const auto version = header[1], count = header[2];
-  const auto* format = std::find_if(std::begin(kLlmFormats), std::end(kLlmFormats),
-                                    [&](const auto& each) { return each.magic == header[0]; });
-  const bool has_header = format != std::end(kLlmFormats);
-  if (has_header) id_bytes_ = format->id_bytes;
-  if (file.bytes() % id_bytes_ != 0) {
-    file.refuse("offset " + std::to_string(file.bytes() / id_bytes_ * id_bytes_) + ": its " +
-                    std::to_string(file.bytes()) + " bytes are no whole number of uint" + std::to_string(8 * id_bytes_),
-                "copy or write it again: its end is missing");
-  }
-  if (!has_header) {
-    tokens_ = static_cast<std::int64_t>(file.bytes() / id_bytes_);
-    return;
-  }
-  header_bytes_ = kLlmHeaderBytes;
-  if (version != format->version) {
-    file.refuse("offset 4, version: " + std::to_string(version) + ", this program reads " +
-                    std::to_string(format->version) + " (uint" + std::to_string(8 * id_bytes_) + ")",
-                "write it with that version");
-  }
-  const auto held = (file.bytes() - kLlmHeaderBytes) / id_bytes_;
-  if (held != count) {
-    file.refuse("offset 8, number of tokens: " + std::to_string(count) + ", but the file holds " + std::to_string(held),
-                "copy or write it again: it was cut off, or is still being written");
-  }
-  tokens_ = count;
-}
-
-template <class Id>
-void TokenShard::read_as(const BoundedFile& file, std::int64_t first, std::int64_t vocab_size,
-                         std::span<std::int64_t> out) const {
-  std::vector<Id> ids(out.size());
-  const auto offset = header_bytes_ + sizeof(Id) * static_cast<std::uint64_t>(first);
-  file.read_at(offset, std::as_writable_bytes(std::span(ids)));
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    if (ids[i] >= vocab_size) {
-      file.refuse("offset " + std::to_string(offset + sizeof(Id) * i) + ": token id " + std::to_string(ids[i]) +
-                      " is not below vocab_size " + std::to_string(vocab_size),
-                  "set vocab_size to the tokenizer's (GPT-2: 50257, Llama 3: 128256)");
-    }
-    out[i] = ids[i];
-  }
-}
-
-void TokenShard::read(std::int64_t first, std::int64_t vocab_size, std::span<std::int64_t> out) const {
-  const BoundedFile file(kReading, path_);
-  if (file.bytes() < header_bytes_ || (file.bytes() - header_bytes_) / id_bytes_ != static_cast<std::uint64_t>(tokens_))
-    file.refuse("it has " + std::to_string(file.bytes()) + " bytes, at the start it held " + std::to_string(tokens_) +
-                    " tokens",
-                "leave the shards alone while a job reads them");
-  if (id_bytes_ == 2) {
-    read_as<std::uint16_t>(file, first, vocab_size, out);
-  } else {
-    read_as<std::uint32_t>(file, first, vocab_size, out);
-  }
-}
 
 TokenDataset::TokenDataset(Sources sources, std::vector<std::pair<std::int32_t, std::int64_t>> samples,
                            const TokenOptions& options)
@@ -195,9 +162,13 @@ Example TokenDataset::get(std::int64_t index, const SampleContext&) const {
 }
 
 TrainAndHeldOut read_tokens(const TokenOptions& options) {
+  if (options.token_bits != 0 && options.token_bits != 16 && options.token_bits != 32)
+    throw Error(ErrorCode::usage, "token_bits", std::to_string(options.token_bits) + " is none of 0, 16 and 32",
+                "set it to what a shard without a header holds, or leave it at 0");
   const auto files = find_files(options.paths);
   auto sources = std::make_shared<std::vector<TokenDataset::Source>>();
-  for (const auto& path : files.shards) sources->push_back({path, {}, std::make_shared<TokenShard>(path)});
+  for (const auto& path : files.shards)
+    sources->push_back({path, {}, std::make_shared<TokenShard>(path, options.token_bits, options.vocab_size)});
   if (auto text = join_texts(files.texts); !text.empty()) {
     if (options.vocab_size < 256) {
       throw Error(ErrorCode::usage, "vocab_size",
@@ -224,12 +195,20 @@ TrainAndHeldOut read_tokens(const TokenOptions& options) {
   }
   if (train.empty()) {
     throw Error(ErrorCode::usage, "data_dir",
-                std::to_string(tokens) + " tokens to train on are not one sample of " +
-                    std::to_string(options.block_size) + " and its target",
+                std::to_string(tokens) +
+                    (held_out.empty() ? " tokens to train on"
+                                      : " tokens, less those of shards with val in their name, which are held out,") +
+                    " are not one sample of " + std::to_string(options.block_size) + " and its target",
                 "name more data, or set a smaller block_size");
   }
-  auto rest = held_out.empty() ? nullptr : std::make_shared<TokenDataset>(sources, std::move(held_out), options);
-  return {std::make_shared<TokenDataset>(sources, std::move(train), options), rest};
+  const auto make = [&](auto samples, const std::string& description) -> std::shared_ptr<const Dataset> {
+    if (samples.empty()) return nullptr;
+    auto made = std::make_shared<TokenDataset>(sources, std::move(samples), options);
+    made->set_description(description);
+    return made;
+  };
+  return {make(std::move(train), described(*sources, files.tests) + "; samples of " + with_commas(options.block_size)),
+          make(std::move(held_out), whole_sources ? "shards with val in their name" : "every 20th")};
 }
 
 }  // namespace troupe

@@ -107,12 +107,53 @@ TEST_CASE("[S05] a CSV file is read with or without a header, and a bad number i
   CHECK(held_out->get(0, {}).input.equal(at::tensor({9.0f, 10.0f})));
   CHECK_THROWS_WITH(parse_csv("a.csv", "1,2\n3,x\n"), Catch::Contains("a.csv:2") && Catch::Contains("column 2: 'x'"));
   CHECK_THROWS_WITH(parse_csv("a.csv", "1,2\n3\n"), Catch::Contains("1 columns"));
-  CHECK_THROWS_WITH(parse_csv("a.csv", "1,nan\n2,3\n4,inf\n"), Catch::Contains("a.csv:3"));
+  CHECK_THROWS_WITH(parse_csv("a.csv", "1,2\n2,3\n4,inf\n"), Catch::Contains("a.csv:3"));
   CHECK_THROWS_WITH(parse_csv("a.csv", ""), Catch::Contains("no rows"));
   options.data_dir = write(folder / "b.csv", "1,2,0\n1,2,2\n1,2,0\n1,2,0\n1,2,0\n");
-  CHECK_THROWS_WITH(make_datasets(options, 1), Catch::Contains("row 2") && Catch::Contains("num_classes 2"));
+  CHECK_THROWS_WITH(make_datasets(options, 1), Catch::Contains("b.csv:2") &&
+                                                   Catch::Contains("column 3: 2 is no label") &&
+                                                   Catch::Contains("num_classes 2"));
   options.data_dir.clear();
   CHECK_THROWS_WITH(make_datasets(options, 1), Catch::Contains("data_dir"));
+}
+
+TEST_CASE("[D1] no label and no pixel is rounded to a class or a grey: the line is named") {
+  testing::ScratchDirectory folder;
+  auto options = data("csv", folder / "a.csv");
+  options.num_classes = 3;
+  for (const char* label : {"0.5", "-1", "3", "1e9"}) {
+    write(options.data_dir, std::string("# made by hand\nx,label\n1,0\n\n1,") + label + "\n1,2\n");
+    CHECK_THROWS_WITH(make_datasets(options, 1),
+                      Catch::Contains("a.csv:5: column 2 ('label')") && Catch::Contains("is no label from 0 to 2"));
+  }
+  const auto digits = [&](const std::string& pixel, const std::string& label) {
+    std::string row;
+    for (int i = 0; i < 63; ++i) row += "1,";
+    write(options.data_dir, row + "1,0\n" + row + pixel + "," + label + "\n");
+    options.data = "digits";
+    return make_datasets(options, 1);
+  };
+  CHECK_NOTHROW(digits("16", "2"));
+  for (const char* pixel : {"3.5", "-1", "17"})
+    CHECK_THROWS_WITH(digits(pixel, "2"), Catch::Contains("a.csv:2: column 64") && Catch::Contains("is no pixel"));
+  for (const char* label : {"0.5", "3"})
+    CHECK_THROWS_WITH(digits("3", label), Catch::Contains("a.csv:2: column 65") && Catch::Contains("is no label"));
+}
+
+TEST_CASE("[D3] whatever lies behind the last member of a gzip file is read, zeros, or refused") {
+  testing::ScratchDirectory folder;
+  const auto digits = read_file(TROUPE_SOURCE_DIR "/data/digits.csv.gz");
+  std::ifstream file(TROUPE_SOURCE_DIR "/data/digits.csv.gz", std::ios::binary);
+  const std::string packed{std::istreambuf_iterator<char>(file), {}};
+  CHECK(read_file(write(folder / "twice", packed + packed)) == digits + digits);
+  CHECK(read_file(write(folder / "padded", packed + std::string(100, '\0'))) == digits);
+  for (const std::string& rest : {std::string("5,6,2\n"), std::string("\0\0x", 3), std::string("\x1f")})
+    CHECK_THROWS_WITH(read_file(write(folder / "mixed", packed + rest)),
+                      Catch::Contains("mixed") &&
+                          Catch::Contains("offset " + std::to_string(packed.size() + rest.find_first_not_of('\0'))));
+  for (std::size_t cut = 1; cut < 20; ++cut)
+    CHECK_THROWS_WITH(read_file(write(folder / "cut", packed + packed.substr(0, packed.size() - cut))),
+                      Catch::Contains("the compressed file ends early"));
 }
 
 TEST_CASE("[S05] synthetic images are 50,000 by default and a function of seed and index") {

@@ -368,10 +368,10 @@ TEST_CASE("[S05] token shards and MNIST's files are read as numpy and gzip write
   if (!written(folder)) return;
   TokenOptions tokens;
   tokens.block_size = 5;
-  tokens.vocab_size = 100'000;
   for (const auto& [name, first] :
        std::vector<std::pair<std::string, std::int64_t>>{{"small", 0}, {"raw", 0}, {"large", 70'000}}) {
     INFO(name);
+    tokens.vocab_size = name == "large" ? 100'000 : 50'257;
     tokens.paths = {folder / ("tokens/" + name + ".bin")};
     const auto data = read_tokens(tokens).first;
     REQUIRE(data->size() == 2);

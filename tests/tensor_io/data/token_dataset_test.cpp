@@ -132,3 +132,64 @@ TEST_CASE("[S05] every twentieth sample is held out where no shard says so, and 
   }
   CHECK(first.size() == 100);
 }
+
+TEST_CASE("[D5] ids without a header are never read with a width that their file or the vocabulary speaks against") {
+  testing::ScratchDirectory folder;
+  const auto path = folder / "data.bin";
+  std::vector<std::uint16_t> halves;  // of uint32 ids 100000, 100003, ...
+  for (std::uint32_t id = 100'000; id < 100'060; id += 3) {
+    halves.push_back(static_cast<std::uint16_t>(id));
+    halves.push_back(static_cast<std::uint16_t>(id >> 16U));
+  }
+  testing::write_text(path, words(halves));
+  auto wanted = options({path}, 4, 50257);
+  CHECK_THROWS_WITH(read_tokens(wanted),
+                    Catch::Contains(path) && Catch::Contains("as in ids of 32") && Catch::Contains("token_bits 32"));
+  wanted.vocab_size = 128'256;
+  CHECK_THROWS_WITH(read_tokens(wanted),
+                    Catch::Contains("vocab_size 128256 needs more") && Catch::Contains("token_bits 32"));
+  wanted.token_bits = 32;
+  CHECK(samples(read_tokens(wanted).first).at(1) == std::vector<std::int64_t>{100'003, 100'006, 100'009, 100'012});
+  wanted.token_bits = 16;
+  CHECK(read_tokens(wanted).first->size() == 9);
+  wanted.token_bits = 8;
+  CHECK_THROWS_WITH(read_tokens(wanted), Catch::Contains("token_bits: 8 is none of 0, 16 and 32"));
+}
+
+TEST_CASE(
+    "[D5] of a large shard the first, the middle and the last ids are looked at, and one of them is evidence enough") {
+  testing::ScratchDirectory folder;
+  const auto path = folder / "data.bin";
+  std::vector<std::uint16_t> ids(200'001, 7);
+  for (std::size_t i = 0; i < ids.size(); i += 2) ids[i] = static_cast<std::uint16_t>(1000 + i % 999);
+  for (std::size_t i = 1; i < ids.size(); i += 2) ids[i] = 1;
+  testing::write_text(path, words(ids));
+  CHECK_THROWS_WITH(read_tokens(options({path}, 4, 5000)), Catch::Contains("as in ids of 32"));
+  for (const std::size_t place : {std::size_t{101}, ids.size() / 2 + 100, ids.size() - 101}) {
+    auto other = ids;
+    other[place | 1U] = 4999;
+    testing::write_text(path, words(other));
+    const auto train = read_tokens(options({path}, 4, 5000)).first;
+    CHECK_THAT(train->description(),
+               Catch::Contains("200,001 of 16 bits in 1 shard, largest of those looked at 4,999"));
+  }
+}
+
+TEST_CASE("[D5] the description of token files names their number, width and largest id, and how they were split") {
+  testing::ScratchDirectory folder;
+  testing::write_text(folder / "train.bin", llm_header(20240520, 1, 10) + words(counting(990, 10)));
+  CHECK(read_tokens(options({folder.path()})).first->description() ==
+        "tokens: 10 of 16 bits in 1 shard, largest 999; samples of 4");
+  testing::write_text(folder / "val.bin", words(counting(900, 10)));
+  testing::write_text(folder / "x_test_0.bin", words(counting(100, 10)));
+  testing::write_text(folder / "contest.bin", words(counting(100, 10)));
+  const auto [train, held_out] = read_tokens(options({folder.path()}));
+  CHECK(train->description() ==
+        "tokens: 30 of 16 bits in 3 shards, largest 999, 1 named test passed over; samples of 4");
+  CHECK(held_out->description() == "shards with val in their name");
+  CHECK(train->size() == 4);
+  testing::write_text(folder / "a.txt", "to be or not to be");
+  CHECK(read_tokens(options({folder / "a.txt"})).first->description() == "tokens: 18 bytes of text; samples of 4");
+  CHECK_THROWS_WITH(read_tokens(options({folder / "val.bin"})),
+                    Catch::Contains("less those of shards with val in their name"));
+}
