@@ -11,7 +11,6 @@
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/data/file_names.hpp"
 #include "tensor_io/data/files_hash.hpp"
-#include "tensor_io/data/passed_over.hpp"
 #include "tensor_io/files/bounded_file.hpp"
 
 namespace troupe {
@@ -64,7 +63,7 @@ std::vector<std::string> class_names(const std::string& folder) {
 }
 
 /// Where the pictures to train on and to measure on lie.
-struct Layout {
+struct PartFolders {
   std::string train, held_out;        // folders of classes; no held_out: every fifth file, unless `parts`
   bool parts = false;                 // train is one of data_dir's folders
   std::vector<std::string> not_read;  // folders beside them
@@ -78,7 +77,7 @@ std::string only_one(const std::string& data_dir, const std::vector<std::string>
   return names.empty() ? "" : names.front();
 }
 
-Layout layout_of(const std::string& data_dir) {
+PartFolders part_folders_of(const std::string& data_dir) {
   const auto names = class_names(data_dir);
   std::map<PartName, std::vector<std::string>> parts;
   for (const auto& name : names) parts[part_named(name)].push_back(name);
@@ -95,7 +94,7 @@ Layout layout_of(const std::string& data_dir) {
   }
   auto held_out = only_one(data_dir, parts[PartName::validation]);
   if (held_out.empty()) held_out = only_one(data_dir, parts[PartName::test]);
-  Layout layout{data_dir + "/" + train, held_out.empty() ? "" : data_dir + "/" + held_out, true, {}};
+  PartFolders layout{data_dir + "/" + train, held_out.empty() ? "" : data_dir + "/" + held_out, true, {}};
   for (const auto& name : names) {
     if (name != train && name != held_out) layout.not_read.push_back(name);
   }
@@ -189,7 +188,7 @@ Batch ImageFolder::get_batch(std::span<const std::int64_t> indices, const Sample
 }
 
 TrainAndHeldOut read_image_folder(const DataOptions& options) {
-  const auto layout = layout_of(options.data_dir);
+  const auto layout = part_folders_of(options.data_dir);
   std::map<std::string, std::int64_t> labels;
   for (const auto& name : class_names(layout.train)) labels.emplace(name, static_cast<std::int64_t>(labels.size()));
   if (static_cast<std::int64_t>(labels.size()) > options.num_classes) {

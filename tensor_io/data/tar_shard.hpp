@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "tensor_io/data/passed_over.hpp"
+#include "tensor_io/data/file_names.hpp"
 
 namespace troupe {
 

@@ -48,7 +48,8 @@ std::vector<std::string> shards_in(const std::string& folder) {
   std::sort(paths.begin(), paths.end());
   std::sort(compressed.begin(), compressed.end());
   for (const auto& path : compressed) {
-    if (std::find(paths.begin(), paths.end(), folder + "/" + uncompressed(path)) != paths.end()) continue;
+    const auto plain = (fs::path(path).parent_path() / uncompressed(path)).string();
+    if (std::find(paths.begin(), paths.end(), plain) != paths.end()) continue;
     throw Error(ErrorCode::bad_data, path, "it is compressed, and only a plain tar can be read in any order",
                 "unpack it (gunzip, zstd -d)");
   }
