@@ -7,7 +7,6 @@
 #include "tensor_io/data/bad_samples.hpp"
 #include "tensor_io/data/braces.hpp"
 #include "tensor_io/data/image_folder.hpp"
-#include "tensor_io/data/passed_over.hpp"
 #include "tensor_io/data/webdataset.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/scratch_directory.hpp"
@@ -120,6 +119,12 @@ TEST_CASE("[D4] [D6] the line of tar shards names what was passed over and how t
   CHECK_THAT(train->description(),
              Catch::Contains("3 shards with 21 samples") && Catch::Contains("1 shard named test not read"));
   CHECK(held_out->size() == 2);
+  SECTION("a compressed shard beside the plain one is passed over, another is refused") {
+    testing::write_text(folder / "test-0.tar.gz", "x");
+    CHECK(read_webdataset(options(folder.path() + "/")).first->size() == 19);
+    testing::write_text(folder / "test-1.tar.gz", "x");
+    CHECK_THROWS_WITH(read_webdataset(options(folder.path())), Catch::Contains("test-1.tar.gz: it is compressed"));
+  }
   SECTION("the names of folders count in a pattern of several") {
     for (const char* name : {"train", "val"}) {
       std::filesystem::create_directory(folder / name);
