@@ -25,6 +25,7 @@ std::optional<std::uint64_t> number(const std::string& text) {
 
 std::vector<std::string> choices(const std::string& pattern, const std::string& group) {
   std::vector<std::string> words;
+  if (group.find('{') != std::string::npos) refuse_pattern(pattern, "it has a group within a group");
   const auto dots = group.find("..");
   if (dots == std::string::npos) {
     if (group.find(',') == std::string::npos)
@@ -36,13 +37,16 @@ std::vector<std::string> choices(const std::string& pattern, const std::string& 
     }
     return words;
   }
-  const auto first_text = group.substr(0, dots);
-  const auto first = number(first_text), last = number(group.substr(dots + 2));
+  const auto first_text = group.substr(0, dots), last_text = group.substr(dots + 2);
+  const auto first = number(first_text), last = number(last_text);
   if (!first || !last || *last < *first) refuse_pattern(pattern, "{" + group + "} is no range of numbers");
   if (*last - *first >= kMostNames) refuse_pattern(pattern, "{" + group + "} is more than a million names");
+  // As the shell and webdataset's braceexpand: a number that begins with 0 makes all as wide as the wider one.
+  const bool padded = first_text.starts_with('0') || last_text.starts_with('0');
+  const auto width = padded ? std::max(first_text.size(), last_text.size()) : 0;
   for (auto value = *first; value <= *last; ++value) {
     auto text = std::to_string(value);
-    if (text.size() < first_text.size()) text.insert(0, first_text.size() - text.size(), '0');
+    if (text.size() < width) text.insert(0, width - text.size(), '0');
     words.push_back(std::move(text));
   }
   return words;

@@ -73,12 +73,25 @@ std::string shipped_digits() {
   return "data/digits.csv.gz";
 }
 
-std::string existing(const std::string& folder, const std::string& name) {
-  for (const auto& candidate : {folder + "/" + name, folder + "/" + name + ".gz"}) {
-    if (std::filesystem::exists(candidate)) return candidate;
+/// `name` in the folder, or that as .gz. `elsewhere`: folders below it in which other tools lay the files;
+/// `other_form`: the name of the same data in a form that is not read, and what to do about it.
+std::string existing(const std::string& folder, const std::string& name,
+                     std::initializer_list<const char*> elsewhere = {},
+                     const std::pair<std::string, std::string>& other_form = {}) {
+  const auto there = [&](const std::string& in) {
+    for (const auto& candidate : {in + "/" + name, in + "/" + name + ".gz"}) {
+      if (std::filesystem::exists(candidate)) return candidate;
+    }
+    return std::string();
+  };
+  if (auto path = there(folder); !path.empty()) return path;
+  std::string remedy = "set data_dir to the folder that holds the files";
+  if (!other_form.first.empty() && std::filesystem::exists(folder + "/" + other_form.first)) remedy = other_form.second;
+  for (const char* below : elsewhere) {
+    if (!there(folder + "/" + below).empty()) remedy = "set data_dir to " + folder + "/" + below;
   }
   throw Error(ErrorCode::unavailable, "data_dir", "there is neither " + folder + "/" + name + " nor " + name + ".gz",
-              "set data_dir to the folder that holds the files");
+              remedy);
 }
 
 TrainAndHeldOut images(const std::string& name, const DataOptions& options, std::array<at::Tensor, 4> parts,
@@ -157,7 +170,7 @@ TrainAndHeldOut read_mnist(const DataOptions& options) {
   const char* names[] = {"train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte",
                          "t10k-labels-idx1-ubyte"};
   for (std::size_t i = 0; i < 4; ++i) {
-    const auto path = existing(options.data_dir, names[i]);
+    const auto path = existing(options.data_dir, names[i], {"MNIST/raw", "FashionMNIST/raw", "KMNIST/raw", "raw"});
     const auto raw = read_idx(path);
     const bool labels = i % 2 == 1;
     if (raw.dim() != (labels ? 1 : 3))
@@ -167,6 +180,13 @@ TrainAndHeldOut read_mnist(const DataOptions& options) {
     parts[i] = labels ? raw.to(at::kLong) : raw.unsqueeze(1);
     if (raw.size(0) == 0)
       throw Error(ErrorCode::bad_data, path, "offset 4, dimension 0: it holds nothing", "download or copy it again");
+    if (i == 2 && raw.sizes().slice(1) != parts[0].sizes().slice(2)) {
+      throw Error(ErrorCode::bad_data, path,
+                  "offset 8, dimensions 1 and 2: its pictures have " + std::to_string(raw.size(1)) + " x " +
+                      std::to_string(raw.size(2)) + " pixels, those of " + names[0] + " " +
+                      std::to_string(parts[0].size(2)) + " x " + std::to_string(parts[0].size(3)),
+                  "take all four files of the same data set");
+    }
     if (labels) require_labels(path, parts[i], options.num_classes);
     if (labels && parts[i].size(0) != parts[i - 1].size(0)) {
       throw Error(ErrorCode::bad_data, path,
@@ -188,7 +208,11 @@ TrainAndHeldOut read_cifar10(const DataOptions& options) {
   std::vector<at::Tensor> pixels, labels;
   for (int i = 1; i <= 5; ++i) {
     auto [images_of_file, labels_of_file] =
-        read_cifar_file(existing(options.data_dir, "data_batch_" + std::to_string(i) + ".bin"), options.num_classes);
+        read_cifar_file(existing(options.data_dir, "data_batch_" + std::to_string(i) + ".bin", {"cifar-10-batches-bin"},
+                                 {"data_batch_" + std::to_string(i),
+                                  "that is the version for Python: take CIFAR-10's binary version, "
+                                  "cifar-10-binary.tar.gz"}),
+                        options.num_classes);
     pixels.push_back(images_of_file);
     labels.push_back(labels_of_file);
   }

@@ -218,6 +218,24 @@ at::Tensor decode_png(std::span<const std::byte> bytes, const std::string& where
   return with_channels(image, channels);
 }
 
+// ---------------------------------------------------------------- neither
+
+/// What Pillow would read by its first bytes, whatever the file's name, and what stands in a picture's place at times.
+std::string known_format(std::span<const std::byte> bytes) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), std::min<std::size_t>(bytes.size(), 64));
+  const auto has = [&](std::string_view magic, std::size_t offset = 0) {
+    return text.size() >= offset + magic.size() && text.substr(offset, magic.size()) == magic;
+  };
+  if (has("GIF8")) return "GIF";
+  if (has("RIFF") && has("WEBP", 8)) return "WebP";
+  if (has("BM")) return "BMP";
+  if (has(std::string_view("II*\0", 4)) || has(std::string_view("MM\0*", 4))) return "TIFF";
+  if (has("ftyp", 4)) return "HEIC, AVIF or a film";
+  if (has("version https://git-lfs")) return "a pointer of Git LFS";
+  if (has("<!DOCTYPE") || has("<!doctype") || has("<html")) return "an HTML page";
+  return {};
+}
+
 }  // namespace
 
 at::Tensor decode_image(std::span<const std::byte> bytes, const std::string& where, std::int64_t channels,
@@ -227,7 +245,11 @@ at::Tensor decode_image(std::span<const std::byte> bytes, const std::string& whe
   };
   if (begins("\xff\xd8\xff")) return decode_jpeg(bytes, where, channels, least_side);
   if (begins("\x89PNG\r\n\x1a\n") && bytes.size() > kPngSignature) return decode_png(bytes, where, channels);
-  refuse(where, "offset 0, magic: its " + std::to_string(bytes.size()) + " bytes are neither JPEG nor PNG");
+  const std::string known = known_format(bytes);
+  refuse(where,
+         "offset 0, magic: its " + std::to_string(bytes.size()) + " bytes are neither JPEG nor PNG" +
+             (known.empty() ? "" : " but " + known),
+         known.starts_with("a pointer") ? "fetch the file itself (git lfs pull), or set on_bad_sample to skip" : "");
 }
 
 }  // namespace troupe

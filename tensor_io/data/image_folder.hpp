@@ -35,10 +35,12 @@ class ImageFolder final : public Dataset {
   std::uint64_t files_hash_ = 0;
 };
 
-/// `data_dir`/train/CLASS/… and `data_dir`/val/CLASS/…, or `data_dir`/CLASS/…, of which every fifth file is held out.
-/// Classes and files are sorted by name; folders in a class's folder are searched too, files that are no .jpg, .jpeg or
-/// .png are passed over. Throws Error(unavailable) where the folder is missing, Error(bad_data) for a class without a
-/// picture or that train/ does not know, Error(usage) for more classes than num_classes.
+/// `data_dir`/CLASS/…, of which every fifth file is held out, or parts by the names of file_names.hpp:
+/// `data_dir`/train/CLASS/… with `val` held out, or `test` if there is no `val`. Classes, folders and files are in the
+/// order of torchvision's ImageFolder; folders in a class's folder are searched too; what is no .jpg, .jpeg or .png and
+/// what is hidden is passed over. Throws Error(unavailable) for a missing folder, Error(bad_data) for a class without a
+/// picture or that train does not know, for two folders of one part, for parts without train, and if most pictures are
+/// of another format, Error(usage) for more classes than num_classes.
 TrainAndHeldOut read_image_folder(const DataOptions& options);
 
 /// A picture's file, whole; links are followed. Throws Error(bad_data) beyond 256 MiB.

@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/data/file_names.hpp"
 #include "tensor_io/files/bounded_file.hpp"
 
 namespace troupe {
@@ -54,31 +55,43 @@ la_int64_t skip_bytes(archive*, void* data, la_int64_t request) {
   return static_cast<la_int64_t>(bytes);
 }
 
-std::pair<std::string, std::string> key_and_extension(const std::string& name) {
-  const auto slash = name.rfind('/');
-  const auto dot = name.find('.', slash == std::string::npos ? 0 : slash + 1);
-  if (dot == std::string::npos) return {name, ""};
-  auto extension = name.substr(dot + 1);
-  std::transform(extension.begin(), extension.end(), extension.begin(),
-                 [](unsigned char c) { return std::tolower(c); });
-  return {name.substr(0, dot), extension};
+/// The name's end says that it is a picture or a label: "7.jpg", "7.left.jpg".
+bool is_picture_or_label(const std::string& name) {
+  const auto extension = in_small_letters(name.substr(name.rfind('.') + 1));
+  return extension == "jpg" || extension == "jpeg" || extension == "png" || extension == "cls";
+}
+
+/// webdataset's tar_file_iterator passes over what it keeps for itself: __meta__, and all below such a folder.
+bool is_meta(const std::string& name) {
+  if (!name.starts_with("__")) return false;
+  const auto slash = name.find('/');
+  return name.substr(0, slash).ends_with("__") && name.find("__", 2) != std::string::npos;
 }
 
 }  // namespace
 
 const TarShard::Part* TarShard::Sample::find(std::initializer_list<const char*> extensions) const {
-  for (const auto& part : parts) {
-    for (const char* extension : extensions) {
+  for (const char* extension : extensions) {
+    for (const auto& part : parts) {
       if (part.extension == extension) return &part;
     }
   }
   return nullptr;
 }
 
+std::string TarShard::Sample::extensions() const {
+  std::string text;
+  for (std::size_t i = 0; i < std::min<std::size_t>(8, parts.size()); ++i)
+    text += (i == 0 ? "." : " .") + parts[i].extension;
+  return parts.size() > 8 ? text + " ..." : text;
+}
+
 TarShard::TarShard(const std::string& path, bool keep_start) : path_(path) {
   try {
     read_headers();
+    end_sample();
   } catch (const Error& error) {
+    end_sample();
     if (!keep_start || samples_.empty() || error.code() != ErrorCode::bad_data) throw;
     cut_off_ = error.what();
   }
@@ -113,7 +126,16 @@ void TarShard::read_headers() {
       file.refuse("offset " + std::to_string(archive_read_header_position(reader.get())) + ": a member without a name",
                   "make the shard again");
     last = "member " + printable(name);
-    if (archive_entry_filetype(entry) != AE_IFREG || archive_entry_hardlink(entry) != nullptr) continue;
+    const auto type = archive_entry_filetype(entry);
+    const bool link = type == AE_IFLNK || archive_entry_hardlink(entry) != nullptr;
+    if (type == AE_IFDIR || is_meta(name)) continue;
+    const std::string_view file_name = std::string_view(name).substr(std::string_view(name).rfind('/') + 1);
+    if (file_name.starts_with(".") || file_name.find('.') == std::string_view::npos || (type != AE_IFREG && !link) ||
+        (link && !is_picture_or_label(name))) {
+      passed_over_.add(name);
+      continue;
+    }
+    if (link) file.refuse(last + " is a link", "store the file in its place (tar --dereference --hard-dereference)");
     const auto offset = static_cast<std::uint64_t>(archive_filter_bytes(reader.get(), 0));
     const auto bytes = static_cast<std::uint64_t>(std::max<la_int64_t>(0, archive_entry_size(entry)));
     if (archive_entry_sparse_count(entry) > 0) file.refuse(last + " is a sparse file", "store it whole");
@@ -122,10 +144,34 @@ void TarShard::read_headers() {
                       " bytes go beyond the file's end at " + std::to_string(file.bytes()),
                   "make the shard again, or set on_bad_sample to skip to use what comes before");
     }
-    auto [key, extension] = key_and_extension(name);
-    if (samples_.empty() || samples_.back().key != key) samples_.push_back({key, {}});
-    samples_.back().parts.push_back({extension, offset, bytes});
+    add_member(name, offset, bytes);
   }
+}
+
+void TarShard::add_member(const std::string& name, std::uint64_t offset, std::uint64_t bytes) {
+  const auto dot = name.find('.', name.rfind('/') + 1);
+  const auto key = name.substr(0, dot), extension = in_small_letters(name.substr(dot + 1));
+  if (samples_.empty() || samples_.back().key != key) {
+    end_sample();
+    samples_.push_back({key, {}});
+  }
+  auto& sample = samples_.back();
+  if (sample.find({extension.c_str()}) != nullptr) {
+    throw Error(ErrorCode::bad_data, where(sample),
+                "member " + printable(name) + " is the second ." + extension + " of this sample",
+                "leave one of them out, or give each sample a name of its own, up to the first dot");
+  }
+  sample.parts.push_back({extension, offset, bytes});
+}
+
+/// A sample without picture and label is none of a labelled picture's: README.md, 7.json.
+void TarShard::end_sample() {
+  if (samples_.empty()) return;
+  const auto& parts = samples_.back().parts;
+  if (std::any_of(parts.begin(), parts.end(), [](const auto& part) { return is_picture_or_label(part.extension); }))
+    return;
+  for (const auto& part : parts) passed_over_.add("x." + part.extension);
+  samples_.pop_back();
 }
 
 std::string TarShard::read(const Part& part, std::uint64_t limit) const {

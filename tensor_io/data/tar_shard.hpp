@@ -4,12 +4,15 @@
 #include <string>
 #include <vector>
 
+#include "tensor_io/data/file_names.hpp"
+
 namespace troupe {
 
 /// Where the samples of a WebDataset shard lie (Aizman et al., "High Performance I/O For Large Scale Deep Learning",
 /// 2019): a plain tar file in which members with the same name up to the first dot of its last part, one behind the
-/// other, are one sample. libarchive reads the headers, once, and skips what is between them; contents are then read by
-/// offset.
+/// other, are one sample (webdataset's base_plus_ext). Passed over are names without a dot or that begin with one,
+/// folders, what webdataset keeps for itself (__meta__), and samples without any picture or label. libarchive reads the
+/// headers, once, and skips what is between them; contents are then read by offset.
 class TarShard {
  public:
   struct Part {
@@ -19,16 +22,21 @@ class TarShard {
   struct Sample {
     std::string key;
     std::vector<Part> parts;
+    /// The part with the first of these extensions that there is.
     const Part* find(std::initializer_list<const char*> extensions) const;
+    /// ".jpg .cls", at most eight.
+    std::string extensions() const;
   };
 
   /// Throws Error(bad_data) with file, offset, member and reason: no tar, compressed, cut off, a member that goes
-  /// beyond the file. With `keep_start`, the samples before that stay, and cut_off() says why there are no more.
+  /// beyond the file, two members of a sample with one extension, a picture or label that is a link or a sparse file.
+  /// With `keep_start`, the samples before that stay, and cut_off() says why there are no more.
   explicit TarShard(const std::string& path, bool keep_start = false);
 
   const std::string& path() const noexcept { return path_; }
   const std::vector<Sample>& samples() const noexcept { return samples_; }
   const std::string& cut_off() const noexcept { return cut_off_; }
+  const PassedOver& passed_over() const noexcept { return passed_over_; }
   /// A member's content. Opens the file for it, so that no shard stays open. Any thread.
   std::string read(const Part& part, std::uint64_t limit) const;
   /// "shard.tar: sample 'key' (offset 512)": for errors.
@@ -36,9 +44,12 @@ class TarShard {
 
  private:
   void read_headers();
+  void add_member(const std::string& name, std::uint64_t offset, std::uint64_t bytes);
+  void end_sample();
 
   std::string path_, cut_off_;
   std::vector<Sample> samples_;
+  PassedOver passed_over_;
 };
 
 }  // namespace troupe

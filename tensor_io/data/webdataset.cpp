@@ -11,6 +11,7 @@
 
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/data/braces.hpp"
+#include "tensor_io/data/file_names.hpp"
 #include "tensor_io/data/files_hash.hpp"
 #include "tensor_io/files/bounded_file.hpp"
 #include "tensor_io/files/bounded_json.hpp"
@@ -24,28 +25,97 @@ constexpr std::uint64_t kMostMemberBytes = 256 << 20, kMostLabelBytes = 64, kMos
 constexpr std::int64_t kOneIn = 20;
 constexpr const char *kIndexFile = "index.json", *kIndexRemedy = "make the index again, or remove it";
 
-std::vector<std::string> shard_paths(const std::string& data_dir) {
-  std::vector<std::string> paths;
-  std::error_code unknown;
-  if (!fs::is_directory(data_dir, unknown)) {
-    paths = expand_braces(data_dir);
-  } else {
-    std::error_code error;
-    fs::directory_iterator entry(data_dir, error), end;
-    for (; !error && entry != end; entry.increment(error)) {
-      if (entry->path().extension() == ".tar") paths.push_back(entry->path().string());
-    }
-    if (error) throw Error(ErrorCode::io, data_dir, error.message(), "set data_dir to a folder that can be read");
-    std::sort(paths.begin(), paths.end());
-    if (paths.empty())
-      throw Error(ErrorCode::bad_data, data_dir, "it holds no .tar file",
-                  "set data_dir to the shards' folder, or name-{000000..000146}.tar");
+/// "a.tar.gz" of "a.tar"; empty if the name is not one of a compressed shard.
+std::string uncompressed(const fs::path& path) {
+  const auto extension = in_small_letters(path.extension().string());
+  if (extension == ".tgz" || extension == ".tbz2" || extension == ".txz") return path.stem().string() + ".tar";
+  const bool outer =
+      extension == ".gz" || extension == ".zst" || extension == ".xz" || extension == ".bz2" || extension == ".lz4";
+  return outer && in_small_letters(path.stem().extension().string()) == ".tar" ? path.stem().string() : "";
+}
+
+std::vector<std::string> shards_in(const std::string& folder) {
+  std::vector<std::string> paths, compressed;
+  std::error_code error;
+  fs::directory_iterator entry(folder, error), end;
+  for (; !error && entry != end; entry.increment(error)) {
+    const auto& path = entry->path();
+    if (path.filename().string().starts_with(".")) continue;
+    if (in_small_letters(path.extension().string()) == ".tar") paths.push_back(path.string());
+    if (!uncompressed(path).empty()) compressed.push_back(path.string());
   }
+  if (error) throw Error(ErrorCode::io, folder, error.message(), "set data_dir to a folder that can be read");
+  std::sort(paths.begin(), paths.end());
+  std::sort(compressed.begin(), compressed.end());
+  for (const auto& path : compressed) {
+    const auto plain = (fs::path(path).parent_path() / uncompressed(path)).string();
+    if (std::find(paths.begin(), paths.end(), plain) != paths.end()) continue;
+    throw Error(ErrorCode::bad_data, path, "it is compressed, and only a plain tar can be read in any order",
+                "unpack it (gunzip, zstd -d)");
+  }
+  if (paths.empty())
+    throw Error(ErrorCode::bad_data, folder, "it holds no .tar file",
+                "set data_dir to the shards' folder, or name-{000000..000146}.tar");
+  return paths;
+}
+
+std::vector<std::string> shard_paths(const std::string& data_dir) {
+  std::error_code unknown;
+  const auto paths = fs::is_directory(data_dir, unknown) ? shards_in(data_dir) : expand_braces(data_dir);
+  std::set<std::string> seen;
   for (const auto& path : paths) {
-    if (!fs::exists(path, unknown))
-      throw Error(ErrorCode::unavailable, path, "there is no such shard", "mend data_dir, or put the file there");
+    if (!seen.insert(path).second)
+      throw Error(ErrorCode::usage, "data_dir", "shard " + path + " is named twice", "name each shard once");
+    if (!fs::exists(path, unknown)) {
+      const bool wildcard = path.find_first_of("*?") != std::string::npos;
+      throw Error(ErrorCode::unavailable, path, "there is no such shard",
+                  wildcard ? "* and ? stand for themselves: write the folder, or name-{000000..000146}.tar"
+                           : "mend data_dir, or put the file there");
+    }
   }
   return paths;
+}
+
+/// As Python's int reads it, which webdataset decodes .cls with: white space around it and a sign are allowed.
+std::int64_t label_of(const std::string& text, const std::string& where, std::int64_t classes) {
+  constexpr const char* kSpace = " \t\n\v\f\r";
+  const auto begin = text.find_first_not_of(kSpace);
+  auto word = begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin);
+  if (word.size() > 1 && word[0] == '+' && word[1] != '-') word.erase(0, 1);
+  std::int64_t value = -1;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+  if (error == std::errc::invalid_argument || end != word.data() + word.size()) {
+    throw Error(ErrorCode::bad_data, where, ".cls: " + printable(text) + " is no whole number",
+                "write the class's number, 0 to " + std::to_string(classes - 1) + ", as digits");
+  }
+  if (error != std::errc() || value < 0 || value >= classes) {
+    throw Error(ErrorCode::bad_data, where,
+                ".cls: " + printable(text) + " is no class below num_classes " + std::to_string(classes),
+                "set num_classes, or mend the shard");
+  }
+  return value;
+}
+
+struct ShardsByPart {
+  std::vector<std::size_t> train, held_out;
+  std::string held_out_name;  // "val" or "test"
+  std::size_t not_read = 0;   // test, if there is val
+};
+
+/// By the shard's name, or by its folder's if they lie in several.
+ShardsByPart shards_by_part(const ShardFolder& folder) {
+  std::set<std::string> folders;
+  for (std::size_t i = 0; i < folder.shards(); ++i) folders.insert(fs::path(folder.path(i)).parent_path().string());
+  std::map<PartName, std::vector<std::size_t>> parts;
+  for (std::size_t i = 0; i < folder.shards(); ++i) {
+    const fs::path path(folder.path(i));
+    auto part = part_in_name(path.filename().string());
+    if (part == PartName::none && folders.size() > 1) part = part_named(path.parent_path().filename().string());
+    parts[part == PartName::none ? PartName::train : part].push_back(i);
+  }
+  const auto validation = parts[PartName::validation], test = parts[PartName::test];
+  if (validation.empty()) return {parts[PartName::train], test, "test", 0};
+  return {parts[PartName::train], validation, "val", test.size()};
 }
 
 }  // namespace
@@ -141,6 +211,7 @@ std::shared_ptr<const TarShard> ShardFolder::read_headers(std::size_t number) co
                     std::to_string(expected),
                 opened || !entry.indexed ? "leave the shards alone while a job reads them" : kIndexRemedy);
   }
+  if (!opened) passed_over_.add_all(shard->passed_over());
   if (!shard->cut_off().empty() && !opened)
     notices_.push_back(shard->cut_off() + "; its first " + std::to_string(found) + " samples are used");
   return shard;
@@ -154,6 +225,11 @@ std::int64_t ShardFolder::opened() const {
 std::size_t ShardFolder::kept() const {
   std::lock_guard lock(mutex_);
   return recent_.size();
+}
+
+PassedOver ShardFolder::passed_over() const {
+  std::lock_guard lock(mutex_);
+  return passed_over_;
 }
 
 std::vector<std::string> ShardFolder::take_notices() const {
@@ -202,18 +278,15 @@ std::int64_t WebDataset::read(std::int64_t index, const SampleContext& context, 
   const auto* picture = sample.find({"jpg", "jpeg", "png"});
   const auto* label = sample.find({"cls"});
   if (picture == nullptr || label == nullptr) {
-    throw Error(ErrorCode::bad_data, where, picture == nullptr ? "it has no .jpg, .jpeg or .png" : "it has no .cls",
-                "a sample is a picture and its label, members with the same name");
-  }
-  auto text = shard.read(*label, kMostLabelBytes);
-  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back()))) text.pop_back();
-  std::int64_t value = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 0 || value >= num_classes_) {
+    const bool dots = std::any_of(sample.parts.begin(), sample.parts.end(),
+                                  [](const auto& part) { return part.extension.find('.') != std::string::npos; });
     throw Error(ErrorCode::bad_data, where,
-                ".cls: " + printable(text) + " is no class below num_classes " + std::to_string(num_classes_),
-                "set num_classes, or mend the shard");
+                std::string(picture == nullptr ? "it has no .jpg, .jpeg or .png" : "it has no .cls") +
+                    "; its members end in " + sample.extensions(),
+                dots ? "a sample's name ends at its first dot: take the other dots out of the names"
+                     : "a sample is a picture and its label, members with the same name, one behind the other");
   }
+  const auto value = label_of(shard.read(*label, kMostLabelBytes), where, num_classes_);
   const auto content = shard.read(*picture, kMostMemberBytes);
   reader_.read(std::as_bytes(std::span(content)), where + ", ." + picture->extension, index, context, out);
   return value;
@@ -230,24 +303,34 @@ Batch WebDataset::get_batch(std::span<const std::int64_t> indices, const SampleC
 
 TrainAndHeldOut read_webdataset(const DataOptions& options) {
   const auto folder = std::make_shared<const ShardFolder>(options.data_dir, options.on_bad_sample == "skip");
-  std::vector<std::size_t> all, train, held_out;
-  for (std::size_t shard = 0; shard < folder->shards(); ++shard) {
-    const bool kept = fs::path(folder->path(shard)).filename().string().find("val") != std::string::npos;
-    (kept ? held_out : train).push_back(shard);
-    all.push_back(shard);
-  }
   using Part = WebDataset::Part;
-  const bool whole = !held_out.empty();
-  const auto make = [&](std::vector<std::size_t> shards, Part part, bool augment) {
-    return std::make_shared<WebDataset>(folder, std::move(shards), whole ? Part::all : part,
-                                        ImageReader(options, augment), options.num_classes);
+  const auto shards = shards_by_part(*folder);
+  const bool whole = !shards.held_out.empty();
+  if (shards.train.empty()) {
+    throw Error(ErrorCode::bad_data, options.data_dir, "the names of its shards all say val or test",
+                "add shards to train on, or rename these");
+  }
+  const auto make = [&](const std::vector<std::size_t>& mine, Part part, bool augment) {
+    return std::make_shared<WebDataset>(folder, mine, whole ? Part::all : part, ImageReader(options, augment),
+                                        options.num_classes);
   };
-  auto first = make(train, Part::most, options.augment);
-  auto second = make(whole ? held_out : all, Part::rest, false);
-  if (first->size() == 0)
-    throw Error(ErrorCode::bad_data, options.data_dir, "its shards hold no sample to train on",
+  auto train = make(shards.train, Part::most, options.augment);
+  auto held_out = make(whole ? shards.held_out : shards.train, Part::rest, false);
+  const auto passed_over = folder->passed_over().to_string();
+  if (train->size() == 0)
+    throw Error(ErrorCode::bad_data, options.data_dir,
+                "its shards hold no sample to train on" + (passed_over.empty() ? "" : "; " + passed_over),
                 "a sample is a picture and its label, members with the same name");
-  return {std::move(first), second->size() > 0 ? std::move(second) : nullptr};
+  const auto count = [](std::size_t number, const std::string& what) {
+    return std::to_string(number) + " " + what + (number == 1 ? "" : "s");
+  };
+  train->set_description("webdataset, " + count(folder->shards(), "shard") + " with " +
+                         count(static_cast<std::size_t>(train->size() + held_out->size()), "sample") +
+                         (passed_over.empty() ? "" : "; " + passed_over) +
+                         (shards.not_read == 0 ? "" : "; " + count(shards.not_read, "shard") + " named test not read"));
+  held_out->set_description(whole ? count(shards.held_out.size(), "shard") + " named " + shards.held_out_name
+                                  : "every 20th of each shard");
+  return {std::move(train), held_out->size() > 0 ? std::move(held_out) : nullptr};
 }
 
 }  // namespace troupe

@@ -34,6 +34,8 @@ class ShardFolder {
   /// How many are kept now.
   std::size_t kept() const;
   std::vector<std::string> take_notices() const;
+  /// Members of the shards that were opened, which are no part of a sample.
+  PassedOver passed_over() const;
 
  private:
   struct Entry {
@@ -56,6 +58,7 @@ class ShardFolder {
   // Guarded by mutex_.
   mutable std::mutex mutex_;
   mutable std::vector<std::string> notices_;
+  mutable PassedOver passed_over_;
   mutable std::list<std::size_t> recent_;  // shards that are kept, the latest first
   mutable std::int64_t kept_samples_ = 0;
 };
@@ -86,8 +89,9 @@ class WebDataset final : public Dataset {
   std::vector<std::int64_t> ends_;  // of each of shards_, behind its last sample's number
 };
 
-/// To train on and to measure on: shards with `val` in their name are held out; without one, every 20th sample of each
-/// shard is.
+/// To train on and to measure on: shards with `val` in their name (file_names.hpp) are held out, or those with `test`
+/// if there is no `val`; without either, every 20th sample of each shard is. Throws Error(bad_data) if all are held
+/// out.
 TrainAndHeldOut read_webdataset(const DataOptions& options);
 
 }  // namespace troupe

@@ -103,7 +103,10 @@ std::string foreign_format(std::span<const std::byte> start) {
     if (begins(std::string{'\x80', protocol})) return "is a Python pickle";
   }
   if (begins("ustar", 257)) return "is a tar archive: what very old versions of torch.save wrote";
-  if (begins("\x1f\x8b") || begins("\x28\xb5\x2f\xfd")) return "is compressed";
+  // gzip, zstd, xz, bzip2, lz4
+  for (const char* magic : {"\x1f\x8b", "\x28\xb5\x2f\xfd", "\xfd\x37zXZ", "BZh", "\x04\x22\x4d\x18"}) {
+    if (begins(magic)) return "is compressed";
+  }
   if (begins("\x89HDF")) return "is an HDF5 file";
   if (begins("GGUF")) return "is a GGUF file";
   return {};
