@@ -34,8 +34,8 @@ constexpr const char* kHelp =
     "torch.load\n"
     "      --all              the optimizer's tensors, too, all under their full names\n"
     "\n"
-    "PATH: a step-... folder, a directory of checkpoints (its latest), a folder of somebody else's safetensors files, "
-    "or a file.\n"
+    "PATH: a step-... folder, a directory of checkpoints (its latest), DIR/best, a folder of somebody else's "
+    "safetensors files, or a file.\n"
     "example: troupe checkpoint convert runs/demo/checkpoints model.safetensors\n";
 
 std::string human_bytes(std::uint64_t bytes) {
@@ -66,11 +66,19 @@ std::string written_at(const std::string& path) {
 void need_directory(const std::string& path) {
   std::error_code error;
   if (!fs::exists(path, error)) throw Error(ErrorCode::usage, printable(path), "is not there");
-  if (!fs::is_directory(path, error)) throw Error(ErrorCode::usage, printable(path), "is not a directory");
+  if (!fs::is_directory(path, error))
+    throw Error(ErrorCode::usage, printable(path), "is not a directory",
+                "troupe checkpoint inspect shows what a file holds");
 }
 
-int list(const std::string& directory) {
-  need_directory(directory);
+// Of one checkpoint the directory that it is in.
+std::string directory_of_checkpoints(const std::string& path) {
+  need_directory(path);
+  return is_checkpoint(path) ? fs::canonical(path).parent_path().string() : path;
+}
+
+int list(const std::string& given) {
+  const auto directory = directory_of_checkpoints(path_meant(given));
   const auto pointer = [&](const char* name) -> std::optional<std::int64_t> {
     try {
       return read_pointer(directory, name);
@@ -140,15 +148,15 @@ int inspect_checkpoint(const std::string& path) {
 }
 
 NamedTensors read_and_tell(const std::string& path, bool everything) {
-  std::vector<std::string> skipped;
-  auto tensors = read_model(path, everything, &skipped);
-  for (const auto& name : skipped)
-    std::fprintf(stderr, "troupe: %s is no tensor and is left out\n", printable(name).c_str());
+  std::vector<std::string> notes;
+  auto tensors = read_model(path, everything, &notes);
+  for (const auto& note : notes) std::fprintf(stderr, "troupe: %s\n", note.c_str());
   return tensors;
 }
 
-int inspect(const std::string& path) {
+int inspect(const std::string& given) {
   std::error_code error;
+  const auto path = path_meant(given);
   if (fs::is_directory(path, error) && !is_foreign_folder(path)) return inspect_checkpoint(checkpoint_at(path));
   const auto tensors = read_and_tell(path, false);
   std::int64_t total = 0;
@@ -162,7 +170,8 @@ int inspect(const std::string& path) {
   return 0;
 }
 
-int verify(const std::string& path) {
+int verify(const std::string& given) {
+  const auto path = path_meant(given);
   need_directory(path);
   std::vector<std::string> paths;
   if (is_checkpoint(path)) {

@@ -9,6 +9,7 @@
 #include <httplib.h>
 #include <nlohmann/json.hpp>
 
+#include "launch/process/displayable.hpp"
 #include "tensor_io/base/error.hpp"
 
 namespace troupe {
@@ -36,6 +37,14 @@ json number(double value) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
   return value;
+}
+
+// In the server's own words; of a page that is no answer of MLflow its begin.
+std::string said(const httplib::Response& answer, const json& body) {
+  const auto message = body.is_object() && body.contains("message") && body["message"].is_string()
+                           ? body["message"].get<std::string>()
+                           : answer.body;
+  return message.empty() ? "" : ", it says: " + displayable(message, 200);
 }
 
 const char* variable(const char* name) {
@@ -72,12 +81,16 @@ struct MlflowClient::Connection {
                   "start the server, or leave --mlflow_uri out");
     auto body = json::parse(result->body, nullptr, /*allow_exceptions=*/false);
     if (result->status == 200 && body.is_object()) return body;
-    const auto code = body.is_object() ? body.value("error_code", "") : "";
+    const auto field = body.is_object() ? body.find("error_code") : body.end();
+    const auto code = body.is_object() && field != body.end() && field->is_string() ? field->get<std::string>() : "";
     if (may_be_missing && code == "RESOURCE_DOES_NOT_EXIST") return nullptr;
-    throw Error(ErrorCode::unavailable, uri, call + ": status " + std::to_string(result->status) + " " + code,
-                result->status == 401 || result->status == 403
-                    ? "set MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
-                    : "is this an MLflow tracking server?");
+    std::string remedy = code.empty() ? "is this an MLflow tracking server?" : "";
+    if (result->status == 401 || result->status == 403)
+      remedy = "set MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD";
+    throw Error(
+        ErrorCode::unavailable, uri,
+        call + ": status " + std::to_string(result->status) + (code.empty() ? "" : " " + code) + said(*result, body),
+        remedy);
   }
   json post(const std::string& call, const json& body) {
     return answer(call,

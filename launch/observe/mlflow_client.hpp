@@ -15,6 +15,7 @@ struct MlflowRunInfo {
   std::string run_name;
   std::string run_id;  ///< a tag: a rank 0 that takes over, and a further life of the run, find it by it
   std::map<std::string, std::string> tags, parameters;
+  std::string kept;  ///< the file that has the same records; empty if none has
 };
 
 /// One run on an MLflow server, over its REST API (2.0). Every call waits a few seconds at most. One thread. Everything
@@ -34,6 +35,7 @@ class MlflowClient {
   /// of the run becomes the tag `now.NAME`: MLflow changes none. Does nothing once it has succeeded.
   void begin();
   void log(const std::vector<MetricRecord>& records);
+  const MlflowRunInfo& info() const noexcept { return info_; }
   /// `status`: FINISHED, FAILED.
   void end(const std::string& status);
   /// Any thread: ends the call under way, and refuses later ones.

@@ -42,8 +42,12 @@ void MlflowSink::finish(std::chrono::steady_clock::time_point deadline, bool fai
   changed_.wait_until(lock, deadline, [&] { return ended_; });
   const auto lost = dropped_ + waiting_.size();
   if (lost == 0 && ended_) return;
-  throw Error(ErrorCode::unavailable, "end of the run", std::to_string(lost) + " records did not reach the server",
-              "they are in metrics.jsonl");
+  const auto& kept = client_.info().kept;
+  throw Error(ErrorCode::unavailable, "end of the run",
+              std::to_string(lost) + " records did not reach the server" +
+                  (failure_ ? " (" + failure_->cause + ")" : "") +
+                  (kept.empty() ? ", and they are lost: without a run_dir no file has them" : ""),
+              kept.empty() ? "" : "they are in " + kept);
 }
 
 void MlflowSink::deliver() {

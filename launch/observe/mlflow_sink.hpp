@@ -26,7 +26,7 @@ class MlflowSink final : public MetricSink {
   void take_over(const std::vector<MetricRecord>& written) override;
   /// Throws what the server's last answer was, if that was bad.
   void write(const MetricRecord& record) override;
-  /// Throws Error(unavailable) with how many records were lost.
+  /// Throws Error(unavailable) with how many records did not arrive, why, and which file has them.
   void finish(std::chrono::steady_clock::time_point deadline, bool failed) override;
 
  private:

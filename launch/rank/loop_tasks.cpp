@@ -126,9 +126,11 @@ void LoopTasks::report_end(const std::string& checkpoint) {
     parts_.records.line(text);
   }
   if (!checkpoint.empty()) parts_.records.log("checkpoint: " + checkpoint);
-  if (checkpoints_ && rank_.stop_requested())
-    parts_.records.note(
-        "notice", "stopped by a signal after step " + std::to_string(rank_.steps_done()) + "; --resume latest goes on");
+  if (checkpoints_ && rank_.stop_requested()) {
+    const bool saved = !checkpoint.empty() && !checkpoints_->failure();
+    parts_.records.note("notice", "stopped by a signal after step " + std::to_string(rank_.steps_done()) +
+                                      (saved ? "; --resume latest goes on" : ", which is not saved"));
+  }
   if (checkpoints_ && checkpoints_->failure()) throw Error(*checkpoints_->failure());
 }
 

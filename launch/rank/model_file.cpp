@@ -15,8 +15,10 @@
 #include "tensor_io/checkpoint/plain_archive.hpp"
 #include "tensor_io/checkpoint/safetensors.hpp"
 #include "tensor_io/checkpoint/safetensors_folder.hpp"
+#include "tensor_io/checkpoint/safetensors_index.hpp"
 #include "tensor_io/checkpoint/state_matching.hpp"
 #include "tensor_io/checkpoint/stored_checkpoint.hpp"
+#include "tensor_io/files/bounded_file.hpp"
 
 namespace troupe {
 
@@ -24,8 +26,19 @@ namespace fs = std::filesystem;
 
 namespace {
 
-bool ends_like_torch_save(const std::string& path) {
-  return path.ends_with(".pt") || path.ends_with(".pth") || path.ends_with(".bin");
+// By its bytes: the name of a blob in a cache says nothing. By its name where the bytes are of neither format.
+bool is_torch_save(const std::string& path) {
+  const auto format = foreign_format(BoundedFile("reading a model", path, Links::followed));
+  return path.ends_with(".pt") || path.ends_with(".pth") || path.ends_with(".bin") || format.starts_with("is a zip") ||
+         format.starts_with("is a Python pickle");
+}
+
+NamedTensors read_file(const std::string& path, std::vector<std::string>* notes) {
+  if (!is_torch_save(path)) return load_safetensors(path);
+  std::vector<std::string> skipped;
+  auto tensors = load_plain_archive(path, &skipped);
+  if (notes != nullptr && !skipped.empty()) notes->push_back("left out, since no tensors: " + names_text(skipped));
+  return tensors;
 }
 
 std::vector<std::pair<std::string, std::string>> parse_renames(const std::string& text) {
@@ -82,18 +95,19 @@ std::string checkpoint_at(const std::string& path) {
     std::fprintf(stderr, "troupe: %s\n", damaged.what());
   }
   const auto candidates = newest_first(list_checkpoints(path), latest);
+  if (candidates.empty()) refuse_foreign_checkpoint(path);
   if (candidates.empty())
     throw Error(ErrorCode::usage, printable(path), "is no checkpoint and holds none",
                 "name a step-... folder or the directory it is in");
   return candidates.front().path;
 }
 
-NamedTensors read_model(const std::string& path, bool everything, std::vector<std::string>* skipped) {
+NamedTensors read_model(const std::string& given, bool everything, std::vector<std::string>* notes) {
   std::error_code error;
-  if (!fs::exists(path, error)) throw Error(ErrorCode::usage, printable(path), "is not there");
-  if (!fs::is_directory(path, error))
-    return ends_like_torch_save(path) ? load_plain_archive(path, skipped) : load_safetensors(path);
-  if (is_foreign_folder(path)) return read_safetensors_folder(path);
+  if (!fs::exists(given, error)) throw Error(ErrorCode::usage, printable(given), "is not there");
+  const auto path = path_meant(given);
+  if (!fs::is_directory(path, error)) return read_file(path, notes);
+  if (is_foreign_folder(path)) return read_safetensors_folder(path, notes);
   const CheckpointFolder checkpoint(checkpoint_at(path));
   NamedTensors model;
   for (const auto& [name, entry] : checkpoint.entries()) {
@@ -107,8 +121,9 @@ NamedTensors read_model(const std::string& path, bool everything, std::vector<st
 
 std::string load_initial_model(torch::nn::Module& model, const InitialModelOptions& options) {
   NamedTensors saved;
+  std::vector<std::string> notes;
   try {
-    saved = read_model(options.path);
+    saved = read_model(options.path, false, &notes);
   } catch (const Error& error) {
     auto report = error.report();
     report.operation = "init_from " + report.operation;
@@ -141,6 +156,7 @@ std::string load_initial_model(torch::nn::Module& model, const InitialModelOptio
   auto report = "initial model from " + options.path + ": " +
                 count(from.size(), "of " + std::to_string(live.size()) + " tensors");
   if (!difference.empty()) report += "; " + difference.describe();
+  for (const auto& note : notes) report += "; " + note;
   return report;
 }
 

@@ -10,17 +10,17 @@ class Module;
 
 namespace troupe {
 
-/// A model's tensors under PyTorch's names, from a .safetensors file, a torch.save file (.pt, .pth, .bin), a
-/// checkpoint's folder, a directory of checkpoints (its latest), or a folder of somebody else's safetensors files.
-/// `everything`: of a checkpoint all tensors, under their full names. Names of what was no tensor go to `skipped`.
-/// Throws Error(usage) where nothing is there, Error(bad_data).
-NamedTensors read_model(const std::string& path, bool everything = false, std::vector<std::string>* skipped = nullptr);
+/// A model's tensors under PyTorch's names, from a .safetensors file, a torch.save file (its bytes say which), a
+/// checkpoint's folder, a directory of checkpoints (its latest), a name in it (`best`), or a folder of somebody else's
+/// safetensors files. Links are followed. `everything`: of a checkpoint all tensors, under their full names. `notes`
+/// gets a sentence for whatever was left out. Throws Error(usage) where nothing is there, Error(bad_data).
+NamedTensors read_model(const std::string& path, bool everything = false, std::vector<std::string>* notes = nullptr);
 
 /// A folder of safetensors files that is no checkpoint of ours: of Hugging Face, of torch.distributed.checkpoint.
 bool is_foreign_folder(const std::string& path);
 
 /// The checkpoint that a path means: the folder itself, or a directory's latest. Throws Error(usage) where there is
-/// none.
+/// none, Error(bad_data) where there is another program's.
 std::string checkpoint_at(const std::string& path);
 
 struct InitialModelOptions {

@@ -87,6 +87,7 @@ MlflowRunInfo mlflow_run_of(Rank& rank) {
   info.run_id = system_of(rank).options().run_id;
   info.tags = {{"mlflow.source.name", own_command().front()}, {"troupe.version", TROUPE_VERSION}};
   info.parameters = config_texts(config);
+  if (!config.run_dir.empty()) info.kept = config.run_dir + "/metrics.jsonl";
   return info;
 }
 

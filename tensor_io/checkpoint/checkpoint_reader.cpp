@@ -1,6 +1,5 @@
 #include "tensor_io/checkpoint/checkpoint_reader.hpp"
 
-#include <array>
 #include <filesystem>
 #include <optional>
 #include <utility>
@@ -54,12 +53,9 @@ CheckpointChoice choose_best(const std::string& directory) {
 
 [[noreturn]] void refuse_file(const std::string& path) {
   const BoundedFile file("reading the checkpoint", path);
-  std::array<std::byte, 512> start{};
-  const auto seen =
-      std::span(start).first(static_cast<std::size_t>(std::min<std::uint64_t>(file.bytes(), start.size())));
-  file.read_at(0, seen);
-  if (const auto what = foreign_format(seen); !what.empty()) file.refuse(what, foreign_format_remedy());
-  file.refuse("is a file; a checkpoint is a folder with a manifest.json", "name the folder");
+  if (const auto what = foreign_format(file); !what.empty()) file.refuse(what, foreign_format_remedy(what));
+  file.refuse("is a file; a checkpoint is a folder with a manifest.json",
+              "name the folder; a new run from the weights in a file is --init_from");
 }
 
 CheckpointChoice choose_path(const std::string& directory, const std::string& selector) {
@@ -71,6 +67,9 @@ CheckpointChoice choose_path(const std::string& directory, const std::string& se
                 "there is no such checkpoint, here or in " + directory,
                 "say latest, best, or the path of a step-… folder");
   }
+  if (path.filename() == "latest" && !list_checkpoints(path.parent_path()).empty())
+    return choose_latest(path.parent_path());
+  path = path_meant(path);
   if (!fs::is_directory(path, error)) refuse_file(path.string());
   if (!is_checkpoint(path.string()) && (fs::exists(path / "latest", error) || !list_checkpoints(path.string()).empty()))
     return choose_latest(path.string());

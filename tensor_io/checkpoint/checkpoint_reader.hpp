@@ -5,12 +5,12 @@
 #include <vector>
 
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/checkpoint/checkpoint_store.hpp"
 #include "tensor_io/checkpoint/manifest.hpp"
 #include "tensor_io/layout/named_state.hpp"
 
 namespace troupe {
 
-inline constexpr std::string_view kManifestFile = "manifest.json";
 inline constexpr std::uint64_t kMaxRankStateBytes = std::uint64_t{16} << 20;
 
 /// Whether there is a checkpoint's manifest in the folder.

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <limits>
 #include <map>
+#include <span>
 
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/files/bounded_file.hpp"
@@ -82,6 +83,26 @@ std::optional<std::int64_t> read_pointer(const std::string& directory, const std
   const auto step = parse_step_folder_name(std::string_view(text).substr(0, text.find('\n')));
   if (!step || text != pointer_text(*step)) file.refuse("is damaged: it holds " + printable(text));
   return step;
+}
+
+std::string path_meant(const std::string& path) {
+  std::error_code error;
+  const auto real = fs::canonical(path, error);
+  if (error) return path;  // opening it says why
+  if (fs::is_directory(real, error))
+    return fs::is_symlink(path.substr(0, path.find_last_not_of('/') + 1)) ? real.string() : path;
+  if (!fs::is_regular_file(real, error)) return path;
+  const auto directory = real.parent_path().string(), name = real.filename().string();
+  const bool named_so = (name == "latest" || name == "best") && !list_checkpoints(directory).empty();
+  std::string start(5, '\0');
+  BoundedFile file("reading a checkpoint's name", real.string());
+  file.read_at(0, std::as_writable_bytes(std::span(start).first(std::min<std::size_t>(5, file.bytes()))));
+  if (!named_so && start != "step-") return path;
+  const auto step = read_pointer(directory, name);
+  for (const auto& checkpoint : list_checkpoints(directory)) {
+    if (checkpoint.step == step) return checkpoint.path;
+  }
+  file.refuse("names " + step_folder_name(step.value_or(0)) + ", which is not there", "name a step-… folder that is");
 }
 
 }  // namespace troupe

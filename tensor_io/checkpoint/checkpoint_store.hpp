@@ -17,6 +17,7 @@ namespace troupe {
 std::string step_folder_name(std::int64_t step);
 std::optional<std::int64_t> parse_step_folder_name(std::string_view name);
 
+inline constexpr std::string_view kManifestFile = "manifest.json";
 inline constexpr std::string_view kTemporaryPrefix = ".tmp-";
 inline constexpr std::string_view kReplacedPrefix = ".old-";
 
@@ -48,5 +49,8 @@ std::string pointer_text(std::int64_t step);
 /// The step that `directory`/`name` points to; nothing where that file is not there; Error(bad_data) where it is
 /// damaged.
 std::optional<std::int64_t> read_pointer(const std::string& directory, const std::string& name);
+/// What a person's path to a checkpoint or a model means: links are followed, and a file that names a checkpoint
+/// (`checkpoints/best`) means that one. Throws Error(bad_data) where that name is damaged, or leads nowhere.
+std::string path_meant(const std::string& path);
 
 }  // namespace troupe

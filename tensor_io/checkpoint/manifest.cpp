@@ -145,7 +145,7 @@ class Reader {
 void check_hash(std::string_view text, const std::string& where) {
   const auto refuse = [&where](const std::string& why) { throw Error(ErrorCode::bad_data, where, why); };
   if (const auto what = foreign_format(std::as_bytes(std::span(text.data(), text.size()))); !what.empty())
-    throw Error(ErrorCode::bad_data, where, what, foreign_format_remedy());
+    throw Error(ErrorCode::bad_data, where, what, foreign_format_remedy(what));
   if (text.empty()) refuse("is empty");
   const auto tail = text.size() > kTailBytes ? text.substr(text.size() - kTailBytes) : std::string_view{};
   if (!tail.starts_with(kBeforeHash) || !tail.ends_with(kAfterHash))

@@ -55,8 +55,7 @@ class Pickle::Machine {
       case 'u': return extend(PickleKind::dict, pop_to_mark());
       case 'R':
       case 0x81: return call(pop(2));
-      case 'b':  // gives the object at the top a state
-        return extend(PickleKind::call, pop(1));
+      case 'b': return set_state(pop(1));
       case 'Q': return push(PickleKind::stored, 0, {}, pop(1));
       case 'q': return remember(take<std::uint8_t>());
       case 'r': return remember(take<std::uint32_t>());
@@ -125,7 +124,11 @@ class Pickle::Machine {
     return values;
   }
 
-  // Of an object, which is not read, nothing is kept.
+  // Of an object, which is not read, nothing is kept; nor of what an OrderedDict has beside its items (`_metadata` of a
+  // state_dict).
+  void set_state(const Values&) {
+    if (!top()->is(PickleKind::call) && !top()->is(PickleKind::dict)) refuse("a state for something else");
+  }
   void extend(PickleKind kind, const Values& items) {
     auto* target = top();
     if (target->is(PickleKind::call)) return;
@@ -135,6 +138,8 @@ class Pickle::Machine {
   void call(Values function_and_arguments) {
     if (!function_and_arguments[0]->is(PickleKind::name) || !function_and_arguments[1]->is(PickleKind::tuple))
       refuse("a call of something that is no function");
+    if (function_and_arguments[0]->text == "collections\nOrderedDict" && function_and_arguments[1]->items.empty())
+      return push(PickleKind::dict);
     push(PickleKind::call, 0, {}, std::move(function_and_arguments));
   }
 

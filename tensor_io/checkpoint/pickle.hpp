@@ -15,7 +15,7 @@ enum class PickleKind : std::uint8_t {
   text,
   list,
   tuple,
-  dict,    ///< `items`: key, value, key, value, ...
+  dict,    ///< `items`: key, value, key, value, ...; an OrderedDict is one, too
   name,    ///< of a class or function: `text` is "module\nname"
   call,    ///< `items`: a `name` and a `tuple` of arguments
   stored,  ///< lies outside of the pickle; `items`: the tuple that says where

@@ -8,6 +8,7 @@
 #include <array>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "tensor_io/checkpoint/pickle.hpp"
 #include "tensor_io/checkpoint/safetensors.hpp"
@@ -20,8 +21,8 @@ constexpr std::uint64_t kMaxPickleBytes = std::uint64_t{64} << 20;
 constexpr int kMaxDepth = 64;
 constexpr const char* kOperation = "reading a file of torch.save";
 constexpr const char* kRemedies =
-    "save it again in Python with torch.save(dict(state_dict), path), or with safetensors.torch.save_file(state_dict, "
-    "path)";
+    "save it again in Python with torch.save(model.state_dict(), path), or with "
+    "safetensors.torch.save_file(model.state_dict(), path)";
 
 std::string pickled(const c10::IValue& value, std::vector<at::Tensor>& storages) {
   std::string text;
@@ -50,7 +51,18 @@ constexpr std::pair<std::string_view, at::ScalarType> kStorages[] = {
     {"torch\nComplexFloatStorage", at::kComplexFloat},
     {"torch\nComplexDoubleStorage", at::kComplexDouble},
 };
+// Of those whose storage has no type: the last argument is the dtype.
+constexpr std::pair<std::string_view, at::ScalarType> kUntyped[] = {
+    {"torch\nuint16", at::kUInt16},           {"torch\nuint32", at::kUInt32},
+    {"torch\nuint64", at::kUInt64},           {"torch\nfloat8_e4m3fn", at::kFloat8_e4m3fn},
+    {"torch\nfloat8_e5m2", at::kFloat8_e5m2}, {"torch\nfloat8_e8m0fnu", at::kFloat8_e8m0fnu},
+};
 constexpr std::string_view kTensor = "torch._utils\n_rebuild_tensor_v2";
+constexpr std::string_view kUntypedTensor = "torch._utils\n_rebuild_tensor_v3";
+// Values of Python that are no tensors, and may stand beside them.
+constexpr std::string_view kValues[] = {
+    "torch\nSize",          "torch\ndevice",    "torch.serialization\n_get_layout", "_codecs\nencode",
+    "__builtin__\ncomplex", "__builtin__\nset", "__builtin__\nbytearray",           "collections\nCounter"};
 constexpr std::string_view kParameter = "torch._utils\n_rebuild_parameter";
 
 std::string dotted(std::string_view name) {
@@ -150,8 +162,7 @@ class PlainArchive {
     zip_.file().refuse("tensor " + printable(name) + " " + why, kRemedies);
   }
   [[noreturn]] void refuse_call(const std::string& holds, const PickleValue& call) const {
-    zip_.file().refuse(holds + " an OrderedDict or another Python class (" + dotted(call.items[0]->text) + ")",
-                       kRemedies);
+    zip_.file().refuse(holds + " a Python class (" + dotted(call.items[0]->text) + ")", kRemedies);
   }
 
   void flatten(const PickleValue& value, const std::string& name, int depth) {
@@ -175,39 +186,79 @@ class PlainArchive {
     } else if (value.is(PickleKind::call)) {
       const auto function = value.items[0]->text;
       const auto& arguments = value.items[1]->items;
-      if (function == kTensor) {
-        add(name, arguments);
+      if (function == kTensor || function == kUntypedTensor) {
+        add(name, arguments, function == kUntypedTensor);
       } else if (function == kParameter && !arguments.empty()) {
         flatten(*arguments[0], name, depth + 1);
+      } else if (std::find(std::begin(kValues), std::end(kValues), function) != std::end(kValues)) {
+        skip(name);
       } else if (function.starts_with("torch._utils\n")) {
         refuse(name, "is sparse, quantized or of another type that Troupe does not know (" + dotted(function) + ")");
       } else {
         refuse_call(printable(name) + " holds", value);
       }
-    } else if (value.is(PickleKind::name) || value.is(PickleKind::stored)) {
+    } else if ((value.is(PickleKind::name) && !is_constant(value.text)) || value.is(PickleKind::stored)) {
       refuse(name, "is a class or a storage");
-    } else if (skipped_ != nullptr) {
-      skipped_->push_back(name);
+    } else {
+      skip(name);
     }
   }
 
-  void add(const std::string& name, const std::vector<PickleValue*>& arguments) {
+  // torch.float16
+  static bool is_constant(std::string_view name) {
+    return name.starts_with("torch\n") && name.size() > 6 && name[6] >= 'a' && name[6] <= 'z';
+  }
+  void skip(const std::string& name) {
+    if (skipped_ != nullptr) skipped_->push_back(name);
+  }
+
+  // `types`: the known ones, by the name of `typed`.
+  template <std::size_t N>
+  at::ScalarType known_type(const std::string& name, const std::pair<std::string_view, at::ScalarType> (&types)[N],
+                            const PickleValue& typed) const {
+    const auto* type =
+        std::find_if(std::begin(types), std::end(types), [&](const auto& known) { return known.first == typed.text; });
+    if (type == std::end(types)) refuse(name, "has a type that Troupe does not know, " + dotted(typed.text));
+    return type->second;
+  }
+
+  void add(const std::string& name, const std::vector<PickleValue*>& arguments, bool untyped) {
     if (!are(arguments, {PickleKind::stored, PickleKind::number, PickleKind::tuple, PickleKind::tuple}) ||
-        !are_numbers(*arguments[2]) || !are_numbers(*arguments[3]))
+        !are_numbers(*arguments[2]) || !are_numbers(*arguments[3]) ||
+        (untyped && (arguments.size() < 7 || !arguments[6]->is(PickleKind::name))))
       refuse(name, "is not described as torch.save does it");
     const auto& place = arguments[0]->items[0]->items;
     if (!are(place, {PickleKind::text, PickleKind::name, PickleKind::text, PickleKind::text, PickleKind::number}))
       refuse(name, "has no storage that torch.save describes");
-    const auto* type = std::find_if(std::begin(kStorages), std::end(kStorages),
-                                    [&](const auto& known) { return known.first == place[1]->text; });
-    if (type == std::end(kStorages)) refuse(name, "has a type that Troupe does not know, " + dotted(place[1]->text));
-    const TensorClaim claim{
-        std::string(place[2]->text), type->second, place[4]->number, arguments[1]->number, numbers(arguments[2]->items),
-        numbers(arguments[3]->items)};
+    const auto dtype = untyped ? known_type(name, kUntyped, *arguments[6]) : known_type(name, kStorages, *place[1]);
+    const auto element_bytes = untyped ? static_cast<std::int64_t>(c10::elementSize(dtype)) : 1;
+    const TensorClaim claim{std::string(place[2]->text),      dtype,
+                            place[4]->number / element_bytes, arguments[1]->number,
+                            numbers(arguments[2]->items),     numbers(arguments[3]->items)};
     const auto* entry = find("data/" + claim.storage);
     if (const auto why = claim.wrong(entry == nullptr ? 0 : entry->bytes); !why.empty()) refuse(name, why);
     if (!names_.insert(name).second) refuse(name, "is there twice");
-    tensors_.emplace_back(name, read(name, claim, entry));
+    const std::size_t more = untyped ? 7 : 6;
+    tensors_.emplace_back(
+        name, seen_through(name, read(name, claim, entry), arguments.size() > more ? arguments[more] : nullptr));
+  }
+
+  // A view may stand for the conjugate or the negative of what is stored.
+  at::Tensor seen_through(const std::string& name, at::Tensor tensor, const PickleValue* metadata) const {
+    if (metadata == nullptr || metadata->is(PickleKind::none)) return tensor;
+    if (!metadata->is(PickleKind::dict)) refuse(name, "is not described as torch.save does it");
+    for (std::size_t i = 0; i < metadata->items.size(); i += 2) {
+      const auto& [key, value] = std::tie(*metadata->items[i], *metadata->items[i + 1]);
+      if (value.is(PickleKind::number) && value.number == 0) continue;
+      if (key.text == "conj" && tensor.is_complex()) {
+        tensor = at::_conj(tensor).resolve_conj();
+      } else if (key.text == "neg" && tensor.is_floating_point() && tensor.element_size() > 1) {
+        tensor = at::_neg_view(tensor).resolve_neg();
+      } else {
+        refuse(name, "has something that Troupe does not know, " + printable(key.text));
+      }
+    }
+    return tensor;
   }
 
   // Tensors that share a storage in the file share it here.
@@ -257,7 +308,9 @@ void save_plain_archive(const std::string& path, const NamedTensors& tensors, Fi
 }
 
 NamedTensors load_plain_archive(const std::string& path, std::vector<std::string>* skipped) {
-  BoundedFile file(kOperation, path);
+  BoundedFile file(kOperation, path, Links::followed);
+  if (const auto what = foreign_format(file); what.ends_with("not the file"))
+    file.refuse(what, foreign_format_remedy(what));
   std::array<std::byte, 4> magic{};
   if (file.bytes() < 64) file.refuse("has " + std::to_string(file.bytes()) + " bytes: it is no archive of torch.save");
   file.read_at(0, magic);

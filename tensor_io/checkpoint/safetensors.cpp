@@ -14,8 +14,23 @@ namespace troupe {
 namespace {
 
 constexpr std::pair<at::ScalarType, std::string_view> kDtypes[] = {
-    {at::kDouble, "F64"}, {at::kFloat, "F32"}, {at::kHalf, "F16"}, {at::kBFloat16, "BF16"}, {at::kLong, "I64"},
-    {at::kInt, "I32"},    {at::kShort, "I16"}, {at::kChar, "I8"},  {at::kByte, "U8"},       {at::kBool, "BOOL"},
+    {at::kDouble, "F64"},
+    {at::kFloat, "F32"},
+    {at::kHalf, "F16"},
+    {at::kBFloat16, "BF16"},
+    {at::kLong, "I64"},
+    {at::kInt, "I32"},
+    {at::kShort, "I16"},
+    {at::kChar, "I8"},
+    {at::kByte, "U8"},
+    {at::kBool, "BOOL"},
+    {at::kUInt64, "U64"},
+    {at::kUInt32, "U32"},
+    {at::kUInt16, "U16"},
+    {at::kComplexFloat, "C64"},
+    {at::kFloat8_e4m3fn, "F8_E4M3"},
+    {at::kFloat8_e5m2, "F8_E5M2"},
+    {at::kFloat8_e8m0fnu, "F8_E8M0"},
 };
 
 // Turns one entry of the header into values that are in range; `entry.begin` still counts from the first tensor.
@@ -111,13 +126,16 @@ std::map<std::string, std::string> parse_metadata(const BoundedFile& file, const
   return metadata;
 }
 
+bool is_text(char c) { return (c >= 0x20 && c < 0x7f) || c == '\n' || c == '\r' || c == '\t'; }
+
 std::string read_head(const BoundedFile& file) {
-  std::array<std::byte, 512> start{};
-  const auto seen =
-      std::span(start).first(static_cast<std::size_t>(std::min<std::uint64_t>(file.bytes(), start.size())));
-  file.read_at(0, seen);
-  if (const auto what = foreign_format(seen); !what.empty()) file.refuse(what, foreign_format_remedy());
+  if (const auto what = foreign_format(file); !what.empty()) file.refuse(what, foreign_format_remedy(what));
   if (file.bytes() < 8) file.refuse("has " + std::to_string(file.bytes()) + " bytes, too few for a safetensors file");
+  std::array<std::byte, 8> start{};
+  file.read_at(0, start);
+  if (std::all_of(start.begin(), start.end(), [](std::byte b) { return is_text(static_cast<char>(b)); }))
+    file.refuse("is text, no safetensors file: it begins with " + printable({reinterpret_cast<char*>(start.data()), 8}),
+                "look into it: it may be a page that says why a download failed");
   std::uint64_t header_bytes = 0;
   for (std::size_t i = 8; i-- > 0;) header_bytes = header_bytes << 8 | static_cast<std::uint64_t>(start[i]);
   if (header_bytes > SafetensorsFile::kMaxHeaderBytes) {

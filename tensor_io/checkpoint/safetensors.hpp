@@ -17,11 +17,11 @@
 #include "tensor_io/layout/named_state.hpp"
 
 /// The safetensors format: eight bytes with the header's length, a JSON header, the tensors' bytes without gaps. Little
-/// endian, as every machine that LibTorch runs on.
+/// endian, as every machine that LibTorch runs on. The types of less than eight bits (F4, F6) are refused: LibTorch has
+/// no tensor of one such number.
 namespace troupe {
 
-/// `F32` and so on; nothing for a dtype that the format or Troupe does not have. f64 f32 f16 bf16 i64 i32 i16 i8 u8
-/// bool have one.
+/// `F32` and so on; nothing for a dtype that the format or Troupe does not have.
 std::optional<std::string_view> safetensors_dtype(at::ScalarType dtype) noexcept;
 std::optional<at::ScalarType> scalar_type_of(std::string_view safetensors_dtype) noexcept;
 
@@ -80,7 +80,9 @@ class SafetensorsFile {
   static constexpr std::size_t kMaxNameBytes = 4096;
 
   explicit SafetensorsFile(BoundedFile file);
-  explicit SafetensorsFile(const std::string& path) : SafetensorsFile(BoundedFile("reading safetensors", path)) {}
+  /// A link is followed.
+  explicit SafetensorsFile(const std::string& path)
+      : SafetensorsFile(BoundedFile("reading safetensors", path, Links::followed)) {}
 
   const BoundedFile& file() const noexcept { return file_; }
   const std::vector<SafetensorsEntry>& entries() const noexcept { return entries_; }  ///< in the order of their offsets

@@ -1,33 +1,18 @@
 #include "tensor_io/checkpoint/safetensors_folder.hpp"
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <memory>
 
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/checkpoint/manifest.hpp"
 #include "tensor_io/checkpoint/safetensors.hpp"
+#include "tensor_io/checkpoint/safetensors_index.hpp"
 #include "tensor_io/checkpoint/state_parts.hpp"
 #include "tensor_io/files/bounded_json.hpp"
-#include "tensor_io/files/file_layer.hpp"
 
 namespace troupe {
 namespace {
-
-namespace fs = std::filesystem;
-
-std::vector<std::string> files_of(const std::string& folder) {
-  std::vector<std::string> paths;
-  std::error_code error;
-  for (auto entry = fs::directory_iterator(folder, error); !error && entry != fs::directory_iterator();
-       entry.increment(error)) {
-    if (entry->path().extension() == ".safetensors") paths.push_back(entry->path().string());
-  }
-  if (error) throw_io_error("listing", folder, error.value());
-  std::sort(paths.begin(), paths.end());
-  return paths;
-}
 
 /// Where a file's blocks start in their tensors, by name: what DCP writes; whole tensors where it says nothing.
 nlohmann::json offsets_of(const SafetensorsFile& file) {
@@ -59,17 +44,37 @@ std::vector<std::int64_t> offsets_of(const SafetensorsFile& file, const nlohmann
   return offsets;
 }
 
+// What the index says of a file is in it. What is in it besides is read, too, as transformers does.
+void check_listed(const SafetensorsIndex& index, const std::string& name, const SafetensorsFile& file,
+                  std::vector<std::string>* notes) {
+  if (index.path.empty()) return;
+  for (const auto& [tensor, where] : index.file_of) {
+    if (where == name && file.find(tensor) == nullptr)
+      file.file().refuse("tensor " + printable(tensor) + " is missing, which the index says is here",
+                         "download the file and the index again");
+  }
+  std::vector<std::string> unlisted;
+  for (const auto& entry : file.entries()) {
+    if (!index.file_of.contains(entry.name)) unlisted.push_back(entry.name);
+  }
+  if (notes != nullptr && !unlisted.empty())
+    notes->push_back(name + " has tensors that the index does not list, which are read, too: " + names_text(unlisted));
+}
+
 }  // namespace
 
-bool holds_safetensors(const std::string& folder) { return !files_of(folder).empty(); }
-
-NamedTensors read_safetensors_folder(const std::string& folder) {
+NamedTensors read_safetensors_folder(const std::string& folder, std::vector<std::string>* notes) {
+  const auto index = index_of_folder(folder);
+  if (notes != nullptr) notes->insert(notes->end(), index.notes.begin(), index.notes.end());
   std::map<std::string, std::unique_ptr<SafetensorsFile>> files;
   std::map<std::string, ManifestTensor> tensors;
-  for (const auto& path : files_of(folder)) {
-    const auto& file = *files.emplace(path, std::make_unique<SafetensorsFile>(path)).first->second;
+  for (const auto& name : index.files) {
+    const auto& file = *files.emplace(name, std::make_unique<SafetensorsFile>(folder + "/" + name)).first->second;
+    check_listed(index, name, file, notes);
     const auto sharding = offsets_of(file);
     for (const auto& entry : file.entries()) {
+      const auto listed = index.file_of.find(entry.name);
+      if (listed != index.file_of.end() && listed->second != name) continue;
       const auto offsets = offsets_of(file, sharding, entry);
       auto& tensor =
           tensors
@@ -80,17 +85,18 @@ NamedTensors read_safetensors_folder(const std::string& folder) {
       if (tensor.dtype != entry.dtype || tensor.shape.size() != entry.shape.size())
         file.file().refuse("tensor " + printable(entry.name) +
                            " has another dtype or number of dimensions than in a file before");
-      // Nobody says how large the whole is: as large as its blocks reach.
+      // The files do not say how large the whole is: as large as its blocks reach.
       for (std::size_t d = 0; d < offsets.size(); ++d)
         tensor.shape[d] = std::max(tensor.shape[d], offsets[d] + entry.shape[d]);
-      tensor.slices.push_back({path, offsets, entry.shape});
+      tensor.slices.push_back({name, offsets, entry.shape});
     }
   }
   NamedTensors whole;
   for (const auto& [name, tensor] : tensors) {
     if (const auto why = wrong_slices(tensor, true); !why.empty())
-      throw Error(ErrorCode::bad_data, "reading safetensors: " + folder, "tensor " + printable(name) + " " + why,
-                  "is a file missing?");
+      throw Error(
+          ErrorCode::bad_data, "reading safetensors: " + folder, "tensor " + printable(name) + " " + why,
+          index.absent.empty() ? "is a file missing, or one too many?" : names_text(index.absent) + " is missing");
     const auto values = empty_tensor(tensor.shape, tensor.dtype, "reading safetensors: " + folder);
     for (const auto& slice : tensor.slices) {
       const auto& file = *files.at(slice.file);
@@ -98,6 +104,8 @@ NamedTensors read_safetensors_folder(const std::string& folder) {
     }
     whole.emplace_back(name, values);
   }
+  if (notes != nullptr && !index.absent.empty())
+    notes->push_back("not there: " + names_text(index.absent) + ", which is right if that rank had nothing to save");
   return whole;
 }
 

@@ -16,21 +16,29 @@ namespace troupe {
 
 namespace {
 
+constexpr const char* kLfsPointer = "is a Git LFS pointer, not the file";
+constexpr const char* kCompressed = "is compressed";
+
 std::string system_message(int errno_value) { return std::system_category().message(errno_value); }
 
 }  // namespace
 
-BoundedFile::BoundedFile(std::string operation, const std::string& path)
-    : BoundedFile(std::move(operation), AT_FDCWD, path, path) {}
+BoundedFile::BoundedFile(std::string operation, const std::string& path, Links links)
+    : BoundedFile(std::move(operation), AT_FDCWD, path, path, links) {}
 
-BoundedFile::BoundedFile(std::string operation, int directory_fd, const std::string& name, std::string display_path)
+BoundedFile::BoundedFile(std::string operation, int directory_fd, const std::string& name, std::string display_path,
+                         Links links)
     : operation_(std::move(operation)),
       path_(std::move(display_path)),
       // O_NONBLOCK: opening a pipe that nobody writes to must not wait.
-      fd_(::openat(directory_fd, name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)) {
+      fd_(::openat(directory_fd, name.c_str(),
+                   O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | (links == Links::refused ? O_NOFOLLOW : 0))) {
   if (fd_ < 0) {
     const int why = errno;
-    if (why == ELOOP) refuse("is a symbolic link, and links are not followed", "put the file itself there");
+    if (why == ELOOP)
+      refuse(links == Links::refused ? "is a symbolic link, and links are not followed here"
+                                     : "is a symbolic link that leads to itself",
+             "put the file itself there");
     if (why == ENOENT || why == ENOTDIR) refuse("is missing", "put it back, or name one that is there");
     throw Error(ErrorCode::io, operation_ + ": " + path_, system_message(why));
   }
@@ -90,6 +98,13 @@ std::string printable(std::string_view name) {
   return text + (name.size() > kLimit ? "…'" : "'");
 }
 
+std::string foreign_format(const BoundedFile& file) {
+  std::array<std::byte, 512> start{};
+  const auto seen = std::span(start).first(std::min<std::size_t>(file.bytes(), start.size()));
+  file.read_at(0, seen);
+  return foreign_format(seen);
+}
+
 std::string foreign_format(std::span<const std::byte> start) {
   auto begins = [start](std::string_view magic, std::size_t offset = 0) {
     return start.size() >= offset + magic.size() &&
@@ -103,16 +118,19 @@ std::string foreign_format(std::span<const std::byte> start) {
     if (begins(std::string{'\x80', protocol})) return "is a Python pickle";
   }
   if (begins("ustar", 257)) return "is a tar archive: what very old versions of torch.save wrote";
+  if (begins("version https://git-lfs.github.com/spec/")) return kLfsPointer;
   // gzip, zstd, xz, bzip2, lz4
   for (const char* magic : {"\x1f\x8b", "\x28\xb5\x2f\xfd", "\xfd\x37zXZ", "BZh", "\x04\x22\x4d\x18"}) {
-    if (begins(magic)) return "is compressed";
+    if (begins(magic)) return kCompressed;
   }
   if (begins("\x89HDF")) return "is an HDF5 file";
   if (begins("GGUF")) return "is a GGUF file";
   return {};
 }
 
-std::string foreign_format_remedy() {
+std::string foreign_format_remedy(const std::string& format) {
+  if (format == kLfsPointer) return "git lfs pull brings the file itself";
+  if (format == kCompressed) return "unpack it first";
   return "loading such a file can run code, so Troupe never does; convert it in Python with "
          "safetensors.torch.save_file(state_dict, "
          "\"model.safetensors\")";

@@ -7,15 +7,20 @@
 
 namespace troupe {
 
+/// What opening a file does with a symbolic link: what Troupe writes has none, so one there is refused; what a person
+/// names, or another tool wrote, may be one (each file in Hugging Face's cache is).
+enum class Links : std::uint8_t { refused, followed };
+
 /// A file from a source that nobody vouches for, opened for reading with pread: a mapping of it would end the process
-/// with SIGBUS when somebody truncates it. Only a regular file opens; a symbolic link, a pipe or a device is refused.
+/// with SIGBUS when somebody truncates it. Only a regular file opens; a pipe or a device is refused.
 /// Reading is for any thread. Throws Error(io) where the operating system refuses, Error(bad_data) where the file is
 /// not what it should be.
 class BoundedFile {
  public:
   /// `operation` is what the reader wants, for errors: "reading the checkpoint". `directory_fd` as for openat.
-  BoundedFile(std::string operation, const std::string& path);
-  BoundedFile(std::string operation, int directory_fd, const std::string& name, std::string display_path);
+  BoundedFile(std::string operation, const std::string& path, Links links = Links::refused);
+  BoundedFile(std::string operation, int directory_fd, const std::string& name, std::string display_path,
+              Links links = Links::refused);
   BoundedFile(BoundedFile&& other) noexcept;
   BoundedFile& operator=(BoundedFile&&) = delete;
   ~BoundedFile();
@@ -45,10 +50,12 @@ class BoundedFile {
 /// A name out of an untrusted file as it may be printed: quoted, at most 80 characters, nothing but printable ASCII.
 std::string printable(std::string_view name);
 
-/// Why a file that starts with these bytes is no file of ours but a pickle, a PyTorch archive or the like; empty where
-/// it is none. Such files can run code when they are loaded, so Troupe never does.
+/// Why a file that starts with these bytes is no file of ours but a pickle, a PyTorch archive, a Git LFS pointer or the
+/// like; empty where it is none. Pickles can run code when they are loaded, so Troupe never does.
 std::string foreign_format(std::span<const std::byte> start);
-/// What to do about it, for errors.
-std::string foreign_format_remedy();
+/// The same of a file.
+std::string foreign_format(const BoundedFile& file);
+/// What to do about `format`, which foreign_format returned, for errors.
+std::string foreign_format_remedy(const std::string& format);
 
 }  // namespace troupe

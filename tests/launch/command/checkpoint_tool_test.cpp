@@ -131,13 +131,63 @@ TEST_CASE("[C05] Python's torch.load opens what convert writes, and convert open
   const std::map<std::string, at::Tensor> by_name(whole.begin(), whole.end());
   CHECK(by_name.at("rows").equal(torch::arange(35, torch::kFloat).view({7, 5})));
   CHECK(by_name.at("columns").equal(torch::arange(12, torch::kBFloat16).view({3, 4})));
-  for (const std::string name : {"ordered.pt", "whole_module.pt", "old_format.pt"}) {
+  CHECK(checkpoint({"inspect", saved.scratch / "ordered.pt"}).code == 0);
+  for (const std::string name : {"whole_module.pt", "old_format.pt"}) {
     INFO(name);
     const auto refused = checkpoint({"inspect", saved.scratch / name});
     CHECK(refused.code == 65);
-    CHECK_THAT(refused.output, Contains(name) && Contains("torch.save(dict(state_dict), path)") &&
+    CHECK_THAT(refused.output, Contains(name) && Contains("torch.save(model.state_dict(), path)") &&
                                    Contains("safetensors.torch.save_file"));
   }
+}
+
+TEST_CASE("[R9] troupe checkpoint takes the names of checkpoints and links wherever it takes a path") {
+  const Saved saved;
+  namespace fs = std::filesystem;
+  fs::create_directory_symlink(saved.directory(), saved.scratch / "link");
+  fs::create_directory_symlink(saved.step("20"), saved.scratch / "one");
+  fs::create_symlink(saved.directory() + "/best", saved.scratch / "good");
+  const auto target = saved.scratch / "x.safetensors";
+  for (const auto& [path, step] : std::map<std::string, int>{{saved.directory() + "/best", 20},
+                                                             {saved.directory() + "/latest", 30},
+                                                             {saved.scratch / "link", 30},
+                                                             {saved.scratch / "link/", 30},
+                                                             {saved.scratch / "link/best", 20},
+                                                             {saved.scratch / "one", 20},
+                                                             {saved.scratch / "good", 20}}) {
+    INFO(path);
+    CHECK(checkpoint({"convert", path, target}).code == 0);
+    const auto read = load_safetensors(target);
+    const std::map<std::string, at::Tensor> by_name(read.begin(), read.end());
+    CHECK(by_name.at("steps").item<int>() == step);
+    CHECK_THAT(checkpoint({"inspect", path}).output, Contains("step " + std::to_string(step) + ","));
+    CHECK_THAT(checkpoint({"verify", path}).output,
+               Contains("good  ") && Contains("step-000000" + std::to_string(step)));
+    CHECK_THAT(checkpoint({"ls", path}).output, Contains("best") && Contains("10") && Contains("latest"));
+  }
+  write_text(saved.directory() + "/best", "step-00000020\n");
+  CHECK_THAT(checkpoint({"convert", saved.directory() + "/best", target}).output, Contains("best: is damaged"));
+  fs::remove_all(saved.step("30"));
+  CHECK_THAT(checkpoint({"inspect", saved.directory() + "/latest"}).output,
+             Contains("names step-00000030, which is not there"));
+}
+
+TEST_CASE("[R10] troupe checkpoint convert names the file of a folder that is missing, and what it passes over") {
+  const ScratchDirectory scratch;
+  const auto folder = scratch / "hub";
+  std::filesystem::create_directories(folder);
+  save_safetensors(folder + "/model-00001-of-00002.safetensors", {{"a", torch::ones(2)}});
+  write_text(folder + "/model.safetensors.index.json",
+             R"({"weight_map":{"a":"model-00001-of-00002.safetensors","b":"model-00002-of-00002.safetensors"}})");
+  const auto missing = checkpoint({"convert", folder, scratch / "x.safetensors"});
+  CHECK(missing.code == 65);
+  CHECK_THAT(missing.output, Contains("model-00002-of-00002.safetensors: is missing") && Contains("1 tensor of 2"));
+  CHECK(!std::filesystem::exists(scratch / "x.safetensors"));
+  save_safetensors(folder + "/model-00002-of-00002.safetensors", {{"b", torch::ones(2)}});
+  save_safetensors(folder + "/other.safetensors", {{"c", torch::ones(2)}});
+  const auto whole = checkpoint({"convert", folder, scratch / "x.safetensors"});
+  CHECK(whole.code == 0);
+  CHECK_THAT(whole.output, Contains("2 tensors") && Contains("passed over") && Contains("'other.safetensors'"));
 }
 
 TEST_CASE("[C03] troupe checkpoint refuses what it does not understand in one line") {
@@ -152,6 +202,16 @@ TEST_CASE("[C03] troupe checkpoint refuses what it does not understand in one li
   refused({"inspekt", saved.directory()}, 2, "did you mean inspect?");
   refused({"ls"}, 2, "it takes one PATH");
   refused({"ls", saved.scratch / "nowhere"}, 2, "is not there");
+  write_text(saved.scratch / "note.txt", "see step-00000010, the best one\n");
+  refused({"ls", saved.scratch / "note.txt"}, 2, "is not a directory");
+  refused({"inspect", saved.scratch / "note.txt"}, 65, "is text, no safetensors file");
+  write_text(saved.scratch / "empty.safetensors", "");
+  refused({"inspect", saved.scratch / "empty.safetensors"}, 65, "has 0 bytes");
+  for (const std::string name : {"lfs.safetensors", "lfs.pt", "lfs"}) {
+    write_text(saved.scratch / name,
+               "version https://git-lfs.github.com/spec/v1\noid sha256:" + std::string(64, '0') + "\nsize 9\n");
+    refused({"inspect", saved.scratch / name}, 65, "is a Git LFS pointer, not the file; git lfs pull");
+  }
   refused({"verify", saved.scratch.path()}, 2, "is no checkpoint and holds none");
   refused({"convert", saved.directory(), saved.scratch / "model.onnx"}, 2, "end it in .safetensors");
   refused({"convert", saved.directory()}, 2, "it takes FROM and TO");

@@ -114,6 +114,16 @@ TEST_CASE("[T06] fault 34: Ctrl-C finishes the step, writes a checkpoint and exi
   CHECK(processes_of(launch.folder().path()).empty());
 }
 
+TEST_CASE("[R12] a run that is stopped and saves nothing promises no resume") {
+  Launch launch(2, {"--epochs", "100000", "--pause_ms", "2", "--save_every", "-1"});
+  REQUIRE(launch.wait_for("step 10/"));
+  launch.signal(SIGINT);
+  const auto done = launch.finish();
+  INFO(done.output);
+  CHECK(done.code == 130);
+  CHECK_THAT(done.output, Catch::Contains("which is not saved") && !Catch::Contains("--resume latest goes on"));
+}
+
 TEST_CASE("[T06] fault 34: a launcher that is killed leaves no orphan") {
   Launch launch(2, {"--epochs", "100000", "--pause_ms", "2"});
   REQUIRE(launch.wait_for("step 10/"));

@@ -13,6 +13,7 @@
 #include <set>
 #include <thread>
 
+#include <httplib.h>
 #include <nlohmann/json.hpp>
 
 #include "actors/metrics/metric.hpp"
@@ -233,7 +234,7 @@ TEST_CASE("[T07] a port of /metrics that is taken is told with what to do, and a
 }
 
 TEST_CASE("[T07] an MLflow server that is not there costs no time, and its address may hold no password") {
-  MlflowSink sink({"http://127.0.0.1:1", "Default", "run", "job", {}, {}});
+  MlflowSink sink({"http://127.0.0.1:1", "Default", "run", "job", {}, {}, "runs/job/metrics.jsonl"});
   std::string failure;
   for (int step = 1; step < 2000 || (failure.empty() && step < 1'000'000); ++step) {
     const auto now = error_of([&] { sink.write(train_record(step, 1)); });
@@ -246,6 +247,40 @@ TEST_CASE("[T07] an MLflow server that is not there costs no time, and its addre
   CHECK_THAT(error_of([] { MlflowClient({"http://me:secret@host"}); }),
              Catch::Contains("MLFLOW_TRACKING_PASSWORD") && !Catch::Contains("secret"));
   CHECK_THAT(error_of([] { MlflowClient({"mlruns"}); }), Catch::Contains("http://"));
+}
+
+TEST_CASE("[R13] an MLflow server's refusal is shown in its own words, with the file that has the records if one has") {
+  httplib::Server server;
+  const std::string why = "Changing param values is not allowed. Param 'lr' was logged with 0.1";
+  server.Get("/api/2.0/mlflow/experiments/get-by-name", [](const httplib::Request&, httplib::Response& response) {
+    response.set_content(R"({"experiment":{"experiment_id":"1"}})", "application/json");
+  });
+  server.Post("/api/2.0/mlflow/runs/search", [&](const httplib::Request&, httplib::Response& response) {
+    response.status = 400;
+    response.set_content(R"({"error_code":"INVALID_PARAMETER_VALUE","message":")" + why + "\"}", "application/json");
+  });
+  const auto uri = "http://127.0.0.1:" + std::to_string(server.bind_to_any_port("127.0.0.1"));
+  std::thread thread([&] { server.listen_after_bind(); });
+  server.wait_until_ready();
+  for (const std::string kept : {"", "runs/a/metrics.jsonl"}) {
+    INFO(kept);
+    MlflowSink sink({uri, "Default", "run", "job", {}, {}, kept});
+    std::string failure;
+    for (int step = 1; failure.empty() && step < 10'000'000; ++step)
+      failure = error_of([&] { sink.write(train_record(step, 1)); });
+    CHECK_THAT(failure, Catch::Contains("runs/search: status 400 INVALID_PARAMETER_VALUE, it says: " + why) &&
+                            !Catch::Contains("is this an MLflow tracking server?"));
+    const auto end = error_of([&] { sink.finish(std::chrono::steady_clock::now(), false); });
+    CHECK_THAT(end, Catch::Contains(why));
+    CHECK_THAT(end, kept.empty() ? Catch::Contains("they are lost") : Catch::Contains("they are in " + kept));
+    CHECK((end.find("metrics.jsonl") != end.npos) == !kept.empty());
+  }
+  CHECK_THAT(error_of([&] {
+               MlflowClient({uri + "/elsewhere", "Default"}).begin();
+             }),
+             Catch::Contains("status 404") && Catch::Contains("is this an MLflow tracking server?"));
+  server.stop();
+  thread.join();
 }
 
 TEST_CASE("[T07] run.json holds versions, config, hosts and seeds") {

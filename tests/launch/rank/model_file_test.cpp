@@ -50,6 +50,24 @@ TEST_CASE("[F05] a model starts from a file of either format, and dtypes are con
   }
 }
 
+TEST_CASE("[R11] a model starts from a link to a file of either format, whatever the file is called") {
+  const ScratchDirectory scratch;
+  NetImpl source, target;
+  NamedTensors tensors;
+  for (const auto& item : source.named_parameters()) tensors.emplace_back(item.key(), item.value().detach());
+  save_safetensors(scratch / "0a", tensors);
+  save_plain_archive(scratch / "0b", tensors);
+  std::filesystem::create_symlink("0a", scratch / "model.safetensors");
+  std::filesystem::create_symlink("0b", scratch / "pytorch_model.bin");
+  for (const std::string name : {"model.safetensors", "pytorch_model.bin", "0a", "0b"}) {
+    INFO(name);
+    torch::NoGradGuard no_grad;
+    for (auto& parameter : target.parameters()) parameter.zero_();
+    CHECK_THAT(load_initial_model(target, {scratch / name, "", false}), Contains("4 of 4 tensors"));
+    for (const auto& [key, tensor] : tensors) CHECK(target.named_parameters()[key].equal(tensor));
+  }
+}
+
 TEST_CASE("[F05] a model that differs on purpose takes what fits, and says what did not") {
   const ScratchDirectory scratch;
   NetImpl target;

@@ -9,7 +9,7 @@ import dataclasses
 class Case:
     name: str
     files: dict  # path below the case's folder -> bytes
-    values: dict = dataclasses.field(default_factory=dict)  # name -> numpy array, as the usual tool reads it
+    values: dict = dataclasses.field(default_factory=dict)  # name -> numpy array or tensor(), as the usual tool reads it
     refused: str = ""  # words of the refusal, where it is not read
     on_purpose: str = ""  # why it is refused or read otherwise, though the usual tool reads it
     settings: dict = dataclasses.field(default_factory=dict)  # of our reader
@@ -22,7 +22,7 @@ class Case:
             if getattr(self, name):
                 entry[name] = getattr(self, name)
         if self.values:
-            entry["values"] = {name: tensor(array) for name, array in self.values.items()}
+            entry["values"] = {name: value if isinstance(value, dict) else tensor(value) for name, value in self.values.items()}
         return entry
 
 

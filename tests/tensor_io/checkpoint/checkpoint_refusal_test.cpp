@@ -172,6 +172,26 @@ TEST_CASE("[C03] fault 29: a missing or foreign file is refused with its name") 
   }
 }
 
+TEST_CASE("[R9] --resume takes a checkpoint's name with its folder, and a link to either") {
+  const TwoCheckpoints two;
+  const ScratchDirectory links;
+  CheckpointWriter(two.scratch.path(), 3).save(small_state(30), true);
+  CheckpointWriter(two.scratch.path(), 4).save(small_state(40), false);
+  fs::create_directory_symlink(two.scratch.path(), links / "all");
+  fs::create_symlink(two.scratch / "best", links / "good");
+  for (const auto& [selector, step] : std::vector<std::pair<std::string, int>>{{two.scratch / "best", 30},
+                                                                               {two.scratch / "latest", 40},
+                                                                               {links / "all", 40},
+                                                                               {links / "all/best", 30},
+                                                                               {links / "all/step-00000030", 30},
+                                                                               {links / "good", 30}}) {
+    INFO(selector);
+    CHECK(load_checkpoint("elsewhere", selector).state.step == step);
+  }
+  fs::resize_file(two.scratch / "step-00000040/manifest.json", 9);
+  CHECK(load_checkpoint("elsewhere", two.scratch / "latest").state.step == 30);  // as "latest" alone
+}
+
 TEST_CASE("[C03] links, pipes and devices in a checkpoint are refused") {
   const TwoCheckpoints two;
   for (const auto* name : {"manifest.json", "rank-00000.safetensors", "rank-00000.json"}) {

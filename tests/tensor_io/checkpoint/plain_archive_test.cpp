@@ -208,8 +208,8 @@ TEST_CASE("[C05] what torch.save of Python wrote is read: views, parameters, nes
 TEST_CASE("[C05] what torch::save of C++ wrote is no dict, and is refused with the remedies") {
   const ScratchDirectory scratch;
   torch::save(std::vector<at::Tensor>{torch::ones({2})}, scratch / "list.pt");
-  CHECK_THROWS_WITH(load_plain_archive(scratch / "list.pt"),
-                    Contains("list.pt") && Contains("Python class") && Contains("torch.save(dict(state_dict), path)"));
+  CHECK_THROWS_WITH(load_plain_archive(scratch / "list.pt"), Contains("list.pt") && Contains("Python class") &&
+                                                                 Contains("torch.save(model.state_dict(), path)"));
 }
 
 TEST_CASE("[K03] a .pt with a value that is no plain tensor, or with a pickle that is none, is refused") {
@@ -218,9 +218,18 @@ TEST_CASE("[K03] a .pt with a value that is no plain tensor, or with a pickle th
   const auto [value, why] = GENERATE_COPY(table<std::string, std::string>({
       {dict({{"w", Tensor().pickled("torch._utils\n_rebuild_sparse_tensor")}}), "tensor 'w' is sparse"},
       {dict({{"w", Tensor().pickled("torch._utils\n_rebuild_qtensor")}}), "tensor 'w' is sparse, quantized"},
-      {dict({{"w", call("os\nsystem", {text("true")})}}),
-       "'w' holds an OrderedDict or another Python class ('os.system')"},
-      {call("collections\nOrderedDict", {}), "holds an OrderedDict"},
+      {dict({{"w", call("os\nsystem", {text("true")})}}), "'w' holds a Python class ('os.system')"},
+      {call("collections\nOrderedDict", {}), "holds no tensor"},
+      {call("collections\nOrderedDict", {tuple({})}), "holds a Python class ('collections.OrderedDict')"},
+      {text("w") + "}b", "a state for something else"},
+      {dict({{"w", call("torch._utils\n_rebuild_tensor_v3", {number(1), number(0), numbers({1}), numbers({1})})}}),
+       "tensor 'w' is not described"},
+      {dict({{"w", call("torch._utils\n_rebuild_tensor_v2", {Tensor().storage(), number(0), numbers({1}), numbers({1}),
+                                                             "\x89", "}", dict({{"neg", "\x88"}, {"x", "\x88"}})})}}),
+       "tensor 'w' has something that Troupe does not know, 'x'"},
+      {dict({{"w", call("torch._utils\n_rebuild_tensor_v2", {Tensor().storage(), number(0), numbers({1}), numbers({1}),
+                                                             "\x89", "}", dict({{"conj", "\x88"}})})}}),
+       "tensor 'w' has something that Troupe does not know, 'conj'"},
       {dict({{"w", "cos\nsystem\n"}}), "tensor 'w' is a class"},
       {dict({{"w", call("torch._utils\n_rebuild_tensor_v2", {number(1)})}}), "tensor 'w' is not described"},
       {dict({{"w", call("torch._utils\n_rebuild_tensor_v2", {number(1), number(0), numbers({1}), numbers({1})})}}),

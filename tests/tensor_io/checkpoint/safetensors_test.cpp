@@ -5,6 +5,7 @@
 
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/checkpoint/safetensors_folder.hpp"
+#include "tensor_io/checkpoint/safetensors_index.hpp"
 #include "tensor_io/checkpoint/state_parts.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/scratch_directory.hpp"
@@ -261,12 +262,23 @@ TEST_CASE("[C03] a bool that is neither false nor true is refused") {
   CHECK_THAT(refusal(scratch / "x"), Catch::Contains("'b'"));
 }
 
-TEST_CASE("[C03] links, pipes, devices and folders are no safetensors files") {
+TEST_CASE("[R11] a link to a safetensors file is read, as each file of Hugging Face's cache is one") {
   const ScratchDirectory scratch;
-  save_safetensors(scratch / "real", {{"a", torch::zeros(2)}});
-  std::filesystem::create_symlink(scratch / "real", scratch / "link");
+  std::filesystem::create_directories(scratch / "blobs");
+  save_safetensors(scratch / "blobs/0123", {{"a", torch::ones(2)}});
+  std::filesystem::create_symlink("blobs/0123", scratch / "link");
+  std::filesystem::create_symlink("link", scratch / "second");
+  std::filesystem::create_symlink("loop", scratch / "loop");
+  std::filesystem::create_symlink("/dev/zero", scratch / "device");
+  for (const std::string name : {"link", "second"})
+    CHECK(load_safetensors(scratch / name)[0].second.sum().item<double>() == 2);
+  CHECK_THAT(refusal(scratch / "loop"), Catch::Contains("leads to itself"));
+  CHECK_THAT(refusal(scratch / "device"), Catch::Contains("not a regular file"));
+}
+
+TEST_CASE("[C03] pipes, devices and folders are no safetensors files") {
+  const ScratchDirectory scratch;
   REQUIRE(::mkfifo((scratch / "pipe").c_str(), 0600) == 0);
-  CHECK_THAT(refusal(scratch / "link"), Catch::Contains("symbolic link"));
   CHECK_THAT(refusal(scratch / "pipe"), Catch::Contains("not a regular file"));
   CHECK_THAT(refusal("/dev/zero"), Catch::Contains("not a regular file"));
   CHECK_THAT(refusal(scratch.path()), Catch::Contains("not a regular file"));
