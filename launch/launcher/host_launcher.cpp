@@ -33,10 +33,6 @@ using namespace std::chrono_literals;
 
 constexpr auto kAgentsEnd = 8s;  // after the job's end; an agent kills its ranks after 5 s
 
-bool is_here(const Host& host) {
-  return host.address == "localhost" || host.address == "::1" || host.address.rfind("127.", 0) == 0;
-}
-
 std::string join(const std::vector<int>& numbers) {
   std::string text;
   for (const int number : numbers) text += (text.empty() ? "" : ",") + std::to_string(number);
@@ -93,7 +89,7 @@ class HostLauncher {
  private:
   void place_ranks() {
     for (const auto& host : options_.hosts) {
-      if (!is_here(host) && host.address.find(':') != std::string::npos) (void)ipv4_address_of(host.address);
+      if (!is_this_machine(host) && host.address.find(':') != std::string::npos) (void)ipv4_address_of(host.address);
     }
     for (const auto& host : options_.hosts) agents_.push_back({host, {}, {}, nullptr, {}, {}, {}});
     const auto places = assign_ranks(options_.hosts);
@@ -107,13 +103,13 @@ class HostLauncher {
 
   std::string default_address() const {
     for (const auto& agent : agents_) {
-      if (!is_here(agent.host)) return local_address_towards(agent.host.address, 22);
+      if (!is_this_machine(agent.host)) return local_address_towards(agent.host.address, 22);
     }
     return "127.0.0.1";
   }
 
   void start(Agent& agent, int number) {
-    const bool here = is_here(agent.host);
+    const bool here = is_this_machine(agent.host);
     const auto program = find_program(options_.command[0]);
     std::vector<std::string> words = {
         here || options_.remote_troupe.empty() ? options_.troupe_program : options_.remote_troupe,
@@ -125,7 +121,7 @@ class HostLauncher {
         "--coordinator",
         address_ + ":" + std::to_string(coordinator_->port()),
         "--master-addr",  // of rank 0's host, where a program of torch.distributed opens its store
-        is_here(agents_[0].host) ? address_ : agents_[0].host.address,
+        is_this_machine(agents_[0].host) ? address_ : agents_[0].host.address,
         "--world-size",
         std::to_string(world_size_),
         "--node-rank",

@@ -153,8 +153,8 @@ def hosts_flag(number, text, *says, code=2):
 hosts(16, "empty", "", "list", "names no host")
 hosts(16, "comments only", "# nothing\n\n", "list", "names no host")
 hosts_flag(16, "", "--hosts")
-hosts(17, "a host twice", "a slots=1\na slots=2\n", "list line 2", "a")
-hosts_flag(17, "a:1,a:1", "entry 2", "'a'")
+hosts(17, "a host twice, at two ports", "a slots=1\na slots=2 port=7\n", "list line 2", "a")
+hosts_flag(17, "a:1,b@a:1", "entry 2", "'a'")
 for text in ("a:0", "a:-1", "a:99999999999"):
     hosts_flag(18, text, "slots", text[2:])
 hosts(18, "a port out of range", "a slots=1 port=65536\n", "list line 1", "port", "65536")

@@ -62,11 +62,12 @@ std::string free_port() { return std::to_string(LoopbackSocket().port()); }
 
 TEST_CASE("[K01] every kind of launch on loopback turns a stranger without keys away") {
   using Words = std::vector<std::string>;
-  const auto words = GENERATE(as<Words>{}, Words{"--nproc", "2"}, Words{"--hosts", "localhost:2"},
-                              Words{"--hosts", "127.0.0.1:1,localhost:1"},
-                              Words{"--nnodes", "1", "--node-rank", "0", "--nproc-per-node", "2", "--master-addr",
-                                    "127.0.0.1", "--master-port", free_port()});
+  auto words = GENERATE(as<Words>{}, Words{"--nproc", "2"}, Words{"--hosts", "localhost:2"}, Words{"--hosts", "hosts"},
+                        Words{"--nnodes", "1", "--node-rank", "0", "--nproc-per-node", "2", "--master-addr",
+                              "127.0.0.1", "--master-port", free_port()});
   const testing::ScratchDirectory folder;
+  testing::write_text(folder / "hosts", "a slots=1 address=127.0.0.1\nb slots=1 address=127.0.0.2\n");
+  if (words.back() == "hosts") words.back() = folder / "hosts";
   Words command{TROUPE_PROGRAM, "launch", "--run-dir", folder / "run"};
   command.insert(command.end(), words.begin(), words.end());
   for (const auto& word : Words{TROUPE_RANK_PROBE, "--batch_size", "16", "--checkpoint_dir", folder / "checkpoints",
