@@ -15,6 +15,7 @@
 #include "launch/hosts/host_facts.hpp"
 #include "launch/hosts/ssh_command.hpp"
 #include "launch/launcher/coordinator_child.hpp"
+#include "launch/launcher/first_words.hpp"
 #include "launch/network/actor_system.hpp"
 #include "launch/network/agent_link.hpp"
 #include "launch/network/job_keys.hpp"
@@ -170,15 +171,12 @@ class HostLauncher {
       if (agent.child->stderr_fd() >= 0) fds.push_back({agent.child->stderr_fd(), POLLIN, 0});
     }
     ::poll(fds.data(), fds.size(), 50);
-    if (const int signal = signals_.take(); signal != 0) {
+    if (const auto request = signals_.take(); request.signal != 0) {
       clear_bar();
-      if (stop_signal_ == 0)
-        std::fprintf(stderr,
-                     "troupe: %s: every rank finishes its step and writes a checkpoint; once more ends them at once\n",
-                     strsignal(signal));
+      request.at_once ? say_ended_at_once(request.signal) : say_stopping(request);
       for (auto& agent : agents_)
-        stop_signal_ == 0 ? agent.child->write_stdin(signal == SIGINT ? "I" : "T") : agent.child->close_stdin();
-      stop_signal_ = signal;
+        request.at_once ? agent.child->close_stdin() : agent.child->write_stdin(request.signal == SIGINT ? "I" : "T");
+      if (!request.at_once) stop_signal_ = request.signal;
     }
     coordinator_->step([this] { clear_bar(); });
     for (const auto& command : link_->take()) {
@@ -224,6 +222,9 @@ class HostLauncher {
         bar_shown_ = true;
         return;
       }
+      if (const auto label = text.find("] "); text.starts_with('[') && label != std::string_view::npos) {
+        if (!first_words_.is_news(text.substr(0, label), text.substr(label + 2))) return;
+      }
       clear_bar();
       std::fprintf(target == 1 ? stdout : stderr, "%.*s\n", static_cast<int>(text.size()), text.data());
       std::fflush(target == 1 ? stdout : stderr);
@@ -247,15 +248,16 @@ class HostLauncher {
     while (!over_ && Clock::now() < deadline) step();
     if (over_ && over_->exit_code == 0) return stop_signal_ == 0 ? 0 : 128 + stop_signal_;
     if (over_) {
-      if (stop_signal_ == 0) std::fprintf(stderr, "troupe: the job ended: %s\n", over_->report.to_string().c_str());
+      if (stop_signal_ == 0 && over_->exit_code != exit_code(ErrorCode::usage))  // its agent has said why
+        std::fprintf(stderr, "troupe: the job ended: %s\n", over_->report.to_string().c_str());
       return stop_signal_ == 0 ? over_->exit_code : 128 + stop_signal_;
     }
     if (stop_signal_ != 0) return 128 + stop_signal_;
     return first_bad_ == nullptr ? 0 : bad_code_ == 255 ? 69 : bad_code_;  // 255 is ssh's own
   }
 
-  const StopSignals signals_;
   const LauncherOptions& options_;
+  StopSignals signals_{options_.stop_at};
   RunLock& lock_;
   const int starts_over_;
   const std::string job_;
@@ -272,6 +274,7 @@ class HostLauncher {
   int stop_signal_ = 0;
   const bool terminal_ = shows_bars(1);
   bool bar_shown_ = false;
+  FirstWords first_words_;
 };
 
 }  // namespace

@@ -131,7 +131,7 @@ launch(12, "--hosts", "localhost:2", "--nnodes", "2", says=["--hosts", "--nnodes
 launch(12, "--slurm", says=["--slurm"])
 launch(12, "--suspect-after", "5", "--fence-after", "1", "--nproc", "2", says=["--suspect-after", "--fence-after"])
 launch(12, "--nproc", "2", "--keys", "k", says=["--keys", "--nnodes"])
-case(12, "ranks in ranks", [TROUPE, "launch", "--nproc", "1", "--run-dir", "r", CLASSIFIER, *SHORT, "--ranks", "2"], 2, "ranks", lines=6)
+case(12, "ranks in ranks", [TROUPE, "launch", "--nproc", "1", "--run-dir", "r", CLASSIFIER, *SHORT, "--ranks", "2"], 2, "ranks", lines=2)
 flag(12, "--clip_norm", "-1", says=["at least"])
 flag(12, "--resume", "latest", "--checkpoint_dir", "", says=["checkpoint_dir"])
 flag(12, "--batch_size", "2", "--ranks", "4", says=["4"], lines=2)  # ranks of one process say what is wrong once
