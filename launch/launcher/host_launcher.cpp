@@ -154,8 +154,7 @@ class HostLauncher {
         const std::string text(*entry);
         all[text.substr(0, text.find('='))] = text.substr(std::min(text.size(), text.find('=') + 1));
       }
-      ssh.environment =
-          choose_environment(all, {"OMP_*", "TROUPE_FAULT", "LD_LIBRARY_PATH", "NCCL_*", "CUDA_VISIBLE_DEVICES"});
+      ssh.environment = environment_of_host(all);
       child.arguments = ssh_command(agent.host, words, ssh);
       child.arguments[0] = find_program(child.arguments[0]);
     }
