@@ -109,6 +109,47 @@ TEST_CASE("[K01] several nodes without keys are refused with both ways on, on lo
   CHECK(std::count(done.output.begin(), done.output.end(), '\n') == 1);
 }
 
+TEST_CASE("[L11] a node with another job's keys is told so at once, and the job does not mind") {
+  const testing::ScratchDirectory folder;
+  const auto port = free_port();
+  for (const std::string keys : {"ours", "others"})
+    REQUIRE(testing::RunningProcess({TROUPE_PROGRAM, "keys", folder / keys}).finish().code == 0);
+  const auto node = [&](const std::string& rank, const std::string& keys) {
+    return std::vector<std::string>{TROUPE_PROGRAM,
+                                    "launch",
+                                    "--nnodes",
+                                    "2",
+                                    "--node-rank",
+                                    rank,
+                                    "--master-port",
+                                    port,
+                                    "--master-addr",
+                                    "127.0.0.1",
+                                    "--keys",
+                                    folder / keys,
+                                    "--run-dir",
+                                    folder / rank,
+                                    TROUPE_RANK_PROBE,
+                                    "--batch_size",
+                                    "16",
+                                    "--epochs",
+                                    "1",
+                                    "--checkpoint_dir",
+                                    folder / "checkpoints"};
+  };
+  testing::RunningProcess first(node("0", "ours"));
+  const auto stranger = testing::RunningProcess(node("1", "others")).finish();
+  INFO(stranger.output);
+  CHECK(stranger.code == 69);
+  CHECK_THAT(stranger.output,
+             Catch::Contains("127.0.0.1:" + port + ": its keys are another job's") && Catch::Contains("--keys DIR"));
+  const auto second = testing::RunningProcess(node("1", "ours")).finish();
+  const auto done = first.finish();
+  INFO(second.output << done.output);
+  CHECK(second.code == 0);
+  CHECK(done.code == 0);
+}
+
 TEST_CASE("[K03] a log that is a pipe without a reader ends the launch, and does not hang it") {
   const testing::ScratchDirectory folder;
   std::filesystem::create_directories(folder / "run");
