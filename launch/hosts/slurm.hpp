@@ -24,7 +24,7 @@ struct SlurmAllocation {
 
 /// Reads what Slurm sets, through `get` (std::getenv by default). A task of an srun step has its step's nodes and
 /// tasks. An sbatch script, salloc's shell and its interactive step have the job's, also of all heterogeneous groups:
-/// SLURM_STEP_ID tells them apart, since SLURM_PROCID is 0 in a script, too. Nothing outside a Slurm job. Throws
+/// SLURM_STEP_ID decides, since SLURM_PROCID is 0 in a script, too. Nothing outside a Slurm job. Throws
 /// Error(usage) naming the variable.
 std::optional<SlurmAllocation> read_slurm(const std::function<const char*(const char*)>& get = {});
 
