@@ -19,6 +19,7 @@
 #include "launch/doctor/doctor_ranks.hpp"
 #include "launch/hosts/slurm.hpp"
 #include "launch/launcher/coordinator_process.hpp"
+#include "launch/launcher/launch_plan.hpp"
 #include "launch/launcher/launcher.hpp"
 #include "launch/network/job_keys.hpp"
 #include "launch/observe/run_report.hpp"
@@ -34,7 +35,8 @@ constexpr const char* kLaunchHelp =
     "  --hosts FILE|a:8,b:8   ranks on these hosts, started over ssh\n"
     "  --ssh-config FILE      for ssh's -F;  --remote-troupe PATH: our command on the hosts;  --address A: where to "
     "listen\n"
-    "  --slurm                the hosts of the Slurm job around this\n"
+    "  --slurm                the hosts of the Slurm job around this; --nproc-per-node N: ranks of each node\n"
+    "  --dry-run              prints which ranks would run on which host, and starts nothing\n"
     "  --nnodes N|MIN:MAX --node-rank K --nproc-per-node N --master-addr A --master-port P   the same command typed on "
     "each node;\n"
     "                         MIN:MAX: begins with MIN nodes, the others may join while it runs\n"
@@ -50,6 +52,7 @@ constexpr const char* kLaunchHelp =
     "  --suspect-after S      a rank that was silent for so long is reported (1) ...\n"
     "  --fence-after S        ... and for so long is killed (3)\n"
     "  --hang-after S         a rank that does not leave an interrupted step for so long is killed (60)\n"
+    "  --time-limit S         save and end before S seconds are over (with --slurm: Slurm's end time)\n"
     "  --park-after S         without a quorum: save and end after so long (60)\n"
     "  --no-recovery          the first rank that dies ends the job\n"
     "  --keys DIR             with --nnodes, on every node: what `troupe keys DIR` made; a host list needs none\n"
@@ -162,12 +165,13 @@ std::size_t read_flags(const std::vector<std::string>& words, const std::vector<
   return i;
 }
 
-std::chrono::milliseconds seconds(const std::string& flag, const std::string& text) {
+std::chrono::milliseconds seconds(const std::string& flag, const std::string& text, int most = 86'400) {
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
-  if (end == text.c_str() || *end != 0 || !(value >= 0 && value <= 86400))
-    throw troupe::Error(troupe::ErrorCode::usage, flag,
-                        "'" + troupe::displayable(text) + "' is no number of seconds from 0 to 86400");
+  if (end == text.c_str() || *end != 0 || !(value >= 0 && value <= most))
+    throw troupe::Error(
+        troupe::ErrorCode::usage, flag,
+        "'" + troupe::displayable(text) + "' is no number of seconds from 0 to " + std::to_string(most));
   return std::chrono::milliseconds(static_cast<std::int64_t>(value * 1000));
 }
 
@@ -175,20 +179,22 @@ int launch(const std::vector<std::string>& words) {
   troupe::LauncherOptions options;
   options.recovery.enabled = true;
   std::vector<std::pair<std::string, std::string>> flags;
-  const auto first = read_flags(words, {"--nproc",           "-n",
-                                        "--nproc-per-node",  "--run-dir",
-                                        "--spares",          "--min-ranks",
-                                        "--max-restarts",    "--restart-window",
-                                        "--replace-timeout", "--suspect-after",
-                                        "--fence-after",     "--hang-after",
-                                        "--park-after",      "--hosts",
-                                        "--address",         "--ssh-config",
-                                        "--remote-troupe",   "--nnodes",
-                                        "--node-rank",       "--master-addr",
-                                        "--master-port",     "--last-call",
-                                        "--chaos",           "--keys"},
-                                {"--standalone", "--insecure-network", "--no-recovery", "--slurm", "--help"}, flags);
-  bool min_given = false, nproc_given = false, slurm = false;
+  const auto first =
+      read_flags(words, {"--nproc",           "-n",
+                         "--nproc-per-node",  "--run-dir",
+                         "--spares",          "--min-ranks",
+                         "--max-restarts",    "--restart-window",
+                         "--replace-timeout", "--suspect-after",
+                         "--fence-after",     "--hang-after",
+                         "--park-after",      "--hosts",
+                         "--address",         "--ssh-config",
+                         "--remote-troupe",   "--nnodes",
+                         "--node-rank",       "--master-addr",
+                         "--master-port",     "--last-call",
+                         "--chaos",           "--keys",
+                         "--time-limit"},
+                 {"--standalone", "--insecure-network", "--no-recovery", "--slurm", "--dry-run", "--help"}, flags);
+  bool min_given = false, nproc_given = false, slurm = false, dry_run = false;
   std::optional<std::chrono::milliseconds> last_call;
   for (const auto& [name, value] : flags) {
     if (name == "--help") return std::fputs(kLaunchHelp, stdout), 0;
@@ -215,6 +221,7 @@ int launch(const std::vector<std::string>& words) {
     if (name == "--master-addr") options.master_addr = value;
     if (name == "--master-port") options.master_port = whole_number(name, value, 1, 65535);
     if (name == "--slurm") slurm = true;
+    if (name == "--dry-run") dry_run = true;
     if (name == "--max-restarts") options.recovery.max_restarts = whole_number(name, value, 0, 1'000'000);
     if (name == "--restart-window") options.recovery.restart_window = seconds(name, value);
     if (name == "--replace-timeout") options.recovery.replace_timeout = seconds(name, value);
@@ -222,6 +229,7 @@ int launch(const std::vector<std::string>& words) {
     if (name == "--fence-after") options.recovery.fence_after = seconds(name, value);
     if (name == "--hang-after") options.recovery.hang_after = seconds(name, value);
     if (name == "--park-after") options.recovery.park_after = seconds(name, value);
+    if (name == "--time-limit") options.time_limit = seconds(name, value, 100 * 86'400);
     if (name == "--no-recovery") options.recovery.enabled = false;
     if (name == "--keys") options.keys = value;
     if (name == "--insecure-network") options.insecure = true;
@@ -235,18 +243,18 @@ int launch(const std::vector<std::string>& words) {
     if (!allocation)
       throw troupe::Error(troupe::ErrorCode::usage, "--slurm", "this is no Slurm job",
                           "use it inside sbatch, salloc or srun");
-    if (allocation->rank >= 0) {  // srun started this on every node
-      options.nnodes = static_cast<int>(allocation->hosts.size());
-      options.node_rank = allocation->node;
-      options.master_addr = allocation->hosts[0].address;
-    } else {
-      options.hosts = allocation->hosts;
-    }
+    if (!options.hosts.empty() || options.nnodes > 0)
+      throw troupe::Error(troupe::ErrorCode::usage, "--slurm", "it and --hosts or --nnodes exclude each other",
+                          "Slurm says which hosts there are");
+    if (troupe::is_surplus_task(*allocation)) return troupe::exit_code(troupe::ErrorCode::usage);
+    const auto nproc = nproc_given ? std::optional(options.nproc) : std::nullopt;
+    const auto note = troupe::follow_slurm(*allocation, nproc, options, std::chrono::system_clock::now());
+    if (!note.empty()) std::fprintf(stderr, "troupe: %s\n", note.c_str());
   }
   if (!options.hosts.empty() && options.nnodes > 0)
     throw troupe::Error(troupe::ErrorCode::usage, "--hosts", "it and --nnodes exclude each other",
                         "a host list is used on one machine only");
-  if (!options.hosts.empty() && nproc_given)
+  if (!options.hosts.empty() && nproc_given && !slurm)
     throw troupe::Error(troupe::ErrorCode::usage, "--nproc", "the host list says how many ranks each host has",
                         "leave it out, or write the number behind the host: --hosts localhost:2");
   if (!options.keys.empty() && options.nnodes == 0)
@@ -273,6 +281,7 @@ int launch(const std::vector<std::string>& words) {
   options.command.assign(words.begin() + static_cast<std::ptrdiff_t>(first), words.end());
   if (options.command.empty())
     throw troupe::Error(troupe::ErrorCode::usage, "launch", "which program?", "troupe launch --nproc 2 ./train");
+  if (dry_run) return std::fputs(troupe::launch_plan(options).c_str(), stdout), 0;
   options.troupe_program = own_path();
   return troupe::launch(options);
 }

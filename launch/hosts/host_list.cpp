@@ -1,16 +1,12 @@
 #include "launch/hosts/host_list.hpp"
 
 #include <arpa/inet.h>
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
-#include <cstring>
 #include <map>
 #include <optional>
+#include <tuple>
 
 #include "launch/process/displayable.hpp"
 #include "tensor_io/base/error.hpp"
@@ -268,18 +264,22 @@ class HostCollector {
       place.refuse("host '" + host.name + "' is number " + std::to_string(kMaxHosts + 1),
                    "a list has at most " + std::to_string(kMaxHosts) + " hosts");
     }
-    const auto refuse_second = [&](const std::string& what, int first) {
-      place.refuse(what + " stands in " + unit_ + " " + std::to_string(first) + " already",
-                   "give each host once, with the sum of its slots");
-    };
-    if (const auto [at, fresh] = by_name_.emplace(host.name, host.line); !fresh)
-      refuse_second("host '" + host.name + "'", at->second);
-    if (const auto [at, fresh] = by_address_.emplace(std::pair(host.address, host.port), host.line); !fresh)
-      refuse_second("address '" + host.address + "'", at->second);
     ranks_ += host.slots;
     if (ranks_ > kMaxRanks) {
       place.refuse("with slots '" + std::to_string(host.slots) + "' the list has " + std::to_string(ranks_) + " slots",
                    "a job has at most " + std::to_string(kMaxRanks) + " ranks");
+    }
+    if (const auto [at, fresh] = by_name_.emplace(host.name, hosts_.size()); !fresh)
+      return add_slots(place, hosts_[at->second], host);
+    if (const auto [at, fresh] = by_address_.emplace(std::pair(host.address, host.port), host.line); !fresh) {
+      place.refuse("address '" + host.address + "' stands in " + unit_ + " " + std::to_string(at->second) + " already",
+                   "give each host one name");
+    }
+    if (host.address == host.name && is_this_machine(host)) {
+      if (here_ > 0)
+        place.refuse("'" + host.name + "' is this machine, and so is " + unit_ + " " + std::to_string(here_),
+                     "name it once, with all its slots, for instance localhost:2");
+      here_ = host.line;
     }
     hosts_.push_back(std::move(host));
   }
@@ -290,22 +290,34 @@ class HostCollector {
   }
 
  private:
+  // The same host once more: its slots add up.
+  void add_slots(const Place& place, Host& first, const Host& more) const {
+    const auto at = unit_ + " " + std::to_string(first.line);
+    if (std::tie(first.address, first.port, first.user) != std::tie(more.address, more.port, more.user)) {
+      place.refuse("host '" + more.name + "' stands in " + at + " with another address, port or user",
+                   "give it the same ones, and its slots add up");
+    }
+    first.slots += more.slots;
+    if (first.slots > kMaxSlots) {
+      place.refuse("host '" + more.name + "' has " + std::to_string(first.slots) + " slots with those of " + at,
+                   "a host has at most " + std::to_string(kMaxSlots));
+    }
+  }
+
   const std::string& list_;
   const std::string unit_;
   std::vector<Host> hosts_;
-  std::map<std::string, int> by_name_;
+  std::map<std::string, std::size_t> by_name_;
   std::map<std::pair<std::string, std::uint16_t>, int> by_address_;
   long ranks_ = 0;
-};
-
-struct Descriptor {
-  int fd;
-  ~Descriptor() {
-    if (fd >= 0) ::close(fd);
-  }
+  int here_ = 0;  // where localhost stands, by that name or another
 };
 
 }  // namespace
+
+bool is_this_machine(const Host& host) {
+  return host.address == "localhost" || host.address == "::1" || host.address.starts_with("127.");
+}
 
 std::vector<Host> parse_host_list(std::string_view text, const std::string& file) {
   if (text.size() > kMaxHostFileBytes) {
@@ -328,42 +340,6 @@ std::vector<Host> parse_host_list(std::string_view text, const std::string& file
     if (!line.empty()) hosts.add(place, host_of(place, words_of(line)));
   }
   return hosts.take("write one host on each line, for instance worker-1 slots=8");
-}
-
-std::vector<Host> read_host_file(const std::string& path) {
-  if (path.empty())
-    throw Error(ErrorCode::usage, "host file", "its name is empty", "name a file, one host on each line");
-  if (path.find('\0') != std::string::npos)
-    throw Error(ErrorCode::usage, "host file '" + displayable(path) + "'", "its name has a NUL byte");
-  const auto shown = displayable(path, 200);
-  // O_NONBLOCK: opening a pipe must not wait for its writer.
-  const Descriptor file{::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY)};
-  if (file.fd < 0)
-    throw Error(ErrorCode::usage, shown, std::string("cannot be read: ") + std::strerror(errno),
-                "name a readable host file");
-  struct stat status {};
-  if (::fstat(file.fd, &status) != 0)
-    throw Error(ErrorCode::usage, shown, std::strerror(errno), "name a readable host file");
-  if (!S_ISREG(status.st_mode)) {
-    throw Error(ErrorCode::usage, shown, S_ISDIR(status.st_mode) ? "is a folder" : "is a pipe or a device, not a file",
-                "name a regular file, one host on each line");
-  }
-  std::string text;
-  char block[1 << 16];
-  while (text.size() <= kMaxHostFileBytes) {  // one byte too many is enough for the refusal
-    const auto n = ::read(file.fd, block, sizeof block);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0)
-      throw Error(ErrorCode::usage, shown, std::string("cannot be read: ") + std::strerror(errno),
-                  "name a readable host file");
-    if (n == 0) break;
-    text.append(block, static_cast<std::size_t>(n));
-  }
-  if (text.size() > kMaxHostFileBytes) {
-    throw Error(ErrorCode::usage, shown, "it has more than " + std::to_string(kMaxHostFileBytes) + " bytes",
-                "name a host file, one host on each line");
-  }
-  return parse_host_list(text, shown);
 }
 
 std::vector<Host> parse_host_flag(std::string_view text, const std::string& flag) {

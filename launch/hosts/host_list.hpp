@@ -20,6 +20,9 @@ struct Host {
   bool operator==(const Host&) const = default;
 };
 
+/// Its address is a loopback one: it needs no ssh.
+bool is_this_machine(const Host& host);
+
 constexpr int kMaxHosts = 10'000;
 constexpr int kMaxSlots = 1024;  ///< of one host
 constexpr int kMaxRanks = 1'000'000;
@@ -27,9 +30,9 @@ constexpr std::size_t kMaxHostFileBytes = 4 << 20;
 
 /// Reads the text of a host file: a host on each line, `name slots=N [port=P] [user=U] [address=A]`, in any order of
 /// fields. A bare name is one slot, `name:N` is N, `user@name` names the user, IPv6 addresses stand in brackets if
-/// something follows the colon. `#` begins a comment. What DeepSpeed and Open MPI read is taken; Open MPI's max_slots
-/// is checked and has no effect. Throws Error(usage) that names `file`, the line, the field, the value and what to
-/// write instead.
+/// something follows the colon. `#` begins a comment. The slots of a host that stands on several lines add up. What
+/// DeepSpeed, Open MPI and PBS write is taken; Open MPI's max_slots is checked and has no effect. Throws Error(usage)
+/// that names `file`, the line, the field, the value and what to write instead.
 std::vector<Host> parse_host_list(std::string_view text, const std::string& file);
 
 /// The same of a regular file of at most kMaxHostFileBytes; never waits for a pipe or a device.

@@ -93,9 +93,10 @@ class NodeExpansion {
 };
 
 // The first of these variables that is set, and which.
-std::pair<std::string, std::string> first_set(const Get& get, std::initializer_list<const char*> names) {
-  for (const char* name : names) {
-    if (const char* value = get(name); value != nullptr && *value != '\0') return {name, value};
+std::pair<std::string, std::string> first_set(const Get& get, const std::vector<std::string>& names) {
+  for (const auto& name : names) {
+    const char* value = name.empty() ? nullptr : get(name.c_str());
+    if (value != nullptr && *value != '\0') return {name, value};
   }
   return {};
 }
@@ -123,6 +124,85 @@ std::vector<Host> checked_hosts(const std::string& variable, const std::vector<s
     list += (i == 0 ? "" : ",") + names[i] + ":" + std::to_string(slots[i]);
   }
   return parse_host_flag(list, "environment variable " + variable);
+}
+
+bool is_set(const Get& get, const std::vector<std::string>& names) {
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    const char* value = get(name.c_str());
+    return value != nullptr && *value != '\0';
+  });
+}
+
+std::optional<int> count(const Get& get, const char* name, int maximum) {
+  const char* text = get(name);
+  if (text == nullptr || *text == '\0') return std::nullopt;
+  const auto value = whole(text, 1, maximum);
+  if (!value)
+    refuse(name, "'" + displayable(text) + "' is no whole number from 1 to " + std::to_string(maximum), kSlurmWrites);
+  return static_cast<int>(*value);
+}
+
+// slurm.h: a batch script, an interactive step and the like have step ids from here on.
+constexpr long kFirstSpecialStep = 0xfffffff0L;
+
+// Whether srun has started this process as a task of a step. A script has SLURM_PROCID without a step, salloc's shell
+// has neither.
+bool is_task(const Get& get) {
+  const auto [variable, text] = first_set(get, {"SLURM_STEP_ID", "SLURM_STEPID"});
+  if (text.empty()) return false;
+  const auto step = whole(text, 0, 0xffffffffL);
+  if (!step) refuse(variable, "'" + displayable(text) + "' is no step's number", kSlurmWrites);
+  return *step < kFirstSpecialStep && is_set(get, {"SLURM_PROCID"});
+}
+
+// The nodes of a step, of a job, or of one group of a heterogeneous job, which `suffix` names.
+std::vector<Host> hosts_of(const Get& get, const std::string& job_variable, bool step, const std::string& suffix) {
+  const auto named = [&](const char* name) { return name + suffix; };
+  const auto [nodes_variable, nodes] =
+      first_set(get, {step ? "SLURM_STEP_NODELIST" : "", named("SLURM_JOB_NODELIST"), named("SLURM_NODELIST")});
+  if (nodes.empty())
+    refuse(named("SLURM_JOB_NODELIST"), "it is not set although " + job_variable + " is", kSlurmWrites);
+  const auto names = expand_slurm_nodes(nodes, nodes_variable);
+  if (auto sorted = names;
+      std::sort(sorted.begin(), sorted.end()), std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end())
+    refuse(nodes_variable, "'" + displayable(nodes) + "' names a node twice", kSlurmWrites);
+  const auto [tasks_variable, tasks] = first_set(
+      get, {step ? "SLURM_STEP_TASKS_PER_NODE" : "", named("SLURM_TASKS_PER_NODE"), named("SLURM_NTASKS_PER_NODE")});
+  std::vector<int> slots(names.size(), 1);
+  if (!tasks.empty()) {
+    slots = expand_slurm_tasks(tasks, tasks_variable);
+    if (tasks_variable == named("SLURM_NTASKS_PER_NODE") && slots.size() == 1) slots.assign(names.size(), slots[0]);
+    if (slots.size() != names.size()) {
+      refuse(tasks_variable,
+             "'" + displayable(tasks) + "' counts " + std::to_string(slots.size()) + " nodes, " + nodes_variable +
+                 " '" + displayable(nodes) + "' names " + std::to_string(names.size()),
+             kSlurmWrites);
+    }
+  }
+  return checked_hosts(nodes_variable, names, slots);
+}
+
+// Which of the hosts this is, and which task.
+void place(const Get& get, bool task, SlurmAllocation& allocation) {
+  const auto& hosts = allocation.hosts;
+  const int nodes = static_cast<int>(hosts.size());
+  const char* own = get("SLURMD_NODENAME");
+  if (const auto node = task ? index_of(get, "SLURM_NODEID", nodes) : std::nullopt) {
+    allocation.node = *node;
+  } else if (own != nullptr) {
+    std::string name(own);
+    for (auto& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    const auto found = std::find_if(hosts.begin(), hosts.end(), [&](const Host& host) { return host.name == name; });
+    if (found == hosts.end())
+      refuse("SLURMD_NODENAME", "'" + displayable(own) + "' is not among the job's nodes", kSlurmWrites);
+    allocation.node = static_cast<int>(found - hosts.begin());
+  }
+  if (!task) return;
+  int tasks = 0;
+  for (const auto& host : hosts) tasks += host.slots;
+  allocation.rank = *index_of(get, "SLURM_PROCID", tasks);
+  allocation.local_rank =
+      index_of(get, "SLURM_LOCALID", hosts[static_cast<std::size_t>(allocation.node)].slots).value_or(0);
 }
 
 }  // namespace
@@ -157,40 +237,32 @@ std::vector<int> expand_slurm_tasks(std::string_view text, const std::string& va
 std::optional<SlurmAllocation> read_slurm(const Get& given) {
   const Get get = given ? given : Get([](const char* name) { return std::getenv(name); });
   const auto [job_variable, job] = first_set(get, {"SLURM_JOB_ID", "SLURM_JOBID"});
-  const auto [nodes_variable, nodes] = first_set(get, {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"});
   if (job.empty()) return std::nullopt;
-  if (nodes.empty()) refuse("SLURM_JOB_NODELIST", "it is not set although " + job_variable + " is", kSlurmWrites);
   SlurmAllocation allocation;
   allocation.job_id = job;
-  const auto names = expand_slurm_nodes(nodes, nodes_variable);
-  const auto [tasks_variable, tasks] =
-      first_set(get, {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE"});
-  std::vector<int> slots(names.size(), 1);
-  if (!tasks.empty()) {
-    slots = expand_slurm_tasks(tasks, tasks_variable);
-    if (tasks_variable == "SLURM_NTASKS_PER_NODE" && slots.size() == 1) slots.assign(names.size(), slots[0]);
-    if (slots.size() != names.size()) {
-      refuse(tasks_variable,
-             "'" + displayable(tasks) + "' counts " + std::to_string(slots.size()) + " nodes, " + nodes_variable +
-                 " '" + displayable(nodes) + "' names " + std::to_string(names.size()),
-             kSlurmWrites);
+  const bool task = is_task(get);
+  const int groups = task ? 1 : count(get, "SLURM_HET_SIZE", kMaxHosts).value_or(1);
+  for (int group = 0; group < groups; ++group) {
+    const auto suffix = groups > 1 ? "_HET_GROUP_" + std::to_string(group) : std::string();
+    for (auto& host : hosts_of(get, job_variable, task, suffix)) {
+      const auto same = std::find_if(allocation.hosts.begin(), allocation.hosts.end(),
+                                     [&](const Host& other) { return other.name == host.name; });
+      if (same == allocation.hosts.end()) {
+        allocation.hosts.push_back(std::move(host));
+      } else {
+        same->slots += host.slots;  // two groups share a node
+      }
     }
+    const bool asked =
+        is_set(get, {"SLURM_NTASKS" + suffix, "SLURM_NPROCS" + suffix, "SLURM_NTASKS_PER_NODE" + suffix});
+    allocation.counts_cpus = allocation.counts_cpus || !(task || asked);
   }
-  allocation.hosts = checked_hosts(nodes_variable, names, slots);
-  const int count = static_cast<int>(names.size());
-  if (const auto node = index_of(get, "SLURM_NODEID", count)) {
-    allocation.node = *node;
-  } else if (const char* own = get("SLURMD_NODENAME")) {
-    const auto found = std::find(names.begin(), names.end(), own);
-    if (found == names.end())
-      refuse("SLURMD_NODENAME",
-             "'" + displayable(own) + "' is not in " + nodes_variable + " '" + displayable(nodes) + "'", kSlurmWrites);
-    allocation.node = static_cast<int>(found - names.begin());
+  allocation.gpus = count(get, "SLURM_GPUS_ON_NODE", kMaxSlots).value_or(0);
+  if (const char* end = get("SLURM_JOB_END_TIME"); end != nullptr && *end != '\0' && *end != '0') {
+    allocation.end_time = whole(end, 1, 1L << 40);
+    if (!allocation.end_time) refuse("SLURM_JOB_END_TIME", "'" + displayable(end) + "' is no time", kSlurmWrites);
   }
-  int ranks = 0;
-  for (const int n : slots) ranks += n;
-  allocation.rank = index_of(get, "SLURM_PROCID", ranks).value_or(-1);
-  allocation.local_rank = index_of(get, "SLURM_LOCALID", slots[static_cast<std::size_t>(allocation.node)]).value_or(-1);
+  place(get, task, allocation);
   return allocation;
 }
 

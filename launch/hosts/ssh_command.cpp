@@ -98,6 +98,20 @@ std::map<std::string, std::string> choose_environment(const std::map<std::string
   return chosen;
 }
 
+std::map<std::string, std::string> environment_of_host(const std::map<std::string, std::string>& all) {
+  auto chosen = choose_environment(all, {"OMP_*", "NCCL_*", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES"});
+  constexpr std::string_view kSettings = "TROUPE_";
+  for (auto at = all.lower_bound(std::string(kSettings)); at != all.end() && at->first.starts_with(kSettings); ++at) {
+    if (at->first == "TROUPE_KEYS") continue;  // a folder of this host, for torchrun
+    if (looks_secret(at->first))
+      refuse("environment variable " + at->first,
+             "its name looks like a secret's, and every user of a host can read a command line",
+             "write the setting into a file for --config, which every host has");
+    chosen.insert(*at);
+  }
+  return chosen;
+}
+
 std::vector<std::string> ssh_command(const Host& host, const std::vector<std::string>& command,
                                      const SshOptions& options) {
   if (command.empty()) refuse("remote command", "it is empty", "name a program");

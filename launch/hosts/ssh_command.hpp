@@ -37,6 +37,10 @@ std::string quote_for_shell(std::string_view word);
 std::map<std::string, std::string> choose_environment(const std::map<std::string, std::string>& all,
                                                       const std::vector<std::string>& patterns);
 
+/// Those of `all` that a job's ranks need on every host: its settings (TROUPE_*), and what LibTorch, OpenMP and NCCL go
+/// by. Throws Error(usage) for a setting that looks like a secret's: without it the hosts would differ.
+std::map<std::string, std::string> environment_of_host(const std::map<std::string, std::string>& all);
+
 /// Whether a variable's name says token, secret, password, credential or key.
 bool looks_secret(std::string_view variable);
 

@@ -1,5 +1,6 @@
 #include "launch/launcher/coordinator_process.hpp"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -16,6 +17,8 @@ namespace troupe {
 
 int run_coordinator(const CoordinatorProcessOptions& options) {
   tell_fatal_signals();
+  // Slurm sends a signal to all processes of a job. This one ends when the launcher lets it.
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::signal(number, SIG_IGN);
   require_threads(6);
   CoordinatorOptions coordinator_options;
   coordinator_options.job_id = options.run.job_id;

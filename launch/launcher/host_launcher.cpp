@@ -15,6 +15,7 @@
 #include "launch/hosts/host_facts.hpp"
 #include "launch/hosts/ssh_command.hpp"
 #include "launch/launcher/coordinator_child.hpp"
+#include "launch/launcher/first_words.hpp"
 #include "launch/network/actor_system.hpp"
 #include "launch/network/agent_link.hpp"
 #include "launch/network/job_keys.hpp"
@@ -32,10 +33,6 @@ using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
 constexpr auto kAgentsEnd = 8s;  // after the job's end; an agent kills its ranks after 5 s
-
-bool is_here(const Host& host) {
-  return host.address == "localhost" || host.address == "::1" || host.address.rfind("127.", 0) == 0;
-}
 
 std::string join(const std::vector<int>& numbers) {
   std::string text;
@@ -93,7 +90,7 @@ class HostLauncher {
  private:
   void place_ranks() {
     for (const auto& host : options_.hosts) {
-      if (!is_here(host) && host.address.find(':') != std::string::npos) (void)ipv4_address_of(host.address);
+      if (!is_this_machine(host) && host.address.find(':') != std::string::npos) (void)ipv4_address_of(host.address);
     }
     for (const auto& host : options_.hosts) agents_.push_back({host, {}, {}, nullptr, {}, {}, {}});
     const auto places = assign_ranks(options_.hosts);
@@ -107,13 +104,13 @@ class HostLauncher {
 
   std::string default_address() const {
     for (const auto& agent : agents_) {
-      if (!is_here(agent.host)) return local_address_towards(agent.host.address, 22);
+      if (!is_this_machine(agent.host)) return local_address_towards(agent.host.address, 22);
     }
     return "127.0.0.1";
   }
 
   void start(Agent& agent, int number) {
-    const bool here = is_here(agent.host);
+    const bool here = is_this_machine(agent.host);
     const auto program = find_program(options_.command[0]);
     std::vector<std::string> words = {
         here || options_.remote_troupe.empty() ? options_.troupe_program : options_.remote_troupe,
@@ -129,7 +126,7 @@ class HostLauncher {
         "--coordinator",
         address_ + ":" + std::to_string(coordinator_->port()),
         "--master-addr",  // of rank 0's host, where a program of torch.distributed opens its store
-        is_here(agents_[0].host) ? address_ : agents_[0].host.address,
+        is_this_machine(agents_[0].host) ? address_ : agents_[0].host.address,
         "--world-size",
         std::to_string(world_size_),
         "--node-rank",
@@ -161,8 +158,7 @@ class HostLauncher {
         const std::string text(*entry);
         all[text.substr(0, text.find('='))] = text.substr(std::min(text.size(), text.find('=') + 1));
       }
-      ssh.environment =
-          choose_environment(all, {"OMP_*", "TROUPE_FAULT", "LD_LIBRARY_PATH", "NCCL_*", "CUDA_VISIBLE_DEVICES"});
+      ssh.environment = environment_of_host(all);
       child.arguments = ssh_command(agent.host, words, ssh);
       child.arguments[0] = find_program(child.arguments[0]);
     }
@@ -178,15 +174,12 @@ class HostLauncher {
       if (agent.child->stderr_fd() >= 0) fds.push_back({agent.child->stderr_fd(), POLLIN, 0});
     }
     ::poll(fds.data(), fds.size(), 50);
-    if (const int signal = signals_.take(); signal != 0) {
+    if (const auto request = signals_.take(); request.signal != 0) {
       clear_bar();
-      if (stop_signal_ == 0)
-        std::fprintf(stderr,
-                     "troupe: %s: every rank finishes its step and writes a checkpoint; once more ends them at once\n",
-                     strsignal(signal));
+      request.at_once ? say_ended_at_once(request.signal) : say_stopping(request);
       for (auto& agent : agents_)
-        stop_signal_ == 0 ? agent.child->write_stdin(signal == SIGINT ? "I" : "T") : agent.child->close_stdin();
-      stop_signal_ = signal;
+        request.at_once ? agent.child->close_stdin() : agent.child->write_stdin(request.signal == SIGINT ? "I" : "T");
+      if (!request.at_once) stop_signal_ = request.signal;
     }
     coordinator_->step([this] { clear_bar(); });
     for (const auto& command : link_->take()) {
@@ -232,6 +225,9 @@ class HostLauncher {
         bar_shown_ = true;
         return;
       }
+      if (const auto label = text.find("] "); text.starts_with('[') && label != std::string_view::npos) {
+        if (!first_words_.is_news(text.substr(0, label), text.substr(label + 2))) return;
+      }
       clear_bar();
       std::fprintf(target == 1 ? stdout : stderr, "%.*s\n", static_cast<int>(text.size()), text.data());
       std::fflush(target == 1 ? stdout : stderr);
@@ -255,15 +251,16 @@ class HostLauncher {
     while (!over_ && Clock::now() < deadline) step();
     if (over_ && over_->exit_code == 0) return stop_signal_ == 0 ? 0 : 128 + stop_signal_;
     if (over_) {
-      if (stop_signal_ == 0) std::fprintf(stderr, "troupe: the job ended: %s\n", over_->report.to_string().c_str());
+      if (stop_signal_ == 0 && over_->exit_code != exit_code(ErrorCode::usage))  // its agent has said why
+        std::fprintf(stderr, "troupe: the job ended: %s\n", over_->report.to_string().c_str());
       return stop_signal_ == 0 ? over_->exit_code : 128 + stop_signal_;
     }
     if (stop_signal_ != 0) return 128 + stop_signal_;
     return first_bad_ == nullptr ? 0 : bad_code_ == 255 ? 69 : bad_code_;  // 255 is ssh's own
   }
 
-  const StopSignals signals_;
   const LauncherOptions& options_;
+  StopSignals signals_{options_.stop_at};
   RunLock& lock_;
   const int starts_over_;
   const RunOfJob run_;
@@ -280,6 +277,7 @@ class HostLauncher {
   int stop_signal_ = 0;
   const bool terminal_ = shows_bars(1);
   bool bar_shown_ = false;
+  FirstWords first_words_;
 };
 
 }  // namespace

@@ -34,14 +34,14 @@ using namespace std::chrono_literals;
 namespace {
 
 // Learns from node 0's coordinator which run this node's ranks belong to. Returns the signal that came meanwhile.
-int join_run(RankProcessOptions& ranks, const std::optional<JobKeys>& keys, const StopSignals& signals) {
+int join_run(RankProcessOptions& ranks, const std::optional<JobKeys>& keys, StopSignals& signals) {
   int signal = 0;
   ActorSystemConfig config(true, keys);
   caf::actor_system system(config);
   try {
     const auto coordinator =
         connect_coordinator(system, ranks.coordinator_host, static_cast<std::uint16_t>(ranks.coordinator_port), 60s,
-                            [&] { return (signal = signals.take()) != 0; });
+                            [&] { return (signal = signals.take().signal) != 0; });
     const auto folder = ranks.run.folder;
     ranks.run = run_of(system, coordinator);
     if (folder != kNewRunFolder) ranks.run.folder = folder;
@@ -64,7 +64,7 @@ LaunchOutcome launch_as_node(const LauncherOptions& options, const RunOfJob& run
                     " could steer the job",
                 "troupe keys DIR makes some for --keys DIR on every node; --insecure-network does without");
   }
-  const StopSignals signals;
+  StopSignals signals(options.stop_at);
   RankProcessOptions ranks;
   ranks.run = run;
   ranks.program = find_program(options.command[0]);
@@ -106,21 +106,15 @@ LaunchOutcome launch_as_node(const LauncherOptions& options, const RunOfJob& run
   ranks.recovery = options.recovery.enabled;
   NodeAgent agent(ranks);
   const auto clear_bar = [&] { agent.clear_bar(); };
-  bool stopping = false;
   while (!agent.done()) {
     std::vector<pollfd> fds{{signals.fd(), POLLIN, 0}};
     agent.add_fds(fds);
     if (coordinator) coordinator->add_fds(fds);
     ::poll(fds.data(), fds.size(), 50);
-    if (const int signal = signals.take(); signal != 0) {
+    if (const auto request = signals.take(); request.signal != 0) {
       clear_bar();
-      if (!stopping) {
-        std::fprintf(stderr,
-                     "troupe: %s: every rank finishes its step and writes a checkpoint; once more ends them at once\n",
-                     strsignal(signal));
-      }
-      stopping = true;
-      agent.asked_to_stop(signal);
+      if (!request.at_once) say_stopping(request);
+      agent.asked_to_stop(request);
     }
     if (coordinator) coordinator->step(clear_bar);
     agent.step();
@@ -156,7 +150,8 @@ int ended(int code) {
 
 }  // namespace
 
-int launch(const LauncherOptions& options) {
+int launch(const LauncherOptions& given) {
+  auto options = given;
   const bool joins = options.nnodes > 0 && options.node_rank > 0;  // node 0 chooses
   const auto fresh = new_run_identity();
   RunOfJob run{fresh.id, options.run_dir, fresh.id, {}};
@@ -168,6 +163,7 @@ int launch(const LauncherOptions& options) {
     if (!choice.note.empty()) std::fprintf(stderr, "resume: %s\n", choice.note.c_str());
   }
   RunLock lock(run.folder, is_new, run.checkpoint.empty());
+  if (options.time_limit > 0ms) options.stop_at = std::chrono::steady_clock::now() + time_to_stop(options.time_limit);
   return ended(run_until_kept(options.recovery, [&](int starts_over) {
     return options.hosts.empty() ? launch_as_node(options, run, lock, starts_over)
                                  : launch_on_hosts(options, run, lock, starts_over);
@@ -179,7 +175,7 @@ int run_node(const NodeOptions& options) {
   require_threads(4);
   std::optional<KeyFolder> keys;
   if (options.keys_on_stdin) keys.emplace(JobKeys::read_framed(0));
-  const StopSignals signals;
+  StopSignals signals;
   RankProcessOptions ranks;
   if (keys) ranks.keys = keys->path();
   ranks.run = options.run;
@@ -204,7 +200,7 @@ int run_node(const NodeOptions& options) {
     std::vector<pollfd> fds{{signals.fd(), POLLIN, 0}, {0, POLLIN, 0}};
     agent.add_fds(fds);
     ::poll(fds.data(), fds.size(), 50);
-    if (const int signal = signals.take(); signal != 0) agent.asked_to_stop(signal);
+    agent.asked_to_stop(signals.take());
     if (fds[1].revents != 0) {
       char byte = 0;
       const auto n = ::read(0, &byte, 1);
@@ -212,7 +208,7 @@ int run_node(const NodeOptions& options) {
         agent.kill_all();
         return 70;
       }
-      if (n == 1 && byte != '\n') agent.asked_to_stop(byte == 'T' ? SIGTERM : SIGINT);
+      if (n == 1 && byte != '\n') agent.asked_to_stop(signals.judge(byte == 'T' ? SIGTERM : SIGINT));
     }
     agent.step();
   }

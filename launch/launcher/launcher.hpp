@@ -1,4 +1,6 @@
 #pragma once
+#include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +17,8 @@ struct LauncherOptions {
   std::vector<Host> hosts;  ///< empty: this machine alone
   int spares = 0;           ///< processes that wait for a rank to die
   RecoveryOptions recovery;
+  std::chrono::milliseconds time_limit{0};  ///< the job is asked to stop before it is over; 0: there is none
+  std::optional<std::chrono::steady_clock::time_point> stop_at;  ///< ... at this time, which launch() knows
   std::string chaos;                    ///< parse_chaos's text: hurts ranks on purpose; empty: it does not
   std::string run_dir = kNewRunFolder;  ///< rank<k>.log, the journal
   std::string troupe_program;           ///< our own executable, for coordinator and agents

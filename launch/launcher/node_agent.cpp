@@ -68,15 +68,22 @@ void NodeAgent::obey(const AgentLink::Command& command) {
 void NodeAgent::exited(const ProcessId& process, int wait_status) {
   last_exit_ = Clock::now();
   link_->running(processes_.running());
-  link_->exited(process, wait_status);
+  const bool ended_by_us = stop_signal_ != 0 && wait_status == SIGKILL && processes_.was_killed(process.slot);
+  link_->exited(process, ended_by_us ? stop_signal_ : wait_status);  // the coordinator hears of what asked for it
   if (wait_status != 0 && !options_.recovery && !end_by_) end_by_ = Clock::now() + kPeersEnd;
 }
 
-void NodeAgent::asked_to_stop(int number) {
-  if (stop_signal_ != 0) return processes_.signal_all(SIGKILL);
-  stop_signal_ = number;
+void NodeAgent::asked_to_stop(const StopSignals::Request& request) {
+  if (request.signal == 0) return;
+  if (request.at_once) {
+    at_once_ = request.signal;
+    return processes_.signal_all(SIGKILL);
+  }
+  stop_signal_ = request.signal;
   stop_by_ = Clock::now() + kStopPatience;
-  processes_.signal_all(number == SIGHUP ? SIGTERM : number);
+  // A program of ours takes SIGINT and SIGTERM for a request, unless they are ignored.
+  const int usual = stop_signal_ == SIGHUP ? SIGTERM : stop_signal_;
+  processes_.signal_all(is_ignored(usual) ? SIGINT : usual);
 }
 
 bool NodeAgent::done() const {
@@ -94,6 +101,7 @@ bool NodeAgent::done() const {
 int NodeAgent::verdict() {
   processes_.clear_bar();
   if (over_ && over_->exit_code == 0) return stop_signal_ == 0 ? 0 : 128 + stop_signal_;
+  if (at_once_ != 0) return say_ended_at_once(at_once_), 128 + stop_signal_;
   const auto& failures = processes_.failures();
   const bool ended_by_us = end_by_ && Clock::now() > *end_by_;
   const RankProcesses::Ended* root = nullptr;
@@ -115,14 +123,21 @@ int NodeAgent::verdict() {
     if (over_ && over_->exit_code != 0 && stop_signal_ == 0) return over_->exit_code;
     return stop_signal_ == 0 ? 0 : 128 + stop_signal_;
   }
+  const int code = exit_code_of_wait_status(root->wait_status);
+  const bool mistake = code == exit_code(ErrorCode::usage) && root->last_line.starts_with("error: ") &&
+                       !root->last_line.starts_with("error: rank ");
   const bool strange = WIFSIGNALED(root->wait_status) && WTERMSIG(root->wait_status) == SIGKILL && !root->killed_by_us;
   const auto how = describe_wait_status(root->wait_status) +
-                   (strange ? ", which this job did not send: perhaps out of memory, see dmesg" : "");
+                   (strange ? ", which this job did not send: perhaps out of memory, see dmesg"
+                    : root->killed_by_us && stop_signal_ != 0
+                        ? ", since it did not end within " + std::to_string(kStopPatience.count()) + " s of " +
+                              signal_name(stop_signal_)
+                        : "");
   std::fputs(
-      describe_failure({root->slot, options_.host, how, root->log_path, root->last_line}, options_.nodes > 1).c_str(),
+      describe_failure({root->slot, options_.host, how, root->log_path, root->last_line, mistake}, options_.nodes > 1)
+          .c_str(),
       stderr);
-  if (!over_ || (over_->exit_code != 75 && over_->report.code != ErrorCode::parked))
-    return exit_code_of_wait_status(root->wait_status);
+  if (!over_ || (over_->exit_code != 75 && over_->report.code != ErrorCode::parked)) return code;
   // It ended because of how that rank did, and with a code that says more.
   if (over_->exit_code != 75) std::fprintf(stderr, "troupe: the job ended: %s\n", over_->report.to_string().c_str());
   return over_->exit_code;

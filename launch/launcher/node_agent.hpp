@@ -7,6 +7,7 @@
 
 #include "launch/launcher/rank_processes.hpp"
 #include "launch/network/agent_link.hpp"
+#include "launch/process/stop_signals.hpp"
 
 namespace troupe {
 
@@ -20,8 +21,8 @@ class NodeAgent {
 
   void add_fds(std::vector<pollfd>& fds) const;
   void step();
-  /// SIGINT, SIGTERM or SIGHUP: the ranks finish their step; the second one kills them.
-  void asked_to_stop(int number);
+  /// The ranks finish their step, or are killed at once.
+  void asked_to_stop(const StopSignals::Request& request);
   void kill_all() { processes_.signal_all(SIGKILL); }
   /// No rank is left and none will come.
   bool done() const;
@@ -41,6 +42,7 @@ class NodeAgent {
   std::optional<JobOver> over_;
   std::optional<Clock::time_point> end_by_;  // the job has failed: SIGTERM at this time, SIGKILL two seconds later
   int stop_signal_ = 0;
+  int at_once_ = 0;  // the signal that asked for the end of all ranks at once
   Clock::time_point stop_by_, last_exit_ = Clock::now();
 };
 

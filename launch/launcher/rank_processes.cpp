@@ -174,10 +174,12 @@ void RankProcesses::show(Slot& slot, std::string_view text, bool overwrite, int 
     std::fflush(stdout);
     return;
   }
-  clear_bar();
-  FILE* file = target == 1 ? stdout : stderr;
-  std::fprintf(file, "[%s] %.*s\n", slot.label.c_str(), length, text.data());
-  std::fflush(file);
+  if (first_words_.is_news(slot.label, text)) {
+    clear_bar();
+    FILE* file = target == 1 ? stdout : stderr;
+    std::fprintf(file, "[%s] %.*s\n", slot.label.c_str(), length, text.data());
+    std::fflush(file);
+  }
   std::fprintf(slot.log.get(), "%.*s\n", length, text.data());
   std::fflush(slot.log.get());
   slot.last_line = text;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "actors/messages/membership.hpp"
+#include "launch/launcher/first_words.hpp"
 #include "launch/process/child_process.hpp"
 #include "launch/process/output_lines.hpp"
 #include "launch/process/run_of_job.hpp"
@@ -50,6 +51,7 @@ class RankProcesses {
   void start_all();
   void kill(const ProcessId& process);
   void signal_all(int number);
+  bool was_killed(int slot) const { return slots_.at(slot).killed; }  ///< by us
 
   void add_fds(std::vector<pollfd>& fds) const;
   /// Reads what the processes wrote, notices who ended.
@@ -92,6 +94,7 @@ class RankProcesses {
   Exited exited_;
   std::map<int, Slot> slots_;
   std::vector<Ended> failures_;
+  FirstWords first_words_;
   bool bar_shown_ = false;
 };
 

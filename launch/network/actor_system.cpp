@@ -9,6 +9,7 @@
 
 #include "launch/hosts/host_facts.hpp"
 #include "launch/network/guarded_middleman.hpp"
+#include "launch/network/secure_link.hpp"
 #include "launch/process/local_address.hpp"
 
 namespace troupe {
@@ -74,17 +75,23 @@ CoordinatorActor connect_coordinator(caf::actor_system& system, const std::strin
       auto coordinator = connect(system, ipv4_address_of(host), port);
       if (coordinator) return *coordinator;
       why = system.render(coordinator.error());
+      if (why.find(kOtherKeys) != std::string::npos) break;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::unavailable) throw;
       why = error.report().cause;
     }
     std::this_thread::sleep_for(pause);
   }
+  const auto where = host + ":" + std::to_string(port);
+  const bool other_keys = why.find(kOtherKeys) != std::string::npos;
   const auto because = [&](int number) { return why.find(std::strerror(number)) != std::string::npos; };
   throw Error(ErrorCode::unavailable, "coordinator",
-              "no answer from " + host + ":" + std::to_string(port) + " within " + std::to_string(timeout.count()) +
-                  " ms (" + why + ")",
-              because(EMFILE)          ? "raise the limit of open files (ulimit -n)"
+              other_keys
+                  ? where + ": " + kOtherKeys
+                  : "no answer from " + where + " within " + std::to_string(timeout.count()) + " ms (" + why + ")",
+              because(EMFILE) ? "raise the limit of open files (ulimit -n)"
+              : why.find("keys") != std::string::npos
+                  ? "every node takes a copy of the same keys: troupe keys DIR once, --keys DIR on each"
               : because(EADDRNOTAVAIL) ? "raise the limit of ports (net.ipv4.ip_local_port_range)"
                                        : "is the launcher running, and is the address right?");
 }

@@ -43,10 +43,15 @@ struct Link : std::enable_shared_from_this<Link> {
                           set_up(self->stream.next_layer());
                           self->stream.async_handshake(asio::ssl::stream_base::client,
                                                        [self](const std::error_code& refused) {
-                                                         if (refused) return self->fail(why(refused));
+                                                         if (refused) return self->fail(self->why_not(refused));
                                                          self->prove();
                                                        });
                         });
+  }
+
+  std::string why_not(const std::error_code& refused) {
+    const bool theirs = SSL_get_verify_result(stream.native_handle()) == X509_V_OK;
+    return theirs ? why(refused) : kOtherKeys;
   }
 
   void prove() {
@@ -66,8 +71,7 @@ struct Link : std::enable_shared_from_this<Link> {
 
   void judge() {
     if (over) return;
-    if (!equal_secrets({answer.data(), answer.size()}, join_proof(stream, token, true)))
-      return fail("the other side has another token");
+    if (!equal_secrets({answer.data(), answer.size()}, join_proof(stream, token, true))) return fail(kOtherKeys);
     int ends[2];
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
       return fail(std::system_category().message(errno));

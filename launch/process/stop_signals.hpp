@@ -1,42 +1,51 @@
 #pragma once
-#include <signal.h>
-#include <sys/signalfd.h>
-#include <unistd.h>
+#include <optional>
+#include <string>
 
-#include <cerrno>
-#include <cstring>
-
-#include "tensor_io/base/error.hpp"
+#include "launch/process/stop_request.hpp"
 
 namespace troupe {
 
-/// SIGINT, SIGTERM, SIGHUP and SIGCHLD as a file to poll.
+/// Those of SIGINT, SIGTERM and SIGHUP that were not ignored when the program started (nohup, background jobs), and
+/// SIGCHLD, as a file to poll. Make it before any thread: threads inherit what it blocks.
 class StopSignals {
  public:
-  StopSignals() {
-    sigset_t set;
-    sigemptyset(&set);
-    for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&set, number);
-    sigprocmask(SIG_BLOCK, &set, nullptr);  // before any thread is made: they inherit it
-    ::signal(SIGPIPE, SIG_IGN);
-    fd_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-    if (fd_ < 0) throw Error(ErrorCode::unavailable, "signalfd", std::strerror(errno));
-  }
-  ~StopSignals() { ::close(fd_); }
+  /// A request to stop; signal 0: none.
+  struct Request {
+    int signal = 0;
+    bool at_once = false;
+    bool by_time = false;  ///< no signal: the time is over
+  };
+
+  /// `stop_at`: then there is a request as if by SIGTERM, once.
+  explicit StopSignals(std::optional<StopRequest::Clock::time_point> stop_at = {});
+  ~StopSignals();
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
   int fd() const noexcept { return fd_; }
-  /// The next signal that asks for an end; 0: none.
-  int take() const {
-    signalfd_siginfo info;
-    while (::read(fd_, &info, sizeof info) == sizeof info) {
-      if (info.ssi_signo != SIGCHLD) return static_cast<int>(info.ssi_signo);
-    }
-    return 0;
-  }
+  /// The next request of a signal; the same one twice within a second is one.
+  Request take();
+  /// What a signal means that came another way: from the launcher.
+  Request judge(int number);
 
  private:
+  StopRequest request_;
+  std::optional<StopRequest::Clock::time_point> stop_at_;
   int fd_ = -1;
 };
+
+/// Whether this process was started with the signal ignored.
+bool is_ignored(int number);
+
+/// SIGTERM for 15.
+std::string signal_name(int number);
+
+/// When a job that has so much time left is asked to stop, so that it has saved before: 2 minutes before the end, or a
+/// fifth of the time if that is less.
+std::chrono::milliseconds time_to_stop(std::chrono::milliseconds left);
+
+/// Lines on standard error: what a first request does and how to stop at once, and that a second one has done so.
+void say_stopping(const StopSignals::Request& request);
+void say_ended_at_once(int number);
 
 }  // namespace troupe

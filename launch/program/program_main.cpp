@@ -1,6 +1,7 @@
 #include <ATen/Parallel.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -9,6 +10,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <string_view>
 
 #include "actors/coordinator/coordinator_rendezvous.hpp"
 #include "launch/config/profile_setting.hpp"
@@ -23,6 +25,7 @@
 #include "launch/process/fatal_signals.hpp"
 #include "launch/process/local_address.hpp"
 #include "launch/process/process_limits.hpp"
+#include "launch/process/stop_signals.hpp"
 #include "launch/program/simulate.hpp"
 #include "launch/rank/rank.hpp"
 #include "launch/rank/rank_system.hpp"
@@ -37,17 +40,35 @@
 namespace troupe {
 namespace {
 
+StopRequest stop_request;
+bool is_launched = false;  // the launcher says the same for all ranks
+
 extern "C" void on_stop_signal(int number) {
-  if (process_stop_signal.exchange(number) != 0) _exit(128 + number);  // the second one
+  switch (stop_request.add(number, StopRequest::Clock::now())) {
+    case StopRequest::Meaning::finish: {
+      process_stop_signal = number;
+      constexpr std::string_view kHow =
+          "note: it ends after this step; a second signal, at least a second later, ends it at once\n";
+      const int error = errno;
+      if (!is_launched) [[maybe_unused]]
+        const auto written = ::write(2, kHow.data(), kHow.size());
+      errno = error;
+      break;
+    }
+    case StopRequest::Meaning::same: break;
+    case StopRequest::Meaning::at_once: _exit(128 + number);
+  }
 }
 
-void handle_signals() {
+void handle_signals(bool launched) {
+  is_launched = launched;
   struct sigaction action {};
   action.sa_handler = on_stop_signal;
   sigemptyset(&action.sa_mask);
   action.sa_flags = SA_RESTART;
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
+  for (const int number : {SIGINT, SIGTERM}) {
+    if (!is_ignored(number)) sigaction(number, &action, nullptr);
+  }
   std::signal(SIGPIPE, SIG_IGN);
 }
 
@@ -323,8 +344,12 @@ int main(int argc, char** argv, const std::function<void(Rank&)>& body, const st
     Config config;
     if (declare) declare(config);
     const auto action = parse_config(config, argc, argv);
-    if (action == ConfigAction::help) return std::fputs(config_help(config, argv[0]).c_str(), stdout), 0;
-    if (action == ConfigAction::print_config) return std::fputs(config_to_toml(config).c_str(), stdout), 0;
+    if (action != ConfigAction::run) {
+      const char* rank = std::getenv("RANK");
+      if (rank != nullptr && std::string_view(rank) != "0") return 0;  // rank 0 says it for all
+      const bool help = action == ConfigAction::help;
+      return std::fputs((help ? config_help(config, argv[0]) : config_to_toml(config)).c_str(), stdout), 0;
+    }
     keep_freed_memory();
     if (traces_operators(config)) OperatorTrace::silence();
     profile_of_process().reset();
@@ -344,7 +369,7 @@ int main(int argc, char** argv, const std::function<void(Rank&)>& body, const st
       at::set_num_threads(1);
     }
     register_shipped_strategies();
-    handle_signals();
+    handle_signals(place.launched);
     if (config.ranks > 1) return run_simulated(config, argv[0], body);
     if (!place.launched || (place.world_size == 1 && place.coordinator_host.empty()))
       return run_alone(config, place, argv[0], body);

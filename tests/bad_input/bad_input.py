@@ -131,7 +131,7 @@ launch(12, "--hosts", "localhost:2", "--nnodes", "2", says=["--hosts", "--nnodes
 launch(12, "--slurm", says=["--slurm"])
 launch(12, "--suspect-after", "5", "--fence-after", "1", "--nproc", "2", says=["--suspect-after", "--fence-after"])
 launch(12, "--nproc", "2", "--keys", "k", says=["--keys", "--nnodes"])
-case(12, "ranks in ranks", [TROUPE, "launch", "--nproc", "1", "--run-dir", "r", CLASSIFIER, *SHORT, "--ranks", "2"], 2, "ranks", lines=6)
+case(12, "ranks in ranks", [TROUPE, "launch", "--nproc", "1", "--run-dir", "r", CLASSIFIER, *SHORT, "--ranks", "2"], 2, "ranks", lines=2)
 flag(12, "--clip_norm", "-1", says=["at least"])
 flag(12, "--resume", "latest", "--checkpoint_dir", "", says=["checkpoint_dir"])
 flag(12, "--batch_size", "2", "--ranks", "4", says=["4"], lines=2)  # ranks of one process say what is wrong once
@@ -153,8 +153,8 @@ def hosts_flag(number, text, *says, code=2):
 hosts(16, "empty", "", "list", "names no host")
 hosts(16, "comments only", "# nothing\n\n", "list", "names no host")
 hosts_flag(16, "", "--hosts")
-hosts(17, "a host twice", "a slots=1\na slots=2\n", "list line 2", "a")
-hosts_flag(17, "a:1,a:1", "entry 2", "'a'")
+hosts(17, "a host twice, at two ports", "a slots=1\na slots=2 port=7\n", "list line 2", "a")
+hosts_flag(17, "a:1,b@a:1", "entry 2", "'a'")
 for text in ("a:0", "a:-1", "a:99999999999"):
     hosts_flag(18, text, "slots", text[2:])
 hosts(18, "a port out of range", "a slots=1 port=65536\n", "list line 1", "port", "65536")

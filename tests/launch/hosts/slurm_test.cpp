@@ -44,6 +44,7 @@ TEST_CASE("[L02] a Slurm job gives hosts, slots and this process's place") {
   const auto place = read({{"SLURM_JOB_ID", "4711"},
                            {"SLURM_JOB_NODELIST", "node[1-3,7]"},
                            {"SLURM_TASKS_PER_NODE", "2(x3),1"},
+                           {"SLURM_STEP_ID", "0"},
                            {"SLURM_NODEID", "2"},
                            {"SLURM_PROCID", "5"},
                            {"SLURM_LOCALID", "1"}});
@@ -58,8 +59,10 @@ TEST_CASE("[L02] a Slurm job gives hosts, slots and this process's place") {
   CHECK(place->rank == 5);
   CHECK(place->local_rank == 1);
 
-  SECTION("outside srun there is no rank, and a node has one slot unless something says more") {
-    const auto script = read({{"SLURM_JOB_ID", "1"}, {"SLURM_JOB_NODELIST", "a[1-2]"}});
+  SECTION(
+      "outside a step of srun there is no rank, although a script has SLURM_PROCID, and a node has one slot unless "
+      "something says more") {
+    const auto script = read({{"SLURM_JOB_ID", "1"}, {"SLURM_JOB_NODELIST", "a[1-2]"}, {"SLURM_PROCID", "0"}});
     CHECK(script->rank == -1);
     CHECK(script->local_rank == -1);
     CHECK(script->hosts[1].slots == 1);
@@ -74,6 +77,8 @@ TEST_CASE("[L02] a Slurm job gives hosts, slots and this process's place") {
     const auto step = read({{"SLURM_JOB_ID", "1"},
                             {"SLURM_JOB_NODELIST", "a[1-3]"},
                             {"SLURM_TASKS_PER_NODE", "8(x3)"},
+                            {"SLURM_STEP_ID", "4"},
+                            {"SLURM_PROCID", "1"},
                             {"SLURM_STEP_NODELIST", "a[2-3]"},
                             {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"}});
     CHECK(step->hosts.size() == 2);
@@ -117,11 +122,19 @@ TEST_CASE("[L02] a wrong Slurm environment is named by its variable") {
     INFO(bad);
     CHECK_THROWS_WITH(read(with({{"SLURM_TASKS_PER_NODE", bad}})), Contains("SLURM_TASKS_PER_NODE") && Contains(bad));
   }
-  CHECK_THROWS_WITH(read(with({{"SLURM_NODEID", "2"}})), Contains("SLURM_NODEID") && Contains("'2'"));
-  CHECK_THROWS_WITH(read(with({{"SLURM_NODEID", "-1"}})), Contains("SLURM_NODEID"));
+  const auto step = [&](std::map<std::string, std::string> more) {
+    more.emplace("SLURM_STEP_ID", "0");
+    more.emplace("SLURM_PROCID", "0");
+    return with(more);
+  };
+  CHECK_THROWS_WITH(read(step({{"SLURM_NODEID", "2"}})), Contains("SLURM_NODEID") && Contains("'2'"));
+  CHECK_THROWS_WITH(read(step({{"SLURM_NODEID", "-1"}})), Contains("SLURM_NODEID"));
   CHECK_THROWS_WITH(read(with({{"SLURMD_NODENAME", "b1"}})), Contains("SLURMD_NODENAME") && Contains("'b1'"));
-  CHECK_THROWS_WITH(read(with({{"SLURM_PROCID", "2"}})), Contains("SLURM_PROCID"));
-  CHECK_THROWS_WITH(read(with({{"SLURM_LOCALID", "1"}})), Contains("SLURM_LOCALID"));
+  CHECK_THROWS_WITH(read(step({{"SLURM_PROCID", "2"}})), Contains("SLURM_PROCID"));
+  CHECK_THROWS_WITH(read(step({{"SLURM_LOCALID", "1"}})), Contains("SLURM_LOCALID"));
+  CHECK_THROWS_WITH(read(step({{"SLURM_STEP_ID", "batch"}})), Contains("SLURM_STEP_ID") && Contains("'batch'"));
+  CHECK_THROWS_WITH(read(with({{"SLURM_HET_SIZE", "0"}})), Contains("SLURM_HET_SIZE"));
+  CHECK_THROWS_WITH(read(with({{"SLURM_HET_SIZE", "2"}})), Contains("SLURM_JOB_NODELIST_HET_GROUP_0"));
 }
 
 TEST_CASE("[L02] any bytes are either a Slurm node list or refused") {

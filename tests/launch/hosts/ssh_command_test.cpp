@@ -214,3 +214,19 @@ TEST_CASE("[L02] what ssh or a shell could misread is refused") {
   options.environment = {{"A;reboot", "1"}};
   CHECK_THROWS_WITH(ssh_command(host, {"true"}, options), Contains("A;reboot"));
 }
+
+TEST_CASE("[L04] every setting of the environment reaches a host, and none is left out in silence") {
+  const std::map<std::string, std::string> all{
+      {"HOME", "/home/ann"},       {"NCCL_DEBUG", "INFO"},      {"OMP_NUM_THREADS", "2"},    {"TROUPE_FAULT", "x"},
+      {"TROUPE_KEYS", "/keys"},    {"TROUPE_LR", "0.5"},        {"TROUPE_MY_OWN", "a 'b'"},  {"TROUPER", "no setting"},
+      {"WANDB_API_KEY", "secret"}, {"LD_LIBRARY_PATH", "/lib"}, {"CUDA_VISIBLE_DEVICES", ""}};
+  CHECK(environment_of_host(all) == std::map<std::string, std::string>{{"NCCL_DEBUG", "INFO"},
+                                                                       {"OMP_NUM_THREADS", "2"},
+                                                                       {"TROUPE_FAULT", "x"},
+                                                                       {"TROUPE_LR", "0.5"},
+                                                                       {"TROUPE_MY_OWN", "a 'b'"},
+                                                                       {"LD_LIBRARY_PATH", "/lib"},
+                                                                       {"CUDA_VISIBLE_DEVICES", ""}});
+  CHECK_THROWS_WITH(environment_of_host({{"TROUPE_MAX_TOKENS", "9"}}),
+                    Catch::Contains("TROUPE_MAX_TOKENS") && Catch::Contains("--config"));
+}

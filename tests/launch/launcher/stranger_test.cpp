@@ -62,11 +62,12 @@ std::string free_port() { return std::to_string(LoopbackSocket().port()); }
 
 TEST_CASE("[K01] every kind of launch on loopback turns a stranger without keys away") {
   using Words = std::vector<std::string>;
-  const auto words = GENERATE(as<Words>{}, Words{"--nproc", "2"}, Words{"--hosts", "localhost:2"},
-                              Words{"--hosts", "127.0.0.1:1,localhost:1"},
-                              Words{"--nnodes", "1", "--node-rank", "0", "--nproc-per-node", "2", "--master-addr",
-                                    "127.0.0.1", "--master-port", free_port()});
+  auto words = GENERATE(as<Words>{}, Words{"--nproc", "2"}, Words{"--hosts", "localhost:2"}, Words{"--hosts", "hosts"},
+                        Words{"--nnodes", "1", "--node-rank", "0", "--nproc-per-node", "2", "--master-addr",
+                              "127.0.0.1", "--master-port", free_port()});
   const testing::ScratchDirectory folder;
+  testing::write_text(folder / "hosts", "a slots=1 address=127.0.0.1\nb slots=1 address=127.0.0.2\n");
+  if (words.back() == "hosts") words.back() = folder / "hosts";
   Words command{TROUPE_PROGRAM, "launch", "--run-dir", folder / "run"};
   command.insert(command.end(), words.begin(), words.end());
   for (const auto& word : Words{TROUPE_RANK_PROBE, "--batch_size", "16", "--checkpoint_dir", folder / "checkpoints",
@@ -106,6 +107,47 @@ TEST_CASE("[K01] several nodes without keys are refused with both ways on, on lo
   CHECK_THAT(done.output, Catch::Contains("--keys DIR") && Catch::Contains("--insecure-network") &&
                               Catch::Contains(address + ":29500"));
   CHECK(std::count(done.output.begin(), done.output.end(), '\n') == 1);
+}
+
+TEST_CASE("[L11] a node with another job's keys is told so at once, and the job does not mind") {
+  const testing::ScratchDirectory folder;
+  const auto port = free_port();
+  for (const std::string keys : {"ours", "others"})
+    REQUIRE(testing::RunningProcess({TROUPE_PROGRAM, "keys", folder / keys}).finish().code == 0);
+  const auto node = [&](const std::string& rank, const std::string& keys) {
+    return std::vector<std::string>{TROUPE_PROGRAM,
+                                    "launch",
+                                    "--nnodes",
+                                    "2",
+                                    "--node-rank",
+                                    rank,
+                                    "--master-port",
+                                    port,
+                                    "--master-addr",
+                                    "127.0.0.1",
+                                    "--keys",
+                                    folder / keys,
+                                    "--run-dir",
+                                    folder / rank,
+                                    TROUPE_RANK_PROBE,
+                                    "--batch_size",
+                                    "16",
+                                    "--epochs",
+                                    "1",
+                                    "--checkpoint_dir",
+                                    folder / "checkpoints"};
+  };
+  testing::RunningProcess first(node("0", "ours"));
+  const auto stranger = testing::RunningProcess(node("1", "others")).finish();
+  INFO(stranger.output);
+  CHECK(stranger.code == 69);
+  CHECK_THAT(stranger.output,
+             Catch::Contains("127.0.0.1:" + port + ": its keys are another job's") && Catch::Contains("--keys DIR"));
+  const auto second = testing::RunningProcess(node("1", "ours")).finish();
+  const auto done = first.finish();
+  INFO(second.output << done.output);
+  CHECK(second.code == 0);
+  CHECK(done.code == 0);
 }
 
 TEST_CASE("[K03] a log that is a pipe without a reader ends the launch, and does not hang it") {

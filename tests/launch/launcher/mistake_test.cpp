@@ -1,0 +1,62 @@
+#include <algorithm>
+
+#include "launch/launcher/first_words.hpp"
+#include "tests/catch.hpp"
+#include "tests/support/launch.hpp"
+
+using namespace troupe;
+
+namespace {
+
+using Words = std::vector<std::string>;
+
+std::size_t count_of(const std::string& text, const std::string& part) {
+  std::size_t n = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
+  return n;
+}
+
+testing::Finished launched(const testing::ScratchDirectory& folder, const Words& flags, const Words& arguments) {
+  Words command{TROUPE_PROGRAM, "launch", "--run-dir", folder / "run"};
+  command.insert(command.end(), flags.begin(), flags.end());
+  command.emplace_back(TROUPE_RANK_PROBE);
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return testing::RunningProcess(command).finish();
+}
+
+}  // namespace
+
+TEST_CASE("[L09] a mistake in the settings is on the screen once, however many ranks make it, and in each rank's log") {
+  const testing::ScratchDirectory folder;
+  testing::write_text(folder / "hosts", "a slots=2 address=127.0.0.1\nb slots=2 address=127.0.0.2\n");
+  const bool one_host = GENERATE(true, false);
+  const auto done =
+      launched(folder, one_host ? Words{"--nproc", "4"} : Words{"--hosts", folder / "hosts"}, {"--lrr", "0.1"});
+  INFO(done.output);
+  CHECK(done.code == 2);
+  CHECK(count_of(done.output, "there is no setting 'lrr'; did you mean lr?") == 1);
+  CHECK_THAT(done.output, Catch::Contains("failed: exit code 2; its log: ") && !Catch::Contains("next:"));
+  for (const auto rank : {"0", "1", "2", "3"})
+    CHECK_THAT(testing::read_text(folder / "run/rank" + rank + ".log"), Catch::Contains("no setting 'lrr'"));
+}
+
+TEST_CASE("[L09] the help and the settings of a launched program come once") {
+  const testing::ScratchDirectory folder;
+  const auto [flag, line] = GENERATE(table<std::string, std::string>(
+      {{"--help", "usage: " + std::string(TROUPE_RANK_PROBE)}, {"--print-config", "batch_size = "}}));
+  const auto done = launched(folder, {"--nproc", "3"}, {flag});
+  INFO(done.output);
+  CHECK(done.code == 0);
+  CHECK(count_of(done.output, line) == 1);
+}
+
+TEST_CASE("[L09] only a rank's first line can be left out, and only if it is another rank's error") {
+  FirstWords words;
+  CHECK(words.is_news("rank 0", "error: a"));
+  CHECK_FALSE(words.is_news("rank 1", "error: a"));
+  CHECK(words.is_news("rank 0", "error: a"));
+  CHECK(words.is_news("rank 2", "error: b"));
+  CHECK(words.is_news("rank 3", "hello"));
+  CHECK(words.is_news("rank 4", "hello"));
+  CHECK(words.is_news("rank 3", "error: a"));  // later: its own failure
+}
