@@ -167,6 +167,8 @@ TEST_CASE("[D7] a model that does not take its first batch is named, with the ba
   };
   auto config = small_job();
   config.batch_size = 4;
+  config.run_dir = "";
+  config.save_every = -1;
   const auto first = testing::run_program(1, config, [&](Rank& rank) { train(job, rank); });
   CHECK_THAT(first.at(0), Catch::Contains("conv2d") && Catch::Contains("Conv2dImpl takes what the data set gives") &&
                               Catch::Contains("flat rows: input [4, 64], target [4]"));
