@@ -61,7 +61,7 @@ std::vector<std::string> shards_in(const std::string& folder) {
 
 std::vector<std::string> shard_paths(const std::string& data_dir) {
   std::error_code unknown;
-  const auto paths = fs::is_directory(data_dir, unknown) ? shards_in(data_dir) : expand_braces(data_dir);
+  auto paths = fs::is_directory(data_dir, unknown) ? shards_in(data_dir) : expand_braces(data_dir);
   std::set<std::string> seen;
   for (const auto& path : paths) {
     if (!seen.insert(path).second)
