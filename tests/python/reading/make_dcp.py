@@ -103,10 +103,12 @@ def in_order(data):
     """A safetensors file with its metadata sorted: the package writes them in another order each time."""
     (length,) = struct.unpack_from("<Q", data)
     header = json.loads(data[8 : 8 + length])
-    header["__metadata__"] = dict(sorted(header.get("__metadata__", {}).items()))
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode().ljust(length)
-    assert len(text) == length
-    return data[:8] + text + data[8 + length :]
+    if len(header.get("__metadata__", {})) < 2:
+        return data
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + data[8 + length :]
 
 
 def bytes_of(folder):

@@ -195,7 +195,7 @@ TEST_CASE("[C03] hostile safetensors headers are refused with the tensor and the
       {tensor("F32", "1", "0,4"), 5, "1 bytes after the last tensor"},
       {tensor("F31", "1", "0,4"), 4, "'F31'"},
       {tensor("f32", "1", "0,4"), 4, "'f32'"},
-      {tensor("C64", "1", "0,8"), 8, "'C64'"},
+      {tensor("F4", "1", "0,8"), 8, "'F4'"},
       {R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
        3, "overlap"},
       {R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})",
@@ -323,7 +323,7 @@ TEST_CASE(
     file.finish();
   };
   CHECK_FALSE(holds_safetensors(scratch.path()));
-  save_safetensors(scratch / "model-00001-of-00002.safetensors", {{"a", torch::ones(3)}, {"b", torch::zeros({0, 2})}});
+  save_safetensors(scratch / "model-00001-of-00001.safetensors", {{"a", torch::ones(3)}, {"b", torch::zeros({0, 2})}});
   write("shard-00000.safetensors", {rows_part("w", whole, 0, 3)});
   CHECK(holds_safetensors(scratch.path()));
   SECTION("all there") {
