@@ -73,13 +73,14 @@ void LoopTasks::gather_trace_if_due() {
 void LoopTasks::validate(std::int64_t epoch, bool may_be_best) {
   if (!validation_) return;
   auto report = validation_->run();
-  report.epoch = epoch;
-  if (may_be_best && (report.accuracy > BestAccuracy::of(compute_).value || is_best())) {
-    report.best = true;
-    BestAccuracy{report.accuracy, rank_.steps_done()}.keep(compute_);
-  }
   parts_.records.begin();
-  parts_.records.add(report, validation_->held_out());
+  if (!report) return;
+  report->epoch = epoch;
+  if (may_be_best && (report->accuracy > BestAccuracy::of(compute_).value || is_best())) {
+    report->best = true;
+    BestAccuracy{report->accuracy, rank_.steps_done()}.keep(compute_);
+  }
+  parts_.records.add(*report, validation_->held_out());
 }
 
 bool LoopTasks::saves_now() const {

@@ -52,7 +52,14 @@ void BestAccuracy::keep(Compute& compute) const {
   compute.notes()[kBestStep] = std::to_string(step);
 }
 
-ValidationReport Validation::run() const {
+bool Validation::is_stopped() const {
+  const auto& status = system_of(rank_).compute().services().status;
+  auto asked = at::full({1}, process_stop_signal != 0 || status->stop_signal != 0 ? 1.0 : 0.0, at::kDouble);
+  rank_.all_reduce(asked, ReduceOp::max, "validation's stop");
+  return asked.item<double>() != 0;
+}
+
+std::optional<ValidationReport> Validation::run() const {
   const TraceSpan span("validation", TraceEvent::Kind::phase);
   const auto started = std::chrono::steady_clock::now();
   torch::NoGradGuard no_grad;
@@ -65,7 +72,16 @@ ValidationReport Validation::run() const {
   const auto shard = compute.data_shard();
   const auto [first, last] = validation_part(held_out_->size(), shard.index, shard.count);
   const auto share = std::max<std::int64_t>(1, rank_.config().batch_size / shard.count);
+  auto common = last - first;  // the samples that every rank has
+  for (int i = 0; i < shard.count; ++i) {
+    const auto [from, to] = validation_part(held_out_->size(), i, shard.count);
+    common = std::min(common, to - from);
+  }
   for (auto begin = first; begin < last; begin += share) {
+    if (begin - first < common && is_stopped()) {
+      evaluation.end_evaluation();
+      return std::nullopt;
+    }
     std::vector<std::int64_t> indices;
     for (auto i = begin; i < std::min(last, begin + share); ++i) indices.push_back(i);
     auto batch = without_substitutes(*held_out_, std::move(indices), SampleContext{rank_.config().seed, 0});

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "actors/metrics/metrics.hpp"
 #include "launch/rank/rank.hpp"
@@ -27,10 +28,14 @@ class Validation {
              std::function<Loss(const Batch&)> loss)
       : rank_(rank), model_(model), held_out_(std::move(held_out)), loss_(std::move(loss)) {}
   /// Collective. Loss and accuracy over the samples of all ranks, the same on each; and the seconds that it took.
-  ValidationReport run() const;
+  /// Nothing if a rank was asked to stop meanwhile: all leave after the same batch.
+  std::optional<ValidationReport> run() const;
   const Dataset& held_out() const noexcept { return *held_out_; }
 
  private:
+  /// Collective: whether a rank was asked to stop.
+  bool is_stopped() const;
+
   Rank& rank_;
   torch::nn::Module& model_;
   std::shared_ptr<const Dataset> held_out_;

@@ -9,6 +9,7 @@
 #include "tests/support/run_program.hpp"
 #include "tests/support/scratch_directory.hpp"
 
+#include <csignal>
 #include <map>
 #include <mutex>
 #include <set>
@@ -202,6 +203,36 @@ TEST_CASE("[S04] a module that a program keeps in eval() stays there while the r
       (trains ==
        std::map<std::string, std::set<bool>>{
            {"training: 0", {true}}, {"training: 2", {false}}, {"validation: 0", {false}}, {"validation: 2", {false}}}));
+}
+
+TEST_CASE(
+    "[L07] a validation ends on all ranks after the batch in which one is asked to stop, and the state is saved") {
+  testing::ScratchDirectory folder;
+  Config config;
+  config.checkpoint_dir = folder.path();
+  config.run_dir = "";
+  config.batch_size = 16;
+  config.epochs = 3;
+  config.validate_every = 1;
+  config.strategy = GENERATE(as<std::string>{}, "ddp", "fsdp");
+  std::mutex one_at_a_time;
+  std::map<int, int> validated;  // batches, of four on each rank
+  const auto errors = testing::run_program(2, config, [&](Rank& rank) {
+    auto mine = job();
+    mine.loss = [&, loss = mine.loss](torch::nn::Module& model, const Batch& batch, const Config& settings) {
+      if (!model.is_training()) {
+        std::lock_guard lock(one_at_a_time);
+        if (++validated[rank.rank()] == 2 && rank.rank() == 1)
+          system_of(rank).compute().services().status->stop_signal.store(SIGTERM);
+      }
+      return loss(model, batch, settings);
+    };
+    train(mine, rank);
+  });
+  CHECK(errors == std::vector<std::string>{"", ""});
+  CHECK((validated == std::map<int, int>{{0, 2}, {1, 2}}));
+  const auto state = load_checkpoint(folder.path(), "latest").state;
+  CHECK(state.step == 13);  // an epoch of 12, and the step whose vote says that it is the last
 }
 
 TEST_CASE("[S04] a checkpoint resumes at another world size, in the middle of an epoch, with the same samples") {
