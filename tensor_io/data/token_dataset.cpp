@@ -10,6 +10,7 @@
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/data/data_line.hpp"
 #include "tensor_io/data/files_hash.hpp"
+#include "tensor_io/data/file_names.hpp"
 #include "tensor_io/files/bounded_file.hpp"
 
 namespace troupe {
@@ -177,7 +178,7 @@ TrainAndHeldOut read_tokens(const TokenOptions& options) {
     sources->push_back({"text", std::move(text), nullptr});
   }
   const auto is_held_out = [](const std::string& name) {
-    return fs::path(name).filename().string().find("val") != std::string::npos;
+    return part_in_name(fs::path(name).filename().string()) == PartName::validation;
   };
   const bool whole_sources = std::any_of(sources->begin(), sources->end(),
                                          [&](const auto& source) { return source.shard && is_held_out(source.name); });
