@@ -282,7 +282,7 @@ TEST_CASE(
   CHECK(run["status"] == "FINISHED");
   CHECK(run["params"]["batch_size"] == "16");
   CHECK(run["params"]["strategy"] == "ddp");
-  CHECK(run["tags"].contains("troupe.job_id"));
+  CHECK(run["tags"].contains("troupe.run_id"));
   check_close(points(run["metrics"]["loss_metrics/global_avg_loss"]), losses_in(folder / "metrics/metrics.jsonl"));
   CHECK(run["metrics"].contains("time_metrics/data_loading_percent"));
   server.signal(SIGTERM);

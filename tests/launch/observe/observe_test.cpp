@@ -261,7 +261,6 @@ TEST_CASE("[R13] an MLflow server's refusal is shown in its own words, with the 
   });
   const auto uri = "http://127.0.0.1:" + std::to_string(server.bind_to_any_port("127.0.0.1"));
   std::thread thread([&] { server.listen_after_bind(); });
-  server.wait_until_ready();
   for (const std::string kept : {"", "runs/a/metrics.jsonl"}) {
     INFO(kept);
     MlflowSink sink({uri, "Default", "run", "job", {}, {}, kept});
@@ -301,7 +300,59 @@ TEST_CASE("[T07] run.json holds versions, config, hosts and seeds") {
   CHECK(run["seeds"]["seed"] == 7);
   CHECK(run["config"]["lr"] == config.lr);
   CHECK(run["config_hash"] == config_hash(config));
-  CHECK(std::regex_match(run["started"].get<std::string>(), std::regex(R"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)")));
+  CHECK(run["lives"].size() == 1);
+  CHECK(std::regex_match(run["started"].get<std::string>(), std::regex(R"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)")));
+}
+
+TEST_CASE("[R05] run.json keeps the start and the lives of its run, and of no other") {
+  const Config config;
+  RunRecord record;
+  record.run_id = "run";
+  record.job_id = "first";
+  const auto first = to_json(record, config);
+  record.job_id = "second";
+  const auto second = nlohmann::json::parse(to_json(record, config, first));
+  const auto before = nlohmann::json::parse(first);
+  CHECK(second["started"] == before["started"]);
+  CHECK(second["job_id"] == "second");
+  REQUIRE(second["lives"].size() == 2);
+  CHECK(second["lives"][0] == before["lives"][0]);
+  CHECK(second["lives"][1]["job_id"] == "second");
+  record.run_id = "another";
+  CHECK(nlohmann::json::parse(to_json(record, config, first))["lives"].size() == 1);
+  CHECK(nlohmann::json::parse(to_json(record, config, "{\"run_id\":"))["lives"].size() == 1);
+}
+
+TEST_CASE("[R05] a further life of a run is the same run on an MLflow server, and what changed is a tag") {
+  httplib::Server server;
+  std::string filter;
+  nlohmann::json sent = nlohmann::json::array();
+  server.Get("/api/2.0/mlflow/experiments/get-by-name", [](const httplib::Request&, httplib::Response& response) {
+    response.set_content(R"({"experiment":{"experiment_id":"1"}})", "application/json");
+  });
+  server.Post("/api/2.0/mlflow/runs/(.*)", [&](const httplib::Request& request, httplib::Response& response) {
+    const auto body = nlohmann::json::parse(request.body);
+    std::string answer = "{}";
+    if (request.path.ends_with("search")) {
+      filter = body["filter"];
+      answer =
+          R"({"runs":[{"info":{"run_id":"r1"},"data":{"params":[{"key":"lr","value":"0.1"},{"key":"seed","value":"42"}]}}]})";
+    } else {
+      sent.push_back(body);
+    }
+    response.set_content(answer, "application/json");
+  });
+  const auto uri = "http://127.0.0.1:" + std::to_string(server.bind_to_any_port("127.0.0.1"));
+  std::thread thread([&] { server.listen_after_bind(); });
+  MlflowClient client({uri, "Default", "run", "the-run", {}, {{"lr", "0.5"}, {"seed", "42"}, {"epochs", "2"}}});
+  client.begin();
+  server.stop();
+  thread.join();
+  CHECK(filter == "tags.`troupe.run_id` = 'the-run'");
+  REQUIRE(sent.size() == 3);
+  CHECK((sent[0] == nlohmann::json{{"run_id", "r1"}, {"status", "RUNNING"}}));
+  CHECK((sent[1]["params"] == nlohmann::json::parse(R"([{"key":"epochs","value":"2"}])")));
+  CHECK((sent[2]["tags"] == nlohmann::json::parse(R"([{"key":"now.lr","value":"0.5"}])")));
 }
 
 TEST_CASE(
