@@ -74,8 +74,7 @@ void CoordinatorState::exited_before_join(const RankExited& exit) {
   } else if (phase == Phase::forming) {
     abort({.code = ErrorCode::unavailable, .rank = slot, .cause = "it " + what}, code);
   } else if (options.recovery.enabled) {
-    slots.add_death(slot, now());
-    slots.explain_death(slot, {doing(exit.wait_status), 0});
+    slots.add_death(slot, now(), {doing(exit.wait_status), 0});
     options.log("the process in slot " + std::to_string(slot) + " " + what);
     replace(slot);
     plan();

@@ -44,8 +44,7 @@ void CoordinatorState::heard(const Heartbeat& beat) {
                                              std::to_string(processes.current().generation) + ")"});
     return;
   }
-  process->steps_done = beat.steps_done;
-  if (process->steps_at_first < 0) process->steps_at_first = beat.steps_done;
+  process->made(beat.steps_done);
   detector.heard(slot, now());
   if (detector.clear_suspicion(slot)) options.log("rank " + std::to_string(processes.rank_of(slot)) + " answers again");
 }

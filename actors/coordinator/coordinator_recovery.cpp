@@ -54,12 +54,15 @@ MembershipQuestion question_of(const CoordinatorState& state) {
 }
 
 // A survivor that has not left its step by now hangs, so it is expelled.
-void expel_hung(const MembershipQuestion& question, MembershipAnswer& answer) {
+void expel_hung(const MembershipQuestion& question, CoordinatorState& state, MembershipAnswer& answer) {
   for (const auto& survivor : question.survivors) {
     if (survivor.report) continue;
+    const auto& process = survivor.member.process;
     answer.action = Action::expel;
-    answer.expelled = survivor.member.process;
+    answer.expelled = process;
     answer.reason = "it hangs: it did not leave its step within " + std::to_string(question.waited.count()) + " ms";
+    if (const auto* hung = state.processes.find(process))
+      state.slots.explain_death(process.slot, {"a hang", hung->steps_made()});
     return;
   }
 }
@@ -70,6 +73,15 @@ MembershipAnswer park_once_heard(const MembershipQuestion& question, const std::
                                  [](const auto& s) { return s.report.has_value(); });
   return {.action = heard ? Action::park : Action::wait,
           .reason = fault + ": a fault of the program, which another life would have again"};
+}
+
+MembershipAnswer answer_to(const MembershipQuestion& question, CoordinatorState& state) {
+  const auto& fault = state.slots.program_fault();
+  auto answer = fault.empty() ? state.options.plan(question) : park_once_heard(question, fault);
+  if (answer.action == Action::wait && state.phase == CoordinatorState::Phase::recovering &&
+      question.waited > state.options.recovery.hang_after)
+    expel_hung(question, state, answer);
+  return answer;
 }
 
 // Why a job ends that can't go on; nullopt: it waits.
@@ -222,20 +234,14 @@ void CoordinatorState::plan() {
     if (slots.has_agent(process.slot) && question.waited < kProof) return;
   }
 
-  const auto& fault = slots.program_fault();
-  auto answer = fault.empty() ? options.plan(question) : park_once_heard(question, fault);
-  if (answer.action == Action::wait && phase == Phase::recovering && question.waited > options.recovery.hang_after) {
-    expel_hung(question, answer);
-    if (const auto* hung = processes.find(answer.expelled); answer.action == Action::expel && hung != nullptr)
-      slots.explain_death(answer.expelled.slot, {"a hang", hung->steps_made()});
-  }
+  auto answer = answer_to(question, *this);
   if (answer.action == Action::go) return announce(std::move(answer.next));
   if (answer.action == Action::expel) {
     if (answer.link_fault) slots.hold_down(answer.expelled.slot, now());
     return fence(answer.expelled.slot, answer.reason);
   }
   if (const auto end = end_of_job(question, answer, phase == Phase::forming, options))
-    abort(*end, fault.empty() ? 0 : exit_code(ErrorCode::internal));
+    abort(*end, slots.program_fault().empty() ? 0 : exit_code(ErrorCode::internal));
 }
 
 void CoordinatorState::announce(Membership next) {

@@ -28,6 +28,10 @@ struct JoinedProcess {
   bool may_leave = false;                      ///< the loop; it was told so
 
   std::int64_t steps_made() const noexcept { return steps_at_first < 0 ? 0 : steps_done - steps_at_first; }
+  void made(std::int64_t steps) noexcept {
+    steps_done = steps;
+    if (steps_at_first < 0) steps_at_first = steps;
+  }
   bool is_active() const noexcept { return !ended && !fenced; }
 };
 

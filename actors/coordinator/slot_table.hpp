@@ -40,6 +40,10 @@ class SlotTable {
   void explain_death(int slot, const LifeEnd& end);
   /// A sentence; empty: none is known, and what dies may be started again.
   const std::string& program_fault() const noexcept { return program_fault_; }
+  void add_death(int slot, Time now, const LifeEnd& end) {
+    add_death(slot, now);
+    explain_death(slot, end);
+  }
   /// A link of its host's has failed.
   void hold_down(int slot, Time now) { slots_[slot].held_until = now + recovery_.link_hold_down; }
   bool is_starting(int slot) const;

@@ -309,10 +309,12 @@ void save_plain_archive(const std::string& path, const NamedTensors& tensors, Fi
 
 NamedTensors load_plain_archive(const std::string& path, std::vector<std::string>* skipped) {
   BoundedFile file(kOperation, path, Links::followed);
-  if (const auto what = foreign_format(file); what.ends_with("not the file"))
-    file.refuse(what, foreign_format_remedy(what));
+  const auto what = foreign_format(file);
+  if (what.ends_with("not the file")) file.refuse(what, foreign_format_remedy(what));
   std::array<std::byte, 4> magic{};
-  if (file.bytes() < 64) file.refuse("has " + std::to_string(file.bytes()) + " bytes: it is no archive of torch.save");
+  if (file.bytes() < 64)
+    file.refuse("has " + std::to_string(file.bytes()) + " bytes" + (what.empty() ? "" : " and " + what) +
+                ": it is no archive of torch.save");
   file.read_at(0, magic);
   if (magic != std::array{std::byte{'P'}, std::byte{'K'}, std::byte{3}, std::byte{4}})
     file.refuse("is no zip archive: Python's torch.save before version 1.6 wrote it, or something else did", kRemedies);

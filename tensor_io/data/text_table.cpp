@@ -278,12 +278,16 @@ NumberTable parse_csv(const std::string& path, const std::string& text) {
   if (rest.starts_with("\xef\xbb\xbf")) rest.remove_prefix(3);
   if (const auto nul = text.find('\0');
       nul != std::string::npos || rest.starts_with("\xff\xfe") || rest.starts_with("\xfe\xff"))
-    throw Error(ErrorCode::bad_data, path + ":1",
-                "it is no UTF-8: " +
-                    (nul == std::string::npos
-                         ? "it begins as UTF-16 does"
-                         : "offset " + std::to_string(nul) + " holds a NUL byte, as UTF-16 and binary files do"),
-                "save it as UTF-8 (iconv -f UTF-16 -t UTF-8)");
+    throw Error(
+        ErrorCode::bad_data,
+        path + ":" +
+            std::to_string(
+                1 + std::count(text.begin(),
+                               text.begin() + static_cast<std::ptrdiff_t>(nul == std::string::npos ? 0 : nul), '\n')),
+        "it is no UTF-8: " + (nul == std::string::npos ? "it begins as UTF-16 does"
+                                                       : "offset " + std::to_string(nul) +
+                                                             " holds a NUL byte, as UTF-16 and binary files do"),
+        "save it as UTF-8 (iconv -f UTF-16 -t UTF-8)");
   NumberTable table;
   Rows rows(path, rest);
   Fields fields;

@@ -62,7 +62,7 @@ std::string run_processes(const Run& run, Notes& notes) {
   if (fault.empty()) command.emplace_back("--no-recovery");
   if (!fault.empty()) command.insert(command.end(), {"--replace-timeout", run.job.event == "lose" ? "0" : "60"});
   if (run.job.event == "lose") command.insert(command.end(), {"--max-restarts", "0"});
-  command.insert(command.end(), {TROUPE_DIFFERENTIAL, "--rank", folder.path()});
+  command.insert(command.end(), {TROUPE_DIFFERENTIAL, "--rank", folder.path(), "--config", folder / "config.toml"});
   const auto done = testing::RunningProcess(command, {{"TROUPE_FAULT", fault}}).finish(kLimit);
   std::fputs(done.output.c_str(), stderr);
   read_notes(folder / "notes", notes);

@@ -27,7 +27,8 @@ FOREIGN = {"apt-get", "awk", "cat", "cd", "cmake", "cp", "ctest", "curl", "docke
            "/opt/troupe/bin/pip", "/opt/troupe/bin/python3"}
 # Flags of others that pages name in `code`.
 FOREIGN_FLAGS = {"--no-python", "--nproc-per-node", "--nnodes", "--node-rank", "--master-addr", "--master-port", "--no-deps", "--strict",
-                 "--prefix", "--install", "--rdzv-backend", "--rdzv-endpoint", "--standalone", "--max-restarts", "--test-dir", "--cap-add", "--gpus"}
+                 "--prefix", "--install", "--rdzv-backend", "--rdzv-endpoint", "--standalone", "--max-restarts", "--test-dir", "--cap-add", "--gpus",
+                 "--ntasks-per-node", "--signal"}
 
 
 def lines_of(block):
@@ -205,9 +206,7 @@ def run_block(block, folder):
         lines, command = block.text.splitlines(), [sys.executable, "-c", block.text]
     if not lines:
         return False, None
-    # A block that names no folder for checkpoints is a run of its own.
-    own = {"TROUPE_CHECKPOINT_DIR": "checkpoints-" + re.sub(r"\D+", "-", block.place).strip("-")}
-    env = {**os.environ, **SMALL, **own, "PATH": f"{folder}/bin:{os.environ['PATH']}", "TMPDIR": str(folder)}
+    env = {**os.environ, **SMALL, "PATH": f"{folder}/bin:{os.environ['PATH']}", "TMPDIR": str(folder)}
     shell = subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE,
                              stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, errors="replace", start_new_session=True)
     try:
