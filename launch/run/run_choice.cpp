@@ -67,7 +67,8 @@ std::vector<EarlierRun> runs_of(const std::string& program) {
   for (const auto& entry : fs::directory_iterator(kRunsFolder, failure)) {
     if (entry.is_symlink(failure) || !entry.is_directory(failure)) continue;
     auto run = run_in(entry.path().string());
-    if (run && run->program == fs::path(program).filename().string()) runs.push_back(std::move(*run));
+    if (run && (run->program == fs::path(program).filename().string() || is_folder_of(run->folder, program)))
+      runs.push_back(std::move(*run));
   }
   std::sort(runs.begin(), runs.end(),
             [](const auto& a, const auto& b) { return std::tie(a.started, a.folder) > std::tie(b.started, b.folder); });

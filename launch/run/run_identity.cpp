@@ -66,12 +66,23 @@ std::optional<RunIdentity> parent_identity() {
   return RunIdentity{id, boot + static_cast<std::time_t>(std::stoull(ticks) / ::sysconf(_SC_CLK_TCK))};
 }
 
-std::string run_folder_of(const RunIdentity& run, const std::string& program) {
+std::string name_in_folder(const std::string& program) {
   constexpr std::size_t kLongestName = 40;
   auto name = std::filesystem::path(program).filename().string().substr(0, kLongestName);
   std::replace_if(
       name.begin(), name.end(), [](unsigned char c) { return !std::isalnum(c) && c != '_' && c != '-' && c != '.'; },
       '_');
+  return name;
+}
+
+bool is_folder_of(const std::string& folder, const std::string& program) {
+  constexpr std::size_t kBefore = 16, kBehind = 5;  // the time, the letters
+  const auto name = std::filesystem::path(folder).filename().string();
+  return name.size() > kBefore + kBehind &&
+         name.substr(kBefore, name.size() - kBefore - kBehind) == name_in_folder(program);
+}
+
+std::string run_folder_of(const RunIdentity& run, const std::string& program) {
   std::tm local{};
   ::localtime_r(&run.begun, &local);
   char time[32];
@@ -79,7 +90,7 @@ std::string run_folder_of(const RunIdentity& run, const std::string& program) {
   auto hash = hash_of(run.id);
   std::string letters;
   for (int i = 0; i < 4; ++i, hash /= 26) letters += static_cast<char>('a' + hash % 26);
-  return std::string(kRunsFolder) + "/" + time + "-" + name + "-" + letters;
+  return std::string(kRunsFolder) + "/" + time + "-" + name_in_folder(program) + "-" + letters;
 }
 
 }  // namespace troupe

@@ -26,5 +26,7 @@ std::optional<RunIdentity> parent_identity();
 
 /// runs/<YYYYMMDD-HHMMSS>-<program>-<4 letters>: the local time, the program's file name, letters from the id.
 std::string run_folder_of(const RunIdentity& run, const std::string& program);
+/// Whether a folder bears such a name: of a script that starts the program, too, where run.json has the program.
+bool is_folder_of(const std::string& folder, const std::string& program);
 
 }  // namespace troupe

@@ -171,7 +171,7 @@ TokenShard::TokenShard(const std::string& path, std::int64_t bits, std::int64_t 
 void TokenShard::look(const BoundedFile& file, bool doubt) {
   all_seen_ = tokens_ <= kSeenWhole;
   const auto part = all_seen_ ? tokens_ : kSeenPart;
-  bool wider = doubt, text = doubt && layout_.bytes == 2;
+  bool wider = doubt && part > 0, text = doubt && layout_.bytes == 2;  // until an id says otherwise
   std::vector<std::int64_t> ids(static_cast<std::size_t>(part));
   for (const auto first : {std::int64_t{0}, tokens_ / 4 * 2, (tokens_ - part) / 2 * 2}) {
     if (part == 0 || (all_seen_ && first > 0)) break;

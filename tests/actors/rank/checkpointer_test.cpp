@@ -135,7 +135,7 @@ TEST_CASE("a state that can never be written is answered and reported to the sup
   Fixture rank;
   const auto checkpointer = rank.start(rank.scratch.path());
   auto part = part_of(small_state(10, 1), 0);
-  part.tensors.push_back(whole_part("model.complex", torch::zeros(2, torch::kComplexFloat)));
+  part.tensors.push_back(whole_part("model.complex", torch::zeros(2, torch::kComplexDouble)));
   rank.save(checkpointer, part);
   CHECK_THAT(rank.wait_for<CheckpointFailed>().report.to_string(), Contains("'model.complex'"));
   CHECK_THAT(rank.wait_for<RankFailed>().report.to_string(), Contains("'model.complex'") && Contains("step 10"));

@@ -92,6 +92,10 @@ TEST_CASE("[R01] resume latest goes on with this program's newest run, in its fo
     CHECK(choice.id == "B");
     CHECK(choice.note == "goes on with runs/b; runs/d is newer and has no checkpoint");
   }
+  SECTION("of a script that starts the program, by the folder's name") {
+    Runs::run("20260601-120000-start.sh-abcd", "S", "2026-06-01", {"step-00000018"});
+    CHECK(choose_run({kNewRunFolder, kNewRunFolder, "latest"}, kFresh, "./start.sh").id == "S");
+  }
   SECTION("an earlier run that was resumed last is the newest") {
     Runs::run("a", "A", "2026-06-01", {"step-00000018"});
     CHECK(choose({kNewRunFolder, kNewRunFolder, "latest"}).id == "A");
@@ -162,8 +166,7 @@ TEST_CASE("[R01] a run is named by its folder or its name, with a step or withou
 TEST_CASE("[R04] the launcher reads ahead what a program is given, and the later wins") {
   const ScratchDirectory folder;
   const auto file = folder / "train.toml";
-  testing::write_text(
-      file, "[run]\nrun_dir = \"file\"\n[checkpoint]\nresume = \"latest\"\n[odd]\nx = 1\n");
+  testing::write_text(file, "[run]\nrun_dir = \"file\"\n[checkpoint]\nresume = \"latest\"\n[odd]\nx = 1\n");
   const std::vector<std::string> names{"run_dir", "resume"};
   const auto ahead = [&](std::vector<std::string> words) {
     words.insert(words.begin(), "./train");

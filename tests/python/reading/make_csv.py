@@ -199,7 +199,7 @@ def by_hand():
     yield refused("a comment behind a row", "1,2,0 # why\n3,4,1\n", "a.csv:1: column 3", "a '#' in a row may belong to the value")
     for kind in ("utf-16", "utf-16-le", "utf-16-be", "utf-32"):
         yield refused(kind, "x,y,label\n1,2,0\n".encode(kind), "a.csv:1: it is no UTF-8", "", True)
-    yield refused("a NUL byte", b"1,2,0\n3,\x004,1\n", "a.csv:1: it is no UTF-8: offset 8 holds a NUL byte")
+    yield refused("a NUL byte", b"1,2,0\n3,\x004,1\n", "a.csv:2: it is no UTF-8: offset 8 holds a NUL byte")
     yield refused("empty", "", "it holds no rows")
     yield refused("a header alone", "x,y,label\n", "it holds no rows", "there is nothing to train on", True)
     yield refused("comments alone", "# x\n#y\n", "it holds no rows")
