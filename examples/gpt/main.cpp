@@ -174,9 +174,8 @@ void generate_text(const Config& settings) {
 
 int main(int argc, char** argv) {
   const troupe::JobOf<Gpt> job{.model = model, .data = data, .loss = loss, .optimizer = optimizer};
-  const bool generates = std::any_of(argv + 1, argv + argc, [](const char* word) {
-    return std::string_view(word).starts_with("--generate");
-  });
+  const bool generates = std::any_of(argv + 1, argv + argc,
+                                     [](const char* word) { return std::string_view(word).starts_with("--generate"); });
   return troupe::main(
       argc, argv,
       [&](troupe::Rank& rank) {

@@ -9,8 +9,8 @@
 
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/data/data_line.hpp"
-#include "tensor_io/data/files_hash.hpp"
 #include "tensor_io/data/file_names.hpp"
+#include "tensor_io/data/files_hash.hpp"
 #include "tensor_io/files/bounded_file.hpp"
 
 namespace troupe {

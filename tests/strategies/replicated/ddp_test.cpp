@@ -532,8 +532,7 @@ TEST_CASE("[R08] a job whose steps are all skipped ends after max_skipped_steps 
     CHECK(skipped[r] == before);
     if (most == 0) CHECK(errors[r].empty());
     if (most == 1) CHECK_THAT(errors[r], Catch::Contains("1 step was skipped, the last because the loss"));
-    if (most == 3)
-      CHECK_THAT(errors[r], Catch::Contains("3 steps in a row were skipped, the last because the loss"));
+    if (most == 3) CHECK_THAT(errors[r], Catch::Contains("3 steps in a row were skipped, the last because the loss"));
     if (most > 0) CHECK_THAT(errors[r], Catch::Contains("raise max_skipped_steps"));
   }
 }
