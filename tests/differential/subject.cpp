@@ -75,7 +75,7 @@ Config config_of(const Job& job, const std::string& folder) {
   config.lr_step_factor = 0.5;
   config.warmup_steps = job.warmup_steps;
   config.on_not_finite = job.on_not_finite.substr(0, 4);
-  if (job.on_not_finite == "skip:1") config.max_skipped_steps = 1;
+  config.max_skipped_steps = job.on_not_finite == "skip:1" ? 1 : 0;  // a job of the reference skips for ever
   config.bucket_cap_mb = job.bucket_mb;
   config.first_bucket_mb = std::min(1.0, job.bucket_mb);
   config.comm_hook = job.comm_hook;
