@@ -27,7 +27,8 @@ void declare(Config& config) {
   config.tensor_plan = kGptPlan;
   config.declare("vocab_size", std::int64_t{256}, "256: bytes of text; the tokenizer's for .bin shards (GPT-2: 50257)");
   config.declare("block_size", std::int64_t{128}, "tokens of a sample, the most that the model looks back on");
-  config.declare("token_bits", std::int64_t{0}, "16 or 32, of .bin shards without a header; 0: as their ids suggest");
+  config.declare("token_bits", std::int64_t{0},
+                 "16 or 32, of .bin shards without a header; 0: 16, unless their ids speak against it");
   config.declare("n_layer", std::int64_t{4}, "transformer layers");
   config.declare("n_head", std::int64_t{4}, "attention heads");
   config.declare("n_embd", std::int64_t{128}, "channels");

@@ -141,7 +141,7 @@ const std::vector<ConfigField>& config_fields() {
        0,
        {"stop", "skip"}},
       {"training", "max_skipped_steps", at(&Config::max_skipped_steps),
-       "so many steps skipped in a row end the job, those not counted in which the loss scale falls; 0: no limit", 0,
+       "skipped in a row, they end the job; a step in which the loss scale falls is not counted; 0: no limit", 0,
        kMany},
       {"training",
        "vote",

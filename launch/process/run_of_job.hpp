@@ -3,7 +3,7 @@
 
 namespace troupe {
 
-/// What the parts of a job are told of its run.
+/// What the parts of a job know of its run.
 struct RunOfJob {
   std::string job_id;      ///< of this life
   std::string folder;      ///< empty: none

@@ -119,7 +119,7 @@ class Chooser {
   // Goes on in the run's own folder, if the settings name no other.
   RunChoice of_run(const EarlierRun& run, std::optional<std::int64_t> step) const {
     auto choice = with_folder(run.id, "latest", given(settings_.run_dir) ? settings_.run_dir : run.folder);
-    const auto there = given(settings_.checkpoint_dir) ? settings_.checkpoint_dir : run.folder + "/" + kCheckpoints;
+    const auto there = checkpoint_folder(settings_.checkpoint_dir, run.folder);
     if (step) choice.resume = there + "/" + step_folder_name(*step);
     if (there != choice.checkpoint_dir && !step) choice.resume = there;
     return choice;
@@ -143,7 +143,7 @@ class Chooser {
   RunChoice newest(bool may_begin) const {
     const auto runs = runs_of(program_);
     for (const auto& run : runs) {
-      if (!has_checkpoints(run.folder + "/" + kCheckpoints)) continue;
+      if (!has_checkpoints(checkpoint_folder(kNewRunFolder, run.folder))) continue;
       auto choice = of_run(run, std::nullopt);
       choice.note = "goes on with " + run.folder;
       if (&run != &runs.front()) choice.note += "; " + runs.front().folder + " is newer and has no checkpoint";
@@ -170,7 +170,7 @@ class Chooser {
       if (!run) continue;
       if (fs::is_symlink(folder, failure))  // runs/latest
         run->folder = (fs::path(folder).parent_path() / fs::read_symlink(folder, failure)).lexically_normal().string();
-      const auto there = given(settings_.checkpoint_dir) ? settings_.checkpoint_dir : run->folder + "/" + kCheckpoints;
+      const auto there = checkpoint_folder(settings_.checkpoint_dir, run->folder);
       if (!step && !has_checkpoints(there))
         throw Error(ErrorCode::unavailable, "resume", displayable(run->folder, 200) + " has no checkpoint", kStartOne);
       if (step && !fs::exists(fs::path(there) / step_folder_name(*step), failure)) throw no_such_step(there, *step);

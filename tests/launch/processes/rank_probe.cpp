@@ -155,7 +155,7 @@ int main(int argc, char** argv) {
   job.declare = [](troupe::Config& config) {
     config.declare("fail_rank", std::int64_t{-1}, "the rank that misbehaves");
     config.declare("fail_step", std::int64_t{3}, "when");
-    config.declare("fail_lives", std::int64_t{1}, "so many lives of its slot do; the next one behaves");
+    config.declare("fail_lives", std::int64_t{1}, "the number of its slot's lives that do; the next one behaves");
     config.declare(
         "fail_how", std::string("throw"),
         "throw, exit, leave, kill, abort, touch (a parameter of the last block), hang, slow, flip, load_throw, "
