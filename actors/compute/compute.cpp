@@ -125,6 +125,7 @@ std::optional<Decision> Compute::rejoin_next(ErrorReport why, Optimizer* optimiz
         begin_generation();
         healing_.heal_model();
         go_back();
+        strategy->after_rejoin(steps_done());
         strategy->set_rollback_point();
         if (shares_per_rank() > 0) runner_.move_on();  // which share comes next goes by the new rank
       }
@@ -175,8 +176,10 @@ void Compute::distribute(std::shared_ptr<torch::nn::Module> model) {
       make_strategy_of_rank();
       core_.strategy->attach(core_.model);
       begin_generation();
-      if (core_.protocol.must_heal()) healing_.heal_model();
+      const bool joins = core_.protocol.must_heal();
+      if (joins) healing_.heal_model();
       go_back();
+      if (joins) core_.strategy->after_rejoin(steps_done());
       break;
     } catch (const Error& error) {
       core_.strategy.reset();

@@ -29,7 +29,7 @@ StopSignals::StopSignals(std::optional<StopRequest::Clock::time_point> stop_at) 
 StopSignals::~StopSignals() { ::close(fd_); }
 
 StopSignals::Request StopSignals::take() {
-  signalfd_siginfo info;
+  signalfd_siginfo info{};
   while (::read(fd_, &info, sizeof info) == sizeof info) {
     if (info.ssi_signo == SIGCHLD) continue;
     if (const auto request = judge(static_cast<int>(info.ssi_signo)); request.signal != 0) return request;

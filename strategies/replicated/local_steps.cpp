@@ -176,8 +176,7 @@ void LocalSteps::move_on(Fragment& fragment, std::int64_t done) const {
   while (fragment.next <= done) fragment.next += outer_.every;
 }
 
-void LocalSteps::after_update() {
-  const auto done = step() + 1;
+void LocalSteps::meet(std::int64_t done) {
   met_ = false;
   const auto& hook = context().options.comm_hook;
   if (context().world_size == 1 && outer_.momentum == 0 && outer_.lr == 1 && hook == "none") {  // the mean of one

@@ -361,11 +361,8 @@ def settle_once(job):
         simple("resume_ranks", "resume_batch")
     if job["unused"] in ("rank", "data"):  # whose branch goes by how samples are shared out
         simple("validate")
-    if job["event"] == "net" and is_local(job):  # an outer step that is interrupted may come a step later
-        job["sync_every"] = 3
-        simple("fragments", "overlap")
-        if job["kill_at"] in ("collective", "buckets", "reduced"):
-            simple("kill_at")
+    if job["event"] == "net" and is_local(job):  # of what is under way for a step the ranks' differences are taken anew
+        simple("overlap")
     # Time decides how much of what is under way is lost.
     if job["event"] in ("kill", "lose", "net") and job["strategy"] == "gossip":
         simple("event")

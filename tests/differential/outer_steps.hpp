@@ -72,7 +72,7 @@ class OuterSteps final : public StepsApart {
   bool is_due(std::int64_t done) const override {
     return std::any_of(next_.begin(), next_.end(), [done](auto next) { return next <= done; });
   }
-  /// What is under way is lost, and begins anew after the next step.
+  /// What is under way is lost, and begins anew.
   void interrupt() override {
     under_way_.reset();
     if (hook_ != nullptr) hook_->forget();

@@ -160,12 +160,14 @@ class PlainRun {
   }
 
   // docs/strategies.md: a killed rank is replaced by a copy of the first that is left. No committed step is run twice;
-  // an outer step that was interrupted comes after the next step.
+  // an outer step that was interrupted is taken by those who are there then.
   void meet() {
     const bool meeting = outer_ && job_.kill_at == "collective";
     const bool dies = dies_now() && (!meeting || outer_->is_due(step_));
     if (outer_ && !(dies && (dies_voted() || meeting) && outer_->waits())) outer_->after_step(step_, replicas_);
-    if (dies) lose_rank();
+    if (!dies) return;
+    lose_rank();
+    if (outer_ && outer_->waits()) outer_->after_step(step_, replicas_);
   }
   // Behind the vote, so that the step counts.
   bool dies_voted() const {
