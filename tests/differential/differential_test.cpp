@@ -226,6 +226,13 @@ TEST_CASE("[T01] a user's hook with a state is saved, goes back with a step, and
          R"({"ranks": 3, "comm_hook": "owing", "event": "kill", "kill_at": "voted"})"});
 }
 
+TEST_CASE("[T01] an outer step that was interrupted is taken after the recovery, the run's last one, too") {
+  right({R"({"ranks": 3, "strategy": "local_sgd", "event": "kill", "kill_at": "collective", "max_steps": 4})",
+         R"({"ranks": 3, "strategy": "diloco", "fragments": 2, "event": "kill", "kill_at": "collective"})",
+         R"({"ranks": 2, "strategy": "diloco", "sync_every": 3, "overlap": 1, "event": "kill"})",
+         R"({"strategy": "local_sgd", "comm_hook": "owing", "sync_every": 3, "max_steps": 6, "event": "net"})"});
+}
+
 TEST_CASE("[T01] of an outer step that is under way or interrupted a user's hook owes nothing") {
   right({R"({"strategy": "local_sgd", "comm_hook": "owing"})",
          R"({"strategy": "diloco", "comm_hook": "owing", "overlap": 1, "event": "resume"})",
