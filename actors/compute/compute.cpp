@@ -7,6 +7,7 @@
 #include "actors/strategy/demand_shares.hpp"
 #include "actors/strategy/device_memory.hpp"
 #include "actors/strategy/early_updates.hpp"
+#include "actors/strategy/meetings.hpp"
 #include "actors/strategy/snapshots.hpp"
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/base/steady_time.hpp"
@@ -123,9 +124,7 @@ std::optional<Decision> Compute::rejoin_next(ErrorReport why, Optimizer* optimiz
       if (strategy) {
         strategy->rejoin(core_.strategy_context(!core_.protocol.whole()));
         begin_generation();
-        healing_.heal_model();
-        go_back();
-        strategy->after_rejoin(steps_done());
+        heal();
         strategy->set_rollback_point();
         if (shares_per_rank() > 0) runner_.move_on();  // which share comes next goes by the new rank
       }
@@ -146,6 +145,13 @@ void Compute::begin_generation() {
   clock_.reset();
   optimizer_bytes_.reset();
   runner_.forget_graphs();
+}
+
+// With the newcomers.
+void Compute::heal() {
+  healing_.heal_model();
+  go_back();
+  if (auto* meetings = core_.capability<Meetings>()) meetings->meet(steps_done());
 }
 
 // A strategy that keeps snapshots has gone back to one, on all ranks.
@@ -176,10 +182,7 @@ void Compute::distribute(std::shared_ptr<torch::nn::Module> model) {
       make_strategy_of_rank();
       core_.strategy->attach(core_.model);
       begin_generation();
-      const bool joins = core_.protocol.must_heal();
-      if (joins) healing_.heal_model();
-      go_back();
-      if (joins) core_.strategy->after_rejoin(steps_done());
+      core_.protocol.must_heal() ? heal() : go_back();
       break;
     } catch (const Error& error) {
       core_.strategy.reset();

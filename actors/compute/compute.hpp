@@ -154,6 +154,7 @@ class Compute {
   std::optional<Decision> rejoin_next(ErrorReport why, Optimizer* optimizer, double lr);
   void make_strategy_of_rank();
   void begin_generation();
+  void heal();
   void go_back();
   void note_optimizer(Optimizer& optimizer);
   double wait_for_numbers(GradientSummary& summary);

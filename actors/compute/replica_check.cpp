@@ -41,7 +41,7 @@ bool ReplicaCheck::heal_diverged(const std::vector<Vote>& votes, Optimizer& opti
         ErrorCode::mismatch, divergence->diverged.front(), "compute", core_.step(), "comparing parameters",
         divergence->describe() + " (" + hosts + ")" +
             (divergence->majority ? "" : ", and no side has more than half of the ranks: nobody knows which is right"),
-        "check the memory of these hosts, start again with --resume latest; on_divergence says what to do instead"});
+        "check the memory of these hosts, start again with --resume auto; on_divergence says what to do instead"});
   }
   HealRoles roles{divergence->trusted.front(), std::vector<bool>(votes.size(), false), false};
   for (const int rank : divergence->diverged) roles.newcomer[static_cast<std::size_t>(rank)] = true;

@@ -27,7 +27,7 @@ void StateHealing::heal_model() {
     throw Error(
         ErrorReport{ErrorCode::state_lost, static_cast<int>(r), "compute", core_.step(), "recovery",
                     "no other rank holds the part of the model that the lost rank " + std::to_string(r) + " had",
-                    "start again with --resume latest; a mesh with dp=2 keeps a copy of each part"});
+                    "start again with --resume auto; a mesh with dp=2 keeps a copy of each part"});
   }
   auto model = core_.strategy->replicated_tensors();
   const auto buffers = std::stable_partition(

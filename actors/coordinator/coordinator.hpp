@@ -46,7 +46,7 @@ struct CoordinatorState {
   void start();
   CoordinatorActor::behavior_type make_behavior();
   JoinAccepted join(const JoinJob& join, const caf::strong_actor_ptr& sender);
-  bool join_node(const JoinNode& node, const caf::strong_actor_ptr& sender);
+  std::string join_node(const JoinNode& node, const caf::strong_actor_ptr& sender);
   void tell_again(const JoinJob& join, const RankSupervisorActor& supervisor);
   void consider(const CollectiveState& state);
   void heard(const Heartbeat& beat);

@@ -12,7 +12,7 @@ using namespace std::chrono_literals;
 using Action = MembershipAnswer::Action;
 
 constexpr auto kProof = 1'000ms;  // how long to wait for an agent's word on how a process ended
-constexpr const char* kStartAgain = "start again with --resume latest";
+constexpr const char* kStartAgain = "start again with --resume auto";
 
 /// Why the job can't go on where rank `finished` has ended well. `alone`: all others live, so it is what they missed.
 ErrorReport end_of_one(int finished, bool alone) {

@@ -15,7 +15,7 @@ using NodeAgentActor = caf::typed_actor<caf::reacts_to<StartRank>, caf::reacts_t
 /// away.
 using CoordinatorActor =
     caf::typed_actor<caf::replies_to<JoinJob>::with<JoinAccepted>,        //
-                     caf::replies_to<JoinNode>::with<bool>,               //
+                     caf::replies_to<JoinNode>::with<std::string>,        // why it may not; empty: it may
                      caf::reacts_to<PutValue>,                            //
                      caf::replies_to<GetValue>::with<bool, std::string>,  // there or not, and its value
                      caf::reacts_to<CollectiveState>,                     //

@@ -162,6 +162,7 @@ struct JoinNode {
   std::string job_id;
   std::string host;
   std::vector<ProcessId> started;  ///< what it runs already
+  bool only_asks = false;          ///< whether it may join
 };
 /// Start a process in this slot.
 struct StartRank {

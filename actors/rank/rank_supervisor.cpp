@@ -223,7 +223,7 @@ void RankSupervisorState::park(const std::string& why) {
          .rank = 0,
          .actor = kSupervisor,
          .cause = why + " for " + seconds.substr(0, seconds.find('.') + 2) + " s",
-         .remedy = "start again with --resume latest"});
+         .remedy = "start again with --resume auto"});
 }
 
 void RankSupervisorState::found_coordinator(const caf::strong_actor_ptr& coordinator) {

@@ -197,7 +197,7 @@ caf::behavior Job::agent_behavior(caf::event_based_actor* self, Agent& agent) {
         if (agent.lost) return;
         agent.coordinator = found.coordinator;
         self->monitor(caf::actor_cast<caf::actor>(found.coordinator));
-        JoinNode join{job_id_, "host " + std::to_string(agent.host), {}};
+        JoinNode join{.job_id = job_id_, .host = "host " + std::to_string(agent.host)};
         for (const auto& [slot, id] : agent.children) join.started.push_back(id);
         self->send(caf::actor_cast<CoordinatorActor>(found.coordinator), join);
         for (const auto& message : std::exchange(agent.waiting, {})) tell(self, agent, message);
@@ -209,7 +209,7 @@ caf::behavior Job::agent_behavior(caf::event_based_actor* self, Agent& agent) {
         agent.failed = agent.failed || exit.wait_status != 0;
         tell(self, agent, caf::make_message(exit));
       },
-      [](bool) {},
+      [](const std::string&) {},
       [this, &agent](const StartRank& start) {
         if (agent.over) return;
         agent.children[start.process.slot] = start.process;

@@ -80,7 +80,7 @@ class Crowd {
   }
   void tell_of_agent() {
     agents_coordinator_ = connect(*agent_);
-    caf::anon_send(agent_actor_, JoinNode{"crowd", "host", {}});
+    caf::anon_send(agent_actor_, JoinNode{.job_id = "crowd", .host = "host"});
   }
   caf::behavior agent(caf::event_based_actor* self) {
     return {
@@ -95,7 +95,7 @@ class Crowd {
         [this, self](const RankExited& exit) {
           self->send(caf::actor_cast<CoordinatorActor>(agents_coordinator_), exit);
         },
-        [](bool) {},
+        [](const std::string&) {},
         [this](const StartRank& start) {
           if (replaces_) start_rank(start.process);
         },

@@ -6,6 +6,7 @@
 #include "actors/strategy/evaluation.hpp"
 #include "actors/strategy/graph_capture.hpp"
 #include "actors/strategy/late_voting.hpp"
+#include "actors/strategy/meetings.hpp"
 #include "actors/strategy/micro_batch_order.hpp"
 #include "actors/strategy/peer_waits.hpp"
 #include "actors/strategy/placement.hpp"

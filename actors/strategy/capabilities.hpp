@@ -10,6 +10,7 @@ class EarlyUpdates;
 class Evaluation;
 class GraphCapture;
 class LateVoting;
+class Meetings;
 class MicroBatchOrder;
 class PeerWaits;
 class Placement;
@@ -27,8 +28,8 @@ class StrategyCapabilities {
     const char* refused = nullptr;  ///< why it is not there, with the strategy as the subject; static
   };
   using Entries = std::tuple<Entry<DemandShares>, Entry<DeviceMemory>, Entry<EarlyUpdates>, Entry<Evaluation>,
-                             Entry<GraphCapture>, Entry<LateVoting>, Entry<MicroBatchOrder>, Entry<PeerWaits>,
-                             Entry<Placement>, Entry<SavedState>, Entry<Snapshots>>;
+                             Entry<GraphCapture>, Entry<LateVoting>, Entry<Meetings>, Entry<MicroBatchOrder>,
+                             Entry<PeerWaits>, Entry<Placement>, Entry<SavedState>, Entry<Snapshots>>;
 
   /// The interfaces that the strategy's class derives from.
   static StrategyCapabilities of(Strategy& strategy);

@@ -60,6 +60,7 @@ SavedState& Strategy::saved_state() {
 }
 
 Evaluation& Strategy::evaluation() {
+  // NOLINTNEXTLINE(cppcoreguidelines-virtual-class-destructor): nothing deletes it
   class NothingToDo final : public Evaluation {};
   static NothingToDo nothing_to_do;
   auto* own = capability<Evaluation>();

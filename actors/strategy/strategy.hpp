@@ -120,15 +120,10 @@ class Strategy {
   virtual void roll_back() = 0;
   /// After the optimizer, collective: nothing that the step's outcome depends on.
   virtual void after_update() = 0;
-  /// After rejoin and the heal, with the newcomers, `done` steps being done: what after_update was interrupted in on
-  /// all ranks. It would come too late with the next step's, and a run's last step has no next. Collective.
-  virtual void after_rejoin(std::int64_t /*done*/) {}
 
   /// Before an optimizer's state is touched: a strategy that shards it puts this rank's slices in the place of the
   /// model's parameters. Does nothing the second time.
   virtual void shard_optimizer(Optimizer& /*optimizer*/) {}
-  /// Before the job goes over to another strategy: what is under way is brought to its end. Collective, between steps.
-  virtual void finish_pending() {}
 
  protected:
   const StrategyCapabilities& own_capabilities();

@@ -289,11 +289,28 @@ int launch(const std::vector<std::string>& words) {
 int coordinate(const std::vector<std::string>& words) {
   troupe::CoordinatorProcessOptions options;
   std::vector<std::pair<std::string, std::string>> flags;
-  read_flags(words, {"--job",        "--world-size",   "--address",      "--port",
-                     "--run-dir",    "--run",          "--checkpoint",   "--journal",
-                     "--min-start",  "--min-ranks",    "--max-restarts", "--replace-timeout-ms",
-                     "--suspect-ms", "--fence-ms",     "--hang-ms",      "--restart-window-ms",
-                     "--park-ms",    "--last-call-ms", "--chaos",        "--life"},
+  read_flags(words,
+             {"--job",
+              "--world-size",
+              "--address",
+              "--port",
+              "--run-dir",
+              "--run",
+              "--checkpoint",
+              "--journal",
+              "--command",
+              "--min-start",
+              "--min-ranks",
+              "--max-restarts",
+              "--replace-timeout-ms",
+              "--suspect-ms",
+              "--fence-ms",
+              "--hang-ms",
+              "--restart-window-ms",
+              "--park-ms",
+              "--last-call-ms",
+              "--chaos",
+              "--life"},
              {"--recovery", "--keys-on-stdin", "--insecure-network"}, flags);
   auto& recovery = options.recovery;
   std::uint64_t life = 0;
@@ -304,6 +321,7 @@ int coordinate(const std::vector<std::string>& words) {
     if (name == "--job") options.run.job_id = value;
     if (name == "--run") options.run.run_id = value;
     if (name == "--checkpoint") options.run.checkpoint = value;
+    if (name == "--command") options.run.command = value;
     if (name == "--world-size") options.world_size = whole_number(name, value, 1, 1'000'000);
     if (name == "--address") options.address = value;
     if (name == "--port") options.port = whole_number(name, value, 0, 65535);
@@ -421,9 +439,8 @@ int become(const std::string& name, const std::vector<std::string>& words) {
   auto path = (std::filesystem::path(own_path()).parent_path() / name).string();
   std::vector<std::string> all{path};
   all.insert(all.end(), words.begin(), words.end());
-  std::vector<char*> arguments;
-  for (auto& word : all) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
+  std::vector<char*> arguments(all.size() + 1, nullptr);
+  std::transform(all.begin(), all.end(), arguments.begin(), [](std::string& word) { return word.data(); });
   ::execv(path.c_str(), arguments.data());
   throw troupe::Error(troupe::ErrorCode::unavailable, path, std::strerror(errno),
                       "it is built and installed with this command");

@@ -91,6 +91,8 @@ void CoordinatorChild::start() {
                      options_.run.run_id,
                      "--checkpoint",
                      options_.run.checkpoint,
+                     "--command",
+                     options_.run.command,
                      "--world-size",
                      std::to_string(options_.world_size),
                      "--address",

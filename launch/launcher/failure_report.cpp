@@ -32,7 +32,7 @@ std::string resume_command(const std::vector<std::string>& words) {
   std::string text;
   for (const auto& word : words) text += (text.empty() ? "" : " ") + typed(word);
   const bool resumes = std::find(words.begin(), words.end(), "--resume") != words.end();
-  return text + (resumes ? "" : " --resume latest");
+  return text + (resumes ? "" : " --resume auto");
 }
 
 std::vector<std::string> own_command() {

@@ -41,7 +41,7 @@ T unpack(const std::string& bytes, const std::string& where) {
   T object;
   if (const auto error = source(object))
     throw Error(ErrorCode::bad_data, where, "it can't be read: " + caf::to_string(error),
-                "start the job again with --resume latest");
+                "start the job again with --resume auto");
   return object;
 }
 
@@ -81,7 +81,7 @@ Journal::Journal(std::string path, const std::string& job_id)
       if (xxh3(std::string_view(text).substr(at, kHead + length)) != hash) {
         if (text.size() == at + kHead + length + kHash) break;  // the last write did not reach the disk whole
         throw Error(ErrorCode::bad_data, path_, "a damaged record at offset " + std::to_string(at),
-                    "start the job again with --resume latest");
+                    "start the job again with --resume auto");
       }
       const auto payload = text.substr(at + kHead, length);
       const auto where = path_ + ", record at offset " + std::to_string(at);

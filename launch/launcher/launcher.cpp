@@ -8,7 +8,9 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <optional>
+#include <string_view>
 #include <thread>
 
 #include "launch/config/settings_ahead.hpp"
@@ -18,6 +20,7 @@
 #include "launch/launcher/node_agent.hpp"
 #include "launch/network/actor_system.hpp"
 #include "launch/network/job_keys.hpp"
+#include "launch/process/displayable.hpp"
 #include "launch/process/fatal_signals.hpp"
 #include "launch/process/local_address.hpp"
 #include "launch/process/process_limits.hpp"
@@ -26,12 +29,48 @@
 #include "launch/run/run_choice.hpp"
 #include "launch/run/run_lock.hpp"
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/checkpoint/directory_lock.hpp"
 
 namespace troupe {
 
 using namespace std::chrono_literals;
 
 namespace {
+
+// What has to be typed alike on every node, as words.
+std::vector<std::string> command_words(const LauncherOptions& options) {
+  std::vector<std::string> words{
+      std::to_string(options.nnodes), "nodes",  "of",
+      std::to_string(options.nproc),  "ranks:", std::filesystem::path(options.command[0]).filename()};
+  words.insert(words.end(), options.command.begin() + 1, options.command.end());
+  return words;
+}
+
+// As one text without line ends, of a length that a command line takes.
+std::string text_of(const std::vector<std::string>& words) {
+  std::string text;
+  for (const auto& word : words) text += (text.empty() ? "" : " ") + word;
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c == '\n' || c == '\0'; }, ' ');
+  return text.substr(0, 60'000);
+}
+
+// Another job may have this port, with the same keys, and would take this node for one of its own.
+void require_same_command(const std::string& theirs, const std::string& ours, const std::string& where) {
+  if (theirs.empty() || theirs == ours) return;
+  const auto differ = std::mismatch(theirs.begin(), theirs.end(), ours.begin(), ours.end());
+  // From the word before.
+  const auto before = [&](auto at, const std::string& text) {
+    const auto words = std::string_view(text).substr(0, static_cast<std::size_t>(at - text.begin()));
+    const auto last = words.find_last_of(' ');
+    const auto from = last == words.npos || last == 0 ? last : words.find_last_of(' ', last - 1);
+    return displayable(text.substr(from == words.npos ? 0 : from + 1), 40);
+  };
+  throw Error(ErrorCode::usage, "--nnodes",
+              "the job at " + where + " was started by another command: '" + before(differ.first, theirs) +
+                  "' there, '" + before(differ.second, ours) + "' here",
+              "type the same on every node; another job takes another --master-port");
+}
 
 // Learns from node 0's coordinator which run this node's ranks belong to. Returns the signal that came meanwhile.
 int join_run(RankProcessOptions& ranks, const std::optional<JobKeys>& keys, StopSignals& signals) {
@@ -43,7 +82,13 @@ int join_run(RankProcessOptions& ranks, const std::optional<JobKeys>& keys, Stop
         connect_coordinator(system, ranks.coordinator_host, static_cast<std::uint16_t>(ranks.coordinator_port), 60s,
                             [&] { return (signal = signals.take().signal) != 0; });
     const auto folder = ranks.run.folder;
+    const auto command = ranks.run.command;
     ranks.run = run_of(system, coordinator);
+    const auto where = ranks.master_addr + ":" + std::to_string(ranks.coordinator_port);
+    require_same_command(ranks.run.command, command, where);
+    if (const auto why = ask_to_join(system, coordinator, ranks.run.job_id, ranks.host); !why.empty())
+      throw Error(ErrorCode::usage, "--node-rank", "the job at " + where + " refuses: " + why,
+                  "give each node a number of its own; another job takes another --master-port");
     if (folder != kNewRunFolder) ranks.run.folder = folder;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::interrupted) throw;
@@ -67,6 +112,7 @@ LaunchOutcome launch_as_node(const LauncherOptions& options, const RunOfJob& run
   StopSignals signals(options.stop_at);
   RankProcessOptions ranks;
   ranks.run = run;
+  if (!one_node) ranks.run.command = text_of(command_words(options));
   ranks.program = find_program(options.command[0]);
   ranks.command = options.command;
   ranks.world_size = std::max(1, options.nnodes) * options.nproc;
@@ -95,9 +141,9 @@ LaunchOutcome launch_as_node(const LauncherOptions& options, const RunOfJob& run
   } else {
     lock.take();
     if (!alone) note_loopback_name(options.master_addr, ranks.coordinator_host);
-    coordinator.emplace(CoordinatorChild::Options{options.troupe_program, run, ranks.world_size, ranks.coordinator_host,
-                                                  ranks.coordinator_port, options.recovery, options.chaos, starts_over,
-                                                  keys, options.insecure});
+    coordinator.emplace(CoordinatorChild::Options{options.troupe_program, ranks.run, ranks.world_size,
+                                                  ranks.coordinator_host, ranks.coordinator_port, options.recovery,
+                                                  options.chaos, starts_over, keys, options.insecure});
     ranks.coordinator_port = coordinator->port();
     for (int s = 0; s < options.spares; ++s) ranks.spares.push_back(ranks.world_size + s);
   }
@@ -141,6 +187,19 @@ RunSettings run_settings(const LauncherOptions& options) {
   return settings;
 }
 
+// A job that would write to another's checkpoint folder is refused before its ranks start. Rank 0 takes the folder.
+void require_free(const std::string& checkpoint_dir, const std::vector<std::string>& command) {
+  const auto ahead = settings_ahead(command, {"save_every"});
+  const auto saves = ahead.find("save_every");
+  if ((saves != ahead.end() && saves->second.starts_with('-')) || !std::filesystem::is_directory(checkpoint_dir))
+    return;
+  try {
+    const DirectoryLock probe(checkpoint_dir);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::unavailable) throw;
+  }
+}
+
 // The state is on disk, and the same command goes on from it.
 int ended(int code) {
   if (code == exit_code(ErrorCode::parked))
@@ -161,6 +220,7 @@ int launch(const LauncherOptions& given) {
     run = {fresh.id, choice.folder, choice.id, choice.resume};
     is_new = choice.is_new_folder;
     if (!choice.note.empty()) std::fprintf(stderr, "resume: %s\n", choice.note.c_str());
+    require_free(choice.checkpoint_dir, options.command);
   }
   RunLock lock(run.folder, is_new, run.checkpoint.empty());
   if (options.time_limit > 0ms) options.stop_at = std::chrono::steady_clock::now() + time_to_stop(options.time_limit);

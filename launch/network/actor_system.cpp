@@ -15,6 +15,8 @@
 namespace troupe {
 namespace {
 
+constexpr std::chrono::seconds kAnswer(30);
+
 caf::expected<CoordinatorActor> connect(caf::actor_system& system, const std::string& host, std::uint16_t port) {
   const auto found = GuardedMiddleman::of(system).connect(
       system.message_types(caf::detail::type_list<CoordinatorActor>{}), host, port);
@@ -96,10 +98,20 @@ CoordinatorActor connect_coordinator(caf::actor_system& system, const std::strin
                                        : "is the launcher running, and is the address right?");
 }
 
+std::string ask_to_join(caf::actor_system& system, const CoordinatorActor& coordinator, const std::string& job_id,
+                        const std::string& host) {
+  std::string why;
+  caf::scoped_actor self(system);
+  self->request(coordinator, kAnswer, JoinNode{.job_id = job_id, .host = host, .only_asks = true})
+      .receive([&](std::string& refusal) { why = std::move(refusal); },
+               [&](caf::error& error) { why = system.render(error); });
+  return why;
+}
+
 RunOfJob run_of(caf::actor_system& system, const CoordinatorActor& coordinator) {
   std::string text, failure;
   caf::scoped_actor self(system);
-  self->request(coordinator, std::chrono::seconds(30), GetValue{kRunKey})
+  self->request(coordinator, kAnswer, GetValue{kRunKey})
       .receive([&](bool, std::string& value) { text = std::move(value); },
                [&](caf::error& error) { failure = system.render(error); });
   if (text.empty()) throw Error(ErrorCode::unavailable, "coordinator", "it did not say which run it is of: " + failure);

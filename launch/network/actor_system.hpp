@@ -35,6 +35,10 @@ caf::strong_actor_ptr try_coordinator(caf::actor_system& system, const std::stri
 CoordinatorActor connect_coordinator(caf::actor_system& system, const std::string& host, std::uint16_t port,
                                      std::chrono::milliseconds timeout, const std::function<bool()>& stopped = {});
 
+/// Asks a coordinator whether a node of this name may join. Returns why not; empty: it may.
+std::string ask_to_join(caf::actor_system& system, const CoordinatorActor& coordinator, const std::string& job_id,
+                        const std::string& host);
+
 /// Asks a coordinator for its run. Throws Error(unavailable).
 RunOfJob run_of(caf::actor_system& system, const CoordinatorActor& coordinator);
 

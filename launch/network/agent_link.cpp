@@ -99,7 +99,7 @@ caf::behavior link_actor(caf::stateful_actor<LinkState>* self, SharedPtr shared)
         }
         self->state.coordinator = found.coordinator;
         self->monitor(caf::actor_cast<caf::actor>(found.coordinator));
-        JoinNode join{shared->options.job_id, shared->options.host, {}};
+        JoinNode join{.job_id = shared->options.job_id, .host = shared->options.host};
         {
           std::lock_guard lock(shared->mutex);
           join.started = shared->running;
@@ -110,7 +110,10 @@ caf::behavior link_actor(caf::stateful_actor<LinkState>* self, SharedPtr shared)
         for (const auto& message : waiting) report(self, message);
       },
       [self](const TellCoordinator& what) { report(self, what); },
-      [](bool) {},  // the coordinator knows this node
+      [shared](const std::string& why) {
+        if (why.empty()) return;
+        shared->push(JobOver{{.code = ErrorCode::unavailable, .operation = "join", .cause = why}, 69});
+      },
       [shared](const StartRank& command) { shared->push(command); },
       [shared](const KillRank& command) { shared->push(command); },
       [shared](const JobOver& command) { shared->push(command); },

@@ -80,7 +80,7 @@ class SimulatedHost {
     auto known = std::make_shared<std::promise<void>>();
     const JoinNode node{options_.rank.job_id, options_.rank.host, first};
     const auto agent = [this, known](NodeAgentActor::pointer self, const JoinNode& join) {
-      self->request(coordinator_, caf::infinite, join).then([known](bool) { known->set_value(); });
+      self->request(coordinator_, caf::infinite, join).then([known](const std::string&) { known->set_value(); });
       return NodeAgentActor::behavior_type{
           [this](const StartRank& command) { start(command.process, command.restarts); },
           [this](const KillRank& command) { kill(command.process); }, [this](const JobOver& command) { end(command); }};

@@ -96,7 +96,7 @@ void UnevenLoop::go_back() {
 void UnevenLoop::throw_gone() const {
   throw Error(ErrorCode::state_lost, "uneven",
               "all ranks went back to step " + std::to_string(rank_->steps_done()) + ", whose batches are gone",
-              "start again with --resume latest");
+              "start again with --resume auto");
 }
 
 // Snapshots are taken every so many steps, and the one before the last may be what all go back to.

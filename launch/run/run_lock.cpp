@@ -1,12 +1,5 @@
 #include "launch/run/run_lock.hpp"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <cerrno>
-#include <climits>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -31,28 +24,10 @@ fs::path normal(const std::string& folder) {
   throw Error(ErrorCode::io, displayable(path, 200), std::strerror(error), "choose another --run-dir");
 }
 
-std::string holder_of(int fd) {
-  char text[256] = "";
-  const auto n = ::pread(fd, text, sizeof text - 1, 0);
-  std::string holder(text, n > 0 ? static_cast<std::size_t>(n) : 0);
-  holder.resize(std::min(holder.size(), holder.find('\n')));
-  return holder.empty() ? "another job" : "another job (" + displayable(holder, 120) + ")";
-}
-
-std::string own_name() {
-  char host[HOST_NAME_MAX + 1] = "";
-  ::gethostname(host, HOST_NAME_MAX);
-  return "process " + std::to_string(::getpid()) + " on " + host + "\n";
-}
-
 }  // namespace
 
-RunLock::~RunLock() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
 void RunLock::take() {
-  if (fd_ >= 0 || folder_.empty()) return;
+  if (lock_ || folder_.empty()) return;
   const auto path = normal(folder_);
   if (path.filename() == kLatest && path.parent_path().filename() == kRunsFolder)
     throw Error(ErrorCode::usage, "run_dir", "'" + displayable(folder_, 200) + "' is the link to the newest run",
@@ -60,19 +35,11 @@ void RunLock::take() {
   std::error_code failure;
   fs::create_directories(folder_, failure);
   if (failure) fail(folder_, failure.value());
-  const auto file = folder_ + "/lock";
-  const int fd = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
-  if (fd < 0) fail(file, errno);
-  if (::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {  // else: a file system without locks
-    const auto holder = holder_of(fd);
-    ::close(fd);
-    throw Error(ErrorCode::unavailable, displayable(folder_, 200), holder + " has this folder, and goes on",
-                "give each run a --run-dir of its own, or leave it out");
-  }
-  fd_ = fd;
+  auto lock = std::make_unique<FolderLock>(folder_ + "/lock", displayable(folder_, 200),
+                                           "give each run a --run-dir of its own, or leave it out");
   if (begins_) refuse_records_in(folder_);
-  const auto name = own_name();
-  if (::ftruncate(fd_, 0) != 0 || ::pwrite(fd_, name.data(), name.size(), 0) < 0) fail(file, errno);
+  lock->sign();
+  lock_ = std::move(lock);
   point_latest_to(folder_);
   if (is_new_) std::fprintf(stderr, "run folder: %s\n", folder_.c_str());
 }

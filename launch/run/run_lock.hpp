@@ -1,17 +1,19 @@
 #pragma once
+#include <memory>
 #include <string>
 #include <utility>
 
+#include "tensor_io/files/folder_lock.hpp"
+
 namespace troupe {
 
-/// A run's folder, which one living job at a time may have: locked by flock, free at once when the holder dies.
+/// A run's folder, which one living job at a time may have: by a FolderLock on the file `lock` in it.
 class RunLock {
  public:
   /// Does nothing yet. `is_new`: the folder was chosen for this run, and the user is to hear of it. `begins`: a new
   /// run, which is refused another's records. An empty name is no folder.
   explicit RunLock(std::string folder, bool is_new = false, bool begins = false)
       : folder_(std::move(folder)), is_new_(is_new), begins_(begins) {}
-  ~RunLock();
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 
@@ -23,7 +25,7 @@ class RunLock {
  private:
   const std::string folder_;
   const bool is_new_, begins_;
-  int fd_ = -1;
+  std::unique_ptr<FolderLock> lock_;
 };
 
 /// Lets runs/latest, a relative symbolic link, point to `folder`, where that lies in runs/. A problem is one line on

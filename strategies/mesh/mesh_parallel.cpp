@@ -173,7 +173,7 @@ void MeshParallel::rejoin(StrategyContext context) {
     throw Error(ErrorCode::state_lost, "recovery",
                 "the mesh " + mesh_.to_string() + " needs " + std::to_string(ranks) + " ranks, and " +
                     std::to_string(context_.world_size) + " are left",
-                "start again with --resume latest, on as many ranks as before or with another mesh");
+                "start again with --resume auto, on as many ranks as before or with another mesh");
   }
   place_ = mesh_.place_of(context_.rank);
   agree_on_layout(layout(), *context_.program_communicator);

@@ -153,7 +153,7 @@ void LocalSteps::catch_up() {
   }
   if (highest < 0)
     throw Error(ErrorCode::state_lost, "recovery", "no rank has the outer parameters",
-                "start again with --resume latest");
+                "start again with --resume auto");
   if (lowest == highest) return;
   // What comes is kept apart until all of it is there: the rank that gives it may be lost meanwhile.
   const bool behind = mine < highest;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/strategy/meetings.hpp"
 #include "strategies/replicated/replicated_strategy.hpp"
 
 namespace troupe {
@@ -39,13 +40,13 @@ std::vector<std::int32_t> cut_fragments(const std::vector<std::int64_t>& numel, 
 /// its sum is there, on each rank by itself, between two steps; a rank lost meanwhile may leave some ranks with it and
 /// some without. So outer steps are counted, and in a new generation those that are behind take the outer parameters of
 /// those that are ahead. One that no rank has done is done then.
-class LocalSteps final : public ReplicatedStrategy {
+class LocalSteps final : public ReplicatedStrategy, public Meetings {
  public:
   LocalSteps(StrategyContext context, OuterOptions outer);
 
   bool replicas_equal() const override { return false; }
   void after_update() override { meet(step() + 1); }
-  void after_rejoin(std::int64_t done) override { meet(done); }
+  void meet(std::int64_t done) override;
   void finish_pending() override {
     if (under_way_) finish();
   }
@@ -79,8 +80,6 @@ class LocalSteps final : public ReplicatedStrategy {
   void take_outer_from_parameters(Fragment& fragment);
   /// As at the start of a run.
   void begin_outer();
-  /// The outer steps that are due.
-  void meet(std::int64_t done);
   void start(std::size_t index, std::int64_t done);
   void finish();
   /// The outer parameters become this rank's, but for `kept` of its own.

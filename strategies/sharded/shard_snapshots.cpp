@@ -176,7 +176,7 @@ void ShardSnapshots::restore_all(Communicator& communicator, const std::function
   if (restore(communicator, place)) return;
   throw Error(ErrorCode::state_lost, "recovery",
               "a lost rank took its shard of the state with it, and no other rank has a copy",
-              "start again with --resume latest; snapshot_every keeps copies");
+              "start again with --resume auto; snapshot_every keeps copies");
 }
 
 }  // namespace troupe

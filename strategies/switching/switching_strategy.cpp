@@ -6,6 +6,7 @@
 
 #include "actors/strategy/graph_capture.hpp"
 #include "actors/strategy/late_voting.hpp"
+#include "actors/strategy/meetings.hpp"
 #include "strategies/batch_norm/sync_batch_norm.hpp"
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/layout/named_parameters.hpp"
@@ -110,7 +111,7 @@ void SwitchingStrategy::agree() {
     found = {0, other["strategy"].get<std::string>(), other["hook"].get<std::string>()};
   }
   if (most < 0)
-    throw Error(ErrorCode::state_lost, "recovery", "no rank has the model", "start again with --resume latest");
+    throw Error(ErrorCode::state_lost, "recovery", "no rank has the model", "start again with --resume auto");
   if (context_.newcomer || most == switches_) {
     switches_ = most;
     phase_ = found;
@@ -123,7 +124,7 @@ void SwitchingStrategy::agree() {
   }
   if (!staged_)
     throw Error(ErrorCode::internal, "recovery", "this rank has missed a switch of strategy",
-                "start again with --resume latest");
+                "start again with --resume auto");
   show();
 }
 
@@ -168,7 +169,7 @@ void SwitchingStrategy::after_update() {
 void SwitchingStrategy::switch_to(const StrategyPhase& next, std::int64_t done) {
   const auto was = phase_;
   const auto carried = inner_->saved_state().state();
-  inner_->finish_pending();
+  if (auto* meetings = inner_->capability<Meetings>()) meetings->finish_pending();
   next_ = next;
   if (!stage()) {
     given_up_ = next;

@@ -50,7 +50,6 @@ class SwitchingStrategy final : public Strategy, public SavedState {
     if (inner_) inner_->roll_back();
   }
   void after_update() override;
-  void after_rejoin(std::int64_t done) override { inner_->after_rejoin(done); }
   std::map<std::string, std::string> state() override;
   void load_state(const std::map<std::string, std::string>& state) override;
   void shard_optimizer(Optimizer& optimizer) override { optimizer_ = &optimizer; }

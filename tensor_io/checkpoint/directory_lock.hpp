@@ -1,20 +1,20 @@
 #pragma once
 #include <string>
 
+#include "tensor_io/files/folder_lock.hpp"
+
 namespace troupe {
 
-/// A directory that one job at a time may write checkpoints to, locked by flock: free at once when the process ends.
+/// A directory that one job at a time may write checkpoints to, by the file .lock in it.
 class DirectoryLock {
  public:
-  /// Creates the directory where it is missing; touches nothing in it. Throws Error(unavailable) if another process
-  /// keeps it for 5 s, Error(io).
+  /// Creates the directory where it is missing; touches nothing else in it. Throws Error(unavailable) if another
+  /// process keeps it for 5 s, Error(io).
   explicit DirectoryLock(const std::string& directory);
-  ~DirectoryLock();
-  DirectoryLock(const DirectoryLock&) = delete;
-  DirectoryLock& operator=(const DirectoryLock&) = delete;
+  void sign() const { lock_.sign(); }
 
  private:
-  int fd_ = -1;
+  const FolderLock lock_;
 };
 
 }  // namespace troupe

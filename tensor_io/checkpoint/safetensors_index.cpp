@@ -86,13 +86,16 @@ void check_numbers(SafetensorsIndex& index, const std::string& folder) {
     parts.insert(std::stoi(match[4]));
     if (match[2].matched) shards.insert(std::stoi(match[2]));
   }
-  for (const auto& [set, numbers] : sets) {
-    const auto& [parts, shards] = numbers;
-    const auto rest = [&](int part) { return set.first + "-" + five(part) + "-of-" + set.second + ".safetensors"; };
-    for (int part = 1; part <= std::stoi(set.second); ++part) {
+  for (const auto& set : sets) {
+    const auto& [parts, shards] = set.second;
+    const int all = std::stoi(set.first.second);
+    const auto rest = [&set, five](int part) {
+      return set.first.first + "-" + five(part) + "-of-" + set.first.second + ".safetensors";
+    };
+    for (int part = 1; part <= all; ++part) {
       if (!parts.contains(part))
         refuse_missing(folder + "/" + (shards.empty() ? "" : "shard-…-") + rest(part),
-                       counted(parts.size(), "file") + " of " + std::to_string(std::stoi(set.second)) +
+                       counted(parts.size(), "file") + " of " + std::to_string(all) +
                            " are there, and no index says what was in it");
     }
     for (int shard = 1; !shards.empty() && shard < *shards.rbegin(); ++shard) {

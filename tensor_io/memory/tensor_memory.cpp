@@ -106,9 +106,9 @@ class MallocAllocator final : public c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) override {
     void* data = nullptr;
     if (bytes > 0) {
+      constexpr auto kBefore = kAlignment + sizeof(void*);
       // NOLINTNEXTLINE(cppcoreguidelines-no-malloc)
-      void* given =
-          bytes <= SIZE_MAX - kAlignment - sizeof(void*) ? std::malloc(bytes + kAlignment + sizeof(void*)) : nullptr;
+      void* given = bytes <= SIZE_MAX - kBefore ? std::malloc(bytes + kBefore) : nullptr;
       if (given == nullptr) {
         c10::profiledCPUMemoryReporter().OutOfMemory(bytes);
         tell_shortage(bytes);

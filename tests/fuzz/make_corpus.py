@@ -203,8 +203,8 @@ def state(rank, sequence, fingerprint, generation=1, communicator="buckets"):
     return "CollectiveState", (struct.pack(">Qi", generation, rank) + text(communicator) + struct.pack(">BQQ", 1, sequence, fingerprint) + text("all_reduce") + struct.pack(">q", 3) + bytes(8) + b"\0")
 
 
-def node(host="host", started=(), job="job"):
-    return "JoinNode", text(job) + text(host) + varint(len(started)) + b"".join(process(*p) for p in started)
+def node(host="host", started=(), job="job", asks=False):
+    return "JoinNode", text(job) + text(host) + varint(len(started)) + b"".join(process(*p) for p in started) + struct.pack(">B", asks)
 
 
 exited = lambda slot, incarnation, status=9: ("RankExited", process(slot, incarnation) + struct.pack(">i", status))

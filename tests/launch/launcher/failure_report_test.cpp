@@ -16,6 +16,6 @@ TEST_CASE("[T06] a failure is told with rank, host, how, log and the next comman
 
 TEST_CASE("[T06] a job that was saved and ended says how it goes on") {
   CHECK(resume_command({"troupe", "launch", "./train", "--name", "it's"}) ==
-        "troupe launch ./train --name 'it'\\''s' --resume latest");
+        "troupe launch ./train --name 'it'\\''s' --resume auto");
   CHECK(resume_command({"./train", "--resume", "latest"}) == "./train --resume latest");
 }

@@ -109,45 +109,100 @@ TEST_CASE("[K01] several nodes without keys are refused with both ways on, on lo
   CHECK(std::count(done.output.begin(), done.output.end(), '\n') == 1);
 }
 
+// Node `rank` of a job of two, with keys of that name.
+std::vector<std::string> node_of_two(const std::string& rank, const std::string& folder, const std::string& port,
+                                     const std::string& keys = "ours", const std::string& batch_size = "16",
+                                     const std::string& nproc = "1") {
+  return {TROUPE_PROGRAM,
+          "launch",
+          "--nnodes",
+          "2",
+          "--node-rank",
+          rank,
+          "--nproc-per-node",
+          nproc,
+          "--master-port",
+          port,
+          "--master-addr",
+          "127.0.0.1",
+          "--keys",
+          folder + "/" + keys,
+          "--run-dir",
+          folder + "/" + rank,
+          TROUPE_RANK_PROBE,
+          "--batch_size",
+          batch_size,
+          "--epochs",
+          "1",
+          "--checkpoint_dir",
+          folder + "/checkpoints"};
+}
+
+void make_keys(const std::string& folder) {
+  for (const std::string keys : {"ours", "others"})
+    REQUIRE(testing::RunningProcess({TROUPE_PROGRAM, "keys", folder + "/" + keys}).finish().code == 0);
+}
+
 TEST_CASE("[L11] a node with another job's keys is told so at once, and the job does not mind") {
   const testing::ScratchDirectory folder;
   const auto port = free_port();
-  for (const std::string keys : {"ours", "others"})
-    REQUIRE(testing::RunningProcess({TROUPE_PROGRAM, "keys", folder / keys}).finish().code == 0);
-  const auto node = [&](const std::string& rank, const std::string& keys) {
-    return std::vector<std::string>{TROUPE_PROGRAM,
-                                    "launch",
-                                    "--nnodes",
-                                    "2",
-                                    "--node-rank",
-                                    rank,
-                                    "--master-port",
-                                    port,
-                                    "--master-addr",
-                                    "127.0.0.1",
-                                    "--keys",
-                                    folder / keys,
-                                    "--run-dir",
-                                    folder / rank,
-                                    TROUPE_RANK_PROBE,
-                                    "--batch_size",
-                                    "16",
-                                    "--epochs",
-                                    "1",
-                                    "--checkpoint_dir",
-                                    folder / "checkpoints"};
-  };
-  testing::RunningProcess first(node("0", "ours"));
-  const auto stranger = testing::RunningProcess(node("1", "others")).finish();
+  make_keys(folder.path());
+  testing::RunningProcess first(node_of_two("0", folder.path(), port));
+  const auto stranger = testing::RunningProcess(node_of_two("1", folder.path(), port, "others")).finish();
   INFO(stranger.output);
   CHECK(stranger.code == 69);
   CHECK_THAT(stranger.output,
              Catch::Contains("127.0.0.1:" + port + ": its keys are another job's") && Catch::Contains("--keys DIR"));
-  const auto second = testing::RunningProcess(node("1", "ours")).finish();
+  const auto second = testing::RunningProcess(node_of_two("1", folder.path(), port)).finish();
   const auto done = first.finish();
   INFO(second.output << done.output);
   CHECK(second.code == 0);
   CHECK(done.code == 0);
+}
+
+TEST_CASE("[L08] another job's node with the same port and keys is turned away, and the job does not mind") {
+  const testing::ScratchDirectory folder;
+  const auto port = free_port();
+  make_keys(folder.path());
+  testing::RunningProcess first(node_of_two("0", folder.path(), port));
+  for (const auto& [words, difference] :
+       {std::pair(node_of_two("1", folder.path(), port, "ours", "32"), "'--batch_size 16 "),
+        std::pair(node_of_two("1", folder.path(), port, "ours", "16", "2"), "'of 1 ranks")}) {
+    const auto stranger = testing::RunningProcess(words).finish();
+    INFO(stranger.output);
+    CHECK(stranger.code == 2);
+    CHECK_THAT(stranger.output, Catch::Contains("the job at 127.0.0.1:" + port + " was started by another command") &&
+                                    Catch::Contains(difference) && Catch::Contains("another --master-port"));
+    CHECK(std::count(stranger.output.begin(), stranger.output.end(), '\n') == 1);
+  }
+  const auto second = testing::RunningProcess(node_of_two("1", folder.path(), port)).finish();
+  const auto done = first.finish();
+  INFO(second.output << done.output);
+  CHECK(second.code == 0);
+  CHECK(done.code == 0);
+}
+
+TEST_CASE("[L08] a node number that is typed twice is refused, and the job does not mind") {
+  const testing::ScratchDirectory folder;
+  const auto port = free_port();
+  make_keys(folder.path());
+  auto slowly = [&](const std::string& rank) {
+    auto words = node_of_two(rank, folder.path(), port);
+    words.insert(words.end(), {"--probe_load_ms", "20", "--log_interval", "1"});
+    return words;
+  };
+  testing::RunningProcess first(slowly("0"));
+  testing::RunningProcess second(slowly("1"));
+  REQUIRE(first.wait_for("step 2"));
+  const auto again = testing::RunningProcess(slowly("1")).finish();
+  INFO(again.output);
+  CHECK(again.code == 2);
+  CHECK_THAT(again.output, Catch::Contains("refuses: node1 has joined already"));
+  first.signal(SIGINT);
+  const auto done = first.finish();
+  INFO(done.output);
+  CHECK(done.code == 130);
+  CHECK(second.finish().code == 130);
 }
 
 TEST_CASE("[K03] a log that is a pipe without a reader ends the launch, and does not hang it") {

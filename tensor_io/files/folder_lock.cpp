@@ -1,0 +1,126 @@
+#include "tensor_io/files/folder_lock.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <condition_variable>
+#include <cstring>
+#include <ctime>
+#include <mutex>
+
+#include "tensor_io/base/error.hpp"
+#include "tensor_io/files/file_layer.hpp"
+
+namespace troupe {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kPause = 20ms;
+constexpr auto kLastWriter = 300ms;  // two that find a file stale both sign it, and the last one has it
+
+std::string own_name() {
+  char host[HOST_NAME_MAX + 1] = "", since[32] = "";
+  ::gethostname(host, HOST_NAME_MAX);
+  const auto now = std::time(nullptr);
+  tm local{};
+  std::strftime(since, sizeof since, "%Y-%m-%d %H:%M:%S", ::localtime_r(&now, &local));
+  return "process " + std::to_string(::getpid()) + " on " + host + " since " + since;
+}
+
+std::chrono::nanoseconds touched(int fd) {
+  struct stat facts {};
+  if (::fstat(fd, &facts) != 0) return 0ns;
+  return std::chrono::seconds(facts.st_mtim.tv_sec) + std::chrono::nanoseconds(facts.st_mtim.tv_nsec);
+}
+
+}  // namespace
+
+FolderLock::FolderLock(const std::string& file, const std::string& folder, const std::string& remedy, Options options)
+    : file_(file), name_(own_name()), options_(options) {
+  fd_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+  if (fd_ < 0) throw_io_error("locking the folder", file, errno);
+  const auto deadline = std::chrono::steady_clock::now() + options_.patience;
+  for (auto answer = lock(); answer != Answer::ours; answer = lock()) {
+    if (answer == Answer::unknown && take_over()) {
+      keep_touching();
+      return;
+    }
+    if (std::chrono::steady_clock::now() >= deadline) {
+      const auto who = signature();
+      ::close(fd_);
+      throw Error(ErrorCode::unavailable, folder,
+                  (who.empty() ? "another job" : "another job (" + who + ")") + " has this folder, and goes on",
+                  remedy);
+    }
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
+FolderLock::~FolderLock() {
+  if (beat_.joinable()) {
+    beat_ = {};
+    if (signature() == name_) [[maybe_unused]]
+      const int cut = ::ftruncate(fd_, 0);  // free at once
+  }
+  ::close(fd_);
+}
+
+FolderLock::Answer FolderLock::lock() const {
+  const auto flock = options_.flock == nullptr ? &::flock : options_.flock;
+  while (flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK) return Answer::held;
+    if (errno != EINTR) return Answer::unknown;
+  }
+  return Answer::ours;
+}
+
+bool FolderLock::take_over() const {
+  if (!is_stale()) return false;
+  sign();
+  std::this_thread::sleep_for(kLastWriter);
+  return signature() == name_;
+}
+
+// By the clock of the file system's host, which a new file shows.
+bool FolderLock::is_stale() const {
+  if (signature().empty()) return true;
+  const auto now = file_ + "." + std::to_string(::getpid());
+  const int fd = ::open(now.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+  if (fd < 0) throw_io_error("locking the folder", now, errno);
+  const auto age = touched(fd) - touched(fd_);
+  ::close(fd);
+  ::unlink(now.c_str());
+  return age >= options_.stale;
+}
+
+void FolderLock::sign() const {
+  const auto line = name_ + "\n";
+  if (::ftruncate(fd_, 0) == 0) [[maybe_unused]]
+    const auto written = ::pwrite(fd_, line.data(), line.size(), 0);
+}
+
+std::string FolderLock::signature() const {
+  char text[512] = "";
+  const auto n = ::pread(fd_, text, sizeof text - 1, 0);
+  std::string line(text, n > 0 ? static_cast<std::size_t>(n) : 0);
+  line.resize(std::min(line.size(), line.find('\n')));
+  std::erase_if(line, [](char c) { return c < ' ' || c > '~'; });
+  return line;
+}
+
+void FolderLock::keep_touching() {
+  beat_ = std::jthread([fd = fd_, beat = options_.beat](const std::stop_token& stop) {
+    std::mutex mutex;
+    std::condition_variable_any wake;
+    std::unique_lock lock(mutex);
+    while (!wake.wait_for(lock, stop, beat, [&] { return stop.stop_requested(); })) ::futimens(fd, nullptr);
+  });
+}
+
+}  // namespace troupe

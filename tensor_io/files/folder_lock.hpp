@@ -1,0 +1,45 @@
+#pragma once
+#include <chrono>
+#include <string>
+#include <thread>
+
+namespace troupe {
+
+/// A folder that one job at a time may use, held by a file in it. Locked by flock: free at once when the holder ends,
+/// in whatever way. Where the file system knows no flock the holder signs the file and touches it every `beat`; it is
+/// free `stale` after the last time, at once after an orderly end. Any thread, one at a time.
+class FolderLock {
+ public:
+  struct Options {
+    std::chrono::milliseconds patience{0};  ///< waits so long for a holder that may be ending
+    std::chrono::milliseconds beat{5'000}, stale{30'000};
+    int (*flock)(int file, int operation) = nullptr;  ///< the system's, unless a test has another
+  };
+
+  /// `file` is made where it is missing, its folder has to be there; the user is shown `folder`. Throws
+  /// Error(unavailable) where another process has it, with host, process and since when, and `remedy`; Error(io).
+  FolderLock(const std::string& file, const std::string& folder, const std::string& remedy, Options options);
+  FolderLock(const std::string& file, const std::string& folder, const std::string& remedy)
+      : FolderLock(file, folder, remedy, Options()) {}
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+  /// Writes host, process and time into the file, for those who are refused. On a full disk it stays empty.
+  void sign() const;
+
+ private:
+  enum class Answer { ours, held, unknown };
+  Answer lock() const;
+  bool is_stale() const;
+  std::string signature() const;
+  bool take_over() const;
+  void keep_touching();
+
+  const std::string file_, name_;
+  const Options options_;
+  int fd_ = -1;
+  std::jthread beat_;  // where flock is not known
+};
+
+}  // namespace troupe
