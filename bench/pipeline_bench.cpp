@@ -12,9 +12,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "launch/loop/rank_system.hpp"
 #include "launch/network/actor_system.hpp"
 #include "launch/program/simulate.hpp"
-#include "launch/rank/rank_system.hpp"
 #include "strategies/mesh/mesh_parallel.hpp"
 #include "tensor_io/base/steady_time.hpp"
 #include "tensor_io/data/datasets.hpp"

@@ -1,6 +1,6 @@
 #pragma once
 // For tests of your own, with Catch2 (include it first) or whatever else has INFO and REQUIRE.
-#include "launch/rank/step_profile.hpp"
+#include "launch/loop/step_profile.hpp"
 
 /// After troupe::run or troupe::main, in the same process: at least this share (0 to 1) of the reducers' time in
 /// collectives was hidden behind compute, over all ranks of the process (`--ranks 4`). Says the times where it was

@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "actors/compute/heal.hpp"
 #include "actors/messages/rank_list.hpp"
+#include "actors/recovery/heal.hpp"
 #include "actors/step/divergence.hpp"
 
 namespace troupe {

@@ -4,7 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "actors/compute/heal_header.hpp"
+#include "actors/recovery/heal_header.hpp"
 #include "actors/strategy/saved_state.hpp"
 
 namespace troupe {

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "actors/compute/compute_core.hpp"
-#include "actors/compute/heal.hpp"
+#include "actors/recovery/heal.hpp"
 #include "tensor_io/optimizer/optimizer.hpp"
 
 namespace troupe {

@@ -2,10 +2,10 @@
 #include <vector>
 
 #include "actors/compute/compute_core.hpp"
-#include "actors/step/batch_split.hpp"
 #include "actors/step/step_report.hpp"
-#include "actors/step/straggler.hpp"
 #include "actors/step/vote.hpp"
+#include "actors/stragglers/batch_split.hpp"
+#include "actors/stragglers/straggler.hpp"
 
 namespace troupe {
 

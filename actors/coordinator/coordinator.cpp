@@ -106,14 +106,13 @@ JoinAccepted CoordinatorState::join(const JoinJob& join, const caf::strong_actor
   }
   if (auto why = processes.refusal(join); !why.empty()) return {std::move(why)};
 
-  const bool member = processes.is_member(join);
   if (!processes.knows(supervisor.address())) self->monitor(supervisor);
-  processes.add({.supervisor = supervisor, .joined = join, .member = member});
+  processes.add({.supervisor = supervisor, .joined = join, .member = processes.is_member(join)});
   detector.joined(slot, now());
   std::erase(unproved, join.process);
   slots.set_starting(slot, false);
   slots.set_host(slot, join.host);
-  if (member) {
+  if (processes.in_slot(slot)->member) {
     tell_again(join, supervisor);
   } else if (phase == Phase::training && processes.current().world_size() < options.world_size) {
     recover({.code = ErrorCode::ok, .cause = "slot " + std::to_string(slot) + " on " + join.host + " joins"});

@@ -30,8 +30,7 @@ std::string doing(std::int32_t wait_status) {
 std::string CoordinatorState::join_node(const JoinNode& node, const caf::strong_actor_ptr& sender) {
   if (filter.is_nonsense(problem_with(node)) || !sender || node.job_id != options.job_id) return "it is another job's";
   const auto agent = caf::actor_cast<NodeAgentActor>(sender);
-  if (const auto known = slots.agent_on(node.host); known && known != agent) return node.host + " has joined already";
-  if (node.only_asks) return {};
+  if (auto why = slots.refusal(node, agent); !why.empty() || node.only_asks) return why;
   self->monitor(agent);
   slots.set_agent(node.host, agent);
   for (const auto& process : node.started) {

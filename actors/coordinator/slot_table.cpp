@@ -21,6 +21,11 @@ NodeAgentActor SlotTable::agent_on(const std::string& host) const {
   return agent != agents_.end() ? agent->second : NodeAgentActor();
 }
 
+std::string SlotTable::refusal(const JoinNode& node, const NodeAgentActor& agent) const {
+  const auto known = agent_on(node.host);
+  return known && known != agent ? node.host + " has joined already" : "";
+}
+
 bool SlotTable::has_agent(int slot) const {
   const auto found = slots_.find(slot);
   return agents_.contains(found != slots_.end() ? found->second.host : std::string());

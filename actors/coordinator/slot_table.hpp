@@ -25,6 +25,8 @@ class SlotTable {
   SlotTable() = default;
   SlotTable(const RecoveryOptions& recovery, int world_size) : recovery_(recovery), world_size_(world_size) {}
 
+  /// Why this agent may not join: another one has its host's name. Empty: it may.
+  std::string refusal(const JoinNode& node, const NodeAgentActor& agent) const;
   void set_agent(const std::string& host, NodeAgentActor agent) { agents_[host] = std::move(agent); }
   /// Its host; nullopt: no agent has this address. What it was starting does not come.
   std::optional<std::string> remove_agent(const caf::actor_addr& address);

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "actors/step/straggler.hpp"
+#include "actors/stragglers/straggler.hpp"
 
 namespace troupe {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "actors/compute/heal.hpp"
+#include "actors/recovery/heal.hpp"
 #include "actors/simulator/job.hpp"
 #include "actors/simulator/model_communicator.hpp"
 

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "actors/step/straggler.hpp"
 #include "actors/step/vote.hpp"
+#include "actors/stragglers/straggler.hpp"
 
 namespace troupe {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "actors/step/straggler.hpp"
+#include "actors/stragglers/straggler.hpp"
 #include "tensor_io/base/error.hpp"
 
 namespace troupe {

@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "launch/config/config.hpp"
-#include "launch/rank/model_file.hpp"
+#include "launch/loop/model_file.hpp"
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/checkpoint/checkpoint_reader.hpp"
 #include "tensor_io/checkpoint/checkpoint_store.hpp"

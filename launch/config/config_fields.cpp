@@ -1,6 +1,6 @@
 #include "launch/config/config_fields.hpp"
 
-#include "actors/step/batch_split.hpp"
+#include "actors/stragglers/batch_split.hpp"
 #include "launch/config/profile_setting.hpp"
 #include "strategies/switching/switch_plan.hpp"
 #include "tensor_io/communicator/communicator_registry.hpp"

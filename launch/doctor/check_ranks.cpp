@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "launch/rank/rank.hpp"
+#include "launch/loop/rank.hpp"
 #include "tensor_io/base/steady_time.hpp"
 
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "actors/step/loss.hpp"
-#include "launch/rank/rank.hpp"
+#include "launch/loop/rank.hpp"
 
 namespace troupe {
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "launch/loop/rank_system.hpp"
 #include "launch/program/simulated_process.hpp"
-#include "launch/rank/rank_system.hpp"
 
 namespace troupe {
 

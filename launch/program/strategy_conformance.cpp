@@ -12,10 +12,10 @@
 
 #include "actors/strategy/evaluation.hpp"
 #include "actors/strategy/saved_state.hpp"
+#include "launch/loop/rank.hpp"
+#include "launch/loop/rank_system.hpp"
 #include "launch/network/actor_system.hpp"
 #include "launch/program/simulate.hpp"
-#include "launch/rank/rank.hpp"
-#include "launch/rank/rank_system.hpp"
 #include "strategies/shipped_strategies.hpp"
 #include "tensor_io/base/random_seed.hpp"
 #include "tensor_io/data/datasets.hpp"

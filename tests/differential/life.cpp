@@ -4,8 +4,8 @@
 
 #include "actors/block/block.hpp"
 #include "examples/custom_strategy/gossip.hpp"
+#include "launch/loop/rank_system.hpp"
 #include "launch/program/job.hpp"
-#include "launch/rank/rank_system.hpp"
 #include "strategies/batch_norm/sync_batch_norm.hpp"
 #include "tensor_io/data/bad_samples.hpp"
 #include "tensor_io/data/collate.hpp"

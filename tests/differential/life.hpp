@@ -1,5 +1,5 @@
 #pragma once
-#include "launch/rank/rank.hpp"
+#include "launch/loop/rank.hpp"
 #include "tests/differential/notes.hpp"
 
 namespace troupe::differential {

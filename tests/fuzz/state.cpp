@@ -5,7 +5,7 @@
 #include <cstring>
 #include <span>
 
-#include "actors/compute/heal_header.hpp"
+#include "actors/recovery/heal_header.hpp"
 #include "strategies/sharded/shard_copy.hpp"
 #include "tensor_io/checkpoint/rank_state.hpp"
 #include "tensor_io/communicator/gloo/abort_reason.hpp"

@@ -23,12 +23,12 @@ PLACES = [
      r"tensor_io/cuda/(cuda_accelerator|cuda_graph|device_kernels_cuda|nccl_library)\.|tests/gpu/\w+\.cu$", "only the files of a build with CUDA see it"),
     (r"gloo/", r"tensor_io/communicator/gloo/|bench/", "only the Gloo communicator sees Gloo"),
     (r"openssl/", r"(tests/)?launch/network/", "only launch/network speaks TLS"),
-    (r"cereal/", r"launch/(rank/rank\.hpp|launcher/journal\.cpp)|tensor_io/checkpoint/rank_state\.cpp|tests/", "cereal stays in the files that serialise"),
+    (r"cereal/", r"launch/(loop/rank\.hpp|launcher/journal\.cpp)|tensor_io/checkpoint/rank_state\.cpp|tests/", "cereal stays in the files that serialise"),
 ]
 
 # What a program does not see: headers that those in troupe/ bring along match none of it.
-INNER = re.compile(r"actors/(compute|coordinator|simulator)/|launch/(?!config/|program/|rank/)"
-                   r"|launch/rank/(?!(rank|batch_stream|uneven_batches|step_profile)\.hpp)|launch/program/(?!(job|job_of|strategy_conformance)\.hpp)")
+INNER = re.compile(r"actors/(compute|coordinator|simulator)/|launch/(?!config/|program/|loop/)"
+                   r"|launch/loop/(?!(rank|batch_stream|uneven_batches|step_profile)\.hpp)|launch/program/(?!(job|job_of|strategy_conformance)\.hpp)")
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.M)
 
@@ -131,7 +131,7 @@ def self_test():
     sins = {
         "tensor_io/a.cpp": '#include "actors/rank/reducer.hpp"\n',
         "actors/b.hpp": '  #  include "strategies/replicated/ddp.hpp"\n',
-        "strategies/c.cpp": "#include <launch/rank/rank.hpp>\n",
+        "strategies/c.cpp": "#include <launch/loop/rank.hpp>\n",
         "launch/d.cpp": '#include <string>\n#include "tests/catch.hpp"\n',
         "tensor_io/e.cpp": "#include <caf/all.hpp>\n",
         "actors/f.cpp": "#include <caf/io/all.hpp>\n",
@@ -144,7 +144,7 @@ def self_test():
         "actors/h.hpp": "#include <cereal/cereal.hpp>\n",
         "strategies/i.cpp": "#include <gloo/context.h>\n",
         "actors/j.cpp": "#include <openssl/ssl.h>\n",
-        "launch/rank/s.cpp": "#include <openssl/ssl.h>\n",
+        "launch/loop/s.cpp": "#include <openssl/ssl.h>\n",
         "launch/t.cpp": "#include <caf/io/all.hpp>\n",
         "launch/k.cpp": '#include "troupe/troupe.hpp"\n',
         "examples/x/main.cpp": '#include <troupe/troupe.hpp>\n#include "tensor_io/data/datasets.hpp"\n',
@@ -173,7 +173,7 @@ def self_test():
     assert len(list(findings(triangle))) == 1
     del triangle["actors/c/y.cpp"]
     assert circles(triangle) == []
-    names = [f"launch/{i}.cpp" for i in range(MAX_FILES)] + ["launch/rank/x.cpp"]
+    names = [f"launch/{i}.cpp" for i in range(MAX_FILES)] + ["launch/loop/x.cpp"]
     assert list(crowded(names)) == [] and [folder for folder, _ in crowded([*names, "launch/y.hpp"])] == ["launch"]
 
 

@@ -10,7 +10,7 @@ import re
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DRAWN = ("strategies/*/*", "actors/*/*", "tensor_io/communicator/**/*", "tensor_io/optimizer/*", "tensor_io/checkpoint/*",
-         "tensor_io/data/sampler.*", "tensor_io/data/shard_order.*", "launch/rank/*", "launch/program/train.*", "launch/config/data_order.*")
+         "tensor_io/data/sampler.*", "tensor_io/data/shard_order.*", "launch/loop/*", "launch/program/train.*", "launch/config/data_order.*")
 # What only watches or prints a run; the simulator, which is a test.
 LEFT_OUT = re.compile(r"actors/(metrics|simulator)/|/(block_trace|clock_offset|collective_ledger|communicator_errors|console|device_times|"
                       r"ledger_dump|rank_list|rank_trace|run_log|run_records|step_profile|straggler)\.")

@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "launch/loop/rank_system.hpp"
 #include "launch/program/simulate.hpp"
-#include "launch/rank/rank_system.hpp"
 #include "strategies/hooks/comm_hooks.hpp"
 #include "strategies/replicated/ddp.hpp"
 #include "tensor_io/base/random_seed.hpp"

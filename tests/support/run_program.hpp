@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "launch/loop/rank.hpp"
+#include "launch/loop/rank_system.hpp"
 #include "launch/network/actor_system.hpp"
 #include "launch/program/simulate.hpp"
-#include "launch/rank/rank.hpp"
-#include "launch/rank/rank_system.hpp"
 #include "strategies/shipped_strategies.hpp"
 
 namespace troupe::testing {

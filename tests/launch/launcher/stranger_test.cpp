@@ -160,7 +160,7 @@ TEST_CASE("[L11] a node with another job's keys is told so at once, and the job 
   CHECK(done.code == 0);
 }
 
-TEST_CASE("[L08] another job's node with the same port and keys is turned away, and the job does not mind") {
+TEST_CASE("[L8] another job's node with the same port and keys is turned away, and the job does not mind") {
   const testing::ScratchDirectory folder;
   const auto port = free_port();
   make_keys(folder.path());
@@ -182,7 +182,7 @@ TEST_CASE("[L08] another job's node with the same port and keys is turned away, 
   CHECK(done.code == 0);
 }
 
-TEST_CASE("[L08] a node number that is typed twice is refused, and the job does not mind") {
+TEST_CASE("[L8] a node number that is typed twice is refused, and the job does not mind") {
   const testing::ScratchDirectory folder;
   const auto port = free_port();
   make_keys(folder.path());

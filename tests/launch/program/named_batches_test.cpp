@@ -2,8 +2,8 @@
 #include <map>
 #include <mutex>
 
+#include "launch/loop/loop_micro_batches.hpp"
 #include "launch/program/job.hpp"
-#include "launch/rank/loop_micro_batches.hpp"
 #include "tensor_io/data/collate.hpp"
 #include "tensor_io/data/datasets.hpp"
 #include "tests/catch.hpp"

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "launch/rank/rank.hpp"
+#include "launch/loop/rank.hpp"
 #include "tensor_io/data/datasets.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/relay_communicator.hpp"

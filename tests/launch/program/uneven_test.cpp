@@ -1,6 +1,6 @@
 #include <mutex>
 
-#include "launch/rank/rank_system.hpp"
+#include "launch/loop/rank_system.hpp"
 #include "strategies/batch_norm/sync_batch_norm.hpp"
 #include "tensor_io/base/random_seed.hpp"
 #include "tests/catch.hpp"

@@ -1,5 +1,5 @@
 // The gpt example's model on meshes of simulated ranks, beside one rank.
-#include "launch/rank/rank_system.hpp"
+#include "launch/loop/rank_system.hpp"
 #include "strategies/mesh/sharded_mesh.hpp"
 
 #include <atomic>

@@ -1,6 +1,6 @@
 // A parameter server with bounded staleness: ranks take a step's samples by demand.
 #include "strategies/replicated/parameter_server.hpp"
-#include "launch/rank/rank_system.hpp"
+#include "launch/loop/rank_system.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -11,7 +11,7 @@
 #include <numeric>
 #include <thread>
 
-#include "actors/compute/heal.hpp"
+#include "actors/recovery/heal.hpp"
 #include "launch/program/simulated_process.hpp"
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/data/datasets.hpp"

@@ -1,7 +1,7 @@
 // Replicas are compared every few steps; one that differs is named, and healed or not as the config says.
 #include <array>
 
-#include "actors/compute/heal.hpp"
+#include "actors/recovery/heal.hpp"
 #include "strategies/hooks/comm_hooks.hpp"
 #include "strategies/replicated/ddp.hpp"
 #include "tensor_io/optimizer/fused_optimizer.hpp"

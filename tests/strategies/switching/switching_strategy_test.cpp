@@ -5,7 +5,7 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "actors/compute/heal.hpp"
+#include "actors/recovery/heal.hpp"
 #include "actors/strategy/device_memory.hpp"
 #include "actors/strategy/saved_state.hpp"
 #include "tensor_io/base/fault_point.hpp"

@@ -39,7 +39,7 @@ void age(const std::string& file, std::chrono::seconds by) {
 
 }  // namespace
 
-TEST_CASE("[R02] a folder is one job's, which a second one is told of, with flock and without") {
+TEST_CASE("[R2] a folder is one job's, which a second one is told of, with flock and without") {
   const testing::ScratchDirectory folder;
   const auto file = folder / "lock";
   const auto options = GENERATE(FolderLock::Options(), without_locks());
@@ -53,7 +53,7 @@ TEST_CASE("[R02] a folder is one job's, which a second one is told of, with floc
   CHECK(refusal(file, options).empty());
 }
 
-TEST_CASE("[R02] where no flock is known a folder is free 30 s after its holder's last sign of life") {
+TEST_CASE("[R2] where no flock is known a folder is free 30 s after its holder's last sign of life") {
   const testing::ScratchDirectory folder;
   const auto file = folder / "lock";
   std::ofstream(file) << "process 7 on elsewhere since 2026-01-01 00:00:00\n";
@@ -65,7 +65,7 @@ TEST_CASE("[R02] where no flock is known a folder is free 30 s after its holder'
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 1);
 }
 
-TEST_CASE("[R02] where no flock is known the holder touches its file") {
+TEST_CASE("[R2] where no flock is known the holder touches its file") {
   const testing::ScratchDirectory folder;
   const auto file = folder / "lock";
   const FolderLock lock(file, folder.path(), "", without_locks(1ms));

@@ -1,0 +1,111 @@
+#include "actors/recovery/heal.hpp"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "tensor_io/base/fault_point.hpp"
+#include "tensor_io/files/xxh3.hpp"
+
+namespace troupe {
+namespace {
+
+constexpr std::int64_t kPiece = 1 << 20;  // bytes
+
+std::uint64_t hash_of(const std::vector<at::Tensor>& tensors) {
+  std::string hashes;
+  for (const auto& tensor : tensors) {
+    const auto bytes = tensor.cpu();  // itself, where it is there
+    hashes += xxh3_text(xxh3(std::span(static_cast<const std::byte*>(bytes.data_ptr()), bytes.nbytes())));
+  }
+  return xxh3(hashes);
+}
+
+// Whoever disagrees with the most; the lowest rank's side wins a tie. -1: all agree.
+int odd_one(const std::vector<std::string>& hashes, const std::vector<int>& ranks) {
+  std::map<std::string, int> count;
+  for (const int r : ranks) ++count[hashes[static_cast<std::size_t>(r)]];
+  auto best = hashes[static_cast<std::size_t>(ranks.front())];
+  for (const int r : ranks) {
+    const auto& candidate = hashes[static_cast<std::size_t>(r)];
+    if (count[candidate] > count[best]) best = candidate;
+  }
+  for (const int r : ranks) {
+    if (hashes[static_cast<std::size_t>(r)] != best) return r;
+  }
+  return -1;
+}
+
+}  // namespace
+
+HealRoles heal_roles(const Membership& membership, bool first_alone, const std::vector<int>& among) {
+  HealRoles roles;
+  roles.first_alone = first_alone;
+  const auto count = among.empty() ? membership.members.size() : among.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto& member = membership.members[among.empty() ? i : static_cast<std::size_t>(among[i])];
+    if (!member.newcomer && roles.first_donor < 0) roles.first_donor = static_cast<int>(i);
+    roles.newcomer.push_back(member.newcomer);
+  }
+  return roles;
+}
+
+std::uint64_t hash_tensors(const NamedTensors& tensors) {
+  std::vector<at::Tensor> flats;
+  for (const auto& [name, tensor] : tensors) flats.push_back(tensor.detach().contiguous());
+  return hash_of(flats);
+}
+
+void heal_tensors(const NamedTensors& tensors, const HealRoles& roles, Communicator& communicator, const char* what) {
+  at::NoGradGuard no_grad;
+  const auto& newcomer = roles.newcomer;
+  std::vector<int> donors, newcomers, everyone;
+  for (int r = 0; r < communicator.world_size(); ++r) {
+    const bool receives = newcomer[static_cast<std::size_t>(r)];
+    if (!receives && roles.first_alone && r != roles.first_donor) continue;
+    (receives ? newcomers : donors).push_back(r);
+    everyone.push_back(r);
+  }
+  if (newcomers.empty()) return;
+  if (donors.empty()) throw Error(ErrorCode::internal, what, "nobody has the state");
+  const int me = communicator.rank();
+  const bool receiving = newcomer[static_cast<std::size_t>(me)];
+
+  std::vector<at::Tensor> flats;  // contiguous, the live memory where that is
+  for (const auto& [name, tensor] : tensors) flats.push_back(tensor.detach().contiguous());
+  const auto compare = [&](const std::vector<int>& ranks, const char* when) {
+    const auto hash = hash_of(flats);
+    const auto hashes = communicator.all_gather_bytes({reinterpret_cast<const char*>(&hash), sizeof hash}, what);
+    if (const int odd = odd_one(hashes, ranks); odd >= 0) {
+      throw Error(ErrorReport{ErrorCode::mismatch, odd, "compute", -1, std::string("heal of ") + what,
+                              "rank " + std::to_string(odd) + " holds other values than the others " + when,
+                              "check the memory and network of its host"});
+    }
+  };
+  compare(donors, "before it");
+  fault_point("heal", communicator.ledger().step());
+  std::size_t turn = 0;
+  for (const auto& flat : flats) {
+    const auto bytes = static_cast<std::int64_t>(flat.nbytes());
+    const auto raw = flat.view(-1).view(at::kByte);
+    for (std::int64_t begin = 0; begin < bytes; begin += kPiece) {
+      const int donor = donors[turn++ % donors.size()];
+      const auto piece = raw.narrow(0, begin, std::min(kPiece, bytes - begin));
+      for (const int target : newcomers) {
+        if (me == donor) communicator.send(piece, target, what);
+        if (me == target) communicator.recv(piece, donor, what);
+      }
+    }
+  }
+  compare(everyone, "after it");
+  if (!receiving) return;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    auto live = tensors[i].second.detach();
+    if (live.data_ptr() != flats[i].data_ptr()) live.copy_(flats[i]);
+  }
+}
+
+}  // namespace troupe

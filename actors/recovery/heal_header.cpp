@@ -1,0 +1,80 @@
+#include "actors/recovery/heal_header.hpp"
+
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <iterator>
+#include <vector>
+
+#include "tensor_io/base/error.hpp"
+#include "tensor_io/files/bounded_json.hpp"
+
+namespace troupe {
+namespace {
+
+constexpr const char* kHeader = "what a donor says ahead of the heal";
+
+[[noreturn]] void refuse(const std::string& cause) { throw Error(ErrorCode::bad_data, kHeader, cause); }
+
+bool is_real(int dtype) {
+  constexpr at::ScalarType kinds[] = {at::kByte, at::kChar,  at::kShort,  at::kInt,  at::kLong,
+                                      at::kHalf, at::kFloat, at::kDouble, at::kBool, at::kBFloat16};
+  return std::find(std::begin(kinds), std::end(kinds), static_cast<at::ScalarType>(dtype)) != std::end(kinds);
+}
+
+}  // namespace
+
+std::string HealHeader::to_text() const {
+  return nlohmann::json{
+      {"strategy", strategy}, {"notes", notes}, {"loss_scale", loss_scale}, {"growth_tracker", growth_tracker}}
+      .dump();
+}
+
+HealHeader HealHeader::of(std::string_view text) {
+  const auto root = parse_bounded_json(text, kHeader, {.depth = 3});
+  try {
+    return {root.at("strategy").get<std::map<std::string, std::string>>(),
+            root.at("notes").get<std::map<std::string, std::string>>(), root.at("loss_scale").get<double>(),
+            root.at("growth_tracker").get<std::int64_t>()};
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(ErrorCode::bad_data, kHeader, error.what());
+  }
+}
+
+std::string shapes_of(const NamedTensors& tensors) {
+  auto shapes = nlohmann::json::array();
+  for (const auto& [name, tensor] : tensors)
+    shapes.push_back(
+        {{"name", name}, {"shape", tensor.sizes().vec()}, {"dtype", static_cast<int>(tensor.scalar_type())}});
+  return shapes.dump();
+}
+
+NamedTensors zeros_of_shapes(std::string_view text, std::int64_t most) {
+  const auto shapes = parse_bounded_json(text, kHeader, {.depth = 4});
+  if (!shapes.is_array()) refuse("no list of tensors");
+  NamedTensors tensors;
+  for (const auto& entry : shapes) {
+    try {
+      const auto name = entry.at("name").get<std::string>();
+      const auto& type = entry.at("dtype");
+      if (!type.is_number_integer() || !is_real(type.get<int>())) refuse("'" + name + "' has no such type");
+      const auto dtype = static_cast<at::ScalarType>(type.get<int>());
+      auto bytes = static_cast<std::int64_t>(c10::elementSize(dtype));
+      std::vector<std::int64_t> shape;
+      for (const auto& size : entry.at("shape")) {
+        if (!size.is_number_integer()) refuse("the shape of '" + name + "' is not of whole numbers");
+        shape.push_back(size.get<std::int64_t>());
+        if (shape.back() < 0 || shape.size() > 64 || __builtin_mul_overflow(bytes, shape.back(), &bytes))
+          refuse("'" + name + "' has no such shape");
+      }
+      most -= bytes;
+      if (most < 0) refuse("with '" + name + "' there are more bytes than there can be");
+      tensors.emplace_back(name, at::zeros(shape, at::TensorOptions().dtype(dtype)));
+    } catch (const nlohmann::json::exception& error) {
+      throw Error(ErrorCode::bad_data, kHeader, error.what());
+    }
+  }
+  return tensors;
+}
+
+}  // namespace troupe

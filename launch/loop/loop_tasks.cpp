@@ -1,0 +1,186 @@
+#include "launch/loop/loop_tasks.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "launch/loop/batch_source.hpp"
+#include "launch/loop/rank_parts.hpp"
+#include "launch/process/displayable.hpp"
+#include "tensor_io/base/fault_point.hpp"
+#include "tensor_io/base/steady_time.hpp"
+#include "tensor_io/base/trace.hpp"
+#include "tensor_io/checkpoint/checkpoint_store.hpp"
+#include "tensor_io/checkpoint/directory_lock.hpp"
+#include "tensor_io/layers/module_modes.hpp"
+
+namespace troupe {
+namespace {
+
+RunCheckpoints::Position position_in(const DataPosition& data) {
+  const auto cursor = data.cursor();
+  return {cursor.epoch, cursor.step, 0, data.source() != nullptr ? data.source()->facts() : DataFacts{}};
+}
+
+}  // namespace
+
+LoopTasks::LoopTasks(Rank& rank, RankParts& parts)
+    : rank_(rank), parts_(parts), config_(rank.config()), compute_(parts.system.compute()), tasks_(compute_) {
+  set_tasks();
+}
+
+void LoopTasks::set_tasks() {
+  tasks_.set(StepTasks::trace, [this] {
+    if (!parts_.trace.gather(compute_, parts_.records)) return;
+    compute_.begin_step_time();
+    parts_.times.begin_forward();
+  });
+  tasks_.set(StepTasks::program, [this] {
+    if (!between_steps_) return;
+    ModuleModes modes(*parts_.model);
+    between_steps_(rank_.steps_done());
+    modes.forget();
+  });
+  tasks_.set(StepTasks::validation, [this] {
+    const auto epoch = parts_.position.cursor().epoch;
+    if (parts_.position.epoch_is_over() && epoch % std::max<std::int64_t>(1, config_.validate_every) == 0)
+      validate(epoch - 1, true);
+  });
+  tasks_.set(StepTasks::save, [this] {
+    if (saves_now()) save();
+  });
+  tasks_.set(StepTasks::last_validation, [this] {
+    if (!parts_.position.epoch_is_over() && !rank_.stop_requested()) validate(parts_.position.cursor().epoch, false);
+  });
+  tasks_.set(StepTasks::last_save, [this] {
+    if (!saves_now()) save();
+  });
+}
+
+void LoopTasks::end() noexcept {
+  checkpoints_.reset();
+  validation_.reset();
+}
+
+// The step just done was the best one that was held out.
+bool LoopTasks::is_best() const { return BestAccuracy::of(compute_).step == rank_.steps_done(); }
+
+void LoopTasks::gather_trace_if_due() {
+  if (!parts_.trace || compute_.micro_batch() != 0) return;
+  rank_.retry([&] { tasks_.run(StepTasks::trace, StepTasks::trace); });
+}
+
+void LoopTasks::validate(std::int64_t epoch, bool may_be_best) {
+  if (!validation_) return;
+  auto report = validation_->run();
+  parts_.records.begin();
+  if (!report) return;
+  report->epoch = epoch;
+  if (may_be_best && (report->accuracy > BestAccuracy::of(compute_).value || is_best())) {
+    report->best = true;
+    BestAccuracy{report->accuracy, rank_.steps_done()}.keep(compute_);
+  }
+  parts_.records.add(*report, validation_->held_out());
+}
+
+bool LoopTasks::saves_now() const {
+  const auto done = rank_.steps_done();
+  return is_best() || (config_.save_every > 0 && done > 0 && done % config_.save_every == 0);
+}
+
+void LoopTasks::save() {
+  if (!checkpoints_) return;
+  const TraceSpan span("checkpoint", TraceEvent::Kind::phase);
+  const auto started = std::chrono::steady_clock::now();
+  checkpoints_->save(position_in(parts_.position), is_best());
+  parts_.records.add_checkpoint(milliseconds_since(started));
+}
+
+void LoopTasks::run() {
+  if (compute_.micro_batch() != 0 || rank_.steps_done() == 0) return;
+  gather_trace_if_due();  // once more, where a rank was lost after it
+  rank_.retry([&] { tasks_.run(StepTasks::program, StepTasks::save); });
+}
+
+bool LoopTasks::end_of_steps() {
+  if (compute_.micro_batch() != 0) return true;
+  const auto done = compute_.steps_done();
+  compute_.settle();
+  parts_.records.begin();
+  run();
+  if (compute_.steps_done() < done) return false;
+  tasks_.run(StepTasks::last_validation, StepTasks::last_save);
+  // No rank leaves before the others are done, and the last checkpoint is on disk: one that is lost meanwhile can still
+  // be replaced.
+  std::string checkpoint;
+  if (checkpoints_) checkpoint = checkpoints_->finish([this] { save(); });
+  fault_point("end", compute_.steps_done());
+  compute_.leave_loop();
+  report_end(checkpoint);
+  return true;
+}
+
+void LoopTasks::report_end(const std::string& checkpoint) {
+  if (const auto best = BestAccuracy::of(compute_).value; validation_ && best >= 0) {
+    char text[64];
+    std::snprintf(text, sizeof text, "best held-out accuracy: %.2f%%", 100 * best);
+    parts_.records.line(text);
+  }
+  if (!checkpoint.empty()) parts_.records.log("checkpoint: " + checkpoint);
+  if (checkpoints_ && rank_.stop_requested()) {
+    const bool saved = !checkpoint.empty() && !checkpoints_->failure();
+    parts_.records.note("notice", "stopped by a signal after step " + std::to_string(rank_.steps_done()) +
+                                      (saved ? "; --resume latest goes on" : ", which is not saved"));
+  }
+  if (checkpoints_ && checkpoints_->failure()) throw Error(*checkpoints_->failure());
+}
+
+void LoopTasks::claim_checkpoints() {
+  if (config_.save_every < 0 || !rank_.is_main() || compute_.membership().generation > 1) return;
+  const auto& directory = config_.checkpoint_dir;
+  if (!checkpoint_lock_) checkpoint_lock_ = std::make_shared<DirectoryLock>(directory);
+  if (!config_.resume.empty() || !parts_.system.options().begins) return;
+  const auto others = list_checkpoints(directory);
+  if (others.empty()) return;
+  throw Error(ErrorCode::usage, "checkpoint_dir",
+              displayable(directory, 200) + " holds another run's checkpoints, the newest of step " +
+                  std::to_string(others.back().step),
+              "--resume latest goes on from it, another --checkpoint_dir starts beside it");
+}
+
+void LoopTasks::keep_checkpoints(Optimizer& optimizer) {
+  refuse_late("keep_checkpoints", checkpoints_ != nullptr);
+  claim_checkpoints();
+  parts_.records.set_optimizer(optimizer);
+  checkpoints_ = std::make_unique<RunCheckpoints>(rank_, optimizer, std::move(checkpoint_lock_));
+  if (!config_.resume.empty() && rank_.steps_done() == 0) {
+    rank_.retry([&] {
+      const auto position =
+          checkpoints_->resume(config_.resume, [this](const std::string& line) { parts_.records.log(line); });
+      parts_.position.resume_at({position.epoch, position.step_in_epoch}, position.round, position.data);
+    });
+  }
+  if (compute_.membership().generation == 1) tasks_.pass(StepTasks::save);
+}
+
+void LoopTasks::validate_on(std::shared_ptr<const Dataset> held_out, std::function<Loss(const Batch&)> loss) {
+  refuse_late("validate_on", validation_ != nullptr);
+  if (config_.validate_every > 0)
+    validation_ = std::make_unique<Validation>(rank_, *parts_.model, std::move(held_out), std::move(loss));
+}
+
+void LoopTasks::refuse_late(const char* call, bool called) const {
+  if (!parts_.model)
+    throw Error(ErrorCode::usage, call, "no model was distributed", "call rank.distribute(model) before it");
+  if (called) throw Error(ErrorCode::usage, call, "it was called before", "one call is for the whole loop");
+  if (parts_.position.source() != nullptr)
+    throw Error(ErrorCode::usage, call, "the loader has begun", "call it before rank.loader(dataset)");
+}
+
+void LoopTasks::save_if_parked(const Error& error) {
+  if (checkpoints_ && parts_.position.has_loop() && error.code() == ErrorCode::parked &&
+      error.report().rank == rank_.rank())
+    checkpoints_->save_alone(position_in(parts_.position));
+}
+
+}  // namespace troupe

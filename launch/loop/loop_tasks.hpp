@@ -1,0 +1,74 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "launch/loop/rank.hpp"
+#include "launch/loop/run_checkpoints.hpp"
+#include "launch/loop/step_tasks.hpp"
+#include "launch/loop/validation.hpp"
+
+namespace troupe {
+
+struct RankParts;
+
+/// What a program's loop does between two steps and at its end: the program's own work, validation, checkpoints, and
+/// gathering the trace. Compute's thread.
+class LoopTasks {
+ public:
+  /// Both must outlive it.
+  LoopTasks(Rank& rank, RankParts& parts);
+
+  /// As Rank has them.
+  void between_steps(std::function<void(std::int64_t)> work) { between_steps_ = std::move(work); }
+  void claim_checkpoints();
+  void keep_checkpoints(Optimizer& optimizer);
+  void validate_on(std::shared_ptr<const Dataset> held_out, std::function<Loss(const Batch&)> loss);
+  /// What was given to it; nullptr: nothing yet.
+  const Dataset* held_out() const noexcept { return validation_ ? &validation_->held_out() : nullptr; }
+
+  bool keeps_checkpoints() const noexcept { return checkpoints_ != nullptr; }
+  /// Collective, at the end of a step.
+  void gather_trace_if_due();
+  /// Collective, before the loop gets a batch: does what is due. Nothing within a step.
+  void run();
+  /// Collective. False: the loss of a rank took all back to a snapshot meanwhile, and the steps from there on are run
+  /// again. Throws when it interrupts: all ranks are to find out again whether the loop is over.
+  bool end_of_steps();
+  /// Runs `work`. If too few ranks are left in it, what is committed goes to disk, without the others, while the
+  /// program still holds model and optimizer.
+  template <class Work>
+  auto saving_if_parked(Work&& work) {
+    try {
+      return work();
+    } catch (const Error& error) {
+      save_if_parked(error);
+      throw;
+    }
+  }
+  /// The loop is over: waits for a save that is under way.
+  void end() noexcept;
+
+ private:
+  void set_tasks();
+  void refuse_late(const char* call, bool called) const;
+  bool is_best() const;
+  void validate(std::int64_t epoch, bool may_be_best);
+  bool saves_now() const;
+  void save();
+  void save_if_parked(const Error& error);
+  void report_end(const std::string& checkpoint);
+
+  Rank& rank_;
+  RankParts& parts_;
+  const Config& config_;
+  Compute& compute_;
+  StepTasks tasks_;
+  std::function<void(std::int64_t)> between_steps_;
+  std::unique_ptr<RunCheckpoints> checkpoints_;
+  std::shared_ptr<DirectoryLock> checkpoint_lock_;  // until checkpoints are kept
+  std::unique_ptr<Validation> validation_;
+};
+
+}  // namespace troupe

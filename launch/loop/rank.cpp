@@ -1,0 +1,231 @@
+#include "launch/loop/rank.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "actors/block/activation_checkpointing.hpp"
+#include "launch/config/device_settings.hpp"
+#include "launch/loop/batch_source.hpp"
+#include "launch/loop/gathered_model.hpp"
+#include "launch/loop/model_file.hpp"
+#include "launch/loop/rank_parts.hpp"
+#include "strategies/batch_norm/sync_batch_norm.hpp"
+#include "tensor_io/data/data_line.hpp"
+#include "tensor_io/layout/named_parameters.hpp"
+#include "tensor_io/optimizer/fused_optimizer.hpp"
+
+namespace troupe {
+
+Rank::Rank(caf::actor_system& system, Config config, RankSystemOptions options)
+    : config_(std::move(config)),
+      parts_(std::make_unique<RankParts>(*this, system, config_, std::move(options))),
+      system_(parts_->system) {
+  // What the program builds before distribute. Simulated ranks share the generator: a model that distribute does not
+  // build itself depends on the order of their draws.
+  (void)seed_model(config_.seed);
+}
+
+RankSystem& system_of(Rank& rank) noexcept { return rank.system_; }
+
+int Rank::rank() const noexcept { return system_.compute().rank(); }
+
+int Rank::world_size() const noexcept { return system_.compute().world_size(); }
+
+at::Device Rank::device() const noexcept { return system_.options().device; }
+
+std::int64_t Rank::steps_done() const noexcept { return system_.compute().steps_done(); }
+
+Communicator& Rank::communicator() { return system_.compute().program_communicator(); }
+
+Rank::~Rank() { profile_of_process().add(profile()); }
+
+void Rank::refuse_built(const torch::nn::Module& model) const {
+  if (!config_.deferred_init) return;
+  const auto parameters = model.parameters();
+  const bool deferred = std::any_of(parameters.begin(), parameters.end(), is_deferred);
+  const bool small = std::none_of(parameters.begin(), parameters.end(),
+                                  [](const at::Tensor& p) { return p.nbytes() >= kLeastDeferredBytes; });
+  if (deferred || small) return;
+  throw Error(ErrorCode::usage, "deferred_init", "the model that rank.distribute was given has its memory already",
+              "give it what makes the model: rank.distribute([&] { return MyModel(...); })");
+}
+
+void Rank::distribute_module(std::shared_ptr<torch::nn::Module> model) {
+  check_device_settings(config_, device());
+  parts_->records.open();
+  parts_->model = model;
+  if (config_.sync_batchnorm) convert_sync_batchnorm(*model, system_.compute().services().program_communicator);
+  initialise(*model);
+  checkpoint_activations(model, config_.activation_checkpointing);
+  if (config_.ranks > 1 && device().is_cpu()) {
+    if (const auto path = stock_random_module(*model)) {
+      throw Error(ErrorCode::usage, "activation_checkpointing",
+                  *path + " draws from LibTorch's generator, which the " + std::to_string(config_.ranks) +
+                      " ranks of this process share",
+                  "use troupe::nn::Dropout, or start processes with troupe launch");
+    }
+  }
+  if (!device().is_cpu()) model->to(device());
+  system_.compute().distribute(std::move(model));
+  auto& trace = parts_->trace;
+  trace.set_model(parts_->model);
+  // Else the step to go on from is not known yet.
+  if (config_.resume.empty() || steps_done() > 0) trace.update(steps_done());
+  parts_->tasks.gather_trace_if_due();  // of a newcomer: the others are in Rank::step
+}
+
+// Rank 0's values go to all with the model.
+void Rank::initialise(torch::nn::Module& model) const {
+  if (config_.init_from.empty() || !config_.resume.empty() || !is_main() ||
+      system_.compute().membership().generation > 1)
+    return;
+  const auto report = load_initial_model(model, {config_.init_from, config_.init_rename, config_.init_allow_missing});
+  std::fprintf(stderr, "%s\n", report.c_str());
+}
+
+std::unique_ptr<Optimizer> Rank::make_optimizer(const torch::nn::Module& model) const {
+  ParameterGroup group;
+  group.parameters = unique_parameters(model);
+  std::erase_if(group.parameters, [](const auto& entry) { return !entry.second.requires_grad(); });
+  return troupe::make_optimizer(config_, {std::move(group)});
+}
+
+BatchStream Rank::loader(std::shared_ptr<const Dataset> dataset) {
+  if (!config_.resume.empty() && !parts_->tasks.keeps_checkpoints()) {
+    throw Error(ErrorCode::usage, "resume", "resume is '" + config_.resume + "', and this program keeps no checkpoints",
+                "call rank.keep_checkpoints(optimizer) before rank.loader(dataset)");
+  }
+  auto& records = parts_->records;
+  records.open();
+  const bool begins = system_.compute().membership().generation == 1;
+  if (records.are_shown() && begins) {
+    records.line("model: " + system_.compute().strategy().describe() + "; " + std::to_string(world_size()) + " rank" +
+                 (world_size() == 1 ? "" : "s") + ", backend " + std::string(communicator().backend()) +
+                 (device().is_cpu() ? "" : ", device " + device().str()));
+    records.line(data_line(*dataset, parts_->tasks.held_out()));
+  }
+  BatchStream batches(std::make_unique<BatchSource>(*this, *parts_, std::move(dataset)));
+  if (records.has_optimizer()) records.begin();  // else the first step does it
+  return batches;
+}
+
+AutocastGuard Rank::autocast() { return parts_->micro_batches.autocast(); }
+
+void Rank::backward(const Loss& loss) { parts_->micro_batches.backward(loss); }
+
+void Rank::backward(const Loss& loss, double samples, double weight) {
+  parts_->micro_batches.backward(loss, samples, weight);
+}
+
+bool Rank::orders_micro_batches() const { return parts_->micro_batches.are_ordered(); }
+
+void Rank::run_micro_batches(const std::vector<std::shared_ptr<const Batch>>& batches,
+                             const std::function<Loss(const Batch&)>& forward) {
+  parts_->micro_batches.run(batches, forward);
+}
+
+int Rank::stop_signal() const {
+  const auto& notes = system_.compute().notes();
+  const auto found = notes.find("stop_signal");
+  return found == notes.end() ? 0 : std::stoi(found->second);
+}
+
+double Rank::learning_rate() const { return parts_->schedule.learning_rate(steps_done()); }
+
+double Rank::rate_for(const Optimizer& optimizer, std::int64_t step) const {
+  return parts_->schedule.rate_for(optimizer, step);
+}
+
+std::int64_t Rank::steps_per_epoch() const noexcept { return parts_->schedule.steps_per_epoch(); }
+std::int64_t Rank::total_steps() const noexcept { return parts_->schedule.total_steps(); }
+const StepProfile& Rank::profile() const noexcept { return parts_->times.profile(); }
+
+StepReport Rank::step(Optimizer& optimizer) {
+  auto& position = parts_->position;
+  auto& times = parts_->times;
+  auto& trace = parts_->trace;
+  auto& records = parts_->records;
+  auto& tasks = parts_->tasks;
+  records.set_optimizer(optimizer);
+  records.begin();
+  const auto place = records.place_of_step();
+  auto report = tasks.saving_if_parked([&] { return system_.compute().step(optimizer, rate_for(optimizer)); });
+  auto* const source = position.source();
+  if (report.pending) {
+    times.begin_forward();
+    if (source != nullptr) source->share_ended();
+    return report;
+  }
+  times.end_step(report);
+  if (report.stop_signal != 0) system_.compute().notes()["stop_signal"] = std::to_string(report.stop_signal);
+  if (source != nullptr && !report.repeat) source->committed();
+  if (source != nullptr) source->rewind();
+  trace.update(steps_done());
+  tasks.gather_trace_if_due();
+  if (!report.repeat && steps_done() <= report.step) {  // a rank was lost meanwhile, and all went back
+    report.committed = false;
+    report.repeat = true;
+    report.reason =
+        system_.compute().membership().reason + ", from the snapshot of step " + std::to_string(steps_done());
+    trace.update(steps_done());
+  }
+  if (report.repeat) position.interrupt();
+  records.add(report, place);
+  return report;
+}
+
+void Rank::keep_records() noexcept { parts_->records.keep(); }
+
+void Rank::show_progress() { parts_->records.show(); }
+
+void Rank::end_loop(const std::string& error) noexcept {
+  parts_->tasks.end();
+  parts_->records.end(error);
+}
+
+void Rank::end_trace() { parts_->trace.end(system_, parts_->records); }
+
+void Rank::give_up_trace() noexcept { parts_->trace.give_up(system_); }
+
+void Rank::between_steps(std::function<void(std::int64_t steps_done)> work) {
+  parts_->tasks.between_steps(std::move(work));
+}
+
+void Rank::claim_checkpoints() { parts_->tasks.claim_checkpoints(); }
+
+void Rank::keep_checkpoints(Optimizer& optimizer) { parts_->tasks.keep_checkpoints(optimizer); }
+
+void Rank::keep_checkpoints(torch::optim::Optimizer& optimizer) {
+  keep_checkpoints(adapted(optimizer, "keep_checkpoints"));
+}
+
+void Rank::validate_on(std::shared_ptr<const Dataset> held_out, std::function<Loss(const Batch&)> loss) {
+  parts_->tasks.validate_on(std::move(held_out), std::move(loss));
+}
+
+NamedTensors Rank::state_dict(Optimizer& optimizer, int root) {
+  if (!parts_->model)
+    throw Error(ErrorCode::usage, "state_dict", "no model was distributed", "call rank.distribute(model) before it");
+  return gathered_model(system_.compute(), optimizer, root);
+}
+
+NamedTensors Rank::state_dict(torch::optim::Optimizer& optimizer, int root) {
+  return state_dict(adapted(optimizer, "state_dict"), root);
+}
+
+void Rank::recover(const Error& error) {
+  parts_->tasks.saving_if_parked([&] { system_.compute().recover(error); });
+  parts_->times.forget_step();  // the step begins anew, and the stand-still is no part of it
+  system_.compute().begin_step_time();
+  if (auto* const source = parts_->position.source()) source->rewind();
+  parts_->position.interrupt();
+  parts_->tasks.gather_trace_if_due();  // where all went back to the window's end: a newcomer gathers in distribute
+}
+
+StepReport Rank::step(torch::optim::Optimizer& optimizer) { return step(adapted(optimizer, "step")); }
+
+Optimizer& Rank::adapted(torch::optim::Optimizer& optimizer, const char* operation) {
+  return parts_->adapters.adapter_of(optimizer, parts_->model.get(), operation);
+}
+
+}  // namespace troupe

@@ -1,0 +1,333 @@
+#pragma once
+#include <torch/torch.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <cereal/archives/portable_binary.hpp>
+#include <cereal/types/map.hpp>
+#include <cereal/types/string.hpp>
+#include <cereal/types/vector.hpp>
+
+#include "actors/rank/data_cursor.hpp"
+#include "actors/step/loss.hpp"
+#include "actors/step/step_report.hpp"
+#include "launch/config/config.hpp"
+#include "launch/loop/step_profile.hpp"
+#include "tensor_io/base/random_seed.hpp"
+#include "tensor_io/communicator/communicator.hpp"
+#include "tensor_io/data/dataset.hpp"
+#include "tensor_io/layers/autocast.hpp"
+#include "tensor_io/layers/deferred_init.hpp"
+#include "tensor_io/optimizer/optimizer.hpp"
+
+namespace caf {
+class actor_system;
+}
+
+namespace troupe {
+
+class BatchStream;
+struct RankParts;
+class RankSystem;
+struct RankSystemOptions;
+template <class Range>
+class UnevenBatches;
+
+/// How many samples a batch of one's own holds, for Rank::uneven. Write an overload beside your batch type; it is found
+/// by argument.
+inline std::int64_t samples_of(const Batch& batch) { return batch.numel(); }
+inline std::int64_t samples_of(const at::Tensor& batch) { return batch.size(0); }
+template <class Input, class Target>
+std::int64_t samples_of(const std::pair<Input, Target>& batch) {
+  return samples_of(batch.first);
+}
+
+/// One rank of a job, as a program sees it: for a training loop of one's own. One thread uses it, the one that made it.
+///
+///     troupe::main(argc, argv, [](troupe::Rank& rank) {
+///       auto model = rank.distribute([] { return MyModel(…); });
+///       auto optimizer = rank.make_optimizer(*model);
+///       rank.keep_checkpoints(*optimizer);
+///       for (const auto& batch : rank.loader(dataset)) {
+///         rank.backward(loss(model, batch));
+///         rank.step(*optimizer);
+///       }
+///     });
+class Rank {
+ public:
+  /// Made by troupe::main and troupe::run.
+  Rank(caf::actor_system& system, Config config, RankSystemOptions options);
+  ~Rank();
+
+  /// They change when ranks are lost, replaced or added: between two steps, inside `step`.
+  int rank() const noexcept;
+  int world_size() const noexcept;                       ///< ranks that train now
+  bool is_main() const noexcept { return rank() == 0; }  ///< rank 0, which prints and saves what is one for all
+  /// Where this rank trains (config: device). `distribute` moves the model there, the loader its batches; what else
+  /// forward needs is the program's to move.
+  at::Device device() const noexcept;
+  const Config& config() const noexcept { return config_; }  ///< what was set, by whom: `sources`
+
+  /// Hands the model to the config's strategy; collective. Returns what it was given (a module holder or a shared_ptr),
+  /// for convenience.
+  ///
+  /// Or what makes the model: `rank.distribute([&] { return MyModel(…); })`. Then simulated ranks, which share
+  /// LibTorch's generator, build one after the other, each from the config's seed, as processes do anyway.
+  /// With deferred_init such a model is built without memory; one that is built already, and all of it in memory, is
+  /// refused with Error(usage).
+  template <class Model>
+  auto distribute(Model model) {
+    if constexpr (
+        requires { model.ptr(); } || requires { model->parameters(); }) {
+      refuse_built(*module_of(model));
+      distribute_module(module_of(model));
+      return model;
+    } else {
+      auto made = build(model);
+      distribute_module(module_of(made));
+      return made;
+    }
+  }
+
+  /// The optimizer that the config names, over all parameters that require a gradient.
+  std::unique_ptr<Optimizer> make_optimizer(const torch::nn::Module& model) const;
+
+  /// This rank's batches of the data set: all epochs of the config, from the step that the run stands at. Ends early
+  /// after a stop request.
+  BatchStream loader(std::shared_ptr<const Dataset> dataset);
+
+  /// For data of one's own, of which ranks may have unequal amounts: batches of unequal size, and some ranks with
+  /// fewer.
+  ///
+  ///     for (const auto& batch : rank.uneven(my_batches)) {
+  ///       rank.backward(loss(model, batch));
+  ///       rank.step(*optimizer);
+  ///     }
+  ///
+  /// A rank that ran out gets its last batch again until all have ended: it counts nothing (not in gradients, loss,
+  /// accuracy, nor in the statistics of a BatchNorm), but every collective of the step finds the rank there.
+  /// Gradients are those of one rank with all samples of the step. `batches` is any range whose elements have a
+  /// samples_of; it is copied or moved in, or referred to where it has a name, and must hold a batch at least where any
+  /// rank has one. Ends early after a stop request.
+  /// A step that is interrupted by the loss of a rank is run again with the same batches. A replacement passes over
+  /// those of its own that the others are past; a rank that is not replaced takes its batches along. With
+  /// keep_checkpoints, a resumed run goes on with the batch at which it stopped. Throws Error(usage) before distribute
+  /// and with grad_accum_steps above 1. Every round is collective.
+  template <class Range>
+  UnevenBatches<Range> uneven(Range&& batches);
+
+  /// Autocast as the config says (use_amp, amp_dtype), while what it returns lives; nothing without use_amp. For a loop
+  /// of one's own, around forward and loss: with use_amp and without it backward throws Error(usage).
+  [[nodiscard]] AutocastGuard autocast();
+  /// Backward of one micro-batch's loss: a mean, or Loss::sum. `correct`: samples that were right, for the accuracy in
+  /// reports. Throws what broke the job.
+  void backward(const Loss& loss);
+  void backward(const at::Tensor& mean, const CorrectSamples& correct = 0.0) { backward(Loss(mean, correct)); }
+  /// Of a batch that is not the loader's: its samples, and Compute::backward's weight.
+  void backward(const Loss& loss, double samples, double weight);
+  /// A strategy that orders a step's forwards and backwards itself (pipeline), or cuda_graphs: call run_micro_batches
+  /// in the place of backward.
+  bool orders_micro_batches() const;
+  /// Forward and backward of all `batches` of a step, in the order that the strategy takes; with any strategy.
+  /// `forward` is called for each of them, perhaps several times, and may exit by StageEnded, Troupe's own exception:
+  /// let it pass. With cuda_graphs, on a device, it is called until it is a graph, and then no more: its batch has only
+  /// its fields and counted, and it launches kernels and does nothing else. Throws Error(usage) where there are not
+  /// grad_accum_steps of them, and what broke the job. step comes next.
+  void run_micro_batches(const std::vector<std::shared_ptr<const Batch>>& batches,
+                         const std::function<Loss(const Batch&)>& forward);
+  /// Reduce, vote, apply at the schedule's rate. On all ranks or on none: `committed` says which. If a rank was lost,
+  /// this waits until the others go on without it or with its replacement; `repeat` says that the step's batches come
+  /// again from the loader.
+  StepReport step(Optimizer& optimizer);
+  StepReport step(torch::optim::Optimizer& optimizer);
+  /// The rate of the next step, by the config's lr and schedule. A torch::optim optimizer has rates of its own, which
+  /// the schedule multiplies; they are not in it. Throws Error(usage) for a schedule that needs a length where there is
+  /// none: without rank.loader and max_steps.
+  double learning_rate() const;
+  /// What Compute::step is given: learning_rate, or the schedule's factor for an optimizer with rates of its own.
+  double rate_for(const Optimizer& optimizer) const { return rate_for(optimizer, steps_done()); }
+  /// The same of step `step`.
+  double rate_for(const Optimizer& optimizer, std::int64_t step) const;
+  /// Checkpoints, by the config's settings: goes on from `resume` if that is set,
+  /// which moves the next loader to where it stopped; saves every `save_every` steps, at the loader's end and after a
+  /// stop request. Collective; once, after distribute and before the loader. `optimizer` must outlive the loop. Rank 0
+  /// names what was read and written on standard error, or on Troupe's console (show_progress).
+  ///
+  /// A loop that is left before the loader ends (break) saves nothing more. Throws what resuming found wrong.
+  void keep_checkpoints(Optimizer& optimizer);
+  void keep_checkpoints(torch::optim::Optimizer& optimizer);
+  /// Held-out data, by the config's settings: evaluated at the end of every `validate_every`-th epoch, and once more
+  /// where the run ends within one, unless it was stopped. Every sample counts once, whatever the
+  /// number of ranks; loss and accuracy go to the run's records, and the checkpoint of the best accuracy is marked
+  /// `best`. A loop over uneven batches has no epochs and is evaluated at its end. `loss` is called as in the loop, but
+  /// in eval mode and without gradients. Once, after distribute and before the loader; what `loss` refers to must
+  /// outlive the loop, which goes through rank.loader or rank.uneven: in another nothing is evaluated. Throws
+  /// Error(usage).
+  void validate_on(std::shared_ptr<const Dataset> held_out, std::function<Loss(const Batch&)> loss);
+  /// The whole model's parameters and buffers by their names on `root`, in memory of their own; nothing elsewhere.
+  /// Whatever the strategy: of a sharded one the parts are sent there. Collective, between steps.
+  NamedTensors state_dict(Optimizer& optimizer, int root = 0);
+  NamedTensors state_dict(torch::optim::Optimizer& optimizer, int root = 0);
+
+  /// Runs `work`, collectives outside of a step, again whenever a lost rank interrupts it. All ranks are to be in it, a
+  /// replacement too: what comes after each so many steps belongs into between_steps.
+  template <class Work>
+  auto retry(Work&& work) {
+    for (;;) {
+      try {
+        return work();
+      } catch (const Error& error) {
+        recover(error);
+      }
+    }
+  }
+  /// What the program does with all ranks between two steps (adding up, evaluating, saving): the loader calls it after
+  /// each step, before it hands out the next batch, and after the last one. Where a lost rank interrupts it, all ranks
+  /// do it again, the replacement too; where it was done before the loss, nobody does. It must not count on having run
+  /// on this process after every step. Replaces the one before.
+  void between_steps(std::function<void(std::int64_t steps_done)> work);
+  /// Optimizer steps done in the run.
+  std::int64_t steps_done() const noexcept;
+  /// After `error` in collectives outside of a step or in forward: joins the next generation, or throws what can't be
+  /// recovered. The step's batches come again.
+  void recover(const Error& error);
+  bool stop_requested() const { return stop_signal() != 0; }  ///< a rank was asked to stop: the loader ends
+  int stop_signal() const;                                    ///< the same on all ranks, after a step
+
+  /// Collectives for the program's own use, in the same order on every rank.
+  Communicator& communicator();
+  void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum, std::string_view label = "user") {
+    communicator().all_reduce(tensor, op, label);
+  }
+  /// As all_reduce, but the result is on `root` alone; unchanged elsewhere.
+  void reduce(const at::Tensor& tensor, int root = 0, ReduceOp op = ReduceOp::sum, std::string_view label = "user") {
+    communicator().reduce(tensor, root, op, label);
+  }
+  void barrier() { communicator().barrier("user"); }  ///< waits for all ranks
+  /// Any type that cereal serialises; indexed by rank. gather: empty except on `root`.
+  template <class T>
+  std::vector<T> all_gather_object(const T& object) {
+    return unpack<T>(communicator().all_gather_bytes(pack(object), "object"));
+  }
+  template <class T>
+  std::vector<T> gather_object(const T& object, int root = 0) {
+    return unpack<T>(communicator().gather_bytes(pack(object), root, "object"));
+  }
+  /// One object out of all ranks': `combine(so_far, next)` in rank order, so that all ranks get the same one to the
+  /// bit.
+  ///
+  ///     const auto total = rank.all_reduce_object(counter, [](Counter a, const Counter& b) { return a += b; });
+  template <class T, class Combine>
+  T all_reduce_object(const T& object, Combine&& combine) {
+    return fold(all_gather_object(object), combine);
+  }
+  /// As all_reduce_object, for `root` alone; nothing elsewhere.
+  template <class T, class Combine>
+  std::optional<T> reduce_object(const T& object, Combine&& combine, int root = 0) {
+    auto objects = gather_object(object, root);
+    if (objects.empty()) return std::nullopt;
+    return fold(std::move(objects), combine);
+  }
+  template <class T>
+  T broadcast_object(const T& object, int root = 0) {
+    return unpack<T>({communicator().broadcast_bytes(pack(object), root, "object")}).front();
+  }
+
+  /// Steps of an epoch and of the run, known once a loader was made.
+  std::int64_t steps_per_epoch() const noexcept;
+  std::int64_t total_steps() const noexcept;
+  /// Takes checkpoint_dir for this job before anything is loaded, where the config has checkpoints saved. For who keeps
+  /// them; rank 0 of a job that begins does it. Throws Error(usage) where the job is not resumed and another run's
+  /// checkpoints lie there, Error(unavailable) where another job writes there; neither touches what is there.
+  void claim_checkpoints();
+  /// Where the time of this rank's steps went so far.
+  const StepProfile& profile() const noexcept;
+  /// After the last step: where the run ends within the trace's window, what there is of it is written. Collective. For
+  /// troupe::main.
+  void end_trace();
+  /// The job has failed: what this rank has of the trace goes to a file of its own. For troupe::main.
+  void give_up_trace() noexcept;
+  /// Its steps are written down (docs/observe.md), by this rank while it is rank 0. For troupe::main, which asks for
+  /// it.
+  void keep_records() noexcept;
+  /// They are shown on the console, too, and begin now; before distribute. For a loop that leaves the console to
+  /// Troupe. Throws Error(usage) where run_dir holds another run's records, Error(io) where it can't be made.
+  void show_progress();
+  /// The loop is over: waits for a save that is under way, ends the records, and refers to nothing of the program's any
+  /// more. `error`: what the loop ended with, empty where all is well.
+  void end_loop(const std::string& error) noexcept;
+  /// Share, 0 to 1, of the time its reducer was in collectives that was hidden behind compute, over this rank's steps
+  /// so far. No less than this: collectives that ran while compute waited count as not hidden, even where it waited for
+  /// something else. 1 where there were none.
+  double overlap() const noexcept { return profile().overlap(); }
+  /// Share, 0 to 1, of the steps' time that compute waited for communication: for gradients and the vote, and within
+  /// forward and backward.
+  double exposed_communication() const noexcept { return profile().exposed_communication(); }
+
+ private:
+  friend RankSystem& system_of(Rank& rank) noexcept;
+  template <class Build>
+  auto build(Build& make) {
+    const auto building = seed_model(config_.seed);
+    return config_.deferred_init ? deferred_init(make) : make();
+  }
+  template <class Model>
+  static std::shared_ptr<torch::nn::Module> module_of(Model& model) {
+    if constexpr (requires { model.ptr(); }) {
+      return model.ptr();
+    } else {
+      return model;
+    }
+  }
+  void refuse_built(const torch::nn::Module& model) const;
+  void distribute_module(std::shared_ptr<torch::nn::Module> model);
+  void initialise(torch::nn::Module& model) const;
+  Optimizer& adapted(torch::optim::Optimizer& optimizer, const char* operation);
+
+  template <class T, class Combine>
+  static T fold(std::vector<T> objects, Combine&& combine) {
+    T all = std::move(objects.front());
+    for (std::size_t r = 1; r < objects.size(); ++r) all = combine(std::move(all), objects[r]);
+    return all;
+  }
+
+  template <class T>
+  static std::string pack(const T& object) {
+    std::ostringstream out;
+    {
+      cereal::PortableBinaryOutputArchive archive(out);
+      archive(object);
+    }
+    return out.str();
+  }
+  template <class T>
+  static std::vector<T> unpack(const std::vector<std::string>& blobs) {
+    std::vector<T> objects;
+    for (const auto& blob : blobs) {
+      std::istringstream in(blob);
+      cereal::PortableBinaryInputArchive archive(in);
+      objects.emplace_back();
+      archive(objects.back());
+    }
+    return objects;
+  }
+
+  const Config config_;
+  const std::unique_ptr<RankParts> parts_;
+  RankSystem& system_;  // one of them
+};
+
+/// The program's `main`: parses config and environment, becomes a rank of the job that launched it, N simulated ranks
+/// (`--ranks N`), or one rank alone; calls `body` on each rank's thread; reports what it throws; returns the exit code.
+int main(int argc, char** argv, const std::function<void(Rank&)>& body,
+         const std::function<void(Config&)>& declare = {});
+
+}  // namespace troupe
+
+#include "launch/loop/batch_stream.hpp"    // IWYU pragma: export
+#include "launch/loop/uneven_batches.hpp"  // IWYU pragma: export

@@ -1,0 +1,45 @@
+#pragma once
+#include <torch/torch.h>
+#include <caf/all.hpp>
+
+#include <memory>
+#include <utility>
+
+#include "launch/config/config.hpp"
+#include "launch/loop/data_position.hpp"
+#include "launch/loop/loop_micro_batches.hpp"
+#include "launch/loop/loop_records.hpp"
+#include "launch/loop/loop_tasks.hpp"
+#include "launch/loop/loop_times.hpp"
+#include "launch/loop/loop_trace.hpp"
+#include "launch/loop/optimizer_adapters.hpp"
+#include "launch/loop/rank_system.hpp"
+#include "launch/loop/run_schedule.hpp"
+
+namespace troupe {
+
+/// What a Rank consists of, for itself and for the loops that it hands out. Each part keeps its state to itself.
+/// Compute's thread.
+struct RankParts {
+  /// `of_rank` must outlive it.
+  RankParts(Rank& rank, caf::actor_system& actors, const Config& of_rank, RankSystemOptions options)
+      : trace(of_rank, options),
+        system(actors, trace.with_recorder(std::move(options))),
+        schedule(of_rank),
+        micro_batches(of_rank, system, model, schedule, times),
+        records(rank, position),
+        tasks(rank, *this) {}
+
+  LoopTrace trace;
+  RankSystem system;
+  OptimizerAdapters adapters;
+  std::shared_ptr<torch::nn::Module> model;  ///< empty before distribute
+  DataPosition position;
+  RunSchedule schedule;
+  LoopTimes times;
+  LoopMicroBatches micro_batches;
+  LoopRecords records;
+  LoopTasks tasks;
+};
+
+}  // namespace troupe

@@ -1,0 +1,287 @@
+#include "launch/loop/run_checkpoints.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include "actors/rank/checkpointer.hpp"
+#include "actors/strategy/saved_state.hpp"
+#include "launch/config/data_order.hpp"
+#include "launch/loop/rank_system.hpp"
+#include "launch/loop/validation.hpp"
+#include "tensor_io/base/fault_point.hpp"
+#include "tensor_io/checkpoint/checkpoint_reader.hpp"
+#include "tensor_io/checkpoint/rank_state.hpp"
+#include "tensor_io/checkpoint/state_parts.hpp"
+#include "tensor_io/checkpoint/stored_checkpoint.hpp"
+#include "tensor_io/files/xxh3.hpp"
+
+namespace troupe {
+namespace {
+
+// Counters of a rank's state.
+constexpr const char* kLossScale = "loss_scale";
+constexpr const char* kLossScaleTracker = "loss_scale_growth_tracker";
+
+nlohmann::json to_json(const Error& error) {
+  return {{"code", static_cast<int>(error.code())},
+          {"operation", error.report().operation},
+          {"cause", error.report().cause},
+          {"remedy", error.report().remedy}};
+}
+
+Error from_json(const nlohmann::json& json, int rank = -1) {
+  return Error(ErrorReport{
+      static_cast<ErrorCode>(json["code"].get<int>()), rank, {}, -1, json["operation"], json["cause"], json["remedy"]});
+}
+
+DataFacts data_of(const std::map<std::string, std::string>& metadata) {
+  const auto number = [&](const char* name) {
+    const auto found = metadata.find(name);
+    return found == metadata.end() ? 0 : std::strtoull(found->second.c_str(), nullptr, 10);
+  };
+  return {static_cast<std::int64_t>(number("samples")), number("files_hash")};
+}
+
+}  // namespace
+
+RunCheckpoints::RunCheckpoints(Rank& rank, Optimizer& optimizer, std::shared_ptr<DirectoryLock> lock)
+    : rank_(rank), optimizer_(optimizer), lock_(std::move(lock)), snapshot_(rank.config().staging_limit_mb << 20) {}
+
+void RunCheckpoints::start_checkpointer(const SaveAttempt& first, bool publishes) {
+  if (checkpointer_) return;
+  CheckpointerOptions options;
+  options.directory = rank_.config().checkpoint_dir;
+  options.keep_last = rank_.config().keep_last;
+  options.rank = rank_.rank();
+  options.publishes = publishes;
+  options.first = first;
+  options.lock = lock_;
+  options.supervisor = caf::actor_cast<caf::actor>(system_of(rank_).supervisor());
+  checkpointer_ = caf::actor_cast<caf::actor>(spawn_checkpointer(system_of(rank_).system(), options));
+}
+
+RunCheckpoints::~RunCheckpoints() {
+  if (!checkpointer_) return;
+  caf::anon_send_exit(checkpointer_, caf::exit_reason::user_shutdown);
+  system_of(rank_).compute().mailbox().actor().wait_for(checkpointer_);
+}
+
+RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector,
+                                                const std::function<void(const std::string&)>& log) {
+  auto& compute = system_of(rank_).compute();
+  auto& communicator = compute.program_communicator();
+  // Rank 0 looks which there are; what it finds, or why it finds none, goes to all, so that nobody waits for a rank
+  // that has thrown.
+  nlohmann::json header;
+  if (rank_.is_main()) {
+    try {
+      const auto choice = choose_checkpoint(rank_.config().checkpoint_dir, selector);
+      auto refused = nlohmann::json::array();
+      for (const auto& [path, reason] : choice.refused) refused.push_back({path, reason});
+      header = {{"paths", choice.paths}, {"refused", refused}, {"asked", choice.asked}};
+    } catch (const Error& error) {
+      header = to_json(error);
+    }
+  }
+  header = nlohmann::json::parse(communicator.broadcast_bytes(header.dump(), 0, "checkpoint"));
+  if (header.contains("code")) throw from_json(header);
+  CheckpointChoice choice{header["paths"], {}, header["asked"]};
+  for (const auto& entry : header["refused"]) choice.refused.push_back({entry[0], entry[1]});
+
+  for (const auto& path : choice.paths) {
+    Position position;
+    std::function<void()> accept;
+    std::string saved_config;
+    nlohmann::json outcome = nlohmann::json::object();
+    try {
+      const CheckpointFolder folder(path);
+      const auto& manifest = folder.manifest();
+      std::map<std::string, double> counters;
+      if (manifest.ranks > 0)
+        counters = RankState::from_json(folder.rank_state(0), path + "/" + rank_state_file(0)).counters;
+      compute.strategy().saved_state().read_state(folder, optimizer_);
+      const auto best = manifest.metadata.find("best"), saved = manifest.metadata.find("config");
+      if (saved != manifest.metadata.end()) saved_config = saved->second;
+      position = {manifest.epoch, manifest.step_in_epoch, manifest.step_in_epoch, data_of(manifest.metadata)};
+      const BestAccuracy so_far{best == manifest.metadata.end() ? -1.0 : std::stod(best->second)};
+      accept = [&compute, so_far, counters, metadata = manifest.metadata, step = manifest.step]() mutable {
+        so_far.keep(compute);
+        metadata["step"] = std::to_string(step);
+        compute.strategy().saved_state().load_state(metadata);
+        compute.resume_at(step);
+        const auto scale = counters.find(kLossScale), tracker = counters.find(kLossScaleTracker);
+        if (scale != counters.end() && tracker != counters.end())
+          compute.loss_scaler().load(scale->second, static_cast<std::int64_t>(tracker->second));
+      };
+    } catch (const Error& error) {
+      outcome = to_json(error);
+    }
+    const auto outcomes = communicator.all_gather_bytes(outcome.dump(), "checkpoint");
+    std::optional<Error> refusal;
+    for (std::size_t rank = 0; rank < outcomes.size() && !refusal; ++rank) {
+      const auto other = nlohmann::json::parse(outcomes[rank]);
+      if (other.contains("code")) refusal = from_json(other, static_cast<int>(rank));
+    }
+    if (refusal) {
+      refuse_checkpoint(choice, path, *refusal);
+      continue;
+    }
+    compute.strategy().saved_state().publish_state();
+    accept();
+    for (const auto& refused : choice.refused) log("refused " + refused.path + ": " + refused.reason);
+    log("resume from " + path + ", step " + std::to_string(compute.steps_done()));
+    // At an epoch's end any order may follow; in the middle, what was seen is counted in samples of the former order.
+    if (position.step_in_epoch > 0) {
+      if (const auto again = same_sample(saved_config, rank_.config(), position.step_in_epoch); again > 0)
+        log("warning: the batch size has changed, and " + std::to_string(again) + " samples of epoch " +
+            std::to_string(position.epoch) + " come again, so that batches are whole");
+      for (const auto& change : data_order_changes(saved_config, rank_.config()))
+        log("warning: " + change + ": the rest of epoch " + std::to_string(position.epoch) +
+            " repeats samples and leaves others out; resume "
+            "with the former value until the epoch's end");
+    }
+    return position;
+  }
+  throw Error(ErrorCode::internal, "resume", "there was nothing to try");
+}
+
+std::string RunCheckpoints::own_state(const Position& position) const {
+  RankState mine;
+  mine.epoch = position.epoch;
+  mine.step_in_epoch = position.step_in_epoch;
+  const auto random = at::detail::getDefaultCPUGenerator().get_state();
+  mine.rng.assign(random.data_ptr<std::uint8_t>(), random.data_ptr<std::uint8_t>() + random.numel());
+  if (const auto& scaler = system_of(rank_).compute().loss_scaler(); scaler.enabled()) {
+    mine.counters[kLossScale] = scaler.scale();
+    mine.counters[kLossScaleTracker] = static_cast<double>(scaler.growth_tracker());
+  }
+  return mine.to_json();
+}
+
+// Facts for whoever reads it; the same on all ranks.
+std::map<std::string, std::string> RunCheckpoints::metadata(const DataFacts& data) const {
+  auto& compute = system_of(rank_).compute();
+  auto metadata = compute.strategy().saved_state().state();
+  metadata["config"] = config_to_json(rank_.config());
+  metadata["strategy"] = compute.strategy().name();
+  metadata["optimizer"] = optimizer_.name();
+  metadata["world_size"] = std::to_string(rank_.world_size());
+  metadata["run"] = system_of(rank_).options().run_id;
+  if (data.samples > 0) metadata["samples"] = std::to_string(data.samples);
+  if (data.files != 0) metadata["files_hash"] = std::to_string(data.files);
+  metadata["run_dir"] = rank_.config().run_dir;
+  metadata["job"] = system_of(rank_).options().job_id;
+  char text[32];
+  std::snprintf(text, sizeof text, "%.17g", BestAccuracy::of(compute).value);
+  metadata["best"] = text;
+  return metadata;
+}
+
+// Another one for each try, of whichever run: of this process, of this generation.
+SaveAttempt RunCheckpoints::next_attempt() {
+  const auto& compute = system_of(rank_).compute();
+  const auto& options = system_of(rank_).options();
+  const auto process = options.job_id + " " + std::to_string(options.process.incarnation);
+  return {compute.steps_done(), xxh3_text(xxh3(process)) + "-" + std::to_string(compute.membership().generation) + "-" +
+                                    std::to_string(++saves_)};
+}
+
+void RunCheckpoints::save(const Position& position, bool best) {
+  if (rank_.config().save_every < 0) return;
+  auto& compute = system_of(rank_).compute();
+  compute.settle();
+  await_end();
+  compute.settle_optimizer(optimizer_);
+  // Rank 0 knows how many there were in this generation. When all have come here the save before has ended on all of
+  // them, also one that was published without rank 0: only then may a new rank 0 clear away what others left.
+  auto attempt = next_attempt();
+  attempt.id = compute.program_communicator().all_gather_bytes(attempt.id, "checkpoint").front();
+  start_checkpointer(attempt, rank_.is_main());
+  auto parts = compute.strategy().saved_state().state_parts(optimizer_, rank_.rank(), rank_.world_size());
+  send(position, attempt, best, rank_.rank(), rank_.world_size(), std::move(parts));
+  fault_point("save", compute.steps_done());
+}
+
+void RunCheckpoints::save_alone(const Position& position) {
+  auto& strategy = system_of(rank_).compute().strategy();
+  if (rank_.config().save_every < 0) return;
+  if (strategy.saved_state().shards_state()) {
+    std::fprintf(stderr, "warning: step %lld is not saved: the other ranks' shards are out of reach\n",
+                 static_cast<long long>(system_of(rank_).compute().steps_done()));
+    return;
+  }
+  await_end();
+  const auto attempt = next_attempt();
+  start_checkpointer(attempt, true);
+  send(position, attempt, false, 0, 1, parts_for(replicated_state(strategy, optimizer_), 0, 1));
+  await_end();
+}
+
+void RunCheckpoints::send(const Position& position, const SaveAttempt& attempt, bool best, int rank, int ranks,
+                          std::vector<TensorPart> parts) {
+  auto& compute = system_of(rank_).compute();
+  auto part = std::make_shared<CheckpointPart>();
+  part->step = attempt.step;
+  part->epoch = position.epoch;
+  part->step_in_epoch = position.step_in_epoch;
+  part->rank = rank;
+  part->ranks = ranks;
+  part->metadata = metadata(position.data);
+  part->rank_state = own_state(position);
+  part->tensors = std::move(parts);
+  const auto live = snapshot_.take(*part);
+  compute.mailbox().actor().send(checkpointer_,
+                                 SaveCheckpoint{std::move(part), attempt, compute.membership().generation, best, live});
+  compute.begins_save(attempt.id);
+  under_way_ = true;
+  lost_ = false;
+  // What did not fit into the copy must not change before it is written.
+  for (bool copied = live == 0; !copied && under_way_;) copied = await(true);
+}
+
+// Whether PartCopied came (`copied`), or the save ended. The disk may take its time: the coordinator says for whom a
+// save waits.
+bool RunCheckpoints::await(bool copied) {
+  bool came = false;
+  system_of(rank_).compute().mailbox().actor().receive(
+      [&](CheckpointSaved& saved) {
+        last_path_ = saved.path;
+        under_way_ = false;
+        failure_.reset();
+        if (!saved.warning.empty() && rank_.is_main()) std::fprintf(stderr, "warning: %s\n", saved.warning.c_str());
+      },
+      [&](CheckpointFailed& failed) {
+        under_way_ = false;
+        lost_ = failed.report.code == ErrorCode::peer_lost;
+        if (!lost_) failure_ = failed.report;
+        if (rank_.is_main())
+          std::fprintf(stderr, "warning: the checkpoint of step %lld was not saved: %s\n",
+                       static_cast<long long>(failed.step), failed.report.to_string().c_str());
+      },
+      [&](PartCopied&) { came = true; }, caf::after(std::chrono::seconds(60)) >> [] {});
+  return copied && came;
+}
+
+void RunCheckpoints::await_end() {
+  while (under_way_) await(false);
+}
+
+std::string RunCheckpoints::finish(const std::function<void()>& again) {
+  for (bool tried_again = false;;) {
+    await_end();
+    // The disk may have room again.
+    const bool failed = failure_ && failure_->code == ErrorCode::io && !std::exchange(tried_again, true);
+    // A rank that has replaced another knows nothing of what was saved before.
+    bool lost = false;
+    std::string path;
+    for (const auto& text : system_of(rank_).compute().program_communicator().all_gather_bytes(
+             (lost_ || failed ? "-" : "+") + last_path_, "last checkpoint")) {
+      lost = lost || text.starts_with("-");
+      if (path.empty()) path = text.substr(1);
+    }
+    lost_ = false;
+    if (!lost || !again) return path;
+    again();
+  }
+}
+
+}  // namespace troupe

@@ -1,0 +1,66 @@
+#pragma once
+#include <caf/all.hpp>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "launch/loop/data_position.hpp"
+#include "launch/loop/rank.hpp"
+#include "tensor_io/checkpoint/checkpoint_store.hpp"
+#include "tensor_io/checkpoint/directory_lock.hpp"
+#include "tensor_io/checkpoint/snapshot.hpp"
+
+namespace troupe {
+
+/// Checkpoints of a run on one rank: takes its part of the state, hands it to the rank's Checkpointer actor (one save
+/// under way at a time), brings it back on resume. Compute's thread.
+class RunCheckpoints {
+ public:
+  /// `lock`: of the checkpoints' folder, on the rank 0 with which the job began.
+  RunCheckpoints(Rank& rank, Optimizer& optimizer, std::shared_ptr<DirectoryLock> lock = {});
+  /// Waits for a save that is under way.
+  ~RunCheckpoints();
+
+  struct Position {
+    std::int64_t epoch = 0, step_in_epoch = 0;
+    std::int64_t round = 0;  ///< of a loop over uneven batches: step_in_epoch as it was saved
+    DataFacts data;          ///< in which the epoch is
+  };
+  /// Collective. Every rank reads what it needs of the checkpoint that `selector` means, see choose_checkpoint; refused
+  /// ones are told to `log`. Throws on all ranks if none is good for all.
+  Position resume(const std::string& selector, const std::function<void(const std::string&)>& log);
+  /// Collective. A copy now, the disk in the background. Waits for the save before it.
+  void save(const Position& position, bool best);
+  /// Not collective: this rank alone, when there are no others any more. Waits for the disk. Saves nothing, and says
+  /// so, where the others held a part of the state.
+  void save_alone(const Position& position);
+  /// Collective. Waits until what was saved is on disk; `again` is called, on all ranks, if the last save came to
+  /// nothing because a rank was lost, or, once, because the disk refused it. Returns the last path. A failed save is
+  /// printed.
+  std::string finish(const std::function<void()>& again = {});
+  const std::optional<ErrorReport>& failure() const noexcept { return failure_; }  ///< of the last save
+
+ private:
+  void start_checkpointer(const SaveAttempt& first, bool publishes);
+  SaveAttempt next_attempt();
+  void send(const Position& position, const SaveAttempt& attempt, bool best, int rank, int ranks,
+            std::vector<TensorPart> parts);
+  std::string own_state(const Position& position) const;
+  std::map<std::string, std::string> metadata(const DataFacts& data) const;
+  bool await(bool copied);
+  void await_end();
+
+  Rank& rank_;
+  Optimizer& optimizer_;
+  std::shared_ptr<DirectoryLock> lock_;
+  caf::actor checkpointer_;
+  Snapshot snapshot_;  // what the save under way writes
+  int saves_ = 0;
+  bool under_way_ = false, lost_ = false;
+  std::string last_path_;
+  std::optional<ErrorReport> failure_;
+};
+
+}  // namespace troupe

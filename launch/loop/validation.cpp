@@ -1,0 +1,115 @@
+#include "launch/loop/validation.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "actors/strategy/evaluation.hpp"
+#include "launch/loop/rank_system.hpp"
+#include "tensor_io/base/fault_point.hpp"
+#include "tensor_io/base/steady_time.hpp"
+#include "tensor_io/base/trace.hpp"
+#include "tensor_io/data/sampler.hpp"
+#include "tensor_io/layers/module_modes.hpp"
+
+namespace troupe {
+namespace {
+
+constexpr const char *kBest = "best", *kBestStep = "best_step";  // of Compute::notes
+
+// on_bad_sample skip puts another sample in a bad one's place, which is held out and counted itself. The batch is then
+// made anew, since only its data set can leave a sample out. Empty: all samples are bad.
+Batch without_substitutes(const Dataset& held_out, std::vector<std::int64_t> asked, const SampleContext& context) {
+  while (!asked.empty()) {
+    auto batch = held_out.get_batch(asked, context);
+    if (!batch.index.defined()) return batch;
+    std::vector<std::int64_t> own;
+    for (std::size_t i = 0; i < asked.size(); ++i) {
+      if (batch.index[static_cast<std::int64_t>(i)].item<std::int64_t>() == asked[i]) own.push_back(asked[i]);
+    }
+    if (own.size() == asked.size()) return batch;
+    asked = std::move(own);
+  }
+  return {};
+}
+
+}  // namespace
+
+BestAccuracy BestAccuracy::of(Compute& compute) {
+  const auto& notes = compute.notes();
+  const auto value = notes.find(kBest), step = notes.find(kBestStep);
+  return {value == notes.end() ? -1 : std::stod(value->second), step == notes.end() ? -1 : std::stoll(step->second)};
+}
+
+void BestAccuracy::keep(Compute& compute) const {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.17g", value);
+  compute.notes()[kBest] = text;
+  compute.notes()[kBestStep] = std::to_string(step);
+}
+
+bool Validation::is_stopped() const {
+  const auto& status = system_of(rank_).compute().services().status;
+  auto asked = at::full({1}, process_stop_signal != 0 || status->stop_signal != 0 ? 1.0 : 0.0, at::kDouble);
+  rank_.all_reduce(asked, ReduceOp::max, "validation's stop");
+  return asked.item<double>() != 0;
+}
+
+std::optional<ValidationReport> Validation::run() const {
+  const TraceSpan span("validation", TraceEvent::Kind::phase);
+  const auto started = std::chrono::steady_clock::now();
+  torch::NoGradGuard no_grad;
+  const ModuleModes modes(model_);
+  model_.eval();
+  auto& compute = system_of(rank_).compute();
+  auto& evaluation = compute.strategy().evaluation();
+  evaluation.begin_evaluation();
+  auto sums = at::zeros({4}, at::kDouble);  // loss, what it is over, right, samples
+  const auto shard = compute.data_shard();
+  const auto [first, last] = validation_part(held_out_->size(), shard.index, shard.count);
+  const auto share = std::max<std::int64_t>(1, rank_.config().batch_size / shard.count);
+  auto common = last - first;  // the samples that every rank has
+  for (int i = 0; i < shard.count; ++i) {
+    const auto [from, to] = validation_part(held_out_->size(), i, shard.count);
+    common = std::min(common, to - from);
+  }
+  for (auto begin = first; begin < last; begin += share) {
+    if (begin - first < common && is_stopped()) {
+      evaluation.end_evaluation();
+      return std::nullopt;
+    }
+    std::vector<std::int64_t> indices;
+    for (auto i = begin; i < std::min(last, begin + share); ++i) indices.push_back(i);
+    auto batch = without_substitutes(*held_out_, std::move(indices), SampleContext{rank_.config().seed, 0});
+    if (batch.numel() == 0) continue;
+    batch.counted = batch.numel();
+    auto fields = batch.fields();
+    for (auto& [name, tensor] : fields) tensor = tensor.to(rank_.device());
+    batch.set_fields(fields);
+    std::optional<Loss> loss;
+    const bool mine = evaluation.evaluate([&] { loss.emplace(loss_(batch)); });
+    if (!mine) continue;  // another rank has the result
+    const auto n = static_cast<double>(batch.numel());
+    const auto value = loss->value.item<double>();
+    const bool is_sum = loss->elements.has_value();
+    sums += torch::tensor(
+        {is_sum ? value : value * n, is_sum ? static_cast<double>(*loss->elements) : n, loss->correct.value(), n},
+        torch::kFloat64);
+  }
+  evaluation.end_evaluation();
+  fault_point("validate", rank_.steps_done());
+  rank_.all_reduce(sums, ReduceOp::sum, "validation");
+  ValidationReport report;
+  report.step = rank_.steps_done();
+  report.samples = sums[3].item<double>();
+  report.loss = sums[0].item<double>() / std::max(1.0, sums[1].item<double>());
+  report.accuracy = sums[2].item<double>() / std::max(1.0, report.samples);
+  report.seconds = seconds_since(started);
+  return report;
+}
+
+}  // namespace troupe
