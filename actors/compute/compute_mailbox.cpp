@@ -35,7 +35,8 @@ Membership ComputeMailbox::await_membership(std::chrono::milliseconds timeout) {
 }
 
 void ComputeMailbox::await_abort() {
-  self_->receive([&](AbortJob& job) { throw_abort(job.report); }, caf::after(std::chrono::seconds(1)) >> [] {});
+  self_->receive([](RankFailed& failed) { throw Error(failed.report); },  // this rank's own, which came first
+                 [&](AbortJob& job) { throw_abort(job.report); }, caf::after(std::chrono::seconds(1)) >> [] {});
 }
 
 void ComputeMailbox::drop_of_last_generation() {

@@ -54,7 +54,8 @@ class ComputeMailbox {
 
   /// A membership of a later generation than the protocol's. Throws Error(peer_lost) after `timeout`.
   Membership await_membership(std::chrono::milliseconds timeout);
-  /// The job is over, or this rank is: throws what the coordinator says of it, if it does so within a second.
+  /// The job is over, or this rank is: throws what an actor of this rank said of it, or the coordinator, if one of them
+  /// does so within a second.
   void await_abort();
   /// Drops what the reducer said about the old communicator before it left it.
   void drop_of_last_generation();

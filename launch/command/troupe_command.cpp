@@ -321,7 +321,7 @@ int coordinate(const std::vector<std::string>& words) {
     if (name == "--job") options.run.job_id = value;
     if (name == "--run") options.run.run_id = value;
     if (name == "--checkpoint") options.run.checkpoint = value;
-    if (name == "--command") options.run.command = value;
+    if (name == "--outline") options.run.outline = value;
     if (name == "--world-size") options.world_size = whole_number(name, value, 1, 1'000'000);
     if (name == "--address") options.address = value;
     if (name == "--port") options.port = whole_number(name, value, 0, 65535);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
+#include <sstream>
 
 #include <toml++/toml.h>
 
@@ -35,8 +36,12 @@ std::map<std::string, std::string> flags_of(const std::vector<std::string>& comm
 
 void add(std::map<std::string, std::string>& found, const std::vector<std::string>& names, std::string_view name,
          const toml::node& node) {
-  const auto text = node.value<std::string>();
-  if (text && std::find(names.begin(), names.end(), name) != names.end()) found[std::string(name)] = *text;
+  if (std::find(names.begin(), names.end(), name) == names.end()) return;
+  std::ostringstream text;
+  node.visit([&](const auto& value) {
+    if constexpr (toml::is_value<decltype(value)>) text << std::boolalpha << value.get();
+  });
+  if (node.is_value()) found[std::string(name)] = text.str();
 }
 
 std::map<std::string, std::string> settings_in_file(const std::string& path, const std::vector<std::string>& names) {

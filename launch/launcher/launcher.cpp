@@ -8,19 +8,19 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <optional>
-#include <string_view>
 #include <thread>
 
 #include "launch/config/settings_ahead.hpp"
 #include "launch/launcher/coordinator_child.hpp"
 #include "launch/launcher/failure_report.hpp"
 #include "launch/launcher/host_launcher.hpp"
+#include "launch/launcher/job_outline.hpp"
 #include "launch/launcher/node_agent.hpp"
 #include "launch/network/actor_system.hpp"
 #include "launch/network/job_keys.hpp"
-#include "launch/process/displayable.hpp"
 #include "launch/process/fatal_signals.hpp"
 #include "launch/process/local_address.hpp"
 #include "launch/process/process_limits.hpp"
@@ -37,41 +37,6 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// What has to be typed alike on every node, as words.
-std::vector<std::string> command_words(const LauncherOptions& options) {
-  std::vector<std::string> words{
-      std::to_string(options.nnodes), "nodes",  "of",
-      std::to_string(options.nproc),  "ranks:", std::filesystem::path(options.command[0]).filename()};
-  words.insert(words.end(), options.command.begin() + 1, options.command.end());
-  return words;
-}
-
-// As one text without line ends, of a length that a command line takes.
-std::string text_of(const std::vector<std::string>& words) {
-  std::string text;
-  for (const auto& word : words) text += (text.empty() ? "" : " ") + word;
-  std::replace_if(
-      text.begin(), text.end(), [](char c) { return c == '\n' || c == '\0'; }, ' ');
-  return text.substr(0, 60'000);
-}
-
-// Another job may have this port, with the same keys, and would take this node for one of its own.
-void require_same_command(const std::string& theirs, const std::string& ours, const std::string& where) {
-  if (theirs.empty() || theirs == ours) return;
-  const auto differ = std::mismatch(theirs.begin(), theirs.end(), ours.begin(), ours.end());
-  // From the word before.
-  const auto before = [&](auto at, const std::string& text) {
-    const auto words = std::string_view(text).substr(0, static_cast<std::size_t>(at - text.begin()));
-    const auto last = words.find_last_of(' ');
-    const auto from = last == words.npos || last == 0 ? last : words.find_last_of(' ', last - 1);
-    return displayable(text.substr(from == words.npos ? 0 : from + 1), 40);
-  };
-  throw Error(ErrorCode::usage, "--nnodes",
-              "the job at " + where + " was started by another command: '" + before(differ.first, theirs) +
-                  "' there, '" + before(differ.second, ours) + "' here",
-              "type the same on every node; another job takes another --master-port");
-}
-
 // Learns from node 0's coordinator which run this node's ranks belong to. Returns the signal that came meanwhile.
 int join_run(RankProcessOptions& ranks, const std::optional<JobKeys>& keys, StopSignals& signals) {
   int signal = 0;
@@ -82,10 +47,12 @@ int join_run(RankProcessOptions& ranks, const std::optional<JobKeys>& keys, Stop
         connect_coordinator(system, ranks.coordinator_host, static_cast<std::uint16_t>(ranks.coordinator_port), 60s,
                             [&] { return (signal = signals.take().signal) != 0; });
     const auto folder = ranks.run.folder;
-    const auto command = ranks.run.command;
+    const auto outline = ranks.run.outline;
     ranks.run = run_of(system, coordinator);
     const auto where = ranks.master_addr + ":" + std::to_string(ranks.coordinator_port);
-    require_same_command(ranks.run.command, command, where);
+    if (const auto other = difference(ranks.run.outline, outline); !other.empty())
+      throw Error(ErrorCode::usage, "--nnodes", "the job at " + where + " is another one: " + other,
+                  "start every node with the same settings; another job takes another --master-port");
     if (const auto why = ask_to_join(system, coordinator, ranks.run.job_id, ranks.host); !why.empty())
       throw Error(ErrorCode::usage, "--node-rank", "the job at " + where + " refuses: " + why,
                   "give each node a number of its own; another job takes another --master-port");
@@ -112,7 +79,7 @@ LaunchOutcome launch_as_node(const LauncherOptions& options, const RunOfJob& run
   StopSignals signals(options.stop_at);
   RankProcessOptions ranks;
   ranks.run = run;
-  if (!one_node) ranks.run.command = text_of(command_words(options));
+  if (!one_node) ranks.run.outline = outline_of(options);
   ranks.program = find_program(options.command[0]);
   ranks.command = options.command;
   ranks.world_size = std::max(1, options.nnodes) * options.nproc;
@@ -127,13 +94,14 @@ LaunchOutcome launch_as_node(const LauncherOptions& options, const RunOfJob& run
     ranks.nodes = options.nnodes;
   }
   std::optional<JobKeys> keys;
-  std::optional<KeyFolder> own_keys;
   if (!options.keys.empty()) {
     keys = KeyFolder::read(options.keys);
+    KeyFolder::require_dates(options.keys, *keys, std::time(nullptr));
     ranks.keys = options.keys;
   } else if (!options.insecure) {  // other users of this machine reach its loopback interface, too
     keys = KeyMaker().keys_for("localhost");
-    ranks.keys = own_keys.emplace(*keys).path();
+    ranks.own_keys = std::make_shared<KeyFolder>(*keys);
+    ranks.keys = ranks.own_keys->path();
   }
   std::optional<CoordinatorChild> coordinator;
   if (ranks.node_rank > 0) {
@@ -233,11 +201,12 @@ int launch(const LauncherOptions& given) {
 int run_node(const NodeOptions& options) {
   tell_fatal_signals();
   require_threads(4);
-  std::optional<KeyFolder> keys;
-  if (options.keys_on_stdin) keys.emplace(JobKeys::read_framed(0));
   StopSignals signals;
   RankProcessOptions ranks;
-  if (keys) ranks.keys = keys->path();
+  if (options.keys_on_stdin) {
+    ranks.own_keys = std::make_shared<KeyFolder>(JobKeys::read_framed(0));
+    ranks.keys = ranks.own_keys->path();
+  }
   ranks.run = options.run;
   ranks.program = find_program(options.command[0]);
   ranks.command = options.command;

@@ -37,6 +37,7 @@ void RankProcesses::start_all() {
 }
 
 void RankProcesses::start(const ProcessId& process, int restarts) {
+  if (options_.own_keys) options_.own_keys->restore();
   auto& slot = slots_.at(process.slot);
   slot.process = process;
   slot.killed = false;

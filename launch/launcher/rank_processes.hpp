@@ -11,6 +11,7 @@
 
 #include "actors/messages/membership.hpp"
 #include "launch/launcher/first_words.hpp"
+#include "launch/network/job_keys.hpp"
 #include "launch/process/child_process.hpp"
 #include "launch/process/output_lines.hpp"
 #include "launch/process/run_of_job.hpp"
@@ -29,12 +30,13 @@ struct RankProcessOptions {
   int coordinator_port = 0;
   int world_size = 1;
   int node_rank = 0, nodes = 1;
-  std::vector<int> slots;   ///< this host's, in the order of local ranks
-  std::vector<int> spares;  ///< slots beyond the world size
-  bool recovery = true;     ///< the job outlives the loss of a rank
-  int starts_over = 0;      ///< how often the job has begun anew from its last checkpoint
-  std::string keys;         ///< a KeyFolder; empty: no TLS
-  bool terminal = false;    ///< standard output is one: progress bars are wanted
+  std::vector<int> slots;                     ///< this host's, in the order of local ranks
+  std::vector<int> spares;                    ///< slots beyond the world size
+  bool recovery = true;                       ///< the job outlives the loss of a rank
+  int starts_over = 0;                        ///< how often the job has begun anew from its last checkpoint
+  std::string keys;                           ///< a KeyFolder; empty: no TLS
+  std::shared_ptr<const KeyFolder> own_keys;  ///< that one, where the launcher has made it
+  bool terminal = false;                      ///< standard output is one: progress bars are wanted
   int bar_columns =
       0;  ///< of a launcher's terminal elsewhere, which overwrites a line that ends with a carriage return; 0: none
 };

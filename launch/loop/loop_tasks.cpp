@@ -139,13 +139,13 @@ void LoopTasks::claim_checkpoints() {
   if (config_.save_every < 0 || !rank_.is_main() || compute_.membership().generation > 1) return;
   const auto& directory = config_.checkpoint_dir;
   if (!checkpoint_lock_) checkpoint_lock_ = std::make_shared<DirectoryLock>(directory);
-  const bool begins = config_.resume.empty() && parts_.system.options().begins;
-  if (const auto others = begins ? list_checkpoints(directory) : std::vector<CheckpointEntry>(); !others.empty())
-    throw Error(ErrorCode::usage, "checkpoint_dir",
-                displayable(directory, 200) + " holds another run's checkpoints, the newest of step " +
-                    std::to_string(others.back().step),
-                "--resume latest goes on from it, another --checkpoint_dir starts beside it");
-  checkpoint_lock_->sign();
+  if (!config_.resume.empty() || !parts_.system.options().begins) return;
+  const auto others = list_checkpoints(directory);
+  if (others.empty()) return;
+  throw Error(ErrorCode::usage, "checkpoint_dir",
+              displayable(directory, 200) + " holds another run's checkpoints, the newest of step " +
+                  std::to_string(others.back().step),
+              "--resume latest goes on from it, another --checkpoint_dir starts beside it");
 }
 
 void LoopTasks::keep_checkpoints(Optimizer& optimizer) {

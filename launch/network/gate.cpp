@@ -184,8 +184,6 @@ struct Gate::State : std::enable_shared_from_this<Gate::State> {
 
     std::string reason_of(const std::error_code& failure) {
       const auto verdict = SSL_get_verify_result(stream.native_handle());
-      if (verdict == X509_V_ERR_CERT_HAS_EXPIRED || verdict == X509_V_ERR_CERT_NOT_YET_VALID)
-        return "a certificate that has expired";
       return verdict == X509_V_OK ? why(failure) : "a certificate that is not the job's";
     }
 

@@ -168,11 +168,37 @@ std::string read_secret(const std::string& path) {
   return text;
 }
 
+// Those that are not there.
 void write_files(const std::string& folder, const JobKeys& keys) {
-  write_secret(KeyFolder::authority(folder), keys.authority);
-  write_secret(KeyFolder::certificate(folder), keys.certificate);
-  write_secret(KeyFolder::key(folder), keys.key);
-  write_secret(folder + "/token", keys.token);
+  for (const auto& [path, text] : {std::pair(KeyFolder::authority(folder), &keys.authority),
+                                   {KeyFolder::certificate(folder), &keys.certificate},
+                                   {KeyFolder::key(folder), &keys.key},
+                                   {folder + "/token", &keys.token}}) {
+    struct stat facts {};
+    if (::lstat(path.c_str(), &facts) != 0) write_secret(path, *text);
+  }
+}
+
+void require_private(const std::string& folder) {
+  struct stat facts {};
+  if (::lstat(folder.c_str(), &facts) != 0)
+    throw Error(ErrorCode::io, folder, std::strerror(errno), "is it a folder of a job's keys?");
+  if (!S_ISDIR(facts.st_mode) || (facts.st_mode & 077) != 0 || facts.st_uid != ::geteuid())
+    throw Error(ErrorCode::bad_data, folder, "it is not a folder of this user alone", "chmod 700, and make new keys");
+}
+
+std::string shown(const std::time_t* time) {
+  char text[32] = "";
+  tm utc{};
+  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M UTC", ::gmtime_r(time, &utc));
+  return text;
+}
+
+std::string shown(const ASN1_TIME* time) {
+  tm utc{};
+  check(ASN1_TIME_to_tm(time, &utc), "a date");
+  const auto seconds = ::timegm(&utc);
+  return shown(&seconds);
 }
 
 bool is_token(std::string_view text) {
@@ -269,14 +295,14 @@ JobKeys JobKeys::read_framed(int fd) {
   return from_text(text);
 }
 
-KeyFolder::KeyFolder(const JobKeys& keys) {
+KeyFolder::KeyFolder(JobKeys keys) : keys_(std::move(keys)) {
   const char* parent = std::getenv("TMPDIR");
   std::string pattern = std::string(parent != nullptr && *parent != '\0' ? parent : "/tmp") + "/troupe-keys-XXXXXX";
   if (::mkdtemp(pattern.data()) == nullptr)
     throw Error(ErrorCode::io, pattern, std::strerror(errno), "set TMPDIR to a folder that can be written to");
   path_ = pattern;  // mode 0700
   try {
-    write_files(path_, keys);
+    write_files(path_, keys_);
   } catch (...) {
     std::error_code ignored;
     fs::remove_all(path_, ignored);
@@ -295,12 +321,31 @@ KeyFolder::~KeyFolder() {
   fs::remove_all(path_, ignored);
 }
 
+void KeyFolder::restore() const {
+  if (::mkdir(path_.c_str(), 0700) != 0 && errno != EEXIST)
+    throw Error(ErrorCode::io, path_, std::strerror(errno), "set TMPDIR to a folder that stays");
+  require_private(path_);
+  write_files(path_, keys_);
+}
+
+void KeyFolder::require_dates(const std::string& folder, const JobKeys& keys, std::time_t now) {
+  const Bio bio(BIO_new_mem_buf(keys.certificate.data(), static_cast<int>(keys.certificate.size())));
+  const auto certificate =
+      made(Certificate(PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr)), "a certificate's dates");
+  const auto* begin = X509_get0_notBefore(certificate.get());
+  const auto* end = X509_get0_notAfter(certificate.get());
+  if (X509_cmp_time(begin, &now) > 0)
+    throw Error(ErrorCode::bad_data, folder,
+                "its keys begin " + shown(begin) + ", and this host's clock says " + shown(&now),
+                "set the clock, or make new keys: troupe keys DIR");
+  if (X509_cmp_time(end, &now) < 0)
+    throw Error(ErrorCode::bad_data, folder,
+                "its keys have expired: " + shown(end) + ", and this host's clock says " + shown(&now),
+                "make new ones: troupe keys DIR");
+}
+
 JobKeys KeyFolder::read(const std::string& folder) {
-  struct stat facts {};
-  if (::lstat(folder.c_str(), &facts) != 0)
-    throw Error(ErrorCode::io, folder, std::strerror(errno), "is it a folder of a job's keys?");
-  if (!S_ISDIR(facts.st_mode) || (facts.st_mode & 077) != 0 || facts.st_uid != ::geteuid())
-    throw Error(ErrorCode::bad_data, folder, "it is not a folder of this user alone", "chmod 700, and make new keys");
+  require_private(folder);
   JobKeys keys{read_secret(authority(folder)), read_secret(certificate(folder)), read_secret(key(folder)),
                read_secret(folder + "/token")};
   if (!is_token(keys.token))

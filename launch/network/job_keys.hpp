@@ -23,7 +23,7 @@ struct JobKeys {
   static JobKeys read_framed(int fd);
 };
 
-/// A job's own certificate authority (P-256, for a week). Its key never leaves this process. One thread.
+/// A job's own certificate authority (P-256). Its key never leaves this process. One thread.
 class KeyMaker {
  public:
   /// Throws Error(internal) where OpenSSL refuses.
@@ -32,8 +32,9 @@ class KeyMaker {
   KeyMaker(const KeyMaker&) = delete;
   KeyMaker& operator=(const KeyMaker&) = delete;
 
-  /// For one host: what stands in the certificate is for people who read it, the authority alone decides. Valid for a
-  /// week from `now`, seconds since 1970.
+  /// For one host: what stands in the certificate is for people who read it, the authority alone decides. Dated a week
+  /// from `now`, seconds since 1970: a job may begin with them so long (require_dates), and connections of a job that
+  /// has begun ask for no date, so that a long job and a clock that is set do not end it.
   JobKeys keys_for(const std::string& host) const { return keys_for(host, std::time(nullptr)); }
   JobKeys keys_for(const std::string& host, std::time_t now) const;
 
@@ -42,16 +43,17 @@ class KeyMaker {
   State* state_;
 };
 
-/// The keys as files, where CAF reads them again for each connection: a folder of mode 0700, gone with this object. One
-/// owner.
+/// The keys as files for the processes that this one starts: a folder of mode 0700, gone with this object. One owner.
 class KeyFolder {
  public:
   /// In TMPDIR. Throws Error(io).
-  explicit KeyFolder(const JobKeys& keys);
+  explicit KeyFolder(JobKeys keys);
   ~KeyFolder();
   KeyFolder(const KeyFolder&) = delete;
   KeyFolder& operator=(const KeyFolder&) = delete;
   const std::string& path() const noexcept { return path_; }
+  /// Makes again what a cleaner of temporary files has removed. Throws Error(io, bad_data).
+  void restore() const;
 
   static std::string authority(const std::string& folder) { return folder + "/authority.pem"; }
   static std::string certificate(const std::string& folder) { return folder + "/certificate.pem"; }
@@ -60,8 +62,11 @@ class KeyFolder {
   static void write(const std::string& folder, const JobKeys& keys);
   /// Throws Error(io, bad_data); refuses a folder or files that others may read.
   static JobKeys read(const std::string& folder);
+  /// Before a job begins with the keys of this folder: whether it may, by this host's clock. Throws Error(bad_data).
+  static void require_dates(const std::string& folder, const JobKeys& keys, std::time_t now);
 
  private:
+  const JobKeys keys_;
   std::string path_;
 };
 

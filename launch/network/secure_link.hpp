@@ -9,7 +9,7 @@
 namespace troupe {
 
 /// The reason if the other side has keys, and they are not ours: it does not help to try again.
-inline constexpr const char* kOtherKeys = "its keys are another job's, or have expired";
+inline constexpr const char* kOtherKeys = "its keys are another job's";
 
 /// Connects to a job's Gate: TLS 1.3 with the job's certificates, and the token proved by both sides. The future's
 /// value is a local socket that carries what goes through the connection; the caller owns it. Throws through the future

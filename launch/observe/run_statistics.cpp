@@ -61,10 +61,8 @@ void count_events(RunNumbers& n, const std::vector<MetricRecord>& records) {
   for (const auto& record : records) {
     const double gap = or_zero(record.wall_time - before);
     if (record.kind != Kind::start) before = record.wall_time;
-    if (record.kind == Kind::train) {
-      n.steps = std::max(n.steps, record.step);
-      skipped += or_zero(record.value("skipped_steps"));
-    }
+    if (record.kind == Kind::train || record.kind == Kind::end) n.steps = std::max(n.steps, record.step);
+    if (record.kind == Kind::train) skipped += or_zero(record.value("skipped_steps"));
     if (record.kind != Kind::event || record.generation == 0) continue;
     n.hosts.clear();
     for (const auto& place : record.members) n.hosts.push_back(place.host);

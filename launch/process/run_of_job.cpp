@@ -7,13 +7,13 @@
 namespace troupe {
 
 std::string RunOfJob::to_text() const {
-  return job_id + "\n" + folder + "\n" + run_id + "\n" + checkpoint + "\n" + command + "\n";
+  return job_id + "\n" + folder + "\n" + run_id + "\n" + checkpoint + "\n" + outline + "\n";
 }
 
 RunOfJob RunOfJob::from_text(const std::string& text) {
   RunOfJob run;
   std::size_t begin = 0;
-  for (auto* part : {&run.job_id, &run.folder, &run.run_id, &run.checkpoint, &run.command}) {
+  for (auto* part : {&run.job_id, &run.folder, &run.run_id, &run.checkpoint, &run.outline}) {
     const auto end = text.find('\n', begin);
     if (end == std::string::npos) throw Error(ErrorCode::bad_data, "coordinator", "it did not say which run it is of");
     *part = text.substr(begin, end - begin);

@@ -9,7 +9,7 @@ struct RunOfJob {
   std::string folder;      ///< empty: none
   std::string run_id;      ///< of the run's first life
   std::string checkpoint;  ///< that this life goes on from; empty: the program says
-  std::string command;     ///< that was typed on node 0, as the other nodes' has to be; empty: there are none
+  std::string outline;     ///< what all nodes have to have alike (job_outline.hpp); empty: there is one node
 
   /// A line each, and back. Throws Error(bad_data) for another number of lines.
   std::string to_text() const;

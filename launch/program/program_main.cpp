@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <mutex>
 #include <optional>
 #include <random>
@@ -280,6 +281,8 @@ int run_launched(Config config, RankEnvironment place, const std::string& progra
   require_threads(8);
   std::optional<JobKeys> keys;
   if (!place.keys.empty()) keys = KeyFolder::read(place.keys);
+  if (keys && place.coordinator_host.empty() && !place.restarted)
+    KeyFolder::require_dates(place.keys, *keys, std::time(nullptr));
   ActorSystemConfig system_config(true, std::move(keys),
                                   [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); });
   caf::actor_system system(system_config);

@@ -35,7 +35,7 @@ void RunLock::take() {
   std::error_code failure;
   fs::create_directories(folder_, failure);
   if (failure) fail(folder_, failure.value());
-  auto lock = std::make_unique<FolderLock>(folder_ + "/lock", displayable(folder_, 200),
+  auto lock = std::make_unique<FolderLock>(folder_ + "/lock", folder_ + "/lock", displayable(folder_, 200),
                                            "give each run a --run-dir of its own, or leave it out");
   if (begins_) refuse_records_in(folder_);
   lock->sign();

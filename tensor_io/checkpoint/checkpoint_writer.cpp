@@ -83,10 +83,7 @@ CheckpointWriter::CheckpointWriter(std::string directory, std::int64_t keep_last
   if (keep_last_ < 1)
     throw Error(ErrorCode::usage, "writing checkpoints to " + directory_, "keep_last is " + std::to_string(keep_last_),
                 "at least 1 checkpoint must stay");
-  if (!lock_) {
-    lock_ = std::make_shared<DirectoryLock>(directory_);
-    lock_->sign();
-  }
+  if (!lock_) lock_ = std::make_shared<DirectoryLock>(directory_);
   clear_leftovers(under_way);
 }
 

@@ -20,6 +20,7 @@ std::string made(const std::string& directory) {
 
 // A rank that was killed a moment ago may still hold it.
 DirectoryLock::DirectoryLock(const std::string& directory)
-    : lock_(made(directory) + "/.lock", directory, "give each job a checkpoint_dir of its own", {.patience = 5s}) {}
+    : lock_(made(directory), directory + "/.lock", directory, "give each job a checkpoint_dir of its own",
+            {.patience = 5s}) {}
 
 }  // namespace troupe

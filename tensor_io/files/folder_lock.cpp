@@ -33,18 +33,27 @@ std::string own_name() {
   return "process " + std::to_string(::getpid()) + " on " + host + " since " + since;
 }
 
-std::chrono::nanoseconds touched(int fd) {
+// When the file was last touched, by the clock of its file system; -1: it is not there.
+std::chrono::nanoseconds touched(const std::string& file) {
   struct stat facts {};
-  if (::fstat(fd, &facts) != 0) return 0ns;
+  if (::lstat(file.c_str(), &facts) != 0) return -1ns;
   return std::chrono::seconds(facts.st_mtim.tv_sec) + std::chrono::nanoseconds(facts.st_mtim.tv_nsec);
+}
+
+int opened(const std::string& target) {
+  struct stat facts {};
+  const bool is_folder = ::stat(target.c_str(), &facts) == 0 && S_ISDIR(facts.st_mode);
+  const int fd =
+      ::open(target.c_str(), is_folder ? O_RDONLY | O_CLOEXEC : O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+  if (fd < 0) throw_io_error("locking the folder", target, errno);
+  return fd;
 }
 
 }  // namespace
 
-FolderLock::FolderLock(const std::string& file, const std::string& folder, const std::string& remedy, Options options)
-    : file_(file), name_(own_name()), options_(options) {
-  fd_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
-  if (fd_ < 0) throw_io_error("locking the folder", file, errno);
+FolderLock::FolderLock(const std::string& target, const std::string& file, const std::string& folder,
+                       const std::string& remedy, Options options)
+    : file_(file), name_(own_name()), options_(options), fd_(opened(target)) {
   const auto deadline = std::chrono::steady_clock::now() + options_.patience;
   for (auto answer = lock(); answer != Answer::ours; answer = lock()) {
     if (answer == Answer::unknown && take_over()) {
@@ -65,8 +74,7 @@ FolderLock::FolderLock(const std::string& file, const std::string& folder, const
 FolderLock::~FolderLock() {
   if (beat_.joinable()) {
     beat_ = {};
-    if (signature() == name_) [[maybe_unused]]
-      const int cut = ::ftruncate(fd_, 0);  // free at once
+    if (signature() == name_) ::unlink(file_.c_str());  // free at once
   }
   ::close(fd_);
 }
@@ -87,27 +95,32 @@ bool FolderLock::take_over() const {
   return signature() == name_;
 }
 
-// By the clock of the file system's host, which a new file shows.
+// A new file shows what time it is where the file system is.
 bool FolderLock::is_stale() const {
   if (signature().empty()) return true;
   const auto now = file_ + "." + std::to_string(::getpid());
   const int fd = ::open(now.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
   if (fd < 0) throw_io_error("locking the folder", now, errno);
-  const auto age = touched(fd) - touched(fd_);
+  const auto age = touched(now) - touched(file_);
   ::close(fd);
   ::unlink(now.c_str());
   return age >= options_.stale;
 }
 
 void FolderLock::sign() const {
+  const int fd = ::open(file_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
+  if (fd < 0) throw_io_error("signing the folder", file_, errno);
   const auto line = name_ + "\n";
-  if (::ftruncate(fd_, 0) == 0) [[maybe_unused]]
-    const auto written = ::pwrite(fd_, line.data(), line.size(), 0);
+  [[maybe_unused]] const auto written = ::write(fd, line.data(), line.size());
+  ::close(fd);
 }
 
 std::string FolderLock::signature() const {
+  const int fd = ::open(file_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (fd < 0) return {};
   char text[512] = "";
-  const auto n = ::pread(fd_, text, sizeof text - 1, 0);
+  const auto n = ::read(fd, text, sizeof text - 1);
+  ::close(fd);
   std::string line(text, n > 0 ? static_cast<std::size_t>(n) : 0);
   line.resize(std::min(line.size(), line.find('\n')));
   std::erase_if(line, [](char c) { return c < ' ' || c > '~'; });
@@ -115,11 +128,12 @@ std::string FolderLock::signature() const {
 }
 
 void FolderLock::keep_touching() {
-  beat_ = std::jthread([fd = fd_, beat = options_.beat](const std::stop_token& stop) {
+  beat_ = std::jthread([file = file_, beat = options_.beat](const std::stop_token& stop) {
     std::mutex mutex;
     std::condition_variable_any wake;
     std::unique_lock lock(mutex);
-    while (!wake.wait_for(lock, stop, beat, [&] { return stop.stop_requested(); })) ::futimens(fd, nullptr);
+    while (!wake.wait_for(lock, stop, beat, [&] { return stop.stop_requested(); }))
+      ::utimensat(AT_FDCWD, file.c_str(), nullptr, AT_SYMLINK_NOFOLLOW);
   });
 }
 

@@ -5,9 +5,9 @@
 
 namespace troupe {
 
-/// A folder that one job at a time may use, held by a file in it. Locked by flock: free at once when the holder ends,
-/// in whatever way. Where the file system knows no flock the holder signs the file and touches it every `beat`; it is
-/// free `stale` after the last time, at once after an orderly end. Any thread, one at a time.
+/// A folder that one job at a time may use. Locked by flock: free at once when the holder ends, in whatever way. Where
+/// the file system knows no flock the holder signs a file in the folder and touches it every `beat`; the folder is free
+/// `stale` after the last time, at once after an orderly end. Any thread, one at a time.
 class FolderLock {
  public:
   struct Options {
@@ -16,11 +16,13 @@ class FolderLock {
     int (*flock)(int file, int operation) = nullptr;  ///< the system's, unless a test has another
   };
 
-  /// `file` is made where it is missing, its folder has to be there; the user is shown `folder`. Throws
-  /// Error(unavailable) where another process has it, with host, process and since when, and `remedy`; Error(io).
-  FolderLock(const std::string& file, const std::string& folder, const std::string& remedy, Options options);
-  FolderLock(const std::string& file, const std::string& folder, const std::string& remedy)
-      : FolderLock(file, folder, remedy, Options()) {}
+  /// flock is on `target`: the folder itself, or a file in it, made where it is missing. `file`: what is signed, not
+  /// touched before. The user is shown `folder`. Throws Error(unavailable) where another process has it, with what it
+  /// signed and `remedy`; Error(io).
+  FolderLock(const std::string& target, const std::string& file, const std::string& folder, const std::string& remedy,
+             Options options);
+  FolderLock(const std::string& target, const std::string& file, const std::string& folder, const std::string& remedy)
+      : FolderLock(target, file, folder, remedy, Options()) {}
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;

@@ -166,12 +166,13 @@ TEST_CASE("[L8] another job's node with the same port and keys is turned away, a
   make_keys(folder.path());
   testing::RunningProcess first(node_of_two("0", folder.path(), port));
   for (const auto& [words, difference] :
-       {std::pair(node_of_two("1", folder.path(), port, "ours", "32"), "'--batch_size 16 "),
-        std::pair(node_of_two("1", folder.path(), port, "ours", "16", "2"), "'of 1 ranks")}) {
+       {std::pair(node_of_two("1", folder.path(), port, "ours", "32"), "batch_size is '16' there and '32' here"),
+        std::pair(node_of_two("1", folder.path(), port, "ours", "16", "2"),
+                  "--nproc-per-node is '1' there and '2' here")}) {
     const auto stranger = testing::RunningProcess(words).finish();
     INFO(stranger.output);
     CHECK(stranger.code == 2);
-    CHECK_THAT(stranger.output, Catch::Contains("the job at 127.0.0.1:" + port + " was started by another command") &&
+    CHECK_THAT(stranger.output, Catch::Contains("the job at 127.0.0.1:" + port + " is another one: ") &&
                                     Catch::Contains(difference) && Catch::Contains("another --master-port"));
     CHECK(std::count(stranger.output.begin(), stranger.output.end(), '\n') == 1);
   }

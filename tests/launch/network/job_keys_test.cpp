@@ -61,6 +61,42 @@ TEST_CASE("[L08] a job's certificates are of its own authority, and no other job
   CHECK(X509_cmp_time(X509_get0_notAfter(certificate_of(host.certificate).get()), &in_eight_days) < 0);
 }
 
+TEST_CASE("[K03] a job does not begin with keys whose dates are not now's, and says by which clock") {
+  const auto now = std::time(nullptr);
+  const auto refusal = [&](std::time_t made) -> std::string {
+    try {
+      KeyFolder::require_dates("job-keys", KeyMaker().keys_for("a", made), now);
+      return {};
+    } catch (const Error& error) {
+      CHECK(error.code() == ErrorCode::bad_data);
+      return error.what();
+    }
+  };
+  CHECK(refusal(now).empty());
+  CHECK(refusal(now - 6 * 24 * 3600).empty());
+  CHECK(refusal(now + 30 * 60).empty());  // clocks of two hosts
+  CHECK_THAT(refusal(now - 8 * 24 * 3600), Catch::Contains("job-keys: its keys have expired: ") &&
+                                               Catch::Contains("this host's clock says") &&
+                                               Catch::Contains("make new ones: troupe keys DIR"));
+  CHECK_THAT(refusal(now + 2 * 3600), Catch::Contains("its keys begin ") && Catch::Contains("set the clock"));
+}
+
+TEST_CASE("[K03] what a cleaner removes of a job's keys is made again before a process starts") {
+  const KeyFolder folder(KeyMaker().keys_for("a"));
+  const auto key = KeyFolder::read(folder.path()).key;
+  std::filesystem::remove(KeyFolder::key(folder.path()));
+  folder.restore();
+  CHECK(KeyFolder::read(folder.path()).key == key);
+  std::filesystem::remove_all(folder.path());
+  folder.restore();
+  CHECK(KeyFolder::read(folder.path()).key == key);
+  CHECK(mode_of(folder.path()) == 0700);
+  std::filesystem::remove_all(folder.path());
+  std::filesystem::create_directory(folder.path());
+  std::filesystem::permissions(folder.path(), std::filesystem::perms(0777));
+  CHECK_THROWS_WITH(folder.restore(), Catch::Contains("not a folder of this user alone"));
+}
+
 TEST_CASE("[L08] keys lie in a folder that only their user reads, and go with it") {
   const auto keys = KeyMaker().keys_for("a");
   std::string path;

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/checkpoint/directory_lock.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/scratch_directory.hpp"
 
@@ -25,7 +26,7 @@ FolderLock::Options without_locks(std::chrono::milliseconds beat = 5s) {
 
 std::string refusal(const std::string& file, const FolderLock::Options& options) {
   try {
-    const FolderLock lock(file, "the folder", "take another", options);
+    const FolderLock lock(file, file, "the folder", "take another", options);
     return {};
   } catch (const Error& error) {
     CHECK(error.code() == ErrorCode::unavailable);
@@ -44,13 +45,20 @@ TEST_CASE("[R2] a folder is one job's, which a second one is told of, with flock
   const auto file = folder / "lock";
   const auto options = GENERATE(FolderLock::Options(), without_locks());
   {
-    const FolderLock first(file, folder.path(), "", options);
+    const FolderLock first(file, file, folder.path(), "", options);
     first.sign();
     const auto why = refusal(file, options);
     CHECK_THAT(why, Catch::Contains("the folder: another job (process ") && Catch::Contains(" since 20") &&
                         Catch::Contains("has this folder, and goes on; take another"));
   }
   CHECK(refusal(file, options).empty());
+}
+
+TEST_CASE("[R2] a checkpoint folder is locked without a file in it, where flock is known") {
+  const testing::ScratchDirectory folder;
+  const DirectoryLock lock(folder.path());
+  CHECK(std::filesystem::is_empty(folder.path()));
+  CHECK_THAT(refusal(folder.path(), {}), Catch::Contains("another job has this folder"));
 }
 
 TEST_CASE("[R2] where no flock is known a folder is free 30 s after its holder's last sign of life") {
@@ -61,14 +69,13 @@ TEST_CASE("[R2] where no flock is known a folder is free 30 s after its holder's
   CHECK_THAT(refusal(file, without_locks()), Catch::Contains("process 7 on elsewhere"));
   age(file, 31s);
   CHECK(refusal(file, without_locks()).empty());
-  CHECK(std::filesystem::file_size(file) == 0);  // the one that took it over has ended
-  CHECK(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 1);
+  CHECK(std::filesystem::is_empty(folder.path()));  // the one that took it over has ended
 }
 
 TEST_CASE("[R2] where no flock is known the holder touches its file") {
   const testing::ScratchDirectory folder;
   const auto file = folder / "lock";
-  const FolderLock lock(file, folder.path(), "", without_locks(1ms));
+  const FolderLock lock(file, file, folder.path(), "", without_locks(1ms));
   age(file, 60s);
   const auto long_ago = std::filesystem::file_time_type::clock::now() - 30s;
   const auto deadline = std::chrono::steady_clock::now() + 20s;
