@@ -298,7 +298,7 @@ int coordinate(const std::vector<std::string>& words) {
               "--run",
               "--checkpoint",
               "--journal",
-              "--command",
+              "--outline",
               "--min-start",
               "--min-ranks",
               "--max-restarts",

@@ -241,6 +241,11 @@ TEST_CASE("[T08] numbers are means by time, without warm-up, stand-stills and ot
   records.back().ranks[1] = {1, 2, 13};
   CHECK(numbers_of(records).ranks[1].backward_ms == Approx(5));  // 10 steps of 50
   CHECK(numbers_of(records).imbalance == Approx(8.0 / 7 - 1));
+  MetricRecord end;
+  end.kind = MetricRecord::Kind::end;
+  end.step = 74;  // four steps after the last log line
+  records.push_back(end);
+  CHECK(numbers_of(records).steps == 74);
 
   records.push_back(interval(80, 0.2, 0, 1));  // only the last world size counts
   CHECK(numbers_of(records).world_size == 1);
