@@ -19,4 +19,4 @@ string(REGEX MATCH "^[0-9]+\\.[0-9]+" TROUPE_LIBTORCH_VERSION ${LibTorch_VERSION
 configure_package_config_file(cmake/troupeConfig.cmake.in ${CMAKE_BINARY_DIR}/troupeConfig.cmake INSTALL_DESTINATION ${package_folder})
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/troupeConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_BINARY_DIR}/troupeConfig.cmake ${CMAKE_BINARY_DIR}/troupeConfigVersion.cmake
-  cmake/FindCAF.cmake cmake/FindCudaWheels.cmake cmake/FindHttplib.cmake cmake/FindLibTorch.cmake cmake/FindTurboJPEG.cmake DESTINATION ${package_folder})
+  cmake/FindCAF.cmake cmake/FindCudaWheels.cmake cmake/FindHttplib.cmake cmake/FindLibTorch.cmake cmake/FindMicrohttpd.cmake cmake/FindTurboJPEG.cmake DESTINATION ${package_folder})

@@ -12,7 +12,9 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <list>
 #include <random>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -28,7 +30,8 @@ using namespace std::chrono_literals;
 constexpr auto kPatience = 5s;       // for a connection, and for each answer
 constexpr auto kLongestVisit = 90s;  // a whole measurement
 constexpr std::size_t kTokenDigits = 32;
-constexpr int kRoundTrips = 51;
+constexpr std::size_t kRoundTrips = 51;
+constexpr std::size_t kVisitors = 64;
 
 struct Socket {
   int fd = -1;
@@ -95,31 +98,52 @@ std::string new_token() {
   return digits;
 }
 
-// Token, pings, then data until the other side ends its direction; the answer is how much came.
-void serve_visitor(int fd, const std::string& token, const std::atomic<bool>& stop) {
-  set_patience(fd);
-  char said[kTokenDigits];
-  if (!receive_all(fd, said, sizeof said)) return;
-  unsigned difference = 0;
-  for (std::size_t i = 0; i < kTokenDigits; ++i) difference |= static_cast<unsigned char>(said[i] ^ token[i]);
-  if (difference != 0 || !send_all(fd, "k", 1)) return;
-  char ping = 0;
-  for (int i = 0; i < kRoundTrips; ++i) {
-    if (!receive_all(fd, &ping, 1) || !send_all(fd, &ping, 1)) return;
-  }
-  std::uint64_t count = 0;
-  std::vector<char> block(1 << 18);
-  for (const auto begin = Clock::now(); !stop && Clock::now() < begin + kLongestVisit;) {
-    const auto n = ::recv(fd, block.data(), block.size(), 0);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return;
+// A visitor as the server sees it: the token, then pings, which are sent back, then data until the other side ends its
+// direction. The answer to these is how many bytes came. Nothing here waits for the visitor.
+class Visitor {
+ public:
+  explicit Visitor(int fd) : connection_(fd) {}
+  int fd() const noexcept { return connection_.fd; }
+  bool has_token() const noexcept { return said_.size() == kTokenDigits; }
+  bool is_late(Clock::time_point now) const { return now > begun_ + (has_token() ? kLongestVisit : kPatience); }
+
+  // Reads what has come, through `block`. False: the visit is over.
+  bool read(std::string_view token, std::vector<char>& block) {
+    const auto n = ::recv(fd(), block.data(), block.size(), 0);
+    if (n < 0) return errno == EINTR || errno == EAGAIN;
     if (n == 0) {
-      send_all(fd, &count, sizeof count);
-      return;
+      if (pings_ == kRoundTrips) send_all(fd(), &count_, sizeof count_);
+      return false;
     }
-    count += static_cast<std::uint64_t>(n);
+    std::string_view came(block.data(), static_cast<std::size_t>(n));
+    const auto take = [&](std::size_t most) {
+      const auto taken = came.substr(0, most);
+      came.remove_prefix(taken.size());
+      return taken;
+    };
+    if (!has_token()) {
+      said_ += take(kTokenDigits - said_.size());
+      if (has_token() && (!is_same(said_, token) || !send_all(fd(), "k", 1))) return false;
+    }
+    const auto pings = take(kRoundTrips - pings_);
+    pings_ += pings.size();
+    count_ += came.size();
+    return send_all(fd(), pings.data(), pings.size());
   }
-}
+
+ private:
+  static bool is_same(std::string_view a, std::string_view b) {
+    unsigned difference = 0;
+    for (std::size_t i = 0; i < kTokenDigits; ++i) difference |= static_cast<unsigned char>(a[i] ^ b[i]);
+    return difference == 0;
+  }
+
+  const Socket connection_;
+  const Clock::time_point begun_ = Clock::now();
+  std::string said_;
+  std::size_t pings_ = 0;
+  std::uint64_t count_ = 0;
+};
 
 [[noreturn]] void unreachable(const std::string& where, const std::string& cause) {
   throw Error(ErrorCode::unavailable, where, cause,
@@ -155,7 +179,7 @@ TcpProbeServer::TcpProbeServer(const std::string& address) : token_(new_token())
   sockaddr_storage bound{};
   socklen_t bytes = sizeof bound;
   if (listener.fd < 0 || ::bind(listener.fd, found.first->ai_addr, found.first->ai_addrlen) != 0 ||
-      ::listen(listener.fd, 8) != 0 ||
+      ::listen(listener.fd, SOMAXCONN) != 0 ||
       ::getsockname(listener.fd, reinterpret_cast<sockaddr*>(&bound), &bytes) != 0) {  // NOLINT: the sockets API
     throw Error(ErrorCode::unavailable, displayable(address), std::string("cannot be bound: ") + std::strerror(errno),
                 "give an address that this host has (address=A in the host list)");
@@ -173,11 +197,35 @@ TcpProbeServer::~TcpProbeServer() {
 }
 
 void TcpProbeServer::serve() const {
+  std::list<Visitor> visitors;  // the oldest first
+  std::vector<char> block(1 << 18);
+  const auto make_place = [&] {
+    if (visitors.size() < kVisitors) return true;
+    const auto oldest = std::find_if(visitors.begin(), visitors.end(), [](const auto& v) { return !v.has_token(); });
+    if (oldest == visitors.end()) return false;
+    visitors.erase(oldest);
+    return true;
+  };
   while (!stop_) {
-    pollfd ready{listener_, POLLIN, 0};
-    if (::poll(&ready, 1, 100) != 1) continue;
-    const Socket visitor(::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC));
-    if (visitor.fd >= 0) serve_visitor(visitor.fd, token_, stop_);
+    std::vector<pollfd> ready{{listener_, POLLIN, 0}};
+    for (const auto& visitor : visitors) ready.push_back({visitor.fd(), POLLIN, 0});
+    if (::poll(ready.data(), ready.size(), 100) < 0) continue;
+    auto event = ready.begin() + 1;
+    const auto now = Clock::now();
+    for (auto visitor = visitors.begin(); visitor != visitors.end(); ++event) {
+      const bool stays = !visitor->is_late(now) && (event->revents == 0 || visitor->read(token_, block));
+      visitor = stays ? std::next(visitor) : visitors.erase(visitor);
+    }
+    if (ready.front().revents == 0) continue;
+    const int fd = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0) continue;
+    if (!make_place()) {
+      ::close(fd);
+      continue;
+    }
+    const int one = 1;
+    ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    visitors.emplace_back(fd);
   }
 }
 
@@ -191,7 +239,7 @@ LinkMeasure measure_link(const std::string& address, std::uint16_t port, const s
   if (!send_all(connection.fd, token.data(), token.size()) || !receive_all(connection.fd, &answer, 1))
     unreachable(where, "it did not take the token");
   std::vector<std::chrono::nanoseconds> trips;
-  for (int i = 0; i < kRoundTrips; ++i) {
+  for (std::size_t i = 0; i < kRoundTrips; ++i) {
     const auto begin = Clock::now();
     if (!send_all(connection.fd, "p", 1) || !receive_all(connection.fd, &answer, 1))
       unreachable(where, "the connection ended, or stood still for 5 s");

@@ -13,8 +13,9 @@ struct LinkMeasure {
   double bytes_per_second = 0;
 };
 
-/// Answers measurements on one address until it is destroyed. Whoever connects must first say its token, within 5 s;
-/// one at a time is served, and what it sends is counted and thrown away. Its thread owns the socket.
+/// Answers measurements on one address until it is destroyed. A visitor must first send the token, within 5 s, and
+/// leave within 90 s; what it sends is counted and thrown away. At most 64 visitors are served side by side: the oldest
+/// of those without the token makes place for a new one. Its thread owns the socket.
 class TcpProbeServer {
  public:
   /// `address` is a name or an address of this host. Throws Error(unavailable).

@@ -101,12 +101,16 @@ RunLog::RunLog(Rank& rank, Voice voice)
 }
 
 void RunLog::open_page() {
-  page_ = std::make_shared<MetricsPage>(static_cast<std::uint16_t>(rank_.config().metrics_port),
-                                        system_of(rank_).options().job_id);
+  const auto& options = system_of(rank_).options();
+  const auto page = std::make_shared<MetricsPage>(static_cast<std::uint16_t>(rank_.config().metrics_port),
+                                                  options.job_id, options.page_token);
+  if (voice_ == Voice::console) console_->line("live page: " + page->address());
+  page_ = page;
 }
 
 void RunLog::begin_run() {
   const auto& config = rank_.config();
+  if (!config.mlflow_uri.empty()) MlflowClient::server_of(config.mlflow_uri);
   if (config.metrics_port > 0) open_page();
   if (config.run_dir.empty()) return;
   const auto& options = system_of(rank_).options();
@@ -132,16 +136,17 @@ std::vector<std::shared_ptr<MetricSink>> RunLog::open_sinks() {
     sinks.push_back(std::make_shared<JsonLines>(config.run_dir + "/metrics.jsonl"));
     if (config.tensorboard) sinks.push_back(std::make_shared<EventFile>(config.run_dir + "/tensorboard"));
   }
-  if (!page_ &&
-      config.metrics_port > 0) {  // this process became rank 0 in the course of the job, and is not to fail for a port
+  // This process may have become rank 0 in the course of the job, which is not to fail for a port or an address.
+  const auto open = [&](const auto& make) {
     try {
-      open_page();
+      make();
     } catch (const Error& error) {
       warn(error.what());
     }
-  }
+  };
+  if (!page_ && config.metrics_port > 0) open([&] { open_page(); });
   if (page_) sinks.push_back(page_);
-  if (!config.mlflow_uri.empty()) sinks.push_back(std::make_shared<MlflowSink>(mlflow_run_of(rank_)));
+  if (!config.mlflow_uri.empty()) open([&] { sinks.push_back(std::make_shared<MlflowSink>(mlflow_run_of(rank_))); });
   return sinks;
 }
 

@@ -10,6 +10,7 @@
 #include "launch/network/join_proof.hpp"
 #include "launch/network/passage.hpp"
 #include "launch/network/refusals.hpp"
+#include "launch/process/peer_user.hpp"
 #include "tensor_io/base/error.hpp"
 
 namespace troupe {
@@ -66,6 +67,8 @@ struct Gate::State : std::enable_shared_from_this<Gate::State> {
     if (failure) return refuse("an unknown address", "gone at once", false);
     const auto address = peer.address().to_string();
     if (!limit.may_try(address, Clock::now())) return refuse(address, "too many attempts", false);
+    if (options.owner && user_of_peer(*reinterpret_cast<const sockaddr_in*>(peer.data()), port) != options.owner)
+      return refuse(address, "a process of another user", true);
     set_up(socket);
     make_place(address);
     if (tls) {

@@ -1,4 +1,6 @@
 #pragma once
+#include <sys/types.h>
+
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -15,6 +17,7 @@ struct GateOptions {
   std::string address = "127.0.0.1";
   std::uint16_t port = 0;                     ///< 0: any
   std::optional<JobKeys> keys;                ///< none: plain TCP, and only frames are checked
+  std::optional<uid_t> owner;                 ///< on loopback: only this user's processes come in; none: all users'
   std::string inside;                         ///< the name of the local socket (abstract, Linux) where CAF listens
   std::chrono::milliseconds patience{5'000};  ///< for a peer to get through TLS, the proof and CAF's own handshake
   std::size_t waiting = 256;                  ///< peers on their way through; the oldest makes place

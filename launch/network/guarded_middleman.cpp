@@ -166,7 +166,11 @@ std::uint16_t GuardedMiddleman::publish(const caf::strong_actor_ptr& actor, std:
   GateOptions options;
   options.address = address;
   options.port = port;
-  if (keys_) options.keys = *keys_;
+  if (keys_) {
+    options.keys = *keys_;
+  } else if (asio::ip::make_address(address).is_loopback()) {
+    options.owner = ::geteuid();
+  }
   options.inside = inside;
   options.log = log_;
   thread.gate.emplace(thread.io, options);

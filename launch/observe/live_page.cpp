@@ -24,21 +24,22 @@ void LiveRecords::add(const MetricRecord& record) {
   }
 }
 
-std::string LiveRecords::from(std::int64_t after) const {
+std::string LiveRecords::from(std::int64_t after, std::size_t most_bytes) const {
   const std::lock_guard lock(mutex_);
   const auto next = first_ + static_cast<std::int64_t>(lines_.size());
-  std::string text =
-      "{\"job_id\":" + nlohmann::json(job_id_).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
-      ",\"life\":" + std::to_string(::getpid()) + ",\"next\":" + std::to_string(next) + ",\"records\":[";
+  std::string text;
   bool comma = false;
   const auto append = [&](const std::string& line) {
     if (std::exchange(comma, true)) text += ",\n";
     text += line;
   };
   if (membership_at_ >= after && membership_at_ < first_) append(membership_);
-  const auto begin = std::clamp(after, first_, next) - first_;
-  for (auto i = static_cast<std::size_t>(begin); i < lines_.size(); ++i) append(lines_[i]);
-  return text + "]}";
+  auto i = static_cast<std::size_t>(std::clamp(after, first_, next) - first_);
+  while (i < lines_.size() && text.size() < most_bytes) append(lines_[i++]);
+  return "{\"job_id\":" + nlohmann::json(job_id_).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
+         ",\"life\":" + std::to_string(::getpid()) +
+         ",\"next\":" + std::to_string(first_ + static_cast<std::int64_t>(i)) +
+         ",\"more\":" + (i < lines_.size() ? "true" : "false") + ",\"records\":[" + text + "]}";
 }
 
 }  // namespace troupe

@@ -20,10 +20,10 @@ class LiveRecords {
   explicit LiveRecords(std::string job_id, std::size_t most_bytes = std::size_t{4} << 20)
       : job_id_(std::move(job_id)), most_(most_bytes) {}
   void add(const MetricRecord& record);
-  /// `{"job_id": …, "life": …, "next": N, "records": […]}`: those with a number from `after` on; ask with `after=N` the
-  /// next time. A reader whose `life` was another begins anew: another process is rank 0. The last change of membership
-  /// stays, however old it is.
-  std::string from(std::int64_t after) const;
+  /// `{"job_id": …, "life": …, "next": N, "more": …, "records": […]}`: those with a number from `after` on; ask with
+  /// `after=N` the next time. A reader whose `life` was another begins anew: another process is rank 0. The last change
+  /// of membership stays, however old it is. An answer ends after `most_bytes`; there is `more` then.
+  std::string from(std::int64_t after, std::size_t most_bytes = std::size_t{256} << 10) const;
 
  private:
   const std::string job_id_;

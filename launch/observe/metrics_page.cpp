@@ -1,33 +1,63 @@
 #include "launch/observe/metrics_page.hpp"
 
-#include <sys/socket.h>
-
-#include <cerrno>
-#include <chrono>
-#include <cstring>
-#include <map>
-#include <mutex>
-#include <thread>
-
-#include <httplib.h>
+#include <microhttpd.h>
+#include <netinet/in.h>
 #include <prometheus/gauge.h>
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
-#include <charconv>
 
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <map>
+#include <string_view>
+#include <utility>
+
+#include "launch/network/job_keys.hpp"
 #include "launch/observe/live_page.hpp"
+#include "launch/process/peer_user.hpp"
 #include "tensor_io/base/error.hpp"
 
 namespace troupe {
 
-using namespace std::chrono_literals;
-
 namespace {
 
+struct Answer {
+  unsigned status = MHD_HTTP_OK;
+  std::string text;
+  const char* type = "text/plain";
+  std::map<const char*, const char*> headers;
+};
+
 // A Host header, with a port or without. Prometheus and browsers send one.
-bool is_loopback(const std::string& host) {
+bool is_loopback(std::string_view host) {
   const auto name = host.starts_with("[") ? host.substr(0, host.find(']') + 1) : host.substr(0, host.find(':'));
   return name.empty() || name == "127.0.0.1" || name == "localhost" || name == "[::1]";
+}
+
+std::string_view value_of(MHD_Connection* connection, MHD_ValueKind kind, const char* name) {
+  const char* value = MHD_lookup_connection_value(connection, kind, name);
+  return value == nullptr ? std::string_view() : value;
+}
+
+std::string_view token_of(MHD_Connection* connection) {
+  constexpr std::string_view kScheme = "Bearer ";
+  const auto header = value_of(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
+  return header.starts_with(kScheme) ? header.substr(kScheme.size())
+                                     : value_of(connection, MHD_GET_ARGUMENT_KIND, "token");
+}
+
+MHD_Result send(MHD_Connection* connection, Answer answer) {
+  auto* response = MHD_create_response_from_buffer(answer.text.size(), answer.text.data(), MHD_RESPMEM_MUST_COPY);
+  if (response == nullptr) return MHD_NO;  // ends the connection
+  answer.headers.insert({{MHD_HTTP_HEADER_CONTENT_TYPE, answer.type},
+                         {MHD_HTTP_HEADER_CONNECTION, "close"},
+                         {MHD_HTTP_HEADER_CACHE_CONTROL, "no-store"},
+                         {"X-Content-Type-Options", "nosniff"}});
+  for (const auto& [name, value] : answer.headers) MHD_add_response_header(response, name, value);
+  const auto sent = MHD_queue_response(connection, answer.status, response);
+  MHD_destroy_response(response);
+  return sent;
 }
 
 }  // namespace
@@ -37,71 +67,98 @@ struct MetricsPage::Impl {
   std::map<const MetricName*, prometheus::Gauge*> gauges;
   prometheus::Gauge *step = nullptr, *epoch = nullptr;
   LiveRecords live;
-  httplib::Server server;
-  std::thread thread;
+  const std::uint16_t port;
+  const std::string token;
+  const uid_t owner;
+  MHD_Daemon* daemon = nullptr;
+  // The daemon's thread.
+  bool owner_comes = false;  // of the connection that is being accepted
+  unsigned others = 0;       // connections of other users
 
-  explicit Impl(const std::string& job_id) : live(job_id) {}
+  Impl(std::uint16_t own_port, const std::string& job_id, std::string secret, uid_t user)
+      : live(job_id), port(own_port), token(std::move(secret)), owner(user) {}
+  ~Impl() {
+    if (daemon != nullptr) MHD_stop_daemon(daemon);  // ends all connections
+  }
 
   prometheus::Gauge& add(const char* name, const char* help, const prometheus::Labels& labels = {}) {
     return prometheus::BuildGauge().Name(name).Help(help).Register(registry).Add(labels);
   }
+
+  std::string scrape() const { return prometheus::TextSerializer().Serialize(registry.Collect()); }
+
+  bool listen() {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    daemon = MHD_start_daemon(MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL, port, &admit, this, &answer, this,
+                              MHD_OPTION_SOCK_ADDR, &address, MHD_OPTION_NOTIFY_CONNECTION, &count, this,
+                              MHD_OPTION_CONNECTION_LIMIT, kPlaces, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                              std::size_t{kBytesOfRequest}, MHD_OPTION_CONNECTION_TIMEOUT, kSilence, MHD_OPTION_END);
+    return daemon != nullptr;
+  }
+
+  // A new connection: `admit`, then `count`.
+  static MHD_Result admit(void* self, const sockaddr* peer, socklen_t) {
+    auto& impl = *static_cast<Impl*>(self);
+    impl.owner_comes =
+        user_of_peer(*reinterpret_cast<const sockaddr_in*>(peer), impl.port) == impl.owner;  // NOLINT: the sockets API
+    return impl.owner_comes || (!impl.token.empty() && impl.others < kPlacesOfOthers) ? MHD_YES : MHD_NO;
+  }
+  static void count(void* self, MHD_Connection*, void** is_owner, MHD_ConnectionNotificationCode event) {
+    auto& impl = *static_cast<Impl*>(self);
+    if (event == MHD_CONNECTION_NOTIFY_STARTED) *is_owner = impl.owner_comes ? self : nullptr;
+    if (*is_owner == nullptr) impl.others += event == MHD_CONNECTION_NOTIFY_STARTED ? 1 : -1;
+  }
+
+  // Called when a request's header is there: with an answer now, its body is not read.
+  static MHD_Result answer(void* self, MHD_Connection* connection, const char* path, const char* method, const char*,
+                           const char*, std::size_t*, void**) {
+    return send(connection, static_cast<Impl*>(self)->answer_to(connection, path, method));
+  }
+  Answer answer_to(MHD_Connection* connection, std::string_view path, std::string_view method) {
+    if (method != MHD_HTTP_METHOD_GET && method != MHD_HTTP_METHOD_HEAD)
+      return {MHD_HTTP_METHOD_NOT_ALLOWED, "only GET and HEAD\n", "text/plain", {{"Allow", "GET, HEAD"}}};
+    if (!is_loopback(value_of(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_HOST)))
+      return {MHD_HTTP_FORBIDDEN, "this page is for 127.0.0.1 and localhost\n"};
+    const auto said = token_of(connection);
+    const auto* visitor = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    if (said.empty() ? visitor->socket_context == nullptr : token.empty() || !equal_secrets(said, token))
+      return {MHD_HTTP_FORBIDDEN, "the page's address, with its token, is in the run's output: live page: ...\n"};
+    if (path == "/")  // nothing from elsewhere, and nothing that a record might smuggle in
+      return {MHD_HTTP_OK,
+              std::string(live_page()),
+              "text/html; charset=utf-8",
+              {{"Content-Security-Policy",
+                "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+                "frame-ancestors 'none'"},
+               {"Referrer-Policy", "no-referrer"}}};
+    if (path == "/records") {
+      const auto asked = value_of(connection, MHD_GET_ARGUMENT_KIND, "after");
+      std::int64_t after = 0;
+      std::from_chars(asked.data(), asked.data() + asked.size(), after);  // what is no number asks for all
+      return {MHD_HTTP_OK, live.from(after), "application/json"};
+    }
+    if (path == "/metrics") return {MHD_HTTP_OK, scrape(), "text/plain; version=0.0.4"};
+    return {MHD_HTTP_NOT_FOUND, "there are /, /records and /metrics\n"};
+  }
 };
 
-MetricsPage::MetricsPage(std::uint16_t port, const std::string& job_id) : impl_(std::make_unique<Impl>(job_id)) {
+MetricsPage::MetricsPage(std::uint16_t port, const std::string& job_id, std::string token, uid_t owner)
+    : impl_(std::make_unique<Impl>(port, job_id, std::move(token), owner)) {
   impl_->add("troupe_run_info", "1, labelled with the job.", {{"job_id", job_id}}).Set(1);
   impl_->step = &impl_->add("troupe_step", "Optimizer steps done in the run.");
   impl_->epoch = &impl_->add("troupe_epoch", "Passes over the data, begun or done.");
-  auto& server = impl_->server;
-  server.new_task_queue = [] { return new httplib::ThreadPool(3); };
-  // Not the library's SO_REUSEPORT: with it a second run would share the port silently.
-  server.set_socket_options([](auto socket) {
-    const int yes = 1;
-    ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  });
-  server.set_read_timeout(2s);
-  server.set_write_timeout(2s);
-  server.set_keep_alive_max_count(1);
-  server.set_payload_max_length(1 << 10);
-  server.set_pre_routing_handler([](const httplib::Request& request, httplib::Response& response) {
-    response.set_header("X-Content-Type-Options", "nosniff");
-    response.set_header("Cache-Control", "no-store");
-    if (is_loopback(request.get_header_value("Host"))) return httplib::Server::HandlerResponse::Unhandled;
-    response.status = 403;
-    response.set_content("this page is for 127.0.0.1 and localhost\n", "text/plain");
-    return httplib::Server::HandlerResponse::Handled;
-  });
-  server.Get("/", [](const httplib::Request&, httplib::Response& response) {
-    // Nothing from elsewhere, and nothing that a record might smuggle in.
-    response.set_header("Content-Security-Policy",
-                        "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; style-src "
-                        "'unsafe-inline'; frame-ancestors 'none'");
-    response.set_content(live_page().data(), live_page().size(), "text/html; charset=utf-8");
-  });
-  server.Get("/records", [this](const httplib::Request& request, httplib::Response& response) {
-    const auto asked = request.get_param_value("after");
-    std::int64_t after = 0;
-    std::from_chars(asked.data(), asked.data() + asked.size(), after);  // what is no number asks for all
-    response.set_content(records(after), "application/json");
-  });
-  server.Get("/metrics", [this](const httplib::Request&, httplib::Response& response) {
-    response.set_content(text(), "text/plain; version=0.0.4");
-  });
-  if (!server.bind_to_port("127.0.0.1", port)) {
+  if (!impl_->listen()) {
     const int error = errno;
     throw Error(ErrorCode::unavailable, "metrics_port",
                 "port " + std::to_string(port) + " of 127.0.0.1: " + std::strerror(error),
                 "choose another --metrics_port, or 0 for none");
   }
-  impl_->thread = std::thread([this] { impl_->server.listen_after_bind(); });
 }
 
-MetricsPage::~MetricsPage() {
-  // stop() has no effect on a server that is not running yet.
-  const auto deadline = std::chrono::steady_clock::now() + 2s;
-  while (!impl_->server.is_running() && std::chrono::steady_clock::now() < deadline) std::this_thread::sleep_for(1ms);
-  impl_->server.stop();
-  impl_->thread.join();
-}
+MetricsPage::~MetricsPage() = default;
 
 void MetricsPage::write(const MetricRecord& record) {
   impl_->live.add(record);
@@ -114,8 +171,13 @@ void MetricsPage::write(const MetricRecord& record) {
   }
 }
 
+std::string MetricsPage::address() const {
+  return "http://127.0.0.1:" + std::to_string(impl_->port) + "/" +
+         (impl_->token.empty() ? "" : "?token=" + impl_->token);
+}
+
 std::string MetricsPage::records(std::int64_t after) const { return impl_->live.from(after); }
 
-std::string MetricsPage::text() const { return prometheus::TextSerializer().Serialize(impl_->registry.Collect()); }
+std::string MetricsPage::text() const { return impl_->scrape(); }
 
 }  // namespace troupe

@@ -1,4 +1,7 @@
 #pragma once
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -8,16 +11,25 @@
 namespace troupe {
 
 /// A small server on the loopback interface: / is a page that follows the run, /records what it asks for, /metrics
-/// Prometheus's, the last value of every metric. It has three threads of its own, since a browser keeps connections
-/// ready; clients that dawdle keep other clients waiting and nobody else. A request whose Host is no name of this
-/// machine's loopback interface is refused: a page from elsewhere may not have its name resolved to here.
+/// Prometheus's, the last value of every metric. It has one thread. It answers GET and HEAD, and reads no request's
+/// body. A request is answered if its process is the owner's, or if it has the token: `?token=T`, or `Authorization:
+/// Bearer T`. A wrong token is refused, whichever user sends it. So is a Host that is no name of this machine's
+/// loopback interface: a page from elsewhere may not have its name resolved to here.
+///
+/// At most kPlaces connections are open, kPlacesOfOthers of them by other users; each has kBytesOfRequest for its
+/// request and kSilence between two bytes.
 class MetricsPage final : public MetricSink {
  public:
-  /// Listens when it returns. Throws Error(unavailable) where the port is taken.
-  MetricsPage(std::uint16_t port, const std::string& job_id);
+  static constexpr unsigned kPlaces = 32, kPlacesOfOthers = 8, kBytesOfRequest = 16 << 10, kSilence = 5;  // seconds
+
+  /// Listens when it returns. Without a token only the owner's processes read it. Throws Error(unavailable) if the port
+  /// is taken.
+  MetricsPage(std::uint16_t port, const std::string& job_id, std::string token = {}, uid_t owner = ::geteuid());
   ~MetricsPage() override;
   const char* name() const noexcept override { return "live page"; }
   void write(const MetricRecord& record) override;
+  /// For any user's browser: with the token.
+  std::string address() const;
   /// What a scrape would get now, in Prometheus's text format.
   std::string text() const;
   /// What the live page would get that asks for the records from number `after` on (LiveRecords).

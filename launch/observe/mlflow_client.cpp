@@ -1,14 +1,18 @@
 #include "launch/observe/mlflow_client.hpp"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <string_view>
 
 #include <httplib.h>
 #include <nlohmann/json.hpp>
 
+#include "launch/observe/bounded_answer.hpp"
 #include "launch/process/displayable.hpp"
 #include "tensor_io/base/error.hpp"
 
@@ -52,6 +56,34 @@ const char* variable(const char* name) {
   return value != nullptr && *value != '\0' ? value : nullptr;
 }
 
+bool is_set(const char* name) {
+  const char* value = variable(name);
+  return value != nullptr && std::string_view(value) == "1";
+}
+
+// Of a server without its scheme, HOST:PORT. A name may lead anywhere, only localhost does not.
+bool is_this_machine(std::string_view server) {
+  const auto host = std::string(server.starts_with("[") ? server.substr(0, server.find(']') + 1)
+                                                        : server.substr(0, server.find(':')));
+  in_addr address{};
+  return host == "localhost" || host == "[::1]" ||
+         (::inet_pton(AF_INET, host.c_str(), &address) == 1 && ntohl(address.s_addr) >> 24 == 127);
+}
+
+// Ends no text in a filter, whose strings have no escapes.
+std::string percent_encoded(const std::string& text) {
+  constexpr std::string_view kPlain = "-._:/", kDigits = "0123456789ABCDEF";
+  std::string encoded;
+  for (const unsigned char c : text) {
+    if (std::isalnum(c) || kPlain.find(static_cast<char>(c)) != kPlain.npos) {
+      encoded += static_cast<char>(c);
+    } else {
+      encoded += {'%', kDigits[c >> 4], kDigits[c & 15]};
+    }
+  }
+  return encoded;
+}
+
 }  // namespace
 
 struct MlflowClient::Connection {
@@ -76,6 +108,10 @@ struct MlflowClient::Connection {
 
   json answer(const std::string& call, const httplib::Result& result, bool may_be_missing) const {
     if (stopped) throw Error(ErrorCode::interrupted, uri, "the run is over");
+    if (result.error() == httplib::Error::Canceled)
+      throw Error(ErrorCode::unavailable, uri,
+                  call + ": its answer is longer than " + std::to_string(kMostBytes >> 20) + " MiB",
+                  "is this an MLflow tracking server?");
     if (!result)
       throw Error(ErrorCode::unavailable, uri, httplib::to_string(result.error()),
                   "start the server, or leave --mlflow_uri out");
@@ -93,27 +129,43 @@ struct MlflowClient::Connection {
         remedy);
   }
   json post(const std::string& call, const json& body) {
-    return answer(call,
-                  client.Post(prefix + "/api/2.0/mlflow/" + call,
-                              body.dump(-1, ' ', false, json::error_handler_t::replace), "application/json"),
-                  false);
+    httplib::Request request;
+    request.method = "POST";
+    request.path = path_of(call);
+    request.headers = {{"Content-Type", "application/json"}};
+    request.body = body.dump(-1, ' ', false, json::error_handler_t::replace);
+    return answer(call, bounded_answer(client, request, kMostBytes), false);
   }
   json get(const std::string& call, const httplib::Params& parameters) {
-    return answer(call, client.Get(prefix + "/api/2.0/mlflow/" + call, parameters, httplib::Headers{}), true);
+    httplib::Request request;
+    request.method = "GET";
+    request.path = httplib::append_query_params(path_of(call), parameters);
+    return answer(call, bounded_answer(client, request, kMostBytes), true);
   }
+  std::string path_of(const std::string& call) const { return prefix + "/api/2.0/mlflow/" + call; }
 };
 
-MlflowClient::MlflowClient(MlflowRunInfo info) : info_(std::move(info)) {
-  const auto scheme = info_.uri.find("://");
-  const auto server = info_.uri.substr(0, info_.uri.find('/', scheme == std::string::npos ? 0 : scheme + 3));
+std::string MlflowClient::server_of(const std::string& uri) {
+  const auto scheme = uri.find("://");
+  const auto server = uri.substr(0, uri.find('/', scheme == std::string::npos ? 0 : scheme + 3));
   if (!server.starts_with("http://") && !server.starts_with("https://"))
-    throw Error(ErrorCode::usage, "mlflow_uri", "'" + info_.uri + "' is no http:// or https:// address",
+    throw Error(ErrorCode::usage, "mlflow_uri", "'" + displayable(uri, 200) + "' is no http:// or https:// address",
                 "for example http://127.0.0.1:5000");
   if (server.find('@') != std::string::npos)
     throw Error(ErrorCode::usage, "mlflow_uri", "it would be written to the run's folder, password and all",
                 "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead");
-  connection_ = std::make_unique<Connection>(info_.uri, server);
+  for (const char* secret : {"MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_PASSWORD"}) {
+    if (variable(secret) != nullptr && server.starts_with("http://") && !is_this_machine(server.substr(7)) &&
+        !is_set("TROUPE_INSECURE_MLFLOW"))
+      throw Error(ErrorCode::usage, "mlflow_uri",
+                  secret + std::string(" would go to ") + displayable(server, 200) + " in plain text",
+                  "give its https:// address; on a network that you trust set TROUPE_INSECURE_MLFLOW=1");
+  }
+  return server;
 }
+
+MlflowClient::MlflowClient(MlflowRunInfo info)
+    : info_(std::move(info)), connection_(std::make_unique<Connection>(info_.uri, server_of(info_.uri))) {}
 
 MlflowClient::~MlflowClient() = default;
 
@@ -129,9 +181,9 @@ std::string MlflowClient::find_experiment() {
 }
 
 MlflowClient::FoundRun MlflowClient::find_run(const std::string& experiment) {
-  const json query{{"experiment_ids", {experiment}},
-                   {"filter", "tags.`troupe.run_id` = '" + info_.run_id + "'"},
-                   {"max_results", 1}};
+  const auto run_id = percent_encoded(info_.run_id);
+  const json query{
+      {"experiment_ids", {experiment}}, {"filter", "tags.`troupe.run_id` = '" + run_id + "'"}, {"max_results", 1}};
   const auto answer = connection_->post("runs/search", query);
   if (answer.contains("runs") && !answer["runs"].empty()) {
     const auto& run = answer["runs"][0];
@@ -142,7 +194,7 @@ MlflowClient::FoundRun MlflowClient::find_run(const std::string& experiment) {
     return found;
   }
   auto tags = info_.tags;
-  tags["troupe.run_id"] = info_.run_id;
+  tags["troupe.run_id"] = run_id;
   const json run{
       {"experiment_id", experiment}, {"start_time", now_ms()}, {"run_name", info_.run_name}, {"tags", pairs(tags)}};
   return {connection_->post("runs/create", run).at("run").at("info").at("run_id"), {}};

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstddef>
 #include <map>
 #include <memory>
 #include <string>
@@ -13,7 +14,7 @@ struct MlflowRunInfo {
   std::string uri;  ///< of the tracking server: http://127.0.0.1:5000, https://host/prefix
   std::string experiment = "Default";
   std::string run_name;
-  std::string run_id;  ///< a tag: a rank 0 that takes over, and a further life of the run, find it by it
+  std::string run_id;  ///< a tag, percent-encoded: a rank 0 that takes over, and a further life of the run, find it
   std::map<std::string, std::string> tags, parameters;
   std::string kept;  ///< the file that has the same records; empty if none has
 };
@@ -22,10 +23,15 @@ struct MlflowRunInfo {
 /// throws Error (unavailable) with what the server said.
 ///
 /// MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, are sent along as MLflow's own
-/// clients do.
+/// clients do: over https, to this machine, or with TROUPE_INSECURE_MLFLOW=1. An answer is read up to kMostBytes.
 class MlflowClient {
  public:
-  /// Throws Error(usage) for a URI that is none, or that has a password in it.
+  static constexpr std::size_t kMostBytes = std::size_t{16} << 20;
+
+  /// Throws Error(usage) for a URI that is none, that has a password in it, or to which a password would go in plain
+  /// text. Returns its scheme and host.
+  static std::string server_of(const std::string& uri);
+  /// Throws as `server_of`.
   explicit MlflowClient(MlflowRunInfo info);
   ~MlflowClient();
   MlflowClient(const MlflowClient&) = delete;

@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 
 #include "launch/config/config.hpp"
+#include "launch/observe/bounded_answer.hpp"
 #include "launch/observe/run_folder.hpp"
 #include "launch/observe/svg_chart.hpp"
 #include "launch/process/displayable.hpp"
@@ -140,13 +141,19 @@ class PageFollower {
     client_.set_read_timeout(kPatience);
   }
   const std::vector<MetricRecord>& records() {
-    const auto answer = client_.Get("/records?after=" + std::to_string(next_));
-    if (!answer) {  // rank 0 is being replaced, or the run is over and took its page along
+    httplib::Request request;
+    request.method = "GET";
+    request.path = "/records?after=" + std::to_string(next_);
+    const auto answer = bounded_answer(client_, request, kMostBytes);
+    if (!answer &&
+        answer.error() !=
+            httplib::Error::Canceled) {  // rank 0 is being replaced, or the run is over and took its page along
       if (asked_) return ++unanswered_, lines_.records();
       throw Error(ErrorCode::unavailable, place(), "nobody answers there",
                   "start the run with --metrics_port N, and ask on the host of rank 0");
     }
-    const auto json = answer->status == 200 ? nlohmann::json::parse(answer->body, nullptr, false) : nlohmann::json();
+    const auto json =
+        answer && answer->status == 200 ? nlohmann::json::parse(answer->body, nullptr, false) : nlohmann::json();
     if (!json.is_object() || !json.contains("records") || !json["records"].is_array() || !json.contains("next") ||
         !json["next"].is_number_integer() || !json.contains("life"))
       throw Error(ErrorCode::bad_data, place(), "what answers there is no live page of a run",
@@ -163,7 +170,7 @@ class PageFollower {
     }
     next_ = json["next"].get<std::int64_t>();
     for (const auto& record : json["records"]) lines_.add(record.dump());
-    return lines_.records();
+    return json.value("more", false) ? records() : lines_.records();
   }
   bool foreign() const { return false; }
   bool ended() const { return unanswered_ >= kUnanswered; }
@@ -179,6 +186,7 @@ class PageFollower {
 
  private:
   static constexpr std::chrono::seconds kPatience{5};
+  static constexpr std::size_t kMostBytes = std::size_t{64} << 20;
   static constexpr int kUnanswered = 10;  // a second apart: a rank 0 is replaced in less
   const std::uint16_t port_;
   httplib::Client client_;

@@ -269,6 +269,7 @@ int run_alone(Config config, const RankEnvironment& given, const std::string& pr
   const auto lock = choose_run(config, place, program);
   auto options = options_of(config, place, choose_device(config, device_facts(), {}));
   options.run_lock = lock;
+  options.page_token = random_token();
   return tell(run_rank(system, config, options, body));
 }
 
@@ -283,6 +284,7 @@ int run_launched(Config config, RankEnvironment place, const std::string& progra
   if (!place.keys.empty()) keys = KeyFolder::read(place.keys);
   if (keys && place.coordinator_host.empty() && !place.restarted)
     KeyFolder::require_dates(place.keys, *keys, std::time(nullptr));
+  const auto page_token = keys ? hmac_text(keys->token, "live page") : random_token();
   ActorSystemConfig system_config(true, std::move(keys),
                                   [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); });
   caf::actor_system system(system_config);
@@ -294,6 +296,7 @@ int run_launched(Config config, RankEnvironment place, const std::string& progra
     setenv("NCCL_HOSTID", (place.run.job_id + "-" + std::to_string(place.slot)).c_str(), 0);
   auto options = options_of(config, place, device);
   options.run_lock = lock;
+  options.page_token = page_token;
   options.hurt = hurt_this_process;
   options.recovery = place.recovery;
   CoordinatorActor hosted;

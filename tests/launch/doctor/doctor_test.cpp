@@ -1,10 +1,15 @@
 #include "launch/doctor/doctor.hpp"
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <map>
 #include <sstream>
 
 #include "launch/doctor/doctor_agent.hpp"
+#include "launch/doctor/tcp_probe.hpp"
 #include "launch/process/build_id.hpp"
 #include "tensor_io/base/error.hpp"
 #include "tests/catch.hpp"
@@ -225,6 +230,34 @@ TEST_CASE("[L06] a link is measured over TCP, for those with the token") {
   CHECK_THROWS_AS(measure_link("127.0.0.1", server.port(), "", 1ms), Error);
   CHECK_THROWS_WITH(TcpProbeServer("192.0.2.77"), Contains("192.0.2.77") && Contains("address=A"));
   CHECK_THROWS_WITH(measure_link("no.such.host.invalid", 1, server.token(), 1ms), Contains("no.such.host.invalid"));
+}
+
+TEST_CASE("[K04] visitors of a link's server who stay silent hold nothing up, with its token or without") {
+  const TcpProbeServer server("127.0.0.1");
+  std::vector<int> visitors;
+  const auto visit = [&](const std::string& says) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(server.port());
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    visitors.push_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    REQUIRE(::connect(visitors.back(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+    REQUIRE(::send(visitors.back(), says.data(), says.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(says.size()));
+  };
+  for (int i = 0; i < 3; ++i) visit(server.token());
+  visit(server.token() + "ppp");
+  for (int i = 0; i < 200; ++i) visit(server.token().substr(0, 31));
+  CHECK(measure_link("127.0.0.1", server.port(), server.token(), 1ms).bytes_per_second > 0);
+  char answer = 0;
+  for (int i = 0; i < 4; ++i) CHECK(::send(visitors[static_cast<std::size_t>(i)], "p", 1, MSG_NOSIGNAL) == 1);
+  for (int i = 0; i < 4; ++i) {  // those with the token are still there
+    CHECK(::recv(visitors[static_cast<std::size_t>(i)], &answer, 1, 0) == 1);
+    CHECK(answer == 'k');
+    CHECK(::recv(visitors[static_cast<std::size_t>(i)], &answer, 1, 0) == 1);
+    CHECK(answer == 'p');
+  }
+  CHECK(::recv(visitors[4], &answer, 1, 0) <= 0);  // the oldest without it made place
+  for (const int visitor : visitors) ::close(visitor);
 }
 
 TEST_CASE("[L06] doctor's agent answers each line with one line") {

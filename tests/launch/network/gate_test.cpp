@@ -108,8 +108,9 @@ class Lines {
 // A gate, its thread, and what is behind it.
 struct GateWorld {
   explicit GateWorld(std::optional<JobKeys> keys, std::chrono::milliseconds patience = 5s,
-                     std::size_t waiting_per_address = 64) {
+                     std::size_t waiting_per_address = 64, std::optional<uid_t> owner = {}) {
     GateOptions options;
+    options.owner = owner;
     options.keys = std::move(keys);
     options.inside = inside.name();
     options.patience = patience;
@@ -334,6 +335,23 @@ TEST_CASE("[L08] silent peers hold no more than their places, and keep nobody ou
   CHECK(world.lines.wait_for("too many at once (32 so far)"));
   CHECK(link_failure(world, job.keys_for("rank")).empty());
   for (const int fd : silent) ::close(fd);
+}
+
+TEST_CASE("[K01] without keys the gate of one machine lets in its own user's processes alone") {
+  const bool ours = GENERATE(true, false);
+  GateWorld world(std::nullopt, 5s, 64, ours ? ::geteuid() : ::geteuid() + 1);
+  const int fd = plain_connection(world.gate->port());
+  send_all(fd, greeting());
+  if (ours) {
+    const int inside = world.inside.accept();
+    CHECK(receive(inside, greeting().size()) == greeting());
+    ::close(inside);
+  } else {
+    CHECK(ends(fd));
+    CHECK(world.lines.wait_for("a process of another user"));
+    CHECK(world.inside.nobody());
+  }
+  ::close(fd);
 }
 
 TEST_CASE("[L08] without keys the gate checks frames, and wants a handshake in time") {
