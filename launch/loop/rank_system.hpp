@@ -22,8 +22,8 @@ struct RankSystemOptions {
   std::string host = "localhost";
   std::string interface_address = "127.0.0.1";
   std::string job_id;
-  std::string run_id;  ///< of the run that the job is a life of; empty: the job's
-  bool begins = true;  ///< false: the job has had another life, and what lies in its folders may be its own
+  std::string run_id;      ///< of the run that the job is a life of; empty: the job's
+  bool begins = true;      ///< false: the job has had another life, and what lies in its folders may be its own
   std::string page_token;  ///< for visitors of the live page; the same in every process of a job with keys
   std::string build_id;
   std::string ledger_path;  ///< for the last collectives, when somebody hangs; empty: none
