@@ -147,7 +147,7 @@ struct MlflowClient::Connection {
 
 std::string MlflowClient::server_of(const std::string& uri) {
   const auto scheme = uri.find("://");
-  const auto server = uri.substr(0, uri.find('/', scheme == std::string::npos ? 0 : scheme + 3));
+  auto server = uri.substr(0, uri.find('/', scheme == std::string::npos ? 0 : scheme + 3));
   if (!server.starts_with("http://") && !server.starts_with("https://"))
     throw Error(ErrorCode::usage, "mlflow_uri", "'" + displayable(uri, 200) + "' is no http:// or https:// address",
                 "for example http://127.0.0.1:5000");
