@@ -8,6 +8,7 @@
 
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/files/bounded_json.hpp"
+#include "tensor_io/layout/state_texts.hpp"
 
 namespace troupe {
 namespace {
@@ -32,13 +33,20 @@ std::string HealHeader::to_text() const {
 
 HealHeader HealHeader::of(std::string_view text) {
   const auto root = parse_bounded_json(text, kHeader, {.depth = 3});
+  HealHeader header;
+  double tracker = 0;
   try {
-    return {root.at("strategy").get<std::map<std::string, std::string>>(),
-            root.at("notes").get<std::map<std::string, std::string>>(), root.at("loss_scale").get<double>(),
-            root.at("growth_tracker").get<std::int64_t>()};
+    header = {root.at("strategy").get<StateTexts>(), root.at("notes").get<StateTexts>(),
+              root.at("loss_scale").get<double>(), 0};
+    tracker = root.at("growth_tracker").get<double>();
   } catch (const nlohmann::json::exception& error) {
     throw Error(ErrorCode::bad_data, kHeader, error.what());
   }
+  check_state_texts(header.strategy, kHeader, "'strategy'");
+  check_state_texts(header.notes, kHeader, "'notes'");
+  check_state_counters({{kLossScale, header.loss_scale}, {kLossScaleTracker, tracker}}, kHeader, "the counter");
+  header.growth_tracker = static_cast<std::int64_t>(tracker);
+  return header;
 }
 
 std::string shapes_of(const NamedTensors& tensors) {

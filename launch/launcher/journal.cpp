@@ -15,6 +15,7 @@
 #include "actors/messages/messages.hpp"
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/base/fault_point.hpp"
+#include "tensor_io/files/file_layer.hpp"
 #include "tensor_io/files/xxh3.hpp"
 
 namespace troupe {
@@ -49,7 +50,7 @@ T unpack(const std::string& bytes, const std::string& where) {
 
 Journal::Journal(std::string path, const std::string& job_id)
     : path_(std::move(path)), fd_(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600)) {
-  if (fd_ < 0) throw Error(ErrorCode::io, path_, std::strerror(errno), "choose another --run-dir");
+  if (fd_ < 0) throw Error(ErrorCode::io, path_, io_cause(errno), "choose another --run-dir");
   try {
     if (::flock(fd_, LOCK_EX | LOCK_NB) != 0)
       throw Error(ErrorCode::unavailable, path_, "another coordinator holds this journal",

@@ -8,12 +8,14 @@
 
 #include "launch/process/terminal.hpp"
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/files/file_layer.hpp"
 
 namespace troupe {
 
 RankProcesses::RankProcesses(RankProcessOptions options, Exited exited)
     : options_(std::move(options)), exited_(std::move(exited)) {
   std::error_code failure;
+  refuse_foreign_link(options_.run.folder);
   std::filesystem::create_directories(options_.run.folder, failure);
   if (failure) throw Error(ErrorCode::io, options_.run.folder, failure.message(), "choose another --run-dir");
   const auto add = [&](int number, const char* kind) {
@@ -22,10 +24,9 @@ RankProcesses::RankProcesses(RankProcessOptions options, Exited exited)
     slot.local_rank = static_cast<int>(slots_.size());
     slot.label = kind + std::string(" ") + std::to_string(number);
     slot.log_path = options_.run.folder + "/" + kind + std::to_string(number) + ".log";
-    // Opening a pipe that nothing reads must fail, not wait.
-    const int fd = ::open(slot.log_path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_APPEND, 0666);
+    const int fd = open_plain(slot.log_path, O_WRONLY | O_CREAT | O_APPEND);
     if (fd >= 0) slot.log.reset(::fdopen(fd, "a"));
-    if (!slot.log) throw Error(ErrorCode::io, slot.log_path, std::strerror(errno), "choose another --run-dir");
+    if (!slot.log) throw Error(ErrorCode::io, slot.log_path, io_cause(errno), "choose another --run-dir");
     slots_.emplace(number, std::move(slot));
   };
   for (const int number : options_.slots) add(number, "rank");

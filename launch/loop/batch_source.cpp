@@ -1,7 +1,6 @@
 #include "launch/loop/batch_source.hpp"
 
 #include <algorithm>
-#include <sstream>
 #include <utility>
 
 #include "launch/loop/batch_stream.hpp"
@@ -10,6 +9,7 @@
 #include "tensor_io/base/steady_time.hpp"
 #include "tensor_io/base/trace.hpp"
 #include "tensor_io/data/sampler.hpp"
+#include "tensor_io/layout/state_texts.hpp"
 
 namespace troupe {
 namespace {
@@ -72,11 +72,8 @@ BatchSource::BatchSource(Rank& rank, RankParts& parts, std::shared_ptr<const Dat
 DataCursor BatchSource::cursor_of_others(std::int64_t steps_per_epoch) const {
   auto at = steps_done_;
   const auto& notes = system_of(rank_).compute().notes();
-  if (const auto found = notes.find(kCursorNote); found != notes.end()) {
-    std::istringstream text(found->second);
-    std::int64_t done = 0, epoch = 0, step = 0;
-    if (text >> done >> epoch >> step) at = epoch * steps_per_epoch + step + steps_done_ - done;
-  }
+  if (const auto note = wholes_in(notes, kCursorNote))
+    at = note->at(1) * steps_per_epoch + note->at(2) + steps_done_ - note->at(0);
   return {at / steps_per_epoch, at % steps_per_epoch};
 }
 

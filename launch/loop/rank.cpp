@@ -12,6 +12,7 @@
 #include "strategies/batch_norm/sync_batch_norm.hpp"
 #include "tensor_io/data/data_line.hpp"
 #include "tensor_io/layout/named_parameters.hpp"
+#include "tensor_io/layout/state_texts.hpp"
 #include "tensor_io/optimizer/fused_optimizer.hpp"
 
 namespace troupe {
@@ -125,9 +126,7 @@ void Rank::run_micro_batches(const std::vector<std::shared_ptr<const Batch>>& ba
 }
 
 int Rank::stop_signal() const {
-  const auto& notes = system_.compute().notes();
-  const auto found = notes.find("stop_signal");
-  return found == notes.end() ? 0 : std::stoi(found->second);
+  return static_cast<int>(whole_in(system_.compute().notes(), "stop_signal").value_or(0));
 }
 
 double Rank::learning_rate() const { return parts_->schedule.learning_rate(steps_done()); }

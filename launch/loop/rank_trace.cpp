@@ -3,14 +3,13 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <exception>
 #include <optional>
 #include <utility>
 
 #include "launch/observe/trace_file.hpp"
 #include "launch/process/displayable.hpp"
+#include "tensor_io/base/error.hpp"
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/communicator/clock_offset.hpp"
 
@@ -142,11 +141,13 @@ std::string RankTrace::write_alone(int rank, const std::string& host) {
   if (recorded_.tracks.empty() || written_ > 0) return {};
   const auto part = trace_part(recorded_, {rank, host, 0});
   recorded_ = {};
-  const auto path =
-      write_trace_of_rank(options_.run_dir, {rank, host, part.totals, {}}, options_.began_with, part.events);
   const auto whose = "what rank " + std::to_string(rank) + " recorded is ";
-  if (path.empty()) return "trace: " + whose + "lost: " + options_.run_dir + "/trace: " + std::strerror(errno);
-  return "trace: the job ended within the window; " + whose + path;
+  try {
+    return "trace: the job ended within the window; " + whose +
+           write_trace_of_rank(options_.run_dir, {rank, host, part.totals, {}}, options_.began_with, part.events);
+  } catch (const Error& error) {
+    return "trace: " + whose + "lost: " + error.report().operation + ": " + error.report().cause;
+  }
 }
 
 }  // namespace troupe

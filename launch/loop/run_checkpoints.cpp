@@ -13,13 +13,10 @@
 #include "tensor_io/checkpoint/state_parts.hpp"
 #include "tensor_io/checkpoint/stored_checkpoint.hpp"
 #include "tensor_io/files/xxh3.hpp"
+#include "tensor_io/layout/state_texts.hpp"
 
 namespace troupe {
 namespace {
-
-// Counters of a rank's state.
-constexpr const char* kLossScale = "loss_scale";
-constexpr const char* kLossScaleTracker = "loss_scale_growth_tracker";
 
 nlohmann::json to_json(const Error& error) {
   return {{"code", static_cast<int>(error.code())},
@@ -34,11 +31,7 @@ Error from_json(const nlohmann::json& json, int rank = -1) {
 }
 
 DataFacts data_of(const std::map<std::string, std::string>& metadata) {
-  const auto number = [&](const char* name) {
-    const auto found = metadata.find(name);
-    return found == metadata.end() ? 0 : std::strtoull(found->second.c_str(), nullptr, 10);
-  };
-  return {static_cast<std::int64_t>(number("samples")), number("files_hash")};
+  return {whole_in(metadata, "samples").value_or(0), hash_in(metadata, "files_hash").value_or(0)};
 }
 
 }  // namespace
@@ -99,10 +92,10 @@ RunCheckpoints::Position RunCheckpoints::resume(const std::string& selector,
       if (manifest.ranks > 0)
         counters = RankState::from_json(folder.rank_state(0), path + "/" + rank_state_file(0)).counters;
       compute.strategy().saved_state().read_state(folder, optimizer_);
-      const auto best = manifest.metadata.find("best"), saved = manifest.metadata.find("config");
+      const auto saved = manifest.metadata.find("config");
       if (saved != manifest.metadata.end()) saved_config = saved->second;
       position = {manifest.epoch, manifest.step_in_epoch, manifest.step_in_epoch, data_of(manifest.metadata)};
-      const BestAccuracy so_far{best == manifest.metadata.end() ? -1.0 : std::stod(best->second)};
+      const BestAccuracy so_far{real_in(manifest.metadata, "best").value_or(-1)};
       accept = [&compute, so_far, counters, metadata = manifest.metadata, step = manifest.step]() mutable {
         so_far.keep(compute);
         metadata["step"] = std::to_string(step);

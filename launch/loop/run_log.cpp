@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <exception>
 #include <filesystem>
-#include <fstream>
 
 #include "launch/launcher/failure_report.hpp"
 #include "launch/loop/rank_system.hpp"
@@ -18,6 +17,7 @@
 #include "launch/observe/run_warnings.hpp"
 #include "launch/run/run_identity.hpp"
 #include "launch/run/run_lock.hpp"
+#include "tensor_io/files/file_layer.hpp"
 
 namespace troupe {
 namespace {
@@ -117,15 +117,18 @@ void RunLog::begin_run() {
   if (options.run_lock) options.run_lock->take();
   if (config.resume.empty() && options.begins) refuse_records_in(config.run_dir);
   std::error_code failure;
+  refuse_foreign_link(config.run_dir);
   std::filesystem::create_directories(config.run_dir, failure);
   if (failure) throw Error(ErrorCode::io, config.run_dir, failure.message(), "choose another --run_dir");
   for (const auto& [name, text] :
        {std::pair<std::string, std::string>{"config.toml", config_to_toml(config_for_another_run(config))},
         std::pair<std::string, std::string>{"run.json",
                                             to_json(run_record_of(rank_), config, read_run_json(config.run_dir))}}) {
-    std::ofstream file(config.run_dir + "/" + name);
-    file << text;
-    if (!file.flush()) warn(config.run_dir + "/" + name + " cannot be written; is the disk full? training goes on");
+    try {
+      replace_text(config.run_dir + "/" + name, text);
+    } catch (const Error& error) {
+      warn(config.run_dir + "/" + name + " cannot be written: " + error.report().cause + "; training goes on");
+    }
   }
 }
 

@@ -1,10 +1,10 @@
 #include "launch/loop/uneven_batches.hpp"
 
 #include <algorithm>
-#include <sstream>
 
 #include "actors/strategy/snapshots.hpp"
 #include "launch/loop/rank_parts.hpp"
+#include "tensor_io/layout/state_texts.hpp"
 
 namespace troupe {
 namespace {
@@ -48,14 +48,9 @@ void UnevenLoop::enter() {
   loop_ = position.begin_uneven(this);
   auto& compute = system_of(*rank_).compute();
   const auto& notes = compute.notes();
-  const auto found = notes.find(kNote);
-  if (loop_ == 0 && compute.membership().generation > 1 && found != notes.end()) {
-    auto start = position.uneven_start();
-    std::istringstream text(found->second);
-    std::int64_t steps = 0;
-    if (text >> steps >> start.epoch >> start.step) start.step += compute.steps_done() - steps;
-    position.set_uneven_start(start);
-  }
+  const auto note = wholes_in(notes, kNote);
+  if (loop_ == 0 && compute.membership().generation > 1 && note)
+    position.set_uneven_start({note->at(1), note->at(2) + compute.steps_done() - note->at(0)});
   const auto& start = position.uneven_start();
   over_ = loop_ < start.epoch;
   if (loop_ == start.epoch) round_ = start.step;

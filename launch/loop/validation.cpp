@@ -15,6 +15,7 @@
 #include "tensor_io/base/trace.hpp"
 #include "tensor_io/data/sampler.hpp"
 #include "tensor_io/layers/module_modes.hpp"
+#include "tensor_io/layout/state_texts.hpp"
 
 namespace troupe {
 namespace {
@@ -41,8 +42,7 @@ Batch without_substitutes(const Dataset& held_out, std::vector<std::int64_t> ask
 
 BestAccuracy BestAccuracy::of(Compute& compute) {
   const auto& notes = compute.notes();
-  const auto value = notes.find(kBest), step = notes.find(kBestStep);
-  return {value == notes.end() ? -1 : std::stod(value->second), step == notes.end() ? -1 : std::stoll(step->second)};
+  return {real_in(notes, kBest).value_or(-1), whole_in(notes, kBestStep).value_or(-1)};
 }
 
 void BestAccuracy::keep(Compute& compute) const {

@@ -6,16 +6,16 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/files/file_layer.hpp"
 
 namespace troupe {
 namespace {
 
 [[noreturn]] void fail(const std::string& path, int error) {
-  throw Error(ErrorCode::io, path, std::strerror(error),
+  throw Error(ErrorCode::io, path, io_cause(error),
               error == ENOSPC || error == EDQUOT ? "free some space: what comes then is written again"
                                                  : "choose another --run_dir");
 }
@@ -28,11 +28,12 @@ AppendFile::~AppendFile() {
 
 void AppendFile::open() {
   std::error_code failure;
-  std::filesystem::create_directories(std::filesystem::path(path_).parent_path(), failure);
+  const auto folder = std::filesystem::path(path_).parent_path();
+  refuse_foreign_link(folder.string());
+  std::filesystem::create_directories(folder, failure);
   if (failure) fail(path_, failure.value());
-  // Opening a pipe that nothing reads must fail, not wait.
-  fd_ = ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
-  if (fd_ < 0 || ::fcntl(fd_, F_SETFL, O_APPEND) != 0) fail(path_, errno);
+  fd_ = open_plain(path_, O_WRONLY | O_APPEND | O_CREAT);
+  if (fd_ < 0) fail(path_, errno);
 }
 
 void AppendFile::append(std::string_view record) {
@@ -51,7 +52,7 @@ void AppendFile::append(std::string_view record) {
 }
 
 std::string mend_and_read_tail(const std::string& path, std::int64_t bytes) {
-  const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  const int fd = open_plain(path, O_RDWR);
   if (fd < 0) return {};
   struct stat facts {};
   std::string tail;

@@ -64,7 +64,8 @@ std::string to_json(const RunRecord& record, const Config& config, const std::st
 std::string read_run_json(const std::string& folder) {
   std::error_code failure;
   const auto path = std::filesystem::path(folder) / "run.json";
-  if (!std::filesystem::is_regular_file(path, failure) || std::filesystem::file_size(path, failure) > kLargest)
+  if (!std::filesystem::is_regular_file(std::filesystem::symlink_status(path, failure)) ||
+      std::filesystem::file_size(path, failure) > kLargest)
     return {};
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};

@@ -3,13 +3,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <map>
 
 #include <nlohmann/json.hpp>
 
 #include "actors/messages/rank_list.hpp"
+#include "tensor_io/base/error.hpp"
+#include "tensor_io/files/file_layer.hpp"
 
 namespace troupe {
 namespace {
@@ -47,53 +48,54 @@ TraceTotals totals_over(const std::vector<TraceRank>& ranks) {
 std::string write_trace_of_rank(const std::string& run_dir, const TraceRank& rank, int world_size,
                                 const std::string& events) {
   std::error_code failure;
-  fs::create_directories(run_dir + "/trace", failure);
-  auto name = run_dir + "/trace/rank-" + std::to_string(rank.rank) + ".json";
-  const auto partial = name + kPartial;
-  {
-    std::ofstream file(partial, std::ios::binary);
+  const auto folder = run_dir + "/trace";
+  refuse_foreign_link(folder);
+  fs::create_directories(folder, failure);
+  auto name = folder + "/rank-" + std::to_string(rank.rank) + ".json";
+  replace_file(name, real_files(), [&](DurableFile& file) {
+    const auto add = [&file](std::string_view text) {
+      file.append(std::as_bytes(std::span(text.data(), text.size())));
+    };
     // HTA looks for the rank with a regular expression that wants the blank.
-    file << R"({"schemaVersion":1,"distributedInfo":{"backend":"nccl","rank": )" << rank.rank << R"(,"world_size": )"
-         << world_size << "},\"deviceProperties\":[],\"traceEvents\":[\n"
-         << events << "\n],\"otherData\":" << dump_of(facts_of(rank)) << "}\n";
-    if (!file.flush()) {
-      const auto why = errno;
-      fs::remove(partial, failure);
-      errno = why;
-      return {};
-    }
-  }
-  if (std::rename(partial.c_str(), name.c_str()) != 0) {
-    const auto why = errno;
-    fs::remove(partial, failure);
-    errno = why;
-    return {};
-  }
+    add(R"({"schemaVersion":1,"distributedInfo":{"backend":"nccl","rank": )" + std::to_string(rank.rank) +
+        R"(,"world_size": )" + std::to_string(world_size) + "},\"deviceProperties\":[],\"traceEvents\":[\n");
+    add(events);
+    add("\n],\"otherData\":" + dump_of(facts_of(rank)) + "}\n");
+  });
   return name;
 }
 
 TraceFile::TraceFile(std::string run_dir, std::string job_id, ProfileSetting window, int world_size)
-    : run_dir_(std::move(run_dir)), job_id_(std::move(job_id)), window_(window), world_size_(world_size) {
+    : run_dir_(std::move(run_dir)),
+      job_id_(std::move(job_id)),
+      window_(window),
+      world_size_(world_size),
+      all_(path() + kPartial) {
   std::error_code ignored;
   fs::create_directories(run_dir_ + "/trace", ignored);
   fs::remove(path(), ignored);
+  fs::remove(path() + kPartial, ignored);
+  try {
+    refuse_foreign_link(run_dir_ + "/trace");
+    all_.append("{\"schemaVersion\":1,\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
+  } catch (const Error& error) {
+    fail(error);
+    return;
+  }
   for (fs::directory_iterator entry(run_dir_ + "/trace", ignored), end; !ignored && entry != end;
        entry.increment(ignored)) {
     if (entry->path().filename().string().starts_with("rank-")) fs::remove(entry->path(), ignored);
   }
-  all_.open(path() + kPartial, std::ios::binary);
-  if (!(all_ << "{\"schemaVersion\":1,\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n")) fail(path());
 }
 
 TraceFile::~TraceFile() {
   std::error_code ignored;
-  if (all_.is_open()) fs::remove(path() + kPartial, ignored);
+  fs::remove(path() + kPartial, ignored);  // after finish there is none
 }
 
-void TraceFile::fail(const std::string& path) {
-  if (problem_.empty()) problem_ = path + ": " + std::strerror(errno);
+void TraceFile::fail(const Error& error) {
+  if (problem_.empty()) problem_ = error.report().operation + ": " + error.report().cause;
   std::error_code ignored;
-  all_.close();
   fs::remove(this->path() + kPartial, ignored);
 }
 
@@ -101,8 +103,13 @@ void TraceFile::add(const TraceRank& rank, const std::string& events) {
   const bool first = ranks_.empty();
   ranks_.push_back(rank);
   if (!problem_.empty()) return;
-  if (!(all_ << (first ? "" : ",\n") << events)) return fail(path());
-  if (write_trace_of_rank(run_dir_, rank, world_size_, events).empty()) fail(run_dir_ + "/trace");
+  try {
+    if (!first) all_.append(",\n");
+    all_.append(events);
+    write_trace_of_rank(run_dir_, rank, world_size_, events);
+  } catch (const Error& error) {
+    fail(error);
+  }
 }
 
 void TraceFile::finish() {
@@ -117,12 +124,12 @@ void TraceFile::finish() {
       {"clock", "us of the steady clock of rank 0's host; a rank's events are wrong by clock_error_us at most"},
       {"ranks", TraceJson::array()}};
   for (const auto& rank : ranks_) other["ranks"].push_back(facts_of(rank));
-  all_ << "\n],\"otherData\":" << dump_of(other) << "}\n";
-  if (!all_.flush()) return fail(path());
-  all_.close();
-  std::error_code failure;
-  fs::rename(path() + kPartial, path(), failure);
-  if (failure) fail(path());
+  try {
+    all_.append("\n],\"otherData\":" + dump_of(other) + "}\n");
+    if (std::rename((path() + kPartial).c_str(), path().c_str()) != 0) throw_io_error("renaming to", path(), errno);
+  } catch (const Error& error) {
+    fail(error);
+  }
 }
 
 std::string describe_trace(const std::string& path, const ProfileSetting& window, const std::vector<TraceRank>& ranks,

@@ -1,11 +1,12 @@
 #pragma once
 #include <cstdint>
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "launch/config/profile_setting.hpp"
+#include "launch/observe/append_file.hpp"
 #include "launch/observe/trace_json.hpp"
+#include "tensor_io/base/error.hpp"
 #include "tensor_io/communicator/clock_offset.hpp"
 
 namespace troupe {
@@ -38,17 +39,17 @@ class TraceFile {
   const std::vector<TraceRank>& ranks() const noexcept { return ranks_; }
 
  private:
-  void fail(const std::string& path);
+  void fail(const Error& error);
 
   const std::string run_dir_, job_id_;
   const ProfileSetting window_;
   const int world_size_;
-  std::ofstream all_;
+  AppendFile all_;
   std::vector<TraceRank> ranks_;
   std::string problem_;
 };
 
-/// `run_dir`/trace/rank-….json alone. Returns its name; empty where it can't be written (errno says why).
+/// `run_dir`/trace/rank-….json alone. Returns its name. Throws Error(io).
 std::string write_trace_of_rank(const std::string& run_dir, const TraceRank& rank, int world_size,
                                 const std::string& events);
 

@@ -1,7 +1,10 @@
 // Shards of the parts of a model on a mesh as checkpoints have them: each parameter once, whole, under its full name.
 #include "strategies/mesh/partitioned_state.hpp"
 #include "strategies/mesh/sharded_mesh.hpp"
+#include "tensor_io/base/error.hpp"
 #include "tensor_io/checkpoint/state_parts.hpp"
+#include "tensor_io/files/bounded_file.hpp"
+#include "tensor_io/layout/state_texts.hpp"
 
 namespace troupe {
 
@@ -67,8 +70,11 @@ void ShardedMesh::add_stacked_parts(std::size_t p, const std::map<std::string, a
   for (const auto& text : all.group().all_gather_bytes(known, "moments")) {
     for (std::size_t begin = 0; begin < text.size();) {
       const auto end = text.find('\n', begin), space = text.rfind(' ', end);
-      kinds[text.substr(begin, space - begin)] =
-          static_cast<at::ScalarType>(std::stoi(text.substr(space + 1, end - space - 1)));
+      const auto dtype = space < end && end < text.npos
+                             ? whole_number(text.substr(space + 1, end - space - 1), 0, static_cast<int>(at::kBFloat16))
+                             : std::nullopt;
+      if (!dtype) throw Error(ErrorCode::bad_data, "moments", "a rank says " + printable(text) + " of them");
+      kinds[text.substr(begin, space - begin)] = static_cast<at::ScalarType>(*dtype);
       begin = end + 1;
     }
   }

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
-#include <sstream>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -12,6 +11,7 @@
 #include "actors/strategy/saved_state.hpp"
 #include "tensor_io/base/steady_time.hpp"
 #include "tensor_io/kernels/pack.hpp"
+#include "tensor_io/layout/state_texts.hpp"
 
 namespace troupe {
 namespace {
@@ -173,7 +173,7 @@ void LocalSteps::catch_up() {
 }
 
 void LocalSteps::move_on(Fragment& fragment, std::int64_t done) const {
-  while (fragment.next <= done) fragment.next += outer_.every;
+  if (fragment.next <= done) fragment.next += ((done - fragment.next) / outer_.every + 1) * outer_.every;
 }
 
 void LocalSteps::meet(std::int64_t done) {
@@ -286,21 +286,19 @@ std::map<std::string, std::string> LocalSteps::state() {
 }
 
 void LocalSteps::load_state(const std::map<std::string, std::string>& state) {
-  const auto count = state.find("local_steps.outer_steps"), last = state.find("local_steps.last"),
-             next = state.find("local_steps.next");
-  std::istringstream numbers(next == state.end() ? "" : next->second);
-  std::vector<std::int64_t> found;
-  for (std::int64_t n = 0; numbers >> n;) found.push_back(n);
-  if (count == state.end() || last == state.end() || found.size() != fragments_.size()) {
+  const auto count = whole_in(state, "local_steps.outer_steps"), last = whole_in(state, "local_steps.last");
+  const auto next = wholes_in(state, "local_steps.next");
+  const auto all = fragments_.size();
+  if (!count || !last || !next || next->size() != all || (all > 0 && static_cast<std::size_t>(*last) >= all)) {
     // Saved with another strategy or cut otherwise: they meet as if it had been so from the run's beginning.
-    if (const auto done = state.find("step"); done != state.end()) {
-      for (auto& fragment : fragments_) move_on(fragment, std::stoll(done->second));
+    if (const auto done = whole_in(state, "step")) {
+      for (auto& fragment : fragments_) move_on(fragment, *done);
     }
     return;
   }
-  for (std::size_t f = 0; f < found.size(); ++f) fragments_[f].next = found[f];
-  outer_steps_ = std::stoll(count->second);
-  last_ = std::stoul(last->second);
+  for (std::size_t f = 0; f < all; ++f) fragments_[f].next = (*next)[f];
+  outer_steps_ = *count;
+  last_ = static_cast<std::size_t>(*last);
 }
 
 void LocalSteps::read_state(const StateReader& state, Optimizer& optimizer) {

@@ -10,6 +10,7 @@
 #include "strategies/batch_norm/sync_batch_norm.hpp"
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/layout/named_parameters.hpp"
+#include "tensor_io/layout/state_texts.hpp"
 
 namespace troupe {
 namespace {
@@ -230,12 +231,11 @@ std::map<std::string, std::string> SwitchingStrategy::state() {
 
 // A checkpoint's strategy, which may be another one than this run began with. Collective then.
 void SwitchingStrategy::load_state(const std::map<std::string, std::string>& state) {
-  const auto strategy = state.find("switching.strategy"), hook = state.find("switching.hook"),
-             count = state.find("switching.switches");
-  if (strategy != state.end() && hook != state.end() && count != state.end() &&
-      unswitchable(strategy->second).empty()) {
+  const auto strategy = state.find("switching.strategy"), hook = state.find("switching.hook");
+  const auto count = whole_in(state, "switching.switches");
+  if (strategy != state.end() && hook != state.end() && count && unswitchable(strategy->second).empty()) {
     const StrategyPhase found{0, strategy->second, hook->second};
-    switches_ = std::stoll(count->second);
+    switches_ = *count;
     if (!found.same_as(phase_)) {
       phase_ = found;
       install(0);

@@ -11,6 +11,7 @@ using namespace std::chrono_literals;
 
 std::string made(const std::string& directory) {
   std::error_code error;
+  refuse_foreign_link(directory);
   std::filesystem::create_directories(directory, error);
   if (error) throw_io_error("creating the checkpoint directory", directory, error.value());
   return directory;

@@ -10,6 +10,7 @@
 #include "tensor_io/checkpoint/safetensors.hpp"
 #include "tensor_io/files/bounded_file.hpp"
 #include "tensor_io/files/bounded_json.hpp"
+#include "tensor_io/layout/state_texts.hpp"
 
 namespace troupe {
 
@@ -59,6 +60,12 @@ class Reader {
   }
   std::int64_t count(const json& object, const char* key, const std::string& in) const {
     return count_of(field(object, key, json::value_t::number_unsigned, in), in + " '" + key + "'");
+  }
+  std::int64_t count(const json& object, const char* key, const std::string& in, std::int64_t most) const {
+    const auto value = count(object, key, in);
+    if (value > most)
+      refuse(in + " '" + key + "'", "is " + std::to_string(value) + " and may be " + std::to_string(most) + " at most");
+    return value;
   }
   const std::string& text(const json& object, const char* key, const std::string& in) const {
     return field(object, key, json::value_t::string, in).get_ref<const std::string&>();
@@ -240,6 +247,11 @@ void Manifest::check_readable(const std::string& text) const {
              " slices, and readers accept " + std::to_string(kMaxSlices));
     }
   }
+  if (step > kMostSteps || epoch > step + 1 || step_in_epoch > kMostSteps) {
+    throw Error(ErrorCode::usage, kWriting,
+                "step " + std::to_string(step) + " of epoch " + std::to_string(epoch) +
+                    ": readers accept 2^40 steps and no epoch without a step");
+  }
   if (text.size() > kMaxBytes) {
     refuse("it would have " + std::to_string(text.size() >> 20) + " MiB, and readers accept " +
            std::to_string(kMaxBytes >> 20));
@@ -307,9 +319,10 @@ Manifest Manifest::from_text(std::string_view text, const std::string& where, Ki
   if (reader.count(root, "chunk_bytes", in) != static_cast<std::int64_t>(FileDigest::kChunkBytes))
     reader.refuse(in, "hashes chunks of another length");
   Manifest manifest;
-  manifest.step = reader.count(root, "step", in);
-  manifest.epoch = reader.count(root, "epoch", in);
-  manifest.step_in_epoch = reader.count(root, "step_in_epoch", in);
+  manifest.step = reader.count(root, "step", in, kMostSteps);
+  // An epoch that is over has had a step.
+  manifest.epoch = reader.count(root, "epoch", in, manifest.step + 1);
+  manifest.step_in_epoch = reader.count(root, "step_in_epoch", in, kMostSteps);
   manifest.ranks = reader.count(root, "ranks", in);
   manifest.attempt = reader.text(root, "attempt", in);
   if (manifest.ranks > static_cast<std::int64_t>(kMaxRanks))
@@ -319,6 +332,7 @@ Manifest Manifest::from_text(std::string_view text, const std::string& where, Ki
       reader.refuse("manifest: 'metadata'", "holds something that is not a string: " + printable(key));
     manifest.metadata.emplace(key, value.get_ref<const std::string&>());
   }
+  check_state_texts(manifest.metadata, where, in + " 'metadata'");
   manifest.files = reader.files(reader.field(root, "files", json::value_t::array, in));
   for (std::int64_t rank = 0; whole && rank < manifest.ranks; ++rank) {
     if (!manifest.files.contains(rank_state_file(rank))) reader.refuse(in, "does not list " + rank_state_file(rank));

@@ -8,6 +8,7 @@
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/files/bounded_file.hpp"
 #include "tensor_io/files/bounded_json.hpp"
+#include "tensor_io/layout/state_texts.hpp"
 
 namespace troupe {
 
@@ -112,6 +113,7 @@ RankState RankState::from_json(std::string_view text, const std::string& where) 
   state.epoch = reader.count(root, "epoch");
   state.step_in_epoch = reader.count(root, "step_in_epoch");
   state.counters = reader.numbers(reader.field(root, "counters", json::value_t::object));
+  check_state_counters(state.counters, where, "is no rank's state: counter");
   state.strings = reader.texts(reader.field(root, "strings", json::value_t::object));
   state.rng = reader.bytes(reader.field(root, "rng", json::value_t::object));
   return state;

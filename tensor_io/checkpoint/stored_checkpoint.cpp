@@ -14,6 +14,7 @@
 #include "tensor_io/checkpoint/checkpoint_reader.hpp"
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
 #include "tensor_io/checkpoint/hashed_file.hpp"
+#include "tensor_io/checkpoint/rank_state.hpp"
 #include "tensor_io/checkpoint/state_parts.hpp"
 
 namespace troupe {
@@ -149,6 +150,8 @@ void CheckpointFolder::verify() const {
       HashedFile(file, digest).verify();
     }
   }
+  for (std::int64_t rank = 0; rank < manifest_.ranks; ++rank)
+    RankState::from_json(rank_state(rank), path_ + "/" + rank_state_file(rank));
 }
 
 std::string CheckpointFolder::rank_state(std::int64_t rank) const {

@@ -32,6 +32,7 @@ std::string remedy_for(int errno_value) {
     case EROFS: return "the file system is mounted read only";
     case EACCES:
     case EPERM: return "the user that runs this needs write permission there";
+    case ELOOP: return "remove it: others may write to that folder, and a link there could lead anywhere";
     case EIO: return "the disk is failing: look at the kernel's log";
     default: return {};
   }
@@ -83,8 +84,35 @@ void replace_file(const std::string& path, FileLayer& files, const std::function
 }
 
 void throw_io_error(const std::string& operation, const std::string& path, int errno_value) {
-  throw Error(ErrorCode::io, operation + " " + path, std::system_category().message(errno_value),
-              remedy_for(errno_value));
+  throw Error(ErrorCode::io, operation + " " + path, io_cause(errno_value), remedy_for(errno_value));
+}
+
+std::string io_cause(int errno_value) {
+  return errno_value == ELOOP ? "is a symbolic link, which is not followed"
+                              : std::system_category().message(errno_value);
+}
+
+int open_plain(const std::string& path, int flags) {
+  const int fd = ::open(path.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY, 0666);
+  if (fd >= 0) [[maybe_unused]]
+    const int done = ::fcntl(fd, F_SETFL, flags & O_APPEND);
+  return fd;
+}
+
+void replace_text(const std::string& path, std::string_view text) {
+  replace_file(path, real_files(),
+               [text](DurableFile& file) { file.append(std::as_bytes(std::span(text.data(), text.size()))); });
+}
+
+void refuse_foreign_link(const std::string& folder) {
+  struct stat facts {};
+  auto name = folder;
+  while (name.size() > 1 && name.ends_with('/')) name.pop_back();  // with it, the link would be followed
+  if (::lstat(name.c_str(), &facts) != 0 || !S_ISLNK(facts.st_mode)) return;
+  if (facts.st_uid == ::geteuid() || facts.st_uid == 0) return;
+  throw Error(ErrorCode::io, name,
+              "is a symbolic link of another user's (uid " + std::to_string(facts.st_uid) + "), which is not followed",
+              "remove it, or choose another folder");
 }
 
 DurableFile::DurableFile(FileLayer& files, std::string path)

@@ -72,6 +72,16 @@ class DurableFile {
 /// stays of one that throws. Throws Error(io).
 void replace_file(const std::string& path, FileLayer& files, const std::function<void(DurableFile&)>& write);
 
+/// The same, of a text.
+void replace_text(const std::string& path, std::string_view text);
+
+/// A file in a folder that others may write to: a symbolic link there is not followed (ELOOP), and opening a pipe that
+/// nothing reads fails. `flags` as open's. -1: errno says why, io_cause in words.
+int open_plain(const std::string& path, int flags);
+std::string io_cause(int errno_value);
+/// Throws Error(io) if the folder's name is a symbolic link of another user but root. This user's own are followed.
+void refuse_foreign_link(const std::string& folder);
+
 /// Throws Error(io): `operation` on `path` failed with `errno_value`; says what to do where that is known.
 [[noreturn]] void throw_io_error(const std::string& operation, const std::string& path, int errno_value);
 

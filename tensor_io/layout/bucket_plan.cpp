@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/layout/state_texts.hpp"
 
 namespace troupe {
 namespace {
@@ -136,10 +137,8 @@ std::string order_text(std::span<const std::int32_t> order) {
 }
 
 std::vector<std::int32_t> order_of_text(const std::string& text) {
-  std::vector<std::int32_t> order;
-  std::istringstream in(text);
-  for (std::int32_t index = 0; in >> index;) order.push_back(index);
-  return order;
+  const auto numbers = *wholes_in({{"ddp.bucket_order", text}}, "ddp.bucket_order");
+  return {numbers.begin(), numbers.end()};
 }
 
 std::uint64_t layout_hash(std::span<const ParameterLayout> layout) noexcept {

@@ -65,7 +65,7 @@ BucketPlan plan_buckets(std::span<const ParameterLayout> layout, std::span<const
 /// The order before anything was measured: last registered parameter first, since backward goes backwards.
 std::vector<std::int32_t> registration_order(std::span<const ParameterLayout> layout);
 
-/// An order as text, for messages and checkpoints, and back: `3 2 0 1`.
+/// An order as text, for messages and checkpoints, and back: `3 2 0 1`. Throws Error(bad_data) for any other text.
 std::string order_text(std::span<const std::int32_t> order);
 std::vector<std::int32_t> order_of_text(const std::string& text);
 

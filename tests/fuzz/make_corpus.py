@@ -280,12 +280,12 @@ for i, data in enumerate([good, good[:1000], good[:512], b"", tar(("a.jpg", JPEG
 for i, text in enumerate(['{"shardlist": [{"url": "part-0.tar", "nsamples": 3}]}', "[]", '{"shardlist": [{"url": 1}]}', '{"shardlist": [{"url": "part-0.tar", "nsamples": 1e300}]}']):
     seed("pictures", f"index{i}", b"\3" + text.encode())
 
-tensors = [{}, {"offset": 1, "sizes": (1,)}, {"offset": 1}, {"offset": -1}, {"sizes": (256,)}, {"sizes": (256, 256, 3, 3), "strides": (2304, 9, 3, 1), "elements": 1}, {"sizes": (-2,)},
+archived = [{}, {"offset": 1, "sizes": (1,)}, {"offset": 1}, {"offset": -1}, {"sizes": (256,)}, {"sizes": (256, 256, 3, 3), "strides": (2304, 9, 3, 1), "elements": 1}, {"sizes": (-2,)},
            {"strides": (-1,), "offset": 1}, {"strides": (2**62,)}, {"sizes": (2**62, 2**62), "strides": (0, 0)}, {"sizes": (0,)}, {"sizes": (), "strides": ()}, {"elements": 2**40},
            {"elements": -1}, {"storage": "1"}, {"kind": "QInt8Storage"}, {"kind": "BoolStorage"}, {"kind": "UntypedStorage"}, {"rebuild": "_rebuild_sparse_tensor"},
            {"rebuild": "_rebuild_qtensor"}, {"rebuild": "_rebuild_tensor_v3"}, {"sizes": (1,) * 65, "strides": (1,) * 65}]
 eight = struct.pack("<2f", 1, 2)
-for i, fields in enumerate(tensors):
+for i, fields in enumerate(archived):
     seed("plain_archive", f"tensor{i}", torch_file({"w": torch_tensor(**fields)}, eight))
 good = torch_file({"w": torch_tensor(), "b": torch_tensor(offset=1, sizes=(1,)), "n": b"}X\1\0\0\0kK\7s", "l": b"]" + torch_tensor() + b"a"}, eight)
 pickles = [b"\x80\x02}q\0X\1\0\0\0sh\0s.", b"\x80\x02" + b"]" * 1000 + b"a" * 999 + b".", b"\x80\x02X\xff\xff\xff\xff", b"\x80\x02}r\xff\xff\xff\xff.", b"\x80\x04.",
@@ -294,3 +294,35 @@ for i, data in enumerate([good, good[:-1], good[:200], torch_file({"w": torch_te
     seed("plain_archive", f"file{i}", data)
 for i, data in enumerate([*pickles, b"\x80\x02}(X\1\0\0\0w" + torch_tensor() + b"u."]):
     seed("plain_archive", f"pickle{i}", data)
+
+# The first byte says which file the rest is: 0 shard.npy, 1 shard.bin, 2 the index of a shard.bin of 64 bytes.
+numpy = lambda text: b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text.encode()
+for i, text in enumerate(["{'descr': '<u2', 'fortran_order': False, 'shape': (4,), }\n", "{'descr': '<i8', 'fortran_order': False, 'shape': (1,), }\n", "{'descr': '|O'}\n", "",
+                          "{'descr': '<u2', 'fortran_order': False, 'shape': (99999999999999999999,), }\n", "{'descr': '<u2', 'shape': (2, 2)}\n"]):
+    seed("tokens", f"numpy{i}", b"\0" + numpy(text) + bytes(8))
+for i, data in enumerate([bytes(64), bytes(7), struct.pack("<256i", 20240520, 1, 4, *[0] * 253) + bytes(8), struct.pack("<256i", 20240801, 7, 2, *[0] * 253) + bytes(8),
+                          struct.pack("<256i", 20240520, 1, 2**31 - 1, *[0] * 253), struct.pack("<256i", 20240520, 9, 4, *[0] * 253)]):
+    seed("tokens", f"shard{i}", b"\1" + data)
+for i, (version, kind, sequences, documents) in enumerate([(1, 8, 2, 1), (1, 4, 2, 1), (2, 8, 2, 1), (1, 99, 2, 1), (1, 8, 2**62, 1), (1, 8, 2, 2**63)]):
+    seed("tokens", f"index{i}", b"\2" + b"MMIDIDX\0\0" + struct.pack("<QBQQ", version, kind, sequences, documents) + struct.pack("<2i2q2q", 16, 16, 0, 32, 0, 2))
+
+for i, text in enumerate(['{"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}', '{"weight_map": {"a": "../a"}}',
+                          '{"weight_map": {"a": 1}}', '{"weight_map": []}', "{}", "", "[" * 5000, '{"weight_map": {"a": "model-00003-of-00002.safetensors"}}']):
+    seed("model_folder", f"index{i}", b"\0" + text.encode())
+for i, data in enumerate([tensors({"b": f32([1], 0, 4)}, bytes(4)), tensors({"__metadata__": {"DCP_SHARDING_INFO": '{"b": {"saved_offsets": [0]}}'}, "b": f32([1], 0, 4)}, bytes(4)),
+                          tensors({"a": f32([1], 0, 4)}, bytes(4)), b""]):
+    seed("model_folder", f"file{i}", b"\1" + data)
+
+for i, text in enumerate(['{"kind": "train", "step": 1, "loss": 1.5}\n', '{"kind": "start", "step": 0}\n{"kind": "train", "step": 1}\n{"step"', '{"step": -1}\n', '{"step": 1e300}\n', "[" * 5000 + "\n",
+                          '{"kind": "event", "step": 1, "event": "membership", "members": [{"rank": 1}]}\n', '{"kind": 7, "step": "x"}\n', "\0\n", "\n\n"]):
+    seed("records", f"lines{i}", b"\0" + text.encode())
+for i, text in enumerate(['{"job_id": "a", "started": "b", "versions": {"troupe": "1"}, "command": ["a", "b"]}', "[]", '{"command": [1]}', '{"versions": 1}', "{" * 5000, ""]):
+    seed("records", f"facts{i}", b"\1" + text.encode())
+
+torchrun = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "a"}
+slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "2(x2)", "SLURM_NODEID": "1", "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_STEP_ID": "0",
+         "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_STEP_TASKS_PER_NODE": "2(x2)", "SLURMD_NODENAME": "n2", "SLURM_GPUS_ON_NODE": "2", "SLURM_JOB_END_TIME": "1800000000"}
+launched = {**torchrun, "TROUPE_COORDINATOR": "[::1]:29400", "TROUPE_SLOT": "1", "TROUPE_INCARNATION": "00000000000000ff", "TROUPE_SPARE": "0", "TROUPE_JOB_ID": "a", "TROUPE_NODE": "n"}
+places = [torchrun, slurm, launched]
+for i, place in enumerate([*places, *({**place, key: value} for place in places for key in place for value in ("", "-1", "99999999999999999999", "x[1-"))]):
+    seed("environment", f"{i}", "".join(f"{key}={value}\n" for key, value in place.items()))

@@ -4,11 +4,56 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/zeros_like.h>
 
+#include "actors/recovery/heal_header.hpp"
+#include "tensor_io/base/error.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/rank_threads.hpp"
 
 using namespace troupe;
 using namespace troupe::test;
+
+TEST_CASE("[K05] a donor's texts and counters are refused with the name if they are not what it promises") {
+  HealHeader good;
+  good.strategy = {{"local_steps.last", "1"}, {"ddp.bucket_order", "1 0"}, {"other", "x"}};
+  good.notes = {{"best", "0.5"}, {"best_step", "-1"}, {"stop_signal", "15"}, {"data_cursor", "7 1 2"}};
+  const auto read = HealHeader::of(good.to_text());
+  CHECK(read.strategy == good.strategy);
+  CHECK(read.notes == good.notes);
+  const auto refused = [](const HealHeader& header, const std::string& name) {
+    INFO(name);
+    try {
+      HealHeader::of(header.to_text());
+      FAIL_CHECK("it is accepted");
+    } catch (const Error& error) {
+      CHECK(error.code() == ErrorCode::bad_data);
+      CHECK_THAT(error.what(), Catch::Contains(name));
+    }
+  };
+  const std::pair<const char*, const char*> texts[] = {{"best", "x"},
+                                                       {"best_step", "x"},
+                                                       {"stop_signal", "99999999999"},
+                                                       {"data_cursor", "7 1"},
+                                                       {"uneven_round", "a"},
+                                                       {"local_steps.last", "-1"},
+                                                       {"local_steps.next", "1 x"},
+                                                       {"local_steps.outer_steps", ""},
+                                                       {"switching.switches", "x"},
+                                                       {"step", "9223372036854775808"}};
+  for (const auto& [name, text] : texts) {
+    auto bad = good;
+    bad.notes[name] = text;
+    refused(bad, name);
+    bad = good;
+    bad.strategy[name] = text;
+    refused(bad, name);
+  }
+  auto bad = good;
+  bad.loss_scale = 0;
+  refused(bad, "loss_scale");
+  bad = good;
+  bad.growth_tracker = -1;
+  refused(bad, "growth_tracker");
+}
 
 TEST_CASE("[L05] newcomers get tensors of any size, in pieces, from one donor or several") {
   for (const bool first_alone : {false, true}) {

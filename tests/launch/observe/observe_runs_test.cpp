@@ -197,7 +197,8 @@ TEST_CASE("[T07] a rank 0 that dies and is replaced leaves one line a step and a
   }
 }
 
-TEST_CASE("[T07] a full disk and an MLflow server that is away are told once each, and training goes on") {
+TEST_CASE(
+    "[T07] a log that cannot be written and an MLflow server that is away are told once each, and training goes on") {
   testing::ScratchDirectory folder;
   std::filesystem::create_directories(folder / "metrics");
   std::filesystem::create_symlink("/dev/full", folder / "metrics/metrics.jsonl");
@@ -208,10 +209,33 @@ TEST_CASE("[T07] a full disk and an MLflow server that is away are told once eac
   CHECK(done.code == 0);
   CHECK(count_of(done.output, "metrics: metrics.jsonl: ") == 1);
   CHECK_THAT(done.output,
-             Catch::Contains("No space left on device; free some space") && Catch::Contains("training goes on"));
+             Catch::Contains("is a symbolic link, which is not followed") && Catch::Contains("training goes on"));
   CHECK(count_of(done.output, "metrics: MLflow: ") == 1);
   CHECK_THAT(done.output, Catch::Contains("leave --mlflow_uri out"));
   CHECK_THAT(done.output, Catch::Contains("step 32/32"));
+}
+
+TEST_CASE("[K05] a link at any name in a job's folder leaves its target as it was") {
+  const auto [name, code, says] = GENERATE(table<std::string, int, std::string>({
+      {"rank0.log", 74, "rank0.log: is a symbolic link, which is not followed"},
+      {"lock", 74, "lock: is a symbolic link, which is not followed"},
+      {"journal", 0, ""},
+      {"config.toml", 0, ""},
+      {"run.json", 0, ""},
+      {"trace.json.partial", 0, ""},
+      {"metrics.jsonl", 2, "it holds another run's metrics.jsonl"},
+  }));
+  INFO(name);
+  auto folder = std::make_shared<testing::ScratchDirectory>();
+  std::filesystem::create_directories(*folder / "run");
+  testing::write_text(*folder / "target", "kept");
+  std::filesystem::create_symlink(*folder / "target", *folder / ("run/" + name));
+  Launch launch(2, {"--epochs", "1", "--profile", "steps=4:6"}, {}, {}, folder);
+  const auto done = launch.finish();
+  INFO(done.output);
+  CHECK(done.code == code);
+  CHECK_THAT(done.output, Catch::Contains(says));
+  CHECK(testing::read_text(*folder / "target") == "kept");
 }
 
 TEST_CASE("[T07] Prometheus scrapes a job that runs, and a port that is taken ends one before its first step") {

@@ -24,6 +24,9 @@
 #include "launch/observe/metrics_page.hpp"
 #include "launch/observe/mlflow_sink.hpp"
 #include "launch/observe/run_info.hpp"
+#include "launch/observe/trace_file.hpp"
+#include "tensor_io/base/error.hpp"
+#include "tensor_io/files/file_layer.hpp"
 #include "tests/support/python_tool.hpp"
 #include "tests/support/scratch_directory.hpp"
 
@@ -425,6 +428,51 @@ TEST_CASE("[K03] the commit is read from plain files of this user or root: no pi
     REQUIRE(::chown(head.c_str(), 65534, 65534) == 0);
     CHECK(git_commit(folder / "tree").empty());
   }
+}
+
+TEST_CASE("[K05] a link in a run's folder is not followed, and its target stays as it was") {
+  testing::ScratchDirectory folder, elsewhere;
+  const auto target = elsewhere / "file";
+  const std::string kept = "kept\nhalf a line";
+  testing::write_text(target, kept);
+  for (const char* name : {"metrics.jsonl", "tensorboard/events", "run.json", "trace.json.partial"}) {
+    std::filesystem::create_directories(std::filesystem::path(folder / name).parent_path());
+    std::filesystem::create_symlink(target, folder / name);
+  }
+  for (const char* name : {"metrics.jsonl", "tensorboard/events"}) {
+    AppendFile file(folder / name);
+    CHECK_THROWS_WITH(file.append("x\n"), Catch::Contains(folder / name) && Catch::Contains("is a symbolic link"));
+    CHECK(mend_and_read_tail(folder / name).empty());
+  }
+  CHECK(read_run_json(folder.path()).empty());
+  replace_text(folder / "run.json", "{}\n");
+  CHECK(read_run_json(folder.path()) == "{}\n");
+  TraceFile trace(folder.path(), "job", {}, 1);
+  trace.finish();
+  CHECK(trace.problem().empty());
+  CHECK_FALSE(std::filesystem::is_symlink(folder / "trace.json"));
+  CHECK(testing::read_text(target) == kept);
+}
+
+TEST_CASE("[K05] a folder that is another user's link is refused, this user's is followed") {
+  testing::ScratchDirectory folder, elsewhere;
+  std::filesystem::create_directory_symlink(elsewhere.path(), folder / "run");
+  testing::write_text(elsewhere / "rank-9.json", "kept");
+  AppendFile(folder / "run/metrics.jsonl").append("x\n");
+  CHECK(testing::read_text(elsewhere / "metrics.jsonl") == "x\n");
+  CHECK_NOTHROW(refuse_foreign_link(folder / "run/"));
+  if (::geteuid() != 0) {
+    WARN("SKIPPED: only root can give a link away");
+    return;
+  }
+  std::filesystem::create_directory_symlink(elsewhere.path(), folder / "trace");
+  for (const char* name : {"run", "trace"}) REQUIRE(::lchown((folder / name).c_str(), 65534, 65534) == 0);
+  for (const char* end : {"", "/"})
+    CHECK_THROWS_WITH(refuse_foreign_link(folder / "run" + end), Catch::Contains("another user's (uid 65534)"));
+  CHECK_THROWS_WITH(AppendFile(folder / "run/log").append("x\n"), Catch::Contains(folder / "run: is a symbolic link"));
+  CHECK(TraceFile(folder.path(), "job", {}, 1).problem().find(folder / "trace: is a symbolic link") == 0);
+  CHECK(testing::read_text(elsewhere / "rank-9.json") == "kept");
+  CHECK_FALSE(std::filesystem::exists(elsewhere / "log"));
 }
 
 TEST_CASE("[K03] a record's file that is a pipe without a reader is an error, and no wait") {

@@ -270,6 +270,75 @@ TEST_CASE("[C03] a manifest with a right hash and wrong content is refused with 
   }
 }
 
+TEST_CASE("[K05] a text of a manifest that its name does not promise is refused, and the one before is used") {
+  const TwoCheckpoints two;
+  const auto path = two.newer + "/manifest.json";
+  const auto whole = read_text(path);
+  const struct {
+    std::string name;
+    std::vector<std::string> bad;
+    std::string good;
+  } texts[] = {
+      {"best", {"x", "", "nan", "inf", "1e999", "2", "-2", "0.5 "}, "0.25"},
+      {"samples", {"x", "-1", "9223372036854775808", "1e3"}, "60000"},
+      {"files_hash", {"x", "-1", "18446744073709551616"}, "18446744073709551615"},
+      {"world_size", {"0", "65537", "two"}, "2"},
+      {"ddp.bucket_order", {"x", "0 x", "0  1", "0 1 ", "-1", "4294967296"}, "1 0"},
+      {"ddp.measured", {"2", "yes"}, "1"},
+      {"local_steps.outer_steps", {"x", "-1", "9223372036854775807"}, "3"},
+      {"local_steps.last", {"-1", "18446744073709551615"}, "0"},
+      {"local_steps.next", {"-9223372036854775808", "1 x"}, "7 9"},
+      {"switching.switches", {"x", "-1", ""}, "1"},
+  };
+  for (const auto& text : texts) {
+    for (const auto& bad : text.bad) {
+      INFO(text.name << " = " << bad);
+      write_text(path, sealed(replaced(whole, R"("metadata": {)",
+                                       R"("metadata": {")" + text.name + R"(":")" + bad + R"(",)")));
+      CHECK_THAT(refusal_of_newer(two), Contains(path) && Contains("'metadata' '" + text.name + "' is"));
+    }
+    INFO(text.name << " = " << text.good);
+    write_text(path, sealed(replaced(whole, R"("metadata": {)",
+                                     R"("metadata": {")" + text.name + R"(":")" + text.good + R"(",)")));
+    CHECK_NOTHROW(verify_checkpoint(two.newer));
+    CHECK(load_checkpoint(two.scratch.path(), "latest").path == two.newer);
+  }
+}
+
+TEST_CASE("[K05] a manifest's place that no run can reach is refused, and the one before is used") {
+  const TwoCheckpoints two;
+  const auto path = two.newer + "/manifest.json";
+  const auto whole = read_text(path);
+  for (const auto& [from, to, field] :
+       {std::tuple{R"("epoch": 3,)", R"("epoch": 9223372036854775807,)", "'epoch'"},
+        std::tuple{R"("epoch": 3,)", R"("epoch": 22,)", "'epoch'"},
+        std::tuple{R"("step_in_epoch": 7,)", R"("step_in_epoch": 9223372036854775807,)", "'step_in_epoch'"},
+        std::tuple{R"("step": 20,)", R"("step": 9223372036854775807,)", "'step'"}}) {
+    INFO(to);
+    write_text(path, sealed(replaced(whole, from, to)));
+    CHECK_THAT(refusal_of_newer(two), Contains(path) && Contains(field) && Contains("at most"));
+  }
+  auto state = small_state(20);
+  state.epoch = 22;
+  ScratchDirectory other;
+  CHECK_THROWS_WITH(CheckpointWriter(other.path(), 1).save(state, false), Contains("readers accept"));
+}
+
+TEST_CASE("[K05] verify reads a rank's state, and finds a loss scale that none can be") {
+  for (const auto& [counter, value] :
+       {std::pair{"loss_scale", -1.0}, std::pair{"loss_scale", 0.0}, std::pair{"loss_scale", 1e300},
+        std::pair{"loss_scale_growth_tracker", -1.0}, std::pair{"loss_scale_growth_tracker", 1e300}}) {
+    INFO(counter << " = " << value);
+    auto state = small_state(10);
+    RankState rank;
+    rank.counters = {{counter, value}};
+    state.rank_state[1] = rank.to_json();
+    ScratchDirectory scratch;
+    CheckpointWriter(scratch.path(), 1).save(state, false);
+    CHECK_THROWS_WITH(verify_checkpoint(scratch / "step-00000010"), Contains("rank-00001.json") && Contains(counter));
+  }
+}
+
 TEST_CASE("[C03] a path to something that is no checkpoint is refused with the remedy") {
   const TwoCheckpoints two;
   auto refusal = [&](const std::string& selector) -> std::string {
