@@ -188,7 +188,8 @@ int launch(const LauncherOptions& given) {
     run = {fresh.id, choice.folder, choice.id, choice.resume};
     is_new = choice.is_new_folder;
     if (!choice.note.empty()) std::fprintf(stderr, "resume: %s\n", choice.note.c_str());
-    require_free(choice.checkpoint_dir, options.command);
+    // In the run's folder they are kept by its lock.
+    if (!choice.checkpoint_dir.starts_with(choice.folder + "/")) require_free(choice.checkpoint_dir, options.command);
   }
   RunLock lock(run.folder, is_new, run.checkpoint.empty());
   if (options.time_limit > 0ms) options.stop_at = std::chrono::steady_clock::now() + time_to_stop(options.time_limit);

@@ -23,6 +23,7 @@ PLACES = [
      r"tensor_io/cuda/(cuda_accelerator|cuda_graph|device_kernels_cuda|nccl_library)\.|tests/gpu/\w+\.cu$", "only the files of a build with CUDA see it"),
     (r"gloo/", r"tensor_io/communicator/gloo/|bench/", "only the Gloo communicator sees Gloo"),
     (r"openssl/", r"(tests/)?launch/network/", "only launch/network speaks TLS"),
+    (r"valgrind/", r"tests/costs/", "a package of ./dev test, without which ./dev build leaves tests/costs out"),
     (r"cereal/", r"launch/(loop/rank\.hpp|launcher/journal\.cpp)|tensor_io/checkpoint/rank_state\.cpp|tests/", "cereal stays in the files that serialise"),
 ]
 

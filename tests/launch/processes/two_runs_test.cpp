@@ -156,6 +156,11 @@ TEST_CASE("[R02] a second job with the checkpoint folder of one that trains is r
   CHECK(third.code == 69);
   CHECK_THAT(third.output,
              Catch::Contains("give each job a checkpoint_dir of its own") && !Catch::Contains("run folder"));
+  const auto fourth = run_in(other, launched({"--nproc", "2", "--run-dir", first.folder() / "run"}));
+  INFO(fourth.output);
+  CHECK(fourth.code == 69);
+  CHECK_THAT(fourth.output, Catch::Contains(first.folder() / "run") && Catch::Contains(": another job (process ") &&
+                                Catch::Contains(" since ") && Catch::Contains("give each run a --run-dir of its own"));
   first.signal(SIGTERM);
   CHECK(first.finish().code == 143);
 }
