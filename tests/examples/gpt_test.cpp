@@ -196,11 +196,10 @@ namespace {
 /// The 4-layer gpt on four processes, 12 steps, a checkpoint every 4.
 testing::Finished on_a_mesh(const testing::ScratchDirectory& folder, const Arguments& mesh,
                             const std::string& fault = "") {
-  const testing::ScratchDirectory logs;
   auto arguments = tiny(folder, {"--n_layer", "4", "--strategy", "pipeline", "--grad_accum_steps", "4", "--max_steps",
                                  "12", "--log_interval", "1", "--save_every", "4"});
   arguments.insert(arguments.end(), mesh.begin(), mesh.end());
-  return run({TROUPE_PROGRAM, "launch", "--nproc", "4", "--run-dir", logs.path(), TROUPE_GPT}, arguments, fault);
+  return run({TROUPE_PROGRAM, "launch", "--nproc", "4", TROUPE_GPT}, arguments, fault);
 }
 
 }  // namespace
