@@ -21,7 +21,7 @@ struct Rule {
 const std::map<std::string, Rule, std::less<>>& rules() {
   using Kind = Rule::Kind;
   static const std::map<std::string, Rule, std::less<>> known{
-      {"best", {Kind::real, -1, 1}},
+      {"best", {Kind::real}},
       {"best_step", {Kind::whole, -1, kMostSteps}},
       {"data_cursor", {Kind::wholes, 0, kMostSteps, 3}},
       {"ddp.bucket_order", {Kind::wholes, 0, kMostIndex}},
@@ -48,11 +48,10 @@ std::optional<Number> number_of(std::string_view text) {
   return value;
 }
 
-std::optional<double> real_number(std::string_view text, const Rule& rule) {
+// What a program counts as correct may be any number.
+std::optional<double> finite_number(std::string_view text) {
   const auto value = number_of<double>(text);
-  // Not a number fails both.
-  const bool fits = value && *value >= static_cast<double>(rule.least) && *value <= static_cast<double>(rule.most);
-  return fits ? value : std::nullopt;
+  return value && std::isfinite(*value) ? value : std::nullopt;
 }
 
 // Divided by single blanks, as order_text writes them.
@@ -74,15 +73,15 @@ bool fits(const std::string& text, const Rule& rule) {
     case Rule::Kind::whole: return whole_number(text, rule.least, rule.most).has_value();
     case Rule::Kind::wholes: return whole_numbers(text, rule).has_value();
     case Rule::Kind::hash: return number_of<std::uint64_t>(text).has_value();
-    case Rule::Kind::real: return real_number(text, rule).has_value();
+    case Rule::Kind::real: return finite_number(text).has_value();
   }
   return false;
 }
 
 std::string promise_of(const Rule& rule) {
   if (rule.kind == Rule::Kind::hash) return "a whole number of 64 bits";
+  if (rule.kind == Rule::Kind::real) return "a finite number";
   const auto range = std::to_string(rule.least) + " to " + std::to_string(rule.most);
-  if (rule.kind == Rule::Kind::real) return "a number from " + range;
   if (rule.kind == Rule::Kind::whole) return "a whole number from " + range;
   return (rule.count > 0 ? std::to_string(rule.count) + " " : "") + "whole numbers from " + range;
 }
@@ -140,7 +139,7 @@ std::optional<std::uint64_t> hash_in(const StateTexts& texts, const std::string&
 }
 
 std::optional<double> real_in(const StateTexts& texts, const std::string& name) {
-  return read(texts, name, [](std::string_view text, const Rule& rule) { return real_number(text, rule); });
+  return read(texts, name, [](std::string_view text, const Rule&) { return finite_number(text); });
 }
 
 std::optional<std::vector<std::int64_t>> wholes_in(const StateTexts& texts, const std::string& name) {
