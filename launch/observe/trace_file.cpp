@@ -51,6 +51,7 @@ std::string write_trace_of_rank(const std::string& run_dir, const TraceRank& ran
   const auto folder = run_dir + "/trace";
   refuse_foreign_link(folder);
   fs::create_directories(folder, failure);
+  if (failure) throw Error(ErrorCode::io, folder, failure.message());
   auto name = folder + "/rank-" + std::to_string(rank.rank) + ".json";
   replace_file(name, real_files(), [&](DurableFile& file) {
     const auto add = [&file](std::string_view text) {
