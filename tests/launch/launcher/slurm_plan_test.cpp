@@ -216,7 +216,7 @@ const std::vector<Situation> kSituations{
 
 std::string sorted_lines(std::string text) {  // the two streams come in either order
   std::vector<std::string> lines;
-  for (std::size_t end; (end = text.find('\n')) != std::string::npos; text.erase(0, end + 1))
+  for (std::size_t end = 0; (end = text.find('\n')) != std::string::npos; text.erase(0, end + 1))
     lines.push_back(text.substr(0, end + 1));
   std::sort(lines.begin(), lines.end());
   for (const auto& line : lines) text += line;

@@ -238,7 +238,7 @@ TEST_CASE("[K04] a run prints the page's address with its token, which stays whe
   const int port = vacant_port();
   Launch launch(
       2, {"--epochs", "4000", "--log_interval", "4", "--pause_ms", "10", "--metrics_port", std::to_string(port)}, {});
-  const std::regex line("live page: http://127\\.0\\.0\\.1:([0-9]+)(/\\?token=([0-9a-f]{64}))");
+  const std::regex line(R"(live page: http://127\.0\.0\.1:([0-9]+)(/\?token=([0-9a-f]{64})))");
   REQUIRE(launch.wait_for("step 4/"));
   std::smatch found;
   REQUIRE(std::regex_search(launch.output(), found, line));

@@ -36,7 +36,7 @@ const Words kAlone = kProbe, kSimulated = kProbe + Words{"--ranks", "2"};
 Words launched(const Words& flags) { return Words{TROUPE_PROGRAM, "launch"} + flags + kProbe; }
 
 RunningProcess start_in(const std::string& folder, const Words& words, const Variables& environment = {}) {
-  return RunningProcess(Words{"/bin/sh", "-c", "cd \"$0\" && exec \"$@\"", folder} + words, environment);
+  return RunningProcess(Words{"/bin/sh", "-c", R"(cd "$0" && exec "$@")", folder} + words, environment);
 }
 
 Finished run_in(const ScratchDirectory& folder, const Words& words, const Variables& environment = {}) {
@@ -129,7 +129,7 @@ TEST_CASE("[R02] a run that does not resume leaves another run's checkpoints as 
       const auto port = port_for(restarts);
       auto zero = start_in(folder.path(), kProbe + there, torchrun(0, port, restarts));
       auto one = start_in(folder.path(), kProbe + there, torchrun(1, port, restarts));
-      const auto done = zero.finish();
+      auto done = zero.finish();
       CHECK((one.finish().code == 0) == (restarts > 0));
       return done;
     };
