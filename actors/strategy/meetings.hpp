@@ -3,7 +3,7 @@
 
 namespace troupe {
 
-/// Capability of a Strategy whose ranks train by themselves and meet every so many steps, after the optimizer.
+/// Capability of a Strategy whose ranks train by themselves and meet now and then, after the optimizer.
 /// Collective, between steps. Compute's thread.
 class Meetings {
  public:

@@ -55,7 +55,7 @@ int join_run(RankProcessOptions& ranks, const std::optional<JobKeys>& keys, Stop
                   "start every node with the same settings; another job takes another --master-port");
     if (const auto why = ask_to_join(system, coordinator, ranks.run.job_id, ranks.host); !why.empty())
       throw Error(ErrorCode::usage, "--node-rank", "the job at " + where + " refuses: " + why,
-                  "give each node a number of its own; another job takes another --master-port");
+                  "give each node another number; another job takes another --master-port");
     if (folder != kNewRunFolder) ranks.run.folder = folder;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::interrupted) throw;

@@ -43,8 +43,7 @@ std::chrono::nanoseconds touched(const std::string& file) {
 int opened(const std::string& target) {
   struct stat facts {};
   const bool is_folder = ::stat(target.c_str(), &facts) == 0 && S_ISDIR(facts.st_mode);
-  const int fd =
-      ::open(target.c_str(), is_folder ? O_RDONLY | O_CLOEXEC : O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+  const int fd = is_folder ? ::open(target.c_str(), O_RDONLY | O_CLOEXEC) : open_plain(target, O_RDWR | O_CREAT);
   if (fd < 0) throw_io_error("locking the folder", target, errno);
   return fd;
 }
@@ -99,7 +98,7 @@ bool FolderLock::take_over() const {
 bool FolderLock::is_stale() const {
   if (signature().empty()) return true;
   const auto now = file_ + "." + std::to_string(::getpid());
-  const int fd = ::open(now.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+  const int fd = open_plain(now, O_WRONLY | O_CREAT | O_EXCL);
   if (fd < 0) throw_io_error("locking the folder", now, errno);
   const auto age = touched(now) - touched(file_);
   ::close(fd);
@@ -108,7 +107,7 @@ bool FolderLock::is_stale() const {
 }
 
 void FolderLock::sign() const {
-  const int fd = ::open(file_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
+  const int fd = open_plain(file_, O_WRONLY | O_CREAT | O_TRUNC);
   if (fd < 0) throw_io_error("signing the folder", file_, errno);
   const auto line = name_ + "\n";
   [[maybe_unused]] const auto written = ::write(fd, line.data(), line.size());

@@ -138,6 +138,15 @@ std::vector<std::string> node_of_two(const std::string& rank, const std::string&
           folder + "/checkpoints"};
 }
 
+/// Node 0 waits for its node 1, and both end well.
+void check_ends_well(testing::RunningProcess& first, const std::vector<std::string>& node_1) {
+  const auto second = testing::RunningProcess(node_1).finish();
+  const auto done = first.finish();
+  INFO(second.output << done.output);
+  CHECK(second.code == 0);
+  CHECK(done.code == 0);
+}
+
 void make_keys(const std::string& folder) {
   for (const std::string keys : {"ours", "others"})
     REQUIRE(testing::RunningProcess({TROUPE_PROGRAM, "keys", folder + "/" + keys}).finish().code == 0);
@@ -153,11 +162,7 @@ TEST_CASE("[L11] a node with another job's keys is told so at once, and the job 
   CHECK(stranger.code == 69);
   CHECK_THAT(stranger.output,
              Catch::Contains("127.0.0.1:" + port + ": its keys are another job's") && Catch::Contains("--keys DIR"));
-  const auto second = testing::RunningProcess(node_of_two("1", folder.path(), port)).finish();
-  const auto done = first.finish();
-  INFO(second.output << done.output);
-  CHECK(second.code == 0);
-  CHECK(done.code == 0);
+  check_ends_well(first, node_of_two("1", folder.path(), port));
 }
 
 TEST_CASE("[L8] another job's node with the same port and keys is turned away, and the job does not mind") {
@@ -176,11 +181,7 @@ TEST_CASE("[L8] another job's node with the same port and keys is turned away, a
                                     Catch::Contains(difference) && Catch::Contains("another --master-port"));
     CHECK(std::count(stranger.output.begin(), stranger.output.end(), '\n') == 1);
   }
-  const auto second = testing::RunningProcess(node_of_two("1", folder.path(), port)).finish();
-  const auto done = first.finish();
-  INFO(second.output << done.output);
-  CHECK(second.code == 0);
-  CHECK(done.code == 0);
+  check_ends_well(first, node_of_two("1", folder.path(), port));
 }
 
 TEST_CASE("[L8] a node number that is typed twice is refused, and the job does not mind") {

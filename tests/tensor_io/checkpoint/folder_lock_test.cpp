@@ -40,7 +40,7 @@ void age(const std::string& file, std::chrono::seconds by) {
 
 }  // namespace
 
-TEST_CASE("[R2] a folder is one job's, which a second one is told of, with flock and without") {
+TEST_CASE("[R2] a folder is one job's, and a second one is refused, with flock and without") {
   const testing::ScratchDirectory folder;
   const auto file = folder / "lock";
   const auto options = GENERATE(FolderLock::Options(), without_locks());
