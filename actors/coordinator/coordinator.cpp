@@ -43,6 +43,7 @@ void CoordinatorState::start() {
   if (options.chaos) chaos = ChaosInjector(*options.chaos, options.world_size);
   detector = FailureDetector(options.recovery, since);
   filter = MessageFilter(options.log);
+  values = RendezvousStore(options.world_size);
   if (options.resumed) {
     // The journal says who was in; they are given time to come back, then those that did not are lost.
     resumption = Resumption(since + options.recovery.fence_after);
@@ -55,37 +56,55 @@ CoordinatorActor::behavior_type CoordinatorState::make_behavior() {
   return {
       [this](const JoinJob& join) { return this->join(join, self->current_sender()); },
       [this](const JoinNode& node) { return join_node(node, self->current_sender()); },
-      [this](PutValue& value) {
-        if (!filter.is_nonsense(problem_with(value))) filter.is_nonsense(values.put(std::move(value)));
-      },
+      [this](PutValue& value) { put(std::move(value)); },
       [this](const GetValue& get) -> caf::result<bool, std::string> {
         if (get.key == kRunKey) return {true, options.run};
         const auto* value = values.find(get.key);
         return {value != nullptr, value != nullptr ? *value : std::string()};
       },
       [this](const CollectiveState& state) { consider(state); },
-      [this](const Heartbeat& beat) { heard(beat); },
-      [this](const RankInterrupted& report) { interrupted(report); },
+      [this](const Heartbeat& beat) {
+        if (is_own(beat)) heard(beat);
+      },
+      [this](const RankInterrupted& report) {
+        if (is_own(report)) interrupted(report);
+      },
       [this](const RankExited& exit) { exited(exit); },
-      [this](const PartSaved& part) { send(saves.part_saved(part, processes, resumption.pending(), now())); },
+      [this](const PartSaved& part) {
+        if (is_own(part)) send(saves.part_saved(part, processes, resumption.pending(), now()));
+      },
       [this](const CheckpointPublished& message) {
-        if (!filter.is_nonsense(problem_with(message))) send(saves.published(message.ended, processes));
+        if (is_own(message) && !filter.is_nonsense(problem_with(message)))
+          send(saves.published(message.ended, processes));
       },
       [this](const LoopDone& done) {
+        if (!is_own(done)) return;
         processes.loop_done(done);
         if (phase == Phase::training) send(processes.leave_loop());
       },
       [this](const RankEnded& message) {
-        ended(message);
+        if (is_own(message)) ended(message);
         return true;
-      },
-      [this](const StopJob& stop) {
-        for (const auto& [slot, process] : processes.all()) {
-          if (!process.ended) self->send(process.supervisor, stop);
-        }
       },
       [this](const CoordinatorTick&) { tick(); },
   };
+}
+
+// What a process says of itself. A process that has not joined is nobody's, and its messages come to nothing.
+template <class Message>
+bool CoordinatorState::is_own(const Message& message) {
+  const auto* process = processes.find(message.process);
+  if (process == nullptr || process->supervisor == self->current_sender()) return true;
+  filter.drop_lie("a " + std::string(name_of_struct<Message>()) + " in the name of slot " +
+                  std::to_string(message.process.slot) + ", from another process");
+  return false;
+}
+
+void CoordinatorState::put(PutValue value) {
+  if (filter.is_nonsense(problem_with(value))) return;
+  const auto slot = processes.slot_of(self->current_sender());
+  if (!slot) return filter.drop_lie("a PutValue of a process that has not joined");
+  if (const auto why = values.put(*slot, std::move(value)); !why.empty()) filter.drop_lie(why);
 }
 
 void CoordinatorState::enter(Phase next) {
@@ -105,6 +124,7 @@ JoinAccepted CoordinatorState::join(const JoinJob& join, const caf::strong_actor
     return accepted;
   }
   if (auto why = processes.refusal(join); !why.empty()) return {std::move(why)};
+  if (auto why = slots.refusal(join.process); !why.empty()) return {std::move(why)};
 
   if (!processes.knows(supervisor.address())) self->monitor(supervisor);
   processes.add({.supervisor = supervisor, .joined = join, .member = processes.is_member(join)});
@@ -112,6 +132,9 @@ JoinAccepted CoordinatorState::join(const JoinJob& join, const caf::strong_actor
   std::erase(unproved, join.process);
   slots.set_starting(slot, false);
   slots.set_host(slot, join.host);
+  if (join.spare || slot >= options.world_size)
+    options.log("slot " + std::to_string(slot) + " on " + join.host +
+                " joins as a spare: it takes a lost rank's place, and its copy of the model");
   if (processes.in_slot(slot)->member) {
     tell_again(join, supervisor);
   } else if (phase == Phase::training && processes.current().world_size() < options.world_size) {

@@ -47,6 +47,10 @@ struct CoordinatorState {
   CoordinatorActor::behavior_type make_behavior();
   JoinAccepted join(const JoinJob& join, const caf::strong_actor_ptr& sender);
   std::string join_node(const JoinNode& node, const caf::strong_actor_ptr& sender);
+  template <class Message>
+  bool is_own(const Message& message);
+  void put(PutValue value);
+  bool is_of_its_host(const RankExited& exit);
   void tell_again(const JoinJob& join, const RankSupervisorActor& supervisor);
   void consider(const CollectiveState& state);
   void heard(const Heartbeat& beat);

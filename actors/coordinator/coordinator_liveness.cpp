@@ -24,6 +24,10 @@ void CoordinatorState::consider(const CollectiveState& state) {
   if (phase == Phase::over || filter.is_nonsense(problem_with(state)) ||
       filter.is_stale(state.generation, processes.current().generation, "report on collectives"))
     return;
+  const auto& members = processes.current().members;
+  const auto* accuser = state.rank < std::ssize(members) ? processes.find(members[state.rank].process) : nullptr;
+  if (accuser == nullptr || accuser->supervisor != self->current_sender())
+    return filter.drop_lie("a CollectiveState of rank " + std::to_string(state.rank) + ", from another process");
   if (phase != Phase::training) return filter.count_stale();
   if (!stalls.report(state, now())) return;
   for (const auto& [slot, process] : processes.all()) {

@@ -8,9 +8,12 @@ namespace troupe {
 void CoordinatorRendezvous::put(const std::string& key, std::string value) {
   std::lock_guard lock(mutex_);
   if (aborted_ && aborted_->code == ErrorCode::fenced) return;  // as silent as the dead
-  told_ = link_->get();
-  caf::anon_send(told_, PutValue{prefix_ + key, value});
+  tell(prefix_ + key, value);
   mine_[prefix_ + key] = std::move(value);
+}
+
+void CoordinatorRendezvous::tell(const std::string& key, const std::string& value) const {
+  caf::send_as(supervisor_, link_->get(), PutValue{key, value});
 }
 
 std::string CoordinatorRendezvous::get(const std::string& key, std::chrono::milliseconds timeout) {
@@ -22,9 +25,9 @@ std::string CoordinatorRendezvous::get(const std::string& key, std::chrono::mill
     const auto coordinator = link_->get();
     {
       std::lock_guard lock(mutex_);
-      if (told_ && told_.address() != coordinator.address()) {
-        for (const auto& [name, text] : mine_) caf::anon_send(coordinator, PutValue{name, text});
-        told_ = coordinator;
+      if (const auto joins = link_->joins(); joins != told_) {
+        for (const auto& [name, text] : mine_) tell(name, text);
+        told_ = joins;
       }
     }
     std::optional<std::string> value;

@@ -22,19 +22,31 @@ class CoordinatorLink {
   void set(CoordinatorActor coordinator) {
     std::lock_guard lock(mutex_);
     coordinator_ = std::move(coordinator);
+    ++joins_;
+  }
+  /// How often this rank has joined again: what it sent before may be lost.
+  std::uint64_t joins() const {
+    std::lock_guard lock(mutex_);
+    return joins_;
   }
 
  private:
   mutable std::mutex mutex_;
   CoordinatorActor coordinator_;
+  std::uint64_t joins_ = 0;
 };
 
 /// A generation's rendezvous, kept by the job's coordinator. Any thread; `get` polls, 1 ms at first and 20 ms in the
 /// end, since set-up is the only user.
 class CoordinatorRendezvous final : public Rendezvous {
  public:
-  CoordinatorRendezvous(caf::actor_system& system, std::shared_ptr<CoordinatorLink> link, std::uint64_t generation)
-      : system_(system), link_(std::move(link)), prefix_("g" + std::to_string(generation) + "/") {}
+  /// Values are left in the name of `supervisor`.
+  CoordinatorRendezvous(caf::actor_system& system, std::shared_ptr<CoordinatorLink> link,
+                        RankSupervisorActor supervisor, std::uint64_t generation)
+      : system_(system),
+        link_(std::move(link)),
+        supervisor_(std::move(supervisor)),
+        prefix_("g" + std::to_string(generation) + "/") {}
   void put(const std::string& key, std::string value) override;
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
   void abort(const ErrorReport& reason) noexcept override;
@@ -42,12 +54,15 @@ class CoordinatorRendezvous final : public Rendezvous {
 
  private:
   caf::actor_system& system_;
+  void tell(const std::string& key, const std::string& value) const;
+
   std::shared_ptr<CoordinatorLink> link_;
+  RankSupervisorActor supervisor_;
   std::string prefix_;
   std::mutex mutex_;
   std::optional<ErrorReport> aborted_;
-  CoordinatorActor told_;                    // who was told ...
-  std::map<std::string, std::string> mine_;  // ... of these; a restarted coordinator knows nothing
+  std::uint64_t told_ = 0;                   // since that join ...
+  std::map<std::string, std::string> mine_;  // ... the coordinator knows these; a restarted one knows nothing
 };
 
 }  // namespace troupe

@@ -20,6 +20,11 @@ const JoinedProcess* ProcessTable::find(const ProcessId& process) const {
   return found != nullptr && found->joined.process == process ? found : nullptr;
 }
 
+std::optional<int> ProcessTable::slot_of(const caf::strong_actor_ptr& supervisor) const {
+  const auto found = slot_of_address_.find(caf::actor_cast<caf::actor_addr>(supervisor));
+  return supervisor && found != slot_of_address_.end() ? std::optional(found->second) : std::nullopt;
+}
+
 std::optional<int> ProcessTable::take_address(const caf::actor_addr& address) {
   const auto known = slot_of_address_.extract(address);
   return known ? std::optional(known.mapped()) : std::nullopt;

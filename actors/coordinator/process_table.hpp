@@ -48,6 +48,8 @@ class ProcessTable {
   JoinedProcess* in_slot(int slot) { return writable(std::as_const(*this).in_slot(slot)); }
   const std::map<int, JoinedProcess>& all() const noexcept { return processes_; }  ///< by slot
   bool knows(const caf::actor_addr& address) const { return slot_of_address_.contains(address); }
+  /// Whose supervisor this is; nullopt: of no process that is connected.
+  std::optional<int> slot_of(const caf::strong_actor_ptr& supervisor) const;
   /// Forgets a supervisor's address, and returns its slot; nullopt: no address that is known.
   std::optional<int> take_address(const caf::actor_addr& address);
 

@@ -26,10 +26,25 @@ std::string SlotTable::refusal(const JoinNode& node, const NodeAgentActor& agent
   return known && known != agent ? node.host + " has joined already" : "";
 }
 
-bool SlotTable::has_agent(int slot) const {
-  const auto found = slots_.find(slot);
-  return agents_.contains(found != slots_.end() ? found->second.host : std::string());
+void SlotTable::set_ordered(const ProcessId& process, const std::string& host) {
+  slots_[process.slot].host = host;
+  slots_[process.slot].ordered = process.incarnation;
 }
+
+std::string SlotTable::refusal(const ProcessId& process) const {
+  const auto found = slots_.find(process.slot);
+  const auto ordered = found != slots_.end() ? found->second.ordered : 0;
+  if (ordered == 0 || ordered == process.incarnation || !has_agent(process.slot)) return {};
+  return "slot " + std::to_string(process.slot) + " is that of a process which the agent of " + found->second.host +
+         " has started";
+}
+
+std::string SlotTable::host_of(int slot) const {
+  const auto found = slots_.find(slot);
+  return found != slots_.end() ? found->second.host : std::string();
+}
+
+bool SlotTable::has_agent(int slot) const { return agents_.contains(host_of(slot)); }
 
 bool SlotTable::is_starting(int slot) const {
   const auto found = slots_.find(slot);
@@ -66,7 +81,8 @@ SlotTable::Restart SlotTable::restart(int number, Time now, const std::function<
                          " s are over"};
   }
   slot.starting = true;
-  return {.agent = std::move(agent), .order = {{number, draw_incarnation()}, ++slot.restarts}};
+  slot.ordered = draw_incarnation();
+  return {.agent = std::move(agent), .order = {{number, slot.ordered}, ++slot.restarts}};
 }
 
 std::vector<int> SlotTable::cooled(Time now) {

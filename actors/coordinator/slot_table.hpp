@@ -35,6 +35,11 @@ class SlotTable {
   bool has_agent(int slot) const;
 
   void set_host(int slot, const std::string& host) { slots_[slot].host = host; }
+  /// The agent of this host has started it, or was told to.
+  void set_ordered(const ProcessId& process, const std::string& host);
+  /// Why this process may not take its slot: its host's agent has another one there. Empty: it may.
+  std::string refusal(const ProcessId& process) const;
+  std::string host_of(int slot) const;  ///< empty: not known
   void set_starting(int slot, bool starting) { slots_[slot].starting = starting; }
   void set_absent(int slot) { slots_[slot].absent = true; }
   void add_death(int slot, Time now) { slots_[slot].deaths.push_back(now); }
@@ -63,6 +68,7 @@ class SlotTable {
   struct Slot {
     std::vector<Time> deaths;
     std::string host;
+    std::uint64_t ordered = 0;  // the process that the agent runs there; 0: not known
     bool starting = false, absent = false;
     bool cooling = false;  // died too often to be started again now
     int restarts = 0;

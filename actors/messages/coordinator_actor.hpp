@@ -10,6 +10,9 @@ namespace troupe {
 /// A host's agent, as the coordinator knows it.
 using NodeAgentActor = caf::typed_actor<caf::reacts_to<StartRank>, caf::reacts_to<KillRank>, caf::reacts_to<JobOver>>;
 
+/// The launcher's own agent by name, beside those of the hosts. It has no ranks, and speaks for hosts without an agent.
+inline constexpr const char* kLauncher = "(launcher)";
+
 /// One per job: who takes part, where ranks leave their addresses for each other, who is to blame when collectives
 /// stall, who replaces a rank that died, and the end of the job. It takes no part in a step: ranks train on while it is
 /// away.
@@ -26,7 +29,11 @@ using CoordinatorActor =
                      caf::reacts_to<CheckpointPublished>,                 //
                      caf::reacts_to<LoopDone>,                            //
                      caf::replies_to<RankEnded>::with<bool>,              // acknowledged
-                     caf::reacts_to<StopJob>,                             //
                      caf::reacts_to<CoordinatorTick>>;
+
+/// What other processes may send it: all but its own clock.
+using MessagesToCoordinator =
+    std::tuple<JoinJob, JoinNode, PutValue, GetValue, CollectiveState, Heartbeat, RankInterrupted, RankExited,
+               PartSaved, CheckpointPublished, LoopDone, RankEnded>;
 
 }  // namespace troupe

@@ -228,18 +228,13 @@ struct InjectFault {
   ChaosKind kind = ChaosKind::kill;
   std::int64_t lasts_ms = 0;
 };
-/// Finish the step, write a checkpoint, end: Ctrl-C, SIGTERM.
-struct StopJob {
-  std::int32_t signal = 2;
-};
 
 /// Those that cross processes, and the values in them: CAF writes all fields, in the order of their declaration.
-using WireMessages =
-    std::tuple<ErrorReport, ProcessId, Member, Membership, SaveAttempt, CheckpointSaved, JoinJob, JoinAccepted,
-               Heartbeat, CoordinatorTick, CoordinatorBeat, InterruptRanks, RankInterrupted, FenceRank, InjectFault,
-               LoopDone, LeaveLoop, RankEnded, AbortJob, StopJob, PartSaved, PublishCheckpoint, SaveEnded,
-               CheckpointPublished, PutValue, GetValue, CollectiveState, ReportCollectives, JoinNode, StartRank,
-               KillRank, RankExited, JobOver>;
+using WireMessages = std::tuple<ErrorReport, ProcessId, Member, Membership, SaveAttempt, CheckpointSaved, JoinJob,
+                                JoinAccepted, Heartbeat, CoordinatorTick, CoordinatorBeat, InterruptRanks,
+                                RankInterrupted, FenceRank, InjectFault, LoopDone, LeaveLoop, RankEnded, AbortJob,
+                                PartSaved, PublishCheckpoint, SaveEnded, CheckpointPublished, PutValue, GetValue,
+                                CollectiveState, ReportCollectives, JoinNode, StartRank, KillRank, RankExited, JobOver>;
 template <class T, class Messages>
 inline constexpr bool is_one_of = false;
 template <class T, class... Messages>

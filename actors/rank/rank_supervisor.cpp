@@ -60,7 +60,6 @@ RankSupervisorActor::behavior_type RankSupervisorState::make_behavior() {
         options.coordinator = nullptr;  // from here on it is as silent as the dead
       },
       [this](const AbortJob& job) { abort(job.report); },
-      [this](const StopJob& stop) { options.status->stop_signal = stop.signal; },
       [this](const ReportCollectives& request) {
         for (const auto& watched : communicators) {
           if (watched.name == request.communicator) tell_coordinator(state_of(watched, now()));
@@ -160,8 +159,10 @@ void RankSupervisorState::interrupt(const InterruptRanks& message) {
 void RankSupervisorState::fail(const ErrorReport& report) {
   if (aborted) return;  // what fails after an abort fails because of it
   abort(report);
-  if (options.coordinator)
-    caf::anon_send(caf::actor_cast<CoordinatorActor>(options.coordinator), RankEnded{options.join.process, report});
+  if (!options.coordinator) return;
+  self->request(caf::actor_cast<CoordinatorActor>(options.coordinator), caf::infinite,
+                RankEnded{options.join.process, report})
+      .then([](bool) {}, [](caf::error&) {});  // gone: its DOWN comes too
 }
 
 std::string RankSupervisorState::dump_if_hung(const ErrorReport& reason) {
@@ -232,12 +233,11 @@ void RankSupervisorState::found_coordinator(const caf::strong_actor_ptr& coordin
   heard_coordinator = now();
   options.coordinator = coordinator;
   self->monitor(caf::actor_cast<caf::actor>(coordinator));
-  if (options.on_coordinator) options.on_coordinator(coordinator);
   auto join = options.join;
   join.generation = generation;
   self->request(caf::actor_cast<CoordinatorActor>(coordinator), std::chrono::seconds(10), join)
       .then(
-          [this](const JoinAccepted& accepted) {
+          [this, coordinator](const JoinAccepted& accepted) {
             if (!accepted.refused.empty())
               return abort({.code = ErrorCode::fenced,
                             .rank = rank(),
@@ -245,6 +245,7 @@ void RankSupervisorState::found_coordinator(const caf::strong_actor_ptr& coordin
                             .operation = "join",
                             .cause = accepted.refused});
             park_after = std::chrono::milliseconds(accepted.park_after_ms);
+            if (options.on_coordinator) options.on_coordinator(coordinator);
             if (last_interrupted) tell_coordinator(*last_interrupted);
             if (loop_done) tell_coordinator(*loop_done);
             if (saves.ended()) tell_coordinator(CheckpointPublished{options.join.process, *saves.ended()});

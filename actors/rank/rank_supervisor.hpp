@@ -57,7 +57,6 @@ using RankSupervisorActor = caf::typed_actor<caf::replies_to<JoinRank>::with<Joi
                                              caf::reacts_to<InterruptRanks>,                 //
                                              caf::reacts_to<FenceRank>,                      //
                                              caf::reacts_to<AbortJob>,                       //
-                                             caf::reacts_to<StopJob>,                        //
                                              caf::reacts_to<ReportCollectives>,              //
                                              caf::reacts_to<RegisterCheckpointer>,           //
                                              caf::reacts_to<PartSaved>,                      //

@@ -196,8 +196,8 @@ void RankModel::put_address() {
   const auto coordinator = job_.coordinator_at(process_);
   if (!coordinator || coordinator == told_) return;
   told_ = coordinator;
-  caf::anon_send(caf::actor_cast<CoordinatorActor>(coordinator),
-                 PutValue{"g" + std::to_string(membership_.generation) + "/" + std::to_string(rank()), process_.name});
+  caf::send_as(supervisor_, caf::actor_cast<CoordinatorActor>(coordinator),
+               PutValue{"g" + std::to_string(membership_.generation) + "/" + std::to_string(rank()), process_.name});
 }
 
 // As CoordinatorRendezvous::get, of one peer after the other.

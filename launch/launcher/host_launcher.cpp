@@ -73,7 +73,7 @@ class HostLauncher {
                                                    options_.insecure});
     AgentLink::Options link;
     link.job_id = run_.job_id;
-    link.host = "(launcher)";
+    link.host = kLauncher;
     link.coordinator_host = address_;
     link.coordinator_port = static_cast<std::uint16_t>(coordinator_->port());
     link.keys = keys;

@@ -129,7 +129,7 @@ Compute::Services RankSystem::make_communicators(const Membership& membership) {
   const auto generation = membership.generation;
   std::shared_ptr<Rendezvous> rendezvous;
   if (options_.coordinator) {
-    rendezvous = std::make_shared<CoordinatorRendezvous>(system_, link_, generation);
+    rendezvous = std::make_shared<CoordinatorRendezvous>(system_, link_, supervisor_, generation);
   } else {
     rendezvous = std::make_shared<LocalRendezvous>();
   }

@@ -40,22 +40,17 @@ namespace {
 struct LinkFound {
   caf::strong_actor_ptr coordinator;
 };
-struct TellCoordinator {
-  std::variant<RankExited, StopJob> message;
-};
-
 }  // namespace
 }  // namespace troupe
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::LinkFound)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::TellCoordinator)
 
 namespace troupe {
 namespace {
 
 struct LinkState {
   caf::strong_actor_ptr coordinator;
-  std::vector<TellCoordinator> waiting;
+  std::vector<RankExited> waiting;
 };
 
 void find_coordinator(caf::stateful_actor<LinkState>* self, const AgentLink::Options& options,
@@ -73,14 +68,9 @@ void find_coordinator(caf::stateful_actor<LinkState>* self, const AgentLink::Opt
   self->home_system().spawn<caf::detached>(std::move(find), caf::actor_cast<caf::actor>(self));
 }
 
-void report(caf::stateful_actor<LinkState>* self, const TellCoordinator& what) {
-  if (!self->state.coordinator) {
-    self->state.waiting.push_back(what);
-    return;
-  }
-  std::visit(
-      [&](const auto& message) { self->send(caf::actor_cast<CoordinatorActor>(self->state.coordinator), message); },
-      what.message);
+void report(caf::stateful_actor<LinkState>* self, const RankExited& exit) {
+  if (!self->state.coordinator) return self->state.waiting.push_back(exit);
+  self->send(caf::actor_cast<CoordinatorActor>(self->state.coordinator), exit);
 }
 
 template <class SharedPtr>
@@ -105,11 +95,9 @@ caf::behavior link_actor(caf::stateful_actor<LinkState>* self, SharedPtr shared)
           join.started = shared->running;
         }
         self->send(caf::actor_cast<CoordinatorActor>(found.coordinator), join);
-        auto waiting = std::move(self->state.waiting);
-        self->state.waiting.clear();
-        for (const auto& message : waiting) report(self, message);
+        for (const auto& exit : std::exchange(self->state.waiting, {})) report(self, exit);
       },
-      [self](const TellCoordinator& what) { report(self, what); },
+      [self](const RankExited& exit) { report(self, exit); },
       [shared](const std::string& why) {
         if (why.empty()) return;
         shared->push(JobOver{{.code = ErrorCode::unavailable, .operation = "join", .cause = why}, 69});
@@ -165,10 +153,8 @@ void AgentLink::running(std::vector<ProcessId> processes) {
 }
 
 void AgentLink::exited(const ProcessId& process, int wait_status) {
-  caf::anon_send(shared_->agent, TellCoordinator{RankExited{process, wait_status}});
+  caf::anon_send(shared_->agent, RankExited{process, wait_status});
 }
-
-void AgentLink::stop(int signal) { caf::anon_send(shared_->agent, TellCoordinator{StopJob{signal}}); }
 
 bool AgentLink::lost() const {
   std::lock_guard lock(shared_->mutex);

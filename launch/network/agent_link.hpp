@@ -40,7 +40,6 @@ class AgentLink {
   /// The processes that run now: told to a coordinator that was restarted.
   void running(std::vector<ProcessId> processes);
   void exited(const ProcessId& process, int wait_status);
-  void stop(int signal);
   bool lost() const;  ///< the coordinator did not come back
 
  private:

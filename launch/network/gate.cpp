@@ -20,6 +20,15 @@ using asio::ip::tcp;
 using Clock = std::chrono::steady_clock;
 using Local = asio::local::stream_protocol;
 
+std::string digest_of_peer(TlsStream& stream) {
+  const std::unique_ptr<X509, decltype(&X509_free)> certificate(::SSL_get1_peer_certificate(stream.native_handle()),
+                                                                &X509_free);
+  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
+  unsigned size = 0;
+  if (!certificate || ::X509_digest(certificate.get(), ::EVP_sha256(), digest.data(), &size) != 1) return {};
+  return {reinterpret_cast<const char*>(digest.data()), size};
+}
+
 void keep_from_children(int fd) { ::fcntl(fd, F_SETFD, FD_CLOEXEC); }
 
 }  // namespace
@@ -30,6 +39,11 @@ struct Gate::State : std::enable_shared_from_this<Gate::State> {
     std::function<void(const std::string&)> end;
   };
   using Place = std::list<Waiting>::iterator;
+  // Who goes by the name of a node: CAF sends to the newest connection that says it is the node.
+  struct Holder {
+    std::string certificate;
+    int connections = 0;
+  };
 
   State(asio::io_context& context, GateOptions gate_options)
       : io(context), options(std::move(gate_options)), acceptor(context), pause(context) {
@@ -74,7 +88,7 @@ struct Gate::State : std::enable_shared_from_this<Gate::State> {
     if (tls) {
       std::make_shared<Handshake>(shared_from_this(), std::move(socket), address)->start();
     } else {
-      let_in(std::move(socket), waiting.insert(waiting.end(), {address, {}}), Clock::now() + options.patience);
+      let_in(std::move(socket), {}, waiting.insert(waiting.end(), {address, {}}), Clock::now() + options.patience);
     }
   }
 
@@ -89,9 +103,9 @@ struct Gate::State : std::enable_shared_from_this<Gate::State> {
     if (oldest != waiting.end()) std::exchange(oldest->end, {})("too many at once");
   }
 
-  // Takes the place with it.
+  // Takes the place with it. `certificate`: its digest; empty: there are no keys.
   template <class Stream>
-  void let_in(Stream stream, Place place, Clock::time_point deadline) {
+  void let_in(Stream stream, const std::string& certificate, Place place, Clock::time_point deadline) {
     Local::socket inside(io);
     std::error_code failure;
     inside.open(Local(), failure);
@@ -100,16 +114,25 @@ struct Gate::State : std::enable_shared_from_this<Gate::State> {
     if (failure) return leave(place, "the coordinator takes no more");
     auto greeted = std::make_shared<bool>(false);
     typename Passage<Stream>::Events events;
-    events.greeted = [self = shared_from_this(), place, greeted] {
+    auto name = std::make_shared<std::string>();
+    events.greeted = [self = shared_from_this(), place, greeted, name, certificate](const std::string& node) {
+      const auto [holder, is_new] = self->holders.try_emplace(node, Holder{certificate});
+      if (holder->second.certificate != certificate) return "the name of another process that is here";
+      ++holder->second.connections;
+      *name = node;
       *greeted = true;
       self->waiting.erase(place);
+      return static_cast<const char*>(nullptr);
     };
-    events.ended = [self = shared_from_this(), place, greeted, address = place->address](const char* reason) {
+    events.ended = [self = shared_from_this(), place, greeted, name, address = place->address](const char* reason) {
+      const auto holder = self->holders.find(*name);
+      if (holder != self->holders.end() && --holder->second.connections == 0) self->holders.erase(holder);
       if (!*greeted) return self->leave(place, reason != nullptr ? reason : "no handshake");
       if (reason != nullptr) self->refuse(address, reason, true);
     };
-    auto passage = std::make_shared<Passage<Stream>>(std::move(stream), std::move(inside), FrameCheck::From::client,
-                                                     deadline, std::move(events));
+    auto passage = std::make_shared<Passage<Stream>>(std::move(stream), std::move(inside),
+                                                     FrameCheck(FrameCheck::From::client, options.messages), deadline,
+                                                     std::move(events));
     place->end = [weak = std::weak_ptr(passage)](const std::string& reason) {
       if (const auto found = weak.lock()) found->end(reason.c_str());
     };
@@ -181,7 +204,8 @@ struct Gate::State : std::enable_shared_from_this<Gate::State> {
                           if (unwritten) return self->end("no handshake");
                           self->over = true;
                           self->timer.cancel();
-                          self->gate->let_in(std::move(self->stream), self->place, self->deadline);
+                          const auto certificate = digest_of_peer(self->stream);
+                          self->gate->let_in(std::move(self->stream), certificate, self->place, self->deadline);
                         });
     }
 
@@ -215,7 +239,8 @@ struct Gate::State : std::enable_shared_from_this<Gate::State> {
   tcp::acceptor acceptor;
   asio::steady_timer pause;
   std::uint16_t port = 0;
-  std::list<Waiting> waiting;  // the oldest first
+  std::list<Waiting> waiting;             // the oldest first
+  std::map<std::string, Holder> holders;  // by the node's name
   Refusals refusals;
   AttemptLimit limit;
   bool closing = false;

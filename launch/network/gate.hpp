@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "launch/network/asio.hpp"
 #include "launch/network/job_keys.hpp"
@@ -18,6 +19,7 @@ struct GateOptions {
   std::uint16_t port = 0;                     ///< 0: any
   std::optional<JobKeys> keys;                ///< none: plain TCP, and only frames are checked
   std::optional<uid_t> owner;                 ///< on loopback: only this user's processes come in; none: all users'
+  std::vector<std::string> messages;          ///< names of the types that peers may send
   std::string inside;                         ///< the name of the local socket (abstract, Linux) where CAF listens
   std::chrono::milliseconds patience{5'000};  ///< for a peer to get through TLS, the proof and CAF's own handshake
   std::size_t waiting = 256;                  ///< peers on their way through; the oldest makes place

@@ -16,6 +16,7 @@
 #include <system_error>
 #include <thread>
 
+#include "actors/messages/coordinator_actor.hpp"
 #include "launch/network/buffered_scribe.hpp"
 #include "launch/network/gate.hpp"
 #include "launch/network/secure_link.hpp"
@@ -67,6 +68,13 @@ std::pair<int, std::string> listen_inside() {
     throw Error(ErrorCode::unavailable, "coordinator", "no local socket: " + std::system_category().message(error));
   }
   return {fd, std::string(address.sun_path, size - offsetof(sockaddr_un, sun_path))};
+}
+
+// As they stand in a frame. And what CAF itself asks and answers when two nodes meet.
+template <class... Message>
+std::vector<std::string> names_of(const std::tuple<Message...>*) {
+  return {"@<>+" + std::string(name_of_struct<Message>())..., "@<>+@atom+@atom+@str",
+          "@<>+@atom+@str+@strong_actor_ptr+@str"};
 }
 
 }  // namespace
@@ -171,6 +179,7 @@ std::uint16_t GuardedMiddleman::publish(const caf::strong_actor_ptr& actor, std:
   } else if (asio::ip::make_address(address).is_loopback()) {
     options.owner = ::geteuid();
   }
+  options.messages = names_of(static_cast<const MessagesToCoordinator*>(nullptr));
   options.inside = inside;
   options.log = log_;
   thread.gate.emplace(thread.io, options);

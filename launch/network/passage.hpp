@@ -18,16 +18,17 @@ class Passage : public std::enable_shared_from_this<Passage<Stream>> {
  public:
   using Inside = asio::local::stream_protocol::socket;
   struct Events {
-    std::function<void()> greeted;               ///< the peer's handshake with CAF is through
+    /// The peer's handshake with CAF, by the name of its node: why it may not go on; null: it may.
+    std::function<const char*(const std::string& node)> greeted;
     std::function<void(const char* why)> ended;  ///< once; null: one side closed its connection
   };
 
   /// `deadline` for the peer's handshake with CAF.
-  Passage(Stream outside, Inside inside, FrameCheck::From from, std::chrono::steady_clock::time_point deadline,
+  Passage(Stream outside, Inside inside, FrameCheck check, std::chrono::steady_clock::time_point deadline,
           Events events)
       : outside_(std::move(outside)),
         inside_(std::move(inside)),
-        check_(from),
+        check_(std::move(check)),
         timer_(inside_.get_executor()),
         events_(std::move(events)) {
     timer_.expires_at(deadline);
@@ -76,7 +77,8 @@ class Passage : public std::enable_shared_from_this<Passage<Stream>> {
           if (!self->greeted_ && self->check_.greeted()) {
             self->greeted_ = true;
             self->timer_.cancel();
-            if (self->events_.greeted) self->events_.greeted();
+            const auto* wrong = self->events_.greeted ? self->events_.greeted(self->check_.node()) : nullptr;
+            if (wrong != nullptr) return self->end(wrong);
           }
           asio::async_write(self->inside_, asio::buffer(self->incoming_, n),
                             [self](const std::error_code& unwritten, std::size_t) {

@@ -80,7 +80,7 @@ struct Link : std::enable_shared_from_this<Link> {
     typename Passage<TlsStream>::Events events;
     events.ended = [keep = shared_from_this()](const char*) {};  // the TLS context with it
     std::make_shared<Passage<TlsStream>>(std::move(stream), Local::socket(io, Local(), ends[0]),
-                                         FrameCheck::From::server, deadline, std::move(events))
+                                         FrameCheck(FrameCheck::From::server), deadline, std::move(events))
         ->start();
     promise.set_value(ends[1]);
   }

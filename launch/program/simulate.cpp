@@ -30,16 +30,14 @@ class SimulatedHost {
     std::vector<ProcessId> first;
     first.reserve(static_cast<std::size_t>(options.world_size));
     for (int slot = 0; slot < options.world_size; ++slot) first.push_back({slot, random_incarnation()});
-    if (recovers()) join(first);
+    join(first);
     for (const auto& process : first) start(process, 0);
   }
   ~SimulatedHost() {
-    if (agent_) {
-      caf::scoped_actor self(system_);
-      caf::anon_send_exit(agent_, caf::exit_reason::user_shutdown);
-      self->wait_for(agent_);
-    }
     for (auto& life : lives_) life.thread.join();
+    caf::scoped_actor self(system_);
+    caf::anon_send_exit(agent_, caf::exit_reason::user_shutdown);
+    self->wait_for(agent_);
     caf::anon_send_exit(coordinator_, caf::exit_reason::user_shutdown);
   }
   SimulatedHost(const SimulatedHost&) = delete;
@@ -117,7 +115,7 @@ class SimulatedHost {
     }
     const int status = run_rank_(options);
     set_fault_watch({});
-    caf::anon_send(coordinator_, RankExited{options.process, mine.process->killed() ? SIGKILL : status << 8});
+    caf::send_as(agent_, coordinator_, RankExited{options.process, mine.process->killed() ? SIGKILL : status << 8});
     std::lock_guard lock(mutex_);
     mine.status = status;
     --alive_;

@@ -113,8 +113,9 @@ def frame(operation, length, payload=b"", flags=0, data=0):
 
 # The first byte: even, from a client; the second: how it is cut. CAF's killers among them.
 hello = frame(1, 5, b"hello")
+told = b"\0\0\0\x08@<>+Told"
 for i, data in enumerate([
-        hello, hello + hello + frame(2, 3, b"abc") + frame(6, 0), frame(0, 5, b"hello"), frame(0, 0, data=1), frame(1, 0), frame(1, 2**30), frame(1, 2**32 - 1),
+        hello, hello + hello + frame(2, 15, told + b"abc") + frame(6, 0), hello + frame(2, 12, told) + frame(4, 7, b"hellous") + frame(5, 7, b"otherus"), hello + frame(3, 10, b"helloother"), hello + frame(2, 12, b"\0\0\0\x08@<>+@exi"), frame(0, 5, b"hello"), frame(0, 0, data=1), frame(1, 0), frame(1, 2**30), frame(1, 2**32 - 1),
         hello + frame(2, 2**31), hello + frame(3, 0), hello + frame(7, 1), hello + frame(255, 0), hello + frame(0, 3, b"abc"), hello[:31], hello[:36],
         hello + frame(2, 16, b"\x80" * 10 + b"\xff" * 6), b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 32]):
     for sender in (0, 1):
@@ -187,7 +188,7 @@ def varint(n):
 text = lambda s: varint(len(s)) + (s if isinstance(s, bytes) else s.encode())
 process = lambda slot, incarnation: struct.pack(">iQ", slot, incarnation)
 report = lambda code=0, cause="": struct.pack(">Bi", code, -1) + text("") + struct.pack(">q", -1) + text("") + text(cause) + text("")
-kinds = "JoinJob JoinNode PutValue GetValue CollectiveState Heartbeat RankInterrupted RankExited PartSaved CheckpointPublished RankEnded StopJob LoopDone".split()
+kinds = "JoinJob JoinNode PutValue GetValue CollectiveState Heartbeat RankInterrupted RankExited PartSaved CheckpointPublished LoopDone RankEnded".split()
 
 
 def join(slot=0, incarnation=1, job="job", world=3, host="host", build="build", config="config", spare=0, generation=0):
@@ -233,7 +234,7 @@ def converse(mode, *steps):
 
 
 good = [join(), node(started=[(0, 1), (1, 2)]), put("g1/program/address/0", b"\1\2\3"), ("GetValue", text("g1/x")), state(0, 5, 1), heartbeat(0, 1), interrupted(0, unreachable=[1, 2]), exited(0, 1), part(0), published,
-        ended(0, 1), ("StopJob", struct.pack(">i", 2)), done(0)]
+        done(0), ended(0, 1)]
 for i, (kind, body) in enumerate(good):
     seed("messages", f"kind{i}", bytes([0, kinds.index(kind)]) + body)
     seed("messages", f"cut{i}", bytes([0, kinds.index(kind)]) + body[:-1])
@@ -256,7 +257,7 @@ for i, data in enumerate([
         converse(3, (3, node(started=[(-5, 1), (2**31 - 1, 2)])), (3, exited(-1, 2)), (3, exited(70_000, 2)), (3, exited(2, 3, 0x7f)), 9), converse(3, "kill 1", 60, (0, interrupted(0)), (2, interrupted(2)), 60),
         converse(3, (0, ended(0, 1)), (1, ended(1, 2, 255)), (2, ended(2, 3, 10)), 3), converse(3, *((r, part(r, rank=r)) for r in range(3)), (0, published), 3), converse(3, *((r, part(r, rank=r)) for r in range(3)), (0, endless), 3), converse(3, (0, part(0, ranks=-1, rank=2**31 - 1)), (1, part(1, generation=9)), "kill 0", 40),
         converse(3, (0, done(0)), (1, done(1)), (2, done(2)), (1, done(1)), 3), converse(3, (0, done(0)), (1, done(1, steps=-2**63)), (0, ended(0, 1)), (2, interrupted(2)), (1, done(1, generation=2)), 60),
-        converse(3, (0, put("k" * 1024, "v")), (0, put("k" * 1025, "v")), (0, put("k", "v" * 60_000)), (0, ("StopJob", struct.pack(">i", -1))), 3), converse(3, 63, 63, 63, 63, 63),
+        converse(3, (0, put("k" * 1024, "v")), (0, put("k" * 1025, "v")), (0, put("k", "v" * 60_000)), 3), converse(3, 63, 63, 63, 63, 63),
         converse(3, (0, interrupted(0, done=2**63 - 1)), (1, interrupted(1, done=-2**63)), (2, interrupted(2, voted=-2**63)), 60),
         converse(3, (0, interrupted(0, done=6, votes=b"v" * 40)), (1, interrupted(1)), (2, interrupted(2)), 9), converse(3, *((r, interrupted(r, unreachable=[-1, 0, 1, 2, 3, 2**31 - 1])) for r in range(3)), 60)]):
     seed("messages", f"talk{i}", data)

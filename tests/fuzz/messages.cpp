@@ -18,8 +18,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-using FromPeers = std::tuple<JoinJob, JoinNode, PutValue, GetValue, CollectiveState, Heartbeat, RankInterrupted,
-                             RankExited, PartSaved, CheckpointPublished, RankEnded, StopJob, LoopDone>;
+using FromPeers = MessagesToCoordinator;
 using FromCoordinator =
     std::tuple<ErrorReport, JoinAccepted, SaveAttempt, CheckpointSaved, PublishCheckpoint, SaveEnded, ReportCollectives,
                AbortJob, ProcessId, Member, Membership, CoordinatorTick, CoordinatorBeat, InterruptRanks, FenceRank,

@@ -52,6 +52,11 @@ struct Job {
         .receive([&](const JoinAccepted& accepted) { why = accepted.refused; }, [](caf::error&) {});
     return why;
   }
+  /// In the name of the rank in this slot.
+  template <class Message>
+  void says(int slot, const Message& message) {
+    caf::send_as(ranks[static_cast<std::size_t>(slot)], coordinator, message);
+  }
   /// One of the ranks does.
   void hears_interruption() {
     self->receive([](const InterruptRanks&) {}, caf::after(10s) >> [] { FAIL("no rank was interrupted"); });
@@ -138,7 +143,9 @@ TEST_CASE("[L05] fault 14: a rank knows from its joining how long to look for a 
 
 TEST_CASE("ranks leave values for each other at the coordinator") {
   Job job(2);
-  CoordinatorRendezvous rendezvous(job.system, std::make_shared<CoordinatorLink>(job.coordinator), 1);
+  const auto rank = job.add_rank(0);
+  CHECK(job.refused(rank).empty());
+  CoordinatorRendezvous rendezvous(job.system, std::make_shared<CoordinatorLink>(job.coordinator), rank, 1);
   std::thread writer([&] { rendezvous.put("program/1/address", "there"); });
   CHECK(rendezvous.get("program/1/address", 10s) == "there");
   writer.join();
@@ -280,17 +287,17 @@ TEST_CASE("[L05] fault 18: what was said in a generation that is over is dropped
   const auto first = membership();
   CHECK(first.generation == 1);
   membership();  // the other rank's
-  for (const auto& member : first.members) caf::anon_send(job.coordinator, report_of(member, 1));
+  for (const auto& member : first.members) job.says(member.process.slot, report_of(member, 1));
   CHECK(membership().generation == 2);
   membership();
 
   // All of it once more, as a network delivers it that has kept it for long; also from a generation that never was.
   for (const std::uint64_t generation : {std::uint64_t{1}, std::uint64_t{0}, ~std::uint64_t{0}}) {
-    for (const auto& member : first.members) caf::anon_send(job.coordinator, report_of(member, generation));
-    caf::anon_send(job.coordinator, state_of(0, generation, 1));
-    caf::anon_send(job.coordinator, state_of(1, generation, 2));  // of this generation it would accuse rank 1
+    for (const auto& member : first.members) job.says(member.process.slot, report_of(member, generation));
+    job.says(0, state_of(0, generation, 1));
+    job.says(1, state_of(1, generation, 2));  // of this generation it would accuse rank 1
   }
-  caf::anon_send(job.coordinator, state_of(0, 2, 1));
+  job.says(0, state_of(0, 2, 1));
   auto answered = std::string("no answer");  // after all of the above
   job.self->request(job.coordinator, 10s, GetValue{"nothing"})
       .receive([&](bool, const std::string& text) { answered = text; }, [](caf::error&) {});
@@ -303,10 +310,10 @@ TEST_CASE("[L05] fault 18: what was said in a generation that is over is dropped
   CHECK(said("dropped a report") == 1);
 
   // The same in this generation is heard: the next is made, and there the count is told.
-  for (const auto& member : first.members) caf::anon_send(job.coordinator, report_of(member, 2));
+  for (const auto& member : first.members) job.says(member.process.slot, report_of(member, 2));
   CHECK(membership().generation == 3);
   membership();
-  caf::anon_send(job.coordinator, state_of(1, 2, 2));
+  job.says(1, state_of(1, 2, 2));
   job.self->request(job.coordinator, 10s, GetValue{"nothing"})
       .receive([](bool, const std::string&) {}, [](caf::error&) {});
   CHECK(said("dropped a report on collectives of generation 2, it is 3 (13 such messages so far)") == 1);
@@ -490,7 +497,7 @@ struct Stalled : Job {
     state.sequence = 5;
     state.fingerprint = fingerprint;
     state.what = what;
-    self->send(coordinator, state);
+    says(rank, state);
   }
   std::string accused() {
     std::string cause = "nobody";
@@ -508,4 +515,18 @@ TEST_CASE("[L06] fault 18: what a rank of a former generation waits in accuses n
   CHECK(job.accused() == "nobody");
   job.wait_in(1, 1, 2, "barrier");
   CHECK_THAT(job.accused(), Catch::Contains("is in barrier"));
+}
+
+TEST_CASE("[K01] the coordinator keeps as many values and bytes of a rank as a job needs") {
+  RendezvousStore values(2);
+  for (int i = 0; i < 640; ++i) REQUIRE(values.put(0, {"k" + std::to_string(i), "v"}).empty());
+  CHECK_THAT(values.put(0, {"one more", "v"}), Catch::Contains("slot 0: it has more values than its job needs"));
+  CHECK(values.put(0, {"k7", "again"}).empty());
+  CHECK(*values.find("k7") == "again");
+  CHECK(values.put(1, {"other", std::string(640 << 10, 'v').substr(5)}).empty());
+  CHECK_THAT(values.put(1, {"x", "y"}), Catch::Contains("more values"));
+  CHECK_THAT(values.put(1, {"k7", "z"}), Catch::Contains("slot 0's key, from slot 1"));
+  CHECK(values.find("x") == nullptr);
+  values.clear();
+  CHECK(values.put(1, {"k7", "z"}).empty());
 }

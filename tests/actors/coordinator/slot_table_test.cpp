@@ -52,3 +52,22 @@ TEST_CASE("[R07] after the same end of two lives in a row nothing is started aga
   CHECK_FALSE(restarts(1));
   CHECK_FALSE(restarts(0));
 }
+
+TEST_CASE("[K01] a slot is that of the process which its host's agent has started, or was told to start") {
+  caf::actor_system_config config;
+  caf::actor_system system(config);
+  caf::scoped_actor self(system);
+  RecoveryOptions recovery;
+  recovery.enabled = true;
+  SlotTable slots(recovery, 2);
+  CHECK(slots.refusal({0, 5}).empty());  // nothing is known yet
+  slots.set_ordered({0, 5}, "a");
+  CHECK(slots.refusal({0, 6}).empty());  // "a" has no agent now that could have started it
+  slots.set_agent("a", caf::actor_cast<NodeAgentActor>(caf::actor(self)));
+  CHECK(slots.refusal({0, 5}).empty());
+  CHECK_THAT(slots.refusal({0, 6}), Catch::Contains("slot 0 is that of a process which the agent of a has started"));
+  CHECK(slots.refusal({1, 6}).empty());
+  CHECK(slots.restart(0, {}, [] { return std::uint64_t{8}; }).agent);
+  CHECK(slots.refusal({0, 8}).empty());
+  CHECK_FALSE(slots.refusal({0, 5}).empty());
+}

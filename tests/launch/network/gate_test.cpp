@@ -29,7 +29,17 @@ std::string frame(unsigned operation, std::uint32_t length, const std::string& p
   return text + payload;
 }
 
-std::string greeting() { return frame(1, 5, "hello"); }
+std::string greeting(const std::string& node = "hello") {
+  return frame(1, static_cast<std::uint32_t>(node.size()), node);
+}
+
+// A message to an actor, as CAF writes it: no stages, the names of its parts, its content.
+std::string message(const std::string& names, const std::string& content = {}) {
+  const auto payload = std::string(3, '\0') + static_cast<char>(names.size()) + names + content;
+  return frame(2, static_cast<std::uint32_t>(payload.size()), payload);
+}
+
+const std::vector<std::string> kMessages{"@<>+Told", "@<>+Asked"};
 
 const char* judged(FrameCheck& check, const std::string& bytes, std::size_t at_once) {
   for (std::size_t at = 0; at < bytes.size(); at += at_once) {
@@ -115,6 +125,7 @@ struct GateWorld {
     options.inside = inside.name();
     options.patience = patience;
     options.waiting_per_address = waiting_per_address;
+    options.messages = kMessages;
     options.log = [this](const std::string& line) { lines.add(line); };
     gate.emplace(io, options);
   }
@@ -176,11 +187,13 @@ std::string link_failure(GateWorld& world, const JobKeys& keys) {
 }  // namespace
 
 TEST_CASE("[L08] frames that CAF does not survive are seen however they are cut") {
-  const std::string good = greeting() + frame(6, 0) + frame(2, 3, "abc") + frame(5, 1, "x") + frame(6, 0);
+  const std::string good = greeting() + frame(6, 0) + message("@<>+Told", "abc") + greeting() + frame(4, 7, "hellous") +
+                           frame(5, 6, "hello!") + message("@<>+Asked", std::string(1000, 'x')) + frame(6, 0);
   for (std::size_t at_once = 1; at_once <= good.size(); ++at_once) {
-    FrameCheck check(FrameCheck::From::client);
+    FrameCheck check(FrameCheck::From::client, kMessages);
     CHECK(judged(check, good, at_once) == nullptr);
     CHECK(check.greeted());
+    CHECK(check.node() == "hello");
   }
   struct Case {
     std::string bytes;
@@ -191,12 +204,12 @@ TEST_CASE("[L08] frames that CAF does not survive are seen however they are cut"
                                 {frame(2, 3, "abc"), "the first frame is no handshake"},
                                 {frame(7, 1), "no such operation in a frame"},
                                 {frame(255, 1), "no such operation in a frame"},
-                                {frame(1, 70'000), "a handshake that is too long"},
+                                {frame(1, 257), "a handshake that is too long"},
                                 {frame(1, ~0u), "a handshake that is too long"},
                                 {greeting() + greeting() + frame(1, 0), "a frame with the wrong length"},
                                 {greeting() + frame(0, 9), "a server's handshake"},
                                 {greeting() + frame(2, 0), "a frame with the wrong length"},
-                                {greeting() + frame(3, 0), "a frame with the wrong length"},
+                                {greeting() + frame(4, 0), "a frame with the wrong length"},
                                 {greeting() + frame(6, 1), "a frame with the wrong length"},
                                 {greeting() + frame(2, 1u << 31), "a frame that is too long"},
                                 {greeting() + frame(2, FrameCheck::kLongestPayload + 1), "a frame that is too long"}};
@@ -206,6 +219,31 @@ TEST_CASE("[L08] frames that CAF does not survive are seen however they are cut"
       const char* found = judged(check, bad.bytes, at_once);
       REQUIRE(found != nullptr);
       CHECK(std::string(found) == bad.why);
+    }
+  }
+  // What CAF would believe.
+  const std::vector<Case> lies{
+      {greeting() + frame(3, 10, "helloworld"), "a frame for another process"},
+      {greeting() + greeting("other"), "a second name"},
+      {greeting() + greeting("hell"), "a second name"},
+      {greeting() + frame(4, 10, "otherhello"), "a frame in another's name"},
+      {greeting() + frame(5, 10, "otherhello"), "a frame in another's name"},
+      {greeting() + frame(5, 4, "hell"), "a frame in another's name"},
+      {greeting() + message("@<>+@exit", "kill"), "a message that no process of a job sends"},
+      {greeting() + message("@<>+@down"), "a message that no process of a job sends"},
+      {greeting() + message("@<>+Told+Told"), "a message that no process of a job sends"},
+      {greeting() + message("@<>+Tol"), "a message that no process of a job sends"},
+      {greeting() + message(""), "a message that no process of a job sends"},
+      {greeting() + frame(2, 2, std::string(2, '\0')), "a message that no process of a job sends"},
+      {greeting() + frame(2, 13, std::string("\1\0\0\10@<>+Told", 12) + "x"),
+       "a message that no process of a job sends"}};
+  for (const auto& lie : lies) {
+    for (const std::size_t at_once : {1, 7, 32, 1000}) {
+      INFO(lie.why);
+      FrameCheck check(FrameCheck::From::client, kMessages);
+      const char* found = judged(check, lie.bytes, at_once);
+      REQUIRE(found != nullptr);
+      CHECK(std::string(found) == lie.why);
     }
   }
   FrameCheck server(FrameCheck::From::server);
@@ -226,12 +264,11 @@ TEST_CASE("[L08] the gate lets the job's own in, and carries bytes both ways") {
   CHECK(receive(inside, 37) == greeting());
   // More than any buffer on the way holds, in both directions at once.
   const std::string much(5 << 20, 'm');
-  const auto sent = std::async(std::launch::async,
-                               [&] { send_all(outside, frame(2, static_cast<std::uint32_t>(much.size()), much)); });
+  const auto sent = std::async(std::launch::async, [&] { send_all(outside, message("@<>+Told", much)); });
   const auto back = std::async(std::launch::async,
                                [&] { send_all(inside, frame(2, static_cast<std::uint32_t>(much.size()), much)); });
   const auto theirs = std::async(std::launch::async, [&] { return receive(outside, 32 + much.size()); });
-  CHECK((receive(inside, 32 + much.size()) == frame(2, static_cast<std::uint32_t>(much.size()), much)));
+  CHECK((receive(inside, 44 + much.size()) == message("@<>+Told", much)));
   CHECK((const_cast<std::future<std::string>&>(theirs).get().substr(32) == much));
   // The last words before an end arrive.
   send_all(inside, frame(6, 0));
@@ -323,6 +360,40 @@ TEST_CASE("[L08] a peer with keys that sends what CAF does not survive is cut of
     ::close(inside);
   }
   CHECK(world.lines.wait_for("a frame that is too long"));
+}
+
+TEST_CASE("[K01] a process goes by its own name: that of another one that is here is refused") {
+  const KeyMaker job;
+  GateWorld world(job.keys_for("coordinator"));
+  const auto keys = job.keys_for("a"), others = job.keys_for("b");
+  const auto connect = [&](const JobKeys& with) {
+    return open_secure_link(world.io, with, "127.0.0.1", world.gate->port(), 5s).get();
+  };
+  const int first = connect(keys);
+  send_all(first, greeting("node a"));
+  const int first_inside = world.inside.accept();
+  CHECK(receive(first_inside, 38) == greeting("node a"));
+  const int liar = connect(others);
+  send_all(liar, greeting("node a"));
+  CHECK(ends(liar));
+  CHECK(world.lines.wait_for("the name of another process that is here"));
+  const int liar_inside = world.inside.accept();
+  CHECK(receive(liar_inside, 1).empty());  // CAF has not seen a byte of it
+  // The process itself may come again before its first connection is known to be broken, and later others may.
+  const int again = connect(keys);
+  send_all(again, greeting("node a"));
+  const int again_inside = world.inside.accept();
+  CHECK(receive(again_inside, 38) == greeting("node a"));
+  for (const int fd : {first, liar, liar_inside}) ::close(fd);
+  CHECK(receive(first_inside, 1).empty());
+  ::close(first_inside), ::close(again);
+  CHECK(receive(again_inside, 1).empty());
+  ::close(again_inside);
+  const int later = connect(others);
+  send_all(later, greeting("node a"));
+  const int later_inside = world.inside.accept();
+  CHECK(receive(later_inside, 38) == greeting("node a"));
+  ::close(later), ::close(later_inside);
 }
 
 TEST_CASE("[L08] silent peers hold no more than their places, and keep nobody out") {
