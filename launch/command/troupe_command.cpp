@@ -21,6 +21,7 @@
 #include "launch/launcher/coordinator_process.hpp"
 #include "launch/launcher/launch_plan.hpp"
 #include "launch/launcher/launcher.hpp"
+#include "launch/launcher/shared_keys.hpp"
 #include "launch/network/job_keys.hpp"
 #include "launch/observe/run_report.hpp"
 #include "launch/observe/top.hpp"
@@ -75,13 +76,14 @@ constexpr const char* kConfigHelp =
     "example: troupe config dump --config train.toml --lr 0.05\n";
 
 constexpr const char* kKeysHelp =
-    "usage: troupe keys DIR\n"
+    "usage: troupe keys DIR [NODES]\n"
     "\n"
-    "Makes a job's keys in a new folder, to be copied to every node: troupe launch --nnodes 2 --keys DIR ... A host "
-    "list (--hosts) needs "
+    "Makes a job's keys in a new folder, to be copied to every node: troupe launch --nnodes 2 --keys DIR ... With "
+    "NODES, "
+    "a pair for each node, DIR/node0 and so on, and no node can speak as another. A host list (--hosts) and srun need "
     "none.\n"
     "\n"
-    "example: troupe keys ~/job-keys && scp -pr ~/job-keys node2:\n";
+    "example: troupe keys ~/job-keys 2 && scp -pr ~/job-keys/node1 host1:job-keys/\n";
 
 constexpr const char* kCompletionHelp =
     "usage: troupe completion bash|zsh|fish\n"
@@ -100,7 +102,7 @@ constexpr const char* kHelp =
     "  report [RUN] [--baseline RUN]                          a page about a run: where its time went, failures, "
     "advice (RUN/report.html)\n"
     "  top [RUN | --port N]                                   follows a run in a terminal\n"
-    "  keys DIR                                               makes a job's keys, to be copied to every node (launch "
+    "  keys DIR [NODES]                                       makes a job's keys, to be copied to every node (launch "
     "--nnodes --keys)\n"
     "  config dump [--config FILE] [--name value ...]         the merged settings as TOML, and where each came from\n"
     "  config reference                                       the list of settings, as docs/config.md\n"
@@ -426,11 +428,20 @@ int completion(const std::vector<std::string>& words) {
 
 int make_keys(const std::vector<std::string>& words) {
   if (asks_for_help(words)) return std::fputs(kKeysHelp, stdout), 0;
-  if (words.size() != 1 || words[0].starts_with("-"))
-    throw troupe::Error(troupe::ErrorCode::usage, "keys", "it takes one new folder", "troupe keys DIR");
-  troupe::KeyFolder::write(words[0], troupe::KeyMaker().keys_for("node"));
-  std::printf("%s: copy it, with its modes, to every node (scp -pr); whoever has it may steer the job\n",
-              words[0].c_str());
+  if (words.empty() || words.size() > 2 || words[0].starts_with("-"))
+    throw troupe::Error(troupe::ErrorCode::usage, "keys", "it takes one new folder, and the number of nodes",
+                        "troupe keys DIR [NODES]");
+  if (words.size() == 1) {
+    troupe::KeyFolder::write(words[0], troupe::KeyMaker().keys_for("node"));
+    std::printf("%s: copy it, with its modes, to every node (scp -pr); whoever has it may steer the job\n",
+                words[0].c_str());
+    return 0;
+  }
+  troupe::write_keys_of_nodes(words[0], whole_number("keys", words[1], 1, 65'536));
+  std::printf(
+      "%s: copy node0, node1, ..., with their modes, each to its node (scp -pr), for --keys; whoever has one may "
+      "be that node\n",
+      words[0].c_str());
   return 0;
 }
 

@@ -198,6 +198,9 @@ void place(const Get& get, bool task, SlurmAllocation& allocation) {
     allocation.node = static_cast<int>(found - hosts.begin());
   }
   if (!task) return;
+  const auto restarts = whole(first_set(get, {"SLURM_RESTART_COUNT"}).second, 0, 1 << 20).value_or(0);
+  allocation.step = allocation.job_id + "." + first_set(get, {"SLURM_STEP_ID", "SLURM_STEPID"}).second + "." +
+                    std::to_string(restarts);
   int tasks = 0;
   for (const auto& host : hosts) tasks += host.slots;
   allocation.rank = *index_of(get, "SLURM_PROCID", tasks);

@@ -13,6 +13,7 @@ namespace troupe {
 /// What Slurm has allotted, and where in it this process is.
 struct SlurmAllocation {
   std::string job_id;
+  std::string step;         ///< of a task of srun: one name for this life of this step; else empty
   std::vector<Host> hosts;  ///< slots are the tasks of each node; Slurm's order, heterogeneous groups one after another
   int node = 0;             ///< index of this node in `hosts`
   int rank = -1;            ///< SLURM_PROCID; -1: no task of an srun step, but a script or a shell that has the job

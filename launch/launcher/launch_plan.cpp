@@ -41,6 +41,7 @@ std::string follow_slurm(const SlurmAllocation& allocation, std::optional<int> n
     options.nnodes = static_cast<int>(allocation.hosts.size());
     options.node_rank = allocation.node;
     options.master_addr = allocation.hosts[0].address;
+    options.step = allocation.step;
   } else {
     options.hosts = allocation.hosts;
     if (nproc) {

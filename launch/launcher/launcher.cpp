@@ -19,6 +19,7 @@
 #include "launch/launcher/host_launcher.hpp"
 #include "launch/launcher/job_outline.hpp"
 #include "launch/launcher/node_agent.hpp"
+#include "launch/launcher/shared_keys.hpp"
 #include "launch/network/actor_system.hpp"
 #include "launch/network/job_keys.hpp"
 #include "launch/process/fatal_signals.hpp"
@@ -70,7 +71,8 @@ LaunchOutcome launch_as_node(const LauncherOptions& options, const RunOfJob& run
   tell_fatal_signals();
   require_threads(4);
   const bool alone = options.nnodes == 0, one_node = options.nnodes <= 1;
-  if (!one_node && options.keys.empty() && !options.insecure) {
+  const bool makes_shared = !one_node && options.keys.empty() && !options.insecure && !options.step.empty();
+  if (!one_node && options.keys.empty() && !options.insecure && !makes_shared) {
     throw Error(ErrorCode::usage, "--nnodes",
                 "without keys whatever reaches " + options.master_addr + ":" + std::to_string(options.master_port) +
                     " could steer the job",
@@ -94,7 +96,24 @@ LaunchOutcome launch_as_node(const LauncherOptions& options, const RunOfJob& run
     ranks.nodes = options.nnodes;
   }
   std::optional<JobKeys> keys;
-  if (!options.keys.empty()) {
+  std::optional<SharedKeys> shared;
+  if (makes_shared) {
+    const auto folder = (options.run_dir == kNewRunFolder ? kRunsFolder : options.run_dir) + "/.keys-" + options.step;
+    if (options.node_rank == 0) {
+      keys = shared.emplace(folder, options.nnodes).own();
+    } else {
+      int signal = 0;
+      try {
+        keys =
+            SharedKeys::await(folder, options.node_rank, 120s, [&] { return (signal = signals.take().signal) != 0; });
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::interrupted) throw;
+        return {128 + signal, {}};
+      }
+    }
+    ranks.own_keys = std::make_shared<KeyFolder>(*keys);
+    ranks.keys = ranks.own_keys->path();
+  } else if (!options.keys.empty()) {
     keys = KeyFolder::read(options.keys);
     KeyFolder::require_dates(options.keys, *keys, std::time(nullptr));
     ranks.keys = options.keys;

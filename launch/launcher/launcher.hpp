@@ -29,6 +29,7 @@ struct LauncherOptions {
   std::string remote_troupe;               ///< our executable on the hosts; empty: where it is here
   int nnodes = 0, node_rank = 0;           ///< the same command typed on each of so many nodes; 0: not
   std::string keys;  ///< where the same command is typed on each node: a folder that `troupe keys` made; empty: none
+  std::string step;  ///< of srun: names a folder below run_dir where node 0 leaves the others' keys; empty: none
   bool insecure = false;                  ///< no keys: whatever reaches the coordinator may steer the job
   int min_nnodes = 0;                     ///< as few are enough to begin, the others may join later; 0: all
   std::string master_addr = "127.0.0.1";  ///< ... where node 0 is

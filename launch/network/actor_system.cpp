@@ -70,6 +70,7 @@ CoordinatorActor connect_coordinator(caf::actor_system& system, const std::strin
   using namespace std::chrono_literals;
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   std::string why;
+  const auto says = [&](const char* reason) { return why.find(reason) != std::string::npos; };
   for (auto pause = 10ms; std::chrono::steady_clock::now() < deadline;
        pause = std::min(pause * 2, std::chrono::milliseconds(500))) {
     if (stopped && stopped()) throw Error(ErrorCode::interrupted, "coordinator", "asked to stop");
@@ -77,7 +78,7 @@ CoordinatorActor connect_coordinator(caf::actor_system& system, const std::strin
       auto coordinator = connect(system, ipv4_address_of(host), port);
       if (coordinator) return *coordinator;
       why = system.render(coordinator.error());
-      if (why.find(kOtherKeys) != std::string::npos) break;
+      if (says(kOtherKeys) || says(kOtherVersion)) break;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::unavailable) throw;
       why = error.report().cause;
@@ -85,17 +86,16 @@ CoordinatorActor connect_coordinator(caf::actor_system& system, const std::strin
     std::this_thread::sleep_for(pause);
   }
   const auto where = host + ":" + std::to_string(port);
-  const bool other_keys = why.find(kOtherKeys) != std::string::npos;
-  const auto because = [&](int number) { return why.find(std::strerror(number)) != std::string::npos; };
+  const char* final = says(kOtherKeys) ? kOtherKeys : says(kOtherVersion) ? kOtherVersion : nullptr;
   throw Error(ErrorCode::unavailable, "coordinator",
-              other_keys
-                  ? where + ": " + kOtherKeys
+              final != nullptr
+                  ? where + ": " + final
                   : "no answer from " + where + " within " + std::to_string(timeout.count()) + " ms (" + why + ")",
-              because(EMFILE) ? "raise the limit of open files (ulimit -n)"
-              : why.find("keys") != std::string::npos
-                  ? "every node takes a copy of the same keys: troupe keys DIR once, --keys DIR on each"
-              : because(EADDRNOTAVAIL) ? "raise the limit of ports (net.ipv4.ip_local_port_range)"
-                                       : "is the launcher running, and is the address right?");
+              says(kOtherVersion)           ? "start every node with the same build"
+              : says(std::strerror(EMFILE)) ? "raise the limit of open files (ulimit -n)"
+              : says("keys") ? "every node takes a copy of the same keys: troupe keys DIR once, --keys DIR on each"
+              : says(std::strerror(EADDRNOTAVAIL)) ? "raise the limit of ports (net.ipv4.ip_local_port_range)"
+                                                   : "is the launcher running, and is the address right?");
 }
 
 std::string ask_to_join(caf::actor_system& system, const CoordinatorActor& coordinator, const std::string& job_id,

@@ -203,7 +203,7 @@ caf::expected<caf::strong_actor_ptr> GuardedMiddleman::connect(const std::set<st
             if (system_.assignable(theirs, interface))
               found = actor;
             else
-              found = caf::make_error(caf::sec::unexpected_actor_messaging_interface, interface, theirs);
+              found = caf::make_error(caf::sec::unexpected_actor_messaging_interface, std::string(kOtherVersion));
           },
           [&](const caf::error& error) { found = error; });
   return found;

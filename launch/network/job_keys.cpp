@@ -179,14 +179,6 @@ void write_files(const std::string& folder, const JobKeys& keys) {
   }
 }
 
-void require_private(const std::string& folder) {
-  struct stat facts {};
-  if (::lstat(folder.c_str(), &facts) != 0)
-    throw Error(ErrorCode::io, folder, std::strerror(errno), "is it a folder of a job's keys?");
-  if (!S_ISDIR(facts.st_mode) || (facts.st_mode & 077) != 0 || facts.st_uid != ::geteuid())
-    throw Error(ErrorCode::bad_data, folder, "it is not a folder of this user alone", "chmod 700, and make new keys");
-}
-
 std::string shown(const std::time_t* time) {
   char text[32] = "";
   tm utc{};
@@ -293,6 +285,14 @@ JobKeys JobKeys::read_framed(int fd) {
   std::string text(length, '\0');
   read(text.data(), length);
   return from_text(text);
+}
+
+void KeyFolder::require_private(const std::string& folder) {
+  struct stat facts {};
+  if (::lstat(folder.c_str(), &facts) != 0)
+    throw Error(ErrorCode::io, folder, std::strerror(errno), "is it a folder of a job's keys?");
+  if (!S_ISDIR(facts.st_mode) || (facts.st_mode & 077) != 0 || facts.st_uid != ::geteuid())
+    throw Error(ErrorCode::bad_data, folder, "it is not a folder of this user alone", "chmod 700, and make new keys");
 }
 
 KeyFolder::KeyFolder(JobKeys keys) : keys_(std::move(keys)) {

@@ -62,6 +62,8 @@ class KeyFolder {
   static void write(const std::string& folder, const JobKeys& keys);
   /// Throws Error(io, bad_data); refuses a folder or files that others may read.
   static JobKeys read(const std::string& folder);
+  /// Throws Error(io, bad_data) where it is not a folder of this user alone.
+  static void require_private(const std::string& folder);
   /// Before a job begins with the keys of this folder: whether it may, by this host's clock. Throws Error(bad_data).
   static void require_dates(const std::string& folder, const JobKeys& keys, std::time_t now);
 

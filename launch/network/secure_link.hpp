@@ -10,6 +10,8 @@ namespace troupe {
 
 /// The reason if the other side has keys, and they are not ours: it does not help to try again.
 inline constexpr const char* kOtherKeys = "its keys are another job's";
+/// Likewise: it takes other messages.
+inline constexpr const char* kOtherVersion = "it is of another version of Troupe";
 
 /// Connects to a job's Gate: TLS 1.3 with the job's certificates, and the token proved by both sides. The future's
 /// value is a local socket that carries what goes through the connection; the caller owns it. Throws through the future

@@ -207,6 +207,72 @@ TEST_CASE("[L8] a node number that is typed twice is refused, and the job does n
   CHECK(second.finish().code == 0);
 }
 
+// Task `rank` of `srun -N2 --ntasks-per-node=1`.
+std::vector<std::string> task_of_srun(const std::string& rank, const std::string& folder, const std::string& port) {
+  return {"/usr/bin/env",
+          "SLURM_JOB_ID=4711",
+          "SLURM_STEP_ID=3",
+          "SLURM_STEP_NODELIST=localhost,elsewhere",
+          "SLURM_STEP_TASKS_PER_NODE=1(x2)",
+          "SLURM_LOCALID=0",
+          "SLURM_PROCID=" + rank,
+          "SLURM_NODEID=" + rank,
+          TROUPE_PROGRAM,
+          "launch",
+          "--slurm",
+          "--nproc-per-node",
+          "1",
+          "--master-port",
+          port,
+          "--run-dir",
+          folder + "/run",
+          TROUPE_RANK_PROBE,
+          "--batch_size",
+          "16",
+          "--epochs",
+          "100000",
+          "--pause_ms",
+          "2",
+          "--checkpoint_dir",
+          folder + "/checkpoints"};
+}
+
+TEST_CASE("[K01] under srun node 0 makes the keys of all nodes, a pair for each, which are gone with the job") {
+  const testing::ScratchDirectory folder;
+  const auto port = free_port();
+  const auto keys = folder / "run/.keys-4711.3.0";
+  testing::RunningProcess second(task_of_srun("1", folder.path(), port));
+  testing::RunningProcess first(task_of_srun("0", folder.path(), port));
+  const bool trains = first.wait_for("step 10/");
+  INFO(first.output());
+  REQUIRE(trains);
+  for (const auto& name : {keys, keys + "/node0", keys + "/node1"}) {
+    struct stat facts {};
+    REQUIRE(::lstat(name.c_str(), &facts) == 0);
+    CHECK((facts.st_mode & 0777) == 0700);
+  }
+  CHECK(testing::read_text(keys + "/node0/certificate.pem") != testing::read_text(keys + "/node1/certificate.pem"));
+  first.signal(SIGINT);
+  CHECK(first.finish().code == 130);
+  CHECK(second.finish().code == 0);
+  CHECK_FALSE(std::filesystem::exists(keys));
+}
+
+TEST_CASE("[K01] under srun a node waits for its keys, and takes none from a folder that others may read") {
+  const testing::ScratchDirectory folder;
+  const bool others = GENERATE(true, false);
+  if (others) std::filesystem::create_directories(folder / "run/.keys-4711.3.0");
+  testing::RunningProcess node(task_of_srun("1", folder.path(), free_port()));
+  if (!others) {
+    REQUIRE(node.wait_for("node 1 waits for node 0's keys in "));
+    node.signal(SIGINT);
+  }
+  const auto done = node.finish();
+  INFO(done.output);
+  CHECK(done.code == (others ? 65 : 130));
+  if (others) CHECK_THAT(done.output, Catch::Contains("it is not a folder of this user alone"));
+}
+
 TEST_CASE("[K03] a log that is a pipe without a reader ends the launch, and does not hang it") {
   const testing::ScratchDirectory folder;
   std::filesystem::create_directories(folder / "run");
