@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 
@@ -11,6 +12,21 @@
 #include "tensor_io/files/file_layer.hpp"
 
 namespace troupe {
+namespace {
+
+// Others may read a log: the page's token is for the terminal.
+std::string for_log(std::string_view text) {
+  constexpr std::string_view kToken = "?token=";
+  std::string line(text);
+  if (const auto at = line.find(kToken); at != line.npos) {
+    const auto first = at + kToken.size();
+    const auto end = std::min(line.find_first_not_of("0123456789abcdef", first), line.size());
+    line.replace(first, end - first, "...");
+  }
+  return line;
+}
+
+}  // namespace
 
 RankProcesses::RankProcesses(RankProcessOptions options, Exited exited)
     : options_(std::move(options)), exited_(std::move(exited)) {
@@ -182,7 +198,7 @@ void RankProcesses::show(Slot& slot, std::string_view text, bool overwrite, int 
     std::fprintf(file, "[%s] %.*s\n", slot.label.c_str(), length, text.data());
     std::fflush(file);
   }
-  std::fprintf(slot.log.get(), "%.*s\n", length, text.data());
+  std::fprintf(slot.log.get(), "%s\n", for_log(text).c_str());
   std::fflush(slot.log.get());
   slot.last_line = text;
 }

@@ -192,17 +192,15 @@ def place_of(pids, folder):
                 secret += [name] + [f"{name}/{file}" for file in os.listdir(name)]
                 with open(f"{name}/token") as file:
                     secrets.add(file.read())
-    folders, page_tokens = {}, set()
+    folders = {}
+    with open(f"{folder}/printed", errors="replace") as file:
+        secrets |= set(re.findall(r"http://\S+\?token=([0-9a-f]+)", file.read()))
     for parent, _, names in os.walk(folder):
         if "keys" in parent[len(folder):]:
             secret += [f"{parent}/{name}" for name in names]
             continue
-        folders[parent] = names
-        for name in names:
-            if name.endswith(".log"):
-                with open(f"{parent}/{name}", errors="replace") as file:
-                    page_tokens |= set(re.findall(r"http://\S+\?token=([0-9a-f]+)", file.read()))
-    return {"ports": ports, "sockets": sockets, "secret": sorted(set(secret)), "secrets": sorted(secrets | page_tokens), "folders": folders, "pids": pids}
+        folders[parent] = [name for name in names if name != "printed"]
+    return {"ports": ports, "sockets": sockets, "secret": sorted(set(secret)), "secrets": sorted(secrets), "folders": folders, "pids": pids}
 
 
 def as_other(place):
