@@ -24,6 +24,11 @@ std::string refusal(const JoinJob& join, const CoordinatorOptions& options) {
   return {};
 }
 
+std::string spare_line(const JoinJob& join) {
+  return "slot " + std::to_string(join.process.slot) + " on " + join.host +
+         " joins as a spare: it takes a lost rank's place, and its copy of the model";
+}
+
 }  // namespace
 
 CoordinatorActor::behavior_type coordinator(CoordinatorActor::stateful_pointer<CoordinatorState> self,
@@ -44,67 +49,59 @@ void CoordinatorState::start() {
   detector = FailureDetector(options.recovery, since);
   filter = MessageFilter(options.log);
   values = RendezvousStore(options.world_size);
+  resumption = Resumption(options.life, options.without_journal);
   if (options.resumed) {
     // The journal says who was in; they are given time to come back, then those that did not are lost.
-    resumption = Resumption(since + options.recovery.fence_after);
+    resumption.begin(since + options.recovery.fence_after);
     processes.make_current(*options.resumed);
     phase = Phase::training;
   }
 }
 
 CoordinatorActor::behavior_type CoordinatorState::make_behavior() {
+  // What only its sender may say.
+  const auto own = [this]<class Message>(void (CoordinatorState::*handle)(const Message&)) {
+    return [this, handle](const Message& message) {
+      if (senders.may_say(message, self->current_sender())) (this->*handle)(message);
+    };
+  };
   return {
       [this](const JoinJob& join) { return this->join(join, self->current_sender()); },
       [this](const JoinNode& node) { return join_node(node, self->current_sender()); },
-      [this](PutValue& value) { put(std::move(value)); },
+      [this](PutValue& value) {
+        if (!filter.is_nonsense(problem_with(value))) senders.put(std::move(value), self->current_sender(), values);
+      },
       [this](const GetValue& get) -> caf::result<bool, std::string> {
-        if (get.key == kRunKey) return {true, options.run};
-        const auto* value = values.find(get.key);
+        const auto* value = get.key == kRunKey ? &options.run : values.find(get.key);
         return {value != nullptr, value != nullptr ? *value : std::string()};
       },
-      [this](const CollectiveState& state) { consider(state); },
-      [this](const Heartbeat& beat) {
-        if (is_own(beat)) heard(beat);
-      },
-      [this](const RankInterrupted& report) {
-        if (is_own(report)) interrupted(report);
-      },
-      [this](const RankExited& exit) { exited(exit); },
-      [this](const PartSaved& part) {
-        if (is_own(part)) send(saves.part_saved(part, processes, resumption.pending(), now()));
-      },
-      [this](const CheckpointPublished& message) {
-        if (is_own(message) && !filter.is_nonsense(problem_with(message)))
-          send(saves.published(message.ended, processes));
-      },
-      [this](const LoopDone& done) {
-        if (!is_own(done)) return;
-        processes.loop_done(done);
-        if (phase == Phase::training) send(processes.leave_loop());
-      },
+      [this](const Membership& known) { take_over(*this, known); },
+      own(&CoordinatorState::consider),
+      own(&CoordinatorState::heard),
+      own(&CoordinatorState::interrupted),
+      own(&CoordinatorState::exited),
+      own(&CoordinatorState::saved),
+      own(&CoordinatorState::published),
+      own(&CoordinatorState::loop_done),
       [this](const RankEnded& message) {
-        if (is_own(message)) ended(message);
+        if (senders.may_say(message, self->current_sender())) ended(message);
         return true;
       },
       [this](const CoordinatorTick&) { tick(); },
   };
 }
 
-// What a process says of itself. A process that has not joined is nobody's, and its messages come to nothing.
-template <class Message>
-bool CoordinatorState::is_own(const Message& message) {
-  const auto* process = processes.find(message.process);
-  if (process == nullptr || process->supervisor == self->current_sender()) return true;
-  filter.drop_lie("a " + std::string(name_of_struct<Message>()) + " in the name of slot " +
-                  std::to_string(message.process.slot) + ", from another process");
-  return false;
+void CoordinatorState::saved(const PartSaved& part) {
+  send(saves.part_saved(part, processes, resumption.pending(), now()));
 }
 
-void CoordinatorState::put(PutValue value) {
-  if (filter.is_nonsense(problem_with(value))) return;
-  const auto slot = processes.slot_of(self->current_sender());
-  if (!slot) return filter.drop_lie("a PutValue of a process that has not joined");
-  if (const auto why = values.put(*slot, std::move(value)); !why.empty()) filter.drop_lie(why);
+void CoordinatorState::published(const CheckpointPublished& message) {
+  if (!filter.is_nonsense(problem_with(message))) send(saves.published(message.ended, processes));
+}
+
+void CoordinatorState::loop_done(const LoopDone& done) {
+  processes.loop_done(done);
+  if (phase == Phase::training) send(processes.leave_loop());
 }
 
 void CoordinatorState::enter(Phase next) {
@@ -123,7 +120,8 @@ JoinAccepted CoordinatorState::join(const JoinJob& join, const caf::strong_actor
     self->send(supervisor, AbortJob{verdict.report});  // it was to replace a rank that was lost at the end
     return accepted;
   }
-  if (auto why = processes.refusal(join); !why.empty()) return {std::move(why)};
+  const bool knows_more = resumption.knows_less(join, processes.current());
+  if (auto why = processes.refusal(join, knows_more); !why.empty()) return {std::move(why)};
   if (auto why = slots.refusal(join.process); !why.empty()) return {std::move(why)};
 
   if (!processes.knows(supervisor.address())) self->monitor(supervisor);
@@ -132,10 +130,10 @@ JoinAccepted CoordinatorState::join(const JoinJob& join, const caf::strong_actor
   std::erase(unproved, join.process);
   slots.set_starting(slot, false);
   slots.set_host(slot, join.host);
-  if (join.spare || slot >= options.world_size)
-    options.log("slot " + std::to_string(slot) + " on " + join.host +
-                " joins as a spare: it takes a lost rank's place, and its copy of the model");
-  if (processes.in_slot(slot)->member) {
+  if (join.spare || slot >= options.world_size) options.log(spare_line(join));
+  if (knows_more) {
+    self->send(supervisor, ReportMembership{});
+  } else if (processes.in_slot(slot)->member) {
     tell_again(join, supervisor);
   } else if (phase == Phase::training && processes.current().world_size() < options.world_size) {
     recover({.code = ErrorCode::ok, .cause = "slot " + std::to_string(slot) + " on " + join.host + " joins"});

@@ -9,9 +9,9 @@
 #include "actors/coordinator/membership_plan.hpp"
 #include "actors/coordinator/message_filter.hpp"
 #include "actors/coordinator/recovery_progress.hpp"
-#include "actors/coordinator/rendezvous_store.hpp"
 #include "actors/coordinator/resumption.hpp"
 #include "actors/coordinator/save_rounds.hpp"
+#include "actors/coordinator/senders.hpp"
 #include "actors/coordinator/slot_table.hpp"
 #include "actors/coordinator/stall_inspector.hpp"
 
@@ -33,6 +33,8 @@ struct CoordinatorOptions {
   std::function<void(const Membership&)> record;
   std::function<void(const std::string&)> log;
   std::optional<Membership> resumed;  ///< from the journal: ranks of this generation are expected back
+  int life = 0;  ///< how many coordinators the job had before: ranks may know a newer membership than the journal
+  bool without_journal = false;  ///< memberships that were announced before may be known to nobody who is here
   /// What a simulator replaces: who trains next, and the numbers of processes.
   std::function<MembershipAnswer(const MembershipQuestion&)> plan = plan_membership;
   std::function<std::uint64_t()> draw_incarnation = random_incarnation;
@@ -47,12 +49,11 @@ struct CoordinatorState {
   CoordinatorActor::behavior_type make_behavior();
   JoinAccepted join(const JoinJob& join, const caf::strong_actor_ptr& sender);
   std::string join_node(const JoinNode& node, const caf::strong_actor_ptr& sender);
-  template <class Message>
-  bool is_own(const Message& message);
-  void put(PutValue value);
-  bool is_of_its_host(const RankExited& exit);
   void tell_again(const JoinJob& join, const RankSupervisorActor& supervisor);
   void consider(const CollectiveState& state);
+  void saved(const PartSaved& part);
+  void published(const CheckpointPublished& message);
+  void loop_done(const LoopDone& done);
   void heard(const Heartbeat& beat);
   void interrupted(const RankInterrupted& report);
   void exited(const RankExited& exit);
@@ -68,7 +69,6 @@ struct CoordinatorState {
   void kill(const ProcessId& process, const std::string& host, const std::string& why);
   void replace(int slot);
   void recover(const ErrorReport& reason);
-  std::optional<std::size_t> settle_resumption();
   void enter(Phase next);
   void plan();
   void announce(Membership next);
@@ -87,6 +87,7 @@ struct CoordinatorState {
   std::vector<ProcessId> unproved;     // lost members of this generation whose death is not proved yet
   ProcessTable processes;
   SlotTable slots;
+  Senders senders{processes, slots, options.log};
   RendezvousStore values;
   SaveRounds saves;
   StallInspector stalls;
@@ -97,6 +98,13 @@ struct CoordinatorState {
   RecoveryProgress progress;
   static inline const char* name = "coordinator";
 };
+
+/// Writes a membership into the journal. Where that fails, the ranks know it, and tell a coordinator that takes over.
+void write_down(const Membership& next, const CoordinatorOptions& options);
+/// A member says by which membership it goes, to a coordinator that has been started again.
+void take_over(CoordinatorState& state, const Membership& known);
+/// How many members did not come back to a coordinator that has been started again; nullopt: it is too early to say.
+std::optional<std::size_t> settle_resumption(CoordinatorState& state);
 
 /// Why the generation of a rank that was interrupted is over.
 ErrorReport report_of(const RankInterrupted& interrupted, int rank);

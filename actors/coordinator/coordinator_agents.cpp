@@ -43,21 +43,8 @@ std::string CoordinatorState::join_node(const JoinNode& node, const caf::strong_
   return {};
 }
 
-// The agent of its host says so; of a host without an agent, the launcher does.
-bool CoordinatorState::is_of_its_host(const RankExited& exit) {
-  auto host = slots.host_of(exit.process.slot);
-  for (const auto& member : processes.current().members) {
-    if (host.empty() && member.process.slot == exit.process.slot) host = member.host;
-  }
-  auto agent = slots.agent_on(host);
-  if (!agent) agent = slots.agent_on(kLauncher);
-  return agent && agent == self->current_sender();
-}
-
 void CoordinatorState::exited(const RankExited& exit) {
   if (filter.is_nonsense(problem_with(exit))) return;
-  if (!is_of_its_host(exit))
-    return filter.drop_lie("a RankExited of slot " + std::to_string(exit.process.slot) + ", not from its host's agent");
   resumption.exited(exit.process, processes);
   const int slot = exit.process.slot;
   const bool waited_for = std::erase(unproved, exit.process) > 0;

@@ -24,10 +24,6 @@ void CoordinatorState::consider(const CollectiveState& state) {
   if (phase == Phase::over || filter.is_nonsense(problem_with(state)) ||
       filter.is_stale(state.generation, processes.current().generation, "report on collectives"))
     return;
-  const auto& members = processes.current().members;
-  const auto* accuser = state.rank < std::ssize(members) ? processes.find(members[state.rank].process) : nullptr;
-  if (accuser == nullptr || accuser->supervisor != self->current_sender())
-    return filter.drop_lie("a CollectiveState of rank " + std::to_string(state.rank) + ", from another process");
   if (phase != Phase::training) return filter.count_stale();
   if (!stalls.report(state, now())) return;
   for (const auto& [slot, process] : processes.all()) {
@@ -81,7 +77,9 @@ void CoordinatorState::tick() {
     for (const int slot : slots.cooled(now())) replace(slot);  // the job still lacks a rank
   }
   if (fence_silent()) return;
-  const auto missing = phase == Phase::training ? settle_resumption().value_or(0) : 0;
+  if (const auto slot = resumption.awaits(processes); slot && now() - since > options.recovery.fence_after)
+    return fence(*slot, "it does not say by which membership it goes");
+  const auto missing = phase == Phase::training ? settle_resumption(*this).value_or(0) : 0;
   if (missing > 0)
     recover({.code = ErrorCode::peer_lost,
              .cause = std::to_string(missing) + " ranks did not come back to the restarted coordinator"});

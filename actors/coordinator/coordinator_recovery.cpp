@@ -109,16 +109,6 @@ std::optional<ErrorReport> end_of_job(const MembershipQuestion& question, const 
   return end;
 }
 
-// Why a membership is not in the journal; nullopt: it is, or there is no journal.
-std::optional<ErrorReport> record(const Membership& next, const CoordinatorOptions& options) {
-  try {
-    if (options.record) options.record(next);
-    return std::nullopt;
-  } catch (const Error& error) {
-    return error.report();
-  }
-}
-
 }  // namespace
 
 ErrorReport report_of(const RankInterrupted& interrupted, int rank) {
@@ -159,7 +149,7 @@ void CoordinatorState::lose(int slot, const std::string& why, bool proved) {
   send(saves.lost(process.joined.process, why, processes));
   if (!was_member) {
     options.log("the process in slot " + std::to_string(slot) + " is gone (" + why + ")");
-    if (phase == Phase::forming) return abort(report);
+    if (phase == Phase::forming && options.life == 0) return abort(report);
   } else if (!options.recovery.enabled) {
     return abort(report);
   } else if (!proved) {
@@ -202,28 +192,9 @@ void CoordinatorState::recover(const ErrorReport& reason) {
   if (unheard.empty()) plan();
 }
 
-// How many members did not come back to a restarted coordinator; nullopt: it is too early to say.
-std::optional<std::size_t> CoordinatorState::settle_resumption() {
-  const auto missing = resumption.settle(processes, now());
-  if (!missing) return std::nullopt;
-  for (const auto& [member, dead] : *missing) {
-    const int slot = member.process.slot;
-    slots.set_host(slot, member.host);
-    send(saves.lost(member.process, "it did not come back", processes));
-    if (!dead) {
-      // It stands still, perhaps with an order of the coordinator before: it must not wake up and do it.
-      unproved.push_back(member.process);
-      kill(member.process, member.host, "it did not come back to the restarted coordinator");
-    } else if (!slots.is_starting(slot) && processes.in_slot(slot) == nullptr) {
-      replace(slot);
-    }
-  }
-  return missing->size();
-}
-
 // Looks at every rank, so it is not called for every report of one: with the last of them, and ten times a second.
 void CoordinatorState::plan() {
-  if (phase == Phase::training || !settle_resumption()) return;
+  if (phase == Phase::training || !settle_resumption(*this)) return;
   auto question = question_of(*this);
   if (const auto finished = processes.describe(question); !finished.empty()) {
     const bool alone = question.survivors.size() + finished.size() == question.current.members.size();
@@ -246,7 +217,8 @@ void CoordinatorState::plan() {
 
 void CoordinatorState::announce(Membership next) {
   if (const auto fruitless = progress.judge(next, processes.current())) return abort(*fruitless);
-  if (const auto failure = record(next, options)) return abort(*failure);
+  next.generation += resumption.leap();
+  write_down(next, options);
   if (phase == Phase::recovering)
     options.log("generation " + std::to_string(next.generation) + ": " + next.reason + " (after " +
                 std::to_string(in_ms(now() - since).count()) + " ms)");

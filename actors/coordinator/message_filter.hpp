@@ -1,5 +1,4 @@
 #pragma once
-#include <bit>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -19,11 +18,6 @@ class MessageFilter {
     if (!std::exchange(has_nonsense_, true)) log_("dropped a message that makes no sense: " + problem);
     return true;
   }
-  /// A message in another's name. Logs the first, the second, the fourth, ...
-  void drop_lie(const std::string& message) {
-    if (std::has_single_bit(++lies_))
-      log_("dropped " + message + (lies_ > 1 ? " (" + std::to_string(lies_) + " such messages so far)" : ""));
-  }
   /// Whether the message is of a generation that is over. Logs the first in each generation. `what` names the message.
   bool is_stale(std::uint64_t generation, std::uint64_t current, const char* what) {
     if (generation == current) return false;
@@ -40,7 +34,6 @@ class MessageFilter {
  private:
   std::function<void(const std::string&)> log_;
   std::int64_t stale_ = 0;
-  std::uint64_t lies_ = 0;
   std::uint64_t logged_in_ = 0;  // the last generation in which a stale message was logged
   bool has_nonsense_ = false;
 };

@@ -60,7 +60,7 @@ bool ProcessTable::is_member(const JoinJob& join) const {
   return member_rank(join.process) >= 0 && join.generation <= current_.generation;
 }
 
-std::string ProcessTable::refusal(const JoinJob& join) const {
+std::string ProcessTable::refusal(const JoinJob& join, bool knows_more) const {
   const int slot = join.process.slot;
   const auto other = std::find_if(processes_.begin(), processes_.end(),
                                   [&](const auto& entry) { return entry.second.is_active() && entry.first != slot; });
@@ -75,7 +75,7 @@ std::string ProcessTable::refusal(const JoinJob& join) const {
   const auto* known = in_slot(slot);
   if (known != nullptr && known->is_active() && known->joined.process != join.process)
     return "rank " + std::to_string(slot) + " has joined already: two processes have the same rank";
-  if (!is_member(join) && join.generation > 0)
+  if (!is_member(join) && join.generation > 0 && !knows_more)
     return "fenced: generation " + std::to_string(current_.generation) + " goes on without it";
   return {};
 }

@@ -63,8 +63,9 @@ class ProcessTable {
   /// Whether it joins as a member of the current membership. It may have missed the last announcement: a coordinator
   /// may die between writing it down and making it.
   bool is_member(const JoinJob& join) const;
-  /// Why a process can't join beside the others; empty: it can.
-  std::string refusal(const JoinJob& join) const;
+  /// Why a process can't join beside the others; empty: it can. `knows_more`: it may be a member of a membership that
+  /// is not known here.
+  std::string refusal(const JoinJob& join, bool knows_more = false) const;
 
   /// Puts the members that have not ended, and the processes that could become members, into a question. Returns the
   /// ranks that have ended well.

@@ -4,6 +4,13 @@
 
 namespace troupe {
 
+std::optional<int> Resumption::awaits(const ProcessTable& processes) const {
+  for (const auto& [slot, process] : processes.all()) {
+    if (process.is_active() && knows_less(process.joined, processes.current())) return slot;
+  }
+  return std::nullopt;
+}
+
 void Resumption::heard_of(const JoinNode& node, const Membership& current) {
   if (!pending_) return;
   for (const auto& member : current.members) {

@@ -16,10 +16,30 @@ class Resumption {
     bool dead = false;  ///< for all that its agent knows; else it is late
   };
 
-  /// Nothing is resumed.
-  Resumption() = default;
-  /// Members that are not back at `deadline` are late.
-  explicit Resumption(Time deadline) : pending_(true), deadline_(deadline) {}
+  /// `life`: how many coordinators the job had before. Its ranks may know a newer membership than the journal, and then
+  /// theirs counts.
+  explicit Resumption(int life = 0, bool without_journal = false) : life_(life), guesses_(without_journal) {}
+  /// Members of the current membership that are not back at `deadline` are late.
+  void begin(Time deadline) {
+    pending_ = true;
+    deadline_ = deadline;
+    dead_.clear();
+  }
+  /// Whether the process goes by a membership that is newer than the one that is known here.
+  bool knows_less(const JoinJob& join, const Membership& current) const noexcept {
+    return life_ > 0 && join.generation > current.generation;
+  }
+  /// A rank says its membership; whether it is newer than the one that is known here.
+  bool is_news(const Membership& known, const Membership& current) noexcept {
+    const bool news = life_ > 0 && known.generation > current.generation;
+    guesses_ = guesses_ || news;
+    return news;
+  }
+  /// How many numbers of generations to leave out: a process that is not here may be in one of them, which an earlier
+  /// coordinator has announced and nobody has written down.
+  std::uint64_t leap() const noexcept { return guesses_ ? static_cast<std::uint64_t>(life_) : 0; }
+  /// The slot of one that goes by a newer membership, and has not told it yet; nullopt: there is none.
+  std::optional<int> awaits(const ProcessTable& processes) const;
 
   bool pending() const noexcept { return pending_; }
   /// An agent says which processes it runs: members on its host that are not among them are dead.
@@ -32,6 +52,8 @@ class Resumption {
   std::size_t dead() const noexcept { return dead_.size(); }
 
  private:
+  int life_ = 0;
+  bool guesses_ = false;
   bool pending_ = false;
   Time deadline_;
   std::set<int> dead_;  // slots of members that their agent does not run any more

@@ -21,6 +21,7 @@ using CoordinatorActor =
                      caf::replies_to<JoinNode>::with<std::string>,        // why it may not; empty: it may
                      caf::reacts_to<PutValue>,                            //
                      caf::replies_to<GetValue>::with<bool, std::string>,  // there or not, and its value
+                     caf::reacts_to<Membership>,                          //
                      caf::reacts_to<CollectiveState>,                     //
                      caf::reacts_to<Heartbeat>,                           //
                      caf::reacts_to<RankInterrupted>,                     //
@@ -33,7 +34,7 @@ using CoordinatorActor =
 
 /// What other processes may send it: all but its own clock.
 using MessagesToCoordinator =
-    std::tuple<JoinJob, JoinNode, PutValue, GetValue, CollectiveState, Heartbeat, RankInterrupted, RankExited,
-               PartSaved, CheckpointPublished, LoopDone, RankEnded>;
+    std::tuple<JoinJob, JoinNode, PutValue, GetValue, Membership, CollectiveState, Heartbeat, RankInterrupted,
+               RankExited, PartSaved, CheckpointPublished, LoopDone, RankEnded>;
 
 }  // namespace troupe

@@ -132,6 +132,9 @@ struct JoinAccepted {
   std::string refused;                  ///< not empty: why not
   std::int64_t park_after_ms = 60'000;  ///< a rank that hears no `CoordinatorBeat` for so long is cut off
 };
+/// Coordinator -> a member: say by which membership you go. It was started again, and does not know that one. The
+/// answer is a Membership.
+struct ReportMembership {};
 /// Several times a second, from every member and spare.
 struct Heartbeat {
   ProcessId process;
@@ -230,11 +233,12 @@ struct InjectFault {
 };
 
 /// Those that cross processes, and the values in them: CAF writes all fields, in the order of their declaration.
-using WireMessages = std::tuple<ErrorReport, ProcessId, Member, Membership, SaveAttempt, CheckpointSaved, JoinJob,
-                                JoinAccepted, Heartbeat, CoordinatorTick, CoordinatorBeat, InterruptRanks,
-                                RankInterrupted, FenceRank, InjectFault, LoopDone, LeaveLoop, RankEnded, AbortJob,
-                                PartSaved, PublishCheckpoint, SaveEnded, CheckpointPublished, PutValue, GetValue,
-                                CollectiveState, ReportCollectives, JoinNode, StartRank, KillRank, RankExited, JobOver>;
+using WireMessages =
+    std::tuple<ErrorReport, ProcessId, Member, Membership, SaveAttempt, CheckpointSaved, JoinJob, JoinAccepted,
+               ReportMembership, Heartbeat, CoordinatorTick, CoordinatorBeat, InterruptRanks, RankInterrupted,
+               FenceRank, InjectFault, LoopDone, LeaveLoop, RankEnded, AbortJob, PartSaved, PublishCheckpoint,
+               SaveEnded, CheckpointPublished, PutValue, GetValue, CollectiveState, ReportCollectives, JoinNode,
+               StartRank, KillRank, RankExited, JobOver>;
 template <class T, class Messages>
 inline constexpr bool is_one_of = false;
 template <class T, class... Messages>

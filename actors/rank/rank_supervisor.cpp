@@ -49,9 +49,15 @@ RankSupervisorActor::behavior_type RankSupervisorState::make_behavior() {
         tell_coordinator(report);
       },
       [this](const Membership& next) {
+        if (!enter(next)) return;
         // As it came: it names every rank, and is not to be copied by each.
-        if (enter(next) && options.compute)
-          caf::anon_send(options.compute, self->current_mailbox_element()->copy_content_to_message());
+        place.membership = self->current_mailbox_element()->copy_content_to_message();
+        if (options.compute) caf::anon_send(options.compute, place.membership);
+      },
+      [this](const ReportMembership&) {
+        if (options.coordinator && !place.membership.empty())
+          options.coordinator->enqueue(caf::actor_cast<caf::strong_actor_ptr>(self), caf::make_message_id(),
+                                       place.membership, self->context());
       },
       [this](const InterruptRanks& message) { interrupt(message); },
       [this](const FenceRank& fence) {
@@ -78,7 +84,7 @@ RankSupervisorActor::behavior_type RankSupervisorState::make_behavior() {
         tell_coordinator(done);
       },
       [this](const LeaveLoop& leave) {
-        if (leave.generation != generation || generation <= interrupted) return void(++stale);
+        if (leave.generation != place.generation || place.generation <= interrupted) return void(++stale);
         waits_to_leave = false;
         if (options.compute) caf::anon_send(options.compute, leave);
       },
@@ -92,7 +98,7 @@ RankSupervisorActor::behavior_type RankSupervisorState::make_behavior() {
 
 caf::actor_clock::time_point RankSupervisorState::now() const { return self->clock().now(); }
 
-int RankSupervisorState::rank() const { return own_rank >= 0 ? own_rank : options.join.process.slot; }
+int RankSupervisorState::rank() const { return place.rank >= 0 ? place.rank : options.join.process.slot; }
 
 template <class Message>
 void RankSupervisorState::tell_coordinator(const Message& message) {
@@ -128,12 +134,11 @@ caf::result<JoinAccepted> RankSupervisorState::join(std::chrono::milliseconds ti
 
 // False: of a generation that is over.
 bool RankSupervisorState::enter(const Membership& next) {
-  if (next.generation <= generation) {
+  if (next.generation <= place.generation) {
     ++stale;
     return false;
   }
-  generation = next.generation;
-  own_rank = next.rank_of(options.join.process);
+  place = {next.generation, next.rank_of(options.join.process), {}};
   last_interrupted.reset();
   loop_done.reset();
   waits_to_leave = false;
@@ -143,7 +148,7 @@ bool RankSupervisorState::enter(const Membership& next) {
 }
 
 void RankSupervisorState::interrupt(const InterruptRanks& message) {
-  if (message.generation != generation || message.generation <= interrupted) {
+  if (message.generation != place.generation || message.generation <= interrupted) {
     ++stale;
     return;
   }
@@ -234,7 +239,7 @@ void RankSupervisorState::found_coordinator(const caf::strong_actor_ptr& coordin
   options.coordinator = coordinator;
   self->monitor(caf::actor_cast<caf::actor>(coordinator));
   auto join = options.join;
-  join.generation = generation;
+  join.generation = place.generation;
   self->request(caf::actor_cast<CoordinatorActor>(coordinator), std::chrono::seconds(10), join)
       .then(
           [this, coordinator](const JoinAccepted& accepted) {
@@ -301,7 +306,7 @@ void RankSupervisorState::check_communicators() {
   const auto at = now();
   if (at - last_check > 10 * options.check_interval) heard_coordinator = at;  // it is we who did not listen
   last_check = at;
-  if (options.coordinator && !options.status->job_over && (generation > 0 || end) &&
+  if (options.coordinator && !options.status->job_over && (place.generation > 0 || end) &&
       at - heard_coordinator > park_after)
     park("the coordinator can't be reached");
   if (options.coordinator && !aborted) {
@@ -310,7 +315,7 @@ void RankSupervisorState::check_communicators() {
       if (state.in_flight && state.waited_ms > static_cast<double>(options.stall_after.count()))
         tell_coordinator(state);
     }
-    tell_coordinator(Heartbeat{options.join.process, generation, options.status->steps_done});
+    tell_coordinator(Heartbeat{options.join.process, place.generation, options.status->steps_done});
   }
   self->delayed_send(self, options.check_interval, CheckCommunicators{});
 }

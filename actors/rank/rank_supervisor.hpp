@@ -54,6 +54,7 @@ using RankSupervisorActor = caf::typed_actor<caf::replies_to<JoinRank>::with<Joi
                                              caf::reacts_to<RankFailed>,                     //
                                              caf::reacts_to<RankInterrupted>,                //
                                              caf::reacts_to<Membership>,                     //
+                                             caf::reacts_to<ReportMembership>,               //
                                              caf::reacts_to<InterruptRanks>,                 //
                                              caf::reacts_to<FenceRank>,                      //
                                              caf::reacts_to<AbortJob>,                       //
@@ -107,6 +108,12 @@ struct RankSupervisorOptions {
 };
 
 struct RankSupervisorState {
+  struct Place {
+    std::uint64_t generation = 0;  // that it is in; 0: none yet
+    int rank = -1;                 // in it
+    caf::message membership;       // as it came
+  };
+
   RankSupervisorActor::behavior_type make_behavior();
   caf::result<JoinAccepted> join(std::chrono::milliseconds timeout);
   void fail(const ErrorReport& report);
@@ -131,8 +138,7 @@ struct RankSupervisorState {
 
   RankSupervisorActor::pointer self = nullptr;
   RankSupervisorOptions options;
-  std::uint64_t generation = 0;                     // that it is in; 0: none yet
-  int own_rank = -1;                                // in it
+  Place place;
   std::uint64_t interrupted = 0;                    // generations up to this one are over
   ErrorReport interruption;                         // why the last one is
   std::optional<RankInterrupted> last_interrupted;  // told again to a restarted coordinator ...

@@ -38,6 +38,7 @@ std::string Fault::to_string() const {
     case FaultKind::break_data: return "break the data connections of " + rank + when;
     case FaultKind::slow_rank: return "slow " + rank + when + " for " + text(lasts);
     case FaultKind::slow_network: return "slow the network" + when + " for " + text(lasts);
+    case FaultKind::full_run_disk: return "fill the disk of the run folder" + when;
     case FaultKind::full_disk: return "fill the disk of " + rank + when;
     case FaultKind::break_data_at:
       return "break the data connections of " + rank + " after '" + point + "' of step " + std::to_string(step);
@@ -71,6 +72,12 @@ std::vector<Fault> draw_faults(std::uint64_t seed, int ranks, int hosts, std::in
       fault.step = draw.in(1, 4);
       fault.lasts = milliseconds(draw.in(0, 1));
     }
+  }
+  // By a draw of its own, so that the others of a seed are what they were.
+  Draw disk(seed, "run disk");
+  if (disk.once_in(4)) {
+    faults.push_back({.kind = FaultKind::full_run_disk, .at = milliseconds(disk.in(0, 5'000))});
+    if (disk.once_in(2)) faults.push_back({.kind = FaultKind::kill_coordinator, .at = milliseconds(disk.in(0, 8'000))});
   }
   return faults;
 }

@@ -15,15 +15,19 @@ enum class FaultKind : std::uint8_t {
   stop_rank,         ///< SIGSTOP, and SIGCONT later
   stop_coordinator,
   stop_agent,
-  part_hosts,    ///< hosts up to `target` can't reach the others
-  cut_link,      ///< the rank's connection to the coordinator breaks
-  break_data,    ///< the rank's data connections break
-  slow_rank,     ///< computes ten times as long
-  slow_network,  ///< every message takes 50 ms more
-  full_disk,     ///< the rank's next part of a checkpoint can't be written
-  replay,        ///< old messages arrive once more, up to 30 s late
-  break_data_at  ///< the rank's data connections break within 20 ms after it comes to `point` of `step`
+  part_hosts,     ///< hosts up to `target` can't reach the others
+  cut_link,       ///< the rank's connection to the coordinator breaks
+  break_data,     ///< the rank's data connections break
+  slow_rank,      ///< computes ten times as long
+  slow_network,   ///< every message takes 50 ms more
+  full_disk,      ///< the rank's next part of a checkpoint can't be written
+  replay,         ///< old messages arrive once more, up to 30 s late
+  full_run_disk,  ///< from then on no membership can be written down, and coordinators that take over know none
+  break_data_at   ///< the rank's data connections break within 20 ms after it comes to `point` of `step`
 };
+
+/// The run folder's disk, beside those of the slots.
+constexpr int kRunDisk = -1;
 
 /// One thing that goes wrong in a simulation.
 struct Fault {

@@ -84,7 +84,7 @@ void Job::start_job() {
   look_at_agents();
 }
 
-void Job::start_coordinator() {
+void Job::start_coordinator(int life) {
   coordinator_ = &world_.start("coordinator", 0);
   coordinator_state_ = nullptr;
   CoordinatorOptions options;
@@ -102,7 +102,9 @@ void Job::start_coordinator() {
   options.log = [this, process](const std::string& line) {
     if (process->alive) note("says: " + line);
   };
-  if (!journal_.empty()) options.resumed = journal_.back();
+  options.life = coordinator_->life = life;
+  options.without_journal = full_disks_.contains(kRunDisk);
+  if (!journal_.empty() && !options.without_journal) options.resumed = journal_.back();
   coordinator_actor_ = world_.spawn(
       *coordinator_,
       [this, process, options](CoordinatorActor::stateful_pointer<CoordinatorState> self, NoArgument) {
@@ -115,7 +117,7 @@ void Job::start_coordinator() {
 void Job::record(const Membership& next) {
   for (auto fault = at_journal_.begin(); fault != at_journal_.end(); ++fault) {
     if (fault->step != static_cast<std::int64_t>(next.generation)) continue;
-    const bool written = fault->lasts.count() > 0;
+    const bool written = fault->lasts.count() > 0 && !full_disks_.contains(kRunDisk);
     note("fault: " + fault->to_string());
     at_journal_.erase(fault);
     if (written) {
@@ -125,8 +127,10 @@ void Job::record(const Membership& next) {
     die_soon(*coordinator_);
     return;
   }
+  // A coordinator that takes over writes down again what a rank has told it.
+  if (history_.journal().empty() || history_.journal().back().generation != next.generation) history_.journaled(next);
+  if (full_disks_.contains(kRunDisk)) throw Error(ErrorCode::io, "journal", "no space left on device");
   journal_.push_back(next);
-  history_.journaled(next);
 }
 
 // The coordinator; its launcher starts another.
@@ -135,7 +139,7 @@ void Job::die_soon(Process& process) {
   coordinator_state_ = nullptr;
   world_.kill(process);
   world_.after(kRestartCoordinator, [this, dead = coordinator_] {
-    if (!done_ && coordinator_ == dead) start_coordinator();
+    if (!done_ && coordinator_ == dead) start_coordinator(dead->life + 1);
   });
 }
 

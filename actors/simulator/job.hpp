@@ -104,7 +104,7 @@ class Job {
   };
 
   void start_job();
-  void start_coordinator();
+  void start_coordinator(int life = 0);
   void start_agent(int host);
   caf::behavior agent_behavior(caf::event_based_actor* self, Agent& agent);
   void look_for_coordinator(Agent& agent);
@@ -139,8 +139,8 @@ class Job {
   std::map<std::tuple<std::uint64_t, int, int>, Connection*>
       data_;                                         // by generation, process, and rank at the other end
   std::map<int, std::set<std::uint64_t>> given_up_;  // by process: generations
-  std::set<int> slow_slots_, full_disks_;
-  std::map<std::string, SavedCheckpoint> parts_;  // on disk, by attempt
+  std::set<int> slow_slots_, full_disks_;            // kRunDisk: that of the run folder
+  std::map<std::string, SavedCheckpoint> parts_;     // on disk, by attempt
   std::optional<SavedCheckpoint> latest_;
   const Process* publisher_ = nullptr;  // holds the directory's lock
   std::optional<JobOver> verdict_;

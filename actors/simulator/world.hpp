@@ -31,6 +31,7 @@ struct Process {
   int id = 0;
   std::string name;  ///< `coordinator 2`, `rank 3.1`: with the number of its life
   int host = 0;
+  int life = 0;  ///< of a coordinator: how many the job had before it
   bool alive = true;
   bool frozen = false;                ///< SIGSTOP
   std::chrono::nanoseconds spent{0};  ///< by its actors, of this machine's time; counted only if `counts_time`

@@ -530,3 +530,80 @@ TEST_CASE("[K01] the coordinator keeps as many values and bytes of a rank as a j
   values.clear();
   CHECK(values.put(1, {"k7", "z"}).empty());
 }
+
+namespace {
+
+/// A rank that goes by a membership, and says what the test has it say.
+struct Returning {
+  Returning(caf::actor_system& system, CoordinatorActor address) : self(system), coordinator(std::move(address)) {}
+  std::string join(const ProcessId& process, std::uint64_t generation) {
+    std::string why = "no answer";
+    self->request(coordinator, 10s, JoinJob{"job", process, 2, "host", "", "", false, generation})
+        .receive([&](const JoinAccepted& accepted) { why = accepted.refused; }, [](caf::error&) {});
+    return why;
+  }
+  template <class Message>
+  Message next() {
+    std::optional<Message> found;
+    while (!found)
+      self->receive([&](const Message& message) { found = message; }, [](const CoordinatorBeat&) {},
+                    caf::after(20s) >> [] { FAIL("it does not come"); });
+    return *found;
+  }
+
+  caf::scoped_actor self;
+  CoordinatorActor coordinator;
+};
+
+}  // namespace
+
+TEST_CASE("[L04] a coordinator that takes over without a journal, or with an old one, learns from a rank who trains") {
+  const bool old_journal = GENERATE(false, true);
+  Membership known;
+  known.generation = 3;
+  known.resume_step = 7;
+  known.members = {{{0, 10}, "host", false}, {{1, 11}, "host", false}};
+  auto before = known;
+  before.generation = 2;
+  before.members[1].process.incarnation = 9;
+  auto options = Job::options(2, old_journal ? std::optional(before) : std::nullopt, true);
+  options.life = 2;
+  options.without_journal = !old_journal;
+  options.recovery.replace_timeout = 10ms;
+  options.recovery.min_ranks = 1;
+  options.record = [](const Membership&) { throw Error(ErrorCode::io, "journal", "No space left on device"); };
+  std::vector<std::string> lines;
+  std::mutex mutex;
+  options.log = [&](const std::string& line) {
+    std::lock_guard lock(mutex);
+    lines.push_back(line);
+  };
+  const auto said = [&](const std::string& text) {
+    std::lock_guard lock(mutex);
+    return std::any_of(lines.begin(), lines.end(), [&](const auto& line) { return line.find(text) != line.npos; });
+  };
+  Job job(options);
+  Returning first(job.system, job.coordinator), liar(job.system, job.coordinator);
+  {
+    Returning second(job.system, job.coordinator);
+    CHECK(first.join({0, 10}, 3).empty());
+    first.next<ReportMembership>();
+    liar.self->send(job.coordinator, known);  // it is no member
+    first.self->send(job.coordinator, known);
+    CHECK(second.join({1, 11}, 3).empty());
+    CHECK(first.join({0, 10}, 3).empty());  // its message before has been read
+    CHECK(said("the coordinator takes over at generation 3, as a rank tells it"));
+    CHECK(said("dropped a Membership of a process that is not in it"));
+  }  // the second rank dies, and the job shrinks
+  CHECK(first.next<InterruptRanks>().generation == 3);
+  RankInterrupted report;
+  report.process = {0, 10};
+  report.generation = 3;
+  report.steps_done = 7;
+  first.self->send(job.coordinator, report);
+  const auto next = first.next<Membership>();
+  // Not 4, nor 5: the coordinators before may have announced those to a process that is not here.
+  CHECK(next.generation == 6);
+  CHECK(next.world_size() == 1);
+  CHECK(said("warning: generation 6 is not in the journal, and the job goes on (journal: No space left on device"));
+}

@@ -26,7 +26,8 @@ ProcessTable table(const std::vector<ProcessId>& joined) {
 }  // namespace
 
 TEST_CASE("[L05] a restarted coordinator waits for the members of its journal, until they are late") {
-  Resumption resumption(kStart);
+  Resumption resumption(1);
+  resumption.begin(kStart);
   CHECK_FALSE(resumption.settle(table({life(0)}), kStart));
   const auto missing = resumption.settle(table({life(0)}), kStart + 1s);
   REQUIRE(missing);
@@ -37,7 +38,8 @@ TEST_CASE("[L05] a restarted coordinator waits for the members of its journal, u
 }
 
 TEST_CASE("[L05] a member is missing where its replacement has joined in its place") {
-  Resumption resumption(kStart);
+  Resumption resumption(1);
+  resumption.begin(kStart);
   const auto processes = table({life(0, 2), life(1)});
   resumption.heard_of({.host = "host", .started = {life(0, 2), life(1)}}, processes.current());
   const auto missing = resumption.settle(processes, kStart - 1s);
@@ -48,7 +50,8 @@ TEST_CASE("[L05] a member is missing where its replacement has joined in its pla
 }
 
 TEST_CASE("[L05] a member that dies before it comes back is dead, not late") {
-  Resumption resumption(kStart);
+  Resumption resumption(1);
+  resumption.begin(kStart);
   const auto processes = table({life(0, 2), life(1)});
   resumption.heard_of({.host = "host", .started = {life(0), life(1)}}, processes.current());
   CHECK_FALSE(resumption.settle(processes, kStart - 1s));

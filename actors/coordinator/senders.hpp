@@ -1,0 +1,45 @@
+#pragma once
+#include <caf/all.hpp>
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "actors/coordinator/process_table.hpp"
+#include "actors/coordinator/rendezvous_store.hpp"
+#include "actors/coordinator/slot_table.hpp"
+
+namespace troupe {
+
+/// Who may say what (SECURITY.md has the table): a message that comes from another is dropped, counted, and logged the
+/// first, second, fourth, ... time. `from` is the message's sender. One thread; the tables and the log outlive it.
+class Senders {
+ public:
+  using Sender = caf::strong_actor_ptr;
+  using Log = std::function<void(const std::string&)>;
+  Senders(const ProcessTable& processes, const SlotTable& slots, const Log& log)
+      : processes_(processes), slots_(slots), log_(log) {}
+
+  /// What a process says of itself comes from it. A process that has not joined is nobody's, and its messages come to
+  /// nothing.
+  template <class Message>
+  bool may_say(const Message& message, const Sender& from) {
+    return is_process(message.process, name_of_struct<Message>(), from);
+  }
+  bool may_say(const CollectiveState& state, const Sender& from);  ///< of the process that has this rank
+  bool may_say(const RankExited& exit, const Sender& from);   ///< of its host's agent; if it has none, of the launcher
+  bool may_say(const Membership& known, const Sender& from);  ///< of a member
+  /// Keeps a value of a process that has joined.
+  void put(PutValue value, const Sender& from, RendezvousStore& values);
+
+ private:
+  bool is_process(const ProcessId& process, std::string_view message, const Sender& from);
+  bool drop(const std::string& message);
+
+  const ProcessTable& processes_;
+  const SlotTable& slots_;
+  const Log& log_;
+  std::uint64_t dropped_ = 0;
+};
+
+}  // namespace troupe
