@@ -21,9 +21,8 @@ struct HeldShard {
 std::string to_text(const std::vector<HeldShard>& held);
 std::vector<HeldShard> held_shards_of(std::string_view text);
 
-/// Tensors end to end, with their names, and what they are a copy of. Its bytes are: a hash of all behind it (u64:
-/// XXH3-64 of the XXH3-64 of each 256 KiB), length of the head (u64), the head (JSON), the tensors in its order, each
-/// at 64 bytes.
+/// Tensors end to end, with their names, and what they are a copy of. Its bytes are: XXH3-64 of all behind it (u64),
+/// length of the head (u64), the head (JSON), the tensors in its order, each at 64 bytes.
 struct ShardCopy {
   HeldShard held;
   std::string note;      ///< the program's
