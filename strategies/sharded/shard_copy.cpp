@@ -20,6 +20,7 @@ namespace {
 constexpr std::int64_t kAlignment = 64;
 constexpr std::int64_t kHash = 8, kBegin = 16;  // end of the hash, begin of the head
 constexpr std::int64_t kPiece = 256 << 10;      // stays in a core's cache
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 40;
 constexpr const char* kWhere = "the copy of a shard";
 
 [[noreturn]] void refuse(const std::string& cause) {
@@ -105,7 +106,7 @@ std::pair<std::string_view, at::Tensor> cut(const at::Tensor& bytes) {
 
 std::string to_text(const std::vector<HeldShard>& held) {
   auto list = nlohmann::json::array();
-  for (const auto& copy : held) list.push_back({copy.generation, copy.step, copy.shard, copy.shards});
+  for (const auto& copy : held) list.push_back({copy.generation, copy.step, copy.shard, copy.shards, copy.bytes});
   return list.dump();
 }
 
@@ -114,9 +115,12 @@ std::vector<HeldShard> held_shards_of(std::string_view text) {
   if (!list.is_array()) refuse("what a rank has copies of is no list");
   std::vector<HeldShard> held;
   for (const auto& entry : list) {
-    if (!entry.is_array() || entry.size() != 4) refuse("what a rank has copies of is no list of four numbers each");
+    if (!entry.is_array() || entry.size() != 5) refuse("what a rank has copies of is no list of five numbers each");
     held.push_back({number<std::uint64_t>(entry[0], "generation"), number<std::int64_t>(entry[1], "step"),
-                    number<std::int32_t>(entry[2], "shard"), number<std::int32_t>(entry[3], "shards")});
+                    number<std::int32_t>(entry[2], "shard"), number<std::int32_t>(entry[3], "shards"),
+                    number<std::int64_t>(entry[4], "bytes")});
+    if (const auto bytes = held.back().bytes; bytes < 0 || bytes > kMostBytes)
+      refuse("a rank says that it has " + std::to_string(bytes) + " bytes");
   }
   return held;
 }
@@ -142,7 +146,7 @@ ShardPacker::ShardPacker(const HeldShard& held, const std::string& note, NamedTe
               .dump();
   // NOLINTNEXTLINE(cppcoreguidelines-prefer-member-initializer): of the head, which is made here
   begin_ = aligned(kBegin + static_cast<std::int64_t>(head_.size()));
-  bytes_ = begin_ + end;
+  held_.bytes = begin_ + end;
 }
 
 void ShardPacker::pack(const at::Tensor& memory) const {
@@ -167,8 +171,8 @@ void ShardPacker::pack(const at::Tensor& memory) const {
 
   Xxh3Stream hash;
   auto part = parts.begin();
-  for (std::int64_t at = kHash; at < bytes_; at += kPiece) {
-    const auto stop = std::min(at + kPiece, bytes_);
+  for (std::int64_t at = kHash; at < bytes(); at += kPiece) {
+    const auto stop = std::min(at + kPiece, bytes());
     while (part != parts.end() && part->end <= at) ++part;
     if (part != parts.end() && part->begin <= at && stop <= part->end) {
       const auto* source = part->source + (at - part->begin);
@@ -187,7 +191,7 @@ void ShardPacker::pack(const at::Tensor& memory) const {
 }
 
 at::Tensor ShardPacker::pack() const {
-  auto memory = at::empty({bytes_}, at::TensorOptions().dtype(at::kByte));
+  auto memory = at::empty({bytes()}, at::TensorOptions().dtype(at::kByte));
   pack(memory);
   return memory;
 }
@@ -200,6 +204,7 @@ ShardCopy ShardCopy::unpack(at::Tensor bytes) {
   if (xxh3(span_of(data + kHash, bytes.numel() - kHash)) != stated) refuse("its XXH3 is not the one that was taken when it was made");
   ShardCopy copy;
   read_head(copy, text, memory);
+  copy.held.bytes = bytes.numel();
   copy.bytes = std::move(bytes);
   return copy;
 }

@@ -157,7 +157,8 @@ for i, head in enumerate(heads):
         seed("state", f"head{i}-{behind}", bytes([1, behind]) + text)
 for i, data in enumerate([b"", bytes(15), bytes(16), copy(heads[0], length=2**64 - 1), copy(heads[0], length=2**63), copy(heads[0], length=10**6), copy(heads[1], bytes(64), b"\1" * 8)]):
     seed("state", f"bytes{i}", b"\0\0" + data)
-for i, text in enumerate(["[]", "[[2,30,1,4]]", "[[2,30,1,4],[2,30,1,4]]", "[[-2,30,1,4]]", "[[2,30,4294967296,4]]", "[[2,30,1]]", "[2,30,1,4]", "{}", "[[18446744073709551615,9223372036854775808,0,1]]", ""]):
+for i, text in enumerate(["[]", "[[2,30,1,4,640]]", "[[2,30,1,4,640],[2,30,1,4,640]]", "[[-2,30,1,4,640]]", "[[2,30,4294967296,4,640]]", "[[2,30,1,4]]", "[[2,30,1,4,-1]]", "[[2,30,1,4,1099511627777]]",
+                          "[2,30,1,4,640]", "{}", "[[18446744073709551615,9223372036854775808,0,1,640]]", ""]):
     seed("state", f"held{i}", b"\2\0" + text.encode())
 for i, text in enumerate(['{"strategy":{"a":"b"},"notes":{},"loss_scale":65536.0,"growth_tracker":3}', '{"strategy":{},"notes":{},"loss_scale":null,"growth_tracker":3}',
                           '{"strategy":[],"notes":{},"loss_scale":1,"growth_tracker":1e300}', '{"strategy":{"a":1},"notes":{},"loss_scale":1,"growth_tracker":1}', "{}", "[]", ""]):
