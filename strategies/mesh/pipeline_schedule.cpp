@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <deque>
-#include <mutex>
 #include <optional>
 
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/base/registry.hpp"
 
 namespace troupe {
 namespace {
@@ -22,24 +22,14 @@ void require_one_chunk(const char* name, const PipelineShape& shape) {
                   "set it to 1, or pipeline_schedule to interleaved");
 }
 
-struct Registered {
-  std::string description;
-  ScheduleFunction schedule;
-};
-
-struct Registry {
-  std::mutex mutex;
-  std::map<std::string, Registered> known{
-      {"gpipe", {"all forwards, then all backwards", gpipe_schedule}},
-      {"1f1b", {"one forward, one backward: fewer activations are held", one_f_one_b_schedule}},
-      {"interleaved", {"1f1b over pipeline_chunks stages on each rank", interleaved_schedule}},
-      {"zero_bubble",
-       {"1f1b with the weights' gradients computed where others would wait (ZB-H1)", zero_bubble_schedule}},
+Registry<ScheduleFunction>& registry() {
+  static Registry<ScheduleFunction> instance{
+      {{"gpipe", "all forwards, then all backwards"}, gpipe_schedule},
+      {{"1f1b", "one forward, one backward: fewer activations are held"}, one_f_one_b_schedule},
+      {{"interleaved", "1f1b over pipeline_chunks stages on each rank"}, interleaved_schedule},
+      {{"zero_bubble", "1f1b with the weights' gradients computed where others would wait (ZB-H1)"},
+       zero_bubble_schedule},
   };
-};
-
-Registry& registry() {
-  static Registry instance;
   return instance;
 }
 
@@ -272,30 +262,21 @@ double bubble_formula(const std::string& name, const PipelineShape& shape, const
 }
 
 void register_schedule(const std::string& name, const std::string& description, ScheduleFunction schedule) {
-  std::lock_guard lock(registry().mutex);
-  registry().known[name] = {description, std::move(schedule)};
+  registry().add(name, description, std::move(schedule));
 }
 
 std::vector<StageSchedule> make_schedule(const std::string& name, const PipelineShape& shape) {
-  ScheduleFunction function;
-  std::string names;
-  {
-    std::lock_guard lock(registry().mutex);
-    for (const auto& [known, registered] : registry().known) {
-      names += (names.empty() ? "" : ", ") + known;
-      if (known == name) function = registered.schedule;
-    }
-  }
-  if (!function) throw refused("there is no schedule '" + name + "'", "known: " + names);
-  auto lists = function(shape);
+  const auto schedule = registry().find(name);
+  if (!schedule)
+    throw refused("there is no schedule '" + name + "'", "known: " + name_list(registry().sorted_names()));
+  auto lists = (*schedule)(shape);
   check_schedule(lists, shape);
   return lists;
 }
 
 std::map<std::string, std::string> schedules() {
-  std::lock_guard lock(registry().mutex);
   std::map<std::string, std::string> known;
-  for (const auto& [name, registered] : registry().known) known[name] = registered.description;
+  for (const auto& [name, description] : registry().names()) known[name] = description;
   return known;
 }
 
