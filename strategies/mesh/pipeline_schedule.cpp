@@ -122,6 +122,31 @@ void check_list(const StageSchedule& list, int rank, const PipelineShape& shape)
   }
 }
 
+/// Forwards to begin with, then forwards and backwards in turn.
+std::vector<StageSchedule> alternating_schedule(const PipelineShape& shape) {
+  const int ranks = shape.ranks, chunks = shape.chunks;
+  const int all = shape.micro_batches * chunks, group = ranks * chunks;
+  // The k-th forward: groups of micro-batches, in each all chunks in turn.
+  const auto at = [&](Kind kind, int k) {
+    const int chunk = k % group / ranks;
+    return StageInstruction{kind, k / group * ranks + k % ranks, kind == Kind::forward ? chunk : chunks - 1 - chunk};
+  };
+  std::vector<StageSchedule> lists;
+  for (int rank = 0; rank < ranks; ++rank) {
+    auto& list = lists.emplace_back();
+    const int warm_up =
+        chunks == 1 ? std::min(all, ranks - 1 - rank) : std::min(all, 2 * (ranks - 1 - rank) + (chunks - 1) * ranks);
+    int forward = 0, backward = 0;
+    while (forward < warm_up) list.push_back(at(Kind::forward, forward++));
+    while (forward < all) {
+      list.push_back(at(Kind::forward, forward++));
+      list.push_back(at(Kind::backward, backward++));
+    }
+    while (backward < all) list.push_back(at(Kind::backward, backward++));
+  }
+  return lists;
+}
+
 }  // namespace
 
 std::string StageInstruction::to_string() const {
@@ -142,47 +167,15 @@ std::vector<StageSchedule> gpipe_schedule(const PipelineShape& shape) {
 
 std::vector<StageSchedule> one_f_one_b_schedule(const PipelineShape& shape) {
   require_one_chunk("1f1b", shape);
-  std::vector<StageSchedule> lists;
-  for (int rank = 0; rank < shape.ranks; ++rank) {
-    auto& list = lists.emplace_back();
-    const int warm_up = std::min(shape.micro_batches, shape.ranks - 1 - rank);
-    int forward = 0, backward = 0;
-    while (forward < warm_up) list.push_back({Kind::forward, forward++, 0});
-    while (forward < shape.micro_batches) {
-      list.push_back({Kind::forward, forward++, 0});
-      list.push_back({Kind::backward, backward++, 0});
-    }
-    while (backward < shape.micro_batches) list.push_back({Kind::backward, backward++, 0});
-  }
-  return lists;
+  return alternating_schedule(shape);
 }
 
 std::vector<StageSchedule> interleaved_schedule(const PipelineShape& shape) {
-  const int ranks = shape.ranks, micro_batches = shape.micro_batches, chunks = shape.chunks;
-  if (micro_batches % ranks != 0)
-    throw refused("interleaved takes the micro-batches in groups of " + std::to_string(ranks) +
-                      " (the ranks of a pipeline), and there are " + std::to_string(micro_batches),
+  if (shape.micro_batches % shape.ranks != 0)
+    throw refused("interleaved takes the micro-batches in groups of " + std::to_string(shape.ranks) +
+                      " (the ranks of a pipeline), and there are " + std::to_string(shape.micro_batches),
                   "set grad_accum_steps to a multiple");
-  const int all = micro_batches * chunks, group = ranks * chunks;
-  // The k-th forward: groups of micro-batches, in each all chunks in turn.
-  const auto at = [&](Kind kind, int k) {
-    const int chunk = k % group / ranks;
-    return StageInstruction{kind, k / group * ranks + k % ranks, kind == Kind::forward ? chunk : chunks - 1 - chunk};
-  };
-  std::vector<StageSchedule> lists;
-  for (int rank = 0; rank < ranks; ++rank) {
-    auto& list = lists.emplace_back();
-    const int warm_up =
-        chunks == 1 ? std::min(all, ranks - 1 - rank) : std::min(all, 2 * (ranks - 1 - rank) + (chunks - 1) * ranks);
-    int forward = 0, backward = 0;
-    while (forward < warm_up) list.push_back(at(Kind::forward, forward++));
-    while (forward < all) {
-      list.push_back(at(Kind::forward, forward++));
-      list.push_back(at(Kind::backward, backward++));
-    }
-    while (backward < all) list.push_back(at(Kind::backward, backward++));
-  }
-  return lists;
+  return alternating_schedule(shape);
 }
 
 std::vector<StageSchedule> zero_bubble_schedule(const PipelineShape& shape) {
