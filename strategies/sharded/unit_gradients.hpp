@@ -95,7 +95,6 @@ class UnitGradients {
     std::int32_t position = -1;
     std::int32_t pending = 0;
   };
-  class Hook;
   class Reduction;
 
   at::ScalarType reduce_dtype(const FlatParameter& flat) const;
