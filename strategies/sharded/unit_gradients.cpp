@@ -124,7 +124,7 @@ UnitGradients::UnitGradients(ShardedParameters& parameters, std::shared_ptr<Comm
   }
   if (!options_.keep_whole) {
     for (const auto& [dtype, numel] : largest)
-      rings_[dtype] = std::make_unique<GradientRing>(*group, options_.buffers, numel, dtype, options_.patience);
+      rings_[dtype] = std::make_unique<GradientRing>(*group, numel, dtype);
   }
   if (!parameters_.device().is_cpu() && !order_.empty()) {
     checks_ = at::zeros({static_cast<std::int64_t>(order_.size()), 2},
@@ -377,12 +377,6 @@ std::int64_t UnitGradients::buffer_bytes() const {
   }
   for (const auto& [dtype, ring] : rings_) bytes += ring->bytes();
   return bytes;
-}
-
-int UnitGradients::extra_buffers() const {
-  int extra = 0;
-  for (const auto& [dtype, ring] : rings_) extra += ring->extra();
-  return extra;
 }
 
 }  // namespace troupe
