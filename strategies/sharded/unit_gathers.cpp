@@ -68,7 +68,7 @@ void UnitGathers::run() {
     for (;;) {
       work_.wait(lock, [this] { return stop_ || can_work(); });
       if (stop_) return;
-      position_ < plan_.size() ? gather_next(lock) : round(lock);
+      position_ < plan_.size() ? (void)gather(plan_[position_++], lock) : round(lock);
     }
   } catch (const Error& error) {
     if (!lock.owns_lock()) lock.lock();
@@ -152,8 +152,6 @@ bool UnitGathers::gather(std::int32_t index, std::unique_lock<std::mutex>& lock)
   ahead_bytes_ += unit.bytes;
   return true;
 }
-
-void UnitGathers::gather_next(std::unique_lock<std::mutex>& lock) { gather(plan_[position_++], lock); }
 
 void UnitGathers::round(std::unique_lock<std::mutex>& lock) {
   const auto asked = static_cast<std::int64_t>(xxh3(std::as_bytes(std::span(asked_))));
