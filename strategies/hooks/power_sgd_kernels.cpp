@@ -80,7 +80,8 @@ void fill_zero_rows(float* q, std::int64_t rank, std::int64_t columns, std::uint
     float* row = q + k * columns;
     if (std::any_of(row, row + columns, [](float x) { return x != 0; })) continue;
     for (std::int64_t j = 0; j < columns; ++j) {
-      const auto bits = mix_seed(seed ^ mix_seed(static_cast<std::uint64_t>(k * columns + j), {}), {}) >> 40;  // 24 of them
+      const auto bits =
+          mix_seed(seed ^ mix_seed(static_cast<std::uint64_t>(k * columns + j), {}), {}) >> 40;  // 24 of them
       row[j] = static_cast<float>(bits) * 0x1p-23f - 1.0f + 0x1p-24f;
     }
   }

@@ -47,8 +47,7 @@ Mesh parse_mesh(std::string_view text, int ranks, std::string_view whole) {
     const auto axis = axes.find(name);
     if (axis == axes.end()) throw mesh_refused("'" + given + "': '" + name + "' is none of dp, fsdp, tp, pp");
     const auto size = whole_number(std::string_view(item).substr(std::min(equals + 1, item.size())), 1, 32768);
-    if (!size)
-      throw mesh_refused("'" + given + "': " + name + " needs a number of ranks, at least 1, as in dp=2,pp=4");
+    if (!size) throw mesh_refused("'" + given + "': " + name + " needs a number of ranks, at least 1, as in dp=2,pp=4");
     if (!named.insert(name).second) throw mesh_refused("'" + given + "': " + name + " is there twice");
     mesh.*axis->second = static_cast<int>(*size);
   }

@@ -260,8 +260,7 @@ void register_schedule(const std::string& name, const std::string& description, 
 
 std::vector<StageSchedule> make_schedule(const std::string& name, const PipelineShape& shape) {
   const auto schedule = registry().find(name);
-  if (!schedule)
-    throw refused("there is no schedule '" + name + "'", "known: " + name_list(registry().sorted_names()));
+  if (!schedule) throw refused("there is no schedule '" + name + "'", "known: " + name_list(registry().sorted_names()));
   auto lists = (*schedule)(shape);
   check_schedule(lists, shape);
   return lists;

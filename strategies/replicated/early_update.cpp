@@ -70,7 +70,8 @@ void EarlyUpdate::allocate(std::int64_t numel, Communicator& communicator) {
 
 void EarlyUpdate::place_slots(const std::vector<at::Tensor>& parameters, const BucketPlan& plan) {
   std::map<const c10::TensorImpl*, std::size_t> element_of;
-  for (std::size_t e = 0; e < elements_.size(); ++e) element_of.emplace(elements_[e].parameter.unsafeGetTensorImpl(), e);
+  for (std::size_t e = 0; e < elements_.size(); ++e)
+    element_of.emplace(elements_[e].parameter.unsafeGetTensorImpl(), e);
   for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
     const auto& bucket = plan.buckets[b];
     for (std::size_t s = 0; s < bucket.slots.size(); ++s) {

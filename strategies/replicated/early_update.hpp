@@ -34,7 +34,8 @@ namespace troupe {
 class EarlyUpdate {
  public:
   /// Moves parameters and moments, the values stay. Collective: `communicator` gives the memory; it must be idle.
-  /// `parameters`: all of the model, each once, in layout order, f32. Throws what allocate throws, and nothing has moved then.
+  /// `parameters`: all of the model, each once, in layout order, f32. Throws what allocate throws, and nothing has
+  /// moved then.
   EarlyUpdate(const std::vector<at::Tensor>& parameters, const BucketPlan& plan, Optimizer& optimizer,
               Communicator& communicator);
   /// Moments that somebody else has, too, lie in memory of this rank alone from now on. Parameters stay where they are.

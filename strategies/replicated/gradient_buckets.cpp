@@ -40,7 +40,8 @@ GradientBuckets::GradientBuckets(const std::vector<std::pair<std::string, at::Te
   place();
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     if (shape_[i].requires_grad) {
-      torch::autograd::impl::set_post_acc_grad_hooks(entries_[i].parameter, std::make_unique<GradientHook<GradientBuckets>>(alive_, i));
+      torch::autograd::impl::set_post_acc_grad_hooks(entries_[i].parameter,
+                                                     std::make_unique<GradientHook<GradientBuckets>>(alive_, i));
     }
   }
 }

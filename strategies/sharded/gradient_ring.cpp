@@ -7,7 +7,7 @@
 namespace troupe {
 namespace {
 
-constexpr int kBuffers = 2;  // that go round
+constexpr int kBuffers = 2;                   // that go round
 constexpr std::chrono::seconds kPatience(2);  // before an extra one is made
 
 }  // namespace

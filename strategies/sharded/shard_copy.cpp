@@ -36,8 +36,9 @@ std::span<const std::byte> span_of(const void* data, std::int64_t bytes) {
 // JSON's numbers, in their range: nlohmann cuts off what does not fit.
 template <class Number>
 Number number(const nlohmann::json& value, const char* name) {
-  const bool fits = value.is_number_unsigned() ? std::in_range<Number>(value.get<std::uint64_t>())
-                                               : value.is_number_integer() && std::in_range<Number>(value.get<std::int64_t>());
+  const bool fits = value.is_number_unsigned()
+                        ? std::in_range<Number>(value.get<std::uint64_t>())
+                        : value.is_number_integer() && std::in_range<Number>(value.get<std::int64_t>());
   if (!fits) refuse(std::string("'") + name + "' is no whole number in its range");
   return value.get<Number>();
 }
@@ -201,7 +202,8 @@ ShardCopy ShardCopy::unpack(at::Tensor bytes) {
   const auto* data = static_cast<const char*>(bytes.const_data_ptr());
   std::uint64_t stated = 0;
   std::memcpy(&stated, data, sizeof stated);
-  if (xxh3(span_of(data + kHash, bytes.numel() - kHash)) != stated) refuse("its XXH3 is not the one that was taken when it was made");
+  if (xxh3(span_of(data + kHash, bytes.numel() - kHash)) != stated)
+    refuse("its XXH3 is not the one that was taken when it was made");
   ShardCopy copy;
   read_head(copy, text, memory);
   copy.held.bytes = bytes.numel();

@@ -35,7 +35,8 @@ class ShardSnapshots {
   /// Collective over `communicator`. Puts the copy of this rank's shard where another rank has it, too.
   void exchange(const ShardPacker& own, const std::vector<std::string>& hosts, Communicator& communicator);
   /// Collective over `communicator`, of the ranks that are left and those that are new: every shard of the newest whole
-  /// set, one after the other, is brought to all and handed to `place`. Throws Error(state_lost) if there is no whole set.
+  /// set, one after the other, is brought to all and handed to `place`. Throws Error(state_lost) if there is no whole
+  /// set.
   RestorePlan restore(Communicator& communicator, const std::function<void(const ShardCopy&)>& place);
 
  private:

@@ -123,8 +123,7 @@ UnitGradients::UnitGradients(ShardedParameters& parameters, std::shared_ptr<Comm
     parameters_.set_gradient(f, gradient.defined() ? gradient : parameters_.shard_memory(plan.shard_numel, plan.dtype));
   }
   if (!options_.keep_whole) {
-    for (const auto& [dtype, numel] : largest)
-      rings_[dtype] = std::make_unique<GradientRing>(*group, numel, dtype);
+    for (const auto& [dtype, numel] : largest) rings_[dtype] = std::make_unique<GradientRing>(*group, numel, dtype);
   }
   if (!parameters_.device().is_cpu() && !order_.empty()) {
     checks_ = at::zeros({static_cast<std::int64_t>(order_.size()), 2},

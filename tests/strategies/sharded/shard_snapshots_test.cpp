@@ -191,9 +191,9 @@ TEST_CASE("[C04] a rank that dies while a set is taken leaves the one before") {
 TEST_CASE("[C04] what a rank says that it has copies of is checked") {
   const std::vector<HeldShard> held{{1, 10, 0, 2, 0}, {std::uint64_t(1) << 63, 1 << 30, 1, 2, std::int64_t(1) << 40}};
   CHECK((held_shards_of(to_text(held)) == held));
-  for (const auto* text : {"", "{}", "[1]", "[[1,10,0,2]]", "[[-1,10,0,2,9]]", "[[1,10,4294967296,2,9]]",
-                           "[[1,1.5,0,2,9]]", "[[1,18446744073709551615,0,2,9]]", "[[1,10,0,2,-1]]",
-                           "[[1,10,0,2,1099511627777]]"}) {
+  for (const auto* text :
+       {"", "{}", "[1]", "[[1,10,0,2]]", "[[-1,10,0,2,9]]", "[[1,10,4294967296,2,9]]", "[[1,1.5,0,2,9]]",
+        "[[1,18446744073709551615,0,2,9]]", "[[1,10,0,2,-1]]", "[[1,10,0,2,1099511627777]]"}) {
     INFO(text);
     CHECK_THROWS_AS(held_shards_of(text), Error);
   }
