@@ -34,14 +34,6 @@ std::string text(const ModelState& state, std::int64_t step) {
   return std::to_string(step) + " " + std::to_string(state.weights) + " " + std::to_string(state.moments);
 }
 
-std::vector<Vote> decoded(const std::string& votes) {
-  std::vector<Vote> decoded;
-  const auto bytes = vote_bytes(0);
-  for (std::size_t at = 0; at + bytes <= votes.size(); at += bytes)
-    decoded.push_back(decode_vote({reinterpret_cast<const std::uint8_t*>(votes.data()) + at, bytes}, 0));
-  return decoded;
-}
-
 std::int64_t parse(const std::string& bytes, ModelState& state) {
   std::istringstream in(bytes);
   std::int64_t step = 0;
@@ -163,7 +155,7 @@ void RankModel::take(const Membership& next) {
   const auto group = StepGroup::of(membership);
   try {
     if (protocol_.distributed() && protocol_.leave_for(group, true) == Rejoin::commit) {
-      decide(decoded(group.votes), {}, {});
+      decide(decode_votes(group.votes, 0), {}, {});
       commit(slices_, membership_.generation);
     }
     protocol_.join(group);
@@ -420,7 +412,7 @@ void RankModel::vote() {
     protocol_.votes_came(votes);
     if (!is_here("voted")) return;
     try {
-      decide(decoded(votes), {}, {});
+      decide(decode_votes(votes, 0), {}, {});
     } catch (const Error& error) {
       return end(error.report());
     }
