@@ -49,8 +49,7 @@ void Compute::join(CommunicatorBuilder builder, RankSupervisorActor supervisor, 
 }
 
 void Compute::enter(const Membership& next) {
-  core_.protocol.join(StepGroup::of(next));
-  core_.membership = next;
+  core_.protocol.join(next);
   runner_.begin_generation();
   early_.forget_optimizer();
   overflowed_ = false;
@@ -112,7 +111,7 @@ std::optional<Decision> Compute::rejoin_next(ErrorReport why, Optimizer* optimiz
       throw;
     }
     try {
-      const auto way = core_.protocol.leave_for(StepGroup::of(next), optimizer != nullptr);
+      const auto way = core_.protocol.leave_for(next, optimizer != nullptr);
       if (way == Rejoin::commit) {
         decision = decide_by(votes_.decode(next.votes));
         commit(*decision, *optimizer, lr);

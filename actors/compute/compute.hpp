@@ -62,7 +62,7 @@ class Compute {
 
   int rank() const noexcept { return core_.rank(); }
   int world_size() const noexcept { return core_.world_size(); }
-  const Membership& membership() const noexcept { return core_.membership; }
+  const Membership& membership() const noexcept { return core_.membership(); }
   Strategy& strategy() { return *core_.strategy; }
   Communicator& program_communicator() { return core_.program_communicator(); }
   const Services& services() const { return core_.services; }

@@ -69,9 +69,9 @@ StrategyContext ComputeCore::strategy_context(bool newcomer) {
   context.world_size = world_size();
   context.newcomer = newcomer;
   context.options = options.strategy;
-  for (const auto& member : membership.members) context.hosts.push_back(member.host);
+  for (const auto& member : membership().members) context.hosts.push_back(member.host);
   context.register_communicator = [this](const std::string& name, std::shared_ptr<Communicator> communicator) {
-    caf::anon_send(services.supervisor, RegisterCommunicator{name, membership.generation, std::move(communicator)});
+    caf::anon_send(services.supervisor, RegisterCommunicator{name, membership().generation, std::move(communicator)});
   };
   context.gradient_communicator = services.gradient_communicator;
   context.program_communicator = services.program_communicator;

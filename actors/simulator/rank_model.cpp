@@ -152,13 +152,12 @@ void RankModel::take(const Membership& next) {
   if (membership.generation <= membership_.generation || ending_) return;
   awaits_membership_ = false;
   waits_for.clear();
-  const auto group = StepGroup::of(membership);
   try {
-    if (protocol_.distributed() && protocol_.leave_for(group, true) == Rejoin::commit) {
-      decide(decode_votes(group.votes, 0), {}, {});
+    if (protocol_.distributed() && protocol_.leave_for(membership, true) == Rejoin::commit) {
+      decide(decode_votes(membership.votes, 0), {}, {});
       commit(slices_, membership_.generation);
     }
-    protocol_.join(group);
+    protocol_.join(membership);
   } catch (const Error& error) {
     return end(error.report());
   }

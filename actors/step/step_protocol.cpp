@@ -29,7 +29,7 @@ RankInterrupted StepProtocol::interruption(const ErrorReport& why, std::vector<s
   return report;
 }
 
-Rejoin StepProtocol::leave_for(const StepGroup& next, bool in_step) const {
+Rejoin StepProtocol::leave_for(const Membership& next, bool in_step) const {
   const auto refuse = [this](std::string why) {
     throw Error(ErrorReport{ErrorCode::internal, rank_, "compute", step_, "recovery", std::move(why), {}});
   };
@@ -42,13 +42,13 @@ Rejoin StepProtocol::leave_for(const StepGroup& next, bool in_step) const {
   return Rejoin::roll_back;
 }
 
-void StepProtocol::join(StepGroup next) {
+void StepProtocol::join(Membership next) {
   expect(next.generation > group_.generation, "joining an earlier generation");
   rank_ = next.rank_of(process_);
   if (rank_ < 0)
     throw Error(ErrorReport{ErrorCode::fenced, -1, "compute", step_, {}, "the job goes on without this process", {}});
   group_ = std::move(next);
-  whole_ = !group_.newcomers[static_cast<std::size_t>(rank_)];
+  whole_ = !group_.members[static_cast<std::size_t>(rank_)].newcomer;
   heal_pending_ = optimizer_pending_ = group_.has_newcomers();
   voted_step_ = votes_step_ = -1;
   votes_.clear();
