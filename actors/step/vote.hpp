@@ -41,7 +41,16 @@ struct Vote : VoteNumbers {
   std::vector<bool> used;  ///< by parameter: has a gradient on this rank
 };
 
-struct Decision {
+/// Of all ranks.
+struct StepNumbers {
+  double loss = 0;      ///< mean over the samples of all ranks and micro-batches, or over the elements of Loss::sum
+  double max_loss = 0;  ///< the largest of the ranks' means
+  double samples = 0;
+  double correct = 0;
+  double gradient_norm = 0;  ///< 0 where neither clipping nor a caller asked for it
+};
+
+struct Decision : StepNumbers {
   bool commit = true;
   std::string reason;           ///< why not, for the log: `rank 1: the gradient of fc.weight is not finite`
   std::int32_t culprit = -1;    ///< the rank that the reason names
@@ -49,11 +58,6 @@ struct Decision {
   bool not_finite = false;
   int stop_signal = 0;
   bool rebuild = false;
-  double loss = 0;      ///< mean over all samples, or over all elements
-  double max_loss = 0;  ///< the largest of the ranks' means
-  double samples = 0;
-  double correct = 0;
-  double gradient_norm = 0;
   /// What makes the reduced gradient the step's: 1, or gradient_divisor over the elements of all ranks.
   double gradient_factor = 1;
   std::vector<bool> used;  ///< used on at least one rank
