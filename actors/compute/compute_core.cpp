@@ -45,7 +45,7 @@ ErrorReport ComputeCore::complete(ErrorReport report) const {
 }
 
 void ComputeCore::refuse(const char* place, const std::string& cause, const std::string& remedy) const {
-  throw Error(ErrorReport{ErrorCode::usage, rank(), "compute", step(), place, cause, remedy});
+  protocol.fail(ErrorCode::usage, place, cause, remedy);
 }
 
 void ComputeCore::take_model(std::shared_ptr<torch::nn::Module> taken) {

@@ -13,8 +13,9 @@ enum class Rejoin : std::uint8_t {
   commit      ///< another rank committed the step that it voted on: it commits it too, by the group's votes
 };
 
-/// A rank's part in the steps of its group, the ranks that vote on them together in one generation, as states and nothing else: no tensor, no message, no wait. Compute follows
-/// it, and so does the rank of the simulator, which thus tries what ships.
+/// A rank's part in the steps of its group, the ranks that vote on them together in one generation, as states and
+/// nothing else: no tensor, no message, no wait. Compute follows it, and so does the rank of the simulator, which thus
+/// tries what ships.
 ///
 /// A generation: join; where there are newcomers, heal, and settle_optimizer before anything that needs the optimizer's
 /// state; distributed once the model is there. A step: its gradients are reduced; vote; votes_came; end_step, whether
@@ -28,6 +29,9 @@ class StepProtocol {
 
   /// Of the generation; before the first one the process's slot.
   int rank() const noexcept { return rank_; }
+  /// Throws an error of this rank's step.
+  [[noreturn]] void fail(ErrorCode code, const std::string& operation, const std::string& cause,
+                         const std::string& remedy = {}) const;
   const Membership& group() const noexcept { return group_; }
   std::int64_t steps_done() const noexcept { return step_; }
   bool distributed() const noexcept { return distributed_; }
