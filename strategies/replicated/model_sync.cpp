@@ -38,9 +38,9 @@ void broadcast_tensors(const NamedTensors& tensors, Communicator& communicator, 
     communicator.broadcast(flat.view(-1), 0, what);
     if (!direct) tensor.detach().copy_(flat);
     const auto bytes = flat.cpu();  // itself, where it is there
-    stream.update({static_cast<const std::byte*>(bytes.data_ptr()), bytes.nbytes()});
+    stream.update({static_cast<const std::byte*>(bytes.const_data_ptr()), bytes.nbytes()});
   }
-  const auto hash = stream.take();
+  const std::uint64_t hash = stream.take();
   const auto hashes = communicator.all_gather_bytes({reinterpret_cast<const char*>(&hash), sizeof hash}, what);
   for (int r = 1; r < communicator.world_size(); ++r) {
     if (hashes[static_cast<std::size_t>(r)] != hashes[0]) {
