@@ -86,12 +86,6 @@ void Compute::recover(const Error& error) {
 
 std::optional<Decision> Compute::rejoin(ErrorReport why, Optimizer* optimizer, double lr) {
   const auto started = std::chrono::steady_clock::now();
-  auto decision = rejoin_next(std::move(why), optimizer, lr);
-  recovery_ms_ = milliseconds_since(started);
-  return decision;
-}
-
-std::optional<Decision> Compute::rejoin_next(ErrorReport why, Optimizer* optimizer, double lr) {
   auto& strategy = core_.strategy;
   std::optional<Decision> decision;
   std::vector<std::int32_t> unreachable;
@@ -127,6 +121,7 @@ std::optional<Decision> Compute::rejoin_next(ErrorReport why, Optimizer* optimiz
         strategy->set_rollback_point();
         if (shares_per_rank() > 0) runner_.move_on();  // which share comes next goes by the new rank
       }
+      recovery_ms_ = milliseconds_since(started);
       return decision;
     } catch (const LinkFault& fault) {  // the coordinator hears all ranks, and decides who is left out
       why = fault.report();

@@ -37,8 +37,6 @@ namespace troupe {
 class Compute {
  public:
   using Services = ComputeServices;
-  using MicroBatchLoss = troupe::MicroBatchLoss;
-  using GraphedMicroBatch = troupe::GraphedMicroBatch;
 
   Compute(caf::actor_system& system, ComputeOptions options);
 
@@ -151,7 +149,6 @@ class Compute {
   void show_steps_done();
   void enter(const Membership& next);
   std::optional<Decision> rejoin(ErrorReport why, Optimizer* optimizer, double lr);
-  std::optional<Decision> rejoin_next(ErrorReport why, Optimizer* optimizer, double lr);
   void make_strategy_of_rank();
   void begin_generation();
   void heal();
