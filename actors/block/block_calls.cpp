@@ -1,5 +1,6 @@
 #include "actors/block/block_calls.hpp"
 
+#include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/torch.h>
@@ -157,13 +158,6 @@ void watch_outputs(BlockBody& body, const std::shared_ptr<Record>& record) {
   });
 }
 
-/// The hooks of calls made while it lives belong to calls inside `record`.
-struct EnclosingScope {
-  explicit EnclosingScope(std::shared_ptr<Record> record) : before(std::exchange(enclosing_call, std::move(record))) {}
-  ~EnclosingScope() { enclosing_call = std::move(before); }
-  std::shared_ptr<Record> before;
-};
-
 void name_blocks_below(torch::nn::Module& module, const std::string& path,
                        std::vector<const torch::nn::Module*>& seen) {
   if (std::find(seen.begin(), seen.end(), &module) != seen.end()) return;
@@ -242,7 +236,8 @@ void BlockCalls::run_call(const std::shared_ptr<BlockBody>& body) {
     });
   }
   {
-    const EnclosingScope scope(record);
+    auto before = std::exchange(enclosing_call, record);  // the hooks of calls made below belong to calls inside it
+    const auto leave = c10::make_scope_exit([&] { enclosing_call = std::move(before); });
     if (runner) {
       record->enter = runner->run(call, body);
     } else {

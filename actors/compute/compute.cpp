@@ -49,8 +49,7 @@ void Compute::join(CommunicatorBuilder builder, RankSupervisorActor supervisor, 
 }
 
 void Compute::enter(const Membership& next) {
-  core_.protocol.join(StepGroup::of(next));
-  core_.membership = next;
+  core_.protocol.join(next);
   runner_.begin_generation();
   early_.forget_optimizer();
   overflowed_ = false;
@@ -87,12 +86,6 @@ void Compute::recover(const Error& error) {
 
 std::optional<Decision> Compute::rejoin(ErrorReport why, Optimizer* optimizer, double lr) {
   const auto started = std::chrono::steady_clock::now();
-  auto decision = rejoin_next(std::move(why), optimizer, lr);
-  recovery_ms_ = milliseconds_since(started);
-  return decision;
-}
-
-std::optional<Decision> Compute::rejoin_next(ErrorReport why, Optimizer* optimizer, double lr) {
   auto& strategy = core_.strategy;
   std::optional<Decision> decision;
   std::vector<std::int32_t> unreachable;
@@ -112,7 +105,7 @@ std::optional<Decision> Compute::rejoin_next(ErrorReport why, Optimizer* optimiz
       throw;
     }
     try {
-      const auto way = core_.protocol.leave_for(StepGroup::of(next), optimizer != nullptr);
+      const auto way = core_.protocol.leave_for(next, optimizer != nullptr);
       if (way == Rejoin::commit) {
         decision = decide_by(votes_.decode(next.votes));
         commit(*decision, *optimizer, lr);
@@ -128,6 +121,7 @@ std::optional<Decision> Compute::rejoin_next(ErrorReport why, Optimizer* optimiz
         strategy->set_rollback_point();
         if (shares_per_rank() > 0) runner_.move_on();  // which share comes next goes by the new rank
       }
+      recovery_ms_ = milliseconds_since(started);
       return decision;
     } catch (const LinkFault& fault) {  // the coordinator hears all ranks, and decides who is left out
       why = fault.report();

@@ -37,8 +37,6 @@ namespace troupe {
 class Compute {
  public:
   using Services = ComputeServices;
-  using MicroBatchLoss = troupe::MicroBatchLoss;
-  using GraphedMicroBatch = troupe::GraphedMicroBatch;
 
   Compute(caf::actor_system& system, ComputeOptions options);
 
@@ -62,7 +60,7 @@ class Compute {
 
   int rank() const noexcept { return core_.rank(); }
   int world_size() const noexcept { return core_.world_size(); }
-  const Membership& membership() const noexcept { return core_.membership; }
+  const Membership& membership() const noexcept { return core_.membership(); }
   Strategy& strategy() { return *core_.strategy; }
   Communicator& program_communicator() { return core_.program_communicator(); }
   const Services& services() const { return core_.services; }
@@ -151,7 +149,6 @@ class Compute {
   void show_steps_done();
   void enter(const Membership& next);
   std::optional<Decision> rejoin(ErrorReport why, Optimizer* optimizer, double lr);
-  std::optional<Decision> rejoin_next(ErrorReport why, Optimizer* optimizer, double lr);
   void make_strategy_of_rank();
   void begin_generation();
   void heal();

@@ -1,6 +1,7 @@
 #include "actors/compute/compute_core.hpp"
 
-#include <atomic>
+#include <c10/util/ScopeExit.h>
+
 #include <set>
 
 #include "actors/strategy/demand_shares.hpp"
@@ -8,17 +9,6 @@
 #include "tensor_io/layout/named_parameters.hpp"
 
 namespace troupe {
-namespace {
-
-struct Awaiting {
-  std::atomic<bool>& flag;
-  explicit Awaiting(std::atomic<bool>& told) : flag(told) { flag.store(true); }
-  ~Awaiting() { flag = false; }
-  Awaiting(const Awaiting&) = delete;
-  Awaiting& operator=(const Awaiting&) = delete;
-};
-
-}  // namespace
 
 ComputeCore::ComputeCore(caf::actor_system& system, ComputeOptions of_rank)
     : options(std::move(of_rank)), protocol(options.process), mailbox(system, protocol, options.timeout) {
@@ -45,7 +35,7 @@ ErrorReport ComputeCore::complete(ErrorReport report) const {
 }
 
 void ComputeCore::refuse(const char* place, const std::string& cause, const std::string& remedy) const {
-  throw Error(ErrorReport{ErrorCode::usage, rank(), "compute", step(), place, cause, remedy});
+  protocol.fail(ErrorCode::usage, place, cause, remedy);
 }
 
 void ComputeCore::take_model(std::shared_ptr<torch::nn::Module> taken) {
@@ -69,9 +59,9 @@ StrategyContext ComputeCore::strategy_context(bool newcomer) {
   context.world_size = world_size();
   context.newcomer = newcomer;
   context.options = options.strategy;
-  for (const auto& member : membership.members) context.hosts.push_back(member.host);
+  for (const auto& member : membership().members) context.hosts.push_back(member.host);
   context.register_communicator = [this](const std::string& name, std::shared_ptr<Communicator> communicator) {
-    caf::anon_send(services.supervisor, RegisterCommunicator{name, membership.generation, std::move(communicator)});
+    caf::anon_send(services.supervisor, RegisterCommunicator{name, membership().generation, std::move(communicator)});
   };
   context.gradient_communicator = services.gradient_communicator;
   context.program_communicator = services.program_communicator;
@@ -84,7 +74,9 @@ StrategyContext ComputeCore::strategy_context(bool newcomer) {
   context.timeout = options.timeout;
   context.announce = [this](std::string news) { notices_.push_back(std::move(news)); };
   context.wait_reduced = [this](std::int64_t of_step) {
-    const Awaiting told(services.status->awaits_reducer);
+    auto& awaits = services.status->awaits_reducer;
+    awaits = true;
+    const auto over = c10::make_scope_exit([&] { awaits = false; });
     for (;;) {
       auto reduced = mailbox.receive<BucketsReduced>("reducer", "the step's buckets");
       trace_message("BucketsReduced", "reducer", reduced.finished_ns);

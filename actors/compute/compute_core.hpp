@@ -52,7 +52,8 @@ struct ComputeCore {
   ComputeCore& operator=(const ComputeCore&) = delete;
 
   int rank() const noexcept { return protocol.rank(); }
-  int world_size() const noexcept { return membership.world_size(); }
+  const Membership& membership() const noexcept { return protocol.group(); }
+  int world_size() const noexcept { return membership().world_size(); }
   std::int64_t step() const noexcept { return protocol.steps_done(); }
   Communicator& program_communicator() const { return *services.program_communicator; }
   c10::Device device() const { return services.program_communicator->device(); }
@@ -85,7 +86,6 @@ struct ComputeCore {
   StepProtocol protocol;
   ComputeMailbox mailbox;
   ComputeServices services;
-  Membership membership;
   std::shared_ptr<torch::nn::Module> model;
   std::unique_ptr<Strategy> strategy;
   LossScaler loss_scaler;  ///< changes with each step's decision, the same on all ranks

@@ -21,14 +21,8 @@ Membership ComputeMailbox::await_membership(std::chrono::milliseconds timeout) {
         [](RankFailed& failed) { throw Error(failed.report); }, [&](AbortJob& job) { throw_abort(job.report); },
         caf::after(timeout) >>
             [&] {
-              throw Error(
-                  ErrorReport{ErrorCode::peer_lost,
-                              protocol_.rank(),
-                              "compute",
-                              protocol_.steps_done(),
-                              "membership",
-                              "the coordinator announced none within " + std::to_string(timeout.count() / 1000) + " s",
-                              {}});
+              protocol_.fail(ErrorCode::peer_lost, "membership",
+                             "the coordinator announced none within " + std::to_string(timeout.count() / 1000) + " s");
             });
   }
   return std::move(*next);
@@ -51,25 +45,17 @@ void ComputeMailbox::throw_abort(const ErrorReport& report) const {
   using enum ErrorCode;
   if (report.code == ok || report.code == parked || report.code == state_lost || report.code == fenced)
     throw Error(report);
-  throw Error(ErrorReport{ErrorCode::aborted,
-                          protocol_.rank(),
-                          "compute",
-                          protocol_.steps_done(),
-                          {},
-                          "the job was aborted: " + report.to_string(),
-                          {}});
+  protocol_.fail(aborted, {}, "the job was aborted: " + report.to_string());
 }
 
 void ComputeMailbox::throw_interrupted(const InterruptRanks& message) const {
-  throw Error(ErrorReport{
-      ErrorCode::aborted, protocol_.rank(), "compute", protocol_.steps_done(), {}, message.reason.cause, {}});
+  protocol_.fail(ErrorCode::aborted, {}, message.reason.cause);
 }
 
 void ComputeMailbox::throw_timeout(const char* actor, const char* what) const {
-  throw Error(
-      ErrorReport{ErrorCode::internal, protocol_.rank(), "compute", protocol_.steps_done(), what,
-                  std::string("the ") + actor + " did not answer within " + std::to_string(timeout_.count()) + " ms",
-                  "raise collective_timeout if that is its pace"});
+  protocol_.fail(ErrorCode::internal, what,
+                 std::string("the ") + actor + " did not answer within " + std::to_string(timeout_.count()) + " ms",
+                 "raise collective_timeout if that is its pace");
 }
 
 }  // namespace troupe

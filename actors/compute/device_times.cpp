@@ -39,29 +39,25 @@ void DeviceTimes::drop_step() {
   since_ = backward_ended_ = nullptr;
 }
 
-DeviceTimes::Sums DeviceTimes::sums_of(const Step& step) {
+void DeviceTimes::add(const Step& step, Sums& sums) {
   double ms[6] = {};
   for (const auto& entry : step) ms[static_cast<std::size_t>(entry.kind)] += milliseconds_of(entry.interval);
   const auto of = [&](Kind kind) { return ms[static_cast<std::size_t>(kind)]; };
-  Sums sums{1, of(Kind::exposed), of(Kind::reduce), of(Kind::waits_of_forward) + of(Kind::waits_of_backward), 0, 0};
-  sums.forward = std::max(0.0, of(Kind::forward) - of(Kind::waits_of_forward));
-  sums.backward = std::max(0.0, of(Kind::backward) - of(Kind::waits_of_backward));
-  return sums;
+  ++sums.steps;
+  sums.exposed += of(Kind::exposed);
+  sums.reduce += of(Kind::reduce);
+  sums.inside += of(Kind::waits_of_forward) + of(Kind::waits_of_backward);
+  sums.forward += std::max(0.0, of(Kind::forward) - of(Kind::waits_of_forward));
+  sums.backward += std::max(0.0, of(Kind::backward) - of(Kind::waits_of_backward));
 }
 
 // A step's marks are in several streams, so all are asked. Steps end in order.
 DeviceTimes::Sums DeviceTimes::take() {
   Sums all;
-  while (!steps_.empty() && std::all_of(steps_.front().begin(), steps_.front().end(),
-                                        [](const Entry& entry) { return is_over(entry.interval); })) {
-    const auto sums = sums_of(steps_.front());
-    steps_.pop_front();
-    all.steps += sums.steps;
-    all.exposed += sums.exposed;
-    all.reduce += sums.reduce;
-    all.inside += sums.inside;
-    all.forward += sums.forward;
-    all.backward += sums.backward;
+  for (; !steps_.empty(); steps_.pop_front()) {
+    const auto& step = steps_.front();
+    if (!std::all_of(step.begin(), step.end(), [](const Entry& entry) { return is_over(entry.interval); })) break;
+    add(step, all);
   }
   return all;
 }

@@ -50,7 +50,7 @@ class DeviceTimes {
   using Step = std::vector<Entry>;
   void drop_step();
   TimedMark now();
-  static Sums sums_of(const Step& step);
+  static void add(const Step& step, Sums& sums);
 
   DeviceTimer timer_;
   c10::Device device_ = c10::kCPU;

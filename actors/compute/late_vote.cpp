@@ -117,7 +117,7 @@ void LateVote::commit(const Decision& decision, Optimizer& optimizer, double lr)
 void LateVote::report(StepReport& report, const Decision& decision) {
   const auto earlier = std::exchange(settled_, std::nullopt);
   report.measured_step = -1;
-  if (earlier) report_measured(report, *earlier);
+  if (earlier) static_cast<StepResult&>(report) = *earlier;
   report.stop_signal = decision.stop_signal;
 }
 

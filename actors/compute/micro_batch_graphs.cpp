@@ -1,5 +1,7 @@
 #include "actors/compute/micro_batch_graphs.hpp"
 
+#include <utility>
+
 #include "tensor_io/base/fault_point.hpp"
 
 namespace troupe {
@@ -19,25 +21,36 @@ std::unique_ptr<MicroBatchGraphs> MicroBatchGraphs::make(ComputeCore& core, Step
 }
 
 MicroBatchGraphs::MicroBatchGraphs(ComputeCore& core, StepLosses& losses, LateVote* late)
-    : core_(core), losses_(losses), late_(late), graphs_(core.device()) {}
+    : core_(core), losses_(losses), late_(late), stream_(DeviceStream::from_pool(core.device(), false)) {}
 
-StepGraphs::Turn MicroBatchGraphs::next(const GraphedMicroBatch& micro_batch, bool first, bool last) {
+MicroBatchGraphs::Turn MicroBatchGraphs::next(const GraphedMicroBatch& micro_batch, bool first, bool last) {
   const auto* capture = core_.capability<GraphCapture>();
   kind_ = graph_kind(micro_batch.inputs, core_.model->is_training(), first, last) + micro_batch.kind + " " +
           std::to_string(capture->gradients_so_far());
   // One that counts nothing (the rank has run out of data) is rare, and hands on other gradients.
   if (micro_batch.weight == 0) return {GraphKinds::Turn::run, nullptr};
-  return graphs_.next(kind_, capture->captured_layout_version());
+  std::erase_if(old_, [](const Old& old) { return old.over.done(); });
+  if (const auto layout = capture->captured_layout_version(); std::exchange(layout_, layout) != layout) forget();
+  const auto what = kinds_.next(kind_);
+  return {what, what == GraphKinds::Turn::run ? nullptr : &graphs_[kind_]};
 }
 
-void MicroBatchGraphs::run(const StepGraphs::Turn& turn, const GraphedMicroBatch& micro_batch,
-                           const ForwardPosition& position) {
+void MicroBatchGraphs::forget() {
+  if (!graphs_.empty()) {
+    old_.push_back({std::exchange(graphs_, {}), DeviceEvent(stream_.device())});
+    old_.back().over.record(DeviceStream::current(stream_.device()));
+  }
+  kinds_.forget();
+}
+
+void MicroBatchGraphs::run(const Turn& turn, const GraphedMicroBatch& micro_batch, const ForwardPosition& position) {
   if (turn.what == GraphKinds::Turn::write) {
     try {
       write(*turn.graph, micro_batch);
     } catch (...) {
       (void)core_.capability<GraphCapture>()->end_capture();
-      graphs_.drop(kind_);
+      graphs_.erase(kind_);
+      kinds_.drop(kind_);
       throw;
     }
   }
@@ -57,9 +70,8 @@ void MicroBatchGraphs::write(StepGraph& graph, const GraphedMicroBatch& micro_ba
   graph.dropout_key = at::empty({}, at::TensorOptions().dtype(at::kLong).device(device));
   graph.graph = make_device_graph(device);
   try {
-    const StreamBetween place(
-        graphs_.stream);  // LibTorch fills what random numbers go by, which a replay may still read
-    CaptureScope writing(*graph.graph, graphs_.stream);
+    const StreamBetween place(stream_);  // LibTorch fills what random numbers go by, which a replay may still read
+    CaptureScope writing(*graph.graph, stream_);
     core_.capability<GraphCapture>()->begin_capture(*graph.graph);
     const DropoutKeyInMemory key(graph.dropout_key);
     const auto result = micro_batch.forward(graph.inputs);

@@ -1,10 +1,13 @@
 #pragma once
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "actors/compute/compute_core.hpp"
+#include "actors/compute/graph_kinds.hpp"
 #include "actors/compute/late_vote.hpp"
 #include "actors/compute/step_graphs.hpp"
 #include "actors/compute/step_losses.hpp"
@@ -33,15 +36,20 @@ class MicroBatchGraphs {
   static std::unique_ptr<MicroBatchGraphs> make(ComputeCore& core, StepLosses& losses, LateVote* late);
   MicroBatchGraphs(ComputeCore& core, StepLosses& losses, LateVote* late);
 
-  /// What is to be done with this micro-batch, the first and the last of its step or not.
-  StepGraphs::Turn next(const GraphedMicroBatch& micro_batch, bool first, bool last);
+  struct Turn {
+    GraphKinds::Turn what;
+    StepGraph* graph;  ///< of `write` and `replay`
+  };
+  /// What is to be done with this micro-batch, the first and the last of its step or not. All graphs begin anew where
+  /// the strategy's layout is another one than when the last one came.
+  Turn next(const GraphedMicroBatch& micro_batch, bool first, bool last);
   /// Where all of a micro-batch is launched, also one that is `run` kernel by kernel.
-  const DeviceStream& stream() const noexcept { return graphs_.stream; }
+  const DeviceStream& stream() const noexcept { return stream_; }
   /// `write` and `replay`, after the strategy's begin_backward: forward and backward, to the end of end_backward.
-  void run(const StepGraphs::Turn& turn, const GraphedMicroBatch& micro_batch, const ForwardPosition& position);
-  /// A generation begins.
-  void forget() { graphs_.forget(); }
-  std::size_t written() const noexcept { return graphs_.written(); }
+  void run(const Turn& turn, const GraphedMicroBatch& micro_batch, const ForwardPosition& position);
+  /// A generation begins: so do all graphs. The old ones are kept until the device is past them.
+  void forget();
+  std::size_t written() const noexcept { return kinds_.written(); }
 
  private:
   void write(StepGraph& graph, const GraphedMicroBatch& micro_batch);
@@ -51,8 +59,18 @@ class MicroBatchGraphs {
   ComputeCore& core_;
   StepLosses& losses_;
   LateVote* late_;
-  StepGraphs graphs_;
-  std::string kind_;  // of the micro-batch that next was asked about
+  /// What autograd keeps of a parameter must not name another stream than the one that it is written down on.
+  DeviceStream stream_;
+  GraphKinds kinds_;
+  using Graphs = std::map<std::string, StepGraph>;
+  Graphs graphs_;
+  struct Old {
+    Graphs graphs;
+    DeviceEvent over;
+  };
+  std::vector<Old> old_;
+  std::uint64_t layout_ = 0;  // of the strategy, as the graphs have it
+  std::string kind_;          // of the micro-batch that next was asked about
 };
 
 }  // namespace troupe

@@ -32,7 +32,7 @@ bool ReplicaCheck::heal_diverged(const std::vector<Vote>& votes, Optimizer& opti
   if (!divergence) return false;
   std::string hosts;
   for (const int rank : divergence->diverged) {
-    const auto& host = core_.membership.members[static_cast<std::size_t>(rank)].host;
+    const auto& host = core_.membership().members[static_cast<std::size_t>(rank)].host;
     hosts += (hosts.empty() ? "" : ", ") + host;
   }
   const auto& rule = core_.options.training.on_divergence;

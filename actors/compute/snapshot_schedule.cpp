@@ -10,7 +10,7 @@ void SnapshotSchedule::take_if_due(Optimizer& optimizer, bool in_step) {
   const auto every = core_.options.training.snapshot_every;
   auto* snapshots = core_.capability<Snapshots>();
   if (every <= 0 || !core_.options.may_recover || snapshots == nullptr) return;
-  const auto generation = core_.membership.generation;
+  const auto generation = core_.membership().generation;
   if (generation_ == generation && (in_step || core_.step() % every != 0)) return;
   const nlohmann::json note{{"loss_scale", core_.loss_scaler.scale()},
                             {"loss_scale_growth_tracker", core_.loss_scaler.growth_tracker()}};

@@ -11,7 +11,7 @@ namespace troupe {
 
 void StateHealing::heal_model() {
   auto& communicator = core_.program_communicator();
-  const auto donor = heal_roles(core_.membership).first_donor;
+  const auto donor = heal_roles(core_.membership()).first_donor;
   HealHeader header;
   if (core_.rank() == donor)
     header = {core_.strategy->saved_state().state(), notes_, core_.loss_scaler.scale(),
@@ -19,7 +19,7 @@ void StateHealing::heal_model() {
   header = HealHeader::of(
       communicator.broadcast_bytes(core_.rank() == donor ? header.to_text() : std::string(), donor, "heal"));
   const auto group = replica_group();
-  const auto roles = heal_roles(core_.membership, !core_.strategy->replicas_equal(), group.members);
+  const auto roles = heal_roles(core_.membership(), !core_.strategy->replicas_equal(), group.members);
   // On all ranks alike, so that no rank waits for what none has.
   const auto orphans = communicator.all_gather_bytes(roles.first_donor < 0 ? "lost" : "", "heal");
   for (std::size_t r = 0; r < orphans.size(); ++r) {
@@ -39,7 +39,7 @@ void StateHealing::heal_model() {
   heal_tensors({model.begin(), buffers}, roles, *group.communicator, "model");
   if (buffers != model.end()) heal_tensors({buffers, model.end()}, of_buffers, *group.communicator, "buffers");
   if (const auto own = core_.strategy->strategy_tensors(); !own.empty())
-    heal_tensors(own, heal_roles(core_.membership), communicator, "the strategy's tensors");
+    heal_tensors(own, heal_roles(core_.membership()), communicator, "the strategy's tensors");
   core_.strategy->saved_state().load_state(header.strategy);
   notes_ = header.notes;
   core_.loss_scaler.load(header.loss_scale, header.growth_tracker);
@@ -50,7 +50,7 @@ void StateHealing::settle_optimizer(Optimizer& optimizer) {
   if (!core_.protocol.must_settle_optimizer()) return;
   core_.strategy->shard_optimizer(optimizer);  // a save may be the first that sees it
   const auto group = replica_group();
-  heal_optimizer(optimizer, heal_roles(core_.membership, !core_.strategy->replicas_equal(), group.members),
+  heal_optimizer(optimizer, heal_roles(core_.membership(), !core_.strategy->replicas_equal(), group.members),
                  *group.communicator);
 }
 

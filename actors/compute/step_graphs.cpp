@@ -4,27 +4,6 @@
 
 namespace troupe {
 
-StepGraphs::Turn StepGraphs::next(const std::string& kind, std::uint64_t fit) {
-  std::erase_if(old_, [](const Old& old) { return old.over.done(); });
-  if (fit != fit_) forget();
-  fit_ = fit;
-  const auto what = kinds_.next(kind);
-  return {what, what == GraphKinds::Turn::run ? nullptr : &graphs_[kind]};
-}
-
-void StepGraphs::drop(const std::string& kind) {
-  graphs_.erase(kind);
-  kinds_.drop(kind);
-}
-
-void StepGraphs::forget() {
-  if (!graphs_.empty()) {
-    old_.push_back({std::exchange(graphs_, {}), DeviceEvent(stream.device())});
-    old_.back().over.record(DeviceStream::current(stream.device()));
-  }
-  kinds_.forget();
-}
-
 StreamBetween::StreamBetween(const DeviceStream& stream)
     : outer_(DeviceStream::current(stream.device())),
       stream_(stream),

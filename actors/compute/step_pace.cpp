@@ -45,7 +45,7 @@ void StepPace::watch(const std::vector<Vote>& votes, StepReport& report) {
   const bool changed = watch_.add(times);
   report.own = std::move(times);
   for (auto straggler : watch_.slow()) {
-    straggler.host = core_.membership.members[static_cast<std::size_t>(straggler.rank)].host;
+    straggler.host = core_.membership().members[static_cast<std::size_t>(straggler.rank)].host;
     const auto same = [&](const Straggler& other) { return other.rank == straggler.rank; };
     if (changed && std::none_of(before.begin(), before.end(), same))
       report.notices.push_back(at + straggler.describe());

@@ -36,16 +36,6 @@ std::vector<Vote> VoteExchange::exchange() {
   return decode(votes);
 }
 
-std::vector<Vote> VoteExchange::decode(std::string_view votes) const {
-  const auto parameters = core_.strategy->parameter_names().size();
-  const auto bytes = vote_bytes(parameters);
-  std::vector<Vote> decoded;
-  for (std::size_t begin = 0; begin + bytes <= votes.size(); begin += bytes) {
-    decoded.push_back(decode_vote({reinterpret_cast<const std::uint8_t*>(votes.data()) + begin, bytes}, parameters));
-  }
-  return decoded;
-}
-
 bool VoteExchange::scaler_looks() const {
   const auto& scaler = core_.loss_scaler;
   return scaler.enabled() && !scaler.exhausted();

@@ -27,7 +27,9 @@ class VoteExchange {
   const Vote& mine() const noexcept { return mine_; }
   /// Collective. All ranks', in their order.
   std::vector<Vote> exchange();
-  std::vector<Vote> decode(std::string_view votes) const;
+  std::vector<Vote> decode(std::string_view votes) const {
+    return decode_votes(votes, core_.strategy->parameter_names().size());
+  }
   /// `measured`: as `decide` has it.
   Decision decide_by(const std::vector<Vote>& votes, std::optional<std::int64_t> measured) const;
   /// Throws Error(not_finite) where max_skipped_steps in a row were skipped, this one the last.

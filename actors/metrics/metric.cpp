@@ -70,16 +70,8 @@ constexpr std::array kMetrics{
     MetricName{"validation_metrics/samples", "troupe_validation_samples", "Held-out samples."},
 };
 
-const char* kind_name(MetricRecord::Kind kind) {
-  switch (kind) {
-    case MetricRecord::Kind::start: return "start";
-    case MetricRecord::Kind::train: return "train";
-    case MetricRecord::Kind::validation: return "validation";
-    case MetricRecord::Kind::event: return "event";
-    case MetricRecord::Kind::end: return "end";
-  }
-  return "";
-}
+// In the order of MetricRecord::Kind.
+constexpr std::array kKinds{"start", "train", "validation", "event", "end"};
 
 constexpr std::array kSections{std::pair{"data(ms)", &SectionTimes::data_ms},
                                std::pair{"forward(ms)", &SectionTimes::forward_ms},
@@ -147,7 +139,7 @@ double MetricRecord::value(const char* name) const noexcept {
 
 std::string to_json(const MetricRecord& record) {
   nlohmann::ordered_json line{{"schema", kSchema},
-                              {"kind", kind_name(record.kind)},
+                              {"kind", kKinds[static_cast<std::size_t>(record.kind)]},
                               {"step", record.step},
                               {"epoch", record.epoch},
                               {"wall_time", record.wall_time}};
@@ -182,11 +174,9 @@ MetricRecord record_from_json(const std::string& line) {
     if (entry.value("schema", kSchema) != kSchema) return {.step = -1};
     const std::string kind = entry.at("kind");
     using enum MetricRecord::Kind;
-    const std::array kinds{start, train, validation, event, end};
-    const auto known =
-        std::find_if(kinds.begin(), kinds.end(), [&](auto candidate) { return kind == kind_name(candidate); });
-    if (known == kinds.end()) return {.step = -1};
-    record.kind = *known;
+    const auto known = std::find(kKinds.begin(), kKinds.end(), kind);
+    if (known == kKinds.end()) return {.step = -1};
+    record.kind = static_cast<MetricRecord::Kind>(known - kKinds.begin());
     record.epoch = entry.at("epoch");
     record.wall_time = entry.at("wall_time");
     record.best = entry.value("best", false);

@@ -38,7 +38,6 @@ void StepWindow::add(const StepReport& report) {
   last_norm = report.gradient_norm;
   last_loss_scale = report.loss_scale;
   buckets += report.buckets;
-  launched_before_end += report.launched_before_end;
   stragglers = report.stragglers;
 }
 
@@ -144,8 +143,6 @@ void MetricsState::attempt(std::size_t sink, Work&& work) {
   std::string problem;
   try {
     work(*options.sinks[sink]);
-  } catch (const Error& error) {
-    problem = error.what();
   } catch (const std::exception& error) {
     problem = error.what();
   }

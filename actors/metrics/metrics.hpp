@@ -27,7 +27,7 @@ struct StepWindow {
   std::int64_t own_steps = 0;     ///< ... so many steps; they begin anew where the world size changes
   std::int64_t bucket_bytes = 0;
   double last_lr = 0, last_norm = 0, last_loss_scale = 1;
-  std::int64_t buckets = 0, launched_before_end = 0;
+  std::int64_t buckets = 0;
   std::vector<Straggler> stragglers;  ///< at the last step
 
   void add(const StepReport& report);

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 
+#include "actors/step/minority.hpp"
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/files/xxh3.hpp"
 
@@ -22,21 +22,6 @@ std::uint64_t hash_of(const std::vector<at::Tensor>& tensors) {
     hashes += xxh3_text(xxh3(std::span(static_cast<const std::byte*>(bytes.data_ptr()), bytes.nbytes())));
   }
   return xxh3(hashes);
-}
-
-// Whoever disagrees with the most; the lowest rank's side wins a tie. -1: all agree.
-int odd_one(const std::vector<std::string>& hashes, const std::vector<int>& ranks) {
-  std::map<std::string, int> count;
-  for (const int r : ranks) ++count[hashes[static_cast<std::size_t>(r)]];
-  auto best = hashes[static_cast<std::size_t>(ranks.front())];
-  for (const int r : ranks) {
-    const auto& candidate = hashes[static_cast<std::size_t>(r)];
-    if (count[candidate] > count[best]) best = candidate;
-  }
-  for (const int r : ranks) {
-    if (hashes[static_cast<std::size_t>(r)] != best) return r;
-  }
-  return -1;
 }
 
 }  // namespace
@@ -79,7 +64,9 @@ void heal_tensors(const NamedTensors& tensors, const HealRoles& roles, Communica
   const auto compare = [&](const std::vector<int>& ranks, const char* when) {
     const auto hash = hash_of(flats);
     const auto hashes = communicator.all_gather_bytes({reinterpret_cast<const char*>(&hash), sizeof hash}, what);
-    if (const int odd = odd_one(hashes, ranks); odd >= 0) {
+    const auto differ = minority(ranks, [&](int rank) { return hashes[static_cast<std::size_t>(rank)]; });
+    if (!differ.empty()) {
+      const int odd = ranks[static_cast<std::size_t>(differ.front())];
       throw Error(ErrorReport{ErrorCode::mismatch, odd, "compute", -1, std::string("heal of ") + what,
                               "rank " + std::to_string(odd) + " holds other values than the others " + when,
                               "check the memory and network of its host"});

@@ -11,13 +11,7 @@ void CheckpointerModel::answer(const SaveEnded& ended) {
 }
 
 void CheckpointerModel::written(const SavePart& save) {
-  PartSaved saved{{},
-                  save.generation,
-                  save.attempt,
-                  save.rank,
-                  save.ranks,
-                  false,
-                  {ErrorCode::ok, save.rank, {}, save.attempt.step, {}, {}, {}}};
+  PartSaved saved{{}, save.generation, save.attempt, save.rank, save.ranks, false, {.code = ErrorCode::ok}};
   if (!job->write_part(save, *process))
     saved.report = {ErrorCode::io,
                     save.rank,

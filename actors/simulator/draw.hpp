@@ -2,6 +2,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "tensor_io/base/mix_seed.hpp"
+
 namespace troupe::simulator {
 
 /// A stream of random numbers that is a function of (seed, name): what one part of a simulation draws does not shift
@@ -12,13 +14,7 @@ class Draw {
     for (const char c : name) state_ = (state_ ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
     next();
   }
-  std::uint64_t next() noexcept {
-    // SplitMix64, by Sebastiano Vigna (public domain).
-    auto z = state_ += 0x9e3779b97f4a7c15ULL;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-    return z ^ (z >> 31);
-  }
+  std::uint64_t next() noexcept { return mix_bits(state_ += kSeedStep); }  // SplitMix64
   /// In [from, to].
   std::int64_t in(std::int64_t from, std::int64_t to) noexcept {
     return from + static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(to - from + 1));

@@ -66,7 +66,6 @@ class History {
 
   const std::optional<std::string>& violation() const noexcept { return violation_; }
   std::int64_t furthest() const noexcept { return furthest_; }
-  const std::vector<Membership>& journal() const noexcept { return journal_; }
 
  private:
   const ModelState& expected(std::int64_t steps_done);

@@ -46,11 +46,6 @@ Job::Job(JobOptions options) : options_(std::move(options)), world_(options_.see
 
 Job::~Job() { world_.end(); }
 
-void Job::note(const std::string& line) {
-  world_.log(line);
-  if (options_.keep_log) said_.push_back(line);
-}
-
 void Job::run() {
   while (step()) {
   }
@@ -100,7 +95,7 @@ void Job::start_coordinator(int life) {
     if (process->alive) record(next);
   };
   options.log = [this, process](const std::string& line) {
-    if (process->alive) note("says: " + line);
+    if (process->alive) world_.log("says: " + line);
   };
   options.life = coordinator_->life = life;
   options.without_journal = full_disks_.contains(kRunDisk);
@@ -118,7 +113,7 @@ void Job::record(const Membership& next) {
   for (auto fault = at_journal_.begin(); fault != at_journal_.end(); ++fault) {
     if (fault->step != static_cast<std::int64_t>(next.generation)) continue;
     const bool written = fault->lasts.count() > 0 && !full_disks_.contains(kRunDisk);
-    note("fault: " + fault->to_string());
+    world_.log("fault: " + fault->to_string());
     at_journal_.erase(fault);
     if (written) {
       journal_.push_back(next);
@@ -152,8 +147,8 @@ void Job::end_of_start() {
   coordinator_state_ = nullptr;
   auto* const over = coordinator_;
   const auto code = verdict_ ? verdict_->report.code : ErrorCode::parked;
-  note("start " + std::to_string(starts_) +
-       " of the job ended: " + (verdict_ ? verdict_->report.to_string() : "no word from the coordinator"));
+  world_.log("start " + std::to_string(starts_) +
+             " of the job ended: " + (verdict_ ? verdict_->report.to_string() : "no word from the coordinator"));
   if (verdict_ && verdict_->exit_code == 0) {
     if (history_.furthest() < options_.steps) history_.broken("I6", "the job ended well before its last step");
     done_ = true;
@@ -383,7 +378,7 @@ caf::strong_actor_ptr Job::coordinator_at(Process& process) {
 void Job::exit_rank(Process& process, int code) {
   auto* rank = of(process);
   if (!rank || !process.alive) return;
-  note(process.name + " ends with exit code " + std::to_string(code));
+  world_.log(process.name + " ends with exit code " + std::to_string(code));
   world_.kill(process);
   rank_ended(*rank, code << 8);
 }
@@ -415,7 +410,7 @@ bool Job::comes_to(RankModel& rank, Process& process, const char* point, std::in
     }
     const auto fault = *at;
     at = at_points_.erase(at);
-    note("fault: " + fault.to_string() + ": it comes there at step " + std::to_string(step));
+    world_.log("fault: " + fault.to_string() + ": it comes there at step " + std::to_string(step));
     if (fault.kind == FaultKind::kill_rank_at) {
       kill_rank(*of(process));
       return false;
@@ -501,16 +496,16 @@ ErrorReport Job::publish(const SaveAttempt& attempt, int ranks, Process& process
   latest_ = found->second;
   latest_->ranks = ranks;
   history_.published(*latest_);
-  note("latest is step " + std::to_string(attempt.step));
+  world_.log("latest is step " + std::to_string(attempt.step));
   return {ErrorCode::ok, -1, {}, attempt.step, {}, {}, {}};
 }
 
 void Job::save_alone(std::int64_t step, const ModelState& state, Process& process) {
   if (!lock_directory(process))
-    return note("step " + std::to_string(step) + " is not saved: another rank holds the directory");
+    return world_.log("step " + std::to_string(step) + " is not saved: another rank holds the directory");
   latest_ = SavedCheckpoint{step, 1, {{0, {step, state}}}};
   history_.published(*latest_, true);
-  note("latest is step " + std::to_string(step) + ", saved by a rank alone");
+  world_.log("latest is step " + std::to_string(step) + ", saved by a rank alone");
 }
 
 }  // namespace troupe::simulator

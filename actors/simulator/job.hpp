@@ -55,7 +55,6 @@ class Job {
   RankModel* rank_in(int slot) noexcept;
   /// Messages that supervisors have dropped because they were of former generations.
   std::int64_t stale_at_ranks() const;
-  const std::vector<std::string>& said() const noexcept { return said_; }
   const std::optional<JobOver>& verdict() const noexcept { return verdict_; }
   void inflict(const Fault& fault);
 
@@ -122,7 +121,6 @@ class Job {
   void check_bounds(const CoordinatorState& state);
   void freeze(Process& process, milliseconds lasts);
   void die_soon(Process& process);
-  void note(const std::string& line);
 
   JobOptions options_;
   World world_;
@@ -144,9 +142,8 @@ class Job {
   std::optional<SavedCheckpoint> latest_;
   const Process* publisher_ = nullptr;  // holds the directory's lock
   std::optional<JobOver> verdict_;
-  std::vector<std::string> said_;
   std::uint64_t incarnations_ = 100;
-  int starts_ = 0, relaunches_ = 0;
+  int starts_ = 0;
   bool done_ = false;
   std::string job_id_;
 };

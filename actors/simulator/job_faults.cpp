@@ -11,7 +11,7 @@ void Job::freeze(Process& process, milliseconds lasts) {
   if (!process.alive) return;
   world_.freeze(process);
   world_.after(lasts, [this, &process] {
-    if (process.alive) note("goes on: " + process.name);
+    if (process.alive) world_.log("goes on: " + process.name);
     world_.thaw(process);
   });
 }
@@ -25,7 +25,7 @@ void Job::inflict(const Fault& fault) {
     }
     return nullptr;
   }();
-  note("fault: " + fault.to_string());
+  world_.log("fault: " + fault.to_string());
   calm_from_ = std::max(calm_from_, world_.now() + fault.lasts);
   switch (fault.kind) {
     case FaultKind::kill_rank:
@@ -54,7 +54,7 @@ void Job::inflict(const Fault& fault) {
       if (static_cast<int>(hosts.size()) == options_.hosts) break;
       world_.part(hosts);
       world_.after(fault.lasts, [this] {
-        note("the network is whole again");
+        world_.log("the network is whole again");
         world_.mend();
       });
       break;

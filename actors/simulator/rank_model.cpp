@@ -34,14 +34,6 @@ std::string text(const ModelState& state, std::int64_t step) {
   return std::to_string(step) + " " + std::to_string(state.weights) + " " + std::to_string(state.moments);
 }
 
-std::vector<Vote> decoded(const std::string& votes) {
-  std::vector<Vote> decoded;
-  const auto bytes = vote_bytes(0);
-  for (std::size_t at = 0; at + bytes <= votes.size(); at += bytes)
-    decoded.push_back(decode_vote({reinterpret_cast<const std::uint8_t*>(votes.data()) + at, bytes}, 0));
-  return decoded;
-}
-
 std::int64_t parse(const std::string& bytes, ModelState& state) {
   std::istringstream in(bytes);
   std::int64_t step = 0;
@@ -116,6 +108,13 @@ void RankModel::wait(std::string what, milliseconds limit) {
   wait_ends = job_.world().now() + limit;
 }
 
+void RankModel::give_up_waiting() {
+  ++turn_;
+  continuation_ = nullptr;
+  collective_.reset();
+  waits_for.clear();
+}
+
 bool RankModel::is_here(const char* point) { return job_.comes_to(*this, process_, point, steps_done()); }
 
 // ---------------------------------------------------------------- joining
@@ -160,13 +159,12 @@ void RankModel::take(const Membership& next) {
   if (membership.generation <= membership_.generation || ending_) return;
   awaits_membership_ = false;
   waits_for.clear();
-  const auto group = StepGroup::of(membership);
   try {
-    if (protocol_.distributed() && protocol_.leave_for(group, true) == Rejoin::commit) {
-      decide(decoded(group.votes), {}, {});
+    if (protocol_.distributed() && protocol_.leave_for(membership, true) == Rejoin::commit) {
+      decide(decode_votes(membership.votes, 0), {}, {});
       commit(slices_, membership_.generation);
     }
-    protocol_.join(group);
+    protocol_.join(membership);
   } catch (const Error& error) {
     return end(error.report());
   }
@@ -209,13 +207,10 @@ void RankModel::exchange_addresses(int peer, milliseconds pause) {
     if (generation != membership_.generation || waits_for != "addresses") return;
     if (job_.world().now() > wait_ends - 3s)
       return leave(report(ErrorCode::timeout, "rendezvous", "rank " + std::to_string(peer) + " published nothing"));
-    const auto ends = wait_ends;
-    after(pause, [this, peer, pause, ends] {
+    after(pause, [this, peer, pause] {
       waits_for = "addresses";
-      wait_ends = ends;
       exchange_addresses(peer, std::min(pause * 2, 20ms));
     });
-    waits_for = "addresses";
   };
   put_address();
   const auto coordinator = job_.coordinator_at(process_);
@@ -274,14 +269,10 @@ void RankModel::heal() {
     for (std::size_t r = 0; r < pieces.size(); ++r) {
       ModelState other;
       parse(pieces[r], other);
-      if (!roles.newcomer[r] && other.weights != given.weights)
-        return end({ErrorCode::mismatch,
-                    static_cast<int>(r),
-                    "compute",
-                    steps_done(),
-                    "heal of model",
-                    "it holds other values than the others",
-                    {}});
+      if (roles.newcomer[r] || other.weights == given.weights) continue;
+      auto wrong = report(ErrorCode::mismatch, "heal of model", "it holds other values than the others");
+      wrong.rank = static_cast<int>(r);
+      return end(wrong);
     }
     if (roles.newcomer[static_cast<std::size_t>(rank())]) state_.weights = given.weights;
     collective(kProgram, "healed", {}, [this](const Pieces&) {
@@ -420,7 +411,7 @@ void RankModel::vote() {
     protocol_.votes_came(votes);
     if (!is_here("voted")) return;
     try {
-      decide(decoded(votes), {}, {});
+      decide(decode_votes(votes, 0), {}, {});
     } catch (const Error& error) {
       return end(error.report());
     }
@@ -454,15 +445,13 @@ void RankModel::collective(int communicator, const std::string& label, std::stri
   auto& ledger = communicators_[communicator]->ledger();
   ledger.set_step(steps_done());
   record = ledger.begin(record);
-  collective_ = Collective{communicator, record.sequence, record.fingerprint(), label, std::move(then)};
+  collective_ = Collective{communicator, record.sequence, record.fingerprint(), std::move(then)};
   wait(label, job_.options().collective_timeout + 1s);
   Piece mine{membership_.generation, communicator, record.sequence, record.fingerprint(), rank(), std::move(bytes)};
   for (int peer = 0; peer < membership_.world_size(); ++peer) {
     if (peer != rank()) job_.send_piece(process_, mine, peer);
   }
   pieces_[{communicator, mine.sequence, mine.fingerprint}][rank()] = mine.bytes;
-  const auto what = waits_for;
-  const auto ends = wait_ends;
   after(job_.options().collective_timeout, [this, label] {
     std::string missing;
     const auto& here = pieces_[{collective_->communicator, collective_->sequence, collective_->fingerprint}];
@@ -471,8 +460,6 @@ void RankModel::collective(int communicator, const std::string& label, std::stri
     }
     leave({ErrorCode::timeout, rank(), "reducer", steps_done(), label, "no word from" + missing, {}});
   });
-  waits_for = what;
-  wait_ends = ends;
   complete_if_all();
 }
 
@@ -502,20 +489,14 @@ void RankModel::complete_if_all() {
   pieces_.erase(found);
   communicators_[collective_->communicator]->ledger().finish();
   auto then = std::move(collective_->then);
-  collective_.reset();
-  ++turn_;
-  continuation_ = nullptr;
-  waits_for.clear();
+  give_up_waiting();
   then(pieces);
 }
 
 // ---------------------------------------------------------------- the ends of a generation, and of the rank
 
 void RankModel::leave(const ErrorReport& why) {
-  ++turn_;
-  continuation_ = nullptr;
-  collective_.reset();
-  waits_for.clear();
+  give_up_waiting();
   after_save_ = nullptr;
   job_.close_data(process_, membership_.generation);
   if (abort_) return end(abort_->report);
@@ -536,9 +517,7 @@ void RankModel::end(const ErrorReport& report) {
   if (ending_) return;
   ending_ = true;
   awaits_membership_ = false;
-  ++turn_;
-  continuation_ = nullptr;
-  collective_.reset();
+  give_up_waiting();
   after_save_ = nullptr;
   job_.close_data(process_, membership_.generation);
   status_->loop_ended = true;

@@ -72,10 +72,8 @@ class RankModel {
   caf::behavior make_behavior();
   void begin(const RankSupervisorActor& supervisor, caf::actor checkpointer);
   const ProcessId& id() const noexcept { return join_.process; }
-  std::uint64_t generation() const noexcept { return membership_.generation; }
   int rank() const noexcept { return protocol_.rank(); }
   std::int64_t steps_done() const noexcept { return protocol_.steps_done(); }
-  RankStatus& status() noexcept { return *status_; }
   /// What it waits for, and the deadline of that; empty if it computes.
   std::string waits_for;
   Time wait_ends{};
@@ -114,6 +112,7 @@ class RankModel {
   bool is_here(const char* point);
   void after(std::chrono::nanoseconds delay, std::function<void()> then);
   void wait(std::string what, milliseconds limit);
+  void give_up_waiting();
   std::string encoded_state() const;
   ErrorReport report(ErrorCode code, std::string operation = {}, std::string cause = {}) const;
 
@@ -143,7 +142,6 @@ class RankModel {
   struct Collective {
     int communicator = 0;
     std::uint64_t sequence = 0, fingerprint = 0;
-    std::string what;
     std::function<void(const Pieces&)> then;
   };
   std::optional<Collective> collective_;

@@ -75,7 +75,6 @@ class World {
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
-  caf::actor_system& system() noexcept { return system_; }
   Time now() const noexcept;
   milliseconds time() const noexcept;  ///< since the beginning
 

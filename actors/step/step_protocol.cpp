@@ -4,10 +4,14 @@
 
 namespace troupe {
 
+void StepProtocol::fail(ErrorCode code, const std::string& operation, const std::string& cause,
+                        const std::string& remedy) const {
+  throw Error(ErrorReport{code, rank_, "compute", step_, operation, cause, remedy});
+}
+
 void StepProtocol::expect(bool due, const char* call) const {
   if (due) return;
-  throw Error(ErrorReport{ErrorCode::internal, rank_, "compute", step_, "step protocol",
-                          std::string(call) + " is not due", "report this as a fault of Troupe"});
+  fail(ErrorCode::internal, "step protocol", std::string(call) + " is not due", "report this as a fault of Troupe");
 }
 
 RankInterrupted StepProtocol::interruption(const ErrorReport& why, std::vector<std::int32_t> unreachable) const {
@@ -29,26 +33,23 @@ RankInterrupted StepProtocol::interruption(const ErrorReport& why, std::vector<s
   return report;
 }
 
-Rejoin StepProtocol::leave_for(const StepGroup& next, bool in_step) const {
-  const auto refuse = [this](std::string why) {
-    throw Error(ErrorReport{ErrorCode::internal, rank_, "compute", step_, "recovery", std::move(why), {}});
-  };
+Rejoin StepProtocol::leave_for(const Membership& next, bool in_step) const {
   if (goes_back_) return Rejoin::roll_back;
   if (next.resume_step == step_ + 1 && voted_step_ == step_ && in_step) {
-    if (next.votes.empty()) refuse("there are no votes to commit by");
+    if (next.votes.empty()) fail(ErrorCode::internal, "recovery", "there are no votes to commit by");
     return Rejoin::commit;
   }
-  if (next.resume_step != step_ && whole_) refuse("the others go on at step " + std::to_string(next.resume_step));
+  if (next.resume_step != step_ && whole_)
+    fail(ErrorCode::internal, "recovery", "the others go on at step " + std::to_string(next.resume_step));
   return Rejoin::roll_back;
 }
 
-void StepProtocol::join(StepGroup next) {
+void StepProtocol::join(Membership next) {
   expect(next.generation > group_.generation, "joining an earlier generation");
   rank_ = next.rank_of(process_);
-  if (rank_ < 0)
-    throw Error(ErrorReport{ErrorCode::fenced, -1, "compute", step_, {}, "the job goes on without this process", {}});
+  if (rank_ < 0) fail(ErrorCode::fenced, {}, "the job goes on without this process");
   group_ = std::move(next);
-  whole_ = !group_.newcomers[static_cast<std::size_t>(rank_)];
+  whole_ = !group_.members[static_cast<std::size_t>(rank_)].newcomer;
   heal_pending_ = optimizer_pending_ = group_.has_newcomers();
   voted_step_ = votes_step_ = -1;
   votes_.clear();

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "actors/step/step_group.hpp"
+#include "actors/messages/membership.hpp"
 
 namespace troupe {
 
@@ -13,8 +13,9 @@ enum class Rejoin : std::uint8_t {
   commit      ///< another rank committed the step that it voted on: it commits it too, by the group's votes
 };
 
-/// A rank's part in the steps of its group, as states and nothing else: no tensor, no message, no wait. Compute follows
-/// it, and so does the rank of the simulator, which thus tries what ships.
+/// A rank's part in the steps of its group, the ranks that vote on them together in one generation, as states and
+/// nothing else: no tensor, no message, no wait. Compute follows it, and so does the rank of the simulator, which thus
+/// tries what ships.
 ///
 /// A generation: join; where there are newcomers, heal, and settle_optimizer before anything that needs the optimizer's
 /// state; distributed once the model is there. A step: its gradients are reduced; vote; votes_came; end_step, whether
@@ -28,7 +29,10 @@ class StepProtocol {
 
   /// Of the generation; before the first one the process's slot.
   int rank() const noexcept { return rank_; }
-  const StepGroup& group() const noexcept { return group_; }
+  /// Throws an error of this rank's step.
+  [[noreturn]] void fail(ErrorCode code, const std::string& operation, const std::string& cause,
+                         const std::string& remedy = {}) const;
+  const Membership& group() const noexcept { return group_; }
   std::int64_t steps_done() const noexcept { return step_; }
   bool distributed() const noexcept { return distributed_; }
   /// Has all state that its group goes on from.
@@ -45,9 +49,9 @@ class StepProtocol {
   /// How the step that this rank has not committed ends: as the others' did, by the votes of `next`, or undone.
   /// `in_step`: an optimizer is at hand to commit it with. Changes nothing; end_step follows a commit. Throws
   /// Error(internal) where this rank's state fits no other's.
-  Rejoin leave_for(const StepGroup& next, bool in_step) const;
+  Rejoin leave_for(const Membership& next, bool in_step) const;
   /// Throws Error(fenced) where the group goes on without this process.
-  void join(StepGroup next);
+  void join(Membership next);
 
   /// The group has newcomers, and the model has not been given to them.
   bool must_heal() const noexcept { return heal_pending_; }
@@ -82,7 +86,7 @@ class StepProtocol {
   void expect(bool due, const char* call) const;
 
   ProcessId process_;
-  StepGroup group_;
+  Membership group_;
   int rank_;
   std::int64_t step_ = 0;
   std::int64_t voted_step_ = -1;  // in this generation

@@ -8,26 +8,24 @@
 
 namespace troupe {
 
-/// What one optimizer step was. The same on all ranks, but for the times.
-struct StepReport {
-  std::int64_t step = 0;  ///< 0-based number of the step in the run
-  /// Of which `committed`, `reason`, the loss, the samples, the norm and the loss scale are: `step`, or with a late
-  /// vote the step before; -1: there is none yet.
+/// What a step came to.
+struct StepResult : StepNumbers {
+  /// Of which all this is: StepReport::step, or with a late vote the step before; -1: there is none yet.
   std::int64_t measured_step = 0;
   bool committed = true;  ///< false: skipped or to be repeated, `reason` says why
+  std::string reason;
+  double loss_scale = 1;  ///< that the step ran with
+};
+
+/// What one optimizer step was. The same on all ranks, but for the times.
+struct StepReport : StepResult {
+  std::int64_t step = 0;  ///< 0-based number of the step in the run
   bool pending = false;   ///< one share of the step is done, another one comes (DemandShares): no field but
                           ///< `step` counts
   bool repeat = false;    ///< a rank was lost or healed: the micro-batches come again, nothing of the step was applied
-  std::string reason;
-  double loss = 0;      ///< mean over the samples of all ranks and micro-batches, or over the elements of Loss::sum
-  double max_loss = 0;  ///< the largest of the ranks' means
-  double samples = 0;   ///< of all ranks
-  double correct = 0;
-  double gradient_norm = 0;  ///< 0 where neither clipping nor a caller asked for it
   double lr = 0;
-  double loss_scale = 1;  ///< that the step ran with
-  int stop_signal = 0;    ///< a rank was asked to stop: end the loop now
-  double step_ms = 0;     ///< from the end of the step before to the end of this one
+  int stop_signal = 0;  ///< a rank was asked to stop: end the loop now
+  double step_ms = 0;   ///< from the end of the step before to the end of this one
   // On a device the times of communication are the device's (DeviceTimes): of the steps that were over when this one's
   // end was written.
   double exposed_ms = 0;  ///< compute waited for the reducer and the vote
@@ -50,7 +48,5 @@ struct StepReport {
 
 /// The fields of `report` that a step's decision says.
 void report_decision(StepReport& report, const Decision& decision);
-/// What an earlier step came to, as its report has it; not its times, nor a stop signal.
-void report_measured(StepReport& report, const StepReport& measured);
 
 }  // namespace troupe

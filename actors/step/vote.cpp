@@ -4,41 +4,15 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <map>
 
 #include "actors/messages/rank_list.hpp"
+#include "actors/step/minority.hpp"
 
 namespace troupe {
 namespace {
 
-struct Wire {
-  std::int64_t step = 0;
-  std::uint64_t layout_hash = 0, parameter_hash = 0;
-  std::int64_t dataset_size = 0;
-  double loss_sum = 0, samples = 0, correct = 0, gradient_norm = 0;
-  std::int64_t elements = 0;
-  double gradient_divisor = 1;
-  std::int32_t not_finite_parameter = 0;
-  std::uint8_t not_finite_loss = 0, stop_signal = 0, rebuild = 0, made_by_hook = 0;
-  SectionTimes own;
-  std::uint32_t data_hash = 0;
-};
-static_assert(std::is_trivially_copyable_v<Wire> && sizeof(Wire) == 104);
-
-// The ranks whose value differs from the most common one; rank 0's side wins a tie.
-template <class Value>
-std::vector<int> minority(std::span<const Vote> votes, Value value) {
-  std::map<decltype(value(votes[0])), int> count;
-  for (const auto& vote : votes) ++count[value(vote)];
-  auto best = value(votes[0]);
-  for (const auto& [candidate, n] : count) {
-    if (n > count[best]) best = candidate;
-  }
-  std::vector<int> ranks;
-  for (std::size_t r = 0; r < votes.size(); ++r) {
-    if (value(votes[r]) != best) ranks.push_back(static_cast<int>(r));
-  }
-  return ranks;
+[[noreturn]] void refuse(std::span<const Vote> votes, const std::string& cause, const char* remedy) {
+  throw Error(ErrorReport{ErrorCode::mismatch, -1, "compute", votes[0].step, "vote", cause, remedy});
 }
 
 // Some ranks have no loss: earlier stages of a pipeline.
@@ -49,9 +23,8 @@ void check_kinds_of_loss(std::span<const Vote> votes) {
     if (votes[r].elements >= 0) sums.push_back(static_cast<int>(r));
   }
   if (means.empty() || sums.empty()) return;
-  throw Error(ErrorReport{ErrorCode::mismatch, -1, "compute", votes[0].step, "vote",
-                          rank_list(sums) + " gave the sum of a loss, and " + rank_list(means) + " a mean",
-                          "give Loss::sum on every rank, or on none"});
+  refuse(votes, rank_list(sums) + " gave the sum of a loss, and " + rank_list(means) + " a mean",
+         "give Loss::sum on every rank, or on none");
 }
 
 // What the sums of all ranks are over: nothing where losses are means.
@@ -88,89 +61,57 @@ void divide_by_elements(Decision& decision, std::span<const Vote> votes, double 
 
 }  // namespace
 
-std::size_t vote_bytes(std::size_t parameters) noexcept { return sizeof(Wire) + (parameters + 7) / 8; }
+std::size_t vote_bytes(std::size_t parameters) noexcept { return sizeof(VoteNumbers) + (parameters + 7) / 8; }
 
 void encode_vote(const Vote& vote, std::span<std::uint8_t> bytes) {
-  const Wire wire{vote.step,
-                  vote.layout_hash,
-                  vote.parameter_hash,
-                  vote.dataset_size,
-                  vote.loss_sum,
-                  vote.samples,
-                  vote.correct,
-                  vote.gradient_norm,
-                  vote.elements,
-                  vote.gradient_divisor,
-                  vote.not_finite_parameter,
-                  vote.not_finite_loss,
-                  vote.stop_signal,
-                  vote.rebuild,
-                  vote.made_by_hook,
-                  vote.own,
-                  vote.data_hash};
+  const VoteNumbers& numbers = vote;
   std::memset(bytes.data(), 0, bytes.size());
-  std::memcpy(bytes.data(), &wire, sizeof wire);
+  std::memcpy(bytes.data(), &numbers, sizeof numbers);
   for (std::size_t i = 0; i < vote.used.size(); ++i) {
-    if (vote.used[i])
-      bytes[sizeof wire + i / 8] = static_cast<std::uint8_t>(bytes[sizeof wire + i / 8] | (1u << (i % 8)));
+    auto& byte = bytes[sizeof numbers + i / 8];
+    if (vote.used[i]) byte = static_cast<std::uint8_t>(byte | (1u << (i % 8)));
   }
 }
 
 Vote decode_vote(std::span<const std::uint8_t> bytes, std::size_t parameters) {
-  Wire wire{};
-  std::memcpy(&wire, bytes.data(), sizeof wire);
-  Vote vote{wire.step,
-            wire.layout_hash,
-            wire.dataset_size,
-            wire.data_hash,
-            wire.loss_sum,
-            wire.samples,
-            wire.elements,
-            wire.gradient_divisor,
-            wire.correct,
-            wire.gradient_norm,
-            wire.not_finite_parameter,
-            wire.not_finite_loss,
-            wire.stop_signal,
-            wire.rebuild,
-            wire.made_by_hook,
-            wire.parameter_hash,
-            wire.own,
-            {}};
-  vote.used.resize(parameters);
-  for (std::size_t i = 0; i < parameters; ++i) vote.used[i] = (bytes[sizeof wire + i / 8] >> (i % 8)) & 1;
+  VoteNumbers numbers;
+  std::memcpy(&numbers, bytes.data(), sizeof numbers);
+  Vote vote{numbers, std::vector<bool>(parameters)};
+  for (std::size_t i = 0; i < parameters; ++i) vote.used[i] = (bytes[sizeof numbers + i / 8] >> (i % 8)) & 1;
   return vote;
+}
+
+std::vector<Vote> decode_votes(std::string_view votes, std::size_t parameters) {
+  const auto bytes = vote_bytes(parameters);
+  std::vector<Vote> decoded;
+  for (std::size_t begin = 0; begin + bytes <= votes.size(); begin += bytes)
+    decoded.push_back(decode_vote({reinterpret_cast<const std::uint8_t*>(votes.data()) + begin, bytes}, parameters));
+  return decoded;
 }
 
 Decision decide(std::span<const Vote> votes, std::span<const std::string> parameter_names, StopOn stop,
                 std::optional<std::int64_t> measured) {
   if (const auto odd = minority(votes, [](const Vote& v) { return v.step; }); !odd.empty()) {
-    throw Error(ErrorReport{ErrorCode::mismatch, -1, "compute", votes[0].step, "vote",
-                            rank_list(odd) + " voted on step " +
-                                std::to_string(votes[static_cast<std::size_t>(odd[0])].step) + ", the others did not",
-                            "every rank must call backward and step equally often"});
+    const auto step = votes[static_cast<std::size_t>(odd[0])].step;
+    refuse(votes, rank_list(odd) + " voted on step " + std::to_string(step) + ", the others did not",
+           "every rank must call backward and step equally often");
   }
-  if (const auto odd = minority(votes, [](const Vote& v) { return v.layout_hash; }); !odd.empty()) {
-    throw Error(ErrorReport{
-        ErrorCode::mismatch, -1, "compute", votes[0].step, "vote",
-        rank_list(odd) + " used another parameter layout (shapes, dtypes, requires_grad or buckets) than the others",
-        "build the same model and change requires_grad on every rank alike"});
-  }
+  if (const auto odd = minority(votes, [](const Vote& v) { return v.layout_hash; }); !odd.empty())
+    refuse(votes,
+           rank_list(odd) + " used another parameter layout (shapes, dtypes, requires_grad or buckets) than the others",
+           "build the same model and change requires_grad on every rank alike");
   if (const auto odd = minority(votes, [](const Vote& v) { return v.dataset_size; }); !odd.empty()) {
-    const auto first = static_cast<std::size_t>(odd[0]);
-    const auto other = std::find_if(votes.begin(), votes.end(),
-                                    [&](const Vote& v) { return v.dataset_size != votes[first].dataset_size; });
-    throw Error(ErrorReport{ErrorCode::mismatch, -1, "compute", votes[0].step, "vote",
-                            rank_list(odd) + " drew from a data set of " + std::to_string(votes[first].dataset_size) +
-                                " samples, the others from one of " + std::to_string(other->dataset_size),
-                            "put the same files on every host"});
+    const auto size = votes[static_cast<std::size_t>(odd[0])].dataset_size;
+    const auto other = std::find_if(votes.begin(), votes.end(), [&](const Vote& v) { return v.dataset_size != size; });
+    refuse(votes,
+           rank_list(odd) + " drew from a data set of " + std::to_string(size) + " samples, the others from one of " +
+               std::to_string(other->dataset_size),
+           "put the same files on every host");
   }
-  if (const auto odd = minority(votes, [](const Vote& v) { return v.data_hash; }); !odd.empty()) {
-    throw Error(ErrorReport{
-        ErrorCode::mismatch, -1, "compute", votes[0].step, "vote",
-        rank_list(odd) + " drew from other files than the others: their names or lengths below data_dir differ",
-        "put the same files on every host"});
-  }
+  if (const auto odd = minority(votes, [](const Vote& v) { return v.data_hash; }); !odd.empty())
+    refuse(votes,
+           rank_list(odd) + " drew from other files than the others: their names or lengths below data_dir differ",
+           "put the same files on every host");
   check_kinds_of_loss(votes);
   Decision decision;
   decision.used.assign(votes[0].used.size(), false);

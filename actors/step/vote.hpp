@@ -3,6 +3,8 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "actors/stragglers/straggler.hpp"
@@ -10,32 +12,45 @@
 
 namespace troupe {
 
-/// What each rank says at the end of a step, before anything is applied. All ranks gather all votes on the program
-/// communicator and decide alike.
-struct Vote {
+/// The numbers of a vote, as they travel.
+struct VoteNumbers {
   std::int64_t step = 0;
-  std::uint64_t layout_hash = 0;  ///< parameters and bucket plan that this step's gradients were laid out by
-  std::int64_t dataset_size = 0;  ///< samples of the data set that the loader draws from; 0: there is no loader
-  std::uint32_t data_hash = 0;    ///< of its files (Dataset::files_hash), folded; 0: it says nothing of them
-  double loss_sum = 0;            ///< over the rank's micro-batches: of means times samples, or of sums
+  std::uint64_t layout_hash = 0;     ///< parameters and bucket plan that this step's gradients were laid out by
+  std::uint64_t parameter_hash = 0;  ///< of the replicated parameters before this step's update; 0: not taken in it
+  std::int64_t dataset_size = 0;     ///< samples of the data set that the loader draws from; 0: there is no loader
+  double loss_sum = 0;               ///< over the rank's micro-batches: of means times samples, or of sums
   double samples = 0;
+  double correct = 0;        ///< samples that were right, where the job counts them
+  double gradient_norm = 0;  ///< of the reduced gradient; 0 where nobody asked for it
   static constexpr std::int64_t kNoLoss = -2, kMeans = -1;
   std::int64_t elements = kNoLoss;  ///< that the sums are over; kMeans; kNoLoss: another rank has this one's losses
   double gradient_divisor = 1;      ///< the gradient that was reduced is that of the sums over this
-  double correct = 0;               ///< samples that were right, where the job counts them
-  double gradient_norm = 0;         ///< of the reduced gradient; 0 where nobody asked for it
   std::int32_t not_finite_parameter = -1;  ///< first parameter whose local gradient is NaN or infinite
   std::uint8_t not_finite_loss = 0;
   std::uint8_t stop_signal = 0;   ///< SIGINT, SIGTERM: end after this step
   std::uint8_t rebuild = 0;       ///< rank 0: gradients came in another order than planned
   std::uint8_t made_by_hook = 0;  ///< it was finite on every rank before the communication hook reduced it
-  std::uint64_t parameter_hash =
-      0;                   ///< of the replicated parameters before this step's update; 0: not taken in this step
-  SectionTimes own;        ///< what this rank spent on its own part of the step
+  SectionTimes own;               ///< what this rank spent on its own part of the step
+  std::uint32_t data_hash = 0;    ///< of the data set's files (Dataset::files_hash), folded; 0: it says nothing of them
+};
+static_assert(std::is_trivially_copyable_v<VoteNumbers> && sizeof(VoteNumbers) == 104);
+
+/// What each rank says at the end of a step, before anything is applied. All ranks gather all votes on the program
+/// communicator and decide alike.
+struct Vote : VoteNumbers {
   std::vector<bool> used;  ///< by parameter: has a gradient on this rank
 };
 
-struct Decision {
+/// Of all ranks.
+struct StepNumbers {
+  double loss = 0;      ///< mean over the samples of all ranks and micro-batches, or over the elements of Loss::sum
+  double max_loss = 0;  ///< the largest of the ranks' means
+  double samples = 0;
+  double correct = 0;
+  double gradient_norm = 0;  ///< 0 where neither clipping nor a caller asked for it
+};
+
+struct Decision : StepNumbers {
   bool commit = true;
   std::string reason;           ///< why not, for the log: `rank 1: the gradient of fc.weight is not finite`
   std::int32_t culprit = -1;    ///< the rank that the reason names
@@ -43,11 +58,6 @@ struct Decision {
   bool not_finite = false;
   int stop_signal = 0;
   bool rebuild = false;
-  double loss = 0;      ///< mean over all samples, or over all elements
-  double max_loss = 0;  ///< the largest of the ranks' means
-  double samples = 0;
-  double correct = 0;
-  double gradient_norm = 0;
   /// What makes the reduced gradient the step's: 1, or gradient_divisor over the elements of all ranks.
   double gradient_factor = 1;
   std::vector<bool> used;  ///< used on at least one rank
@@ -57,6 +67,8 @@ struct Decision {
 std::size_t vote_bytes(std::size_t parameters) noexcept;
 void encode_vote(const Vote& vote, std::span<std::uint8_t> bytes);
 Vote decode_vote(std::span<const std::uint8_t> bytes, std::size_t parameters);
+/// All ranks', one behind the other.
+std::vector<Vote> decode_votes(std::string_view votes, std::size_t parameters);
 
 /// Whether something that is not finite ends the job; the step is skipped otherwise.
 struct StopOn {

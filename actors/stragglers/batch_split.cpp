@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <numeric>
 #include <sstream>
+#include <utility>
 
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/base/upper_median.hpp"
@@ -51,10 +52,9 @@ std::string Balance::parse(const std::string& text, Balance& balance) {
   return {};
 }
 
-std::vector<std::int64_t> share_out(std::span<const double> speeds, std::int64_t total, std::int64_t quantum) {
+std::vector<std::int64_t> share_out(std::span<const double> speeds, std::int64_t total) {
   const auto ranks = static_cast<std::int64_t>(speeds.size());
-  const auto quanta = total / quantum;
-  if (quanta < ranks) {
+  if (total < ranks) {
     throw Error(ErrorCode::usage, "balance",
                 std::to_string(total) + " samples of a micro-batch are too few for " + std::to_string(ranks) + " ranks",
                 "raise batch_size, or lower grad_accum_steps");
@@ -63,27 +63,24 @@ std::vector<std::int64_t> share_out(std::span<const double> speeds, std::int64_t
   std::vector<std::int64_t> shares;
   std::int64_t given = 0;
   for (const auto speed : speeds) {
-    shares.push_back(std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(quanta) * speed / sum)));
+    shares.push_back(std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(total) * speed / sum)));
     given += shares.back();
   }
   const auto done_at = [&](std::size_t r, std::int64_t share) { return static_cast<double>(share) / speeds[r]; };
-  for (; given < quanta; ++given) {
+  for (; given < total; ++given) {
     std::size_t first = 0;
     for (std::size_t r = 1; r < shares.size(); ++r) {
       if (done_at(r, shares[r] + 1) < done_at(first, shares[first] + 1)) first = r;
     }
     ++shares[first];
   }
-  for (; given > quanta; --given) {  // where the least share was more than a slow rank's
+  for (; given > total; --given) {  // where the least share was more than a slow rank's
     std::size_t last = shares.size();
     for (std::size_t r = 0; r < shares.size(); ++r) {
       if (shares[r] > 1 && (last == shares.size() || done_at(r, shares[r]) > done_at(last, shares[last]))) last = r;
     }
     --shares[last];
   }
-  for (auto& share : shares) share *= quantum;
-  shares[static_cast<std::size_t>(std::max_element(speeds.begin(), speeds.end()) - speeds.begin())] +=
-      total - quanta * quantum;
   return shares;
 }
 
@@ -94,8 +91,7 @@ void Balance::check(int ranks) const {
               "give one for each rank, or set it to speed or equal");
 }
 
-BatchSplit::BatchSplit(Balance balance, std::int64_t total, int ranks, Options options)
-    : balance_(std::move(balance)), total_(total), options_(options) {
+BatchSplit::BatchSplit(Balance balance, std::int64_t total, int ranks) : balance_(std::move(balance)), total_(total) {
   reset(ranks);
 }
 
@@ -110,7 +106,7 @@ void BatchSplit::reset(int ranks) {
 bool BatchSplit::add(std::span<const double> own_ms) {
   if (balance_.by != Balance::By::speed || own_ms.size() < 2 || own_ms.size() != shares_.size()) return false;
   for (std::size_t r = 0; r < own_ms.size(); ++r) recent_[r].push_back(own_ms[r]);
-  if (recent_[0].size() < options_.window) return false;
+  if (recent_[0].size() < kWindow) return false;
   std::vector<double> took, speeds;
   for (std::size_t r = 0; r < own_ms.size(); ++r) {
     took.push_back(std::max(1e-3, upper_median(recent_[r])));
@@ -123,7 +119,7 @@ bool BatchSplit::add(std::span<const double> own_ms) {
     now = std::max(now, took[r]);
     then = std::max(then, static_cast<double>(next[r]) / speeds[r]);
   }
-  if (!(then < (1 - options_.gain) * now)) return false;
+  if (!(then < (1 - kGain) * now)) return false;
   change_ = "shares of the batch are now " + list_of(next) + " samples (ranks took " + list_of(took) + " ms for " +
             list_of(shares_) + ")";
   shares_ = std::move(next);

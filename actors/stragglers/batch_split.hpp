@@ -2,7 +2,6 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace troupe {
@@ -19,30 +18,26 @@ struct Balance {
   void check(int ranks) const;
 };
 
-/// `total` samples cut into one share for each rank, in multiples of `quantum` but for the fastest rank's, so that the
-/// last rank is done as early as can be: each next quantum goes to the rank that would then be done first. `speeds` are
-/// samples per time, in any unit. No share is below one quantum. Pure; ties go to the lower rank. Throws Error(usage)
-/// where there are fewer quanta than ranks.
-std::vector<std::int64_t> share_out(std::span<const double> speeds, std::int64_t total, std::int64_t quantum = 1);
+/// `total` samples cut into one share for each rank, so that the last rank is done as early as can be: each next sample
+/// goes to the rank that would then be done first. `speeds` are samples per time, in any unit. No share is below one.
+/// Pure; ties go to the lower rank. Throws Error(usage) where there are fewer samples than ranks.
+std::vector<std::int64_t> share_out(std::span<const double> speeds, std::int64_t total);
 
 /// Each rank's share of a micro-batch, from what every rank says of its own time in each vote. Pure: the same votes
 /// give the same shares on every rank.
 ///
-/// A rank's time for its share is the median over `window` steps, in which a pause now and then counts nothing. New
-/// shares come when the slowest rank would be done earlier by more than `gain` of its time: what noise would win is
+/// A rank's time for its share is the median over kWindow steps, in which a pause now and then counts nothing. New
+/// shares come when the slowest rank would be done earlier by more than kGain of its time: what noise would win is
 /// less than that, and a rank whose steps have a fixed cost is met after two or three changes. After each change the
 /// window begins anew.
 class BatchSplit {
  public:
-  struct Options {
-    std::size_t window = 16;  ///< steps
-    double gain = 0.08;       ///< share of the slowest rank's time that a change must win
-  };
+  static constexpr std::size_t kWindow = 16;  ///< steps
+  static constexpr double kGain = 0.08;       ///< share of the slowest rank's time that a change must win
+
   BatchSplit() = default;  ///< equal parts, for ever
   /// `total`: samples of a micro-batch, over all ranks. Throws Error(usage) where there are fewer samples than ranks.
-  BatchSplit(Balance balance, std::int64_t total, int ranks)
-      : BatchSplit(std::move(balance), total, ranks, Options()) {}
-  BatchSplit(Balance balance, std::int64_t total, int ranks, Options options);
+  BatchSplit(Balance balance, std::int64_t total, int ranks);
 
   /// Another membership: forgets what was measured. Weights stay while there are as many ranks as weights, and are
   /// equal otherwise.
@@ -57,7 +52,6 @@ class BatchSplit {
  private:
   Balance balance_;
   std::int64_t total_ = 0;
-  Options options_;
   std::vector<std::int64_t> shares_;
   std::vector<std::vector<double>> recent_;  // by rank
   std::string change_;

@@ -54,14 +54,14 @@ bool StragglerWatch::add(std::span<const SectionTimes> by_rank) {
   }
   for (std::size_t r = 0; r < by_rank.size(); ++r) {
     auto& ring = recent_[r];
-    if (ring.size() < options_.window) {
+    if (ring.size() < kWindow) {
       ring.push_back(by_rank[r]);
     } else {
-      ring[steps_ % options_.window] = by_rank[r];
+      ring[steps_ % kWindow] = by_rank[r];
     }
   }
   ++steps_;
-  if (by_rank.size() < 2 || steps_ < options_.window || steps_ % options_.every != 0) return false;
+  if (by_rank.size() < 2 || steps_ < kWindow || steps_ % kEvery != 0) return false;
   return look();
 }
 
@@ -73,21 +73,21 @@ bool StragglerWatch::look() {
   }
   // Of the difference of two medians; a median's own standard error is 1.2533 that of a mean, for normal noise.
   const double sigma = 1.4826 * median(std::move(deviations));
-  const double error = 1.2533 * sigma * std::sqrt(2.0 / static_cast<double>(options_.window));
+  const double error = 1.2533 * sigma * std::sqrt(2.0 / static_cast<double>(kWindow));
 
   std::vector<Straggler> found;
   for (std::size_t r = 0; r < totals.size(); ++r) {
     const double others = median_without(totals, r);
     const bool known =
         std::any_of(slow_.begin(), slow_.end(), [&](const Straggler& s) { return s.rank == static_cast<int>(r); });
-    const bool over = totals[r] >= (known ? options_.recovered : options_.ratio) * others;
+    const bool over = totals[r] >= (known ? kRecovered : kRatio) * others;
     const double difference = totals[r] - others;
-    if (!over || difference < options_.minimum_ms || (!known && difference < options_.sigmas * error)) continue;
+    if (!over || difference < kMinimumMs || (!known && difference < kSigmas * error)) continue;
     Straggler straggler;
     straggler.rank = static_cast<int>(r);
     straggler.own_ms = totals[r];
     straggler.others_ms = others;
-    straggler.ratio = others > 0 ? totals[r] / others : totals[r] / options_.minimum_ms;
+    straggler.ratio = others > 0 ? totals[r] / others : totals[r] / kMinimumMs;
     double most = -1;
     const auto consider = [&](const char* name, auto value) {
       const auto by_rank = medians(recent_, value);

@@ -29,24 +29,20 @@ struct Straggler {
 /// Finds slow ranks from what every rank says of its own time in each vote. Pure: the same votes give the same answer
 /// on every rank.
 ///
-/// Of each rank it takes the median over the last `window` steps, so that a pause now and then counts nothing, and
+/// Of each rank it takes the median over the last kWindow steps, so that a pause now and then counts nothing, and
 /// compares it with the median of the *other* ranks' medians: among two ranks the median of both would hide even a rank
-/// that is three times as slow. A rank is slow when it is `ratio` times as slow and the difference is beyond what the
-/// steps scatter by themselves: `sigmas` standard errors of a median, whose scale is the median absolute deviation of
+/// that is three times as slow. A rank is slow when it is kRatio times as slow and the difference is beyond what the
+/// steps scatter by themselves: kSigmas standard errors of a median, whose scale is the median absolute deviation of
 /// each rank's steps from its own median (1.4826 MAD estimates a standard deviation: Rousseeuw and Croux, J. Am. Stat.
-/// Assoc. 88, 1993). It stays slow until it is below `recovered` times the others.
+/// Assoc. 88, 1993). It stays slow until it is below kRecovered times the others.
 class StragglerWatch {
  public:
-  struct Options {
-    std::size_t window = 16;  ///< steps; a slow rank shows when its slow steps are more than half of it
-    std::size_t every = 4;    ///< steps between two looks
-    double ratio = 1.4;       ///< 1.5 is what matters, and a measured ratio scatters around the true one
-    double recovered = 1.25;
-    double sigmas = 6;
-    double minimum_ms = 1;  ///< a smaller difference is nobody's concern
-  };
-  StragglerWatch() = default;
-  explicit StragglerWatch(Options options) : options_(options) {}
+  static constexpr std::size_t kWindow = 16;  ///< steps; a slow rank shows when its slow steps are more than half of it
+  static constexpr std::size_t kEvery = 4;    ///< steps between two looks
+  static constexpr double kRatio = 1.4;  ///< 1.5 is what matters, and a measured ratio scatters around the true one
+  static constexpr double kRecovered = 1.25;
+  static constexpr double kSigmas = 6;
+  static constexpr double kMinimumMs = 1;  ///< a smaller difference is nobody's concern
 
   /// One step, by rank. True if the slow ranks are others than before.
   bool add(std::span<const SectionTimes> by_rank);
@@ -58,9 +54,8 @@ class StragglerWatch {
  private:
   bool look();
 
-  Options options_;
   std::size_t steps_ = 0;
-  std::vector<std::vector<SectionTimes>> recent_;  // by rank: a ring of `window`
+  std::vector<std::vector<SectionTimes>> recent_;  // by rank: a ring of kWindow
   std::vector<Straggler> slow_;
 };
 

@@ -91,7 +91,7 @@ void LoopMicroBatches::run(const std::vector<std::shared_ptr<const Batch>>& batc
       const auto& batch = *batches.at(static_cast<std::size_t>(m));
       std::optional<UncountedForward> uncounted;
       if (batch.weight == 0) uncounted.emplace(*model_);
-      return Compute::MicroBatchLoss{forward(batch), static_cast<double>(batch.numel()), batch.weight};
+      return MicroBatchLoss{forward(batch), static_cast<double>(batch.numel()), batch.weight};
     });
   } else {
     for (const auto& batch : batches) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "tensor_io/base/mix_seed.hpp"
 #include "tensor_io/base/processor_clones.hpp"
 
 namespace troupe {
@@ -11,14 +12,6 @@ namespace {
 
 // Fits the first-level cache beside the rows that it is made of.
 constexpr std::int64_t kBlock = 1024;
-
-// Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
-std::uint64_t splitmix64(std::uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
 
 TROUPE_PROCESSOR_CLONES void scale_row(float* __restrict to, const float* __restrict row, float factor,
                                        std::int64_t n) {
@@ -87,7 +80,8 @@ void fill_zero_rows(float* q, std::int64_t rank, std::int64_t columns, std::uint
     float* row = q + k * columns;
     if (std::any_of(row, row + columns, [](float x) { return x != 0; })) continue;
     for (std::int64_t j = 0; j < columns; ++j) {
-      const auto bits = splitmix64(seed ^ splitmix64(static_cast<std::uint64_t>(k * columns + j))) >> 40;  // 24 of them
+      const auto bits =
+          mix_seed(seed ^ mix_seed(static_cast<std::uint64_t>(k * columns + j), {}), {}) >> 40;  // 24 of them
       row[j] = static_cast<float>(bits) * 0x1p-23f - 1.0f + 0x1p-24f;
     }
   }

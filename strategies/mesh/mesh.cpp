@@ -1,18 +1,17 @@
 #include "strategies/mesh/mesh.hpp"
 
-#include <charconv>
+#include <algorithm>
 #include <map>
+#include <set>
+#include <sstream>
 
-#include "tensor_io/base/error.hpp"
+#include "tensor_io/layout/state_texts.hpp"
 
 namespace troupe {
-namespace {
 
-Error mesh_refused(const std::string& cause, const std::string& remedy = {}) {
+Error mesh_refused(const std::string& cause, const std::string& remedy) {
   return Error(ErrorCode::usage, "mesh", cause, remedy);
 }
-
-}  // namespace
 
 Mesh::Place Mesh::place_of(int rank) const noexcept {
   return {rank / (tp * fsdp) % dp, rank % tp, rank / (tp * fsdp * dp), rank / tp % fsdp};
@@ -36,30 +35,24 @@ std::string Mesh::to_string() const {
 
 Mesh parse_mesh(std::string_view text, int ranks, std::string_view whole) {
   if (text.empty()) return whole == "tp" ? Mesh{1, ranks, 1} : Mesh{1, 1, ranks};
+  static const std::map<std::string, int Mesh::*> axes{
+      {"dp", &Mesh::dp}, {"fsdp", &Mesh::fsdp}, {"tp", &Mesh::tp}, {"pp", &Mesh::pp}};
   const std::string given(text);
-  std::map<std::string, int, std::less<>> sizes;
-  while (!text.empty()) {
-    const auto comma = text.find(',');
-    const auto item = text.substr(0, comma);
-    text = comma == std::string_view::npos ? std::string_view() : text.substr(comma + 1);
-    const auto equals = item.find('=');
-    const std::string name(item.substr(0, equals));
-    if (name != "dp" && name != "fsdp" && name != "tp" && name != "pp")
-      throw mesh_refused("'" + given + "': '" + name + "' is none of dp, fsdp, tp, pp");
-    int size = 0;
-    const auto number = equals == std::string_view::npos ? std::string_view() : item.substr(equals + 1);
-    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), size);
-    if (error != std::errc() || end != number.data() + number.size() || size < 1 || size > 32768)
-      throw mesh_refused("'" + given + "': " + name + " needs a number of ranks, at least 1, as in dp=2,pp=4");
-    if (!sizes.emplace(name, size).second) throw mesh_refused("'" + given + "': " + name + " is there twice");
+  Mesh mesh;
+  std::set<std::string> named;
+  std::istringstream items(given);
+  for (std::string item; std::getline(items, item, ',');) {
+    const auto equals = std::min(item.find('='), item.size());
+    const auto name = item.substr(0, equals);
+    const auto axis = axes.find(name);
+    if (axis == axes.end()) throw mesh_refused("'" + given + "': '" + name + "' is none of dp, fsdp, tp, pp");
+    const auto size = whole_number(std::string_view(item).substr(std::min(equals + 1, item.size())), 1, 32768);
+    if (!size) throw mesh_refused("'" + given + "': " + name + " needs a number of ranks, at least 1, as in dp=2,pp=4");
+    if (!named.insert(name).second) throw mesh_refused("'" + given + "': " + name + " is there twice");
+    mesh.*axis->second = static_cast<int>(*size);
   }
-  const auto size_of = [&](const char* name) {
-    const auto found = sizes.find(name);
-    return found == sizes.end() ? 1 : found->second;
-  };
-  Mesh mesh{size_of("dp"), size_of("tp"), size_of("pp"), size_of("fsdp")};
   const auto product = static_cast<long long>(mesh.tp) * mesh.pp * mesh.fsdp;
-  if (!sizes.contains("dp") && ranks % product == 0) mesh.dp = static_cast<int>(ranks / product);
+  if (!named.contains("dp") && ranks % product == 0) mesh.dp = static_cast<int>(ranks / product);
   if (product * mesh.dp != ranks) {
     throw mesh_refused("'" + given + "' is for " + std::to_string(product * mesh.dp) + " ranks, and the job has " +
                            std::to_string(ranks),

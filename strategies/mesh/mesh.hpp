@@ -3,6 +3,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tensor_io/base/error.hpp"
+
 namespace troupe {
 
 /// How a job's ranks are laid out: `tp` ranks share each layer, `fsdp` ranks hold a shard each of what that leaves and
@@ -25,6 +27,9 @@ struct Mesh {
   bool operator==(const Mesh&) const = default;
   std::string to_string() const;  ///< `dp=2,tp=1,pp=2`; fsdp where it is above 1
 };
+
+/// Of a mesh that can't be: Error(usage).
+Error mesh_refused(const std::string& cause, const std::string& remedy = {});
 
 /// `dp=2,fsdp=2,tp=2,pp=2`, each at most once, those that are left out 1; without dp, dp is what is left of `ranks`.
 /// Empty: all ranks are in `whole`, "tp" or "pp". Throws Error(usage) on one line: an unknown word, a number that is

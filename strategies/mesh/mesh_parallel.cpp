@@ -19,10 +19,6 @@ Mesh mesh_of(const StrategyContext& context) {
                     context.options.strategy == "tensor_parallel" ? "tp" : "pp");
 }
 
-Error mesh_refused(const std::string& cause, const std::string& remedy = {}) {
-  return Error(ErrorCode::usage, "mesh", cause, remedy);
-}
-
 void refuse_options(const StrategyOptions& options, const Mesh& mesh) {
   if (options.comm_hook != "none") {
     throw Error(ErrorCode::usage, "comm_hook",
@@ -332,8 +328,7 @@ void MeshParallel::run_micro_batches(MicroBatches& work) {
   end_backward();
   links_->finish();
   cells_.clear();
-  waited_ = links_->take_waited();
-  waited_in_all_ += waited_;
+  waited_in_all_ += links_->take_waited();
 }
 
 std::chrono::nanoseconds MeshParallel::time_waited() const {

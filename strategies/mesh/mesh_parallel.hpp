@@ -76,11 +76,8 @@ class MeshParallel : public Strategy,
   void read_state(const StateReader& state, Optimizer& optimizer) override;
   std::string describe() const override;
 
-  const Mesh& mesh() const noexcept { return mesh_; }
   /// First block of each stage, and behind the last; empty before the model is cut.
   const std::vector<int>& borders() const noexcept { return borders_; }
-  /// What this rank waited for its neighbours in the last step's schedule.
-  std::chrono::nanoseconds waited() const noexcept { return waited_; }
 
  protected:
   struct Parameter {
@@ -164,7 +161,7 @@ class MeshParallel : public Strategy,
   std::set<const Optimizer*> placed_;
   std::int64_t step_ = 0;
   int evaluations_ = 0;
-  std::chrono::nanoseconds waited_{0}, waited_in_all_{0};  // for other stages
+  std::chrono::nanoseconds waited_in_all_{0};  // for other stages
 };
 
 /// Makes `pipeline` and `tensor_parallel` known to make_strategy: the same, but for what an empty mesh means.

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <deque>
-#include <mutex>
 #include <optional>
 
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/base/registry.hpp"
 
 namespace troupe {
 namespace {
@@ -22,24 +22,14 @@ void require_one_chunk(const char* name, const PipelineShape& shape) {
                   "set it to 1, or pipeline_schedule to interleaved");
 }
 
-struct Registered {
-  std::string description;
-  ScheduleFunction schedule;
-};
-
-struct Registry {
-  std::mutex mutex;
-  std::map<std::string, Registered> known{
-      {"gpipe", {"all forwards, then all backwards", gpipe_schedule}},
-      {"1f1b", {"one forward, one backward: fewer activations are held", one_f_one_b_schedule}},
-      {"interleaved", {"1f1b over pipeline_chunks stages on each rank", interleaved_schedule}},
-      {"zero_bubble",
-       {"1f1b with the weights' gradients computed where others would wait (ZB-H1)", zero_bubble_schedule}},
+Registry<ScheduleFunction>& registry() {
+  static Registry<ScheduleFunction> instance{
+      {{"gpipe", "all forwards, then all backwards"}, gpipe_schedule},
+      {{"1f1b", "one forward, one backward: fewer activations are held"}, one_f_one_b_schedule},
+      {{"interleaved", "1f1b over pipeline_chunks stages on each rank"}, interleaved_schedule},
+      {{"zero_bubble", "1f1b with the weights' gradients computed where others would wait (ZB-H1)"},
+       zero_bubble_schedule},
   };
-};
-
-Registry& registry() {
-  static Registry instance;
   return instance;
 }
 
@@ -132,6 +122,31 @@ void check_list(const StageSchedule& list, int rank, const PipelineShape& shape)
   }
 }
 
+/// Forwards to begin with, then forwards and backwards in turn.
+std::vector<StageSchedule> alternating_schedule(const PipelineShape& shape) {
+  const int ranks = shape.ranks, chunks = shape.chunks;
+  const int all = shape.micro_batches * chunks, group = ranks * chunks;
+  // The k-th forward: groups of micro-batches, in each all chunks in turn.
+  const auto at = [&](Kind kind, int k) {
+    const int chunk = k % group / ranks;
+    return StageInstruction{kind, k / group * ranks + k % ranks, kind == Kind::forward ? chunk : chunks - 1 - chunk};
+  };
+  std::vector<StageSchedule> lists;
+  for (int rank = 0; rank < ranks; ++rank) {
+    auto& list = lists.emplace_back();
+    const int warm_up =
+        chunks == 1 ? std::min(all, ranks - 1 - rank) : std::min(all, 2 * (ranks - 1 - rank) + (chunks - 1) * ranks);
+    int forward = 0, backward = 0;
+    while (forward < warm_up) list.push_back(at(Kind::forward, forward++));
+    while (forward < all) {
+      list.push_back(at(Kind::forward, forward++));
+      list.push_back(at(Kind::backward, backward++));
+    }
+    while (backward < all) list.push_back(at(Kind::backward, backward++));
+  }
+  return lists;
+}
+
 }  // namespace
 
 std::string StageInstruction::to_string() const {
@@ -152,47 +167,15 @@ std::vector<StageSchedule> gpipe_schedule(const PipelineShape& shape) {
 
 std::vector<StageSchedule> one_f_one_b_schedule(const PipelineShape& shape) {
   require_one_chunk("1f1b", shape);
-  std::vector<StageSchedule> lists;
-  for (int rank = 0; rank < shape.ranks; ++rank) {
-    auto& list = lists.emplace_back();
-    const int warm_up = std::min(shape.micro_batches, shape.ranks - 1 - rank);
-    int forward = 0, backward = 0;
-    while (forward < warm_up) list.push_back({Kind::forward, forward++, 0});
-    while (forward < shape.micro_batches) {
-      list.push_back({Kind::forward, forward++, 0});
-      list.push_back({Kind::backward, backward++, 0});
-    }
-    while (backward < shape.micro_batches) list.push_back({Kind::backward, backward++, 0});
-  }
-  return lists;
+  return alternating_schedule(shape);
 }
 
 std::vector<StageSchedule> interleaved_schedule(const PipelineShape& shape) {
-  const int ranks = shape.ranks, micro_batches = shape.micro_batches, chunks = shape.chunks;
-  if (micro_batches % ranks != 0)
-    throw refused("interleaved takes the micro-batches in groups of " + std::to_string(ranks) +
-                      " (the ranks of a pipeline), and there are " + std::to_string(micro_batches),
+  if (shape.micro_batches % shape.ranks != 0)
+    throw refused("interleaved takes the micro-batches in groups of " + std::to_string(shape.ranks) +
+                      " (the ranks of a pipeline), and there are " + std::to_string(shape.micro_batches),
                   "set grad_accum_steps to a multiple");
-  const int all = micro_batches * chunks, group = ranks * chunks;
-  // The k-th forward: groups of micro-batches, in each all chunks in turn.
-  const auto at = [&](Kind kind, int k) {
-    const int chunk = k % group / ranks;
-    return StageInstruction{kind, k / group * ranks + k % ranks, kind == Kind::forward ? chunk : chunks - 1 - chunk};
-  };
-  std::vector<StageSchedule> lists;
-  for (int rank = 0; rank < ranks; ++rank) {
-    auto& list = lists.emplace_back();
-    const int warm_up =
-        chunks == 1 ? std::min(all, ranks - 1 - rank) : std::min(all, 2 * (ranks - 1 - rank) + (chunks - 1) * ranks);
-    int forward = 0, backward = 0;
-    while (forward < warm_up) list.push_back(at(Kind::forward, forward++));
-    while (forward < all) {
-      list.push_back(at(Kind::forward, forward++));
-      list.push_back(at(Kind::backward, backward++));
-    }
-    while (backward < all) list.push_back(at(Kind::backward, backward++));
-  }
-  return lists;
+  return alternating_schedule(shape);
 }
 
 std::vector<StageSchedule> zero_bubble_schedule(const PipelineShape& shape) {
@@ -272,30 +255,20 @@ double bubble_formula(const std::string& name, const PipelineShape& shape, const
 }
 
 void register_schedule(const std::string& name, const std::string& description, ScheduleFunction schedule) {
-  std::lock_guard lock(registry().mutex);
-  registry().known[name] = {description, std::move(schedule)};
+  registry().add(name, description, std::move(schedule));
 }
 
 std::vector<StageSchedule> make_schedule(const std::string& name, const PipelineShape& shape) {
-  ScheduleFunction function;
-  std::string names;
-  {
-    std::lock_guard lock(registry().mutex);
-    for (const auto& [known, registered] : registry().known) {
-      names += (names.empty() ? "" : ", ") + known;
-      if (known == name) function = registered.schedule;
-    }
-  }
-  if (!function) throw refused("there is no schedule '" + name + "'", "known: " + names);
-  auto lists = function(shape);
+  const auto schedule = registry().find(name);
+  if (!schedule) throw refused("there is no schedule '" + name + "'", "known: " + name_list(registry().sorted_names()));
+  auto lists = (*schedule)(shape);
   check_schedule(lists, shape);
   return lists;
 }
 
 std::map<std::string, std::string> schedules() {
-  std::lock_guard lock(registry().mutex);
   std::map<std::string, std::string> known;
-  for (const auto& [name, registered] : registry().known) known[name] = registered.description;
+  for (const auto& [name, description] : registry().names()) known[name] = description;
   return known;
 }
 

@@ -74,8 +74,8 @@ class ShardedMesh final : public MeshParallel, public Snapshots {
   const Parameter& parameter_at(std::int32_t parameter) const {
     return parameters_[static_cast<std::size_t>(outer(parameter))];
   }
-  void add_stacked_parts(std::size_t parameter, const std::map<std::string, at::Tensor>& moments, int turn,
-                         std::vector<TensorPart>& parts);
+  void add_stacked_parts(std::size_t parameter, const std::map<std::string, at::Tensor>& moments,
+                         const std::map<std::string, at::ScalarType>& types, int turn, std::vector<TensorPart>& parts);
   at::Tensor gather_whole(std::size_t parameter, const at::Tensor& own, at::ScalarType dtype);
 
   std::unique_ptr<ShardedStrategy> shards_;

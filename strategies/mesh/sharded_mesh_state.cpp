@@ -1,10 +1,7 @@
 // Shards of the parts of a model on a mesh as checkpoints have them: each parameter once, whole, under its full name.
 #include "strategies/mesh/partitioned_state.hpp"
 #include "strategies/mesh/sharded_mesh.hpp"
-#include "tensor_io/base/error.hpp"
 #include "tensor_io/checkpoint/state_parts.hpp"
-#include "tensor_io/files/bounded_file.hpp"
-#include "tensor_io/layout/state_texts.hpp"
 
 namespace troupe {
 
@@ -35,16 +32,18 @@ std::vector<TensorPart> ShardedMesh::state_parts(Optimizer& optimizer, int, int)
   }
   const auto state = optimizer.state();
   const std::map<std::string, at::Tensor> moments(state.begin(), state.end());
+  const auto types = moment_types(optimizer, shards_->parameters().group());
   int turn = 0;
   for (std::size_t p = 0; p < outer_.size(); ++p) {
     const auto& parameter = parameter_at(static_cast<std::int32_t>(p));
-    if (parameter.cut.stack > 1 && counts(parameter)) add_stacked_parts(p, moments, turn++, parts);
+    if (parameter.cut.stack > 1 && counts(parameter)) add_stacked_parts(p, moments, types, turn++, parts);
   }
   return parts;
 }
 
 // Collective among the ranks of one copy with the same stage. The copies take turns, and in each the ranks of fsdp.
-void ShardedMesh::add_stacked_parts(std::size_t p, const std::map<std::string, at::Tensor>& moments, int turn,
+void ShardedMesh::add_stacked_parts(std::size_t p, const std::map<std::string, at::Tensor>& moments,
+                                    const std::map<std::string, at::ScalarType>& types, int turn,
                                     std::vector<TensorPart>& parts) {
   if (turn % mesh_.dp != place_.dp) return;
   const bool writes = turn / mesh_.dp % mesh_.fsdp == place_.fsdp;
@@ -59,28 +58,10 @@ void ShardedMesh::add_stacked_parts(std::size_t p, const std::map<std::string, a
   const auto* slice = all.slice_at(p);
   add("model." + parameter.name, slice == nullptr ? at::Tensor() : slice->leaf.detach().view(-1),
       all.parameters()[p].dtype);
-  // A rank without a slice of it does not know which moments there are.
-  std::string known;
-  for (auto found = moments.lower_bound(parameter.name + "."); found != moments.end(); ++found) {
-    if (!found->first.starts_with(parameter.name + ".")) break;
-    if (found->second.dim() > 0)
-      known += found->first + " " + std::to_string(static_cast<int>(found->second.scalar_type())) + "\n";
-  }
-  std::map<std::string, at::ScalarType> kinds;
-  for (const auto& text : all.group().all_gather_bytes(known, "moments")) {
-    for (std::size_t begin = 0; begin < text.size();) {
-      const auto end = text.find('\n', begin), space = text.rfind(' ', end);
-      const auto dtype = space < end && end < text.npos
-                             ? whole_number(text.substr(space + 1, end - space - 1), 0, static_cast<int>(at::kBFloat16))
-                             : std::nullopt;
-      if (!dtype) throw Error(ErrorCode::bad_data, "moments", "a rank says " + printable(text) + " of them");
-      kinds[text.substr(begin, space - begin)] = static_cast<at::ScalarType>(*dtype);
-      begin = end + 1;
-    }
-  }
-  for (const auto& [name, dtype] : kinds) {
+  // A rank without a slice of it has no moments.
+  for (const auto& [name, type] : entries_of(types, parameter.name)) {
     const auto found = moments.find(name);
-    add("optimizer." + name, found == moments.end() ? at::Tensor() : found->second.view(-1), dtype);
+    add("optimizer." + name, found == moments.end() ? at::Tensor() : found->second.view(-1), type);
   }
 }
 

@@ -68,27 +68,20 @@ void EarlyUpdate::allocate(std::int64_t numel, Communicator& communicator) {
   }
 }
 
-std::optional<std::size_t> EarlyUpdate::element_of(const at::Tensor& parameter) const {
-  for (std::size_t e = 0; e < elements_.size(); ++e) {
-    if (elements_[e].parameter.unsafeGetTensorImpl() == parameter.unsafeGetTensorImpl()) return e;
-  }
-  return std::nullopt;
-}
-
 void EarlyUpdate::place_slots(const std::vector<at::Tensor>& parameters, const BucketPlan& plan) {
-  std::map<const c10::TensorImpl*, std::size_t>
-      last;  // of a tied parameter's names the last has the hook, and so the gradient
-  for (std::size_t i = 0; i < parameters.size(); ++i) last[parameters[i].unsafeGetTensorImpl()] = i;
+  std::map<const c10::TensorImpl*, std::size_t> element_of;
+  for (std::size_t e = 0; e < elements_.size(); ++e)
+    element_of.emplace(elements_[e].parameter.unsafeGetTensorImpl(), e);
   for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
     const auto& bucket = plan.buckets[b];
     for (std::size_t s = 0; s < bucket.slots.size(); ++s) {
       const auto& planned = bucket.slots[s];
       const auto index = static_cast<std::size_t>(planned.parameter);
       const auto& parameter = parameters[index];
-      const auto element = element_of(parameter);
-      if (!element || last[parameter.unsafeGetTensorImpl()] != index) continue;
+      const auto element = element_of.find(parameter.unsafeGetTensorImpl());
+      if (element == element_of.end()) continue;
       const auto end = s + 1 < bucket.slots.size() ? bucket.slots[s + 1].offset : bucket.end;
-      Slot slot{index, b, planned.offset - bucket.begin, end - bucket.begin, *element, {}};
+      Slot slot{index, b, planned.offset - bucket.begin, end - bucket.begin, element->second, {}};
       for (std::size_t copy = 0; copy < 2; ++copy)
         slot.views[copy] =
             copies_[copy].map([&](const at::Tensor& flat) { return slot_view(flat, planned, parameter); });

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,7 +34,8 @@ namespace troupe {
 class EarlyUpdate {
  public:
   /// Moves parameters and moments, the values stay. Collective: `communicator` gives the memory; it must be idle.
-  /// `parameters`: all of the model, in layout order, f32. Throws what allocate throws, and nothing has moved then.
+  /// `parameters`: all of the model, each once, in layout order, f32. Throws what allocate throws, and nothing has
+  /// moved then.
   EarlyUpdate(const std::vector<at::Tensor>& parameters, const BucketPlan& plan, Optimizer& optimizer,
               Communicator& communicator);
   /// Moments that somebody else has, too, lie in memory of this rank alone from now on. Parameters stay where they are.
@@ -70,7 +70,6 @@ class EarlyUpdate {
 
   void allocate(std::int64_t numel, Communicator& communicator);
   void place_slots(const std::vector<at::Tensor>& parameters, const BucketPlan& plan);
-  std::optional<std::size_t> element_of(const at::Tensor& parameter) const;
   void take_in();
   void check_parameters() const;
   void prepare();

@@ -1,7 +1,5 @@
 #include "strategies/replicated/gradient_buckets.hpp"
 
-#include <torch/csrc/autograd/function_hook.h>
-
 #include "tensor_io/base/mix_seed.hpp"
 #include "tensor_io/device/device_kernels.hpp"
 #include "tensor_io/kernels/pack.hpp"
@@ -14,17 +12,11 @@ at::Tensor slot_view(const at::Tensor& flat, const BucketSlot& slot, const at::T
                                                   : slice.view(parameter.sizes());
 }
 
-class GradientBuckets::Hook final : public torch::autograd::PostAccumulateGradHook {
- public:
-  Hook(std::weak_ptr<GradientBuckets*> owner, std::size_t index) : owner_(std::move(owner)), index_(index) {}
-  void operator()(const torch::autograd::Variable&) override {
-    if (const auto owner = owner_.lock()) (*owner)->arrived(index_);
-  }
-
- private:
-  std::weak_ptr<GradientBuckets*> owner_;
-  std::size_t index_;
-};
+void check_gradient(const at::Tensor& values, const at::Tensor& result) {
+  if (values.scalar_type() != at::kDouble) return scale_and_check(values, 1, result);
+  result.select(0, 0).copy_(values.square().sum());  // the kernel has no f64
+  result.select(0, 1).copy_(values.isfinite().logical_not().sum());
+}
 
 GradientBuckets::GradientBuckets(const std::vector<std::pair<std::string, at::Tensor>>& parameters,
                                  std::vector<ParameterLayout> shape, Communicator& communicator, std::int64_t cap_bytes,
@@ -48,7 +40,8 @@ GradientBuckets::GradientBuckets(const std::vector<std::pair<std::string, at::Te
   place();
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     if (shape_[i].requires_grad) {
-      torch::autograd::impl::set_post_acc_grad_hooks(entries_[i].parameter, std::make_unique<Hook>(alive_, i));
+      torch::autograd::impl::set_post_acc_grad_hooks(entries_[i].parameter,
+                                                     std::make_unique<GradientHook<GradientBuckets>>(alive_, i));
     }
   }
 }
@@ -216,16 +209,8 @@ at::Tensor GradientBuckets::device_checks() const {
   if (!on_device_ || flats_.empty()) return {};
   at::NoGradGuard no_grad;
   auto checks = at::zeros({static_cast<std::int64_t>(flats_.size()), 2}, flats_[0].options().dtype(at::kDouble));
-  for (std::size_t i = 0; i < flats_.size(); ++i) {
-    const auto& flat = flats_[i];
-    const auto row = checks.select(0, static_cast<std::int64_t>(i));
-    if (flat.scalar_type() == at::kDouble) {  // the kernel has no f64
-      row.select(0, 0).copy_(flat.square().sum());
-      row.select(0, 1).copy_(flat.isfinite().logical_not().sum());
-    } else {
-      scale_and_check(flat, 1, row);
-    }
-  }
+  for (std::size_t i = 0; i < flats_.size(); ++i)
+    check_gradient(flats_[i], checks.select(0, static_cast<std::int64_t>(i)));
   return checks;
 }
 

@@ -1,4 +1,5 @@
 #pragma once
+#include <torch/csrc/autograd/function_hook.h>
 #include <torch/torch.h>
 
 #include <atomic>
@@ -6,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "actors/rank/comm_hook.hpp"
@@ -16,6 +18,23 @@ namespace troupe {
 
 /// The slot's part of a flat buffer with the sizes of `parameter`, and its strides where these leave no holes.
 at::Tensor slot_view(const at::Tensor& flat, const BucketSlot& slot, const at::Tensor& parameter);
+
+/// Into (2,) f64, on the device of the values: the sum of squares, and how many elements are not finite.
+void check_gradient(const at::Tensor& values, const at::Tensor& result);
+
+/// Autograd has added to the `.grad` of the owner's parameter with that index. It may outlive the owner.
+template <class Owner>
+class GradientHook final : public torch::autograd::PostAccumulateGradHook {
+ public:
+  GradientHook(std::weak_ptr<Owner*> owner, std::size_t index) : owner_(std::move(owner)), index_(index) {}
+  void operator()(const torch::autograd::Variable&) override {
+    if (const auto owner = owner_.lock()) (*owner)->arrived(index_);
+  }
+
+ private:
+  std::weak_ptr<Owner*> owner_;
+  std::size_t index_;
+};
 
 /// Gradients as views of flat buckets, and the hooks that fill them.
 ///
@@ -94,7 +113,7 @@ class GradientBuckets {
     bool ready = false;  // counted in this backward
     at::Tensor source;   // on a device: autograd's own, to be packed with the rest of the bucket
   };
-  class Hook;
+  friend class GradientHook<GradientBuckets>;
 
   void place();
   void arrived(std::size_t index);

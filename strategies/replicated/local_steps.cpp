@@ -26,6 +26,11 @@ void for_each_parameter(const NamedTensors& parameters, const std::vector<std::s
   }
 }
 
+// The parameter's elements of a flat tensor.
+at::Tensor part(const at::Tensor& flat, std::int64_t offset, const at::Tensor& parameter) {
+  return flat.narrow(0, offset, parameter.numel()).view(parameter.sizes());
+}
+
 }  // namespace
 
 void OuterOptions::check() const {
@@ -92,7 +97,7 @@ void LocalSteps::make_fragments() {
 void LocalSteps::take_outer_from_parameters(Fragment& fragment) {
   torch::NoGradGuard no_grad;
   for_each_parameter(parameters(), fragment.parameters, [&](const at::Tensor& parameter, std::int64_t offset) {
-    fragment.outer.narrow(0, offset, parameter.numel()).view(parameter.sizes()).copy_(parameter);
+    part(fragment.outer, offset, parameter).copy_(parameter);
   });
 }
 
@@ -120,7 +125,7 @@ void LocalSteps::joined() {
     view.label = "fragment " + std::to_string(f);
     view.flat = fragment.difference;
     for_each_parameter(parameters(), fragment.parameters, [&](const at::Tensor& parameter, std::int64_t offset) {
-      view.gradients.push_back(fragment.difference.narrow(0, offset, parameter.numel()).view(parameter.sizes()));
+      view.gradients.push_back(part(fragment.difference, offset, parameter));
     });
     for (const auto p : fragment.parameters) view.names.push_back(parameters()[p].first);
     if (const auto device = view.flat.device(); !device.is_cpu()) {
@@ -202,11 +207,8 @@ void LocalSteps::start(std::size_t index, std::int64_t done) {
   torch::NoGradGuard no_grad;
   auto& fragment = fragments_[index];
   for_each_parameter(parameters(), fragment.parameters, [&](const at::Tensor& parameter, std::int64_t offset) {
-    const auto part = [&](const at::Tensor& flat) {
-      return flat.narrow(0, offset, parameter.numel()).view(parameter.sizes());
-    };
-    auto difference = part(fragment.difference);
-    at::sub_out(difference, part(fragment.outer), parameter);
+    auto difference = part(fragment.difference, offset, parameter);
+    at::sub_out(difference, part(fragment.outer, offset, parameter), parameter);
   });
   hook_before_.clear();
   if (outer_.overlap > 0) {
@@ -251,7 +253,7 @@ void LocalSteps::finish() {
 void LocalSteps::take(const Fragment& fragment, double kept) {
   torch::NoGradGuard no_grad;
   for_each_parameter(parameters(), fragment.parameters, [&](const at::Tensor& parameter, std::int64_t offset) {
-    const auto outer = fragment.outer.narrow(0, offset, parameter.numel()).view(parameter.sizes());
+    const auto outer = part(fragment.outer, offset, parameter);
     if (kept == 0) {
       parameter.copy_(outer);
     } else {
@@ -266,12 +268,9 @@ NamedTensors LocalSteps::strategy_tensors() {
     for_each_parameter(parameters(), fragment.parameters,
                        [&, p = fragment.parameters.begin()](const at::Tensor& parameter, std::int64_t offset) mutable {
                          const auto& name = parameters()[*p++].first;
-                         const auto part = [&](const at::Tensor& flat) {
-                           return flat.narrow(0, offset, parameter.numel()).view(parameter.sizes());
-                         };
-                         tensors.emplace_back("outer." + name, part(fragment.outer));
+                         tensors.emplace_back("outer." + name, part(fragment.outer, offset, parameter));
                          if (fragment.momentum.defined())
-                           tensors.emplace_back("outer_momentum." + name, part(fragment.momentum));
+                           tensors.emplace_back("outer_momentum." + name, part(fragment.momentum, offset, parameter));
                        });
   }
   return tensors;

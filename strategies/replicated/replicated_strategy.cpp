@@ -1,6 +1,5 @@
 #include "strategies/replicated/replicated_strategy.hpp"
 
-#include <algorithm>
 #include <set>
 
 #include "strategies/batch_norm/sync_batch_norm.hpp"
@@ -167,44 +166,25 @@ std::vector<HeldMemory> ReplicatedStrategy::held_memory() const {
 
 std::vector<TensorPart> ReplicatedStrategy::state_parts(Optimizer& optimizer, int rank, int world_size) {
   torch::NoGradGuard no_grad;
-  auto parts =
-      replicas_equal() ? parts_of_equals(optimizer, rank, world_size) : parts_of_means(optimizer, rank, world_size);
-  NamedTensors mine;
-  for (const auto& [name, tensor] : hook_state())
-    mine.emplace_back(hook_prefix() + std::to_string(rank) + "." + name, tensor);
-  for (auto& part : parts_for(mine, 0, 1)) parts.push_back(std::move(part));
-  return parts;
-}
-
-std::vector<TensorPart> ReplicatedStrategy::parts_of_equals(Optimizer& optimizer, int rank, int world_size) {
-  auto alike = replicated_state(*this, optimizer);
-  const auto known = model_->named_buffers();
-  const auto buffers = std::stable_partition(alike.begin(), alike.end(), [&](const auto& entry) {
-    return !entry.first.starts_with("model.") || !known.contains(entry.first.substr(6));
-  });
-  auto parts = parts_for({alike.begin(), buffers}, rank, world_size);
-  for (auto& part : parts_of_first({buffers, alike.end()}, rank)) parts.push_back(std::move(part));
-  return parts;
-}
-
-std::vector<TensorPart> ReplicatedStrategy::parts_of_means(Optimizer& optimizer, int rank, int world_size) {
-  NamedTensors alike, numbers;  // numbers: each rank's own, and no mean can be of them
+  NamedTensors alike, first, mine;  // what ranks have in common, what is rank 0's, what is each rank's own
   const auto buffers = model_->named_buffers();
   for (const auto& [name, tensor] : replicated_tensors()) {
-    const bool differs = replicas_differ_now() || (!context_.options.broadcast_buffers && buffers.contains(name));
+    const bool is_buffer = buffers.contains(name);
+    const bool differs =
+        !replicas_equal() && (replicas_differ_now() || (is_buffer && !context_.options.broadcast_buffers));
     const bool averages = differs && tensor.is_floating_point();
     auto value = averages ? tensor.clone(at::MemoryFormat::Contiguous) : tensor;
     if (averages) context_.program_communicator->all_reduce(value.view(-1), ReduceOp::avg, "mean of the replicas");
-    (differs && !averages ? numbers : alike).emplace_back("model." + name, value);
+    (averages || !(is_buffer || differs) ? alike : first).emplace_back("model." + name, value);
   }
+  for (const auto& [name, tensor] : optimizer.state())
+    (replicas_equal() ? alike : first).emplace_back("optimizer." + name, tensor);
   for (const auto& [name, tensor] : strategy_tensors()) alike.emplace_back("strategy." + name, tensor);
+  for (const auto& [name, tensor] : hook_state())
+    mine.emplace_back(hook_prefix() + std::to_string(rank) + "." + name, tensor);
   auto parts = parts_for(alike, rank, world_size);
-  for (auto& part : parts_of_first(numbers, rank)) parts.push_back(std::move(part));
-  if (rank == 0) {
-    NamedTensors mine;
-    for (const auto& [name, tensor] : optimizer.state()) mine.emplace_back("optimizer." + name, tensor);
-    for (auto& part : parts_for(mine, 0, 1)) parts.push_back(std::move(part));
-  }
+  for (auto& part : parts_of_first(first, rank)) parts.push_back(std::move(part));
+  for (auto& part : parts_for(mine, 0, 1)) parts.push_back(std::move(part));
   return parts;
 }
 

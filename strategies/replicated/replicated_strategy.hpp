@@ -107,8 +107,6 @@ class ReplicatedStrategy : public Strategy,
   class Written;
   void make_buckets();
   void on_full(std::int32_t bucket);
-  std::vector<TensorPart> parts_of_equals(Optimizer& optimizer, int rank, int world_size);
-  std::vector<TensorPart> parts_of_means(Optimizer& optimizer, int rank, int world_size);
   std::string hook_prefix() const { return "strategy.hook." + context_.options.comm_hook + "."; }
   void read_hook_state(const StateReader& state);
 

@@ -2,12 +2,18 @@
 
 #include <ATen/ops/empty.h>
 
-namespace troupe {
+#include <chrono>
 
-GradientRing::GradientRing(Communicator& communicator, int count, std::int64_t numel, at::ScalarType dtype,
-                           std::chrono::milliseconds patience)
-    : patience_(patience), numel_(numel), count_(count) {
-  for (int i = 0; i < count; ++i)
+namespace troupe {
+namespace {
+
+constexpr int kBuffers = 2;                   // that go round
+constexpr std::chrono::seconds kPatience(2);  // before an extra one is made
+
+}  // namespace
+
+GradientRing::GradientRing(Communicator& communicator, std::int64_t numel, at::ScalarType dtype) : numel_(numel) {
+  for (int i = 0; i < kBuffers; ++i)
     buffers_.push_back({communicator.allocate(numel, dtype), Use::free, DeviceEvent(communicator.device())});
 }
 
@@ -39,7 +45,7 @@ at::Tensor GradientRing::take(std::int64_t numel, bool may_wait) {
   std::unique_lock lock(mutex_);
   auto* buffer = in_use(Use::free);
   if (buffer == nullptr && may_wait) {
-    given_back_.wait_for(lock, patience_, [&] {
+    given_back_.wait_for(lock, kPatience, [&] {
       buffer = in_use(Use::free);
       return broken_ || buffer != nullptr || in_use(Use::reducing) == nullptr;
     });
@@ -80,11 +86,6 @@ void GradientRing::break_up() {
 void GradientRing::reset() {
   std::lock_guard lock(mutex_);
   for (auto& buffer : buffers_) buffer.use = Use::free;
-}
-
-int GradientRing::extra() const {
-  std::lock_guard lock(mutex_);
-  return static_cast<int>(buffers_.size()) - count_;
 }
 
 std::int64_t GradientRing::bytes() const {

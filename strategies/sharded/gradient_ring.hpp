@@ -1,7 +1,6 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
-#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -23,9 +22,8 @@ namespace troupe {
 /// end of that.
 class GradientRing {
  public:
-  /// Collective: `count` buffers of `numel` from the communicator.
-  GradientRing(Communicator& communicator, int count, std::int64_t numel, at::ScalarType dtype,
-               std::chrono::milliseconds patience);
+  /// Collective: the few buffers of `numel` from the communicator.
+  GradientRing(Communicator& communicator, std::int64_t numel, at::ScalarType dtype);
 
   /// (numel,) with numel at most the buffers' own. `may_wait`: nothing keeps the reducer from giving back what it was
   /// handed.
@@ -42,7 +40,6 @@ class GradientRing {
   GradientRing(const GradientRing&) = delete;
   GradientRing& operator=(const GradientRing&) = delete;
 
-  int extra() const;           ///< buffers made beyond the first few
   std::int64_t bytes() const;  ///< of all
 
  private:
@@ -55,9 +52,7 @@ class GradientRing {
   Buffer* in_use(Use use);
   Buffer& buffer_of(const at::Tensor& memory);
 
-  const std::chrono::milliseconds patience_;
   const std::int64_t numel_;
-  const int count_;
   mutable std::mutex mutex_;
   std::condition_variable given_back_;
   std::vector<Buffer> buffers_;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/checkpoint/safetensors.hpp"
 #include "tensor_io/files/bounded_json.hpp"
 #include "tensor_io/files/xxh3.hpp"
 #include "tensor_io/kernels/reduce_kernels.hpp"
@@ -19,6 +20,7 @@ namespace {
 constexpr std::int64_t kAlignment = 64;
 constexpr std::int64_t kHash = 8, kBegin = 16;  // end of the hash, begin of the head
 constexpr std::int64_t kPiece = 256 << 10;      // stays in a core's cache
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 40;
 constexpr const char* kWhere = "the copy of a shard";
 
 [[noreturn]] void refuse(const std::string& cause) {
@@ -31,56 +33,14 @@ std::span<const std::byte> span_of(const void* data, std::int64_t bytes) {
   return {static_cast<const std::byte*>(data), static_cast<std::size_t>(bytes)};
 }
 
-// Of pieces that pass by in order.
-class PieceHash {
- public:
-  void add(const void* piece, std::int64_t bytes) { pieces_.push_back(xxh3(span_of(piece, bytes))); }
-  std::uint64_t value() const { return xxh3(std::as_bytes(std::span(pieces_))); }
-
- private:
-  std::vector<std::uint64_t> pieces_;
-};
-
-// Of what comes behind the hash itself.
-std::uint64_t hash_of(const at::Tensor& bytes) {
-  const auto* data = static_cast<const char*>(bytes.const_data_ptr());
-  PieceHash hash;
-  for (std::int64_t at = kHash; at < bytes.numel(); at += kPiece)
-    hash.add(data + at, std::min(kPiece, bytes.numel() - at));
-  return hash.value();
-}
-
-// Bytes of an element; 0 for a type of which no copy is kept.
-std::int64_t width_of(int dtype) {
-  switch (static_cast<at::ScalarType>(dtype)) {
-    case at::kByte:
-    case at::kChar:
-    case at::kShort:
-    case at::kInt:
-    case at::kLong:
-    case at::kHalf:
-    case at::kFloat:
-    case at::kDouble:
-    case at::kBool:
-    case at::kBFloat16: return static_cast<std::int64_t>(c10::elementSize(static_cast<at::ScalarType>(dtype)));
-    default: return 0;
-  }
-}
-
 // JSON's numbers, in their range: nlohmann cuts off what does not fit.
 template <class Number>
 Number number(const nlohmann::json& value, const char* name) {
-  if (!value.is_number_integer()) refuse(std::string("'") + name + "' is no whole number");
-  if constexpr (std::is_unsigned_v<Number>) {
-    if (!value.is_number_unsigned()) refuse(std::string("'") + name + "' is negative");
-    return value.get<Number>();
-  } else {
-    const bool fits =
-        !value.is_number_unsigned() || value.get<std::uint64_t>() <= static_cast<std::uint64_t>(INT64_MAX);
-    const auto wide = value.get<std::int64_t>();
-    if (!fits || !std::in_range<Number>(wide)) refuse(std::string("'") + name + "' is out of range");
-    return static_cast<Number>(wide);
-  }
+  const bool fits = value.is_number_unsigned()
+                        ? std::in_range<Number>(value.get<std::uint64_t>())
+                        : value.is_number_integer() && std::in_range<Number>(value.get<std::int64_t>());
+  if (!fits) refuse(std::string("'") + name + "' is no whole number in its range");
+  return value.get<Number>();
 }
 
 const nlohmann::json& field(const nlohmann::json& object, const char* name) {
@@ -106,28 +66,21 @@ void read_head(ShardCopy& copy, std::string_view head, const at::Tensor& data) {
   std::set<std::string> names;
   std::int64_t end = 0;
   for (const auto& entry : entries) {
-    if (!entry.is_array() || entry.size() != 4 || !entry[2].is_array())
-      refuse("an entry of 'tensors' is not [name, type, sizes, offset]");
-    const auto name = text_of(entry[0], "name");
+    if (!entry.is_array() || entry.size() != 3 || !entry[2].is_array())
+      refuse("an entry of 'tensors' is not [name, type, sizes]");
+    const auto name = text_of(entry[0], "name"), type = text_of(entry[1], "type");
     if (!names.insert(name).second) refuse("tensor '" + name + "' comes twice");
-    const auto dtype = number<int>(entry[1], "type");
-    const auto width = width_of(dtype);
-    if (width == 0) refuse("a tensor of type " + std::to_string(dtype));
+    const auto dtype = scalar_type_of(type);
+    if (!dtype) refuse("tensor " + printable(name) + " is of an unknown type, " + printable(type));
     std::vector<std::int64_t> sizes;
-    std::int64_t length = width;
-    for (const auto& entry_size : entry[2]) {
-      const auto size = number<std::int64_t>(entry_size, "size");
-      if (size < 0 || sizes.size() >= 64) refuse("tensor '" + name + "' has no such shape");
-      sizes.push_back(size);
-      if (__builtin_mul_overflow(length, size, &length))
-        refuse("tensor '" + name + "' has more elements than there can be");
-    }
-    const auto begin = number<std::int64_t>(entry[3], "offset");
-    if (begin != end)
-      refuse("tensor '" + name + "' begins at " + std::to_string(begin) + ", not at " + std::to_string(end));
-    if (length > data.numel() - begin) refuse("tensor '" + name + "' reaches beyond the end");
-    copy.tensors.emplace_back(name, data.narrow(0, begin, length).view(static_cast<at::ScalarType>(dtype)).view(sizes));
-    end = std::min(begin + aligned(length), data.numel());
+    for (const auto& size : entry[2]) sizes.push_back(number<std::int64_t>(size, "size"));
+    const auto width = c10::elementSize(*dtype);
+    const auto numel = sizes.size() > SafetensorsFile::kMaxDimensions ? std::nullopt : checked_numel(sizes, width);
+    if (!numel) refuse("tensor '" + name + "' has no such shape, or more elements than there can be");
+    const auto length = *numel * static_cast<std::int64_t>(width);
+    if (length > data.numel() - end) refuse("tensor '" + name + "' reaches beyond the end");
+    copy.tensors.emplace_back(name, data.narrow(0, end, length).view(*dtype).view(sizes));
+    end = std::min(end + aligned(length), data.numel());
   }
   if (end != data.numel()) refuse(std::to_string(data.numel() - end) + " bytes belong to no tensor");
 }
@@ -154,7 +107,7 @@ std::pair<std::string_view, at::Tensor> cut(const at::Tensor& bytes) {
 
 std::string to_text(const std::vector<HeldShard>& held) {
   auto list = nlohmann::json::array();
-  for (const auto& copy : held) list.push_back({copy.generation, copy.step, copy.shard, copy.shards});
+  for (const auto& copy : held) list.push_back({copy.generation, copy.step, copy.shard, copy.shards, copy.bytes});
   return list.dump();
 }
 
@@ -163,9 +116,12 @@ std::vector<HeldShard> held_shards_of(std::string_view text) {
   if (!list.is_array()) refuse("what a rank has copies of is no list");
   std::vector<HeldShard> held;
   for (const auto& entry : list) {
-    if (!entry.is_array() || entry.size() != 4) refuse("what a rank has copies of is no list of four numbers each");
+    if (!entry.is_array() || entry.size() != 5) refuse("what a rank has copies of is no list of five numbers each");
     held.push_back({number<std::uint64_t>(entry[0], "generation"), number<std::int64_t>(entry[1], "step"),
-                    number<std::int32_t>(entry[2], "shard"), number<std::int32_t>(entry[3], "shards")});
+                    number<std::int32_t>(entry[2], "shard"), number<std::int32_t>(entry[3], "shards"),
+                    number<std::int64_t>(entry[4], "bytes")});
+    if (const auto bytes = held.back().bytes; bytes < 0 || bytes > kMostBytes)
+      refuse("a rank says that it has " + std::to_string(bytes) + " bytes");
   }
   return held;
 }
@@ -180,10 +136,10 @@ ShardPacker::ShardPacker(const HeldShard& held, const std::string& note, NamedTe
       return Error(ErrorCode::usage, kWhere, "tensor '" + name + "' " + cause,
                    "--snapshot_every 0 does without copies");
     };
-    if (width_of(static_cast<int>(tensor.scalar_type())) == 0)
-      throw cannot(std::string("is of type ") + c10::toString(tensor.scalar_type()));
+    const auto type = safetensors_dtype(tensor.scalar_type());
+    if (!type) throw cannot(std::string("is of type ") + c10::toString(tensor.scalar_type()));
     if (!names.insert(name).second) throw cannot("is there twice");
-    entries.push_back({name, static_cast<int>(tensor.scalar_type()), tensor.sizes().vec(), end});
+    entries.push_back({name, *type, tensor.sizes().vec()});
     end += aligned(static_cast<std::int64_t>(tensor.nbytes()));
   }
   head_ = nlohmann::json{{"generation", held.generation}, {"step", held.step}, {"shard", held.shard},
@@ -191,7 +147,7 @@ ShardPacker::ShardPacker(const HeldShard& held, const std::string& note, NamedTe
               .dump();
   // NOLINTNEXTLINE(cppcoreguidelines-prefer-member-initializer): of the head, which is made here
   begin_ = aligned(kBegin + static_cast<std::int64_t>(head_.size()));
-  bytes_ = begin_ + end;
+  held_.bytes = begin_ + end;
 }
 
 void ShardPacker::pack(const at::Tensor& memory) const {
@@ -214,40 +170,43 @@ void ShardPacker::pack(const at::Tensor& memory) const {
     }
   }
 
-  PieceHash hash;
+  Xxh3Stream hash;
   auto part = parts.begin();
-  for (std::int64_t at = kHash; at < bytes_; at += kPiece) {
-    const auto stop = std::min(at + kPiece, bytes_);
+  for (std::int64_t at = kHash; at < bytes(); at += kPiece) {
+    const auto stop = std::min(at + kPiece, bytes());
     while (part != parts.end() && part->end <= at) ++part;
     if (part != parts.end() && part->begin <= at && stop <= part->end) {
       const auto* source = part->source + (at - part->begin);
       copy_streaming(data + at, source, static_cast<std::size_t>(stop - at));
-      hash.add(source, stop - at);
+      hash.update(span_of(source, stop - at));
       continue;
     }
     for (auto next = part; next != parts.end() && next->begin < stop; ++next) {
       const auto from = std::max(at, next->begin), to = std::min(stop, next->end);
       if (from < to) std::memcpy(data + from, next->source + (from - next->begin), static_cast<std::size_t>(to - from));
     }
-    hash.add(data + at, stop - at);
+    hash.update(span_of(data + at, stop - at));
   }
-  const auto value = hash.value();
+  const auto value = hash.take();
   std::memcpy(data, &value, sizeof value);
 }
 
 at::Tensor ShardPacker::pack() const {
-  auto memory = at::empty({bytes_}, at::TensorOptions().dtype(at::kByte));
+  auto memory = at::empty({bytes()}, at::TensorOptions().dtype(at::kByte));
   pack(memory);
   return memory;
 }
 
 ShardCopy ShardCopy::unpack(at::Tensor bytes) {
   const auto [text, memory] = cut(bytes);
+  const auto* data = static_cast<const char*>(bytes.const_data_ptr());
   std::uint64_t stated = 0;
-  std::memcpy(&stated, static_cast<const char*>(bytes.const_data_ptr()), sizeof stated);
-  if (hash_of(bytes) != stated) refuse("its XXH3 is not the one that was taken when it was made");
+  std::memcpy(&stated, data, sizeof stated);
+  if (xxh3(span_of(data + kHash, bytes.numel() - kHash)) != stated)
+    refuse("its XXH3 is not the one that was taken when it was made");
   ShardCopy copy;
   read_head(copy, text, memory);
+  copy.held.bytes = bytes.numel();
   copy.bytes = std::move(bytes);
   return copy;
 }

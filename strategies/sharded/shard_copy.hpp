@@ -13,17 +13,17 @@ struct HeldShard {
   std::uint64_t generation = 0;  ///< whose cut of the state it is
   std::int64_t step = 0;         ///< steps done
   std::int32_t shard = 0, shards = 1;
+  std::int64_t bytes = 0;  ///< how many the copy has
 
   bool operator==(const HeldShard&) const = default;
 };
 
-/// As ranks tell each other what they hold. Throws Error(bad_data).
+/// As ranks tell each other what they hold: "[[GENERATION,STEP,SHARD,SHARDS,BYTES]]". Throws Error(bad_data).
 std::string to_text(const std::vector<HeldShard>& held);
 std::vector<HeldShard> held_shards_of(std::string_view text);
 
-/// Tensors end to end, with their names, and what they are a copy of. Its bytes are: a hash of all behind it (u64:
-/// XXH3-64 of the XXH3-64 of each 256 KiB), length of the head (u64), the head (JSON), the tensors in its order, each
-/// at 64 bytes.
+/// Tensors end to end, with their names, and what they are a copy of. Its bytes are: XXH3-64 of all behind it (u64),
+/// length of the head (u64), the head (JSON), the tensors in its order, each at 64 bytes.
 struct ShardCopy {
   HeldShard held;
   std::string note;      ///< the program's
@@ -41,7 +41,7 @@ class ShardPacker {
   ShardPacker(const HeldShard& held, const std::string& note, NamedTensors tensors);
 
   const HeldShard& held() const { return held_; }
-  std::int64_t bytes() const { return bytes_; }
+  std::int64_t bytes() const { return held_.bytes; }
   /// Fills `memory` (bytes(),) u8, at 64 bytes: one pass over the tensors, which hashes each piece while it is in the
   /// cache.
   void pack(const at::Tensor& memory) const;
@@ -52,7 +52,7 @@ class ShardPacker {
   HeldShard held_;
   NamedTensors tensors_;
   std::string head_;
-  std::int64_t begin_ = 0, bytes_ = 0;  // of the first tensor; of all
+  std::int64_t begin_ = 0;  // of the first tensor
 };
 
 }  // namespace troupe

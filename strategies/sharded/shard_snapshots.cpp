@@ -3,7 +3,6 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <numeric>
 #include <tuple>
@@ -14,31 +13,7 @@
 namespace troupe {
 namespace {
 
-constexpr std::int64_t kMostBytes = std::int64_t{1} << 40;
 constexpr std::int64_t kPage = 4096;
-
-// Of a copy, as a rank says it.
-std::int64_t length_of(const std::string& text) {
-  std::int64_t length = -1;
-  const auto end = text.data() + text.size();
-  if (const auto [stop, error] = std::from_chars(text.data(), end, length);
-      error != std::errc() || stop != end || length < 0 || length > kMostBytes)
-    throw Error(ErrorCode::bad_data, "the copy of a shard",
-                "a rank says that it has '" + text.substr(0, 64) + "' bytes");
-  return length;
-}
-
-// What a rank says before an exchange: "BYTES [[GENERATION,STEP,SHARD,SHARDS]]".
-std::string announcement(const ShardPacker& own) { return std::to_string(own.bytes()) + " " + to_text({own.held()}); }
-
-std::pair<std::int64_t, HeldShard> announced(const std::string& text) {
-  const auto space = std::min(text.find(' '), text.size());
-  const auto held = held_shards_of(std::string_view(text).substr(space));
-  if (held.size() != 1)
-    throw Error(ErrorCode::bad_data, "the copy of a shard",
-                "a rank announces " + std::to_string(held.size()) + " at once");
-  return {length_of(text.substr(0, space)), held.front()};
-}
 
 at::Tensor bytes_of_length(std::int64_t bytes) { return at::empty({bytes}, at::TensorOptions().dtype(at::kByte)); }
 
@@ -77,23 +52,24 @@ int buddy_shift(const std::vector<std::string>& hosts) {
 
 void ShardSnapshots::exchange(const ShardPacker& own, const std::vector<std::string>& hosts,
                               Communicator& communicator) {
-  std::vector<std::int64_t> lengths;
   std::vector<HeldShard> shards;
-  for (const auto& text : communicator.all_gather_bytes(announcement(own), "snapshot")) {
-    const auto [length, shard] = announced(text);
-    lengths.push_back(length);
-    shards.push_back(shard);
+  for (const auto& text : communicator.all_gather_bytes(to_text({own.held()}), "snapshot")) {
+    const auto announced = held_shards_of(text);
+    if (announced.size() != 1)
+      throw Error(ErrorCode::bad_data, "the copy of a shard",
+                  "a rank announces " + std::to_string(announced.size()) + " at once");
+    shards.push_back(announced.front());
   }
   const auto kept = copies_.size();
-  if (const auto* room = room_for(own.held().generation, lengths, communicator)) {
-    const auto place = [&](std::size_t r) { return (*room)[r].narrow(0, 0, lengths[r]); };
+  if (const auto* room = room_for(own.held().generation, shards, communicator)) {
+    const auto place = [&](std::size_t r) { return (*room)[r].narrow(0, 0, shards[r].bytes); };
     own.pack(place(static_cast<std::size_t>(communicator.rank())));
     fault_point("snapshot", own.held().step);
     communicator.barrier("snapshot");  // a rank that comes out knows that all have packed theirs
     for (std::size_t r = 0; r < shards.size(); ++r) copies_.push_back({shards[r], place(r)});
     turn_ = 1 - turn_;
   } else {
-    give_to_buddy(own, hosts, lengths, communicator);
+    give_to_buddy(own, hosts, shards, communicator);
     fault_point("snapshot", own.held().step);
     communicator.barrier("snapshot");  // a rank that comes out knows that all have theirs
   }
@@ -101,19 +77,20 @@ void ShardSnapshots::exchange(const ShardPacker& own, const std::vector<std::str
 }
 
 // Where the next set goes; nothing where the ranks have no memory in common. All decide alike, by what all have said.
-const ShardSnapshots::Room* ShardSnapshots::room_for(std::uint64_t generation, const std::vector<std::int64_t>& lengths,
+const ShardSnapshots::Room* ShardSnapshots::room_for(std::uint64_t generation, const std::vector<HeldShard>& shards,
                                                      Communicator& communicator) {
   if (communicator.world_size() == 1 || !communicator.device().is_cpu()) return nullptr;
   if (generation != generation_) rooms_ = {};  // other ranks; copies keep the memory that they lie in
   generation_ = generation;
   auto& room = rooms_[turn_];
-  const bool fits = std::equal(lengths.begin(), lengths.end(), room.begin(), room.end(),
-                               [](std::int64_t length, const at::Tensor& memory) { return length <= memory.numel(); });
+  const bool fits =
+      std::equal(shards.begin(), shards.end(), room.begin(), room.end(),
+                 [](const HeldShard& shard, const at::Tensor& memory) { return shard.bytes <= memory.numel(); });
   if (!fits) {
     room.clear();
-    for (const auto length : lengths) {  // one by one: nobody waits for more than one shard's pages
+    for (const auto& shard : shards) {  // one by one: nobody waits for more than one shard's pages
       const auto memory =
-          communicator.allocate_shared((length / kPage + 2) * kPage, at::kByte);  // the note in a copy may grow
+          communicator.allocate_shared((shard.bytes / kPage + 2) * kPage, at::kByte);  // the note in a copy may grow
       if (!memory.defined()) return nullptr;
       room.push_back(memory);
     }
@@ -122,13 +99,13 @@ const ShardSnapshots::Room* ShardSnapshots::room_for(std::uint64_t generation, c
 }
 
 void ShardSnapshots::give_to_buddy(const ShardPacker& own, const std::vector<std::string>& hosts,
-                                   const std::vector<std::int64_t>& lengths, Communicator& communicator) {
+                                   const std::vector<HeldShard>& shards, Communicator& communicator) {
   const int n = communicator.world_size(), rank = communicator.rank(), shift = buddy_shift(hosts);
   const auto mine = own.pack();
   copies_.push_back({own.held(), mine});
   if (shift == 0) return;
   const int buddy = (rank + shift) % n, ward = (rank - shift + n) % n;
-  auto theirs = bytes_of_length(lengths[static_cast<std::size_t>(ward)]);
+  auto theirs = bytes_of_length(shards[static_cast<std::size_t>(ward)].bytes);
   // Along each ring of buddies the ranks are numbered; the even ones send first.
   const auto ring = [&] {
     int steps = 0;
@@ -142,41 +119,38 @@ void ShardSnapshots::give_to_buddy(const ShardPacker& own, const std::vector<std
   copies_.push_back({held, std::move(theirs)});
 }
 
-std::optional<RestorePlan> ShardSnapshots::restore(Communicator& communicator,
-                                                   const std::function<void(const ShardCopy&)>& place) {
+RestorePlan ShardSnapshots::restore(Communicator& communicator, const std::function<void(const ShardCopy&)>& place) {
   std::vector<HeldShard> mine;
   for (const auto& copy : copies_) mine.push_back(copy.held);
   std::vector<std::vector<HeldShard>> held;
   for (const auto& text : communicator.all_gather_bytes(to_text(mine), "snapshots"))
     held.push_back(held_shards_of(text));
-  auto plan = plan_restore(held);
-  if (!plan) return plan;
+  const auto plan = plan_restore(held);
+  if (!plan) {
+    throw Error(ErrorCode::state_lost, "recovery",
+                "a lost rank took its shard of the state with it, and no other rank has a copy",
+                "start again with --resume auto; snapshot_every keeps copies");
+  }
   for (std::size_t shard = 0; shard < plan->holders.size(); ++shard) {
     const int holder = plan->holders[shard];
-    const HeldShard wanted{plan->generation, plan->step, static_cast<std::int32_t>(shard),
-                           static_cast<std::int32_t>(plan->holders.size())};
-    const auto found =
-        std::find_if(copies_.begin(), copies_.end(), [&](const auto& copy) { return copy.held == wanted; });
-    const auto length = length_of(communicator.broadcast_bytes(
-        communicator.rank() == holder ? std::to_string(found->bytes.numel()) : "", holder, "snapshot"));
-    auto bytes = communicator.rank() == holder ? found->bytes : bytes_of_length(length);
+    const auto& theirs = held[static_cast<std::size_t>(holder)];
+    const auto wanted = std::find_if(theirs.begin(), theirs.end(), [&](const auto& copy) {
+      return copy.generation == plan->generation && copy.step == plan->step &&
+             copy.shard == static_cast<std::int32_t>(shard) &&
+             copy.shards == static_cast<std::int32_t>(plan->holders.size());
+    });
+    auto bytes = communicator.rank() == holder ? copies_[static_cast<std::size_t>(wanted - theirs.begin())].bytes
+                                               : bytes_of_length(wanted->bytes);
     communicator.broadcast(bytes, holder, "snapshot");
     const auto copy = ShardCopy::unpack(std::move(bytes));
-    if (copy.held != wanted) {
+    if (copy.held != *wanted) {
       throw Error(
           ErrorCode::bad_data, "the copy of a shard",
-          "rank " + std::to_string(holder) + " has " + to_text({copy.held}) + " where it said " + to_text({wanted}));
+          "rank " + std::to_string(holder) + " has " + to_text({copy.held}) + " where it said " + to_text({*wanted}));
     }
     place(copy);
   }
-  return plan;
-}
-
-void ShardSnapshots::restore_all(Communicator& communicator, const std::function<void(const ShardCopy&)>& place) {
-  if (restore(communicator, place)) return;
-  throw Error(ErrorCode::state_lost, "recovery",
-              "a lost rank took its shard of the state with it, and no other rank has a copy",
-              "start again with --resume auto; snapshot_every keeps copies");
+  return *plan;
 }
 
 }  // namespace troupe

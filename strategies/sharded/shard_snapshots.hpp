@@ -35,10 +35,9 @@ class ShardSnapshots {
   /// Collective over `communicator`. Puts the copy of this rank's shard where another rank has it, too.
   void exchange(const ShardPacker& own, const std::vector<std::string>& hosts, Communicator& communicator);
   /// Collective over `communicator`, of the ranks that are left and those that are new: every shard of the newest whole
-  /// set, one after the other, is brought to all and handed to `place`. Nothing if there is no whole set.
-  std::optional<RestorePlan> restore(Communicator& communicator, const std::function<void(const ShardCopy&)>& place);
-  /// As restore. Throws Error(state_lost) if there is no whole set.
-  void restore_all(Communicator& communicator, const std::function<void(const ShardCopy&)>& place);
+  /// set, one after the other, is brought to all and handed to `place`. Throws Error(state_lost) if there is no whole
+  /// set.
+  RestorePlan restore(Communicator& communicator, const std::function<void(const ShardCopy&)>& place);
 
  private:
   struct Kept {
@@ -47,9 +46,9 @@ class ShardSnapshots {
   };
   using Room = std::vector<at::Tensor>;  // by rank: the memory for its copy, which all ranks share
 
-  const Room* room_for(std::uint64_t generation, const std::vector<std::int64_t>& lengths, Communicator& communicator);
+  const Room* room_for(std::uint64_t generation, const std::vector<HeldShard>& shards, Communicator& communicator);
   void give_to_buddy(const ShardPacker& own, const std::vector<std::string>& hosts,
-                     const std::vector<std::int64_t>& lengths, Communicator& communicator);
+                     const std::vector<HeldShard>& shards, Communicator& communicator);
 
   std::vector<Kept> copies_;
   std::array<Room, 2> rooms_;  // taken in turns, so that the set before stays

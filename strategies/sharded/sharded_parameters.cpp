@@ -54,8 +54,10 @@ ShardedParameters::ShardedParameters(std::vector<Parameter> parameters, ShardPla
       values.narrow(0, slot.offset, slot.numel).as_strided(parameter.sizes, parameter.strides).copy_(parameter.tensor);
     }
     place(f, options);
-    load(f, values, world);
+    broadcast_tensors({{plan_.units[static_cast<std::size_t>(flat.plan->unit)], values}}, world, "parameters");
+    flat.master.copy_(values.narrow(0, group_->rank() * flat.plan->shard_numel, flat.plan->shard_numel));
   }
+  if (options.keep_values) publish();
   make_slices();
 }
 
@@ -131,23 +133,6 @@ void ShardedParameters::publish() {
     meets = meets || flat.residence == Residence::mapped;
   }
   if (meets) group_->barrier("parameters");  // nobody reads before all owners have written
-}
-
-void ShardedParameters::load(std::size_t f, const at::Tensor& values, Communicator& world) {
-  torch::NoGradGuard no_grad;
-  auto& flat = flats_[f];
-  auto whole = values.defined()
-                   ? values
-                   : at::zeros({flat.plan->numel}, at::TensorOptions().dtype(flat.plan->dtype).device(device()));
-  broadcast_tensors({{plan_.units[static_cast<std::size_t>(flat.plan->unit)], whole}}, world, "parameters");
-  flat.master.copy_(whole.narrow(0, group_->rank() * flat.plan->shard_numel, flat.plan->shard_numel));
-  if (flat.residence == Residence::gathered) return;
-  if (flat.residence == Residence::replica) {
-    flat.whole.copy_(whole);
-  } else {
-    flat.whole.narrow(0, group_->rank() * flat.plan->shard_numel, flat.plan->shard_numel).copy_(flat.master);
-    group_->barrier("parameters");
-  }
 }
 
 void ShardedParameters::put(std::size_t f, at::Tensor memory) {

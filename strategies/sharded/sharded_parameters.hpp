@@ -97,9 +97,6 @@ class ShardedParameters {
 
   /// Collective: the masters' new values become what forward sees, on all ranks.
   void publish();
-  /// Collective: whole values of one flat from rank 0 of `world` (defined there, in the master's dtype) into masters
-  /// and wholes.
-  void load(std::size_t flat, const at::Tensor& values, Communicator& world);
 
   /// Zeros for what goes with a master, and lies where masters lie: (numel,).
   at::Tensor shard_memory(std::int64_t numel, at::ScalarType dtype) const;
@@ -114,7 +111,6 @@ class ShardedParameters {
   c10::Device device() const noexcept { return group_->device(); }  ///< of wholes
   bool offloads() const noexcept { return offloads_; }              ///< masters lie elsewhere
   Communicator& group() noexcept { return *group_; }
-  std::shared_ptr<Communicator> shared_group() const noexcept { return group_; }
 
  private:
   void place(std::size_t flat, const Options& options);

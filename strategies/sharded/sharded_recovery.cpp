@@ -55,7 +55,7 @@ void ShardedStrategy::restore() {
   torch::NoGradGuard no_grad;
   restored_moments_.clear();
   restored_.reset();
-  snapshots_.restore_all(*context_.program_communicator, [this](const ShardCopy& copy) {
+  snapshots_.restore(*context_.program_communicator, [this](const ShardCopy& copy) {
     restored_ = {copy.held.step, copy.note};
     place_copy(copy.held.shard, copy);
   });

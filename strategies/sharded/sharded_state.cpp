@@ -9,50 +9,10 @@
 namespace troupe {
 namespace {
 
-/// One kind of state of the optimizer, of all parameters that have it: exp_avg, step ...
-struct SlotKind {
-  bool is_scalar = false;
-  int dtype = 0;
-  std::map<std::string, double> scalars;  // by parameter
-  std::vector<std::string> parameters;    // that have it, sorted
-
-  friend void to_json(nlohmann::json& json, const SlotKind& kind) {
-    json = {
-        {"scalar", kind.is_scalar}, {"dtype", kind.dtype}, {"scalars", kind.scalars}, {"parameters", kind.parameters}};
-  }
-  friend void from_json(const nlohmann::json& json, SlotKind& kind) {
-    json.at("scalar").get_to(kind.is_scalar);
-    json.at("dtype").get_to(kind.dtype);
-    json.at("scalars").get_to(kind.scalars);
-    json.at("parameters").get_to(kind.parameters);
-  }
-};
-
-using SlotKinds = std::map<std::string, SlotKind>;
-
 std::pair<std::string, std::string> parameter_and_slot(const std::string& name) {
   const auto dot = name.rfind('.');
   if (dot == std::string::npos) throw Error(ErrorCode::mismatch, "optimizer state", name + " names no parameter");
   return {name.substr(0, dot), name.substr(dot + 1)};
-}
-
-void note(SlotKinds& kinds, const std::string& name, const at::Tensor& value) {
-  const auto [parameter, slot] = parameter_and_slot(name);
-  auto& kind = kinds[slot];
-  kind.is_scalar = value.dim() == 0;
-  kind.dtype = static_cast<int>(value.scalar_type());
-  if (kind.is_scalar) kind.scalars[parameter] = value.item<double>();
-  kind.parameters.push_back(parameter);
-}
-
-void merge(SlotKinds& into, const SlotKinds& from) {
-  for (const auto& [slot, kind] : from) {
-    auto& known = into[slot];
-    known.is_scalar = kind.is_scalar;
-    known.dtype = kind.dtype;
-    known.scalars.insert(kind.scalars.begin(), kind.scalars.end());
-    known.parameters.insert(known.parameters.end(), kind.parameters.begin(), kind.parameters.end());
-  }
 }
 
 FlatRows rows_of(const ShardedParameters::Parameter& parameter) { return {parameter.sizes, parameter.strides}; }
@@ -124,20 +84,29 @@ class Fringes {
 
 }  // namespace
 
+std::map<std::string, at::ScalarType> moment_types(Optimizer& optimizer, Communicator& group) {
+  std::map<std::string, int> mine;
+  for (const auto& [name, value] : optimizer.state()) {
+    (void)parameter_and_slot(name);  // or it is refused
+    if (value.dim() > 0) mine[name] = static_cast<int>(value.scalar_type());
+  }
+  std::map<std::string, at::ScalarType> all;
+  for (const auto& text : group.all_gather_bytes(nlohmann::json(mine).dump(), "optimizer state")) {
+    for (const auto& [name, type] : nlohmann::json::parse(text).get<std::map<std::string, int>>())
+      all[name] = static_cast<at::ScalarType>(type);
+  }
+  return all;
+}
+
 std::vector<TensorPart> ShardedStrategy::state_parts(Optimizer& optimizer, int rank, int world_size) {
   torch::NoGradGuard no_grad;
   shard_optimizer(optimizer);
   const auto& parameters = parameters_->parameters();
   const auto& flats = parameters_->flats();
 
-  SlotKinds mine, all;
   const auto local = optimizer.state();
   const std::map<std::string, at::Tensor> by_name(local.begin(), local.end());
-  for (const auto& [name, value] : local) note(mine, name, value);
-  for (const auto& text : group_->all_gather_bytes(nlohmann::json(mine).dump(), "optimizer state"))
-    merge(all, nlohmann::json::parse(text).get<SlotKinds>());
-  std::map<std::string, std::set<std::string>> having;  // parameters, by kind
-  for (const auto& [slot, kind] : all) having[slot] = {kind.parameters.begin(), kind.parameters.end()};
+  const auto types = moment_types(optimizer, *group_);
   // A shared parameter is there under all of its names, as where nothing is sharded.
   std::map<std::string, std::vector<std::string>> names;
   for (const auto& item : model_->named_parameters()) {
@@ -150,16 +119,13 @@ std::vector<TensorPart> ShardedStrategy::state_parts(Optimizer& optimizer, int r
     if (static_cast<int>(f) % replicas != replica) continue;  // another group writes it
     const auto& plan = *flats[f].plan;
     std::vector<FlatState> states{{"model.", "", flats[f].master}};
-    for (const auto& [slot, kind] : all) {
-      if (kind.is_scalar) continue;
-      const auto has = [&, &slot = slot](const FlatSlot& s) {
-        return having[slot].count(parameters[static_cast<std::size_t>(s.parameter)].name) != 0;
-      };
-      if (std::none_of(plan.slots.begin(), plan.slots.end(), has)) continue;
-      states.push_back(
-          {"optimizer.", "." + slot,
-           at::zeros({plan.shard_numel}, at::TensorOptions().dtype(static_cast<at::ScalarType>(kind.dtype)))});
+    std::map<std::string, at::ScalarType> kinds;  // exp_avg ...: what any of its parameters has
+    for (const auto& slot : plan.slots) {
+      for (const auto& [name, type] : entries_of(types, parameters[static_cast<std::size_t>(slot.parameter)].name))
+        kinds.emplace(parameter_and_slot(name).second, type);
     }
+    for (const auto& [slot, type] : kinds)
+      states.push_back({"optimizer.", "." + slot, at::zeros({plan.shard_numel}, at::TensorOptions().dtype(type))});
     // A shard of a moment is not one tensor: only its leading elements are needed as one.
     const auto lead = leading(plan, parameters, group_->rank());
     for (const auto& slice : parameters_->slices()) {
@@ -199,9 +165,8 @@ std::vector<TensorPart> ShardedStrategy::state_parts(Optimizer& optimizer, int r
         }
       }
       if (slice.place.begin > 0) continue;
-      for (const auto& [slot, kind] : all) {
-        if (const auto found = by_name.find(parameter.name + "." + slot); kind.is_scalar && found != by_name.end())
-          parts.push_back(whole_part("optimizer." + found->first, found->second));
+      for (const auto& [name, value] : entries_of(by_name, parameter.name)) {
+        if (value.dim() == 0) parts.push_back(whole_part("optimizer." + name, value));
       }
     }
   }

@@ -203,7 +203,7 @@ void ShardedStrategy::hook_units(const std::vector<Unit>& units) {
   options.keep_units = mode_.keeps_units;
   options.input_dtype = dtype_of("param_dtype", context_.options.param_dtype);
   if (!gathers_ && options.input_dtype == at::ScalarType::Undefined) return;
-  hooks_ = std::make_unique<UnitHooks>(gathers_, options);
+  hooks_ = std::make_unique<UnitHooks>(gathers_, options, units.size());
   for (std::size_t u = 0; u < units.size(); ++u) {
     if (units[u].block != nullptr) hooks_->add(*units[u].block, static_cast<std::int32_t>(u));
   }

@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <ranges>
 #include <set>
 #include <string>
 #include <utility>
@@ -159,6 +160,15 @@ class ShardedStrategy final : public Strategy,
   bool reduces_ = true, last_ = true;
   bool rebuild_pending_ = false;
 };
+
+/// Which moments the ranks of a group have, by name, but for scalars. Collective.
+std::map<std::string, at::ScalarType> moment_types(Optimizer& optimizer, Communicator& group);
+
+/// Those of `map`, by name, that belong to a parameter: its name, a dot, and something.
+template <class Map>
+auto entries_of(const Map& map, const std::string& parameter) {
+  return std::ranges::subrange(map.lower_bound(parameter + "."), map.lower_bound(parameter + "/"));  // the next one
+}
 
 /// Makes `zero1`, `zero2` and `fsdp` known to make_strategy.
 void register_sharded();

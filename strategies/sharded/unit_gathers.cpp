@@ -2,21 +2,14 @@
 
 #include <algorithm>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "tensor_io/base/trace.hpp"
+#include "tensor_io/files/xxh3.hpp"
 #include "tensor_io/memory/memory_shortage.hpp"
 
 namespace troupe {
-namespace {
-
-std::int64_t hash_of(const std::vector<std::int32_t>& units) {
-  std::uint64_t hash = 1469598103934665603ull;
-  for (const auto unit : units) hash = (hash ^ static_cast<std::uint64_t>(unit + 1)) * 1099511628211ull;
-  return static_cast<std::int64_t>(hash);
-}
-
-}  // namespace
 
 UnitGathers::UnitGathers(ShardedParameters& parameters, std::shared_ptr<Communicator> communicator, Options options)
     : parameters_(parameters),
@@ -75,7 +68,7 @@ void UnitGathers::run() {
     for (;;) {
       work_.wait(lock, [this] { return stop_ || can_work(); });
       if (stop_) return;
-      position_ < plan_.size() ? gather_next(lock) : round(lock);
+      position_ < plan_.size() ? (void)gather(plan_[position_++], lock) : round(lock);
     }
   } catch (const Error& error) {
     if (!lock.owns_lock()) lock.lock();
@@ -160,10 +153,9 @@ bool UnitGathers::gather(std::int32_t index, std::unique_lock<std::mutex>& lock)
   return true;
 }
 
-void UnitGathers::gather_next(std::unique_lock<std::mutex>& lock) { gather(plan_[position_++], lock); }
-
 void UnitGathers::round(std::unique_lock<std::mutex>& lock) {
-  const auto mine = at::tensor(std::vector<std::int64_t>{wanted_, ending_ ? 1 : 0, hash_of(asked_)}, at::kLong);
+  const auto asked = static_cast<std::int64_t>(xxh3(std::as_bytes(std::span(asked_))));
+  const auto mine = at::tensor(std::vector<std::int64_t>{wanted_, ending_ ? 1 : 0, asked}, at::kLong);
   auto all = at::empty({3 * communicator_->world_size()}, at::kLong);
   ++counts_.rounds;
   lock.unlock();

@@ -100,7 +100,6 @@ class UnitGathers {
   void run();
   bool can_work() const;
   void make_plan(bool all_alike);
-  void gather_next(std::unique_lock<std::mutex>& lock);
   void round(std::unique_lock<std::mutex>& lock);
   /// Takes part in gathering it, and keeps it unless it is there. Returns whether it is now there without having been
   /// asked for.

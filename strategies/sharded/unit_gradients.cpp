@@ -1,11 +1,10 @@
 #include "strategies/sharded/unit_gradients.hpp"
 
-#include <torch/csrc/autograd/function_hook.h>
-
 #include <algorithm>
 #include <atomic>
 #include <utility>
 
+#include "strategies/replicated/gradient_buckets.hpp"
 #include "tensor_io/device/device_kernels.hpp"
 #include "tensor_io/kernels/pack.hpp"
 
@@ -28,33 +27,14 @@ bool add_checked(const at::Tensor& view, const at::Tensor& gradient) {
   return is_finite(view);
 }
 
-// Into (2,) f64, on the device: the sum of squares, and how many elements are not finite.
-void check(const at::Tensor& values, const at::Tensor& result) {
-  if (values.scalar_type() != at::kDouble) return scale_and_check(values, 1, result);
-  result.select(0, 0).copy_(values.square().sum());  // the kernel has no f64
-  result.select(0, 1).copy_(values.isfinite().logical_not().sum());
-}
-
 }  // namespace
-
-class UnitGradients::Hook final : public torch::autograd::PostAccumulateGradHook {
- public:
-  Hook(std::weak_ptr<UnitGradients*> owner, std::size_t parameter) : owner_(std::move(owner)), parameter_(parameter) {}
-  void operator()(const torch::autograd::Variable&) override {
-    if (const auto owner = owner_.lock()) (*owner)->arrived(parameter_);
-  }
-
- private:
-  std::weak_ptr<UnitGradients*> owner_;
-  std::size_t parameter_;
-};
 
 // On the reducer's thread: the average over all ranks, this rank's shard of it, into the flat's gradient.
 class UnitGradients::Reduction final : public CommHook {
  public:
   struct Target {
     at::Tensor gradient;           // (shard_numel,) in the master's dtype, where the master is
-    at::Tensor checks;             // on a device: what `check` says of the gradient
+    at::Tensor checks;             // on a device: what check_gradient says of it
     at::Tensor scratch;            // (shard_numel,) in the reduce dtype, where the result can't go there at once
     GradientRing* ring = nullptr;  // where the whole gradient goes back to
   };
@@ -80,7 +60,7 @@ class UnitGradients::Reduction final : public CommHook {
       adds ? target.gradient.add_(result) : target.gradient.copy_(result);
       result = target.gradient;
     }
-    if (target.checks.defined()) check(result, target.checks);
+    if (target.checks.defined()) check_gradient(result, target.checks);
     if (target.ring == nullptr) return;
     target.ring->give_back(bucket.flat);
     bucket.flat = at::Tensor();
@@ -125,7 +105,7 @@ UnitGradients::UnitGradients(ShardedParameters& parameters, std::shared_ptr<Comm
           static_cast<std::int32_t>(f), slot.offset, slot.numel, false, false, false, false, {}};
       torch::autograd::impl::set_post_acc_grad_hooks(
           parameters_.parameters()[static_cast<std::size_t>(slot.parameter)].tensor,
-          std::make_unique<Hook>(alive_, static_cast<std::size_t>(slot.parameter)));
+          std::make_unique<GradientHook<UnitGradients>>(alive_, static_cast<std::size_t>(slot.parameter)));
     }
     auto& numel = largest[reduce_dtype(plan)];
     numel = std::max(numel, plan.numel);
@@ -143,8 +123,7 @@ UnitGradients::UnitGradients(ShardedParameters& parameters, std::shared_ptr<Comm
     parameters_.set_gradient(f, gradient.defined() ? gradient : parameters_.shard_memory(plan.shard_numel, plan.dtype));
   }
   if (!options_.keep_whole) {
-    for (const auto& [dtype, numel] : largest)
-      rings_[dtype] = std::make_unique<GradientRing>(*group, options_.buffers, numel, dtype, options_.patience);
+    for (const auto& [dtype, numel] : largest) rings_[dtype] = std::make_unique<GradientRing>(*group, numel, dtype);
   }
   if (!parameters_.device().is_cpu() && !order_.empty()) {
     checks_ = at::zeros({static_cast<std::int64_t>(order_.size()), 2},
@@ -397,12 +376,6 @@ std::int64_t UnitGradients::buffer_bytes() const {
   }
   for (const auto& [dtype, ring] : rings_) bytes += ring->bytes();
   return bytes;
-}
-
-int UnitGradients::extra_buffers() const {
-  int extra = 0;
-  for (const auto& [dtype, ring] : rings_) extra += ring->extra();
-  return extra;
 }
 
 }  // namespace troupe

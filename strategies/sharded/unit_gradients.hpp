@@ -30,9 +30,7 @@ class UnitGradients {
   struct Options {
     bool keep_whole = false;         ///< whole gradients stay in memory: micro-batches add up there
     bool every_micro_batch = false;  ///< reduce after each micro-batch and add up shards: less memory, more traffic
-    int buffers = 2;                 ///< that go round, where whole gradients don't stay
     at::ScalarType reduce_dtype = at::ScalarType::Undefined;  ///< Undefined: the parameters' own
-    std::chrono::milliseconds patience{2000};                 ///< for a buffer, before an extra one is made
   };
   using FlatFull = std::function<void(std::int32_t position)>;
   using Flats = std::vector<std::int32_t>;
@@ -74,7 +72,6 @@ class UnitGradients {
   std::int32_t not_finite_parameter() const noexcept { return not_finite_; }
   /// Parameters used on any rank have their reduced slice as gradient, the others none.
   void set_gradients(const std::vector<bool>& used_anywhere);
-  int extra_buffers() const;
   /// Of whole gradients: those that go round, those that stay, and earlier micro-batches'.
   std::int64_t buffer_bytes() const;
 
@@ -95,7 +92,6 @@ class UnitGradients {
     std::int32_t position = -1;
     std::int32_t pending = 0;
   };
-  class Hook;
   class Reduction;
 
   at::ScalarType reduce_dtype(const FlatParameter& flat) const;

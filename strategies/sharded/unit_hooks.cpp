@@ -9,11 +9,6 @@ struct UnitHooks::State {
   std::vector<int> backwards;    // by unit: calls whose backward is still to come
   std::int32_t last = -1;        // unit whose forward ended last in this forward ...
   std::int32_t usual_last = -1;  // ... and in the one before
-
-  void make_room(std::int32_t unit) {
-    const auto units = static_cast<std::size_t>(unit) + 1;
-    if (calls.size() < units) calls.resize(units), backwards.resize(units);
-  }
 };
 
 class UnitHooks::Hook final : public BlockHook {
@@ -61,9 +56,12 @@ class UnitHooks::Hook final : public BlockHook {
   std::int32_t unit_;
 };
 
-UnitHooks::UnitHooks(std::shared_ptr<UnitGathers> gathers, Options options) : state_(std::make_shared<State>()) {
+UnitHooks::UnitHooks(std::shared_ptr<UnitGathers> gathers, Options options, std::size_t units)
+    : state_(std::make_shared<State>()) {
   state_->gathers = std::move(gathers);
   state_->options = options;
+  state_->calls.resize(units);
+  state_->backwards.resize(units);
 }
 
 UnitHooks::~UnitHooks() {
@@ -74,7 +72,6 @@ UnitHooks::~UnitHooks() {
 }
 
 void UnitHooks::add(BlockCalls& block, std::int32_t unit) {
-  state_->make_room(unit);
   auto hook = std::make_shared<Hook>(state_, unit);
   block.add_hook(hook);
   hooks_.push_back({block.block_module().shared_from_this(), {&block, std::move(hook)}});

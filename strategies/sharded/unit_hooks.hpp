@@ -22,11 +22,12 @@ class UnitHooks {
         at::ScalarType::Undefined;  ///< floating-point inputs of units are cast to it; Undefined: they are not
   };
   /// `gathers` may be nullptr: the parameters are always there.
-  UnitHooks(std::shared_ptr<UnitGathers> gathers, Options options);
+  UnitHooks(std::shared_ptr<UnitGathers> gathers, Options options, std::size_t units);
   ~UnitHooks();
   UnitHooks(const UnitHooks&) = delete;
   UnitHooks& operator=(const UnitHooks&) = delete;
 
+  /// `unit`: below the number of units.
   void add(BlockCalls& block, std::int32_t unit);
   /// The next forward is another micro-batch's, or another phase's.
   void end_backward();

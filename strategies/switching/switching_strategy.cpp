@@ -72,13 +72,6 @@ std::string SwitchingStrategy::describe() const {
   return text;
 }
 
-NamedTensors SwitchingStrategy::replicated_tensors() {
-  NamedTensors tensors;
-  for (const auto& item : model_->named_parameters()) tensors.emplace_back(item.key(), item.value().detach());
-  for (const auto& item : model_->named_buffers()) tensors.emplace_back(item.key(), item.value());
-  return tensors;
-}
-
 void SwitchingStrategy::attach(std::shared_ptr<torch::nn::Module> model) {
   model_ = std::move(model);
   const auto parameters = unique_parameters(*model_);  // as the strategies number them
@@ -113,12 +106,8 @@ void SwitchingStrategy::agree() {
   }
   if (most < 0)
     throw Error(ErrorCode::state_lost, "recovery", "no rank has the model", "start again with --resume auto");
-  if (context_.newcomer || most == switches_) {
-    switches_ = most;
-    phase_ = found;
-    return;
-  }
-  if (!staged_ && !trained_) {  // interrupted in a resume, which comes again
+  const bool resumes = !staged_ && !trained_;  // interrupted in it, and it comes again
+  if (context_.newcomer || most == switches_ || resumes) {
     switches_ = most;
     phase_ = found;
     return;

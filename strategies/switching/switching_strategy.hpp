@@ -31,7 +31,7 @@ class SwitchingStrategy final : public Strategy, public SavedState {
   std::string describe() const override;
   void attach(std::shared_ptr<torch::nn::Module> model) override;
   void rejoin(StrategyContext context) override;
-  NamedTensors replicated_tensors() override;
+  NamedTensors replicated_tensors() override { return inner_ ? inner_->replicated_tensors() : NamedTensors{}; }
   bool replicas_equal() const override { return inner_ ? inner_->replicas_equal() : phase_.strategy == "ddp"; }
   NamedTensors strategy_tensors() override { return inner_ ? inner_->strategy_tensors() : NamedTensors{}; }
   const std::vector<std::string>& parameter_names() const override { return names_; }

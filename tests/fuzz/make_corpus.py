@@ -142,13 +142,13 @@ def copy(head, data=b"", hash=b"\0" * 8, length=None):
 
 
 held = {"generation": 2, "step": 30, "shard": 1, "shards": 4, "note": "{}"}
-entry = lambda name="flat.0", dtype=6, sizes=(4,), offset=0: [name, dtype, list(sizes), offset]
+entry = lambda name="flat.0", dtype="F32", sizes=(4,): [name, dtype, list(sizes)]
 with_tensors = lambda *entries: {**held, "tensors": list(entries)}
-heads = [with_tensors(), with_tensors(entry()), with_tensors(entry(), entry("moment.0.0.exp_avg", offset=64)), with_tensors(entry(), entry()),
-         with_tensors(entry(offset=-64)), with_tensors(entry(offset=2**63 - 64)), with_tensors(entry(offset=2**64 - 64)), with_tensors(entry(sizes=[2**62, 4])),
+heads = [with_tensors(), with_tensors(entry()), with_tensors(entry(), entry("moment.0.0.exp_avg")), with_tensors(entry(), entry()),
+         with_tensors(entry(sizes=[2**63])), with_tensors(entry(sizes=[2**64])), with_tensors(entry(sizes=[2**62, 4])),
          with_tensors(entry(sizes=[4194305, 4194305, 211106198978564])), with_tensors(entry(sizes=[-1])), with_tensors(entry(sizes=[1] * 100)),
-         with_tensors(entry(dtype=99)), with_tensors(entry(dtype=-1)), with_tensors(entry(dtype=13)), with_tensors(entry(dtype=2**40)), with_tensors(entry("unknown.tensor")),
-         with_tensors(entry(sizes=[10**6])), with_tensors(entry(offset=32)), with_tensors([1, 2]), {**held, "shard": 7, "tensors": []}, {**held, "shards": -1, "tensors": []},
+         with_tensors(entry(dtype="C128")), with_tensors(entry(dtype="")), with_tensors(entry(dtype="F8_E4M3")), with_tensors(entry(dtype=6)), with_tensors(entry("unknown.tensor")),
+         with_tensors(entry(sizes=[10**6])), with_tensors(entry() + [0]), with_tensors([1, 2]), {**held, "shard": 7, "tensors": []}, {**held, "shards": -1, "tensors": []},
          {**held, "generation": -1, "tensors": []}, {**held, "step": 2**64, "tensors": []}, {**held, "note": 7, "tensors": []}, {**held, "tensors": {}}, held, [], 7, b"[" * 50_000,
          b'{"a":1,"a":2}', b"\xff\xfe", b""]
 for i, head in enumerate(heads):
@@ -158,7 +158,8 @@ for i, head in enumerate(heads):
         seed("state", f"head{i}-{behind}", bytes([1, behind]) + text)
 for i, data in enumerate([b"", bytes(15), bytes(16), copy(heads[0], length=2**64 - 1), copy(heads[0], length=2**63), copy(heads[0], length=10**6), copy(heads[1], bytes(64), b"\1" * 8)]):
     seed("state", f"bytes{i}", b"\0\0" + data)
-for i, text in enumerate(["[]", "[[2,30,1,4]]", "[[2,30,1,4],[2,30,1,4]]", "[[-2,30,1,4]]", "[[2,30,4294967296,4]]", "[[2,30,1]]", "[2,30,1,4]", "{}", "[[18446744073709551615,9223372036854775808,0,1]]", ""]):
+for i, text in enumerate(["[]", "[[2,30,1,4,640]]", "[[2,30,1,4,640],[2,30,1,4,640]]", "[[-2,30,1,4,640]]", "[[2,30,4294967296,4,640]]", "[[2,30,1,4]]", "[[2,30,1,4,-1]]", "[[2,30,1,4,1099511627777]]",
+                          "[2,30,1,4,640]", "{}", "[[18446744073709551615,9223372036854775808,0,1,640]]", ""]):
     seed("state", f"held{i}", b"\2\0" + text.encode())
 for i, text in enumerate(['{"strategy":{"a":"b"},"notes":{},"loss_scale":65536.0,"growth_tracker":3}', '{"strategy":{},"notes":{},"loss_scale":null,"growth_tracker":3}',
                           '{"strategy":[],"notes":{},"loss_scale":1,"growth_tracker":1e300}', '{"strategy":{"a":1},"notes":{},"loss_scale":1,"growth_tracker":1}', "{}", "[]", ""]):

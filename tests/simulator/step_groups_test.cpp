@@ -26,7 +26,7 @@ struct Part {
 };
 
 struct Group {
-  StepGroup now;
+  Membership now;
   std::map<int, Part> parts;                    // by slot
   std::map<std::int64_t, std::set<int>> voted;  // slots, by step
   std::map<std::int64_t, std::string> committed;
@@ -72,7 +72,7 @@ class TwoGroups {
   }
 
   void enter(Group& group, const Membership& next) {
-    group.now = StepGroup::of(next);
+    group.now = next;
     group.voted.clear();
     std::vector<std::string> given;
     for (auto& [slot, part] : group.parts) {
@@ -128,9 +128,9 @@ class TwoGroups {
     for (const auto& [slot, part] : group.parts) done = std::max(done, part.protocol.steps_done());
     group.committed.erase(group.committed.lower_bound(done), group.committed.end());  // by the dead alone
     MembershipQuestion question;
-    question.world_size = static_cast<int>(group.now.ranks.size());
+    question.world_size = group.now.world_size();
     question.current.generation = group.now.generation;
-    for (const auto& process : group.now.ranks) question.current.members.push_back({process, "host", false});
+    question.current.members = group.now.members;
     for (auto& [slot, part] : group.parts) {
       question.survivors.push_back(
           {{lives_[slot], "host", false}, part.protocol.interruption({ErrorCode::peer_lost, -1, {}, -1, {}, "", {}})});
@@ -138,9 +138,8 @@ class TwoGroups {
     question.candidates.push_back({lives_[dead.slot], "host", false});
     const auto answer = plan_membership(question);
     REQUIRE((answer.action == MembershipAnswer::Action::go));
-    const auto next = StepGroup::of(answer.next);
     for (auto& [slot, part] : group.parts) {
-      if (part.protocol.leave_for(next, true) == Rejoin::commit) commit(group, part, next.votes);
+      if (part.protocol.leave_for(answer.next, true) == Rejoin::commit) commit(group, part, answer.next.votes);
     }
     group.parts.emplace(dead.slot, Part(lives_[dead.slot]));
     enter(group, answer.next);

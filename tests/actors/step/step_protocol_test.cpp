@@ -8,10 +8,9 @@ namespace {
 
 ProcessId process(int slot) { return {slot, static_cast<std::uint64_t>(slot) + 1}; }
 
-StepGroup group(std::uint64_t generation, int ranks, std::int64_t resume_step, int newcomer = -1) {
-  StepGroup made{generation, {}, std::vector<bool>(static_cast<std::size_t>(ranks)), resume_step, 0, "votes"};
-  for (int r = 0; r < ranks; ++r) made.ranks.push_back(process(r));
-  if (newcomer >= 0) made.newcomers[static_cast<std::size_t>(newcomer)] = true;
+Membership group(std::uint64_t generation, int ranks, std::int64_t resume_step, int newcomer = -1) {
+  Membership made{generation, {}, resume_step, 0, "votes", {}};
+  for (int r = 0; r < ranks; ++r) made.members.push_back({process(r), "host", r == newcomer});
   return made;
 }
 
@@ -103,5 +102,6 @@ TEST_CASE("[L05] a generation forgets the votes of the one before, and knows wha
   CHECK(rank.task_due(1));
   CHECK_THROWS_WITH(rank.end_step(), Catch::Contains("a step's end is not due"));
   CHECK_THROWS_WITH(rank.join(group(2, 2, 2)), Catch::Contains("joining an earlier generation is not due"));
-  CHECK_THROWS_WITH(rank.join(StepGroup{3, {process(1)}, {false}, 2, 0, {}}), Catch::Contains("without this process"));
+  CHECK_THROWS_WITH(rank.join(Membership{3, {{process(1), "host", false}}, 2, 0, {}, {}}),
+                    Catch::Contains("without this process"));
 }
