@@ -1,9 +1,9 @@
 #include "strategies/mesh/mesh.hpp"
 
-#include <charconv>
 #include <map>
 
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/base/number_of.hpp"
 
 namespace troupe {
 namespace {
@@ -46,10 +46,9 @@ Mesh parse_mesh(std::string_view text, int ranks, std::string_view whole) {
     const std::string name(item.substr(0, equals));
     if (name != "dp" && name != "fsdp" && name != "tp" && name != "pp")
       throw mesh_refused("'" + given + "': '" + name + "' is none of dp, fsdp, tp, pp");
-    int size = 0;
     const auto number = equals == std::string_view::npos ? std::string_view() : item.substr(equals + 1);
-    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), size);
-    if (error != std::errc() || end != number.data() + number.size() || size < 1 || size > 32768)
+    const int size = number_of<int>(number).value_or(0);
+    if (size < 1 || size > 32768)
       throw mesh_refused("'" + given + "': " + name + " needs a number of ranks, at least 1, as in dp=2,pp=4");
     if (!sizes.emplace(name, size).second) throw mesh_refused("'" + given + "': " + name + " is there twice");
   }

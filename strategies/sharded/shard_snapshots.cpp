@@ -3,13 +3,13 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <numeric>
 #include <tuple>
 #include <utility>
 
 #include "tensor_io/base/fault_point.hpp"
+#include "tensor_io/base/number_of.hpp"
 
 namespace troupe {
 namespace {
@@ -19,10 +19,8 @@ constexpr std::int64_t kPage = 4096;
 
 // Of a copy, as a rank says it.
 std::int64_t length_of(const std::string& text) {
-  std::int64_t length = -1;
-  const auto end = text.data() + text.size();
-  if (const auto [stop, error] = std::from_chars(text.data(), end, length);
-      error != std::errc() || stop != end || length < 0 || length > kMostBytes)
+  const auto length = number_of<std::int64_t>(text).value_or(-1);
+  if (length < 0 || length > kMostBytes)
     throw Error(ErrorCode::bad_data, "the copy of a shard",
                 "a rank says that it has '" + text.substr(0, 64) + "' bytes");
   return length;
