@@ -1,11 +1,10 @@
 #include "strategies/replicated/model_sync.hpp"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <cmath>
 #include <cstring>
 #include <map>
+
+#include "tensor_io/files/xxh3.hpp"
 
 namespace troupe {
 
@@ -18,10 +17,9 @@ double norm_over_ranks(double own_squares, Communicator& communicator) {
 }
 
 void agree_on_layout(std::span<const ParameterLayout> layout, Communicator& communicator) {
-  const auto all = communicator.all_gather_bytes(serialize_layout(layout), "layout");
-  const auto reference = parse_layout(all[0]);
+  const auto all = communicator.all_gather_bytes(layout_text(layout), "layout");
   for (int r = 1; r < communicator.world_size(); ++r) {
-    const auto difference = layout_difference(reference, 0, parse_layout(all[static_cast<std::size_t>(r)]), r);
+    const auto difference = layout_difference(all[0], 0, all[static_cast<std::size_t>(r)], r);
     if (!difference.empty()) {
       throw Error(ErrorReport{ErrorCode::mismatch, r, "compute", -1, "distribute", difference,
                               "build the same model on every rank"});
@@ -31,8 +29,7 @@ void agree_on_layout(std::span<const ParameterLayout> layout, Communicator& comm
 
 void broadcast_tensors(const NamedTensors& tensors, Communicator& communicator, const char* what) {
   torch::NoGradGuard no_grad;
-  XXH3_state_t* state = XXH3_createState();
-  XXH3_64bits_reset(state);
+  Xxh3Stream stream;
   for (const auto& [name, tensor] : tensors) {
     auto flat = tensor.detach();
     const bool direct = flat.is_contiguous();
@@ -40,10 +37,9 @@ void broadcast_tensors(const NamedTensors& tensors, Communicator& communicator, 
     communicator.broadcast(flat.view(-1), 0, what);
     if (!direct) tensor.detach().copy_(flat);
     const auto bytes = flat.cpu();  // itself, where it is there
-    XXH3_64bits_update(state, bytes.data_ptr(), bytes.nbytes());
+    stream.update({static_cast<const std::byte*>(bytes.const_data_ptr()), bytes.nbytes()});
   }
-  const std::uint64_t hash = XXH3_64bits_digest(state);
-  XXH3_freeState(state);
+  const std::uint64_t hash = stream.take();
   const auto hashes = communicator.all_gather_bytes({reinterpret_cast<const char*>(&hash), sizeof hash}, what);
   for (int r = 1; r < communicator.world_size(); ++r) {
     if (hashes[static_cast<std::size_t>(r)] != hashes[0]) {
