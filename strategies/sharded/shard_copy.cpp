@@ -50,23 +50,6 @@ std::uint64_t hash_of(const at::Tensor& bytes) {
   return hash.value();
 }
 
-// Bytes of an element; 0 for a type of which no copy is kept.
-std::int64_t width_of(int dtype) {
-  switch (static_cast<at::ScalarType>(dtype)) {
-    case at::kByte:
-    case at::kChar:
-    case at::kShort:
-    case at::kInt:
-    case at::kLong:
-    case at::kHalf:
-    case at::kFloat:
-    case at::kDouble:
-    case at::kBool:
-    case at::kBFloat16: return static_cast<std::int64_t>(c10::elementSize(static_cast<at::ScalarType>(dtype)));
-    default: return 0;
-  }
-}
-
 // JSON's numbers, in their range: nlohmann cuts off what does not fit.
 template <class Number>
 Number number(const nlohmann::json& value, const char* name) {
@@ -111,10 +94,9 @@ void read_head(ShardCopy& copy, std::string_view head, const at::Tensor& data) {
     const auto name = text_of(entry[0], "name");
     if (!names.insert(name).second) refuse("tensor '" + name + "' comes twice");
     const auto dtype = number<int>(entry[1], "type");
-    const auto width = width_of(dtype);
-    if (width == 0) refuse("a tensor of type " + std::to_string(dtype));
+    if (!is_real(dtype)) refuse("a tensor of type " + std::to_string(dtype));
     std::vector<std::int64_t> sizes;
-    std::int64_t length = width;
+    auto length = static_cast<std::int64_t>(c10::elementSize(static_cast<at::ScalarType>(dtype)));
     for (const auto& entry_size : entry[2]) {
       const auto size = number<std::int64_t>(entry_size, "size");
       if (size < 0 || sizes.size() >= 64) refuse("tensor '" + name + "' has no such shape");
@@ -180,7 +162,7 @@ ShardPacker::ShardPacker(const HeldShard& held, const std::string& note, NamedTe
       return Error(ErrorCode::usage, kWhere, "tensor '" + name + "' " + cause,
                    "--snapshot_every 0 does without copies");
     };
-    if (width_of(static_cast<int>(tensor.scalar_type())) == 0)
+    if (!is_real(static_cast<int>(tensor.scalar_type())))
       throw cannot(std::string("is of type ") + c10::toString(tensor.scalar_type()));
     if (!names.insert(name).second) throw cannot("is there twice");
     entries.push_back({name, static_cast<int>(tensor.scalar_type()), tensor.sizes().vec(), end});
