@@ -73,6 +73,7 @@ std::vector<float*> ShmCommunicator::on_all_ranks(const at::Tensor& tensor) cons
     if (!own.holds(tensor.data_ptr(), tensor.nbytes())) continue;
     const auto offset = static_cast<std::byte*>(tensor.data_ptr()) - own.data();
     std::vector<float*> places;
+    places.reserve(window.size());
     for (const auto& segment : window) places.push_back(reinterpret_cast<float*>(segment->data() + offset));
     return places;
   }
