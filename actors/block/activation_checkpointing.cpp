@@ -3,12 +3,13 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <charconv>
 #include <utility>
 #include <vector>
 
 #include "actors/block/wrap_policy.hpp"
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/base/held_value.hpp"
+#include "tensor_io/base/number_of.hpp"
 #include "tensor_io/layers/forward_replay.hpp"
 #include "tensor_io/layers/saved_tensors.hpp"
 
@@ -17,12 +18,6 @@ namespace {
 
 /// A checkpointed forward or recompute is under way on this thread: what is called in it belongs to it.
 thread_local bool inside_frame = false;
-
-struct InsideFrame {
-  InsideFrame() : before(std::exchange(inside_frame, true)) {}
-  ~InsideFrame() { inside_frame = before; }
-  bool before;
-};
 
 std::int64_t version_of(const at::Tensor& tensor) {
   return tensor.is_inference() ? 0 : static_cast<std::int64_t>(tensor._version());
@@ -157,7 +152,7 @@ void Frame::run() {
   body_->visit_inputs([&](at::Tensor& tensor) { versions_.push_back(tensor.defined() ? version_of(tensor) : 0); });
   training_ = module_->is_training();
   try {
-    const InsideFrame inside;
+    const HeldValue inside(inside_frame, true);
     const ForwardReplay::Recording recording(replay_, *module_, device_of(*body_, *module_));
     KeepNothing store(*this);
     const SavedTensorScope scope(&store);
@@ -209,7 +204,7 @@ void Frame::recompute() {
   check_inputs("since");
   if (module_->is_training() != training_) differs("train() or eval() was called between forward and backward");
   {
-    const InsideFrame inside;
+    const HeldValue inside(inside_frame, true);
     const BlockCalls::RecomputeScope recompute;
     const at::AutoGradMode with_grad(true);
     const ForwardReplay::Replaying replaying(replay_);
@@ -266,10 +261,8 @@ std::vector<BlockCalls*> blocks_of(const std::shared_ptr<torch::nn::Module>& mod
   const bool every = policy.starts_with(kEvery);
   if (every) {
     const auto text = std::string_view(policy).substr(kEvery.size());
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), stride);
-    if (error != std::errc{} || end != text.data() + text.size() || stride < 1) {
-      throw refuse("'" + std::string(text) + "' is no positive whole number");
-    }
+    stride = number_of<std::size_t>(text).value_or(0);
+    if (stride < 1) throw refuse("'" + std::string(text) + "' is no positive whole number");
   }
   if (every || policy == "block") {
     outermost_blocks(*model, blocks);

@@ -1,10 +1,10 @@
 #include "actors/block/wrap_policy.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <unordered_map>
 
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/base/number_of.hpp"
 
 namespace troupe {
 namespace {
@@ -144,10 +144,8 @@ WrapPolicy parse_wrap_policy(std::string_view text) {
     policy.by = kind == "none" ? WrapPolicy::By::none : WrapPolicy::By::block;
   } else if (kind == "numel") {
     policy.by = WrapPolicy::By::numel;
-    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), policy.numel);
-    if (error != std::errc{} || end != value.data() + value.size() || policy.numel < 1) {
-      throw refuse("'" + std::string(value) + "' is no positive whole number");
-    }
+    policy.numel = number_of<std::int64_t>(value).value_or(0);
+    if (policy.numel < 1) throw refuse("'" + std::string(value) + "' is no positive whole number");
   } else if (kind == "type" || kind == "name") {
     policy.by = kind == "type" ? WrapPolicy::By::type : WrapPolicy::By::name;
     policy.patterns = split(value, ',');

@@ -27,8 +27,8 @@ struct CheckpointerOptions {
   bool publishes = true;
   SaveAttempt first;      ///< others may be writing its parts already
   caf::actor supervisor;  ///< leads to the coordinator, and gets RankFailed where the rank cannot go on; may be empty
-  FileLayer* files = nullptr;                     ///< null: the operating system's; outlives the actor
-  std::shared_ptr<DirectoryLock> lock = nullptr;  ///< on the directory, where the rank has it already
+  FileLayer* files = nullptr;                  ///< null: the operating system's; outlives the actor
+  std::shared_ptr<FolderLock> lock = nullptr;  ///< on the directory, where the rank has it already
 };
 
 /// Blocks on the disk, so it has a thread that nothing else uses (caf::detached).

@@ -82,14 +82,12 @@ BatchDone BatchMaker::load(const BatchOrder& order) const {
   result.ticket = order.ticket;
   const auto started = std::chrono::steady_clock::now();
   const auto failed = [&](ErrorCode code, const std::string& cause) {
-    result.report = {code,
-                     rank_,
-                     "data loader",
-                     -1,
-                     "batch of step " + std::to_string(order.step) + " in epoch " + std::to_string(order.epoch) +
-                         " of " + dataset_->name(),
-                     cause,
-                     {}};
+    result.report = {.code = code,
+                     .rank = rank_,
+                     .actor = "data loader",
+                     .operation = "batch of step " + std::to_string(order.step) + " in epoch " +
+                                  std::to_string(order.epoch) + " of " + dataset_->name(),
+                     .cause = cause};
   };
   try {
     const auto sampled = sampler_.batch(order.epoch, order.step, order.micro_batch);

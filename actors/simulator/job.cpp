@@ -483,13 +483,11 @@ bool Job::write_part(const SavePart& save, Process& process) {
 
 ErrorReport Job::publish(const SaveAttempt& attempt, int ranks, Process& process) {
   if (!lock_directory(process))
-    return {ErrorCode::unavailable,
-            -1,
-            "checkpointer",
-            attempt.step,
-            "saving a checkpoint",
-            "another process keeps writing there",
-            {}};
+    return {.code = ErrorCode::unavailable,
+            .actor = "checkpointer",
+            .step = attempt.step,
+            .operation = "saving a checkpoint",
+            .cause = "another process keeps writing there"};
   const auto found = parts_.find(attempt.id);
   if (found == parts_.end() || found->second.parts.size() != static_cast<std::size_t>(ranks))
     return {ErrorCode::bad_data, -1, "checkpointer", attempt.step, "saving a checkpoint", "a part is missing", {}};

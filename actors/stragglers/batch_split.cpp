@@ -1,7 +1,6 @@
 #include "actors/stragglers/batch_split.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <numeric>
@@ -9,6 +8,7 @@
 #include <utility>
 
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/base/number_of.hpp"
 #include "tensor_io/base/upper_median.hpp"
 
 namespace troupe {
@@ -42,11 +42,10 @@ std::string Balance::parse(const std::string& text, Balance& balance) {
   balance.by = By::weights;
   std::istringstream words(text);
   for (std::string word; std::getline(words, word, ',');) {
-    double weight = 0;
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), weight);
-    if (error != std::errc() || end != word.data() + word.size() || !(weight > 0) || weight > 1e6)
+    const auto weight = number_of<double>(word);
+    if (!weight || !(*weight > 0) || *weight > 1e6)
       return "'" + word + "' is no weight of a rank: a number above 0, at most 1000000";
-    balance.weights.push_back(weight);
+    balance.weights.push_back(*weight);
   }
   if (balance.weights.empty() || text.ends_with(",")) return "a weight is missing";
   return {};

@@ -30,7 +30,7 @@
 #include "launch/run/run_choice.hpp"
 #include "launch/run/run_lock.hpp"
 #include "tensor_io/base/error.hpp"
-#include "tensor_io/checkpoint/directory_lock.hpp"
+#include "tensor_io/checkpoint/checkpoint_store.hpp"
 
 namespace troupe {
 
@@ -181,7 +181,7 @@ void require_free(const std::string& checkpoint_dir, const std::vector<std::stri
   if ((saves != ahead.end() && saves->second.starts_with('-')) || !std::filesystem::is_directory(checkpoint_dir))
     return;
   try {
-    const DirectoryLock probe(checkpoint_dir);
+    lock_directory(checkpoint_dir);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::unavailable) throw;
   }

@@ -11,7 +11,6 @@
 #include "tensor_io/base/steady_time.hpp"
 #include "tensor_io/base/trace.hpp"
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
-#include "tensor_io/checkpoint/directory_lock.hpp"
 #include "tensor_io/layers/module_modes.hpp"
 
 namespace troupe {
@@ -138,7 +137,7 @@ void LoopTasks::report_end(const std::string& checkpoint) {
 void LoopTasks::claim_checkpoints() {
   if (config_.save_every < 0 || !rank_.is_main() || compute_.membership().generation > 1) return;
   const auto& directory = config_.checkpoint_dir;
-  if (!checkpoint_lock_) checkpoint_lock_ = std::make_shared<DirectoryLock>(directory);
+  if (!checkpoint_lock_) checkpoint_lock_ = lock_directory(directory);
   if (!config_.resume.empty() || !parts_.system.options().begins) return;
   const auto others = list_checkpoints(directory);
   if (others.empty()) return;

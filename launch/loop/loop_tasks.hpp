@@ -67,7 +67,7 @@ class LoopTasks {
   StepTasks tasks_;
   std::function<void(std::int64_t)> between_steps_;
   std::unique_ptr<RunCheckpoints> checkpoints_;
-  std::shared_ptr<DirectoryLock> checkpoint_lock_;  // until checkpoints are kept
+  std::shared_ptr<FolderLock> checkpoint_lock_;  // until checkpoints are kept
   std::unique_ptr<Validation> validation_;
 };
 

@@ -36,7 +36,7 @@ DataFacts data_of(const std::map<std::string, std::string>& metadata) {
 
 }  // namespace
 
-RunCheckpoints::RunCheckpoints(Rank& rank, Optimizer& optimizer, std::shared_ptr<DirectoryLock> lock)
+RunCheckpoints::RunCheckpoints(Rank& rank, Optimizer& optimizer, std::shared_ptr<FolderLock> lock)
     : rank_(rank), optimizer_(optimizer), lock_(std::move(lock)), snapshot_(rank.config().staging_limit_mb << 20) {}
 
 void RunCheckpoints::start_checkpointer(const SaveAttempt& first, bool publishes) {

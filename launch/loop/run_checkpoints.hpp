@@ -9,7 +9,6 @@
 #include "launch/loop/data_position.hpp"
 #include "launch/loop/rank.hpp"
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
-#include "tensor_io/checkpoint/directory_lock.hpp"
 #include "tensor_io/checkpoint/snapshot.hpp"
 
 namespace troupe {
@@ -19,7 +18,7 @@ namespace troupe {
 class RunCheckpoints {
  public:
   /// `lock`: of the checkpoints' folder, on the rank 0 with which the job began.
-  RunCheckpoints(Rank& rank, Optimizer& optimizer, std::shared_ptr<DirectoryLock> lock = {});
+  RunCheckpoints(Rank& rank, Optimizer& optimizer, std::shared_ptr<FolderLock> lock = {});
   /// Waits for a save that is under way.
   ~RunCheckpoints();
 
@@ -54,7 +53,7 @@ class RunCheckpoints {
 
   Rank& rank_;
   Optimizer& optimizer_;
-  std::shared_ptr<DirectoryLock> lock_;
+  std::shared_ptr<FolderLock> lock_;
   caf::actor checkpointer_;
   Snapshot snapshot_;  // what the save under way writes
   int saves_ = 0;

@@ -1,12 +1,12 @@
 #include "strategies/mesh/stage_balance.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <string>
 
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/base/number_of.hpp"
 
 namespace troupe {
 
@@ -63,12 +63,11 @@ std::vector<double> parse_costs(std::string_view text, std::size_t blocks) {
   for (bool more = true; more;) {
     const auto comma = text.find(',');
     const auto item = text.substr(0, comma);
-    double cost = 0;
-    const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), cost);
-    if (error != std::errc() || end != item.data() + item.size() || !(cost >= 0) || !std::isfinite(cost))
+    const auto cost = number_of<double>(item);
+    if (!cost || !(*cost >= 0) || !std::isfinite(*cost))
       throw Error(ErrorCode::usage, "pipeline_costs",
                   "'" + std::string(item) + "' is none of parameters, measured, or a cost of at least 0");
-    costs.push_back(cost);
+    costs.push_back(*cost);
     more = comma != std::string_view::npos;
     if (more) text.remove_prefix(comma + 1);
   }

@@ -1,11 +1,11 @@
 #include "strategies/mesh/tensor_plan.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <set>
 
 #include "actors/block/wrap_policy.hpp"
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/base/number_of.hpp"
 #include "tensor_io/layers/dropout.hpp"
 
 namespace troupe {
@@ -29,10 +29,8 @@ TensorPlanEntry parse_entry(std::string_view item) {
   entry.pattern = trimmed(item.substr(0, colon));
   auto how = trimmed(item.substr(colon + 1));
   if (const auto slash = how.find('/'); slash != std::string_view::npos) {
-    const auto number = how.substr(slash + 1);
-    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), entry.stack);
-    if (error != std::errc() || end != number.data() + number.size() || entry.stack < 1 ||
-        how.substr(0, slash) != "column")
+    entry.stack = number_of<std::int64_t>(how.substr(slash + 1)).value_or(0);
+    if (entry.stack < 1 || how.substr(0, slash) != "column")
       throw plan_refused("'" + shown + "': only column has parts, a number of them, as in column/3");
     how = how.substr(0, slash);
   }

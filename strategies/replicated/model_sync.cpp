@@ -17,10 +17,9 @@ double norm_over_ranks(double own_squares, Communicator& communicator) {
 }
 
 void agree_on_layout(std::span<const ParameterLayout> layout, Communicator& communicator) {
-  const auto all = communicator.all_gather_bytes(serialize_layout(layout), "layout");
-  const auto reference = parse_layout(all[0]);
+  const auto all = communicator.all_gather_bytes(layout_text(layout), "layout");
   for (int r = 1; r < communicator.world_size(); ++r) {
-    const auto difference = layout_difference(reference, 0, parse_layout(all[static_cast<std::size_t>(r)]), r);
+    const auto difference = layout_difference(all[0], 0, all[static_cast<std::size_t>(r)], r);
     if (!difference.empty()) {
       throw Error(ErrorReport{ErrorCode::mismatch, r, "compute", -1, "distribute", difference,
                               "build the same model on every rank"});

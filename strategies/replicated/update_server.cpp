@@ -32,14 +32,12 @@ UpdateServer::Answer UpdateServer::add(int rank, std::int64_t version, const Upd
   throw_if_failed();
   const auto number = arrived_ / round_.shares, behind = number - version;
   if (number >= updates() || behind < 0) {
-    throw Error(ErrorReport{ErrorCode::internal,
-                            rank,
-                            "parameter server",
-                            -1,
-                            "gradient",
-                            "it is of version " + std::to_string(version) + ", and " + std::to_string(number) +
-                                " updates of " + std::to_string(updates()) + " are complete",
-                            {}});
+    throw Error(ErrorReport{.code = ErrorCode::internal,
+                            .rank = rank,
+                            .actor = "parameter server",
+                            .operation = "gradient",
+                            .cause = "it is of version " + std::to_string(version) + ", and " + std::to_string(number) +
+                                     " updates of " + std::to_string(updates()) + " are complete"});
   }
   ++staleness_[static_cast<std::size_t>(behind)];
   ++shares_[static_cast<std::size_t>(rank)];

@@ -1,8 +1,10 @@
 #include "strategies/switching/switch_plan.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <sstream>
+#include <string_view>
+
+#include "tensor_io/base/number_of.hpp"
 
 namespace troupe {
 
@@ -22,9 +24,8 @@ std::string parse_switches(const std::string& text, std::vector<StrategyPhase>& 
   for (std::string item; std::getline(items, item, ',');) {
     const auto colon = item.find(':');
     StrategyPhase phase;
-    const auto [end, error] = std::from_chars(item.data(), item.data() + std::min(colon, item.size()), phase.from);
-    if (colon == std::string::npos || error != std::errc() || end != item.data() + colon || phase.from < 1)
-      return "'" + item + "' is not STEP:STRATEGY, as in 200:ddp+bf16";
+    phase.from = number_of<std::int64_t>(std::string_view(item).substr(0, colon)).value_or(0);
+    if (colon == std::string::npos || phase.from < 1) return "'" + item + "' is not STEP:STRATEGY, as in 200:ddp+bf16";
     if (!phases.empty() && phase.from <= phases.back().from)
       return "step " + std::to_string(phase.from) + " does not come after the one before";
     const auto name = item.substr(colon + 1);

@@ -1,55 +1,41 @@
 #include "tensor_io/base/error.hpp"
 
+#include <cstddef>
+#include <iterator>
 #include <utility>
 
 namespace troupe {
 
-std::string_view to_string(ErrorCode code) noexcept {
-  switch (code) {
-    case ErrorCode::ok: return "ok";
-    case ErrorCode::usage: return "usage";
-    case ErrorCode::bad_data: return "bad data";
-    case ErrorCode::mismatch: return "mismatch";
-    case ErrorCode::unavailable: return "unavailable";
-    case ErrorCode::io: return "input/output";
-    case ErrorCode::timeout: return "timeout";
-    case ErrorCode::aborted: return "aborted";
-    case ErrorCode::peer_lost: return "peer lost";
-    case ErrorCode::not_finite: return "not finite";
-    case ErrorCode::user: return "user code";
-    case ErrorCode::interrupted: return "interrupted";
-    case ErrorCode::parked: return "parked";
-    case ErrorCode::state_lost: return "state_lost";
-    case ErrorCode::fenced: return "fenced";
-    case ErrorCode::internal: return "internal";
-  }
-  return "unknown";
+namespace {
+
+struct Facts {
+  std::string_view name;
+  int exit;
+};
+
+// By code.
+constexpr Facts kFacts[] = {
+    {"ok", 0},           {"usage", 2},         {"bad data", 65}, {"mismatch", 65},
+    {"unavailable", 69}, {"input/output", 74}, {"timeout", 70},  {"aborted", 70},
+    {"peer lost", 70},   {"not finite", 65},   {"user code", 1}, {"interrupted", 130},
+    {"parked", 75},      {"state_lost", 75},   {"fenced", 76},   {"internal", 70},
+};
+static_assert(std::size(kFacts) == static_cast<std::size_t>(ErrorCode::internal) + 1);
+
+// A code that comes from another process may be none.
+Facts facts_of(ErrorCode code) noexcept {
+  const auto index = static_cast<std::size_t>(code);
+  return index < std::size(kFacts) ? kFacts[index] : Facts{"unknown", 70};
 }
+
+}  // namespace
+
+std::string_view to_string(ErrorCode code) noexcept { return facts_of(code).name; }
+
+int exit_code(ErrorCode code) noexcept { return facts_of(code).exit; }
 
 bool may_be_recovered(ErrorCode code) noexcept {
   return code == ErrorCode::peer_lost || code == ErrorCode::aborted || code == ErrorCode::timeout;
-}
-
-int exit_code(ErrorCode code) noexcept {
-  switch (code) {
-    case ErrorCode::ok: return 0;
-    case ErrorCode::user: return 1;
-    case ErrorCode::usage: return 2;
-    case ErrorCode::bad_data:
-    case ErrorCode::mismatch:
-    case ErrorCode::not_finite: return 65;
-    case ErrorCode::unavailable: return 69;
-    case ErrorCode::timeout:
-    case ErrorCode::aborted:
-    case ErrorCode::peer_lost:
-    case ErrorCode::internal: return 70;
-    case ErrorCode::io: return 74;
-    case ErrorCode::interrupted: return 130;
-    case ErrorCode::parked:
-    case ErrorCode::state_lost: return 75;
-    case ErrorCode::fenced: return 76;
-  }
-  return 70;
 }
 
 std::string ErrorReport::to_string() const {

@@ -1,6 +1,7 @@
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <limits>
@@ -10,10 +11,22 @@
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/files/bounded_file.hpp"
 #include "tensor_io/files/file_layer.hpp"
+#include "tensor_io/files/folder_lock.hpp"
 
 namespace troupe {
 
 namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+
+std::shared_ptr<FolderLock> lock_directory(const std::string& directory) {
+  std::error_code error;
+  refuse_foreign_link(directory);
+  fs::create_directories(directory, error);
+  if (error) throw_io_error("creating the checkpoint directory", directory, error.value());
+  // A rank that was killed a moment ago may still hold it.
+  return std::make_shared<FolderLock>(directory, directory + "/.lock", directory,
+                                      "give each job a checkpoint_dir of its own", FolderLock::Options{.patience = 5s});
+}
 
 std::string step_folder_name(std::int64_t step) {
   char text[40];

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,6 +13,13 @@
 ///     is on the disk .tmp-…              under construction (`.tmp-step-00001200.<attempt>`: ranks write their parts
 ///     there), or being removed .old-step-00001200  the former step-00001200, while a new one takes its place
 namespace troupe {
+
+class FolderLock;
+
+/// Locks a directory that one job at a time may write checkpoints to, and creates it where it is missing; touches
+/// nothing in it. A file, .lock, is in it only where the file system knows no flock. Throws Error(unavailable) if
+/// another process keeps it for 5 s, Error(io).
+std::shared_ptr<FolderLock> lock_directory(const std::string& directory);
 
 /// `step-00001200`; and back, nothing where the name is another.
 std::string step_folder_name(std::int64_t step);

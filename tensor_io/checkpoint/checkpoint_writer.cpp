@@ -12,7 +12,6 @@
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
 #include "tensor_io/checkpoint/manifest.hpp"
 #include "tensor_io/checkpoint/safetensors.hpp"
-#include "tensor_io/checkpoint/state_parts.hpp"
 #include "tensor_io/files/bounded_file.hpp"
 
 namespace troupe {
@@ -78,12 +77,12 @@ void write_checkpoint_part(const std::string& directory, const SaveAttempt& atte
 }
 
 CheckpointWriter::CheckpointWriter(std::string directory, std::int64_t keep_last, FileLayer& files,
-                                   const SaveAttempt& under_way, std::shared_ptr<DirectoryLock> lock)
+                                   const SaveAttempt& under_way, std::shared_ptr<FolderLock> lock)
     : directory_(std::move(directory)), keep_last_(keep_last), files_(files), lock_(std::move(lock)) {
   if (keep_last_ < 1)
     throw Error(ErrorCode::usage, "writing checkpoints to " + directory_, "keep_last is " + std::to_string(keep_last_),
                 "at least 1 checkpoint must stay");
-  if (!lock_) lock_ = std::make_shared<DirectoryLock>(directory_);
+  if (!lock_) lock_ = lock_directory(directory_);
   clear_leftovers(under_way);
 }
 
@@ -93,13 +92,7 @@ std::string CheckpointWriter::temporary(std::string_view name) const {
 }
 
 void CheckpointWriter::clear_leftovers(const SaveAttempt& under_way) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (auto entry = fs::directory_iterator(directory_, error); !error && entry != fs::directory_iterator();
-       entry.increment(error))
-    names.push_back(entry->path().filename().string());
-  if (error) throw_io_error("listing", directory_, error.value());
-  for (const auto& name : names) {
+  for (const auto& name : names_in(directory_)) {
     const std::string_view view = name;
     const auto is_ours = [](std::string_view rest) {
       return rest.starts_with("step-") || rest == "latest" || rest == "best";
@@ -238,27 +231,6 @@ void CheckpointWriter::rename_into_place(const std::string& folder, const std::s
     move(folder, in_place);
   } catch (...) {
     if (replaces) files_.rename(replaced, in_place);  // if this fails, too, readers find it under its other name
-    throw;
-  }
-}
-
-SavedCheckpoint CheckpointWriter::save(const TrainingState& state, bool best) {
-  const SaveAttempt attempt{state.step, "alone-" + std::to_string(++saves_)};
-  try {
-    clear_leftovers();  // of a save that failed
-    const auto ranks = static_cast<std::int64_t>(state.rank_state.size());
-    for (std::int64_t rank = 0; rank < std::max<std::int64_t>(ranks, 1); ++rank) {
-      CheckpointPart part{state.step, state.epoch, state.step_in_epoch, rank, ranks, state.metadata, {}, {}};
-      if (rank == 0) {
-        for (const auto& [name, tensor] : state.tensors) part.tensors.push_back(whole_part(name, tensor));
-        sort_for_file(part.tensors);
-      }
-      if (rank < ranks) part.rank_state = state.rank_state[static_cast<std::size_t>(rank)];
-      write_checkpoint_part(directory_, attempt, part, files_);
-    }
-    return publish(attempt, std::max<std::int64_t>(ranks, 1), best);
-  } catch (...) {
-    give_up(attempt);
     throw;
   }
 }

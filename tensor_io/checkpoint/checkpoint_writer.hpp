@@ -6,7 +6,6 @@
 #include <string>
 
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
-#include "tensor_io/checkpoint/directory_lock.hpp"
 #include "tensor_io/checkpoint/manifest.hpp"
 #include "tensor_io/files/file_layer.hpp"
 #include "tensor_io/layout/named_state.hpp"
@@ -35,11 +34,9 @@ class CheckpointWriter {
   /// killed run left, but for the folder of `under_way`. Throws Error(usage) for keep_last < 1, Error(unavailable) if
   /// another process keeps writing there for 5 s, Error(io).
   CheckpointWriter(std::string directory, std::int64_t keep_last, FileLayer& files = real_files(),
-                   const SaveAttempt& under_way = {}, std::shared_ptr<DirectoryLock> lock = nullptr);
+                   const SaveAttempt& under_way = {}, std::shared_ptr<FolderLock> lock = nullptr);
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
-
-  const std::string& directory() const noexcept { return directory_; }
 
   /// The second phase, on one rank, once all `ranks` parts are written: makes a checkpoint of them, step-<step>, makes
   /// it `latest` and, if so asked, `best`; an older one of the same step is replaced. Then all but the newest
@@ -49,9 +46,6 @@ class CheckpointWriter {
   SavedCheckpoint publish(const SaveAttempt& attempt, std::int64_t ranks, bool best);
   /// Nothing will come of it.
   void give_up(const SaveAttempt& attempt) noexcept;
-
-  /// Both phases, for a process that has the whole state.
-  SavedCheckpoint save(const TrainingState& state, bool best);
 
   /// Removes what saves left that failed, but for the folder of `under_way`.
   void clear_leftovers(const SaveAttempt& under_way = {});
@@ -69,8 +63,7 @@ class CheckpointWriter {
   const std::string directory_;
   const std::int64_t keep_last_;
   FileLayer& files_;
-  std::shared_ptr<DirectoryLock> lock_;
-  int saves_ = 0;
+  std::shared_ptr<FolderLock> lock_;
 };
 
 }  // namespace troupe

@@ -260,13 +260,9 @@ void SafetensorsFile::read_bytes(const SafetensorsEntry& entry, std::uint64_t of
   file_.read_at(entry.begin + offset, out);
 }
 
-void SafetensorsFile::read_into(const SafetensorsEntry& entry, const at::Tensor& target) const {
-  if (target.scalar_type() != entry.dtype || target.nbytes() != entry.bytes || !target.is_contiguous() ||
-      !target.is_cpu()) {
-    throw Error(ErrorCode::internal, file_.operation() + ": " + file_.path(),
-                "the target of tensor " + printable(entry.name) + " does not fit");
-  }
-  const std::span bytes(static_cast<std::byte*>(target.mutable_data_ptr()), static_cast<std::size_t>(entry.bytes));
+at::Tensor SafetensorsFile::read(const SafetensorsEntry& entry) const {
+  auto tensor = empty_tensor(entry.shape, entry.dtype, file_.operation() + ": " + file_.path());
+  const std::span bytes(static_cast<std::byte*>(tensor.mutable_data_ptr()), static_cast<std::size_t>(entry.bytes));
   read_bytes(entry, 0, bytes);
   if (entry.dtype == at::kBool) {  // a bool with another value than 0 and 1 is undefined behaviour
     const auto bad = std::find_if(bytes.begin(), bytes.end(), [](std::byte value) { return value > std::byte{1}; });
@@ -276,11 +272,6 @@ void SafetensorsFile::read_into(const SafetensorsEntry& entry, const at::Tensor&
                    " holds neither false nor true");
     }
   }
-}
-
-at::Tensor SafetensorsFile::read(const SafetensorsEntry& entry) const {
-  auto tensor = empty_tensor(entry.shape, entry.dtype, file_.operation() + ": " + file_.path());
-  read_into(entry, tensor);
   return tensor;
 }
 

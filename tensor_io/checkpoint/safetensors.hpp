@@ -94,8 +94,6 @@ class SafetensorsFile {
 
   /// A new CPU tensor with that entry's values; nothing else of the file is read.
   at::Tensor read(const SafetensorsEntry& entry) const;
-  /// Into `target`, contiguous, on the CPU, of the entry's dtype and numel.
-  void read_into(const SafetensorsEntry& entry, const at::Tensor& target) const;
   /// `out.size()` bytes of the tensor from its byte `offset` on. Error(usage) outside of the tensor.
   void read_bytes(const SafetensorsEntry& entry, std::uint64_t offset, std::span<std::byte> out) const;
 

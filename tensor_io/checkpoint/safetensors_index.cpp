@@ -21,16 +21,6 @@ constexpr const char* kWhole = "model.safetensors";
 constexpr const char* kUsualIndex = "model.safetensors.index.json";
 constexpr std::uint64_t kMaxIndexBytes = std::uint64_t{64} << 20;
 
-std::set<std::string> names_in(const std::string& folder) {
-  std::set<std::string> names;
-  std::error_code error;
-  for (auto entry = fs::directory_iterator(folder, error); !error && entry != fs::directory_iterator();
-       entry.increment(error))
-    names.insert(entry->path().filename().string());
-  if (error) throw_io_error("listing", folder, error.value());
-  return names;
-}
-
 bool is_safetensors(const std::string& name) { return name.ends_with(".safetensors"); }
 // With a variant between its words, too: model.safetensors.index.fp16.json
 bool is_index(const std::string& name) {

@@ -2,9 +2,6 @@
 
 #include <ATen/ops/empty.h>
 
-#include "tensor_io/base/error.hpp"
-#include "tensor_io/checkpoint/state_parts.hpp"
-
 namespace troupe {
 
 void StateReader::read(const std::string& name, const at::Tensor& target) const {
@@ -16,19 +13,6 @@ at::Tensor StateReader::read(const std::string& name) const {
   auto tensor = at::empty(entry.shape, at::TensorOptions().dtype(entry.dtype));
   read(name, tensor);
   return tensor;
-}
-
-TensorsReader::TensorsReader(const NamedTensors& tensors) {
-  for (const auto& [name, tensor] : tensors) {
-    entries_.emplace(name, Entry{tensor.scalar_type(), tensor.sizes().vec()});
-    tensors_.emplace(name, tensor);
-  }
-}
-
-void TensorsReader::read(const std::string& name, at::IntArrayRef offsets, const at::Tensor& target) const {
-  const auto found = tensors_.find(name);
-  if (found == tensors_.end()) throw Error(ErrorCode::internal, "reading a state", "there is no tensor " + name);
-  target.copy_(block_of(found->second.detach(), offsets, target.sizes()));
 }
 
 NamedTensors outlines(const StateReader& reader, std::string_view prefix) {

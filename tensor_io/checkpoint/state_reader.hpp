@@ -29,19 +29,6 @@ class StateReader {
   at::Tensor read(const std::string& name) const;
 };
 
-/// Tensors that this process has.
-class TensorsReader final : public StateReader {
- public:
-  explicit TensorsReader(const NamedTensors& tensors);
-  const std::map<std::string, Entry, std::less<>>& entries() const noexcept override { return entries_; }
-  using StateReader::read;
-  void read(const std::string& name, at::IntArrayRef offsets, const at::Tensor& target) const override;
-
- private:
-  std::map<std::string, at::Tensor> tensors_;
-  std::map<std::string, Entry, std::less<>> entries_;
-};
-
 /// For compare_state: tensors without memory, of those whose name starts with `prefix`.
 NamedTensors outlines(const StateReader& reader, std::string_view prefix);
 

@@ -19,7 +19,6 @@ class CheckpointFolder final : public StateReader {
   explicit CheckpointFolder(std::string path);
   ~CheckpointFolder() override;
 
-  const std::string& path() const noexcept { return path_; }
   const Manifest& manifest() const noexcept { return manifest_; }
   const std::map<std::string, Entry, std::less<>>& entries() const noexcept override { return entries_; }
   using StateReader::read;

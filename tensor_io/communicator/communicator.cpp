@@ -86,7 +86,7 @@ void Communicator::perform(CollectiveRecord record, Work&& work) {
     if (error.code() == ErrorCode::fenced) throw;  // the others go on without it, and see that it has left
     failure = error.report();
   } catch (const std::exception& error) {
-    failure = ErrorReport{ErrorCode::internal, -1, {}, -1, {}, error.what(), {}};
+    failure = ErrorReport{.code = ErrorCode::internal, .cause = error.what()};
   }
   failure = complete(failure, &record);
   if (break_with(failure)) do_abort(failure);

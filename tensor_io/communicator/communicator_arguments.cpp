@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <tuple>
 
@@ -16,18 +17,30 @@ namespace {
 
 std::string quoted(std::string_view which) { return "`" + std::string(which) + "`"; }
 
-bool is_supported(at::ScalarType dtype) {
+std::optional<Element> known_element(at::ScalarType dtype) {
   switch (dtype) {
-    case at::kFloat:
-    case at::kDouble:
-    case at::kHalf:
-    case at::kBFloat16:
-    case at::kInt:
-    case at::kLong:
-    case at::kByte:
-    case at::kBool: return true;
-    default: return false;
+    case at::kFloat: return Element::f32;
+    case at::kDouble: return Element::f64;
+    case at::kHalf: return Element::f16;
+    case at::kBFloat16: return Element::bf16;
+    case at::kInt: return Element::i32;
+    case at::kLong: return Element::i64;
+    case at::kByte: return Element::u8;
+    case at::kBool: return Element::boolean;
+    default: return std::nullopt;
   }
+}
+
+// avg is a sum that is divided afterwards.
+Reduction reduction_of(ReduceOp op) noexcept {
+  switch (op) {
+    case ReduceOp::min: return Reduction::min;
+    case ReduceOp::max: return Reduction::max;
+    case ReduceOp::product: return Reduction::product;
+    case ReduceOp::sum:
+    case ReduceOp::avg: break;
+  }
+  return Reduction::sum;
 }
 
 bool overlap(const at::Tensor& a, const at::Tensor& b) {
@@ -53,7 +66,7 @@ void check_tensor(std::string_view operation, std::string_view which, const at::
   }
   if (tensor.layout() != at::kStrided) refuse(operation, quoted(which) + " is sparse", "call .to_dense() first");
   const bool is_f8 = tensor.scalar_type() == at::kFloat8_e4m3fn || tensor.scalar_type() == at::kFloat8_e5m2;
-  if (!is_supported(tensor.scalar_type()) && !(is_f8 && !tensor.device().is_cpu())) {
+  if (!known_element(tensor.scalar_type()) && !(is_f8 && !tensor.device().is_cpu())) {
     refuse(operation, quoted(which) + " is " + c10::toString(tensor.scalar_type()) +
                           ", which is not one of f32, f64, f16, bf16, i32, i64, u8, bool");
   }
@@ -168,28 +181,22 @@ void check_options(const CommunicatorOptions& options) {
 }
 
 Element element_of(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kFloat: return Element::f32;
-    case at::kDouble: return Element::f64;
-    case at::kHalf: return Element::f16;
-    case at::kBFloat16: return Element::bf16;
-    case at::kInt: return Element::i32;
-    case at::kLong: return Element::i64;
-    case at::kByte: return Element::u8;
-    case at::kBool: return Element::boolean;
-    default: throw Error(ErrorCode::internal, "element_of", std::string("unchecked dtype ") + c10::toString(dtype));
-  }
+  if (const auto element = known_element(dtype)) return *element;
+  throw Error(ErrorCode::internal, "element_of", std::string("unchecked dtype ") + c10::toString(dtype));
 }
 
-Reduction reduction_of(ReduceOp op) noexcept {
-  switch (op) {
-    case ReduceOp::min: return Reduction::min;
-    case ReduceOp::max: return Reduction::max;
-    case ReduceOp::product: return Reduction::product;
-    case ReduceOp::sum:
-    case ReduceOp::avg: break;
-  }
-  return Reduction::sum;
+void reduce_all(at::ScalarType dtype, ReduceOp op, int world_size, std::span<const void* const> inputs,
+                std::span<void* const> outputs, std::int64_t bytes) {
+  ReduceTask task;
+  task.element = element_of(dtype);
+  task.reduction = reduction_of(op);
+  task.divisor = op == ReduceOp::avg ? world_size : 1;
+  task.inputs = inputs.data();
+  task.input_count = static_cast<int>(inputs.size());
+  task.outputs = outputs.data();
+  task.output_count = static_cast<int>(outputs.size());
+  task.numel = bytes / static_cast<std::int64_t>(c10::elementSize(dtype));
+  troupe::reduce(task);
 }
 
 }  // namespace troupe

@@ -1,6 +1,8 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "tensor_io/communicator/communicator.hpp"
@@ -24,7 +26,8 @@ void check_options(const CommunicatorOptions& options);
 
 /// For checked arguments.
 Element element_of(at::ScalarType dtype);
-/// avg is a sum that is divided afterwards.
-Reduction reduction_of(ReduceOp op) noexcept;
+/// inputs[*] -> outputs[*], `bytes` each; of avg, the divisor is `world_size`.
+void reduce_all(at::ScalarType dtype, ReduceOp op, int world_size, std::span<const void* const> inputs,
+                std::span<void* const> outputs, std::int64_t bytes);
 
 }  // namespace troupe

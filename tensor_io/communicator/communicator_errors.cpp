@@ -32,13 +32,9 @@ ErrorReport mismatch_report(const CommunicatorOptions& options, const std::vecto
              (group.ranks.size() == 1 ? " is at " : " are at ") + group.record->describe() + ", call " +
              std::to_string(group.record->sequence);
   }
-  return ErrorReport{ErrorCode::mismatch,
-                     -1,
-                     {},
-                     -1,
-                     {},
-                     cause,
-                     "every rank must make the same calls, with the same shapes, in the same order"};
+  return ErrorReport{.code = ErrorCode::mismatch,
+                     .cause = cause,
+                     .remedy = "every rank must make the same calls, with the same shapes, in the same order"};
 }
 
 }  // namespace troupe

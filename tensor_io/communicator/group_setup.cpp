@@ -7,16 +7,16 @@ namespace {
 
 using std::chrono::milliseconds;
 
-milliseconds time_until(std::chrono::steady_clock::time_point deadline) {
-  return std::max(milliseconds(1),
-                  std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now()));
-}
-
 int name_of(const CommunicatorOptions& options, int rank) {
   return options.members.empty() ? rank : options.members[rank];
 }
 
 }  // namespace
+
+milliseconds time_until(std::chrono::steady_clock::time_point deadline) {
+  return std::max(milliseconds(1),
+                  std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now()));
+}
 
 std::vector<std::string> all_gather_at_rendezvous(const CommunicatorOptions& options, const std::string& topic,
                                                   const std::string& value,
@@ -38,13 +38,12 @@ std::vector<std::string> all_gather_at_rendezvous(const CommunicatorOptions& opt
     }
   }
   if (!missing.empty()) {
-    throw Error(ErrorReport{ErrorCode::timeout,
-                            name_of(options, options.rank),
-                            {},
-                            -1,
-                            "setting up communicator '" + options.name + "'",
-                            missing + " did not come within " + std::to_string(options.timeout.count()) + " ms",
-                            "is every rank running, and does it create the same communicators in the same order?"});
+    throw Error(
+        ErrorReport{.code = ErrorCode::timeout,
+                    .rank = name_of(options, options.rank),
+                    .operation = "setting up communicator '" + options.name + "'",
+                    .cause = missing + " did not come within " + std::to_string(options.timeout.count()) + " ms",
+                    .remedy = "is every rank running, and does it create the same communicators in the same order?"});
   }
   return values;
 }

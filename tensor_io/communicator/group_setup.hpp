@@ -7,6 +7,9 @@
 
 namespace troupe {
 
+/// At least 1 ms.
+std::chrono::milliseconds time_until(std::chrono::steady_clock::time_point deadline);
+
 /// All-gather over the rendezvous, for the time before there is a communicator. Collective over `options`; `topic` is
 /// used once per communicator name. Throws Error(timeout) that names the ranks that did not come before `deadline`.
 std::vector<std::string> all_gather_at_rendezvous(const CommunicatorOptions& options, const std::string& topic,

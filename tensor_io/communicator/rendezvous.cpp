@@ -29,7 +29,8 @@ void LocalRendezvous::throw_if_aborted(const std::string& operation) {
 }
 
 void LocalRendezvous::check(const std::string& operation) const {
-  if (aborted_) throw Error(ErrorReport{ErrorCode::aborted, -1, {}, -1, operation, aborted_->to_string(), {}});
+  if (aborted_)
+    throw Error(ErrorReport{.code = ErrorCode::aborted, .operation = operation, .cause = aborted_->to_string()});
 }
 
 void LocalRendezvous::abort(const ErrorReport& reason) noexcept {

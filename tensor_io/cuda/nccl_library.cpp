@@ -15,12 +15,11 @@ static_assert(int(NcclResult::success) == ncclSuccess &&
               int(NcclResult::invalid_argument) == ncclInvalidArgument &&
               int(NcclResult::invalid_usage) == ncclInvalidUsage && int(NcclResult::remote_error) == ncclRemoteError &&
               int(NcclResult::in_progress) == ncclInProgress);
-static_assert(int(NcclType::int8) == ncclInt8 && int(NcclType::uint8) == ncclUint8 &&
-              int(NcclType::int32) == ncclInt32 && int(NcclType::uint32) == ncclUint32 &&
-              int(NcclType::int64) == ncclInt64 && int(NcclType::uint64) == ncclUint64 &&
-              int(NcclType::f16) == ncclFloat16 && int(NcclType::f32) == ncclFloat32 &&
-              int(NcclType::f64) == ncclFloat64 && int(NcclType::bf16) == ncclBfloat16 &&
-              int(NcclType::f8e4m3) == ncclFloat8e4m3 && int(NcclType::f8e5m2) == ncclFloat8e5m2);
+static_assert(int(NcclType::uint8) == ncclUint8 && int(NcclType::int32) == ncclInt32 &&
+              int(NcclType::int64) == ncclInt64 && int(NcclType::f16) == ncclFloat16 &&
+              int(NcclType::f32) == ncclFloat32 && int(NcclType::f64) == ncclFloat64 &&
+              int(NcclType::bf16) == ncclBfloat16 && int(NcclType::f8e4m3) == ncclFloat8e4m3 &&
+              int(NcclType::f8e5m2) == ncclFloat8e5m2);
 static_assert(int(NcclOp::sum) == ncclSum && int(NcclOp::product) == ncclProd && int(NcclOp::max) == ncclMax &&
               int(NcclOp::min) == ncclMin && int(NcclOp::avg) == ncclAvg);
 
@@ -33,13 +32,11 @@ ncclRedOp_t op_of(NcclOp op) { return static_cast<ncclRedOp_t>(op); }
 // Calls return at once. What `split` makes shares nothing with its parent, though that would save memory: NCCL runs the
 // kernels of communicators that share connections one after the other, in the order in which this rank's threads launch
 // them, which may be another one than on the next rank; and the abort of one may take the others with it.
-ncclConfig_t config_of(const NcclSettings& settings) {
+ncclConfig_t config_of(const std::string& name) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   config.splitShare = 0;
-  config.commName = settings.name.c_str();  // NCCL copies it
-  if (settings.min_ctas > 0) config.minCTAs = settings.min_ctas;
-  if (settings.max_ctas > 0) config.maxCTAs = settings.max_ctas;
+  config.commName = name.c_str();  // NCCL copies it
   return config;
 }
 
@@ -56,12 +53,11 @@ class NcclLibrary final : public NcclApi {
     id->assign(raw.internal, sizeof raw.internal);
     return of(result);
   }
-  NcclResult init(NcclComm* comm, int world_size, const std::string& id, int rank,
-                  const NcclSettings& settings) override {
+  NcclResult init(NcclComm* comm, int world_size, const std::string& id, int rank, const std::string& name) override {
     ncclUniqueId raw;
     if (id.size() != sizeof raw.internal) return NcclResult::invalid_argument;
     std::memcpy(raw.internal, id.data(), sizeof raw.internal);
-    auto config = config_of(settings);
+    auto config = config_of(name);
     return of(ncclCommInitRankConfig(reinterpret_cast<ncclComm_t*>(comm), world_size, raw, rank, &config));
   }
   NcclResult async_error(NcclComm comm, NcclResult* state) override {
@@ -78,8 +74,8 @@ class NcclLibrary final : public NcclApi {
   NcclResult destroy(NcclComm comm) override { return of(ncclCommDestroy(comm_of(comm))); }
   NcclResult abort(NcclComm comm) override { return of(ncclCommAbort(comm_of(comm))); }
   NcclResult revoke(NcclComm comm) override { return of(ncclCommRevoke(comm_of(comm), NCCL_REVOKE_DEFAULT)); }
-  NcclResult split(NcclComm parent, int color, int key, NcclComm* comm, const NcclSettings& settings) override {
-    auto config = config_of(settings);
+  NcclResult split(NcclComm parent, int color, int key, NcclComm* comm, const std::string& name) override {
+    auto config = config_of(name);
     return of(ncclCommSplit(comm_of(parent), color < 0 ? NCCL_SPLIT_NOCOLOR : color, key,
                             reinterpret_cast<ncclComm_t*>(comm), &config));
   }

@@ -1,10 +1,9 @@
 #include "tensor_io/data/braces.hpp"
 
-#include <charconv>
 #include <cstdint>
-#include <optional>
 
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/base/number_of.hpp"
 
 namespace troupe {
 namespace {
@@ -14,13 +13,6 @@ constexpr std::size_t kMostNames = 1'000'000;
 [[noreturn]] void refuse_pattern(const std::string& pattern, const std::string& cause) {
   throw Error(ErrorCode::usage, "data_dir", "'" + pattern.substr(0, 200) + "': " + cause,
               "write name-{000000..000146}.tar");
-}
-
-std::optional<std::uint64_t> number(const std::string& text) {
-  std::uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size() && !text.empty() ? std::optional(value)
-                                                                                   : std::nullopt;
 }
 
 std::vector<std::string> choices(const std::string& pattern, const std::string& group) {
@@ -38,7 +30,7 @@ std::vector<std::string> choices(const std::string& pattern, const std::string& 
     return words;
   }
   const auto first_text = group.substr(0, dots), last_text = group.substr(dots + 2);
-  const auto first = number(first_text), last = number(last_text);
+  const auto first = number_of<std::uint64_t>(first_text), last = number_of<std::uint64_t>(last_text);
   if (!first || !last || *last < *first) refuse_pattern(pattern, "{" + group + "} is no range of numbers");
   if (*last - *first >= kMostNames) refuse_pattern(pattern, "{" + group + "} is more than a million names");
   // As the shell and webdataset's braceexpand: a number that begins with 0 makes all as wide as the wider one.

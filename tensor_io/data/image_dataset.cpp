@@ -1,7 +1,6 @@
 #include "tensor_io/data/image_dataset.hpp"
 
 #include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/upsample_bilinear2d.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/base/mix_seed.hpp"
 #include "tensor_io/base/processor_clones.hpp"
+#include "tensor_io/data/image_reader.hpp"
 
 namespace troupe {
 namespace {
@@ -93,26 +93,16 @@ Example ImageDataset::get(std::int64_t index, const SampleContext& context) cons
 }
 
 Batch ImageDataset::get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const {
-  const auto n = static_cast<std::int64_t>(indices.size());
-  Batch batch;
-  batch.input = at::empty({n, images_.size(1), images_.size(2), images_.size(3)}, at::kFloat);
-  batch.target = at::empty({n}, at::kLong);
-  batch.index = at::empty({n}, at::kLong);
   const auto numel = images_.size(1) * height_ * width_;
   const auto* images = images_.const_data_ptr<std::uint8_t>();
   const auto* labels = labels_.const_data_ptr<std::int64_t>();
-  auto* input = batch.input.data_ptr<float>();
-  auto *target = batch.target.data_ptr<std::int64_t>(), *index_of = batch.index.data_ptr<std::int64_t>();
-  for (const auto index : indices) {
+  return batch_of_images(indices, {images_.size(1), height_, width_}, [&](std::int64_t index, float* out) {
     if (index < 0 || index >= size())
       throw Error(ErrorCode::usage, name_,
                   "sample " + std::to_string(index) + " is outside its " + std::to_string(size()));
-    write_sample(images + index * numel, input, index, context);
-    input += numel;
-    *target++ = labels[index];
-    *index_of++ = index;
-  }
-  return batch;
+    write_sample(images + index * numel, out, index, context);
+    return labels[index];
+  });
 }
 
 at::Tensor fit_images(const at::Tensor& images, std::int64_t channels, std::int64_t image_size) {

@@ -30,8 +30,6 @@ class ImageDataset final : public Dataset {
   Batch get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const override;
   bool quick(std::int64_t samples) const override;
   std::string name() const override { return name_; }
-  const at::Tensor& images() const { return images_; }
-  const at::Tensor& labels() const { return labels_; }
 
  private:
   struct Plane {

@@ -2,7 +2,6 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
-#include <fcntl.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -159,10 +158,7 @@ std::string counted(std::size_t number, const char* one, const char* many) {
 }  // namespace
 
 std::string read_image_file(const std::string& path) {
-  std::error_code error;
-  const auto resolved = fs::canonical(path, error);  // data sets are often folders of links
-  const BoundedFile file(kPictures, AT_FDCWD, error ? path : resolved.string(), path);
-  return file.read_all(kMostPictureBytes);
+  return BoundedFile(kPictures, path, Links::followed).read_all(kMostPictureBytes);  // often a folder of links
 }
 
 ImageFolder::ImageFolder(std::string name, const std::string& folder, std::vector<File> files,
@@ -179,7 +175,7 @@ Example ImageFolder::get(std::int64_t index, const SampleContext& context) const
 }
 
 Batch ImageFolder::get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const {
-  return reader_.make_batch(indices, [&](std::int64_t index, float* out) {
+  return batch_of_images(indices, reader_.shape(), [&](std::int64_t index, float* out) {
     const auto& file = files_.at(static_cast<std::size_t>(index));
     const auto content = read_image_file(file.path);
     reader_.read(std::as_bytes(std::span(content)), file.path, index, context, out);

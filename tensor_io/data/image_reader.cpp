@@ -92,16 +92,19 @@ void ImageReader::read(std::span<const std::byte> file, const std::string& where
   normalise(part.const_data_ptr<std::uint8_t>(), side_ * side_, channels_, flip, side_, out);
 }
 
-Batch ImageReader::make_batch(std::span<const std::int64_t> indices,
-                              const std::function<std::int64_t(std::int64_t index, float* out)>& read_sample) const {
+Batch batch_of_images(std::span<const std::int64_t> indices, std::array<std::int64_t, 3> shape,
+                      const std::function<std::int64_t(std::int64_t index, float* out)>& read_sample) {
   const auto n = static_cast<std::int64_t>(indices.size());
   Batch batch;
-  batch.input = at::empty({n, channels_, side_, side_}, at::kFloat);
+  batch.input = at::empty({n, shape[0], shape[1], shape[2]}, at::kFloat);
   batch.target = at::empty({n}, at::kLong);
   batch.index = at::tensor(at::ArrayRef<std::int64_t>(indices.data(), indices.size()), at::kLong);
   auto* out = batch.input.data_ptr<float>();
-  for (std::int64_t i = 0; i < n; ++i)
-    batch.target.data_ptr<std::int64_t>()[i] = read_sample(indices[static_cast<std::size_t>(i)], out + i * numel());
+  auto* label = batch.target.data_ptr<std::int64_t>();
+  for (const auto index : indices) {
+    *label++ = read_sample(index, out);
+    out += shape[0] * shape[1] * shape[2];
+  }
   return batch;
 }
 

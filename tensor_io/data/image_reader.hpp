@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -23,6 +24,10 @@ CropBox middle_square(std::int64_t height, std::int64_t width);
 /// Convolutions", 2015; torchvision's RandomResizedCrop). The largest square in the middle where ten draws do not fit.
 CropBox random_crop(std::int64_t height, std::int64_t width, std::uint64_t random);
 
+/// A batch of these samples, each of `shape`; `read_sample` writes one's floats and returns its label.
+Batch batch_of_images(std::span<const std::int64_t> indices, std::array<std::int64_t, 3> shape,
+                      const std::function<std::int64_t(std::int64_t index, float* out)>& read_sample);
+
 /// How a picture file becomes a model's input: decoded, cut (the middle square, or with `augment` a random part,
 /// flipped half of the time, by (seed, epoch, sample)), resized to `side` (bilinear, antialiased), normalised by
 /// ImageNet's mean and standard deviation (one channel: 0.449 and 0.226, their means).
@@ -30,15 +35,11 @@ class ImageReader {
  public:
   /// Throws Error(usage): image_size 0, channels other than 1 and 3.
   ImageReader(const DataOptions& options, bool augment);
-  std::int64_t channels() const noexcept { return channels_; }
-  std::int64_t side() const noexcept { return side_; }
-  std::int64_t numel() const noexcept { return channels_ * side_ * side_; }
-  /// out: numel() floats, (channels, side, side). Throws Error(bad_data) with `where`. Any thread.
+  /// Of what read() writes: (channels, side, side).
+  std::array<std::int64_t, 3> shape() const noexcept { return {channels_, side_, side_}; }
+  /// Throws Error(bad_data) with `where`. Any thread.
   void read(std::span<const std::byte> file, const std::string& where, std::int64_t sample,
             const SampleContext& context, float* out) const;
-  /// A batch of the samples; `read_sample` writes one's numel() floats and returns its label.
-  Batch make_batch(std::span<const std::int64_t> indices,
-                   const std::function<std::int64_t(std::int64_t index, float* out)>& read_sample) const;
 
  private:
   std::int64_t channels_, side_;

@@ -2,12 +2,10 @@
 
 #include <archive.h>
 #include <archive_entry.h>
-#include <fcntl.h>
 
 #include <algorithm>
 #include <array>
 #include <exception>
-#include <filesystem>
 #include <memory>
 
 #include "tensor_io/base/error.hpp"
@@ -18,12 +16,6 @@ namespace troupe {
 namespace {
 
 constexpr const char* kShards = "reading tar shards";
-
-BoundedFile open_shard(const std::string& path) {
-  std::error_code error;
-  const auto resolved = std::filesystem::canonical(path, error);
-  return BoundedFile(kShards, AT_FDCWD, error ? path : resolved.string(), path);
-}
 
 /// What libarchive reads from: small pieces, since most of a shard is skipped.
 struct Input {
@@ -98,7 +90,7 @@ TarShard::TarShard(const std::string& path, bool keep_start) : path_(path) {
 }
 
 void TarShard::read_headers() {
-  const auto file = open_shard(path_);
+  const BoundedFile file(kShards, path_, Links::followed);
   std::array<std::byte, 6> start{};
   file.read_at(0, std::span(start).first(std::min<std::size_t>(start.size(), static_cast<std::size_t>(file.bytes()))));
   if (const auto foreign = foreign_format(start); foreign == "is compressed")
@@ -175,7 +167,7 @@ void TarShard::end_sample() {
 }
 
 std::string TarShard::read(const Part& part, std::uint64_t limit) const {
-  const auto file = open_shard(path_);
+  const BoundedFile file(kShards, path_, Links::followed);
   if (part.bytes > limit) {
     file.refuse("offset " + std::to_string(part.offset) + ": a ." + part.extension + " member of " +
                     std::to_string(part.bytes) + " bytes, " + std::to_string(limit) + " are allowed",

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -17,6 +16,7 @@
 #include <utility>
 
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/base/number_of.hpp"
 #include "tensor_io/files/bounded_file.hpp"
 
 namespace troupe {
@@ -188,11 +188,8 @@ class Rows {
 std::optional<double> number(std::string_view text) {
   if (text.size() > 1 && text[0] == '+' && text[1] != '-') text.remove_prefix(1);
   if (text.empty() || text.find_first_not_of("0123456789+-.eE") != std::string_view::npos) return std::nullopt;
-  double value = 0;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || stop != text.data() + text.size()) return std::nullopt;
-  if (std::abs(value) > std::numeric_limits<float>::max()) return std::nullopt;
-  return value;
+  const auto value = number_of<double>(text);
+  return value && std::abs(*value) <= std::numeric_limits<float>::max() ? value : std::nullopt;
 }
 
 /// What pandas takes for a missing value, and what it reads as infinite.

@@ -298,7 +298,8 @@ Example WebDataset::get(std::int64_t index, const SampleContext& context) const 
 }
 
 Batch WebDataset::get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const {
-  return reader_.make_batch(indices, [&](std::int64_t index, float* out) { return read(index, context, out); });
+  return batch_of_images(indices, reader_.shape(),
+                         [&](std::int64_t index, float* out) { return read(index, context, out); });
 }
 
 TrainAndHeldOut read_webdataset(const DataOptions& options) {

@@ -182,6 +182,17 @@ FileDigest DurableFile::finish() {
   return digest_.finish();
 }
 
+std::set<std::string> names_in(const std::string& folder) {
+  namespace fs = std::filesystem;
+  std::set<std::string> names;
+  std::error_code error;
+  for (auto entry = fs::directory_iterator(folder, error); !error && entry != fs::directory_iterator();
+       entry.increment(error))
+    names.insert(entry->path().filename().string());
+  if (error) throw_io_error("listing", folder, error.value());
+  return names;
+}
+
 void remove_tree(FileLayer& files, const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code error;
@@ -191,12 +202,8 @@ void remove_tree(FileLayer& files, const std::string& path) {
     if (files.remove_file(path) != 0 && errno != ENOENT) throw_io_error("removing", path, errno);
     return;
   }
-  std::vector<std::string> entries;  // listed first: removing while listing may skip some
-  for (auto entry = fs::directory_iterator(path, error); !error && entry != fs::directory_iterator();
-       entry.increment(error))
-    entries.push_back(entry->path().string());
-  if (error) throw_io_error("listing", path, error.value());
-  for (const auto& entry : entries) remove_tree(files, entry);
+  // Listed first: removing while listing may skip some.
+  for (const auto& name : names_in(path)) remove_tree(files, path + "/" + name);
   if (files.remove_directory(path) != 0 && errno != ENOENT) throw_io_error("removing", path, errno);
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -84,6 +85,9 @@ void refuse_foreign_link(const std::string& folder);
 
 /// Throws Error(io): `operation` on `path` failed with `errno_value`; says what to do where that is known.
 [[noreturn]] void throw_io_error(const std::string& operation, const std::string& path, int errno_value);
+
+/// Of what lies in a folder. Throws Error(io).
+std::set<std::string> names_in(const std::string& folder);
 
 /// Removes a file, or a folder with everything in it; symbolic links are removed, not followed. Nothing there is fine.
 void remove_tree(FileLayer& files, const std::string& path);

@@ -56,12 +56,6 @@ std::string xxh3_text(std::uint64_t hash) {
   return text;
 }
 
-std::optional<std::uint64_t> FileDigest::first_difference(const FileDigest& other) const noexcept {
-  const auto [mine, theirs] = std::mismatch(chunks.begin(), chunks.end(), other.chunks.begin(), other.chunks.end());
-  if (mine == chunks.end() && theirs == other.chunks.end()) return std::nullopt;
-  return static_cast<std::uint64_t>(mine - chunks.begin()) / 16 * kChunkBytes;
-}
-
 std::string FileDigest::of_chunks(std::string_view chunks) { return xxh3_text(troupe::xxh3(chunks)); }
 
 struct Xxh3Stream::State {

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -45,8 +44,6 @@ struct FileDigest {
   std::string_view chunk(std::uint64_t index) const {
     return std::string_view(chunks).substr(static_cast<std::size_t>(index) * 16, 16);
   }
-  /// The offset of the first chunk that differs, or nothing. Both are of files of the same length.
-  std::optional<std::uint64_t> first_difference(const FileDigest& other) const noexcept;
 };
 
 /// XXH3-64 of whole chunks by their index, those of which it is known.

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "tensor_io/base/instruction_set.hpp"
+#include "tensor_io/kernels/update_kernels.hpp"
 
 namespace troupe {
 
@@ -10,6 +11,7 @@ namespace troupe {
   namespace set {                                                                                 \
   void reduce(const ReduceTask& task) noexcept;                                                   \
   void copy_streaming(void* to, const void* from, std::size_t bytes, std::size_t ahead) noexcept; \
+  void update(const UpdateTask& task) noexcept;                                                   \
   }
 TROUPE_DECLARE_KERNELS(kernels_generic)
 #if defined(__x86_64__)
@@ -20,18 +22,19 @@ TROUPE_DECLARE_KERNELS(kernels_avx512)
 namespace {
 
 struct Kernels {
-  const char* name;
   void (*reduce)(const ReduceTask&) noexcept;
   void (*copy_streaming)(void*, const void*, std::size_t, std::size_t) noexcept;
+  void (*update)(const UpdateTask&) noexcept;
 };
 
 Kernels choose() noexcept {
   switch (instruction_set()) {
 #if defined(__x86_64__)
-    case InstructionSet::avx512: return {"avx512", kernels_avx512::reduce, kernels_avx512::copy_streaming};
-    case InstructionSet::avx2: return {"avx2", kernels_avx2::reduce, kernels_avx2::copy_streaming};
+    case InstructionSet::avx512:
+      return {kernels_avx512::reduce, kernels_avx512::copy_streaming, kernels_avx512::update};
+    case InstructionSet::avx2: return {kernels_avx2::reduce, kernels_avx2::copy_streaming, kernels_avx2::update};
 #endif
-    default: return {"generic", kernels_generic::reduce, kernels_generic::copy_streaming};
+    default: return {kernels_generic::reduce, kernels_generic::copy_streaming, kernels_generic::update};
   }
 }
 
@@ -46,6 +49,6 @@ void reduce(const ReduceTask& task) noexcept {
 void copy_streaming(void* to, const void* from, std::size_t bytes, std::size_t ahead) noexcept {
   kernels.copy_streaming(to, from, bytes, ahead);
 }
-const char* reduce_kernel_name() noexcept { return kernels.name; }
+void update(const UpdateTask& task) noexcept { kernels.update(task); }
 
 }  // namespace troupe

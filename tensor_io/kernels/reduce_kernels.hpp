@@ -32,7 +32,4 @@ void reduce(const ReduceTask& task) noexcept;
 /// behind the last is not touched, it may be anybody's or nothing.
 void copy_streaming(void* to, const void* from, std::size_t bytes, std::size_t ahead = 0) noexcept;
 
-/// `avx512`, `avx2` or `generic`: what this machine was found to support.
-const char* reduce_kernel_name() noexcept;
-
 }  // namespace troupe

@@ -9,8 +9,7 @@ thread_local DeferredWeights* deferring = nullptr;
 
 }  // namespace
 
-DeferredWeights::Scope::Scope(DeferredWeights& weights) : before_(std::exchange(deferring, &weights)) {}
-DeferredWeights::Scope::~Scope() { deferring = before_; }
+DeferredWeights::Scope::Scope(DeferredWeights& weights) : HeldValue(deferring, &weights) {}
 
 DeferredWeights* DeferredWeights::current() noexcept { return deferring; }
 

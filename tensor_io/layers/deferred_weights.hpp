@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "tensor_io/base/held_value.hpp"
+
 namespace troupe {
 
 /// Gradients of weights that a backward left for later: what a zero-bubble pipeline does while it would wait.
@@ -13,15 +15,9 @@ namespace troupe {
 class DeferredWeights {
  public:
   /// While it lives, a backward that this thread runs leaves the gradients of such weights here.
-  class Scope {
+  class Scope : HeldValue<DeferredWeights*> {
    public:
     explicit Scope(DeferredWeights& weights);
-    ~Scope();
-    Scope(const Scope&) = delete;
-    Scope& operator=(const Scope&) = delete;
-
-   private:
-    DeferredWeights* before_;
   };
   /// Of the Scope that lives on this thread; nullptr where none does.
   static DeferredWeights* current() noexcept;

@@ -66,17 +66,11 @@ std::uint64_t dropout_key(const ForwardPosition& at) {
                             static_cast<std::uint64_t>(at.shard)});
 }
 
-DropoutKeyInMemory::DropoutKeyInMemory(at::Tensor key)
-    : key_(std::move(key)), before_(std::exchange(key_in_memory, &key_)) {}
-DropoutKeyInMemory::~DropoutKeyInMemory() { key_in_memory = before_; }
+DropoutKeyInMemory::DropoutKeyInMemory(at::Tensor key) : HeldValue(key_in_memory, &key_), key_(std::move(key)) {}
 
-DropoutDraws::Recording::Recording(DropoutDraws& draws) : before_(std::exchange(recorded_draws, &draws)) {}
-DropoutDraws::Recording::~Recording() { recorded_draws = before_; }
+DropoutDraws::Recording::Recording(DropoutDraws& draws) : HeldValue(recorded_draws, &draws) {}
 
-DropoutDraws::Replaying::Replaying(DropoutDraws& draws) : before_(std::exchange(replayed_draws, &draws)) {
-  draws.next_ = 0;
-}
-DropoutDraws::Replaying::~Replaying() { replayed_draws = before_; }
+DropoutDraws::Replaying::Replaying(DropoutDraws& draws) : HeldValue(replayed_draws, &draws) { draws.next_ = 0; }
 
 const DropoutDraws::Draw* DropoutDraws::replayed() {
   if (replayed_draws == nullptr) return nullptr;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensor_io/base/held_value.hpp"
 #include "tensor_io/device/dropout_key.hpp"
 
 namespace troupe {
@@ -27,26 +28,14 @@ struct ForwardPosition {
 class DropoutDraws {
  public:
   /// While it lives, layers called on this thread note down what they draw by.
-  class Recording {
+  class Recording : HeldValue<DropoutDraws*> {
    public:
     explicit Recording(DropoutDraws& draws);
-    ~Recording();
-    Recording(const Recording&) = delete;
-    Recording& operator=(const Recording&) = delete;
-
-   private:
-    DropoutDraws* before_;
   };
   /// While it lives, they draw by what was noted, from the first on, and count nothing.
-  class Replaying {
+  class Replaying : HeldValue<DropoutDraws*> {
    public:
     explicit Replaying(DropoutDraws& draws);
-    ~Replaying();
-    Replaying(const Replaying&) = delete;
-    Replaying& operator=(const Replaying&) = delete;
-
-   private:
-    DropoutDraws* before_;
   };
 
   struct Draw {
@@ -110,16 +99,12 @@ std::uint64_t dropout_key(const ForwardPosition& position);
 
 /// While it lives, layers called on this thread read their key from `key` (() i64 on the device) when their masks are
 /// made: of a forward that is written down once and runs at other positions.
-class DropoutKeyInMemory {
+class DropoutKeyInMemory : HeldValue<const at::Tensor*> {
  public:
   explicit DropoutKeyInMemory(at::Tensor key);
-  ~DropoutKeyInMemory();
-  DropoutKeyInMemory(const DropoutKeyInMemory&) = delete;
-  DropoutKeyInMemory& operator=(const DropoutKeyInMemory&) = delete;
 
  private:
   at::Tensor key_;
-  const at::Tensor* before_;
 };
 
 /// Every troupe::nn::Dropout of the model follows `position`. Returns how many.

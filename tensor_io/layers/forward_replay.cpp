@@ -48,7 +48,7 @@ bool ForwardReplay::may_have_changed(const Buffer& buffer) {
 }
 
 ForwardReplay::Recording::Recording(ForwardReplay& replay, torch::nn::Module& module, c10::Device device)
-    : replay_(replay), module_(module), draws_(replay.draws_) {
+    : replay_(replay), draws_(replay.draws_) {
   const at::NoGradGuard no_grad;
   std::vector<c10::Device> devices = {at::kCPU};
   if (!device.is_cpu()) devices.push_back(device);

@@ -36,7 +36,6 @@ class ForwardReplay {
 
    private:
     ForwardReplay& replay_;
-    torch::nn::Module& module_;
     DropoutDraws::Recording draws_;
   };
 

@@ -52,11 +52,6 @@ void use_storing_engine() {
 
 }  // namespace
 
-SavedTensorScope::SavedTensorScope(SavedTensorStore* store) : before_(current_store) {
-  use_storing_engine();
-  current_store = store;
-}
-
-SavedTensorScope::~SavedTensorScope() { current_store = before_; }
+SavedTensorScope::SavedTensorScope(SavedTensorStore* store) : HeldValue(current_store, store) { use_storing_engine(); }
 
 }  // namespace troupe

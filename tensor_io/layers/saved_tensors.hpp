@@ -3,6 +3,8 @@
 
 #include <memory>
 
+#include "tensor_io/base/held_value.hpp"
+
 namespace troupe {
 
 /// Says where autograd keeps what a node saves for its backward, for the nodes that are made while a SavedTensorScope
@@ -21,15 +23,9 @@ class SavedTensorStore {
 /// .saved_tensors_hooks, the C++ one with none. So this puts an engine in its place that differs in this answer only,
 /// once per process, and has the work done by LibTorch's own. Throws Error(unavailable) where a Python interpreter's
 /// engine is in place already.
-class SavedTensorScope {
+class SavedTensorScope : HeldValue<SavedTensorStore*> {
  public:
   explicit SavedTensorScope(SavedTensorStore* store);
-  ~SavedTensorScope();
-  SavedTensorScope(const SavedTensorScope&) = delete;
-  SavedTensorScope& operator=(const SavedTensorScope&) = delete;
-
- private:
-  SavedTensorStore* before_;
 };
 
 }  // namespace troupe

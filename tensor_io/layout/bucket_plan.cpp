@@ -5,29 +5,14 @@
 #include <map>
 #include <sstream>
 
-#include "tensor_io/base/error.hpp"
+#include "tensor_io/base/mix_seed.hpp"
+#include "tensor_io/files/xxh3.hpp"
 #include "tensor_io/layout/state_texts.hpp"
 
 namespace troupe {
 namespace {
 
 constexpr std::int64_t kCacheLine = 64;
-
-class Fnv {
- public:
-  void mix(std::uint64_t value) noexcept {
-    for (int i = 0; i < 8; ++i) byte(static_cast<unsigned char>(value >> (8 * i)));
-  }
-  void mix(const std::string& text) noexcept {
-    for (const char c : text) byte(static_cast<unsigned char>(c));
-    byte(0);
-  }
-  std::uint64_t value() const noexcept { return hash_; }
-
- private:
-  void byte(unsigned char b) noexcept { hash_ = (hash_ ^ b) * 1099511628211ull; }
-  std::uint64_t hash_ = 1469598103934665603ull;
-};
 
 std::int64_t padded(std::int64_t numel, std::int64_t element_bytes) {
   const std::int64_t per_line = kCacheLine / element_bytes;
@@ -98,22 +83,20 @@ BucketPlan plan_buckets(std::span<const ParameterLayout> layout, std::span<const
                    [](const auto& a, const auto& b) { return a.last_position < b.last_position; });
 
   std::map<at::ScalarType, std::int64_t> length;
-  Fnv hash;
-  hash.mix(layout_hash(layout));
+  plan.hash = layout_hash(layout);
   for (auto& [bucket, position] : closed) {
     auto& offset = length[bucket.dtype];
     bucket.begin = offset;
     for (auto& slot : bucket.slots) {
       slot.offset = offset;
       offset += padded(slot.numel, static_cast<std::int64_t>(c10::elementSize(bucket.dtype)));
-      hash.mix(static_cast<std::uint64_t>(slot.parameter));
+      plan.hash = mix_seed(plan.hash, {static_cast<std::uint64_t>(slot.parameter)});
     }
     bucket.end = offset;
-    hash.mix(static_cast<std::uint64_t>(bucket.end));
+    plan.hash = mix_seed(plan.hash, {static_cast<std::uint64_t>(bucket.end)});
     plan.buckets.push_back(std::move(bucket));
   }
   for (const auto& [dtype, numel] : length) plan.flats.push_back({dtype, numel});
-  plan.hash = hash.value();
   return plan;
 }
 
@@ -142,60 +125,34 @@ std::vector<std::int32_t> order_of_text(const std::string& text) {
 }
 
 std::uint64_t layout_hash(std::span<const ParameterLayout> layout) noexcept {
-  Fnv hash;
+  std::uint64_t hash = 0;
   for (const auto& parameter : layout) {
-    hash.mix(parameter.name);
-    hash.mix(parameter.shape.size());
-    for (const auto extent : parameter.shape) hash.mix(static_cast<std::uint64_t>(extent));
-    hash.mix(static_cast<std::uint64_t>(parameter.dtype) * 2 + (parameter.requires_grad ? 1 : 0));
+    hash = mix_seed(hash, {xxh3(parameter.name), parameter.shape.size(),
+                           static_cast<std::uint64_t>(parameter.dtype) * 2 + (parameter.requires_grad ? 1 : 0)});
+    for (const auto extent : parameter.shape) hash = mix_seed(hash, {static_cast<std::uint64_t>(extent)});
   }
-  return hash.value();
+  return hash;
 }
 
-std::string layout_difference(std::span<const ParameterLayout> mine, int my_rank,
-                              std::span<const ParameterLayout> theirs, int their_rank) {
-  for (std::size_t i = 0; i < std::max(mine.size(), theirs.size()); ++i) {
-    if (i < mine.size() && i < theirs.size() && mine[i] == theirs[i]) continue;
-    const auto side = [i](std::span<const ParameterLayout> layout, int rank) {
-      return (i < layout.size() ? "is " + layout[i].describe() : std::string("does not exist")) + " on rank " +
-             std::to_string(rank);
-    };
-    return "parameter " + std::to_string(i) + " " + side(theirs, their_rank) + " and " + side(mine, my_rank);
+std::string layout_text(std::span<const ParameterLayout> layout) {
+  std::string text;
+  for (const auto& parameter : layout) text += parameter.describe() + "\n";
+  return text;
+}
+
+std::string layout_difference(const std::string& mine, int my_rank, const std::string& theirs, int their_rank) {
+  std::istringstream my_lines(mine), their_lines(theirs);
+  std::string my_line, their_line;
+  const auto side = [](const std::string& line, int rank) {
+    return (line.empty() ? "does not exist" : "is " + line) + " on rank " + std::to_string(rank);
+  };
+  for (std::size_t i = 0; my_lines || their_lines; ++i) {
+    if (!std::getline(my_lines, my_line)) my_line.clear();
+    if (!std::getline(their_lines, their_line)) their_line.clear();
+    if (my_line != their_line)
+      return "parameter " + std::to_string(i) + " " + side(their_line, their_rank) + " and " + side(my_line, my_rank);
   }
   return {};
-}
-
-std::string serialize_layout(std::span<const ParameterLayout> layout) {
-  std::ostringstream out;
-  for (const auto& parameter : layout) {
-    out << static_cast<int>(parameter.dtype) << ' ' << (parameter.requires_grad ? 1 : 0) << ' '
-        << parameter.shape.size();
-    for (const auto extent : parameter.shape) out << ' ' << extent;
-    out << ' ' << parameter.name << '\n';
-  }
-  return out.str();
-}
-
-std::vector<ParameterLayout> parse_layout(const std::string& text) {
-  std::vector<ParameterLayout> layout;
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    std::istringstream fields(line);
-    ParameterLayout parameter;
-    int dtype = -1, requires_grad = 0;
-    std::size_t dimensions = 0;
-    fields >> dtype >> requires_grad >> dimensions;
-    if (!fields || dimensions > 64)
-      throw Error(ErrorCode::bad_data, "a rank's parameter layout", "line '" + line + "' cannot be read");
-    parameter.shape.resize(dimensions);
-    for (auto& extent : parameter.shape) fields >> extent;
-    fields.get();
-    std::getline(fields, parameter.name);
-    parameter.dtype = static_cast<at::ScalarType>(dtype);
-    parameter.requires_grad = requires_grad != 0;
-    layout.push_back(std::move(parameter));
-  }
-  return layout;
 }
 
 }  // namespace troupe

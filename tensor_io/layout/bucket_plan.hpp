@@ -17,7 +17,6 @@ struct ParameterLayout {
 
   std::int64_t numel() const noexcept;
   std::string describe() const;  ///< `fc.weight (10, 256) float32`
-  bool operator==(const ParameterLayout&) const = default;
 };
 
 /// Where one parameter's gradient lies in its dtype's flat buffer.
@@ -71,13 +70,10 @@ std::vector<std::int32_t> order_of_text(const std::string& text);
 
 std::uint64_t layout_hash(std::span<const ParameterLayout> layout) noexcept;
 
-/// What differs between two ranks' layouts, or an empty string: `parameter 3 is fc.weight (10, 256) float32 on rank 0
-/// and …`.
-std::string layout_difference(std::span<const ParameterLayout> mine, int my_rank,
-                              std::span<const ParameterLayout> theirs, int their_rank);
-
-/// One line per parameter, for the exchange between ranks; `parse_layout` reads it back (throws Error(bad_data)).
-std::string serialize_layout(std::span<const ParameterLayout> layout);
-std::vector<ParameterLayout> parse_layout(const std::string& text);
+/// One line per parameter, as it describes itself, for the exchange between ranks.
+std::string layout_text(std::span<const ParameterLayout> layout);
+/// What differs between two ranks' layout_text, or an empty string: `parameter 3 is fc.weight (10, 256) float32 on rank
+/// 0 and …`.
+std::string layout_difference(const std::string& mine, int my_rank, const std::string& theirs, int their_rank);
 
 }  // namespace troupe

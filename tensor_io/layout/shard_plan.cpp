@@ -6,15 +6,12 @@
 #include <utility>
 
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/base/mix_seed.hpp"
 
 namespace troupe {
 namespace {
 
 std::int64_t padded(std::int64_t numel) { return (numel + kFlatAlignment - 1) / kFlatAlignment * kFlatAlignment; }
-
-void mix(std::uint64_t& hash, std::uint64_t value) {
-  for (int i = 0; i < 8; ++i) hash = (hash ^ ((value >> (8 * i)) & 0xff)) * 1099511628211ull;
-}
 
 void check_members(std::span<const ParameterLayout> layout, std::span<const UnitMembers> units) {
   std::vector<int> seen(layout.size(), 0);
@@ -38,8 +35,7 @@ ShardPlan plan_shards(std::span<const ParameterLayout> layout, std::span<const U
   check_members(layout, units);
   ShardPlan plan;
   plan.world_size = world_size;
-  plan.hash = layout_hash(layout);
-  mix(plan.hash, static_cast<std::uint64_t>(world_size));
+  plan.hash = mix_seed(layout_hash(layout), {static_cast<std::uint64_t>(world_size)});
   for (std::size_t u = 0; u < units.size(); ++u) {
     plan.units.push_back(units[u].name);
     auto members = units[u].parameters;
@@ -53,22 +49,16 @@ ShardPlan plan_shards(std::span<const ParameterLayout> layout, std::span<const U
       flat.trainable = parameter.requires_grad;
       flat.slots.push_back({index, flat.numel, parameter.numel()});
       flat.numel += padded(parameter.numel());
-      mix(plan.hash, static_cast<std::uint64_t>(index));
+      plan.hash = mix_seed(plan.hash, {static_cast<std::uint64_t>(index)});
     }
     for (auto& [key, flat] : flats) {
       flat.shard_numel = padded((flat.numel + world_size - 1) / world_size);
       flat.numel = flat.shard_numel * world_size;
-      mix(plan.hash, static_cast<std::uint64_t>(flat.numel));
+      plan.hash = mix_seed(plan.hash, {static_cast<std::uint64_t>(flat.numel)});
       plan.flats.push_back(std::move(flat));
     }
   }
   return plan;
-}
-
-std::int64_t ShardPlan::numel() const noexcept {
-  std::int64_t total = 0;
-  for (const auto& flat : flats) total += flat.numel;
-  return total;
 }
 
 std::string ShardPlan::describe() const {

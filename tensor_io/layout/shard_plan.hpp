@@ -47,8 +47,7 @@ struct ShardPlan {
   std::vector<FlatParameter> flats;  ///< by unit; those of a unit follow each other
   std::uint64_t hash = 0;            ///< equal plans of equal layouts have equal hashes
 
-  std::int64_t numel() const noexcept;  ///< of all flat parameters, with padding
-  std::string describe() const;         ///< `12 parameters in 3 units, 4.1 MiB of 8.2 MiB on each rank`
+  std::string describe() const;  ///< `12 parameters in 3 units, 4.1 MiB of 8.2 MiB on each rank`
 };
 
 /// Every parameter of the layout is in one unit, once; throws Error(internal) otherwise.

@@ -1,10 +1,10 @@
 #include "tensor_io/layout/state_texts.hpp"
 
-#include <charconv>
 #include <cmath>
 #include <limits>
 
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/base/number_of.hpp"
 #include "tensor_io/files/bounded_file.hpp"
 
 namespace troupe {
@@ -38,14 +38,6 @@ const std::map<std::string, Rule, std::less<>>& rules() {
       {"world_size", {Kind::whole, 1, kMostRanks}},
   };
   return known;
-}
-
-template <class Number>
-std::optional<Number> number_of(std::string_view text) {
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
 }
 
 // What a program counts as correct may be any number.

@@ -2,21 +2,19 @@
 #include <c10/util/FunctionRef.h>
 #include <torch/types.h>
 
-#include <array>
-#include <cstddef>
-#include <map>
+#include <concepts>
 #include <optional>
+#include <ranges>
 #include <tuple>
-#include <unordered_map>
+#include <type_traits>
 #include <utility>
-#include <vector>
 
 namespace troupe {
 
 using TensorVisitor = c10::function_ref<void(at::Tensor&)>;
 
-/// Finds the tensors inside a value, in order: a tensor, and optional, vector, array, pair, tuple, map of such. A
-/// struct of one's own takes part by a specialisation:
+/// Finds the tensors inside a value, in order: a tensor, and optional, pair, tuple, map, vector or another container of
+/// such. A struct of one's own takes part by a specialisation:
 ///
 ///     template <>
 ///     struct troupe::TensorsIn<MyState> {
@@ -43,35 +41,19 @@ struct TensorsIn<std::optional<T>> {
   }
 };
 
-/// Of a container that is a range of T.
-template <class Range, class T>
-struct TensorsInRange {
-  static constexpr bool any = TensorsIn<T>::any;
+/// What a container hands out references to: values, or a map's pairs. Not a path or a JSON value, which are made of
+/// their like without end.
+template <class Range>
+requires(std::ranges::range<Range>&& std::is_lvalue_reference_v<std::ranges::range_reference_t<Range>> &&
+         !std::same_as<std::ranges::range_value_t<Range>, Range>) struct TensorsIn<Range> {
+  using Value = std::remove_reference_t<std::ranges::range_reference_t<Range>>;
+  static constexpr bool any = TensorsIn<Value>::any;
   static void visit(Range& range, TensorVisitor visit) {
     if constexpr (any) {
-      for (auto& value : range) TensorsIn<T>::visit(value, visit);
+      for (auto& value : range) TensorsIn<Value>::visit(value, visit);
     }
   }
 };
-template <class T>
-struct TensorsIn<std::vector<T>> : TensorsInRange<std::vector<T>, T> {};
-template <class T, std::size_t N>
-struct TensorsIn<std::array<T, N>> : TensorsInRange<std::array<T, N>, T> {};
-
-/// Of a container from keys to T.
-template <class Map, class T>
-struct TensorsInMap {
-  static constexpr bool any = TensorsIn<T>::any;
-  static void visit(Map& map, TensorVisitor visit) {
-    if constexpr (any) {
-      for (auto& [key, value] : map) TensorsIn<T>::visit(value, visit);
-    }
-  }
-};
-template <class Key, class T>
-struct TensorsIn<std::map<Key, T>> : TensorsInMap<std::map<Key, T>, T> {};
-template <class Key, class T>
-struct TensorsIn<std::unordered_map<Key, T>> : TensorsInMap<std::unordered_map<Key, T>, T> {};
 
 template <class... Ts>
 struct TensorsIn<std::tuple<Ts...>> {

@@ -23,7 +23,6 @@ class SharedSegment {
   SharedSegment& operator=(const SharedSegment&) = delete;
 
   std::byte* data() const noexcept { return data_; }
-  std::size_t bytes() const noexcept { return bytes_; }
   int descriptor() const noexcept { return fd_; }
   std::uint64_t inode() const noexcept { return inode_; }
   bool holds(const void* pointer, std::size_t length) const noexcept;

@@ -138,7 +138,7 @@ TEST_CASE("[L03] gpu: a set-up whose peer never comes ends at its deadline, and 
   {
     NcclLife life(options);
     try {
-      life.connect(2, 0, id, {});
+      life.connect(2, 0, id);
       FAIL("it returned");
     } catch (const Error& error) {
       CHECK((error.code() == ErrorCode::timeout));

@@ -35,7 +35,7 @@ class PacedNccl final : public NcclApi {
     id->assign(128, 'p');
     return NcclResult::success;
   }
-  NcclResult init(NcclComm* comm, int world_size, const std::string&, int, const NcclSettings&) override {
+  NcclResult init(NcclComm* comm, int world_size, const std::string&, int, const std::string&) override {
     if (world_size != 1) return NcclResult::invalid_usage;
     *comm = new_comm();
     return NcclResult::success;
@@ -52,7 +52,7 @@ class PacedNccl final : public NcclApi {
   }
   NcclResult abort(NcclComm comm) override { return destroy(comm); }
   NcclResult revoke(NcclComm) override { return NcclResult::success; }
-  NcclResult split(NcclComm, int color, int, NcclComm* comm, const NcclSettings&) override {
+  NcclResult split(NcclComm, int color, int, NcclComm* comm, const std::string&) override {
     *comm = color < 0 ? nullptr : new_comm();
     return NcclResult::success;
   }

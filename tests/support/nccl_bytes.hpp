@@ -9,11 +9,9 @@ namespace troupe::test {
 inline std::size_t bytes_of(NcclType type) {
   switch (type) {
     case NcclType::f64:
-    case NcclType::int64:
-    case NcclType::uint64: return 8;
+    case NcclType::int64: return 8;
     case NcclType::f32:
-    case NcclType::int32:
-    case NcclType::uint32: return 4;
+    case NcclType::int32: return 4;
     case NcclType::f16:
     case NcclType::bf16: return 2;
     default: return 1;

@@ -44,7 +44,7 @@ class ScriptedNccl : public NcclApi {
     *id = std::string(128, 'i');
     return called("unique_id");
   }
-  NcclResult init(NcclComm* comm, int, const std::string&, int, const NcclSettings&) override {
+  NcclResult init(NcclComm* comm, int, const std::string&, int, const std::string&) override {
     *comm = this;
     return called("init");
   }
@@ -65,7 +65,7 @@ class ScriptedNccl : public NcclApi {
   NcclResult destroy(NcclComm) override { return called("destroy"); }
   NcclResult abort(NcclComm) override { return called("abort"); }
   NcclResult revoke(NcclComm) override { return called("revoke"); }
-  NcclResult split(NcclComm, int color, int, NcclComm* comm, const NcclSettings&) override {
+  NcclResult split(NcclComm, int color, int, NcclComm* comm, const std::string&) override {
     const auto result = called("split");
     *comm = color < 0 ? nullptr : this;
     return result;

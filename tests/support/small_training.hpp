@@ -15,6 +15,7 @@
 #include "tensor_io/checkpoint/state_parts.hpp"
 #include "tensor_io/optimizer/fused_optimizer.hpp"
 #include "tests/support/cluster.hpp"
+#include "tests/support/tensors_reader.hpp"
 
 namespace troupe::testing {
 

@@ -31,7 +31,7 @@ class ThreadNccl final : public NcclApi {
     id->resize(128);
     return NcclResult::success;
   }
-  NcclResult init(NcclComm* comm, int world_size, const std::string& id, int rank, const NcclSettings&) override {
+  NcclResult init(NcclComm* comm, int world_size, const std::string& id, int rank, const std::string&) override {
     *comm = join(id, world_size, rank);
     return NcclResult::in_progress;
   }
@@ -57,7 +57,7 @@ class ThreadNccl final : public NcclApi {
     return NcclResult::success;
   }
   NcclResult revoke(NcclComm) override { return NcclResult::success; }
-  NcclResult split(NcclComm parent, int color, int key, NcclComm* comm, const NcclSettings&) override {
+  NcclResult split(NcclComm parent, int color, int key, NcclComm* comm, const std::string&) override {
     auto& own = of(parent);
     submit(own, {[this, &own, color, key, comm] {
              own.said[0] = color;

@@ -1,9 +1,11 @@
 #pragma once
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
 
+#include "tensor_io/checkpoint/checkpoint_writer.hpp"
 #include "tensor_io/checkpoint/rank_state.hpp"
 #include "tensor_io/checkpoint/safetensors.hpp"
 #include "tensor_io/checkpoint/state_parts.hpp"
@@ -37,6 +39,39 @@ inline TrainingState small_state(std::int64_t step, int ranks = 2) {
   }
   return state;
 }
+
+/// Both phases of a save, by a process that has the whole state.
+class WholeStateWriter : public CheckpointWriter {
+ public:
+  WholeStateWriter(const std::string& directory, std::int64_t keep_last, FileLayer& files = real_files())
+      : CheckpointWriter(directory, keep_last, files), directory_(directory), files_(files) {}
+
+  SavedCheckpoint save(const TrainingState& state, bool best) {
+    const SaveAttempt attempt{state.step, "alone-" + std::to_string(++saves_)};
+    const auto ranks = static_cast<std::int64_t>(state.rank_state.size());
+    try {
+      clear_leftovers();  // of a save that failed
+      for (std::int64_t rank = 0; rank < std::max<std::int64_t>(ranks, 1); ++rank) {
+        CheckpointPart part{state.step, state.epoch, state.step_in_epoch, rank, ranks, state.metadata, {}, {}};
+        if (rank == 0) {
+          for (const auto& [name, tensor] : state.tensors) part.tensors.push_back(whole_part(name, tensor));
+          sort_for_file(part.tensors);
+        }
+        if (rank < ranks) part.rank_state = state.rank_state[static_cast<std::size_t>(rank)];
+        write_checkpoint_part(directory_, attempt, part, files_);
+      }
+      return publish(attempt, std::max<std::int64_t>(ranks, 1), best);
+    } catch (...) {
+      give_up(attempt);
+      throw;
+    }
+  }
+
+ private:
+  const std::string directory_;
+  FileLayer& files_;
+  int saves_ = 0;
+};
 
 /// What rank `rank` of the state's ranks writes.
 inline CheckpointPart part_of(const TrainingState& state, std::int64_t rank) {

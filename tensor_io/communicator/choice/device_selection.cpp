@@ -1,8 +1,7 @@
 #include "tensor_io/communicator/choice/device_selection.hpp"
 
-#include <charconv>
-
 #include "tensor_io/base/error.hpp"
+#include "tensor_io/base/number_of.hpp"
 #include "tensor_io/device/accelerator.hpp"
 
 namespace troupe {
@@ -19,15 +18,10 @@ std::string devices(int count) { return std::to_string(count) + (count == 1 ? " 
 // The number after `cuda:`; -1 for `cuda` alone.
 int index_of(const std::string& device) {
   if (device == "cuda") return -1;
-  int index = -1;
-  const auto* end = device.data() + device.size();
-  const bool named = device.starts_with("cuda:") && device.size() > 5;
-  const auto parsed = named ? std::from_chars(device.data() + 5, end, index)
-                            : std::from_chars_result{nullptr, std::errc::invalid_argument};
-  if (parsed.ec != std::errc() || parsed.ptr != end || index < 0 || index >= kMostDevices) {
+  const auto index = device.starts_with("cuda:") ? number_of<int>(std::string_view(device).substr(5)) : std::nullopt;
+  if (!index || *index < 0 || *index >= kMostDevices)
     refuse(ErrorCode::usage, "'" + device + "' is no device", "use auto, cpu, cuda, or cuda:N");
-  }
-  return index;
+  return *index;
 }
 
 }  // namespace

@@ -11,14 +11,24 @@ class SingleCommunicator final : public Communicator {
 
  private:
   void do_all_reduce(const at::Tensor&, ReduceOp, const CollectiveRecord&) override {}
-  void do_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
-                         const CollectiveRecord& record) override;
-  void do_all_gather(const at::Tensor& output, const at::Tensor& input, const CollectiveRecord& record) override;
+  void do_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp,
+                         const CollectiveRecord&) override {
+    copy(output, input);
+  }
+  void do_all_gather(const at::Tensor& output, const at::Tensor& input, const CollectiveRecord&) override {
+    copy(output, input);
+  }
   void do_broadcast(const at::Tensor&, int, const CollectiveRecord&) override {}
   void do_reduce(const at::Tensor&, int, ReduceOp, const CollectiveRecord&) override {}
-  void do_gather(const at::Tensor& output, const at::Tensor& input, int root, const CollectiveRecord& record) override;
-  void do_scatter(const at::Tensor& output, const at::Tensor& input, int root, const CollectiveRecord& record) override;
-  void do_all_to_all(const at::Tensor& output, const at::Tensor& input, const CollectiveRecord& record) override;
+  void do_gather(const at::Tensor& output, const at::Tensor& input, int, const CollectiveRecord&) override {
+    copy(output, input);
+  }
+  void do_scatter(const at::Tensor& output, const at::Tensor& input, int, const CollectiveRecord&) override {
+    copy(output, input);
+  }
+  void do_all_to_all(const at::Tensor& output, const at::Tensor& input, const CollectiveRecord&) override {
+    copy(output, input);
+  }
   void do_send(const at::Tensor&, int, const CollectiveRecord&) override {}  // the checks leave nobody to send to
   void do_recv(const at::Tensor&, int, const CollectiveRecord&) override {}
   void do_barrier(const CollectiveRecord&) override {}
@@ -26,6 +36,7 @@ class SingleCommunicator final : public Communicator {
     return do_allocate(bytes, record);
   }
   void do_abort(const ErrorReport&) noexcept override {}
+  static void copy(const at::Tensor& output, const at::Tensor& input);
 };
 
 }  // namespace troupe

@@ -3,6 +3,7 @@
 #include "tensor_io/communicator/gloo/abort_reason.hpp"
 #include "tensor_io/communicator/gloo/gloo_communicator.hpp"
 #include "tensor_io/communicator/gloo/gloo_mesh.hpp"
+#include "tensor_io/communicator/group_setup.hpp"
 
 namespace troupe {
 namespace {
@@ -43,12 +44,10 @@ ErrorReport GlooCommunicator::explain(const CollectiveRecord& record, bool timed
   std::vector<int> ranks = {rank()};
   std::vector<CollectiveRecord> records = {record};
   for (const int r : asked) {
-    const auto left =
-        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
     try {
       const auto word = FailureWord::of(
-          options().rendezvous->get(options().name + "/failed/" + std::to_string(r), std::max(1ms, left)));
-      if (!word.cause.empty()) return ErrorReport{word.code, -1, {}, -1, {}, word.cause, {}};
+          options().rendezvous->get(options().name + "/failed/" + std::to_string(r), time_until(deadline)));
+      if (!word.cause.empty()) return ErrorReport{.code = word.code, .cause = word.cause};
       timed_out |= word.code == ErrorCode::timeout;
       // Where the peer was in a message with a third rank it waited as this one did: that the two messages differ says
       // nothing.
@@ -65,28 +64,22 @@ ErrorReport GlooCommunicator::explain(const CollectiveRecord& record, bool timed
   }
   if (!silent.empty() && timed_out) {
     return ErrorReport{
-        ErrorCode::timeout,
-        -1,
-        {},
-        -1,
-        {},
-        name_ranks(options(), silent) + " did not come within " + std::to_string(options().timeout.count()) + " ms",
-        "a rank may hang or have taken another branch; raise collective_timeout if it is only slow"};
+        .code = ErrorCode::timeout,
+        .cause =
+            name_ranks(options(), silent) + " did not come within " + std::to_string(options().timeout.count()) + " ms",
+        .remedy = "a rank may hang or have taken another branch; raise collective_timeout if it is only slow"};
   }
   if (!silent.empty()) {
-    return ErrorReport{ErrorCode::peer_lost,
-                       -1,
-                       {},
-                       -1,
-                       {},
-                       name_ranks(options(), silent) + " died or left the group '" + options().name + "'",
-                       "see its log for the reason"};
+    return ErrorReport{.code = ErrorCode::peer_lost,
+                       .cause = name_ranks(options(), silent) + " died or left the group '" + options().name + "'",
+                       .remedy = "see its log for the reason"};
   }
   for (const auto& other : records) {
     if (other.fingerprint() != record.fingerprint()) return mismatch_report(options(), ranks, records);
   }
-  return ErrorReport{timed_out ? ErrorCode::timeout : ErrorCode::peer_lost, -1, {}, -1, {}, what,
-                     "all ranks live and agree: is the network up?"};
+  return ErrorReport{.code = timed_out ? ErrorCode::timeout : ErrorCode::peer_lost,
+                     .cause = what,
+                     .remedy = "all ranks live and agree: is the network up?"};
 }
 
 }  // namespace troupe

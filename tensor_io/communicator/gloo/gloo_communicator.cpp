@@ -1,11 +1,12 @@
 #include "tensor_io/communicator/gloo/gloo_communicator.hpp"
 
+#include <gloo/common/error.h>
+
 #include <algorithm>
 #include <cstring>
 
 #include "tensor_io/communicator/byte_slice.hpp"
 #include "tensor_io/communicator/communicator_arguments.hpp"
-#include "tensor_io/communicator/gloo/gloo_guard.hpp"
 #include "tensor_io/communicator/gloo/gloo_mesh.hpp"
 #include "tensor_io/kernels/reduce_kernels.hpp"
 
@@ -39,7 +40,29 @@ void wait_sent(GlooMesh& mesh, const Transfers& transfers) {
   for (const auto& transfer : transfers) mesh.wait_sent(transfer);
 }
 
+// What `post` makes of each other rank.
+template <class Post>
+Transfers with_others(const Communicator& group, Post post) {
+  Transfers transfers;
+  for (int r = 0; r < group.world_size(); ++r) {
+    if (r != group.rank()) transfers.push_back(post(r));
+  }
+  return transfers;
+}
+
 }  // namespace
+
+template <class Work>
+void GlooCommunicator::guarded(const CollectiveRecord& record, Work&& work) {
+  if (auto reason = broken()) throw Error(*reason);  // aborted between the check of the call and here
+  try {
+    work();
+  } catch (const gloo::Exception& error) {
+    // Gloo says it in words only: "Timed out waiting 1000ms for recv operation to complete".
+    const std::string what = error.what();
+    throw Error(explain(record, what.find("imed out") != std::string::npos, what));
+  }
+}
 
 GlooCommunicator::GlooCommunicator(CommunicatorOptions given)
     : Communicator(std::move(given)), mesh_(std::make_unique<GlooMesh>(options())) {}
@@ -54,20 +77,10 @@ std::byte* GlooCommunicator::scratch(std::int64_t bytes) {
 void GlooCommunicator::reduce_parts(const std::byte* own, const std::byte* scratch, std::int64_t stride,
                                     std::byte* output, std::int64_t bytes, ReduceOp op,
                                     const CollectiveRecord& record) {
-  const auto dtype = static_cast<at::ScalarType>(record.dtype);
   inputs_.clear();
   for (int r = 0; r < world_size(); ++r) inputs_.push_back(r == rank() ? own : scratch + r * stride);
-  void* target = output;
-  ReduceTask task;
-  task.element = element_of(dtype);
-  task.reduction = reduction_of(op);
-  task.divisor = op == ReduceOp::avg ? world_size() : 1;
-  task.inputs = inputs_.data();
-  task.input_count = world_size();
-  task.outputs = &target;
-  task.output_count = 1;
-  task.numel = bytes / static_cast<std::int64_t>(c10::elementSize(dtype));
-  troupe::reduce(task);
+  void* const outputs[] = {output};
+  reduce_all(static_cast<at::ScalarType>(record.dtype), op, world_size(), inputs_, outputs, bytes);
 }
 
 void GlooCommunicator::do_all_reduce(const at::Tensor& tensor, ReduceOp op, const CollectiveRecord& record) {
@@ -81,14 +94,9 @@ void GlooCommunicator::do_all_reduce(const at::Tensor& tensor, ReduceOp op, cons
 void GlooCommunicator::all_reduce_small(std::byte* data, std::int64_t bytes, ReduceOp op,
                                         const CollectiveRecord& record) {
   auto* parts = scratch(world_size() * bytes);
-  Transfers incoming;
-  Transfers outgoing;
-  for (int r = 0; r < world_size(); ++r) {
-    if (r != rank()) incoming.push_back(mesh_->recv(parts + r * bytes, bytes, r, slot_of(record)));
-  }
-  for (int r = 0; r < world_size(); ++r) {
-    if (r != rank()) outgoing.push_back(mesh_->send(data, bytes, r, slot_of(record)));
-  }
+  const auto incoming =
+      with_others(*this, [&](int r) { return mesh_->recv(parts + r * bytes, bytes, r, slot_of(record)); });
+  const auto outgoing = with_others(*this, [&](int r) { return mesh_->send(data, bytes, r, slot_of(record)); });
   wait_received(*mesh_, incoming);
   wait_sent(*mesh_, outgoing);  // `data` is about to change
   reduce_parts(data, parts, bytes, data, bytes, op, record);
@@ -108,16 +116,13 @@ void GlooCommunicator::all_reduce_large(std::byte* data, std::int64_t bytes, Red
   const auto post_slices = [&](std::int64_t chunk) {
     auto* begin = data + chunk * kChunkBytes;
     const ByteSlice own = slice_of(chunk_bytes(chunk), rank(), world_size());
-    auto& in = incoming[chunk % 2];
-    auto& out = outgoing[chunk % 2];
-    in.clear();
-    out.clear();
-    for (int r = 0; r < world_size(); ++r) {
-      if (r == rank()) continue;
+    incoming[chunk % 2] = with_others(*this, [&](int r) {
+      return mesh_->recv(parts + chunk % 2 * set + r * part, own.count, r, slot_of(record, 0));
+    });
+    outgoing[chunk % 2] = with_others(*this, [&](int r) {
       const ByteSlice theirs = slice_of(chunk_bytes(chunk), r, world_size());
-      in.push_back(mesh_->recv(parts + chunk % 2 * set + r * part, own.count, r, slot_of(record, 0)));
-      out.push_back(mesh_->send(begin + theirs.begin, theirs.count, r, slot_of(record, 0)));
-    }
+      return mesh_->send(begin + theirs.begin, theirs.count, r, slot_of(record, 0));
+    });
   };
   const auto post_results = [&](std::int64_t chunk) {
     auto* begin = data + chunk * kChunkBytes;
@@ -125,16 +130,12 @@ void GlooCommunicator::all_reduce_large(std::byte* data, std::int64_t bytes, Red
     wait_received(*mesh_, incoming[chunk % 2]);
     reduce_parts(begin + own.begin, parts + chunk % 2 * set, part, begin + own.begin, own.count, op, record);
     wait_sent(*mesh_, outgoing[chunk % 2]);  // the results are about to overwrite these slices
-    auto& in = results_in[chunk % 2];
-    auto& out = results_out[chunk % 2];
-    in.clear();
-    out.clear();
-    for (int r = 0; r < world_size(); ++r) {
-      if (r == rank()) continue;
+    results_in[chunk % 2] = with_others(*this, [&](int r) {
       const ByteSlice theirs = slice_of(chunk_bytes(chunk), r, world_size());
-      in.push_back(mesh_->recv(begin + theirs.begin, theirs.count, r, slot_of(record, 1)));
-      out.push_back(mesh_->send(begin + own.begin, own.count, r, slot_of(record, 1)));
-    }
+      return mesh_->recv(begin + theirs.begin, theirs.count, r, slot_of(record, 1));
+    });
+    results_out[chunk % 2] =
+        with_others(*this, [&](int r) { return mesh_->send(begin + own.begin, own.count, r, slot_of(record, 1)); });
   };
   const auto finish = [&](std::int64_t chunk) {
     wait_received(*mesh_, results_in[chunk % 2]);
@@ -159,13 +160,10 @@ void GlooCommunicator::do_reduce_scatter(const at::Tensor& output, const at::Ten
     const auto stride = std::min(part, bytes);
     for (std::int64_t at = 0; at < bytes; at += part) {
       const auto count = std::min(part, bytes - at);
-      Transfers incoming;
-      Transfers outgoing;
-      for (int r = 0; r < world_size(); ++r) {
-        if (r == rank()) continue;
-        incoming.push_back(mesh_->recv(parts + r * stride, count, r, slot_of(record)));
-        outgoing.push_back(mesh_->send(data_of(input) + r * bytes + at, count, r, slot_of(record)));
-      }
+      const auto incoming =
+          with_others(*this, [&](int r) { return mesh_->recv(parts + r * stride, count, r, slot_of(record)); });
+      const auto outgoing = with_others(
+          *this, [&](int r) { return mesh_->send(data_of(input) + r * bytes + at, count, r, slot_of(record)); });
       wait_received(*mesh_, incoming);
       reduce_parts(data_of(input) + rank() * bytes + at, parts, stride, data_of(output) + at, count, op, record);
       wait_sent(*mesh_, outgoing);
@@ -177,13 +175,10 @@ void GlooCommunicator::do_all_gather(const at::Tensor& output, const at::Tensor&
                                      const CollectiveRecord& record) {
   guarded(record, [&] {
     const auto bytes = size_of(input);
-    Transfers incoming;
-    Transfers outgoing;
-    for (int r = 0; r < world_size(); ++r) {
-      if (r == rank()) continue;
-      incoming.push_back(mesh_->recv(data_of(output) + r * bytes, bytes, r, slot_of(record)));
-      outgoing.push_back(mesh_->send(data_of(input), bytes, r, slot_of(record)));
-    }
+    const auto incoming =
+        with_others(*this, [&](int r) { return mesh_->recv(data_of(output) + r * bytes, bytes, r, slot_of(record)); });
+    const auto outgoing =
+        with_others(*this, [&](int r) { return mesh_->send(data_of(input), bytes, r, slot_of(record)); });
     copy_bytes(data_of(output) + rank() * bytes, data_of(input), bytes);
     wait_received(*mesh_, incoming);
     wait_sent(*mesh_, outgoing);
@@ -226,10 +221,8 @@ void GlooCommunicator::do_reduce(const at::Tensor& tensor, int root, ReduceOp op
         mesh_->wait_sent(mesh_->send(data_of(tensor) + at, count, root, slot_of(record)));
         continue;
       }
-      Transfers incoming;
-      for (int r = 0; r < world_size(); ++r) {
-        if (r != root) incoming.push_back(mesh_->recv(parts + r * part, count, r, slot_of(record)));
-      }
+      const auto incoming =
+          with_others(*this, [&](int r) { return mesh_->recv(parts + r * part, count, r, slot_of(record)); });
       wait_received(*mesh_, incoming);
       reduce_parts(data_of(tensor) + at, parts, part, data_of(tensor) + at, count, op, record);
     }
@@ -241,10 +234,8 @@ void GlooCommunicator::do_gather(const at::Tensor& output, const at::Tensor& inp
   guarded(record, [&] {
     const auto bytes = size_of(input);
     if (rank() != root) return mesh_->wait_sent(mesh_->send(data_of(input), bytes, root, slot_of(record)));
-    Transfers incoming;
-    for (int r = 0; r < world_size(); ++r) {
-      if (r != root) incoming.push_back(mesh_->recv(data_of(output) + r * bytes, bytes, r, slot_of(record)));
-    }
+    const auto incoming =
+        with_others(*this, [&](int r) { return mesh_->recv(data_of(output) + r * bytes, bytes, r, slot_of(record)); });
     copy_bytes(data_of(output) + root * bytes, data_of(input), bytes);
     wait_received(*mesh_, incoming);
   });
@@ -255,10 +246,8 @@ void GlooCommunicator::do_scatter(const at::Tensor& output, const at::Tensor& in
   guarded(record, [&] {
     const auto bytes = size_of(output);
     if (rank() != root) return mesh_->wait_received(mesh_->recv(data_of(output), bytes, root, slot_of(record)));
-    Transfers outgoing;
-    for (int r = 0; r < world_size(); ++r) {
-      if (r != root) outgoing.push_back(mesh_->send(data_of(input) + r * bytes, bytes, r, slot_of(record)));
-    }
+    const auto outgoing =
+        with_others(*this, [&](int r) { return mesh_->send(data_of(input) + r * bytes, bytes, r, slot_of(record)); });
     copy_bytes(data_of(output), data_of(input) + root * bytes, bytes);
     wait_sent(*mesh_, outgoing);
   });
@@ -268,13 +257,10 @@ void GlooCommunicator::do_all_to_all(const at::Tensor& output, const at::Tensor&
                                      const CollectiveRecord& record) {
   guarded(record, [&] {
     const auto bytes = size_of(input) / world_size();
-    Transfers incoming;
-    Transfers outgoing;
-    for (int r = 0; r < world_size(); ++r) {
-      if (r == rank()) continue;
-      incoming.push_back(mesh_->recv(data_of(output) + r * bytes, bytes, r, slot_of(record)));
-      outgoing.push_back(mesh_->send(data_of(input) + r * bytes, bytes, r, slot_of(record)));
-    }
+    const auto incoming =
+        with_others(*this, [&](int r) { return mesh_->recv(data_of(output) + r * bytes, bytes, r, slot_of(record)); });
+    const auto outgoing =
+        with_others(*this, [&](int r) { return mesh_->send(data_of(input) + r * bytes, bytes, r, slot_of(record)); });
     copy_bytes(data_of(output) + rank() * bytes, data_of(input) + rank() * bytes, bytes);
     wait_received(*mesh_, incoming);
     wait_sent(*mesh_, outgoing);

@@ -1,5 +1,6 @@
 #include "tensor_io/communicator/gloo/gloo_mesh.hpp"
 
+#include <c10/util/ScopeExit.h>
 #include <gloo/common/error.h>
 #include <gloo/transport/address.h>
 #include <gloo/transport/tcp/context.h>
@@ -100,10 +101,6 @@ std::shared_ptr<tcp::Device> device_at(const std::string& address) {
 GlooMesh::GlooMesh(const CommunicatorOptions& options) : timeout_(options.timeout) {
   const auto deadline = std::chrono::steady_clock::now() + options.timeout;
   const std::string operation = "connecting communicator '" + options.name + "' on " + options.interface_address;
-  const auto remaining = [&] {
-    return std::max(std::chrono::milliseconds(1),
-                    std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()));
-  };
   all_gather_at_rendezvous(options, "gloo", {}, deadline);  // names the ranks that do not come
   const auto key = [&](int from, int to) {
     return options.name + "/gloo/" + std::to_string(from) + "-" + std::to_string(to);
@@ -136,7 +133,7 @@ GlooMesh::GlooMesh(const CommunicatorOptions& options) : timeout_(options.timeou
                 "(net.ipv4.ip_local_port_range) left?");
   }
   for (auto& link : links) {
-    const auto published = options.rendezvous->get(key(link.rank, options.rank), remaining());
+    const auto published = options.rendezvous->get(key(link.rank, options.rank), time_until(deadline));
     if (published.size() < sizeof link.address + link.theirs.size())
       throw Error(ErrorCode::mismatch, operation, name_ranks(options, {link.rank}) + " published no address");
     std::memcpy(&link.address, published.data(), sizeof link.address);  // Gloo's Address begins with it
@@ -208,19 +205,11 @@ void GlooMesh::wait(const Transfer& transfer, Wait&& wait_for_it) {
     if (failed_) throw gloo::IoException("a connection ended");
     waited_ = transfer.get();
   }
-  const auto forget = [this] {
+  const auto forget = c10::make_scope_exit([this] {
     std::lock_guard lock(mutex_);
     waited_ = nullptr;
-  };
-  bool done = false;
-  try {
-    done = wait_for_it(*transfer);
-  } catch (...) {
-    forget();
-    throw;
-  }
-  forget();
-  if (!done) throw gloo::IoException("a connection ended");
+  });
+  if (!wait_for_it(*transfer)) throw gloo::IoException("a connection ended");
 }
 
 void GlooMesh::wait_sent(const Transfer& transfer) {

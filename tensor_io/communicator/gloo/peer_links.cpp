@@ -211,13 +211,10 @@ class Connecting {
     names.reserve(ranks.size());
     for (const int r : ranks)
       names.push_back(options_.members.empty() ? r : options_.members[static_cast<std::size_t>(r)]);
-    throw LinkFault({ErrorCode::unavailable,
-                     -1,
-                     {},
-                     -1,
-                     operation_,
-                     name_ranks(options_, ranks) + " cannot be reached: " + why,
-                     "do the hosts see each other on these addresses, without a firewall between?"},
+    throw LinkFault({.code = ErrorCode::unavailable,
+                     .operation = operation_,
+                     .cause = name_ranks(options_, ranks) + " cannot be reached: " + why,
+                     .remedy = "do the hosts see each other on these addresses, without a firewall between?"},
                     names);
   }
 

@@ -23,31 +23,11 @@ enum class NcclResult : std::uint8_t {
 constexpr bool is_launched(NcclResult result) noexcept {
   return result == NcclResult::success || result == NcclResult::in_progress;
 }
-enum class NcclType : std::uint8_t {
-  int8 = 0,
-  uint8,
-  int32,
-  uint32,
-  int64,
-  uint64,
-  f16,
-  f32,
-  f64,
-  bf16,
-  f8e4m3,
-  f8e5m2
-};
+enum class NcclType : std::uint8_t { uint8 = 1, int32 = 2, int64 = 4, f16 = 6, f32, f64, bf16, f8e4m3, f8e5m2 };
 enum class NcclOp : std::uint8_t { sum = 0, product, max, min, avg };
 
 using NcclComm = void*;    ///< ncclComm_t
 using NcclStream = void*;  ///< cudaStream_t
-
-/// What NCCL is told of a communicator beside its ranks. 0: NCCL's own choice.
-struct NcclSettings {
-  std::string name;  ///< in NCCL's log (NCCL_DEBUG=INFO)
-  int min_ctas = 0;
-  int max_ctas = 0;  ///< thread blocks that one collective may occupy: what they take, the model's kernels lack
-};
 
 /// NCCL's calls, one to one, in its non-blocking mode: each may return in_progress, and goes on in the background until
 /// async_error says otherwise. Every call but async_error is for one thread at a time per communicator.
@@ -57,8 +37,8 @@ class NcclApi {
 
   virtual int version() = 0;  ///< 22809 is 2.28.9
   virtual NcclResult unique_id(std::string* id) = 0;
-  virtual NcclResult init(NcclComm* comm, int world_size, const std::string& id, int rank,
-                          const NcclSettings& settings) = 0;
+  /// `name` is the communicator's in NCCL's log (NCCL_DEBUG=INFO).
+  virtual NcclResult init(NcclComm* comm, int world_size, const std::string& id, int rank, const std::string& name) = 0;
   virtual NcclResult async_error(NcclComm comm, NcclResult* state) = 0;
   virtual std::string last_error(NcclComm comm) = 0;
   virtual NcclResult finalize(NcclComm comm) = 0;
@@ -66,7 +46,7 @@ class NcclApi {
   virtual NcclResult abort(NcclComm comm) = 0;
   virtual NcclResult revoke(NcclComm comm) = 0;
   /// A negative color: no new communicator, `*comm` is nullptr.
-  virtual NcclResult split(NcclComm parent, int color, int key, NcclComm* comm, const NcclSettings& settings) = 0;
+  virtual NcclResult split(NcclComm parent, int color, int key, NcclComm* comm, const std::string& name) = 0;
 
   virtual NcclResult memory(void** data, std::size_t bytes) = 0;
   virtual NcclResult free_memory(void* data) = 0;

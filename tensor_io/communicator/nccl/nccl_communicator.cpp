@@ -17,12 +17,6 @@ namespace {
 std::size_t numel_of(const at::Tensor& tensor) { return static_cast<std::size_t>(tensor.numel()); }
 std::byte* start_of(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.data_ptr()); }
 
-NcclSettings settings_of(const CommunicatorOptions& options) {
-  NcclSettings settings;
-  settings.name = options.name;
-  return settings;
-}
-
 std::shared_ptr<NcclApi> api_of(const CommunicatorOptions& options) {
   if (options.nccl) return options.nccl;
   if (auto* cuda = accelerator()) return cuda->nccl();
@@ -38,14 +32,6 @@ std::unique_ptr<Communicator> make_host(CommunicatorOptions options) {
   options.backend = "auto";
   options.name += "/host";
   return make_communicator(std::move(options));
-}
-
-NcclLifeOptions life_options(const CommunicatorOptions& options) {
-  NcclLifeOptions life;
-  life.api = api_of(options);
-  life.name = options.name;
-  life.timeout = options.timeout;
-  return life;
 }
 
 // The first call that fails, or the last result.
@@ -94,7 +80,8 @@ struct NcclCommunicator::Window {
 
 NcclCommunicator::NcclCommunicator(CommunicatorOptions given, std::unique_ptr<Communicator> host)
     : NcclCommunicator(std::move(given), std::move(host), nullptr) {
-  life_ = std::make_shared<NcclLife>(life_options(options()));
+  life_ = std::make_shared<NcclLife>(
+      NcclLifeOptions{.api = api_of(options()), .name = options().name, .timeout = options().timeout});
   const CurrentStream place(stream_);  // NCCL takes the current device
   const auto deadline = std::chrono::steady_clock::now() + options().timeout;
   std::string id;
@@ -104,7 +91,7 @@ NcclCommunicator::NcclCommunicator(CommunicatorOptions given, std::unique_ptr<Co
     }
   }
   if (world_size() > 1) id = all_gather_at_rendezvous(options(), "nccl", id, deadline)[0];
-  life_->connect(world_size(), rank(), id, settings_of(options()));
+  life_->connect(world_size(), rank(), id);
   watch();
 }
 
@@ -319,7 +306,7 @@ at::Tensor NcclCommunicator::do_allocate(std::int64_t bytes, const CollectiveRec
 
 std::unique_ptr<Communicator> NcclCommunicator::do_split(std::optional<CommunicatorOptions> group, int color, int key) {
   const CurrentStream place(stream_);
-  auto life = life_->split(color, key, group ? settings_of(*group) : NcclSettings{}, group ? group->name : name());
+  auto life = life_->split(color, key, group ? group->name : name());
   if (!group) return nullptr;
   auto host = make_host(*group);
   return std::unique_ptr<Communicator>(new NcclCommunicator(std::move(*group), std::move(host), std::move(life)));

@@ -127,13 +127,10 @@ void NcclLife::settle(const std::string& what, NcclResult result, std::chrono::m
       fail(nccl_failure(result, what, detail));
     }
     if (options_.clock.now() > deadline) {
-      fail({ErrorCode::timeout,
-            -1,
-            {},
-            -1,
-            {},
-            "NCCL " + what + ": not over after " + std::to_string(timeout.count()) + " ms",
-            "is every rank running, and does it make the same calls? NCCL_DEBUG=INFO shows how far each came"});
+      fail({.code = ErrorCode::timeout,
+            .cause = "NCCL " + what + ": not over after " + std::to_string(timeout.count()) + " ms",
+            .remedy =
+                "is every rank running, and does it make the same calls? NCCL_DEBUG=INFO shows how far each came"});
     }
     pause(looks);
     std::lock_guard lock(shared_->mutex);
@@ -145,7 +142,7 @@ void NcclLife::settle(const std::string& what, NcclResult result, std::chrono::m
   }
 }
 
-void NcclLife::connect(int world_size, int rank, const std::string& id, const NcclSettings& settings) {
+void NcclLife::connect(int world_size, int rank, const std::string& id) {
   auto none = State::none;
   if (!shared_->state.compare_exchange_strong(none, State::connecting)) {
     throw Error(ErrorCode::internal, "nccl",
@@ -154,7 +151,7 @@ void NcclLife::connect(int world_size, int rank, const std::string& id, const Nc
   NcclResult result{};
   {
     std::lock_guard lock(shared_->mutex);
-    result = options_.api->init(&shared_->comm, world_size, id, rank, settings);
+    result = options_.api->init(&shared_->comm, world_size, id, rank, options_.name);
   }
   settle("set-up of communicator '" + options_.name + "'", result, options_.timeout);
   auto connecting = State::connecting;
@@ -194,11 +191,11 @@ void NcclLife::call(const std::string& what, std::chrono::milliseconds timeout, 
   settle(what, result, timeout);
 }
 
-std::unique_ptr<NcclLife> NcclLife::split(int color, int key, const NcclSettings& settings, const std::string& name) {
+std::unique_ptr<NcclLife> NcclLife::split(int color, int key, const std::string& name) {
   const auto made = std::make_shared<NcclComm>(nullptr);  // NCCL writes it while the call goes on
   manage(
       "split into '" + name + "'",
-      [&](NcclApi& api, NcclComm comm) { return api.split(comm, color, key, made.get(), settings); }, made);
+      [&](NcclApi& api, NcclComm comm) { return api.split(comm, color, key, made.get(), name); }, made);
   if (color < 0) return nullptr;
   auto options = options_;
   options.name = name;

@@ -48,9 +48,9 @@ class NcclLife {
   NcclLife& operator=(const NcclLife&) = delete;
 
   /// Collective. Throws Error(timeout) where not all came.
-  void connect(int world_size, int rank, const std::string& id, const NcclSettings& settings);
+  void connect(int world_size, int rank, const std::string& id);
   /// Collective over this one's ranks: the group of those with the same color, nullptr for a negative one.
-  std::unique_ptr<NcclLife> split(int color, int key, const NcclSettings& settings, const std::string& name);
+  std::unique_ptr<NcclLife> split(int color, int key, const std::string& name);
 
   /// Makes `calls`, which launch work of one collective, as one group, and waits until NCCL has put it into the stream.
   /// `what` is for errors.

@@ -51,24 +51,19 @@ void NcclFlights::look() {
       }
     } catch (const std::exception&
                  error) {  // c10::Error: the device has failed, and whatever is asked of it fails from now on
-      failure = ErrorReport{ErrorCode::internal,
-                            -1,
-                            {},
-                            -1,
-                            flights_.front().record.describe(),
-                            std::string("the device has failed: ") + error.what(),
-                            "this process cannot use it again; CUDA_LAUNCH_BLOCKING=1 shows which kernel it was"};
+      failure =
+          ErrorReport{.code = ErrorCode::internal,
+                      .operation = flights_.front().record.describe(),
+                      .cause = std::string("the device has failed: ") + error.what(),
+                      .remedy = "this process cannot use it again; CUDA_LAUNCH_BLOCKING=1 shows which kernel it was"};
     }
     if (!failure && options_.background_failure) failure = options_.background_failure();
     if (!failure && !flights_.empty() && options_.now() - flights_.front().launched > options_.timeout) {
-      failure =
-          ErrorReport{ErrorCode::timeout,
-                      -1,
-                      {},
-                      -1,
-                      flights_.front().record.describe(),
-                      "not over on the device " + std::to_string(options_.timeout.count()) + " ms after its launch",
-                      "a rank did not launch it, or died in it; raise collective_timeout if ranks are that far apart"};
+      failure = ErrorReport{
+          .code = ErrorCode::timeout,
+          .operation = flights_.front().record.describe(),
+          .cause = "not over on the device " + std::to_string(options_.timeout.count()) + " ms after its launch",
+          .remedy = "a rank did not launch it, or died in it; raise collective_timeout if ranks are that far apart"};
     }
     if (failure) failed_ = true;
   }

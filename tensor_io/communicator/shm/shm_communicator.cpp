@@ -16,17 +16,11 @@ constexpr std::int64_t kSmallBytes = 8 * 1024;
 // What fits into a meeting's words: it comes with the line that says that a rank is there, where an outbox would be
 // another line to fetch.
 constexpr std::int64_t kWordBytes = 16;
-constexpr std::int64_t kStreamBytes = 8 * 1024;
 
 std::byte* bytes_of(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.data_ptr()); }
 
 void copy_bytes(void* to, const void* from, std::int64_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);
-}
-
-// Into an outbox, which another core read before.
-void stage(void* to, const void* from, std::int64_t bytes) {
-  bytes < kStreamBytes ? copy_bytes(to, from, bytes) : copy_streaming(to, from, bytes);
 }
 
 }  // namespace
@@ -47,7 +41,7 @@ void ShmCommunicator::in_chunks(std::int64_t bytes, std::int64_t capacity, const
     const std::int64_t count = std::min(bytes - done, capacity);
     stage(done, count);
     if (compared) {
-      group_->meet_again(record);
+      group_->meet_again();
     } else {
       group_->meet(record, -1, 0);
       compared = true;
@@ -58,17 +52,7 @@ void ShmCommunicator::in_chunks(std::int64_t bytes, std::int64_t capacity, const
 }
 
 void ShmCommunicator::reduce_here(const CollectiveRecord& record, ReduceOp op, std::int64_t bytes) {
-  ReduceTask task;
-  const auto dtype = static_cast<at::ScalarType>(record.dtype);
-  task.element = element_of(dtype);
-  task.reduction = reduction_of(op);
-  task.divisor = op == ReduceOp::avg ? world_size() : 1;
-  task.inputs = inputs_.data();
-  task.input_count = static_cast<int>(inputs_.size());
-  task.outputs = outputs_.data();
-  task.output_count = static_cast<int>(outputs_.size());
-  task.numel = bytes / static_cast<std::int64_t>(c10::elementSize(dtype));
-  troupe::reduce(task);
+  reduce_all(static_cast<at::ScalarType>(record.dtype), op, world_size(), inputs_, outputs_, bytes);
 }
 
 void ShmCommunicator::do_all_reduce(const at::Tensor& tensor, ReduceOp op, const CollectiveRecord& record) {
@@ -102,7 +86,7 @@ void ShmCommunicator::all_reduce_in_place(const at::Tensor& tensor, ReduceOp op,
     outputs_.push_back(pointer + slice.begin);
   }
   reduce_here(record, op, slice.count);
-  group_->meet_again(record);
+  group_->meet_again();
 }
 
 void ShmCommunicator::all_reduce_staged(const at::Tensor& tensor, ReduceOp op, const CollectiveRecord& record,
@@ -134,7 +118,7 @@ void ShmCommunicator::all_reduce_by_slices(const at::Tensor& tensor, ReduceOp op
           outputs_.push_back(group_->inbox(r) + slice.begin);
         }
         reduce_here(record, op, slice.count);
-        group_->meet_again(record);
+        group_->meet_again();
         copy_bytes(data + at, result, count);
       });
 }
@@ -157,7 +141,7 @@ void ShmCommunicator::do_all_reduce_update(const at::Tensor& gradients, const Re
   for (const auto* pointer : pointers_) inputs.push_back(reinterpret_cast<const float*>(pointer));
   constexpr auto kElement = static_cast<std::int64_t>(sizeof(float));
   apply_update(update, inputs, world_size(), copies, slice.begin / kElement, (slice.begin + slice.count) / kElement);
-  group_->meet_again(record);
+  group_->meet_again();
 }
 
 void ShmCommunicator::do_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
@@ -171,7 +155,7 @@ void ShmCommunicator::do_reduce_scatter(const at::Tensor& output, const at::Tens
     for (auto* pointer : pointers_) inputs_.push_back(pointer + rank() * bytes);
     outputs_.assign(1, out);
     reduce_here(record, op, bytes);
-    return group_->meet_again(record);
+    return group_->meet_again();
   }
   const auto part = part_bytes();
   in_chunks(
@@ -199,7 +183,7 @@ void ShmCommunicator::do_all_gather(const at::Tensor& output, const at::Tensor& 
       auto* to = pointers_[r] + rank() * bytes;
       if (to != in) copy_bytes(to, in, bytes);
     }
-    return group_->meet_again(record);
+    return group_->meet_again();
   }
   in_chunks(
       bytes, kOutbox, record, bytes > kSmallBytes,

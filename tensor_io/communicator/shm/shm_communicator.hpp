@@ -20,9 +20,7 @@ class ShmCommunicator final : public Communicator {
 
  private:
   /// What one allocate() made: a segment of each rank, mapped here.
-  struct Window {
-    std::vector<std::shared_ptr<SharedSegment>> segments;  // by rank
-  };
+  using Window = std::vector<std::shared_ptr<SharedSegment>>;  // by rank
 
   void do_all_reduce(const at::Tensor& tensor, ReduceOp op, const CollectiveRecord& record) override;
   void do_all_reduce_update(const at::Tensor& gradients, const ReducedUpdate& update,
@@ -42,6 +40,8 @@ class ShmCommunicator final : public Communicator {
   at::Tensor do_allocate_shared(std::int64_t bytes, const CollectiveRecord& record) override;
   void do_abort(const ErrorReport& reason) noexcept override { group_->abort(reason); }
 
+  /// What `rank` made, and showed at the last meeting. Throws Error(unavailable).
+  std::shared_ptr<SharedSegment> memory_of(int rank, std::size_t length) const;
   /// After an allocation: whether all have mapped what they are to; `problem`: why this rank has not. Throws on all
   /// ranks or on none.
   void agree_on_memory(const CollectiveRecord& record, std::string problem);

@@ -54,9 +54,17 @@ void copy_text(char* to, std::size_t capacity, const std::string& text) noexcept
 }
 
 // Below this an ordinary copy, which stays in the cache, reaches the reader sooner.
-constexpr std::size_t kStreamBytes = 8 * 1024;
+constexpr std::int64_t kStreamBytes = 8 * 1024;
 
 }  // namespace
+
+void stage(void* to, const void* from, std::int64_t bytes) noexcept {
+  if (bytes >= kStreamBytes) {
+    copy_streaming(to, from, bytes);
+  } else if (bytes > 0) {
+    std::memcpy(to, from, bytes);
+  }
+}
 
 ShmGroup::ShmGroup(const CommunicatorOptions& options, std::shared_ptr<SharedSegment> segment,
                    std::vector<ProcessWatch> watches)
@@ -222,7 +230,7 @@ void ShmGroup::meet(const CollectiveRecord& record, std::int64_t word0, std::int
   check_agreement(record, fingerprint);
 }
 
-void ShmGroup::meet_again(const CollectiveRecord& record) {
+void ShmGroup::meet_again() {
   arrive();
   wait_for_all();
 }
@@ -247,11 +255,7 @@ void ShmGroup::send(const std::byte* data, std::int64_t bytes, int destination, 
     const auto count = std::min<std::int64_t>(bytes - done, shm::kParcelBytes);
     wait_until_taken(1);
     auto* box = parcel(rank_, way.sent.load(std::memory_order_relaxed) & 1);
-    if (static_cast<std::size_t>(count) < kStreamBytes) {
-      if (count > 0) std::memcpy(box, data + done, count);
-    } else {
-      copy_streaming(box, data + done, count);
-    }
+    stage(box, data + done, count);
     announce();
     done += count;
   } while (done < bytes);

@@ -12,6 +12,20 @@
 
 namespace troupe {
 
+/// What keeps `call` from succeeding; empty if nothing does.
+template <class Call>
+std::string problem_of(Call&& call) {
+  try {
+    call();
+    return {};
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+/// Into memory that another core read before.
+void stage(void* to, const void* from, std::int64_t bytes) noexcept;
+
 /// Ranks of one host that meet in shared memory. The problem: ranks that wait for each other a few times per operation,
 /// in a few hundred nanoseconds where all are there, without burning a core where one is late, and without waiting for
 /// one that is dead, that does something else, or that was told to stop. The solution: each rank counts the meetings it
@@ -28,7 +42,7 @@ class ShmGroup {
   /// ranks are about to do is compared before any data moves. `words` are shown to the others (peer_words).
   void meet(const CollectiveRecord& record, std::int64_t word0, std::int64_t word1);
   /// A later meeting of the same operation.
-  void meet_again(const CollectiveRecord& record);
+  void meet_again();
 
   /// Where this rank puts data for the next meeting, kOutboxBytes.
   std::byte* outbox() const noexcept { return box(rank_, (meeting_ + 1) & 1); }
@@ -43,8 +57,6 @@ class ShmGroup {
   void abort(const ErrorReport& reason) noexcept;
   /// The process that rank `rank` lives in.
   pid_t pid(int rank) const noexcept { return watches_[rank].pid(); }
-  int rank() const noexcept { return rank_; }
-  int world_size() const noexcept { return world_size_; }
 
  private:
   ShmGroup(const CommunicatorOptions& options, std::shared_ptr<SharedSegment> segment,

@@ -59,16 +59,14 @@ std::unique_ptr<ShmGroup> ShmGroup::join(const CommunicatorOptions& options, std
   std::string problem;
   Announcement own{getpid(), process_start(getpid())};
   if (options.rank == 0) {
-    try {
+    problem = problem_of([&] {
       segment = create_control(options.world_size);
       const auto& header = *reinterpret_cast<const shm::Header*>(segment->data());
       own.descriptor = segment->descriptor();
       own.inode = segment->inode();
       own.nonce[0] = header.nonce[0];
       own.nonce[1] = header.nonce[1];
-    } catch (const Error& error) {
-      problem = error.what();
-    }
+    });
   }
   const auto announced = all_gather_at_rendezvous(options, "shm", own.to_string(), deadline);
   std::vector<ProcessWatch> watches;
@@ -78,11 +76,8 @@ std::unique_ptr<ShmGroup> ShmGroup::join(const CommunicatorOptions& options, std
     if (process.start == 0 && problem.empty()) problem = "/proc cannot be read";
   }
   if (options.rank > 0) {
-    try {
-      segment = attach(Announcement::parse(announced[0]), options.world_size);
-    } catch (const Error& error) {
-      problem = error.what();
-    }
+    const auto why = problem_of([&] { segment = attach(Announcement::parse(announced[0]), options.world_size); });
+    if (!why.empty()) problem = why;
   }
   *why_not = agree(options, "shm-attached", problem, deadline);
   if (!why_not->empty()) return nullptr;

@@ -14,31 +14,14 @@ constexpr std::size_t kPage = 4096;
 }  // namespace
 
 at::Tensor ShmCommunicator::do_allocate(std::int64_t bytes, const CollectiveRecord& record) {
-  Window window;
-  window.segments.resize(world_size());
-  auto& own = window.segments[rank()];
+  Window window(world_size());
+  auto& own = window[rank()];
   const std::size_t length = shm::round_up(std::max<std::size_t>(bytes, 1), kPage);
-  std::string problem;
-  try {
-    own = SharedSegment::create(length, true);
-  } catch (const Error& error) {
-    problem = error.what();
-  }
+  std::string problem = problem_of([&] { own = SharedSegment::create(length, true); });
   group_->meet(record, own ? own->descriptor() : -1, own ? static_cast<std::int64_t>(own->inode()) : 0);
   fault_point("allocate", ledger().step());
   for (int r = 0; r < world_size() && problem.empty(); ++r) {
-    const auto descriptor = group_->peer_words(r)[0];
-    if (r == rank()) continue;
-    if (descriptor < 0) {
-      problem = name_ranks(options(), {r}) + " has no memory for it";
-      break;
-    }
-    try {
-      window.segments[r] = SharedSegment::open(group_->pid(r), static_cast<int>(descriptor),
-                                               static_cast<std::uint64_t>(group_->peer_words(r)[1]), length);
-    } catch (const Error& error) {
-      problem = error.what();
-    }
+    if (r != rank()) problem = problem_of([&] { window[r] = memory_of(r, length); });
   }
   agree_on_memory(record, problem);
   own->close_descriptor();
@@ -46,6 +29,13 @@ at::Tensor ShmCommunicator::do_allocate(std::int64_t bytes, const CollectiveReco
   // The window table keeps the addresses taken until the communicator ends, but the pages go back with the tensor.
   return at::from_blob(
       own->data(), {bytes}, [own](void*) { own->release_pages(); }, at::TensorOptions().dtype(at::kByte));
+}
+
+std::shared_ptr<SharedSegment> ShmCommunicator::memory_of(int rank, std::size_t length) const {
+  const auto* words = group_->peer_words(rank);
+  if (words[0] < 0) throw Error(ErrorCode::unavailable, {}, name_ranks(options(), {rank}) + " has no memory for it");
+  return SharedSegment::open(group_->pid(rank), static_cast<int>(words[0]), static_cast<std::uint64_t>(words[1]),
+                             length);
 }
 
 // All have mapped all, or none goes on. A rank that died took its memory along, perhaps after it came to the first of
@@ -56,7 +46,7 @@ void ShmCommunicator::agree_on_memory(const CollectiveRecord& record, std::strin
     if (group_->peer_words(r)[0] == 0 && problem.empty()) problem = name_ranks(options(), {r}) + " could not map it";
   }
   if (problem.empty()) return;
-  group_->meet_again(record);
+  group_->meet_again();
   throw Error(ErrorCode::unavailable, {}, problem);
 }
 
@@ -64,25 +54,10 @@ at::Tensor ShmCommunicator::do_allocate_shared(std::int64_t bytes, const Collect
   const std::size_t length = shm::round_up(std::max<std::size_t>(bytes, 1), kPage);
   std::shared_ptr<SharedSegment> segment;
   std::string problem;
-  if (rank() == 0) {
-    try {
-      segment = SharedSegment::create(length, true);
-    } catch (const Error& error) {
-      problem = error.what();
-    }
-  }
+  if (rank() == 0) problem = problem_of([&] { segment = SharedSegment::create(length, true); });
   group_->meet(record, segment ? segment->descriptor() : -1, segment ? static_cast<std::int64_t>(segment->inode()) : 0);
   fault_point("allocate", ledger().step());
-  if (rank() != 0) {
-    const auto descriptor = group_->peer_words(0)[0];
-    try {
-      if (descriptor < 0) throw Error(ErrorCode::unavailable, {}, name_ranks(options(), {0}) + " has no memory for it");
-      segment = SharedSegment::open(group_->pid(0), static_cast<int>(descriptor),
-                                    static_cast<std::uint64_t>(group_->peer_words(0)[1]), length);
-    } catch (const Error& error) {
-      problem = error.what();
-    }
-  }
+  if (rank() != 0) problem = problem_of([&] { segment = memory_of(0, length); });
   agree_on_memory(record, problem);
   if (rank() == 0) segment->close_descriptor();
   std::erase_if(shared_, [](const auto& gone) { return gone.expired(); });
@@ -94,11 +69,12 @@ at::Tensor ShmCommunicator::do_allocate_shared(std::int64_t bytes, const Collect
 
 std::vector<float*> ShmCommunicator::on_all_ranks(const at::Tensor& tensor) const {
   for (const auto& window : windows_) {
-    const auto& own = *window.segments[rank()];
+    const auto& own = *window[rank()];
     if (!own.holds(tensor.data_ptr(), tensor.nbytes())) continue;
     const auto offset = static_cast<std::byte*>(tensor.data_ptr()) - own.data();
     std::vector<float*> places;
-    for (const auto& segment : window.segments) places.push_back(reinterpret_cast<float*>(segment->data() + offset));
+    places.reserve(window.size());
+    for (const auto& segment : window) places.push_back(reinterpret_cast<float*>(segment->data() + offset));
     return places;
   }
   for (const auto& shared : shared_) {
@@ -113,7 +89,7 @@ bool ShmCommunicator::meet_in_windows(const at::Tensor& tensor, const Collective
   std::int64_t number = -1;
   std::int64_t offset = 0;
   for (std::size_t w = 0; w < windows_.size(); ++w) {
-    const auto& own = *windows_[w].segments[rank()];
+    const auto& own = *windows_[w][rank()];
     if (!own.holds(tensor.data_ptr(), tensor.nbytes())) continue;
     number = static_cast<std::int64_t>(w);
     offset = static_cast<std::byte*>(tensor.data_ptr()) - own.data();
@@ -123,7 +99,7 @@ bool ShmCommunicator::meet_in_windows(const at::Tensor& tensor, const Collective
   for (int r = 0; r < world_size(); ++r) {
     const auto peer_window = group_->peer_words(r)[0];
     if (peer_window < 0) return false;
-    pointers_[r] = windows_[peer_window].segments[r]->data() + group_->peer_words(r)[1];
+    pointers_[r] = windows_[peer_window][r]->data() + group_->peer_words(r)[1];
   }
   return true;
 }

@@ -5,7 +5,6 @@
 #include <cstdlib>
 #include <map>
 
-#include "tensor_io/checkpoint/checkpoint_writer.hpp"
 #include "tensor_io/checkpoint/plain_archive.hpp"
 #include "tensor_io/checkpoint/safetensors.hpp"
 #include "tests/catch.hpp"
@@ -31,7 +30,7 @@ Finished checkpoint(std::vector<std::string> words) {
 struct Saved {
   ScratchDirectory scratch;
   Saved() {
-    CheckpointWriter writer(scratch / "checkpoints", 5);
+    WholeStateWriter writer(scratch / "checkpoints", 5);
     for (const int step : {10, 20, 30}) writer.save(small_state(step), step == 20);
   }
   std::string directory() const { return scratch / "checkpoints"; }

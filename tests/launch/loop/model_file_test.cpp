@@ -3,7 +3,6 @@
 #include <torch/torch.h>
 
 #include "tensor_io/base/error.hpp"
-#include "tensor_io/checkpoint/checkpoint_writer.hpp"
 #include "tensor_io/checkpoint/plain_archive.hpp"
 #include "tensor_io/checkpoint/safetensors.hpp"
 #include "tests/catch.hpp"
@@ -88,7 +87,7 @@ TEST_CASE("[F05] a model that differs on purpose takes what fits, and says what 
 
 TEST_CASE("[F05] a model starts from a checkpoint's model, without its optimizer") {
   const ScratchDirectory scratch;
-  CheckpointWriter writer(scratch / "checkpoints", 3);
+  WholeStateWriter writer(scratch / "checkpoints", 3);
   writer.save(small_state(4), false);
   const auto model = read_model(scratch / "checkpoints");
   REQUIRE(model.size() == 3);

@@ -2,7 +2,6 @@
 #include <signal.h>
 
 #include "tensor_io/checkpoint/checkpoint_reader.hpp"
-#include "tensor_io/checkpoint/checkpoint_writer.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/running_process.hpp"
 #include "tests/support/scratch_directory.hpp"
@@ -13,7 +12,9 @@ using testing::small_state;
 
 namespace {
 
-void save(const std::string& directory, int step) { CheckpointWriter(directory, 1).save(small_state(step), false); }
+void save(const std::string& directory, int step) {
+  testing::WholeStateWriter(directory, 1).save(small_state(step), false);
+}
 
 /// At each call in turn; halfway: a write has written half of its bytes then.
 void kill_at_each_call(bool halfway) {

@@ -2,13 +2,12 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "tensor_io/checkpoint/checkpoint_writer.hpp"
 #include "tests/support/training_state.hpp"
 
 int main(int argc, char** argv) {
   if (argc != 4) return 2;
   try {
-    troupe::CheckpointWriter writer(argv[1], std::atol(argv[3]));
+    troupe::testing::WholeStateWriter writer(argv[1], std::atol(argv[3]));
     writer.save(troupe::testing::small_state(std::atol(argv[2])), false);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -11,7 +11,6 @@
 #include "actors/strategy/peer_waits.hpp"
 #include "actors/strategy/saved_state.hpp"
 #include "examples/gpt/gpt.hpp"
-#include "tensor_io/checkpoint/state_reader.hpp"
 #include "tensor_io/data/datasets.hpp"
 #include "tensor_io/layers/autocast.hpp"
 #include "tests/catch.hpp"
@@ -19,6 +18,7 @@
 #include "tests/support/lost_capabilities.hpp"
 #include "tests/support/run_program.hpp"
 #include "tests/support/small_training.hpp"
+#include "tests/support/tensors_reader.hpp"
 
 using namespace troupe;
 using testing::joined;
@@ -87,7 +87,7 @@ struct MeshRun {
     auto& compute = system_of(rank).compute();
     auto& strategy = compute.strategy();
     if (!saved.empty()) {
-      strategy.saved_state().read_state(TensorsReader(saved), *optimizer);
+      strategy.saved_state().read_state(testing::TensorsReader(saved), *optimizer);
       strategy.saved_state().publish_state();
     }
     const auto loss_of = [&](const Batch& batch) {

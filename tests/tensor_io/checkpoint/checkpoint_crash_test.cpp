@@ -12,7 +12,6 @@
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/checkpoint/checkpoint_reader.hpp"
 #include "tensor_io/checkpoint/checkpoint_store.hpp"
-#include "tensor_io/checkpoint/checkpoint_writer.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/faulty_files.hpp"
 #include "tests/support/scratch_directory.hpp"
@@ -64,7 +63,7 @@ bool loads_new(const std::string& directory, const Scenario& scenario) {
 void go_on_from(const std::string& directory, const Scenario& scenario) {
   const bool was_new = loads_new(directory, scenario);
   FaultyFiles healthy;
-  CheckpointWriter writer(directory, scenario.keep_last, healthy);
+  WholeStateWriter writer(directory, scenario.keep_last, healthy);
   CHECK_FALSE(has_leftovers(directory));
   CHECK(loads_new(directory, scenario) == was_new);
   writer.save(small_state(90), false);
@@ -80,13 +79,13 @@ int at_each_call(const Scenario& scenario, Fault fault, int errno_value,
     const ScratchDirectory scratch;
     {
       FaultyFiles healthy;
-      CheckpointWriter writer(scratch.path(), 3, healthy);
+      WholeStateWriter writer(scratch.path(), 3, healthy);
       for (const auto& state : scenario.before) writer.save(state, false);
     }
     FaultyFiles files(fault, call, errno_value);
     bool saved = true;
     {
-      CheckpointWriter writer(scratch.path(), scenario.keep_last, files);
+      WholeStateWriter writer(scratch.path(), scenario.keep_last, files);
       try {
         writer.save(scenario.during, scenario.best);
       } catch (const Error& error) {
@@ -152,7 +151,7 @@ TEST_CASE("[C03] fault 26: a full or failing disk at any call of a save leaves t
 TEST_CASE("[C03] fault 26: the same writer saves again once the disk has room") {
   const ScratchDirectory scratch;
   FaultyFiles files(Fault::refuse_once, 5, ENOSPC);
-  CheckpointWriter writer(scratch.path(), 3, files);
+  WholeStateWriter writer(scratch.path(), 3, files);
   CHECK_THROWS_WITH(writer.save(small_state(1), false), Contains("No space left") && Contains("keep_last"));
   CHECK_THROWS_WITH(load_checkpoint(scratch.path(), "latest"), Contains("no checkpoint"));
   writer.save(small_state(2), false);
@@ -161,7 +160,7 @@ TEST_CASE("[C03] fault 26: the same writer saves again once the disk has room") 
 
 TEST_CASE("[C03] fault 26: a file size limit is an error with the file's name, and the checkpoint before stays") {
   const ScratchDirectory scratch;
-  CheckpointWriter writer(scratch.path(), 3);
+  WholeStateWriter writer(scratch.path(), 3);
   writer.save(small_state(1), false);
   auto large = small_state(2);
   large.tensors.emplace_back("model.large", torch::ones(1 << 20));
@@ -195,7 +194,7 @@ TEST_CASE("[C03] fault 26: a file system that is full fails the save, and the ne
     return;
   }
   {
-    CheckpointWriter writer(scratch.path(), 3);
+    WholeStateWriter writer(scratch.path(), 3);
     writer.save(small_state(1), false);
     auto large = small_state(2);
     large.tensors.emplace_back("model.large", torch::ones(1 << 20));

@@ -6,7 +6,6 @@
 
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/checkpoint/checkpoint_reader.hpp"
-#include "tensor_io/checkpoint/checkpoint_writer.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/scratch_directory.hpp"
 #include "tests/support/training_state.hpp"
@@ -23,7 +22,7 @@ struct TwoCheckpoints {
   ScratchDirectory scratch;
   std::string older = scratch / "step-00000010", newer = scratch / "step-00000020";
   TwoCheckpoints() {
-    CheckpointWriter writer(scratch.path(), 3);
+    WholeStateWriter writer(scratch.path(), 3);
     writer.save(small_state(10), false);
     writer.save(small_state(20), false);
   }
@@ -175,8 +174,8 @@ TEST_CASE("[C03] fault 29: a missing or foreign file is refused with its name") 
 TEST_CASE("[R9] --resume takes a checkpoint's name with its folder, and a link to either") {
   const TwoCheckpoints two;
   const ScratchDirectory links;
-  CheckpointWriter(two.scratch.path(), 3).save(small_state(30), true);
-  CheckpointWriter(two.scratch.path(), 4).save(small_state(40), false);
+  WholeStateWriter(two.scratch.path(), 3).save(small_state(30), true);
+  WholeStateWriter(two.scratch.path(), 4).save(small_state(40), false);
   fs::create_directory_symlink(two.scratch.path(), links / "all");
   fs::create_symlink(two.scratch / "best", links / "good");
   for (const auto& [selector, step] : std::vector<std::pair<std::string, int>>{{two.scratch / "best", 30},
@@ -321,7 +320,7 @@ TEST_CASE("[K05] a manifest's place that no run can reach is refused, and the on
   auto state = small_state(20);
   state.epoch = 22;
   ScratchDirectory other;
-  CHECK_THROWS_WITH(CheckpointWriter(other.path(), 1).save(state, false), Contains("readers accept"));
+  CHECK_THROWS_WITH(WholeStateWriter(other.path(), 1).save(state, false), Contains("readers accept"));
 }
 
 TEST_CASE("[K05] verify reads a rank's state, and finds a loss scale that none can be") {
@@ -334,7 +333,7 @@ TEST_CASE("[K05] verify reads a rank's state, and finds a loss scale that none c
     rank.counters = {{counter, value}};
     state.rank_state[1] = rank.to_json();
     ScratchDirectory scratch;
-    CheckpointWriter(scratch.path(), 1).save(state, false);
+    WholeStateWriter(scratch.path(), 1).save(state, false);
     CHECK_THROWS_WITH(verify_checkpoint(scratch / "step-00000010"), Contains("rank-00001.json") && Contains(counter));
   }
 }
@@ -375,7 +374,7 @@ TEST_CASE("[C03] fault 28: the offset and the tensor of damage deep in a large f
   TrainingState state;
   state.step = 1;
   state.tensors = {{"a", torch::zeros(1'000'000)}, {"b", torch::zeros(1'000'000)}};
-  const auto saved = CheckpointWriter(scratch.path(), 3).save(state, false);
+  const auto saved = WholeStateWriter(scratch.path(), 3).save(state, false);
   const auto path = saved.path + "/rank-00000.safetensors";
   auto text = read_text(path);
   text[6'000'000] ^= 1;

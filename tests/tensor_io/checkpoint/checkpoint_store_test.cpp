@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <set>
 
 #include "tensor_io/base/error.hpp"
 #include "tensor_io/checkpoint/checkpoint_reader.hpp"
@@ -21,20 +22,13 @@ namespace fs = std::filesystem;
 
 namespace {
 
-std::vector<std::string> names_in(const std::string& directory) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(directory)) names.push_back(entry.path().filename().string());
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
-using Names = std::vector<std::string>;
+using Names = std::set<std::string>;
 
 }  // namespace
 
 TEST_CASE("[C01] a saved state comes back bit by bit: model, optimizer, scaler, RNG, cursor, epoch, step") {
   const ScratchDirectory scratch;
-  CheckpointWriter writer(scratch / "a/b", 3);
+  WholeStateWriter writer(scratch / "a/b", 3);
   const auto state = small_state(1200);
   const auto saved = writer.save(state, true);
   CHECK(saved.path == scratch / "a/b/step-00001200");
@@ -59,7 +53,7 @@ TEST_CASE("[C01] a saved state comes back bit by bit: model, optimizer, scaler, 
 
 TEST_CASE("[C01] a state without tensors, ranks or metadata, and one of many megabytes, come back") {
   const ScratchDirectory scratch;
-  CheckpointWriter writer(scratch.path(), 2);
+  WholeStateWriter writer(scratch.path(), 2);
   TrainingState empty;
   writer.save(empty, false);
   CHECK(equal(load_checkpoint(scratch.path(), "latest").state, empty));
@@ -92,7 +86,7 @@ TEST_CASE("[C01] Python reads a checkpoint") {
 
 TEST_CASE("the pointer and the manifest are what scripts can read") {
   const ScratchDirectory scratch;
-  const auto saved = CheckpointWriter(scratch.path(), 3).save(small_state(7), false);
+  const auto saved = WholeStateWriter(scratch.path(), 3).save(small_state(7), false);
   CHECK_THAT(read_text(scratch / "latest"), Catch::StartsWith("step-00000007\nxxh3 "));
   const auto manifest = read_text(saved.path + "/manifest.json");
   CHECK_THAT(manifest, Contains(R"("format_version": 1)"));
@@ -121,20 +115,20 @@ TEST_CASE("the XXH3 of a file is the published algorithm's") {
 TEST_CASE("the last keep_last checkpoints, latest and best stay") {
   const ScratchDirectory scratch;
   {
-    CheckpointWriter writer(scratch.path(), 2);
+    WholeStateWriter writer(scratch.path(), 2);
     for (const std::int64_t step : {10, 20, 30, 40, 50}) writer.save(small_state(step), step == 20);
     CHECK((names_in(scratch.path()) == Names{"best", "latest", "step-00000020", "step-00000040", "step-00000050"}));
     CHECK(load_checkpoint(scratch.path(), "best").state.step == 20);
   }
   SECTION("a run that goes on from an older one keeps its own, not what was given up") {
-    CheckpointWriter writer(scratch.path(), 2);
+    WholeStateWriter writer(scratch.path(), 2);
     writer.save(small_state(25), false);
     CHECK((names_in(scratch.path()) == Names{"best", "latest", "step-00000020", "step-00000025"}));
     CHECK(load_checkpoint(scratch.path(), "latest").state.step == 25);
   }
   SECTION("a damaged best removes nothing, and the warning says so") {
     write_text(scratch / "best", "step-00000020");
-    CheckpointWriter writer(scratch.path(), 1);
+    WholeStateWriter writer(scratch.path(), 1);
     CHECK_THAT(writer.save(small_state(60), false).warning, Contains("best") && Contains("damaged"));
     CHECK(fs::exists(scratch / "step-00000020"));
     CHECK(writer.save(small_state(70), true).warning == "");
@@ -144,7 +138,7 @@ TEST_CASE("the last keep_last checkpoints, latest and best stay") {
 
 TEST_CASE("a step that is saved again replaces the older checkpoint") {
   const ScratchDirectory scratch;
-  CheckpointWriter writer(scratch.path(), 3);
+  WholeStateWriter writer(scratch.path(), 3);
   writer.save(small_state(10), false);
   auto again = small_state(10);
   again.tensors[0].second.fill_(-1);
@@ -156,7 +150,7 @@ TEST_CASE("a step that is saved again replaces the older checkpoint") {
 
 TEST_CASE("what a killed run left is cleared away at the start, and nothing else") {
   const ScratchDirectory scratch;
-  CheckpointWriter(scratch.path(), 3).save(small_state(10), false);
+  WholeStateWriter(scratch.path(), 3).save(small_state(10), false);
   fs::create_directories(scratch / ".tmp-step-00000020/sub");
   write_text(scratch / ".tmp-step-00000020/rank-00000.safetensors", "half");
   write_text(scratch / ".tmp-latest", "step-");

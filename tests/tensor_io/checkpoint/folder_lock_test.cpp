@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "tensor_io/base/error.hpp"
-#include "tensor_io/checkpoint/directory_lock.hpp"
+#include "tensor_io/checkpoint/checkpoint_store.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/scratch_directory.hpp"
 
@@ -56,7 +56,7 @@ TEST_CASE("[R2] a folder is one job's, and a second one is refused, with flock a
 
 TEST_CASE("[R2] a checkpoint folder is locked without a file in it, where flock is known") {
   const testing::ScratchDirectory folder;
-  const DirectoryLock lock(folder.path());
+  const auto lock = lock_directory(folder.path());
   CHECK(std::filesystem::is_empty(folder.path()));
   CHECK_THAT(refusal(folder.path(), {}), Catch::Contains("another job has this folder"));
 }

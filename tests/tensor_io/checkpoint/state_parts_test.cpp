@@ -181,7 +181,7 @@ TEST_CASE("[C02] whoever takes over from a publisher killed at any call finishes
   const auto state = small_state(20), before = small_state(10);
   for (int at = 1;; ++at) {
     const ScratchDirectory scratch;
-    CheckpointWriter(scratch.path(), 3).save(before, false);
+    WholeStateWriter(scratch.path(), 3).save(before, false);
     const SaveAttempt attempt{20, "job-1-1"};
     FaultyFiles files(FaultyFiles::Fault::kill, at, EIO);
     for (std::int64_t rank = 0; rank < 2; ++rank) write_checkpoint_part(scratch.path(), attempt, part_of(state, rank));
@@ -207,7 +207,7 @@ TEST_CASE("[C02] whoever takes over from a publisher killed at any call finishes
 
 TEST_CASE("[C02] parts that are not one checkpoint's are not published") {
   const ScratchDirectory scratch;
-  CheckpointWriter writer(scratch.path(), 3);
+  WholeStateWriter writer(scratch.path(), 3);
   const SaveAttempt attempt{20, "x"};
   const auto state = small_state(20);
   const auto publish = [&] { return writer.publish(attempt, 2, false); };

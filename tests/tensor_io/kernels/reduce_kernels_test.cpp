@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "tensor_io/base/instruction_set.hpp"
 #include "tests/catch.hpp"
 
 #include <c10/util/BFloat16.h>
@@ -74,7 +75,7 @@ TEST_CASE("every half-precision number survives widening and narrowing as c10 ha
 }
 
 TEST_CASE("this machine's kernels compute the bits of the generic ones", "[kernels]") {
-  INFO(reduce_kernel_name());
+  INFO("instruction set " << static_cast<int>(instruction_set()));
   const auto element = GENERATE(Element::f32, Element::f64, Element::f16, Element::bf16, Element::i32, Element::i64,
                                 Element::u8, Element::boolean);
   for (const auto reduction : {Reduction::sum, Reduction::min, Reduction::max, Reduction::product}) {

@@ -69,7 +69,7 @@ TEST_CASE("[L03] nccl: a set-up that goes on in the background is waited for, an
   {
     NcclLife life(life_of(api));
     CHECK_FALSE(life.ready());
-    life.connect(2, 0, "id", {});
+    life.connect(2, 0, "id");
     CHECK(life.ready());
     CHECK((api->looks() == 3));
     life.launch("all_reduce", kAllReduce);
@@ -84,7 +84,7 @@ TEST_CASE("[L03] nccl: a set-up that never ends ends at its deadline, by name, w
   const LifeClock clock;
   {
     NcclLife life(life_of(api, clock));
-    const auto report = report_of_failure([&] { life.connect(2, 0, "id", {}); });
+    const auto report = report_of_failure([&] { life.connect(2, 0, "id"); });
     CHECK((report.code == ErrorCode::timeout));
     CHECK((report.cause == "NCCL set-up of communicator 'communicator': not over after 2000 ms"));
     CHECK_FALSE(report.remedy.empty());
@@ -101,7 +101,7 @@ TEST_CASE("[L03] nccl: after the first failure nothing is called but revoke and 
   const auto api = std::make_shared<ScriptedNccl>();
   {
     NcclLife life(life_of(api));
-    life.connect(2, 0, "id", {});
+    life.connect(2, 0, "id");
     if (in_background) {
       api->answer("group_end", {NcclResult::in_progress});
       api->answer("async_error", {NcclResult::in_progress, result});
@@ -121,7 +121,7 @@ TEST_CASE("[L03] nccl: after the first failure nothing is called but revoke and 
 TEST_CASE("[L03] nccl: a group is closed also after a call that failed", "[nccl]") {
   const auto api = std::make_shared<ScriptedNccl>();
   NcclLife life(life_of(api));
-  life.connect(2, 0, "id", {});
+  life.connect(2, 0, "id");
   api->answer("all_reduce on s0", {NcclResult::invalid_argument});
   CHECK((report_of_failure([&] { life.launch("all_reduce", kAllReduce); }).code == ErrorCode::internal));
   const auto calls = api->calls();
@@ -141,8 +141,7 @@ TEST_CASE("[L03] nccl: an abort frees a thread that waits for NCCL", "[nccl]") {
   options.clock = {};  // the wait itself would end after 2 s, as a timeout
   options.timeout = std::chrono::hours(1);
   NcclLife life(std::move(options));
-  auto failure =
-      std::async(std::launch::async, [&] { return report_of_failure([&] { life.connect(2, 0, "id", {}); }); });
+  auto failure = std::async(std::launch::async, [&] { return report_of_failure([&] { life.connect(2, 0, "id"); }); });
   looked.acquire();
   life.abort();
   CHECK((failure.get().code == ErrorCode::aborted));
@@ -161,8 +160,8 @@ TEST_CASE("[L03] nccl: of two communicators both are told to abort, though the f
   };
   {
     NcclLife one(life_of(first)), two(life_of(second));
-    one.connect(2, 0, "id", {});
-    two.connect(2, 0, "id", {});
+    one.connect(2, 0, "id");
+    two.connect(2, 0, "id");
     one.abort();
     two.abort();
   }
@@ -175,7 +174,7 @@ TEST_CASE("[L03] nccl: an older library is aborted without a revoke", "[nccl]") 
   api->version_number = 22803;
   {
     NcclLife life(life_of(api));
-    life.connect(2, 0, "id", {});
+    life.connect(2, 0, "id");
     life.abort();
   }
   CHECK((api->calls() == Calls{"init", "abort"}));
@@ -185,7 +184,7 @@ TEST_CASE("[L03] nccl: an end that the others do not come to is an abort", "[ncc
   const auto api = std::make_shared<ScriptedNccl>();
   {
     NcclLife life(life_of(api));
-    life.connect(2, 0, "id", {});
+    life.connect(2, 0, "id");
     api->answer("finalize", {NcclResult::in_progress});
     api->set_background(NcclResult::in_progress);
   }
@@ -195,22 +194,22 @@ TEST_CASE("[L03] nccl: an end that the others do not come to is an abort", "[ncc
 TEST_CASE("[L03] nccl: a group that is cut out waits for the parent, then for itself", "[nccl]") {
   const auto api = std::make_shared<ScriptedNccl>();
   NcclLife life(life_of(api));
-  life.connect(2, 0, "id", {});
+  life.connect(2, 0, "id");
   api->answer("split", {NcclResult::in_progress, NcclResult::in_progress});
   api->answer("async_error",
               {NcclResult::in_progress, NcclResult::success, NcclResult::in_progress, NcclResult::success});
-  const auto child = life.split(0, 0, {}, "part");
+  const auto child = life.split(0, 0, "part");
   REQUIRE(child);
   CHECK(child->ready());
   CHECK((api->looks() == 4));
-  CHECK_FALSE(life.split(-1, 0, {}, "none"));
+  CHECK_FALSE(life.split(-1, 0, "none"));
 }
 
 TEST_CASE("[L03] nccl: what fails in the background is found without a call", "[nccl]") {
   const auto api = std::make_shared<ScriptedNccl>();
   NcclLife life(life_of(api));
   CHECK_FALSE(life.background_failure());
-  life.connect(2, 0, "id", {});
+  life.connect(2, 0, "id");
   CHECK_FALSE(life.background_failure());
   api->set_background(NcclResult::in_progress);
   CHECK_FALSE(life.background_failure());
@@ -254,7 +253,7 @@ TEST_CASE("[L03] nccl: a call of another thread waits for the one that is under 
   options.timeout = std::chrono::hours(1);
   options.clock = {};
   NcclLife life(options);
-  life.connect(1, 0, std::string(128, 'i'), {});
+  life.connect(1, 0, std::string(128, 'i'));
   std::atomic<bool> under_way{true}, met{false};
   api->on_call = [&](const std::string& call) {
     if (call == "remove_window" && under_way) met = true;
