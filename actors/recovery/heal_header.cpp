@@ -2,6 +2,8 @@
 
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include "tensor_io/base/error.hpp"
@@ -14,6 +16,12 @@ namespace {
 constexpr const char* kHeader = "what a donor says ahead of the heal";
 
 [[noreturn]] void refuse(const std::string& cause) { throw Error(ErrorCode::bad_data, kHeader, cause); }
+
+bool is_real(int dtype) {
+  constexpr at::ScalarType kinds[] = {at::kByte, at::kChar,  at::kShort,  at::kInt,  at::kLong,
+                                      at::kHalf, at::kFloat, at::kDouble, at::kBool, at::kBFloat16};
+  return std::find(std::begin(kinds), std::end(kinds), static_cast<at::ScalarType>(dtype)) != std::end(kinds);
+}
 
 }  // namespace
 
