@@ -292,7 +292,6 @@ class Substitutes {
 void count_steps(const std::vector<TraceEvent>& events, TraceTotals& totals) {
   for (const auto& event : events) {
     if (event.kind != EventKind::step) continue;
-    totals.steps_ns += event.end_ns - event.begin_ns;
     const char* number = std::strchr(event.name.data(), '#');
     const auto step = number == nullptr ? -1 : std::atoll(number + 1);
     totals.first_step = totals.first_step < 0 ? step : std::min<std::int64_t>(totals.first_step, step);
@@ -331,7 +330,6 @@ void TraceTotals::add(const TraceTotals& other) {
   last_step = std::max(last_step, other.last_step);
   collectives_ns += other.collectives_ns;
   hidden_ns += other.hidden_ns;
-  steps_ns += other.steps_ns;
 }
 
 std::vector<TraceInterval> merge_intervals(std::vector<TraceInterval> intervals) {
