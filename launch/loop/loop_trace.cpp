@@ -59,8 +59,6 @@ LoopTrace::LoopTrace(const Config& config, const RankSystemOptions& options)
   if (config.ranks > 1 && options.process.slot != 0) setting_.operators = false;  // Kineto is one per process
 }
 
-LoopTrace::~LoopTrace() = default;
-
 RankSystemOptions LoopTrace::with_recorder(RankSystemOptions options) const {
   if (recorder_) options.trace = recorder_;
   return options;

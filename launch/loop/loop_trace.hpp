@@ -20,7 +20,6 @@ namespace troupe {
 class LoopTrace {
  public:
   LoopTrace(const Config& config, const RankSystemOptions& options);
-  ~LoopTrace();
   /// The rank's threads record into it.
   RankSystemOptions with_recorder(RankSystemOptions options) const;
 
