@@ -1,12 +1,12 @@
 #include "launch/loop/loop_tasks.hpp"
 
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 
 #include "launch/loop/batch_source.hpp"
 #include "launch/loop/rank_parts.hpp"
 #include "launch/process/displayable.hpp"
+#include "launch/process/formatted.hpp"
 #include "tensor_io/base/fault_point.hpp"
 #include "tensor_io/base/steady_time.hpp"
 #include "tensor_io/base/trace.hpp"
@@ -131,9 +131,7 @@ bool LoopTasks::end_of_steps() {
 
 void LoopTasks::report_end(const std::string& checkpoint) {
   if (const auto best = BestAccuracy::of(compute_).value; validation_ && best >= 0) {
-    char text[64];
-    std::snprintf(text, sizeof text, "best held-out accuracy: %.2f%%", 100 * best);
-    parts_.records.line(text);
+    parts_.records.line(formatted("best held-out accuracy: %.2f%%", 100 * best));
   }
   if (!checkpoint.empty()) parts_.records.log("checkpoint: " + checkpoint);
   if (checkpoints_ && rank_.stop_requested()) {
