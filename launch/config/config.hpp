@@ -78,8 +78,4 @@ std::string config_reference();
 /// Of the values that all ranks must share; 16 hexadecimal digits.
 std::string config_hash(const Config& config);
 
-/// The candidate that differs from `name` least, or an empty string if none is near (Levenshtein distance of at most a
-/// third of its length, and of at most `most`).
-std::string nearest_name(const std::string& name, const std::vector<std::string>& candidates, std::size_t most = 64);
-
 }  // namespace troupe
